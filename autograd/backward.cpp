@@ -85,7 +85,7 @@ void TapeState::accumulate(int index, Tensor gradient, const char* op) {
   sum = std::move(gradient);
 }
 
-void TapeState::hand_over(const Unit& unit) {
+void TapeState::reduce_gradients(const Unit& unit) {
   std::vector<Tensor> gradients;
   for (const Parameter* parameter : unit.parameters) {
     const auto leaf = leaves.find(parameter);
@@ -121,7 +121,7 @@ void TapeState::visit_entry(const Entry& entry, size_t entry_index) {
     }
     case Kind::use_begin: {
       UseRecord& use = uses[entry.index];
-      if (--root.use_counts[use.unit] == 0) root.hand_over(*use.unit);
+      if (--root.use_counts[use.unit] == 0) root.reduce_gradients(*use.unit);
       open.pop_back();
       if (use.held) source->release(*use.unit, device.compute());
       use.held = false;
@@ -155,7 +155,7 @@ void TapeState::visit_entry(const Entry& entry, size_t entry_index) {
 }
 
 void TapeState::visit_entries() {
-  visited = true;
+  backward_ran = true;
   gathered.clear();
   try {
     while (!entries.empty()) {
@@ -170,7 +170,7 @@ void TapeState::visit_entries() {
       if (entry.kind == Kind::checkpoint) segments.pop_back();
     }
   } catch (...) {
-    root.poisoned = true;
+    root.is_incomplete = true;
     for (UseRecord& use : uses)
       if (use.held) source->release(*use.unit, device.compute());
     throw;
@@ -185,7 +185,7 @@ void TapeState::visit_entries() {
     if (count > 0) left.push_back(unit);
   std::sort(left.begin(), left.end(),
             [](const Unit* a, const Unit* b) { return a->index > b->index; });
-  for (const Unit* unit : left) hand_over(*unit);
+  for (const Unit* unit : left) reduce_gradients(*unit);
   use_counts.clear();
 }
 
@@ -230,7 +230,7 @@ Tensor Tape::gradient(const Var& variable) const {
     throw TapeError(
         "gradient: only variables keep theirs, the walk frees all others; make the leaf with "
         "tape.variable()");
-  if (!state_->visited) throw TapeError("gradient: backward has not run on this tape yet");
+  if (!state_->backward_ran) throw TapeError("gradient: backward has not run on this tape yet");
   return state_->slots[static_cast<size_t>(variable.slot_)].gradient;
 }
 

@@ -75,8 +75,9 @@ void check_divided(const char* op, const Shape& shape, int axis, const Communica
     refuse_shape(op, "x", shape, fmt::format("an axis {} that {} ranks divide", axis, comm.size()));
 }
 
-/// The layout of the ranks' slices of a whole tensor along an axis: each consists of `outer` runs.
-/// A pile holds the slices one after the other in memory, as collectives need them.
+/// The layout of the ranks' slices of a whole tensor along an axis: each slice consists of `outer`
+/// runs. Collectives need the slices one after another in memory; such a tensor is called a pile
+/// here.
 struct Parts {
   int64_t size, outer, run;
 
@@ -203,7 +204,7 @@ std::vector<Var> copy_to_ranks(std::span<const Var> parameters, Communicator& ra
       record("copy_to_ranks", inputs, values, {}, numbers,
              [](const Several& n, const BackwardPass& pass) { backward_of_several(n, pass); });
   for (size_t i = 0; i < outputs.size(); ++i) {
-    TapeState::collect_wide(outputs[i]);
+    TapeState::collect_in_accumulator(outputs[i]);
     copies[places[i]] = outputs[i];
   }
   return copies;

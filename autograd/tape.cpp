@@ -38,11 +38,11 @@ TapeState::TapeState(const Device& device, ParameterSource* source, TapeMode mod
       root(parent ? parent->root : *this) {}
 
 void TapeState::require_usable(const char* op) const {
-  if (visited)
+  if (backward_ran)
     throw TapeError(std::string(op) +
                     ": its tape was already walked by backward, which freed what was recorded; "
                     "expected a live tape; make a new Tape for each micro-batch");
-  if (poisoned)
+  if (is_incomplete)
     throw TapeError(std::string(op) +
                     ": an exception passed through an open unit of this tape; make a new Tape");
 }
@@ -218,8 +218,9 @@ std::vector<Var> TapeState::record_on_tape_of(const char* op, std::span<const Va
   return constants;
 }
 
-void TapeState::collect_wide(const Var& output) {
-  if (output.slot_ >= 0) output.tape_->slots[static_cast<size_t>(output.slot_)].wide = true;
+void TapeState::collect_in_accumulator(const Var& output) {
+  if (output.slot_ >= 0)
+    output.tape_->slots[static_cast<size_t>(output.slot_)].in_accumulator = true;
 }
 
 Tensor early_gradient(const Var& input) {
@@ -256,12 +257,12 @@ size_t TapeState::open_use(const Unit& unit) {
 
 void TapeState::close_use(size_t index, bool unwinding) noexcept {
   if (unwinding) {
-    poisoned = root.poisoned = true;
+    is_incomplete = root.is_incomplete = true;
   } else if (recording()) {
     try {
       push(Kind::use_end, "use").index = index;
     } catch (...) {  // no memory for the record of the end: the tape is incomplete
-      poisoned = root.poisoned = true;
+      is_incomplete = root.is_incomplete = true;
     }
   }
   std::erase(open, index);

@@ -27,12 +27,14 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
     Tensor gradient;
     Shape shape;
     DType dtype;
-    const Parameter* parameter =
-        nullptr;        // a parameter: its gradient is collected in `leaves` of the root tape
-    bool keep = false;  // a variable(): kept after backward
-    bool wide = false;  // collected in the accumulator dtype, like a parameter's gradient
+    /// Not null: the gradient is collected in `leaves` of the root tape.
+    const Parameter* parameter = nullptr;
+    bool keep = false;            // a variable(): kept after backward
+    bool in_accumulator = false;  // collected in the accumulator dtype, like a parameter's gradient
 
-    DType gradient_dtype() const { return parameter || wide ? accumulator(dtype) : dtype; }
+    DType gradient_dtype() const {
+      return parameter || in_accumulator ? accumulator(dtype) : dtype;
+    }
   };
 
   /// The result of an all_gather along an axis. While the whole tensor exists, the tape keeps this
@@ -92,7 +94,7 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
   /// `whole` was made by gathering along the axis.
   static void note_gathered(const Var& whole, const Gathered& gathered);
   /// Collects the gradient of `output`, which stands for a parameter, in the accumulator dtype.
-  static void collect_wide(const Var& output);
+  static void collect_in_accumulator(const Var& output);
   Entry& push(Kind kind, const char* op);
 
   size_t open_use(const Unit& unit);
@@ -105,7 +107,7 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
   void run_segment(const Entry& entry);
   /// Adds a span between the unit's marks to the trace.
   void record_span(const UseRecord& use) const;
-  void hand_over(const Unit& unit);
+  void reduce_gradients(const Unit& unit);
 
   const Device device;
   ParameterSource* const source;
@@ -114,8 +116,9 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
   TapeState* const parent;             // for a recomputed segment: the tape that recomputes it
   TapeState& root;                     // the tape that has `leaves` and `use_counts`
 
-  int paused = 0;  // inside a checkpointed segment's first run: nothing is recorded
-  bool visited = false, poisoned = false;
+  int paused = 0;              // inside a checkpointed segment's first run: nothing is recorded
+  bool backward_ran = false;   // backward runs once
+  bool is_incomplete = false;  // an exception left a unit open: backward is refused
 
   std::vector<Slot> slots;
   std::vector<Entry> entries;
@@ -131,8 +134,7 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
 
   // Used in the root only:
   std::unordered_map<const Parameter*, Tensor> leaves;  // whole gradients, accumulator dtype
-  std::unordered_map<const Unit*, int>
-      use_counts;  // number of uses that backward has not passed yet
+  std::unordered_map<const Unit*, int> use_counts;      // uses that backward has not passed yet
 };
 
 }  // namespace zg

@@ -18,7 +18,7 @@ struct Case {
   std::string text() const { return work.name + " " + work.shape + " " + name_of(work.dtype); }
 };
 
-/// Measures a case. Where its operands do not fit an accelerator's memory its row says so.
+/// Measures a case. If its operands do not fit in an accelerator's memory, the row says so.
 Row add(Report& report, const Case& c);
 
 /// N rows of width C.
@@ -26,15 +26,15 @@ struct Rows {
   int64_t N, C;
 };
 
-/// Sizes of operands that the caches of a processor do not keep, or those of an accelerator, whose
-/// last level may have hundreds of MB.
+/// Sizes of operands that do not fit in the caches of a processor, or in the larger caches of an
+/// accelerator, which may have hundreds of MB.
 struct Sizes {
   static constexpr int64_t hidden_width = 3072;
   bool on_accelerator;
   Rows tokens, logits, scores;
   int64_t hidden;      ///< elements of a feed-forward layer
   int64_t flat;        ///< elements of parameters or gradients that are cast or added
-  int64_t parameters;  ///< that AdamW updates
+  int64_t parameters;  ///< number of parameters that AdamW updates
   explicit Sizes(Device::Type type);
 };
 

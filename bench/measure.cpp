@@ -25,7 +25,7 @@ double seconds_of(const std::function<void()>& run, int64_t times,
   for (int64_t i = 0; i < times; ++i) run();
   finish();
   const std::chrono::duration<double> all = std::chrono::steady_clock::now() - begin;
-  constexpr double tick = 1e-9;  // a clock may show none for an empty run
+  constexpr double tick = 1e-9;  // the clock may not advance during an empty run
   return std::max(all.count(), tick) / static_cast<double>(times);
 }
 
@@ -54,7 +54,7 @@ std::vector<double> measure(const std::function<void()>& run, const Effort& effo
   double once = seconds_of(run, 1, finish);
   for (int i = 1; i < effort.warm_up && once * i < effort.seconds / 4; ++i)
     once = std::min(once, seconds_of(run, 1, finish));
-  constexpr double clock_read = 2e-4;  // long against reading the clock
+  constexpr double clock_read = 2e-4;  // much longer than reading the clock takes
   const auto times =
       static_cast<int64_t>(std::max(1.0, effort.sample_seconds.value_or(clock_read) / once));
   const double in_time = effort.seconds / (once * static_cast<double>(times));
@@ -75,7 +75,8 @@ std::vector<double> measure(const Device& device, const std::function<void()>& r
   run();
   finish();
   Effort longer = effort;
-  if (!effort.sample_seconds) longer.sample_seconds = 2e-3;  // long against the wait for the device
+  if (!effort.sample_seconds)
+    longer.sample_seconds = 2e-3;  // much longer than the wait for the device takes
   return measure(run, longer, finish);
 }
 
@@ -85,10 +86,10 @@ double quantile(const std::vector<double>& sorted, double q) {
 
 namespace {
 
-// 512 MiB, because server processors have caches of 256 MiB. Four streams of prefetched lines keep
-// more of them under way than one stream does.
+// 512 MiB, because server processors have caches of 256 MiB. Four streams of prefetched lines use
+// more bandwidth than one stream does.
 constexpr int64_t numel = int64_t{128} << 20, grain = int64_t{1} << 17;
-constexpr int64_t places = 4, part = grain / places, line = 16, ahead = 32 * line;
+constexpr int64_t streams = 4, stream_numel = grain / streams, line = 16, ahead = 32 * line;
 
 /// Seconds of the fastest of several passes over x, which give each line of 16 elements to f()
 /// once.
@@ -101,9 +102,9 @@ double best_pass(const Device& device, const Tensor& x, const F& f) {
     const auto begin = std::chrono::steady_clock::now();
     cpu::parallel_for(device.traits().threads, numel, grain, [&](int64_t first, int64_t) {
       auto work = f();
-      for (int64_t i = first; i < first + part; i += line)
-        for (int64_t place = 0; place < places; ++place) {
-          int32_t* here = begin_of_x + i + place * part;
+      for (int64_t i = first; i < first + stream_numel; i += line)
+        for (int64_t stream = 0; stream < streams; ++stream) {
+          int32_t* here = begin_of_x + i + stream * stream_numel;
           __builtin_prefetch(here + ahead);
           work(here);
         }
@@ -114,7 +115,7 @@ double best_pass(const Device& device, const Tensor& x, const F& f) {
   return best;
 }
 
-/// Adds up the lines. Because `total` may be read, the compiler cannot leave the reading out.
+/// Adds up the lines. The result is used, so the compiler cannot remove the reads.
 struct Sum {
   int32_t sums[line] = {};
   std::atomic<int64_t>& total;
@@ -126,11 +127,11 @@ struct Sum {
   }
 };
 
-/// The rate of an accelerator at the largest size, or at the first that takes long, or at the last
-/// that fits its memory.
+/// The rate of an accelerator at the largest size that fits its memory, or at the first size that
+/// takes long.
 template <class WorkOf>
 double rate(const Device& device, int64_t smallest, int64_t largest, const WorkOf& work_of) {
-  constexpr double long_enough = 0.05;  // seconds: a slower device is known by smaller work
+  constexpr double long_enough = 0.05;  // seconds; then larger sizes are not needed
   const auto best_of = [&](int rounds, const std::function<void()>& run) {
     double best = 1e9;
     for (int round = 0; round < rounds; ++round) {

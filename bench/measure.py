@@ -1,4 +1,4 @@
-"""What the benchmarks of whole runs share: runs and their records, rounds in turns, the machine."""
+"""For benchmarks of whole runs: runs and their records, alternating rounds, the machine's name."""
 import datetime
 import json
 import os
@@ -30,7 +30,7 @@ def heading(title):
 
 
 class Run:
-    """A training: what it printed, its metrics, a dict per step, and its processor's seconds."""
+    """A training run: its output, its metrics (a dict per step), and its CPU seconds."""
 
     def __init__(self, out, steps, cpu_s):
         self.out, self.steps, self.cpu_s = out, steps, cpu_s
@@ -39,7 +39,7 @@ class Run:
         return [step["step_s"] for step in self.steps[warm_up:]]
 
     def number_after(self, words):
-        """Of the last line that has them."""
+        """The number after these words in the last line that has them."""
         return float(re.findall(re.escape(words) + r"([0-9.]+)", self.out)[-1])
 
 

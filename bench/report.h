@@ -8,12 +8,14 @@
 
 namespace zg::bench {
 
-// The lines of table(), for a program that prints each when it is known, and the parts of records.
+// Single lines of table(), for a program that prints each line when it is measured, and parts of
+// JSON records.
 
 std::string table_head();
 std::string lines_of_limits(const Report& report);
 std::string line_of(const Row& row);
-/// Says what a cache behind a percentage means; empty where no row has one.
+/// The line below the table that explains names of caches after percentages, "312 % (L3)". Empty if
+/// no row has one.
 std::string note_of(const std::vector<Report>& reports);
 
 /// The machine in a record of `zerograd bench`: the CPU's instruction set and cores, or the first

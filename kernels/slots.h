@@ -54,3 +54,16 @@
   namespace kernels {                                                               \
   constinit Kernel<Args> name{#name, {{ZG_FOR_EACH_BACKEND(ZG_SLOT, Args, name)}}}; \
   }
+
+namespace zg {
+
+// Shared by validate() of several ops.
+inline constexpr auto floating = {DType::f64, DType::f32, DType::bf16, DType::f16};
+
+inline void check_like(const char* op, const char* name, const Tensor& tensor,
+                       const Tensor& model) {
+  check_shape(op, name, tensor, model.shape());
+  check_dtype(op, name, tensor, model.dtype());
+}
+
+}  // namespace zg

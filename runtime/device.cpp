@@ -57,7 +57,7 @@ void DeviceState::reserve_file() {
   if (type == Device::Type::meta) return;
   if (swap.directory.empty())
     throw ConfigError(
-        fmt::format("allocate: Space::file needs a directory on a drive; expected {} with "
+        fmt::format("allocate: Space::file needs a directory on a disk; expected {} with "
                     "Device::Options::swap.directory; got none; try --nvme-path DIR",
                     name));
   if (!swap_file) swap_file = std::make_unique<cpu::SwapFile>(swap);

@@ -105,7 +105,8 @@ std::string described(const Device::Traits& machine) {
   return fmt::format("{}, {}, {} threads", machine.backend, machine.isa, machine.threads);
 }
 
-/// Reads what json_of() wrote on another process. A run that returns was refused nothing.
+/// Reads a report that json_of() wrote in another process. `refused` is not in it, because a run
+/// without an error has none.
 RankReport report_from(const Json& json) {
   RankReport report{.rank = json.at("rank"),
                     .peak = spaces_from(json.at("peak")),
@@ -142,7 +143,7 @@ void plan_rank(int rank, int world, const Program& program, const PlanOptions& o
     } catch (const PlanEnd&) {
       plan.complete = false;
     } catch (const OutOfMemory&) {
-      if (!recorder.refused())  // the machine's, not a cap's
+      if (!recorder.refused())  // not a memory limit of the options: memory of this machine
         std::rethrow_exception(cpu::of_rank(std::current_exception(), rank, world));
     } catch (...) {
       std::rethrow_exception(cpu::of_rank(std::current_exception(), rank, world));

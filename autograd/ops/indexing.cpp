@@ -6,11 +6,11 @@
 namespace zg {
 namespace {
 
-struct Places {
+struct EmbeddingNumbers {
   int64_t T = 0, first_position = 0, C = 0;
 };
 
-void check_positions(const Tensor& weight, const Tensor& position, const Places& n) {
+void check_positions(const Tensor& weight, const Tensor& position, const EmbeddingNumbers& n) {
   check_alike("embedding", "weight", weight, "position", position);
   if (position.shape().rank() != 2 || position.extent(1) != n.C)
     refuse_shape("embedding", "position", position.shape(), fmt::format("[P, {}]", n.C));
@@ -20,7 +20,7 @@ void check_positions(const Tensor& weight, const Tensor& position, const Places&
         position.shape(), n.first_position, n.first_position + n.T));
 }
 
-void backward_of_embedding(const Places& n, const BackwardPass& pass) {
+void backward_of_embedding(const EmbeddingNumbers& n, const BackwardPass& pass) {
   const Tensor ids = pass.saved(0), dy = pass.gradient_of_output();
   const InputGradient dweight(pass, 0, accumulator(dy.dtype()));
   const InputGradient dposition(pass, 1, accumulator(dy.dtype()));
@@ -38,24 +38,24 @@ void backward_of_embedding(const Places& n, const BackwardPass& pass) {
 /// A scalar as one element along axis 0, like PyTorch.
 Tensor with_axis(const Tensor& x) { return x && x.shape().rank() == 0 ? x.view({1}) : x; }
 
-// An empty index picks nothing, for any shape of x.
-void pick(const Gather& args, Stream& stream) {
+// Kernels refuse an empty index; it selects nothing, for any shape of x.
+void gather_unless_empty(const Gather& args, Stream& stream) {
   if (args.index.numel() > 0) kernels::gather(args, stream);
 }
 
-void add_where(const ScatterAdd& args, Stream& stream) {
+void scatter_add_unless_empty(const ScatterAdd& args, Stream& stream) {
   if (args.index.numel() > 0) kernels::scatter_add(args, stream);
 }
 
-/// The gradient of a source: 0 for elements that no index picked.
-void write_picked(const Gather& args, Stream& stream) {
+/// The gradient of a source: 0 for elements outside of index.
+void write_gradient_of_source(const Gather& args, Stream& stream) {
   const Shape &index = args.index.shape(), &source = args.y.shape();
-  if (index == source) return pick(args, stream);
+  if (index == source) return gather_unless_empty(args, stream);
   fill_zero(args.y, stream);
   if (index.numel() == 0) return;
   Gather picked = args;
   picked.y = empty_like(args.y, index);
-  pick(picked, stream);
+  gather_unless_empty(picked, stream);
   kernels::strided_copy({.x = picked.y,
                          .y = args.y,
                          .extents = index,
@@ -74,7 +74,8 @@ Var embedding(const Tensor& ids, const Var& weight, const Var& position, int64_t
     refuse_shape("embedding", "weight", table.shape(), "rank 2: [V, C]");
   const Tensor positions = position ? position.value() : Tensor();
   const int64_t B = ids.extent(0);
-  const Places n{.T = ids.extent(1), .first_position = first_position, .C = table.extent(1)};
+  const EmbeddingNumbers n{
+      .T = ids.extent(1), .first_position = first_position, .C = table.extent(1)};
   if (positions) check_positions(table, positions, n);
 
   const Tensor flat_ids = ids.view({ids.numel()});
@@ -86,8 +87,9 @@ Var embedding(const Tensor& ids, const Var& weight, const Var& position, int64_t
                               .T = n.T,
                               .first_position = first_position},
                              y.device().compute());
-  return record("embedding", {weight, position}, y, {flat_ids}, n,
-                [](const Places& p, const BackwardPass& pass) { backward_of_embedding(p, pass); });
+  return record(
+      "embedding", {weight, position}, y, {flat_ids}, n,
+      [](const EmbeddingNumbers& p, const BackwardPass& pass) { backward_of_embedding(p, pass); });
 }
 
 Var gather(const Var& x, int axis, const Tensor& index) {
@@ -95,13 +97,14 @@ Var gather(const Var& x, int axis, const Tensor& index) {
   check_index("gather", "index", index);
   axis = axis_of("gather", values.shape(), axis);
   const Tensor y = empty_like(values, index.shape());
-  const Tensor places = with_axis(index);
-  pick({values, places, with_axis(y), axis}, y.device().compute());
-  return record("gather", {x}, y, {places}, axis, [](int along, const BackwardPass& pass) {
+  const Tensor indices = with_axis(index);
+  gather_unless_empty({values, indices, with_axis(y), axis}, y.device().compute());
+  return record("gather", {x}, y, {indices}, axis, [](int along, const BackwardPass& pass) {
     const Tensor& dy = pass.gradient_of_output();
     const InputGradient dx(pass, 0, dy.dtype());
     fill_zero(dx.tensor(), pass.stream());
-    add_where({with_axis(dy), pass.saved(0), with_axis(dx.tensor()), along}, pass.stream());
+    scatter_add_unless_empty({with_axis(dy), pass.saved(0), with_axis(dx.tensor()), along},
+                             pass.stream());
     dx.accumulate();
   });
 }
@@ -112,21 +115,21 @@ Var scatter_add(const Var& base, int axis, const Tensor& index, const Var& sourc
   check_index("scatter_add", "index", index);
   check_alike("scatter_add", "base", values, "source", added);
   axis = axis_of("scatter_add", with_axis(values).shape(), axis);
-  const Tensor y = empty_like(values), places = with_axis(index);
-  const ScatterAdd sum{with_axis(added), places, with_axis(y), axis};
+  const Tensor y = empty_like(values), indices = with_axis(index);
+  const ScatterAdd sum{with_axis(added), indices, with_axis(y), axis};
   if (index.numel() > 0) validate(sum);  // before anything is queued
   copy(values, y, y.device().compute());
-  add_where(sum, y.device().compute());
-  return record("scatter_add", {base, source}, y, {places}, axis,
-                [](int along, const BackwardPass& pass) {
-                  const Tensor& dy = pass.gradient_of_output();
-                  pass.accumulate(0, dy);
-                  const InputGradient dsource(pass, 1, dy.dtype());
-                  if (!dsource) return;
-                  write_picked({with_axis(dy), pass.saved(0), with_axis(dsource.tensor()), along},
-                               pass.stream());
-                  dsource.accumulate();
-                });
+  scatter_add_unless_empty(sum, y.device().compute());
+  return record(
+      "scatter_add", {base, source}, y, {indices}, axis, [](int along, const BackwardPass& pass) {
+        const Tensor& dy = pass.gradient_of_output();
+        pass.accumulate(0, dy);
+        const InputGradient dsource(pass, 1, dy.dtype());
+        if (!dsource) return;
+        write_gradient_of_source({with_axis(dy), pass.saved(0), with_axis(dsource.tensor()), along},
+                                 pass.stream());
+        dsource.accumulate();
+      });
 }
 
 }  // namespace zg

@@ -1,7 +1,6 @@
-#include "zerograd/autograd/ops/loss.h"
+#include "zerograd/autograd/ops/op.h"
 
 #include "zerograd/autograd/ops.h"
-#include "zerograd/autograd/ops/op.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/loss/cross_entropy.h"

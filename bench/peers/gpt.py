@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A GPT as users of minGPT and nanoGPT write it in PyTorch: the time of a training step, or of
-generating with a cache of keys and values. Prints JSON.
+"""A GPT in PyTorch as in minGPT and nanoGPT. Measures the time of a training step, or of generating with
+a cache of keys and values. Prints JSON.
 
 The model is zerograd's, tied and without dropout. What PyTorch has for the purpose is used: the
 tanh form of GELU in one call (minGPT's own formula with --gelu minGPT, which is slower), causal

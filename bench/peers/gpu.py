@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""PyTorch's kernels on a GPU, by the names and sizes of `zerograd bench kernels --device cuda`: medians
+"""Measures PyTorch's kernels on a GPU, with the names and sizes of `zerograd bench kernels --device cuda`: medians
 of CUDA events, as JSON. Exits with "SKIPPED: reason" where PyTorch sees no GPU.
 
 usage: gpu.py [--rehearse]     --rehearse: tiny, on the CPU, to try the program itself"""

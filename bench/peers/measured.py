@@ -1,4 +1,4 @@
-"""What the PyTorch programs here share: seconds, sorted and summed up as zerograd bench does."""
+"""For the PyTorch programs of this folder: measures seconds and summarises them as zerograd bench does."""
 import json
 import time
 

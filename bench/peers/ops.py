@@ -15,7 +15,7 @@ GEMM = [(1024, 768, 768), (1024, 3072, 768), (1024, 768, 3072), (512, 50257, 768
 
 
 def effort(run, seconds=0.3):
-    """Enough samples for so many seconds, several calls in each where one is short."""
+    """Takes samples for about this many seconds, with several calls in each if one call is short."""
     run()
     start = time.perf_counter()
     run()

@@ -1,6 +1,6 @@
-"""The PyTorch programs of this folder, run by one Python in an environment that says all that matters:
-as PyTorch comes, or with its memory kept (malloc tuned); and where its OpenBLAS does not know the
-processor, also with the kernels it has for it."""
+"""Runs the PyTorch programs of this folder with one Python in a controlled environment: PyTorch
+unchanged, or with malloc tuned so that it keeps its memory. If its OpenBLAS does not know the
+processor, it also runs with the kernels of a similar processor."""
 import json
 import os
 import re
@@ -20,7 +20,7 @@ def clean_environment(threads):
 
 
 def cores(threads):
-    """The last ones of this process, which are mostly the idlest."""
+    """The last cores of this process, which are usually idle."""
     return sorted(os.sched_getaffinity(0))[-threads:]
 
 

@@ -68,7 +68,7 @@ void check_layout(const char* op, const char* name, const Tensor& tensor, const 
   }
 }
 
-struct Operand {
+struct HeadsOperand {
   const char* name;
   const Tensor* tensor;
   const HeadLayout* layout;
@@ -76,12 +76,12 @@ struct Operand {
   Access access = Access::read;
 };
 
-void check_operands(const char* op, std::initializer_list<Operand> operands,
+void check_operands(const char* op, std::initializer_list<HeadsOperand> operands,
                     const AttentionShape& s) {
   const Tensor& q = *operands.begin()->tensor;
-  for (const Operand& o : operands) {
+  for (const HeadsOperand& o : operands) {
     if (o.tensor == &q)
-      check_dtype(op, o.name, q, {DType::f64, DType::f32, DType::bf16, DType::f16});
+      check_dtype(op, o.name, q, floating);
     else
       check_dtype(op, o.name, *o.tensor, q.dtype());
     check_layout(op, o.name, *o.tensor, *o.layout, s, o.tokens, o.access);

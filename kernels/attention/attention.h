@@ -23,11 +23,11 @@ enum class QKVOrder : uint8_t {
 };
 
 /// Arguments that forward and backward share. Query t stands at position t + offset and, when
-/// causal, sees keys 0 .. t + offset; `keys` keys are valid (keys = T and offset = 0 in training).
+/// causal, sees keys 0 to t + offset; `keys` keys are valid (keys = T and offset = 0 in training).
 struct AttentionShape {
   int64_t B = 0, H = 0, T = 0;  ///< batch, heads, queries
   int64_t keys = 0, offset = 0;
-  int64_t D = 0;  ///< head size, 1 to 1024; on the cpu above 256 without vectors
+  int64_t D = 0;  ///< head size, 1 to 1024; the CPU has vector code up to 256
   bool causal = true;
   float scale = 0.0f;  ///< factor of the scores; 0: 1 / sqrt(D)
   HeadLayout q, k, v, out;
@@ -35,14 +35,16 @@ struct AttentionShape {
   DropoutKey dropout_key;  ///< sample b is dropout_key.sample + b; element (h * T + t) * keys + j
 };
 
-/// Where queries (part 0), keys (1) or values (2) lie in a fused projection; of `shape`: H, T, D.
+/// The layout of queries (part 0), keys (1) or values (2) in a fused projection. Reads H, T and D
+/// of shape.
 ZG_API HeadLayout qkv_layout(const AttentionShape& shape, QKVOrder order, int64_t part);
 
 /// out = softmax(scale * q k^T + bias) v with online softmax: no T x keys matrix in memory.
 /// Dao 2023, arXiv:2307.08691, algorithm 1. Slopes add slope[h] * (j - (t + offset)) to the score
-/// of query t and key j, made where scores are: ALiBi, Press et al. 2022, arXiv:2108.12409.
+/// of query t and key j (ALiBi, Press et al. 2022, arXiv:2108.12409); no bias tensor exists for
+/// them.
 struct AttentionForward {
-  Tensor q, k, v;       ///< f64 | f32 | bf16 | f16, as the layouts say; may be one tensor
+  Tensor q, k, v;       ///< f64 | f32 | bf16 | f16, elements placed by `shape`; may be one tensor
   Tensor bias;          ///< absent, or [T, keys] or [H, T, keys], additive, accumulator dtype
   Tensor alibi_slopes;  ///< absent, or [H], accumulator dtype; alibi_slopes() has the paper's
   Tensor out;

@@ -1,15 +1,15 @@
 #include "zerograd/kernels/attention/attention_tiles_simd.h"
 
-// Dao 2023, arXiv:2307.08691, algorithm 2, one task per head: blocks of keys outside, blocks of
-// queries inside. With P the softmax, f the dropout factors and D_t = dout_t . out_t, which equals
-// sum_j f P dout_t . v_j with dropout too:
+// The backward pass on vectors of f32: Dao 2023, arXiv:2307.08691, algorithm 2. One task computes
+// one head: the outer loop is over blocks of keys, the inner loop over blocks of queries. With P
+// the softmax, f the dropout factors and D_t = dout_t . out_t:
 //   dv = (f P)^T dout    dscores = P (f dout v^T - D)    dq = scale dscores k    dk = dscores^T q
 //   scale
 namespace zg::cpu::ZG_ISA {
 namespace {
 
-// Enough queries that adding to dk and dv costs little beside the products, enough keys that adding
-// to dq does; what a block of keys needs, 440 KiB at head size 64, stays in the second-level cache.
+// Blocks are large enough that adding to dk, dv (queries) and dq (keys) costs little compared with
+// the products. The data of a block of keys, 440 KiB at head size 64, stays in the L2 cache.
 constexpr int64_t key_block = 256;
 constexpr int64_t query_block = 48;  // a multiple of tile_rows
 
@@ -60,8 +60,8 @@ inline float dot(const T* x, const T* y, int64_t D) {
   return reduce_add(sum);
 }
 
-/// One row: scores to weights times factors, gradients of weights to gradients of scores; both are
-/// 0 from n to `end`.
+/// For one query: replaces n scores by weight * factor, and the gradients of the weights by
+/// gradients of the scores. Both are 0 from n to `end`. `mean` is D_t.
 inline void differentiate(float* scores, float* gradients, int64_t n, int64_t end,
                           const float* bias, const float* factors, float log_sum, float mean) {
   const Vec offset = set1(log_sum), centre = set1(mean);
@@ -80,16 +80,18 @@ inline void differentiate(float* scores, float* gradients, int64_t n, int64_t en
   }
 }
 
-/// columns^T rows += over the block's queries, for the first `seen` keys.
-inline void add_transposed(float* sums, const float* left, const float* rows, int64_t seen,
+/// sums[j] += sum over the block's queries of left[query, j] * rows[query], for the first `visible`
+/// keys.
+inline void add_transposed(float* sums, const float* left, const float* rows, int64_t visible,
                            const Block& block, const Scratch& scratch, int64_t D) {
-  for (int64_t j = 0; j < seen; j += tile_rows)
+  for (int64_t j = 0; j < visible; j += tile_rows)
     multiply<Left::columns, Store::add>(block.rows, D, left + j, in_rows(rows),
                                         sums + j * scratch.columns, scratch.columns);
 }
 
+/// Adds the block's queries and keys to dq, dk and dv.
 template <class T>
-inline void meet(const AttentionCall& call, const Scratch& scratch, const Block& block) {
+inline void process_block(const AttentionCall& call, const Scratch& scratch, const Block& block) {
   const AttentionShape& s = call.shape;
   const auto [b, h, t0, rows, j0, n] = block;
   const int64_t end = smaller(n, visible_keys(s, t0 + rows - 1) - j0);
@@ -109,11 +111,11 @@ inline void meet(const AttentionCall& call, const Scratch& scratch, const Block&
   const BlockFactors factors(call, scratch.factors, b, h, t0, rows);
   const float* log_sum = static_cast<const float*>(call.log_sum) + (b * s.H + h) * s.T;
   for (int64_t r = 0; r < rows; ++r) {
-    const int64_t seen = larger(0, smaller(end, visible_keys(s, t0 + r) - j0));
+    const int64_t visible = larger(0, smaller(end, visible_keys(s, t0 + r) - j0));
     const float* bias = bias_row(call, h, t0 + r);
-    add_alibi(call, scratch.weights + r * row_stride, h, t0 + r, j0, seen);
-    differentiate(scratch.weights + r * row_stride, scratch.dscores + r * row_stride, seen,
-                  round_up(end, tile_rows), bias ? bias + j0 : nullptr, factors.row(r, j0, seen),
+    add_alibi(call, scratch.weights + r * row_stride, h, t0 + r, j0, visible);
+    differentiate(scratch.weights + r * row_stride, scratch.dscores + r * row_stride, visible,
+                  round_up(end, tile_rows), bias ? bias + j0 : nullptr, factors.row(r, j0, visible),
                   log_sum[t0 + r], scratch.mean[t0 + r]);
   }
   add_transposed(scratch.dv, scratch.weights, scratch.dout, end, block, scratch, D);
@@ -153,10 +155,10 @@ void backward(const AttentionCall& call, int64_t task, std::byte* data) {
                     s.D);
     zero_row(scratch.dk, round_up(n, tile_rows) * scratch.columns);
     zero_row(scratch.dv, round_up(n, tile_rows) * scratch.columns);
-    // Earlier queries see none of these keys.
+    // With a causal mask earlier queries see none of these keys.
     const int64_t begin = s.causal ? larger(0, j0 - s.offset) / tile_rows * tile_rows : 0;
     for (int64_t t0 = begin; t0 < s.T; t0 += query_block)
-      meet<T>(call, scratch, {b, h, t0, smaller(query_block, s.T - t0), j0, n});
+      process_block<T>(call, scratch, {b, h, t0, smaller(query_block, s.T - t0), j0, n});
     store_rows<T>(call.dk, s.k, b, h, j0, n, scratch.dk, scratch.columns, s.D, 1.0f);
     store_rows<T>(call.dv, s.v, b, h, j0, n, scratch.dv, scratch.columns, s.D, 1.0f);
   }

@@ -15,7 +15,7 @@ namespace {
 
 int64_t heads_of_batch(const AttentionShape& s) { return s.B * s.H; }
 
-/// Rows of one head, widened, so that what is read keys * T times is converted once.
+/// The rows of one head in the accumulator type: each is read many times and converted once.
 template <class T, class A>
 void load_rows(A* rows, const void* data, const HeadLayout& layout, const AttentionShape& s,
                int64_t b, int64_t h, int64_t begin, int64_t end) {
@@ -64,7 +64,7 @@ struct PlainScratch {
   }
 };
 
-/// Scores of query t into weights, and its dropout factors.
+/// Computes the weights of query t and its dropout factors.
 template <class A>
 void score_row(const AttentionCall& call, const PlainScratch<A>& scratch, int64_t b, int64_t h,
                int64_t t) {
@@ -95,7 +95,7 @@ void forward(const AttentionCall& call, int64_t task, std::byte* data) {
     const int64_t n = visible_keys(s, t);
     load_rows<T>(scratch.q, call.q, s.q, s, b, h, t, t + 1);
     score_row(call, scratch, b, h, t);
-    // Finite, so that a score of minus infinity has weight 0 rather than NaN.
+    // Finite, so that a score of minus infinity gets the weight 0 and not NaN.
     A largest = std::numeric_limits<A>::lowest();
     for (int64_t j = 0; j < n; ++j) largest = std::max(largest, scratch.weights[j]);
     A sum = 0;
@@ -153,7 +153,7 @@ template <class T>
 constexpr AttentionCode backward_of = {heads_of_batch, PlainScratch<accumulator_t<T>>::bytes,
                                        backward<T>};
 
-// Row by row, in the accumulator type: the definition that other versions are tested against.
+// The definition that other versions are tested against: row by row, in the accumulator type.
 const AttentionTable plain_attention_forward = {
     {forward_of<double>, forward_of<float>, forward_of<bf16>, forward_of<f16>}};
 const AttentionTable plain_attention_backward = {
@@ -166,8 +166,8 @@ ZG_DECLARE_LEVELS(AttentionTable, attention_backward_table)
 
 namespace {
 
-/// The vector code of a level where there is some (there is none for f64, nor for heads that are
-/// too large for its tiles), else the plain one.
+/// The vector code of the instruction set, or the plain code if there is none: for f64, and for
+/// heads with more than largest_tiled_head elements.
 template <class Args>
 const AttentionCode& choose(const AttentionTable* vectors, const AttentionTable& plain,
                             const Args& a) {

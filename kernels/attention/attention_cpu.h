@@ -11,7 +11,7 @@ namespace zg::cpu {
 void attention_forward(const AttentionForward&, Workspace, Stream&);
 void attention_backward(const AttentionBackward&, Workspace, Stream&);
 
-/// Forward and backward as plain data, for vector code too; what a pass has no use for is null.
+/// The arguments of forward and backward as plain data. A pointer that a pass does not use is null.
 struct AttentionCall {
   AttentionShape shape;
   double scale;       ///< never 0
@@ -30,7 +30,7 @@ struct AttentionCode {
   void (*run)(const AttentionCall&, int64_t task, std::byte* scratch);
 };
 
-/// Rows of the vector code's tiles are so long.
+/// The largest head size of the vector code: its tiles have rows of this length.
 inline constexpr int64_t largest_tiled_head = 256;
 
 /// By dtype: f64, f32, bf16, f16.
@@ -38,10 +38,10 @@ struct AttentionTable {
   AttentionCode type[4];
 };
 
-// Internal linkage: vector code may not offer the linker a symbol that others could pick up.
+// Internal linkage: a copy compiled for AVX-512 must not be linked into code for every machine.
 namespace {
 
-/// Element (b, h, t, 0).
+/// The address of element (b, h, t, 0).
 template <class T>
 inline T* at(const void* data, const HeadLayout& layout, int64_t b, int64_t h, int64_t t) {
   T* elements = static_cast<T*>(const_cast<void*>(data));
@@ -54,7 +54,7 @@ inline int64_t visible_keys(const AttentionShape& shape, int64_t t) {
   return shape.causal && causal < shape.keys ? causal : shape.keys;
 }
 
-/// The attention weight of query t and key 0 counts as this element of the dropped sample.
+/// The index, for dropout, of the weight of query t and key 0 within its sample.
 inline int64_t first_weight(const AttentionShape& shape, int64_t h, int64_t t) {
   return (h * shape.T + t) * shape.keys;
 }

@@ -1,15 +1,17 @@
 #include "zerograd/kernels/attention/attention_tiles_simd.h"
 
-// Flash attention: a task owns some queries of one head and iterates over blocks of keys. For each
-// query it holds the largest score so far, the sum of the weights and their weighted mean of v.
+// The forward pass on vectors of f32: Dao 2023, arXiv:2307.08691, algorithm 1. A task computes up
+// to 384 queries of one head and iterates over blocks of 256 keys. It packs a block of K and V,
+// then multiplies tiles of tile_rows queries with it. For each query it keeps the largest score so
+// far, the sum of the weights relative to it, and the weighted sum of v. Bound by arithmetic.
 namespace zg::cpu::ZG_ISA {
 namespace {
 
-// A block of K and of V, 64 KiB each at head size 64, stays in the second-level cache, one tile of
-// scores in the first. Packing a block is paid back over the queries of the task.
+// A block of K and one of V, 64 KiB each at head size 64, stay in the L2 cache, one tile of scores
+// in the L1 cache. The more queries a task has, the less the packing of a block costs per query.
 constexpr int64_t key_block = 256;
 constexpr int64_t task_queries = 384;
-// Fewer queries than this would waste the tile and the packing: keys are then read where they lie.
+// With fewer queries most of a tile would be empty: keys are then read in place, without packing.
 constexpr int64_t tiled_queries = tile_rows / 2;
 constexpr float lowest = -3.402823466e38f;  // finite: a score of minus infinity has weight 0
 
@@ -50,7 +52,7 @@ struct Query {
   float* sum;
 };
 
-/// Adds the bias to n scores and returns the largest, or `largest`.
+/// Adds the bias to n scores and returns the maximum of them and of `largest`.
 inline float add_bias(float* scores, int64_t n, const float* bias, float largest) {
   Vec top = set1(largest);
   for_vectors(n, [&](int64_t j, auto count) {
@@ -61,8 +63,8 @@ inline float add_bias(float* scores, int64_t n, const float* bias, float largest
   return reduce_max(top);
 }
 
-/// Scores to weights relative to `largest`, times the factors; 0 from n to `end`. Returns the sum
-/// of the weights by lanes, without the factors.
+/// Replaces n scores by exp(score - largest) * factor, and those from n to `end` by 0. Returns the
+/// sum of the exponentials without the factors, one partial sum in each lane.
 inline Vec exponentiate(float* scores, int64_t n, int64_t end, const float* factors,
                         float largest) {
   Vec sum = set1(0.0f);
@@ -77,16 +79,18 @@ inline Vec exponentiate(float* scores, int64_t n, int64_t end, const float* fact
   return sum;
 }
 
-/// One step of online softmax: n of the `end` scores in the row count.
-inline void soften(const Query& query, float* scores, int64_t n, int64_t end, const float* bias,
-                   const float* factors, int64_t columns) {
-  const float before = *query.largest;
-  const float largest = add_bias(scores, n, bias, before);
-  if (largest > before && before > lowest) {
-    const Vec shrink = exp(set1(before - largest));
+/// One step of the online softmax of a query: turns its scores of a block into weights and rescales
+/// the query's earlier results if the maximum grew. Only the first n of the `end` scores are
+/// visible.
+inline void update_softmax(const Query& query, float* scores, int64_t n, int64_t end,
+                           const float* bias, const float* factors, int64_t columns) {
+  const float previous = *query.largest;
+  const float largest = add_bias(scores, n, bias, previous);
+  if (largest > previous && previous > lowest) {
+    const Vec rescale = exp(set1(previous - largest));
     for (int64_t d = 0; d < columns; d += Vec::lanes)
-      store(query.out + d, load(query.out + d) * shrink);
-    store(query.sum, load(query.sum) * shrink);
+      store(query.out + d, load(query.out + d) * rescale);
+    store(query.sum, load(query.sum) * rescale);
   }
   *query.largest = largest;
   store(query.sum, load(query.sum) + exponentiate(scores, n, end, factors, largest));
@@ -101,10 +105,11 @@ inline Query query_at(const Scratch& scratch, const QueryRange& range, int64_t t
   return {scratch.out + r * scratch.columns, scratch.largest + r, scratch.sum + r * Vec::lanes};
 }
 
-/// Queries [t0, t0 + rows) meet the n packed keys from j0 on.
+/// Adds the n packed keys from j0 on to the results of queries [t0, t0 + rows), at most one tile.
 template <class T>
-inline void meet(const AttentionCall& call, const Scratch& scratch, const QueryRange& range,
-                 int64_t t0, int64_t rows, int64_t j0, int64_t n) {
+inline void process_block(const AttentionCall& call, const Scratch& scratch,
+                          const QueryRange& range, int64_t t0, int64_t rows, int64_t j0,
+                          int64_t n) {
   const AttentionShape& s = call.shape;
   const int64_t end = smaller(n, visible_keys(s, t0 + rows - 1) - j0);
   if (end <= 0) return;
@@ -115,11 +120,11 @@ inline void meet(const AttentionCall& call, const Scratch& scratch, const QueryR
   const BlockFactors factors(call, scratch.factors, range.b, range.h, t0, rows);
   const int64_t D = round_up(s.D, Vec::lanes);
   for (int64_t r = 0; r < rows; ++r) {
-    const int64_t seen = larger(0, smaller(end, visible_keys(s, t0 + r) - j0));
+    const int64_t visible = larger(0, smaller(end, visible_keys(s, t0 + r) - j0));
     const float* bias = bias_row(call, range.h, t0 + r);
-    add_alibi(call, scratch.weights + r * row_stride, range.h, t0 + r, j0, seen);
-    soften(query_at(scratch, range, t0 + r), scratch.weights + r * row_stride, seen, end,
-           bias ? bias + j0 : nullptr, factors.row(r, j0, seen), D);
+    add_alibi(call, scratch.weights + r * row_stride, range.h, t0 + r, j0, visible);
+    update_softmax(query_at(scratch, range, t0 + r), scratch.weights + r * row_stride, visible, end,
+                   bias ? bias + j0 : nullptr, factors.row(r, j0, visible), D);
   }
   float* out = query_at(scratch, range, t0).out;
   const Panels values = packed(scratch.values, n);
@@ -129,7 +134,8 @@ inline void meet(const AttentionCall& call, const Scratch& scratch, const QueryR
     multiply<Left::rows, Store::add>(end, D, scratch.weights, values, out, scratch.columns);
 }
 
-/// scores[j] = query . k_j for n keys. The sums of Vec::lanes keys meet in one transposition.
+/// scores[j] = query . k_j for n keys. One transposition adds the lanes of the sums of Vec::lanes
+/// keys.
 template <class T>
 inline void score_keys(float* scores, const float* query, const T* k, int64_t token, int64_t n,
                        int64_t D) {
@@ -148,7 +154,8 @@ inline void score_keys(float* scores, const float* query, const T* k, int64_t to
   }
 }
 
-/// out += sum_j weights[j] v_j over n keys; four at a time save three of four trips to memory.
+/// out += sum_j weights[j] v_j over n keys, four at a time, so that out is loaded and stored once
+/// for four.
 template <class T>
 inline void add_values(float* out, const float* weights, const T* v, int64_t token, int64_t n,
                        int64_t D) {
@@ -166,33 +173,35 @@ inline void add_values(float* out, const float* weights, const T* v, int64_t tok
     });
 }
 
-/// Query t with n keys from j0 on, one key at a time: generation has a single query for each token.
+/// Adds n keys from j0 on to query t without packing them: for generation, which has one query at a
+/// time.
 template <class T>
-inline void meet_unpacked(const AttentionCall& call, const Scratch& scratch,
-                          const QueryRange& range, int64_t t, int64_t j0, int64_t n) {
+inline void process_unpacked_keys(const AttentionCall& call, const Scratch& scratch,
+                                  const QueryRange& range, int64_t t, int64_t j0, int64_t n) {
   const AttentionShape& s = call.shape;
-  const int64_t seen = smaller(n, visible_keys(s, t) - j0);
-  if (seen <= 0) return;
+  const int64_t visible = smaller(n, visible_keys(s, t) - j0);
+  if (visible <= 0) return;
   const Query query = query_at(scratch, range, t);
   load_row(scratch.query, at<const T>(call.q, s.q, range.b, range.h, t), s.D,
            static_cast<float>(call.scale));
   score_keys(scratch.weights, scratch.query, at<const T>(call.k, s.k, range.b, range.h, j0),
-             s.k.token, seen, s.D);
-  add_alibi(call, scratch.weights, range.h, t, j0, seen);
+             s.k.token, visible, s.D);
+  add_alibi(call, scratch.weights, range.h, t, j0, visible);
   const BlockFactors factors(call, scratch.factors, range.b, range.h, t, 1);
   const float* bias = bias_row(call, range.h, t);
   if (j0 == 0) zero_row(query.out, s.D);
-  soften(query, scratch.weights, seen, seen, bias ? bias + j0 : nullptr, factors.row(0, j0, seen),
-         round_up(s.D, Vec::lanes));
+  update_softmax(query, scratch.weights, visible, visible, bias ? bias + j0 : nullptr,
+                 factors.row(0, j0, visible), round_up(s.D, Vec::lanes));
   add_values(query.out, scratch.weights, at<const T>(call.v, s.v, range.b, range.h, j0), s.v.token,
-             seen, s.D);
+             visible, s.D);
 }
 
 template <class T>
 void forward(const AttentionCall& call, int64_t task, std::byte* data) {
   const AttentionShape& s = call.shape;
   const Scratch scratch(data, s);
-  // Later queries see more keys: started first, they leave no long task for the end.
+  // Later queries see more keys. Their tasks start first, so that the last task to end is a short
+  // one.
   const int64_t chunk = chunks(s) - 1 - task / (s.B * s.H), head = task % (s.B * s.H);
   const QueryRange range = {head / s.H, head % s.H, chunk * task_queries,
                             smaller(s.T, (chunk + 1) * task_queries)};
@@ -201,19 +210,19 @@ void forward(const AttentionCall& call, int64_t task, std::byte* data) {
     *query.largest = lowest;
     store(query.sum, set1(0.0f));
   }
-  const int64_t visible = visible_keys(s, range.end - 1);
-  for (int64_t j0 = 0; j0 < visible; j0 += key_block) {
-    const int64_t n = smaller(key_block, visible - j0);
+  const int64_t key_end = visible_keys(s, range.end - 1);
+  for (int64_t j0 = 0; j0 < key_end; j0 += key_block) {
+    const int64_t n = smaller(key_block, key_end - j0);
     if (s.T < tiled_queries) {
       for (int64_t t = range.begin; t < range.end; ++t)
-        meet_unpacked<T>(call, scratch, range, t, j0, n);
+        process_unpacked_keys<T>(call, scratch, range, t, j0, n);
       continue;
     }
     pack_transposed(scratch.keys, at<const T>(call.k, s.k, range.b, range.h, j0), s.k.token, n,
                     s.D);
     pack_rows(scratch.values, at<const T>(call.v, s.v, range.b, range.h, j0), s.v.token, n, s.D);
     for (int64_t t0 = range.begin; t0 < range.end; t0 += tile_rows)
-      meet<T>(call, scratch, range, t0, smaller(tile_rows, range.end - t0), j0, n);
+      process_block<T>(call, scratch, range, t0, smaller(tile_rows, range.end - t0), j0, n);
   }
   float* log_sum = static_cast<float*>(call.log_sum);
   for (int64_t t = range.begin; t < range.end; ++t) {

@@ -10,8 +10,8 @@
 namespace zg::hpu {
 namespace {
 
-/// The kernels that suit a call: the chunks or columns in their names, and the rows of one of their
-/// work-groups.
+/// The kernels for a call: `size` is the number in their names (chunks in attention.cl, columns in
+/// attention_tiles.cl), `rows` the resident rows of a work-group.
 struct Choice {
   Code code;
   int size;
@@ -37,7 +37,7 @@ std::byte* begin_of(const Tensor& tensor, const HeadLayout& layout) {
   return tensor.raw() + layout.offset * size_of(tensor.dtype());
 }
 
-/// Launches over each `rows` of the `tokens` of every head.
+/// Launches `kernel` with one work-group for every choice.rows of the `tokens` rows of each head.
 template <class Args, class... More>
 void launch_heads(Stream& stream, const char* kernel, int64_t tokens, const Args& a,
                   const More&... more) {

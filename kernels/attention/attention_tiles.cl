@@ -7,9 +7,8 @@
 // and dq, keys for dk and dv. The work-group iterates over the rows of the other kind in blocks of
 // BLOCK_ROWS, which it loads to local memory. Results are tiles of 8 rows in registers; each lane
 // holds one column of a tile. There are two ways to multiply:
-//   attention_by_dpas.clh   bf16 by DPAS (matrix units); weights and score gradients are rounded to
-//   bf16 attention_by_lanes.clh  f32 by fma; lanes exchange the values that they read from local
-//   memory
+//   attention_by_dpas.clh   bf16 by DPAS; weights and score gradients are rounded to bf16
+//   attention_by_lanes.clh  f32 by fma; lanes exchange what they read from local memory
 // attention_tiles_of_size.clh holds the kernels; it is included for 64 and for 128 columns.
 #ifdef ZG_DPAS
 #include "zerograd/kernels/hpu/dpas.clh"

@@ -7,11 +7,11 @@
 
 // Shared by forward and backward attention: products of small matrices in f32 scratch.
 //
-// A left factor is a block of rows that are row_stride apart. row_stride is one constant, so the
-// addresses of a tile's rows are constants too. It is not a multiple of 4096 bytes, so the rows do
-// not map to one set of the cache. A right factor comes in panels of panel_columns columns. All
-// extents are padded to whole tiles, so the inner loop needs no edge cases; padding is multiplied
-// by weights of 0 or only contributes to padding.
+// A left factor (queries, weights) is a block of rows that are row_stride apart. row_stride is one
+// constant, so the addresses of a tile's rows are constants too. It is not a multiple of 4096
+// bytes, so the rows do not map to one set of the cache. A right factor (keys, values) is packed
+// into panels of panel_columns columns. All extents are padded to whole tiles, so the inner loop
+// needs no edge cases; padding is multiplied by weights of 0 or only contributes to padding.
 namespace zg::cpu {
 namespace {
 
@@ -30,7 +30,8 @@ inline int64_t round_up(int64_t n, int64_t multiple) {
 inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/// Hands out parts of one worker's scratch, aligned to 64 bytes; counts only, when data is null.
+/// Divides one worker's scratch into arrays that are aligned to 64 bytes. With null data it only
+/// counts.
 struct Carver {
   std::byte* data;
   int64_t used = 0;
@@ -42,8 +43,8 @@ struct Carver {
   }
 };
 
-/// A right factor. Element (k, c) lies c % panel_columns into row k of panel c / panel_columns; the
-/// strides of panels and rows count elements.
+/// A right factor. Element (k, c) is element c % panel_columns of row k of panel c / panel_columns.
+/// `panel` and `row` are the strides of panels and of their rows, in elements.
 struct Panels {
   const float* data;
   int64_t panel, row;
@@ -52,14 +53,14 @@ struct Panels {
 inline Panels packed(const float* data, int64_t depth) {
   return {data, depth * panel_columns, panel_columns};
 }
-/// Rows that are left factors elsewhere.
+/// A right factor in the layout of a left one.
 inline Panels in_rows(const float* data) { return {data, panel_columns, row_stride}; }
 
 enum class Left { rows, columns };
 enum class Store { write, add };
 
-/// c [tile_rows, vectors * lanes] (=, +=) a b, with a [tile_rows, depth] stored by rows, or by
-/// columns: then its transpose lies in the rows.
+/// c [tile_rows, vectors * lanes] = or += a b. a [tile_rows, depth] is stored by rows (Left::rows),
+/// or its transpose is (Left::columns).
 template <int vectors, Left left, Store mode>
 [[gnu::noinline]] void tile(int64_t depth, const float* a, const float* b, int64_t b_row, float* c,
                             int64_t c_row) {
@@ -88,7 +89,7 @@ template <int vectors, Left left, Store mode>
     for (int v = 0; v < vectors; ++v) store(c + i * c_row + v * Vec::lanes, sum[i][v]);
 }
 
-/// The tiles of one block of tile_rows rows over `columns` columns, a multiple of Vec::lanes.
+/// c [tile_rows, columns] = or += a b, tile by tile; columns is a multiple of Vec::lanes.
 template <Left left, Store mode>
 inline void multiply(int64_t depth, int64_t columns, const float* a, const Panels& b, float* c,
                      int64_t c_row) {
@@ -99,7 +100,7 @@ inline void multiply(int64_t depth, int64_t columns, const float* a, const Panel
   if (j < columns) tile<1, left, mode>(depth, a, panel, b.row, c + j, c_row);
 }
 
-/// The counted lanes from yes, the others from no.
+/// The first `count` lanes from yes, the others from no.
 inline Vec select_first(int64_t count, Vec yes, Vec no) {
 #if defined(__AVX512F__)
   return select(first(count), yes, no);
@@ -109,7 +110,7 @@ inline Vec select_first(int64_t count, Vec yes, Vec no) {
 }
 inline Vec select_first(All, Vec yes, Vec) { return yes; }
 
-/// row = source * scale, zero from D up to a whole vector.
+/// row = source * scale for D elements, then zeros to the end of the last vector.
 template <class T>
 inline void load_row(float* row, const T* source, int64_t D, float scale) {
   for_vectors(
@@ -126,7 +127,7 @@ inline void zero_row(float* row, int64_t n) {
   for (int64_t i = 0; i < n; i += Vec::lanes) store(row + i, set1(0.0f));
 }
 
-/// The D columns of n rows, `token` elements apart, as panels of depth n.
+/// Packs n rows of D elements, `token` elements apart, as a right factor [n, D].
 template <class T>
 inline void pack_rows(float* panels, const T* rows, int64_t token, int64_t n, int64_t D) {
   for (int64_t j = 0; j < n; ++j, rows += token, panels += panel_columns)
@@ -136,7 +137,7 @@ inline void pack_rows(float* panels, const T* rows, int64_t token, int64_t n, in
     });
 }
 
-/// The transpose: n columns, zero up to a whole vector, of depth D.
+/// Packs the transpose as a right factor [D, n], with zeros to the end of the last vector.
 template <class T>
 inline void pack_transposed(float* panels, const T* rows, int64_t token, int64_t n, int64_t D) {
   for (int64_t j = 0; j < n; j += Vec::lanes) {
@@ -168,14 +169,15 @@ inline const float* fill_factors(float* buffer, const DropoutMask& mask, uint32_
   return buffer + skipped;
 }
 
-/// Dropout factors of a block of `rows` queries from t0 on. Rows of few keys are drawn together:
-/// they are consecutive elements, and one row alone would waste most of a Philox vector.
+/// Dropout factors of a block of `rows` queries from t0 on. If there are few keys, the factors of
+/// all rows are generated together: they are consecutive elements, and a single row would use only
+/// a small part of a vector of random words.
 struct BlockFactors {
   const AttentionCall& call;
   float* buffer;
   uint32_t sample;
   int64_t first;       ///< weight of query t0 and key 0
-  const float* whole;  ///< the block's, or null
+  const float* whole;  ///< factors of the whole block, if generated together; else null
 
   static constexpr int64_t few_keys = 64;
   static constexpr int64_t room(int64_t rows, int64_t key_block) {
@@ -202,15 +204,15 @@ struct BlockFactors {
   }
 };
 
-/// The bias of query t and key 0 on; null without.
+/// The bias of query t from key 0 on; null without bias.
 inline const float* bias_row(const AttentionCall& call, int64_t h, int64_t t) {
   const float* bias = static_cast<const float*>(call.bias);
   return bias ? bias + h * call.bias_head + t * call.shape.keys : nullptr;
 }
 
-/// ALiBi on the n scores of query t and the keys from j on: in a pass of its own, so that there is
-/// none without. Padding up to a whole vector changes too. Distances are whole numbers, exact in
-/// f32.
+/// Adds ALiBi to the n scores of query t and the keys from j on. A separate pass, so that calls
+/// without ALiBi do not pay for it. It also changes the padding of the last vector. Distances are
+/// integers, exact in f32.
 inline void add_alibi(const AttentionCall& call, float* scores, int64_t h, int64_t t, int64_t j,
                       int64_t n) {
   if (!call.alibi_slopes) return;
@@ -223,7 +225,8 @@ inline void add_alibi(const AttentionCall& call, float* scores, int64_t h, int64
   }
 }
 
-/// Rows [t0, t0 + rows) of one head times scale as a left factor; rows up to a whole tile are 0.
+/// Loads rows [t0, t0 + rows) of one head, times scale, as a left factor; the rest of the last tile
+/// is 0.
 template <class T>
 inline void load_block(float* block, const void* data, const HeadLayout& layout, int64_t b,
                        int64_t h, int64_t t0, int64_t rows, int64_t D, float scale) {

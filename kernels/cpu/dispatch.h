@@ -10,8 +10,7 @@
 // visit_floating(x.dtype(), [&]<class T>() { ... }).
 namespace zg::cpu {
 
-/// The type that arithmetic on T is done in: integers stay as they are, floats widen to their
-/// accumulator.
+/// The type in which arithmetic on T is done: T for integers, the accumulator type for floats.
 template <class T>
 using arithmetic_t = std::conditional_t<std::is_integral_v<T>, T, accumulator_t<T>>;
 
@@ -57,7 +56,8 @@ void visit_any(DType dtype, const F& f) {
   visit_number(dtype, f);
 }
 
-/// For what moves elements without looking at them: an unsigned integer of the same size.
+/// Calls f with the unsigned integer type of the dtype's size: for copies, which need no
+/// arithmetic.
 template <class F>
 void visit_bits(DType dtype, const F& f) {
   switch (size_of(dtype)) {

@@ -4,10 +4,10 @@
 
 namespace zg::cpu {
 
-/// Chooses the table of functions for `isa` among one per instruction set; null for portable. A
-/// *_simd.cpp source defines `extern const Table name` inside namespace zg::cpu::ZG_ISA and is
-/// compiled three times. AMX only multiplies matrices: everything else at that level uses
-/// avx512_bf16, and products first look for a tile_table (kernels/matmul/matmul_cpu.h).
+/// Returns the table of functions for `isa`; null for portable. A *_simd.cpp source is compiled
+/// three times and each time defines `extern const Table name` in namespace zg::cpu::ZG_ISA. AMX
+/// only multiplies matrices: at level amx_bf16 everything else uses the table of avx512_bf16, and
+/// matmul first looks for a tile_table (kernels/matmul/matmul_cpu.h).
 template <class Table>
 const Table* at_level(Isa isa, const Table& avx2, const Table& avx512, const Table& avx512_bf16) {
 #if defined(__x86_64__)
@@ -26,7 +26,8 @@ const Table* at_level(Isa isa, const Table& avx2, const Table& avx512, const Tab
   return nullptr;
 }
 
-/// The portable level comes first: a table that exists on x86-64 alone must not be named elsewhere.
+/// ZG_AT_LEVEL(isa, table) is the table for `isa`, or null. Other processors than x86-64 have no
+/// tables.
 #if defined(__x86_64__)
 #define ZG_AT_LEVEL(isa, table)                                              \
   ::zg::cpu::at_level(isa, ::zg::cpu::avx2::table, ::zg::cpu::avx512::table, \

@@ -9,8 +9,9 @@
 
 namespace zg::cpu {
 
-/// Nested loops over several strided operands. Axes of extent 1 are dropped and neighbours merged
-/// where every operand allows it, so that equal shapes become one loop.
+/// Nested loops over the axes of a shape, with the strides of several operands. Axes of extent 1
+/// are dropped, and neighbouring axes merged if they are contiguous in every operand, so operands
+/// of equal contiguous shapes have one loop.
 template <size_t operands>
 class LoopNest {
  public:
@@ -33,7 +34,8 @@ class LoopNest {
   int64_t numel() const { return numel_; }
   int64_t inner_stride(size_t operand) const { return axes_[rank_ - 1].strides[operand]; }
 
-  /// f(offsets, count) for each run along the inner axis within [begin, end) of the flat order.
+  /// Calls f(offsets, count) for each run along the innermost axis of the elements [begin, end) in
+  /// row-major order. offsets[k] is where the run begins in operand k.
   template <class F>
   void run(int64_t begin, int64_t end, const F& f) const {
     int64_t index[Shape::max_rank] = {};
@@ -80,7 +82,8 @@ class LoopNest {
   Axis axes_[Shape::max_rank] = {};
 };
 
-/// Elements in one task of an elementwise loop: enough to hide the cost of handing it out.
+/// Elements of one task of an elementwise loop: enough that handing out a task costs little in
+/// comparison.
 inline constexpr int64_t elementwise_grain = 1 << 14;
 
 template <size_t operands, class F>

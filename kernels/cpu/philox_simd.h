@@ -18,13 +18,14 @@ inline Integers upper(Integers a) { return _mm512_srli_epi64(a, 32); }
 inline Integers xor3(Integers a, Integers b, Integers c) {
   return _mm512_ternarylogic_epi64(a, b, c, 0x96);
 }
-/// Lower halves of a and b side by side in each 64-bit lane.
+/// In each 64-bit lane the lower half of a, and above it the lower half of b.
 inline Integers pairs(Integers a, Integers b) {
   return _mm512_mask_shuffle_epi32(a, 0xaaaa, b, static_cast<_MM_PERM_ENUM>(0xa0));
 }
 inline Integers unpack_lower(Integers a, Integers b) { return _mm512_unpacklo_epi64(a, b); }
 inline Integers unpack_upper(Integers a, Integers b) { return _mm512_unpackhi_epi64(a, b); }
-/// Counters in the order that the unpacking at the end undoes.
+/// The order of counters in the lanes; the unpacking at the end of philox() restores the natural
+/// order.
 inline Integers counter_order() { return _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7); }
 inline Mask at_least(Integers words, uint32_t threshold) {
   return _mm512_cmpge_epu32_mask(words, _mm512_set1_epi32(static_cast<int>(threshold)));
@@ -54,16 +55,17 @@ inline Mask at_least(Integers words, uint32_t threshold) {
 
 #endif
 
-/// How many consecutive elements one call of philox() has words for.
+/// The number of consecutive elements for which one call of philox() returns words.
 constexpr int64_t philox_elements = 2 * Vec::lanes;
 
-/// Words of philox_elements consecutive elements, the first of which is word 0 of `counter`.
+/// The words of philox_elements consecutive elements; the first one is word 0 of `counter`.
 struct PhiloxWords {
   Integers first, second;
 };
 
-// One counter per 64-bit lane. The product of two lower halves fills its lane, and multiplying
-// ignores upper halves: a product serves as its own lower word, without a shuffle in any round.
+// Each 64-bit lane computes one counter. A product of two 32-bit words fills its lane; its lower
+// word needs no extraction, because the next multiplication ignores upper halves. So no round needs
+// a shuffle.
 inline PhiloxWords philox(const PhiloxKeys& keys, int64_t counter, uint32_t second, uint32_t third,
                           uint32_t fourth) {
   Integers c0 = add_64(set1_64(static_cast<uint64_t>(counter)), counter_order());

@@ -10,7 +10,8 @@
 #include "zerograd/kernels/cpu/rows_table.h"
 #include "zerograd/runtime/dtype.h"
 
-// Passes over one row of softmax and cross entropy: on vectors for f32 and bf16, plain otherwise.
+// Passes over one row, for softmax and cross-entropy: vector code for f32 and bf16, plain C++
+// otherwise.
 namespace zg::cpu {
 
 ZG_DECLARE_LEVELS(RowTable, row_table)
@@ -20,7 +21,7 @@ inline constexpr bool in_vectors = std::is_same_v<T, float> || std::is_same_v<T,
 template <class T>
 inline constexpr int narrow_index = std::is_same_v<T, bf16> ? 1 : 0;
 
-/// The largest element, -infinity of an empty row; a NaN may or may not be passed over.
+/// The largest element; -infinity for an empty row. A NaN may be ignored or returned.
 template <class T>
 accumulator_t<T> row_max(const RowTable* table, const T* x, int64_t n) {
   using A = accumulator_t<T>;

@@ -4,7 +4,8 @@
 
 namespace zg::cpu {
 
-// Exponentials are summed over this many elements in the accumulator, and the blocks in f64.
+// Exponentials are summed in the accumulator type over blocks of this many elements, the blocks in
+// f64.
 inline constexpr int64_t exp_sum_block = 1024;
 
 /// Compiled per instruction set. The first index is 1 where x is bf16, the second where y is.

@@ -34,8 +34,8 @@ inline void store(float* p, Vec a, int64_t n) { _mm512_mask_storeu_ps(p, first(n
 inline Vec widen(__m256i h) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16))};
 }
-// Integer rounding to nearest even: equal to bf16(float) on every instruction set, unlike
-// vcvtneps2bf16, which flushes subnormals.
+// Rounds to nearest even with integer arithmetic, which gives the bits of bf16(float). The
+// instruction vcvtneps2bf16 does not: it flushes subnormals to 0.
 inline __m256i narrow(Vec a) {
   const __m512i u = _mm512_castps_si512(a.v);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
@@ -218,7 +218,7 @@ inline Vec rounded<f16>(Vec a) {
   return widen_from_f16(narrow_to_f16(a));
 }
 
-/// The count of lanes of a full vector, where a type saves the masks.
+/// Stands for the number of lanes of a full vector. A type of its own, so that no mask is computed.
 struct All {};
 template <class T>
 inline Vec load(const T* p, All) {
@@ -230,8 +230,8 @@ inline void store(T* p, Vec a, All) {
 }
 inline Vec keep(Vec a, All) { return a; }
 
-/// f(i, count) for the vectors that start at elements i of [0, n); count goes to load and store and
-/// is All but for the last, shorter vector.
+/// Calls f(i, count) for the vectors that begin at element i of [0, n). count is an argument for
+/// load and store: All, except for a last, shorter vector.
 template <class F>
 inline void for_vectors(int64_t n, const F& f) {
   int64_t i = 0;
@@ -239,7 +239,7 @@ inline void for_vectors(int64_t n, const F& f) {
   if (i < n) f(i, n - i);
 }
 
-/// Eight lanes that stand for all, two by two where there are sixteen.
+/// Reduces 16 lanes to 8; with 8 lanes it returns them as they are.
 #if defined(__AVX512F__)
 inline __m256 fold_add(Vec a) {
   return _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
@@ -252,7 +252,7 @@ inline __m256 fold_add(Vec a) { return a.v; }
 inline __m256 fold_max(Vec a) { return a.v; }
 #endif
 
-/// Sum and maximum of the lanes, in one fixed tree: halves first.
+/// The sum or the maximum of all lanes, combined as a fixed binary tree that adds the halves first.
 inline float reduce_add(Vec a) {
   const __m256 eight = fold_add(a);
   __m128 x = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
@@ -266,11 +266,13 @@ inline float reduce_max(Vec a) {
   return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
 }
 
-/// e^x to 2 ulp; 0 below -87, infinity above 88.8; NaN stays NaN. Cephes expf's polynomial.
+/// e^x with an error of at most 2 ulp; 0 below -87, infinity above 88.8; NaN stays NaN. The
+/// polynomial is that of expf in the Cephes library.
 inline Vec exp(Vec x) {
-  // Subnormal results would take 25 times as long, and masked scores are all of them -infinity.
+  // Subnormal results would take 25 times as long. Masked scores are -infinity, so small inputs are
+  // common.
   const Vec least = set1(-87.0f);
-  // Operand order keeps a NaN: max and min return their second operand when one is NaN.
+  // The order of the operands keeps NaN: min and max return their second operand if one is NaN.
   const Vec clamped = min(set1(89.0f), max(least, x));
   const Vec n = round(clamped * set1(1.44269504088896341f));
   Vec r = fnma(n, set1(0.693359375f), clamped);  // ln 2 in two parts

@@ -8,7 +8,8 @@
 #include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/kernels/reduce/reduce.h"
 
-// Scratch of the CPU kernels that need any, by shapes and traits alone.
+// Scratch memory of the CPU kernels, in bytes, from shapes and traits alone. Kernels that are not
+// listed need none.
 namespace zg::cpu {
 
 int64_t workspace_bytes(const AttentionForward&, const Device::Traits&);

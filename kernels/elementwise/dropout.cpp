@@ -19,7 +19,7 @@ void check_dropout(const char* op, float probability, int64_t elements) {
 
 void validate(const Dropout& a) {
   const char* op = "dropout";
-  check_dtype(op, "x", a.x, {DType::f64, DType::f32, DType::bf16, DType::f16});
+  check_dtype(op, "x", a.x, floating);
   if (a.x.shape().rank() == 0)
     throw ShapeError("dropout: x is a scalar; expected [samples, elements]");
   check_dtype(op, "y", a.y, a.x.dtype());

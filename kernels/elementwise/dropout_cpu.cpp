@@ -16,8 +16,8 @@ DropoutMask dropout_mask(const DropoutKey& key, float probability) {
           .step = key.step,
           .sample = key.sample,
           .site = key.site,
-          // uniform(word) < p is (word >> 8) < p 2^24, an exact product; both sides of
-          // the comparison times 256 spare the shift.
+          // uniform(word) < p is equivalent to (word >> 8) < p 2^24, an exact product. Both sides
+          // are multiplied by 256, so that no shift is needed.
           .threshold = static_cast<uint32_t>(std::ceil(probability * 0x1p24f)) << 8,
           .probability = probability,
           .scale = 1.0f / (1.0f - probability)};

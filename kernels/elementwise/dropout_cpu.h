@@ -7,7 +7,8 @@
 
 namespace zg::cpu {
 
-/// A DropoutKey made ready for generating many masks. Plain data: vector code includes this too.
+/// A DropoutKey with the round keys of Philox and the threshold. Plain data, because vector code
+/// uses it.
 struct DropoutMask {
   uint64_t seed;
   PhiloxKeys keys;
@@ -19,7 +20,7 @@ struct DropoutMask {
 
 DropoutMask dropout_mask(const DropoutKey& key, float probability);
 
-/// Elements [first, first + n) of one sample; first is a multiple of 4.
+/// The arguments for elements [first, first + n) of one sample; first is a multiple of 4.
 struct DropoutRange {
   const void* x;
   const void* residual;  ///< null when absent

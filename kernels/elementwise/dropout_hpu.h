@@ -5,8 +5,8 @@
 
 namespace zg::hpu {
 
-/// The threshold that kept() of philox.clh compares words with: uniform(word) < p is (word >> 8) <
-/// p 2^24, an exact product.
+/// The threshold with which kept() in philox.clh compares words: uniform(word) < p is equivalent to
+/// (word >> 8) < p 2^24, an exact product.
 inline uint32_t dropout_threshold(float probability) {
   return static_cast<uint32_t>(std::ceil(probability * 0x1p24f)) << 8;
 }

@@ -4,7 +4,7 @@
 
 #include "zerograd/kernels/elementwise/dropout_cpu.h"
 
-// For sources without vector code; kernels/cpu/philox_simd.h is the other half.
+// Dropout factors in plain C++; kernels/cpu/philox_simd.h has the vector code.
 namespace zg::cpu {
 
 /// factor[i] = element first + i of the sample is kept ? 1 / (1 - probability) : 0.

@@ -7,13 +7,7 @@
 namespace zg {
 namespace {
 
-constexpr auto floating = {DType::f64, DType::f32, DType::bf16, DType::f16};
 constexpr auto number = {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64};
-
-void check_like(const char* op, const char* name, const Tensor& tensor, const Tensor& model) {
-  check_shape(op, name, tensor, model.shape());
-  check_dtype(op, name, tensor, model.dtype());
-}
 
 void check_numel(const char* op, const Tensor& x, const Tensor& y) {
   if (x.numel() != y.numel())

@@ -17,7 +17,7 @@ ZG_DECLARE_LEVELS(UnaryTable, unary_table)
 
 namespace {
 
-// The costliest of these maps takes some 20 ns an element.
+// The slowest of these functions takes about 20 ns for each element.
 constexpr int64_t grain = 1 << 13;
 
 template <UnaryOp op, class A>
@@ -298,7 +298,7 @@ ZG_DECLARE_LEVELS(ElementwiseTable, elementwise_table)
 
 namespace {
 
-// Memory bound, so a task only has to be longer than its hand-out.
+// Memory bound. A task is long enough that handing it out costs little.
 constexpr int64_t cast_grain = 1 << 16;
 
 bool vectorised(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }

@@ -30,7 +30,7 @@ struct GeluFunctions {
   GeluBackwardRange backward;
 };
 
-/// Indexed by f64, f32, bf16, f16; null where there are no vectors and the plain one is used.
+/// By dtype: f64, f32, bf16, f16. Null: there is no vector code, and the plain version is used.
 struct GeluTable {
   GeluFunctions tanh[4], erf[4];
 };

@@ -12,16 +12,11 @@ void check_form(const char* op, Activation activation) {
                       ": activation is none; expected Activation::gelu_tanh or gelu_erf");
 }
 
-void check_like(const char* op, const char* name, const Tensor& tensor, const Tensor& x) {
-  check_shape(op, name, tensor, x.shape());
-  check_dtype(op, name, tensor, x.dtype());
-}
-
 }  // namespace
 
 void validate(const GeluForward& a) {
   const char* op = "gelu_forward";
-  check_dtype(op, "x", a.x, {DType::f64, DType::f32, DType::bf16, DType::f16});
+  check_dtype(op, "x", a.x, floating);
   check_like(op, "y", a.y, a.x);
   check_device(op, {&a.x, &a.y});
   check_form(op, a.activation);
@@ -29,7 +24,7 @@ void validate(const GeluForward& a) {
 
 void validate(const GeluBackward& a) {
   const char* op = "gelu_backward";
-  check_dtype(op, "x", a.x, {DType::f64, DType::f32, DType::bf16, DType::f16});
+  check_dtype(op, "x", a.x, floating);
   check_like(op, "dy", a.dy, a.x);
   check_like(op, "dx", a.dx, a.x);
   check_device(op, {&a.x, &a.dy, &a.dx});

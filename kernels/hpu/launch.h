@@ -10,12 +10,12 @@
 
 namespace zg::hpu {
 
-/// Memory of a work-group that a kernel takes as a __local pointer.
+/// Local memory of a work-group: the argument for a __local pointer.
 struct LocalBytes {
   size_t bytes;
 };
 
-/// Eight numbers as one argument: a kernel's long8.
+/// The argument for a long8: eight numbers.
 struct alignas(64) Long8 {
   int64_t v[8] = {};
 };
@@ -25,12 +25,12 @@ struct alignas(64) Long8 {
 Code module(const char* file);
 Code module(const char* file, DType dtype, const char* variant = "");
 
-/// The dtype as a part of a kernel's name. Throws Unsupported as module() does unless the op knows
-/// it.
+/// The dtype's name, which is part of a kernel's name. Throws Unsupported, as module() does, unless
+/// `known` has the dtype.
 const char* word(const char* op, DType dtype, std::initializer_list<DType> known);
 
-/// Where an argument lies until enqueue() has read it. Pointers, numbers that OpenCL C has, Long8
-/// and LocalBytes.
+/// The size and address of an argument, which must exist until enqueue() has read it. Arguments are
+/// pointers, numbers of types that OpenCL C has, Long8 and LocalBytes.
 template <class T>
 Argument argument(const T& value) {
   static_assert(std::is_trivially_copyable_v<T> && !std::is_same_v<T, bool>);
@@ -40,17 +40,18 @@ Argument argument(const T& value) {
     return {sizeof(T), &value};
 }
 
-/// Queues the kernel; arguments are those of its source, in order and of the very sizes.
+/// Queues the kernel. The arguments are those of the source, in its order and with exactly its
+/// sizes.
 template <class... Args>
 void launch(Stream& stream, const Code& code, const char* kernel, const Groups& groups,
             const Args&... args) {
   enqueue(stream, code, kernel, groups, std::array{argument(args)...});
 }
 
-/// Work-groups of `size` work-items for n of them.
+/// The number of work-groups of `size` work-items for n work-items.
 inline int64_t groups_for(int64_t n, int64_t size = 256) { return (n + size - 1) / size; }
 
-/// A literal as a number that a kernel passes on to where it tells a fault.
+/// The address of a string literal as a number, which a kernel copies into a fault record.
 inline int64_t literal(const char* text) { return reinterpret_cast<int64_t>(text); }
 
 }  // namespace zg::hpu

@@ -28,5 +28,6 @@ file(GLOB sources CONFIGURE_DEPENDS hpu/*.cpp */*_hpu.cpp)
 list(FILTER sources EXCLUDE REGEX "/workspace\\.cpp$")  # every build compiles it
 add_library(zg_kernels_hpu OBJECT ${sources})
 zg_configure_objects(zg_kernels_hpu)
+set_target_properties(zg_kernels_hpu PROPERTIES UNITY_BUILD "${unity}" HOT_CODE OFF)
 target_include_directories(zg_kernels_hpu PRIVATE ${LEVEL_ZERO_INCLUDE_DIR})
 zg_add_spirv(zg_kernels_hpu)

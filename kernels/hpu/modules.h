@@ -13,7 +13,7 @@ struct EmbeddedModule {
   size_t bytes;
 };
 
-const EmbeddedModule* find_module(std::string_view name);  ///< null: there is none
+const EmbeddedModule* find_module(std::string_view name);  ///< null if there is none
 std::span<const EmbeddedModule> every_module();
 
 }  // namespace zg::hpu

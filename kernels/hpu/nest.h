@@ -5,8 +5,9 @@
 
 namespace zg::hpu {
 
-/// Several strided operands over one index space, as nest.clh reads it: axes of extent 1 are
-/// dropped, neighbours merged where every operand allows it, and the innermost axis comes first.
+/// A loop nest over the axes of a shape, with the strides of several operands, in the form that
+/// nest.clh reads: the innermost axis comes first. Axes of extent 1 are dropped, and neighbouring
+/// axes merged if they are contiguous in every operand.
 template <size_t operands>
 struct Nest {
   int32_t rank = 0;

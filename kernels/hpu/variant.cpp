@@ -11,7 +11,7 @@
 namespace zg::hpu {
 namespace {
 
-constexpr const char* names[] = {"portable", "sub_groups", "dpas"};
+constexpr const char* variant_names[] = {"portable", "sub_groups", "dpas"};
 
 Variant best_of(int index) {
   if (dpas_lanes(index) > 0) return Variant::dpas;
@@ -26,16 +26,17 @@ Variant variant_of(const Stream& stream) {
   const char* const asked = std::getenv("ZG_HPU_VARIANT");
   const int index = stream.device().index();
   if (!asked) return best_of(index);
-  const auto found = std::find(std::begin(names), std::end(names), std::string(asked));
-  if (found == std::end(names))
+  const auto found =
+      std::find(std::begin(variant_names), std::end(variant_names), std::string(asked));
+  if (found == std::end(variant_names))
     throw ConfigError(std::string("ZG_HPU_VARIANT: expected portable, sub_groups or dpas, got '") +
                       asked + "'");
-  const auto variant = static_cast<Variant>(found - names);
+  const auto variant = static_cast<Variant>(found - variant_names);
   if (variant == Variant::portable) return variant;
   const Variant best = best_of(index);
   if (variant > best)
     throw ConfigError(fmt::format("ZG_HPU_VARIANT: this device has no {}; expected {} or less",
-                                  asked, names[static_cast<size_t>(best)]));
+                                  asked, variant_names[static_cast<size_t>(best)]));
   return variant;
 }
 

@@ -20,7 +20,8 @@ int64_t workspace_bytes(const RmsNormBackward& a, const Device::Traits&) {
 }
 
 SquareGroups::SquareGroups(int64_t numel) : granules(numel / SumOfSquares::granule) {
-  // A work-item has one granule at a time; more of them than `most` overflow a group's counters.
+  // A work-item adds one granule at a time; after more than `most` the counters of a work-group
+  // could overflow.
   constexpr int64_t group = 256, enough_groups = 256, most = int64_t{1} << 18;
   groups = std::max(std::min(enough_groups, (granules + group - 1) / group),
                     (granules + most - 1) / most);

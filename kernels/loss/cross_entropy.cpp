@@ -7,8 +7,6 @@
 namespace zg {
 namespace {
 
-constexpr auto floating = {DType::f64, DType::f32, DType::bf16, DType::f16};
-
 void check_matrix(const char* op, const char* name, const Tensor& tensor) {
   check_dtype(op, name, tensor, floating);
   if (tensor.shape().rank() != 2)
@@ -43,8 +41,7 @@ void validate(const CrossEntropyBackward& args) {
   check_targets(op, args.targets, args.logits.extent(0));
   check_per_row(op, "log_sum", args.log_sum, args.logits);
   check_per_row(op, "dloss", args.dloss, args.logits);
-  check_shape(op, "dlogits", args.dlogits, args.logits.shape());
-  check_dtype(op, "dlogits", args.dlogits, args.logits.dtype());
+  check_like(op, "dlogits", args.dlogits, args.logits);
   check_device(op, {&args.logits, &args.targets, &args.log_sum, &args.dloss, &args.dlogits});
 }
 

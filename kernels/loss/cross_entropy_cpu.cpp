@@ -10,21 +10,22 @@
 namespace zg::cpu {
 namespace {
 
-// Row functions that plain and projection-fused cross entropy share: on a row of logits, or on a
-// chunk of its columns.
+// Cross-entropy on the CPU, plain and fused with the projection. Both use the functions below on a
+// row of logits or on a chunk of its columns.
 
 /// Elements of logits in one task.
 constexpr int64_t rows_per_task(int64_t columns) {
   return std::max<int64_t>((1 << 14) / std::max<int64_t>(columns, 1), 1);
 }
 
-/// A log-sum-exp over parts of a row. Milakov, Gimelshein 2018, arXiv:1805.02867, algorithm 3.
+/// The log-sum-exp of a row that is given in parts. Milakov, Gimelshein 2018, arXiv:1805.02867,
+/// algorithm 3.
 struct OnlineLogSumExp {
   double max = -std::numeric_limits<double>::infinity();
   double sum = 0;     ///< sum of exp(logit - max)
-  double target = 0;  ///< the target's logit, once its part has passed
+  double target = 0;  ///< the target's logit, once the part that has it was added
 
-  /// `place` is the target's within this part, or outside [0, n).
+  /// `place`: index of the target within this part; outside [0, n) if another part has it.
   template <class T>
   void add(const RowTable* table, const T* logits, int64_t n, int64_t place) {
     const accumulator_t<T> best = row_max(table, logits, n);
@@ -32,7 +33,7 @@ struct OnlineLogSumExp {
       sum *= std::exp(max - static_cast<double>(best));
       max = static_cast<double>(best);
     }
-    // Without a largest element all are -infinity or NaN; a shift of 0 keeps them what they are.
+    // All elements are -infinity or NaN: subtracting the maximum would turn -infinity into NaN.
     const bool none = max == -std::numeric_limits<double>::infinity();
     sum += row_exp_sum(table, logits, static_cast<accumulator_t<T>>(none ? 0.0 : max), n);
     if (place >= 0 && place < n) target = static_cast<double>(logits[place]);
@@ -42,7 +43,7 @@ struct OnlineLogSumExp {
   }
 };
 
-/// out = (exp(logits - log_sum) - onehot(place)) * dloss; out may be logits.
+/// out = (exp(logits - log_sum) - one_hot(place)) * dloss. out may be the same memory as logits.
 template <class X, class Y>
 void cross_entropy_gradient(const RowTable* table, const X* logits, int64_t n, int64_t place,
                             accumulator_t<X> log_sum, accumulator_t<X> dloss, Y* out) {
@@ -141,7 +142,7 @@ class Run {
     kernels::matmul[Device::Type::cpu].function(
         product, {workspace_.data + plan_.product, workspace_.bytes - plan_.product}, stream_);
   }
-  /// f(row of the block, where its part of the chunk begins), every row once.
+  /// Calls f(row within the block, address of the row in the chunk) once for each row.
   template <class F>
   void for_rows(const LogitChunk& chunk, const F& f) const {
     parallel_for(stream_.traits().threads, chunk.rows, rows_per_task(chunk.columns),

@@ -20,7 +20,8 @@ void cross_entropy_backward(const CrossEntropyBackward& a, Workspace, Stream& st
          literal("targets"));
 }
 
-// Products of the own matmul, and row by row what happens to a chunk of logits between them.
+// matmul computes the logits chunk by chunk; the kernels of projection_cross_entropy.cl turn a
+// chunk into the loss and into dlogits.
 void projection_cross_entropy(const ProjectionCrossEntropy& a, Workspace workspace,
                               Stream& stream) {
   const Code code = module("projection_cross_entropy", a.x.dtype());

@@ -5,25 +5,26 @@
 #include "zerograd/kernels/loss/cross_entropy.h"
 #include "zerograd/kernels/matmul/matmul.h"
 
-// How the loss fused with its projection cuts [N, V] logits, and what its scratch holds: the same
-// on every backend.
+// projection_cross_entropy computes the logits [N, V] in chunks. This header says how they are cut
+// and what the scratch memory holds, for every backend alike.
 namespace zg {
 
-/// A chunk's place in [N, V].
+/// A chunk: rows [row, row + rows) and columns [column, column + columns) of [N, V].
 struct LogitChunk {
   int64_t row, column, rows, columns;
 };
 
-/// The extents and how [N, V] is cut: by shape alone, so the bits are those of any thread count.
-/// Columns are cut alike with and without gradients, for equal bits of the loss.
+/// How [N, V] is cut into blocks of rows and chunks of columns. It depends on the shape alone, so
+/// the bits do not depend on the number of threads. Columns are cut in the same way with and
+/// without gradients, so that the loss has the same bits.
 struct LogitTiling {
-  // A chunk is up to this many columns: its part of the weight, which each product reads, is far
-  // from small, and a chunk of a block's rows stays in a cache from the product that makes it on.
+  // Columns of a chunk: enough that a product's share of the weight is not small, few enough that a
+  // chunk stays in a cache between the product that computes it and the pass that reads it.
   static constexpr int64_t most_columns = 4096;
-  // Logits that exist at a time: for a loss 16 MiB of f32, in a chunk of many rows. Gradients need
-  // the log-sum-exp of a row before they need its logits, so they keep all chunks of a block of
-  // rows, 40 MiB of f32: each block reads the weight twice and adds to all of its gradient once, so
-  // with fewer rows memory bandwidth would limit it.
+  // Logits in memory at a time. For the loss alone: one chunk, 16 MiB of f32. Gradients need the
+  // complete log-sum-exp of a row, so all chunks of a block of rows are kept: 40 MiB of f32. Each
+  // block reads the weight twice and adds to the whole weight gradient once; with fewer rows in a
+  // block, memory bandwidth would limit the speed.
   static constexpr int64_t loss_elements = int64_t{4} << 20, gradient_elements = int64_t{10} << 20;
 
   int64_t N, V, C;
@@ -51,7 +52,7 @@ struct LogitTiling {
     for (int64_t column = 0; column < V; column += columns) f(at(row, column));
   }
 
-  /// One chunk of each size that occurs.
+  /// Calls f with one chunk of each size that occurs.
   template <class F>
   void for_each_size(const F& f) const {
     if (N == 0 || V == 0) return;
@@ -60,7 +61,8 @@ struct LogitTiling {
   }
 };
 
-/// How a call is cut and where its scratch lies. Both follow from shapes and dtypes alone.
+/// The tiling of a call and the layout of its scratch memory. Both follow from shapes and dtypes
+/// alone.
 struct ProjectionPlan {
   const ProjectionCrossEntropy& args;
   LogitTiling tiling;
@@ -68,8 +70,8 @@ struct ProjectionPlan {
   bool narrow;  ///< the gradient of the logits is rounded to x's dtype, for the products
   int64_t logits, dlogits, sums, product, bytes;  ///< offsets in the scratch, and its size
 
-  /// A row's log-sum-exp in the making takes `bytes_of_sum`; `product_bytes` are those of a
-  /// backend's matmul, or null.
+  /// `bytes_of_sum`: size of a row's unfinished log-sum-exp. `product_bytes`: workspace_bytes of
+  /// the backend's matmul, or null.
   ProjectionPlan(const ProjectionCrossEntropy& a, const Device::Traits& traits,
                  int64_t bytes_of_sum, Kernel<Matmul>::WorkspaceBytes product_bytes)
       : args(a),
@@ -81,8 +83,8 @@ struct ProjectionPlan {
     logits = take((gradients ? block : chunk) * size_of(args.loss.dtype()));
     dlogits = take(narrow ? chunk * size_of(args.x.dtype()) : 0);
     sums = take(tiling.rows * bytes_of_sum);
-    // Scratch of a product follows from its extents and dtypes: loss stands for tensors of the
-    // accumulator dtype, x for narrower ones.
+    // The scratch of a product depends only on its extents and dtypes. So `loss` can stand for any
+    // tensor of the accumulator dtype, and `x` for one of a narrower dtype.
     int64_t most = 0;
     const auto count = [&](const Matmul& m) {
       if (product_bytes) most = std::max(most, product_bytes(m, traits));
@@ -96,13 +98,14 @@ struct ProjectionPlan {
     product = take(most);
   }
 
-  /// Logits of a block lie chunk behind chunk where gradients need them again.
+  /// Where a chunk's logits are stored. For gradients all chunks of a block are kept, one after the
+  /// other.
   Tensor logits_of(const Workspace& workspace, const LogitChunk& chunk) const {
     const int64_t before = gradients ? chunk.rows * chunk.column : 0;
     const DType dtype = args.loss.dtype();
     return part_of(workspace, logits + before * size_of(dtype), chunk, dtype);
   }
-  /// In the logits' own place where they have x's dtype.
+  /// Where a chunk's dlogits are stored: over the logits, unless their dtype is narrower.
   Tensor dlogits_of(const Workspace& workspace, const LogitChunk& chunk) const {
     return narrow ? part_of(workspace, dlogits, chunk, args.x.dtype())
                   : logits_of(workspace, chunk);
@@ -138,7 +141,7 @@ struct ProjectionPlan {
   }
 
  private:
-  /// The next part of the scratch, on a 256-byte boundary.
+  /// Reserves `part` bytes of scratch and returns their offset, a multiple of 256.
   int64_t take(int64_t part) {
     const int64_t offset = bytes;
     bytes += part > 0 ? arena_bytes(part) : 0;

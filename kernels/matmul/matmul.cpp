@@ -12,7 +12,8 @@ namespace {
 
 constexpr const char* op = "matmul";
 
-/// One operand as it is stored: rows of `columns` elements, `distance` apart, `batch` times.
+/// One operand as it is stored: for each item of the batch, rows of `columns` elements, `distance`
+/// apart.
 struct Stored {
   const char* name;
   const Tensor& tensor;
@@ -35,8 +36,8 @@ void check_extent(const Stored& s, int64_t batch) {
                     s.name, s.tensor.shape(), s.tensor.numel(), needed, batch, s.rows, s.columns));
 }
 
-/// Products of a batch are written at the same time, so they must not share an element: each
-/// follows the last, or they lie side by side within the rows.
+/// Items of a batch are written at the same time, so they must not share an element: each begins
+/// after the previous one ends, or they lie side by side within the rows.
 void check_disjoint(const Matmul& m) {
   const int64_t distance = m.ldc ? m.ldc : m.N;
   const bool behind = m.stride_c >= (m.M - 1) * distance + m.N;
@@ -56,7 +57,7 @@ std::string sizes(const Matmul& m) {
 }
 
 void validate(const Matmul& m) {
-  check_dtype(op, "a", m.a, {DType::f64, DType::f32, DType::bf16, DType::f16});
+  check_dtype(op, "a", m.a, floating);
   check_dtype(op, "b", m.b, m.a.dtype());
   const DType sum = accumulator(m.a.dtype());
   if (m.accumulate)

@@ -1,7 +1,5 @@
 #include "zerograd/kernels/matmul/matmul.cuh"
 
-#include "zerograd/kernels/matmul/matmul_cublaslt.h"
-
 // matmul for CUDA: cuBLASLt if it accepts the product (matmul_cublaslt.cu), else matmul_mma.cu for
 // bf16 and f16, else the kernel in this file: f32 on the ordinary cores, bound by their arithmetic.
 // A block of 256 threads computes one 64 x 64 tile of c, each thread 16 elements of it. It sums

@@ -3,8 +3,9 @@
 #include "zerograd/kernels/elementwise/gelu.cuh"
 #include "zerograd/kernels/matmul/matmul.h"
 
-// Shared by matmul.cu (f32) and matmul_mma.cu (bf16, f16): operands, and what happens to a finished
-// sum. The products are c = a b for each item of a batch, with a [M, K], b [K, N], c [M, N].
+// Shared by matmul.cu (f32), matmul_mma.cu (bf16, f16) and matmul_cublaslt.cu: operands, and the
+// epilogue that turns a sum into an element of c. The products are c = a b for each item of a
+// batch, with a [M, K], b [K, N], c [M, N].
 namespace zg::cuda {
 
 /// An operand of a product. i is a row of a or a column of b, k the index that is summed over.
@@ -69,6 +70,13 @@ inline dim3 blocks_of(const Product& p, int tile) {
   return dim3(blocks_for(p.N, tile).x, blocks_for(p.M, tile).x,
               static_cast<unsigned>(p.batch < most_batches ? p.batch : most_batches));
 }
+
+/// Computes the product with cuBLASLt if the library is installed and accepts it: f32, bf16 or f16,
+/// rows and addresses aligned to 16 bytes. Returns false, having done nothing, otherwise. The
+/// algorithm is the library's first choice for the device and shape among those that add in a fixed
+/// order; it is chosen once and cached. So equal calls on one device and library version give the
+/// same bits.
+bool cublaslt_matmul(const Matmul&, Workspace, Stream&);
 
 /// Computes on the tensor cores; operands are bf16 or f16.
 void mma_matmul(DType dtype, const Product&, Stream&);

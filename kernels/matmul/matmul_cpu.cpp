@@ -13,34 +13,34 @@ ZG_DECLARE_LEVELS(MatmulTable, matmul_table)
 
 namespace {
 
-// A block of c is multiplied at a time. Its part of a (120 KB) stays in the L2 cache and a panel of
-// b (32 KB) in the L1 cache. Multiples of the register tile of every level.
-constexpr int64_t block_rows = 120, block_columns = 256, most_steps = 256;
-// Packed panels of a take up to 16 MiB, or one block's if K is so long. A b of up to 1 MiB is
-// packed once, by all workers together. When b is larger, each worker packs some columns for
-// itself, up to 1.5 MiB, which stay in its L2 cache while it multiplies all rows of a with them.
+// c is computed in blocks of 120 x 256. The rows of a of a block (120 KB for 256 steps along K)
+// stay in the L2 cache and a panel of b (32 KB) in the L1 cache. The sizes are multiples of every
+// level's register tile.
+constexpr int64_t block_rows = 120, block_columns = 256, max_steps = 256;
+// A slab of rows of a is packed at a time: up to 16 MiB, at least one block. A b of up to 1 MiB is
+// packed once, by all workers together. If b is larger, each worker packs some columns for itself,
+// up to 1.5 MiB, which stay in its L2 cache while it multiplies all rows of the slab with them.
 constexpr int64_t slab_words = int64_t{4} << 20, shared_words = int64_t{1} << 18,
-                  own_words = int64_t{3} << 17;
-constexpr int64_t shared_columns = 64, least_own_columns = 64;  // packed by one task
-// When a runs along K it is broadcast word by word, and packed panels are hardly faster than
-// reading it in place. Otherwise panels avoid cache misses, but packing an operand costs as much as
-// multiplying it with some 16 to 32 columns or rows. So an operand that meets few columns or rows
-// (measured) is read in place, too.
-constexpr int64_t most_columns_in_place = 256, most_rows_in_place = 256, most_rows_of_dots = 8;
+                  worker_words = int64_t{3} << 17;
+constexpr int64_t shared_columns = 64, min_worker_columns = 64;  // packed by one task
+// An a whose rows run along K is read word by word, and packing it hardly pays. Otherwise packing
+// avoids cache misses, but costs as much as multiplying the operand with some 16 to 32 columns or
+// rows. So an operand that is multiplied with few columns or rows is read in place, too. The limits
+// are measured.
+constexpr int64_t max_columns_in_place = 256, max_rows_in_place = 256, max_rows_of_dots = 8;
 
-/// Few rows: both operands are read along K, where they are.
-bool is_dots(const Matmul& m) {
-  return m.M <= most_rows_of_dots && !m.transpose_a && m.transpose_b;
-}
+/// Whether c has so few rows that each element is computed as a dot product along K, without
+/// packing.
+bool is_dots(const Matmul& m) { return m.M <= max_rows_of_dots && !m.transpose_a && m.transpose_b; }
 
-/// How one operand is read and packed. `count` is M or N; a slab of it is packed at a time, by
-/// tasks of `chunk` each.
+/// How one operand is read and packed. `count` is M or N. A slab of its rows (columns) is packed at
+/// a time; one task packs `chunk` of them.
 struct Operand {
   const Tensor& tensor;
   int64_t distance, stride;  ///< between stored rows; between matrices of the batch
   bool along_k;              ///< stored rows run along K
   int64_t count, chunk, panel;
-  bool in_place;                           ///< its words are read where they are
+  bool in_place;                           ///< read without packing
   int64_t slab = 0, pitch = 0, words = 0;  ///< extent, the same in whole panels, packed size
   int64_t items = 1;                       ///< slabs held at a time, of different products
 
@@ -53,17 +53,18 @@ struct Operand {
   }
 };
 
-/// `count` in equal parts of up to `most`, multiples of `unit`: if possible so many that `threads`
-/// share them and the `others` of each evenly.
-int64_t part_of(int64_t count, int64_t most, int64_t unit, int64_t others, int threads) {
+/// Divides `count` into equal parts of at most `most`, multiples of `unit`, and returns the size of
+/// a part. Each part is `others` tasks; if possible, the number of all tasks is a multiple of
+/// `threads`.
+int64_t equal_part(int64_t count, int64_t most, int64_t unit, int64_t others, int threads) {
   int64_t parts = ceil_div(count, most);
   for (int more = 1; more < threads && parts * others % threads != 0; ++more) ++parts;
   return round_up(ceil_div(count, parts), unit);
 }
 
-/// Everything about a call that follows from its shape, the instruction set and the number of
-/// threads. What is summed in which order, and so every bit of the result, follows from the first
-/// two alone: each sum runs along the whole of K, block_steps by block_steps.
+/// The sizes of a call's blocks, slabs and tasks. They follow from the shape, the instruction set
+/// and the number of threads. The order of the additions, and so every bit of the result, follows
+/// from the first two alone: each sum runs along the whole of K, block_steps steps at a time.
 struct Plan {
   const MatmulTable& table;
   const Matmul m;
@@ -72,8 +73,9 @@ struct Plan {
   int64_t per_word, steps, block_steps, k_blocks;
   int64_t group;  ///< products of the batch worked on together
   Operand a, b;
-  int64_t own_columns = 0;  ///< columns of b that a worker packs at a time; 0: b is packed once
-  int64_t sums_words;       ///< per worker; 0 if sums are kept in c
+  int64_t worker_columns =
+      0;               ///< columns of b that a worker packs at a time; 0: packed once by all
+  int64_t sums_words;  ///< per worker; 0 if sums are kept in c
 
   Plan(const MatmulTable& table, const Matmul& args, const Device::Traits& traits)
       : table(table),
@@ -82,7 +84,7 @@ struct Plan {
         dots(is_dots(m)),
         per_word(!dots && table.pairs && m.a.dtype() == DType::bf16 ? 2 : 1),
         steps(ceil_div(m.K, per_word)),
-        block_steps(steps ? ceil_div(steps, ceil_div(steps, most_steps)) : 1),
+        block_steps(steps ? ceil_div(steps, ceil_div(steps, max_steps)) : 1),
         k_blocks(ceil_div(steps, block_steps)),
         a{m.a, m.lda,      m.stride_a, !m.transpose_a,
           m.M, block_rows, table.rows, dots || reads_a_in_place()},
@@ -96,27 +98,26 @@ struct Plan {
     if (a.stride) a.items = group;
     if (b.stride) b.items = group;
     if (b.words > shared_words) {
-      const int64_t most = std::clamp(own_words / steps / table.columns * table.columns,
-                                      least_own_columns, block_columns);
-      own_columns = part_of(m.N, most, table.columns, group, threads);
+      const int64_t most = std::clamp(worker_words / steps / table.columns * table.columns,
+                                      min_worker_columns, block_columns);
+      worker_columns = equal_part(m.N, most, table.columns, group, threads);
     }
   }
 
   /// An operand read in place is f32, or bf16 whose pairs along K are contiguous.
   bool reads_a_in_place() const {
     const bool whole_pairs = per_word == 2 && !m.transpose_a && m.K % 2 == 0;
-    return (!m.transpose_a || m.N <= most_columns_in_place) &&
+    return (!m.transpose_a || m.N <= max_columns_in_place) &&
            (m.a.dtype() == DType::f32 || whole_pairs);
   }
 
   bool reads_b_in_place() const {
     const bool whole_vectors = m.N % (table.columns / 2) == 0;
-    return m.M <= most_rows_in_place && m.a.dtype() == DType::f32 && !m.transpose_b &&
-           whole_vectors;
+    return m.M <= max_rows_in_place && m.a.dtype() == DType::f32 && !m.transpose_b && whole_vectors;
   }
 
   int64_t b_words() const {
-    return own_columns ? threads * steps * own_columns : b.items * b.words;
+    return worker_columns ? threads * steps * worker_columns : b.items * b.words;
   }
   int64_t words() const { return a.items * a.words + b_words() + threads * sums_words; }
 };
@@ -208,11 +209,11 @@ struct Run {
 
   /// All rows of the slab with some columns of b, which the worker packs for itself.
   void columns(int64_t task, int worker) const {
-    const int64_t parts = ceil_div(plan.m.N, plan.own_columns);
-    const int64_t j = task % parts * plan.own_columns, which = task / parts;
-    const int64_t width = std::min(plan.own_columns, plan.m.N - j);
+    const int64_t parts = ceil_div(plan.m.N, plan.worker_columns);
+    const int64_t j = task % parts * plan.worker_columns, which = task / parts;
+    const int64_t width = std::min(plan.worker_columns, plan.m.N - j);
     const int64_t pitch = round_up(width, plan.b.panel);
-    float* panels = b_panels + worker * plan.steps * plan.own_columns;
+    float* panels = b_panels + worker * plan.steps * plan.worker_columns;
     for (int64_t step = 0; step < plan.steps; step += plan.block_steps)
       pack(plan.b, which, j, width, step, panels + step * pitch);
     for (int64_t i = 0; i < rows; i += block_rows)
@@ -223,20 +224,21 @@ struct Run {
   /// Packs shared operands once, by all workers together. Then tasks multiply blocks of c, or
   /// columns of b.
   void slab() const {
-    const bool pack_b = row == 0 && !plan.own_columns;
+    const bool pack_b = row == 0 && !plan.worker_columns;
     const int64_t b_tasks = pack_b ? packing_tasks(plan.b, plan.m.N) : 0;
     team(plan.threads, b_tasks + packing_tasks(plan.a, rows), [&](int64_t task, int) {
       task < b_tasks ? pack(plan.b, 0, plan.m.N, b_panels, task)
                      : pack(plan.a, row, rows, a_panels, task - b_tasks);
     });
-    if (plan.own_columns)
-      return team(plan.threads, items * ceil_div(plan.m.N, plan.own_columns),
+    if (plan.worker_columns)
+      return team(plan.threads, items * ceil_div(plan.m.N, plan.worker_columns),
                   [&](int64_t task, int worker) { columns(task, worker); });
     const int64_t width =
-        plan.dots ? part_of(plan.m.N, block_columns, plan.table.columns, items, plan.threads)
+        plan.dots ? equal_part(plan.m.N, block_columns, plan.table.columns, items, plan.threads)
                   : block_columns;
     const int64_t across = ceil_div(plan.m.N, width);
-    const int64_t height = part_of(rows, block_rows, plan.table.rows, items * across, plan.threads);
+    const int64_t height =
+        equal_part(rows, block_rows, plan.table.rows, items * across, plan.threads);
     const int64_t down = ceil_div(rows, height);
     team(plan.threads, items * across * down, [&](int64_t task, int worker) {
       const int64_t i = task % down * height, j = task / down % across * width;
@@ -287,7 +289,7 @@ int matmul_threads(const Matmul& m, const Device::Traits& traits) {
   // Some 15 us of one core: it multiplies so much, or reads so many elements from memory.
   constexpr int64_t multiply_adds = int64_t{1} << 21, elements = int64_t{1} << 16;
   const int64_t read = m.batch * m.K * (m.M + m.N);
-  const bool few_rows = m.M <= most_rows_of_dots;
+  const bool few_rows = m.M <= max_rows_of_dots;
   const bool worth_waking =
       m.batch * m.M * m.N * m.K >= multiply_adds || (few_rows && read >= elements);
   return worth_waking ? traits.threads : 1;

@@ -9,20 +9,20 @@ namespace zg::cpu {
 
 void matmul(const Matmul&, Workspace, Stream&);
 
-/// Every dtype at every level, on Eigen: f64, f16 and the portable level. Of a dtype and shape the
-/// bits are the same for any number of threads.
+/// The product by Eigen, for every dtype and instruction set; used for f64, f16 and the portable
+/// level. The bits are the same for any number of threads.
 void matmul_reference(const Matmul&, Workspace, Stream&);
 int64_t matmul_reference_workspace_bytes(const Matmul&, const Device::Traits&);
 
-/// The same call with every leading dimension spelled out; a batch that shares b and whose rows of
-/// a and c follow one another becomes one taller product.
+/// The same call with all leading dimensions set. A batch that shares b, and whose items of a and c
+/// are contiguous, becomes one product with more rows.
 Matmul canonical(const Matmul&);
 
-/// The number of threads worth waking: for so many multiply-adds, or, where the rows are so few
-/// that reading the operands takes longer, for so many elements.
+/// The number of threads that pays for this product, by its multiply-adds, or by the elements that
+/// it reads if it has few rows.
 int matmul_threads(const Matmul&, const Device::Traits&);
 
-/// Where an element of an operand is; null of an absent one.
+/// The address of an element of an operand; null if the operand is absent.
 inline std::byte* at(const Tensor& tensor, int64_t element) {
   return tensor ? tensor.raw() + element * size_of(tensor.dtype()) : nullptr;
 }
@@ -33,8 +33,8 @@ constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 /// The AMX functions at level amx_bf16; null at other levels.
 const TileTable* tile_table(Isa isa);
 
-/// Products of bf16 on tile registers, of any size and form. Subnormal operands and sums count as
-/// 0.
+/// The product of bf16 matrices on AMX tile registers, for all sizes and transposes. Subnormal
+/// operands and sums count as 0.
 void tile_matmul(const TileTable&, const Matmul&, Workspace, const Device::Traits&);
 int64_t tile_matmul_workspace_bytes(const Matmul&, const Device::Traits&);
 

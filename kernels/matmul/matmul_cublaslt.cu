@@ -1,4 +1,4 @@
-#include "zerograd/kernels/matmul/matmul_cublaslt.h"
+#include "zerograd/kernels/matmul/matmul.cuh"
 
 #include <array>
 #include <map>

@@ -3,11 +3,11 @@
 #include "zerograd/kernels/elementwise/gelu_simd.h"
 #include "zerograd/kernels/matmul/matmul_table.h"
 
-// From sums to c, while they are in the L1 cache.
+// The epilogue: from the sums of a tile to c, while they are in the L1 cache.
 namespace zg::cpu {
 namespace {
 
-/// Where a tile lies in its block of c.
+/// The position of a tile within its block of c.
 struct TileRange {
   int64_t row, column, rows, columns;
 };

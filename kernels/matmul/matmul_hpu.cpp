@@ -13,14 +13,14 @@ namespace {
 
 constexpr int64_t tile = 64;  // rows and columns of c, as in matmul.cl and matmul_tiles.cl
 
-/// As matmul.clh reads them.
+/// The flags of matmul.clh.
 int32_t flags_of(const Matmul& m) {
   return (m.accumulate ? 1 : 0) | (m.c.dtype() == DType::f32 ? 2 : 0) |
          (m.activation == Activation::gelu_tanh ? 4 : 0) |
          (m.activation == Activation::gelu_erf ? 8 : 0);
 }
 
-/// The product by the kernel of that module, which matmul.clh describes.
+/// Launches the kernel `matmul` of a module; matmul.clh describes its arguments.
 void multiply(const Matmul& m, const Code& code, Stream& stream) {
   const int64_t lda = m.lda ? m.lda : m.transpose_a ? m.M : m.K;
   const int64_t ldb = m.ldb ? m.ldb : m.transpose_b ? m.K : m.N;
@@ -34,7 +34,7 @@ void multiply(const Matmul& m, const Code& code, Stream& stream) {
 
 /// Whether DPAS works on the device. It multiplies small integers, whose product is exact. No
 /// extent is a multiple of a tile.
-bool multiplies(int index, int lanes) try {
+bool dpas_works(int index, int lanes) try {
   constexpr int64_t M = 21, N = 37, K = 45;
   const Device device = Device::hpu(index);
   std::vector<bf16> a, b;
@@ -58,7 +58,7 @@ bool multiplies(int index, int lanes) try {
       if (c[static_cast<size_t>(m * N + n)] != sum) return false;
     }
   return true;
-} catch (const DeviceError&) {  // it does not build, or does not run
+} catch (const DeviceError&) {  // the module does not build, or the kernel does not run
   return false;
 }
 
@@ -70,12 +70,12 @@ int dpas_lanes(int index) {
   std::lock_guard lock(mutex);
   const auto found = known.find(index);
   if (found != known.end()) return found->second;
-  // Devices with sub-groups of 8 multiply by those alone.
+  // A device that has sub-groups of 8 supports DPAS only with these.
   const std::vector<int>& sizes = features_of(index).sub_groups;
   const bool has8 = std::find(sizes.begin(), sizes.end(), 8) != sizes.end();
   const bool has16 = std::find(sizes.begin(), sizes.end(), 16) != sizes.end();
   const int lanes = !has16 ? 0 : has8 ? 8 : 16;
-  return known[index] = lanes > 0 && multiplies(index, lanes) ? lanes : 0;
+  return known[index] = lanes > 0 && dpas_works(index, lanes) ? lanes : 0;
 }
 
 void matmul(const Matmul& m, Workspace, Stream& stream) {

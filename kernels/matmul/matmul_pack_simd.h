@@ -3,9 +3,9 @@
 #include "zerograd/kernels/cpu/transpose_simd.h"
 #include "zerograd/kernels/matmul/matmul_table.h"
 
-// Lays out blocks of operands as panels of 32-bit words; see kernels/matmul/matmul_table.h. A
-// Source says what a word holds: how many elements, how to load words that follow one another along
-// K (along_k), and how to load one step of K over a stretch of the width (across).
+// Packs blocks of operands into panels of 32-bit words; see kernels/matmul/matmul_table.h. A Source
+// (Single, Pair) defines a word: how many elements it holds, how to load words that are neighbours
+// along K (along_k), and how to load one step of K for neighbouring rows or columns (across).
 namespace zg::cpu {
 namespace {
 
@@ -31,7 +31,8 @@ struct Pair {
   static Vec along_k(const bf16* p, int64_t elements) {
     return {_mm512_castsi512_ps(_mm512_maskz_loadu_epi16(first_halves(elements), p))};
   }
-  /// The rows at p and one below it, if `depth` goes that far, word by word.
+  /// Words of two stored rows, the one at p and, if depth > 1, the next: element i of both is word
+  /// i.
   static Vec across(const bf16* p, int64_t distance, int64_t depth, int64_t width) {
     const Mask valid = first(width);
     __m512i words = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(valid, p));
@@ -44,7 +45,7 @@ struct Pair {
 };
 #endif
 
-/// `lanes` or fewer of the panel's columns, stored as rows along K.
+/// Packs up to Vec::lanes columns of a panel; the operand stores them as rows along K.
 template <class Source>
 void pack_transposed(const typename Source::Element* source, int64_t distance, int64_t columns,
                      int64_t width, int64_t depth, int64_t panel, float* out) {
@@ -60,7 +61,7 @@ void pack_transposed(const typename Source::Element* source, int64_t distance, i
   }
 }
 
-/// A step of K after the other, each a row of the operand as it is stored: all panels in one pass.
+/// Packs all panels, step by step along K; the operand stores each step as a row.
 template <class Source>
 void pack_across(const typename Source::Element* source, const PackBlock& block, int64_t steps) {
   for (int64_t s = 0, k = 0; s < steps; ++s, k += Source::per_word) {

@@ -15,13 +15,13 @@ constexpr int tile_columns = tile_vectors * Vec::lanes;
 constexpr int steps_ahead = 14;    // prefetch distance: 170 cycles, L2 and most of L3 latency
 constexpr int steps_of_line = 16;  // steps along K in one cache line of a
 
-/// Words of an operand, from a row (column) and a step on.
+/// The words of an operand from one row (column) and one step on.
 struct View {
   const std::byte* data;
   int64_t row_bytes, step_bytes;
 };
 
-/// Some rows of a against a few vectors of b, and where the sums go.
+/// A tile: some rows of a times a few vectors of columns of b, and the address of its sums.
 struct Tile {
   View a, b;
   int64_t steps, columns;
@@ -30,7 +30,7 @@ struct Tile {
   bool add;
 };
 
-/// The sums of n columns, of which the vectors before the last are full.
+/// The sums of n columns; only the last vector can be partly filled.
 template <int vectors>
 inline void put(const Vec (&sum)[vectors], float* out, int64_t n, bool add) {
   for (int v = 0; v < vectors; ++v, out += Vec::lanes, n -= Vec::lanes) {
@@ -41,7 +41,7 @@ inline void put(const Vec (&sum)[vectors], float* out, int64_t n, bool add) {
   }
 }
 
-/// Vectors that will be wanted from the L1 cache; an address beyond the operand does no harm.
+/// Prefetches vectors into the L1 cache. Addresses beyond the operand are harmless.
 template <int vectors>
 inline void prefetch(const void* p) {
   for (int v = 0; v < vectors; ++v)
@@ -91,7 +91,8 @@ void multiply_tile(const Tile& tile) {
   for (int i = 0; i < rows; ++i) put(sum[i], tile.sums + i * tile.distance, tile.columns, tile.add);
 }
 
-/// A kernel for every height: a panel that the edge of the matrix cuts costs what it holds.
+/// One function for each number of rows, so that a panel at the edge costs only the rows that it
+/// has.
 template <bool pairs, bool adjacent, int rows = tile_rows>
 void multiply_rows(int64_t height, const Tile& tile) {
   if constexpr (rows > 1) {
@@ -114,7 +115,8 @@ inline View from(const View& view, const MultiplyBlock::Words& words, int64_t ro
   return {view.data + row * row_bytes, view.row_bytes, view.step_bytes};
 }
 
-/// A panel of b stays in the L1 cache while the block's rows of a pass by in the L2 cache.
+/// For each panel of b, which stays in the L1 cache, all rows of a of the block, which stay in the
+/// L2 cache.
 template <bool pairs, bool adjacent>
 void multiply_block(const MultiplyBlock& block) {
   for (int64_t k = 0; k == 0 || k < block.steps; k += block.block_steps) {

@@ -10,7 +10,7 @@
 // widened), or, where the machine multiplies them, a pair of bf16 that follow one another along K.
 namespace zg::cpu {
 
-/// A block of an operand to be laid out as panels; what is missing from the last one reads as 0.
+/// A block of an operand that is to be packed into panels. Elements beyond its edges become 0.
 struct PackBlock {
   const std::byte* source;
   DType dtype;           ///< f32 | bf16 | f16
@@ -34,8 +34,9 @@ struct Epilogue {
 
 /// One block of c: the products of some panels of a with some of b.
 struct MultiplyBlock {
-  /// Panels of a slab, block_steps by block_steps; those blocks are pitch * block_steps words long.
-  /// Or in place: this block of the operand as it is stored.
+  /// The words of an operand. Either panels of a packed slab, ordered by blocks of block_steps
+  /// steps along K, pitch * block_steps words each; or, `in_place`, this block of the operand as it
+  /// is stored.
   struct Words {
     const std::byte* data;
     int64_t first = 0, pitch = 0;  ///< where along M or N the block begins; the slab's padded width

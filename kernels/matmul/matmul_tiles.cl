@@ -4,12 +4,12 @@
 // Matmul in bf16 by DPAS (hpu/dpas.clh): a work-group computes a 64 x 64 tile of c. It copies
 // panels of a and b, 32 elements along K, to local memory and sums along K in order; a sub-group
 // computes 4 by 2 DPAS tiles.
-#define TILE 64
-#define DEPTH 32  // along K, of a step
+#define TILE 64   // rows and columns of c of a work-group
+#define DEPTH 32  // elements along K in a step
 #define STEPS (DEPTH / TILE_DEPTH)
 #define PAIRS (DEPTH / 2)
-#define ROWS (4 * TILE_ROWS)
-#define COLUMNS (2 * TILE_COLUMNS)
+#define ROWS (4 * TILE_ROWS)        // rows of c of a sub-group
+#define COLUMNS (2 * TILE_COLUMNS)  // columns of c of a sub-group
 #define ITEMS (TILE / ROWS * (TILE / COLUMNS) * ZG_DPAS)
 #define PANEL (TILE * PAIRS)
 

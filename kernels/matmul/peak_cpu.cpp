@@ -29,7 +29,7 @@ double measure_matmul_peak(const Device& device, DType dtype) {
   const cpu::TileTable* tiles = dtype == DType::bf16 ? cpu::tile_table(traits.isa) : nullptr;
   const cpu::PeakLoop& loop = tiles ? tiles->peak : dtype == DType::f32 ? table->f32 : table->bf16;
   constexpr int runs = 50;
-  constexpr int64_t steps = 1 << 17;  // 0.3 to 1 ms: most runs fit in a slice of a busy machine
+  constexpr int64_t steps = 1 << 17;  // 0.3 to 1 ms, shorter than a scheduler's time slice
   std::vector<float> results(static_cast<size_t>(traits.threads));
   double best = 0.0;
   for (int run = 0; run < runs; ++run) {

@@ -21,8 +21,8 @@ constexpr TileConfig config{.palette = 1,
                             .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
                             .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
 
-/// Tile registers are in use for as long as this lives: a thread that has none costs less to
-/// switch.
+/// Configures the tile registers, and releases them in the destructor: without tiles in use a
+/// context switch of the thread is cheaper.
 struct Tiles {
   Tiles() { _tile_loadconfig(&config); }
   ~Tiles() { _tile_release(); }
@@ -30,7 +30,7 @@ struct Tiles {
 
 constexpr int row_bytes = 64;
 
-/// 16 rows or columns of an operand by a tile's depth, or what there is of them.
+/// Packs one tile: 16 rows or columns of an operand by the tile's depth, fewer at an edge.
 template <bool along_k, bool along_k_in_tile>
 inline void pack_tile(const bf16* source, int64_t distance, int64_t width, int64_t depth,
                       float* tile) {

@@ -14,7 +14,8 @@ namespace {
 constexpr int64_t most_rows = 512, most_columns = 256, most_tiles = 8;
 constexpr int64_t slab_words = int64_t{4} << 20;  // slab of a: 16 MiB, or one block if K is so long
 
-/// Everything that follows from the shape alone, and so every bit of the result.
+/// The sizes of blocks and slices. They follow from the shape alone, so every bit of the result
+/// does.
 struct Plan {
   const Matmul m;
   int threads;
@@ -47,7 +48,7 @@ struct Plan {
   int64_t words() const { return items() * a_words + threads * (panel_words() + sums_words); }
 };
 
-/// Some products of the batch, and of each a slab of its rows.
+/// Some items of the batch, and a slab of rows of each.
 struct Run {
   const Plan& plan;
   const TileTable& table;

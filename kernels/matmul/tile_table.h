@@ -8,8 +8,8 @@
 
 // The functions that the *_amx.cpp sources define. AMX multiplies tiles of 16 rows of 64 bytes:
 // sums[16][16] += a[16][32] b[32][16], of bf16 into f32, where b's tile holds pairs of rows, word
-// by word. Operands are laid out as such tiles, 1 KiB each, contiguous; what is missing at an edge
-// reads as 0.
+// by word. Operands are packed into such tiles, 1 KiB each, without gaps. Elements beyond the edges
+// are 0.
 namespace zg::cpu {
 
 constexpr int64_t tile_side = 16;    ///< rows, and columns of 32-bit words

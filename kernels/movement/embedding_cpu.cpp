@@ -21,7 +21,7 @@ void check_ids(const char* op, const Id* ids, int64_t N, int64_t V) {
           fmt::format("{}: ids[{}] is {}; expected an id in [0, {})", op, n, ids[n], V));
 }
 
-/// Rows handed out at once: about 16 Ki elements.
+/// Rows of one task: about 16 Ki elements.
 int64_t rows_per_chunk(int64_t C) {
   return std::max<int64_t>(1, (1 << 14) / std::max<int64_t>(1, C));
 }
@@ -59,7 +59,8 @@ void add_row(accumulator_t<T>* sum, const T* row, int64_t C) {
   for (int64_t c = 0; c < C; ++c) sum[c] += static_cast<accumulator_t<T>>(row[c]);
 }
 
-/// Tokens grouped by id, each group in rising n: a counting sort, far cheaper than the rows.
+/// The tokens grouped by id, each group in rising n: a counting sort. It costs little compared with
+/// the rows.
 class TokensById {
  public:
   static int64_t bytes(int64_t N, int64_t V) { return (N + V) * int64_t{sizeof(int64_t)}; }

@@ -4,7 +4,8 @@
 
 namespace zg {
 
-/// The extents before, along and behind an axis, each as one number.
+/// The shape around an axis: the product of the extents before it, its own, and the product of
+/// those after.
 struct Indexed {
   int64_t outer = 1, extent = 1, inner = 1;
 
@@ -18,17 +19,17 @@ struct Indexed {
   }
 };
 
-/// How a contiguous tensor is read or written where indices choose the place along `axis`: each
-/// element lies at a place of the other axes plus index * along.
+/// The strides of a contiguous tensor that is indexed along one axis: an element is at the offset
+/// that `others` gives for the other axes, plus index * along.
 struct IndexedStrides {
   Strides others{};   ///< 0 along the axis
-  int64_t along = 0;  ///< the axis's own
+  int64_t along = 0;  ///< the stride of the axis
 
   static IndexedStrides of(const Shape& shape, int axis) {
     IndexedStrides strides{.others = broadcast_strides(shape, shape)};
-    int64_t& own = strides.others[static_cast<size_t>(shape.axis(axis))];
-    strides.along = own;
-    own = 0;
+    int64_t& stride = strides.others[static_cast<size_t>(shape.axis(axis))];
+    strides.along = stride;
+    stride = 0;
     return strides;
   }
 };

@@ -53,9 +53,10 @@ void validate(const StridedCopy& args) {
   check_range("y", args.y, args.extents, args.y_strides, args.y_offset);
   for (int i = 0; i < args.extents.rank(); ++i)
     if (args.extents[i] > 1 && args.y_strides[static_cast<size_t>(i)] == 0)
-      throw ShapeError(fmt::format(
-          "strided_copy: y has stride 0 along axis {} of {}; expected one place for each element",
-          i, args.extents));
+      throw ShapeError(
+          fmt::format("strided_copy: y has stride 0 along axis {} of {}; expected a different "
+                      "index for each element",
+                      i, args.extents));
   check_device(op, {&args.x, &args.y});
 }
 
@@ -66,7 +67,6 @@ void validate(const Gather& args) {
 }
 
 void validate(const ScatterAdd& args) {
-  const auto floating = {DType::f64, DType::f32, DType::bf16, DType::f16};
   check_dtype("scatter_add", "y", args.y, floating);
   check_indexed("scatter_add", args.index, args.x, args.y);
   check_fits("scatter_add", args.index, "x", args.x, -1);
@@ -79,9 +79,7 @@ ZG_KERNEL(ScatterAdd, scatter_add)
 
 namespace {
 
-constexpr auto floating = {DType::f64, DType::f32, DType::bf16, DType::f16};
-
-void check_matrix(const char* op, const char* name, const Tensor& tensor, int64_t columns) {
+void check_table(const char* op, const char* name, const Tensor& tensor, int64_t columns) {
   check_present(op, name, tensor);
   if (tensor.shape().rank() != 2 || tensor.extent(1) != columns)
     throw ShapeError(fmt::format("{}: {} has shape {}; expected two axes, the last of {}", op, name,
@@ -108,13 +106,13 @@ void check_positions(const char* op, int64_t N, int64_t T, int64_t first, int64_
 void validate(const EmbeddingForward& a) {
   const char* op = "embedding_forward";
   check_dtype(op, "y", a.y, floating);
-  check_matrix(op, "y", a.y, a.y.extent(-1));
+  check_table(op, "y", a.y, a.y.extent(-1));
   check_ids(op, a.ids, a.y.extent(0));
   check_dtype(op, "weight", a.weight, a.y.dtype());
-  check_matrix(op, "weight", a.weight, a.y.extent(1));
+  check_table(op, "weight", a.weight, a.y.extent(1));
   if (a.position) {
     check_dtype(op, "position", a.position, a.y.dtype());
-    check_matrix(op, "position", a.position, a.y.extent(1));
+    check_table(op, "position", a.position, a.y.extent(1));
     check_positions(op, a.y.extent(0), a.T, a.first_position, a.position.extent(0));
   }
   check_device(op, {&a.ids, &a.weight, &a.position, &a.y});
@@ -123,15 +121,15 @@ void validate(const EmbeddingForward& a) {
 void validate(const EmbeddingBackward& a) {
   const char* op = "embedding_backward";
   check_dtype(op, "dy", a.dy, floating);
-  check_matrix(op, "dy", a.dy, a.dy.extent(-1));
+  check_table(op, "dy", a.dy, a.dy.extent(-1));
   check_ids(op, a.ids, a.dy.extent(0));
   if (a.dweight) {
     check_dtype(op, "dweight", a.dweight, accumulator(a.dy.dtype()));
-    check_matrix(op, "dweight", a.dweight, a.dy.extent(1));
+    check_table(op, "dweight", a.dweight, a.dy.extent(1));
   }
   if (a.dposition) {
     check_dtype(op, "dposition", a.dposition, accumulator(a.dy.dtype()));
-    check_matrix(op, "dposition", a.dposition, a.dy.extent(1));
+    check_table(op, "dposition", a.dposition, a.dy.extent(1));
     check_positions(op, a.dy.extent(0), a.T, a.first_position, a.dposition.extent(0));
   }
   check_device(op, {&a.ids, &a.dy, &a.dweight, &a.dposition});

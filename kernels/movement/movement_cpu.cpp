@@ -17,7 +17,8 @@ struct CopyAxis {
   int64_t extent, x, y;  ///< and strides
 };
 
-/// Axes longer than 1 in falling order of y's strides, so that y is written front to back.
+/// The axes longer than 1, sorted by falling strides of y, so that y is written in the order of
+/// addresses.
 struct CopyAxes {
   std::array<CopyAxis, Shape::max_rank> axes;
   size_t count = 0;
@@ -40,7 +41,7 @@ struct CopyAxes {
     return taken;
   }
 
-  /// The axis along which x is contiguous while y is along another; else count.
+  /// The axis along which x is contiguous, if y is contiguous along another one; else `count`.
   size_t transposed() const {
     if (count < 2 || axes[count - 1].y != 1 || axes[count - 1].x == 1) return count;
     size_t at = 0;
@@ -73,8 +74,8 @@ void copy_runs(const LoopNest<2>& nest, const T* x, T* y, int threads) {
   });
 }
 
-/// A copy that transposes: x runs along `rows`, y along `columns`. Tiles of a cache line each way,
-/// so that every line read and written is used whole.
+/// A copy that transposes: x is contiguous along `rows`, y along `columns`. It copies square tiles
+/// with sides of one cache line, so that every line that is read or written is used completely.
 template <class T>
 void copy_tiles(const LoopNest<2>& rest, const CopyAxis& rows, const CopyAxis& columns, const T* x,
                 T* y, int threads) {
@@ -95,8 +96,8 @@ void copy_tiles(const LoopNest<2>& rest, const CopyAxis& rows, const CopyAxis& c
 
 bool needs_wide_copy(DType dtype) { return accumulator(dtype) != dtype; }
 
-/// Adds into `sums` of y's extents. A task has some places of the axes beside the indexed one, so
-/// that each sum has one writer, in rising j.
+/// scatter_add into `sums`, which has y's extents. Tasks divide the axes other than the indexed
+/// one, so each sum is written by one task, in rising j.
 template <class T, class Index>
 void add_rows(const ScatterAdd& args, accumulator_t<T>* sums, int threads) {
   const Shape& shape = args.index.shape();
@@ -109,7 +110,7 @@ void add_rows(const ScatterAdd& args, accumulator_t<T>* sums, int threads) {
                 y_stride = nest.inner_stride(2);
   const T* x = args.x.data<T>();
   const Index* index = args.index.data<Index>();
-  constexpr int64_t longest = 256;  // places whose rows of index are read side by side
+  constexpr int64_t longest = 256;  // neighbouring lines of index that are read together
   const int64_t grain =
       std::max<int64_t>(longest, elementwise_grain / std::max<int64_t>(1, extent));
   parallel_for(threads, nest.numel(), grain, [&](int64_t first, int64_t last) {

@@ -7,13 +7,14 @@
 namespace zg {
 namespace {
 
-/// x is [N, C] of a floating type; what is per row is [N], per column [C].
+/// Checks the tensors of a norm: x [N, C] of a floating type, values per row [N], values per column
+/// [C].
 struct Rows {
   const char* op;
   const Tensor& x;
 
   Rows(const char* op, const Tensor& x) : op(op), x(x) {
-    check_dtype(op, "x", x, {DType::f64, DType::f32, DType::bf16, DType::f16});
+    check_dtype(op, "x", x, floating);
     if (x.shape().rank() != 2)
       throw ShapeError(
           fmt::format("{}: x has shape {}; expected [N, C], view it as that", op, x.shape()));

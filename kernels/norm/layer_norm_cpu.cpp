@@ -31,7 +31,7 @@ void forward(const NormForward& a, int64_t begin, int64_t end) {
       T* sum = static_cast<T*>(a.sum) + first;
       for (int64_t i = 0; i < a.C; ++i)
         sum[i] = T(static_cast<A>(x[i]) + static_cast<A>(residual[i]));
-      x = sum;  // as rounded: backward sees these values too
+      x = sum;  // rounded: backward will read the same values
     }
     A mean = 0, variance = 0;
     if (centred) {
@@ -106,7 +106,7 @@ NormFunctions functions_for(NormFunctions const (NormTable::*norm)[4], DType dty
   return (portable.*norm)[index];
 }
 
-// Rows handed out at once: about 16 Ki elements, enough to hide the cost of doing so.
+// Rows of one task: about 16 Ki elements, so that handing out a task costs little in comparison.
 int64_t rows_per_chunk(int64_t C) {
   return std::max<int64_t>(1, (1 << 14) / std::max<int64_t>(1, C));
 }
@@ -116,9 +116,9 @@ void run_forward(NormForwardRows rows, const NormForward& a, int64_t N, const St
                [&](int64_t begin, int64_t end) { rows(a, begin, end); });
 }
 
-// Gradients of gamma and beta: each block of rows sums its own into scratch [block, gamma | beta,
-// C], then the blocks are added in order. The blocks follow from N alone, so the bits do not depend
-// on the threads; at most 64 of them keep the scratch small.
+// dgamma and dbeta: each block of rows writes its sums to scratch [block, gamma | beta, C], then
+// the blocks are added in order. The blocks follow from N alone, so the bits do not depend on the
+// number of threads. There are at most 64, which keeps the scratch small.
 struct RowBlocks {
   int64_t rows, count;
   explicit RowBlocks(int64_t N)

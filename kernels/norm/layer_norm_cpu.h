@@ -18,7 +18,7 @@ struct NormBackward {
   int64_t C;
 };
 
-/// Does rows [begin, end).
+/// Computes rows [begin, end).
 using NormForwardRows = void (*)(const NormForward&, int64_t begin, int64_t end);
 /// The same, and adds to dgamma and dbeta [C], accumulator type, either of which may be null.
 using NormBackwardRows = void (*)(const NormBackward&, int64_t begin, int64_t end, void* dgamma,
@@ -29,7 +29,7 @@ struct NormFunctions {
   NormBackwardRows backward;
 };
 
-/// Indexed by f64, f32, bf16, f16; null where there are no vectors and the plain one is used.
+/// By dtype: f64, f32, bf16, f16. Null: there is no vector code, and the plain version is used.
 struct NormTable {
   NormFunctions layer_norm[4], rms_norm[4];
 };

@@ -9,11 +9,11 @@ namespace {
 
 constexpr int64_t team_group = 128;  // work-items, as in layer_norm.cl
 
-/// The module and the groups for N rows: of a sub-group each where there are some.
-struct Rows {
+/// The module, and the number of work-groups for N rows. With sub-groups each sub-group has a row.
+struct NormRows {
   Code code;
   Groups groups;
-  Rows(const Tensor& x, const Stream& stream) : code(module("layer_norm", x.dtype())) {
+  NormRows(const Tensor& x, const Stream& stream) : code(module("layer_norm", x.dtype())) {
     const int64_t N = x.extent(0);
     groups.x = N;
     if (!uses_sub_groups(stream)) return;
@@ -24,7 +24,7 @@ struct Rows {
 
 int32_t columns_of(const Tensor& x) { return static_cast<int32_t>(x.extent(1)); }
 
-/// dgamma and dbeta, either of which may be absent.
+/// Computes dgamma and dbeta; either may be absent.
 void add_columns(const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd,
                  const Tensor& dgamma, const Tensor& dbeta, Workspace workspace, Stream& stream) {
   if (!dgamma && !dbeta) return;
@@ -46,20 +46,20 @@ void add_columns(const Tensor& dy, const Tensor& x, const Tensor& mean, const Te
 }  // namespace
 
 void layer_norm_forward(const LayerNormForward& a, Workspace, Stream& stream) {
-  const Rows rows(a.x, stream);
+  const NormRows rows(a.x, stream);
   launch(stream, rows.code, "layer_norm_forward", rows.groups, a.x.raw(), a.residual.raw(),
          a.gamma.raw(), a.beta.raw(), a.y.raw(), a.sum.raw(), a.mean.raw(), a.rstd.raw(),
          a.x.extent(0), columns_of(a.x), a.epsilon);
 }
 
 void rms_norm_forward(const RmsNormForward& a, Workspace, Stream& stream) {
-  const Rows rows(a.x, stream);
+  const NormRows rows(a.x, stream);
   launch(stream, rows.code, "rms_norm_forward", rows.groups, a.x.raw(), a.gamma.raw(), a.y.raw(),
          a.rstd.raw(), a.x.extent(0), columns_of(a.x), a.epsilon);
 }
 
 void layer_norm_backward(const LayerNormBackward& a, Workspace workspace, Stream& stream) {
-  const Rows rows(a.x, stream);
+  const NormRows rows(a.x, stream);
   launch(stream, rows.code, "layer_norm_backward", rows.groups, a.dy.raw(), a.x.raw(),
          a.gamma.raw(), a.dsum.raw(), a.mean.raw(), a.rstd.raw(), a.dx.raw(), a.x.extent(0),
          columns_of(a.x));
@@ -67,7 +67,7 @@ void layer_norm_backward(const LayerNormBackward& a, Workspace workspace, Stream
 }
 
 void rms_norm_backward(const RmsNormBackward& a, Workspace workspace, Stream& stream) {
-  const Rows rows(a.x, stream);
+  const NormRows rows(a.x, stream);
   launch(stream, rows.code, "rms_norm_backward", rows.groups, a.dy.raw(), a.x.raw(), a.gamma.raw(),
          a.rstd.raw(), a.dx.raw(), a.x.extent(0), columns_of(a.x));
   add_columns(a.dy, a.x, Tensor(), a.rstd, a.dgamma, Tensor(), workspace, stream);

@@ -9,7 +9,7 @@ namespace zg {
 /// from the same numbers. kernels/README.md lists the operations that use them.
 struct AdamConstants {
   float gradient_scale;
-  float l2;           ///< weight decay that joins the gradient; 0 when decoupled
+  float l2;           ///< weight decay that is added to the gradient; 0 when decoupled
   float beta1, new1;  ///< new1 = 1 - beta1: the weight of the new gradient
   float beta2, new2;  ///< new2 = 1 - beta2
   float unbias2;      ///< 1 / sqrt(1 - beta2^step)
@@ -18,9 +18,8 @@ struct AdamConstants {
   float move;  ///< rate / (1 - beta1^step)
 };
 
-/// Where the random bits of stochastic rounding come from: element e of a parameter takes the upper
-/// half of word e % 4 of Philox::block({e / 4, lower half of name, step, upper half of name},
-/// seed).
+/// The random bits of stochastic rounding: element e of a parameter uses the upper half of word e %
+/// 4 of Philox::block({e / 4, lower half of name, step, upper half of name}, seed).
 struct RoundingKey {
   uint64_t seed = 0, name = 0;
   uint32_t step = 0;
@@ -32,8 +31,9 @@ struct RoundingKey {
   }
 };
 
-/// The bits of the bf16 towards zero from an f32's, or of the next one away from it: as likely as
-/// what the first would cut off is of the step between them. Infinities and NaN stay.
+/// Rounds an f32, given by its bits, to one of the two nearest bf16 values. Towards zero means
+/// cutting off the lower 16 bits; the probability of rounding away from zero is the cut-off part
+/// divided by the distance of the two values. Infinities and NaN stay.
 constexpr uint16_t stochastic_bf16(uint32_t bits, uint32_t word) {
   const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
   const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;

@@ -52,8 +52,9 @@ inline void store(bf16* p, Vec a, const uint32_t* words, int64_t n) {
 
 #endif
 
-/// Words of n elements of a parameter from `first` on, in a buffer of at least word_room(n), of
-/// which vectors may be read to the end; returns where the first one is.
+/// Writes the random words of n elements of a parameter, from `first` on, to a buffer of at least
+/// word_room(n) words, and returns the address of the first one. A vector may read to the buffer's
+/// end.
 constexpr int64_t word_room(int64_t n) { return n + 3 + philox_elements; }
 inline const uint32_t* fill_words(uint32_t* buffer, const AdamRounding& rounding, int64_t first,
                                   int64_t n) {
@@ -77,7 +78,7 @@ struct Element {
   Vec parameter, moment1, moment2;
 };
 
-// Line by line the plain update of kernels/optimizer/optimizer_cpu.cpp, for the same bits.
+// The same operations, line by line, as the plain update of kernels/optimizer/optimizer_cpu.cpp.
 template <bool has_l2>
 inline Element step(const Element& s, Vec gradient, const AdamVectors& c) {
   Vec g = gradient * c.gradient_scale;
@@ -88,7 +89,7 @@ inline Element step(const Element& s, Vec gradient, const AdamVectors& c) {
   return {fnma(c.move, m / denominator, c.keep * s.parameter), m, v};
 }
 
-/// `words` are null, or those of the range for stochastic rounding.
+/// Updates a range. `words` are its random words for stochastic rounding, or null.
 template <class State, class Gradient, class Low, bool has_l2>
 void update_range(const AdamRange& range, const AdamVectors& c, bf16* rounded,
                   const uint32_t* words) {
@@ -109,7 +110,7 @@ void update_range(const AdamRange& range, const AdamVectors& c, bf16* rounded,
   });
 }
 
-/// Elements [begin, begin + n) of a range.
+/// The range of elements [begin, begin + n) of `range`.
 template <class State, class Gradient, class Low>
 AdamRange part(const AdamRange& range, int64_t begin, int64_t n) {
   Low* low_precision = static_cast<Low*>(range.low_precision);
@@ -126,7 +127,7 @@ template <class State, class Gradient, class Low, bool has_l2>
 void update_range(const AdamRange& range, const AdamVectors& c) {
   const AdamRounding* rounding = range.rounding;
   if (!rounding) return update_range<State, Gradient, Low, has_l2>(range, c, nullptr, nullptr);
-  constexpr int64_t block = 256;  // its words stay in the nearest cache
+  constexpr int64_t block = 256;  // its random words stay in the L1 cache
   uint32_t buffer[word_room(block)];
   for (int64_t begin = 0; begin < range.n; begin += block) {
     const int64_t n = begin + block < range.n ? block : range.n - begin;

@@ -39,7 +39,7 @@ void check_tensor(const char* op, const AdamTensor& t) {
   check_number(std::isfinite(t.weight_decay), "weight_decay", t.weight_decay, "a finite number");
 }
 
-/// One kernel updates all: their dtypes are those of the first.
+/// One kernel updates all tensors, so they must have the dtypes of the first one.
 void check_alike(const char* op, const AdamTensor& t, const AdamTensor& first) {
   check_dtype(op, "parameter", t.parameter, first.parameter.dtype());
   check_dtype(op, "gradient", t.gradient, first.gradient.dtype());
@@ -115,7 +115,7 @@ ZG_KERNEL(Adam, adam)
 
 void validate(const SumOfSquares& a) {
   const char* op = "sum_of_squares";
-  check_dtype(op, "x", a.x, {DType::f64, DType::f32, DType::bf16, DType::f16});
+  check_dtype(op, "x", a.x, floating);
   if (a.x.numel() % SumOfSquares::granule != 0)
     throw ShapeError(fmt::format("{}: x has {} elements; expected a multiple of 16, pad with zeros",
                                  op, a.x.numel()));
@@ -128,8 +128,8 @@ void validate(const SumOfSquares& a) {
 
 double value_of_limbs(const int64_t* limbs) {
   constexpr int bits = SumOfSquares::limb_bits;
-  // Carry until every digit is below 2^26. Four zeros below the lowest digit let the code that
-  // follows look down without asking; two above take what leaves the last limb.
+  // Propagate carries, so that every digit is below 2^26. Four zeros below the lowest digit allow
+  // reading digit[top - 3] without a check; two digits above the highest limb take its carry.
   constexpr int below = 4, digits = below + SumOfSquares::limb_count + 2;
   uint64_t digit[digits] = {}, carry = 0;
   for (int i = below; i < digits; ++i) {
@@ -140,9 +140,9 @@ double value_of_limbs(const int64_t* limbs) {
   int top = digits - 1;
   while (top >= below && digit[top] == 0) --top;
   if (top < below) return 0.0;
-  // high and low are exact doubles of two digits each. Adding them rounds once, to the nearest;
-  // what lies deeper can only break a tie, and the last bit of low, 26 bits below the sum's last or
-  // more, stands for it.
+  // high and low hold two digits each, which a double represents exactly. Their sum rounds once, to
+  // nearest. Lower digits matter only if that rounding is a tie; then the last bit of low, set if
+  // any of them is not 0, decides it. That bit is at least 26 bits below the last bit of the sum.
   const uint64_t high = digit[top] << bits | digit[top - 1];
   uint64_t low = digit[top - 2] << bits | digit[top - 3];
   for (int i = 0; i < top - 3; ++i) low |= digit[i] != 0;

@@ -14,12 +14,13 @@ struct AdamTensor {
   Tensor parameter;         ///< [n] f32 master weights | bf16, in and out
   Tensor gradient;          ///< [n] f32 | bf16
   Tensor moment1, moment2;  ///< [n] like parameter, in and out
-  Tensor low_precision;     ///< [n] bf16 | f16 out: the rounded parameter; or absent,
-                            ///< as it must be beside a bf16 parameter
+  Tensor low_precision;     ///< [n] bf16 | f16 out: the rounded parameter; may be absent, and
+                            ///< must be absent if the parameter is bf16
   float weight_decay = 0.0f;
   // For stochastic rounding only. With both set, a range is rounded like the same elements of the
   // whole parameter.
-  uint64_t name = 0;  ///< tells parameters apart: hash_name
+  uint64_t name =
+      0;  ///< hash_name() of the parameter's name; parameters get different random bits by it
   int64_t first = 0;  ///< index of element 0 in its parameter, which has at most 2^34
 };
 
@@ -51,7 +52,7 @@ inline RoundingKey rounding_key(const Adam& a, const AdamTensor& tensor) {
   return {.seed = *a.rounding_seed, .name = tensor.name, .step = static_cast<uint32_t>(a.step)};
 }
 
-/// Elements of a parameter that stochastic rounding tells apart: 2^32 counters of four words.
+/// The most elements of a parameter with stochastic rounding: 2^32 Philox counters of four words.
 inline constexpr int64_t max_rounded_elements = int64_t{1} << 34;
 
 /// Exact sum of squares: f64 over granules of 16 elements counted from the first, each added to a
@@ -82,14 +83,15 @@ extern ZG_API Kernel<Adam> adam;
 extern ZG_API Kernel<SumOfSquares> sum_of_squares;
 }  // namespace kernels
 
-/// The gradient of one micro-batch joins the running sum: sum = (first ? 0 : sum) + rounded(leaf).
-/// In one pass, so that no rounded copy exists. The same bits at every level and for any split.
+/// Adds the gradient of one micro-batch to the gradient accumulator: sum = (first ? 0 : sum) +
+/// rounded(leaf), in one pass, without a rounded copy. The same bits at every level and for any
+/// split.
 struct FoldGradient {
   Tensor leaf;                  ///< [n] f32 | bf16 | f16
   Tensor sum;                   ///< [n] f32 | bf16 (added in f32, rounded once), in and out; not
                                 ///< read when `first`; may then be an f32 leaf, rounded in place
   DType rounding = DType::f32;  ///< f32 | bf16 | f16: what the leaf is rounded to, to nearest even
-  bool first = false;           ///< +0 stands for the sum, whatever the tensor holds
+  bool first = false;           ///< take +0 in place of the contents of `sum`
 };
 ZG_API void validate(const FoldGradient&);  ///< throws ShapeError, DTypeError
 inline std::vector<Operand> operands(const FoldGradient& a) {

@@ -17,9 +17,8 @@ ZG_DECLARE_LEVELS(AdamTable, adam_table)
 
 namespace {
 
-// The definition of the step: kernels/README.md explains each line, and every other version has to
-// give these bits. std::fma rounds once on every machine, by a libm call where there is no
-// instruction.
+// The definition of the Adam step; every other version must give these bits. kernels/README.md
+// explains each line. std::fma rounds once on every machine; without an instruction it calls libm.
 template <class State, class Gradient, class Low>
 void update(const AdamRange& range, const AdamConstants& c) {
   const Gradient* gradient = static_cast<const Gradient*>(range.gradient);
@@ -54,17 +53,17 @@ constexpr AdamTable portable_adam = {
      {update<float, bf16, bf16>, update<float, bf16, bf16>, update<float, bf16, f16>}},
     {update<bf16, float, bf16>, update<bf16, bf16, bf16>}};
 
-// Memory bound: 28 bytes an element with f32 gradients. A chunk is half a megabyte, enough to hide
-// the cost of handing it out.
+// Memory bound: 28 bytes for each element with f32 gradients. A chunk is half a megabyte, so
+// handing it out costs little in comparison.
 constexpr int64_t chunk_elements = 1 << 14;
 
 std::byte* at(const Tensor& tensor, int64_t element) {
   return tensor ? tensor.raw() + element * size_of(tensor.dtype()) : nullptr;
 }
 
-/// Elements [begin, end) of one tensor.
-void update_part(const Adam& a, const AdamTensor& t, int64_t begin, int64_t end,
-                 AdamUpdate update) {
+/// Updates elements [begin, end) of one tensor.
+void update_range_of(const Adam& a, const AdamTensor& t, int64_t begin, int64_t end,
+                     AdamUpdate update) {
   std::optional<AdamRounding> rounding;
   if (a.rounding_seed)
     rounding = {
@@ -94,7 +93,8 @@ void adam(const Adam& a, Workspace, Stream& stream) {
   const AdamUpdate update = first.parameter.dtype() == DType::bf16
                                 ? table.narrow[bf16_gradient]
                                 : table.update[bf16_gradient][low];
-  // Chunks of all tensors laid end to end: many small ones are one, and one large is many.
+  // The tensors count as one array, which is cut into chunks: a chunk can hold many small tensors,
+  // and a large tensor is several chunks.
   std::vector<int64_t> ends;
   int64_t numel = 0;
   for (const AdamTensor& tensor : a.tensors) ends.push_back(numel += tensor.parameter.numel());
@@ -102,9 +102,9 @@ void adam(const Adam& a, Workspace, Stream& stream) {
     auto last = std::upper_bound(ends.begin(), ends.end(), begin);
     for (; begin < end; ++last) {
       const AdamTensor& tensor = a.tensors[static_cast<size_t>(last - ends.begin())];
-      const int64_t start = *last - tensor.parameter.numel(), until = std::min(end, *last);
-      if (begin < until) update_part(a, tensor, begin - start, until - start, update);
-      begin = until;
+      const int64_t start = *last - tensor.parameter.numel(), stop = std::min(end, *last);
+      if (begin < stop) update_range_of(a, tensor, begin - start, stop - start, update);
+      begin = stop;
     }
   });
 }
@@ -138,13 +138,14 @@ GranuleSums sums_for(DType dtype, Isa isa) {
   return table && table->sums[index] ? table->sums[index] : portable_sums.sums[index];
 }
 
-/// A fixed-point number and the count of what could not be added to it.
+/// A fixed-point number, and the number of elements that are not finite.
 struct Total {
   int64_t limbs[SumOfSquares::limb_count];
   int64_t non_finite;
 };
 
-/// Adds a finite value >= 0, exactly but for what zg::SumOfSquares says is dropped or clamped.
+/// Adds a finite value >= 0. Exact, except for bits that SumOfSquares drops and sums that it
+/// clamps.
 inline void add(Total& total, double value) {
   constexpr int bits = SumOfSquares::limb_bits, count = SumOfSquares::limb_count;
   constexpr uint64_t mask = (uint64_t{1} << bits) - 1;
@@ -154,8 +155,8 @@ inline void add(Total& total, double value) {
   if (value >= limit) value = 0x1.fffffffffffffp519;
   const uint64_t u = std::bit_cast<uint64_t>(value);
   uint64_t mantissa = (u & ((uint64_t{1} << 52) - 1)) | uint64_t{1} << 52;
-  // The place of the mantissa's last bit above the last bit of limb 0. Subnormal doubles, whose
-  // mantissa is not this one, lie far below it and are shifted out all the same.
+  // The position of the mantissa's last bit, counted from the last bit of limb 0. The mantissa is
+  // wrong for subnormal doubles, but these are so small that all of it is shifted out.
   int place = static_cast<int>(u >> 52) - 1075 - SumOfSquares::lowest_exponent;
   if (place < 0) {
     if (place <= -53) return;
@@ -169,7 +170,8 @@ inline void add(Total& total, double value) {
   limb[2] += static_cast<int64_t>(mantissa >> (2 * bits - shift));
 }
 
-/// A granule whose sum is not finite: its elements are not, or it is the clamped sum of large f64.
+/// Handles a granule whose sum is not finite: counts its elements that are not finite, or, if all
+/// are, adds the clamped sum of large f64 elements.
 template <class T>
 void add_overflow(Total& total, const T* x) {
   const int64_t count = std::count_if(
@@ -194,7 +196,7 @@ void add_range(Total& total, GranuleSums granule_sums, const T* x, int64_t granu
   }
 }
 
-// Each part has a total of its own, in scratch. Their number is fixed by n, like all scratch.
+// x is cut into parts, each with a total of its own in scratch. Their number follows from n alone.
 struct Parts {
   int64_t granules, count;
   explicit Parts(int64_t n)
@@ -246,7 +248,8 @@ constexpr FoldTable portable_fold = ZG_FOLD_TABLE(fold);
 
 int index_of(DType dtype) { return dtype == DType::f32 ? 0 : dtype == DType::bf16 ? 1 : 2; }
 
-// Memory bound: at most 12 bytes an element, so a task only has to be longer than its hand-out.
+// Memory bound: at most 12 bytes for each element. A task is long enough that handing it out costs
+// little.
 constexpr int64_t grain = 1 << 16;
 
 }  // namespace

@@ -38,7 +38,7 @@ struct AdamTable {
 /// The sums of squares of `count` granules of x, in f64, in the order that zg::SumOfSquares states.
 using GranuleSums = void (*)(const void* x, int64_t count, double* sums);
 
-/// Indexed by f64, f32, bf16, f16; null where there are no vectors and the plain one is used.
+/// By dtype: f64, f32, bf16, f16. Null: there is no vector code, and the plain version is used.
 struct GranuleTable {
   GranuleSums sums[4];
 };

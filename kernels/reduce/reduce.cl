@@ -41,13 +41,13 @@ typedef float max_state;
 #endif
 
 // The kernels of an op (sum, max) for one dtype of results. Results are divided by `count`, 1
-// except for means. Offsets in x: kept_* leads to the first element of result r, the other nest to
-// its elements. OP_group_TO: one work-group for each result; work-item i takes elements i, i + 256,
-// ... OP_chunk_TO: one work-item for each result and chunk (get_group_id(1)) of its elements.
-// Neighbouring
-//              work-items have neighbouring results. With several chunks it writes states to
-//              `parts`,
-// OP_join_TO:  which this kernel joins in order.
+// except for means. Offsets in x: kept_* leads to the first element of result r, the other nest
+// from there to its elements.
+//   OP_group_TO  one work-group for each result; work-item i takes elements i, i + 256, ...
+//   OP_chunk_TO  one work-item for each result and chunk of its elements (get_group_id(1)).
+//                Neighbouring work-items have neighbouring results. With several chunks it writes
+//                states to `parts`.
+//   OP_join_TO   joins the states of the chunks in order.
 #define REDUCE(op, to, stored, to_c)                                                       \
   element_kernel void op##_group_##to(                                                     \
       __global const real* x, __global to_c* y, long elements, float count, int kept_rank, \

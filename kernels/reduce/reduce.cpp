@@ -7,8 +7,6 @@
 namespace zg {
 namespace {
 
-constexpr auto floating = {DType::f64, DType::f32, DType::bf16, DType::f16};
-
 /// The shape of the result: reduced axes of extent 1, or gone.
 Shape reduced_shape(const Shape& shape, uint32_t axes, bool keep) {
   std::array<int64_t, Shape::max_rank> extents{};
@@ -71,8 +69,7 @@ void validate(const ArgMax& args) {
 void validate(const SoftmaxForward& args) {
   const char* op = "softmax_forward";
   check_rows(op, args.x);
-  check_shape(op, "y", args.y, args.x.shape());
-  check_dtype(op, "y", args.y, args.x.dtype());
+  check_like(op, "y", args.y, args.x);
   check_device(op, {&args.x, &args.y});
 }
 
@@ -80,8 +77,7 @@ void validate(const SoftmaxBackward& args) {
   const char* op = "softmax_backward";
   check_rows(op, args.y);
   for (const auto& [name, tensor] : {std::pair{"dy", &args.dy}, {"dx", &args.dx}}) {
-    check_shape(op, name, *tensor, args.y.shape());
-    check_dtype(op, name, *tensor, args.y.dtype());
+    check_like(op, name, *tensor, args.y);
   }
   check_device(op, {&args.y, &args.dy, &args.dx});
 }

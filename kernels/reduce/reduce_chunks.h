@@ -6,9 +6,10 @@
 
 namespace zg {
 
-/// How a reduction is cut on a device, by shape alone: a group of threads for each result where the
-/// elements of one lie together and are many; else a thread for each result and chunk of its
-/// elements.
+/// How a reduction on an accelerator is distributed over threads. It depends on the shape alone. If
+/// the last axis is reduced and a result has many elements, a group of threads computes each result
+/// (group_each). Otherwise one thread computes each result, or each chunk of its elements if there
+/// are few results.
 struct ReduceChunks {
   int64_t results = 1, elements = 1;  ///< elements of one result
   bool group_each;
@@ -28,7 +29,7 @@ struct ReduceChunks {
     chunk = (elements + chunks - 1) / chunks;
   }
 
-  /// Each chunk leaves a state of 8 bytes for every result.
+  /// Each chunk writes 8 bytes for every result.
   int64_t scratch_bytes() const { return chunks > 1 ? chunks * results * 8 : 0; }
 };
 

@@ -12,14 +12,13 @@
 namespace zg::cpu {
 namespace {
 
-// The elements that one task reads at least, and the length of the chunks that a long reduction is
-// cut into. The cut follows from the shape alone, so partial results are the same for any number of
-// threads.
+// The fewest elements that a task reads, and the length of the chunks of a long reduction. The
+// chunks follow from the shape alone, so partial results are the same for any number of threads.
 constexpr int64_t task_elements = 1 << 14, chunk_elements = 1 << 16;
 // Columns of one task: their f32 and f64 sums stay in the L1 cache.
 constexpr int64_t column_block = 256;
 
-/// Some axes of x, outermost first, as one index.
+/// Some axes of x, outermost first, and the offsets of their elements by one flat index.
 struct Axes {
   int64_t extents[Shape::max_rank], strides[Shape::max_rank];
   int rank = 0;
@@ -43,8 +42,10 @@ struct Axes {
   }
 };
 
-/// x as runs of `inner` neighbours, which are either reduced (rows) or kept (columns). Axes of
-/// extent 1 are dropped and neighbours of one kind merged first.
+/// How a reduction is cut. x is seen as runs of `inner` neighbouring elements. Either the innermost
+/// axis is reduced and a run gives one result (rows), or it is kept and runs are combined element
+/// by element (columns). Axes of extent 1 are dropped and neighbouring axes of one kind merged
+/// first.
 struct Plan {
   Axes kept, reduced;  ///< without the inner axis
   int64_t inner = 1;
@@ -85,7 +86,8 @@ struct Plan {
   int64_t partials() const { return chunks > 1 ? outputs * chunks * width() : 0; }
 };
 
-/// Sums in f64 of sums in the accumulator over blocks so short that these lose nothing to speak of.
+/// Sums in the accumulator type over short blocks, and the blocks in f64, so that the error stays
+/// small.
 template <class T>
 struct Sum {
   using Total = std::conditional_t<std::is_integral_v<T>, uint64_t, double>;
@@ -120,11 +122,11 @@ struct Max {
   using Block = Total;
   static constexpr Total start = -std::numeric_limits<Total>::infinity(), block_start = start;
   static constexpr int block_rows = 32;
-  /// NaN counts as largest and stays.
+  /// NaN is larger than every number.
   static Total merged(Total a, Total b) { return b > a || std::isnan(b) ? b : a; }
   static void add(Block& best, T x) { best = merged(best, static_cast<Total>(x)); }
   static Total of_run(const T* x, int64_t n) {
-    // Apart from NaN, which is looked for on the side, this is one instruction for each vector.
+    // NaN is searched for separately, so the maximum is one instruction for each vector.
     constexpr int lanes = 16;
     Total best[lanes];
     std::fill(best, best + lanes, start);

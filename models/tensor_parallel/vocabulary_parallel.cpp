@@ -2,7 +2,6 @@
 #include <limits>
 
 #include "zerograd/autograd/collective.h"
-#include "zerograd/autograd/ops/loss.h"
 #include "zerograd/autograd/ops/op.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/loss/cross_entropy.h"

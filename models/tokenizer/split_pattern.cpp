@@ -301,7 +301,7 @@ Splitter::Splitter(const std::string& pattern, const std::string& where) : where
   auto code = std::make_shared<SplitterCode>();
   int error = 0;
   PCRE2_SIZE place = 0;
-  // next_stretch() checks the text's UTF-8 once, so a match need not.
+  // next_valid_range() checks the text's UTF-8 once, so a match need not.
   code->code = pcre2_compile(units(translated), translated.size(),
                              PCRE2_UTF | PCRE2_UCP | PCRE2_NO_UTF_CHECK, &error, &place, nullptr);
   if (!code->code)
@@ -318,27 +318,27 @@ Splitter::Pieces::Pieces(const Splitter& splitter, std::string_view text)
     : text_(text), state_(std::make_unique<SplitterState>(splitter.code_, splitter.where_)) {}
 Splitter::Pieces::~Pieces() = default;
 
-void Splitter::Pieces::next_stretch() {
-  stretch_end_ = at_ + valid_utf8(text_.substr(at_));
+void Splitter::Pieces::next_valid_range() {
+  valid_end_ = at_ + valid_utf8(text_.substr(at_));
   match_ = match_end_ = at_;
-  if (stretch_end_ > at_) return match();
+  if (valid_end_ > at_) return match();
   // A run of invalid UTF-8 extends to the next valid character.
   do {
     ++match_;
   } while (match_ < text_.size() && valid_utf8(text_.substr(match_, longest_utf8)) == 0);
-  stretch_end_ = match_end_ = match_;
+  valid_end_ = match_end_ = match_;
 }
 
 void Splitter::Pieces::match() {
   const auto run = state_->code->jit ? pcre2_jit_match : pcre2_match;
-  const int result = run(state_->code->code, units(text_), stretch_end_, at_, PCRE2_NO_UTF_CHECK,
+  const int result = run(state_->code->code, units(text_), valid_end_, at_, PCRE2_NO_UTF_CHECK,
                          state_->data, state_->context);
   if (result > 0) {
     const PCRE2_SIZE* places = pcre2_get_ovector_pointer(state_->data);
     match_ = places[0];
     match_end_ = places[1];
   } else if (result == PCRE2_ERROR_NOMATCH) {
-    match_ = match_end_ = stretch_end_;
+    match_ = match_end_ = valid_end_;
   } else {
     throw ConfigError(fmt::format("{}: the pattern cannot be matched at byte {} of the text: {}",
                                   state_->where, at_, reason(result)));
@@ -347,8 +347,8 @@ void Splitter::Pieces::match() {
 
 bool Splitter::Pieces::next(std::string_view& piece) {
   if (at_ == text_.size()) return false;
-  if (at_ == stretch_end_)
-    next_stretch();
+  if (at_ == valid_end_)
+    next_valid_range();
   else if (at_ == match_end_)
     match();
   const size_t begin = at_;

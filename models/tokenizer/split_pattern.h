@@ -34,12 +34,12 @@ class Splitter {
     bool next(std::string_view& piece);
 
    private:
-    void next_stretch();
+    void next_valid_range();
     void match();
 
     std::string_view text_;
     size_t at_ = 0;                     // where the next piece begins
-    size_t stretch_end_ = 0;            // end of the valid UTF-8 range that contains at_
+    size_t valid_end_ = 0;              // end of the valid UTF-8 range that contains at_
     size_t match_ = 0, match_end_ = 0;  // the match at or after at_
     std::unique_ptr<struct SplitterState> state_;
   };

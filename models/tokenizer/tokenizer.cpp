@@ -72,7 +72,7 @@ struct TokenizerState {
   std::unordered_map<std::string_view, int32_t> id_of;  // by bytes; for ignore_merges only
   MergeTable merges;
   std::vector<Splitter> splitters;  // each one splits the pieces of the previous one
-  AddedTokens first, second;
+  AddedTokens raw, normalized;      // searched in this order
 
   TokenizerState(TokenizerParts given, const std::string& where);
 
@@ -87,8 +87,8 @@ TokenizerState::TokenizerState(TokenizerParts given, const std::string& where)
   find_bytes(where);
   if (!parts.split.empty()) splitters.emplace_back(parts.split, where + ": pre_tokenizer");
   if (parts.gpt2_split) splitters.emplace_back(gpt2_split_pattern, where + ": pre_tokenizer");
-  first = AddedTokens(parts.added, false);
-  second = AddedTokens(parts.added, true);
+  raw = AddedTokens(parts.added, false);
+  normalized = AddedTokens(parts.added, true);
 }
 
 void TokenizerState::check(const std::string& where) const {
@@ -140,14 +140,15 @@ class Encoder {
   Encoder(const TokenizerState& state, std::vector<int32_t>& ids) : state_(state), ids_(ids) {}
 
   void text(std::string_view text) {
-    between(state_.first, text, [&](std::string_view stretch) {
-      between(state_.second, stretch, [&](std::string_view plain) { pieces(plain, 0); });
+    for_text_between(state_.raw, text, [&](std::string_view without_raw) {
+      for_text_between(state_.normalized, without_raw,
+                       [&](std::string_view plain) { pieces(plain, 0); });
     });
   }
 
  private:
   template <class Plain>
-  void between(const AddedTokens& tokens, std::string_view text, const Plain& plain) {
+  void for_text_between(const AddedTokens& tokens, std::string_view text, const Plain& plain) {
     for (size_t begin = 0; begin < text.size();) {
       size_t end = begin;
       const AddedToken* token = tokens.find(text, end);

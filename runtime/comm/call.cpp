@@ -105,7 +105,8 @@ std::string describe(const std::exception_ptr& error) {
 
 namespace {
 
-/// An exception of the same type, if that is one of these, with another message; else null.
+/// Returns an exception of the same type with another message. Null if the type is not in this
+/// list.
 template <class... Types>
 std::exception_ptr same_of(const std::exception& error, const std::string& message) {
   std::exception_ptr same;

@@ -1,4 +1,4 @@
-#include "zerograd/runtime/comm/mpi_wire.h"
+#include "zerograd/runtime/comm/mpi_world.h"
 
 #include <mpi.h>
 

@@ -144,9 +144,9 @@ Flag number_flag(Names names, double& target, const Range& range, const std::str
           }};
 }
 
-Flag number_flag(Names names, float& target, const Range& range, const std::string& help) {
-  return {std::move(names), "X",
-          with_default(help, fmt::format("{:g}", static_cast<double>(target))),
+Flag number_flag(Names names, float& target, const Range& range, const std::string& help,
+                 const char* shown) {
+  return {std::move(names), "X", with_default(help, shown ? shown : fmt::format("{:g}", target)),
           [&target, range](const std::string& name, const std::string& value) {
             target = static_cast<float>(parse_number(name, value, range));
           }};

@@ -54,7 +54,8 @@ Flag integer_flag(Names names, std::optional<int64_t>& target, const std::string
 Flag size_flag(Names names, int64_t& target, const std::string& help);
 Flag number_flag(Names names, double& target, const Range& range, const std::string& help,
                  const char* shown = nullptr);
-Flag number_flag(Names names, float& target, const Range& range, const std::string& help);
+Flag number_flag(Names names, float& target, const Range& range, const std::string& help,
+                 const char* shown = nullptr);
 Flag seed_flag(uint64_t& target, const std::string& help);
 Flag text_flag(Names names, const std::string& value, std::string& target, const std::string& help);
 /// One of a command line's positionals.

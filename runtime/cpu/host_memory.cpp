@@ -75,7 +75,7 @@ class HostMemory final : public ArenaMemory {
     if (aligned > address) munmap(start, aligned - address);
     if (const uintptr_t tail = address + boundary - aligned; tail > 0)
       munmap(base_ + capacity_, tail);
-    madvise(base_, static_cast<size_t>(capacity_), MADV_HUGEPAGE);  // a refusal only costs speed
+    use_huge_pages(base_, capacity_);
   }
 
   // Under a memory limit only used bytes may be mapped. Each arena takes an address range far from
@@ -107,8 +107,15 @@ class HostMemory final : public ArenaMemory {
       errno = EEXIST;
       return false;
     }
-    madvise(there, bytes, MADV_HUGEPAGE);
+    use_huge_pages(base_ + from, to - from);
     return true;
+  }
+
+  // The first step keeps small pages: a small arena would clear 2 MiB to use a few KiB.
+  // A refusal only costs speed.
+  void use_huge_pages(std::byte* begin, int64_t bytes) const {
+    const int64_t small = begin == base_ ? step : 0;
+    if (bytes > small) madvise(begin + small, static_cast<size_t>(bytes - small), MADV_HUGEPAGE);
   }
 
   const int64_t limit_, capacity_;

@@ -7,7 +7,7 @@ namespace zg::cuda {
 
 void check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
-  cudaGetLastError();  // clears the error, so that the next call does not report it again
+  cudaGetLastError();  // clears the error: it is reported here and must not fail the next call
   throw DeviceError(fmt::format("cuda: {}: {}", what, cudaGetErrorString(error)));
 }
 

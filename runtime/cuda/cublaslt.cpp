@@ -18,7 +18,7 @@ struct Opened {
 };
 
 Opened open() {
-  // The version of the header comes first; the calls are the same in 12 and 13.
+  // The version whose header this was compiled with, then the one before, whose calls are the same.
   static const Library library({fmt::format("libcublasLt.so.{}", CUDART_VERSION / 1000),
                                 "libcublasLt.so.13", "libcublasLt.so.12"});
   Opened opened{.absence = library.absence()};

@@ -6,7 +6,7 @@
 
 namespace zg::cuda {
 
-/// The functions of cuBLASLt that are called here, named without the prefix cublasLt.
+/// The functions of cuBLASLt that are used, named without the prefix cublasLt.
 struct CublasLt {
   decltype(&cublasLtCreate) create;
   decltype(&cublasLtGetVersion) version;
@@ -23,15 +23,15 @@ struct CublasLt {
   decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set;
 };
 
-/// Opened at the first call; null where the library is not installed or lacks one of them, or where
-/// ZG_CUDA_MATMUL=own asks for the project's own product. ZG_CUDA_MATMUL=cublaslt insists: throws
-/// ConfigError when it is absent. Any thread may call.
+/// The library, opened at the first call. Null if it is not installed or lacks one of the
+/// functions, or if ZG_CUDA_MATMUL=own selects the project's own kernels. With
+/// ZG_CUDA_MATMUL=cublaslt it throws ConfigError if the library is absent. Any thread may call.
 const CublasLt* cublaslt();
 
-/// "cuBLASLt 13.0.2", or "own matmul (why)".
+/// "cuBLASLt 13.0.2", or "own matmul (reason)".
 std::string describe_matmul();
 
-/// Throws DeviceError "what: cuBLASLt's status N" unless the status is success.
+/// Throws DeviceError "what: cuBLASLt's status N" unless `status` is success.
 void check(cublasStatus_t status, const char* what);
 
 }  // namespace zg::cuda

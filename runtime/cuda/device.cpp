@@ -24,16 +24,17 @@ bool reaches(int index, int other) {
   return can != 0;
 }
 
-/// One range of device addresses. Physical memory is mapped from its beginning as it grows, so
-/// freed neighbours always merge, and the reserved bytes are those that the device gave.
+/// One reserved range of virtual addresses; physical memory is mapped from its beginning on as the
+/// arena grows. So adjacent free blocks can always merge, and the reserved bytes are those that the
+/// device gave.
 class DeviceMemory final : public ArenaMemory {
  public:
   explicit DeviceMemory(int index) : index_(index) {
     const OnDevice on(index);
-    cudaFree(nullptr);  // makes the context that the driver's functions need
+    cudaFree(nullptr);  // creates the context that the driver's functions need
     cudaDeviceProp properties;
     check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
-    // Holes are counted with what is reserved, so twice the memory leaves room for any layout.
+    // Free blocks count as reserved, so twice the memory of the device is enough for any layout.
     constexpr int64_t step = Arena::grow_bytes;
     int count = 0;
     check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
@@ -47,8 +48,8 @@ class DeviceMemory final : public ArenaMemory {
           "cuMemAddressReserve");
   }
   ~DeviceMemory() override {
-    if (held_ > 0) driver().unmap(address_, static_cast<size_t>(held_));
-    for (CUmemGenericAllocationHandle part : parts_) driver().release(part);
+    if (mapped_bytes_ > 0) driver().unmap(address_, static_cast<size_t>(mapped_bytes_));
+    for (CUmemGenericAllocationHandle chunk : chunks_) driver().release(chunk);
     driver().free_address(address_, static_cast<size_t>(capacity_));
   }
 
@@ -60,51 +61,51 @@ class DeviceMemory final : public ArenaMemory {
     CUmemAllocationProp wanted = {};
     wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     wanted.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = index_};
-    CUmemGenericAllocationHandle part;
-    if (driver().create(&part, bytes, &wanted, 0) != CUDA_SUCCESS) return false;
-    const CUdeviceptr place = address_ + static_cast<CUdeviceptr>(from);
-    if (driver().map(place, bytes, 0, part, 0) != CUDA_SUCCESS) {
-      driver().release(part);
+    CUmemGenericAllocationHandle chunk;
+    if (driver().create(&chunk, bytes, &wanted, 0) != CUDA_SUCCESS) return false;
+    const CUdeviceptr begin = address_ + static_cast<CUdeviceptr>(from);
+    if (driver().map(begin, bytes, 0, chunk, 0) != CUDA_SUCCESS) {
+      driver().release(chunk);
       return false;
     }
-    parts_.push_back(part);
-    held_ = to;
-    return driver().set_access(place, bytes, access_.data(), access_.size()) == CUDA_SUCCESS;
+    chunks_.push_back(chunk);
+    mapped_bytes_ = to;
+    return driver().set_access(begin, bytes, access_.data(), access_.size()) == CUDA_SUCCESS;
   }
 
  private:
   const int index_;
   CUdeviceptr address_ = 0;
-  int64_t capacity_ = 0, held_ = 0;
+  int64_t capacity_ = 0, mapped_bytes_ = 0;
   std::vector<CUmemAccessDesc> access_;  // for every device that can read this memory
-  std::vector<CUmemGenericAllocationHandle> parts_;
+  std::vector<CUmemGenericAllocationHandle> chunks_;
 };
 
-/// Host memory that is page-locked as it grows, so that copies are asynchronous.
+/// Host memory that is page-locked as it grows, so that copies run asynchronously.
 class PinnedMemory final : public ArenaMemory {
  public:
   PinnedMemory() : memory_(host_memory()) {}
   ~PinnedMemory() override {
-    for (std::byte* part : parts_) cudaHostUnregister(part);
+    for (std::byte* chunk : chunks_) cudaHostUnregister(chunk);
   }
 
   std::byte* base() const override { return memory_->base(); }
   int64_t capacity() const override { return memory_->capacity(); }
   bool grow(int64_t from, int64_t to) override {
     if (!memory_->grow(from, to)) return false;
-    std::byte* const part = base() + from;
-    if (cudaHostRegister(part, static_cast<size_t>(to - from), cudaHostRegisterPortable) !=
+    std::byte* const chunk = base() + from;
+    if (cudaHostRegister(chunk, static_cast<size_t>(to - from), cudaHostRegisterPortable) !=
         cudaSuccess) {
       cudaGetLastError();
       return false;
     }
-    parts_.push_back(part);
+    chunks_.push_back(chunk);
     return true;
   }
 
  private:
   const std::unique_ptr<ArenaMemory> memory_;
-  std::vector<std::byte*> parts_;
+  std::vector<std::byte*> chunks_;
 };
 
 std::unique_ptr<ArenaMemory> make_memory(int index, Space space) {
@@ -114,7 +115,7 @@ std::unique_ptr<ArenaMemory> make_memory(int index, Space space) {
 
 // --- streams ---
 
-/// A queue of the device. Streams of a device do not wait for each other by themselves.
+/// A CUDA stream and its fault record. Streams of a device do not wait for each other implicitly.
 class CudaStream final : public Stream {
  public:
   CudaStream(DeviceState& state, const char* name) : state_(state), name_(name) {
@@ -170,7 +171,7 @@ std::unique_ptr<Stream> make_stream(DeviceState& state, const char* name) {
 
 // --- devices ---
 
-// Without a driver the runtime library reports an old one, and leaves the count alone.
+// Without a driver cudaGetDeviceCount reports "insufficient driver" and does not set the count.
 int count_devices() {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);

@@ -8,12 +8,13 @@ namespace zg::cuda {
 /// A shared library that is opened at run time, so that a program starts where it is not installed.
 class Library {
  public:
-  /// Opens the first of `names` that the system finds, then looks in /usr/local/cuda.
+  /// Opens the first of `names` that can be opened: by the system's search path, then in
+  /// /usr/local/cuda.
   explicit Library(const std::vector<std::string>& names);
 
   bool present() const { return handle_ != nullptr; }
   const std::string& absence() const { return absence_; }  ///< why it is not present
-  /// Null: the library has no function of that name.
+  /// The address of a function or variable; null if the library does not define it.
   void* symbol(const char* name) const;
 
  private:

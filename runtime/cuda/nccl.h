@@ -8,8 +8,8 @@
 
 namespace zg::cuda {
 
-// The part of NCCL's interface that is used here. Its values have not changed since 2.14, so no
-// build needs NCCL's header.
+// The part of NCCL's interface that is used, with the values that have been the same since 2.14. So
+// a build does not need NCCL's header.
 using NcclComm = struct NcclCommunicator*;
 struct NcclId {
   char bytes[128];
@@ -17,15 +17,16 @@ struct NcclId {
 enum class NcclResult : int { success = 0, system_error = 2, invalid_usage = 5, in_progress = 7 };
 enum class NcclType : int { u8 = 1, i64 = 4, f16 = 6, f32 = 7, bf16 = 9 };
 enum class NcclOperation : int { sum = 0 };
-/// The fields of 2.14; the library gives later ones their defaults by `version`.
+/// ncclConfig_t of 2.14. A later library sees by `version` which fields exist, and uses its
+/// defaults for the others.
 struct NcclConfig {
   size_t size = sizeof(NcclConfig);
   unsigned magic = 0xcafebeef;
   unsigned version = 21400;
-  int blocking = 0;  ///< calls return at once; the caller waits with a deadline
+  int blocking = 0;  ///< 0: calls return at once, and the caller waits with a deadline
 };
 
-/// The functions of NCCL that are called here, named without the prefix nccl.
+/// The functions of NCCL that are used, named without the prefix nccl.
 struct Nccl {
   NcclResult (*get_version)(int*);
   NcclResult (*get_unique_id)(NcclId*);
@@ -48,18 +49,18 @@ struct Nccl {
                                cudaStream_t);
 };
 
-/// Opened at the first call; null where the library is not installed or lacks one of them, or where
-/// ZG_CUDA_COMM=direct selects this project's own copies. With ZG_CUDA_COMM=nccl it throws
-/// ConfigError when NCCL is absent. Any thread may call.
+/// The library, opened at the first call. Null if it is not installed or lacks one of the
+/// functions, or if ZG_CUDA_COMM=direct selects this project's own copies. With ZG_CUDA_COMM=nccl
+/// it throws ConfigError when NCCL is absent. Any thread may call.
 const Nccl* nccl();
 std::string nccl_absence();  ///< why nccl() is null
 bool insists_on_nccl();
 
-/// "NCCL 2.28.9", or "no NCCL (why)".
+/// "NCCL 2.28.9", or "no NCCL (reason)".
 std::string describe_nccl();
 
-/// Connects ranks with a GPU each by NCCL, which moves the data. Sums are computed by this
-/// project's kernels in rising rank. NCCL sums, in an order of its own, only if Job::by_library is
+/// Transports that move data with NCCL; each rank has its own GPU. Sums are added by this project,
+/// in rising rank. NCCL's own sums, whose order is not defined, are used only if Job::by_library is
 /// set.
 TransportFactory nccl_transports();
 

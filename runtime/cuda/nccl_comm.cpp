@@ -16,7 +16,7 @@ namespace zg::cuda {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-/// NCCL reports a dead peer as a network error. The transport that watches the peers finds out a
+/// NCCL reports a dead peer as a network error. The transport that watches the peers learns a
 /// moment later which rank it was.
 constexpr auto wait_for_cause = std::chrono::milliseconds(300);
 
@@ -49,7 +49,7 @@ class NcclTransport final : public Transport {
       if (job.call.count > 0) move(job, stream, await);
       await([this] { return settled() && is_idle(); });
     } catch (...) {
-      abort();  // else the stream would never become idle
+      abort();  // otherwise the stream would never become idle
       throw;
     }
   }
@@ -108,7 +108,7 @@ class NcclTransport final : public Transport {
         bytes, [&](int) { return own; }, place, await);
   }
 
-  // NCCL is made for memory of the device only.
+  // NCCL accepts device memory only.
   template <class PlaceOf>
   void gather_through_window(const cpu::Job& job, Stream& stream, const PlaceOf& place,
                              const Await& await) {
@@ -125,12 +125,14 @@ class NcclTransport final : public Transport {
     }
   }
 
-  /// Sums through the window, one window at a time. The order of the additions is fixed.
+  /// reduce_scatter through a window of fixed size, in as many rounds as needed. The ranks' terms
+  /// are added in a fixed order.
   void fold(const cpu::Job& job, Stream& stream, const Await& await) {
     const Tensor& full = job.call.input;
     const auto [begin, numel] = job.chunk;
     const bool on_device = is_on_device(full);
-    const int slots = on_device ? size_ : 2 * size_;  // the second half stages tensors of the host
+    const int slots =
+        on_device ? size_ : 2 * size_;  // the second half holds data copied from the host
     const int64_t slot_bytes = job.window.bytes() / slots / arena_granule * arena_granule;
     const int64_t step = slot_bytes / size_of(full.dtype());
     for (int64_t from = begin; from < begin + numel; from += step) {

@@ -122,8 +122,8 @@ const char* name_of(ze_result_t result) {
   }
 }
 
-/// The GPUs of one driver, and the CPUs of the driver for tests, whose name says that it is one.
-/// NPUs and FPGAs are left out.
+/// The GPUs of one driver; NPUs and FPGAs are not used. A driver whose devices are CPUs is accepted
+/// only if its name says that it is for tests.
 std::vector<ze_device_handle_t> devices_of(ze_driver_handle_t driver) {
   uint32_t count = 0;
   check(api().deviceGet(driver, &count, nullptr), "zeDeviceGet");
@@ -188,7 +188,7 @@ void release_memory(void* begin) {
   release(driver().handle, begin);
 }
 
-// Never destroyed: at exit the driver may be unloaded first.
+// Never destroyed: drivers are unloaded at exit, in an order that is not defined.
 const Driver& driver() {
   static const Driver& found = *new Driver(find_driver());
   return found;

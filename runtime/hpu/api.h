@@ -58,21 +58,21 @@ struct Api {
   decltype(&::zeDriverGetExtensionFunctionAddress) driverGetExtensionFunctionAddress;
 };
 
-/// Throws DeviceError where the loader is absent or lacks one of them.
+/// Throws DeviceError if the loader is absent or lacks one of the functions.
 const Api& api();
 
-/// Throws DeviceError "hpu: what: the error's name" unless it is a success.
+/// Throws DeviceError "hpu: what: the error's name" unless `result` is success.
 void check(ze_result_t result, const char* what);
 
-/// The driver's accelerators: GPUs of the first driver that has some.
+/// The accelerators: the GPUs of the first driver that has GPUs.
 struct Driver {
   ze_driver_handle_t handle = nullptr;
   ze_context_handle_t context = nullptr;
   std::vector<ze_device_handle_t> devices;
-  std::string absence;  ///< why there are none; empty: there are some
+  std::string absence;  ///< why there are no devices; empty if there are
 };
 
-/// Asked once. Any thread may call.
+/// Found at the first call. Any thread may call.
 const Driver& driver();
 
 /// An extension of Intel's driver: devices can reach this range of the process's own memory until

@@ -15,7 +15,7 @@ namespace zg::hpu {
 
 namespace {
 
-/// The address ranges that devices can reach, and the device that owns each.
+/// The address ranges of all device memory and pinned memory, with their owners.
 struct Ranges {
   struct Range {
     const std::byte *begin, *end;
@@ -38,8 +38,9 @@ struct Ranges {
   }
 };
 
-/// One range of addresses. Device memory is mapped from its beginning as it grows, so freed
-/// neighbours always merge, and the reserved bytes are those that the device gave.
+/// One reserved range of virtual addresses; device memory is mapped from its beginning on as the
+/// arena grows. So adjacent free blocks can always merge, and the reserved bytes are those that the
+/// device gave.
 class DeviceMemory final : public ArenaMemory {
  public:
   explicit DeviceMemory(int index) : device_(handle_of(index)) {
@@ -49,11 +50,12 @@ class DeviceMemory final : public ArenaMemory {
     if (page == 0 || step % page != 0)
       throw DeviceError(fmt::format(
           "hpu: memory comes in pages of {} bytes; expected a divisor of {}", page, step));
-    // Holes are counted with what is reserved, so twice the memory leaves room for any layout.
+    // Free blocks count as reserved, so twice the memory of the device is enough for any layout.
     capacity_ = features_of(index).memory_bytes * 2 / step * step;
     ze_result_t reserved = api().virtualMemReserve(driver().context, nullptr,
                                                    static_cast<size_t>(capacity_), &address_);
-    // The loader's validation layer refuses a null address; any other one is only a hint.
+    // The loader's validation layer rejects null, which means "any address". The address is only a
+    // hint.
     if (reserved == ZE_RESULT_ERROR_INVALID_NULL_POINTER)
       reserved = api().virtualMemReserve(driver().context, reinterpret_cast<void*>(step),
                                          static_cast<size_t>(capacity_), &address_);
@@ -101,7 +103,7 @@ class DeviceMemory final : public ArenaMemory {
   std::vector<Part> parts_;
 };
 
-/// Host memory that is registered with the driver as it grows, so that kernels and copies reach
+/// Host memory that is imported into the driver as it grows, so that kernels and copies can access
 /// it.
 class PinnedMemory final : public ArenaMemory {
  public:
@@ -127,7 +129,7 @@ class PinnedMemory final : public ArenaMemory {
 
 }  // namespace
 
-int place_of(const void* address) {
+int memory_of(const void* address) {
   const auto* place = static_cast<const std::byte*>(address);
   std::lock_guard lock(Ranges::all().mutex);
   for (const Ranges::Range& range : Ranges::all().held)

@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Precedes the binary in its file; a truncated file is not used.
+/// The header of a file, before the binary. It detects truncated files.
 struct Header {
   char magic[8] = {'z', 'g', 'h', 'p', 'u', '0', '0', '1'};
   uint64_t bytes = 0, sum = 0;
@@ -69,7 +69,7 @@ void NativeCache::keep(const std::string& key, const std::vector<uint8_t>& binar
   if (folder_.empty()) return;
   std::error_code error;
   fs::create_directories(folder_, error);
-  // Written under another name first: other processes may read or write the same entry.
+  // Written under a temporary name and renamed: other processes may read or write the same file.
   const std::string place = folder_ + "/" + key;
   const std::string unfinished = fmt::format("{}.{}", place, getpid());
   Header header;
@@ -91,9 +91,10 @@ void NativeCache::keep(const std::string& key, const std::vector<uint8_t>& binar
 
 namespace {
 
-// Arenas can be larger than 4 GiB.
+// Allocations may be larger than 4 GiB.
 constexpr const char* build_flags = "-ze-opt-greater-than-4GB-buffer-required";
-// Tile kernels keep accumulators in registers: half the threads, each with twice the registers.
+// DPAS kernels keep their sums in registers: the large register mode has half the threads, each
+// with twice as many registers.
 constexpr const char* tiles_build_flags =
     "-ze-opt-greater-than-4GB-buffer-required -ze-opt-large-register-file";
 

@@ -11,7 +11,7 @@
 namespace zg::hpu {
 namespace {
 
-/// The first group of queues that computes; every device has one.
+/// The ordinal of the first queue group that can compute; every device has one.
 uint32_t compute_ordinal(ze_device_handle_t device) {
   uint32_t count = 0;
   check(api().deviceGetCommandQueueGroupProperties(device, &count, nullptr), "queue groups");
@@ -38,8 +38,9 @@ Queue::Queue(ze_device_handle_t device) : device_(device) {
   const ze_event_pool_desc_t pool = {.stype = ZE_STRUCTURE_TYPE_EVENT_POOL_DESC,
                                      .flags = ZE_EVENT_POOL_FLAG_HOST_VISIBLE,
                                      .count = points + 1};
-  ze_device_handle_t of = device_;
-  check(api().eventPoolCreate(driver().context, &pool, 1, &of, &pool_), "zeEventPoolCreate");
+  ze_device_handle_t device_of_pool = device_;
+  check(api().eventPoolCreate(driver().context, &pool, 1, &device_of_pool, &pool_),
+        "zeEventPoolCreate");
   for (uint32_t i = 0; i <= points; ++i) {
     const ze_event_desc_t event = {.stype = ZE_STRUCTURE_TYPE_EVENT_DESC,
                                    .index = i,
@@ -50,7 +51,7 @@ Queue::Queue(ze_device_handle_t device) : device_(device) {
 }
 
 Queue::~Queue() {
-  // The device must have finished before anything is destroyed. An error was reported earlier.
+  // Wait: the device must not use destroyed objects. An error was reported earlier.
   if (api().commandListAppendBarrier(list_, event(points), 0, nullptr) == ZE_RESULT_SUCCESS)
     api().eventHostSynchronize(event(points), UINT64_MAX);
   for (ze_event_handle_t each : events_) api().eventDestroy(each);
@@ -122,38 +123,38 @@ std::byte* Staging::half(int i) {
 
 void Staging::to_device(void* to, const void* from, size_t bytes) {
   for (size_t done = 0; done < bytes;) {
-    const size_t part = std::min(half_bytes, bytes - done);
-    std::byte* const place = half(next_);
+    const size_t chunk_bytes = std::min(half_bytes, bytes - done);
+    std::byte* const buffer = half(next_);
     queue_.wait_for(next_);
-    std::memcpy(place, static_cast<const std::byte*>(from) + done, part);
-    queue_.copy(static_cast<std::byte*>(to) + done, place, part);
+    std::memcpy(buffer, static_cast<const std::byte*>(from) + done, chunk_bytes);
+    queue_.copy(static_cast<std::byte*>(to) + done, buffer, chunk_bytes);
     queue_.mark(next_);
     next_ = 1 - next_;
-    done += part;
+    done += chunk_bytes;
   }
 }
 
 void Staging::to_host(void* to, const void* from, size_t bytes) {
-  // The host copies out of one half while the device fills the other.
-  size_t asked = 0;
-  const auto ask = [&](int i) {
-    if (asked == bytes) return size_t{0};
-    const size_t part = std::min(half_bytes, bytes - asked);
-    std::byte* const place = half(i);
+  // While the host copies out of one half, the device fills the other.
+  size_t requested = 0;
+  const auto request_chunk = [&](int i) {
+    if (requested == bytes) return size_t{0};
+    const size_t chunk_bytes = std::min(half_bytes, bytes - requested);
+    std::byte* const buffer = half(i);
     queue_.wait_for(i);
-    queue_.copy(place, static_cast<const std::byte*>(from) + asked, part);
+    queue_.copy(buffer, static_cast<const std::byte*>(from) + requested, chunk_bytes);
     queue_.mark(i);
-    asked += part;
-    return part;
+    requested += chunk_bytes;
+    return chunk_bytes;
   };
   int current = next_;
-  size_t part = ask(current);
+  size_t chunk_bytes = request_chunk(current);
   for (size_t done = 0; done < bytes; current = 1 - current) {
-    const size_t following = ask(1 - current);
+    const size_t following = request_chunk(1 - current);
     queue_.wait_for(current);
-    std::memcpy(static_cast<std::byte*>(to) + done, half(current), part);
-    done += part;
-    part = following;
+    std::memcpy(static_cast<std::byte*>(to) + done, half(current), chunk_bytes);
+    done += chunk_bytes;
+    chunk_bytes = following;
   }
 }
 
@@ -180,7 +181,7 @@ ze_event_handle_t KernelTimes::next(const char* kernel) {
   return events_[kernels_.size() - 1];
 }
 
-void KernelTimes::tell(Trace* trace, int rank, const std::string& stream) {
+void KernelTimes::record(Trace* trace, int rank, const std::string& stream) {
   std::vector<ze_kernel_timestamp_data_t> times;
   for (size_t i = 0; i < kernels_.size(); ++i) {
     ze_kernel_timestamp_result_t time = {};
@@ -191,13 +192,13 @@ void KernelTimes::tell(Trace* trace, int rank, const std::string& stream) {
   const int64_t now_ns = trace ? trace->now_ns() : 0;
   for (size_t i = 0; trace && i < times.size(); ++i) {
     const double until_now = nanoseconds(times[i].kernelEnd, times.back().kernelEnd);
-    const double taken = nanoseconds(times[i].kernelStart, times[i].kernelEnd);
+    const double duration = nanoseconds(times[i].kernelStart, times[i].kernelEnd);
     const int64_t end_ns = now_ns - static_cast<int64_t>(until_now);
     trace->span({.rank = rank,
                  .track = stream == "compute" ? "kernels" : "kernels, " + stream,
                  .kind = Trace::Kind::kernel,
                  .name = kernels_[i],
-                 .begin_ns = end_ns - static_cast<int64_t>(taken),
+                 .begin_ns = end_ns - static_cast<int64_t>(duration),
                  .end_ns = end_ns});
   }
   kernels_.clear();

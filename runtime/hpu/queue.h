@@ -10,8 +10,8 @@
 
 namespace zg::hpu {
 
-/// An asynchronous immediate command list whose commands run in the order of the calls: Level Zero
-/// itself gives them none, so a barrier follows each.
+/// An asynchronous immediate command list whose commands run in the order of the calls. Level Zero
+/// does not order them, so each command is followed by a barrier.
 class Queue {
  public:
   explicit Queue(ze_device_handle_t device);
@@ -20,17 +20,17 @@ class Queue {
   Queue& operator=(const Queue&) = delete;
 
   ze_device_handle_t device() const { return device_; }
-  /// Both addresses are in device memory or in memory of zeMemAllocHost.
+  /// Both ranges are device memory or memory of zeMemAllocHost.
   void copy(void* to, const void* from, size_t bytes);
   void fill_zero(void* to, size_t bytes);
-  /// `done`: an event that the launch signals, or null.
+  /// The kernel signals `done` when it ends; null: nothing.
   void launch(ze_kernel_handle_t kernel, ze_group_count_t groups, const char* name,
               ze_event_handle_t done);
 
-  /// Blocks the host until all that was queued is done.
+  /// Blocks the host until all queued commands are done.
   void wait();
-  /// A point in the queue that the host can wait for; points are numbered 0 and 1, each waited for
-  /// before it is set again.
+  /// Queues a signal that wait_for(point) waits for. There are two points, 0 and 1. A point must be
+  /// waited for before it is marked again.
   void mark(int point);
   void wait_for(int point);
 
@@ -42,12 +42,12 @@ class Queue {
   const ze_device_handle_t device_;
   ze_command_list_handle_t list_ = nullptr;
   ze_event_pool_handle_t pool_ = nullptr;
-  ze_event_handle_t events_[points + 1] = {};  // the last one is wait()'s
+  ze_event_handle_t events_[points + 1] = {};  // the last one belongs to wait()
   bool marked_[points] = {};
 };
 
-/// Host memory that the device can access. Copies from and to other memory of the process go
-/// through it. It has two halves: one is filled while the other is being copied.
+/// Host memory that the device reaches. Copies between the device and all other memory of the
+/// process pass through it. It has two halves: one is filled while the other is copied.
 class Staging {
  public:
   explicit Staging(Queue& queue) : queue_(queue) {}
@@ -55,9 +55,9 @@ class Staging {
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  /// Queues the copy; `from` may be changed at once.
+  /// Queues the copy. `from` may be changed at once: its bytes have been read.
   void to_device(void* to, const void* from, size_t bytes);
-  /// Returns when the copy is done.
+  /// Returns after the bytes have arrived.
   void to_host(void* to, const void* from, size_t bytes);
 
  private:
@@ -65,11 +65,11 @@ class Staging {
   std::byte* half(int i);
 
   Queue& queue_;
-  std::byte* memory_ = nullptr;  // taken at first use
+  std::byte* memory_ = nullptr;  // allocated at first use
   int next_ = 0;
 };
 
-/// How long the device itself took for kernels, for traces.
+/// The start and end times of kernels by the device's clock, for traces.
 class KernelTimes {
  public:
   explicit KernelTimes(ze_device_handle_t device);
@@ -79,11 +79,12 @@ class KernelTimes {
 
   /// The event that the next launch must signal.
   ze_event_handle_t next(const char* kernel);
-  /// Spans on the track "kernels" of all launches since the last call, which must be done; none
-  /// without a trace. Another stream than "compute" has a track of its own. Lengths and distances
-  /// come from the device's clock, which is not related to the trace's clock: the last span ends
+  /// Adds a span to the trace for each launch since the last call; these launches must be done.
+  /// Without a trace it only resets the events. The track is "kernels"; streams other than
+  /// "compute" have tracks of their own. Durations and distances come from the device's clock,
+  /// which has no fixed relation to the clock of the trace: the last span is placed so that it ends
   /// now.
-  void tell(Trace* trace, int rank, const std::string& stream);
+  void record(Trace* trace, int rank, const std::string& stream);
 
  private:
   void add_pool();

@@ -14,14 +14,14 @@
 namespace zg::hpu {
 namespace {
 
-/// Written by kernels (kernels/hpu/tile.clh). `op` and `name` are addresses of string literals of
-/// the host.
+/// The fault record that kernels write (kernels/hpu/tile.clh). op and name are addresses of string
+/// literals of the host; a kernel only copies them.
 struct Fault {
   int64_t found, op, name, value, place, limit;
 };
 
-/// An immediate command list. Level Zero gives its commands no order, so each is followed by a
-/// barrier.
+/// A stream: a Queue, staging memory for copies of ordinary host memory, and the stream's kernel
+/// handles.
 class HpuStream final : public Stream {
  public:
   HpuStream(DeviceState& state, const char* name)
@@ -32,7 +32,7 @@ class HpuStream final : public Stream {
       queue_.wait();
     } catch (...) {
     }
-    for (const auto& [place, kernel] : kernels_) api().kernelDestroy(kernel.handle);
+    for (const auto& [key, kernel] : kernels_) api().kernelDestroy(kernel.handle);
     if (fault_) api().memFree(driver().context, fault_);
   }
 
@@ -44,7 +44,7 @@ class HpuStream final : public Stream {
 
   void synchronize() override {
     queue_.wait();
-    if (times_) times_->tell(trace(), state_.trace_rank, name_);
+    if (times_) times_->record(trace(), state_.trace_rank, name_);
     if (!std::exchange(may_fault_, false)) return;
     Fault fault;
     staging_.to_host(&fault, fault_, sizeof fault);
@@ -56,24 +56,24 @@ class HpuStream final : public Stream {
         fault.limit >= 0 ? fmt::format("0 to {}", fault.limit - 1) : "no 0"));
   }
 
-  // Returns after the copy is done when `to` is memory that no device reaches.
+  // If `to` is memory that no device reaches, this returns only after the copy is done.
   void copy(void* to, const void* from, size_t bytes) override {
-    const int out = place_of(to), in = place_of(from);
-    if (out == process_memory && in == process_memory) {
+    const int to_memory = memory_of(to), from_memory = memory_of(from);
+    if (to_memory == process_memory && from_memory == process_memory) {
       queue_.wait();
       std::memmove(to, from, bytes);
-    } else if (in == process_memory) {
+    } else if (from_memory == process_memory) {
       staging_.to_device(to, from, bytes);
-    } else if (is_far(in) || is_far(out)) {
-      copy_far(to, out, from, in, bytes);
-    } else if (out == process_memory) {
+    } else if (is_out_of_reach(from_memory) || is_out_of_reach(to_memory)) {
+      copy_through_host(to, to_memory, from, from_memory, bytes);
+    } else if (to_memory == process_memory) {
       staging_.to_host(to, from, bytes);
     } else {
       queue_.copy(to, from, bytes);
     }
   }
   void fill_zero(void* to, size_t bytes) override {
-    if (place_of(to) != process_memory) return queue_.fill_zero(to, bytes);
+    if (memory_of(to) != process_memory) return queue_.fill_zero(to, bytes);
     queue_.wait();
     std::memset(to, 0, bytes);
   }
@@ -119,10 +119,11 @@ class HpuStream final : public Stream {
     uint32_t arguments;
   };
 
-  // Handles hold arguments until a launch and belong to one thread: each stream has its own.
+  // A kernel handle keeps the arguments until the launch, and only one thread may use it. So each
+  // stream has its own handles.
   const Kernel& kernel(const Code& code, const char* name) {
-    const auto place = std::pair<const unsigned char*, std::string>(code.spirv.data(), name);
-    const auto known = kernels_.find(place);
+    const auto key = std::pair<const unsigned char*, std::string>(code.spirv.data(), name);
+    const auto known = kernels_.find(key);
     if (known != kernels_.end()) return known->second;
     const ze_kernel_desc_t wanted = {.stype = ZE_STRUCTURE_TYPE_KERNEL_DESC, .pKernelName = name};
     const std::string what = std::string(code.name) + ": " + name;
@@ -133,40 +134,43 @@ class HpuStream final : public Stream {
     check(api().kernelSetGroupSize(handle, properties.requiredGroupSizeX,
                                    properties.requiredGroupSizeY, properties.requiredGroupSizeZ),
           what.c_str());
-    // A pinned tensor may span several registered ranges; a launch names only the first one.
+    // A tensor in host memory may span several imported ranges, but the argument names only the
+    // first one.
     check(api().kernelSetIndirectAccess(handle, ZE_KERNEL_INDIRECT_ACCESS_FLAG_HOST), what.c_str());
-    return kernels_.emplace(place, Kernel{handle, properties.numKernelArgs}).first->second;
+    return kernels_.emplace(key, Kernel{handle, properties.numKernelArgs}).first->second;
   }
 
-  /// True for memory of another device that this one cannot reach.
-  bool is_far(int place) const { return place >= 0 && !reaches(state_.index, place); }
+  /// Whether it is memory of another device that this device cannot access.
+  bool is_out_of_reach(int memory) const { return memory >= 0 && !reaches(state_.index, memory); }
 
-  /// Copies through the host, a chunk at a time. The other device has finished its earlier work.
-  void copy_far(void* to, int out, const void* from, int in, size_t bytes) {
-    constexpr size_t longest = size_t{4} << 20;
-    std::vector<std::byte> part(std::min(bytes, longest));
-    for (size_t done = 0; done < bytes; done += part.size()) {
-      const size_t count = std::min(part.size(), bytes - done);
-      staging_at(in).to_host(part.data(), static_cast<const std::byte*>(from) + done, count);
+  /// Copies through the host, up to 4 MiB at a time. The other device has finished its earlier
+  /// work.
+  void copy_through_host(void* to, int to_memory, const void* from, int from_memory, size_t bytes) {
+    constexpr size_t max_chunk = size_t{4} << 20;
+    std::vector<std::byte> chunk(std::min(bytes, max_chunk));
+    for (size_t done = 0; done < bytes; done += chunk.size()) {
+      const size_t count = std::min(chunk.size(), bytes - done);
+      staging_of(from_memory)
+          .to_host(chunk.data(), static_cast<const std::byte*>(from) + done, count);
       std::byte* const place = static_cast<std::byte*>(to) + done;
-      if (out == process_memory)
-        std::memcpy(place, part.data(), count);
+      if (to_memory == process_memory)
+        std::memcpy(place, chunk.data(), count);
       else
-        staging_at(out).to_device(place, part.data(), count);
+        staging_of(to_memory).to_device(place, chunk.data(), count);
     }
-    if (is_far(out)) far_.at(out).queue.wait();
+    if (is_out_of_reach(to_memory)) peers_.at(to_memory).queue.wait();
   }
 
-  Staging& staging_at(int place) {
-    if (!is_far(place)) return staging_;
-    return far_.try_emplace(place, place).first->second.staging;
+  Staging& staging_of(int place) {
+    if (!is_out_of_reach(place)) return staging_;
+    return peers_.try_emplace(place, place).first->second.staging;
   }
 
-  /// Queue and staging buffer of another device.
-  struct Far {
+  /// A queue and staging memory of another device.
+  struct PeerQueue {
     Queue queue;
     Staging staging;
-    explicit Far(int index) : queue(handle_of(index)), staging(queue) {}
+    explicit PeerQueue(int index) : queue(handle_of(index)), staging(queue) {}
   };
 
   void clear_fault() {
@@ -176,10 +180,11 @@ class HpuStream final : public Stream {
 
   DeviceState& state_;  // owns this stream
   const char* const name_;
-  std::optional<KernelTimes> times_;  // outlives the queue, whose commands signal its events
+  std::optional<KernelTimes>
+      times_;  // destroyed after the queue: launches in the queue signal its events
   Queue queue_;
   Staging staging_;
-  std::map<int, Far> far_;
+  std::map<int, PeerQueue> peers_;
   void* fault_ = nullptr;
   bool may_fault_ = false;
   std::map<std::pair<const unsigned char*, std::string>, Kernel> kernels_;

@@ -155,8 +155,10 @@ class HeaderParser {
     for (const auto* item : order) {
       const Entry& entry = item->second;
       if (entry.begin != end)
-        fail(item->first, fmt::format("{}{} what ends at byte {}", range_of(entry),
-                                      entry.begin < end ? " overlap" : " leave a hole after", end));
+        fail(item->first,
+             fmt::format("{}{} {}", range_of(entry),
+                         entry.begin < end ? " overlap bytes before" : " leave a hole after byte",
+                         end));
       end = entry.end;
     }
     if (end != file_bytes_) fail(fmt::format("the tensors end at byte {} of {}", end, file_bytes_));

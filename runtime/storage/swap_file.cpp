@@ -284,8 +284,8 @@ void SwapFile::check(int64_t first, std::span<const std::byte> bytes) const {
     const size_t index = static_cast<size_t>(first) + at / static_cast<size_t>(block);
     if (checksums_[index] != 0 && checksums_[index] != checksum_of(bytes.data() + at))
       throw FileError(fmt::format(
-          "nvme: {}: the block at byte {} is not what was written there; expected a drive that "
-          "keeps what it is given; try another --nvme-path, and resume from the last checkpoint",
+          "nvme: {}: the block at byte {} is not what was written there; expected a disk that "
+          "returns what was written; try another --nvme-path, and resume from the last checkpoint",
           directory_, static_cast<int64_t>(index) * block));
   }
 }

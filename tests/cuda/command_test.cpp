@@ -9,7 +9,7 @@ using namespace zg::testing;
 
 // The command on emulated CUDA devices.
 
-TEST_CASE("the emulated command says what it is") {
+TEST_CASE("the emulated command reports that its devices are emulated") {
   const Outcome info = zerograd("info");
   CHECK(info.status == 0);
   CHECK(contains(info.out, "emulated device, no GPU"));
@@ -22,7 +22,8 @@ TEST_CASE("the emulated command says what it is") {
   CHECK(contains(run.error, "emulated device, no GPU"));
 }
 
-TEST_CASE("ranks on cuda that are processes give the bits of threads, and take what is planned") {
+TEST_CASE(
+    "ranks on cuda give the same bits as processes and as threads, and use the planned memory") {
   if (const std::string why = missing_mpi(); !why.empty()) {
     std::printf("SKIPPED: mpi: ranks on cuda as processes (%s)\n", why.c_str());
     return;
@@ -52,7 +53,7 @@ TEST_CASE("ranks on cuda that are processes give the bits of threads, and take w
   }
 }
 
-TEST_CASE("how ranks on cuda are connected is said, and no way changes the bits") {
+TEST_CASE("the transport between ranks on cuda is reported, and does not change the bits") {
   const std::string line = sort_run + "--device cuda --ranks 2 --steps 2 --batch-size 2";
   const Outcome nccl = zerograd(line);
   CHECK(contains(nccl.error, "ranks are connected by NCCL 2.28.9\n"));
@@ -74,7 +75,7 @@ TEST_CASE("how ranks on cuda are connected is said, and no way changes the bits"
       contains(refused.error, "ZG_CUDA_COMM=nccl, but NCCL is absent: libnccl.so.2 has no double"));
 }
 
-TEST_CASE("--nccl-reduce says that it is inexact, and is refused where NCCL is not in use") {
+TEST_CASE("--nccl-reduce is reported as inexact, and is refused without NCCL") {
   const TemporaryFolder folder;
   const std::string line = sort_run + "--device cuda --steps 3 --ranks 4 --batch-size 1 ";
   const std::string exact = folder / "exact", inexact = folder / "inexact";
@@ -128,7 +129,7 @@ TEST_CASE("a process that dies or hangs in NCCL is named by the others") {
   ends("1:9:error", "rank 1 failed in step ");
 }
 
-TEST_CASE("benchmarks run on cuda, and devices that are not there are refused by name") {
+TEST_CASE("benchmarks run on cuda, and an absent device is refused by name") {
   const auto refused = [](const std::string& line, const std::string& part) {
     const Outcome outcome = zerograd(line);
     CAPTURE(outcome.error);

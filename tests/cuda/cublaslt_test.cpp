@@ -35,7 +35,7 @@ Matmul product(const Case& c, const Device& device) {
 
 }  // namespace
 
-TEST_CASE("products go to cuBLASLt where it takes them, and give what the own kernel gives" *
+TEST_CASE("products that cuBLASLt accepts use it, and equal those of the project's kernel" *
           doctest::test_suite("every device")) {
   const Device device = Device::cuda();
   const Case cases[] = {

@@ -9,7 +9,7 @@
 using namespace zg;
 using namespace zg::testing;
 
-TEST_CASE("a cuda device keeps the books that a meta device keeps" *
+TEST_CASE("a cuda device counts the same memory as a meta device" *
           doctest::test_suite("every device")) {
   const auto run = [](const Device& device) {
     const PhaseScope phase(device, "work");
@@ -28,7 +28,7 @@ TEST_CASE("a cuda device keeps the books that a meta device keeps" *
   CHECK(run(Device::cuda()) == run(Device::meta()));
 }
 
-TEST_CASE("a cuda device refuses what passes its limit, and what is not there" *
+TEST_CASE("a cuda device refuses allocations above its limit, and an absent device is an error" *
           doctest::test_suite("every device")) {
   const Device small = Device::cuda(0, {.memory_limit = 4 << 20});
   CHECK_THROWS_AS(Tensor::empty({5 << 20}, DType::u8, small), OutOfMemory);
@@ -38,7 +38,7 @@ TEST_CASE("a cuda device refuses what passes its limit, and what is not there" *
   CHECK(Device::parse("cuda:1").name() == "cuda:1");
 }
 
-TEST_CASE("values come back from a cuda device as they were sent, in every type" *
+TEST_CASE("values copied to a cuda device and back are unchanged, in every dtype" *
           doctest::test_suite("every device")) {
   const Device device = Device::cuda(1);
   for (DType dtype : {DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8}) {
@@ -54,7 +54,7 @@ TEST_CASE("values come back from a cuda device as they were sent, in every type"
   CHECK(Tensor::zeros({4}, DType::i64, device).to_host<int64_t>() == std::vector<int64_t>(4));
 }
 
-TEST_CASE("what a cuda kernel finds wrong is thrown by the next wait, once" *
+TEST_CASE("an error that a cuda kernel finds is thrown once, by the next wait" *
           doctest::test_suite("every device")) {
   const Device device = Device::cuda();
   const Tensor ids = Tensor::from(std::vector<int64_t>{1, 5, -2}, {3}, device);
@@ -81,7 +81,7 @@ TEST_CASE("an op without a cuda kernel says so" * doctest::test_suite("every dev
                        Unsupported);
 }
 
-TEST_CASE("a target outside the vocabulary is told by the next wait, and counts as ignored" *
+TEST_CASE("a target outside the vocabulary is thrown by the next wait, and counts as ignored" *
           doctest::test_suite("every device")) {
   const Device device = Device::cuda();
   const auto zeros = [&](const Shape& shape) { return Tensor::zeros(shape, DType::f32, device); };

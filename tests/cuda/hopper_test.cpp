@@ -110,7 +110,7 @@ void check_multiply() {
 
 }  // namespace
 
-TEST_CASE("the twin of a box's copy crosses its pieces, fills zeros, and lands at the wait" *
+TEST_CASE("the emulated TMA copy swizzles, fills with zeros, and completes at the wait" *
           doctest::test_suite("every device")) {
   const Device device = Device::cuda();
   const int64_t X = 120, Y = 13;
@@ -130,7 +130,7 @@ TEST_CASE("the twin of a box's copy crosses its pieces, fills zeros, and lands a
     }
 }
 
-TEST_CASE("the twin of a group's product is one of matrices, by rows and across, once waited for" *
+TEST_CASE("the emulated wgmma equals a matrix product, for both layouts of b, after the wait" *
           doctest::test_suite("every device")) {
   check_multiply<bf16, 128, false>();
   check_multiply<f16, 128, false>();

@@ -9,13 +9,13 @@ using namespace zg::testing;
 
 namespace {
 
-/// Rows of operands are `gap` elements longer than they need to be: 8 keep them on 16 bytes where
-/// extents are multiples of 8.
+/// Rows of operands have `gap` unused elements at the end. With a gap of 8 they stay aligned to 16
+/// bytes if the extents are multiples of 8.
 struct Case {
   int64_t M, N, K, gap;
 };
 
-/// Enough items that the tiles are large; the result of item 0 alone has small ones.
+/// Enough items that large tiles are used; item 0 alone uses small tiles.
 void check_tiles(const Case& c, DType dtype, bool transpose_a, bool transpose_b) {
   CAPTURE(c.M);
   CAPTURE(c.K);

@@ -56,7 +56,7 @@ Outcome train(const Config& config, int ranks, const char* way) {
   return outcome;
 }
 
-/// The toy's gradients are made by the host; here given, so that a plan can walk them.
+/// The gradients are constants here, so that a plan, which has no values, can run the same code.
 std::vector<MemoryTracker::Row> walk(const Config& config, Communicator& comm,
                                      const Device& device) {
   const Toy toy;
@@ -96,7 +96,8 @@ TEST_CASE("ZeRO stages on ranks that NCCL connects give the bits of peers' memor
   }
 }
 
-TEST_CASE("a plan holds for every way between cuda devices" * doctest::test_suite("every device")) {
+TEST_CASE("a plan equals its run for every transport between cuda devices" *
+          doctest::test_suite("every device")) {
   for (const int stage : {0, 3})
     for (const bool at_boundary : {false, true}) {
       if (at_boundary && stage > 1) continue;

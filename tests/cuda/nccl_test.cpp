@@ -63,7 +63,7 @@ void append(std::vector<double>& all, const Tensor& tensor) {
 
 }  // namespace
 
-TEST_CASE("NCCL gathers what peers' memory gives: whole, in parts, in place, on the host" *
+TEST_CASE("all_gather by NCCL equals that by peer copies: whole, in parts, in place, on the host" *
           doctest::test_suite("every device")) {
   for (const int ranks : {2, 4})
     for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -100,7 +100,7 @@ TEST_CASE("NCCL gathers what peers' memory gives: whole, in parts, in place, on 
     }
 }
 
-TEST_CASE("pieces that NCCL brings are folded in rising rank, and integers summed" *
+TEST_CASE("reduce_scatter by NCCL adds terms in rising rank, and sums integers" *
           doctest::test_suite("every device")) {
   for (const int ranks : {2, 4})
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
@@ -127,8 +127,9 @@ TEST_CASE("pieces that NCCL brings are folded in rising rank, and integers summe
     }
 }
 
-TEST_CASE("NCCL sends what peers' memory gives: from any root, on the device and on the host" *
-          doctest::test_suite("every device")) {
+TEST_CASE(
+    "broadcast by NCCL equals that by peer copies: from any root, on the device and on the host" *
+    doctest::test_suite("every device")) {
   for (const int ranks : {2, 4})
     for (const DType dtype : {DType::f32, DType::bf16, DType::i64}) {
       const auto sends = [&](Communicator& comm, const Device& device) {
@@ -149,7 +150,7 @@ TEST_CASE("NCCL sends what peers' memory gives: from any root, on the device and
     }
 }
 
-TEST_CASE("groups have an NCCL of their own, beside each other" *
+TEST_CASE("each group has its own NCCL communicator, and groups work at the same time" *
           doctest::test_suite("every device")) {
   const auto values = [](const Way& way) {
     return values_of(4, way, [&](Communicator& comm, const Device& device) {
@@ -180,7 +181,7 @@ TEST_CASE("groups have an NCCL of their own, beside each other" *
   CHECK(values(by_nccl) == values(direct));
 }
 
-TEST_CASE("a group whose ranks share no GPU has NCCL where all ranks do without" *
+TEST_CASE("a group whose ranks share no GPU uses NCCL even if the world does not" *
           doctest::test_suite("every device")) {
   const Wish wish("ZG_CUDA_COMM", "");
   const int ranks = Device::count(Device::Type::cuda) + 1;
@@ -200,7 +201,7 @@ TEST_CASE("a group whose ranks share no GPU has NCCL where all ranks do without"
             {.type = Device::Type::cuda});
 }
 
-TEST_CASE("what is larger than the window is brought in rounds" *
+TEST_CASE("a reduce_scatter larger than the window takes several rounds" *
           doctest::test_suite("every device")) {
   const int64_t numel = (int64_t{16} << 20) / 4 + 77;  // a slot of two ranks is 16 MiB
   const auto rounds = [&](Communicator& comm, const Device& device) {
@@ -218,7 +219,7 @@ TEST_CASE("what is larger than the window is brought in rounds" *
   CHECK(values_of(2, by_nccl, rounds) == Values{{2.0}, {2.0}});
 }
 
-TEST_CASE("what is sent from the host is brought in rounds of the window" *
+TEST_CASE("a transfer from the host larger than the window takes several rounds" *
           doctest::test_suite("every device")) {
   const int64_t numel = (int64_t{16} << 20) / 4 + 77;  // the window is 16 MiB
   const auto rounds = [&](Communicator& comm, const Device& device) {
@@ -234,7 +235,7 @@ TEST_CASE("what is sent from the host is brought in rounds of the window" *
   CHECK(values_of(2, by_nccl, rounds) == Values{{1.5}, {1.5}});
 }
 
-TEST_CASE("sums by NCCL are named inexact: close, in another order" *
+TEST_CASE("sums by NCCL are reported as inexact: close, but in another order" *
           doctest::test_suite("every device")) {
   const auto sums_of = [](bool by_library) {
     return values_of(4, by_nccl, [by_library](Communicator& comm, const Device& device) {
@@ -267,7 +268,7 @@ TEST_CASE("sums by NCCL are named inexact: close, in another order" *
   run_local(1, asks);  // one rank has nothing to add
 }
 
-TEST_CASE("ranks that share a GPU do without NCCL, or are refused where it is asked for" *
+TEST_CASE("ranks that share a GPU work without NCCL, or are refused if it is requested" *
           doctest::test_suite("every device")) {
   const int ranks = Device::count(Device::Type::cuda) + 1;
   const auto body = [](Communicator& comm, const Device&) {
@@ -298,7 +299,7 @@ TEST_CASE("ZG_CUDA_COMM is direct or nccl" * doctest::test_suite("every device")
                        ConfigError);
 }
 
-TEST_CASE("a rank that fails or stalls within NCCL ends all, which say who and where" *
+TEST_CASE("a rank that fails or stalls in NCCL ends all ranks, which name it and the collective" *
           doctest::test_suite("every device")) {
   const Wish wish("ZG_CUDA_COMM", "nccl");
   struct Case {
@@ -332,7 +333,7 @@ TEST_CASE("a rank that fails or stalls within NCCL ends all, which say who and w
   }
 }
 
-TEST_CASE("a group that stalls within NCCL ends all ranks, which say where they are" *
+TEST_CASE("a group that stalls in NCCL ends all ranks, which name the collective" *
           doctest::test_suite("every device")) {
   const Wish wish("ZG_CUDA_COMM", "nccl");
   const Wish plants("ZG_EMULATOR_NCCL", "1:1:stall");  // the group's rank 1, in its first call
@@ -359,7 +360,7 @@ TEST_CASE("a group that stalls within NCCL ends all ranks, which say where they 
   CHECK(contains(said[3], "; rank 3 waits in collective #0, barrier of 'end'"));
 }
 
-TEST_CASE("a rank that throws while its group is under way in NCCL is named by all" *
+TEST_CASE("a rank that throws while its group is in an NCCL call is named by all ranks" *
           doctest::test_suite("every device")) {
   const Wish wish("ZG_CUDA_COMM", "nccl");
   const Wish plants("ZG_EMULATOR_NCCL", "1:1:stall");

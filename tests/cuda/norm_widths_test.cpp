@@ -3,8 +3,9 @@
 #include "tests/support/op_case.h"
 #include "zerograd/kernels/norm/layer_norm.h"
 
-// The CUDA norms choose by width: a warp or eight a row, in registers or not, by vectors or not.
-// The CPU's, which have tests of their own in double, say what is right.
+// The CUDA norms have several kernels for different widths: one warp or eight for a row, rows in
+// registers or not, vectors or single elements. The reference is the CPU version, which its own
+// tests check in double.
 using namespace zg;
 using namespace zg::testing;
 
@@ -43,7 +44,7 @@ Results run(int64_t N, int64_t C, DType dtype, const Device& device) {
 
 }  // namespace
 
-TEST_CASE("layer_norm on cuda is the CPU's at every width, and the same twice" *
+TEST_CASE("layer_norm on cuda equals the CPU's at every width, and repeats its bits" *
           doctest::test_suite("every device")) {
   for (DType dtype : {DType::f32, DType::bf16, DType::f16})
     for (int64_t C : {768, 1024, 1026, 4096, 5001, 8192, 33000}) {

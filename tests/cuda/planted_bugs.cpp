@@ -70,7 +70,7 @@ void run(void (*kernel)(float*)) {
 
 __global__ void zero(float* out) { out[threadIdx.x] = 0.0f; }
 
-/// The tensor is given back before the kernel that writes to it is queued.
+/// The tensor is freed before the kernel that writes to it is queued.
 void run_after_the_tensor() {
   const Device device = Device::cuda();
   const Tensor other = Tensor::zeros({64}, DType::f32, device);
@@ -86,8 +86,8 @@ __global__ void missing_barrier(float* out) {
   out[threadIdx.x] = shared[(threadIdx.x + 1) % blockDim.x];
 }
 
-/// 64 threads that have a float of shared memory each and write 1, unless they read what is not
-/// there.
+/// Runs a kernel with 64 threads and 64 floats of shared memory. The kernel writes 1 everywhere,
+/// unless a thread reads shared memory that was not written.
 void run_shared(void (*kernel)(float*)) {
   const Device device = Device::cuda();
   const Tensor out = Tensor::zeros({64}, DType::f32, device);
@@ -100,7 +100,7 @@ void run_shared(void (*kernel)(float*)) {
     }
 }
 
-/// The copy is made when it is waited for, which nobody does.
+/// The copy is performed at a wait, and no thread waits.
 __global__ void copy_without_wait(float* out) {
   auto* const shared = cuda::dynamic_shared<float>();
   if (threadIdx.x < 16)
@@ -110,7 +110,7 @@ __global__ void copy_without_wait(float* out) {
   out[threadIdx.x] = shared[threadIdx.x] + 1.0f;
 }
 
-/// It waits for all groups but the newest, which is the one it needs.
+/// It waits for all groups except the newest, which is the one that it needs.
 __global__ void copy_waits_for_another(float* out) {
   auto* const shared = cuda::dynamic_shared<float>();
   if (threadIdx.x < 16)
@@ -144,7 +144,7 @@ __global__ void half_a_warp_multiplies(float* out) {
   out[threadIdx.x] = d[0];
 }
 
-/// A map of 8 rows of 64 elements, which the kernels below copy.
+/// Runs a kernel with a tensor map of 8 rows of 64 elements.
 using BoxKernel = void (*)(CUtensorMap, float*);
 void run_box(BoxKernel kernel) {
   const Device device = Device::cuda();
@@ -167,7 +167,7 @@ void run_box(BoxKernel kernel) {
     }
 }
 
-/// One thread starts the box's copy to `place`, whose bytes are counted at 2048.
+/// One thread starts the copy of a box to `place`. The mbarrier is at byte 2048 of shared memory.
 cuda::SharedAddress start_box(const CUtensorMap& map, int place, unsigned bytes) {
   const cuda::SharedAddress barrier = cuda::dynamic_address() + 2048;
   if (threadIdx.x == 0) {
@@ -194,7 +194,7 @@ __global__ void too_many_arrivals(CUtensorMap map, float*) {
   cuda::arrive(start_box(map, 0, 1024));
 }
 
-/// The product of what is there, but nobody waits for it.
+/// Starts a product and reads the result without waiting for it.
 __global__ void product_without_wait(CUtensorMap map, float* out) {
   cuda::wait_for_phase(start_box(map, 0, 1024), 0);
   float d[16][4] = {};
@@ -221,7 +221,7 @@ void read_device_memory_from_host() {
   std::printf("the host read %g\n", static_cast<double>(x.data<float>()[0]));
 }
 
-/// A pinned tensor is written when the stream gets there, not at the call.
+/// The host reads a pinned tensor before the stream has copied to it.
 void read_before_the_copy() {
   const Device device = Device::cuda();
   const Tensor x = Tensor::full({64}, 1.0, DType::f32, device);

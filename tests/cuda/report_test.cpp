@@ -78,7 +78,7 @@ TEST_CASE("a report of a GPU has its limits, rows, and a slot's own kernel" *
                  "for each kind"));
 }
 
-TEST_CASE("a case that does not fit a GPU's memory says so in its row" *
+TEST_CASE("a benchmark case that does not fit the GPU's memory is reported in its row" *
           doctest::test_suite("every device")) {
   const Device small = Device::cuda(0, {.memory_limit = int64_t{12} << 20});
   Report report(small, {.effort = quick, .limits = limits});

@@ -4,7 +4,7 @@
 
 #include "tests/support/op_case.h"
 
-// Each twin of an instruction against its definition, in double and in plain C++.
+// Each emulated instruction against its definition, in double and in plain C++.
 using namespace zg;
 using namespace zg::testing;
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int warp = 32;
 
-/// Fragments straight from the PTX ISA's tables, element by element.
+/// Loads the fragments element by element, as the tables of the PTX ISA define them.
 template <class T>
 void multiply(const T* a, const T* b, float* c) {  // [16, 16], [16, 8], [16, 8]
   const int g = static_cast<int>(threadIdx.x) / 4, t = static_cast<int>(threadIdx.x) % 4 * 2;
@@ -48,7 +48,7 @@ void check_multiply() {
   CHECK(excess(c, expected, 17 * 16 * 0x1p-24) < 1.0);  // 17 terms, partial sums below 17
 }
 
-/// Copies four matrices of 8 x 8 in, loads them and writes what each lane got.
+/// Copies four 8 x 8 matrices to shared memory, loads them and writes each lane's registers.
 template <bool transposed>
 void load(const bf16* from, int32_t* to) {
   const auto lane = static_cast<int>(threadIdx.x);
@@ -102,13 +102,13 @@ void copy_in_groups(const float* from, float* arrived) {
 
 }  // namespace
 
-TEST_CASE("the tensor core's twin multiplies fragments as the definition does" *
+TEST_CASE("the emulated mma.sync equals the definition of a product of fragments" *
           doctest::test_suite("every device")) {
   check_multiply<bf16>();
   check_multiply<f16>();
 }
 
-TEST_CASE("the twin of ldmatrix hands each lane its elements, transposed or not" *
+TEST_CASE("the emulated ldmatrix gives each lane its elements, transposed or not" *
           doctest::test_suite("every device")) {
   check_load<false>();
   check_load<true>();

@@ -13,8 +13,8 @@
 using namespace zg;
 using namespace zg::testing;
 
-// The command on the test driver: its times are no figures of any accelerator, and what would be
-// measured on one runs.
+// Benchmarks of the command on the test driver. Its times say nothing about an accelerator and are
+// not shown; but every measurement of an accelerator must run.
 namespace {
 
 const std::string sort_run =
@@ -41,7 +41,7 @@ TEST_CASE("no benchmark shows a figure of the test driver") {
   }
 }
 
-TEST_CASE("a run says what its device is before it says how fast it goes, and of no peak") {
+TEST_CASE("a run on the test driver names its device, and reports no share of a peak") {
   const Outcome run = zerograd("train --steps 2 --log-interval 1" + sort_run);
   CAPTURE(run.error);
   REQUIRE(run.status == 0);
@@ -67,7 +67,7 @@ TEST_CASE("a plan for hpu needs no Level Zero, and says the same without it") {
   CHECK(contains(with, "\"machine\":{\"backend\":\"hpu\",\"granule\":256}"));
 }
 
-TEST_CASE("what is measured on an accelerator runs there: limits, and each kind of case") {
+TEST_CASE("every benchmark of an accelerator runs on it: limits, and each kind of case") {
   const Device device = Device::hpu();
   bench::Sizes sizes(Device::Type::cpu);
   sizes.tokens = {.N = 1024, .C = 16};  // a sequence as long as those of the cases
@@ -95,14 +95,14 @@ TEST_CASE("what is measured on an accelerator runs there: limits, and each kind 
     CHECK(rate > 0.0);
 }
 
-TEST_CASE("limits are measured with what fits an accelerator's memory") {
+TEST_CASE("limits are measured with sizes that fit the accelerator's memory") {
   const Device small = Device::hpu(0, {.memory_limit = int64_t{12} << 20});
   CHECK(bench::measure_copy_rate(small) > 0.0);
   const Device none = Device::hpu(0, {.memory_limit = int64_t{1} << 20});
   CHECK_THROWS_AS(bench::measure_copy_rate(none), OutOfMemory);
 }
 
-TEST_CASE("a report of what computes in an accelerator's place is refused") {
+TEST_CASE("a report of an emulated accelerator is refused") {
   const bench::Limits limits{.memory = 1e9, .read = 1e9};
   CHECK(message_of<Unsupported>([&] { bench::Report report(Device::hpu(), {.limits = limits}); }) ==
         "bench: hpu:0 is the zerograd test driver (CPU), not an accelerator: its times say nothing "

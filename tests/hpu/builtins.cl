@@ -78,7 +78,7 @@ __kernel void arguments(__global float* out, __global const float* x, uchar a, s
            x[source.from + source.parts[i % 3]] * source.scale;
 }
 
-// Who a work-item is, in three dimensions.
+// The indices of a work-item in three dimensions.
 __kernel void places(__global int* out) {
   const size_t x = get_global_id(0), y = get_global_id(1), z = get_global_id(2);
   const size_t i = (z * get_global_size(1) + y) * get_global_size(0) + x;

@@ -65,7 +65,7 @@ TEST_CASE("functions of one float are those of the host's library") {
   }
 }
 
-TEST_CASE("functions of two floats, of which only fma() is fused") {
+TEST_CASE("functions of two floats; only fma() is fused") {
   LevelZero l0;
   const std::vector<std::function<float(float, float)>> functions{
       [](float x, float y) { return std::pow(x, y); },
@@ -93,7 +93,7 @@ TEST_CASE("functions of two floats, of which only fma() is fused") {
   }
 }
 
-TEST_CASE("questions, conversions and choices") {
+TEST_CASE("classification, conversion and selection functions") {
   LevelZero l0;
   const std::vector<std::function<int(float)>> functions{
       [](float v) { return std::isnan(v); },
@@ -203,7 +203,7 @@ TEST_CASE("arguments of every size arrive, structs included") {
   }
 }
 
-TEST_CASE("work-items know their places in three dimensions") {
+TEST_CASE("work-items have the right indices in three dimensions") {
   LevelZero l0;
   constexpr uint32_t grid[3] = {3, 2, 4}, local[3] = {2, 5, 3};
   constexpr size_t all = 3 * 2 * 4 * 2 * 5 * 3;

@@ -20,7 +20,7 @@ size_t count_of(const std::string& part, const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("the test driver's devices say that they are no accelerators") {
+TEST_CASE("the test driver's devices report that they are not accelerators") {
   const Outcome info = zerograd("info");
   CHECK(info.status == 0);
   CHECK(contains(info.out, "zerograd test driver (CPU), not an accelerator"));
@@ -31,7 +31,8 @@ TEST_CASE("the test driver's devices say that they are no accelerators") {
   CHECK(contains(run.error, "zerograd test driver (CPU), not an accelerator"));
 }
 
-TEST_CASE("ranks on hpu that are processes give the bits of threads, and take what is planned") {
+TEST_CASE(
+    "ranks on hpu give the same bits as processes and as threads, and use the planned memory") {
   if (const std::string why = missing_mpi(); !why.empty()) {
     std::printf("SKIPPED: mpi: ranks on hpu as processes (%s)\n", why.c_str());
     return;
@@ -65,7 +66,7 @@ TEST_CASE("no order that Level Zero allows changes a bit, nor does its validatio
   }
 }
 
-TEST_CASE("modules are built once for each device, and again where what was kept is damaged") {
+TEST_CASE("modules are built once for each device, and again if the cached binary is damaged") {
   namespace fs = std::filesystem;
   const TemporaryFolder folder;
   const std::string kept = folder / "kept",
@@ -112,7 +113,7 @@ TEST_CASE("modules are built once for each device, and again where what was kept
   }
 }
 
-TEST_CASE("a device without room for more says who asked for what, and what it holds") {
+TEST_CASE("an allocation that does not fit names the request and what the device holds") {
   const Wish memory("ZE_TEST_DRIVER_MEMORY", "8388608");
   const Outcome outcome =
       zerograd("train --data sort --model-type gpt-mini --batch-size 1 --steps 2 --device hpu");
@@ -124,7 +125,7 @@ TEST_CASE("a device without room for more says who asked for what, and what it h
     CHECK(contains(outcome.error, part));
 }
 
-TEST_CASE("what an hpu lacks is refused by name") {
+TEST_CASE("features that an hpu lacks are refused by name") {
   const auto refused = [](const std::string& line, const std::string& part) {
     const Outcome outcome = zerograd(line);
     CAPTURE(outcome.error);

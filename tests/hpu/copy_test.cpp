@@ -7,8 +7,9 @@
 
 using namespace zg;
 
-TEST_CASE("devices that reach not each other's memory are copied between by either's stream" *
-          doctest::test_suite("every device")) {
+TEST_CASE(
+    "devices that cannot access each other's memory are copied between by the stream of either" *
+    doctest::test_suite("every device")) {
   const Device devices[] = {Device::hpu(0), Device::hpu(1)};
   // More than passes at a time.
   std::vector<float> values((5 << 20) / sizeof(float) + 3);

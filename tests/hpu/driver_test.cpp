@@ -1,4 +1,4 @@
-// The test driver through Debian's loader: what it says of itself, memory, lists, events, modules.
+// The test driver through Debian's loader: its properties, memory, lists, events and modules.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -9,7 +9,7 @@
 
 using namespace zg::test;
 
-TEST_CASE("the driver says that it is none of an accelerator") {
+TEST_CASE("the driver reports that it is not the driver of an accelerator") {
   LevelZero l0;
   ze_device_properties_t properties = {};
   properties.stype = ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES;
@@ -19,7 +19,7 @@ TEST_CASE("the driver says that it is none of an accelerator") {
   CHECK(zeInit(ZE_INIT_FLAG_GPU_ONLY) == ZE_RESULT_ERROR_UNINITIALIZED);
 }
 
-TEST_CASE("a kernel runs, and what it is given is copied when it is appended") {
+TEST_CASE("a kernel's arguments are copied when its launch is appended") {
   LevelZero l0;
   const auto kernel = l0.kernel(l0.module("planted"), "fill");
   constexpr uint32_t groups = 3, items = 40;
@@ -44,7 +44,7 @@ TEST_CASE("dependent commands with barriers give one result") {
   CHECK(l0.download(a, count) == std::vector<int>(count, 31));
 }
 
-TEST_CASE("memory tells whose it is and what is left of it") {
+TEST_CASE("memory reports its owner and how much is left") {
   LevelZero l0;
   std::byte* const p = static_cast<std::byte*>(l0.allocate(1000));
   ze_memory_allocation_properties_t properties = {};
@@ -81,7 +81,7 @@ TEST_CASE("new memory holds NaN, on the device and on the host") {
   }
 }
 
-TEST_CASE("a module comes back from its native code, and from nothing else") {
+TEST_CASE("a module can be built from its native binary, and from no other bytes") {
   LevelZero l0;
   const auto module = l0.module("planted");
   size_t bytes = 0;
@@ -128,7 +128,7 @@ TEST_CASE("timestamps of kernels follow each other, modulo their valid bits") {
   }
 }
 
-TEST_CASE("a host that asks an event again and again gets on") {
+TEST_CASE("a host that polls an event makes progress") {
   LevelZero l0;
   int* const out = static_cast<int*>(l0.allocate(64 * sizeof(int)));
   launch(l0, l0.kernel(l0.module("planted"), "fill"), 1, 64, out, 9);
@@ -139,12 +139,12 @@ TEST_CASE("a host that asks an event again and again gets on") {
   CHECK(zeEventHostSynchronize(l0.done, 0) == ZE_RESULT_SUCCESS);
 }
 
-TEST_CASE("a wait with an end comes back without what it waited for") {
+TEST_CASE("a wait with a timeout returns without the event") {
   LevelZero l0;
   CHECK(zeEventHostSynchronize(l0.done, 1000) == ZE_RESULT_NOT_READY);
 }
 
-TEST_CASE("threads with a device each do not disturb each other") {
+TEST_CASE("threads that use different devices do not disturb each other") {
   constexpr uint32_t count = 512;
   std::array<std::vector<int>, 2> got;
   std::vector<std::thread> threads;

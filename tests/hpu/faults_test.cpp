@@ -32,7 +32,7 @@ void check_told(const Device& device, const char* words) {
 
 }  // namespace
 
-TEST_CASE("an index outside is told by the next wait, once, and reads what is inside" *
+TEST_CASE("an index outside is thrown once, by the next wait, and element 0 is read" *
           doctest::test_suite("every device")) {
   const Device device = Device::hpu();
   Stream& stream = device.compute();
@@ -53,7 +53,7 @@ TEST_CASE("an index outside is told by the next wait, once, and reads what is in
   CHECK(picked.to_host<int64_t>() == std::vector<int64_t>{9, 8, 7});
 }
 
-TEST_CASE("a fault may be the last that a device is asked for" *
+TEST_CASE("a fault of the last kernel before a device is released is thrown" *
           doctest::test_suite("every device")) {
   const Device device = Device::hpu();
   const Tensor picked = Tensor::zeros({1}, DType::i64, device);
@@ -65,7 +65,7 @@ TEST_CASE("a fault may be the last that a device is asked for" *
   CHECK_THROWS_AS(device.compute().synchronize(), ShapeError);
 }
 
-TEST_CASE("of nothing every index is outside, and nothing is read" *
+TEST_CASE("every index into an empty axis is outside, and nothing is read" *
           doctest::test_suite("every device")) {
   const Device device = Device::hpu();
   const Tensor y = Tensor::zeros({1, 8}, DType::f32, device);
@@ -102,7 +102,7 @@ TEST_CASE("an index outside adds to nothing" * doctest::test_suite("every device
   CHECK(dweight.to_doubles() == std::vector<double>{8, 5});
 }
 
-TEST_CASE("a target outside is told by the next wait, and counts as ignored" *
+TEST_CASE("a target outside the classes is thrown by the next wait, and counts as ignored" *
           doctest::test_suite("every device")) {
   const Device device = Device::hpu();
   Stream& stream = device.compute();
@@ -138,7 +138,7 @@ TEST_CASE("a target outside is told by the next wait, and counts as ignored" *
   check_all(of<int32_t>(device, {-1, -2, 0}), "-2; expected 0 to 4");
 }
 
-TEST_CASE("a target outside is named by its row, in whatever block of rows it is" *
+TEST_CASE("a target outside the classes is named by its row, in every block of rows" *
           doctest::test_suite("every device")) {
   const Device device = Device::hpu();
   const int64_t N = 2700, V = 4099;
@@ -153,7 +153,7 @@ TEST_CASE("a target outside is named by its row, in whatever block of rows it is
   check_told(device, "projection_cross_entropy: targets[2699] is 4099; expected 0 to 4098");
 }
 
-TEST_CASE("an integer divisor of 0 is told by the next wait" *
+TEST_CASE("an integer divisor of 0 is thrown by the next wait" *
           doctest::test_suite("every device")) {
   const Device device = Device::hpu();
   for (DType dtype : {DType::i32, DType::i64}) {
@@ -168,7 +168,7 @@ TEST_CASE("an integer divisor of 0 is told by the next wait" *
 }
 
 // A message of the driver fails the test (CMakeLists.txt).
-TEST_CASE("a device may go while work is queued that tells faults" *
+TEST_CASE("a device can be released while work that reports faults is queued" *
           doctest::test_suite("every device")) {
   const Device device = Device::hpu();
   const Tensor picked = Tensor::zeros({3}, DType::i64, device);
@@ -179,7 +179,7 @@ TEST_CASE("a device may go while work is queued that tells faults" *
                   device.compute());
 }
 
-TEST_CASE("f16 is refused by name where it would be computed with, and moved where not" *
+TEST_CASE("f16 is refused by name in arithmetic, and accepted in copies" *
           doctest::test_suite("every device")) {
   const Device device = Device::hpu();
   Stream& stream = device.compute();

@@ -12,7 +12,7 @@ const std::string short_run = sort_run + "--device hpu --steps 2 --batch-size 2"
 
 }  // namespace
 
-TEST_CASE("a driver that brings in no memory of the process is refused by what it lacks") {
+TEST_CASE("a driver that cannot import host memory is refused, and the function is named") {
   const Wish lacking("ZE_TEST_DRIVER_IMPORT", "0");
   CHECK(contains(zerograd("info").out, "hpu:1"));
   const Outcome refused = zerograd(short_run);
@@ -25,7 +25,7 @@ TEST_CASE("a driver that brings in no memory of the process is refused by what i
   CHECK(contains(refused.error, "try a newer driver, or cpu"));
 }
 
-TEST_CASE("a device whose divisions are not correctly rounded says what that costs") {
+TEST_CASE("a device whose division is not correctly rounded reports the consequence") {
   const std::string words = "other bits with host offload than without";
   CHECK(!contains(zerograd("info").out, words));
   const Wish lacking("ZE_TEST_DRIVER_ROUNDED", "0");

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-// The least that tests need to speak to Level Zero themselves, without the backend.
+// A thin layer over Level Zero for tests that do not use the backend.
 namespace zg::test {
 
 inline void check(ze_result_t result, const char* call) {

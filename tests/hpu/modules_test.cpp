@@ -92,7 +92,7 @@ TEST_CASE("no module needs doubles or halves, which some devices lack") {
   }
 }
 
-TEST_CASE("each module builds on a device that has what it needs, and no other") {
+TEST_CASE("each module builds exactly on the devices that have what it needs") {
   zg::test::LevelZero l0;
   ze_device_compute_properties_t properties = {};
   properties.stype = ZE_STRUCTURE_TYPE_DEVICE_COMPUTE_PROPERTIES;

@@ -31,7 +31,7 @@ TEST_CASE("a native binary is found by its key, as it was kept" *
   CHECK(std::distance(Entries(folder / "made/at/first"), Entries()) == 1);
 }
 
-TEST_CASE("a native binary that is damaged, cut short or too long is not taken" *
+TEST_CASE("a native binary that is damaged, truncated or too long is not used" *
           doctest::test_suite("every device")) {
   const TemporaryFolder folder;
   const Wish wish("ZG_HPU_CACHE", folder.path().c_str());

@@ -1,4 +1,4 @@
-// Kernels that are right or wrong by what they are given, for planted.cpp.
+// Kernels for planted.cpp. Most are wrong only with certain arguments or sizes.
 #ifdef ZG_SUB_GROUPS
 
 __kernel __attribute__((intel_reqd_sub_group_size(ZG_SUB_GROUPS))) void divergent_sub_group(

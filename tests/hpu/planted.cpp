@@ -1,4 +1,4 @@
-// Mistakes that the test driver must tell: planted_hpu_bugs NAME [mended]
+// Programs with one mistake each, which the test driver must report: planted_hpu_bugs NAME [mended]
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -21,7 +21,7 @@ struct Case {
   int* b = static_cast<int*>(l0.allocate(count * sizeof(int)));
   bool mended = false;
 
-  /// Appends a launch and nothing behind it.
+  /// Appends a launch without a barrier after it.
   template <class... Arguments>
   void append(ze_command_list_handle_t list, ze_kernel_handle_t kernel, const Arguments&... all) {
     uint32_t index = 0;
@@ -92,7 +92,7 @@ void missing_host_sync(Case& c) {
   std::fprintf(stderr, "after it: %zu\n", right(got, 5));
 }
 
-/// The event still says what an earlier command did.
+/// The event is still signalled by an earlier command.
 void stale_event(Case& c) {
   c.l0.wait();
   std::vector<int> got(count, -1);
@@ -194,7 +194,7 @@ void out_of_bounds(Case& c) {
   c.l0.wait();
 }
 
-/// As the runtime marks what no tensor holds.
+/// Poisons memory as the runtime does for bytes that belong to no tensor.
 void past_a_tensor(Case& c) {
   const auto* const hole = reinterpret_cast<const std::byte*>(c.a + count / 2);
   zg::poison(hole, 64);

@@ -9,7 +9,7 @@
 
 using namespace zg;
 
-TEST_CASE("pieces longer than the window of their rank are folded in rounds" *
+TEST_CASE("a reduce_scatter larger than the rank's window takes several rounds on hpu" *
           doctest::test_suite("every device")) {
   const int ranks = 2;
   constexpr int64_t window = int64_t{8} << 20, numel = window + 37;

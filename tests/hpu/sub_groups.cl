@@ -44,7 +44,7 @@ __kernel SUB_GROUP void blocks(__global uint* out, __global const uint* x, __glo
   intel_sub_group_block_write_us2(out2 + 2 * first, intel_sub_group_block_read_us2(x2 + 2 * first));
 }
 
-// Sub-groups that take different ways, each as one.
+// Sub-groups that take different branches; all lanes of one take the same.
 __kernel SUB_GROUP void ways(__global float* out, __global const float* x) {
   const size_t i = get_global_id(0);
   float sum = 0;

@@ -18,7 +18,8 @@ std::vector<TraceEvent> on_track(const std::vector<TraceEvent>& events, const st
 
 }  // namespace
 
-TEST_CASE("a trace has the device's own time of each kernel, within the op that launched it") {
+TEST_CASE(
+    "a trace has the time of each kernel by the device's clock, within the op that launched it") {
   const TemporaryFolder folder;
   const std::string path = folder / "trace.json";
   const Outcome run = zerograd(

@@ -47,7 +47,7 @@ Variant best_here() {
 
 }  // namespace
 
-TEST_CASE("a device's variant is the best that it has, DPAS by the sub-groups that do it" *
+TEST_CASE("a device uses the best variant that it supports, DPAS with the right sub-group size" *
           doctest::test_suite("every device")) {
   const Asked nothing(nullptr);
   const Device device = Device::hpu();
@@ -61,8 +61,7 @@ TEST_CASE("a device's variant is the best that it has, DPAS by the sub-groups th
   CHECK(hpu::dpas_variant(device.compute()) == std::string(of8 ? "dpas8" : "dpas16"));
 }
 
-TEST_CASE("a variant that is asked for is taken, or refused by name" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a requested variant is used, or refused by name" * doctest::test_suite("every device")) {
   const Device device = Device::hpu();
   for (const auto& [name, variant] : {std::pair{"portable", Variant::portable},
                                       {"sub_groups", Variant::sub_groups},

@@ -16,7 +16,8 @@ using namespace zg::testing;
 
 namespace {
 
-/// Runs in as much scratch as the kernel asks for, behind which nothing may change.
+/// Calls the kernel with exactly the scratch that it states, and checks that the bytes after it do
+/// not change.
 template <class Args>
 void check_scratch(const Kernel<Args>& kernel, const Args& args, const Device& device) {
   CAPTURE(std::string(kernel.name));
@@ -33,7 +34,7 @@ void check_scratch(const Kernel<Args>& kernel, const Args& args, const Device& d
 
 }  // namespace
 
-TEST_CASE("kernels keep to the scratch that they ask for" * doctest::test_suite("every device")) {
+TEST_CASE("kernels use no more scratch than they state" * doctest::test_suite("every device")) {
   const Device device = Device::hpu();
   const auto f32 = [&](const Shape& shape) {
     return random_tensor(shape, DType::f32, device, 1, 0.5, 1.0);

@@ -1,5 +1,5 @@
-"""What `kills` and `power-loss` strike while it writes, and what must be left of it: runs that save
-checkpoints, and commands that replace files which belong together."""
+"""The programs that `kills` and `power-loss` interrupt, and checks of the files that remain: runs that
+save checkpoints, and commands that replace a set of files."""
 import os
 import re
 import shutil
@@ -7,7 +7,7 @@ import subprocess
 
 FLAGS = ["--data", "sort", "--n-layer", "1", "--n-head", "2", "--n-embd", "16", "--block-size", "11",
          "--train-batch-size", "4", "--batch-size", "1", "--score-samples", "0", "--log-interval",
-         "0", "--threads", "1", "--comm-timeout", "5"]
+         "0", "--threads", "1", "--comm-timeout", "120"]
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
 KEPT = (2, 4)  # checkpoints that exist before the save
 SAVED = 6  # step whose save is interrupted

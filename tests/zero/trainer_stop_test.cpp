@@ -346,19 +346,20 @@ TEST_CASE("a save written behind that fails is told by the next one, which write
 TEST_CASE("a checkpoint that is written behind is there before the next save") {
   const TemporaryFolder folder;
   TrainerOptions options = ten_steps();
-  options.steps = 39;
-  options.save_interval = 20;
+  // A disk that is slow or busy is waited for: two minutes.
+  options.steps = 1199;
+  options.save_interval = 600;
   options.checkpoints = {.path = folder.path(), .behind = true};
   bool there = false;
   run({.options = options,
        .hooks = {.after_step =
                      [&](const zero::TrainedStep& step) {
-                       if (step.step >= 20 && !there)
+                       if (step.step >= 600 && !there)
                          std::this_thread::sleep_for(std::chrono::milliseconds(200));
                      },
                  .stop =
                      [&] {
-                       there = there || std::filesystem::exists(folder / "step_20");
+                       there = there || std::filesystem::exists(folder / "step_600");
                        return 0;
                      }}});
   CHECK(there);

@@ -63,7 +63,7 @@ struct OffloadRow {
 struct OffloadResult {
   std::string disk;  ///< "io_uring past the page cache"
   OffloadLimits limits;
-  std::vector<OffloadRow> rows;  ///< those of the limits first
+  std::vector<OffloadRow> rows;  ///< the rows of limits come first
   /// (compute alone + disk alone - both) / the shorter of the two, by the fastest run of each. 1:
   /// the shorter one is hidden completely. Below 0: together they are slower than one after the
   /// other.

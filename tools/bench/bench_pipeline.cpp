@@ -29,8 +29,8 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// A stage that takes as long as it is told to, and computes next to nothing: how well the schedule
-/// does, whatever the cores do. Backward takes twice as long as forward.
+/// A stage that waits for a given time instead of computing, so the result shows the schedule and
+/// does not depend on the number of cores. Backward takes twice as long as forward.
 class SlowedStage final : public PipelineStage {
  public:
   SlowedStage(const Mesh& mesh, const Device& device, double forward_s)
@@ -72,8 +72,8 @@ struct Waits {
   double difference() const { return predicted > 0.0 ? measured / predicted - 1.0 : measured; }
 };
 
-// The share of all stages' time, from the step's beginning to its end on the last of them, in which
-// they did not work.
+// The fraction of a step in which stages were idle, averaged over the stages. The step ends when
+// the last stage ends.
 Waits measure(const PipelineBench& options, PipelineSchedule schedule) {
   const auto stages = static_cast<int>(options.stages);
   double busy = 0.0, seconds = 0.0;
@@ -83,7 +83,7 @@ Waits measure(const PipelineBench& options, PipelineSchedule schedule) {
     SlowedStage stage(mesh, device, 1e-3 * options.forward_ms);
     Clock::time_point start;
     for (int64_t step = -1; step < options.steps; ++step) {
-      if (step == 0) {  // the first one starts threads and takes memory
+      if (step == 0) {  // the first step starts threads and allocates memory
         stage.busy = 0.0;
         start = Clock::now();
       }

@@ -26,8 +26,8 @@ nlohmann::ordered_json model_json(const models::GPTConfig& model);
 /// Parses --filter. ConfigError when it is not a regular expression.
 std::regex pattern_of(const std::string& filter);
 
-/// Tokens that follow from nothing: sample by sample uniform in [0, vocabulary), each the target of
-/// the one before it. What a step takes does not depend on them.
+/// Random tokens, uniform in [0, vocabulary). Each is the target of the previous one. The time of a
+/// step does not depend on their values.
 std::shared_ptr<const models::Dataset> random_tokens(int64_t vocabulary, int64_t block_size);
 
 }  // namespace zg::tools

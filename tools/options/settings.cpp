@@ -22,18 +22,20 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* tokenizer_file = "tokenizer.json";  // file name inside a checkpoint
 
-const char* order_name(models::Order order) {
+const char* name_of(models::Order order) {
   return order == models::Order::random ? "random" : "sequential";
 }
+const char* name_of(zero::WarmupType type) {
+  return type == zero::WarmupType::linear ? "linear" : "log";
+}
 
-Json value_of(models::Order order) { return order_name(order); }
-Json value_of(models::Family family) { return models::name_of(family); }
-Json value_of(models::Position position) { return models::name_of(position); }
-Json value_of(Space space) { return zg::name_of(space); }
-Json value_of(DType dtype) { return name_of(dtype); }
-Json value_of(zero::ScheduleKind kind) { return zero::name_of(kind); }
-Json value_of(zero::WarmupType type) { return type == zero::WarmupType::linear ? "linear" : "log"; }
-Json value_of(zero::DecayStyle style) { return zero::name_of(style); }
+template <class T>
+Json value_of(const T& value) {
+  if constexpr (std::is_enum_v<T>)
+    return name_of(value);
+  else
+    return value;
+}
 Json value_of(double number) {
   // JSON has no infinities, and a diverged run must still save.
   return std::isfinite(number) ? Json(number)
@@ -42,10 +44,6 @@ Json value_of(double number) {
                                                          : "-inf");
 }
 Json value_of(std::optional<int32_t> token) { return token ? Json(*token) : Json(nullptr); }
-template <class T>
-Json value_of(const T& value) {
-  return value;
-}
 Json value_of(const Stored& field) {
   return std::visit(
       [](auto value) {

@@ -70,12 +70,6 @@ Flag betas_flag(zero::AdamOptions& adam) {
           }};
 }
 
-Flag beta_flag(const char* name, float& beta) {
-  return {{name}, "X", "", [&beta](const std::string& given, const std::string& value) {
-            beta = static_cast<float>(parse_number(given, value, below_one));
-          }};
-}
-
 Flag precision_flag(OptimisationOptions& optimisation) {
   Flag flag = {
       {"--precision"},
@@ -132,12 +126,9 @@ Flag strategy_flag(zero::Config& engine, OffloadFlags& offload) {
 }
 
 Flag overlap_flag(bool& overlap_comm) {
-  return {{"--overlap-comm"},
-          "on|off",
-          "communicate while computing [on]",
-          [&overlap_comm](const std::string& name, const std::string& value) {
-            overlap_comm = parse_switch(name, value);
-          }};
+  Flag flag = switch_flag({"--overlap-comm"}, overlap_comm, "communicate while computing [on]");
+  flag.value = "on|off";
+  return flag;
 }
 
 Flag accumulator_flag(DType& grad_accum) {

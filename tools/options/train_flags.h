@@ -18,7 +18,6 @@ Flag epoch_limit_flag(EpochLimit& limit);
 
 Flag schedule_flag(zero::ScheduleOptions& schedule);
 Flag betas_flag(zero::AdamOptions& adam);
-Flag beta_flag(const char* name, float& beta);  ///< one of them: Megatron has a flag for each
 Flag precision_flag(OptimisationOptions& optimisation);
 Flag initial_scale_flag(zero::LossScaleOptions& scaling);
 

@@ -156,7 +156,7 @@ constexpr int most_attempts = 100;
 
 [[noreturn]] void refuse_changing(const std::string& path) {
   throw FileError(fmt::format(
-      "checkpoint: {}: its checkpoints come and go faster than they can be read; try again later",
+      "checkpoint: {}: its checkpoints are replaced faster than they can be read; try again later",
       path));
 }
 

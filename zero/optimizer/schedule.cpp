@@ -164,8 +164,7 @@ void validate(const ScheduleOptions& o) {
 
 Schedule::Schedule(const ScheduleOptions& options) : options_(options) {
   validate(options);
-  if (is_deepspeed_warmup(
-          options.kind))  // the log warmup_samples-up divides by ln(steps), and ln(1) = 0
+  if (is_deepspeed_warmup(options.kind))  // the log warm-up divides by ln(steps), and ln(1) = 0
     options_.warmup_num_steps = std::max<int64_t>(2, options.warmup_num_steps);
 }
 

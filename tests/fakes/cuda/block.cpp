@@ -100,7 +100,7 @@ void wake(Thread& thread) {
 }
 
 void wake_barrier(Block& block, unsigned id) {
-  Meeting& barrier = block.barriers[id];
+  Rendezvous& barrier = block.barriers[id];
   barrier.arrived = 0;
   ++barrier.generation;
   for (Thread& thread : block.threads)
@@ -118,7 +118,7 @@ const char* barrier_name(unsigned id) {
 
 void arrive(unsigned id, unsigned expected) {
   Block& block = *current->block;
-  Meeting& barrier = block.barriers[id];
+  Rendezvous& barrier = block.barriers[id];
   barrier.what = barrier_name(id);
   void* const place = barrier.place();
   release(place);
@@ -129,7 +129,7 @@ void arrive(unsigned id, unsigned expected) {
   acquire(place);
 }
 
-void land(const PendingCopy& copy) {
+void write_box(const PendingCopy& copy) {
   std::memcpy(copy.to, copy.from, copy.bytes);
   std::memset(static_cast<std::byte*>(copy.to) + copy.bytes, 0, copy.zeros);
 }
@@ -140,7 +140,7 @@ void thread_main() {
   Block& block = *thread.block;
   acquire(&block);
   block.body();
-  for (const PendingCopy& copy : thread.copies) land(copy);
+  for (const PendingCopy& copy : thread.copies) write_box(copy);
   release(&block.end);
   thread.state = Thread::State::done;
   Warp& warp = block.warps[thread.warp];
@@ -212,8 +212,8 @@ void named_barrier(unsigned id, unsigned count) {
   arrive(id, count);
 }
 
-void warp_meeting(uint32_t mask, const char* what, void* mine,
-                  void (*act)(void* const*, uint32_t)) {
+void warp_rendezvous(uint32_t mask, const char* what, void* mine,
+                     void (*act)(void* const*, uint32_t)) {
   Thread& thread = *current;
   Warp& warp = thread.block->warps[thread.warp];
   if (!(mask >> thread.lane & 1u))
@@ -221,14 +221,14 @@ void warp_meeting(uint32_t mask, const char* what, void* mine,
   if (mask & ~warp.live)
     die(std::string(what) + ": the mask names lanes that do not exist or have returned");
   const auto slot = static_cast<unsigned>(std::countr_zero(mask));
-  Meeting& meeting = warp.meetings[slot];
+  Rendezvous& rendezvous = warp.rendezvous_of_mask[slot];
   uint32_t& arrived = warp.arrived[slot];
   if (!arrived)
-    meeting.what = what;
-  else if (std::strcmp(meeting.what, what) != 0)
-    die("lanes of a warp meet in different operations: " + std::string(meeting.what) + " and " +
+    rendezvous.what = what;
+  else if (std::strcmp(rendezvous.what, what) != 0)
+    die("lanes of a warp meet in different operations: " + std::string(rendezvous.what) + " and " +
         what);
-  void* const place = meeting.place();
+  void* const place = rendezvous.place();
   release(place);
   warp.published[thread.lane] = mine;
   arrived |= 1u << thread.lane;
@@ -237,7 +237,7 @@ void warp_meeting(uint32_t mask, const char* what, void* mine,
     if (act) act(warp.published, mask);
     release(place);
     arrived = 0;
-    ++meeting.generation;
+    ++rendezvous.generation;
     for (uint32_t rest = mask & ~(1u << thread.lane); rest; rest &= rest - 1)
       wake(thread.block
                ->threads[thread.warp * warp_lanes + static_cast<unsigned>(std::countr_zero(rest))]);
@@ -247,20 +247,20 @@ void warp_meeting(uint32_t mask, const char* what, void* mine,
   acquire(place);
 }
 
-void group_meeting(const char* what, void* mine, void (*act)(void* const*)) {
+void warpgroup_rendezvous(const char* what, void* mine, void (*act)(void* const*)) {
   Thread& thread = *current;
   Block& block = *thread.block;
   if (block.groups.empty()) die(std::string(what) + ": expected whole groups of 128 threads");
-  Group& group = block.groups[thread.flat / warpgroup_threads];
-  void* const place = group.meeting.place();
+  Warpgroup& group = block.groups[thread.flat / warpgroup_threads];
+  void* const place = group.rendezvous.place();
   release(place);
   group.published[thread.flat % warpgroup_threads] = mine;
-  if (++group.meeting.arrived == warpgroup_threads) {
+  if (++group.rendezvous.arrived == warpgroup_threads) {
     acquire(place);
     act(group.published);
     release(place);
-    group.meeting.arrived = 0;
-    ++group.meeting.generation;
+    group.rendezvous.arrived = 0;
+    ++group.rendezvous.generation;
     const unsigned first = thread.flat / warpgroup_threads * warpgroup_threads;
     for (unsigned i = first; i < first + warpgroup_threads; ++i)
       if (i != thread.flat) wake(block.threads[i]);
@@ -289,7 +289,7 @@ void finish_copies(unsigned newer_groups) {
   size_t kept = 0;
   for (const PendingCopy& copy : thread.copies) {
     if (copy.group + newer_groups < thread.copy_group)
-      land(copy);
+      write_box(copy);
     else
       thread.copies[kept++] = copy;
   }

@@ -9,9 +9,10 @@
 #include "tests/fakes/cuda/fiber.h"
 #include "tests/fakes/cuda/tensor_map.h"
 
-// A block of CUDA threads on one thread of the system: a fiber per CUDA thread, run by turns, warp
-// by warp. What the programming model leaves open (who runs first) can be shuffled by a seed; what
-// it forbids ends the process with the kernel, the block and the thread.
+// The emulator of CUDA kernels. It runs a block on one system thread, with one fiber for each CUDA
+// thread; the fibers take turns, warp by warp. A seed can shuffle the order, which the programming
+// model leaves open. If a kernel does what the programming model forbids, the process ends with a
+// message that names the kernel, the block and the thread.
 namespace zg::emulator {
 
 struct Index {
@@ -26,20 +27,21 @@ inline constexpr uint32_t every_lane = 0xffffffffu;
 
 struct Block;
 
-/// cp.async under way: it lands when its thread waits for its group, not before.
+/// A pending cp.async. The bytes are copied when the thread waits for the copy's group, not before.
 struct PendingCopy {
   void* to;
   const void* from;
   unsigned bytes, zeros, group;
 };
 
-/// A thread's part of a product of its group (wgmma), made when the group waits for its commit.
+/// One thread's operands of a pending wgmma. The product is computed when the warpgroup waits for
+/// it.
 struct PendingProduct {
   float* d;
   int columns;
   bool from_registers, is_bf16;
   uint32_t a[4];
-  uint64_t described_a, b;
+  uint64_t descriptor_a, b;
   unsigned commit;
   std::vector<float> before;  ///< contents of d before the first product that accumulates into it
 };
@@ -60,9 +62,10 @@ struct Thread {
   size_t products_to_finish = 0;
 };
 
-/// Where threads meet. Two places for ThreadSanitizer, by turns: a fast thread's next arrival must
-/// not be seen at this meeting.
-struct Meeting {
+/// A point where some threads wait for each other. ThreadSanitizer sees each use as a release and
+/// an acquire of an address. Two addresses alternate, so that an early arrival at the next use is
+/// not taken for one at this use.
+struct Rendezvous {
   unsigned arrived = 0, generation = 0;
   const char* what = "";
   char places[2] = {};
@@ -70,15 +73,15 @@ struct Meeting {
 };
 
 struct Warp {
-  Meeting meetings[warp_lanes];  // by the mask's lowest lane
+  Rendezvous rendezvous_of_mask[warp_lanes];  // by the mask's lowest lane
   uint32_t arrived[warp_lanes] = {};
   uint32_t ready = 0, live = 0;
   void* published[warp_lanes] = {};
 };
 
-/// 128 threads that multiply together (wgmma).
-struct Group {
-  Meeting meeting;
+/// The 128 threads of a wgmma.
+struct Warpgroup {
+  Rendezvous rendezvous;
   void* published[warpgroup_threads] = {};
 };
 
@@ -88,8 +91,8 @@ struct Block {
   Extent threads_extent, grid;
   std::vector<Thread> threads;
   std::vector<Warp> warps;
-  std::vector<Group> groups;
-  Meeting barriers[named_barriers];
+  std::vector<Warpgroup> groups;
+  Rendezvous barriers[named_barriers];
   unsigned live = 0;
   uint64_t random = 0;  // 0: threads run in order
   uint64_t spins = 0;
@@ -98,7 +101,7 @@ struct Block {
   size_t shared_bytes = 0;
   std::vector<PendingBox> boxes;
   std::function<void()> body;
-  char end = 0;  // a place: the end of a block
+  char end = 0;  // an address for ThreadSanitizer: the end of the block
 };
 
 extern constinit thread_local Thread* current;  ///< null outside kernels
@@ -109,18 +112,18 @@ extern constinit thread_local Thread* current;  ///< null outside kernels
 void block_barrier();
 /// bar.sync id, count.
 void named_barrier(unsigned id, unsigned count);
-/// A warp operation: each lane of `mask` publishes what it brings, the last one to arrive runs
-/// `act` on what all published. One rendezvous.
-void warp_meeting(uint32_t mask, const char* what, void* mine,
-                  void (*act)(void* const* published, uint32_t mask));
-/// The same for the 128 threads of a warp group.
-void group_meeting(const char* what, void* mine, void (*act)(void* const* published));
-/// A step of a busy wait: the others run first.
+/// A warp operation. Each lane of `mask` passes a pointer to its operands; the last lane to arrive
+/// calls `act` with the pointers of all lanes, and then all lanes continue.
+void warp_rendezvous(uint32_t mask, const char* what, void* mine,
+                     void (*act)(void* const* published, uint32_t mask));
+/// The same for the 128 threads of a warpgroup.
+void warpgroup_rendezvous(const char* what, void* mine, void (*act)(void* const* published));
+/// One iteration of a busy wait: the other threads run first.
 void spin();
-/// Copies of committed groups land, but for those of the newest `newer_groups`.
+/// Performs the thread's copies of all committed groups except the newest `newer_groups`.
 void finish_copies(unsigned newer_groups);
 
-/// A seed that shuffles the order of threads; 0: none.
+/// Sets the seed that shuffles the order of threads; 0: in order.
 void set_schedule(uint64_t seed);
 
 void run_grid(const char* kernel, Extent grid, Extent block, size_t shared_bytes,

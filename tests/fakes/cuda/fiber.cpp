@@ -196,14 +196,14 @@ void acquire(void* place) {
   (void)place;
 }
 
-Unwatched::Unwatched() {
+TsanIgnored::TsanIgnored() {
 #ifdef ZG_EMULATOR_TSAN
   AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
   AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
 #endif
 }
 
-Unwatched::~Unwatched() {
+TsanIgnored::~TsanIgnored() {
 #ifdef ZG_EMULATOR_TSAN
   AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
   AnnotateIgnoreReadsEnd(__FILE__, __LINE__);

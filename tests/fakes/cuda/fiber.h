@@ -5,8 +5,8 @@
 
 namespace zg::emulator {
 
-/// A stack of its own that runs by turns with others on one thread of the system. Sanitizers are
-/// told of every switch; ThreadSanitizer takes no switch for synchronisation.
+/// A fiber: code with its own stack; several take turns on one system thread. Sanitizers are told
+/// of every switch. ThreadSanitizer does not count a switch as synchronisation.
 class Fiber {
  public:
   Fiber();
@@ -14,11 +14,11 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  /// The next switch to it begins `entry` on an empty stack; entry must not return.
+  /// Makes the next switch to this fiber start `entry` on an empty stack. `entry` must not return.
   void prepare(void (*entry)());
-  /// Leaves the running fiber (null: the thread's own stack) for another one.
+  /// Switches from the running fiber to another one; null is the system thread's own stack.
   static void change(Fiber* from, Fiber* to, bool from_is_done);
-  /// The first thing that `entry` has to do.
+  /// Must be the first call in `entry`.
   static void entered();
 
  private:
@@ -27,19 +27,20 @@ class Fiber {
   void* thread_sanitizer_ = nullptr;
 };
 
-/// Orders what happened before release(place) with what follows acquire(place), as
-/// ThreadSanitizer sees it; nothing elsewhere.
+/// For ThreadSanitizer: what happened before release(place) is ordered before what follows
+/// acquire(place). Without ThreadSanitizer they do nothing.
 void release(void* place);
 void acquire(void* place);
 
-/// While it exists, ThreadSanitizer does not watch this fiber: for the emulator's own books, which
-/// fibers share without being threads. No switch may fall between.
-class Unwatched {
+/// While an object of this class exists, ThreadSanitizer ignores this fiber's memory accesses: for
+/// data of the emulator itself, which fibers share safely because they run on one thread. No switch
+/// is allowed during its lifetime.
+class TsanIgnored {
  public:
-  Unwatched();
-  ~Unwatched();
-  Unwatched(const Unwatched&) = delete;
-  Unwatched& operator=(const Unwatched&) = delete;
+  TsanIgnored();
+  ~TsanIgnored();
+  TsanIgnored(const TsanIgnored&) = delete;
+  TsanIgnored& operator=(const TsanIgnored&) = delete;
 };
 
 }  // namespace zg::emulator

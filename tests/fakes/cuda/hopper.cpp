@@ -19,14 +19,14 @@ struct Phase {
 static_assert(sizeof(Phase) == 8);
 
 Phase read(const void* barrier) {
-  const Unwatched books;
+  const TsanIgnored ignored;
   Phase phase;
   std::memcpy(&phase, barrier, sizeof phase);
   return phase;
 }
 
 void write(void* barrier, Phase phase) {
-  const Unwatched books;
+  const TsanIgnored ignored;
   if (phase.missing == 0 && phase.bytes == 0) {
     phase.parity = phase.parity ^ 1u;
     phase.missing = phase.arrivals;
@@ -40,9 +40,9 @@ void check_barrier(const void* barrier) {
 }
 
 /// The swizzled offset of byte `offset` of a panel: 16-byte units XOR the row, every 128 bytes.
-size_t crossed(size_t offset) { return offset ^ (offset >> 7 & 7) << 4; }
+size_t swizzled(size_t offset) { return offset ^ (offset >> 7 & 7) << 4; }
 
-void land(const PendingBox& box) {
+void write_box(const PendingBox& box) {
   constexpr size_t element = 2;
   const TensorMap& map = box.map;
   const auto start = static_cast<size_t>(box.to - current->block->shared);
@@ -60,7 +60,7 @@ void land(const PendingBox& box) {
                 inside && place[axis] >= 0 && place[axis] < static_cast<int64_t>(map.extents[axis]);
           for (int axis = 1; axis < 4; ++axis)
             from += place[axis] * static_cast<int64_t>(map.strides[axis - 1]);
-          std::byte* const to = current->block->shared + crossed(at);
+          std::byte* const to = current->block->shared + swizzled(at);
           if (inside)
             std::memcpy(to, from, element);
           else
@@ -70,7 +70,7 @@ void land(const PendingBox& box) {
 
 /// Takes the first box that the barrier waits for, if there is one.
 bool take_box(const void* barrier, PendingBox& box) {
-  const Unwatched books;
+  const TsanIgnored ignored;
   std::vector<PendingBox>& boxes = current->block->boxes;
   for (size_t i = 0; i < boxes.size(); ++i) {
     if (boxes[i].barrier != barrier) continue;
@@ -81,11 +81,11 @@ bool take_box(const void* barrier, PendingBox& box) {
   return false;
 }
 
-bool land_one(void* barrier) {
+bool write_next_box(void* barrier) {
   PendingBox box;
   if (!take_box(barrier, box)) return false;
   acquire(barrier);
-  land(box);
+  write_box(box);
   release(barrier);
   Phase phase = read(barrier);
   phase.bytes -= static_cast<int32_t>(box.bytes);
@@ -97,17 +97,17 @@ template <class T>
 float element_at(size_t offset) {
   T x;
   if (offset + 2 > current->block->shared_bytes) die("wgmma: a matrix outside shared memory");
-  std::memcpy(&x, current->block->shared + crossed(offset), sizeof x);
+  std::memcpy(&x, current->block->shared + swizzled(offset), sizeof x);
   return static_cast<float>(x);
 }
 
-struct Described {
+struct Descriptor {
   size_t start, panel, eight_rows;
-  explicit Described(uint64_t bits)
+  explicit Descriptor(uint64_t bits)
       : start((bits & 0x3fff) << 4),
         panel((bits >> 16 & 0x3fff) << 4),
         eight_rows((bits >> 32 & 0x3fff) << 4) {
-    if (bits >> 62 != 1) die("wgmma: a matrix that is not crossed by 128 bytes");
+    if (bits >> 62 != 1) die("wgmma: a matrix that is not swizzled by 128 bytes");
   }
   size_t by_rows(size_t row, size_t k) const {
     return start + row / 8 * eight_rows + row % 8 * 128 + k * 2;
@@ -135,7 +135,7 @@ void multiply(void* const* threads, size_t i) {
   float a[64][16], b[16][128], c[64][128];
   for (size_t thread = 0; thread < warpgroup_threads; ++thread) {
     const PendingProduct& mine = of(thread);
-    if (mine.described_a != first.described_a || mine.b != first.b ||
+    if (mine.descriptor_a != first.descriptor_a || mine.b != first.b ||
         mine.columns != first.columns || mine.from_registers != first.from_registers)
       die("wgmma: threads of a group differ in their matrices");
     const size_t row = thread / 32 * 16 + thread % 32 / 4, t = thread % 4 * 2;
@@ -150,9 +150,9 @@ void multiply(void* const* threads, size_t i) {
       a[row + 8][t + 8 + half] = half_of<T>(mine.a[3], half);
     }
   }
-  const Described of_b(first.b);
+  const Descriptor of_b(first.b);
   if (!first.from_registers) {
-    const Described of_a(first.described_a);
+    const Descriptor of_a(first.descriptor_a);
     for (size_t row = 0; row < 64; ++row)
       for (size_t k = 0; k < 16; ++k) a[row][k] = element_at<T>(of_a.by_rows(row, k));
   }
@@ -190,7 +190,7 @@ void arrive(void* barrier, unsigned expected_bytes) {
 void wait_for_phase(void* barrier, unsigned parity) {
   check_barrier(barrier);
   while (read(barrier).parity == parity)
-    if (!land_one(barrier)) spin();
+    if (!write_next_box(barrier)) spin();
   acquire(barrier);
 }
 
@@ -205,14 +205,15 @@ void copy_box(std::byte* to, const CUtensorMap& map, int x, int y, int z, int w,
     die("TMA: a box that does not fit in shared memory");
   std::memset(to, 0xff, box.bytes);
   release(barrier);
-  const Unwatched books;
+  const TsanIgnored ignored;
   block.boxes.push_back(box);
 }
 
-void multiply_warpgroup(float* d, int columns, const uint32_t* a, uint64_t described_a, uint64_t b,
+void multiply_warpgroup(float* d, int columns, const uint32_t* a, uint64_t descriptor_a, uint64_t b,
                         bool is_bf16) {
   Thread& thread = *current;
-  PendingProduct product{d, columns, a != nullptr, is_bf16, {}, described_a, b, thread.commits, {}};
+  PendingProduct product{d, columns, a != nullptr, is_bf16, {}, descriptor_a, b, thread.commits,
+                         {}};
   if (a) std::memcpy(product.a, a, sizeof product.a);
   bool known = false;
   for (const PendingProduct& before : thread.products) known = known || before.d == d;
@@ -231,7 +232,7 @@ void finish_products(unsigned newer_commits) {
   while (done < mine.products.size() && mine.products[done].commit + newer_commits < mine.commits)
     ++done;
   mine.products_to_finish = done;
-  group_meeting("wgmma.wait_group", &mine, [](void* const* threads) {
+  warpgroup_rendezvous("wgmma.wait_group", &mine, [](void* const* threads) {
     const Thread& first = *static_cast<const Thread*>(threads[0]);
     for (size_t thread = 0; thread < warpgroup_threads; ++thread)
       if (static_cast<const Thread*>(threads[thread])->products_to_finish !=

@@ -19,8 +19,8 @@ void wait_for_phase(void* barrier, unsigned parity);
 void copy_box(std::byte* to, const CUtensorMap& map, int x, int y, int z, int w, void* barrier);
 
 /// wgmma. d holds NaN until the warpgroup waits; shared memory is read at that time. If `a` is
-/// null, the operand is in shared memory, at the descriptor `described_a`.
-void multiply_warpgroup(float* d, int columns, const uint32_t* a, uint64_t described_a, uint64_t b,
+/// null, the operand is in shared memory, at the descriptor `descriptor_a`.
+void multiply_warpgroup(float* d, int columns, const uint32_t* a, uint64_t descriptor_a, uint64_t b,
                         bool is_bf16);
 void commit_products();
 void finish_products(unsigned newer_commits);

@@ -7,7 +7,8 @@
 #include "cublasLt.h"
 #include "tests/fakes/nccl/nccl.h"
 
-// Libraries that runtime/cuda opens at run time, here their doubles.
+// Replaces runtime/cuda/library.cpp: instead of opening a shared library it returns the functions
+// of the test doubles in this folder and in tests/fakes/nccl.
 namespace zg::cuda {
 namespace {
 

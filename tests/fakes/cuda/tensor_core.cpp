@@ -82,13 +82,13 @@ void check_place(const char* what, const void* place) {
 void multiply_fragments(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
                         bool is_bf16) {
   Fragments mine{d, a, b0, b1};
-  warp_meeting(every_lane, "mma.sync", &mine, is_bf16 ? multiply_all<bf16> : multiply_all<f16>);
+  warp_rendezvous(every_lane, "mma.sync", &mine, is_bf16 ? multiply_all<bf16> : multiply_all<f16>);
 }
 
 void load_matrices(uint32_t (&to)[4], const void* row, bool transposed) {
   check_place("ldmatrix", row);
   Rows mine{to, static_cast<const uint16_t*>(row)};
-  warp_meeting(every_lane, "ldmatrix", &mine, transposed ? load_all<true> : load_all<false>);
+  warp_rendezvous(every_lane, "ldmatrix", &mine, transposed ? load_all<true> : load_all<false>);
 }
 
 void copy_async(void* to, const void* from, int bytes) {

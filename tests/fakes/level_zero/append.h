@@ -6,7 +6,8 @@
 
 namespace zg::test_driver {
 
-/// Fills in what a command waits for and signals. False, with a message, for a handle that is none.
+/// Sets the events that a command waits for and signals. Prints a message and returns false for an
+/// invalid handle.
 bool set_events(Command& command, ze_event_handle_t signal, uint32_t count,
                 ze_event_handle_t* waits);
 

@@ -8,9 +8,9 @@
 
 namespace zg::test_driver {
 
-/// Files of a shared library each, equal but for their names, that hold the module as code of the
-/// host. They stay in a folder (settings().cache) by a hash of all they were made from: a module is
-/// compiled once, whatever number of processes ask for it. Throws std::runtime_error.
+/// Compiles a module to machine code of the host, as `copies` equal shared libraries, and returns
+/// their paths. They are cached in a folder (settings().cache) under a hash of everything that they
+/// depend on, so a module is compiled once for any number of processes. Throws std::runtime_error.
 std::vector<std::string> compiled_copies(std::span<const std::byte> spirv,
                                          const std::vector<KernelSignature>& kernels,
                                          unsigned copies);

@@ -18,7 +18,7 @@ const uint8_t uuid[ZE_MAX_UUID_SIZE] = {'z', 'g', ' ', 't', 'e', 's', 't',
 
 int driver;  // its address is the handle
 
-/// Empties what is asked for, but for the type and the chain.
+/// Sets all fields of a result to 0, except its type and its chain of extensions.
 template <class T>
 void clear(T* properties) {
   T empty = {};

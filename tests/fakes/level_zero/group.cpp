@@ -115,7 +115,7 @@ class Group {
     return slot(me.turn, first);
   }
 
-  /// Ends the kernel from within a fiber, which does not resume.
+  /// Ends the kernel from within a fiber, which is not resumed.
   void stop(const std::string& words) {
     error_ = words;
     Fiber::change(&current_->fiber, nullptr, true);

@@ -26,7 +26,7 @@ void replace_all(std::string& line, std::string_view word, std::string_view by) 
   }
 }
 
-/// Without " word(...)", parentheses within included.
+/// Removes each " word(...)", up to the matching parenthesis.
 void erase_calls(std::string& line, std::string_view word) {
   for (size_t at = 0; (at = line.find(word, at)) != std::string::npos;) {
     size_t end = at + word.size();
@@ -39,7 +39,7 @@ void erase_calls(std::string& line, std::string_view word) {
 
 bool is_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.'; }
 
-/// The name behind the first @ that follows `from`.
+/// The name after the first @ from position `from` on.
 std::string_view name_in(std::string_view line, size_t from = 0) {
   const size_t at = line.find('@', from);
   if (at == std::string_view::npos) return {};
@@ -65,7 +65,7 @@ std::string host_line(std::string_view from) {
 /// The types of a kernel's parameters, from the line that defines it.
 struct Parameter {
   std::string type;
-  bool by_value = false;  ///< a pointer to what the kernel gets a copy of
+  bool by_value = false;  ///< passed as a pointer to a struct of which the kernel gets a copy
 };
 std::vector<Parameter> parameters_of(std::string_view line) {
   std::vector<Parameter> parameters;
@@ -94,7 +94,8 @@ std::vector<Parameter> parameters_of(std::string_view line) {
   return parameters;
 }
 
-/// Loads the arguments %v0, %v1, ... from void** %a; what the call of the kernel gets.
+/// Appends instructions that load the arguments %v0, %v1, ... from void** %a. Returns the argument
+/// list of the call of the kernel.
 std::string load_arguments(const std::vector<Parameter>& parameters, std::string& text) {
   std::string call;
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -116,7 +117,7 @@ std::string load_arguments(const std::vector<Parameter>& parameters, std::string
   return call;
 }
 
-/// The kernel's own copies of structs are made anew for each work-item.
+/// Instructions that copy the structs that are passed by value, for each work-item again.
 std::string copy_structs(const std::vector<Parameter>& parameters) {
   std::string text;
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -153,7 +154,7 @@ std::string entry_points(const std::string& kernel, const std::vector<Parameter>
   return text;
 }
 
-/// A local array: its name, and LLVM's type of it.
+/// A local array: its name and its LLVM type.
 struct LocalArray {
   std::string name, type;
 };
@@ -206,7 +207,8 @@ std::string host_text_of_kernels(std::string_view device_text,
     if (from.starts_with("target ") || from.starts_with("source_filename")) continue;
     std::string line = host_line(from);
     if (from.starts_with("@") && from.find("addrspace(3) global ") != std::string_view::npos) {
-      // Seen by the functions of the driver: nothing may be assumed of what it holds.
+      // The driver's functions change these variables, so the compiler must not assume their
+      // values.
       const size_t type = line.find("global ") + 7, end = line.rfind(" undef");
       if (end == std::string::npos) throw std::runtime_error("local memory with a value: " + line);
       arrays.push_back({std::string(name_in(line)), line.substr(type, end - type)});

@@ -9,8 +9,9 @@
 
 namespace zg::test_driver {
 
-/// LLVM's text of a module for a device, as text for the host: one address space, the host's way to
-/// call, nothing said of what the driver's functions are not (readnone).
+/// Rewrites the LLVM text of a module for a device into text for the host: one address space, the
+/// host's calling convention, and no attributes of the driver's functions that would be wrong
+/// (readnone).
 std::string host_text(std::string_view device_text);
 
 /// The same with, for each kernel K, what run_groups() needs: zg_item_K and zg_row_K run it,

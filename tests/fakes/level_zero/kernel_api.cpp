@@ -154,8 +154,8 @@ ze_result_t kernel_indirect(ze_kernel_handle_t, ze_kernel_indirect_access_flags_
 
 ze_result_t kernel_cache(ze_kernel_handle_t, ze_cache_config_flags_t) { return ZE_RESULT_SUCCESS; }
 
-/// All arguments are set, and the list's device may reach what they point to: `memory` of the
-/// command.
+/// Checks that all arguments are set and that the list's device can access the memory that they
+/// point to; writes that memory to `memory`.
 ze_result_t check_arguments(const Kernel& kernel, const CommandList& list,
                             std::vector<Range>& memory) {
   const char* const name = kernel.signature.name.c_str();

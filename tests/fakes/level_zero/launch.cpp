@@ -11,14 +11,15 @@ namespace {
 
 constexpr size_t line = 64;
 
-/// Most lanes of a sub-group: what the kernel requires, else 16, as compilers choose most often.
+/// The sub-group size: the one that the kernel requires, else 16, which compilers choose most
+/// often.
 unsigned sub_group_of(const Launch& launch) {
   if (launch.signature.required_sub_group) return launch.signature.required_sub_group;
   const auto& sizes = settings().sub_groups;
   return sizes.empty() || std::ranges::find(sizes, 16u) != sizes.end() ? 16 : sizes.front();
 }
 
-/// Groups [first, last) on this thread, in a copy of the module that nobody else uses.
+/// Runs groups [first, last) on this thread, in a copy of the module that no other thread uses.
 std::string run_on(unsigned copy, const Launch& launch, uint64_t seed, uint64_t first,
                    uint64_t last) {
   size_t local_bytes = 0;
@@ -61,7 +62,7 @@ std::string run_on(unsigned copy, const Launch& launch, uint64_t seed, uint64_t 
 }  // namespace
 
 std::string run(const Launch& launch) {
-  constexpr uint64_t few_items = 4096;  // which are done sooner than a thread begins
+  constexpr uint64_t few_items = 4096;  // they run faster than a thread starts
   static std::atomic<uint64_t> launches{0};
   const uint64_t seed = settings().chaos ? settings().chaos + ++launches : 0;
   const uint64_t groups = uint64_t{launch.groups[0]} * launch.groups[1] * launch.groups[2];

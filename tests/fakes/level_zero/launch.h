@@ -7,7 +7,7 @@
 
 namespace zg::test_driver {
 
-/// A kernel as it was when it was appended: arguments and all.
+/// A kernel launch with a copy of the arguments that were set when it was appended.
 struct Launch {
   std::shared_ptr<const Program> program;
   KernelSignature signature;
@@ -15,7 +15,8 @@ struct Launch {
   Extent group{}, groups{};
 };
 
-/// Runs it on as many threads as there are copies of its module. What went wrong, or nothing.
+/// Runs the launch on as many threads as there are copies of its module. Returns an error message,
+/// or "".
 std::string run(const Launch& launch);
 
 }  // namespace zg::test_driver

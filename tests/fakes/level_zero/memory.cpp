@@ -19,7 +19,8 @@ constexpr size_t page = 4096, poisoned_bytes = size_t{16} << 20;
 
 size_t pages(size_t bytes) { return (std::max<size_t>(bytes, 1) + page - 1) / page * page; }
 
-/// A file full of 0xFF: memory that maps it privately holds NaN, and takes no room until written.
+/// A file full of 0xFF. Memory that maps it privately holds NaN and uses no RAM until it is
+/// written.
 int poisoned_file() {
   static const int file = [] {
     const int made = memfd_create("poison", MFD_CLOEXEC);
@@ -32,7 +33,7 @@ int poisoned_file() {
   return file;
 }
 
-/// Puts poisoned memory behind [first, first + bytes).
+/// Maps [first, first + bytes) to memory that holds NaN.
 bool fill_addresses(std::byte* first, size_t bytes) {
   for (size_t at = 0; at < bytes; at += poisoned_bytes) {
     const size_t part = std::min(poisoned_bytes, bytes - at);
@@ -48,7 +49,7 @@ bool empty_addresses(std::byte* first, size_t bytes) {
               0) != MAP_FAILED;
 }
 
-#ifndef __SANITIZE_ADDRESS__  // which explains faults itself
+#ifndef __SANITIZE_ADDRESS__  // AddressSanitizer explains faults itself
 const Memory* explained = nullptr;
 struct sigaction before;
 
@@ -72,7 +73,7 @@ void explain(int number, siginfo_t* info, void* context) {
   }
   if (length > 0 && write(2, words, static_cast<size_t>(length)) > 0 && write(2, "\n", 1) > 0) {
   }
-  sigaction(number, &before, nullptr);  // the access is tried again, and ends the process
+  sigaction(number, &before, nullptr);  // the access is repeated and ends the process
   if (before.sa_flags & SA_SIGINFO) {
     before.sa_sigaction(number, info, context);
   } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
@@ -114,7 +115,7 @@ std::byte* Memory::reserve(size_t bytes) {
   std::byte* const first = static_cast<std::byte*>(mapping);
   std::byte* const begin = reinterpret_cast<std::byte*>(
       (reinterpret_cast<uintptr_t>(first) + virtual_page) & ~(virtual_page - 1));
-  // Guard pages stay; what alignment left over goes back.
+  // Keeps the guard pages and returns the bytes that alignment left over.
   if (begin - page > first) munmap(first, static_cast<size_t>(begin - page - first));
   munmap(begin + bytes + page, static_cast<size_t>(first + all - (begin + bytes + page)));
   return begin;
@@ -141,7 +142,7 @@ void Memory::bring_in(std::byte* begin, size_t bytes) {
 
 bool Memory::release(std::byte* begin, size_t bytes) { return cut(begin, bytes); }
 
-/// Adds a range, to the one that ends where it begins if they are of a kind.
+/// Adds a range; if a range of the same kind ends where it begins, extends that one.
 void Memory::join(std::byte* begin, size_t bytes, ze_memory_type_t type, Device* device) {
   Allocation made{begin, bytes, type, device, begin - page, bytes + 2 * page};
   const Allocation* const before = find(begin - 1);
@@ -155,7 +156,7 @@ void Memory::join(std::byte* begin, size_t bytes, ze_memory_type_t type, Device*
   add(made);
 }
 
-/// Takes a range out, of which both ends may stay.
+/// Removes a range. What is left of the allocation before and after it stays.
 bool Memory::cut(std::byte* begin, size_t bytes) {
   const Allocation* const found = find(begin);
   if (!found || found->begin + found->bytes < begin + bytes) return false;

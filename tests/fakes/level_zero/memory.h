@@ -43,7 +43,7 @@ class Memory {
   static constexpr size_t virtual_page = size_t{64} << 10;
   void free(const Allocation& allocation);
   const Allocation* find(const void* p) const;  ///< null: not allocated through Level Zero
-  /// Like find(), but also for guard pages and the bytes between them and the allocation.
+  /// Like find(), but also for addresses in guard pages and between them and the allocation.
   const Allocation* find_near(const void* p) const;
   /// An allocation with a write between its bytes and a guard page; or null.
   const Allocation* find_touched() const;

@@ -40,7 +40,7 @@ ze_result_t alloc_host(ze_context_handle_t, const ze_host_mem_alloc_desc_t*, siz
   return allocate("zeMemAllocHost", bytes, alignment, ZE_MEMORY_TYPE_HOST, nullptr, pointer);
 }
 
-/// Whether a command that did not run yet names memory of the allocation.
+/// Whether a pending command accesses memory of the allocation.
 const Command* user_of(const Allocation& a) {
   for (const Queue* queue : state().queues) {
     for (const Command& command : queue->commands) {

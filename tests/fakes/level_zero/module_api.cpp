@@ -12,8 +12,8 @@
 namespace zg::test_driver {
 namespace {
 
-// A native module is this and SPIR-V, whose code is kept by its hash: real ones hold code, but are
-// as unfit for another driver or device.
+// The header of a native module; SPIR-V follows it. A real native module holds machine code. Like
+// one, this format is rejected by another driver or device.
 std::string native_head() {
   std::string head = "zerograd test driver, module 1, sub-groups";
   for (const unsigned size : settings().sub_groups) head += " " + std::to_string(size);
@@ -24,7 +24,7 @@ std::span<const std::byte> bytes_of(const ze_module_desc_t& description) {
   return {reinterpret_cast<const std::byte*>(description.pInputModule), description.inputSize};
 }
 
-/// The SPIR-V of a native module; throws if it is of another driver or cut off.
+/// The SPIR-V of a native module; throws if it belongs to another driver or is truncated.
 std::span<const std::byte> from_native(std::span<const std::byte> bytes) {
   const std::string head = native_head();
   if (bytes.size() <= head.size() || std::memcmp(bytes.data(), head.data(), head.size())) {
@@ -33,7 +33,8 @@ std::span<const std::byte> from_native(std::span<const std::byte> bytes) {
   return bytes.subspan(head.size());
 }
 
-/// Products of tiles are made by sub-groups of the smallest size, and not by every device.
+/// The name of a function that the module calls and that the device lacks, or "": DPAS needs a
+/// device that supports it, and sub-groups of the smallest size.
 std::string lacks(const SpirvModule& contents) {
   for (const std::string& import : contents.imports) {
     if (import.find("matrix_mad") == std::string::npos) continue;
@@ -96,7 +97,8 @@ ze_result_t module_create(ze_context_handle_t, ze_device_handle_t device,
   }
   if (!made->device) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
   std::string log;
-  const ze_result_t result = build(*made, *description, log);  // takes long: without the mutex
+  const ze_result_t result =
+      build(*made, *description, log);  // compiles, which takes long: without the mutex
   Lock lock(state().mutex);
   ++state().activity;
   if (log_handle) {

@@ -2,8 +2,8 @@
 #include <level_zero/zes_ddi.h>
 #include <level_zero/zet_ddi.h>
 
-// The loader wants tables of what the driver does not have; they stay empty, and calls through them
-// give UNSUPPORTED_FEATURE.
+// The loader asks for tables of functions that this driver does not have. They stay empty, and
+// calls through them return UNSUPPORTED_FEATURE.
 #define ZG_EMPTY_TABLE(prefix, name, table)                             \
   ZE_DLLEXPORT ze_result_t ZE_APICALL prefix##Get##name##ProcAddrTable( \
       ze_api_version_t, prefix##_##table##_dditable_t*) {               \

@@ -29,7 +29,7 @@ Program::Program(std::span<const std::byte> spirv, const std::vector<KernelSigna
     copy.library = dlopen(files[i].c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!copy.library) throw std::runtime_error(dlerror());
     copy.running = symbol<zg_item**>(copy.library, "zg_item");
-    // Left out where no kernel meets.
+    // Absent if no kernel of the module has barriers.
     if (void* const place = dlsym(copy.library, "zg_hooks")) *static_cast<Hooks*>(place) = hooks;
     for (const KernelSignature& kernel : kernels) {
       copy.kernels[kernel.name] = {

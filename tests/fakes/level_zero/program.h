@@ -12,8 +12,8 @@
 
 namespace zg::test_driver {
 
-/// A module of SPIR-V as code of the host, in as many copies as threads may run it: each has its
-/// own work-item and its own local memory.
+/// A SPIR-V module as machine code of the host. There is a copy for each thread that may run it:
+/// each copy has its own current work-item and its own local memory.
 class Program {
  public:
   static constexpr unsigned copies = 2;
@@ -25,8 +25,8 @@ class Program {
     void (*poison)() = nullptr;
   };
 
-  /// Compiles, or takes what an earlier process compiled from the same bytes. Throws
-  /// std::runtime_error with what the tools said.
+  /// Compiles the module, or loads what an earlier process compiled from the same bytes. Throws
+  /// std::runtime_error with the messages of the compiler.
   Program(std::span<const std::byte> spirv, const std::vector<KernelSignature>& kernels);
   ~Program();
   Program(const Program&) = delete;

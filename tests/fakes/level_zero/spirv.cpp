@@ -110,7 +110,7 @@ class Reader {
       case op_type_float:
         types_[w[0]] = {.bytes = w[1] / 8, .alignment = w[1] / 8};
         break;
-      case op_type_vector: {  // one of 3 takes the room of 4
+      case op_type_vector: {  // a vector of 3 has the size of one of 4
         const size_t bytes = types_[w[1]].bytes * (w[2] == 3 ? 4 : w[2]);
         types_[w[0]] = {.bytes = bytes, .alignment = bytes};
         break;

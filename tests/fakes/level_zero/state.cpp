@@ -16,8 +16,8 @@ State& state() {
       std::snprintf(made->devices.back()->name, sizeof Device::name, "device %d", i);
     }
     explain_faults(made->memory);
-    // Makes the list of stacks that all fibers share where ThreadSanitizer sees who made it: the
-    // sources of fibers are compiled without it.
+    // Creates the shared list of fiber stacks here, where ThreadSanitizer sees the creation. The
+    // sources of fibers are compiled without ThreadSanitizer.
     const emulator::Fiber first;
     return made;
   }();

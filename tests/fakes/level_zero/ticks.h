@@ -4,8 +4,8 @@
 
 namespace zg::test_driver {
 
-/// The devices' clock, as awkward as that of real ones: its period is no nanosecond, it has fewer
-/// bits than its type, and soon after the start those of kernels begin at 0 again.
+/// The devices' clock, as inconvenient as real ones: a tick is not one nanosecond, the counter has
+/// fewer bits than its type, and the timestamps of kernels wrap around to 0 soon after the start.
 inline constexpr uint64_t nanoseconds_of_a_tick = 52;
 inline constexpr uint32_t timestamp_bits = 36, kernel_timestamp_bits = 32;
 

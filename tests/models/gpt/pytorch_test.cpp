@@ -80,8 +80,9 @@ TEST_CASE("loss and gradients of a step are PyTorch's") {
       const std::vector<double>& gradient = model.source.gradients[parameter.get()];
       const std::vector<float>& reference = gradients.at(parameter->name);
       REQUIRE(gradient.size() == reference.size());
-      // About 100 roundings lie between a weight and its gradient; each side's walk is near
-      // sqrt(100) u, and LayerNorm and softmax subtract numbers a few times larger: 64 u.
+      // About 100 roundings lie between a weight and its gradient. Their errors add up to about
+      // sqrt(100) u on each side, and LayerNorm and softmax subtract numbers a few times larger: 64
+      // u.
       CHECK(norm(gradient, reference, 1.0) < 64 * 0x1p-24 * norm(gradient, reference, 0.0));
     }
   }

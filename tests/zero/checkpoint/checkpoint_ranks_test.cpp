@@ -140,7 +140,7 @@ TEST_CASE("a rank that cannot write its shard leaves no checkpoint, and its erro
   const auto save = [&](Communicator& comm, const Device& device) {
     const Toy toy;
     Engine engine(toy.store, comm, device, {.stage = 1});
-    // Rank 1 believes in another place, which is not there.
+    // Rank 1 is given another directory, which does not exist.
     const std::string directory = comm.rank() == 0 ? folder.path() : folder / "absent";
     zero::save_checkpoint(directory, engine, {.steps = 0});
   };

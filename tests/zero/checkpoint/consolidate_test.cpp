@@ -83,7 +83,7 @@ TEST_CASE("the files of a checkpoint go into the consolidated file and back") {
   CHECK(zero::damages_of(folder / "split/step_0").empty());
   CHECK(zero::read_checkpoint_info(folder / "split").files == files);
 
-  // From weights that are read as they are asked for, the same file.
+  // A WeightSource that reads weights on request gives the same file.
   const std::string again = folder / "again.safetensors";
   CHECK(zero::consolidate(zero::weights_of(folder / "save"), *info, again, DType::f32) == hash);
   CHECK(zero::info_of(SafetensorsReader(again))->files == files);

@@ -49,7 +49,7 @@ struct Exchange {
 template <class T>
 T exchange(uint32_t mask, const char* what, T value, unsigned from) {
   Exchange<T> mine{value, value, from % warp_lanes};
-  warp_meeting(mask, what, &mine, [](void* const* published, uint32_t lanes) {
+  warp_rendezvous(mask, what, &mine, [](void* const* published, uint32_t lanes) {
     for (uint32_t rest = lanes; rest; rest &= rest - 1) {
       auto* to = static_cast<Exchange<T>*>(published[std::countr_zero(rest)]);
       if (!(lanes >> to->from & 1u)) die("a lane reads a lane that its mask leaves out");
@@ -61,7 +61,7 @@ T exchange(uint32_t mask, const char* what, T value, unsigned from) {
 
 inline uint32_t vote(uint32_t mask, const char* what, bool mine) {
   Exchange<uint32_t> own{mine ? 1u : 0u, 0, 0};
-  warp_meeting(mask, what, &own, [](void* const* published, uint32_t lanes) {
+  warp_rendezvous(mask, what, &own, [](void* const* published, uint32_t lanes) {
     uint32_t votes = 0;
     for (uint32_t rest = lanes; rest; rest &= rest - 1) {
       const int lane = std::countr_zero(rest);
@@ -77,7 +77,7 @@ inline uint32_t vote(uint32_t mask, const char* what, bool mine) {
 
 inline void __syncthreads() { zg::emulator::block_barrier(); }
 inline void __syncwarp(unsigned mask = ~0u) {
-  zg::emulator::warp_meeting(mask, "__syncwarp", nullptr, nullptr);
+  zg::emulator::warp_rendezvous(mask, "__syncwarp", nullptr, nullptr);
 }
 inline void __threadfence() {}
 inline void __threadfence_block() {}

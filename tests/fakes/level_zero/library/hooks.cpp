@@ -1,13 +1,15 @@
-// Between the library, linked into each module, and the driver that runs it. One copy of a module
-// runs on one thread of the system at a time, so plain globals serve.
+// The connection between the library, which is linked into each module, and the driver that runs
+// the module. One copy of a module runs on one system thread at a time, so plain globals are
+// sufficient.
 #include "item.h"
 
-// Neither inlined nor duplicated: the place of the call tells one barrier from another. Optimised,
-// it would lose `convergent`, as it calls nothing that LLVM knows to be.
+// Neither inlined nor duplicated: the address of the call distinguishes barriers. Not optimised:
+// otherwise it would lose the attribute `convergent`, because it calls no function that LLVM knows
+// to be convergent.
 #define ZG_HOOK extern "C" __attribute__((noinline, optnone, convergent))
 
 extern "C" {
-/// Set by the driver: the work-item that runs now, and what it is to do.
+/// Set by the driver: the current work-item, and the driver's functions.
 __attribute__((visibility("default"))) zg_item* zg_item = nullptr;
 __attribute__((visibility("default"))) struct {
   void (*barrier)(const void* place);

@@ -28,7 +28,8 @@ ZG_ORDERED(uint)
 ZG_ORDERED(long)
 ZG_ORDERED(ulong)
 
-// The reader of SPIR-V calls some unsigned integers signed: each function is there for both.
+// The translator from SPIR-V declares some unsigned integers as signed, so each function exists for
+// both.
 #define ZG_BOTH(make) make(int, uint) make(uint, uint) make(long, ulong) make(ulong, ulong)
 #define ZG_BITS(type, unsigned_type)                                                       \
   type ZG_OVERLOAD popcount(type x) {                                                      \

@@ -1,4 +1,4 @@
-// Who a work-item is, and what it waits for.
+// The indices of a work-item, and barriers.
 #include "base.clh"
 
 #define ZG_INLINE ZG_OVERLOAD __attribute__((always_inline))
@@ -35,7 +35,7 @@ void ZG_OVERLOAD work_group_barrier(uint flags) { zg_barrier(); }
 void ZG_OVERLOAD work_group_barrier(uint flags, memory_scope scope) { zg_barrier(); }
 void ZG_OVERLOAD sub_group_barrier(uint flags) { zg_meet(&flags, 0, "sub_group_barrier"); }
 void ZG_OVERLOAD sub_group_barrier(uint flags, memory_scope scope) { sub_group_barrier(flags); }
-// Work-items of a group take turns on one thread, so memory is always as the last one left it.
+// Work-items of a group take turns on one thread, so memory fences have nothing to do.
 void ZG_OVERLOAD mem_fence(uint flags) {}
 void ZG_OVERLOAD atomic_work_item_fence(uint flags, memory_order order, memory_scope scope) {
   __sync_synchronize();
