@@ -70,7 +70,9 @@ Op matmul_op() {
                      {65, 17, 33, 1, 0},
                      {17, 65, 31, 1, 1},
                      {129, 131, 40, 0, 1},
-                     {64, 257, 24, 0, 0}},
+                     {64, 257, 24, 0, 0},
+                     {64, 64, 48, 0, 1},
+                     {128, 128, 20, 1, 0}},
           .timed = timed_products,
           .function =
               [](std::span<const Var> in, const Extents& e) {
