@@ -232,7 +232,7 @@ TEST_CASE("a config that saves beside the training also serves runs that save on
   CAPTURE(outcome.error);
   CHECK(outcome.status == 0);
   write_file(config, R"({"autotuning": {"enabled": true}})");
-  CHECK(contains(zerograd("train " + flags).error, "tuning is train --autotuning run"));
+  CHECK(contains(zerograd("train " + flags).error, "use train --autotuning run"));
 }
 
 TEST_CASE("tune writes the precision that accelerate's file fills in") {
