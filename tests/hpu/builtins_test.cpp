@@ -65,7 +65,7 @@ TEST_CASE("functions of one float are those of the host's library") {
   }
 }
 
-TEST_CASE("functions of two floats; only fma() is fused") {
+TEST_CASE("functions of two floats, of which fma() alone is fused") {
   LevelZero l0;
   const std::vector<std::function<float(float, float)>> functions{
       [](float x, float y) { return std::pow(x, y); },
