@@ -197,6 +197,9 @@ TEST_CASE("files that are not there or not what they claim end in a file error")
   });
   CHECK(zerograd({"train", "--data", tokens}).status == 5);
   CHECK(zerograd({"eval", text, "--data", "sort"}).status == 5);
+  const std::string no_folder = text + ": is not a folder; expected a step_N folder";
+  CHECK(contains(zerograd({"verify", text}).error, no_folder));
+  CHECK(contains(zerograd({"train", "--data", "sort", "--resume", text}).error, no_folder));
   const Outcome outcome = zerograd({"train", "--data", "sort", "--steps", "0", "--init", text});
   CHECK(outcome.status == 5);
   CHECK(contains(outcome.error, text));

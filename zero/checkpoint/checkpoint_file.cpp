@@ -108,6 +108,9 @@ std::vector<float> part_of(const std::vector<float>& whole, const Slice& slice) 
 std::vector<StepFolder> step_folders(const std::string& directory) {
   std::vector<StepFolder> folders;
   if (!path_exists(directory)) return folders;
+  if (!is_directory(directory))
+    throw FileError(fmt::format(
+        "checkpoint: {}: is not a folder; expected a step_N folder or one with some", directory));
   for (const fs::path& entry : entries_of(directory))
     if (const std::optional<int64_t> step = step_of(entry.filename().string()))
       folders.push_back({*step, entry.string()});
