@@ -40,9 +40,12 @@ Var unary_of(UnaryOp op, const Var& x) {
       return relu(x);
     case UnaryOp::silu:
       return silu(x);
-    default:
+    case UnaryOp::reciprocal:
       return div(1.0, x);
+    case UnaryOp::abs:
+      break;
   }
+  throw Unsupported("abs: autograd has no function for it");
 }
 
 Var binary_of(BinaryOp op, const Var& a, const Var& b) {

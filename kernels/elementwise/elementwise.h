@@ -5,6 +5,8 @@
 namespace zg {
 
 enum class UnaryOp : uint8_t { negate, exp, log, sqrt, tanh, sigmoid, relu, silu, abs, reciprocal };
+/// The number of values of UnaryOp, of which reciprocal is the last.
+constexpr size_t unary_op_count = static_cast<size_t>(UnaryOp::reciprocal) + 1;
 
 /// Whether the gradient is made from the forward result; otherwise it is made from x.
 constexpr bool reads_result(UnaryOp op) {

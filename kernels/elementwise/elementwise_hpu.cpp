@@ -16,6 +16,7 @@ constexpr const char* values[] = {"unary_negate", "unary_exp",       "unary_log"
 constexpr const char* slopes[] = {"slope_negate", "slope_exp",       "slope_log",  "slope_sqrt",
                                   "slope_tanh",   "slope_sigmoid",   "slope_relu", "slope_silu",
                                   "slope_abs",    "slope_reciprocal"};
+static_assert(std::size(values) == unary_op_count && std::size(slopes) == unary_op_count);
 
 }  // namespace
 

@@ -348,7 +348,7 @@ TEST_CASE("where picks by condition with broadcasting, for any type" *
 TEST_CASE("the plain unary ops and their gradients are those of the C library, in f64") {
   const Device plain = Device::cpu(0, {.threads = 1, .isa = Isa::portable});
   constexpr int64_t n = 33;
-  for (int code = 0; code <= static_cast<int>(UnaryOp::reciprocal); ++code) {
+  for (size_t code = 0; code < unary_op_count; ++code) {
     const UnaryOp op = UnaryOp(code);
     CAPTURE(code);
     const bool positive = op == UnaryOp::log || op == UnaryOp::sqrt || op == UnaryOp::reciprocal;
@@ -378,7 +378,7 @@ TEST_CASE("unary ops keep NaN, reach their limits and may work in place, at ever
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device(floating, device))
-      for (int code = 0; code <= static_cast<int>(UnaryOp::reciprocal); ++code) {
+      for (size_t code = 0; code < unary_op_count; ++code) {
         const Tensor x = Tensor::full({33}, not_a_number, dtype, device);
         kernels::unary({.op = UnaryOp(code), .x = x, .y = x}, device.compute());
         for (double value : x.to_doubles()) CHECK(std::isnan(value));
