@@ -199,10 +199,10 @@ TEST_CASE("a supervisor passes a hangup on, saves by that and does not restart")
 
 TEST_CASE("in lists of processes a run and what it starts are called zerograd") {
   const TemporaryFolder folder;
-  const std::string stop = folder / "stop";
+  const std::string stop = folder / "stop", metrics = folder / "metrics";
   auto run = std::async(std::launch::async, [&] {
     return zerograd(tiny + "--steps 1000000 --max-restarts 1 --kill-switch-path " + stop +
-                    " --save " + (folder / "checkpoints"));
+                    " --metrics " + metrics + " --save " + (folder / "checkpoints"));
   });
   std::vector<Process> found;
   const auto is_seen = [&] {
@@ -212,6 +212,10 @@ TEST_CASE("in lists of processes a run and what it starts are called zerograd") 
            });
   };
   wait_until(is_seen, "both processes are called zerograd");
+  // A run refuses to start if the file is there.
+  wait_until(
+      [&] { return std::filesystem::exists(metrics) && std::filesystem::file_size(metrics) > 0; },
+      "the run has trained");
   write_file(stop, "");
   CHECK(run.get().status == 0);
   REQUIRE(found.size() == 2);
