@@ -16,8 +16,6 @@ ALLOWED = {
     "zero": {"runtime", "kernels", "autograd", "zero"},
     "models": {"runtime", "kernels", "autograd", "models"},
 }
-# Example programs run models on an engine, so they include both folders.
-EXAMPLES = ALLOWED["models"] | {"zero"}
 VENDOR = re.compile(
     r"(cuda|cublas|nccl|mpi\.h|omp\.h|Eigen/|immintrin|sanitizer/)")
 LEVEL_ZERO = re.compile(r"(level_zero/|ze[st]?_\w+\.h)")
@@ -66,8 +64,6 @@ for path in files:
             problems.append(f"{place}: includes {included}; expected zerograd/{included}")
         folder = included.removeprefix("zerograd/").split("/")[0]
         allowed = ALLOWED.get(place.parts[0])
-        if place.parts[:2] == ("models", "examples"):
-            allowed = EXAMPLES
         if allowed and (root / folder).is_dir() and "/" in included and folder not in allowed:
             problems.append(f"{place}: includes {included}; "
                             f"{place.parts[0]} may include {', '.join(sorted(allowed))}")
@@ -76,8 +72,7 @@ for path in files:
         if included.startswith("zerograd/" + TEXT) and place.parts[0] in ALLOWED and \
                 not str(place).startswith(TEXT):
             problems.append(f"{place}: includes {included}; only {TEXT} may, which is zerograd::text")
-        if included.count("/") == 1 and included in umbrellas and place.parts[0] in ALLOWED and \
-                place.parts[:2] != ("models", "examples"):
+        if included.count("/") == 1 and included in umbrellas and place.parts[0] in ALLOWED:
             problems.append(f"{place}: includes {included}, which has every layer; include what is used")
         if VENDOR.match(included) and place.parts[0] in ALLOWED and place.parts[1] not in BACKENDS and \
                 not BACKEND_FILE.fullmatch(place.as_posix()):

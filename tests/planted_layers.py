@@ -21,7 +21,7 @@ TREE = {
     "zero/engine.h": '#pragma once\n#include "zerograd/runtime/tensor.h"\n',
     "models/gpt/gpt.h": '#include "zerograd/autograd/tape.h"\n',
     "models/tokenizer/tokenizer.h": '#include "zerograd/runtime/tensor.h"\n',
-    "models/examples/gpt.cpp": '#include "zerograd/zero/engine.h"\n#include "zerograd/zerograd.h"\n',
+    "tools/examples/gpt.cpp": '#include "zerograd/zero/engine.h"\n#include "zerograd/zerograd.h"\n',
     "runtime/cuda/api.h": "#include <cuda_runtime.h>\n",
     "tests/kernels/every_kernel.h": "k::scale\n",
 }

@@ -60,13 +60,13 @@ function(zg_configure_objects target)
 endfunction()
 
 # zg_add_folder(<name> [vendor targets...]): every .cpp below the folder, but *_simd.cpp and *_amx.cpp,
-# sources that need CUDA or Level Zero, the sources in SLOTS, the examples, which are programs, models/tokenizer,
-# which is another library, and runtime/command_line, which only the command links.
+# sources that need CUDA or Level Zero, the sources in SLOTS, models/tokenizer, which is another library, and
+# runtime/command_line, which only the command links.
 function(zg_add_folder name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SLOTS")
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cpp)
   list(FILTER sources EXCLUDE REGEX
-       "_(simd|amx|hpu)\\.cpp$|/runtime/(cuda|hpu|command_line)/|/kernels/hpu/|/models/(examples|tokenizer)/")
+       "_(simd|amx|hpu)\\.cpp$|/runtime/(cuda|hpu|command_line)/|/kernels/hpu/|/models/tokenizer/")
   list(REMOVE_ITEM sources "" ${arg_SLOTS})
   if(NOT sources)
     return()
