@@ -1,5 +1,3 @@
-#include <string>
-
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/op.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
