@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "zerograd/autograd/tape_state.h"

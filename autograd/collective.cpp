@@ -1,7 +1,5 @@
 #include "zerograd/autograd/collective.h"
 
-#include <string>
-
 #include "zerograd/autograd/ops/op.h"
 #include "zerograd/autograd/tape_state.h"
 #include "zerograd/kernels/elementwise/elementwise.h"

@@ -6,6 +6,8 @@
 
 #include "zerograd/autograd/tape.h"
 #include "zerograd/kernels/attention/attention.h"
+#include "zerograd/kernels/attention/rope.h"
+#include "zerograd/kernels/elementwise/gated.h"
 #include "zerograd/kernels/matmul/matmul.h"
 #include "zerograd/runtime/random.h"
 
@@ -101,6 +103,13 @@ ZG_API Var linear(const Var& x, const Var& weight, const Var& bias = {},
 ZG_API Var feed_forward(const Var& x, const Var& fc_weight, const Var& fc_bias,
                         const Var& out_weight, const Var& out_bias,
                         Activation activation = Activation::gelu_tanh);
+/// g(gate) * up, of one shape and dtype; g is the function of `form`.
+ZG_API Var gated(const Var& gate, const Var& up, Gate form = Gate::silu);
+/// gated(x gate_weight^T, x up_weight^T) out_weight^T: the MLP of Llama (SwiGLU) and Gemma (GEGLU).
+/// It saves both products and computes the gate again in backward. x [..., in], gate_weight and
+/// up_weight [hidden, in], out_weight [out, hidden].
+ZG_API Var gated_feed_forward(const Var& x, const Var& gate_weight, const Var& up_weight,
+                              const Var& out_weight, Gate form = Gate::silu);
 ZG_API Var layer_norm(const Var& x, const Var& gamma, const Var& beta, float epsilon = 1e-5f);
 struct NormedSum {
   Var sum, normed;
@@ -115,6 +124,13 @@ ZG_API Var embedding(const Tensor& ids, const Var& weight, const Var& position =
 /// Keeps an element with probability 1 - p, multiplied by 1 / (1 - p), and sets the others to 0.
 /// Axis 0 is the sample (DropoutKey). p = 0 returns x.
 ZG_API Var dropout(const Var& x, float p, const DropoutKey& key);
+
+/// Rotary positions of queries or keys x [B, T, heads * D]: each head's elements i and i + R / 2
+/// are turned by the angles of the token's row of `table` (rope_table(), [positions, R],
+/// accumulator dtype). Token t has the row first_position + t, or the row positions[b][t] of an i32
+/// tensor [B, T].
+ZG_API Var rope(const Var& x, int64_t heads, const Tensor& table, int64_t first_position = 0);
+ZG_API Var rope(const Var& x, int64_t heads, const Tensor& table, const Tensor& positions);
 
 struct AttentionOptions {
   bool causal = true;

@@ -5,7 +5,6 @@
 #include <deque>
 #include <limits>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "zerograd/runtime/error.h"

@@ -1,6 +1,5 @@
 #include "zerograd/autograd/tape.h"
 
-#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <string>

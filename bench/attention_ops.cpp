@@ -4,6 +4,7 @@
 #include "bench/op.h"
 #include "zerograd/autograd/ops.h"
 #include "zerograd/kernels/attention/attention.h"
+#include "zerograd/kernels/attention/rope.h"
 
 namespace zg::bench {
 namespace {
@@ -191,11 +192,61 @@ Op decode_op() {
           }};
 }
 
+/// Extents: B, T, heads, head size D, and R, the number of rotated elements of a head.
+Op rope_op() {
+  const auto table_of = [](const Operands& operands, const Extents& e) {
+    return rope_table({}, e[4], e[1] + 3, operands.wide(), operands.device);
+  };
+  const auto call = [table_of](bool backward) {
+    return [=](const Operands& operands, const Extents& e) {
+      const Rope args{.x = operands.random({e[0], e[1], e[2] * e[3]}, 1),
+                      .y = operands.zeros({e[0], e[1], e[2] * e[3]}),
+                      .table = table_of(operands, e),
+                      .heads = e[2],
+                      .first_position = 3,
+                      .backward = backward};
+      return call_of(kernels::rope, args, operands.device);
+    };
+  };
+  const auto work = [](DType dtype, const Extents& e) {
+    const int64_t n = e[0] * e[1] * e[2] * e[3];
+    return Work{.name = "rope",
+                .shape = by({e[0], e[1], e[2], e[3]}),
+                .dtype = dtype,
+                .flops = 3.0 * static_cast<double>(n),
+                .read = bytes_of(n, dtype),
+                .written = bytes_of(n, dtype)};
+  };
+  // Two products below 1 and their sum; a cosine and a sine are rounded, too.
+  const auto error = [](DType dtype, const Extents&) {
+    return Error{.absolute = 6.0 * unit_roundoff(accumulator(dtype))};
+  };
+  return {.name = "rope",
+          .parts = {{.call = call(false), .work = work, .error = error},
+                    {.call = call(true), .error = error}},
+          .tested = {{1, 1, 1, 2, 2},
+                     {2, 5, 3, 6, 4},
+                     {1, 33, 5, 33, 18},
+                     {3, 31, 2, 64, 64},
+                     {2, 7, 4, 128, 64}},
+          .timed = [](const Sizes& sizes) -> std::vector<Extents> {
+            return {{sizes.on_accelerator ? 16 : 1, 1024, 12, 64, 64}};
+          },
+          .function =
+              [table_of](std::span<const Var> in, const Extents& e) {
+                const Operands operands(in[0].value().device(), in[0].dtype());
+                return rope(in[0], e[2], table_of(operands, e), /*first_position=*/3);
+              },
+          .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
+            return {operands.random({e[0], e[1], e[2] * e[3]}, 1)};
+          }};
+}
+
 }  // namespace
 
 OpFamily attention_ops() {
   OpFamily ops = {training_op("attention", false), training_op("attention, ALiBi", true),
-                  decode_op()};
+                  decode_op(), rope_op()};
   ops.front().timed = timed_training;
   return ops;
 }

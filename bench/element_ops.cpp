@@ -2,6 +2,7 @@
 #include "bench/element_rows.h"
 #include "zerograd/autograd/ops.h"
 #include "zerograd/kernels/elementwise/dropout.h"
+#include "zerograd/kernels/elementwise/gated.h"
 #include "zerograd/kernels/elementwise/gelu.h"
 #include "zerograd/kernels/movement/movement.h"
 #include "zerograd/kernels/optimizer/optimizer.h"
@@ -69,6 +70,43 @@ Op gelu_op(const std::string& name, Activation form) {
           .tested = tested_lengths,
           .function = [form](std::span<const Var> in, const Extents&) { return gelu(in[0], form); },
           .variables = variables_in({{-3.0, 3.0}})};
+}
+
+/// As GELU, times an operand below 1 and, in backward, another one. SiLU's exponential has a
+/// smaller argument.
+Op gated_op(const std::string& name, Gate form) {
+  const auto forward = [form](const Operands& operands, const Extents& e) {
+    const GatedForward args{.gate = operands.random({e[0]}, 1, -5.0, 5.0),
+                            .up = operands.random({e[0]}, 2),
+                            .y = operands.zeros({e[0]}),
+                            .form = form};
+    return call_of(kernels::gated_forward, args, operands.device);
+  };
+  const auto backward = [form](const Operands& operands, const Extents& e) {
+    const GatedBackward args{.dy = operands.random({e[0]}, 1),
+                             .gate = operands.random({e[0]}, 2, -5.0, 5.0),
+                             .up = operands.random({e[0]}, 3),
+                             .dgate = operands.zeros({e[0]}),
+                             .dup = operands.zeros({e[0]}),
+                             .form = form};
+    return call_of(kernels::gated_backward, args, operands.device);
+  };
+  // dup is a value of the gate times dy: a relative error beside the absolute one of dgate.
+  const auto backward_error = [](DType dtype, const Extents& e) {
+    return Error{.absolute = gelu_slope_error(dtype, e).absolute,
+                 .relative = gelu_error(dtype, e).relative};
+  };
+  return {.name = name,
+          .parts = {{.call = forward,
+                     .work = element_work(name + " forward", 7.0, 2, 1),
+                     .error = gelu_error},
+                    {.call = backward,
+                     .work = element_work(name + " backward", 15.0, 3, 2),
+                     .error = backward_error}},
+          .tested = tested_lengths,
+          .function = [form](std::span<const Var> in,
+                             const Extents&) { return gated(in[0], in[1], form); },
+          .variables = variables_in({{-3.0, 3.0}, {-1.0, 1.0}})};
 }
 
 /// Extents: samples, elements of a sample.
@@ -181,7 +219,10 @@ OpFamily element_ops() {
           permute_op(),
           sum_of_squares_op(),
           fold_op(),
-          gelu_op("gelu, erf", Activation::gelu_erf)};
+          gelu_op("gelu, erf", Activation::gelu_erf),
+          timed_on(&Sizes::hidden, gated_op("gated, silu", Gate::silu)),
+          gated_op("gated, gelu tanh", Gate::gelu_tanh),
+          gated_op("gated, gelu erf", Gate::gelu_erf)};
 }
 
 }  // namespace zg::bench

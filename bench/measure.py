@@ -13,8 +13,11 @@ import tempfile
 
 def commit():
     folder = os.path.dirname(os.path.abspath(__file__))
-    done = subprocess.run(["git", "-C", folder, "rev-parse", "--short", "HEAD"],
-                          capture_output=True, text=True)
+    try:
+        done = subprocess.run(["git", "-C", folder, "rev-parse", "--short", "HEAD"],
+                              capture_output=True, text=True)
+    except OSError:  # this machine has no git
+        return "unknown"
     return done.stdout.strip() or "unknown"
 
 
@@ -24,9 +27,9 @@ def machine():
     return f"{names[0] if names else 'unknown processor'}, {len(os.sched_getaffinity(0))} cores"
 
 
-def heading(title):
+def heading(title, measured_commit=None):
     date = datetime.datetime.now(datetime.timezone.utc).date()
-    return f"# {title}\n\n{date}, commit {commit()}, {machine()}\n"
+    return f"# {title}\n\n{date}, commit {measured_commit or commit()}, {machine()}\n"
 
 
 class Run:

@@ -48,11 +48,16 @@ Op where_op() {
           .variables = variables_in({{-1.0, 1.0}, {-1.0, 1.0}})};
 }
 
+/// For each of [N, C] elements a row of [V, C]; e: N, C, V.
+Tensor row_ids(const Extents& e, const Device& device) {
+  return random_ids(e[0] * e[1], e[2], device).view({e[0], e[1]});
+}
+
 /// [N, C] rows of [V, C], each element from the row that its index names.
 Op gather_op() {
   const auto call = [](const Operands& operands, const Extents& e) {
     const Gather args{.x = operands.random({e[2], e[1]}, 1),
-                      .index = random_ids(e[0] * e[1], e[2], operands.device).view({e[0], e[1]}),
+                      .index = row_ids(e, operands.device),
                       .y = operands.zeros({e[0], e[1]}),
                       .axis = 0};
     return call_of(kernels::gather, args, operands.device);
@@ -62,8 +67,7 @@ Op gather_op() {
           .tested = {{1, 1, 1}, {5, 3, 4}, {31, 33, 7}, {3, 1023, 65}},
           .function =
               [](std::span<const Var> in, const Extents& e) {
-                const Tensor index = random_ids(e[0] * e[1], e[2], in[0].value().device());
-                return gather(in[0], 0, index.view({e[0], e[1]}));
+                return gather(in[0], 0, row_ids(e, in[0].value().device()));
               },
           .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
             return {operands.random({e[2], e[1]}, 1)};
@@ -72,11 +76,10 @@ Op gather_op() {
 
 Op scatter_add_op() {
   const auto call = [](const Operands& operands, const Extents& e) {
-    const ScatterAdd args{
-        .x = operands.random({e[0], e[1]}, 1),
-        .index = random_ids(e[0] * e[1], e[2], operands.device).view({e[0], e[1]}),
-        .y = operands.random({e[2], e[1]}, 2),
-        .axis = 0};
+    const ScatterAdd args{.x = operands.random({e[0], e[1]}, 1),
+                          .index = row_ids(e, operands.device),
+                          .y = operands.random({e[2], e[1]}, 2),
+                          .axis = 0};
     return call_of(kernels::scatter_add, args, operands.device);
   };
   return {.name = "scatter_add",
@@ -90,8 +93,7 @@ Op scatter_add_op() {
           .tested = {{1, 1, 1}, {5, 3, 4}, {31, 33, 7}, {3, 1023, 65}},
           .function =
               [](std::span<const Var> in, const Extents& e) {
-                const Tensor index = random_ids(e[0] * e[1], e[2], in[0].value().device());
-                return scatter_add(in[0], 0, index.view({e[0], e[1]}), in[1]);
+                return scatter_add(in[0], 0, row_ids(e, in[0].value().device()), in[1]);
               },
           .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
             return {operands.random({e[2], e[1]}, 1), operands.random({e[0], e[1]}, 2)};

@@ -1,5 +1,6 @@
 #include "zerograd/models/json_text.h"
 
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "zerograd/runtime/error.h"
@@ -31,6 +32,81 @@ json parse_json_object(const std::string& text, const std::string& path) {
 std::string brief(const json& value) {
   const std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
   return text.size() <= 60 ? text : text.substr(0, 57) + "...";
+}
+
+void JsonNode::fail(const std::string& expected) const {
+  throw FileError(fmt::format("{}: expected {}, got {}", name, expected, brief(value)));
+}
+
+void JsonNode::refuse(const std::string& expected) const {
+  throw Unsupported(fmt::format("{} is {}; expected {}, which is what this version computes", name,
+                                brief(value), expected));
+}
+
+JsonNode JsonNode::at(const std::string& key) const {
+  static const json absent;
+  if (!value.is_object()) fail("an object");
+  const auto found = value.find(key);
+  const bool is_root = name.ends_with(": ");
+  return {found == value.end() ? absent : *found, name + (is_root ? "" : ".") + key};
+}
+
+std::vector<JsonNode> JsonNode::members() const {
+  if (!value.is_array()) fail("an array");
+  std::vector<JsonNode> nodes;
+  for (size_t i = 0; i < value.size(); ++i)
+    nodes.push_back({value[i], fmt::format("{}[{}]", name, i)});
+  return nodes;
+}
+
+const std::string& JsonNode::text() const {
+  if (!value.is_string()) fail("a string");
+  return value.get_ref<const std::string&>();
+}
+
+bool JsonNode::flag() const {
+  if (!value.is_boolean()) fail("true or false");
+  return value.get<bool>();
+}
+
+bool JsonNode::flag(bool absent) const { return value.is_null() ? absent : flag(); }
+
+double JsonNode::number(double absent) const {
+  if (value.is_null()) return absent;
+  if (!value.is_number()) fail("a number");
+  return value.get<double>();
+}
+
+int64_t JsonNode::count(int64_t absent) const {
+  if (value.is_null()) return absent;
+  if (!value.is_number_unsigned() || value.get<uint64_t>() == 0 ||
+      value.get<uint64_t>() > uint64_t{std::numeric_limits<int32_t>::max()})
+    fail("a count");
+  return value.get<int64_t>();
+}
+
+int32_t JsonNode::id() const {
+  if (!value.is_number_unsigned() || value.get<uint64_t>() > std::numeric_limits<int32_t>::max())
+    fail("an id");
+  return value.get<int32_t>();
+}
+
+void JsonNode::require(const json& only) const {
+  if (!value.is_null() && value != only) refuse(only.dump());
+}
+
+void JsonNode::require_false() const {
+  if (flag(false)) refuse("false");
+}
+
+void JsonNode::require_empty() const {
+  if (!value.is_null() && !text().empty()) refuse("null");
+}
+
+bool JsonNode::has_type(const char* type) const { return at("type").text() == type; }
+
+void JsonNode::require_type(const char* type) const {
+  if (!has_type(type)) at("type").refuse(fmt::format("\"{}\"", type));
 }
 
 }  // namespace zg::models

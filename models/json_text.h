@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "zerograd/runtime/api.h"
 
@@ -12,5 +14,32 @@ namespace zg::models {
 ZG_API nlohmann::json parse_json_object(const std::string& text, const std::string& path);
 /// A value on one line, shortened, for error messages.
 ZG_API std::string brief(const nlohmann::json& value);
+
+/// A value of a file and its path for messages: "tokenizer.json: model.vocab". null means that the
+/// key is absent. A value of another type than asked for is a FileError.
+struct ZG_API JsonNode {
+  const nlohmann::json& value;
+  std::string name;  ///< of the root: the file, ": "
+
+  [[noreturn]] void fail(const std::string& expected) const;    ///< FileError
+  [[noreturn]] void refuse(const std::string& expected) const;  ///< Unsupported
+
+  JsonNode at(const std::string& key) const;  ///< null where the key is absent
+  std::vector<JsonNode> members() const;
+  const std::string& text() const;
+  bool flag() const;
+  bool flag(bool absent) const;
+  double number(double absent) const;
+  int64_t count(int64_t absent) const;
+  int32_t id() const;
+
+  // Unsupported unless the value is this one or absent.
+  void require(const nlohmann::json& only) const;
+  void require_false() const;
+  void require_empty() const;
+
+  bool has_type(const char* type) const;  ///< by the member "type"
+  void require_type(const char* type) const;
+};
 
 }  // namespace zg::models

@@ -1,7 +1,6 @@
 #include "zerograd/runtime/arena.h"
 
 #include <iterator>
-#include <string>
 #include <utility>
 
 #include "zerograd/runtime/cpu/poison.h"

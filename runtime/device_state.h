@@ -23,17 +23,19 @@ class Ledger final : public MemoryTracker {
  public:
   Ledger(std::string device_name, Device::Type type, int index, const Device::Options& options);
 
-  int64_t live(Space space) const override;
-  BytesByPurpose live_by_purpose(Space space) const override;
-  int64_t peak(Space space) const override;
+  int64_t live(Space space) const override { return read(space, &Account::total); }
+  BytesByPurpose live_by_purpose(Space space) const override { return read(space, &Account::live); }
+  int64_t peak(Space space) const override { return read(space, &Account::peak); }
   int64_t reserved(Space space) const override;
-  int64_t peak_reserved(Space space) const override;
-  std::string peak_phase(Space space) const override;
+  int64_t peak_reserved(Space space) const override { return read(space, &Account::peak_reserved); }
+  std::string peak_phase(Space space) const override { return read(space, &Account::peak_phase); }
   std::vector<Row> rows() const override;
   void reset_peaks() override;
   std::vector<Row> lifetime_rows() const override;
-  int64_t lifetime_peak(Space space) const override;
-  int64_t lifetime_reserved(Space space) const override;
+  int64_t lifetime_peak(Space space) const override { return read(space, &Account::lifetime_peak); }
+  int64_t lifetime_reserved(Space space) const override {
+    return read(space, &Account::lifetime_reserved);
+  }
   int64_t limit(Space space) const override;
   std::string phase() const override;
   std::string name() const override;
@@ -71,6 +73,11 @@ class Ledger final : public MemoryTracker {
     Rows() { current.fill(-1); }
     void update(const std::string& phase, Space space, const Account& account);
   };
+  template <class T>
+  T read(Space space, T Account::*member) const {
+    std::lock_guard lock(mutex_);
+    return account(space).*member;
+  }
   Account& account(Space space) { return accounts_[static_cast<size_t>(space)]; }
   const Account& account(Space space) const { return accounts_[static_cast<size_t>(space)]; }
   std::unique_ptr<ArenaMemory> memory_behind(Space space) const;
@@ -115,6 +122,21 @@ struct DeviceState : std::enable_shared_from_this<DeviceState> {
   int rank = -1;  ///< the rank that run_local or run_processes gave the device to; -1: none
   /// Grows the swap file to what the arena of Space::file reserves.
   void reserve_file();
+};
+
+/// A stream of a device, which owns it.
+class DeviceStream : public Stream {
+ public:
+  DeviceStream(DeviceState& state, const char* name) : state_(state), name_(name) {}
+  Device device() const override { return state_.handle(); }
+  const Device::Traits& traits() const override { return state_.traits; }
+  Device::Type type() const override { return state_.type; }
+  Trace* trace() const override { return state_.trace.get(); }
+  const char* name() const override { return name_; }
+
+ protected:
+  DeviceState& state_;
+  const char* const name_;
 };
 
 namespace cpu {

@@ -1,7 +1,6 @@
 #include "zerograd/runtime/dlpack.h"
 
 #include <memory>
-#include <utility>
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"

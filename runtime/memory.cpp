@@ -1,7 +1,6 @@
 #include "zerograd/runtime/memory.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <ostream>
 #include <sstream>
 
@@ -118,34 +117,9 @@ void Ledger::Rows::update(const std::string& phase, Space space, const Account& 
   }
 }
 
-int64_t Ledger::live(Space space) const {
-  std::lock_guard lock(mutex_);
-  return account(space).total;
-}
-
-BytesByPurpose Ledger::live_by_purpose(Space space) const {
-  std::lock_guard lock(mutex_);
-  return account(space).live;
-}
-
-int64_t Ledger::peak(Space space) const {
-  std::lock_guard lock(mutex_);
-  return account(space).peak;
-}
-
 int64_t Ledger::reserved(Space space) const {
   std::lock_guard lock(mutex_);
   return account(space).reserved();
-}
-
-int64_t Ledger::peak_reserved(Space space) const {
-  std::lock_guard lock(mutex_);
-  return account(space).peak_reserved;
-}
-
-std::string Ledger::peak_phase(Space space) const {
-  std::lock_guard lock(mutex_);
-  return account(space).peak_phase;
 }
 
 std::vector<MemoryTracker::Row> Ledger::rows() const {
@@ -156,16 +130,6 @@ std::vector<MemoryTracker::Row> Ledger::rows() const {
 std::vector<MemoryTracker::Row> Ledger::lifetime_rows() const {
   std::lock_guard lock(mutex_);
   return lifetime_rows_.rows;
-}
-
-int64_t Ledger::lifetime_peak(Space space) const {
-  std::lock_guard lock(mutex_);
-  return account(space).lifetime_peak;
-}
-
-int64_t Ledger::lifetime_reserved(Space space) const {
-  std::lock_guard lock(mutex_);
-  return account(space).lifetime_reserved;
 }
 
 void Ledger::reset_peaks() {

@@ -1,6 +1,5 @@
 #include "zerograd/runtime/plan.h"
 
-#include <algorithm>
 #include <mutex>
 #include <nlohmann/json.hpp>
 
@@ -31,12 +30,6 @@ class RecordingScope {
  private:
   const Device device_;
 };
-
-int64_t wire_bytes(const WireCounts& wire) {
-  int64_t bytes = 0;
-  for (const WireCount& count : wire) bytes += count.bytes;
-  return bytes;
-}
 
 Json json_of(const BytesByPurpose& bytes) {
   Json json;
@@ -173,7 +166,7 @@ std::string MemoryReport::table() const {
       if (row.space == Space::device && (!peak || row.reserved > peak->reserved)) peak = &row;
     text += fmt::format("| {} |", rank.rank);
     for (int64_t bytes : rank.reserved) text += fmt::format(" {} |", mib(bytes));
-    text += fmt::format(" {} | {}{} |\n", mib(wire_bytes(rank.wire)), peak ? peak->phase : "",
+    text += fmt::format(" {} | {}{} |\n", mib(received_bytes(rank.wire)), peak ? peak->phase : "",
                         rank.refused ? "; out of memory" : "");
     if (!largest || rank.reserved[0] > largest->reserved[0]) largest = &rank;
   }

@@ -8,15 +8,22 @@
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
-namespace {
 
-WireCounts sum(WireCounts a, const WireCounts& b) {
+WireCounts added(WireCounts a, const WireCounts& b) {
   for (size_t i = 0; i < a.size(); ++i) {
     a[i].calls += b[i].calls;
     a[i].bytes += b[i].bytes;
   }
   return a;
 }
+
+int64_t received_bytes(const WireCounts& wire) {
+  int64_t bytes = 0;
+  for (const WireCount& count : wire) bytes += count.bytes;
+  return bytes;
+}
+
+namespace {
 
 const RankEvents* events_of(const Plan* plan, int rank) {
   if (!plan) return nullptr;
@@ -105,7 +112,7 @@ void Recorder::note_read() {
                   own_.reads, steps_));
 }
 
-void Recorder::note_wire(const WireCounts& wire) { wire_ = sum(wire_, wire); }
+void Recorder::note_wire(const WireCounts& wire) { wire_ = added(wire_, wire); }
 
 void Recorder::note_step() {
   ++steps_;

@@ -1,7 +1,6 @@
 #include "zerograd/runtime/trace.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>

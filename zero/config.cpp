@@ -94,17 +94,14 @@ namespace {
 
 constexpr const char* preset_names[] = {"deepspeed", "fsdp-mixed", "fsdp-memory"};
 
+constexpr Precision mixed = {.load = DType::bf16,
+                             .mixed = DType::bf16,
+                             .local = DType::f32,
+                             .compute = DType::bf16,
+                             .optimizer = DType::f32};
 constexpr Precision presets[] = {
-    {.load = DType::bf16,
-     .mixed = DType::bf16,
-     .local = DType::f32,
-     .compute = DType::bf16,
-     .optimizer = DType::f32},
-    {.load = DType::bf16,
-     .mixed = DType::bf16,
-     .local = DType::f32,
-     .compute = DType::bf16,
-     .optimizer = DType::f32},
+    mixed,
+    mixed,
     {.load = DType::bf16,
      .mixed = {},
      .local = DType::bf16,

@@ -7,7 +7,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <ctime>
-#include <initializer_list>
 
 namespace zg::zero {
 namespace {

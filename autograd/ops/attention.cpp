@@ -36,9 +36,27 @@ void check_options(const AttentionOptions& options, const AttentionShape& n, con
   }
 }
 
-/// Absent if the op is not recorded: only backward reads it.
-Tensor log_sum_of(const AttentionShape& n, const Tensor& q, bool recorded) {
-  return recorded ? Tensor::empty({n.B, n.H, n.T}, accumulator(q.dtype()), q.device()) : Tensor();
+struct Attended {
+  Tensor out;
+  Tensor log_sum;  ///< absent if the op is not recorded: only backward reads it
+};
+
+Attended attend(const Tensor& q, const Tensor& k, const Tensor& v, const Shape& out_shape,
+                const AttentionShape& n, const AttentionOptions& options, bool recorded) {
+  check_options(options, n, q);
+  const Tensor out = empty_like(q, out_shape);
+  const Tensor log_sum =
+      recorded ? Tensor::empty({n.B, n.H, n.T}, accumulator(q.dtype()), q.device()) : Tensor();
+  kernels::attention_forward({.q = q,
+                              .k = k,
+                              .v = v,
+                              .bias = options.bias,
+                              .alibi_slopes = options.alibi_slopes,
+                              .out = out,
+                              .log_sum = log_sum,
+                              .shape = n},
+                             out.device().compute());
+  return {out, log_sum};
 }
 
 void backward_of_fused(const AttentionShape& n, const BackwardPass& pass) {
@@ -136,18 +154,8 @@ AttentionShape separate_shape(const Shape& q, const Shape& k, const Shape& v,
 Var attention(const Var& qkv, int heads, const AttentionOptions& options) {
   const Tensor values = floating_operand("attention", "qkv", qkv);
   const AttentionShape n = fused_shape(values.shape(), heads, options);
-  check_options(options, n, values);
-  const Tensor out = empty_like(values, {n.B, n.T, n.H * n.D});
-  const Tensor log_sum = log_sum_of(n, values, qkv.needs_gradient());
-  kernels::attention_forward({.q = values,
-                              .k = values,
-                              .v = values,
-                              .bias = options.bias,
-                              .alibi_slopes = options.alibi_slopes,
-                              .out = out,
-                              .log_sum = log_sum,
-                              .shape = n},
-                             out.device().compute());
+  const auto [out, log_sum] =
+      attend(values, values, values, {n.B, n.T, n.H * n.D}, n, options, qkv.needs_gradient());
   return record("attention", {qkv}, out, {values, out, log_sum, options.bias, options.alibi_slopes},
                 n, [](const AttentionShape& shape, const BackwardPass& pass) {
                   backward_of_fused(shape, pass);
@@ -160,19 +168,8 @@ Var attention(const Var& q, const Var& k, const Var& v, const AttentionOptions& 
   check_alike("attention", "q", queries, "k", keys);
   check_alike("attention", "q", queries, "v", values);
   const AttentionShape n = separate_shape(queries.shape(), keys.shape(), values.shape(), options);
-  check_options(options, n, queries);
-  const Tensor out = empty_like(queries);
-  const Tensor log_sum =
-      log_sum_of(n, queries, q.needs_gradient() || k.needs_gradient() || v.needs_gradient());
-  kernels::attention_forward({.q = queries,
-                              .k = keys,
-                              .v = values,
-                              .bias = options.bias,
-                              .alibi_slopes = options.alibi_slopes,
-                              .out = out,
-                              .log_sum = log_sum,
-                              .shape = n},
-                             out.device().compute());
+  const bool recorded = q.needs_gradient() || k.needs_gradient() || v.needs_gradient();
+  const auto [out, log_sum] = attend(queries, keys, values, queries.shape(), n, options, recorded);
   return record("attention", {q, k, v}, out,
                 {queries, keys, values, out, log_sum, options.bias, options.alibi_slopes}, n,
                 [](const AttentionShape& shape, const BackwardPass& pass) {

@@ -1,7 +1,7 @@
-#include <string>
-
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/op.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
+#include "zerograd/kernels/elementwise/gated.h"
 #include "zerograd/kernels/elementwise/gelu.h"
 #include "zerograd/kernels/matmul/matmul.h"
 #include "zerograd/kernels/reduce/reduce.h"
@@ -163,6 +163,57 @@ void backward_of_feed_forward(const FeedForward& n, const BackwardPass& pass) {
   accumulate_bias(pass, input_fc_bias, dsum);
 }
 
+// --- gated ---
+
+constexpr const char* gated_feed_forward_op = "gated_feed_forward";
+
+struct GatedFeedForward {
+  Projection in, out;  ///< gate and up are alike
+  Gate form;
+};
+
+enum GatedInput { gated_x, gated_gate_weight, gated_up_weight, gated_out_weight };
+enum GatedSaved { kept_x, kept_gate_weight, kept_up_weight, kept_gate, kept_up, kept_out_weight };
+
+/// The gradients of both products; absent when only out_weight has a gradient.
+struct GatedGradient {
+  Tensor gate, up;
+};
+
+GatedGradient backward_to_products(const GatedFeedForward& n, const BackwardPass& pass) {
+  const Tensor dy = pass.gradient_of_output().view({n.out.rows, n.out.out});
+  const Tensor gate = pass.saved(kept_gate), up = pass.saved(kept_up);
+  if (pass.needs(gated_out_weight)) {
+    const Tensor hidden = empty_like(gate);
+    kernels::gated_forward({.gate = gate, .up = up, .y = hidden, .form = n.form}, pass.stream());
+    accumulate_weight(n.out, pass, gated_out_weight, dy, hidden);
+  }
+  if (!pass.needs(gated_x) && !pass.needs(gated_gate_weight) && !pass.needs(gated_up_weight))
+    return {};
+  const Tensor dhidden = empty_like(gate), dup = empty_like(up);
+  project_back(n.out, dy, pass.saved(kept_out_weight), dhidden, pass.stream());
+  kernels::gated_backward(
+      {.dy = dhidden, .gate = gate, .up = up, .dgate = dhidden, .dup = dup, .form = n.form},
+      pass.stream());
+  return {dhidden, dup};
+}
+
+void backward_of_gated_feed_forward(const GatedFeedForward& n, const BackwardPass& pass) {
+  const GatedGradient gradient = backward_to_products(n, pass);
+  if (!gradient.gate) return;
+  if (const InputGradient dx(pass, gated_x); dx) {
+    const Tensor part = empty_like(dx.tensor());
+    project_back(n.in, gradient.gate, pass.saved(kept_gate_weight), part, pass.stream());
+    project_back(n.in, gradient.up, pass.saved(kept_up_weight), dx.tensor(), pass.stream());
+    kernels::binary({BinaryOp::add, dx.tensor(), part, dx.tensor()}, pass.stream());
+    dx.accumulate();
+  }
+  if (pass.needs(gated_gate_weight))
+    accumulate_weight(n.in, pass, gated_gate_weight, gradient.gate, pass.saved(kept_x));
+  if (pass.needs(gated_up_weight))
+    accumulate_weight(n.in, pass, gated_up_weight, gradient.up, pass.saved(kept_x));
+}
+
 }  // namespace
 
 Var linear(const Var& x, const Var& weight, const Var& bias, Activation activation) {
@@ -214,6 +265,64 @@ Var feed_forward(const Var& x, const Var& fc_weight, const Var& fc_bias, const V
        kept(keeps_sum, out_matrix)},
       FeedForward{fc, out, activation, keeps_sum},
       [](const FeedForward& n, const BackwardPass& pass) { backward_of_feed_forward(n, pass); });
+}
+
+Var gated(const Var& gate, const Var& up, Gate form) {
+  const Tensor gates = floating_operand("gated", "gate", gate), ups = operand("gated", "up", up);
+  check_alike("gated", "gate", gates, "up", ups);
+  if (ups.shape() != gates.shape()) refuse_shape("gated", "up", ups.shape(), gates.shape().str());
+  const Tensor y = empty_like(gates);
+  kernels::gated_forward({.gate = gates, .up = ups, .y = y, .form = form}, y.device().compute());
+  return record("gated", {gate, up}, y, {gates, ups}, form,
+                [](const Gate& of, const BackwardPass& pass) {
+                  const Tensor g = pass.saved(0), u = pass.saved(1);
+                  const Tensor dgate = empty_like(g), dup = empty_like(u);
+                  kernels::gated_backward({.dy = pass.gradient_of_output(),
+                                           .gate = g,
+                                           .up = u,
+                                           .dgate = dgate,
+                                           .dup = dup,
+                                           .form = of},
+                                          pass.stream());
+                  if (pass.needs(0)) pass.accumulate(0, dgate);
+                  if (pass.needs(1)) pass.accumulate(1, dup);
+                });
+}
+
+Var gated_feed_forward(const Var& x, const Var& gate_weight, const Var& up_weight,
+                       const Var& out_weight, Gate form) {
+  const char* op = gated_feed_forward_op;
+  const Tensor inputs = floating_operand(op, "x", x);
+  const Tensor gate_matrix = operand(op, "gate_weight", gate_weight);
+  const Tensor up_matrix = operand(op, "up_weight", up_weight);
+  const Tensor out_matrix = operand(op, "out_weight", out_weight);
+  const Projection in = projection_of({op, "x", "gate_weight", ""}, inputs, gate_matrix, {});
+  check_alike(op, "x", inputs, "up_weight", up_matrix);
+  if (up_matrix.shape() != gate_matrix.shape())
+    refuse_shape(op, "up_weight", up_matrix.shape(), gate_matrix.shape().str());
+  const bool recorded = x.needs_gradient() || gate_weight.needs_gradient() ||
+                        up_weight.needs_gradient() || out_weight.needs_gradient();
+  const Tensor gate = empty_like(inputs, {in.rows, in.out}), up = empty_like(gate);
+  project(in, {.x = inputs, .weight = gate_matrix, .y = gate});
+  project(in, {.x = inputs, .weight = up_matrix, .y = up});
+  const Tensor hidden = recorded ? empty_like(gate) : gate;
+  kernels::gated_forward({.gate = gate, .up = up, .y = hidden, .form = form},
+                         hidden.device().compute());
+  const Projection out = projection_of({op, "hidden", "out_weight", ""}, hidden, out_matrix, {});
+  const Tensor y = empty_like(inputs, inputs.shape().with(-1, out.out));
+  project(out, {.x = hidden, .weight = out_matrix, .y = y});
+
+  const bool to_products =
+      x.needs_gradient() || gate_weight.needs_gradient() || up_weight.needs_gradient();
+  const auto kept = [](bool read, const Tensor& tensor) { return read ? tensor : Tensor(); };
+  return record(op, {x, gate_weight, up_weight, out_weight}, y,
+                {kept(gate_weight.needs_gradient() || up_weight.needs_gradient(), inputs),
+                 kept(x.needs_gradient(), gate_matrix), kept(x.needs_gradient(), up_matrix), gate,
+                 up, kept(to_products, out_matrix)},
+                GatedFeedForward{in, out, form},
+                [](const GatedFeedForward& n, const BackwardPass& pass) {
+                  backward_of_gated_feed_forward(n, pass);
+                });
 }
 
 }  // namespace zg

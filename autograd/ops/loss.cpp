@@ -55,6 +55,48 @@ void backward_of_cross_entropy(int64_t ignore_index, const BackwardPass& pass) {
   dlogits.accumulate();
 }
 
+/// The number of targets that are not ignored, as a scalar on the device, so the host does not wait
+/// for it.
+Tensor count_of(const Tensor& targets, int64_t ignore_index, DType dtype, Stream& stream) {
+  const Tensor ignored =
+      Tensor::full({}, static_cast<double>(ignore_index), targets.dtype(), targets.device());
+  const Tensor counts = Tensor::empty(targets.shape(), DType::boolean, targets.device());
+  kernels::binary({BinaryOp::not_equal, targets, ignored, counts}, stream);
+  const Tensor ones = Tensor::empty(targets.shape(), dtype, targets.device());
+  kernels::cast({counts, ones}, stream);
+  return total(ones, stream);
+}
+
+/// The mean of the rows' losses over `count` rows, a scalar.
+Tensor mean_loss(const Tensor& loss, const Tensor& count, Stream& stream) {
+  return quotient(total(loss, stream), count, stream);
+}
+
+/// The factor of the gradient of a logit, whose absolute value is at most 1, while it is held in
+/// x's dtype. It is a power of two, so it changes only bits that f16 would lose below 2^-14.
+double gradient_factor(DType dtype) { return dtype == DType::f16 ? 0x1p15 : 1.0; }
+
+/// The divisor that makes the gradients of factor * sum(losses) those of the mean. Without any
+/// target they are zeros and stay zeros, as in PyTorch.
+Tensor gradient_divisor(const Tensor& count, double factor, Stream& stream) {
+  const Tensor one = Tensor::full({}, 1.0, count.dtype(), count.device());
+  const Tensor divisor = empty_like(count);
+  kernels::binary({BinaryOp::maximum, count, one, divisor}, stream);
+  return scaled(divisor, factor, stream);
+}
+
+/// Backward of a loss that made the gradients of inputs 0 and 1 in forward. Saved: these gradients
+/// and their divisor. They are divided, multiplied by the gradient of the loss and accumulated.
+void backward_of_early_gradients(const BackwardPass& pass) {
+  const Tensor factor = quotient(pass.gradient_of_output(), pass.saved(2), pass.stream());
+  for (const int input : {0, 1}) {
+    if (!pass.needs(input)) continue;
+    const Tensor gradient = pass.saved(input);
+    kernels::binary({BinaryOp::multiply, gradient, factor, gradient}, pass.stream());
+    pass.accumulate(input, gradient);
+  }
+}
+
 }  // namespace
 
 Tensor flat_targets(const char* op, const char* name, const Tensor& x, const Tensor& targets) {
@@ -66,37 +108,24 @@ Tensor flat_targets(const char* op, const char* name, const Tensor& x, const Ten
   return targets.view({targets.numel()});
 }
 
-Tensor count_of(const Tensor& targets, int64_t ignore_index, DType dtype, Stream& stream) {
-  const Tensor ignored =
-      Tensor::full({}, static_cast<double>(ignore_index), targets.dtype(), targets.device());
-  const Tensor counts = Tensor::empty(targets.shape(), DType::boolean, targets.device());
-  kernels::binary({BinaryOp::not_equal, targets, ignored, counts}, stream);
-  const Tensor ones = Tensor::empty(targets.shape(), dtype, targets.device());
-  kernels::cast({counts, ones}, stream);
-  return total(ones, stream);
-}
-
-Tensor mean_loss(const Tensor& loss, const Tensor& count, Stream& stream) {
-  return quotient(total(loss, stream), count, stream);
-}
-
-double gradient_factor(DType dtype) { return dtype == DType::f16 ? 0x1p15 : 1.0; }
-
-Tensor gradient_divisor(const Tensor& count, double factor, Stream& stream) {
-  const Tensor one = Tensor::full({}, 1.0, count.dtype(), count.device());
-  const Tensor divisor = empty_like(count);
-  kernels::binary({BinaryOp::maximum, count, one, divisor}, stream);
-  return scaled(divisor, factor, stream);
-}
-
-void backward_of_early_gradients(const BackwardPass& pass) {
-  const Tensor factor = quotient(pass.gradient_of_output(), pass.saved(2), pass.stream());
-  for (const int input : {0, 1}) {
-    if (!pass.needs(input)) continue;
-    const Tensor gradient = pass.saved(input);
-    kernels::binary({BinaryOp::multiply, gradient, factor, gradient}, pass.stream());
-    pass.accumulate(input, gradient);
-  }
+Var mean_of_projection(const char* op, const Var& x, const Var& weight, ProjectionCrossEntropy args,
+                       const std::function<void(const ProjectionCrossEntropy&)>& compute) {
+  const Device device = args.x.device();
+  args.x = args.x.view(rows_of(args.x.shape()));
+  args.loss = Tensor::empty({args.x.extent(0)}, accumulator(args.x.dtype()), device);
+  const Tensor dx = early_gradient(x), dweight = early_gradient(weight);
+  args.dx = dx ? dx.view(args.x.shape()) : dx;
+  args.dweight = dweight;
+  args.gradient_factor = gradient_factor(args.x.dtype());
+  compute(args);
+  Stream& stream = device.compute();
+  const Tensor count = count_of(args.targets, args.ignore_index, args.loss.dtype(), stream);
+  const Tensor divisor =
+      dx || dweight ? gradient_divisor(count, args.gradient_factor, stream) : Tensor();
+  struct NoNumbers {};
+  return record(
+      op, {x, weight}, mean_loss(args.loss, count, stream), {dx, dweight, divisor}, NoNumbers{},
+      [](const NoNumbers&, const BackwardPass& pass) { backward_of_early_gradients(pass); });
 }
 
 Var cross_entropy(const Var& logits, const Tensor& targets, int64_t ignore_index) {
@@ -121,27 +150,12 @@ Var projection_cross_entropy(const Var& x, const Var& weight, const Tensor& targ
   const Tensor wanted = flat_targets(op, "x", values, targets);
   if (matrix.shape().rank() != 2 || matrix.extent(1) != values.extent(-1))
     refuse_shape(op, "weight", matrix.shape(), fmt::format("[V, {}]", values.extent(-1)));
-  const Tensor rows = values.view(rows_of(values.shape()));
-  Stream& stream = values.device().compute();
-  const Tensor loss = Tensor::empty({rows.extent(0)}, accumulator(rows.dtype()), values.device());
-  const Tensor dx = early_gradient(x), dweight = early_gradient(weight);
-  const double factor = gradient_factor(rows.dtype());
-  kernels::projection_cross_entropy({.x = rows,
-                                     .weight = matrix,
-                                     .targets = wanted,
-                                     .loss = loss,
-                                     .dx = dx ? dx.view(rows.shape()) : dx,
-                                     .dweight = dweight,
-                                     .gradient_factor = factor,
-                                     .ignore_index = ignore_index},
-                                    stream);
-  const Tensor count = count_of(wanted, ignore_index, loss.dtype(), stream);
-  const bool recorded = dx || dweight;
-  const Tensor divisor = recorded ? gradient_divisor(count, factor, stream) : Tensor();
-  struct NoNumbers {};
-  return record(
-      op, {x, weight}, mean_loss(loss, count, stream), {dx, dweight, divisor}, NoNumbers{},
-      [](const NoNumbers&, const BackwardPass& pass) { backward_of_early_gradients(pass); });
+  return mean_of_projection(
+      op, x, weight,
+      {.x = values, .weight = matrix, .targets = wanted, .ignore_index = ignore_index},
+      [](const ProjectionCrossEntropy& args) {
+        kernels::projection_cross_entropy(args, args.x.device().compute());
+      });
 }
 
 Var mse(const Var& x, const Var& target) {

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/op.h"
 #include "zerograd/runtime/text/format.h"

@@ -1,112 +1,196 @@
 #!/usr/bin/env python3
-"""Measures PyTorch's kernels on a GPU, with the names and sizes of `zerograd bench kernels --device cuda`: medians
-of CUDA events, as JSON. Exits with "SKIPPED: reason" where PyTorch sees no GPU.
+"""Measures PyTorch on a GPU: its kernels, with the names and sizes of `zerograd bench kernels --device cuda`,
+and steps of GPT-2 124M as nanoGPT takes them. Prints a line of JSON for each as it is measured: the median,
+or the problem that it met. Exits with "SKIPPED: reason" where PyTorch sees no GPU.
 
-usage: gpu.py [--rehearse]     --rehearse: tiny, on the CPU, to try the program itself"""
+usage: gpu.py [--rehearse] [--names]
+--rehearse: tiny, on the CPU, to try the program itself
+--names: prints the names of the kernels, without PyTorch"""
+import argparse
 import json
 import statistics
 import sys
 import time
 
-import torch
-from torch.nn import functional as F
-
-REHEARSES = "--rehearse" in sys.argv[1:]
-DEVICE = "cpu" if REHEARSES else "cuda"
-BF16, F32 = torch.bfloat16, torch.float32
-
-
-def median_seconds(run, samples=20):
-    for _ in range(3):
-        run()
-    if REHEARSES:
-        began = time.perf_counter()
-        run()
-        return time.perf_counter() - began
-    times = []
-    for _ in range(samples):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        run()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) / 1e3)
-    return statistics.median(times)
+try:
+    import torch
+    from torch.nn import functional as F
+except ImportError:  # --names needs neither
+    torch = F = None
 
 
-def tensor(*shape, dtype=BF16):
-    return torch.empty(shape, dtype=dtype, device=DEVICE).uniform_(-1, 1)
+class Bench:
+    """Makes each case's operands when the case is measured. A case is (name, function that makes the
+    function to time)."""
 
+    def __init__(self, rehearses):
+        self.rehearses = rehearses
+        self.device = "cpu" if rehearses else "cuda"
 
-def matmuls():
-    sizes = [("NT", 16384, 2304, 768), ("NT", 16384, 3072, 768), ("NT", 16384, 768, 3072),
-             ("NN", 16384, 768, 3072), ("TN", 768, 3072, 16384), ("NT", 16384, 50304, 768),
-             ("NN", 8192, 8192, 8192)]
-    if REHEARSES:
-        sizes = [("NT", 64, 48, 48)]
-    for form, M, N, K in sizes:
-        a = tensor(K, M).t() if form[0] == "T" else tensor(M, K)
-        b = tensor(N, K).t() if form[1] == "T" else tensor(K, N)
-        out = torch.empty(M, N, dtype=BF16, device=DEVICE)
-        yield (f"matmul {form} {M}x{N}x{K} bf16", lambda: torch.mm(a, b, out=out))
+    def tensor(self, *shape, dtype=None):
+        return torch.empty(shape, dtype=dtype or torch.bfloat16, device=self.device).uniform_(-1, 1)
 
+    def median_seconds(self, run, samples=20):
+        if self.rehearses:
+            run()
+            began = time.perf_counter()
+            run()
+            return time.perf_counter() - began
+        for _ in range(3):
+            run()
+        times = []
+        for _ in range(samples):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            run()
+            end.record()
+            end.synchronize()
+            times.append(begin.elapsed_time(end) / 1e3)
+        return statistics.median(times)
 
-def attentions():
-    sizes = [(4, 16, 4096, 128), (16, 16, 1024, 64), (4, 16, 1024, 96)]
-    for B, H, T, D in [(1, 1, 16, 16)] if REHEARSES else sizes:
-        q, k, v = (tensor(B, H, T, D).requires_grad_() for _ in range(3))
-        dout, shape = tensor(B, H, T, D), f"B{B} H{H} T{T} d{D} bf16"
+    def cases(self):
+        return [*self.matmuls(), *self.attentions(), *self.rows(), *self.elements()]
 
-        def attend():
+    def matmuls(self):
+        sizes = [("NT", 16384, 2304, 768), ("NT", 16384, 3072, 768), ("NT", 16384, 768, 3072),
+                 ("NN", 16384, 768, 3072), ("TN", 768, 3072, 16384), ("NT", 16384, 50304, 768),
+                 ("NN", 8192, 8192, 8192)]
+
+        def make(form, M, N, K):
+            a = self.tensor(K, M).t() if form[0] == "T" else self.tensor(M, K)
+            b = self.tensor(N, K).t() if form[1] == "T" else self.tensor(K, N)
+            out = self.tensor(M, N)
+            return lambda: torch.mm(a, b, out=out)
+
+        for form, M, N, K in [("NT", 64, 48, 48)] if self.rehearses else sizes:
+            yield f"matmul {form} {M}x{N}x{K} bf16", lambda of=(form, M, N, K): make(*of)
+
+    def attentions(self):
+        sizes = [(4, 16, 4096, 128), (16, 16, 1024, 64), (4, 16, 1024, 96)]
+
+        def operands(B, H, T, D):
+            return [self.tensor(B, H, T, D).requires_grad_() for _ in range(3)]
+
+        def attend(q, k, v):
             return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
-        with torch.no_grad():
-            yield f"attention forward {shape}", attend
-        out = attend()
-        yield (f"attention backward {shape}",
-               lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True))
+        def forward(*size):
+            q, k, v = (x.detach() for x in operands(*size))
+            return lambda: attend(q, k, v)
 
+        def backward(*size):
+            q, k, v = operands(*size)
+            out, dout = attend(q, k, v), self.tensor(*size)
+            return lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True)
 
-def rows():
-    N, C, vocabulary = (64, 32, 65) if REHEARSES else (65536, 1024, 50257)
-    x, residual = tensor(N, C), tensor(N, C)
-    gamma, beta = tensor(C), tensor(C)
-    yield (f"layer_norm forward, residual {N}x{C} bf16",
-           lambda: F.layer_norm(x + residual, (C,), gamma, beta))
-    leaf = x.clone().requires_grad_()
-    y = F.layer_norm(leaf, (C,), gamma.requires_grad_(), beta.requires_grad_())
-    yield (f"layer_norm backward, residual {N}x{C} bf16",
-           lambda: torch.autograd.grad(y, (leaf, gamma, beta), residual, retain_graph=True))
-    M = 16 if REHEARSES else 8192
-    logits = tensor(M, vocabulary).requires_grad_()
-    targets = torch.randint(vocabulary, (M,), device=DEVICE)
-    loss = F.cross_entropy(logits, targets)
-    with torch.no_grad():
-        yield f"cross_entropy forward {M}x{vocabulary} bf16", lambda: F.cross_entropy(logits, targets)
-    yield (f"cross_entropy backward {M}x{vocabulary} bf16",
-           lambda: torch.autograd.grad(loss, logits, retain_graph=True))
+        for size in [(1, 1, 16, 16)] if self.rehearses else sizes:
+            shape = "B{} H{} T{} d{} bf16".format(*size)
+            yield f"attention forward {shape}", lambda of=size: forward(*of)
+            yield f"attention backward {shape}", lambda of=size: backward(*of)
 
+    def rows(self):
+        N, C, vocabulary = (64, 32, 65) if self.rehearses else (65536, 1024, 50257)
+        M = 16 if self.rehearses else 8192
 
-def elements():
-    numel = 3072 if REHEARSES else 32768 * 3072
-    x, shape = tensor(numel), f"{numel // 3072}x3072"
-    yield f"gelu forward {shape} bf16", lambda: F.gelu(x, approximate="tanh")
-    yield f"add {shape} bf16", lambda: x + x
-    parameters = 1000 if REHEARSES else 800_000_000
-    weight = torch.nn.Parameter(tensor(parameters, dtype=F32))
-    weight.grad = tensor(parameters, dtype=F32)
-    optimizer = torch.optim.AdamW([weight], lr=1e-3, fused=True)
-    yield f"adamw {parameters} f32", optimizer.step
+        def norm_forward():
+            x, residual, gamma, beta = (self.tensor(*shape) for shape in ((N, C), (N, C), (C,), (C,)))
+            return lambda: F.layer_norm(x + residual, (C,), gamma, beta)
+
+        def norm_backward():
+            leaf, gamma, beta = (self.tensor(*shape).requires_grad_() for shape in ((N, C), (C,), (C,)))
+            y, dy = F.layer_norm(leaf, (C,), gamma, beta), self.tensor(N, C)
+            return lambda: torch.autograd.grad(y, (leaf, gamma, beta), dy, retain_graph=True)
+
+        def loss_forward():
+            logits, targets = self.tensor(M, vocabulary), self.targets(M, vocabulary)
+            return lambda: F.cross_entropy(logits, targets)
+
+        def loss_backward():
+            logits = self.tensor(M, vocabulary).requires_grad_()
+            loss = F.cross_entropy(logits, self.targets(M, vocabulary))
+            return lambda: torch.autograd.grad(loss, logits, retain_graph=True)
+
+        yield f"layer_norm forward, residual {N}x{C} bf16", norm_forward
+        yield f"layer_norm backward, residual {N}x{C} bf16", norm_backward
+        yield f"cross_entropy forward {M}x{vocabulary} bf16", loss_forward
+        yield f"cross_entropy backward {M}x{vocabulary} bf16", loss_backward
+
+    def targets(self, count, vocabulary):
+        return torch.randint(vocabulary, (count,), device=self.device)
+
+    def elements(self):
+        rows = 1 if self.rehearses else 32768
+        parameters = 1000 if self.rehearses else 800_000_000
+
+        def unary(function):
+            x = self.tensor(rows * 3072)
+            return lambda: function(x)
+
+        def adamw():
+            weight = torch.nn.Parameter(self.tensor(parameters, dtype=torch.float32))
+            weight.grad = self.tensor(parameters, dtype=torch.float32)
+            return torch.optim.AdamW([weight], lr=1e-3, fused=True).step
+
+        yield (f"gelu forward {rows}x3072 bf16",
+               lambda: unary(lambda x: F.gelu(x, approximate="tanh")))
+        yield f"add {rows}x3072 bf16", lambda: unary(lambda x: x + x)
+        yield f"adamw {parameters} f32", adamw
+
+    def steps(self):
+        """Training steps of bench/peers/gpt.py, of 16 x 1024 tokens: as they are, then compiled."""
+        import gpt
+        size = {"model": "gpt-nano", "vocab_size": 65, "block_size": 8, "gelu": "tanh"}
+        batch = 2
+        if not self.rehearses:
+            size = {"model": "gpt2", "vocab_size": 50257, "block_size": 1024, "gelu": "tanh"}
+            batch = 16
+
+        def make(compiled):
+            torch.set_default_device(self.device)
+            torch.set_float32_matmul_precision("high")
+            model = gpt.GPT(argparse.Namespace(**size))
+            optimizer = gpt.optimizer_of(model)
+            forward = torch.compile(model) if compiled else model
+            ids, targets = (torch.randint(size["vocab_size"], (batch, size["block_size"]))
+                            for _ in range(2))
+
+            def step():
+                with torch.autocast(self.device, dtype=torch.bfloat16):
+                    loss = forward(ids, targets)
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+
+            return step
+
+        shape = f"{size['model']} B{batch} T{size['block_size']} bf16"
+        yield f"step {shape}", lambda: make(False)
+        if not self.rehearses:
+            yield f"step, torch.compile {shape}", lambda: make(True)
 
 
 def main():
-    if not REHEARSES and not torch.cuda.is_available():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rehearse", action="store_true")
+    parser.add_argument("--names", action="store_true")
+    flags = parser.parse_args()
+    bench = Bench(flags.rehearse)
+    if flags.names:
+        return print("\n".join(name for name, _ in bench.cases()))
+    if torch is None:
+        sys.exit("SKIPPED: this Python has no PyTorch")
+    if not flags.rehearse and not torch.cuda.is_available():
         sys.exit("SKIPPED: this PyTorch sees no GPU")
-    found = []
-    for cases in (matmuls, attentions, rows, elements):
-        for text, run in cases():
-            found.append({"text": text, "median_s": median_seconds(run)})
-    print(json.dumps({"torch": torch.__version__, "rows": found}))
+    print(json.dumps({"torch": torch.__version__}), flush=True)
+    for name, make in [*bench.cases(), *bench.steps()]:
+        try:
+            row = {"text": name, "median_s": bench.median_seconds(make())}
+        except Exception as problem:  # the others are still worth measuring
+            row = {"text": name, "problem": f"{type(problem).__name__}: {str(problem)[:200]}"}
+        print(json.dumps(row), flush=True)
+        if not flags.rehearse:
+            torch.cuda.empty_cache()
 
 
 main()

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <string>
+#include <vector>
 
 #include "zerograd/kernels/attention/attention_cpu.h"
 #include "zerograd/kernels/elementwise/dropout.h"
@@ -76,22 +77,26 @@ struct HeadsOperand {
   Access access = Access::read;
 };
 
-void check_operands(const char* op, std::initializer_list<HeadsOperand> operands,
-                    const AttentionShape& s) {
-  const Tensor& q = *operands.begin()->tensor;
-  for (const HeadsOperand& o : operands) {
-    if (o.tensor == &q)
-      check_dtype(op, o.name, q, floating);
-    else
-      check_dtype(op, o.name, *o.tensor, q.dtype());
-    check_layout(op, o.name, *o.tensor, *o.layout, s, o.tokens, o.access);
-    check_device(op, {&q, o.tensor});
-  }
-}
-
+/// Checks the operands of both passes: q, k, v, out, which forward writes, and what else the pass
+/// has of heads.
 template <class Args>
-void check_biases(const char* op, const Args& a) {
+void check_operands(const char* op, const Args& a, Access out,
+                    std::initializer_list<HeadsOperand> others) {
   const AttentionShape& s = a.shape;
+  check_extents(op, s);
+  std::vector<HeadsOperand> operands = {{"q", &a.q, &s.q, s.T},
+                                        {"k", &a.k, &s.k, s.keys},
+                                        {"v", &a.v, &s.v, s.keys},
+                                        {"out", &a.out, &s.out, s.T, out}};
+  operands.insert(operands.end(), others);
+  for (const HeadsOperand& o : operands) {
+    if (o.tensor == &a.q)
+      check_dtype(op, o.name, a.q, floating);
+    else
+      check_dtype(op, o.name, *o.tensor, a.q.dtype());
+    check_layout(op, o.name, *o.tensor, *o.layout, s, o.tokens, o.access);
+    check_device(op, {&a.q, o.tensor});
+  }
   const DType dtype = accumulator(a.q.dtype());
   if (a.bias) {
     check_dtype(op, "bias", a.bias, dtype);
@@ -133,33 +138,18 @@ std::string sizes(const AttentionBackward& a) { return sizes_of(a.shape); }
 
 void validate(const AttentionForward& a) {
   const char* op = "attention_forward";
-  const AttentionShape& s = a.shape;
-  check_extents(op, s);
-  check_operands(op,
-                 {{"q", &a.q, &s.q, s.T},
-                  {"k", &a.k, &s.k, s.keys},
-                  {"v", &a.v, &s.v, s.keys},
-                  {"out", &a.out, &s.out, s.T, Access::write}},
-                 s);
-  check_biases(op, a);
-  if (a.log_sum) check_log_sum(op, a.log_sum, a.q, s);
+  check_operands(op, a, Access::write, {});
+  if (a.log_sum) check_log_sum(op, a.log_sum, a.q, a.shape);
 }
 
 void validate(const AttentionBackward& a) {
   const char* op = "attention_backward";
   const AttentionShape& s = a.shape;
-  check_extents(op, s);
-  check_operands(op,
-                 {{"q", &a.q, &s.q, s.T},
-                  {"k", &a.k, &s.k, s.keys},
-                  {"v", &a.v, &s.v, s.keys},
-                  {"out", &a.out, &s.out, s.T},
-                  {"dout", &a.dout, &s.out, s.T},
+  check_operands(op, a, Access::read,
+                 {{"dout", &a.dout, &s.out, s.T},
                   {"dq", &a.dq, &s.q, s.T, Access::write},
                   {"dk", &a.dk, &s.k, s.keys, Access::write},
-                  {"dv", &a.dv, &s.v, s.keys, Access::write}},
-                 s);
-  check_biases(op, a);
+                  {"dv", &a.dv, &s.v, s.keys, Access::write}});
   check_log_sum(op, a.log_sum, a.q, s);
 }
 

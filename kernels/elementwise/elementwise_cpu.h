@@ -35,4 +35,19 @@ struct GeluTable {
   GeluFunctions tanh[4], erf[4];
 };
 
+/// Operands of a range of gated_backward; dgate and dup may be operands.
+struct GatedGradients {
+  const void *dy, *gate, *up;
+  void *dgate, *dup;
+};
+struct GatedFunctions {
+  void (*forward)(const void* gate, const void* up, void* y, int64_t n);
+  void (*backward)(const GatedGradients& range, int64_t n);
+};
+
+/// By form (Gate) and dtype, as in GeluTable.
+struct GatedTable {
+  GatedFunctions form[3][4];
+};
+
 }  // namespace zg::cpu

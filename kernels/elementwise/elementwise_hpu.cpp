@@ -1,6 +1,7 @@
 #include "zerograd/kernels/elementwise/dropout.h"
 #include "zerograd/kernels/elementwise/dropout_hpu.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
+#include "zerograd/kernels/elementwise/gated.h"
 #include "zerograd/kernels/elementwise/gelu.h"
 #include "zerograd/kernels/hpu/launch.h"
 #include "zerograd/kernels/hpu/nest.h"
@@ -117,6 +118,20 @@ void gelu_backward(const GeluBackward& a, Workspace, Stream& stream) {
   const int64_t n = a.x.numel();
   launch(stream, module("gelu", a.x.dtype()), tanh ? "gelu_tanh_backward" : "gelu_erf_backward",
          {groups_for(n)}, a.dy.raw(), a.x.raw(), a.dx.raw(), n);
+}
+
+void gated_forward(const GatedForward& a, Workspace, Stream& stream) {
+  const int64_t n = a.gate.numel();
+  const std::string kernel = std::string(name_of(a.form)) + "_forward";
+  launch(stream, module("gated", a.gate.dtype()), kernel.c_str(), {groups_for(n)}, a.gate.raw(),
+         a.up.raw(), a.y.raw(), n);
+}
+
+void gated_backward(const GatedBackward& a, Workspace, Stream& stream) {
+  const int64_t n = a.gate.numel();
+  const std::string kernel = std::string(name_of(a.form)) + "_backward";
+  launch(stream, module("gated", a.gate.dtype()), kernel.c_str(), {groups_for(n)}, a.dy.raw(),
+         a.gate.raw(), a.up.raw(), a.dgate.raw(), a.dup.raw(), n);
 }
 
 void dropout(const Dropout& a, Workspace, Stream& stream) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "zerograd/kernels/hpu/modules.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <initializer_list>
-#include <string>
+#include <span>
+#include <string_view>
 #include <type_traits>
 
 #include "zerograd/kernels/kernel.h"
@@ -19,6 +21,16 @@ struct LocalBytes {
 struct alignas(64) Long8 {
   int64_t v[8] = {};
 };
+
+/// A SPIR-V module that zg_add_spirv() embedded: file[.dtype][.variant], as "matmul.bf16.dpas16".
+struct EmbeddedModule {
+  const char* name;
+  const unsigned char* spirv;  ///< aligned to 16
+  size_t bytes;
+};
+
+const EmbeddedModule* find_module(std::string_view name);  ///< null if there is none
+std::span<const EmbeddedModule> every_module();
 
 /// The module of a .cl file that is compiled once, or once for each dtype of its elements. Throws
 /// Unsupported for a dtype without one ("gelu: no hpu kernel for f16").

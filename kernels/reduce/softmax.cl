@@ -4,31 +4,6 @@
 // Teams beyond the last row compute the last row without writing it, because every work-item of a
 // work-group must reach each barrier.
 
-/// The sum over a team, returned to all of its work-items.
-static inline float team_sum(float x, __local float* parts, uint team) {
-  const uint i = get_local_id(0), rank = i % team;
-  barrier(CLK_LOCAL_MEM_FENCE);  // all have read the results of an earlier call
-  parts[i] = x;
-  for (uint half_size = team / 2; half_size > 0; half_size /= 2) {
-    barrier(CLK_LOCAL_MEM_FENCE);
-    if (rank < half_size) parts[i] += parts[i + half_size];
-  }
-  barrier(CLK_LOCAL_MEM_FENCE);
-  return parts[i - rank];
-}
-
-static inline float team_max(float x, __local float* parts, uint team) {
-  const uint i = get_local_id(0), rank = i % team;
-  barrier(CLK_LOCAL_MEM_FENCE);
-  parts[i] = x;
-  for (uint half_size = team / 2; half_size > 0; half_size /= 2) {
-    barrier(CLK_LOCAL_MEM_FENCE);
-    if (rank < half_size) parts[i] = larger(parts[i], parts[i + half_size]);
-  }
-  barrier(CLK_LOCAL_MEM_FENCE);
-  return parts[i - rank];
-}
-
 #define team_row() (get_group_id(0) * (long)(ZG_GROUP / team) + (long)(get_local_id(0) / team))
 
 element_kernel void softmax_forward(__global const real* x_rows, __global real* y_rows, long N,
@@ -39,9 +14,9 @@ element_kernel void softmax_forward(__global const real* x_rows, __global real* 
   __global real* const y = y_rows + begin;
   float maximum = -INFINITY, sum = 0.0f;
   for (long i = first; i < C; i += team) maximum = larger(maximum, widened(x[i]));
-  maximum = team_max(maximum, parts, team);
+  maximum = max_of_team(maximum, parts, team);
   for (long i = first; i < C; i += team) sum += exp(widened(x[i]) - maximum);
-  sum = team_sum(sum, parts, team);
+  sum = sum_of_team(sum, parts, team);
   const float scale = 1.0f / sum, log_sum = log(sum);
   if (n >= N) return;
   for (long i = first; i < C; i += team) {
@@ -60,7 +35,7 @@ element_kernel void softmax_backward(__global const real* y_rows, __global const
   float sum = 0.0f;
   for (long i = first; i < C; i += team)
     sum += log_form ? widened(dy[i]) : widened(dy[i]) * widened(y[i]);
-  sum = team_sum(sum, parts, team);
+  sum = sum_of_team(sum, parts, team);
   if (n >= N) return;
   for (long i = first; i < C; i += team) {
     const float y_i = widened(y[i]), dy_i = widened(dy[i]);

@@ -3,8 +3,6 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
-#include <limits>
-#include <utility>
 #include <vector>
 
 #include "zerograd/models/data/indexed_dataset.h"

@@ -50,14 +50,8 @@ class LossOfRank {
   // An ignored target is mapped to this: no vocabulary has it.
   static constexpr int64_t ignored = std::numeric_limits<int32_t>::min();
 
-  /// `weight`: this rank's rows; dx and dweight may be absent.
-  struct Operands {
-    Tensor x, weight, targets, loss, dx, dweight;
-    double gradient_factor;
-    int64_t vocabulary, ignore_index;
-  };
-
-  LossOfRank(const Operands& args, const TensorParallel& parallel)
+  /// The weight has this rank's rows of the vocabulary.
+  LossOfRank(const ProjectionCrossEntropy& args, int64_t vocabulary, const TensorParallel& parallel)
       : args_(args),
         comm_(*parallel.ranks),
         stream_(args.x.device().compute()),
@@ -68,13 +62,13 @@ class LossOfRank {
     // by another rank maps to an extra column, of which there is at least one. The width is a
     // multiple of the matmul kernels' register tiles.
     constexpr int64_t step = 64;
-    const int64_t share = (args.vocabulary + parallel.size() - 1) / parallel.size();
+    const int64_t share = (vocabulary + parallel.size() - 1) / parallel.size();
     width_ = (share + step) / step * step;
     const int64_t most = std::max<int64_t>(LogitTiling::gradient_elements / width_, 1);
     const int64_t blocks = std::max<int64_t>((N_ + most - 1) / most, 1);
     rows_ = (N_ + blocks - 1) / blocks;
 
-    const Places places(args.targets, args.vocabulary, parallel);
+    const Places places(args.targets, vocabulary, parallel);
     const auto constant = [&](int64_t value) {
       return number(static_cast<double>(value), args.targets);
     };
@@ -198,7 +192,7 @@ class LossOfRank {
                       stream_);
   }
 
-  const Operands args_;
+  const ProjectionCrossEntropy args_;
   Communicator& comm_;
   Stream& stream_;
   const int64_t N_, C_, columns_;
@@ -252,28 +246,10 @@ Var parallel_projection_cross_entropy(const Var& x, const Var& weight, const Ten
   if (matrix.extent(1) != values.extent(-1))
     refuse_shape(op, "weight", matrix.shape(), matrix.shape().with(1, values.extent(-1)).str());
   const Tensor wanted = flat_targets(op, "x", values, targets);
-  const Tensor rows = values.view(rows_of(values.shape()));
-  const Tensor loss = Tensor::empty({rows.extent(0)}, accumulator(rows.dtype()), values.device());
-  const Tensor dx = early_gradient(whole), dweight = early_gradient(weight);
-  const double factor = gradient_factor(rows.dtype());
-  LossOfRank({.x = rows,
-              .weight = matrix,
-              .targets = wanted,
-              .loss = loss,
-              .dx = dx ? dx.view(rows.shape()) : dx,
-              .dweight = dweight,
-              .gradient_factor = factor,
-              .vocabulary = vocabulary,
-              .ignore_index = ignore_index},
-             parallel)
-      .run();
-  Stream& stream = values.device().compute();
-  const Tensor count = count_of(wanted, ignore_index, loss.dtype(), stream);
-  const Tensor divisor = dx || dweight ? gradient_divisor(count, factor, stream) : Tensor();
-  struct NoNumbers {};
-  return record(
-      op, {whole, weight}, mean_loss(loss, count, stream), {dx, dweight, divisor}, NoNumbers{},
-      [](const NoNumbers&, const BackwardPass& pass) { backward_of_early_gradients(pass); });
+  return mean_of_projection(
+      op, whole, weight,
+      {.x = values, .weight = matrix, .targets = wanted, .ignore_index = ignore_index},
+      [&](const ProjectionCrossEntropy& args) { LossOfRank(args, vocabulary, parallel).run(); });
 }
 
 }  // namespace zg::models

@@ -1,4 +1,3 @@
-#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "zerograd/models/json_text.h"
@@ -12,62 +11,6 @@ namespace zg::models {
 namespace {
 
 using nlohmann::json;
-
-/// A value of the file and its path for messages: "tokenizer.json: model.vocab".
-struct JsonNode {
-  const json& value;
-  std::string name;
-
-  [[noreturn]] void fail(const char* expected) const {
-    throw FileError(fmt::format("{}: expected {}, got {}", name, expected, brief(value)));
-  }
-  [[noreturn]] void refuse(const std::string& expected) const {
-    throw Unsupported(fmt::format("{} is {}; expected {}, which is what this version computes",
-                                  name, brief(value), expected));
-  }
-  /// Null where the key is absent.
-  JsonNode at(const std::string& key) const {
-    static const json absent;
-    if (!value.is_object()) fail("an object");
-    const auto found = value.find(key);
-    const bool is_root = name.ends_with(": ");
-    return {found == value.end() ? absent : *found, name + (is_root ? "" : ".") + key};
-  }
-  std::vector<JsonNode> members() const {
-    if (!value.is_array()) fail("an array");
-    std::vector<JsonNode> nodes;
-    for (size_t i = 0; i < value.size(); ++i)
-      nodes.push_back({value[i], fmt::format("{}[{}]", name, i)});
-    return nodes;
-  }
-  const std::string& text() const {
-    if (!value.is_string()) fail("a string");
-    return value.get_ref<const std::string&>();
-  }
-  bool flag() const {
-    if (!value.is_boolean()) fail("true or false");
-    return value.get<bool>();
-  }
-  bool flag(bool absent) const { return value.is_null() ? absent : flag(); }
-  int32_t id() const {
-    if (!value.is_number_unsigned() || value.get<uint64_t>() > std::numeric_limits<int32_t>::max())
-      fail("an id");
-    return value.get<int32_t>();
-  }
-  void require_null() const {
-    if (!value.is_null()) refuse("null");
-  }
-  void require_false() const {
-    if (flag(false)) refuse("false");
-  }
-  void require_empty() const {
-    if (!value.is_null() && !text().empty()) refuse("null");
-  }
-  bool has_type(const char* type) const { return at("type").text() == type; }
-  void require_type(const char* type) const {
-    if (!has_type(type)) at("type").refuse(fmt::format("\"{}\"", type));
-  }
-};
 
 void read_byte_level(const JsonNode& node, TokenizerParts& parts) {
   node.require_type("ByteLevel");
@@ -120,7 +63,7 @@ void read_decoder(const JsonNode& node) {
 // No normalizer, or a sequence of none.
 void read_normalizer(const JsonNode& node) {
   if (node.value.is_null()) return;
-  if (!node.value.is_object() || !node.has_type("Sequence")) node.require_null();
+  if (!node.value.is_object() || !node.has_type("Sequence")) node.require(nullptr);
   for (const JsonNode& member : node.at("normalizers").members()) read_normalizer(member);
 }
 
@@ -156,7 +99,7 @@ void require_bpe(const JsonNode& node) {
 }
 
 void read_model(const JsonNode& node, TokenizerParts& parts) {
-  if (node.at("dropout").value != 0.0) node.at("dropout").require_null();
+  if (node.at("dropout").value != 0.0) node.at("dropout").require(nullptr);
   node.at("continuing_subword_prefix").require_empty();
   node.at("end_of_word_suffix").require_empty();
   // byte_fallback, unk_token and fuse_unk are for bytes without a token, and there is none.

@@ -47,19 +47,11 @@ class LocalCommunicator final : public QueuedCommunicator {
     transport_ = transports.transport;
     active_transport_ = transports.make(rank, device);
     reaches_ = transports.reaches;
-    if (size_ > 1) worker_ = std::thread([this] { work(); });
+    start_worker();
   }
 
   ~LocalCommunicator() override {
-    // A rank that throws reports its error only after all its communicators are destroyed. It first
-    // leaves this group as a failed rank. Therefore its peers wait for the report.
-    const bool fails = std::uncaught_exceptions() > exceptions_;
-    if (fails) world_->leave(*group_, rank_, fails);
-    stop();
-    owner_waits(true);
-    if (worker_.joinable()) worker_.join();
-    owner_waits(false);
-    if (!fails) world_->leave(*group_, rank_, fails);
+    end_worker([this](bool fails) { world_->leave(*group_, rank_, fails); });
   }
 
   std::unique_ptr<Communicator> group(std::span<const int> members,
@@ -172,12 +164,10 @@ class LocalCommunicator final : public QueuedCommunicator {
     }
   }
 
-  const int exceptions_ = std::uncaught_exceptions();
   const std::shared_ptr<LocalWorld> world_;
   const std::shared_ptr<LocalGroup> group_;
   bool reaches_ = true;
   std::vector<int64_t> sums_;
-  std::thread worker_;
 };
 
 int index_of_rank(Device::Type type, int rank) { return rank % std::max(1, Device::count(type)); }

@@ -170,24 +170,12 @@ class MpiSubgroup final : public MpiCommunicator {
       world_->owner_waits(nullptr);
     }
     choose_transport(endpoints);
-    if (size_ > 1) worker_ = std::thread([this] { work(); });
+    start_worker();
   }
 
   ~MpiSubgroup() override {
-    // A rank that throws reports its cause only after all its groups have ended. It leaves this
-    // group first, so that peers wait for that report.
-    const bool fails = std::uncaught_exceptions() > exceptions_;
-    if (fails) world_->leave(group_, fails);
-    stop();
-    world_->owner_waits(group_.get());
-    if (worker_.joinable()) worker_.join();
-    world_->owner_waits(nullptr);
-    if (!fails) world_->leave(group_, fails);
+    end_worker([this](bool fails) { world_->leave(group_, fails); });
   }
-
- private:
-  const int exceptions_ = std::uncaught_exceptions();
-  std::thread worker_;
 };
 
 }  // namespace

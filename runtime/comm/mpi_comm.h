@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <functional>
-#include <thread>
 #include <vector>
 
 #include "zerograd/runtime/comm/call.h"
@@ -96,7 +95,6 @@ class MpiRanks final : public MpiCommunicator {
   const double timeout_s_;
   const std::vector<std::pair<std::string, std::string>> same_;
   bool connected_ = false, ended_ = false;  // by mutex_
-  std::thread worker_;
 };
 
 }  // namespace zg::cpu

@@ -239,4 +239,18 @@ void QueuedCommunicator::stop() {
   changed_.notify_all();
 }
 
+void QueuedCommunicator::start_worker() {
+  if (size_ > 1) worker_ = std::thread([this] { work(); });
+}
+
+void QueuedCommunicator::end_worker(const std::function<void(bool fails)>& leave) {
+  const bool fails = std::uncaught_exceptions() > exceptions_;
+  if (fails) leave(fails);
+  stop();
+  owner_waits(true);
+  if (worker_.joinable()) worker_.join();
+  owner_waits(false);
+  if (!fails) leave(fails);
+}
+
 }  // namespace zg::cpu

@@ -5,8 +5,10 @@
 #include <condition_variable>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "zerograd/runtime/comm/call.h"
@@ -69,6 +71,12 @@ class QueuedCommunicator : public Communicator {
   }
   void work();  ///< until stop(), or until run() or watch() throws
   void stop();  ///< runs all queued jobs first
+  /// Starts a thread that runs work(), unless the group has one rank.
+  void start_worker();
+  /// Ends the worker, from the destructor of the final class. A rank that throws reports its error
+  /// only after all its communicators are destroyed. It first calls leave(true): it leaves this
+  /// group as a failed rank, and its peers wait for the report. Otherwise leave(false) comes last.
+  void end_worker(const std::function<void(bool fails)>& leave);
   /// Those members as numbers among all ranks.
   Members members_of(std::span<const int> members, const std::string& name) const;
 
@@ -82,6 +90,7 @@ class QueuedCommunicator : public Communicator {
   std::string transport_;
   std::mutex mutex_;
   std::condition_variable changed_;
+  std::thread worker_;
   bool stop_ = false;
   std::exception_ptr failure_;
 
@@ -94,6 +103,7 @@ class QueuedCommunicator : public Communicator {
   [[noreturn]] void throw_failure();
   bool await_job(std::unique_lock<std::mutex>& lock);
 
+  const int exceptions_ = std::uncaught_exceptions();
   const std::chrono::milliseconds watch_every_;
   WireCounts counts_{};
   std::deque<Job> jobs_;

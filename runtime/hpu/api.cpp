@@ -2,8 +2,6 @@
 
 #include <dlfcn.h>
 
-#include <cstdio>
-
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 

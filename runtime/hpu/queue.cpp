@@ -25,6 +25,26 @@ uint32_t compute_ordinal(ze_device_handle_t device) {
 
 constexpr uint32_t events_of_a_pool = 64;
 
+ze_event_pool_handle_t make_event_pool(ze_device_handle_t device, ze_event_pool_flags_t flags,
+                                       uint32_t count) {
+  const ze_event_pool_desc_t wanted = {.stype = ZE_STRUCTURE_TYPE_EVENT_POOL_DESC,
+                                       .flags = ZE_EVENT_POOL_FLAG_HOST_VISIBLE | flags,
+                                       .count = count};
+  ze_event_pool_handle_t pool = nullptr;
+  check(api().eventPoolCreate(driver().context, &wanted, 1, &device, &pool), "zeEventPoolCreate");
+  return pool;
+}
+
+ze_event_handle_t make_event(ze_event_pool_handle_t pool, uint32_t index) {
+  const ze_event_desc_t wanted = {.stype = ZE_STRUCTURE_TYPE_EVENT_DESC,
+                                  .index = index,
+                                  .signal = ZE_EVENT_SCOPE_FLAG_HOST,
+                                  .wait = ZE_EVENT_SCOPE_FLAG_HOST};
+  ze_event_handle_t event = nullptr;
+  check(api().eventCreate(pool, &wanted, &event), "zeEventCreate");
+  return event;
+}
+
 }  // namespace
 
 // --- Queue ---
@@ -35,19 +55,8 @@ Queue::Queue(ze_device_handle_t device) : device_(device) {
                                           .mode = ZE_COMMAND_QUEUE_MODE_ASYNCHRONOUS};
   check(api().commandListCreateImmediate(driver().context, device_, &wanted, &list_),
         "zeCommandListCreateImmediate");
-  const ze_event_pool_desc_t pool = {.stype = ZE_STRUCTURE_TYPE_EVENT_POOL_DESC,
-                                     .flags = ZE_EVENT_POOL_FLAG_HOST_VISIBLE,
-                                     .count = points + 1};
-  ze_device_handle_t device_of_pool = device_;
-  check(api().eventPoolCreate(driver().context, &pool, 1, &device_of_pool, &pool_),
-        "zeEventPoolCreate");
-  for (uint32_t i = 0; i <= points; ++i) {
-    const ze_event_desc_t event = {.stype = ZE_STRUCTURE_TYPE_EVENT_DESC,
-                                   .index = i,
-                                   .signal = ZE_EVENT_SCOPE_FLAG_HOST,
-                                   .wait = ZE_EVENT_SCOPE_FLAG_HOST};
-    check(api().eventCreate(pool_, &event, &events_[i]), "zeEventCreate");
-  }
+  pool_ = make_event_pool(device_, 0, points + 1);
+  for (uint32_t i = 0; i <= points; ++i) events_[i] = make_event(pool_, i);
 }
 
 Queue::~Queue() {
@@ -209,22 +218,8 @@ double KernelTimes::nanoseconds(uint64_t from, uint64_t to) const {
 }
 
 void KernelTimes::add_pool() {
-  const ze_event_pool_desc_t wanted = {
-      .stype = ZE_STRUCTURE_TYPE_EVENT_POOL_DESC,
-      .flags = ZE_EVENT_POOL_FLAG_HOST_VISIBLE | ZE_EVENT_POOL_FLAG_KERNEL_TIMESTAMP,
-      .count = events_of_a_pool};
-  ze_device_handle_t device = device_;
-  ze_event_pool_handle_t pool = nullptr;
-  check(api().eventPoolCreate(driver().context, &wanted, 1, &device, &pool), "zeEventPoolCreate");
-  pools_.push_back(pool);
-  for (uint32_t i = 0; i < events_of_a_pool; ++i) {
-    const ze_event_desc_t event = {.stype = ZE_STRUCTURE_TYPE_EVENT_DESC,
-                                   .index = i,
-                                   .signal = ZE_EVENT_SCOPE_FLAG_HOST,
-                                   .wait = ZE_EVENT_SCOPE_FLAG_HOST};
-    events_.push_back(nullptr);
-    check(api().eventCreate(pool, &event, &events_.back()), "zeEventCreate");
-  }
+  pools_.push_back(make_event_pool(device_, ZE_EVENT_POOL_FLAG_KERNEL_TIMESTAMP, events_of_a_pool));
+  for (uint32_t i = 0; i < events_of_a_pool; ++i) events_.push_back(make_event(pools_.back(), i));
 }
 
 }  // namespace zg::hpu

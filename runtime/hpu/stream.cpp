@@ -22,10 +22,10 @@ struct Fault {
 
 /// A stream: a Queue, staging memory for copies of ordinary host memory, and the stream's kernel
 /// handles.
-class HpuStream final : public Stream {
+class HpuStream final : public DeviceStream {
  public:
   HpuStream(DeviceState& state, const char* name)
-      : state_(state), name_(name), queue_(handle_of(state.index)), staging_(queue_) {}
+      : DeviceStream(state, name), queue_(handle_of(state.index)), staging_(queue_) {}
   ~HpuStream() override {
     // The device must have finished before anything is destroyed. An error was reported earlier.
     try {
@@ -35,12 +35,6 @@ class HpuStream final : public Stream {
     for (const auto& [key, kernel] : kernels_) api().kernelDestroy(kernel.handle);
     if (fault_) api().memFree(driver().context, fault_);
   }
-
-  Device device() const override { return state_.handle(); }
-  const Device::Traits& traits() const override { return state_.traits; }
-  Device::Type type() const override { return state_.type; }
-  Trace* trace() const override { return state_.trace.get(); }
-  const char* name() const override { return name_; }
 
   void synchronize() override {
     queue_.wait();
@@ -178,8 +172,6 @@ class HpuStream final : public Stream {
     staging_.to_device(fault_, &none, sizeof none);
   }
 
-  DeviceState& state_;  // owns this stream
-  const char* const name_;
   std::optional<KernelTimes>
       times_;  // destroyed after the queue: launches in the queue signal its events
   Queue queue_;

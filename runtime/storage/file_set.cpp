@@ -12,7 +12,6 @@
 #include <optional>
 #include <set>
 #include <system_error>
-#include <utility>
 #include <vector>
 
 #include "zerograd/runtime/error.h"

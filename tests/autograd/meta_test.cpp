@@ -26,7 +26,10 @@ Bytes bytes_of_a_pass(const Device& device) {
   const NormedSum sums =
       add_layer_norm(x, dropout(attention(qkv, 4), 0.1f, {.seed = 1}), gamma, gamma);
   const Var mixed = feed_forward(sums.normed, weight, bias, narrowing, gamma);
-  const Var logits = linear(rms_norm(mixed, gamma), table);
+  const Tensor angles = rope_table({}, 8, 16, DType::f32, device);
+  const Var gated_sum =
+      gated_feed_forward(rope(mixed, 4, angles), weight, weight, narrowing) + gated(mixed, mixed);
+  const Var logits = linear(rms_norm(gated_sum, gamma), table);
   const std::vector<Var> parts = split(sums.sum, std::vector<int64_t>{8, 24}, 2);
   const Var joined[] = {softmax(parts[1], 1), permute(silu(parts[0]), {0, 1, 2})};
   const Var rejoined = concat(joined, 2);

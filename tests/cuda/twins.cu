@@ -1,22 +1,21 @@
-// Prints the result of each wrapped CUDA instruction for random operands, as lines of bits.
-// Compiled for a GPU and for the emulator; `tools/gpu_check` compares the two outputs line by line.
-// Operands are integers whose sums are exact in any order, because a tensor core adds in its own
-// order.
-#include <cstdint>
+// Compares what the instructions of the kernels give on a GPU with what the emulator gives, bit by
+// bit. `twins_emulated --write FILE` writes random inputs and the emulator's results;
+// `twins_gpu --check FILE` runs the same kernels on these inputs, so nothing is emulated there.
+#include "tests/cuda/twins.h"
+
 #include <cstdio>
-#include <random>
-#include <string>
-#include <vector>
+#include <fstream>
+#include <map>
+#include <stdexcept>
 
-#include "zerograd/kernels/cuda/launch.h"
 #include "zerograd/kernels/cuda/mma.cuh"
-#include "zerograd/runtime/tensor.h"
 
+namespace zg::twins {
 namespace {
 
-using namespace zg;
-
 constexpr int warp = 32, rounds = 64;
+
+// --- instructions of sm_80 ---
 
 /// Each lane has registers a[4], b[2], c[4] as input and d[4] as output.
 template <class T>
@@ -63,114 +62,220 @@ __global__ void packs(const float* from, uint32_t* to) {
   to[lane] = cuda::pack<T>(from[2 * lane], from[2 * lane + 1]);
 }
 
-class Twins {
- public:
-  template <class T>
-  Tensor bring(const std::vector<T>& values) const {
-    const Tensor tensor =
-        Tensor::empty({static_cast<int64_t>(values.size() * sizeof(T))}, DType::u8, device_);
-    device_.compute().copy(tensor.raw(), values.data(), values.size() * sizeof(T));
-    return tensor;
-  }
-  Tensor room(int64_t words) const { return Tensor::zeros({4 * words}, DType::u8, device_); }
-  template <class T>
-  static T* at(const Tensor& tensor) {
-    return reinterpret_cast<T*>(tensor.raw());
-  }
+template <class T>
+Twin multiply_twin(const char* name) {
+  return {.name = name,
+          .rounds = rounds,
+          .draw =
+              [](std::mt19937& random) {
+                Words operands = whole_numbers<T>(random, warp * 6);
+                return Inputs{std::move(operands), whole_floats(random, warp * 4)};
+              },
+          .run =
+              [](const Runner& runner, const Inputs& in) {
+                auto* const d = runner.room<float>(warp * 4);
+                runner.run(multiply<T>, warp, 0, runner.bring<const uint32_t>(in[0]),
+                           runner.bring<const float>(in[1]), d);
+                return runner.fetch(d, warp * 4);
+              }};
+}
 
-  template <class... Parameters, class... Args>
-  void run(void (*kernel)(Parameters...), size_t shared, Args... args) const {
-    cuda::launch("twins", kernel, {dim3(1), dim3(warp), shared}, device_.compute(), args...);
-  }
+template <bool transposed>
+Twin load_twin(const char* name) {
+  return {.name = name,
+          .rounds = rounds,
+          .draw =
+              [](std::mt19937& random) {
+                Words matrices = random_words(random, warp * 4), rows = random_words(random, warp);
+                for (uint32_t& row : rows) row %= warp;
+                return Inputs{std::move(matrices), std::move(rows)};
+              },
+          .run =
+              [](const Runner& runner, const Inputs& in) {
+                auto* const to = runner.room<uint32_t>(warp * 4);
+                runner.run(load<transposed>, warp, warp * 16, runner.bring<const uint32_t>(in[0]),
+                           runner.bring<const uint32_t>(in[1]), to);
+                return runner.fetch(to, warp * 4);
+              }};
+}
 
-  /// Prints the words as a line: name, round, hash, first words.
-  void print(const char* name, const Tensor& result) const {
-    std::vector<uint32_t> words(static_cast<size_t>(result.numel()) / 4);
-    device_.compute().copy(words.data(), result.raw(), words.size() * 4);
-    device_.compute().synchronize();
-    uint64_t hash = 14695981039346656037u;  // FNV-1a
-    for (uint32_t word : words) hash = (hash ^ word) * 1099511628211u;
-    std::printf("%s %d %016llx %08x %08x %08x\n", name, round_,
-                static_cast<unsigned long long>(hash), words[0], words[1], words[2]);
-  }
+Twin copy_twin() {
+  return {.name = "cp.async",
+          .rounds = rounds,
+          .draw = [](std::mt19937& random) { return Inputs{random_words(random, 2 * warp * 4)}; },
+          .run =
+              [](const Runner& runner, const Inputs& in) {
+                auto* const to = runner.room<uint32_t>(2 * warp * 4);
+                runner.run(copies, warp, 2 * warp * 16, runner.bring<const uint32_t>(in[0]), to);
+                return runner.fetch(to, 2 * warp * 4);
+              }};
+}
 
-  template <class T>
-  void multiplies(const char* name) {
-    std::uniform_int_distribution<int> whole(-8, 8);
-    const auto two = [&] {
-      const uint32_t low = T(static_cast<float>(whole(random_))).bits;
-      return low | uint32_t{T(static_cast<float>(whole(random_))).bits} << 16;
-    };
-    std::vector<uint32_t> operands(warp * 6);
-    for (uint32_t& word : operands) word = two();
-    std::vector<float> sums(warp * 4);
-    for (float& value : sums) value = static_cast<float>(whole(random_));
-    const Tensor ab = bring(operands), c = bring(sums), d = room(warp * 4);
-    run(multiply<T>, 0, at<const uint32_t>(ab), at<const float>(c), at<float>(d));
-    print(name, d);
-  }
+template <class T>
+Twin pack_twin(const char* name) {
+  return {.name = name,
+          .rounds = rounds,
+          .draw =
+              [](std::mt19937& random) {
+                // The values have few low bits, so halfway cases and subnormals occur.
+                Words values = random_words(random, 2 * warp);
+                for (uint32_t& value : values) {
+                  const uint32_t exponent = 127 - 30 + value % 40;
+                  value = (value & 0x80000000u) | exponent << 23 |
+                          (static_cast<uint32_t>(random()) & 0x7ff000u);
+                }
+                return Inputs{std::move(values)};
+              },
+          .run =
+              [](const Runner& runner, const Inputs& in) {
+                auto* const to = runner.room<uint32_t>(warp);
+                runner.run(packs<T>, warp, 0, runner.bring<const float>(in[0]), to);
+                return runner.fetch(to, warp);
+              }};
+}
 
-  template <bool transposed>
-  void loads(const char* name) {
-    const Tensor from = words(warp * 4), to = room(warp * 4);
-    std::vector<uint32_t> rows(warp);
-    for (uint32_t& row : rows) row = static_cast<uint32_t>(random_() % warp);
-    const Tensor order = bring(rows);
-    run(load<transposed>, warp * 16, at<const uint32_t>(from), at<const uint32_t>(order),
-        at<uint32_t>(to));
-    print(name, to);
-  }
+std::vector<Twin> all_twins() {
+  std::vector<Twin> twins = {multiply_twin<bf16>("mma.m16n8k16.bf16"),
+                             multiply_twin<f16>("mma.m16n8k16.f16"),
+                             load_twin<false>("ldmatrix"),
+                             load_twin<true>("ldmatrix.trans"),
+                             copy_twin(),
+                             pack_twin<bf16>("cvt.bf16x2"),
+                             pack_twin<f16>("cvt.f16x2")};
+  for (Twin& twin : hopper_twins()) twins.push_back(std::move(twin));
+  return twins;
+}
 
-  void copying() {
-    const Tensor from = words(2 * warp * 4), to = room(2 * warp * 4);
-    run(copies, 2 * warp * 16, at<const uint32_t>(from), at<uint32_t>(to));
-    print("cp.async", to);
-  }
+// --- the file of cases ---
 
-  template <class T>
-  void packing(const char* name) {
-    // The values have few low bits, so halfway cases and subnormals occur.
-    std::vector<float> values(2 * warp);
-    for (float& value : values) {
-      const auto bits = static_cast<uint32_t>(random_());
-      const uint32_t exponent = 127 - 30 + bits % 40;
-      value = std::bit_cast<float>((bits & 0x80000000u) | exponent << 23 |
-                                   (static_cast<uint32_t>(random_()) & 0x7ff000u));
-    }
-    const Tensor from = bring(values), to = room(warp);
-    run(packs<T>, 0, at<const float>(from), at<uint32_t>(to));
-    print(name, to);
-  }
+constexpr char first_line[] = "zerograd twins 1\n";
 
-  void all() {
-    for (round_ = 0; round_ < rounds; ++round_) {
-      random_.seed(static_cast<unsigned>(round_));
-      multiplies<bf16>("mma.m16n8k16.bf16");
-      multiplies<f16>("mma.m16n8k16.f16");
-      loads<false>("ldmatrix");
-      loads<true>("ldmatrix.trans");
-      copying();
-      packing<bf16>("cvt.bf16x2");
-      packing<f16>("cvt.f16x2");
-    }
-  }
-
- private:
-  Tensor words(size_t count) {
-    std::vector<uint32_t> values(count);
-    for (uint32_t& word : values) word = static_cast<uint32_t>(random_());
-    return bring(values);
-  }
-  const Device device_ = Device::cuda();
-  std::mt19937 random_;
-  int round_ = 0;
+struct Case {
+  std::string name;
+  Inputs inputs;
+  Words expected;
 };
 
-}  // namespace
+void write_words(std::ostream& file, const Words& words) {
+  const auto count = static_cast<uint32_t>(words.size());
+  file.write(reinterpret_cast<const char*>(&count), sizeof count);
+  file.write(reinterpret_cast<const char*>(words.data()),
+             static_cast<std::streamsize>(words.size() * sizeof(uint32_t)));
+}
 
-int main() {
+Words read_words(std::istream& file) {
+  uint32_t count = 0;
+  file.read(reinterpret_cast<char*>(&count), sizeof count);
+  if (!file || count > 1u << 24) throw std::runtime_error("the file of twins is damaged");
+  Words words(count);
+  file.read(reinterpret_cast<char*>(words.data()),
+            static_cast<std::streamsize>(words.size() * sizeof(uint32_t)));
+  if (!file) throw std::runtime_error("the file of twins ends too soon");
+  return words;
+}
+
+void write_cases(const char* path) {
+  std::ofstream file(path, std::ios::binary);
+  file << first_line;
+  const Runner runner;
+  for (const Twin& twin : all_twins())
+    for (int round = 0; round < twin.rounds; ++round) {
+      std::mt19937 random(static_cast<unsigned>(round));
+      const Inputs inputs = twin.draw(random);
+      const Words outputs = twin.run(runner, inputs);
+      runner.end_case();
+      file << twin.name << '\n' << inputs.size() << '\n';
+      for (const Words& words : inputs) write_words(file, words);
+      write_words(file, outputs);
+    }
+  if (!file.flush()) throw std::runtime_error(std::string("cannot write ") + path);
+}
+
+std::map<std::string, std::vector<Case>> read_cases(const char* path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string start(sizeof first_line - 1, ' ');
+  if (!file.read(start.data(), static_cast<std::streamsize>(start.size())) || start != first_line)
+    throw std::runtime_error(std::string(path) + " is no file of twins");
+  std::map<std::string, std::vector<Case>> cases;
+  for (std::string name, count; std::getline(file, name);) {
+    Case read{.name = name};
+    std::getline(file, count);
+    for (unsigned long i = std::stoul(count); i > 0; --i) read.inputs.push_back(read_words(file));
+    read.expected = read_words(file);
+    cases[name].push_back(std::move(read));
+  }
+  return cases;
+}
+
+// --- the comparison ---
+
+/// "word 3 of 128 is 00000001, expected 00000002; 5 words differ"; empty if none differs.
+std::string difference(const Words& found, const Words& expected) {
+  size_t first = 0, count = 0;
+  for (size_t i = 0; i < expected.size(); ++i)
+    if (i >= found.size() || found[i] != expected[i])
+      if (count++ == 0) first = i;
+  if (count == 0) return {};
+  char text[160];
+  std::snprintf(text, sizeof text, "word %zu of %zu is %08x, expected %08x; %zu words differ",
+                first, expected.size(), first < found.size() ? found[first] : 0, expected[first],
+                count);
+  return text;
+}
+
+/// Prints the line of one twin. Returns whether all of its cases have the same bits.
+bool check(const Runner& runner, const Twin& twin, const std::vector<Case>& cases) {
+  std::printf("%s: ", twin.name.c_str());
+  std::fflush(stdout);  // so that the last line names an instruction that never ends
+  if (cases.empty()) return std::puts("FAILED: the file has no case of it"), false;
+  size_t wrong = 0;
+  std::string first;
+  for (size_t round = 0; round < cases.size(); ++round) {
+    const Words found = twin.run(runner, cases[round].inputs);
+    runner.end_case();
+    const std::string text = difference(found, cases[round].expected);
+    if (!text.empty() && wrong++ == 0) first = "case " + std::to_string(round) + ": " + text;
+  }
+  if (wrong == 0) return std::printf("%zu cases, the same bits\n", cases.size()), true;
+  std::printf("DIFFERS in %zu of %zu cases; %s\n", wrong, cases.size(), first.c_str());
+  return false;
+}
+
+int check_all(const char* path) {
+  auto cases = read_cases(path);
+  const Runner runner;
+  int major = 0;
+  cuda::check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, runner.device()),
+              "twins");
+  bool equal = true;
+  for (const Twin& twin : all_twins()) {
+    if (twin.needs_sm_90 && major != 9) {
+      std::printf("%s: SKIPPED: it needs a device of sm_90a\n", twin.name.c_str());
+      continue;
+    }
+    try {
+      equal = check(runner, twin, cases[twin.name]) && equal;
+    } catch (const std::exception& error) {
+      // After most errors of a kernel the context is unusable.
+      return std::printf("FAILED: %s\n", error.what()), 1;
+    }
+  }
+  return equal ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace zg::twins
+
+int main(int count, char** arguments) try {
+  using namespace zg;
+  const std::string what = count == 3 ? arguments[1] : "";
+  if (what != "--write" && what != "--check")
+    return std::fputs("usage: twins --write FILE | --check FILE\n", stderr), 2;
   if (const std::string absence = Device::absence(Device::Type::cuda); !absence.empty())
-    return std::printf("twins: %s\n", absence.c_str()), 1;
-  Twins().all();
+    return std::fprintf(stderr, "twins: %s\n", absence.c_str()), 6;
+  if (what == "--check") return twins::check_all(arguments[2]);
+  twins::write_cases(arguments[2]);
   return 0;
+} catch (const std::exception& error) {
+  return std::fprintf(stderr, "twins: %s\n", error.what()), 1;
 }

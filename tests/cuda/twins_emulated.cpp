@@ -1,1 +1,2 @@
 #include "tests/cuda/twins.cu"
+#include "tests/cuda/twins_hopper.cu"

@@ -1,6 +1,5 @@
 #include "tests/fuzz/text.h"
 #include "tests/support/placed_message.h"
-#include "tools/deepspeed/accelerate.h"
 #include "tools/deepspeed/load.h"
 #include "zerograd/runtime/error.h"
 

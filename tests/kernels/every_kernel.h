@@ -1,8 +1,10 @@
 #pragma once
 
 #include "zerograd/kernels/attention/attention.h"
+#include "zerograd/kernels/attention/rope.h"
 #include "zerograd/kernels/elementwise/dropout.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
+#include "zerograd/kernels/elementwise/gated.h"
 #include "zerograd/kernels/elementwise/gelu.h"
 #include "zerograd/kernels/loss/cross_entropy.h"
 #include "zerograd/kernels/matmul/matmul.h"
@@ -22,9 +24,10 @@ void for_every_kernel(const F& f) {
        k::cross_entropy_forward, k::cross_entropy_backward, k::projection_cross_entropy, k::dropout,
        k::unary, k::unary_backward, k::binary, k::binary_backward, k::where, k::axpby, k::cast,
        k::embedding_forward, k::embedding_backward, k::fold_gradient, k::gelu_forward,
-       k::gelu_backward, k::layer_norm_forward, k::layer_norm_backward, k::rms_norm_forward,
-       k::rms_norm_backward, k::matmul, k::strided_copy, k::gather, k::scatter_add, k::reduce,
-       k::argmax, k::softmax_forward, k::softmax_backward);
+       k::gelu_backward, k::gated_forward, k::gated_backward, k::rope, k::layer_norm_forward,
+       k::layer_norm_backward, k::rms_norm_forward, k::rms_norm_backward, k::matmul,
+       k::strided_copy, k::gather, k::scatter_add, k::reduce, k::argmax, k::softmax_forward,
+       k::softmax_backward);
 }
 
 }  // namespace zg::testing

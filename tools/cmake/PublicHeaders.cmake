@@ -28,8 +28,10 @@ set(ZG_ENGINE_HEADERS
     runtime/storage/tensorboard.h
     kernels/kernel.h
     kernels/attention/attention.h
+    kernels/attention/rope.h
     kernels/elementwise/dropout.h
     kernels/elementwise/elementwise.h
+    kernels/elementwise/gated.h
     kernels/elementwise/gelu.h
     kernels/loss/cross_entropy.h
     kernels/matmul/matmul.h

@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <limits>
-#include <optional>
 
 #include "tools/commands/checkpoint_options.h"
 #include "tools/commands/subcommands.h"

@@ -1,6 +1,5 @@
 #include <cstdio>
 #include <filesystem>
-#include <optional>
 
 #include "tools/commands/checkpoint_options.h"
 #include "tools/commands/subcommands.h"

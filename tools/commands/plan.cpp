@@ -7,6 +7,7 @@
 #include "tools/run/planner.h"
 #include "zerograd/models/gpt/gpt.h"
 #include "zerograd/runtime/device.h"
+#include "zerograd/runtime/recorder.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/config.h"
 #include "zerograd/zero/states/model_states.h"
@@ -84,12 +85,6 @@ std::string short_mib(int64_t bytes) {
   return fmt::format("{:.1f}", static_cast<double>(bytes) / (1 << 20));
 }
 
-int64_t received(const WireCounts& wire) {
-  int64_t bytes = 0;
-  for (const WireCount& count : wire) bytes += count.bytes;
-  return bytes;
-}
-
 std::string line_of(const Run& run, const RankMemory& rank) {
   const ModelSlice& place = rank.place;
   std::string line =
@@ -101,7 +96,7 @@ std::string line_of(const Run& run, const RankMemory& rank) {
   line += fmt::format(" {} |", short_mib(peak.reserved));
   const auto steps = std::max<int64_t>(1, run.steps - run.steps_done);
   for (const AxisWire& axis : rank.axes)
-    line += fmt::format(" {} |", short_mib(received(axis.wire) / steps));
+    line += fmt::format(" {} |", short_mib(received_bytes(axis.wire) / steps));
   return line;
 }
 
@@ -194,12 +189,6 @@ std::string flag_size(int64_t bytes) {
   return fmt::format("{:.4g}{}", value, units[unit]);
 }
 
-int64_t wire_bytes(const RankMemory& memory) {
-  int64_t bytes = 0;
-  for (const WireCount& count : memory.wire) bytes += count.bytes;
-  return bytes;
-}
-
 void print_summary(const Run& run, const RankMemory& memory) {
   const DeviceOptions& device = run.options.place.device;
   const Device::Type type = run.options.place.type;
@@ -218,7 +207,7 @@ void print_summary(const Run& run, const RankMemory& memory) {
     print(fmt::format("peak {} (rank {}, step {}, {})", size_in_mib(peak.reserved), memory.rank,
                       peak.step, peak.phase));
     print(fmt::format("wire {:.1f} MiB per step",
-                      static_cast<double>(wire_bytes(memory)) / (1 << 20) /
+                      static_cast<double>(received_bytes(memory.wire)) / (1 << 20) /
                           static_cast<double>(run.steps - run.steps_done)));
   }
   print("host " + size_in_mib(needs.host));

@@ -5,7 +5,6 @@
 #include <set>
 
 #include "tools/commands/subcommands.h"
-#include "tools/tune/tune_plan.h"
 #include "tools/tune/tune_search.h"
 #include "tools/tune/tune_space.h"
 #include "zerograd/runtime/comm/processes.h"
@@ -20,39 +19,25 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// Flags of train that tune ignores: trials set their own outputs and their own length.
-const std::set<std::string> without_effect = {"--autotuning",
-                                              "--steps",
-                                              "--epochs",
-                                              "--limit-train-batches",
-                                              "--log-interval",
-                                              "--eval-interval",
-                                              "--eval-batches",
-                                              "--sample-interval",
-                                              "--metrics",
-                                              "--trace",
-                                              "--trace-steps",
-                                              "--score-samples",
-                                              "--dump-memory",
-                                              "--memory-json",
-                                              "--progress",
-                                              "--dump-gradients",
-                                              "--save",
-                                              "--save-top-k",
-                                              "--save-interval",
-                                              "--max-restarts",
-                                              "--inject",
-                                              "--async-save",
-                                              "--train-samples",
-                                              "--rampup-batch-size",
-                                              "--lr-decay-style",
-                                              "--lr-warmup-samples",
-                                              "--lr-decay-samples",
-                                              "--min-lr",
-                                              "--exit-interval",
-                                              "--kill-switch-path",
-                                              "--tensorboard-dir",
-                                              "--universal-checkpoint"};
+// Flags of train that tune ignores: trials set their own outputs, checkpoints and length.
+std::set<std::string> flags_without_effect() {
+  std::set<std::string> names = {"--steps",
+                                 "--epochs",
+                                 "--limit-train-batches",
+                                 "--train-samples",
+                                 "--lr-decay-style",
+                                 "--lr-warmup-samples",
+                                 "--lr-decay-samples",
+                                 "--min-lr",
+                                 "--inject",
+                                 "--rampup-batch-size"};
+  const std::set<std::string> groups = {"output", "checkpoints", "tuning"};
+  TrainOptions unused;
+  for (const FlagGroup& group : train_groups(unused))
+    if (groups.count(group.title))
+      for (const Flag& flag : group.flags) names.insert(flag.names.front());
+  return names;
+}
 
 Words words_of(const TuneOptions& options, const std::set<std::string>& but) {
   Words words;
@@ -167,6 +152,7 @@ int tune(const std::vector<std::string>& arguments) {
   TuneOptions options;
   if (!parse(arguments, options)) return 0;
   check(options);
+  const std::set<std::string> without_effect = flags_without_effect();
   check_writable("--out", options.out);
   Words unused;
   for (const auto& [name, words] : options.flags)

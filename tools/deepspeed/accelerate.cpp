@@ -1,4 +1,4 @@
-#include "tools/deepspeed/accelerate.h"
+#include "tools/deepspeed/load.h"
 
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/exceptions.h>

@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <optional>
 
-#include "tools/deepspeed/accelerate.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/deepspeed/read.h"
@@ -29,16 +28,11 @@ Document document_of(const std::string& path) {
           .is_yaml = is_yaml};
 }
 
-// Only the first of several processes prints.
-bool is_first(const TrainOptions& options) {
-  return !options.process || options.process->rank == 0;
-}
-
 CheckedConfig checked(const Document& document, const TrainOptions& options) {
   const CheckedConfig config =
       check_config(document.root, document.file, options.config.compat, options.config.lenient,
                    document.is_yaml ? "accelerate" : "");
-  if (is_first(options))
+  if (options.is_first_process())
     for (const std::string& line : config.warnings)
       std::fprintf(stderr, "warning: %s\n", line.c_str());
   if (config.unsupported) throw Unsupported(*config.unsupported);
@@ -62,7 +56,7 @@ CheckedConfig load_deepspeed(const Document& document, const CheckedConfig* yaml
   if (yaml) fill_defaults(*yaml, options.given, config);
   if (config.unsupported) throw Unsupported(*config.unsupported);
   const std::vector<std::string> overridden = apply_config(config, options);
-  if (is_first(options)) report(config, overridden);
+  if (options.is_first_process()) report(config, overridden);
   return config;
 }
 
@@ -107,7 +101,7 @@ void load_accelerate(const Document& document, TrainOptions& options) {
     deepspeed = load_deepspeed(*own, &yaml, options);
   const std::vector<std::string> overridden =
       apply_accelerate(yaml, deepspeed ? &*deepspeed : nullptr, flags, options);
-  if (is_first(options)) report(yaml, overridden);
+  if (options.is_first_process()) report(yaml, overridden);
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "tools/options/model_flags.h"
-#include "tools/options/optimisation_flags.h"
 #include "tools/options/train_flags.h"
 
 namespace zg::tools {

@@ -1,4 +1,4 @@
-#include "tools/options/optimisation_flags.h"
+#include "tools/options/train_flags.h"
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"

@@ -157,6 +157,8 @@ struct TrainOptions {
   bool only_planned = false;  ///< writes only --memory-json, and plans --steps again
 
   int64_t data_ranks() const { return ranks / axes.model_ranks(); }
+  /// Whether this process writes the output: the first one, or the only one.
+  bool is_first_process() const { return !process || process->rank == 0; }
 };
 
 /// Whether the run takes no step and only converts the folder of --from-hf to a checkpoint. Such a

@@ -6,7 +6,8 @@
 #include "tools/options/options.h"
 #include "zerograd/runtime/command_line/flags.h"
 
-// Flags of train whose values have a syntax of their own, for the table in fields.cpp.
+// Flags of train whose values have a syntax of their own, for the table in fields.cpp, and what
+// several flags together say of the optimisation (optimisation_flags.cpp).
 namespace zg::tools {
 
 Flag untied_flag(std::optional<bool>& tied);
@@ -33,5 +34,16 @@ Flag injection_flag(FaultInjection& injection);
 Flag gradients_flag(TrainOptions& options);
 Flag trace_steps_flag(std::optional<StepRange>& steps);
 Flag autotuning_flag(std::string& mode);
+
+/// Each of these flags selects AnnealingLR.
+inline constexpr const char* annealing_flags[] = {"--lr-decay-style", "--lr-warmup-samples",
+                                                  "--lr-decay-samples"};
+
+/// Sets the engine's dtypes from --precision, then from --grad-accum-dtype, which overrides it.
+void settle_precision(TrainOptions& options);
+
+/// Fills in the default warmup and end of a schedule. Call it after the options of a checkpoint are
+/// applied. ConfigError where flags contradict each other or the checkpoint.
+void settle_schedule(TrainOptions& options);
 
 }  // namespace zg::tools

@@ -1,6 +1,5 @@
 #include "tools/run/processes.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <numeric>
@@ -83,10 +82,6 @@ void adopt_processes(TrainOptions& options) {
                     place->size, options.ranks));
   options.ranks = place->size;
   options.process = place;
-}
-
-bool is_first_process(const TrainOptions& options) {
-  return !options.process || options.process->rank == 0;
 }
 
 std::vector<std::pair<std::string, std::string>> common_values(const Run& run) {

@@ -15,9 +15,6 @@ namespace zg::tools {
 /// MPI.
 void adopt_processes(TrainOptions& options);
 
-/// Whether this process writes the output: the first one, or the only one.
-bool is_first_process(const TrainOptions& options);
-
 /// Name and value of all settings that must be equal on every rank before step 0; long values are
 /// given as checksums. Settings that follow from a checkpoint are checked by agreed().
 std::vector<std::pair<std::string, std::string>> common_values(const Run& run);

@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "tools/options/model_flags.h"
-#include "tools/options/optimisation_flags.h"
 #include "tools/options/options.h"
 #include "tools/options/run_checks.h"
+#include "tools/options/train_flags.h"
 #include "tools/run/checkpoints.h"
 #include "tools/run/processes.h"
 #include "tools/run/setup.h"
@@ -115,13 +115,13 @@ void check_writable(const char* flag, const std::string& path) {
 namespace {
 
 bool writes_checkpoints(const TrainOptions& options) {
-  return !options.only_planned && !options.save.empty() && is_first_process(options);
+  return !options.only_planned && !options.save.empty() && options.is_first_process();
 }
 
 void check_outputs(Run& run) {
   const TrainOptions& options = run.options;
   check_apart(options);
-  if (!is_first_process(options)) return;
+  if (!options.is_first_process()) return;
   check_writable("--trace", options.trace);
   check_writable("--dump-gradients", options.dump_gradients);
   check_writable("--memory-json", options.memory_json);
@@ -268,7 +268,7 @@ StepRange steps_to_trace(int64_t first, int64_t end) {
 
 std::string trace_path(const TrainOptions& options) {
   return options.trace +
-         (is_first_process(options) ? "" : fmt::format(".rank{}", options.process->rank));
+         (options.is_first_process() ? "" : fmt::format(".rank{}", options.process->rank));
 }
 
 }  // namespace
@@ -340,7 +340,7 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   }
   if (!options.from_hf.empty())
     open_hf_folder(options.from_hf).weights(run.settings.model, &notes.emplace_back());
-  if (is_first_process(options))
+  if (options.is_first_process())
     for (const std::string& note : notes)
       if (!note.empty()) std::fprintf(stderr, "note: %s\n", note.c_str());
   run.epoch_samples = limit_epochs(options, *run.dataset, run.settings);

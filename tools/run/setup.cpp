@@ -1,6 +1,5 @@
 #include "tools/run/setup.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <numeric>
 
@@ -25,11 +24,6 @@ namespace zg::tools {
 namespace {
 
 constexpr int64_t text_block_size = 128;
-
-bool ends_with(const std::string& text, const std::string& end) {
-  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
-}
-
 constexpr int64_t alibi_block_size = 2048;  // default; ALiBi works with any length
 
 bool is_task(const std::string& source) { return source == "sort" || source == "adder"; }
@@ -190,8 +184,8 @@ DataKind kind_of(const std::string& source) {
   if (source.empty()) return DataKind::none;
   if (is_task(source)) return DataKind::task;
   if (!indexed_prefix(source).empty()) return DataKind::documents;
-  if (ends_with(source, ".bin")) return DataKind::tokens;
-  if (ends_with(source, ".txt") || is_regular_file(source)) return DataKind::text;
+  if (source.ends_with(".bin")) return DataKind::tokens;
+  if (source.ends_with(".txt") || is_regular_file(source)) return DataKind::text;
   const std::string found = is_directory(source)  ? " is a folder"
                             : path_exists(source) ? " is no regular file"
                                                   : " is not there";

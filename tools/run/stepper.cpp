@@ -7,6 +7,7 @@
 #include "tools/run/checkpoints.h"
 #include "zerograd/autograd/ops.h"
 #include "zerograd/models/gpt/generate.h"
+#include "zerograd/runtime/recorder.h"
 #include "zerograd/runtime/trace.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 #include "zerograd/zero/metrics.h"
@@ -20,14 +21,6 @@ MeshShape shape_of(const Settings& settings) {
           .tensor = static_cast<int>(settings.axes.tensor)};
 }
 
-WireCounts sum(WireCounts a, const WireCounts& b) {
-  for (size_t i = 0; i < a.size(); ++i) {
-    a[i].calls += b[i].calls;
-    a[i].bytes += b[i].bytes;
-  }
-  return a;
-}
-
 // An axis that spans the whole mesh is counted with the collectives of all ranks.
 std::vector<AxisWire> axes_of(const Mesh& mesh) {
   const auto of = [&](const Communicator* ranks) {
@@ -37,7 +30,7 @@ std::vector<AxisWire> axes_of(const Mesh& mesh) {
   for (const std::unique_ptr<Communicator>* channel :
        {&mesh.previous.forward, &mesh.previous.backward, &mesh.next.forward, &mesh.next.backward,
         &mesh.ends})
-    stages = sum(stages, of(channel->get()));
+    stages = added(stages, of(channel->get()));
   return {{"data", of(mesh.data)}, {"tensor", of(mesh.tensor)}, {"pipeline", stages}};
 }
 
@@ -200,7 +193,7 @@ RankMemory Stepper::rank_memory() const {
       .io = swapped(device_)};
   if (run_.settings.axes.model_ranks() == 1) return memory;
   memory.axes = axes_of(mesh_);
-  for (const AxisWire& axis : memory.axes) memory.wire = sum(memory.wire, axis.wire);
+  for (const AxisWire& axis : memory.axes) memory.wire = added(memory.wire, axis.wire);
   memory.place = {.stage = mesh_.stage,
                   .tensor_rank = mesh_.tensor_rank,
                   .first_layer = model_->part().first_layer,

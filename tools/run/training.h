@@ -1,7 +1,6 @@
 #pragma once
 
 #include <chrono>
-#include <memory>
 #include <optional>
 
 #include "tools/deepspeed/deepspeed_log.h"

@@ -1,7 +1,5 @@
 #include "zerograd/zero/checkpoint/checkpoint_folder.h"
 
-#include <cstdio>
-
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <type_traits>
 #include <utility>
 
 #include "zerograd/runtime/error.h"
@@ -32,11 +33,9 @@ class Mapping {
     apply_zero();
     apply_offload();
     apply_own();
-    take("", "gradient_clipping", {Field::clip_norm},
-         [&](const Setting& s) { engine_.clip_norm = static_cast<float>(s.number); });
-    take("", "steps_per_print", {}, [&](const Setting& s) { result_.steps_per_print = s.integer; });
-    take("", "memory_breakdown", {Field::memory_breakdown},
-         [&](const Setting& s) { result_.memory_breakdown = s.boolean; });
+    store("", "gradient_clipping", engine_.clip_norm, {Field::clip_norm});
+    store("", "steps_per_print", result_.steps_per_print);
+    store("", "memory_breakdown", result_.memory_breakdown, {Field::memory_breakdown});
     return result_;
   }
 
@@ -58,6 +57,22 @@ class Mapping {
     if (fields.empty()) return;
     result_.taken.insert(fields.front());
     if (!setting->given) result_.defaulted.insert(fields.front());
+  }
+
+  /// The same; the value becomes that of `target`.
+  template <class T>
+  void store(const std::string& section, const std::string& key, T& target,
+             const std::vector<Field>& fields = {}) {
+    take(section, key, fields, [&](const Setting& s) {
+      if constexpr (std::is_same_v<T, bool>)
+        target = s.boolean;
+      else if constexpr (std::is_integral_v<T>)
+        target = static_cast<T>(s.integer);
+      else if constexpr (std::is_floating_point_v<T>)
+        target = static_cast<T>(s.number);
+      else
+        target = s.text;
+    });
   }
 
   bool is_automatic(const std::string& section, const std::string& key) const {
@@ -90,16 +105,13 @@ class Mapping {
 
   void apply_optimizer() {
     AdamOptions& adam = engine_.adam;
-    const auto set = [](float& target) {
-      return [&target](const Setting& s) { target = static_cast<float>(s.number); };
-    };
-    take("adam", "lr", {Field::rate}, [&](const Setting& s) { schedule_.rate = s.number; });
+    store("adam", "lr", schedule_.rate, {Field::rate});
     take("adam", "betas", {Field::beta1},
          [&](const Setting& s) { adam.beta1 = static_cast<float>(s.numbers[0]); });
     take("adam", "betas", {Field::beta2},
          [&](const Setting& s) { adam.beta2 = static_cast<float>(s.numbers[1]); });
-    take("adam", "eps", {Field::epsilon}, set(adam.epsilon));
-    take("adam", "weight_decay", {Field::weight_decay}, set(adam.weight_decay));
+    store("adam", "eps", adam.epsilon, {Field::epsilon});
+    store("adam", "weight_decay", adam.weight_decay, {Field::weight_decay});
     // DeepSpeed runs AdamW for either type unless Adam is told not to.
     const Setting* type = config_.find("optimizer", "type");
     take("adam", "adam_w_mode", {},
@@ -118,8 +130,7 @@ class Mapping {
     result_.taken.insert(Field::schedule);
     if (kind == "LRRangeTest") return apply_range_test(schedule_.range_test);
     if (kind == "OneCycle") return apply_one_cycle(schedule_.one_cycle);
-    take(kind, "warmup_max_lr", {Field::rate},
-         [&](const Setting& s) { schedule_.rate = s.number; });
+    store(kind, "warmup_max_lr", schedule_.rate, {Field::rate});
     // DeepSpeed uses at least 2. 0 would mean "not given" here.
     take(kind, "warmup_num_steps", {Field::warmup_steps},
          [&](const Setting& s) { schedule_.warmup_num_steps = std::max<int64_t>(2, s.integer); });
@@ -127,46 +138,37 @@ class Mapping {
       schedule_.warmup_num_steps = std::max<int64_t>(2, schedule_.warmup_num_steps);
       result_.taken.insert(Field::warmup_steps);
     }
-    take(kind, "total_num_steps", {},
-         [&](const Setting& s) { schedule_.total_num_steps = s.integer; });
+    store(kind, "total_num_steps", schedule_.total_num_steps);
     take(kind, "warmup_type", {}, [&](const Setting& s) {
       schedule_.warmup_type = s.text == "linear" ? WarmupType::linear : WarmupType::log;
     });
-    const std::pair<const char*, double*> numbers[] = {
-        {"warmup_min_lr", &schedule_.warmup_min_lr},
-        {"warmup_min_ratio", &schedule_.warmup_min_ratio},
-        {"cos_min_ratio", &schedule_.cos_min_ratio}};
-    for (const auto& number : numbers)
-      take(kind, number.first, {}, [&](const Setting& s) { *number.second = s.number; });
+    store(kind, "warmup_min_lr", schedule_.warmup_min_lr);
+    store(kind, "warmup_min_ratio", schedule_.warmup_min_ratio);
+    store(kind, "cos_min_ratio", schedule_.cos_min_ratio);
   }
 
   void apply_range_test(RangeTestOptions& test) {
     constexpr const char* in = "LRRangeTest";
-    take(in, "lr_range_test_min_lr", {Field::rate},
-         [&](const Setting& s) { schedule_.rate = s.number; });
-    take(in, "lr_range_test_step_size", {}, [&](const Setting& s) { test.step_size = s.integer; });
-    take(in, "lr_range_test_step_rate", {}, [&](const Setting& s) { test.step_rate = s.number; });
-    take(in, "lr_range_test_staircase", {}, [&](const Setting& s) { test.staircase = s.boolean; });
+    store(in, "lr_range_test_min_lr", schedule_.rate, {Field::rate});
+    store(in, "lr_range_test_step_size", test.step_size);
+    store(in, "lr_range_test_step_rate", test.step_rate);
+    store(in, "lr_range_test_staircase", test.staircase);
   }
 
   void apply_one_cycle(OneCycleOptions& cycle) {
     constexpr const char* in = "OneCycle";
-    take(in, "cycle_max_lr", {Field::rate}, [&](const Setting& s) { schedule_.rate = s.number; });
-    const std::pair<const char*, double*> numbers[] = {{"cycle_min_lr", &cycle.cycle_min_lr},
-                                                       {"decay_lr_rate", &cycle.decay_lr_rate},
-                                                       {"cycle_min_mom", &cycle.cycle_min_mom},
-                                                       {"cycle_max_mom", &cycle.cycle_max_mom},
-                                                       {"decay_mom_rate", &cycle.decay_mom_rate}};
-    for (const auto& number : numbers)
-      take(in, number.first, {}, [&](const Setting& s) { *number.second = s.number; });
+    store(in, "cycle_max_lr", schedule_.rate, {Field::rate});
+    store(in, "cycle_min_lr", cycle.cycle_min_lr);
+    store(in, "decay_lr_rate", cycle.decay_lr_rate);
+    store(in, "cycle_min_mom", cycle.cycle_min_mom);
+    store(in, "cycle_max_mom", cycle.cycle_max_mom);
+    store(in, "decay_mom_rate", cycle.decay_mom_rate);
     take(in, "cycle_first_step_size", {}, [&](const Setting& s) {
       cycle.cycle_first_step_size = cycle.cycle_second_step_size = s.integer;
     });
-    take(in, "cycle_second_step_size", {},
-         [&](const Setting& s) { cycle.cycle_second_step_size = s.integer; });
-    take(in, "decay_step_size", {}, [&](const Setting& s) { cycle.decay_step_size = s.integer; });
-    take(in, "cycle_momentum", {Field::beta1, Field::beta2},
-         [&](const Setting& s) { cycle.cycle_momentum = s.boolean; });
+    store(in, "cycle_second_step_size", cycle.cycle_second_step_size);
+    store(in, "decay_step_size", cycle.decay_step_size);
+    store(in, "cycle_momentum", cycle.cycle_momentum, {Field::beta1, Field::beta2});
     if (is_decided(Field::beta1) || is_decided(Field::beta2)) cycle.cycle_momentum = false;
   }
 
@@ -190,39 +192,32 @@ class Mapping {
   void apply_loss_scale(LossScaleOptions& scaling) {
     // A constant scale has no initial power, so a program that sets the power wants a dynamic
     // scale.
-    take("fp16", "loss_scale", {Field::initial_scale_power},
-         [&](const Setting& s) { scaling.loss_scale = s.number; });
-    take("fp16", "initial_scale_power", {Field::initial_scale_power},
-         [&](const Setting& s) { scaling.initial_scale_power = static_cast<int>(s.integer); });
-    take("fp16", "loss_scale_window", {}, [&](const Setting& s) { scaling.window = s.integer; });
-    take("fp16", "hysteresis", {}, [&](const Setting& s) { scaling.hysteresis = s.integer; });
-    take("fp16", "consecutive_hysteresis", {},
-         [&](const Setting& s) { scaling.consecutive_hysteresis = s.boolean; });
-    take("fp16", "min_loss_scale", {},
-         [&](const Setting& s) { scaling.min_loss_scale = s.number; });
+    store("fp16", "loss_scale", scaling.loss_scale, {Field::initial_scale_power});
+    store("fp16", "initial_scale_power", scaling.initial_scale_power, {Field::initial_scale_power});
+    store("fp16", "loss_scale_window", scaling.window);
+    store("fp16", "hysteresis", scaling.hysteresis);
+    store("fp16", "consecutive_hysteresis", scaling.consecutive_hysteresis);
+    store("fp16", "min_loss_scale", scaling.min_loss_scale);
   }
 
   void apply_zero() {
     const char* const in = "zero_optimization";
-    take(in, "stage", {Field::stage},
-         [&](const Setting& s) { engine_.stage = static_cast<int>(s.integer); });
+    store(in, "stage", engine_.stage, {Field::stage});
     const auto size = [&](const char* key, Field field, int64_t& target, double& by_width,
                           double factor) {
-      take(in, key, {field}, [&](const Setting& s) { target = s.integer; });
+      store(in, key, target, {field});
       if (is_automatic(in, key) && !is_decided(field)) by_width = factor;
     };
     BucketsByWidth& buckets = result_.buckets;
     // "auto" means the default.
-    take(in, "allgather_bucket_size", {},
-         [&](const Setting& s) { engine_.allgather_bucket_size = s.integer; });
+    store(in, "allgather_bucket_size", engine_.allgather_bucket_size);
     size("reduce_bucket_size", Field::reduce_bucket_size, engine_.reduce_bucket_size,
          buckets.reduce_per_square, 1.0);
     size("stage3_prefetch_bucket_size", Field::prefetch_bucket_size, engine_.prefetch_bucket_size,
          buckets.prefetch_per_square, 0.9);
     size("stage3_param_persistence_threshold", Field::param_persistence_threshold,
          engine_.param_persistence_threshold, buckets.persistence_per_width, 10.0);
-    take(in, "overlap_comm", {Field::overlap_comm},
-         [&](const Setting& s) { engine_.overlap_comm = s.boolean; });
+    store(in, "overlap_comm", engine_.overlap_comm, {Field::overlap_comm});
     const Setting* overlap = config_.find(in, "overlap_comm");
     if (overlap && overlap->null && !is_decided(Field::overlap_comm))
       engine_.overlap_comm = engine_.stage == 3;
@@ -274,8 +269,7 @@ class Mapping {
     take(in, "sub_group_size", {}, [&](const Setting& s) {
       offload.sub_group_size = std::min(offload.sub_group_size, s.integer);
     });
-    take("offload_optimizer", "ratio", {},
-         [&](const Setting& s) { offload.optimizer_ratio = s.number; });
+    store("offload_optimizer", "ratio", offload.optimizer_ratio);
     // DeepSpeed's default keeps up to 1e9 elements per rank in memory that the config sends to
     // NVMe.
     take("offload_param", "max_in_cpu", {}, [&](const Setting& s) {
@@ -287,13 +281,10 @@ class Mapping {
       offload.parameter_buffer =
           static_cast<int64_t>(std::min(0x1p62, count->number * size->number));
     SwapOptions& swap = result_.swap;
-    take("aio", "block_size", {}, [&](const Setting& s) { swap.block_size = s.integer; });
-    take("aio", "queue_depth", {},
-         [&](const Setting& s) { swap.queue_depth = static_cast<int>(s.integer); });
-    take("writer", "decoupled", {Field::async_save},
-         [&](const Setting& s) { result_.async_save = s.boolean; });
-    take("activation_checkpointing", "cpu_checkpointing", {},
-         [&](const Setting& s) { result_.cpu_checkpointing = s.boolean; });
+    store("aio", "block_size", swap.block_size);
+    store("aio", "queue_depth", swap.queue_depth);
+    store("writer", "decoupled", result_.async_save, {Field::async_save});
+    store("activation_checkpointing", "cpu_checkpointing", result_.cpu_checkpointing);
   }
 
   // There is one directory for both sections. If only one section uses NVMe, its nvme_path is used.
@@ -312,8 +303,7 @@ class Mapping {
     std::array<const char*, 2> sections = {"offload_param", "offload_optimizer"};
     if (parameters && !optimizer) std::swap(sections[0], sections[1]);
     for (const char* section : sections)  // the last one is used
-      take(section, "nvme_path", {Field::nvme_path},
-           [&](const Setting& s) { result_.swap.directory = s.text; });
+      store(section, "nvme_path", result_.swap.directory, {Field::nvme_path});
   }
 
   // Runs after apply_offload(), which sets the space of the gradient accumulators if this section
@@ -324,14 +314,13 @@ class Mapping {
     };
     const char* const in = "zerograd";
     OffloadOptions& offload = engine_.offload;
-    take(in, "activation_checkpoint", {Field::activation_checkpoint},
-         [&](const Setting& s) { result_.activation_checkpoint = s.boolean; });
+    store(in, "activation_checkpoint", result_.activation_checkpoint,
+          {Field::activation_checkpoint});
     take(in, "offload_gradients", {Field::offload_gradients},
          [&](const Setting& s) { offload.gradient = space_of(s); });
     take(in, "offload_activations", {Field::offload_activations},
          [&](const Setting& s) { offload.activation = space_of(s); });
-    take(in, "stochastic_rounding", {},
-         [&](const Setting& s) { engine_.adam.stochastic_rounding = s.boolean; });
+    store(in, "stochastic_rounding", engine_.adam.stochastic_rounding);
   }
 
   const CheckedConfig& config_;

@@ -1,4 +1,3 @@
-#include <cmath>
 #include <string_view>
 
 #include "zerograd/zero/deepspeed/schema.h"

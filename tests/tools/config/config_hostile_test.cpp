@@ -9,7 +9,7 @@
 #include "tests/support/placed_message.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
-#include "tools/deepspeed/accelerate.h"
+#include "tools/deepspeed/load.h"
 #include "zerograd/zero/deepspeed/hjson.h"
 #include "zerograd/zero/deepspeed/schema.h"
 

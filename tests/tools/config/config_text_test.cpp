@@ -2,7 +2,7 @@
 
 #include "tests/support/placed_message.h"
 #include "tests/zero/deepspeed/deepspeed_case.h"
-#include "tools/deepspeed/accelerate.h"
+#include "tools/deepspeed/load.h"
 #include "tools/launch/launcher.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/text/text.h"

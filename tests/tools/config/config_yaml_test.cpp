@@ -4,7 +4,7 @@
 
 #include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
-#include "tools/deepspeed/accelerate.h"
+#include "tools/deepspeed/load.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/zero/deepspeed/check.h"
 

@@ -1,0 +1,99 @@
+#include "zerograd/kernels/elementwise/gated.h"
+
+#include <doctest/doctest.h>
+
+#include "tests/support/op_case.h"
+
+using namespace zg;
+using namespace zg::testing;
+
+namespace {
+
+constexpr DType gated_dtypes[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
+constexpr Gate gate_forms[] = {Gate::silu, Gate::gelu_tanh, Gate::gelu_erf};
+
+GatedBackward gated_gradients(int64_t n, DType dtype, Gate form, const Device& device) {
+  return {.dy = random_tensor({n}, dtype, device, 1),
+          .gate = random_tensor({n}, dtype, device, 2, -5.0, 5.0),
+          .up = random_tensor({n}, dtype, device, 3),
+          .dgate = Tensor::empty({n}, dtype, device),
+          .dup = Tensor::empty({n}, dtype, device),
+          .form = form};
+}
+
+}  // namespace
+
+TEST_CASE("gated products may be written over their operands" *
+          doctest::test_suite("every device")) {
+  for (const Device& device : devices_at_every_level())
+    for (DType dtype : on_device(gated_dtypes, device))
+      for (Gate form : gate_forms)
+        for (int64_t n : {1, 33, 4096, 9001}) {
+          CAPTURE(level_of(device));
+          CAPTURE(std::string(name_of(dtype)));
+          CAPTURE(std::string(name_of(form)));
+          CAPTURE(n);
+          const GatedBackward apart = gated_gradients(n, dtype, form, device);
+          kernels::gated_backward(apart, device.compute());
+          GatedBackward in_place = gated_gradients(n, dtype, form, device);
+          in_place.dgate = in_place.dy;
+          in_place.dup = in_place.up;
+          kernels::gated_backward(in_place, device.compute());
+          CHECK(same_bits(in_place.dgate, apart.dgate));
+          CHECK(same_bits(in_place.dup, apart.dup));
+
+          const Tensor y = Tensor::empty({n}, dtype, device);
+          const GatedBackward fresh = gated_gradients(n, dtype, form, device);
+          kernels::gated_forward({.gate = fresh.gate, .up = fresh.up, .y = y, .form = form},
+                                 device.compute());
+          kernels::gated_forward(
+              {.gate = fresh.gate, .up = fresh.up, .y = fresh.gate, .form = form},
+              device.compute());
+          CHECK(same_bits(fresh.gate, y));
+        }
+}
+
+TEST_CASE("a gate far to the right is the identity, far to the left zero, and keeps NaN" *
+          doctest::test_suite("every device")) {
+  for (const Device& device : devices_at_every_level())
+    for (Gate form : gate_forms) {
+      CAPTURE(level_of(device));
+      CAPTURE(std::string(name_of(form)));
+      const Tensor gate =
+          Tensor::from(std::vector<float>{0.0f, 30.0f, -120.0f, 3e9f, -3e9f, NAN}, {6}, device);
+      const Tensor up = Tensor::full({6}, 2.0, DType::f32, device),
+                   y = random_tensor({6}, DType::f32, device, 1);
+      kernels::gated_forward({.gate = gate, .up = up, .y = y, .form = form}, device.compute());
+      const std::vector<float> values = y.to_host<float>();
+      CHECK(std::vector<float>(values.begin(), values.end() - 1) ==
+            std::vector<float>{0.0f, 60.0f, 0.0f, 6e9f, 0.0f});
+      CHECK(std::isnan(values[5]));
+      const GatedBackward backward{.dy = Tensor::full({6}, 3.0, DType::f32, device),
+                                   .gate = gate,
+                                   .up = up,
+                                   .dgate = Tensor::empty({6}, DType::f32, device),
+                                   .dup = Tensor::empty({6}, DType::f32, device),
+                                   .form = form};
+      kernels::gated_backward(backward, device.compute());
+      const std::vector<float> dgate = backward.dgate.to_host<float>();
+      CHECK(std::vector<float>(dgate.begin(), dgate.end() - 1) ==
+            std::vector<float>{3.0f, 6.0f, 0.0f, 6.0f, 0.0f});
+      CHECK(std::isnan(dgate[5]));
+      const std::vector<float> dup = backward.dup.to_host<float>();
+      CHECK(std::vector<float>(dup.begin(), dup.end() - 1) ==
+            std::vector<float>{0.0f, 90.0f, 0.0f, 9e9f, 0.0f});
+    }
+}
+
+TEST_CASE("gated refuses operands that differ") {
+  const Device device = Device::meta();
+  const Tensor x = Tensor::empty({4, 8}, DType::bf16, device);
+  CHECK_THROWS_WITH_AS(
+      kernels::gated_forward({.gate = x, .up = x.slice(0, 3), .y = x}, device.compute()),
+      "gated_forward: up has shape [3, 8]; expected [4, 8]", ShapeError);
+  const Tensor wide = Tensor::empty({4, 8}, DType::f32, device);
+  CHECK_THROWS_WITH_AS(
+      kernels::gated_backward({.dy = x, .gate = x, .up = x, .dgate = x, .dup = wide},
+                              device.compute()),
+      "gated_backward: dup holds f32; expected bf16", DTypeError);
+}

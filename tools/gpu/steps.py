@@ -1,0 +1,327 @@
+"""The steps of tools/gpu_check, in the order in which they run: what would stop all others, and what
+is worth most, comes first."""
+import json
+import re
+import tempfile
+
+from gpu.kit import environment_with, library_folders, root
+from gpu.programs import Failed, Late, NoDevice, Skipped, status_text, tool
+
+TOKENS = 16 * 1024  # of a training step
+GPT2 = ["--model-type", "gpt2", "--tied", "--vocab-size", "50257", "--block-size", "1024", "--dropout", "0",
+        "--precision", "bf16"]
+SORT = ["--data", "sort", "--model-type", "gpt-nano", "--batch-size", "2"]
+SANITIZED_TESTS = "*layer_norm*,*attention*,*reduce*,*matmul*,*cross_entropy*"
+
+
+class Check:
+    """One method for each step. It returns what it found, in words."""
+
+    def __init__(self, kit, deadline, folder, python, rehearses):
+        self.kit, self.deadline, self.folder = kit, deadline, folder
+        self.python, self.rehearses = python, rehearses
+        self.libraries = library_folders(python)
+        self.environment = environment_with(self.libraries)
+        self.record = {"schema": 2, "commit": kit.commit, "rehearsal": rehearses, "warnings": [],
+                       "library_folders": self.libraries}
+        self.kernels, self.has_cublaslt = [], False
+
+    def steps(self):
+        return [("info", self.info), ("faults", self.faults), ("twins", self.twins),
+                ("tests, own products", self.tests_own), ("tests, cuBLASLt", self.tests_cublaslt),
+                ("training", self.training), ("kernels", self.bench_kernels), ("PyTorch", self.peers),
+                ("step, 124M", self.step_small), ("step, 1.5B", self.step_large),
+                ("training, offload", self.training_offload), ("opcodes", self.opcodes),
+                ("sanitizers", self.sanitizers)]
+
+    # --- helpers ---
+
+    def run(self, command, limit, **environment):
+        return self.deadline.run(command, limit, {**self.environment, **environment}, self.folder)
+
+    def result_of(self, command, limit, **environment):
+        return self.deadline.result_of(command, limit, {**self.environment, **environment},
+                                       self.folder)
+
+    def warn(self, text):
+        self.record["warnings"].append(text)
+
+    # --- steps ---
+
+    def info(self):
+        said = self.result_of([self.kit.program, "info"], 60)
+        lines = [line.removeprefix("cuda").strip() for line in said.splitlines()
+                 if line.startswith("cuda ")]
+        if not lines:
+            raise Failed("`zerograd info` names no CUDA device")
+        if lines[0].startswith("absent"):
+            raise NoDevice(lines[0].removeprefix("absent:").strip())
+        device = self.record["device"] = lines[0]
+        self.has_cublaslt = "cuBLASLt " in device
+        if not self.has_cublaslt:
+            reason = re.search(r"own matmul \((.*?)\), ", device + ", ")
+            self.warn("cuBLASLt does not multiply, the project's own kernels do: "
+                      f"{reason[1] if reason else device}. Every number below is of these kernels.")
+        words = [device]
+        query = "name,driver_version,memory.total,clocks.max.sm,power.limit"
+        try:
+            words.append(self.result_of([tool("nvidia-smi"), f"--query-gpu={query}",
+                                         "--format=csv,noheader"], 20).strip().splitlines()[0])
+        except (Skipped, Failed, IndexError) as reason:
+            words.append(str(reason))
+        if self.libraries:
+            words.append(f"libraries of Python packages: {', '.join(self.libraries)}")
+        self.record["environment"] = words
+        return "; ".join(words)
+
+    def faults(self):
+        """Each in a process of its own: one that crashes ends no other."""
+        wrong, count = [], 0
+        listed = self.result_of([self.kit.tests, "--list-test-cases", "--test-case=probe:*"], 20)
+        probes = [line for line in listed.splitlines() if line.startswith("probe:")]
+        if not probes:
+            raise Failed("test_gpu has no test case named probe:")
+        for probe in probes:
+            count += 1
+            # A comma would separate two filters.
+            ended = self.run([self.kit.tests, "--test-case=" + probe.replace(",", "?")], 15)
+            if ended.cut or ended.status != 0:
+                wrong.append(f"{probe}: {'no end in 15 s' if ended.cut else status_text(ended.status)}: "
+                             f"{ended.last_words(400)}")
+        for name, problem in self.small_runs():
+            count += 1
+            if problem:
+                wrong.append(f"{name}: {problem}")
+        if wrong:
+            raise Failed(f"{len(wrong)} of {count}: " + " | ".join(wrong))
+        return f"{count} faults, copies and small runs as expected"
+
+    def small_runs(self):
+        """(name, problem or nothing) of runs of the command that take a second each."""
+        train = [self.kit.program, "train", *SORT, "--steps", "2", "--score-samples", "0", "--device",
+                 "cuda"]
+        ended = self.run([*train, "--device-memory", "1MiB"], 20)
+        good = ended.status == 3 and "OutOfMemory" in ended.text
+        yield "a limit of 1 MiB", "" if good else (f"{status_text(ended.status)}, expected 3 and "
+                                                   f"OutOfMemory: {ended.last_words(300)}")
+        hashes = {}
+        for name, flags in {"one rank": ["--grad-accum", "2"],
+                            "optimizer and parameters on the host":
+                                ["--grad-accum", "2", "--zero-stage", "3", "--offload-optimizer", "host",
+                                 "--offload-param", "host"],
+                            "two ranks": ["--ranks", "2", "--zero-stage", "2"]}.items():
+            ended = self.run([*train, *flags], 30)
+            found = re.search(r"^param_hash (\S+)", ended.text, re.M)
+            hashes[name] = found[1] if found else None
+            if ended.status != 0 or ended.cut or not found:
+                yield name, f"{status_text(ended.status)}: {ended.last_words(300)}"
+            elif hashes[name] != hashes["one rank"]:
+                yield name, f"param_hash {hashes[name]}, with one rank {hashes['one rank']}"
+            else:
+                yield name, ""
+
+    def twins(self):
+        file = self.kit.twins_file
+        if file is None:
+            file = self.folder / "twins.bin"
+            self.result_of([self.kit.twins_writer, "--write", file], 120)
+        ended = self.run([self.kit.twins, "--check", file], 60)
+        lines = ended.text.strip().splitlines()
+        self.record["twins"] = lines
+        wrong = [line for line in lines if "the same bits" not in line and "SKIPPED" not in line]
+        same = [line for line in lines if "the same bits" in line]
+        if ended.cut or ended.status != 0 or wrong or not same:
+            reason = "no end in 60 s" if ended.cut else status_text(ended.status)
+            raise Failed(f"{reason}: {' | '.join(wrong) or 'nothing was compared'}")
+        skipped = len(lines) - len(same)
+        return f"{len(same)} instructions, the same bits" + (f", {skipped} skipped" if skipped else "")
+
+    def tested(self, products, limit=100):
+        filters = ["--test-case=gelu*"] if self.rehearses else ["--test-case-exclude=probe:*"]
+        said = self.result_of([self.kit.tests, *filters], limit, ZG_CUDA_MATMUL=products)
+        count = re.search(r"test cases: +(\d+)", said)
+        if not count or int(count[1]) == 0:
+            raise Failed("no test ran")
+        return f"{count[1]} test cases"
+
+    def tests_own(self):
+        return self.tested("own")
+
+    def tests_cublaslt(self):
+        if not self.has_cublaslt:
+            raise Skipped("cuBLASLt is absent")
+        return self.tested("cublaslt")
+
+    def training(self):
+        return self.trained("all on the GPU", [], 2 if self.rehearses else 30)
+
+    def training_offload(self):
+        return self.trained("optimizer on the host", ["--zero-stage", "2", "--offload-optimizer",
+                                                      "host"], 2 if self.rehearses else 10)
+
+    def trained(self, name, offload, steps):
+        """Trains GPT-2 on the text: the losses fall, and the memory is what the plan says."""
+        model = SORT if self.rehearses else ["--data", self.kit.text, *GPT2, "--batch-size", "16"]
+        with tempfile.TemporaryDirectory() as folder:
+            metrics, memory, planned = (f"{folder}/{part}" for part in ("metrics", "memory", "planned"))
+            flags = [*model, "--steps", steps, "--device", "cuda", *offload]
+            self.result_of([self.kit.program, "train", *flags, "--score-samples", "0", "--metrics",
+                            metrics, "--memory-json", memory], 100)
+            self.result_of([self.kit.program, "plan", *flags, "--memory-json", planned], 60)
+            with open(metrics) as lines:
+                rows = [row for row in map(json.loads, lines) if "step_s" in row]
+            with open(memory) as used, open(planned) as plan:
+                as_planned = used.read() == plan.read()
+        if len(rows) < 2:
+            raise Failed(f"{name}: {len(rows)} steps in the metrics")
+        seconds = sorted(row["step_s"] for row in rows[1:])
+        median = seconds[len(seconds) // 2]
+        first, last = rows[0]["loss"], rows[-1]["loss"]
+        row = {"name": name, "step_s": median, "first_loss": first, "last_loss": last,
+               "memory_as_planned": as_planned}
+        words = f"{1e3 * median:.1f} ms a step, loss {first:.3f} to {last:.3f}"
+        if not self.rehearses:
+            row["tokens_per_s"] = TOKENS / median
+            words += f", {row['tokens_per_s']:.0f} tokens/s"
+        self.record.setdefault("training", []).append(row)
+        if not as_planned:
+            raise Failed(f"{words}; memory is not what the plan says")
+        if not last < first and not self.rehearses:
+            raise Failed(f"{words}; the loss did not fall")
+        return words + "; memory as planned"
+
+    def bench_kernels(self):
+        flags = ["--filter", "matmul NT 704x192x48"] if self.rehearses else []
+        with tempfile.NamedTemporaryFile(suffix=".json") as file:
+            ended = self.run([self.kit.program, "bench", "kernels", "--device", "cuda", "--json",
+                              file.name, *flags], 150)
+            if not ended.cut and ended.status == 0:
+                with open(file.name) as text:
+                    self.record["kernels"] = json.load(text)
+                self.kernels = self.record["kernels"]["rows"]
+                return f"{len(self.kernels)} kernels"
+        # The record comes last, the lines as they are measured.
+        self.kernels = rows_of_table(ended.text)
+        self.record["kernels"] = {"rows": self.kernels}
+        reason = "cut after 150 s" if ended.cut else f"{status_text(ended.status)}: " \
+            f"{ended.last_words(300)}"
+        raise Failed(f"{len(self.kernels)} kernels, then {reason}")
+
+    def peers(self):
+        flags = ["--rehearse"] if self.rehearses else []
+        # PyTorch finds its own libraries.
+        ended = self.deadline.run([self.python, root / "bench/peers/gpu.py", *flags], 100)
+        if "SKIPPED" in ended.text or "No module named" in ended.text:
+            raise Skipped("this Python has no PyTorch that sees a GPU")
+        rows, problems = {}, []
+        for line in ended.text.splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(row, dict) and "median_s" in row:
+                rows[row["text"]] = row
+            elif isinstance(row, dict) and "problem" in row:
+                problems.append(f"{row['text']}: {row['problem']}")
+            elif isinstance(row, dict) and "torch" in row:
+                self.record["torch"] = row["torch"]
+        self.record["peers"] = {"rows": rows, "problems": problems}
+        compared = 0
+        for row in self.kernels:
+            peer = rows.get(f"{row['case']} {row['shape']} {row['dtype']}")
+            if peer:
+                row["peer_s"] = peer["median_s"]
+                compared += 1
+        if not rows:
+            raise Failed(f"{status_text(ended.status)}: {ended.last_words(300)}")
+        words = [f"{len(rows)} measurements, {compared} beside kernels above"]
+        words += [f"{name}: {1e3 * row['median_s']:.1f} ms" for name, row in rows.items()
+                  if name.startswith("step ")]
+        return "; ".join(words + problems + (["cut after 100 s"] if ended.cut else []))
+
+    def step_small(self):
+        return self.bench_step("124M", GPT2, [["--batch-size", "16"]])
+
+    def step_large(self):
+        return self.bench_step("1.5B", ["--model-type", "gpt2-xl", *GPT2[2:]],
+                               [["--batch-size", "16"],
+                                ["--batch-size", "8", "--grad-accum", "2"],
+                                ["--batch-size", "4", "--grad-accum", "4"]])
+
+    def bench_step(self, name, model, batches):
+        """Takes the first batch that fits in the device's memory."""
+        if self.rehearses:
+            model, batches = ["--n-layer", "1", "--n-head", "1", "--n-embd", "16", "--block-size", "8",
+                              "--vocab-size", "16", "--steps", "1", "--warm-up", "0"], [["--batch-size",
+                                                                                         "1"]]
+        out_of_memory = 3
+        for batch in batches:
+            with tempfile.NamedTemporaryFile(suffix=".json") as file:
+                ended = self.run([self.kit.program, "bench", "step", "--device", "cuda", *model, *batch,
+                                  "--json", file.name], 90)
+                if not ended.cut and ended.status == 0:
+                    with open(file.name) as text:
+                        row = json.load(text)
+                    break
+            if ended.cut or ended.status != out_of_memory:
+                raise Failed(f"{name}: {'cut after 90 s' if ended.cut else status_text(ended.status)}: "
+                             f"{ended.last_words(300)}")
+        else:
+            raise Failed(f"{name}: no batch fits: {ended.last_words(300)}")
+        self.record.setdefault("bench_step", {})[name] = row
+        parts = "".join(f", {part['part']} {part['percent']:.0f} %" for part in row["profile"][:4])
+        return (f"{1e3 * row['median_s']:.1f} ms a step, {row['tokens_per_s']:.0f} tokens/s, "
+                f"{row['percent_of_limit'] or 0:.0f} % of the largest product ({' '.join(batch)}{parts})")
+
+    def opcodes(self):
+        said = self.result_of([tool("cuobjdump"), "-sass", self.kit.twins], 60)
+        names = {name: len(re.findall(rf"\b{name}\b", said))
+                 for name in ("HMMA", "LDSM", "LDGSTS", "HGMMA", "UTMALDG")}
+        self.record["opcodes"] = names
+        if not all(names.values()):
+            raise Failed(f"cuobjdump names none of {[n for n, c in names.items() if not c]}")
+        return ", ".join(f"{count} {name}" for name, count in names.items())
+
+    def sanitizers(self):
+        """ZG_CUDA_SEPARATE: each tensor is an allocation, so that an overrun is one for memcheck."""
+        sanitizer = tool("compute-sanitizer")
+        tests = [self.kit.tests, f"--test-case={SANITIZED_TESTS}"]
+        twins = [self.kit.twins, "--check", self.kit.twins_file or self.folder / "twins.bin"]
+        clean, wrong = [], []
+        for kind, program in (("memcheck", tests), ("racecheck", twins), ("synccheck", twins),
+                              ("racecheck", tests), ("initcheck", tests)):
+            try:
+                ended = self.run([sanitizer, "--tool", kind, "--error-exitcode", "9", *program], 90,
+                                 ZG_CUDA_SEPARATE="1", ZG_CUDA_MATMUL="own")
+            except Late:
+                raise Late(f"clean: {', '.join(clean) or 'nothing'}; {'; '.join(wrong)}") from None
+            if "Device not supported" in ended.text:
+                raise Skipped("compute-sanitizer is refused on this device")
+            name = f"{kind} of {program[0].name}"
+            if ended.cut or ended.status != 0:
+                reason = "no end in 90 s" if ended.cut else status_text(ended.status)
+                errors = [line.strip("= ") for line in ended.text.splitlines()
+                          if line.startswith("=========") and line.strip("= ")]
+                wrong.append(f"{name}: {reason}: {' '.join(errors[:6])[:400]}")
+            else:
+                clean.append(name)
+        if wrong:
+            raise Failed("; ".join(wrong))
+        return f"nothing found by {', '.join(clean)}"
+
+
+def rows_of_table(text):
+    """The rows of `bench kernels` that were printed."""
+    rows = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if len(cells) < 11 or cells[0].startswith(("limit:", "case", "---")):
+            continue
+        try:
+            rows.append({"case": cells[0], "shape": cells[1], "dtype": cells[2],
+                         "median_s": 1e-3 * float(cells[4]), "flops_per_s": 1e9 * float(cells[6] or 0),
+                         "bytes_per_s": 1e9 * float(cells[7] or 0), "limit": cells[8],
+                         "percent_of_limit": float(cells[9].rstrip(" %")) if cells[9] else None})
+        except ValueError:  # a case that did not fit says so in its row
+            continue
+    return rows
