@@ -116,7 +116,7 @@ TEST_CASE("embeddings have the same bits wherever their operands begin" *
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device({DType::f32, DType::bf16}, device)) {
       const auto results = [&](const std::array<int64_t, 6>& begin) {
-        const Tensor ids = as_tensor(random_ids(N, V, 9), DType::i64, device);
+        const Tensor ids = as_tensor(ids_below(N, V, 9), DType::i64, device);
         const auto matrix = [&](size_t i, int64_t rows, DType of) {
           return moved(random_tensor({rows, C}, of, device, i), begin[i]);
         };

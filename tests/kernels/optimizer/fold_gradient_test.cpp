@@ -75,7 +75,7 @@ TEST_CASE("fold_gradient has the same bits wherever leaf and sum begin" *
           doctest::test_suite("every device")) {
   constexpr int64_t n = 1023;
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : on_device(dtypes, device))
+    for (DType dtype : on_device(gradient_dtypes, device))
       for (DType kept : {DType::f32, DType::bf16}) {
         const Tensor leaf = random_tensor({n}, dtype, device, 1);
         const auto folded = [&](int64_t leaf_begin, int64_t sum_begin) {

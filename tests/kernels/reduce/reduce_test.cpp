@@ -116,7 +116,8 @@ TEST_CASE("reduce sums, averages and finds the largest over any axes of every fl
 TEST_CASE("reduce has the same bits wherever x and y begin" * doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device({DType::f32, DType::bf16}, device))
-      for (const Case& c : {Case{{300, 64}, 1}, Case{{2, 70, 48}, 0b010}, Case{{31, 33}, 1}}) {
+      for (const ReduceCase& c :
+           {ReduceCase{{300, 64}, 1}, ReduceCase{{2, 70, 48}, 0b010}, ReduceCase{{31, 33}, 1}}) {
         const auto reduced = [&](int64_t x_begin, int64_t y_begin) {
           const Tensor x = moved(random_tensor(c.shape, dtype, device, 1), x_begin);
           const Tensor y = moved(Tensor::empty(kept_shape(c), DType::f32, device), y_begin);
