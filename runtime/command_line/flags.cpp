@@ -4,6 +4,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <type_traits>
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
@@ -113,21 +114,17 @@ size_t parse_choice(const std::string& flag, const std::string& value,
                                 printable(value), did_you_mean(value, choices)));
 }
 
-Flag integer_flag(Names names, int64_t& target, const std::string& help, Count count) {
-  return {std::move(names), "N",
-          with_default(help, count.shown ? count.shown : std::to_string(target)),
+template <class T>
+Flag integer_flag(Names names, T& target, const std::string& help, Count count) {
+  std::string shown;
+  if constexpr (std::is_same_v<T, int64_t>) shown = std::to_string(target);
+  return {std::move(names), "N", with_default(help, count.shown ? count.shown : shown),
           [&target, count](const std::string& name, const std::string& value) {
             target = parse_integer(name, value, count.least, largest_count);
           }};
 }
-
-Flag integer_flag(Names names, std::optional<int64_t>& target, const std::string& help,
-                  Count count) {
-  return {std::move(names), "N", with_default(help, count.shown ? count.shown : ""),
-          [&target, count](const std::string& name, const std::string& value) {
-            target = parse_integer(name, value, count.least, largest_count);
-          }};
-}
+template Flag integer_flag(Names, int64_t&, const std::string&, Count);
+template Flag integer_flag(Names, std::optional<int64_t>&, const std::string&, Count);
 
 Flag size_flag(Names names, int64_t& target, const std::string& help) {
   return {std::move(names), "SIZE", help,
@@ -136,21 +133,16 @@ Flag size_flag(Names names, int64_t& target, const std::string& help) {
           }};
 }
 
-Flag number_flag(Names names, double& target, const Range& range, const std::string& help,
+template <class T>
+Flag number_flag(Names names, T& target, const Range& range, const std::string& help,
                  const char* shown) {
   return {std::move(names), "X", with_default(help, shown ? shown : fmt::format("{:g}", target)),
           [&target, range](const std::string& name, const std::string& value) {
-            target = parse_number(name, value, range);
+            target = static_cast<T>(parse_number(name, value, range));
           }};
 }
-
-Flag number_flag(Names names, float& target, const Range& range, const std::string& help,
-                 const char* shown) {
-  return {std::move(names), "X", with_default(help, shown ? shown : fmt::format("{:g}", target)),
-          [&target, range](const std::string& name, const std::string& value) {
-            target = static_cast<float>(parse_number(name, value, range));
-          }};
-}
+template Flag number_flag(Names, double&, const Range&, const std::string&, const char*);
+template Flag number_flag(Names, float&, const Range&, const std::string&, const char*);
 
 Flag seed_flag(uint64_t& target, const std::string& help) {
   return {{"--seed"},

@@ -48,13 +48,11 @@ struct Count {
 /// Larger than any useful count; the product of two does not overflow.
 inline constexpr int64_t largest_count = INT32_MAX;
 
-Flag integer_flag(Names names, int64_t& target, const std::string& help, Count count = {});
-Flag integer_flag(Names names, std::optional<int64_t>& target, const std::string& help,
-                  Count count = {});
+template <class T>  // int64_t | std::optional<int64_t>
+Flag integer_flag(Names names, T& target, const std::string& help, Count count = {});
 Flag size_flag(Names names, int64_t& target, const std::string& help);
-Flag number_flag(Names names, double& target, const Range& range, const std::string& help,
-                 const char* shown = nullptr);
-Flag number_flag(Names names, float& target, const Range& range, const std::string& help,
+template <class T>  // float | double
+Flag number_flag(Names names, T& target, const Range& range, const std::string& help,
                  const char* shown = nullptr);
 Flag seed_flag(uint64_t& target, const std::string& help);
 Flag text_flag(Names names, const std::string& value, std::string& target, const std::string& help);
