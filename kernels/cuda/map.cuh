@@ -5,8 +5,8 @@
 #include "zerograd/kernels/cuda/tile.cuh"
 
 // y[i] = f(x[i]...) over arrays of one size. Memory bound. A thread handles V neighbouring
-// elements, as many as 16 bytes hold of the widest type, or one element if an array is not aligned
-// for that.
+// elements, as many as 16 bytes hold of the narrowest type, or one element if an array is not
+// aligned for that.
 namespace zg::cuda {
 
 inline constexpr int map_threads = 256;
@@ -28,17 +28,12 @@ __global__ void __launch_bounds__(map_threads) map_kernel(F f, int64_t n, Y* y, 
   for (int64_t i = begin; i < begin + V && i < n; ++i) y[i] = f(x[i]...);
 }
 
-template <int V, class T>
-bool is_vector_aligned(const T* start) {
-  return reinterpret_cast<uintptr_t>(start) % (sizeof(T) * V) == 0;
-}
-
 /// y[i] = f(x[i]...); y may be one of x. F is a struct with a __device__ operator() const.
 template <class Y, class F, class... X>
 void map(const char* name, const F& f, int64_t n, Stream& stream, Y* y, const X*... x) {
-  constexpr int widest = static_cast<int>(std::max({sizeof(Y), sizeof(X)...}));
-  constexpr int V = 16 / widest;
-  if (is_vector_aligned<V>(y) && (is_vector_aligned<V>(x) && ...))
+  constexpr int narrowest = static_cast<int>(std::min({sizeof(Y), sizeof(X)...}));
+  constexpr int V = 16 / narrowest;
+  if (starts_vector<V>(y) && (starts_vector<V>(x) && ...))
     launch(name, map_kernel<V, Y, F, X...>, {blocks_for(n, map_threads * V), dim3(map_threads)},
            stream, f, n, y, x...);
   else

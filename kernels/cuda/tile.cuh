@@ -66,10 +66,9 @@ __device__ inline auto widened(T x) {
 
 // --- vectors ---
 
-/// N elements that are loaded and stored by one instruction: at most 16 bytes, aligned to their
-/// size.
+/// N elements, aligned for loads and stores of up to 16 bytes.
 template <class T, int N>
-struct alignas(sizeof(T) * N) Vec {
+struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vec {
   T v[N];
 };
 
@@ -77,13 +76,48 @@ struct alignas(sizeof(T) * N) Vec {
 template <class T>
 inline constexpr int vector_width = 16 / static_cast<int>(sizeof(T));
 
+/// The address of a Vec<T, N>. An address that is not aligned for it is an error of the device.
+template <class V, class T>
+__device__ inline V* vector_at(T* start) {
+#ifndef __CUDACC__
+  if (reinterpret_cast<uintptr_t>(start) % alignof(V) != 0)
+    emulator::die("a vector at an address that is no multiple of " + std::to_string(alignof(V)) +
+                  " bytes");
+#endif
+  return reinterpret_cast<V*>(start);
+}
+
+/// Loads N elements: one instruction for each 16 bytes.
 template <int N, class T>
 __device__ inline Vec<T, N> load(const T* from) {
-  return *reinterpret_cast<const Vec<T, N>*>(from);
+  constexpr int width = N < vector_width<T> ? N : vector_width<T>;
+  static_assert(N % width == 0);
+  Vec<T, N> values;
+#pragma unroll
+  for (int begin = 0; begin < N; begin += width) {
+    const auto part = *vector_at<const Vec<T, width>>(from + begin);
+#pragma unroll
+    for (int k = 0; k < width; ++k) values.v[begin + k] = part.v[k];
+  }
+  return values;
 }
 template <int N, class T>
 __device__ inline void store(T* to, const Vec<T, N>& values) {
-  *reinterpret_cast<Vec<T, N>*>(to) = values;
+  constexpr int width = N < vector_width<T> ? N : vector_width<T>;
+#pragma unroll
+  for (int begin = 0; begin < N; begin += width) {
+    Vec<T, width> part;
+#pragma unroll
+    for (int k = 0; k < width; ++k) part.v[k] = values.v[begin + k];
+    *vector_at<Vec<T, width>>(to + begin) = part;
+  }
+}
+
+/// Whether elements from this address on can be loaded and stored as a Vec<T, N>; a null address
+/// is never loaded.
+template <int N, class T>
+bool starts_vector(const T* start) {
+  return reinterpret_cast<uintptr_t>(start) % alignof(Vec<T, N>) == 0;
 }
 
 /// Whether rows of C elements from this address on can be read as vectors of 16 bytes.

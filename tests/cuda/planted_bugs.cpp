@@ -125,6 +125,8 @@ __global__ void misaligned_copy(float* out) {
   cuda::copy_async(cuda::dynamic_address(), out + 1, 16);
 }
 
+__global__ void misaligned_vector(float* out) { cuda::store(out, cuda::load<4>(out + 1)); }
+
 __global__ void misaligned_rows(float* out) {
   uint32_t got[4];
   cuda::load_matrices<false>(got, cuda::dynamic_address() + 4 * (threadIdx.x % 8));
@@ -248,6 +250,7 @@ int main(int count, char** arguments) {
       {"copy_waits_for_another", [] { run_shared(copy_waits_for_another); }},
       {"misaligned_copy", [] { run_shared(misaligned_copy); }},
       {"misaligned_rows", [] { run_shared(misaligned_rows); }},
+      {"misaligned_vector", [] { run(misaligned_vector); }},
       {"rows_behind_shared_memory", [] { run_shared(rows_behind_shared_memory); }},
       {"half_a_warp_multiplies", [] { run(half_a_warp_multiplies); }},
       {"box_without_wait", [] { run_box(box_without_wait); }},

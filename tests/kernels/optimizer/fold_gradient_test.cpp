@@ -71,6 +71,30 @@ TEST_CASE("the first fold rounds a leaf in its place, to the bits that it has el
       }
 }
 
+TEST_CASE("fold_gradient has the same bits wherever leaf and sum begin" *
+          doctest::test_suite("every device")) {
+  constexpr int64_t n = 1023;
+  for (const Device& device : devices_at_every_level())
+    for (DType dtype : on_device(dtypes, device))
+      for (DType kept : {DType::f32, DType::bf16}) {
+        const Tensor leaf = random_tensor({n}, dtype, device, 1);
+        const auto folded = [&](int64_t leaf_begin, int64_t sum_begin) {
+          const Tensor x = Tensor::zeros({leaf_begin + n}, dtype, device).flat(leaf_begin, n);
+          const Tensor sum = Tensor::full({sum_begin + n}, 3.0, kept, device).flat(sum_begin, n);
+          device.compute().copy(x.raw(), leaf.raw(), static_cast<size_t>(leaf.bytes()));
+          kernels::fold_gradient({.leaf = x, .sum = sum, .rounding = dtype}, device.compute());
+          return sum;
+        };
+        const Tensor expected = folded(0, 0);
+        for (int64_t begin : {1, 2, 4, 8}) {
+          CAPTURE(level_of(device));
+          CAPTURE(begin);
+          CHECK(same_bits(folded(begin, 0), expected));
+          CHECK(same_bits(folded(0, begin), expected));
+        }
+      }
+}
+
 TEST_CASE("fold_gradient refuses other shapes and dtypes") {
   const Device device = Device::cpu();
   const Tensor four = Tensor::zeros({4}, DType::f32, device);
