@@ -153,6 +153,24 @@ TEST_CASE("sum_of_squares is exact from the smallest square of an f32 to the lar
   }
 }
 
+TEST_CASE("sum_of_squares has the same limbs wherever a view begins" *
+          doctest::test_suite("every device")) {
+  constexpr int64_t n = 300 * granule;
+  const Device plain = Device::cpu(0, {.threads = 1, .isa = Isa::portable});
+  for (const Device& device : devices_at_every_level())
+    for (DType dtype : on_device({DType::f32, DType::bf16, DType::f16}, device)) {
+      CAPTURE(level_of(device));
+      CAPTURE(std::string(name_of(dtype)));
+      for (int64_t begin : {0, 1, 2, 4, 8}) {
+        const Shape shape = {begin + n};
+        const Sum expected = sum_of(random_tensor(shape, dtype, plain, 12).flat(begin, n));
+        const Sum sum = sum_of(random_tensor(shape, dtype, device, 12).flat(begin, n));
+        CHECK(sum.limbs == expected.limbs);
+        CHECK(sum.non_finite == 0);
+      }
+    }
+}
+
 TEST_CASE("value_of_limbs carries out of full limbs") {
   std::vector<int64_t> limbs(SumOfSquares::limb_count);
   limbs[20] = int64_t{1} << 62;  // in units of 2^(26 * 20 - 520) = 1
