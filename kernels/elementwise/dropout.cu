@@ -8,27 +8,42 @@ namespace {
 constexpr int threads = 256;
 constexpr int block_words = 4;  // random words of a Philox block: one for each element
 
+template <int V>
+constexpr int elements_of_thread = V > block_words ? V : block_words;
+
 /// y = x with elements dropped and the others scaled by 1 / (1 - probability), plus residual. A
-/// thread handles the four elements of one Philox counter. The mask equals the CPU's.
-template <class T>
+/// thread handles the elements of one Philox counter, or of as many counters as V elements have. It
+/// loads and stores V elements at once: the elements of a sample are a multiple of V. The mask
+/// equals the CPU's.
+template <class T, int V>
 __global__ void __launch_bounds__(threads)
     drop(const T* x, const T* residual, T* y, int64_t elements, int64_t blocks_of_sample,
          float probability, DropoutKey key) {
+  constexpr int each = elements_of_thread<V>;
   const int64_t sample = blockIdx.x / blocks_of_sample, start = sample * elements;
-  const int64_t counter = blockIdx.x % blocks_of_sample * threads + threadIdx.x;
-  const int64_t first = counter * block_words;
-  if (first >= elements) return;
+  const int64_t first = (blockIdx.x % blocks_of_sample * threads + threadIdx.x) * each;
   const float scale = __fdiv_rn(1.0f, 1.0f - probability);
   Philox::Block random = {};
-  if (probability > 0.0f)
-    random = Philox::block({static_cast<uint32_t>(counter),
-                            key.sample + static_cast<uint32_t>(sample), key.step, key.site},
-                           key.seed);
-  for (int k = 0; k < block_words && first + k < elements; ++k) {
-    const int64_t at = start + first + k;
-    const bool kept = uniform(random[static_cast<size_t>(k)]) >= probability;
-    const float value = kept ? to_float(x[at]) * scale : 0.0f;
-    y[at] = from_float<T>(residual ? value + to_float(residual[at]) : value);
+#pragma unroll
+  for (int begin = 0; begin < each; begin += V) {
+    if (first + begin >= elements) return;
+    const int64_t at = start + first + begin;
+    const auto values = load<V>(x + at);
+    const auto added = residual ? load<V>(residual + at) : Vec<T, V>{};
+    Vec<T, V> result;
+#pragma unroll
+    for (int k = 0; k < V; ++k) {
+      constexpr auto words = static_cast<size_t>(block_words);
+      const size_t word = static_cast<size_t>(begin + k) % words;
+      if (word == 0 && probability > 0.0f)
+        random = Philox::block({static_cast<uint32_t>((first + begin + k) / block_words),
+                                key.sample + static_cast<uint32_t>(sample), key.step, key.site},
+                               key.seed);
+      const bool kept = uniform(random[word]) >= probability;
+      const float value = kept ? to_float(values.v[k]) * scale : 0.0f;
+      result.v[k] = from_float<T>(residual ? value + to_float(added.v[k]) : value);
+    }
+    store(y + at, result);
   }
 }
 
@@ -39,12 +54,21 @@ void dropout(const Dropout& a, Workspace, Stream& stream) {
   if (a.x.numel() == 0) return;
   const int64_t elements = a.x.numel() / samples;
   visit_floating(a.x.dtype(), [&]<class T>(T) {
-    const int64_t blocks_of_sample = blocks_for(elements, int64_t{threads} * block_words).x;
-    const dim3 blocks(static_cast<unsigned>(samples * blocks_of_sample));
-    launch("dropout", drop<T>, {blocks, dim3(threads)}, stream,
-           static_cast<const T*>(a.x.data<T>()),
-           static_cast<const T*>(a.residual ? a.residual.data<T>() : nullptr), a.y.data<T>(),
-           elements, blocks_of_sample, a.probability, a.key);
+    const T* x = a.x.data<T>();
+    const T* residual = a.residual ? a.residual.data<T>() : nullptr;
+    T* y = a.y.data<T>();
+    const auto run = [&]<int V>(std::integral_constant<int, V>) {
+      const int64_t blocks_of_sample =
+          blocks_for(elements, int64_t{threads} * elements_of_thread<V>).x;
+      const dim3 blocks(static_cast<unsigned>(samples * blocks_of_sample));
+      launch("dropout", drop<T, V>, {blocks, dim3(threads)}, stream, x, residual, y, elements,
+             blocks_of_sample, a.probability, a.key);
+    };
+    if (takes_vectors(x, elements) && takes_vectors(residual, elements) &&
+        takes_vectors(y, elements))
+      run(std::integral_constant<int, vector_width<T>>());
+    else
+      run(std::integral_constant<int, 1>());
   });
 }
 

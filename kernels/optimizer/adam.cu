@@ -1,5 +1,6 @@
 #include "zerograd/kernels/optimizer/optimizer.h"
 
+#include <algorithm>
 #include <type_traits>
 
 #include "zerograd/kernels/cuda/tile.cuh"
@@ -7,10 +8,15 @@
 namespace zg::cuda {
 namespace {
 
-// Adam for many tensors in one launch. A block of 256 threads updates 1024 consecutive elements of
-// one tensor; a thread updates 4 of them, as a vector if all arrays are aligned for it.
-constexpr int threads = 256, width = 4;
-constexpr int block_elements = threads * width;
+// Adam for many tensors in one launch. A block of 256 threads updates consecutive elements of one
+// tensor; a thread updates `width` of them, as vectors if all arrays are aligned for that.
+constexpr int threads = 256;
+constexpr int block_words = 4;  // random words of a Philox block: one for each element
+
+/// The elements of a thread: those of parameter and moments in 16 bytes.
+template <class State>
+constexpr int width_of = vector_width<State>;
+int64_t width_for(DType state) { return state == DType::bf16 ? width_of<bf16> : width_of<float>; }
 
 /// One tensor of a launch; see AdamTensor for the fields.
 struct Entry {
@@ -48,12 +54,12 @@ __device__ inline void update(float g, float& p, float& m, float& v, const AdamC
   p = __fmaf_rn(-c.move, __fdiv_rn(m, denominator), __fmul_rn(keep, p));
 }
 
-/// words[element % width]. Indexing with a run-time value would put the array into local memory.
+/// words[element % 4]. Indexing with a run-time value would put the array into local memory.
 __device__ inline uint32_t random_word(const Philox::Block& words, int64_t element) {
   uint32_t word = words[0];
 #pragma unroll
-  for (int k = 1; k < width; ++k)
-    if (element % width == k) word = words[static_cast<size_t>(k)];
+  for (int k = 1; k < block_words; ++k)
+    if (element % block_words == k) word = words[static_cast<size_t>(k)];
   return word;
 }
 
@@ -67,9 +73,8 @@ __device__ inline void update_at(int64_t i, const Launch& a, const Entry& t) {
   auto p = load<V>(parameter), m = load<V>(moment1), v = load<V>(moment2);
   Vec<Low, V> low;
   Philox::Block words = {};
+  const RoundingKey key = {.seed = a.seed, .name = t.name, .step = a.step};
   const int64_t element = t.first + i;
-  if constexpr (rounds)
-    words = RoundingKey{.seed = a.seed, .name = t.name, .step = a.step}.block(element);
 #pragma unroll
   for (int k = 0; k < V; ++k) {
     float next = to_float(p.v[k]), first = to_float(m.v[k]), second = to_float(v.v[k]);
@@ -79,7 +84,9 @@ __device__ inline void update_at(int64_t i, const Launch& a, const Entry& t) {
     v.v[k] = from_float<State>(second);
     low.v[k] = from_float<Low>(next);
     if constexpr (rounds) {
-      const uint32_t word = V > 1 ? words[static_cast<size_t>(k)] : random_word(words, element);
+      if (k % block_words == 0) words = key.block(element + k);
+      const uint32_t word =
+          V > 1 ? words[static_cast<size_t>(k % block_words)] : random_word(words, element);
       low.v[k].bits = stochastic_bf16(__float_as_uint(next), word);
       if constexpr (std::is_same_v<State, bf16>) p.v[k] = low.v[k];
     }
@@ -102,7 +109,8 @@ __device__ inline void update_block(const Launch& a) {
       end = middle;
   }
   const Entry& t = a.entries[tensor];
-  const int64_t begin = int64_t{blockIdx.x - t.first_block} * block_elements;
+  constexpr int width = width_of<State>;
+  const int64_t begin = int64_t{blockIdx.x - t.first_block} * (threads * width);
   const int64_t i = begin + threadIdx.x * (t.is_aligned ? width : 1);
   if (t.is_aligned && i + width <= t.n)
     return update_at<State, Gradient, Low, rounds, width>(i, a, t);
@@ -122,14 +130,15 @@ __global__ void __launch_bounds__(threads) rounded_adam_step(const __grid_consta
   update_block<State, Gradient, bf16, true>(a);
 }
 
-/// Whether every array is aligned for vectors of `width` elements, and the random words of a vector
-/// come from one Philox block.
-bool is_aligned_for_vectors(const AdamTensor& t) {
+/// Whether every array is aligned for vectors of `width` elements, of which 16 bytes are loaded at
+/// once, and the random words of a vector begin a Philox block.
+bool is_aligned_for_vectors(const AdamTensor& t, int64_t width) {
   for (const Tensor* tensor : {&t.parameter, &t.gradient, &t.moment1, &t.moment2, &t.low_precision})
-    if (*tensor &&
-        reinterpret_cast<uintptr_t>(tensor->raw()) % (width * size_of(tensor->dtype())) != 0)
+    if (*tensor && reinterpret_cast<uintptr_t>(tensor->raw()) %
+                           std::min<size_t>(16, width * size_of(tensor->dtype())) !=
+                       0)
       return false;
-  return t.first % width == 0;
+  return t.first % block_words == 0;
 }
 
 using Step = void (*)(Launch);
@@ -157,6 +166,7 @@ Step step_of(const Adam& a) {
 void adam(const Adam& a, Workspace, Stream& stream) {
   if (a.tensors.empty()) return;
   const Step step = step_of(a);
+  const int64_t width = width_for(a.tensors[0].parameter.dtype());
   Launch next{.count = 0,
               .step = static_cast<uint32_t>(a.step),
               .seed = a.rounding_seed.value_or(0),
@@ -182,8 +192,8 @@ void adam(const Adam& a, Workspace, Stream& stream) {
                                   .l2 = numbers.l2,
                                   .keep = numbers.keep,
                                   .first_block = blocks,
-                                  .is_aligned = is_aligned_for_vectors(t)};
-    blocks += blocks_for(n, block_elements).x;
+                                  .is_aligned = is_aligned_for_vectors(t, width)};
+    blocks += blocks_for(n, threads * width).x;
     if (next.count == Launch::max_entries) flush();
   }
   flush();

@@ -93,6 +93,39 @@ TEST_CASE("dropout at the ends of the probability range compares as a float does
     }
 }
 
+TEST_CASE("dropout has the same bits wherever its tensors begin" *
+          doctest::test_suite("every device")) {
+  const Shape shape = {3, 1000};
+  for (const Device& device : devices_at_every_level())
+    for (DType dtype : on_device({DType::f32, DType::bf16}, device)) {
+      const auto dropped = [&](int64_t x_begin, int64_t residual_begin, int64_t y_begin) {
+        const auto moved = [&](int64_t begin, uint64_t seed) {
+          const Tensor from = random_tensor(shape, dtype, device, seed);
+          const Tensor wide = Tensor::empty({begin + shape.numel()}, dtype, device);
+          const Tensor to = wide.flat(begin, shape.numel()).view(shape);
+          device.compute().copy(to.raw(), from.raw(), static_cast<size_t>(from.bytes()));
+          return to;
+        };
+        const Tensor y = moved(y_begin, 3);
+        kernels::dropout({.x = moved(x_begin, 1),
+                          .residual = moved(residual_begin, 2),
+                          .y = y,
+                          .probability = 0.3f,
+                          .key = key},
+                         device.compute());
+        return y;
+      };
+      const Tensor expected = dropped(0, 0, 0);
+      for (int64_t begin : {1, 2, 4, 8}) {
+        CAPTURE(level_of(device));
+        CAPTURE(begin);
+        CHECK(same_bits(dropped(begin, 0, 0), expected));
+        CHECK(same_bits(dropped(0, begin, 0), expected));
+        CHECK(same_bits(dropped(0, 0, begin), expected));
+      }
+    }
+}
+
 TEST_CASE("dropout drops a share of p and keeps the mean") {
   const Device device = Device::cpu();
   const float p = 0.25f;
