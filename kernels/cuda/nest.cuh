@@ -8,7 +8,8 @@ namespace zg::cuda {
 /// A loop nest over the axes of a shape, with the strides of several operands. A kernel turns a
 /// flat index into the operands' offsets with locate(). Axes of extent 1 are dropped, and
 /// neighbouring axes merged if they are contiguous in every operand, so operands of equal
-/// contiguous shapes have one axis.
+/// contiguous shapes have one axis. each() lets a thread handle V neighbours at once if
+/// has_vectors().
 template <int operands>
 struct Nest {
   int rank = 0;
@@ -37,6 +38,52 @@ struct Nest {
       const int64_t rest = index / extents[axis], at = index - rest * extents[axis];
       index = rest;
       for (int k = 0; k < operands; ++k) offsets[k] += at * strides[axis][k];
+    }
+  }
+
+  /// Whether V neighbours in row-major order, from a multiple of V on, are V neighbours or one
+  /// element in every operand. Without a second axis those at the end may be fewer than V.
+  bool has_vectors(int V) const {
+    if (rank == 0 || (rank > 1 && extents[rank - 1] % V != 0)) return false;
+    for (int k = 0; k < operands; ++k) {
+      const int64_t last = strides[rank - 1][k];
+      if (last != 0 && last != 1) return false;
+      for (int axis = 0; axis + 1 < rank && last == 1; ++axis)
+        if (strides[axis][k] % V != 0) return false;
+    }
+    return true;
+  }
+
+  /// The V neighbours from `offset` on in operand k, whose first element is at `start`.
+  template <int V, class T>
+  __device__ Vec<T, V> load(int k, const T* start, int64_t offset) const {
+    Vec<T, V> values;
+    if (V > 1 && strides[rank - 1][k] == 0) {
+      const T value = start[offset];
+#pragma unroll
+      for (int i = 0; i < V; ++i) values.v[i] = value;
+      return values;
+    }
+    return cuda::load<V>(start + offset);
+  }
+
+  /// Calls f(V, i, offsets) for the neighbours of this thread, elements i to i + V - 1, or
+  /// f(1, i, offsets) for each if there are fewer. V is an integral constant.
+  template <int V, class F>
+  __device__ void each(const F& f) const {
+    const int64_t first = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * V;
+    int64_t offsets[operands];
+    if constexpr (V > 1)
+      if (first + V <= numel) {
+        locate(first, offsets);
+        return f(std::integral_constant<int, V>(), first, offsets);
+      }
+    for (int64_t i = first; i < first + V && i < numel; ++i) {
+      if constexpr (V == 1)
+        locate(i, offsets);
+      else  // there is one axis, as has_vectors() says
+        for (int k = 0; k < operands; ++k) offsets[k] = i * strides[0][k];
+      f(std::integral_constant<int, 1>(), i, offsets);
     }
   }
 };

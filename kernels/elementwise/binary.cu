@@ -59,48 +59,77 @@ __device__ inline Gradients gradients(float a, float b, float dy) {
   return {a > b ? 0.0f : half, a < b ? 0.0f : half};
 }
 
-/// y = a op b with broadcasting, one thread for each element. An integer division by 0 is reported.
-template <BinaryOp op, class T, class Y>
+/// y = a op b with broadcasting, V elements for each thread. An integer division by 0 is reported.
+template <BinaryOp op, class T, class Y, int V>
 __global__ void __launch_bounds__(threads)
     combine(const T* a, const T* b, Y* y, Nest<2> nest, Fault* fault) {
-  const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;
-  if (i >= nest.numel) return;
-  int64_t at[2];
-  nest.locate(i, at);
-  const T divisor = b[at[1]];
-  if constexpr (op == BinaryOp::divide && std::is_integral_v<T>)
-    if (divisor == T(0)) report(fault, "binary", "divisor", i, 0, 0);
-  const auto result = value<op>(widened(a[at[0]]), widened(divisor));
-  if constexpr (std::is_same_v<Y, bool>)
-    y[i] = result;
-  else
-    y[i] = narrowed<Y>(result);
+  nest.template each<V>([&](auto width, int64_t first, const int64_t(&at)[2]) {
+    constexpr int W = decltype(width)::value;
+    const auto left = nest.template load<W>(0, a, at[0]),
+               right = nest.template load<W>(1, b, at[1]);
+    Vec<Y, W> result;
+#pragma unroll
+    for (int k = 0; k < W; ++k) {
+      const T divisor = right.v[k];
+      if constexpr (op == BinaryOp::divide && std::is_integral_v<T>)
+        if (divisor == T(0)) report(fault, "binary", "divisor", first + k, 0, 0);
+      const auto combined = value<op>(widened(left.v[k]), widened(divisor));
+      if constexpr (std::is_same_v<Y, bool>)
+        result.v[k] = combined;
+      else
+        result.v[k] = narrowed<Y>(combined);
+    }
+    store(y + first, result);
+  });
 }
 
-/// The gradients da and db of y = a op b before the sums over broadcast axes; null ones are
-/// skipped.
-template <BinaryOp op, class T>
+/// The gradients da and db of y = a op b before the sums over broadcast axes, V elements for each
+/// thread; null ones are skipped.
+template <BinaryOp op, class T, int V>
 __global__ void __launch_bounds__(threads)
     slopes(const T* a, const T* b, const T* dy, T* da, T* db, Nest<2> nest) {
-  const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;
-  if (i >= nest.numel) return;
-  int64_t at[2];
-  nest.locate(i, at);
-  const Gradients d = gradients<op>(to_float(a[at[0]]), to_float(b[at[1]]), to_float(dy[i]));
-  if (da) da[i] = from_float<T>(d.a);
-  if (db) db[i] = from_float<T>(d.b);
+  nest.template each<V>([&](auto width, int64_t first, const int64_t(&at)[2]) {
+    constexpr int W = decltype(width)::value;
+    const auto left = nest.template load<W>(0, a, at[0]),
+               right = nest.template load<W>(1, b, at[1]);
+    const auto slope = load<W>(dy + first);
+    Vec<T, W> left_gradient, right_gradient;
+#pragma unroll
+    for (int k = 0; k < W; ++k) {
+      const Gradients d =
+          gradients<op>(to_float(left.v[k]), to_float(right.v[k]), to_float(slope.v[k]));
+      left_gradient.v[k] = from_float<T>(d.a);
+      right_gradient.v[k] = from_float<T>(d.b);
+    }
+    if (da) store(da + first, left_gradient);
+    if (db) store(db + first, right_gradient);
+  });
 }
 
-/// where: y = condition ? a : b. T is the unsigned type of the dtype's size: no arithmetic is
-/// needed.
-template <class T>
+/// where: y = condition ? a : b, V elements for each thread. T is the unsigned type of the dtype's
+/// size: no arithmetic is needed.
+template <class T, int V>
 __global__ void __launch_bounds__(threads)
     choose(const bool* condition, const T* a, const T* b, T* y, Nest<3> nest) {
-  const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;
-  if (i >= nest.numel) return;
-  int64_t at[3];
-  nest.locate(i, at);
-  y[i] = condition[at[0]] ? a[at[1]] : b[at[2]];
+  nest.template each<V>([&](auto width, int64_t first, const int64_t(&at)[3]) {
+    constexpr int W = decltype(width)::value;
+    const auto chosen = nest.template load<W>(0, condition, at[0]);
+    const auto left = nest.template load<W>(1, a, at[1]),
+               right = nest.template load<W>(2, b, at[2]);
+    Vec<T, W> result;
+#pragma unroll
+    for (int k = 0; k < W; ++k) result.v[k] = chosen.v[k] ? left.v[k] : right.v[k];
+    store(y + first, result);
+  });
+}
+
+/// Calls f(V), an integral constant: the elements of T in 16 bytes if `vectors`, else 1.
+template <class T, class F>
+void with_width(bool vectors, const F& f) {
+  if (vectors)
+    f(std::integral_constant<int, vector_width<T>>());
+  else
+    f(std::integral_constant<int, 1>());
 }
 
 template <class F>
@@ -117,9 +146,33 @@ Nest<2> nest_of(const Tensor& a, const Tensor& b, const Shape& shape) {
 template <BinaryOp op, class T>
 void run(const Binary& args, Stream& stream) {
   using Y = std::conditional_t<is_comparison(op), bool, T>;
-  launch("binary", combine<op, T, Y>, {blocks_for(args.y.numel(), threads), dim3(threads)}, stream,
-         static_cast<const T*>(args.a.data<T>()), static_cast<const T*>(args.b.data<T>()),
-         args.y.data<Y>(), nest_of(args.a, args.b, args.y.shape()), fault_place(stream));
+  constexpr int width = vector_width<T>;
+  const T *a = args.a.data<T>(), *b = args.b.data<T>();
+  Y* y = args.y.data<Y>();
+  const Nest<2> nest = nest_of(args.a, args.b, args.y.shape());
+  const bool vectors = nest.has_vectors(width) && starts_vector<width>(a) &&
+                       starts_vector<width>(b) && starts_vector<width>(y);
+  with_width<T>(vectors, [&](auto V) {
+    launch("binary", combine<op, T, Y, decltype(V)::value>,
+           {blocks_for(nest.numel, threads * V), dim3(threads)}, stream, a, b, y, nest,
+           fault_place(stream));
+  });
+}
+
+template <BinaryOp op, class T>
+void run(const BinaryBackward& args, Stream& stream) {
+  constexpr int width = vector_width<T>;
+  const T *a = args.a.data<T>(), *b = args.b.data<T>(), *dy = args.dy.data<T>();
+  T* da = args.da ? args.da.data<T>() : nullptr;
+  T* db = args.db ? args.db.data<T>() : nullptr;
+  const Nest<2> nest = nest_of(args.a, args.b, args.dy.shape());
+  bool vectors = nest.has_vectors(width);
+  for (const T* start : {a, b, dy, static_cast<const T*>(da), static_cast<const T*>(db)})
+    vectors = vectors && starts_vector<width>(start);
+  with_width<T>(vectors, [&](auto V) {
+    launch("binary_backward", slopes<op, T, decltype(V)::value>,
+           {blocks_for(nest.numel, threads * V), dim3(threads)}, stream, a, b, dy, da, db, nest);
+  });
 }
 
 }  // namespace
@@ -137,13 +190,7 @@ void binary(const Binary& args, Workspace, Stream& stream) {
 
 void binary_backward(const BinaryBackward& args, Workspace, Stream& stream) {
   visit_floating(args.a.dtype(), [&]<class T>(T) {
-    visit_arithmetic(args.op, [&]<BinaryOp op>() {
-      launch("binary_backward", slopes<op, T>,
-             {blocks_for(args.dy.numel(), threads), dim3(threads)}, stream,
-             static_cast<const T*>(args.a.data<T>()), static_cast<const T*>(args.b.data<T>()),
-             static_cast<const T*>(args.dy.data<T>()), args.da ? args.da.data<T>() : nullptr,
-             args.db ? args.db.data<T>() : nullptr, nest_of(args.a, args.b, args.dy.shape()));
-    });
+    visit_arithmetic(args.op, [&]<BinaryOp op>() { run<op, T>(args, stream); });
   });
 }
 
@@ -153,10 +200,19 @@ void where(const Where& args, Workspace, Stream& stream) {
       shape, {broadcast_strides(args.condition.shape(), shape),
               broadcast_strides(args.a.shape(), shape), broadcast_strides(args.b.shape(), shape)});
   const auto run = [&]<class Bits>(Bits) {
-    launch("where", choose<Bits>, {blocks_for(shape.numel(), threads), dim3(threads)}, stream,
-           static_cast<const bool*>(args.condition.data<bool>()),
-           reinterpret_cast<const Bits*>(args.a.raw()), reinterpret_cast<const Bits*>(args.b.raw()),
-           reinterpret_cast<Bits*>(args.y.raw()), nest);
+    constexpr int width = vector_width<Bits>;
+    const bool* condition = args.condition.data<bool>();
+    const auto *a = reinterpret_cast<const Bits*>(args.a.raw()),
+               *b = reinterpret_cast<const Bits*>(args.b.raw());
+    auto* y = reinterpret_cast<Bits*>(args.y.raw());
+    const bool vectors = nest.has_vectors(width) && starts_vector<width>(condition) &&
+                         starts_vector<width>(a) && starts_vector<width>(b) &&
+                         starts_vector<width>(y);
+    with_width<Bits>(vectors, [&](auto V) {
+      launch("where", choose<Bits, decltype(V)::value>,
+             {blocks_for(nest.numel, threads * V), dim3(threads)}, stream, condition, a, b, y,
+             nest);
+    });
   };
   switch (size_of(args.y.dtype())) {
     case 1:

@@ -23,13 +23,12 @@ void visit_bits(DType dtype, const F& f) {
   }
 }
 
-template <class T>
+/// y = x, V elements for each thread. nest operand 0: x; 1: y.
+template <class T, int V>
 __global__ void __launch_bounds__(threads) copy_strided(const T* x, T* y, Nest<2> nest) {
-  const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;
-  if (i >= nest.numel) return;
-  int64_t at[2];
-  nest.locate(i, at);
-  y[at[1]] = x[at[0]];
+  nest.template each<V>([&](auto width, int64_t, const int64_t(&at)[2]) {
+    store(y + at[1], nest.template load<decltype(width)::value>(0, x, at[0]));
+  });
 }
 
 /// gather, one thread for each element of index and y: y = x at the index, along an axis of x with
@@ -82,9 +81,16 @@ __global__ void __launch_bounds__(threads)
 void strided_copy(const StridedCopy& a, Workspace, Stream& stream) {
   const Nest<2> nest(a.extents, {a.x_strides, a.y_strides});
   visit_bits(a.x.dtype(), [&]<class T>(T) {
-    launch("strided_copy", copy_strided<T>, {blocks_for(nest.numel, threads), dim3(threads)},
-           stream, reinterpret_cast<const T*>(a.x.raw()) + a.x_offset,
-           reinterpret_cast<T*>(a.y.raw()) + a.y_offset, nest);
+    const T* x = reinterpret_cast<const T*>(a.x.raw()) + a.x_offset;
+    T* y = reinterpret_cast<T*>(a.y.raw()) + a.y_offset;
+    constexpr int V = vector_width<T>;
+    if (nest.has_vectors(V) && nest.strides[nest.rank - 1][1] == 1 && starts_vector<V>(x) &&
+        starts_vector<V>(y))
+      launch("strided_copy", copy_strided<T, V>,
+             {blocks_for(nest.numel, threads * V), dim3(threads)}, stream, x, y, nest);
+    else
+      launch("strided_copy", copy_strided<T, 1>, {blocks_for(nest.numel, threads), dim3(threads)},
+             stream, x, y, nest);
   });
 }
 

@@ -44,6 +44,9 @@ const ShapePair pairs[] = {
     {{2, 1, 3, 1, 2, 2}, {1, 5, 1, 4, 1, 2}},
     {{0, 3}, {1, 3}},
     {{3, 20000}, {20000}},
+    {{5, 6, 16}, {6, 1}},
+    {{5, 1, 32}, {1, 6, 1}},
+    {{3, 4, 48}, {4, 48}},
 };
 
 double expected_binary(BinaryOp op, double a, double b) {
@@ -83,6 +86,14 @@ Tensor run_binary(BinaryOp op, const Tensor& a, const Tensor& b) {
   const Tensor y = Tensor::empty(broadcast(a.shape(), b.shape(), "test"), dtype, a.device());
   kernels::binary({.op = op, .a = a, .b = b, .y = y}, a.device().compute());
   return y;
+}
+
+/// A copy of x that begins `begin` elements past an address that is aligned for any vector.
+Tensor moved(const Tensor& x, int64_t begin) {
+  const Tensor wide = Tensor::empty({begin + x.numel()}, x.dtype(), x.device());
+  const Tensor copy = wide.flat(begin, x.numel()).view(x.shape());
+  if (x.numel() > 0) x.device().compute().copy(copy.raw(), x.raw(), static_cast<size_t>(x.bytes()));
+  return copy;
 }
 
 double expected_unary(UnaryOp op, double x) {
@@ -210,6 +221,51 @@ TEST_CASE("binary ops broadcast like numpy for every type and level" *
           const double roundings = unit_roundoff(dtype) + 2 * unit_roundoff(accumulator(dtype));
           CHECK(excess(run_binary(BinaryOp(op), a, b), expected, 1e-300, roundings) <= 1);
         }
+      }
+}
+
+TEST_CASE("elementwise ops have the same bits wherever their operands begin" *
+          doctest::test_suite("every device")) {
+  const auto results = [](const Device& device, DType dtype, const Shape& shape, int64_t a_begin,
+                          int64_t b_begin) {
+    const DType other = dtype == DType::f32 ? DType::bf16 : DType::f32;
+    const Tensor a = moved(random_tensor(shape, dtype, device, 1, 0.5, 2.0), a_begin);
+    const Tensor b = moved(random_tensor(shape, dtype, device, 2, 0.5, 2.0), b_begin);
+    const Tensor last = moved(random_tensor({shape[-1]}, dtype, device, 3), b_begin);
+    const Tensor bytes = random_tensor(shape, DType::u8, device, 4, 0, 2);
+    const Tensor flags = moved(bytes.alias(0, shape, DType::boolean), a_begin);
+    const Tensor y = moved(b, b_begin),
+                 wide = moved(random_tensor(shape, other, device, 5), b_begin);
+    const Tensor small = moved(bytes, b_begin), scaled = moved(wide, a_begin);
+    const Tensor exp = moved(y, b_begin), chosen = moved(y, b_begin), da = moved(y, a_begin);
+    const Tensor db = moved(y, b_begin);
+    kernels::unary({.op = UnaryOp::exp, .x = a, .y = exp}, device.compute());
+    kernels::cast({.x = a, .y = wide}, device.compute());
+    kernels::cast({.x = a, .y = small}, device.compute());
+    kernels::axpby({.x = a, .y = scaled, .a = 0.3, .b = 0.7}, device.compute());
+    kernels::where({.condition = flags, .a = a, .b = b, .y = chosen}, device.compute());
+    kernels::binary({.op = BinaryOp::divide, .a = a, .b = last, .y = y}, device.compute());
+    kernels::binary_backward(
+        {.op = BinaryOp::multiply, .a = a, .b = b, .dy = y, .da = da, .db = db}, device.compute());
+    return std::vector<Tensor>{
+        exp, wide, small, scaled, chosen, y, da, db, run_binary(BinaryOp::less, a, b)};
+  };
+  for (const Device& device : devices_at_every_level())
+    for (DType dtype : on_device({DType::f32, DType::bf16}, device))
+      for (const Shape& shape : {Shape{1}, Shape{1027}, Shape{33, 48}, Shape{7, 5}}) {
+        const std::vector<Tensor> expected = results(device, dtype, shape, 0, 0);
+        for (int64_t begin : {1, 2, 4, 8})
+          for (bool second : {false, true}) {
+            CAPTURE(level_of(device));
+            CAPTURE(shape.str());
+            CAPTURE(begin);
+            const std::vector<Tensor> actual =
+                results(device, dtype, shape, second ? 0 : begin, second ? begin : 0);
+            for (size_t i = 0; i < expected.size(); ++i) {
+              CAPTURE(i);
+              CHECK(same_bits(actual[i], expected[i]));
+            }
+          }
       }
 }
 

@@ -126,6 +126,24 @@ TEST_CASE("strided_copy permutes, slices, concatenates, repeats and flips any ty
              {216}, {216});
   check_copy({.extents = {}, .x_offset = 3, .y_offset = 1}, {4}, {2});
   check_copy({.extents = {4, 0, 2}, .x_strides = {}, .y_strides = {2, 2, 1}}, {4}, {4});
+  // Rows of 64 that are contiguous on both sides, which begin at 0, 1, 2, ... elements; then rows
+  // of 65 elements, of which 64 are read.
+  for (int64_t begin : {0, 1, 2, 4, 8, 16})
+    for (int64_t row : {64, 65}) {
+      CAPTURE(begin);
+      check_copy({.extents = {3, 5, 64},
+                  .x_strides = {row, 3 * row, 1},
+                  .y_strides = {320, 64, 1},
+                  .x_offset = begin},
+                 {15 * row + 16}, {15 * 64});
+      check_copy({.extents = {3, 5, 64},
+                  .x_strides = {0, 64, 1},
+                  .y_strides = {5 * row, row, 1},
+                  .y_offset = begin},
+                 {5 * 64}, {15 * row + 16});
+      check_copy({.extents = {5, 64}, .x_strides = {1, 0}, .y_strides = {64, 1}, .x_offset = begin},
+                 {21}, {5 * 64});
+    }
   check_copy({.extents = {200000}, .x_strides = {1}, .y_strides = {1}}, {200000}, {200000});
 }
 
