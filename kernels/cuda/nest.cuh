@@ -34,11 +34,13 @@ struct Nest {
   /// Sets offsets[k] to where element `index`, in row-major order, lies in operand k.
   __device__ void locate(int64_t index, int64_t (&offsets)[operands]) const {
     for (int k = 0; k < operands; ++k) offsets[k] = 0;
-    for (int axis = rank - 1; axis >= 0; --axis) {
+    if (rank == 0) return;
+    for (int axis = rank - 1; axis > 0; --axis) {
       const int64_t rest = index / extents[axis], at = index - rest * extents[axis];
       index = rest;
       for (int k = 0; k < operands; ++k) offsets[k] += at * strides[axis][k];
     }
+    for (int k = 0; k < operands; ++k) offsets[k] += index * strides[0][k];
   }
 
   /// Whether V neighbours in row-major order, from a multiple of V on, are V neighbours or one

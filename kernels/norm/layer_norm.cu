@@ -19,6 +19,7 @@ namespace {
 constexpr int kept_vectors = 4;  // vectors of a row that a thread keeps in registers
 constexpr int wide_warps = 8;    // warps for a row of many columns
 constexpr int warps_of_block = 8;
+constexpr int column_threads = 64;  // of norm_columns: few, so that all columns make many blocks
 
 /// The columns of a thread: vectors of V columns; vector i begins at column at(i).
 template <int V, int threads>
@@ -217,24 +218,28 @@ __global__ void __launch_bounds__(lanes* warps_of_block) norm_backward(Backward 
   if (dbeta_sums) write_column_sums<V, threads, fits>(beta_sums, columns, dbeta_sums);
 }
 
-/// dgamma and dbeta of rows that do not fit registers: one thread for each column and block of
+/// dgamma and dbeta of rows that do not fit registers: one thread for V columns and a block of
 /// rows.
-template <class T, bool centred>
-__global__ void __launch_bounds__(256) norm_columns(Backward a) {
-  const int c = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
+template <class T, int V, bool centred>
+__global__ void __launch_bounds__(column_threads) norm_columns(Backward a) {
+  const int c = static_cast<int>(blockIdx.y * column_threads + threadIdx.x) * V;
   if (c >= a.C) return;
   const int64_t begin = int64_t{blockIdx.x} * a.rows;
   const int64_t end = begin + a.rows < a.N ? begin + a.rows : a.N;
-  float gamma_sum = 0.0f, beta_sum = 0.0f;
+  Vec<float, V> gamma_sums = {}, beta_sums = {};
   for (int64_t n = begin; n < end; ++n) {
-    const float slope = to_float(static_cast<const T*>(a.dy)[n * a.C + c]);
-    const float mean = centred ? a.mean[n] : 0.0f;
-    const float scaled = (to_float(static_cast<const T*>(a.x)[n * a.C + c]) - mean) * a.rstd[n];
-    gamma_sum = fmaf(slope, scaled, gamma_sum);
-    beta_sum += slope;
+    const auto slopes = load<V>(static_cast<const T*>(a.dy) + n * a.C + c);
+    const auto values = load<V>(static_cast<const T*>(a.x) + n * a.C + c);
+    const float mean = centred ? a.mean[n] : 0.0f, rstd = a.rstd[n];
+#pragma unroll
+    for (int k = 0; k < V; ++k) {
+      const float slope = to_float(slopes.v[k]), scaled = (to_float(values.v[k]) - mean) * rstd;
+      gamma_sums.v[k] = fmaf(slope, scaled, gamma_sums.v[k]);
+      beta_sums.v[k] += slope;
+    }
   }
-  if (a.dgamma) a.dgamma[int64_t{blockIdx.x} * a.C + c] = gamma_sum;
-  if (a.dbeta) a.dbeta[int64_t{blockIdx.x} * a.C + c] = beta_sum;
+  if (a.dgamma) store(a.dgamma + int64_t{blockIdx.x} * a.C + c, gamma_sums);
+  if (a.dbeta) store(a.dbeta + int64_t{blockIdx.x} * a.C + c, beta_sums);
 }
 
 /// out[c] = the sum over blocks of parts[block, c], in rising order.
@@ -305,7 +310,8 @@ void backward(const char* name, Backward a, const Tensor& dgamma, const Tensor& 
       launch(name, norm_backward<T, decltype(V)::value, decltype(warps)::value, row_fits, centred>,
              {blocks, dim3(lanes * warps_of_block)}, stream, a);
       if (!row_fits && (dgamma || dbeta))
-        launch(name, norm_columns<T, centred>, {dim3(blocks.x, blocks_for(a.C, 256).x), dim3(256)},
+        launch(name, norm_columns<T, decltype(V)::value, centred>,
+               {dim3(blocks.x, blocks_for(a.C, column_threads * V).x), dim3(column_threads)},
                stream, a);
     });
   });

@@ -41,6 +41,12 @@ struct Max {
 /// Offsets in x: of the first element of each result, and of the elements of a result from there.
 struct Indexing {
   Nest<1> kept, reduced;
+  /// Whether V neighbouring results have V neighbours as their elements, all on multiples of V.
+  bool have_vectors(int V) const {
+    bool all = kept.has_vectors(V) && kept.numel % V == 0;
+    for (int axis = 0; axis < reduced.rank; ++axis) all = all && reduced.strides[axis][0] % V == 0;
+    return all;
+  }
 };
 
 template <class Y, class State>
@@ -74,27 +80,32 @@ __global__ void __launch_bounds__(threads)
   if (threadIdx.x == 0) y[blockIdx.x] = result<Y>(parts[0], scale);
 }
 
-/// One thread for each result and chunk. Neighbouring threads have neighbouring results. Without
-/// `parts` there is one chunk, whose result goes to y.
-template <class X, class Y, class Op>
+/// One thread for V results and a chunk of their elements. Neighbouring threads have neighbouring
+/// results. Without `parts` there is one chunk, whose result goes to y.
+template <class X, class Y, class Op, int V>
 __global__ void __launch_bounds__(threads)
     reduce_chunks(const X* x, Y* y, typename Op::State* parts, Indexing indexing, int64_t chunk,
                   double scale) {
-  const int64_t r = int64_t{blockIdx.x} * threads + threadIdx.x;
-  if (r >= indexing.kept.numel) return;
-  int64_t begin[1], at[1];
-  indexing.kept.locate(r, begin);
   const int64_t first = int64_t{blockIdx.y} * chunk;
   const int64_t last = min(first + chunk, indexing.reduced.numel);
-  typename Op::State state = Op::start();
-  for (int64_t i = first; i < last; ++i) {
-    indexing.reduced.locate(i, at);
-    state = Op::join(state, Op::of(x[begin[0] + at[0]]));
-  }
-  if (parts)
-    parts[int64_t{blockIdx.y} * indexing.kept.numel + r] = state;
-  else
-    y[r] = result<Y>(state, scale);
+  indexing.kept.template each<V>([&](auto width, int64_t r, const int64_t(&begin)[1]) {
+    constexpr int W = decltype(width)::value;
+    Vec<typename Op::State, W> states;
+#pragma unroll
+    for (int k = 0; k < W; ++k) states.v[k] = Op::start();
+    for (int64_t i = first; i < last; ++i) {
+      int64_t at[1];
+      indexing.reduced.locate(i, at);
+      const auto values = load<W>(x + begin[0] + at[0]);
+#pragma unroll
+      for (int k = 0; k < W; ++k) states.v[k] = Op::join(states.v[k], Op::of(values.v[k]));
+    }
+    if (parts) return store(parts + int64_t{blockIdx.y} * indexing.kept.numel + r, states);
+    Vec<Y, W> results;
+#pragma unroll
+    for (int k = 0; k < W; ++k) results.v[k] = result<Y>(states.v[k], scale);
+    store(y + r, results);
+  });
 }
 
 /// y[r] = the chunks of result r, joined in rising order.
@@ -141,13 +152,21 @@ void run(const Reduce& a, Workspace workspace, Stream& stream) {
   }
   auto* parts =
       reinterpret_cast<typename Op::State*>(chunks_plan.chunks > 1 ? workspace.data : nullptr);
-  const dim3 blocks = blocks_for(chunks_plan.results, threads);
-  launch("reduce", reduce_chunks<X, Y, Op>,
-         {dim3(blocks.x, static_cast<unsigned>(chunks_plan.chunks)), dim3(threads)}, stream, x, y,
-         parts, indexing, chunks_plan.chunk, scale);
+  const auto run_chunks = [&]<int V>(std::integral_constant<int, V>) {
+    launch("reduce", reduce_chunks<X, Y, Op, V>,
+           {dim3(blocks_for(chunks_plan.results, threads * V).x,
+                 static_cast<unsigned>(chunks_plan.chunks)),
+            dim3(threads)},
+           stream, x, y, parts, indexing, chunks_plan.chunk, scale);
+  };
+  constexpr int V = vector_width<X>;
+  if (indexing.have_vectors(V) && starts_vector<V>(x) && starts_vector<V>(y))
+    run_chunks(std::integral_constant<int, V>());
+  else
+    run_chunks(std::integral_constant<int, 1>());
   if (parts)
-    launch("reduce", join_chunks<Y, Op>, {blocks, dim3(threads)}, stream,
-           static_cast<const typename Op::State*>(parts), y, chunks_plan.results,
+    launch("reduce", join_chunks<Y, Op>, {blocks_for(chunks_plan.results, threads), dim3(threads)},
+           stream, static_cast<const typename Op::State*>(parts), y, chunks_plan.results,
            chunks_plan.chunks, scale);
 }
 

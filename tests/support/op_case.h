@@ -122,6 +122,14 @@ inline std::vector<uint8_t> bytes_of(const Tensor& x) {
   return x.alias(x.byte_offset(), {x.bytes()}, DType::u8).to_host<uint8_t>();
 }
 
+/// A copy of x that begins `begin` elements behind an address that is aligned for any vector.
+inline Tensor moved(const Tensor& x, int64_t begin) {
+  const Tensor wide = Tensor::empty({begin + x.numel()}, x.dtype(), x.device());
+  const Tensor copy = wide.flat(begin, x.numel()).view(x.shape());
+  if (x.numel() > 0) x.device().compute().copy(copy.raw(), x.raw(), static_cast<size_t>(x.bytes()));
+  return copy;
+}
+
 inline bool same_bits(const Tensor& a, const Tensor& b) {
   if (a.shape() != b.shape() || a.dtype() != b.dtype()) return false;
   return bytes_of(a) == bytes_of(b);

@@ -99,16 +99,9 @@ TEST_CASE("dropout has the same bits wherever its tensors begin" *
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device({DType::f32, DType::bf16}, device)) {
       const auto dropped = [&](int64_t x_begin, int64_t residual_begin, int64_t y_begin) {
-        const auto moved = [&](int64_t begin, uint64_t seed) {
-          const Tensor from = random_tensor(shape, dtype, device, seed);
-          const Tensor wide = Tensor::empty({begin + shape.numel()}, dtype, device);
-          const Tensor to = wide.flat(begin, shape.numel()).view(shape);
-          device.compute().copy(to.raw(), from.raw(), static_cast<size_t>(from.bytes()));
-          return to;
-        };
-        const Tensor y = moved(y_begin, 3);
-        kernels::dropout({.x = moved(x_begin, 1),
-                          .residual = moved(residual_begin, 2),
+        const Tensor y = moved(Tensor::empty(shape, dtype, device), y_begin);
+        kernels::dropout({.x = moved(random_tensor(shape, dtype, device, 1), x_begin),
+                          .residual = moved(random_tensor(shape, dtype, device, 2), residual_begin),
                           .y = y,
                           .probability = 0.3f,
                           .key = key},

@@ -88,14 +88,6 @@ Tensor run_binary(BinaryOp op, const Tensor& a, const Tensor& b) {
   return y;
 }
 
-/// A copy of x that begins `begin` elements past an address that is aligned for any vector.
-Tensor moved(const Tensor& x, int64_t begin) {
-  const Tensor wide = Tensor::empty({begin + x.numel()}, x.dtype(), x.device());
-  const Tensor copy = wide.flat(begin, x.numel()).view(x.shape());
-  if (x.numel() > 0) x.device().compute().copy(copy.raw(), x.raw(), static_cast<size_t>(x.bytes()));
-  return copy;
-}
-
 double expected_unary(UnaryOp op, double x) {
   switch (op) {
     case UnaryOp::negate:

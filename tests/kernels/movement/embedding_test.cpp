@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
+
 #include "tests/support/op_case.h"
 
 using namespace zg;
@@ -40,7 +42,7 @@ TEST_CASE("embedding_forward gathers rows and adds positions" *
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device(dtypes, device))
       for (DType id_type : {DType::i32, DType::i64})
-        for (int64_t C : {1, 33, 1023}) {
+        for (int64_t C : {1, 33, 48, 1023, 1160}) {
           CAPTURE(level_of(device));
           CAPTURE(std::string(name_of(dtype)));
           const std::vector<int64_t> ids = random_ids(N, V, 9);
@@ -73,7 +75,7 @@ TEST_CASE("embedding_backward sums the tokens of each row in rising n and zeroes
   constexpr int64_t V = 37, P = 20, T = 13, first = 5, N = 4 * T;
   for (DType dtype : on_device(dtypes, devices_at_every_level()[0]))
     for (DType id_type : {DType::i32, DType::i64})
-      for (int64_t C : {1, 33, 1023}) {
+      for (int64_t C : {1, 33, 48, 1023, 1160}) {
         CAPTURE(std::string(name_of(dtype)));
         const std::vector<int64_t> ids = random_ids(N, V, 9);
         std::vector<EmbeddingBackward> results;
@@ -108,6 +110,46 @@ TEST_CASE("embedding_backward sums the tokens of each row in rising n and zeroes
         CHECK(results[0].dweight.to_doubles() == dweight);
         CHECK(results[0].dposition.to_doubles() == dposition);
       }
+}
+
+TEST_CASE("embeddings have the same bits wherever their operands begin" *
+          doctest::test_suite("every device")) {
+  constexpr int64_t V = 37, P = 20, T = 13, N = 4 * T, C = 48;
+  for (const Device& device : devices_at_every_level())
+    for (DType dtype : on_device({DType::f32, DType::bf16}, device)) {
+      const auto results = [&](const std::array<int64_t, 6>& begin) {
+        const Tensor ids = as_tensor(random_ids(N, V, 9), DType::i64, device);
+        const auto matrix = [&](size_t i, int64_t rows, DType of) {
+          return moved(random_tensor({rows, C}, of, device, i), begin[i]);
+        };
+        const EmbeddingForward forward{.ids = ids,
+                                       .weight = matrix(0, V, dtype),
+                                       .position = matrix(1, P, dtype),
+                                       .y = matrix(2, N, dtype),
+                                       .T = T,
+                                       .first_position = 3};
+        const EmbeddingBackward backward{.ids = ids,
+                                         .dy = matrix(3, N, dtype),
+                                         .dweight = matrix(4, V, DType::f32),
+                                         .dposition = matrix(5, P, DType::f32),
+                                         .T = T,
+                                         .first_position = 3};
+        kernels::embedding_forward(forward, device.compute());
+        kernels::embedding_backward(backward, device.compute());
+        return std::array{forward.y, backward.dweight, backward.dposition};
+      };
+      const auto expected = results({});
+      for (size_t operand = 0; operand < 6; ++operand)
+        for (int64_t begin : {1, 2, 4}) {
+          CAPTURE(level_of(device));
+          CAPTURE(operand);
+          CAPTURE(begin);
+          std::array<int64_t, 6> begins = {};
+          begins[operand] = begin;
+          const auto actual = results(begins);
+          for (size_t i = 0; i < 3; ++i) CHECK(same_bits(actual[i], expected[i]));
+        }
+    }
 }
 
 TEST_CASE("embedding_backward computes only what is asked for") {

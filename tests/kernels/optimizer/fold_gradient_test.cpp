@@ -79,9 +79,8 @@ TEST_CASE("fold_gradient has the same bits wherever leaf and sum begin" *
       for (DType kept : {DType::f32, DType::bf16}) {
         const Tensor leaf = random_tensor({n}, dtype, device, 1);
         const auto folded = [&](int64_t leaf_begin, int64_t sum_begin) {
-          const Tensor x = Tensor::zeros({leaf_begin + n}, dtype, device).flat(leaf_begin, n);
-          const Tensor sum = Tensor::full({sum_begin + n}, 3.0, kept, device).flat(sum_begin, n);
-          device.compute().copy(x.raw(), leaf.raw(), static_cast<size_t>(leaf.bytes()));
+          const Tensor x = moved(leaf, leaf_begin);
+          const Tensor sum = moved(Tensor::full({n}, 3.0, kept, device), sum_begin);
           kernels::fold_gradient({.leaf = x, .sum = sum, .rounding = dtype}, device.compute());
           return sum;
         };

@@ -36,7 +36,10 @@ const Case cases[] = {{{1}, 1},
                       {{70001, 3}, 1},
                       {{40, 700, 5}, 0b011},
                       {{2, 3000, 300}, 0b010},
-                      {{7, 2, 20000}, 0b101}};
+                      {{7, 2, 20000}, 0b101},
+                      {{300, 64}, 1},
+                      {{2, 300, 48}, 0b010},
+                      {{5, 6, 7, 16}, 0b101}};
 
 Shape kept_shape(const Case& c) {
   Shape shape = c.shape;
@@ -110,6 +113,25 @@ TEST_CASE("reduce sums, averages and finds the largest over any axes of every fl
         CHECK(excess(run_reduce(op, c, x, accumulator(dtype)), expected, absolute, 2 * unit) <= 1);
         CHECK(excess(run_reduce(op, c, x, dtype), expected, absolute,
                      2 * unit + unit_roundoff(dtype)) <= 1);
+      }
+}
+
+TEST_CASE("reduce has the same bits wherever x and y begin" * doctest::test_suite("every device")) {
+  for (const Device& device : devices_at_every_level())
+    for (DType dtype : on_device({DType::f32, DType::bf16}, device))
+      for (const Case& c : {Case{{300, 64}, 1}, Case{{2, 70, 48}, 0b010}, Case{{31, 33}, 1}}) {
+        const auto reduced = [&](int64_t x_begin, int64_t y_begin) {
+          const Tensor x = moved(random_tensor(c.shape, dtype, device, 1), x_begin);
+          const Tensor y = moved(Tensor::empty(kept_shape(c), DType::f32, device), y_begin);
+          kernels::reduce({.op = ReduceOp::sum, .x = x, .y = y, .axes = c.axes}, device.compute());
+          return y;
+        };
+        for (int64_t begin : {1, 2, 4}) {
+          CAPTURE(level_of(device));
+          CAPTURE(begin);
+          CHECK(same_bits(reduced(begin, 0), reduced(0, 0)));
+          CHECK(same_bits(reduced(0, begin), reduced(0, 0)));
+        }
       }
 }
 
