@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(threads)
   nest.locate(i, at);
   const T divisor = b[at[1]];
   if constexpr (op == BinaryOp::divide && std::is_integral_v<T>)
-    if (divisor == T(0)) report(fault, "binary", "divisor", i, 0, 0);
+    if (divisor == T(0)) report(fault, FaultSite::binary_divisor, i, 0, 0);
   const auto result = value<op>(widened(a[at[0]]), widened(divisor));
   if constexpr (std::is_same_v<Y, bool>)
     y[i] = result;
