@@ -20,6 +20,7 @@ void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, c
             Args... args) {
   if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0) return;
   const OnDevice on(stream.device().index());
+  load_kernel(reinterpret_cast<const void*>(kernel), stream.device().index());
   constexpr size_t granted = 48 << 10;  // more shared memory needs an attribute of the kernel
   if (grid.shared > granted)
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

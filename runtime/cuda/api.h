@@ -53,6 +53,11 @@ struct Fault {
 cudaStream_t handle(const Stream& stream);
 Fault* fault_place(const Stream& stream);
 
+/// Loads the code of a kernel onto the current device, the index-th, unless it is there. The first
+/// launch would do it, and the driver may wait for the device then, which can be a deadlock while a
+/// collective runs (collective_gate.h).
+void load_kernel(const void* kernel, int index);
+
 /// The number of hardware connections of a device, which its streams are spread over.
 /// CUDA_DEVICE_MAX_CONNECTIONS is set to the most, 32, before the first context is created, unless
 /// the user has set it. Streams that share a connection wait for each other's work: two ranks that

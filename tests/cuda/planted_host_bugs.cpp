@@ -198,18 +198,30 @@ struct FakeCollective {
   }
 };
 
-/// Rank 0's kernel waits for rank 1's, memory grows, and then rank 1 launches its kernel.
-void growth_during_a_collective() {
+/// Rank 0's kernel waits for rank 1's, the call is made, and then rank 1 launches its kernel.
+void serialised_call_during_a_collective(const std::function<void(const Device&)>& call) {
   const Device first = Device::cuda(0), second = Device::cuda(1);
   const FakeCollective gather("gather");
   gather.launch_on(cuda::handle(first.compute()));
-  std::thread grows([] { map_memory({0, 1}); });
+  std::thread calls([&] { call(first); });
   while (emulator::waiting_calls() == 0) std::this_thread::yield();
   gather.launch_on(cuda::handle(second.compute()));
   std::thread waits([&] { first.compute().synchronize(); });
   second.compute().synchronize();
   waits.join();
-  grows.join();
+  calls.join();
+}
+
+void growth_during_a_collective() {
+  serialised_call_during_a_collective([](const Device&) { map_memory({0, 1}); });
+}
+
+void first_launch_during_a_collective() {
+  serialised_call_during_a_collective([](const Device& device) {
+    const cuda::OnDevice on(0);
+    launch_raw(write_one, {dim3(1), dim3(32)}, cuda::handle(device.compute()),
+               static_cast<float*>(nullptr));
+  });
 }
 
 /// More streams than connections: two ranks launch two collectives in different orders, on streams
@@ -292,6 +304,7 @@ int main(int count, char** arguments) {
       {"kernel_of_a_peer_without_access", kernel_of_a_peer_without_access},
       {"copy_of_a_peer_without_access", copy_of_a_peer_without_access},
       {"growth_during_a_collective", growth_during_a_collective},
+      {"first_launch_during_a_collective", first_launch_during_a_collective},
       {"too_many_streams", too_many_streams},
       {"nccl_with_one_connection", nccl_with_one_connection},
       {"contexts_of_one_rank", contexts_of_one_rank},

@@ -1,14 +1,18 @@
+#include <cuda_runtime.h>
 #include <doctest/doctest.h>
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/accelerator/wish.h"
 #include "tests/fakes/cuda/launch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/op_case.h"
+#include "zerograd/kernels/cuda/launch.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/cuda/api.h"
 #include "zerograd/runtime/cuda/stream.h"
@@ -107,22 +111,59 @@ TEST_CASE("streams that are no longer used are used again, without their faults"
   CHECK(cuda::hardware_connections() >= streams);
 }
 
-TEST_CASE("a rank whose memory grows while NCCL waits for a peer does not stop the peer" *
-          doctest::test_suite("every device")) {
+namespace {
+
+/// Two ranks sum x twice. Rank 1 launches its second sum late, while rank 0 calls f(device, turn)
+/// 20 times.
+void call_during_a_collective(const std::function<void(const Device&, int)>& f) {
   const Wish by_nccl("ZG_CUDA_COMM", "nccl"), late("ZG_EMULATOR_NCCL", "1:2:late");
   run_local(2,
             [&](Communicator& comm, const Device& device) {
               const Tensor x = Tensor::full({5}, 1.0, DType::i64, device);
               comm.wait(comm.all_reduce(x, "first"));
               const auto second = comm.all_reduce(x, "second");
-              std::vector<Tensor> grown;
-              for (int i = 0; i < 20 && comm.rank() == 0; ++i) {
-                grown.push_back(allocate(device, 3 * mib));
-                grown.push_back(allocate(device, 3 * mib, Space::pinned));
+              for (int turn = 0; turn < 20 && comm.rank() == 0; ++turn) {
+                f(device, turn);
                 std::this_thread::sleep_for(std::chrono::milliseconds(5));
               }
               comm.wait(second);
               if (x.to_host<int64_t>() != std::vector<int64_t>(5, 4)) throw ShapeError("sum");
             },
             {.type = Device::Type::cuda});
+}
+
+template <int number>
+__global__ void write_number(int* out) {
+  *out = number;
+}
+
+}  // namespace
+
+TEST_CASE("a rank whose memory grows while NCCL waits for a peer does not stop the peer" *
+          doctest::test_suite("every device")) {
+  std::vector<Tensor> grown;
+  call_during_a_collective([&](const Device& device, int) {
+    grown.push_back(allocate(device, 3 * mib));
+    grown.push_back(allocate(device, 3 * mib, Space::pinned));
+  });
+  CHECK(grown.size() == 40);
+}
+
+TEST_CASE("a rank that loads a kernel while NCCL waits for a peer does not stop the peer" *
+          doctest::test_suite("every device")) {
+  int numbers = 0;
+  call_during_a_collective([&](const Device& device, int turn) {
+    const Tensor out = Tensor::empty({}, DType::i32, device);
+    [&]<int... number>(std::integer_sequence<int, number...>) {
+      const auto launches = [&](int wanted, void (*kernel)(int*)) {
+        if (wanted == turn)
+          cuda::launch("write_number", kernel, {dim3(1), dim3(1)}, device.compute(),
+                       out.data<int>());
+      };
+      (launches(number, write_number<number>), ...);
+    }
+    (std::make_integer_sequence<int, 20>());
+    numbers += out.to_host<int32_t>()[0];
+  });
+  CHECK(numbers == 190);
 }

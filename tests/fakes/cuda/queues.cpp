@@ -182,6 +182,7 @@ void queue(EmulatedStream* stream, Work work) {
   if (is_collective) await_driver(lock, *work.collective);
   stir(lock);
   work.ticket = stream->newest = ++all().tickets;
+  work.launcher = std::this_thread::get_id();
   stream->connection->emplace_back(work.ticket, stream);
   stream->work.push_back(std::move(work));
   if (is_collective) check_connections();
@@ -213,7 +214,7 @@ void drain(EmulatedStream& stream, uint64_t ticket) {
   while (!advance(stream, ticket)) std::this_thread::sleep_for(pause);
 }
 
-SerialisedCall::SerialisedCall(const char* name) {
+SerialisedCall::SerialisedCall(const char* name, int device) {
   Lock lock(all().mutex);
   while (!all().serialised.empty()) all().changed.wait_for(lock, pause);
   all().serialised = name;
@@ -221,7 +222,9 @@ SerialisedCall::SerialisedCall(const char* name) {
     all().awaits.clear();
     for (const EmulatedStream* stream : all().streams)
       for (const Work& work : stream->work)
-        if (is_live(work)) all().awaits.insert(work.collective->key);
+        if ((device == every_device || device == stream->device) && is_live(work) &&
+            work.launcher != std::this_thread::get_id())
+          all().awaits.insert(work.collective->key);
     if (!all().awaits.empty()) all().changed.wait_for(lock, pause);
   } while (!all().awaits.empty());
 }

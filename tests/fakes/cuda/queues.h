@@ -6,6 +6,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include "cuda_runtime_api.h"
 
@@ -22,6 +24,7 @@ struct Work {
   std::function<void()> action;
   std::shared_ptr<const Collective> collective;  // null: a kernel or a copy
   uint64_t ticket = 0;
+  std::thread::id launcher = {};
 };
 
 }  // namespace zg::emulator
@@ -52,11 +55,14 @@ bool advance(EmulatedStream& stream, uint64_t ticket);
 void drain(EmulatedStream& stream, uint64_t ticket);
 uint64_t newest_ticket(EmulatedStream& stream);
 
-/// A driver call that waits until the devices of this process run no collective, and that keeps
-/// all launches waiting until it ends: the most that a driver may do.
+inline constexpr int every_device = -1;
+
+/// A driver call that waits until a device, or each of this process, runs no collective, and keeps
+/// the launches of collectives waiting until it ends: the most that a driver may do. Collectives
+/// that the same thread launched are left out: only that thread runs them here.
 class SerialisedCall {
  public:
-  explicit SerialisedCall(const char* name);
+  explicit SerialisedCall(const char* name, int device = every_device);
   ~SerialisedCall();
   SerialisedCall(const SerialisedCall&) = delete;
   SerialisedCall& operator=(const SerialisedCall&) = delete;

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,6 +34,17 @@ constexpr unsigned most_columns = 0x7fffffff;
 /// Dynamic shared memory that kernels were granted, by device.
 std::mutex grants_mutex;
 std::map<std::pair<int, const void*>, size_t> grants;
+
+/// Loads a kernel at its first use on a device. The driver may wait for the device's work then.
+void load(int device, const void* function) {
+  static std::mutex mutex;
+  static std::set<std::pair<int, const void*>> loaded;
+  {
+    const std::lock_guard lock(mutex);
+    if (!loaded.insert({device, function}).second) return;
+  }
+  const SerialisedCall call("the loading of a kernel", device);
+}
 
 size_t granted(int device, const void* function) {
   const std::lock_guard lock(grants_mutex);
@@ -136,6 +148,7 @@ void launch(const Launch& launch, cudaStream_t stream, std::function<void()> bod
   const int device = current_device();
   if (const cudaError_t error = error_of(launch, device, stream->device); error != cudaSuccess)
     return note_failed_launch(launch.kernel, error);
+  load(device, launch.function);
   check_addresses(launch, device);
   enqueue(stream, [launch, device, body = std::move(body)] {
     const std::vector<Watched> watched = check_addresses(launch, device);
@@ -213,6 +226,12 @@ const char* cudaGetErrorString(cudaError_t error) {
   }
 }
 cudaError_t cudaFree(void*) { return begin_call(); }
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
+  if (const cudaError_t error = begin_call(); error != cudaSuccess) return error;
+  load(current_device(), kernel);
+  *attributes = {};
+  return cudaSuccess;
+}
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int value) {
   if (const cudaError_t error = begin_call(); error != cudaSuccess) return error;
   if (value < 0 || static_cast<size_t>(value) > most_shared)

@@ -48,6 +48,9 @@ struct cudaDeviceProp {
   int major, minor, multiProcessorCount;
   size_t sharedMemPerBlockOptin;
 };
+struct cudaFuncAttributes {
+  int numRegs;
+};
 struct cudaPointerAttributes {
   cudaMemoryType type;
   int device;
@@ -66,6 +69,7 @@ const char* cudaGetErrorString(cudaError_t error);
 cudaError_t cudaGetLastError();
 cudaError_t cudaPeekAtLastError();
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* place);
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel);
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value);
 template <class Kernel>
 cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute attribute, int value) {
