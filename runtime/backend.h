@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -39,6 +40,11 @@ struct Backend {
   std::unique_ptr<ArenaMemory> (*memory)(int index, Space space) = nullptr;
   TransportFactory transports = {};
 };
+
+/// Called with true when this thread must wait until collectives of other ranks of the process are
+/// done, before a driver can serve it, and with false afterwards. run_local() sets it on the thread
+/// of each rank, so that a late rank is not taken for the cause. Null: nobody asks.
+std::function<void(bool waits)>& on_wait_for_collectives();
 
 namespace cuda {
 const Backend& backend();
