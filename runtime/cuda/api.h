@@ -30,6 +30,7 @@ class OnDevice {
 /// literal in a kernel is an address of the device, which the host cannot read.
 enum class FaultSite : unsigned {
   none,
+  attention_forward_copies,  ///< a copy to shared memory never arrived; `place` is the block
   binary_divisor,
   cross_entropy_backward_targets,
   cross_entropy_forward_targets,

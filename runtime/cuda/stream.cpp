@@ -30,6 +30,12 @@ std::string describe(const Fault& fault) {
   switch (fault.site) {
     case FaultSite::none:
       break;
+    case FaultSite::attention_forward_copies:
+      return fmt::format(
+          "attention_forward: a copy to shared memory never arrived in block {}; the device takes "
+          "no "
+          "more work from this process",
+          fault.place);
     case FaultSite::binary_divisor:
       name("binary", "divisor");
       break;
@@ -135,9 +141,14 @@ class CudaStream final : public Stream {
 
   void synchronize() override {
     const OnDevice on(state_.index);
-    wait();
-    if (!queue_.fault->found) return;
-    throw ShapeError(describe(std::exchange(*queue_.fault, {})));
+    const cudaError_t error = cudaStreamSynchronize(queue_.stream);
+    if (queue_.fault->found) {  // says more than the error of a kernel that ended with __trap()
+      const Fault fault = std::exchange(*queue_.fault, {});
+      if (fault.site == FaultSite::attention_forward_copies) throw DeviceError(describe(fault));
+      throw ShapeError(describe(fault));
+    }
+    check(error, name_);
+    staged_bytes_ = 0;
   }
   // A copy must not span two registrations of pinned memory: it is cut at their edges.
   void copy(void* to, const void* from, size_t bytes) override {

@@ -145,8 +145,9 @@ int planted_failure(const char* call) {
   planted.erase(found);
   return error;
 }
-void plant_sticky_error(cudaError_t error) {
-  devices()[static_cast<size_t>(current_device())].sticky = error;
+void plant_sticky_error(cudaError_t error) { set_sticky_error(current_device(), error); }
+void set_sticky_error(int device, cudaError_t error) {
+  devices()[static_cast<size_t>(device)].sticky = error;
 }
 
 HostRange host_range(const void* place, size_t bytes) {

@@ -29,6 +29,9 @@ cudaError_t begin_call();
 void expect_errors_asked(const char* call);
 void note_failed_launch(const std::string& kernel, cudaError_t error);
 
+/// From now on the calls of the device return the error.
+void set_sticky_error(int device, cudaError_t error);
+
 /// The planted failure of this call; 0: none.
 int planted_failure(const char* call);
 

@@ -152,7 +152,8 @@ void launch(const Launch& launch, cudaStream_t stream, std::function<void()> bod
   check_addresses(launch, device);
   enqueue(stream, [launch, device, body = std::move(body)] {
     const std::vector<Watched> watched = check_addresses(launch, device);
-    run_grid(launch.kernel, launch.grid, launch.block, launch.shared_bytes, body);
+    if (!run_grid(launch.kernel, launch.grid, launch.block, launch.shared_bytes, body))
+      set_sticky_error(device, cudaErrorLaunchFailure);
     expect_no_device_addresses(launch.kernel, watched);
   });
 }
@@ -219,6 +220,8 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "invalid device ordinal";
     case cudaErrorInvalidResourceHandle:
       return "invalid resource handle";
+    case cudaErrorLaunchFailure:
+      return "unspecified launch failure";
     case cudaErrorIllegalAddress:
       return "an illegal memory access was encountered";
     default:
