@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "zerograd/kernels/elementwise/elementwise.h"
+#include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
 
@@ -11,6 +12,12 @@ namespace zg::testing {
 
 inline void expect(bool holds, const std::string& what) {
   if (!holds) throw ShapeError(what);
+}
+
+/// The fold of a gradient into its accumulator, as zero's engine has it.
+inline void fold(const Tensor& piece, const Tensor& shard, bool first, Stream& stream) {
+  const FoldGradient args{.leaf = piece, .sum = shard, .rounding = piece.dtype(), .first = first};
+  kernels::fold_gradient[stream.type()].function(args, {}, stream);
 }
 
 /// x * 2, queued without a wait.

@@ -27,11 +27,6 @@ void on_devices(int ranks, const Body& body, Device::Type type = accelerator) {
   run_local(ranks, body, {.type = type});
 }
 
-void fold(const Tensor& piece, const Tensor& shard, bool first, Stream& stream) {
-  const FoldGradient args{.leaf = piece, .sum = shard, .rounding = piece.dtype(), .first = first};
-  kernels::fold_gradient[stream.type()].function(args, {}, stream);
-}
-
 /// Every rank's shard after two folds, by rank.
 std::vector<std::vector<float>> folded(int ranks, DType dtype, Device::Type type) {
   std::vector<std::vector<float>> shards(static_cast<size_t>(ranks));

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <doctest/doctest.h>
-
 #include <string>
 #include <vector>
 
@@ -21,17 +19,6 @@ inline std::vector<double> losses_of(const std::string& metrics) {
   for (const nlohmann::json& line : json_lines(metrics))
     if (line.contains("loss")) losses.push_back(line["loss"]);
   return losses;
-}
-
-/// Runs the command, which must succeed, and returns its param_hash.
-inline std::string hash_of(const std::string& line) {
-  const Outcome outcome = zerograd(line);
-  CAPTURE(line);
-  CAPTURE(outcome.error);
-  REQUIRE(outcome.status == 0);
-  const std::string hash = line_after(outcome.out, "param_hash ");
-  CHECK(hash.size() == 32);
-  return hash;
 }
 
 }  // namespace zg::testing

@@ -26,36 +26,36 @@ using zero::OffloadOptions;
 // The kernels of the toy model are exact, so CPU and accelerator give the same bits.
 namespace {
 
-struct Outcome {
+struct EngineOutcome {
   std::string hash;
   std::vector<double> losses;
   int64_t skipped = 0;
-  bool operator==(const Outcome&) const = default;
+  bool operator==(const EngineOutcome&) const = default;
 };
 
-constexpr int micro_batches = 4, steps = 3;
+constexpr int engine_micro_batches = 4, engine_steps = 3;
 
-/// Trains for `steps` steps, after those of a checkpoint if one is given, and saves a checkpoint to
-/// `save`.
-Outcome train(const Config& config, int ranks, Device::Type type, const std::string& load = "",
-              const std::string& save = "") {
-  Outcome outcome;
+/// Trains for `engine_steps` steps, after those of a checkpoint if one is given, and saves a
+/// checkpoint to `save`.
+EngineOutcome train_engine(const Config& config, int ranks, Device::Type type,
+                           const std::string& load = "", const std::string& save = "") {
+  EngineOutcome outcome;
   std::mutex mutex;
   const auto rank = [&](Communicator& comm, const Device& device) {
     const Toy toy;
     Engine engine(toy.store, comm, device, config);
     if (!load.empty()) zero::load_checkpoint(load, engine);
     std::vector<double> losses;
-    for (int step = 0; step < steps; ++step) {
+    for (int step = 0; step < engine_steps; ++step) {
       std::vector<double> own;
-      for (int g = comm.rank(); g < micro_batches; g += ranks)
-        own.push_back(
-            train_micro_batch(engine, static_cast<uint64_t>(engine.steps() * micro_batches + g)));
+      for (int g = comm.rank(); g < engine_micro_batches; g += ranks)
+        own.push_back(train_micro_batch(
+            engine, static_cast<uint64_t>(engine.steps() * engine_micro_batches + g)));
       losses.push_back(engine.mean_loss(own));
       engine.step(1e-2f);
     }
     if (!save.empty()) zero::save_checkpoint(save, engine, {.steps = engine.steps()});
-    const Outcome here{engine.parameter_hash(), losses, engine.skipped()};
+    const EngineOutcome here{engine.parameter_hash(), losses, engine.skipped()};
     const std::lock_guard lock(mutex);
     if (outcome.hash.empty()) outcome = here;
     if (!(outcome == here)) throw ShapeError("ranks ended with different outcomes");
@@ -84,9 +84,9 @@ TEST_CASE("ZeRO stages, world sizes and offload on accelerators give the cpu's b
     // In f16 the first step overflows and is skipped.
     const Config plain{.compute = compute,
                        .loss_scaling = {.initial_scale_power = 16, .hysteresis = 1}};
-    const Outcome expected = train(plain, 1, Device::Type::cpu);
+    const EngineOutcome expected = train_engine(plain, 1, Device::Type::cpu);
     CHECK((expected.skipped > 0) == (compute == DType::f16));
-    CHECK(expected.skipped < steps);
+    CHECK(expected.skipped < engine_steps);
     for (const int stage : {0, 1, 2, 3})
       for (const int ranks : {1, 2})
         for (const Space space : spaces) {
@@ -100,7 +100,7 @@ TEST_CASE("ZeRO stages, world sizes and offload on accelerators give the cpu's b
                             .activation = compute == DType::f32 ? space : Space::device,
                             .sub_group_size = 64};
           CAPTURE(str(config, ranks));
-          CHECK(train(config, ranks, accelerator) == expected);
+          CHECK(train_engine(config, ranks, accelerator) == expected);
         }
   }
 }
@@ -109,7 +109,7 @@ TEST_CASE("stochastic rounding on accelerators, or by the cpu beside them, gives
           doctest::test_suite("every device")) {
   const Config plain{
       .compute = DType::bf16, .optimizer = DType::bf16, .adam = {.stochastic_rounding = true}};
-  const Outcome expected = train(plain, 1, Device::Type::cpu);
+  const EngineOutcome expected = train_engine(plain, 1, Device::Type::cpu);
   for (const int stage : {0, 1, 3})
     for (const int ranks : {1, 2})
       for (const Space space : spaces) {
@@ -120,21 +120,21 @@ TEST_CASE("stochastic rounding on accelerators, or by the cpu beside them, gives
                           .optimizer = space,
                           .sub_group_size = 64};
         CAPTURE(str(config, ranks));
-        CHECK(train(config, ranks, accelerator) == expected);
+        CHECK(train_engine(config, ranks, accelerator) == expected);
       }
 }
 
 TEST_CASE("states on the host of an accelerator are updated by the cpu, others by the device" *
           doctest::test_suite("every device")) {
   const auto updated = [](const OffloadOptions& offload) {
-    return train({.stage = 1, .compute = DType::bf16, .offload = offload}, 2, accelerator);
+    return train_engine({.stage = 1, .compute = DType::bf16, .offload = offload}, 2, accelerator);
   };
-  const Outcome expected = updated({});
+  const EngineOutcome expected = updated({});
   auto& slot = accelerator == Device::Type::hpu ? kernels::adam[Device::Type::hpu].function
                                                 : kernels::adam[Device::Type::cuda].function;
   const auto own = std::exchange(slot, nullptr);
   const auto here = message_of<Unsupported>([&] { updated({}); });
-  const Outcome on_host = updated({.optimizer = Space::host, .sub_group_size = 64});
+  const EngineOutcome on_host = updated({.optimizer = Space::host, .sub_group_size = 64});
   slot = own;
   CHECK(here == "rank 0/2: adam: no " + accelerator_name + " kernel");
   CHECK(on_host == expected);
@@ -152,12 +152,13 @@ TEST_CASE("a checkpoint of its ranks goes on on the cpu, and back" *
                           .offload = {.parameter = space, .optimizer = space},
                           .param_persistence_threshold = 16};
       using enum Device::Type;
-      train({.compute = compute}, 1, cpu, "", reference.path());
-      train({.compute = compute}, 1, cpu, reference / "step_3", reference.path());
-      const Outcome expected = train({.compute = compute}, 1, cpu, reference / "step_6");
-      train(config, 2, accelerator, "", folder.path());
-      train({.stage = 1, .compute = compute}, 2, cpu, folder / "step_3", folder.path());
-      CHECK(train(config, 1, accelerator, folder / "step_6") == expected);
+      train_engine({.compute = compute}, 1, cpu, "", reference.path());
+      train_engine({.compute = compute}, 1, cpu, reference / "step_3", reference.path());
+      const EngineOutcome expected =
+          train_engine({.compute = compute}, 1, cpu, reference / "step_6");
+      train_engine(config, 2, accelerator, "", folder.path());
+      train_engine({.stage = 1, .compute = compute}, 2, cpu, folder / "step_3", folder.path());
+      CHECK(train_engine(config, 1, accelerator, folder / "step_6") == expected);
     }
 }
 

@@ -20,11 +20,11 @@ using namespace zg::testing;
 // results with doubles and with central differences.
 namespace {
 
-using Binary = Var (*)(const Var&, const Var&);
+using TwoOperands = Var (*)(const Var&, const Var&);
 
 struct Operator {
   const char* name;
-  Binary f;
+  TwoOperands f;
   bool divides_by_operand = false;  ///< else gradients are products, sums and differences
 };
 
@@ -67,11 +67,11 @@ const Operator operators[] = {
      }},
 };
 
-struct ShapePair {
+struct OperandShapes {
   Shape x, y;
 };
-const ShapePair same_shapes{{3, 31}, {3, 31}};
-const ShapePair broadcast_shapes[] = {{{3, 4, 5}, {5}}, {{7, 1}, {1, 33}}, {{}, {2, 9}}};
+const OperandShapes same_shapes{{3, 31}, {3, 31}};
+const OperandShapes broadcast_shapes[] = {{{3, 4, 5}, {5}}, {{7, 1}, {1, 33}}, {{}, {2, 9}}};
 
 struct Result {
   Tensor z, dx, dy;
@@ -79,7 +79,7 @@ struct Result {
 };
 
 /// f(x, y), and its gradients for a given gradient of z, with the bytes that they took.
-Result evaluate(Binary f, const ShapePair& shapes, DType dtype, const Device& device) {
+Result evaluate(TwoOperands f, const OperandShapes& shapes, DType dtype, const Device& device) {
   device.memory().reset_peaks();
   Tape tape(device);
   const Var x = tape.variable(random_tensor(shapes.x, dtype, device, 1, 0.5, 2.0));
@@ -98,7 +98,7 @@ void check_equal(const Tensor& actual, const Tensor& expected) {
   CHECK(same_bits(actual, expected));
 }
 
-void check_close(const Tensor& actual, const Tensor& expected, double relative) {
+void check_relative(const Tensor& actual, const Tensor& expected, double relative) {
   REQUIRE(static_cast<bool>(actual) == static_cast<bool>(expected));
   if (!expected) return;
   CHECK(actual.dtype() == expected.dtype());
@@ -115,15 +115,13 @@ double tolerance(int64_t terms, DType dtype) {
   return 4 * unit_roundoff(dtype) + 2 * static_cast<double>(6 + terms) * unit_roundoff(DType::f32);
 }
 
-constexpr DType floating[] = {DType::f32, DType::bf16, DType::f16};
-
 }  // namespace
 
 TEST_CASE("operators on an accelerator give the cpu's bits, and their gradients" *
           doctest::test_suite("every device")) {
   const Device cpu = Device::cpu(0, {.threads = 1});
   const Device device = device_of_rank(accelerator, 0, {});
-  for (const DType dtype : on_device(floating, device))
+  for (const DType dtype : on_device(floating_dtypes, device))
     for (const Operator& op : operators) {
       CAPTURE(op.name);
       CAPTURE(name_of(dtype));
@@ -131,8 +129,8 @@ TEST_CASE("operators on an accelerator give the cpu's bits, and their gradients"
       const Result actual = evaluate(op.f, same_shapes, dtype, device);
       check_equal(actual.z, expected.z);
       if (op.divides_by_operand) {
-        check_close(actual.dx, expected.dx, tolerance(1, dtype));
-        check_close(actual.dy, expected.dy, tolerance(1, dtype));
+        check_relative(actual.dx, expected.dx, tolerance(1, dtype));
+        check_relative(actual.dy, expected.dy, tolerance(1, dtype));
       } else {
         check_equal(actual.dx, expected.dx);
         check_equal(actual.dy, expected.dy);
@@ -144,9 +142,9 @@ TEST_CASE("operators on an accelerator broadcast as on the cpu, and add gradient
           doctest::test_suite("every device")) {
   const Device cpu = Device::cpu(0, {.threads = 1});
   const Device device = device_of_rank(accelerator, 0, {});
-  for (const DType dtype : on_device(floating, device))
+  for (const DType dtype : on_device(floating_dtypes, device))
     for (const Operator& op : operators)
-      for (const ShapePair& shapes : broadcast_shapes) {
+      for (const OperandShapes& shapes : broadcast_shapes) {
         CAPTURE(op.name);
         CAPTURE(name_of(dtype));
         CAPTURE(shapes.x.str());
@@ -154,8 +152,8 @@ TEST_CASE("operators on an accelerator broadcast as on the cpu, and add gradient
         const Result expected = evaluate(op.f, shapes, dtype, cpu);
         const Result actual = evaluate(op.f, shapes, dtype, device);
         check_equal(actual.z, expected.z);
-        check_close(actual.dx, expected.dx, tolerance(expected.z.numel(), dtype));
-        check_close(actual.dy, expected.dy, tolerance(expected.z.numel(), dtype));
+        check_relative(actual.dx, expected.dx, tolerance(expected.z.numel(), dtype));
+        check_relative(actual.dy, expected.dy, tolerance(expected.z.numel(), dtype));
       }
 }
 
@@ -167,7 +165,7 @@ TEST_CASE("operators account on a meta device what they take on the accelerator"
     for (const Operator& op : operators) {
       CAPTURE(op.name);
       CAPTURE(name_of(dtype));
-      const ShapePair shapes{{64, 1, 32}, {16, 1}};
+      const OperandShapes shapes{{64, 1, 32}, {16, 1}};
       const Result actual = evaluate(op.f, shapes, dtype, device);
       const Result planned = evaluate(op.f, shapes, dtype, meta);
       CHECK(planned.peak == actual.peak);
@@ -185,7 +183,7 @@ TEST_CASE("comparisons on an accelerator are those of the cpu, with tensors and 
           doctest::test_suite("every device")) {
   struct Comparison {
     const char* name;
-    Binary f;
+    TwoOperands f;
   };
   const Comparison comparisons[] = {
       {"x == y", [](const Var& x, const Var& y) { return x == y; }},

@@ -88,7 +88,7 @@ Expected expected(Op op, const Expected& a, const Expected& b) {
   return y;
 }
 
-Var recorded(Op op, const Var& a, const Var& b) {
+Var record_op(Op op, const Var& a, const Var& b) {
   switch (op) {
     case Op::add:
       return add(a, b);
@@ -176,7 +176,7 @@ std::string difference(const Graph& graph, uint64_t seed) {
   {
     const Tape::Use use(tape, unit);
     for (const Parameter* parameter : parameters) vars.push_back(tape.parameter(*parameter));
-    for (const auto& [op, a, b] : graph.nodes) vars.push_back(recorded(op, vars[a], vars[b]));
+    for (const auto& [op, a, b] : graph.nodes) vars.push_back(record_op(op, vars[a], vars[b]));
   }
   std::vector<Var> outputs;
   std::vector<Tensor> seeds;

@@ -7,13 +7,13 @@ using namespace zg::testing;
 
 namespace {
 
-struct Operation {
+struct BinaryOperation {
   const char* name;
   Var (*op)(const Var&, const Var&);
   double (*value)(double, double);
 };
 
-const Operation operations[] = {
+const BinaryOperation binary_operations[] = {
     {"add", add, [](double a, double b) { return a + b; }},
     {"sub", sub, [](double a, double b) { return a - b; }},
     {"mul", mul, [](double a, double b) { return a * b; }},
@@ -23,18 +23,19 @@ const Operation operations[] = {
     {"minimum", minimum, [](double a, double b) { return std::fmin(a, b); }},
 };
 
-struct Pair {
+struct OperandShapes {
   Shape a, b;
 };
-const Pair pairs[] = {{{3, 5}, {3, 5}},    {{3, 1, 5}, {4, 1}}, {{}, {2, 3}},
-                      {{5}, {2, 3, 5}},    {{1, 1, 7}, {7}},    {{2, 3, 1, 2, 1, 3}, {2, 4, 1}},
-                      {{31, 1}, {1, 1, 3}}};
+const OperandShapes operand_shapes[] = {{{3, 5}, {3, 5}},    {{3, 1, 5}, {4, 1}},
+                                        {{}, {2, 3}},        {{5}, {2, 3, 5}},
+                                        {{1, 1, 7}, {7}},    {{2, 3, 1, 2, 1, 3}, {2, 4, 1}},
+                                        {{31, 1}, {1, 1, 3}}};
 
 }  // namespace
 
 TEST_CASE("arithmetic broadcasts and gives the numbers of plain loops") {
-  for (const Operation& operation : operations)
-    for (const Pair& pair : pairs) {
+  for (const BinaryOperation& operation : binary_operations)
+    for (const OperandShapes& pair : operand_shapes) {
       CAPTURE(operation.name);
       const Tensor a = doubles(pair.a, 1, 0.5, 2.0), b = doubles(pair.b, 2, 0.5, 2.0);
       const Tensor y = operation.op(Var(a), Var(b)).value();
@@ -48,8 +49,8 @@ TEST_CASE("arithmetic broadcasts and gives the numbers of plain loops") {
 }
 
 TEST_CASE("gradients of arithmetic, whichever side is repeated") {
-  for (const Operation& operation : operations)
-    for (const Pair& pair : pairs) {
+  for (const BinaryOperation& operation : binary_operations)
+    for (const OperandShapes& pair : operand_shapes) {
       CAPTURE(operation.name);
       check_gradient([&](Tape&, Vars in) { return operation.op(in[0], in[1]); },
                      {doubles(pair.a, 1, 0.5, 2.0), doubles(pair.b, 2, 0.5, 2.0)});
@@ -58,7 +59,7 @@ TEST_CASE("gradients of arithmetic, whichever side is repeated") {
 
 TEST_CASE("gradients of arithmetic with one constant side") {
   const Var fixed(doubles({4, 1}, 3, 0.5, 2.0));
-  for (const Operation& operation : operations) {
+  for (const BinaryOperation& operation : binary_operations) {
     CAPTURE(operation.name);
     check_gradient([&](Tape&, Vars in) { return operation.op(in[0], fixed); },
                    {doubles({3, 1, 5}, 1, 0.5, 2.0)});
@@ -258,7 +259,7 @@ TEST_CASE("arithmetic refuses operands that do not fit, before any work") {
   const Var flag(Tensor::zeros({2, 3}, DType::boolean, device));
   const Var whole(Tensor::zeros({2, 3}, DType::i32, device));
   const Var elsewhere(Tensor::zeros({2, 3}, DType::f32, other));
-  for (const Operation& operation : operations) {
+  for (const BinaryOperation& operation : binary_operations) {
     const std::string name = operation.name;
     const std::string shapes = message_of<ShapeError>([&] { operation.op(a, wide); });
     CHECK(contains(shapes, name + ": cannot broadcast [2, 3] with [2, 4]"));

@@ -17,12 +17,12 @@ struct Recorded {
   Shape shape;
   std::vector<double> values;
 };
-Recorded recorded(const nlohmann::json& from, const char* name) {
+Recorded recorded_in(const nlohmann::json& from, const char* name) {
   return {shape_in(from.at(name).at("shape")), from.at(name).at("values")};
 }
 
 Tensor tensor_in(const nlohmann::json& from, const char* name) {
-  const auto& [shape, values] = recorded(from, name);
+  const auto& [shape, values] = recorded_in(from, name);
   return Tensor::from(values, shape, shared_device());
 }
 
@@ -48,20 +48,20 @@ TEST_CASE("gather and scatter_add with a smaller index are PyTorch's, forward an
       Tape tape(shared_device());
       const Var x = tape.variable(tensor_in(c, "x"));
       const Var y = gather(x, axis, index);
-      check_equal(y.value(), recorded(c, "gather"));
+      check_equal(y.value(), recorded_in(c, "gather"));
       const Tensor dy = tensor_in(c, "dgather");
       tape.backward({&y, 1}, {&dy, 1});
-      check_equal(tape.gradient(x), recorded(c, "dx"));
+      check_equal(tape.gradient(x), recorded_in(c, "dx"));
     }
     Tape tape(shared_device());
     const Var base = tape.variable(tensor_in(c, "x"));
     const Var source = tape.variable(tensor_in(c, "source"));
     const Var y = scatter_add(base, axis, index, source);
-    check_equal(y.value(), recorded(c, "scatter_add"));
+    check_equal(y.value(), recorded_in(c, "scatter_add"));
     const Tensor dy = tensor_in(c, "dscatter_add");
     tape.backward({&y, 1}, {&dy, 1});
-    check_equal(tape.gradient(base), recorded(c, "dbase"));
-    check_equal(tape.gradient(source), recorded(c, "dsource"));
+    check_equal(tape.gradient(base), recorded_in(c, "dbase"));
+    check_equal(tape.gradient(source), recorded_in(c, "dsource"));
   }
 }
 

@@ -7,7 +7,7 @@ using namespace zg::testing;
 
 namespace {
 
-const Shape shape{2, 3, 7};
+const Shape layer_shape{2, 3, 7};
 
 std::vector<double> normed(const std::vector<double>& x, const Tensor& gamma, const Tensor* beta) {
   const size_t C = static_cast<size_t>(gamma.numel());
@@ -28,7 +28,7 @@ std::vector<double> normed(const std::vector<double>& x, const Tensor& gamma, co
 }  // namespace
 
 TEST_CASE("layer_norm and rms_norm over the last axis") {
-  const Tensor x = doubles(shape, 1), gamma = doubles({7}, 2), beta = doubles({7}, 3);
+  const Tensor x = doubles(layer_shape, 1), gamma = doubles({7}, 2), beta = doubles({7}, 3);
   const Var g(gamma), b(beta);
   const std::vector<double> expected = normed(x.to_doubles(), gamma, &beta);
   CHECK(excess(layer_norm(Var(x), g, b).value(), expected, 1e-13) <= 1.0);
@@ -44,7 +44,7 @@ TEST_CASE("layer_norm and rms_norm over the last axis") {
 }
 
 TEST_CASE("add_layer_norm is add and layer_norm, whichever of its results is used") {
-  const Tensor x = doubles(shape, 1), delta = doubles(shape, 2);
+  const Tensor x = doubles(layer_shape, 1), delta = doubles(layer_shape, 2);
   const Tensor gamma = doubles({7}, 3), beta = doubles({7}, 4);
   const Var total = add(Var(x), Var(delta));
   const NormedSum both = add_layer_norm(Var(x), Var(delta), Var(gamma), Var(beta));

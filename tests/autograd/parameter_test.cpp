@@ -11,8 +11,8 @@ using namespace zg;
 
 namespace {
 
-std::vector<float> elements(const Init& init, uint64_t seed, const std::string& name, int64_t begin,
-                            int64_t count) {
+std::vector<float> initial_elements(const Init& init, uint64_t seed, const std::string& name,
+                                    int64_t begin, int64_t count) {
   std::vector<float> values(static_cast<size_t>(count));
   initialise(init, seed, name, begin, values);
   return values;
@@ -22,20 +22,21 @@ std::vector<float> elements(const Init& init, uint64_t seed, const std::string& 
 
 TEST_CASE("an element's initial value depends on seed, name and place alone") {
   const Init init = Init::normal(0.02f);
-  const std::vector<float> whole = elements(init, 3407, "h.0.weight", 0, 1001);
+  const std::vector<float> whole = initial_elements(init, 3407, "h.0.weight", 0, 1001);
   for (int64_t begin : {0, 1, 2, 499, 500, 1000})
     for (int64_t count : {0, 1, 2, 31, 501}) {
       if (begin + count > 1001) continue;
       const std::vector<float> expected(whole.begin() + begin, whole.begin() + begin + count);
-      CHECK(elements(init, 3407, "h.0.weight", begin, count) == expected);
+      CHECK(initial_elements(init, 3407, "h.0.weight", begin, count) == expected);
     }
-  CHECK(elements(init, 3408, "h.0.weight", 0, 1001) != whole);
-  CHECK(elements(init, 3407, "h.1.weight", 0, 1001) != whole);
+  CHECK(initial_elements(init, 3408, "h.0.weight", 0, 1001) != whole);
+  CHECK(initial_elements(init, 3407, "h.1.weight", 0, 1001) != whole);
 }
 
 TEST_CASE("elements beyond 2^33 are their own") {
   const Init init = Init::normal(1.0f);
-  CHECK(elements(init, 1, "w", int64_t{1} << 33, 8) != elements(init, 1, "w", 0, 8));
+  CHECK(initial_elements(init, 1, "w", int64_t{1} << 33, 8) !=
+        initial_elements(init, 1, "w", 0, 8));
 }
 
 TEST_CASE("normals are Box-Muller of the documented words") {
@@ -48,7 +49,7 @@ TEST_CASE("normals are Box-Muller of the documented words") {
   };
   const double radius = 0.5 * std::sqrt(-2.0 * std::log(open(words[0], words[1])));
   const double angle = 2.0 * M_PI * open(words[2], words[3]);
-  const std::vector<float> pair = elements(Init::normal(0.5f), 42, "wte", 14, 2);
+  const std::vector<float> pair = initial_elements(Init::normal(0.5f), 42, "wte", 14, 2);
   // Each side rounds once to f32: 2^-24 relative, and the doubles differ by far less.
   CHECK(std::fabs(pair[0] - radius * std::cos(angle)) <= 0x1p-23 * std::fabs(pair[0]));
   CHECK(std::fabs(pair[1] - radius * std::sin(angle)) <= 0x1p-23 * std::fabs(pair[1]));
@@ -57,7 +58,7 @@ TEST_CASE("normals are Box-Muller of the documented words") {
 TEST_CASE("normals have the moments of the normal distribution") {
   const double n = 1 << 20;
   double sum = 0.0, squares = 0.0, fourths = 0.0, neighbours = 0.0;
-  const std::vector<float> values = elements(Init::normal(1.0f), 9, "w", 0, 1 << 20);
+  const std::vector<float> values = initial_elements(Init::normal(1.0f), 9, "w", 0, 1 << 20);
   for (size_t i = 0; i < values.size(); ++i) {
     const double x = values[i];
     sum += x;
@@ -73,8 +74,8 @@ TEST_CASE("normals have the moments of the normal distribution") {
 }
 
 TEST_CASE("zeros and ones fill") {
-  CHECK(elements(Init::zeros(), 1, "b", 5, 3) == std::vector<float>{0, 0, 0});
-  CHECK(elements(Init::ones(), 1, "b", 5, 3) == std::vector<float>{1, 1, 1});
+  CHECK(initial_elements(Init::zeros(), 1, "b", 5, 3) == std::vector<float>{0, 0, 0});
+  CHECK(initial_elements(Init::ones(), 1, "b", 5, 3) == std::vector<float>{1, 1, 1});
 }
 
 TEST_CASE("a store keeps order, finds by name and refuses names that are taken") {
@@ -108,7 +109,7 @@ TEST_CASE("parts of a parameter start as the whole does, however it is shared ou
   const Unit& unit = store.unit("u");
   const Init init = Init::normal(0.02f);
   const Shape whole{6, 8};
-  const std::vector<float> expected = elements(init, 7, "w", 0, whole.numel());
+  const std::vector<float> expected = initial_elements(init, 7, "w", 0, whole.numel());
   struct Share {
     const char* name;
     Shape shape;

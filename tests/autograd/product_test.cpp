@@ -8,11 +8,11 @@ using namespace zg::testing;
 
 namespace {
 
-struct Pair {
+struct ProductShapes {
   Shape a, b;
 };
 
-const Pair pairs[] = {
+const ProductShapes product_shapes[] = {
     {{3, 5}, {5, 2}},
     {{1, 1}, {1, 1}},
     {{4, 3, 5}, {4, 5, 2}},
@@ -25,7 +25,7 @@ const Pair pairs[] = {
 };
 
 /// Plain loops over the broadcast leading axes.
-std::vector<double> product(const Tensor& a, const Tensor& b, const Shape& out) {
+std::vector<double> expected_product(const Tensor& a, const Tensor& b, const Shape& out) {
   const int64_t M = out[-2], N = out[-1], K = a.extent(-1);
   auto leading = [](const Shape& s) { return Shape(s.extents().first(s.extents().size() - 2)); };
   const std::vector<double> x = a.to_doubles(), y = b.to_doubles();
@@ -60,13 +60,14 @@ double activated(double x, Activation activation) {
 }  // namespace
 
 TEST_CASE("matmul broadcasts its leading axes") {
-  for (const Pair& pair : pairs) {
+  for (const ProductShapes& pair : product_shapes) {
     CAPTURE(pair.a.str());
     CAPTURE(pair.b.str());
     const Tensor a = doubles(pair.a, 1), b = doubles(pair.b, 2);
     const Var y = matmul(Var(a), Var(b));
     // Five products below 1.
-    CHECK(excess(y.value(), product(a, b, y.shape()), 25 * unit_roundoff(DType::f64)) <= 1.0);
+    CHECK(excess(y.value(), expected_product(a, b, y.shape()), 25 * unit_roundoff(DType::f64)) <=
+          1.0);
     check_gradient([](Tape&, Vars in) { return matmul(in[0], in[1]); }, {a, b});
     check_gradient([&](Tape&, Vars in) { return matmul(in[0], Var(b)); }, {a});
     check_gradient([&](Tape&, Vars in) { return matmul(Var(a), in[0]); }, {b});
@@ -104,7 +105,8 @@ TEST_CASE("linear is the activation of x weight^T + bias") {
       const Var b = biased ? Var(bias) : Var();
       const Var y = linear(Var(x), Var(weight), b, activation);
       CHECK(y.shape() == Shape{2, 3, 7});
-      std::vector<double> expected = product(x, permute(Var(weight), {1, 0}).value(), {2, 3, 7});
+      std::vector<double> expected =
+          expected_product(x, permute(Var(weight), {1, 0}).value(), {2, 3, 7});
       for (size_t i = 0; i < expected.size(); ++i)
         expected[i] =
             activated(expected[i] + (biased ? bias.to_doubles()[i % 7] : 0.0), activation);

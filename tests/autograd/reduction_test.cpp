@@ -7,7 +7,7 @@ using namespace zg::testing;
 
 namespace {
 
-const Shape shape{3, 1, 5, 7};
+const Shape reduction_shape{3, 1, 5, 7};
 
 /// The values of x that fall on each element of the reduced shape (axes kept with extent 1).
 std::vector<std::vector<double>> groups(const Tensor& x, const Shape& kept) {
@@ -37,7 +37,7 @@ void check_values(const Tensor& x, const Shape& kept, const Var& sums, const Var
 }  // namespace
 
 TEST_CASE("reductions over any axes, kept or not") {
-  const Tensor x = doubles(shape, 1);
+  const Tensor x = doubles(reduction_shape, 1);
   const Var v(x);
   check_values(x, {1, 1, 1, 1}, sum(v), mean(v), max(v));
   check_values(x, {3, 1, 5, 1}, sum(v, {-1}), mean(v, {3}), max(v, {-1}));
@@ -51,7 +51,7 @@ TEST_CASE("reductions over any axes, kept or not") {
 }
 
 TEST_CASE("gradients of reductions") {
-  const Tensor x = doubles(shape, 1);
+  const Tensor x = doubles(reduction_shape, 1);
   check_gradient([](Tape&, Vars in) { return sum(in[0]); }, {x});
   check_gradient([](Tape&, Vars in) { return sum(in[0], {0, -1}); }, {x});
   check_gradient([](Tape&, Vars in) { return sum(in[0], {2}, true); }, {x});

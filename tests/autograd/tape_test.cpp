@@ -17,7 +17,7 @@ using zg::testing::message_of;
 
 namespace {
 
-Tensor product(const Tensor& a, const Tensor& b) {
+Tensor multiplied(const Tensor& a, const Tensor& b) {
   Tensor y = Tensor::empty(a.shape(), a.dtype(), a.device());
   kernels::binary({.op = BinaryOp::multiply, .a = a, .b = b, .y = y}, a.device().compute());
   return y;
@@ -28,11 +28,11 @@ struct Nothing {};
 /// y = a * b: reads both values in backward.
 Var times(const Var& a, const Var& b) {
   const Tensor x = a.value(), y = b.value();
-  return record("times", {a, b}, product(x, y), {x, y}, Nothing{},
+  return record("times", {a, b}, multiplied(x, y), {x, y}, Nothing{},
                 [](const Nothing&, const BackwardPass& pass) {
                   const Tensor& g = pass.gradient_of_output();
-                  if (pass.needs(0)) pass.accumulate(0, product(g, pass.saved(1)));
-                  if (pass.needs(1)) pass.accumulate(1, product(g, pass.saved(0)));
+                  if (pass.needs(0)) pass.accumulate(0, multiplied(g, pass.saved(1)));
+                  if (pass.needs(1)) pass.accumulate(1, multiplied(g, pass.saved(0)));
                 });
 }
 
@@ -106,8 +106,8 @@ TEST_CASE("a loss scale multiplies every gradient") {
 
 TEST_CASE("constants and inference record nothing") {
   const Device device = Device::cpu();
-  const Var product = times(Var(scalar(2, device)), Var(scalar(3, device)));
-  CHECK_FALSE(product.needs_gradient());
+  const Var multiplied = times(Var(scalar(2, device)), Var(scalar(3, device)));
+  CHECK_FALSE(multiplied.needs_gradient());
   Tape tape(device, nullptr, TapeMode::inference);
   const Var x = tape.variable(scalar(3, device));
   CHECK_FALSE(times(x, x).needs_gradient());

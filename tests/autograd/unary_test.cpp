@@ -8,7 +8,7 @@ using namespace zg::testing;
 
 namespace {
 
-struct Operation {
+struct UnaryOperation {
   const char* name;
   Var (*op)(const Var&);
   double (*value)(double);
@@ -17,7 +17,7 @@ struct Operation {
 
 double sigmoid_of(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 
-const Operation operations[] = {
+const UnaryOperation unary_operations[] = {
     {"exp", exp, [](double x) { return std::exp(x); }, -3},
     {"log", log, [](double x) { return std::log(x); }, 0.2},
     {"sqrt", sqrt, [](double x) { return std::sqrt(x); }, 0.2},
@@ -38,7 +38,7 @@ const Operation operations[] = {
 }  // namespace
 
 TEST_CASE("unary ops give the numbers of the C library") {
-  for (const Operation& operation : operations)
+  for (const UnaryOperation& operation : unary_operations)
     for (const Shape& shape : {Shape{}, Shape{1}, Shape{31}, Shape{3, 1, 11}}) {
       CAPTURE(operation.name);
       const Tensor x = doubles(shape, 1, operation.low, 3.0);
@@ -52,7 +52,7 @@ TEST_CASE("unary ops give the numbers of the C library") {
 TEST_CASE("unary ops refuse what is not floating and say what to do") {
   const Device device = Device::cpu();
   const Var whole(Tensor::zeros({3}, DType::i32, device));
-  for (const Operation& operation : operations) {
+  for (const UnaryOperation& operation : unary_operations) {
     const std::string name = operation.name;
     CHECK(message_of<DTypeError>([&] { operation.op(whole); }) ==
           name + ": x holds i32; expected f64, f32, bf16 or f16; try cast(x, DType::f32)");

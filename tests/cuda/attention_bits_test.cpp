@@ -10,11 +10,11 @@ using namespace zg::testing;
 
 namespace {
 
-struct Results {
+struct AttentionResults {
   Tensor out, log_sum, dqkv;
 };
 
-Results run(DType dtype, int64_t D, const Device& device) {
+AttentionResults run_attention(DType dtype, int64_t D, const Device& device) {
   const int64_t B = 2, H = 2, T = 150, C = H * D;
   const auto part = [&](int64_t i) {
     return HeadLayout{.offset = i * C, .batch = T * 3 * C, .head = D, .token = 3 * C};
@@ -30,9 +30,9 @@ Results run(DType dtype, int64_t D, const Device& device) {
                                 .out = {.batch = T * C, .head = D, .token = C}};
   const Tensor qkv = random_tensor({B, T, 3 * C}, dtype, device, 1);
   const Tensor dout = random_tensor({B, T, C}, dtype, device, 2);
-  const Results r = {Tensor::empty({B, T, C}, dtype, device),
-                     Tensor::empty({B, H, T}, DType::f32, device),
-                     Tensor::empty({B, T, 3 * C}, dtype, device)};
+  const AttentionResults r = {Tensor::empty({B, T, C}, dtype, device),
+                              Tensor::empty({B, H, T}, DType::f32, device),
+                              Tensor::empty({B, T, 3 * C}, dtype, device)};
   kernels::attention_forward(
       {.q = qkv, .k = qkv, .v = qkv, .out = r.out, .log_sum = r.log_sum, .shape = shape},
       device.compute());
@@ -58,10 +58,10 @@ TEST_CASE("attention on cuda has the same bits whichever thread runs first" *
   for (const Device& device : devices_of_every_generation())
     for (DType dtype : {DType::f32, DType::bf16})
       for (int64_t D : {40, 128}) {
-        const Results first = run(dtype, D, device);
+        const AttentionResults first = run_attention(dtype, D, device);
         for (uint64_t seed : {1, 2}) {
           emulator::set_schedule(seed);
-          const Results again = run(dtype, D, device);
+          const AttentionResults again = run_attention(dtype, D, device);
           emulator::set_schedule(0);
           CHECK(same_bits(first.out, again.out));
           CHECK(same_bits(first.log_sum, again.log_sum));

@@ -12,7 +12,7 @@ using namespace zg::testing;
 
 namespace {
 
-struct Case {
+struct LtCase {
   const char* name;
   bool by_library;
   DType dtype = DType::bf16, out = DType::bf16;
@@ -20,7 +20,7 @@ struct Case {
   Activation activation = Activation::none;
 };
 
-Matmul product(const Case& c, const Device& device) {
+Matmul product(const LtCase& c, const Device& device) {
   const int64_t distance = c.ldb ? c.ldb : c.N;
   return {.a = random_tensor({c.M, c.K}, c.dtype, device, 1),
           .b = random_tensor({c.K, distance}, c.dtype, device, 2),
@@ -38,7 +38,7 @@ Matmul product(const Case& c, const Device& device) {
 TEST_CASE("products that cuBLASLt accepts use it, and equal those of the project's kernel" *
           doctest::test_suite("every device")) {
   const Device device = Device::cuda();
-  const Case cases[] = {
+  const LtCase cases[] = {
       {"bf16", true},
       {"f16", true, DType::f16, DType::f16},
       {"f32", true, DType::f32, DType::f32},
@@ -50,7 +50,7 @@ TEST_CASE("products that cuBLASLt accepts use it, and equal those of the project
       {"nothing to add up", false, DType::bf16, DType::bf16, 16, 24, 0},
       {"a problem that the library refuses", false, DType::bf16, DType::bf16, 2},
   };
-  for (const Case& c : cases) {
+  for (const LtCase& c : cases) {
     CAPTURE(c.name);
     Matmul m = product(c, device);
     if (c.activation != Activation::none)  // matrices may have any shape

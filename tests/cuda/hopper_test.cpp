@@ -45,7 +45,8 @@ void copy_box(CUtensorMap map, bf16* before, bf16* after) {
 
 /// c = a b^T, or c = a b with a in registers. TMA copies the panels.
 template <class T, int columns, bool registers>
-void multiply(CUtensorMap a_map, CUtensorMap b_map, const T* a_rows, float* c, float* early) {
+void multiply_by_warpgroup(CUtensorMap a_map, CUtensorMap b_map, const T* a_rows, float* c,
+                           float* early) {
   const cuda::SharedAddress a = cuda::dynamic_address(), b = a + 64 * row_bytes;
   constexpr int b_panel = registers ? 64 * row_bytes : 128 * row_bytes;
   const cuda::SharedAddress barrier = b + 2 * 64 * row_bytes;
@@ -90,7 +91,7 @@ void multiply(CUtensorMap a_map, CUtensorMap b_map, const T* a_rows, float* c, f
 }
 
 template <class T, int columns, bool registers>
-void check_multiply() {
+void check_warpgroup_product() {
   const Device device = Device::cuda();
   const Tensor a = random_tensor({1, 1, 64, 64}, dtype_of<T>, device, 1);
   // Without registers b has a row for each column of c, with registers a row for each k.
@@ -98,7 +99,7 @@ void check_multiply() {
   const Tensor b = random_tensor(shape, dtype_of<T>, device, 2);
   const Tensor c = Tensor::empty({64, columns}, DType::f32, device);
   const Tensor early = Tensor::empty({group}, DType::f32, device);
-  cuda::launch("multiply", multiply<T, columns, registers>,
+  cuda::launch("multiply", multiply_by_warpgroup<T, columns, registers>,
                {dim3(1), dim3(group), 192 * row_bytes + 8}, device.compute(), map_of(a, 64),
                map_of(b, registers ? 64 : 128), static_cast<const T*>(a.data<T>()), c.data<float>(),
                early.data<float>());
@@ -137,9 +138,9 @@ TEST_CASE("the emulated TMA copy swizzles, fills with zeros, and completes at th
 
 TEST_CASE("the emulated wgmma equals a matrix product, for both layouts of b, after the wait" *
           doctest::test_suite("every device")) {
-  check_multiply<bf16, 128, false>();
-  check_multiply<f16, 128, false>();
-  check_multiply<bf16, 64, true>();
-  check_multiply<bf16, 128, true>();
-  check_multiply<f16, 128, true>();
+  check_warpgroup_product<bf16, 128, false>();
+  check_warpgroup_product<f16, 128, false>();
+  check_warpgroup_product<bf16, 64, true>();
+  check_warpgroup_product<bf16, 128, true>();
+  check_warpgroup_product<f16, 128, true>();
 }

@@ -11,12 +11,12 @@ namespace {
 
 /// Rows of operands have `gap` unused elements at the end. With a gap of 8 they stay aligned to 16
 /// bytes if the extents are multiples of 8.
-struct Case {
+struct TileCase {
   int64_t M, N, K, gap;
 };
 
 /// Enough items that large tiles are used; item 0 alone uses small tiles.
-void check_tiles(const Case& c, DType dtype, bool transpose_a, bool transpose_b) {
+void check_tiles(const TileCase& c, DType dtype, bool transpose_a, bool transpose_b) {
   CAPTURE(c.M);
   CAPTURE(c.K);
   CAPTURE(c.gap);

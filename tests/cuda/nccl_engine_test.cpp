@@ -17,34 +17,35 @@ using zero::Engine;
 
 namespace {
 
-struct Outcome {
+struct NcclOutcome {
   std::string hash;
   std::vector<double> losses;
   std::vector<MemoryTracker::Row> memory;  // from rank 0
 };
 
-constexpr int micro_batches = 8, steps = 2;
+constexpr int nccl_micro_batches = 8, nccl_steps = 2;
 
-std::vector<double> train(Engine& engine, Communicator& comm) {
+std::vector<double> train_by(Engine& engine, Communicator& comm) {
   std::vector<double> losses;
-  for (int step = 0; step < steps; ++step) {
+  for (int step = 0; step < nccl_steps; ++step) {
     std::vector<double> own;
-    for (int g = comm.rank(); g < micro_batches; g += comm.size())
-      own.push_back(train_micro_batch(engine, static_cast<uint64_t>(step * micro_batches + g)));
+    for (int g = comm.rank(); g < nccl_micro_batches; g += comm.size())
+      own.push_back(
+          train_micro_batch(engine, static_cast<uint64_t>(step * nccl_micro_batches + g)));
     losses.push_back(engine.mean_loss(own));
     engine.step(1e-2f);
   }
   return losses;
 }
 
-Outcome train(const Config& config, int ranks, const char* way) {
+NcclOutcome train_by(const Config& config, int ranks, const char* way) {
   const Wish wish("ZG_CUDA_COMM", way);
-  Outcome outcome;
+  NcclOutcome outcome;
   std::mutex mutex;
   const auto rank = [&](Communicator& comm, const Device& device) {
     const Toy toy;
     Engine engine(toy.store, comm, device, config);
-    const std::vector<double> losses = train(engine, comm);
+    const std::vector<double> losses = train_by(engine, comm);
     const std::string hash = engine.parameter_hash();
     const std::lock_guard lock(mutex);
     if (!outcome.hash.empty() && outcome.hash != hash) throw ShapeError("ranks differ");
@@ -73,7 +74,7 @@ std::vector<MemoryTracker::Row> walk(const Config& config, Communicator& comm,
 TEST_CASE("ZeRO stages on ranks that NCCL connects give the bits of peers' memory" *
           doctest::test_suite("every device")) {
   for (const DType compute : {DType::f32, DType::bf16}) {
-    const Outcome expected = train({.compute = compute}, 2, "direct");
+    const NcclOutcome expected = train_by({.compute = compute}, 2, "direct");
     for (const int stage : {0, 1, 2, 3})
       for (const int ranks : {2, 4}) {
         CAPTURE(name_of(compute));
@@ -81,14 +82,15 @@ TEST_CASE("ZeRO stages on ranks that NCCL connects give the bits of peers' memor
         CAPTURE(ranks);
         const Space space = compute == DType::f32 ? Space::host : Space::device;
         const int64_t before = emulator::nccl_operations();
-        const Outcome outcome = train({.stage = stage,
-                                       .compute = compute,
-                                       .offload = {.parameter = stage == 3 ? space : Space::device,
-                                                   .gradient = space,
-                                                   .optimizer = space},
-                                       .reduce_bucket_size = space == Space::host ? 100 : 100'000,
-                                       .param_persistence_threshold = 16},
-                                      ranks, "nccl");
+        const NcclOutcome outcome =
+            train_by({.stage = stage,
+                      .compute = compute,
+                      .offload = {.parameter = stage == 3 ? space : Space::device,
+                                  .gradient = space,
+                                  .optimizer = space},
+                      .reduce_bucket_size = space == Space::host ? 100 : 100'000,
+                      .param_persistence_threshold = 16},
+                     ranks, "nccl");
         CHECK(emulator::nccl_operations() > before);
         CHECK(outcome.hash == expected.hash);
         CHECK(outcome.losses == expected.losses);
@@ -133,11 +135,11 @@ TEST_CASE("a plan equals its run for every transport between cuda devices" *
 }
 
 TEST_CASE("nccl_reduce trains to other bits that are close" * doctest::test_suite("every device")) {
-  const Outcome exact = train({.stage = 1}, 4, "nccl");
-  const Outcome inexact = train({.stage = 1, .nccl_reduce = true}, 4, "nccl");
+  const NcclOutcome exact = train_by({.stage = 1}, 4, "nccl");
+  const NcclOutcome inexact = train_by({.stage = 1, .nccl_reduce = true}, 4, "nccl");
   CHECK(inexact.hash != exact.hash);
   CHECK(inexact.losses[0] == exact.losses[0]);  // before any gradient
   // A rounding of the gradient moves AdamW's step of 1e-2 by as much, of hundreds of elements.
   CHECK(inexact.losses[1] == doctest::Approx(exact.losses[1]).epsilon(1e-4));
-  CHECK_THROWS_AS(train({.stage = 1, .nccl_reduce = true}, 4, "direct"), Unsupported);
+  CHECK_THROWS_AS(train_by({.stage = 1, .nccl_reduce = true}, 4, "direct"), Unsupported);
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/accelerator/channels.h"
 #include "tests/accelerator/wish.h"
 #include "tests/fakes/cuda/launch.h"
 #include "tests/support/error_message.h"
@@ -23,11 +24,6 @@ namespace {
 
 using Body = std::function<void(Communicator&, const Device&)>;
 
-void fold(const Tensor& piece, const Tensor& shard, bool first, Stream& stream) {
-  const FoldGradient args{.leaf = piece, .sum = shard, .rounding = piece.dtype(), .first = first};
-  kernels::fold_gradient[stream.type()].function(args, {}, stream);
-}
-
 struct Way {
   const char* name;
   std::string transport;  // as the communicator reports it
@@ -36,12 +32,13 @@ const Way by_nccl{"nccl", "NCCL 2.28.9"};
 const Way direct{"direct", "the peers' memory; not by NCCL: ZG_CUDA_COMM=direct"};
 
 /// Each rank's results, by rank.
-using Values = std::vector<std::vector<double>>;
+using ValuesByRank = std::vector<std::vector<double>>;
 
-Values values_of(int ranks, const Way& way,
-                 const std::function<std::vector<double>(Communicator&, const Device&)>& body) {
+ValuesByRank values_of(
+    int ranks, const Way& way,
+    const std::function<std::vector<double>(Communicator&, const Device&)>& body) {
   const Wish wish("ZG_CUDA_COMM", way.name);
-  Values values(static_cast<size_t>(ranks));
+  ValuesByRank values(static_cast<size_t>(ranks));
   const int64_t before = emulator::nccl_operations();
   const auto rank = [&](Communicator& comm, const Device& device) {
     if (comm.transport() != way.transport) throw ConfigError(comm.transport());
@@ -216,7 +213,7 @@ TEST_CASE("a reduce_scatter larger than the window takes several rounds" *
       if (values[i] != 2.0f) throw ShapeError("element " + std::to_string(i));
     return std::vector<double>{values.back()};
   };
-  CHECK(values_of(2, by_nccl, rounds) == Values{{2.0}, {2.0}});
+  CHECK(values_of(2, by_nccl, rounds) == ValuesByRank{{2.0}, {2.0}});
 }
 
 TEST_CASE("a transfer from the host larger than the window takes several rounds" *
@@ -232,7 +229,7 @@ TEST_CASE("a transfer from the host larger than the window takes several rounds"
       if (values[i] != 1.5f) throw ShapeError("element " + std::to_string(i));
     return std::vector<double>{values.back()};
   };
-  CHECK(values_of(2, by_nccl, rounds) == Values{{1.5}, {1.5}});
+  CHECK(values_of(2, by_nccl, rounds) == ValuesByRank{{1.5}, {1.5}});
 }
 
 TEST_CASE("sums by NCCL are reported as inexact: close, but in another order" *
@@ -252,7 +249,7 @@ TEST_CASE("sums by NCCL are reported as inexact: close, but in another order" *
       return all;
     });
   };
-  const Values exact = sums_of(false), inexact = sums_of(true);
+  const ValuesByRank exact = sums_of(false), inexact = sums_of(true);
   CHECK(exact != inexact);
   for (size_t rank = 0; rank < 4; ++rank)
     for (size_t i = 0; i < 1000; ++i)  // three additions of up to 4e3, in either order

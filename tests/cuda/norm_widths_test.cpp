@@ -11,11 +11,11 @@ using namespace zg::testing;
 
 namespace {
 
-struct Results {
+struct NormResults {
   Tensor y, sum, dx, dgamma, dbeta;
 };
 
-Results run(int64_t N, int64_t C, DType dtype, const Device& device) {
+NormResults run_norms(int64_t N, int64_t C, DType dtype, const Device& device) {
   const auto matrix = [&](uint64_t seed) { return random_tensor({N, C}, dtype, device, seed); };
   const auto empty = [&] { return Tensor::empty({N, C}, dtype, device); };
   const auto rows = [&] { return Tensor::empty({N}, DType::f32, device); };
@@ -51,15 +51,15 @@ TEST_CASE("layer_norm on cuda equals the CPU's at every width, and repeats its b
       CAPTURE(std::string(name_of(dtype)));
       CAPTURE(C);
       const int64_t N = C > 1024 ? 11 : 70;
-      const Results actual = run(N, C, dtype, Device::cuda());
-      const Results expected = run(N, C, dtype, Device::cpu());
+      const NormResults actual = run_norms(N, C, dtype, Device::cuda());
+      const NormResults expected = run_norms(N, C, dtype, Device::cpu());
       const double u = unit_roundoff(dtype), sums = 0x1p-24 * 300;
       CHECK(same_bits(actual.sum, expected.sum));
       CHECK(excess(actual.y, expected.y.to_doubles(), 4 * (sums + u), 2 * u) < 1.0);
       CHECK(excess(actual.dx, expected.dx.to_doubles(), 8 * (sums + u), 2 * u) < 1.0);
       CHECK(excess(actual.dgamma, expected.dgamma.to_doubles(), 70 * 8 * sums) < 1.0);
       CHECK(excess(actual.dbeta, expected.dbeta.to_doubles(), 70 * sums) < 1.0);
-      const Results again = run(N, C, dtype, Device::cuda());
+      const NormResults again = run_norms(N, C, dtype, Device::cuda());
       CHECK(same_bits(actual.y, again.y));
       CHECK(same_bits(actual.dx, again.dx));
       CHECK(same_bits(actual.dgamma, again.dgamma));

@@ -24,7 +24,7 @@ namespace {
 
 constexpr Limits limits{
     .matmul_f32 = 100e9, .matmul_bf16 = 400e9, .memory = 10e9, .update = 10e9, .read = 10e9};
-constexpr Effort quick{
+constexpr Effort report_effort{
     .warm_up = 3, .fewest = 4, .samples = 4, .seconds = 0.0, .sample_seconds = 0.0};
 
 }  // namespace
@@ -32,7 +32,7 @@ constexpr Effort quick{
 TEST_CASE("a report of a GPU has its limits, rows, and a slot's own kernel" *
           doctest::test_suite("every device")) {
   const Device device = Device::cuda();
-  Report report(device, {.effort = quick, .limits = limits});
+  Report report(device, {.effort = report_effort, .limits = limits});
   const Unary call{.op = UnaryOp::relu,
                    .x = Tensor::full({64}, -1.0, DType::f32, device),
                    .y = Tensor::full({64}, 7.0, DType::f32, device)};
@@ -50,7 +50,7 @@ TEST_CASE("a report of a GPU has its limits, rows, and a slot's own kernel" *
                            });
   report.add(work, run);
   kernels::unary[Device::Type::cuda].function = original;
-  CHECK(calls >= quick.fewest);
+  CHECK(calls >= report_effort.fewest);
   report.add_unmeasured(work, "has no kernel");
   CHECK(built_in.type == Device::Type::cuda);
   CHECK(built_in.threads == 1);
@@ -70,7 +70,7 @@ TEST_CASE("a report of a GPU has its limits, rows, and a slot's own kernel" *
   CHECK(record["limits"][0]["memory"] == 10e9);
   CHECK(record["rows"].size() == 2);
   CHECK(record["rows"][1]["cache"].is_null());
-  const Report other(Device::cpu(), {.effort = quick, .limits = limits});
+  const Report other(Device::cpu(), {.effort = report_effort, .limits = limits});
   CHECK(contains(message_of<ConfigError>([&] {
                    bench::table({other, report});
                  }),
@@ -81,7 +81,7 @@ TEST_CASE("a report of a GPU has its limits, rows, and a slot's own kernel" *
 TEST_CASE("a benchmark case that does not fit the GPU's memory is reported in its row" *
           doctest::test_suite("every device")) {
   const Device small = Device::cuda(0, {.memory_limit = int64_t{12} << 20});
-  Report report(small, {.effort = quick, .limits = limits});
+  Report report(small, {.effort = report_effort, .limits = limits});
   bench::Sizes sizes(Device::Type::cpu);
   for (const int64_t numel : {int64_t{1} << 10, int64_t{4} << 20}) {
     sizes.flat = sizes.hidden = sizes.parameters = numel;

@@ -14,7 +14,7 @@ constexpr int warp = 32;
 
 /// Loads the fragments element by element, as the tables of the PTX ISA define them.
 template <class T>
-void multiply(const T* a, const T* b, float* c) {  // [16, 16], [16, 8], [16, 8]
+void multiply_by_warp(const T* a, const T* b, float* c) {  // [16, 16], [16, 8], [16, 8]
   const int g = static_cast<int>(threadIdx.x) / 4, t = static_cast<int>(threadIdx.x) % 4 * 2;
   const auto two = [](const T* low, const T* high) {
     return uint32_t{low->bits} | uint32_t{high->bits} << 16;
@@ -32,7 +32,7 @@ void multiply(const T* a, const T* b, float* c) {  // [16, 16], [16, 8], [16, 8]
 }
 
 template <class T>
-void check_multiply() {
+void check_warp_product() {
   const Device device = Device::cuda();
   const Tensor a = random_tensor({16, 16}, dtype_of<T>, device, 1);
   const Tensor b = random_tensor({16, 8}, dtype_of<T>, device, 2);
@@ -42,7 +42,7 @@ void check_multiply() {
   for (size_t i = 0; i < 16; ++i)
     for (size_t j = 0; j < 8; ++j)
       for (size_t k = 0; k < 16; ++k) expected[i * 8 + j] += left[i * 16 + k] * right[k * 8 + j];
-  cuda::launch("multiply", multiply<T>, {dim3(1), dim3(warp)}, device.compute(),
+  cuda::launch("multiply", multiply_by_warp<T>, {dim3(1), dim3(warp)}, device.compute(),
                static_cast<const T*>(a.data<T>()), static_cast<const T*>(b.data<T>()),
                c.data<float>());
   CHECK(excess(c, expected, 17 * 16 * 0x1p-24) < 1.0);  // 17 terms, partial sums below 17
@@ -104,8 +104,8 @@ void copy_in_groups(const float* from, float* arrived) {
 
 TEST_CASE("the emulated mma.sync equals the definition of a product of fragments" *
           doctest::test_suite("every device")) {
-  check_multiply<bf16>();
-  check_multiply<f16>();
+  check_warp_product<bf16>();
+  check_warp_product<f16>();
 }
 
 TEST_CASE("the emulated ldmatrix gives each lane its elements, transposed or not" *

@@ -14,12 +14,12 @@ namespace {
 using Lines = std::vector<std::string>;
 
 /// Which element beside y a planted kernel writes.
-int64_t place = 0;
+int64_t written_element = 0;
 
 void planted(const GeluForward& a, Workspace, Stream& stream) {
   const int64_t size = size_of(a.y.dtype());
   copy(a.x, a.y, stream);
-  stream.fill_zero(a.y.raw() + place * size, static_cast<size_t>(size));
+  stream.fill_zero(a.y.raw() + written_element * size, static_cast<size_t>(size));
 }
 
 Lines damages(const GeluForward& args) {
@@ -34,26 +34,26 @@ TEST_CASE("a kernel that writes an element before or behind its output is named,
   const Tensor rows = random_tensor({3, 11}, DType::f32, device, 1);
   const Tensor whole = Tensor::zeros({5, 11}, DType::f32, device);
   const GeluForward args{.x = rows, .y = whole.slice(1, 4)};
-  place = 32;
+  written_element = 32;
   CHECK(damages(args).empty());
   CHECK(args.y.to_doubles()[31] == rows.to_doubles()[31]);
   CHECK(args.y.to_doubles()[32] == 0.0);
-  place = 33;
+  written_element = 33;
   CHECK(damages(args) ==
         Lines{"gelu_forward: wrote element 33 of y (f32 [3, 11]); expected 0 to 32"});
-  place = -1;
+  written_element = -1;
   CHECK(damages(args) ==
         Lines{"gelu_forward: wrote element -1 of y (f32 [3, 11]); expected 0 to 32"});
-  place = 900;
+  written_element = 900;
   CHECK(damages(args) ==
         Lines{"gelu_forward: wrote element 900 of y (f32 [3, 11]); expected 0 to 32"});
   // In place, and in two bytes.
   const Tensor narrow = random_tensor({7}, DType::bf16, device, 2);
-  place = 7;
+  written_element = 7;
   CHECK(damages({.x = narrow, .y = narrow}) ==
         Lines{"gelu_forward: wrote element 7 of y (bf16 [7]); expected 0 to 6"});
   const Tensor nothing = Tensor::empty({0}, DType::f32, device);
-  place = 0;
+  written_element = 0;
   CHECK(damages({.x = nothing, .y = nothing}) ==
         Lines{"gelu_forward: wrote element 0 of y (f32 [0]); expected 0 to -1"});
 }

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,6 +14,10 @@
 
 // Inputs of tests from a seed, and comparison with doubles.
 namespace zg::testing {
+
+inline constexpr DType floating_dtypes[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
+inline constexpr float infinity = std::numeric_limits<float>::infinity();
+inline constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
 
 /// Instruction sets this machine can run (up to ZG_CPU_ISA), in rising order.
 inline std::vector<Isa> available_levels() {

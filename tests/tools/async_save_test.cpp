@@ -11,21 +11,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string sort_run =
+const std::string async_run =
     "train --data sort --score-samples 0 --threads 1 --log-interval 0 --n-layer 2 --n-head 1 "
     "--n-embd 64 --batch-size 1 --train-batch-size 8 ";
-
-std::string hash_of(const Outcome& outcome) {
-  CAPTURE(outcome.error);
-  CHECK(outcome.status == 0);
-  return line_after(outcome.out, "param_hash ");
-}
 
 }  // namespace
 
 TEST_CASE("saving beside the training changes no bit, and what is saved goes on on other ranks") {
   const TemporaryFolder folder, disk;
-  const std::string whole = hash_of(zerograd(sort_run + "--steps 9"));
+  const std::string whole = hash_of(zerograd(async_run + "--steps 9"));
   int runs = 0;
   const auto check = [&](const std::string& setting, Outcome (*start)(const std::string&)) {
     CAPTURE(setting);
@@ -51,15 +45,15 @@ TEST_CASE("saving beside the training changes no bit, and what is saved goes on 
   };
   const auto threads = [](const std::string& line) { return zerograd(line); };
   const std::string nvme = " --nvme-path " + disk.path();
-  check(sort_run, threads);
-  check(sort_run + "--ranks 2 --zero-stage 3", threads);
-  check(sort_run + "--ranks 4 --zero-stage 1 --offload-optimizer host", threads);
-  check(sort_run + "--ranks 2 --zero-stage 3 --offload-param nvme --offload-optimizer nvme" + nvme,
+  check(async_run, threads);
+  check(async_run + "--ranks 2 --zero-stage 3", threads);
+  check(async_run + "--ranks 4 --zero-stage 1 --offload-optimizer host", threads);
+  check(async_run + "--ranks 2 --zero-stage 3 --offload-param nvme --offload-optimizer nvme" + nvme,
         threads);
-  check(sort_run + "--zero-stage 1 --offload-optimizer nvme" + nvme, threads);
+  check(async_run + "--zero-stage 1 --offload-optimizer nvme" + nvme, threads);
   const std::string why = missing_mpi();
   if (!why.empty()) return (void)std::printf("SKIPPED: mpi: --async-save (%s)\n", why.c_str());
-  check("-np 2 zerograd " + sort_run + "--zero-stage 2",
+  check("-np 2 zerograd " + async_run + "--zero-stage 2",
         [](const std::string& line) { return mpirun(line); });
 }
 
@@ -83,7 +77,7 @@ TEST_CASE("what ends a run while it saves loses no checkpoint") {
   for (const std::string fault : {"throw", "kill", "return"}) {
     const std::string save = folder / fault;
     const Outcome outcome =
-        zerograd(sort_run +
+        zerograd(async_run +
                  "--ranks 2 --zero-stage 2 --steps 9 --save-interval 2 --async-save "
                  "--save-top-k -1 --inject rank=1,step=6,fault=" +
                  fault + " --save " + save);

@@ -10,7 +10,7 @@ namespace {
 
 using tools::BatchRampup;
 
-std::string error_of(const BatchRampup& rampup, const zero::BatchSize& size) {
+std::string rampup_error(const BatchRampup& rampup, const zero::BatchSize& size) {
   return message_of<ConfigError>([&] { tools::check_rampup(rampup, size); });
 }
 
@@ -31,16 +31,16 @@ TEST_CASE("the numbers of a ramp-up come in one word, as Python writes them too"
 TEST_CASE(
     "a ramp-up whose steps are no whole micro-batches of every rank is refused with numbers") {
   using zero::BatchSize;
-  CHECK(error_of({.start = 32, .increment = 8, .samples = 9}, BatchSize{2, 4, 16}) ==
+  CHECK(rampup_error({.start = 32, .increment = 8, .samples = 9}, BatchSize{2, 4, 16}) ==
         "--rampup-batch-size: expected a START of at most the batch that it grows to, 16, got 32; "
         "try a larger --train-batch-size");
-  CHECK(error_of({.start = 4, .increment = 8, .samples = 9}, BatchSize{2, 4, 16}) ==
+  CHECK(rampup_error({.start = 4, .increment = 8, .samples = 9}, BatchSize{2, 4, 16}) ==
         "--rampup-batch-size: expected an INCREMENT that divides the growth from 4 to 16, 12, got "
         "8");
-  CHECK(error_of({.start = 6, .increment = 2, .samples = 9}, BatchSize{2, 4, 16}) ==
+  CHECK(rampup_error({.start = 6, .increment = 2, .samples = 9}, BatchSize{2, 4, 16}) ==
         "--rampup-batch-size: expected START and INCREMENT that --batch-size x ranks, 2 x 2 = 4, "
         "divides, got 6 and 2; try --batch-size 1");
-  CHECK(error_of({.start = 3, .increment = 1, .samples = 9}, BatchSize{1, 4, 16}) ==
+  CHECK(rampup_error({.start = 3, .increment = 1, .samples = 9}, BatchSize{1, 4, 16}) ==
         "--rampup-batch-size: expected START and INCREMENT that --batch-size x ranks, 1 x 4 = 4, "
         "divides, got 3 and 1; try numbers that 4 ranks can share");
   CHECK_NOTHROW(

@@ -1,5 +1,6 @@
 #include "tests/tools/command.h"
 
+#include <doctest/doctest.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/ioctl.h>
@@ -10,6 +11,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -85,7 +87,7 @@ Outcome finish(const Started& process, const Seen& seen) {
   return outcome;
 }
 
-std::vector<std::string> split(const std::string& line) {
+std::vector<std::string> words_of(const std::string& line) {
   std::istringstream stream(line);
   std::vector<std::string> words;
   for (std::string word; stream >> word;) words.push_back(word);
@@ -98,11 +100,11 @@ Outcome zerograd(const std::vector<std::string>& words) {
   return finish(start(words), [](const Outcome&) { return true; });
 }
 
-Outcome zerograd(const std::string& line) { return zerograd(split(line)); }
+Outcome zerograd(const std::string& line) { return zerograd(words_of(line)); }
 
 Outcome zerograd_signalled(const std::string& line, const std::string& text, int signal,
                            int times) {
-  const Started process = start(split(line));
+  const Started process = start(words_of(line));
   bool sent = false;
   return finish(process, [&](const Outcome& so_far) {
     if (sent || !contains(so_far.out, text)) return true;
@@ -114,7 +116,7 @@ Outcome zerograd_signalled(const std::string& line, const std::string& text, int
 
 StruckStep zerograd_signalled_within_step(const std::string& line, const std::string& text,
                                           int signal, double share) {
-  const Started process = start(split(line));
+  const Started process = start(words_of(line));
   int steps = -1;
   const Outcome outcome = finish(process, [&](Outcome& so_far) {
     if (steps >= 0 || !contains(so_far.out, text)) return true;
@@ -139,11 +141,11 @@ StruckStep zerograd_signalled_within_step(const std::string& line, const std::st
 }
 
 Outcome zerograd_into(const std::string& path, const std::string& line) {
-  return finish(start(split(line), path.c_str()), [](const Outcome&) { return true; });
+  return finish(start(words_of(line), path.c_str()), [](const Outcome&) { return true; });
 }
 
 Outcome zerograd_unread(const std::string& line) {
-  return finish(start(split(line)), [](const Outcome&) { return false; });
+  return finish(start(words_of(line)), [](const Outcome&) { return false; });
 }
 
 namespace {
@@ -155,7 +157,7 @@ std::vector<std::string> mpirun_words(const std::string& line) {
   static const TemporaryFolder session;
   std::vector<std::string> words = {"--allow-run-as-root", "--oversubscribe", "--mca",
                                     "orte_tmpdir_base", session.path()};
-  for (const std::string& word : split(line))
+  for (const std::string& word : words_of(line))
     words.push_back(word == "zerograd" ? ZG_COMMAND : word);
   return words;
 }
@@ -178,7 +180,7 @@ Outcome mpirun(const std::string& line) {
 }
 
 Outcome program(const std::string& line) {
-  const std::vector<std::string> words = split(line);
+  const std::vector<std::string> words = words_of(line);
   return finish(start({words.begin() + 1, words.end()}, nullptr, words.front()),
                 [](const Outcome&) { return true; });
 }
@@ -231,6 +233,59 @@ std::vector<nlohmann::json> json_lines(const std::string& path) {
   std::vector<nlohmann::json> values;
   for (std::string line; std::getline(stream, line);) values.push_back(nlohmann::json::parse(line));
   return values;
+}
+
+std::string hash_of(const Outcome& outcome) {
+  CAPTURE(outcome.error);
+  CHECK(outcome.status == 0);
+  const std::string hash = line_after(outcome.out, "param_hash ");
+  CHECK(hash.size() == 32);
+  return hash;
+}
+
+std::string hash_of(const std::string& line) {
+  CAPTURE(line);
+  return hash_of(zerograd(line));
+}
+
+void check_refused(const std::string& line, int status, const std::string& part) {
+  const Outcome outcome = zerograd(line);
+  CAPTURE(line);
+  CAPTURE(outcome.error);
+  CHECK(outcome.status == status);
+  CHECK(contains(outcome.error, part));
+}
+
+Curve curve_of(const std::string& line) {
+  const TemporaryFolder folder;
+  const std::string metrics = folder / "metrics";
+  const Outcome outcome = zerograd(line + " --metrics " + metrics);
+  CAPTURE(line);
+  CAPTURE(outcome.error);
+  REQUIRE(outcome.status == 0);
+  Curve curve{
+      .hash = line_after(outcome.out, "param_hash "), .losses = {}, .norms = {}, .last = {}};
+  for (const nlohmann::json& record : json_lines(metrics)) {
+    if (record.contains("final")) {
+      curve.last = record;
+    } else {
+      curve.losses.push_back(record.at("loss"));
+      curve.norms.push_back(record.at("grad_norm"));
+    }
+  }
+  return curve;
+}
+
+std::string write_tokens(const TemporaryFolder& folder, const TokenFile& tokens) {
+  int32_t header[256] = {20240520, 1, tokens.count};
+  std::vector<uint16_t> ids;
+  for (int32_t i = 0; i < tokens.count; ++i)
+    ids.push_back(static_cast<uint16_t>((i * i + 3 * i) % tokens.vocabulary));
+  std::string bytes(sizeof header + 2 * ids.size(), '\0');
+  std::memcpy(bytes.data(), header, sizeof header);
+  std::memcpy(bytes.data() + sizeof header, ids.data(), 2 * ids.size());
+  write_file(folder / "tokens.bin", bytes);
+  return folder / "tokens.bin";
 }
 
 }  // namespace zg::testing

@@ -69,4 +69,29 @@ std::string line_after(const std::string& text, const std::string& prefix);
 /// One JSON value for each line. Throws for an invalid line.
 std::vector<nlohmann::json> json_lines(const std::string& path);
 
+/// Checks that the run succeeded; the hash of the parameters that it printed.
+std::string hash_of(const Outcome& outcome);
+std::string hash_of(const std::string& line);
+
+/// Checks that the run ends with this status and an error that contains `part`.
+void check_refused(const std::string& line, int status, const std::string& part);
+
+/// The metrics of a training run that succeeds.
+struct Curve {
+  std::string hash;
+  std::vector<nlohmann::json> losses, norms;  ///< a value for each step
+  nlohmann::json last;                        ///< the last line; not compared
+
+  bool operator==(const Curve& other) const {
+    return hash == other.hash && losses == other.losses && norms == other.norms;
+  }
+};
+Curve curve_of(const std::string& line);
+
+struct TokenFile {
+  int32_t vocabulary, count = 65;
+};
+/// Writes the tokens i * i + 3 * i modulo the vocabulary, in llm.c's format; returns the path.
+std::string write_tokens(const TemporaryFolder& folder, const TokenFile& tokens);
+
 }  // namespace zg::testing

@@ -10,7 +10,7 @@
 namespace zg::testing {
 namespace {
 
-const std::string run =
+const std::string consolidated_run =
     "train --data sort --batch-size 2 --score-samples 0 --log-interval 0 --threads 1 --n-layer 2 "
     "--n-head 2 --n-embd 16 --steps 3 ";
 
@@ -43,7 +43,7 @@ TEST_CASE("a file and its folder evaluate alike, tied or not, and split goes on 
     CAPTURE(flags);
     const TemporaryFolder folder;
     const std::string save = folder / "save", file = folder / "weights.safetensors";
-    const Outcome trained = zerograd(run + flags + " --save " + save);
+    const Outcome trained = zerograd(consolidated_run + flags + " --save " + save);
     const std::string hash = line_after(trained.out, "param_hash ");
     const Outcome outcome = zerograd("consolidate " + save + " " + file);
     CAPTURE(outcome.error);
@@ -62,7 +62,7 @@ TEST_CASE("a file and its folder evaluate alike, tied or not, and split goes on 
     CHECK(evaluated(three) == evaluated(save));
     CHECK(zerograd("consolidate --split " + file + " " + three).status == 2);
     // Nothing is behind it: --init and --resume of it train alike.
-    const std::string rest = run + flags + " --dropout 0 ";
+    const std::string rest = consolidated_run + flags + " --dropout 0 ";
     const Outcome resumed = zerograd(rest + "--resume " + three);
     CHECK(contains(resumed.error, "; steps 0 to 3\n"));
     const std::string resumed_hash = line_after(resumed.out, "param_hash ");
@@ -102,7 +102,7 @@ TEST_CASE("of two splits into one new folder one is done, and the other refused"
   std::vector<std::string> files;
   for (const std::string seed : {"1", "2"}) {
     const std::string save = folder / seed, file = folder / (seed + ".safetensors");
-    REQUIRE(zerograd(run + "--seed " + seed + " --save " + save).status == 0);
+    REQUIRE(zerograd(consolidated_run + "--seed " + seed + " --save " + save).status == 0);
     REQUIRE(zerograd("consolidate " + save + " " + file).status == 0);
     files.push_back(file);
   }

@@ -17,7 +17,7 @@ DeepSpeedLog log_from(int64_t first, int64_t interval = 2) {
 }
 
 // Without "[2023-09-15 00:09:45,317] ".
-std::vector<std::string> lines(DeepSpeedLog& log, const DeepSpeedLog::Step& step) {
+std::vector<std::string> log_lines(DeepSpeedLog& log, const DeepSpeedLog::Step& step) {
   std::vector<std::string> lines = log.lines(step);
   for (std::string& line : lines) line.erase(0, 26);
   return lines;
@@ -29,14 +29,14 @@ TEST_CASE("DeepSpeed's lines: the next rate, samples per second, peak of all ste
   DeepSpeedLog log = log_from(0);
   using Lines = std::vector<std::string>;
   const auto at = [&](int64_t steps, int64_t skipped, double seconds, int64_t peak) {
-    return lines(log, {.steps = steps,
-                       .skipped = skipped,
-                       .micro_steps = 2 * steps,
-                       .samples = 8,
-                       .next_rate = static_cast<double>(steps - skipped) * 1.25e-4,
-                       .seconds = seconds,
-                       .live_bytes = GiB,
-                       .peak_bytes = peak});
+    return log_lines(log, {.steps = steps,
+                           .skipped = skipped,
+                           .micro_steps = 2 * steps,
+                           .samples = 8,
+                           .next_rate = static_cast<double>(steps - skipped) * 1.25e-4,
+                           .seconds = seconds,
+                           .live_bytes = GiB,
+                           .peak_bytes = peak});
   };
   const std::string step = "[INFO] [logging.py:96:log_dist] [Rank 0] step=";
   CHECK(at(1, 0, 100.0, 3 * GiB).empty());

@@ -11,7 +11,7 @@
 namespace zg::testing {
 namespace {
 
-const std::string sort_run =
+const std::string failing_run =
     "train --data sort --steps 9 --batch-size 2 --score-samples 0 --log-interval 0 --threads 1 "
     "--zero-stage 2 ";
 
@@ -42,13 +42,13 @@ void check_dump(const std::string& error) {
 }  // namespace
 
 TEST_CASE("collectives: after a failure every rank that was asked to lists its last 64") {
-  const std::string drill = sort_run + "--inject rank=1,step=7,fault=throw ";
+  const std::string drill = failing_run + "--inject rank=1,step=7,fault=throw ";
   const Outcome outcome = zerograd(drill + "--ranks 2 --dump-collectives");
   CHECK(outcome.status == 1);
   check_dump(outcome.error);
   const Outcome silent = zerograd(drill + "--ranks 2");
   CHECK(lines_with(silent.error, "ms: queued").empty());
-  CHECK(lines_with(zerograd(sort_run + "--ranks 2 --dump-collectives").error, "queued").empty());
+  CHECK(lines_with(zerograd(failing_run + "--ranks 2 --dump-collectives").error, "queued").empty());
   if (const std::string why = missing_mpi(); !why.empty()) {
     std::printf("SKIPPED: mpi: lists of processes (%s)\n", why.c_str());
     return;
@@ -57,7 +57,7 @@ TEST_CASE("collectives: after a failure every rank that was asked to lists its l
 }
 
 TEST_CASE("restarts: a run that fails goes on from its last checkpoint and gives the same bits") {
-  const std::string run = sort_run + "--ranks 2 ";
+  const std::string run = failing_run + "--ranks 2 ";
   const TemporaryFolder folder;
   const auto outputs = [&](const std::string& name) {
     return "--save-interval 2 --save-top-k -1 --save " + folder / name + " --metrics " +
@@ -97,7 +97,7 @@ TEST_CASE("restarts: a run that fails goes on from its last checkpoint and gives
 
 TEST_CASE("restarts: signals, usage and memory end a run for good") {
   const TemporaryFolder folder;
-  const std::string run = sort_run + "--max-restarts 3 --save " + folder / "s ";
+  const std::string run = failing_run + "--max-restarts 3 --save " + folder / "s ";
   for (const auto& [flags, status] :
        {std::pair("--device-memory 1KiB", 3), std::pair("--dropout 2", 2),
         std::pair("--ranks 3 --train-batch-size 7", 2), std::pair("--resume /nowhere", 5)}) {
@@ -112,7 +112,7 @@ TEST_CASE("restarts: signals, usage and memory end a run for good") {
   CHECK(ended.status == 143);
   CHECK(contains(ended.out, "saved "));
   CHECK(!contains(ended.error, "restart "));
-  const Outcome nowhere = zerograd(sort_run + "--max-restarts 1");
+  const Outcome nowhere = zerograd(failing_run + "--max-restarts 1");
   CHECK(nowhere.status == 2);
   CHECK(contains(nowhere.error, "--max-restarts: expected --save DIR"));
 }
@@ -124,7 +124,7 @@ TEST_CASE("restarts: launch starts the processes again, which mpirun alone canno
   }
   const TemporaryFolder folder;
   const std::string run =
-      sort_run + "--save-interval 2 --save-top-k -1 --max-restarts 1 --save " + folder / "s ";
+      failing_run + "--save-interval 2 --save-top-k -1 --max-restarts 1 --save " + folder / "s ";
   const Outcome outcome =
       zerograd("launch --num_gpus 2 " + run + "--inject rank=1,step=5,fault=throw");
   CAPTURE(outcome.error);
@@ -132,9 +132,9 @@ TEST_CASE("restarts: launch starts the processes again, which mpirun alone canno
   CHECK(contains(outcome.error, "\nrestart 1 of 1: the run ended with status "));
   CHECK(contains(outcome.error, "; it goes on from " + folder / "s/step_4\n"));
   CHECK(line_after(outcome.out, "param_hash ") ==
-        line_after(zerograd(sort_run + "--ranks 2").out, "param_hash "));
+        line_after(zerograd(failing_run + "--ranks 2").out, "param_hash "));
   const Outcome bare =
-      mpirun("-np 2 zerograd " + sort_run + "--max-restarts 1 --save " + folder / "t");
+      mpirun("-np 2 zerograd " + failing_run + "--max-restarts 1 --save " + folder / "t");
   CHECK(bare.status == 2);
   CHECK(contains(bare.error, "--max-restarts: expected a run that this process can start again"));
   CHECK(contains(bare.error, "try zerograd launch"));

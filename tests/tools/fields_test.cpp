@@ -34,7 +34,7 @@ Settings saved_run() {
   return saved;
 }
 
-std::vector<Field> rows_of(TrainOptions& options, Settings& saved) {
+std::vector<Field> all_fields(TrainOptions& options, Settings& saved) {
   std::vector<Field> rows;
   for (FieldGroup& group : tools::fields_of(options, saved))
     for (Field& field : group.fields) rows.push_back(std::move(field));
@@ -43,7 +43,7 @@ std::vector<Field> rows_of(TrainOptions& options, Settings& saved) {
 
 std::vector<Stored> stored_rows(TrainOptions& options, Settings& saved) {
   std::vector<Stored> rows;
-  for (Field& field : rows_of(options, saved))
+  for (Field& field : all_fields(options, saved))
     if (field.stored.rule != Resume::not_stored) rows.push_back(std::move(field.stored));
   return rows;
 }
@@ -192,10 +192,10 @@ TEST_CASE("fields: every flag sets its option, and help lists it or it is anothe
   std::set<std::string> names, hidden;
   TrainOptions scratch;
   Settings saved;
-  const size_t rows = rows_of(scratch, saved).size();
+  const size_t rows = all_fields(scratch, saved).size();
   for (size_t i = 0; i < rows; ++i) {
     TrainOptions options;
-    const Field row = rows_of(options, saved)[i];
+    const Field row = all_fields(options, saved)[i];
     if (row.flag.names.empty()) {
       CHECK(row.stored.rule != Resume::not_stored);
       continue;
@@ -223,7 +223,7 @@ TEST_CASE("fields: a resumed run takes each field unless one of its flags is giv
   TrainOptions unused;
   Settings saved = saved_run();
   std::map<std::string, std::string> own_flags;
-  for (const Field& field : rows_of(unused, saved))
+  for (const Field& field : all_fields(unused, saved))
     if (!field.flag.names.empty()) own_flags[field.stored.key.name] = field.flag.names.front();
   const std::vector<Stored> rows = stored_rows(unused, saved);
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -265,9 +265,9 @@ TEST_CASE("fields: each field of DeepSpeed's config is overridden by the flags o
   Settings saved;
   std::set<std::string> names;
   std::multiset<int> fields;
-  for (const Field& row : rows_of(options, saved))
+  for (const Field& row : all_fields(options, saved))
     names.insert(row.flag.names.begin(), row.flag.names.end());
-  for (const Field& row : rows_of(options, saved)) {
+  for (const Field& row : all_fields(options, saved)) {
     if (!row.config) continue;
     fields.insert(static_cast<int>(*row.config));
     CHECK(row.flag.names.size() > 0);

@@ -25,7 +25,7 @@ void check_refusals(const std::vector<Refusal>& refusals) {
 }
 
 // One step of a small model on small data, for flags that must be let through.
-constexpr const char* tiny =
+constexpr const char* one_step_run =
     "train --data sort --steps 1 --batch-size 2 --score-samples 0 --threads 1 --log-interval 0 "
     "--n-layer 1 --n-head 1 --n-embd 16 ";
 
@@ -232,7 +232,7 @@ TEST_CASE("flags that ask for what happens anyway are accepted, in every spellin
         "--learning_rate 1e-3 --logging_steps 0",
         "--gradient_accumulation_steps 1 --train_batch-size 2"}) {
     CAPTURE(flags);
-    const Outcome outcome = zerograd(std::string(tiny) + flags);
+    const Outcome outcome = zerograd(std::string(one_step_run) + flags);
     CAPTURE(outcome.error);
     CHECK(outcome.status == 0);
   }
@@ -240,7 +240,7 @@ TEST_CASE("flags that ask for what happens anyway are accepted, in every spellin
 
 TEST_CASE("of a flag given twice the last counts, so that scripts can have defaults") {
   const Outcome outcome =
-      zerograd(std::string(tiny) + "--batch-size 9 --per_device_train_batch_size=3");
+      zerograd(std::string(one_step_run) + "--batch-size 9 --per_device_train_batch_size=3");
   CHECK(outcome.status == 0);
   CHECK(contains(outcome.error, "batch 3 = 3 x 1 micro-batch;"));
 }

@@ -11,41 +11,25 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string fixture = std::string(ZG_FIXTURES) + "indexed/uint16";
+const std::string indexed_fixture = std::string(ZG_FIXTURES) + "indexed/uint16";
 const std::string sizes =
     " --n-layer 1 --n-head 2 --n-embd 8 --block-size 8 --log-interval 0 --seed 7 ";
-
-std::string hash_of(const std::string& line) {
-  const Outcome outcome = zerograd(line);
-  CAPTURE(line);
-  CAPTURE(outcome.error);
-  CHECK(outcome.status == 0);
-  return line_after(outcome.out, "param_hash ");
-}
-
-void check_refused(const std::string& line, int status, const std::string& part) {
-  const Outcome outcome = zerograd(line);
-  CAPTURE(line);
-  CAPTURE(outcome.error);
-  CHECK(outcome.status == status);
-  CHECK(outcome.error.find(part) != std::string::npos);
-}
 
 }  // namespace
 
 TEST_CASE("a Megatron dataset trains by its prefix or its tokens, on any ranks and resumed") {
   const TemporaryFolder folder;
   const std::string flags = sizes + "--split 8,2,0 --train-batch-size 4 --batch-size 1 --steps ";
-  const std::string whole = hash_of("train --data " + fixture + flags + "12");
-  CHECK(hash_of("train --data-path " + fixture + ".bin" + flags + "12 --ranks 2") == whole);
+  const std::string whole = hash_of("train --data " + indexed_fixture + flags + "12");
+  CHECK(hash_of("train --data-path " + indexed_fixture + ".bin" + flags + "12 --ranks 2") == whole);
   // A vocabulary that is given needs no look at the tokens and is the same model.
-  CHECK(hash_of("train --data " + fixture + flags + "12 --vocab-size 50257") == whole);
-  CHECK(hash_of("train --data " + fixture + sizes +
+  CHECK(hash_of("train --data " + indexed_fixture + flags + "12 --vocab-size 50257") == whole);
+  CHECK(hash_of("train --data " + indexed_fixture + sizes +
                 "--split 9,1,0 --train-batch-size 4 --batch-size 1 --steps 12") != whole);
-  CHECK(hash_of("train --data " + fixture + flags + "12 --order sequential") != whole);
+  CHECK(hash_of("train --data " + indexed_fixture + flags + "12 --order sequential") != whole);
 
   const std::string save = folder / "run";
-  hash_of("train --data " + fixture + flags + "5 --save " + save);
+  hash_of("train --data " + indexed_fixture + flags + "5 --save " + save);
   CHECK(hash_of("train --resume " + save + " --steps 12") == whole);
   const Outcome eval = zerograd("eval " + save);
   CHECK(eval.status == 0);
@@ -55,7 +39,8 @@ TEST_CASE("a Megatron dataset trains by its prefix or its tokens, on any ranks a
 
 TEST_CASE("a resumed run says when a Megatron dataset is another") {
   const TemporaryFolder folder;
-  for (const char* end : {".bin", ".idx"}) fs::copy_file(fixture + end, folder / "data" + end);
+  for (const char* end : {".bin", ".idx"})
+    fs::copy_file(indexed_fixture + end, folder / "data" + end);
   const std::string save = folder / "run";
   hash_of("train --data " + (folder / "data") + sizes + "--split 1 --steps 2 --save " + save);
   CHECK(zerograd("train --resume " + save + " --steps 3").error.find("other contents") ==
@@ -72,7 +57,7 @@ TEST_CASE("a vocabulary that no memory holds is refused before anything of its s
   write_file(folder / "text.txt", std::string(500, 'a') + "b");
   const std::string large = sizes + "--steps 1 --vocab-size 1000000000 --data ";
   for (const std::string& data :
-       {fixture + " --split 1", (folder / "text.txt") + " --sample-interval 1"}) {
+       {indexed_fixture + " --split 1", (folder / "text.txt") + " --sample-interval 1"}) {
     CAPTURE(data);
     const Outcome trained = zerograd("train" + large + data),
                   planned = zerograd("plan" + large + data);
@@ -89,15 +74,15 @@ TEST_CASE("what of its data a run cannot take is refused by name") {
   const TemporaryFolder folder;
   const std::string train = "train" + sizes + "--steps 1 --data ";
   write_file(folder / "text.txt", std::string(500, 'a') + "b");
-  check_refused(train + fixture + " --split 1 --val-fraction 0.1", 2,
+  check_refused(train + indexed_fixture + " --split 1 --val-fraction 0.1", 2,
                 "--split: expected one of --val-fraction and --split, got both");
   check_refused(
-      train + fixture + " --block-size 4 --val-fraction 0.1", 2,
+      train + indexed_fixture + " --block-size 4 --val-fraction 0.1", 2,
       "--val-fraction: expected data PATH.txt or llm.c's PATH.bin, got the documents of ");
   check_refused(train + (folder / "text.txt") + " --split 9,1", 2,
                 "--split: expected data PREFIX with PREFIX.bin and PREFIX.idx, got ");
   check_refused("train --data sort --split 9,1", 2, "got sort; leave the flag out");
-  check_refused(train + fixture + " --split 1 --eval-interval 1", 2,
+  check_refused(train + indexed_fixture + " --split 1 --eval-interval 1", 2,
                 "--eval-interval: expected a --split with documents to validate on, got none");
   for (const char* split : {"9,x", "1,1,1,1", "-1,2", "", "1,,1", "1,"})
     check_refused("train --data sort --split=" + std::string(split), 2,
@@ -106,15 +91,15 @@ TEST_CASE("what of its data a run cannot take is refused by name") {
                 "--data: '" + (folder / "none") + "' is not there, and neither is there a " +
                     (folder / "none.idx") + "; expected sort, adder, PATH.txt, PATH.bin or PREFIX");
   check_refused(train + folder.path(), 2, "--data: '" + folder.path() + "' is a folder, and ");
-  fs::copy_file(fixture + ".bin", folder / "alone.bin");
+  fs::copy_file(indexed_fixture + ".bin", folder / "alone.bin");
   check_refused(
       train + (folder / "alone.bin"), 5,
       "of Megatron's dataset it would be with " + (folder / "alone.idx") + ", which is not there");
-  fs::copy_file(fixture + ".idx", folder / "half.idx");
+  fs::copy_file(indexed_fixture + ".idx", folder / "half.idx");
   check_refused(train + (folder / "half"), 5, folder / "half.bin");
-  check_refused(train + fixture + " --split 1 --vocab-size 50000 --steps 30", 5,
+  check_refused(train + indexed_fixture + " --split 1 --vocab-size 50000 --steps 30", 5,
                 "expected ids below the vocabulary's 50000, got ");
-  fs::copy_file(fixture + ".bin", folder / "half.bin");
+  fs::copy_file(indexed_fixture + ".bin", folder / "half.bin");
   check_refused(train + (folder / "half") + " --split 1 --metrics " + (folder / "half.idx"), 2,
                 "--data and --metrics: both name ");
 }

@@ -167,7 +167,7 @@ std::vector<Hostfile> hostile_files(const std::string& canary) {
   return files;
 }
 
-std::string error_of(const Outcome& outcome) {
+std::string launch_error(const Outcome& outcome) {
   return line_after(outcome.error, "error: ConfigError: ");
 }
 
@@ -180,7 +180,7 @@ TEST_CASE("hostile hostfiles: each of 200 is refused by its line, and no command
   for (const auto& [text, line] : files) {
     const std::string file = trap.hosts(text);
     const Outcome outcome = zerograd({"launch", "--hostfile", file, "train", "--data", "sort"});
-    const std::string error = error_of(outcome);
+    const std::string error = launch_error(outcome);
     CAPTURE(text.substr(0, 300));
     CAPTURE(outcome.error);
     CHECK(outcome.status == 2);
@@ -212,9 +212,9 @@ TEST_CASE("hostile selections: no word of --include or --exclude becomes a comma
       CAPTURE(outcome.error);
       CHECK(outcome.status == 2);
       CHECK(outcome.out.empty());
-      CHECK(error_of(outcome).starts_with(std::string(flag) + ": "));
-      CHECK(contains(error_of(outcome), "expected "));
-      CHECK(is_one_line(error_of(outcome)));
+      CHECK(launch_error(outcome).starts_with(std::string(flag) + ": "));
+      CHECK(contains(launch_error(outcome), "expected "));
+      CHECK(is_one_line(launch_error(outcome)));
       REQUIRE(trap.is_untouched());
     }
 }
@@ -231,7 +231,8 @@ TEST_CASE("hostile words: a colon does not begin another program") {
     CHECK(outcome.status == 2);
     CHECK(outcome.out.empty());
     if (words.back() == ":")
-      CHECK(error_of(outcome).starts_with("launch: expected no word ':' in train's command line"));
+      CHECK(launch_error(outcome).starts_with(
+          "launch: expected no word ':' in train's command line"));
     REQUIRE(trap.is_untouched());
   }
 }

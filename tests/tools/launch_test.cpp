@@ -23,7 +23,7 @@ struct FakeMpirun : FakePrograms {
                      "basename $0\nfor word; do echo \"$word\"; done\n") {}
 };
 
-const std::string train = " train --data sort";
+const std::string train_words = " train --data sort";
 
 }  // namespace
 
@@ -47,7 +47,7 @@ TEST_CASE("launch hands mpirun the ranks of each host, and train its flags as th
              "worker-1:2,worker-0:2"},
         Case{"--hostfile " + file + " -e worker-0:0,1,3", "3", "worker-0:1,worker-1:2"},
         Case{"--hostfile " + file + " --exclude worker-0", "2", "worker-1:2"}}) {
-    const Outcome outcome = zerograd("launch " + flags + train);
+    const Outcome outcome = zerograd("launch " + flags + train_words);
     CAPTURE(flags);
     CAPTURE(outcome.error);
     CHECK(outcome.status == 0);
@@ -55,7 +55,7 @@ TEST_CASE("launch hands mpirun the ranks of each host, and train its flags as th
     CHECK(contains(outcome.out, "\ntrain\n--data\nsort\n"));
   }
   if (mpi_version().starts_with("Open MPI"))
-    CHECK(contains(zerograd("launch --hostfile " + file + train + " --comm-timeout 50").out,
+    CHECK(contains(zerograd("launch --hostfile " + file + train_words + " --comm-timeout 50").out,
                    "\noob_tcp_keepalive_time\n20\n--mca\noob_tcp_keepalive_intvl\n10\n"));
   const Outcome literal =
       zerograd({"launch", "--num_gpus", "1", "train", "--data", "$(touch x);a b"});
@@ -76,13 +76,13 @@ TEST_CASE("launch hands srun the allocation's ranks, or those of a hostfile") {
       {file, "--ntasks=3\n--distribution=arbitrary\n--nodelist=a,a,b\n/"},
       {file + " --exclude a:0", "--ntasks=2\n--distribution=arbitrary\n--nodelist=a,b\n/"}};
   for (const auto& [flags, words] : cases) {
-    const Outcome outcome = zerograd("launch --launcher slurm" + flags + train);
+    const Outcome outcome = zerograd("launch --launcher slurm" + flags + train_words);
     CAPTURE(flags);
     CAPTURE(outcome.error);
     CHECK(outcome.status == 0);
     CHECK(outcome.out.starts_with("srun\n--kill-on-bad-exit=1\n" + pmi + words));
   }
-  CHECK(zerograd("launch --launcher slurm --include a" + train).status == 2);
+  CHECK(zerograd("launch --launcher slurm --include a" + train_words).status == 2);
 }
 
 TEST_CASE("each launcher has its words, and one of another MPI than the build's is refused") {
@@ -135,7 +135,7 @@ TEST_CASE("launch runs nothing for a hostfile or a selection that is none") {
       {"a,b slots=1\n", "a host's name"},
       {"a:9 slots=1\n", "a host's name"}};
   for (const auto& [text, expected] : files) {
-    const Outcome outcome = zerograd("launch --hostfile " + fake.hosts(text) + train);
+    const Outcome outcome = zerograd("launch --hostfile " + fake.hosts(text) + train_words);
     CAPTURE(text);
     CHECK(outcome.status == 2);
     CHECK(outcome.out.empty());
@@ -145,7 +145,7 @@ TEST_CASE("launch runs nothing for a hostfile or a selection that is none") {
   for (const char* flags : {"--include c", "--include a:2", "--include a@a", "--include a:",
                             "--include a --exclude b", "--exclude a@b", "--num_nodes 3",
                             "--num_gpus 3", "--include a --num_gpus 1", "--num_gpus 0"}) {
-    const Outcome outcome = zerograd("launch " + file + " " + flags + train);
+    const Outcome outcome = zerograd("launch " + file + " " + flags + train_words);
     CAPTURE(flags);
     CHECK(outcome.status == 2);
     CHECK(outcome.out.empty());

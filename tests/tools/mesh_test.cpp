@@ -10,31 +10,8 @@
 namespace zg::testing {
 namespace {
 
-struct Curve {
-  std::string hash;
-  std::vector<nlohmann::json> losses, norms;
-
-  bool operator==(const Curve&) const = default;
-};
-
-Curve curve_of(const std::string& line) {
-  const TemporaryFolder folder;
-  const std::string metrics = folder / "metrics";
-  const Outcome outcome = zerograd(line + " --metrics " + metrics);
-  CAPTURE(line);
-  CAPTURE(outcome.error);
-  REQUIRE(outcome.status == 0);
-  Curve curve{.hash = line_after(outcome.out, "param_hash "), .losses = {}, .norms = {}};
-  for (const nlohmann::json& record : json_lines(metrics)) {
-    if (record.contains("final")) continue;
-    curve.losses.push_back(record.at("loss"));
-    curve.norms.push_back(record.at("grad_norm"));
-  }
-  return curve;
-}
-
 // A step is 8 micro-batches of 2, whoever takes them, of a model of four layers.
-const std::string run =
+const std::string mesh_run =
     "train --data sort --steps 4 --train-batch-size 16 --batch-size 2 --score-samples 0 "
     "--log-interval 0 --threads 1 --lr 3e-3 --n-layer 4 --n-head 4 --n-embd 16 ";
 
@@ -64,18 +41,18 @@ TEST_CASE("data and pipeline axes, schedules and stages change no bit") {
   for (const char* model : {"--untied ", "--tied ", "--tied --precision bf16 ",
                             "--tied --precision 16 --initial-scale-power 30 "}) {
     CAPTURE(model);
-    const Curve one = curve_of(run + model);
+    const Curve one = curve_of(mesh_run + model);
     REQUIRE(one.losses.size() == 4);
     for (const Share& share : shares) {
       CAPTURE(share.str());
-      CHECK(curve_of(run + model + share.str()) == one);
+      CHECK(curve_of(mesh_run + model + share.str()) == one);
     }
   }
 }
 
 TEST_CASE("tensor ranks, with sequences shared or not, lose what one rank does") {
   const auto check = [](const std::string& flags, double most) {
-    const std::string adder = run + "--data adder --steps 20 ";  // its block size is even
+    const std::string adder = mesh_run + "--data adder --steps 20 ";  // its block size is even
     const Curve one = curve_of(adder + flags);
     for (const char* share :
          {"--ranks 2 --tensor-parallel 2", "--ranks 4 --tensor-parallel 4",
@@ -97,12 +74,12 @@ TEST_CASE("tensor ranks, with sequences shared or not, lose what one rank does")
 }
 
 TEST_CASE("at an equal number of tensor ranks the other axes change no bit") {
-  const Curve one = curve_of(run + "--tied --ranks 2 --tensor-parallel 2");
+  const Curve one = curve_of(mesh_run + "--tied --ranks 2 --tensor-parallel 2");
   for (const Share& share : std::vector<Share>{{2, 1, 2, "--zero-stage 1"},
                                                {1, 2, 2, "--schedule-pipeline gpipe"},
                                                {2, 2, 2, "--zero-stage 3"}}) {
     CAPTURE(share.str());
-    CHECK(curve_of(run + "--tied " + share.str()) == one);
+    CHECK(curve_of(mesh_run + "--tied " + share.str()) == one);
   }
 }
 
@@ -114,7 +91,7 @@ TEST_CASE("a plan of a mesh is what its ranks take, to the byte") {
            {1, 4, 2, "--untied --schedule-pipeline gpipe --activation-checkpoint"},
            {1, 2, 2, "--tied --data adder --sequence-parallel --zero-stage 3 --precision bf16"}}) {
     CAPTURE(share.str());
-    const std::string line = run + share.str() + " --steps 2 --memory-json ";
+    const std::string line = mesh_run + share.str() + " --steps 2 --memory-json ";
     const Outcome trained = zerograd(line + (folder / "real"));
     CAPTURE(trained.error);
     REQUIRE(trained.status == 0);
@@ -145,7 +122,7 @@ TEST_CASE("what stands between steps is the same on every mesh: validations, sam
     CHECK(meshed.out == one.out);
   }
   // Scores end with the answers of a model that learnt nothing: of one and the same.
-  const std::string scored = run + "--untied --score-samples 40 ";
+  const std::string scored = mesh_run + "--untied --score-samples 40 ";
   CHECK(zerograd(scored + "--ranks 2 --pipeline-parallel 2").out == zerograd(scored).out);
 }
 
@@ -177,11 +154,12 @@ TEST_CASE("plans of the published BLOOM models need neither data nor their ranks
 
 TEST_CASE("a checkpoint of one mesh goes on in any other") {
   const TemporaryFolder folder;
-  const std::string long_run = run + "--tied --dropout 0 --steps 4 ";
+  const std::string long_run = mesh_run + "--tied --dropout 0 --steps 4 ";
   const std::string saved = folder / "saved";
   const std::string first = "--ranks 8 --pipeline-parallel 2 --tensor-parallel 4 ";
   const Curve whole = curve_of(long_run + first);
-  REQUIRE(zerograd(run + "--tied --dropout 0 --steps 2 " + first + "--save " + saved).status == 0);
+  REQUIRE(zerograd(mesh_run + "--tied --dropout 0 --steps 2 " + first + "--save " + saved).status ==
+          0);
   const auto resumed = [&](const std::string& share) {
     return curve_of("train --resume " + saved + " --steps 4 --score-samples 0 --log-interval 0 " +
                     "--threads 1 " + share);
@@ -200,7 +178,7 @@ TEST_CASE("a checkpoint of one mesh goes on in any other") {
 }
 
 TEST_CASE("of a mesh the stage that fails is named, and all end") {
-  const std::string mesh = run + "--ranks 4 --pipeline-parallel 4 --comm-timeout 15 ";
+  const std::string mesh = mesh_run + "--ranks 4 --pipeline-parallel 4 --comm-timeout 15 ";
   for (const std::string fault : {"throw", "return", "stall"}) {
     std::map<int, std::future<Outcome>> outcomes;  // in parallel: a stall is mostly waiting
     for (const int rank : {0, 2, 3})
@@ -225,14 +203,14 @@ TEST_CASE("mpi: processes of a mesh give the bits of threads, and one that is ki
     return;
   }
   const std::string mesh = "--pipeline-parallel 2 --tensor-parallel 2 --zero-stage 1 ";
-  const Outcome threads = zerograd(run + "--tied --ranks 8 " + mesh);
+  const Outcome threads = zerograd(mesh_run + "--tied --ranks 8 " + mesh);
   REQUIRE(threads.status == 0);
-  const Outcome processes = mpirun("-np 8 zerograd " + run + "--tied " + mesh);
+  const Outcome processes = mpirun("-np 8 zerograd " + mesh_run + "--tied " + mesh);
   CAPTURE(processes.error);
   CHECK(processes.status == 0);
   CHECK(line_after(processes.out, "param_hash ") == line_after(threads.out, "param_hash "));
 
-  const std::string stages = run + "--pipeline-parallel 4 --comm-timeout 60 --inject ";
+  const std::string stages = mesh_run + "--pipeline-parallel 4 --comm-timeout 60 --inject ";
   // mpirun kills the others some seconds after the first one has ended.
   const auto run_killed = [&stages](int rank) {
     return mpirun("--mca odls_base_sigkill_timeout 4 -np 4 zerograd " + stages +

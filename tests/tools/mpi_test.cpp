@@ -18,7 +18,7 @@ namespace {
   }                                                            \
   static_assert(true)
 
-const std::string sort_run =
+const std::string mpi_run =
     "train --data sort --steps 3 --train-batch-size 16 --batch-size 2 --score-samples 0 "
     "--log-interval 0 --threads 1 ";
 
@@ -55,7 +55,7 @@ TEST_CASE("mpi: processes compute, count and record what threads do") {
     CAPTURE(ranks);
     CAPTURE(std::string(flags));
     const TemporaryFolder folder;
-    const std::string run = sort_run + flags + " --dump-gradients " + folder / "gradients";
+    const std::string run = mpi_run + flags + " --dump-gradients " + folder / "gradients";
     const auto outputs = [&](const std::string& name) {
       return " --metrics " + folder / (name + ".metrics") + " --memory-json " +
              folder / (name + ".memory");
@@ -153,7 +153,7 @@ TEST_CASE("mpi: ranks that were not started alike end before step 0") {
       {"--param-persistence-threshold 7", "the course of rank 1"}};
   for (const auto& [flags, what] : differences) {
     const Outcome outcome =
-        mpirun("-np 1 zerograd " + sort_run + ": -np 1 zerograd " + sort_run + flags);
+        mpirun("-np 1 zerograd " + mpi_run + ": -np 1 zerograd " + mpi_run + flags);
     CHECK(outcome.status == 2);
     CHECK(contains(outcome.error,
                    std::string("error: ConfigError: ranks differ before step 0: ") + what));
@@ -167,7 +167,7 @@ TEST_CASE("mpi: ranks that were not started alike end before step 0") {
     CHECK(contains(outcome.error,
                    std::string("error: ConfigError: ranks differ before step 0: ") + what));
   };
-  const std::string run = "zerograd " + sort_run;
+  const std::string run = "zerograd " + mpi_run;
   refused(run, "env ZG_CPU_ISA=portable " + run, "the instruction set of rank 1");
   refused(run + "--save " + (folder / "saved"), run, "the course of rank 1");
   refused(run + "--memory-json " + (folder / "memory"), run, "the course of rank 1");
@@ -175,7 +175,7 @@ TEST_CASE("mpi: ranks that were not started alike end before step 0") {
   const std::string program = folder / "zerograd";
   write_file(program, read_file(ZG_COMMAND) + "x");
   std::filesystem::permissions(program, std::filesystem::perms::owner_all);
-  refused(run, program + " " + sort_run, "the program of rank 1");
+  refused(run, program + " " + mpi_run, "the program of rank 1");
   // Files with equal names, sizes and characters.
   for (const char* host : {"a", "b"}) {
     std::filesystem::create_directory(folder / host);
@@ -189,7 +189,7 @@ TEST_CASE("mpi: ranks that were not started alike end before step 0") {
   };
   CHECK(mpirun("-np 1 " + in("a") + " : -np 1 " + in("a")).status == 0);
   refused(in("a"), in("b"), "the data of rank 1");
-  const Outcome three = mpirun(started(2, sort_run + "--ranks 3"));
+  const Outcome three = mpirun(started(2, mpi_run + "--ranks 3"));
   CHECK(three.status == 2);
   CHECK(contains(three.error, "error: ConfigError: --ranks: expected the 2 processes"));
 }
@@ -221,7 +221,7 @@ TEST_CASE("mpi: buckets that a config leaves to the model are those of its width
 TEST_CASE("processes of a launcher without MPI are refused, as each would train alone") {
   const auto with = [](const std::vector<std::pair<const char*, const char*>>& variables) {
     for (const auto& [name, value] : variables) setenv(name, value, 1);
-    const Outcome outcome = zerograd(sort_run);
+    const Outcome outcome = zerograd(mpi_run);
     for (const auto& [name, value] : variables) unsetenv(name);
     return outcome;
   };

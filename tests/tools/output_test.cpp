@@ -11,7 +11,7 @@
 namespace zg::testing {
 namespace {
 
-const std::string tiny =
+const std::string tiny_run =
     "train --data sort --batch-size 2 --score-samples 0 --threads 1 --n-layer 1 --n-head 1 "
     "--n-embd 16 --log-interval 1 ";
 
@@ -20,7 +20,7 @@ const std::string tiny =
 TEST_CASE("results that could not be written are a file error, and the run still saves") {
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints";
-  const Outcome trained = zerograd_into("/dev/full", tiny + "--steps 2 --save " + save);
+  const Outcome trained = zerograd_into("/dev/full", tiny_run + "--steps 2 --save " + save);
   CHECK(trained.status == 5);
   CHECK(contains(trained.error, "error: FileError: stdout: "));
   CHECK(std::filesystem::is_directory(save + "/step_2"));
@@ -40,31 +40,31 @@ TEST_CASE("a link that leads nowhere is not removed by a run that writes nothing
   std::filesystem::create_symlink(folder / "closed", link);
   CHECK(zerograd("train --data /nowhere/text --memory-json " + link).status != 0);
   CHECK(zerograd("train --data sort --stepz 1 --memory-json " + link).status == 2);
-  CHECK(zerograd(tiny + "--steps 1 --save /proc/nowhere --memory-json " + link).status == 5);
+  CHECK(zerograd(tiny_run + "--steps 1 --save /proc/nowhere --memory-json " + link).status == 5);
   CHECK(std::filesystem::is_symlink(link));
 }
 
 TEST_CASE("a run whose output nobody reads any more stops and saves") {
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints";
-  const Outcome outcome = zerograd_unread(tiny + "--steps 1000000 --save " + save);
+  const Outcome outcome = zerograd_unread(tiny_run + "--steps 1000000 --save " + save);
   CHECK(outcome.status == 128 + SIGPIPE);
   CHECK(contains(outcome.error, "interrupted by SIGPIPE"));
   CHECK(zerograd("eval " + save + " --eval-batches 1 --score-samples 0").status == 0);
 }
 
 TEST_CASE("a run that diverged says since when, at once and at its end") {
-  const Outcome outcome = zerograd(tiny + "--steps 6 --lr 1e30 --clip 0");
+  const Outcome outcome = zerograd(tiny_run + "--steps 6 --lr 1e30 --clip 0");
   CHECK(outcome.status == 0);
   CHECK(contains(outcome.error, "warning: the loss of step "));
   CHECK(contains(outcome.error, "warning: the loss is not finite since step "));
-  CHECK(!contains(zerograd(tiny + "--steps 2").error, "warning"));
+  CHECK(!contains(zerograd(tiny_run + "--steps 2").error, "warning"));
 }
 
 TEST_CASE("a run of epochs ends with minGPT's three lines, others do not") {
   const TemporaryFolder folder;
-  const Outcome outcome =
-      zerograd(tiny + "--gpus 2 --limit_train_batches 3 --epochs 2 --metrics " + (folder / "m"));
+  const Outcome outcome = zerograd(
+      tiny_run + "--gpus 2 --limit_train_batches 3 --epochs 2 --metrics " + (folder / "m"));
   CAPTURE(outcome.error);
   REQUIRE(outcome.status == 0);
   double seconds = 0.0, peak = 0.0;
@@ -88,8 +88,8 @@ TEST_CASE("a run of epochs ends with minGPT's three lines, others do not") {
   CHECK(contains(host, " GB, percent = "));
   CHECK(host.ends_with("%"));
   // An epoch that was cut short is one.
-  CHECK(contains(zerograd(tiny + "--epochs 0.0001").out, "Average Epoch time: "));
-  CHECK(!contains(zerograd(tiny + "--steps 2").out, "Average"));
+  CHECK(contains(zerograd(tiny_run + "--epochs 0.0001").out, "Average Epoch time: "));
+  CHECK(!contains(zerograd(tiny_run + "--steps 2").out, "Average"));
 }
 
 TEST_CASE("a loop of links is a file error wherever a path is read or written") {
@@ -97,8 +97,8 @@ TEST_CASE("a loop of links is a file error wherever a path is read or written") 
   const std::string loop = folder / "loop", text = folder / "text.txt", save = folder / "save";
   for (const std::string& name : {loop, loop + ".txt"}) std::filesystem::create_symlink(name, name);
   write_file(text, "some letters to read");
-  REQUIRE(zerograd(tiny + "--steps 1 --save " + save).status == 0);
-  const std::string run = tiny + "--steps 1 ";
+  REQUIRE(zerograd(tiny_run + "--steps 1 --save " + save).status == 0);
+  const std::string run = tiny_run + "--steps 1 ";
   for (const std::string& line :
        {"train --data " + loop,
         "train --data " + loop + ".txt",

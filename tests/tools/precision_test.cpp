@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-const std::string sort_run =
+const std::string precision_run =
     "train --data sort --train-batch-size 16 --batch-size 2 --score-samples 0 --log-interval 0 "
     "--threads 1 ";
 
@@ -28,7 +28,7 @@ struct Trained {
   }
 };
 
-Trained train(const std::string& line) {
+Trained train_with_metrics(const std::string& line) {
   const TemporaryFolder folder;
   const Outcome outcome = zerograd(line + " --metrics " + (folder / "metrics"));
   CAPTURE(line);
@@ -55,11 +55,11 @@ double warmup_rate(double rate, int k, int warmup) {
 TEST_CASE("f16 from 2^32 with planted infinities: DeepSpeed's trace of scales, at every stage") {
   const std::set<int> planted = {25, 26, 40, 55};
   constexpr double rate = 2e-4;  // higher, gradients grow beyond the scale of the first that fit
-  const std::string run = sort_run +
+  const std::string run = precision_run +
                           "--steps 60 --ranks 2 --precision f16 --initial-scale-power 32 "
                           "--schedule WarmupLR --warmup-steps 10 --lr 2e-4 "
                           "--inject rank=1,step=25+26+40+55,fault=inf --zero-stage ";
-  const Trained first = train(run + "0");
+  const Trained first = train_with_metrics(run + "0");
   REQUIRE(first.steps.size() == 60);
   double scale = 0x1p32;
   int hysteresis = 2, skips = 0;
@@ -95,7 +95,7 @@ TEST_CASE("f16 from 2^32 with planted infinities: DeepSpeed's trace of scales, a
   CHECK(first.steps.back().at("loss") < 0.8 * first.steps.front().at("loss").get<double>());
   for (const char* stage : {"1", "2", "3"}) {
     CAPTURE(stage);
-    const Trained other = train(run + stage);
+    const Trained other = train_with_metrics(run + stage);
     CHECK(other.hash == first.hash);
     for (const char* key : {"loss", "grad_norm", "loss_scale", "skipped", "lr"})
       CHECK(other.column(key) == first.column(key));
@@ -107,19 +107,20 @@ TEST_CASE("f16 saved at any step and resumed, also elsewhere: the bits of the un
   const std::string save = folder / "checkpoints";
   // The first steps overflow, step 6 is made to.
   const std::string drill = " --inject rank=0,step=6,fault=inf";
-  const Trained whole =
-      train(sort_run + "--steps 9 --ranks 2 --zero-stage 2 --precision 16 " +
-            "--initial-scale-power 20 --schedule WarmupDecayLR " +
-            "--warmup-steps 2 --save-interval 1 --save-top-k -1 --save " + save + drill);
+  const Trained whole = train_with_metrics(
+      precision_run + "--steps 9 --ranks 2 --zero-stage 2 --precision 16 " +
+      "--initial-scale-power 20 --schedule WarmupDecayLR " +
+      "--warmup-steps 2 --save-interval 1 --save-top-k -1 --save " + save + drill);
   CHECK(whole.steps[0].at("skipped") == true);
   CHECK(whole.steps[5].at("skipped") == false);
   CHECK(whole.last.at("skipped") > 2);
   const char* layouts[] = {"--ranks 1", "--ranks 4 --zero-stage 3", "--ranks 2 --zero-stage 1"};
   for (int64_t step = 1; step < 9; ++step) {
     CAPTURE(step);
-    const Trained rest = train("train --steps 9 --score-samples 0 --log-interval 0 --threads 1 " +
-                               std::string(layouts[step % 3]) + drill + " --resume " + save +
-                               "/step_" + std::to_string(step));
+    const Trained rest =
+        train_with_metrics("train --steps 9 --score-samples 0 --log-interval 0 --threads 1 " +
+                           std::string(layouts[step % 3]) + drill + " --resume " + save + "/step_" +
+                           std::to_string(step));
     CHECK(rest.hash == whole.hash);
     CHECK(rest.last.at("skipped") == whole.last.at("skipped"));
     for (const char* key : {"loss", "grad_norm", "loss_scale", "skipped", "lr"}) {
@@ -133,9 +134,9 @@ TEST_CASE("f16 saved at any step and resumed, also elsewhere: the bits of the un
   CHECK(contains(other.error,
                  "--initial-scale-power: the scale goes on where the checkpoint left "
                  "it; expected 20 as in the checkpoint, got 18"));
-  CHECK(contains(train(resume + "--precision f32").error,
+  CHECK(contains(train_with_metrics(resume + "--precision f32").error,
                  "changed: run.compute: \"f16\" in the checkpoint, \"f32\" now"));
-  CHECK(contains(train(resume + "--steps 12").error,
+  CHECK(contains(train_with_metrics(resume + "--steps 12").error,
                  "changed: run.schedule_steps: 9 in the checkpoint, 12 now"));
 }
 
@@ -154,10 +155,11 @@ TEST_CASE("presets are saved, resumed, evaluated and sampled as what they are") 
     CAPTURE(one.precision);
     const TemporaryFolder folder;
     const std::string save = folder / "checkpoints", memory = folder / "memory";
-    const Trained whole = train(sort_run + "--steps 4 --save-interval 2 --save-top-k -1 --save " +
-                                save + " --precision " + one.precision);
+    const Trained whole =
+        train_with_metrics(precision_run + "--steps 4 --save-interval 2 --save-top-k -1 --save " +
+                           save + " --precision " + one.precision);
     hashes.insert(whole.hash);
-    const Trained rest = train(
+    const Trained rest = train_with_metrics(
         "train --steps 4 --score-samples 0 --log-interval 0 --ranks 2 --zero-stage 3 --resume " +
         save + "/step_2 --memory-json " + memory);
     CHECK(rest.hash == whole.hash);
@@ -185,18 +187,20 @@ TEST_CASE("presets are saved, resumed, evaluated and sampled as what they are") 
 }
 
 TEST_CASE("an explicit dtype of gradient sums has the last word over a preset's") {
-  const std::string run = sort_run + "--steps 2 --precision fsdp-memory ";
-  const std::string own = train(run).hash;
-  CHECK(train(run + "--grad-accum-dtype bf16").hash == own);
-  CHECK(train(run + "--grad-accum-dtype f32").hash != own);
-  CHECK(train(sort_run + "--steps 2 --grad-accum-dtype f32 --precision fsdp-memory").hash != own);
+  const std::string run = precision_run + "--steps 2 --precision fsdp-memory ";
+  const std::string own = train_with_metrics(run).hash;
+  CHECK(train_with_metrics(run + "--grad-accum-dtype bf16").hash == own);
+  CHECK(train_with_metrics(run + "--grad-accum-dtype f32").hash != own);
+  CHECK(
+      train_with_metrics(precision_run + "--steps 2 --grad-accum-dtype f32 --precision fsdp-memory")
+          .hash != own);
 }
 
 TEST_CASE("schedules give the published rates, to the end of the run") {
   const double rate = 1e-3, pi = std::acos(-1.0);
   const auto rates = [&](const std::string& flags) {
     std::vector<double> values;
-    for (const json& value : train(sort_run + "--lr 1e-3 " + flags).column("lr"))
+    for (const json& value : train_with_metrics(precision_run + "--lr 1e-3 " + flags).column("lr"))
       values.push_back(value.get<double>());
     return values;
   };
@@ -223,7 +227,7 @@ TEST_CASE("schedules give the published rates, to the end of the run") {
   // 0.005 epochs of 10000 samples are three steps of 16.
   check(rates("--epochs 0.005 --schedule cosine --warmup-steps 1"), 3,
         [&](int k) { return k < 1 ? rate / 2 : rate * (1 + std::cos(pi * (k - 1) / 2)) / 2; });
-  const Outcome outcome = zerograd(sort_run + "--steps 2 --schedule WarmupDecayLR");
+  const Outcome outcome = zerograd(precision_run + "--steps 2 --schedule WarmupDecayLR");
   CHECK(contains(outcome.error,
                  "learning rate: WarmupDecayLR, 0.0005 after 1000 steps of warmup, "
                  "decaying until step 2; 0 in the first two; total_num_steps 2 is "
@@ -231,7 +235,7 @@ TEST_CASE("schedules give the published rates, to the end of the run") {
 }
 
 TEST_CASE("a scale at its minimum ends the run and names what overflowed") {
-  const Outcome outcome = zerograd(sort_run +
+  const Outcome outcome = zerograd(precision_run +
                                    "--steps 9 --ranks 2 --precision f16 --initial-scale-power 1 "
                                    "--inject rank=0,step=2+3+4,fault=inf");
   CHECK(outcome.status == 1);
@@ -245,8 +249,8 @@ TEST_CASE("a scale at its minimum ends the run and names what overflowed") {
 TEST_CASE("a checkpoint that knew no schedules and presets goes on as it was") {
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints", manifest_path = save + "/step_2/manifest.json";
-  const std::string run = sort_run + "--precision bf16 ";
-  train(run + "--steps 2 --save " + save);
+  const std::string run = precision_run + "--precision bf16 ";
+  train_with_metrics(run + "--steps 2 --save " + save);
   json manifest = json::parse(read_file(manifest_path));
   for (const char* name : {"schedule", "warmup_steps", "schedule_steps", "preset", "load",
                            "optimizer", "initial_scale_power"})
@@ -255,8 +259,8 @@ TEST_CASE("a checkpoint that knew no schedules and presets goes on as it was") {
   const std::string text = manifest.dump();
   manifest["checksum"] = checksum(std::as_bytes(std::span(text)));
   write_file(manifest_path, manifest.dump(1) + "\n");
-  CHECK(train("train --steps 3 --score-samples 0 --resume " + save).hash ==
-        train(run + "--steps 3").hash);
+  CHECK(train_with_metrics("train --steps 3 --score-samples 0 --resume " + save).hash ==
+        train_with_metrics(run + "--steps 3").hash);
 }
 
 }  // namespace zg::testing

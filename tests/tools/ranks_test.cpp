@@ -15,35 +15,6 @@ namespace zg::testing {
 namespace {
 
 /// The results of a run, for any number of ranks.
-struct Curve {
-  std::string hash;
-  std::vector<nlohmann::json> losses, norms;
-  nlohmann::json last;
-
-  bool operator==(const Curve& other) const {
-    return hash == other.hash && losses == other.losses && norms == other.norms;
-  }
-};
-
-Curve curve_of(const std::string& line) {
-  const TemporaryFolder folder;
-  const std::string metrics = folder / "metrics";
-  const Outcome outcome = zerograd(line + " --metrics " + metrics);
-  CAPTURE(line);
-  CAPTURE(outcome.error);
-  REQUIRE(outcome.status == 0);
-  Curve curve{.hash = line_after(outcome.out, "param_hash ")};
-  for (const nlohmann::json& record : json_lines(metrics)) {
-    if (record.contains("final")) {
-      curve.last = record;
-    } else {
-      curve.losses.push_back(record.at("loss"));
-      curve.norms.push_back(record.at("grad_norm"));
-    }
-  }
-  return curve;
-}
-
 // A step has 8 micro-batches of 2, for any number of ranks.
 const std::string sort_run =
     "train --data sort --steps 3 --train-batch-size 16 --batch-size 2 --score-samples 0 "

@@ -15,7 +15,7 @@
 namespace zg::testing {
 namespace {
 
-const std::string run =
+const std::string readers_run =
     "train --data sort --batch-size 2 --score-samples 0 --log-interval 0 --threads 1 --n-layer 1 "
     "--n-head 1 --n-embd 16 --steps 2 ";
 
@@ -26,8 +26,8 @@ TEST_CASE("commands read a checkpoint while others come and go, and find no dama
   const std::string save = folder / "save";
   std::set<std::string> hashes;
   for (const std::string name : {"even", "odd"}) {
-    const Outcome saved =
-        zerograd(run + "--ranks 2 --save " + (folder / name) + (name == "odd" ? " --lr 1e-2" : ""));
+    const Outcome saved = zerograd(readers_run + "--ranks 2 --save " + (folder / name) +
+                                   (name == "odd" ? " --lr 1e-2" : ""));
     REQUIRE(saved.status == 0);
     hashes.insert(line_after(saved.out, "param_hash "));
   }
@@ -51,7 +51,7 @@ TEST_CASE("commands read a checkpoint while others come and go, and find no dama
           "generate " + save + " --prompt 012 --length 2",
           "consolidate " + save + " " + (folder / "weights"),
           "export " + save + " --hf " + (folder / "hf"), resume, resume + " --ranks 2",
-          run + "--steps 0 --init " + save + " --ranks 2"})
+          readers_run + "--steps 0 --init " + save + " --ranks 2"})
       check(zerograd(line), line);
     if (processes) check(mpirun("-np 2 zerograd " + resume), "mpirun " + resume);
   }

@@ -10,22 +10,14 @@
 namespace zg::testing {
 namespace {
 
-const std::string small =
+const std::string recipe_model =
     "train --data sort --score-samples 0 --log-interval 0 --threads 1 --n-layer 1 --n-head 1 "
     "--n-embd 16 ";
 
 // Batches of 4, 8, 12 and then 16, growing every 12 samples: 4 4 4, 8 8, 12, 16 ...
 const std::string growing =
-    small + "--micro-batch-size 2 --global-batch-size 16 --rampup-batch-size 4 4 36 ";
+    recipe_model + "--micro-batch-size 2 --global-batch-size 16 --rampup-batch-size 4 4 36 ";
 const std::vector<int64_t> batches = {4, 4, 4, 8, 8, 12, 16, 16, 16};
-
-std::string hash_of(const std::string& line) {
-  const Outcome outcome = zerograd(line);
-  CAPTURE(line);
-  CAPTURE(outcome.error);
-  CHECK(outcome.status == 0);
-  return line_after(outcome.out, "param_hash ");
-}
 
 // The values of one key in the lines of steps.
 template <class T>
@@ -200,8 +192,8 @@ TEST_CASE("recipe: plan takes the same bytes, and those of the whole batch to co
       line_after(capped.out, "the batch grows from 4 by 4 to 16 over 36 samples; peak ");
   CHECK(!grown.empty());
   CHECK(contains(capped.out, "fits 1GiB: yes"));
-  const std::string whole =
-      "plan" + small.substr(5) + "--batch-size 2 --train-batch-size 16 --ranks 2 --zero-stage 1 ";
+  const std::string whole = "plan" + recipe_model.substr(5) +
+                            "--batch-size 2 --train-batch-size 16 --ranks 2 --zero-stage 1 ";
   const std::string peak = line_after(zerograd(whole).out, "peak ");
   CHECK(peak.substr(0, peak.find(" (")) == grown.substr(0, grown.find(" in its")));
 }
@@ -304,7 +296,7 @@ TEST_CASE("recipe: Megatron's spellings are the flags that they stand for") {
 TEST_CASE("recipe: --load, --eval-iters and what needs no flag") {
   const TemporaryFolder folder;
   const std::string save = folder / "saved";
-  const Outcome first = zerograd(small +
+  const Outcome first = zerograd(recipe_model +
                                  "--steps 2 --eval-interval 1 --eval-iters 1 "
                                  "--universal-checkpoint --save " +
                                  save);
@@ -312,11 +304,11 @@ TEST_CASE("recipe: --load, --eval-iters and what needs no flag") {
   CHECK(first.status == 0);
   CHECK(contains(first.error, "--universal-checkpoint is without effect: every checkpoint loads"));
   CHECK(line_after(first.out, "val loss ") ==
-        line_after(zerograd(small + "--steps 2 --eval-interval 1 --eval-batches 1").out,
+        line_after(zerograd(recipe_model + "--steps 2 --eval-interval 1 --eval-batches 1").out,
                    "val loss "));
   CHECK(contains(zerograd("train --score-samples 0 --steps 3 --load " + save).error,
                  "resumed " + save));
-  const Outcome plan = zerograd("plan" + small.substr(5) +
+  const Outcome plan = zerograd("plan" + recipe_model.substr(5) +
                                 "--exit-interval 1 --kill-switch-path here --universal-checkpoint");
   CHECK(plan.status == 0);
   CHECK(contains(plan.error,
@@ -328,7 +320,7 @@ TEST_CASE("recipe: Adam's numbers of Megatron are kept by a checkpoint and overr
   const TemporaryFolder folder;
   const std::string save = folder / "saved", config = folder / "ds.json";
   const std::string adam = "--adam-beta1 0.7 --adam-beta2 0.8 --adam-eps 1e-4 ";
-  const std::string whole = hash_of(small + adam +
+  const std::string whole = hash_of(recipe_model + adam +
                                     "--steps 4 --save-interval 2 --save-top-k -1 "
                                     "--save " +
                                     save);
@@ -340,7 +332,7 @@ TEST_CASE("recipe: Adam's numbers of Megatron are kept by a checkpoint and overr
              "{\"type\": \"AdamW\", \"params\": {\"lr\": 5e-4, \"betas\": [0.7, 0.9], \"eps\": "
              "1e-6, \"weight_decay\": 0.1}}}");
   const Outcome outcome =
-      zerograd(small + "--steps 4 --adam-beta2 0.8 --adam-eps 1e-4 --config " + config);
+      zerograd(recipe_model + "--steps 4 --adam-beta2 0.8 --adam-eps 1e-4 --config " + config);
   CAPTURE(outcome.error);
   CHECK(line_after(outcome.out, "param_hash ") == whole);
   CHECK(contains(outcome.error,

@@ -23,7 +23,7 @@ struct Run {
   std::string gradients;  // path
 };
 
-Run train(const std::string& name, const std::string& flags) {
+Run train_reference(const std::string& name, const std::string& flags) {
   const std::string prefix =
       (std::filesystem::temp_directory_path() / ("zerograd_reference_" + name)).string();
   const Run run{{}, prefix + ".safetensors"};
@@ -84,7 +84,7 @@ Comparison compare_gradients(const std::string& path) {
 TEST_CASE("gradients of the first step and 20 losses are PyTorch's in f32") {
   for (const std::string flags : {"", "--activation-checkpoint"}) {
     CAPTURE(flags);
-    const Run run = train("f32", "--precision f32 " + flags);
+    const Run run = train_reference("f32", "--precision f32 " + flags);
     const Comparison gradients = compare_gradients(run.gradients);
     MESSAGE("f32: worst relative norm of a gradient " << gradients.relative_norm
                                                       << ", worst relative loss difference "
@@ -97,7 +97,7 @@ TEST_CASE("gradients of the first step and 20 losses are PyTorch's in f32") {
 TEST_CASE("gradients of the first step and 20 losses are PyTorch's within bf16") {
   for (const std::string flags : {"", "--activation-checkpoint"}) {
     CAPTURE(flags);
-    const Run run = train("bf16", "--precision bf16 " + flags);
+    const Run run = train_reference("bf16", "--precision bf16 " + flags);
     const Comparison gradients = compare_gradients(run.gradients);
     MESSAGE("bf16: worst cosine of a gradient " << gradients.cosine
                                                 << ", worst relative loss difference "

@@ -14,7 +14,7 @@ namespace {
 const std::string flags =
     "--batch-size 2 --score-samples 0 --log-interval 0 --threads 1 --n-layer 1 --n-head 1 --n-embd "
     "16 ";
-const std::string sort_run = "train --data sort " + flags;
+const std::string resumable_run = "train --data sort " + flags;
 
 std::string numbers(int end) {
   std::string text;
@@ -22,20 +22,13 @@ std::string numbers(int end) {
   return text;
 }
 
-std::string hash_of(const Outcome& outcome) {
-  CAPTURE(outcome.error);
-  CHECK(outcome.status == 0);
-  return line_after(outcome.out, "param_hash ");
-}
-
 }  // namespace
 
 TEST_CASE("a run does not save among the checkpoints of another") {
   const TemporaryFolder folder;
   const std::string first = folder / "first", second = folder / "second";
-  REQUIRE(
-      zerograd(sort_run + "--steps 4 --save-interval 2 --save-top-k -1 --save " + first).status ==
-      0);
+  REQUIRE(zerograd(resumable_run + "--steps 4 --save-interval 2 --save-top-k -1 --save " + first)
+              .status == 0);
   const auto refused = [](const std::string& line, const std::string& directory) {
     const Outcome outcome = zerograd(line);
     CAPTURE(line);
@@ -44,7 +37,7 @@ TEST_CASE("a run does not save among the checkpoints of another") {
     CHECK(contains(outcome.error, "ConfigError: --save: " + directory + " holds another run's"));
     CHECK(contains(outcome.error, "try --resume " + directory));
   };
-  refused(sort_run + "--steps 2 --save " + first, first);
+  refused(resumable_run + "--steps 2 --save " + first, first);
   REQUIRE(
       zerograd("train --resume " + first + "/step_2 --score-samples 0 --steps 3 --save " + second)
           .status == 0);
@@ -69,18 +62,18 @@ TEST_CASE("two runs at once do not share a directory") {
   std::filesystem::create_directory(save);
   const int other = ::open(save.c_str(), O_RDONLY | O_DIRECTORY);  // as another run would
   REQUIRE(::flock(other, LOCK_EX) == 0);
-  const Outcome outcome = zerograd(sort_run + "--steps 2 --save " + save);
+  const Outcome outcome = zerograd(resumable_run + "--steps 2 --save " + save);
   CHECK(outcome.status == 2);
   CHECK(contains(outcome.error, "another run is writing to " + save));
   ::close(other);
-  CHECK(zerograd(sort_run + "--steps 2 --save " + save).status == 0);
+  CHECK(zerograd(resumable_run + "--steps 2 --save " + save).status == 0);
 }
 
 TEST_CASE("how far a run goes comes from its checkpoint") {
   const TemporaryFolder folder;
   const std::string save = folder / "steps", epochs = folder / "epochs";
-  const std::string whole =
-      hash_of(zerograd(sort_run + "--steps 5 --save-interval 2 --save-top-k -1 --save " + save));
+  const std::string whole = hash_of(
+      zerograd(resumable_run + "--steps 5 --save-interval 2 --save-top-k -1 --save " + save));
   const Outcome rest = zerograd("train --score-samples 0 --resume " + save + "/step_2");
   CHECK(hash_of(rest) == whole);
   CHECK(contains(rest.error, "; steps 2 to 5\n"));
@@ -92,8 +85,9 @@ TEST_CASE("how far a run goes comes from its checkpoint") {
 
   // An epoch of sort has 10000 samples, so 0.0008 epochs are four steps of 2. With a larger batch
   // size the rest of the epoch takes fewer steps.
-  REQUIRE(zerograd(sort_run + "--epochs 0.0008 --save-interval 2 --save-top-k -1 --save " + epochs)
-              .status == 0);
+  REQUIRE(
+      zerograd(resumable_run + "--epochs 0.0008 --save-interval 2 --save-top-k -1 --save " + epochs)
+          .status == 0);
   const std::string go_on = "train --score-samples 0 --resume " + epochs + "/step_2";
   CHECK(contains(zerograd(go_on).error, "; steps 2 to 4\n"));
   CHECK(contains(zerograd(go_on + " --batch-size 4").error, "; steps 2 to 3\n"));
@@ -103,7 +97,7 @@ TEST_CASE("how far a run goes comes from its checkpoint") {
 TEST_CASE("an epoch of limited batches ends after them, also where a run goes on") {
   const TemporaryFolder folder;
   const auto ends_at = [](const std::string& flags, int step) {
-    const Outcome outcome = zerograd(sort_run + flags);
+    const Outcome outcome = zerograd(resumable_run + flags);
     CAPTURE(outcome.error);
     CHECK(contains(outcome.error, "; steps 0 to " + std::to_string(step) + "\n"));
   };
@@ -194,7 +188,7 @@ TEST_CASE("what a text has beside its characters is told") {
 TEST_CASE("what trained from a drive is scored without one, and consolidated beside itself only") {
   const TemporaryFolder folder;
   const std::string save = folder / "save", disk = " --nvme-path " + folder.path();
-  REQUIRE(zerograd(sort_run +
+  REQUIRE(zerograd(resumable_run +
                    "--steps 2 --offload-optimizer nvme --offload-gradients nvme --save " + save +
                    disk)
               .status == 0);

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string sort_run =
+const std::string saving_run =
     "train --data sort --batch-size 2 --score-samples 0 --threads 1 --n-layer 1 --n-head 1 "
     "--n-embd 16 --grad-accum 2 ";
 
@@ -32,13 +32,13 @@ size_t count_of(const std::string& text, const std::string& part) {
 
 TEST_CASE("a save that fails does not end a run, and the last one decides its status") {
   const TemporaryFolder folder;
-  const std::string whole = line_after(zerograd(sort_run + "--steps 6").out, "param_hash ");
+  const std::string whole = line_after(zerograd(saving_run + "--steps 6").out, "param_hash ");
   const std::string rest = "train --score-samples 0 --grad-accum 1 --batch-size 2 --ranks 2 ";
   int starts = 0;
   const auto check_start = [&](const std::string& flags, Outcome (*start)(const std::string&)) {
     CAPTURE(flags);
     const std::string save = folder / std::to_string(starts++);
-    REQUIRE(zerograd(sort_run + "--steps 2 --save " + save).status == 0);
+    REQUIRE(zerograd(saving_run + "--steps 2 --save " + save).status == 0);
     write_file(save + "/step_4", "nothing can be renamed to this");
     const std::string line = flags + " --save-interval 2 --resume " + save + " --save " + save;
     const Outcome last = start(line + " --steps 4");
@@ -79,7 +79,7 @@ TEST_CASE("a run that is stopped and cannot save ends with the file's status, an
   const FileLimit limit(2000);
   for (const std::string flags : {"", "--ranks 2 --zero-stage 2 "}) {
     const Outcome outcome = zerograd_signalled(
-        sort_run + flags + "--log-interval 1 --steps 1000000 --save " + folder.path(),
+        saving_run + flags + "--log-interval 1 --steps 1000000 --save " + folder.path(),
         "iter 3:", SIGTERM);
     CAPTURE(outcome.error);
     CHECK(outcome.status == 5);
@@ -94,7 +94,7 @@ TEST_CASE("what a full disk cannot take costs that checkpoint alone") {
   const SmallDisk disk(4 << 20);
   if (!disk.reason().empty()) return;
   const std::string save = disk / "save";
-  REQUIRE(zerograd(sort_run + "--steps 1 --save " + save).status == 0);
+  REQUIRE(zerograd(saving_run + "--steps 1 --save " + save).status == 0);
   const int64_t page = 4096;
   int64_t each = 0;
   for (const auto& file : fs::directory_iterator(save + "/step_1"))
@@ -102,7 +102,7 @@ TEST_CASE("what a full disk cannot take costs that checkpoint alone") {
   fs::remove_all(save);
   disk.resize(each * 5 / 2 / page * page);
   const std::string run =
-      sort_run + "--save-interval 2 --steps 8 --save " + save + " --save-top-k ";
+      saving_run + "--save-interval 2 --steps 8 --save " + save + " --save-top-k ";
   const Outcome all = zerograd(run + "-1");
   CAPTURE(all.error);
   CHECK(all.status == 5);
@@ -125,7 +125,7 @@ TEST_CASE("checkpoints that cannot be removed end no run") {
   const SmallDisk disk(4 << 20);
   if (!disk.reason().empty()) return;
   const std::string save = disk / "save";
-  REQUIRE(zerograd(sort_run + "--steps 1 --save " + save).status == 0);
+  REQUIRE(zerograd(saving_run + "--steps 1 --save " + save).status == 0);
   REQUIRE(::mount("zerograd", (save + "/step_1").c_str(), "", MS_BIND, "") != 0);
   REQUIRE(::mount((save + "/step_1").c_str(), (save + "/step_1").c_str(), "", MS_BIND, "") == 0);
   const Outcome outcome = zerograd(
@@ -159,7 +159,7 @@ TEST_CASE("a run leaves nothing unfinished behind, not even what a killed one le
     return found;
   };
   using Names = std::set<std::string>;
-  REQUIRE(zerograd(sort_run + "--steps 2 --save " + save).status == 0);
+  REQUIRE(zerograd(saving_run + "--steps 2 --save " + save).status == 0);
   const std::string resume = "train --score-samples 0 --resume " + save + " --save " + save;
   leave();
   CHECK(zerograd(resume).status == 0);  // which has nothing to save
@@ -209,7 +209,7 @@ TEST_CASE("calls that a signal interrupts, and a drive that is busy, cost a run 
 #else
   const TemporaryFolder folder;
   const std::string run =
-      sort_run +
+      saving_run +
       "--steps 2 --ranks 2 --zero-stage 3 --precision bf16 --param-persistence-threshold 0 "
       "--offload-optimizer nvme --offload-param nvme --log-interval 0 --nvme-path " +
       folder.path() + " ";
@@ -252,7 +252,7 @@ TEST_CASE("a directory that cannot be locked is warned of, one that another run 
   std::printf("SKIPPED: a sanitizer must be the first library that is loaded\n");
 #else
   const TemporaryFolder folder;
-  const std::string save = folder / "save", run = sort_run + "--steps 1 --save " + save;
+  const std::string save = folder / "save", run = saving_run + "--steps 1 --save " + save;
   setenv("ZG_NO_LOCKS", "1", 1);
   setenv("LD_PRELOAD", ZG_INTERRUPTED_CALLS, 1);
   const Outcome unlocked = zerograd(run);

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using Change = std::function<void(Json&)>;
 
-const std::string run =
+const std::string settings_run =
     "train --data sort --batch-size 2 --score-samples 0 --log-interval 0 --threads 1 --n-layer 1 "
     "--n-head 1 --n-embd 16 --steps 1 ";
 const std::string unreadable = ": the checkpoint's settings cannot be read: ";
@@ -28,7 +28,7 @@ const std::string unreadable = ": the checkpoint's settings cannot be read: ";
 class Forged {
  public:
   Forged() {
-    REQUIRE(zerograd(run + "--save " + path()).status == 0);
+    REQUIRE(zerograd(settings_run + "--save " + path()).status == 0);
     manifest_ = Json::parse(read_file(file()));
     manifest_.erase("checksum");
   }
@@ -62,7 +62,7 @@ bool has_controls(const std::string& text) {
   return contains(text, "\xc2\x9b");  // a terminal's other begin of a command
 }
 
-void check_refused(const Outcome& outcome, const std::string& why) {
+void check_unreadable(const Outcome& outcome, const std::string& why) {
   CAPTURE(outcome.out);
   CAPTURE(outcome.error);
   CHECK(outcome.status == 5);
@@ -86,9 +86,10 @@ TEST_CASE("settings in a file that are nested without end are refused by every c
   for (const std::string& line :
        {"eval " + file + " --data sort", "generate " + file + " --prompt 0",
         "export " + file + " --hf " + (folder / "hf"),
-        "consolidate --split " + file + " " + (folder / "split"), run + "--init " + file}) {
+        "consolidate --split " + file + " " + (folder / "split"),
+        settings_run + "--init " + file}) {
     CAPTURE(line);
-    check_refused(zerograd(line), "are nested deeper than 64 levels");
+    check_unreadable(zerograd(line), "are nested deeper than 64 levels");
   }
   CHECK(!fs::exists(folder / "split"));
 }
@@ -104,9 +105,9 @@ TEST_CASE("settings: what each field says is checked as a flag is, and named") {
       CAPTURE(field);
       const Json other =
           value.is_string() && name != "loss" ? Json(1e300) : Json("\x1b[2J\xc2\x9b");
-      check_refused(forged.told(generate, [&, g = group,
-                                           n = name](Json& all) { all["config"][g][n] = other; }),
-                    forged.step() + unreadable + field + ": ");
+      check_unreadable(forged.told(generate, [&, g = group, n = name](
+                                                 Json& all) { all["config"][g][n] = other; }),
+                       forged.step() + unreadable + field + ": ");
       ++fields;
     }
   CHECK(fields > 80);
@@ -157,28 +158,29 @@ TEST_CASE("settings: numbers that divide, overflow or never end are refused") {
   for (const auto& [group, name, value] : cases) {
     CAPTURE(group + "." + name);
     CAPTURE(value.dump());
-    check_refused(forged.told(resume, [&, g = group, n = name,
-                                       v = value](Json& all) { all["config"][g][n] = v; }),
-                  forged.step() + unreadable);
+    check_unreadable(forged.told(resume, [&, g = group, n = name,
+                                          v = value](Json& all) { all["config"][g][n] = v; }),
+                     forged.step() + unreadable);
   }
   const auto together = [&](const Json& values, const std::string& why) {
     CAPTURE(values.dump());
-    check_refused(forged.told(resume, [&](Json& all) { all["config"]["run"].update(values); }),
-                  why);
+    check_unreadable(forged.told(resume, [&](Json& all) { all["config"]["run"].update(values); }),
+                     why);
   };
   together({{"micro_batch", 1 << 30}, {"accumulation", 1 << 30}}, "expected a product of at most");
   together({{"ranks", 1 << 30}, {"tensor_parallel", 2}}, "expected a product of at most");
   together({{"rampup_start", 1}, {"rampup_increment", 0}}, "rampup_increment, rampup_samples");
   together({{"rampup_start", 1}, {"rampup_increment", 3}, {"rampup_samples", 9}},
            "expected an INCREMENT");
-  check_refused(forged.told(resume, [](Json& all) { all["config"]["run"].erase("micro_batch"); }),
-                "run.micro_batch: expected");
-  check_refused(forged.told(resume, [](Json& all) { all["config"].erase("model"); }),
-                "key 'model' not found");
+  check_unreadable(
+      forged.told(resume, [](Json& all) { all["config"]["run"].erase("micro_batch"); }),
+      "run.micro_batch: expected");
+  check_unreadable(forged.told(resume, [](Json& all) { all["config"].erase("model"); }),
+                   "key 'model' not found");
   // As large as a model of flags, and not the one whose tensors are there.
   for (const auto& [name, value] :
        {std::pair{"layers", 65536}, std::pair{"vocabulary", 1 << 30}, std::pair{"width", 512}})
-    check_refused(
+    check_unreadable(
         forged.told(resume, [&, n = name, v = value](Json& all) { all["config"]["model"][n] = v; }),
         forged.step() + ": its settings say a model with ");
 }
@@ -228,13 +230,13 @@ TEST_CASE("settings: those in a file of weights are checked in the same way") {
   };
   for (const std::string& line :
        {"generate " + file + " --prompt 0 --length 1", "eval " + file,
-        "export " + file + " --hf " + (folder / "hf"), run + "--init " + file,
+        "export " + file + " --hf " + (folder / "hf"), settings_run + "--init " + file,
         "consolidate --split " + file + " " + (folder / "split")}) {
     CAPTURE(line);
-    check_refused(told(line, "run", "micro_batch", 0), file + unreadable + "run.micro_batch: ");
-    check_refused(told(line, "run", "micro_batch", INT64_MAX), "run.micro_batch: ");
-    check_refused(told(line, "data", "order", "\x1b[2J"), "data.order: ");
-    check_refused(told(line, "model", "layers", 60000), "its settings say a model with ");
+    check_unreadable(told(line, "run", "micro_batch", 0), file + unreadable + "run.micro_batch: ");
+    check_unreadable(told(line, "run", "micro_batch", INT64_MAX), "run.micro_batch: ");
+    check_unreadable(told(line, "data", "order", "\x1b[2J"), "data.order: ");
+    check_unreadable(told(line, "model", "layers", 60000), "its settings say a model with ");
   }
   CHECK(!fs::exists(folder / "split"));
   CHECK(!fs::exists(folder / "hf"));

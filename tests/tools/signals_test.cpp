@@ -12,17 +12,9 @@
 namespace zg::testing {
 namespace {
 
-const std::string tiny =
+const std::string signalled_run =
     "train --data sort --batch-size 2 --score-samples 0 --threads 1 --n-layer 2 --n-head 2 "
     "--n-embd 16 --log-interval 1 ";
-
-std::string hash_of(const std::string& line) {
-  const Outcome outcome = zerograd(line);
-  CAPTURE(line);
-  CAPTURE(outcome.error);
-  CHECK(outcome.status == 0);
-  return line_after(outcome.out, "param_hash ");
-}
 
 /// As nohup starts a process: SIGHUP is ignored in what this one starts.
 class IgnoredHangup {
@@ -64,9 +56,9 @@ TEST_CASE("until the first step of a run is done a signal ends it at once, and n
       const TemporaryFolder folder;
       const std::string save = folder / "checkpoints";
       // A step that would take minutes.
-      const Outcome outcome =
-          zerograd_signalled(tiny + flags + "--steps 2 --grad-accum 1000000 --save " + save,
-                             "number of parameters", signal);
+      const Outcome outcome = zerograd_signalled(
+          signalled_run + flags + "--steps 2 --grad-accum 1000000 --save " + save,
+          "number of parameters", signal);
       CHECK(outcome.status == 128 + signal);
       CHECK(!contains(outcome.error, "interrupted by"));
       CHECK(!contains(outcome.error, "restart "));
@@ -98,7 +90,8 @@ TEST_CASE("a signal within a step stops all ranks before the same micro-batch an
     CAPTURE(share);
     const TemporaryFolder folder;
     const std::string save = folder / "checkpoints";
-    const std::string run = tiny + "--grad-accum " + std::to_string(micro_batches) + " " + flags;
+    const std::string run =
+        signalled_run + "--grad-accum " + std::to_string(micro_batches) + " " + flags;
     // A signal behind the last micro-batch of a step lets it end, so that the next try decides.
     StruckStep struck{};
     std::string steps;
@@ -147,7 +140,7 @@ TEST_CASE("a signal that comes twice at once does not keep a run from saving") {
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints";
   const Outcome outcome =
-      zerograd_signalled(tiny + "--steps 1000000 --save " + save, "iter 3:", SIGTERM, 200);
+      zerograd_signalled(signalled_run + "--steps 1000000 --save " + save, "iter 3:", SIGTERM, 200);
   CHECK(outcome.status == 128 + SIGTERM);
   CHECK(!line_after(outcome.out, "saved ").empty());
 }
@@ -166,7 +159,7 @@ TEST_CASE("an interrupted run says that it saves and how to go on") {
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints";
   const Outcome outcome =
-      zerograd_signalled(tiny + "--steps 1000000 --save " + save, "iter 3:", SIGINT);
+      zerograd_signalled(signalled_run + "--steps 1000000 --save " + save, "iter 3:", SIGINT);
   CHECK(contains(outcome.error, "steps; saving, a second signal ends that too\n"));
   CHECK(contains(outcome.error, "go on with: --resume " + save + " --save " + save + "\n"));
 }
@@ -177,8 +170,8 @@ TEST_CASE("a hangup that was ignored at the start stays ignored, in what is star
   for (const char* flags : {"", "--max-restarts 1 "}) {
     CAPTURE(flags);
     const std::string save = folder / (*flags ? "restarts" : "alone");
-    const Outcome outcome =
-        zerograd_signalled(tiny + flags + "--steps 3000 --save " + save, "iter 3:", SIGHUP);
+    const Outcome outcome = zerograd_signalled(
+        signalled_run + flags + "--steps 3000 --save " + save, "iter 3:", SIGHUP);
     CAPTURE(outcome.error);
     CHECK(outcome.status == 0);
     CHECK(std::filesystem::is_directory(save + "/step_3000"));
@@ -189,7 +182,7 @@ TEST_CASE("a supervisor passes a hangup on, saves by that and does not restart")
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints";
   const Outcome outcome = zerograd_signalled(
-      tiny + "--max-restarts 3 --steps 1000000 --save " + save, "iter 3:", SIGHUP);
+      signalled_run + "--max-restarts 3 --steps 1000000 --save " + save, "iter 3:", SIGHUP);
   CAPTURE(outcome.error);
   CHECK(outcome.status == 129);
   CHECK(contains(outcome.error, "interrupted by SIGHUP"));
@@ -201,7 +194,7 @@ TEST_CASE("in lists of processes a run and what it starts are called zerograd") 
   const TemporaryFolder folder;
   const std::string stop = folder / "stop", metrics = folder / "metrics";
   auto run = std::async(std::launch::async, [&] {
-    return zerograd(tiny + "--steps 1000000 --max-restarts 1 --kill-switch-path " + stop +
+    return zerograd(signalled_run + "--steps 1000000 --max-restarts 1 --kill-switch-path " + stop +
                     " --metrics " + metrics + " --save " + (folder / "checkpoints"));
   });
   std::vector<Process> found;

@@ -116,7 +116,7 @@ std::vector<std::string> files_in(const std::string& folder) {
   return files;
 }
 
-const std::string run =
+const std::string tensorboard_run =
     "train --data sort --score-samples 0 --log-interval 0 --threads 1 --n-layer 1 --n-head 1 "
     "--n-embd 16 --batch-size 2 ";
 
@@ -185,7 +185,7 @@ TEST_CASE("tensorboard: a run's events are its metrics, and a resumed run begins
   const TemporaryFolder folder;
   const std::string board = folder / "board", save = folder / "saved", metrics = folder / "metrics";
   const std::string flags = " --tensorboard-dir " + board + " --metrics " + metrics;
-  REQUIRE(zerograd(run +
+  REQUIRE(zerograd(tensorboard_run +
                    "--ranks 2 --train-batch-size 8 --rampup-batch-size 4 4 8 --steps 4 "
                    "--precision bf16 --eval-interval 2 --eval-batches 1 --save " +
                    save + flags)
@@ -226,16 +226,18 @@ TEST_CASE("tensorboard: a run's events are its metrics, and a resumed run begins
   files = files_in(board);
   REQUIRE(files.size() == 2);
   check(files[files[0] == first ? 1 : 0], 4, samples);
-  CHECK(contains(zerograd("plan" + run.substr(5) + "--steps 1 --tensorboard-dir " + board).error,
-                 "without effect: --tensorboard-dir"));
+  CHECK(contains(
+      zerograd("plan" + tensorboard_run.substr(5) + "--steps 1 --tensorboard-dir " + board).error,
+      "without effect: --tensorboard-dir"));
   CHECK(files_in(board).size() == 2);
 }
 
 TEST_CASE("tensorboard: a killed run leaves whole records") {
   const TemporaryFolder folder;
   const std::string board = folder / "board";
-  zerograd_signalled(run + "--steps 1000000 --log-interval 1 --tensorboard-dir " + board,
-                     "iter 3:", SIGKILL);
+  zerograd_signalled(
+      tensorboard_run + "--steps 1000000 --log-interval 1 --tensorboard-dir " + board,
+      "iter 3:", SIGKILL);
   REQUIRE(files_in(board).size() == 1);
   CHECK(events_in(files_in(board)[0]).size() >= 7);  // the version's, and two for each of 3 steps
 }
@@ -243,13 +245,13 @@ TEST_CASE("tensorboard: a killed run leaves whole records") {
 TEST_CASE("tensorboard: a full disk costs the file, which stays whole, and not the run") {
   const SmallDisk disk(3 * 4096);
   if (!disk.reason().empty()) return;
-  const Outcome outcome = zerograd(run + "--steps 40 --tensorboard-dir " + disk.path());
+  const Outcome outcome = zerograd(tensorboard_run + "--steps 40 --tensorboard-dir " + disk.path());
   CAPTURE(outcome.error);
   CHECK(outcome.status == 5);
   CHECK(contains(outcome.error, "error: FileError: --tensorboard-dir: writing "));
   CHECK(contains(outcome.error, "; no more of it is written, and training goes on\n"));
   CHECK(line_after(outcome.out, "param_hash ") ==
-        line_after(zerograd(run + "--steps 40").out, "param_hash "));
+        line_after(zerograd(tensorboard_run + "--steps 40").out, "param_hash "));
   const std::vector<Event> events = events_in(files_in(disk.path()).at(0));
   CHECK(events.size() > 3);
   CHECK(events.size() < 81);
@@ -259,7 +261,7 @@ TEST_CASE("tensorboard: a folder that cannot be is told before the run") {
   const TemporaryFolder folder;
   write_file(folder / "file", "");
   const Outcome outcome =
-      zerograd(run + "--steps 1 --tensorboard-dir " + (folder / "file") + "/board");
+      zerograd(tensorboard_run + "--steps 1 --tensorboard-dir " + (folder / "file") + "/board");
   CHECK(outcome.status == 5);
   CHECK(outcome.out.empty());
   CHECK(contains(outcome.error, "error: FileError: "));

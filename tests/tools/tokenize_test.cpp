@@ -33,14 +33,6 @@ Outcome succeeds(const std::string& line) {
   return outcome;
 }
 
-void check_refused(const std::string& line, int status, const std::string& part) {
-  const Outcome outcome = zerograd(line);
-  CAPTURE(line);
-  CAPTURE(outcome.error);
-  CHECK(outcome.status == status);
-  CHECK(outcome.error.find(part) != std::string::npos);
-}
-
 }  // namespace
 
 TEST_CASE("tokenize writes a document for each text and each line of JSON, in their order") {

@@ -11,9 +11,10 @@
 namespace zg::testing {
 namespace {
 
-const std::string small = " --n-layer 1 --n-head 2 --n-embd 16 --block-size 16 --batch-size 4 ";
+const std::string small_model_flags =
+    " --n-layer 1 --n-head 2 --n-embd 16 --block-size 16 --batch-size 4 ";
 
-std::string lines(int count) {
+std::string fox_lines(int count) {
   std::string text;
   for (int i = 0; i < count; ++i) text += "the quick brown fox jumps over the lazy dög\n";
   return text;
@@ -24,14 +25,15 @@ struct Case {
   TemporaryFolder folder;
   std::string text = folder / "text.txt", tokenizer = folder / "tokenizer",
               save = folder / "checkpoints";
-  models::Tokenizer own = models::train_tokenizer(lines(60), {.vocabulary = 280});
+  models::Tokenizer own = models::train_tokenizer(fox_lines(60), {.vocabulary = 280});
 
   Case() {
-    write_file(text, lines(60));
+    write_file(text, fox_lines(60));
     models::save_tokenizer(own, tokenizer);
   }
   std::string train() const {
-    return "train --data " + text + " --tokenizer " + tokenizer + small + "--save " + save;
+    return "train --data " + text + " --tokenizer " + tokenizer + small_model_flags + "--save " +
+           save;
   }
 };
 
@@ -43,7 +45,7 @@ TEST_CASE("a model is trained on a tokenizer's tokens, evaluated and continued i
   CAPTURE(trained.error);
   REQUIRE(trained.status == 0);
   CHECK(contains(trained.out, "sample after step 4:\n"));
-  const int64_t tokens = static_cast<int64_t>(a.own.encode(lines(60)).size());
+  const int64_t tokens = static_cast<int64_t>(a.own.encode(fox_lines(60)).size());
   const int64_t held_out = tokens / 10, seen = tokens - held_out;
   CHECK(contains(trained.error, std::to_string((seen - 1) / 16) + " training and " +
                                     std::to_string((held_out - 1) / 16) + " validation samples"));
@@ -67,7 +69,8 @@ TEST_CASE("a model is trained on a tokenizer's tokens, evaluated and continued i
   const Outcome resumed = zerograd("train --resume " + a.save + " --steps 5");
   CHECK(resumed.status == 0);
   CHECK(!contains(resumed.error, "changed: data."));
-  const Outcome planned = zerograd("plan --data " + a.text + " --tokenizer " + a.tokenizer + small);
+  const Outcome planned =
+      zerograd("plan --data " + a.text + " --tokenizer " + a.tokenizer + small_model_flags);
   CHECK(planned.status == 0);
   CHECK(contains(planned.out, "parameters"));
 }
@@ -99,7 +102,7 @@ TEST_CASE("a checkpoint carries its tokenizer, and so does a file made of it") {
   CHECK(read_file(a.save + "/step_2/tokenizer.json") == models::tokenizer_json(a.own));
 
   // Another one that is named is refused, whatever lies where the first one was.
-  models::save_tokenizer(models::train_tokenizer(lines(60), {.vocabulary = 279}), a.tokenizer);
+  models::save_tokenizer(models::train_tokenizer(fox_lines(60), {.vocabulary = 279}), a.tokenizer);
   CHECK(zerograd("generate " + a.save + " --prompt the --length 9").status == 0);
   for (const std::string& line :
        {"generate " + a.save + " --prompt the", "eval " + a.save,
@@ -118,7 +121,7 @@ TEST_CASE("a checkpoint finds its text and tokenizer from any folder, or says wh
   const Case a;
   const std::string here = "env -C " + a.folder.path() + " " + ZG_COMMAND + " ";
   const Outcome trained = program(here + "train --data ./text.txt --tokenizer tokenizer --steps 2" +
-                                  small + "--save checkpoints");
+                                  small_model_flags + "--save checkpoints");
   CAPTURE(trained.error);
   REQUIRE(trained.status == 0);
   const std::string loss = line_after(trained.out, "val loss ");
@@ -176,7 +179,7 @@ TEST_CASE("an older checkpoint, which names its tokenizer only, is read as befor
   std::filesystem::remove(moved + "/tokenizer.json");
   CHECK(zerograd("eval " + a.save + " --tokenizer " + moved).status == 0);
 
-  models::save_tokenizer(models::train_tokenizer(lines(60), {.vocabulary = 279}), a.tokenizer);
+  models::save_tokenizer(models::train_tokenizer(fox_lines(60), {.vocabulary = 279}), a.tokenizer);
   for (const std::string& line : lines_of_use) {
     CAPTURE(line);
     const Outcome other = zerograd(line);
@@ -189,7 +192,7 @@ TEST_CASE("weights of --init whose tokens mean something else are refused") {
   const Case a;
   const std::string other_text = a.folder / "other.txt", numbers = a.folder / "numbers",
                     characters = a.folder / "characters", digits = a.folder / "digits";
-  const std::string model = small + "--vocab-size 300 --steps 0 --log-interval 0";
+  const std::string model = small_model_flags + "--vocab-size 300 --steps 0 --log-interval 0";
   REQUIRE(zerograd(a.train() + model).status == 0);
   REQUIRE(zerograd("train --data " + a.text + model + " --save " + characters).status == 0);
   REQUIRE(
@@ -226,18 +229,18 @@ TEST_CASE("weights of --init whose tokens mean something else are refused") {
   passes(characters, as_text, "");
   refused(characters, tokenized + a.tokenizer, "are the characters of " + a.text);
   // More characters behind those that both have; others between them.
-  write_file(other_text, lines(60) + "\u4e2d\u6587");
+  write_file(other_text, fox_lines(60) + "\u4e2d\u6587");
   passes(characters, " --data " + other_text, "");
-  write_file(other_text, lines(60) + "!");
+  write_file(other_text, fox_lines(60) + "!");
   refused(characters, " --data " + other_text, "the run's are the characters of " + other_text);
   const std::string another = a.folder / "another";
-  models::save_tokenizer(models::train_tokenizer(lines(60), {.vocabulary = 279}), another);
+  models::save_tokenizer(models::train_tokenizer(fox_lines(60), {.vocabulary = 279}), another);
   refused(a.save, tokenized + another, "the run's are those of the tokenizer " + another);
   passes(digits, " --vocab-size 3 --block-size 11 --data sort", "");
 
   // Numbers may mean the same: a note says that nobody knows.
   const auto writer = models::token_file_writer(a.folder / "tokens.bin", 300);
-  std::vector<int32_t> ids = a.own.encode(lines(60));
+  std::vector<int32_t> ids = a.own.encode(fox_lines(60));
   writer->add_document(ids);
   writer->finish();
   const std::string as_numbers = " --data " + (a.folder / "tokens.bin");
@@ -256,7 +259,7 @@ TEST_CASE("weights of --init whose tokens mean something else are refused") {
 
 TEST_CASE("tokens of a file are spoken with the tokenizer that made them") {
   const Case a;
-  const std::vector<int32_t> ids = a.own.encode(lines(60));
+  const std::vector<int32_t> ids = a.own.encode(fox_lines(60));
   std::vector<int32_t> header(256);
   header[0] = 20240520;
   header[1] = 1;
@@ -268,7 +271,8 @@ TEST_CASE("tokens of a file are spoken with the tokenizer that made them") {
   }
   const std::string file = a.folder / "tokens.bin";
   write_file(file, bytes);
-  const std::string line = "train --data " + file + small + "--steps 1 --save " + a.save;
+  const std::string line =
+      "train --data " + file + small_model_flags + "--steps 1 --save " + a.save;
   REQUIRE(zerograd(line).status == 0);
   CHECK(zerograd("generate " + a.save + " --prompt the --length 3").status == 2);
   const std::vector<std::string> words = {"generate", a.save,        "--prompt",
@@ -277,14 +281,14 @@ TEST_CASE("tokens of a file are spoken with the tokenizer that made them") {
 
   // Remembered where training names it; then the model has all of its tokens.
   const std::string again = a.folder / "again";
-  REQUIRE(zerograd("train --data " + file + " --tokenizer " + a.tokenizer + small +
+  REQUIRE(zerograd("train --data " + file + " --tokenizer " + a.tokenizer + small_model_flags +
                    "--steps 1 --save " + again)
               .status == 0);
   CHECK(zerograd({"generate", again, "--prompt", "QUICK \u4e2d"}).out.starts_with("QUICK \u4e2d"));
 
   models::save_tokenizer(models::train_tokenizer("", {.vocabulary = 257}), a.folder / "few");
-  const Outcome few = zerograd("train --steps 1 --data " + file + small + " --tokenizer " +
-                               a.folder.path() + "/few");
+  const Outcome few = zerograd("train --steps 1 --data " + file + small_model_flags +
+                               " --tokenizer " + a.folder.path() + "/few");
   CHECK(few.status == 2);
   CHECK(contains(few.error, "few has 257 tokens; "));
 }
@@ -294,7 +298,8 @@ TEST_CASE("a tokenizer is refused where there is no text for it") {
   const Outcome sort = zerograd("train --data sort --steps 1 --tokenizer " + a.tokenizer);
   CHECK(sort.status == 2);
   CHECK(contains(sort.error, "--tokenizer: expected data PATH.txt, PATH.bin or PREFIX, got sort"));
-  REQUIRE(zerograd("train --data " + a.text + small + "--steps 1 --save " + a.save).status == 0);
+  REQUIRE(zerograd("train --data " + a.text + small_model_flags + "--steps 1 --save " + a.save)
+              .status == 0);
   const Outcome characters =
       zerograd("generate " + a.save + " --prompt the --tokenizer " + a.tokenizer);
   CHECK(characters.status == 2);
@@ -311,9 +316,9 @@ TEST_CASE("bench tokenizer prints what a text takes to tokens and back") {
       zerograd("bench tokenizer " + a.text + " --tokenizer train:300 --repeats 2 --json " + json);
   CAPTURE(outcome.error);
   REQUIRE(outcome.status == 0);
-  CHECK(contains(outcome.out, "| encode | " + std::to_string(lines(60).size()) + " |"));
+  CHECK(contains(outcome.out, "| encode | " + std::to_string(fox_lines(60).size()) + " |"));
   const nlohmann::json record = nlohmann::json::parse(read_file(json));
-  CHECK(record["bytes"] == lines(60).size());
+  CHECK(record["bytes"] == fox_lines(60).size());
   CHECK(record["rows"].size() == 2);
   for (const auto& row : record["rows"]) CHECK(row["bytes_per_s"] > 0.0);
   CHECK(zerograd("bench tokenizer " + a.text + " --tokenizer train:5").status == 2);

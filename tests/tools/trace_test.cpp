@@ -11,12 +11,12 @@
 namespace zg::testing {
 namespace {
 
-const std::string sort_run =
+const std::string traced_run =
     "train --data sort --batch-size 4 --score-samples 0 --log-interval 0 --progress off --threads "
     "1 ";
 
-Outcome run(const std::string& flags) {
-  const Outcome outcome = zerograd(sort_run + flags);
+Outcome train_traced(const std::string& flags) {
+  const Outcome outcome = zerograd(traced_run + flags);
   CAPTURE(flags);
   CAPTURE(outcome.error);
   CHECK(outcome.status == 0);
@@ -38,7 +38,7 @@ using Steps = std::vector<int64_t>;
 TEST_CASE("a trace of the command has phases, units, ops and kernels with their operands") {
   const TemporaryFolder folder;
   const std::string path = folder / "trace.json";
-  const Outcome outcome = run("--steps 2 --trace " + path);
+  const Outcome outcome = train_traced("--steps 2 --trace " + path);
   CHECK(contains(outcome.error, "trace of steps 0 to 1: " + path));
   const std::vector<TraceEvent> events = trace_events(path);
   CHECK(misnested(events) == "");
@@ -70,7 +70,7 @@ TEST_CASE("a trace has the steps that --trace-steps names, else three after a wa
   const std::string path = folder / "trace.json", save = folder / "save";
   const auto traced = [&](const std::string& flags) {
     std::filesystem::remove(path);
-    run(flags + " --trace " + path);
+    train_traced(flags + " --trace " + path);
     return steps_in(trace_events(path), 0);
   };
   CHECK(traced("--steps 9") == Steps{2, 3, 4});
@@ -81,7 +81,8 @@ TEST_CASE("a trace has the steps that --trace-steps names, else three after a wa
   CHECK(traced("--steps 15 --resume " + save) == Steps{11, 12, 13});
   // Steps that a resumed run has behind it are no error: the same line starts it again.
   std::filesystem::remove(path);
-  const Outcome behind = run("--steps 12 --trace-steps 2:3 --resume " + save + " --trace " + path);
+  const Outcome behind =
+      train_traced("--steps 12 --trace-steps 2:3 --resume " + save + " --trace " + path);
   CHECK(
       contains(behind.error, "trace: " + path + " is not written: none of steps 2 to 4 was taken"));
   CHECK_FALSE(std::filesystem::exists(path));
@@ -90,14 +91,15 @@ TEST_CASE("a trace has the steps that --trace-steps names, else three after a wa
 
 TEST_CASE("a long run's trace stays as small as its three steps") {
   const TemporaryFolder folder;
-  run("--steps 40 --model-type gpt-nano --trace " + folder / "trace.json");
+  train_traced("--steps 40 --model-type gpt-nano --trace " + folder / "trace.json");
   CHECK(std::filesystem::file_size(folder / "trace.json") < 2'000'000);
 }
 
 TEST_CASE("the gathers and reductions of a traced run add up to its wire") {
   const TemporaryFolder folder;
   const std::string path = folder / "trace.json", metrics = folder / "metrics";
-  run("--steps 3 --ranks 2 --zero-stage 3 --cpu-offload --param-persistence-threshold 100 "
+  train_traced(
+      "--steps 3 --ranks 2 --zero-stage 3 --cpu-offload --param-persistence-threshold 100 "
       "--precision bf16 --trace-steps 0:3 --metrics " +
       metrics + " --trace " + path);
   const nlohmann::json wire = json_lines(metrics).back().at("wire_bytes");
@@ -134,7 +136,7 @@ TEST_CASE("the gathers and reductions of a traced run add up to its wire") {
 TEST_CASE("a trace that the disk has no room for costs the trace, and the run says so") {
   const TemporaryFolder folder;
   const std::string path = folder / "trace.json", flags = "--steps 6 --save " + folder / "save";
-  const std::string hash = line_after(run("--steps 6").out, "param_hash ");
+  const std::string hash = line_after(train_traced("--steps 6").out, "param_hash ");
   write_file(path, "the last run's");
   const auto check = [&](const Outcome& outcome, const std::string& file, const char* reason) {
     CAPTURE(outcome.error);
@@ -146,12 +148,12 @@ TEST_CASE("a trace that the disk has no room for costs the trace, and the run sa
   };
   {
     const FileLimit limit(100'000);
-    check(zerograd(sort_run + "--steps 6 --trace " + path), path, "File too large");
+    check(zerograd(traced_run + "--steps 6 --trace " + path), path, "File too large");
     CHECK(read_file(path) == "the last run's");
   }
   const SmallDisk disk(65536);
   if (!disk.reason().empty()) return;
-  check(zerograd(sort_run + "--steps 6 --trace " + (disk / "trace.json")), disk / "trace.json",
+  check(zerograd(traced_run + "--steps 6 --trace " + (disk / "trace.json")), disk / "trace.json",
         "No space left on device");
   CHECK_FALSE(std::filesystem::exists(disk / "trace.json"));
 }
@@ -159,7 +161,7 @@ TEST_CASE("a trace that the disk has no room for costs the trace, and the run sa
 TEST_CASE("a run that fails among the steps to trace leaves what it has of them") {
   const TemporaryFolder folder;
   const std::string path = folder / "trace.json";
-  const Outcome outcome = zerograd(sort_run + "--steps 9 --trace-steps 2:5 --trace " + path +
+  const Outcome outcome = zerograd(traced_run + "--steps 9 --trace-steps 2:5 --trace " + path +
                                    " --inject rank=0,step=4,fault=throw,phase=backward");
   CHECK(outcome.status == 1);
   const std::vector<TraceEvent> events = trace_events(path);
@@ -178,7 +180,7 @@ TEST_CASE("steps to trace that make no sense are refused by name") {
        "--trace-steps: expected a step below the run's end, 3, got 3"}};
   for (const auto& [flags, message] : cases) {
     CAPTURE(std::string(flags));
-    const Outcome outcome = zerograd(sort_run + "--steps 3 " + flags);
+    const Outcome outcome = zerograd(traced_run + "--steps 3 " + flags);
     CAPTURE(outcome.error);
     CHECK(outcome.status == 2);
     CHECK(contains(outcome.error, message));

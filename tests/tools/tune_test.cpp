@@ -16,16 +16,16 @@
 namespace zg::testing {
 namespace {
 
-constexpr const char* run = "--data sort --ranks 2 --threads 1 ";
+constexpr const char* tune_run = "--data sort --ranks 2 --threads 1 ";
 
 /// A row of tune's table.
-struct Row {
+struct TrialRow {
   std::string setting, predicted_peak, measured_peak, predicted_rank, samples_per_s, step_ms;
 };
 
-std::vector<Row> rows_of(const std::string& table) {
+std::vector<TrialRow> trial_rows(const std::string& table) {
   std::istringstream stream(table);
-  std::vector<Row> rows;
+  std::vector<TrialRow> rows;
   const std::string cell = " \\| ([^|]*)";
   const std::regex row("\\| [0-9]+" + cell + cell + cell + cell + cell + cell + " \\|");
   for (std::string line; std::getline(stream, line);)
@@ -35,9 +35,9 @@ std::vector<Row> rows_of(const std::string& table) {
 }
 
 /// The row of the setting in the printed command line.
-Row best_of(const Outcome& outcome) {
+TrialRow best_of(const Outcome& outcome) {
   const std::string best = line_after(outcome.out, "best ");
-  for (const Row& row : rows_of(outcome.out))
+  for (const TrialRow& row : trial_rows(outcome.out))
     if (best.ends_with(" " + row.setting)) return row;
   return {};
 }
@@ -84,9 +84,9 @@ Outcome tune_struck(const TemporaryFolder& folder, const std::string& flags, con
 Outcome tuned(const std::string& flags, double seconds, size_t rows) {
   for (;; seconds *= 5) {
     const Outcome outcome = zerograd("tune --time " + std::to_string(seconds) + " " + flags);
-    const std::vector<Row> tried = rows_of(outcome.out);
+    const std::vector<TrialRow> tried = trial_rows(outcome.out);
     const bool all_ran = std::all_of(tried.begin(), tried.end(),
-                                     [](const Row& row) { return row.measured_peak != "-"; });
+                                     [](const TrialRow& row) { return row.measured_peak != "-"; });
     if ((outcome.status == 0 && tried.size() >= rows && all_ran) || seconds > 500) return outcome;
   }
 }
@@ -95,17 +95,17 @@ Outcome tuned(const std::string& flags, double seconds, size_t rows) {
 
 TEST_CASE("tune finds what trains where the default does not, and its config trains so") {
   const TemporaryFolder folder;
-  const std::string flags = std::string(run) + "--device-memory 7MiB ";
+  const std::string flags = std::string(tune_run) + "--device-memory 7MiB ";
   REQUIRE(zerograd("train --steps 1 " + flags).status == 3);
   const std::string out = folder / "tuned.json";
   const Outcome outcome = tuned("--out " + out + " " + flags, 12, 4);
   CAPTURE(outcome.out);
   CAPTURE(outcome.error);
   REQUIRE(outcome.status == 0);
-  const std::vector<Row> rows = rows_of(outcome.out);
+  const std::vector<TrialRow> rows = trial_rows(outcome.out);
   REQUIRE(rows.size() >= 4);
   double before = 1e30;
-  for (const Row& row : rows) {
+  for (const TrialRow& row : rows) {
     CAPTURE(row.setting);
     CHECK(row.predicted_peak == row.measured_peak);
     CHECK(std::stoll(row.predicted_peak) <= 7 << 20);
@@ -136,7 +136,7 @@ TEST_CASE("tune varies nothing that a flag or a config says") {
   const Outcome outcome = tuned(flags + config + " --out " + out, 8, 1);
   CAPTURE(outcome.error);
   REQUIRE(outcome.status == 0);
-  for (const Row& row : rows_of(outcome.out)) {
+  for (const TrialRow& row : trial_rows(outcome.out)) {
     CAPTURE(row.setting);
     CHECK(row.predicted_peak == row.measured_peak);
     CHECK(!contains(row.setting, "--zero-stage"));
@@ -171,13 +171,13 @@ TEST_CASE("of settings within the noise of the fastest the one nearest to the us
 
 TEST_CASE("tune finds the largest micro-batch of each stage: one more does not fit") {
   const TemporaryFolder folder;
-  const std::string flags = std::string(run) + "--device-memory 6MiB ";
+  const std::string flags = std::string(tune_run) + "--device-memory 6MiB ";
   const Outcome outcome = tuned("--find-max-batch --out " + (folder / "out") + " " + flags, 12, 4);
   CAPTURE(outcome.error);
   REQUIRE(outcome.status == 0);
-  const std::vector<Row> rows = rows_of(outcome.out);
+  const std::vector<TrialRow> rows = trial_rows(outcome.out);
   CHECK(rows.size() == 4);
-  for (const Row& row : rows) {
+  for (const TrialRow& row : rows) {
     CAPTURE(row.setting);
     CHECK(row.predicted_peak == row.measured_peak);
     const size_t space = row.setting.rfind(' ');
@@ -195,15 +195,15 @@ TEST_CASE("tune shows a trial that fails as a row and goes on") {
                   [](const Process& trial) { return kill(trial.pid, SIGKILL) == 0; });
   CAPTURE(outcome.out);
   REQUIRE(outcome.status == 0);
-  const std::vector<Row> rows = rows_of(outcome.out);
+  const std::vector<TrialRow> rows = trial_rows(outcome.out);
   REQUIRE(rows.size() == 2);
   CHECK(rows.front().predicted_peak == rows.front().measured_peak);
   CHECK(rows.front().setting == "--offload-optimizer host --offload-gradients host");
   CHECK(rows.back().setting == "as given");
   CHECK(rows.back().step_ms == "Killed");
   const std::string late = folder / "late";
-  const Outcome slow =
-      zerograd("tune --model-type gpt-mini --batch-size 512 --time 2 --out " + late + " " + run);
+  const Outcome slow = zerograd("tune --model-type gpt-mini --batch-size 512 --time 2 --out " +
+                                late + " " + tune_run);
   CHECK(slow.status == 1);
   CHECK(contains(slow.out, "no end after "));
   CHECK(contains(slow.error, "error: Error: tune: every trial failed"));
@@ -226,7 +226,8 @@ TEST_CASE("a config that saves beside the training also serves runs that save on
   const TemporaryFolder folder;
   const std::string config = folder / "config.json";
   write_file(config, R"({"checkpoint": {"writer": {"decoupled": true}}})");
-  const std::string flags = std::string(run) + "--zero-stage 0 --batch-size 2 --config " + config;
+  const std::string flags =
+      std::string(tune_run) + "--zero-stage 0 --batch-size 2 --config " + config;
   CHECK(zerograd("train --steps 1 --score-samples 0 " + flags).status == 0);
   const Outcome outcome = tuned("--out " + (folder / "out") + " " + flags, 20, 1);
   CAPTURE(outcome.error);
@@ -256,7 +257,7 @@ TEST_CASE("train --autotuning tunes, and trains with the best or not") {
   const TemporaryFolder folder;
   const std::filesystem::path here = std::filesystem::current_path();
   std::filesystem::current_path(folder.path());
-  const std::string flags = std::string(run) +
+  const std::string flags = std::string(tune_run) +
                             "--n-layer 1 --n-head 1 --n-embd 16 --batch-size 2 --steps 7 "
                             "--score-samples 0 --zero-stage 0 --autotuning ";
   const Outcome tuned = zerograd("train " + flags + "tune");
@@ -287,7 +288,7 @@ TEST_CASE("tune measures whole batches, and its command line has what lets them 
   CAPTURE(outcome.error);
   CAPTURE(outcome.out);
   REQUIRE(outcome.status == 0);
-  REQUIRE(rows_of(outcome.out).size() == 1);
+  REQUIRE(trial_rows(outcome.out).size() == 1);
   CHECK(contains(outcome.error, "--rampup-batch-size"));
   const std::string best = line_after(outcome.out, "best zerograd ");
   CHECK(contains(best, "--rampup-batch-size 4,4,36"));

@@ -10,7 +10,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string run =
+const std::string verified_run =
     "train --data sort --batch-size 2 --score-samples 0 --log-interval 0 --threads 1 --n-layer 1 "
     "--n-head 1 --n-embd 16 --ranks 2 ";
 
@@ -25,7 +25,8 @@ void flip_last_byte(const std::string& path) {
 TEST_CASE("verify names every damage, and the step that is taken instead") {
   const TemporaryFolder folder;
   const std::string save = folder / "save", last = save + "/step_6", before = save + "/step_4";
-  REQUIRE(zerograd(run + "--steps 6 --save-interval 2 --save-top-k -1 --save " + save).status == 0);
+  REQUIRE(zerograd(verified_run + "--steps 6 --save-interval 2 --save-top-k -1 --save " + save)
+              .status == 0);
   const Outcome whole = zerograd("verify " + save);
   CHECK(whole.status == 0);
   CHECK(whole.error.empty());

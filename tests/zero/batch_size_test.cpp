@@ -10,7 +10,7 @@ namespace {
 using zero::BatchRequest;
 using zero::solve_batch_size;
 
-std::string error_of(const BatchRequest& request, int64_t ranks) {
+std::string batch_error(const BatchRequest& request, int64_t ranks) {
   return message_of<ConfigError>([&] { solve_batch_size(request, ranks); });
 }
 
@@ -37,7 +37,7 @@ TEST_CASE("DeepSpeed's seven cases of the batch, on 4 ranks") {
     CHECK(size.train == train);
   }
   // The seventh.
-  CHECK(error_of({.accumulation = 3, .place = "c.json:1:1: "}, 4) ==
+  CHECK(batch_error({.accumulation = 3, .place = "c.json:1:1: "}, 4) ==
         "c.json:1:1: Either train_batch_size or train_micro_batch_size_per_gpu needs to be "
         "provided; expected one of them, got neither; try \"train_micro_batch_size_per_gpu\": 64, "
         "or --batch-size 64");
@@ -45,32 +45,32 @@ TEST_CASE("DeepSpeed's seven cases of the batch, on 4 ranks") {
 
 TEST_CASE("a batch that does not come out is shown with its numbers and DeepSpeed's sentence") {
   const std::string place = "c.json:2:3: train_batch_size: ";
-  CHECK(error_of({.train = 4, .place = place}, 8) ==
+  CHECK(batch_error({.train = 4, .place = place}, 8) ==
         place +
             "expected train_batch_size = train_micro_batch_size_per_gpu x "
             "gradient_accumulation_steps x ranks, got train_batch_size 4 on 8 ranks; try "
             "train_batch_size 8 (DeepSpeed: Micro batch size per gpu: 0 has to be greater than 0)");
   CHECK(contains(
-      error_of({.micro = 3, .train = 16, .place = place}, 2),
+      batch_error({.micro = 3, .train = 16, .place = place}, 2),
       "train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * world_size "
       "16 != 3 * 2 * 2"));
-  CHECK(contains(error_of({.micro = 8, .train = 4, .place = place}, 1),
+  CHECK(contains(batch_error({.micro = 8, .train = 4, .place = place}, 1),
                  "DeepSpeed: Gradient accumulation steps: 0 has to be greater than 0"));
-  CHECK(contains(error_of({.train = 0, .place = place}, 2),
+  CHECK(contains(batch_error({.train = 0, .place = place}, 2),
                  "Train batch size: 0 has to be greater than 0"));
-  const std::string zero = error_of({.micro = 0, .train = 8, .place = place}, 2);
+  const std::string zero = batch_error({.micro = 0, .train = 8, .place = place}, 2);
   CHECK(contains(zero, "try train_micro_batch_size_per_gpu 1 or more"));
   CHECK(contains(zero, "Micro batch size per gpu: 0 has to be greater than 0"));
-  CHECK(contains(error_of({.accumulation = 0, .train = 8, .place = place}, 2),
+  CHECK(contains(batch_error({.accumulation = 0, .train = 8, .place = place}, 2),
                  "try gradient_accumulation_steps 1 or more"));
-  CHECK(error_of({.micro = 3, .train = 16}, 2)
+  CHECK(batch_error({.micro = 3, .train = 16}, 2)
             .starts_with("batch size: expected train_batch_size ="));
   // A program's own words, which need not be said twice.
-  CHECK(error_of({.micro = 3,
-                  .train = 16,
-                  .place = "--train: ",
-                  .names = {.micro = "--micro", .accumulation = "--accum", .train = "--train"}},
-                 2) ==
+  CHECK(batch_error({.micro = 3,
+                     .train = 16,
+                     .place = "--train: ",
+                     .names = {.micro = "--micro", .accumulation = "--accum", .train = "--train"}},
+                    2) ==
         "--train: expected --micro x --accum x ranks, got --train 16 --micro 3 on 2 ranks; try "
         "--micro 1, 2, 4, 8, or --train 12, 18 (DeepSpeed: Check batch related parameters. "
         "train_batch_size is not equal "

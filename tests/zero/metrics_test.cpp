@@ -31,7 +31,7 @@ zero::StepRecord record_of(int64_t step) {
           .host_peak_bytes = 12};
 }
 
-std::vector<int64_t> steps_in(const std::string& path) {
+std::vector<int64_t> recorded_steps(const std::string& path) {
   std::vector<int64_t> steps;
   std::istringstream lines(read_text(path));
   for (std::string line; std::getline(lines, line);)
@@ -49,7 +49,7 @@ TEST_CASE("a resumed run's metrics replace those of the steps that it takes agai
     for (int64_t step = 0; step < 4; ++step) file.write(record_of(step));
     file.write(zero::FinalRecord{.steps = 4, .skipped = 0, .param_hash = "abc"});
   }
-  CHECK(steps_in(path) == std::vector<int64_t>{0, 1, 2, 3, -1});
+  CHECK(recorded_steps(path) == std::vector<int64_t>{0, 1, 2, 3, -1});
   const auto first = nlohmann::json::parse(read_text(path).substr(0, read_text(path).find('\n')));
   CHECK(first.at("loss").get<double>() == 1.0 / 3.0);
   CHECK(first.at("grad_norm") == "nan");
@@ -57,7 +57,7 @@ TEST_CASE("a resumed run's metrics replace those of the steps that it takes agai
     zero::MetricsFile file(path, /*resumed=*/true, 2);
     file.write(record_of(2));
   }
-  CHECK(steps_in(path) == std::vector<int64_t>{0, 1, 2});
+  CHECK(recorded_steps(path) == std::vector<int64_t>{0, 1, 2});
   { zero::MetricsFile file(path, /*resumed=*/false, 0); }
   CHECK(read_text(path).empty());
   CHECK_THROWS_WITH_AS(zero::MetricsFile("/proc/nowhere/m", false, 0),

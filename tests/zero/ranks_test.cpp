@@ -23,13 +23,13 @@ using State = zero::Engine::State;
 
 namespace {
 
-struct Outcome {
+struct RanksOutcome {
   std::string hash;
   std::vector<double> losses, norms, scales;
-  bool operator==(const Outcome&) const = default;
+  bool operator==(const RanksOutcome&) const = default;
 };
 
-std::string str(const Config& config, int ranks) {
+std::string setting_text(const Config& config, int ranks) {
   return "stage " + std::to_string(config.stage) + ", " + std::to_string(ranks) + " ranks, " +
          name_of(config.compute) + ", bucket " + std::to_string(config.reduce_bucket_size) +
          ", prefetch " + std::to_string(config.prefetch_bucket_size) + ", persistence " +
@@ -51,26 +51,26 @@ double micro_batch(Engine& engine, uint64_t sample) {
   return loss.value().item();
 }
 
-constexpr int micro_batches = 8, steps = 3;
+constexpr int ranks_micro_batches = 8, ranks_steps = 3;
 
-Outcome train(const Config& config, int ranks) {
-  Outcome outcome;
+RanksOutcome train_ranks(const Config& config, int ranks) {
+  RanksOutcome outcome;
   std::mutex mutex;
   const LocalOptions options{.device = {.swap = {.directory = "/tmp"}}};
   const auto rank = [&](Communicator& comm, const Device& device) {
     const Toy toy;
     Engine engine(toy.store, comm, device, config);
     std::vector<double> losses, norms, scales;
-    for (int step = 0; step < steps; ++step) {
+    for (int step = 0; step < ranks_steps; ++step) {
       std::vector<double> own;
-      for (int g = comm.rank(); g < micro_batches; g += ranks)
-        own.push_back(micro_batch(engine, static_cast<uint64_t>(step * micro_batches + g)));
+      for (int g = comm.rank(); g < ranks_micro_batches; g += ranks)
+        own.push_back(micro_batch(engine, static_cast<uint64_t>(step * ranks_micro_batches + g)));
       losses.push_back(engine.mean_loss(own));
       const zero::StepResult result = engine.step(1e-2f);
       norms.push_back(result.gradient_norm);
       scales.push_back(result.loss_scale);
     }
-    const Outcome here{engine.parameter_hash(), losses, norms, scales};
+    const RanksOutcome here{engine.parameter_hash(), losses, norms, scales};
     const std::lock_guard lock(mutex);
     if (outcome.hash.empty()) outcome = here;
     if (!(outcome == here)) throw ShapeError("ranks ended with different outcomes");
@@ -85,9 +85,9 @@ TEST_CASE("every stage, world size, bucket, prefetch and persistence setting giv
   // In f16 the first step overflows and is skipped.
   const zero::LossScaleOptions scaling{.initial_scale_power = 14, .hysteresis = 1};
   for (const DType compute : {DType::f32, DType::bf16, DType::f16}) {
-    const Outcome reference = train({.compute = compute, .loss_scaling = scaling}, 1);
+    const RanksOutcome reference = train_ranks({.compute = compute, .loss_scaling = scaling}, 1);
     CHECK(std::isinf(reference.norms[0]) == (compute == DType::f16));
-    CHECK(std::isfinite(reference.norms[steps - 1]));
+    CHECK(std::isfinite(reference.norms[ranks_steps - 1]));
     for (const int stage : {0, 1, 2, 3})
       for (const int ranks : {1, 2, 4, 8}) {
         const bool odd = (stage + ranks) % 3 == 0;
@@ -101,8 +101,8 @@ TEST_CASE("every stage, world size, bucket, prefetch and persistence setting giv
                             .param_persistence_threshold = ranks == 2   ? 100'000
                                                            : ranks == 4 ? 64
                                                                         : 0};
-        CAPTURE(str(config, ranks));
-        const Outcome outcome = train(config, ranks);
+        CAPTURE(setting_text(config, ranks));
+        const RanksOutcome outcome = train_ranks(config, ranks);
         CHECK(outcome.hash == reference.hash);
         CHECK(outcome.losses == reference.losses);
         CHECK(outcome.norms == reference.norms);
@@ -128,7 +128,7 @@ TEST_CASE("wherever a kind of bytes rests, the bits are the same") {
                                          {file, host, file, file, 1000},
                                          {file, file, file, file, 200}};
   for (const DType compute : {DType::f32, DType::bf16}) {
-    const Outcome reference = train({.compute = compute}, 1);
+    const RanksOutcome reference = train_ranks({.compute = compute}, 1);
     for (const int stage : {0, 1, 2, 3})
       for (const int ranks : {1, 2, 4})
         for (zero::OffloadOptions offload : places) {
@@ -136,8 +136,8 @@ TEST_CASE("wherever a kind of bytes rests, the bits are the same") {
           Config config{.stage = stage, .compute = compute, .offload = offload};
           config.overlap_comm = ranks != 2;
           config.param_persistence_threshold = ranks == 4 ? 64 : 0;
-          CAPTURE(str(config, ranks));
-          CHECK(train(config, ranks) == reference);
+          CAPTURE(setting_text(config, ranks));
+          CHECK(train_ranks(config, ranks) == reference);
         }
   }
 }
@@ -204,25 +204,26 @@ TEST_CASE("the first fold of a step reads nothing of sums on a drive, those afte
 TEST_CASE("what one rank sums until a step begins anew in the next") {
   for (const DType compute : {DType::f32, DType::bf16})
     for (const int stage : {0, 1})
-      CHECK(train({.stage = stage, .compute = compute, .reduce_at_boundary = true}, 1) ==
-            train({.stage = stage, .compute = compute}, 1));
+      CHECK(train_ranks({.stage = stage, .compute = compute, .reduce_at_boundary = true}, 1) ==
+            train_ranks({.stage = stage, .compute = compute}, 1));
 }
 
 TEST_CASE("sums on a drive that ranks reduce once a step are those on the device") {
   for (const int stage : {0, 1})
     for (const int ranks : {1, 2}) {
       Config config{.stage = stage, .compute = DType::bf16, .reduce_at_boundary = true};
-      const Outcome reference = train(config, ranks);
+      const RanksOutcome reference = train_ranks(config, ranks);
       config.offload.gradient = Space::file;
-      CHECK(train(config, ranks) == reference);
+      CHECK(train_ranks(config, ranks) == reference);
     }
 }
 
 TEST_CASE("bf16 gradient sums are one mode of their own, the same at every stage and world size") {
-  const Outcome reference = train({.compute = DType::bf16, .grad_accum = DType::bf16}, 1);
-  CHECK(reference.hash != train({.compute = DType::bf16}, 1).hash);
+  const RanksOutcome reference =
+      train_ranks({.compute = DType::bf16, .grad_accum = DType::bf16}, 1);
+  CHECK(reference.hash != train_ranks({.compute = DType::bf16}, 1).hash);
   for (const int stage : {0, 1, 3})
-    CHECK(train({.stage = stage, .compute = DType::bf16, .grad_accum = DType::bf16}, 4) ==
+    CHECK(train_ranks({.stage = stage, .compute = DType::bf16, .grad_accum = DType::bf16}, 4) ==
           reference);
 }
 

@@ -34,20 +34,20 @@ constexpr std::array code_flags{"-O2", "-march=x86-64-v3", "-ffp-contract=off", 
                                 "-Wl,-z,defs"};
 #endif
 
-std::string read(const fs::path& file) {
+std::string read_text(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
   if (!in) throw std::runtime_error("cannot read " + file.string());
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-void write(const fs::path& file, std::string_view text) {
+void write_text(const fs::path& file, std::string_view text) {
   std::ofstream out(file, std::ios::binary);
   out.write(text.data(), static_cast<std::streamsize>(text.size()));
   if (!out.flush()) throw std::runtime_error("cannot write " + file.string());
 }
 
 /// Runs an LLVM program. Its output is part of the error that is thrown.
-void run(const fs::path& folder, const std::vector<std::string>& command) {
+void run_program(const fs::path& folder, const std::vector<std::string>& command) {
   std::vector<char*> arguments;
   for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
@@ -65,7 +65,7 @@ void run(const fs::path& folder, const std::vector<std::string>& command) {
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   if (!WIFEXITED(status) || WEXITSTATUS(status)) {
-    throw std::runtime_error(command[0] + " failed: " + read(said));
+    throw std::runtime_error(command[0] + " failed: " + read_text(said));
   }
 }
 
@@ -122,32 +122,32 @@ struct TemporaryFolder {
 };
 
 /// Only one process at a time compiles a module. The others wait and use its result.
-struct Lock {
+struct FileLock {
   int file;
-  explicit Lock(const fs::path& name)
+  explicit FileLock(const fs::path& name)
       : file(open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)) {
     if (file < 0 || flock(file, LOCK_EX)) throw std::runtime_error("cannot lock " + name.string());
   }
-  ~Lock() { close(file); }
+  ~FileLock() { close(file); }
 };
 
 void compile(const fs::path& folder, std::span<const std::byte> spirv,
              const std::vector<KernelSignature>& kernels, const std::string& library) {
-  write(folder / "module.spv", {reinterpret_cast<const char*>(spirv.data()), spirv.size()});
-  run(folder, {ZG_LLVM_SPIRV, "-r", "--spirv-target-env=CL2.0", folder / "module.spv", "-o",
-               folder / "module.bc"});
-  run(folder, {ZG_LLVM_DIS, folder / "module.bc", "-o", folder / "module.ll"});
-  const std::string text = host_text_of_kernels(read(folder / "module.ll"), kernels);
+  write_text(folder / "module.spv", {reinterpret_cast<const char*>(spirv.data()), spirv.size()});
+  run_program(folder, {ZG_LLVM_SPIRV, "-r", "--spirv-target-env=CL2.0", folder / "module.spv", "-o",
+                       folder / "module.bc"});
+  run_program(folder, {ZG_LLVM_DIS, folder / "module.bc", "-o", folder / "module.ll"});
+  const std::string text = host_text_of_kernels(read_text(folder / "module.ll"), kernels);
   const std::string library_text = host_text(library);
   check_resolved(text, library_text);
-  write(folder / "kernels.ll", text);
-  write(folder / "library.ll", library_text);
-  run(folder, {ZG_LLVM_LINK, folder / "kernels.ll", "--only-needed", folder / "library.ll",
-               ZG_DRIVER_HOOKS, "-o", folder / "all.bc"});
+  write_text(folder / "kernels.ll", text);
+  write_text(folder / "library.ll", library_text);
+  run_program(folder, {ZG_LLVM_LINK, folder / "kernels.ll", "--only-needed", folder / "library.ll",
+                       ZG_DRIVER_HOOKS, "-o", folder / "all.bc"});
   std::vector<std::string> command{ZG_CLANG, "-w", "-shared"};
   command.insert(command.end(), code_flags.begin(), code_flags.end());
   command.insert(command.end(), {folder / "all.bc", "-o", folder / "module.so", "-lm"});
-  run(folder, command);
+  run_program(folder, command);
 }
 
 }  // namespace
@@ -157,7 +157,7 @@ std::vector<std::string> compiled_copies(std::span<const std::byte> spirv,
                                          unsigned copies) {
   const fs::path cache = settings().cache;
   fs::create_directories(cache);
-  const std::string library = read(ZG_DRIVER_LIBRARY), hooks = read(ZG_DRIVER_HOOKS);
+  const std::string library = read_text(ZG_DRIVER_LIBRARY), hooks = read_text(ZG_DRIVER_HOOKS);
   std::string flags = "1";  // hashed with the module's text
   for (const char* flag : code_flags) flags += flag;
   const std::string name =
@@ -168,7 +168,7 @@ std::vector<std::string> compiled_copies(std::span<const std::byte> spirv,
   }
   // The last file is written last, so all of them exist.
   if (fs::exists(files.back())) return files;
-  const Lock lock(cache / (name + ".lock"));
+  const FileLock lock(cache / (name + ".lock"));
   if (fs::exists(files.back())) return files;
   const TemporaryFolder folder(cache);
   compile(folder.path, spirv, kernels, library);

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "tests/fakes/level_zero/launch.h"
 #include "tests/fakes/level_zero/scheduler.h"
 #include "tests/fakes/level_zero/settings.h"
 #include "tests/fakes/level_zero/ticks.h"
@@ -12,7 +13,6 @@
 namespace zg::test_driver {
 namespace {
 
-constexpr uint32_t most_items = 1024, local_memory = 64 << 10;
 const uint8_t uuid[ZE_MAX_UUID_SIZE] = {'z', 'g', ' ', 't', 'e', 's', 't',
                                         ' ', 'd', 'r', 'i', 'v', 'e', 'r'};
 

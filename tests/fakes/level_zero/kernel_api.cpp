@@ -12,9 +12,6 @@
 namespace zg::test_driver {
 namespace {
 
-constexpr uint64_t most_items = 1024;
-constexpr size_t local_memory = 64 << 10;
-
 ze_result_t kernel_create(ze_module_handle_t module_handle, const ze_kernel_desc_t* description,
                           ze_kernel_handle_t* handle) {
   Lock lock(state().mutex);

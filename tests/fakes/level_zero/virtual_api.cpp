@@ -29,7 +29,7 @@ struct Addresses {
 };
 
 /// A pending command that accesses memory of the range.
-const Command* user_of(const std::byte* begin, size_t bytes) {
+const Command* command_in(const std::byte* begin, size_t bytes) {
   for (const Queue* queue : state().queues)
     for (const Command& command : queue->commands)
       for (const Range& range : command.memory)
@@ -130,7 +130,7 @@ ze_result_t unmap(ze_context_handle_t, const void* pointer, size_t bytes) {
   if (found == mapped.end() || found->second->bytes != bytes)
     return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT,
                   "zeVirtualMemUnmap: %p, %zu bytes: not what was mapped", pointer, bytes);
-  if (const Command* const user = s.lost ? nullptr : user_of(begin, bytes))
+  if (const Command* const user = s.lost ? nullptr : command_in(begin, bytes))
     return refuse(ZE_RESULT_ERROR_HANDLE_OBJECT_IN_USE,
                   "zeVirtualMemUnmap: memory of which a command has not run: %s",
                   user->what.c_str());
@@ -162,7 +162,7 @@ ze_result_t ZE_APICALL release_pointer(ze_driver_handle_t, void* pointer) {
   if (found == imported.end())
     return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT,
                   "zexDriverReleaseImportedPointer: %p was not imported", pointer);
-  if (const Command* const user = s.lost ? nullptr : user_of(found->first, found->second))
+  if (const Command* const user = s.lost ? nullptr : command_in(found->first, found->second))
     return refuse(ZE_RESULT_ERROR_HANDLE_OBJECT_IN_USE,
                   "zexDriverReleaseImportedPointer: memory of which a command has not run: %s",
                   user->what.c_str());

@@ -86,7 +86,7 @@ TEST_CASE("attention with ALiBi follows the definition over heads, sizes, dtypes
       p.dropout = turn % 5 < 3 ? 0.0f : 0.2f;
       p.form = turn % 2 == 0 ? Form::fused : Form::cache;
       ++turn;
-      for (DType dtype : on_device(floating, devices.front()))
+      for (DType dtype : on_device(floating_dtypes, devices.front()))
         check_against_naive(p, dtype, devices);
     }
 }
@@ -94,7 +94,7 @@ TEST_CASE("attention with ALiBi follows the definition over heads, sizes, dtypes
 TEST_CASE("attention with ALiBi counts distances from where queries stand in a cache" *
           doctest::test_suite("every device")) {
   const std::vector<Device> devices = devices_at_every_level();
-  for (DType dtype : on_device(floating, devices.front())) {
+  for (DType dtype : on_device(floating_dtypes, devices.front())) {
     Problem p = {.B = 1, .H = 3, .offset = 40, .form = Form::cache, .alibi = true};
     for (int64_t T : {1, 2, 13}) {
       p.T = T, p.keys = 40 + T, p.D = T == 2 ? 17 : 64;
@@ -185,7 +185,7 @@ TEST_CASE("attention with ALiBi is attention with as large a dense bias" *
 
 TEST_CASE("attention with slopes of 0 has the bits of attention without") {
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : floating)
+    for (DType dtype : floating_dtypes)
       for (int64_t T : {1, 45}) {
         CAPTURE(level_of(device));
         CAPTURE(name_of(dtype));
@@ -205,7 +205,7 @@ TEST_CASE("attention with slopes of 0 has the bits of attention without") {
 
 TEST_CASE("attention with ALiBi has the same bits for every number of threads") {
   for (Isa isa : available_levels())
-    for (DType dtype : floating)
+    for (DType dtype : floating_dtypes)
       for (int64_t T : {11, 401}) {
         CAPTURE(name_of(isa));
         CAPTURE(name_of(dtype));
@@ -226,7 +226,7 @@ TEST_CASE("attention with ALiBi has the same bits for every number of threads") 
 TEST_CASE("attention takes no more scratch for ALiBi, on any device") {
   Problem p = {.B = 2, .H = 12, .T = 333, .keys = 333, .D = 64};
   for (Isa isa : available_levels())
-    for (DType dtype : floating) {
+    for (DType dtype : floating_dtypes) {
       const Device device = Device::meta(0, {.threads = 2, .isa = isa});
       const Device::Traits& traits = device.traits();
       const auto scratch = [&](bool alibi) {

@@ -280,6 +280,4 @@ inline void check_against_naive(const Problem& problem, DType dtype,
   }
 }
 
-inline constexpr DType floating[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
-
 }  // namespace zg::testing

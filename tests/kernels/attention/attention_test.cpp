@@ -15,7 +15,7 @@ TEST_CASE("attention and its gradients follow the definition over sizes, dtypes 
       p.dropout = turn % 2 == 0 ? 0.0f : 0.2f;
       p.form = turn % 5 < 3 ? Form::fused : Form::cache;
       ++turn;
-      for (DType dtype : on_device(floating, devices.front()))
+      for (DType dtype : on_device(floating_dtypes, devices.front()))
         check_against_naive(p, dtype, devices);
     }
 }
@@ -23,7 +23,7 @@ TEST_CASE("attention and its gradients follow the definition over sizes, dtypes 
 TEST_CASE("attention over a cache takes queries at an offset and more keys than queries" *
           doctest::test_suite("every device")) {
   const std::vector<Device> devices = devices_at_every_level();
-  for (DType dtype : on_device(floating, devices.front())) {
+  for (DType dtype : on_device(floating_dtypes, devices.front())) {
     for (int64_t T : {1, 2, 13})
       for (int64_t D : {16, 100})
         check_against_naive({.T = T, .keys = 40 + T, .offset = 40, .D = D, .form = Form::cache},
@@ -46,7 +46,7 @@ TEST_CASE("attention over a cache takes queries at an offset and more keys than 
 TEST_CASE("attention on queries, keys and values that lie head by head follows the definition" *
           doctest::test_suite("every device")) {
   const std::vector<Device> devices = devices_of_every_generation();
-  for (DType dtype : on_device(floating, devices.front())) {
+  for (DType dtype : on_device(floating_dtypes, devices.front())) {
     for (int64_t D : {1, 16, 17, 100})
       check_against_naive(
           {.H = 3, .T = 33, .keys = 33, .D = D, .dropout = 0.2f, .form = Form::by_head}, dtype,
@@ -134,7 +134,7 @@ TEST_CASE("attention takes a scale of the scores" * doctest::test_suite("every d
 
 TEST_CASE("attention has the same bits for one thread and two") {
   for (Isa isa : available_levels())
-    for (DType dtype : floating)
+    for (DType dtype : floating_dtypes)
       for (int64_t T : {11, 401}) {
         CAPTURE(name_of(isa));
         CAPTURE(name_of(dtype));
@@ -243,7 +243,7 @@ TEST_CASE("attention of no samples does nothing" * doctest::test_suite("every de
 
 TEST_CASE("attention scratch grows linearly with the tokens") {
   for (Isa isa : available_levels())
-    for (DType dtype : floating) {
+    for (DType dtype : floating_dtypes) {
       const Device device = Device::meta(0, {.threads = 1, .isa = isa});
       const Device::Traits& traits = device.traits();
       auto scratch = [&](int64_t T) {

@@ -39,9 +39,8 @@ std::vector<double> turned_values(const Turned& s, const std::vector<double>& x,
 
 TEST_CASE("rope turns each head's pairs by its token's position, and backward turns them back" *
           doctest::test_suite("every device")) {
-  constexpr DType dtypes[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : on_device(dtypes, device))
+    for (DType dtype : on_device(floating_dtypes, device))
       for (const Turned& s : {Turned{1, 1, 1, 2, 2},
                               {2, 5, 3, 7, 4},
                               {1, 33, 5, 40, 40},

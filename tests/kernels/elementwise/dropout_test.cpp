@@ -23,12 +23,10 @@ bool kept(const DropoutKey& key, uint32_t sample, int64_t element, float probabi
   return uniform(words[static_cast<size_t>(element % 4)]) >= probability;
 }
 
-const DType floating[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
-
 // Sums and products of the accumulator type, rounded once at the end: exactly what the kernel does.
 template <class T>
-std::vector<T> expected(const std::vector<T>& x, const std::vector<T>& residual, int64_t elements,
-                        const DropoutKey& key, float probability) {
+std::vector<T> expected_dropout(const std::vector<T>& x, const std::vector<T>& residual,
+                                int64_t elements, const DropoutKey& key, float probability) {
   using A = accumulator_t<T>;
   const A scale = A(1) / (A(1) - static_cast<A>(probability));
   std::vector<T> y(x.size());
@@ -51,8 +49,8 @@ void check_bits(const Device& device, const Shape& shape, float probability, boo
   kernels::dropout({.x = x, .residual = residual, .y = y, .probability = probability, .key = key},
                    device.compute());
   const std::vector<T> want =
-      expected(x.to_host<T>(), with_residual ? residual.to_host<T>() : std::vector<T>(),
-               shape.numel() / shape[0], key, probability);
+      expected_dropout(x.to_host<T>(), with_residual ? residual.to_host<T>() : std::vector<T>(),
+                       shape.numel() / shape[0], key, probability);
   CHECK(same_bits(y, Tensor::from(want, shape, device)));
 }
 
@@ -154,7 +152,7 @@ TEST_CASE("dropout of part of a batch is part of dropout of the batch") {
 
 TEST_CASE("dropout works in place, with any number of threads, and on no samples") {
   for (Isa isa : available_levels())
-    for (DType dtype : floating) {
+    for (DType dtype : floating_dtypes) {
       const Device one = Device::cpu(0, {.threads = 1, .isa = isa});
       const Device two = Device::cpu(0, {.threads = 2, .isa = isa});
       const Shape shape = {3, 40001};
@@ -175,7 +173,7 @@ TEST_CASE("dropout works in place, with any number of threads, and on no samples
 TEST_CASE("dropout writes 0 for a dropped infinity or NaN" * doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level()) {
     CAPTURE(level_of(device));
-    for (DType dtype : on_device(floating, device))
+    for (DType dtype : on_device(floating_dtypes, device))
       for (double value : {double{INFINITY}, double{NAN}}) {
         const int64_t n = 67;
         const Tensor x = Tensor::full({1, n}, value, dtype, device);

@@ -13,10 +13,6 @@ using namespace zg::testing;
 
 namespace {
 
-constexpr DType floating[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
-constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
-constexpr double infinity = std::numeric_limits<double>::infinity();
-
 /// The largest error of a function of the device's library, in ulp. CUDA's is in the CUDA C++
 /// Programming Guide, "Mathematical Functions".
 int library_error(const Device& device, int cuda, int others) {
@@ -131,8 +127,8 @@ Tensor run_unary(UnaryOp op, const Tensor& x) {
 TEST_CASE("axpby and cast give the rounded result for every pair of floating types" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
-    for (DType x_dtype : on_device(floating, device))
-      for (DType y_dtype : on_device(floating, device))
+    for (DType x_dtype : on_device(floating_dtypes, device))
+      for (DType y_dtype : on_device(floating_dtypes, device))
         for (int64_t n : {1, 31, 33, 1023, 70001}) {
           CAPTURE(level_of(device));
           CAPTURE(name_of(x_dtype));
@@ -159,7 +155,7 @@ TEST_CASE("axpby and cast give the rounded result for every pair of floating typ
 
 TEST_CASE("axpby with b = 0 overwrites whatever y held" * doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : on_device(floating, device)) {
+    for (DType dtype : on_device(floating_dtypes, device)) {
       const Tensor x = random_tensor({37}, dtype, device, 1);
       const Tensor y = Tensor::full({37}, not_a_number, dtype, device);
       kernels::axpby({.x = x, .y = y, .a = 1.0, .b = 0.0}, device.compute());
@@ -196,7 +192,7 @@ TEST_CASE("axpby, cast and add have the same bits at every level and for any thr
 TEST_CASE("binary ops broadcast like numpy for every type and level" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : on_device(floating, device))
+    for (DType dtype : on_device(floating_dtypes, device))
       for (const ShapePair& pair : pairs) {
         const Tensor a = random_tensor(pair.a, dtype, device, 3, 0.5, 2.0);
         const Tensor b = random_tensor(pair.b, dtype, device, 4, 0.5, 2.0);
@@ -319,7 +315,7 @@ TEST_CASE("a divisor of 0 is named") {
 TEST_CASE("binary_backward is dy times the difference quotient" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : on_device(floating, device))
+    for (DType dtype : on_device(floating_dtypes, device))
       for (const ShapePair& pair : pairs)
         for (int code = 0; code <= static_cast<int>(BinaryOp::minimum); ++code) {
           const BinaryOp op = BinaryOp(code);
@@ -433,7 +429,7 @@ TEST_CASE("the plain unary ops and their gradients are those of the C library, i
 TEST_CASE("unary ops keep NaN, reach their limits and may work in place, at every level" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : on_device(floating, device))
+    for (DType dtype : on_device(floating_dtypes, device))
       for (size_t code = 0; code < unary_op_count; ++code) {
         const Tensor x = Tensor::full({33}, not_a_number, dtype, device);
         kernels::unary({.op = UnaryOp(code), .x = x, .y = x}, device.compute());

@@ -14,7 +14,6 @@ using namespace zg::testing;
 
 namespace {
 
-constexpr DType floating[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
 constexpr int64_t ignored = -1;
 
 /// Row 1 of three or more is ignored.
@@ -26,11 +25,11 @@ std::vector<int64_t> random_targets(int64_t N, int64_t V) {
 }
 
 /// Everything in doubles, from the logits on.
-struct Expected {
+struct ExpectedLoss {
   std::vector<double> loss, log_sum, dlogits;
 
-  Expected(const std::vector<double>& logits, const std::vector<int64_t>& targets,
-           const std::vector<double>& dloss)
+  ExpectedLoss(const std::vector<double>& logits, const std::vector<int64_t>& targets,
+               const std::vector<double>& dloss)
       : dlogits(logits.size()) {
     const size_t V = logits.size() / targets.size();
     for (size_t n = 0; n < targets.size(); ++n) {
@@ -103,7 +102,7 @@ void check_projection(const Projection& p, DType dtype, const Device& device) {
   for (size_t n = 0; n < N; ++n)
     for (size_t v = 0; v < V; ++v)
       for (size_t c = 0; c < C; ++c) logits[n * V + v] += xs[n * C + c] * ws[v * C + c];
-  const Expected expected(logits, targets, std::vector<double>(N, factor));
+  const ExpectedLoss expected(logits, targets, std::vector<double>(N, factor));
   std::vector<double> dx(N * C), dweight(V * C), reach(V);
   for (size_t n = 0; n < N; ++n)
     for (size_t v = 0; v < V; ++v) {
@@ -140,7 +139,7 @@ void check_projection(const Projection& p, DType dtype, const Device& device) {
 TEST_CASE("cross entropy and its gradient match doubles for every type, level and width" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : on_device(floating, device))
+    for (DType dtype : on_device(floating_dtypes, device))
       for (int64_t V : {1, 3, 31, 33, 65, 1023, 4099})
         for (bool in_place : {false, true}) {
           CAPTURE(level_of(device));
@@ -151,7 +150,7 @@ TEST_CASE("cross entropy and its gradient match doubles for every type, level an
           const Tensor logits = random_tensor({N, V}, dtype, device, 4, -15, 15);
           const Tensor dloss = random_tensor({N}, wide_type, device, 5);
           const std::vector<int64_t> targets = random_targets(N, V);
-          const Expected expected(logits.to_doubles(), targets, dloss.to_doubles());
+          const ExpectedLoss expected(logits.to_doubles(), targets, dloss.to_doubles());
           const Tensor at =
               Tensor::from(std::vector<int32_t>(targets.begin(), targets.end()), {N}, device);
           const Tensor loss = Tensor::empty({N}, wide_type, device);
@@ -202,7 +201,7 @@ TEST_CASE("cross entropy is steady for huge logits and masked ones" *
 TEST_CASE("projection cross entropy matches doubles for every type and level" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : on_device(floating, device))
+    for (DType dtype : on_device(floating_dtypes, device))
       for (const Projection& p :
            {Projection{1, 1, 1}, Projection{31, 3, 33}, Projection{33, 65, 31},
             Projection{5, 4099, 16}, Projection{3, 9001, 9}})

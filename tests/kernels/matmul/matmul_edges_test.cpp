@@ -41,14 +41,14 @@ std::vector<float> product(int64_t M, int64_t N, int64_t K, int64_t distance) {
   return c;
 }
 
-struct Size {
+struct EdgeSize {
   int64_t M, N, K;
 };
 
 }  // namespace
 
 TEST_CASE("matmul of bf16 is exact on integers at every edge of a tile and of a block") {
-  std::vector<Size> sizes = {
+  std::vector<EdgeSize> sizes = {
       {600, 40, 70}, {40, 300, 70}, {34, 35, 600}, {545, 289, 289}, {150, 700, 500}};
   for (int64_t M : {9, 15, 16, 17, 32, 33})
     for (int64_t N : {1, 16, 17, 31, 33})
@@ -89,7 +89,7 @@ TEST_CASE("matmul of bf16 is exact on integers at every edge of a tile and of a 
 
 TEST_CASE("matmul of bf16 is exact on integers where its scratch holds a part of a or of a batch") {
   struct Case {
-    Size size;
+    EdgeSize size;
     int64_t batch;
   };
   for (const auto& [size, batch] : {Case{{1100, 40, 16000}, 1}, Case{{600, 33, 4100}, 5}}) {

@@ -20,16 +20,16 @@ double gelu_of(double x, Activation form) {
 }
 
 /// The expected result in exact arithmetic. `c` starts from the tensor's values before the call.
-struct Expected {
+struct ExpectedProduct {
   std::vector<double> c, pre_activation;
 };
-Expected expect(const Matmul& m) {
+ExpectedProduct expect(const Matmul& m) {
   const std::vector<double> a = m.a.to_doubles(), b = m.b.to_doubles();
   const std::vector<double> bias = m.bias ? m.bias.to_doubles() : std::vector<double>();
   const int64_t lda = m.lda ? m.lda : m.transpose_a ? m.M : m.K;
   const int64_t ldb = m.ldb ? m.ldb : m.transpose_b ? m.K : m.N;
   const int64_t ldc = m.ldc ? m.ldc : m.N;
-  Expected e{m.c.to_doubles(), m.c.to_doubles()};
+  ExpectedProduct e{m.c.to_doubles(), m.c.to_doubles()};
   for (int64_t item = 0; item < m.batch; ++item)
     for (int64_t i = 0; i < m.M; ++i)
       for (int64_t j = 0; j < m.N; ++j) {
@@ -55,7 +55,7 @@ double absolute_tolerance(const Matmul& m) {
 }
 double relative_tolerance(const Matmul& m) { return 1.01 * unit_roundoff(m.c.dtype()); }
 
-void check_close(const Matmul& m, const Expected& e) {
+void check_close(const Matmul& m, const ExpectedProduct& e) {
   CHECK(excess(m.c, e.c, absolute_tolerance(m), relative_tolerance(m)) < 1.0);
   if (m.pre_activation)
     CHECK(excess(m.pre_activation, e.pre_activation, absolute_tolerance(m), relative_tolerance(m)) <
@@ -77,9 +77,7 @@ Matmul packed(const Size& s, DType dtype, DType out, const Device& device, bool 
           .transpose_b = transpose_b};
 }
 
-void run(const Matmul& m) { kernels::matmul(m, m.a.device().compute()); }
-
-constexpr DType floating[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
+void run_matmul(const Matmul& m) { kernels::matmul(m, m.a.device().compute()); }
 
 }  // namespace
 
@@ -89,7 +87,7 @@ TEST_CASE("matmul equals a product in doubles for odd sizes, every transpose, dt
                         {64, 48, 48},   {3, 45, 77},    {6, 19, 64},   {8, 300, 33}, {37, 64, 300},
                         {121, 257, 63}, {12, 32, 1023}, {127, 65, 511}};
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : on_device(floating, device))
+    for (DType dtype : on_device(floating_dtypes, device))
       for (const Size& size : sizes)
         for (int transposes = 0; transposes < 4; ++transposes) {
           const Matmul m = packed(size, dtype, dtype, device, transposes & 1, transposes & 2);
@@ -99,20 +97,20 @@ TEST_CASE("matmul equals a product in doubles for odd sizes, every transpose, dt
           CAPTURE(m.N);
           CAPTURE(m.K);
           CAPTURE(transposes);
-          const Expected e = expect(m);
-          run(m);
+          const ExpectedProduct e = expect(m);
+          run_matmul(m);
           check_close(m, e);
         }
 }
 
 TEST_CASE("matmul adds to c in the accumulator type" * doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : on_device(floating, device)) {
+    for (DType dtype : on_device(floating_dtypes, device)) {
       for (Matmul m : {packed({37, 61, 600}, dtype, accumulator(dtype), device, true, false),
                        packed({3, 61, 600}, dtype, accumulator(dtype), device, false, true)}) {
         m.accumulate = true;
-        const Expected e = expect(m);
-        run(m);
+        const ExpectedProduct e = expect(m);
+        run_matmul(m);
         check_close(m, e);
       }
     }
@@ -121,7 +119,7 @@ TEST_CASE("matmul adds to c in the accumulator type" * doctest::test_suite("ever
 TEST_CASE("matmul's epilogue adds the bias, keeps the sum and applies gelu's bits of it" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : on_device(floating, device))
+    for (DType dtype : on_device(floating_dtypes, device))
       for (DType out : on_device({dtype, accumulator(dtype)}, device))
         for (Activation form : {Activation::none, Activation::gelu_tanh, Activation::gelu_erf})
           for (const Size& size : {Size{29, 83, 24}, Size{29, 83, 700}, Size{2, 83, 24},
@@ -132,8 +130,8 @@ TEST_CASE("matmul's epilogue adds the bias, keeps the sum and applies gelu's bit
             m.activation = form;
             CAPTURE(level_of(device));
             CAPTURE(name_of(dtype));
-            Expected e = expect(m);
-            run(m);
+            ExpectedProduct e = expect(m);
+            run_matmul(m);
             // The activation is computed from the stored pre-activation.
             const std::vector<double> kept = m.pre_activation.to_doubles();
             for (size_t i = 0; i < kept.size(); ++i) e.c[i] = gelu_of(kept[i], form);
@@ -144,7 +142,7 @@ TEST_CASE("matmul's epilogue adds the bias, keeps the sum and applies gelu's bit
             CHECK(same_bits(again, m.c));
             m.pre_activation = {};
             m.c = Tensor::empty(m.c.shape(), out, device);
-            run(m);
+            run_matmul(m);
             CHECK(same_bits(again, m.c));
           }
 }
@@ -152,7 +150,7 @@ TEST_CASE("matmul's epilogue adds the bias, keeps the sum and applies gelu's bit
 TEST_CASE("matmul walks batches with strides and rows with leading dimensions, touching no gap" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : on_device(floating, device)) {
+    for (DType dtype : on_device(floating_dtypes, device)) {
       Matmul m = packed({1, 1, 1}, dtype, dtype, device, false, false);
       m.M = 19, m.N = 35, m.K = 21, m.batch = 3;
       m.a = random_tensor({3000}, dtype, device, 1);
@@ -160,13 +158,13 @@ TEST_CASE("matmul walks batches with strides and rows with leading dimensions, t
       m.c = random_tensor({3000}, dtype, device, 3);
       m.lda = 23, m.ldb = 37, m.ldc = 41;
       m.stride_a = 500, m.stride_b = 800, m.stride_c = 19 * 41 + 5;
-      Expected e = expect(m);
-      run(m);
+      ExpectedProduct e = expect(m);
+      run_matmul(m);
       check_close(m, e);  // gaps keep their values: `expect` starts from c
 
       m.stride_a = 19 * 23, m.stride_b = 0, m.stride_c = 19 * 41;  // one tall product
       e = expect(m);
-      run(m);
+      run_matmul(m);
       check_close(m, e);
 
       // b is shared, but this is no tall product: a is transposed, or apart, or c is side by side.
@@ -176,24 +174,24 @@ TEST_CASE("matmul walks batches with strides and rows with leading dimensions, t
         if (reason == 1) other.stride_a = 500;
         if (reason == 2) other.ldc = 3 * 35 + 2, other.stride_c = 35;
         e = expect(other);
-        run(other);
+        run_matmul(other);
         check_close(other, e);
       }
 
       m.transpose_a = true, m.stride_a = 0;  // shared a, [21, 23] stored
       m.transpose_b = true, m.stride_b = 777;
       e = expect(m);
-      run(m);
+      run_matmul(m);
       check_close(m, e);
 
       m.ldc = 3 * 35 + 2, m.stride_c = 35;  // products side by side in the rows of c
       e = expect(m);
-      run(m);
+      run_matmul(m);
       check_close(m, e);
 
       m.M = 5, m.transpose_a = false;  // few rows, read in place
       e = expect(m);
-      run(m);
+      run_matmul(m);
       check_close(m, e);
 
       m.M = 16, m.N = 32, m.K = 24;  // all strides are multiples of 16 bytes, as libraries prefer
@@ -202,7 +200,7 @@ TEST_CASE("matmul walks batches with strides and rows with leading dimensions, t
       for (int transposes = 0; transposes < 4; ++transposes) {
         m.transpose_a = transposes & 1, m.transpose_b = transposes & 2;
         e = expect(m);
-        run(m);
+        run_matmul(m);
         check_close(m, e);
       }
     }
@@ -210,13 +208,13 @@ TEST_CASE("matmul walks batches with strides and rows with leading dimensions, t
 
 TEST_CASE("matmul gives the same bits for any number of threads") {
   for (Isa isa : available_levels())
-    for (DType dtype : floating)
+    for (DType dtype : floating_dtypes)
       for (const Size& size : {Size{251, 263, 129}, Size{7, 1501, 256}, Size{600, 300, 520}}) {
         std::vector<Tensor> results;
         for (int threads : {1, 2, 5}) {
           const Device device = Device::cpu(0, {.threads = threads, .isa = isa});
           const Matmul m = packed(size, dtype, dtype, device, false, true);
-          run(m);
+          run_matmul(m);
           results.push_back(m.c);
         }
         CAPTURE(name_of(isa));
@@ -236,13 +234,13 @@ TEST_CASE("matmul cuts operands that exceed its scratch into slabs") {
       if (device.traits().isa == Isa::portable) continue;  // has no slabs
       const Tensor memory = Tensor::full({size.M + behind, size.N}, -1.0, DType::f32, device);
       const Tensor c = memory.slice(0, size.M), rest = memory.slice(size.M, size.M + behind);
-      run({.a = Tensor::full({size.M, size.K}, 0.5, DType::f32, device),
-           .b = Tensor::full({size.K, size.N}, 2.0, DType::f32, device),
-           .c = c,
-           .M = size.M,
-           .N = size.N,
-           .K = size.K,
-           .transpose_a = transpose_a});
+      run_matmul({.a = Tensor::full({size.M, size.K}, 0.5, DType::f32, device),
+                  .b = Tensor::full({size.K, size.N}, 2.0, DType::f32, device),
+                  .c = c,
+                  .M = size.M,
+                  .N = size.N,
+                  .K = size.K,
+                  .transpose_a = transpose_a});
       CAPTURE(transpose_a);
       CHECK(excess(c, std::vector<double>(150 * 300, 40000.0), 1e-9) < 1.0);  // exact in f32
       CHECK(rest.to_host<float>() == std::vector<float>(static_cast<size_t>(rest.numel()), -1.0f));
@@ -267,32 +265,32 @@ TEST_CASE("matmul of a batch whose b is packed product by product finds each a i
                       .stride_a = M * K,
                       .stride_b = K * N,
                       .stride_c = M * N};
-    run(m);
+    run_matmul(m);
     CHECK(m.c.to_host<float>() == expected);
   }
 }
 
 TEST_CASE("matmul over nothing writes the epilogue of zero" * doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : on_device(floating, device)) {
+    for (DType dtype : on_device(floating_dtypes, device)) {
       Matmul m = packed({5, 7, 0}, dtype, dtype, device, false, false);
       m.bias = random_tensor({7}, dtype, device, 4);
-      const Expected e = expect(m);
-      run(m);
+      const ExpectedProduct e = expect(m);
+      run_matmul(m);
       check_close(m, e);
-      run(packed({0, 7, 3}, dtype, dtype, device, false, false));
+      run_matmul(packed({0, 7, 3}, dtype, dtype, device, false, false));
     }
 }
 
 TEST_CASE("matmul takes the scratch on a meta device that it takes on a cpu") {
-  for (DType dtype : floating) {
+  for (DType dtype : floating_dtypes) {
     int64_t peaks[2];
     int which = 0;
     for (const Device& device : {Device::cpu(0, {.threads = 2}), Device::meta(0, {.threads = 2})}) {
       const Tensor a = Tensor::empty({300, 200}, dtype, device);
       const Tensor b = Tensor::empty({200, 500}, dtype, device);
       const Tensor c = Tensor::empty({300, 500}, dtype, device);
-      run({.a = a, .b = b, .c = c, .M = 300, .N = 500, .K = 200});
+      run_matmul({.a = a, .b = b, .c = c, .M = 300, .N = 500, .K = 200});
       peaks[which++] = device.memory().peak();
     }
     CHECK(peaks[0] == peaks[1]);
@@ -304,7 +302,7 @@ TEST_CASE("matmul refuses operands that do not fit, by name, before any work") {
   const Matmul good = packed({8, 6, 4}, DType::f32, DType::f32, device, false, false);
   const auto message = [](const Matmul& m) -> std::string {
     try {
-      run(m);
+      run_matmul(m);
     } catch (const Error& error) {
       return std::string(error.type()) + " " + error.what();
     }

@@ -11,10 +11,8 @@ using namespace zg::testing;
 
 namespace {
 
-constexpr DType dtypes[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
-
 /// N ids below V, some repeated, many absent.
-std::vector<int64_t> random_ids(int64_t N, int64_t V, uint64_t seed) {
+std::vector<int64_t> ids_below(int64_t N, int64_t V, uint64_t seed) {
   std::vector<int64_t> ids;
   for (int64_t n = 0; n < N; ++n) {
     const uint32_t word = Philox::block({static_cast<uint32_t>(n), 0, 0, 0}, seed)[0];
@@ -40,12 +38,12 @@ TEST_CASE("embedding_forward gathers rows and adds positions" *
           doctest::test_suite("every device")) {
   constexpr int64_t V = 37, P = 20, T = 13, first = 5, N = 4 * T;
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : on_device(dtypes, device))
+    for (DType dtype : on_device(floating_dtypes, device))
       for (DType id_type : {DType::i32, DType::i64})
         for (int64_t C : {1, 33, 48, 1023, 1160}) {
           CAPTURE(level_of(device));
           CAPTURE(std::string(name_of(dtype)));
-          const std::vector<int64_t> ids = random_ids(N, V, 9);
+          const std::vector<int64_t> ids = ids_below(N, V, 9);
           EmbeddingForward a{.ids = as_tensor(ids, id_type, device),
                              .weight = random_tensor({V, C}, dtype, device, 1),
                              .y = Tensor::empty({N, C}, dtype, device)};
@@ -73,11 +71,11 @@ TEST_CASE("embedding_forward gathers rows and adds positions" *
 TEST_CASE("embedding_backward sums the tokens of each row in rising n and zeroes the others" *
           doctest::test_suite("every device")) {
   constexpr int64_t V = 37, P = 20, T = 13, first = 5, N = 4 * T;
-  for (DType dtype : on_device(dtypes, devices_at_every_level()[0]))
+  for (DType dtype : on_device(floating_dtypes, devices_at_every_level()[0]))
     for (DType id_type : {DType::i32, DType::i64})
       for (int64_t C : {1, 33, 48, 1023, 1160}) {
         CAPTURE(std::string(name_of(dtype)));
-        const std::vector<int64_t> ids = random_ids(N, V, 9);
+        const std::vector<int64_t> ids = ids_below(N, V, 9);
         std::vector<EmbeddingBackward> results;
         for (int threads : {1, 2, 3})
           for (const Device& device : devices_at_every_level(threads)) {
@@ -118,7 +116,7 @@ TEST_CASE("embeddings have the same bits wherever their operands begin" *
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device({DType::f32, DType::bf16}, device)) {
       const auto results = [&](const std::array<int64_t, 6>& begin) {
-        const Tensor ids = as_tensor(random_ids(N, V, 9), DType::i64, device);
+        const Tensor ids = as_tensor(ids_below(N, V, 9), DType::i64, device);
         const auto matrix = [&](size_t i, int64_t rows, DType of) {
           return moved(random_tensor({rows, C}, of, device, i), begin[i]);
         };

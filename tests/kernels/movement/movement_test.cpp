@@ -169,8 +169,7 @@ TEST_CASE("gather reads where the index points, for every type and axis" *
 
 TEST_CASE("scatter_add sums in the accumulator, with the same bits for any thread count" *
           doctest::test_suite("every device")) {
-  const DType floating[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
-  for (DType dtype : on_device(floating, devices_at_every_level()[0]))
+  for (DType dtype : on_device(floating_dtypes, devices_at_every_level()[0]))
     for (const IndexCase& c : index_cases) {
       CAPTURE(c.index.str());
       CAPTURE(name_of(dtype));

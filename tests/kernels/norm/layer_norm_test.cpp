@@ -9,18 +9,17 @@ using namespace zg::testing;
 
 namespace {
 
-constexpr DType dtypes[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
 constexpr float epsilon = 1e-5f;
 
 using Values = std::vector<double>;
 
 // Both norms in double: layer_norm when centred, else rms_norm (beta empty, mean zero).
-struct Reference {
+struct ReferenceNorm {
   int64_t N, C;
   bool centred;
   Values y, mean, rstd;
 
-  Reference(const Values& x, const Values& gamma, const Values& beta, bool centred)
+  ReferenceNorm(const Values& x, const Values& gamma, const Values& beta, bool centred)
       : N(static_cast<int64_t>(x.size() / gamma.size())),
         C(static_cast<int64_t>(gamma.size())),
         centred(centred),
@@ -56,9 +55,9 @@ Tensor statistic(const Tensor& x) {
 Tensor column_sum(const Tensor& x) {
   return Tensor::full({x.extent(1)}, NAN, accumulator(x.dtype()), x.device());
 }
-struct Case {
+struct NormCase {
   Tensor x, residual, gamma, beta, dy, dsum;
-  Case(int64_t N, int64_t C, DType dtype, const Device& device)
+  NormCase(int64_t N, int64_t C, DType dtype, const Device& device)
       : x(random_tensor({N, C}, dtype, device, 1, -1.0, 2.0)),
         residual(random_tensor({N, C}, dtype, device, 2)),
         gamma(random_tensor({C}, dtype, device, 3, 0.5, 1.5)),
@@ -70,21 +69,21 @@ struct Case {
 template <class F>
 void for_cases(const F& f) {
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : on_device(dtypes, device))
+    for (DType dtype : on_device(floating_dtypes, device))
       for (auto [N, C] :
            {std::pair<int64_t, int64_t>{1, 1}, {3, 5}, {70, 33}, {2, 1023}, {1100, 31}}) {
         CAPTURE(level_of(device));
         CAPTURE(std::string(name_of(dtype)));
         CAPTURE(N);
         CAPTURE(C);
-        f(Case(N, C, dtype, device), device);
+        f(NormCase(N, C, dtype, device), device);
       }
 }
 
 }  // namespace
 
 TEST_CASE("layer_norm_forward equals the formula in double" * doctest::test_suite("every device")) {
-  for_cases([](const Case& c, const Device& device) {
+  for_cases([](const NormCase& c, const Device& device) {
     const DType dtype = c.x.dtype();
     const LayerNormForward a{.x = c.x,
                              .gamma = c.gamma,
@@ -93,7 +92,7 @@ TEST_CASE("layer_norm_forward equals the formula in double" * doctest::test_suit
                              .mean = statistic(c.x),
                              .rstd = statistic(c.x)};
     kernels::layer_norm_forward(a, device.compute());
-    const Reference expected(c.x.to_doubles(), c.gamma.to_doubles(), c.beta.to_doubles(), true);
+    const ReferenceNorm expected(c.x.to_doubles(), c.gamma.to_doubles(), c.beta.to_doubles(), true);
     // |x| <= 2; rstd is near 1.2 in a wide row and at most a few, but 316 = 1/sqrt(epsilon) for a
     // row of one element, whose difference from the mean is an exact zero.
     const double error = sum_error(dtype, c.x.extent(1));
@@ -105,7 +104,7 @@ TEST_CASE("layer_norm_forward equals the formula in double" * doctest::test_suit
 
 TEST_CASE("layer_norm_forward adds the residual, rounds the sum and normalises what it stored" *
           doctest::test_suite("every device")) {
-  for_cases([](const Case& c, const Device& device) {
+  for_cases([](const NormCase& c, const Device& device) {
     const LayerNormForward a{.x = c.x,
                              .residual = c.residual,
                              .gamma = c.gamma,
@@ -134,13 +133,13 @@ TEST_CASE("layer_norm_forward adds the residual, rounds the sum and normalises w
 
 TEST_CASE("norms give the same bits for any thread count, and may write over their inputs") {
   for (Isa isa : available_levels())
-    for (DType dtype : dtypes) {
+    for (DType dtype : floating_dtypes) {
       CAPTURE(std::string(name_of(isa)));
       CAPTURE(std::string(name_of(dtype)));
       std::vector<std::vector<Tensor>> results;
       for (int threads : {1, 2, 3}) {
         const Device device = Device::cpu(0, {.threads = threads, .isa = isa});
-        const Case c(1100, 77, dtype, device);
+        const NormCase c(1100, 77, dtype, device);
         LayerNormForward forward{.x = c.x,
                                  .residual = c.residual,
                                  .gamma = c.gamma,
@@ -174,7 +173,7 @@ TEST_CASE("norms give the same bits for any thread count, and may write over the
 TEST_CASE("layer_norm_backward leaves out what is absent and does not change the rest" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level()) {
-    const Case c(100, 33, DType::f32, device);
+    const NormCase c(100, 33, DType::f32, device);
     LayerNormBackward a{.dy = c.dy,
                         .x = c.x,
                         .gamma = c.gamma,
@@ -201,7 +200,7 @@ TEST_CASE("layer_norm_backward leaves out what is absent and does not change the
 TEST_CASE("norms of no rows give zero gradients of gamma and beta" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level()) {
-    const Case c(0, 33, DType::bf16, device);
+    const NormCase c(0, 33, DType::bf16, device);
     const Tensor none = statistic(c.x);
     kernels::layer_norm_forward(
         {.x = c.x, .gamma = c.gamma, .y = like(c.x), .mean = none, .rstd = none}, device.compute());

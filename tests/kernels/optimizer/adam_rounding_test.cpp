@@ -38,7 +38,7 @@ std::vector<uint16_t> bits_of(const Tensor& tensor) {
 
 // In doubles, with no bit of a float's looked at: the bf16 beside x are multiples of the place of
 // its eighth bit, and x goes up where the word's share of 1 reaches the cut-off share of a place.
-float expected(float x, uint32_t word) {
+float expected_rounding(float x, uint32_t word) {
   int exponent = 0;
   std::frexp(double{x}, &exponent);
   const double place = std::ldexp(1.0, std::max(exponent - 8, -133));
@@ -55,7 +55,7 @@ uint32_t word_at(int64_t element, uint64_t name, uint32_t step) {
   return words[static_cast<size_t>(element % 4)];
 }
 
-AdamTensor part(const AdamTensor& t, int64_t begin, int64_t n) {
+AdamTensor rounding_part(const AdamTensor& t, int64_t begin, int64_t n) {
   return {.parameter = t.parameter.flat(begin, n),
           .gradient = t.gradient.flat(begin, n),
           .moment1 = t.moment1.flat(begin, n),
@@ -89,7 +89,8 @@ TEST_CASE("stochastic rounding goes to a bf16 beside the value, by the random wo
       const std::vector<bf16> rounded = t.low_precision.to_host<bf16>();
       int wrong = 0, up = 0;
       for (size_t i = 0; i < values.size() - 3; ++i) {
-        const float want = expected(moved[i], word_at(first + static_cast<int64_t>(i), t.name, 77));
+        const float want =
+            expected_rounding(moved[i], word_at(first + static_cast<int64_t>(i), t.name, 77));
         wrong += std::bit_cast<uint32_t>(static_cast<float>(rounded[i])) !=
                  std::bit_cast<uint32_t>(want);
         up += want != moved[i] && std::fabs(want) > std::fabs(moved[i]);
@@ -200,20 +201,20 @@ TEST_CASE("stochastic rounding has the same bits at every level, for any split a
   for (DType state : {DType::f32, DType::bf16})
     for (DType gradient : {DType::f32, DType::bf16})
       for (bool decoupled : {true, false}) {
-        const AdamTensor expected = random(state, gradient, portable);
-        kernels::adam(step_of({expected}, decoupled), portable.compute());
+        const AdamTensor expected_rounding = random(state, gradient, portable);
+        kernels::adam(step_of({expected_rounding}, decoupled), portable.compute());
         for (const Device& device : devices_at_every_level()) {
           CAPTURE(level_of(device));
           const AdamTensor whole = random(state, gradient, device);
           kernels::adam(step_of({whole}, decoupled), device.compute());
-          CHECK(same(whole, expected));
+          CHECK(same(whole, expected_rounding));
           const AdamTensor parts = random(state, gradient, device);
           std::vector<AdamTensor> cut;
           for (int64_t begin = 0, length = 1; begin < n; begin += length, length = length * 3 + 1)
-            cut.push_back(part(parts, begin, std::min(length, n - begin)));
+            cut.push_back(rounding_part(parts, begin, std::min(length, n - begin)));
           std::reverse(cut.begin(), cut.end());
           kernels::adam(step_of(cut, decoupled), device.compute());
-          CHECK(same(parts, expected));
+          CHECK(same(parts, expected_rounding));
         }
       }
 }

@@ -22,7 +22,7 @@ AdamTensor random_tensors(int64_t n, DType gradient, std::optional<DType> low, c
           .weight_decay = 0.1f};
 }
 
-AdamTensor part(const AdamTensor& t, int64_t begin, int64_t n) {
+AdamTensor adam_part(const AdamTensor& t, int64_t begin, int64_t n) {
   return {.parameter = t.parameter.flat(begin, n),
           .gradient = t.gradient.flat(begin, n),
           .moment1 = t.moment1.flat(begin, n),
@@ -39,8 +39,8 @@ Adam step_of(std::vector<AdamTensor> tensors, bool decoupled) {
           .decoupled = decoupled};
 }
 
-Adam part(const AdamTensor& t, int64_t begin, int64_t n, bool decoupled) {
-  return step_of({part(t, begin, n)}, decoupled);
+Adam adam_part(const AdamTensor& t, int64_t begin, int64_t n, bool decoupled) {
+  return step_of({adam_part(t, begin, n)}, decoupled);
 }
 
 bool same_state(const AdamTensor& a, const AdamTensor& b) {
@@ -50,7 +50,7 @@ bool same_state(const AdamTensor& a, const AdamTensor& b) {
 }
 
 // torch.optim.AdamW, or Adam with weight_decay when not decoupled, in double.
-struct Reference {
+struct ReferenceAdam {
   std::vector<double> parameter, moment1, moment2;
 
   void step(const std::vector<double>& gradient, const Adam& a) {
@@ -90,8 +90,8 @@ TEST_CASE("adam follows torch's formula in double for 20 steps" *
                .rate = 1e-3f,
                .decoupled = decoupled};
         AdamTensor& t = a.tensors[0];
-        Reference reference{t.parameter.to_doubles(), std::vector<double>(n),
-                            std::vector<double>(n)};
+        ReferenceAdam reference{t.parameter.to_doubles(), std::vector<double>(n),
+                                std::vector<double>(n)};
         for (a.step = 1; a.step <= 20; ++a.step) {
           t.gradient = random_tensor({n}, dtype, device, static_cast<uint64_t>(100 + a.step));
           kernels::adam(a, device.compute());
@@ -121,18 +121,18 @@ TEST_CASE("adam gives the same bits at every level, for any split and thread cou
       for (bool decoupled : {true, false})
         for (int64_t n : {1, 15, 31, 1023, 16417}) {
           const AdamTensor expected = random_tensors(n, gradient, low, portable);
-          kernels::adam(part(expected, 0, n, decoupled), portable.compute());
+          kernels::adam(adam_part(expected, 0, n, decoupled), portable.compute());
           for (const Device& device : devices_at_every_level()) {
             CAPTURE(level_of(device));
             CAPTURE(n);
             if (low && !has_dtype(device, *low)) continue;
             const AdamTensor whole = random_tensors(n, gradient, low, device);
-            kernels::adam(part(whole, 0, n, decoupled), device.compute());
+            kernels::adam(adam_part(whole, 0, n, decoupled), device.compute());
             CHECK(same_state(whole, expected));
             const AdamTensor halves = random_tensors(n, gradient, low, device);
             const int64_t cut = n * 3 / 7;
-            kernels::adam(part(halves, cut, n - cut, decoupled), device.compute());
-            kernels::adam(part(halves, 0, cut, decoupled), device.compute());
+            kernels::adam(adam_part(halves, cut, n - cut, decoupled), device.compute());
+            kernels::adam(adam_part(halves, 0, cut, decoupled), device.compute());
             CHECK(same_state(halves, expected));
           }
         }
@@ -159,10 +159,10 @@ TEST_CASE("adam on bf16 state is adam on f32 state, each of the three results ro
                                 .moment1 = widened(narrow.moment1),
                                 .moment2 = widened(narrow.moment2),
                                 .weight_decay = narrow.weight_decay};
-          kernels::adam(part(wide, 0, n, decoupled), device.compute());
+          kernels::adam(adam_part(wide, 0, n, decoupled), device.compute());
           const int64_t cut = n * 3 / 7;
-          kernels::adam(part(narrow, cut, n - cut, decoupled), device.compute());
-          kernels::adam(part(narrow, 0, cut, decoupled), device.compute());
+          kernels::adam(adam_part(narrow, cut, n - cut, decoupled), device.compute());
+          kernels::adam(adam_part(narrow, 0, cut, decoupled), device.compute());
           const auto is_rounded = [&](const Tensor& x, const Tensor& exact) {
             std::vector<float> expected = values(exact);
             for (float& value : expected) value = static_cast<float>(bf16(value));
@@ -222,7 +222,7 @@ TEST_CASE("adam on many tensors at once is adam on one after the other, bit for 
     std::vector<AdamTensor> tensors;
     int64_t begin = 0;
     for (const int64_t n : lengths) {
-      tensors.push_back(part(all, begin, n));
+      tensors.push_back(adam_part(all, begin, n));
       tensors.back().weight_decay = begin % 2 == 0 ? 0.1f : 0.0f;
       begin += n;
     }
@@ -252,12 +252,12 @@ TEST_CASE("adam refuses what does not fit, before any work") {
   const AdamTensor o = random_tensors(32, DType::f32, DType::bf16, device);
   const std::vector<float> before = o.parameter.to_host<float>();
   auto refused = [&](auto change) {
-    Adam a = part(o, 0, 32, true);
+    Adam a = adam_part(o, 0, 32, true);
     change(a.tensors[0]);
     kernels::adam(a, device.compute());
   };
   auto refused_number = [&](auto change) {
-    Adam a = part(o, 0, 32, true);
+    Adam a = adam_part(o, 0, 32, true);
     change(a);
     kernels::adam(a, device.compute());
   };
@@ -283,7 +283,7 @@ TEST_CASE("adam refuses what does not fit, before any work") {
       DeviceError);
   CHECK_THROWS_AS(refused([](AdamTensor& t) { t.weight_decay = NAN; }), ConfigError);
   const auto beside = [&](auto change) {
-    Adam a = step_of({part(o, 0, 16), part(o, 16, 16)}, true);
+    Adam a = step_of({adam_part(o, 0, 16), adam_part(o, 16, 16)}, true);
     change(a.tensors[1]);
     kernels::adam(a, device.compute());
   };
@@ -303,7 +303,7 @@ TEST_CASE("adam refuses what does not fit, before any work") {
                     t = random_tensors(16, DType::f32, DType::bf16, Device::cpu(1));
                   }),
                   DeviceError);
-  Adam bare = step_of({part(o, 0, 16), part(o, 16, 16)}, true);
+  Adam bare = step_of({adam_part(o, 0, 16), adam_part(o, 16, 16)}, true);
   bare.tensors[0].low_precision = Tensor();
   CHECK_THROWS_WITH_AS(
       kernels::adam(bare, device.compute()),

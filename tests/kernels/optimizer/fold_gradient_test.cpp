@@ -11,15 +11,15 @@ using namespace zg::testing;
 
 namespace {
 
-constexpr DType dtypes[] = {DType::f32, DType::bf16, DType::f16};
+constexpr DType gradient_dtypes[] = {DType::f32, DType::bf16, DType::f16};
 
 }  // namespace
 
 TEST_CASE("fold_gradient adds the leaf rounded once, with equal bits at every level" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
-    for (DType leaf : on_device(dtypes, device))
-      for (DType rounding : on_device(dtypes, device))
+    for (DType leaf : on_device(gradient_dtypes, device))
+      for (DType rounding : on_device(gradient_dtypes, device))
         for (DType kept : {DType::f32, DType::bf16})
           for (bool first : {false, true})
             for (int64_t n : {1, 31, 1023, 70001}) {
@@ -55,7 +55,7 @@ TEST_CASE("the first fold gives the bits of 0 + leaf, whatever the sum held" *
 TEST_CASE("the first fold rounds a leaf in its place, to the bits that it has elsewhere" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
-    for (DType rounding : on_device(dtypes, device))
+    for (DType rounding : on_device(gradient_dtypes, device))
       for (int64_t n : {1, 31, 1023, 200001}) {
         CAPTURE(level_of(device));
         CAPTURE(n);
@@ -75,7 +75,7 @@ TEST_CASE("fold_gradient has the same bits wherever leaf and sum begin" *
           doctest::test_suite("every device")) {
   constexpr int64_t n = 1023;
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : on_device(dtypes, device))
+    for (DType dtype : on_device(gradient_dtypes, device))
       for (DType kept : {DType::f32, DType::bf16}) {
         const Tensor leaf = random_tensor({n}, dtype, device, 1);
         const auto folded = [&](int64_t leaf_begin, int64_t sum_begin) {

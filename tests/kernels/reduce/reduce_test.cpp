@@ -13,35 +13,31 @@ using namespace zg::testing;
 
 namespace {
 
-constexpr DType floating[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
-constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
-constexpr float infinity = std::numeric_limits<float>::infinity();
-
-struct Case {
+struct ReduceCase {
   Shape shape;
   uint32_t axes;
 };
-const Case cases[] = {{{1}, 1},
-                      {{1023}, 1},
-                      {{31, 33}, 1},
-                      {{31, 33}, 2},
-                      {{31, 33}, 3},
-                      {{31, 33}, 0},
-                      {{5, 1, 7, 9}, 5},
-                      {{5, 6, 7}, 2},
-                      {{5, 6, 7}, 5},
-                      {{3, 4, 2, 3, 4, 2}, 0b010101},
-                      {{3, 4, 2, 3, 4, 2}, 0b101010},
-                      {{3, 100001}, 2},
-                      {{70001, 3}, 1},
-                      {{40, 700, 5}, 0b011},
-                      {{2, 3000, 300}, 0b010},
-                      {{7, 2, 20000}, 0b101},
-                      {{300, 64}, 1},
-                      {{2, 300, 48}, 0b010},
-                      {{5, 6, 7, 16}, 0b101}};
+const ReduceCase cases[] = {{{1}, 1},
+                            {{1023}, 1},
+                            {{31, 33}, 1},
+                            {{31, 33}, 2},
+                            {{31, 33}, 3},
+                            {{31, 33}, 0},
+                            {{5, 1, 7, 9}, 5},
+                            {{5, 6, 7}, 2},
+                            {{5, 6, 7}, 5},
+                            {{3, 4, 2, 3, 4, 2}, 0b010101},
+                            {{3, 4, 2, 3, 4, 2}, 0b101010},
+                            {{3, 100001}, 2},
+                            {{70001, 3}, 1},
+                            {{40, 700, 5}, 0b011},
+                            {{2, 3000, 300}, 0b010},
+                            {{7, 2, 20000}, 0b101},
+                            {{300, 64}, 1},
+                            {{2, 300, 48}, 0b010},
+                            {{5, 6, 7, 16}, 0b101}};
 
-Shape kept_shape(const Case& c) {
+Shape kept_shape(const ReduceCase& c) {
   Shape shape = c.shape;
   for (int i = 0; i < shape.rank(); ++i)
     if (c.axes >> i & 1u) shape = shape.with(i, 1);
@@ -50,7 +46,7 @@ Shape kept_shape(const Case& c) {
 
 /// For every element of x in order, f(element, place of its result).
 template <class F>
-void for_each_element(const Case& c, const F& f) {
+void for_each_element(const ReduceCase& c, const F& f) {
   for (int64_t flat = 0; flat < c.shape.numel(); ++flat) {
     int64_t rest = flat, place = 0, stride = 1;
     for (int axis = c.shape.rank() - 1; axis >= 0; --axis) {
@@ -64,7 +60,8 @@ void for_each_element(const Case& c, const F& f) {
   }
 }
 
-std::vector<double> expected_reduction(ReduceOp op, const Case& c, const std::vector<double>& x) {
+std::vector<double> expected_reduction(ReduceOp op, const ReduceCase& c,
+                                       const std::vector<double>& x) {
   const auto results = static_cast<size_t>(kept_shape(c).numel());
   std::vector<double> y(results, op == ReduceOp::max ? -infinity : 0.0);
   for_each_element(c, [&](size_t from, size_t to) {
@@ -75,7 +72,7 @@ std::vector<double> expected_reduction(ReduceOp op, const Case& c, const std::ve
   return y;
 }
 
-Tensor run_reduce(ReduceOp op, const Case& c, const Tensor& x, DType to) {
+Tensor run_reduce(ReduceOp op, const ReduceCase& c, const Tensor& x, DType to) {
   const Tensor y = Tensor::empty(kept_shape(c), to, x.device());
   kernels::reduce({.op = op, .x = x, .y = y, .axes = c.axes}, x.device().compute());
   return y;
@@ -91,8 +88,8 @@ Tensor rows(const std::vector<float>& values, int64_t columns) {
 TEST_CASE("reduce sums, averages and finds the largest over any axes of every floating type" *
           doctest::test_suite("every device")) {
   const Device device = devices_at_every_level().back();
-  for (const Case& c : cases)
-    for (DType dtype : on_device(floating, device))
+  for (const ReduceCase& c : cases)
+    for (DType dtype : on_device(floating_dtypes, device))
       for (ReduceOp op : {ReduceOp::sum, ReduceOp::mean, ReduceOp::max}) {
         CAPTURE(c.shape.str());
         CAPTURE(c.axes);
@@ -119,7 +116,8 @@ TEST_CASE("reduce sums, averages and finds the largest over any axes of every fl
 TEST_CASE("reduce has the same bits wherever x and y begin" * doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device({DType::f32, DType::bf16}, device))
-      for (const Case& c : {Case{{300, 64}, 1}, Case{{2, 70, 48}, 0b010}, Case{{31, 33}, 1}}) {
+      for (const ReduceCase& c :
+           {ReduceCase{{300, 64}, 1}, ReduceCase{{2, 70, 48}, 0b010}, ReduceCase{{31, 33}, 1}}) {
         const auto reduced = [&](int64_t x_begin, int64_t y_begin) {
           const Tensor x = moved(random_tensor(c.shape, dtype, device, 1), x_begin);
           const Tensor y = moved(Tensor::empty(kept_shape(c), DType::f32, device), y_begin);
@@ -136,7 +134,8 @@ TEST_CASE("reduce has the same bits wherever x and y begin" * doctest::test_suit
 }
 
 TEST_CASE("a sum of a million f32 elements is good to 1e-6" * doctest::test_suite("every device")) {
-  for (const Case& c : {Case{{1 << 20}, 1}, Case{{1 << 20, 1, 3}, 1}, Case{{3, 1 << 20}, 2}}) {
+  for (const ReduceCase& c :
+       {ReduceCase{{1 << 20}, 1}, ReduceCase{{1 << 20, 1, 3}, 1}, ReduceCase{{3, 1 << 20}, 2}}) {
     const Device device = devices_at_every_level().back();
     const Tensor x = random_tensor(c.shape, DType::f32, device, 2, 0.0, 1.0);
     const std::vector<double> expected = expected_reduction(ReduceOp::sum, c, x.to_doubles());
@@ -146,7 +145,8 @@ TEST_CASE("a sum of a million f32 elements is good to 1e-6" * doctest::test_suit
 
 TEST_CASE("a sum keeps what is small beside its largest element" *
           doctest::test_suite("every device")) {
-  for (const Case& c : {Case{{1 << 20}, 1}, Case{{1 << 20, 1, 3}, 1}, Case{{3, 1 << 20}, 2}}) {
+  for (const ReduceCase& c :
+       {ReduceCase{{1 << 20}, 1}, ReduceCase{{1 << 20, 1, 3}, 1}, ReduceCase{{3, 1 << 20}, 2}}) {
     const Device device = devices_at_every_level().back();
     std::vector<float> values(static_cast<size_t>(c.shape.numel()), 1.0f);
     values[0] = 0x1p24f;
@@ -158,7 +158,7 @@ TEST_CASE("a sum keeps what is small beside its largest element" *
 }
 
 TEST_CASE("reduce has the same bits for any thread count") {
-  for (const Case& c : cases)
+  for (const ReduceCase& c : cases)
     for (DType dtype : {DType::f32, DType::bf16}) {
       std::vector<Tensor> results;
       for (int threads : {1, 2}) {
@@ -204,7 +204,8 @@ TEST_CASE("max passes NaN on, and sums of nothing are 0" * doctest::test_suite("
   CHECK(largest[1] == -infinity);
   CHECK(std::isnan(run_reduce(ReduceOp::max, {{2, 3}, 1}, x, DType::f32).to_doubles()[1]));
   const Device device = devices_at_every_level().back();
-  for (const Case& c : {Case{{0, 3}, 1}, Case{{3, 0}, 2}, Case{{3, 0, 2}, 6}, Case{{0}, 1}}) {
+  for (const ReduceCase& c : {ReduceCase{{0, 3}, 1}, ReduceCase{{3, 0}, 2},
+                              ReduceCase{{3, 0, 2}, 6}, ReduceCase{{0}, 1}}) {
     const Tensor empty = Tensor::empty(c.shape, DType::f32, device);
     for (double value : run_reduce(ReduceOp::sum, c, empty, DType::f32).to_doubles())
       CHECK(value == 0);
@@ -212,7 +213,7 @@ TEST_CASE("max passes NaN on, and sums of nothing are 0" * doctest::test_suite("
       CHECK(std::isnan(value));
     CHECK_THROWS_AS(run_reduce(ReduceOp::max, c, empty, DType::f32), ShapeError);
   }
-  const Case none{{0, 3}, 2};
+  const ReduceCase none{{0, 3}, 2};
   CHECK(run_reduce(ReduceOp::max, none, Tensor::empty({0, 3}, DType::f32, device), DType::f32)
             .numel() == 0);
 }
@@ -220,13 +221,13 @@ TEST_CASE("max passes NaN on, and sums of nothing are 0" * doctest::test_suite("
 TEST_CASE("argmax finds the first largest along any axis, NaN counting as largest" *
           doctest::test_suite("every device")) {
   const Device device = devices_at_every_level().back();
-  for (DType dtype : on_device(floating, device))
+  for (DType dtype : on_device(floating_dtypes, device))
     for (const Shape& shape : {Shape{1}, Shape{1023}, Shape{31, 33}, Shape{4, 5, 6}})
       for (int axis = 0; axis < shape.rank(); ++axis) {
         const Tensor x = random_tensor(shape, dtype, device, 4);
         const Tensor y = Tensor::empty(shape.with(axis, 1), DType::i64, device);
         kernels::argmax({.x = x, .y = y, .axis = axis - shape.rank()}, device.compute());
-        const Case c{shape, 1u << axis};
+        const ReduceCase c{shape, 1u << axis};
         const std::vector<double> xs = x.to_doubles();
         std::vector<double> best(static_cast<size_t>(y.numel()), -infinity);
         std::vector<int64_t> place(best.size()), seen(best.size());

@@ -21,7 +21,7 @@ namespace {
 
 using Ids = std::vector<int32_t>;
 
-const std::string fixtures = std::string(ZG_FIXTURES) + "indexed/";
+const std::string document_fixtures = std::string(ZG_FIXTURES) + "indexed/";
 
 /// Ids and the last target: block_size + 1 tokens.
 Ids sample_of(const Dataset& data, Split split, int64_t index) {
@@ -55,9 +55,10 @@ std::array<double, 3> weights_of(std::string split) {
 }  // namespace
 
 TEST_CASE("samples of a dataset in its order are those that Megatron's GPT cuts") {
-  const auto expected = nlohmann::json::parse(read_file(fixtures + "expected.json"));
-  const auto data = indexed_dataset(
-      fixtures + "uint16", {.block_size = 16, .split = {1, 0, 0}, .order = Order::sequential});
+  const auto expected = nlohmann::json::parse(read_file(document_fixtures + "expected.json"));
+  const auto data =
+      indexed_dataset(document_fixtures + "uint16",
+                      {.block_size = 16, .split = {1, 0, 0}, .order = Order::sequential});
   const auto& samples = expected["samples"];
   CHECK(data->vocabulary() == 50257);
   CHECK(data->epoch_samples(Split::train) == static_cast<int64_t>(samples.size()));
@@ -65,11 +66,11 @@ TEST_CASE("samples of a dataset in its order are those that Megatron's GPT cuts"
   for (size_t i = 0; i < 2 * samples.size(); ++i)
     CHECK(sample_of(*data, Split::train, static_cast<int64_t>(i)) ==
           samples[i % samples.size()].get<Ids>());
-  CHECK(indexed_dataset(fixtures + "int32", {.block_size = 4})->vocabulary() == 250880);
+  CHECK(indexed_dataset(document_fixtures + "int32", {.block_size = 4})->vocabulary() == 250880);
 }
 
 TEST_CASE("splits are cut by documents where Megatron cuts them") {
-  const auto expected = nlohmann::json::parse(read_file(fixtures + "expected.json"));
+  const auto expected = nlohmann::json::parse(read_file(document_fixtures + "expected.json"));
   for (const auto& row : expected["borders"]) {
     const TemporaryFolder folder;
     const int64_t documents = row["documents"];

@@ -22,9 +22,11 @@ namespace {
 
 using Documents = std::vector<std::vector<int32_t>>;
 
-const std::string fixtures = std::string(ZG_FIXTURES) + "indexed/";
+const std::string indexed_fixtures = std::string(ZG_FIXTURES) + "indexed/";
 
-nlohmann::json expected() { return nlohmann::json::parse(read_file(fixtures + "expected.json")); }
+nlohmann::json expected_documents() {
+  return nlohmann::json::parse(read_file(indexed_fixtures + "expected.json"));
+}
 
 Documents documents_of(const IndexedDataset& data) {
   Documents documents;
@@ -76,10 +78,10 @@ constexpr size_t version_at = 9, dtype = 17, sequences = 18, documents = 26, siz
 }  // namespace
 
 TEST_CASE("every integer dtype of Megatron's datasets is read as numpy wrote it") {
-  const nlohmann::json sequences_by_name = expected()["sequences"];
+  const nlohmann::json sequences_by_name = expected_documents()["sequences"];
   for (const auto& [name, written] : sequences_by_name.items()) {
     CAPTURE(name);
-    const IndexedDataset data(indexed_files(fixtures + name));
+    const IndexedDataset data(indexed_files(indexed_fixtures + name));
     CHECK(documents_of(data) == written.get<Documents>());
     std::vector<int32_t> part(3);
     int64_t longest = 0;
@@ -93,7 +95,7 @@ TEST_CASE("every integer dtype of Megatron's datasets is read as numpy wrote it"
 
 TEST_CASE("a dataset is written byte for byte as Megatron's builder does") {
   const TemporaryFolder folder;
-  const nlohmann::json sequences_by_name = expected()["sequences"];
+  const nlohmann::json sequences_by_name = expected_documents()["sequences"];
   const auto write = [&](const char* name, int64_t vocabulary) {
     const auto writer = indexed_dataset_writer(folder / name, vocabulary);
     for (const auto& document : sequences_by_name[name])
@@ -102,9 +104,10 @@ TEST_CASE("a dataset is written byte for byte as Megatron's builder does") {
   };
   write("uint16", 50257);
   for (const char* end : {".bin", ".idx"})
-    CHECK(read_file(folder / std::string("uint16") + end) == read_file(fixtures + "uint16" + end));
+    CHECK(read_file(folder / std::string("uint16") + end) ==
+          read_file(indexed_fixtures + "uint16" + end));
   write("int32", 250880);
-  CHECK(read_file(folder / "int32.bin") == read_file(fixtures + "int32.bin"));
+  CHECK(read_file(folder / "int32.bin") == read_file(indexed_fixtures + "int32.bin"));
   CHECK(documents_of(IndexedDataset(indexed_files(folder / "int32"))) ==
         sequences_by_name["int32"].get<Documents>());
 
@@ -195,9 +198,9 @@ TEST_CASE("an index that is not what it claims is refused by file, field and pla
 TEST_CASE("an id that no model has is refused by its place") {
   const TemporaryFolder folder;
   const auto refused = [&](const char* name, const std::string& bytes, const char* got) {
-    write_file(folder / "data.idx", read_file(fixtures + name + ".idx"));
-    std::string tokens = read_file(fixtures + name + ".bin");
-    const IndexedDataset whole(indexed_files(fixtures + name));
+    write_file(folder / "data.idx", read_file(indexed_fixtures + name + ".idx"));
+    std::string tokens = read_file(indexed_fixtures + name + ".bin");
+    const IndexedDataset whole(indexed_files(indexed_fixtures + name));
     const size_t place = static_cast<size_t>(whole.size(0)) * bytes.size();
     tokens.replace(place, bytes.size(), bytes);
     write_file(folder / "data.bin", tokens);
@@ -220,11 +223,11 @@ TEST_CASE("an id that no model has is refused by its place") {
 TEST_CASE("files that change under a reader are errors, not other memory") {
   const TemporaryFolder folder;
   for (const char* end : {".bin", ".idx"})
-    write_file(folder / std::string("data") + end, read_file(fixtures + "uint16" + end));
+    write_file(folder / std::string("data") + end, read_file(indexed_fixtures + "uint16" + end));
   const IndexedDataset data(indexed_files(folder / "data"));
   std::vector<int32_t> ids(1);
   CHECK_NOTHROW(data.read(23, 0, ids));
-  const std::string index = read_file(fixtures + "uint16.idx");
+  const std::string index = read_file(indexed_fixtures + "uint16.idx");
   write_file(folder / "data.idx", std::string(index.size(), '\xff'));
   CHECK(contains(message_of<FileError>([&] { data.read(0, 0, ids); }),
                  "pointer of sequence 0: expected 0 to "));

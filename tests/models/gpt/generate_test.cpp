@@ -23,7 +23,7 @@ GPTConfig generating(GPTConfig config) {
 }
 GPTConfig generating_config() { return generating(tiny_config()); }
 
-struct Setting {
+struct DecoderSetting {
   Device device;
   DType dtype;
   GPTConfig config;
@@ -34,8 +34,8 @@ struct Setting {
 };
 
 /// Every level with each dtype and decoder.
-std::vector<Setting> everywhere(std::initializer_list<DType> dtypes) {
-  std::vector<Setting> places;
+std::vector<DecoderSetting> everywhere(std::initializer_list<DType> dtypes) {
+  std::vector<DecoderSetting> places;
   for (const Device& device : devices_at_every_level(/*threads=*/1))
     for (DType dtype : dtypes)
       for (const GPTConfig& config : tiny_decoders())
@@ -68,7 +68,7 @@ Rows recomputed(GPTCase& model, Rows rows, int64_t length) {
 }  // namespace
 
 TEST_CASE("generation with a cache gives the tokens of recomputing everything") {
-  for (const Setting& place : everywhere({DType::f32, DType::f64})) {
+  for (const DecoderSetting& place : everywhere({DType::f32, DType::f64})) {
     CAPTURE(place.text());
     GPTCase model(place.config, place.device, place.dtype, /*spread=*/15.0);
     // From inside the block across its border; from one token; from beyond the border.
@@ -82,7 +82,7 @@ TEST_CASE("generation with a cache gives the tokens of recomputing everything") 
 }
 
 TEST_CASE("cached logits equal the last row of all logits, for any way of feeding them") {
-  for (const Setting& place : everywhere({DType::f64, DType::f32, DType::bf16})) {
+  for (const DecoderSetting& place : everywhere({DType::f64, DType::f32, DType::bf16})) {
     CAPTURE(place.text());
     const Device& device = place.device;
     GPTCase model(place.config, device, place.dtype, 10.0);

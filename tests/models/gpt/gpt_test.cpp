@@ -39,7 +39,7 @@ Step step_of(GPTCase& model, const Tensor& ids, const Tensor& targets, const For
   return step;
 }
 
-bool same_bits(const Step& a, const Step& b) {
+bool same_step(const Step& a, const Step& b) {
   return std::memcmp(&a.loss, &b.loss, sizeof(double)) == 0 && a.gradients == b.gradients;
 }
 
@@ -113,7 +113,7 @@ TEST_CASE("checkpointing gives the same bits and hands every gradient over once"
       const Step plain = step_of(model, ids, targets, place, false);
       model.source.log.clear();
       const Step checkpointed = step_of(model, ids, targets, place, true);
-      CHECK(same_bits(plain, checkpointed));
+      CHECK(same_step(plain, checkpointed));
       for (const std::vector<double>& gradient : plain.gradients)
         CHECK(std::any_of(gradient.begin(), gradient.end(), [](double g) { return g != 0.0; }));
       for (const char* unit : {"embedding", "block.0", "block.1", "head"})
@@ -134,7 +134,7 @@ TEST_CASE("threads do not change the bits of a step") {
     const Tensor ids = random_ids(5, 33, 7, device, 1), targets = random_ids(5, 33, 7, device, 2);
     steps.push_back(step_of(model, ids, targets, {.seed = 1}, false));
   }
-  CHECK(same_bits(steps[0], steps[1]));
+  CHECK(same_step(steps[0], steps[1]));
 }
 
 TEST_CASE("a step on a meta device takes the bytes of a step on the CPU") {

@@ -11,7 +11,7 @@ using namespace zg::models;
 
 namespace {
 
-GPTConfig small() {
+GPTConfig one_small_layer() {
   return {.layers = 1, .heads = 2, .width = 8, .vocabulary = 5, .block_size = 4};
 }
 
@@ -88,7 +88,7 @@ TEST_CASE("published models have the vocabulary and positions that they were pub
 
 TEST_CASE("parameters have the names, shapes, units and decay of minGPT's state dict") {
   ParameterStore store;
-  const GPT model(store, small());
+  const GPT model(store, one_small_layer());
   std::string listing;
   for (const auto& p : store.parameters())
     listing +=
@@ -112,7 +112,7 @@ TEST_CASE("parameters have the names, shapes, units and decay of minGPT's state 
         "head transformer.ln_f.bias [8]\n"
         "head lm_head.weight [5, 8] decay\n");
 
-  GPTConfig tied = small();
+  GPTConfig tied = one_small_layer();
   tied.tied = true;
   ParameterStore shared;
   const GPT tied_model(shared, tied);
@@ -146,7 +146,7 @@ TEST_CASE("weights start with deviation 0.02, less where a branch joins the resi
 TEST_CASE("a config out of range is refused, naming the field") {
   const auto refused = [](const char* field, auto change) {
     CAPTURE(field);
-    GPTConfig config = small();
+    GPTConfig config = one_small_layer();
     change(config);
     ParameterStore store;
     std::string message;
@@ -173,6 +173,6 @@ TEST_CASE("a config out of range is refused, naming the field") {
 
 TEST_CASE("two models do not fit into one store under the same names") {
   ParameterStore store;
-  const GPT first(store, small());
-  CHECK_THROWS_AS(GPT(store, small()), ConfigError);
+  const GPT first(store, one_small_layer());
+  CHECK_THROWS_AS(GPT(store, one_small_layer()), ConfigError);
 }

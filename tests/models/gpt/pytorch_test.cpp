@@ -15,7 +15,7 @@ using namespace zg::testing;
 
 namespace {
 
-const std::string fixtures = ZG_FIXTURES;
+const std::string pytorch_fixtures = ZG_FIXTURES;
 
 /// The f32 tensors of a safetensors file that this project's own script wrote.
 std::map<std::string, std::vector<float>> read_tensors(const std::string& path) {
@@ -46,11 +46,12 @@ double norm(const std::vector<double>& a, const std::vector<float>& b, double sc
 }  // namespace
 
 TEST_CASE("loss and gradients of a step are PyTorch's") {
-  const nlohmann::json expected = nlohmann::json::parse(std::ifstream(fixtures + "losses.json"));
-  const auto weights = read_tensors(fixtures + "weights.safetensors");
-  const auto gradients = read_tensors(fixtures + "gradients.safetensors");
+  const nlohmann::json expected =
+      nlohmann::json::parse(std::ifstream(pytorch_fixtures + "losses.json"));
+  const auto weights = read_tensors(pytorch_fixtures + "weights.safetensors");
+  const auto gradients = read_tensors(pytorch_fixtures + "gradients.safetensors");
   const auto data = token_dataset(
-      fixtures + "tokens.bin",
+      pytorch_fixtures + "tokens.bin",
       {.block_size = expected["block_size"], .validation_fraction = 0, .order = Order::sequential});
   CHECK(data->vocabulary() == expected["vocabulary"].get<int64_t>());
   for (const Device& device : devices_at_every_level()) {

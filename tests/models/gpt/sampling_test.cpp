@@ -4,15 +4,15 @@
 #include <limits>
 #include <set>
 
+#include "tests/support/op_case.h"
 #include "zerograd/models/gpt/generate.h"
 #include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::models;
+using zg::testing::infinity;
 
 namespace {
-
-constexpr float infinity = std::numeric_limits<float>::infinity();
 
 std::vector<float> logits_of(const std::vector<double>& probabilities) {
   std::vector<float> logits;

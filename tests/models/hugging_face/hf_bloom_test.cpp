@@ -19,16 +19,16 @@ using nlohmann::json;
 
 namespace {
 
-const std::string fixture = std::string(ZG_FIXTURES) + "hf_bloom";
+const std::string hf_bloom_fixture = std::string(ZG_FIXTURES) + "hf_bloom";
 
-GPTConfig fixture_config() {
-  return hf_config(read_text(fixture + "/config.json"), "config.json").config;
+GPTConfig hf_bloom_config() {
+  return hf_config(read_text(hf_bloom_fixture + "/config.json"), "config.json").config;
 }
 
-json fixture_json() { return json::parse(read_text(fixture + "/config.json")); }
+json hf_bloom_json() { return json::parse(read_text(hf_bloom_fixture + "/config.json")); }
 
 void load(GPTCase& model) {
-  const SafetensorsFolder folder(fixture);
+  const SafetensorsFolder folder(hf_bloom_fixture);
   const std::vector<HFTensor> tensors = hf_tensors(model.gpt.config());
   CHECK(tensors.size() == model.store.parameters().size());
   CHECK(tensors.size() == folder.names().size());
@@ -39,7 +39,7 @@ void load(GPTCase& model) {
   }
 }
 
-double distance(const std::vector<double>& a, const std::vector<float>& b) {
+double euclidean_distance(const std::vector<double>& a, const std::vector<float>& b) {
   double squares = 0.0;
   for (size_t i = 0; i < a.size(); ++i) squares += (a[i] - b[i]) * (a[i] - b[i]);
   return std::sqrt(squares);
@@ -48,14 +48,14 @@ double distance(const std::vector<double>& a, const std::vector<float>& b) {
 }  // namespace
 
 TEST_CASE("logits of a Hugging Face BLOOM are transformers'") {
-  const SafetensorsReader answers(fixture + "/answers.safetensors");
+  const SafetensorsReader answers(hf_bloom_fixture + "/answers.safetensors");
   const std::vector<float> expected = answers.read_floats("logits");
   std::vector<int64_t> ids(24);
-  const File file = File::open(fixture + "/answers.safetensors");
+  const File file = File::open(hf_bloom_fixture + "/answers.safetensors");
   file.read_at(answers.entries().at("ids").begin, std::as_writable_bytes(std::span(ids)));
   for (const Device& device : devices_at_every_level()) {
     CAPTURE(level_of(device));
-    GPTCase model(fixture_config(), device);
+    GPTCase model(hf_bloom_config(), device);
     CHECK(model.gpt.config().heads == 12);  // not a power of two, so ALiBi uses its other formula
     load(model);
     Tape tape = model.tape(TapeMode::inference);
@@ -72,8 +72,8 @@ TEST_CASE("logits of a Hugging Face BLOOM are transformers'") {
 }
 
 TEST_CASE("loss and gradients of a Hugging Face BLOOM are PyTorch's") {
-  const SafetensorsReader answers(fixture + "/answers.safetensors");
-  const double expected = json::parse(read_text(fixture + "/expected.json")).at("loss");
+  const SafetensorsReader answers(hf_bloom_fixture + "/answers.safetensors");
+  const double expected = json::parse(read_text(hf_bloom_fixture + "/expected.json")).at("loss");
   std::vector<int32_t> ids, targets;
   for (int i = 0; i < 64; ++i) {
     ids.push_back((i * i + 3 * i) % 97);
@@ -81,7 +81,7 @@ TEST_CASE("loss and gradients of a Hugging Face BLOOM are PyTorch's") {
   }
   for (const Device& device : devices_at_every_level()) {
     CAPTURE(level_of(device));
-    GPTCase model(fixture_config(), device);
+    GPTCase model(hf_bloom_config(), device);
     load(model);
     Tape tape = model.tape();
     const Var loss = model.gpt.loss(tape, Tensor::from(ids, {4, 16}, device),
@@ -101,8 +101,8 @@ TEST_CASE("loss and gradients of a Hugging Face BLOOM are PyTorch's") {
       REQUIRE(gradient.size() == reference.size());
       // As for minGPT's gradients: a random walk of about 100 roundings, a few times larger where
       // LayerNorm and softmax subtract.
-      CHECK(distance(gradient, reference) <
-            64 * 0x1p-24 * distance(std::vector<double>(gradient.size()), reference));
+      CHECK(euclidean_distance(gradient, reference) <
+            64 * 0x1p-24 * euclidean_distance(std::vector<double>(gradient.size()), reference));
       ++compared;
     }
     CHECK(compared == 7);
@@ -111,7 +111,7 @@ TEST_CASE("loss and gradients of a Hugging Face BLOOM are PyTorch's") {
 
 TEST_CASE("BLOOM's config comes back from what is written of it") {
   for (bool tied : {true, false}) {
-    GPTConfig config = fixture_config();
+    GPTConfig config = hf_bloom_config();
     config.tied = tied;
     config.vocabulary = tied ? 97 : 250880;
     config.block_size = 512;
@@ -135,7 +135,7 @@ TEST_CASE("BLOOM's config comes back from what is written of it") {
     CHECK(json::parse(text)["pad_token_id"] == 3);
     CHECK(json::parse(hf_json(config))["pad_token_id"] == nullptr);
     // The keys that transformers wrote for the fixture are in our file with the same values.
-    const json theirs = fixture_json(), ours = json::parse(hf_json(fixture_config()));
+    const json theirs = hf_bloom_json(), ours = json::parse(hf_json(hf_bloom_config()));
     for (const char* key : {"architectures", "model_type", "vocab_size", "hidden_size", "n_layer",
                             "n_head", "layer_norm_epsilon", "hidden_dropout", "attention_dropout",
                             "apply_residual_connection_post_layernorm", "tie_word_embeddings"})
@@ -170,7 +170,7 @@ TEST_CASE("published BLOOM configs have other keys for the same sizes") {
   CHECK(smallest.width == 64);
   CHECK(smallest.layers == 2);
   CHECK(smallest.heads == 8);
-  json twice = fixture_json();
+  json twice = hf_bloom_json();
   twice["n_embed"] = 24;
   CHECK(read(twice).width == 24);
   twice["n_embed"] = 48;
@@ -180,7 +180,7 @@ TEST_CASE("published BLOOM configs have other keys for the same sizes") {
 
 TEST_CASE("what our BLOOM does not compute is refused by its key") {
   const auto refused = [](const char* key, const json& value) {
-    json config = fixture_json();
+    json config = hf_bloom_json();
     config[key] = value;
     const std::string text = config.dump();
     const std::string error = message_of<Unsupported>([&] { hf_config(text, "d/config.json"); });
@@ -192,7 +192,7 @@ TEST_CASE("what our BLOOM does not compute is refused by its key") {
   refused("quantization_config", json::object());
   refused("model_type", "mpt");
   refused("pruned_heads", {{"1", {0}}});
-  json config = fixture_json();
+  json config = hf_bloom_json();
   config["attention_dropout"] = 0.1;
   CHECK(hf_config(config.dump(), "c").dropouts == "hidden_dropout and attention_dropout");
   config["n_head"] = 5;
@@ -200,10 +200,10 @@ TEST_CASE("what our BLOOM does not compute is refused by its key") {
 }
 
 TEST_CASE("a model that transformers has not is not written as one") {
-  GPTConfig config = fixture_config();
+  GPTConfig config = hf_bloom_config();
   config.position = Position::learned;
   CHECK(contains(message_of<Unsupported>([&] { hf_json(config); }), "position is learned"));
-  config = fixture_config();
+  config = hf_bloom_config();
   config.embedding_norm = false;
   CHECK(contains(message_of<Unsupported>([&] { hf_json(config); }), "embedding_norm is false"));
   config = tiny_config();

@@ -18,7 +18,7 @@ using namespace zg::testing;
 
 namespace {
 
-models::GPTConfig small() {
+models::GPTConfig two_small_layers() {
   models::GPTConfig config;
   config.layers = 2;
   config.heads = 2;
@@ -53,9 +53,9 @@ struct Trained {
 
 TEST_CASE("weights that are exported to a Hugging Face folder are imported as they were") {
   const TemporaryFolder folder;
-  const Trained first(small(), 1);
+  const Trained first(two_small_layers(), 1);
   const std::string hash =
-      models::export_hugging_face(first.weights(), {.config = small()}, folder / "hf");
+      models::export_hugging_face(first.weights(), {.config = two_small_layers()}, folder / "hf");
   CHECK(hash == first.engine.parameter_hash());
 
   // GPT-2's Conv1D keeps [in, out], the transpose of ours.
@@ -79,9 +79,9 @@ TEST_CASE("weights that are exported to a Hugging Face folder are imported as th
 
 TEST_CASE("the first positions of a folder suffice for shorter sequences") {
   const TemporaryFolder folder;
-  const Trained first(small(), 1);
-  models::export_hugging_face(first.weights(), {.config = small()}, folder.path());
-  models::GPTConfig shorter = small();
+  const Trained first(two_small_layers(), 1);
+  models::export_hugging_face(first.weights(), {.config = two_small_layers()}, folder.path());
+  models::GPTConfig shorter = two_small_layers();
   shorter.block_size = 4;
   const WeightSource weights = models::HuggingFaceFolder(folder.path()).weights(shorter);
   const auto whole = first.weights().read("transformer.wpe.weight");
@@ -100,8 +100,8 @@ TEST_CASE("a folder that is none, and weights of another model, are refused by n
   write_file(folder / "file", "text");
   CHECK(contains(opened(folder / "file"), " is no folder"));
 
-  const Trained first(small(), 1);
-  models::GPTConfig wider = small();
+  const Trained first(two_small_layers(), 1);
+  models::GPTConfig wider = two_small_layers();
   wider.width = 16;
   CHECK(contains(message_of<FileError>([&] {
                    models::export_hugging_face(first.weights(), {.config = wider}, folder / "hf");
@@ -112,7 +112,7 @@ TEST_CASE("a folder that is none, and weights of another model, are refused by n
 
 TEST_CASE("the mean loss of a split is the mean over its samples, however they are batched") {
   const auto data = models::sort_dataset(3407);
-  models::GPTConfig config = small();
+  models::GPTConfig config = two_small_layers();
   config.vocabulary = data->vocabulary();
   config.block_size = data->block_size();
   Trained trained(config, 1);

@@ -19,26 +19,26 @@ using nlohmann::json;
 
 namespace {
 
-const std::string fixture = std::string(ZG_FIXTURES) + "hf_gpt2";
+const std::string hf_gpt2_fixture = std::string(ZG_FIXTURES) + "hf_gpt2";
 
-GPTConfig fixture_config() {
-  return hf_config(read_text(fixture + "/config.json"), "config.json").config;
+GPTConfig hf_gpt2_config() {
+  return hf_config(read_text(hf_gpt2_fixture + "/config.json"), "config.json").config;
 }
 
-json fixture_json() { return json::parse(read_text(fixture + "/config.json")); }
+json hf_gpt2_json() { return json::parse(read_text(hf_gpt2_fixture + "/config.json")); }
 
 }  // namespace
 
 TEST_CASE("logits of a Hugging Face GPT-2 are PyTorch's") {
-  const SafetensorsFolder folder(fixture);
-  const SafetensorsReader expected(fixture + "/logits.safetensors");
+  const SafetensorsFolder folder(hf_gpt2_fixture);
+  const SafetensorsReader expected(hf_gpt2_fixture + "/logits.safetensors");
   const std::vector<float> logits = expected.read_floats("logits");
   std::vector<int64_t> ids(24);
-  const File file = File::open(fixture + "/logits.safetensors");
+  const File file = File::open(hf_gpt2_fixture + "/logits.safetensors");
   file.read_at(expected.entries().at("ids").begin, std::as_writable_bytes(std::span(ids)));
   for (const Device& device : devices_at_every_level()) {
     CAPTURE(level_of(device));
-    GPTConfig config = fixture_config();
+    GPTConfig config = hf_gpt2_config();
     CHECK(config.tied);
     GPTCase model(config, device);
     const std::vector<HFTensor> tensors = hf_tensors(config);
@@ -64,7 +64,7 @@ TEST_CASE("logits of a Hugging Face GPT-2 are PyTorch's") {
 
 TEST_CASE("a config comes back from what is written of it") {
   for (bool tied : {true, false}) {
-    GPTConfig config = fixture_config();
+    GPTConfig config = hf_gpt2_config();
     config.tied = tied;
     config.vocabulary = tied ? 61 : 50257;
     const SpecialTokens tokens = {
@@ -95,14 +95,14 @@ TEST_CASE("a config comes back from what is written of it") {
 
 TEST_CASE("special tokens are read as transformers reads them") {
   const auto tokens_of = [](const json& keys) {
-    json config = fixture_json();
+    json config = hf_gpt2_json();
     config.erase("bos_token_id");
     config.erase("eos_token_id");
     config.update(keys);
     return hf_config(config.dump(), "config.json").tokens;
   };
   // The fixture names 50256, which its 61 tokens do not have.
-  CHECK(hf_config(fixture_json().dump(), "config.json").tokens == SpecialTokens());
+  CHECK(hf_config(hf_gpt2_json().dump(), "config.json").tokens == SpecialTokens());
   CHECK(tokens_of({{"vocab_size", 50257}}) ==
         SpecialTokens{.bos = 50256, .pad = {}, .eos = {50256}});
   CHECK(tokens_of({{"eos_token_id", {3, 4, 61}}, {"bos_token_id", 1}, {"pad_token_id", 2}}) ==
@@ -120,7 +120,7 @@ TEST_CASE("special tokens are read as transformers reads them") {
                  "config.json: eos_token_id: expected the id of a token, a list of them or null"));
   }
   // generate() goes by generation_config.json where there is one.
-  HFModel model = hf_config(fixture_json().dump(), "config.json");
+  HFModel model = hf_config(hf_gpt2_json().dump(), "config.json");
   model.tokens = {.bos = 1, .pad = 2, .eos = {3}};
   read_hf_generation(R"({"eos_token_id": [5, 6], "pad_token_id": null})", "g.json", model);
   CHECK(model.tokens == SpecialTokens{.bos = 1, .pad = {}, .eos = {5, 6}});
@@ -132,7 +132,7 @@ TEST_CASE("special tokens are read as transformers reads them") {
 
 TEST_CASE("what means the same in a config of GPT-2's is read") {
   const auto read = [](const json& keys) {
-    json config = fixture_json();
+    json config = hf_gpt2_json();
     config.update(keys);
     return hf_config(config.dump(), "config.json").config;
   };
@@ -144,7 +144,7 @@ TEST_CASE("what means the same in a config of GPT-2's is read") {
                            json{{"summary_type", "last"}, {"task_specific_params", {{"x", 1}}}}})
     CHECK(read(keys).layers == 2);
   // transformers reads these names too.
-  json other = fixture_json();
+  json other = hf_gpt2_json();
   for (const auto& [own, alias] : {std::pair{"n_embd", "hidden_size"},
                                    {"n_layer", "num_hidden_layers"},
                                    {"n_head", "num_attention_heads"},
@@ -164,7 +164,7 @@ TEST_CASE("what means the same in a config of GPT-2's is read") {
 
 TEST_CASE("what our GPT does not compute is refused by its key") {
   const auto refused = [](const char* key, const json& value) {
-    json config = fixture_json();
+    json config = hf_gpt2_json();
     config[key] = value;
     const std::string text = config.dump();
     const std::string error = message_of<Unsupported>([&] { hf_config(text, "d/config.json"); });
@@ -180,7 +180,7 @@ TEST_CASE("what our GPT does not compute is refused by its key") {
   refused("model_type", "llama");
   refused("quantization_config", json::object());
   refused("pruned_heads", {{"0", {1}}});
-  json config = fixture_json();
+  json config = hf_gpt2_json();
   config["n_inner"] = 32;  // equal to the default, 4 x width
   CHECK(hf_config(config.dump(), "c").config.width == 8);
   config["attn_pdrop"] = 0.0;
@@ -196,7 +196,7 @@ TEST_CASE("a hostile config is refused with its place") {
   CHECK(contains(error_of("{\"n_layer\": 1e999}"), "config.json: is not JSON"));
   CHECK(contains(error_of(std::string(100000, '[')), "nested deeper than 64 levels"));
   const auto key_error = [&](const char* key, const json& value) {
-    json config = fixture_json();
+    json config = hf_gpt2_json();
     config[key] = value;
     return error_of(config.dump());
   };
@@ -211,7 +211,7 @@ TEST_CASE("a hostile config is refused with its place") {
 }
 
 TEST_CASE("a head that repeats the tied table is passed over, one of its own is not") {
-  GPTConfig config = fixture_config();
+  GPTConfig config = hf_gpt2_config();
   config.tied = true;
   CHECK(hf_ignores("lm_head.weight", config));
   CHECK(hf_ignores("h.0.attn.bias", config));

@@ -48,7 +48,7 @@ std::vector<GPTConfig> shared_decoders() {
   return {shared_gpt(), tied, shared_bloom()};
 }
 
-struct Setting {
+struct TrainingSetting {
   int ranks = 1;
   bool sequence = false;
   DType dtype = DType::f32;
@@ -64,14 +64,14 @@ struct Training {
   bool replicas_agree = true;
 };
 
-bool same_bits(const std::vector<double>& a, const std::vector<double>& b) {
+bool same_doubles(const std::vector<double>& a, const std::vector<double>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
 }
 
 /// Copies a rank's slice into the whole. False: a replica's bits differ from the owner's.
 bool place(Values& wholes, const Parameter& parameter, const std::vector<double>& part) {
   std::vector<double>& whole = wholes[parameter.name];
-  if (parameter.copy == Copy::replica) return same_bits(whole, part);
+  if (parameter.copy == Copy::replica) return same_doubles(whole, part);
   whole.resize(static_cast<size_t>(parameter.whole.numel()));
   for (size_t i = 0; i < part.size(); ++i)
     whole[static_cast<size_t>(parameter.slice.whole_index(static_cast<int64_t>(i)))] = part[i];
@@ -79,7 +79,7 @@ bool place(Values& wholes, const Parameter& parameter, const std::vector<double>
 }
 
 /// Gradient descent on batches of three samples.
-Training trained(const GPTConfig& config, const Setting& setting) {
+Training trained(const GPTConfig& config, const TrainingSetting& setting) {
   struct OfRank {
     std::vector<double> losses;
     std::map<std::string, std::vector<double>> gradients, weights;
@@ -117,7 +117,8 @@ Training trained(const GPTConfig& config, const Setting& setting) {
   });
   Training training{.losses = results[0].losses};
   for (const OfRank& result : results) {
-    training.replicas_agree = training.replicas_agree && same_bits(result.losses, training.losses);
+    training.replicas_agree =
+        training.replicas_agree && same_doubles(result.losses, training.losses);
     for (const auto& parameter : result.store->parameters()) {
       const bool gradients =
           place(training.gradients, *parameter, result.gradients.at(parameter->name));
@@ -202,7 +203,7 @@ TEST_CASE("checkpointing gives tensor ranks the same bits") {
     const Training plain = trained(config, {.ranks = 2, .sequence = sequence, .steps = 2});
     const Training again =
         trained(config, {.ranks = 2, .sequence = sequence, .checkpointing = true, .steps = 2});
-    CHECK(same_bits(plain.losses, again.losses));
+    CHECK(same_doubles(plain.losses, again.losses));
     CHECK(plain.gradients == again.gradients);
   }
 }
@@ -231,22 +232,22 @@ struct Masks {
   std::map<int, std::vector<uint32_t>> attention, others;
 };
 Masks masks;
-Kernel<Dropout>::Function plain_dropout;
-Kernel<AttentionForward>::Function plain_attention;
+Kernel<Dropout>::Function dropout_of_ranks;
+Kernel<AttentionForward>::Function attention_of_ranks;
 
-void noting_dropout(const Dropout& args, Workspace workspace, Stream& stream) {
+void noting_dropout_of_ranks(const Dropout& args, Workspace workspace, Stream& stream) {
   {
     const std::lock_guard lock(masks.mutex);
     masks.others[stream.device().index()].push_back(args.key.site);
   }
-  plain_dropout(args, workspace, stream);
+  dropout_of_ranks(args, workspace, stream);
 }
-void noting_attention(const AttentionForward& args, Workspace workspace, Stream& stream) {
+void noting_attention_of_ranks(const AttentionForward& args, Workspace workspace, Stream& stream) {
   {
     const std::lock_guard lock(masks.mutex);
     masks.attention[stream.device().index()].push_back(args.shape.dropout_key.site);
   }
-  plain_attention(args, workspace, stream);
+  attention_of_ranks(args, workspace, stream);
 }
 
 std::set<uint32_t> apart(const std::map<int, std::vector<uint32_t>>& sites) {
@@ -262,9 +263,10 @@ TEST_CASE("masks of what tensor ranks split differ, masks of what they have whol
   config.dropout = 0.5f;
   for (bool sequence : {false, true}) {
     CAPTURE(sequence);
-    plain_dropout = std::exchange(kernels::dropout[Device::Type::cpu].function, noting_dropout);
-    plain_attention =
-        std::exchange(kernels::attention_forward[Device::Type::cpu].function, noting_attention);
+    dropout_of_ranks =
+        std::exchange(kernels::dropout[Device::Type::cpu].function, noting_dropout_of_ranks);
+    attention_of_ranks = std::exchange(kernels::attention_forward[Device::Type::cpu].function,
+                                       noting_attention_of_ranks);
     masks.attention.clear();
     masks.others.clear();
     run_local(2, [&](Communicator& world, const Device& device) {
@@ -276,8 +278,8 @@ TEST_CASE("masks of what tensor ranks split differ, masks of what they have whol
       const Tensor ids = random_ids(2, 8, 13, device, 1);
       gpt.loss(tape, ids, ids, {});
     });
-    kernels::dropout[Device::Type::cpu].function = plain_dropout;
-    kernels::attention_forward[Device::Type::cpu].function = plain_attention;
+    kernels::dropout[Device::Type::cpu].function = dropout_of_ranks;
+    kernels::attention_forward[Device::Type::cpu].function = attention_of_ranks;
     const auto layers = static_cast<size_t>(config.layers);
     REQUIRE(masks.attention.size() == 2);
     CHECK(apart(masks.attention).size() == 2 * layers);
@@ -331,14 +333,14 @@ TEST_CASE("tensor ranks give the whole model's logits, and generate its tokens f
 
 namespace {
 
-struct Account {
+struct StepAccount {
   int64_t peak, live;
   std::vector<std::pair<int64_t, int64_t>> wire;
-  bool operator==(const Account&) const = default;
+  bool operator==(const StepAccount&) const = default;
 };
 
-Account account_of_a_step(Communicator& world, const Device& device, bool sequence,
-                          bool checkpointing) {
+StepAccount account_of_a_step(Communicator& world, const Device& device, bool sequence,
+                              bool checkpointing) {
   const Mesh mesh(world, {.tensor = world.size()});
   ParameterStore store;
   const GPT gpt(store, shared_bloom(), {.mesh = &mesh, .sequence_parallel = sequence});
@@ -346,7 +348,7 @@ Account account_of_a_step(Communicator& world, const Device& device, bool sequen
   const Tensor ids = Tensor::full({3, 8}, 12, DType::i32, device);
   Tape tape(device, &source);
   tape.backward(gpt.loss(tape, ids, ids, {}, checkpointing));
-  Account account{device.memory().peak(), device.memory().live(), {}};
+  StepAccount account{device.memory().peak(), device.memory().live(), {}};
   for (const WireCount& count : mesh.tensor->wire())
     account.wire.emplace_back(count.calls, count.bytes);
   return account;
@@ -361,7 +363,7 @@ TEST_CASE("a step of tensor ranks on a meta device takes the memory and the wire
         CAPTURE(count);
         CAPTURE(sequence);
         CAPTURE(checkpointing);
-        std::vector<Account> real(static_cast<size_t>(count));
+        std::vector<StepAccount> real(static_cast<size_t>(count));
         run_local(count,
                   [&](Communicator& world, const Device& device) {
                     real[static_cast<size_t>(world.rank())] =

@@ -149,7 +149,7 @@ struct Distance {
   double loss, dx, dweight;
 };
 
-double distance(const std::vector<double>& a, const std::vector<double>& b) {
+double relative_distance(const std::vector<double>& a, const std::vector<double>& b) {
   double most = 0.0, far = 0.0;
   REQUIRE(a.size() == b.size());
   for (size_t i = 0; i < a.size(); ++i) {
@@ -191,8 +191,8 @@ Distance distance_of_loss(DType dtype, int64_t tokens, int64_t width, int64_t vo
   CHECK(losses[0] == losses[1]);
   CHECK(gradients[0] == gradients[1]);
   weights[0].insert(weights[0].end(), weights[1].begin(), weights[1].end());
-  return {std::fabs(losses[0] - whole_loss) / whole_loss, distance(gradients[0], whole),
-          distance(weights[0], whole_weights)};
+  return {std::fabs(losses[0] - whole_loss) / whole_loss, relative_distance(gradients[0], whole),
+          relative_distance(weights[0], whole_weights)};
 }
 
 }  // namespace
@@ -308,13 +308,13 @@ TEST_CASE("parts of parameters tile the whole and start as parts of it") {
 
 namespace {
 
-struct Account {
+struct PassAccount {
   int64_t peak, live;
   std::vector<std::pair<int64_t, int64_t>> wire;
-  bool operator==(const Account&) const = default;
+  bool operator==(const PassAccount&) const = default;
 };
 
-Account account_of_a_pass(Communicator& ranks, const Device& device, bool sequence) {
+PassAccount account_of_a_pass(Communicator& ranks, const Device& device, bool sequence) {
   const TensorParallel parallel{&ranks, sequence};
   const Tensor ids = Tensor::full({2, 8}, 6, DType::i32, device);
   Tape tape(device);
@@ -328,7 +328,7 @@ Account account_of_a_pass(Communicator& ranks, const Device& device, bool sequen
   const Var x = parallel_embedding(ids, table, 7, parallel);
   const Var y = parallel_feed_forward(x, in, in_bias, out, shared[0], parallel);
   tape.backward(parallel_projection_cross_entropy(y, table, ids, 7, parallel));
-  Account account{device.memory().peak(), device.memory().live(), {}};
+  PassAccount account{device.memory().peak(), device.memory().live(), {}};
   for (const WireCount& count : ranks.wire()) account.wire.emplace_back(count.calls, count.bytes);
   return account;
 }
@@ -340,7 +340,7 @@ TEST_CASE("tensor parallel layers on a meta device take the memory and the wire 
     for (bool sequence : {false, true}) {
       CAPTURE(count);
       CAPTURE(sequence);
-      std::vector<Account> real(static_cast<size_t>(count));
+      std::vector<PassAccount> real(static_cast<size_t>(count));
       run_local(count,
                 [&](Communicator& ranks, const Device& device) {
                   real[static_cast<size_t>(ranks.rank())] =

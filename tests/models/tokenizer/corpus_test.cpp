@@ -22,9 +22,7 @@ struct Collected final : models::TokenWriter {
   void finish() override {}
 };
 
-models::Tokenizer gpt2() {
-  return models::load_tokenizer(std::string(ZG_FIXTURES) + "tokenizer/gpt2");
-}
+models::Tokenizer gpt2() { return models::load_tokenizer(ZG_FIXTURES "tokenizer/gpt2"); }
 
 }  // namespace
 

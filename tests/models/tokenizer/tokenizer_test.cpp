@@ -18,15 +18,15 @@ using nlohmann::json;
 
 namespace {
 
-const std::string fixture = std::string(ZG_FIXTURES) + "tokenizer/";
+const std::string tokenizer_fixture = std::string(ZG_FIXTURES) + "tokenizer/";
 
-const json& expected() {
-  static const json record = json::parse(read_file(fixture + "expected.json"));
+const json& expected_tokens() {
+  static const json record = json::parse(read_file(tokenizer_fixture + "expected.json"));
   return record;
 }
 
 const MixedText& mixed_text() {
-  static const MixedText text(fixture + "seed.txt");
+  static const MixedText text(tokenizer_fixture + "seed.txt");
   return text;
 }
 
@@ -69,8 +69,8 @@ std::vector<int32_t> merged_plainly(std::vector<int32_t> ids, const std::vector<
 
 TEST_CASE("the mixed text is the one that the fixture was made of") {
   const std::string text = mixed_text().first(MixedText::blocks);
-  CHECK(text.size() == expected()["bytes"].get<size_t>());
-  CHECK(hash_of(text) == expected()["text"].get<std::string>());
+  CHECK(text.size() == expected_tokens()["bytes"].get<size_t>());
+  CHECK(hash_of(text) == expected_tokens()["text"].get<std::string>());
 }
 
 TEST_CASE("a megabyte of mixed scripts has the ids of Hugging Face's tokenizers") {
@@ -80,8 +80,8 @@ TEST_CASE("a megabyte of mixed scripts has the ids of Hugging Face's tokenizers"
   for (const Case& file :
        {Case{"gpt2/tokenizer.json", "gpt2"}, Case{"gpt2", "gpt2"}, Case{"bloom", "bloom"}}) {
     CAPTURE(file.path);
-    const Tokenizer tokenizer = load_tokenizer(fixture + file.path);
-    const json& rows = expected()[file.record];
+    const Tokenizer tokenizer = load_tokenizer(tokenizer_fixture + file.path);
+    const json& rows = expected_tokens()[file.record];
     REQUIRE(rows.size() == MixedText::blocks);
     for (uint64_t number = 0; number < MixedText::blocks; ++number) {
       CAPTURE(number);
@@ -101,21 +101,21 @@ TEST_CASE("a megabyte of mixed scripts has the ids of Hugging Face's tokenizers"
 }
 
 TEST_CASE("vocab.json with merges.txt is the tokenizer of tokenizer.json") {
-  const GPT2Files files = {.vocabulary = read_file(fixture + "gpt2/vocab.json"),
-                           .merges = read_file(fixture + "gpt2/merges.txt")};
+  const GPT2Files files = {.vocabulary = read_file(tokenizer_fixture + "gpt2/vocab.json"),
+                           .merges = read_file(tokenizer_fixture + "gpt2/merges.txt")};
   const Tokenizer of_both = tokenizer_from_gpt2(files, "gpt2");
-  CHECK(tokenizer_json(of_both) == tokenizer_json(load_tokenizer(fixture + "gpt2")));
+  CHECK(tokenizer_json(of_both) == tokenizer_json(load_tokenizer(tokenizer_fixture + "gpt2")));
   CHECK(gpt2_files(of_both).vocabulary == files.vocabulary);
   CHECK(gpt2_files(of_both).merges == files.merges);
 }
 
 TEST_CASE("other settings of a tokenizer.json have Hugging Face's ids") {
   const std::string text = mixed_text().block(0);
-  for (const auto& [name, variant] : expected()["variants"].items()) {
+  for (const auto& [name, variant] : expected_tokens()["variants"].items()) {
     CAPTURE(name);
-    json file = json::parse(read_file(fixture + "gpt2/tokenizer.json"));
+    json file = json::parse(read_file(tokenizer_fixture + "gpt2/tokenizer.json"));
     json& merges = file["model"]["merges"];
-    merges.erase(merges.begin() + expected()["merges of variants"].get<int>(), merges.end());
+    merges.erase(merges.begin() + expected_tokens()["merges of variants"].get<int>(), merges.end());
     file.merge_patch(variant["patch"]);
     const Tokenizer tokenizer = tokenizer_from_json(file.dump(), "tokenizer.json");
     const std::vector<int32_t> ids = tokenizer.encode(text);
@@ -131,8 +131,8 @@ TEST_CASE("other settings of a tokenizer.json have Hugging Face's ids") {
 TEST_CASE("training gives the vocabulary of Hugging Face's trainer") {
   const std::string text = mixed_text().first(16);
   const Tokenizer gpt2 = train_tokenizer(text, {.vocabulary = 2000});
-  CHECK(tokenizer_json(gpt2) == tokenizer_json(load_tokenizer(fixture + "gpt2")));
-  const Tokenizer theirs = load_tokenizer(fixture + "bloom");
+  CHECK(tokenizer_json(gpt2) == tokenizer_json(load_tokenizer(tokenizer_fixture + "gpt2")));
+  const Tokenizer theirs = load_tokenizer(tokenizer_fixture + "bloom");
   const Tokenizer bloom = train_tokenizer(text, {.vocabulary = 2500,
                                                  .added = {"<unk>", "<s>", "</s>", "<pad>"},
                                                  .split = theirs.parts().split,
@@ -182,7 +182,7 @@ TEST_CASE("words of any length are merged as the definition says") {
 }
 
 TEST_CASE("any bytes come back from their ids") {
-  const Tokenizer tokenizer = load_tokenizer(fixture + "gpt2");
+  const Tokenizer tokenizer = load_tokenizer(tokenizer_fixture + "gpt2");
   for (uint64_t seed = 0; seed < 200; ++seed) {
     CAPTURE(seed);
     Draws draws(seed);
@@ -201,7 +201,7 @@ TEST_CASE("any bytes come back from their ids") {
 }
 
 TEST_CASE("added tokens are found and known by their content") {
-  const Tokenizer tokenizer = load_tokenizer(fixture + "bloom");
+  const Tokenizer tokenizer = load_tokenizer(tokenizer_fixture + "bloom");
   CHECK(tokenizer.id_of_added("</s>") == 2);
   CHECK(!tokenizer.id_of_added("</S>"));
   CHECK(tokenizer.encode("</s></s>") == std::vector<int32_t>{2, 2});

@@ -5,21 +5,17 @@
 #include <string>
 #include <vector>
 
+#include "tests/runtime/comm/ranks.h"
 #include "zerograd/runtime/error.h"
 
 using namespace zg;
+using zg::testing::add_floats;
 
 namespace {
 
 Tensor floats(std::vector<float> values, const Device& device) {
   const auto size = static_cast<int64_t>(values.size());
   return Tensor::from(values, {size}, device);
-}
-
-void add_floats(const Tensor& piece, const Tensor& shard, bool first, Stream&) {
-  for (int64_t i = 0; i < shard.numel(); ++i)
-    shard.data<float>()[i] =
-        first ? piece.data<float>()[i] : shard.data<float>()[i] + piece.data<float>()[i];
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/runtime/comm/ranks.h"
 #include "tests/support/error_message.h"
 #include "tests/support/wait_until.h"
 #include "zerograd/runtime/comm/communicator.h"
@@ -21,6 +22,8 @@
 using namespace zg;
 using zg::testing::contains;
 using zg::testing::message_of;
+using zg::testing::stall_timeout_s;
+using zg::testing::stall_variable;
 using zg::testing::wait_until;
 
 namespace {
@@ -28,7 +31,6 @@ namespace {
 constexpr Collective kinds[] = {Collective::all_gather, Collective::reduce_scatter,
                                 Collective::all_reduce, Collective::broadcast, Collective::barrier};
 constexpr int group_sizes[] = {2, 8};
-constexpr double timeout_s = 4.0;  // enough for a loaded machine to start all ranks
 
 void keep_nothing(const Tensor&, const Tensor&, bool, Stream&) {}
 
@@ -69,9 +71,9 @@ struct Exchange {
 
 /// The error of each rank, by rank; the exception of run_local itself is ignored. All ranks have a
 /// collective in step 4. `body` is the next step.
-std::vector<std::string> errors_of(int ranks,
-                                   const std::function<void(Communicator&, const Device&)>& body,
-                                   double timeout = 240) {
+std::vector<std::string> errors_in_step_5(
+    int ranks, const std::function<void(Communicator&, const Device&)>& body,
+    double timeout = 240) {
   std::vector<std::string> errors(static_cast<size_t>(ranks));
   const auto rank_body = [&](Communicator& comm, const Device& device) {
     comm.set_step(4);
@@ -99,7 +101,7 @@ TEST_CASE("a rank that throws ends the others, each of which says who failed and
   for (const Collective kind : kinds)
     for (const int ranks : group_sizes) {
       const Exchange exchange{kind};
-      const auto errors = errors_of(ranks, [&](Communicator& comm, const Device& device) {
+      const auto errors = errors_in_step_5(ranks, [&](Communicator& comm, const Device& device) {
         if (is_last(comm)) throw ShapeError("planted");
         exchange(comm, device);
       });
@@ -118,7 +120,7 @@ TEST_CASE("a rank that returns early is named with the collective that the other
   for (const Collective kind : kinds)
     for (const int ranks : group_sizes) {
       const Exchange exchange{kind};
-      const auto errors = errors_of(ranks, [&](Communicator& comm, const Device& device) {
+      const auto errors = errors_in_step_5(ranks, [&](Communicator& comm, const Device& device) {
         if (!is_last(comm)) exchange(comm, device);
       });
       CHECK(errors.back() == "");
@@ -142,7 +144,7 @@ TEST_CASE("a rank that comes too late is named, and finds out itself") {
         throw;
       }
     };
-    return errors_of(3, body, timeout_s);
+    return errors_in_step_5(3, body, stall_timeout_s);
   };
   std::vector<std::future<std::vector<std::string>>> all;
   for (const Collective kind : kinds)
@@ -190,7 +192,7 @@ TEST_CASE("the error that run_local rethrows names its rank and keeps its type")
 
 TEST_CASE("a combination that throws on one rank ends all of them") {
   for (const int ranks : group_sizes) {
-    const auto errors = errors_of(ranks, [](Communicator& comm, const Device& device) {
+    const auto errors = errors_in_step_5(ranks, [](Communicator& comm, const Device& device) {
       const Tensor full = Tensor::zeros({2 * comm.size()}, DType::f32, device);
       const Tensor shard = Tensor::zeros({2}, DType::f32, device);
       const auto combine = [](const Tensor&, const Tensor& shard, bool, Stream&) {
@@ -229,7 +231,7 @@ TEST_CASE("calls that differ in op, name, dtype or count are an error on every r
     for (const int ranks : group_sizes) {
       CAPTURE(others.text());
       CAPTURE(last.text());
-      const auto errors = errors_of(ranks, [&](Communicator& comm, const Device& device) {
+      const auto errors = errors_in_step_5(ranks, [&](Communicator& comm, const Device& device) {
         (is_last(comm) ? last : others)(comm, device);
       });
       for (const std::string& error : errors) {
@@ -243,7 +245,7 @@ TEST_CASE("calls that differ in op, name, dtype or count are an error on every r
 TEST_CASE("a call more than the others make names those that have left") {
   for (const Collective kind : kinds) {
     const Exchange exchange{kind};
-    const auto errors = errors_of(2, [&](Communicator& comm, const Device& device) {
+    const auto errors = errors_in_step_5(2, [&](Communicator& comm, const Device& device) {
       if (is_last(comm)) exchange(comm, device);
     });
     CHECK(errors[0] == "");
@@ -252,8 +254,7 @@ TEST_CASE("a call more than the others make names those that have left") {
   }
 }
 
-// A rank that never returns ends the whole process, so each of these runs in its own process.
-constexpr const char* stall_variable = "ZG_TEST_STALL";  // "KIND RANKS"
+// stall_variable: "KIND RANKS"
 
 TEST_CASE("stall: run by the next test" * doctest::skip()) {
   std::istringstream words(std::getenv(stall_variable));
@@ -268,7 +269,7 @@ TEST_CASE("stall: run by the next test" * doctest::skip()) {
       throw;
     }
   };
-  errors_of(ranks, body, timeout_s);
+  errors_in_step_5(ranks, body, stall_timeout_s);
 }
 
 TEST_CASE(

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/runtime/comm/chain.h"
+#include "tests/runtime/comm/ranks.h"
 #include "tests/support/error_message.h"
 #include "tests/support/wait_until.h"
 #include "zerograd/runtime/error.h"
@@ -21,8 +22,7 @@ using namespace zg::testing;
 
 namespace {
 
-constexpr int stages = 4;
-constexpr double timeout_s = 4.0;  // enough for a loaded machine to start all ranks
+constexpr int chain_stages = 4;
 
 using Body = std::function<void(Communicator&, const Device&)>;
 
@@ -48,7 +48,7 @@ std::vector<std::string> errors_of(int ranks, const Body& body, double timeout =
 std::vector<std::string> chain_errors(int struck, const std::function<bool()>& fault,
                                       double timeout = 240) {
   return errors_of(
-      stages,
+      chain_stages,
       [&](Communicator& comm, const Device& device) {
         run_chain(comm, device,
                   [&](int step) { return step < 5 || comm.rank() != struck || fault(); });
@@ -66,10 +66,10 @@ Tensor number(const Device& device) { return Tensor::zeros({1}, DType::f32, devi
 }  // namespace
 
 TEST_CASE("a stage that throws ends all stages, which name it and where they wait") {
-  for (int struck = 0; struck < stages; ++struck) {
+  for (int struck = 0; struck < chain_stages; ++struck) {
     CAPTURE(struck);
     const auto errors = chain_errors(struck, []() -> bool { throw ShapeError("planted"); });
-    for (int stage = 0; stage < stages; ++stage) {
+    for (int stage = 0; stage < chain_stages; ++stage) {
       const std::string& error = errors[static_cast<size_t>(stage)];
       CAPTURE(error);
       if (stage == struck) {
@@ -83,10 +83,10 @@ TEST_CASE("a stage that throws ends all stages, which name it and where they wai
 }
 
 TEST_CASE("a stage that leaves early is named by all others") {
-  for (int struck = 0; struck < stages; ++struck) {
+  for (int struck = 0; struck < chain_stages; ++struck) {
     CAPTURE(struck);
     const auto errors = chain_errors(struck, [] { return false; });
-    for (int stage = 0; stage < stages; ++stage) {
+    for (int stage = 0; stage < chain_stages; ++stage) {
       const std::string& error = errors[static_cast<size_t>(stage)];
       CAPTURE(error);
       if (stage == struck)
@@ -107,7 +107,7 @@ TEST_CASE("a rank that returns before it joins a group is named by those that wa
         const auto group = comm.group(members, "late");
         group->wait(group->broadcast(number(device), 1, "x"));
       },
-      timeout_s);
+      stall_timeout_s);
   CHECK(contains(errors[0], "rank 1 returned early, in step 0; the others are at "));
   CHECK(errors[1] == "");
 }
@@ -118,7 +118,7 @@ TEST_CASE("a stage that comes too late is named, not the neighbours that wait fo
     const auto body = [&](Communicator& comm, const Device& device) {
       const auto between = [&](int step) {
         if (step == 5 && comm.rank() == struck)
-          wait_until([&] { return failed == stages - 1; }, "all other stages have failed");
+          wait_until([&] { return failed == chain_stages - 1; }, "all other stages have failed");
         return true;
       };
       try {
@@ -128,16 +128,16 @@ TEST_CASE("a stage that comes too late is named, not the neighbours that wait fo
         throw;
       }
     };
-    return errors_of(stages, body, timeout_s);
+    return errors_of(chain_stages, body, stall_timeout_s);
   };
   std::vector<std::future<std::vector<std::string>>> all;
-  for (int struck = 0; struck < stages; ++struck)
+  for (int struck = 0; struck < chain_stages; ++struck)
     all.push_back(std::async(std::launch::async, errors_in, struck));
-  for (int struck = 0; struck < stages; ++struck) {
+  for (int struck = 0; struck < chain_stages; ++struck) {
     CAPTURE(struck);
     const auto errors = all[static_cast<size_t>(struck)].get();
     const std::string who = "rank " + std::to_string(struck) + " did not arrive within 4 s: ";
-    for (int stage = 0; stage < stages; ++stage) {
+    for (int stage = 0; stage < chain_stages; ++stage) {
       const std::string& error = errors[static_cast<size_t>(stage)];
       CAPTURE(error);
       CHECK(contains(error, who + "collective #5, broadcast of 'activations' (f32, 3 elements, "));
@@ -189,7 +189,7 @@ TEST_CASE("a rank is named that waits for nobody while its own worker does") {
         }
         up->wait(up->broadcast(y, 1, "answer"));
       },
-      timeout_s);
+      stall_timeout_s);
   for (const std::string& error : errors)
     CHECK(contains(error,
                    "rank 0 did not arrive within 4 s: collective #0, broadcast of 'question' (f32, "
@@ -207,7 +207,7 @@ TEST_CASE("ranks that wait for each other in different groups are both named") {
         const auto& own = comm.rank() == 0 ? first : second;
         own->wait(own->broadcast(x, 0, "x"));
       },
-      timeout_s);
+      stall_timeout_s);
   const std::string ring =
       "ranks 0, 1 wait for each other: rank 0 in collective #0, broadcast of 'x' (f32, 1 elements, "
       "from rank 0) in group 'first', in step 0; rank 1 in collective #0, broadcast of 'x' (f32, 1 "
@@ -299,7 +299,8 @@ TEST_CASE("a rank that fails inside a group is named by its number among all ran
       throw;
     }
   };
-  CHECK(contains(errors_of(4, comes_late, timeout_s)[1], "rank 3 did not arrive within 4 s: "));
+  CHECK(
+      contains(errors_of(4, comes_late, stall_timeout_s)[1], "rank 3 did not arrive within 4 s: "));
 }
 
 TEST_CASE("calls that differ in a group are told with the numbers of all ranks") {
@@ -319,9 +320,7 @@ TEST_CASE("calls that differ in a group are told with the numbers of all ranks")
   CHECK(contains(errors[1], "; rank 1 waits in collective #0, barrier of 'other'"));
 }
 
-// A rank that never returns ends the whole process, so each of these runs in its own process.
-constexpr const char* stall_variable = "ZG_TEST_STALL";
-
+// stall_variable: the stage
 TEST_CASE("stalled stage: run by the next test" * doctest::skip()) {
   const int struck = std::atoi(std::getenv(stall_variable));
   const auto body = [&](Communicator& comm, const Device& device) {
@@ -336,20 +335,20 @@ TEST_CASE("stalled stage: run by the next test" * doctest::skip()) {
       throw;
     }
   };
-  errors_of(stages, body, timeout_s);
+  errors_of(chain_stages, body, stall_timeout_s);
 }
 
 TEST_CASE("a stage that stalls for good ends the process with status 4, named by every other one") {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   std::vector<FILE*> processes;
-  for (int struck = 0; struck < stages; ++struck) {
+  for (int struck = 0; struck < chain_stages; ++struck) {
     const std::string command = std::string(stall_variable) + "=" + std::to_string(struck) + " '" +
                                 self +
                                 "' --no-skip --test-case='stalled stage: run by the next test' "
                                 "2>&1";
     processes.push_back(popen(command.c_str(), "r"));
   }
-  for (int struck = 0; struck < stages; ++struck) {
+  for (int struck = 0; struck < chain_stages; ++struck) {
     FILE* output = processes[static_cast<size_t>(struck)];
     REQUIRE(output);
     std::string text;
@@ -362,7 +361,7 @@ TEST_CASE("a stage that stalls for good ends the process with status 4, named by
     const std::string late = "rank " + number + " did not arrive within 4 s: collective #5, ";
     CHECK(contains(text, "error: CommError: " + late));
     CHECK(contains(text, "\nrank " + number + " is still in its own code"));
-    for (int rank = 0; rank < stages; ++rank)
+    for (int rank = 0; rank < chain_stages; ++rank)
       if (rank != struck) CHECK(contains(text, "rank " + std::to_string(rank) + ": " + late));
   }
 }

@@ -4,11 +4,13 @@
 #include <string>
 #include <vector>
 
+#include "tests/runtime/comm/ranks.h"
 #include "tests/support/error_message.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
 
 using namespace zg;
+using zg::testing::add_floats;
 using zg::testing::message_of;
 
 namespace {
@@ -23,11 +25,6 @@ Tensor value(double number, const Device& device, int64_t numel = 3) {
 
 bool holds(const Tensor& x, float number) {
   return x.to_host<float>() == std::vector<float>(static_cast<size_t>(x.numel()), number);
-}
-
-void add_floats(const Tensor& piece, const Tensor& shard, bool first, Stream&) {
-  for (int64_t i = 0; i < shard.numel(); ++i)
-    shard.data<float>()[i] = piece.data<float>()[i] + (first ? 0.0f : shard.data<float>()[i]);
 }
 
 constexpr int64_t shard_numel = 11;

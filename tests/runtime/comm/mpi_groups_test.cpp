@@ -14,6 +14,7 @@
 #include "tests/runtime/comm/chain.h"
 #include "tests/runtime/comm/mesh_checks.h"
 #include "tests/runtime/comm/mpirun.h"
+#include "tests/runtime/comm/ranks.h"
 #include "tests/support/error_message.h"
 #include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/error.h"
@@ -23,13 +24,8 @@ using namespace zg::testing;
 
 namespace {
 
-constexpr int stages = 4;
-constexpr double timeout_s = 12.0;  // enough for a loaded machine to start all ranks
-
-void add_floats(const Tensor& piece, const Tensor& shard, bool first, Stream&) {
-  for (int64_t i = 0; i < shard.numel(); ++i)
-    shard.data<float>()[i] = piece.data<float>()[i] + (first ? 0.0f : shard.data<float>()[i]);
-}
+constexpr int mpi_stages = 4;
+constexpr double mpi_timeout_s = 12.0;  // enough for a loaded machine to start all ranks
 
 /// Uses two groups of the same ranks at once: they neither wait for each other nor mix data.
 void check_beside(Communicator& comm, const Device& device) {
@@ -119,16 +115,16 @@ TEST_CASE("mpi child: chain" * doctest::skip()) {
               [&](int step) { return step < 5 || comm.rank() != struck || strike(fault); });
   };
   try {
-    run_processes(body, {.timeout_s = timeout_s});
+    run_processes(body, {.timeout_s = mpi_timeout_s});
   } catch (const CommError& error) {
     // The others must have printed their errors before any rank ends. The struck rank may see one,
     // too.
-    if (process_rank()->rank != struck) say_and_end(error, stages - 1);
+    if (process_rank()->rank != struck) say_and_end(error, mpi_stages - 1);
   } catch (const ShapeError&) {
-    await_others(stages - 1);
+    await_others(mpi_stages - 1);
     throw;
   }
-  await_others(stages - 1);
+  await_others(mpi_stages - 1);
 }
 
 TEST_CASE("mpi: a stage that is killed, stopped, stalls, throws or leaves is named by all others") {
@@ -142,20 +138,20 @@ TEST_CASE("mpi: a stage that is killed, stopped, stalls, throws or leaves is nam
   for (const auto& [fault, words] : faults) {
     CAPTURE(std::string(fault));
     std::vector<std::future<Ended>> all;
-    for (int struck = 0; struck < stages; ++struck)
+    for (int struck = 0; struck < mpi_stages; ++struck)
       all.push_back(std::async(std::launch::async, [struck, fault = std::string(fault)] {
         return mpirun(
-            stages, "mpi child: chain",
+            mpi_stages, "mpi child: chain",
             "ZG_TEST_MPI='" + fault + " " + std::to_string(struck) + "'",
             // mpirun waits twice as long before it kills the others of one that ended.
             fault == "kill" || fault == "stall" ? "--mca odls_base_sigkill_timeout 6" : "");
       }));
-    for (int struck = 0; struck < stages; ++struck) {
+    for (int struck = 0; struck < mpi_stages; ++struck) {
       const Ended ended = all[static_cast<size_t>(struck)].get();
       CAPTURE(struck);
       CAPTURE(ended.text);
       CHECK(ended.status != 0);
-      for (int rank = 0; rank < stages; ++rank) {
+      for (int rank = 0; rank < mpi_stages; ++rank) {
         if (rank == struck) continue;
         std::string wanted = std::regex_replace(words, std::regex("V"), std::to_string(struck));
         wanted = std::regex_replace(wanted, std::regex("R"), std::to_string(rank));

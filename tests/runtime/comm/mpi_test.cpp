@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/runtime/comm/mpirun.h"
+#include "tests/runtime/comm/ranks.h"
 #include "tests/support/error_message.h"
 #include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/error.h"
@@ -17,11 +18,6 @@ namespace {
 
 void require(bool holds, const char* what) {
   if (!holds) throw ShapeError(what);
-}
-
-void add_floats(const Tensor& piece, const Tensor& shard, bool first, Stream&) {
-  for (int64_t i = 0; i < shard.numel(); ++i)
-    shard.data<float>()[i] = piece.data<float>()[i] + (first ? 0.0f : shard.data<float>()[i]);
 }
 
 // Differs from rank to rank and place to place; sums depend on the order of addition.

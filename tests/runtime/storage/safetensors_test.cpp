@@ -28,7 +28,7 @@ std::string with_length(uint64_t length, const std::string& rest) {
 }
 
 /// The whole file with this header and so many bytes of data.
-std::string file_of(const std::string& header, size_t data_bytes) {
+std::string safetensors_file(const std::string& header, size_t data_bytes) {
   return with_length(header.size(), header + std::string(data_bytes, '\1'));
 }
 
@@ -174,7 +174,7 @@ TEST_CASE("files that are not there, not files or too short are refused") {
 
 TEST_CASE("hostile headers are refused with the tensor and the place") {
   const auto of = [](const std::string& header, size_t data = 8) {
-    return error_of(file_of(header, data));
+    return error_of(safetensors_file(header, data));
   };
   const std::string f32 = R"("F32")";
   // Neither too strict:
@@ -234,7 +234,7 @@ TEST_CASE("no damage to a header makes the reader crash or read outside the file
   const std::string header = R"({"__metadata__":{"k":"v"},"a":)" +
                              tensor(R"("F32")", "[2,1]", "[0,8]") + R"(,"b":)" +
                              tensor(R"("BF16")", "[2]", "[8,12]") + "}";
-  const std::string good = file_of(header, 12);
+  const std::string good = safetensors_file(header, 12);
   const TemporaryFolder folder;
   REQUIRE(error_of(good, folder / "f") == "nothing was thrown");
   int refused = 0;

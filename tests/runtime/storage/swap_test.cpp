@@ -27,7 +27,7 @@ Device device_on(const std::string& directory, int64_t block_size = 1 << 20, int
                                   .io_uring = io_uring}});
 }
 
-Tensor file_of(const Device& device, int64_t numel) {
+Tensor swapped_tensor(const Device& device, int64_t numel) {
   return Tensor::empty({numel}, DType::u8, device, Space::file);
 }
 
@@ -69,7 +69,7 @@ TEST_CASE("any range of a file comes back as it was written last, whatever the r
                                                     {1 << 20, 8, true}}) {
     const Device device = device_on(folder.path(), block_size, depth, io_uring);
     constexpr int64_t size = 100'003;
-    const Tensor first = file_of(device, 5), file = file_of(device, size);
+    const Tensor first = swapped_tensor(device, 5), file = swapped_tensor(device, size);
     fill_zero(file, device.compute());
     std::vector<uint8_t> expected(size, 0);
     std::mt19937 random(7);
@@ -93,7 +93,7 @@ TEST_CASE("any range of a file comes back as it was written last, whatever the r
 TEST_CASE("how the drive is read is told, also where its file system knows no direct way") {
   CHECK(swap_description(Device::cpu()).empty());
   const Device direct = device_on("/tmp"), buffered = device_on("/dev/shm");
-  const Tensor first = file_of(direct, 5000), second = file_of(buffered, 5000);
+  const Tensor first = swapped_tensor(direct, 5000), second = swapped_tensor(buffered, 5000);
   CHECK(!swap_description(direct).empty());
   // A file system in memory, which tmpfs is on every Linux, cannot go past the page cache
   // before 6.5.
@@ -111,7 +111,8 @@ TEST_CASE(
   for (const auto& [block_size, depth, io_uring] :
        {std::tuple<int64_t, int, bool>(4096, 8, true), {16384, 3, false}, {1 << 20, 8, true}}) {
     const Device device = device_on(folder.path(), block_size, depth, io_uring);
-    const Tensor file = file_of(device, size), memory = Tensor::empty({size}, DType::u8, device);
+    const Tensor file = swapped_tensor(device, size),
+                 memory = Tensor::empty({size}, DType::u8, device);
     std::mt19937 random(11);
     std::vector<uint8_t> on_disk(size, 0), in_memory = random_bytes(random, size);
     fill_zero(file, device.compute());
@@ -145,7 +146,8 @@ TEST_CASE("a drive that fails says so to all who wait, also where much is under 
   for (const bool io_uring : {true, false}) {
     const Device device = device_on(folder.path(), 4096, 4, io_uring);
     constexpr int64_t size = 1 << 20;
-    const Tensor file = file_of(device, size), memory = Tensor::empty({size}, DType::u8, device);
+    const Tensor file = swapped_tensor(device, size),
+                 memory = Tensor::empty({size}, DType::u8, device);
     fill_zero(file, device.compute());
     REQUIRE(truncate(unnamed_file_in(folder.path()).c_str(), size / 2) == 0);
     SwapTicket first = start_swap(file, memory), last = start_swap(file, memory);
@@ -159,7 +161,8 @@ TEST_CASE("a drive that fails says so to all who wait, also where much is under 
 TEST_CASE("a bit that the drive changed is found, with its place, and nothing is read after it") {
   const TemporaryFolder folder;
   const Device device = device_on(folder.path());
-  const Tensor file = file_of(device, 20'000), memory = Tensor::empty({20'000}, DType::u8, device);
+  const Tensor file = swapped_tensor(device, 20'000),
+               memory = Tensor::empty({20'000}, DType::u8, device);
   fill_zero(file, device.compute());
   CHECK(std::filesystem::is_empty(folder.path()));
   damage(folder.path(), 9000);
@@ -174,7 +177,8 @@ TEST_CASE("a changed bit is found in whole blocks, and beside what a write puts 
   for (const bool reads : {true, false}) {
     const Device device = device_on(folder.path());
     constexpr int64_t size = 4 * 4096;
-    const Tensor file = file_of(device, size), memory = Tensor::empty({size}, DType::u8, device);
+    const Tensor file = swapped_tensor(device, size),
+                 memory = Tensor::empty({size}, DType::u8, device);
     fill_zero(file, device.compute());
     damage(folder.path(), 9000);
     // The blocks go straight to memory, or one is read for the bytes around those that are written.
@@ -191,7 +195,8 @@ TEST_CASE("a drive that refuses a write says so, and nothing is read after it") 
   for (const bool io_uring : {true, false}) {
     const Device device = device_on(folder.path(), 4096, 4, io_uring);
     constexpr int64_t size = 1 << 16;
-    const Tensor file = file_of(device, size), memory = Tensor::empty({size}, DType::u8, device);
+    const Tensor file = swapped_tensor(device, size),
+                 memory = Tensor::empty({size}, DType::u8, device);
     fill_zero(file, device.compute());
     const FileLimit limit(size / 2);
     CHECK_THROWS_WITH_AS(copy(memory, file, device.compute()),
@@ -203,19 +208,20 @@ TEST_CASE("a drive that refuses a write says so, and nothing is read after it") 
 TEST_CASE("a drive without room or a directory is told before anything is kept there") {
   const TemporaryFolder folder;
   const Device device = device_on(folder.path());
-  const Tensor kept = file_of(device, 4096);
-  CHECK_THROWS_WITH_AS(file_of(device, int64_t{1} << 50), doctest::Contains("has no room"),
+  const Tensor kept = swapped_tensor(device, 4096);
+  CHECK_THROWS_WITH_AS(swapped_tensor(device, int64_t{1} << 50), doctest::Contains("has no room"),
                        FileError);
   CHECK(device.memory().live(Space::file) == 4096);
-  CHECK_THROWS_WITH_AS(file_of(device_on(folder / "none"), 1), doctest::Contains("none"),
+  CHECK_THROWS_WITH_AS(swapped_tensor(device_on(folder / "none"), 1), doctest::Contains("none"),
                        FileError);
-  CHECK_THROWS_WITH_AS(file_of(Device::cpu(), 1), doctest::Contains("--nvme-path"), ConfigError);
+  CHECK_THROWS_WITH_AS(swapped_tensor(Device::cpu(), 1), doctest::Contains("--nvme-path"),
+                       ConfigError);
 }
 
 TEST_CASE("a meta device counts what a drive would do, to the byte") {
   const TemporaryFolder folder;
   for (const Device& device : {device_on(folder.path()), Device::meta()}) {
-    const Tensor file = file_of(device, 10'000),
+    const Tensor file = swapped_tensor(device, 10'000),
                  memory = Tensor::empty({10'000}, DType::u8, device);
     copy(memory, file, device.compute());
     copy(file.flat(4000, 200), memory.flat(0, 200), device.compute());

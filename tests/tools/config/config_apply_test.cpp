@@ -6,16 +6,16 @@
 namespace zg::testing {
 namespace {
 
-struct Loaded {
+struct Applied {
   tools::TrainOptions options;
   std::vector<std::string> overridden;
 };
 
 /// `given`: flags of the command line, which keep their values in `options`.
-Loaded load(const std::string& text, tools::TrainOptions options, const Given& given = {}) {
+Applied applied(const std::string& text, tools::TrainOptions options, const Given& given = {}) {
   using namespace zero::deepspeed;
   options.given.insert(given.begin(), given.end());
-  Loaded loaded{.options = options};
+  Applied loaded{.options = options};
   loaded.overridden = tools::apply_config(
       check_config(read_hjson(text, "c.json"), "c.json", options.config.compat, false),
       loaded.options);
@@ -29,13 +29,13 @@ TEST_CASE("config: a flag that is given overrides its key, a default of a flag n
       "{train_batch_size: 8, optimizer: {type: \"Adam\", params: {lr: 0.5}}, bf16: {enabled: "
       "true}, "
       "zero_optimization: {stage: 2}}";
-  Loaded loaded = load(text, {});
+  Applied loaded = applied(text, {});
   CHECK(loaded.overridden.empty());
   CHECK(loaded.options.optimisation.schedule.rate == 0.5);
   CHECK(loaded.options.given.count("--lr") == 1);
   CHECK(loaded.options.defaulted.count("--lr") == 0);
   CHECK(loaded.options.defaulted.count("--betas") == 1);
-  loaded = load(text, {}, {"--lr", "--strategy", "--precision"});
+  loaded = applied(text, {}, {"--lr", "--strategy", "--precision"});
   CHECK(loaded.overridden == std::vector<std::string>{"optimizer.params.lr (--lr)",
                                                       "bf16.enabled (--precision)",
                                                       "zero_optimization.stage (--strategy)"});
@@ -47,9 +47,9 @@ TEST_CASE("config: a flag that is given overrides its key, a default of a flag n
 TEST_CASE("config: a key that two flags override is listed once for each that decides it") {
   const std::string text =
       "{train_batch_size: 8, optimizer: {type: \"Adam\", params: {betas: [0.5, 0.75]}}}";
-  CHECK(load(text, {}, {"--betas"}).overridden ==
+  CHECK(applied(text, {}, {"--betas"}).overridden ==
         std::vector<std::string>{"optimizer.params.betas (--betas)"});
-  const Loaded one = load(text, {}, {"--adam-beta2"});
+  const Applied one = applied(text, {}, {"--adam-beta2"});
   CHECK(one.overridden == std::vector<std::string>{"optimizer.params.betas (--adam-beta2)"});
   CHECK(one.options.optimisation.engine.adam.beta1 == 0.5f);
   CHECK(one.options.optimisation.engine.adam.beta2 == 0.95f);
@@ -64,18 +64,18 @@ TEST_CASE("config: --cpu-offload overrides the places of a config, of parameters
   options.offload.cpu_offload = true;
   using Lines = std::vector<std::string>;
   const std::string optimizer = "zero_optimization.offload_optimizer.device (--cpu-offload)";
-  CHECK(load(text(2), options, {"--cpu-offload"}).overridden == Lines{optimizer});
-  CHECK(load(text(3), options, {"--cpu-offload"}).overridden ==
+  CHECK(applied(text(2), options, {"--cpu-offload"}).overridden == Lines{optimizer});
+  CHECK(applied(text(3), options, {"--cpu-offload"}).overridden ==
         Lines{optimizer, "zero_optimization.offload_param.device (--cpu-offload)"});
   options.optimisation.engine.stage = 3;
-  CHECK(load(text(2), options, {"--strategy"}).overridden ==
+  CHECK(applied(text(2), options, {"--strategy"}).overridden ==
         Lines{"zero_optimization.stage (--strategy)",
               "zero_optimization.offload_optimizer.device (--strategy)",
               "zero_optimization.offload_param.device (--strategy)"});
 }
 
 TEST_CASE("config: what a config sets counts as given by the flag that would set it") {
-  const Loaded loaded = load(
+  const Applied loaded = applied(
       "{train_batch_size: 8, train_micro_batch_size_per_gpu: 2, gradient_accumulation_steps: 2, "
       "gradient_clipping: 0.5, memory_breakdown: true, fp16: {enabled: true}, data_types: "
       "{grad_accum_dtype: \"fp32\"}, optimizer: {type: \"Adam\"}, scheduler: {type: \"WarmupLR\"}, "

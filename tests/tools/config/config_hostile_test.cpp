@@ -19,7 +19,7 @@ namespace {
 using zero::deepspeed::Position;
 using zero::deepspeed::Value;
 
-const std::string run =
+const std::string hostile_run =
     "train --data sort --model-type gpt-nano --steps 1 --score-samples 0 --threads 1 --config ";
 
 /// A damaged text, and the position that the error must have; line 0: any position.
@@ -189,7 +189,7 @@ TEST_CASE("hostile configs: each of 400 is refused at its place, with advice, be
     const std::string file = folder / (is_yaml ? "a.yaml" : "ds.json");
     for (const auto& [text, kind, at] : all) {
       write_file(file, text);
-      const Outcome outcome = zerograd(run + file);
+      const Outcome outcome = zerograd(hostile_run + file);
       const std::string error = line_after(outcome.error, "error: ConfigError: ");
       CAPTURE(path);
       CAPTURE(kind);
@@ -214,7 +214,7 @@ TEST_CASE("hostile configs: the traps of published configs, word for word") {
   const std::string file = folder / "ds.json";
   const auto outcome = [&](const std::string& text) {
     write_file(file, text);
-    return zerograd(run + file + " --batch-size 8");
+    return zerograd(hostile_run + file + " --batch-size 8");
   };
   // Accepted because the meaning is clear: a comment after a value, a trailing comma, a quoted
   // boolean, "auto", integers with exponents; and stage 2 although the surrounding text says 3.

@@ -14,7 +14,7 @@ namespace {
 using tools::read_yaml;
 using zero::deepspeed::read_hjson;
 
-std::string error_of(const std::string& text) {
+std::string text_error(const std::string& text) {
   return message_of<ConfigError>([&] { load(text); });
 }
 
@@ -54,7 +54,7 @@ TEST_CASE("config: keys and values with controls, or long, leave an error its li
         "optimizer: {type: \"" + std::string(5000, 'k') + "\"}",
         "a: {b: {\"" + std::string(5000, 'c') + "\": {\"d\": @}}}}\t", std::string("\"a\\n\" 1"),
         std::string("steps_per_print: \"a\\u001b"), std::string("x \t\t: [1 2}")}) {
-    const std::string whole = text + key + "\n}", error = error_of(whole);
+    const std::string whole = text + key + "\n}", error = text_error(whole);
     CAPTURE(whole);
     CAPTURE(error);
     CHECK(flaw_of(error, "c.json", whole) == "");
@@ -68,7 +68,7 @@ TEST_CASE("config: keys and values with controls, or long, leave an error its li
 TEST_CASE("config: bytes that are no UTF-8 are refused where they stand, in YAML too") {
   for (const std::string& bytes : no_text) {
     CAPTURE(printable(bytes));
-    CHECK(error_of("{\n\"é" + bytes + "\": 1}").starts_with("c.json:2:3: the byte "));
+    CHECK(text_error("{\n\"é" + bytes + "\": 1}").starts_with("c.json:2:3: the byte "));
     CHECK(error_of_yaml("debug: no\n'é" + bytes + "': 1").starts_with("a.yaml:2:3: the byte "));
   }
   CHECK(error_of_yaml("debug: \x01").starts_with("a.yaml:1:8: the byte 1 "));
@@ -99,14 +99,14 @@ TEST_CASE("config: the longest files that are read are refused as soon as short 
   const size_t half = 1 << 19;
   // Regression: an invalid number was parsed again at each comma.
   const std::string digits(half, '1'), commas(half - 64, ',');
-  CHECK(error_of("{train_batch_size: " + digits + "x" + commas + "\n}")
+  CHECK(text_error("{train_batch_size: " + digits + "x" + commas + "\n}")
             .starts_with("c.json:1:20: train_batch_size: expected"));
   // The distance between a word and every key takes the product of their lengths.
-  CHECK(error_of("{" + std::string(2 * half - 64, 'k') + ": 1}").starts_with("c.json:1:2: kkk"));
+  CHECK(text_error("{" + std::string(2 * half - 64, 'k') + ": 1}").starts_with("c.json:1:2: kkk"));
   CHECK(nearest(std::string(half, 's'), {"stage", "steps"}).empty());
   std::string keys = "{";
   for (int i = 0; i < 1001; ++i) keys += "k" + std::to_string(i) + ": 1,\n";
-  CHECK(error_of(keys + "}").starts_with("c.json:1001:1: more than 1000 keys; expected fewer"));
+  CHECK(text_error(keys + "}").starts_with("c.json:1001:1: more than 1000 keys; expected fewer"));
 }
 
 TEST_CASE("hostfile: as many hosts and slots as one job can have, and no more") {

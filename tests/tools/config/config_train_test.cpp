@@ -14,7 +14,7 @@
 namespace zg::testing {
 namespace {
 
-const std::string run =
+const std::string config_run =
     "train --data sort --model-type gpt-nano --score-samples 0 --log-interval 0 --threads 1 ";
 
 int count(const std::string& text, const std::string& part) {
@@ -83,7 +83,7 @@ TEST_CASE("a program that reads a DeepSpeed config trains to the bits of the com
        {std::string(ZG_CONFIGS) + "zero2.json", std::string(ZG_CONFIGS) + "fp16.json",
         std::string(ZG_CONFIGS) + "accelerate_zero3.json", swapped}) {
     CAPTURE(path);
-    const Outcome outcome = zerograd(run + "--ranks 2 --steps 6 --config " + path);
+    const Outcome outcome = zerograd(config_run + "--ranks 2 --steps 6 --config " + path);
     CAPTURE(outcome.error);
     const std::string hash = line_after(outcome.out, "param_hash ");
     CHECK(hash.size() == 32);
@@ -111,8 +111,8 @@ TEST_CASE("every config of tools/configs trains") {
     const std::string config =
         std::string(" --deepspeed --deepspeed_config ") + ZG_CONFIGS + name + ".json";
     // Their warm-ups hold the rate at 0 for two steps, and overflows at 2^16 may skip two more.
-    const Outcome outcome = zerograd(run + "--ranks 2 --steps 6" + config);
-    const Outcome initial = zerograd(run + "--ranks 2 --steps 0" + config);
+    const Outcome outcome = zerograd(config_run + "--ranks 2 --steps 6" + config);
+    const Outcome initial = zerograd(config_run + "--ranks 2 --steps 0" + config);
     CAPTURE(outcome.error);
     CHECK(outcome.status == 0);
     CHECK(
@@ -158,7 +158,7 @@ TEST_CASE("a config and the flags that say the same give the same bits, also of 
       "--reduce-bucket-size 5e7";
   const std::string config =
       std::string("--ranks 2 --steps 4 --config ") + ZG_CONFIGS + "zero2.json";
-  const Outcome by_flags = zerograd(run + flags), by_config = zerograd(run + config);
+  const Outcome by_flags = zerograd(config_run + flags), by_config = zerograd(config_run + config);
   REQUIRE(by_flags.status == 0);
   CHECK(line_after(by_config.out, "param_hash ") == line_after(by_flags.out, "param_hash "));
   const Outcome plan = zerograd("plan --data sort --threads 1 " + config);
@@ -168,8 +168,8 @@ TEST_CASE("a config and the flags that say the same give the same bits, also of 
 
 TEST_CASE("a flag overrides a config's key, and one line says so") {
   const std::string config = std::string("--steps 1 --config ") + ZG_CONFIGS + "zero1.json ";
-  const Outcome outcome =
-      zerograd(run + config + "--lr 1e-2 --zero-stage 3 --train-batch-size 8 --log-interval 1");
+  const Outcome outcome = zerograd(
+      config_run + config + "--lr 1e-2 --zero-stage 3 --train-batch-size 8 --log-interval 1");
   CHECK(outcome.status == 0);
   CHECK(count(outcome.error, "overridden by flags") == 1);
   CHECK(contains(outcome.error,
@@ -184,7 +184,8 @@ TEST_CASE("a flag overrides a config's key, and one line says so") {
 TEST_CASE("a resumed run keeps its offload unless it is told otherwise") {
   const TemporaryFolder folder;
   const std::string save = folder / "saved", tail = " --steps 2 --score-samples 0 --resume " + save;
-  const Outcome first = zerograd(run + "--steps 1 --zero-stage 3 --cpu-offload --save " + save);
+  const Outcome first =
+      zerograd(config_run + "--steps 1 --zero-stage 3 --cpu-offload --save " + save);
   CHECK(contains(first.error, "ZeRO stage 3, parameters on the host, gradients on the host"));
   CHECK(contains(zerograd("train" + tail).error, "optimizer on the host"));
   const Outcome none = zerograd("train --zero-stage 0 --offload-optimizer none" + tail);
@@ -192,7 +193,7 @@ TEST_CASE("a resumed run keeps its offload unless it is told otherwise") {
   CHECK(contains(none.error,
                  "changed: run.offload_optimizer: \"host\" in the checkpoint, \"device\" now"));
   CHECK(line_after(none.out, "param_hash ") ==
-        line_after(zerograd(run + "--steps 2").out, "param_hash "));
+        line_after(zerograd(config_run + "--steps 2").out, "param_hash "));
   // Sixteen samples a step on one rank are eight on each of two.
   CHECK(zerograd("train --ranks 2" + tail).status == 0);
 }
@@ -202,24 +203,25 @@ TEST_CASE("config: one in base64, as launchers pass it, is the file's") {
   const std::string text =
       "eyJ0cmFpbl9iYXRjaF9zaXplIjogNCwgIm9wdGltaXplciI6IHsidHlwZSI6ICJBZGFtVyIsICJwYXJhbXMiOiB7Imxy"
       "IjogMC4wMX19fQ==";
-  const Outcome outcome = zerograd(run + "--steps 1 --config " + text);
+  const Outcome outcome = zerograd(config_run + "--steps 1 --config " + text);
   CAPTURE(outcome.error);
   REQUIRE(outcome.status == 0);
   CHECK(line_after(outcome.out, "param_hash ") ==
-        line_after(zerograd(run + "--steps 1 --batch-size 4 --lr 0.01 --betas 0.9,0.999 "
-                                  "--weight-decay 0")
+        line_after(zerograd(config_run + "--steps 1 --batch-size 4 --lr 0.01 --betas 0.9,0.999 "
+                                         "--weight-decay 0")
                        .out,
                    "param_hash "));
   // {"train_batch_size": 4, "foo": 1}: places count in the decoded text.
   const Outcome wrong =
-      zerograd(run + "--steps 1 --config eyJ0cmFpbl9iYXRjaF9zaXplIjogNCwgImZvbyI6IDF9");
+      zerograd(config_run + "--steps 1 --config eyJ0cmFpbl9iYXRjaF9zaXplIjogNCwgImZvbyI6IDF9");
   CHECK(wrong.status == 2);
   CHECK(contains(wrong.error, "--config:1:25: foo: "));
   // {"train_batch_size": 4, "???~~~": 1}: - and _ are the digits 62 and 63.
   CHECK(contains(
-      zerograd(run + "--steps 1 --config eyJ0cmFpbl9iYXRjaF9zaXplIjogNCwgIj8_P35-fiI6IDF9").error,
+      zerograd(config_run + "--steps 1 --config eyJ0cmFpbl9iYXRjaF9zaXplIjogNCwgIj8_P35-fiI6IDF9")
+          .error,
       "--config:1:25: ???~~~: "));
-  CHECK(zerograd(run + "--steps 1 --config eyJ0cmFpbl9iX").status == 5);
+  CHECK(zerograd(config_run + "--steps 1 --config eyJ0cmFpbl9iX").status == 5);
 }
 
 TEST_CASE("config: what is wrong ends a run before its first step, with exit status 2, 5 or 6") {
@@ -227,7 +229,7 @@ TEST_CASE("config: what is wrong ends a run before its first step, with exit sta
   const std::string path = folder / "ds.json";
   const auto outcome = [&](const std::string& text, const std::string& flags = "") {
     write_file(path, text);
-    return zerograd(run + "--steps 1 --config " + path + " " + flags);
+    return zerograd(config_run + "--steps 1 --config " + path + " " + flags);
   };
   Outcome end = outcome("{\"train_batch_size\": 4}", "--ranks 8");
   CHECK(end.status == 2);
@@ -243,9 +245,9 @@ TEST_CASE("config: what is wrong ends a run before its first step, with exit sta
   CHECK(outcome("{\"train_batch_size\": 4, \"foo\": 1}").status == 2);
   CHECK(outcome("{\"train_batch_size\": 4, \"foo\": 1}", "--lenient").status == 0);
   CHECK(outcome("{\"train_batch_size\": 4, \"optimizer\": {\"type\": \"Lamb\"}}").status == 6);
-  CHECK(zerograd(run + "--config " + (folder / "none.json")).status == 5);
-  CHECK(zerograd(run + "--steps 1 --compat 0.16").status == 2);
-  CHECK(zerograd(run + "--steps 1 --lenient").status == 2);
+  CHECK(zerograd(config_run + "--config " + (folder / "none.json")).status == 5);
+  CHECK(zerograd(config_run + "--steps 1 --compat 0.16").status == 2);
+  CHECK(zerograd(config_run + "--steps 1 --lenient").status == 2);
 }
 
 TEST_CASE(
@@ -255,7 +257,7 @@ TEST_CASE(
              "{train_batch_size: 8, gradient_accumulation_steps: 2, steps_per_print: 2, optimizer: "
              "{type: \"Adam\", params: {lr: 0.001, betas: [0.8, 0.999]}}, scheduler: {type: "
              "\"WarmupLR\", params: {warmup_num_steps: 4, warmup_type: \"linear\"}}}");
-  const Outcome outcome = zerograd(run + "--steps 5 --config " + (folder / "ds.json"));
+  const Outcome outcome = zerograd(config_run + "--steps 5 --config " + (folder / "ds.json"));
   REQUIRE(outcome.status == 0);
   const std::string stamp =
       "\\[20[0-9]{2}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2},[0-9]{3}\\] \\[INFO\\] ";
@@ -281,7 +283,8 @@ TEST_CASE("OneCycle's rate and momentum are those of its steps, and a resumed ru
              "{type: \"OneCycle\", params: {cycle_min_lr: 0.001, cycle_max_lr: 0.005, "
              "cycle_first_step_size: 4, cycle_min_mom: 0.5, cycle_max_mom: 0.75}}}");
   const std::string save = " --save " + (folder / "saved");
-  const Outcome outcome = zerograd(run + "--steps 3 --config " + (folder / "ds.json") + save);
+  const Outcome outcome =
+      zerograd(config_run + "--steps 3 --config " + (folder / "ds.json") + save);
   CAPTURE(outcome.error);
   CAPTURE(outcome.out);
   CHECK(contains(outcome.error, "learning rate: OneCycle, from 0.001 to 0.005 in 4 steps"));
@@ -291,7 +294,7 @@ TEST_CASE("OneCycle's rate and momentum are those of its steps, and a resumed ru
   const Outcome rest =
       zerograd("train --score-samples 0 --log-interval 0 --threads 1 --steps 6 --resume " +
                (folder / "saved"));
-  const Outcome whole = zerograd(run + "--steps 6 --config " + (folder / "ds.json"));
+  const Outcome whole = zerograd(config_run + "--steps 6 --config " + (folder / "ds.json"));
   CHECK(line_after(rest.out, "param_hash ") == line_after(whole.out, "param_hash "));
 }
 
@@ -303,10 +306,10 @@ TEST_CASE("a run of a config is resumed without it, to the same bits") {
              "0.01, warmup_num_steps: 3, total_num_steps: 20, warmup_type: \"linear\"}}, fp16: "
              "{enabled: true, initial_scale_power: 8, loss_scale_window: 2}}");
   const std::string config = "--config " + (folder / "ds.json");
-  const Outcome whole = zerograd(run + "--steps 8 " + config);
+  const Outcome whole = zerograd(config_run + "--steps 8 " + config);
   REQUIRE(whole.status == 0);
   const std::string save = " --save " + (folder / "saved");
-  REQUIRE(zerograd(run + "--steps 4 " + config + save).status == 0);
+  REQUIRE(zerograd(config_run + "--steps 4 " + config + save).status == 0);
   const std::string resume =
       "train --score-samples 0 --log-interval 0 --threads 1 --steps 8 "
       "--resume " +

@@ -13,7 +13,7 @@ namespace {
 
 using tools::read_yaml;
 
-const std::string run =
+const std::string yaml_run =
     "train --data sort --model-type gpt-nano --score-samples 0 --log-interval 0 --threads 1 "
     "--steps 2 --config ";
 
@@ -52,7 +52,7 @@ std::string yaml_of(const std::string& file) {
 TEST_CASE("accelerate: its file names DeepSpeed's, or says it in its own keys") {
   const TemporaryFolder folder;
   write_file(folder / "a.yaml", yaml_of(std::string(ZG_CONFIGS) + "accelerate_zero2.json"));
-  Outcome outcome = zerograd(run + (folder / "a.yaml"));
+  Outcome outcome = zerograd(yaml_run + (folder / "a.yaml"));
   CAPTURE(outcome.error);
   CHECK(outcome.status == 0);
   CHECK(contains(outcome.error, "f16, ZeRO stage 2"));
@@ -61,11 +61,11 @@ TEST_CASE("accelerate: its file names DeepSpeed's, or says it in its own keys") 
                  "a.yaml:4:2: deepspeed_config.zero3_init_flag: accepted without "
                  "effect"));
   const std::string own = std::string(ZG_CONFIGS) + "accelerate.yaml";
-  outcome = zerograd(run + own + " --batch-size 4");
+  outcome = zerograd(yaml_run + own + " --batch-size 4");
   CHECK(outcome.status == 0);
   CHECK(contains(outcome.error, "bf16, ZeRO stage 2"));
   CHECK(contains(outcome.error, "batch 8 = 4 x 1 micro-batch x 2 ranks"));
-  outcome = zerograd(run + own + " --ranks 1 --precision f32 --batch-size 4");
+  outcome = zerograd(yaml_run + own + " --ranks 1 --precision f32 --batch-size 4");
   CHECK(contains(outcome.error, "f32, ZeRO stage 2"));
   CHECK(contains(outcome.error,
                  "accelerate.yaml: overridden by flags: num_processes (--ranks), "
@@ -110,7 +110,7 @@ TEST_CASE("accelerate: what is wrong or not done is told with its place") {
   const TemporaryFolder folder;
   const auto status = [&](const std::string& text) {
     write_file(folder / "a.yml", text);
-    return zerograd(run + (folder / "a.yml") + " --batch-size 4").status;
+    return zerograd(yaml_run + (folder / "a.yml") + " --batch-size 4").status;
   };
   CHECK(status("distributed_type: FSDP") == 6);
   CHECK(status("num_machines: 2") == 6);
@@ -152,15 +152,16 @@ TEST_CASE("accelerate: of several processes one speaks, and their number is num_
     return;
   }
   const std::string own = std::string(ZG_CONFIGS) + "accelerate.yaml --batch-size 4";
-  const Outcome two = mpirun("-np 2 zerograd " + run + own);
+  const Outcome two = mpirun("-np 2 zerograd " + yaml_run + own);
   CAPTURE(two.error);
   CHECK(two.status == 0);
   const std::string line = "main_training_function: accepted without effect";
   const size_t first = two.error.find(line);
   REQUIRE(first != std::string::npos);
   CHECK(two.error.find(line, first + 1) == std::string::npos);
-  CHECK(line_after(two.out, "param_hash ") == line_after(zerograd(run + own).out, "param_hash "));
-  const Outcome three = mpirun("-np 3 zerograd " + run + own);
+  CHECK(line_after(two.out, "param_hash ") ==
+        line_after(zerograd(yaml_run + own).out, "param_hash "));
+  const Outcome three = mpirun("-np 3 zerograd " + yaml_run + own);
   CHECK(three.status == 2);
   CHECK(
       contains(three.error,
@@ -168,7 +169,7 @@ TEST_CASE("accelerate: of several processes one speaks, and their number is num_
 }
 
 TEST_CASE("accelerate: a drill may strike every rank of num_processes") {
-  const Outcome outcome = zerograd(run + ZG_CONFIGS +
+  const Outcome outcome = zerograd(yaml_run + ZG_CONFIGS +
                                    "accelerate.yaml --batch-size 4 "
                                    "--inject rank=1,step=0,fault=throw");
   CHECK(outcome.status == 1);
@@ -179,7 +180,7 @@ TEST_CASE("a config is no place for a run's results") {
   const TemporaryFolder folder;
   write_file(folder / "ds.json", "{train_batch_size: 8}");
   const Outcome outcome =
-      zerograd(run + (folder / "ds.json") + " --metrics " + (folder / "ds.json"));
+      zerograd(yaml_run + (folder / "ds.json") + " --metrics " + (folder / "ds.json"));
   CHECK(outcome.status == 2);
   CHECK(contains(outcome.error, "--config and --metrics: both name"));
   CHECK(read_file(folder / "ds.json") == "{train_batch_size: 8}");

@@ -28,7 +28,7 @@ double loss_of(const CheckpointInfo& info, const std::string&) {
   return text.starts_with("null") ? NAN : std::stod(text);
 }
 
-std::vector<int64_t> steps_in(const std::string& directory) {
+std::vector<int64_t> saved_steps(const std::string& directory) {
   std::vector<int64_t> steps;
   for (const zero::StepFolder& folder : zero::step_folders(directory))
     steps.push_back(folder.steps);
@@ -59,7 +59,7 @@ TEST_CASE("a directory keeps the checkpoints of the lowest losses, and the newes
       }
       CHECK(checkpoints.finish());
     });
-    CHECK(steps_in(path) == std::vector<int64_t>{5, 4, 2});
+    CHECK(saved_steps(path) == std::vector<int64_t>{5, 4, 2});
     CHECK(reported.size() == 5);
     for (const zero::StepFolder& each : zero::step_folders(path))
       CHECK(zero::damages_of(each.path).empty());
@@ -83,7 +83,7 @@ TEST_CASE("a save that fails is reported, ends nothing, and the next one is trie
   std::filesystem::remove(path);
   CHECK(checkpoints.save(engine, info_with(engine, "1")));
   CHECK(reason == "");
-  CHECK(steps_in(path) == std::vector<int64_t>{0});
+  CHECK(saved_steps(path) == std::vector<int64_t>{0});
 }
 
 TEST_CASE("which checkpoints are the best has to be said by the caller") {

@@ -18,7 +18,7 @@ using zero::Engine;
 
 namespace {
 
-constexpr int micro_batches = 12;  // per step; divisible by 1, 2, 3 and 4 ranks
+constexpr int micro_batches_a_step = 12;  // per step; divisible by 1, 2, 3 and 4 ranks
 constexpr int last = 5;
 
 struct Layout {
@@ -32,8 +32,8 @@ struct Part {
   std::string hash;
   int64_t skipped = 0;
 };
-Part train(const Layout& layout, int first, int end, const std::string& directory,
-           DType compute = DType::f32) {
+Part train_part(const Layout& layout, int first, int end, const std::string& directory,
+                DType compute = DType::f32) {
   Part part;
   std::mutex mutex;
   run_local(layout.ranks, [&](Communicator& comm, const Device& device) {
@@ -47,7 +47,7 @@ Part train(const Layout& layout, int first, int end, const std::string& director
     Part own;
     for (int step = first; step < end; ++step) {
       std::vector<double> losses;
-      for (int g = comm.rank(); g < micro_batches; g += layout.ranks)
+      for (int g = comm.rank(); g < micro_batches_a_step; g += layout.ranks)
         losses.push_back(train_micro_batch(engine, static_cast<uint64_t>(step * 100 + g)));
       own.losses.push_back(engine.mean_loss(losses));
       engine.step(1e-2f);
@@ -55,7 +55,7 @@ Part train(const Layout& layout, int first, int end, const std::string& director
     own.hash = engine.parameter_hash();
     zero::save_checkpoint(
         directory, engine,
-        {.steps = end, .skipped = engine.skipped(), .micro_batches = end * micro_batches});
+        {.steps = end, .skipped = engine.skipped(), .micro_batches = end * micro_batches_a_step});
     own.skipped = engine.skipped();
     const std::lock_guard lock(mutex);
     if (!part.hash.empty() && (part.hash != own.hash || part.losses != own.losses))
@@ -70,7 +70,7 @@ Part train(const Layout& layout, int first, int end, const std::string& director
 TEST_CASE("saved by any ranks and stage, resumed by any others: the uninterrupted run's bits") {
   for (const DType compute : {DType::f32, DType::bf16, DType::f16}) {
     const TemporaryFolder folder;
-    const Part whole = train({1, 0}, 0, last, folder / "whole", compute);
+    const Part whole = train_part({1, 0}, 0, last, folder / "whole", compute);
     // From 2^16 on gradients near 3 overflow f16 up to 2^14, once more for hysteresis: cuts after
     // a skipped step and after a taken one.
     CHECK(whole.skipped == (compute == DType::f16 ? 3 : 0));
@@ -86,8 +86,8 @@ TEST_CASE("saved by any ranks and stage, resumed by any others: the uninterrupte
         CAPTURE(after.stage);
         const std::string directory = folder / (std::to_string(i) + std::to_string(j));
         const int cut = 1 + (i + j) % (last - 1);
-        const Part front = train(before, 0, cut, directory, compute);
-        const Part back = train(after, cut, last, directory, compute);
+        const Part front = train_part(before, 0, cut, directory, compute);
+        const Part back = train_part(after, cut, last, directory, compute);
         std::vector<double> losses = front.losses;
         losses.insert(losses.end(), back.losses.begin(), back.losses.end());
         CHECK(losses == whole.losses);
@@ -99,7 +99,7 @@ TEST_CASE("saved by any ranks and stage, resumed by any others: the uninterrupte
 
 TEST_CASE("each rank writes its own shard, and together they tile every parameter") {
   const TemporaryFolder folder;
-  train({4, 3}, 0, 1, folder.path());
+  train_part({4, 3}, 0, 1, folder.path());
   const std::string step = folder / "step_1";
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(step))
@@ -136,7 +136,7 @@ TEST_CASE("a save that returns on any rank can be loaded there") {
 
 TEST_CASE("a rank that cannot write its shard leaves no checkpoint, and its error is the cause") {
   const TemporaryFolder folder;
-  train({2, 1}, 0, 1, folder.path());
+  train_part({2, 1}, 0, 1, folder.path());
   const auto save = [&](Communicator& comm, const Device& device) {
     const Toy toy;
     Engine engine(toy.store, comm, device, {.stage = 1});
@@ -151,7 +151,7 @@ TEST_CASE("a rank that cannot write its shard leaves no checkpoint, and its erro
 
 TEST_CASE("weights load onto any ranks and stage") {
   const TemporaryFolder folder;
-  const std::string hash = train({3, 2}, 0, 2, folder.path()).hash;
+  const std::string hash = train_part({3, 2}, 0, 2, folder.path()).hash;
   for (const Layout& layout : {Layout{1, 0}, Layout{2, 3}, Layout{4, 1}})
     run_local(layout.ranks, [&](Communicator& comm, const Device& device) {
       const Toy toy;

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-CheckpointInfo info_of(const Engine& engine) {
+CheckpointInfo toy_info(const Engine& engine) {
   return {.steps = engine.steps(),
           .skipped = engine.skipped(),
           .micro_batches = 2 * engine.steps(),
@@ -83,7 +83,7 @@ TEST_CASE("a run that is saved and resumed at any step is the uninterrupted run,
           if (step == 2) skip_a_step(engine, toy);
           CHECK(train_step(engine, step) == losses[static_cast<size_t>(step)]);
         }
-        path = zero::save_checkpoint(folder.path(), engine, info_of(engine));
+        path = zero::save_checkpoint(folder.path(), engine, toy_info(engine));
         CHECK(path == folder / ("step_" + std::to_string(cut + (cut > 2))));
       }
       Engine resumed(toy.store, Device::cpu(),
@@ -134,10 +134,10 @@ TEST_CASE("saving again replaces the checkpoint and clears what a killed run lef
   const TemporaryFolder folder;
   fs::create_directories(folder / ".unfinished_step_7");
   std::ofstream(folder / ".unfinished_step_7/shard_00000.safetensors") << "half";
-  const std::string path = zero::save_checkpoint(folder.path(), engine, info_of(engine));
+  const std::string path = zero::save_checkpoint(folder.path(), engine, toy_info(engine));
   const std::string before = engine.parameter_hash();
   engine.write(toy.gain, State::master, std::vector<float>(129, 5.0f));
-  CHECK(zero::save_checkpoint(folder.path(), engine, info_of(engine)) == path);
+  CHECK(zero::save_checkpoint(folder.path(), engine, toy_info(engine)) == path);
   CHECK(std::distance(fs::directory_iterator(folder.path()), {}) == 2);
   CHECK("step_" + std::to_string(engine.steps()) == read_file(folder / "latest"));
   CHECK(std::distance(fs::directory_iterator(path), {}) == 2);
@@ -156,7 +156,7 @@ TEST_CASE("a checkpoint is saved between steps, with the engine's own counters")
                   ConfigError);
   CHECK_THROWS_AS(zero::save_checkpoint(folder.path(), engine, {.config_json = "{"}), ConfigError);
   run_micro_batch(engine, random_gradients(toy.trainable(), 1));
-  CHECK_THROWS_WITH_AS(zero::save_checkpoint(folder.path(), engine, info_of(engine)),
+  CHECK_THROWS_WITH_AS(zero::save_checkpoint(folder.path(), engine, toy_info(engine)),
                        "save_checkpoint: 1 micro-batches wait for a step and would be lost; call "
                        "step first",
                        ConfigError);
@@ -172,7 +172,7 @@ TEST_CASE("damage to a checkpoint is found and named") {
   Engine engine(toy.store, Device::cpu());
   train_step(engine, 0);
   const TemporaryFolder folder;
-  const std::string path = zero::save_checkpoint(folder.path(), engine, info_of(engine));
+  const std::string path = zero::save_checkpoint(folder.path(), engine, toy_info(engine));
   const std::string shard = path + "/shard_00000.safetensors", manifest = path + "/manifest.json";
   CHECK_NOTHROW(zero::verify_checkpoint(folder.path()));
 
@@ -211,7 +211,7 @@ TEST_CASE("files of the run's own travel with a checkpoint, under its checksums"
   Engine engine(toy.store, Device::cpu());
   const TemporaryFolder folder;
   const std::string any_bytes("\0\xff\n{", 4);
-  CheckpointInfo info = info_of(engine);
+  CheckpointInfo info = toy_info(engine);
   info.files = {{"tokenizer.json", R"({"model": "BPE"})"}, {"Notes-2_b", any_bytes}, {"e", ""}};
   const std::string path = zero::save_checkpoint(folder.path(), engine, info);
   CHECK(read_file(path + "/Notes-2_b") == any_bytes);
@@ -289,7 +289,7 @@ TEST_CASE("pieces of a parameter in several shards are put together by offset") 
   Engine engine(toy.store, Device::cpu());
   train_step(engine, 0);
   const TemporaryFolder folder;
-  const std::string path = zero::save_checkpoint(folder.path(), engine, info_of(engine));
+  const std::string path = zero::save_checkpoint(folder.path(), engine, toy_info(engine));
 
   // The same checkpoint as two ranks would write it: gain's master cut at 64.
   const std::vector<float> gain = engine.read(toy.gain, State::master);
@@ -436,7 +436,7 @@ TEST_CASE("a parameter that is longer than what is read at once loads whole, fro
   std::vector<float> moments(static_cast<size_t>(parameter.shape.numel()));
   for (size_t i = 0; i < moments.size(); ++i) moments[i] = static_cast<float>(i % 1000003) + 0.5f;
   saved.write(parameter, State::moment2, moments);
-  const std::string step = zero::save_checkpoint(folder.path(), saved, info_of(saved));
+  const std::string step = zero::save_checkpoint(folder.path(), saved, toy_info(saved));
   const std::string hash = saved.parameter_hash(), file = folder / "weights.safetensors";
   {
     SafetensorsWriter writer(file, {{parameter.name, DType::f32, parameter.shape}});

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 namespace {
 
 /// step_1 of the toy on so many ranks; returns the hash of its masters.
-std::string save(const std::string& directory, int ranks, int stage, DType compute) {
+std::string save_on_ranks(const std::string& directory, int ranks, int stage, DType compute) {
   std::string hash;
   run_local(ranks, [&](Communicator& comm, const Device& device) {
     const Toy toy;
@@ -42,7 +42,7 @@ TEST_CASE("a consolidated file is the live masters, bit for bit, whoever saved t
     for (const auto& [ranks, stage] : {std::pair{1, 0}, {2, 1}, {3, 3}, {8, 2}}) {
       const TemporaryFolder folder;
       const std::string file = folder / "weights.safetensors";
-      const std::string hash = save(folder / "save", ranks, stage, compute);
+      const std::string hash = save_on_ranks(folder / "save", ranks, stage, compute);
       CHECK(zero::consolidate(folder / "save", file, DType::f32) == hash);
       const SafetensorsReader reader(file);
       CHECK(reader.metadata().at(zero::config_metadata) == R"({"lr":0.5})");
@@ -103,7 +103,7 @@ TEST_CASE("the files of a checkpoint go into the consolidated file and back") {
 TEST_CASE("a file is split for any ranks, and loads as step 0 with moments of zero") {
   const TemporaryFolder folder;
   const std::string file = folder / "weights.safetensors";
-  const std::string hash = save(folder / "save", 2, 1, DType::f32);
+  const std::string hash = save_on_ranks(folder / "save", 2, 1, DType::f32);
   zero::consolidate(folder / "save", file, DType::f32);
   for (int ranks : {1, 2, 3, 8}) {
     const std::string directory = folder / ("split_" + std::to_string(ranks));
@@ -152,7 +152,7 @@ TEST_CASE("a tensor without elements is in one shard of a split, and nothing is 
 
 TEST_CASE("damage ends a consolidation without a file") {
   const TemporaryFolder folder;
-  save(folder / "save", 2, 1, DType::f32);
+  save_on_ranks(folder / "save", 2, 1, DType::f32);
   const std::string shard = folder / "save/step_1/shard_00001.safetensors";
   const SafetensorsReader reader(shard);
   for (const auto& [name, entry] : reader.entries()) {

@@ -23,12 +23,12 @@ using zero::Engine;
 
 namespace {
 
-constexpr int micro_batches = 8;
+constexpr int saved_micro_batches = 8;
 
-void train(Engine& engine, int64_t step) {
+void train_mesh_step(Engine& engine, int64_t step) {
   const Mesh* mesh = engine.mesh();
   const int data = engine.ranks().size(), rank = mesh ? mesh->data_rank : engine.ranks().rank();
-  for (int g = rank; g < micro_batches; g += data)
+  for (int g = rank; g < saved_micro_batches; g += data)
     mesh_micro_batch(engine, static_cast<uint64_t>(step * 10 + g));
   engine.step(1e-2f);
 }
@@ -43,13 +43,14 @@ void on_mesh(const MeshShape& shape, const Config& config, const F& f) {
   });
 }
 
-std::string str(const MeshShape& shape) {
+std::string shape_text(const MeshShape& shape) {
   return std::to_string(shape.data) + std::to_string(shape.pipeline) + std::to_string(shape.tensor);
 }
 
-void save(Engine& engine, const std::string& directory) {
-  zero::save_checkpoint(directory, engine,
-                        {.steps = engine.steps(), .micro_batches = engine.steps() * micro_batches});
+void save_mesh(Engine& engine, const std::string& directory) {
+  zero::save_checkpoint(
+      directory, engine,
+      {.steps = engine.steps(), .micro_batches = engine.steps() * saved_micro_batches});
 }
 
 void require_hash(Engine& engine, const std::string& hash, const char* when) {
@@ -66,10 +67,10 @@ TEST_CASE("saved by any mesh and stage, resumed by any other: the uninterrupted 
   for (const DType compute : {DType::f32, DType::bf16}) {
     std::string saved, end;  // the hashes
     on_mesh({}, {.compute = compute}, [&](Engine& engine) {
-      train(engine, 0);
-      train(engine, 1);
+      train_mesh_step(engine, 0);
+      train_mesh_step(engine, 1);
       saved = engine.parameter_hash();
-      train(engine, 2);
+      train_mesh_step(engine, 2);
       end = engine.parameter_hash();
     });
     int stage = 0;
@@ -77,18 +78,18 @@ TEST_CASE("saved by any mesh and stage, resumed by any other: the uninterrupted 
     for (const MeshShape& shape : shapes)
       on_mesh(shape, {.stage = stage++ % 4, .compute = compute, .param_persistence_threshold = 40},
               [&](Engine& engine) {
-                train(engine, 0);
-                train(engine, 1);
+                train_mesh_step(engine, 0);
+                train_mesh_step(engine, 1);
                 require_hash(engine, saved, "before they are saved");
-                save(engine, folder / (prefix + str(shape)));
+                save_mesh(engine, folder / (prefix + shape_text(shape)));
               });
     for (const MeshShape& from : shapes) {
-      const std::string directory = folder / (prefix + str(from));
+      const std::string directory = folder / (prefix + shape_text(from));
       CAPTURE(directory);
       CHECK(zero::damages_of(zero::find_checkpoint(directory)).empty());
       CHECK(zero::consolidate(directory, folder / "one", DType::f32) == saved);
       for (const MeshShape& to : shapes) {
-        CAPTURE(str(to));
+        CAPTURE(shape_text(to));
         on_mesh(to,
                 {.stage = stage++ % 4,
                  .compute = compute,
@@ -97,7 +98,7 @@ TEST_CASE("saved by any mesh and stage, resumed by any other: the uninterrupted 
                 [&](Engine& engine) {
                   zero::load_checkpoint(directory, engine);
                   require_hash(engine, saved, "as loaded");
-                  train(engine, 2);
+                  train_mesh_step(engine, 2);
                   require_hash(engine, end, "a step later");
                 });
       }
@@ -111,12 +112,12 @@ TEST_CASE("a mesh goes on training while it is saved as it was") {
     const TemporaryFolder folder;
     std::string before;
     on_mesh({2, 2, 2}, {.stage = stage, .compute = DType::bf16}, [&](Engine& engine) {
-      train(engine, 0);
+      train_mesh_step(engine, 0);
       const std::string hash = engine.parameter_hash();
       if (engine.world().rank() == 0) before = hash;
-      zero::CheckpointSave save(folder.path(), engine, {.steps = 1}, /*read_back=*/true);
-      train(engine, 1);
-      if (save.finish().failed_rank >= 0) throw FileError("not saved");
+      zero::CheckpointSave save_mesh(folder.path(), engine, {.steps = 1}, /*read_back=*/true);
+      train_mesh_step(engine, 1);
+      if (save_mesh.finish().failed_rank >= 0) throw FileError("not saved");
       if (engine.parameter_hash() == hash) throw ShapeError("nothing was trained");
     });
     on_mesh({1, 1, 2}, {.compute = DType::bf16}, [&](Engine& engine) {
@@ -130,10 +131,10 @@ TEST_CASE("weights of a checkpoint of a mesh, and of one file, load into any mes
   const TemporaryFolder folder;
   std::string hash;
   on_mesh({2, 2, 2}, {.stage = 1}, [&](Engine& engine) {
-    train(engine, 0);
+    train_mesh_step(engine, 0);
     const std::string own = engine.parameter_hash();
     if (engine.world().rank() == 0) hash = own;
-    save(engine, folder / "mesh");
+    save_mesh(engine, folder / "mesh");
   });
   REQUIRE(zero::consolidate(folder / "mesh", folder / "one", DType::f32) == hash);
   zero::split(folder / "one", folder / "split", {.config_json = "{}"}, 3);
@@ -142,7 +143,7 @@ TEST_CASE("weights of a checkpoint of a mesh, and of one file, load into any mes
       for (const char* source : {"mesh", "one", "split"}) {
         zero::load_weights(folder / source, engine);
         require_hash(engine, hash, source);
-        train(engine, 0);
+        train_mesh_step(engine, 0);
         if (engine.parameter_hash() == hash) throw ShapeError("nothing was trained");
       }
       // As Hugging Face weights come: whole parameters, by name.
@@ -157,11 +158,11 @@ TEST_CASE("what one rank of a mesh writes is what an engine without one does") {
   const TemporaryFolder folder;
   const MeshToy toy;
   Engine alone(toy.store, Device::cpu());
-  train(alone, 0);
-  save(alone, folder / "alone");
+  train_mesh_step(alone, 0);
+  save_mesh(alone, folder / "alone");
   on_mesh({}, {}, [&](Engine& engine) {
-    train(engine, 0);
-    save(engine, folder / "mesh");
+    train_mesh_step(engine, 0);
+    save_mesh(engine, folder / "mesh");
   });
   for (const char* file : {"/step_1/manifest.json", "/step_1/shard_00000.safetensors"})
     CHECK(read_file(folder / "alone" + file) == read_file(folder / "mesh" + file));
@@ -171,8 +172,8 @@ TEST_CASE("what one rank of a mesh writes is what an engine without one does") {
 TEST_CASE("a checkpoint of a mesh has every element once, whatever the cut, and few pieces") {
   const TemporaryFolder folder;
   on_mesh({1, 2, 4}, {}, [&](Engine& engine) {
-    train(engine, 0);
-    save(engine, folder.path());
+    train_mesh_step(engine, 0);
+    save_mesh(engine, folder.path());
   });
   const zero::Manifest manifest = zero::read_manifest(folder / "step_1");
   std::map<std::string, int64_t> elements, pieces;
@@ -211,8 +212,8 @@ std::vector<std::string> damages_after(const std::string& step, const F& change)
 TEST_CASE("pieces of slices that overlap, leave a gap or contradict each other are found") {
   const TemporaryFolder folder;
   on_mesh({1, 1, 4}, {}, [&](Engine& engine) {
-    train(engine, 0);
-    save(engine, folder.path());
+    train_mesh_step(engine, 0);
+    save_mesh(engine, folder.path());
   });
   const std::string step = folder / "step_1", name = "unit.3.columns";
   using Pieces = std::vector<zero::Manifest::Piece>;
@@ -254,7 +255,7 @@ TEST_CASE("a rank reads and verifies the blocks of a long piece that it needs, a
   const Parameter& parameter = store.add(store.unit("unit"), "large", {rows, width},
                                          Init::normal(1.0f), {.trainable = false});
   Engine engine(store, Device::cpu());
-  save(engine, folder.path());
+  save_mesh(engine, folder.path());
   const std::vector<float> whole = engine.read(parameter, Engine::State::master);
   const std::string shard = folder / "step_0/shard_00000.safetensors";
   std::string bytes = read_file(shard);
@@ -310,7 +311,7 @@ TEST_CASE("what a rank holds is what it is given, and all ranks' make up a param
 
 TEST_CASE("a mesh refuses what none of its ranks has a place for, and says its name") {
   const TemporaryFolder folder;
-  on_mesh({1, 2, 1}, {}, [&](Engine& engine) { save(engine, folder.path()); });
+  on_mesh({1, 2, 1}, {}, [&](Engine& engine) { save_mesh(engine, folder.path()); });
   const auto load = [&](Communicator& world, const Device& device) {
     const Mesh mesh(world, {.pipeline = 2});
     ParameterStore store;
@@ -378,7 +379,7 @@ TEST_CASE("parts longer than what is moved at a time make up the whole") {
         if (alone.empty()) alone = hash;
         CHECK(hash == alone);
       }
-      save(engine, folder / std::to_string(ranks));
+      save_mesh(engine, folder / std::to_string(ranks));
     });
     CHECK(zero::consolidate(folder / std::to_string(ranks), folder / "one", DType::f32) == alone);
   }
@@ -389,7 +390,8 @@ TEST_CASE("gradients of a mesh are written whole, by name") {
   std::string alone;
   for (const MeshShape& shape : {MeshShape{1, 1, 1}, MeshShape{2, 2, 2}, MeshShape{1, 1, 4}}) {
     on_mesh(shape, {.stage = 2}, [&](Engine& engine) {
-      for (int g = engine.mesh() ? engine.mesh()->data_rank : 0; g < micro_batches; g += shape.data)
+      for (int g = engine.mesh() ? engine.mesh()->data_rank : 0; g < saved_micro_batches;
+           g += shape.data)
         mesh_micro_batch(engine, static_cast<uint64_t>(g));
       zero::dump_gradients(folder / "gradients", engine);
     });

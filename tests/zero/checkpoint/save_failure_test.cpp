@@ -20,12 +20,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
-zero::CheckpointInfo info_of(const Engine& engine) {
+zero::CheckpointInfo step_info(const Engine& engine) {
   return {.steps = engine.steps(), .skipped = engine.skipped()};
 }
 
-CheckpointSave::Result save(const std::string& directory, const Engine& engine) {
-  return CheckpointSave(directory, engine, info_of(engine)).finish();
+CheckpointSave::Result save_now(const std::string& directory, const Engine& engine) {
+  return CheckpointSave(directory, engine, step_info(engine)).finish();
 }
 
 int64_t entries_of(const std::string& directory) {
@@ -52,7 +52,7 @@ TEST_CASE("a save that fails on any rank is told to all, changes nothing and can
       };
       const auto of = [&](const std::string& directory) {
         const int64_t before = wire();
-        const CheckpointSave::Result result = save(directory, engine);
+        const CheckpointSave::Result result = save_now(directory, engine);
         CHECK(wire() - before == 3 * (world - 1) * world * 8);
         return result;
       };
@@ -83,7 +83,7 @@ TEST_CASE("a save that fails on any rank is told to all, changes nothing and can
       train_step(engine, 1);
       const std::string hash = engine.parameter_hash();
       if (hash != first_hash) throw ShapeError("another outcome");
-      CHECK(save(folder.path(), engine).failed_rank == -1);
+      CHECK(save_now(folder.path(), engine).failed_rank == -1);
     });
     zero::verify_checkpoint(folder / "step_2");
   }
@@ -93,19 +93,19 @@ TEST_CASE("what the system refuses to write leaves the old checkpoint, and later
   const Toy toy;
   Engine engine(toy.store, Device::cpu());
   const TemporaryFolder folder;
-  zero::save_checkpoint(folder.path(), engine, info_of(engine));
+  zero::save_checkpoint(folder.path(), engine, step_info(engine));
   train_step(engine, 0);
   {
     const FileLimit limit(2000);
-    const CheckpointSave::Result result = save(folder.path(), engine);
+    const CheckpointSave::Result result = save_now(folder.path(), engine);
     CHECK(result.failed_rank == 0);
     CHECK(contains(result.reason, "shard_00000.safetensors.unfinished: File too large; it needs "));
-    CHECK_THROWS_WITH_AS(zero::save_checkpoint(folder.path(), engine, info_of(engine)),
+    CHECK_THROWS_WITH_AS(zero::save_checkpoint(folder.path(), engine, step_info(engine)),
                          doctest::Contains("save_checkpoint: "), FileError);
   }
   CHECK(entries_of(folder.path()) == 2);
   zero::verify_checkpoint(folder / "step_0");
-  CHECK(save(folder.path(), engine).failed_rank == -1);
+  CHECK(save_now(folder.path(), engine).failed_rank == -1);
   zero::verify_checkpoint(folder / "step_1");
 }
 
@@ -114,9 +114,9 @@ TEST_CASE("a save that cannot begin to write keeps no step waiting") {
   Engine engine(toy.store, Device::cpu());
   const TemporaryFolder folder;
   const FileLimit limit(2000);  // bytes: less than the shard needs
-  CheckpointSave save(folder.path(), engine, info_of(engine));
+  CheckpointSave save_now(folder.path(), engine, step_info(engine));
   train_step(engine, 0);
-  CHECK(save.finish().failed_rank == 0);
+  CHECK(save_now.finish().failed_rank == 0);
   CHECK(entries_of(folder.path()) == 0);
 }
 
@@ -144,7 +144,7 @@ TEST_CASE("a step_N that cannot get its name is no checkpoint, and nothing of it
   Engine engine(toy.store, Device::cpu());
   const TemporaryFolder folder;
   write_file(folder / "step_0", "somebody's file");
-  const CheckpointSave::Result result = save(folder.path(), engine);
+  const CheckpointSave::Result result = save_now(folder.path(), engine);
   CHECK(contains(result.reason, "rename: " + (folder / ".unfinished_step_0 to ")));
   CHECK(entries_of(folder.path()) == 1);
   CHECK(read_file(folder / "step_0") == "somebody's file");
@@ -157,9 +157,10 @@ TEST_CASE("what a killed process left and nobody can remove is no part of a chec
   if (!disk.reason().empty()) return;
   fs::create_directories(disk / ".unfinished_step_0/busy");
   REQUIRE(::mount("zerograd", (disk / ".unfinished_step_0/busy").c_str(), "tmpfs", 0, "") == 0);
-  CHECK(contains(save(disk.path(), engine).reason, "create: " + (disk / ".unfinished_step_0: ")));
+  CHECK(
+      contains(save_now(disk.path(), engine).reason, "create: " + (disk / ".unfinished_step_0: ")));
   engine.set_steps(1, 0);  // under its other name it only takes disk space
-  CHECK(save(disk.path(), engine).failed_rank == -1);
+  CHECK(save_now(disk.path(), engine).failed_rank == -1);
   zero::verify_checkpoint(disk / "step_1");
   ::umount2((disk / ".unfinished_step_0/busy").c_str(), MNT_DETACH);
 }
@@ -169,20 +170,20 @@ TEST_CASE("a disk that is too small is noticed before anything is written, and s
   Engine engine(toy.store, Device::cpu());
   const SmallDisk disk(20 << 10);
   if (!disk.reason().empty()) return;
-  zero::save_checkpoint(disk.path(), engine, info_of(engine));
+  zero::save_checkpoint(disk.path(), engine, step_info(engine));
   train_step(engine, 0);
   // 20 KiB: the first checkpoint has three pages and its name one. One page is left, too little.
-  const CheckpointSave::Result small = save(disk.path(), engine);
+  const CheckpointSave::Result small = save_now(disk.path(), engine);
   CHECK(small.reason == "reserve: " + (disk / ".unfinished_step_1") +
                             ": too little space is left; it needs 4320 bytes in " + disk.path() +
                             ", where 4096 are free");
   disk.resize(24 << 10);  // enough for the tensors, but not for the other files
-  const CheckpointSave::Result full = save(disk.path(), engine);
+  const CheckpointSave::Result full = save_now(disk.path(), engine);
   CHECK(contains(full.reason, "No space left on device; it needs 4320 bytes in "));
   CHECK(contains(full.reason, "where 8192 are free"));
   CHECK(entries_of(disk.path()) == 2);
   zero::verify_checkpoint(disk / "step_0");
   disk.resize(64 << 10);
-  CHECK(save(disk.path(), engine).failed_rank == -1);
+  CHECK(save_now(disk.path(), engine).failed_rank == -1);
   zero::verify_checkpoint(disk / "step_1");
 }

@@ -14,9 +14,9 @@ namespace {
 using zero::deepspeed::Effect;
 using zero::deepspeed::Row;
 
-const std::string batch = "\"train_batch_size\": 16, ";
+const std::string batch_of_16 = "\"train_batch_size\": 16, ";
 
-std::string error_of(const std::string& text, bool lenient = false) {
+std::string check_error(const std::string& text, bool lenient = false) {
   return message_of<ConfigError>([&] { load(text, {.lenient = lenient}); });
 }
 
@@ -119,22 +119,22 @@ TEST_CASE(
       {"fp16: [1]", "c.json:1:32: ", "a list of 1"},
   };
   for (const auto& [text, begins, has] : cases) {
-    const std::string error = error_of("{" + batch + text + "\n}");
+    const std::string error = check_error("{" + batch_of_16 + text + "\n}");
     CAPTURE(text);
     CAPTURE(error);
     CHECK(error.starts_with(begins));
     CHECK(contains(error, has));
     CHECK((contains(error, "; try ") || contains(error, "; did you mean ")));
     const bool is_unknown = contains(error, ": unknown key; ");
-    CHECK(error_of("{" + batch + text + "\n}", true) ==
+    CHECK(check_error("{" + batch_of_16 + text + "\n}", true) ==
           (is_unknown ? "nothing was thrown" : error));
   }
-  CHECK(error_of("[1]").starts_with("c.json:1:1: expected an object"));
+  CHECK(check_error("[1]").starts_with("c.json:1:1: expected an object"));
 }
 
 TEST_CASE("deepspeed: values are read as kindly as pydantic reads them") {
   const auto stage = [](const std::string& zero) {
-    return load("{" + batch + "zero_optimization: " + zero + "}").settings.engine;
+    return load("{" + batch_of_16 + "zero_optimization: " + zero + "}").settings.engine;
   };
   CHECK(stage("true").stage == 1);
   CHECK(stage("false").stage == 0);
@@ -146,12 +146,12 @@ TEST_CASE("deepspeed: values are read as kindly as pydantic reads them") {
   CHECK(stage("{stage: 3}").overlap_comm);
   CHECK(!stage("{stage: 2}").overlap_comm);
   for (const char* word : {"true", "\"true\"", "\"True\"", "1", "\"1\""})
-    CHECK(load("{" + batch + "bf16: {enabled: " + word + "}}").settings.engine.compute ==
+    CHECK(load("{" + batch_of_16 + "bf16: {enabled: " + word + "}}").settings.engine.compute ==
           DType::bf16);
-  CHECK(!load("{" + batch + "zero_optimization: {cpu_offload: false}}").config.unsupported);
+  CHECK(!load("{" + batch_of_16 + "zero_optimization: {cpu_offload: false}}").config.unsupported);
   for (const char* nothing : {"false", "{}", "{enabled: false}", "{enabled: \"false\"}"})
-    CHECK(!load("{" + batch + "curriculum_learning: " + nothing + "}").config.unsupported);
-  CHECK(load("{" + batch + "curriculum_learning: {enabled: true}}").config.unsupported);
+    CHECK(!load("{" + batch_of_16 + "curriculum_learning: " + nothing + "}").config.unsupported);
+  CHECK(load("{" + batch_of_16 + "curriculum_learning: {enabled: true}}").config.unsupported);
 }
 
 TEST_CASE("deepspeed: at most 25 keys are accepted without effect, each with a reason") {
@@ -168,10 +168,11 @@ TEST_CASE("deepspeed: at most 25 keys are accepted without effect, each with a r
 
 TEST_CASE(
     "deepspeed: an unknown key is a warning when asked so, and everything else stays an error") {
-  const Loaded loaded = load("{" + batch + "\"foo\": 1}", {.lenient = true});
+  const Loaded loaded = load("{" + batch_of_16 + "\"foo\": 1}", {.lenient = true});
   REQUIRE(loaded.config.warnings.size() == 1);
   CHECK(loaded.config.warnings[0].starts_with("c.json:1:26: foo: unknown key, ignored; "));
-  CHECK_THROWS_AS(load("{" + batch + "\"steps_per_print\": {}}", {.lenient = true}), ConfigError);
+  CHECK_THROWS_AS(load("{" + batch_of_16 + "\"steps_per_print\": {}}", {.lenient = true}),
+                  ConfigError);
 }
 
 TEST_CASE(

@@ -13,7 +13,7 @@ Value value_of(const std::string& text) {
   return read_hjson("{ v: " + text + "\n}", "f").members.at(0).value;
 }
 
-std::string error_of(const std::string& text) {
+std::string hjson_error(const std::string& text) {
   return message_of<ConfigError>([&] { read_hjson(text, "f"); });
 }
 
@@ -72,7 +72,7 @@ TEST_CASE("hjson: every error has its place, key path and advice") {
   };
   for (const auto& [text, begins, has] : cases) {
     CAPTURE(text);
-    const std::string error = error_of(text);
+    const std::string error = hjson_error(text);
     CAPTURE(error);
     CHECK(error.starts_with(begins));
     CHECK(error.find(has) != std::string::npos);
@@ -86,8 +86,8 @@ TEST_CASE("hjson: 64 levels are read, more are refused, and a long line takes no
            std::string(static_cast<size_t>(levels - 1), ']') + "}";
   };
   CHECK_NOTHROW(read_hjson(nested(64), "f"));
-  CHECK(error_of(nested(65)).find("64 levels") != std::string::npos);
-  CHECK(error_of(nested(200'000)).find("64 levels") != std::string::npos);
+  CHECK(hjson_error(nested(65)).find("64 levels") != std::string::npos);
+  CHECK(hjson_error(nested(200'000)).find("64 levels") != std::string::npos);
   std::string wide = "{a: [";
   for (int i = 0; i < 100'000; ++i) wide += "1,";
   CHECK(read_hjson(wide + "]}", "f").members[0].value.items.size() == 100'000);

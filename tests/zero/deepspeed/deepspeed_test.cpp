@@ -12,19 +12,19 @@ using zero::DeepSpeedConfig;
 using zero::read_deepspeed_config;
 using Field = zero::DeepSpeedField;
 
-const std::string batch = "{train_batch_size: 8, ";
+const std::string batch_of_8 = "{train_batch_size: 8, ";
 
 }  // namespace
 
 TEST_CASE("deepspeed: a section's defaults are those of the version that is asked for") {
   const auto engine = [&](const std::string& text, zero::DeepSpeedVersion version) {
-    return load(batch + text + "}", {.version = version}).settings.engine;
+    return load(batch_of_8 + text + "}", {.version = version}).settings.engine;
   };
   using enum zero::DeepSpeedVersion;
   CHECK(engine("", v0_19).clip_norm == 1.0f);
   CHECK(engine("", v0_16).clip_norm == 0.0f);
   CHECK(engine("gradient_clipping: 0.5", v0_16).clip_norm == 0.5f);
-  const DeepSpeedConfig adam = load(batch + "optimizer: {type: \"adamw\"}}").settings;
+  const DeepSpeedConfig adam = load(batch_of_8 + "optimizer: {type: \"adamw\"}}").settings;
   CHECK(adam.engine.adam.beta1 == 0.9f);
   CHECK(adam.engine.adam.beta2 == 0.999f);
   CHECK(adam.engine.adam.weight_decay == 0.0f);
@@ -32,7 +32,7 @@ TEST_CASE("deepspeed: a section's defaults are those of the version that is aske
   // Without the block the optimizer is the program's own.
   CHECK(engine("", v0_19).adam.beta2 == 0.95f);
   const DeepSpeedConfig warmup =
-      load(batch +
+      load(batch_of_8 +
            "optimizer: {type: \"Adam\", params: {lr: 0.5}}, scheduler: {type: \"WarmupLR\", "
            "params: {}}}")
           .settings;
@@ -82,7 +82,7 @@ TEST_CASE("deepspeed: auto is filled from the program and the model, as accelera
 
 TEST_CASE("deepspeed: what a program decides counts, and the keys that it overrides are listed") {
   const DeepSpeedConfig config = read_deepspeed_config(
-      batch +
+      batch_of_8 +
           "optimizer: {type: \"Adam\", params: {lr: 0.5, betas: [0.5, 0.75]}}, scheduler: {type: "
           "\"OneCycle\", params: {cycle_min_lr: 0.25, cycle_max_lr: 1}}, fp16: {enabled: true, "
           "loss_scale: 8}, zero_optimization: {stage: 2}}",
@@ -109,7 +109,7 @@ TEST_CASE("deepspeed: what a program decides counts, and the keys that it overri
   CHECK(config.defaulted.count(Field::beta1) == 0);
   // The values of one config for what another leaves out: only the keys of that one are told.
   const DeepSpeedConfig next =
-      read_deepspeed_config(batch + "gradient_clipping: 0.5}", {.program = config});
+      read_deepspeed_config(batch_of_8 + "gradient_clipping: 0.5}", {.program = config});
   CHECK(next.engine.adam.beta1 == 0.5f);
   CHECK(next.taken == std::set<Field>{Field::train_batch, Field::clip_norm, Field::precision,
                                       Field::memory_breakdown});
@@ -143,7 +143,7 @@ TEST_CASE("deepspeed: a config comes as a path, as its text or as base64") {
         "read_deepspeed_config: " + folder / "none.json" +
             " cannot be read: there is nothing of that name; expected a DeepSpeed config, JSON");
   const DeepSpeedConfig lenient = read_deepspeed_config(
-      batch + "\"foo\": 1, wall_clock_breakdown: true, dump_state: true}", {.lenient = true});
+      batch_of_8 + "\"foo\": 1, wall_clock_breakdown: true, dump_state: true}", {.lenient = true});
   REQUIRE(lenient.warnings.size() == 1);
   CHECK(lenient.warnings[0].starts_with("read_deepspeed_config:1:23: foo: unknown key, ignored; "));
   REQUIRE(lenient.without_effect.size() == 1);
@@ -151,15 +151,15 @@ TEST_CASE("deepspeed: a config comes as a path, as its text or as base64") {
   const auto& state = lenient.state;
   CHECK(std::count(state.begin(), state.end(), "train_batch_size = 8") == 1);
   CHECK(std::count(state.begin(), state.end(), "gradient_clipping = 1 (default)") == 1);
-  CHECK(read_deepspeed_config(batch + "}").state.empty());
-  CHECK(contains(
-      message_of<Unsupported>([&] { read_deepspeed_config(batch + "sparse_gradients: true}"); }),
-      "read_deepspeed_config:1:23: sparse_gradients: true: "));
+  CHECK(read_deepspeed_config(batch_of_8 + "}").state.empty());
+  CHECK(contains(message_of<Unsupported>(
+                     [&] { read_deepspeed_config(batch_of_8 + "sparse_gradients: true}"); }),
+                 "read_deepspeed_config:1:23: sparse_gradients: true: "));
 }
 
 TEST_CASE("deepspeed: what follows from several keys is in the engine's config") {
   const auto engine = [](const std::string& text, const zero::DeepSpeedOptions& options = {}) {
-    return read_deepspeed_config(batch + text + "}", options).engine;
+    return read_deepspeed_config(batch_of_8 + text + "}", options).engine;
   };
   const std::string bf16 =
       "bf16: {enabled: true, bf16_master_weights_and_grads: true, bf16_optimizer_states: true}";
@@ -189,7 +189,7 @@ TEST_CASE("deepspeed: what follows from several keys is in the engine's config")
         "\"/local_nvme\"");
   CHECK(engine(nvme, {.program = {.swap = {.directory = "/tmp"}}}).offload.gradient == Space::file);
   const DeepSpeedConfig swapped = read_deepspeed_config(
-      batch +
+      batch_of_8 +
       "zero_optimization: {stage: 3, offload_optimizer: {device: \"nvme\", nvme_path: \"/nvme\"}}, "
       "aio: {block_size: 4096, queue_depth: 3}}");
   CHECK(swapped.swap.directory == "/nvme");

@@ -24,12 +24,12 @@ Config bf16_config(bool stochastic) {
   return config;
 }
 
-constexpr int micro_batches = 4, steps = 3;
+constexpr int rounded_micro_batches = 4, rounded_steps = 3;
 
-void train(Engine& engine, int ranks, int rank, int first, int end) {
+void train_steps(Engine& engine, int ranks, int rank, int first, int end) {
   for (int step = first; step < end; ++step) {
-    for (int g = rank; g < micro_batches; g += ranks)
-      train_micro_batch(engine, static_cast<uint64_t>(step * micro_batches + g));
+    for (int g = rank; g < rounded_micro_batches; g += ranks)
+      train_micro_batch(engine, static_cast<uint64_t>(step * rounded_micro_batches + g));
     engine.step(1e-2f);
   }
 }
@@ -43,7 +43,7 @@ std::string trained(const Config& config, int ranks) {
       [&](Communicator& comm, const Device& device) {
         const Toy toy;
         Engine engine(toy.store, comm, device, config);
-        train(engine, ranks, comm.rank(), 0, steps);
+        train_steps(engine, ranks, comm.rank(), 0, rounded_steps);
         const std::string own = engine.parameter_hash();
         const std::lock_guard lock(mutex);
         if (hash.empty()) hash = own;
@@ -65,7 +65,7 @@ TEST_CASE("stochastic rounding: the same bits at every stage, world size, level 
     CAPTURE(level_of(device));
     const Toy toy;
     Engine engine(toy.store, device, bf16_config(true));
-    train(engine, 1, 0, 0, steps);
+    train_steps(engine, 1, 0, 0, rounded_steps);
     CHECK(engine.parameter_hash() == expected);
   }
   using enum Space;
@@ -89,21 +89,21 @@ TEST_CASE("stochastic rounding: the same bits at every stage, world size, level 
 
 TEST_CASE("stochastic rounding: resumed at any step, on any ranks, the uninterrupted run's bits") {
   const std::string expected = trained(bf16_config(true), 1);
-  for (int cut = 1; cut < steps; ++cut)
+  for (int cut = 1; cut < rounded_steps; ++cut)
     for (const int ranks : {1, 2}) {
       CAPTURE(cut);
       CAPTURE(ranks);
       const TemporaryFolder folder;
       const Toy toy;
       Engine saved(toy.store, Device::cpu(), bf16_config(true));
-      train(saved, 1, 0, 0, cut);
+      train_steps(saved, 1, 0, 0, cut);
       zero::save_checkpoint(folder.path(), saved, {.steps = saved.steps()});
       run_local(ranks, [&](Communicator& comm, const Device& device) {
         Config config = bf16_config(true);
         config.stage = ranks == 2 ? 3 : 0;
         Engine resumed(toy.store, comm, device, config);
         zero::load_checkpoint(folder.path(), resumed);
-        train(resumed, ranks, comm.rank(), cut, steps);
+        train_steps(resumed, ranks, comm.rank(), cut, rounded_steps);
         if (resumed.parameter_hash() != expected) throw ShapeError("other bits");
       });
     }

@@ -19,31 +19,31 @@ using zero::StepResult;
 
 namespace {
 
-constexpr int micro_batches = 4, steps = 3;
+constexpr int mesh_micro_batches = 4, mesh_steps = 3;
 
-struct Outcome {
+struct MeshOutcome {
   std::string hash;
   std::vector<double> losses, norms, scales;
-  bool operator==(const Outcome&) const = default;
+  bool operator==(const MeshOutcome&) const = default;
 };
 
-std::string str(const MeshShape& shape) {
+std::string mesh_text(const MeshShape& shape) {
   return "data " + std::to_string(shape.data) + " x pipeline " + std::to_string(shape.pipeline) +
          " x tensor " + std::to_string(shape.tensor);
 }
 
 /// Trains the toy for three steps on a mesh. Returns results that are equal on all ranks.
-Outcome train(const MeshShape& shape, const Config& config) {
-  Outcome outcome;
+MeshOutcome train_mesh(const MeshShape& shape, const Config& config) {
+  MeshOutcome outcome;
   std::mutex mutex;
   run_local(shape.ranks(), [&](Communicator& world, const Device& device) {
     const Mesh mesh(world, shape);
     const MeshToy toy(mesh);
     Engine engine(toy.store, mesh, device, config);
-    Outcome own;
-    for (int step = 0; step < steps; ++step) {
+    MeshOutcome own;
+    for (int step = 0; step < mesh_steps; ++step) {
       std::vector<double> losses;
-      for (int g = mesh.data_rank; g < micro_batches; g += shape.data) {
+      for (int g = mesh.data_rank; g < mesh_micro_batches; g += shape.data) {
         const double loss = mesh_micro_batch(engine, static_cast<uint64_t>(step * 10 + g));
         if (mesh.is_last_stage()) losses.push_back(loss + mesh.tensor_rank);  // rank 0 counts
       }
@@ -65,23 +65,23 @@ Outcome train(const MeshShape& shape, const Config& config) {
 TEST_CASE("a mesh of any axes trains one rank's parameters, at every stage and dtype") {
   const zero::LossScaleOptions scaling{.initial_scale_power = 15, .hysteresis = 1};
   for (const DType compute : {DType::f32, DType::bf16, DType::f16}) {
-    const Outcome alone = train({}, {.compute = compute, .loss_scaling = scaling});
+    const MeshOutcome alone = train_mesh({}, {.compute = compute, .loss_scaling = scaling});
     CHECK(std::isinf(alone.norms[0]) == (compute == DType::f16));
-    CHECK(std::isfinite(alone.norms[steps - 1]));
+    CHECK(std::isfinite(alone.norms[mesh_steps - 1]));
     for (const MeshShape& shape : {MeshShape{2, 2, 2}, MeshShape{4, 1, 2}, MeshShape{1, 4, 2},
                                    MeshShape{2, 1, 4}, MeshShape{2, 4, 1}, MeshShape{1, 2, 4}})
       for (const int stage : {0, 1, 2, 3}) {
-        CAPTURE(str(shape));
+        CAPTURE(mesh_text(shape));
         CAPTURE(stage);
-        const Outcome outcome = train(shape, {.stage = stage,
-                                              .compute = compute,
-                                              .loss_scaling = scaling,
-                                              .param_persistence_threshold = 40});
+        const MeshOutcome outcome = train_mesh(shape, {.stage = stage,
+                                                       .compute = compute,
+                                                       .loss_scaling = scaling,
+                                                       .param_persistence_threshold = 40});
         CHECK(outcome.hash == alone.hash);
         CHECK(outcome.losses == alone.losses);
         CHECK(outcome.scales == alone.scales);
         // Other slices group the squares differently: 16 at a time are added in f64.
-        for (int step = 0; step < steps; ++step) {
+        for (int step = 0; step < mesh_steps; ++step) {
           const auto i = static_cast<size_t>(step);
           if (shape.tensor == 1 || std::isinf(alone.norms[i]))
             CHECK(outcome.norms[i] == alone.norms[i]);
@@ -97,10 +97,10 @@ TEST_CASE("stochastic rounding on a mesh has one rank's random bits") {
                       .compute = DType::bf16,
                       .optimizer = DType::bf16,
                       .adam = {.stochastic_rounding = true}};
-  const Outcome alone = train({}, config);
+  const MeshOutcome alone = train_mesh({}, config);
   for (const MeshShape& shape : {MeshShape{2, 2, 2}, MeshShape{2, 1, 4}}) {
-    CAPTURE(str(shape));
-    CHECK(train(shape, config).hash == alone.hash);
+    CAPTURE(mesh_text(shape));
+    CHECK(train_mesh(shape, config).hash == alone.hash);
   }
 }
 

@@ -18,16 +18,16 @@ using zero::Engine;
 namespace {
 
 constexpr int64_t B = 2, T = 5, C = 24, V = 37;
-constexpr int micro_batches = 8, steps = 3;
+constexpr int tied_micro_batches = 8, tied_steps = 3;
 
 /// A language model with tied embedding and head: the whole model, or one of two stages.
-struct Tied {
+struct TiedModel {
   ParameterStore store;
   const Unit* embedding = nullptr;
   const Unit* body = nullptr;
   const Parameter *table = nullptr, *weight = nullptr, *bias = nullptr;
 
-  Tied(int stages, int stage) {
+  TiedModel(int stages, int stage) {
     embedding = &store.unit("embedding");
     const bool first = stage == 0, last = stage + 1 == stages;
     table = &store.add(*embedding, "table", {V, C}, Init::normal(0.3f),
@@ -48,14 +48,14 @@ Tensor ids_of(int g, uint64_t salt, const Device& device) {
   return Tensor::from(ids, {B, T}, device);
 }
 
-Var embed(Tape& tape, const Tied& model, int g) {
+Var embed(Tape& tape, const TiedModel& model, int g) {
   const Tape::Use use(tape, *model.embedding);
   const Var table = tape.parameter(*model.table);
   return embedding(ids_of(g, 0, tape.device()), table);
 }
 
 /// `fused`: the head's gradient is computed during forward.
-Var loss_of(Tape& tape, const Tied& model, Var x, int g, bool fused) {
+Var tied_loss(Tape& tape, const TiedModel& model, Var x, int g, bool fused) {
   {
     const Tape::Use use(tape, *model.body);
     const Var weight = tape.parameter(*model.weight);
@@ -71,23 +71,23 @@ Var loss_of(Tape& tape, const Tied& model, Var x, int g, bool fused) {
   return cross_entropy(logits, targets);
 }
 
-struct Outcome {
+struct TiedOutcome {
   std::string hash;
   std::vector<double> losses, norms;
-  bool operator==(const Outcome&) const = default;
+  bool operator==(const TiedOutcome&) const = default;
 };
 
-Outcome train_alone(const Config& config, bool fused) {
-  const Tied model(1, 0);
+TiedOutcome train_alone(const Config& config, bool fused) {
+  const TiedModel model(1, 0);
   Engine engine(model.store, Device::cpu(), config);
-  Outcome outcome;
-  for (int step = 0; step < steps; ++step) {
+  TiedOutcome outcome;
+  for (int step = 0; step < tied_steps; ++step) {
     std::vector<double> losses;
-    for (int i = 0; i < micro_batches; ++i) {
-      const int g = step * micro_batches + i;
+    for (int i = 0; i < tied_micro_batches; ++i) {
+      const int g = step * tied_micro_batches + i;
       Tape tape = engine.tape();
       const Var x = embed(tape, model, g);
-      const Var loss = loss_of(tape, model, x, g, fused);
+      const Var loss = tied_loss(tape, model, x, g, fused);
       engine.backward(tape, loss);
       losses.push_back(loss.value().item());
     }
@@ -110,10 +110,10 @@ class Stage {
         ahead_(ahead) {}
 
   void step(int step) {
-    const int own = micro_batches / mesh_.shape.data;
+    const int own = tied_micro_batches / mesh_.shape.data;
     std::vector<double> losses;
     for (int i = 0; i < own; ++i) {
-      const int g = step * micro_batches + i * mesh_.shape.data + mesh_.data_rank;
+      const int g = step * tied_micro_batches + i * mesh_.shape.data + mesh_.data_rank;
       if (mesh_.stage == 1) {
         losses.push_back(last_stage(g));
         continue;
@@ -128,7 +128,7 @@ class Stage {
     sent_.clear();
   }
 
-  Outcome outcome;
+  TiedOutcome outcome;
   Engine& engine() { return engine_; }
 
  private:
@@ -164,7 +164,7 @@ class Stage {
   double last_stage(int g) {
     Tape tape = engine_.tape();
     const Var x = tape.variable(receive(*mesh_.previous.forward, 0));
-    const Var loss = loss_of(tape, model_, x, g, fused_);
+    const Var loss = tied_loss(tape, model_, x, g, fused_);
     engine_.backward(tape, loss);
     send(*mesh_.previous.backward, 1, tape.gradient(x));
     return loss.value().item();
@@ -172,7 +172,7 @@ class Stage {
 
   const Mesh& mesh_;
   const Device device_;
-  const Tied model_;
+  const TiedModel model_;
   Engine engine_;
   const bool fused_;
   const size_t ahead_;
@@ -180,13 +180,13 @@ class Stage {
   std::vector<Sent> sent_;
 };
 
-Outcome train_in_stages(int data, const Config& config, bool fused, size_t ahead) {
-  Outcome outcome;
+TiedOutcome train_in_stages(int data, const Config& config, bool fused, size_t ahead) {
+  TiedOutcome outcome;
   std::mutex mutex;
   run_local(2 * data, [&](Communicator& world, const Device& device) {
     const Mesh mesh(world, {.data = data, .pipeline = 2});
     Stage stage(mesh, device, config, fused, ahead);
-    for (int step = 0; step < steps; ++step) stage.step(step);
+    for (int step = 0; step < tied_steps; ++step) stage.step(step);
     stage.outcome.hash = stage.engine().parameter_hash();
     const std::lock_guard lock(mutex);
     if (outcome.hash.empty()) outcome = stage.outcome;
@@ -200,15 +200,16 @@ Outcome train_in_stages(int data, const Config& config, bool fused, size_t ahead
 TEST_CASE("tied embeddings on two stages have the bits of one stage") {
   for (const DType compute : {DType::f32, DType::bf16})
     for (const bool fused : {false, true}) {
-      const Outcome alone = train_alone({.compute = compute}, fused);
+      const TiedOutcome alone = train_alone({.compute = compute}, fused);
       for (const int data : {1, 2, 4})
         for (const int stage : {0, 1, 2, 3}) {
           const Config config{.stage = stage,
                               .compute = compute,
                               .overlap_comm = data != 4,
                               .param_persistence_threshold = data == 2 ? 0 : 100};
-          // 1 for the order of 1F1B; micro_batches for GPipe, which runs all forward passes first.
-          const size_t ahead = stage % 2 == 0 ? 1 : micro_batches;
+          // 1 for the order of 1F1B; all micro-batches for GPipe, which runs all forward passes
+          // first.
+          const size_t ahead = stage % 2 == 0 ? 1 : tied_micro_batches;
           CAPTURE(name_of(compute));
           CAPTURE(fused);
           CAPTURE(data);
@@ -220,7 +221,7 @@ TEST_CASE("tied embeddings on two stages have the bits of one stage") {
 
 TEST_CASE("offload changes no bit of tied embeddings") {
   const LocalOptions options{.device = {.swap = {.directory = "/tmp"}}};
-  const Outcome alone = train_alone({.compute = DType::bf16}, false);
+  const TiedOutcome alone = train_alone({.compute = DType::bf16}, false);
   for (const Space space : {Space::host, Space::file})
     run_local(
         4,
@@ -232,7 +233,7 @@ TEST_CASE("offload changes no bit of tied embeddings") {
               .offload = {.parameter = space, .gradient = space, .optimizer = space},
               .param_persistence_threshold = 0};
           Stage stage(mesh, device, config, false, 1);
-          for (int step = 0; step < steps; ++step) stage.step(step);
+          for (int step = 0; step < tied_steps; ++step) stage.step(step);
           if (stage.engine().parameter_hash() != alone.hash) throw ShapeError("other bits");
         },
         options);
@@ -256,7 +257,7 @@ TEST_CASE("a micro-batch that does not use a mirror, or its owner, gives what th
     for (const int data : {0, 1, 2}) {  // 0: one stage
       run_local(std::max(1, 2 * data), [&](Communicator& world, const Device& device) {
         const Mesh mesh(world, {.data = std::max(1, data), .pipeline = data == 0 ? 1 : 2});
-        const Tied model(mesh.shape.pipeline, mesh.stage);
+        const TiedModel model(mesh.shape.pipeline, mesh.stage);
         Engine engine(model.store, mesh, device, {.stage = 1, .compute = compute});
         for (size_t i = static_cast<size_t>(mesh.data_rank); i < std::size(uses);
              i += static_cast<size_t>(mesh.shape.data)) {
@@ -318,6 +319,6 @@ TEST_CASE("ends of a pipeline that share different parameters are refused, not l
     const Engine engine(store, mesh, device);
   };
   CHECK_THROWS_AS(run_local(2, make), ConfigError);
-  const Tied owner(2, 0);
+  const TiedModel owner(2, 0);
   CHECK_THROWS_AS(Engine(owner.store, Device::cpu()), ConfigError);
 }

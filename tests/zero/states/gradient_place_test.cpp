@@ -65,7 +65,7 @@ void fail(Engine& engine, Tape& tape, const Parameter& parameter) {
 }
 
 /// A model of one matrix, which is its embedding and its head, too.
-struct Tied {
+struct TiedMatrix {
   static constexpr int64_t rows = 12, width = 6, vocabulary = 70;
   ParameterStore store;
   const Unit& unit = store.unit("tied");
@@ -89,7 +89,7 @@ struct Tied {
 std::string train_tied(const Config& config, int ranks) {
   std::string hash;
   run_local(ranks, [&](Communicator& comm, const Device& device) {
-    const Tied model;
+    const TiedMatrix model;
     Engine engine(model.store, comm, device, config);
     for (uint64_t step = 0; step < 2; ++step) {
       for (int g = comm.rank(); g < 4; g += ranks) {
@@ -127,7 +127,7 @@ TEST_CASE("tied weights whose gradient forward makes have the same bits on any r
 }
 
 TEST_CASE("tapes dropped or walked late after forward made a gradient change no other's") {
-  const Tied model;
+  const TiedMatrix model;
   Engine engine(model.store, Device::cpu()), alone(model.store, Device::cpu());
   const int64_t resting = engine.device().memory().live();
   {

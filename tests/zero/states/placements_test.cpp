@@ -12,12 +12,12 @@ using zero::Engine;
 namespace {
 
 /// Units of 1000, 2000 and 1000 elements: 1024, 2048 and 1024 with padding.
-struct ThreeUnits {
+struct PlacedUnits {
   ParameterStore store;
   const Unit& a = store.unit("a");
   const Unit& b = store.unit("b");
   const Unit& c = store.unit("c");
-  ThreeUnits() {
+  PlacedUnits() {
     store.add(a, "a.weight", {1000}, Init::normal(0.1f));
     store.add(b, "b.weight", {2000}, Init::normal(0.1f));
     store.add(c, "c.weight", {1000}, Init::normal(0.1f));
@@ -44,7 +44,7 @@ TEST_CASE("a ratio of the elements has its states offloaded, by units from the f
   } cases[] = {{0.0, 0}, {0.2, 1024}, {0.25, 1024}, {0.5, 1024 + 2048}, {0.8, 4096}, {1.0, 4096}};
   for (const auto& [ratio, units] : cases) {
     CAPTURE(ratio);
-    const ThreeUnits model;
+    const PlacedUnits model;
     const Device cpu = Device::cpu();
     const Engine engine(model.store, cpu, with({.optimizer = host, .optimizer_ratio = ratio}));
     CHECK(elements(cpu, host, Purpose::optimizer) == 2 * units);  // two moments
@@ -69,7 +69,7 @@ TEST_CASE("values of a drive rest on the host as far as they may, by units that 
   } cases[] = {{0, 0}, {999, 0}, {1000, 1024}, {2500, 2048}, {3000, 3072}, {4000, 4096}};
   for (const auto& [most, on_host] : cases) {
     CAPTURE(most);
-    const ThreeUnits model;
+    const PlacedUnits model;
     const Device cpu = with_drive();
     const Engine engine(model.store, cpu, with({.parameter = file, .parameters_on_host = most}));
     CHECK(elements(cpu, host, Purpose::parameter) == on_host);
@@ -87,7 +87,7 @@ TEST_CASE("a unit is read ahead of its use only where it fits into the buffer be
     run_local(
         2,
         [&, buffer = buffer, ahead = ahead](Communicator& comm, const Device& cpu) {
-          const ThreeUnits model;
+          const PlacedUnits model;
           Engine engine(model.store, comm, cpu,
                         with({.parameter = file, .parameter_buffer = buffer}));
           for (int pass = 0; pass < 2; ++pass) {
@@ -104,7 +104,7 @@ TEST_CASE("a unit is read ahead of its use only where it fits into the buffer be
 }
 
 TEST_CASE("places of offload are checked") {
-  const ThreeUnits model;
+  const PlacedUnits model;
   const Device cpu = Device::cpu();
   for (const zero::OffloadOptions& offload :
        {zero::OffloadOptions{.optimizer_ratio = -0.1}, zero::OffloadOptions{.optimizer_ratio = 1.1},

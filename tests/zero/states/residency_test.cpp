@@ -15,12 +15,12 @@ using zg::testing::Watching;
 
 namespace {
 
-struct ThreeUnits {
+struct GatheredUnits {
   ParameterStore store;
   const Unit& a = store.unit("a");
   const Unit& b = store.unit("b");
   const Unit& c = store.unit("c");
-  ThreeUnits() {
+  GatheredUnits() {
     store.add(a, "a.weight", {100}, Init::normal(0.1f));
     store.add(b, "b.weight", {3, 100}, Init::normal(0.1f));
     store.add(c, "c.weight", {100}, Init::normal(0.1f));
@@ -28,7 +28,7 @@ struct ThreeUnits {
 };
 
 /// Acquires the units in the given order ("ab") and lists the units that each gathered: "a:ab b:".
-std::string pass(Engine& engine, Watching& comm, const ThreeUnits& model, const char* order) {
+std::string pass(Engine& engine, Watching& comm, const GatheredUnits& model, const char* order) {
   std::string text;
   Tape tape = engine.inference_tape();
   for (const char* letter = order; *letter; ++letter) {
@@ -49,7 +49,7 @@ void check_passes(Config config, const std::vector<Pass>& passes) {
   config.stage = 3;
   config.param_persistence_threshold = 0;
   run_local(2, [&](Communicator& ranks, const Device& device) {
-    const ThreeUnits model;
+    const GatheredUnits model;
     Watching comm(ranks);
     Engine engine(model.store, comm, device, config);
     const int64_t rest = device.memory().live();
