@@ -27,10 +27,11 @@ ZG_API Var div(const Var& a, const Var& b);
 ZG_API Var pow(const Var& a, const Var& b);
 ZG_API Var maximum(const Var& a, const Var& b);
 ZG_API Var minimum(const Var& a, const Var& b);
-ZG_API Var add(const Var& a, double b);  ///< b rounded to a's dtype, as in pow and comparisons
-ZG_API Var mul(const Var& a, double b);  ///< b not rounded
+/// `b` is rounded to a's dtype, as in pow and comparisons.
+ZG_API Var add(const Var& a, double b);
+ZG_API Var mul(const Var& a, double b);  ///< b is not rounded
 ZG_API Var div(const Var& a, double b);  ///< floating a: multiplies by 1 / b, which is not rounded
-ZG_API Var div(double a, const Var& b);  ///< a rounded to b's dtype
+ZG_API Var div(double a, const Var& b);  ///< a is rounded to b's dtype
 ZG_API Var pow(const Var& a, double b);
 ZG_API Var where(const Var& condition, const Var& a, const Var& b);  ///< condition: bool
 
@@ -139,8 +140,8 @@ struct AttentionOptions {
   DropoutKey key;
   Tensor bias;  ///< additive, [T, keys] or [H, T, keys], accumulator dtype; constant
   /// ALiBi: [H], accumulator dtype, constant. Adds slope[h] * (j - i) to the score of the query at
-  /// position i and the key at position j. kernels/attention/attention.h computes the paper's
-  /// slopes.
+  /// position i and the key at position j. zg::alibi_slopes() (kernels/attention/attention.h)
+  /// returns the paper's slopes.
   Tensor alibi_slopes;
   QKVOrder order = QKVOrder::by_part;  ///< order of q, k and v in qkv
 };

@@ -78,9 +78,9 @@ AttentionBackward backward_args(const Operands& operands, const Size& s, bool wi
           .shape = forward.shape};
 }
 
-/// A score sums D products in the accumulator and adds ALiBi's distances below T / 2. exp turns its
-/// error into a relative one of each weight; the weights of a row sum to 1, and |v| <= 1. Tensor
-/// cores and tile registers round each weight to bf16 or f16, too.
+/// A score sums D products in the accumulator and adds ALiBi's distances below T / 2. exp turns the
+/// error of a score into a relative error of the weight; the weights of a row sum to 1, and |v| <=
+/// 1. Tensor cores and tile registers also round each weight to bf16 or f16.
 Error forward_error(DType dtype, const Extents& e) {
   const double scores =
       unit_roundoff(accumulator(dtype)) * static_cast<double>(4 * e[3] + e[2] + 64);
@@ -131,8 +131,8 @@ Op training_op(const std::string& name, bool with_slopes) {
                    operands.device);
   };
   return {.name = name,
-          .parts = {{.call = forward, .work = forward_work, .error = forward_error},
-                    {.call = backward, .work = backward_work, .error = backward_error}},
+          .kernels = {{.call = forward, .work = forward_work, .error = forward_error},
+                      {.call = backward, .work = backward_work, .error = backward_error}},
           .tested = {{1, 1, 1, 1}, {2, 2, 5, 3}, {2, 3, 31, 16}, {1, 2, 67, 40}, {1, 1, 130, 64}},
           .function =
               [with_slopes](std::span<const Var> in, const Extents& e) {
@@ -169,23 +169,23 @@ AttentionForward decode_args(const Operands& operands, const Size& s) {
 
 Op decode_op() {
   return {.name = "attention decode",
-          .parts = {{.call =
-                         [](const Operands& operands, const Extents& e) {
-                           return call_of(kernels::attention_forward,
-                                          decode_args(operands, Size(e)), operands.device);
-                         },
-                     .work =
-                         [](DType dtype, const Extents& e) {
-                           const Size s(e);
-                           return Work{.name = "attention decode",
-                                       .shape = s.shape(),
-                                       .dtype = dtype,
-                                       .flops = 4.0 * static_cast<double>(s.numel()),
-                                       .read = bytes_of(2 * s.numel() + s.B * s.C(), dtype),
-                                       // One row is written for T rows that are read.
-                                       .written = 0.0};
-                         },
-                     .error = forward_error}},
+          .kernels = {{.call =
+                           [](const Operands& operands, const Extents& e) {
+                             return call_of(kernels::attention_forward,
+                                            decode_args(operands, Size(e)), operands.device);
+                           },
+                       .work =
+                           [](DType dtype, const Extents& e) {
+                             const Size s(e);
+                             return Work{.name = "attention decode",
+                                         .shape = s.shape(),
+                                         .dtype = dtype,
+                                         .flops = 4.0 * static_cast<double>(s.numel()),
+                                         .read = bytes_of(2 * s.numel() + s.B * s.C(), dtype),
+                                         // One row is written for T rows that are read.
+                                         .written = 0.0};
+                           },
+                       .error = forward_error}},
           .tested = {{1, 1, 1, 1}, {2, 3, 33, 20}, {1, 2, 300, 64}},
           .timed = [](const Sizes&) -> std::vector<Extents> {
             return {{1, 12, 1024, 64}, {8, 12, 1024, 64}, {1, 12, 16384, 64}};

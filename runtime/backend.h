@@ -19,7 +19,7 @@ class ArenaMemory {
   virtual int64_t capacity() const = 0;
   /// Adds memory to [from, to) of the range; false when there is no more.
   virtual bool grow(int64_t from, int64_t to) = 0;
-  /// The limit of this memory, as the end of an error message. Empty: not known.
+  /// The reason why grow() returned false, as the end of an error message. Empty: not known.
   virtual std::string cause() const { return {}; }
 };
 
@@ -28,11 +28,12 @@ std::unique_ptr<ArenaMemory> host_memory();
 
 /// The functions of one type of accelerator; one per backend.
 struct Backend {
-  int (*count)() = nullptr;            ///< number of devices; null: not in this build
-  std::string (*absence)() = nullptr;  ///< why there are no devices; empty: there are some
+  int (*count)() = nullptr;  ///< number of devices; null: not in this build
+  /// The reason why there are no devices; empty: there are some.
+  std::string (*absence)() = nullptr;
   std::string (*describe)(int index) = nullptr;
-  /// See stand_in() in device.h. Null: this backend has no test driver.
-  std::string (*stand_in)(int index) = nullptr;
+  /// See emulator_name() in device.h. Null: this backend has no test driver.
+  std::string (*emulator_name)(int index) = nullptr;
   /// True if kernels and copies of one device can access the memory of another.
   bool (*reaches)(int index, int other) = nullptr;
   std::unique_ptr<Stream> (*make_stream)(DeviceState& state, const char* name) = nullptr;

@@ -23,9 +23,9 @@ constexpr int64_t max_head_size = 1024;
   throw ShapeError(fmt::format("{}: {}; expected {}", op, what, expected));
 }
 
-void check_at_least(const char* op, const char* name, int64_t value, int64_t least) {
-  if (value < least)
-    refuse(op, fmt::format("{} is {}", name, value), fmt::format("at least {}", least));
+void check_at_least(const char* op, const char* name, int64_t value, int64_t minimum) {
+  if (value < minimum)
+    refuse(op, fmt::format("{} is {}", name, value), fmt::format("at least {}", minimum));
 }
 
 void check_extents(const char* op, const AttentionShape& s) {
@@ -55,7 +55,7 @@ void check_layout(const char* op, const char* name, const Tensor& tensor, const 
   for (const auto& [stride, extent] : axes) end += stride * (extent - 1);
   if (end > tensor.numel())
     refuse(op, fmt::format("{} has {} elements, shape {}", name, tensor.numel(), tensor.shape()),
-           fmt::format("at least the {} that its layout reaches", end));
+           fmt::format("at least the {} that its layout needs", end));
   if (access == Access::read) return;
   std::sort(axes.begin(), axes.end());
   int64_t span = s.D;

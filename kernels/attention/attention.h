@@ -9,9 +9,9 @@
 
 namespace zg {
 
-/// Where q, k, v, out or their gradients lie inside a tensor: element (b, h, t, d) is at
-/// offset + b * batch + h * head + t * token + d, in elements. So the three parts of a fused qkv
-/// [B, T, 3C] are read and written in place, and a key-value cache of any capacity is a k or v.
+/// The layout of q, k, v, out or one of their gradients in a tensor: element (b, h, t, d) is at
+/// offset + b * batch + h * head + t * token + d, in elements. So q, k and v of a fused [B, T, 3C]
+/// are read and written in place, and a key-value cache of any capacity can be passed as k and v.
 struct HeadLayout {
   int64_t offset = 0, batch = 0, head = 0, token = 0;
 };
@@ -22,8 +22,9 @@ enum class QKVOrder : uint8_t {
   by_head   ///< [H, 3, D], as in BLOOM and Megatron-LM: the data of a head is contiguous
 };
 
-/// Arguments that forward and backward share. Query t stands at position t + offset and, when
-/// causal, sees keys 0 to t + offset; `keys` keys are valid (keys = T and offset = 0 in training).
+/// Arguments that forward and backward share. Query t has position t + offset; if causal, it
+/// attends to keys 0 to t + offset. The first `keys` keys are valid (in training keys = T and
+/// offset = 0).
 struct AttentionShape {
   int64_t B = 0, H = 0, T = 0;  ///< batch, heads, queries
   int64_t keys = 0, offset = 0;
@@ -39,12 +40,12 @@ struct AttentionShape {
 /// of shape.
 ZG_API HeadLayout qkv_layout(const AttentionShape& shape, QKVOrder order, int64_t part);
 
-/// out = softmax(scale * q k^T + bias) v with online softmax: no T x keys matrix in memory.
-/// Dao 2023, arXiv:2307.08691, algorithm 1. Slopes add slope[h] * (j - (t + offset)) to the score
-/// of query t and key j (ALiBi, Press et al. 2022, arXiv:2108.12409); no bias tensor exists for
-/// them.
+/// out = softmax(scale * q k^T + bias) v with online softmax: no T x keys matrix in memory. Dao
+/// 2023, arXiv:2307.08691, algorithm 1. alibi_slopes add slope[h] * (j - (t + offset)) to the score
+/// of query t and key j (ALiBi, Press et al. 2022, arXiv:2108.12409), without a bias tensor in
+/// memory.
 struct AttentionForward {
-  Tensor q, k, v;       ///< f64 | f32 | bf16 | f16, elements placed by `shape`; may be one tensor
+  Tensor q, k, v;       ///< f64 | f32 | bf16 | f16, laid out as `shape` says; may be one tensor
   Tensor bias;          ///< absent, or [T, keys] or [H, T, keys], additive, accumulator dtype
   Tensor alibi_slopes;  ///< absent, or [H], accumulator dtype; alibi_slopes() has the paper's
   Tensor out;
@@ -57,7 +58,7 @@ struct AttentionForward {
 struct AttentionBackward {
   Tensor q, k, v, bias, alibi_slopes, out, log_sum;
   Tensor dout;        ///< like out
-  Tensor dq, dk, dv;  ///< out; all of each layout's elements are written
+  Tensor dq, dk, dv;  ///< out; every element of each layout is written
   AttentionShape shape;
 };
 
@@ -96,9 +97,9 @@ extern ZG_API Kernel<AttentionBackward> attention_backward;
 
 /// The `alibi_slopes` of attention for a model of `heads` heads, one for each head. A tensor
 /// parallel rank takes the slopes of its own heads. Press et al. 2022, arXiv:2108.12409, section 3:
-/// for n heads, n a power of two, the powers 1 to n of 2^(-8/n). Other counts have the slopes of
-/// the next lower power of two n, then every other slope of 2n heads, from the first on. Each slope
-/// is exact but for one rounding to f32. Throws ConfigError for less than one head.
+/// for n heads, n a power of two, the powers 1 to n of 2^(-8/n). For other counts: the slopes of
+/// the next lower power of two n, then the 1st, 3rd, 5th, ... slope of 2n heads. Each slope is
+/// rounded to f32 once. Throws ConfigError for less than one head.
 ZG_API std::vector<float> alibi_slopes(int64_t heads);
 
 }  // namespace zg

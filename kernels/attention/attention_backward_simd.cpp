@@ -23,23 +23,23 @@ struct Scratch {
   int64_t bytes;
 
   inline Scratch(std::byte* data, const AttentionShape& s) {
-    Carver carver{data};
+    ScratchAllocator scratch{data};
     const int64_t n = smaller(s.keys, key_block), padded = round_up(n, panel_columns);
     const int64_t rows = round_up(smaller(s.T, query_block), tile_rows);
     columns = round_up(s.D, panel_columns);
-    keys_transposed = carver.take(padded * s.D);
-    values_transposed = carver.take(padded * s.D);
-    keys = carver.take(n * columns);
-    query = carver.take(rows * row_stride);
-    dout = carver.take(rows * row_stride);
-    weights = carver.take(rows * row_stride);
-    dscores = carver.take(rows * row_stride);
-    dk = carver.take(round_up(n, tile_rows) * columns);
-    dv = carver.take(round_up(n, tile_rows) * columns);
-    dq = carver.take(round_up(s.T, tile_rows) * columns);
-    mean = carver.take(s.T);
-    factors = carver.take(BlockFactors::room(query_block, key_block));
-    bytes = round_up(carver.used, 256);
+    keys_transposed = scratch.take(padded * s.D);
+    values_transposed = scratch.take(padded * s.D);
+    keys = scratch.take(n * columns);
+    query = scratch.take(rows * row_stride);
+    dout = scratch.take(rows * row_stride);
+    weights = scratch.take(rows * row_stride);
+    dscores = scratch.take(rows * row_stride);
+    dk = scratch.take(round_up(n, tile_rows) * columns);
+    dv = scratch.take(round_up(n, tile_rows) * columns);
+    dq = scratch.take(round_up(s.T, tile_rows) * columns);
+    mean = scratch.take(s.T);
+    factors = scratch.take(BlockFactors::room(query_block, key_block));
+    bytes = round_up(scratch.used, 256);
   }
 };
 
@@ -60,8 +60,8 @@ inline float dot(const T* x, const T* y, int64_t D) {
   return reduce_add(sum);
 }
 
-/// For one query: replaces n scores by weight * factor, and the gradients of the weights by
-/// gradients of the scores. Both are 0 from n to `end`. `mean` is D_t.
+/// For one query: replaces n scores by weight * factor, and the gradients of the weights by the
+/// gradients of the scores. Elements from n to `end` become 0. `mean` is D_t.
 inline void differentiate(float* scores, float* gradients, int64_t n, int64_t end,
                           const float* bias, const float* factors, float log_sum, float mean) {
   const Vec offset = set1(log_sum), centre = set1(mean);
@@ -155,7 +155,7 @@ void backward(const AttentionCall& call, int64_t task, std::byte* data) {
                     s.D);
     zero_row(scratch.dk, round_up(n, tile_rows) * scratch.columns);
     zero_row(scratch.dv, round_up(n, tile_rows) * scratch.columns);
-    // With a causal mask earlier queries see none of these keys.
+    // With a causal mask earlier queries attend to none of these keys.
     const int64_t begin = s.causal ? larger(0, j0 - s.offset) / tile_rows * tile_rows : 0;
     for (int64_t t0 = begin; t0 < s.T; t0 += query_block)
       process_block<T>(call, scratch, {b, h, t0, smaller(query_block, s.T - t0), j0, n});

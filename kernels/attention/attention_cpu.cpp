@@ -15,7 +15,7 @@ namespace {
 
 int64_t heads_of_batch(const AttentionShape& s) { return s.B * s.H; }
 
-/// The rows of one head in the accumulator type: each is read many times and converted once.
+/// The rows of one head in the accumulator type: each row is converted once and read many times.
 template <class T, class A>
 void load_rows(A* rows, const void* data, const HeadLayout& layout, const AttentionShape& s,
                int64_t b, int64_t h, int64_t begin, int64_t end) {
@@ -95,7 +95,7 @@ void forward(const AttentionCall& call, int64_t task, std::byte* data) {
     const int64_t n = visible_keys(s, t);
     load_rows<T>(scratch.q, call.q, s.q, s, b, h, t, t + 1);
     score_row(call, scratch, b, h, t);
-    // Finite, so that a score of minus infinity gets the weight 0 and not NaN.
+    // Not -infinity: then a score of -infinity gets the weight 0 and not NaN.
     A largest = std::numeric_limits<A>::lowest();
     for (int64_t j = 0; j < n; ++j) largest = std::max(largest, scratch.weights[j]);
     A sum = 0;

@@ -23,7 +23,8 @@ struct AttentionCall {
   void *dq, *dk, *dv;
 };
 
-/// One pass over one element type. Tasks depend on the shape alone and write disjoint elements.
+/// The functions of one pass (forward or backward) for one element type. The division into tasks
+/// depends on the shape alone; tasks write different elements.
 struct AttentionCode {
   int64_t (*tasks)(const AttentionShape&);
   int64_t (*scratch_bytes)(const AttentionShape&);  ///< per worker, a multiple of 256
@@ -48,7 +49,7 @@ inline T* at(const void* data, const HeadLayout& layout, int64_t b, int64_t h, i
   return elements + layout.offset + b * layout.batch + h * layout.head + t * layout.token;
 }
 
-/// Query t sees keys [0, visible_keys(t)).
+/// Query t attends to keys [0, visible_keys(t)).
 inline int64_t visible_keys(const AttentionShape& shape, int64_t t) {
   const int64_t causal = t + shape.offset + 1;
   return shape.causal && causal < shape.keys ? causal : shape.keys;

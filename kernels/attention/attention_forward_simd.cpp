@@ -13,7 +13,8 @@ constexpr int64_t key_block = 256;
 constexpr int64_t task_queries = 384;
 // With fewer queries most of a tile would be empty: keys are then read in place, without packing.
 constexpr int64_t tiled_queries = tile_rows / 2;
-constexpr float lowest = -3.402823466e38f;  // finite: a score of minus infinity has weight 0
+// Not -infinity: then a score of -infinity has weight 0, not NaN.
+constexpr float lowest = -3.402823466e38f;
 
 struct Scratch {
   float *keys, *values;        // packed: K transposed, V
@@ -24,19 +25,19 @@ struct Scratch {
   int64_t bytes;
 
   inline Scratch(std::byte* data, const AttentionShape& s) {
-    Carver carver{data};
+    ScratchAllocator scratch{data};
     const int64_t n = round_up(smaller(s.keys, key_block), panel_columns);
     const int64_t rows = round_up(smaller(s.T, task_queries), tile_rows);
     columns = round_up(s.D, panel_columns);
-    keys = carver.take(n * s.D);
-    values = carver.take(n * columns);
-    query = carver.take(tile_rows * row_stride);
-    weights = carver.take(tile_rows * row_stride);
-    out = carver.take(rows * columns);
-    largest = carver.take(rows);
-    sum = carver.take(rows * Vec::lanes);
-    factors = carver.take(BlockFactors::room(tile_rows, key_block));
-    bytes = round_up(carver.used, 256);
+    keys = scratch.take(n * s.D);
+    values = scratch.take(n * columns);
+    query = scratch.take(tile_rows * row_stride);
+    weights = scratch.take(tile_rows * row_stride);
+    out = scratch.take(rows * columns);
+    largest = scratch.take(rows);
+    sum = scratch.take(rows * Vec::lanes);
+    factors = scratch.take(BlockFactors::room(tile_rows, key_block));
+    bytes = round_up(scratch.used, 256);
   }
 };
 
@@ -45,7 +46,7 @@ int64_t scratch_bytes(const AttentionShape& s) { return Scratch(nullptr, s).byte
 int64_t chunks(const AttentionShape& s) { return (s.T + task_queries - 1) / task_queries; }
 int64_t tasks(const AttentionShape& s) { return s.B * s.H * chunks(s); }
 
-/// Where the results of one query accumulate.
+/// The memory in which the results of one query accumulate.
 struct Query {
   float* out;
   float* largest;
@@ -200,8 +201,8 @@ template <class T>
 void forward(const AttentionCall& call, int64_t task, std::byte* data) {
   const AttentionShape& s = call.shape;
   const Scratch scratch(data, s);
-  // Later queries see more keys. Their tasks start first, so that the last task to end is a short
-  // one.
+  // Later queries attend to more keys. Their tasks start first, so that the tasks at the end are
+  // short.
   const int64_t chunk = chunks(s) - 1 - task / (s.B * s.H), head = task % (s.B * s.H);
   const QueryRange range = {head / s.H, head % s.H, chunk * task_queries,
                             smaller(s.T, (chunk + 1) * task_queries)};

@@ -30,9 +30,9 @@ inline int64_t round_up(int64_t n, int64_t multiple) {
 inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/// Divides one worker's scratch into arrays that are aligned to 64 bytes. With null data it only
-/// counts.
-struct Carver {
+/// Divides one worker's scratch into arrays that are aligned to 64 bytes. If `data` is null, it
+/// only counts the bytes.
+struct ScratchAllocator {
   std::byte* data;
   int64_t used = 0;
 
@@ -53,7 +53,7 @@ struct Panels {
 inline Panels packed(const float* data, int64_t depth) {
   return {data, depth * panel_columns, panel_columns};
 }
-/// A right factor in the layout of a left one.
+/// A right factor that is stored like a left factor.
 inline Panels in_rows(const float* data) { return {data, panel_columns, row_stride}; }
 
 enum class Left { rows, columns };
@@ -100,7 +100,7 @@ inline void multiply(int64_t depth, int64_t columns, const float* a, const Panel
   if (j < columns) tile<1, left, mode>(depth, a, panel, b.row, c + j, c_row);
 }
 
-/// The first `count` lanes from yes, the others from no.
+/// Takes the first `count` lanes from `yes`, the others from `no`.
 inline Vec select_first(int64_t count, Vec yes, Vec no) {
 #if defined(__AVX512F__)
   return select(first(count), yes, no);
@@ -155,7 +155,7 @@ inline void pack_transposed(float* panels, const T* rows, int64_t token, int64_t
 }
 
 /// The dropout factors, 0 or 1 / (1 - p), of n weights from `first` on, in a buffer of at least
-/// factor_room(n) elements; returns where the first one is.
+/// factor_room(n) elements; returns the address of the first one.
 constexpr int64_t factor_room(int64_t n) { return n + 3 + philox_elements; }
 inline const float* fill_factors(float* buffer, const DropoutMask& mask, uint32_t sample,
                                  int64_t first, int64_t n) {

@@ -108,7 +108,8 @@ int32_t most_likely(std::span<const float> logits) {
   return static_cast<int32_t>(largest - logits.begin());
 }
 
-/// The number of the largest weights whose sum reaches the share `top_p`; `weights` fall.
+/// How many of the largest weights have a sum of at least `top_p` times the total. `weights` must
+/// be sorted, the largest first.
 size_t nucleus(std::span<const double> weights, double top_p) {
   const double wanted = top_p * std::accumulate(weights.begin(), weights.end(), 0.0);
   double sum = 0.0;
@@ -184,7 +185,7 @@ int32_t sample_token(std::span<const float> logits, const SamplingOptions& optio
   double left = RandomStream(options.seed, "sample_token", draw).uniform() * sum;
   size_t chosen = 0;
   while (chosen + 1 < weights.size() && left >= weights[chosen]) left -= weights[chosen++];
-  // Rounding can lead past the last token with a probability above 0.
+  // Because of rounding the loop can end after the last token with a probability above 0.
   while (weights[chosen] == 0.0) --chosen;
   return ids[chosen];
 }
@@ -199,7 +200,7 @@ Rows generate(const GPT& model, const std::function<Tape()>& make_tape, const Ro
   int64_t fresh = static_cast<int64_t>(rows[0].size());  // tokens that the cache has not seen
   for (int64_t i = 0; i < length; ++i) {
     if (cache.length() + fresh > cache.capacity()) {
-      // Positions are absolute: when the window moves, every token in it gets a new one.
+      // Positions are absolute: when the window moves, the position of every token in it changes.
       cache.clear();
       fresh = std::min(static_cast<int64_t>(rows[0].size()), cache.capacity());
     }

@@ -39,20 +39,21 @@ struct SamplingOptions {
   double top_p = 1.0;        ///< then keep the smallest set with at least this total probability
   uint64_t seed = 3407;
 };
-/// ConfigError naming the field: temperature finite and from 0, top_k from 0, top_p in (0, 1].
+/// Throws ConfigError naming the field unless temperature is finite and at least 0, top_k at least
+/// 0 and top_p in (0, 1].
 ZG_API void validate(const SamplingOptions& options);
 
 /// One token from one row of logits, in double precision; equal logits are ordered by rising id.
-/// `draw` is the number of this random draw: the same (seed, draw) gives the same token.
-/// ConfigError for options out of range or logits without a finite maximum.
+/// `draw` numbers the random draws: the same (seed, draw) gives the same token. Throws ConfigError
+/// for options out of range or logits without a finite maximum.
 ZG_API int32_t sample_token(std::span<const float> logits, const SamplingOptions& options,
                             uint64_t draw);
 
 /// Continues each of the `prompts`, which have equal lengths, by `length` tokens. If a row gets
 /// longer than block_size, its last block_size tokens are the context, as in minGPT. The tokens of
 /// a row depend on its prompt, its number and the options, not on other rows. `make_tape` gives
-/// inference tapes; `on_token` (optional) is called with each new token of row 0. ConfigError for
-/// prompts that are empty or of different lengths.
+/// inference tapes; `on_token` (optional) is called with each new token of row 0. Throws
+/// ConfigError for prompts that are empty or of different lengths.
 ZG_API std::vector<std::vector<int32_t>> generate(
     const GPT& model, const std::function<Tape()>& make_tape,
     const std::vector<std::vector<int32_t>>& prompts, int64_t length,

@@ -41,7 +41,7 @@ struct Describe {
   const DecoderNames& names;
 
   const Unit& unit(const std::string& name) const { return store.store.unit(name); }
-  /// Rows for tokens: the ranks share the vocabulary.
+  /// Adds a table with one row per token; each tensor rank has some rows.
   const Parameter* vocabulary(const Unit& unit, const std::string& name,
                               const ParallelStore::Options& options) const {
     return &store.rows(unit, name + ".weight", {config.vocabulary, config.width},
@@ -60,8 +60,8 @@ struct Describe {
     return {&weight, &store.rows(unit, name + ".bias", {shape[0]}, Init::zeros(), {}, blocks)};
   }
   Projection row_parallel(const Unit& unit, const std::string& name, const Shape& shape) const {
-    // Each block adds two branches to the residual stream; this keeps its variance as with one
-    // layer.
+    // Each block adds two branches to the residual stream; this factor keeps its variance
+    // independent of the number of layers.
     const float stddev = weight_stddev / std::sqrt(2.0f * static_cast<float>(config.layers));
     const Parameter& weight =
         store.columns(unit, name + ".weight", shape, Init::normal(stddev), {.decay = true});
@@ -90,7 +90,8 @@ struct Describe {
   }
 
   void describe_embedding(GPTLayers& layers) const {
-    // The last of several stages also has the weight of a tied head, and nothing else of the unit.
+    // If the head is tied, the last of several stages also has the token embedding, but nothing
+    // else of this unit.
     if (!layers.is_first() && !(layers.is_last() && config.tied)) return;
     const Unit& embedding = unit("embedding");
     layers.embedding = &embedding;
@@ -160,7 +161,7 @@ void check_ids(const GPTConfig& config, const Tensor& ids) {
 
 /// [B, T, C] after this part's last block.
 Var trunk(Tape& tape, const GPTLayers& layers, Var x, const Pass& pass, bool checkpointing) {
-  // Made once for all blocks; checkpointed ones get it as an input.
+  // Made once for all blocks; checkpointed blocks get it as an input.
   const Var slopes = alibi_slopes(layers.config, pass.parallel, x);
   const int heads = static_cast<int>(layers.config.heads) / pass.parallel.size();
   const QKVOrder order = qkv_order(layers.config);

@@ -39,7 +39,7 @@ constexpr GPTConfig sized(int64_t layers, int64_t heads, int64_t width) {
   return config;
 }
 
-/// tr1-13B of BigScience, whose script the tutorial runs under the name BLOOM.
+/// tr1-13B of BigScience. The tutorial's script calls it BLOOM.
 constexpr GPTConfig tutorial() {
   GPTConfig config = sized(40, 32, 5120);
   config.vocabulary = padded_gpt2_vocabulary;
@@ -98,13 +98,13 @@ constexpr DecoderNames bloom_names = {
     .norm_f = "transformer.ln_f",
 };
 
-// Together they keep every parameter count below 2^63.
-constexpr int64_t most_layers = 1 << 16, widest = 1 << 20, most_rows = INT32_MAX;
+// With these limits every parameter count is below 2^63.
+constexpr int64_t max_layers = 1 << 16, max_width = 1 << 20, max_rows = INT32_MAX;
 constexpr int64_t largest_head = 1024;  // limit of the attention kernels
 
-void check_extent(const char* field, int64_t value, int64_t most) {
-  if (value < 1 || value > most)
-    throw ConfigError(fmt::format("gpt: {}: expected 1 to {}, got {}", field, most, value));
+void check_extent(const char* field, int64_t value, int64_t maximum) {
+  if (value < 1 || value > maximum)
+    throw ConfigError(fmt::format("gpt: {}: expected 1 to {}, got {}", field, maximum, value));
 }
 
 }  // namespace
@@ -159,11 +159,11 @@ double matmul_flops_per_token(const GPTConfig& config) {
 }
 
 void validate(const GPTConfig& config) {
-  check_extent("layers", config.layers, most_layers);
-  check_extent("width", config.width, widest);
+  check_extent("layers", config.layers, max_layers);
+  check_extent("width", config.width, max_width);
   check_extent("heads", config.heads, config.width);
-  check_extent("vocabulary", config.vocabulary, most_rows);
-  check_extent("block_size", config.block_size, most_rows);
+  check_extent("vocabulary", config.vocabulary, max_rows);
+  check_extent("block_size", config.block_size, max_rows);
   if (config.width % config.heads != 0)
     throw ConfigError(fmt::format("gpt: heads: expected a divisor of the width {}, got {}",
                                   config.width, config.heads));

@@ -33,7 +33,7 @@ struct GPTConfig {
   bool embedding_norm = false;  ///< LayerNorm of the token embedding; only with bloom's names
 
   /// One of minGPT's nine names, "gpt-nano" to "gpt2-xl", without vocabulary and block size, or one
-  /// of BLOOM's, "bloom-560m" to "bloom-176b", with both. ConfigError lists the names.
+  /// of BLOOM's, "bloom-560m" to "bloom-176b", with both. Throws ConfigError listing the names.
   ZG_API static GPTConfig preset(const std::string& model_type);
   /// preset() with vocabulary and block size of the published model. Both are 0 for gpt-mini,
   /// gpt-micro and gpt-nano, which were not published. Head and embedding are as in preset().
@@ -47,13 +47,13 @@ struct GPTConfig {
 /// parameters.
 ZG_API void validate(const GPTConfig& config);
 
-/// Operations of one layer's matrix products for each token in forward, two for each multiply-add.
-/// A token attends to half a block on average, once for the scores and once for the values.
+/// Floating-point operations of one layer's matrix products for each token in forward; a
+/// multiply-add counts as two. A token attends to half a block on average.
 ZG_API double layer_flops(const GPTConfig& config);
 /// Operations of the head's matrix product for each token in forward.
 ZG_API double head_flops(const GPTConfig& config);
 /// Operations of all layers and the head for each token in forward and backward. Backward has two
-/// products for each one of forward. Recomputation is left out.
+/// products for each one of forward. Recomputation is not included.
 ZG_API double matmul_flops_per_token(const GPTConfig& config);
 
 // BLOOM as in Hugging Face's transformers (BloomForCausalLM). BigScience 2022, arXiv:2211.05100. It

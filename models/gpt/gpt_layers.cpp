@@ -5,7 +5,8 @@
 namespace zg::models {
 namespace {
 
-/// Adds learned positions of x's tokens. With sequence parallelism a rank has only some tokens.
+/// Adds the learned position embeddings to x. With sequence parallelism a rank has only some
+/// tokens.
 Var add_positions(Tape& tape, const Parameter& parameter, const Var& x, int64_t first_position,
                   const Pass& pass) {
   const Var table = tape.parameter(parameter);

@@ -27,8 +27,9 @@ struct Block {
 /// them.
 struct GPTLayers {
   GPTConfig config;
-  GPTPart part;             // its end_layer is resolved
-  TensorParallel parallel;  // for loss passes; in other passes every rank has all tokens
+  GPTPart part;  // its end_layer is resolved
+  // Used by passes that compute the loss; in other passes every rank has all tokens.
+  TensorParallel parallel;
   const Unit *embedding = nullptr, *head = nullptr;
   const Parameter* wte = nullptr;
   const Parameter* wpe = nullptr;  // null without learned positions
@@ -64,7 +65,7 @@ struct Pass {
   DropoutKey key_of_rank(uint32_t site) const {
     return key(site + static_cast<uint32_t>(parallel.rank()));
   }
-  /// Dropout of a tensor between the split layers.
+  /// Dropout of a tensor between the tensor-parallel layers.
   Var drop(const Var& x, uint32_t site) const {
     return zg::dropout(x, dropout, parallel.sequence ? key_of_rank(site) : key(site));
   }

@@ -160,19 +160,19 @@ void check_model(const ModelOptions& model, const Given& given) {
         "one of them, got both");
 }
 
-std::vector<Flag> place_flags(PlaceOptions& place) {
+std::vector<Flag> place_flags(DeviceFlags& device_flags) {
   return {
-      device_flag(place.type),
-      use_hpu_flag(place.type),
+      device_flag(device_flags.type),
+      use_hpu_flag(device_flags.type),
       {{"--threads"},
        "N",
        "threads for kernels, of each rank; 0: its share of the cores [0]",
-       [&place](const std::string& name, const std::string& value) {
-         place.device.threads = static_cast<int>(parse_integer(name, value, 0, 4096));
+       [&device_flags](const std::string& name, const std::string& value) {
+         device_flags.device.threads = static_cast<int>(parse_integer(name, value, 0, 4096));
        }},
-      size_flag({"--device-memory"}, place.device.memory_limit,
+      size_flag({"--device-memory"}, device_flags.device.memory_limit,
                 "cap on each device's bytes; beyond it OutOfMemory (exit 3)"),
-      size_flag({"--host-memory"}, place.device.host_limit,
+      size_flag({"--host-memory"}, device_flags.device.host_limit,
                 "cap on each rank's pinned and host bytes together"),
   };
 }

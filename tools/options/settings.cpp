@@ -109,14 +109,14 @@ void read(const Json& json, bool& value) {
   if (!json.is_boolean()) refuse("true or false", json);
   value = json.get<bool>();
 }
-// A zero byte would cut off a path when the file is opened.
+// A zero byte would end a path too early when the file is opened.
 void read(const Json& json, std::string& text) {
   if (!json.is_string()) refuse("a text", json);
   text = json.get<std::string>();
   if (text.find('\0') != std::string::npos) refuse("a text without zero bytes", json);
 }
 
-// The conversions of the JSON parser would wrap and round.
+// Not the conversions of the JSON parser, which wrap and round.
 template <class Integer>
 requires std::is_integral_v<Integer>
 void read(const Json& json, Integer& value, const Bounds& limits) {
@@ -124,8 +124,8 @@ void read(const Json& json, Integer& value, const Bounds& limits) {
   const bool fits = json.is_number_integer() &&
                     !(json.is_number_unsigned() &&
                       json.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()});
-  if (!fits || json.get<int64_t>() < bounds.least || json.get<int64_t>() > bounds.most)
-    refuse(fmt::format("a whole number from {} to {}", bounds.least, bounds.most), json);
+  if (!fits || json.get<int64_t>() < bounds.minimum || json.get<int64_t>() > bounds.maximum)
+    refuse(fmt::format("a whole number from {} to {}", bounds.minimum, bounds.maximum), json);
   value = static_cast<Integer>(json.get<int64_t>());
 }
 void read(const Json& json, std::optional<int32_t>& token, const Bounds& bounds) {
@@ -149,8 +149,8 @@ void read(const Json& json, Real& value, const Bounds& bounds) {
   }
   const Range& range = std::get<Range>(bounds);
   const double number = json.is_number() ? json.get<double>() : NAN;
-  const bool above = range.open_below ? number > range.least : number >= range.least;
-  const bool below = range.open_above ? number < range.most : number <= range.most;
+  const bool above = range.open_below ? number > range.minimum : number >= range.minimum;
+  const bool below = range.open_above ? number < range.maximum : number <= range.maximum;
   if (!above || !below) refuse(range.words, json);
   value = static_cast<Real>(number);
 }
@@ -174,11 +174,11 @@ void read(const Json& json, const Stored& field) {
 void check_together(const Settings& settings) {
   models::validate(settings.model);
   const auto check_product = [](const char* names, std::initializer_list<int64_t> factors,
-                                int64_t most) {
-    int64_t left = most;
+                                int64_t limit) {
+    int64_t left = limit;
     for (const int64_t factor : factors) left /= factor;
     if (left == 0)
-      throw ConfigError(fmt::format("{}: expected a product of at most {}", names, most));
+      throw ConfigError(fmt::format("{}: expected a product of at most {}", names, limit));
   };
   check_product("run.micro_batch, accumulation, ranks",
                 {settings.micro_batch, settings.accumulation, settings.ranks}, int64_t{1} << 40);
@@ -243,15 +243,16 @@ Settings settings_from_json(const std::string& written, const std::string& path)
   try {
     // Code that reads or prints a value recurses to its depth.
     const Json json = Json::parse(written, [](int depth, Json::parse_event_t, Json&) {
-      constexpr int deepest = 64;
-      if (depth > deepest) throw ConfigError("are nested deeper than 64 levels");
+      constexpr int max_depth = 64;
+      if (depth > max_depth) throw ConfigError("are nested deeper than 64 levels");
       return true;
     });
     for (const Stored& field : stored_fields(unused, settings)) {
       const auto [group, name] = parts_of(field.key);
       where = group + "." + name + ": ";
       const Json& fields = json.at(group);
-      // Older versions behaved like the default of a field that they did not know.
+      // A field that an older version did not write has its default, which is the behaviour of that
+      // version.
       if (field.key.always || fields.contains(name)) read(fields.at(name), field);
     }
     where.clear();
@@ -306,7 +307,7 @@ void adopt(const Settings& saved, TrainOptions& options) {
                            std::any_of(others.begin(), others.end(), given);
       if (stored.take && !decided && (!stored.condition || stored.condition())) stored.take();
     }
-  // With another number of ranks the same batch is divided differently.
+  // With another number of ranks the same batch is divided into other micro-batches.
   BatchOptions& batch = options.batch;
   if (!batch.micro && !batch.accumulation) {
     if (!batch.train) batch.train = saved.samples_per_step();
@@ -342,13 +343,13 @@ std::vector<std::string> check_resumed(const Settings& saved, const Settings& no
     if (saved.steps == 0 && (name == "run.steps" || name == "run.epochs")) continue;
     if (name == "run.initial_scale_power" && scaled)
       throw ConfigError(
-          "--initial-scale-power: the scale goes on where the checkpoint left it; "
+          "--initial-scale-power: a resumed run continues with the checkpoint's scale; "
           "expected " +
           value.dump() + " as in the checkpoint, got " + other.dump());
     if (field.rule == Resume::must_equal && !(name == "model.block_size" && any_length))
       throw ConfigError("--resume: " + name + ": expected " + value.dump() +
                         " as in the checkpoint, got " + other.dump() +
-                        "; try without the flags that size the model");
+                        "; try without the flags for the model's size");
     changes.push_back(name + ": " + value.dump() + " in the checkpoint, " + other.dump() + " now");
   }
   const std::string contents = change_of(saved.contents, now.contents, now.data.source);

@@ -31,7 +31,8 @@ bool verifies(const std::string& step_folder) {
 
 Checkpoint usable_checkpoint(const std::string& path) {
   return zero::choose_checkpoint(path, [](const StepFolder& folder, const std::string& damage) {
-    std::fprintf(stderr, "passed over %s: %s\n", folder.path.c_str(), harmless(damage).c_str());
+    std::fprintf(stderr, "passed over %s: %s\n", folder.path.c_str(),
+                 escape_controls(damage).c_str());
   });
 }
 
@@ -40,7 +41,7 @@ Checkpoint checkpoint_to_resume(const std::string& resume, const std::string& sa
   return step_folders(save).empty() ? nullptr : usable_checkpoint(save);
 }
 
-void check_outside(const std::string& file, const char* command) {
+void check_not_in_checkpoint(const std::string& file, const char* command) {
   const fs::path path = fs::absolute(file);
   std::error_code ignored;
   if (fs::exists(path.parent_path() / zero::manifest_name, ignored) ||

@@ -40,8 +40,8 @@ std::optional<models::Family> family_of(const SafetensorsReader& reader) {
                     std::to_string(block_size));
 }
 
-// Reads PATH.bin without an index. Megatron's files have an index, so an error mentions that it is
-// missing.
+// Reads PATH.bin as a token file of llm.c. The error mentions that PATH.idx is missing, because the
+// user may mean a Megatron dataset.
 std::unique_ptr<models::Dataset> token_file_dataset(const std::string& path,
                                                     const models::TextOptions& options) {
   try {
@@ -108,7 +108,7 @@ std::string sizes(const models::GPTConfig& model) {
 
 namespace {
 
-/// FileError unless the tensors beside the settings have the shapes of the settings' model.
+/// Throws FileError unless the tensors beside the settings have the shapes of the settings' model.
 /// Otherwise wrong settings could allocate memory for a model that does not exist.
 void check_model(const Settings& settings, const std::map<std::string, Shape>& shapes,
                  const std::string& path) {
@@ -156,7 +156,7 @@ Settings settings_of(const zero::CheckpointReader& checkpoint) {
   return settings;
 }
 
-Known known_of(const std::string& path, const ModelOptions& options) {
+SavedModel open_saved_model(const std::string& path, const ModelOptions& options) {
   if (is_hf_folder(path)) return {*settings_in(path), path};
   if (!is_regular_file(path)) {
     const Checkpoint checkpoint = usable_checkpoint(path);
@@ -171,13 +171,14 @@ Known known_of(const std::string& path, const ModelOptions& options) {
                     "; expected a checkpoint's DIR, a step_N, a safetensors file or a Hugging Face "
                     "folder");
   }
-  return {.settings = settings, .path = path, .bare = true};
+  return {.settings = settings, .path = path, .weights_only = true};
 }
 
-WeightSource weights_of(const Known& known) {
-  if (known.checkpoint) return zero::weights_of(known.checkpoint);
-  return is_directory(known.path) ? open_hf_folder(known.path).weights(known.settings.model)
-                                  : zero::weights_of(known.path);
+WeightSource weights_of(const SavedModel& saved_model) {
+  if (saved_model.checkpoint) return zero::weights_of(saved_model.checkpoint);
+  return is_directory(saved_model.path)
+             ? open_hf_folder(saved_model.path).weights(saved_model.settings.model)
+             : zero::weights_of(saved_model.path);
 }
 
 DataKind kind_of(const std::string& source) {
@@ -194,13 +195,13 @@ DataKind kind_of(const std::string& source) {
                     did_you_mean(source, {"sort", "adder"}));
 }
 
-void check_there(const std::string& source, const std::string& checkpoint) {
+void check_data_exists(const std::string& source, const std::string& checkpoint) {
   std::error_code ignored;  // other errors are reported when the file is read
   const bool gone =
       std::filesystem::status(source, ignored).type() == std::filesystem::file_type::not_found;
   if (source.empty() || is_task(source) || !gone || !indexed_prefix(source).empty()) return;
   throw FileError("--data: there is no " + source + ", with which " + checkpoint +
-                  " was trained; give --data PATH with its new place");
+                  " was trained; give --data PATH with its new path");
 }
 
 std::unique_ptr<models::Dataset> make_dataset(const DataOptions& options,
@@ -238,7 +239,7 @@ std::unique_ptr<models::Dataset> make_dataset(const DataOptions& options,
 
 std::string characters_of(const models::Dataset& dataset) {
   const bool digits = dataset.question_length() > 0 && dataset.vocabulary() <= 10;
-  // Numeric tokens may have a huge vocabulary, and memory has not been checked yet.
+  // Without this check a huge vocabulary of numeric tokens could take all memory here.
   if (!dataset.is_text() && !digits) return "";
   std::vector<int32_t> ids(static_cast<size_t>(dataset.vocabulary()));
   std::iota(ids.begin(), ids.end(), 0);
@@ -313,18 +314,19 @@ std::string check_initial_weights(const std::string& path, const Checkpoint& che
 }
 
 std::unique_ptr<TrainedModel> load_model(const std::string& path, const ModelOptions& options,
-                                         const PlaceOptions& place) {
-  require_device(place.type);
-  Known known = known_of(path, options);
-  models::validate(known.settings.model);
-  auto trained = std::make_unique<TrainedModel>(device_of_rank(place.type, 0, place.device));
-  trained->model = std::make_unique<models::GPT>(trained->store, known.settings.model);
-  zero::Config config = known.settings.optimisation.engine;
-  require_dtype(place.type, config.compute, known.path);
+                                         const DeviceFlags& device_flags) {
+  require_device(device_flags.type);
+  SavedModel saved_model = open_saved_model(path, options);
+  models::validate(saved_model.settings.model);
+  auto trained =
+      std::make_unique<TrainedModel>(device_of_rank(device_flags.type, 0, device_flags.device));
+  trained->model = std::make_unique<models::GPT>(trained->store, saved_model.settings.model);
+  zero::Config config = saved_model.settings.optimisation.engine;
+  require_dtype(device_flags.type, config.compute, saved_model.path);
   config.offload = {};  // offload concerns training states; this machine may have no room for them
   trained->engine = std::make_unique<zero::Engine>(trained->store, trained->device, config);
-  zero::load_weights(weights_of(known), *trained->engine);
-  trained->known = std::move(known);
+  zero::load_weights(weights_of(saved_model), *trained->engine);
+  trained->saved_model = std::move(saved_model);
   return trained;
 }
 

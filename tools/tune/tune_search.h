@@ -83,8 +83,9 @@ struct Measured {
   double fast, median, slow;
   int deviations;
 };
-/// The trial with the fewest deviations among those whose middle half of the steps overlaps that of
-/// the fastest median, which is the noise of the measurement; among equals the fastest.
+/// Chooses the trial with the fewest deviations among those that are as fast as the fastest one
+/// within noise: the first quartile of their step times is at most its third quartile. Among equals
+/// it chooses the fastest.
 inline size_t simplest_within_noise(std::span<const Measured> trials) {
   const auto& fastest =
       *std::min_element(trials.begin(), trials.end(),
@@ -108,8 +109,8 @@ class Search {
   Search(const Run& run, std::vector<std::string> words, Clock::time_point begin, double time_s);
 
   /// Tries the best setting of each of the six families that are predicted fastest and the run's
-  /// own setting. Then tries the neighbours in micro-batch of the best one, as long as they are
-  /// faster.
+  /// own setting. Then tries the next smaller and the next larger micro-batch of the best one, as
+  /// long as they are faster.
   void find_fastest(const std::vector<Planned>& plans);
   void try_each(const std::vector<Planned>& plans);
 

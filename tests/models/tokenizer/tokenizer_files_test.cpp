@@ -235,9 +235,9 @@ TEST_CASE("patterns that would mean something else to PCRE2 are refused by their
   refused("a{2", place + "a count without its '}'");
   refused("^a", place + "'^'");
   refused("*a", place + "'*'");
-  refused("\\w+", place + "an escape that is not taken");
-  refused("(a)\\1", place + "an escape that is not taken");
-  refused("\\p{Han}", place + "\\p of what is no general category");
+  refused("\\w+", place + "an unsupported escape");
+  refused("(a)\\1", place + "an unsupported escape");
+  refused("\\p{Han}", place + "\\p without a general category");
   refused("[[:alpha:]]", place + "'[:' in a class");
   refused("[a&&b]", place + "'&&' in a class");
   refused("[a[^b]]", place + "'[^' in a class");
