@@ -222,8 +222,8 @@ Op rope_op() {
     return Error{.absolute = 6.0 * unit_roundoff(accumulator(dtype))};
   };
   return {.name = "rope",
-          .parts = {{.call = call(false), .work = work, .error = error},
-                    {.call = call(true), .error = error}},
+          .kernels = {{.call = call(false), .work = work, .error = error},
+                      {.call = call(true), .error = error}},
           .tested = {{1, 1, 1, 2, 2},
                      {2, 5, 3, 6, 4},
                      {1, 33, 5, 33, 18},

@@ -97,12 +97,12 @@ Op gated_op(const std::string& name, Gate form) {
                  .relative = gelu_error(dtype, e).relative};
   };
   return {.name = name,
-          .parts = {{.call = forward,
-                     .work = element_work(name + " forward", 7.0, 2, 1),
-                     .error = gelu_error},
-                    {.call = backward,
-                     .work = element_work(name + " backward", 15.0, 3, 2),
-                     .error = backward_error}},
+          .kernels = {{.call = forward,
+                       .work = element_work(name + " forward", 7.0, 2, 1),
+                       .error = gelu_error},
+                      {.call = backward,
+                       .work = element_work(name + " backward", 15.0, 3, 2),
+                       .error = backward_error}},
           .tested = tested_lengths,
           .function = [form](std::span<const Var> in,
                              const Extents&) { return gated(in[0], in[1], form); },
