@@ -194,11 +194,11 @@ RankMemory Stepper::rank_memory() const {
   if (run_.settings.axes.model_ranks() == 1) return memory;
   memory.axes = axes_of(mesh_);
   for (const AxisWire& axis : memory.axes) memory.wire = added(memory.wire, axis.wire);
-  memory.place = {.stage = mesh_.stage,
-                  .tensor_rank = mesh_.tensor_rank,
-                  .first_layer = model_->part().first_layer,
-                  .end_layer = model_->part().end_layer,
-                  .parameters = store_.numel()};
+  memory.model_slice = {.stage = mesh_.stage,
+                        .tensor_rank = mesh_.tensor_rank,
+                        .first_layer = model_->part().first_layer,
+                        .end_layer = model_->part().end_layer,
+                        .parameters = store_.numel()};
   return memory;
 }
 

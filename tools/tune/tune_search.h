@@ -27,7 +27,7 @@ inline constexpr int64_t planned_micro_batches = 3;
 /// Predicted time of one step: the sum over its computations and transfers. Matrix products run at
 /// 0.6 of their peak (a third more operations with activation checkpointing). Weights, AdamW,
 /// collectives and host offload run at the memory bandwidth, disk offload at 1 GB/s. `memory` comes
-/// from a dry run with at most walked_micro_batches.
+/// from a dry run with at most planned_micro_batches micro-batches.
 double predicted_seconds(const Run& run, const RankMemory& memory, const Rates& rates);
 
 struct Planned {
@@ -49,7 +49,7 @@ struct Plans {
 };
 
 /// Plans every family with every micro-batch, until one does not fit or a step would take longer
-/// than `longest_step_s`. Each is planned as the first of smaller_ones() that fits.
+/// than `longest_step_s`. Each is planned as the first of smaller_variants() that fits.
 Plans plan_all(const Run& run, const Rates& rates, double seconds, double longest_step_s);
 
 /// For each stage, in order, the largest micro-batch that fits, with all other settings of the run.
