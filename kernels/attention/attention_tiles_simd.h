@@ -189,26 +189,20 @@ struct BlockFactors {
       : call(of),
         buffer(room),
         sample(of.mask.sample + static_cast<uint32_t>(b)),
-        first(first_weight(of.shape, h, t0)),
+        first(first_weight(of, h, t0)),
         whole(nullptr) {
-    if (call.mask.probability > 0.0f && call.shape.keys <= few_keys)
-      whole = fill_factors(buffer, call.mask, sample, first, rows * call.shape.keys);
+    if (call.mask.probability > 0.0f && call.all_keys <= few_keys)
+      whole = fill_factors(buffer, call.mask, sample, first, rows * call.all_keys);
   }
 
   /// The dropout factors of the block's row r and n keys from j on, valid until the next call; null
   /// without dropout.
   inline const float* row(int64_t r, int64_t j, int64_t n) const {
     if (call.mask.probability == 0.0f) return nullptr;
-    const int64_t element = r * call.shape.keys + j;
+    const int64_t element = r * call.all_keys + j;
     return whole ? whole + element : fill_factors(buffer, call.mask, sample, first + element, n);
   }
 };
-
-/// The bias of query t from key 0 on; null without bias.
-inline const float* bias_row(const AttentionCall& call, int64_t h, int64_t t) {
-  const float* bias = static_cast<const float*>(call.bias);
-  return bias ? bias + h * call.bias_head + t * call.shape.keys : nullptr;
-}
 
 /// Adds ALiBi to the n scores of query t and the keys from j on. A separate pass, so that calls
 /// without ALiBi do not pay for it. It also changes the padding of the last vector. Distances are
@@ -223,6 +217,21 @@ inline void add_alibi(const AttentionCall& call, float* scores, int64_t h, int64
     store(scores + i, fma(slope, distance, load(scores + i)));
     distance = distance + set1(static_cast<float>(Vec::lanes));
   }
+}
+
+/// Query t sees keys [begin, end) of the n keys from j0 on; both count from j0.
+struct Visible {
+  int64_t begin, end;
+  inline Visible(const AttentionShape& s, int64_t t, int64_t j0, int64_t n)
+      : begin(larger(0, first_key(s, t) - j0)), end(smaller(n, visible_keys(s, t) - j0)) {
+    if (end < begin) end = begin = 0;
+  }
+  inline int64_t count() const { return end - begin; }
+};
+
+/// Sets n scores of hidden keys to 0. Does not write beyond them, as zero_row() would.
+inline void hide(float* scores, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) scores[i] = 0.0f;
 }
 
 /// Loads rows [t0, t0 + rows) of one head, times scale, as a left factor; the rest of the last tile
