@@ -9,30 +9,6 @@
 
 namespace zg::models {
 
-/// Keys and values of every layer for block_size positions: each [B, capacity, C] in the model's
-/// dtype. A tensor-parallel rank has those of its own heads. The first next_logits() allocates the
-/// memory.
-class ZG_API KeyValueCache {
- public:
-  explicit KeyValueCache(const GPTConfig& config);
-  int64_t length() const { return length_; }  ///< positions held
-  int64_t capacity() const { return capacity_; }
-  void clear() { length_ = 0; }
-  void truncate(int64_t length);  ///< removes later positions; ConfigError if fewer are held
-
- private:
-  friend class GPT;
-  struct Layer {
-    Tensor keys, values;
-  };
-  /// Copies k and v from qkv [B, T, 3C] to the positions length() to length() + T of a layer. Uses
-  /// B, H, T and D of `shape`.
-  void write(size_t layer, const Tensor& qkv, const AttentionShape& shape, QKVOrder order,
-             Stream& stream);
-  std::vector<Layer> layers_;
-  int64_t length_ = 0, capacity_ = 0;
-};
-
 struct SamplingOptions {
   double temperature = 1.0;  ///< divides the logits; 0: greedy
   int64_t top_k = 0;         ///< keep the k most likely; 0: all

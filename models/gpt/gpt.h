@@ -28,16 +28,12 @@ struct GPTPart {
 ZG_API GPTPart part_of(const Mesh& mesh, const GPTConfig& config, DType activations,
                        bool sequence_parallel = false);
 
-/// Identifies a forward pass in the run. Dropout masks depend on it alone.
-struct ForwardPosition {
-  uint64_t seed = 0;
-  int64_t step = 0;          ///< optimizer step
-  int64_t first_sample = 0;  ///< global index of the batch's first sample
+/// Keys and values of every layer for generation, for block_size positions.
+class ZG_API KeyValueCache : public nn::KeyValueCache {
+ public:
+  explicit KeyValueCache(const GPTConfig& config)
+      : nn::KeyValueCache(config.layers, config.block_size) {}
 };
-
-/// Keys and values of every layer for generation (generate.h). With it the next token takes
-/// O(length) operations.
-class KeyValueCache;
 
 /// The model, for training, scoring and generation. It holds descriptions of parameters and no
 /// values. Ranks that are threads share one object, unless it describes only a part of the model.

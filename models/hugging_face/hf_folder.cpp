@@ -88,11 +88,11 @@ HFModel read_model(const File& config, const std::string& directory) {
   return model;
 }
 
-/// Compares all fields except block size and dropout, which a program may change.
-bool is_same_model(const GPTConfig& a, const GPTConfig& b) {
-  return a.layers == b.layers && a.heads == b.heads && a.width == b.width &&
-         a.vocabulary == b.vocabulary && a.tied == b.tied && a.family == b.family &&
-         a.position == b.position && a.embedding_norm == b.embedding_norm;
+/// Compares all but the longest sequence and the dropout, which a program can change.
+bool is_same_model(const GPTConfig& a, GPTConfig b) {
+  b.block_size = a.block_size;
+  b.dropout = a.dropout;
+  return a == b;
 }
 
 /// A note that lists the tensors that the model does not use; empty if there are none. Throws
@@ -104,7 +104,7 @@ std::string unused_in(const SafetensorsFolder& folder, const GPTConfig& model,
   for (const std::string& name : folder.names()) {
     const std::string own = hf_short_name(name);
     if (used.contains(own) || hf_ignores(own, model)) continue;
-    if (own.starts_with("h."))
+    if (own.starts_with(hf_short_name(names_of(model.family).blocks)))
       throw FileError(
           fmt::format("{}: has '{}', which a {} of {} blocks has not, as its config.json says",
                       folder.path(), name, hf_title(model.family), model.layers));
@@ -144,7 +144,8 @@ WeightSource HuggingFaceFolder::weights(const GPTConfig& model, std::string* not
   const std::string& path = state_->path;
   GPTConfig whole = model;
   whole.block_size = state_->model.config.block_size;
-  const std::string positions = std::string(names_of(model.family).positions) + ".weight";
+  const char* table = names_of(model.family).positions;
+  const std::string positions = table ? std::string(table) + ".weight" : "";
   const auto folder = std::make_shared<SafetensorsFolder>(path);
   // Otherwise the weights could belong to another model that a process has exported there
   // meanwhile.

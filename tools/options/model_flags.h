@@ -17,7 +17,8 @@ Flag heads_flag(ModelOptions& model);
 Flag tied_flag(ModelOptions& model);
 Flag position_flag(ModelOptions& model);
 Flag checkpoint_positional(std::string& target);
-/// Whether the name is a family, such as "bloom", whose sizes come from flags.
+/// The family of a name such as "bloom" or "llama", whose sizes come from flags; absent: no family.
+std::optional<models::Family> family_named(const std::string& model_type);
 bool is_family(const std::string& model_type);
 /// Throws ConfigError if a family is named but not all sizes are given, or if only some sizes are
 /// given.

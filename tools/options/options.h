@@ -44,7 +44,12 @@ struct ModelOptions {
   std::optional<bool> tied;
   std::optional<models::Position> position;
   std::optional<bool> embedding_norm;  ///< has no flag; set by a checkpoint
-  double dropout = 0.1;
+  // Llama's family; 0: the default of the model.
+  int64_t kv_heads = 0, head_size = 0, hidden = 0, window = 0;
+  double rope_theta = 0.0, norm_epsilon = 0.0;
+  /// The model of a checkpoint or a Hugging Face folder of Llama's family, for what no flag sets.
+  std::optional<models::GPTConfig> base;
+  double dropout = -1.0;  ///< below 0: the default of the model, 0.1 or, in Llama's family, 0
 };
 
 /// The batch numbers that were given.

@@ -85,10 +85,24 @@ void read(const Json& json, models::Order& order) {
   read_one_of(json, order, {models::Order::random, models::Order::sequential});
 }
 void read(const Json& json, models::Family& family) {
-  read_one_of(json, family, {models::Family::gpt, models::Family::bloom});
+  for (const models::Family one : models::all_families)
+    if (value_of(one) == json) return void(family = one);
+  refuse("gpt, bloom, llama, mistral, qwen2 or qwen3", json);
 }
 void read(const Json& json, models::Position& position) {
-  read_one_of(json, position, {models::Position::learned, models::Position::alibi});
+  read_one_of(json, position,
+              {models::Position::learned, models::Position::alibi, models::Position::rope});
+}
+void read(const Json& json, nn::NormKind& kind) {
+  read_one_of(json, kind, {nn::NormKind::layer, nn::NormKind::rms});
+}
+void read(const Json& json, nn::MlpKind& kind) {
+  using enum nn::MlpKind;
+  read_one_of(json, kind, {gelu_tanh, gelu_erf, gated_silu, gated_gelu_tanh, gated_gelu_erf});
+}
+void read(const Json& json, RopeScaling& scaling) {
+  using enum RopeScaling;
+  read_one_of(json, scaling, {none, linear, llama3, yarn});
 }
 void read(const Json& json, DType& dtype) {
   read_one_of(json, dtype, {DType::f32, DType::bf16, DType::f16});
@@ -327,9 +341,9 @@ std::vector<std::string> check_resumed(const Settings& saved, const Settings& no
   Settings before_values = saved, after_values = now;
   const std::vector<Stored> before = stored_fields(unused, before_values);
   const std::vector<Stored> after = stored_fields(unused, after_values);
-  // Models with ALiBi have no table of positions and accept any length.
-  const bool any_length = saved.model.position == models::Position::alibi &&
-                          now.model.position == models::Position::alibi;
+  // Models without a table of positions accept any length.
+  const bool any_length = saved.model.position != models::Position::learned &&
+                          now.model.position != models::Position::learned;
   const bool scaled = saved.optimisation.engine.compute == DType::f16 &&
                       now.optimisation.engine.compute == DType::f16;
   std::vector<std::string> changes;

@@ -121,7 +121,8 @@ std::vector<std::string> adopt_hf(const models::HuggingFaceFolder& folder, Train
   model.tied = config.tied;
   model.position = config.position;
   model.embedding_norm = config.embedding_norm;
-  if (config.family == models::Family::bloom) model.model_type = name_of(config.family);
+  if (config.family != models::Family::gpt) model.model_type = name_of(config.family);
+  if (has_llama_names(config.family)) model.base = config;
   if (!options.given.count("--dropout")) {
     if (!folder.model().dropouts.empty())
       throw Unsupported(fmt::format(
@@ -130,7 +131,7 @@ std::vector<std::string> adopt_hf(const models::HuggingFaceFolder& folder, Train
     model.dropout = static_cast<double>(config.dropout);
   }
   if (!options.given.count("--block-size")) model.block_size = config.block_size;
-  if (config.position != models::Position::learned) return {};  // ALiBi models take any length
+  if (config.position != models::Position::learned) return {};  // the others take any length
   if (model.block_size > config.block_size)
     throw ConfigError(fmt::format("--block-size: expected at most the {} positions of {}, got {}",
                                   config.block_size, options.from_hf, model.block_size));

@@ -30,7 +30,7 @@ bool is_task(const std::string& source) { return source == "sort" || source == "
 
 /// The family whose tensor names the weights file uses; absent: unknown names.
 std::optional<models::Family> family_of(const SafetensorsReader& reader) {
-  for (const models::Family family : {models::Family::gpt, models::Family::bloom})
+  for (const models::Family family : models::all_families)
     if (reader.contains(std::string(models::names_of(family).tokens) + ".weight")) return family;
   return std::nullopt;
 }
@@ -69,13 +69,21 @@ models::GPTConfig sizes_from_shapes(const std::string& path) {
   models::GPTConfig config = models::GPTConfig::of(family);
   config.vocabulary = shape(names.tokens)[0];
   config.width = shape(names.tokens)[1];
-  const bool learned = has(names.positions);
-  config.position = learned ? models::Position::learned : models::Position::alibi;
-  config.block_size = learned ? shape(names.positions)[0] : alibi_block_size;
-  config.embedding_norm = names.embedding_norm && has(names.embedding_norm);
   config.tied = !has("lm_head");
   config.layers = 0;
-  while (has(models::block_name(config.layers) + names.qkv)) ++config.layers;
+  const char* projection = names.attention.qkv;
+  if (has_llama_names(family)) {
+    // Sizes of heads follow from the number of heads, which the shapes do not show.
+    config.block_size = models::rope_sequence;
+    config.hidden = shape(models::block_name(family, 0) + names.mlp.gate)[0];
+    projection = names.attention.q;
+  } else {
+    const bool learned = has(names.positions);
+    config.position = learned ? models::Position::learned : models::Position::alibi;
+    config.block_size = learned ? shape(names.positions)[0] : alibi_block_size;
+  }
+  config.embedding_norm = names.embedding_norm && has(names.embedding_norm);
+  while (has(models::block_name(family, config.layers) + projection)) ++config.layers;
   return config;
 }
 
@@ -101,7 +109,9 @@ std::string sizes(const models::GPTConfig& model) {
   return fmt::format("{} blocks of width {}, {} tokens and block size {}{}{}{}", model.layers,
                      model.width, model.vocabulary, model.block_size, model.tied ? ", tied" : "",
                      model.position == models::Position::alibi ? ", ALiBi" : "",
-                     model.family == models::Family::bloom ? ", of BLOOM's names" : "");
+                     model.family == models::Family::gpt
+                         ? ""
+                         : fmt::format(", of {}'s names", models::hf_title(model.family)));
 }
 
 }  // namespace
@@ -254,9 +264,12 @@ int64_t block_size_of(const ModelOptions& model, const DataOptions& data) {
 
 models::GPTConfig model_config(const ModelOptions& options, const models::Dataset& dataset) {
   models::GPTConfig config;
-  const bool family = is_family(options.model_type);
+  const std::optional<models::Family> family = family_named(options.model_type);
   if (family || options.layers || options.heads || options.width) {
-    if (family) config = models::GPTConfig::of(models::Family::bloom);
+    if (options.base)
+      config = *options.base;
+    else if (family)
+      config = models::GPTConfig::of(*family);
     check_sizes(options);
     config.layers = options.layers;
     config.heads = options.heads;
@@ -278,7 +291,13 @@ models::GPTConfig model_config(const ModelOptions& options, const models::Datase
   config.tied = options.tied.value_or(config.tied);
   config.position = options.position.value_or(config.position);
   config.embedding_norm = options.embedding_norm.value_or(config.embedding_norm);
-  config.dropout = static_cast<float>(options.dropout);
+  if (options.dropout >= 0.0) config.dropout = static_cast<float>(options.dropout);
+  if (options.kv_heads > 0) config.kv_heads = options.kv_heads;
+  if (options.head_size > 0) config.head_size = options.head_size;
+  if (options.hidden > 0) config.hidden = options.hidden;
+  if (options.window > 0) config.window = options.window;
+  if (options.rope_theta > 0.0) config.rope.theta = options.rope_theta;
+  if (options.norm_epsilon > 0.0) config.norm_epsilon = static_cast<float>(options.norm_epsilon);
   models::validate(config);
   return config;
 }
@@ -300,7 +319,9 @@ std::string check_initial_weights(const std::string& path, const Checkpoint& che
   if (there.layers != model.layers || there.width != model.width || there.family != model.family ||
       (settings && there.heads != model.heads))
     flags = fmt::format("{} --n-layer {} --n-head {} --n-embd {}",
-                        there.family == models::Family::bloom ? " --model-type bloom" : "",
+                        there.family == models::Family::gpt
+                            ? ""
+                            : fmt::format(" --model-type {}", name_of(there.family)),
                         there.layers, settings ? std::to_string(there.heads) : "N", there.width);
   if (there.position != model.position)
     flags += std::string(" --position-embedding ") + name_of(there.position);
