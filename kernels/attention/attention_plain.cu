@@ -1,5 +1,7 @@
 #include "zerograd/kernels/attention/attention.cuh"
 
+#include <string_view>
+
 // Attention in f32 on the ordinary cores, for every dtype, head size up to 1024 and layout.
 //
 // A block of 8 warps computes the results of 8 * `rows` rows of one head, its resident rows:
@@ -322,22 +324,30 @@ __global__ void __launch_bounds__(threads, 1)
   }
 }
 
+struct MaskSites {
+  FaultSite starts, key_lengths;
+};
+constexpr MaskSites forward_sites = {FaultSite::attention_forward_starts,
+                                     FaultSite::attention_forward_key_lengths},
+                    backward_sites = {FaultSite::attention_backward_starts,
+                                      FaultSite::attention_backward_key_lengths};
+
 /// Tests one start of a token or key length. The ranges that are reported must hold for any
 /// documents.
 __global__ void __launch_bounds__(threads)
-    check_mask_values(AttentionCall a, const char* op, Fault* fault) {
+    check_mask_values(AttentionCall a, MaskSites sites, Fault* fault) {
   const AttentionShape& s = a.shape;
   const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;
   if (a.key_lengths && i < s.B && (a.key_lengths[i] < 0 || a.key_lengths[i] > s.keys))
-    report(fault, op, "key_lengths", i, a.key_lengths[i], s.keys + 1);
+    report(fault, sites.key_lengths, i, a.key_lengths[i], s.keys + 1);
   if (!a.starts || i >= s.B * s.T) return;
   const int64_t t = i % s.T, start = a.starts[i], before = t > 0 ? a.starts[i - 1] : 0;
   if (start < 0 || start > t)
-    report(fault, op, "starts", i, start, t + 1);
+    report(fault, sites.starts, i, start, t + 1);
   else if (start < before)
-    report(fault, op, "starts", i - 1, before, start + 1);
+    report(fault, sites.starts, i - 1, before, start + 1);
   else if (start != before && start != t)
-    report(fault, op, "starts", i, start, before + 1);
+    report(fault, sites.starts, i, start, before + 1);
 }
 
 /// Calls f(rows, chunks), both std::integral_constant, for head size D <= 1024. Longer rows take
@@ -371,7 +381,8 @@ void launch_heads(const char* name, void (*kernel)(AttentionCall, int64_t), int6
 void check_masks(const char* op, const AttentionCall& call, Stream& stream) {
   const int64_t n = call.starts ? call.shape.B * call.shape.T : call.shape.B;
   if (call.starts || call.key_lengths)
-    launch(op, check_mask_values, {blocks_for(n, threads), dim3(threads)}, stream, call, op,
+    launch(op, check_mask_values, {blocks_for(n, threads), dim3(threads)}, stream, call,
+           std::string_view(op) == "attention_backward" ? backward_sites : forward_sites,
            fault_place(stream));
 }
 

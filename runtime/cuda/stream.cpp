@@ -36,6 +36,18 @@ std::string describe(const Fault& fault) {
           "no "
           "more work from this process",
           fault.place);
+    case FaultSite::attention_backward_key_lengths:
+      name("attention_backward", "key_lengths");
+      break;
+    case FaultSite::attention_backward_starts:
+      name("attention_backward", "starts");
+      break;
+    case FaultSite::attention_forward_key_lengths:
+      name("attention_forward", "key_lengths");
+      break;
+    case FaultSite::attention_forward_starts:
+      name("attention_forward", "starts");
+      break;
     case FaultSite::binary_divisor:
       name("binary", "divisor");
       break;
