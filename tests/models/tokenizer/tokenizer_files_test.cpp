@@ -225,8 +225,8 @@ TEST_CASE("patterns that would mean something else to PCRE2 are refused by their
   refused("(a|b)*", place + "a group that repeats at byte 5");
   refused("(ab", place + "'(' without its ')'");
   refused("ab)", place + "')' without its '('");
-  refused("(?<=a)b", place + "a group of a kind");
-  refused("(?<n>a)", place + "a group of a kind");
+  refused("(?<=a)b", place + "an unsupported kind of group");
+  refused("(?<n>a)", place + "an unsupported kind of group");
   refused("a+?", place + "a quantifier of a quantifier");
   refused("a++", place + "a quantifier of a quantifier");
   refused("a{2,1}", place + "a range of counts downwards");
