@@ -109,7 +109,7 @@ TEST_CASE("attention of grouped queries follows the definition over heads, sizes
       p.alibi = turn % 3 == 2;
       p.form = turn % 2 == 0 ? Form::separate : Form::cache;
       ++turn;
-      for (DType dtype : on_device(floating, devices.front()))
+      for (DType dtype : on_device(floating_dtypes, devices.front()))
         check_against_naive(p, dtype, devices);
     }
 }
@@ -140,7 +140,7 @@ TEST_CASE("attention of grouped queries over blocks of keys, caches and wide hea
 TEST_CASE("grouped queries have the bits of heads that read copies of their keys" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_of_every_generation())
-    for (DType dtype : on_device(floating, device)) {
+    for (DType dtype : on_device(floating_dtypes, device)) {
       if (!has_one_kernel(device, dtype)) continue;
       CAPTURE(level_of(device));
       CAPTURE(name_of(dtype));
@@ -196,7 +196,7 @@ TEST_CASE("a sliding window follows the definition at its edges" *
       p.bias_rank = turn % 5 == 1 ? 2 : 0;
       p.dropout = turn % 5 == 2 ? 0.2f : 0.0f;
       ++turn;
-      for (DType dtype : on_device(floating, devices.front()))
+      for (DType dtype : on_device(floating_dtypes, devices.front()))
         check_against_naive(p, dtype, devices);
     }
 }
@@ -222,7 +222,7 @@ TEST_CASE("a sliding window skips blocks of keys, also in a cache" *
 
 TEST_CASE("a window of all keys has the bits of no window" * doctest::test_suite("every device")) {
   for (const Device& device : devices_of_every_generation())
-    for (DType dtype : on_device(floating, device)) {
+    for (DType dtype : on_device(floating_dtypes, device)) {
       if (!has_one_kernel(device, dtype)) continue;
       CAPTURE(level_of(device));
       CAPTURE(name_of(dtype));
@@ -251,14 +251,15 @@ TEST_CASE("documents follow the definition" * doctest::test_suite("every device"
     p.bias_rank = turn % 2 == 1 ? 3 : 0;
     p.dropout = turn % 3 == 1 ? 0.2f : 0.0f;
     ++turn;
-    for (DType dtype : on_device(floating, devices.front())) check_against_naive(p, dtype, devices);
+    for (DType dtype : on_device(floating_dtypes, devices.front()))
+      check_against_naive(p, dtype, devices);
   }
 }
 
 TEST_CASE("a document mask has the bits of a call for each document" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_of_every_generation())
-    for (DType dtype : on_device(floating, device))
+    for (DType dtype : on_device(floating_dtypes, device))
       for (int64_t D : {17, 64, 128}) {
         Problem p = {.H = 2, .D = D, .form = Form::separate};
         p.documents = {1, 31, 33, 2, 64, 5, 1, 1, 70};
@@ -299,7 +300,7 @@ TEST_CASE("key lengths follow the definition, and hidden keys are not read" *
       p.dropout = turn % 3 == 1 ? 0.2f : 0.0f;
       p.key_lengths = {0, 1, static_cast<int32_t>(p.keys), static_cast<int32_t>(T / 2 + 10)};
       ++turn;
-      for (DType dtype : on_device(floating, devices.front()))
+      for (DType dtype : on_device(floating_dtypes, devices.front()))
         check_against_naive(p, dtype, devices);
     }
   for (const Device& device : devices)
@@ -338,7 +339,7 @@ TEST_CASE("documents take key lengths" * doctest::test_suite("every device")) {
 TEST_CASE("queries that see nothing give zeros and zero gradients" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_of_every_generation())
-    for (DType dtype : on_device(floating, device))
+    for (DType dtype : on_device(floating_dtypes, device))
       for (int64_t T : {1, 40})
         for (bool by_bias : {false, true}) {
           CAPTURE(level_of(device));
@@ -366,7 +367,7 @@ TEST_CASE("queries that see nothing give zeros and zero gradients" *
 
 TEST_CASE("groups, windows and documents have the same bits for any number of threads") {
   for (Isa isa : available_levels())
-    for (DType dtype : floating) {
+    for (DType dtype : floating_dtypes) {
       CAPTURE(name_of(isa));
       CAPTURE(name_of(dtype));
       Problem p = {.B = 1, .H = 6, .T = 500, .keys = 500, .D = 20, .form = Form::separate};
@@ -383,7 +384,7 @@ TEST_CASE("groups, windows and documents have the same bits for any number of th
 
 TEST_CASE("scratch of attention depends on shapes alone, and is linear in the tokens") {
   for (Isa isa : available_levels())
-    for (DType dtype : floating) {
+    for (DType dtype : floating_dtypes) {
       const Device device = Device::meta(0, {.threads = 2, .isa = isa});
       const auto scratch = [&](const std::vector<int64_t>& documents, int64_t window, int64_t T) {
         Problem p = {.B = 1, .H = 6, .T = T, .keys = T, .D = 16, .form = Form::separate};
