@@ -97,8 +97,6 @@ Var Linear::operator()(const Pass& pass, const Var& x) const {
   return linear(x, w, b);
 }
 
-const char* name_of(NormKind kind) { return kind == NormKind::rms ? "rms" : "layer"; }
-
 Norm::Norm(const ParallelStore& store, const Unit& unit, const std::string& name,
            const NormConfig& config)
     : kind(config.kind), epsilon(config.epsilon) {
@@ -326,12 +324,6 @@ Var Attention::operator()(const Pass& pass, const Var& x) const {
 }
 
 // --- feed-forward layers ---
-
-const char* name_of(MlpKind kind) {
-  constexpr const char* names[] = {"gelu_tanh", "gelu_erf", "gated_silu", "gated_gelu_tanh",
-                                   "gated_gelu_erf"};
-  return names[static_cast<size_t>(kind)];
-}
 
 Mlp::Mlp(const ParallelStore& store, const Unit& unit, const std::string& name,
          const MlpConfig& config)

@@ -121,7 +121,7 @@ enum class NormKind : uint8_t {
   layer,  ///< Ba et al. 2016, arXiv:1607.06450
   rms     ///< Zhang, Sennrich 2019, arXiv:1910.07467: no mean, no bias
 };
-ZG_API const char* name_of(NormKind kind);
+inline const char* name_of(NormKind kind) { return kind == NormKind::rms ? "rms" : "layer"; }
 
 struct NormConfig {
   int64_t width = 0;
@@ -208,7 +208,11 @@ enum class MlpKind : uint8_t {
   gated_gelu_tanh,  ///< GEGLU, as in Gemma
   gated_gelu_erf
 };
-ZG_API const char* name_of(MlpKind kind);
+inline const char* name_of(MlpKind kind) {
+  constexpr const char* names[] = {"gelu_tanh", "gelu_erf", "gated_silu", "gated_gelu_tanh",
+                                   "gated_gelu_erf"};
+  return names[static_cast<size_t>(kind)];
+}
 inline bool is_gated(MlpKind kind) { return kind >= MlpKind::gated_silu; }
 
 /// Names of an Mlp's parameters, after the layer's name and without ".weight". `up` is the first

@@ -306,8 +306,8 @@ void validate(const GPTConfig& config) {
   if (!llama && (config.norm != nn::NormKind::layer || nn::is_gated(config.mlp) ||
                  kv_heads_of(config) != config.heads || config.query_key_norm))
     throw ConfigError(fmt::format(
-        "gpt: family: {} has no names for RMS norms, gates, grouped queries or norms of "
-        "queries and keys; expected llama, mistral, qwen2 or qwen3",
+        "gpt: family: expected llama, mistral, qwen2 or qwen3, which have names for RMS norms, "
+        "gates, grouped queries and norms of queries and keys; got {}",
         name_of(config.family)));
   if (!(config.dropout >= 0.0f && config.dropout < 1.0f))
     throw ConfigError(

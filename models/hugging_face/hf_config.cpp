@@ -197,7 +197,7 @@ json hf_bloom_json(const GPTConfig& config) {
 
 // --- Llama, Mistral, Qwen2, Qwen3 ---
 
-/// What transformers takes for a key that a config.json of the family leaves out.
+/// Values of transformers for keys that a config.json of the family leaves out.
 struct LlamaDefaults {
   int64_t vocabulary, hidden, kv_heads, positions, head_size;  // kv_heads 0: as many as heads
   std::vector<int32_t> eos;
@@ -229,6 +229,7 @@ void read_rope(const JsonNode& theirs, GPTConfig& config) {
   };
   rope.theta = number_at("rope_theta", 1e4);
   config.rotated_share = number_at("partial_rotary_factor", 1.0);
+  if (scaling.value.is_null()) return;
   const JsonNode type = scaling.at(scaling.value.contains("rope_type") ? "rope_type" : "type");
   if (type.value.is_null() || type.text() == "default") return;
   rope.factor = scaling.at("factor").number(1.0);
@@ -280,6 +281,7 @@ HFModel hf_llama_config(const JsonNode& theirs, Family family) {
   config.kv_heads =
       theirs.at("num_key_value_heads").count(absent.kv_heads ? absent.kv_heads : config.heads);
   config.head_size = theirs.at("head_dim").count(absent.head_size);
+  if (config.head_size * config.heads == config.width) config.head_size = 0;  // the default
   config.hidden = theirs.at("intermediate_size").count(absent.hidden);
   config.vocabulary = theirs.at("vocab_size").count(absent.vocabulary);
   config.positions = theirs.at("max_position_embeddings").count(absent.positions);

@@ -1,61 +1,9 @@
-#include "tools/options/fields.h"
-
-#include <limits>
-#include <utility>
-
+#include "tools/options/field_rows.h"
 #include "tools/options/model_flags.h"
 #include "tools/options/train_flags.h"
 
 namespace zg::tools {
 namespace {
-
-using Config = zero::DeepSpeedField;
-using Fields = std::vector<Field>;
-
-constexpr bool always = true;  // for Key::always
-/// The largest integer in a checkpoint: other JSON readers round larger ones, and the sum of two
-/// does not overflow.
-constexpr int64_t exact = int64_t{1} << 53;
-constexpr Between extent{1, largest_count}, count{0, largest_count}, any_size{1, exact},
-    any_count{0, exact}, zero_stage{0, 3}, exponent{-126, 127}, top_k{-1, largest_count},
-    token_id{0, largest_count}, any_seed{0, std::numeric_limits<int64_t>::max()};
-constexpr Range finite{0.0, 1.7e308, false, false, "a finite number of 0 or more"};
-constexpr Range positive{0.0, 1.7e308, true, false, "a finite number above 0"};
-constexpr Range share{0.0, 1.0, false, false, "a number from 0 to 1"};
-constexpr Range split_weight{0.0, 1e12, false, false, "three weights from 0"};
-constexpr Range epoch_count{0.0, 1e6, false, false, "a number from 0 to 1e6"};
-constexpr Range timeout{0.0, 1e6, true, false, "seconds above 0 and at most 1e6"};
-constexpr Range some_epochs{0.0, 1e6, true, false, "a number above 0 and at most 1e6"};
-
-const Flag no_flag;
-const Stored not_stored;
-
-// Functions for the rows of stored fields, one for each rule of Resume.
-
-template <class Option, class Value>
-Stored kept(Key key, Option& option, Value& saved, Bounds bounds = {}) {
-  return {.rule = Resume::kept,
-          .key = key,
-          .value = &saved,
-          .bounds = bounds,
-          .take = [&option, &saved] { option = saved; }};
-}
-template <class Option, class Value>
-Stored must_equal(Key key, Option& option, Value& saved, Bounds bounds = {}) {
-  Stored stored = kept(key, option, saved, bounds);
-  stored.rule = Resume::must_equal;
-  return stored;
-}
-/// What a checkpoint says of its model and ModelOptions::base takes as a whole.
-Stored same(Key key, Slot saved, Bounds bounds = {}) {
-  return {.rule = Resume::must_equal, .key = key, .value = saved, .bounds = bounds};
-}
-Stored may_change(Key key, Slot saved, Bounds bounds = {}) {
-  return {.rule = Resume::may_change, .key = key, .value = saved, .bounds = bounds};
-}
-Stored unchecked(Key key, Slot saved, Bounds bounds = {}) {
-  return {.rule = Resume::unchecked, .key = key, .value = saved, .bounds = bounds};
-}
 
 Fields config_fields(ConfigOptions& config) {
   return {
@@ -87,79 +35,6 @@ Fields data_fields(DataOptions& now, Settings& saved) {
       {no_flag, may_change({19, "data.bos_token"}, &saved.special_tokens.bos, token_id)},
       {no_flag, may_change({20, "data.eos_tokens"}, &saved.special_tokens.eos, token_id)},
       {no_flag, may_change({21, "data.pad_token"}, &saved.special_tokens.pad, token_id)},
-  };
-}
-
-Fields model_fields(ModelOptions& now, models::GPTConfig& was) {
-  // A model of the family "bloom" that is not a preset: flags give its sizes.
-  Stored family = must_equal({7, "model.family"}, was.family, was.family);
-  family.take = [&now, &was] {
-    if (was.family != models::Family::gpt) now.model_type = name_of(was.family);
-    if (has_llama_names(was.family)) now.base = was;
-  };
-  return {
-      {model_type_flag(now), family},
-      {integer_flag({"--n-layer", "--num-layers"}, now.layers,
-                    "blocks; with --n-head and --n-embd instead of a name", {1, ""}),
-       must_equal({1, "model.layers", always}, now.layers, was.layers, extent)
-           .unless({"--model-type"})},
-      {heads_flag(now), must_equal({2, "model.heads", always}, now.heads, was.heads, extent)
-                            .unless({"--model-type"})},
-      {integer_flag({"--n-embd", "--hidden-size"}, now.width, "width", {1, ""}),
-       must_equal({3, "model.width", always}, now.width, was.width, extent)
-           .unless({"--model-type"})},
-      {no_flag, must_equal({9, "model.embedding_norm"}, now.embedding_norm, was.embedding_norm)
-                    .unless({"--model-type"})},
-      // Models with ALiBi accept any length: check_resumed() does not compare theirs.
-      {integer_flag({"--block-size", "--seq-length"}, now.block_size, "longest sequence",
-                    {1, "sort 11, adder 6, text 128, a BLOOM's own"}),
-       must_equal({5, "model.block_size", always}, now.block_size, was.block_size, extent)},
-      {integer_flag({"--max-position-embeddings"}, now.max_positions, "", {1, ""})},
-      {integer_flag({"--vocab-size"}, now.vocabulary, "tokens that the model knows",
-                    {1, "a BLOOM's own, else from the data"}),
-       must_equal({4, "model.vocabulary", always}, now.vocabulary, was.vocabulary, extent)},
-      {position_flag(now), must_equal({8, "model.position"}, now.position, was.position)},
-      {tied_flag(now),
-       must_equal({6, "model.tied", always}, now.tied, was.tied).unless({"--untied"})},
-      {untied_flag(now.tied)},
-      {number_flag({"--dropout"}, now.dropout, below_one, "on embeddings, attention and residuals",
-                   "0.1; Llama's family 0"),
-       kept({31, "run.dropout"}, now.dropout, was.dropout, below_one)},
-      {integer_flag({"--num-query-groups", "--num-key-value-heads"}, now.kv_heads,
-                    "key-value heads, of llama, mistral, qwen2 and qwen3, as the next five",
-                    {1, "as many as heads"}),
-       same({89, "model.kv_heads"}, &was.kv_heads, count)},
-      {integer_flag({"--kv-channels", "--head-dim"}, now.head_size, "size of a head",
-                    {1, "width / heads"}),
-       same({90, "model.head_size"}, &was.head_size, count)},
-      {integer_flag({"--ffn-hidden-size", "--intermediate-size"}, now.hidden,
-                    "width of the feed-forward layer", {1, "4 x width"}),
-       same({91, "model.hidden"}, &was.hidden, count)},
-      {integer_flag({"--sliding-window"}, now.window, "tokens that a token sees",
-                    {1, "all before it"}),
-       same({92, "model.window"}, &was.window, count)},
-      {number_flag({"--rotary-base", "--rope-theta"}, now.rope_theta, positive,
-                   "base of the rotary positions"),
-       same({93, "model.rope_theta"}, &was.rope.theta, positive)},
-      {number_flag({"--norm-epsilon", "--rms-norm-eps"}, now.norm_epsilon, positive,
-                   "epsilon of the norms"),
-       same({94, "model.norm_epsilon"}, &was.norm_epsilon, finite)},
-      {no_flag, same({95, "model.norm"}, &was.norm)},
-      {no_flag, same({96, "model.mlp"}, &was.mlp)},
-      {no_flag, same({97, "model.bias"}, &was.bias)},
-      {no_flag, same({98, "model.qkv_bias"}, &was.qkv_bias)},
-      {no_flag, same({99, "model.query_key_norm"}, &was.query_key_norm)},
-      {no_flag, same({100, "model.rope_scaling"}, &was.rope.scaling)},
-      {no_flag, same({101, "model.rope_factor"}, &was.rope.factor, positive)},
-      {no_flag, same({102, "model.rope_original_positions"}, &was.rope.original_positions, extent)},
-      {no_flag, same({103, "model.rope_low_freq_factor"}, &was.rope.low_freq_factor, positive)},
-      {no_flag, same({104, "model.rope_high_freq_factor"}, &was.rope.high_freq_factor, positive)},
-      {no_flag, same({105, "model.rope_beta_fast"}, &was.rope.beta_fast, positive)},
-      {no_flag, same({106, "model.rope_beta_slow"}, &was.rope.beta_slow, positive)},
-      {no_flag, same({107, "model.rope_attention_factor"}, &was.rope.attention_factor, finite)},
-      {no_flag, same({108, "model.rope_truncate"}, &was.rope.truncate)},
-      {no_flag, same({109, "model.rotated_share"}, &was.rotated_share, share)},
-      {no_flag, same({110, "model.positions"}, &was.positions, count)},
   };
 }
 

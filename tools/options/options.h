@@ -47,7 +47,7 @@ struct ModelOptions {
   // Llama's family; 0: the default of the model.
   int64_t kv_heads = 0, head_size = 0, hidden = 0, window = 0;
   double rope_theta = 0.0, norm_epsilon = 0.0;
-  /// The model of a checkpoint or a Hugging Face folder of Llama's family, for what no flag sets.
+  /// The model of a checkpoint or a Hugging Face folder, for fields that no flag has set.
   std::optional<models::GPTConfig> base;
   double dropout = -1.0;  ///< below 0: the default of the model, 0.1 or, in Llama's family, 0
 };

@@ -23,7 +23,7 @@ namespace {
 constexpr const char* llama_fixtures[] = {"hf_llama", "hf_smollm2", "hf_mistral", "hf_qwen2",
                                           "hf_qwen3"};
 
-/// What transformers computes for a model in a folder.
+/// The ids and results of transformers for a model in a folder.
 struct Transformers {
   std::string path;
   SafetensorsReader expected;
