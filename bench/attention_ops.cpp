@@ -256,7 +256,7 @@ Op grouped_op() {
                  {1, 4, 130, 64, 2, 50}},
       .timed = [](const Sizes& sizes) -> std::vector<Extents> {
         if (sizes.on_accelerator) return {{4, 32, 4096, 128, 8, 0}, {4, 32, 4096, 128, 8, 1024}};
-        return {{4, 9, 256, 64, 3, 0}, {1, 9, 1024, 64, 3, 256}};
+        return {{4, 9, 256, 64, 3, 0}, {1, 9, 1024, 64, 3, 256}, {8, 3, 128, 16, 1, 0}};
       },
       .function =
           [](std::span<const Var> in, const Extents& e) {

@@ -62,7 +62,7 @@ class ZG_API KeyValueCache {
 };
 
 /// Settings of one forward pass. The optional tensors are shared by all layers of the pass.
-struct Pass {
+struct ZG_API Pass {
   Tape& tape;
   TensorParallel parallel = {};
   float dropout = 0.0f;  ///< a probability, 0 outside training
