@@ -96,7 +96,7 @@ void TapeState::reduce_gradients(const Unit& unit) {
 
 // --- running the tape in reverse ---
 
-// Backward reaches the end of a use before its begin.
+// Backward reaches use_end before use_begin.
 void TapeState::record_span(const UseRecord& use) const {
   Trace* trace = device.trace();
   if (!trace || use.begin_ns == 0) return;
@@ -211,11 +211,12 @@ void Tape::backward(std::span<const Var> outputs, std::span<const Tensor> gradie
                                  gradients.size(), outputs.size()));
   for (const Var& output : outputs) {
     if (output.tape_ != state_)
-      throw TapeError(output.tape_ ? "backward: the loss belongs to another tape; walk that one"
-                                   : "backward: the loss is a constant; expected a value computed "
-                                     "from a parameter or a variable of this tape");
+      throw TapeError(output.tape_
+                          ? "backward: the loss belongs to another tape; call backward on that one"
+                          : "backward: the loss is a constant; expected a value computed "
+                            "from a parameter or a variable of this tape");
     if (output.slot_ < 0)
-      throw TapeError("backward: the loss depends on nothing that takes a gradient");
+      throw TapeError("backward: the loss depends on no parameter and no variable");
   }
   for (size_t i = 0; i < outputs.size(); ++i)
     state_->accumulate(outputs[i].slot_, gradients[i], "backward");
@@ -227,7 +228,7 @@ Tensor Tape::gradient(const Var& variable) const {
     throw TapeError("gradient: the Var is not on this tape; ask the tape that made it");
   if (variable.slot_ < 0 || !state_->slots[static_cast<size_t>(variable.slot_)].keep)
     throw TapeError(
-        "gradient: only variables keep theirs, the walk frees all others; make the leaf with "
+        "gradient: backward keeps only the gradients of variables; make the input with "
         "tape.variable()");
   if (!state_->backward_ran) throw TapeError("gradient: backward has not run on this tape yet");
   return state_->slots[static_cast<size_t>(variable.slot_)].gradient;
@@ -290,7 +291,7 @@ void TapeState::run_segment(const Entry& entry) {
     inputs.push_back(!value ? Var() : differentiable ? tape.variable(value) : Var(value));
   }
   const Var output = segments.back()(tape, inputs);
-  if (output.slot_ < 0) return;  // constant: nothing flows back
+  if (output.slot_ < 0) return;  // a constant: it gets no gradient
   state.accumulate(output.slot_, gradient, "checkpoint");
   state.visit_entries();
   for (size_t i = 0; i < inputs.size(); ++i) {

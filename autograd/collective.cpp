@@ -74,27 +74,27 @@ void check_divided(const char* op, const Shape& shape, int axis, const Communica
 }
 
 /// The layout of the ranks' slices of a whole tensor along an axis: each slice consists of `outer`
-/// runs. Collectives need the slices one after another in memory; such a tensor is called a pile
+/// runs. Collectives need the slices one after another in memory; such a tensor is called stacked
 /// here.
-struct Parts {
+struct SliceLayout {
   int64_t size, outer, run;
 
-  Parts(const Shape& whole, int axis, int ranks) : size(ranks) {
+  SliceLayout(const Shape& whole, int axis, int ranks) : size(ranks) {
     const Indexed at = Indexed::split(whole, axis);
     outer = at.outer;
     run = at.extent / size * at.inner;
   }
-  bool whole_is_pile() const { return outer == 1; }
-  void to_pile(const Tensor& whole, const Tensor& pile, Stream& stream) const {
+  bool whole_is_stacked() const { return outer == 1; }
+  void stack(const Tensor& whole, const Tensor& stacked, Stream& stream) const {
     kernels::strided_copy({.x = whole,
-                           .y = pile,
+                           .y = stacked,
                            .extents = {size, outer, run},
                            .x_strides = {run, size * run, 1},
                            .y_strides = {outer * run, run, 1}},
                           stream);
   }
-  void from_pile(const Tensor& pile, const Tensor& whole, Stream& stream) const {
-    kernels::strided_copy({.x = pile,
+  void unstack(const Tensor& stacked, const Tensor& whole, Stream& stream) const {
+    kernels::strided_copy({.x = stacked,
                            .y = whole,
                            .extents = {size, outer, run},
                            .x_strides = {outer * run, run, 1},
@@ -109,22 +109,22 @@ Tensor scattered(const char* name, const Tensor& x, int axis, Communicator& comm
   Stream& stream = x.device().compute();
   Tensor sums;
   {
-    const Tensor pile = empty_like(x);
-    Parts(x.shape(), axis, comm.size()).to_pile(x, pile, stream);
-    sums = scatter_sums(name, pile, comm).view(shape);
+    const Tensor stacked = empty_like(x);
+    SliceLayout(x.shape(), axis, comm.size()).stack(x, stacked, stream);
+    sums = scatter_sums(name, stacked, comm).view(shape);
   }
   if (sums.dtype() == x.dtype()) return sums;
-  const Tensor part = empty_like(x, shape);
-  kernels::cast({sums, part}, stream);
-  return part;
+  const Tensor slice = empty_like(x, shape);
+  kernels::cast({sums, slice}, stream);
+  return slice;
 }
 
-Tensor own_part(const Tensor& x, int axis, const Communicator& comm) {
+Tensor own_slice(const Tensor& x, int axis, const Communicator& comm) {
   const int64_t extent = x.extent(axis) / comm.size();
   return block(x, axis, comm.rank() * extent, (comm.rank() + 1) * extent, x.device().compute());
 }
 
-struct Several {
+struct GradientsOfSeveral {
   Communicator* comm;
   int count;
   DType dtype;
@@ -132,7 +132,7 @@ struct Several {
 
 /// Copies the gradients that exist into one tensor, sums that over the ranks by one collective, and
 /// accumulates each gradient.
-void backward_of_several(const Several& n, const BackwardPass& pass) {
+void backward_of_several(const GradientsOfSeveral& n, const BackwardPass& pass) {
   int64_t numel = 0;
   for (int i = 0; i < n.count; ++i)
     if (const Tensor& dy = pass.gradient_of_output(i)) numel += dy.numel();
@@ -159,13 +159,14 @@ void backward_of_several(const Several& n, const BackwardPass& pass) {
 
 }  // namespace
 
-Tensor gathered(const char* name, const Tensor& part, int axis, Communicator& comm) {
-  const Tensor whole = empty_like(part, part.shape().with(axis, part.extent(axis) * comm.size()));
+Tensor gathered(const char* name, const Tensor& slice, int axis, Communicator& comm) {
+  const Tensor whole =
+      empty_like(slice, slice.shape().with(axis, slice.extent(axis) * comm.size()));
   if (whole.numel() == 0) return whole;
-  const Parts parts(whole.shape(), axis, comm.size());
-  const Tensor pile = parts.whole_is_pile() ? whole : empty_like(whole);
-  comm.wait(comm.all_gather(part, pile, name));
-  if (!parts.whole_is_pile()) parts.from_pile(pile, whole, part.device().compute());
+  const SliceLayout layout(whole.shape(), axis, comm.size());
+  const Tensor stacked = layout.whole_is_stacked() ? whole : empty_like(whole);
+  comm.wait(comm.all_gather(slice, stacked, name));
+  if (!layout.whole_is_stacked()) layout.unstack(stacked, whole, slice.device().compute());
   return whole;
 }
 
@@ -175,8 +176,8 @@ Var copy_to_ranks(const Var& x, Communicator& ranks) {
   return record("copy_to_ranks", {x}, values, {}, Ranks{&ranks},
                 [](const Ranks& n, const BackwardPass& pass) {
                   const Tensor& dy = pass.gradient_of_output();
-                  // Another holder of this buffer, the other branch of a residual, needs this
-                  // rank's own gradient: only a buffer without other holders may be overwritten.
+                  // If another tensor shares this buffer (the other branch of a residual), it needs
+                  // this rank's own gradient. So only an unshared buffer may be overwritten.
                   const bool alone = dy.buffer().use_count() == 1;
                   pass.accumulate(0, summed("copy_to_ranks gradient", dy, alone, *n.comm));
                 });
@@ -197,10 +198,10 @@ std::vector<Var> copy_to_ranks(std::span<const Var> parameters, Communicator& ra
     values.push_back(floating_operand("copy_to_ranks", "a parameter", input));
     check_alike("copy_to_ranks", "the first parameter", values[0], "another", values.back());
   }
-  const Several numbers{&ranks, static_cast<int>(inputs.size()), values[0].dtype()};
-  const std::vector<Var> outputs =
-      record("copy_to_ranks", inputs, values, {}, numbers,
-             [](const Several& n, const BackwardPass& pass) { backward_of_several(n, pass); });
+  const GradientsOfSeveral numbers{&ranks, static_cast<int>(inputs.size()), values[0].dtype()};
+  const std::vector<Var> outputs = record(
+      "copy_to_ranks", inputs, values, {}, numbers,
+      [](const GradientsOfSeveral& n, const BackwardPass& pass) { backward_of_several(n, pass); });
   for (size_t i = 0; i < outputs.size(); ++i) {
     TapeState::collect_in_accumulator(outputs[i]);
     copies[places[i]] = outputs[i];
@@ -248,7 +249,7 @@ Var part_of_rank(const Var& x, int axis, Communicator& ranks) {
   axis = axis_of("part_of_rank", values.shape(), axis);
   check_divided("part_of_rank", values.shape(), axis, ranks);
   if (ranks.size() == 1) return x;
-  return record("part_of_rank", {x}, own_part(values, axis, ranks), {}, Along{&ranks, axis},
+  return record("part_of_rank", {x}, own_slice(values, axis, ranks), {}, Along{&ranks, axis},
                 [](const Along& n, const BackwardPass& pass) {
                   pass.accumulate(0, gathered("part_of_rank gradient", pass.gradient_of_output(),
                                               n.axis, *n.comm));
@@ -261,7 +262,7 @@ Var join_parts(const Var& x, int axis, Communicator& ranks) {
   if (ranks.size() == 1) return x;
   return record("join_parts", {x}, gathered("join_parts", values, axis, ranks), {},
                 Along{&ranks, axis}, [](const Along& n, const BackwardPass& pass) {
-                  pass.accumulate(0, own_part(pass.gradient_of_output(), n.axis, *n.comm));
+                  pass.accumulate(0, own_slice(pass.gradient_of_output(), n.axis, *n.comm));
                 });
 }
 

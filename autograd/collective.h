@@ -10,38 +10,41 @@
 // pass of one op does what the forward pass of the other does. Shoeybi et al. 2019,
 // arXiv:1909.08053, section 3, and Korthikanti et al. 2022, arXiv:2205.05198, section 4.2. Each
 // rank's tensor is one of three kinds: replicated (value and gradient are equal on every rank), a
-// term of a sum over the ranks, or a slice along an axis. The loss is replicated.
-// Every rank must call the same ops on equal shapes in the same order. Then backward does so too;
-// it repeats the ops of a checkpointed segment. The Communicator must outlive the tape. Sums are
-// computed in rising rank, in the accumulator dtype, and rounded once, so they have the same bits
-// on every rank and in every run. With one rank each op returns its operand. Errors name the op.
+// term of a sum over the ranks, or a slice along an axis. The loss is replicated. Every rank must
+// call the same ops on equal shapes in the same order. Backward then runs their collectives in the
+// same order on every rank; the ops of a checkpointed segment run again in backward. The
+// Communicator must outlive the tape. Sums are computed in rising rank, in the accumulator dtype,
+// and rounded once, so they have the same bits on every rank and in every run. With one rank each
+// op returns its operand. Errors name the op.
 namespace zg {
 
 /// Returns x. Use it where a replicated tensor enters work that differs by rank, such as a
-/// column-parallel linear: backward sums the gradients of the ranks. f in the first paper.
+/// column-parallel linear: backward sums the gradients of the ranks. The operator f of the first
+/// paper.
 ZG_API Var copy_to_ranks(const Var& x, Communicator& ranks);
 /// The same for several tensors with one collective. Gradients are collected and summed in the
-/// accumulator dtype, like those of parameters. Use it for parameters that every rank has, but
-/// reads for other tokens. Constants are returned unchanged. DTypeError unless all have one dtype.
+/// accumulator dtype, like those of parameters. Use it for parameters that every rank has and uses
+/// for different tokens. Constants are returned unchanged. Throws DTypeError unless all have one
+/// dtype.
 ZG_API std::vector<Var> copy_to_ranks(std::span<const Var> parameters, Communicator& ranks);
-/// The sum of every rank's x; the result is replicated, and backward passes the gradient on. g in
-/// the first paper.
+/// The sum of every rank's x; the result is replicated, and backward passes the gradient on
+/// unchanged. The operator g of the first paper.
 ZG_API Var all_reduce(const Var& x, Communicator& ranks);
-/// Concatenates every rank's x along an axis, for work that differs by rank: backward is
-/// reduce_scatter. If an op saves the result for backward, the tape keeps this rank's x instead and
-/// gathers again: Korthikanti et al., section 4.2.2.
+/// Concatenates every rank's x along an axis. Use it if the ranks then do different work with the
+/// result: backward is reduce_scatter. If an op saves the result for backward, the tape keeps this
+/// rank's x instead and gathers again: Korthikanti et al., section 4.2.2.
 ZG_API Var all_gather(const Var& x, int axis, Communicator& ranks);
-/// This rank's slice, along an axis, of the sum of every rank's x. Backward is all_gather.
+/// This rank's slice, along an axis, of the sum of every rank's x. Backward is all_gather. Throws
 /// ShapeError unless the ranks divide the axis.
 ZG_API Var reduce_scatter(const Var& x, int axis, Communicator& ranks);
-/// This rank's slice of a replicated x along an axis. Backward gathers the slices. ShapeError
-/// unless the ranks divide the axis.
+/// This rank's slice of a replicated x along an axis. Backward gathers the slices. Throws
+/// ShapeError unless the ranks divide the axis.
 ZG_API Var part_of_rank(const Var& x, int axis, Communicator& ranks);
 /// Concatenates every rank's x along an axis; the result is replicated. Backward takes this rank's
 /// slice.
 ZG_API Var join_parts(const Var& x, int axis, Communicator& ranks);
 
 /// Concatenates the parts of all ranks along an axis, without a tape.
-ZG_API Tensor gathered(const char* name, const Tensor& part, int axis, Communicator& ranks);
+ZG_API Tensor gathered(const char* name, const Tensor& slice, int axis, Communicator& ranks);
 
 }  // namespace zg

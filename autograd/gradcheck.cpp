@@ -12,7 +12,7 @@ namespace {
 using Function = std::function<Var(Tape&, std::span<const Var>)>;
 
 /// sum(output * weights): the weights in [-1, 1) depend only on the element's index.
-Var contracted(const Function& function, Tape& tape, std::span<const Var> inputs) {
+Var weighted_sum(const Function& function, Tape& tape, std::span<const Var> inputs) {
   const Var output = function(tape, inputs);
   if (output.dtype() != DType::f64)
     throw DTypeError(
@@ -33,14 +33,14 @@ std::vector<Var> variables(Tape& tape, const std::vector<Tensor>& inputs) {
 
 double value_at(const Function& function, const std::vector<Tensor>& inputs) {
   Tape tape(inputs[0].device(), nullptr, TapeMode::inference);
-  return contracted(function, tape, variables(tape, inputs)).value().item();
+  return weighted_sum(function, tape, variables(tape, inputs)).value().item();
 }
 
 std::vector<std::vector<double>> analytic_gradients(const Function& function,
                                                     const std::vector<Tensor>& inputs) {
   Tape tape(inputs[0].device());
   const std::vector<Var> vars = variables(tape, inputs);
-  const Var result = contracted(function, tape, vars);
+  const Var result = weighted_sum(function, tape, vars);
   if (result.needs_gradient()) tape.backward(result);
   std::vector<std::vector<double>> gradients;
   for (size_t i = 0; i < vars.size(); ++i) {
@@ -60,7 +60,7 @@ void check_inputs(const std::vector<Tensor>& inputs) {
                       inputs[i].dtype(), inputs[i].device()));
 }
 
-/// Input `input` with one element moved; the caller's tensors stay as they are.
+/// Copies of the inputs, with one element of input `input` moved by the step.
 std::vector<Tensor> moved(const std::vector<Tensor>& inputs, size_t input, size_t element,
                           double by) {
   std::vector<double> values = inputs[input].to_doubles();

@@ -27,10 +27,11 @@ ZG_API Var div(const Var& a, const Var& b);
 ZG_API Var pow(const Var& a, const Var& b);
 ZG_API Var maximum(const Var& a, const Var& b);
 ZG_API Var minimum(const Var& a, const Var& b);
-ZG_API Var add(const Var& a, double b);  ///< b rounded to a's dtype, as in pow and comparisons
-ZG_API Var mul(const Var& a, double b);  ///< b not rounded
+/// `b` is rounded to a's dtype, as in pow and comparisons.
+ZG_API Var add(const Var& a, double b);
+ZG_API Var mul(const Var& a, double b);  ///< b is not rounded
 ZG_API Var div(const Var& a, double b);  ///< floating a: multiplies by 1 / b, which is not rounded
-ZG_API Var div(double a, const Var& b);  ///< a rounded to b's dtype
+ZG_API Var div(double a, const Var& b);  ///< a is rounded to b's dtype
 ZG_API Var pow(const Var& a, double b);
 ZG_API Var where(const Var& condition, const Var& a, const Var& b);  ///< condition: bool
 
@@ -139,16 +140,28 @@ struct AttentionOptions {
   DropoutKey key;
   Tensor bias;  ///< additive, [T, keys] or [H, T, keys], accumulator dtype; constant
   /// ALiBi: [H], accumulator dtype, constant. Adds slope[h] * (j - i) to the score of the query at
-  /// position i and the key at position j. kernels/attention/attention.h computes the paper's
-  /// slopes.
+  /// position i and the key at position j. zg::alibi_slopes() (kernels/attention/attention.h)
+  /// returns the paper's slopes.
   Tensor alibi_slopes;
   QKVOrder order = QKVOrder::by_part;  ///< order of q, k and v in qkv
+  /// The query at position p attends to the keys from p - window + 1 on, if causal; 0: to all.
+  int64_t window = 0;
+  /// Packed documents: [B, T] i32, constant; the first token of the document of each token. A token
+  /// attends to its own document only. Causal, with as many keys as queries.
+  Tensor starts;
+  Tensor key_lengths;  ///< [B] i32, constant: padding; later keys of the sample are hidden
 };
 /// Multi-head attention on a fused projection: qkv [B, T, 3C], in options.order.
 ZG_API Var attention(const Var& qkv, int heads, const AttentionOptions& options = {});
-/// The same on separate q [B, H, T, D], k and v [B, H, keys, D]. If causal, query t attends to the
-/// keys up to keys - T + t.
+/// The same on separate q [B, H, T, D], k and v [B, kv_heads, keys, D]. If causal, query t attends
+/// to the keys up to keys - T + t. kv_heads divides H: query head h attends to head
+/// h / (H / kv_heads), as scaled_dot_product_attention(enable_gqa=True) of PyTorch. A query that
+/// sees no key gives 0 and has zero gradients.
 ZG_API Var attention(const Var& q, const Var& k, const Var& v, const AttentionOptions& options);
+/// The same on three projections as they are, without a copy: q [B, T, heads * D], k and v
+/// [B, keys, kv_heads * D]; y [B, T, heads * D]. D and kv_heads follow from the shapes.
+ZG_API Var attention(const Var& q, const Var& k, const Var& v, int heads,
+                     const AttentionOptions& options);
 
 // --- losses: scalars in the accumulator dtype ---
 /// Mean over targets that are not ignored (NaN when all are, as in PyTorch); logits [..., V],

@@ -11,7 +11,7 @@
 namespace zg {
 namespace {
 
-// 52 random bits plus a half step: never 0, whose logarithm would be infinite.
+// 52 random bits plus half a step: never 0, because the logarithm of 0 is infinite.
 double open_uniform(uint32_t high, uint32_t low) {
   const uint64_t bits = ((uint64_t{high} << 32) | low) >> 12;
   return (static_cast<double>(bits) + 0.5) * 0x1p-52;
@@ -36,8 +36,8 @@ void check_slice(const std::string& name, const Shape& shape, const Shape& whole
                       slice.begin + slice.rows <= slice.extent;
   if (inside && slice.numel() == shape.numel() && slice.whole_numel() == whole.numel()) return;
   throw ShapeError(
-      fmt::format("add: parameter '{}' {} is not the part of {} that its slice names: {} x rows {} "
-                  "to {} of {} x {}; expected as many elements, inside it",
+      fmt::format("add: parameter '{}' {} does not fit its slice of {}: {} x rows {} "
+                  "to {} of {} x {}; expected the same number of elements, inside it",
                   name, shape, whole, slice.outer, slice.begin, slice.begin + slice.rows,
                   slice.extent, slice.inner));
 }

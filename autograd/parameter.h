@@ -37,8 +37,8 @@ struct Unit;
 /// The elements of a parameter that one tensor-parallel rank has. The parameter is `outer` equal
 /// blocks of `extent` rows of `inner` elements; the slice is the rows [begin, begin + rows) of each
 /// block. Rows of a matrix: outer = 1. Columns of a matrix: outer = its number of rows, inner = 1.
-/// Heads of a fused query-key-value matrix: outer = 3. Each element of a slice knows its index in
-/// the whole parameter, so the initial values do not depend on the number of ranks.
+/// Heads of a fused query-key-value matrix: outer = 3. Initial values depend on an element's index
+/// in the whole parameter (whole_index()), so they do not depend on the number of ranks.
 struct Slice {
   int64_t outer = 1, extent = 1, begin = 0, rows = 1, inner = 1;
 
@@ -57,10 +57,11 @@ struct Slice {
 /// The role of a rank's copy of a parameter in a mesh.
 enum class Copy : uint8_t {
   own,
-  /// Another tensor rank owns an equal copy. It gets the same gradients and updates; norms, hashes
-  /// and checkpoints leave it out.
+  /// An equal copy of a parameter that another tensor rank owns. It gets the same gradients and
+  /// updates; norms, hashes and checkpoints do not include it.
   replica,
-  /// Pipelines only: the value is copied from the owner, and the gradient is sent to the owner.
+  /// Pipelines only: a copy on the last stage. Its value is copied from the owner, its gradient is
+  /// sent to the owner.
   mirror
 };
 
@@ -77,7 +78,8 @@ struct Parameter {
   Shape whole;    ///< shape in the whole model; `shape` is this rank's slice
   Slice slice;    ///< the slice that this rank holds
   Copy copy = Copy::own;
-  bool has_mirror = false;  ///< on the first pipeline stage: the last stage has a mirror of it
+  /// On the first pipeline stage: the last stage has a mirror of this parameter.
+  bool has_mirror = false;
 };
 
 /// Parameters that are gathered and released together, for example those of one transformer block.
@@ -88,12 +90,12 @@ struct Unit {
   std::vector<const Parameter*> parameters;
 };
 
-/// The same for elements [begin, begin + values.size()) of the slice that this rank has.
+/// Writes elements [begin, begin + values.size()) of this rank's slice.
 ZG_API void initialise(const Parameter& parameter, uint64_t seed, int64_t begin,
                        std::span<float> values);
 
-/// Descriptions of all parameters of a model. It holds no values, so a model of 100 billion
-/// parameters takes no memory here.
+/// Descriptions of all parameters of a model. It holds no values, so its size does not depend on
+/// the number of parameter elements.
 class ZG_API ParameterStore {
  public:
   struct Options {
@@ -110,7 +112,7 @@ class ZG_API ParameterStore {
   ParameterStore& operator=(const ParameterStore&) = delete;
 
   const Unit& unit(const std::string& name);  ///< adds a unit; ConfigError if the name is taken
-  /// Adds a parameter. ConfigError if the name is taken, ShapeError if a slice does not fit.
+  /// Adds a parameter. Throws ConfigError if the name is taken, ShapeError if a slice does not fit.
   const Parameter& add(const Unit& unit, const std::string& name, const Shape& shape, Init init,
                        Options options);
   const Parameter& add(const Unit& unit, const std::string& name, const Shape& shape, Init init);
@@ -141,8 +143,8 @@ class ZG_API ParameterSource {
   /// The current value. Throws NotResident, with the name of the unit to open, if it is not
   /// available.
   virtual Tensor value(const Parameter& parameter) const = 0;
-  /// Uninitialised memory into which the tape should write the gradient of a micro-batch, which
-  /// saves the source a copy. It has the parameter's shape, the accumulator dtype and
+  /// Uninitialised memory into which the tape should write the gradient of a micro-batch, so that
+  /// the source need not copy it. It has the parameter's shape, the accumulator dtype and
   /// Purpose::gradient. The tape returns it in reduce() or drops it. Absent: the tape allocates
   /// memory itself.
   virtual Tensor gradient_place(const Parameter&) { return {}; }

@@ -16,9 +16,9 @@ using Kind = PipelineAction::Kind;
 
 namespace {
 
-/// The best cut of the remaining layers into the remaining stages.
-struct Way {
-  double dearest = std::numeric_limits<double>::infinity();
+/// The best division of the remaining layers into the remaining stages.
+struct Division {
+  double max_cost = std::numeric_limits<double>::infinity();
   double squares = std::numeric_limits<double>::infinity();
   int64_t end = 0;  // end of the layers of the first of these stages
 };
@@ -27,7 +27,7 @@ struct Way {
 
 std::vector<PipelineAction> pipeline_actions(PipelineSchedule schedule, int stages, int stage,
                                              int64_t micro_batches) {
-  const int64_t ahead = most_in_flight(schedule, stages, stage, micro_batches);
+  const int64_t ahead = max_in_flight(schedule, stages, stage, micro_batches);
   std::vector<PipelineAction> order;
   order.reserve(static_cast<size_t>(2 * micro_batches));
   int64_t forwards = 0;
@@ -39,7 +39,7 @@ std::vector<PipelineAction> pipeline_actions(PipelineSchedule schedule, int stag
   return order;
 }
 
-int64_t most_in_flight(PipelineSchedule schedule, int stages, int stage, int64_t micro_batches) {
+int64_t max_in_flight(PipelineSchedule schedule, int stages, int stage, int64_t micro_batches) {
   if (schedule == PipelineSchedule::gpipe) return micro_batches;
   return std::min<int64_t>(micro_batches, stages - stage);
 }
@@ -60,31 +60,32 @@ std::vector<int64_t> balanced_stages(std::span<const double> costs, double first
     return until[static_cast<size_t>(end)] - until[static_cast<size_t>(begin)] +
            (stage == 0 ? first : 0.0) + (stage + 1 == stages ? last : 0.0);
   };
-  // ways[s][i]: the best cut of layers i and later into stages s and later.
+  // best[s][i]: the best division of layers i and later into stages s and later.
   const auto width = static_cast<size_t>(layers + 1);
-  std::vector<std::vector<Way>> ways(static_cast<size_t>(stages + 1), std::vector<Way>(width));
-  ways.back()[width - 1] = {.dearest = 0.0, .squares = 0.0};
-  const auto evenest = [&](double limit) {
+  std::vector<std::vector<Division>> best(static_cast<size_t>(stages + 1),
+                                          std::vector<Division>(width));
+  best.back()[width - 1] = {.max_cost = 0.0, .squares = 0.0};
+  const auto find_division = [&](double limit) {
     for (int stage = stages - 1; stage >= 0; --stage)
       for (int64_t begin = 0; begin < layers; ++begin) {
-        Way& here = ways[static_cast<size_t>(stage)][static_cast<size_t>(begin)] = {};
+        Division& here = best[static_cast<size_t>(stage)][static_cast<size_t>(begin)] = {};
         for (int64_t end = begin + 1; end <= layers; ++end) {
-          const Way& rest = ways[static_cast<size_t>(stage + 1)][static_cast<size_t>(end)];
+          const Division& rest = best[static_cast<size_t>(stage + 1)][static_cast<size_t>(end)];
           const double own = cost(stage, begin, end);
-          if (own > limit || rest.dearest > limit) continue;
+          if (own > limit || rest.max_cost > limit) continue;
           const double squares = own * own + rest.squares;
-          here.dearest = std::min(here.dearest, std::max(own, rest.dearest));
+          here.max_cost = std::min(here.max_cost, std::max(own, rest.max_cost));
           if (squares > here.squares) continue;
           here.squares = squares;
-          here.end = end;  // among equal cuts take the last: the longest first stage
+          here.end = end;  // among equal divisions the last one, which has the longest first stage
         }
       }
   };
-  evenest(std::numeric_limits<double>::max());
-  evenest(ways[0][0].dearest);
+  find_division(std::numeric_limits<double>::max());
+  find_division(best[0][0].max_cost);
   std::vector<int64_t> borders = {0};
   for (int stage = 0; stage < stages; ++stage)
-    borders.push_back(ways[static_cast<size_t>(stage)][static_cast<size_t>(borders.back())].end);
+    borders.push_back(best[static_cast<size_t>(stage)][static_cast<size_t>(borders.back())].end);
   return borders;
 }
 
@@ -94,7 +95,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int lower = 0, upper = 1;  // ranks in a channel
 
-/// A micro-batch between its forward and its backward.
+/// A micro-batch after its forward and before its backward pass.
 struct Flight {
   Tape tape;
   Var input, output;
@@ -122,9 +123,9 @@ class Runner {
     size_t i = first_to_do(order, 0);
     while (i < order.size()) {
       const std::optional<Arrival> now =
-          next_ ? std::exchange(next_, std::nullopt) : ask_for(order[i]);
+          next_ ? std::exchange(next_, std::nullopt) : start_receive(order[i]);
       const size_t following = first_to_do(order, i + 1);
-      if (following < order.size()) next_ = ask_for(order[following]);
+      if (following < order.size()) next_ = start_receive(order[following]);
       const Tensor arrived = now ? await(*now, order[i].kind) : Tensor();
       if (order[i].kind == Kind::forward)
         go_forward(arrived, order[i].micro_batch);
@@ -132,7 +133,7 @@ class Runner {
         go_back(arrived, order[i].micro_batch);
       i = following;
     }
-    for (const Flight& flight : flights_)  // dropped: the next stage has its output, or will
+    for (const Flight& flight : flights_)  // dropped micro-batches: their sends must still end
       if (flight.sent >= 0) mesh_->next.forward->wait(flight.sent);
     flights_.clear();
     if (back_.ticket >= 0) mesh_->previous.backward->wait(back_.ticket);
@@ -145,8 +146,8 @@ class Runner {
     return std::chrono::duration<double>(Clock::now() - start).count();
   }
 
-  /// The first action from index i on that belongs to the step. Called before a tensor for that
-  /// action is awaited.
+  /// The first action from index i on that belongs to the step. Call it before waiting for the
+  /// tensor of that action.
   size_t first_to_do(const std::vector<PipelineAction>& order, size_t i) {
     for (; i < order.size(); ++i) {
       const auto& [kind, micro_batch] = order[i];
@@ -160,7 +161,7 @@ class Runner {
 
   /// Starts to receive the tensor that an action needs from another stage; absent when it needs
   /// none.
-  std::optional<Arrival> ask_for(const PipelineAction& action) {
+  std::optional<Arrival> start_receive(const PipelineAction& action) {
     const bool forward = action.kind == Kind::forward;
     if (forward ? is_first() : is_last()) return std::nullopt;
     const PurposeScope purpose(device_, Purpose::activation);
@@ -210,7 +211,8 @@ class Runner {
   const StageOutput& between_;
   const Device device_;
   PipelineStage& stage_;
-  int64_t end_ = std::numeric_limits<int64_t>::max();  // the first micro-batch that is not done
+  int64_t end_ = std::numeric_limits<int64_t>::max();  // index of the first micro-batch that is not
+                                                       // part of the step
   std::deque<Flight> flights_;
   std::optional<Arrival> next_;
   Arrival back_{{}, -1};  // the gradient that was sent last

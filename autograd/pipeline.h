@@ -30,8 +30,8 @@ ZG_API std::vector<PipelineAction> pipeline_actions(PipelineSchedule schedule, i
 
 /// The largest number of micro-batches that a stage holds at one time, after forward and before
 /// backward.
-ZG_API int64_t most_in_flight(PipelineSchedule schedule, int stages, int stage,
-                              int64_t micro_batches);
+ZG_API int64_t max_in_flight(PipelineSchedule schedule, int stages, int stage,
+                             int64_t micro_batches);
 
 /// The fraction of a step in which a stage waits if all stages take equal time and messages take
 /// none: (p - 1) / (m + p - 1) for p stages and m micro-batches, for both schedules.
@@ -41,8 +41,8 @@ ZG_API double pipeline_bubble(int stages, int64_t micro_batches);
 /// possible. Of equally good divisions it takes the one with the smallest sum of squared costs,
 /// then the one with more layers in the first stages. `costs` has one number per layer; `first` and
 /// `last` are added to the first and the last stage. Returns stages + 1 borders, from 0 to the
-/// number of layers; each stage has at least one layer. ConfigError when there are fewer layers
-/// than stages.
+/// number of layers; each stage has at least one layer. Throws ConfigError when there are fewer
+/// layers than stages.
 ZG_API std::vector<int64_t> balanced_stages(std::span<const double> costs, double first,
                                             double last, int stages);
 
@@ -50,9 +50,9 @@ ZG_API std::vector<int64_t> balanced_stages(std::span<const double> costs, doubl
 class ZG_API PipelineStage {
  public:
   virtual ~PipelineStage() = default;
-  /// Called before each forward pass and, with GPipe, also before each backward pass. False ends
-  /// the step at this point. All stages must return the same value for the same call. With 1F1B
-  /// micro-batches that have begun are completed; with GPipe they are dropped.
+  /// Called before each forward pass and, with GPipe, also before each backward pass. Returning
+  /// false ends the step at this point. All stages must return the same value for the same call.
+  /// With 1F1B the micro-batches that have begun are completed; with GPipe they are dropped.
   virtual bool goes_on(int64_t /*micro_batch*/) { return true; }
   virtual Tape tape() = 0;
   /// `input` is the output of the previous stage, absent on the first stage. Returns the input of

@@ -17,7 +17,7 @@ Var::Var(Tensor value) : value_(std::move(value)) {}
 
 Tensor Var::value() const {
   if (parameter_) return tape_->parameter_value(*parameter_);
-  if (!value_) throw ShapeError("var: the value of an absent Var was asked for");
+  if (!value_) throw ShapeError("var: an absent Var has no value");
   return value_;
 }
 
@@ -39,8 +39,8 @@ TapeState::TapeState(const Device& device, ParameterSource* source, TapeMode mod
 void TapeState::require_usable(const char* op) const {
   if (backward_ran)
     throw TapeError(std::string(op) +
-                    ": its tape was already walked by backward, which freed what was recorded; "
-                    "expected a live tape; make a new Tape for each micro-batch");
+                    ": backward has already run on its tape and freed the records; make a new Tape "
+                    "for each micro-batch");
   if (is_incomplete)
     throw TapeError(std::string(op) +
                     ": an exception passed through an open unit of this tape; make a new Tape");
@@ -72,10 +72,10 @@ int TapeState::make_slot(const Tensor& value) {
 Var TapeState::parameter(const Parameter& parameter) {
   require_usable("parameter");
   if (!source)
-    throw TapeError(
-        fmt::format("parameter: '{}' asked of a tape without a ParameterSource; make the tape with "
-                    "one, such as engine.tape()",
-                    parameter.name));
+    throw TapeError(fmt::format(
+        "parameter: '{}' is used on a tape without a ParameterSource; make the tape with "
+        "one, such as engine.tape()",
+        parameter.name));
   if (!is_open(*parameter.unit))
     throw NotResident(
         fmt::format("parameter: '{}' is used outside its unit; expected unit '{}' to be open; try "
@@ -85,9 +85,9 @@ Var TapeState::parameter(const Parameter& parameter) {
   var.tape_ = shared_from_this();
   var.parameter_ = &parameter;
   if (!recording() || !parameter.trainable) return var;
-  const auto [place, fresh] =
+  const auto [place, is_new] =
       parameter_slots.try_emplace(&parameter, static_cast<int>(slots.size()));
-  if (fresh) {
+  if (is_new) {
     slots.push_back({.shape = parameter.shape,
                      .dtype = source->value(parameter).dtype(),
                      .parameter = &parameter});
@@ -115,7 +115,7 @@ TapeState::Saved TapeState::keep(const Tensor& tensor) {
   }
   const Gathered* made = find_gathered(tensor);
   if (!made) return keep_in_store(tensor);
-  Saved saved = keep_in_store(made->part);
+  Saved saved = keep_in_store(made->slice);
   saved.ranks = made->ranks;
   saved.axis = made->axis;
   saved.shape = tensor.shape();
@@ -123,7 +123,7 @@ TapeState::Saved TapeState::keep(const Tensor& tensor) {
 }
 
 TapeState::Saved TapeState::keep_in_store(const Tensor& tensor) const {
-  // A parameter's gradient that forward computed is not offloaded.
+  // The gradient of a parameter that an op computed in forward is not offloaded.
   if (!activations || tensor.buffer()->purpose() == Purpose::gradient) return {.tensor = tensor};
   return {.tensor = activations->keep(tensor, device.compute()), .stored = true};
 }
@@ -132,7 +132,7 @@ const TapeState::Gathered* TapeState::find_gathered(const Tensor& tensor) {
   std::erase_if(gathered, [](const Gathered& made) { return made.whole.expired(); });
   for (const Gathered& made : gathered)
     if (made.whole.lock() == tensor.buffer() &&
-        tensor.numel() == made.part.numel() * made.ranks->size())
+        tensor.numel() == made.slice.numel() * made.ranks->size())
       return &made;
   return nullptr;
 }
@@ -260,7 +260,7 @@ void TapeState::close_use(size_t index, bool unwinding) noexcept {
   } else if (recording()) {
     try {
       push(Kind::use_end, "use").index = index;
-    } catch (...) {  // no memory for the record of the end: the tape is incomplete
+    } catch (...) {  // no memory to record use_end: the tape is incomplete
       is_incomplete = root.is_incomplete = true;
     }
   }

@@ -19,7 +19,8 @@ struct TapeState;
 /// A tensor that may be recorded on a tape. A small value type; copies refer to the same tensor.
 class ZG_API Var {
  public:
-  Var() = default;    ///< absent: an optional input that was not given
+  /// An absent Var: an optional input that was not given.
+  Var() = default;
   Var(Tensor value);  ///< a constant; implicit, so that ops take a Tensor where they take a Var
 
   /// The tensor. A parameter is looked up at each call; outside a Tape::Use of its unit that throws
@@ -73,8 +74,7 @@ enum class TapeMode : uint8_t {
   inference  ///< records nothing; units are still acquired and released
 };
 
-/// Decides where tensors that ops save for backward are stored. ZeRO's activation offload
-/// implements it.
+/// Stores the tensors that ops save for backward. ZeRO's activation offload implements it.
 class ZG_API ActivationStore {
  public:
   virtual ~ActivationStore() = default;
@@ -114,10 +114,10 @@ class ZG_API Tape {
   TapeMode mode() const;
 
   /// RAII: the ops in this scope may read the unit's parameters. In forward the constructor
-  /// acquires the unit and the destructor releases it. Both also leave a mark on the tape. Between
-  /// these marks backward acquires the unit again if an op saved a parameter, passes the unit's
-  /// gradients to ParameterSource::reduce after its last use, and releases it. So ops need no code
-  /// for ZeRO-3.
+  /// acquires the unit and the destructor releases it. Both also record an entry, use_begin and
+  /// use_end, on the tape. Backward acquires the unit again at use_end if an op saved one of its
+  /// parameters, and releases it at use_begin. After the unit's last use it passes the unit's
+  /// gradients to ParameterSource::reduce. So ops need no code for ZeRO-3.
   class ZG_API Use {
    public:
     Use(Tape& tape, const Unit& unit);
@@ -151,9 +151,9 @@ ZG_API std::vector<Var> record(const char* op, std::span<const Var> inputs,
 /// Records an op on the tape of its inputs. If no input needs a gradient, or the tape is for
 /// inference, nothing is recorded and the outputs are constants. `backward` is a captureless lambda
 /// (const Numbers&, const BackwardPass&); numbers travel in a trivially copyable struct and tensors
-/// in `saved`, where accounting, offload and ZeRO-3 can handle them. Of a saved view of a parameter
-/// the tape keeps only name and position, not the bytes. Throws TapeError when inputs belong to two
-/// tapes or to one whose backward has run.
+/// in `saved`, where accounting, offload and ZeRO-3 can handle them. If a saved tensor is a view of
+/// a parameter, the tape keeps only the parameter and the offset, not the bytes. Throws TapeError
+/// when inputs belong to two tapes or to one whose backward has run.
 template <class Numbers, class Backward>
 std::vector<Var> record(const char* op, std::span<const Var> inputs,
                         std::span<const Tensor> outputs, std::span<const Tensor> saved,

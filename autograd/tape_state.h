@@ -37,22 +37,22 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
     }
   };
 
-  /// The result of an all_gather along an axis. While the whole tensor exists, the tape keeps this
-  /// rank's part of it. An op that saves the whole saves the part instead.
+  /// The result of an all_gather along an axis (`whole`) and this rank's slice of it (`slice`). An
+  /// op that saves `whole` for backward saves `slice` instead.
   struct Gathered {
     std::weak_ptr<Buffer> whole;
-    Tensor part;
+    Tensor slice;
     Communicator* ranks;
     int axis;
   };
 
-  /// A tensor saved for backward. For a view of a parameter only parameter and offset are kept, for
-  /// the result of an all_gather only this rank's part.
+  /// A tensor saved for backward. A view of a parameter is saved as parameter and byte offset, the
+  /// result of an all_gather as this rank's slice.
   struct Saved {
     Tensor tensor;
     bool stored = false;  // in `activations`
     Communicator* ranks = nullptr;
-    int axis = 0;  // the axis along which the parts are gathered again
+    int axis = 0;  // the axis along which the slices are gathered again
     const Parameter* parameter = nullptr;
     int64_t byte_offset = 0;
     Shape shape;
@@ -62,7 +62,7 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
   /// The record of one Tape::Use.
   struct UseRecord {
     const Unit* unit;
-    bool reads = false;    // an entry between its marks reads a value of the unit
+    bool reads = false;    // an entry between use_begin and use_end reads a parameter of the unit
     bool held = false;     // acquired by backward
     int64_t begin_ns = 0;  // for a trace: when backward reached it
   };
@@ -91,9 +91,9 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
                                             std::span<const Tensor> outputs,
                                             std::span<const Tensor> saved, const void* numbers,
                                             size_t numbers_bytes, detail::BackwardThunk backward);
-  /// `whole` was made by gathering along the axis.
+  /// Records that `whole` is the result of an all_gather.
   static void note_gathered(const Var& whole, const Gathered& gathered);
-  /// Collects the gradient of `output`, which stands for a parameter, in the accumulator dtype.
+  /// Collects the gradient of `output`, which is a parameter's value, in the accumulator dtype.
   static void collect_in_accumulator(const Var& output);
   Entry& push(Kind kind, const char* op);
 
@@ -105,14 +105,14 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
   void visit_entries();
   void visit_entry(const Entry& entry, size_t entry_index);
   void run_segment(const Entry& entry);
-  /// Adds a span between the unit's marks to the trace.
+  /// Adds a span to the trace: the time that backward spent between use_end and use_begin.
   void record_span(const UseRecord& use) const;
   void reduce_gradients(const Unit& unit);
 
   const Device device;
   ParameterSource* const source;
   const TapeMode mode;
-  ActivationStore* const activations;  // null: kept tensors stay where they are
+  ActivationStore* const activations;  // null: saved tensors stay on the device
   TapeState* const parent;             // for a recomputed segment: the tape that recomputes it
   TapeState& root;                     // the tape that has `leaves` and `use_counts`
 
@@ -126,15 +126,17 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
   std::vector<Saved> saved_tensors;
   std::vector<std::max_align_t> numbers;
   std::vector<UseRecord> uses;
-  std::vector<size_t> open;  // uses whose scope is open (forward) or that backward is in
+  // Forward: uses whose scope is open; backward: uses between whose marks it is.
+  std::vector<size_t> open;
   std::vector<Segment> segments;
   std::vector<Gathered> gathered;
   std::vector<Tensor> output_gradients;  // for the entry whose backward runs
   std::unordered_map<const Parameter*, int> parameter_slots;
 
   // Used in the root only:
-  std::unordered_map<const Parameter*, Tensor> leaves;  // whole gradients, accumulator dtype
-  std::unordered_map<const Unit*, int> use_counts;      // uses that backward has not passed yet
+  // Gradients of parameters, in the accumulator dtype.
+  std::unordered_map<const Parameter*, Tensor> leaves;
+  std::unordered_map<const Unit*, int> use_counts;  // uses that backward has not passed yet
 };
 
 }  // namespace zg

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "bench/case.h"
@@ -78,9 +79,9 @@ AttentionBackward backward_args(const Operands& operands, const Size& s, bool wi
           .shape = forward.shape};
 }
 
-/// A score sums D products in the accumulator and adds ALiBi's distances below T / 2. exp turns its
-/// error into a relative one of each weight; the weights of a row sum to 1, and |v| <= 1. Tensor
-/// cores and tile registers round each weight to bf16 or f16, too.
+/// A score sums D products in the accumulator and adds ALiBi's distances below T / 2. exp turns the
+/// error of a score into a relative error of the weight; the weights of a row sum to 1, and |v| <=
+/// 1. Tensor cores and tile registers also round each weight to bf16 or f16.
 Error forward_error(DType dtype, const Extents& e) {
   const double scores =
       unit_roundoff(accumulator(dtype)) * static_cast<double>(4 * e[3] + e[2] + 64);
@@ -131,8 +132,8 @@ Op training_op(const std::string& name, bool with_slopes) {
                    operands.device);
   };
   return {.name = name,
-          .parts = {{.call = forward, .work = forward_work, .error = forward_error},
-                    {.call = backward, .work = backward_work, .error = backward_error}},
+          .kernels = {{.call = forward, .work = forward_work, .error = forward_error},
+                      {.call = backward, .work = backward_work, .error = backward_error}},
           .tested = {{1, 1, 1, 1}, {2, 2, 5, 3}, {2, 3, 31, 16}, {1, 2, 67, 40}, {1, 1, 130, 64}},
           .function =
               [with_slopes](std::span<const Var> in, const Extents& e) {
@@ -145,6 +146,126 @@ Op training_op(const std::string& name, bool with_slopes) {
           .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
             return {operands.random({e[0], e[2], 3 * e[1] * e[3]}, 1)};
           }};
+}
+
+/// Grouped queries, and a sliding window of e[5] keys: {B, H, T, D, kv_heads, window}, on three
+/// projections.
+AttentionShape grouped_shape(const Extents& e) {
+  const Size s(e);
+  const HeadLayout queries{.batch = s.T * s.C(), .head = s.D, .token = s.C()};
+  const HeadLayout keys{.batch = s.T * e[4] * s.D, .head = s.D, .token = e[4] * s.D};
+  return {.B = s.B,
+          .H = s.H,
+          .T = s.T,
+          .keys = s.T,
+          .D = s.D,
+          .q = queries,
+          .k = keys,
+          .v = keys,
+          .out = queries,
+          .kv_heads = e[4],
+          .window = e[5]};
+}
+
+AttentionForward grouped_forward(const Operands& operands, const Extents& e) {
+  const Size s(e);
+  return {.q = operands.random({s.B, s.T, s.C()}, 1),
+          .k = operands.random({s.B, s.T, e[4] * s.D}, 2),
+          .v = operands.random({s.B, s.T, e[4] * s.D}, 3),
+          .out = operands.zeros({s.B, s.T, s.C()}),
+          .log_sum = operands.sums({s.B, s.H, s.T}),
+          .shape = grouped_shape(e)};
+}
+
+AttentionBackward grouped_backward(const Operands& operands, const Extents& e) {
+  const AttentionForward forward = grouped_forward(operands, e);
+  kernels::attention_forward(forward, operands.device.compute());
+  return {.q = forward.q,
+          .k = forward.k,
+          .v = forward.v,
+          .out = forward.out,
+          .log_sum = forward.log_sum,
+          .dout = operands.random(forward.out.shape(), 4),
+          .dq = operands.zeros(forward.q.shape()),
+          .dk = operands.zeros(forward.k.shape()),
+          .dv = operands.zeros(forward.v.shape()),
+          .shape = forward.shape};
+}
+
+/// The share of the causal scores that a window leaves: of T (T + 1) / 2.
+double share_in_window(const Extents& e) {
+  const double T = static_cast<double>(e[2]);
+  const double window = e[5] > 0 ? std::min(T, static_cast<double>(e[5])) : T;
+  return window * (2.0 * T - window + 1.0) / (T * (T + 1.0));
+}
+
+/// How many tensors as large as q, and as k, a kernel reads and writes. log_sum is small beside
+/// them.
+struct Traffic {
+  double queries_read, keys_read, queries_written, keys_written;
+};
+
+Work grouped_work(Work work, const Extents& e, const Traffic& traffic) {
+  const Size s(e);
+  const double queries = bytes_of(s.numel(), work.dtype);
+  const double keys = queries * static_cast<double>(e[4]) / static_cast<double>(s.H);
+  work.name += ", grouped";
+  work.shape += " kv" + std::to_string(e[4]);
+  if (e[5] > 0) work.shape += " w" + std::to_string(e[5]);
+  work.flops *= share_in_window(e);
+  work.read = traffic.queries_read * queries + traffic.keys_read * keys;
+  work.written = traffic.queries_written * queries + traffic.keys_written * keys;
+  return work;
+}
+
+Op grouped_op() {
+  const auto forward = [](const Operands& operands, const Extents& e) {
+    return call_of(kernels::attention_forward, grouped_forward(operands, e), operands.device);
+  };
+  const auto backward = [](const Operands& operands, const Extents& e) {
+    return call_of(kernels::attention_backward, grouped_backward(operands, e), operands.device);
+  };
+  return {
+      .name = "attention, grouped",
+      .kernels =
+          {{.call = forward,
+            .work =
+                [](DType dtype, const Extents& e) {
+                  return grouped_work(
+                      forward_work(dtype, e), e,
+                      {.queries_read = 1, .keys_read = 2, .queries_written = 1, .keys_written = 0});
+                },
+            .error = forward_error},
+           {.call = backward,
+            .work =
+                [](DType dtype, const Extents& e) {
+                  return grouped_work(
+                      backward_work(dtype, e), e,
+                      {.queries_read = 3, .keys_read = 2, .queries_written = 1, .keys_written = 2});
+                },
+            // The weights of one key are summed over the heads of a group.
+            .error =
+                [](DType dtype, const Extents& e) {
+                  const Error error = backward_error(dtype, e);
+                  return Error{.absolute = error.absolute * static_cast<double>(e[1] / e[4])};
+                }}},
+      .tested = {{1, 1, 1, 1, 1, 0},
+                 {1, 4, 5, 3, 2, 3},
+                 {2, 5, 33, 16, 1, 0},
+                 {1, 6, 31, 40, 3, 7},
+                 {1, 4, 130, 64, 2, 50}},
+      .timed = [](const Sizes& sizes) -> std::vector<Extents> {
+        if (sizes.on_accelerator) return {{4, 32, 4096, 128, 8, 0}, {4, 32, 4096, 128, 8, 1024}};
+        return {{4, 9, 256, 64, 3, 0}, {1, 9, 1024, 64, 3, 256}, {8, 3, 128, 16, 1, 0}};
+      },
+      .function =
+          [](std::span<const Var> in, const Extents& e) {
+            return attention(in[0], in[1], in[2], static_cast<int>(e[1]), {.window = e[5]});
+          },
+      .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
+        const AttentionForward args = grouped_forward(operands, e);
+        return {args.q, args.k, args.v};
+      }};
 }
 
 /// One query per head attends to T positions of the key and value cache.
@@ -169,23 +290,23 @@ AttentionForward decode_args(const Operands& operands, const Size& s) {
 
 Op decode_op() {
   return {.name = "attention decode",
-          .parts = {{.call =
-                         [](const Operands& operands, const Extents& e) {
-                           return call_of(kernels::attention_forward,
-                                          decode_args(operands, Size(e)), operands.device);
-                         },
-                     .work =
-                         [](DType dtype, const Extents& e) {
-                           const Size s(e);
-                           return Work{.name = "attention decode",
-                                       .shape = s.shape(),
-                                       .dtype = dtype,
-                                       .flops = 4.0 * static_cast<double>(s.numel()),
-                                       .read = bytes_of(2 * s.numel() + s.B * s.C(), dtype),
-                                       // One row is written for T rows that are read.
-                                       .written = 0.0};
-                         },
-                     .error = forward_error}},
+          .kernels = {{.call =
+                           [](const Operands& operands, const Extents& e) {
+                             return call_of(kernels::attention_forward,
+                                            decode_args(operands, Size(e)), operands.device);
+                           },
+                       .work =
+                           [](DType dtype, const Extents& e) {
+                             const Size s(e);
+                             return Work{.name = "attention decode",
+                                         .shape = s.shape(),
+                                         .dtype = dtype,
+                                         .flops = 4.0 * static_cast<double>(s.numel()),
+                                         .read = bytes_of(2 * s.numel() + s.B * s.C(), dtype),
+                                         // One row is written for T rows that are read.
+                                         .written = 0.0};
+                           },
+                       .error = forward_error}},
           .tested = {{1, 1, 1, 1}, {2, 3, 33, 20}, {1, 2, 300, 64}},
           .timed = [](const Sizes&) -> std::vector<Extents> {
             return {{1, 12, 1024, 64}, {8, 12, 1024, 64}, {1, 12, 16384, 64}};
@@ -222,8 +343,8 @@ Op rope_op() {
     return Error{.absolute = 6.0 * unit_roundoff(accumulator(dtype))};
   };
   return {.name = "rope",
-          .parts = {{.call = call(false), .work = work, .error = error},
-                    {.call = call(true), .error = error}},
+          .kernels = {{.call = call(false), .work = work, .error = error},
+                      {.call = call(true), .error = error}},
           .tested = {{1, 1, 1, 2, 2},
                      {2, 5, 3, 6, 4},
                      {1, 33, 5, 33, 18},
@@ -246,7 +367,7 @@ Op rope_op() {
 
 OpFamily attention_ops() {
   OpFamily ops = {training_op("attention", false), training_op("attention, ALiBi", true),
-                  decode_op(), rope_op()};
+                  grouped_op(), decode_op(), rope_op()};
   ops.front().timed = timed_training;
   return ops;
 }

@@ -22,7 +22,8 @@
 /// Times are in seconds, sizes in bytes, work in floating-point operations (FLOP).
 namespace zg::bench {
 
-/// Highest rates per second that all threads of a device reach: 100 % of a limit.
+/// The highest measured rates per second of all threads of a device. "Percent of limit" refers to
+/// these numbers.
 struct Limits {
   double matmul_f32 = 0.0, matmul_bf16 = 0.0;  ///< FLOP (kernels/matmul/peak.h); 0: none
   double memory = 0.0;  ///< bytes of y += x; on an accelerator bytes of a copy
@@ -33,10 +34,11 @@ struct Limits {
 /// Duration of the measurement.
 struct Effort {
   int limit_rounds = 3;  ///< rounds that measure the limits of a CPU; the best counts
-  int warm_up = 10;      ///< runs before the first sample; fewer if they take seconds / 4
-  int fewest = 7;        ///< samples of a slow run
-  int samples = 50;      ///< samples of a fast run, and the maximum for any run
-  double seconds = 1.0;  ///< for the samples of a row; after that only the fewest
+  int warm_up = 10;  ///< runs before the first sample; fewer if they take longer than seconds / 4
+  int fewest = 7;    ///< samples of a slow run
+  int samples = 50;  ///< samples of a fast run, and the maximum for any run
+  /// Time for the samples of a row; after it a row ends once it has `fewest` samples.
+  double seconds = 1.0;
   /// A sample repeats the run for at least this time and takes the mean. Absent: 2e-4, and 2e-3 on
   /// an accelerator, where each sample ends with a wait for the device.
   std::optional<double> sample_seconds = {};
@@ -47,8 +49,8 @@ struct Work {
   std::string name;   ///< "matmul NT"; one line without '|', as in shape
   std::string shape;  ///< "1024x768x768", any text
   DType dtype = DType::f32;
-  double flops = 0.0;    ///< exp, tanh and the like count as one
-  double read = 0.0;     ///< bytes read from memory if no cache has them: each operand once
+  double flops = 0.0;    ///< exp, tanh and similar functions count as one
+  double read = 0.0;     ///< bytes read from memory if nothing is in a cache: each operand once
   double written = 0.0;  ///< bytes written to memory
 
   double bytes() const { return read + written; }
@@ -87,15 +89,15 @@ struct ReportOptions {
 /// kind, make one report each and pass them to table() together.
 class ZG_API Report {
  public:
-  /// Measuring takes some seconds and 512 MiB; on an accelerator up to 4 GiB of its memory.
+  /// Measuring takes some seconds and 512 MiB; on an accelerator up to 4 GiB of its memory. Throws
   /// Unsupported on meta devices and on a driver that emulates an accelerator, because its times
-  /// are not those of an accelerator. ConfigError for an invalid effort or invalid limits.
+  /// are not those of an accelerator. Throws ConfigError for an invalid effort or invalid limits.
   explicit Report(const Device& device, const ReportOptions& options = {});
 
   /// Calls `run` repeatedly, at least effort.fewest times after the warm-up. `run` computes on this
   /// device. On an accelerator it queues its work on device().compute(), and each sample waits for
-  /// the end of that work. Throws the exceptions of `run` without adding a row. ConfigError for a
-  /// work without a name, or with only zeros.
+  /// the end of that work. Throws the exceptions of `run` without adding a row. Throws ConfigError
+  /// for a work without a name, or with only zeros.
   Row add(const Work& work, const std::function<void()>& run);
   /// The same for run times in seconds that were measured elsewhere, in any order.
   Row add(const Work& work, std::vector<double> seconds);
@@ -116,11 +118,11 @@ class ZG_API Report {
 };
 
 /// The Markdown table that `zerograd bench kernels` prints: the limits of every report, then the
-/// rows of every report. ConfigError unless all are of one kind of device.
+/// rows of every report. Throws ConfigError unless all are of one kind of device.
 ZG_API std::string table(const std::vector<Report>& reports);
-/// The JSON that `zerograd bench kernels --json` writes. ConfigError as for table().
+/// The JSON that `zerograd bench kernels --json` writes. Throws ConfigError as for table().
 ZG_API std::string json(const std::vector<Report>& reports);
-/// Writes json() to a file. FileError when that fails.
+/// Writes json() to a file. Throws FileError when that fails.
 ZG_API void write_json(const std::string& path, const std::vector<Report>& reports);
 
 }  // namespace zg::bench

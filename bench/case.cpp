@@ -35,10 +35,10 @@ std::vector<Case> kernel_cases(const Sizes& sizes) {
   const auto add_cases = [&](const Op& op, DType dtype) {
     if (!op.timed || std::ranges::count(op.timed_dtypes, dtype) == 0) return;
     for (const Extents& extents : op.timed(sizes))
-      for (const Part& part : op.parts)
-        if (part.work)
-          cases.push_back({.work = part.work(dtype, extents),
-                           .make = [call = part.call, dtype, extents](const Device& device) {
+      for (const OpKernel& kernel : op.kernels)
+        if (kernel.work)
+          cases.push_back({.work = kernel.work(dtype, extents),
+                           .make = [call = kernel.call, dtype, extents](const Device& device) {
                              return call(Operands(device, dtype), extents).run;
                            }});
   };

@@ -10,8 +10,8 @@
 namespace zg::bench {
 namespace {
 
-/// 4 bytes each of master, gradient and two moments are read and all but the gradient written, and
-/// two more where the parameter has a bf16 copy.
+/// For each element: master weight, gradient and two moments, 4 bytes each, are read; all but the
+/// gradient are written; if the parameter has a bf16 copy, its 2 bytes are written too.
 Op adam_op(bool copies) {
   const auto call = [copies](const Operands& operands, const Extents& e) {
     const Adam args{
@@ -26,22 +26,22 @@ Op adam_op(bool copies) {
   };
   const char* name = copies ? "adamw, bf16 copy" : "adamw";
   return {.name = name,
-          .parts = {{.call = call,
-                     .work = element_work(name, {.flops = 14.0,
-                                                 .read_bytes = 16.0,
-                                                 .written_bytes = copies ? 14.0 : 12.0})}},
+          .kernels = {{.call = call,
+                       .work = element_work(name, {.flops = 14.0,
+                                                   .read_bytes = 16.0,
+                                                   .written_bytes = copies ? 14.0 : 12.0})}},
           .tested = tested_lengths,
           .dtypes = {DType::f32},
           .timed = elements(&Sizes::parameters),
           .timed_dtypes = {DType::f32}};
 }
 
-/// For x < 0 the value is an exponential whose argument reaches 2u = 17 at -5, rounded thrice: a
-/// relative error of 51 roundoffs, and a dozen more operations.
+/// For x < 0 the value is an exponential. Its argument reaches 2u = 17 at x = -5 and is rounded
+/// three times: a relative error of 51 unit roundoffs. A dozen more operations follow.
 Error gelu_error(DType dtype, const Extents&) {
   return {.relative = 64.0 * unit_roundoff(accumulator(dtype))};
 }
-/// Two terms below 1.2 that cancel near -0.75, each known to 64 roundoffs.
+/// Two terms below 1.2 that cancel near -0.75, each with an error of 64 unit roundoffs.
 Error gelu_slope_error(DType dtype, const Extents&) {
   return {.absolute = 2.0 * 1.2 * 64.0 * unit_roundoff(accumulator(dtype))};
 }
@@ -61,12 +61,12 @@ Op gelu_op(const std::string& name, Activation form) {
     return call_of(kernels::gelu_backward, args, operands.device);
   };
   return {.name = name,
-          .parts = {{.call = forward,
-                     .work = element_work("gelu forward", 9.0, 1, 1),
-                     .error = gelu_error},
-                    {.call = backward,
-                     .work = element_work("gelu backward", 18.0, 2, 1),
-                     .error = gelu_slope_error}},
+          .kernels = {{.call = forward,
+                       .work = element_work("gelu forward", 9.0, 1, 1),
+                       .error = gelu_error},
+                      {.call = backward,
+                       .work = element_work("gelu backward", 18.0, 2, 1),
+                       .error = gelu_slope_error}},
           .tested = tested_lengths,
           .function = [form](std::span<const Var> in, const Extents&) { return gelu(in[0], form); },
           .variables = variables_in({{-3.0, 3.0}})};
@@ -97,12 +97,12 @@ Op gated_op(const std::string& name, Gate form) {
                  .relative = gelu_error(dtype, e).relative};
   };
   return {.name = name,
-          .parts = {{.call = forward,
-                     .work = element_work(name + " forward", 7.0, 2, 1),
-                     .error = gelu_error},
-                    {.call = backward,
-                     .work = element_work(name + " backward", 15.0, 3, 2),
-                     .error = backward_error}},
+          .kernels = {{.call = forward,
+                       .work = element_work(name + " forward", 7.0, 2, 1),
+                       .error = gelu_error},
+                      {.call = backward,
+                       .work = element_work(name + " backward", 15.0, 3, 2),
+                       .error = backward_error}},
           .tested = tested_lengths,
           .function = [form](std::span<const Var> in,
                              const Extents&) { return gated(in[0], in[1], form); },
@@ -118,7 +118,7 @@ Op dropout_op() {
     return call_of(kernels::dropout, args, operands.device);
   };
   return {.name = "dropout",
-          .parts = {{.call = call, .work = element_work("dropout", 1.0, 1, 1)}},
+          .kernels = {{.call = call, .work = element_work("dropout", 1.0, 1, 1)}},
           .tested = {{1, 1}, {4, 31}, {3, 33}, {2, 1023}, {4, 2251}},
           .timed = [](const Sizes& sizes) -> std::vector<Extents> {
             return {{4, sizes.hidden / 4}};
@@ -138,7 +138,7 @@ Op axpby_op() {
   };
   return {
       .name = "axpby",
-      .parts = {{.call = call, .work = element_work("axpby", 3.0, 2, 1), .error = few_roundings}},
+      .kernels = {{.call = call, .work = element_work("axpby", 3.0, 2, 1), .error = few_roundings}},
       .tested = tested_lengths,
       .timed = elements(&Sizes::hidden)};
 }
@@ -155,7 +155,7 @@ Op permute_op() {
     return call_of(kernels::strided_copy, args, operands.device);
   };
   return {.name = "permute heads",
-          .parts = {{.call = call, .work = element_work("permute heads", 0.0, 1, 1)}},
+          .kernels = {{.call = call, .work = element_work("permute heads", 0.0, 1, 1)}},
           .tested = {{1, 1, 1, 1}, {2, 3, 5, 4}, {1, 33, 31, 4}, {3, 65, 2, 40}},
           .timed = [](const Sizes& sizes) -> std::vector<Extents> {
             return {{sizes.hidden / (1024 * 12 * 64), 1024, 12, 64}};
@@ -178,12 +178,12 @@ Op sum_of_squares_op() {
     return call_of(kernels::sum_of_squares, args, operands.device);
   };
   return {.name = "sum of squares",
-          .parts = {{.call = call, .work = element_work("sum of squares", 2.0, 1, 0)}},
+          .kernels = {{.call = call, .work = element_work("sum of squares", 2.0, 1, 0)}},
           .tested = {{16}, {48}, {1040}, {9008}},
           .timed = elements(&Sizes::flat)};
 }
 
-/// The dtype is the one that the leaf is rounded to; leaf and sum are f32.
+/// The case's dtype is the one that the leaf is rounded to; leaf and sum are f32.
 Op fold_op() {
   const auto call = [](const Operands& operands, const Extents& e) {
     const FoldGradient args{.leaf = operand({e[0]}, DType::f32, operands.device, 1),
@@ -193,9 +193,9 @@ Op fold_op() {
   };
   return {
       .name = "fold gradient",
-      .parts = {{.call = call,
-                 .work = element_work("fold gradient",
-                                      {.flops = 1.0, .read_bytes = 8.0, .written_bytes = 4.0})}},
+      .kernels = {{.call = call,
+                   .work = element_work("fold gradient",
+                                        {.flops = 1.0, .read_bytes = 8.0, .written_bytes = 4.0})}},
       .tested = tested_lengths,
       .dtypes = {DType::f32, DType::bf16, DType::f16},
       .timed = elements(&Sizes::flat)};

@@ -9,13 +9,13 @@ struct Range {
   double low, high;
 };
 
-/// Where x lies. log, sqrt and 1 / x stay away from 0.
+/// The range of x. For log, sqrt and 1 / x it excludes numbers near 0.
 Range domain_of(UnaryOp op) {
   const bool positive = op == UnaryOp::log || op == UnaryOp::sqrt || op == UnaryOp::reciprocal;
   return {positive ? 0.25 : -3.0, 3.0};
 }
 
-/// Where the result lies that backward reads.
+/// The range of the forward result, for ops whose backward reads it.
 Range result_of(UnaryOp op) {
   if (op == UnaryOp::exp) return {0.05, 20.0};
   if (op == UnaryOp::sqrt) return {0.5, 1.75};
@@ -129,10 +129,11 @@ Op unary_op(const std::string& name, UnaryOp op) {
                              .dx = operands.zeros({e[0]})};
     return call_of(kernels::unary_backward, args, operands.device);
   };
-  Op row{.name = name,
-         .parts = {{.call = forward, .work = element_work(name, 4.0, 1, 1), .error = few_roundings},
-                   {.call = backward, .error = few_roundings}},
-         .tested = tested_lengths};
+  Op row{
+      .name = name,
+      .kernels = {{.call = forward, .work = element_work(name, 4.0, 1, 1), .error = few_roundings},
+                  {.call = backward, .error = few_roundings}},
+      .tested = tested_lengths};
   if (op == UnaryOp::abs) return row;  // autograd has no function for it
   const auto [low, high] = domain_of(op);
   row.function = [op](std::span<const Var> in, const Extents&) { return unary_of(op, in[0]); };
@@ -160,14 +161,14 @@ Op binary_op(const std::string& name, BinaryOp op) {
     return call_of(kernels::binary_backward, args, operands.device);
   };
   Op row{.name = name,
-         .parts = {{.call = forward, .work = element_work(name, 1.0, 2, 1)}},
+         .kernels = {{.call = forward, .work = element_work(name, 1.0, 2, 1)}},
          .tested = tested_lengths};
   if (is_comparison(op)) return row;
-  row.parts.front().error = few_roundings;
+  row.kernels.front().error = few_roundings;
   // Five roundings of partial results up to 4 |dy|.
-  row.parts.push_back({.call = backward, .error = [](DType dtype, const Extents&) {
-                         return Error{.absolute = 20.0 * unit_roundoff(accumulator(dtype))};
-                       }});
+  row.kernels.push_back({.call = backward, .error = [](DType dtype, const Extents&) {
+                           return Error{.absolute = 20.0 * unit_roundoff(accumulator(dtype))};
+                         }});
   row.function = [op](std::span<const Var> in, const Extents&) {
     return binary_of(op, in[0], in[1]);
   };

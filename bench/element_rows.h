@@ -10,7 +10,7 @@
 // number of elements.
 namespace zg::bench {
 
-/// Per element.
+/// The work for one element.
 struct ElementWork {
   double flops, read_bytes, written_bytes;
 };
@@ -19,7 +19,7 @@ std::function<Work(DType, const Extents&)> element_work(std::string name, const 
 std::function<Work(DType, const Extents&)> element_work(std::string name, double flops, int reads,
                                                         int writes);
 
-/// Below, at and above vectors, warps and the chunk of 8192 elements that a CPU thread takes.
+/// Lengths around the sizes of vectors and warps, and above the 8192 elements of a CPU task.
 inline const std::vector<Extents> tested_lengths = {{1}, {31}, {33}, {1023}, {9001}};
 
 /// The cases of one length.
@@ -29,7 +29,8 @@ std::function<std::vector<Extents>(const Sizes&)> elements(int64_t Sizes::*which
 std::function<std::vector<Tensor>(const Operands&, const Extents&)> variables_in(
     std::vector<std::pair<double, double>> ranges);
 
-/// Up to four operations on values below 2 in the accumulator, each good to an ulp.
+/// The error of up to four operations on values below 2 in the accumulator dtype, each with an
+/// error of an ulp.
 Error few_roundings(DType dtype, const Extents&);
 
 Op unary_op(const std::string& name, UnaryOp op);

@@ -25,7 +25,8 @@ double seconds_of(const std::function<void()>& run, int64_t times,
   for (int64_t i = 0; i < times; ++i) run();
   finish();
   const std::chrono::duration<double> all = std::chrono::steady_clock::now() - begin;
-  constexpr double tick = 1e-9;  // the clock may not advance during an empty run
+  // The smallest time of a run: the clock may not advance during an empty one.
+  constexpr double tick = 1e-9;
   return std::max(all.count(), tick) / static_cast<double>(times);
 }
 
@@ -91,8 +92,8 @@ namespace {
 constexpr int64_t numel = int64_t{128} << 20, grain = int64_t{1} << 17;
 constexpr int64_t streams = 4, stream_numel = grain / streams, line = 16, ahead = 32 * line;
 
-/// Seconds of the fastest of several passes over x, which give each line of 16 elements to f()
-/// once.
+/// Seconds of the fastest of several passes over x. A pass calls f() once for each line of 16
+/// elements.
 template <class F>
 double best_pass(const Device& device, const Tensor& x, const F& f) {
   constexpr int passes = 6;
@@ -127,8 +128,8 @@ struct Sum {
   }
 };
 
-/// The rate of an accelerator at the largest size that fits its memory, or at the first size that
-/// takes long.
+/// The rate of an accelerator. Doubles the size until a run takes long enough, the size is
+/// `largest` or the memory is exhausted.
 template <class WorkOf>
 double rate(const Device& device, int64_t smallest, int64_t largest, const WorkOf& work_of) {
   constexpr double long_enough = 0.05;  // seconds; then larger sizes are not needed
@@ -159,14 +160,14 @@ double rate(const Device& device, int64_t smallest, int64_t largest, const WorkO
 
 Tensor large_array(const Device& device) { return Tensor::full({numel}, 1.0, DType::i32, device); }
 
-/// Bytes a second that all threads read of x, added up.
+/// Bytes per second that all threads together read while they add up x.
 double read_bandwidth(const Device& device, const Tensor& x) {
   std::atomic<int64_t> total{0};
   const double seconds = best_pass(device, x, [&] { return Sum(total); });
   return total > 0 ? static_cast<double>(x.bytes()) / seconds : 0.0;
 }
 
-/// Bytes a second that all threads read and write of y, in place.
+/// Bytes per second that all threads together read and write while they update y in place.
 double update_bandwidth(const Device& device, const Tensor& y) {
   const double seconds = best_pass(device, y, [] {
     return [](int32_t* here) {
@@ -208,7 +209,7 @@ std::string cache_of(double bytes, int threads) {
   const struct {
     const char* name;
     int number;  // argument of sysconf()
-    int copies;  // one for each core, or 1 if all cores share it
+    int copies;  // number of such caches: one for each core, or 1 if all cores share it
   } levels[] = {{"L1", _SC_LEVEL1_DCACHE_SIZE, threads},
                 {"L2", _SC_LEVEL2_CACHE_SIZE, threads},
                 {"L3", _SC_LEVEL3_CACHE_SIZE, 1},
@@ -232,7 +233,8 @@ Limits measure_limits(const Device& device, int rounds) {
     return best;
   }
   const auto keep = [](double& limit, double now) { limit = std::max(limit, now); };
-  // Rounds lie apart from each other: other programs may be busy for a while.
+  // Each round measures all limits. So the repeats of one limit are far apart in time: other
+  // programs may be busy for a while.
   for (int round = 0; round < rounds; ++round) {
     keep(best.matmul_f32, matmul_peak_or_zero(device, DType::f32));
     keep(best.matmul_bf16, matmul_peak_or_zero(device, DType::bf16));

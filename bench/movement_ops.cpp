@@ -19,7 +19,7 @@ Op cast_op(DType to, std::vector<DType> timed_dtypes) {
                          .written_bytes = static_cast<double>(size_of(to))})(from, e);
   };
   return {.name = std::string("cast to ") + name_of(to),
-          .parts = {{.call = call, .work = work}},
+          .kernels = {{.call = call, .work = work}},
           .tested = tested_lengths,
           .dtypes = {DType::f32, DType::bf16},
           .timed = elements(&Sizes::flat),
@@ -36,11 +36,11 @@ Op where_op() {
     return call_of(kernels::where, args, operands.device);
   };
   return {.name = "where",
-          .parts = {{.call = call}},
+          .kernels = {{.call = call}},
           .tested = tested_lengths,
           .function =
               [](std::span<const Var> in, const Extents& e) {
-                // A condition that does not depend on the variables that are moved.
+                // A condition that does not depend on the variables of the gradient check.
                 const Operands operands(in[0].value().device(), in[0].dtype());
                 const Var even(operands.random({e[0]}, 3));
                 return where(even < 0.0, in[0], in[1]);
@@ -63,7 +63,7 @@ Op gather_op() {
     return call_of(kernels::gather, args, operands.device);
   };
   return {.name = "gather",
-          .parts = {{.call = call}},
+          .kernels = {{.call = call}},
           .tested = {{1, 1, 1}, {5, 3, 4}, {31, 33, 7}, {3, 1023, 65}},
           .function =
               [](std::span<const Var> in, const Extents& e) {
@@ -84,12 +84,12 @@ Op scatter_add_op() {
   };
   return {.name = "scatter_add",
           // N + 1 terms below 1 in the accumulator.
-          .parts = {{.call = call,
-                     .error =
-                         [](DType dtype, const Extents& e) {
-                           return Error{.absolute = unit_roundoff(accumulator(dtype)) *
-                                                    static_cast<double>(2 * e[0] + 8)};
-                         }}},
+          .kernels = {{.call = call,
+                       .error =
+                           [](DType dtype, const Extents& e) {
+                             return Error{.absolute = unit_roundoff(accumulator(dtype)) *
+                                                      static_cast<double>(2 * e[0] + 8)};
+                           }}},
           .tested = {{1, 1, 1}, {5, 3, 4}, {31, 33, 7}, {3, 1023, 65}},
           .function =
               [](std::span<const Var> in, const Extents& e) {

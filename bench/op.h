@@ -10,20 +10,20 @@
 #include "zerograd/bench.h"
 #include "zerograd/kernels/kernel.h"
 
-// One declaration of an op gives its values on each backend beside the plain CPU version
-// (tests/kernels/ops_test.cpp), its gradient check (tests/autograd/ops_gradient_test.cpp) and its
-// rows of `zerograd bench kernels`.
+// One declaration of an op (struct Op) is used three times: tests/kernels/ops_test.cpp compares its
+// results on each backend with the plain CPU version, tests/autograd/ops_gradient_test.cpp checks
+// its gradient, and `zerograd bench kernels` times it.
 namespace zg::bench {
 
 struct Sizes;
 
-/// The extents of one case, in an order that the op's lists name: {M, N, K, ...} of a product.
+/// The extents of one case. Each op defines their order: a product has {M, N, K, ...}.
 using Extents = std::vector<int64_t>;
 
-/// One call of a kernel. Its operands are allocated.
+/// One call of a kernel, with allocated operands.
 struct Call {
   struct Result {
-    std::string name;  ///< of the operand: "dx"
+    std::string name;  ///< the operand's name: "dx"
     Tensor tensor;
   };
   std::string kernel;           ///< "gelu_forward"
@@ -48,20 +48,21 @@ struct Error {
 };
 
 /// One kernel of an op.
-struct Part {
+struct OpKernel {
   /// Allocates the operands. Values depend on seeds and extents alone.
   std::function<Call(const Operands&, const Extents&)> call;
-  /// The work of one run, which is the head of its row. Absent: not timed.
+  /// The work of one run: the name, shape, FLOP and bytes of its row in the table. Absent: not
+  /// timed.
   std::function<Work(DType, const Extents&)> work = {};
-  /// Absent: the bits of the plain version in the same dtype. Otherwise the plain version in f64 on
-  /// the same values is the reference.
+  /// The allowed error against the plain version in f64 on the same values. Absent: the result must
+  /// have the same bits as the plain version in the same dtype.
   std::function<Error(DType, const Extents&)> error = {};
 };
 
-/// An op of the library: its kernels, forward and backward, and the function of autograd.
+/// An op of the library: its forward and backward kernels, and its function in autograd.
 struct Op {
   std::string name;
-  std::vector<Part> parts;
+  std::vector<OpKernel> kernels;
   std::vector<Extents> tested;
   std::vector<DType> dtypes = {DType::f64, DType::f32, DType::bf16, DType::f16};
 

@@ -9,8 +9,8 @@
 // Operands for the cases of kernels.
 namespace zg::bench {
 
-/// Uniform in [low, high), from a seed. Values repeat after 65521 elements, so large operands are
-/// filled quickly. That is a prime, so no two rows are equal.
+/// Uniform in [low, high), from a seed. Values repeat after 65521 elements, so that large operands
+/// are filled quickly. 65521 is a prime, so no two rows are equal.
 Tensor operand(const Shape& shape, DType dtype, const Device& device, uint64_t seed,
                double low = -1.0, double high = 1.0);
 /// [n] i32, uniform in [0, vocabulary).

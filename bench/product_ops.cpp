@@ -30,9 +30,10 @@ Work product_work(DType dtype, const Extents& e) {
           .written = bytes_of(M * N, dtype)};
 }
 
-/// Products below 1 add up to partial sums of about sqrt(K) / 3. Each of K additions in the
-/// accumulator rounds by at most a unit of that, so errors of one sign come to u K^1.5 / 3 and
-/// those of random sign to u K / 3; 4 u (K + 1) covers the largest of thousands of elements.
+/// Products below 1 add up to partial sums of about sqrt(K) / 3. Each of the K additions in the
+/// accumulator has an error of at most u (unit roundoff) times that. Errors of random sign add up
+/// to u K / 3, errors of the same sign to u K^1.5 / 3. 4 u (K + 1) is above the largest error among
+/// thousands of elements.
 Error product_error(DType dtype, const Extents& e) {
   return {.absolute = 4.0 * unit_roundoff(accumulator(dtype)) * static_cast<double>(e[2] + 1)};
 }
@@ -53,13 +54,13 @@ std::vector<Extents> timed_products(const Sizes& sizes) {
 
 Op matmul_op() {
   return {.name = "matmul",
-          .parts = {{.call =
-                         [](const Operands& operands, const Extents& e) {
-                           return call_of(kernels::matmul, product(operands, e), operands.device);
-                         },
-                     .work = product_work,
-                     .error = product_error}},
-          // Around the tiles of every backend, whose sides are 16 to 256.
+          .kernels = {{.call =
+                           [](const Operands& operands, const Extents& e) {
+                             return call_of(kernels::matmul, product(operands, e), operands.device);
+                           },
+                       .work = product_work,
+                       .error = product_error}},
+          // Sizes around the tiles of every backend, which have 16 to 256 rows and columns.
           .tested = {{1, 1, 1, 0, 0},
                      {3, 5, 7, 0, 0},
                      {3, 5, 7, 0, 1},
@@ -85,27 +86,27 @@ Op matmul_op() {
           }};
 }
 
-/// A layer with its bias, and the sum that backward needs. The activation reads the sum after it
-/// was rounded, and the slope of GELU is at most 1.13.
+/// A linear layer with bias, which also writes the argument of the activation for backward. The
+/// activation reads the rounded sum, and the slope of GELU is at most 1.13.
 Op linear_op(const std::string& name, Activation activation) {
   return {
       .name = name,
-      .parts = {{.call =
-                     [activation](const Operands& operands, const Extents& e) {
-                       Matmul call = product(operands, e);
-                       call.bias = operands.random({e[1]}, 3);
-                       call.activation = activation;
-                       call.pre_activation = operands.zeros({e[0], e[1]});
-                       return call_of(kernels::matmul, call, operands.device);
-                     },
-                 .error =
-                     [](DType dtype, const Extents& e) {
-                       // Sums of K products and a bias stay below sqrt(K) + 2.
-                       const double largest = std::sqrt(static_cast<double>(e[2])) + 2.0;
-                       const double exact = 16.0 * unit_roundoff(accumulator(dtype));
-                       return Error{.absolute = 2.0 * product_error(dtype, e).absolute +
-                                                (1.13 * unit_roundoff(dtype) + exact) * largest};
-                     }}},
+      .kernels = {{.call =
+                       [activation](const Operands& operands, const Extents& e) {
+                         Matmul call = product(operands, e);
+                         call.bias = operands.random({e[1]}, 3);
+                         call.activation = activation;
+                         call.pre_activation = operands.zeros({e[0], e[1]});
+                         return call_of(kernels::matmul, call, operands.device);
+                       },
+                   .error =
+                       [](DType dtype, const Extents& e) {
+                         // Sums of K products and a bias stay below sqrt(K) + 2.
+                         const double largest = std::sqrt(static_cast<double>(e[2])) + 2.0;
+                         const double exact = 16.0 * unit_roundoff(accumulator(dtype));
+                         return Error{.absolute = 2.0 * product_error(dtype, e).absolute +
+                                                  (1.13 * unit_roundoff(dtype) + exact) * largest};
+                       }}},
       .tested = {{1, 1, 1, 0, 1}, {3, 5, 7, 0, 1}, {33, 31, 63, 0, 1}, {17, 130, 20, 0, 1}},
       .function = [activation](std::span<const Var> in,
                                const Extents&) { return linear(in[0], in[1], in[2], activation); },

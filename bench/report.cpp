@@ -70,10 +70,11 @@ void require_figures(const Device& device) {
   if (device.type() == Device::Type::meta)
     throw Unsupported("bench: " + device.name() +
                       " computes nothing; expected a cpu, cuda or hpu device to measure");
-  if (const std::string what = stand_in(device.type(), device.index()); !what.empty())
-    throw Unsupported("bench: " + device.name() + " is the " + what +
-                      ": its times say nothing of one; expected an accelerator to measure; try "
-                      "Device::cpu()");
+  if (const std::string what = emulator_name(device.type(), device.index()); !what.empty())
+    throw Unsupported(
+        "bench: " + device.name() + " is the " + what +
+        ": times measured on it mean nothing; expected an accelerator to measure; try "
+        "Device::cpu()");
 }
 
 /// Measures on a separate logical device, so that the caller's memory accounting does not change.
@@ -150,7 +151,7 @@ std::string fixed(double value, int digits) {
   char text[64];
   const int length = std::snprintf(text, sizeof text, "%.*f", digits, value);
   if (length < static_cast<int>(sizeof text)) return text;
-  std::snprintf(text, sizeof text, "%.*e", digits, value);  // no figure of a machine is as large
+  std::snprintf(text, sizeof text, "%.*e", digits, value);  // no measured number is as large
   return text;
 }
 

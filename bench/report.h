@@ -14,8 +14,8 @@ namespace zg::bench {
 std::string table_head();
 std::string lines_of_limits(const Report& report);
 std::string line_of(const Row& row);
-/// The line below the table that explains names of caches after percentages, "312 % (L3)". Empty if
-/// no row has one.
+/// The line below the table that explains cache names after percentages, "312 % (L3)". Empty if no
+/// row has a cache name.
 std::string note_of(const std::vector<Report>& reports);
 
 /// The machine in a record of `zerograd bench`: the CPU's instruction set and cores, or the first

@@ -14,7 +14,7 @@ namespace {
 double numel_of(const Extents& e) { return static_cast<double>(e[0] * e[1]); }
 
 /// Bytes of N x C elements.
-double rows_of(DType dtype, const Extents& e) { return bytes_of(e[0] * e[1], dtype); }
+double bytes_of_rows(DType dtype, const Extents& e) { return bytes_of(e[0] * e[1], dtype); }
 
 std::function<std::vector<Extents>(const Sizes&)> rows(Rows Sizes::*which) {
   return [which](const Sizes& sizes) -> std::vector<Extents> {
@@ -22,7 +22,8 @@ std::function<std::vector<Extents>(const Sizes&)> rows(Rows Sizes::*which) {
   };
 }
 
-/// Work on N x C elements: operations an element, and how many such matrices are read and written.
+/// Work on matrices of N x C elements. `flops`: operations for each element; `reads`, `writes`: the
+/// number of matrices read and written.
 std::function<Work(DType, const Extents&)> row_work(const char* name, double flops, int reads,
                                                     int writes) {
   return [=](DType dtype, const Extents& e) {
@@ -30,17 +31,18 @@ std::function<Work(DType, const Extents&)> row_work(const char* name, double flo
                 .shape = by({e[0], e[1]}),
                 .dtype = dtype,
                 .flops = flops * numel_of(e),
-                .read = reads * rows_of(dtype, e),
-                .written = writes * rows_of(dtype, e)};
+                .read = reads * bytes_of_rows(dtype, e),
+                .written = writes * bytes_of_rows(dtype, e)};
   };
 }
 
-/// The error of a sum of n terms of size 1 in the accumulator: partial sums of about sqrt(n).
+/// The allowed error of a sum of n terms of size 1 in the accumulator dtype; partial sums are about
+/// sqrt(n).
 double sum_error(DType dtype, int64_t n) {
   return unit_roundoff(accumulator(dtype)) * (8.0 + 2.0 * static_cast<double>(n));
 }
 
-/// Also with more rows than backward has blocks that sum columns.
+/// One case has more rows than backward has blocks of rows.
 const std::vector<Extents> tested_norms = {{1, 1},   {3, 5},    {7, 33},
                                            {70, 33}, {2, 1023}, {1100, 31}};
 const std::vector<Extents> tested_rows = {{1, 1}, {3, 5}, {5, 31}, {7, 33}, {3, 1023}, {33, 129}};
@@ -72,29 +74,29 @@ Call layer_norm_backward(const Operands& operands, const Extents& e) {
   return call_of(kernels::layer_norm_backward, args, operands.device);
 }
 
-/// Standard deviations are above 0.2, but for a row of one element, whose difference from the mean
-/// is an exact zero. The sum is rounded to the dtype before it is normalised; the mean of squares
-/// then moves rstd by rstd^3 of that.
+/// Standard deviations are above 0.2, except in rows of one element, where x - mean is exactly 0.
+/// The sum is rounded to the dtype before it is normalised; by the mean of squares that changes
+/// rstd by rstd^3 times the rounding error.
 Error layer_norm_error(DType dtype, const Extents& e) {
   const double rounding = dtype == accumulator(dtype) ? 0.0 : 2.0 * unit_roundoff(dtype);
   const double relative = e[1] == 1 ? 16.0 * unit_roundoff(accumulator(dtype)) : 0.0;
   return {.absolute = 5.0 * (sum_error(dtype, e[1]) + rounding), .relative = relative};
 }
 
-/// |gamma dy| <= 1, |(x - mean) rstd| <= 2.2: two sums over the row, multiplied by 1.75 and 3.9.
-/// The columns' sums have N terms below 2.2.
+/// |gamma dy| <= 1 and |(x - mean) rstd| <= 2.2. dx has two sums over the row, multiplied by 1.75
+/// and 3.9. The sums over columns have N terms below 2.2.
 Error norm_backward_error(DType dtype, const Extents& e) {
   return {.absolute = 10.0 * sum_error(dtype, e[1]) + 2.2 * sum_error(dtype, e[0])};
 }
 
 Op layer_norm_op() {
   return {.name = "layer_norm, residual",
-          .parts = {{.call = layer_norm_forward,
-                     .work = row_work("layer_norm forward, residual", 9.0, 2, 2),
-                     .error = layer_norm_error},
-                    {.call = layer_norm_backward,
-                     .work = row_work("layer_norm backward, residual", 15.0, 3, 1),
-                     .error = norm_backward_error}},
+          .kernels = {{.call = layer_norm_forward,
+                       .work = row_work("layer_norm forward, residual", 9.0, 2, 2),
+                       .error = layer_norm_error},
+                      {.call = layer_norm_backward,
+                       .work = row_work("layer_norm backward, residual", 15.0, 3, 1),
+                       .error = norm_backward_error}},
           .tested = tested_norms,
           .timed = rows(&Sizes::tokens),
           .function =
@@ -128,13 +130,13 @@ Op rms_norm_op() {
   };
   return {
       .name = "rms_norm",
-      .parts = {{.call = forward,
-                 .work = row_work("rms_norm forward", 4.0, 1, 1),
-                 .error =
-                     [](DType dtype, const Extents& e) {
-                       return Error{.relative = sum_error(dtype, e[1])};
-                     }},
-                {.call = backward, .error = norm_backward_error}},
+      .kernels = {{.call = forward,
+                   .work = row_work("rms_norm forward", 4.0, 1, 1),
+                   .error =
+                       [](DType dtype, const Extents& e) {
+                         return Error{.relative = sum_error(dtype, e[1])};
+                       }},
+                  {.call = backward, .error = norm_backward_error}},
       .tested = tested_norms,
       .timed = rows(&Sizes::tokens),
       .function = [](std::span<const Var> in, const Extents&) { return rms_norm(in[0], in[1]); },
@@ -168,23 +170,23 @@ Op embedding_op() {
                 .shape = by({e[0], e[1]}) + " to " + by({e[2], e[1]}),
                 .dtype = dtype,
                 .flops = 2.0 * numel_of(e),
-                .read = rows_of(dtype, e),
-                .written = bytes_of(e[2] * e[1], DType::f32)};  // every row
+                .read = bytes_of_rows(dtype, e),
+                .written = bytes_of(e[2] * e[1], DType::f32)};  // every row of dweight
   };
   return {.name = "embedding",
           // Positions stay in a cache, so they are not read from memory.
-          .parts = {{.call = forward,
-                     .work = row_work("embedding forward", 1.0, 1, 1),
-                     .error =
-                         [](DType dtype, const Extents&) {
-                           return Error{.absolute = 2.0 * unit_roundoff(accumulator(dtype))};
-                         }},
-                    {.call = backward,
-                     .work = backward_work,
-                     .error =
-                         [](DType dtype, const Extents& e) {
-                           return Error{sum_error(dtype, e[0]), 0.0};
-                         }}},
+          .kernels = {{.call = forward,
+                       .work = row_work("embedding forward", 1.0, 1, 1),
+                       .error =
+                           [](DType dtype, const Extents&) {
+                             return Error{.absolute = 2.0 * unit_roundoff(accumulator(dtype))};
+                           }},
+                      {.call = backward,
+                       .work = backward_work,
+                       .error =
+                           [](DType dtype, const Extents& e) {
+                             return Error{sum_error(dtype, e[0]), 0.0};
+                           }}},
           .tested = {{1, 1, 1, 1}, {6, 5, 4, 3}, {35, 17, 11, 5}, {62, 129, 3, 31}},
           .timed = [](const Sizes& sizes) -> std::vector<Extents> {
             return {{sizes.tokens.N, sizes.tokens.C, vocabulary, 1024}};
@@ -219,22 +221,22 @@ Op cross_entropy_op() {
   };
   // The losses and the sums are one number a row.
   return {.name = "cross_entropy",
-          .parts = {{.call = forward,
-                     .work = row_work("cross_entropy forward", 4.0, 1, 0),
-                     .error =
-                         [](DType dtype, const Extents&) {
-                           // An exp good to 2 ulp, sums in blocks, a logarithm.
-                           return Error{.absolute = 16.0 * unit_roundoff(accumulator(dtype))};
-                         }},
-                    {.call = backward,
-                     .work = row_work("cross_entropy backward", 3.0, 1, 1),
-                     .error =
-                         [](DType dtype, const Extents&) {
-                           // The argument of exp is up to 12, which exp makes relative; 1 is
-                           // subtracted at the target.
-                           const double u = unit_roundoff(accumulator(dtype));
-                           return Error{.absolute = 4.0 * u, .relative = 64.0 * u};
-                         }}},
+          .kernels = {{.call = forward,
+                       .work = row_work("cross_entropy forward", 4.0, 1, 0),
+                       .error =
+                           [](DType dtype, const Extents&) {
+                             // An exp with an error of 2 ulp, sums in blocks, a logarithm.
+                             return Error{.absolute = 16.0 * unit_roundoff(accumulator(dtype))};
+                           }},
+                      {.call = backward,
+                       .work = row_work("cross_entropy backward", 3.0, 1, 1),
+                       .error =
+                           [](DType dtype, const Extents&) {
+                             // The argument of exp is up to 12; exp turns its error into a relative
+                             // error. 1 is subtracted at the target.
+                             const double u = unit_roundoff(accumulator(dtype));
+                             return Error{.absolute = 4.0 * u, .relative = 64.0 * u};
+                           }}},
           .tested = tested_rows,
           .timed = rows(&Sizes::logits),
           .function =
@@ -262,14 +264,14 @@ std::function<Work(DType, const Extents&)> projection_work(const char* name, dou
                 .dtype = dtype,
                 .flops = products * 2.0 * static_cast<double>(N) * static_cast<double>(V * C),
                 .read = bytes_of((N + V) * C, dtype),
-                // Without gradients one number a row.
+                // Without gradients one number for each row is written.
                 .written = products > 1.0 ? bytes_of((N + V) * C, DType::f32) : 0.0};
   };
 }
 
-/// A logit sums C products below 1; its error is a relative one of exp. The gradient of a logit is
-/// rounded to the dtype. Along a row these sum to at most 2, along a column to less than 4 in the
-/// tested cases, which have more columns than rows.
+/// A logit is a sum of C products below 1; exp turns its error into a relative error. The gradient
+/// of a logit is rounded to the dtype. Along a row these sum to at most 2, along a column to less
+/// than 4 in the tested cases, which have more columns than rows.
 Error projection_error(DType dtype, const Extents& e) {
   const double rounding = dtype == accumulator(dtype) ? 0.0 : unit_roundoff(dtype);
   const double logit = unit_roundoff(accumulator(dtype)) * static_cast<double>(e[2] + 32);
@@ -288,17 +290,17 @@ Op projection_op() {
     return call_of(kernels::projection_cross_entropy, args, operands.device);
   };
   return {.name = "projection + cross_entropy",
-          .parts = {{.call = loss,
-                     .work = projection_work("projection + cross_entropy", 1.0),
-                     .error =
-                         [](DType dtype, const Extents& e) {
-                           return Error{.absolute = 2.0 * unit_roundoff(accumulator(dtype)) *
-                                                    static_cast<double>(e[2] + 32)};
-                         }},
-                    // Three products: the logits, dx and dweight.
-                    {.call = gradients,
-                     .work = projection_work("projection + cross_entropy and gradients", 3.0),
-                     .error = projection_error}},
+          .kernels = {{.call = loss,
+                       .work = projection_work("projection + cross_entropy", 1.0),
+                       .error =
+                           [](DType dtype, const Extents& e) {
+                             return Error{.absolute = 2.0 * unit_roundoff(accumulator(dtype)) *
+                                                      static_cast<double>(e[2] + 32)};
+                           }},
+                      // Three products: the logits, dx and dweight.
+                      {.call = gradients,
+                       .work = projection_work("projection + cross_entropy and gradients", 3.0),
+                       .error = projection_error}},
           .tested = {{1, 1, 1}, {3, 7, 5}, {5, 33, 17}, {31, 67, 33}, {2, 1030, 9}},
           .timed = [](const Sizes& sizes) -> std::vector<Extents> {
             return {{sizes.logits.N / 2, vocabulary, sizes.tokens.C},
@@ -330,20 +332,21 @@ Op softmax_op(bool log) {
     return call_of(kernels::softmax_backward, args, operands.device);
   };
   const auto forward_error = [log](DType dtype, const Extents&) {
-    // A difference of magnitudes up to 16, which exp makes relative, and an exp good to 2 ulp.
+    // A difference of numbers up to 16, whose error exp turns into a relative error, and an exp
+    // with an error of 2 ulp.
     const double u = unit_roundoff(accumulator(dtype));
     return Error{.absolute = log ? 64.0 * u : 1e-38, .relative = 64.0 * u};
   };
   return {.name = log ? "log_softmax" : "softmax",
-          .parts = {{.call = forward,
-                     .work = log ? std::function<Work(DType, const Extents&)>()
-                                 : row_work("softmax forward", 5.0, 1, 1),
-                     .error = forward_error},
-                    {.call = backward,
-                     .error =
-                         [](DType dtype, const Extents& e) {
-                           return Error{sum_error(dtype, e[1]), 0.0};
-                         }}},
+          .kernels = {{.call = forward,
+                       .work = log ? std::function<Work(DType, const Extents&)>()
+                                   : row_work("softmax forward", 5.0, 1, 1),
+                       .error = forward_error},
+                      {.call = backward,
+                       .error =
+                           [](DType dtype, const Extents& e) {
+                             return Error{sum_error(dtype, e[1]), 0.0};
+                           }}},
           .tested = tested_rows,
           .timed = log ? std::function<std::vector<Extents>(const Sizes&)>() : rows(&Sizes::scores),
           .function = [log](std::span<const Var> in,
@@ -353,7 +356,7 @@ Op softmax_op(bool log) {
           }};
 }
 
-/// Axis 0 as in the gradient of a bias, axis 1 as in a mean over the width.
+/// Axis 0 is reduced for the gradient of a bias, axis 1 for a mean over the width.
 Op reduce_op(const char* name, ReduceOp reduction, int axis) {
   const auto call = [reduction, axis](const Operands& operands, const Extents& e) {
     const Reduce args{.op = reduction,
@@ -368,7 +371,7 @@ Op reduce_op(const char* name, ReduceOp reduction, int axis) {
       return Error{.absolute = sum_error(dtype, e[static_cast<size_t>(axis)])};
     };
   return {.name = name,
-          .parts = {{.call = call, .work = row_work(name, 1.0, 1, 0), .error = error}},
+          .kernels = {{.call = call, .work = row_work(name, 1.0, 1, 0), .error = error}},
           .tested = tested_rows,
           .function =
               [reduction, axis](std::span<const Var> in, const Extents&) {
@@ -383,14 +386,14 @@ Op reduce_op(const char* name, ReduceOp reduction, int axis) {
 
 Op argmax_op() {
   return {.name = "argmax",
-          .parts = {{.call =
-                         [](const Operands& operands, const Extents& e) {
-                           const ArgMax args{
-                               .x = operands.random({e[0], e[1]}, 1),
-                               .y = Tensor::zeros({e[0]}, DType::i64, operands.device),
-                               .axis = 1};
-                           return call_of(kernels::argmax, args, operands.device);
-                         }}},
+          .kernels = {{.call =
+                           [](const Operands& operands, const Extents& e) {
+                             const ArgMax args{
+                                 .x = operands.random({e[0], e[1]}, 1),
+                                 .y = Tensor::zeros({e[0]}, DType::i64, operands.device),
+                                 .axis = 1};
+                             return call_of(kernels::argmax, args, operands.device);
+                           }}},
           .tested = tested_rows};
 }
 

@@ -7,15 +7,15 @@
 namespace zg {
 
 std::string text_of(const std::vector<Operand>& operands) {
-  constexpr size_t most = 16;
+  constexpr size_t max_shown = 16;
   std::string text;
   size_t present = 0;
   for (const auto& [name, tensor, is_written] : operands) {
-    if (!tensor || ++present > most) continue;
+    if (!tensor || ++present > max_shown) continue;
     text +=
         fmt::format("{}{} {} {}", text.empty() ? "" : ", ", name, tensor.dtype(), tensor.shape());
   }
-  if (present > most) text += fmt::format(" and {} more", present - most);
+  if (present > max_shown) text += fmt::format(" and {} more", present - max_shown);
   return text;
 }
 

@@ -21,12 +21,13 @@ struct Workspace {
   const Tensor* tensor = nullptr;
 };
 
-/// A tensor of a kernel call. An op whose struct of arguments has an
+/// A tensor of a kernel call. If the struct of arguments of an op has a function
 ///
 ///     std::vector<Operand> operands(const Args&);
 ///
-/// shows its tensors in traces; tests put guards around those that are written. What shapes do not
-/// tell, such as a product's extents, std::string sizes(const Args&) adds.
+/// traces show its tensors, and tests check the memory around those that are written. A function
+/// std::string sizes(const Args&) adds numbers that the shapes do not show, such as M, N and K of a
+/// product.
 struct Operand {
   const char* name;
   const Tensor& tensor;  ///< a member of the arguments; may be absent
@@ -34,15 +35,15 @@ struct Operand {
   static constexpr bool out = true;  ///< written, or read and written
 };
 
-/// "x f32 [64, 48], y f32 [64, 48]"; of many the first sixteen.
+/// "x f32 [64, 48], y f32 [64, 48]"; at most the first sixteen.
 ZG_API std::string text_of(const std::vector<Operand>& operands);
 
-/// Throws Unsupported: a kernel has no slot for this backend, which is meta.
+/// Throws Unsupported. Called for meta, which is no backend and has no slot.
 [[noreturn]] ZG_API void throw_no_slot(const char* op, Device::Type backend);
 
-/// One computation with a slot for each backend. The struct of arguments is the contract; this
-/// object is the whole dispatch. Each is declared `extern ZG_API` in the op's header and defined
-/// once, by ZG_KERNEL (kernels/slots.h). A program may put its own function into a slot:
+/// One computation with a slot for each backend. Args defines what the kernel computes; this object
+/// chooses the function by the device. Each is declared `extern ZG_API` in the op's header and
+/// defined once, by ZG_KERNEL (kernels/slots.h). A program may put its own function into a slot:
 ///
 ///     kernels::gelu_forward[Device::Type::cpu].function = my_gelu;
 template <class Args>
@@ -59,7 +60,7 @@ struct Kernel {
   /// By Device::Type. The first, of the CPU, is the reference that the others are tested against.
   std::array<Slot, static_cast<size_t>(Device::Type::meta)> slots = {};
 
-  /// Throws Unsupported for meta, which has no slot: it stands for the backend in its traits.
+  /// Throws Unsupported for meta, which has no slot. Use the `backend` of a meta device's traits.
   Slot& operator[](Device::Type backend) {
     if (backend == Device::Type::meta) throw_no_slot(name, backend);
     return slots[static_cast<size_t>(backend)];
@@ -76,7 +77,7 @@ struct Kernel {
     const Device::Traits& traits = stream.traits();
     const Slot& slot = (*this)[traits.backend];
     const bool computes = stream.type() != Device::Type::meta;
-    // A plan may be for a machine whose kernels this build lacks.
+    // The slot may be empty on meta: a plan may be for a machine whose kernels this build lacks.
     if (computes && !slot.function)
       throw Unsupported(std::string(name) + ": no " + name_of(traits.backend) + " kernel");
     Tensor scratch;
@@ -108,10 +109,10 @@ ZG_API void check_present(const char* op, const char* name, const Tensor& tensor
 ZG_API void check_shape(const char* op, const char* name, const Tensor& tensor,
                         const Shape& expected);
 ZG_API void check_dtype(const char* op, const char* name, const Tensor& tensor, DType expected);
-/// Any of `allowed`.
+/// Throws unless the dtype is one of `allowed`.
 ZG_API void check_dtype(const char* op, const char* name, const Tensor& tensor,
                         std::initializer_list<DType> allowed);
-/// Every present tensor on one device.
+/// Throws unless all tensors that are present are on one device.
 ZG_API void check_device(const char* op, std::initializer_list<const Tensor*> tensors);
 
 }  // namespace zg

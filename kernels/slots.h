@@ -9,9 +9,9 @@
 
 // ZG_KERNEL(GeluForward, gelu_forward), at the end of an op's source, declares
 // zg::cpu::gelu_forward, zg::cuda::gelu_forward and zg::hpu::gelu_forward, which the backends
-// define, and defines zg::kernels::gelu_forward with them in its slots. A backend without the
-// function is a link error. Scratch is what a backend's workspace_bytes(const GeluForward&, traits)
-// says; without such a function it is none.
+// define, and defines zg::kernels::gelu_forward with them in its slots. If a backend does not
+// define the function, linking fails. The size of the scratch is a backend's workspace_bytes(const
+// GeluForward&, traits); without such a function there is no scratch.
 //
 // A new backend is a column here, a Device::Type and its sources. No op changes.
 #define ZG_FOR_EACH_BACKEND(DO, Args, name) \
@@ -35,7 +35,7 @@
   void name(const Args&, Workspace, Stream&);    \
   }
 
-// Scratch is counted in builds without the backend too: a plan may be for another machine.
+// The scratch size is known also in builds without the backend: a plan may be for another machine.
 #define ZG_WORKSPACE_BYTES(backend, Args)                                    \
   []<class A>(std::type_identity<A>) -> typename Kernel<A>::WorkspaceBytes { \
     if constexpr (requires(const A& args, const Device::Traits& traits) {    \

@@ -11,10 +11,10 @@ namespace zg::models {
 using nlohmann::json;
 
 json parse_json_object(const std::string& text, const std::string& path) {
-  constexpr int deepest = 64;  // the JSON writer recurses to the depth of the object
+  constexpr int max_depth = 64;  // the JSON writer recurses to the depth of the object
   const auto fail = [&](const std::string& what) { throw FileError(path + ": " + what); };
   const auto check_depth = [&](int depth, json::parse_event_t, json&) {
-    if (depth > deepest) fail(fmt::format("is nested deeper than {} levels", deepest));
+    if (depth > max_depth) fail(fmt::format("is nested deeper than {} levels", max_depth));
     return true;
   };
   json root;
@@ -22,7 +22,7 @@ json parse_json_object(const std::string& text, const std::string& path) {
     root = json::parse(text, check_depth);
   } catch (const json::parse_error& error) {
     fail(fmt::format("is not JSON at byte {}", error.byte));
-  } catch (const json::exception& error) {  // a number beyond any double
+  } catch (const json::exception& error) {  // a number too large for a double
     fail(std::string("is not JSON: ") + error.what());
   }
   if (!root.is_object()) fail("expected a JSON object");

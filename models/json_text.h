@@ -9,8 +9,8 @@
 
 namespace zg::models {
 
-/// Parses JSON from a file. FileError, beginning with `path`, for text that is no JSON object or is
-/// nested too deep. Exported for zerograd::text.
+/// Parses a JSON object. Throws FileError, with a message that begins with `path`, if the text is
+/// not a JSON object or is nested too deep. Exported for zerograd::text.
 ZG_API nlohmann::json parse_json_object(const std::string& text, const std::string& path);
 /// A value on one line, shortened, for error messages.
 ZG_API std::string brief(const nlohmann::json& value);

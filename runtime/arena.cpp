@@ -51,7 +51,7 @@ void Arena::release(int64_t offset, int64_t bytes) {
     }
   }
   if (offset + bytes == top_)
-    top_ = offset;  // no hole ever touches the top
+    top_ = offset;  // a free block at the top is never kept: the top moves down instead
   else
     insert_free(offset, bytes);
 }

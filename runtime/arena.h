@@ -11,10 +11,11 @@
 
 namespace zg {
 
-/// Hands out ranges of one contiguous address range, best fit by (size, offset), so the layout is a
-/// function of the calls alone. A block that fits no hole goes to the top; the top sinks when the
-/// highest block is freed. Memory is taken from the system in steps of `grow_bytes` and kept: no
-/// page is faulted twice. An unbacked arena does the same arithmetic without storage.
+/// Allocates blocks in one contiguous address range: the smallest free block that is large enough,
+/// the lowest among equal ones. So the layout depends on the calls alone. If no free block is large
+/// enough, the block goes to the top, the end of the highest block; the top moves down when that
+/// block is freed. Memory is taken from the system in steps of `grow_bytes` and never returned, so
+/// each page is faulted in once. An arena without memory computes the same offsets.
 class Arena {
  public:
   static constexpr int64_t grow_bytes = int64_t{2} << 20;  // a huge page
@@ -30,8 +31,10 @@ class Arena {
   int64_t allocate(int64_t bytes);  ///< bytes: a multiple of arena_granule; returns the offset
   void release(int64_t offset, int64_t bytes);
 
-  std::byte* base() const { return memory_ ? memory_->base() : nullptr; }  ///< null when unbacked
-  /// The highest end of a live block, rounded up to grow_bytes: the memory that is needed now.
+  std::byte* base() const {
+    return memory_ ? memory_->base() : nullptr;
+  }  ///< null: an arena without memory
+  /// The end of the highest live block, rounded up to grow_bytes: the memory that is needed now.
   int64_t reserved() const { return in_steps(top_); }
 
  private:

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -18,7 +19,7 @@ class ArenaMemory {
   virtual int64_t capacity() const = 0;
   /// Adds memory to [from, to) of the range; false when there is no more.
   virtual bool grow(int64_t from, int64_t to) = 0;
-  /// The limit of this memory, as the end of an error message. Empty: not known.
+  /// The reason why grow() returned false, as the end of an error message. Empty: not known.
   virtual std::string cause() const { return {}; }
 };
 
@@ -27,11 +28,12 @@ std::unique_ptr<ArenaMemory> host_memory();
 
 /// The functions of one type of accelerator; one per backend.
 struct Backend {
-  int (*count)() = nullptr;            ///< number of devices; null: not in this build
-  std::string (*absence)() = nullptr;  ///< why there are no devices; empty: there are some
+  int (*count)() = nullptr;  ///< number of devices; null: not in this build
+  /// The reason why there are no devices; empty: there are some.
+  std::string (*absence)() = nullptr;
   std::string (*describe)(int index) = nullptr;
-  /// See stand_in() in device.h. Null: this backend has no test driver.
-  std::string (*stand_in)(int index) = nullptr;
+  /// See emulator_name() in device.h. Null: this backend has no test driver.
+  std::string (*emulator_name)(int index) = nullptr;
   /// True if kernels and copies of one device can access the memory of another.
   bool (*reaches)(int index, int other) = nullptr;
   std::unique_ptr<Stream> (*make_stream)(DeviceState& state, const char* name) = nullptr;
@@ -39,6 +41,11 @@ struct Backend {
   std::unique_ptr<ArenaMemory> (*memory)(int index, Space space) = nullptr;
   TransportFactory transports = {};
 };
+
+/// Called with true when this thread must wait until collectives of other ranks of the process are
+/// done, before a driver can serve it, and with false afterwards. run_local() sets it on the thread
+/// of each rank, so that a late rank is not taken for the cause. Null: nobody asks.
+std::function<void(bool waits)>& on_wait_for_collectives();
 
 namespace cuda {
 const Backend& backend();

@@ -110,10 +110,10 @@ int Device::count(Type type) {
   return !backend ? 1 : backend->absence().empty() ? backend->count() : 0;
 }
 
-std::string stand_in(Device::Type type, int index) {
+std::string emulator_name(Device::Type type, int index) {
   const Backend* backend = backend_of(type);
   const bool is_there = backend && index >= 0 && index < Device::count(type);
-  return is_there && backend->stand_in ? backend->stand_in(index) : "";
+  return is_there && backend->emulator_name ? backend->emulator_name(index) : "";
 }
 
 Device Device::meta(int index, const Options& options, Type backend) {

@@ -16,7 +16,7 @@ class Trace;
 struct DeviceState;
 
 /// CPU instruction sets that kernels are compiled for, in rising order. `portable` is plain C++.
-/// amx_bf16 multiplies bf16 matrices on tile registers and does everything else as avx512_bf16.
+/// amx_bf16 multiplies bf16 matrices on tile registers; all other kernels are those of avx512_bf16.
 enum class Isa : uint8_t { portable, avx2, avx512, avx512_bf16, amx_bf16 };
 inline constexpr Isa every_isa[] = {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16,
                                     Isa::amx_bf16};
@@ -79,7 +79,7 @@ class ZG_API Device {
   static Device cuda(int index = 0, const Options& options = {});
   /// The same for Intel GPUs: the index in the Level Zero driver.
   static Device hpu(int index = 0, const Options& options = {});
-  /// Why this machine has no such device; empty: it has one.
+  /// The reason why this machine has no device of this type; empty: it has one.
   static std::string absence(Type type);
   static int count(Type type);  ///< number of accelerators, 0 where there is none
   /// A device without memory, for plans (runtime/plan.h). It counts bytes as a device of type
@@ -139,11 +139,11 @@ class ZG_API Stream {
 
 ZG_API const char* name_of(Device::Type type);  ///< "cpu", "cuda", "hpu", "meta"
 
-/// The name of the test driver that emulates this accelerator on the CPU, so that measured times
-/// mean nothing. Empty: a real accelerator, or none.
-ZG_API std::string stand_in(Device::Type type, int index);
+/// The name of the test driver that emulates this accelerator on the CPU. Times measured on it mean
+/// nothing. Empty: the accelerator is real, or there is none.
+ZG_API std::string emulator_name(Device::Type type, int index);
 
-/// For an error message: how two devices differ that should be the same, and what to do.
+/// For an error message: how two devices differ that should be the same, and what to try.
 ZG_API std::string difference(const Device& one, const Device& other);
 
 }  // namespace zg

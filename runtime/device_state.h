@@ -80,14 +80,14 @@ class Ledger final : public MemoryTracker {
   }
   Account& account(Space space) { return accounts_[static_cast<size_t>(space)]; }
   const Account& account(Space space) const { return accounts_[static_cast<size_t>(space)]; }
-  std::unique_ptr<ArenaMemory> memory_behind(Space space) const;
+  std::unique_ptr<ArenaMemory> make_memory(Space space) const;
   [[noreturn]] void refuse(int64_t bytes, Space space, const std::string& why, int64_t held) const;
 
   const std::string device_name_;
   const Device::Type type_;
   const int index_;
   const int64_t device_limit_, host_limit_;
-  mutable std::mutex mutex_;  // buffers may be freed while another thread reads the numbers
+  mutable std::mutex mutex_;  // buffers may be freed while another thread reads the accounting
   std::array<Account, space_count> accounts_;
   Purpose purpose_ = Purpose::activation;
   std::string phase_ = "outside", name_;
@@ -141,8 +141,8 @@ class DeviceStream : public Stream {
 
 namespace cpu {
 std::unique_ptr<Stream> make_stream(DeviceState& state, const char* name);
-/// The highest level that this machine, its kernel and this build have. The first call asks the
-/// kernel to let this process use tile registers.
+/// The highest instruction set that the processor, Linux and this build support. The first call
+/// asks Linux to let this process use tile registers.
 Isa machine_isa();
 }  // namespace cpu
 

@@ -5,8 +5,8 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
-// The protocol's own declarations, which dlpack.h of any version has: the names and the layout are
-// its ABI.
+// The declarations of DLPack's dlpack.h. Names and layout are the ABI of the protocol, the same in
+// every version.
 extern "C" {
 struct DLDevice {
   int32_t device_type;
@@ -75,7 +75,7 @@ DLDevice device_code(const Tensor& tensor) {
   return space == Space::pinned ? DLDevice{on_cuda_host, 0} : DLDevice{on_cuda, device.index()};
 }
 
-/// The space that memory of another program has on the device.
+/// The space of memory that another program passed, seen from this device.
 Space space_on(const Device& device, const DLDevice& there) {
   const bool is_cpu = device.type() == Device::Type::cpu;
   if (is_cpu && (there.device_type == on_cpu || there.device_type == on_cuda_host))
@@ -102,7 +102,7 @@ bool is_contiguous(const DLTensor& tensor) {
   return true;
 }
 
-/// Held by the other program.
+/// The other program owns it and frees it through the deleter.
 struct Shared {
   DLManagedTensor managed;
   Tensor tensor;

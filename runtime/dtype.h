@@ -16,7 +16,7 @@ struct bf16 {
   bf16() = default;
   explicit bf16(float value) {
     const uint32_t u = std::bit_cast<uint32_t>(value);
-    if ((u & 0x7fffffffu) > 0x7f800000u) {  // a NaN stays a NaN, quiet
+    if ((u & 0x7fffffffu) > 0x7f800000u) {  // a NaN becomes a quiet NaN
       bits = static_cast<uint16_t>((u >> 16) | 0x40u);
       return;
     }
@@ -60,8 +60,8 @@ constexpr bool is_floating(DType dtype) {
   return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
 }
 
-/// The dtype that sums over this dtype are accumulated in: f64 for f64, f32 for the other floating
-/// types.
+/// The accumulator dtype, in which elements of this dtype are summed: f64 for f64, f32 for the
+/// other floating types.
 constexpr DType accumulator(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
 
 ZG_API const char* name_of(DType dtype);  ///< "bf16"
@@ -80,7 +80,7 @@ template <> struct DTypeOf<bool>    { static constexpr DType value = DType::bool
 template <class T>
 inline constexpr DType dtype_of = DTypeOf<T>::value;
 
-/// The C++ type that sums of T are kept in.
+/// The C++ type of the accumulator dtype of T.
 template <class T>
 struct AccumulatorOf {
   using type = float;

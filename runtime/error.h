@@ -34,8 +34,9 @@ class ZG_API Error : public std::runtime_error {
 ZG_ERROR_TYPE(ShapeError);   ///< shapes that do not fit together
 ZG_ERROR_TYPE(DTypeError);   ///< an element type that the operation does not accept
 ZG_ERROR_TYPE(ConfigError);  ///< a flag, a config or an argument is wrong; exit status 2
-ZG_ERROR_TYPE(Unsupported);  ///< this build cannot do it; exit status 6
-ZG_ERROR_TYPE(OutOfMemory);  ///< a limit of memory is exceeded; lists what uses it; exit status 3
+ZG_ERROR_TYPE(Unsupported);  ///< this build or device does not support it; exit status 6
+/// A memory limit would be exceeded; lists the memory in use; exit status 3.
+ZG_ERROR_TYPE(OutOfMemory);
 ZG_ERROR_TYPE(DeviceError);  ///< a device or driver failed
 ZG_ERROR_TYPE(CommError);    ///< a rank failed, stalled or made another call; exit status 4
 ZG_ERROR_TYPE(NotResident);  ///< a parameter was read outside a Tape::Use of its unit

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t unlimited = std::numeric_limits<int64_t>::max();
 
-// "max", a number too large to mean anything, or no file at all: no limit.
+// No limit: the file has "max" or a number larger than any memory, or it does not exist.
 int64_t limit_in(const std::string& path) {
   int64_t limit = 0;
   return std::ifstream(path) >> limit ? limit : unlimited;
@@ -40,7 +40,8 @@ int64_t memory_limit_bytes() {
   const int64_t swap = sysinfo(&system) == 0 ? static_cast<int64_t>(system.totalswap) *
                                                    static_cast<int64_t>(system.mem_unit)
                                              : 0;
-  // Control groups of version 2 and 1, as a container sees its own.
+  // The limit files of control groups, version 2 and version 1, at the paths where a container sees
+  // its own.
   return std::min({physical_memory_bytes() + swap, limit_in("/sys/fs/cgroup/memory.max"),
                    limit_in("/sys/fs/cgroup/memory/memory.limit_in_bytes")});
 }

@@ -46,7 +46,7 @@ void Ledger::refuse(int64_t bytes, Space space, const std::string& why, int64_t 
   throw OutOfMemory(message.str());
 }
 
-std::unique_ptr<ArenaMemory> Ledger::memory_behind(Space space) const {
+std::unique_ptr<ArenaMemory> Ledger::make_memory(Space space) const {
   if (type_ == Device::Type::meta || space == Space::file) return nullptr;
   const Backend* backend = backend_of(type_);
   return backend && space != Space::host ? backend->memory(index_, space) : host_memory();
@@ -57,7 +57,7 @@ Ledger::Block Ledger::allocate(int64_t bytes, Space space) {
   if (recorder_) recorder_->note_allocation(bytes, space, purpose_, phase_, name_);
   Account& account = this->account(space);
   if (!account.arena) try {
-      account.arena = std::make_unique<Arena>(memory_behind(space));
+      account.arena = std::make_unique<Arena>(make_memory(space));
     } catch (const OutOfMemory& error) {
       refuse(bytes, space, error.what(), 0);
     }

@@ -13,12 +13,13 @@
 
 namespace zg {
 
-/// Where bytes are stored. Offload moves them to a later space of this list. pinned: host memory
-/// that the device's copies reach directly; file: a file on a disk (SwapOptions).
+/// Where bytes are stored. Offload moves bytes from a space to a later one. device: the device's
+/// own memory; pinned: host memory that the device can access directly; host: other host memory;
+/// file: a file on a disk (SwapOptions).
 enum class Space : uint8_t { device, pinned, host, file };
 inline constexpr int space_count = 4;
-/// The space for host memory that the device's kernels and copies reach: pinned on an accelerator,
-/// host on the CPU.
+/// The space of host memory that the device's kernels and copies can access: pinned on an
+/// accelerator, host on the CPU.
 ZG_API Space host_space(const Device& device);
 
 /// The use of allocated bytes. Every memory table lists bytes by purpose.
@@ -39,11 +40,12 @@ constexpr int64_t arena_bytes(int64_t bytes, Space space = Space::device) {
 using BytesByPurpose = std::array<int64_t, purpose_count>;
 
 /// Owns bytes. All tensor memory of the library is allocated here and so is always counted: under
-/// the device's current Purpose, until the buffer is freed. Buffers start on a 256-byte boundary;
-/// their content is undefined.
+/// the device's current Purpose (PurposeScope), until the buffer is freed. Buffers start on a
+/// 256-byte boundary; their content is undefined.
 class ZG_API Buffer {
  public:
-  /// Throws OutOfMemory, with the table of what uses the space, if the limit would be exceeded.
+  /// Throws OutOfMemory if the limit of the space would be exceeded; the message has a table of the
+  /// memory in use.
   static std::shared_ptr<Buffer> allocate(const Device& device, int64_t bytes,
                                           Space space = Space::device);
   /// Memory of another program, which `owner` keeps alive. It is not counted and not limited.
@@ -85,7 +87,7 @@ class ZG_API PurposeScope {
   Purpose before_;
 };
 
-/// RAII: names a phase of the step: "forward", "backward", "step". Scopes nest.
+/// RAII: names a phase of the program in memory tables: "forward", "backward", "step". Scopes nest.
 class ZG_API PhaseScope {
  public:
   PhaseScope(const Device& device, std::string_view phase);
@@ -99,7 +101,7 @@ class ZG_API PhaseScope {
 };
 
 /// RAII: names the allocations on the device until scope exit, for example "block.3 moments". The
-/// error of a refused allocation has the name. Scopes nest; the innermost name is used.
+/// error of a refused allocation shows the name. Scopes nest; the innermost name is used.
 class ZG_API NameScope {
  public:
   NameScope(const Device& device, std::string name);
@@ -132,12 +134,12 @@ class ZG_API MemoryTracker {
   /// Memory that must be reserved for the live bytes: up to the highest live byte of the arena,
   /// with the free holes below it, in steps of 2 MiB. It decreases when the highest block is freed.
   virtual int64_t reserved(Space space = Space::device) const = 0;
-  /// The most that was reserved since the last reset_peaks(), and the phase that first took it.
+  /// The most that was reserved since the last reset_peaks(), and the phase that first reached it.
   virtual int64_t peak_reserved(Space space = Space::device) const = 0;
   virtual std::string peak_phase(Space space = Space::device) const = 0;
   virtual std::vector<Row> rows() const = 0;  ///< a row per phase and space, in order of first use
-  virtual void reset_peaks() = 0;  ///< removes the rows; peaks restart from the live bytes
-  /// The same rows and peaks since the device was made; reset_peaks() leaves them.
+  virtual void reset_peaks() = 0;             ///< removes the rows; peaks restart at the live bytes
+  /// The same rows since the device was made; reset_peaks() does not change them.
   virtual std::vector<Row> lifetime_rows() const = 0;
   virtual int64_t lifetime_peak(Space space = Space::device) const = 0;
   virtual int64_t lifetime_reserved(Space space = Space::device) const = 0;

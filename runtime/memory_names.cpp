@@ -1,4 +1,4 @@
-// Separate from memory.cpp: readers of settings need these names, but no device.
+// Not in memory.cpp: code that reads settings links these names but no device.
 #include "zerograd/runtime/memory.h"
 
 namespace zg {

@@ -7,7 +7,7 @@
 namespace zg {
 namespace {
 
-// Whole MiB as in the tutorials' tables; a tenth where that would hide a small model.
+// Whole MiB, as in the tables of the tutorials; with one decimal for small numbers.
 std::string table_mib(int64_t bytes) {
   const double value = static_cast<double>(bytes) / (1 << 20);
   return fmt::format("{:.{}f}", value, value < 100.0 ? 1 : 0);
@@ -46,10 +46,10 @@ MemoryRow MemoryRows::now() const {
       .phase = memory.peak_phase(),
       .at_max = memory.live_by_purpose(),
       .spaces = {}};
-  int64_t most = row.live;
+  int64_t largest = row.live;
   for (const MemoryTracker::Row& phase : memory.rows())
-    if (phase.space == Space::device && phase.peak > most) {
-      most = phase.peak;
+    if (phase.space == Space::device && phase.peak > largest) {
+      largest = phase.peak;
       row.at_max = phase.live;
     }
   for (size_t space = 0; space < row.spaces.size(); ++space)
@@ -60,15 +60,15 @@ MemoryRow MemoryRows::now() const {
 void MemoryRows::drop_step() { rows_.resize(first_); }
 
 int64_t MemoryRows::step_peak() const {
-  int64_t most = 0;
-  for (size_t i = first_; i < rows_.size(); ++i) most = std::max(most, rows_[i].reserved);
-  return most;
+  int64_t largest = 0;
+  for (size_t i = first_; i < rows_.size(); ++i) largest = std::max(largest, rows_[i].reserved);
+  return largest;
 }
 
 int64_t MemoryRows::host_step_peak() const {
-  int64_t most = 0;
-  for (size_t i = first_; i < rows_.size(); ++i) most = std::max(most, rows_[i].host_max);
-  return most;
+  int64_t largest = 0;
+  for (size_t i = first_; i < rows_.size(); ++i) largest = std::max(largest, rows_[i].host_max);
+  return largest;
 }
 
 std::string memory_table(const std::vector<MemoryRow>& rows) {
@@ -76,17 +76,17 @@ std::string memory_table(const std::vector<MemoryRow>& rows) {
       "| step | Before forward (M) | After forward (M) | Before backward (M) "
       "| After backward (M) | Before step (M) | After step (M) | Max memory (M) |\n"
       "| ---- | ---- | ---- | ---- | ---- | ---- | ---- | ---- |";
-  int64_t most = 0;
+  int64_t largest = 0;
   for (const MemoryRow& row : rows) {
     if (row.at == StepPoint::before_forward) {
       table += fmt::format("\n| {} |", row.step);
-      most = 0;
+      largest = 0;
     }
-    most = std::max(most, row.reserved);
+    largest = std::max(largest, row.reserved);
     const std::string live = table_mib(row.live), peak = table_mib(row.reserved);
     table += " " + live +
              (row.reserved > row.live && live != peak ? fmt::format(" (max {}) |", peak) : " |");
-    if (row.at == StepPoint::after_step) table += fmt::format(" {} |", table_mib(most));
+    if (row.at == StepPoint::after_step) table += fmt::format(" {} |", table_mib(largest));
   }
   return table;
 }

@@ -47,11 +47,11 @@ class ZG_API MemoryRows {
   void begin_step(int64_t step);
   void note(StepPoint cell);
   void drop_step();  ///< removes the rows of a step that was dropped
-  /// A row for this moment, with the peaks since the last row. It is not stored, and peaks do not
-  /// restart.
+  /// Returns a row for this moment, with the peaks since the last row. It is not stored, and peaks
+  /// do not restart.
   MemoryRow now() const;
   const std::vector<MemoryRow>& rows() const { return rows_; }
-  int64_t step_peak() const;  ///< the most that was reserved in this step's rows
+  int64_t step_peak() const;  ///< the largest reservation in this step's rows
   int64_t host_step_peak() const;
 
  private:

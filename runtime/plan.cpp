@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// RAII: the device tells the recorder of its allocations and reads.
+/// RAII: the device reports its allocations and reads to the recorder.
 class RecordingScope {
  public:
   RecordingScope(const Device& device, Recorder& recorder) : device_(device) {
@@ -94,7 +94,7 @@ Space space_from(const std::string& name) {
   throw CommError(fmt::format("run_ranks: a rank reports a space '{}'", name));
 }
 
-std::string described(const Device::Traits& machine) {
+std::string description_of(const Device::Traits& machine) {
   return fmt::format("{}, {}, {} threads", machine.backend, machine.isa, machine.threads);
 }
 
@@ -204,17 +204,17 @@ void count_step(const Device& device) {
 
 Plan plan_ranks(int world, const Program& program, const PlanOptions& options) {
   check(world, program);
-  if (options.steps < 0 || options.most_steps < 1 || options.most_reads < 1)
+  if (options.steps < 0 || options.max_steps < 1 || options.max_reads < 1)
     throw ConfigError(
         fmt::format("plan: expected steps of 0 or more and limits of 1 or more, got {}, {} and {}",
-                    options.steps, options.most_steps, options.most_reads));
+                    options.steps, options.max_steps, options.max_reads));
   if (options.type == Device::Type::meta)
     throw ConfigError("plan: expected the type of the run's devices, cpu, cuda or hpu; got meta");
   DeviceOptions device_options = options.device;
   if (device_options.threads == 0) {
-    const std::optional<ProcessRank> place = process_rank();
-    device_options.threads =
-        place && place->size > 1 ? threads_per_process(place->local_size) : threads_per_rank(world);
+    const std::optional<ProcessRank> process = process_rank();
+    device_options.threads = process && process->size > 1 ? threads_per_process(process->local_size)
+                                                          : threads_per_rank(world);
   }
   std::vector<int> planned = options.ranks;
   if (planned.empty())
@@ -242,7 +242,7 @@ MemoryReport run_ranks(int world, const Program& program, const RunOptions& opti
       throw PlanError(
           fmt::format("run_ranks: the plan was made for {}, the run has {}; expected the same; see "
                       "PlanOptions::device and type",
-                      described(options.expect->machine), described(device.traits())));
+                      description_of(options.expect->machine), description_of(device.traits())));
     Recorder recorder(inner.rank(), options.expect);
     {
       const RecordingScope scope(device, recorder);
@@ -255,15 +255,15 @@ MemoryReport run_ranks(int world, const Program& program, const RunOptions& opti
     report.machine = device.traits();
     report.ranks[static_cast<size_t>(inner.rank())] = own;
   };
-  const std::optional<ProcessRank> place = process_rank();
-  if (!place || place->size == 1) {
+  const std::optional<ProcessRank> process = process_rank();
+  if (!process || process->size == 1) {
     run_local(world, run_rank, options.local);
     return report;
   }
-  if (place->size != world)
+  if (process->size != world)
     throw ConfigError(
         fmt::format("run_ranks: expected the {} processes that were started as ranks, got {}",
-                    place->size, world));
+                    process->size, world));
   run_processes(
       [&](Communicator& ranks, const Device& device) {
         run_rank(ranks, device);

@@ -22,7 +22,7 @@
 //   std::puts(plan.table().c_str());
 //   const MemoryReport run = run_ranks(8, train);
 //   assert(plan.ranks == run.ranks);
-// A plan equals the run if no allocation and no collective depends on a value that the device
+// A plan equals the run if no allocation and no collective depends on values that the device
 // computed, on time, or on host state that ranks share. On a device without memory item() and
 // to_host() return zeros and are counted as reads; data() throws. Only tensor memory is counted,
 // not the program's own containers. RunOptions::expect compares a run with its plan and names the
@@ -51,7 +51,7 @@ struct RankReport {
   std::array<int64_t, space_count> peak{};      ///< by space: the most that was live
   std::array<int64_t, space_count> reserved{};  ///< by space: the most that was reserved
   WireCounts wire{};                            ///< received by this rank in all its groups
-  SwapCount file_io{};                          ///< to and from Space::file
+  SwapCount file_io{};                          ///< bytes read from and written to Space::file
   int64_t steps = 0;                            ///< calls of count_step()
   /// In a plan: the allocation at which the rank ended. Absent if the program caught OutOfMemory
   /// and continued.
@@ -108,14 +108,15 @@ struct PlanOptions {
   /// The options of the run's devices: threads (0: a rank's share of this machine's cores),
   /// instruction set, memory limits and the folder of Space::file.
   DeviceOptions device = {};
-  Device::Type type = Device::Type::cpu;  ///< cpu, cuda or hpu; this machine needs no such device
-  std::vector<int> ranks = {};            ///< the ranks to plan; empty: all
-  /// Ends each rank after this many steps; 0: the program ends itself.
+  /// Cpu, cuda or hpu; this machine need not have such a device.
+  Device::Type type = Device::Type::cpu;
+  std::vector<int> ranks = {};  ///< the ranks to plan; empty: all
+  /// Ends each rank after this many steps; 0: the program must end by itself.
   int64_t steps = 0;
-  /// A rank with more steps or reads is a PlanError: its loop probably waits for a value, and a
-  /// plan has only zeros.
-  int64_t most_steps = 100000;
-  int64_t most_reads = 10000000;
+  /// Throws PlanError for a rank with more steps or reads than these limits: its loop probably
+  /// waits for a value, and in a plan all values are zero.
+  int64_t max_steps = 100000;
+  int64_t max_reads = 10000000;
 };
 
 /// Calls the program for each rank in turn, on this thread and on devices without memory. An
@@ -130,8 +131,8 @@ ZG_API void count_step(const Device& device);
 struct RunOptions {
   LocalOptions local = {};
   /// Compares every allocation and collective with the rank's plan, in order, and the whole report
-  /// at the end. The first difference is a PlanError with the rank, the step, the planned and the
-  /// actual event.
+  /// at the end. Throws PlanError at the first difference, with the rank, the step, the planned and
+  /// the actual event.
   const Plan* expect = nullptr;
 };
 

@@ -6,8 +6,8 @@
 namespace zg {
 
 /// Philox4x32-10, the counter-based generator of Salmon et al. 2011, "Parallel random numbers: as
-/// easy as 1, 2, 3". The same (counter, key) gives the same four words on every device, so nothing
-/// random is ever stored: dropout masks and initial weights are recomputed from their position.
+/// easy as 1, 2, 3". The same (counter, key) gives the same four words on every device. So random
+/// numbers are never stored: dropout masks and initial weights are recomputed from their position.
 struct Philox {
   using Block = std::array<uint32_t, 4>;
 
@@ -32,8 +32,8 @@ struct Philox {
 /// A float in [0, 1) from the upper 24 bits of a word; exact, so equal on every device.
 constexpr float uniform(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
 
-/// Determines a dropout mask. Element e of sample s is kept if word e % 4 of Philox::block({e / 4,
-/// s, step, site}, seed) gives uniform(word) >= probability.
+/// Identifies a dropout mask. Element e of sample s is kept if uniform(word) >= probability, where
+/// `word` is word e % 4 of Philox::block({e / 4, s, step, site}, seed).
 struct DropoutKey {
   uint64_t seed = 0;
   uint32_t step = 0;    ///< optimizer step

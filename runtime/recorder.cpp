@@ -70,8 +70,8 @@ Recorder::Recorder(int rank, const PlanOptions& limits)
     : rank_(rank),
       mode_(Mode::keep),
       last_step_(limits.steps),
-      most_steps_(limits.most_steps),
-      most_reads_(limits.most_reads) {
+      max_steps_(limits.max_steps),
+      max_reads_(limits.max_reads) {
   own_.rank = rank;
 }
 
@@ -104,7 +104,7 @@ void Recorder::note_collective(Collective collective, int64_t bytes, const std::
 }
 
 void Recorder::note_read() {
-  if (mode_ != Mode::keep || ++own_.reads <= most_reads_) return;
+  if (mode_ != Mode::keep || ++own_.reads <= max_reads_) return;
   throw PlanError(
       fmt::format("plan: has read {} values in step {}; a plan reads zeros, so a loop that waits "
                   "for a value does not end; expected a loop whose length does not depend on "
@@ -118,21 +118,21 @@ void Recorder::note_step() {
   ++steps_;
   if (mode_ != Mode::keep) return;
   if (steps_ == last_step_) throw PlanEnd();
-  if (steps_ > most_steps_)
+  if (steps_ > max_steps_)
     throw PlanError(fmt::format(
         "plan: goes on after {} steps; a plan reads zeros, so a loop that waits for a value (a "
         "loss, say) does not end; expected a number of steps that does not depend on values; try "
-        "PlanOptions::steps to plan the first ones, or raise most_steps",
-        most_steps_));
+        "PlanOptions::steps to plan the first ones, or raise max_steps",
+        max_steps_));
 }
 
 namespace {
 
-/// The message for a run without the memory cap that ended the plan.
+/// The message for a run that goes on after the point where a memory limit ended its plan.
 std::string beyond_refusal(size_t events) {
   return fmt::format(
-      "plan: the plan ends out of memory after {} events, this run does not; expected the caps of "
-      "the plan; try a plan without memory_limit and host_limit",
+      "plan: the plan ends out of memory after {} events, this run does not; expected the memory "
+      "limits of the plan; try a plan without memory_limit and host_limit",
       events);
 }
 

@@ -18,21 +18,22 @@ class Recorder {
   enum class Mode : uint8_t { keep, compare, ignore };
 
   explicit Recorder(int rank, const PlanOptions& limits);  ///< keeps the events of a plan
-  Recorder(int rank,
-           const Plan* expected);  ///< compares; null, or a plan without this rank: ignores
+  /// Compares with a plan; ignores all events if the plan is null or lacks this rank.
+  Recorder(int rank, const Plan* expected);
 
   void note_allocation(int64_t bytes, Space space, Purpose purpose, const std::string& phase,
                        const std::string& name);
   void note_collective(Collective collective, int64_t bytes, const std::string& name,
                        const std::string& group);
-  /// Records a refused allocation in a plan. In a run the error itself is thrown.
+  /// Records a refused allocation, in a plan only: in a run the error itself is thrown.
   void note_refusal(RefusedAllocation refused) {
     if (mode_ == Mode::keep) refused_ = std::move(refused);
   }
   void forget_refusal() { refused_.reset(); }  ///< the program continued without the memory
   void note_read();
-  void note_wire(const WireCounts& wire);  ///< adds the counts of a group that ends
-  void note_step();                        ///< may throw PlanEnd or PlanError
+  /// Adds the byte counts of a communicator that is destroyed.
+  void note_wire(const WireCounts& wire);
+  void note_step();  ///< may throw PlanEnd or PlanError
 
   /// Throws PlanError if the plan has more events, or if its report differs from `measured`.
   void finish(const RankReport& measured) const;
@@ -50,7 +51,7 @@ class Recorder {
 
   const int rank_;
   const Mode mode_;
-  const int64_t last_step_ = 0, most_steps_ = 0, most_reads_ = 0;
+  const int64_t last_step_ = 0, max_steps_ = 0, max_reads_ = 0;
   const RankEvents* expected_ = nullptr;
   const RankReport* expected_report_ = nullptr;
   const bool expected_is_complete_ = false;
@@ -62,10 +63,11 @@ class Recorder {
   std::optional<RefusedAllocation> refused_;
 };
 
-/// Ends a planned rank after PlanOptions::steps. Not an Error: programs catch those.
+/// Thrown to end a planned rank after PlanOptions::steps. Not derived from Error, because programs
+/// catch Errors.
 struct PlanEnd {};
 
-/// Text files that a program writes and later reads in the same plan: nothing is written to disk.
+/// Text files that a program writes and later reads in the same plan. They exist in memory only.
 /// Paths are compared as text, after "." and "//" are removed.
 ZG_API void plan_file(const Device& device, const std::string& path, const std::string& text);
 ZG_API std::map<std::string, std::string> planned_files(const Device& device);

@@ -23,16 +23,16 @@ Shape::Shape(std::span<const int64_t> extents) {
 
 Shape Shape::filled(std::initializer_list<int64_t> extents, int64_t numel, const char* op) {
   std::vector<int64_t> values(extents);
-  const auto open = std::find(values.begin(), values.end(), -1);
-  if (open == values.end()) return Shape(extents);
+  const auto unknown = std::find(values.begin(), values.end(), -1);
+  if (unknown == values.end()) return Shape(extents);
   if (std::count(values.begin(), values.end(), -1) > 1)
     throw ShapeError(std::string(op) + ": expected one extent of -1 at most, got two or more");
-  *open = 1;
+  *unknown = 1;
   const int64_t others = Shape(std::span<const int64_t>(values)).numel();
   if (others == 0 || numel % others != 0)
     throw ShapeError(fmt::format(
         "{}: the extents beside -1 hold {} elements; expected a divisor of {}", op, others, numel));
-  *open = numel / others;
+  *unknown = numel / others;
   return Shape(std::span<const int64_t>(values));
 }
 

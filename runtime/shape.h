@@ -10,7 +10,8 @@
 
 namespace zg {
 
-/// Up to six extents, outermost first. A value type without heap memory; rank 0 is a scalar.
+/// Up to six extents, outermost first. The rank is the number of axes; a scalar has rank 0. A value
+/// type without heap memory.
 class ZG_API Shape {
  public:
   static constexpr int max_rank = 6;

@@ -199,7 +199,7 @@ void Tensor::check_dtype(DType asked) const {
         fmt::format("data: the tensor {} holds {}, asked for {}", shape_, dtype_, asked));
 }
 
-void Tensor::refuse_data() const {
+void Tensor::throw_no_data() const {
   throw Unsupported(
       fmt::format("data: {} on {} has no memory, as this is a plan; expected values that come by "
                   "Tensor::from(values, shape, device) and are read by to_host() or item(), which "
@@ -257,16 +257,16 @@ bool host_reaches(const Tensor& tensor) {
 
 namespace {
 
-constexpr int64_t file_chunk = 1 << 20;  // elements that are on their way to or from a file
+constexpr int64_t file_chunk = 1 << 20;  // elements that are copied to or from a file at a time
 
 /// Calls f(begin, elements on the host) for n elements, a chunk at a time.
 template <class F>
 void through_host(int64_t n, DType dtype, const Device& device, const F& f) {
   const PurposeScope purpose(device, Purpose::workspace);
-  const int64_t longest = std::min(n, file_chunk);
-  const Tensor chunk = Tensor::empty({longest}, dtype, device, host_space(device));
-  for (int64_t begin = 0; begin < n; begin += longest)
-    f(begin, chunk.flat(0, std::min(longest, n - begin)));
+  const int64_t chunk_numel = std::min(n, file_chunk);
+  const Tensor chunk = Tensor::empty({chunk_numel}, dtype, device, host_space(device));
+  for (int64_t begin = 0; begin < n; begin += chunk_numel)
+    f(begin, chunk.flat(0, std::min(chunk_numel, n - begin)));
 }
 
 }  // namespace

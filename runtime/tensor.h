@@ -12,13 +12,13 @@
 
 namespace zg {
 
-/// A contiguous, typed view of a Buffer. Copies share the bytes. A Tensor knows nothing of
-/// gradients: kernels, communication and ZeRO work on it without autograd.
+/// A contiguous, typed view of a Buffer. Copies share the bytes. A Tensor has no gradient: kernels,
+/// communication and ZeRO use it without autograd.
 class ZG_API Tensor {
  public:
   Tensor() = default;  ///< an absent tensor; false in a condition
 
-  /// Uninitialised. f64 exists on cpu and meta devices only (Unsupported elsewhere).
+  /// Uninitialised. Throws Unsupported for f64 on an accelerator.
   static Tensor empty(const Shape& shape, DType dtype, const Device& device,
                       Space space = Space::device);
   static Tensor zeros(const Shape& shape, DType dtype, const Device& device);
@@ -52,7 +52,7 @@ class ZG_API Tensor {
   /// One extent may be -1 and is computed from the others.
   Tensor view(std::initializer_list<int64_t> extents) const;
   Tensor slice(int64_t begin, int64_t end) const;  ///< along axis 0, shares memory
-  /// Rank 1: a range of the elements; shares memory.
+  /// A range of the elements as a tensor with one axis; shares memory.
   Tensor flat(int64_t begin, int64_t numel) const;
   /// Another typed view at a byte offset of the same buffer; throws ShapeError when out of range.
   Tensor alias(int64_t byte_offset, const Shape& shape, DType dtype) const;
@@ -62,7 +62,7 @@ class ZG_API Tensor {
   T* data() const {
     check_dtype(dtype_of<T>);
     std::byte* bytes = raw();
-    if (!bytes && buffer_ && buffer_->device().type() == Device::Type::meta) refuse_data();
+    if (!bytes && buffer_ && buffer_->device().type() == Device::Type::meta) throw_no_data();
     return reinterpret_cast<T*>(bytes);
   }
   /// The same without a type check; null on a meta device.
@@ -88,7 +88,7 @@ class ZG_API Tensor {
 
  private:
   void check_dtype(DType asked) const;
-  [[noreturn]] void refuse_data() const;
+  [[noreturn]] void throw_no_data() const;
   void copy_from_host(const void* values, int64_t count, DType dtype);
   void copy_to_host(void* values) const;
 
@@ -103,8 +103,8 @@ template <>
 ZG_API std::vector<bool> Tensor::to_host<bool>() const;
 
 /// Whether the host can read and write the elements in place: false for an accelerator's
-/// Space::device and for Space::file. The host must wait for queued work (Stream::synchronize)
-/// before it does.
+/// Space::device and for Space::file. If true, the host must still wait for queued work
+/// (Stream::synchronize) before it reads or writes them.
 ZG_API bool host_reaches(const Tensor& tensor);
 
 /// dst = src. Equal numel and dtype; any two spaces of one device.

@@ -53,7 +53,7 @@ std::string json_of(const Trace::Value& value) {
 /// In microseconds, the unit of the trace format.
 std::string json_of_ns(int64_t ns) { return fmt::format("{}.{:03}", ns / 1000, ns % 1000); }
 
-/// A file that gets its name when it is complete on the disk.
+/// A file that is written under a temporary name and renamed when it is complete on the disk.
 class Output {
  public:
   explicit Output(const std::string& path) : path_(resolved(path)) {
@@ -80,7 +80,8 @@ class Output {
   }
 
  private:
-  // A link is kept, also if its target does not exist yet.
+  // Follows symbolic links, so that the target is replaced and not the link, also if the target
+  // does not exist yet.
   static std::string resolved(const std::string& path) {
     namespace fs = std::filesystem;
     std::error_code error;

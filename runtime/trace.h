@@ -17,8 +17,8 @@ namespace zg {
 /// rank is shown as a process with counters of its memory and with these tracks: "compute" (phases,
 /// units, ops, kernels and waits of the rank's own thread), "communication" (collectives, one track
 /// per group), "copies" (between device and host) and "disk" (Space::file). Ranks that are threads
-/// share one trace. Ranks that are processes have one each; on one machine their times are of one
-/// clock.
+/// share one trace. Ranks that are processes have a trace each; on one machine their times come
+/// from the same clock.
 ///
 ///     const auto trace = std::make_shared<Trace>();
 ///     device.set_trace(trace, rank);   // on each rank, before the first step to trace
@@ -27,8 +27,8 @@ namespace zg {
 ///     trace->write("steps.json");      // once
 ///
 /// On an accelerator the host waits for every kernel while a trace is recorded, so that each span
-/// ends with its work. So a trace does not show work that the host normally queues ahead. Without a
-/// trace nothing is measured and nothing is slower.
+/// ends with its work. So a trace does not show how far the host normally queues work ahead of the
+/// device. Without a trace nothing is measured and nothing is slower.
 class ZG_API Trace : public std::enable_shared_from_this<Trace> {
  public:
   Trace();
@@ -39,7 +39,7 @@ class ZG_API Trace : public std::enable_shared_from_this<Trace> {
   /// Category of a span.
   enum class Kind : uint8_t {
     phase,       ///< "step", "forward", "backward", "optimizer"
-    unit,        ///< use of a unit by a tape; in backward from its first to its last gradient
+    unit,        ///< a tape's use of a unit; in backward: from its first to its last gradient
     op,          ///< one op's backward
     kernel,      ///< its arguments list the operands
     collective,  ///< its arguments have the bytes that the rank received from other ranks

@@ -102,12 +102,14 @@ int report(const char* type, const char* message) {
   std::fflush(stdout);
   const size_t length = std::strlen(message);
   const bool ended = length > 0 && message[length - 1] == '\n';
-  std::fprintf(stderr, "error: %s: %s%s", type, harmless(message).c_str(), ended ? "" : "\n");
+  std::fprintf(stderr, "error: %s: %s%s", type, escape_controls(message).c_str(),
+               ended ? "" : "\n");
   return exit_status(type);
 }
 
-// Replaces a closed stdout or stderr by a stream that refuses writes. Otherwise the first file that
-// is opened, for example a checkpoint, would get its descriptor and all printed text.
+// Replaces a closed stdout or stderr by a stream that fails on writes. Otherwise the first file
+// that is opened, for example a checkpoint, would get that descriptor, and all output would be
+// written into it.
 void occupy_standard_streams() {
   for (int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (fcntl(descriptor, F_GETFD) < 0 && errno == EBADF) open("/dev/null", O_RDONLY);
@@ -118,20 +120,20 @@ void occupy_standard_streams() {
 int check_stdout(int status) {
   const bool flushed = std::fflush(stdout) == 0;
   if (status != 0 || (flushed && std::ferror(stdout) == 0)) return status;
-  return report("FileError",
-                "stdout: what was printed could not all be written; expected a place that is open "
-                "and not full");
+  return report(
+      "FileError",
+      "stdout: some output could not be written; expected an open file or pipe, and free space");
 }
 
 // Delays the exit of all but the first failed process. A launcher kills every process soon after
 // the first one exits with an error, and takes its status. The delay lets the other processes
 // detect the failure and print where they were.
-int leave_last(int status) {
+int exit_last(int status) {
   using namespace std::chrono_literals;
   try {
     if (zg::process_rank() && !zg::zero::last_warning())
       std::this_thread::sleep_for(status == 4 ? 1300ms : 1000ms);
-  } catch (const zg::ConfigError&) {  // the ConfigError was reported before
+  } catch (const zg::ConfigError&) {  // ignored: it was reported before
   }
   return status;
 }
@@ -144,7 +146,7 @@ std::terminate_handler terminate_before = nullptr;
     if (std::current_exception()) throw;
   } catch (const std::bad_alloc&) {
     std::_Exit(report("OutOfMemory", "the system refused memory outside of the counted arenas"));
-  } catch (...) {  // falls through to the earlier handler
+  } catch (...) {  // continue with the previous handler
   }
   terminate_before();
   std::abort();
@@ -168,7 +170,7 @@ void bound_spinning(char** words) {
 
 // Sets the process name: after exec of /proc/self/exe it would be "exe". Threads that are started
 // later inherit the name.
-void take_name() { prctl(PR_SET_NAME, this_program); }
+void set_process_name() { prctl(PR_SET_NAME, this_program); }
 
 // Reports an exception of the subcommand and returns its exit status. Absent: it ended without one
 // and set `status`.
@@ -182,7 +184,7 @@ std::optional<int> error_of(int& status, const std::string& name,
   } catch (const std::bad_alloc&) {
     return report("OutOfMemory", "the system refused memory outside of the counted arenas");
   } catch (const std::length_error&) {
-    return report("OutOfMemory", "a size beyond what memory can hold was asked for");
+    return report("OutOfMemory", "a size is larger than any memory");
   } catch (const std::filesystem::filesystem_error& error) {
     return report("FileError", error.what());
   } catch (const std::system_error& error) {
@@ -201,14 +203,14 @@ int main(int count, char** words) {
   using namespace zg::tools;
   occupy_standard_streams();
   bound_spinning(words);
-  take_name();
+  set_process_name();
   save_addresses();
   terminate_before = std::set_terminate(end_without_handler);
   if (count < 2) return print_usage(stderr), 2;
   int status = 0;
   if (const std::optional<int> error =
           error_of(status, words[1], std::vector<std::string>(words + 2, words + count)))
-    return leave_last(*error);
+    return exit_last(*error);
   status = check_stdout(status);
-  return status == 5 ? leave_last(status) : status;  // a failed save is known to all ranks
+  return status == 5 ? exit_last(status) : status;  // all ranks know about a failed save
 }

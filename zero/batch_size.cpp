@@ -23,12 +23,13 @@ std::string divisors_of(int64_t number) {
   return join(divisors, ", ");
 }
 
-// Each choice changes one number so that the product fits; the others stay as given.
+// Each suggestion changes one number so that the product fits.
 std::string choices(const BatchRequest& request, int64_t ranks) {
   const int64_t W = ranks, train = request.train.value_or(0);
   const int64_t micro = request.micro.value_or(1), accumulation = request.accumulation.value_or(1);
   const BatchRequest::Names& names = request.names;
-  if (micro <= 0 || accumulation <= 0)  // no other number solves it while one of them is 0
+  if (micro <= 0 ||
+      accumulation <= 0)  // changing another number does not help while one of them is 0
     return (micro <= 0 ? names.micro : names.accumulation) + " 1 or more";
   std::vector<std::string> ways;
   // Offers values for one factor, given the value `other` of the second one.
@@ -65,12 +66,12 @@ std::string choices(const BatchRequest& request, int64_t ranks) {
 
 }  // namespace
 
-int64_t largest_divisor(int64_t number, int64_t most) {
-  if (most >= number) return number;
+int64_t largest_divisor(int64_t number, int64_t limit) {
+  if (limit >= number) return number;
   int64_t largest = 1;
-  for (int64_t small = 1; small <= std::min(number / small, most); ++small) {
+  for (int64_t small = 1; small <= std::min(number / small, limit); ++small) {
     if (number % small != 0) continue;
-    if (number / small <= most) return number / small;
+    if (number / small <= limit) return number / small;
     largest = small;
   }
   return largest;
@@ -87,7 +88,7 @@ BatchSize solve_batch_size(const BatchRequest& request, int64_t ranks) {
   const auto check_positive = [&](const char* what, int64_t value) {
     if (value <= 0) refuse(request, W, fmt::format("{}: {} has to be greater than 0", what, value));
   };
-  // Divisors below.
+  // Checked here because the code below divides by it.
   check_positive("Micro batch size per gpu", request.micro.value_or(1));
   check_positive("Gradient accumulation steps", request.accumulation.value_or(1));
   const bool has_micro = request.micro.has_value();
@@ -128,7 +129,8 @@ double samples_per_increment(const BatchRampup& rampup, int64_t whole) {
   return static_cast<double>(rampup.samples) / static_cast<double>(increments);
 }
 
-// A lower bound of the steps from there on with the same batch; the caller counts the last ones.
+// A lower bound of the number of steps after `consumed` samples that have the same batch. The
+// caller counts the remaining ones one by one.
 int64_t steps_alike(const BatchRampup& rampup, int64_t whole, int64_t consumed, int64_t batch) {
   if (batch == whole) return std::numeric_limits<int64_t>::max();
   const auto increments = static_cast<double>((batch - rampup.start) / rampup.increment + 1);
@@ -139,7 +141,7 @@ int64_t steps_alike(const BatchRampup& rampup, int64_t whole, int64_t consumed, 
 
 }  // namespace
 
-// Rounds as Megatron does: both quotients are floating-point numbers.
+// Rounds as Megatron does, which computes both quotients in floating point.
 int64_t BatchRampup::batch_at(int64_t consumed, int64_t whole) const {
   if (start == 0 || start == whole || consumed > samples) return whole;
   const auto increments =

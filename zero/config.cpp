@@ -77,8 +77,8 @@ void validate(const Config& config) {
   if (adam.stochastic_rounding && config.optimizer != DType::bf16)
     throw ConfigError(
         fmt::format("config: adam.stochastic_rounding is on, optimizer is {}; expected bf16: "
-                    "nothing is lost between f32 masters, whose copies are made anew by every "
-                    "step; try --precision fsdp-memory, which keeps no masters",
+                    "f32 masters lose nothing, and every step rounds their copies anew; try "
+                    "--precision fsdp-memory, which keeps no masters",
                     config.optimizer));
   const auto from_zero = [](float x) { return std::isfinite(x) && x >= 0.0f; };
   check_config(from_zero(adam.epsilon), "adam.epsilon", adam.epsilon, "a finite number from 0");
@@ -134,8 +134,8 @@ Precision precision_of(const Config& config) {
 Config with_precision(Config config, const Precision& precision) {
   if (precision.local != precision.optimizer)
     throw ConfigError(
-        fmt::format("precision: local is {}, optimizer is {}; expected the same: masters and "
-                    "moments are kept alike",
+        fmt::format("precision: local is {}, optimizer is {}; expected the same, because masters "
+                    "and moments have one dtype",
                     precision.local, precision.optimizer));
   const DType computed = precision.mixed.value_or(precision.local);
   if (precision.compute != computed)

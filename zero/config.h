@@ -11,7 +11,7 @@
 
 namespace zg::zero {
 
-/// AdamW's constants. Weight decay applies to parameters with `decay` only.
+/// AdamW's constants. Weight decay applies only to parameters with Parameter::decay.
 struct AdamOptions {
   float beta1 = 0.9f, beta2 = 0.95f, epsilon = 1e-8f, weight_decay = 0.1f;
   bool decoupled = true;  ///< false: Adam, whose weight decay is added to the gradients
@@ -26,40 +26,43 @@ struct Betas {
   float beta1, beta2;
 };
 
-/// The space in which each kind of data is stored while it is not used: Space::device, Space::host
-/// or Space::file. ZeRO-Offload: Ren et al. 2021, arXiv:2101.06840; ZeRO-Infinity: Rajbhandari et
-/// al. 2021, arXiv:2104.07857. Every choice gives the same bits.
+/// The space in which each kind of data is stored while no kernel uses it: Space::device,
+/// Space::host or Space::file. ZeRO-Offload: Ren et al. 2021, arXiv:2101.06840; ZeRO-Infinity:
+/// Rajbhandari et al. 2021, arXiv:2104.07857. Every choice gives the same bits.
 struct OffloadOptions {
   Space parameter = Space::device;   ///< the shards of stage 3; small parameters stay on the device
   Space gradient = Space::device;    ///< gradient accumulators between micro-batches
-  Space optimizer = Space::device;   ///< moments, and masters unless the values are the masters
+  Space optimizer = Space::device;   ///< moments, and master weights unless the parameters
+                                     ///< themselves are the master weights
   Space activation = Space::device;  ///< tensors that the tape keeps for backward
-  /// Elements of optimizer states in a file that AdamW processes at a time, and of gradient
-  /// accumulators in a file that are updated at a time. Two sets of buffers have this size.
+  /// For optimizer states and gradient accumulators in a file: the number of elements that are
+  /// read, updated and written at a time. There are two sets of buffers of this size.
   int64_t sub_group_size = int64_t{8} << 20;
-  /// The fraction of the trainable elements whose moments and masters are stored in `optimizer`:
-  /// whole units, from the first on. The others stay on the device and are updated there.
+  /// The fraction of the trainable elements whose moments and master weights are stored in
+  /// `optimizer`: whole units, from the first on. The others stay on the device and are updated
+  /// there.
   double optimizer_ratio = 1.0;
   /// With `parameter` in a file: number of this rank's elements that are stored on the host
   /// instead, in whole units from the first one that fits.
   int64_t parameters_on_host = 0;
-  /// With `parameter` in a file: size in elements of the buffer for values read from it, at least
-  /// one unit. The next unit is prefetched only if it fits into the buffer beside the current one.
+  /// With `parameter` in a file: size in elements of the buffer for parameters that are read from
+  /// it, at least one unit. The next unit is prefetched only if it fits into the buffer beside the
+  /// current one.
   int64_t parameter_buffer = int64_t{500'000'000};
 };
 
 /// How the engine keeps and updates parameters.
 struct Config {
   /// The ZeRO stage decides which data is partitioned over the ranks. 0: gradient accumulators;
-  /// every rank updates all parameters. 1: also masters and moments. 2: the same as 1, because no
-  /// stage keeps whole gradients between micro-batches; only reduce_at_boundary is refused. 3: also
-  /// values, which are gathered unit by unit.
+  /// every rank updates all parameters. 1: also master weights and moments. 2: the same as 1,
+  /// because no stage keeps whole gradients between micro-batches; but reduce_at_boundary is an
+  /// error. 3: also parameters, which are gathered unit by unit.
   int stage = 0;
-  DType compute = DType::f32;  ///< f32 | bf16 | f16: values, activations and gradients
-  /// f32 | bf16: masters and moments. bf16 requires bf16 compute; then the values are the masters,
-  /// and small updates are lost without adam.stochastic_rounding.
+  DType compute = DType::f32;  ///< f32 | bf16 | f16: parameters, activations and gradients
+  /// f32 | bf16: master weights and moments. bf16 requires bf16 compute; then the parameters are
+  /// the master weights, and small updates are lost without adam.stochastic_rounding.
   DType optimizer = DType::f32;
-  /// f32 | bf16: initial and loaded values of the masters are rounded to it.
+  /// f32 | bf16: initial and loaded master weights are rounded to it.
   DType load = DType::f32;
   /// f32 | bf16 (rounded after each micro-batch): gradient accumulators.
   DType grad_accum = DType::f32;
@@ -70,13 +73,13 @@ struct Config {
   uint64_t seed = 3407;                ///< for initial values and stochastic rounding
 
   bool overlap_comm = true;  ///< reduce and gather while computation continues
-  /// Inexact, stages 0 and 1: each rank accumulates its own micro-batches and reduces once in a
-  /// step, so the bits depend on the number of ranks.
+  /// For stages 0 and 1: each rank accumulates its own micro-batches, and gradients are reduced
+  /// once in a step. Inexact: the bits depend on the number of ranks.
   bool reduce_at_boundary = false;
-  /// Inexact, ranks on GPUs that communicate by NCCL: NCCL adds the ranks' gradients in its own
-  /// order and rounding, so the bits depend on the number of ranks and on the machine.
+  /// For ranks on GPUs that communicate by NCCL: NCCL adds the ranks' gradients in its own order
+  /// and rounding. Inexact: the bits depend on the number of ranks and on the machine.
   bool nccl_reduce = false;
-  // Upper limits in elements. Larger exchanges are split.
+  // Upper limits, in elements, of one collective. Larger ones are divided.
   int64_t reduce_bucket_size = 500'000'000;
   int64_t allgather_bucket_size = 500'000'000;
   /// Stage 3: units larger than this are not prefetched.
@@ -85,7 +88,7 @@ struct Config {
   int64_t param_persistence_threshold = 100'000;
 };
 
-/// Throws ConfigError naming the field, or Unsupported for what this build does not do.
+/// Throws ConfigError naming the field, or Unsupported for values that this build does not support.
 ZG_API void validate(const Config& config);
 
 /// Sets of dtypes, as in the table "DeepSpeed vs FSDP" in the documentation of Hugging Face's
@@ -110,7 +113,7 @@ struct Precision {
 ZG_API Precision precision_of(PrecisionPreset preset);
 ZG_API Precision precision_of(const Config& config);  ///< also for a config without a preset
 
-/// Returns `config` with these dtypes. Gradients are accumulated in the optimizer's dtype.
+/// Returns `config` with these dtypes. Gradients are accumulated in the optimizer's dtype. Throws
 /// ConfigError if `local` and `optimizer` differ, or if `compute` differs from `mixed` (without
 /// `mixed`: from `local`).
 ZG_API Config with_precision(Config config, const Precision& precision);

@@ -21,7 +21,8 @@ LossScaler scaler_of(const Config& config) {
   return config.compute == DType::f16 ? LossScaler(config.loss_scaling) : LossScaler();
 }
 
-// Adds the parameter that overflowed to the error that the scale is at its minimum.
+// Updates the scaler. If it throws because the scale is at its minimum, adds the name of the
+// parameter that overflowed.
 std::string update_scale(LossScaler& scaler, const std::optional<std::string>& non_finite) {
   try {
     return scaler.update(non_finite.has_value());
@@ -32,8 +33,9 @@ std::string update_scale(LossScaler& scaler, const std::optional<std::string>& n
   }
 }
 
-// A mesh with one pipeline stage and one tensor rank is a data axis.
-const Mesh* in_parts(const Mesh* mesh) {
+// The mesh, or null if it has one pipeline stage and one tensor rank: then every rank has the whole
+// model.
+const Mesh* mesh_with_model_parts(const Mesh* mesh) {
   return mesh && mesh->shape.pipeline * mesh->shape.tensor > 1 ? mesh : nullptr;
 }
 
@@ -51,7 +53,7 @@ EngineState::EngineState(const ParameterStore& store, Ranks given, const Device&
            : ranks.data ? *ranks.data
                         : *ranks.alone),
       world(ranks.mesh ? ranks.mesh->world : comm),
-      mesh(in_parts(ranks.mesh)),
+      mesh(mesh_with_model_parts(ranks.mesh)),
       places(store.parameters().size()),
       begins(store.parameters().size()),
       users(store.units().size()),
@@ -62,7 +64,8 @@ EngineState::EngineState(const ParameterStore& store, Ranks given, const Device&
                       ? nullptr
                       : std::make_unique<OffloadedActivations>(config.offload.activation)),
       scaler(scaler_of(config)) {
-  // Small parameters are not partitioned at stage 3: a gather each would cost more than the memory.
+  // Small parameters are not partitioned at stage 3: gathering each would cost more time than their
+  // memory is worth.
   const bool shards_values =
       config.stage == 3 && (comm.size() > 1 || config.offload.parameter != Space::device);
   std::vector<const Parameter*> persistent;
@@ -162,7 +165,7 @@ Engine::~Engine() = default;
 
 Tape Engine::tape() {
   state_->check_store("tape");
-  world().set_step(steps());  // named in errors of ranks that wait for each other
+  world().set_step(steps());  // shown in errors about ranks that do not arrive
   state_->residency.start(TapeMode::record);
   return Tape(state_->device, this, TapeMode::record, state_->activations.get());
 }
@@ -248,8 +251,8 @@ double Engine::mean_loss(std::span<const double> own, int64_t count) {
   const int64_t ranks = comm.size();
   std::vector<double> all(own.begin(), own.end());
   if (ranks > 1 || mesh) {
-    // Scalars are exchanged as sums of integers, so that gathers carry parameter values only: the
-    // bits of each loss are added to zeros of the other ranks.
+    // Each rank sends the bits of its losses as integers, the other ranks add zeros. So a sum of
+    // integers, which is exact, exchanges the losses.
     const PurposeScope purpose(state_->device, Purpose::comm);
     std::vector<int64_t> bits(static_cast<size_t>(count * ranks));
     if (has_losses && (!mesh || mesh->tensor_rank == 0))

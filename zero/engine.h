@@ -25,23 +25,24 @@ struct StepResult {
   std::string scaler_line;     ///< f16 with a dynamic scale, skipped: DeepSpeed's log line
 };
 
-/// Owns one rank's share of a store's parameters: values, gradient accumulators, f32 masters and
+/// Owns one rank's share of the model states: parameters, gradient accumulators, master weights and
 /// moments, partitioned over the ranks by Config::stage. ZeRO: Rajbhandari et al. 2020,
 /// arXiv:1910.02054. One rank runs the same code with world size 1.
 ///
 /// A step: for each micro-batch `Tape tape = engine.tape(); ... engine.backward(tape, loss);`, then
 /// `engine.step(rate)`. All ranks together have M micro-batches in a step. Micro-batch g belongs to
-/// rank g % world. Its whole gradient is rounded once to the compute dtype and added, in rising g,
-/// to the owner's accumulator. The step multiplies by 1 / M and the clip factor in one f32
-/// multiplication. In f16 the loss is scaled (zero/optimizer/loss_scale.h) and that multiplication
-/// removes the scale. So every stage and every world size that divides M gives the same bits. A
-/// parameter that no micro-batch used has a zero gradient. One thread at a time may use an engine;
-/// two engines share no state. Calls marked collective must be made by every rank alike.
+/// rank g % world. Its gradient is rounded once to the compute dtype and added, in rising g, to the
+/// accumulators of the ranks that own the shards. The step multiplies by 1 / M and the clip factor
+/// in one f32 multiplication. In f16 the loss is scaled (zero/optimizer/loss_scale.h) and that
+/// multiplication removes the scale. So every stage and every world size that divides M gives the
+/// same bits. A parameter that no micro-batch used has a zero gradient. Only one thread at a time
+/// may use an engine; two engines share no state. Every rank must make the calls that are marked
+/// collective, in the same order.
 class ZG_API Engine final : public ParameterSource {
  public:
   /// Initialises every parameter from (config.seed, name, element). Store and communicator must
-  /// outlive the engine. The store must not grow: after that, tapes and steps throw ConfigError.
-  /// Throws ConfigError, Unsupported, OutOfMemory.
+  /// outlive the engine. The store must not get more parameters: tapes and steps would throw
+  /// ConfigError. Throws ConfigError, Unsupported, OutOfMemory.
   Engine(const ParameterStore& store, const Device& device, const Config& config = {});
   Engine(const ParameterStore& store, Communicator& ranks, const Device& device,
          const Config& config = {});
@@ -60,21 +61,22 @@ class ZG_API Engine final : public ParameterSource {
   /// include the loss scale.
   void backward(Tape& tape, std::span<const Var> outputs, std::span<const Tensor> gradients);
   /// One AdamW update with the mean over the micro-batches since the last step; ConfigError when
-  /// there were none. Skipped on all ranks if any gradient is infinite or NaN. A skipped step makes
-  /// the same exchanges, so memory and traffic depend on sizes alone. Error when such a gradient in
-  /// f16 finds a dynamic loss scale at its minimum. Collective. `betas` replace those of
-  /// Config::adam in this step.
+  /// there were none. Skipped on all ranks if any gradient is infinite or NaN. A skipped step has
+  /// the same collectives, so memory and traffic do not depend on values. Throws Error if such a
+  /// gradient occurs in f16 when a dynamic loss scale is at its minimum. Collective. `betas`
+  /// replace those of Config::adam in this step.
   StepResult step(float rate, const std::optional<Betas>& betas = std::nullopt);
 
   /// The value that DeepSpeed logs: the scale in f16, 1 in f32, 0 in bf16.
   double loss_scale() const;
   const LossScaler& loss_scaler() const;  ///< in f32 and bf16: constant 1
-  /// For resuming. Absent: the state of a new run. An engine with a static scale keeps it.
+  /// For resuming. Absent: resets to the state of a new run. No effect on an engine with a constant
+  /// scale.
   void set_loss_scaler(const std::optional<LossScaler::State>& state);
 
-  int64_t steps() const;  ///< attempted so far: taken and skipped
+  int64_t steps() const;  ///< number of steps so far, including skipped ones
   int64_t skipped() const;
-  int64_t micro_batches() const;  ///< by this rank since the last step
+  int64_t micro_batches() const;  ///< number of micro-batches of this rank since the last step
   const Config& config() const;
   const ParameterStore& store() const;
   const Device& device() const;
@@ -84,51 +86,54 @@ class ZG_API Engine final : public ParameterSource {
 
   RestingBytes resting_bytes() const;  ///< memory that this rank keeps from step to step
 
-  /// The mean loss of a step over all ranks' micro-batches, from each rank's own losses. Added in
-  /// f64 in rising g, so it is the same for every world size. Collective.
+  /// The mean loss of a step over the micro-batches of all ranks. `own`: the losses of this rank's
+  /// micro-batches. Losses are added in f64 in rising g, so the mean is the same for every world
+  /// size. Collective.
   double mean_loss(std::span<const double> own);
   /// In a pipeline the last stage has losses, `micro_batches` of them, and every rank gets their
-  /// mean. Only those of tensor rank 0 are used. ConfigError when there are more or fewer.
+  /// mean. Only those of tensor rank 0 are used. Throws ConfigError when there are more or fewer.
   double mean_loss(std::span<const double> own, int64_t micro_batches);
 
-  /// XXH3-128 in hex over the little-endian f32 bytes of all master parameters of the whole model,
-  /// in byte order of their names, for any partition over the ranks. "planned" on a meta device,
-  /// after the same exchanges; Unsupported there where ranks have parts of the model. Collective.
+  /// XXH3-128 in hex over the little-endian f32 bytes of all master weights of the whole model, in
+  /// byte order of their names. It does not depend on the partition over the ranks. On a meta
+  /// device it makes the same collectives and returns "planned"; there it throws Unsupported if
+  /// ranks have only parts of the model. Collective.
   std::string parameter_hash() const;
 
   /// This rank's slice of one parameter in f32: master, first moment, second moment, or the
   /// gradients accumulated since the last step (not averaged; in f16 including the loss scale). For
-  /// a frozen parameter the master is its value; moments and gradient are empty. On a meta device
-  /// the result is empty, after the same collectives. Collective.
+  /// a frozen parameter `master` is its value; moments and gradient are empty. On a meta device the
+  /// result is empty, after the same collectives. Collective.
   enum class State : uint8_t { master, moment1, moment2, gradient };
   std::vector<float> read(const Parameter& parameter, State state) const;
-  /// Writes the elements of a state (not gradient) that this rank holds, and updates the values.
-  /// `values` has the whole parameter on every rank. Not collective. ShapeError for another size. A
-  /// meta device takes no values.
+  /// Writes a state (not the gradient). `values` has the whole parameter on every rank; each rank
+  /// stores the elements that it holds. Writing masters also updates the parameters. Throws
+  /// ShapeError for another size. Not collective. Does nothing on a meta device.
   void write(const Parameter& parameter, State state, std::span<const float> values);
 
-  /// The elements [begin, end) of this rank's slice of a parameter whose state (for the masters
-  /// also whose values) this rank holds. Loading a checkpoint reads only these.
+  /// The elements [begin, end) of a parameter's slice whose state is stored on this rank (for
+  /// masters: whose master weights or parameters are). Loading a checkpoint reads only these.
   struct Held {
     int64_t begin = 0, end = 0;
   };
   Held held(const Parameter& parameter, State state) const;
   void write_held(const Parameter& parameter, State state, std::span<const float> values);
-  /// Writes elements [begin, begin + values.size()) of those. On a meta device `values` is empty.
+  /// Writes elements [begin, begin + values.size()), which must be in held(). On a meta device
+  /// `values` is empty.
   void write_held(const Parameter& parameter, State state, Held range,
                   std::span<const float> values);
 
   /// For resuming: sets the counters and drops the accumulated gradients.
   void set_steps(int64_t taken, int64_t skipped);
-  /// Drops an unfinished step between two micro-batches: the engine is as after the last step. In a
-  /// pipeline every stage must have done the same micro-batches. Collective.
+  /// Drops an unfinished step: the engine is as it was after the last step. Call it between two
+  /// micro-batches. In a pipeline every stage must have done the same micro-batches. Collective.
   void drop_gradients();
 
   void acquire(const Unit& unit, Stream& stream) override;
   void release(const Unit& unit, Stream& stream) noexcept override;
   Tensor value(const Parameter& parameter) const override;
-  /// Memory for a gradient. On one rank: the f32 accumulator on the device, for the first
-  /// micro-batch of a step. On several ranks: the range of an f32 leaf that is sent, for every
+  /// Memory for a gradient. On one rank: the f32 accumulator on the device, in the first
+  /// micro-batch of a step. On several ranks: a range of the f32 leaf that will be sent, in every
   /// micro-batch.
   Tensor gradient_place(const Parameter& parameter) override;
   void reduce(const Unit& unit, std::span<Tensor> gradients, Stream& stream) override;

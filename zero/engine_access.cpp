@@ -98,7 +98,7 @@ void EngineState::refresh_mirrors() {
 
 RestingBytes Engine::resting_bytes() const {
   RestingBytes rest;
-  int64_t held = 0;  // bytes that the arena holds
+  int64_t held = 0;  // bytes of states in the arena
   const auto numel_of = [](std::span<const FlatUnit::Piece> pieces) {
     int64_t sum = 0;
     for (const FlatUnit::Piece& piece : pieces) sum += piece.numel();

@@ -23,27 +23,28 @@ struct EngineState {
   };
   EngineState(const ParameterStore& store, Ranks ranks, const Device& device, const Config& config);
 
-  /// Throws ConfigError for a unit or parameter of another store.
+  /// The index of a unit or parameter in the store. Throws ConfigError if it belongs to another
+  /// store.
   size_t index_of(const Unit& unit) const;
   Storage& storage_of(const Parameter& parameter);
   int64_t begin_of(const Parameter& parameter) const {
     return begins[static_cast<size_t>(parameter.index)];
   }
-  /// ConfigError when the store grew after the engine was made: the engine has no storage for new
-  /// parameters.
+  /// Throws ConfigError if parameters were added to the store after the engine was made: the engine
+  /// has no storage for them.
   void check_store(const char* operation) const;
   bool is_persistent(const Parameter& parameter) const {
     return places[static_cast<size_t>(parameter.index)] == storages.size() - 1 && has_persistent;
   }
   bool on_meta() const { return device.type() == Device::Type::meta; }
   void clear_gradients();
-  /// Whole gradients of one micro-batch, of parameters of any units.
+  /// Reduces the gradients of one micro-batch, for parameters of any units.
   void reduce(std::span<const Parameter* const> parameters, std::span<Tensor> gradients,
               Storage& own);
   void finish_micro_batch();
   void refresh_mirrors();
-  /// The whole flat array of one state: of the updated parameters, or of the others. Collective on
-  /// the data axis.
+  /// Gathers the whole flat array of one state: of the updated parameters, or of the others.
+  /// Collective on the data axis.
   Tensor whole_state(Storage& storage, bool is_updated, Engine::State state);
 
   const ParameterStore& store;
@@ -63,7 +64,8 @@ struct EngineState {
   Mirrors mirrors;
   const std::unique_ptr<OffloadedActivations> activations;  // null: they stay on the device
   LossScaler scaler;
-  class Snapshot* snapshot = nullptr;  // null: none; a step waits for its reads
+  // The current snapshot, whose reads a step waits for; null: none.
+  class Snapshot* snapshot = nullptr;
   int64_t micro_batches = 0, taken = 0, skipped = 0;
 };
 

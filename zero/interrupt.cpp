@@ -31,14 +31,15 @@ int64_t now_ms() {
 
 void end_process_by(int signal) {
   std::signal(signal, SIG_DFL);
-  std::raise(signal);  // in a handler: the signal is delivered after the handler returns
+  std::raise(signal);  // in a signal handler it is delivered after the handler returns
 }
 
 void record_signal(int signal, siginfo_t* info, void*) {
   // Slurm and others wait longer before SIGKILL. They do not set OMPI_COMM_WORLD_RANK.
   const bool warns = signal == SIGTERM && info->si_pid == getppid() && under_mpirun;
   if (warns) was_warned = true;
-  // After mpirun's SIGTERM the process first reports where it waits for the failed rank.
+  // After mpirun's SIGTERM the process does not end at once: first it reports where it waits for
+  // the failed rank.
   if (!saves_before_end && !warns) return end_process_by(signal);
   int before = recorded_signal;
   if ((before == 0 || before == SIGPIPE) && recorded_signal.compare_exchange_strong(before, signal))
@@ -78,8 +79,8 @@ InterruptScope::InterruptScope() {
   handles_hangup = !is_ignored(SIGHUP);
   for (int signal : {SIGINT, SIGTERM}) handle(signal, record_signal);
   if (handles_hangup) handle(SIGHUP, record_signal);
-  std::signal(SIGXFSZ, SIG_IGN);        // a write beyond the file size limit returns an error
-  handle(SIGPIPE, record_pipe_signal);  // saving prints too, and a closed pipe must not stop it
+  std::signal(SIGXFSZ, SIG_IGN);        // a write beyond the file size limit then returns an error
+  handle(SIGPIPE, record_pipe_signal);  // saving prints lines, and a closed pipe must not stop it
 }
 
 InterruptScope::~InterruptScope() {

@@ -12,11 +12,11 @@ namespace zg::zero {
 /// sends SIGKILL one second after SIGTERM.
 ZG_API bool last_warning();
 
-/// True if the process ignored this signal when it started and still ignores it. nohup starts a
-/// process that ignores SIGHUP.
+/// True if the process ignores this signal since it was started. nohup starts a process that
+/// ignores SIGHUP.
 ZG_API bool is_ignored(int signal);
 
-/// RAII. A run that receives a signal saves first and then ends. With a trainer (zero/trainer.h):
+/// RAII: lets a run that receives a signal save before it ends. With a trainer (zero/trainer.h):
 ///
 ///   const zero::InterruptScope interrupt;
 ///   zero::Trainer trainer(engine, options, task,
@@ -25,9 +25,10 @@ ZG_API bool is_ignored(int signal);
 ///
 /// Handles SIGINT, SIGTERM and SIGHUP. Before save_from_now() they end the process at once (the
 /// default). After it the first signal is recorded, so that the run can stop and save. A second
-/// signal ends the process at once, unless it comes with the first. If SIGHUP was ignored before
-/// (nohup), it stays ignored. SIGPIPE is always recorded and never ends the process: when nobody
-/// reads the results any more (`| head -1`), the run must stop training, save and then end.
+/// signal ends the process at once, unless it comes within 300 ms of the first. If SIGHUP was
+/// ignored before (nohup), it stays ignored. SIGPIPE is always recorded and never ends the process:
+/// when nobody reads the results any more (`| head -1`), the run must stop training, save and then
+/// end.
 class ZG_API InterruptScope {
  public:
   InterruptScope();
@@ -39,12 +40,13 @@ class ZG_API InterruptScope {
   /// may call it, any number of times.
   void save_from_now() const;
   int signal() const;  ///< the recorded signal; 0: none
-  /// Restores the default actions of SIGINT, SIGTERM and SIGHUP, and raises a recorded one again.
+  /// Restores the default actions of SIGINT, SIGTERM and SIGHUP, and raises a recorded signal
+  /// again.
   void release() const;
 };
 
-/// Stops ranks that are threads of one process after a signal. All ranks stop at the same point of
-/// their program. They send no messages for it.
+/// After a signal, stops ranks that are threads of one process at the same point of their program,
+/// without a collective.
 class ZG_API CommonStop {
  public:
   /// `interrupt` must outlive this object.
@@ -52,7 +54,7 @@ class ZG_API CommonStop {
 
   /// A rank calls it at each stopping point. All ranks reach the same points in the same order.
   /// Returns true if all ranks stop at this point. The first rank that sees a signal chooses the
-  /// first point that no rank has passed yet.
+  /// stopping point: the first one that no rank has passed yet.
   bool reached(int rank);
 
  private:

@@ -22,7 +22,7 @@ std::string number(double value) {
 std::string score(const std::optional<double>& value) { return value ? number(*value) : "null"; }
 
 // True for a complete line about a step before `step`.
-bool stays(const std::string& line, int64_t step) {
+bool is_before(const std::string& line, int64_t step) {
   const auto record = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!record.is_object()) return false;
   return record.contains("final") ? record.value("steps", step) <= step
@@ -34,10 +34,10 @@ void drop_from(const std::string& path, int64_t step) {
   if (!std::filesystem::is_regular_file(path, error)) return;
   std::ifstream file(path);
   uintmax_t kept = 0;
-  for (std::string line; std::getline(file, line) && !file.eof() && stays(line, step);)
+  for (std::string line; std::getline(file, line) && !file.eof() && is_before(line, step);)
     kept += line.size() + 1;
   std::filesystem::resize_file(path, kept, error);
-  if (error) throw FileError(fmt::format("{} cannot be cut: {}", path, error.message()));
+  if (error) throw FileError(fmt::format("{} cannot be shortened: {}", path, error.message()));
 }
 
 }  // namespace

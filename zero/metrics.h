@@ -20,12 +20,12 @@ struct StepRecord {
   int64_t step;         ///< from 0
   int64_t micro_steps;  ///< micro-batches of this step on each rank
   int64_t samples;      ///< samples of this step on all ranks
-  double loss;          ///< mean over micro-batches, folded in order, of the mean over targets
+  double loss;  ///< mean over the micro-batches of the mean loss over targets, added in order
   double grad_norm, rate;
   double loss_scale;  ///< f16: scale in this step; f32: 1; bf16: 0
   bool skipped;
   double tokens_per_second, seconds;
-  int64_t peak_bytes, host_peak_bytes;  ///< largest live arena bytes during the step
+  int64_t peak_bytes, host_peak_bytes;  ///< largest number of live bytes during the step
 };
 
 struct FinalRecord {
@@ -40,8 +40,8 @@ struct FinalRecord {
 /// them.
 class ZG_API MetricsFile {
  public:
-  /// A resumed run appends to the file; lines of steps that are taken again are removed. Any other
-  /// run begins with an empty file. FileError.
+  /// A resumed run appends to the file; lines about steps that the run repeats are removed. Any
+  /// other run begins with an empty file. Throws FileError.
   MetricsFile(const std::string& path, bool resumed, int64_t first_step);
   void write(const StepRecord& record);
   void write(const FinalRecord& record);
@@ -56,7 +56,7 @@ class ZG_API MetricsFile {
 /// steps and "TAG vs samples" by the samples consumed.
 class ZG_API MetricsBoard {
  public:
-  explicit MetricsBoard(const std::string& directory) : writer_(directory) {}  ///< FileError
+  explicit MetricsBoard(const std::string& directory) : writer_(directory) {}  ///< throws FileError
 
   struct Progress {
     int64_t steps, samples;
@@ -76,8 +76,8 @@ class ZG_API MetricsBoard {
 };
 
 /// For TrainerHooks::observe: records a device's memory at six points of each step. With several
-/// micro-batches, points before and within forward come from the first one and the others from the
-/// last one. No peak between them is lost.
+/// micro-batches the points up to forward are those of the first micro-batch, the others those of
+/// the last one. Peaks between them are included.
 ZG_API void note_memory(MemoryRows& rows, TrainerMoment moment, const MicroBatch& batch);
 
 }  // namespace zg::zero

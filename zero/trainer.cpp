@@ -21,7 +21,7 @@ constexpr const char* schema = "zerograd.trainer/1";
 
 bool is_due(int64_t step, int64_t interval) { return interval > 0 && step % interval == 0; }
 
-CheckpointInfo described(const TrainerPosition& position) {
+CheckpointInfo description_of(const TrainerPosition& position) {
   const Json json = {{"schema", schema},
                      {"samples", position.samples},
                      {"skipped_samples", position.skipped_samples},
@@ -54,9 +54,10 @@ TrainerPosition position_in(const CheckpointInfo& info, const std::string& path)
   return position;
 }
 
-void check(const char* name, int64_t value, int64_t least) {
-  if (value < least)
-    throw ConfigError(fmt::format("trainer: {}: expected {} or more, got {}", name, least, value));
+void check(const char* name, int64_t value, int64_t minimum) {
+  if (value < minimum)
+    throw ConfigError(
+        fmt::format("trainer: {}: expected {} or more, got {}", name, minimum, value));
 }
 
 /// RAII: the device records a trace.
@@ -104,18 +105,18 @@ struct TrainerState {
   }
   int64_t samples() const { return options.rampup.batch_at(position.samples, whole_batch()); }
   int64_t micro_batches() const { return samples() / (options.micro_batch * data_ranks()); }
-  int agreed(int reason) const;
+  int agree_on(int reason) const;
   void warn(const std::string& message) const {
     if (hooks.warn) return hooks.warn(message);
     std::fprintf(stderr, "warning: trainer: %s\n", message.c_str());
   }
-  /// The position changes together with the engine's step; an exception before that changes
-  /// neither.
+  /// Runs one step. The position advances together with the engine's step; an exception before that
+  /// changes neither.
   std::optional<TrainedStep> attempt();
   double next_rate() const;
   void set_position(const CheckpointInfo& info, const std::string& path);
-  /// The run was resumed from `path`; if that is in the run's directory, it need not be saved
-  /// again.
+  /// The run was resumed from `path`. If that is in the run's directory, this step need not be
+  /// saved again.
   void note_saved(const std::string& path) {
     const auto plain = [](const std::string& p) {
       return std::filesystem::path(p + "/").lexically_normal();
@@ -195,9 +196,10 @@ class Step final : public PipelineStage {
 
 }  // namespace
 
-// Sums a word of five digits over the ranks; digit r counts the ranks with reason r + 1. The first
-// four digits have 15 bits. The fifth has the remaining three, because only rank 0 has that reason.
-int TrainerState::agreed(int reason) const {
+// Sums one integer over the ranks. It consists of five counters; counter r is the number of ranks
+// with reason r + 1. The first four counters have 15 bits each. The fifth has the remaining three
+// bits, because only rank 0 can have that reason.
+int TrainerState::agree_on(int reason) const {
   constexpr int reasons = 5, digit_bits = 15;
   if (reason < 0 || reason > reasons)
     throw ConfigError(fmt::format("trainer: stop: expected 0 to 5, got {}", reason));
@@ -334,10 +336,10 @@ TrainingEnd Trainer::run() {
       const std::optional<TrainedStep> done = step();
       if (!done) throw StopTraining{};
       if (s.hooks.after_step) s.hooks.after_step(*done);
-      if (s.checkpoints) s.checkpoints->look();
+      if (s.checkpoints) s.checkpoints->poll();
       const int64_t steps = s.engine.steps();
       if (s.checkpoints && is_due(steps, s.options.save_interval)) save();
-      if (s.hooks.stop) end.stop = s.agreed(s.hooks.stop());
+      if (s.hooks.stop) end.stop = s.agree_on(s.hooks.stop());
       if (end.stop > 0)
         end.reason = Reason::stopped;
       else if (is_due(steps, s.options.stop_interval) && steps < s.options.steps)
@@ -408,7 +410,8 @@ std::optional<TrainedStep> TrainerState::attempt() {
     const TraceSpan optimizer(device.compute(), "optimizer");
     observe(TrainerMoment::optimizer_begins, no_batch);
     done.result = engine.step(static_cast<float>(done.rate), betas);
-    device.compute().synchronize();  // so that the step's time and errors are counted in this step
+    // So that time and errors of the device's work belong to this step.
+    device.compute().synchronize();
   }
   position.samples += done.samples;
   if (done.result.skipped) position.skipped_samples += done.samples;
@@ -444,7 +447,8 @@ double Trainer::next_rate() const { return state_->next_rate(); }
 
 CheckpointInfo Trainer::checkpoint_info() const {
   const TrainerState& s = *state_;
-  CheckpointInfo info = s.hooks.describe ? s.hooks.describe(s.position) : described(s.position);
+  CheckpointInfo info =
+      s.hooks.describe ? s.hooks.describe(s.position) : description_of(s.position);
   info.steps = s.engine.steps();
   info.skipped = s.engine.skipped();
   info.micro_batches = s.position.micro_batches;

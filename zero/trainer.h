@@ -20,21 +20,21 @@ namespace zg::zero {
 /// One micro-batch of this rank. A run counts its samples from 0, over all steps and ranks; this
 /// micro-batch has the samples [first_sample, first_sample + samples).
 struct MicroBatch {
-  int64_t step = 0;   ///< steps attempted before this one
-  int64_t index = 0;  ///< among this rank's micro-batches of the step
+  int64_t step = 0;   ///< number of steps before this one, including skipped ones
+  int64_t index = 0;  ///< index among this rank's micro-batches of the step
   int64_t first_sample = 0;
   int64_t samples = 0;
   bool last = false;            ///< this rank's last one in the step
   std::vector<Tensor> tensors;  ///< returned by TrainerTask::batch
-  Var input;  ///< in a pipeline: the output of the stage before; absent on the first
+  Var input;  ///< in a pipeline: the output of the previous stage; absent on the first one
 };
 
 /// The model and its data, as functions. The trainer itself does not depend on a model.
 struct TrainerTask {
-  /// Makes the tensors of a micro-batch (its `tensors` are still empty). May be absent.
+  /// Makes the tensors of a micro-batch, whose `tensors` are still empty. May be absent.
   std::function<std::vector<Tensor>(const MicroBatch& batch)> batch = {};
-  /// The mean loss over the micro-batch, of one element; in a pipeline the output of this rank's
-  /// stage, on the last stage the loss.
+  /// Returns the mean loss over the micro-batch, a tensor of one element. In a pipeline: the output
+  /// of this rank's stage; on the last stage the loss.
   std::function<Var(Tape& tape, const MicroBatch& batch)> forward = {};
   /// In a pipeline: the tensor sent between stages, for the given number of samples.
   std::function<StageOutput(int64_t samples)> between = {};
@@ -42,9 +42,10 @@ struct TrainerTask {
 
 struct TrainerOptions {
   int64_t micro_batch = 1;   ///< samples of a micro-batch
-  int64_t accumulation = 1;  ///< micro-batches of each rank in a step, once the batch is whole
+  int64_t accumulation = 1;  ///< micro-batches of each rank in a step, after the ramp-up
   BatchRampup rampup = {};   ///< batch growth up to micro_batch * accumulation * data ranks
-  int64_t steps = 0;  ///< run() ends after so many attempted steps, with those before a resume
+  /// run() ends at this step number; skipped steps and steps before a resume are counted.
+  int64_t steps = 0;
   ScheduleOptions schedule = {};
   PipelineSchedule pipeline = PipelineSchedule::one_f_one_b;
   /// Directory and retention of checkpoints. Absent: nothing is saved. `loss_of` may be absent: the
@@ -59,14 +60,14 @@ struct TrainerOptions {
 /// Progress of a run, in addition to the engine's state. Saved in a checkpoint.
 struct TrainerPosition {
   int64_t samples = 0;          ///< consumed by all ranks
-  int64_t skipped_samples = 0;  ///< those of skipped steps
+  int64_t skipped_samples = 0;  ///< samples of skipped steps, included in `samples`
   int64_t micro_batches = 0;    ///< consumed by all ranks
-  /// Ranks checkpoints for retention: the last step's mean loss, or the value of set_score(). NaN:
-  /// unknown.
+  /// The score by which retention compares checkpoints: the last step's mean loss, or the value of
+  /// set_score(). NaN: unknown.
   double score = std::numeric_limits<double>::quiet_NaN();
 };
 
-/// One step that was attempted.
+/// One step, taken or skipped.
 struct TrainedStep {
   int64_t step = 0;           ///< counted from 0
   int64_t micro_batches = 0;  ///< by each rank
@@ -76,7 +77,7 @@ struct TrainedStep {
   StepResult result;
 };
 
-/// Points of a step that an observer is called at, in this order.
+/// Points of a step at which TrainerHooks::observe is called, in this order.
 enum class TrainerMoment : uint8_t {
   step_begins,
   batch_ready,       ///< for each micro-batch: `tensors` are filled
@@ -95,36 +96,37 @@ struct TrainingEnd {
     stopped,   ///< TrainerHooks::stop
     given_up   ///< TrainerHooks::give_up, within a step
   } reason = Reason::finished;
-  int stop = 0;       ///< the hook's result, for Reason::stopped
-  bool saved = true;  ///< by run(): the last save succeeded, or nothing is saved
+  int stop = 0;       ///< the result of TrainerHooks::stop, for Reason::stopped
+  bool saved = true;  ///< the last save of run() succeeded, or nothing is saved
 };
 
-/// Thrown by a function of the task or by a hook, on all ranks at the same point, to end the run.
+/// A function of the task or a hook throws it to end the run, on all ranks at the same point.
 /// Before the optimizer has begun, the step is dropped as by TrainerHooks::give_up. In a pipeline
-/// it is a ConfigError within a micro-batch, because stages are at different points.
+/// it must not be thrown within a micro-batch (ConfigError), because stages are at different
+/// points.
 struct StopTraining {};
 
-/// Called on every rank. Each may be absent.
+/// Functions that the trainer calls on every rank. Each may be absent.
 struct TrainerHooks {
   std::function<void(int64_t step)> before_step = {};
-  /// Validation, metrics, output. Before the step is saved.
+  /// Called after each step, before it is saved: for validation, metrics, output.
   std::function<void(const TrainedStep& step)> after_step = {};
   /// Called after each step. A result from 1 to 5 on any rank ends the run on all ranks; the
-  /// smallest one is reported. 5 counts on rank 0 only. 0: the run continues.
+  /// smallest result is reported. 5 from another rank than 0 is ignored. 0: the run continues.
   std::function<int()> stop = {};
   /// Called before each micro-batch, in the same order on all ranks, which must return the same
   /// value. True: the step is dropped, and the engine is as it was before the step.
   std::function<bool()> give_up = {};
-  /// Called once, when no more steps follow, before the last one is saved.
+  /// Called once, after the last step and before it is saved.
   std::function<void(const TrainingEnd& end)> ended = {};
   std::function<void(TrainerMoment moment, const MicroBatch& batch)> observe = {};
-  /// The result of each save. Absent: failures go to `warn`.
+  /// Called with the result of each save. Absent: failures are passed to `warn`.
   CheckpointDirectory::Report saved = {};
-  /// Saves that failed, damaged checkpoints that resume() passed over, older ones that could not be
-  /// removed. Absent: they are printed on stderr.
+  /// Called with warnings: saves that failed, damaged checkpoints that resume() skipped, older
+  /// checkpoints that could not be removed. Absent: they are printed on stderr.
   CheckpointDirectory::Warn warn = {};
-  /// For a program that keeps its own settings in a checkpoint; set both. `describe` writes
-  /// position and settings to CheckpointInfo (the trainer sets the counters afterwards).
+  /// For a program that stores its own settings in a checkpoint; set both functions. `describe`
+  /// writes position and settings to CheckpointInfo (the trainer sets the counters afterwards).
   /// `position_of` reads the position. Absent: config_json is {"schema":"zerograd.trainer/1", ...}
   /// with the position.
   std::function<CheckpointInfo(const TrainerPosition& position)> describe = {};
@@ -147,15 +149,15 @@ struct TrainerHooks {
 ///   trainer.resume("runs/a");
 ///   trainer.run();
 ///
-/// Data ranks take the micro-batches of a step in turn, so the samples of a step and the bits of
-/// its result do not depend on the number of ranks. On a device without memory (runtime/plan.h) it
-/// counts the memory and the exchanges of a run. Every call is collective.
+/// The micro-batches of a step are distributed over the data ranks in turn, so the samples of a
+/// step and the bits of its result do not depend on the number of ranks. On a device without memory
+/// (runtime/plan.h) it counts the memory and the exchanges of a run. Every call is collective.
 ///
 /// It does not lock its checkpoint directory. A program that may be started twice makes a
 /// DirectoryLock on rank 0, so that the second process stops with an error.
 class ZG_API Trainer {
  public:
-  /// The engine must outlive the trainer. ConfigError for inconsistent options.
+  /// The engine must outlive the trainer. Throws ConfigError for inconsistent options.
   Trainer(Engine& engine, TrainerOptions options, TrainerTask task, TrainerHooks hooks = {});
   ~Trainer();
   Trainer(const Trainer&) = delete;
@@ -163,17 +165,18 @@ class ZG_API Trainer {
 
   /// Continues from a step_N, or from the newest of a directory that verifies. False: the directory
   /// has no checkpoint or does not exist, and the run starts from the beginning. Options are not
-  /// compared with those of the saved run. FileError.
+  /// compared with those of the saved run. Throws FileError.
   bool resume(const std::string& path);
   /// Continues from an open checkpoint. All ranks must open the same one.
   void resume(const CheckpointReader& checkpoint);
 
-  /// Runs steps until one of TrainingEnd's reasons, then saves. A failed save does not end the run.
+  /// Runs steps until there is a reason to end (TrainingEnd), then saves. A failed save does not
+  /// end the run.
   TrainingEnd run();
-  /// Runs one step. Absent: TrainerHooks::give_up or StopTraining ended it.
+  /// Runs one step. Returns nothing if TrainerHooks::give_up or StopTraining ended it.
   std::optional<TrainedStep> step();
-  /// Saves now, unless this step is saved already. False: this save failed, or an earlier one that
-  /// was still being written failed. ConfigError without TrainerOptions::checkpoints.
+  /// Saves now, unless this step is saved already. Returns false if this save failed, or an earlier
+  /// one that was still being written. ConfigError without TrainerOptions::checkpoints.
   bool save();
   /// Sets the score for retention, for example a validation loss. Smaller is better.
   void set_score(double score);

@@ -7,9 +7,14 @@
 namespace zg {
 namespace {
 
-/// The layout of heads in a tensor [B, H, tokens, D].
-HeadLayout separate_layout(const AttentionShape& n, int64_t tokens) {
-  return {.offset = 0, .batch = n.H * tokens * n.D, .head = tokens * n.D, .token = n.D};
+/// The layout of heads in a tensor [B, heads, tokens, D].
+HeadLayout by_head(int64_t heads, int64_t tokens, int64_t D) {
+  return {.offset = 0, .batch = heads * tokens * D, .head = tokens * D, .token = D};
+}
+
+/// The layout of heads in a tensor [B, tokens, heads * D].
+HeadLayout by_token(int64_t heads, int64_t tokens, int64_t D) {
+  return {.offset = 0, .batch = tokens * heads * D, .head = D, .token = heads * D};
 }
 
 void check_options(const AttentionOptions& options, const AttentionShape& n, const Tensor& q) {
@@ -34,6 +39,23 @@ void check_options(const AttentionOptions& options, const AttentionShape& n, con
       refuse_shape("attention", "alibi_slopes", slopes, Shape{n.H}.str() + ", one of each head");
     check_dtype("alibi_slopes", options.alibi_slopes);
   }
+  if (options.window < 0 || (options.window > 0 && !options.causal))
+    throw ConfigError(fmt::format("attention: window {}{}; expected 0, or more if causal",
+                                  options.window, options.causal ? "" : " without causal"));
+  if (options.starts && (!options.causal || n.keys != n.T))
+    throw ConfigError(
+        fmt::format("attention: starts with {} attention of {} queries to {} keys; expected causal "
+                    "attention to as many keys as queries",
+                    options.causal ? "causal" : "full", n.T, n.keys));
+  const auto check_integers = [&](const char* name, const Tensor& tensor, const Shape& expected) {
+    if (!tensor) return;
+    if (tensor.shape() != expected) refuse_shape("attention", name, tensor.shape(), expected.str());
+    if (tensor.dtype() != DType::i32)
+      throw DTypeError(
+          fmt::format("attention: {} holds {}; expected i32; try cast", name, tensor.dtype()));
+  };
+  check_integers("starts", options.starts, {n.B, n.T});
+  check_integers("key_lengths", options.key_lengths, {n.B});
 }
 
 struct Attended {
@@ -52,6 +74,8 @@ Attended attend(const Tensor& q, const Tensor& k, const Tensor& v, const Shape& 
                               .v = v,
                               .bias = options.bias,
                               .alibi_slopes = options.alibi_slopes,
+                              .starts = options.starts,
+                              .key_lengths = options.key_lengths,
                               .out = out,
                               .log_sum = log_sum,
                               .shape = n},
@@ -67,6 +91,8 @@ void backward_of_fused(const AttentionShape& n, const BackwardPass& pass) {
                                .v = qkv,
                                .bias = pass.saved(3),
                                .alibi_slopes = pass.saved(4),
+                               .starts = pass.saved(5),
+                               .key_lengths = pass.saved(6),
                                .out = pass.saved(1),
                                .log_sum = pass.saved(2),
                                .dout = pass.gradient_of_output(),
@@ -90,6 +116,8 @@ void backward_of_separate(const AttentionShape& n, const BackwardPass& pass) {
                                .v = v,
                                .bias = pass.saved(5),
                                .alibi_slopes = pass.saved(6),
+                               .starts = pass.saved(7),
+                               .key_lengths = pass.saved(8),
                                .out = pass.saved(3),
                                .log_sum = pass.saved(4),
                                .dout = pass.gradient_of_output(),
@@ -118,35 +146,83 @@ AttentionShape fused_shape(const Shape& qkv, int heads, const AttentionOptions& 
                    .causal = options.causal,
                    .scale = options.scale,
                    .dropout = options.dropout,
-                   .dropout_key = options.key};
+                   .dropout_key = options.key,
+                   .window = options.window};
   n.q = qkv_layout(n, options.order, 0);
   n.k = qkv_layout(n, options.order, 1);
   n.v = qkv_layout(n, options.order, 2);
-  n.out = {.batch = n.T * n.H * n.D, .head = n.D, .token = n.H * n.D};
+  n.out = by_token(n.H, n.T, n.D);
   return n;
+}
+
+/// All but the layouts.
+AttentionShape separate_extents(int64_t B, int64_t H, int64_t kv_heads, int64_t T, int64_t keys,
+                                int64_t D, const Shape& k, const AttentionOptions& options) {
+  if (kv_heads != H && (kv_heads < 1 || H % kv_heads != 0))
+    refuse_shape("attention", "k", k, fmt::format("a number of heads that divides the {} of q", H));
+  if (options.causal && keys < T)
+    refuse_shape("attention", "k", k, fmt::format("at least the {} tokens of q when causal", T));
+  return {.B = B,
+          .H = H,
+          .T = T,
+          .keys = keys,
+          .offset = options.causal ? keys - T : 0,
+          .D = D,
+          .causal = options.causal,
+          .scale = options.scale,
+          .dropout = options.dropout,
+          .dropout_key = options.key,
+          .kv_heads = kv_heads == H ? 0 : kv_heads,
+          .window = options.window};
 }
 
 AttentionShape separate_shape(const Shape& q, const Shape& k, const Shape& v,
                               const AttentionOptions& options) {
   if (q.rank() != 4) refuse_shape("attention", "q", q, "rank 4: [B, H, T, D]");
-  if (k.rank() != 4 || k.with(2, q[2]) != q)
-    refuse_shape("attention", "k", k, q.str() + " but for axis 2");
+  if (k.rank() != 4 || k.with(1, q[1]).with(2, q[2]) != q)
+    refuse_shape("attention", "k", k,
+                 q.str() + " but for axis 2 and, with grouped queries, the heads");
   if (v != k) refuse_shape("attention", "v", v, "the shape of k, " + k.str());
-  if (options.causal && k[2] < q[2])
-    refuse_shape("attention", "k", k, fmt::format("at least the {} tokens of q when causal", q[2]));
-  AttentionShape n{.B = q[0],
-                   .H = q[1],
-                   .T = q[2],
-                   .keys = k[2],
-                   .offset = options.causal ? k[2] - q[2] : 0,
-                   .D = q[3],
-                   .causal = options.causal,
-                   .scale = options.scale,
-                   .dropout = options.dropout,
-                   .dropout_key = options.key};
-  n.q = n.out = separate_layout(n, n.T);
-  n.k = n.v = separate_layout(n, n.keys);
+  AttentionShape n = separate_extents(q[0], q[1], k[1], q[2], k[2], q[3], k, options);
+  n.q = n.out = by_head(n.H, n.T, n.D);
+  n.k = n.v = by_head(k[1], n.keys, n.D);
   return n;
+}
+
+AttentionShape projected_shape(const Shape& q, const Shape& k, const Shape& v, int heads,
+                               const AttentionOptions& options) {
+  if (q.rank() != 3) refuse_shape("attention", "q", q, "rank 3: [B, T, heads * D]");
+  if (heads < 1 || q[2] % heads != 0 || q[2] == 0)
+    refuse_shape("attention", "q", q, fmt::format("a last axis divisible by heads = {}", heads));
+  const int64_t D = q[2] / heads;
+  if (k.rank() != 3 || k[0] != q[0] || k[2] % D != 0)
+    refuse_shape(
+        "attention", "k", k,
+        fmt::format("[{}, keys, kv_heads * {}]: heads of as many elements as q's", q[0], D));
+  if (v != k) refuse_shape("attention", "v", v, "the shape of k, " + k.str());
+  AttentionShape n = separate_extents(q[0], heads, k[2] / D, q[1], k[1], D, k, options);
+  n.q = n.out = by_token(n.H, n.T, D);
+  n.k = n.v = by_token(k[2] / D, n.keys, D);
+  return n;
+}
+
+/// The shape from those of q, k and v.
+template <class ShapeOf>
+Var separate_attention(const Var& q, const Var& k, const Var& v, const AttentionOptions& options,
+                       const ShapeOf& shape_of) {
+  const Tensor queries = floating_operand("attention", "q", q);
+  const Tensor keys = operand("attention", "k", k), values = operand("attention", "v", v);
+  check_alike("attention", "q", queries, "k", keys);
+  check_alike("attention", "q", queries, "v", values);
+  const AttentionShape n = shape_of(queries.shape(), keys.shape(), values.shape());
+  const bool recorded = q.needs_gradient() || k.needs_gradient() || v.needs_gradient();
+  const auto [out, log_sum] = attend(queries, keys, values, queries.shape(), n, options, recorded);
+  return record("attention", {q, k, v}, out,
+                {queries, keys, values, out, log_sum, options.bias, options.alibi_slopes,
+                 options.starts, options.key_lengths},
+                n, [](const AttentionShape& shape, const BackwardPass& pass) {
+                  backward_of_separate(shape, pass);
+                });
 }
 
 }  // namespace
@@ -156,25 +232,27 @@ Var attention(const Var& qkv, int heads, const AttentionOptions& options) {
   const AttentionShape n = fused_shape(values.shape(), heads, options);
   const auto [out, log_sum] =
       attend(values, values, values, {n.B, n.T, n.H * n.D}, n, options, qkv.needs_gradient());
-  return record("attention", {qkv}, out, {values, out, log_sum, options.bias, options.alibi_slopes},
+  return record("attention", {qkv}, out,
+                {values, out, log_sum, options.bias, options.alibi_slopes, options.starts,
+                 options.key_lengths},
                 n, [](const AttentionShape& shape, const BackwardPass& pass) {
                   backward_of_fused(shape, pass);
                 });
 }
 
 Var attention(const Var& q, const Var& k, const Var& v, const AttentionOptions& options) {
-  const Tensor queries = floating_operand("attention", "q", q);
-  const Tensor keys = operand("attention", "k", k), values = operand("attention", "v", v);
-  check_alike("attention", "q", queries, "k", keys);
-  check_alike("attention", "q", queries, "v", values);
-  const AttentionShape n = separate_shape(queries.shape(), keys.shape(), values.shape(), options);
-  const bool recorded = q.needs_gradient() || k.needs_gradient() || v.needs_gradient();
-  const auto [out, log_sum] = attend(queries, keys, values, queries.shape(), n, options, recorded);
-  return record("attention", {q, k, v}, out,
-                {queries, keys, values, out, log_sum, options.bias, options.alibi_slopes}, n,
-                [](const AttentionShape& shape, const BackwardPass& pass) {
-                  backward_of_separate(shape, pass);
-                });
+  return separate_attention(q, k, v, options,
+                            [&](const Shape& qs, const Shape& ks, const Shape& vs) {
+                              return separate_shape(qs, ks, vs, options);
+                            });
+}
+
+Var attention(const Var& q, const Var& k, const Var& v, int heads,
+              const AttentionOptions& options) {
+  return separate_attention(q, k, v, options,
+                            [&](const Shape& qs, const Shape& ks, const Shape& vs) {
+                              return projected_shape(qs, ks, vs, heads, options);
+                            });
 }
 
 }  // namespace zg

@@ -15,7 +15,7 @@ struct Operands {
   Tensor a, b;
 };
 
-/// The operation's two sides, checked.
+/// Returns the two operands after checking them.
 Operands operands(const char* op, const Var& a, const Var& b) {
   Operands sides{operand(op, "a", a), operand(op, "b", b)};
   check_dtype(op, "a", sides.a,
@@ -24,7 +24,7 @@ Operands operands(const char* op, const Var& a, const Var& b) {
   return sides;
 }
 
-/// A number as an operand beside `like`, in its dtype. Integers take whole numbers.
+/// A number as a constant in the dtype of `like`. For an integer dtype it must be a whole number.
 Var constant(const char* op, double value, const Tensor& like) {
   if (!is_floating(like.dtype()) && value != std::trunc(value))
     throw DTypeError(
@@ -46,7 +46,8 @@ struct Sides {
   Shape a, b;
 };
 
-/// dy, reduced to each side's shape; the right side's negated for a difference.
+/// The gradients of a sum or difference: dy, summed to each operand's shape; negated for the right
+/// side of a difference.
 void backward_of_sum(const Sides& n, const BackwardPass& pass) {
   const Tensor& dy = pass.gradient_of_output();
   accumulate_reduced(pass, 0, dy, n.a);
@@ -54,7 +55,7 @@ void backward_of_sum(const Sides& n, const BackwardPass& pass) {
   accumulate_reduced(pass, 1, n.op == BinaryOp::add ? dy : scaled(dy, -1.0, pass.stream()), n.b);
 }
 
-void backward_of_pair(const Sides& n, const BackwardPass& pass) {
+void backward_of_binary(const Sides& n, const BackwardPass& pass) {
   const Tensor& dy = pass.gradient_of_output();
   const Tensor da = pass.needs(0) ? empty_like(dy) : Tensor();
   const Tensor db = pass.needs(1) ? empty_like(dy) : Tensor();
@@ -63,8 +64,8 @@ void backward_of_pair(const Sides& n, const BackwardPass& pass) {
   accumulate_reduced(pass, 1, db, n.b);
 }
 
-/// Each operand is read only for the gradient of the other one, so beside a constant factor the
-/// other operand is not saved.
+/// Each operand is read only for the gradient of the other one. So if one factor is a constant, the
+/// other one is not saved.
 Var product_of(const char* name, const Var& a, const Var& b) {
   const Operands sides = operands(name, a, b);
   return record(name, {a, b}, computed(name, BinaryOp::multiply, sides),
@@ -88,11 +89,11 @@ Var sum_of(const char* name, BinaryOp op, const Var& a, const Var& b) {
                 [](const Sides& n, const BackwardPass& pass) { backward_of_sum(n, pass); });
 }
 
-Var pair_of(const char* name, BinaryOp op, const Var& a, const Var& b) {
+Var recorded_binary(const char* name, BinaryOp op, const Var& a, const Var& b) {
   const Operands sides = operands(name, a, b);
   return record(name, {a, b}, computed(name, op, sides), {sides.a, sides.b},
                 Sides{op, sides.a.shape(), sides.b.shape()},
-                [](const Sides& n, const BackwardPass& pass) { backward_of_pair(n, pass); });
+                [](const Sides& n, const BackwardPass& pass) { backward_of_binary(n, pass); });
 }
 
 // The factor is not rounded to a's dtype: 1 / sqrt(D) in bf16 would be off by up to 0.4%.
@@ -152,13 +153,17 @@ void drop(const Mask& mask, const Tensor& x, const Tensor& y, Stream& stream) {
 Var add(const Var& a, const Var& b) { return sum_of("add", BinaryOp::add, a, b); }
 Var sub(const Var& a, const Var& b) { return sum_of("sub", BinaryOp::subtract, a, b); }
 Var mul(const Var& a, const Var& b) { return product_of("mul", a, b); }
-Var div(const Var& a, const Var& b) { return pair_of("div", BinaryOp::divide, a, b); }
-Var maximum(const Var& a, const Var& b) { return pair_of("maximum", BinaryOp::maximum, a, b); }
-Var minimum(const Var& a, const Var& b) { return pair_of("minimum", BinaryOp::minimum, a, b); }
+Var div(const Var& a, const Var& b) { return recorded_binary("div", BinaryOp::divide, a, b); }
+Var maximum(const Var& a, const Var& b) {
+  return recorded_binary("maximum", BinaryOp::maximum, a, b);
+}
+Var minimum(const Var& a, const Var& b) {
+  return recorded_binary("minimum", BinaryOp::minimum, a, b);
+}
 
 Var pow(const Var& a, const Var& b) {
   floating_operand("pow", "a", a);
-  return pair_of("pow", BinaryOp::power, a, b);
+  return recorded_binary("pow", BinaryOp::power, a, b);
 }
 
 Var add(const Var& a, double b) { return add(a, constant("add", b, operand("add", "a", a))); }

@@ -38,7 +38,7 @@ void backward_of_embedding(const EmbeddingNumbers& n, const BackwardPass& pass) 
 /// A scalar as one element along axis 0, like PyTorch.
 Tensor with_axis(const Tensor& x) { return x && x.shape().rank() == 0 ? x.view({1}) : x; }
 
-// Kernels refuse an empty index; it selects nothing, for any shape of x.
+// The kernels do not accept an empty index. It selects nothing, for any shape of x.
 void gather_unless_empty(const Gather& args, Stream& stream) {
   if (args.index.numel() > 0) kernels::gather(args, stream);
 }
@@ -117,7 +117,7 @@ Var scatter_add(const Var& base, int axis, const Tensor& index, const Var& sourc
   axis = axis_of("scatter_add", with_axis(values).shape(), axis);
   const Tensor y = empty_like(values), indices = with_axis(index);
   const ScatterAdd sum{with_axis(added), indices, with_axis(y), axis};
-  if (index.numel() > 0) validate(sum);  // before anything is queued
+  if (index.numel() > 0) validate(sum);  // throws before anything is queued
   copy(values, y, y.device().compute());
   scatter_add_unless_empty(sum, y.device().compute());
   return record(

@@ -24,8 +24,8 @@ struct ProjectionNames {
 struct ProjectionForward {
   Tensor x, weight, bias;
   Activation activation = Activation::none;
-  Tensor y;       ///< out
-  Tensor before;  ///< out or absent: the sum that the activation reads
+  Tensor y;               ///< out
+  Tensor pre_activation;  ///< out or absent: the argument of the activation
 };
 
 /// Throws ShapeError, DTypeError or DeviceError unless the operands fit; bias may be absent.
@@ -58,7 +58,7 @@ void project(const Projection& p, const ProjectionForward& forward) {
                    .transpose_b = true,
                    .bias = forward.bias,
                    .activation = forward.activation,
-                   .pre_activation = forward.before},
+                   .pre_activation = forward.pre_activation},
                   forward.y.device().compute());
 }
 
@@ -136,7 +136,7 @@ Tensor activation_of(const FeedForward& n, const BackwardPass& pass, const Tenso
 }
 
 /// The gradient of the hidden layer before its activation. The activation is freed before this is
-/// allocated: at most one tensor of that size exists beside the saved ones.
+/// allocated, so that only one tensor of that size exists beside the saved ones.
 Tensor backward_to_hidden(const FeedForward& n, const BackwardPass& pass) {
   const Tensor dy = pass.gradient_of_output().view({n.out.rows, n.out.out});
   const bool needs_weight = pass.needs(input_out_weight);
@@ -224,15 +224,15 @@ Var linear(const Var& x, const Var& weight, const Var& bias, Activation activati
 
   const bool recorded = x.needs_gradient() || weight.needs_gradient() || bias.needs_gradient();
   const Tensor y = empty_like(inputs, inputs.shape().with(-1, p.out));
-  const Tensor before =
+  const Tensor pre_activation =
       recorded && activation != Activation::none ? empty_like(inputs, {p.rows, p.out}) : Tensor();
-  project(p, {inputs, matrix, shift, activation, y, before});
-  // Each operand is read only for the other one's gradient.
-  return record(
-      "linear", {x, weight, bias}, y,
-      {weight.needs_gradient() ? inputs : Tensor(), x.needs_gradient() ? matrix : Tensor(), before},
-      Linear{p, activation},
-      [](const Linear& n, const BackwardPass& pass) { backward_of_linear(n, pass); });
+  project(p, {inputs, matrix, shift, activation, y, pre_activation});
+  // x is read only for the gradient of weight, weight only for the gradient of x.
+  return record("linear", {x, weight, bias}, y,
+                {weight.needs_gradient() ? inputs : Tensor(),
+                 x.needs_gradient() ? matrix : Tensor(), pre_activation},
+                Linear{p, activation},
+                [](const Linear& n, const BackwardPass& pass) { backward_of_linear(n, pass); });
 }
 
 Var feed_forward(const Var& x, const Var& fc_weight, const Var& fc_bias, const Var& out_weight,
@@ -252,8 +252,8 @@ Var feed_forward(const Var& x, const Var& fc_weight, const Var& fc_bias, const V
 
   const bool keeps_sum =
       x.needs_gradient() || fc_weight.needs_gradient() || fc_bias.needs_gradient();
-  const Tensor before = keeps_sum ? empty_like(inputs, {fc.rows, fc.out}) : Tensor();
-  project(fc, {inputs, fc_matrix, fc_shift, activation, activated, before});
+  const Tensor pre_activation = keeps_sum ? empty_like(inputs, {fc.rows, fc.out}) : Tensor();
+  project(fc, {inputs, fc_matrix, fc_shift, activation, activated, pre_activation});
   const Tensor y = empty_like(inputs, inputs.shape().with(-1, out.out));
   project(out, {.x = activated, .weight = out_matrix, .bias = out_shift, .y = y});
 
@@ -261,7 +261,8 @@ Var feed_forward(const Var& x, const Var& fc_weight, const Var& fc_bias, const V
   return record(
       feed_forward_op, {x, fc_weight, fc_bias, out_weight, out_bias}, y,
       {kept(fc_weight.needs_gradient(), inputs), kept(x.needs_gradient(), fc_matrix),
-       keeps_sum ? before : kept(out_weight.needs_gradient(), activated.view({fc.rows, fc.out})),
+       keeps_sum ? pre_activation
+                 : kept(out_weight.needs_gradient(), activated.view({fc.rows, fc.out})),
        kept(keeps_sum, out_matrix)},
       FeedForward{fc, out, activation, keeps_sum},
       [](const FeedForward& n, const BackwardPass& pass) { backward_of_feed_forward(n, pass); });

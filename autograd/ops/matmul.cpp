@@ -31,7 +31,7 @@ Shape with_matrix(const Shape& leading, int64_t rows, int64_t columns) {
   return Shape(extents);
 }
 
-/// Appends an axis, merged into the one before if that is possible for all three matrices.
+/// Appends an axis, or merges it into the previous one if that is possible for all three matrices.
 void append(std::vector<BatchAxis>& axes, const BatchAxis& axis) {
   if (axis.extent == 1) return;
   if (!axes.empty()) {
@@ -58,7 +58,8 @@ Batch batch_of(const Shape& a, const Shape& b) {
     append(batch.axes, {lead[static_cast<int>(i)],
                         {a_strides[i] * batch.M * batch.K, b_strides[i] * batch.K * batch.N,
                          c_strides[i] * batch.M * batch.N}});
-  // One right matrix for the whole innermost axis: the left matrices become rows of one product.
+  // If all indices of the innermost axis share one right matrix, the left matrices become rows of
+  // one product.
   if (!batch.axes.empty() && batch.axes.back().strides[right] == 0 &&
       batch.axes.back().strides[left] == batch.M * batch.K) {
     batch.M *= batch.axes.back().extent;
@@ -90,8 +91,8 @@ void for_each_place(const std::vector<BatchAxis>& axes, Side written, const F& f
 Tensor from(const Tensor& x, int64_t offset) { return x.flat(offset, x.numel() - offset); }
 
 /// Runs `product` for every index of `axes`; its c is the matrix `written`, its a and b are those
-/// given. One axis is the kernel's batch, the others are a loop. Terms of a shared c are added in
-/// rising order.
+/// given. One axis is the kernel's batch, the others are a loop. If several products share c, they
+/// are added to it in rising order of the index.
 void multiply(const Matmul& product, Side a, Side b, Side written, std::vector<BatchAxis> axes,
               Stream& stream) {
   if (product.c.numel() == 0) return;
@@ -124,7 +125,8 @@ bool is_shared(const Batch& batch, Side side) {
   return false;
 }
 
-/// Sums over the places that share a matrix are kept in the accumulator dtype.
+/// If several indices share a matrix, its gradient is a sum, which is kept in the accumulator
+/// dtype.
 InputGradient gradient_of(const BackwardPass& pass, Side side, const Batch& batch) {
   const int input = static_cast<int>(side);
   if (!is_shared(batch, side)) return InputGradient(pass, input);
@@ -179,7 +181,7 @@ Var matmul(const Var& a, const Var& b) {
   const Tensor y = empty_like(rows, n.shape);
   multiply({.a = rows, .b = columns, .c = y, .M = n.M, .N = n.N, .K = n.K}, left, right, result,
            n.axes, y.device().compute());
-  // Each operand is read only for the other one's gradient.
+  // Each operand is read only for the gradient of the other one.
   return record("matmul", {a, b}, y,
                 {b.needs_gradient() ? rows : Tensor(), a.needs_gradient() ? columns : Tensor()},
                 Shapes{rows.shape(), columns.shape()},

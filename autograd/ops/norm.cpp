@@ -12,7 +12,7 @@ void check_scale(const char* op, const char* name, const Tensor& x, const Tensor
   if (scale.shape() != expected) refuse_shape(op, name, scale.shape(), expected.str());
 }
 
-/// One number per row, in the accumulator dtype: what forward leaves for backward.
+/// One number per row, in the accumulator dtype: a statistic that forward saves for backward.
 Tensor per_row(const Tensor& x) {
   return Tensor::empty({rows_of(x.shape())[0]}, accumulator(x.dtype()), x.device());
 }
@@ -26,7 +26,7 @@ Tensor row_gradient(const BackwardPass& pass, int input, const Tensor& x) {
 }
 
 /// saved: normalised rows, gamma, mean, rstd. gamma is input `gamma`, beta the next one. `dsum` is
-/// the gradient that reaches the rows past the norm, or absent.
+/// the gradient of the rows from their use beside the norm, or absent.
 Tensor layer_norm_gradients(const BackwardPass& pass, const Tensor& dy, const Tensor& dsum,
                             int input, int gamma) {
   const Tensor x = pass.saved(0);
@@ -76,7 +76,7 @@ void backward_of_rms_norm(const None&, const BackwardPass& pass) {
   dgamma.accumulate();
 }
 
-/// The operands of any of the norms, checked.
+/// The operands of a norm, after the checks.
 struct Norm {
   Tensor x, gamma, beta;
 };

@@ -12,7 +12,8 @@
 namespace zg {
 namespace {
 
-/// True if the axes with an extent above 1 keep their order, so that the bytes stay as they are.
+/// True if the axes with an extent above 1 keep their order, so that the bytes in memory do not
+/// change.
 bool keeps_bytes(const Shape& shape, const AxisOrder& axes) {
   int last = -1;
   for (int i = 0; i < axes.rank; ++i) {
@@ -179,7 +180,7 @@ AxisOrder AxisOrder::inverse() const {
   return axes;
 }
 
-bool AxisOrder::keeps_place() const {
+bool AxisOrder::is_identity() const {
   for (int i = 0; i < rank; ++i)
     if (order[static_cast<size_t>(i)] != i) return false;
   return true;

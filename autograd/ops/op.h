@@ -16,10 +16,11 @@ Tensor operand(const char* op, const char* name, const Var& x);
 Tensor floating_operand(const char* op, const char* name, const Var& x);
 /// For operands without a gradient, such as indices: DTypeError unless i32 or i64.
 void check_index(const char* op, const char* name, const Tensor& index);
-/// DTypeError, which suggests a cast, unless the dtypes are equal; DeviceError for two devices.
+/// Throws DTypeError, which suggests a cast, unless the dtypes are equal; DeviceError for two
+/// devices.
 void check_alike(const char* op, const char* name_a, const Tensor& a, const char* name_b,
                  const Tensor& b);
-/// ShapeError unless the rank is at least `rank`.
+/// Throws ShapeError unless the rank is at least `rank`.
 void check_rank(const char* op, const char* name, const Tensor& x, int rank);
 /// Throws the ShapeError "op: subject [shape]; expected ...".
 [[noreturn]] void refuse_shape(const char* op, const char* name, const Shape& got,
@@ -43,7 +44,7 @@ class InputGradient {
   InputGradient(const BackwardPass& pass, int input, DType written);
 
   const Tensor& tensor() const { return written_; }  ///< absent if the input needs no gradient
-  Tensor view(const Shape& shape) const;             ///< absent likewise
+  Tensor view(const Shape& shape) const;             ///< absent if the input needs no gradient
   explicit operator bool() const { return static_cast<bool>(written_); }
   void accumulate() const;  ///< passes the gradient to the tape
 
@@ -71,10 +72,10 @@ struct AxisOrder {
 
   static AxisOrder swapping(int rank, int a, int b);  ///< negative axes count from the end
   AxisOrder inverse() const;
-  bool keeps_place() const;  ///< true: it changes nothing
+  bool is_identity() const;  ///< true: the order does not change
 };
 
-/// Permutes a Var; the record has the name of the op that needs it.
+/// Permutes a Var. `op`: the name under which it is recorded.
 Var permuted(const char* op, const Var& x, const AxisOrder& axes);
 
 /// Elements [begin, end) along an axis; shares memory if they are contiguous.
@@ -82,8 +83,8 @@ Tensor block(const Tensor& x, int axis, int64_t begin, int64_t end, Stream& stre
 /// Copies `part` into `whole`, from index `begin` of an axis on.
 void write_block(const Tensor& part, const Tensor& whole, int axis, int64_t begin, Stream& stream);
 
-// Shared by all losses that are means over targets, also where each rank has the logits of some
-// columns. In loss.cpp.
+// Shared by all losses that are means over targets, including the one in which each rank has the
+// logits of some columns. Defined in loss.cpp.
 
 /// The targets as one row, i32 or i64. Throws unless they have x's leading shape and device.
 Tensor flat_targets(const char* op, const char* name, const Tensor& x, const Tensor& targets);

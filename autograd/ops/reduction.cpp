@@ -91,12 +91,12 @@ Var softmax_of_last(const char* op, const Var& x, const Tensor& values, bool log
   });
 }
 
-/// The kernel takes the last axis; any other trades places with it and back.
+/// The kernel works on the last axis; another axis is exchanged with it before and after.
 Var softmax_of(const char* op, const Var& x, int axis, bool log) {
   const Tensor values = floating_operand(op, "x", x);
   const AxisOrder swap =
       AxisOrder::swapping(values.shape().rank(), axis_of(op, values.shape(), axis), -1);
-  if (swap.keeps_place()) return softmax_of_last(op, x, values, log);
+  if (swap.is_identity()) return softmax_of_last(op, x, values, log);
   const Var moved = permuted(op, x, swap);
   return permuted(op, softmax_of_last(op, moved, moved.value(), log), swap);
 }

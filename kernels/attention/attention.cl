@@ -32,7 +32,7 @@ kernel_of(ITEMS) void attention_dot_rows(__global const real* out, __global cons
   __local float parts[ITEMS];
   const int lane = get_local_id(0) % LANES, team = get_local_id(0) / LANES;
   const long t = (long)get_group_id(0) * TEAMS + team;
-  const long at = head_offset(batch, head) + t * token;
+  const long at = (long)get_group_id(2) * batch + (long)get_group_id(1) * head + t * token;
   float sum = 0.0f;
   if (t < T)
     for (int d = lane; d < D; d += LANES)
@@ -42,6 +42,27 @@ kernel_of(ITEMS) void attention_dot_rows(__global const real* out, __global cons
   if (lane != 0 || t >= T) return;
   for (int i = 1; i < LANES; ++i) sum += parts[team * LANES + i];
   row_dots[((long)get_group_id(2) * H + (long)get_group_id(1)) * T + t] = sum;
+}
+
+/// Tests one start of a token. The ranges that are reported must hold for any documents.
+element_kernel void attention_check_starts(__global const int* starts, long n, long T,
+                                           fault_parameters) {
+  const long i = element_index();
+  if (i >= n) return;
+  const long t = i % T, start = starts[i], before = t > 0 ? starts[i - 1] : 0;
+  if (start < 0 || start > t)
+    report(fault_arguments, i, start, t + 1);
+  else if (start < before)
+    report(fault_arguments, i - 1, before, start + 1);
+  else if (start != before && start != t)
+    report(fault_arguments, i, start, before + 1);
+}
+
+element_kernel void attention_check_key_lengths(__global const int* key_lengths, long n, long keys,
+                                                fault_parameters) {
+  const long i = element_index();
+  if (i < n && (key_lengths[i] < 0 || key_lengths[i] > keys))
+    report(fault_arguments, i, key_lengths[i], keys + 1);
 }
 
 // Heads of up to CHUNKS * 32 columns; a team has ROWS resident rows.

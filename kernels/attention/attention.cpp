@@ -23,9 +23,9 @@ constexpr int64_t max_head_size = 1024;
   throw ShapeError(fmt::format("{}: {}; expected {}", op, what, expected));
 }
 
-void check_at_least(const char* op, const char* name, int64_t value, int64_t least) {
-  if (value < least)
-    refuse(op, fmt::format("{} is {}", name, value), fmt::format("at least {}", least));
+void check_at_least(const char* op, const char* name, int64_t value, int64_t minimum) {
+  if (value < minimum)
+    refuse(op, fmt::format("{} is {}", name, value), fmt::format("at least {}", minimum));
 }
 
 void check_extents(const char* op, const AttentionShape& s) {
@@ -36,6 +36,14 @@ void check_extents(const char* op, const AttentionShape& s) {
   check_at_least(op, "shape.offset", s.offset, 0);
   if (s.D < 1 || s.D > max_head_size)
     refuse(op, fmt::format("shape.D is {}", s.D), "a head size from 1 to 1024");
+  check_at_least(op, "shape.kv_heads", s.kv_heads, 0);
+  if (s.kv_heads != 0 && s.H % s.kv_heads != 0)
+    refuse(op, fmt::format("shape.kv_heads is {}", s.kv_heads),
+           fmt::format("0 or a divisor of shape.H, which is {}", s.H));
+  check_at_least(op, "shape.window", s.window, 0);
+  if (s.window > 0 && !s.causal)
+    refuse(op, fmt::format("shape.window is {} and shape.causal is false", s.window),
+           "a causal call, or window 0");
   check_dropout(op, s.dropout, s.H * s.T * s.keys);
 }
 
@@ -44,18 +52,19 @@ enum class Access { read, write };
 /// Throws ShapeError unless the tensor contains all elements of the layout. Elements that are
 /// written must be distinct, because two threads must not write the same element.
 void check_layout(const char* op, const char* name, const Tensor& tensor, const HeadLayout& layout,
-                  const AttentionShape& s, int64_t tokens, Access access) {
+                  const AttentionShape& s, int64_t heads, int64_t tokens, Access access) {
   if (layout.offset < 0 || layout.batch < 0 || layout.head < 0 || layout.token < 0)
     refuse(op, std::string(name) + " has a layout with a negative stride or offset",
            "strides and offset from 0");
-  if (s.B == 0 || s.H == 0 || tokens == 0) return;
+  if (s.B == 0 || heads == 0 || tokens == 0) return;
   using Axis = std::pair<int64_t, int64_t>;  // stride, extent
-  std::array<Axis, 3> axes = {Axis(layout.batch, s.B), {layout.head, s.H}, {layout.token, tokens}};
+  std::array<Axis, 3> axes = {
+      Axis(layout.batch, s.B), {layout.head, heads}, {layout.token, tokens}};
   int64_t end = layout.offset + s.D;
   for (const auto& [stride, extent] : axes) end += stride * (extent - 1);
   if (end > tensor.numel())
     refuse(op, fmt::format("{} has {} elements, shape {}", name, tensor.numel(), tensor.shape()),
-           fmt::format("at least the {} that its layout reaches", end));
+           fmt::format("at least the {} that its layout needs", end));
   if (access == Access::read) return;
   std::sort(axes.begin(), axes.end());
   int64_t span = s.D;
@@ -69,11 +78,31 @@ void check_layout(const char* op, const char* name, const Tensor& tensor, const 
   }
 }
 
+template <class Args>
+void check_masks(const char* op, const Args& a) {
+  const AttentionShape& s = a.shape;
+  if (a.starts) {
+    if (!s.causal || s.keys != s.T || s.offset != 0)
+      refuse(op,
+             fmt::format("starts are given for {} attention of {} queries at offset {} to {} keys",
+                         s.causal ? "causal" : "full", s.T, s.offset, s.keys),
+             "causal attention at offset 0 to as many keys as queries");
+    check_dtype(op, "starts", a.starts, DType::i32);
+    check_shape(op, "starts", a.starts, {s.B, s.T});
+    check_device(op, {&a.q, &a.starts});
+  }
+  if (a.key_lengths) {
+    check_dtype(op, "key_lengths", a.key_lengths, DType::i32);
+    check_shape(op, "key_lengths", a.key_lengths, {s.B});
+    check_device(op, {&a.q, &a.key_lengths});
+  }
+}
+
 struct HeadsOperand {
   const char* name;
   const Tensor* tensor;
   const HeadLayout* layout;
-  int64_t tokens;
+  int64_t heads, tokens;
   Access access = Access::read;
 };
 
@@ -84,17 +113,17 @@ void check_operands(const char* op, const Args& a, Access out,
                     std::initializer_list<HeadsOperand> others) {
   const AttentionShape& s = a.shape;
   check_extents(op, s);
-  std::vector<HeadsOperand> operands = {{"q", &a.q, &s.q, s.T},
-                                        {"k", &a.k, &s.k, s.keys},
-                                        {"v", &a.v, &s.v, s.keys},
-                                        {"out", &a.out, &s.out, s.T, out}};
+  std::vector<HeadsOperand> operands = {{"q", &a.q, &s.q, s.H, s.T},
+                                        {"k", &a.k, &s.k, s.key_heads(), s.keys},
+                                        {"v", &a.v, &s.v, s.key_heads(), s.keys},
+                                        {"out", &a.out, &s.out, s.H, s.T, out}};
   operands.insert(operands.end(), others);
   for (const HeadsOperand& o : operands) {
     if (o.tensor == &a.q)
       check_dtype(op, o.name, a.q, floating);
     else
       check_dtype(op, o.name, *o.tensor, a.q.dtype());
-    check_layout(op, o.name, *o.tensor, *o.layout, s, o.tokens, o.access);
+    check_layout(op, o.name, *o.tensor, *o.layout, s, o.heads, o.tokens, o.access);
     check_device(op, {&a.q, o.tensor});
   }
   const DType dtype = accumulator(a.q.dtype());
@@ -108,6 +137,7 @@ void check_operands(const char* op, const Args& a, Access out,
     check_device(op, {&a.q, &a.alibi_slopes});
     check_shape(op, "alibi_slopes", a.alibi_slopes, {s.H});
   }
+  check_masks(op, a);
 }
 
 void check_log_sum(const char* op, const Tensor& log_sum, const Tensor& q,
@@ -118,8 +148,10 @@ void check_log_sum(const char* op, const Tensor& log_sum, const Tensor& q,
 }
 
 std::string sizes_of(const AttentionShape& s) {
-  return fmt::format("B {}, H {}, T {}, keys {}, D {}{}", s.B, s.H, s.T, s.keys, s.D,
-                     s.causal ? ", causal" : "");
+  return fmt::format("B {}, H {}, T {}, keys {}, D {}{}{}{}", s.B, s.H, s.T, s.keys, s.D,
+                     s.causal ? ", causal" : "",
+                     s.kv_heads > 0 ? fmt::format(", kv_heads {}", s.kv_heads) : "",
+                     s.window > 0 ? fmt::format(", window {}", s.window) : "");
 }
 
 }  // namespace
@@ -146,10 +178,10 @@ void validate(const AttentionBackward& a) {
   const char* op = "attention_backward";
   const AttentionShape& s = a.shape;
   check_operands(op, a, Access::read,
-                 {{"dout", &a.dout, &s.out, s.T},
-                  {"dq", &a.dq, &s.q, s.T, Access::write},
-                  {"dk", &a.dk, &s.k, s.keys, Access::write},
-                  {"dv", &a.dv, &s.v, s.keys, Access::write}});
+                 {{"dout", &a.dout, &s.out, s.H, s.T},
+                  {"dq", &a.dq, &s.q, s.H, s.T, Access::write},
+                  {"dk", &a.dk, &s.k, s.key_heads(), s.keys, Access::write},
+                  {"dv", &a.dv, &s.v, s.key_heads(), s.keys, Access::write}});
   check_log_sum(op, a.log_sum, a.q, s);
 }
 

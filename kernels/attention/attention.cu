@@ -6,7 +6,7 @@ namespace zg::cuda {
 namespace {
 
 template <class Args>
-AttentionCall call_of(const Args& a) {
+AttentionCall call_of(const char* op, const Args& a, Stream& stream) {
   AttentionCall call{
       .shape = a.shape,
       .bias_head = a.bias && a.bias.shape().rank() == 3 ? a.shape.T * a.shape.keys : 0,
@@ -15,10 +15,13 @@ AttentionCall call_of(const Args& a) {
       .v = a.v.raw(),
       .bias = a.bias ? a.bias.template data<float>() : nullptr,
       .alibi_slopes = a.alibi_slopes ? a.alibi_slopes.template data<float>() : nullptr,
+      .starts = a.starts ? a.starts.template data<int32_t>() : nullptr,
+      .key_lengths = a.key_lengths ? a.key_lengths.template data<int32_t>() : nullptr,
       .out = a.out.raw(),
       .log_sum = a.log_sum ? a.log_sum.template data<float>() : nullptr};
   if (call.shape.scale == 0.0f)
     call.shape.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.shape.D)));
+  check_masks(op, call, stream);
   return call;
 }
 
@@ -28,6 +31,10 @@ constexpr int64_t vector = 8;  // two-byte elements in 16 bytes, the unit of loa
 bool has_aligned_rows(const void* data, const HeadLayout& layout) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0 && layout.offset % vector == 0 &&
          layout.batch % vector == 0 && layout.head % vector == 0 && layout.token % vector == 0;
+}
+
+bool has_groups_or_masks(const AttentionCall& call) {
+  return call.shape.group() != 1 || call.shape.window > 0 || call.starts || call.key_lengths;
 }
 
 /// Whether the tensor core kernels accept the call. The answer depends only on dtype, head size and
@@ -43,16 +50,17 @@ bool suits_mma(DType dtype, const AttentionCall& call) {
 }  // namespace
 
 void attention_forward(const AttentionForward& a, Workspace, Stream& stream) {
-  const AttentionCall call = call_of(a);
+  const AttentionCall call = call_of("attention_forward", a, stream);
   const bool mma = suits_mma(a.q.dtype(), call);
-  const auto run = mma && suits_hopper(call, stream) ? hopper_attention_forward
-                   : mma                             ? mma_attention_forward
-                                                     : plain_attention_forward;
+  const bool hopper = mma && !has_groups_or_masks(call) && suits_hopper(call, stream);
+  const auto run = hopper ? hopper_attention_forward
+                   : mma  ? mma_attention_forward
+                          : plain_attention_forward;
   run(a.q.dtype(), call, stream);
 }
 
 void attention_backward(const AttentionBackward& a, Workspace workspace, Stream& stream) {
-  AttentionCall call = call_of(a);
+  AttentionCall call = call_of("attention_backward", a, stream);
   call.row_dots = reinterpret_cast<float*>(workspace.data);
   call.dout = a.dout.raw();
   call.dq = a.dq.raw();

@@ -5,9 +5,10 @@
 #include "zerograd/kernels/attention/attention.h"
 #include "zerograd/kernels/cuda/tile.cuh"
 
-// Shared by the CUDA attention kernels: their arguments, the head that a block works on, and
-// masking, bias and dropout of scores. attention.cu chooses the kernel:
-//   attention_hopper.cu   forward on sm_90a, bf16 and f16, no dense bias and no dropout
+// Shared by the CUDA attention kernels: their arguments, the head and the rows that a block works
+// on, the keys that a query sees, and bias and dropout of scores. attention.cu chooses the kernel:
+//   attention_hopper.cu   forward on sm_90a, bf16 and f16, no dense bias, no dropout, no groups and
+//                         no mask but the causal one
 //   attention_mma_*.cu    bf16 and f16 on the tensor cores of sm_80 and later
 //   attention_plain.cu    every other dtype, head size and layout, in f32 on the ordinary cores
 // Indices: b sample, h head, t query, j key, d element of a head's row (D of them).
@@ -19,6 +20,7 @@ struct AttentionCall {
   int64_t bias_head;     ///< elements from one head's bias to the next; 0 if heads share the bias
   const void *q, *k, *v, *dout;
   const float *bias, *alibi_slopes;
+  const int32_t *starts, *key_lengths;
   void* out;        ///< read by backward
   float* log_sum;   ///< read by backward
   float* row_dots;  ///< [B, H, T] scratch of backward: dout_t . out_t
@@ -26,13 +28,22 @@ struct AttentionCall {
 };
 
 /// The head that a thread block works on, and the index of its block of rows within that head. The
-/// grid is one-dimensional: B * H * blocks_per_head blocks, the block of rows varies fastest.
+/// grid is one-dimensional: B * heads * blocks_per_head blocks, the block of rows varies fastest.
 struct HeadBlock {
   int64_t b, h, block;
   __device__ HeadBlock(const AttentionShape& s, int64_t blocks_per_head)
-      : b(blockIdx.x / blocks_per_head / s.H),
-        h(blockIdx.x / blocks_per_head % s.H),
+      : HeadBlock(s.H, blocks_per_head) {}
+  __device__ HeadBlock(int64_t heads, int64_t blocks_per_head)
+      : b(blockIdx.x / blocks_per_head / heads),
+        h(blockIdx.x / blocks_per_head % heads),
         block(blockIdx.x % blocks_per_head) {}
+
+  /// The head h of q, or of k and v, of the same sample.
+  __device__ HeadBlock with_head(int64_t head) const {
+    HeadBlock other = *this;
+    other.h = head;
+    return other;
+  }
 };
 
 /// Address of row 0 of the head. Row t begins t * layout.token elements later.
@@ -47,10 +58,93 @@ __device__ inline int64_t visible_keys(const AttentionShape& s, int64_t t) {
   return s.causal && causal < s.keys ? causal : s.keys;
 }
 
-/// The first query that sees key j; all later queries see it, too.
-__device__ inline int64_t first_query(const AttentionShape& s, int64_t j) {
-  return s.causal && j > s.offset ? j - s.offset : 0;
-}
+/// The rows that a thread block computes together: up to `rows` of one document, counted from its
+/// first token. A document is cut as in a call for it alone, so it has the same bits. A block
+/// computes, one after the other, those that begin among rows [block * rows, (block + 1) * rows) of
+/// the head; without documents these are one. So the grid depends on shapes alone. Values that are
+/// no starts of documents lead to no address outside.
+///
+///     for (ResidentRows resident(a, head, rows, tokens); resident.next();) ...
+struct ResidentRows {
+  int64_t first = 0;  ///< first token of the document; 0 without documents
+  int64_t begin = 0;  ///< first of the rows
+  int64_t end = 0;    ///< end of the document, not of the rows; without documents, all tokens
+
+  __device__ ResidentRows(const AttentionCall& a, const HeadBlock& head, int rows, int64_t tokens)
+      : starts_(a.starts ? a.starts + head.b * tokens : nullptr),
+        from_(head.block * rows),
+        stop_(min(from_ + rows, tokens)),
+        tokens_(tokens),
+        rows_(rows) {}
+
+  __device__ bool next() {
+    while (from_ < stop_) {
+      const int64_t token = from_;
+      first = starts_ ? min(max(int64_t{starts_[token]}, int64_t{0}), token) : 0;
+      from_ = end = starts_ ? end_of_document(token) : tokens_;
+      begin = first + (token - first + rows_ - 1) / rows_ * rows_;
+      if (begin < min(end, stop_)) return true;
+    }
+    return false;
+  }
+
+ private:
+  /// The first token after `token` with a larger start.
+  __device__ int64_t end_of_document(int64_t token) const {
+    int64_t low = token + 1, high = tokens_;
+    while (low < high) {
+      const int64_t middle = (low + high) / 2;
+      if (starts_[middle] > starts_[token])
+        high = middle;
+      else
+        low = middle + 1;
+    }
+    return low;
+  }
+
+  const int32_t* starts_;
+  int64_t from_, stop_, tokens_;
+  int rows_;
+};
+
+/// The keys that the queries of one document of one sample see: query t sees [begin(t), end(t)),
+/// none if the first is not the smaller. Without documents, those of one sample.
+struct VisibleKeys {
+  int64_t first, limit;  ///< of the document, less the keys that the key length hides
+  int64_t ahead;         ///< causal: query t sees no key from t + ahead on; else very large
+  int64_t window;        ///< 0: none
+
+  /// For the document [resident.first, resident.end), if the call has documents.
+  __device__ VisibleKeys(const AttentionCall& a, const HeadBlock& head,
+                         const ResidentRows& resident)
+      : first(resident.first),
+        limit(a.starts ? resident.end : a.shape.keys),
+        ahead(a.shape.causal ? a.shape.offset + 1 : int64_t{1} << 60),
+        window(a.shape.window) {
+    if (a.key_lengths) limit = min(limit, max(int64_t{a.key_lengths[head.b]}, int64_t{0}));
+  }
+
+  __device__ int64_t end(int64_t t) const { return min(t + ahead, limit); }
+  __device__ int64_t begin(int64_t t) const {
+    return window > 0 ? max(first, t + ahead - window) : first;
+  }
+  __device__ bool sees(int64_t t, int64_t j) const { return j < end(t) && j >= begin(t); }
+  /// The first key of the first step of `step` keys that query t or a later one needs. Steps begin
+  /// at the document.
+  __device__ int64_t first_step(int64_t t, int step) const {
+    return first + (begin(t) - first) / step * step;
+  }
+  /// The first query of the first step of `step` queries that key j or a later one needs.
+  __device__ int64_t first_query_step(int64_t j, int step) const {
+    return first + max(j + 1 - ahead - first, int64_t{0}) / step * step;
+  }
+  /// Queries from this one on see none of the keys [j0, j1). `queries` is the end of the document,
+  /// or T.
+  __device__ int64_t query_end(int64_t j0, int64_t j1, int64_t queries) const {
+    if (j0 >= limit) return first;
+    return window > 0 ? min(queries, min(j1, limit) + window - ahead) : queries;
+  }
+};
 
 /// The factor by which dropout multiplies the weight of query t and key j.
 __device__ inline float dropout_factor(const AttentionShape& s, const HeadBlock& head, int64_t t,
@@ -78,6 +172,9 @@ __device__ inline float score_of(const AttentionCall& a, const HeadBlock& head, 
   }
   return a.bias ? score + a.bias[head.h * a.bias_head + t * a.shape.keys + j] : score;
 }
+
+/// Reports starts and key lengths that no tensor has.
+void check_masks(const char* op, const AttentionCall&, Stream&);
 
 /// Computes row_dots, which both backward passes read.
 void dot_rows_of_out(DType dtype, const AttentionCall&, Stream&);

@@ -13,7 +13,8 @@ constexpr int64_t key_block = 256;
 constexpr int64_t task_queries = 384;
 // With fewer queries most of a tile would be empty: keys are then read in place, without packing.
 constexpr int64_t tiled_queries = tile_rows / 2;
-constexpr float lowest = -3.402823466e38f;  // finite: a score of minus infinity has weight 0
+// Not -infinity: then a score of -infinity has weight 0, not NaN.
+constexpr float lowest = -3.402823466e38f;
 
 struct Scratch {
   float *keys, *values;        // packed: K transposed, V
@@ -24,19 +25,19 @@ struct Scratch {
   int64_t bytes;
 
   inline Scratch(std::byte* data, const AttentionShape& s) {
-    Carver carver{data};
+    ScratchAllocator scratch{data};
     const int64_t n = round_up(smaller(s.keys, key_block), panel_columns);
     const int64_t rows = round_up(smaller(s.T, task_queries), tile_rows);
     columns = round_up(s.D, panel_columns);
-    keys = carver.take(n * s.D);
-    values = carver.take(n * columns);
-    query = carver.take(tile_rows * row_stride);
-    weights = carver.take(tile_rows * row_stride);
-    out = carver.take(rows * columns);
-    largest = carver.take(rows);
-    sum = carver.take(rows * Vec::lanes);
-    factors = carver.take(BlockFactors::room(tile_rows, key_block));
-    bytes = round_up(carver.used, 256);
+    keys = scratch.take(n * s.D);
+    values = scratch.take(n * columns);
+    query = scratch.take(tile_rows * row_stride);
+    weights = scratch.take(tile_rows * row_stride);
+    out = scratch.take(rows * columns);
+    largest = scratch.take(rows);
+    sum = scratch.take(rows * Vec::lanes);
+    factors = scratch.take(BlockFactors::room(tile_rows, key_block));
+    bytes = round_up(scratch.used, 256);
   }
 };
 
@@ -45,7 +46,7 @@ int64_t scratch_bytes(const AttentionShape& s) { return Scratch(nullptr, s).byte
 int64_t chunks(const AttentionShape& s) { return (s.T + task_queries - 1) / task_queries; }
 int64_t tasks(const AttentionShape& s) { return s.B * s.H * chunks(s); }
 
-/// Where the results of one query accumulate.
+/// The memory in which the results of one query accumulate.
 struct Query {
   float* out;
   float* largest;
@@ -75,7 +76,7 @@ inline Vec exponentiate(float* scores, int64_t n, int64_t end, const float* fact
     store(scores + j, factors ? weight * load(factors + j, count) : weight);
   });
   const int64_t done = round_up(n, Vec::lanes);
-  if (done < end) zero_row(scores + done, end - done);
+  hide(scores + done, end - done);
   return sum;
 }
 
@@ -111,8 +112,9 @@ inline void process_block(const AttentionCall& call, const Scratch& scratch,
                           const QueryRange& range, int64_t t0, int64_t rows, int64_t j0,
                           int64_t n) {
   const AttentionShape& s = call.shape;
+  const int64_t first = first_key(s, t0);  // no query of the tile sees an earlier one
   const int64_t end = smaller(n, visible_keys(s, t0 + rows - 1) - j0);
-  if (end <= 0) return;
+  if (end <= 0 || first >= j0 + end) return;
   load_block<T>(scratch.query, call.q, s.q, range.b, range.h, t0, rows, s.D,
                 static_cast<float>(call.scale));
   multiply<Left::rows, Store::write>(s.D, round_up(end, Vec::lanes), scratch.query,
@@ -120,15 +122,19 @@ inline void process_block(const AttentionCall& call, const Scratch& scratch,
   const BlockFactors factors(call, scratch.factors, range.b, range.h, t0, rows);
   const int64_t D = round_up(s.D, Vec::lanes);
   for (int64_t r = 0; r < rows; ++r) {
-    const int64_t visible = larger(0, smaller(end, visible_keys(s, t0 + r) - j0));
-    const float* bias = bias_row(call, range.h, t0 + r);
-    add_alibi(call, scratch.weights + r * row_stride, range.h, t0 + r, j0, visible);
-    update_softmax(query_at(scratch, range, t0 + r), scratch.weights + r * row_stride, visible, end,
-                   bias ? bias + j0 : nullptr, factors.row(r, j0, visible), D);
+    const Visible visible(s, t0 + r, j0, end);
+    const int64_t j = j0 + visible.begin;
+    const float* bias = bias_row<float>(call, range.h, t0 + r);
+    float* const scores = scratch.weights + r * row_stride;
+    hide(scores, visible.begin);
+    add_alibi(call, scores + visible.begin, range.h, t0 + r, j, visible.count());
+    update_softmax(query_at(scratch, range, t0 + r), scores + visible.begin, visible.count(),
+                   end - visible.begin, bias ? bias + j : nullptr,
+                   factors.row(r, j, visible.count()), D);
   }
   float* out = query_at(scratch, range, t0).out;
   const Panels values = packed(scratch.values, n);
-  if (j0 == 0)
+  if (first >= j0)
     multiply<Left::rows, Store::write>(end, D, scratch.weights, values, out, scratch.columns);
   else
     multiply<Left::rows, Store::add>(end, D, scratch.weights, values, out, scratch.columns);
@@ -179,57 +185,84 @@ template <class T>
 inline void process_unpacked_keys(const AttentionCall& call, const Scratch& scratch,
                                   const QueryRange& range, int64_t t, int64_t j0, int64_t n) {
   const AttentionShape& s = call.shape;
-  const int64_t visible = smaller(n, visible_keys(s, t) - j0);
-  if (visible <= 0) return;
+  const Visible visible(s, t, j0, n);
+  if (visible.count() == 0) return;
+  const int64_t j = j0 + visible.begin, key_head = range.h / s.group();
   const Query query = query_at(scratch, range, t);
   load_row(scratch.query, at<const T>(call.q, s.q, range.b, range.h, t), s.D,
            static_cast<float>(call.scale));
-  score_keys(scratch.weights, scratch.query, at<const T>(call.k, s.k, range.b, range.h, j0),
-             s.k.token, visible, s.D);
-  add_alibi(call, scratch.weights, range.h, t, j0, visible);
+  score_keys(scratch.weights, scratch.query, at<const T>(call.k, s.k, range.b, key_head, j),
+             s.k.token, visible.count(), s.D);
+  add_alibi(call, scratch.weights, range.h, t, j, visible.count());
   const BlockFactors factors(call, scratch.factors, range.b, range.h, t, 1);
-  const float* bias = bias_row(call, range.h, t);
-  if (j0 == 0) zero_row(query.out, s.D);
-  update_softmax(query, scratch.weights, visible, visible, bias ? bias + j0 : nullptr,
-                 factors.row(0, j0, visible), round_up(s.D, Vec::lanes));
-  add_values(query.out, scratch.weights, at<const T>(call.v, s.v, range.b, range.h, j0), s.v.token,
-             visible, s.D);
+  const float* bias = bias_row<float>(call, range.h, t);
+  if (first_key(s, t) >= j0) zero_row(query.out, s.D);
+  update_softmax(query, scratch.weights, visible.count(), visible.count(),
+                 bias ? bias + j : nullptr, factors.row(0, j, visible.count()),
+                 round_up(s.D, Vec::lanes));
+  add_values(query.out, scratch.weights, at<const T>(call.v, s.v, range.b, key_head, j), s.v.token,
+             visible.count(), s.D);
 }
 
+/// Computes the queries of the range, at most task_queries.
 template <class T>
-void forward(const AttentionCall& call, int64_t task, std::byte* data) {
+inline void process_range(const AttentionCall& call, const QueryRange& range, std::byte* data) {
   const AttentionShape& s = call.shape;
   const Scratch scratch(data, s);
-  // Later queries see more keys. Their tasks start first, so that the last task to end is a short
-  // one.
-  const int64_t chunk = chunks(s) - 1 - task / (s.B * s.H), head = task % (s.B * s.H);
-  const QueryRange range = {head / s.H, head % s.H, chunk * task_queries,
-                            smaller(s.T, (chunk + 1) * task_queries)};
+  const int64_t key_head = range.h / s.group();
   for (int64_t t = range.begin; t < range.end; ++t) {
     const Query query = query_at(scratch, range, t);
     *query.largest = lowest;
     store(query.sum, set1(0.0f));
   }
+  const int64_t key_begin = first_key(s, range.begin) / key_block * key_block;
   const int64_t key_end = visible_keys(s, range.end - 1);
-  for (int64_t j0 = 0; j0 < key_end; j0 += key_block) {
+  for (int64_t j0 = key_begin; j0 < key_end; j0 += key_block) {
     const int64_t n = smaller(key_block, key_end - j0);
     if (s.T < tiled_queries) {
       for (int64_t t = range.begin; t < range.end; ++t)
         process_unpacked_keys<T>(call, scratch, range, t, j0, n);
       continue;
     }
-    pack_transposed(scratch.keys, at<const T>(call.k, s.k, range.b, range.h, j0), s.k.token, n,
+    pack_transposed(scratch.keys, at<const T>(call.k, s.k, range.b, key_head, j0), s.k.token, n,
                     s.D);
-    pack_rows(scratch.values, at<const T>(call.v, s.v, range.b, range.h, j0), s.v.token, n, s.D);
+    pack_rows(scratch.values, at<const T>(call.v, s.v, range.b, key_head, j0), s.v.token, n, s.D);
     for (int64_t t0 = range.begin; t0 < range.end; t0 += tile_rows)
       process_block<T>(call, scratch, range, t0, smaller(tile_rows, range.end - t0), j0, n);
   }
-  float* log_sum = static_cast<float*>(call.log_sum);
   for (int64_t t = range.begin; t < range.end; ++t) {
     const Query query = query_at(scratch, range, t);
     const float sum = reduce_add(load(query.sum));
-    store_row(at<T>(call.out, s.out, range.b, range.h, t), query.out, s.D, 1.0f / sum);
-    if (log_sum) log_sum[head * s.T + t] = *query.largest + __builtin_logf(sum);
+    const bool hidden = sum == 0.0f;  // every key: else the sum is at least 1
+    if (hidden) zero_row(query.out, s.D);
+    store_row(at<T>(call.out, s.out, range.b, range.h, t), query.out, s.D,
+              hidden ? 0.0f : 1.0f / sum);
+    if (call.log_sum)
+      *log_sum_at<float>(call, range.b, range.h, t) =
+          hidden ? -__builtin_inff() : *query.largest + __builtin_logf(sum);
+  }
+}
+
+template <class T>
+void forward(const AttentionCall& call, int64_t task, std::byte* data) {
+  const AttentionShape& s = call.shape;
+  // Later queries see more keys. Their tasks start first, so that the last task to end is a short
+  // one.
+  const int64_t chunk = chunks(s) - 1 - task / (s.B * s.H), head = task % (s.B * s.H);
+  const int64_t b = head / s.H, h = head % s.H;
+  const int64_t begin = chunk * task_queries, end = smaller(s.T, begin + task_queries);
+  if (!call.starts)
+    return process_range<T>(view_of(call, b, 0, s.T, s.keys), {b, h, begin, end}, data);
+  // A document is cut into ranges as a call for it alone is: every task_queries tokens from its
+  // first one on. The task computes the ranges that begin among its queries.
+  const int32_t* starts = call.starts + b * s.T;
+  for (int64_t t = begin; t < end; ++t) {
+    const int64_t first = starts[t];
+    if ((t - first) % task_queries != 0) continue;
+    int64_t stop = t + 1;
+    while (stop < s.T && stop < t + task_queries && starts[stop] == first) ++stop;
+    const int64_t tokens = stop - first;
+    process_range<T>(view_of(call, b, first, tokens, tokens), {b, h, t - first, tokens}, data);
   }
 }
 

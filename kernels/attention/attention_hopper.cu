@@ -64,19 +64,27 @@ __device__ inline void load_matrix(const HeadBlock& head, SharedAddress to, cons
              static_cast<int>(head.b), full);
 }
 
-/// Loads q, then k and v of each step, as soon as their buffers are empty. One thread runs this.
+/// Loads q, then k and v of each step, as soon as their buffers are empty. One thread runs this. It
+/// returns when all buffers have been read: if a copy were lost, the consumers would wait for ever,
+/// and this thread reports it.
 template <int width>
 __device__ inline void load_all(const SharedLayout<width>& shared, const HeadBlock& head,
-                                const TensorMaps& maps, int steps) {
+                                const TensorMaps& maps, int steps, Fault* fault) {
+  const auto wait_until_empty = [&](SharedAddress empty, unsigned parity) {
+    wait_for_phase(empty, parity,
+                   [&] { report(fault, FaultSite::attention_forward_copies, blockIdx.x, 0, 0); });
+  };
   load_matrix<width>(head, shared.q(), maps.q, static_cast<int>(head.block) * queries,
                      shared.q_full());
-  for (int i = 0; i < steps; ++i) {
+  for (int i = 0; i < steps + stages; ++i) {
     const int stage = i % stages;
     const unsigned parity = i / stages % 2;
-    wait_for_phase(shared.k_empty(stage), parity ^ 1);  // does not wait while i < stages
-    load_matrix<width>(head, shared.k(stage), maps.k, i * keys_per_step, shared.k_full(stage));
-    wait_for_phase(shared.v_empty(stage), parity ^ 1);
-    load_matrix<width>(head, shared.v(stage), maps.v, i * keys_per_step, shared.v_full(stage));
+    wait_until_empty(shared.k_empty(stage), parity ^ 1);  // does not wait while i < stages
+    if (i < steps)
+      load_matrix<width>(head, shared.k(stage), maps.k, i * keys_per_step, shared.k_full(stage));
+    wait_until_empty(shared.v_empty(stage), parity ^ 1);
+    if (i < steps)
+      load_matrix<width>(head, shared.v(stage), maps.v, i * keys_per_step, shared.v_full(stage));
   }
 }
 
@@ -100,7 +108,7 @@ struct Consumer {
     wait_for_phase(shared.q_full(), 0);
     start_scores(0);
     wait_for_products<0>();
-    fence_accumulators(scores.values[0]);
+    fence_registers(scores.values[0]);
     release(shared.k_empty(0));
     compute_weights(0);
     pack_weights();
@@ -108,18 +116,19 @@ struct Consumer {
       start_scores(i);
       start_output(i - 1);
       wait_for_products<1>();
-      fence_accumulators(scores.values[0]);
+      fence_registers(scores.values[0]);
       release(shared.k_empty(i % stages));
       compute_weights(i);
       wait_for_products<0>();
-      fence_accumulators(out.values[0]);
+      fence_registers(out.values[0]);
       release(shared.v_empty((i - 1) % stages));
       softmax.rescale(out);
       pack_weights();
     }
     start_output(steps - 1);
     wait_for_products<0>();
-    fence_accumulators(out.values[0]);
+    fence_registers(out.values[0]);
+    release(shared.v_empty((steps - 1) % stages));
     softmax.finish(out, a, head, t0);
     write_rows<width>(head_data<T>(a.out, a.shape.out, head), a.shape.out.token, t0, a.shape.T,
                       static_cast<int>(a.shape.D), out);
@@ -128,15 +137,14 @@ struct Consumer {
   /// Starts scores = q k^T for the keys of step i; they are ready after wait_for_products().
   __device__ void start_scores(int i) {
     wait_for_phase(shared.k_full(i % stages), i / stages % 2);
-    scores = {};
-    begin_products();
+    begin_products(scores.values[0]);
 #pragma unroll
     for (int k = 0; k < width / 16; ++k) {
       const int column = k / 4 * panel_bytes + k % 4 * 32;  // byte offset of column 16 k
       multiply_warpgroup<T>(
           scores.values[0],
           matrix_descriptor(shared.q() + (column + index * queries_per_consumer * panel_row_bytes)),
-          matrix_descriptor(shared.k(i % stages) + column));
+          matrix_descriptor(shared.k(i % stages) + column), /*accumulate=*/k > 0);
     }
     commit_products();
   }
@@ -144,7 +152,7 @@ struct Consumer {
   /// Starts out += P v for the packed weights P of step i.
   __device__ void start_output(int i) {
     wait_for_phase(shared.v_full(i % stages), i / stages % 2);
-    begin_products();
+    begin_products(out.values[0], weights);
 #pragma unroll
     for (int k = 0; k < keys_per_step / 16; ++k)
       multiply_warpgroup<T>(
@@ -189,7 +197,8 @@ struct Consumer {
 
 template <class T, int width, Extras extras>
 __global__ void __launch_bounds__(threads, 1)
-    forward(AttentionCall a, int64_t blocks_per_head, const __grid_constant__ TensorMaps maps) {
+    forward(AttentionCall a, int64_t blocks_per_head, const __grid_constant__ TensorMaps maps,
+            Fault* fault) {
 #if ZG_HOPPER
   const AttentionShape& s = a.shape;
   HeadBlock head(s, blocks_per_head);
@@ -211,10 +220,11 @@ __global__ void __launch_bounds__(threads, 1)
     fence_barrier_init();
   }
   __syncthreads();
-  // 128 * 24 + 256 * 240 = 64512 of the 65536 registers: the accumulators need most of them.
+  // 128 * 24 + 256 * 240 = 64512 registers, the 384 * 168 of the launch: the accumulators need most
+  // of them.
   if (warpgroup == 0) {
     decrease_registers<24>();
-    if (threadIdx.x == 0) load_all(shared, head, maps, steps);
+    if (threadIdx.x == 0) load_all(shared, head, maps, steps, fault);
     return;
   }
   increase_registers<240>();
@@ -263,7 +273,7 @@ void run(const AttentionCall& call, Stream& stream) {
                         tensor_map(call.v, s.v, s, s.keys)};
   launch("attention_forward", forward<T, width, extras>,
          {blocks_for(s.B * s.H * blocks_per_head, 1), dim3(threads), SharedLayout<width>::bytes},
-         stream, call, blocks_per_head, maps);
+         stream, call, blocks_per_head, maps, fault_place(stream));
 }
 
 /// Whether a tensor map can hold the strides of q, k or v: positive and below 2^40 bytes.

@@ -4,7 +4,7 @@
 #include "zerograd/kernels/cuda/mma.cuh"
 
 // Building blocks of attention on the tensor cores: asynchronous loads of rows, products of tiles,
-// the causal mask and the online softmax. attention_mma_forward.cu, attention_mma_backward.cu and
+// the mask and the online softmax. attention_mma_forward.cu, attention_mma_backward.cu and
 // attention_hopper.cu put them together.
 //
 // A warp computes the results of `tiles` * 16 rows, its resident rows: queries for out and dq, keys
@@ -120,17 +120,26 @@ __device__ inline void add_alibi(Accumulators<tiles, columns>& products, float s
 struct Mask {
   int queries, keys;  ///< how many exist from t0 and j0 on
   int diagonal;       ///< causal: query t sees key j if j - t < diagonal
+  int edge;           ///< window: and if j - t >= edge
   __device__ Mask(const AttentionShape& s, int64_t t0, int64_t j0)
       : queries(clamped(s.T - t0)),
         keys(clamped(s.keys - j0)),
-        diagonal(s.causal ? clamped(t0 - j0 + s.offset + 1) : far) {}
+        diagonal(s.causal ? clamped(t0 - j0 + s.offset + 1) : far),
+        edge(-far) {}
+  /// For a document whose queries end at `query_end`. j0 is not below the document's first key.
+  __device__ Mask(const VisibleKeys& visible, int64_t query_end, int64_t t0, int64_t j0)
+      : queries(clamped(query_end - t0)),
+        keys(clamped(visible.limit - j0)),
+        diagonal(clamped(t0 - j0 + visible.ahead)),
+        edge(visible.window > 0 ? clamped(t0 - j0 + visible.ahead - visible.window) : -far) {}
   __device__ bool hides(int t, int j) const {
-    return t >= queries || j >= keys || j - t >= diagonal;
+    return t >= queries || j >= keys || j - t >= diagonal || j - t < edge;
   }
   /// Whether any element of the tile [query_count, key_count] is hidden. Most tiles have none and
   /// skip the test of each element.
   __device__ bool hides_some(int query_count, int key_count) const {
-    return query_count > queries || key_count > keys || key_count > diagonal;
+    return query_count > queries || key_count > keys || key_count > diagonal ||
+           1 - query_count < edge;
   }
 
  private:
@@ -262,23 +271,30 @@ struct OnlineSoftmax {
     out.for_each([&](int i, int n, int e) { out.values[i][n][e] *= rescale_factor[i][e / 2]; });
   }
 
-  /// Divides `out` by the sums of weights. Writes log_sum of queries t0 on, if the call wants it:
-  /// scale * maximum + log(sum).
   template <int width>
   __device__ void finish(Accumulators<tiles, width>& out, const AttentionCall& a,
                          const HeadBlock& head, int64_t t0) {
+    finish(out, a, head, t0, a.shape.T);
+  }
+  /// Divides `out` by the sums of weights. Writes log_sum of queries [t0, query_end) of the warp,
+  /// if the call wants it: scale * maximum + log(sum).
+  template <int width>
+  __device__ void finish(Accumulators<tiles, width>& out, const AttentionCall& a,
+                         const HeadBlock& head, int64_t t0, int64_t query_end) {
 #pragma unroll
     for (int i = 0; i < tiles; ++i)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int64_t t = t0 + accumulator_row(i, 2 * half);
-        const float total = row_sum(sum[i][half]), inverse_sum = __fdiv_rn(1.0f, total);
+        // The sum is at least 1 unless every key is hidden.
+        const float total = row_sum(sum[i][half]);
+        const float inverse_sum = total == 0.0f ? 0.0f : __fdiv_rn(1.0f, total);
 #pragma unroll
         for (int n = 0; n < width / 8; ++n) {
           out.values[i][n][2 * half] *= inverse_sum;
           out.values[i][n][2 * half + 1] *= inverse_sum;
         }
-        if (a.log_sum && t < a.shape.T && threadIdx.x % 4 == 0)
+        if (a.log_sum && t < query_end && threadIdx.x % 4 == 0)
           a.log_sum[(head.b * a.shape.H + head.h) * a.shape.T + t] =
               maximum[i][half] * factor * ln_2 + logf(total);
       }

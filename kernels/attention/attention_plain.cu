@@ -1,5 +1,7 @@
 #include "zerograd/kernels/attention/attention.cuh"
 
+#include <string_view>
+
 // Attention in f32 on the ordinary cores, for every dtype, head size up to 1024 and layout.
 //
 // A block of 8 warps computes the results of 8 * `rows` rows of one head, its resident rows:
@@ -89,70 +91,78 @@ template <class T, int rows, int chunks>
 __global__ void __launch_bounds__(threads) forward(AttentionCall a, int64_t blocks_per_head) {
   using M = SharedLayout<rows, chunks>;
   const AttentionShape& s = a.shape;
-  const HeadBlock head(s, blocks_per_head);
-  const T *const k = head_data<const T>(a.k, s.k, head), *const v =
-                                                             head_data<const T>(a.v, s.v, head);
+  const HeadBlock head(s, blocks_per_head), key_head = head.with_head(head.h / s.group());
+  const T* const k = head_data<const T>(a.k, s.k, key_head);
+  const T* const v = head_data<const T>(a.v, s.v, key_head);
   const int warp = static_cast<int>(threadIdx.x) / lanes,
             lane = static_cast<int>(threadIdx.x) % lanes;
   const int D = static_cast<int>(s.D);
   float* const tile = dynamic_shared<float>();
   float* const q = tile + M::tile_size;
   float* const weights = q + M::resident_size + warp * rows * lanes;
-  const int64_t t0 = head.block * M::block_rows, t = t0 + warp * rows;
-  const int64_t last = min(t0 + M::block_rows, s.T) - 1;
-  // The warp needs keys [0, key_end): those of its last query. 0 if the warp has no query.
-  const int64_t key_end = t < s.T ? visible_keys(s, min(t + rows, s.T) - 1) : 0;
-  load_rows<M::width>(q, M::width, M::block_rows, head_data<const T>(a.q, s.q, head), s.q.token, t0,
-                      s.T, D);
-  float maximum[rows], sum[rows], out[rows][chunks];
-#pragma unroll
-  for (int r = 0; r < rows; ++r) {
-    maximum[r] =
-        -FLT_MAX;  // finite, so that a score of minus infinity has weight 0 rather than NaN
-    sum[r] = 0.0f;
-#pragma unroll
-    for (int c = 0; c < chunks; ++c) out[r][c] = 0.0f;
-  }
-  for (int64_t j0 = 0; j0 < visible_keys(s, last); j0 += lanes) {
+  for (ResidentRows resident(a, head, M::block_rows, s.T); resident.next();) {
+    const VisibleKeys keys(a, head, resident);
+    const int64_t t = resident.begin + warp * rows;
+    const int64_t last = min(resident.begin + M::block_rows, resident.end) - 1;
+    // The warp needs keys [key_begin, key_end), which its queries see. None if it has no query.
+    const int64_t key_begin = keys.begin(t);
+    const int64_t key_end = t < resident.end ? keys.end(min(t + rows, resident.end) - 1) : 0;
     __syncthreads();
-    load_rows<M::width>(tile, M::tile_width, lanes, k, s.k.token, j0, s.keys, D);
-    __syncthreads();
-    float products[rows];
-    if (j0 < key_end) multiply_rows<rows, chunks>(products, q + warp * rows * M::width, tile, D);
-    __syncthreads();
-    load_rows<M::width>(tile, M::tile_width, lanes, v, s.v.token, j0, s.keys, D);
-    const int64_t j = j0 + lane;
-    if (j0 < key_end) {
+    load_rows<M::width>(q, M::width, M::block_rows, head_data<const T>(a.q, s.q, head), s.q.token,
+                        resident.begin, resident.end, D);
+    float maximum[rows], sum[rows], out[rows][chunks];
 #pragma unroll
-      for (int r = 0; r < rows; ++r) {
-        const bool visible = t + r < s.T && j < visible_keys(s, t + r);
-        const float score = visible ? score_of(a, head, t + r, j, products[r]) : -FLT_MAX;
-        const float new_maximum =
-            warp_max(score > maximum[r] || score != score ? score : maximum[r]);
-        const float weight = visible ? expf(score - new_maximum) : 0.0f,
-                    rescale_factor = expf(maximum[r] - new_maximum);
-        maximum[r] = new_maximum;
-        sum[r] = sum[r] * rescale_factor + weight;  // sum of this lane; warp_sum() adds all lanes
+    for (int r = 0; r < rows; ++r) {
+      maximum[r] =
+          -FLT_MAX;  // finite, so that a score of minus infinity has weight 0 rather than NaN
+      sum[r] = 0.0f;
 #pragma unroll
-        for (int c = 0; c < chunks; ++c) out[r][c] *= rescale_factor;
-        weights[r * lanes + lane] = visible ? weight * dropout_factor(s, head, t + r, j) : 0.0f;
-      }
+      for (int c = 0; c < chunks; ++c) out[r][c] = 0.0f;
     }
-    __syncthreads();
-    if (j0 < key_end)
-      add_rows<rows, chunks>(out, weights, tile,
-                             static_cast<int>(min(key_end - j0, int64_t{lanes})));
-  }
-  T* const to = head_data<T>(a.out, s.out, head);
+    for (int64_t j0 = keys.first_step(resident.begin, lanes); j0 < keys.end(last); j0 += lanes) {
+      __syncthreads();
+      load_rows<M::width>(tile, M::tile_width, lanes, k, s.k.token, j0, keys.limit, D);
+      __syncthreads();
+      const bool needed = j0 < key_end && j0 + lanes > key_begin;
+      float products[rows];
+      if (needed) multiply_rows<rows, chunks>(products, q + warp * rows * M::width, tile, D);
+      __syncthreads();
+      load_rows<M::width>(tile, M::tile_width, lanes, v, s.v.token, j0, keys.limit, D);
+      const int64_t j = j0 + lane;
+      if (needed) {
 #pragma unroll
-  for (int r = 0; r < rows; ++r) {
-    const float total = warp_sum(sum[r]);
-    if (t + r >= s.T) continue;
+        for (int r = 0; r < rows; ++r) {
+          const bool visible = t + r < resident.end && keys.sees(t + r, j);
+          const float score = visible ? score_of(a, head, t + r, j, products[r]) : -FLT_MAX;
+          const float new_maximum =
+              warp_max(score > maximum[r] || score != score ? score : maximum[r]);
+          const float weight = visible ? expf(score - new_maximum) : 0.0f,
+                      rescale_factor = expf(maximum[r] - new_maximum);
+          maximum[r] = new_maximum;
+          sum[r] = sum[r] * rescale_factor + weight;  // sum of this lane; warp_sum() adds all lanes
 #pragma unroll
-    for (int c = 0; c < chunks; ++c) out[r][c] = __fdiv_rn(out[r][c], total);
-    write_row(to + (t + r) * s.out.token, out[r], D);
-    if (a.log_sum && lane == 0)
-      a.log_sum[(head.b * s.H + head.h) * s.T + t + r] = maximum[r] + logf(total);
+          for (int c = 0; c < chunks; ++c) out[r][c] *= rescale_factor;
+          weights[r * lanes + lane] = visible ? weight * dropout_factor(s, head, t + r, j) : 0.0f;
+        }
+      }
+      __syncthreads();
+      if (needed)
+        add_rows<rows, chunks>(out, weights, tile,
+                               static_cast<int>(min(key_end - j0, int64_t{lanes})));
+    }
+    T* const to = head_data<T>(a.out, s.out, head);
+#pragma unroll
+    for (int r = 0; r < rows; ++r) {
+      const float total = warp_sum(sum[r]);
+      if (t + r >= resident.end) continue;
+        // The sum is at least 1 unless every key is hidden.
+#pragma unroll
+      for (int c = 0; c < chunks; ++c)
+        out[r][c] = total == 0.0f ? 0.0f : __fdiv_rn(out[r][c], total);
+      write_row(to + (t + r) * s.out.token, out[r], D);
+      if (a.log_sum && lane == 0)
+        a.log_sum[(head.b * s.H + head.h) * s.T + t + r] = maximum[r] + logf(total);
+    }
   }
 }
 
@@ -175,16 +185,20 @@ __global__ void __launch_bounds__(threads) dot_rows(AttentionCall a, int64_t blo
 
 /// Backward pass for query t and key j: `product` is q_t . k_j, `dproduct` is dout_t . v_j. Let P
 /// be the weight, f its dropout factor and D_t = dout_t . out_t (row_dots). Then dv_j = sum_t f P
-/// dout_t, and the gradient of the score is P (f dout_t . v_j - D_t).
+/// dout_t, and the gradient of the score is P (f dout_t . v_j - D_t). The document has the queries
+/// below `queries`.
 struct PairGradient {
   float weight, dscore;  // f P; score gradient times the scale
 };
 __device__ inline PairGradient pair_gradient(const AttentionCall& a, const HeadBlock& head,
-                                             int64_t t, int64_t j, float product, float dproduct) {
+                                             const VisibleKeys& keys, int64_t queries, int64_t t,
+                                             int64_t j, float product, float dproduct) {
   const AttentionShape& s = a.shape;
-  if (t >= s.T || j >= visible_keys(s, t)) return {0.0f, 0.0f};
+  if (t >= queries || !keys.sees(t, j)) return {0.0f, 0.0f};
   const int64_t row = (head.b * s.H + head.h) * s.T + t;
-  const float weight = expf(score_of(a, head, t, j, product) - a.log_sum[row]);
+  const float log_sum = a.log_sum[row];
+  if (log_sum == -INFINITY) return {0.0f, 0.0f};  // the bias hides all keys
+  const float weight = expf(score_of(a, head, t, j, product) - log_sum);
   const float factor = dropout_factor(s, head, t, j);
   return {weight * factor, weight * (factor * dproduct - a.row_dots[row]) * s.scale};
 }
@@ -194,45 +208,53 @@ __global__ void __launch_bounds__(threads)
     backward_queries(AttentionCall a, int64_t blocks_per_head) {
   using M = SharedLayout<rows, chunks>;
   const AttentionShape& s = a.shape;
-  const HeadBlock head(s, blocks_per_head);
-  const T *const k = head_data<const T>(a.k, s.k, head), *const v =
-                                                             head_data<const T>(a.v, s.v, head);
+  const HeadBlock head(s, blocks_per_head), key_head = head.with_head(head.h / s.group());
+  const T* const k = head_data<const T>(a.k, s.k, key_head);
+  const T* const v = head_data<const T>(a.v, s.v, key_head);
   const int warp = static_cast<int>(threadIdx.x) / lanes,
             lane = static_cast<int>(threadIdx.x) % lanes;
   const int D = static_cast<int>(s.D);
   float* const tile = dynamic_shared<float>();
   float *const q = tile + M::tile_size, *const dout = q + M::resident_size;
   float* const dscores = dout + M::resident_size + warp * rows * lanes;
-  const int64_t t0 = head.block * M::block_rows, t = t0 + warp * rows;
-  const int64_t key_end = t < s.T ? visible_keys(s, min(t + rows, s.T) - 1) : 0;
-  load_rows<M::width>(q, M::width, M::block_rows, head_data<const T>(a.q, s.q, head), s.q.token, t0,
-                      s.T, D);
-  load_rows<M::width>(dout, M::width, M::block_rows, head_data<const T>(a.dout, s.out, head),
-                      s.out.token, t0, s.T, D);
-  float dq[rows][chunks] = {};
-  for (int64_t j0 = 0; j0 < visible_keys(s, min(t0 + M::block_rows, s.T) - 1); j0 += lanes) {
-    float products[rows], dproducts[rows];
+  for (ResidentRows resident(a, head, M::block_rows, s.T); resident.next();) {
+    const VisibleKeys keys(a, head, resident);
+    const int64_t t = resident.begin + warp * rows;
+    const int64_t last = min(resident.begin + M::block_rows, resident.end) - 1;
+    const int64_t key_begin = keys.begin(t);
+    const int64_t key_end = t < resident.end ? keys.end(min(t + rows, resident.end) - 1) : 0;
     __syncthreads();
-    load_rows<M::width>(tile, M::tile_width, lanes, v, s.v.token, j0, s.keys, D);
-    __syncthreads();
-    if (j0 < key_end)
-      multiply_rows<rows, chunks>(dproducts, dout + warp * rows * M::width, tile, D);
-    __syncthreads();
-    load_rows<M::width>(tile, M::tile_width, lanes, k, s.k.token, j0, s.keys, D);
-    __syncthreads();
-    if (j0 >= key_end) continue;
-    multiply_rows<rows, chunks>(products, q + warp * rows * M::width, tile, D);
+    load_rows<M::width>(q, M::width, M::block_rows, head_data<const T>(a.q, s.q, head), s.q.token,
+                        resident.begin, resident.end, D);
+    load_rows<M::width>(dout, M::width, M::block_rows, head_data<const T>(a.dout, s.out, head),
+                        s.out.token, resident.begin, resident.end, D);
+    float dq[rows][chunks] = {};
+    for (int64_t j0 = keys.first_step(resident.begin, lanes); j0 < keys.end(last); j0 += lanes) {
+      const bool needed = j0 < key_end && j0 + lanes > key_begin;
+      float products[rows], dproducts[rows];
+      __syncthreads();
+      load_rows<M::width>(tile, M::tile_width, lanes, v, s.v.token, j0, keys.limit, D);
+      __syncthreads();
+      if (needed) multiply_rows<rows, chunks>(dproducts, dout + warp * rows * M::width, tile, D);
+      __syncthreads();
+      load_rows<M::width>(tile, M::tile_width, lanes, k, s.k.token, j0, keys.limit, D);
+      __syncthreads();
+      if (!needed) continue;
+      multiply_rows<rows, chunks>(products, q + warp * rows * M::width, tile, D);
+#pragma unroll
+      for (int r = 0; r < rows; ++r)
+        dscores[r * lanes + lane] =
+            pair_gradient(a, head, keys, resident.end, t + r, j0 + lane, products[r], dproducts[r])
+                .dscore;
+      __syncwarp();
+      add_rows<rows, chunks>(dq, dscores, tile,
+                             static_cast<int>(min(key_end - j0, int64_t{lanes})));
+    }
+    T* const to = head_data<T>(a.dq, s.q, head);
 #pragma unroll
     for (int r = 0; r < rows; ++r)
-      dscores[r * lanes + lane] =
-          pair_gradient(a, head, t + r, j0 + lane, products[r], dproducts[r]).dscore;
-    __syncwarp();
-    add_rows<rows, chunks>(dq, dscores, tile, static_cast<int>(min(key_end - j0, int64_t{lanes})));
+      if (t + r < resident.end) write_row(to + (t + r) * s.q.token, dq[r], D);
   }
-  T* const to = head_data<T>(a.dq, s.q, head);
-#pragma unroll
-  for (int r = 0; r < rows; ++r)
-    if (t + r < s.T) write_row(to + (t + r) * s.q.token, dq[r], D);
 }
 
 template <class T, int rows, int chunks>
@@ -240,9 +262,7 @@ __global__ void __launch_bounds__(threads, 1)
     backward_keys(AttentionCall a, int64_t blocks_per_head) {
   using M = SharedLayout<rows, chunks>;
   const AttentionShape& s = a.shape;
-  const HeadBlock head(s, blocks_per_head);
-  const T* const q = head_data<const T>(a.q, s.q, head);
-  const T* const dout = head_data<const T>(a.dout, s.out, head);
+  const HeadBlock key_head(s.key_heads(), blocks_per_head);
   const int warp = static_cast<int>(threadIdx.x) / lanes,
             lane = static_cast<int>(threadIdx.x) % lanes;
   const int D = static_cast<int>(s.D);
@@ -250,43 +270,84 @@ __global__ void __launch_bounds__(threads, 1)
   float *const k = tile + M::tile_size, *const v = k + M::resident_size;
   float* const weights = v + M::resident_size + warp * rows * lanes;
   float* const dscores = weights + M::factors_size;
-  const int64_t j0 = head.block * M::block_rows, j = j0 + warp * rows;
-  load_rows<M::width>(k, M::width, M::block_rows, head_data<const T>(a.k, s.k, head), s.k.token, j0,
-                      s.keys, D);
-  load_rows<M::width>(v, M::width, M::block_rows, head_data<const T>(a.v, s.v, head), s.v.token, j0,
-                      s.keys, D);
-  float dk[rows][chunks] = {}, dv[rows][chunks] = {};
-  for (int64_t t0 = first_query(s, j0) / lanes * lanes; t0 < s.T; t0 += lanes) {
-    float products[rows], dproducts[rows];
+  for (ResidentRows resident(a, key_head, M::block_rows, s.keys); resident.next();) {
+    const VisibleKeys keys(a, key_head, resident);
+    const int64_t j = resident.begin + warp * rows;
+    const int64_t key_end = min(resident.begin + M::block_rows, resident.end);
+    const int64_t queries = a.starts ? resident.end : s.T;
+    const int64_t first = keys.first_query_step(resident.begin, lanes);
+    const int64_t query_end = keys.query_end(resident.begin, key_end, queries);
     __syncthreads();
-    load_rows<M::width>(tile, M::tile_width, lanes, q, s.q.token, t0, s.T, D);
-    __syncthreads();
-    multiply_rows<rows, chunks>(products, k + warp * rows * M::width, tile, D);
-    __syncthreads();
-    load_rows<M::width>(tile, M::tile_width, lanes, dout, s.out.token, t0, s.T, D);
-    __syncthreads();
-    multiply_rows<rows, chunks>(dproducts, v + warp * rows * M::width, tile, D);
+    load_rows<M::width>(k, M::width, M::block_rows, head_data<const T>(a.k, s.k, key_head),
+                        s.k.token, resident.begin, min(keys.limit, resident.end), D);
+    load_rows<M::width>(v, M::width, M::block_rows, head_data<const T>(a.v, s.v, key_head),
+                        s.v.token, resident.begin, min(keys.limit, resident.end), D);
+    float dk[rows][chunks] = {}, dv[rows][chunks] = {};
+    for (int64_t h = key_head.h * s.group(); h < (key_head.h + 1) * s.group(); ++h) {
+      const HeadBlock head = key_head.with_head(h);
+      const T* const q = head_data<const T>(a.q, s.q, head);
+      const T* const dout = head_data<const T>(a.dout, s.out, head);
+      for (int64_t t0 = first; t0 < query_end; t0 += lanes) {
+        float products[rows], dproducts[rows];
+        __syncthreads();
+        load_rows<M::width>(tile, M::tile_width, lanes, q, s.q.token, t0, queries, D);
+        __syncthreads();
+        multiply_rows<rows, chunks>(products, k + warp * rows * M::width, tile, D);
+        __syncthreads();
+        load_rows<M::width>(tile, M::tile_width, lanes, dout, s.out.token, t0, queries, D);
+        __syncthreads();
+        multiply_rows<rows, chunks>(dproducts, v + warp * rows * M::width, tile, D);
 #pragma unroll
-    for (int r = 0; r < rows; ++r) {
-      const PairGradient pair = pair_gradient(a, head, t0 + lane, j + r, products[r], dproducts[r]);
-      weights[r * lanes + lane] = pair.weight;
-      dscores[r * lanes + lane] = pair.dscore;
+        for (int r = 0; r < rows; ++r) {
+          const PairGradient pair =
+              pair_gradient(a, head, keys, queries, t0 + lane, j + r, products[r], dproducts[r]);
+          weights[r * lanes + lane] = pair.weight;
+          dscores[r * lanes + lane] = pair.dscore;
+        }
+        __syncwarp();
+        const int count = static_cast<int>(min(queries - t0, int64_t{lanes}));
+        add_rows<rows, chunks>(dv, weights, tile, count);
+        __syncthreads();
+        load_rows<M::width>(tile, M::tile_width, lanes, q, s.q.token, t0, queries, D);
+        __syncthreads();
+        add_rows<rows, chunks>(dk, dscores, tile, count);
+      }
     }
-    __syncwarp();
-    const int count = static_cast<int>(min(s.T - t0, int64_t{lanes}));
-    add_rows<rows, chunks>(dv, weights, tile, count);
-    __syncthreads();
-    load_rows<M::width>(tile, M::tile_width, lanes, q, s.q.token, t0, s.T, D);
-    __syncthreads();
-    add_rows<rows, chunks>(dk, dscores, tile, count);
+    T* const to_k = head_data<T>(a.dk, s.k, key_head);
+    T* const to_v = head_data<T>(a.dv, s.v, key_head);
+#pragma unroll
+    for (int r = 0; r < rows; ++r)
+      if (j + r < resident.end) {
+        write_row(to_k + (j + r) * s.k.token, dk[r], D);
+        write_row(to_v + (j + r) * s.v.token, dv[r], D);
+      }
   }
-  T *const to_k = head_data<T>(a.dk, s.k, head), *const to_v = head_data<T>(a.dv, s.v, head);
-#pragma unroll
-  for (int r = 0; r < rows; ++r)
-    if (j + r < s.keys) {
-      write_row(to_k + (j + r) * s.k.token, dk[r], D);
-      write_row(to_v + (j + r) * s.v.token, dv[r], D);
-    }
+}
+
+struct MaskSites {
+  FaultSite starts, key_lengths;
+};
+constexpr MaskSites forward_sites = {FaultSite::attention_forward_starts,
+                                     FaultSite::attention_forward_key_lengths},
+                    backward_sites = {FaultSite::attention_backward_starts,
+                                      FaultSite::attention_backward_key_lengths};
+
+/// Tests one start of a token or key length. The ranges that are reported must hold for any
+/// documents.
+__global__ void __launch_bounds__(threads)
+    check_mask_values(AttentionCall a, MaskSites sites, Fault* fault) {
+  const AttentionShape& s = a.shape;
+  const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;
+  if (a.key_lengths && i < s.B && (a.key_lengths[i] < 0 || a.key_lengths[i] > s.keys))
+    report(fault, sites.key_lengths, i, a.key_lengths[i], s.keys + 1);
+  if (!a.starts || i >= s.B * s.T) return;
+  const int64_t t = i % s.T, start = a.starts[i], before = t > 0 ? a.starts[i - 1] : 0;
+  if (start < 0 || start > t)
+    report(fault, sites.starts, i, start, t + 1);
+  else if (start < before)
+    report(fault, sites.starts, i - 1, before, start + 1);
+  else if (start != before && start != t)
+    report(fault, sites.starts, i, start, before + 1);
 }
 
 /// Calls f(rows, chunks), both std::integral_constant, for head size D <= 1024. Longer rows take
@@ -303,22 +364,32 @@ void with_columns(int64_t D, const F& f) {
   call.template operator()<1, 32>();
 }
 
-/// Launches one block for every `rows` of the `tokens` rows of each head, with `floats` floats of
-/// dynamic shared memory.
-void launch_heads(const char* name, void (*kernel)(AttentionCall, int64_t), int64_t rows,
-                  int64_t tokens, int floats, const AttentionCall& call, Stream& stream) {
+/// Launches one block for every `rows` of the `tokens` rows of each of `heads` heads, with `floats`
+/// floats of dynamic shared memory.
+void launch_heads(const char* name, void (*kernel)(AttentionCall, int64_t), int64_t heads,
+                  int64_t rows, int64_t tokens, int floats, const AttentionCall& call,
+                  Stream& stream) {
   const int64_t blocks_per_head = (tokens + rows - 1) / rows;
   launch(name, kernel,
-         {blocks_for(call.shape.B * call.shape.H * blocks_per_head, 1), dim3(threads),
+         {blocks_for(call.shape.B * heads * blocks_per_head, 1), dim3(threads),
           static_cast<size_t>(floats) * sizeof(float)},
          stream, call, blocks_per_head);
 }
 
 }  // namespace
 
+void check_masks(const char* op, const AttentionCall& call, Stream& stream) {
+  const int64_t n = call.starts ? call.shape.B * call.shape.T : call.shape.B;
+  if (call.starts || call.key_lengths)
+    launch(op, check_mask_values, {blocks_for(n, threads), dim3(threads)}, stream, call,
+           std::string_view(op) == "attention_backward" ? backward_sites : forward_sites,
+           fault_place(stream));
+}
+
 void dot_rows_of_out(DType dtype, const AttentionCall& call, Stream& stream) {
   visit_floating(dtype, [&]<class T>(T) {
-    launch_heads("attention_backward", dot_rows<T>, warps, call.shape.T, 0, call, stream);
+    launch_heads("attention_backward", dot_rows<T>, call.shape.H, warps, call.shape.T, 0, call,
+                 stream);
   });
 }
 
@@ -327,7 +398,7 @@ void plain_attention_forward(DType dtype, const AttentionCall& call, Stream& str
     with_columns(call.shape.D, [&](auto rows, auto chunks) {
       using M = SharedLayout<decltype(rows)::value, decltype(chunks)::value>;
       launch_heads("attention_forward", forward<T, decltype(rows)::value, decltype(chunks)::value>,
-                   M::block_rows, call.shape.T, M::size(1), call, stream);
+                   call.shape.H, M::block_rows, call.shape.T, M::size(1), call, stream);
     });
   });
 }
@@ -338,10 +409,10 @@ void plain_attention_backward(DType dtype, const AttentionCall& call, Stream& st
     with_columns(call.shape.D, [&](auto rows, auto chunks) {
       constexpr int R = decltype(rows)::value, chunk_count = decltype(chunks)::value;
       using M = SharedLayout<R, chunk_count>;
-      launch_heads(op, backward_queries<T, R, chunk_count>, M::block_rows, call.shape.T, M::size(2),
-                   call, stream);
-      launch_heads(op, backward_keys<T, R, chunk_count>, M::block_rows, call.shape.keys, M::size(2),
-                   call, stream);
+      launch_heads(op, backward_queries<T, R, chunk_count>, call.shape.H, M::block_rows,
+                   call.shape.T, M::size(2), call, stream);
+      launch_heads(op, backward_keys<T, R, chunk_count>, call.shape.key_heads(), M::block_rows,
+                   call.shape.keys, M::size(2), call, stream);
     });
   });
 }

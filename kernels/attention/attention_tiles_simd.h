@@ -30,9 +30,9 @@ inline int64_t round_up(int64_t n, int64_t multiple) {
 inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/// Divides one worker's scratch into arrays that are aligned to 64 bytes. With null data it only
-/// counts.
-struct Carver {
+/// Divides one worker's scratch into arrays that are aligned to 64 bytes. If `data` is null, it
+/// only counts the bytes.
+struct ScratchAllocator {
   std::byte* data;
   int64_t used = 0;
 
@@ -53,7 +53,7 @@ struct Panels {
 inline Panels packed(const float* data, int64_t depth) {
   return {data, depth * panel_columns, panel_columns};
 }
-/// A right factor in the layout of a left one.
+/// A right factor that is stored like a left factor.
 inline Panels in_rows(const float* data) { return {data, panel_columns, row_stride}; }
 
 enum class Left { rows, columns };
@@ -100,7 +100,7 @@ inline void multiply(int64_t depth, int64_t columns, const float* a, const Panel
   if (j < columns) tile<1, left, mode>(depth, a, panel, b.row, c + j, c_row);
 }
 
-/// The first `count` lanes from yes, the others from no.
+/// Takes the first `count` lanes from `yes`, the others from `no`.
 inline Vec select_first(int64_t count, Vec yes, Vec no) {
 #if defined(__AVX512F__)
   return select(first(count), yes, no);
@@ -155,7 +155,7 @@ inline void pack_transposed(float* panels, const T* rows, int64_t token, int64_t
 }
 
 /// The dropout factors, 0 or 1 / (1 - p), of n weights from `first` on, in a buffer of at least
-/// factor_room(n) elements; returns where the first one is.
+/// factor_room(n) elements; returns the address of the first one.
 constexpr int64_t factor_room(int64_t n) { return n + 3 + philox_elements; }
 inline const float* fill_factors(float* buffer, const DropoutMask& mask, uint32_t sample,
                                  int64_t first, int64_t n) {
@@ -189,26 +189,20 @@ struct BlockFactors {
       : call(of),
         buffer(room),
         sample(of.mask.sample + static_cast<uint32_t>(b)),
-        first(first_weight(of.shape, h, t0)),
+        first(first_weight(of, h, t0)),
         whole(nullptr) {
-    if (call.mask.probability > 0.0f && call.shape.keys <= few_keys)
-      whole = fill_factors(buffer, call.mask, sample, first, rows * call.shape.keys);
+    if (call.mask.probability > 0.0f && call.all_keys <= few_keys)
+      whole = fill_factors(buffer, call.mask, sample, first, rows * call.all_keys);
   }
 
   /// The dropout factors of the block's row r and n keys from j on, valid until the next call; null
   /// without dropout.
   inline const float* row(int64_t r, int64_t j, int64_t n) const {
     if (call.mask.probability == 0.0f) return nullptr;
-    const int64_t element = r * call.shape.keys + j;
+    const int64_t element = r * call.all_keys + j;
     return whole ? whole + element : fill_factors(buffer, call.mask, sample, first + element, n);
   }
 };
-
-/// The bias of query t from key 0 on; null without bias.
-inline const float* bias_row(const AttentionCall& call, int64_t h, int64_t t) {
-  const float* bias = static_cast<const float*>(call.bias);
-  return bias ? bias + h * call.bias_head + t * call.shape.keys : nullptr;
-}
 
 /// Adds ALiBi to the n scores of query t and the keys from j on. A separate pass, so that calls
 /// without ALiBi do not pay for it. It also changes the padding of the last vector. Distances are
@@ -223,6 +217,21 @@ inline void add_alibi(const AttentionCall& call, float* scores, int64_t h, int64
     store(scores + i, fma(slope, distance, load(scores + i)));
     distance = distance + set1(static_cast<float>(Vec::lanes));
   }
+}
+
+/// Query t sees keys [begin, end) of the n keys from j0 on; both count from j0.
+struct Visible {
+  int64_t begin, end;
+  inline Visible(const AttentionShape& s, int64_t t, int64_t j0, int64_t n)
+      : begin(larger(0, first_key(s, t) - j0)), end(smaller(n, visible_keys(s, t) - j0)) {
+    if (end < begin) end = begin = 0;
+  }
+  inline int64_t count() const { return end - begin; }
+};
+
+/// Sets n scores of hidden keys to 0. Does not write beyond them, as zero_row() would.
+inline void hide(float* scores, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) scores[i] = 0.0f;
 }
 
 /// Loads rows [t0, t0 + rows) of one head, times scale, as a left factor; the rest of the last tile

@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(threads) rotate(Call<T> a, int64_t items) {
   int64_t position =
       a.positions ? a.positions[token] : a.first_position + token % a.tokens_of_sample;
   if (position < 0 || position >= a.rows) {
-    report(a.fault, "rope", "positions", token, position, a.rows);
+    report(a.fault, FaultSite::rope_positions, token, position, a.rows);
     position = 0;
   }
   const float* const row = a.table + position * a.rotated;

@@ -14,7 +14,7 @@ namespace zg::cpu {
 template <class T>
 using arithmetic_t = std::conditional_t<std::is_integral_v<T>, T, accumulator_t<T>>;
 
-/// Reached only by a dtype that validate() should have refused.
+/// Called only for a dtype that validate() should have rejected.
 [[noreturn]] inline void refuse(DType dtype) {
   throw DTypeError(std::string("no CPU code for elements of ") + name_of(dtype));
 }

@@ -24,8 +24,8 @@ class Indices {
   bool wide_;
 };
 
-/// Throws ShapeError naming the first value of `indices` (i32 | i64) outside [0, bound) and its
-/// place; `ignored` is allowed anywhere.
+/// Throws ShapeError for the first value of `indices` (i32 | i64) outside [0, bound), with its
+/// position. The value `ignored` is always allowed.
 inline void check_indices(const char* op, const char* name, const Tensor& indices, int64_t bound,
                           std::optional<int64_t> ignored = {}) {
   const Indices values(indices);

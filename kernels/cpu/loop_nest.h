@@ -82,7 +82,7 @@ class LoopNest {
   Axis axes_[Shape::max_rank] = {};
 };
 
-/// Elements of one task of an elementwise loop: enough that handing out a task costs little in
+/// Elements of one task of an elementwise loop: so many that starting a task costs little in
 /// comparison.
 inline constexpr int64_t elementwise_grain = 1 << 14;
 

@@ -63,9 +63,9 @@ struct PhiloxWords {
   Integers first, second;
 };
 
-// Each 64-bit lane computes one counter. A product of two 32-bit words fills its lane; its lower
-// word needs no extraction, because the next multiplication ignores upper halves. So no round needs
-// a shuffle.
+// Each 64-bit lane computes one counter. A product of two 32-bit words fills its 64-bit lane. Its
+// lower word need not be extracted, because the next multiplication ignores upper halves. So no
+// round needs a shuffle.
 inline PhiloxWords philox(const PhiloxKeys& keys, int64_t counter, uint32_t second, uint32_t third,
                           uint32_t fourth) {
   Integers c0 = add_64(set1_64(static_cast<uint64_t>(counter)), counter_order());

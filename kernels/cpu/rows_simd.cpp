@@ -6,7 +6,7 @@ namespace {
 
 constexpr float infinity = __builtin_inff();
 
-/// Lanes from n on hold `other`.
+/// Loads n elements; the other lanes become `other`.
 template <class T>
 Vec load_or(const T* x, int64_t n, float other) {
   alignas(64) float lane[Vec::lanes];

@@ -6,9 +6,9 @@
 
 #include "zerograd/runtime/dtype.h"
 
-// Vectors of f32 for the *_simd.cpp sources, which are compiled once per instruction set. All of it
-// has internal linkage: an object built with AVX-512 must not offer the linker a symbol that code
-// for every machine could pick up. Such sources call no function template of the standard library.
+// Vectors of f32 for the *_simd.cpp sources, which are compiled once per instruction set.
+// Everything has internal linkage: otherwise the linker could use a function compiled for AVX-512
+// also in code for other machines. Such sources call no function template of the standard library.
 #if !defined(ZG_ISA)
 #error "kernels/cpu/simd.h is for *_simd.cpp sources; see zg_add_simd in tools/cmake"
 #endif
@@ -51,7 +51,7 @@ inline Vec load(const bf16* p, int64_t n) { return widen(_mm256_maskz_loadu_epi1
 inline void store(bf16* p, Vec a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(a)); }
 inline void store(bf16* p, Vec a, int64_t n) { _mm256_mask_storeu_epi16(p, first(n), narrow(a)); }
 
-// A NaN becomes the quiet one of its sign before it is rounded, as in f16(float).
+// A NaN becomes the quiet NaN of its sign before it is rounded, as in f16(float).
 inline __m256i narrow_to_f16(Vec a) {
   const Mask nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
   const __m512i sign =
@@ -90,7 +90,7 @@ inline Vec select(Mask m, Vec yes, Vec no) { return {_mm512_mask_blend_ps(m, no.
 inline Vec keep(Vec a, int64_t n) { return {_mm512_maskz_mov_ps(first(n), a.v)}; }  // 0 from lane n
 /// a * 2^n for integral n; overflows to infinity, underflows gradually.
 inline Vec scale_by_power(Vec a, Vec n) { return {_mm512_scalef_ps(a.v, n.v)}; }
-/// x where it is negative zero or negative, so that select(sign...) can copy a sign.
+/// `magnitude` with the sign of `sign`.
 inline Vec copy_sign(Vec magnitude, Vec sign) {
   const __m512i mask = _mm512_set1_epi32(static_cast<int>(0x80000000u));
   return {_mm512_castsi512_ps(
@@ -152,7 +152,7 @@ inline Vec load(const bf16* p, int64_t n) { return widen(load_halves(p, n)); }
 inline void store(bf16* p, Vec a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow(a)); }
 inline void store(bf16* p, Vec a, int64_t n) { store_halves(p, narrow(a), n); }
 
-// A NaN becomes the quiet one of its sign before it is rounded, as in f16(float).
+// A NaN becomes the quiet NaN of its sign before it is rounded, as in f16(float).
 inline __m128i narrow_to_f16(Vec a) {
   const __m256 nan = _mm256_cmp_ps(a.v, a.v, _CMP_UNORD_Q);
   const __m256 sign = _mm256_and_ps(a.v, _mm256_set1_ps(-0.0f));
@@ -218,7 +218,7 @@ inline Vec rounded<f16>(Vec a) {
   return widen_from_f16(narrow_to_f16(a));
 }
 
-/// Stands for the number of lanes of a full vector. A type of its own, so that no mask is computed.
+/// The argument of load and store for a full vector. It is a type, so that no mask is computed.
 struct All {};
 template <class T>
 inline Vec load(const T* p, All) {
@@ -269,8 +269,8 @@ inline float reduce_max(Vec a) {
 /// e^x with an error of at most 2 ulp; 0 below -87, infinity above 88.8; NaN stays NaN. The
 /// polynomial is that of expf in the Cephes library.
 inline Vec exp(Vec x) {
-  // Subnormal results would take 25 times as long. Masked scores are -infinity, so small inputs are
-  // common.
+  // Small inputs are common (masked scores are -infinity), and subnormal results would take 25
+  // times as long.
   const Vec least = set1(-87.0f);
   // The order of the operands keeps NaN: min and max return their second operand if one is NaN.
   const Vec clamped = min(set1(89.0f), max(least, x));

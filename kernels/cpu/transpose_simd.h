@@ -5,7 +5,7 @@
 namespace zg::cpu {
 namespace {
 
-/// A square of 32-bit words, in place: lane i of row j and lane j of row i change places.
+/// Transposes a square of 32-bit words in place: lane i of row j and lane j of row i are exchanged.
 #if defined(__AVX512F__)
 inline void transpose(Vec (&rows)[16]) {
   __m512i r[16], t[16];

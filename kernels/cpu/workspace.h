@@ -8,8 +8,8 @@
 #include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/kernels/reduce/reduce.h"
 
-// Scratch memory of the CPU kernels, in bytes, from shapes and traits alone. Kernels that are not
-// listed need none.
+// Bytes of scratch memory of the CPU kernels, computed from shapes and traits alone. Kernels that
+// are not listed need none.
 namespace zg::cpu {
 
 int64_t workspace_bytes(const AttentionForward&, const Device::Traits&);

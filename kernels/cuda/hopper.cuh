@@ -42,6 +42,8 @@ __device__ inline void init_barrier(SharedAddress barrier, unsigned arrivals) {
 __device__ inline void fence_barrier_init() {
 #ifdef __CUDACC__
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#else
+  emulator::fence_barrier_init();
 #endif
 }
 __device__ inline void arrive(SharedAddress barrier) {
@@ -60,19 +62,50 @@ __device__ inline void arrive_expecting(SharedAddress barrier, unsigned bytes) {
   emulator::arrive(barrier, bytes);
 #endif
 }
-/// Waits until the phase with this parity has ended. Parity 1 on a new barrier does not wait.
+/// Whether the phase with this parity has ended; if not, after some time in which the thread
+/// sleeps. Parity 1 on a new barrier has ended.
+__device__ inline bool try_wait(SharedAddress barrier, unsigned parity) {
+#ifdef __CUDACC__
+  constexpr unsigned longest_sleep_ns = 10'000'000;
+  unsigned ended;
+  asm volatile(
+      "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p,[%1],%2,%3; selp.u32 %0,1,0,p;}"
+      : "=r"(ended)
+      : "r"(barrier), "r"(parity), "r"(longest_sleep_ns)
+      : "memory");
+  return ended;
+#else
+  return emulator::try_wait(barrier, parity);
+#endif
+}
+/// Waits until the phase with this parity has ended.
 __device__ inline void wait_for_phase(SharedAddress barrier, unsigned parity) {
 #ifdef __CUDACC__
-  unsigned ended = 0;
-  while (!ended)
-    asm volatile(
-        "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p,[%1],%2; selp.u32 %0,1,0,p;}"
-        : "=r"(ended)
-        : "r"(barrier), "r"(parity)
-        : "memory");
+  while (!try_wait(barrier, parity)) {
+  }
 #else
   emulator::wait_for_phase(barrier, parity);
 #endif
+}
+/// The same, but if the phase does not end it calls report_loss() and ends the kernel: on a GPU
+/// after about `most_tries` * 10 ms, many times what a copy can take. The device then refuses all
+/// further work, but the host can say why. One waiting thread of a block is enough, and the count
+/// costs registers: those that hold accumulators wait without it.
+template <class F>
+__device__ inline void wait_for_phase(SharedAddress barrier, unsigned parity,
+                                      const F& report_loss) {
+#ifdef __CUDACC__
+  constexpr int most_tries = 1000;
+#else
+  constexpr int most_tries = 20'000;  // each lets one other thread run
+#endif
+#pragma unroll 1
+  for (int tries = 0; !try_wait(barrier, parity); ++tries)
+    if (tries == most_tries) {
+      report_loss();
+      __threadfence_system();
+      __trap();
+    }
 }
 
 /// Starts to copy a box of the tensor, whose first element has the indices (x, y, z, w), x being
@@ -111,11 +144,43 @@ __device__ inline uint64_t matrix_descriptor(SharedAddress start, unsigned panel
          swizzle_128;
 }
 
-/// Orders earlier accesses to registers before the products that follow. From here to
-/// wait_for_products() the thread must not touch registers that a product reads or writes.
-__device__ inline void begin_products() {
+/// Keeps the compiler from moving accesses to registers across this place: it does not know that
+/// wgmma reads and writes them asynchronously. `registers` are accumulators (f32) or fragments of a
+/// (uint32_t). No instruction.
+template <class T, int rows>
+__device__ inline void fence_registers(T (&registers)[rows][4]) {
+#ifdef __CUDACC__
+#pragma unroll
+  for (int n = 0; n < rows; ++n)
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      if constexpr (std::is_same_v<T, float>)
+        asm volatile("" : "+f"(registers[n][e])::"memory");
+      else
+        asm volatile("" : "+r"(registers[n][e])::"memory");
+#else
+  emulator::fence_registers(registers, sizeof registers);
+#endif
+}
+/// Orders earlier accesses to the given registers before the products that follow and use them:
+/// accumulators, and fragments of a. From here to wait_for_products() the thread must not touch
+/// them.
+template <class... Registers>
+__device__ inline void begin_products(Registers&... registers) {
+  (fence_registers(registers), ...);
 #ifdef __CUDACC__
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#else
+  emulator::begin_products();
+#endif
+}
+/// Makes this thread's earlier writes to shared memory visible to wgmma and TMA; other threads' too
+/// if a barrier ordered them before. Bytes that TMA wrote need no fence.
+__device__ inline void fence_shared_writes() {
+#ifdef __CUDACC__
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#else
+  emulator::fence_shared_writes();
 #endif
 }
 __device__ inline void commit_products() {
@@ -134,20 +199,6 @@ __device__ inline void wait_for_products() {
   emulator::finish_products(newer);
 #endif
 }
-/// Keeps the compiler from moving reads of the accumulators `d` before the wait: it does not know
-/// that wgmma writes these registers asynchronously. No instruction.
-template <int rows>
-__device__ inline void fence_accumulators(float (&d)[rows][4]) {
-#ifdef __CUDACC__
-#pragma unroll
-  for (int n = 0; n < rows; ++n)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(d[n][e])::"memory");
-#else
-  static_cast<void>(d);
-#endif
-}
-
 #ifdef __CUDACC__
 #define ZG_FOUR(d, n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
 #define ZG_32(d, n)                                                                          \
@@ -163,31 +214,36 @@ __device__ inline void fence_accumulators(float (&d)[rows][4]) {
   "%62,%63}"
 #endif
 
-/// d += a b, where a is [64, 16] and b is [16, 128], both in shared memory with K along the rows of
-/// a panel. All 128 threads call it. Warp w holds rows 16 w to 16 w + 15 of d, laid out as in
-/// multiply_fragments(). d is valid after wait_for_products().
+/// d += a b, or d = a b unless `accumulate`, where a is [64, 16] and b is [16, 128], both in shared
+/// memory with K along the rows of a panel. All 128 threads call it. Warp w holds rows 16 w to
+/// 16 w + 15 of d, laid out as in multiply_fragments(). d is valid after wait_for_products().
 template <class T>
-__device__ inline void multiply_warpgroup(float (&d)[16][4], uint64_t a, uint64_t b) {
+__device__ inline void multiply_warpgroup(float (&d)[16][4], uint64_t a, uint64_t b,
+                                          bool accumulate) {
 #ifdef __CUDACC__
+  const int scale_d = accumulate;
   if constexpr (std::is_same_v<T, bf16>)
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " ZG_LIST_64
-                 ",%64,%65,1,1,1,0,0;"
-                 : ZG_32(d, 0), ZG_32(d, 8)
-                 : "l"(a), "l"(b));
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p,%66,0; "
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " ZG_LIST_64 ",%64,%65,p,1,1,0,0;}"
+        : ZG_32(d, 0), ZG_32(d, 8)
+        : "l"(a), "l"(b), "r"(scale_d));
   else
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 " ZG_LIST_64
-                 ",%64,%65,1,1,1,0,0;"
-                 : ZG_32(d, 0), ZG_32(d, 8)
-                 : "l"(a), "l"(b));
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p,%66,0; "
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 " ZG_LIST_64 ",%64,%65,p,1,1,0,0;}"
+        : ZG_32(d, 0), ZG_32(d, 8)
+        : "l"(a), "l"(b), "r"(scale_d));
 #else
-  emulator::multiply_warpgroup(d[0], 128, nullptr, a, b, std::is_same_v<T, bf16>);
+  emulator::multiply_warpgroup(d[0], {128, nullptr, a, b, std::is_same_v<T, bf16>, accumulate});
 #endif
 }
 
 /// d += a b, where a is [64, 16] in registers, laid out as in multiply_fragments(), and b is [16,
-/// 64] or [16, 128] in shared memory with K down the rows.
+/// 64] or [16, 128] in shared memory with K down the rows. The thread must not touch `a` before
+/// wait_for_products().
 template <class T, int rows>
-__device__ inline void multiply_warpgroup(float (&d)[rows][4], const uint32_t (&a)[4], uint64_t b) {
+__device__ inline void multiply_warpgroup(float (&d)[rows][4], uint32_t (&a)[4], uint64_t b) {
   static_assert(rows == 8 || rows == 16);
 #ifdef __CUDACC__
   if constexpr (rows == 8) {
@@ -214,22 +270,28 @@ __device__ inline void multiply_warpgroup(float (&d)[rows][4], const uint32_t (&
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
   }
 #else
-  emulator::multiply_warpgroup(d[0], 8 * rows, a, 0, b, std::is_same_v<T, bf16>);
+  emulator::multiply_warpgroup(d[0], {8 * rows, a, 0, b, std::is_same_v<T, bf16>, true});
 #endif
 }
 
-/// Sets the registers per thread of the calling warpgroup to `count`. A block's warpgroups share
-/// 65536 registers, so one must decrease before another can increase.
+/// Sets the registers per thread of the calling warpgroup to `count`. The warpgroups of a block
+/// share what the launch gave it, so one must decrease before another can increase.
 template <int count>
 __device__ inline void decrease_registers() {
+  static_assert(count % 8 == 0 && count >= 24 && count <= 256);
 #ifdef __CUDACC__
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
+#else
+  emulator::decrease_registers(count);
 #endif
 }
 template <int count>
 __device__ inline void increase_registers() {
+  static_assert(count % 8 == 0 && count >= 24 && count <= 256);
 #ifdef __CUDACC__
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
+#else
+  emulator::increase_registers(count);
 #endif
 }
 

@@ -2,8 +2,6 @@
 
 #include <cuda_runtime.h>
 
-#include <tuple>
-
 #include "zerograd/kernels/kernel.h"
 #include "zerograd/runtime/cuda/api.h"
 
@@ -21,22 +19,21 @@ template <class... Parameters, class... Args>
 void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, const Stream& stream,
             Args... args) {
   if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0) return;
-#ifdef __CUDACC__
   const OnDevice on(stream.device().index());
+  load_kernel(reinterpret_cast<const void*>(kernel), stream.device().index());
   constexpr size_t granted = 48 << 10;  // more shared memory needs an attribute of the kernel
   if (grid.shared > granted)
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(grid.shared)),
           name);
+#ifdef __CUDACC__
   kernel<<<grid.blocks, grid.threads, grid.shared, handle(stream)>>>(
       static_cast<Parameters>(args)...);
-  check(cudaGetLastError(), name);
 #else
-  const auto work = [kernel, arguments = std::tuple<Parameters...>(args...)] {
-    std::apply(kernel, arguments);
-  };
-  emulator::launch(name, grid.blocks, grid.threads, grid.shared, handle(stream), work);
+  emulator::launch(name, kernel, grid.blocks, grid.threads, grid.shared, handle(stream),
+                   std::tuple<Parameters...>(args...));
 #endif
+  check(cudaGetLastError(), name);
 }
 
 /// The blocks for n elements with `each` elements to a block, at most `most`.

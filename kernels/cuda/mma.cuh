@@ -135,7 +135,7 @@ __device__ inline float exp2_fast(float x) {
   asm("ex2.approx.ftz.f32 %0,%1;" : "=f"(y) : "f"(x));
   return y;
 #else
-  return std::exp2(x);
+  return emulator::evaluate(emulator::Function::power_of_two, x);
 #endif
 }
 

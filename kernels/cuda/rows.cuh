@@ -46,11 +46,11 @@ __device__ inline float row_exp_sum(const T* x, float maximum, int64_t C, int fi
 /// ignored.
 template <class Index>
 __device__ inline bool has_target(const Index* targets, int64_t n, int64_t V, int64_t ignored,
-                                  bool reports, const char* op, Fault* fault) {
+                                  bool reports, FaultSite site, Fault* fault) {
   const int64_t target = targets[n];
   if (target == ignored) return false;
   if (target >= 0 && target < V) return true;
-  if (reports) report(fault, op, "targets", n, target, V);
+  if (reports) report(fault, site, n, target, V);
   return false;
 }
 

@@ -188,13 +188,12 @@ __device__ inline float block_max(float x) {
 
 // --- faults: errors that a kernel finds and cannot throw ---
 
-/// Records a fault of op's argument `name`: element `place` has `value`, which is not below
-/// `limit`. The stream keeps the first one, and its next synchronize() throws it.
-__device__ inline void report(Fault* fault, const char* op, const char* name, int64_t place,
-                              int64_t value, int64_t limit) {
+/// Records a fault: element `place` of the argument that `site` names has `value`, which is not
+/// below `limit`. The stream keeps the first one, and its next synchronize() throws it.
+__device__ inline void report(Fault* fault, FaultSite site, int64_t place, int64_t value,
+                              int64_t limit) {
   if (atomicCAS(&fault->found, 0u, 1u) != 0u) return;
-  fault->op = op;
-  fault->name = name;
+  fault->site = site;
   fault->place = place;
   fault->value = value;
   fault->limit = limit;

@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(threads)
     for (int k = 0; k < W; ++k) {
       const T divisor = right.v[k];
       if constexpr (op == BinaryOp::divide && std::is_integral_v<T>)
-        if (divisor == T(0)) report(fault, "binary", "divisor", first + k, 0, 0);
+        if (divisor == T(0)) report(fault, FaultSite::binary_divisor, first + k, 0, 0);
       const auto combined = value<op>(widened(left.v[k]), widened(divisor));
       if constexpr (std::is_same_v<Y, bool>)
         result.v[k] = combined;

@@ -46,8 +46,8 @@ void apply(const DropoutRange& range, const DropoutMask& mask) {
 
 constexpr DropoutTable portable = {{apply<double>, apply<float>, apply<bf16>, apply<f16>}};
 
-// With Philox an element costs about a nanosecond per vector of 32: a task of this size takes
-// some ten microseconds. A multiple of 4, so that tasks start on a counter.
+// Philox takes about a nanosecond for a vector of 32 elements, so a task takes about ten
+// microseconds with it. A multiple of 4, because a Philox counter gives the words of four elements.
 constexpr int64_t task_elements = 1 << 14;
 
 }  // namespace

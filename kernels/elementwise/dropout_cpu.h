@@ -7,15 +7,16 @@
 
 namespace zg::cpu {
 
-/// A DropoutKey with the round keys of Philox and the threshold. Plain data, because vector code
-/// uses it.
+/// A DropoutKey prepared for the kernels: round keys of Philox, threshold and scale. Plain data,
+/// because sources with vector instructions include it.
 struct DropoutMask {
   uint64_t seed;
   PhiloxKeys keys;
   uint32_t step, sample, site;
-  uint32_t threshold;  ///< a word below it drops its element: uniform(word) < probability
-  float probability;   ///< 0: everything is kept and no word is needed
-  float scale;         ///< 1 / (1 - probability)
+  /// An element is dropped if its word is below it: uniform(word) < probability.
+  uint32_t threshold;
+  float probability;  ///< 0: all elements are kept, and no random words are computed
+  float scale;        ///< 1 / (1 - probability)
 };
 
 DropoutMask dropout_mask(const DropoutKey& key, float probability);

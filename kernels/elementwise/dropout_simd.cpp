@@ -6,7 +6,7 @@
 namespace zg::cpu::ZG_ISA {
 namespace {
 
-// The sum is not a fused multiply-add: every level gives the bits of the plain version.
+// Not a fused multiply-add, so that every instruction set gives the bits of the plain version.
 template <class T>
 inline void keep(const T* x, const T* residual, T* y, Mask kept, Vec scale, int64_t n) {
   if (n <= 0) return;

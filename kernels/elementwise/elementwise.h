@@ -8,7 +8,7 @@ enum class UnaryOp : uint8_t { negate, exp, log, sqrt, tanh, sigmoid, relu, silu
 /// The number of values of UnaryOp, of which reciprocal is the last.
 constexpr size_t unary_op_count = static_cast<size_t>(UnaryOp::reciprocal) + 1;
 
-/// Whether the gradient is made from the forward result; otherwise it is made from x.
+/// Whether the derivative is computed from the forward result; otherwise it is computed from x.
 constexpr bool reads_result(UnaryOp op) {
   return op == UnaryOp::exp || op == UnaryOp::sqrt || op == UnaryOp::tanh || op == UnaryOp::sigmoid;
 }
@@ -44,9 +44,9 @@ enum class BinaryOp : uint8_t {
 };
 constexpr bool is_comparison(BinaryOp op) { return op >= BinaryOp::equal; }
 
-/// y = a op b with broadcasting (axes aligned at the end, extents equal or 1). maximum and minimum
-/// pass NaN on. Integers wrap around; their division truncates, and a divisor of 0 is a ConfigError
-/// that names its place.
+/// y = a op b with broadcasting (axes aligned at the end, extents equal or 1). If an operand of
+/// maximum or minimum is NaN, so is the result. Integers wrap around; their division truncates, and
+/// a divisor of 0 is a ConfigError that names its position.
 struct Binary {
   BinaryOp op;
   Tensor a, b;  ///< same dtype: f64 | f32 | bf16 | f16 | i32 | i64 (power: floating only)
@@ -54,8 +54,9 @@ struct Binary {
                 ///< of its shape and dtype
 };
 
-/// da = dy * d(a op b)/da and db likewise, in the broadcast shape (reduce them afterwards when an
-/// operand was broadcast). At a tie maximum and minimum give each side half, as PyTorch does.
+/// da = dy * d(a op b)/da and db likewise, in the broadcast shape (the caller sums them over the
+/// axes along which an operand was broadcast). At a tie maximum and minimum give each side half, as
+/// PyTorch does.
 struct BinaryBackward {
   BinaryOp op;
   Tensor a, b, dy;
@@ -69,8 +70,8 @@ struct Where {
   Tensor y;
 };
 
-/// y = a * x + b * y on f32-accumulated elements (f64 when either is); y may have another floating
-/// dtype than x. With b = 0, y is not read and may be uninitialised.
+/// y = a * x + b * y, computed in f32 (f64 if x or y is f64); y may have another floating dtype
+/// than x. With b = 0, y is not read and may be uninitialised.
 struct Axpby {
   Tensor x, y;  ///< equal numel; floating
   double a = 1.0, b = 1.0;

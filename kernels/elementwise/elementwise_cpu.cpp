@@ -52,7 +52,7 @@ A gradient(A v, A dy) {
   if constexpr (op == UnaryOp::reciprocal) return -dy / (v * v);
 }
 
-/// Null where there is plain code only.
+/// Null if there is only plain code.
 UnaryTable::Function vectorised(const Unary& args, const Stream& stream) {
   const DType dtype = args.x.dtype();
   const UnaryTable* table = ZG_AT_LEVEL(stream.traits().isa, unary_table);
@@ -298,7 +298,7 @@ ZG_DECLARE_LEVELS(ElementwiseTable, elementwise_table)
 
 namespace {
 
-// Memory bound. A task is long enough that handing it out costs little.
+// Memory bound. A task is so long that starting it costs little.
 constexpr int64_t cast_grain = 1 << 16;
 
 bool vectorised(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }

@@ -5,8 +5,8 @@
 namespace zg::cpu {
 
 /// Loops over f32 and bf16, compiled per instruction set. The first index of each array is 1 where
-/// x is bf16, the second where y is. They do the same IEEE operations as the plain loops, so an
-/// element has the same bits at every level.
+/// x is bf16, the second where y is. They do the same IEEE operations as the plain loops, so a
+/// result has the same bits for every instruction set.
 struct ElementwiseTable {
   void (*axpby[2][2])(const void* x, void* y, float a, float b, int64_t n);
   void (*cast[2][2])(const void* x, void* y, int64_t n);

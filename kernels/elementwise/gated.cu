@@ -60,9 +60,9 @@ __global__ void __launch_bounds__(map_threads) backward(Gradients<T> a, int64_t 
 template <Gate form, class T>
 void launch_backward(const Gradients<T>& a, int64_t n, Stream& stream) {
   constexpr int V = vector_width<T>;
-  const bool aligned = n % V == 0 && is_vector_aligned<V>(a.dy) && is_vector_aligned<V>(a.gate) &&
-                       is_vector_aligned<V>(a.up) && is_vector_aligned<V>(a.dgate) &&
-                       is_vector_aligned<V>(a.dup);
+  const bool aligned = n % V == 0 && starts_vector<V>(a.dy) && starts_vector<V>(a.gate) &&
+                       starts_vector<V>(a.up) && starts_vector<V>(a.dgate) &&
+                       starts_vector<V>(a.dup);
   if (aligned)
     launch("gated_backward", backward<form, V, T>,
            {blocks_for(n, map_threads * V), dim3(map_threads)}, stream, a, n);

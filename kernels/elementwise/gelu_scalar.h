@@ -10,7 +10,8 @@
 // arithmetic happens in.
 namespace zg::cpu {
 
-/// With x (1 + tanh u) / 2 = x sigmoid(2u): sigmoid(2u), 1 - sigmoid(2u) and d(2u)/dx at x.
+/// The tanh form is x (1 + tanh u) / 2 = x sigmoid(2u). This has sigmoid(2u), 1 - sigmoid(2u) and
+/// d(2u)/dx at x.
 template <class T>
 struct TanhGate {
   T open, closed, slope;

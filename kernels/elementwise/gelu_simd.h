@@ -7,8 +7,8 @@
 namespace zg::cpu {
 namespace {
 
-/// With x (1 + tanh u) / 2 = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3): sigmoid(2u),
-/// 1 - sigmoid(2u) and d(2u)/dx at x.
+/// The tanh form is x (1 + tanh u) / 2 = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3). This has
+/// sigmoid(2u), 1 - sigmoid(2u) and d(2u)/dx at x.
 struct TanhGate {
   Vec open, closed, slope;
 };
@@ -45,10 +45,10 @@ inline Vec polynomial(Vec x, const float (&coefficients)[n]) {
   return p;
 }
 
-/// Near zero 1/2 + x q(x^2). Beyond, the tail e^(-x^2/2) t p(2t - 1) with t = 1 / (1 + 0.3 |x|):
-/// the remaining factor of Mills' ratio is a smooth function of t. Both are Chebyshev interpolants,
-/// q to 1.4e-8 and p to 6e-8 of its value for every x, so the tail keeps its relative precision
-/// (but for the rounding of x^2 / 2) and cdf is within 7e-8, one ulp below 1.
+/// Near zero the cdf is 1/2 + x q(x^2). Elsewhere its tail is e^(-x^2/2) t p(2t - 1) with t = 1 /
+/// (1 + 0.3 |x|); p is smooth, because it approximates the rest of Mills' ratio. q and p are
+/// Chebyshev interpolants with relative errors of 1.4e-8 and 6e-8. So the tail is precise relative
+/// to its size (except for the rounding of x^2 / 2), and cdf is within 7e-8, one ulp below 1.
 inline Normal normal(Vec x) {
   constexpr float q[] = {0.398942292f,    -0.0664903745f,   0.00997350179f, -0.00118711544f,
                          0.000115039315f, -9.06247169e-06f, 4.7692788e-07f};

@@ -4,7 +4,8 @@
 namespace zg::cpu::ZG_ISA {
 namespace {
 
-/// Cephes tanhf: a polynomial near 0, where 1 - 2 / (e^2x + 1) would cancel.
+/// tanhf of the Cephes library: near 0 a polynomial, because 1 - 2 / (e^2x + 1) would lose digits
+/// there by cancellation.
 Vec hyperbolic_tangent(Vec x) {
   const Vec magnitude = abs(x), square = x * x;
   Vec p = set1(-5.70498872745e-3f);

@@ -12,7 +12,7 @@
 
 namespace zg::hpu {
 
-/// Local memory of a work-group: the argument for a __local pointer.
+/// The argument for a __local pointer: the bytes of local memory of a work-group.
 struct LocalBytes {
   size_t bytes;
 };
@@ -52,8 +52,8 @@ Argument argument(const T& value) {
     return {sizeof(T), &value};
 }
 
-/// Queues the kernel. The arguments are those of the source, in its order and with exactly its
-/// sizes.
+/// Queues the kernel. The arguments must have the order and the sizes of the parameters in the .cl
+/// source.
 template <class... Args>
 void launch(Stream& stream, const Code& code, const char* kernel, const Groups& groups,
             const Args&... args) {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-// The table of modules. The build generates an assembly file with it and the modules.
+// The table of modules. The build generates an assembly file with this table and the modules.
 extern "C" const zg::hpu::EmbeddedModule zg_hpu_modules[], zg_hpu_modules_end[];
 
 namespace zg::hpu {

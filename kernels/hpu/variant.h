@@ -4,8 +4,8 @@
 
 namespace zg::hpu {
 
-/// The versions of a kernel: for every device; with sub-groups of 16; with these and DPAS for
-/// products.
+/// The variants of a kernel: portable runs on every device; sub_groups needs sub-groups of 16; dpas
+/// also needs the DPAS instruction (matrix multiply-add).
 enum class Variant : uint8_t { portable, sub_groups, dpas };
 
 /// The best variant that the device supports, or the one that
@@ -22,8 +22,8 @@ inline bool uses_sub_groups(const Stream& stream) {
 }
 
 /// The sub-group size with which the device supports DPAS: 8 on Arc, 16 on later GPUs, 0 without
-/// DPAS. Level Zero 1.4 does not report it, and a module may build although the instruction is
-/// missing. So the first call for a device computes a product whose result is known.
+/// DPAS. Level Zero 1.4 does not report it, and a module may build although the device lacks the
+/// instruction. So the first call for a device computes a product whose result is known.
 int dpas_lanes(int index);
 
 }  // namespace zg::hpu

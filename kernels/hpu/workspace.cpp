@@ -5,8 +5,8 @@
 namespace zg::hpu {
 
 NormParts::NormParts(int64_t N) {
-  constexpr int64_t most_parts = 256, fewest_rows = 8;
-  rows = std::max(fewest_rows, (N + most_parts - 1) / most_parts);
+  constexpr int64_t max_parts = 256, fewest_rows = 8;
+  rows = std::max(fewest_rows, (N + max_parts - 1) / max_parts);
   parts = (N + rows - 1) / rows;
 }
 
@@ -20,11 +20,11 @@ int64_t workspace_bytes(const RmsNormBackward& a, const Device::Traits&) {
 }
 
 SquareGroups::SquareGroups(int64_t numel) : granules(numel / SumOfSquares::granule) {
-  // A work-item adds one granule at a time; after more than `most` the counters of a work-group
-  // could overflow.
-  constexpr int64_t group = 256, enough_groups = 256, most = int64_t{1} << 18;
+  // A work-item adds one granule at a time; after more than `max_granules` granules the counters of
+  // a work-group could overflow.
+  constexpr int64_t group = 256, enough_groups = 256, max_granules = int64_t{1} << 18;
   groups = std::max(std::min(enough_groups, (granules + group - 1) / group),
-                    (granules + most - 1) / most);
+                    (granules + max_granules - 1) / max_granules);
 }
 
 int64_t workspace_bytes(const SumOfSquares& a, const Device::Traits&) {

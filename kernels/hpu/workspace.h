@@ -11,8 +11,8 @@
 // build, so that a machine without Level Zero can plan a run for a machine with Level Zero.
 namespace zg::hpu {
 
-/// How the backward pass of a norm cuts N rows into parts. It depends on N alone, so the sums have
-/// a fixed order.
+/// How the backward pass of a norm divides N rows into parts. It depends on N alone, so the order
+/// of the additions is fixed.
 struct NormParts {
   int64_t rows;   ///< rows in a part
   int64_t parts;  ///< each writes its partial sums for dgamma and dbeta
@@ -21,8 +21,8 @@ struct NormParts {
 int64_t workspace_bytes(const LayerNormBackward&, const Device::Traits&);
 int64_t workspace_bytes(const RmsNormBackward&, const Device::Traits&);
 
-/// How granules are distributed over work-groups. Each writes its integers to scratch; they are
-/// added in order.
+/// How the granules of SumOfSquares are distributed over work-groups. Each work-group writes its
+/// integers to scratch; they are added in order.
 struct SquareGroups {
   int64_t granules, groups;
   explicit SquareGroups(int64_t numel);
@@ -31,10 +31,11 @@ int64_t workspace_bytes(const SumOfSquares&, const Device::Traits&);
 
 int64_t workspace_bytes(const Reduce&, const Device::Traits&);
 
-/// For each token the index of the next token with the same id.
+/// One index for each token: the next token with the same id.
 int64_t workspace_bytes(const EmbeddingBackward&, const Device::Traits&);
 
-/// Four floats for each row of a block; see projection_cross_entropy.cl.
+/// Scratch of projection_cross_entropy: also four floats for each row of a block; see
+/// projection_cross_entropy.cl.
 ProjectionPlan projection_plan(const ProjectionCrossEntropy&, const Device::Traits&);
 int64_t workspace_bytes(const ProjectionCrossEntropy&, const Device::Traits&);
 

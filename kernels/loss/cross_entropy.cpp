@@ -18,7 +18,7 @@ void check_targets(const char* op, const Tensor& targets, int64_t N) {
   check_dtype(op, "targets", targets, {DType::i32, DType::i64});
 }
 
-/// One number of the accumulator dtype per row.
+/// Checks a tensor that has one number of the accumulator dtype for each row.
 void check_per_row(const char* op, const char* name, const Tensor& tensor, const Tensor& rows) {
   check_shape(op, name, tensor, {rows.extent(0)});
   check_dtype(op, name, tensor, accumulator(rows.dtype()));

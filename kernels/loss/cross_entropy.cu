@@ -22,9 +22,10 @@ __global__ void __launch_bounds__(lanes* row_warps)
   log_sums[row.n] = maximum + log_sum;
   // Subtract the two large terms first; adding log_sum, which is small, to one of them would round
   // it.
-  loss[row.n] = has_target(targets, row.n, V, ignored, true, "cross_entropy_forward", fault)
-                    ? (maximum - to_float(x[targets[row.n]])) + log_sum
-                    : 0.0f;
+  loss[row.n] =
+      has_target(targets, row.n, V, ignored, true, FaultSite::cross_entropy_forward_targets, fault)
+          ? (maximum - to_float(x[targets[row.n]])) + log_sum
+          : 0.0f;
 }
 
 /// dlogits[n, i] = (softmax(x)_i - (i == target)) * dloss[n], or 0 without a target.
@@ -34,8 +35,8 @@ __global__ void __launch_bounds__(lanes* row_warps)
              T* dlogits, int64_t N, int64_t V, int64_t ignored, Fault* fault) {
   const Row<warps> row;
   if (row.n >= N) return;
-  const bool is_counted =
-      has_target(targets, row.n, V, ignored, row.first == 0, "cross_entropy_backward", fault);
+  const bool is_counted = has_target(targets, row.n, V, ignored, row.first == 0,
+                                     FaultSite::cross_entropy_backward_targets, fault);
   const int64_t target = targets[row.n];
   const float log_sum = log_sums[row.n], dloss_n = dloss[row.n];
   for (int64_t i = row.first; i < V; i += Row<warps>::threads) {

@@ -12,7 +12,7 @@ struct CrossEntropyForward {
   Tensor log_sum;  ///< [N] out, accumulator dtype: log of the sum of exponentials
   int64_t ignore_index = -1;
 };
-/// dlogits = (softmax(logits) - onehot(targets)) * dloss[n]; 0 rows where ignored.
+/// dlogits = (softmax(logits) - onehot(targets)) * dloss[n]; rows of ignored targets are 0.
 struct CrossEntropyBackward {
   Tensor logits, targets, log_sum;
   Tensor dloss;    ///< [N] accumulator dtype
@@ -20,12 +20,12 @@ struct CrossEntropyBackward {
   int64_t ignore_index = -1;
 };
 
-/// The loss on logits = x weight^T, which never exist as a whole. The gradients are computed while
-/// the logits of some rows exist, so that logits are not computed twice. Hsu et al. 2024, "Liger
-/// Kernel", arXiv:2410.10989, section 3.2. Scratch is 16 MiB of logits for a loss alone, made by
-/// chunks of columns with an online log-sum-exp; with a gradient it is all logits of some rows, 40
-/// MiB (twice that in f64; one row if that is longer), and what a chunk's gradient takes in x's
-/// dtype.
+/// The loss of logits = x weight^T. The logits are computed for a block of rows at a time and are
+/// never in memory as a whole. The gradients are computed from the same block, so that no logits
+/// are computed twice. Hsu et al. 2024, "Liger Kernel", arXiv:2410.10989, section 3.2. Scratch: for
+/// the loss alone one chunk of 16 MiB of logits, with an online log-sum-exp over chunks of columns.
+/// With gradients all logits of a block of rows, 40 MiB (80 MiB in f64; more if one row is longer),
+/// and a chunk of gradients in x's dtype.
 struct ProjectionCrossEntropy {
   Tensor x;        ///< [N, C] f64 | f32 | bf16 | f16
   Tensor weight;   ///< [V, C] same dtype
@@ -33,8 +33,8 @@ struct ProjectionCrossEntropy {
   Tensor loss;     ///< [N] out, accumulator dtype
   Tensor dx;       ///< [N, C] out, accumulator dtype; may be absent
   Tensor dweight;  ///< [V, C] out, accumulator dtype; may be absent
-  /// dx and dweight are of gradient_factor * sum(loss); the gradient of a logit is rounded to x's
-  /// dtype, and with a factor f16 keeps more of its small values.
+  /// dx and dweight are the gradients of gradient_factor * sum(loss). The gradient of a logit is
+  /// rounded to x's dtype; with a large factor fewer small values are lost in f16.
   double gradient_factor = 1.0;
   int64_t ignore_index = -1;
 };

@@ -13,44 +13,48 @@ namespace {
 // Cross-entropy on the CPU, plain and fused with the projection. Both use the functions below on a
 // row of logits or on a chunk of its columns.
 
-/// Elements of logits in one task.
+/// Rows in one task: about 16 Ki logits.
 constexpr int64_t rows_per_task(int64_t columns) {
   return std::max<int64_t>((1 << 14) / std::max<int64_t>(columns, 1), 1);
 }
 
-/// The log-sum-exp of a row that is given in parts. Milakov, Gimelshein 2018, arXiv:1805.02867,
-/// algorithm 3.
+/// The log-sum-exp of a row whose logits arrive chunk by chunk. Milakov, Gimelshein 2018,
+/// arXiv:1805.02867, algorithm 3.
 struct OnlineLogSumExp {
   double max = -std::numeric_limits<double>::infinity();
   double sum = 0;     ///< sum of exp(logit - max)
-  double target = 0;  ///< the target's logit, once the part that has it was added
+  double target = 0;  ///< the target's logit, once its chunk was added
 
-  /// `place`: index of the target within this part; outside [0, n) if another part has it.
+  /// Adds a chunk of n logits. `target_column`: the target's index in this chunk; outside [0, n) if
+  /// another chunk has it.
   template <class T>
-  void add(const RowTable* table, const T* logits, int64_t n, int64_t place) {
+  void add(const RowTable* table, const T* logits, int64_t n, int64_t target_column) {
     const accumulator_t<T> best = row_max(table, logits, n);
     if (static_cast<double>(best) > max) {
       sum *= std::exp(max - static_cast<double>(best));
       max = static_cast<double>(best);
     }
     // All elements are -infinity or NaN: subtracting the maximum would turn -infinity into NaN.
-    const bool none = max == -std::numeric_limits<double>::infinity();
-    sum += row_exp_sum(table, logits, static_cast<accumulator_t<T>>(none ? 0.0 : max), n);
-    if (place >= 0 && place < n) target = static_cast<double>(logits[place]);
+    const bool all_infinite = max == -std::numeric_limits<double>::infinity();
+    sum += row_exp_sum(table, logits, static_cast<accumulator_t<T>>(all_infinite ? 0.0 : max), n);
+    if (target_column >= 0 && target_column < n)
+      target = static_cast<double>(logits[target_column]);
   }
   double log_sum() const {
     return max == -std::numeric_limits<double>::infinity() ? std::log(sum) : max + std::log(sum);
   }
 };
 
-/// out = (exp(logits - log_sum) - one_hot(place)) * dloss. out may be the same memory as logits.
+/// out = (exp(logits - log_sum) - one_hot(target_column)) * dloss. `out` may be the same memory as
+/// `logits`.
 template <class X, class Y>
-void cross_entropy_gradient(const RowTable* table, const X* logits, int64_t n, int64_t place,
-                            accumulator_t<X> log_sum, accumulator_t<X> dloss, Y* out) {
-  const bool inside = place >= 0 && place < n;
-  const accumulator_t<X> own = inside ? static_cast<accumulator_t<X>>(logits[place]) : 0;
+void cross_entropy_gradient(const RowTable* table, const X* logits, int64_t n,
+                            int64_t target_column, accumulator_t<X> log_sum, accumulator_t<X> dloss,
+                            Y* out) {
+  const bool inside = target_column >= 0 && target_column < n;
+  const accumulator_t<X> own = inside ? static_cast<accumulator_t<X>>(logits[target_column]) : 0;
   row_scaled_exp(table, logits, log_sum, dloss, out, n);
-  if (inside) out[place] = static_cast<Y>(std::expm1(own - log_sum) * dloss);
+  if (inside) out[target_column] = static_cast<Y>(std::expm1(own - log_sum) * dloss);
 }
 
 }  // namespace
@@ -105,13 +109,13 @@ ProjectionPlan plan_of(const ProjectionCrossEntropy& args, const Device::Traits&
           kernels::matmul[Device::Type::cpu].workspace_bytes};
 }
 
-/// T is x's dtype.
+/// One call of projection_cross_entropy(). T is x's dtype.
 template <class T>
-class Run {
+class ProjectionRun {
   using A = accumulator_t<T>;
 
  public:
-  Run(const ProjectionCrossEntropy& args, Workspace workspace, Stream& stream)
+  ProjectionRun(const ProjectionCrossEntropy& args, Workspace workspace, Stream& stream)
       : plan_(plan_of(args, stream.traits())),
         args_(args),
         workspace_(workspace),
@@ -120,7 +124,7 @@ class Run {
         targets_(args.targets),
         sums_(reinterpret_cast<OnlineLogSumExp*>(workspace.data + plan_.sums)) {}
 
-  void all() {
+  void run() {
     const LogitTiling& tiling = plan_.tiling;
     if (tiling.V == 0 && args_.dx) fill_zero(args_.dx, stream_);
     if (tiling.N == 0 && args_.dweight) fill_zero(args_.dweight, stream_);
@@ -142,7 +146,7 @@ class Run {
     kernels::matmul[Device::Type::cpu].function(
         product, {workspace_.data + plan_.product, workspace_.bytes - plan_.product}, stream_);
   }
-  /// Calls f(row within the block, address of the row in the chunk) once for each row.
+  /// Calls f(row within the block, offset of the row in the chunk) once for each row.
   template <class F>
   void for_rows(const LogitChunk& chunk, const F& f) const {
     parallel_for(stream_.traits().threads, chunk.rows, rows_per_task(chunk.columns),
@@ -198,7 +202,8 @@ void projection_cross_entropy(const ProjectionCrossEntropy& args, Workspace work
                               Stream& stream) {
   check_indices("projection_cross_entropy", "targets", args.targets, args.weight.extent(0),
                 args.ignore_index);
-  visit_floating(args.x.dtype(), [&]<class T>() { Run<T>(args, workspace, stream).all(); });
+  visit_floating(args.x.dtype(),
+                 [&]<class T>() { ProjectionRun<T>(args, workspace, stream).run(); });
 }
 
 }  // namespace zg::cpu

@@ -5,8 +5,8 @@
 #include "zerograd/kernels/loss/cross_entropy.h"
 #include "zerograd/kernels/matmul/matmul.h"
 
-// projection_cross_entropy computes the logits [N, V] in chunks. This header says how they are cut
-// and what the scratch memory holds, for every backend alike.
+// projection_cross_entropy computes the logits [N, V] in chunks. This header has the chunks' sizes
+// and the layout of the scratch memory. They are the same for every backend.
 namespace zg {
 
 /// A chunk: rows [row, row + rows) and columns [column, column + columns) of [N, V].
@@ -18,9 +18,9 @@ struct LogitChunk {
 /// the bits do not depend on the number of threads. Columns are cut in the same way with and
 /// without gradients, so that the loss has the same bits.
 struct LogitTiling {
-  // Columns of a chunk: enough that a product's share of the weight is not small, few enough that a
+  // Columns of a chunk: so many that a product with these rows of the weight is fast, so few that a
   // chunk stays in a cache between the product that computes it and the pass that reads it.
-  static constexpr int64_t most_columns = 4096;
+  static constexpr int64_t max_columns = 4096;
   // Logits in memory at a time. For the loss alone: one chunk, 16 MiB of f32. Gradients need the
   // complete log-sum-exp of a row, so all chunks of a block of rows are kept: 40 MiB of f32. Each
   // block reads the weight twice and adds to the whole weight gradient once; with fewer rows in a
@@ -33,15 +33,15 @@ struct LogitTiling {
   explicit LogitTiling(const ProjectionCrossEntropy& args)
       : N(args.x.extent(0)), V(args.weight.extent(0)), C(args.x.extent(1)) {
     constexpr int64_t step = 64;  // whole register tiles of the products
-    const int64_t chunks = std::max<int64_t>((V + most_columns - 1) / most_columns, 1);
+    const int64_t chunks = std::max<int64_t>((V + max_columns - 1) / max_columns, 1);
     const int64_t even = (V + chunks - 1) / chunks;
     columns = chunks == 1 ? V : std::min((even + step - 1) / step * step, V);
     const bool gradients = args.dx || args.dweight;
-    const int64_t most_rows =
+    const int64_t max_rows =
         std::max<int64_t>(gradients ? gradient_elements / std::max<int64_t>(V, 1)
                                     : loss_elements / std::max<int64_t>(columns, 1),
                           1);
-    const int64_t blocks = std::max<int64_t>((N + most_rows - 1) / most_rows, 1);
+    const int64_t blocks = std::max<int64_t>((N + max_rows - 1) / max_rows, 1);
     rows = (N + blocks - 1) / blocks;
   }
   LogitChunk at(int64_t row, int64_t column) const {
@@ -70,7 +70,7 @@ struct ProjectionPlan {
   bool narrow;  ///< the gradient of the logits is rounded to x's dtype, for the products
   int64_t logits, dlogits, sums, product, bytes;  ///< offsets in the scratch, and its size
 
-  /// `bytes_of_sum`: size of a row's unfinished log-sum-exp. `product_bytes`: workspace_bytes of
+  /// `bytes_of_sum`: size of the running log-sum-exp of a row. `product_bytes`: workspace_bytes of
   /// the backend's matmul, or null.
   ProjectionPlan(const ProjectionCrossEntropy& a, const Device::Traits& traits,
                  int64_t bytes_of_sum, Kernel<Matmul>::WorkspaceBytes product_bytes)
@@ -85,9 +85,9 @@ struct ProjectionPlan {
     sums = take(tiling.rows * bytes_of_sum);
     // The scratch of a product depends only on its extents and dtypes. So `loss` can stand for any
     // tensor of the accumulator dtype, and `x` for one of a narrower dtype.
-    int64_t most = 0;
+    int64_t largest = 0;
     const auto count = [&](const Matmul& m) {
-      if (product_bytes) most = std::max(most, product_bytes(m, traits));
+      if (product_bytes) largest = std::max(largest, product_bytes(m, traits));
     };
     const Tensor& gradient = narrow ? args.x : args.loss;
     tiling.for_each_size([&](const LogitChunk& part) {
@@ -95,7 +95,7 @@ struct ProjectionPlan {
       if (args.dx) count(dx_product(gradient, part));
       if (args.dweight) count(dweight_product(gradient, part));
     });
-    product = take(most);
+    product = take(largest);
   }
 
   /// Where a chunk's logits are stored. For gradients all chunks of a block are kept, one after the

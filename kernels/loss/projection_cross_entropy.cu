@@ -8,7 +8,8 @@
 namespace zg::cuda {
 namespace {
 
-constexpr const char* op = "projection_cross_entropy";
+constexpr const char* op = "projection_cross_entropy";  // for the host
+constexpr FaultSite site = FaultSite::projection_cross_entropy_targets;
 constexpr int finish_threads = 256;
 
 /// Adds a chunk of logits, columns [column, column + columns), to the log-sums of its rows. The
@@ -43,7 +44,7 @@ __global__ void __launch_bounds__(finish_threads)
   const int64_t i = int64_t{blockIdx.x} * finish_threads + threadIdx.x;
   if (i >= rows) return;
   // Subtract the two large terms first; adding the small logarithm to one of them would round it.
-  loss[row + i] = has_target(targets, row + i, V, ignored, true, op, fault)
+  loss[row + i] = has_target(targets, row + i, V, ignored, true, site, fault)
                       ? (sums[i].max - sums[i].target) + logf(sums[i].sum)
                       : 0.0f;
 }
@@ -57,7 +58,7 @@ __global__ void __launch_bounds__(lanes* row_warps)
                     int64_t ignored) {
   const Row<warps> row;
   if (row.n >= rows) return;
-  const bool is_counted = has_target(targets, row.n, V, ignored, false, op, nullptr);
+  const bool is_counted = has_target(targets, row.n, V, ignored, false, site, nullptr);
   const int64_t target_column = int64_t{targets[row.n]} - column;
   const float log_sum = sums[row.n].max + logf(sums[row.n].sum);
   for (int64_t i = row.first; i < columns; i += Row<warps>::threads) {

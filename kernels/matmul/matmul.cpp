@@ -12,40 +12,40 @@ namespace {
 
 constexpr const char* op = "matmul";
 
-/// One operand as it is stored: for each item of the batch, rows of `columns` elements, `distance`
-/// apart.
+/// One operand as it is stored: for each item of the batch, rows of `columns` elements,
+/// `row_stride` apart.
 struct Stored {
   const char* name;
   const Tensor& tensor;
-  int64_t rows, columns, distance, stride;
+  int64_t rows, columns, row_stride, stride;
 };
 
 void check_extent(const Stored& s, int64_t batch) {
-  const int64_t distance = s.distance ? s.distance : s.columns;
-  if (distance < s.columns)
+  const int64_t row_stride = s.row_stride ? s.row_stride : s.columns;
+  if (row_stride < s.columns)
     throw ShapeError(fmt::format("{}: rows of {} are {} apart; expected at least {}", op, s.name,
-                                 distance, s.columns));
+                                 row_stride, s.columns));
   if (s.stride < 0)
     throw ShapeError(
         fmt::format("{}: stride of {} is {}; expected 0 or more", op, s.name, s.stride));
   if (s.rows == 0 || s.columns == 0) return;
-  const int64_t needed = (batch - 1) * s.stride + (s.rows - 1) * distance + s.columns;
+  const int64_t needed = (batch - 1) * s.stride + (s.rows - 1) * row_stride + s.columns;
   if (needed > s.tensor.numel())
     throw ShapeError(
         fmt::format("{}: {} {} has {} elements; expected at least {} for {} of [{}, {}]", op,
                     s.name, s.tensor.shape(), s.tensor.numel(), needed, batch, s.rows, s.columns));
 }
 
-/// Items of a batch are written at the same time, so they must not share an element: each begins
-/// after the previous one ends, or they lie side by side within the rows.
+/// Items of a batch are written at the same time, so they must not share an element: either each
+/// begins after the previous one ends, or they are side by side within the rows of c.
 void check_disjoint(const Matmul& m) {
-  const int64_t distance = m.ldc ? m.ldc : m.N;
-  const bool behind = m.stride_c >= (m.M - 1) * distance + m.N;
-  const bool beside = m.stride_c >= m.N && (m.batch - 1) * m.stride_c + m.N <= distance;
+  const int64_t row_stride = m.ldc ? m.ldc : m.N;
+  const bool behind = m.stride_c >= (m.M - 1) * row_stride + m.N;
+  const bool beside = m.stride_c >= m.N && (m.batch - 1) * m.stride_c + m.N <= row_stride;
   if (m.batch > 1 && m.M > 0 && m.N > 0 && !behind && !beside)
     throw ShapeError(
         fmt::format("{}: products of a batch overlap in c; stride_c is {}, expected at least {}",
-                    op, m.stride_c, (m.M - 1) * distance + m.N));
+                    op, m.stride_c, (m.M - 1) * row_stride + m.N));
 }
 
 }  // namespace

@@ -9,22 +9,24 @@ enum class Activation : uint8_t { none, gelu_tanh, gelu_erf };
 
 /// c = activation(op(a) op(b) + bias), batched, with leading dimensions. Matrices are row-major
 /// inside their tensor, whose own shape does not matter: extents and strides are given here, in
-/// elements, and checked against the tensor's size. Sums are kept in f32 (f64 for f64) and rounded
-/// once, to c's dtype; an activation reads what they were rounded to. Tiles depend on shapes alone:
-/// the same bits for any thread count. Where the processor multiplies bf16 (levels avx512_bf16 and
-/// amx_bf16) its subnormals count as 0.
+/// elements, and checked against the tensor's size. Sums are accumulated in f32 (f64 for f64) and
+/// rounded once, to c's dtype; the activation reads the rounded sums. The division into tiles
+/// depends on shapes alone, so the bits are the same for any thread count. With the bf16
+/// instructions of the processor (avx512_bf16, amx_bf16) bf16 subnormals count as 0.
 struct Matmul {
   Tensor a;  ///< op(a) [M, K]: stored [M, K], or [K, M] when transpose_a; f64 | f32 | bf16 | f16
   Tensor b;  ///< op(b) [K, N]: stored [K, N], or [N, K] when transpose_b; same dtype as a
   Tensor c;  ///< [M, N] out; a's dtype or its accumulator dtype (f32 for bf16 and f16)
   int64_t M = 0, N = 0, K = 0;
   bool transpose_a = false, transpose_b = false;
-  bool accumulate = false;  ///< c += instead of c =; only into the accumulator dtype, no epilogue
+  bool accumulate = false;  ///< c += instead of c =; c must have the accumulator dtype; without
+                            ///< bias and activation
   Tensor bias;              ///< [N] or absent, a's dtype
   Activation activation = Activation::none;
-  Tensor pre_activation;  ///< out or absent, like c: the sum, of which gelu gives c's bits again
-  int64_t lda = 0, ldb = 0, ldc = 0;                 ///< distance of rows as stored; 0: packed
-  int64_t batch = 1;                                 ///< independent products
+  Tensor pre_activation;  ///< out or absent, like c: the argument of the activation; applying the
+                          ///< activation to it gives the bits of c
+  int64_t lda = 0, ldb = 0, ldc = 0;  ///< elements between stored rows; 0: rows follow each other
+  int64_t batch = 1;                  ///< independent products
   int64_t stride_a = 0, stride_b = 0, stride_c = 0;  ///< between them; stride_a, stride_b 0: shared
 };
 ZG_API void validate(const Matmul&);

@@ -23,10 +23,10 @@ constexpr int64_t block_rows = 120, block_columns = 256, max_steps = 256;
 constexpr int64_t slab_words = int64_t{4} << 20, shared_words = int64_t{1} << 18,
                   worker_words = int64_t{3} << 17;
 constexpr int64_t shared_columns = 64, min_worker_columns = 64;  // packed by one task
-// An a whose rows run along K is read word by word, and packing it hardly pays. Otherwise packing
-// avoids cache misses, but costs as much as multiplying the operand with some 16 to 32 columns or
-// rows. So an operand that is multiplied with few columns or rows is read in place, too. The limits
-// are measured.
+// If the rows of a run along K, a is read word by word, and packing it gains little. Otherwise
+// packing avoids cache misses, but costs as much as multiplying the operand by 16 to 32 columns or
+// rows. So an operand that is multiplied by few columns or rows is read in place, too. The limits
+// were measured.
 constexpr int64_t max_columns_in_place = 256, max_rows_in_place = 256, max_rows_of_dots = 8;
 
 /// Whether c has so few rows that each element is computed as a dot product along K, without
@@ -37,27 +37,28 @@ bool is_dots(const Matmul& m) { return m.M <= max_rows_of_dots && !m.transpose_a
 /// a time; one task packs `chunk` of them.
 struct Operand {
   const Tensor& tensor;
-  int64_t distance, stride;  ///< between stored rows; between matrices of the batch
-  bool along_k;              ///< stored rows run along K
+  int64_t row_stride, stride;  ///< between stored rows; between matrices of the batch
+  bool along_k;                ///< stored rows run along K
   int64_t count, chunk, panel;
-  bool in_place;                           ///< read without packing
-  int64_t slab = 0, pitch = 0, words = 0;  ///< extent, the same in whole panels, packed size
-  int64_t items = 1;                       ///< slabs held at a time, of different products
+  bool in_place;  ///< read without packing
+  /// Its rows or columns; the same rounded up to whole panels; its packed size.
+  int64_t slab = 0, pitch = 0, words = 0;
+  int64_t items = 1;  ///< number of slabs (of different products of the batch) in memory at a time
 
-  void size_slab(int64_t steps, int64_t most_words) {
-    const int64_t most = std::max(most_words / std::max<int64_t>(steps, 1) / chunk, int64_t{1});
+  void size_slab(int64_t steps, int64_t max_words) {
+    const int64_t limit = std::max(max_words / std::max<int64_t>(steps, 1) / chunk, int64_t{1});
     const int64_t chunks = ceil_div(count, chunk);
-    slab = (in_place ? chunks : ceil_div(chunks, ceil_div(chunks, most))) * chunk;
+    slab = (in_place ? chunks : ceil_div(chunks, ceil_div(chunks, limit))) * chunk;
     pitch = in_place ? 0 : round_up(std::min(slab, count), panel);
     words = steps * pitch;
   }
 };
 
-/// Divides `count` into equal parts of at most `most`, multiples of `unit`, and returns the size of
-/// a part. Each part is `others` tasks; if possible, the number of all tasks is a multiple of
+/// Divides `count` into equal parts of at most `limit`, multiples of `unit`, and returns the size
+/// of a part. Each part is `others` tasks; if possible, the number of all tasks is a multiple of
 /// `threads`.
-int64_t equal_part(int64_t count, int64_t most, int64_t unit, int64_t others, int threads) {
-  int64_t parts = ceil_div(count, most);
+int64_t equal_part(int64_t count, int64_t limit, int64_t unit, int64_t others, int threads) {
+  int64_t parts = ceil_div(count, limit);
   for (int more = 1; more < threads && parts * others % threads != 0; ++more) ++parts;
   return round_up(ceil_div(count, parts), unit);
 }
@@ -98,13 +99,13 @@ struct Plan {
     if (a.stride) a.items = group;
     if (b.stride) b.items = group;
     if (b.words > shared_words) {
-      const int64_t most = std::clamp(worker_words / steps / table.columns * table.columns,
-                                      min_worker_columns, block_columns);
-      worker_columns = equal_part(m.N, most, table.columns, group, threads);
+      const int64_t limit = std::clamp(worker_words / steps / table.columns * table.columns,
+                                       min_worker_columns, block_columns);
+      worker_columns = equal_part(m.N, limit, table.columns, group, threads);
     }
   }
 
-  /// An operand read in place is f32, or bf16 whose pairs along K are contiguous.
+  /// An operand can be read in place if it is f32, or bf16 with contiguous pairs along K.
   bool reads_a_in_place() const {
     const bool whole_pairs = per_word == 2 && !m.transpose_a && m.K % 2 == 0;
     return (!m.transpose_a || m.N <= max_columns_in_place) &&
@@ -138,10 +139,10 @@ struct Run {
   void pack(const Operand& o, int64_t which, int64_t first, int64_t width, int64_t step,
             float* panels) const {
     const int64_t steps = std::min(plan.block_steps, plan.steps - step), k = step * plan.per_word;
-    const int64_t element = o.along_k ? first * o.distance + k : k * o.distance + first;
+    const int64_t element = o.along_k ? first * o.row_stride + k : k * o.row_stride + first;
     plan.table.pack({.source = at(o.tensor, (item + which) * o.stride + element),
                      .dtype = o.tensor.dtype(),
-                     .distance = o.distance,
+                     .row_stride = o.row_stride,
                      .along_k = o.along_k,
                      .width = width,
                      .depth = std::min(steps * plan.per_word, plan.m.K - k),
@@ -171,12 +172,12 @@ struct Run {
       return {.data = reinterpret_cast<const std::byte*>(slab), .first = offset, .pitch = o.pitch};
     }
     constexpr int64_t word = sizeof(float);
-    const int64_t distance_bytes = o.distance * size_of(o.tensor.dtype());
-    const int64_t row = (first + offset) * (o.along_k ? o.distance : 1);
+    const int64_t row_stride_bytes = o.row_stride * size_of(o.tensor.dtype());
+    const int64_t row = (first + offset) * (o.along_k ? o.row_stride : 1);
     return {.data = at(o.tensor, (item + which) * o.stride + row),
             .in_place = true,
-            .row_bytes = o.along_k ? distance_bytes : word,
-            .step_bytes = o.along_k ? word : distance_bytes};
+            .row_bytes = o.along_k ? row_stride_bytes : word,
+            .step_bytes = o.along_k ? word : row_stride_bytes};
   }
 
   /// The block of c at row i of the slab and at column j.
@@ -195,14 +196,14 @@ struct Run {
          .steps = plan.steps,
          .block_steps = plan.block_steps,
          .sums = in_place ? reinterpret_cast<float*>(c) : sums + worker * plan.sums_words,
-         .sums_distance = in_place ? m.ldc : block_columns,
+         .sums_row_stride = in_place ? m.ldc : block_columns,
          .add = m.accumulate,
          .finish = !in_place || m.bias || m.pre_activation || m.activation != Activation::none,
          .epilogue = {.dtype = m.a.dtype(),
                       .c_dtype = m.c.dtype(),
                       .c = c,
                       .pre_activation = at(m.pre_activation, first),
-                      .c_distance = m.ldc,
+                      .c_row_stride = m.ldc,
                       .bias = at(m.bias, j),
                       .activation = m.activation}});
   }
@@ -259,7 +260,7 @@ struct Run {
   }
 };
 
-/// Null where it is no work for tile registers.
+/// Null if tile registers cannot be used for this product.
 const TileTable* tiles_for(const Matmul& args, const Device::Traits& traits) {
   const TileTable* tiles = args.a.dtype() == DType::bf16 ? tile_table(traits.isa) : nullptr;
   return tiles && !is_dots(canonical(args)) ? tiles : nullptr;
@@ -286,7 +287,8 @@ Matmul canonical(const Matmul& args) {
 }
 
 int matmul_threads(const Matmul& m, const Device::Traits& traits) {
-  // Some 15 us of one core: it multiplies so much, or reads so many elements from memory.
+  // The work of one core in about 15 us: so many multiply-adds, or so many elements read from
+  // memory.
   constexpr int64_t multiply_adds = int64_t{1} << 21, elements = int64_t{1} << 16;
   const int64_t read = m.batch * m.K * (m.M + m.N);
   const bool few_rows = m.M <= max_rows_of_dots;

@@ -18,8 +18,8 @@ int64_t matmul_reference_workspace_bytes(const Matmul&, const Device::Traits&);
 /// are contiguous, becomes one product with more rows.
 Matmul canonical(const Matmul&);
 
-/// The number of threads that pays for this product, by its multiply-adds, or by the elements that
-/// it reads if it has few rows.
+/// The number of threads that make this product faster. It depends on the number of multiply-adds
+/// or, if c has few rows, of elements read.
 int matmul_threads(const Matmul&, const Device::Traits&);
 
 /// The address of an element of an operand; null if the operand is absent.

@@ -7,6 +7,7 @@
 
 #include "zerograd/kernels/elementwise/gelu.h"
 #include "zerograd/runtime/cuda/api.h"
+#include "zerograd/runtime/cuda/collective_gate.h"
 #include "zerograd/runtime/cuda/cublaslt.h"
 
 namespace zg::cuda {
@@ -215,8 +216,10 @@ bool cublaslt_matmul(const Matmul& m, Workspace workspace, Stream& stream) {
   const Layout result(*library, problem.result, problem.sums, m.batch);
   cublasLtHandle_t library_handle;
   std::optional<cublasLtMatmulAlgo_t> choice;
+  std::optional<QuietProcess> quiet;  // the first product of a kind loads the library's kernels
   {
     std::lock_guard lock(cache().mutex);
+    if (!cache().choices.contains(problem.key(device, workspace.bytes))) quiet.emplace();
     library_handle = handle_of(*library, device);
     const auto [entry, is_new] = cache().choices.try_emplace(problem.key(device, workspace.bytes));
     if (is_new)

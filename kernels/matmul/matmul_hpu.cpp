@@ -32,8 +32,8 @@ void multiply(const Matmul& m, const Code& code, Stream& stream) {
          flags_of(m));
 }
 
-/// Whether DPAS works on the device. It multiplies small integers, whose product is exact. No
-/// extent is a multiple of a tile.
+/// Whether DPAS works on the device: multiplies small integers, so that the result is exact, with
+/// extents that are not multiples of a tile.
 bool dpas_works(int index, int lanes) try {
   constexpr int64_t M = 21, N = 37, K = 45;
   const Device device = Device::hpu(index);
@@ -70,7 +70,7 @@ int dpas_lanes(int index) {
   std::lock_guard lock(mutex);
   const auto found = known.find(index);
   if (found != known.end()) return found->second;
-  // A device that has sub-groups of 8 supports DPAS only with these.
+  // A device that has sub-groups of 8 supports DPAS only with sub-groups of 8.
   const std::vector<int>& sizes = features_of(index).sub_groups;
   const bool has8 = std::find(sizes.begin(), sizes.end(), 8) != sizes.end();
   const bool has16 = std::find(sizes.begin(), sizes.end(), 16) != sizes.end();

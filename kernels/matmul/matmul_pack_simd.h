@@ -31,13 +31,13 @@ struct Pair {
   static Vec along_k(const bf16* p, int64_t elements) {
     return {_mm512_castsi512_ps(_mm512_maskz_loadu_epi16(first_halves(elements), p))};
   }
-  /// Words of two stored rows, the one at p and, if depth > 1, the next: element i of both is word
-  /// i.
-  static Vec across(const bf16* p, int64_t distance, int64_t depth, int64_t width) {
+  /// Word i is a pair: element i of the stored row at p and, if depth > 1, element i of the next
+  /// row.
+  static Vec across(const bf16* p, int64_t row_stride, int64_t depth, int64_t width) {
     const Mask valid = first(width);
     __m512i words = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(valid, p));
     if (depth > 1) {
-      const __m256i upper = _mm256_maskz_loadu_epi16(valid, p + distance);
+      const __m256i upper = _mm256_maskz_loadu_epi16(valid, p + row_stride);
       words = _mm512_or_si512(words, _mm512_slli_epi32(_mm512_cvtepu16_epi32(upper), 16));
     }
     return {_mm512_castsi512_ps(words)};
@@ -45,15 +45,15 @@ struct Pair {
 };
 #endif
 
-/// Packs up to Vec::lanes columns of a panel; the operand stores them as rows along K.
+/// Packs up to Vec::lanes columns of a panel from an operand that stores them as rows along K.
 template <class Source>
-void pack_transposed(const typename Source::Element* source, int64_t distance, int64_t columns,
+void pack_transposed(const typename Source::Element* source, int64_t row_stride, int64_t columns,
                      int64_t width, int64_t depth, int64_t panel, float* out) {
   constexpr int64_t elements = Vec::lanes * Source::per_word;
   for (int64_t k = 0; k < depth; k += elements) {
     Vec block[Vec::lanes];
     for (int i = 0; i < Vec::lanes; ++i)
-      block[i] = i < columns ? Source::along_k(source + i * distance + k, depth - k) : set1(0.0f);
+      block[i] = i < columns ? Source::along_k(source + i * row_stride + k, depth - k) : set1(0.0f);
     transpose(block);
     const int64_t steps = (smaller(elements, depth - k) + Source::per_word - 1) / Source::per_word;
     for (int64_t s = 0; s < steps; ++s, out += panel)
@@ -61,17 +61,17 @@ void pack_transposed(const typename Source::Element* source, int64_t distance, i
   }
 }
 
-/// Packs all panels, step by step along K; the operand stores each step as a row.
+/// Packs all panels from an operand that stores each step of K as a row.
 template <class Source>
 void pack_across(const typename Source::Element* source, const PackBlock& block, int64_t steps) {
   for (int64_t s = 0, k = 0; s < steps; ++s, k += Source::per_word) {
-    const auto* row = source + k * block.distance;
+    const auto* row = source + k * block.row_stride;
     float* out = block.panels + s * block.panel;
     for (int64_t first = 0; first < block.width; first += block.panel, out += steps * block.panel)
       for (int64_t j = 0; j < block.panel; j += Vec::lanes) {
         const int64_t valid = block.width - first - j, width = block.panel - j;
         const Vec words = valid <= 0 ? set1(0.0f)
-                                     : Source::across(row + first + j, block.distance,
+                                     : Source::across(row + first + j, block.row_stride,
                                                       block.depth - k, smaller(valid, width));
         width >= Vec::lanes ? store(out + j, words) : store(out + j, words, width);
       }
@@ -85,7 +85,7 @@ void pack_block(const PackBlock& block) {
   if (!block.along_k) return pack_across<Source>(source, block, steps);
   for (int64_t first = 0; first < block.width; first += block.panel)
     for (int64_t j = 0; j < block.panel; j += Vec::lanes)
-      pack_transposed<Source>(source + (first + j) * block.distance, block.distance,
+      pack_transposed<Source>(source + (first + j) * block.row_stride, block.row_stride,
                               smaller(block.panel, block.width - first) - j, block.panel - j,
                               block.depth, block.panel, block.panels + first * steps + j);
 }

@@ -9,8 +9,8 @@
 namespace zg::cpu {
 namespace {
 
-// One task is a tile of c. Eigen then packs it in less than it takes from the stack (128 KiB), so
-// it allocates nothing.
+// One task is a tile of c. The tiles are so small that Eigen packs them on the stack (it uses up to
+// 128 KiB there) and allocates no memory.
 constexpr int64_t tile = 64, tile_depth = 128;
 
 /// The scratch of one worker: tiles of the operands in the accumulator type S, and of the sums.
@@ -23,20 +23,20 @@ template <class S>
 using Matrix = Eigen::Map<Eigen::Matrix<S, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>, 0,
                           Eigen::OuterStride<>>;
 
-/// Where a tile lies, and the element of an operand at (row, column) of op(operand).
+/// A tile's position and size.
 struct TileRange {
   int64_t row, column, rows, columns;
 };
-inline int64_t element(bool transpose, int64_t distance, int64_t row, int64_t column) {
-  return transpose ? column * distance + row : row * distance + column;
+inline int64_t element(bool transpose, int64_t row_stride, int64_t row, int64_t column) {
+  return transpose ? column * row_stride + row : row * row_stride + column;
 }
 
 template <class T, class S>
-Matrix<S> widen(const T* source, bool transpose, int64_t distance, const TileRange& p, S* out) {
+Matrix<S> widen(const T* source, bool transpose, int64_t row_stride, const TileRange& p, S* out) {
   for (int64_t i = 0; i < p.rows; ++i)
     for (int64_t j = 0; j < p.columns; ++j)
       out[i * p.columns + j] =
-          static_cast<S>(source[element(transpose, distance, p.row + i, p.column + j)]);
+          static_cast<S>(source[element(transpose, row_stride, p.row + i, p.column + j)]);
   return Matrix<S>(out, p.rows, p.columns, Eigen::OuterStride<>(p.columns));
 }
 
@@ -44,7 +44,8 @@ template <class T, class Out, class S>
 void finish(const Matmul& m, int64_t item, const TileRange& p, const S* sums) {
   const T* bias = m.bias ? m.bias.data<T>() : nullptr;
   Out* c = m.c.data<Out>() + item * m.stride_c;
-  Out* before = m.pre_activation ? m.pre_activation.data<Out>() + item * m.stride_c : nullptr;
+  Out* pre_activation =
+      m.pre_activation ? m.pre_activation.data<Out>() + item * m.stride_c : nullptr;
   for (int64_t i = 0; i < p.rows; ++i)
     for (int64_t j = 0; j < p.columns; ++j) {
       const int64_t at = (p.row + i) * m.ldc + p.column + j;
@@ -52,7 +53,7 @@ void finish(const Matmul& m, int64_t item, const TileRange& p, const S* sums) {
       if (bias) x += static_cast<S>(bias[p.column + j]);
       if (m.accumulate) x += static_cast<S>(c[at]);
       const auto sum = static_cast<Out>(x);
-      if (before) before[at] = sum;
+      if (pre_activation) pre_activation[at] = sum;
       c[at] = m.activation == Activation::none
                   ? sum
                   : static_cast<Out>(gelu(static_cast<S>(sum), m.activation));

@@ -15,7 +15,7 @@ constexpr int tile_columns = tile_vectors * Vec::lanes;
 constexpr int steps_ahead = 14;    // prefetch distance: 170 cycles, L2 and most of L3 latency
 constexpr int steps_of_line = 16;  // steps along K in one cache line of a
 
-/// The words of an operand from one row (column) and one step on.
+/// The words of an operand, beginning at one row (column) and one step of K.
 struct View {
   const std::byte* data;
   int64_t row_bytes, step_bytes;
@@ -26,7 +26,7 @@ struct Tile {
   View a, b;
   int64_t steps, columns;
   float* sums;
-  int64_t distance;
+  int64_t row_stride;
   bool add;
 };
 
@@ -41,7 +41,7 @@ inline void put(const Vec (&sum)[vectors], float* out, int64_t n, bool add) {
   }
 }
 
-/// Prefetches vectors into the L1 cache. Addresses beyond the operand are harmless.
+/// Prefetches vectors into the L1 cache. A prefetch beyond the end of the operand has no effect.
 template <int vectors>
 inline void prefetch(const void* p) {
   for (int v = 0; v < vectors; ++v)
@@ -65,10 +65,11 @@ void multiply_tile(const Tile& tile) {
 #pragma GCC unroll 16
   for (int i = 0; i < rows; ++i)
     for (int v = 0; v < vectors; ++v) sum[i][v] = set1(0.0f);
-  // A pointer to every third row: with row_bytes in a register x86 addresses the two between.
+  // A pointer to every third row: the two rows after it are addressed as pointer + row_bytes and
+  // pointer + 2 * row_bytes.
   const std::byte* a[(rows + 2) / 3];
   for (int i = 0; i < rows; i += 3) a[i / 3] = tile.a.data + i * row_bytes;
-  for (int i = 0; i < rows; ++i) prefetch<vectors>(tile.sums + i * tile.distance);
+  for (int i = 0; i < rows; ++i) prefetch<vectors>(tile.sums + i * tile.row_stride);
   const std::byte* b = tile.b.data;
   for (int64_t step = 0; step < tile.steps; ++step, b += tile.b.step_bytes) {
     Vec right[vectors];
@@ -88,10 +89,11 @@ void multiply_tile(const Tile& tile) {
     for (int i = 0; i < rows; i += 3) a[i / 3] += step_bytes;
   }
 #pragma GCC unroll 16
-  for (int i = 0; i < rows; ++i) put(sum[i], tile.sums + i * tile.distance, tile.columns, tile.add);
+  for (int i = 0; i < rows; ++i)
+    put(sum[i], tile.sums + i * tile.row_stride, tile.columns, tile.add);
 }
 
-/// One function for each number of rows, so that a panel at the edge costs only the rows that it
+/// One function for each number of rows, so that a panel at the edge computes only the rows that it
 /// has.
 template <bool pairs, bool adjacent, int rows = tile_rows>
 void multiply_rows(int64_t height, const Tile& tile) {
@@ -102,21 +104,22 @@ void multiply_rows(int64_t height, const Tile& tile) {
                             : multiply_tile<pairs, adjacent, rows, 1>(tile);
 }
 
-/// The operand's words from step k on, where `steps` of them are a block.
+/// The operand's words from step k on, where `steps` steps are a block.
 inline View view(const MultiplyBlock::Words& words, int64_t k, int64_t steps, int64_t panel) {
   constexpr int64_t word = sizeof(float);
   if (words.in_place) return {words.data + k * words.step_bytes, words.row_bytes, words.step_bytes};
   return {words.data + (k * words.pitch + words.first * steps) * word, word, panel * word};
 }
 
-/// Where a row (column) of the view begins; in panels, which hold `steps` each, the first of one.
+/// The view that begins at `row` (a row or column). In packed panels, which have `steps` steps
+/// each, `row` must be the first row of a panel.
 inline View from(const View& view, const MultiplyBlock::Words& words, int64_t row, int64_t steps) {
   const int64_t row_bytes = words.in_place ? view.row_bytes : steps * view.row_bytes;
   return {view.data + row * row_bytes, view.row_bytes, view.step_bytes};
 }
 
-/// For each panel of b, which stays in the L1 cache, all rows of a of the block, which stay in the
-/// L2 cache.
+/// Multiplies each panel of b, which stays in the L1 cache, by all rows of a of the block, which
+/// stay in the L2 cache.
 template <bool pairs, bool adjacent>
 void multiply_block(const MultiplyBlock& block) {
   for (int64_t k = 0; k == 0 || k < block.steps; k += block.block_steps) {
@@ -131,11 +134,11 @@ void multiply_block(const MultiplyBlock& block) {
                                               .b = from(b, block.b, j, steps),
                                               .steps = steps,
                                               .columns = columns,
-                                              .sums = block.sums + i * block.sums_distance + j,
-                                              .distance = block.sums_distance,
+                                              .sums = block.sums + i * block.sums_row_stride + j,
+                                              .row_stride = block.sums_row_stride,
                                               .add = block.add || k > 0});
         if (last && block.finish)
-          finish(block.epilogue, block.sums + i * block.sums_distance + j, block.sums_distance,
+          finish(block.epilogue, block.sums + i * block.sums_row_stride + j, block.sums_row_stride,
                  {i, j, rows, columns});
       }
   }
@@ -147,11 +150,11 @@ void multiply_block(const MultiplyBlock& block) {
   adjacent ? multiply_block<pairs, true>(block) : multiply_block<pairs, false>(block);
 }
 
-// Few rows of a against b stored [N, K], as when one token is generated: packing b would cost more
-// than using it, so both are read along K, once, from where they are. Bound by the memory that
-// holds b.
-/// `rows` rows of a against enough rows of b that their dot products fill one vector; those beyond
-/// the edge repeat the last one and are dropped.
+// Products of few rows of a and b stored as [N, K], for example when one token is generated.
+// Packing b would cost more than the product, so both are read in place along K, once. Bound by the
+// memory bandwidth for b.
+/// The dot products of `rows` rows of a and so many rows of b that the results fill one vector.
+/// Beyond the edge of b the last row is repeated, and the results are dropped.
 template <class Source, int rows>
 void dot_products(const MultiplyBlock& block, int64_t row, int64_t column) {
   using T = typename Source::Element;
@@ -164,7 +167,7 @@ void dot_products(const MultiplyBlock& block, int64_t row, int64_t column) {
   for (int j = 0; j < columns; ++j)
     b[j] = reinterpret_cast<const T*>(block.b.data +
                                       smaller(column + j, block.columns - 1) * block.b.row_bytes);
-  // The rows that come next: at their beginnings no hardware would know yet what is read.
+  // Prefetch the beginnings of the next rows: the hardware prefetcher cannot predict them.
   const int64_t ahead = columns * block.b.row_bytes;
   Vec sum[Vec::lanes];
   for (int s = 0; s < Vec::lanes; ++s) sum[s] = set1(0.0f);
@@ -191,7 +194,7 @@ void dot_products(const MultiplyBlock& block, int64_t row, int64_t column) {
   store(products, sum[0]);
   for (int64_t i = 0; i < smaller(rows, block.rows - row); ++i)
     for (int64_t j = 0; j < smaller(columns, block.columns - column); ++j) {
-      float& out = block.sums[(row + i) * block.sums_distance + column + j];
+      float& out = block.sums[(row + i) * block.sums_row_stride + column + j];
       out = products[i * columns + j] + (block.add ? out : 0.0f);
     }
 }
@@ -229,7 +232,7 @@ void multiply(const MultiplyBlock& block) {
     if (!block.dots) return multiply_block<Source::per_word == 2>(block);
     dot_block<Source>(block);
     if (block.finish)
-      finish(block.epilogue, block.sums, block.sums_distance, {0, 0, block.rows, block.columns});
+      finish(block.epilogue, block.sums, block.sums_row_stride, {0, 0, block.rows, block.columns});
   });
 }
 

@@ -7,27 +7,27 @@
 
 // The functions that the *_simd.cpp sources of matmul define for each instruction set. Operands are
 // multiplied as panels of 32-bit words, [steps][width] each: a word is one f32 (bf16 and f16 are
-// widened), or, where the machine multiplies them, a pair of bf16 that follow one another along K.
+// widened), or, on machines with bf16 instructions, a pair of bf16 that are neighbours along K.
 namespace zg::cpu {
 
 /// A block of an operand that is to be packed into panels. Elements beyond its edges become 0.
 struct PackBlock {
   const std::byte* source;
   DType dtype;           ///< f32 | bf16 | f16
-  int64_t distance;      ///< elements between stored rows
+  int64_t row_stride;    ///< elements between stored rows
   bool along_k;          ///< stored rows run along K, so that packing transposes them
   int64_t width, depth;  ///< elements along M or N, and along K
   int64_t panel;         ///< width of a panel
   float* panels;
 };
 
-/// How the sums of a block become its c: c = activation(sums + bias), and pre_activation is the
-/// argument of the activation.
+/// How the sums of a block are written to c: c = activation(sums + bias). The argument of the
+/// activation is written to pre_activation.
 struct Epilogue {
   DType dtype;  ///< dtype of the operands and the bias
   DType c_dtype;
-  std::byte *c, *pre_activation;  ///< rows c_distance apart; pre_activation may be null
-  int64_t c_distance;
+  std::byte *c, *pre_activation;  ///< rows c_row_stride apart; pre_activation may be null
+  int64_t c_row_stride;
   const std::byte* bias;  ///< bias of the first column; may be null
   Activation activation;
 };
@@ -39,18 +39,22 @@ struct MultiplyBlock {
   /// is stored.
   struct Words {
     const std::byte* data;
-    int64_t first = 0, pitch = 0;  ///< where along M or N the block begins; the slab's padded width
+    /// Index along M or N at which the block begins; padded width of the slab.
+    int64_t first = 0, pitch = 0;
     bool in_place = false;
-    int64_t row_bytes = 0, step_bytes = 0;  ///< in place: from row to row and from step to step
+    /// In place: bytes from row to row, and from step to step.
+    int64_t row_bytes = 0, step_bytes = 0;
   };
-  Words a;    ///< in place: one of the distances is a word
-  Words b;    ///< in place: row_bytes is a word, and columns fill whole vectors; or dots
-  bool dots;  ///< few rows: a and b in place, both stored along K, of which a step is one element
+  Words a;    ///< in place: row_bytes or step_bytes is the size of a word
+  Words b;    ///< in place: row_bytes is the size of a word, and the columns fill whole vectors; or
+              ///< `dots`
+  bool dots;  ///< few rows: a and b are in place, both stored along K; a step is one element
   int64_t rows, columns, steps, block_steps;
-  float* sums;  ///< [rows, columns] f32, sums_distance apart; may be c
-  int64_t sums_distance;
-  bool add;     ///< to what sums holds, instead of overwriting it
-  bool finish;  ///< the epilogue has something to do
+  float* sums;  ///< [rows, columns] f32, sums_row_stride apart; may be c
+  int64_t sums_row_stride;
+  bool add;     ///< add to `sums` instead of overwriting it
+  bool finish;  ///< the epilogue is needed: `sums` is not c, or there is a bias, an activation or a
+                ///< pre_activation
   Epilogue epilogue;
 };
 

@@ -5,8 +5,8 @@
 namespace zg::cpu {
 namespace {
 
-/// Where the instruction set multiplies bf16: sum + a0 b0 + a1 b1 on lanes that each hold a pair of
-/// bf16. Rounded to f32 after each product, subnormals as zero.
+/// With bf16 instructions: sum + a0 b0 + a1 b1, where each lane of a and b holds a pair of bf16.
+/// The sum is rounded to f32 after each product; subnormals count as 0.
 #if defined(__AVX512BF16__)
 constexpr bool pairs_of_bf16 = true;
 inline Vec multiply_pairs(Vec a, Vec b, Vec sum) {

@@ -5,19 +5,20 @@
 
 namespace zg {
 
-/// FLOP/s that all threads of a device reach on registers alone with the instruction its matmul
-/// spends its time in: multiply-add of f32 vectors or, for bf16, of pairs of bf16 at avx512_bf16
-/// and of tiles at amx_bf16. The best of many short runs, 20 to 50 ms in all: what "percent of
-/// peak" is a percentage of. Throws Unsupported where matmul has no such kernel: f64, f16, the
-/// portable level, other backends.
+/// Measures the FLOP/s of all threads of a CPU for matmul's main instruction, without memory
+/// access. The instruction is a multiply-add: for f32 of vectors, for bf16 of vectors of pairs
+/// (avx512_bf16) or of tiles (amx_bf16). "Percent of peak" refers to this number. It is the best of
+/// many short runs, which take 20 to 50 ms together. Throws Unsupported where matmul has no kernel
+/// with these instructions: for f64 and f16, for the portable instruction set, on accelerators.
 ZG_API double measure_matmul_peak(const Device& device, DType dtype);
 
 /// The same; 0 where measure_matmul_peak() throws Unsupported.
 ZG_API double matmul_peak_or_zero(const Device& device, DType dtype);
 
-/// Bytes a second that all threads of a device read and write in memory, of arrays too large for
-/// any cache: y[i] += x[i], three times its bytes. The best of several passes, a quarter of a
-/// second in all; takes 256 MiB. Throws Unsupported on other devices than CPUs.
+/// Measures the bytes per second that all threads of a CPU read and write in memory. The loop is
+/// y[i] += x[i] on arrays too large for any cache; each element counts three times: read x, read y,
+/// write y. It is the best of several passes, which take a quarter of a second together and 256
+/// MiB. Throws Unsupported on accelerators.
 ZG_API double measure_memory_bandwidth(const Device& device);
 
 }  // namespace zg

@@ -4,8 +4,8 @@
 namespace zg::cpu {
 namespace {
 
-// Enough sums in flight to hide the latency of a multiply-add (4 cycles, 2 per cycle), and few
-// enough for 16 registers.
+// Number of independent sums: enough to hide the latency of a multiply-add (4 cycles, 2 per cycle),
+// and few enough for 16 registers.
 constexpr int sums = 12;
 
 template <bool pairs>

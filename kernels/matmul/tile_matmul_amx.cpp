@@ -8,8 +8,8 @@
 namespace zg::cpu {
 namespace {
 
-/// Palette 1: eight tiles of 16 rows of 64 bytes. In memory from the start: the intrinsic does not
-/// tell every compiler that it reads all of it.
+/// Palette 1: eight tiles of 16 rows of 64 bytes. A constant in memory: some compilers do not know
+/// that the intrinsic reads all of it.
 struct alignas(64) TileConfig {
   uint8_t palette, start_row, reserved[14];
   uint16_t row_bytes[16];
@@ -21,8 +21,8 @@ constexpr TileConfig config{.palette = 1,
                             .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
                             .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
 
-/// Configures the tile registers, and releases them in the destructor: without tiles in use a
-/// context switch of the thread is cheaper.
+/// Configures the tile registers. The destructor releases them, because a context switch is cheaper
+/// when no tiles are in use.
 struct Tiles {
   Tiles() { _tile_loadconfig(&config); }
   ~Tiles() { _tile_release(); }
@@ -32,16 +32,16 @@ constexpr int row_bytes = 64;
 
 /// Packs one tile: 16 rows or columns of an operand by the tile's depth, fewer at an edge.
 template <bool along_k, bool along_k_in_tile>
-inline void pack_tile(const bf16* source, int64_t distance, int64_t width, int64_t depth,
+inline void pack_tile(const bf16* source, int64_t row_stride, int64_t width, int64_t depth,
                       float* tile) {
   Vec words[tile_side];
 #pragma GCC unroll 16
   for (int i = 0; i < tile_side; ++i) {
     if (along_k)
-      words[i] = i < width ? Pair::along_k(source + i * distance, depth) : set1(0.0f);
+      words[i] = i < width ? Pair::along_k(source + i * row_stride, depth) : set1(0.0f);
     else
       words[i] = 2 * i < depth
-                     ? Pair::across(source + 2 * i * distance, distance, depth - 2 * i, width)
+                     ? Pair::across(source + 2 * i * row_stride, row_stride, depth - 2 * i, width)
                      : set1(0.0f);
   }
   if (along_k != along_k_in_tile) transpose(words);
@@ -51,18 +51,20 @@ inline void pack_tile(const bf16* source, int64_t distance, int64_t width, int64
 
 /// `width` rows or columns: [width / 16][depth / 32] tiles.
 template <bool along_k, bool along_k_in_tile>
-void pack_tiles(const bf16* source, int64_t distance, int64_t width, int64_t depth, float* tiles) {
+void pack_tiles(const bf16* source, int64_t row_stride, int64_t width, int64_t depth,
+                float* tiles) {
   for (int64_t i = 0; i < width; i += tile_side)
     for (int64_t k = 0; k < depth; k += tile_depth, tiles += tile_words)
-      pack_tile<along_k, along_k_in_tile>(source + (along_k ? i * distance + k : k * distance + i),
-                                          distance, width - i, depth - k, tiles);
+      pack_tile<along_k, along_k_in_tile>(
+          source + (along_k ? i * row_stride + k : k * row_stride + i), row_stride, width - i,
+          depth - k, tiles);
 }
 
 template <bool along_k_in_tile>
 void pack_tiles(const Stored& from, int64_t width, int64_t depth, float* tiles) {
   const bf16* source = reinterpret_cast<const bf16*>(from.data);
-  from.along_k ? pack_tiles<true, along_k_in_tile>(source, from.distance, width, depth, tiles)
-               : pack_tiles<false, along_k_in_tile>(source, from.distance, width, depth, tiles);
+  from.along_k ? pack_tiles<true, along_k_in_tile>(source, from.row_stride, width, depth, tiles)
+               : pack_tiles<false, along_k_in_tile>(source, from.row_stride, width, depth, tiles);
 }
 
 void pack(const TilesOfRows& block) {
@@ -108,7 +110,7 @@ void multiply_tiles(const float* a, const float* b, int64_t steps, float* sums, 
 
 void multiply_tiles(int64_t rows, int64_t columns, const float* a, const float* b, int64_t steps,
                     float* sums, bool add) {
-  // The intrinsics do not tell every compiler that they read memory.
+  // Some compilers do not know that the intrinsics read memory.
   __asm__ volatile("" ::: "memory");
   const bool low = rows <= tile_side, narrow = columns <= tile_side;
   low&& narrow ? multiply_tiles<1, 1>(a, b, steps, sums, add)
@@ -121,8 +123,8 @@ void multiply_tiles(int64_t rows, int64_t columns, const float* a, const float* 
 void finish(const TileMultiply& block, float* sums, const TileRange& place) {
   if (block.add) {
     const float* c = reinterpret_cast<const float*>(block.epilogue.c);
-    c += place.row * block.epilogue.c_distance + place.column;
-    for (int64_t i = 0; i < place.rows; ++i, c += block.epilogue.c_distance)
+    c += place.row * block.epilogue.c_row_stride + place.column;
+    for (int64_t i = 0; i < place.rows; ++i, c += block.epilogue.c_row_stride)
       for (int64_t j = 0; j < place.columns; j += Vec::lanes) {
         float* sum = sums + i * tile_pair + j;
         store(sum, load(sum) + load(c + j, place.columns - j));
@@ -140,12 +142,12 @@ void multiply(const TileMultiply& block) {
     const float* a =
         block.a + (k / tile_depth * block.a_tiles + block.a_first * steps) * tile_words;
     Stored b = block.b;
-    b.data += k * (b.along_k ? 1 : b.distance) * static_cast<int64_t>(sizeof(bf16));
+    b.data += k * (b.along_k ? 1 : b.row_stride) * static_cast<int64_t>(sizeof(bf16));
     float* sums = block.sums;
     for (int64_t j = 0; j < block.columns; j += tile_pair) {
       const int64_t columns = smaller(tile_pair, block.columns - j);
       Stored panel = b;
-      panel.data += j * (b.along_k ? b.distance : 1) * static_cast<int64_t>(sizeof(bf16));
+      panel.data += j * (b.along_k ? b.row_stride : 1) * static_cast<int64_t>(sizeof(bf16));
       pack_tiles<false>(panel, columns, depth, block.panel);
       for (int64_t i = 0; i < block.rows; i += tile_pair) {
         const int64_t rows = smaller(tile_pair, block.rows - i);
@@ -158,8 +160,8 @@ void multiply(const TileMultiply& block) {
   }
 }
 
-/// One tile a step; four sums in flight hide the latency of a multiply (52 cycles, one starts
-/// every 16).
+/// Multiplies one tile per step. Four independent sums hide the latency of a multiplication (52
+/// cycles; one starts every 16 cycles).
 float multiply_adds(int64_t steps) {
   const Tiles tiles;
   _tile_zero(0);

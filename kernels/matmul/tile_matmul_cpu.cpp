@@ -9,13 +9,14 @@ namespace {
 
 // Measured with an L2 cache of 2 MiB and 48 KiB of L1. A panel of a slice of b (16 KiB) stays in
 // the L1 cache while a slice of the block's rows of a (256 KiB) passes by in the L2 cache, which
-// also holds the block's sums (512 KiB). A panel of b is laid out where it is used: to write all of
-// them to memory and read them back would take longer.
-constexpr int64_t most_rows = 512, most_columns = 256, most_tiles = 8;
-constexpr int64_t slab_words = int64_t{4} << 20;  // slab of a: 16 MiB, or one block if K is so long
+// also holds the block's sums (512 KiB). Each worker packs a panel of b just before it uses it:
+// writing all panels to memory and reading them back would take longer.
+constexpr int64_t max_rows = 512, max_columns = 256, max_tiles = 8;
+constexpr int64_t slab_words = int64_t{4}
+                               << 20;  // slab of a: 16 MiB, or one block if that is larger
 
-/// The sizes of blocks and slices. They follow from the shape alone, so every bit of the result
-/// does.
+/// The sizes of blocks and slices. They depend on the shape alone, and so do the bits of the
+/// result.
 struct Plan {
   const Matmul m;
   int threads;
@@ -28,27 +29,27 @@ struct Plan {
       : m(canonical(args)),
         threads(matmul_threads(m, traits)),
         tiles(ceil_div(m.K, tile_depth)),
-        slice(std::max<int64_t>(ceil_div(tiles, std::max<int64_t>(ceil_div(tiles, most_tiles), 1)),
+        slice(std::max<int64_t>(ceil_div(tiles, std::max<int64_t>(ceil_div(tiles, max_tiles), 1)),
                                 1)),
         slices(std::max<int64_t>(ceil_div(tiles, slice), 1)),
-        rows(evenly(m.M, most_rows)),
-        columns(evenly(m.N, most_columns)) {
-    const int64_t most = slab_words / std::max<int64_t>(rows * tiles * tile_side, 1);
-    slab = std::min(m.M, std::max<int64_t>(most, 1) * rows);
+        rows(evenly(m.M, max_rows)),
+        columns(evenly(m.N, max_columns)) {
+    const int64_t limit = slab_words / std::max<int64_t>(rows * tiles * tile_side, 1);
+    slab = std::min(m.M, std::max<int64_t>(limit, 1) * rows);
     a_words = round_up(slab, tile_side) * tiles * tile_side;
     group = std::clamp(slab_words / std::max<int64_t>(a_words, 1), int64_t{1}, m.batch);
     sums_words = slices > 1 ? rows * columns : tile_pair * tile_pair;
   }
 
-  static int64_t evenly(int64_t n, int64_t most) {
-    return round_up(ceil_div(n, ceil_div(n, most)), tile_pair);
+  static int64_t evenly(int64_t n, int64_t limit) {
+    return round_up(ceil_div(n, ceil_div(n, limit)), tile_pair);
   }
   int64_t panel_words() const { return 2 * slice * tile_words; }
   int64_t items() const { return m.stride_a ? group : 1; }
   int64_t words() const { return items() * a_words + threads * (panel_words() + sums_words); }
 };
 
-/// Some items of the batch, and a slab of rows of each.
+/// One step of the work: some items of the batch, and a slab of rows of each.
 struct Run {
   const Plan& plan;
   const TileTable& table;
@@ -96,7 +97,7 @@ struct Run {
                                  .c_dtype = m.c.dtype(),
                                  .c = at(m.c, c),
                                  .pre_activation = at(m.pre_activation, c),
-                                 .c_distance = m.ldc,
+                                 .c_row_stride = m.ldc,
                                  .bias = at(m.bias, j),
                                  .activation = m.activation}});
   }

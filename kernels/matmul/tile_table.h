@@ -21,11 +21,11 @@ constexpr int64_t tile_pair = 2 * tile_side;
 /// A matrix of bf16 as it is stored.
 struct Stored {
   const std::byte* data;
-  int64_t distance;  ///< elements between rows
-  bool along_k;      ///< rows run along K
+  int64_t row_stride;  ///< elements between rows
+  bool along_k;        ///< rows run along K
 };
 
-/// Rows of a to be laid out: [rows / 16][steps] tiles, each [row][word along K].
+/// Rows of a to be packed as [rows / 16][steps] tiles, each [row][word along K].
 struct TilesOfRows {
   Stored a;  ///< from the first row and the first element along K on
   int64_t rows, depth;
@@ -38,9 +38,9 @@ struct TileMultiply {
   int64_t a_tiles, a_first;  ///< this block's row tiles begin at a_first
   Stored b;                  ///< from the block's first column on
   int64_t rows, columns, depth, slice;
-  float* panel;  ///< scratch: a slice of b's columns that sums in registers take, 2 * slice tiles
+  float* panel;  ///< scratch for the packed columns of b: 2 * slice tiles
   float* sums;   ///< scratch: 4 tiles, or for the whole block if there are several slices
-  bool add;      ///< to c, which is f32
+  bool add;      ///< add to c, which is f32
   Epilogue epilogue;
 };
 

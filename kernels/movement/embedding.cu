@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(threads)
   const int64_t n = blockIdx.x;
   int64_t id = ids[n];
   if (id < 0 || id >= V) {
-    if (threadIdx.x == 0) report(fault, "embedding_forward", "ids", n, id, V);
+    if (threadIdx.x == 0) report(fault, FaultSite::embedding_forward_ids, n, id, V);
     id = 0;
   }
   const T* const row = weight + id * C;
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(threads)
   __shared__ unsigned matches[threads / lanes];
   const int64_t n = blockIdx.x, id = ids[n];
   if (id < 0 || id >= V) {
-    if (threadIdx.x == 0) report(fault, "embedding_backward", "ids", n, id, V);
+    if (threadIdx.x == 0) report(fault, FaultSite::embedding_backward_ids, n, id, V);
     return;
   }
   const int64_t c = (int64_t{blockIdx.y} * threads + threadIdx.x) * width;

@@ -8,8 +8,8 @@
 #include "zerograd/runtime/cpu/team.h"
 #include "zerograd/runtime/text/format.h"
 
-// Memory bound, one read and one write of every row. Elements are only added, each in a fixed
-// order, so every instruction set gives the same bits.
+// Memory bound: every row is read and written once. Elements are only added, in a fixed order, so
+// every instruction set gives the same bits.
 namespace zg::cpu {
 namespace {
 

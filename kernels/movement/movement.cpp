@@ -19,7 +19,7 @@ void check_range(const char* name, const Tensor& tensor, const Shape& extents,
   }
   if (extents.numel() > 0 && (low < 0 || high >= tensor.numel()))
     throw ShapeError(
-        fmt::format("strided_copy: {} is reached from element {} to {}; expected 0 to {} of {}",
+        fmt::format("strided_copy: {} is accessed from element {} to {}; expected 0 to {} of {}",
                     name, low, high, tensor.numel() - 1, tensor.shape()));
 }
 

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(threads) pick(const T* x, const Index* index, 
   nest.locate(i, at);
   int64_t row = index[at[0]];
   if (row < 0 || row >= extent) {
-    report(fault, "gather", "index", i, row, extent);
+    report(fault, FaultSite::gather_index, i, row, extent);
     row = 0;
   }
   if (extent > 0) y[at[0]] = x[at[1] + row * stride];
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(threads)
     check(const Index* index, int64_t n, int64_t limit, Fault* fault) {
   const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;
   if (i < n && (index[i] < 0 || index[i] >= limit))
-    report(fault, "scatter_add", "index", i, index[i], limit);
+    report(fault, FaultSite::scatter_add_index, i, index[i], limit);
 }
 
 }  // namespace

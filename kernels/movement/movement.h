@@ -4,10 +4,10 @@
 
 namespace zg {
 
-/// Copies a strided block: permute, slice and concat are this with other numbers. For each index i
-/// of `extents`: y[y_offset + sum i*y_strides] = x[x_offset + sum i*x_strides], in elements.
-/// Strides of x may be 0 (broadcast), those of either negative; x and y do not overlap. ShapeError
-/// when an element lies outside its tensor, or when y has stride 0.
+/// Copies a strided block; permute, slice and concat are calls of this kernel. For each index i of
+/// `extents`: y[y_offset + sum i*y_strides] = x[x_offset + sum i*x_strides], in elements. Strides
+/// of x may be 0 (broadcast); strides of both may be negative; x and y must not overlap. Throws
+/// ShapeError if an element is outside of its tensor, or if y has a stride of 0.
 struct StridedCopy {
   Tensor x, y;  ///< same dtype, any
   Shape extents;
@@ -16,8 +16,8 @@ struct StridedCopy {
 };
 
 /// y[i][j][k] = x[i][index[i][j][k]][k] along `axis`, for every element of index (torch.gather). y
-/// has index's shape; x has its rank and, but for `axis`, at least its extents. An index outside is
-/// a ShapeError.
+/// has index's shape; x has index's rank and, except along `axis`, at least its extents. An index
+/// out of range is a ShapeError.
 struct Gather {
   Tensor x;
   Tensor index;  ///< i32 | i64
@@ -26,8 +26,8 @@ struct Gather {
 };
 /// y[i][index[i][j][k]][k] += x[i][j][k] for every element of index, in rising j
 /// (torch.Tensor.scatter_add_), deterministic. Summed in the accumulator dtype and rounded once. x
-/// and y have index's rank and at least its extents, y but for `axis`. An index outside is a
-/// ShapeError.
+/// and y have index's rank and at least its extents; y may be smaller along `axis`. An index out of
+/// range is a ShapeError.
 struct ScatterAdd {
   Tensor x, index;  ///< index: i32 | i64
   Tensor y;         ///< in and out, floating, x's dtype
@@ -54,8 +54,8 @@ extern ZG_API Kernel<Gather> gather;
 extern ZG_API Kernel<ScatterAdd> scatter_add;
 }  // namespace kernels
 
-/// y[n] = weight[ids[n]] + position[(first_position + n) % T ...], the position row being n % T
-/// plus first_position. An id outside [0, V) is a ShapeError naming the id and its place.
+/// y[n] = weight[ids[n]] + position[(first_position + n) % T ...], where row n % T + first_position
+/// of `position` is used. An id outside [0, V) is a ShapeError that names the id and its index.
 struct EmbeddingForward {
   Tensor ids;                  ///< [N] i32 | i64
   Tensor weight;               ///< [V, C] f64 | f32 | bf16 | f16

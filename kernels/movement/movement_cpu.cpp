@@ -110,14 +110,14 @@ void add_rows(const ScatterAdd& args, accumulator_t<T>* sums, int threads) {
                 y_stride = nest.inner_stride(2);
   const T* x = args.x.data<T>();
   const Index* index = args.index.data<Index>();
-  constexpr int64_t longest = 256;  // neighbouring lines of index that are read together
+  constexpr int64_t max_run = 256;  // neighbouring elements of index that are read together
   const int64_t grain =
-      std::max<int64_t>(longest, elementwise_grain / std::max<int64_t>(1, extent));
+      std::max<int64_t>(max_run, elementwise_grain / std::max<int64_t>(1, extent));
   parallel_for(threads, nest.numel(), grain, [&](int64_t first, int64_t last) {
     nest.run(first, last, [&](const std::array<int64_t, 3>& offsets, int64_t count) {
-      for (int64_t begin = 0; begin < count; begin += longest)
+      for (int64_t begin = 0; begin < count; begin += max_run)
         for (int64_t j = 0; j < extent; ++j)
-          for (int64_t k = begin; k < std::min(count, begin + longest); ++k)
+          for (int64_t k = begin; k < std::min(count, begin + max_run); ++k)
             sums[offsets[2] + k * y_stride +
                  int64_t{index[offsets[0] + k * index_stride + j * of_index.along]} * of_y.along] +=
                 static_cast<accumulator_t<T>>(x[offsets[1] + k * x_stride + j * of_x.along]);
@@ -144,7 +144,7 @@ void gather(const Gather& args, Workspace, Stream& stream) {
   const Shape& shape = args.index.shape();
   const int axis = shape.axis(args.axis);
   check_indices("gather", "index", args.index, args.x.extent(axis));
-  // The loop holds x still along the axis; the index moves along it.
+  // The loop nest does not move in x along `axis`, because the index gives the position there.
   const IndexedStrides of_x = IndexedStrides::of(args.x.shape(), axis);
   const LoopNest<2> nest(shape, {broadcast_strides(shape, shape), of_x.others});
   const int64_t x_stride = nest.inner_stride(1);

@@ -18,10 +18,10 @@ struct LayerNormForward {
 
 /// Gradients with respect to the normalised input (x, or sum when there was a residual).
 struct LayerNormBackward {
-  Tensor dy, x, gamma;   ///< [N, C], [N, C], [C]
-  Tensor mean, rstd;     ///< [N] from the forward pass
-  Tensor dsum;           ///< [N, C] or absent: the gradient that reaches sum directly, added to dx
-  Tensor dx;             ///< [N, C] out
+  Tensor dy, x, gamma;  ///< [N, C], [N, C], [C]
+  Tensor mean, rstd;    ///< [N] from the forward pass
+  Tensor dsum;  ///< [N, C] or absent: the gradient of `sum` from its other uses; added to dx
+  Tensor dx;    ///< [N, C] out
   Tensor dgamma, dbeta;  ///< [C] out, accumulator dtype; either may be absent
 };
 

@@ -31,7 +31,7 @@ void forward(const NormForward& a, int64_t begin, int64_t end) {
       T* sum = static_cast<T*>(a.sum) + first;
       for (int64_t i = 0; i < a.C; ++i)
         sum[i] = T(static_cast<A>(x[i]) + static_cast<A>(residual[i]));
-      x = sum;  // rounded: backward will read the same values
+      x = sum;  // rounded, because backward reads the rounded sum
     }
     A mean = 0, variance = 0;
     if (centred) {
@@ -106,7 +106,7 @@ NormFunctions functions_for(NormFunctions const (NormTable::*norm)[4], DType dty
   return (portable.*norm)[index];
 }
 
-// Rows of one task: about 16 Ki elements, so that handing out a task costs little in comparison.
+// Rows of one task: about 16 Ki elements, so that starting a task costs little in comparison.
 int64_t rows_per_chunk(int64_t C) {
   return std::max<int64_t>(1, (1 << 14) / std::max<int64_t>(1, C));
 }

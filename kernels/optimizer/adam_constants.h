@@ -33,12 +33,13 @@ struct RoundingKey {
 
 /// Rounds an f32, given by its bits, to one of the two nearest bf16 values. Towards zero means
 /// cutting off the lower 16 bits; the probability of rounding away from zero is the cut-off part
-/// divided by the distance of the two values. Infinities and NaN stay.
+/// divided by the distance of the two values. Infinities and NaN are not changed.
 constexpr uint16_t stochastic_bf16(uint32_t bits, uint32_t word) {
   const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
   const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
   if (finite) bits += word >> 16;
-  if (nan) bits |= 0x400000u;  // keeps a NaN whose payload is cut off from becoming an infinity
+  // Otherwise a NaN whose payload is in the lower bits would become an infinity.
+  if (nan) bits |= 0x400000u;
   return static_cast<uint16_t>(bits >> 16);
 }
 

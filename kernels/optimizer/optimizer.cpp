@@ -62,7 +62,7 @@ void check_rounding(const char* op, const Adam& a, const AdamTensor& t) {
   if (t.first < 0 || t.first + t.parameter.numel() > max_rounded_elements)
     throw ShapeError(
         fmt::format("{}: elements {} to {} of a parameter are rounded stochastically; expected "
-                    "them in 0 to 2^34, a counter of 32 bits for every four",
+                    "them in 0 to 2^34, because a Philox counter has 32 bits and gives four words",
                     op, t.first, t.first + t.parameter.numel()));
   check_number(a.step < int64_t{1} << 32, "step", static_cast<double>(a.step), "below 2^32");
 }
@@ -128,8 +128,9 @@ void validate(const SumOfSquares& a) {
 
 double value_of_limbs(const int64_t* limbs) {
   constexpr int bits = SumOfSquares::limb_bits;
-  // Propagate carries, so that every digit is below 2^26. Four zeros below the lowest digit allow
-  // reading digit[top - 3] without a check; two digits above the highest limb take its carry.
+  // Propagate carries, so that every digit is below 2^26. Four zero digits below the lowest one
+  // allow reading digit[top - 3] without a check; two digits above the highest limb receive its
+  // carry.
   constexpr int below = 4, digits = below + SumOfSquares::limb_count + 2;
   uint64_t digit[digits] = {}, carry = 0;
   for (int i = below; i < digits; ++i) {

@@ -25,27 +25,30 @@ struct AdamTensor {
 };
 
 /// One AdamW step. Kingma, Ba 2015, arXiv:1412.6980, algorithm 1, with decoupled weight decay:
-/// Loshchilov, Hutter 2019, arXiv:1711.05101, algorithm 2, as torch.optim.AdamW. The same list of
-/// IEEE f32 operations on every backend and instruction set (kernels/README.md), so an update has
-/// the same bits wherever it runs, however a tensor is cut and whatever else is updated with it.
+/// Loshchilov, Hutter 2019, arXiv:1711.05101, algorithm 2, as torch.optim.AdamW. Every backend and
+/// instruction set does the same list of IEEE f32 operations (kernels/README.md). So an update has
+/// the same bits on every device, for any division of a tensor and any other tensors in the call.
 /// With parameter and moments in bf16 the list is the same, and its three results are rounded to
 /// nearest even: an update of less than 2^-9 of the parameter is lost.
 ///
-/// Stochastic rounding loses such an update on one step and doubles it on another, and keeps the
-/// mean: a parameter is rounded to one of the two nearest bf16 values, with a higher probability to
-/// the nearer one. Gupta et al. 2015, arXiv:1502.02551; without master weights: Zamirai et al.
-/// 2020, arXiv:2010.06192. It applies to low_precision, or to a bf16 parameter; moments are rounded
-/// to nearest even. The random bits depend on seed, step, name and the index of an element alone.
+/// With stochastic rounding a parameter is rounded to one of the two nearest bf16 values, to the
+/// nearer one with the higher probability. So small updates are not lost on average. Gupta et al.
+/// 2015, arXiv:1502.02551; without master weights: Zamirai et al. 2020, arXiv:2010.06192. It
+/// applies to low_precision, or to a bf16 parameter; moments are rounded to nearest even. The
+/// random bits depend on seed, step, name and the index of an element alone.
 struct Adam {
-  std::vector<AdamTensor> tensors;  ///< any number, of any lengths; dtypes are alike
-  float gradient_scale = 1.0f;      ///< multiplies gradients first: 1/M, loss scale and clipping
+  /// Any number of tensors of any lengths; all with the same dtypes.
+  std::vector<AdamTensor> tensors;
+  /// Multiplies the gradients: 1 / micro-batches, 1 / loss scale, clipping.
+  float gradient_scale = 1.0f;
   float rate = 1e-3f, beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f;
   int64_t step = 1;       ///< counts from 1; for the bias corrections
   bool decoupled = true;  ///< false: weight decay is added to the gradient (Adam with L2)
   std::optional<uint64_t> rounding_seed;  ///< stochastic rounding to bf16; absent: nearest even
 };
-ZG_API void validate(const Adam&);  ///< throws ShapeError, DTypeError; ConfigError for the numbers
-ZG_API std::vector<Operand> operands(const Adam&);  ///< those of each tensor
+/// Throws ShapeError, DTypeError; ConfigError for numbers out of range.
+ZG_API void validate(const Adam&);
+ZG_API std::vector<Operand> operands(const Adam&);  ///< the operands of every tensor
 ZG_API AdamConstants constants(const Adam&, float weight_decay);
 /// For a step with a rounding_seed.
 inline RoundingKey rounding_key(const Adam& a, const AdamTensor& tensor) {
@@ -55,16 +58,17 @@ inline RoundingKey rounding_key(const Adam& a, const AdamTensor& tensor) {
 /// The most elements of a parameter with stochastic rounding: 2^32 Philox counters of four words.
 inline constexpr int64_t max_rounded_elements = int64_t{1} << 34;
 
-/// Exact sum of squares: f64 over granules of 16 elements counted from the first, each added to a
-/// fixed-point integer of int64 limbs, so order, sharding and transport cannot change the result.
-/// Limbs of shards add up element by element.
+/// Exact sum of squares. The squares of each granule of 16 elements are summed in f64, and this sum
+/// is added to a fixed-point integer, which is an array of int64 limbs. Integer addition is exact,
+/// so the result does not depend on the order, on sharding or on the transport. The limbs of shards
+/// are added element by element.
 ///
 /// Within a granule the squares s are added as t[i] = s[i] + s[i + 8], then by distances 4, 2, 1:
 /// the same double at every level. Limb i counts units of 2^(26 i - 520) and grows by less than
-/// 2^26 with a granule, so 2^37 granules (2 * 10^12 elements) fit before a limb can overflow. What
-/// lies below 2^-520 in a granule's sum is dropped, and a sum from 2^520 on counts as the largest
-/// double below; both need f64 elements. A granule with an infinity or a NaN adds to non_finite
-/// alone.
+/// 2^26 with a granule, so 2^37 granules (2 * 10^12 elements) fit before a limb can overflow. Bits
+/// below 2^-520 of a granule's sum are dropped, and a sum of 2^520 or more counts as the largest
+/// double below 2^520; both happen only with f64 elements. A granule with an infinity or a NaN is
+/// only counted in non_finite.
 struct SumOfSquares {
   Tensor x;           ///< [n] f64 | f32 | bf16 | f16; n and the split points are multiples of 16
   Tensor limbs;       ///< [limb_count] i64, added to
@@ -83,15 +87,16 @@ extern ZG_API Kernel<Adam> adam;
 extern ZG_API Kernel<SumOfSquares> sum_of_squares;
 }  // namespace kernels
 
-/// Adds the gradient of one micro-batch to the gradient accumulator: sum = (first ? 0 : sum) +
-/// rounded(leaf), in one pass, without a rounded copy. The same bits at every level and for any
-/// split.
+/// Adds the gradient of one micro-batch (`leaf`) to the gradient accumulator: sum = (first ? 0 :
+/// sum) + rounded(leaf), in one pass, without a rounded copy. The bits are the same for every
+/// instruction set and any division of the array.
 struct FoldGradient {
-  Tensor leaf;                  ///< [n] f32 | bf16 | f16
-  Tensor sum;                   ///< [n] f32 | bf16 (added in f32, rounded once), in and out; not
-                                ///< read when `first`; may then be an f32 leaf, rounded in place
-  DType rounding = DType::f32;  ///< f32 | bf16 | f16: what the leaf is rounded to, to nearest even
-  bool first = false;           ///< take +0 in place of the contents of `sum`
+  Tensor leaf;  ///< [n] f32 | bf16 | f16
+  Tensor sum;  ///< [n] f32 | bf16 (added in f32, rounded once), in and out; not read if `first`; it
+               ///< may then be the f32 leaf itself, which is rounded in place
+  /// F32 | bf16 | f16: the dtype to which the leaf is rounded, to nearest even.
+  DType rounding = DType::f32;
+  bool first = false;  ///< use +0 instead of the contents of `sum`
 };
 ZG_API void validate(const FoldGradient&);  ///< throws ShapeError, DTypeError
 inline std::vector<Operand> operands(const FoldGradient& a) {

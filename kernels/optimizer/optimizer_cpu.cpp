@@ -18,7 +18,8 @@ ZG_DECLARE_LEVELS(AdamTable, adam_table)
 namespace {
 
 // The definition of the Adam step; every other version must give these bits. kernels/README.md
-// explains each line. std::fma rounds once on every machine; without an instruction it calls libm.
+// explains each line. std::fma rounds once on every machine; on a machine without the instruction
+// it calls libm.
 template <class State, class Gradient, class Low>
 void update(const AdamRange& range, const AdamConstants& c) {
   const Gradient* gradient = static_cast<const Gradient*>(range.gradient);
@@ -54,7 +55,7 @@ constexpr AdamTable portable_adam = {
     {update<bf16, float, bf16>, update<bf16, bf16, bf16>}};
 
 // Memory bound: 28 bytes for each element with f32 gradients. A chunk is half a megabyte, so
-// handing it out costs little in comparison.
+// starting a task for it costs little in comparison.
 constexpr int64_t chunk_elements = 1 << 14;
 
 std::byte* at(const Tensor& tensor, int64_t element) {
@@ -155,8 +156,8 @@ inline void add(Total& total, double value) {
   if (value >= limit) value = 0x1.fffffffffffffp519;
   const uint64_t u = std::bit_cast<uint64_t>(value);
   uint64_t mantissa = (u & ((uint64_t{1} << 52) - 1)) | uint64_t{1} << 52;
-  // The position of the mantissa's last bit, counted from the last bit of limb 0. The mantissa is
-  // wrong for subnormal doubles, but these are so small that all of it is shifted out.
+  // The position of the mantissa's last bit, counted from the last bit of limb 0. For subnormal
+  // doubles the mantissa is wrong, but they are so small that all its bits are dropped.
   int place = static_cast<int>(u >> 52) - 1075 - SumOfSquares::lowest_exponent;
   if (place < 0) {
     if (place <= -53) return;
@@ -248,8 +249,7 @@ constexpr FoldTable portable_fold = ZG_FOLD_TABLE(fold);
 
 int index_of(DType dtype) { return dtype == DType::f32 ? 0 : dtype == DType::bf16 ? 1 : 2; }
 
-// Memory bound: at most 12 bytes for each element. A task is long enough that handing it out costs
-// little.
+// Memory bound: at most 12 bytes for each element. A task is so long that starting it costs little.
 constexpr int64_t grain = 1 << 16;
 
 }  // namespace

@@ -7,7 +7,7 @@
 namespace zg::hpu {
 namespace {
 
-/// As adam.cl reads them: a float16.
+/// The constants in the layout that adam.cl reads: a float16.
 struct alignas(64) Constants {
   float v[16] = {};
   explicit Constants(const AdamConstants& c)

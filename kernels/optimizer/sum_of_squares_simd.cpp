@@ -5,8 +5,8 @@
 namespace zg::cpu::ZG_ISA {
 namespace {
 
-// The square of a widened f32, bf16 or f16 is exact in f64, so a fused multiply-add rounds as a
-// product and a sum do.
+// The square of a widened f32, bf16 or f16 is exact in f64, so a fused multiply-add gives the same
+// result as a product followed by a sum.
 
 #if defined(__AVX512F__)
 

@@ -7,7 +7,7 @@
 namespace zg {
 namespace {
 
-/// The shape of the result: reduced axes of extent 1, or gone.
+/// The shape of the result: reduced axes have extent 1 (`keep`) or are removed.
 Shape reduced_shape(const Shape& shape, uint32_t axes, bool keep) {
   std::array<int64_t, Shape::max_rank> extents{};
   size_t rank = 0;
@@ -21,8 +21,9 @@ Shape reduced_shape(const Shape& shape, uint32_t axes, bool keep) {
 void check_reduced(const char* op, const Tensor& x, const Tensor& y, uint32_t axes) {
   check_present(op, "y", y);
   if (axes >> x.shape().rank())
-    throw ShapeError(fmt::format("{}: axes name one beyond the last of x {}; expected bits 0 to {}",
-                                 op, x.shape(), x.shape().rank() - 1));
+    throw ShapeError(
+        fmt::format("{}: axes has a bit beyond the last axis of x {}; expected bits 0 to {}", op,
+                    x.shape(), x.shape().rank() - 1));
   if (y.shape() != reduced_shape(x.shape(), axes, /*keep=*/true))
     check_shape(op, "y", y, reduced_shape(x.shape(), axes, /*keep=*/false));
   check_device(op, {&x, &y});

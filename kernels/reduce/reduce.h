@@ -6,14 +6,15 @@ namespace zg {
 
 enum class ReduceOp : uint8_t { sum, mean, max };
 
-/// y = op of x over the axes whose bit is set in `axes` (bit i: axis i). Sums are kept in the
-/// accumulator dtype over short blocks and in f64 over these, in an order fixed by the shape. The
-/// sum of no elements is 0, their mean NaN, their maximum a ShapeError. max passes NaN on.
+/// y = op of x over the axes whose bit is set in `axes` (bit i: axis i). Sums are accumulated in
+/// the accumulator dtype over short blocks, and the blocks are added in f64, in an order that
+/// depends on the shape alone. The sum of no elements is 0, their mean NaN, their maximum a
+/// ShapeError. max of a NaN is NaN.
 struct Reduce {
   ReduceOp op;
   Tensor x;  ///< f64 | f32 | bf16 | f16 (sum: also i32, i64)
-  Tensor y;  ///< out: x's shape with the reduced axes of extent 1 or gone; x's or accumulator dtype
-             ///< (of i32: i32 or i64; integers wrap around)
+  Tensor y;  ///< out: x's shape with the reduced axes of extent 1 or removed; x's or the
+             ///< accumulator dtype (for i32: i32 or i64; integers wrap around)
   uint32_t axes;
 };
 /// y = index of the first largest element along `axis`. NaN counts as largest.

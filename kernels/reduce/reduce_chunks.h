@@ -20,12 +20,12 @@ struct ReduceChunks {
     for (int axis = 0; axis < shape.rank(); ++axis)
       (a.axes >> axis & 1u ? elements : results) *= shape[axis];
     constexpr int64_t enough_for_a_group = 256, enough_threads = 1 << 16, fewest_elements = 64;
-    constexpr int64_t most_chunks = 4096;
+    constexpr int64_t max_chunks = 4096;
     const int last = shape.rank() - 1;
     group_each = last >= 0 && (a.axes >> last & 1u) && elements >= enough_for_a_group;
     if (!group_each && results > 0)
       chunks = std::clamp<int64_t>(enough_threads / results, 1,
-                                   std::clamp<int64_t>(elements / fewest_elements, 1, most_chunks));
+                                   std::clamp<int64_t>(elements / fewest_elements, 1, max_chunks));
     chunk = (elements + chunks - 1) / chunks;
   }
 

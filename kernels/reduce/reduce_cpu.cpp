@@ -42,10 +42,10 @@ struct Axes {
   }
 };
 
-/// How a reduction is cut. x is seen as runs of `inner` neighbouring elements. Either the innermost
-/// axis is reduced and a run gives one result (rows), or it is kept and runs are combined element
-/// by element (columns). Axes of extent 1 are dropped and neighbouring axes of one kind merged
-/// first.
+/// How a reduction is divided. x consists of runs of `inner` neighbouring elements. Either the
+/// innermost axis is reduced and a run gives one result (rows), or it is kept and runs are combined
+/// element by element (columns). Axes of extent 1 are dropped and neighbouring axes of one kind
+/// merged first.
 struct Plan {
   Axes kept, reduced;  ///< without the inner axis
   int64_t inner = 1;
@@ -82,12 +82,14 @@ struct Plan {
   }
 
   int64_t reduced_elements() const { return columns ? runs : runs * inner; }
-  int64_t width() const { return columns ? inner : 1; }  ///< results of one outer output
+  int64_t width() const {
+    return columns ? inner : 1;
+  }  ///< results for one index of the kept outer axes
   int64_t partials() const { return chunks > 1 ? outputs * chunks * width() : 0; }
 };
 
-/// Sums in the accumulator type over short blocks, and the blocks in f64, so that the error stays
-/// small.
+/// Adds elements in the accumulator type over short blocks, and the blocks in f64, so that the
+/// error stays small.
 template <class T>
 struct Sum {
   using Total = std::conditional_t<std::is_integral_v<T>, uint64_t, double>;

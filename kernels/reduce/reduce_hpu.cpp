@@ -63,7 +63,7 @@ void argmax(const ArgMax& a, Workspace, Stream& stream) {
 
 namespace {
 
-/// How N rows of C are shared out: a work-item has a few elements of a row.
+/// How N rows of C elements are distributed: each work-item has a few elements of a row.
 struct Rows {
   int64_t N, C;
   uint32_t team;  ///< work-items per row; a power of two that divides a group

@@ -60,7 +60,7 @@ class WindowDataset final : public Dataset {
   };
 
   const Part& part(Split split) const { return split == Split::train ? train_ : validation_; }
-  // The last token of a part is a target only.
+  // A block needs one more token, its last target.
   int64_t blocks(const Part& part) const {
     return part.tokens > 0 ? (part.tokens - 1) / options_.block_size : 0;
   }

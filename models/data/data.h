@@ -26,17 +26,17 @@ class ZG_API Dataset {
   virtual ~Dataset() = default;
   virtual int64_t vocabulary() const = 0;
   virtual int64_t block_size() const = 0;
-  /// Samples of one epoch. For text: the number of whole blocks. A block needs one more token for
-  /// its last target.
+  /// The number of samples in one epoch. For text: the number of whole blocks. A block needs one
+  /// more token for its last target.
   virtual int64_t epoch_samples(Split split) const = 0;
-  /// Writes block_size ids and block_size targets of sample `index`, from 0. The samples have no
-  /// end: epochs follow one another.
+  /// Writes block_size ids and block_size targets of sample `index`. Every index from 0 on is
+  /// valid: epochs follow one another.
   virtual void sample(Split split, int64_t index, int32_t* ids, int32_t* targets) const = 0;
   /// For a task with questions and answers: number of ids at the beginning of a sample that are the
   /// question. The rest of its block_size + 1 tokens is the answer. 0: plain text.
   virtual int64_t question_length() const { return 0; }
 
-  /// Text to ids and back. For text data sets only (otherwise ConfigError); ConfigError for a
+  /// Converts text to ids and back. Throws ConfigError for data sets without text and for a
   /// character that is not in the data.
   virtual std::vector<int32_t> encode(const std::string& text) const;
   virtual std::string decode(const std::vector<int32_t>& ids) const;
@@ -46,32 +46,33 @@ class ZG_API Dataset {
   Batch batch(Split split, int64_t first_sample, int64_t samples, const Device& device) const;
 };
 
-/// minGPT's sorting demo: `length` digits below `digits`, followed by the same digits sorted. Block
-/// size 2 * length - 1; targets of the first length - 1 positions are ignored. As in minGPT, half
-/// of the random sequences with more than length / 2 different digits are rejected, so that
-/// repeated digits, which are harder, occur more often. A sequence belongs to the validation split
-/// if its hash is 0 mod 4. An epoch is 10000 samples. ConfigError unless length is in 1 .. 1024,
-/// digits in 2 .. 65536 and both splits have sequences.
+/// minGPT's sorting demo: a sample has `length` digits below `digits`, followed by the same digits
+/// sorted. Block size 2 * length - 1; targets of the first length - 1 positions are ignored. As in
+/// minGPT, half of the random sequences with more than length / 2 different digits are rejected, so
+/// that repeated digits, which are harder, occur more often. A sequence belongs to the validation
+/// split if its hash is 0 mod 4. An epoch is 10000 samples. Throws ConfigError unless length is in
+/// 1 .. 1024, digits in 2 .. 65536 and both splits have sequences.
 ZG_API std::unique_ptr<Dataset> sort_dataset(uint64_t seed, int64_t length = 6, int64_t digits = 3);
 
-/// minGPT's adder: a and b of `digits` digits each, then the digits + 1 of a + b, lowest first: 85
-/// + 50 = 135 gives 8550531. Block size 3 * digits; only the result is a target. The 100^digits
-/// problems are shuffled by the seed; a fifth of them, at most 500, is the validation split.
-/// ConfigError unless digits is 1, 2 or 3.
+/// minGPT's adder: a sample has a and b with `digits` digits each, then the digits + 1 digits of a
+/// + b, the lowest one first: 85 + 50 = 135 gives 8550531. Block size 3 * digits; only the result
+/// is a target. The 100^digits problems are shuffled by the seed; a fifth of them, at most 500, is
+/// the validation split. Throws ConfigError unless digits is 1, 2 or 3.
 ZG_API std::unique_ptr<Dataset> adder_dataset(uint64_t seed, int64_t digits = 2);
 
 struct TextOptions {
   int64_t block_size = 128;
-  double validation_fraction = 0.1;  ///< the end of the text; 0: no validation split
-  Order order = Order::random;       ///< order of training samples; validation is sequential
+  /// This fraction at the end of the text; 0: no validation split.
+  double validation_fraction = 0.1;
+  Order order = Order::random;  ///< order of training samples; validation is sequential
   uint64_t seed = 3407;
 };
-/// A text file, tokenized by character (UTF-8 code point); ids are in code point order. FileError
-/// if it cannot be read. ConfigError with the byte offset of invalid UTF-8, or with the sizes if a
-/// split is shorter than one block.
+/// A text file, tokenized by character (UTF-8 code point); ids are in code point order. Throws
+/// FileError if it cannot be read. Throws ConfigError with the byte offset of invalid UTF-8, or
+/// with the sizes if a split is shorter than one block.
 ZG_API std::unique_ptr<Dataset> text_dataset(const std::string& path, const TextOptions& options);
-/// llm.c's token files: 256 little-endian int32 (20240520, 1, token count, zeros), then uint16.
-/// The vocabulary is the largest token plus 1. FileError for any other header or size.
+/// llm.c's token files: 256 little-endian int32 (20240520, 1, token count, zeros), then uint16. The
+/// vocabulary is the largest token plus 1. Throws FileError for any other header or size.
 ZG_API std::unique_ptr<Dataset> token_dataset(const std::string& path, const TextOptions& options);
 
 struct DocumentOptions {
@@ -85,9 +86,9 @@ struct DocumentOptions {
 /// Megatron's PREFIX.bin and PREFIX.idx, with the samples of its GPT dataset. The documents of a
 /// split are concatenated and cut into samples of block_size + 1 tokens. The last token of a sample
 /// is the first of the next. In random order each pass shuffles the documents before the cut and
-/// the samples after it, both by (seed, pass). FileError for invalid files; for a token that is not
-/// below the vocabulary also later, when it is read. ConfigError for options out of range or a
-/// split with less than one sample.
+/// the samples after it, both by (seed, pass). Throws FileError for invalid files; also later, when
+/// a token that is not below the vocabulary is read. Throws ConfigError for options out of range or
+/// a split with less than one sample.
 ZG_API std::unique_ptr<Dataset> indexed_dataset(const std::string& prefix,
                                                 const DocumentOptions& options);
 
@@ -98,7 +99,7 @@ struct TokenSequence {
   int64_t vocabulary = 0;
   std::unique_ptr<const TextCodec> codec;  ///< null: tokens are opaque numbers
 };
-/// ConfigError for options out of range or when a split is shorter than one block.
+/// Throws ConfigError for options out of range or when a split is shorter than one block.
 ZG_API std::unique_ptr<Dataset> window_dataset(TokenSequence sequence, const TextOptions& options);
 
 }  // namespace zg::models

@@ -10,8 +10,9 @@
 namespace zg::models {
 namespace {
 
-/// The begin of each part, and the end. As in Megatron-DeepSpeed, weights are normalised, each part
-/// is rounded to whole documents, half to even, and the rest is subtracted from every border.
+/// The borders of the three splits. As in Megatron-DeepSpeed, weights are normalised, each split is
+/// rounded to whole documents (half to even), and the rounding excess is subtracted from every
+/// border.
 std::array<int64_t, 4> borders(const std::array<double, 3>& weights, int64_t documents) {
   const double sum = weights[0] + weights[1] + weights[2];
   std::array<int64_t, 4> border{};
@@ -20,7 +21,7 @@ std::array<int64_t, 4> borders(const std::array<double, 3>& weights, int64_t doc
         border[i] +
         static_cast<int64_t>(std::nearbyint(weights[i] / sum * static_cast<double>(documents)));
   const int64_t excess = border[3] - documents;
-  // A border that Megatron puts outside of the documents is moved to the nearest document.
+  // In Megatron a border can be outside of the documents; here it is moved to the nearest document.
   for (size_t i = 1; i < border.size(); ++i)
     border[i] = std::clamp<int64_t>(border[i] - excess, 0, documents);
   return border;
@@ -85,8 +86,8 @@ class DocumentDataset final : public Dataset {
   }
 
   void check_lengths(const std::array<int64_t, 4>& border) const {
-    const bool validates =
-        border[2] > border[1];  // as in Megatron, a part without documents is no split
+    // As in Megatron, a split without documents does not exist.
+    const bool validates = border[2] > border[1];
     if (blocks(*train_) > 0 && (!validates || blocks(*validation_) > 0)) return;
     throw ConfigError(fmt::format(
         "{}: split {} of {} documents is {} tokens in {} to train and {} in {} to validate; a "
@@ -134,7 +135,7 @@ class DocumentDataset final : public Dataset {
   int64_t first_ = 0, train_documents_ = 0, vocabulary_ = 0;
   std::unique_ptr<const DocumentStream> train_, validation_;  // in the order of the documents
   mutable std::mutex mutex_;
-  mutable std::array<std::shared_ptr<const Epoch>, 2> epochs_;  // the last two asked for
+  mutable std::array<std::shared_ptr<const Epoch>, 2> epochs_;  // the last two that were used
 };
 
 }  // namespace

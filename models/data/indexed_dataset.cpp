@@ -32,10 +32,10 @@ std::string in_hex(std::span<const char> bytes) {
 /// Calls f(index, value) for each int64 of an array; reads a chunk at a time.
 template <class F>
 void for_each_in(const File& file, int64_t offset, int64_t count, const F& f) {
-  constexpr int64_t most = 1 << 16;
+  constexpr int64_t chunk = 1 << 16;
   std::vector<int64_t> piece;
-  for (int64_t begin = 0; begin < count; begin += most) {
-    piece.resize(static_cast<size_t>(std::min(most, count - begin)));
+  for (int64_t begin = 0; begin < count; begin += chunk) {
+    piece.resize(static_cast<size_t>(std::min(chunk, count - begin)));
     file.read_at(offset + begin * 8, std::as_writable_bytes(std::span(piece)));
     for (size_t i = 0; i < piece.size(); ++i) f(begin + static_cast<int64_t>(i), piece[i]);
   }
@@ -82,18 +82,18 @@ int64_t bytes_of(const File& file, uint8_t dtype) {
   return bytes[dtype];
 }
 
-/// Opens both files of one version, also while another process replaces them together: the index
-/// must be the same file before and after the data was opened.
+/// Opens an index and a data file that belong together, also while another process replaces both:
+/// the index must be the same file before and after the data was opened.
 std::pair<File, File> open_pair(const IndexedFiles& files) {
-  constexpr int most_attempts = 100;
-  for (int attempt = 0; attempt < most_attempts; ++attempt) {
+  constexpr int max_attempts = 100;
+  for (int attempt = 0; attempt < max_attempts; ++attempt) {
     File index = File::open(files.index);
     File data = File::open(files.data);
     if (index.has_its_path()) return {std::move(index), std::move(data)};
   }
   throw FileError(fmt::format(
       "{}: was replaced {} times while it was opened; try again when nothing writes there",
-      files.index, most_attempts));
+      files.index, max_attempts));
 }
 
 }  // namespace
@@ -134,7 +134,7 @@ int64_t IndexedDataset::read_header() {
   if (header.version != 1) refuse(index_, "version", "1", std::to_string(header.version));
   token_bytes_ = bytes_of(index_, header.dtype);
   dtype_ = header.dtype;
-  // Impossible counts are refused before they are multiplied.
+  // Counts that are impossible for the file's size are rejected before they are multiplied.
   const auto left = static_cast<uint64_t>(file_bytes - indexed_header_bytes);
   if (header.sequences > left / 12)
     refuse(index_, "sequences", fmt::format("at most {} in its bytes", left / 12),
@@ -182,13 +182,13 @@ void IndexedDataset::check_pointers() const {
 }
 
 void IndexedDataset::check_documents(int64_t entries) const {
-  int64_t least = 0;
+  int64_t minimum = 0;
   for_each_in(index_, indexed_header_bytes + 12 * sequences(), entries,
               [&](int64_t entry, int64_t first) {
-                if (first < least || first > sequences())
+                if (first < minimum || first > sequences())
                   refuse(index_, fmt::format("entry {} of the documents", entry),
-                         fmt::format("{} to {}", least, sequences()), std::to_string(first));
-                least = first;
+                         fmt::format("{} to {}", minimum, sequences()), std::to_string(first));
+                minimum = first;
               });
 }
 
@@ -196,7 +196,7 @@ void IndexedDataset::read(int64_t sequence, int64_t begin, std::span<int32_t> to
   int64_t pointer = 0;
   index_.read_at(indexed_header_bytes + 4 * sequences() + 8 * sequence,
                  std::as_writable_bytes(std::span(&pointer, 1)));
-  check_pointer(sequence, pointer);  // checked again: the file may have changed
+  check_pointer(sequence, pointer);  // checked again, because the file may have changed
   std::vector<std::byte> bytes(tokens.size() * static_cast<size_t>(token_bytes_));
   data_.read_at(pointer + begin * token_bytes_, bytes);
   int64_t stray = 0;
@@ -212,7 +212,8 @@ Permutation::Permutation(uint64_t seed, const char* purpose, uint64_t index, int
       purpose_(static_cast<uint32_t>(hash_name(purpose))),
       index_(static_cast<uint32_t>(index)),
       n_(static_cast<uint64_t>(n)) {
-  // The least pair of digits that covers n: fewer than sqrt(n) + 1 places lie beyond.
+  // The smallest pair of digits with high * low >= n: the product exceeds n by less than sqrt(n) +
+  // 1.
   high_ = static_cast<uint64_t>(std::sqrt(static_cast<double>(n)));
   while (high_ * high_ < n_) ++high_;
   low_ = (n_ + high_ - 1) / high_;

@@ -31,11 +31,11 @@ IndexedFiles indexed_files(const std::string& prefix);
 /// bytes "MMIDIDX\0\0", u64 version 1, u8 dtype (1 uint8, 2 int8, 3 int16, 4 int32, 5 int64, 8
 /// uint16), u64 sequences S, u64 entries D, then int32 sizes[S] in tokens, int64 pointers[S] in
 /// bytes of PREFIX.bin, int64 documents[D]: the sequence that each document begins with, and S.
-/// Samples are cut from sequences, each of them a document, as Megatron's GPT does it.
+/// Samples are cut from sequences; each sequence counts as a document, as in Megatron's GPT.
 ///
-/// FileError with file, field, expected and actual value if anything is inconsistent: every range
-/// is checked against the sizes of the files. The sizes of sequences stay in memory; everything
-/// else is read when it is needed.
+/// Throws FileError with file, field, expected and actual value if anything is inconsistent: every
+/// range is checked against the sizes of the files. The sizes of sequences stay in memory;
+/// everything else is read when it is needed.
 class IndexedDataset {
  public:
   explicit IndexedDataset(const IndexedFiles& files);
@@ -46,8 +46,8 @@ class IndexedDataset {
     return data_.path();
   }  ///< path of the token file, for error messages
 
-  /// Reads tokens of a sequence from `begin` on; the range must be within it. FileError for a token
-  /// that is negative or too large for int32. Several threads may call it at once.
+  /// Reads tokens of a sequence from `begin` on; the range must be within it. Throws FileError for
+  /// a token that is negative or too large for int32. Several threads may call it at once.
   void read(int64_t sequence, int64_t begin, std::span<int32_t> tokens) const;
 
  private:
@@ -64,9 +64,10 @@ class IndexedDataset {
   std::vector<int32_t> sizes_;
 };
 
-/// A shuffled order of 0 .. n-1, which is a function of (seed, purpose, index) and takes no memory.
-/// It is a Feistel network of eight rounds over pairs of digits, applied again until the result is
-/// below n. Black and Rogaway 2002, "Ciphers with arbitrary finite domains", section 5.
+/// A shuffled order of 0 .. n-1. It is a function of (seed, purpose, index), computed for each
+/// element, so it takes no memory. It is a Feistel network of eight rounds over pairs of digits,
+/// applied again until the result is below n. Black and Rogaway 2002, "Ciphers with arbitrary
+/// finite domains", section 5.
 class Permutation {
  public:
   /// n from 1 to 2^62; index below 2^32.
@@ -81,7 +82,7 @@ class Permutation {
 };
 
 /// The concatenation of `count` sequences of a dataset from `first` on, in their order or shuffled.
-/// Takes 8 bytes of memory for 64 sequences.
+/// Takes 8 bytes of memory for every 64 sequences.
 class DocumentStream final : public TokenSource {
  public:
   DocumentStream(const IndexedDataset& data, int64_t first, int64_t count,

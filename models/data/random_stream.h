@@ -24,7 +24,7 @@ class RandomStream {
     return block_[first] | uint64_t{block_[first + 1]} << 32;
   }
 
-  /// Uniform in [0, n); the bias, at most n / 2^64, is far below what any run could notice.
+  /// Uniform in [0, n), with a bias of at most n / 2^64.
   int64_t below(int64_t n) { return static_cast<int64_t>(word() % static_cast<uint64_t>(n)); }
 
   /// Uniform in [0, 1), a multiple of 2^-53.

@@ -11,8 +11,8 @@
 namespace zg::models {
 namespace {
 
-/// A task's tokens, question then answer, as ids and targets of one sample: each position predicts
-/// the next token, and those before the question's last are ignored.
+/// Writes a task's tokens, question then answer, as ids and targets of one sample: each position
+/// predicts the next token. Targets that are part of the question are ignored.
 void write_question(std::span<const int32_t> tokens, int64_t question_length, int32_t* ids,
                     int32_t* targets) {
   std::copy(tokens.begin(), tokens.end() - 1, ids);
@@ -20,7 +20,8 @@ void write_question(std::span<const int32_t> tokens, int64_t question_length, in
   std::fill_n(targets, question_length - 1, -1);
 }
 
-// Philox mixes every digit into every bit of its result; FNV's low bits would see low bits only.
+// Philox, because every digit changes every bit of its result; the low bits of FNV depend on low
+// bits only.
 bool held_out(std::span<const int32_t> sequence, int64_t digits) {
   uint64_t number = 0;
   for (int32_t digit : sequence)
@@ -69,7 +70,8 @@ class SortDataset final : public Dataset {
   }
 
  private:
-  // If few sequences exist, all may hash to one split, and the search for the other would not end.
+  // If few sequences exist, all may belong to one split, and the search for a sample of the other
+  // split would not end.
   bool has_both_splits() const {
     bool found[2] = {false, false};
     std::vector<int32_t> sequence(static_cast<size_t>(length_), 0);
@@ -122,7 +124,7 @@ class AdderDataset final : public Dataset {
                                       : static_cast<int64_t>(problems_.size()) - held_out_;
   }
 
-  // Training draws problems with replacement; validation goes through the held-out ones in turn.
+  // Training draws problems with replacement; validation uses the held-out problems in turn.
   void sample(Split split, int64_t index, int32_t* ids, int32_t* targets) const override {
     const int64_t count = epoch_samples(split);
     const int64_t place =

@@ -30,11 +30,11 @@ std::unique_ptr<const TokenSource> tokens_in_memory(std::vector<int32_t> tokens)
 }
 
 int64_t vocabulary_of(const TokenSource& tokens) {
-  constexpr int64_t most = 1 << 18;  // a piece of a MiB
-  std::vector<int32_t> piece(static_cast<size_t>(std::min(most, tokens.size())));
+  constexpr int64_t chunk = 1 << 18;  // tokens in a MiB
+  std::vector<int32_t> piece(static_cast<size_t>(std::min(chunk, tokens.size())));
   int32_t largest = -1;
-  for (int64_t begin = 0; begin < tokens.size(); begin += most) {
-    piece.resize(static_cast<size_t>(std::min(most, tokens.size() - begin)));
+  for (int64_t begin = 0; begin < tokens.size(); begin += chunk) {
+    piece.resize(static_cast<size_t>(std::min(chunk, tokens.size() - begin)));
     tokens.read(begin, piece);
     largest = std::max(largest, *std::max_element(piece.begin(), piece.end()));
   }

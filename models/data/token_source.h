@@ -11,7 +11,7 @@
 
 namespace zg::models {
 
-/// Text to tokens and back.
+/// Converts text to tokens and back.
 class ZG_API TextCodec {
  public:
   virtual ~TextCodec() = default;
@@ -25,8 +25,8 @@ class ZG_API TokenSource {
  public:
   virtual ~TokenSource() = default;
   virtual int64_t size() const = 0;  ///< tokens
-  /// Reads tokens [begin, begin + tokens.size()), which must be within size(). FileError if the
-  /// file cannot be read.
+  /// Reads tokens [begin, begin + tokens.size()), which must be within size(). Throws FileError if
+  /// the file cannot be read.
   virtual void read(int64_t begin, std::span<int32_t> tokens) const = 0;
 };
 
@@ -39,7 +39,7 @@ using TokenFileHeader = std::array<int32_t, 256>;
 inline constexpr int32_t token_file_magic = 20240520, token_file_version = 1;
 
 /// The tokens of an llm.c file: 256 little-endian int32 (20240520, 1, token count, zeros), then
-/// uint16. FileError for any other header or size.
+/// uint16. Throws FileError for any other header or size.
 ZG_API std::unique_ptr<const TokenSource> open_token_file(const std::string& path);
 
 }  // namespace zg::models

@@ -36,7 +36,7 @@ class OutputFile {
     file_.close();
   }
 
-  const std::string& path() const { return path_; }  ///< where it will be
+  const std::string& path() const { return path_; }  ///< the path after finish()
 
  private:
   void flush() {
@@ -119,7 +119,7 @@ class TokenFileWriter final : public TokenWriter {
     written_ += static_cast<int64_t>(tokens.size());
     if (written_ > INT32_MAX)
       throw FileError(
-          fmt::format("{}: expected at most {} tokens, which is what llm.c's header can say; try "
+          fmt::format("{}: expected at most {} tokens, the limit of llm.c's header; try "
                       "Megatron's format",
                       file_.path(), INT32_MAX));
     append(file_, tokens, true);

@@ -27,8 +27,8 @@ ZG_API std::unique_ptr<TokenWriter> indexed_dataset_writer(const std::string& pr
 ZG_API std::unique_ptr<TokenWriter> indexed_dataset_writer(FileSet& files, const std::string& name,
                                                            int64_t vocabulary);
 
-/// Writes llm.c's token file (token_source.h), all documents one after another. ConfigError for a
-/// vocabulary above 65536.
+/// Writes llm.c's token file (token_source.h), all documents one after another. Throws ConfigError
+/// for a vocabulary above 65536.
 ZG_API std::unique_ptr<TokenWriter> token_file_writer(const std::string& path, int64_t vocabulary);
 ZG_API std::unique_ptr<TokenWriter> token_file_writer(FileSet& files, const std::string& file,
                                                       int64_t vocabulary);

@@ -4,8 +4,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "zerograd/kernels/attention/attention.h"
-#include "zerograd/kernels/movement/movement.h"
 #include "zerograd/models/data/random_stream.h"
 #include "zerograd/models/gpt/gpt_layers.h"
 #include "zerograd/runtime/error.h"
@@ -13,86 +11,33 @@
 
 namespace zg::models {
 
-KeyValueCache::KeyValueCache(const GPTConfig& config)
-    : layers_(static_cast<size_t>(config.layers)), capacity_(config.block_size) {}
-
-void KeyValueCache::truncate(int64_t length) {
-  if (length < 0 || length > length_)
-    throw ConfigError(fmt::format("key_value_cache: expected to keep 0 to {} positions, got {}",
-                                  length_, length));
-  length_ = length;
-}
-
-void KeyValueCache::write(size_t layer, const Tensor& qkv, const AttentionShape& s, QKVOrder order,
-                          Stream& stream) {
-  const int64_t C = s.H * s.D;
-  int64_t part = 1;
-  for (Tensor* cached : {&layers_[layer].keys, &layers_[layer].values}) {
-    if (!*cached) *cached = Tensor::empty({s.B, capacity_, C}, qkv.dtype(), qkv.device());
-    const HeadLayout from = qkv_layout(s, order, part++);
-    kernels::strided_copy({.x = qkv,
-                           .y = *cached,
-                           .extents = {s.B, s.T, s.H, s.D},
-                           .x_strides = {from.batch, from.token, from.head, 1},
-                           .y_strides = {capacity_ * C, C, s.D, 1},
-                           .x_offset = from.offset,
-                           .y_offset = length_ * C},
-                          stream);
-  }
-}
-
 Tensor GPT::next_logits(Tape& tape, const Tensor& ids, KeyValueCache& cache) const {
   if (tape.mode() != TapeMode::inference)
     throw TapeError("next_logits: expected a tape in inference mode; a cache has no gradients");
   if (ids.shape().rank() != 2 || ids.numel() == 0)
     throw ShapeError("next_logits: expected ids [B, T], got " + ids.shape().str());
-  const Pass pass = Pass::of_all_tokens(*layers_);
-  const int64_t B = ids.extent(0), T = ids.extent(1), ranks = pass.parallel.size();
-  const int64_t C = config().width / ranks, H = config().heads / ranks;
+  const int64_t B = ids.extent(0), T = ids.extent(1);
   if (cache.length() + T > cache.capacity())
     throw ConfigError(
         fmt::format("next_logits: the cache holds {} of {} positions, got {} more; clear it and "
                     "begin with a later window",
                     cache.length(), cache.capacity(), T));
-  if (const Tensor& keys = cache.layers_[0].keys; keys && keys.extent(0) != B)
+  if (cache.batch() > 0 && cache.batch() != B)
     throw ShapeError(
-        fmt::format("next_logits: expected {} rows as in the cache, got {}", keys.extent(0), B));
+        fmt::format("next_logits: expected {} rows as in the cache, got {}", cache.batch(), B));
 
-  Var x = begin_stage(tape, *layers_, ids, cache.length(), pass);
-  const Var slopes = alibi_slopes(config(), pass.parallel, x);
-  const HeadLayout in_cache{.batch = cache.capacity() * C, .head = C / H, .token = C};
-  const QKVOrder order = qkv_order(config());
-  AttentionShape shape = {.B = B,
-                          .H = H,
-                          .T = T,
-                          .keys = cache.length() + T,
-                          .offset = cache.length(),
-                          .D = C / H,
-                          .k = in_cache,
-                          .v = in_cache,
-                          .out = {.batch = T * C, .head = C / H, .token = C}};
-  shape.q = qkv_layout(shape, order, 0);
-  for (size_t layer = 0; layer < layers_->blocks.size(); ++layer)
-    x = run_block(tape, layers_->blocks[layer], x, pass, [&](const Var& projected) {
-      const Tensor qkv = projected.value();
-      cache.write(layer, qkv, shape, order, tape.stream());
-      const Tensor out = Tensor::empty({B, T, C}, qkv.dtype(), qkv.device());
-      kernels::attention_forward({.q = qkv,
-                                  .k = cache.layers_[layer].keys,
-                                  .v = cache.layers_[layer].values,
-                                  .alibi_slopes = slopes ? slopes.value() : Tensor(),
-                                  .out = out,
-                                  .shape = shape},
-                                 tape.stream());
-      return Var(out);
-    });
-  cache.length_ += T;
+  const nn::Pass first = pass_of_all_tokens(tape, *layers_);
+  Var x = begin_stage(first, *layers_, ids, cache.length());
+  nn::Pass pass = with_tables(first, *layers_, x, cache.length() + T);
+  pass.cache = &cache;
+  for (const Block& block : layers_->blocks) x = run_block(pass, block, x);
+  cache.advance(T);
 
   const Shape logits{B, config().vocabulary};
   return end_stage(tape, *layers_, x, logits, layers_->part.activations, [&](const Var& end) {
     HeadUse use(tape, *layers_);
-    const Var last = norm(tape, layers_->ln_f, slice(end, 1, T - 1, T), pass);
-    return head(tape, *layers_, last, pass).value().view(logits);
+    const Var last = layers_->norm_f(pass, slice(end, 1, T - 1, T));
+    return head(pass, *layers_, last).value().view(logits);
   });
 }
 
@@ -108,7 +53,8 @@ int32_t most_likely(std::span<const float> logits) {
   return static_cast<int32_t>(largest - logits.begin());
 }
 
-/// The number of the largest weights whose sum reaches the share `top_p`; `weights` fall.
+/// How many of the largest weights have a sum of at least `top_p` times the total. `weights` must
+/// be sorted, the largest first.
 size_t nucleus(std::span<const double> weights, double top_p) {
   const double wanted = top_p * std::accumulate(weights.begin(), weights.end(), 0.0);
   double sum = 0.0;
@@ -184,7 +130,7 @@ int32_t sample_token(std::span<const float> logits, const SamplingOptions& optio
   double left = RandomStream(options.seed, "sample_token", draw).uniform() * sum;
   size_t chosen = 0;
   while (chosen + 1 < weights.size() && left >= weights[chosen]) left -= weights[chosen++];
-  // Rounding can lead past the last token with a probability above 0.
+  // Because of rounding the loop can end after the last token with a probability above 0.
   while (weights[chosen] == 0.0) --chosen;
   return ids[chosen];
 }
@@ -199,7 +145,7 @@ Rows generate(const GPT& model, const std::function<Tape()>& make_tape, const Ro
   int64_t fresh = static_cast<int64_t>(rows[0].size());  // tokens that the cache has not seen
   for (int64_t i = 0; i < length; ++i) {
     if (cache.length() + fresh > cache.capacity()) {
-      // Positions are absolute: when the window moves, every token in it gets a new one.
+      // Positions are absolute: when the window moves, the position of every token in it changes.
       cache.clear();
       fresh = std::min(static_cast<int64_t>(rows[0].size()), cache.capacity());
     }

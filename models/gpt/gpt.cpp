@@ -31,6 +31,11 @@ GPTPart part_of(const Mesh& mesh, const GPTConfig& config, DType activations,
 
 namespace {
 
+/// The family's order of fused queries, keys and values.
+QKVOrder qkv_order(const GPTConfig& config) {
+  return config.family == Family::bloom ? QKVOrder::by_head : QKVOrder::by_part;
+}
+
 constexpr float weight_stddev = 0.02f;
 
 /// Adds the parameters of one unit, in the order of the family's state dict.
@@ -41,56 +46,64 @@ struct Describe {
   const DecoderNames& names;
 
   const Unit& unit(const std::string& name) const { return store.store.unit(name); }
-  /// Rows for tokens: the ranks share the vocabulary.
+  /// Adds a table with one row per token; each tensor rank has some rows.
   const Parameter* vocabulary(const Unit& unit, const std::string& name,
                               const ParallelStore::Options& options) const {
     return &store.rows(unit, name + ".weight", {config.vocabulary, config.width},
                        Init::normal(weight_stddev), options);
   }
-  Norm norm(const Unit& unit, const std::string& name) const {
-    const Shape shape{config.width};
-    const Parameter& weight = store.whole(unit, name + ".weight", shape, Init::ones());
-    return {&weight, &store.whole(unit, name + ".bias", shape, Init::zeros())};
+  nn::Norm norm(const Unit& unit, const std::string& name) const {
+    return {store,
+            unit,
+            name,
+            {.width = config.width, .kind = config.norm, .epsilon = config.norm_epsilon}};
   }
-  /// `blocks` as in ParallelStore::rows.
-  Projection column_parallel(const Unit& unit, const std::string& name, const Shape& shape,
-                             int64_t blocks = 1) const {
-    const Parameter& weight = store.rows(unit, name + ".weight", shape, Init::normal(weight_stddev),
-                                         {.decay = true}, blocks);
-    return {&weight, &store.rows(unit, name + ".bias", {shape[0]}, Init::zeros(), {}, blocks)};
+  nn::AttentionConfig attention(const std::string& block) const {
+    nn::AttentionConfig attention{.width = config.width,
+                                  .heads = config.heads,
+                                  .kv_heads = config.kv_heads,
+                                  .head_size = config.head_size,
+                                  .bias = config.qkv_bias,
+                                  .out_bias = config.bias,
+                                  .rotated_share = config.rotated_share,
+                                  .query_key_norm = config.query_key_norm,
+                                  .norm_epsilon = config.norm_epsilon,
+                                  .window = config.window,
+                                  .stddev = weight_stddev,
+                                  .out_stddev = residual_stddev(),
+                                  .names = names.attention,
+                                  .site = block + ".attn"};
+    if (config.position == Position::rope) attention.rope = config.rope;
+    if (!has_llama_names(config.family)) attention.fused = qkv_order(config);
+    return attention;
   }
-  Projection row_parallel(const Unit& unit, const std::string& name, const Shape& shape) const {
-    // Each block adds two branches to the residual stream; this keeps its variance as with one
-    // layer.
-    const float stddev = weight_stddev / std::sqrt(2.0f * static_cast<float>(config.layers));
-    const Parameter& weight =
-        store.columns(unit, name + ".weight", shape, Init::normal(stddev), {.decay = true});
-    return {&weight, &store.whole(unit, name + ".bias", {shape[0]}, Init::zeros())};
+  // Each block adds two branches to the residual stream; this keeps its variance as with one layer.
+  float residual_stddev() const {
+    return weight_stddev / std::sqrt(2.0f * static_cast<float>(config.layers));
   }
 
   Block block(int64_t layer) const {
-    const int64_t C = config.width;
-    const std::string name = block_name(layer);
+    const std::string name = block_name(config.family, layer);
     const Unit& unit = this->unit(fmt::format("block.{}", layer));
-    const auto site = [&](const char* place) {
-      return static_cast<uint32_t>(hash_name((name + place).c_str()));
-    };
     Block block{.unit = &unit};
-    block.ln_1 = norm(unit, name + names.norm_1);
-    const int64_t parts = qkv_order(config) == QKVOrder::by_part ? 3 : 1;
-    block.qkv = column_parallel(unit, name + names.qkv, {3 * C, C}, parts);
-    block.attention_out = row_parallel(unit, name + names.attention_out, {C, C});
-    block.ln_2 = norm(unit, name + names.norm_2);
-    block.mlp_in = column_parallel(unit, name + names.mlp_in, {4 * C, C});
-    block.mlp_out = row_parallel(unit, name + names.mlp_out, {C, 4 * C});
-    block.attention_site = site(".attn.attn_dropout");
-    block.attention_out_site = site(".attn.resid_dropout");
-    block.mlp_out_site = site(".mlp.dropout");
+    block.norm_1 = norm(unit, name + names.norm_1);
+    block.attention = nn::Attention(store, unit, name, attention(name), layer - part.first_layer);
+    block.norm_2 = norm(unit, name + names.norm_2);
+    block.mlp = nn::Mlp(store, unit, name,
+                        {.width = config.width,
+                         .hidden = config.hidden,
+                         .kind = config.mlp,
+                         .bias = config.bias,
+                         .stddev = weight_stddev,
+                         .out_stddev = residual_stddev(),
+                         .names = names.mlp,
+                         .site = name + ".mlp"});
     return block;
   }
 
   void describe_embedding(GPTLayers& layers) const {
-    // The last of several stages also has the weight of a tied head, and nothing else of the unit.
+    // If the head is tied, the last of several stages also has the token embedding, but nothing
+    // else of this unit.
     if (!layers.is_first() && !(layers.is_last() && config.tied)) return;
     const Unit& embedding = unit("embedding");
     layers.embedding = &embedding;
@@ -109,7 +122,7 @@ struct Describe {
     if (!layers.is_last()) return;
     const Unit& head = unit("head");
     layers.head = &head;
-    layers.ln_f = norm(head, names.norm_f);
+    layers.norm_f = norm(head, names.norm_f);
     layers.lm_head = config.tied ? layers.wte : vocabulary(head, "lm_head", {.decay = true});
   }
 
@@ -139,6 +152,10 @@ TensorParallel checked(const GPTConfig& config, const GPTPart& part) {
     throw ConfigError(
         fmt::format("gpt: tensor ranks: expected a divisor of the {} heads ({}), got {}",
                     config.heads, divisors_of(config.heads), parallel.size()));
+  if (const int64_t shared = kv_heads_of(config); shared % parallel.size() != 0)
+    throw ConfigError(
+        fmt::format("gpt: tensor ranks: expected a divisor of the {} key-value heads ({}), got {}",
+                    shared, divisors_of(shared), parallel.size()));
   if (parallel.sequence && config.block_size % parallel.size() != 0)
     throw ConfigError(fmt::format(
         "gpt: sequence parallel: expected a block size that {} tensor ranks divide, got {}",
@@ -159,32 +176,23 @@ void check_ids(const GPTConfig& config, const Tensor& ids) {
 }
 
 /// [B, T, C] after this part's last block.
-Var trunk(Tape& tape, const GPTLayers& layers, Var x, const Pass& pass, bool checkpointing) {
-  // Made once for all blocks; checkpointed ones get it as an input.
-  const Var slopes = alibi_slopes(layers.config, pass.parallel, x);
-  const int heads = static_cast<int>(layers.config.heads) / pass.parallel.size();
-  const QKVOrder order = qkv_order(layers.config);
+Var trunk(const nn::Pass& pass, const GPTLayers& layers, Var x, int64_t tokens,
+          bool checkpointing) {
+  const nn::Pass tables = with_tables(pass, layers, x, tokens);  // made once for all blocks
   for (const Block& block : layers.blocks) {
-    const auto run = [&block, pass, heads, order](Tape& on, std::span<const Var> inputs) {
-      return run_block(on, block, inputs[0], pass, [&](const Var& qkv) {
-        return attention(qkv, heads,
-                         {.dropout = pass.dropout,
-                          .key = pass.key_of_rank(block.attention_site),
-                          .alibi_slopes = inputs[1] ? inputs[1].value() : Tensor(),
-                          .order = order});
-      });
+    const auto run = [&block, tables](Tape& on, std::span<const Var> inputs) {
+      return run_block(tables.on(on), block, inputs[0]);
     };
-    const Var inputs[] = {x, slopes};
-    x = checkpointing ? checkpoint(tape, inputs, run) : run(tape, inputs);
+    const Var inputs[] = {x};
+    x = checkpointing ? checkpoint(pass.tape, inputs, run) : run(pass.tape, inputs);
   }
   return x;
 }
 
-Var head_loss(Tape& tape, const GPTLayers& layers, const Var& x, const Tensor& targets,
-              const Pass& pass) {
-  HeadUse use(tape, layers);
-  const Var normed = norm(tape, layers.ln_f, x, pass);
-  return parallel_projection_cross_entropy(normed, tape.parameter(*layers.lm_head), targets,
+Var head_loss(const nn::Pass& pass, const GPTLayers& layers, const Var& x, const Tensor& targets) {
+  HeadUse use(pass.tape, layers);
+  const Var normed = layers.norm_f(pass, x);
+  return parallel_projection_cross_entropy(normed, pass.tape.parameter(*layers.lm_head), targets,
                                            layers.config.vocabulary, pass.parallel);
 }
 
@@ -209,8 +217,9 @@ int64_t GPT::transformer_parameters() const {
     for (const Parameter* parameter : unit->parameters) sum += parameter->whole.numel();
     return sum;
   };
-  int64_t sum = numel(layers_->embedding) + layers_->ln_f.weight->whole.numel() +
-                layers_->ln_f.bias->whole.numel();
+  const nn::Norm& last = layers_->norm_f;
+  int64_t sum = numel(layers_->embedding) + last.weight->whole.numel() +
+                (last.bias ? last.bias->whole.numel() : 0);
   for (const Block& block : layers_->blocks) sum += numel(block.unit);
   return sum;
 }
@@ -225,10 +234,11 @@ Var GPT::stage(Tape& tape, const Var& input, const Tensor& ids, const Tensor& ta
                const ForwardPosition& place, bool checkpointing) const {
   check_ids(config(), ids);
   const float dropout = tape.mode() == TapeMode::record ? config().dropout : 0.0f;
-  const Pass pass{layers_->parallel, dropout, place};
-  const Var first = layers_->is_first() ? embed(tape, *layers_, ids, 0, pass) : input;
-  const Var x = trunk(tape, *layers_, first, pass, checkpointing);
-  return layers_->is_last() ? head_loss(tape, *layers_, x, targets, pass) : x;
+  const nn::Pass pass{
+      .tape = tape, .parallel = layers_->parallel, .dropout = dropout, .place = place};
+  const Var first = layers_->is_first() ? embed(pass, *layers_, ids, 0) : input;
+  const Var x = trunk(pass, *layers_, first, ids.extent(1), checkpointing);
+  return layers_->is_last() ? head_loss(pass, *layers_, x, targets) : x;
 }
 
 Var GPT::loss(Tape& tape, const Tensor& ids, const Tensor& targets, const ForwardPosition& place,
@@ -240,24 +250,23 @@ Var GPT::loss(Tape& tape, const Tensor& ids, const Tensor& targets, const Forwar
                     "try stage() in run_pipeline()",
                     part().first_layer, part().end_layer, config().layers));
   check_ids(config(), ids);
-  const Pass pass = Pass::of_all_tokens(*layers_);
-  const Var first = begin_stage(tape, *layers_, ids, /*first_position=*/0, pass);
-  const Var x = trunk(tape, *layers_, first, pass, /*checkpointing=*/false);
+  const nn::Pass pass = pass_of_all_tokens(tape, *layers_);
+  const Var first = begin_stage(pass, *layers_, ids, /*first_position=*/0);
+  const Var x = trunk(pass, *layers_, first, ids.extent(1), /*checkpointing=*/false);
   return Var(end_stage(tape, *layers_, x, {}, accumulator(part().activations), [&](const Var& end) {
-    return head_loss(tape, *layers_, end, targets, pass).value();
+    return head_loss(pass, *layers_, end, targets).value();
   }));
 }
 
 Var GPT::logits(Tape& tape, const Tensor& ids) const {
   check_ids(config(), ids);
-  const Pass pass = Pass::of_all_tokens(*layers_);
+  const nn::Pass pass = pass_of_all_tokens(tape, *layers_);
   const auto finish = [&](const Var& x) {
     HeadUse use(tape, *layers_);
-    const Var normed = norm(tape, layers_->ln_f, x, pass);
-    return head(tape, *layers_, normed, pass);
+    return head(pass, *layers_, layers_->norm_f(pass, x));
   };
-  const Var first = begin_stage(tape, *layers_, ids, /*first_position=*/0, pass);
-  const Var x = trunk(tape, *layers_, first, pass, /*checkpointing=*/false);
+  const Var first = begin_stage(pass, *layers_, ids, /*first_position=*/0);
+  const Var x = trunk(pass, *layers_, first, ids.extent(1), /*checkpointing=*/false);
   if (layers_->is_whole()) return finish(x);
   const Shape shape{ids.extent(0), ids.extent(1), config().vocabulary};
   return Var(end_stage(tape, *layers_, x, shape, part().activations,

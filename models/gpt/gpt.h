@@ -11,8 +11,8 @@
 namespace zg::models {
 
 /// The part of a model that one rank has: layers [first_layer, end_layer), the embedding if they
-/// include the first layer, the head if they include the last. Of each layer it has the slice of
-/// its tensor rank.
+/// include the first layer, the head if they include the last. The rank has its tensor-parallel
+/// slice of each layer.
 struct GPTPart {
   const Mesh* mesh = nullptr;               ///< null: the whole model; it must outlive the model
   int64_t first_layer = 0, end_layer = -1;  ///< -1: to the last layer
@@ -22,22 +22,18 @@ struct GPTPart {
   bool sequence_parallel = false;
 };
 
-/// The part of this rank of a mesh. Stages have whole layers and cost about equally many
-/// operations. ConfigError if there are fewer layers than stages, or if the tensor ranks do not
-/// divide the heads.
+/// The part of the model for this rank of a mesh. Stages have whole layers and need about the same
+/// number of operations. Throws ConfigError if there are fewer layers than stages, or if the tensor
+/// ranks do not divide the heads.
 ZG_API GPTPart part_of(const Mesh& mesh, const GPTConfig& config, DType activations,
                        bool sequence_parallel = false);
 
-/// Position of a forward pass in the run. Dropout masks depend on it alone.
-struct ForwardPosition {
-  uint64_t seed = 0;
-  int64_t step = 0;          ///< optimizer step
-  int64_t first_sample = 0;  ///< global index of the batch's first sample
+/// Keys and values of every layer for generation, for block_size positions.
+class ZG_API KeyValueCache : public nn::KeyValueCache {
+ public:
+  explicit KeyValueCache(const GPTConfig& config)
+      : nn::KeyValueCache(config.layers, config.block_size) {}
 };
-
-/// Keys and values of every layer for generation (generate.h). With it the next token takes
-/// O(length) operations.
-class KeyValueCache;
 
 /// The model, for training, scoring and generation. It holds descriptions of parameters and no
 /// values. Ranks that are threads share one object, unless it describes only a part of the model.
@@ -50,8 +46,8 @@ class ZG_API GPT {
   /// Weights start as N(0, 0.02). Weights whose output is added to the residual stream start as
   /// N(0, 0.02 / sqrt(2 layers)), biases as 0. Weights of linear layers decay; embeddings (and a
   /// head tied to them), LayerNorm and biases do not. If `part` is a part of the model, only the
-  /// units and slices of that part are added. ConfigError when its tensor ranks do not divide the
-  /// heads or, with sequence parallelism, the block size.
+  /// units and slices of that part are added. Throws ConfigError when its tensor ranks do not
+  /// divide the heads or, with sequence parallelism, the block size.
   GPT(ParameterStore& store, const GPTConfig& config, const GPTPart& part = {});
   ~GPT();
 
@@ -65,19 +61,19 @@ class ZG_API GPT {
   /// must be given the same batch; their losses have the same bits.
   Var loss(Tape& tape, const Tensor& ids, const Tensor& targets, const ForwardPosition& place,
            bool checkpointing = false) const;
-  /// The output of this pipeline stage for `input`, which is absent on the first stage: that one
-  /// starts from ids. It is the next stage's input or, on the last stage, the loss. loss() runs all
-  /// stages. If the model is only a part, loss() needs a tape in inference mode (TapeError), and
-  /// every stage returns the loss.
+  /// The output of this pipeline stage. `input` is the output of the previous stage; on the first
+  /// stage it is absent, and ids are used. The result is the next stage's input or, on the last
+  /// stage, the loss. loss() runs all stages. If the model is only a part, loss() needs a tape in
+  /// inference mode (TapeError), and every stage returns the loss.
   Var stage(Tape& tape, const Var& input, const Tensor& ids, const Tensor& targets,
             const ForwardPosition& place, bool checkpointing = false) const;
   /// Shape of the tensor that stage() passes to the next stage, for the given number of samples.
   StageOutput between(int64_t samples) const;
   /// Logits [B, T, V] of all positions, without dropout.
   Var logits(Tape& tape, const Tensor& ids) const;
-  /// Logits [B, V] of the last of `ids`, which continue the tokens in the cache, and appends `ids`
-  /// to the cache. The tape must be in inference mode (TapeError). ConfigError when the cache
-  /// cannot hold T more.
+  /// Returns logits [B, V] for the token after `ids`. `ids` continue the tokens in the cache and
+  /// are appended to it. The tape must be in inference mode (TapeError). Throws ConfigError when
+  /// the cache cannot hold T more.
   Tensor next_logits(Tape& tape, const Tensor& ids, KeyValueCache& cache) const;
 
  private:

@@ -39,7 +39,7 @@ constexpr GPTConfig sized(int64_t layers, int64_t heads, int64_t width) {
   return config;
 }
 
-/// tr1-13B of BigScience, whose script the tutorial runs under the name BLOOM.
+/// tr1-13B of BigScience. The tutorial's script calls it BLOOM.
 constexpr GPTConfig tutorial() {
   GPTConfig config = sized(40, 32, 5120);
   config.vocabulary = padded_gpt2_vocabulary;
@@ -61,12 +61,82 @@ constexpr NamedConfig bloom_presets[] = {
     {"bloom-176b", sized(70, 112, 14336)},
 };
 
+constexpr GPTConfig llama_family(Family family) {
+  GPTConfig config;
+  config.dropout = 0.0f;
+  config.family = family;
+  config.position = Position::rope;
+  config.norm = nn::NormKind::rms;
+  config.norm_epsilon = family >= Family::qwen2 ? 1e-6f : 1e-5f;  // as published
+  config.mlp = nn::MlpKind::gated_silu;
+  config.bias = false;
+  config.qkv_bias = family == Family::qwen2;
+  config.query_key_norm = family == Family::qwen3;
+  return config;
+}
+
+struct LlamaSizes {
+  int64_t layers, heads, kv_heads, width, hidden, vocabulary, positions;
+  double theta;
+  bool tied;
+  int64_t head_size = 0;
+};
+constexpr GPTConfig sized(Family family, const LlamaSizes& sizes) {
+  GPTConfig config = llama_family(family);
+  config.layers = sizes.layers;
+  config.heads = sizes.heads;
+  config.kv_heads = sizes.kv_heads;
+  config.width = sizes.width;
+  config.hidden = sizes.hidden;
+  config.vocabulary = sizes.vocabulary;
+  config.positions = sizes.positions;
+  config.block_size = rope_sequence;
+  config.rope.theta = sizes.theta;
+  config.tied = sizes.tied;
+  config.head_size = sizes.head_size;
+  return config;
+}
+constexpr GPTConfig with_llama3_rope(GPTConfig config, double factor) {
+  config.rope.scaling = RopeScaling::llama3;
+  config.rope.factor = factor;
+  return config;
+}
+constexpr GPTConfig with_window(GPTConfig config, int64_t window) {
+  config.window = window;
+  return config;
+}
+
+/// The sizes in the config.json files that Hugging Face's hub has under these names.
+constexpr NamedConfig llama_presets[] = {
+    {"llama-2-7b", sized(Family::llama, {32, 32, 32, 4096, 11008, 32000, 4096, 1e4, false})},
+    {"llama-3.1-8b",
+     with_llama3_rope(sized(Family::llama, {32, 32, 8, 4096, 14336, 128256, 131072, 5e5, false}),
+                      8.0)},
+    {"llama-3.2-1b",
+     with_llama3_rope(sized(Family::llama, {16, 32, 8, 2048, 8192, 128256, 131072, 5e5, true, 64}),
+                      32.0)},
+    {"llama-3.2-3b",
+     with_llama3_rope(sized(Family::llama, {28, 24, 8, 3072, 8192, 128256, 131072, 5e5, true, 128}),
+                      32.0)},
+    {"smollm2-135m", sized(Family::llama, {30, 9, 3, 576, 1536, 49152, 8192, 1e5, true})},
+    {"smollm2-360m", sized(Family::llama, {32, 15, 5, 960, 2560, 49152, 8192, 1e5, true})},
+    {"smollm2-1.7b", sized(Family::llama, {24, 32, 32, 2048, 8192, 49152, 8192, 1.3e5, true})},
+    {"mistral-7b",
+     with_window(sized(Family::mistral, {32, 32, 8, 4096, 14336, 32000, 32768, 1e4, false}), 4096)},
+    {"qwen2-0.5b", sized(Family::qwen2, {24, 14, 2, 896, 4864, 151936, 131072, 1e6, true})},
+    {"qwen2-1.5b", sized(Family::qwen2, {28, 12, 2, 1536, 8960, 151936, 131072, 1e6, true})},
+    {"qwen3-0.6b", sized(Family::qwen3, {28, 16, 8, 1024, 3072, 151936, 40960, 1e6, true, 128})},
+    {"qwen3-1.7b", sized(Family::qwen3, {28, 16, 8, 2048, 6144, 151936, 40960, 1e6, true, 128})},
+    {"qwen3-4b", sized(Family::qwen3, {36, 32, 8, 2560, 9728, 151936, 40960, 1e6, true, 128})},
+};
+
 const std::vector<NamedConfig>& presets() {
   static const std::vector<NamedConfig> all = [] {
     std::vector<NamedConfig> both;
     for (const Preset& gpt : gpt_presets)
       both.push_back({gpt.name, {.layers = gpt.layers, .heads = gpt.heads, .width = gpt.width}});
     both.insert(both.end(), std::begin(bloom_presets), std::end(bloom_presets));
+    both.insert(both.end(), std::begin(llama_presets), std::end(llama_presets));
     return both;
   }();
   return all;
@@ -76,12 +146,11 @@ constexpr DecoderNames gpt_names = {
     .tokens = "transformer.wte",
     .positions = "transformer.wpe",
     .embedding_norm = nullptr,
+    .blocks = "transformer.h.",
     .norm_1 = ".ln_1",
-    .qkv = ".attn.c_attn",
-    .attention_out = ".attn.c_proj",
     .norm_2 = ".ln_2",
-    .mlp_in = ".mlp.c_fc",
-    .mlp_out = ".mlp.c_proj",
+    .attention = {.qkv = ".attn.c_attn", .out = ".attn.c_proj"},
+    .mlp = {.up = ".mlp.c_fc", .down = ".mlp.c_proj"},
     .norm_f = "transformer.ln_f",
 };
 
@@ -89,28 +158,60 @@ constexpr DecoderNames bloom_names = {
     .tokens = "transformer.word_embeddings",
     .positions = "transformer.position_embeddings",
     .embedding_norm = "transformer.word_embeddings_layernorm",
+    .blocks = "transformer.h.",
     .norm_1 = ".input_layernorm",
-    .qkv = ".self_attention.query_key_value",
-    .attention_out = ".self_attention.dense",
     .norm_2 = ".post_attention_layernorm",
-    .mlp_in = ".mlp.dense_h_to_4h",
-    .mlp_out = ".mlp.dense_4h_to_h",
+    .attention = {.qkv = ".self_attention.query_key_value", .out = ".self_attention.dense"},
+    .mlp = {.up = ".mlp.dense_h_to_4h", .down = ".mlp.dense_4h_to_h"},
     .norm_f = "transformer.ln_f",
 };
 
-// Together they keep every parameter count below 2^63.
-constexpr int64_t most_layers = 1 << 16, widest = 1 << 20, most_rows = INT32_MAX;
+constexpr DecoderNames llama_names = {
+    .tokens = "model.embed_tokens",
+    .positions = nullptr,
+    .embedding_norm = nullptr,
+    .blocks = "model.layers.",
+    .norm_1 = ".input_layernorm",
+    .norm_2 = ".post_attention_layernorm",
+    .attention = {.q = ".self_attn.q_proj",
+                  .k = ".self_attn.k_proj",
+                  .v = ".self_attn.v_proj",
+                  .out = ".self_attn.o_proj",
+                  .q_norm = ".self_attn.q_norm",
+                  .k_norm = ".self_attn.k_norm"},
+    .mlp = {.gate = ".mlp.gate_proj", .up = ".mlp.up_proj", .down = ".mlp.down_proj"},
+    .norm_f = "model.norm",
+};
+
+// With these limits every parameter count is below 2^63.
+constexpr int64_t max_layers = 1 << 16, max_width = 1 << 20, max_rows = INT32_MAX;
 constexpr int64_t largest_head = 1024;  // limit of the attention kernels
 
-void check_extent(const char* field, int64_t value, int64_t most) {
-  if (value < 1 || value > most)
-    throw ConfigError(fmt::format("gpt: {}: expected 1 to {}, got {}", field, most, value));
+void check_extent(const char* field, int64_t value, int64_t maximum) {
+  if (value < 1 || value > maximum)
+    throw ConfigError(fmt::format("gpt: {}: expected 1 to {}, got {}", field, maximum, value));
 }
 
 }  // namespace
 
-const char* name_of(Family family) { return family == Family::bloom ? "bloom" : "gpt"; }
-const char* name_of(Position position) { return position == Position::alibi ? "alibi" : "learned"; }
+const char* name_of(Family family) {
+  constexpr const char* names[] = {"gpt", "bloom", "llama", "mistral", "qwen2", "qwen3"};
+  return names[static_cast<size_t>(family)];
+}
+const char* name_of(Position position) {
+  constexpr const char* names[] = {"learned", "alibi", "rope"};
+  return names[static_cast<size_t>(position)];
+}
+
+int64_t head_size_of(const GPTConfig& config) {
+  return config.head_size > 0 ? config.head_size : config.width / config.heads;
+}
+int64_t kv_heads_of(const GPTConfig& config) {
+  return config.kv_heads > 0 ? config.kv_heads : config.heads;
+}
+int64_t hidden_of(const GPTConfig& config) {
+  return config.hidden > 0 ? config.hidden : 4 * config.width;
+}
 
 GPTConfig GPTConfig::preset(const std::string& model_type) {
   std::string names;
@@ -133,6 +234,7 @@ GPTConfig GPTConfig::published(const std::string& model_type) {
 }
 
 GPTConfig GPTConfig::of(Family family) {
+  if (has_llama_names(family)) return llama_family(family);
   return family == Family::bloom ? bloom_family : GPTConfig();
 }
 
@@ -146,8 +248,13 @@ const std::vector<std::string>& GPTConfig::preset_names() {
 }
 
 double layer_flops(const GPTConfig& config) {
-  const double C = static_cast<double>(config.width), T = static_cast<double>(config.block_size);
-  return 2.0 * (12.0 * C * C + T * C);
+  const auto number = [](int64_t n) { return static_cast<double>(n); };
+  const double C = number(config.width), T = number(config.block_size);
+  const double queries = number(config.heads * head_size_of(config)),
+               keys = number(kv_heads_of(config) * head_size_of(config));
+  const double products = nn::is_gated(config.mlp) ? 3.0 : 2.0;
+  return 2.0 * (C * (2.0 * queries + 2.0 * keys) + products * C * number(hidden_of(config)) +
+                T * queries);
 }
 
 double head_flops(const GPTConfig& config) {
@@ -159,31 +266,64 @@ double matmul_flops_per_token(const GPTConfig& config) {
 }
 
 void validate(const GPTConfig& config) {
-  check_extent("layers", config.layers, most_layers);
-  check_extent("width", config.width, widest);
+  check_extent("layers", config.layers, max_layers);
+  check_extent("width", config.width, max_width);
   check_extent("heads", config.heads, config.width);
-  check_extent("vocabulary", config.vocabulary, most_rows);
-  check_extent("block_size", config.block_size, most_rows);
-  if (config.width % config.heads != 0)
+  check_extent("vocabulary", config.vocabulary, max_rows);
+  check_extent("block_size", config.block_size, max_rows);
+  if (config.head_size == 0 && config.width % config.heads != 0)
     throw ConfigError(fmt::format("gpt: heads: expected a divisor of the width {}, got {}",
                                   config.width, config.heads));
-  if (config.width / config.heads > largest_head)
+  if (config.head_size == 0 && config.width / config.heads > largest_head)
     throw ConfigError(fmt::format(
         "gpt: heads: expected at least {} for a width of {} (a head size of at most {}), got {}",
         (config.width + largest_head - 1) / largest_head, config.width, largest_head,
         config.heads));
+  if (config.head_size != 0) check_extent("head_size", config.head_size, largest_head);
+  if (config.hidden != 0) check_extent("hidden", config.hidden, max_width);
+  if (config.kv_heads < 0 || config.heads % kv_heads_of(config) != 0)
+    throw ConfigError(fmt::format("gpt: kv_heads: expected a divisor of the {} heads, got {}",
+                                  config.heads, config.kv_heads));
+  if (config.window != 0) check_extent("window", config.window, max_rows);
+  if (config.positions != 0) check_extent("positions", config.positions, max_rows);
+  if (!(config.norm_epsilon >= 0.0f))
+    throw ConfigError(
+        fmt::format("gpt: norm_epsilon: expected 0 or more, got {:f}", config.norm_epsilon));
+  if (config.position == Position::rope) {
+    validate(config.rope);
+    if (!(config.rotated_share > 0.0 && config.rotated_share <= 1.0) ||
+        static_cast<double>(head_size_of(config)) * config.rotated_share < 2.0)
+      throw ConfigError(
+          fmt::format("gpt: rotated_share: expected a share of the head size {} of two elements or "
+                      "more, got {}",
+                      head_size_of(config), config.rotated_share));
+  }
+  const bool llama = has_llama_names(config.family);
+  if (llama != (config.position == Position::rope))
+    throw ConfigError(fmt::format("gpt: position: expected {} in the family {}, got {}",
+                                  llama ? "rope" : "learned or alibi", name_of(config.family),
+                                  name_of(config.position)));
+  if (!llama && (config.norm != nn::NormKind::layer || nn::is_gated(config.mlp) ||
+                 kv_heads_of(config) != config.heads || config.query_key_norm))
+    throw ConfigError(fmt::format(
+        "gpt: family: expected llama, mistral, qwen2 or qwen3, which have names for RMS norms, "
+        "gates, grouped queries and norms of queries and keys; got {}",
+        name_of(config.family)));
   if (!(config.dropout >= 0.0f && config.dropout < 1.0f))
     throw ConfigError(
         fmt::format("gpt: dropout: expected a probability in [0, 1), got {:f}", config.dropout));
-  if (config.embedding_norm && config.family == Family::gpt)
-    throw ConfigError(
-        "gpt: embedding_norm: expected the family bloom, got gpt, which has no name "
-        "for it");
+  if (config.embedding_norm && config.family != Family::bloom)
+    throw ConfigError(fmt::format(
+        "gpt: embedding_norm: expected the family bloom, got {}, which has no name for it",
+        name_of(config.family)));
 }
 
-std::string block_name(int64_t layer) { return fmt::format("transformer.h.{}", layer); }
+std::string block_name(Family family, int64_t layer) {
+  return fmt::format("{}{}", names_of(family).blocks, layer);
+}
 
 const DecoderNames& names_of(Family family) {
+  if (has_llama_names(family)) return llama_names;
   return family == Family::bloom ? bloom_names : gpt_names;
 }
 

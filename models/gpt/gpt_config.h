@@ -4,24 +4,36 @@
 #include <string>
 #include <vector>
 
+#include "zerograd/models/nn.h"
 #include "zerograd/runtime/api.h"
 
 namespace zg::models {
 
 /// The model family that defines names and layout of a decoder's parameters.
 enum class Family : uint8_t {
-  gpt,   ///< minGPT and GPT-2; all queries, then all keys, then all values
-  bloom  ///< BLOOM in Hugging Face's layout; queries, keys and values of each head together
+  gpt,    ///< minGPT and GPT-2; all queries, then all keys, then all values
+  bloom,  ///< BLOOM in Hugging Face's layout; queries, keys and values of each head together
+  // Hugging Face's names of Llama; queries, keys and values are three parameters.
+  llama,    ///< Llama 2, 3 and 3.2, SmolLM2
+  mistral,  ///< a sliding window where the config has one
+  qwen2,    ///< biases of queries, keys and values
+  qwen3     ///< norms of queries and keys, a head size of its own
 };
 enum class Position : uint8_t {
   learned,  ///< a table with one row for each of block_size positions
-  alibi     ///< bias that grows with distance. Press et al. 2022, arXiv:2108.12409
+  alibi,    ///< bias that grows with distance. Press et al. 2022, arXiv:2108.12409
+  rope      ///< rotary positions, GPTConfig::rope
 };
+inline constexpr Family all_families[] = {Family::gpt,     Family::bloom, Family::llama,
+                                          Family::mistral, Family::qwen2, Family::qwen3};
+/// True for llama and its relatives, whose parameters have Llama's names.
+inline bool has_llama_names(Family family) { return family >= Family::llama; }
 ZG_API const char* name_of(Family family);
 ZG_API const char* name_of(Position position);
 
-/// A decoder-only transformer as in minGPT (Radford et al. 2019) or BLOOM: pre-LayerNorm blocks,
-/// tanh-GELU, no bias in the head.
+/// A decoder-only transformer with norms before its layers and no bias in the head: minGPT's
+/// (Radford et al. 2019), BLOOM's, or one of Llama's family (Touvron et al. 2023,
+/// arXiv:2307.09288). The fields describe it; of() and preset() fill them.
 struct GPTConfig {
   int64_t layers = 3, heads = 3, width = 48;
   int64_t vocabulary = 0;
@@ -32,28 +44,52 @@ struct GPTConfig {
   Position position = Position::learned;
   bool embedding_norm = false;  ///< LayerNorm of the token embedding; only with bloom's names
 
+  int64_t kv_heads = 0;   ///< grouped queries: key-value heads; 0: as many as heads
+  int64_t head_size = 0;  ///< 0: width / heads
+  int64_t hidden = 0;     ///< width of the feed-forward layer; 0: 4 width
+  nn::NormKind norm = nn::NormKind::layer;
+  float norm_epsilon = 1e-5f;
+  nn::MlpKind mlp = nn::MlpKind::gelu_tanh;
+  bool bias = true;      ///< of all linear layers but the head and, with a gate, the feed-forward
+  bool qkv_bias = true;  ///< of queries, keys and values
+  bool query_key_norm = false;  ///< RMS norm of each head's queries and keys
+  int64_t window = 0;           ///< sliding window in tokens; 0: none
+  RopeOptions rope = {};        ///< with Position::rope
+  /// With Position::rope: the longest text that the published model was trained for, which
+  /// Hugging Face's config names; 0: block_size. block_size may be less, and costs memory.
+  int64_t positions = 0;
+  double rotated_share = 1.0;  ///< of a head's elements that rope turns
+
   /// One of minGPT's nine names, "gpt-nano" to "gpt2-xl", without vocabulary and block size, or one
-  /// of BLOOM's, "bloom-560m" to "bloom-176b", with both. ConfigError lists the names.
+  /// of BLOOM's, "bloom-560m" to "bloom-176b", or of Llama's family ("llama-3.2-1b", "mistral-7b",
+  /// "qwen3-0.6b", "smollm2-135m", ...), with both. ConfigError lists the names.
   ZG_API static GPTConfig preset(const std::string& model_type);
   /// preset() with vocabulary and block size of the published model. Both are 0 for gpt-mini,
   /// gpt-micro and gpt-nano, which were not published. Head and embedding are as in preset().
   ZG_API static GPTConfig published(const std::string& model_type);
-  /// The family's defaults. BLOOM has ALiBi, a LayerNorm of the embedding and a tied head.
+  /// The family's defaults. BLOOM has ALiBi, a LayerNorm of the embedding and a tied head. Llama's
+  /// family has RMS norms, rotary positions, a SiLU gate, and no dropout.
   ZG_API static GPTConfig of(Family family);
   ZG_API static const std::vector<std::string>& preset_names();
+  bool operator==(const GPTConfig&) const = default;
 };
-/// Throws ConfigError naming the field. Extents must be positive, heads must divide width with a
-/// head size of at most 1024, dropout must be in [0, 1), and the family must have names for all
-/// parameters.
+/// The head size, the key-value heads and the hidden width with 0 replaced by their defaults.
+ZG_API int64_t head_size_of(const GPTConfig& config);
+ZG_API int64_t kv_heads_of(const GPTConfig& config);
+ZG_API int64_t hidden_of(const GPTConfig& config);
+
+/// Throws ConfigError naming the field. Extents must be positive, heads must divide width unless
+/// there is a head size of at most 1024, kv_heads must divide heads, dropout must be in [0, 1), and
+/// the family must have names for all parameters.
 ZG_API void validate(const GPTConfig& config);
 
-/// Operations of one layer's matrix products for each token in forward, two for each multiply-add.
-/// A token attends to half a block on average, once for the scores and once for the values.
+/// Floating-point operations of one layer's matrix products for each token in forward; a
+/// multiply-add counts as two. A token attends to half a block on average.
 ZG_API double layer_flops(const GPTConfig& config);
 /// Operations of the head's matrix product for each token in forward.
 ZG_API double head_flops(const GPTConfig& config);
 /// Operations of all layers and the head for each token in forward and backward. Backward has two
-/// products for each one of forward. Recomputation is left out.
+/// products for each one of forward. Recomputation is not included.
 ZG_API double matmul_flops_per_token(const GPTConfig& config);
 
 // BLOOM as in Hugging Face's transformers (BloomForCausalLM). BigScience 2022, arXiv:2211.05100. It
@@ -64,19 +100,27 @@ inline constexpr int64_t bloom_vocabulary = 250880;  ///< `<unk>`, `<s>`, `</s>`
 inline constexpr int64_t bloom_sequence =
     2048;  ///< sequence length with which every BLOOM model was trained
 
+/// The longest sequence of a published model with rotary positions, unless a program asks for more.
+/// Their tables would allow 4096 to 131072.
+inline constexpr int64_t rope_sequence = 2048;
+
 inline constexpr GPTConfig bloom_family = {
     .tied = true, .family = Family::bloom, .position = Position::alibi, .embedding_norm = true};
 
 /// A family's names of decoder parameters, without ".weight" and ".bias".
 struct DecoderNames {
-  const char *tokens, *positions;
-  const char* embedding_norm;  ///< null: the family has none
-  const char *norm_1, *qkv, *attention_out, *norm_2, *mlp_in, *mlp_out;  ///< after block_name()
+  const char* tokens;
+  const char* positions;  ///< null: the family has none, as below
+  const char* embedding_norm;
+  const char* blocks;           ///< "transformer.h.": block N is "transformer.h.N"
+  const char *norm_1, *norm_2;  ///< after the block's name, as the next two
+  nn::AttentionNames attention;
+  nn::MlpNames mlp;
   const char* norm_f;
 };
 
-/// The name of block N, "transformer.h.N" in both families.
-ZG_API std::string block_name(int64_t layer);
+/// The name of block N, "transformer.h.N" or "model.layers.N".
+ZG_API std::string block_name(Family family, int64_t layer);
 ZG_API const DecoderNames& names_of(Family family);
 
 }  // namespace zg::models

@@ -25,7 +25,7 @@ Score score(const GPT& model, const std::function<Tape()>& make_tape, const Data
             Split split, int64_t samples, int64_t at_once) {
   const int64_t asked = dataset.question_length();
   if (asked == 0)
-    throw ConfigError("score: this dataset asks no questions; expected the sort or adder data");
+    throw ConfigError("score: this dataset has no questions; expected the sort or adder data");
   Score score{.total = std::min(samples, dataset.epoch_samples(split))};
   for (int64_t first = 0; first < score.total; first += at_once) {
     std::vector<std::vector<int32_t>> expected, questions;

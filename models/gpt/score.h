@@ -13,14 +13,14 @@ struct Score {
   std::vector<Mistake> mistakes;  ///< the first three
 };
 
-/// Counts how many of the split's first `samples` questions (at most an epoch) the model answers
-/// without an error. It generates greedily, `at_once` questions in one forward pass. ConfigError if
-/// the data set has no questions.
+/// Counts how many of the split's first `samples` questions (at most one epoch) the model answers
+/// without an error. Answers are generated greedily, for `at_once` questions in one forward pass.
+/// Throws ConfigError if the data set has no questions.
 ZG_API Score score(const GPT& model, const std::function<Tape()>& make_tape, const Dataset& dataset,
                    Split split, int64_t samples = 5000, int64_t at_once = 500);
 
-/// The mean loss over the first `batches` batches of `batch` samples of a split; 0: the whole
-/// split. The last batch may be smaller. ConfigError if the split has no samples.
+/// The mean loss over the first `batches` batches of `batch` samples of a split. `batches` = 0: the
+/// whole split. The last batch may be smaller. Throws ConfigError if the split has no samples.
 ZG_API double mean_loss(const GPT& model, const std::function<Tape()>& make_tape,
                         const Dataset& dataset, Split split, const Device& device, int64_t batch,
                         int64_t batches = 0);

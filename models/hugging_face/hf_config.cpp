@@ -195,11 +195,189 @@ json hf_bloom_json(const GPTConfig& config) {
           {"use_cache", true}};
 }
 
+// --- Llama, Mistral, Qwen2, Qwen3 ---
+
+/// Values of transformers for keys that a config.json of the family leaves out.
+struct LlamaDefaults {
+  int64_t vocabulary, hidden, kv_heads, positions, head_size;  // kv_heads 0: as many as heads
+  std::vector<int32_t> eos;
+  std::optional<int32_t> bos;
+};
+LlamaDefaults llama_defaults(Family family) {
+  switch (family) {
+    case Family::mistral:
+      return {32000, 14336, 8, 131072, 0, {2}, 1};
+    case Family::qwen2:
+      return {151936, 22016, 32, 32768, 0, {}, {}};
+    case Family::qwen3:
+      return {151936, 22016, 32, 32768, 128, {}, {}};
+    default:
+      return {32000, 11008, 0, 2048, 0, {2}, 1};
+  }
+}
+
+/// `rope_scaling` of transformers 4 (`type` or `rope_type`), or `rope_parameters` of 5.
+void read_rope(const JsonNode& theirs, GPTConfig& config) {
+  RopeOptions& rope = config.rope;
+  const JsonNode newer = theirs.at("rope_parameters");
+  const bool is_newer = !newer.value.is_null();
+  const JsonNode scaling = is_newer ? newer : theirs.at("rope_scaling");
+  if (!scaling.value.is_null() && !scaling.value.is_object()) scaling.fail("an object");
+  const auto number_at = [&](const char* key, double absent) {
+    return is_newer && newer.value.contains(key) ? newer.at(key).number(absent)
+                                                 : theirs.at(key).number(absent);
+  };
+  rope.theta = number_at("rope_theta", 1e4);
+  config.rotated_share = number_at("partial_rotary_factor", 1.0);
+  if (scaling.value.is_null()) return;
+  const JsonNode type = scaling.at(scaling.value.contains("rope_type") ? "rope_type" : "type");
+  if (type.value.is_null() || type.text() == "default") return;
+  rope.factor = scaling.at("factor").number(1.0);
+  if (type.text() == "linear") {
+    rope.scaling = RopeScaling::linear;
+    return;
+  }
+  rope.original_positions = scaling.at("original_max_position_embeddings").count(config.positions);
+  if (type.text() == "llama3") {
+    rope.scaling = RopeScaling::llama3;
+    rope.low_freq_factor = scaling.at("low_freq_factor").number(rope.low_freq_factor);
+    rope.high_freq_factor = scaling.at("high_freq_factor").number(rope.high_freq_factor);
+  } else if (type.text() == "yarn") {
+    rope.scaling = RopeScaling::yarn;
+    rope.beta_fast = scaling.at("beta_fast").number(rope.beta_fast);
+    rope.beta_slow = scaling.at("beta_slow").number(rope.beta_slow);
+    rope.attention_factor = scaling.at("attention_factor").number(0.0);
+    rope.truncate = scaling.at("truncate").flag(true);
+    scaling.at("mscale").require(nullptr);
+    scaling.at("mscale_all_dim").require(nullptr);
+  } else {
+    type.refuse("default, linear, llama3 or yarn");
+  }
+}
+
+/// The sliding window; 0: none. Qwen's configs have one and switch it off.
+int64_t window_of(const JsonNode& theirs, Family family, int64_t layers) {
+  const JsonNode window = theirs.at("sliding_window");
+  if (family == Family::mistral) {
+    constexpr int64_t absent = 4096;
+    return theirs.value.contains("sliding_window") ? window.count(0) : absent;
+  }
+  if (family == Family::llama) {
+    window.require(nullptr);
+    return 0;
+  }
+  // Layers from max_window_layers on have the window. One window for all layers is what we compute.
+  const JsonNode uses = theirs.at("use_sliding_window");
+  if (uses.flag(false) && theirs.at("max_window_layers").count(28) < layers) uses.refuse("false");
+  return 0;
+}
+
+HFModel hf_llama_config(const JsonNode& theirs, Family family) {
+  GPTConfig config = GPTConfig::of(family);
+  const LlamaDefaults absent = llama_defaults(family);
+  config.width = theirs.at("hidden_size").count(4096);
+  config.layers = theirs.at("num_hidden_layers").count(32);
+  config.heads = theirs.at("num_attention_heads").count(32);
+  config.kv_heads =
+      theirs.at("num_key_value_heads").count(absent.kv_heads ? absent.kv_heads : config.heads);
+  config.head_size = theirs.at("head_dim").count(absent.head_size);
+  if (config.head_size * config.heads == config.width) config.head_size = 0;  // the default
+  config.hidden = theirs.at("intermediate_size").count(absent.hidden);
+  config.vocabulary = theirs.at("vocab_size").count(absent.vocabulary);
+  config.positions = theirs.at("max_position_embeddings").count(absent.positions);
+  config.block_size = std::min(config.positions, rope_sequence);
+  config.norm_epsilon = static_cast<float>(theirs.at("rms_norm_eps").number(1e-6));
+  config.tied = theirs.at("tie_word_embeddings").flag(false);
+  theirs.at("attention_dropout").require(0.0);
+  theirs.at("hidden_act").require("silu");
+  theirs.at("mlp_bias").require(false);
+  theirs.at("quantization_config").require(nullptr);
+  const JsonNode bias = theirs.at("attention_bias");
+  if (family == Family::llama)
+    config.qkv_bias = config.bias = bias.flag(false);
+  else
+    bias.require(family == Family::qwen2);
+  read_rope(theirs, config);
+  config.window = window_of(theirs, family, config.layers);
+  return {.config = config,
+          .tokens = hf_tokens(theirs, {.bos = absent.bos, .pad = {}, .eos = absent.eos},
+                              config.vocabulary)};
+}
+
+const char* hf_class(Family family) {
+  switch (family) {
+    case Family::mistral:
+      return "MistralForCausalLM";
+    case Family::qwen2:
+      return "Qwen2ForCausalLM";
+    case Family::qwen3:
+      return "Qwen3ForCausalLM";
+    default:
+      return "LlamaForCausalLM";
+  }
+}
+
+/// In the keys of transformers 4, which 5 reads, too.
+json rope_scaling_of(const GPTConfig& config) {
+  const RopeOptions& rope = config.rope;
+  if (rope.scaling == RopeScaling::none) return nullptr;
+  json scaling = {{"rope_type", name_of(rope.scaling)}, {"factor", rope.factor}};
+  if (rope.scaling == RopeScaling::linear) return scaling;
+  scaling["original_max_position_embeddings"] = rope.original_positions;
+  if (rope.scaling == RopeScaling::llama3) {
+    scaling["low_freq_factor"] = rope.low_freq_factor;
+    scaling["high_freq_factor"] = rope.high_freq_factor;
+  } else {
+    scaling["beta_fast"] = rope.beta_fast;
+    scaling["beta_slow"] = rope.beta_slow;
+    scaling["truncate"] = rope.truncate;
+    if (rope.attention_factor > 0.0) scaling["attention_factor"] = rope.attention_factor;
+  }
+  return scaling;
+}
+
+/// Without tokens.
+json hf_llama_json(const GPTConfig& config) {
+  json written = {
+      {"architectures", {hf_class(config.family)}},
+      {"model_type", name_of(config.family)},
+      {"vocab_size", config.vocabulary},
+      {"hidden_size", config.width},
+      {"intermediate_size", hidden_of(config)},
+      {"num_hidden_layers", config.layers},
+      {"num_attention_heads", config.heads},
+      {"num_key_value_heads", kv_heads_of(config)},
+      {"head_dim", head_size_of(config)},
+      {"hidden_act", "silu"},
+      {"max_position_embeddings", config.positions > 0 ? config.positions : config.block_size},
+      {"rms_norm_eps", hf_number(config.norm_epsilon)},
+      {"rope_theta", config.rope.theta},
+      {"rope_scaling", rope_scaling_of(config)},
+      {"initializer_range", 0.02},
+      {"attention_dropout", 0.0},
+      {"tie_word_embeddings", config.tied},
+      {"torch_dtype", "float32"},
+      {"use_cache", true}};
+  if (config.rotated_share != 1.0) written["partial_rotary_factor"] = config.rotated_share;
+  if (config.family == Family::llama) {
+    written["attention_bias"] = config.qkv_bias;
+    written["mlp_bias"] = false;
+  }
+  if (config.family == Family::mistral)
+    written["sliding_window"] = config.window > 0 ? json(config.window) : json(nullptr);
+  if (config.family == Family::qwen2 || config.family == Family::qwen3)
+    written["use_sliding_window"] = false;
+  return written;
+}
+
 HFModel read(const JsonNode& theirs) {
   const JsonNode type = theirs.at("model_type");
   if (type.value.is_null() || type.value == "gpt2") return hf_gpt2_config(theirs);
   if (type.value == "bloom") return hf_bloom_config(theirs);
-  type.refuse("\"gpt2\" or \"bloom\"");
+  for (const Family family : all_families)
+    if (has_llama_names(family) && type.value == name_of(family))
+      return hf_llama_config(theirs, family);
+  type.refuse("gpt2, bloom, llama, mistral, qwen2 or qwen3");
 }
 
 json id_of(std::optional<int32_t> token) { return token ? json(*token) : json(nullptr); }
@@ -228,8 +406,9 @@ void read_hf_generation(const std::string& text, const std::string& path, HFMode
 }
 
 std::string hf_json(const GPTConfig& config, const SpecialTokens& tokens) {
-  const bool bloom = config.family == Family::bloom;
-  json written = bloom ? hf_bloom_json(config) : hf_gpt2_json(config);
+  json written = has_llama_names(config.family)   ? hf_llama_json(config)
+                 : config.family == Family::bloom ? hf_bloom_json(config)
+                                                  : hf_gpt2_json(config);
   written["bos_token_id"] = id_of(tokens.bos);
   written["eos_token_id"] = ids_of(tokens.eos);
   written["pad_token_id"] = id_of(tokens.pad);
@@ -244,6 +423,9 @@ std::string hf_generation_json(const SpecialTokens& tokens) {
   return written.dump(2) + "\n";
 }
 
-const char* hf_title(Family family) { return family == Family::bloom ? "BLOOM" : "GPT-2"; }
+const char* hf_title(Family family) {
+  constexpr const char* titles[] = {"GPT-2", "BLOOM", "Llama", "Mistral", "Qwen2", "Qwen3"};
+  return titles[static_cast<size_t>(family)];
+}
 
 }  // namespace zg::models

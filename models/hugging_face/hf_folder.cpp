@@ -52,7 +52,8 @@ bool hf_ignores(const std::string& name, const GPTConfig& config) {
 }
 
 std::vector<float> transposed(std::span<const float> values, int64_t rows, int64_t columns) {
-  // Works in tiles that fit the cache; row by row, a large matrix would take a miss per element.
+  // Works in tiles that fit in the cache; row by row, a large matrix would cause a cache miss for
+  // each element.
   constexpr int64_t tile = 32;
   std::vector<float> result(values.size());
   for (int64_t i = 0; i < rows; i += tile)
@@ -88,14 +89,14 @@ HFModel read_model(const File& config, const std::string& directory) {
 }
 
 /// Compares all but the longest sequence and the dropout, which a program can change.
-bool is_same_model(const GPTConfig& a, const GPTConfig& b) {
-  return a.layers == b.layers && a.heads == b.heads && a.width == b.width &&
-         a.vocabulary == b.vocabulary && a.tied == b.tied && a.family == b.family &&
-         a.position == b.position && a.embedding_norm == b.embedding_norm;
+bool is_same_model(const GPTConfig& a, GPTConfig b) {
+  b.block_size = a.block_size;
+  b.dropout = a.dropout;
+  return a == b;
 }
 
-/// A note that names tensors that the model does not use; empty if there are none. FileError for
-/// blocks beyond those of the model.
+/// A note that lists the tensors that the model does not use; empty if there are none. Throws
+/// FileError if the folder has more blocks than the model.
 std::string unused_in(const SafetensorsFolder& folder, const GPTConfig& model,
                       const std::map<std::string, std::string>& used) {
   std::string unused;
@@ -103,7 +104,7 @@ std::string unused_in(const SafetensorsFolder& folder, const GPTConfig& model,
   for (const std::string& name : folder.names()) {
     const std::string own = hf_short_name(name);
     if (used.contains(own) || hf_ignores(own, model)) continue;
-    if (own.starts_with("h."))
+    if (own.starts_with(hf_short_name(names_of(model.family).blocks)))
       throw FileError(
           fmt::format("{}: has '{}', which a {} of {} blocks has not, as its config.json says",
                       folder.path(), name, hf_title(model.family), model.layers));
@@ -143,11 +144,13 @@ WeightSource HuggingFaceFolder::weights(const GPTConfig& model, std::string* not
   const std::string& path = state_->path;
   GPTConfig whole = model;
   whole.block_size = state_->model.config.block_size;
-  const std::string positions = std::string(names_of(model.family).positions) + ".weight";
+  const char* table = names_of(model.family).positions;
+  const std::string positions = table ? std::string(table) + ".weight" : "";
   const auto folder = std::make_shared<SafetensorsFolder>(path);
-  // Else the weights could be those of a model that another process exported there meanwhile.
+  // Otherwise the weights could belong to another model that a process has exported there
+  // meanwhile.
   if (!state_->config.has_its_path() || !is_same_model(state_->model.config, model))
-    throw FileError(path + ": another model took this one's place while it was read; try again");
+    throw FileError(path + ": the files were replaced while they were read; try again");
   const std::map<std::string, std::string> theirs = names_of(*folder);
   std::map<std::string, std::string> used;
   std::map<std::string, HFTensor> tensors;
@@ -176,7 +179,8 @@ WeightSource HuggingFaceFolder::weights(const GPTConfig& model, std::string* not
   };
   weights.read_range = [folder, used, tensors](const std::string& name, int64_t begin,
                                                int64_t count) -> std::optional<std::vector<float>> {
-    if (tensors.at(name).conv1d) return std::nullopt;  // it is transposed as a whole
+    if (tensors.at(name).conv1d)
+      return std::nullopt;  // a transposed matrix cannot be read in ranges
     return folder->read_floats(used.at(hf_short_name(name)), begin, count);
   };
   return weights;
@@ -194,12 +198,12 @@ std::string export_hugging_face(const WeightSource& weights, const HFModel& mode
                                   tensor.name, tensor.shape));
     entries.push_back({tensor.name, DType::f32, tensor.their_shape()});
   }
-  const std::string config =
-      hf_json(model.config, model.tokens);  // refuses unsupported models before a file is written
+  const std::string config = hf_json(
+      model.config, model.tokens);  // throws for unsupported models before a file is written
   make_directories(directory);
   FileSet files(directory);
   if (add) add(files);
-  // transformers opens no file without this format.
+  // transformers does not open files without this metadata.
   SafetensorsWriter writer(files.add("model.safetensors"), entries, {{"format", "pt"}});
   Checksum hash;
   for (const HFTensor& tensor : tensors) {

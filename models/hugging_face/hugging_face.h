@@ -32,18 +32,18 @@ struct HFModel {
 };
 
 /// Reads a config.json. Absent keys have transformers' defaults; without a model_type it is
-/// GPT-2's. FileError with the key if it is invalid. Unsupported with the key for a feature that
-/// GPTConfig does not have: another model_type, activation_function, layer_norm_epsilon or n_inner,
-/// cross attention, other scales of attention, residuals taken after the norm, pruned heads,
-/// quantized weights. Errors begin with `path`.
+/// GPT-2's. Throws FileError with the key if it is invalid. Throws Unsupported with the key for a
+/// feature that GPTConfig does not have: another model_type, activation_function,
+/// layer_norm_epsilon or n_inner, cross attention, other scales of attention, residual connections
+/// after the norm, pruned heads, quantized weights. Errors begin with `path`.
 ZG_API HFModel hf_config(const std::string& json, const std::string& path);
 /// Replaces the special tokens in `model` by those of a generation_config.json, as transformers'
-/// generate() does. FileError.
+/// generate() does. Throws FileError.
 ZG_API void read_hf_generation(const std::string& json, const std::string& path, HFModel& model);
 
-/// Returns a config.json that transformers loads and hf_config() reads back. Unsupported, with the
-/// field, for a model that transformers does not have: GPT-2 with ALiBi, BLOOM with learned
-/// positions.
+/// Returns a config.json that transformers loads and hf_config() reads back. Throws Unsupported,
+/// with the field, for a model that transformers does not have: GPT-2 with ALiBi, BLOOM with
+/// learned positions.
 ZG_API std::string hf_json(const GPTConfig& config, const SpecialTokens& tokens = {});
 /// Returns a generation_config.json, which tells generate() where a text ends.
 ZG_API std::string hf_generation_json(const SpecialTokens& tokens);
@@ -51,9 +51,10 @@ ZG_API std::string hf_generation_json(const SpecialTokens& tokens);
 ZG_API const char* hf_title(Family family);
 
 struct HFTensor {
-  std::string name;  ///< the parameter's name here; in files some leave out "transformer."
-  Shape shape;       ///< of the parameter here
-  /// True: a matrix of GPT-2's Conv1D, which is [in, out] in the file and [out, in] here.
+  std::string name;  ///< the parameter's name in this library; some files omit "transformer."
+  Shape shape;       ///< the parameter's shape in this library
+  /// True: a matrix of GPT-2's Conv1D, which is [in, out] in the file and [out, in] in this
+  /// library.
   bool conv1d = false;
 
   Shape their_shape() const { return conv1d ? Shape{shape[1], shape[0]} : shape; }
@@ -62,7 +63,8 @@ struct HFTensor {
 ZG_API std::vector<HFTensor> hf_tensors(const GPTConfig& config);
 /// The name without "transformer.".
 ZG_API std::string hf_short_name(const std::string& name);
-/// True for tensors in files that are not parameters: attention masks, and the copy of a tied head.
+/// True for tensors of a file that are not parameters: attention masks, and the copy of a tied
+/// head.
 ZG_API bool hf_ignores(const std::string& name, const GPTConfig& config);
 
 /// The transpose of a matrix: values [rows, columns] as [columns, rows].
@@ -77,16 +79,18 @@ ZG_API std::vector<float> transposed(std::span<const float> values, int64_t rows
 ///   zero::load_weights(folder.weights(gpt.config()), engine);
 class ZG_API HuggingFaceFolder {
  public:
-  /// FileError if the folder has no config.json. Unsupported for another model than GPT-2 or BLOOM.
+  /// Throws FileError if the folder has no config.json. Throws Unsupported for another model than
+  /// GPT-2 or BLOOM.
   explicit HuggingFaceFolder(std::string path);
   ~HuggingFaceFolder();
   HuggingFaceFolder(HuggingFaceFolder&& other) noexcept;
 
   const std::string& path() const;
   const HFModel& model() const;
-  /// Its tensors with the names and layout of this library; the table of positions is cut to the
-  /// block size of `model`. FileError for a missing tensor, a wrong shape, or more blocks than
-  /// `model` has. `note` (optional) gets a list of tensors that are not used, or is empty.
+  /// The folder's tensors with the names and layout of this library. The position table is cut to
+  /// the block size of `model`. Throws FileError for a missing tensor, a wrong shape, or more
+  /// blocks than `model` has. `note` (optional) is set to a list of tensors that are not used, or
+  /// to "".
   WeightSource weights(const GPTConfig& model, std::string* note = nullptr) const;
 
  private:
@@ -97,8 +101,8 @@ class ZG_API HuggingFaceFolder {
 /// names are replaced when all are written. `add` may add files to the set, for example a
 /// tokenizer's (models/tokenizer/tokenizer_files.h). Only one rank calls it, and not in a plan. To
 /// export an engine's weights, save a checkpoint: zero::weights_of(zero::save_checkpoint(directory,
-/// engine, info)). Returns Engine::parameter_hash() of these weights. FileError if the weights do
-/// not fit the model.
+/// engine, info)). Returns Engine::parameter_hash() of these weights. Throws FileError if the
+/// weights do not fit the model.
 ZG_API std::string export_hugging_face(const WeightSource& weights, const HFModel& model,
                                        const std::string& directory,
                                        const std::function<void(FileSet& files)>& add = {});

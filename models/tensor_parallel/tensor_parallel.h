@@ -7,10 +7,11 @@
 #include "zerograd/autograd/ops.h"
 #include "zerograd/runtime/comm/communicator.h"
 
-// Layers whose matrices are divided among ranks: Shoeybi et al. 2019, arXiv:1909.08053. A
-// column-parallel linear has some rows of its weight [out, in] on each rank and computes a slice of
-// the features. A row-parallel linear has some columns, reads such a slice, and sums the results of
-// the ranks. Embedding and head have some rows of the vocabulary on each rank.
+// Layers whose matrices are divided among ranks ("split layers"): Shoeybi et al. 2019,
+// arXiv:1909.08053. In a column-parallel linear layer each rank has some rows of the weight [out,
+// in] and computes a slice of the features. In a row-parallel linear layer each rank has some
+// columns and reads such a slice; the results of the ranks are summed. In embedding and head each
+// rank has some rows of the vocabulary.
 namespace zg::models {
 
 /// One rank's view of the ranks that divide every layer.
@@ -22,10 +23,12 @@ struct ZG_API TensorParallel {
 
   int rank() const { return ranks ? ranks->rank() : 0; }
   int size() const { return ranks ? ranks->size() : 1; }
-  /// Converts x from its form between the split layers to the input of a split layer: all tokens.
+  /// Converts x from its form between split layers (with sequence parallelism a slice of the
+  /// tokens) to the input of a split layer: all tokens.
   Var enter(const Var& x) const;
-  /// Sums the ranks' outputs of a split layer and converts the sum to the form between the layers.
-  /// With sequence parallelism ShapeError unless the ranks divide the tokens.
+  /// Sums the ranks' outputs of a split layer and converts the sum to the form between split
+  /// layers. With sequence parallelism throws ShapeError unless the number of ranks divides the
+  /// number of tokens.
   Var leave(const Var& x) const;
   /// For parameters that every rank has whole and reads between the split layers (layer norms,
   /// biases). With sequence parallelism the ranks read them for different tokens; backward sums
@@ -51,8 +54,8 @@ struct ZG_API ParallelStore {
   const Parameter& whole(const Unit& unit, const std::string& name, const Shape& shape, Init init,
                          Options options = {}) const;
   /// This rank's rows of a column-parallel weight [out, in], of its bias [out], or of a vocabulary.
-  /// They are taken from each of `blocks` equal blocks of rows: 3 if all queries, then all keys,
-  /// then all values follow each other.
+  /// They are taken from each of `blocks` equal blocks of rows: 3 for a fused qkv weight with all
+  /// queries, then all keys, then all values.
   const Parameter& rows(const Unit& unit, const std::string& name, const Shape& shape, Init init,
                         Options options = {}, int64_t blocks = 1) const;
   /// This rank's columns of a row-parallel weight [out, in].

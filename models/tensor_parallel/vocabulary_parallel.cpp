@@ -18,11 +18,12 @@ Var number(double value, const Tensor& like) {
   return Var(Tensor::full({}, value, like.dtype(), like.device()));
 }
 
-/// Owner and row of each id of the whole vocabulary. Constants of the ids' shape and dtype.
+/// For each id of the whole vocabulary: whether this rank owns it, and its row. The tensors are
+/// constants of the ids' shape and dtype.
 struct Places {
   Var exists;  ///< whether the id is in the vocabulary
   Var is_own;  ///< whether this rank owns it
-  Var row;     ///< its row on the owner
+  Var row;     ///< its row on the rank that owns it
 
   Places(const Tensor& ids, int64_t vocabulary, const TensorParallel& parallel) {
     const auto constant = [&](int64_t value) { return number(static_cast<double>(value), ids); };
@@ -47,7 +48,7 @@ void check_rows(const char* op, const Tensor& weight, int64_t vocabulary,
 /// Computes this rank's logits in blocks of rows, and from them the loss and the gradients.
 class LossOfRank {
  public:
-  // An ignored target is mapped to this: no vocabulary has it.
+  // Ignored targets are mapped to this value, which is never an id.
   static constexpr int64_t ignored = std::numeric_limits<int32_t>::min();
 
   /// The weight has this rank's rows of the vocabulary.
@@ -58,9 +59,9 @@ class LossOfRank {
         N_(args.x.extent(0)),
         C_(args.x.extent(1)),
         columns_(args.weight.extent(0)) {
-    // The width is equal on all ranks, because they exchange data after every block. A target owned
-    // by another rank maps to an extra column, of which there is at least one. The width is a
-    // multiple of the matmul kernels' register tiles.
+    // The width of a block, which is the same on all ranks because they exchange data after every
+    // block. A target owned by another rank maps to an extra column; there is at least one. The
+    // width is a multiple of the matmul kernels' register tiles.
     constexpr int64_t step = 64;
     const int64_t share = (vocabulary + parallel.size() - 1) / parallel.size();
     width_ = (share + step) / step * step;
@@ -120,8 +121,8 @@ class LossOfRank {
                        .ldc = width_},
                       stream_);
     // The extra columns get a logit whose exponential is 0.
-    const Tensor least = Tensor::full({}, -1e30, logits.dtype(), logits.device());
-    kernels::strided_copy({.x = least,
+    const Tensor padding_logit = Tensor::full({}, -1e30, logits.dtype(), logits.device());
+    kernels::strided_copy({.x = padding_logit,
                            .y = logits,
                            .extents = {rows.count, width_ - columns_},
                            .y_strides = {width_, 1},
@@ -212,11 +213,11 @@ Var parallel_embedding(const Tensor& ids, const Var& weight, int64_t vocabulary,
   if (ids.shape().rank() != 2) refuse_shape(op, "ids", ids.shape(), "rank 2: [B, T]");
   const Places places(ids, vocabulary, parallel);
   const Shape shape{ids.extent(0), ids.extent(1), table.extent(1)};
-  // Zeros that depend on the weight: this rank must take part in backward's collectives too.
+  // Zeros that depend on the weight, so that this rank takes part in the collectives of backward.
   if (table.extent(0) == 0)
     return parallel.leave(broadcast_to(sum(weight, {0}, /*keep_axes=*/true), shape));
-  // For ids of other ranks the result of the lookup is masked, so any row may be read. The rows
-  // differ from token to token, so that backward does not add all of them to one row.
+  // For ids of other ranks the result of the lookup is masked, so any row may be read. Different
+  // tokens read different rows, so that backward does not add all of them to the same row.
   const Var near = minimum(places.row, number(static_cast<double>(table.extent(0) - 1), ids));
   const Tensor rows = where(places.exists, near, Var(ids)).value();
   const Var own = reshape(places.is_own, {shape[0], shape[1], 1});

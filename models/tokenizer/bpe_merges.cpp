@@ -28,7 +28,7 @@ MergeTable::MergeTable(std::span<const Merge> by_rank) {
   entries_.resize(places);
   for (size_t i = 0; i < by_rank.size(); ++i) {
     const Merge& merge = by_rank[i];
-    // If a pair is given twice, the last one counts, as in Hugging Face's map.
+    // If a pair occurs twice, the last merge is used, as in Hugging Face's map.
     const uint64_t pair = key(merge.left, merge.right);
     entries_[place_of(pair)] = {pair, static_cast<int32_t>(i)};
     results_.push_back(merge.result);
@@ -61,14 +61,14 @@ void MergeTable::apply_to_short(std::vector<int32_t>& tokens, MergeScratch& scra
   for (size_t i = 0; i + 1 < size; ++i) ranks[i] = rank(tokens[i], tokens[i + 1]);
   while (size > 1) {
     const auto end = ranks.begin() + static_cast<ptrdiff_t>(size) - 1;
-    const auto least = std::min_element(ranks.begin(), end);
-    if (*least == none) break;
-    const auto i = static_cast<size_t>(least - ranks.begin());
-    tokens[i] = results_[static_cast<size_t>(*least)];
+    const auto lowest = std::min_element(ranks.begin(), end);
+    if (*lowest == none) break;
+    const auto i = static_cast<size_t>(lowest - ranks.begin());
+    tokens[i] = results_[static_cast<size_t>(*lowest)];
     std::copy(tokens.begin() + static_cast<ptrdiff_t>(i) + 2,
               tokens.begin() + static_cast<ptrdiff_t>(size),
               tokens.begin() + static_cast<ptrdiff_t>(i) + 1);
-    std::copy(least + 1, end, least);
+    std::copy(lowest + 1, end, lowest);
     --size;
     if (i > 0) ranks[i - 1] = rank(tokens[i - 1], tokens[i]);
     if (i + 1 < size) ranks[i] = rank(tokens[i], tokens[i + 1]);
@@ -76,8 +76,8 @@ void MergeTable::apply_to_short(std::vector<int32_t>& tokens, MergeScratch& scra
   tokens.resize(size);
 }
 
-// A heap of (rank, index) over a linked list. An entry is outdated if its rank is not that of the
-// pair that is at its index now.
+// A heap of (rank, index) over a linked list of tokens. An entry is outdated if its rank differs
+// from the rank of the pair that is now at its index.
 void MergeTable::apply_to_long(std::vector<int32_t>& tokens, MergeScratch& scratch) const {
   const auto size = static_cast<int32_t>(tokens.size());
   std::vector<int32_t>&ranks = scratch.ranks, &previous = scratch.previous, &next = scratch.next;
@@ -104,11 +104,11 @@ void MergeTable::apply_to_long(std::vector<int32_t>& tokens, MergeScratch& scrat
   while (!queue.empty()) {
     std::pop_heap(queue.begin(), queue.end(), std::greater<>());
     const auto place = static_cast<int32_t>(queue.back() & 0xffffffff);
-    const auto least = static_cast<int32_t>(queue.back() >> 32);
+    const auto lowest = static_cast<int32_t>(queue.back() >> 32);
     queue.pop_back();
-    if (ranks[at(place)] != least) continue;
+    if (ranks[at(place)] != lowest) continue;
     const int32_t gone = next[at(place)];
-    tokens[at(place)] = results_[at(least)];
+    tokens[at(place)] = results_[at(lowest)];
     ranks[at(gone)] = none;
     next[at(place)] = next[at(gone)];
     if (next[at(place)] < size) previous[at(next[at(place)])] = place;
@@ -125,7 +125,7 @@ namespace {
 
 constexpr size_t longest_word = 64;      // bytes
 constexpr size_t first_places = 1 << 8;  // powers of two
-constexpr size_t most_places = 1 << 19;
+constexpr size_t max_slots = 1 << 19;
 
 }  // namespace
 
@@ -151,7 +151,7 @@ std::span<const int32_t> WordCache::find(const Key& key) const {
 }
 
 void WordCache::add(const Key& key, std::span<const int32_t> tokens) {
-  if (key.word.size() > longest_word || 2 * used_ >= most_places) return;
+  if (key.word.size() > longest_word || 2 * used_ >= max_slots) return;
   if (2 * ++used_ > entries_.size()) grow();
   entries_[place_of(key)] = {.hash = key.hash,
                              .word = key.word.data(),

@@ -54,10 +54,10 @@ class WordCache {
     uint64_t hash = 0;
   };
   static Key key_of(std::string_view word);
-  /// Empty: not cached. Valid until the next add().
+  /// Returns the tokens of a word; empty: not cached. Valid until the next add().
   std::span<const int32_t> find(const Key& key) const;
-  /// Adds a word that find() does not know. Long words are not cached, and no words once the cache
-  /// is full.
+  /// Adds a word that find() does not know. Long words are not cached, and no words are added when
+  /// the cache is full.
   void add(const Key& key, std::span<const int32_t> tokens);
 
  private:

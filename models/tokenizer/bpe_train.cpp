@@ -56,8 +56,8 @@ std::map<std::string_view, int64_t> count_words(std::string_view text,
   return {counts.begin(), counts.end()};
 }
 
-/// Follows Hugging Face's BpeTrainer step by step: the same vocabulary needs the same counts at the
-/// same steps.
+/// Repeats the algorithm of Hugging Face's BpeTrainer step by step. The same vocabulary results
+/// only if pairs are counted at the same steps.
 class Trainer {
  public:
   explicit Trainer(const TokenizerTraining& training) : training_(training) {
@@ -71,8 +71,8 @@ class Trainer {
       byte_ids_[byte] = id_of(byte_alphabet()[byte]);
     if (training.vocabulary < size())
       throw ConfigError(
-          fmt::format("train: expected a vocabulary of at least {} tokens, for 256 bytes and what "
-                      "is added, got {}",
+          fmt::format("train: expected a vocabulary of at least {} tokens, for 256 bytes and the "
+                      "added tokens, got {}",
                       size(), training.vocabulary));
   }
 
@@ -87,7 +87,7 @@ class Trainer {
         push(std::move(top));
         continue;
       }
-      if (top.count < std::max<int64_t>(1, training_.least_count)) break;
+      if (top.count < std::max<int64_t>(1, training_.min_count)) break;
       merge(top);
     }
     parts_.split = training_.split;
@@ -122,7 +122,7 @@ class Trainer {
     if (more <= 0) return;
     std::vector<uint32_t>& words = found_[pair];
     if (words.empty() || words.back() != word)
-      words.push_back(word);  // pairs of one word follow each other
+      words.push_back(word);  // the pairs of a word are counted one after another
   }
 
   void enqueue_found() {

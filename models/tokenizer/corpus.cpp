@@ -40,7 +40,7 @@ std::string text_of(const std::string& line, const std::string& key, const std::
   return found->get<std::string>();
 }
 
-/// In the order of `texts`.
+/// Encodes the texts on several threads; the result has the order of `texts`.
 std::vector<Ids> encode(const Tokenizer& tokenizer, const std::vector<std::string>& texts,
                         size_t workers) {
   std::vector<Ids> ids(texts.size());
@@ -134,7 +134,8 @@ class TokenizerCodec final : public TextCodec {
   std::vector<int32_t> encode(const std::string& text) const override {
     return tokenizer_.encode(text);
   }
-  /// Readable: a part of a character is U+FFFD, and so is a token that only the model has.
+  /// The result is valid UTF-8: an incomplete character becomes U+FFFD, and so does a token that
+  /// the tokenizer does not have.
   std::string decode(const std::vector<int32_t>& ids) const override {
     std::string bytes;
     for (const int32_t id : ids)

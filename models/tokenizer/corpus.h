@@ -16,7 +16,7 @@ namespace zg::models {
 
 /// The documents of text files, one after another. Each line of a .jsonl or .json file is an object
 /// with a document under `key`, as Megatron's preprocess_data.py reads them; any other file is one
-/// document. FileError with file, line and key.
+/// document. Throws FileError with file, line and key.
 class ZG_API TextDocuments {
  public:
   TextDocuments(std::vector<std::string> paths, std::string key = "text")
@@ -44,7 +44,7 @@ struct CorpusCounts {
 struct CorpusOptions {
   std::optional<int32_t> end_of_document = {};  ///< appended to each document that has tokens
   int threads = 0;                              ///< 0: all cores
-  /// Called after every 32 MiB of text or so.
+  /// Called about every 32 MiB of text.
   std::function<void(const CorpusCounts& so_far)> progress = {};
 };
 
@@ -58,8 +58,8 @@ struct CorpusOptions {
 ZG_API CorpusCounts tokenize_corpus(TextDocuments& documents, const Tokenizer& tokenizer,
                                     TokenWriter& writer, const CorpusOptions& options = {});
 
-/// A text file, tokenized by a byte-level BPE tokenizer. FileError if it cannot be read.
-/// ConfigError with the sizes if a split is shorter than one block.
+/// A text file, tokenized by a byte-level BPE tokenizer. Throws FileError if it cannot be read.
+/// Throws ConfigError with the sizes if a split is shorter than one block.
 ZG_API std::unique_ptr<Dataset> tokenized_dataset(const std::string& path,
                                                   const Tokenizer& tokenizer,
                                                   const TextOptions& options);

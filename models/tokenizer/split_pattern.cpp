@@ -20,10 +20,10 @@ const char* const gpt2_split_pattern =
 
 namespace {
 
-constexpr int deepest = 16;           // nesting depth of groups
-constexpr size_t longest = 4096;      // bytes
-constexpr int largest_repeat = 1000;  // largest n or m in {n,m}
-// PCRE2's own \s has U+180E, which left White_Space in Unicode 6.3.
+constexpr int max_depth = 16;               // nesting depth of groups
+constexpr size_t max_pattern_bytes = 4096;  // bytes
+constexpr int largest_repeat = 1000;        // largest n or m in {n,m}
+// PCRE2's own \s also matches U+180E, which is not in White_Space since Unicode 6.3.
 constexpr const char* white_space =
     R"(\t-\r \x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 constexpr std::array<std::string_view, 37> categories = {
@@ -41,9 +41,9 @@ class Translation {
       : pattern_(pattern), where_(where) {}
 
   std::string whole() {
-    if (pattern_.size() > longest)
+    if (pattern_.size() > max_pattern_bytes)
       throw Unsupported(fmt::format("{}: a pattern of {} bytes; expected at most {}", where_,
-                                    pattern_.size(), longest));
+                                    pattern_.size(), max_pattern_bytes));
     alternatives(0);
     if (at_ < pattern_.size()) refuse("')' without its '('");
     return std::move(out_);
@@ -61,7 +61,7 @@ class Translation {
   [[noreturn]] void refuse(const std::string& what) const {
     throw Unsupported(
         fmt::format("{}: {} at byte {} of the pattern; models/tokenizer/split_pattern.h lists what "
-                    "this version takes",
+                    "this version supports",
                     where_, what, at_));
   }
   char32_t character() {
@@ -88,7 +88,7 @@ class Translation {
   }
 
   void group(int depth) {
-    if (depth > deepest) refuse(fmt::format("groups nested deeper than {}", deepest));
+    if (depth > max_depth) refuse(fmt::format("groups nested deeper than {}", max_depth));
     ++at_;
     if (take("?:"))
       out_ += "(?:";
@@ -99,7 +99,7 @@ class Translation {
     else if (take("?="))
       out_ += "(?=";
     else if (has("?"))
-      refuse("a group of a kind that is not taken");
+      refuse("an unsupported kind of group");
     else
       out_ += "(?:";
     alternatives(depth);
@@ -141,7 +141,7 @@ class Translation {
     const size_t end = pattern_.find('}', at_);
     const std::string name = pattern_.substr(at_, end == std::string::npos ? end : end - at_);
     if (end == std::string::npos || std::ranges::find(categories, name) == categories.end())
-      refuse("\\p of what is no general category");
+      refuse("\\p without a general category");
     at_ = end + 1;
     return fmt::format("\\{}{{{}}}", kind, name);
   }
@@ -153,7 +153,7 @@ class Translation {
     const char32_t code = character();
     const bool alphanumeric = (code >= '0' && code <= '9') || (code >= 'A' && code <= 'Z') ||
                               (code >= 'a' && code <= 'z');
-    if (alphanumeric || code >= 0x80) refuse("an escape that is not taken, ending");
+    if (alphanumeric || code >= 0x80) refuse("an unsupported escape, ending");
     return code;
   }
 
@@ -170,7 +170,7 @@ class Translation {
       if (has("&&") || has("[:") || has("[^"))
         refuse(fmt::format("'{}' in a class", pattern_.substr(at_, 2)));
       if (take("[")) {
-        if (depth == deepest) refuse("classes nested too deep");
+        if (depth == max_depth) refuse("classes nested too deep");
         members(depth + 1);
       } else {
         member();
@@ -203,13 +203,14 @@ class Translation {
     if (at_ == pattern_.size()) return;
     const size_t begin = at_;
     if (take("{")) {
-      const int least = count();
-      if (take(",") && !has("}") && count() < least) refuse("a range of counts downwards, ending");
+      const int minimum = count();
+      if (take(",") && !has("}") && count() < minimum)
+        refuse("a range of counts downwards, ending");
       if (!take("}")) refuse("a count without its '}'");
     } else if (!take("?") && !take("*") && !take("+")) {
       return;
     }
-    // A group that repeats may take exponential time.
+    // Matching a repeated group may take exponential time.
     if (!one_character && pattern_[begin] != '?') {
       at_ = begin;
       refuse("a group that repeats");
@@ -243,8 +244,8 @@ std::string pcre2_pattern(const std::string& oniguruma, const std::string& where
 
 namespace {
 
-// Backtracking limit of one match. A match is one word, which needs little backtracking.
-constexpr uint32_t most_steps = 1000000;
+// Backtracking limit of one match. Matches are words, which need little backtracking.
+constexpr uint32_t max_steps = 1000000;
 
 std::string reason(int error) {
   PCRE2_UCHAR text[128];
@@ -287,7 +288,7 @@ struct SplitterState {
       pcre2_match_context_free(context);
       throw std::bad_alloc();
     }
-    pcre2_set_match_limit(context, most_steps);
+    pcre2_set_match_limit(context, max_steps);
   }
   SplitterState(const SplitterState&) = delete;
   ~SplitterState() {

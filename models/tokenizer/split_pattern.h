@@ -11,8 +11,8 @@ extern const char* const gpt2_split_pattern;
 
 /// Translates a regular expression of a tokenizer.json from Oniguruma's syntax to PCRE2's: nested
 /// classes are flattened, and \s becomes Unicode's White_Space. Supported are literals, classes, \s
-/// \S \d \D \p{general category}, ".", alternatives in groups and look-aheads, and quantifiers of
-/// one character. Unsupported, beginning with `where`, for anything else.
+/// \S \d \D \p{general category}, ".", alternatives in groups and look-aheads, and quantifiers
+/// after one character. For anything else it throws Unsupported; the message begins with `where`.
 std::string pcre2_pattern(const std::string& oniguruma, const std::string& where);
 
 /// Splits a text at a regular expression: each match and each text between two matches is a piece,
@@ -20,17 +20,17 @@ std::string pcre2_pattern(const std::string& oniguruma, const std::string& where
 /// Copies share the compiled expression; several threads may use one.
 class Splitter {
  public:
-  /// `pattern` has Oniguruma's syntax. Unsupported, beginning with `where`, if it cannot be
-  /// translated or can match an empty text.
+  /// `pattern` has Oniguruma's syntax. Throws Unsupported if it cannot be translated or can match
+  /// an empty text; the message begins with `where`.
   Splitter(const std::string& pattern, const std::string& where);
 
-  /// Iterates over the pieces of a text, which must outlive it.
+  /// Iterates over the pieces of a text. The text must outlive this object.
   class Pieces {
    public:
     Pieces(const Splitter& splitter, std::string_view text);
     ~Pieces();
-    /// The next piece, never empty; false at the end. ConfigError when the expression takes too
-    /// many steps.
+    /// The next piece, never empty; false at the end. Throws ConfigError when the expression takes
+    /// too many steps.
     bool next(std::string_view& piece);
 
    private:

@@ -33,10 +33,10 @@ std::string shown(const std::string& character) {
 }
 
 std::string shown(const std::vector<std::string>& characters) {
-  constexpr size_t most = 100;
+  constexpr size_t max_shown = 100;
   std::string line;
-  for (size_t i = 0; i < std::min(most, characters.size()); ++i) line += shown(characters[i]);
-  return line + (characters.size() > most ? " ..." : "");
+  for (size_t i = 0; i < std::min(max_shown, characters.size()); ++i) line += shown(characters[i]);
+  return line + (characters.size() > max_shown ? " ..." : "");
 }
 
 class Characters final : public TextStream {
@@ -61,7 +61,7 @@ class Characters final : public TextStream {
   }
 
   std::string decode(int32_t token) override {
-    // The vocabulary of the model may be larger than the number of characters in its data.
+    // The model's vocabulary may be larger than the number of characters.
     const auto id = static_cast<size_t>(token);
     return id < characters_.size() ? characters_[id] : "\uFFFD";
   }

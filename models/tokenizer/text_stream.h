@@ -13,7 +13,7 @@ namespace zg::models {
 class ZG_API TextStream {
  public:
   virtual ~TextStream() = default;
-  /// ConfigError for text that the tokens cannot express.
+  /// Throws ConfigError for text that has no tokens.
   virtual std::vector<int32_t> encode(const std::string& prompt) const = 0;
   /// The text that this token completes. A token may end within a character, which then comes with
   /// a later token.

@@ -109,7 +109,8 @@ void TokenizerState::check(const std::string& where) const {
 }
 
 void TokenizerState::find_bytes(const std::string& where) {
-  // decode() writes added tokens unchanged. Those that a merge also produces are decoded to bytes.
+  // decode() writes added tokens unchanged, except those that a merge also produces: these are
+  // decoded to bytes.
   std::vector<bool> literal(parts.tokens.size());
   for (const AddedToken& token : parts.added) literal[static_cast<size_t>(token.id)] = true;
   for (const Merge& merge : parts.merges) literal[static_cast<size_t>(merge.result)] = false;
@@ -134,7 +135,7 @@ void TokenizerState::find_bytes(const std::string& where) {
 
 namespace {
 
-/// Performs one call of encode().
+/// The state of one call of encode().
 class Encoder {
  public:
   Encoder(const TokenizerState& state, std::vector<int32_t>& ids) : state_(state), ids_(ids) {}

@@ -11,7 +11,7 @@
 namespace zg::models {
 namespace {
 
-constexpr int64_t most_bytes = int64_t{1} << 30;  // BLOOM's 250680 tokens take 14 MB
+constexpr int64_t max_bytes = int64_t{1} << 30;  // BLOOM's 250680 tokens take 14 MB
 constexpr const char *tokenizer_name = "tokenizer.json", *vocabulary_name = "vocab.json",
                      *merges_name = "merges.txt", *added_name = "added_tokens.json";
 
@@ -83,18 +83,18 @@ bool has_tokenizer(const std::string& folder) {
 }
 
 Tokenizer load_tokenizer(const std::string& path) {
-  if (!is_directory(path)) return tokenizer_from_json(read_text(path, most_bytes), path);
+  if (!is_directory(path)) return tokenizer_from_json(read_text(path, max_bytes), path);
   const std::string whole = path + "/" + tokenizer_name;
-  if (path_exists(whole)) return tokenizer_from_json(read_text(whole, most_bytes), whole);
+  if (path_exists(whole)) return tokenizer_from_json(read_text(whole, max_bytes), whole);
   if (!path_exists(path + "/" + vocabulary_name))
     throw FileError(
         fmt::format("{}: has neither tokenizer.json nor vocab.json and merges.txt; expected a "
                     "folder as Hugging Face's libraries write one",
                     path));
   const std::string added = path + "/" + added_name;
-  return tokenizer_from_gpt2({.vocabulary = read_text(path + "/" + vocabulary_name, most_bytes),
-                              .merges = read_text(path + "/" + merges_name, most_bytes),
-                              .added = path_exists(added) ? read_text(added, most_bytes) : ""},
+  return tokenizer_from_gpt2({.vocabulary = read_text(path + "/" + vocabulary_name, max_bytes),
+                              .merges = read_text(path + "/" + merges_name, max_bytes),
+                              .added = path_exists(added) ? read_text(added, max_bytes) : ""},
                              path);
 }
 
@@ -119,7 +119,7 @@ std::vector<std::string> tokenizer_file_names() {
 
 std::string hf_tokenizer_config_json(const Tokenizer& tokenizer, const SpecialTokens& tokens,
                                      int64_t positions) {
-  // Else transformers 4 adds token types, and its GPT-2 adds embeddings for them.
+  // Otherwise transformers 4 returns token types, and its GPT-2 adds embeddings for them.
   nlohmann::json written = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                             {"model_input_names", {"input_ids", "attention_mask"}},
                             {"model_max_length", positions},

@@ -29,7 +29,7 @@ ZG_API Tokenizer tokenizer_from_json(const std::string& json, const std::string&
 ZG_API std::string tokenizer_json(const Tokenizer& tokenizer);
 
 /// Contents of vocab.json and merges.txt in GPT-2's format. The text is split by GPT-2's pattern.
-/// Tokens of the vocabulary that no merge produces ("<|endoftext|>") are added tokens.
+/// Tokens of the vocabulary that no merge produces, such as "<|endoftext|>", become added tokens.
 struct GPT2Files {
   std::string vocabulary, merges;
   /// Contents of added_tokens.json: tokens with ids above the vocabulary's. Empty: no such file.

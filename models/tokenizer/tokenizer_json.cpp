@@ -39,7 +39,7 @@ void read_pre_tokenizer(const JsonNode& node, TokenizerParts& parts) {
   read_byte_level(members.back(), parts);
 }
 
-// A processor that adds no ids to those of the text.
+// Accepts only processors that add no ids to those of the text.
 void read_post_processor(const JsonNode& node) {
   if (node.value.is_null()) return;
   if (node.has_type("Sequence")) {
@@ -52,7 +52,7 @@ void read_post_processor(const JsonNode& node) {
   }
 }
 
-// Null does not say how tokens become text; here they become their bytes.
+// Accepts null, which does not define how tokens become text: here they become their bytes.
 void read_decoder(const JsonNode& node) {
   if (node.value.is_null()) return;
   if (!node.has_type("Sequence")) return node.require_type("ByteLevel");
@@ -60,7 +60,7 @@ void read_decoder(const JsonNode& node) {
     if (!member.has_type("Fuse")) member.require_type("ByteLevel");
 }
 
-// No normalizer, or a sequence of none.
+// Accepts no normalizer, or an empty sequence of normalizers.
 void read_normalizer(const JsonNode& node) {
   if (node.value.is_null()) return;
   if (!node.value.is_object() || !node.has_type("Sequence")) node.require(nullptr);
@@ -92,7 +92,7 @@ void read_added_token(const JsonNode& node, TokenizerParts& parts) {
                          .normalized = node.at("normalized").flag(!special)});
 }
 
-// Older files have no type; those of the other models have no merges.
+// Older files have no type, but only BPE has merges.
 void require_bpe(const JsonNode& node) {
   if (!node.at("type").value.is_null()) return node.require_type("BPE");
   if (node.at("merges").value.is_null()) node.refuse("BPE, with merges");
@@ -102,7 +102,8 @@ void read_model(const JsonNode& node, TokenizerParts& parts) {
   if (node.at("dropout").value != 0.0) node.at("dropout").require(nullptr);
   node.at("continuing_subword_prefix").require_empty();
   node.at("end_of_word_suffix").require_empty();
-  // byte_fallback, unk_token and fuse_unk are for bytes without a token, and there is none.
+  // byte_fallback, unk_token and fuse_unk are ignored: they are for bytes without a token, and
+  // every byte has a token.
   parts.ignore_merges = node.at("ignore_merges").flag(false);
   const JsonNode tokens = node.at("vocab");
   VocabularyMap vocabulary(tokens.value, tokens.name);
@@ -135,7 +136,7 @@ Tokenizer tokenizer_from_json(const std::string& text, const std::string& path) 
   const json root = parse_json_object(text, path);
   const JsonNode file{root, path + ": "};
   require_bpe(file.at("model"));  // checked first: the other checks assume it
-  // truncation and padding are ignored: transformers sets both with each call, and the file has
+  // truncation and padding are ignored: transformers sets both in each call, and the file contains
   // those of the last call.
   read_normalizer(file.at("normalizer"));
   read_post_processor(file.at("post_processor"));

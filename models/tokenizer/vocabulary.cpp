@@ -69,30 +69,30 @@ std::optional<std::string> from_alphabet(std::string_view characters) {
   std::string bytes;
   for (size_t i = 0; i < characters.size(); ++i) {
     auto code = static_cast<unsigned char>(characters[i]);
-    size_t place = code;
-    if (code >= 0x80) {  // two bytes of UTF-8: the alphabet has no longer ones
+    size_t where = code;
+    if (code >= 0x80) {  // two bytes of UTF-8, the longest code in the alphabet
       if (code < 0xc2 || code > 0xdf || ++i == characters.size()) return std::nullopt;
       const auto next = static_cast<unsigned char>(characters[i]);
       if ((next & 0xc0) != 0x80) return std::nullopt;
-      place = static_cast<size_t>(code & 0x1f) << 6 | (next & 0x3f);
+      where = static_cast<size_t>(code & 0x1f) << 6 | (next & 0x3f);
     }
-    if (place >= bytes_of.size() || bytes_of[place] < 0) return std::nullopt;
-    bytes += static_cast<char>(bytes_of[place]);
+    if (where >= bytes_of.size() || bytes_of[where] < 0) return std::nullopt;
+    bytes += static_cast<char>(bytes_of[where]);
   }
   return bytes;
 }
 
-VocabularyMap::VocabularyMap(const json& object, std::string place) : place_(std::move(place)) {
-  add(object, place_);
+VocabularyMap::VocabularyMap(const json& object, std::string where) : where_(std::move(where)) {
+  add(object, where_);
 }
 
-void VocabularyMap::add(const json& object, const std::string& place) {
+void VocabularyMap::add(const json& object, const std::string& where) {
   if (!object.is_object())
-    throw FileError(fmt::format("{}: expected an object of tokens and their ids, got {}", place,
+    throw FileError(fmt::format("{}: expected an object of tokens and their ids, got {}", where,
                                 brief(object)));
   for (const auto& [token, id] : object.items()) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() > std::numeric_limits<int32_t>::max())
-      throw FileError(fmt::format("{}.{}: expected an id, got {}", place, brief(token), brief(id)));
+      throw FileError(fmt::format("{}.{}: expected an id, got {}", where, brief(token), brief(id)));
     add(token, id.get<int32_t>());
   }
 }
@@ -100,7 +100,7 @@ void VocabularyMap::add(const json& object, const std::string& place) {
 void VocabularyMap::add(const std::string& token, int32_t id) {
   const auto [found, is_new] = ids_.emplace(token, id);
   if (found->second != id)
-    throw FileError(fmt::format("{}: token {} is {} there and {} among the added tokens", place_,
+    throw FileError(fmt::format("{}: token {} is {} there and {} among the added tokens", where_,
                                 brief(token), found->second, id));
 }
 
@@ -119,11 +119,11 @@ Merge VocabularyMap::merge(std::string_view left, std::string_view right,
 std::vector<std::string> VocabularyMap::tokens() const {
   std::vector<const std::string*> by_id(ids_.size());
   for (const auto& [token, id] : ids_) {
-    const auto place = static_cast<size_t>(id);
-    if (place >= by_id.size() || by_id[place])
-      throw FileError(fmt::format("{}: expected the ids 0 to {}, each once; {} has {}", place_,
+    const auto where = static_cast<size_t>(id);
+    if (where >= by_id.size() || by_id[where])
+      throw FileError(fmt::format("{}: expected the ids 0 to {}, each once; {} has {}", where_,
                                   ids_.size() - 1, brief(token), id));
-    by_id[place] = &token;
+    by_id[where] = &token;
   }
   std::vector<std::string> tokens;
   tokens.reserve(by_id.size());

@@ -24,22 +24,25 @@ std::string to_alphabet(std::string_view bytes);
 /// Absent for a character that does not encode a byte.
 std::optional<std::string> from_alphabet(std::string_view characters);
 
-/// Tokens of a file by content: {"token": id, ...} and the added tokens. Used while reading it.
+/// The ids of a file's tokens by content, used while reading the file: {"token": id, ...} and the
+/// added tokens.
 class VocabularyMap {
  public:
-  /// Reads a JSON object. Errors begin with `place`: "tokenizer.json: model.vocab".
-  VocabularyMap(const nlohmann::json& object, std::string place);
+  /// Reads a JSON object. Errors begin with `where`: "tokenizer.json: model.vocab".
+  VocabularyMap(const nlohmann::json& object, std::string where);
 
-  void add(const std::string& token, int32_t id);  ///< FileError when it has another id
-  /// Adds the tokens of another object. Errors about it begin with `place`.
-  void add(const nlohmann::json& object, const std::string& place);
-  /// Merge of "a" and "b" into "ab". FileError beginning with `where` unless all three are tokens.
+  /// Throws FileError if the token exists with another id.
+  void add(const std::string& token, int32_t id);
+  /// Adds the tokens of another object. Errors about it begin with `where`.
+  void add(const nlohmann::json& object, const std::string& where);
+  /// Merge of "a" and "b" into "ab". Throws FileError beginning with `where` unless all three are
+  /// tokens.
   Merge merge(std::string_view left, std::string_view right, const std::string& where) const;
-  /// Tokens by id. FileError unless the ids are 0 to count - 1.
+  /// Tokens by id. Throws FileError unless the ids are 0 to count - 1.
   std::vector<std::string> tokens() const;
 
  private:
-  std::string place_;
+  std::string where_;
   std::unordered_map<std::string, int32_t> ids_;
 };
 

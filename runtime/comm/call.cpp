@@ -105,8 +105,7 @@ std::string describe(const std::exception_ptr& error) {
 
 namespace {
 
-/// Returns an exception of the same type with another message. Null if the type is not in this
-/// list.
+/// Returns an exception of the same type with another message. Null if its type is not in `Types`.
 template <class... Types>
 std::exception_ptr same_of(const std::exception& error, const std::string& message) {
   std::exception_ptr same;
@@ -152,7 +151,7 @@ Blame blame(const Activity& waiting, const std::vector<Activity>& ranks,
             std::chrono::steady_clock::time_point since) {
   Blame blame;
   std::vector<bool> seen(ranks.size());
-  // Breadth first: the message names the late ranks that are nearest in the chain.
+  // Breadth first, so that the message names the late ranks that are nearest in the chain of waits.
   for (std::deque<const Activity*> chain{&waiting}; !chain.empty(); chain.pop_front()) {
     const Activity& waits = *chain.front();
     const bool named = !blame.ranks.empty();

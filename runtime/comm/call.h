@@ -24,14 +24,14 @@ struct Call {
   bool agrees(const Call& other) const;
 };
 
-/// A collective as a rank queued it.
+/// A queued collective of this rank.
 struct Job {
   Call call;
   Tensor output;
   Chunk chunk;
   Communicator::Combine combine = nullptr;
   bool fresh = false;
-  bool by_library = false;  ///< a reduce_scatter whose order is the library's
+  bool by_library = false;  ///< reduce_scatter: the library (NCCL) sums, in its own order
   Tensor window;      ///< reduce_scatter on accelerators only: memory that receives peers' slices
   int root = -1;      ///< broadcast only: the root's rank in the group
   int64_t bytes = 0;  ///< bytes that peers send to this rank
@@ -42,23 +42,23 @@ struct Job {
 
 /// The members of a group, as errors name them.
 struct Members {
-  std::vector<int> ranks;  ///< ranks[i] is the number among all ranks of member i
+  std::vector<int> ranks;  ///< ranks[i]: the number of member i among all ranks
   std::string group = {};  ///< empty: all ranks
   int size() const { return static_cast<int>(ranks.size()); }
   int operator[](int member) const { return ranks[static_cast<size_t>(member)]; }
 };
 Members all_ranks(int size);
 
-// Error messages that every transport uses when ranks do not meet. The wording is the same for all,
-// so that one search finds it.
+// Error messages for ranks that do not arrive at the same collective. All transports (threads, MPI)
+// use the same wording, so that users can search for it.
 
-/// "collective #3, all_gather of 'block.0' (bf16, 1024 elements)", and " in group 'stages 0, 1'"
-/// where it is not all ranks that meet.
+/// "collective #3, all_gather of 'block.0' (bf16, 1024 elements)", followed by " in group 'stages
+/// 0, 1'" unless the group has all ranks.
 std::string named(const Call& call, int64_t sequence, const std::string& group = {});
-/// The same with ", in step 5".
+/// The same, followed by ", in step 5".
 std::string where(const Call& call, int64_t sequence, const std::string& group, int64_t step);
-/// `calls` has the call of every member; they are not all equal. If one member differs from all
-/// others, it is named.
+/// The error for members that made different calls. `calls` has the call of every member. If only
+/// one member differs from the others, the message names it.
 std::string disagreement(int64_t sequence, const Members& members, int64_t step,
                          const std::vector<Call>& calls);
 /// `place`: where() of the waiting ranks.
@@ -67,7 +67,7 @@ std::string listed(const std::vector<int>& ranks);  ///< "rank 1", "ranks 1, 2"
 /// `verb`: "arrive" or "finish".
 std::string absence(const std::vector<int>& ranks, const char* verb, double timeout_s,
                     const std::string& place);
-/// The same if the launcher is about to kill the waiting ranks.
+/// The same for waiting ranks that the launcher is about to kill.
 std::string unfinished(const std::vector<int>& ranks, const char* verb, const std::string& place);
 /// `last`: named() of its last collective; empty: it had none. Only the first line of `cause` is
 /// used.
@@ -80,18 +80,21 @@ std::string describe(const std::exception_ptr& error);  ///< "ShapeError: matmul
 std::exception_ptr of_rank(const std::exception_ptr& error, int rank, int ranks);
 bool is_comm_error(const std::exception_ptr& error);
 
-/// The state of a rank while another waits for it: it computes (`awaits` is empty) or waits itself.
+/// The state of a rank, for ranks that wait for it: it computes (`awaits` is empty) or waits
+/// itself.
 struct Activity {
-  std::vector<int> awaits = {};  ///< ranks, by their numbers among all; empty: its own code
-  const char* verb = "arrive";   ///< "arrive" or another action that it expects from them
-  std::string place = {};        ///< the place where it waits for them
+  /// Ranks that it waits for, as numbers among all ranks; empty: it runs its own code.
+  std::vector<int> awaits = {};
+  const char* verb = "arrive";  ///< the action that it expects from them: "arrive", "finish"
+  std::string place = {};       ///< the place where it waits for them
   std::chrono::steady_clock::time_point alive{};  ///< when it last made progress
 };
 
-/// The ranks that cause a wait. A rank that waits itself in another group is not the cause; the
-/// ranks at the end of the chain of waits are.
+/// The ranks that cause a wait: those at the end of the chain of waits. A rank that waits for
+/// others in another group is not a cause.
 struct Blame {
-  std::vector<int> ranks;  ///< the causes: in their own code, or silent, since before `since`
+  /// The causes: they run their own code, or have not answered, since before `since`.
+  std::vector<int> ranks;
   const char* verb = nullptr;
   std::string place;  ///< the place where other ranks wait for them
   /// If `ranks` is empty: the earliest time at which one of the computing ranks was last seen to

@@ -15,12 +15,13 @@ namespace zg::cpu {
 namespace {
 
 constexpr int64_t shown = 64;  // lines printed after a failure
-constexpr int64_t ahead = 16;  // at most this many lines wait behind the running one
-// entries; a rank may queue many, and must not overwrite the running one
+constexpr int64_t ahead = 16;  // at most this many of them are queued after the running one
+// number of entries: more than a rank queues at one time, so the running collective is not
+// overwritten
 constexpr int64_t kept = 512;
 
-// mpirun reads 4096 bytes at a time and mixes those of several ranks. So text is written in chunks
-// that end with a line, each after the one before was read: this keeps lines whole.
+// mpirun reads 4096 bytes at a time and mixes those of several ranks. So the text is written in
+// chunks of whole lines, and each chunk only after mpirun has read the previous one.
 void write_whole_lines(std::string_view text) {
   constexpr size_t piece_bytes = 4096;
   const auto unread = [] {
@@ -114,7 +115,7 @@ void CollectiveLog::dump() noexcept {
     if (dumped_.exchange(true)) return;
     std::fflush(stderr);
     write_whole_lines(text());
-  } catch (...) {  // the caller has an error of its own to report
+  } catch (...) {  // ignored: the caller reports its own error
     return;
   }
 }

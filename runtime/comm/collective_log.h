@@ -16,13 +16,14 @@ namespace zg::cpu {
 /// that is allocated once. Any thread may call.
 class CollectiveLog {
  public:
-  CollectiveLog(int rank, int size, std::string group = {});  ///< numbers among all ranks
+  /// Rank and size count all ranks.
+  CollectiveLog(int rank, int size, std::string group = {});
 
   void queued(int64_t sequence, const Call& call, int64_t step);
   void started(int64_t sequence);
   void done(int64_t sequence);
 
-  /// A header and at most 64 lines, oldest first, around the running collective.
+  /// A header and at most 64 lines, oldest first. The running collective is among them.
   std::string text() const;
   /// Prints text() on stderr at the first call; later calls do nothing.
   void dump() noexcept;
@@ -33,7 +34,7 @@ class CollectiveLog {
     Collective op{};
     DType dtype{};
     int root = -1;
-    char name[80] = {};                     // longer ones are cut
+    char name[80] = {};                     // longer names are cut
     double queued_ms, started_ms, done_ms;  // since the log began; negative: not yet
   };
   double now_ms() const;

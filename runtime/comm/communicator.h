@@ -35,8 +35,8 @@ struct Chunk {
 /// this rank. Each has a sequence number, an op, a dtype, a count and a name, which must be equal
 /// on every rank. If they differ, or if a rank throws, returns early or does not arrive within the
 /// timeout, every rank gets a CommError with the rank, the collective and the step. A collective
-/// that all ranks had completed before succeeds on all of them. Tensors must stay alive and
-/// unchanged until wait(). Workers never allocate or free memory.
+/// that all ranks had completed before the failure still succeeds on all of them. Tensors must stay
+/// alive and unchanged until wait(). Workers never allocate or free memory.
 class ZG_API Communicator {
  public:
   using Ticket = int64_t;  ///< sequence number of a collective
@@ -54,9 +54,10 @@ class ZG_API Communicator {
   virtual Ticket all_gather(const Tensor& shard, const Tensor& full, const std::string& name,
                             Chunk chunk = {}) = 0;
   /// Cuts every rank's `full` into size() equal pieces and combines the pieces with this rank's
-  /// number into this rank's `shard`, in rising order of the ranks they come from. This order is
-  /// possible for every number of ranks. Afterwards the content of `full` is undefined, because
-  /// processes receive into it. `fresh`: the first piece is written, not added.
+  /// number into this rank's `shard`, in rising order of the ranks they come from. The order does
+  /// not depend on the number of ranks. Afterwards the content of `full` is undefined, because
+  /// ranks that are processes receive into it. `fresh`: the first piece overwrites `shard` and is
+  /// not added to it.
   virtual Ticket reduce_scatter(const Tensor& full, const Tensor& shard, bool fresh,
                                 Combine combine, const std::string& name, Chunk chunk = {}) = 0;
   /// Sums i64 elements in place. Integer sums are exact, so their order does not matter.
@@ -68,10 +69,11 @@ class ZG_API Communicator {
 
   /// Makes a group of some of these ranks, in the given order; this rank is one of them. The group
   /// has a worker thread and counts of its own, so its collectives run concurrently with those of
-  /// other groups. Its ranks are numbered from 0; errors have the numbers in the whole group, and
-  /// `name`. A failure in one group is a CommError in all. Every member makes the same call. No two
-  /// groups have the same members and name. The call may wait for the other members, so groups that
-  /// share ranks must be made in the same order on each rank. Destroy it before this communicator.
+  /// other groups. Its ranks are numbered from 0; errors have their numbers among all ranks, and
+  /// `name`. A failure in one group is a CommError in all groups. Every member must make the same
+  /// call. No two groups may have the same members and name. The call may wait for the other
+  /// members, so groups that share ranks must be made in the same order on each rank. Destroy the
+  /// group before this communicator.
   virtual std::unique_ptr<Communicator> group(std::span<const int> members,
                                               const std::string& name) = 0;
 
@@ -80,15 +82,15 @@ class ZG_API Communicator {
   virtual void wait(Ticket ticket) = 0;
   /// Reports that this rank failed: the other ranks get a CommError with the cause. Never throws.
   virtual void abort(const std::string& cause) noexcept = 0;
-  /// Sets the step that errors name.
+  /// Sets the step number that errors show.
   virtual void set_step(int64_t step) = 0;
 
   virtual WireCounts wire() const = 0;
-  /// The library that moves the data, "NCCL 2.28.9", or the replacement and the reason for it.
+  /// The library that moves the data, "NCCL 2.28.9", or what is used instead and why.
   virtual std::string transport() const { return "nothing"; }
-  /// Inexact: from now on NCCL sums the pieces of a reduce_scatter between accelerators, in its own
-  /// order and rounding, and the sum is combined into the shard. Throws Unsupported if NCCL does
-  /// not move the ranks' data. Without effect on one rank.
+  /// From now on NCCL sums the pieces of a reduce_scatter between accelerators, and the sum is
+  /// combined into the shard. NCCL has its own order and rounding, so the bits depend on the number
+  /// of ranks. Throws Unsupported if NCCL does not move the ranks' data. No effect on one rank.
   virtual void sum_by_library();
 
  protected:
@@ -126,11 +128,11 @@ struct LocalOptions {
 ZG_API int threads_per_rank(int ranks);
 
 /// Runs f(communicator, device) on `ranks` threads of this process; each has its own
-/// device_of_rank(). Returns when all have returned. If ranks throw, it rethrows the error that was
-/// the cause, with its type. If there are several ranks, the message begins with "rank 2/4: ",
-/// except for a CommError, which names ranks itself. A thread that hangs outside of a collective
-/// cannot be ended: after the timeout of the others, the report is printed on stderr and the
-/// process exits with status 4.
+/// device_of_rank(). Returns when all have returned. If ranks throw, it rethrows the first cause
+/// with its type. If there are several ranks, the message begins with "rank 2/4: ", except for a
+/// CommError, which names ranks itself. A thread that hangs outside of a collective cannot be
+/// ended: after the timeout of the others, the report is printed on stderr and the process exits
+/// with status 4.
 ZG_API void run_local(int ranks, const std::function<void(Communicator&, const Device&)>& f,
                       const LocalOptions& options = {});
 

@@ -14,6 +14,12 @@
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
+
+std::function<void(bool waits)>& on_wait_for_collectives() {
+  thread_local std::function<void(bool waits)> function;
+  return function;
+}
+
 namespace cpu {
 
 /// How the members of a group exchange data. They use a library such as NCCL, or they read the
@@ -248,6 +254,7 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
 
   const auto run_rank = [=, &f](int rank) {
     std::exception_ptr error;
+    on_wait_for_collectives() = [=](bool waits) { world->waits_for_collectives(rank, waits); };
     try {
       const Device device = device_of_rank(options.type, rank, device_options);
       DeviceState::of(device).rank = rank;

@@ -66,6 +66,13 @@ Activity LocalGroup::activity(int rank) const {
   return activity;
 }
 
+void LocalGroup::add_running(std::vector<int>& ranks) const {
+  for (int member = 0; member < members_.size(); ++member)
+    if (at(member).arrived > at(member).done &&
+        missing_ranks(&Member::arrived, at(member).arrived).empty())
+      ranks.push_back(members_[member]);
+}
+
 std::string LocalGroup::place_of(int member) const {
   const Member& self = at(member);
   return where(self.call, self.arrived, members_.group, *world_.at(members_[member]).step);
@@ -197,6 +204,12 @@ void LocalWorld::waits(int rank, const LocalGroup* group) {
   if (!group) at(rank).alive = Clock::now();
 }
 
+void LocalWorld::waits_for_collectives(int rank, bool waits) {
+  const Lock lock(mutex_);
+  at(rank).waits_for_collectives = waits;
+  at(rank).alive = Clock::now();
+}
+
 void LocalWorld::fail(const std::string& cause, const std::string& place) {
   if (failure_.empty()) {
     failure_ = cause;
@@ -237,6 +250,8 @@ void LocalWorld::dump_logs() const {
 Activity LocalWorld::activity(int rank) const {
   const Rank& self = at(rank);
   Activity activity = self.waits_in ? self.waits_in->activity(rank) : Activity{};
+  if (self.waits_for_collectives && activity.awaits.empty())
+    for (const auto& group : groups_) group->add_running(activity.awaits);
   activity.alive = std::max(activity.alive, self.alive);
   return activity;
 }

@@ -62,6 +62,7 @@ class LocalGroup {
   bool join(int rank);                 ///< false: the rank was a member and has left
   bool leave(int member, bool fails);  ///< true: it was the last member
   Activity activity(int rank) const;
+  void add_running(std::vector<int>& ranks) const;  ///< adds the members that run their action
   void await(Lock& lock, int member, int64_t sequence, int64_t Member::*progress);
   void check_for_early_return(int member, int64_t sequence);
   std::string place_of(int member) const;
@@ -94,6 +95,8 @@ class LocalWorld {
 
   /// The rank's own thread starts to wait in this group; null: it stops waiting.
   void waits(int rank, const LocalGroup* group);
+  /// The rank's own thread starts to wait until no rank runs a collective, or stops waiting.
+  void waits_for_collectives(int rank, bool waits);
   void abort(int rank, const std::string& cause) noexcept;  ///< collectives fail on all ranks
   bool failed() const;
   std::string failure() const;
@@ -108,6 +111,7 @@ class LocalWorld {
     std::shared_ptr<std::atomic<int64_t>> step = std::make_shared<std::atomic<int64_t>>(0);
     bool left = false;
     const LocalGroup* waits_in = nullptr;
+    bool waits_for_collectives = false;      // its own thread waits until no rank runs one
     Clock::time_point alive = Clock::now();  // when its own thread last made progress
     std::string last;                        // named() of its last collective
   };

@@ -39,7 +39,7 @@ Mesh::Mesh(Communicator& all, const MeshShape& wanted)
   data = along(
       shape.data, [&](int d) { return shape.rank_of(d, stage, tensor_rank); }, "data");
   pipeline = along(shape.pipeline, rank_of_stage, "pipeline");
-  // Links are made in the order of stages, so a stage waits only for the one before it.
+  // Links are made in the order of stages, so a stage waits only for the previous stage.
   const auto link = [&](int from) {
     const int members[] = {rank_of_stage(from), rank_of_stage(from + 1)};
     const std::string lower = std::to_string(from), upper = std::to_string(from + 1);

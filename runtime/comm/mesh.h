@@ -21,10 +21,10 @@ struct MeshShape {
 
 /// One rank's view of all ranks, arranged as data x pipeline x tensor. Each axis is a Communicator
 /// of the ranks that differ only in their position on this axis. It is `world` itself if all ranks
-/// are on one axis. An axis with one rank sends nothing; its collectives work on this rank's data
+/// are on one axis. Collectives on an axis with one rank send nothing: they use this rank's data
 /// alone.
 struct ZG_API Mesh {
-  /// Collective. ConfigError unless the axes multiply to the number of ranks.
+  /// Collective. Throws ConfigError unless the product of the axes is the number of ranks.
   Mesh(Communicator& world, const MeshShape& shape);
 
   Communicator& world;
@@ -40,8 +40,8 @@ struct ZG_API Mesh {
     std::unique_ptr<Communicator> forward, backward;
   };
   Link previous, next;
-  /// Group of the first and the last stage, on these two stages only: for embeddings that both
-  /// have. Absent in a pipeline of one stage.
+  /// Group of the first and the last stage, on these two stages only: for tied embeddings, which
+  /// both stages have. Absent in a pipeline of one stage.
   std::unique_ptr<Communicator> ends;
 
   bool is_first_stage() const { return stage == 0; }

@@ -7,7 +7,8 @@
 
 namespace zg::cpu {
 
-/// The first rests of a wait yield, so that a rank on the same core can run. Later ones sleep.
+/// Polling with increasing pauses. The first calls of rest() yield, so that a rank on the same core
+/// can run. Later calls sleep, up to 500 us.
 class Pace {
  public:
   explicit Pace(int64_t yields) : yields_(yields) {}

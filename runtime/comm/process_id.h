@@ -4,7 +4,8 @@
 
 namespace zg::cpu {
 
-/// Identifies a process. Its number alone can be reused. Plain data, so that it can be sent.
+/// Identifies a process by its number and start time, because Linux reuses numbers. Plain data, so
+/// that it can be sent.
 struct ProcessId {
   char host[64] = {};
   int64_t pid = 0;

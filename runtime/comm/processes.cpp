@@ -53,13 +53,14 @@ std::optional<ProcessRank> process_rank() {
   place.local_rank = first_of({"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"})
                          .value_or(place.rank);
   place.local_size = first_of({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}).value_or(0);
-  // "4(x2),3": if hosts differ, the number of the first one.
+  // Slurm gives the tasks of each host, "4(x2),3": the number of the first host is used.
   if (!place.local_size)
     place.local_size = number_in("SLURM_STEP_TASKS_PER_NODE", "(,").value_or(place.size);
   return place;
 }
 
-// The launcher itself is not bound, so its cores are those of all its processes.
+// The launcher itself is not bound to cores, so its affinity mask has the cores of all its
+// processes.
 int threads_per_process(int local_size) {
   const int own = available_cores();
   const int together = std::max(own, cores_of(getppid()));

@@ -16,8 +16,8 @@ struct ProcessRank {
   int local_rank = 0, local_size = 1;  ///< on this host
 };
 
-/// Absent if this process was not started by an MPI launcher. ConfigError if one of the launcher's
-/// environment variables is not a number.
+/// Absent if this process was not started by an MPI launcher. Throws ConfigError if one of the
+/// launcher's environment variables is not a number.
 ZG_API std::optional<ProcessRank> process_rank();
 
 /// A process's share of this host's cores, at least one: all cores of the launcher divided by its

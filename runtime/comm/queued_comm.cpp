@@ -10,7 +10,8 @@ namespace zg::cpu {
 Communicator::Ticket QueuedCommunicator::all_gather(const Tensor& shard, const Tensor& full,
                                                     const std::string& name, Chunk chunk) {
   chunk = check_all_gather(shard, full, chunk);
-  // Made first: it may throw, and GCC 12 crashes if an initialiser of the job below throws.
+  // In a variable of its own: it may throw, and GCC 12 crashes if an initialiser inside the braces
+  // below throws.
   Tensor window = window_for(Collective::all_gather, full, chunk.count);
   return enqueue({.call = {.op = Collective::all_gather,
                            .dtype = shard.dtype(),
@@ -46,7 +47,7 @@ Tensor QueuedCommunicator::window_for(Collective op, const Tensor& full, int64_t
   const int64_t bytes = CommWindow::bytes_for(op, full, count, size_);
   if (bytes == 0) return {};
   if (!window_.covers(bytes)) {
-    if (next_ > 0) wait(next_ - 1);  // it is in use until then
+    if (next_ > 0) wait(next_ - 1);  // queued collectives use the window
     window_.grow(device_, bytes);
   }
   return window_.tensor();
@@ -106,7 +107,8 @@ void QueuedCommunicator::wait(Ticket ticket) {
     lock.lock();
   }
   if (done_ <= ticket) throw_failure();
-  while (!jobs_.empty() && jobs_.front().finished) jobs_.pop_front();  // frees on this thread
+  while (!jobs_.empty() && jobs_.front().finished)
+    jobs_.pop_front();  // their tensors are freed on this thread
 }
 
 Communicator::Ticket QueuedCommunicator::enqueue(Job job) {
@@ -179,7 +181,7 @@ void QueuedCommunicator::throw_failure() {
   std::rethrow_exception(failure_);
 }
 
-// From a catch block, unlocked.
+// Call it from a catch block; it locks.
 void QueuedCommunicator::fail(std::unique_lock<std::mutex>& lock) {
   const std::exception_ptr error = std::current_exception();
   failed(error);
@@ -188,7 +190,7 @@ void QueuedCommunicator::fail(std::unique_lock<std::mutex>& lock) {
   changed_.notify_all();
 }
 
-// False when the thread shall end.
+// Returns false if the thread must end.
 bool QueuedCommunicator::await_job(std::unique_lock<std::mutex>& lock) {
   const auto ready = [&] { return stop_ || done_ < next_; };
   if (watch_every_.count() == 0) changed_.wait(lock, ready);
@@ -208,7 +210,8 @@ bool QueuedCommunicator::await_job(std::unique_lock<std::mutex>& lock) {
 void QueuedCommunicator::work() {
   std::unique_lock lock(mutex_);
   while (await_job(lock)) {
-    // deque: growing it at the back leaves references valid; the front goes in wait() only.
+    // The reference stays valid: push_back on a deque keeps references, and only wait() removes
+    // jobs from the front.
     Job& job = *std::find_if(jobs_.begin(), jobs_.end(), [](const Job& j) { return !j.finished; });
     const Ticket ticket = done_;
     lock.unlock();

@@ -18,8 +18,8 @@
 namespace zg::cpu {
 
 /// Base of every transport. It checks, counts and queues collectives. work(), which a thread of the
-/// transport calls, runs them in order. On an accelerator a collective is queued once the device
-/// has finished all earlier work, and is done once its results are there.
+/// transport calls, runs them in order. On an accelerator a collective is queued after the device
+/// has finished all earlier work, and it is done when its results are in memory.
 class QueuedCommunicator : public Communicator {
  public:
   using StepNumber = std::shared_ptr<std::atomic<int64_t>>;  ///< shared by a rank's groups
@@ -60,12 +60,12 @@ class QueuedCommunicator : public Communicator {
   virtual void watch() {}  ///< called on the same thread while no job is queued
   /// Called with the exception of run() or watch() before any thread that waits receives it.
   virtual void failed(const std::exception_ptr&) {}
-  /// The rank's own thread starts to wait for this group, or stops waiting. Called without a lock.
+  /// Called without a lock when the rank's own thread starts or stops to wait for this group.
   virtual void owner_waits(bool waits) = 0;
   virtual void owner_saw_failure() {}  ///< the rank's own thread receives the failure
 
-  /// True if `active_transport_` moves the data. run() itself moves data that lies on another type
-  /// of device than the ranks', such as texts.
+  /// True if `active_transport_` moves the data. run() itself moves data on another type of device
+  /// than the ranks', such as texts in host memory.
   bool uses_transport(const Job& job) const {
     return active_transport_ && job.output && job.output.device().type() == device_.type();
   }
@@ -85,7 +85,7 @@ class QueuedCommunicator : public Communicator {
   const StepNumber step_;
   const std::shared_ptr<CollectiveLog> log_;
   const Device device_;
-  const std::unique_ptr<Stream> stream_;  ///< copies and additions of run() are launched here
+  const std::unique_ptr<Stream> stream_;         ///< run() launches its copies and additions on it
   std::unique_ptr<Transport> active_transport_;  ///< null: run() moves all data itself
   std::string transport_;
   std::mutex mutex_;

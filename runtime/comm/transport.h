@@ -18,26 +18,25 @@ struct Job;
 /// communication worker calls it.
 class Transport {
  public:
-  /// Returns once done() is true. Throws CommError when a failure or the deadline makes that
-  /// impossible.
+  /// Returns when done() is true. Throws CommError when a rank failed or the deadline has passed.
   using Await = std::function<void(const std::function<bool()>& done)>;
 
   virtual ~Transport() = default;
   /// Returns when the job is done on this rank. Throws DeviceError with the message of the library.
-  /// After any exception the transport must not be used again, and the stream has no work of it
-  /// left.
+  /// After an exception the transport must not be used again; none of its work is left on the
+  /// stream.
   virtual void run(const cpu::Job& job, Stream& stream, const Await& await) = 0;
 };
 
 /// A rank sends this to its peers before they choose a library for accelerators (NCCL). Plain data,
 /// so that it can be sent as bytes.
 struct TransportEndpoint {
-  char device[128] = {};   ///< its host and its accelerator, which no two ranks may share
-  char id[128] = {};       ///< the group's id, from the rank that was asked to make it
-  char absence[256] = {};  ///< why this rank cannot use it; empty: it can
+  char device[128] = {};   ///< host and accelerator, which must be different on every rank
+  char id[128] = {};       ///< the group's id; only the endpoint made with `first` has it
+  char absence[256] = {};  ///< the reason why this rank cannot use the library; empty: it can
 };
 
-/// How the ranks of a backend set up such a library.
+/// The functions by which the ranks of a backend set up such a library.
 struct TransportFactory {
   /// The TransportEndpoint of a rank on the index-th device. `first`: this rank makes the id that
   /// the group uses.
@@ -51,17 +50,17 @@ struct TransportFactory {
 };
 
 /// Accelerator memory that receives the data of peers, one slot for each rank; internal. It is
-/// allocated for every transport and in plans too, so that a plan holds for every transport. It
+/// allocated for every transport, also in plans, so that a plan is valid for every transport. It
 /// grows as collectives need it, on the rank's own thread, and is freed with the communicator.
 class CommWindow {
  public:
-  /// Bytes that a collective of `size` ranks needs here; `count`: elements of each shard.
+  /// Bytes of window that a collective of `size` ranks needs; `count`: elements of each shard.
   static int64_t bytes_for(Collective op, const Tensor& full, int64_t count, int size);
 
   bool covers(int64_t bytes) const { return bytes == 0 || (tensor_ && bytes <= tensor_.bytes()); }
   /// Replaces the memory by `bytes` bytes. No collective may be using it.
   void grow(const Device& device, int64_t bytes);
-  const Tensor& tensor() const { return tensor_; }  ///< u8; absent where none was asked for
+  const Tensor& tensor() const { return tensor_; }  ///< u8; absent if no collective needed it
 
  private:
   Tensor tensor_;

@@ -26,7 +26,7 @@ Known known_flags(const CommandLine& line) {
   return known;
 }
 
-// Null: `name` is one of the flag's own names and sets no value.
+// The value that `name` sets, if it is one of flag.with_value. Null: `name` is one of flag.names.
 const std::string* value_of(const std::string& name, const Flag& flag) {
   for (const auto& [own, value] : flag.with_value)
     if (own == name) return &value;
@@ -39,12 +39,12 @@ const std::string* value_of(const std::string& name, const Flag& flag) {
       flag.help.empty() ? "" : fmt::format("; {} {}: {}", name, flag.value, flag.help)));
 }
 
-// Spells flags with dashes and splits --flag=value, so that an empty value stays a value. What
-// follows a flag that takes a value is left as it is.
+// Writes flags with dashes and splits --flag=value into two words, so that an empty value stays a
+// value. The word after a flag that takes a value is not changed.
 std::vector<std::string> normalised(const std::vector<std::string>& arguments, const Known& known) {
   std::vector<std::string> result;
   const Flag* waiting = nullptr;  // the flag whose value comes next
-  int words_left = 0;             // more words that the value before may have
+  int words_left = 0;             // how many more words the current value may have
   for (const std::string& argument : arguments) {
     if (words_left > 0 && !argument.starts_with("-")) {
       --words_left;
@@ -101,7 +101,7 @@ bool is_accepted(const Flag& flag, const std::string& value) {
     flag.set(flag.names.front(), value);
   } catch (const ConfigError&) {
     return false;
-  } catch (const Error&) {  // a value that is known, but not supported here
+  } catch (const Error&) {  // Unsupported here, but not misspelled
   }
   return true;
 }
@@ -114,7 +114,7 @@ void refuse_split_value(const Flag& flag, const std::string& value, const std::s
                                   flag.names.front(), value, rest, whole));
 }
 
-// The flag's own spelling in the left column: "--batch-size N".
+// The left column of help: "--batch-size N".
 std::string left_column(const Flag& flag) {
   return flag.names.front() + (flag.value.empty() ? "" : " " + flag.value);
 }
@@ -172,7 +172,7 @@ bool parse(const CommandLine& line, const std::vector<std::string>& arguments, G
     }
 
   std::vector<std::string> words = normalised(arguments, known);
-  std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
+  std::reverse(words.begin(), words.end());  // CLI11 reads the words from the back
   try {
     app.parse(words);
   } catch (const CLI::CallForHelp&) {
@@ -182,7 +182,7 @@ bool parse(const CommandLine& line, const std::vector<std::string>& arguments, G
     throw ConfigError(error.what());
   }
   if (const std::vector<std::string> extras = app.remaining(); !extras.empty()) {
-    // A misspelled flag leaves its value behind too: name the flag.
+    // A misspelled flag leaves itself and its value in `extras`: the error must name the flag.
     const auto flag = std::find_if(extras.begin(), extras.end(), [](const std::string& word) {
       return word.compare(0, 1, "-") == 0;
     });
@@ -228,11 +228,11 @@ void require_device(Device::Type type) {
 void require_figures(Device::Type type) {
   require_device(type);
   for (int index = 0; index < Device::count(type); ++index)
-    if (const std::string what = stand_in(type, index); !what.empty())
-      throw Unsupported(
-          fmt::format("--device {}: {}:{} is the {}: its times say nothing of one; expected an "
-                      "accelerator to measure; try --device cpu",
-                      type, type, index, what));
+    if (const std::string what = emulator_name(type, index); !what.empty())
+      throw Unsupported(fmt::format(
+          "--device {}: {}:{} is the {}: times measured on it mean nothing; expected an "
+          "accelerator to measure; try --device cpu",
+          type, type, index, what));
 }
 
 }  // namespace zg

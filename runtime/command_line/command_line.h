@@ -14,8 +14,8 @@ namespace zg {
 
 /// One flag: its names, its help, and the function that takes its value.
 struct Flag {
-  std::vector<std::string>
-      names;          ///< "--batch-size", ...; the first is its own, the others aliases
+  /// "--batch-size", ...; the first one is the flag's name, the others are aliases.
+  std::vector<std::string> names;
   std::string value;  ///< how help shows the value, "N"; empty for a switch
   std::string help;   ///< empty: a flag that help does not list
   /// Called once with the spelling that errors should name and the value; "true" for a bare switch.
@@ -42,24 +42,26 @@ struct CommandLine {
   std::string notes;  ///< printed below the flags
 };
 
-/// First names of the flags that were given.
+/// The flags that were given, each by its first name.
 using Given = std::set<std::string>;
 
 /// Reads `arguments` (without the names of program and subcommand) and calls the functions of the
-/// given flags, in the order of the table. `-` and `_` are equal in names. ConfigError for an
-/// unknown flag (with the nearest known one), a missing value or a stray word; of a flag given
-/// twice the last counts. Returns false after printing help to stdout.
+/// given flags, in the order of the table. `-` and `_` are equal in names. Throws ConfigError for
+/// an unknown flag (with the nearest known one), a missing value or a stray word; if a flag is
+/// given twice, the last one counts. Returns false after printing help to stdout.
 bool parse(const CommandLine& line, const std::vector<std::string>& arguments, Given& given);
 
-/// ConfigError where both --device and --use-hpu were given.
+/// Throws ConfigError if both --device and --use-hpu were given.
 void check_device(const Given& given);
 
-/// Throws Unsupported if such devices do not compute in the dtype: "`what`: ... f16 ...; try ...".
+/// Throws Unsupported if devices of this type have no kernels for the dtype. The message begins
+/// with `what`.
 void require_dtype(Device::Type type, DType dtype, const std::string& what);
 
 /// Throws Unsupported, with the reason, if this machine has no such device.
 void require_device(Device::Type type);
-/// The same for a test driver in place of a device, because its times mean nothing.
+/// Throws Unsupported if a test driver emulates the device, because times measured on it mean
+/// nothing.
 void require_figures(Device::Type type);
 
 }  // namespace zg

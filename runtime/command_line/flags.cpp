@@ -4,6 +4,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <type_traits>
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
@@ -37,7 +38,7 @@ std::string without_separators(const std::string& value) {
   return digits;
 }
 
-// 5e8 and 1e3 count as whole numbers wherever a double holds them exactly, and Python's 5_000_000.
+// Accepts 5e8 and 1e3 (whole numbers that a double holds exactly), and Python's 5_000_000.
 bool read_integer(const std::string& given, int64_t& number) {
   const std::string value = without_separators(given);
   const char* last = value.data() + value.size();
@@ -57,13 +58,13 @@ std::string with_default(const std::string& help, const std::string& shown) {
 
 }  // namespace
 
-int64_t parse_integer(const std::string& flag, const std::string& value, int64_t least,
-                      int64_t most) {
+int64_t parse_integer(const std::string& flag, const std::string& value, int64_t minimum,
+                      int64_t maximum) {
   int64_t number = 0;
-  if (read_integer(value, number) && number >= least && number <= most) return number;
+  if (read_integer(value, number) && number >= minimum && number <= maximum) return number;
   refuse(flag,
-         number <= most ? fmt::format("a whole number of {} or more", least)
-                        : fmt::format("a whole number from {} to {}", least, most),
+         number <= maximum ? fmt::format("a whole number of {} or more", minimum)
+                           : fmt::format("a whole number from {} to {}", minimum, maximum),
          value);
 }
 
@@ -93,8 +94,8 @@ double parse_number(const std::string& flag, const std::string& value, const Ran
   double number = 0.0;
   std::string rest;
   const bool inside = read_double(value, number, rest) && rest.empty() &&
-                      (range.open_below ? number > range.least : number >= range.least) &&
-                      (range.open_above ? number < range.most : number <= range.most);
+                      (range.open_below ? number > range.minimum : number >= range.minimum) &&
+                      (range.open_above ? number < range.maximum : number <= range.maximum);
   if (!inside) refuse(flag, range.words, value);
   return number;
 }
@@ -113,21 +114,17 @@ size_t parse_choice(const std::string& flag, const std::string& value,
                                 printable(value), did_you_mean(value, choices)));
 }
 
-Flag integer_flag(Names names, int64_t& target, const std::string& help, Count count) {
-  return {std::move(names), "N",
-          with_default(help, count.shown ? count.shown : std::to_string(target)),
+template <class T>
+Flag integer_flag(Names names, T& target, const std::string& help, Count count) {
+  std::string shown;
+  if constexpr (std::is_same_v<T, int64_t>) shown = std::to_string(target);
+  return {std::move(names), "N", with_default(help, count.shown ? count.shown : shown),
           [&target, count](const std::string& name, const std::string& value) {
-            target = parse_integer(name, value, count.least, largest_count);
+            target = parse_integer(name, value, count.minimum, largest_count);
           }};
 }
-
-Flag integer_flag(Names names, std::optional<int64_t>& target, const std::string& help,
-                  Count count) {
-  return {std::move(names), "N", with_default(help, count.shown ? count.shown : ""),
-          [&target, count](const std::string& name, const std::string& value) {
-            target = parse_integer(name, value, count.least, largest_count);
-          }};
-}
+template Flag integer_flag(Names, int64_t&, const std::string&, Count);
+template Flag integer_flag(Names, std::optional<int64_t>&, const std::string&, Count);
 
 Flag size_flag(Names names, int64_t& target, const std::string& help) {
   return {std::move(names), "SIZE", help,
@@ -136,21 +133,16 @@ Flag size_flag(Names names, int64_t& target, const std::string& help) {
           }};
 }
 
-Flag number_flag(Names names, double& target, const Range& range, const std::string& help,
+template <class T>
+Flag number_flag(Names names, T& target, const Range& range, const std::string& help,
                  const char* shown) {
   return {std::move(names), "X", with_default(help, shown ? shown : fmt::format("{:g}", target)),
           [&target, range](const std::string& name, const std::string& value) {
-            target = parse_number(name, value, range);
+            target = static_cast<T>(parse_number(name, value, range));
           }};
 }
-
-Flag number_flag(Names names, float& target, const Range& range, const std::string& help,
-                 const char* shown) {
-  return {std::move(names), "X", with_default(help, shown ? shown : fmt::format("{:g}", target)),
-          [&target, range](const std::string& name, const std::string& value) {
-            target = static_cast<float>(parse_number(name, value, range));
-          }};
-}
+template Flag number_flag(Names, double&, const Range&, const std::string&, const char*);
+template Flag number_flag(Names, float&, const Range&, const std::string&, const char*);
 
 Flag seed_flag(uint64_t& target, const std::string& help) {
   return {{"--seed"},
@@ -188,7 +180,7 @@ Flag device_flag(Device::Type& type) {
       "cpu|cuda|hpu",
       "where ranks compute; of accelerators rank R takes the R-th, in turns [cpu]",
       [&type](const std::string& name, const std::string& value) {
-        // cpu:0 and the like are the first rank's.
+        // cpu:0, cuda:0 and hpu:0 are accepted and mean the type: the first rank has index 0.
         constexpr Device::Type types[] = {Device::Type::cpu, Device::Type::cuda, Device::Type::hpu};
         type = types[parse_choice(name, value, {"cpu", "cuda", "hpu", "cpu:0", "cuda:0", "hpu:0"}) %
                      std::size(types)];

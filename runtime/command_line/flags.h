@@ -15,15 +15,15 @@
 // "--steps: expected a whole number of 1 or more, got 'x'".
 namespace zg {
 
-int64_t parse_integer(const std::string& flag, const std::string& value, int64_t least,
-                      int64_t most = INT64_MAX);
+int64_t parse_integer(const std::string& flag, const std::string& value, int64_t minimum,
+                      int64_t maximum = INT64_MAX);
 
 /// Bytes or elements: 123, 1e9, 512MiB, 1.5GiB (powers of 1024), 2GB (powers of 1000).
 int64_t parse_size(const std::string& flag, const std::string& value);
 
-/// An interval of numbers and how an error names it.
+/// An interval of numbers, and its description in errors.
 struct Range {
-  double least, most;
+  double minimum, maximum;
   bool open_below = false, open_above = false;  ///< true: the border itself is excluded
   const char* words;                            ///< "a number above 0"
 };
@@ -36,35 +36,33 @@ bool parse_switch(const std::string& flag, const std::string& value);
 size_t parse_choice(const std::string& flag, const std::string& value,
                     const std::vector<std::string>& choices);
 
-// Functions that make flags which store into a variable. `help` ends with the default, taken from
-// the variable unless `shown` says otherwise ("" shows none).
+// Functions that make flags. A flag stores its value in a variable. Its help ends with the default:
+// the variable's value, or `shown` if that is given ("" shows no default).
 
 using Names = std::vector<std::string>;
 
 struct Count {
-  int64_t least = 0;
+  int64_t minimum = 0;
   const char* shown = nullptr;
 };
 /// Larger than any useful count; the product of two does not overflow.
 inline constexpr int64_t largest_count = INT32_MAX;
 
-Flag integer_flag(Names names, int64_t& target, const std::string& help, Count count = {});
-Flag integer_flag(Names names, std::optional<int64_t>& target, const std::string& help,
-                  Count count = {});
+template <class T>  // int64_t | std::optional<int64_t>
+Flag integer_flag(Names names, T& target, const std::string& help, Count count = {});
 Flag size_flag(Names names, int64_t& target, const std::string& help);
-Flag number_flag(Names names, double& target, const Range& range, const std::string& help,
-                 const char* shown = nullptr);
-Flag number_flag(Names names, float& target, const Range& range, const std::string& help,
+template <class T>  // float | double
+Flag number_flag(Names names, T& target, const Range& range, const std::string& help,
                  const char* shown = nullptr);
 Flag seed_flag(uint64_t& target, const std::string& help);
 Flag text_flag(Names names, const std::string& value, std::string& target, const std::string& help);
-/// One of a command line's positionals.
+/// A positional argument.
 Flag positional(const char* name, const char* help, std::string& target);
 Flag switch_flag(Names names, bool& target, const std::string& help);
 
 /// --device cpu|cuda|hpu.
 Flag device_flag(Device::Type& type);
-/// --use-hpu, DeepSpeed's examples' word for --device hpu.
+/// --use-hpu: the name of --device hpu in DeepSpeed's examples.
 Flag use_hpu_flag(Device::Type& type);
 
 /// One of `choices`, the enumerators of E in order.
@@ -78,7 +76,7 @@ Flag choice_flag(Names names, E& target, const std::vector<std::string>& choices
           }};
 }
 
-// Up to what a float holds.
+// Numbers above 0 that a float can hold.
 inline constexpr Range positive{0.0, 3e38, true, false, "a number above 0"};
 inline constexpr Range not_negative{0.0, 3e38, false, false, "a number of 0 or more"};
 inline constexpr Range below_one{0.0, 1.0, false, true, "a number of 0 or more and below 1"};

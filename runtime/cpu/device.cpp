@@ -16,9 +16,9 @@ namespace cpu {
 namespace {
 
 #if defined(ZG_AMX)
-/// True if the processor has AMX tiles of bf16, the system saves them on a context switch, and this
-/// process may use them. They take 8 KiB per thread, so Linux (from 5.16) requires a request by
-/// arch_prctl.
+/// True if the processor has AMX tiles for bf16, the system saves them on a context switch, and
+/// this process may use them. They take 8 KiB per thread, so Linux (from 5.16) requires a request
+/// by arch_prctl.
 bool has_amx() {
   constexpr unsigned bf16_bit = 1u << 22, tile_bit = 1u << 24;  // leaf 7, edx
   constexpr unsigned state_bits = 1u << 17 | 1u << 18;        // in xcr0: tile config and tile data

@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t step = Arena::grow_bytes;
 constexpr int64_t no_limit = std::numeric_limits<int64_t>::max();
 
-// `ulimit -v`: every mapped address counts against it, whether or not there is memory behind it.
+// The limit of `ulimit -v`: it counts every mapped address, also of pages that were never touched.
 int64_t address_limit_bytes() {
   rlimit limit{};
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return no_limit;
@@ -59,7 +59,7 @@ class HostMemory final : public ArenaMemory {
   }
 
  private:
-  // Addresses cost nothing until they are touched, so the whole range is mapped at once.
+  // Mapped addresses take no memory until they are touched, so the whole range is mapped at once.
   void reserve() {
     void* start = mmap(nullptr, static_cast<size_t>(capacity_ + step), PROT_NONE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -111,8 +111,8 @@ class HostMemory final : public ArenaMemory {
     return true;
   }
 
-  // The first step keeps small pages: a small arena would clear 2 MiB to use a few KiB.
-  // A refusal only costs speed.
+  // The first step keeps small pages: a small arena would clear 2 MiB to use a few KiB. Errors are
+  // ignored: without huge pages the memory is only slower.
   void use_huge_pages(std::byte* begin, int64_t bytes) const {
     const int64_t small = begin == base_ ? step : 0;
     if (bytes > small) madvise(begin + small, static_cast<size_t>(bytes - small), MADV_HUGEPAGE);

@@ -18,7 +18,8 @@
 namespace zg {
 
 /// In a build with AddressSanitizer an access to these bytes is reported. Other builds do nothing.
-/// The arena is one mapping, so the sanitizer does not know its tensors and holes by itself.
+/// The arena is one mapping, so without this the sanitizer cannot tell tensors and free memory
+/// apart.
 inline void poison([[maybe_unused]] const std::byte* data, [[maybe_unused]] int64_t bytes) {
 #ifdef ZG_POISON
   if (data) __asan_poison_memory_region(data, static_cast<size_t>(bytes));

@@ -23,8 +23,8 @@ namespace zg::cpu {
 namespace {
 
 // libgomp is not instrumented, so ThreadSanitizer cannot see that a parallel region starts after
-// what came before it and ends before what follows. These two edges say that and nothing more: a
-// race between two tasks is still reported.
+// the code before it and ends before the code after it. release() and acquire() tell it exactly
+// that; a race between two tasks is still reported.
 inline void release(void* edge) {
 #if defined(__SANITIZE_THREAD__)
   __tsan_release(edge);
@@ -59,8 +59,8 @@ void work(Region& region, int worker) {
   release(&region.end);
 }
 
-// OpenMP passes the region's address to its threads before an edge can be announced. Only this
-// function does so, and ThreadSanitizer does not check it.
+// OpenMP passes the address of the region's data to its threads before release() can run. So
+// ThreadSanitizer does not check this function.
 #if defined(__SANITIZE_THREAD__)
 __attribute__((no_sanitize_thread))
 #endif
@@ -69,16 +69,16 @@ void fork(int workers, Region& region) {
   work(region, omp_get_thread_num());
 }
 
-// libgomp ends the process if the system refuses it a thread; here that must be an error. So before
-// a team grows, as many threads as it lacks are started and ended: libgomp's threads then get their
-// stacks. One rank at a time does both, because another rank's team could take the stacks in
-// between.
+// If the system refuses a thread, libgomp ends the process; here that must be an error. So before a
+// team grows, as many threads as it lacks are started and ended as a test. libgomp's new threads
+// then reuse their stacks. Only one rank at a time does both, because the team of another rank
+// could take the stacks in between.
 void require_threads(int workers) {
   static thread_local int had = 1;
   if (workers == had) return;
   if (workers < had) {
     if (address_limit())
-      had = workers;  // libgomp ends the threads that a smaller team does not use
+      had = workers;  // a smaller team: libgomp ends the threads that it does not use
     return;
   }
   static std::mutex growth;
@@ -86,7 +86,7 @@ void require_threads(int workers) {
   std::mutex gate;
   std::vector<std::thread> helpers;
   try {
-    const std::lock_guard closed(gate);  // no helper ends before all are started
+    const std::lock_guard closed(gate);  // all threads must be started before the first one ends
     for (int i = had; i < workers; ++i)
       helpers.emplace_back([&gate] { const std::lock_guard open(gate); });
   } catch (const std::system_error& error) {

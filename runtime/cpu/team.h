@@ -24,14 +24,14 @@ class TaskRef {
 };
 
 /// Runs f(task, worker) for every task in [0, tasks), on up to `threads` threads. Only team.cpp
-/// uses OpenMP. Which worker runs a task is not fixed, so a task's result must depend on the task
-/// alone: that is what keeps the bits equal for any thread count. `worker` is in [0, threads) and
-/// picks scratch memory. f must not throw. Annotated for ThreadSanitizer, which cannot see
-/// libgomp's synchronisation.
+/// uses OpenMP. Any worker may run any task, so a task's result must depend on the task alone; then
+/// the bits are the same for any thread count. `worker` is in [0, threads) and picks scratch
+/// memory. f must not throw. Annotated for ThreadSanitizer, which cannot see libgomp's
+/// synchronisation.
 ZG_API void team(int threads, int64_t tasks, TaskRef f);
 
-/// Splits [0, n) into chunks of `grain` (fixed by the caller, never by the thread count) and runs
-/// f(begin, end) on each.
+/// Splits [0, n) into chunks of `grain` elements and runs f(begin, end) on each. `grain` must not
+/// depend on the thread count.
 template <class F>
 void parallel_for(int threads, int64_t n, int64_t grain, const F& f) {
   const int64_t chunks = (n + grain - 1) / grain;

@@ -1,5 +1,9 @@
 #include "zerograd/runtime/cuda/api.h"
 
+#include <cstdlib>
+#include <map>
+#include <mutex>
+
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -11,18 +15,53 @@ void check(cudaError_t error, const char* what) {
   throw DeviceError(fmt::format("cuda: {}: {}", what, cudaGetErrorString(error)));
 }
 
-void check(CUresult error, const char* what) {
-  if (error != CUDA_SUCCESS)
-    throw DeviceError(
-        fmt::format("cuda: {}: the driver's error {}", what, static_cast<int>(error)));
+std::string describe(CUresult error) {
+  const char* name = nullptr;
+  const bool has_name = driver().error_name(error, &name) == CUDA_SUCCESS && name;
+  return fmt::format("{} ({})", has_name ? name : "an unknown error", static_cast<int>(error));
 }
+
+void check(CUresult error, const char* what) {
+  if (error != CUDA_SUCCESS) throw DeviceError(fmt::format("cuda: {}: {}", what, describe(error)));
+}
+
+namespace {
+
+/// The primary context of a device. It is retained once and lives as long as the process, as the
+/// CUDA runtime's own reference does.
+CUcontext primary_context(int index) {
+  static std::mutex mutex;
+  static std::map<int, CUcontext> contexts;
+  const std::lock_guard lock(mutex);
+  CUcontext& context = contexts[index];
+  if (context) return context;
+  CUdevice device;
+  check(driver().device(&device, index), "cuDeviceGet");
+  check(driver().retain_context(&context, device), "cuDevicePrimaryCtxRetain");
+  return context;
+}
+
+}  // namespace
 
 OnDevice::OnDevice(int index) {
-  check(cudaGetDevice(&before_), "cudaGetDevice");
-  if (before_ != index) check(cudaSetDevice(index), "cudaSetDevice");
+  check(driver().push_context(primary_context(index)), "cuCtxPushCurrent");
 }
 
-OnDevice::~OnDevice() { cudaSetDevice(before_); }
+OnDevice::~OnDevice() {
+  CUcontext popped;
+  driver().pop_context(&popped);
+}
+
+int hardware_connections() {
+  static const int connections = [] {
+    constexpr int by_default = 8, most = 32;
+    constexpr const char* name = "CUDA_DEVICE_MAX_CONNECTIONS";
+    setenv(name, std::to_string(most).c_str(), 0);
+    const int wanted = std::atoi(std::getenv(name));
+    return wanted >= 1 && wanted <= most ? wanted : by_default;
+  }();
+  return connections;
+}
 
 namespace {
 
@@ -44,7 +83,13 @@ void find(Function& function, const char* symbol, unsigned version = 11020) {
 }
 
 Driver find_all() {
+  hardware_connections();  // sets the variable while no context is there
   Driver found = {};
+  find(found.error_name, "cuGetErrorName");
+  find(found.device, "cuDeviceGet");
+  find(found.retain_context, "cuDevicePrimaryCtxRetain");
+  find(found.push_context, "cuCtxPushCurrent");
+  find(found.pop_context, "cuCtxPopCurrent");
   find(found.reserve, "cuMemAddressReserve");
   find(found.free_address, "cuMemAddressFree");
   find(found.create, "cuMemCreate");

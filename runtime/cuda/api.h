@@ -12,25 +12,46 @@ namespace zg::cuda {
 /// Throws DeviceError "what: CUDA's error text" unless `error` reports success.
 void check(cudaError_t error, const char* what);
 void check(CUresult error, const char* what);
+std::string describe(CUresult error);  ///< "CUDA_ERROR_OUT_OF_MEMORY (2)"
 
-/// RAII: selects the index-th device for this thread. The destructor selects the previous one.
+/// RAII: makes the primary context of the index-th device current for this thread. The destructor
+/// restores what was current before, also if that was none. cudaSetDevice(before) would not do: a
+/// thread that chose no device is on device 0, and setting it creates a context there, about half a
+/// gigabyte in the process of every rank.
 class OnDevice {
  public:
   explicit OnDevice(int index);
   ~OnDevice();
   OnDevice(const OnDevice&) = delete;
   OnDevice& operator=(const OnDevice&) = delete;
+};
 
- private:
-  int before_ = 0;
+/// The op and the argument in which a kernel found an invalid value. A number, because a string
+/// literal in a kernel is an address of the device, which the host cannot read.
+enum class FaultSite : unsigned {
+  none,
+  attention_backward_key_lengths,
+  attention_backward_starts,
+  attention_forward_copies,  ///< a copy to shared memory never arrived; `place` is the block
+  attention_forward_key_lengths,
+  attention_forward_starts,
+  binary_divisor,
+  cross_entropy_backward_targets,
+  cross_entropy_forward_targets,
+  embedding_backward_ids,
+  embedding_forward_ids,
+  gather_index,
+  projection_cross_entropy_targets,
+  rope_positions,
+  scatter_add_index
 };
 
 /// An invalid value that a kernel found. A kernel cannot throw, so the first thread that finds one
-/// writes it to memory that host and device share. The next synchronize() throws a ShapeError. `op`
-/// and `name` point to string literals of the host. A kernel copies only these pointers.
+/// writes it to memory that host and device share. The next synchronize() throws a ShapeError. It
+/// holds no pointer.
 struct Fault {
   unsigned found = 0;
-  const char *op = nullptr, *name = nullptr;
+  FaultSite site = FaultSite::none;
   long long value = 0, place = 0, limit = 0;  ///< valid: 0 to limit - 1; if limit is 0: not 0
 };
 
@@ -38,8 +59,26 @@ struct Fault {
 cudaStream_t handle(const Stream& stream);
 Fault* fault_place(const Stream& stream);
 
+/// Loads the code of a kernel onto the current device, the index-th, unless it is there. The first
+/// launch would do it, and the driver may wait for the device then, which can be a deadlock while a
+/// collective runs (collective_gate.h).
+void load_kernel(const void* kernel, int index);
+
+/// The number of hardware connections of a device, which its streams are spread over.
+/// CUDA_DEVICE_MAX_CONNECTIONS is set to the most, 32, before the first context is created, unless
+/// the user has set it. Streams that share a connection wait for each other's work: two ranks that
+/// launch two collectives in different orders would wait for ever. stream.cpp reuses streams, so
+/// that a device has as many as were alive at the same time, and NcclTransport refuses to run when
+/// they are more than the connections.
+int hardware_connections();
+
 /// Functions of the driver API. The runtime library returns their addresses: nothing links libcuda.
 struct Driver {
+  CUresult (*error_name)(CUresult, const char**);
+  CUresult (*device)(CUdevice*, int index);
+  CUresult (*retain_context)(CUcontext*, CUdevice);
+  CUresult (*push_context)(CUcontext);
+  CUresult (*pop_context)(CUcontext*);
   CUresult (*reserve)(CUdeviceptr*, size_t bytes, size_t alignment, CUdeviceptr fixed,
                       unsigned long long flags);
   CUresult (*free_address)(CUdeviceptr, size_t bytes);

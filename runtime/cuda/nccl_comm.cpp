@@ -9,6 +9,8 @@
 #include "zerograd/runtime/comm/call.h"
 #include "zerograd/runtime/comm/process_id.h"
 #include "zerograd/runtime/cuda/api.h"
+#include "zerograd/runtime/cuda/collective_gate.h"
+#include "zerograd/runtime/cuda/stream.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -37,6 +39,8 @@ class NcclTransport final : public Transport {
   ~NcclTransport() override { abort(); }
 
   void run(const cpu::Job& job, Stream& stream, const Await& await) override {
+    check_connections();
+    const RunningCollective running;
     const OnDevice on(index_);
     stream_ = handle(stream);
     try {
@@ -55,6 +59,15 @@ class NcclTransport final : public Transport {
   }
 
  private:
+  void check_connections() const {
+    if (const int streams = streams_on(index_); streams > hardware_connections())
+      throw ConfigError(fmt::format(
+          "NCCL: {} streams on cuda:{} share {} hardware connections, so that collectives of two "
+          "groups could wait for each other; expected CUDA_DEVICE_MAX_CONNECTIONS of {} or more, "
+          "at most 32; unset it, use fewer groups of ranks, or ZG_CUDA_COMM=direct",
+          streams, index_, hardware_connections(), streams));
+  }
+
   void move(const cpu::Job& job, Stream& stream, const Await& await) {
     switch (job.call.op) {
       case Collective::all_gather:
@@ -217,9 +230,16 @@ class NcclTransport final : public Transport {
           fmt::format("NCCL: {}; NCCL_DEBUG=WARN says more", nccl_.get_error_string(result)));
   }
 
+  // NCCL selects its device and then the one before: without a current context that is device 0,
+  // and would create a context there.
   void abort() noexcept {
     if (!comm_) return;
-    nccl_.comm_abort(comm_);
+    try {
+      const OnDevice on(index_);
+      nccl_.comm_abort(comm_);
+    } catch (const DeviceError&) {
+      nccl_.comm_abort(comm_);
+    }
     comm_ = nullptr;
   }
 

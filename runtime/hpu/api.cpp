@@ -186,7 +186,7 @@ void release_memory(void* begin) {
   release(driver().handle, begin);
 }
 
-// Never destroyed: drivers are unloaded at exit, in an order that is not defined.
+// Never destroyed, because at exit the drivers are unloaded in an undefined order.
 const Driver& driver() {
   static const Driver& found = *new Driver(find_driver());
   return found;

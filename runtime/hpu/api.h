@@ -61,7 +61,7 @@ struct Api {
 /// Throws DeviceError if the loader is absent or lacks one of the functions.
 const Api& api();
 
-/// Throws DeviceError "hpu: what: the error's name" unless `result` is success.
+/// Throws DeviceError "hpu: WHAT: NAME_OF_THE_ERROR" unless `result` is success.
 void check(ze_result_t result, const char* what);
 
 /// The accelerators: the GPUs of the first driver that has GPUs.
@@ -72,7 +72,7 @@ struct Driver {
   std::string absence;  ///< why there are no devices; empty if there are
 };
 
-/// Found at the first call. Any thread may call.
+/// The drivers are searched at the first call. Any thread may call.
 const Driver& driver();
 
 /// An extension of Intel's driver: devices can reach this range of the process's own memory until

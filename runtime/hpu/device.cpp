@@ -39,8 +39,8 @@ struct Ranges {
 };
 
 /// One reserved range of virtual addresses; device memory is mapped from its beginning on as the
-/// arena grows. So adjacent free blocks can always merge, and the reserved bytes are those that the
-/// device gave.
+/// arena grows. So adjacent free blocks can always merge, and the arena's reserved bytes equal the
+/// bytes that the device has allocated.
 class DeviceMemory final : public ArenaMemory {
  public:
   explicit DeviceMemory(int index) : device_(handle_of(index)) {
@@ -172,7 +172,7 @@ std::string describe(int index) {
                                      "bits with host offload than without");
 }
 
-std::string stand_in(int index) {
+std::string emulator_name(int index) {
   const ze_device_properties_t properties = properties_of(index);
   return properties.type == ZE_DEVICE_TYPE_CPU ? properties.name : "";
 }
@@ -193,7 +193,7 @@ const Backend& backend() {
   static constexpr Backend present{.count = count_devices,
                                    .absence = absence,
                                    .describe = describe,
-                                   .stand_in = stand_in,
+                                   .emulator_name = emulator_name,
                                    .reaches = reaches,
                                    .make_stream = make_stream,
                                    .memory = make_memory};

@@ -42,18 +42,19 @@ struct Groups {
 void enqueue(Stream& stream, const Code& code, const char* kernel, const Groups& groups,
              std::span<const Argument> arguments);
 
-/// The fault record of the stream's kernels: six longs in the device's memory
-/// (kernels/hpu/tile.clh), read by the next synchronize().
+/// The address of the fault record that the stream's kernels write (kernels/hpu/tile.clh): six
+/// longs in device memory. The next synchronize() reads it and throws the error.
 void* fault_place(Stream& stream);
 
-/// Modules as a device's driver built them, on disk. A file's name is a hash of the SPIR-V, the
-/// device, the driver and the build options. If a file cannot be read or written, the module is
-/// built again; so nothing here throws.
+/// A cache on disk of the native binaries that a device's driver built from modules. A file's name
+/// is a hash of the SPIR-V, the device, the driver and the build options. If a file cannot be read
+/// or written, the module is built again; so nothing here throws.
 class NativeCache {
  public:
-  NativeCache();  ///< ZG_HPU_CACHE, else zerograd below XDG_CACHE_HOME or .cache of the home folder
+  /// The folder is ZG_HPU_CACHE, else XDG_CACHE_HOME/zerograd, else ~/.cache/zerograd.
+  NativeCache();
 
-  /// Empty if there is no file for the key, or if it is damaged.
+  /// Returns an empty vector if there is no file for the key, or if it is damaged.
   std::vector<uint8_t> find(const std::string& key) const noexcept;
   void keep(const std::string& key, const std::vector<uint8_t>& binary) const noexcept;
 

@@ -60,7 +60,8 @@ Queue::Queue(ze_device_handle_t device) : device_(device) {
 }
 
 Queue::~Queue() {
-  // Wait: the device must not use destroyed objects. An error was reported earlier.
+  // Wait, because the device must not use destroyed objects. Errors are ignored: they were reported
+  // earlier.
   if (api().commandListAppendBarrier(list_, event(points), 0, nullptr) == ZE_RESULT_SUCCESS)
     api().eventHostSynchronize(event(points), UINT64_MAX);
   for (ze_event_handle_t each : events_) api().eventDestroy(each);

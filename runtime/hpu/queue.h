@@ -23,7 +23,7 @@ class Queue {
   /// Both ranges are device memory or memory of zeMemAllocHost.
   void copy(void* to, const void* from, size_t bytes);
   void fill_zero(void* to, size_t bytes);
-  /// The kernel signals `done` when it ends; null: nothing.
+  /// The kernel signals the event `done` when it ends. `done` may be null.
   void launch(ze_kernel_handle_t kernel, ze_group_count_t groups, const char* name,
               ze_event_handle_t done);
 
@@ -46,7 +46,7 @@ class Queue {
   bool marked_[points] = {};
 };
 
-/// Host memory that the device reaches. Copies between the device and all other memory of the
+/// Host memory that the device can access. Copies between the device and ordinary memory of the
 /// process pass through it. It has two halves: one is filled while the other is copied.
 class Staging {
  public:
@@ -73,7 +73,7 @@ class Staging {
 class KernelTimes {
  public:
   explicit KernelTimes(ze_device_handle_t device);
-  ~KernelTimes();  ///< launches that signal its events must be done
+  ~KernelTimes();  ///< call it after all launches that signal its events are done
   KernelTimes(const KernelTimes&) = delete;
   KernelTimes& operator=(const KernelTimes&) = delete;
 

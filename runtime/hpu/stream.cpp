@@ -50,7 +50,7 @@ class HpuStream final : public DeviceStream {
         fault.limit >= 0 ? fmt::format("0 to {}", fault.limit - 1) : "no 0"));
   }
 
-  // If `to` is memory that no device reaches, this returns only after the copy is done.
+  // If `to` is memory that no device can access, this returns only after the copy is done.
   void copy(void* to, const void* from, size_t bytes) override {
     const int to_memory = memory_of(to), from_memory = memory_of(from);
     if (to_memory == process_memory && from_memory == process_memory) {
@@ -134,7 +134,7 @@ class HpuStream final : public DeviceStream {
     return kernels_.emplace(key, Kernel{handle, properties.numKernelArgs}).first->second;
   }
 
-  /// Whether it is memory of another device that this device cannot access.
+  /// True for memory of another device that this device cannot access.
   bool is_out_of_reach(int memory) const { return memory >= 0 && !reaches(state_.index, memory); }
 
   /// Copies through the host, up to 4 MiB at a time. The other device has finished its earlier

@@ -38,7 +38,7 @@ int open_unnamed(const std::string& directory, int more) {
   return file;
 }
 
-// The memory alignment that I/O past the page cache requires.
+// The memory alignment that O_DIRECT requires.
 int64_t memory_alignment_of(int descriptor) {
 #ifdef STATX_DIOALIGN
   struct statx file {};
@@ -49,13 +49,14 @@ int64_t memory_alignment_of(int descriptor) {
   return BlockIo::block;
 }
 
-/// Threads, each with one request after the other.
+/// I/O by threads; each thread does one request at a time.
 class PreadIo final : public BlockIo {
  public:
   PreadIo(const SwapOptions& options, int descriptor, bool direct)
       : BlockIo(options, descriptor, direct) {
-    constexpr int most = 4;  // more threads do not hide more latency
-    for (int i = 0; i < std::min(depth_, most); ++i) threads_.emplace_back([this] { serve(); });
+    constexpr int max_threads = 4;  // more threads do not hide more latency
+    for (int i = 0; i < std::min(depth_, max_threads); ++i)
+      threads_.emplace_back([this] { serve(); });
   }
   ~PreadIo() override {
     {
@@ -140,7 +141,7 @@ BlockIo::~BlockIo() { close(descriptor_); }
 
 void BlockIo::fail(const char* what, int error) const {
   throw FileError(
-      fmt::format("nvme: {} cannot be {}: {}; expected a drive that works; try another --nvme-path",
+      fmt::format("nvme: {} cannot be {}: {}; expected a disk that works; try another --nvme-path",
                   directory_, what, reason(error)));
 }
 
@@ -165,7 +166,7 @@ std::unique_ptr<BlockIo> BlockIo::open(const SwapOptions& options) {
   if (!direct) file = open_unnamed(options.directory, 0);
   if (file < 0)
     throw FileError(fmt::format(
-        "nvme: {} cannot be written: {}; expected a directory on a drive; try another --nvme-path",
+        "nvme: {} cannot be written: {}; expected a directory on a disk; try another --nvme-path",
         options.directory, reason(errno)));
   if (options.io_uring)
     if (auto io = open_uring(options, file, direct)) return io;

@@ -24,17 +24,17 @@ class BlockIo {
   };
   struct Ended {
     int slot;
-    int error;  ///< errno; 0: all bytes are there
+    int error;  ///< errno; 0: all bytes were transferred
   };
 
-  static std::unique_ptr<BlockIo> open(const SwapOptions& options);  ///< FileError
+  static std::unique_ptr<BlockIo> open(const SwapOptions& options);  ///< throws FileError
   virtual ~BlockIo();
 
   /// Starts a request in a free slot. Its memory must not be used until wait() has returned the
   /// slot.
   virtual void submit(int slot, const Request& request) = 0;
-  /// Waits until a request is done and returns its slot. At least one must be in progress.
-  /// FileError: the system cannot wait.
+  /// Waits until a request is done and returns its slot and error. At least one must be in
+  /// progress. Throws FileError if the system call that waits fails.
   virtual Ended wait() = 0;
   virtual const char* engine() const = 0;  ///< "io_uring" | "pread"
 
@@ -43,9 +43,9 @@ class BlockIo {
   int64_t memory_alignment() const { return memory_alignment_; }
   /// Aligned memory of a slot, large enough for one request.
   std::byte* buffer(int slot) const { return buffer_.get() + slot * request_bytes_; }
-  void reserve(int64_t bytes);             ///< FileError with needed and free bytes
-  bool direct() const { return direct_; }  ///< past the page cache
-  [[noreturn]] void fail(const char* what, int error) const;  ///< FileError
+  void reserve(int64_t bytes);             ///< throws FileError with needed and free bytes
+  bool direct() const { return direct_; }  ///< true: I/O bypasses the page cache
+  [[noreturn]] void fail(const char* what, int error) const;  ///< throws FileError
 
  protected:
   BlockIo(const SwapOptions& options, int descriptor, bool direct);

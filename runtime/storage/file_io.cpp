@@ -27,8 +27,8 @@ namespace {
   throw FileError(fmt::format("{}: {}: {}", operation, path, std::strerror(reason)));
 }
 
-/// Whether this process may now have more files open than before: as many as the system's hard
-/// limit allows. The soft one, often 1024, is for programs that call select().
+/// Raises the soft limit of open files, often 1024, to the hard limit. Returns whether it rose.
+/// (The low soft limit exists for programs that call select().)
 bool raise_open_files() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return false;
@@ -36,13 +36,13 @@ bool raise_open_files() {
   return ::setrlimit(RLIMIT_NOFILE, &limit) == 0;
 }
 
-/// A call that follows the path's links. A FileSet replaces links by files, so a link that was read
-/// just before can lead nowhere; then the path is followed again.
+/// Calls a system function that follows the path's symbolic links. A FileSet may replace a link by
+/// a file meanwhile, so that the link just read leads nowhere; then the call is repeated.
 template <class F>
 int followed(const std::string& path, const F& call) {
-  constexpr int most_attempts = 100;
+  constexpr int max_attempts = 100;
   int result = retried(call);
-  for (int attempt = 1; result < 0 && errno == ENOENT && attempt < most_attempts; ++attempt) {
+  for (int attempt = 1; result < 0 && errno == ENOENT && attempt < max_attempts; ++attempt) {
     struct stat own;
     if (::lstat(path.c_str(), &own) != 0) break;  // there is nothing of that name
     result = retried(call);
@@ -164,12 +164,12 @@ void File::write_at(int64_t offset, std::span<const std::byte> bytes) {
 }
 
 void File::sync() {
-  // EINVAL: a device or a pipe, which keeps nothing.
+  // EINVAL: a device or a pipe, which cannot be synced.
   if (retried([&] { return ::fsync(descriptor_); }) != 0 && errno != EINVAL) fail("fsync", path_);
 }
 
 void File::close() {
-  // Linux has closed it when a signal interrupts close.
+  // EINTR: Linux has closed the file all the same.
   if (::close(std::exchange(descriptor_, -1)) != 0 && errno != EINTR) fail("close", path_);
 }
 
@@ -195,14 +195,14 @@ bool Folder::is_at(const std::string& path) const { return leads_to(path, descri
 
 bool Folder::lock() { return ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; }
 
-std::string read_text(const std::string& path, int64_t most_bytes) {
-  return read_text(File::open(path), most_bytes);
+std::string read_text(const std::string& path, int64_t max_bytes) {
+  return read_text(File::open(path), max_bytes);
 }
 
-std::string read_text(const File& file, int64_t most_bytes) {
-  if (file.size() > most_bytes)
+std::string read_text(const File& file, int64_t max_bytes) {
+  if (file.size() > max_bytes)
     throw FileError(fmt::format("read: {}: has {} bytes; expected at most {}", file.path(),
-                                file.size(), most_bytes));
+                                file.size(), max_bytes));
   std::string text(static_cast<size_t>(file.size()), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(text)));
   return text;
@@ -225,7 +225,7 @@ std::optional<int64_t> free_bytes(const std::string& path) {
     if (place == place.parent_path()) return std::nullopt;
     place = place.parent_path();
   }
-  if (disk.f_blocks == 0) return std::nullopt;  // some network file systems report this
+  if (disk.f_blocks == 0) return std::nullopt;  // some network file systems report 0 blocks
   const auto blocks = ::geteuid() == 0 ? disk.f_bfree : disk.f_bavail;
   return static_cast<int64_t>(blocks) * static_cast<int64_t>(disk.f_frsize);
 }

@@ -25,16 +25,16 @@ auto retried(const F& call) {
 class ZG_API File {
  public:
   static File open(const std::string& path);    ///< to read; must be a regular file
-  static File create(const std::string& path);  ///< to write; empties what was there
+  static File create(const std::string& path);  ///< to write; empties an existing file
   ~File();
   File(File&& other) noexcept;
   File& operator=(File&&) = delete;
 
   const std::string& path() const { return path_; }
   int64_t size() const;
-  /// True if its path still leads to this file and not to another one.
+  /// True if its path still leads to this file, and not to another file that replaced it.
   bool has_its_path() const;
-  /// Reads all of `bytes` at this offset (pread); FileError if the file ends before.
+  /// Fills `bytes` from this offset (pread). Throws FileError if the file ends before.
   void read_at(int64_t offset, std::span<std::byte> bytes) const;
   /// Allocates this many bytes on the disk and sets the size of the file. Does nothing if the file
   /// system cannot allocate, or if this is not a regular file.
@@ -52,7 +52,7 @@ class ZG_API File {
   int descriptor_;
 };
 
-/// A folder that is kept open, so that a later folder of the same name is not mistaken for it.
+/// An open folder. It stays the same folder if its name is given to another one. Functions throw
 /// FileError.
 class ZG_API Folder {
  public:
@@ -63,8 +63,8 @@ class ZG_API Folder {
 
   /// True if the path still leads to this folder.
   bool is_at(const std::string& path) const;
-  /// Locks the folder until this object is destroyed. False: another process has locked it. True
-  /// also if the file system has no locks.
+  /// Locks the folder until this object is destroyed. Returns false if another process has locked
+  /// it. Returns true also if the file system has no locks.
   bool lock();
 
  private:
@@ -72,24 +72,24 @@ class ZG_API Folder {
   int descriptor_;
 };
 
-/// Throws FileError for a file of more than `most_bytes`: no valid file of the expected format is
+/// Throws FileError for a file of more than `max_bytes`: no valid file of the expected format is
 /// larger.
-ZG_API std::string read_text(const std::string& path, int64_t most_bytes = INT64_MAX);
-ZG_API std::string read_text(const File& file, int64_t most_bytes = INT64_MAX);
+ZG_API std::string read_text(const std::string& path, int64_t max_bytes = INT64_MAX);
+ZG_API std::string read_text(const File& file, int64_t max_bytes = INT64_MAX);
 ZG_API void write_text(const std::string& path, const std::string& text);  ///< and syncs it
 /// Bytes that this process may still write to the file system of `path`, or of the nearest existing
 /// folder above it. Absent where the system does not report them.
 ZG_API std::optional<int64_t> free_bytes(const std::string& path);
-/// Creates a directory and its missing parents, durably. FileError.
+/// Creates a directory and its missing parents, durably. Throws FileError.
 ZG_API void make_directories(const std::string& path);
-/// Makes changes of names in a directory durable: files that were created, renamed or removed.
+/// Makes the names in a directory durable, after files were created, renamed or removed.
 ZG_API void sync_directory(const std::string& path);
 /// Renames `from` to `to` atomically, also if `to` exists. An existing file is replaced; an
 /// existing directory is exchanged and is then called `from`.
 ZG_API void rename_over(const std::string& from, const std::string& to);
 
-// The path after following symbolic links. FileError if the system cannot follow them: a loop, a
-// name that is too long, a folder without permission.
+// These functions follow symbolic links. They throw FileError if the system cannot follow them: a
+// loop, a name that is too long, a folder without permission.
 ZG_API bool is_regular_file(const std::string& path);
 ZG_API bool is_directory(const std::string& path);
 ZG_API bool path_exists(const std::string& path);

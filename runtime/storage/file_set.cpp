@@ -23,7 +23,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Names in the hidden folder: the folder that links go through, its replacement, and a spare link.
+// Names in the hidden folder: the folder through which links lead, the folder that replaces it, and
+// a link that is not in its place yet.
 constexpr const char *current = "current", *fresh = "new", *spare = "spare";
 
 [[noreturn]] void fail(const char* operation, const fs::path& path, int reason = errno) {
@@ -61,7 +62,7 @@ void remove_tree(const fs::path& path) {
   if (error) throw FileError(fmt::format("remove: {}: {}", path.string(), error.message()));
 }
 
-/// Adds the paths of all files below `folder`, if that exists.
+/// Adds the paths of all files below `folder`, if it exists.
 void add_files(const fs::path& folder, std::set<fs::path>& files) {
   std::error_code error;
   for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end;
@@ -91,7 +92,7 @@ struct FileSetState {
     for (;;) {
       const bool made = ::mkdir(hidden.c_str(), 0777) == 0;
       if (!made && errno != EEXIST) fail("create", hidden);
-      if (std::error_code gone; fs::is_symlink(hidden, gone))  // following links might not end
+      if (std::error_code gone; fs::is_symlink(hidden, gone))  // a link could lead to itself
         throw FileError(
             fmt::format("write: {} is a link; expected a folder or nothing; try again without it",
                         hidden.string()));
@@ -99,12 +100,12 @@ struct FileSetState {
       if (lock && !lock->lock())
         throw FileError(
             fmt::format("write: {} is in use: another process writes the same files; expected one "
-                        "at a time; try again when it has ended, or another place",
+                        "at a time; try again when it has ended, or another folder",
                         hidden.string()));
       if (!lock || !lock->is_at(hidden.string()))
-        continue;  // a process that has just ended removed it
+        continue;  // another process has just removed the folder
       if (made) break;
-      settle();  // removes what a killed process left
+      complete_or_revert();  // completes or reverts the work of a killed process
     }
     if (::mkdir((hidden / fresh).c_str(), 0777) != 0) {
       const int reason = errno;
@@ -114,7 +115,7 @@ struct FileSetState {
     }
   }
 
-  /// The target that the link of `file` has.
+  /// The target of the symbolic link that finish() installs for `file`.
   fs::path link_of(const fs::path& file) const {
     fs::path target;
     for (auto part = file.begin(); std::next(part) != file.end(); ++part) target /= "..";
@@ -125,7 +126,7 @@ struct FileSetState {
     return fs::read_symlink(folder / file, error) == link_of(file) && !error;
   }
 
-  /// Every folder that has a name of the set.
+  /// The folders that contain files of the set.
   template <class Files>
   void sync_names(const Files& files) const {
     std::set<fs::path> folders;
@@ -134,31 +135,31 @@ struct FileSetState {
       if (std::error_code missing; fs::is_directory(each, missing)) sync_directory(each.string());
   }
 
-  /// Puts what each link leads to in the place of the link and removes the hidden folder. Before
-  /// the switch these are the old files, after it the new ones.
-  void settle() const {
+  /// Replaces each link by the file that it leads to and removes the hidden folder. Before the
+  /// exchange of the two folders these are the old files, after it the new ones.
+  void complete_or_revert() const {
     std::set<fs::path> names;
     for (const char* side : {current, fresh}) add_files(hidden / side, names);
     for (const fs::path& file : names) {
-      const fs::path path = folder / file, behind = hidden / current / file;
+      const fs::path path = folder / file, stored = hidden / current / file;
       if (!is_our_link(file)) continue;
-      if (kind_of(behind) == Kind::none)
+      if (kind_of(stored) == Kind::none)
         remove_file(path);
       else
-        rename_over(behind.string(), path.string());
+        rename_over(stored.string(), path.string());
     }
     // Remove folders that were made for files that were not written.
     for (const fs::path& file : names)
       if (file.has_parent_path() && kind_of(folder / file) == Kind::none)
         ::rmdir((folder / file).parent_path().c_str());
     sync_names(names);
-    // Else its removal may reach the disk before the moves out of it.
+    // Otherwise the removal of the hidden folder could reach the disk before the moves out of it.
     sync_tree(hidden);
     remove_tree(hidden);
     sync_directory(folder.string());
   }
 
-  /// Whether names can be replaced together here.
+  /// Whether this file system can exchange names and has symbolic links.
   bool can_exchange() const {
     const fs::path a = hidden / current, b = hidden / spare;
     for (const fs::path& path : {a, b})
@@ -182,19 +183,20 @@ struct FileSetState {
     sync_names(files);
   }
 
-  /// Replaces a name by a link to its old content. The folders exist.
+  /// Replaces a file by a link to its old content. The folders must exist.
   void install_link(const fs::path& file) const {
-    const fs::path path = folder / file, behind = hidden / current / file;
+    const fs::path path = folder / file, stored = hidden / current / file;
     switch (kind_of(path)) {
       case Kind::none:
         return make_link(link_of(file), path);
-      case Kind::link: {  // its old target was linked before
+      case Kind::link: {  // a link of this set from before: its target is already in the hidden
+                          // folder
         make_link(link_of(file), hidden / spare);
         return rename_over((hidden / spare).string(), path.string());
       }
       case Kind::file:
-        make_link(link_of(file), behind);
-        if (!exchange(behind, path)) fail("exchange", path, EINVAL);
+        make_link(link_of(file), stored);
+        if (!exchange(stored, path)) fail("exchange", path, EINVAL);
         return;
       case Kind::other:
         break;
@@ -207,7 +209,7 @@ struct FileSetState {
       make_directories((folder / file).parent_path().string());
       make_directories((hidden / current / file).parent_path().string());
       std::error_code dangling;
-      // A relative link of the user's would point elsewhere from the hidden folder: resolve it.
+      // A relative link of the user would lead elsewhere from the hidden folder: resolve it.
       if (const fs::path target = fs::canonical(folder / file, dangling);
           kind_of(folder / file) == Kind::link && !dangling)
         make_link(target, hidden / current / file);
@@ -240,7 +242,7 @@ struct FileSetState {
                       "exchange two names, so they cannot be replaced at one moment; try to remove "
                       "the old ones first, or another folder",
                       (folder / *there).string(), files.size()));
-    settle();
+    complete_or_revert();
   }
 
   const fs::path folder, hidden;
@@ -255,8 +257,8 @@ FileSet::FileSet(const std::string& folder, const std::string& name)
 FileSet::~FileSet() {
   if (state_->settled) return;
   try {
-    state_->settle();
-  } catch (const std::exception&) {  // the next set of this name does it
+    state_->complete_or_revert();
+  } catch (const std::exception&) {  // ignored: the next FileSet of this name completes the work
   }
 }
 

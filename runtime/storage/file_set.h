@@ -17,10 +17,10 @@ namespace zg {
 ///
 /// New files are written into a hidden folder beside the old ones, FOLDER/.replacing_NAME. finish()
 /// first replaces each file by a symbolic link into that folder, which still leads to the old file.
-/// Then it exchanges two folders in one system call, so that all links lead to the new files. Last
-/// it replaces each link by its new file. If a process is killed meanwhile, the next FileSet of the
-/// same folder and name completes or reverts its work. Until then the links can be read like files
-/// but must not be moved.
+/// Then it exchanges two folders in one system call, so that all links lead to the new files. At
+/// last it replaces each link by its new file. If the process is killed meanwhile, the next FileSet
+/// of the same folder and name completes or reverts its work. Until then the links can be read like
+/// files but must not be moved.
 ///
 /// On a file system without symbolic links or without exchange (NFS) only a set of new files can be
 /// written, and the file that was added last gets its name last. A set that would replace files
@@ -32,7 +32,7 @@ class ZG_API FileSet {
  public:
   /// `folder` must exist. Sets with different names may be written to one folder at the same time.
   explicit FileSet(const std::string& folder, const std::string& name = "");
-  ~FileSet();  ///< without finish(), no file has changed
+  ~FileSet();  ///< without finish(): no file has changed
   FileSet(const FileSet&) = delete;
 
   /// Returns the path at which to write a file of the set. `file` is its path relative to the
@@ -40,7 +40,7 @@ class ZG_API FileSet {
   /// example an index.
   std::string add(const std::string& file);
   std::string path_of(const std::string& file) const;  ///< its path after finish()
-  /// Gives the files their names. Returns when everything is on the disk.
+  /// Replaces the old files by the new ones. Returns when everything is on the disk.
   void finish();
 
  private:

@@ -146,7 +146,7 @@ std::string target_of(const std::string& path) {
   return error || !fs::is_symlink(path, error) ? path : target.string();
 }
 
-/// False for a device or a pipe: it receives the bytes itself, and no file may replace it.
+/// False for a device or a pipe: it is written directly, and no file may replace it.
 bool is_replaceable(const std::string& path) {
   std::error_code missing;
   return !fs::exists(path, missing) || fs::is_regular_file(path, missing);
@@ -170,7 +170,7 @@ struct SafetensorsWriterState {
     while (next < entries.size() && expected() == 0) ++next;
   }
 
-  const std::string path, written;  // a name of its own until it is complete
+  const std::string path, written;  // the temporary name of the file until it is complete
   const std::vector<SafetensorsWriter::Entry> entries;
   File file;
   std::string header_checksum;
@@ -288,7 +288,7 @@ using nlohmann::json;
 constexpr const char* single = "model.safetensors";
 constexpr const char* index_name = "model.safetensors.index.json";
 constexpr const char* pickles[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"};
-constexpr int deepest = 8;
+constexpr int max_depth = 8;
 
 }  // namespace
 
@@ -300,12 +300,12 @@ std::map<std::string, std::string> weight_map_from(const std::string& text,
   json root;
   try {
     root = json::parse(text, [&](int depth, json::parse_event_t, json&) {
-      if (depth > deepest) fail(fmt::format("is nested deeper than {} levels", deepest));
+      if (depth > max_depth) fail(fmt::format("is nested deeper than {} levels", max_depth));
       return true;
     });
   } catch (const json::parse_error& error) {
     fail(fmt::format("is not JSON at byte {}", error.byte));
-  } catch (const json::exception& error) {  // a number beyond any double
+  } catch (const json::exception& error) {  // a number too large for a double
     fail(std::string("is not JSON: ") + error.what());
   }
   const auto map = root.is_object() ? root.find("weight_map") : root.end();

@@ -32,15 +32,15 @@ class ZG_API SafetensorsReader {
   const std::map<std::string, Entry>& entries() const;
   const std::map<std::string, std::string>& metadata() const;
   bool contains(const std::string& name) const;
-  /// Converts f64, f32, bf16 or f16 to f32. FileError for other dtypes and unknown names.
+  /// Converts f64, f32, bf16 or f16 to f32. Throws FileError for other dtypes and unknown names.
   std::vector<float> read_floats(const std::string& name) const;
   std::vector<float> read_floats(const std::string& name, int64_t begin, int64_t numel) const;
-  /// The same in order, with a few MiB in memory at a time.
+  /// Visits the same values in order, with a few MiB in memory at a time.
   using Visit = std::function<void(std::span<const float> values)>;
   void for_floats(const std::string& name, const Visit& visit) const;
   /// Elements [begin, begin + numel), as in read_floats(). The range must be within the tensor.
   void for_floats(const std::string& name, int64_t begin, int64_t numel, const Visit& visit) const;
-  /// XXH3-128 of the file's bytes before its tensors.
+  /// XXH3-128 of the file's header: all bytes before the tensors.
   const std::string& header_checksum() const;
 
  private:
@@ -64,10 +64,10 @@ class ZG_API SafetensorsWriter {
                     const std::map<std::string, std::string>& metadata = {});
   ~SafetensorsWriter();  ///< removes an unfinished file
 
-  /// The next entry; FileError if the size is not the entry's.
+  /// Writes the next entry. Throws FileError if the size is not the entry's.
   void write(std::span<const std::byte> bytes);
   void write_floats(std::span<const float> values);
-  /// The next bytes of an entry, in several calls.
+  /// Writes the next bytes of an entry that is written in several calls.
   void write_part(std::span<const std::byte> bytes);
   const std::string& header_checksum() const;  ///< as the reader's
   void finish();                               ///< syncs the file to disk and renames it to PATH

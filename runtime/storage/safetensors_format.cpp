@@ -25,7 +25,7 @@ constexpr TypeName type_names[] = {
     {DType::f64, "F64"}, {DType::f32, "F32"}, {DType::bf16, "BF16"}, {DType::f16, "F16"},
     {DType::i32, "I32"}, {DType::i64, "I64"}, {DType::u8, "U8"},     {DType::boolean, "BOOL"}};
 
-constexpr int deepest_header = 3;  // the header, a tensor, its shape
+constexpr int max_header_depth = 3;  // the header, a tensor, its shape
 
 bool is_count(const json& value) {
   return value.is_number_unsigned() &&
@@ -68,14 +68,14 @@ class HeaderParser {
     fail(fmt::format("tensor '{}': {}", tensor, what));
   }
 
-  // The parser alone would keep the last of two equal names and follow any depth.
+  // By itself the parser would accept equal names (keeping the last one) and any depth.
   json parse_json(const std::string& text) const {
-    std::array<std::set<std::string>, deepest_header + 1> names;
+    std::array<std::set<std::string>, max_header_depth + 1> names;
     const auto check = [&](int depth, json::parse_event_t event, json& parsed) {
       const size_t level = static_cast<size_t>(depth);
       if (event == json::parse_event_t::object_start || event == json::parse_event_t::array_start) {
-        if (depth >= deepest_header)
-          fail(fmt::format("the header is nested deeper than {} levels", deepest_header));
+        if (depth >= max_header_depth)
+          fail(fmt::format("the header is nested deeper than {} levels", max_header_depth));
         names[level + 1].clear();
       } else if (event == json::parse_event_t::key) {
         const std::string& name = parsed.get_ref<const std::string&>();
@@ -144,7 +144,7 @@ class HeaderParser {
     return Shape(std::span<const int64_t>(extents));
   }
 
-  // Sorted by offset, each tensor begins where the one before it ends: no overlap and no hole.
+  // Throws unless the tensors, sorted by offset, follow one another without gap and overlap.
   void check_tiling(const std::map<std::string, Entry>& entries) const {
     std::vector<const std::pair<const std::string, Entry>*> order;
     for (const auto& item : entries) order.push_back(&item);

@@ -11,7 +11,7 @@
 namespace zg {
 
 // github.com/huggingface/safetensors: eight bytes of little-endian header length, a JSON header
-// padded with spaces, then the tensors' bytes without holes, at offsets from the header's end.
+// padded with spaces, then the tensors' bytes without gaps, at offsets from the header's end.
 inline constexpr int64_t safetensors_length_bytes = 8;
 inline constexpr int64_t safetensors_header_limit = 100'000'000;
 inline constexpr int64_t safetensors_alignment = 8;
@@ -27,8 +27,9 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-/// Checks everything a header says against a file of `file_bytes` whose data begin at `data_begin`;
-/// none of it is trusted. Throws FileError naming `path`, the tensor and the offset.
+/// Parses a header and checks it against a file of `file_bytes` bytes whose data begin at
+/// `data_begin`. The header may contain anything. Throws FileError naming `path`, the tensor and
+/// the offset.
 SafetensorsHeader parse_safetensors_header(const std::string& path, const std::string& text,
                                            int64_t data_begin, int64_t file_bytes);
 

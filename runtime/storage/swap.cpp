@@ -22,7 +22,7 @@ int64_t blocks_of(const Tensor& file) {
   return (end - begin) * block;
 }
 
-/// The transfer alone.
+/// Queues the transfer; note_of() and the counts are the caller's.
 SwapTicket push(const Tensor& from, const Tensor& to, cpu::SwapFile::Note note) {
   if (!from || !to || from.numel() != to.numel() || from.dtype() != to.dtype())
     throw ShapeError(fmt::format("swap: expected equal sizes and element types, got {} and {}",

@@ -18,12 +18,13 @@ using SwapTicket = int64_t;
 /// none. The parts of the name are joined for traces; without a name it is the current NameScope's.
 ZG_API SwapTicket start_swap(const Tensor& from, const Tensor& to,
                              std::initializer_list<std::string_view> name = {});
-/// Blocks until this transfer and all before it are done. FileError if the disk failed or returned
-/// other bytes than were written.
+/// Blocks until this transfer and all before it are done. Throws FileError if the disk failed or
+/// returned other bytes than were written.
 ZG_API void wait_for_swap(const Device& device, SwapTicket ticket);
-/// A read by a second thread, in two calls. The thread that uses the device calls count_read(), so
-/// that the byte counts do not depend on timing. The second thread calls read_counted(), which
-/// returns when the read is done and throws FileError. Traces do not record it.
+/// For a read by a second thread, in two calls. First the thread that uses the device calls
+/// count_read(): so the byte counts do not depend on timing. Then the second thread calls
+/// read_counted(), which returns when the read is done and throws FileError. Traces do not record
+/// it.
 ZG_API void count_read(const Tensor& file);
 ZG_API void read_counted(const Tensor& file, const Tensor& memory);
 
@@ -34,13 +35,14 @@ struct SwapCount {
 };
 ZG_API SwapCount swapped(const Device& device);
 
-/// How Space::file is accessed, "io_uring past the page cache"; empty: it was not used yet.
+/// How Space::file is accessed, "io_uring past the page cache"; empty: Space::file was not used
+/// yet.
 ZG_API std::string swap_description(const Device& device);
 /// Number and size of concurrent requests, "8 requests of 1048576 bytes"; empty: Space::file was
 /// not used yet.
 ZG_API std::string swap_requests(const Device& device);
 
-/// Why io_uring cannot be used on this machine; empty: it can.
+/// The reason why io_uring cannot be used on this machine; empty: it can.
 ZG_API std::string io_uring_absence();
 
 }  // namespace zg

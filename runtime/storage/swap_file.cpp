@@ -50,8 +50,7 @@ std::string SwapFile::requests() const {
 void SwapFile::reserve(int64_t bytes) {
   const int64_t whole = (bytes + block - 1) / block * block;
   if (whole <= reserved_) return;
-  // With the mutex locked no job can be pushed. After the wait the worker, which reads checksums,
-  // is idle.
+  // The lock prevents new jobs. After the wait the worker is idle, so checksums_ may be resized.
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return done_ == pushed_; });
   if (failure_) std::rethrow_exception(failure_);
@@ -126,7 +125,7 @@ void SwapFile::serve() {
 }
 
 void SwapFile::cut(const Job& job, Ticket ticket) {
-  missing_.push_back(1);  // the call itself, until all its requests are made
+  missing_.push_back(1);  // counts the call itself, until all its requests are made
   if (job.note.trace)
     traced_.push_back({.ticket = ticket,
                        .note = job.note,
@@ -163,7 +162,8 @@ void SwapFile::start(const Part& part, Ticket ticket) {
   if (part.writes) note(part.first, blocks_of(slot));  // while the disk writes
 }
 
-// A write keeps what it does not cover of the blocks at its ends.
+// A write must keep the bytes of its first and last block that it does not cover: reads these
+// blocks.
 void SwapFile::load_ends(int slot, const Part& part, Ticket ticket) {
   const auto load = [&](int64_t index) {
     const int64_t begin = index * block;
@@ -250,7 +250,7 @@ void SwapFile::leave(Ticket ticket) {
   changed_.notify_all();
 }
 
-// Calls overlap and end in order, so a span begins where the one before it ended.
+// Calls overlap in time and end in order, so each span begins where the previous one ended.
 void SwapFile::record(Ticket done) {
   for (; !traced_.empty() && traced_.front().ticket <= done; traced_.pop_front()) {
     const Traced& call = traced_.front();
@@ -267,12 +267,12 @@ void SwapFile::record(Ticket done) {
   }
 }
 
-// Waits for the requests under way: they use memory of their callers.
+// Waits for the requests in progress, because they use the callers' memory.
 void SwapFile::give_up() noexcept {
   try {
     for (; busy_ > 0; --busy_) io_->wait();
   } catch (...) {
-    busy_ = 0;  // the I/O engine has none left
+    busy_ = 0;  // no request is in progress any more
   }
   for (Slot& slot : slots_) slot.busy = false;
   missing_.clear();

@@ -27,29 +27,30 @@ namespace zg::cpu {
 class SwapFile {
  public:
   using Ticket = int64_t;
-  /// The trace, rank and name of the span of a call. Without a trace there is no span.
+  /// The trace, rank and name of a call's span. Without a trace there is no span.
   struct Note {
     std::shared_ptr<Trace> trace = {};
     int rank = 0;
     std::string name = {};
   };
 
-  explicit SwapFile(const SwapOptions& options);  ///< FileError
+  explicit SwapFile(const SwapOptions& options);  ///< throws FileError
   ~SwapFile();
   SwapFile(const SwapFile&) = delete;
   SwapFile& operator=(const SwapFile&) = delete;
 
-  /// Allocates the space on the disk. FileError with path, needed and free bytes if there is too
-  /// little.
+  /// Allocates the space on the disk. Throws FileError with path, needed and free bytes if there is
+  /// too little.
   void reserve(int64_t bytes);
 
   /// Memory must live until wait() of the ticket.
   Ticket read(int64_t offset, std::span<std::byte> to, Note note);
   Ticket write(int64_t offset, std::span<const std::byte> from, Note note);
-  /// Returns when this call and all before it are done. FileError: one of them failed, or a block
-  /// is not what was written there; every later call throws the same error.
+  /// Returns when this call and all before it are done. Throws FileError if one of them failed, or
+  /// if a block has other bytes than were written; every later call throws the same error.
   void wait(Ticket ticket);
-  bool is_done(Ticket ticket);  ///< true also if a transfer has failed, so that none will be done
+  /// True also after a failure, because then no more transfers are done.
+  bool is_done(Ticket ticket);
 
   /// "io_uring past the page cache"
   std::string description() const;

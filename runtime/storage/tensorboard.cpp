@@ -17,9 +17,9 @@
 namespace zg {
 namespace {
 
-// The remainder of each byte, least significant bit first.
+// CRC-32C by table: the remainder for each byte, least significant bit first.
 constexpr std::array<uint32_t, 256> table = [] {
-  constexpr uint32_t polynomial = 0x82f63b78;  // 0x1edc6f41 from its other end
+  constexpr uint32_t polynomial = 0x82f63b78;  // 0x1edc6f41 with its bits reversed
   std::array<uint32_t, 256> rest{};
   for (uint32_t byte = 0; byte < 256; ++byte) {
     uint32_t value = byte;
@@ -39,7 +39,8 @@ uint32_t masked_crc(std::string_view bytes) {
   return std::rotr(crc, 15) + 0xa282ead8;
 }
 
-// Protocol buffers: a field is a key, its number and wire type, and what that type holds.
+// Protocol buffers: a field is a key (field number and wire type), followed by a value of that
+// type.
 enum WireType : uint8_t { varint = 0, fixed64 = 1, delimited = 2, fixed32 = 5 };
 
 void append_varint(std::string& bytes, uint64_t value) {
@@ -57,7 +58,7 @@ void append_delimited(std::string& bytes, int field, const std::string& content)
   bytes += content;
 }
 
-// tensorboard/compat/proto/event.proto and summary.proto.
+// Field numbers from tensorboard/compat/proto/event.proto and summary.proto.
 constexpr int event_wall_time = 1, event_step = 2, event_file_version = 3, event_summary = 5;
 constexpr int summary_value = 1;
 constexpr int value_tag = 1, value_simple_value = 2;
@@ -114,7 +115,7 @@ std::string tf_record(const std::string& bytes) {
 TensorBoardWriter::TensorBoardWriter(const std::string& directory) : file_(nullptr, std::fclose) {
   make_directories(directory);
   const std::string begin = fmt::format("{}/{}.", directory, name_of_file());
-  // Files of one process in one second are numbered.
+  // The number makes names unique for files of one process in the same second.
   for (int number = 0; !file_ && (number == 0 || errno == EEXIST); ++number) {
     path_ = begin + std::to_string(number);
     file_.reset(std::fopen(path_.c_str(), "wx"));

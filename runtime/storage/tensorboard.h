@@ -30,7 +30,7 @@ struct TensorBoardEvent {
 class ZG_API TensorBoardWriter {
  public:
   /// Creates DIRECTORY/events.out.tfevents.SECONDS.HOST.PID.N and, if necessary, the directory.
-  /// FileError.
+  /// Throws FileError.
   explicit TensorBoardWriter(const std::string& directory);
 
   /// Writes all events in one system call, so a killed process leaves only complete records. After

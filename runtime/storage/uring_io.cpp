@@ -32,7 +32,7 @@ class Ring {
   int error_;
 };
 
-/// Asks again for the rest when the system transfers only a part of a request.
+/// If the system transfers only a part of a request, the rest is requested again.
 class UringIo final : public BlockIo {
  public:
   UringIo(const SwapOptions& options, int file, bool direct, std::unique_ptr<Ring> ring)
@@ -42,7 +42,7 @@ class UringIo final : public BlockIo {
 
   void submit(int slot, const Request& request) override {
     slots_[static_cast<size_t>(slot)] = {.left = request};
-    if (const int error = ask_for_rest(slot)) fail("asked", error);
+    if (const int error = request_rest(slot)) fail("asked", error);
   }
   Ended wait() override {
     for (;;) {
@@ -54,13 +54,13 @@ class UringIo final : public BlockIo {
       const auto slot = static_cast<int>(io_uring_cqe_get_data64(entry));
       const int count = entry->res;
       io_uring_cqe_seen(ring_->get(), entry);
-      const bool again = is_for_now(count) && may_ask_again(slot);
+      const bool again = is_temporary(count) && may_retry(slot);
       if (count <= 0 && !again) return {slot, count < 0 ? -count : EIO};
       Request& left = slots_[static_cast<size_t>(slot)].left;
       const int64_t done = again ? 0 : count;
       left.memory += done, left.offset += done, left.bytes -= done;
       if (left.bytes == 0) return {slot, 0};
-      if (const int error = ask_for_rest(slot)) return {slot, error};
+      if (const int error = request_rest(slot)) return {slot, error};
     }
   }
   const char* engine() const override { return "io_uring"; }
@@ -71,21 +71,21 @@ class UringIo final : public BlockIo {
     int refusals = 0;
   };
 
-  static bool is_for_now(int result) {
+  static bool is_temporary(int result) {
     return result == -EINTR || result == -EAGAIN || result == -EBUSY;
   }
 
-  // The system may lack memory or places for a request for a while. Ten seconds of that are an
-  // error.
-  bool may_ask_again(int slot) {
-    constexpr int most = 10'000;
-    if (++slots_[static_cast<size_t>(slot)].refusals > most) return false;
+  // The system may lack memory or queue entries for a while. After ten seconds that is an error.
+  bool may_retry(int slot) {
+    constexpr int max_refusals = 10'000;
+    if (++slots_[static_cast<size_t>(slot)].refusals > max_refusals) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return true;
   }
 
-  // The system's reason when it took nothing.
-  int ask_for_rest(int slot) {
+  // Requests the bytes that are left. Returns the error number if the system did not accept the
+  // request.
+  int request_rest(int slot) {
     io_uring_sqe* entry = io_uring_get_sqe(ring_->get());
     const Request& left = slots_[static_cast<size_t>(slot)].left;
     const auto bytes = static_cast<unsigned>(left.bytes);
@@ -97,7 +97,7 @@ class UringIo final : public BlockIo {
     io_uring_sqe_set_data64(entry, static_cast<uint64_t>(slot));
     int taken = 0;
     do taken = io_uring_submit(ring_->get());
-    while (is_for_now(taken) && may_ask_again(slot));
+    while (is_temporary(taken) && may_retry(slot));
     return taken < 0 ? -taken : 0;
   }
 

@@ -21,8 +21,8 @@ concept HasName = requires(const T& value) {
   { name_of(value) } -> std::convertible_to<std::string_view>;
 };
 
-/// How a message shows a value: an enumeration with a name_of() as "bf16", a shape as "[8, 768]", a
-/// device as "cuda:1".
+/// Formats values that have a name: an enumerator by its name_of(), "bf16"; a shape as "[8, 768]",
+/// a device as "cuda:1".
 template <HasName T>
 std::string_view message_text(const T& value) {
   return name_of(value);

@@ -12,20 +12,21 @@
 namespace zg {
 namespace {
 
-/// Appends the character at `at` and moves `at` behind it. Controls that a terminal would obey and
-/// bytes that are no UTF-8 are written as \x1b; characters in `kept` are not changed.
+/// Appends the character at `at` and moves `at` after it. Control characters, which a terminal
+/// would interpret, and bytes that are not UTF-8 are written as \x1b; characters in `kept` are not
+/// changed.
 void append_shown(std::string& line, const std::string& source, size_t& at, const char* kept) {
   size_t end = at + 1;
   bool is_control = true;
   try {
     size_t next = at;
     const char32_t code = next_code_point(source, next, "");
-    // Characters that change the direction of the text around them count as controls.
+    // Characters that change the direction of the surrounding text count as control characters.
     const bool turns = code == 0x061c || code == 0x200e || code == 0x200f ||
                        (code >= 0x202a && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
     is_control = code < 0x20 || (code >= 0x7f && code < 0xa0) || turns;
     end = next;
-  } catch (const ConfigError&) {  // this byte is no UTF-8
+  } catch (const ConfigError&) {  // this byte is not UTF-8
   }
   if (source[at] != '\0' && std::strchr(kept, source[at])) is_control = false;
   constexpr const char* digits = "0123456789abcdef";
@@ -47,21 +48,21 @@ size_t edit_distance(const std::string& a, const std::string& b, size_t most) {
   const auto at = [&](size_t i, size_t j) -> size_t& { return table[i * width + j]; };
   size_t before = 0;  // least of the row above
   for (size_t i = 0; i <= a.size(); ++i) {
-    size_t least = SIZE_MAX;
+    size_t row_minimum = SIZE_MAX;
     for (size_t j = 0; j <= b.size(); ++j) {
       if (i == 0 || j == 0) {
         at(i, j) = i + j;
-        least = std::min(least, at(i, j));
+        row_minimum = std::min(row_minimum, at(i, j));
         continue;
       }
       const size_t replaced = at(i - 1, j - 1) + (a[i - 1] == b[j - 1] ? 0 : 1);
       at(i, j) = std::min({replaced, at(i - 1, j) + 1, at(i, j - 1) + 1});
       if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
         at(i, j) = std::min(at(i, j), at(i - 2, j - 2) + 1);
-      least = std::min(least, at(i, j));
+      row_minimum = std::min(row_minimum, at(i, j));
     }
-    if (std::min(least, before) > most) return SIZE_MAX;
-    before = least;
+    if (std::min(row_minimum, before) > most) return SIZE_MAX;
+    before = row_minimum;
   }
   return table.back() > most ? SIZE_MAX : table.back();
 }
@@ -78,7 +79,7 @@ std::string printable(const std::string& source, size_t most) {
   return line;
 }
 
-std::string harmless(const std::string& message) {
+std::string escape_controls(const std::string& message) {
   std::string result;
   for (size_t at = 0; at < message.size();) append_shown(result, message, at, "\n\t");
   return result;

@@ -10,16 +10,16 @@
 namespace zg {
 
 /// A text from a file or a command line as a message shows it: one line of at most `most`
-/// characters, then "...". Control characters, which a terminal would obey, and bytes that are not
-/// UTF-8 are written as \x1b.
+/// characters, then "...". Control characters, which a terminal would interpret, and bytes that are
+/// not UTF-8 are written as \x1b.
 ZG_API std::string printable(const std::string& text, size_t most = 40);
 
 /// A message of several lines with control characters written as \x1b, because it may contain names
 /// from a file.
-std::string harmless(const std::string& message);
+std::string escape_controls(const std::string& message);
 
-/// The candidate closest to `word` by edit distance when it is close enough to be a typing error
-/// (or `word` is the beginning of just one); empty when none is.
+/// The candidate for which `word` is probably a typing error: the one with the smallest edit
+/// distance if that is small, or the only one that begins with `word`. Empty: there is none.
 std::string nearest(const std::string& word, const std::vector<std::string>& candidates);
 
 /// "; did you mean --steps?", or nothing.

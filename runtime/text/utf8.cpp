@@ -14,7 +14,7 @@ constexpr uint64_t high_bits = 0x8080808080808080;
 
 uint8_t byte_at(std::string_view text, size_t i) { return static_cast<uint8_t>(text[i]); }
 
-// The length of the code point that begins with this byte; 0: none does.
+// The length of a code point that begins with this byte; 0: no code point does.
 size_t length_from_lead(uint8_t lead) {
   if (lead < 0x80) return 1;
   if (lead >= 0xc2 && lead < 0xe0) return 2;
@@ -23,7 +23,8 @@ size_t length_from_lead(uint8_t lead) {
   return 0;
 }
 
-// The second byte rules out longer forms than needed, surrogates and what is beyond U+10FFFF.
+// Whether the second byte is allowed after this lead byte. Not allowed are longer encodings than
+// needed, surrogates and code points beyond U+10FFFF.
 bool may_follow(uint8_t lead, uint8_t second) {
   if (lead == 0xe0) return second >= 0xa0 && second <= 0xbf;
   if (lead == 0xed) return second >= 0x80 && second <= 0x9f;
@@ -32,7 +33,7 @@ bool may_follow(uint8_t lead, uint8_t second) {
   return (second & 0xc0) == 0x80;
 }
 
-// How many bytes from `begin` are a code point or the begin of one; 0: no byte is.
+// The number of bytes from `begin` on that are a code point or the beginning of one; 0: none.
 size_t part_length(std::string_view text, size_t begin) {
   const uint8_t lead = byte_at(text, begin);
   const size_t length = std::min(length_from_lead(lead), text.size() - begin);

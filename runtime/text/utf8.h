@@ -9,9 +9,9 @@ namespace zg {
 
 constexpr size_t longest_utf8 = 4;  ///< bytes of a code point
 
-/// The code point at byte `position` of UTF-8 text; moves `position` to the next one. ConfigError
-/// with `name` and the offset for what RFC 3629 forbids: stray or missing continuation bytes,
-/// longer forms than needed, surrogates, beyond U+10FFFF.
+/// The code point at byte `position` of UTF-8 text; moves `position` to the next one. Throws
+/// ConfigError with `name` and the offset for what RFC 3629 forbids: stray or missing continuation
+/// bytes, longer encodings than needed, surrogates, code points beyond U+10FFFF.
 ZG_API char32_t next_code_point(std::string_view text, size_t& position, const std::string& name);
 
 ZG_API std::string utf8(char32_t code_point);

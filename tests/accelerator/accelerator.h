@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "zerograd/runtime/device.h"
@@ -14,6 +15,11 @@ inline const std::string accelerator_name = "hpu";
 #else
 inline constexpr Device::Type accelerator = Device::Type::cuda;
 inline const std::string accelerator_name = "cuda";
+#endif
+
+#ifdef ZG_TEST_GPU
+/// For exact_memory (tests/kernels/guarded_call.h): an allocation of the CUDA runtime.
+std::shared_ptr<void> cuda_memory(const Device& device, size_t bytes);
 #endif
 
 }  // namespace zg::testing

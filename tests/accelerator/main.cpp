@@ -1,6 +1,7 @@
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <set>
 #include <string>
@@ -76,8 +77,24 @@ REGISTER_LISTENER("guards", 1, Guards);
 
 }  // namespace
 
+#ifndef ZG_TEST_GPU
+/// Without a GPU: from the arena, between holes, which AddressSanitizer watches.
+std::shared_ptr<void> arena_memory(const Device& device, size_t bytes) {
+  const auto tensor =
+      std::make_shared<Tensor>(Tensor::empty({static_cast<int64_t>(bytes)}, DType::u8, device));
+  return {tensor, tensor->raw()};
+}
+#endif
+
 // From the folders with CPU tests it runs only the tests of the suite "every device".
 int main(int count, char** arguments) {
+  if (std::getenv("ZG_TEST_EXACT")) {
+#ifdef ZG_TEST_GPU
+    exact_memory = cuda_memory;
+#else
+    exact_memory = arena_memory;
+#endif
+  }
   doctest::Context context(count, arguments);
   context.addFilter("test-suite", "every device");
   return context.run();

@@ -8,7 +8,7 @@ using namespace zg::testing;
 namespace {
 
 /// More elements take long: each is moved up and down.
-constexpr int64_t most_elements = 200;
+constexpr int64_t max_elements = 200;
 
 int64_t numel_of(const std::vector<Tensor>& tensors) {
   int64_t numel = 0;
@@ -28,7 +28,7 @@ TEST_CASE("every op has the gradients of central differences") {
       int cases = 0;
       for (const bench::Extents& extents : op.tested) {
         const std::vector<Tensor> variables = op.variables(operands, extents);
-        if (numel_of(variables) > most_elements) continue;
+        if (numel_of(variables) > max_elements) continue;
         CAPTURE(bench::by(extents));
         check_gradient([&](Tape&, Vars in) { return op.function(in, extents); }, variables);
         ++cases;

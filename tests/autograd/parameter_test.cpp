@@ -146,11 +146,10 @@ TEST_CASE("a slice that does not fit its parameter is refused") {
   const auto add = [&](const Shape& shape, const Slice& slice) {
     store.add(unit, "w", shape, Init::zeros(), {.whole = {6, 8}, .slice = slice});
   };
-  CHECK_THROWS_WITH_AS(
-      add({2, 8}, {.extent = 6, .begin = 5, .rows = 2, .inner = 8}),
-      "add: parameter 'w' [2, 8] is not the part of [6, 8] that its slice names: 1 "
-      "x rows 5 to 7 of 6 x 8; expected as many elements, inside it",
-      ShapeError);
+  CHECK_THROWS_WITH_AS(add({2, 8}, {.extent = 6, .begin = 5, .rows = 2, .inner = 8}),
+                       "add: parameter 'w' [2, 8] does not fit its slice of [6, 8]: 1 "
+                       "x rows 5 to 7 of 6 x 8; expected the same number of elements, inside it",
+                       ShapeError);
   CHECK_THROWS_AS(add({3, 8}, {.extent = 6, .begin = 0, .rows = 2, .inner = 8}), ShapeError);
   CHECK_THROWS_AS(add({2, 8}, {.extent = 7, .begin = 0, .rows = 2, .inner = 8}), ShapeError);
   CHECK_THROWS_AS(add({2, 8}, {.extent = 6, .begin = -1, .rows = 2, .inner = 8}), ShapeError);

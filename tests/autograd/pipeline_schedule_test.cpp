@@ -124,7 +124,7 @@ TEST_CASE("1F1B has at most as many micro-batches under way as stages follow") {
           most = std::max(most, under_way);
         }
         CHECK(under_way == 0);
-        CHECK(most == most_in_flight(schedule, 4, stage, micro_batches));
+        CHECK(most == max_in_flight(schedule, 4, stage, micro_batches));
         CHECK(most == (schedule == PipelineSchedule::gpipe
                            ? micro_batches
                            : std::min<int64_t>(micro_batches, 4 - stage)));

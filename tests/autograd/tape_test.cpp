@@ -141,9 +141,11 @@ TEST_CASE("misuse of a tape is an error that says what to do") {
   CHECK(contains(message_of<TapeError>([&] { tape.gradient(x); }), "has not run"));
   const Var loss = times(x, x);
   tape.backward(loss);
-  CHECK(contains(message_of<TapeError>([&] { tape.backward(loss); }), "already walked"));
-  CHECK(contains(message_of<TapeError>([&] { times(loss, x); }), "times: its tape was already"));
-  CHECK(contains(message_of<TapeError>([&] { tape.gradient(loss); }), "only variables"));
+  CHECK(contains(message_of<TapeError>([&] { tape.backward(loss); }), "backward has already run"));
+  CHECK(
+      contains(message_of<TapeError>([&] { times(loss, x); }), "times: backward has already run"));
+  CHECK(contains(message_of<TapeError>([&] { tape.gradient(loss); }),
+                 "only the gradients of variables"));
   CHECK(contains(
       message_of<DTypeError>([&] { other.variable(Tensor::zeros({1}, DType::i32, device)); }),
       "got i32"));

@@ -64,19 +64,24 @@ void multiply_by_warpgroup(CUtensorMap a_map, CUtensorMap b_map, const T* a_rows
   cuda::wait_for_phase(barrier, 0);
   const int thread = static_cast<int>(threadIdx.x);
   const int row = thread / 32 * 16 + thread % 32 / 4, t = thread % 4 * 2;
-  float d[columns / 8][4] = {};
-  for (int k = 0; k < 4; ++k) {
-    if constexpr (registers) {
-      uint32_t own[4];
+  float d[columns / 8][4];
+  for (auto& values : d)
+    for (float& value : values) value = registers ? 0.0f : NAN;
+  uint32_t own[4][4] = {};
+  if constexpr (registers)
+    for (int k = 0; k < 4; ++k)
       for (int i = 0; i < 4; ++i) {
         const T* const from = a_rows + (row + i % 2 * 8) * 64 + k * 16 + t + i / 2 * 8;
-        own[i] = uint32_t{from[0].bits} | uint32_t{from[1].bits} << 16;
+        own[k][i] = uint32_t{from[0].bits} | uint32_t{from[1].bits} << 16;
       }
-      cuda::multiply_warpgroup<T>(d, own, cuda::matrix_descriptor(b + k * 16 * row_bytes, b_panel));
-    } else {
+  cuda::begin_products(d, own);
+  for (int k = 0; k < 4; ++k) {
+    if constexpr (registers)
+      cuda::multiply_warpgroup<T>(d, own[k],
+                                  cuda::matrix_descriptor(b + k * 16 * row_bytes, b_panel));
+    else  // the first replaces d, which is not a number
       cuda::multiply_warpgroup<T>(d, cuda::matrix_descriptor(a + k * 32),
-                                  cuda::matrix_descriptor(b + k * 32));
-    }
+                                  cuda::matrix_descriptor(b + k * 32), k > 0);
     cuda::commit_products();
   }
   early[thread] = d[0][0];

@@ -174,6 +174,7 @@ cuda::SharedAddress start_box(const CUtensorMap& map, int place, unsigned bytes)
   const cuda::SharedAddress barrier = cuda::dynamic_address() + 2048;
   if (threadIdx.x == 0) {
     cuda::init_barrier(barrier, 1);
+    cuda::fence_barrier_init();
     cuda::arrive_expecting(barrier, bytes);
     cuda::copy_box(cuda::dynamic_address() + place, map, 0, 0, 0, 0, barrier);
   }
@@ -201,16 +202,18 @@ __global__ void product_without_wait(CUtensorMap map, float* out) {
   cuda::wait_for_phase(start_box(map, 0, 1024), 0);
   float d[16][4] = {};
   const uint64_t nothing = cuda::matrix_descriptor(cuda::dynamic_address());
-  cuda::multiply_warpgroup<bf16>(d, nothing, nothing);
+  cuda::begin_products(d);
+  cuda::multiply_warpgroup<bf16>(d, nothing, nothing, false);
   cuda::commit_products();
   out[threadIdx.x] = d[0][0] + 1.0f;
 }
 
 __global__ void differing_products(CUtensorMap, float* out) {
   float d[8][4] = {};
-  const uint32_t a[4] = {};
+  uint32_t a[1][4] = {};
+  cuda::begin_products(d, a);
   cuda::multiply_warpgroup<bf16>(
-      d, a, cuda::matrix_descriptor(cuda::dynamic_address() + threadIdx.x / 64 * 16));
+      d, a[0], cuda::matrix_descriptor(cuda::dynamic_address() + threadIdx.x / 64 * 16));
   cuda::commit_products();
   cuda::wait_for_products<0>();
   out[threadIdx.x] = d[0][0];

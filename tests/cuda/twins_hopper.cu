@@ -129,12 +129,12 @@ template <class T>
 __device__ inline void start_by_rows(float (&d)[16][4]) {
   const cuda::SharedAddress a = cuda::dynamic_address(), b = a + matrix_bytes;
   const int group = static_cast<int>(threadIdx.x) / warpgroup_threads;
-  cuda::begin_products();
+  cuda::begin_products(d);
 #pragma unroll
   for (int k = 0; k < columns / 16; ++k) {
     const int column = k / 4 * panel_bytes + k % 4 * 32;  // byte offset of column 16 k
     cuda::multiply_warpgroup<T>(d, cuda::matrix_descriptor(a + (column + group * 64 * 128)),
-                                cuda::matrix_descriptor(b + column));
+                                cuda::matrix_descriptor(b + column), /*accumulate=*/true);
   }
   cuda::commit_products();
 }
@@ -143,7 +143,7 @@ __device__ inline void start_by_rows(float (&d)[16][4]) {
 template <class T, int tiles>
 __device__ inline void start_by_registers(float (&d)[tiles][4], uint32_t (&a)[8][4]) {
   const cuda::SharedAddress b = cuda::dynamic_address() + matrix_bytes;
-  cuda::begin_products();
+  cuda::begin_products(d, a);
 #pragma unroll
   for (int k = 0; k < rows / 16; ++k)
     cuda::multiply_warpgroup<T>(d, a[k],
@@ -201,17 +201,17 @@ __global__ void __launch_bounds__(groups* warpgroup_threads)
     start_by_rows<T>(sums);
     start_by_registers<T>(more, fragments);
     cuda::wait_for_products<1>();
-    cuda::fence_accumulators(sums);
+    cuda::fence_registers(sums);
     store_sums(d + 64 * blockDim.x, sums);
     cuda::wait_for_products<0>();
-    cuda::fence_accumulators(more);
+    cuda::fence_registers(more);
     store_sums(d, more);
     return;
   } else {
     start_by_registers<T>(sums, fragments);
   }
   cuda::wait_for_products<0>();
-  cuda::fence_accumulators(sums);
+  cuda::fence_registers(sums);
   store_sums(d, sums);
 #endif
 }

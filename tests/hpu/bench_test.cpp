@@ -36,7 +36,7 @@ TEST_CASE("no benchmark shows a figure of the test driver") {
     CHECK(outcome.out.empty());
     CHECK(contains(outcome.error,
                    "Unsupported: --device hpu: hpu:0 is the zerograd test driver (CPU), not an "
-                   "accelerator: its times say nothing of one"));
+                   "accelerator: times measured on it mean nothing"));
     CHECK(!std::filesystem::exists(json));
   }
 }
@@ -105,10 +105,10 @@ TEST_CASE("limits are measured with sizes that fit the accelerator's memory") {
 TEST_CASE("a report of an emulated accelerator is refused") {
   const bench::Limits limits{.memory = 1e9, .read = 1e9};
   CHECK(message_of<Unsupported>([&] { bench::Report report(Device::hpu(), {.limits = limits}); }) ==
-        "bench: hpu:0 is the zerograd test driver (CPU), not an accelerator: its times say nothing "
-        "of one; expected an accelerator to measure; try Device::cpu()");
-  CHECK(stand_in(Device::Type::hpu, 1) == "zerograd test driver (CPU), not an accelerator");
+        "bench: hpu:0 is the zerograd test driver (CPU), not an accelerator: times measured on it "
+        "mean nothing; expected an accelerator to measure; try Device::cpu()");
+  CHECK(emulator_name(Device::Type::hpu, 1) == "zerograd test driver (CPU), not an accelerator");
   for (const int index : {-1, Device::count(Device::Type::hpu)})
-    CHECK(stand_in(Device::Type::hpu, index).empty());
-  CHECK(stand_in(Device::Type::cpu, 0).empty());
+    CHECK(emulator_name(Device::Type::hpu, index).empty());
+  CHECK(emulator_name(Device::Type::cpu, 0).empty());
 }

@@ -15,6 +15,14 @@ namespace zg::testing {
 /// (tests/accelerator/main.cpp).
 inline bool guards_installed = false;
 
+/// Memory of a device, of exactly so many bytes.
+using ExactMemory = std::shared_ptr<void> (*)(const Device& device, size_t bytes);
+
+/// If set, each operand of such a call, also one that is only read, lies in exact memory instead of
+/// between guards: a checker of the device's memory (compute-sanitizer) then sees each access
+/// beyond an operand, while it sees an arena as one allocation.
+inline ExactMemory exact_memory = nullptr;
+
 /// Moves what a call writes, and what shares bytes with that, into memory with guards on both
 /// sides; moves it back after the call and looks at the guards.
 class GuardedMemory {
@@ -29,7 +37,8 @@ class GuardedMemory {
     for (const Operand& operand : operands)
       if (operand.tensor) join(operand);
     std::erase_if(regions_, [](const Region& region) {
-      return std::none_of(region.operands.begin(), region.operands.end(),
+      return !is_exact(region) &&
+             std::none_of(region.operands.begin(), region.operands.end(),
                           [](const Operand* operand) { return operand->is_written; });
     });
     for (Region& region : regions_) {
@@ -91,6 +100,10 @@ class GuardedMemory {
     }
   };
 
+  static bool is_exact(const Region& region) {
+    return exact_memory && region.buffer->space() == Space::device;
+  }
+
   /// Into a region of its own, or one with all that it shares bytes with.
   void join(const Operand& operand) {
     const Tensor& tensor = operand.tensor;
@@ -111,13 +124,24 @@ class GuardedMemory {
 
   // At the same place of a granule, for kernels choose by alignment.
   void place(Region& region) {
-    region.data = guard + region.begin % arena_granule;
-    const int64_t bytes = region.data + region.bytes() + guard;
-    region.guarded = Tensor::empty({bytes}, DType::u8, stream_.device(), region.buffer->space());
+    const bool exact = is_exact(region);
+    region.data = (exact ? 0 : guard) + region.begin % arena_granule;
+    const int64_t bytes = region.data + region.bytes() + (exact ? 0 : guard);
+    region.guarded =
+        exact ? exact_tensor(bytes)
+              : Tensor::empty({bytes}, DType::u8, stream_.device(), region.buffer->space());
     const std::vector<uint8_t> filled(static_cast<size_t>(bytes), pattern);
     stream_.copy(region.guarded.raw(), filled.data(), filled.size());
     copy(Tensor::of(region.buffer, region.begin, {region.bytes()}, DType::u8),
          region.guarded.flat(region.data, region.bytes()), stream_);
+  }
+
+  Tensor exact_tensor(int64_t bytes) const {
+    const Device device = stream_.device();
+    const std::shared_ptr<void> memory = exact_memory(device, static_cast<size_t>(bytes));
+    auto* const data = static_cast<std::byte*>(memory.get());
+    return Tensor::of(Buffer::share(device, data, bytes, Space::device, memory), 0, {bytes},
+                      DType::u8);
   }
 
   /// `at`: bytes from the region's begin.

@@ -88,3 +88,33 @@ TEST_CASE("guards lie around every output and the workspace, and change no resul
         Lines{"binary_backward: wrote element 63 of db (f32 [9, 7]); expected 0 to 62",
               "binary_backward: wrote element -1 of the workspace (u8 [64]); expected 0 to 63"});
 }
+
+TEST_CASE("with exact memory every operand of a kernel has an allocation that ends where it ends" *
+          doctest::test_suite("every device")) {
+  const Device device = devices_at_every_level().back();
+  static std::vector<std::shared_ptr<Tensor>> made;
+  static std::vector<const std::byte*> seen;
+  const ExactMemory before = exact_memory;
+  exact_memory = [](const Device& on, size_t bytes) {
+    made.push_back(
+        std::make_shared<Tensor>(Tensor::empty({static_cast<int64_t>(bytes)}, DType::u8, on)));
+    return std::shared_ptr<void>(made.back(), made.back()->raw());
+  };
+  const Tensor rows = random_tensor({3, 11}, DType::f32, device, 1);
+  const Tensor whole = Tensor::zeros({5, 11}, DType::f32, device);
+  const auto copied = [](const GeluForward& a, Workspace, Stream& stream) {
+    seen = {a.x.raw() + a.x.bytes(), a.y.raw() + a.y.bytes()};
+    copy(a.x, a.y, stream);
+  };
+  CHECK(guarded_call<GeluForward>(copied, "gelu_forward", {.x = rows, .y = whole.slice(1, 4)}, {},
+                                  device.compute())
+            .empty());
+  exact_memory = before;
+  REQUIRE(made.size() == 2);
+  CHECK(seen[0] == made[0]->raw() + made[0]->bytes());
+  CHECK(seen[1] == made[1]->raw() + made[1]->bytes());
+  made.clear();
+  CHECK(bytes_of(whole.slice(1, 4)) == bytes_of(rows));
+  CHECK(whole.to_doubles()[10] == 0.0);
+  CHECK(whole.to_doubles()[44] == 0.0);
+}

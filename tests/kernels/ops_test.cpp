@@ -16,8 +16,9 @@ using bench::Extents;
 // Every row of bench/op.h on every device, beside the plain version of the CPU.
 namespace {
 
-Call run_case(const bench::Part& part, const bench::Operands& operands, const Extents& extents) {
-  Call call = part.call(operands, extents);
+Call run_case(const bench::OpKernel& kernel, const bench::Operands& operands,
+              const Extents& extents) {
+  Call call = kernel.call(operands, extents);
   call.run();
   operands.device.compute().synchronize();
   return call;
@@ -66,18 +67,19 @@ std::string bit_difference(const Call::Result& actual, const Call::Result& expec
 }
 
 /// Runs one kernel of an op at one size. A line for each result that differs.
-std::vector<std::string> differences(const bench::Part& part, const Extents& extents, DType dtype,
-                                     const Device& device) {
+std::vector<std::string> differences(const bench::OpKernel& kernel, const Extents& extents,
+                                     DType dtype, const Device& device) {
   static const Device plain = Device::cpu(0, {.threads = 1, .isa = Isa::portable});
-  const Call actual = run_case(part, {device, dtype}, extents);
+  const Call actual = run_case(kernel, {device, dtype}, extents);
   // In f64 the plain version is the definition on the values that the device reads.
-  const DType reference = part.error ? DType::f64 : dtype;
-  const Call expected = run_case(part, {plain, reference, dtype}, extents);
-  const bench::Error error = part.error ? part.error(dtype, extents) : bench::Error{};
+  const DType reference = kernel.error ? DType::f64 : dtype;
+  const Call expected = run_case(kernel, {plain, reference, dtype}, extents);
+  const bench::Error error = kernel.error ? kernel.error(dtype, extents) : bench::Error{};
   std::vector<std::string> lines;
   for (size_t i = 0; i < actual.results.size(); ++i) {
-    const std::string line = part.error ? difference(actual.results[i], expected.results[i], error)
-                                        : bit_difference(actual.results[i], expected.results[i]);
+    const std::string line = kernel.error
+                                 ? difference(actual.results[i], expected.results[i], error)
+                                 : bit_difference(actual.results[i], expected.results[i]);
     if (!line.empty())
       lines.push_back(actual.kernel + " " + bench::by(extents) + " " + name_of(dtype) + " on " +
                       device.name() + " (" + level_of(device) + "): " + line);
@@ -96,8 +98,8 @@ TEST_CASE("every op gives the values of its plain version, over sizes, dtypes an
       for (const Device& device : devices_of_every_generation())
         for (const DType dtype : on_device(op.dtypes, device))
           for (const Extents& extents : op.tested)
-            for (const bench::Part& part : op.parts)
-              for (const std::string& line : differences(part, extents, dtype, device))
+            for (const bench::OpKernel& kernel : op.kernels)
+              for (const std::string& line : differences(kernel, extents, dtype, device))
                 FAIL_CHECK(line);
     }
 }
@@ -107,8 +109,8 @@ TEST_CASE("every kernel is in a row of bench/op.h") {
   const Device device = Device::cpu(0, {.threads = 1});
   for (const bench::OpFamily& family : bench::every_op())
     for (const bench::Op& op : family)
-      for (const bench::Part& part : op.parts)
-        called.insert(part.call({device, op.dtypes.front()}, op.tested.front()).kernel);
+      for (const bench::OpKernel& kernel : op.kernels)
+        called.insert(kernel.call({device, op.dtypes.front()}, op.tested.front()).kernel);
   for_every_kernel([&](const auto& kernel) {
     CAPTURE(kernel.name);
     CHECK(called.count(kernel.name) == 1);

@@ -204,7 +204,7 @@ TEST_CASE("runs under `ulimit -v` give the same bits, or end with OutOfMemory") 
   // Near the limit, where the plan cannot see what libraries and stacks take: with CUDA's library
   // that is more.
   int ended = 0, refusals = 0;
-  for (int64_t kibibytes = 60000; ended < 4 && kibibytes <= 1000000; kibibytes += 10000) {
+  for (int64_t kibibytes = 70000; ended < 4 && kibibytes <= 1000000; kibibytes += 10000) {
     CAPTURE(kibibytes);
     const Outcome outcome = limited(kibibytes, run + "--threads 4 " + nvme);
     CAPTURE(outcome.error);

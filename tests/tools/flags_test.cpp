@@ -113,7 +113,7 @@ TEST_CASE("hostile flags end in a usage error that says what to do") {
       {"train --data sort --lr-decay-samples 9 --lr 1e-4 --min-lr 1e-3", 2,
        "--min-lr: expected at most --lr 0.0001, got 0.001"},
       {"train --data sort --min-lr 1e-5", 2,
-       "--min-lr: expected a schedule that comes down to it, got --schedule none"},
+       "--min-lr: expected a schedule that decreases to it, got --schedule none"},
       {"train --data sort --lr-decay-style constant --min-lr 1e-5", 2,
        "--min-lr: expected --lr-decay-style linear or cosine with it, got constant"},
       {"train --data sort --adam-beta1 1", 2, "--adam-beta1: expected a number of 0 or more"},

@@ -132,8 +132,8 @@ TEST_CASE("f16 saved at any step and resumed, also elsewhere: the bits of the un
   const Outcome other = zerograd(resume + "--initial-scale-power 18");
   CHECK(other.status == 2);
   CHECK(contains(other.error,
-                 "--initial-scale-power: the scale goes on where the checkpoint left "
-                 "it; expected 20 as in the checkpoint, got 18"));
+                 "--initial-scale-power: a resumed run continues with the checkpoint's "
+                 "scale; expected 20 as in the checkpoint, got 18"));
   CHECK(contains(train_with_metrics(resume + "--precision f32").error,
                  "changed: run.compute: \"f16\" in the checkpoint, \"f32\" now"));
   CHECK(contains(train_with_metrics(resume + "--steps 12").error,

@@ -106,9 +106,9 @@ TEST_CASE("a rank that fails ends the run on every rank, which says who, where a
     std::string waits_in = "";  // the collective that a peer names
   };
   std::vector<Case> cases = {
-      {"throw", 1, 1, "error: ShapeError: inject: a drill in step 1\n"},
-      {"return", 1, 4, "error: CommError: inject: a drill ended the rank in step 1\n"},
-      {"stall", 1, 4, "error: CommError: inject: a drill stalled the rank in step 1\n"}};
+      {"throw", 1, 1, "error: ShapeError: inject: a fault in step 1\n"},
+      {"return", 1, 4, "error: CommError: inject: a fault ended the rank in step 1\n"},
+      {"stall", 1, 4, "error: CommError: inject: a fault stalled the rank in step 1\n"}};
   for (const int ranks : {2, 8}) {
     const std::string rank = "rank " + std::to_string(ranks - 1);
     // The first collective of a step.
@@ -117,7 +117,7 @@ TEST_CASE("a rank that fails ends the run on every rank, which says who, where a
     for (const auto& [stage, first] : firsts) {
       cases.push_back(
           {"throw", ranks, 1,
-           "error: ShapeError: " + rank + "/" + std::to_string(ranks) + ": inject: a drill in ",
+           "error: ShapeError: " + rank + "/" + std::to_string(ranks) + ": inject: a fault in ",
            stage, first});
       cases.push_back(
           {"return", ranks, 4, "error: CommError: " + rank + " returned early, in ", stage, first});

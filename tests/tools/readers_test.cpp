@@ -90,7 +90,7 @@ TEST_CASE(
       continue;
     }
     CHECK(read.status == 5);
-    CHECK(contains(read.error, hf + ": another model took this one's place while it was read"));
+    CHECK(contains(read.error, hf + ": the files were replaced while they were read"));
   }
   stop = true;
   writer.join();

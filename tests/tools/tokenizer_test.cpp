@@ -144,7 +144,7 @@ TEST_CASE("a checkpoint finds its text and tokenizer from any folder, or says wh
     const Outcome gone = zerograd(line);
     CHECK(gone.status == 5);
     CHECK(contains(gone.error, "--data: there is no " + a.text + ", with which " + a.save +
-                                   "/step_2 was trained; give --data PATH with its new place\n"));
+                                   "/step_2 was trained; give --data PATH with its new path\n"));
     CHECK(zerograd(line + " --data " + moved).status == 0);
   }
 }

@@ -168,8 +168,8 @@ TEST_CASE("dtypes that do not go together are refused") {
   Precision precision = zero::precision_of(PrecisionPreset::deepspeed);
   precision.optimizer = DType::bf16;
   CHECK_THROWS_WITH_AS(zero::with_precision({}, precision),
-                       "precision: local is f32, optimizer is bf16; expected the same: masters and "
-                       "moments are kept alike",
+                       "precision: local is f32, optimizer is bf16; expected the same, because "
+                       "masters and moments have one dtype",
                        ConfigError);
   precision = zero::precision_of(PrecisionPreset::fsdp_mixed);
   precision.compute = DType::f16;

@@ -300,7 +300,7 @@ TEST_CASE("a loop that waits for a loss does not end in a plan, which says so") 
       engine.step(1e-2f);
     }
   };
-  const std::string what = message_of<PlanError>([&] { plan_ranks(1, steps, {.most_steps = 20}); });
+  const std::string what = message_of<PlanError>([&] { plan_ranks(1, steps, {.max_steps = 20}); });
   CHECK(contains(what, "plan: goes on after 20 steps"));
   CHECK(contains(what, "PlanOptions::steps"));
 
@@ -313,7 +313,7 @@ TEST_CASE("a loop that waits for a loss does not end in a plan, which says so") 
     while (zero.item() < 0.5) {
     }
   };
-  CHECK(contains(message_of<PlanError>([&] { plan_ranks(1, reads, {.most_reads = 1000}); }),
+  CHECK(contains(message_of<PlanError>([&] { plan_ranks(1, reads, {.max_reads = 1000}); }),
                  "plan: has read 1001 values"));
 }
 

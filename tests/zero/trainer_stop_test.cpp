@@ -207,8 +207,8 @@ TEST_CASE("of the ranks' reasons to stop the smallest counts, and 5 only on rank
 }
 
 TEST_CASE("each step is saved once, and one that a run goes on from is not saved again there") {
-  for (const bool behind : {false, true}) {
-    CAPTURE(behind);
+  for (const bool in_background : {false, true}) {
+    CAPTURE(in_background);
     const TemporaryFolder folder;
     std::vector<std::string> saved;
     Job job{.options = ten_steps(),
@@ -218,7 +218,7 @@ TEST_CASE("each step is saved once, and one that a run goes on from is not saved
             }}};
     job.options.steps = 4;
     job.options.save_interval = 2;
-    job.options.checkpoints = {.path = folder / "a", .behind = behind};
+    job.options.checkpoints = {.path = folder / "a", .in_background = in_background};
     run(job);
     CHECK(saved == std::vector<std::string>{"a/step_2", "a/step_4"});
     saved.clear();
@@ -278,13 +278,13 @@ TEST_CASE("an error of one rank reaches the others with its rank, step and cause
 
 TEST_CASE("a save that fails ends nothing, is told, and the next one tries again") {
   const std::string straight = run({.options = ten_steps()}).hash;
-  for (const bool behind : {false, true}) {
-    CAPTURE(behind);
+  for (const bool in_background : {false, true}) {
+    CAPTURE(in_background);
     const TemporaryFolder folder;
     write_file(folder / "a", "no folder");
     TrainerOptions options = ten_steps();
     options.save_interval = 2;
-    options.checkpoints = {.path = folder / "a", .behind = behind};
+    options.checkpoints = {.path = folder / "a", .in_background = in_background};
     const Outcome never = run({.options = options});
     CHECK(never.hash == straight);
     CHECK(never.end.reason == TrainingEnd::Reason::finished);
@@ -321,7 +321,7 @@ TEST_CASE("a save written behind that fails is told by the next one, which write
   const Net net;
   zero::Engine engine(net.store, device);
   TrainerOptions options = ten_steps();
-  options.checkpoints = {.path = folder.path(), .behind = true};
+  options.checkpoints = {.path = folder.path(), .in_background = true};
   std::vector<int> failed;
   Trainer trainer(engine, options, task_of(net, device),
                   {.saved = [&](const std::string&, const zero::CheckpointSave::Result& result) {
@@ -349,7 +349,7 @@ TEST_CASE("a checkpoint that is written behind is there before the next save") {
   // A disk that is slow or busy is waited for: two minutes.
   options.steps = 1199;
   options.save_interval = 600;
-  options.checkpoints = {.path = folder.path(), .behind = true};
+  options.checkpoints = {.path = folder.path(), .in_background = true};
   bool there = false;
   run({.options = options,
        .hooks = {.after_step =

@@ -72,15 +72,15 @@ TEST_CASE("a trainer gives the same bits for every number of ranks and stage") {
 }
 
 TEST_CASE("a resumed trainer goes on with the same bits, also on other ranks") {
-  for (const bool behind : {false, true}) {
-    CAPTURE(behind);
+  for (const bool in_background : {false, true}) {
+    CAPTURE(in_background);
     const TemporaryFolder folder;
     TrainerOptions options = ten_steps();
     options.rampup = {.start = 4, .increment = 4, .samples = 24};
     options.accumulation = 4;
     const Outcome straight = run({.options = options});
     CHECK(straight.position.samples == 6 * 4 + 4 * 8);
-    options.checkpoints = {.path = folder / "a", .behind = behind};
+    options.checkpoints = {.path = folder / "a", .in_background = in_background};
     options.save_interval = 3;
     options.steps = 5;
     const Outcome half = run({.options = options});
@@ -152,8 +152,8 @@ TEST_CASE("a pipeline of two stages gives the bits of one") {
 }
 
 TEST_CASE("a plan of a trainer has the bytes of its run: saves, a resume, ranks, offload") {
-  for (const bool behind : {false, true}) {
-    CAPTURE(behind);
+  for (const bool in_background : {false, true}) {
+    CAPTURE(in_background);
     const TemporaryFolder folder, disk;
     const auto program = [&](const std::string& directory) {
       return [&, directory](Communicator& ranks, const Device& device) {
@@ -166,7 +166,7 @@ TEST_CASE("a plan of a trainer has the bytes of its run: saves, a resume, ranks,
           zero::Engine engine(net.store, ranks, device, config);
           TrainerOptions options = ten_steps();
           options.steps = steps;
-          options.checkpoints = {.path = directory, .behind = behind};
+          options.checkpoints = {.path = directory, .in_background = in_background};
           options.save_interval = 2;
           Trainer trainer(engine, options, task_of(net, device), {.stop = [] { return 0; }});
           const bool resumed = trainer.resume(directory);
@@ -199,7 +199,7 @@ TEST_CASE("a plan of a trainer has the bytes of its run: pipeline, ramp-up, skip
       options.rampup = {.start = 4, .increment = 4, .samples = 24};
       options.steps = 7;
       options.pipeline = schedule;
-      options.checkpoints = {.path = folder / "run", .keep = 1, .behind = true};
+      options.checkpoints = {.path = folder / "run", .keep = 1, .in_background = true};
       options.save_interval = 2;
       Trainer(engine, options, task_of(net, device)).run();
     };

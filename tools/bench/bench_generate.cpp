@@ -25,15 +25,15 @@ struct GenerateBench {
   ModelOptions model{.model_type = "gpt2", .block_size = 1024, .vocabulary = 50257};
   int64_t prompt = 128, tokens = 128, batch = 1, repeats = 3;
   zero::Config engine;
-  PlaceOptions place;
+  DeviceFlags device_flags;
   std::string json;
 };
 
 struct Generated {
   models::GPTConfig model;
   int threads;
-  double read = 0.0;          ///< measure_read_bandwidth(), of an accelerator measure_copy_rate()
-  double weight_bytes = 0.0;  ///< bytes of parameters that one token reads
+  double read = 0.0;  ///< from measure_read_bandwidth(), on an accelerator from measure_copy_rate()
+  double weight_bytes = 0.0;     ///< bytes of parameters that generating one token reads
   std::vector<double> prefills;  ///< seconds until the first token, sorted
   std::vector<double> tokens;    ///< seconds for each later token, sorted
 };
@@ -91,10 +91,10 @@ bool parse(const std::vector<std::string>& arguments, GenerateBench& options) {
               "N",
               "threads to compute with; 0: every core [0]",
               [&options](const std::string& name, const std::string& value) {
-                options.place.device.threads =
+                options.device_flags.device.threads =
                     static_cast<int>(parse_integer(name, value, 0, 4096));
               }},
-             device_flag(options.place.type),
+             device_flag(options.device_flags.type),
              text_flag({"--json"}, "F", options.json, "writes the same as JSON")}},
            unsupported_flags(/*one_rank=*/true)},
       .notes = "  zerograd bench generate --tied --precision bf16 --batch-size 8"};
@@ -107,7 +107,7 @@ bool parse(const std::vector<std::string>& arguments, GenerateBench& options) {
     throw ConfigError("--tokens: expected at most the " + std::to_string(model.block_size) +
                       " of --block-size with the prompt's, got " + std::to_string(options.prompt) +
                       " and " + std::to_string(options.tokens));
-  require_figures(options.place.type);
+  require_figures(options.device_flags.type);
   check_writable("--json", options.json);
   return true;
 }
@@ -132,10 +132,10 @@ Generated measure(const GenerateBench& options) {
   const auto tokens = random_tokens(options.model.vocabulary, options.model.block_size);
   ModelOptions sizes = options.model;
   sizes.dropout = 0.0;
-  const Device device = device_of_rank(options.place.type, 0, options.place.device);
+  const Device device = device_of_rank(options.device_flags.type, 0, options.device_flags.device);
   Generated measured{.model = model_config(sizes, *tokens), .threads = device.traits().threads};
-  const auto measure_read = [&] {  // twice, because other processes on this machine vary
-    const Device own = device_of_rank(options.place.type, 0, options.place.device);
+  const auto measure_read = [&] {  // measured twice, because other processes on this machine vary
+    const Device own = device_of_rank(options.device_flags.type, 0, options.device_flags.device);
     measured.read =
         std::max(measured.read, own.type() == Device::Type::cpu ? bench::measure_read_bandwidth(own)
                                                                 : bench::measure_copy_rate(own));
@@ -145,7 +145,8 @@ Generated measure(const GenerateBench& options) {
   const models::GPT model(store, measured.model);
   zero::Engine engine(store, device, options.engine);
   const models::GPTConfig& config = measured.model;
-  // A token reads one row of each embedding table, but all of a table that is also the head.
+  // A token reads one row of each embedding table; if the head is tied, it reads all of the token
+  // embedding.
   const int64_t places = config.position == models::Position::learned ? config.block_size : 0;
   const int64_t looked_up = config.width * (places + (config.tied ? 0 : config.vocabulary));
   measured.weight_bytes = static_cast<double>(store.numel() - looked_up) *
@@ -180,7 +181,7 @@ void print(const GenerateBench& options, const Generated& measured) {
       "best |\n"
       "|---|---|---|---:|---:|---:|---:|---:|---:|---:|\n"
       "| limit: %s | | | %d | | | | %.1f | | |\n",
-      options.place.type == Device::Type::cpu ? "read" : "memory, a copy", measured.threads,
+      options.device_flags.type == Device::Type::cpu ? "read" : "memory, a copy", measured.threads,
       1e-9 * measured.read);
   for (const Row& row : rows_of(options, measured)) {
     const auto ms = [&](double q) { return 1e3 * bench::quantile(row.seconds, q); };
@@ -213,7 +214,7 @@ Json json_of(const GenerateBench& options, const Generated& measured) {
   }
   return {{"schema", 1},
           {"bench", "generate"},
-          {"machine", bench::machine_json(options.place.type)},
+          {"machine", bench::machine_json(options.device_flags.type)},
           {"model", model_json(measured.model)},
           {"precision", name_of(options.engine.compute)},
           {"batch", options.batch},

@@ -53,7 +53,7 @@ struct OffloadRow {
   std::string shape;  ///< "256 MiB", "67108864"
   DType dtype;
   std::vector<double> seconds;  ///< one value for each run, sorted
-  double bytes;                 ///< that one run moves to or from the disk, or in memory
+  double bytes;                 ///< bytes that one run moves to or from the disk, or in memory
   double limit_s;  ///< time for `bytes` at the measured limits; 0: the row is itself a limit, or no
                    ///< limit was measured
 
@@ -64,9 +64,9 @@ struct OffloadResult {
   std::string disk;  ///< "io_uring past the page cache"
   OffloadLimits limits;
   std::vector<OffloadRow> rows;  ///< the rows of limits come first
-  /// (compute alone + disk alone - both) / the shorter of the two, by the fastest run of each. 1:
-  /// the shorter one is hidden completely. Below 0: together they are slower than one after the
-  /// other.
+  /// How far computation and disk transfers overlap: (time of compute alone + time of disk alone -
+  /// time of both together) / the shorter time alone, from the fastest run of each. 1: the shorter
+  /// one is hidden completely. Below 0: together they are slower than one after the other.
   std::optional<double> overlap;
 };
 
@@ -211,7 +211,8 @@ class Measurement {
     for (const bool io_uring : {true, false}) {
       RawDisk disk(options_, io_uring);
       if (io_uring && disk.engine() != "io_uring") continue;
-      for (const bool writes : {true, false}) {  // unwritten blocks would not be read from the disk
+      for (const bool writes : {true, false}) {  // first write: blocks that were never written
+                                                 // would not be read from the disk
         const OffloadRow& row =
             add(std::string("limit: drive ") + (writes ? "write, " : "read, ") + disk.engine(),
                 mebibytes(options_.bytes), DType::u8, bytes_, 0.0, [&] { disk.run(writes); });
@@ -310,9 +311,9 @@ class Measurement {
 double OffloadRow::quantile(double q) const { return bench::quantile(seconds, q); }
 
 /// `wanted` receives "name dtype" and returns whether to measure the row. Limits are always
-/// measured, and so is the row that the states on the disk are compared with. Takes 5 times
-/// options.bytes of memory and 4 times of disk space, in files without names that leave nothing
-/// behind. FileError when the directory does not exist or has too little space.
+/// measured, and so is AdamW on states in memory, with which AdamW on the disk is compared. Takes 5
+/// times options.bytes of memory and 4 times of disk space, in files without names that leave
+/// nothing behind. Throws FileError when the directory does not exist or has too little space.
 OffloadResult measure_offload(const OffloadOptions& options,
                               const std::function<bool(const std::string&)>& wanted) {
   return Measurement(options, wanted).run();
@@ -412,8 +413,8 @@ int bench_offload(const std::vector<std::string>& arguments) {
   Given given;
   if (!parse(line, arguments, given)) return 0;
   require_figures(options.type);
-  constexpr int64_t least = 1 << 20;
-  if (options.bytes < least || options.bytes % least != 0)
+  constexpr int64_t min_bytes = 1 << 20;
+  if (options.bytes < min_bytes || options.bytes % min_bytes != 0)
     throw ConfigError("--size: expected a multiple of 1MiB, got " + std::to_string(options.bytes));
   if (!is_directory(swap.directory))
     throw FileError("--nvme-path: " + swap.directory +

@@ -30,7 +30,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t traced = 2;  // steps
 
-/// A share of the time that spans named "step" cover.
+/// A row of the profile: one part of the time of the steps.
 struct ProfileRow {
   std::string
       part;        ///< "matmul forward", "layer_norm", ..., a kernel's own name, "between kernels"
@@ -52,7 +52,7 @@ std::string part_of(const std::string& kernel, bool is_backward) {
   return kernel;
 }
 
-/// Spans of one thread, each inside the one before it or after its end.
+/// Visits the spans of one thread in order. Each span is inside the previous one or after its end.
 class SpanVisitor {
  public:
   explicit SpanVisitor(std::vector<const Span*> spans) : spans_(std::move(spans)) {
@@ -75,7 +75,7 @@ class SpanVisitor {
     parts_[part] += static_cast<double>(ns) * 1e-9;
   }
 
-  /// A step or a part of it: what its kernels and waits leave is between them.
+  /// A step or a part of it. The time outside of its kernels and waits is "between kernels".
   void section(const Span& outer, bool is_backward) {
     int64_t rest = outer.end_ns - outer.begin_ns;
     while (inside(outer)) {
@@ -99,9 +99,9 @@ class SpanVisitor {
   std::map<std::string, double> parts_;
 };
 
-/// Where the steps of one rank went, the largest part first; the seconds add up to the steps'. A
-/// kernel that another one calls counts as that one's. "waiting" is for peers, copies and NVMe;
-/// what is in no kernel and no wait is "between kernels".
+/// The profile of the steps of one rank, the largest part first. The seconds add up to the time of
+/// the steps. A kernel that is called by another kernel belongs to that kernel. "waiting" is time
+/// spent waiting for peers, copies and NVMe; the rest is "between kernels".
 std::vector<ProfileRow> profile(const std::vector<Trace::Span>& spans, int rank) {
   std::vector<const Span*> own;
   for (const Span& span : spans)
@@ -193,12 +193,12 @@ void timed_steps(Stepper& stepper, const BenchStepOptions& options, MeasuredStep
 
 MeasuredSteps measure(const Run& run, const BenchStepOptions& bench) {
   const auto ranks = static_cast<int>(run.options.ranks);
-  DeviceOptions options = run.options.place.device;
+  DeviceOptions options = run.options.device_flags.device;
   MeasuredSteps first;
   first.threads = options.threads;
   options.threads = std::min(available_cores(), options.threads * ranks);
-  const auto measure_peak = [&] {  // twice, because other processes on this machine vary
-    const Device::Type type = run.options.place.type;
+  const auto measure_peak = [&] {  // measured twice, because other processes on this machine vary
+    const Device::Type type = run.options.device_flags.type;
     const Device device = device_of_rank(type, 0, options);
     const DType dtype = run.settings.optimisation.engine.compute;
     first.peak_flops = std::max(first.peak_flops, type == Device::Type::cpu
@@ -218,8 +218,8 @@ MeasuredSteps measure(const Run& run, const BenchStepOptions& bench) {
               device.set_trace(nullptr);
             },
             {.timeout_s = run.options.comm_timeout_s,
-             .device = run.options.place.device,
-             .type = run.options.place.type});
+             .device = run.options.device_flags.device,
+             .type = run.options.device_flags.type});
   measure_peak();
   first.profile = profile(trace->spans(), 0);
   return first;
@@ -245,7 +245,7 @@ struct StepReport {
   }
 };
 
-std::string described(const Settings& settings) {
+std::string description_of(const Settings& settings) {
   const models::GPTConfig& model = settings.model;
   return fmt::format("{} blocks, width {}, {} tokens{}; B{} T{}", model.layers, model.width,
                      model.vocabulary, model.tied ? ", tied" : "", settings.samples_per_step(),
@@ -270,7 +270,7 @@ void print(const StepReport& report) {
                 name_of(run.settings.optimisation.engine.compute), all_threads,
                 1e-9 * measured.peak_flops);
   std::printf("| step | %s | %s | %d | %.2f | %.2f - %.2f | %.0f | %.1f | %s | %s |\n",
-              described(run.settings).c_str(), precision.c_str(), all_threads, 1e3 * median,
+              description_of(run.settings).c_str(), precision.c_str(), all_threads, 1e3 * median,
               1e3 * report.seconds(0.1), 1e3 * report.seconds(0.9), report.tokens() / median,
               1e-9 * report.flops() / median, percent(0.5).c_str(), percent(0.0).c_str());
   std::printf(
@@ -296,7 +296,7 @@ Json json_of(const StepReport& report) {
                      {"percent", 100.0 * row.seconds / report.profiled_seconds()}});
   return {{"schema", 1},
           {"bench", "step"},
-          {"machine", bench::machine_json(run.options.place.type)},
+          {"machine", bench::machine_json(run.options.device_flags.type)},
           {"model", model_json(settings.model)},
           {"precision", settings.optimisation.precision()},
           {"ranks", settings.ranks},
@@ -327,7 +327,7 @@ int bench_step(const std::vector<std::string>& arguments) {
   if (!parse(arguments, options)) return 0;
   check_writable("--json", options.json);
   options.train.steps = options.warm_up + options.steps + traced;
-  require_figures(options.train.place.type);
+  require_figures(options.train.device_flags.type);
   const Run run = prepare_run(
       options.train, random_tokens(options.train.model.vocabulary, options.train.model.block_size));
   const MeasuredSteps measured = measure(run, options);

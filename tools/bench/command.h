@@ -23,7 +23,7 @@ int bench_tokenizer(const std::vector<std::string>& arguments);
 /// The model's description in a JSON record.
 nlohmann::ordered_json model_json(const models::GPTConfig& model);
 
-/// Parses --filter. ConfigError when it is not a regular expression.
+/// Parses --filter. Throws ConfigError when it is not a regular expression.
 std::regex pattern_of(const std::string& filter);
 
 /// Random tokens, uniform in [0, vocabulary). Each is the target of the previous one. The time of a

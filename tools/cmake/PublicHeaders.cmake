@@ -70,6 +70,7 @@ set(ZG_ENGINE_HEADERS
     models/gpt/gpt_config.h
     models/gpt/score.h
     models/hugging_face/hugging_face.h
+    models/nn.h
     models/tensor_parallel/tensor_parallel.h)
 
 # zerograd::text, which needs PCRE2.

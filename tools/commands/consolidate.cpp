@@ -30,7 +30,7 @@ void check_without_checkpoints(const std::string& directory) {
 std::string split(const ConsolidateOptions& options) {
   check_without_checkpoints(options.to);
   check_model_flags(options.given, options.from);
-  Settings settings = known_of(options.from, options.model).settings;
+  Settings settings = open_saved_model(options.from, options.model).settings;
   // A run that starts from this file begins at step 0.
   settings.samples = settings.skipped_samples = 0;
   settings.loss = std::numeric_limits<double>::quiet_NaN();
@@ -51,15 +51,17 @@ std::string split(const ConsolidateOptions& options) {
   return hash;
 }
 
-// Writes a Hugging Face folder as one file, with its tokenizer if this version can read it.
-std::string join_folder(const ConsolidateOptions& options) {
-  const Known known = known_of(options.from, options.model);
-  Settings settings = known.settings;
+// Writes the weights of a Hugging Face folder to one file, with its tokenizer if this version can
+// read that.
+std::string consolidate_hf_folder(const ConsolidateOptions& options) {
+  const SavedModel saved_model = open_saved_model(options.from, options.model);
+  Settings settings = saved_model.settings;
   std::vector<std::string> notes;
-  if (const auto tokenizer = folder_tokenizer(settings.data, known, notes))
+  if (const auto tokenizer = folder_tokenizer(settings.data, saved_model, notes))
     settings.tokenizer_json = models::tokenizer_json(*tokenizer);
   for (const std::string& note : notes) std::fprintf(stderr, "note: %s\n", note.c_str());
-  return zero::consolidate(weights_of(known), checkpoint_info(settings), options.to, options.dtype);
+  return zero::consolidate(weights_of(saved_model), checkpoint_info(settings), options.to,
+                           options.dtype);
 }
 
 }  // namespace
@@ -71,10 +73,10 @@ int consolidate(const std::vector<std::string>& arguments) {
   if (options.split) {
     hash = split(options);
   } else {
-    check_outside(options.to, "consolidate");
+    check_not_in_checkpoint(options.to, "consolidate");
     std::string from = options.from;
     if (is_hf_folder(from)) {
-      hash = join_folder(options);
+      hash = consolidate_hf_folder(options);
     } else {
       const Checkpoint checkpoint = usable_checkpoint(from);
       from = checkpoint->path();

@@ -34,28 +34,28 @@ int eval(const std::vector<std::string>& arguments) {
   EvalOptions options;
   if (!parse(arguments, options)) return 0;
   check_model_flags(options.given, options.checkpoint);
-  const auto trained = load_model(options.checkpoint, options.model, options.place);
-  const Settings& saved = trained->known.settings;
+  const auto trained = load_model(options.checkpoint, options.model, options.device_flags);
+  const Settings& saved = trained->saved_model.settings;
   DataOptions data = data_options(saved, options);
   const bool named = options.given.count("--tokenizer") > 0;
-  const auto tokenizer = settle_tokenizer(data, &trained->known, named);
-  if (!options.given.count("--data")) check_there(data.source, trained->known.path);
-  const int64_t longest = saved.model.block_size;
-  if (options.model.block_size > longest)
+  const auto tokenizer = resolve_tokenizer(data, &trained->saved_model, named);
+  if (!options.given.count("--data")) check_data_exists(data.source, trained->saved_model.path);
+  const int64_t max_length = saved.model.block_size;
+  if (options.model.block_size > max_length)
     throw ConfigError(fmt::format("--block-size: expected at most the model's {} positions, got {}",
-                                  longest, options.model.block_size));
+                                  max_length, options.model.block_size));
   const auto dataset = make_dataset(
-      data, {.block_size = options.model.block_size > 0 ? options.model.block_size : longest,
+      data, {.block_size = options.model.block_size > 0 ? options.model.block_size : max_length,
              .seed = options.given.count("--seed") ? options.seed : saved.seed,
              .vocabulary = saved.model.vocabulary,
              .tokenizer = tokenizer ? &*tokenizer : nullptr});
-  check_tokens(trained->known, data, *dataset);
+  check_tokens(trained->saved_model, data, *dataset);
   check_data_flags(options, data.source, *dataset);
   if (named) check_tokenizer(data, *tokenizer, *dataset);
   if (absolute_path(data.source) == absolute_path(saved.data.source))
     if (const std::string change = change_of(saved.contents, contents_of(data.source), data.source);
         !change.empty())
-      std::fprintf(stderr, "changed: %s\n", harmless(change).c_str());
+      std::fprintf(stderr, "changed: %s\n", escape_controls(change).c_str());
   const Evaluation evaluation = {.model = *trained->model,
                                  .make_tape = [&] { return trained->engine->inference_tape(); },
                                  .dataset = *dataset,

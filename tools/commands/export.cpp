@@ -18,26 +18,26 @@ int export_weights(const std::vector<std::string>& arguments) {
   ExportOptions options;
   if (!parse(arguments, options)) return 0;
   check_model_flags(options.given, options.checkpoint);
-  check_outside(options.hugging_face + "/config.json", "export");
+  check_not_in_checkpoint(options.hugging_face + "/config.json", "export");
   std::error_code ignored;  // two paths that cannot be compared are treated as different
   const bool from_hf = is_hf_folder(options.checkpoint);
   if (from_hf && std::filesystem::equivalent(options.checkpoint, options.hugging_face, ignored))
     throw ConfigError(fmt::format("--hf: {} is the folder to read; expected another one to write",
                                   options.hugging_face));
-  const Known known = known_of(options.checkpoint, options.model);
-  const Settings& settings = known.settings;
+  const SavedModel saved_model = open_saved_model(options.checkpoint, options.model);
+  const Settings& settings = saved_model.settings;
   models::validate(settings.model);
   DataOptions data = settings.data;
   const bool named = !options.tokenizer.empty();
   if (named) data.tokenizer = options.tokenizer;
-  const auto tokenizer = settle_tokenizer(data, &known, named);
+  const auto tokenizer = resolve_tokenizer(data, &saved_model, named);
   models::SpecialTokens tokens = settings.special_tokens;
   if (tokenizer && tokens == models::SpecialTokens()) tokens = special_tokens_of(*tokenizer);
   if (const std::string dropouts =
-          from_hf ? open_hf_folder(known.path).model().dropouts : std::string();
+          from_hf ? open_hf_folder(saved_model.path).model().dropouts : std::string();
       !dropouts.empty())
-    std::fprintf(stderr, "note: %s: %s differ; the first is written for all\n", known.path.c_str(),
-                 dropouts.c_str());
+    std::fprintf(stderr, "note: %s: %s differ; the first is written for all\n",
+                 saved_model.path.c_str(), dropouts.c_str());
   if (!tokenizer && models::has_tokenizer(options.hugging_face))
     std::fprintf(stderr,
                  "note: the tokenizer in %s stays; the model does not say which one it has\n",
@@ -47,11 +47,11 @@ int export_weights(const std::vector<std::string>& arguments) {
     write_text(files.add("tokenizer_config.json"),
                models::hf_tokenizer_config_json(*tokenizer, tokens, settings.model.block_size));
   };
-  const std::string hash =
-      models::export_hugging_face(weights_of(known), {settings.model, tokens}, options.hugging_face,
-                                  tokenizer ? std::function<void(FileSet&)>(add_files) : nullptr);
-  std::printf("saved %s of %s\nparam_hash %s\n", options.hugging_face.c_str(), known.path.c_str(),
-              hash.c_str());
+  const std::string hash = models::export_hugging_face(
+      weights_of(saved_model), {settings.model, tokens}, options.hugging_face,
+      tokenizer ? std::function<void(FileSet&)>(add_files) : nullptr);
+  std::printf("saved %s of %s\nparam_hash %s\n", options.hugging_face.c_str(),
+              saved_model.path.c_str(), hash.c_str());
   return 0;
 }
 

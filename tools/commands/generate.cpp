@@ -18,26 +18,28 @@ void write(const std::string& text) {
   std::fflush(stdout);
 }
 
-// A weights file does not store the characters: they come from the data that it was trained on.
-std::string characters_for(const Known& known, const GenerateOptions& options) {
-  const Settings& settings = known.settings;
+// A weights file does not store the characters: they come from the training data, which a flag
+// names.
+std::string characters_for(const SavedModel& saved_model, const GenerateOptions& options) {
+  const Settings& settings = saved_model.settings;
   if (options.data.source.empty()) return settings.characters;
   const auto dataset = make_dataset(options.data, {.block_size = settings.model.block_size,
                                                    .seed = settings.seed,
                                                    .vocabulary = settings.model.vocabulary});
-  check_tokens(known, options.data, *dataset);
+  check_tokens(saved_model, options.data, *dataset);
   return characters_of(*dataset);
 }
 
-// The model's own tokenizer, or that of the flag. They must be equal if the model stores its own.
-std::optional<models::Tokenizer> tokenizer_for(const Known& known, const GenerateOptions& options) {
-  DataOptions data = known.settings.data;
+// The model's own tokenizer, or that of the flag. If both exist, they must be equal.
+std::optional<models::Tokenizer> tokenizer_for(const SavedModel& saved_model,
+                                               const GenerateOptions& options) {
+  DataOptions data = saved_model.settings.data;
   const bool named = options.given.count("--tokenizer") > 0;
   if (named) data.tokenizer = options.data.tokenizer;
   if (!data.tokenizer.empty() && !options.data.source.empty())
     throw ConfigError(fmt::format(
         "--data: the tokens are those of the tokenizer {}; leave the flag out", data.tokenizer));
-  return settle_tokenizer(data, &known, named);
+  return resolve_tokenizer(data, &saved_model, named);
 }
 
 std::vector<int32_t> prompt_tokens(const models::TextStream& words, const std::string& prompt) try {
@@ -50,11 +52,12 @@ std::vector<int32_t> prompt_tokens(const models::TextStream& words, const std::s
 }
 
 void speak(const TrainedModel& trained, const GenerateOptions& options, models::TextStream& words) {
-  const int64_t known = trained.known.settings.model.vocabulary;
+  const int64_t saved_model = trained.saved_model.settings.model.vocabulary;
   const std::vector<int32_t> prompt = prompt_tokens(words, options.prompt);
   for (int32_t token : prompt)
-    if (token >= known)
-      throw ConfigError(fmt::format("--prompt: expected tokens below {}, got {}", known, token));
+    if (token >= saved_model)
+      throw ConfigError(
+          fmt::format("--prompt: expected tokens below {}, got {}", saved_model, token));
   if (prompt.empty()) throw ConfigError("--prompt: expected at least one token, got none");
   for (int32_t token : prompt) write(words.decode(token));
   models::generate(
@@ -69,11 +72,11 @@ int generate(const std::vector<std::string>& arguments) {
   GenerateOptions options;
   if (!parse(arguments, options)) return 0;
   check_model_flags(options.given, options.checkpoint);
-  const auto trained = load_model(options.checkpoint, options.model, options.place);
-  std::optional<models::Tokenizer> tokenizer = tokenizer_for(trained->known, options);
-  const auto words =
-      tokenizer ? models::text_stream(std::move(*tokenizer))
-                : models::character_stream(characters_for(trained->known, options), "--prompt");
+  const auto trained = load_model(options.checkpoint, options.model, options.device_flags);
+  std::optional<models::Tokenizer> tokenizer = tokenizer_for(trained->saved_model, options);
+  const auto words = tokenizer ? models::text_stream(std::move(*tokenizer))
+                               : models::character_stream(
+                                     characters_for(trained->saved_model, options), "--prompt");
   speak(*trained, options, *words);
   return 0;
 }

@@ -53,7 +53,8 @@ CommandLine command_line(LaunchOptions& options) {
           .notes = "  zerograd launch --num_gpus 2 train --data sort --zero-stage 2"};
 }
 
-// All flags of the launcher take a value, so the first word that is neither starts the command.
+// All flags of the launcher take a value. So the command starts at the first word that is neither a
+// flag nor its value.
 size_t begin_of_command(const Words& words) {
   size_t i = 0;
   while (i < words.size() && words[i].size() > 1 && words[i][0] == '-' && words[i] != "--")
@@ -98,8 +99,8 @@ std::vector<Host> hosts_of(const LaunchOptions& options) {
   return hosts;
 }
 
-// Runs the launcher. Its status after an error does not show the signal that this process received;
-// the returned status does.
+// Runs the launcher. Returns the signal that this process received, because the launcher's status
+// does not show it.
 ChildEnd run_launcher(const Words& words) {
   const ChildEnd end = run_child(words,
                                  "try installing it (openmpi-bin, mpich or slurm-client), or train "
@@ -143,7 +144,7 @@ int launch(const std::vector<std::string>& arguments) {
   for (const char* flag : {"--master-port", "--master-addr"})
     if (given.count(flag))
       std::fprintf(stderr, "launch: without effect: %s (MPI finds its own)\n", flag);
-  if (!restarts(train)) return run_launcher(launcher_words(launcher, mpi, job)).status;
+  if (!must_supervise(train)) return run_launcher(launcher_words(launcher, mpi, job)).status;
   const auto start = [&](const Words& words) {
     job.command = words;
     return run_launcher(launcher_words(launcher, mpi, job));

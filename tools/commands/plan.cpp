@@ -86,10 +86,10 @@ std::string short_mib(int64_t bytes) {
 }
 
 std::string line_of(const Run& run, const RankMemory& rank) {
-  const ModelSlice& place = rank.place;
+  const ModelSlice& slice = rank.model_slice;
   std::string line =
-      fmt::format("| {} | {} | {} - {} | {:.3f} |", place.stage, rank.rank, place.first_layer,
-                  place.end_layer - 1, static_cast<double>(place.parameters) * 1e-9);
+      fmt::format("| {} | {} | {} - {} | {:.3f} |", slice.stage, rank.rank, slice.first_layer,
+                  slice.end_layer - 1, static_cast<double>(slice.parameters) * 1e-9);
   const MemoryRow& peak = peak_of(rank);
   for (int purpose = 0; purpose < purpose_count; ++purpose)
     line += fmt::format(" {} |", short_mib(peak.at_max[static_cast<size_t>(purpose)]));
@@ -102,15 +102,15 @@ std::string line_of(const Run& run, const RankMemory& rank) {
 
 // The largest cost of a stage divided by the mean cost; 1: all stages are equal.
 double imbalance(const models::GPTConfig& model, const std::vector<RankMemory>& stages) {
-  double most = 0.0, all = 0.0;
+  double largest = 0.0, all = 0.0;
   for (const RankMemory& stage : stages) {
-    double cost = static_cast<double>(stage.place.end_layer - stage.place.first_layer) *
+    double cost = static_cast<double>(stage.model_slice.end_layer - stage.model_slice.first_layer) *
                   models::layer_flops(model);
     if (&stage == &stages.back()) cost += models::head_flops(model);
-    most = std::max(most, cost);
+    largest = std::max(largest, cost);
     all += cost;
   }
-  return most * static_cast<double>(stages.size()) / all;
+  return largest * static_cast<double>(stages.size()) / all;
 }
 
 /// The text that `plan` prints for a mesh: a Markdown table with a row per pipeline stage, its peak
@@ -150,9 +150,10 @@ std::string mesh_summary(const Run& run, const std::vector<RankMemory>& stages) 
   return summary;
 }
 
-// Clears the options of files that a plan must not write, and lists them in one line: the command
-// line may be that of a training run. --save is kept if `--resume auto` reads from it.
-void silence(TrainOptions& options) {
+// The command line may be that of a training run. So this clears the options that name output
+// files, which a plan must not write, and prints them in one line. --save is kept if `--resume
+// auto` reads from it.
+void drop_output_options(TrainOptions& options) {
   const bool looks = options.resume == "auto";
   std::string without_effect;
   for (const char* flag :
@@ -167,7 +168,7 @@ void silence(TrainOptions& options) {
                  without_effect.c_str());
   options.metrics.clear();
   options.trace.clear();
-  // dump_gradients_step is kept: that step gathers gradients, which needs memory.
+  // dump_gradients_step is kept, because that step gathers gradients, which needs memory.
   options.dump_gradients.clear();
   if (!looks) options.save.clear();
   options.only_planned = true;
@@ -190,8 +191,8 @@ std::string flag_size(int64_t bytes) {
 }
 
 void print_summary(const Run& run, const RankMemory& memory) {
-  const DeviceOptions& device = run.options.place.device;
-  const Device::Type type = run.options.place.type;
+  const DeviceOptions& device = run.options.device_flags.device;
+  const Device::Type type = run.options.device_flags.type;
   print(type != Device::Type::cpu
             ? fmt::format("machine: {}, ranks as threads", type)
             : fmt::format("machine: cpu, {}, {} thread{} per rank, ranks as threads",
@@ -229,7 +230,7 @@ std::optional<RankMemory> largest_memory(const Run& run) {
   const Run largest = largest_steps(run);
   const std::vector<RankMemory> stages = plan_stages(largest);
   const RankMemory& memory = neediest(stages);
-  print(described(run.settings.rampup, run.settings.samples_per_step()) +
+  print(description_of(run.settings.rampup, run.settings.samples_per_step()) +
         fmt::format("; peak {} in its largest steps", size_in_mib(needs_of(memory).device)));
   return memory;
 }
@@ -244,7 +245,7 @@ int print_disk(const Run& run, const RankMemory& memory) {
 }
 
 int print_caps(const Run& run, const RankMemory& memory, const RankMemory* largest) {
-  const DeviceOptions& limits = run.options.place.device;
+  const DeviceOptions& limits = run.options.device_flags.device;
   if (!limits.memory_limit && !limits.host_limit) return 0;
   const bool yes = fits(run, memory) && (!largest || fits(run, *largest));
   const std::optional<std::string> smallest = smallest_fitting(run);
@@ -267,7 +268,7 @@ int plan(const std::vector<std::string>& arguments) {
   if (options.explain) print(explain_formulas() + "\n");
   const bool has_data = !options.train.data.source.empty() || !options.train.resume.empty();
   if (!has_data && options.explain) return 0;
-  silence(options.train);
+  drop_output_options(options.train);
   const Run run = prepare_run(options.train);
   const bool meshed = run.settings.axes.model_ranks() > 1;
   const std::vector<RankMemory> stages = plan_stages(run);

@@ -44,7 +44,7 @@ Flag input_flag(std::vector<std::string>& inputs) {
           }};
 }
 
-// A flag that accepts only the value of the default behaviour.
+// A flag of Megatron's script that accepts only its default.
 Flag only_flag(const char* name, const char* value, std::vector<std::string> choices) {
   return {{name}, value, "", [choices](const std::string& given, const std::string& word) {
             parse_choice(given, word, choices);
@@ -258,7 +258,7 @@ int tokenize(const std::vector<std::string>& arguments) try {
   std::fputs(saved.c_str(), stdout);
   return 0;
 } catch (const FileError& error) {
-  // The library cannot name the flag.
+  // The library does not know the flag's name, so it is added here.
   std::string message = error.what();
   const std::string advice = "; try another key";
   if (message.ends_with(advice))

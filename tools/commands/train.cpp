@@ -48,8 +48,8 @@ int train_on_threads(const Run& run, const zero::InterruptScope& interrupt) {
               finished = own.finished;
             },
             {.timeout_s = run.options.comm_timeout_s,
-             .device = run.options.place.device,
-             .type = run.options.place.type,
+             .device = run.options.device_flags.device,
+             .type = run.options.device_flags.type,
              .dump_collectives = run.options.dump_collectives});
   if (finished && !run.options.memory_json.empty())
     write_memory_json(run.options.memory_json, to_json(memory_record(run, std::move(memory))));
@@ -58,8 +58,8 @@ int train_on_threads(const Run& run, const zero::InterruptScope& interrupt) {
 
 // Adds to an out-of-memory error the settings that would fit, found by a plan.
 [[noreturn]] void explain(const Run& run, const OutOfMemory& error) {
-  const DeviceOptions& limits = run.options.place.device;
-  // Without a limit there is nothing to fit.
+  const DeviceOptions& limits = run.options.device_flags.device;
+  // Without a memory limit there is no setting that would fit better.
   if (limits.memory_limit == 0 && limits.host_limit == 0) throw;
   const std::optional<std::string> smallest = smallest_fitting(run);
   const std::string what = error.what();
@@ -75,7 +75,7 @@ int train_as_process(const Run& prepared, const TrainOptions& given,
   int status = 0;
   Run run = prepared;
   const auto train_rank = [&](Communicator& ranks, const Device& device) {
-    run = agreed(run, given, ranks);
+    run = agree_on_checkpoint(run, given, ranks);
     Training training(run, ranks, device);
     status = training.run(interrupt, nullptr);
     if (!training.finished() || run.options.memory_json.empty()) return;
@@ -87,13 +87,14 @@ int train_as_process(const Run& prepared, const TrainOptions& given,
     try {
       train_rank(ranks, device);
     } catch (const OutOfMemory& error) {
-      explain(run, error);  // at once: planning takes a while, and the other ranks exit soon
+      explain(run,
+              error);  // before any output: planning takes a while, and the other ranks exit soon
     }
   };
   try {
     run_processes(rank, {.timeout_s = run.options.comm_timeout_s,
-                         .device = run.options.place.device,
-                         .type = run.options.place.type,
+                         .device = run.options.device_flags.device,
+                         .type = run.options.device_flags.type,
                          .dump_collectives = run.options.dump_collectives,
                          .told_to_end = zero::last_warning,
                          .same = common_values(run)});
@@ -138,8 +139,8 @@ int train(const std::vector<std::string>& arguments) {
   TrainOptions options;
   if (!parse(arguments, options)) return 0;
   if (!options.autotuning.empty()) return tune(arguments);
-  if (restarts(options)) return supervise(options, arguments);
-  go_on_after_restart(options);
+  if (must_supervise(options)) return supervise(options, arguments);
+  apply_restart(options);
   const Run run = prepare_run(options);
   check_budgets(run);
   int status = 0;
@@ -149,7 +150,7 @@ int train(const std::vector<std::string>& arguments) {
     remove_leftovers(run);
     try {
       write_trace(run);
-    } catch (const FileError&) {  // the first error is the one to report
+    } catch (const FileError&) {  // ignored: the first error is reported
     }
     if (run.options.process) throw;
     try {

@@ -70,10 +70,10 @@ void check(const TuneOptions& options) {
     throw Unsupported(
         "--tensor-parallel, --pipeline-parallel: tune varies how ranks share the data; try plan "
         "for each mesh");
-  if (options.train.place.type != Device::Type::cpu)
+  if (options.train.device_flags.type != Device::Type::cpu)
     throw Unsupported(
         fmt::format("--device {}: tune predicts times of the cpu alone; try plan or train with it",
-                    options.train.place.type));
+                    options.train.device_flags.type));
   for (const char* flag : {"--resume", "--restarted"})
     if (options.train.given.count(flag))
       throw ConfigError(std::string(flag) +
@@ -99,7 +99,7 @@ Run prepared(const Words& words) {
   train.only_planned = true;
   // Parameters can be offloaded at stage 3 only, so such a run fixes the stage.
   if (train.optimisation.engine.offload.parameter != Space::device &&
-      is_open(train, "--zero-stage") && is_open(train, "--strategy"))
+      may_vary(train, "--zero-stage") && may_vary(train, "--strategy"))
     train.optimisation.engine.stage = 3;
   return prepare_run(train);
 }
@@ -112,7 +112,7 @@ std::string needs(const Planned& plan) {
 }
 
 Plans plans_of(const Run& run, const TuneOptions& options) {
-  if (options.find_max_batch && !is_open(run.options, "--batch-size"))
+  if (options.find_max_batch && !may_vary(run.options, "--batch-size"))
     throw ConfigError(
         "--find-max-batch: expected no --batch-size, nor one of a config, which it is to find; "
         "leave one out");
@@ -126,7 +126,7 @@ Plans plans_of(const Run& run, const TuneOptions& options) {
     throw OutOfMemory(
         fmt::format("tune: nothing fits; the smallest setting, {}, takes {}; try more of that, "
                     "more --ranks or a smaller model",
-                    described(plans.rest.front().tuning, run), needs(plans.rest.front())));
+                    description_of(plans.rest.front().tuning, run), needs(plans.rest.front())));
   return plans;
 }
 
@@ -138,9 +138,9 @@ void print(const Search& search, const Plans& plans, const Run& run, bool find_m
                   needs(plan).c_str());
   for (const Trial& trial : search.trials())
     if (trial.failure.empty() && trial.peak_bytes != trial.plan.needs.device) {
-      const std::string note =
-          fmt::format("warning: {} took {} bytes, not the planned {}\n",
-                      described(trial.plan.tuning, run), trial.peak_bytes, trial.plan.needs.device);
+      const std::string note = fmt::format("warning: {} took {} bytes, not the planned {}\n",
+                                           description_of(trial.plan.tuning, run), trial.peak_bytes,
+                                           trial.plan.needs.device);
       std::fputs(note.c_str(), stderr);
     }
 }
@@ -183,7 +183,7 @@ int tune(const std::vector<std::string>& arguments) {
     std::fprintf(stderr,
                  "within the noise of the fastest the best is the one nearest to the run as given: "
                  "%s\n",
-                 described(best->plan.tuning, run).c_str());
+                 description_of(best->plan.tuning, run).c_str());
   Words words = words_of(options, {"--autotuning"});
   const Words flags = flags_of(best->plan.tuning, run);
   words.insert(words.end(), flags.begin(), flags.end());

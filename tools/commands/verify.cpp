@@ -13,8 +13,8 @@ namespace {
 
 enum class Found { whole, damaged, gone };
 
-/// Prints the damages of a step_N. A folder that another process removed or replaced during the
-/// check counts as gone, not as damaged.
+/// Prints the damaged items of a step_N folder. A folder that another process removed or replaced
+/// during the check counts as gone, not as damaged.
 Found report(const std::string& step_folder) {
   std::vector<std::string> damages;
   try {
@@ -32,25 +32,26 @@ Found report(const std::string& step_folder) {
       damages.empty()
           ? "verifies"
           : fmt::format("{} damage{}", damages.size(), damages.size() == 1 ? "" : "s").c_str());
-  for (const std::string& damage : damages) std::printf("  %s\n", harmless(damage).c_str());
+  for (const std::string& damage : damages) std::printf("  %s\n", escape_controls(damage).c_str());
   std::fflush(stdout);  // checking one folder may take minutes
   return damages.empty() ? Found::whole : Found::damaged;
 }
 
-/// The results for all checkpoints of a DIR.
+/// The results for all checkpoints of a directory.
 struct Summary {
   std::string newest;  // path of the newest checkpoint that verifies
   size_t damaged = 0, all = 0;
 };
 
-/// Reports every step_N once, including those that appear while others are removed.
+/// Reports every step_N once. Lists the directory again when a step_N was removed during the check,
+/// because a new one may have replaced it.
 Summary report_all(const std::string& directory) {
-  constexpr int most_rounds = 100;
+  constexpr int max_rounds = 100;
   std::map<int64_t, Found> seen;
   Summary summary;
   int64_t newest = -1;
   bool changed = true;
-  for (int round = 0; changed && round < most_rounds; ++round) {
+  for (int round = 0; changed && round < max_rounds; ++round) {
     changed = false;
     for (const zero::StepFolder& folder : zero::step_folders(directory)) {
       const auto before = seen.find(folder.steps);
@@ -80,8 +81,8 @@ int verify(const std::vector<std::string>& arguments) {
     return 0;
   }
   const Summary found = report_all(path);
-  const std::string taken = found.newest.empty() ? "nothing" : found.newest;
-  std::printf("--resume %s takes %s\n", path.c_str(), taken.c_str());
+  const std::string resumable = found.newest.empty() ? "nothing" : found.newest;
+  std::printf("--resume %s takes %s\n", path.c_str(), resumable.c_str());
   if (found.damaged > 0)
     throw FileError(fmt::format("verify: {} of the {} checkpoints in {} {} damaged, as stdout says",
                                 found.damaged, found.all, path, found.damaged == 1 ? "is" : "are"));

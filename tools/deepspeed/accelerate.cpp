@@ -21,8 +21,9 @@ using zero::deepspeed::Setting;
 using zero::deepspeed::Value;
 namespace {
 
-// Checked in events, which come before the parser recurses into the next level.
-constexpr size_t deepest = 64;
+// Maximum nesting. It is checked in parser events, which come before the parser recurses into the
+// next level.
+constexpr size_t max_depth = 64;
 
 // Converts the parser's columns, which count bytes, to columns in characters.
 class Places {
@@ -107,13 +108,13 @@ class Builder : public YAML::EventHandler {
       value = zero::deepspeed::read_hjson("{ v: " + word + "\n}", "scalar").members.front().value;
       value.at = at;
     } catch (const ConfigError&) {
-      // Out of the range of a double: stays a word, which the type check refuses.
+      // Out of the range of a double: remains a string, which the type check rejects.
     }
     return value;
   }
 
   void open(Value value) {
-    if (open_.size() >= deepest)
+    if (open_.size() >= max_depth)
       refuse(value.at, "more than 64 levels; expected fewer, got one more; try a flatter config");
     if (!open_.empty() && open_.back().value.kind == Value::Kind::object && !open_.back().has_key)
       refuse(value.at, "expected a key, got " + shown(value) + "; try a word");
@@ -192,8 +193,8 @@ const Value::Member* find(const Value& object, const std::string& key) {
 
 Value object_at(Position at) { return {.kind = Value::Kind::object, .at = at}; }
 
-// Moves the value of `key` in `from` to `name` in `to`. The word none counts as absent, because
-// accelerate passes these values through environment variables.
+// Copies the value of `key` in `from` to `name` in `to`. The word none counts as absent, as in
+// accelerate, which passes these values through environment variables.
 void take(const Value& from, const char* key, Value& to, const char* name) {
   const Value::Member* member = find(from, key);
   if (!member || (member->value.kind == Value::Kind::text && member->value.text == "none")) return;

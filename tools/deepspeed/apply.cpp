@@ -66,7 +66,7 @@ void each(TrainOptions& options, DeepSpeedConfig& config, const Copy& copy) {
   copy(options.batch.train, config.batch.train);
   copy(options.batch.place, config.batch.place);
   copy(options.buckets, config.buckets);
-  copy(options.place.device.swap, config.swap);
+  copy(options.device_flags.device.swap, config.swap);
   copy(options.offload.nvme_path, config.swap.directory);
   copy(options.offload.cpu_checkpointing, config.cpu_checkpointing);
   copy(options.activation_checkpoint, config.activation_checkpoint);

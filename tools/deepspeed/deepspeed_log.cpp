@@ -26,7 +26,7 @@ std::string stamp(const char* where) {
   return fmt::format("[{},{:03d}] [INFO] [{}] ", day, static_cast<int>(ms), where);
 }
 
-// round(bytes / 1024**3, 2): rounds the exact value, and ties to even.
+// As Python's round(bytes / 1024**3, 2), which rounds the exact value, ties to even.
 std::string gigabytes(int64_t bytes) {
   return python_number(std::stod(fmt::format("{:.2f}", static_cast<double>(bytes) / 0x1p30)));
 }

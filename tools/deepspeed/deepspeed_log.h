@@ -11,8 +11,8 @@ namespace zg::tools {
 
 /// The two lines that DeepSpeed prints every steps_per_print steps, in the format that log parsers
 /// expect: step number, skipped steps and the next step's rate; samples per second and memory. As
-/// in DeepSpeed the first two steps are not timed, so the second line is printed from the third
-/// step of a run on.
+/// in DeepSpeed the first two steps of a run are not timed, so the second line is first printed
+/// after the third step.
 class DeepSpeedLog {
  public:
   struct Step {
@@ -44,7 +44,8 @@ struct EpochAverages {
   int64_t memory_bytes, available_bytes;  ///< host memory at this moment
 };
 /// The last three lines of minGPT's benchmark with Lightning and DeepSpeed, in the format that its
-/// result parser expects. They say CUDA for every device.
+/// result parser expects. They contain the word CUDA for every device, because the parser looks for
+/// it.
 std::vector<std::string> epoch_lines(const EpochAverages& averages);
 
 /// Formats a number as Python's repr() does: 0.001, 1e-05, 3.0.

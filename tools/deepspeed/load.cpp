@@ -60,7 +60,7 @@ CheckedConfig load_deepspeed(const Document& document, const CheckedConfig* yaml
   return config;
 }
 
-// Refuses keys of accelerate's file that the DeepSpeed config decides; accelerate refuses them too.
+// Throws if accelerate's file has keys that belong in the DeepSpeed config; accelerate throws too.
 void refuse_beside_file(const CheckedConfig& yaml) {
   for (const char* key :
        {"gradient_accumulation_steps", "gradient_clipping", "zero_stage", "zero3_save_16bit_model",
@@ -73,8 +73,8 @@ void refuse_beside_file(const CheckedConfig& yaml) {
           "here; try moving it there");
 }
 
-// The config that accelerate's file names, or its own keys; absent: the file is for another kind of
-// run.
+// The DeepSpeed config that accelerate's file names or contains; absent: the file does not use
+// DeepSpeed.
 std::optional<Document> deepspeed_of(const Document& document, const CheckedConfig& yaml) {
   const Setting* type = yaml.find("accelerate", "distributed_type");
   if (!type || type->text != "DEEPSPEED") return std::nullopt;

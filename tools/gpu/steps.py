@@ -283,7 +283,7 @@ class Check:
         return ", ".join(f"{count} {name}" for name, count in names.items())
 
     def sanitizers(self):
-        """ZG_CUDA_SEPARATE: each tensor is an allocation, so that an overrun is one for memcheck."""
+        """ZG_TEST_EXACT: each operand is an allocation, so that memcheck sees an overrun of it."""
         sanitizer = tool("compute-sanitizer")
         tests = [self.kit.tests, f"--test-case={SANITIZED_TESTS}"]
         twins = [self.kit.twins, "--check", self.kit.twins_file or self.folder / "twins.bin"]
@@ -292,7 +292,7 @@ class Check:
                               ("racecheck", tests), ("initcheck", tests)):
             try:
                 ended = self.run([sanitizer, "--tool", kind, "--error-exitcode", "9", *program], 90,
-                                 ZG_CUDA_SEPARATE="1", ZG_CUDA_MATMUL="own")
+                                 ZG_TEST_EXACT="1", ZG_CUDA_MATMUL="own")
             except Late:
                 raise Late(f"clean: {', '.join(clean) or 'nothing'}; {'; '.join(wrong)}") from None
             if "Device not supported" in ended.text:

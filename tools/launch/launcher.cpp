@@ -14,8 +14,8 @@
 namespace zg::tools {
 namespace {
 
-constexpr int64_t most_slots = 4096, most_ranks = 65536;
-constexpr size_t most_hosts = 4096;
+constexpr int64_t max_slots = 4096, max_ranks = 65536;
+constexpr size_t max_hosts = 4096;
 constexpr int64_t largest_file = 1 << 20;
 
 bool is_word(char c) {
@@ -62,7 +62,7 @@ std::vector<Host> parse_selection(const std::string& flag, const std::string& te
                                     host.name, host.name));
     if (colon != std::string::npos)
       for (const std::string& word : split(part.substr(colon + 1), ',')) {
-        const auto slot = static_cast<int>(parse_integer(flag, word, 0, most_slots));
+        const auto slot = static_cast<int>(parse_integer(flag, word, 0, max_slots));
         if (std::find(known->slots.begin(), known->slots.end(), slot) == known->slots.end())
           throw ConfigError(fmt::format("{}: {} has no slot {}; expected one of its {}", flag,
                                         host.name, word, known->slots.size()));
@@ -105,9 +105,9 @@ std::vector<Host> parse_hosts(const std::string& text, const std::string& file) 
                       printable(name)));
     if (find(hosts, name) != hosts.end())
       throw ConfigError(fmt::format("{}{} comes twice; expected each host once", place, name));
-    const int64_t count = parse_integer(place + "slots", slots.substr(6), 1, most_slots);
+    const int64_t count = parse_integer(place + "slots", slots.substr(6), 1, max_slots);
     ranks += count;
-    if (ranks > most_ranks || hosts.size() == most_hosts)
+    if (ranks > max_ranks || hosts.size() == max_hosts)
       throw ConfigError(place + "expected at most 4096 hosts of 65536 slots in all, got more");
     hosts.push_back({name, first_slots(count)});
   }
@@ -193,7 +193,7 @@ Words mpich_words(const Job& job) {
           hosts_and_slots(job.hosts)};
 }
 
-// A stopped process would keep srun waiting after all others have ended, so the first process that
+// srun would wait for a stopped process even if all others have ended. So the first process that
 // fails must end the others.
 Words slurm_words(const Job& job, const std::string& mpi_version) {
   Words words = {"srun", "--kill-on-bad-exit=1",

@@ -5,20 +5,21 @@
 
 namespace zg::tools {
 
-/// A machine and the slots of it that are used. Each slot runs one rank.
+/// A machine and the slots that are used on it. Each slot runs one rank.
 struct Host {
   std::string name;
   std::vector<int> slots;
 };
 
-/// Reads DeepSpeed's hostfile: "worker-0 slots=4" on each line, # starts a comment. FileError.
-/// ConfigError with file and line for any other text, an invalid host name or a repeated one.
+/// Reads DeepSpeed's hostfile: "worker-0 slots=4" on each line, # starts a comment. Throws
+/// FileError. Throws ConfigError with file and line for any other text, an invalid host name or a
+/// repeated one.
 std::vector<Host> read_hostfile(const std::string& path);
 /// Parses the text of a hostfile; `file` is named in errors.
 std::vector<Host> parse_hosts(const std::string& text, const std::string& file);
 
 /// Selects "worker-0@worker-1:0,2": whole hosts, or slots of a host. At most one of `include` and
-/// `exclude` may be given. ConfigError.
+/// `exclude` may be given. Throws ConfigError.
 std::vector<Host> selected(std::vector<Host> hosts, const std::string& include,
                            const std::string& exclude);
 
@@ -30,13 +31,13 @@ struct Job {
   std::vector<Host> hosts;         ///< empty: the hosts of Slurm's allocation
   int64_t nodes = -1, slots = -1;  ///< for Slurm's allocation: at most this many; -1: all
   std::vector<std::string> command;
-  /// Limit for the wait of ranks for each other; Open MPI uses it for lost hosts too.
+  /// Timeout for ranks that wait for other ranks, and of Open MPI for lost hosts.
   double timeout_s = 60.0;
 };
 
 /// The launcher for `name` (DeepSpeed's --launcher; empty: the MPI's own) and this build's MPI.
-/// Unsupported if there is no MPI, or if the launcher is for another MPI. ConfigError: unknown
-/// launcher.
+/// Throws Unsupported if there is no MPI, or if the launcher is for another MPI; ConfigError for an
+/// unknown launcher.
 Launcher launcher_of(const std::string& name, const std::string& mpi_version);
 
 /// The command line for exec; no shell interprets the words. Ranks divide a host's cores

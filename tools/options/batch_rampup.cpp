@@ -14,7 +14,7 @@
 namespace zg::tools {
 namespace {
 
-constexpr int64_t most = std::numeric_limits<int32_t>::max();
+constexpr int64_t max_count = std::numeric_limits<int32_t>::max();
 
 std::string number(int64_t value) { return std::to_string(value); }
 
@@ -24,7 +24,7 @@ BatchRampup parse_rampup(const std::string& flag, const std::string& value) {
   std::vector<int64_t> numbers;
   for (size_t begin = 0; begin <= value.size() && numbers.size() < 4;) {
     const size_t end = std::min(value.find(',', begin), value.size());
-    numbers.push_back(parse_integer(flag, value.substr(begin, end - begin), 1, most));
+    numbers.push_back(parse_integer(flag, value.substr(begin, end - begin), 1, max_count));
     begin = end + 1;
   }
   if (numbers.size() != 3)
@@ -45,10 +45,10 @@ void check_rampup(const BatchRampup& rampup, const zero::BatchSize& size) {
     throw ConfigError(flag + "expected an INCREMENT that divides the growth from " +
                       number(rampup.start) + " to " + number(size.train) + ", " + number(growth) +
                       ", got " + number(rampup.increment));
-  // The computation of the run's length iterates over every batch size.
-  constexpr int64_t most_increments = int64_t{1} << 24;
-  if (growth / rampup.increment > most_increments)
-    throw ConfigError(flag + "expected at most " + number(most_increments) +
+  // A limit, because the computation of the run's length visits every batch size.
+  constexpr int64_t max_increments = int64_t{1} << 24;
+  if (growth / rampup.increment > max_increments)
+    throw ConfigError(flag + "expected at most " + number(max_increments) +
                       " steps of INCREMENT from " + number(rampup.start) + " to " +
                       number(size.train) + ", got " + number(growth / rampup.increment));
   // Samples of one micro-batch, over all ranks.

@@ -10,11 +10,11 @@ namespace zg::tools {
 using zero::BatchRampup;
 using zero::Progress;
 
-/// "16,16,5000000". ConfigError.
+/// Parses START,INCREMENT,SAMPLES: "16,16,5000000". Throws ConfigError.
 BatchRampup parse_rampup(const std::string& flag, const std::string& value);
 
-/// ConfigError if the growing batch does not reach the full batch exactly, or if a batch size is
-/// not a multiple of micro-batch x ranks.
+/// Throws ConfigError if the growing batch does not reach the full batch exactly, or if a batch
+/// size is not a multiple of micro-batch x ranks.
 void check_rampup(const BatchRampup& rampup, const zero::BatchSize& size);
 
 }  // namespace zg::tools

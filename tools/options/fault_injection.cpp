@@ -16,16 +16,16 @@ namespace {
 using Fault = FaultInjection::Fault;
 using Phase = FaultInjection::Phase;
 
-// Hangs until the peers give up on this rank, which ends its process.
+// Hangs. After the timeout the other ranks report this rank and the process is ended.
 [[noreturn]] void stall() {
   for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
 }  // namespace
 
-void strike(const FaultInjection& injection, Phase phase, int64_t step, Communicator& ranks,
+void inject(const FaultInjection& injection, Phase phase, int64_t step, Communicator& ranks,
             const Device& device) {
-  if (!injection.strikes(ranks.rank(), step, phase) || injection.fault == Fault::infinity ||
+  if (!injection.applies(ranks.rank(), step, phase) || injection.fault == Fault::infinity ||
       device.type() == Device::Type::meta)
     return;
   const bool alone = ranks.size() == 1;
@@ -40,12 +40,12 @@ void strike(const FaultInjection& injection, Phase phase, int64_t step, Communic
     case Fault::infinity:
       return;
     case Fault::error:
-      throw ShapeError("inject: a drill " + where);
+      throw ShapeError("inject: a fault " + where);
     case Fault::leave:  // with a single rank no peer would notice
-      if (alone) throw CommError("inject: a drill ended the rank " + where);
+      if (alone) throw CommError("inject: a fault ended the rank " + where);
       throw LeftEarly{};
     case Fault::stall:
-      if (alone) throw CommError("inject: a drill stalled the rank " + where);
+      if (alone) throw CommError("inject: a fault stalled the rank " + where);
       stall();
     case Fault::kill:
       std::raise(SIGKILL);
@@ -57,7 +57,7 @@ void strike(const FaultInjection& injection, Phase phase, int64_t step, Communic
       Tensor::empty({int64_t{1} << 50}, DType::u8, device);
       return;
     case Fault::mismatch:
-      ranks.wait(ranks.barrier("inject: a drill"));
+      ranks.wait(ranks.barrier("inject: a fault"));
       return;
   }
 }

@@ -19,7 +19,7 @@ struct FaultInjection {
     infinity,  ///< "inf": an infinite gradient; the step is skipped on all ranks
     kill,      ///< SIGKILL for the process, with all its ranks if they are threads
     stop,      ///< SIGSTOP: processes only
-    memory,    ///< "oom": the rank allocates more memory than there is
+    memory,    ///< "oom": the rank allocates more memory than exists
     mismatch   ///< the rank calls a collective that the other ranks do not call
   };
   enum class Phase : uint8_t {
@@ -33,23 +33,23 @@ struct FaultInjection {
   Fault fault = Fault::none;
   Phase phase = Phase::begin;
   int64_t rank = 0;
-  std::vector<int64_t> steps;  ///< ascending
-  int64_t struck = 0;          ///< faults injected in earlier attempts of this run
+  std::vector<int64_t> steps;   ///< ascending
+  int64_t injected_before = 0;  ///< faults injected in earlier attempts of this run
 
-  bool strikes(int at_rank, int64_t at_step, Phase at) const {
+  bool applies(int at_rank, int64_t at_step, Phase at) const {
     if (fault == Fault::none || rank != at_rank || phase != at) return false;
-    if (phase == Phase::init) return struck == 0;
+    if (phase == Phase::init) return injected_before == 0;
     // Each attempt of a run ends at its fault, so each attempt uses one of the steps. inf does not
     // end a run.
     if (fault == Fault::infinity)
       return std::find(steps.begin(), steps.end(), at_step) != steps.end();
-    return struck < static_cast<int64_t>(steps.size()) &&
-           steps[static_cast<size_t>(struck)] == at_step;
+    return injected_before < static_cast<int64_t>(steps.size()) &&
+           steps[static_cast<size_t>(injected_before)] == at_step;
   }
 };
 
-/// The words of --inject in the order of the enumerators, without none and begin, which cannot be
-/// requested.
+/// The words of --inject in the order of the enumerators, without none and begin, which have no
+/// word.
 inline const std::vector<std::string> fault_words = {"throw", "return", "stall", "inf",
                                                      "kill",  "stop",   "oom",   "mismatch"};
 inline const std::vector<std::string> phase_words = {"init", "forward", "backward", "step", "save"};
@@ -57,10 +57,10 @@ inline const std::vector<std::string> phase_words = {"init", "forward", "backwar
 /// Thrown for the fault "return".
 struct LeftEarly {};
 
-/// Called when a rank passes a phase: injects the fault that the injection asks for there, after a
-/// line on stderr. The phase itself implements Fault::infinity. Does nothing on a device without
-/// memory.
-void strike(const FaultInjection& injection, FaultInjection::Phase phase, int64_t step,
+/// Called when a rank enters a phase. If the injection requests a fault there, prints a line on
+/// stderr and injects the fault. (Fault::infinity is implemented in the forward pass instead.) Does
+/// nothing on a device without memory.
+void inject(const FaultInjection& injection, FaultInjection::Phase phase, int64_t step,
             Communicator& ranks, const Device& device);
 
 }  // namespace zg::tools

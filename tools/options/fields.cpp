@@ -1,55 +1,9 @@
-#include "tools/options/fields.h"
-
-#include <limits>
-#include <utility>
-
+#include "tools/options/field_rows.h"
 #include "tools/options/model_flags.h"
 #include "tools/options/train_flags.h"
 
 namespace zg::tools {
 namespace {
-
-using Config = zero::DeepSpeedField;
-using Fields = std::vector<Field>;
-
-constexpr bool always = true;  // for Key::always
-/// Larger numbers are rounded by other JSON readers. Sums of two do not overflow.
-constexpr int64_t exact = int64_t{1} << 53;
-constexpr Between extent{1, largest_count}, count{0, largest_count}, any_size{1, exact},
-    any_count{0, exact}, zero_stage{0, 3}, exponent{-126, 127}, top_k{-1, largest_count},
-    token_id{0, largest_count}, any_seed{0, std::numeric_limits<int64_t>::max()};
-constexpr Range finite{0.0, 1.7e308, false, false, "a finite number of 0 or more"};
-constexpr Range share{0.0, 1.0, false, false, "a number from 0 to 1"};
-constexpr Range split_weight{0.0, 1e12, false, false, "three weights from 0"};
-constexpr Range epoch_count{0.0, 1e6, false, false, "a number from 0 to 1e6"};
-constexpr Range timeout{0.0, 1e6, true, false, "seconds above 0 and at most 1e6"};
-constexpr Range some_epochs{0.0, 1e6, true, false, "a number above 0 and at most 1e6"};
-
-const Flag no_flag;
-const Stored not_stored;
-
-// The four rules of stored fields, as a row writes them.
-
-template <class Option, class Value>
-Stored kept(Key key, Option& option, Value& saved, Bounds bounds = {}) {
-  return {.rule = Resume::kept,
-          .key = key,
-          .value = &saved,
-          .bounds = bounds,
-          .take = [&option, &saved] { option = saved; }};
-}
-template <class Option, class Value>
-Stored must_equal(Key key, Option& option, Value& saved, Bounds bounds = {}) {
-  Stored stored = kept(key, option, saved, bounds);
-  stored.rule = Resume::must_equal;
-  return stored;
-}
-Stored may_change(Key key, Slot saved, Bounds bounds = {}) {
-  return {.rule = Resume::may_change, .key = key, .value = saved, .bounds = bounds};
-}
-Stored unchecked(Key key, Slot saved, Bounds bounds = {}) {
-  return {.rule = Resume::unchecked, .key = key, .value = saved, .bounds = bounds};
-}
 
 Fields config_fields(ConfigOptions& config) {
   return {
@@ -74,7 +28,7 @@ Fields data_fields(DataOptions& now, Settings& saved) {
       {split_flag(now), kept({13, "data.split"}, now.split, was.split, split_weight)},
       {tokenizer_flag(now), kept({14, "data.tokenizer"}, now.tokenizer, was.tokenizer).as_path()},
       {no_flag, may_change({15, "data.tokenizer_checksum"}, &was.tokenizer_checksum)},
-      // The characters and the file are compared where the data is read.
+      // Not compared here: characters and file are compared when the data is read.
       {no_flag, unchecked({16, "data.characters", always}, &saved.characters)},
       {no_flag, unchecked({17, "data.bytes"}, &saved.contents.bytes, any_count)},
       {no_flag, unchecked({18, "data.checksum"}, &saved.contents.checksum)},
@@ -84,44 +38,8 @@ Fields data_fields(DataOptions& now, Settings& saved) {
   };
 }
 
-Fields model_fields(ModelOptions& now, models::GPTConfig& was) {
-  // A BLOOM of sizes is a family, of which nothing but its sizes is known.
-  Stored family = must_equal({7, "model.family"}, was.family, was.family);
-  family.take = [&now, &was] {
-    if (was.family == models::Family::bloom) now.model_type = name_of(was.family);
-  };
-  return {
-      {model_type_flag(now), family},
-      {integer_flag({"--n-layer", "--num-layers"}, now.layers,
-                    "blocks; with --n-head and --n-embd instead of a name", {1, ""}),
-       must_equal({1, "model.layers", always}, now.layers, was.layers, extent)
-           .unless({"--model-type"})},
-      {heads_flag(now), must_equal({2, "model.heads", always}, now.heads, was.heads, extent)
-                            .unless({"--model-type"})},
-      {integer_flag({"--n-embd", "--hidden-size"}, now.width, "width", {1, ""}),
-       must_equal({3, "model.width", always}, now.width, was.width, extent)
-           .unless({"--model-type"})},
-      {no_flag, must_equal({9, "model.embedding_norm"}, now.embedding_norm, was.embedding_norm)
-                    .unless({"--model-type"})},
-      // Models with ALiBi take any length: check_resumed() excepts them.
-      {integer_flag({"--block-size", "--seq-length"}, now.block_size, "longest sequence",
-                    {1, "sort 11, adder 6, text 128, a BLOOM's own"}),
-       must_equal({5, "model.block_size", always}, now.block_size, was.block_size, extent)},
-      {integer_flag({"--max-position-embeddings"}, now.max_positions, "", {1, ""})},
-      {integer_flag({"--vocab-size"}, now.vocabulary, "tokens that the model knows",
-                    {1, "a BLOOM's own, else from the data"}),
-       must_equal({4, "model.vocabulary", always}, now.vocabulary, was.vocabulary, extent)},
-      {position_flag(now), must_equal({8, "model.position"}, now.position, was.position)},
-      {tied_flag(now),
-       must_equal({6, "model.tied", always}, now.tied, was.tied).unless({"--untied"})},
-      {untied_flag(now.tied)},
-      {number_flag({"--dropout"}, now.dropout, below_one, "on embeddings, attention and residuals"),
-       kept({31, "run.dropout"}, now.dropout, was.dropout, below_one)},
-  };
-}
-
 Fields length_fields(TrainOptions& options, Settings& saved) {
-  // Older checkpoints do not say where their run ends.
+  // Older checkpoints do not store the step at which their run ends.
   const auto has_length = [&saved] { return saved.steps > 0; };
   BatchOptions& batch = options.batch;
   return {
@@ -190,7 +108,7 @@ Fields schedule_fields(TrainOptions& options, Settings& saved) {
       {integer_flag({"--lr-warmup-samples"}, decay.lr_warmup_samples, "until the highest rate"),
        kept({41, "run.warmup_samples"}, decay.lr_warmup_samples, decayed.lr_warmup_samples,
             any_count)},
-      // A decay that ended with the run's samples ends with them again.
+      // If the decay ended with the run, it ends with the resumed run, too.
       {integer_flag({"--lr-decay-samples"}, decay.lr_decay_samples,
                     "until the lowest, counted from the first", {1, "--train-samples"}),
        kept({42, "run.decay_samples"}, decay.lr_decay_samples, decayed.lr_decay_samples, any_count)
@@ -203,7 +121,8 @@ Fields schedule_fields(TrainOptions& options, Settings& saved) {
   };
 }
 
-// Only a config sets these. It sets all of them, so a run with a config keeps none of them.
+// Only a config sets these fields. A config sets all of them, so a run with a config takes none of
+// them from its checkpoint.
 Fields fields_without_flags(OptimisationOptions& options, Settings& saved) {
   zero::ScheduleOptions &now = options.schedule, &was = saved.optimisation.schedule;
   zero::RangeTestOptions &test = now.range_test, &tested = was.range_test;
@@ -211,7 +130,7 @@ Fields fields_without_flags(OptimisationOptions& options, Settings& saved) {
   zero::Config &engine = options.engine, &engine_was = saved.optimisation.engine;
   zero::AdamOptions &adam = engine.adam, &adam_was = engine_was.adam;
   zero::LossScaleOptions &scale = engine.loss_scaling, &scaled = engine_was.loss_scaling;
-  // An end that differs from the run's was set by a config.
+  // If the end of the schedule differs from the end of the run, a config has set it.
   const auto own_end = [&now, &was, &saved] {
     return now.kind == was.kind && zero::decays(now.kind) && saved.steps > 0 &&
            was.total_num_steps != saved.steps;
@@ -451,7 +370,7 @@ Fields checkpoint_fields(TrainOptions& options, Settings& saved) {
                     "after a failure go on from --save's newest checkpoint, at most so\n"
                     "often; not after signals and what would fail again the same way")},
       {integer_flag({"--restarted"}, options.restarted, "", {0, ""})},
-      // Where the run is: not an option.
+      // The position of the run; no option sets it.
       {no_flag, unchecked({86, "position.samples", always}, &saved.samples, any_count)},
       {no_flag, unchecked({87, "position.skipped_samples"}, &saved.skipped_samples, any_count)},
       {no_flag, unchecked({88, "position.loss", always}, &saved.loss, AnyNumber{})},
@@ -480,7 +399,7 @@ std::vector<FieldGroup> fields_of(TrainOptions& options, Settings& saved) {
           {"axes", axes_fields(options.axes, saved.axes)},
           {"offload",
            offload_fields(options.offload, optimisation.engine, saved_optimisation.engine.offload)},
-          {"place", rows_of(place_flags(options.place))},
+          {"place", rows_of(place_flags(options.device_flags))},
           {"output", output_fields(options)},
           {"checkpoints", checkpoint_fields(options, saved)},
           {"tuning", {{autotuning_flag(options.autotuning)}}}};

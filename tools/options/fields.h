@@ -16,21 +16,22 @@
 
 // The table of a training run's fields. A row has the flag, the place in a checkpoint's settings,
 // what a resumed run does with the field, and the field of DeepSpeed's config. Flags and help, the
-// settings' JSON, the rules for resuming and what overrides a config all follow from it.
+// settings' JSON, the rules for resuming and which flags override a config's key all follow from
+// it.
 namespace zg::tools {
 
 /// How a resumed run treats a field of its checkpoint.
 enum class Resume : uint8_t {
-  not_stored,  ///< no checkpoint has it; the run has its flags and defaults only
-  kept,        ///< the checkpoint's value, unless a flag says otherwise; a change is reported
-  must_equal,  ///< the same, but a change is an error
-  may_change,  ///< the run's own value; a change is reported
-  unchecked    ///< the run's own value; a change is not reported
+  not_stored,  ///< checkpoints do not store it; the value comes from flags and defaults
+  kept,        ///< the checkpoint's value is used, unless a flag sets another; a change is reported
+  must_equal,  ///< the checkpoint's value is used; a flag that sets another value is an error
+  may_change,  ///< the value of the new command line is used; a change is reported
+  unchecked    ///< the value of the new command line is used; a change is not reported
 };
 
 /// The range of a whole number in a checkpoint.
 struct Between {
-  int64_t least, most;
+  int64_t minimum, maximum;
 };
 /// Any number, NaN and infinities too.
 struct AnyNumber {};
@@ -38,18 +39,18 @@ struct AnyNumber {};
 using Bounds = std::variant<std::monostate, Between, Range, AnyNumber>;
 
 /// Points to a stored value. settings.cpp has the JSON of each type.
-using Slot =
-    std::variant<std::monostate, bool*, int*, int64_t*, uint64_t*, float*, double*, std::string*,
-                 std::array<double, 3>*, std::optional<int32_t>*, std::vector<int32_t>*, DType*,
-                 Space*, models::Order*, models::Family*, models::Position*, zero::ScheduleKind*,
-                 zero::WarmupType*, zero::DecayStyle*>;
+using Slot = std::variant<std::monostate, bool*, int*, int64_t*, uint64_t*, float*, double*,
+                          std::string*, std::array<double, 3>*, std::optional<int32_t>*,
+                          std::vector<int32_t>*, DType*, Space*, models::Order*, models::Family*,
+                          models::Position*, nn::NormKind*, nn::MlpKind*, RopeScaling*,
+                          zero::ScheduleKind*, zero::WarmupType*, zero::DecayStyle*>;
 
 /// A field in the JSON of settings.
 struct Key {
   int place = 0;  ///< order in the JSON. A new field has the next number, so that the bytes of
                   ///< what is there stay the same.
   const char* name = "";  ///< "model.layers": layers in the object model
-  bool always = false;    ///< every version wrote it; other fields may be missing
+  bool always = false;    ///< every version wrote it: reading fails if it is missing
 };
 
 struct Stored {

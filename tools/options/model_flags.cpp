@@ -17,7 +17,8 @@ namespace {
 const std::vector<std::string>& model_types() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> all = models::GPTConfig::preset_names();
-    all.emplace_back(name_of(models::Family::bloom));
+    for (const models::Family family : models::all_families)
+      if (family != models::Family::gpt) all.emplace_back(name_of(family));
     return all;
   }();
   return names;
@@ -116,16 +117,32 @@ Flag tied_flag(ModelOptions& model) {
 Flag position_flag(ModelOptions& model) {
   return {{"--position-embedding", "--position-embedding-type"},
           "learned|alibi",
-          "positions: a table, or ALiBi in attention [learned; BLOOM alibi, bloom-13b learned]",
+          "positions: a table, or ALiBi in attention [learned; BLOOM alibi, bloom-13b learned];\n"
+          "Llama's family has rotary ones",
           [&model](const std::string& name, const std::string& value) {
             model.position =
                 static_cast<models::Position>(parse_choice(name, value, {"learned", "alibi"}));
           }};
 }
 
-bool is_family(const std::string& model_type) {
-  return model_type == name_of(models::Family::bloom);
+std::optional<models::Family> family_named(const std::string& model_type) {
+  for (const models::Family family : models::all_families)
+    if (family != models::Family::gpt && model_type == name_of(family)) return family;
+  return std::nullopt;
 }
+
+bool is_family(const std::string& model_type) { return family_named(model_type).has_value(); }
+
+namespace {
+
+/// The first preset of a family, as an example.
+std::string preset_of(const std::string& family) {
+  for (const std::string& name : models::GPTConfig::preset_names())
+    if (name.starts_with(family + "-")) return name;
+  return "gpt2";
+}
+
+}  // namespace
 
 void check_sizes(const ModelOptions& model) {
   const std::pair<const char*, int64_t> sizes[] = {
@@ -138,7 +155,7 @@ void check_sizes(const ModelOptions& model) {
   if (missing.empty() || (!family && !any)) return;
   throw ConfigError((family ? "--model-type " + model.model_type : "--n-layer") +
                     ": expected --n-layer, --n-head and --n-embd together, got none of " + missing +
-                    (family ? "; or try a name, " + model.model_type + "-560m" : ""));
+                    (family ? "; or try a name, " + preset_of(model.model_type) : ""));
 }
 
 Flag checkpoint_positional(std::string& target) {
@@ -160,19 +177,19 @@ void check_model(const ModelOptions& model, const Given& given) {
         "one of them, got both");
 }
 
-std::vector<Flag> place_flags(PlaceOptions& place) {
+std::vector<Flag> place_flags(DeviceFlags& device_flags) {
   return {
-      device_flag(place.type),
-      use_hpu_flag(place.type),
+      device_flag(device_flags.type),
+      use_hpu_flag(device_flags.type),
       {{"--threads"},
        "N",
        "threads for kernels, of each rank; 0: its share of the cores [0]",
-       [&place](const std::string& name, const std::string& value) {
-         place.device.threads = static_cast<int>(parse_integer(name, value, 0, 4096));
+       [&device_flags](const std::string& name, const std::string& value) {
+         device_flags.device.threads = static_cast<int>(parse_integer(name, value, 0, 4096));
        }},
-      size_flag({"--device-memory"}, place.device.memory_limit,
+      size_flag({"--device-memory"}, device_flags.device.memory_limit,
                 "cap on each device's bytes; beyond it OutOfMemory (exit 3)"),
-      size_flag({"--host-memory"}, place.device.host_limit,
+      size_flag({"--host-memory"}, device_flags.device.host_limit,
                 "cap on each rank's pinned and host bytes together"),
   };
 }

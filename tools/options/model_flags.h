@@ -10,24 +10,26 @@ Flag source_flag(DataOptions& data);
 Flag validation_fraction_flag(DataOptions& data);
 Flag split_flag(DataOptions& data);
 Flag tokenizer_flag(DataOptions& data);
-std::vector<Flag> place_flags(PlaceOptions& place);
+std::vector<Flag> place_flags(DeviceFlags& device_flags);
 
 Flag model_type_flag(ModelOptions& model);
 Flag heads_flag(ModelOptions& model);
 Flag tied_flag(ModelOptions& model);
 Flag position_flag(ModelOptions& model);
 Flag checkpoint_positional(std::string& target);
-/// Whether the name is a family, such as "bloom", whose sizes come from flags.
+/// The family of a name such as "bloom" or "llama", whose sizes come from flags; absent: no family.
+std::optional<models::Family> family_named(const std::string& model_type);
 bool is_family(const std::string& model_type);
-/// ConfigError if a family is named, or some sizes are given, without all sizes.
+/// Throws ConfigError if a family is named but not all sizes are given, or if only some sizes are
+/// given.
 void check_sizes(const ModelOptions& model);
 /// The vocabulary of a named BLOOM; 0: the model has no vocabulary of its own.
 int64_t own_vocabulary(const ModelOptions& model);
-/// ConfigError if both a model name and sizes are given.
+/// Throws ConfigError if both a model name and sizes are given.
 void check_model(const ModelOptions& model, const Given& given);
 
-/// --local-rank of torchrun's scripts and, if `one_rank`, --ranks: values other than the default
-/// are Unsupported and named in the error. No flag is accepted and ignored.
+/// --local-rank of torchrun's scripts and, if `one_rank`, --ranks. A value other than the default
+/// is Unsupported, so that no flag is accepted and ignored.
 FlagGroup unsupported_flags(bool one_rank);
 
 }  // namespace zg::tools

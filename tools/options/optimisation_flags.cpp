@@ -6,7 +6,7 @@
 
 namespace zg::tools {
 
-void settle_precision(TrainOptions& options) {
+void resolve_precision(TrainOptions& options) {
   if (!options.given.count("--precision")) return;
   OptimisationOptions& optimisation = options.optimisation;
   zero::Config& engine = optimisation.engine;
@@ -22,8 +22,9 @@ namespace {
 
 constexpr int64_t deepspeed_warmup_steps = 1000;  // DeepSpeed's default of warmup_num_steps
 
-// Any flag of AnnealingLR selects it; these flags have no meaning for other schedules.
-void settle_annealing(TrainOptions& options) {
+// Selects AnnealingLR if one of its flags is given. These flags have no meaning for other
+// schedules.
+void resolve_annealing(TrainOptions& options) {
   const Given& given = options.given;
   zero::ScheduleOptions& schedule = options.optimisation.schedule;
   for (const char* flag : annealing_flags) {
@@ -35,7 +36,7 @@ void settle_annealing(TrainOptions& options) {
   }
   const bool anneals = schedule.kind == zero::ScheduleKind::annealing;
   if (given.count("--min-lr") && !anneals && schedule.kind != zero::ScheduleKind::cosine)
-    throw ConfigError("--min-lr: expected a schedule that comes down to it, got --schedule " +
+    throw ConfigError("--min-lr: expected a schedule that decreases to it, got --schedule " +
                       std::string(zero::name_of(schedule.kind)) +
                       "; try --lr-decay-style cosine, or --schedule cosine");
   if (!anneals) return;
@@ -67,14 +68,14 @@ void settle_annealing(TrainOptions& options) {
 
 }  // namespace
 
-void settle_schedule(TrainOptions& options) {
-  settle_annealing(options);
+void resolve_schedule(TrainOptions& options) {
+  resolve_annealing(options);
   const Given& given = options.given;
   const OptimisationOptions& optimisation = options.optimisation;
   zero::ScheduleOptions& schedule = options.optimisation.schedule;
   const std::string kind = name_of(schedule.kind);
   const bool deepspeed = zero::is_deepspeed_warmup(schedule.kind);
-  // The last two have their own warmup, which no flag sets.
+  // LRRangeTest and OneCycle have a warmup of their own, which no flag sets.
   const bool warms_up = schedule.kind != zero::ScheduleKind::none &&
                         schedule.kind != zero::ScheduleKind::lr_range_test &&
                         schedule.kind != zero::ScheduleKind::one_cycle;

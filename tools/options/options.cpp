@@ -31,7 +31,7 @@ void check_axes(const TrainOptions& options) {
         share, axes.tensor, axes.pipeline, options.ranks, (options.ranks / share + 1) * share));
   if (axes.sequence_parallel && axes.tensor == 1)
     throw ConfigError(
-        "--sequence-parallel: it is of ranks that share layers; expected --tensor-parallel 2 or "
+        "--sequence-parallel: it needs ranks that share layers; expected --tensor-parallel 2 or "
         "more with it, got 1");
 }
 
@@ -45,7 +45,7 @@ void check_length(const TrainOptions& options) {
                         ", got both");
   if (given.count("--steps") && given.count("--limit-train-batches"))
     throw ConfigError(
-        "--limit-train-batches: it is of an epoch; expected --epochs with it, or neither, got "
+        "--limit-train-batches: it limits an epoch; expected --epochs with it, or neither, got "
         "--steps");
 }
 
@@ -69,11 +69,12 @@ void check_train(const TrainOptions& options) {
   if (options.injection.fault == FaultInjection::Fault::mismatch && options.ranks == 1)
     throw ConfigError("--inject: expected --ranks of 2 or more for fault=mismatch, got 1");
   check_length(options);
-  // A config's checkpoint.writer.decoupled is also used by runs that save only once.
+  // Only an error for the flag: the key checkpoint.writer.decoupled of a config is accepted also if
+  // the run saves only once.
   if (given.count("--async-save") && options.config.path.empty() && options.save_interval == 0)
     throw ConfigError(
-        "--async-save: expected --save-interval N with it, got none: the last checkpoint of a run "
-        "has nothing to be written beside");
+        "--async-save: expected --save-interval N with it, got none: only checkpoints before the "
+        "last one can be written while training continues");
   if (options.save_top_k == 0)
     throw ConfigError("--save-top-k: expected a number of 1 or more, or -1 for all, got 0");
   if (!options.from_hf.empty() && !options.initial_weights.empty())
@@ -84,7 +85,7 @@ void check_train(const TrainOptions& options) {
     throw ConfigError("--init: expected one of --init and --resume, got both");
 }
 
-void settle_offload(TrainOptions& options) {
+void resolve_offload(TrainOptions& options) {
   zero::Config& engine = options.optimisation.engine;
   zero::OffloadOptions& places = engine.offload;
   const auto move = [&](const char* flag, Space& space) {
@@ -101,14 +102,14 @@ void settle_offload(TrainOptions& options) {
                        places.optimizer == Space::file || places.activation == Space::file;
   if (on_disk && options.offload.nvme_path.empty())
     throw ConfigError(
-        "--nvme-path: expected a directory on a drive, for what goes to nvme, also in a "
+        "--nvme-path: expected a directory on a disk, for what goes to nvme, also in a "
         "run that goes on from one where it did; got none; try --nvme-path DIR, or none or host "
         "for "
         "--offload-param, -optimizer, -gradients and -activations");
   if (on_disk && !is_directory(options.offload.nvme_path))
     throw FileError("--nvme-path: " + options.offload.nvme_path +
-                    " is no directory; expected one on a drive, for what goes to nvme");
-  options.place.device.swap.directory = options.offload.nvme_path;
+                    " is no directory; expected one on a disk, for what goes to nvme");
+  options.device_flags.device.swap.directory = options.offload.nvme_path;
   if (places.parameter != Space::device && engine.stage != 3)
     throw ConfigError("--offload-param: expected --zero-stage 3 with it, got stage " +
                       std::to_string(engine.stage) +
@@ -176,7 +177,7 @@ bool parse(const std::vector<std::string>& arguments, TrainOptions& options) {
   if (options.injection.fault == FaultInjection::Fault::stop && !options.process)
     throw ConfigError(
         "--inject: expected processes of mpirun or launch for fault=stop, got ranks that are "
-        "threads, of which none would be left to notice");
+        "threads: all of them would stop");
   return true;
 }
 
@@ -270,7 +271,7 @@ bool parse(const std::vector<std::string>& arguments, EvalOptions& options) {
                    integer_flag({"--score-samples"}, options.score_samples,
                                 "problems per split of sort's and adder's scores"),
                    seed_flag(options.seed, "of the data")}},
-                 {"place", place_flags(options.place)},
+                 {"place", place_flags(options.device_flags)},
                  unsupported_flags(/*one_rank=*/true)},
       .notes =
           "A safetensors file holds weights only: give --data, and --n-head or --model-type.\n\n"
@@ -302,7 +303,7 @@ bool parse(const std::vector<std::string>& arguments, GenerateOptions& options) 
                  {"model (the checkpoint's own unless given)",
                   {source_flag(options.data), tokenizer_flag(options.data),
                    model_type_flag(options.model), heads_flag(options.model)}},
-                 {"place", place_flags(options.place)},
+                 {"place", place_flags(options.device_flags)},
                  unsupported_flags(/*one_rank=*/true)},
       .notes =
           "  zerograd generate checkpoints --prompt 'O God, O God!' --top-k 10\n"

@@ -31,22 +31,28 @@ struct DataOptions {
   std::string tokenizer_checksum;
 };
 
-/// A size of 0 was not given. A model is given by its name or by (layers, heads, width). Those
-/// sizes belong to the family bloom if the name is "bloom".
+/// The model. A size of 0 means: not given. A model is given by its name or by (layers, heads,
+/// width). Those sizes belong to the family bloom if the name is "bloom".
 struct ModelOptions {
   std::string model_type = "gpt-nano";
   int64_t layers = 0, heads = 0, width = 0;
-  int64_t block_size = 0;     ///< 0: a BLOOM's own length for text and tokens, else the data's
-  int64_t max_positions = 0;  ///< Megatron's flag, which must equal block_size; 0: not given
-  int64_t vocabulary = 0;     ///< 0: a BLOOM's own vocabulary, else the data's
+  int64_t block_size = 0;  ///< 0: a BLOOM's own length for text and tokens, else the data's
+  /// Value of a flag of Megatron, which must equal block_size; 0: not given.
+  int64_t max_positions = 0;
+  int64_t vocabulary = 0;  ///< 0: a BLOOM's own vocabulary, else the data's
   // Absent: the default of the model.
   std::optional<bool> tied;
   std::optional<models::Position> position;
   std::optional<bool> embedding_norm;  ///< has no flag; set by a checkpoint
-  double dropout = 0.1;
+  // Llama's family; 0: the default of the model.
+  int64_t kv_heads = 0, head_size = 0, hidden = 0, window = 0;
+  double rope_theta = 0.0, norm_epsilon = 0.0;
+  /// The model of a checkpoint or a Hugging Face folder, for fields that no flag has set.
+  std::optional<models::GPTConfig> base;
+  double dropout = -1.0;  ///< below 0: the default of the model, 0.1 or, in Llama's family, 0
 };
 
-/// The number of samples in a step, as far as it was given.
+/// The batch numbers that were given.
 struct BatchOptions {
   std::optional<int64_t> micro, accumulation, train;
   BatchRampup rampup;
@@ -70,7 +76,7 @@ struct Axes {
   int64_t model_ranks() const { return tensor * pipeline; }
 };
 
-struct PlaceOptions {
+struct DeviceFlags {
   Device::Type type = Device::Type::cpu;  ///< not meta
   Device::Options device;
 };
@@ -86,7 +92,7 @@ struct OptimisationOptions {
   std::string precision() const { return preset.empty() ? name_of(engine.compute) : preset; }
 };
 
-/// How much of the training data makes an epoch, as Lightning's limit_train_batches.
+/// How much of the training data is an epoch (Lightning's limit_train_batches).
 struct EpochLimit {
   int64_t batches = 0;  ///< micro-batches of each rank, at most; 0: all
   double share = 1.0;   ///< fraction of those micro-batches
@@ -99,16 +105,17 @@ struct StepRange {
 };
 
 struct OffloadFlags {
-  bool cpu_offload = false;  ///< Lightning's: states without a flag of their own go to the host
+  /// Lightning's: the states that no other flag places are stored on the host.
+  bool cpu_offload = false;
   std::string nvme_path;
-  /// DeepSpeed's: tensors kept by checkpointed blocks go to the host.
+  /// DeepSpeed's: tensors that checkpointed blocks save are stored on the host.
   bool cpu_checkpointing = false;
 };
 
 /// All options of `train`.
 struct TrainOptions {
   Given given;
-  Given defaulted;  ///< the part of `given` that comes from a config's defaults, not from its text
+  Given defaulted;  ///< those of `given` that were set by a config's defaults and not by its text
   DataOptions data;
   ModelOptions model;
   std::string initial_weights;
@@ -124,7 +131,7 @@ struct TrainOptions {
   OffloadFlags offload;
   bool activation_checkpoint = false;
   uint64_t seed = 3407;
-  PlaceOptions place;
+  DeviceFlags device_flags;
   int64_t ranks = 1;  ///< all axes together
   Axes axes;
   std::optional<ProcessRank> process;  ///< the rank of this process; absent: ranks are threads
@@ -136,7 +143,7 @@ struct TrainOptions {
   int64_t log_interval = 100, eval_interval = 0, sample_interval = 0;
   int64_t eval_batches = 20, score_samples = 5000;
   std::string metrics, trace;
-  std::optional<StepRange> trace_steps;  ///< absent: a few after a warm-up
+  std::optional<StepRange> trace_steps;  ///< absent: three steps after two of warm-up
   std::string tensorboard;               ///< folder of the event files; empty: none
   bool dump_memory = false;
   std::string memory_json;
@@ -154,7 +161,7 @@ struct TrainOptions {
   std::string resume;     ///< a DIR, a step_N or "auto"; empty: a fresh start
   enum class Progress : uint8_t { automatic, on, off } progress = Progress::automatic;
   std::string autotuning;     ///< run or tune; empty: off
-  bool only_planned = false;  ///< writes only --memory-json, and plans --steps again
+  bool only_planned = false;  ///< the command is `plan`: it writes only --memory-json
 
   int64_t data_ranks() const { return ranks / axes.model_ranks(); }
   /// Whether this process writes the output: the first one, or the only one.
@@ -189,7 +196,7 @@ struct EvalOptions {
   ModelOptions model;
   int64_t batch = 64, batches = 0, score_samples = 5000;
   uint64_t seed = 3407;
-  PlaceOptions place;
+  DeviceFlags device_flags;
 };
 
 struct GenerateOptions {
@@ -200,11 +207,11 @@ struct GenerateOptions {
   models::SamplingOptions sampling;
   DataOptions data;
   ModelOptions model;
-  PlaceOptions place;
+  DeviceFlags device_flags;
 };
 
-/// Each parse() fills its options and returns false after printing help. ConfigError; Unsupported
-/// for flags that this version knows but does not implement.
+/// Each parse() fills its options and returns false after printing help. Throws ConfigError;
+/// Unsupported for flags that this version knows but does not implement.
 bool parse(const std::vector<std::string>& arguments, TrainOptions& options);
 bool parse(const std::vector<std::string>& arguments, PlanOptions& options);
 bool parse(const std::vector<std::string>& arguments, TuneOptions& options);
@@ -222,8 +229,8 @@ void check_train(const TrainOptions& options);
 
 /// Decides the location of each kind of state that no flag names, from --cpu-offload, a strategy
 /// that offloads, and a config's cpu_checkpointing: optimizer states and gradients go to the host,
-/// at stage 3 parameters too. ConfigError when parameters are offloaded at a stage that does not
-/// shard them.
-void settle_offload(TrainOptions& options);
+/// at stage 3 parameters too. Throws ConfigError when parameters are offloaded at a stage that does
+/// not shard them.
+void resolve_offload(TrainOptions& options);
 
 }  // namespace zg::tools

@@ -32,8 +32,8 @@ void check_split_flags(const Given& given, const std::string& source, int64_t sc
                       ", which has no answers to score; leave the flag out");
 }
 
-// A step that a resumed run has already passed is accepted, so that the same command line restarts
-// it.
+// A step before the resumed one is accepted, so that a run can be restarted with the same command
+// line.
 void check_step(const char* flag, int64_t step, int64_t end) {
   if (step >= end)
     throw ConfigError(std::string(flag) + ": expected a step below the run's end, " +
@@ -93,13 +93,13 @@ void check_model_flags(const Given& given, const std::string& checkpoint) {
                         " says itself what its model is; leave the flag out");
 }
 
-bool has_come(const std::string& kill_switch_path) {
-  std::error_code ignored;  // a folder that cannot be read counts as one without the file
+bool kill_switch_exists(const std::string& kill_switch_path) {
+  std::error_code ignored;  // if the folder cannot be read, the file counts as missing
   return !kill_switch_path.empty() && std::filesystem::exists(kill_switch_path, ignored);
 }
 
 void refuse_kill_switch(const std::string& kill_switch_path) {
-  if (has_come(kill_switch_path))
+  if (kill_switch_exists(kill_switch_path))
     throw ConfigError("--kill-switch-path: expected no file of this name before the run, got " +
                       kill_switch_path + "; try removing it");
 }

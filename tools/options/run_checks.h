@@ -23,9 +23,9 @@ void check_model_flags(const Given& given, const std::string& checkpoint);
 /// The reason for an early end other than a signal: the file of --kill-switch-path exists.
 inline constexpr int kill_switch = 1 << 8;
 
-bool has_come(const std::string& kill_switch_path);  ///< false for an empty path
-/// ConfigError if the file exists at the start: every run would end at once. Megatron does not
-/// start such a run either.
+bool kill_switch_exists(const std::string& kill_switch_path);  ///< false for an empty path
+/// Throws ConfigError if the file exists at the start: every run would end at once. Megatron does
+/// not start such a run either.
 void refuse_kill_switch(const std::string& kill_switch_path);
 
 std::string name_of_signal(int signal);  ///< for the signals that a zero::InterruptScope handles

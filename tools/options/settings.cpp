@@ -85,10 +85,24 @@ void read(const Json& json, models::Order& order) {
   read_one_of(json, order, {models::Order::random, models::Order::sequential});
 }
 void read(const Json& json, models::Family& family) {
-  read_one_of(json, family, {models::Family::gpt, models::Family::bloom});
+  for (const models::Family one : models::all_families)
+    if (value_of(one) == json) return void(family = one);
+  refuse("gpt, bloom, llama, mistral, qwen2 or qwen3", json);
 }
 void read(const Json& json, models::Position& position) {
-  read_one_of(json, position, {models::Position::learned, models::Position::alibi});
+  read_one_of(json, position,
+              {models::Position::learned, models::Position::alibi, models::Position::rope});
+}
+void read(const Json& json, nn::NormKind& kind) {
+  read_one_of(json, kind, {nn::NormKind::layer, nn::NormKind::rms});
+}
+void read(const Json& json, nn::MlpKind& kind) {
+  using enum nn::MlpKind;
+  read_one_of(json, kind, {gelu_tanh, gelu_erf, gated_silu, gated_gelu_tanh, gated_gelu_erf});
+}
+void read(const Json& json, RopeScaling& scaling) {
+  using enum RopeScaling;
+  read_one_of(json, scaling, {none, linear, llama3, yarn});
 }
 void read(const Json& json, DType& dtype) {
   read_one_of(json, dtype, {DType::f32, DType::bf16, DType::f16});
@@ -109,14 +123,14 @@ void read(const Json& json, bool& value) {
   if (!json.is_boolean()) refuse("true or false", json);
   value = json.get<bool>();
 }
-// A zero byte would cut off a path when the file is opened.
+// A zero byte would end a path too early when the file is opened.
 void read(const Json& json, std::string& text) {
   if (!json.is_string()) refuse("a text", json);
   text = json.get<std::string>();
   if (text.find('\0') != std::string::npos) refuse("a text without zero bytes", json);
 }
 
-// The conversions of the JSON parser would wrap and round.
+// Not the conversions of the JSON parser, which wrap and round.
 template <class Integer>
 requires std::is_integral_v<Integer>
 void read(const Json& json, Integer& value, const Bounds& limits) {
@@ -124,8 +138,8 @@ void read(const Json& json, Integer& value, const Bounds& limits) {
   const bool fits = json.is_number_integer() &&
                     !(json.is_number_unsigned() &&
                       json.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()});
-  if (!fits || json.get<int64_t>() < bounds.least || json.get<int64_t>() > bounds.most)
-    refuse(fmt::format("a whole number from {} to {}", bounds.least, bounds.most), json);
+  if (!fits || json.get<int64_t>() < bounds.minimum || json.get<int64_t>() > bounds.maximum)
+    refuse(fmt::format("a whole number from {} to {}", bounds.minimum, bounds.maximum), json);
   value = static_cast<Integer>(json.get<int64_t>());
 }
 void read(const Json& json, std::optional<int32_t>& token, const Bounds& bounds) {
@@ -149,8 +163,8 @@ void read(const Json& json, Real& value, const Bounds& bounds) {
   }
   const Range& range = std::get<Range>(bounds);
   const double number = json.is_number() ? json.get<double>() : NAN;
-  const bool above = range.open_below ? number > range.least : number >= range.least;
-  const bool below = range.open_above ? number < range.most : number <= range.most;
+  const bool above = range.open_below ? number > range.minimum : number >= range.minimum;
+  const bool below = range.open_above ? number < range.maximum : number <= range.maximum;
   if (!above || !below) refuse(range.words, json);
   value = static_cast<Real>(number);
 }
@@ -174,11 +188,11 @@ void read(const Json& json, const Stored& field) {
 void check_together(const Settings& settings) {
   models::validate(settings.model);
   const auto check_product = [](const char* names, std::initializer_list<int64_t> factors,
-                                int64_t most) {
-    int64_t left = most;
+                                int64_t limit) {
+    int64_t left = limit;
     for (const int64_t factor : factors) left /= factor;
     if (left == 0)
-      throw ConfigError(fmt::format("{}: expected a product of at most {}", names, most));
+      throw ConfigError(fmt::format("{}: expected a product of at most {}", names, limit));
   };
   check_product("run.micro_batch, accumulation, ranks",
                 {settings.micro_batch, settings.accumulation, settings.ranks}, int64_t{1} << 40);
@@ -243,15 +257,16 @@ Settings settings_from_json(const std::string& written, const std::string& path)
   try {
     // Code that reads or prints a value recurses to its depth.
     const Json json = Json::parse(written, [](int depth, Json::parse_event_t, Json&) {
-      constexpr int deepest = 64;
-      if (depth > deepest) throw ConfigError("are nested deeper than 64 levels");
+      constexpr int max_depth = 64;
+      if (depth > max_depth) throw ConfigError("are nested deeper than 64 levels");
       return true;
     });
     for (const Stored& field : stored_fields(unused, settings)) {
       const auto [group, name] = parts_of(field.key);
       where = group + "." + name + ": ";
       const Json& fields = json.at(group);
-      // Older versions behaved like the default of a field that they did not know.
+      // A field that an older version did not write has its default, which is the behaviour of that
+      // version.
       if (field.key.always || fields.contains(name)) read(fields.at(name), field);
     }
     where.clear();
@@ -306,7 +321,7 @@ void adopt(const Settings& saved, TrainOptions& options) {
                            std::any_of(others.begin(), others.end(), given);
       if (stored.take && !decided && (!stored.condition || stored.condition())) stored.take();
     }
-  // With another number of ranks the same batch is divided differently.
+  // With another number of ranks the same batch is divided into other micro-batches.
   BatchOptions& batch = options.batch;
   if (!batch.micro && !batch.accumulation) {
     if (!batch.train) batch.train = saved.samples_per_step();
@@ -326,9 +341,9 @@ std::vector<std::string> check_resumed(const Settings& saved, const Settings& no
   Settings before_values = saved, after_values = now;
   const std::vector<Stored> before = stored_fields(unused, before_values);
   const std::vector<Stored> after = stored_fields(unused, after_values);
-  // Models with ALiBi have no table of positions and accept any length.
-  const bool any_length = saved.model.position == models::Position::alibi &&
-                          now.model.position == models::Position::alibi;
+  // Models without a table of positions accept any length.
+  const bool any_length = saved.model.position != models::Position::learned &&
+                          now.model.position != models::Position::learned;
   const bool scaled = saved.optimisation.engine.compute == DType::f16 &&
                       now.optimisation.engine.compute == DType::f16;
   std::vector<std::string> changes;
@@ -342,13 +357,13 @@ std::vector<std::string> check_resumed(const Settings& saved, const Settings& no
     if (saved.steps == 0 && (name == "run.steps" || name == "run.epochs")) continue;
     if (name == "run.initial_scale_power" && scaled)
       throw ConfigError(
-          "--initial-scale-power: the scale goes on where the checkpoint left it; "
+          "--initial-scale-power: a resumed run continues with the checkpoint's scale; "
           "expected " +
           value.dump() + " as in the checkpoint, got " + other.dump());
     if (field.rule == Resume::must_equal && !(name == "model.block_size" && any_length))
       throw ConfigError("--resume: " + name + ": expected " + value.dump() +
                         " as in the checkpoint, got " + other.dump() +
-                        "; try without the flags that size the model");
+                        "; try without the flags for the model's size");
     changes.push_back(name + ": " + value.dump() + " in the checkpoint, " + other.dump() + " now");
   }
   const std::string contents = change_of(saved.contents, now.contents, now.data.source);

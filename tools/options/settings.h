@@ -54,23 +54,24 @@ struct Settings {
 };
 
 std::string to_json(const Settings& settings);  ///< without tokenizer_json
-Settings settings_from_json(const std::string& json, const std::string& path);  ///< FileError
+/// Throws FileError.
+Settings settings_from_json(const std::string& json, const std::string& path);
 
 /// The settings as a checkpoint stores them, beside tensors and counters. Paths are made absolute,
 /// so that they name the same files from any working directory.
 zero::CheckpointInfo checkpoint_info(const Settings& settings);
-/// The inverse; `path` is named in errors. FileError.
+/// Reads the settings from a checkpoint's info; errors name `path`. Throws FileError.
 Settings settings_from(const zero::CheckpointInfo& info, const std::string& path);
 
 /// A path as a checkpoint stores it: absolute, except for an empty one, sort and adder.
 std::string absolute_path(const std::string& path);
 
-/// Sets the options that a resumed run takes from its checkpoint: those that no flag says.
+/// Sets the options that a resumed run takes from its checkpoint: those that no flag sets.
 void adopt(const Settings& saved, TrainOptions& options);
 
-/// Compares a resumed run with its checkpoint. ConfigError when the model differs. Returns all
-/// other differences, including the contents of the data file, as lines "run.rate: 0.0005 in the
-/// checkpoint, 0.001 now".
+/// Compares a resumed run with its checkpoint. Throws ConfigError when the model differs. Returns
+/// all other differences, including the contents of the data file, as lines "run.rate: 0.0005 in
+/// the checkpoint, 0.001 now".
 std::vector<std::string> check_resumed(const Settings& saved, const Settings& now);
 
 }  // namespace zg::tools

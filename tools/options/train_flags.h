@@ -40,10 +40,10 @@ inline constexpr const char* annealing_flags[] = {"--lr-decay-style", "--lr-warm
                                                   "--lr-decay-samples"};
 
 /// Sets the engine's dtypes from --precision, then from --grad-accum-dtype, which overrides it.
-void settle_precision(TrainOptions& options);
+void resolve_precision(TrainOptions& options);
 
 /// Fills in the default warmup and end of a schedule. Call it after the options of a checkpoint are
 /// applied. ConfigError where flags contradict each other or the checkpoint.
-void settle_schedule(TrainOptions& options);
+void resolve_schedule(TrainOptions& options);
 
 }  // namespace zg::tools

@@ -13,8 +13,8 @@
 namespace zg::tools {
 namespace {
 
-std::string described(const zero::AnnealingOptions& annealing,
-                      const zero::ScheduleOptions& schedule) {
+std::string description_of(const zero::AnnealingOptions& annealing,
+                           const zero::ScheduleOptions& schedule) {
   const std::string line = fmt::format("learning rate: {}, {:g} after {} samples of warmup, ",
                                        schedule.kind, schedule.rate, annealing.lr_warmup_samples);
   if (annealing.lr_decay_style == zero::DecayStyle::constant) return line + "then constant";
@@ -24,12 +24,12 @@ std::string described(const zero::AnnealingOptions& annealing,
 
 }  // namespace
 
-// The line about the schedule. It mentions what surprises in a short run: DeepSpeed's first two
-// steps have rate 0, and its warmup may last longer than the run.
-std::string described(const zero::ScheduleOptions& schedule) {
+// The line about the schedule. It warns of two surprises in short runs: the first two steps of
+// DeepSpeed's schedules have rate 0, and their warmup may be longer than the run.
+std::string description_of(const zero::ScheduleOptions& schedule) {
   const char* name = zero::name_of(schedule.kind);
   if (schedule.kind == zero::ScheduleKind::annealing)
-    return described(schedule.annealing, schedule);
+    return description_of(schedule.annealing, schedule);
   if (schedule.kind == zero::ScheduleKind::lr_range_test)
     return fmt::format("learning rate: {}, from {:g} up by {:g} in {} steps", name, schedule.rate,
                        schedule.rate * schedule.range_test.step_rate,
@@ -55,7 +55,7 @@ std::string described(const zero::ScheduleOptions& schedule) {
   return line;
 }
 
-std::string described(const zero::OffloadOptions& offload) {
+std::string description_of(const zero::OffloadOptions& offload) {
   std::string line;
   for (const auto& [kind, space] :
        {std::pair("parameters", offload.parameter), std::pair("gradients", offload.gradient),
@@ -65,7 +65,7 @@ std::string described(const zero::OffloadOptions& offload) {
   return line;
 }
 
-std::string described(const BatchRampup& rampup, int64_t whole) {
+std::string description_of(const BatchRampup& rampup, int64_t whole) {
   return fmt::format("the batch grows from {} by {} to {} over {} samples", rampup.start,
                      rampup.increment, whole, rampup.samples);
 }
@@ -117,7 +117,7 @@ void Console::log(const std::string& line) {
   if (silent_) return;
   clear();
   // The line may contain text from a checkpoint.
-  std::fprintf(stderr, "%s\n", harmless(line).c_str());
+  std::fprintf(stderr, "%s\n", escape_controls(line).c_str());
 }
 
 std::string Console::progress_line(const Now& now, int width) const {

@@ -13,10 +13,10 @@ namespace zg::tools {
 
 // Lines printed at the start of a run.
 
-std::string described(const zero::ScheduleOptions& schedule);
+std::string description_of(const zero::ScheduleOptions& schedule);
 /// ", optimizer on the host"; empty if all states are on the device.
-std::string described(const zero::OffloadOptions& offload);
-std::string described(const BatchRampup& rampup, int64_t whole);
+std::string description_of(const zero::OffloadOptions& offload);
+std::string description_of(const BatchRampup& rampup, int64_t whole);
 
 /// The output of a run. Results go to stdout, logs to stderr. A progress line that is redrawn in
 /// place (on a terminal) is never mixed with other lines.

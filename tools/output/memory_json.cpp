@@ -66,10 +66,10 @@ Json json_of(const RankMemory& rank) {
                {"wire", json_of(rank.wire)},
                {"io", {{"read", rank.io.read}, {"written", rank.io.written}}}};
   if (rank.axes.empty()) return json;
-  json["place"] = {{"stage", rank.place.stage},
-                   {"tensor_rank", rank.place.tensor_rank},
-                   {"layers", {rank.place.first_layer, rank.place.end_layer}},
-                   {"parameters", rank.place.parameters}};
+  json["place"] = {{"stage", rank.model_slice.stage},
+                   {"tensor_rank", rank.model_slice.tensor_rank},
+                   {"layers", {rank.model_slice.first_layer, rank.model_slice.end_layer}},
+                   {"parameters", rank.model_slice.parameters}};
   for (const AxisWire& axis : rank.axes) json["axes"][axis.axis] = json_of(axis.wire);
   return json;
 }

@@ -36,10 +36,10 @@ struct RankMemory {
   zero::RestingBytes rest;
   std::vector<MemoryRow> rows;
   std::optional<MemoryRow> start = {};  ///< for a run without steps: construction and loading
-  Needs end = {};     ///< for such a run, by plan: additional needs of saving, scores and the hash
-  WireCounts wire{};  ///< received in the steps of the rows
+  Needs end = {};  ///< for such a run, in a plan: additional needs of saving, scores and the hash
+  WireCounts wire{};           ///< received in the steps of the rows
   std::vector<AxisWire> axes;  ///< the same by axis; empty if ranks share only the data
-  ModelSlice place;
+  ModelSlice model_slice;
   SwapCount io{};  ///< disk reads and writes, including initialisation
 };
 
@@ -61,7 +61,7 @@ std::string to_json(const MemoryRecord& record);
 std::string to_json(const RankMemory& rank);
 /// The record with `ranks`, texts from to_json(), in place of its own ranks.
 std::string to_json(const MemoryRecord& record, const std::vector<std::string>& ranks);
-/// Writes one such text to a file. FileError.
+/// Writes one such text to a file. Throws FileError.
 void write_memory_json(const std::string& path, const std::string& json);
 
 }  // namespace zg::tools

@@ -31,7 +31,8 @@ bool verifies(const std::string& step_folder) {
 
 Checkpoint usable_checkpoint(const std::string& path) {
   return zero::choose_checkpoint(path, [](const StepFolder& folder, const std::string& damage) {
-    std::fprintf(stderr, "passed over %s: %s\n", folder.path.c_str(), harmless(damage).c_str());
+    std::fprintf(stderr, "passed over %s: %s\n", folder.path.c_str(),
+                 escape_controls(damage).c_str());
   });
 }
 
@@ -40,7 +41,7 @@ Checkpoint checkpoint_to_resume(const std::string& resume, const std::string& sa
   return step_folders(save).empty() ? nullptr : usable_checkpoint(save);
 }
 
-void check_outside(const std::string& file, const char* command) {
+void check_not_in_checkpoint(const std::string& file, const char* command) {
   const fs::path path = fs::absolute(file);
   std::error_code ignored;
   if (fs::exists(path.parent_path() / zero::manifest_name, ignored) ||
@@ -120,7 +121,8 @@ std::vector<std::string> adopt_hf(const models::HuggingFaceFolder& folder, Train
   model.tied = config.tied;
   model.position = config.position;
   model.embedding_norm = config.embedding_norm;
-  if (config.family == models::Family::bloom) model.model_type = name_of(config.family);
+  if (config.family != models::Family::gpt) model.model_type = name_of(config.family);
+  if (has_llama_names(config.family)) model.base = config;
   if (!options.given.count("--dropout")) {
     if (!folder.model().dropouts.empty())
       throw Unsupported(fmt::format(
@@ -129,7 +131,7 @@ std::vector<std::string> adopt_hf(const models::HuggingFaceFolder& folder, Train
     model.dropout = static_cast<double>(config.dropout);
   }
   if (!options.given.count("--block-size")) model.block_size = config.block_size;
-  if (config.position != models::Position::learned) return {};  // ALiBi models take any length
+  if (config.position != models::Position::learned) return {};  // the others take any length
   if (model.block_size > config.block_size)
     throw ConfigError(fmt::format("--block-size: expected at most the {} positions of {}, got {}",
                                   config.block_size, options.from_hf, model.block_size));

@@ -14,24 +14,25 @@ namespace zg::tools {
 
 using Checkpoint = std::shared_ptr<zero::CheckpointReader>;
 
-/// Opens `path` if it is a step_N folder, else the newest step_N in it that verifies. Prints those
-/// that do not verify on stderr. FileError when there is none.
+/// Opens `path` if it is a step_N folder, else the newest step_N in it that verifies. Names on
+/// stderr each step_N that does not verify. Throws FileError when none verifies.
 Checkpoint usable_checkpoint(const std::string& path);
 
 /// The step_N that --resume names. For "auto": the newest one in `save`, or null if there is none.
 Checkpoint checkpoint_to_resume(const std::string& resume, const std::string& save);
 
-/// ConfigError if writing `file` would replace a file of a checkpoint.
-void check_outside(const std::string& file, const char* command);
+/// Throws ConfigError if `file` is inside a checkpoint, so that writing it would damage the
+/// checkpoint.
+void check_not_in_checkpoint(const std::string& file, const char* command);
 
-/// Checks that two runs do not share a directory: "the newest" is decided by step number, so each
-/// would take the other's checkpoints for its own. ConfigError when `save` contains checkpoints and
-/// `resumed` (null: a fresh start) is not one of them, or is not the newest that verifies, because
-/// the run would replace the later ones.
+/// Checks that two runs do not share a directory. The newest checkpoint is the one with the highest
+/// step number, so each run could resume from the checkpoint of the other. Throws ConfigError when
+/// `save` contains checkpoints and `resumed` (null: a fresh start) is not one of them, or is not
+/// the newest that verifies, because the run would replace the later ones.
 void check_own_directory(const std::string& save, const Checkpoint& resumed);
 
-/// Locks the directory of --save. ConfigError naming the flag when another run holds the lock.
-/// Prints a warning on stderr if the directory cannot be locked.
+/// Locks the directory of --save. Throws ConfigError naming the flag when another run holds the
+/// lock. Prints a warning on stderr if the directory cannot be locked.
 std::shared_ptr<zero::DirectoryLock> lock_directory(const std::string& directory);
 
 // The flag --from-hf.
@@ -39,13 +40,13 @@ std::shared_ptr<zero::DirectoryLock> lock_directory(const std::string& directory
 /// Whether a path is a folder with a config.json and without checkpoints.
 bool is_hf_folder(const std::string& path);
 
-/// Opens the folder; FileError names the flag.
+/// Opens the folder. Throws FileError; the message names the flag.
 models::HuggingFaceFolder open_hf_folder(const std::string& path);
 
 /// Fills the model's options from the folder of --from-hf. Two flags may differ from it:
 /// --block-size, which may be smaller (the first positions are used) or, with ALiBi, any length,
-/// and --dropout. ConfigError for other flags that size the model; Unsupported for several
-/// different dropouts. Returns notes for the user, one per line.
+/// and --dropout. Throws ConfigError for other flags about the model's size; Unsupported if the
+/// folder has several different dropouts. Returns notes for the user, one per line.
 std::vector<std::string> adopt_hf(const models::HuggingFaceFolder& folder, TrainOptions& options);
 
 }  // namespace zg::tools

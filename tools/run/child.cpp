@@ -26,7 +26,8 @@ namespace {
 volatile pid_t started = 0;
 volatile std::sig_atomic_t received_signal = 0;
 
-// A Ctrl-C in a terminal reaches the child as well; a signal sent to this process alone does not.
+// Forwards a signal that was sent to this process alone. A Ctrl-C in a terminal is sent to the
+// child, too.
 void pass_on(int signal, siginfo_t* info, void*) {
   received_signal = signal;
   if (info->si_code <= 0 && started > 0) kill(started, signal);
@@ -41,7 +42,7 @@ struct Start {
 constexpr int passed_on[] = {SIGINT, SIGTERM, SIGHUP};
 
 // Runs in the child, which must end when its parent dies for any reason. Returns the error of exec.
-int become(char* const* words, pid_t parent, const Start& how) {
+int exec_child(char* const* words, pid_t parent, const Start& how) {
   prctl(PR_SET_PDEATHSIG, how.death_signal);
   if (getppid() != parent) _exit(128 + SIGTERM);
   for (int stream : {STDOUT_FILENO, STDERR_FILENO})
@@ -72,7 +73,7 @@ pid_t start(std::vector<std::string>& words, const std::string& advice, const St
   if (pipe2(ends, O_CLOEXEC) != 0) refuse(errno);
   const pid_t parent = getpid(), child = fork();
   if (child == 0) {
-    const int why = become(pointers.data(), parent, how);
+    const int why = exec_child(pointers.data(), parent, how);
     [[maybe_unused]] const ssize_t written = ::write(ends[1], &why, sizeof why);
     _exit(127);
   }
@@ -112,14 +113,14 @@ CapturedEnd capture_child(std::vector<std::string> words, const std::string& adv
   const pid_t child = start(words, advice, {.death_signal = SIGKILL, .output = ends[1]});
   close(ends[1]);
   // Poll interval: checks the time, and signals that came just before poll.
-  constexpr int look_again_ms = 50;
+  constexpr int poll_interval_ms = 50;
   for (pollfd waiting{ends[0], POLLIN, 0};;) {
     captured.timed_out = Clock::now() >= end;
     if (captured.timed_out || received_signal != 0) {
       kill(child, SIGKILL);
       break;
     }
-    if (poll(&waiting, 1, look_again_ms) <= 0) continue;
+    if (poll(&waiting, 1, poll_interval_ms) <= 0) continue;
     char bytes[4096];
     const ssize_t count = ::read(ends[0], bytes, sizeof bytes);
     if (count <= 0) break;
@@ -146,7 +147,7 @@ std::string cause_of(int status) {
 
 }  // namespace
 
-bool restarts(const TrainOptions& options) {
+bool must_supervise(const TrainOptions& options) {
   if (options.max_restarts == 0 || options.given.count("--restarted")) return false;
   if (process_rank())
     throw ConfigError(
@@ -179,9 +180,9 @@ ChildEnd run_with_restarts(const TrainOptions& options, const std::vector<std::s
   }
 }
 
-void go_on_after_restart(TrainOptions& options) {
+void apply_restart(TrainOptions& options) {
   if (!options.given.count("--restarted")) return;
-  options.injection.struck = options.restarted;
+  options.injection.injected_before = options.restarted;
   if (options.restarted == 0 || !checkpoint_to_resume("auto", options.save)) return;
   options.resume = "auto";
   options.initial_weights.clear();

@@ -8,7 +8,8 @@
 
 namespace zg::tools {
 
-/// As the first word of a command line: start this program again, with its own process name.
+/// As the first word of a command line it means: start this program again, with the same process
+/// name.
 inline constexpr const char* this_program = "zerograd";
 
 struct ChildEnd {
@@ -18,8 +19,8 @@ struct ChildEnd {
 
 /// Runs this_program, or another program found as by execvp, until it ends. No shell interprets the
 /// words. A SIGINT, SIGTERM or SIGHUP sent to this process alone is forwarded to the child (an
-/// ignored SIGHUP stays ignored in both). If this process dies, the child receives SIGTERM.
-/// Unsupported, with `advice` at the end of the message, when the program cannot be started.
+/// ignored SIGHUP stays ignored in both). If this process dies, the child receives SIGTERM. Throws
+/// Unsupported if the program cannot be started; the message ends with `advice`.
 ChildEnd run_child(std::vector<std::string> words, const std::string& advice);
 
 struct CapturedEnd {
@@ -37,16 +38,17 @@ CapturedEnd capture_child(std::vector<std::string> words, const std::string& adv
 /// start(words) gets the command line with --restarted K at its end, where K is the number of
 /// restarts so far; a line on stderr announces each restart. A run that a signal ended is not
 /// restarted, nor one whose error would occur again (usage, memory, files, unsupported features).
-/// Returns how the last child ended. ConfigError without --save.
+/// Returns how the last child ended. Throws ConfigError without --save.
 ChildEnd run_with_restarts(const TrainOptions& options, const std::vector<std::string>& words,
                            const std::function<ChildEnd(std::vector<std::string>)>& start);
 
 /// Whether this process must call run_with_restarts(): --max-restarts was given and this process is
-/// not the child. ConfigError in a process of mpirun, which cannot start the other processes again.
-bool restarts(const TrainOptions& options);
+/// not the child. Throws ConfigError in a process of mpirun, which cannot start the other processes
+/// again.
+bool must_supervise(const TrainOptions& options);
 
 /// In a restarted child: resumes from the newest checkpoint in --save if there is one, else as the
 /// command line says. If the parent process is killed, the child saves and ends.
-void go_on_after_restart(TrainOptions& options);
+void apply_restart(TrainOptions& options);
 
 }  // namespace zg::tools

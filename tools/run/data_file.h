@@ -19,7 +19,8 @@ struct Contents {
 std::string indexed_prefix(const std::string& source);
 
 /// Unknown for data that is not a regular file: sort, adder, a pipe. For Megatron's dataset, which
-/// may have hundreds of GB: the size of the token file and the checksum of the index. FileError.
+/// may have hundreds of GB: the size of the token file and the checksum of the index. Throws
+/// FileError.
 Contents contents_of(const std::string& path);
 
 /// "data: text.txt has other contents: 12 bytes in the checkpoint, 13 now"; empty if both are the

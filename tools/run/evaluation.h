@@ -18,8 +18,8 @@ struct Evaluation {
   bool sorts = false;  ///< the sort task: mistakes are printed in the words of minGPT's demo
 
   /// Mean loss over the first `batches` batches of `batch` samples of the validation split; the
-  /// last batch may be smaller. 0 batches: the whole split. ConfigError when there is no validation
-  /// split.
+  /// last batch may be smaller. 0 batches: the whole split. Throws ConfigError when there is no
+  /// validation split.
   double loss(int64_t batch, int64_t batches) const;
 
   /// Scores of both splits, computed `batch` problems at a time. Each line, "train final score:

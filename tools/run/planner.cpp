@@ -20,8 +20,8 @@
 namespace zg::tools {
 namespace {
 
-// Takes the memory of the work after the last step: the first batch of scores or of validation, and
-// the parameter hash.
+// Does the work after the last step in a plan, to count its memory: the first batch of scores or of
+// validation, and the parameter hash.
 void plan_end(const Run& run, Stepper& stepper) {
   const TrainOptions& options = run.options;
   const bool asks = run.dataset->question_length() > 0;
@@ -39,7 +39,7 @@ RankMemory train_on_meta(const Run& run, Communicator& ranks, const Device& devi
   const bool saves =
       run.steps > run.steps_done || !options.save.empty() || options.given.count("--save") > 0;
   std::optional<zero::CheckpointDirectory::Options> checkpoints;
-  if (saves) checkpoints = {.path = options.save, .behind = options.async_save};
+  if (saves) checkpoints = {.path = options.save, .in_background = options.async_save};
   std::optional<Stepper> stepper;
   RankMemory memory;
   stepper.emplace(run, ranks, device, MemoryRows::Keep::all_steps, checkpoints,
@@ -65,11 +65,11 @@ RankMemory train_on_meta(const Run& run, Communicator& ranks, const Device& devi
 }  // namespace
 
 RankMemory dry_run(const Run& run, int rank) {
-  zg::PlanOptions options{.device = run.options.place.device,
-                          .type = run.options.place.type,
+  zg::PlanOptions options{.device = run.options.device_flags.device,
+                          .type = run.options.device_flags.type,
                           .ranks = {rank},
-                          .most_steps = std::numeric_limits<int64_t>::max(),
-                          .most_reads = std::numeric_limits<int64_t>::max()};
+                          .max_steps = std::numeric_limits<int64_t>::max(),
+                          .max_reads = std::numeric_limits<int64_t>::max()};
   options.device.memory_limit = options.device.host_limit = 0;
   RankMemory memory;
   plan_ranks(
@@ -81,7 +81,8 @@ RankMemory dry_run(const Run& run, int rank) {
   return memory;
 }
 
-// Three steps with three micro-batches each are enough: later ones repeat the third.
+// Three steps with three micro-batches each are enough, because later ones need the same memory as
+// the third.
 Run largest_steps(const Run& run) {
   Run largest = run;
   largest.traced = nullptr;
@@ -93,8 +94,9 @@ Run largest_steps(const Run& run) {
                                  {.steps = run.steps_done, .samples = settings.samples},
                                  {.steps = ends ? run.steps - 1 : never, .samples = never / 2});
   const int64_t whole = settings.accumulation_after(last.samples);
-  const bool goes_back_early = run.options.axes.schedule == PipelineSchedule::one_f_one_b;
-  settings.accumulation = goes_back_early ? std::min(whole, settings.axes.pipeline + 2) : whole;
+  const bool backward_starts_early = run.options.axes.schedule == PipelineSchedule::one_f_one_b;
+  settings.accumulation =
+      backward_starts_early ? std::min(whole, settings.axes.pipeline + 2) : whole;
   settings.rampup = {};
   largest.steps = std::min<int64_t>(run.steps, run.steps_done + 3);
   return largest;
@@ -128,13 +130,13 @@ MemoryRecord memory_record(const Run& run, std::vector<RankMemory> ranks) {
   ParameterStore store;
   const models::GPT model(store, run.settings.model);
   const zero::Config& engine = run.settings.optimisation.engine;
-  const DeviceOptions& device = run.options.place.device;
+  const DeviceOptions& device = run.options.device_flags.device;
   return {.parameters = store.numel(),
           .world = static_cast<int>(run.options.ranks),
           .stage = engine.stage,
           .precision = run.settings.optimisation.precision(),
           .steps = run.steps,
-          .machine = {.backend = run.options.place.type,
+          .machine = {.backend = run.options.device_flags.type,
                       .isa = device.isa.value_or(best_isa()),
                       .threads = device.threads},
           .ranks = std::move(ranks)};
@@ -154,17 +156,17 @@ Needs needs_of(const RankMemory& memory) {
 
 bool fits(const Run& run, const RankMemory& memory) {
   const auto within = [](int64_t bytes, int64_t limit) { return limit == 0 || bytes <= limit; };
-  const DeviceOptions& limits = run.options.place.device;
+  const DeviceOptions& limits = run.options.device_flags.device;
   const Needs needs = needs_of(memory);
   return within(needs.device, limits.memory_limit) && within(needs.host, limits.host_limit);
 }
 
 namespace {
 
-// Whether to suggest --cpu-offload. A run that already offloads something has chosen its locations.
+// Whether to suggest --cpu-offload. Not for a run that already offloads something.
 bool may_offload(const Run& run) {
   const zero::OffloadOptions& offload = run.settings.optimisation.engine.offload;
-  return run.options.place.device.memory_limit > 0 && offload.optimizer == Space::device &&
+  return run.options.device_flags.device.memory_limit > 0 && offload.optimizer == Space::device &&
          offload.parameter == Space::device;
 }
 
@@ -210,7 +212,7 @@ int64_t ranks_here(const Run& run) {
 
 // The rank's own thread, its collectives thread, and the threads that help with kernels.
 int64_t threads_of(const Run& run) {
-  return ranks_here(run) * (1 + run.options.place.device.threads);
+  return ranks_here(run) * (1 + run.options.device_flags.device.threads);
 }
 
 // A lower bound, so that no run that fits is refused. A few steps are enough, because later steps
@@ -245,7 +247,7 @@ void check_threads(const Run& run) {
 }
 
 void check_host_cap(const Run& run, const Needs& each) {
-  const int64_t limit = run.options.place.device.host_limit;
+  const int64_t limit = run.options.device_flags.device.host_limit;
   if (limit == 0 || each.host <= limit) return;
   const std::optional<std::string> smallest = smallest_fitting(run);
   throw OutOfMemory(
@@ -266,8 +268,8 @@ void check_disk(const Run& run, const Needs& each) {
 
 // The bytes of this machine's memory that a rank takes. A GPU checks its own memory.
 int64_t memory_of_rank(const Run& run, const Needs& needs) {
-  const DeviceOptions& limits = run.options.place.device;
-  const bool is_cpu = run.options.place.type == Device::Type::cpu;
+  const DeviceOptions& limits = run.options.device_flags.device;
+  const bool is_cpu = run.options.device_flags.type == Device::Type::cpu;
   return (is_cpu ? capped(needs.device, limits.memory_limit) : 0) +
          capped(needs.host, limits.host_limit);
 }
@@ -276,7 +278,7 @@ int64_t memory_of_rank(const Run& run, const Needs& needs) {
 void check_addresses(const Run& run, const Needs& needs) {
   const int64_t left = addresses_left_bytes();
   const int64_t ranks = run.options.process ? 1 : run.options.ranks;
-  const int64_t threads = ranks * (1 + run.options.place.device.threads);
+  const int64_t threads = ranks * (1 + run.options.device_flags.device.threads);
   const double together =
       static_cast<double>(ranks) * static_cast<double>(memory_of_rank(run, needs)) +
       static_cast<double>(threads) * static_cast<double>(thread_stack_bytes());
@@ -307,7 +309,7 @@ void check_memory(const Run& run, const Needs& needs) {
         "train: {}; at most {} such ranks fit; try fewer --ranks or a higher --zero-stage", demand,
         machine / each));
   Run limited = run;
-  limited.options.place.device.memory_limit = machine / ranks;
+  limited.options.device_flags.device.memory_limit = machine / ranks;
   const std::optional<std::string> smallest = smallest_fitting(limited);
   throw OutOfMemory(fmt::format("train: {}; try {}", demand,
                                 smallest ? *smallest + ": the smallest setting that fits"

@@ -47,10 +47,11 @@ struct DiskBudget {
 DiskBudget disk_budget(const Run& run, const Needs& each);
 
 /// Checks the limits before a run allocates or writes anything. The needs come from a plan of its
-/// first steps, or of its initialisation if it takes no steps. OutOfMemory when all ranks together
-/// need more threads, memory or addresses than this machine and its limits allow, or one rank needs
-/// more than --host-memory. FileError when the disk of --nvme-path has too little free space. A
-/// limit on device memory is not checked here: the run's own error lists the live memory.
+/// first steps, or of its initialisation if it takes no steps. Throws OutOfMemory when all ranks
+/// together need more threads, memory or addresses than this machine and its limits allow, or one
+/// rank needs more than --host-memory. Throws FileError when the disk of --nvme-path has too little
+/// free space. A limit on device memory is not checked here: the run's own error lists the live
+/// memory.
 void check_budgets(const Run& run);
 
 }  // namespace zg::tools

@@ -13,15 +13,15 @@
 namespace zg::tools {
 namespace {
 
-// Refuses processes started by torchrun, accelerate or deepspeed: each would train alone.
-void refuse_strangers() {
+// Throws if torchrun, accelerate or deepspeed started several processes: each would train alone.
+void refuse_other_launchers() {
   const char* size = std::getenv("WORLD_SIZE");
   const long long processes =
       size ? std::atoll(size) : 1;  // WORLD_SIZE as a number, which is safe to print
   if (processes <= 1) return;
   throw ConfigError(fmt::format(
-      "WORLD_SIZE: expected processes that MPI starts, got {} of another launcher, which could not "
-      "meet; try zerograd launch --num_gpus {} train ..., or unset WORLD_SIZE",
+      "WORLD_SIZE: expected processes that MPI starts, got {} of another launcher, which cannot "
+      "communicate; try zerograd launch --num_gpus {} train ..., or unset WORLD_SIZE",
       processes, processes));
 }
 
@@ -69,13 +69,14 @@ size_t first_different(const std::vector<std::string>& texts) {
 
 void adopt_processes(TrainOptions& options) {
   const std::optional<ProcessRank> place = process_rank();
-  if (!place) refuse_strangers();
+  if (!place) refuse_other_launchers();
   if (!place || place->size == 1) return;
   if (mpi_version().empty())
-    throw Unsupported(fmt::format(
-        "ranks: this build links no MPI, so the {} processes that were started cannot meet; try "
-        "--ranks {} in one process, or install libopenmpi-dev and build again",
-        place->size, place->size));
+    throw Unsupported(
+        fmt::format("ranks: this build links no MPI, so the {} processes that were started cannot "
+                    "communicate; try "
+                    "--ranks {} in one process, or install libopenmpi-dev and build again",
+                    place->size, place->size));
   if (options.given.count("--ranks") && options.ranks != place->size)
     throw ConfigError(
         fmt::format("--ranks: expected the {} processes that were started, or nothing; got {}",
@@ -95,18 +96,18 @@ std::vector<std::pair<std::string, std::string>> common_values(const Run& run) {
   return values;
 }
 
-Run agreed(Run run, const TrainOptions& given, Communicator& ranks) {
+Run agree_on_checkpoint(Run run, const TrainOptions& given, Communicator& ranks) {
   if (!reads_checkpoint(run)) return run;
   std::vector<int> all(static_cast<size_t>(ranks.size()));
   std::iota(all.begin(), all.end(), 0);
   const std::unique_ptr<Communicator> group = ranks.group(all, "checkpoint");
-  constexpr int most_attempts = 20;
+  constexpr int max_attempts = 20;
   for (int attempt = 1; first_different(gather_texts(*group, checkpoints_of(run))) > 0; ++attempt) {
-    if (attempt == most_attempts)
+    if (attempt == max_attempts)
       throw ConfigError(
           fmt::format("--resume: in {} attempts the ranks found different checkpoints; expected a "
                       "folder that every host sees alike; try one step_N of it",
-                      most_attempts));
+                      max_attempts));
     run = prepare_run(given, run.dataset, run.lock);
   }
   if (const size_t rank =

@@ -10,19 +10,19 @@
 namespace zg::tools {
 
 /// If mpirun or srun started this process as one of several, their number becomes the number of
-/// ranks; --ranks may be absent or equal to it. ConfigError if --ranks differs, or if torchrun's
-/// variables ask for several processes, which could not communicate. Unsupported in a build without
-/// MPI.
+/// ranks; --ranks may be absent or equal to it. Throws ConfigError if --ranks differs, or if
+/// torchrun's variables ask for several processes, which could not communicate. Throws Unsupported
+/// in a build without MPI.
 void adopt_processes(TrainOptions& options);
 
 /// Name and value of all settings that must be equal on every rank before step 0; long values are
-/// given as checksums. Settings that follow from a checkpoint are checked by agreed().
+/// given as checksums. Settings that follow from a checkpoint are checked by agree_on_checkpoint().
 std::vector<std::pair<std::string, std::string>> common_values(const Run& run);
 
 /// Makes all ranks use the same checkpoint. Each process chooses one by itself. If another run
 /// saves and removes checkpoints meanwhile, the choices may differ; then all processes choose
-/// again, from the options that the run was prepared with. ConfigError when other settings differ.
-/// Collective; its collectives are not counted as the run's.
-Run agreed(Run run, const TrainOptions& given, Communicator& ranks);
+/// again, from the options that the run was prepared with. Throws ConfigError when other settings
+/// differ. Collective; its collectives are not counted as the run's.
+Run agree_on_checkpoint(Run run, const TrainOptions& given, Communicator& ranks);
 
 }  // namespace zg::tools

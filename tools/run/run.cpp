@@ -54,7 +54,7 @@ class MetaDataset final : public models::Dataset {
 
 /// Data for a plan without --data and for an import, which takes no step: an unlimited number of
 /// samples that contain only token 0. Vocabulary and block size come from the flags or from the
-/// published configuration of the named model. ConfigError when neither gives them.
+/// published configuration of the named model. Throws ConfigError when neither gives them.
 std::shared_ptr<const models::Dataset> meta_dataset(const ModelOptions& model,
                                                     Validates validates) {
   int64_t vocabulary = model.vocabulary, block_size = model.block_size;
@@ -71,7 +71,7 @@ std::shared_ptr<const models::Dataset> meta_dataset(const ModelOptions& model,
   return std::make_shared<MetaDataset>(vocabulary, block_size, validates);
 }
 
-// If two flags named one file, one output would be lost, or the data overwritten.
+// Throws if two flags name the same file: one output would be lost, or the data overwritten.
 void check_apart(const TrainOptions& options) {
   const std::string prefix = indexed_prefix(options.data.source);
   const std::string index = prefix.empty() ? "" : prefix + ".idx";
@@ -191,27 +191,30 @@ std::shared_ptr<const models::Dataset> dataset_of(const Run& run,
 // Fills in the run's dataset, the name and checksum of its tokenizer, and the log line about both.
 // Returns the tokenizer.
 std::optional<models::Tokenizer> open_data(Run& run, std::shared_ptr<const models::Dataset> dataset,
-                                           const Known* known, std::vector<std::string>& notes) {
+                                           const SavedModel* saved_model,
+                                           std::vector<std::string>& notes) {
   TrainOptions& options = run.options;
   DataOptions& data = options.data;
-  if (!run.resumed.empty() && !options.given.count("--data")) check_there(data.source, run.resumed);
+  if (!run.resumed.empty() && !options.given.count("--data"))
+    check_data_exists(data.source, run.resumed);
   const bool named = options.given.count("--tokenizer") > 0;
   const bool is_folders = !options.from_hf.empty() && !named;
-  std::optional<models::Tokenizer> tokenizer =
-      is_folders ? folder_tokenizer(data, *known, notes) : settle_tokenizer(data, known, named);
+  std::optional<models::Tokenizer> tokenizer = is_folders
+                                                   ? folder_tokenizer(data, *saved_model, notes)
+                                                   : resolve_tokenizer(data, saved_model, named);
   if (options.model.vocabulary == 0 && own_vocabulary(options.model) == 0 && tokenizer)
     options.model.vocabulary = tokenizer->vocabulary();
   run.dataset = dataset ? std::move(dataset) : dataset_of(run, tokenizer ? &*tokenizer : nullptr);
-  if (known) check_tokens(*known, data, *run.dataset);
+  if (saved_model) check_tokens(*saved_model, data, *run.dataset);
   if (is_folders && !tokenizer && run.dataset->is_text())
     notes.push_back(fmt::format(
         "{} does not say what its {} tokens are; the characters of {} are taken for them",
-        known->path, run.dataset->vocabulary(), data.source));
+        saved_model->path, run.dataset->vocabulary(), data.source));
   check_data_flags(options, *run.dataset);
   if (tokenizer && !data.source.empty()) {
     if (is_folders && run.dataset->vocabulary() > tokenizer->vocabulary()) {
       notes.push_back(fmt::format("the tokenizer of {} is not kept: {} has tokens from its {} on",
-                                  known->path, data.source, tokenizer->vocabulary()));
+                                  saved_model->path, data.source, tokenizer->vocabulary()));
       tokenizer.reset();
       data.tokenizer.clear();
       data.tokenizer_checksum.clear();
@@ -219,7 +222,7 @@ std::optional<models::Tokenizer> open_data(Run& run, std::shared_ptr<const model
       check_tokenizer(data, *tokenizer, *run.dataset);
     }
   }
-  run.data_line = described(data, *run.dataset, tokenizer);
+  run.data_line = description_of(data, *run.dataset, tokenizer);
   return tokenizer;
 }
 
@@ -291,9 +294,10 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
                 std::shared_ptr<zero::DirectoryLock> lock) {
   Run run{.options = given, .lock = std::move(lock)};
   TrainOptions& options = run.options;
-  if (!options.only_planned) require_device(options.place.type);
-  if (options.resume.empty()) settle_offload(options);  // when resuming, the stage is not known yet
-  settle_precision(options);
+  if (!options.only_planned) require_device(options.device_flags.type);
+  if (options.resume.empty())
+    resolve_offload(options);  // when resuming, the stage is not known yet
+  resolve_precision(options);
   std::optional<Settings> saved;
   Progress done;
   if (options.resume != "auto" && is_hf_folder(options.resume))
@@ -313,24 +317,25 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
     adopt(*saved, options);
   }
   std::vector<std::string> notes;
-  std::optional<Known> known;  // settings of the weights that the run starts from
-  if (saved) known = {*saved, run.resumed, run.checkpoint};
+  std::optional<SavedModel> saved_model;  // settings of the weights that the run starts from
+  if (saved) saved_model = {*saved, run.resumed, run.checkpoint};
   if (!options.from_hf.empty()) {
     const models::HuggingFaceFolder folder = open_hf_folder(options.from_hf);
     notes = adopt_hf(folder, options);
-    known = {*settings_in(options.from_hf), options.from_hf};
+    saved_model = {*settings_in(options.from_hf), options.from_hf};
   }
-  settle_schedule(options);
-  settle_offload(options);
-  if (options.place.device.threads == 0)
-    options.place.device.threads = options.process
-                                       ? threads_per_process(options.process->local_size)
-                                       : threads_per_rank(static_cast<int>(options.ranks));
-  const auto tokenizer = open_data(run, std::move(dataset), known ? &*known : nullptr, notes);
+  resolve_schedule(options);
+  resolve_offload(options);
+  if (options.device_flags.device.threads == 0)
+    options.device_flags.device.threads = options.process
+                                              ? threads_per_process(options.process->local_size)
+                                              : threads_per_rank(static_cast<int>(options.ranks));
+  const auto tokenizer =
+      open_data(run, std::move(dataset), saved_model ? &*saved_model : nullptr, notes);
   run.settings = settings_of(options, *run.dataset);
-  if (known) run.settings.special_tokens = known->settings.special_tokens;
+  if (saved_model) run.settings.special_tokens = saved_model->settings.special_tokens;
   if (tokenizer) run.settings.tokenizer_json = models::tokenizer_json(*tokenizer);
-  require_dtype(options.place.type, run.settings.optimisation.engine.compute, "--precision");
+  require_dtype(options.device_flags.type, run.settings.optimisation.engine.compute, "--precision");
   if (const std::string& path = options.initial_weights; !path.empty()) {
     if (is_hf_folder(path))
       throw ConfigError(

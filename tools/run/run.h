@@ -20,12 +20,11 @@ struct TracedSteps {
   bool is_written = false;
 
   /// Call it once all ranks of this process have taken the steps, or when the run ends. False: no
-  /// step was traced and no file was written. FileError.
+  /// step was traced and no file was written. Throws FileError.
   bool write();
 };
 
-/// The state that all ranks of a run share. It is read, checked and solved once, before any rank
-/// starts.
+/// The state that all ranks of a run share. prepare_run() makes it once, before any rank starts.
 struct Run {
   TrainOptions options;  ///< includes the settings of a resumed checkpoint
   /// Lock of --save, held by the process that writes there.
@@ -45,12 +44,12 @@ struct Run {
   std::shared_ptr<TracedSteps> traced;  ///< null: no trace was requested
 };
 
-/// FileError if the flag's file cannot be written. Leaves no file behind.
+/// Throws FileError if the flag's file cannot be written. Leaves no file behind.
 void check_writable(const char* flag, const std::string& path);
 
-/// Reads data and checkpoint, solves the batch and checks that outputs can be written. ConfigError,
-/// FileError, Unsupported. If `dataset` is given, the run trains on it and uses --data only as its
-/// name. If `lock` is given, --save is already locked.
+/// Reads data and checkpoint, solves the batch and checks that outputs can be written. Throws
+/// ConfigError, FileError, Unsupported. If `dataset` is given, the run trains on it and uses --data
+/// only as its name. If `lock` is given, --save is already locked.
 Run prepare_run(const TrainOptions& options,
                 std::shared_ptr<const models::Dataset> dataset = nullptr,
                 std::shared_ptr<zero::DirectoryLock> lock = nullptr);

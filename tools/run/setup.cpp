@@ -30,7 +30,7 @@ bool is_task(const std::string& source) { return source == "sort" || source == "
 
 /// The family whose tensor names the weights file uses; absent: unknown names.
 std::optional<models::Family> family_of(const SafetensorsReader& reader) {
-  for (const models::Family family : {models::Family::gpt, models::Family::bloom})
+  for (const models::Family family : models::all_families)
     if (reader.contains(std::string(models::names_of(family).tokens) + ".weight")) return family;
   return std::nullopt;
 }
@@ -40,8 +40,8 @@ std::optional<models::Family> family_of(const SafetensorsReader& reader) {
                     std::to_string(block_size));
 }
 
-// Reads PATH.bin without an index. Megatron's files have an index, so an error mentions that it is
-// missing.
+// Reads PATH.bin as a token file of llm.c. The error mentions that PATH.idx is missing, because the
+// user may mean a Megatron dataset.
 std::unique_ptr<models::Dataset> token_file_dataset(const std::string& path,
                                                     const models::TextOptions& options) {
   try {
@@ -69,13 +69,21 @@ models::GPTConfig sizes_from_shapes(const std::string& path) {
   models::GPTConfig config = models::GPTConfig::of(family);
   config.vocabulary = shape(names.tokens)[0];
   config.width = shape(names.tokens)[1];
-  const bool learned = has(names.positions);
-  config.position = learned ? models::Position::learned : models::Position::alibi;
-  config.block_size = learned ? shape(names.positions)[0] : alibi_block_size;
-  config.embedding_norm = names.embedding_norm && has(names.embedding_norm);
   config.tied = !has("lm_head");
   config.layers = 0;
-  while (has(models::block_name(config.layers) + names.qkv)) ++config.layers;
+  const char* projection = names.attention.qkv;
+  if (has_llama_names(family)) {
+    // Sizes of heads follow from the number of heads, which the shapes do not show.
+    config.block_size = models::rope_sequence;
+    config.hidden = shape(models::block_name(family, 0) + names.mlp.gate)[0];
+    projection = names.attention.q;
+  } else {
+    const bool learned = has(names.positions);
+    config.position = learned ? models::Position::learned : models::Position::alibi;
+    config.block_size = learned ? shape(names.positions)[0] : alibi_block_size;
+  }
+  config.embedding_norm = names.embedding_norm && has(names.embedding_norm);
+  while (has(models::block_name(family, config.layers) + projection)) ++config.layers;
   return config;
 }
 
@@ -101,14 +109,16 @@ std::string sizes(const models::GPTConfig& model) {
   return fmt::format("{} blocks of width {}, {} tokens and block size {}{}{}{}", model.layers,
                      model.width, model.vocabulary, model.block_size, model.tied ? ", tied" : "",
                      model.position == models::Position::alibi ? ", ALiBi" : "",
-                     model.family == models::Family::bloom ? ", of BLOOM's names" : "");
+                     model.family == models::Family::gpt
+                         ? ""
+                         : fmt::format(", of {}'s names", models::hf_title(model.family)));
 }
 
 }  // namespace
 
 namespace {
 
-/// FileError unless the tensors beside the settings have the shapes of the settings' model.
+/// Throws FileError unless the tensors beside the settings have the shapes of the settings' model.
 /// Otherwise wrong settings could allocate memory for a model that does not exist.
 void check_model(const Settings& settings, const std::map<std::string, Shape>& shapes,
                  const std::string& path) {
@@ -156,7 +166,7 @@ Settings settings_of(const zero::CheckpointReader& checkpoint) {
   return settings;
 }
 
-Known known_of(const std::string& path, const ModelOptions& options) {
+SavedModel open_saved_model(const std::string& path, const ModelOptions& options) {
   if (is_hf_folder(path)) return {*settings_in(path), path};
   if (!is_regular_file(path)) {
     const Checkpoint checkpoint = usable_checkpoint(path);
@@ -171,13 +181,14 @@ Known known_of(const std::string& path, const ModelOptions& options) {
                     "; expected a checkpoint's DIR, a step_N, a safetensors file or a Hugging Face "
                     "folder");
   }
-  return {.settings = settings, .path = path, .bare = true};
+  return {.settings = settings, .path = path, .weights_only = true};
 }
 
-WeightSource weights_of(const Known& known) {
-  if (known.checkpoint) return zero::weights_of(known.checkpoint);
-  return is_directory(known.path) ? open_hf_folder(known.path).weights(known.settings.model)
-                                  : zero::weights_of(known.path);
+WeightSource weights_of(const SavedModel& saved_model) {
+  if (saved_model.checkpoint) return zero::weights_of(saved_model.checkpoint);
+  return is_directory(saved_model.path)
+             ? open_hf_folder(saved_model.path).weights(saved_model.settings.model)
+             : zero::weights_of(saved_model.path);
 }
 
 DataKind kind_of(const std::string& source) {
@@ -194,13 +205,13 @@ DataKind kind_of(const std::string& source) {
                     did_you_mean(source, {"sort", "adder"}));
 }
 
-void check_there(const std::string& source, const std::string& checkpoint) {
+void check_data_exists(const std::string& source, const std::string& checkpoint) {
   std::error_code ignored;  // other errors are reported when the file is read
   const bool gone =
       std::filesystem::status(source, ignored).type() == std::filesystem::file_type::not_found;
   if (source.empty() || is_task(source) || !gone || !indexed_prefix(source).empty()) return;
   throw FileError("--data: there is no " + source + ", with which " + checkpoint +
-                  " was trained; give --data PATH with its new place");
+                  " was trained; give --data PATH with its new path");
 }
 
 std::unique_ptr<models::Dataset> make_dataset(const DataOptions& options,
@@ -238,7 +249,7 @@ std::unique_ptr<models::Dataset> make_dataset(const DataOptions& options,
 
 std::string characters_of(const models::Dataset& dataset) {
   const bool digits = dataset.question_length() > 0 && dataset.vocabulary() <= 10;
-  // Numeric tokens may have a huge vocabulary, and memory has not been checked yet.
+  // Without this check a huge vocabulary of numeric tokens could take all memory here.
   if (!dataset.is_text() && !digits) return "";
   std::vector<int32_t> ids(static_cast<size_t>(dataset.vocabulary()));
   std::iota(ids.begin(), ids.end(), 0);
@@ -253,9 +264,12 @@ int64_t block_size_of(const ModelOptions& model, const DataOptions& data) {
 
 models::GPTConfig model_config(const ModelOptions& options, const models::Dataset& dataset) {
   models::GPTConfig config;
-  const bool family = is_family(options.model_type);
+  const std::optional<models::Family> family = family_named(options.model_type);
   if (family || options.layers || options.heads || options.width) {
-    if (family) config = models::GPTConfig::of(models::Family::bloom);
+    if (options.base)
+      config = *options.base;
+    else if (family)
+      config = models::GPTConfig::of(*family);
     check_sizes(options);
     config.layers = options.layers;
     config.heads = options.heads;
@@ -277,7 +291,13 @@ models::GPTConfig model_config(const ModelOptions& options, const models::Datase
   config.tied = options.tied.value_or(config.tied);
   config.position = options.position.value_or(config.position);
   config.embedding_norm = options.embedding_norm.value_or(config.embedding_norm);
-  config.dropout = static_cast<float>(options.dropout);
+  if (options.dropout >= 0.0) config.dropout = static_cast<float>(options.dropout);
+  if (options.kv_heads > 0) config.kv_heads = options.kv_heads;
+  if (options.head_size > 0) config.head_size = options.head_size;
+  if (options.hidden > 0) config.hidden = options.hidden;
+  if (options.window > 0) config.window = options.window;
+  if (options.rope_theta > 0.0) config.rope.theta = options.rope_theta;
+  if (options.norm_epsilon > 0.0) config.norm_epsilon = static_cast<float>(options.norm_epsilon);
   models::validate(config);
   return config;
 }
@@ -299,7 +319,9 @@ std::string check_initial_weights(const std::string& path, const Checkpoint& che
   if (there.layers != model.layers || there.width != model.width || there.family != model.family ||
       (settings && there.heads != model.heads))
     flags = fmt::format("{} --n-layer {} --n-head {} --n-embd {}",
-                        there.family == models::Family::bloom ? " --model-type bloom" : "",
+                        there.family == models::Family::gpt
+                            ? ""
+                            : fmt::format(" --model-type {}", name_of(there.family)),
                         there.layers, settings ? std::to_string(there.heads) : "N", there.width);
   if (there.position != model.position)
     flags += std::string(" --position-embedding ") + name_of(there.position);
@@ -313,18 +335,19 @@ std::string check_initial_weights(const std::string& path, const Checkpoint& che
 }
 
 std::unique_ptr<TrainedModel> load_model(const std::string& path, const ModelOptions& options,
-                                         const PlaceOptions& place) {
-  require_device(place.type);
-  Known known = known_of(path, options);
-  models::validate(known.settings.model);
-  auto trained = std::make_unique<TrainedModel>(device_of_rank(place.type, 0, place.device));
-  trained->model = std::make_unique<models::GPT>(trained->store, known.settings.model);
-  zero::Config config = known.settings.optimisation.engine;
-  require_dtype(place.type, config.compute, known.path);
+                                         const DeviceFlags& device_flags) {
+  require_device(device_flags.type);
+  SavedModel saved_model = open_saved_model(path, options);
+  models::validate(saved_model.settings.model);
+  auto trained =
+      std::make_unique<TrainedModel>(device_of_rank(device_flags.type, 0, device_flags.device));
+  trained->model = std::make_unique<models::GPT>(trained->store, saved_model.settings.model);
+  zero::Config config = saved_model.settings.optimisation.engine;
+  require_dtype(device_flags.type, config.compute, saved_model.path);
   config.offload = {};  // offload concerns training states; this machine may have no room for them
   trained->engine = std::make_unique<zero::Engine>(trained->store, trained->device, config);
-  zero::load_weights(weights_of(known), *trained->engine);
-  trained->known = std::move(known);
+  zero::load_weights(weights_of(saved_model), *trained->engine);
+  trained->saved_model = std::move(saved_model);
   return trained;
 }
 

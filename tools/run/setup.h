@@ -16,11 +16,11 @@ namespace zg::tools {
 /// The kinds of --data: empty; sort or adder; Megatron's PREFIX; PATH.bin; PATH.txt or any other
 /// file.
 enum class DataKind : uint8_t { none, task, documents, tokens, text };
-/// ConfigError for an unknown kind; the message tells whether such a file exists.
+/// Throws ConfigError for an unknown kind; the message tells whether such a file exists.
 DataKind kind_of(const std::string& source);
 
-/// FileError when the data that a checkpoint names does not exist any more.
-void check_there(const std::string& source, const std::string& checkpoint);
+/// Throws FileError when the data that a checkpoint names does not exist any more.
+void check_data_exists(const std::string& source, const std::string& checkpoint);
 
 struct DatasetRequest {
   int64_t block_size = 0;  ///< 0: the default of the data
@@ -30,7 +30,7 @@ struct DatasetRequest {
   int64_t vocabulary = 0;
   const models::Tokenizer* tokenizer = nullptr;  ///< null: one token per character
 };
-/// ConfigError for a block size that the task does not support, or for an unknown source.
+/// Throws ConfigError for a block size that the task does not support, or for an unknown source.
 std::unique_ptr<models::Dataset> make_dataset(const DataOptions& options,
                                               const DatasetRequest& request);
 
@@ -40,39 +40,40 @@ std::string characters_of(const models::Dataset& dataset);
 /// The block size that flags and the model's name give for the data; 0: the default of the data.
 int64_t block_size_of(const ModelOptions& model, const DataOptions& data);
 /// The model's configuration, from its name or sizes and the dataset's block size. The vocabulary
-/// comes from a flag, a BLOOM's name or the dataset, in this order. ConfigError when the data has
-/// more tokens.
+/// comes from a flag, a BLOOM's name or the dataset, in this order. Throws ConfigError when the
+/// data has more tokens.
 models::GPTConfig model_config(const ModelOptions& options, const models::Dataset& dataset);
 
 /// Trained weights and the settings that are stored with them.
-struct Known {
+struct SavedModel {
   Settings settings;
   std::string path;  ///< a step_N, a safetensors file or a Hugging Face folder
   /// The step_N, with open files; null: the path is not a step_N.
   std::shared_ptr<zero::CheckpointReader> checkpoint = nullptr;
-  bool bare = false;  ///< a file with weights only: shapes give the sizes, the tokens are unknown
+  bool weights_only = false;  ///< true: a file without settings. The tensors' shapes give the
+                              ///< sizes; what the tokens mean is unknown
 };
 /// Opens a checkpoint (the newest step_N that verifies), a Hugging Face folder, or a safetensors
-/// file. The settings of a file are those that consolidate stored in it, else its shapes give the
-/// sizes and the options give the heads. FileError, ConfigError.
-Known known_of(const std::string& path, const ModelOptions& options);
+/// file. The settings of a file are those that consolidate stored in it, else the tensors' shapes
+/// give the sizes, and the options give the number of heads. Throws FileError, ConfigError.
+SavedModel open_saved_model(const std::string& path, const ModelOptions& options);
 Settings settings_of(const zero::CheckpointReader& checkpoint);
 /// The settings that a step_N, file or Hugging Face folder stores; absent: a file with weights
 /// only.
 std::optional<Settings> settings_in(const std::string& path);
-/// The weights that known_of() found, with as many positions as its model has.
-WeightSource weights_of(const Known& known);
+/// The weights that open_saved_model() found, with as many positions as its model has.
+WeightSource weights_of(const SavedModel& saved_model);
 
-/// Checks the weights of --init, an open checkpoint or a file. ConfigError when their tokens mean
-/// something else than the run's. FileError when their model has another size; the message names
-/// the flags that match. Returns a note about their tokens for the user; empty: none.
+/// Checks the weights of --init, an open checkpoint or a file. Throws ConfigError when their tokens
+/// mean something else than the run's. Throws FileError when their model has another size; the
+/// message names the flags that match. Returns a note about their tokens for the user; empty: none.
 std::string check_initial_weights(const std::string& path,
                                   const std::shared_ptr<zero::CheckpointReader>& checkpoint,
                                   const Settings& run);
 
-/// A trained model for inference: known_of() and its weights.
+/// A trained model for inference: the result of open_saved_model() with its weights loaded.
 struct TrainedModel {
-  Known known;
+  SavedModel saved_model;
   Device device;
   ParameterStore store;
   std::unique_ptr<models::GPT> model;
@@ -81,6 +82,6 @@ struct TrainedModel {
   explicit TrainedModel(Device where) : device(std::move(where)) {}
 };
 std::unique_ptr<TrainedModel> load_model(const std::string& path, const ModelOptions& options,
-                                         const PlaceOptions& place);
+                                         const DeviceFlags& device_flags);
 
 }  // namespace zg::tools

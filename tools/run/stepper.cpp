@@ -38,7 +38,7 @@ std::vector<AxisWire> axes_of(const Mesh& mesh) {
 
 namespace {
 
-/// The identity with an infinite gradient: a fault that does not change the loss.
+/// Returns x; its gradient is infinite: an injected fault that does not change the loss.
 Var with_infinite_gradient(const Var& x) {
   struct None {};
   return record("infinity", {x}, x.value(), {}, None{}, [](const None&, const BackwardPass& pass) {
@@ -121,10 +121,10 @@ Var Stepper::forward(Tape& tape, const zero::MicroBatch& batch) {
       {.seed = run_.settings.seed, .step = batch.step, .first_sample = batch.first_sample},
       run_.options.activation_checkpoint);
   const FaultInjection& injection = run_.options.injection;
-  const bool strikes = mesh_.is_last_stage() && batch.index == 0 &&
+  const bool applies = mesh_.is_last_stage() && batch.index == 0 &&
                        injection.fault == FaultInjection::Fault::infinity &&
-                       injection.strikes(ranks_.rank(), batch.step, FaultInjection::Phase::begin);
-  return strikes ? with_infinite_gradient(output) : output;
+                       injection.applies(ranks_.rank(), batch.step, FaultInjection::Phase::begin);
+  return applies ? with_infinite_gradient(output) : output;
 }
 
 void Stepper::observe(zero::TrainerMoment moment, const zero::MicroBatch& batch) {
@@ -147,7 +147,7 @@ void Stepper::load() {
 }
 
 void Stepper::pass(FaultInjection::Phase phase, int64_t step) {
-  strike(run_.options.injection, phase, step, ranks_, device_);
+  inject(run_.options.injection, phase, step, ranks_, device_);
 }
 
 Tape Stepper::inference_tape() {
@@ -189,16 +189,16 @@ RankMemory Stepper::rank_memory() const {
       .start = memory_.rows().empty() ? std::optional(memory_.now()) : std::nullopt,
       .wire = ranks_.wire(),
       .axes = {},
-      .place = {},
+      .model_slice = {},
       .io = swapped(device_)};
   if (run_.settings.axes.model_ranks() == 1) return memory;
   memory.axes = axes_of(mesh_);
   for (const AxisWire& axis : memory.axes) memory.wire = added(memory.wire, axis.wire);
-  memory.place = {.stage = mesh_.stage,
-                  .tensor_rank = mesh_.tensor_rank,
-                  .first_layer = model_->part().first_layer,
-                  .end_layer = model_->part().end_layer,
-                  .parameters = store_.numel()};
+  memory.model_slice = {.stage = mesh_.stage,
+                        .tensor_rank = mesh_.tensor_rank,
+                        .first_layer = model_->part().first_layer,
+                        .end_layer = model_->part().end_layer,
+                        .parameters = store_.numel()};
   return memory;
 }
 

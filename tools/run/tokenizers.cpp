@@ -15,19 +15,19 @@ namespace {
 
 // The tokenizer of a trained model: the copy in its checkpoint, or the file that an older
 // checkpoint or a Hugging Face folder names.
-models::Tokenizer tokenizer_of(const Known& known) {
-  const std::string& path = known.settings.data.tokenizer;
-  if (const std::string& json = known.settings.tokenizer_json; !json.empty())
-    return models::tokenizer_from_json(json, known.path + ": tokenizer.json");
+models::Tokenizer tokenizer_of(const SavedModel& saved_model) {
+  const std::string& path = saved_model.settings.data.tokenizer;
+  if (const std::string& json = saved_model.settings.tokenizer_json; !json.empty())
+    return models::tokenizer_from_json(json, saved_model.path + ": tokenizer.json");
   try {
     return models::load_tokenizer(path);
   } catch (const Unsupported& error) {
     throw Unsupported(std::string(error.what()) + "; --tokenizer PATH names another one");
   } catch (const FileError& error) {
-    if (path == known.path) throw;  // the tokenizer of a Hugging Face folder
+    if (path == saved_model.path) throw;  // the tokenizer of a Hugging Face folder
     throw FileError(std::string(error.what()) +
                     "; the checkpoint was trained with this tokenizer; expected it there, or "
-                    "--tokenizer PATH with its new place");
+                    "--tokenizer PATH with its new path");
   }
 }
 
@@ -45,8 +45,9 @@ std::string quoted(const models::Tokenizer& tokenizer, int64_t id) {
 }
 
 // Checkpoints are compared by the tokenizer's checksum, folders by the tokens of their ids.
-void check_same(const Known& known, const DataOptions& data, const models::Tokenizer& tokenizer) {
-  const DataOptions& saved = known.settings.data;
+void check_same(const SavedModel& saved_model, const DataOptions& data,
+                const models::Tokenizer& tokenizer) {
+  const DataOptions& saved = saved_model.settings.data;
   if (!saved.tokenizer_checksum.empty()) {
     if (data.tokenizer_checksum == saved.tokenizer_checksum) return;
     throw ConfigError(fmt::format(
@@ -65,7 +66,7 @@ void check_same(const Known& known, const DataOptions& data, const models::Token
     throw ConfigError(
         fmt::format("--tokenizer: {} is not the tokenizer of {}: token {} is {} in it, expected "
                     "{}; leave the flag out",
-                    data.tokenizer, known.path, id, quoted(tokenizer, id), quoted(*own, id)));
+                    data.tokenizer, saved_model.path, id, quoted(tokenizer, id), quoted(*own, id)));
 }
 
 bool reads_characters(const DataOptions& data, const models::Dataset& dataset) {
@@ -101,27 +102,27 @@ models::Tokenizer tokenizer_named(const std::string& name, std::string_view text
       text, {.vocabulary = parse_integer("--tokenizer", name.substr(train.size()), 257, 1 << 24)});
 }
 
-std::optional<models::Tokenizer> settle_tokenizer(DataOptions& data, const Known* known,
-                                                  bool named) {
+std::optional<models::Tokenizer> resolve_tokenizer(DataOptions& data, const SavedModel* saved_model,
+                                                   bool named) {
   if (data.tokenizer.empty()) return std::nullopt;
-  if (known && !known->settings.characters.empty())
+  if (saved_model && !saved_model->settings.characters.empty())
     throw ConfigError(fmt::format(
         "--tokenizer: the checkpoint's tokens are the characters of {}; leave the flag out",
-        known->settings.data.source));
+        saved_model->settings.data.source));
   const models::Tokenizer tokenizer =
-      known && !named ? tokenizer_of(*known) : models::load_tokenizer(data.tokenizer);
+      saved_model && !named ? tokenizer_of(*saved_model) : models::load_tokenizer(data.tokenizer);
   data.tokenizer_checksum = checksum_of(tokenizer);
-  if (known) check_same(*known, data, tokenizer);
+  if (saved_model) check_same(*saved_model, data, tokenizer);
   return tokenizer;
 }
 
-std::optional<models::Tokenizer> folder_tokenizer(DataOptions& data, const Known& folder,
+std::optional<models::Tokenizer> folder_tokenizer(DataOptions& data, const SavedModel& folder,
                                                   std::vector<std::string>& notes) {
   data.tokenizer = folder.settings.data.tokenizer;
   if (data.tokenizer.empty()) return std::nullopt;
   const DataKind kind = kind_of(data.source);
   try {
-    if (kind != DataKind::task) return settle_tokenizer(data, &folder, /*named=*/false);
+    if (kind != DataKind::task) return resolve_tokenizer(data, &folder, /*named=*/false);
     notes.push_back(fmt::format("the tokenizer of {} is not used: the tokens of {} are digits",
                                 folder.path, data.source));
   } catch (const Error& error) {
@@ -140,23 +141,25 @@ void check_tokenizer(const DataOptions& data, const models::Tokenizer& tokenizer
                     "are digits; leave the flag out",
                     data.source));
   if (dataset.vocabulary() > tokenizer.vocabulary())
-    throw ConfigError(
-        fmt::format("--tokenizer: {} has {} tokens; {} was made with another, of at least {}",
-                    data.tokenizer, tokenizer.vocabulary(), data.source, dataset.vocabulary()));
+    throw ConfigError(fmt::format(
+        "--tokenizer: {} has {} tokens; the tokens of {} come from another one with at least {}",
+        data.tokenizer, tokenizer.vocabulary(), data.source, dataset.vocabulary()));
 }
 
-void check_tokens(const Known& known, const DataOptions& data, const models::Dataset& dataset) {
-  const Settings& saved = known.settings;
+void check_tokens(const SavedModel& saved_model, const DataOptions& data,
+                  const models::Dataset& dataset) {
+  const Settings& saved = saved_model.settings;
   const int64_t expected = saved.model.vocabulary, got = dataset.vocabulary();
   if (!saved.characters.empty() && characters_of(dataset) != saved.characters)
     throw ConfigError(fmt::format("--data: {} has other characters than the checkpoint's {}",
                                   data.source, saved.data.source));
-  if (saved.characters.empty() && !known.bare && reads_characters(data, dataset) && got != expected)
+  if (saved.characters.empty() && !saved_model.weights_only && reads_characters(data, dataset) &&
+      got != expected)
     throw ConfigError(
         fmt::format("--data: without a tokenizer {} is read as its {} characters, and the model of "
                     "{} knows {} tokens of another kind; try --tokenizer PATH with the tokenizer "
                     "that made them, or --data PATH.bin with tokens",
-                    data.source, got, known.path, expected));
+                    data.source, got, saved_model.path, expected));
   if (got > expected)
     throw ConfigError(fmt::format(
         "--data: expected at most the model's {} tokens, got {}{}", expected, got,
@@ -164,23 +167,24 @@ void check_tokens(const Known& known, const DataOptions& data, const models::Dat
                                : fmt::format(", as the tokenizer {} has", data.tokenizer)));
 }
 
-std::string check_initial_tokens(const Known& known, const Settings& run) {
-  const std::string there = meaning_of(known.settings), here = meaning_of(run);
-  if (known.bare || (there.empty() && here.empty())) return "";
+std::string check_initial_tokens(const SavedModel& saved_model, const Settings& run) {
+  const std::string there = meaning_of(saved_model.settings), here = meaning_of(run);
+  if (saved_model.weights_only || (there.empty() && here.empty())) return "";
   const std::string both =
-      fmt::format("--init: the tokens of {} are {}, the run's are {}", known.path,
+      fmt::format("--init: the tokens of {} are {}, the run's are {}", saved_model.path,
                   there.empty() ? "numbers" : there, here.empty() ? "numbers" : here);
   if (there.empty() || here.empty()) return both + ": whether an id means the same is not known";
-  if (mean_the_same(known.settings, run)) return "";
-  const std::string tokenizer =
-      models::has_tokenizer(known.path) ? known.path : known.settings.data.tokenizer;
+  if (mean_the_same(saved_model.settings, run)) return "";
+  const std::string tokenizer = models::has_tokenizer(saved_model.path)
+                                    ? saved_model.path
+                                    : saved_model.settings.data.tokenizer;
   throw ConfigError(fmt::format(
       "{}: the same id would mean another token; try {}", both,
       tokenizer.empty() ? "a text with the same characters" : "--tokenizer " + tokenizer));
 }
 
-std::string described(const DataOptions& data, const models::Dataset& dataset,
-                      const std::optional<models::Tokenizer>& tokenizer) {
+std::string description_of(const DataOptions& data, const models::Dataset& dataset,
+                           const std::optional<models::Tokenizer>& tokenizer) {
   std::string tokens = "numbers";
   if (tokenizer)
     tokens = fmt::format("tokenizer {}, vocabulary {}", data.tokenizer, tokenizer->vocabulary());

@@ -23,33 +23,34 @@ models::Tokenizer tokenizer_named(const std::string& name, std::string_view text
 
 /// Reads the tokenizer that data.tokenizer names and fills data.tokenizer_checksum. If no flag
 /// `named` it, the trained model's tokenizer is used, if any; checkpoints store a copy of theirs.
-/// ConfigError when the named tokenizer differs from the model's, or the model uses characters.
-/// FileError when the tokenizer of an older checkpoint does not exist any more. Absent: there is
-/// none.
-std::optional<models::Tokenizer> settle_tokenizer(DataOptions& data, const Known* known,
-                                                  bool named);
+/// Throws ConfigError when the named tokenizer differs from the model's, or the model uses
+/// characters. Throws FileError when the tokenizer of an older checkpoint does not exist any more.
+/// Absent: there is none.
+std::optional<models::Tokenizer> resolve_tokenizer(DataOptions& data, const SavedModel* saved_model,
+                                                   bool named);
 
-/// settle_tokenizer() for the tokenizer in a Hugging Face folder, if no flag named one. Only text
+/// resolve_tokenizer() for the tokenizer in a Hugging Face folder, if no flag named one. Only text
 /// needs it: for other data a problem with it becomes a note, and no tokenizer is used.
-std::optional<models::Tokenizer> folder_tokenizer(DataOptions& data, const Known& folder,
+std::optional<models::Tokenizer> folder_tokenizer(DataOptions& data, const SavedModel& folder,
                                                   std::vector<std::string>& notes);
 
-/// ConfigError when the data has tokens that the tokenizer does not, or consists of a task's
+/// Throws ConfigError when the data has tokens that the tokenizer does not, or consists of a task's
 /// problems instead of text.
 void check_tokenizer(const DataOptions& data, const models::Tokenizer& tokenizer,
                      const models::Dataset& dataset);
 
-/// ConfigError when the data's tokens are not those of a trained model: more tokens, other
+/// Throws ConfigError when the data's tokens are not those of a trained model: more tokens, other
 /// characters, or characters where the model uses a tokenizer or numbers.
-void check_tokens(const Known& known, const DataOptions& data, const models::Dataset& dataset);
+void check_tokens(const SavedModel& saved_model, const DataOptions& data,
+                  const models::Dataset& dataset);
 
-/// For the weights of --init, which may know fewer characters than the run. ConfigError when an id
-/// means one token there and another in the run. Returns a note when only one of the two stores the
-/// meaning of its tokens; empty: none.
-std::string check_initial_tokens(const Known& known, const Settings& run);
+/// For the weights of --init, which may know fewer characters than the run. Throws ConfigError when
+/// an id means one token there and another in the run. Returns a note when only one of the two
+/// stores the meaning of its tokens; empty: none.
+std::string check_initial_tokens(const SavedModel& saved_model, const Settings& run);
 
 /// The log line with the number of samples and how text became tokens.
-std::string described(const DataOptions& data, const models::Dataset& dataset,
-                      const std::optional<models::Tokenizer>& tokenizer);
+std::string description_of(const DataOptions& data, const models::Dataset& dataset,
+                           const std::optional<models::Tokenizer>& tokenizer);
 
 }  // namespace zg::tools

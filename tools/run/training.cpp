@@ -50,7 +50,7 @@ std::optional<zero::CheckpointDirectory::Options> checkpoint_options(const Run& 
   const TrainOptions& options = run.options;
   if (options.save.empty()) return std::nullopt;
   return zero::CheckpointDirectory::Options{
-      .path = options.save, .keep = options.save_top_k, .behind = options.async_save};
+      .path = options.save, .keep = options.save_top_k, .in_background = options.async_save};
 }
 
 }  // namespace
@@ -81,13 +81,13 @@ zero::TrainerHooks Training::hooks() {
                       const zero::CheckpointSave::Result& result) { report_save(step_n, result); },
       .warn =
           [](const std::string& message) {
-            std::fprintf(stderr, "warning: --save-top-k: %s\n", harmless(message).c_str());
+            std::fprintf(stderr, "warning: --save-top-k: %s\n", escape_controls(message).c_str());
           }};
 }
 
 void Training::prepare_engine() {
   stepper_.load();
-  // Until the next validation, retention compares the last validation's loss.
+  // Until the next validation, retention uses the loss of the last validation, also after a resume.
   if (options_.eval_interval > 0) trainer_.set_score(trainer_.position().score);
   if (is_first() && !options_.metrics.empty())
     open("--metrics", metrics_, options_.metrics, !run_.resumed.empty(), engine_.steps());
@@ -114,7 +114,7 @@ void Training::announce() {
   console_->log(fmt::format("{}{}, {}, ZeRO stage {}{}", hardware,
                             ranks_.size() == 1 ? "" : " per rank",
                             settings_.optimisation.precision(), settings_.optimisation.engine.stage,
-                            described(settings_.optimisation.engine.offload)));
+                            description_of(settings_.optimisation.engine.offload)));
   if (device_.type() == Device::Type::cuda && ranks_.size() > 1)
     console_->log(fmt::format(
         "ranks are connected by {}{}", ranks_.transport(),
@@ -134,10 +134,10 @@ void Training::announce() {
                             settings_.ranks == 1 ? "" : fmt::format(" x {} ranks", settings_.ranks),
                             engine_.steps(), run_.steps));
   if (settings_.rampup.start > 0)
-    console_->log(described(settings_.rampup, settings_.samples_per_step()) +
+    console_->log(description_of(settings_.rampup, settings_.samples_per_step()) +
                   fmt::format("; {} now", settings_.step_samples()));
   if (settings_.optimisation.schedule.kind != zero::ScheduleKind::none)
-    console_->log(described(settings_.optimisation.schedule));
+    console_->log(description_of(settings_.optimisation.schedule));
   if (options_.universal_checkpoint)
     console_->log(
         "--universal-checkpoint is without effect: every checkpoint loads with any number of ranks "
@@ -354,19 +354,20 @@ void Training::print_memory_table() {
 
 void Training::report_save(const std::string& step_n, const zero::CheckpointSave::Result& result) {
   if (result.failed_rank < 0) return console_->result("saved " + step_n);
-  // A failed save at an interval is tried again at the end of the run; report the failure once.
+  // After a failed save at an interval the same step may be saved again at the end of the run:
+  // report the failure once.
   if (result.reason.empty() || std::exchange(reported_, step_n) == step_n) return;
   console_->end_progress();
   std::fprintf(stderr,
                "save failed: %s: rank %d: %s; earlier checkpoints stay and the next save tries "
-               "again; try to make room or, where that is not it, to repair the place\n",
-               step_n.c_str(), ranks_.rank(), harmless(result.reason).c_str());
+               "again; try to free space on the disk, or to repair it\n",
+               step_n.c_str(), ranks_.rank(), escape_controls(result.reason).c_str());
 }
 
 // Only rank 0 checks the file: two hosts may see it at different times.
 int Training::reason_to_end() const {
   int reason = interrupt_->signal();
-  if (reason == 0 && is_first() && has_come(options_.kill_switch)) reason = kill_switch;
+  if (reason == 0 && is_first() && kill_switch_exists(options_.kill_switch)) reason = kill_switch;
   const auto* const found = std::find(std::begin(stop_reasons), std::end(stop_reasons), reason);
   return found == std::end(stop_reasons) ? 0
                                          : static_cast<int>(found - std::begin(stop_reasons)) + 1;

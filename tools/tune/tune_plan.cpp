@@ -38,7 +38,7 @@ Planned planned(const Run& run, const Tuning& tuning, const Rates& rates) {
   Planned plan{.tuning = tuning, .needs = needs_of(memory)};
   candidate.settings.accumulation = tuning.accumulation;
   plan.seconds = predicted_seconds(candidate, memory, rates);
-  const DeviceOptions& limits = run.options.place.device;
+  const DeviceOptions& limits = run.options.device_flags.device;
   const DiskBudget disk = disk_budget(run, plan.needs);
   const int64_t together = run.options.ranks * (plan.needs.device + plan.needs.host);
   for (const Load& load :
@@ -59,14 +59,14 @@ Plans plan_all(const Run& run, const Rates& rates, double seconds, double longes
   const Clock::time_point begin = Clock::now();
   Plans plans;
   const std::vector<int64_t> sizes = micro_batches_of(run);
-  const bool free = is_open(run.options, "--train-batch-size");
+  const bool free = may_vary(run.options, "--train-batch-size");
   for (const Tuning& family : families_of(run))
     for (int64_t size : sizes) {
       plans.whole = std::chrono::duration<double>(Clock::now() - begin).count() < seconds;
       if (!plans.whole && !plans.fitting.empty()) break;
       std::vector<Planned>& fitting = plans.fitting;
       const size_t before = fitting.size();
-      for (const Tuning& one : smaller_ones(with_micro_batch(family, size, run), run)) {
+      for (const Tuning& one : smaller_variants(with_micro_batch(family, size, run), run)) {
         const Planned plan = planned(run, one, rates);
         (plan.fits ? fitting : plans.rest).push_back(plan);
         if (plan.fits) break;
@@ -87,7 +87,7 @@ namespace {
 // How many of sizes 1 to `count` fit, if all sizes up to some size fit.
 template <class Fits>
 int64_t count_fitting(int64_t count, const Fits& fits) {
-  int64_t fitting = 0, beyond = 1;  // beyond: the smallest size known not to fit
+  int64_t fitting = 0, beyond = 1;  // beyond: the smallest size that is known not to fit
   for (; beyond <= count && fits(beyond - 1); beyond *= 2) fitting = beyond;
   beyond = std::min(beyond, count + 1);
   while (beyond - fitting > 1) {
@@ -100,14 +100,14 @@ int64_t count_fitting(int64_t count, const Fits& fits) {
 }  // namespace
 
 Plans plan_largest(const Run& run, const Rates& rates) {
-  const bool solved = !is_open(run.options, "--train-batch-size");
+  const bool solved = !may_vary(run.options, "--train-batch-size");
   const std::vector<int64_t> divisors = solved ? micro_batches_of(run) : std::vector<int64_t>{};
   Plans plans;
   std::vector<int> stages = stages_of(run);
   for (int stage : stages) {
     Tuning tuning = tuning_of(run);
     tuning.stage = stage;
-    if (stage == 3 && run.options.offload.cpu_offload && is_open(run.options, "--offload-param"))
+    if (stage == 3 && run.options.offload.cpu_offload && may_vary(run.options, "--offload-param"))
       tuning.offload.parameter = Space::host;
     const auto of_size = [&](int64_t index) {
       const int64_t size = solved ? divisors[static_cast<size_t>(index)] : index + 1;
@@ -122,7 +122,7 @@ Plans plan_largest(const Run& run, const Rates& rates) {
 }
 
 Rates measured_rates(const Run& run) {
-  DeviceOptions options = run.options.place.device;
+  DeviceOptions options = run.options.device_flags.device;
   options.memory_limit = options.host_limit = 0;
   const Device device = Device::cpu(0, options);
   // Fraction of the matmul peak that whole steps of large models reach.

@@ -77,7 +77,7 @@ std::string table_of(std::vector<Trial> trials, const Run& run) {
       "|\n| ---- | ---- | ---- | ---- | ---- | ---- | ---- |";
   int rank = 0;
   for (const Trial& trial : trials) {
-    table += fmt::format("\n| {} | {} | {} | ", ++rank, described(trial.plan.tuning, run),
+    table += fmt::format("\n| {} | {} | {} | ", ++rank, description_of(trial.plan.tuning, run),
                          trial.plan.needs.device);
     if (!trial.failure.empty()) {
       table += fmt::format("- | {} | - | {} |", trial.predicted_rank, trial.failure);
@@ -92,7 +92,7 @@ std::string table_of(std::vector<Trial> trials, const Run& run) {
 
 namespace {
 
-constexpr size_t most_families = 6, most_trials = 14;
+constexpr size_t max_families = 6, max_trials = 14;
 
 // Stages 1 and 2 do the same work here.
 bool same_family(const Tuning& a, const Tuning& b) {
@@ -144,17 +144,17 @@ void Search::try_plan(const std::vector<Planned>& plans, size_t index) {
   const double least_s = start_s + 5.0 * correction_ * plan.seconds;
   if (tried || signal_ != 0 || (!trials_.empty() && left() < least_s)) return;
   const double share_s = time_s_ / 40.0;
-  const double most_s = time_s_ / static_cast<double>(std::min<size_t>(4, plans.size()));
+  const double max_s = time_s_ / static_cast<double>(std::min<size_t>(4, plans.size()));
   const std::vector<std::string> flags = flags_of(plan.tuning, run_);
   std::vector<std::string> words = words_;
   words.insert(words.end(), flags.begin(), flags.end());
   Trial trial = try_out(plan, std::move(words), share_s / correction_,
-                        std::max(0.1, std::min(left(), most_s)));
+                        std::max(0.1, std::min(left(), max_s)));
   signal_ = trial.signal;
   if (signal_ != 0) return;
   trial.predicted_rank = rank;
   if (trial.failure.empty()) correction_ = trial.seconds / plan.seconds;
-  std::fprintf(stderr, "%s: %s\n", described(plan.tuning, run_).c_str(),
+  std::fprintf(stderr, "%s: %s\n", description_of(plan.tuning, run_).c_str(),
                trial.failure.empty()
                    ? fmt::format("{:.1f} samples/s", trial.samples_per_s(run_)).c_str()
                    : trial.failure.c_str());
@@ -188,7 +188,7 @@ bool Search::try_neighbours(const std::vector<Planned>& plans) {
 
 void Search::find_fastest(const std::vector<Planned>& plans) {
   std::vector<Tuning> seen;
-  for (size_t i = 0; i < plans.size() && seen.size() < most_families; ++i) {
+  for (size_t i = 0; i < plans.size() && seen.size() < max_families; ++i) {
     const Tuning& tuning = plans[i].tuning;
     if (std::any_of(seen.begin(), seen.end(),
                     [&](const Tuning& other) { return same_family(other, tuning); }))
@@ -199,7 +199,7 @@ void Search::find_fastest(const std::vector<Planned>& plans) {
   const auto own = flags_of(tuning_of(run_), run_);
   for (size_t i = 0; i < plans.size(); ++i)
     if (flags_of(plans[i].tuning, run_) == own) try_plan(plans, i);
-  while (fastest() && trials_.size() < most_trials && try_neighbours(plans)) {
+  while (fastest() && trials_.size() < max_trials && try_neighbours(plans)) {
   }
 }
 

@@ -27,7 +27,7 @@ inline constexpr int64_t planned_micro_batches = 3;
 /// Predicted time of one step: the sum over its computations and transfers. Matrix products run at
 /// 0.6 of their peak (a third more operations with activation checkpointing). Weights, AdamW,
 /// collectives and host offload run at the memory bandwidth, disk offload at 1 GB/s. `memory` comes
-/// from a dry run with at most walked_micro_batches.
+/// from a dry run with at most planned_micro_batches micro-batches.
 double predicted_seconds(const Run& run, const RankMemory& memory, const Rates& rates);
 
 struct Planned {
@@ -49,7 +49,7 @@ struct Plans {
 };
 
 /// Plans every family with every micro-batch, until one does not fit or a step would take longer
-/// than `longest_step_s`. Each is planned as the first of smaller_ones() that fits.
+/// than `longest_step_s`. Each is planned as the first of smaller_variants() that fits.
 Plans plan_all(const Run& run, const Rates& rates, double seconds, double longest_step_s);
 
 /// For each stage, in order, the largest micro-batch that fits, with all other settings of the run.
@@ -83,8 +83,9 @@ struct Measured {
   double fast, median, slow;
   int deviations;
 };
-/// The trial with the fewest deviations among those whose middle half of the steps overlaps that of
-/// the fastest median, which is the noise of the measurement; among equals the fastest.
+/// Chooses the trial with the fewest deviations among those that are as fast as the fastest one
+/// within noise: the first quartile of their step times is at most its third quartile. Among equals
+/// it chooses the fastest.
 inline size_t simplest_within_noise(std::span<const Measured> trials) {
   const auto& fastest =
       *std::min_element(trials.begin(), trials.end(),
@@ -108,8 +109,8 @@ class Search {
   Search(const Run& run, std::vector<std::string> words, Clock::time_point begin, double time_s);
 
   /// Tries the best setting of each of the six families that are predicted fastest and the run's
-  /// own setting. Then tries the neighbours in micro-batch of the best one, as long as they are
-  /// faster.
+  /// own setting. Then tries the next smaller and the next larger micro-batch of the best one, as
+  /// long as they are faster.
   void find_fastest(const std::vector<Planned>& plans);
   void try_each(const std::vector<Planned>& plans);
 

@@ -38,14 +38,14 @@ Run tuned(const Run& run, const Tuning& tuning) {
   return other;
 }
 
-bool is_open(const TrainOptions& options, const std::string& flag) {
+bool may_vary(const TrainOptions& options, const std::string& flag) {
   return !options.given.count(flag) || options.defaulted.count(flag) > 0;
 }
 
 namespace {
 
 bool is_stage_open(const Run& run) {
-  return is_open(run.options, "--zero-stage") && is_open(run.options, "--strategy");
+  return may_vary(run.options, "--zero-stage") && may_vary(run.options, "--strategy");
 }
 
 const char* place_of(Space space) {
@@ -67,7 +67,8 @@ std::vector<std::string> flags_of(const Tuning& tuning, const Run& run) {
     if (space != before) say(flag, place_of(space));
   };
   if (is_stage_open(run)) say("--zero-stage", std::to_string(tuning.stage));
-  if (is_open(run.options, "--batch-size")) say("--batch-size", std::to_string(tuning.micro_batch));
+  if (may_vary(run.options, "--batch-size"))
+    say("--batch-size", std::to_string(tuning.micro_batch));
   place("--offload-optimizer", tuning.offload.optimizer, own.offload.optimizer);
   place("--offload-gradients", tuning.offload.gradient, own.offload.gradient);
   place("--offload-param", tuning.offload.parameter, own.offload.parameter);
@@ -91,7 +92,7 @@ int deviations_of(const Tuning& tuning, const Run& run) {
          (tuning.prefetch_bucket_size != own.prefetch_bucket_size);
 }
 
-std::string described(const Tuning& tuning, const Run& run) {
+std::string description_of(const Tuning& tuning, const Run& run) {
   const std::vector<std::string> flags = flags_of(tuning, run);
   return flags.empty() ? "as given" : join(flags, " ");
 }
@@ -112,7 +113,7 @@ std::vector<zero::OffloadOptions> offloads_of(const Run& run, int stage) {
   const TrainOptions& options = run.options;
   const zero::OffloadOptions own = run.settings.optimisation.engine.offload;
   const auto open = [&](const char* flag) {
-    return is_open(options, flag) && !options.offload.cpu_offload;
+    return may_vary(options, flag) && !options.offload.cpu_offload;
   };
   std::vector<Space> optimizers = {own.optimizer};
   if (open("--offload-optimizer")) {
@@ -125,7 +126,7 @@ std::vector<zero::OffloadOptions> offloads_of(const Run& run, int stage) {
     offload.optimizer = optimizer;
     if (open("--offload-gradients") && open("--offload-optimizer"))
       offload.gradient = optimizer == Space::device ? Space::device : Space::host;
-    if (stage == 3 && options.offload.cpu_offload && is_open(options, "--offload-param"))
+    if (stage == 3 && options.offload.cpu_offload && may_vary(options, "--offload-param"))
       offload.parameter = Space::host;
     offloads.push_back(offload);
     if (stage < 3 || !open("--offload-param") || optimizer == Space::device) continue;
@@ -140,7 +141,7 @@ std::vector<zero::OffloadOptions> offloads_of(const Run& run, int stage) {
 std::vector<Tuning> families_of(const Run& run) {
   std::vector<Tuning> families;
   std::vector<bool> checkpointing = {run.options.activation_checkpoint};
-  if (is_open(run.options, "--activation-checkpoint")) checkpointing = {false, true};
+  if (may_vary(run.options, "--activation-checkpoint")) checkpointing = {false, true};
   for (int stage : stages_of(run))
     for (const zero::OffloadOptions& offload : offloads_of(run, stage))
       for (bool checkpoint : checkpointing) {
@@ -156,8 +157,8 @@ std::vector<Tuning> families_of(const Run& run) {
 }
 
 std::vector<int64_t> micro_batches_of(const Run& run) {
-  const bool solved = !is_open(run.options, "--train-batch-size");
-  if (!is_open(run.options, "--batch-size") || (solved && !is_open(run.options, "--grad-accum")))
+  const bool solved = !may_vary(run.options, "--train-batch-size");
+  if (!may_vary(run.options, "--batch-size") || (solved && !may_vary(run.options, "--grad-accum")))
     return {run.settings.micro_batch};
   std::vector<int64_t> sizes;
   const int64_t share = run.settings.micro_batch * run.settings.accumulation;
@@ -169,23 +170,23 @@ std::vector<int64_t> micro_batches_of(const Run& run) {
 
 Tuning with_micro_batch(Tuning tuning, int64_t micro_batch, const Run& run) {
   tuning.micro_batch = micro_batch;
-  if (!is_open(run.options, "--train-batch-size"))
+  if (!may_vary(run.options, "--train-batch-size"))
     tuning.accumulation = run.settings.micro_batch * run.settings.accumulation / micro_batch;
   return tuning;
 }
 
-std::vector<Tuning> smaller_ones(const Tuning& tuning, const Run& run) {
+std::vector<Tuning> smaller_variants(const Tuning& tuning, const Run& run) {
   const double square =
       static_cast<double>(run.settings.model.width) * static_cast<double>(run.settings.model.width);
   Tuning cut = tuning;
-  if (is_open(run.options, "--reduce-bucket-size"))
+  if (may_vary(run.options, "--reduce-bucket-size"))
     cut.reduce_bucket_size = std::min(cut.reduce_bucket_size, static_cast<int64_t>(square));
-  if (tuning.stage == 3 && is_open(run.options, "--prefetch-bucket-size"))
+  if (tuning.stage == 3 && may_vary(run.options, "--prefetch-bucket-size"))
     cut.prefetch_bucket_size =
         std::min(cut.prefetch_bucket_size, static_cast<int64_t>(0.9 * square));
   std::vector<Tuning> ones = {tuning};
   if (flags_of(cut, run) != flags_of(tuning, run)) ones.push_back(cut);
-  if (!is_open(run.options, "--offload-activations")) return ones;
+  if (!may_vary(run.options, "--offload-activations")) return ones;
   for (size_t i = 0, count = ones.size(); i < count; ++i) {
     ones.push_back(ones[i]);
     ones.back().offload.activation = Space::host;
@@ -241,7 +242,7 @@ void set_place(Json& zero, const char* name, Space space, const std::string& nvm
 
 void set_batch(Json& config, const Tuning& tuning, const Run& run) {
   config.erase("train_batch_size");
-  if (!is_open(run.options, "--train-batch-size"))
+  if (!may_vary(run.options, "--train-batch-size"))
     config["train_batch_size"] = tuning.micro_batch * tuning.accumulation * run.options.ranks;
   config["train_micro_batch_size_per_gpu"] = tuning.micro_batch;
   config["gradient_accumulation_steps"] = tuning.accumulation;

@@ -30,28 +30,29 @@ std::vector<std::string> flags_of(const Tuning& tuning, const Run& run);
 int deviations_of(const Tuning& tuning, const Run& run);
 
 /// A description of the tuning for the user.
-std::string described(const Tuning& tuning, const Run& run);
+std::string description_of(const Tuning& tuning, const Run& run);
 
-/// Whether neither a flag nor the text of a config sets it; a config's default does not count.
-bool is_open(const TrainOptions& options, const std::string& flag);
+/// Whether `tune` may vary the flag: neither a flag nor the text of a config sets it. A config's
+/// default does not count.
+bool may_vary(const TrainOptions& options, const std::string& flag);
 
-/// The ZeRO stages that `run` leaves open and that make a difference: with one rank only stage 3
-/// with offloaded parameters does.
+/// The ZeRO stages to try, unless the run fixes the stage. With one rank only stage 3 with
+/// offloaded parameters makes a difference.
 std::vector<int> stages_of(const Run& run);
 
-/// All combinations of stage, offload and activation checkpointing. Offload covers optimizer and
-/// gradient accumulators, or parameters too; to the host and, if the run has an NVMe path, to NVMe.
-/// Micro-batch and buckets are the run's.
+/// All combinations of stage, offload and activation checkpointing. Offloaded are optimizer states
+/// and gradient accumulators, or these and parameters, to the host or, if the run has an NVMe path,
+/// to NVMe. Micro-batch and buckets are those of the run.
 std::vector<Tuning> families_of(const Run& run);
 
-/// Ascending: the run's own if it was given, the divisors that keep a given --train-batch-size,
-/// else powers of two.
+/// The micro-batches to try, ascending: only the run's own if it was given; else, with a given
+/// --train-batch-size, its divisors; else powers of two.
 std::vector<int64_t> micro_batches_of(const Run& run);
 Tuning with_micro_batch(Tuning tuning, int64_t micro_batch, const Run& run);
 
 /// Variants that need less memory at the cost of speed only, starting with the tuning itself:
 /// buckets sized by the width as accelerate does, activations on the host, both.
-std::vector<Tuning> smaller_ones(const Tuning& tuning, const Run& run);
+std::vector<Tuning> smaller_variants(const Tuning& tuning, const Run& run);
 
 /// A DeepSpeed config in JSON: the config of `run`, or an empty one, with this tuning in its keys.
 /// A section "zerograd" holds the values that DeepSpeed has no key for. Other flags of `run` must

@@ -18,8 +18,8 @@
 namespace zg::zero {
 namespace {
 
-/// The checkpoints to remove: all except the newest, which resuming needs, the `keep` with the
-/// lowest loss, and those that cannot be read.
+/// The checkpoints to remove: all except the newest (needed to resume), the `keep` checkpoints with
+/// the lowest loss, and those that cannot be read.
 std::vector<std::string> worse_of(const CheckpointDirectory::Options& options, int64_t newest) {
   std::vector<std::pair<double, std::string>> by_loss;
   for (const StepFolder& folder : step_folders(options.path)) {
@@ -52,11 +52,11 @@ bool CheckpointDirectory::save(const Engine& engine, const CheckpointInfo& info)
   finish();
   save_.emplace(options_.path, engine, info, options_.keep >= 0);
   noted_ = failed_ = false;
-  if (!options_.behind || save_->failed_at_once()) finish_save();
+  if (!options_.in_background || save_->failed_at_once()) finish_save();
   return !failed_;
 }
 
-void CheckpointDirectory::look() {
+void CheckpointDirectory::poll() {
   if (save_ && !noted_ && save_->commit_if_written()) note({});
 }
 
@@ -79,7 +79,8 @@ void CheckpointDirectory::note(const CheckpointSave::Result& result) {
   if (options_.keep >= 0 && save_->is_committed()) remove_worse(save_->path());
 }
 
-// Called after the new checkpoint was read back: each rank its shards, the rest here.
+// Call it after the new checkpoint was verified: each rank has read back its own shard; the rest is
+// checked here.
 void CheckpointDirectory::remove_worse(const std::string& newest) const {
   try {
     const int64_t steps = read_checkpoint_info(newest).steps;

@@ -10,43 +10,44 @@
 
 namespace zg::zero {
 
-/// The directory in which a run saves its checkpoints, with the rule which of them it keeps. A
-/// failed save does not end the run and does not change older checkpoints.
+/// The directory in which a run saves its checkpoints. It removes older checkpoints (retention,
+/// Options::keep). A failed save does not end the run and does not change older checkpoints.
 ///
 ///   CheckpointDirectory checkpoints({.path = "runs/a", .keep = 2, .loss_of = loss_in}, report);
 ///   checkpoints.save(engine, {.steps = engine.steps(), .config_json = ...});
 ///   ...
 ///   checkpoints.finish();
 ///
-/// Every call except look() is collective. On meta devices it counts the memory and the
+/// Every call except poll() is collective. On meta devices it counts the memory and the
 /// communication of a save and writes no file.
 class ZG_API CheckpointDirectory {
  public:
   struct Options {
     std::string path;
-    int64_t keep = -1;    ///< -1: all; otherwise this many with the lowest loss, and the newest
-    bool behind = false;  ///< true: files are written while training continues
+    int64_t keep = -1;  ///< -1: all; otherwise this many with the lowest loss, and the newest
+    bool in_background = false;  ///< true: files are written while training continues
     /// Returns the loss that the run stored in a checkpoint's info. Required unless all are kept.
     /// NaN counts as the worst. If it throws an Error, that checkpoint is kept.
     std::function<double(const CheckpointInfo& info, const std::string& step_n)> loss_of = {};
   };
-  /// Called on every rank with the result of each save; after a successful save on rank 0 first.
+  /// Called on every rank with the result of each save. After a successful save rank 0 calls it
+  /// before the other ranks.
   using Report =
       std::function<void(const std::string& step_n, const CheckpointSave::Result& result)>;
   /// Called on rank 0 if older checkpoints could not be removed, with the reason.
   using Warn = std::function<void(const std::string& message)>;
 
-  /// ConfigError for a `keep` other than -1 without `loss_of`.
+  /// Throws ConfigError for a `keep` other than -1 without `loss_of`.
   explicit CheckpointDirectory(Options options, Report report = {}, Warn warn = {});
 
-  /// Finishes the previous save, then begins a new one. False: the new one has failed. With
-  /// `behind`, the new save is finished by the next save() or finish(). ConfigError as in
-  /// zero::save_checkpoint().
+  /// Finishes the previous save, then begins a new one. Returns false if the new one has failed.
+  /// With `in_background`, the new save is finished by the next save() or finish(). Throws
+  /// ConfigError as zero::save_checkpoint() does.
   bool save(const Engine& engine, const CheckpointInfo& info);
-  /// Call it between steps, with `behind`: once all ranks have written, rank 0 completes the
+  /// With `in_background`, call it between steps: when all ranks have written, rank 0 completes the
   /// checkpoint. Not collective.
-  void look();
-  /// Waits for the current save. False: the last save failed.
+  void poll();
+  /// Waits for the current save. Returns false if the last save failed.
   bool finish();
 
  private:
@@ -62,7 +63,7 @@ class ZG_API CheckpointDirectory {
   bool failed_ = false;
 };
 
-/// RAII: locks a directory, so that no other run saves its checkpoints there. ConfigError if
+/// RAII: locks a directory, so that no other run saves its checkpoints there. Throws ConfigError if
 /// another run holds the lock.
 class ZG_API DirectoryLock {
  public:
@@ -70,7 +71,8 @@ class ZG_API DirectoryLock {
   ~DirectoryLock();
   DirectoryLock(const DirectoryLock&) = delete;
 
-  /// The reason why the directory is not locked: its file system has no locks. Empty: it is locked.
+  /// A warning if the directory could not be locked because its file system has no locks. Empty: it
+  /// is locked.
   const std::string& warning() const { return warning_; }
 
  private:

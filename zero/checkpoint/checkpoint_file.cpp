@@ -36,7 +36,8 @@ std::optional<int64_t> step_of(const std::string& name) {
   return step;
 }
 
-/// Up to three names of the file, for an error message; those of the wanted shape first.
+/// Up to three tensor names of the file, for an error message; names of tensors with the wanted
+/// shape come first.
 std::string suggestions(const std::map<std::string, Shape>& there, const Shape& wanted,
                         const ParameterStore& store) {
   std::string text;
@@ -65,7 +66,7 @@ void check_parameters(const std::string& path, const std::map<std::string, Shape
 
 bool on_meta(const Engine& engine) { return engine.device().type() == Device::Type::meta; }
 
-/// Throws if no rank has one of the parameters.
+/// Throws if the file has a parameter that no rank has.
 void check_nothing_else(const std::string& path, const std::map<std::string, Shape>& there,
                         const Engine& engine) {
   std::vector<int64_t> ranks;
@@ -77,18 +78,19 @@ void check_nothing_else(const std::string& path, const std::map<std::string, Sha
   auto has = ranks.begin();
   for (const auto& [name, shape] : there)
     if (*has++ == 0)
-      throw FileError(fmt::format(
-          "load: {}: has '{}' {}, which the model has not; load_weights takes what the model has",
-          path, name, shape));
+      throw FileError(
+          fmt::format("load: {}: has '{}' {}, which the model does not have; load_weights() loads "
+                      "only the model's parameters",
+                      path, name, shape));
 }
 
-/// Calls f for ranges that tile `held`. A range has at most 32 MiB (eight blocks of a checkpoint),
-/// which bounds the memory beside the engine's own.
+/// Divides `held` into ranges and calls f for each. A range has at most 32 MiB (eight blocks of a
+/// checkpoint), which limits the extra memory of a load.
 template <class F>
 void for_each_range(const Engine::Held& held, const F& f) {
-  constexpr int64_t longest = int64_t{1} << 23;
-  for (int64_t begin = held.begin; begin < held.end; begin += longest)
-    f(Engine::Held{begin, std::min(begin + longest, held.end)});
+  constexpr int64_t chunk = int64_t{1} << 23;
+  for (int64_t begin = held.begin; begin < held.end; begin += chunk)
+    f(Engine::Held{begin, std::min(begin + chunk, held.end)});
 }
 
 /// True if the slice is a contiguous range of the whole parameter.
@@ -125,7 +127,7 @@ void remove_checkpoint(const std::string& step_folder) {
   const fs::path removed =
       directory / (fmt::format("{}{}.removed", unfinished_prefix, folder.filename().string()));
   rename_over(folder.string(), removed.string());
-  // Else a power failure could leave the old name with some of its files removed.
+  // Otherwise a power failure could leave the old name with some of its files removed.
   sync_directory(directory.string());
   std::error_code error;
   fs::remove_all(removed, error);
@@ -154,8 +156,9 @@ namespace {
 
 using Reader = std::shared_ptr<CheckpointReader>;
 
-// A second attempt needs a save of another process during the first one, so few are ever made.
-constexpr int most_attempts = 100;
+// An attempt fails only if another process saves or removes a checkpoint meanwhile, so few attempts
+// are needed.
+constexpr int max_attempts = 100;
 
 [[noreturn]] void refuse_changing(const std::string& path) {
   throw FileError(fmt::format(
@@ -163,14 +166,14 @@ constexpr int most_attempts = 100;
       path));
 }
 
-/// The newest step_N of a directory that `look` accepts; null if it accepts none. `look` returns a
-/// reader, null to skip the folder, or nothing if the folder was removed meanwhile.
+/// The newest step_N of a directory that `accept` accepts; null if it accepts none. `accept`
+/// returns a reader, null to skip the folder, or nullopt if the folder was removed meanwhile.
 Reader newest_of(const std::string& directory,
-                 const std::function<std::optional<Reader>(const StepFolder&)>& look) {
-  for (int attempt = 0; attempt < most_attempts; ++attempt) {
+                 const std::function<std::optional<Reader>(const StepFolder&)>& accept) {
+  for (int attempt = 0; attempt < max_attempts; ++attempt) {
     std::optional<Reader> seen = Reader();
     for (const StepFolder& folder : step_folders(directory)) {
-      seen = look(folder);
+      seen = accept(folder);
       if (!seen) break;
       if (*seen) return *seen;
     }
@@ -190,7 +193,7 @@ std::string summary(const std::vector<std::string>& damages) {
 std::shared_ptr<CheckpointReader> open_checkpoint(const std::string& path) {
   for (int attempt = 0; path_exists(path + "/" + manifest_name); ++attempt) {
     if (Reader reader = CheckpointReader::open(path)) return reader;
-    if (attempt == most_attempts) refuse_changing(path);
+    if (attempt == max_attempts) refuse_changing(path);
   }
   Reader newest;
   if (path_exists(path))
@@ -233,7 +236,7 @@ CheckpointInfo read_checkpoint_info(const std::string& path) {
 
 std::vector<std::string> damages_of(const std::string& step_folder) {
   try {
-    for (int attempt = 0; attempt < most_attempts; ++attempt) {
+    for (int attempt = 0; attempt < max_attempts; ++attempt) {
       if (const Reader reader = CheckpointReader::open(step_folder)) return reader->damages();
       if (!path_exists(step_folder))
         throw FileError(fmt::format("checkpoint: {}: there is nothing of that name", step_folder));
@@ -251,7 +254,7 @@ void verify_checkpoint(const std::string& path) {
 
 namespace {
 
-/// The source of the states of a checkpoint.
+/// Reads the states of a checkpoint.
 struct States {
   const Manifest& manifest;
   std::function<bool(const std::string& parameter, const std::string& state)> reads_ranges;
@@ -281,13 +284,14 @@ void load_states(const States& states, Engine& engine) {
   engine.set_loss_scaler(states.manifest.loss_scaler);
 }
 
-/// The path without a slash at its end.
+/// The path without a trailing slash.
 fs::path plain(const std::string& path) {
   const fs::path normal = fs::path(path).lexically_normal();
   return normal.has_filename() ? normal : normal.parent_path();
 }
 
-/// The checkpoint at `path`, or the newest one in it, that this plan saved before.
+/// The checkpoint that this plan saved before at `path`, or as the newest one in the directory
+/// `path`.
 std::optional<Manifest> planned_checkpoint(const std::string& path, const Engine& engine) {
   const fs::path wanted = plain(path);
   std::optional<Manifest> newest;
@@ -297,7 +301,7 @@ std::optional<Manifest> planned_checkpoint(const std::string& path, const Engine
     Manifest manifest = manifest_from(text, file);
     if (!newest || manifest.info.steps > newest->info.steps) newest = std::move(manifest);
   }
-  // read the files: they have the shards of all ranks
+  // read the real files instead: they have the shards of all ranks
   if (newest && engine.mesh() && path_exists(path)) return std::nullopt;
   if (newest && engine.mesh())
     throw Unsupported(
@@ -450,7 +454,7 @@ void dump_gradients(const std::string& path, const Engine& engine) {
                          engine.loss_scaler().scale();
   if (on_meta(engine) && engine.mesh())
     throw Unsupported(
-        "dump_gradients: on a meta device nobody says how long the other parts of a mesh are; try "
+        "dump_gradients: on a meta device the sizes of the other ranks' parts are not known; try "
         "plan without --dump-gradients");
   WholeModel model(engine);
   std::vector<SafetensorsWriter::Entry> entries;

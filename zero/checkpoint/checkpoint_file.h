@@ -31,15 +31,15 @@ namespace zg::zero {
 //                             tensors), files (name to XXH3-128 of the contents), the state of a
 //                             dynamic loss scale, and a checksum of the manifest itself
 //   the files of CheckpointInfo, under their own names
-// DIR/latest contains the name of the last saved step_N. Nothing here reads it.
-// Shards hold the element ranges that their ranks owned. A reader joins them by offset, for any
-// number of ranks and any ZeRO stage.
+// DIR/latest contains the name of the last saved step_N, for users and scripts. The library does
+// not read it. Shards hold the element ranges that their ranks owned. A reader joins them by
+// offset, so the number of ranks and the ZeRO stage may differ.
 
 /// The contents of a checkpoint other than tensors.
 struct CheckpointInfo {
   int64_t steps = 0;  ///< attempted optimizer steps
   int64_t skipped = 0;
-  int64_t micro_batches = 0;     ///< consumed so far: the position in the data
+  int64_t micro_batches = 0;     ///< consumed by the run so far: the position in the data
   std::string config_json = {};  ///< the caller's own JSON object: model, data and run settings
   /// Small files of the run, for example tokenizer.json: name to contents. Rank 0 writes them
   /// beside the shards. A name has letters, digits, '.', '_' and '-', does not begin with '.' or
@@ -49,16 +49,17 @@ struct CheckpointInfo {
 
 /// Writes DIR/step_N (N: info.steps) to a temporary folder, fsyncs and renames it, so a step_N that
 /// exists is complete. An older step_N is replaced atomically. Only one process at a time may write
-/// to a DIR; files that a killed process left unfinished are removed. Returns the path. FileError
-/// on every rank when any rank could not write: nothing else was changed, and the engine can
-/// continue. ConfigError when counters differ from the engine's, when there are gradients since the
-/// last step, or when a file has a name that is not allowed. Collective: each rank writes its
-/// shard, and rank 0 writes the rest once all shards are on the disk. The folder is complete when
-/// any rank returns. zero/checkpoint/checkpoint_save.h saves while the engine continues.
+/// to a directory; unfinished files of a killed process are removed. Returns the path. Throws
+/// FileError on every rank if any rank could not write; then older checkpoints are unchanged, and
+/// the engine can continue. Throws ConfigError when counters differ from the engine's, when there
+/// are gradients since the last step, or when a file has a name that is not allowed. Collective:
+/// each rank writes its shard, and rank 0 writes the rest once all shards are on the disk. When a
+/// rank returns, the checkpoint is complete. zero/checkpoint/checkpoint_save.h saves while the
+/// engine continues.
 ZG_API std::string save_checkpoint(const std::string& directory, const Engine& engine,
                                    const CheckpointInfo& info);
 
-/// Removes from a DIR the remains of saves that failed or were killed, as far as possible. No save
+/// Removes from a directory the files of saves that failed or were killed. Ignores errors. No save
 /// may be in progress there.
 ZG_API void remove_unfinished(const std::string& directory) noexcept;
 
@@ -66,14 +67,15 @@ struct StepFolder {
   int64_t steps;
   std::string path;
 };
-/// The step_N folders of a directory, newest first. Empty if it does not exist. FileError.
+/// The step_N folders of a directory, newest first. Empty if it does not exist. Throws FileError.
 ZG_API std::vector<StepFolder> step_folders(const std::string& directory);
 
 /// Renames a step_N, then removes it, so that a process killed meanwhile leaves no incomplete
-/// step_N. FileError.
+/// step_N. Throws FileError.
 ZG_API void remove_checkpoint(const std::string& step_folder);
 
-/// `path` is a DIR (its newest step_N) or one step_N. Returns the step_N; FileError when none.
+/// Returns the step_N folder at `path`: `path` itself, or the newest step_N in the directory
+/// `path`. Throws FileError if there is none.
 ZG_API std::string find_checkpoint(const std::string& path);
 
 /// Whether a step_N is in a directory, for any spelling of the two paths.
@@ -87,47 +89,52 @@ ZG_API bool has_checkpoint(const std::string& path, const Engine& engine);
 /// while another process saves and removes checkpoints: later the same path may be missing or may
 /// lead to another checkpoint.
 class CheckpointReader;
-/// Opens the result of find_checkpoint(), and searches again if it disappears meanwhile. FileError.
+/// Opens the result of find_checkpoint(), and searches again if it disappears meanwhile. Throws
+/// FileError.
 ZG_API std::shared_ptr<CheckpointReader> open_checkpoint(const std::string& path);
-/// The checkpoint that --resume takes: a step_N itself, or the newest one of a DIR that verifies.
-/// `passed_over` is called once for each one that does not verify. If a step_N is removed or
-/// replaced meanwhile, the choice begins again. FileError when there is none.
+/// Opens the checkpoint that --resume uses: the step_N at `path`, or the newest step_N in the
+/// directory `path` that verifies. `passed_over` is called once for each newer one that does not
+/// verify. If a step_N is removed or replaced meanwhile, the choice begins again. Throws FileError
+/// when there is none.
 using PassedOver = std::function<void(const StepFolder& folder, const std::string& damage)>;
 ZG_API std::shared_ptr<CheckpointReader> choose_checkpoint(const std::string& path,
                                                            const PassedOver& passed_over = {});
 
-/// Includes the files. FileError, also when one of them is missing or damaged.
+/// Reads the info of a checkpoint, with the contents of its files. Throws FileError, also if one of
+/// them is missing or damaged.
 ZG_API CheckpointInfo read_checkpoint_info(const std::string& path);
 
 /// Reads every byte of a step_N. Returns an entry for each missing or damaged item, with file,
 /// tensor and location. Empty: the checkpoint can be loaded as it was saved.
 ZG_API std::vector<std::string> damages_of(const std::string& step_folder);
-/// Throws the first entry of damages_of() as a FileError.
+/// Throws FileError with the first entry of damages_of(), if there is one.
 ZG_API void verify_checkpoint(const std::string& path);
 
-/// Restores masters, moments, counters and a dynamic loss scale (if the checkpoint has none: as in
-/// a new run). The parameters must have the engine's names and shapes, which is checked first.
-/// Bytes are checked while they are read, so after a FileError about a damaged tensor the engine is
-/// in a mixed state: make a new one. For an engine on meta only the manifest is read, here and in
-/// load_weights. If ranks of a mesh find different checkpoints at the path, the result is a
-/// mixture: while checkpoints are saved or removed, choose one and load its reader. Collective in a
-/// mesh.
+/// Restores master weights, moments, counters and a dynamic loss scale (if the checkpoint has none,
+/// the scale of a new run). First it checks that the parameters have the engine's names and shapes.
+/// Bytes are verified while they are read: after a FileError about a damaged tensor the engine has
+/// a part of the new values and must not be used. For an engine on a meta device only the manifest
+/// is read, here and in load_weights(). Each rank of a mesh opens the path by itself. If another
+/// process saves or removes checkpoints there, open one with open_checkpoint() and load that
+/// reader. Collective in a mesh.
 ZG_API CheckpointInfo load_checkpoint(const std::string& path, Engine& engine);
 ZG_API void load_checkpoint(const CheckpointReader& checkpoint, Engine& engine);
 
-/// The floating-point tensors of a safetensors file, or the masters of a checkpoint. FileError.
+/// The floating-point tensors of a safetensors file, or the master weights of a checkpoint. Throws
+/// FileError.
 ZG_API WeightSource weights_of(const std::string& path);
 ZG_API WeightSource weights_of(const std::shared_ptr<CheckpointReader>& checkpoint);
 
 /// Loads weights only, by parameter name, rounded to Config::load. Other tensors are ignored.
-/// Before anything is written, FileError names a tensor that is missing or has another shape, and
-/// those that exist.
+/// Throws FileError before anything is written if a tensor is missing or has another shape; the
+/// message lists similar tensors of the file.
 ZG_API void load_weights(const WeightSource& weights, Engine& engine);
-ZG_API void load_weights(const std::string& path, Engine& engine);  ///< weights_of()
+/// load_weights(weights_of(path), engine).
+ZG_API void load_weights(const std::string& path, Engine& engine);
 
 /// Writes the whole model's gradients since the last step as f32 safetensors, by parameter name.
 /// They are divided by the number of all ranks' micro-batches and by the loss scale. Rank 0 writes.
-/// ConfigError when there were no micro-batches. Collective; not on meta.
+/// Throws ConfigError when there were no micro-batches. Collective; not on meta.
 ZG_API void dump_gradients(const std::string& path, const Engine& engine);
 
 }  // namespace zg::zero

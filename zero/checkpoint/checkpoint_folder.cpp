@@ -17,7 +17,8 @@ constexpr NamedState saved_states[] = {{Engine::State::master, "master"},
 
 std::string step_name(int64_t step) { return step_prefix + std::to_string(step); }
 
-/// For people and their scripts. Loading ignores it and takes the newest checkpoint that verifies.
+/// Writes the file `latest` for users and scripts. Loading ignores it and uses the newest
+/// checkpoint that verifies.
 void write_latest(const std::string& directory, const std::string& name) {
   const std::string unfinished = fmt::format("{}/{}{}", directory, unfinished_prefix, latest_name);
   try {
@@ -62,7 +63,7 @@ void remove_unfinished(const std::string& directory) noexcept try {
     std::error_code ignored;
     if (entry.filename().string().starts_with(unfinished_prefix)) fs::remove_all(entry, ignored);
   }
-} catch (const std::exception&) {  // ignored: a folder that remains only takes disk space
+} catch (const std::exception&) {  // ignored: a remaining folder only uses disk space
 }
 
 UnfinishedFolder::UnfinishedFolder(const std::string& directory, int64_t step)

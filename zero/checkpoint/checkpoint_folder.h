@@ -8,7 +8,7 @@
 #include "zerograd/zero/checkpoint/manifest.h"
 #include "zerograd/zero/engine.h"
 
-// The folder of a checkpoint: names of its files and tensors, and how it is made.
+// The folder of a checkpoint: the names of its files and tensors, and the class that writes it.
 // checkpoint_file.h documents the contents.
 namespace zg::zero {
 
@@ -18,9 +18,9 @@ inline constexpr const char* manifest_name = "manifest.json";
 inline constexpr const char* unfinished_prefix = ".unfinished_";
 inline constexpr const char* latest_name = "latest";
 std::string shard_name(int rank);  ///< "shard_00003.safetensors"
-/// True if CheckpointInfo::files accepts the name; its comment has the rule.
+/// True if CheckpointInfo::files may contain the name; the rule is in the comment there.
 bool is_own_file_name(const std::string& name);
-inline constexpr int64_t most_file_bytes = int64_t{1} << 30;  ///< total size of these files
+inline constexpr int64_t max_file_bytes = int64_t{1} << 30;  ///< total size of these files
 
 struct NamedState {
   Engine::State state;
@@ -29,20 +29,21 @@ struct NamedState {
 /// The states saved for a parameter. A frozen parameter has only its value.
 std::span<const NamedState> states_of(const Parameter& parameter);
 
-std::vector<std::filesystem::path> entries_of(const std::string& directory);  ///< FileError
-/// FileError "operation: path: reason" when there is an error.
+std::vector<std::filesystem::path> entries_of(const std::string& directory);  ///< throws FileError
+/// Throws FileError "operation: path: reason" if `error` is an error.
 void check(const std::error_code& error, const char* operation, const std::string& path);
 
-/// RAII: the temporary folder in which a step_N is written. It is beside the final one; finish()
-/// renames it. The destructor removes an unfinished folder. Only one process at a time writes to a
-/// directory; the constructor removes what a killed process left. FileError.
+/// RAII: the temporary folder in which a step_N is written. It is in the same directory as the
+/// final folder; finish() renames it. The destructor removes an unfinished folder. Only one process
+/// at a time writes to a directory; the constructor removes what a killed process left. Throws
+/// FileError.
 class UnfinishedFolder {
  public:
   UnfinishedFolder(const std::string& directory, int64_t step);
   ~UnfinishedFolder();
   UnfinishedFolder(const UnfinishedFolder&) = delete;
 
-  /// Its path, which other processes can compute too.
+  /// The path of the temporary folder. Other ranks compute the same path.
   static std::string path_of(const std::string& directory, int64_t step);
   const std::string& path() const { return path_; }
   /// Writes the files of CheckpointInfo and the manifest, syncs everything to disk and renames the

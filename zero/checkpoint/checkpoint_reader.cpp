@@ -21,7 +21,7 @@ namespace zg::zero {
 namespace {
 
 /// Reads the elements of one slice of a parameter in order, from the pieces that tile it, through a
-/// buffer. Slices that alternate in the whole parameter are read at the same time.
+/// buffer. Several of these can be read in turn, for slices that alternate in the whole parameter.
 class PieceSequence {
  public:
   using Open = std::function<const SafetensorsReader&(const Manifest::Piece&)>;
@@ -29,8 +29,8 @@ class PieceSequence {
   using Check = std::function<void(const Manifest::Piece&, const std::string& checksum)>;
   PieceSequence(std::vector<const Manifest::Piece*> pieces, Open open, Check check);
 
-  /// The next 1 to `most` elements. The caller knows that there are as many.
-  std::span<const float> next(int64_t most);
+  /// The next 1 to `max_elements` elements. The caller knows that there are as many.
+  std::span<const float> next(int64_t max_elements);
 
  private:
   void fill();
@@ -50,9 +50,9 @@ constexpr int64_t buffer_elements = int64_t{1} << 18;
 PieceSequence::PieceSequence(std::vector<const Manifest::Piece*> pieces, Open open, Check check)
     : pieces_(std::move(pieces)), open_(std::move(open)), check_(std::move(check)) {}
 
-std::span<const float> PieceSequence::next(int64_t most) {
+std::span<const float> PieceSequence::next(int64_t max_elements) {
   if (taken_ == buffer_.size()) fill();
-  const auto count = std::min(buffer_.size() - taken_, static_cast<size_t>(most));
+  const auto count = std::min(buffer_.size() - taken_, static_cast<size_t>(max_elements));
   const std::span<const float> values = std::span(buffer_).subspan(taken_, count);
   taken_ += count;
   return values;
@@ -119,19 +119,19 @@ std::shared_ptr<CheckpointReader> CheckpointReader::open(const std::string& path
     if (folder->is_at(path)) throw;
     return nullptr;
   }
-  // Else the manifest and a shard could be those of two different checkpoints.
+  // Otherwise the manifest could be of another checkpoint than a shard.
   return folder->is_at(path) ? reader : nullptr;
 }
 
 void CheckpointReader::close() {
-  const auto let_go = [&](auto& files) {
+  const auto close_all = [&](auto& files) {
     for (auto& [name, opened] : files) {
       opened.file.reset();
       opened.failure = fmt::format("checkpoint: {}/{}: was closed", path_, name);
     }
   };
-  let_go(shards_);
-  let_go(own_files_);
+  close_all(shards_);
+  close_all(own_files_);
 }
 
 const CheckpointReader::Pieces& CheckpointReader::pieces(const std::string& parameter,
@@ -148,7 +148,8 @@ void CheckpointReader::check_tiles(const std::string& parameter, const std::stri
   const std::string what = fmt::format("the {} of '{}'", state, parameter);
   if (std::none_of(all.begin(), all.end(), [](const auto* piece) { return bool(piece->slice); }))
     return check_tiles(all, numel, what);
-  // The slices of one cut follow each other, and pieces tile each slice.
+  // Pieces with the same division into slices: the slices follow one another, and each slice is
+  // covered by its pieces.
   const Slice cut = all.front()->slice.value_or(Slice());
   int64_t rows = 0;
   for (auto first = all.begin(); first != all.end();) {
@@ -207,7 +208,7 @@ SafetensorsReader CheckpointReader::open_shard(const std::string& name) const {
 std::string CheckpointReader::read_own_file(const std::string& name) const {
   const Opened<File>& file = own_files_.at(name);
   if (!file.file) throw FileError(file.failure);
-  std::string contents = read_text(*file.file, most_file_bytes);
+  std::string contents = read_text(*file.file, max_file_bytes);
   if (checksum(std::as_bytes(std::span(contents))) != manifest_.file_checksums.at(name))
     throw FileError(fmt::format(
         "checkpoint: {}: is damaged: its checksum differs from the manifest's", file.file->path()));
@@ -292,7 +293,7 @@ void CheckpointReader::merge(const Pieces& all, const SafetensorsReader::Visit& 
   }
   const bool is_empty =
       std::all_of(parts.begin(), parts.end(), [](const Part& part) { return part.run == 0; });
-  if (is_empty) return;  // `outer` may be any number then
+  if (is_empty) return;  // an empty slice may have any number as `outer`
   for (int64_t block = 0; block < all.front()->slice->outer; ++block)
     for (Part& part : parts)
       for (int64_t left = part.run; left > 0;) {
@@ -308,7 +309,8 @@ std::vector<float> CheckpointReader::read(const std::string& parameter, const st
   const int64_t whole = manifest_.parameters.at(parameter).numel();
   for (const Manifest::Piece* piece : pieces(parameter, state)) {
     const Slice slice = piece->slice.value_or(whole_slice(whole));
-    // Calls f(i, j, count): `count` elements from index i of the slice go to index j of the result.
+    // Calls f(i, j, count) for each run: `count` elements from index i of the slice belong at index
+    // j of the result.
     const auto for_each_wanted = [&](int64_t first, int64_t last, const auto& f) {
       for_each_common(slice, first, last, part, [&](int64_t i, int64_t j, int64_t count) {
         const int64_t from = std::max(j, begin), to = std::min(j + count, end);

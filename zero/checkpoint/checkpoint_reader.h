@@ -12,7 +12,7 @@
 
 namespace zg::zero {
 
-/// A step_N with all its files open, so that it can be read even after it was removed or replaced.
+/// A step_N with all its files open. It can be read even after the folder was removed or replaced.
 /// Each read verifies what it reads: the header of a shard and the blocks of a tensor are compared
 /// with their checksums. Several threads may read at the same time. Throws FileError.
 class ZG_API CheckpointReader {
@@ -27,13 +27,14 @@ class ZG_API CheckpointReader {
   /// Closes the files; only then is the disk space of a removed checkpoint free. Afterwards only
   /// the manifest can be read.
   void close();
-  /// The info in the manifest, with the verified contents of its files.
+  /// The info from the manifest, with the verified contents of its files.
   CheckpointInfo info() const;
 
-  /// Throws unless the pieces of a state tile the parameter. The caller has checked its shape.
+  /// Throws unless the pieces of a state cover the parameter exactly. The caller has checked the
+  /// parameter's shape.
   void check_tiles(const std::string& parameter, const std::string& state) const;
-  /// Returns elements [begin, end) of slice `part`. Reads and verifies only the pieces, or the
-  /// blocks of long pieces, that have some of them.
+  /// Returns elements [begin, end) of the slice. Reads and verifies only the pieces that contain
+  /// some of them; of a long piece, only the blocks.
   std::vector<float> read(const std::string& parameter, const std::string& state, const Slice& part,
                           int64_t begin, int64_t end) const;
   std::vector<float> read(const std::string& parameter, const std::string& state,

@@ -36,7 +36,7 @@ void require_step_boundary(const Engine& engine, const CheckpointInfo& info) {
         engine.micro_batches()));
 }
 
-/// Checks info.files and returns their total bytes. ConfigError.
+/// Checks info.files and returns their total bytes. Throws ConfigError.
 int64_t check_files(const CheckpointInfo& info) {
   int64_t bytes = 0;
   for (const auto& [name, contents] : info.files) {
@@ -47,13 +47,13 @@ int64_t check_files(const CheckpointInfo& info) {
                       name));
     bytes += static_cast<int64_t>(contents.size());
   }
-  if (bytes > most_file_bytes)
+  if (bytes > max_file_bytes)
     throw ConfigError(fmt::format("save_checkpoint: the files have {} bytes; expected at most {}",
-                                  bytes, most_file_bytes));
+                                  bytes, max_file_bytes));
   return bytes;
 }
 
-Manifest::Piece described(const Snapshot::Piece& piece, const std::string& file) {
+Manifest::Piece description_of(const Snapshot::Piece& piece, const std::string& file) {
   const Parameter& parameter = *piece.parameter;
   const Slice& slice = parameter.slice;
   const bool whole = piece.numel == parameter.whole.numel();
@@ -71,7 +71,7 @@ Manifest::Piece described(const Snapshot::Piece& piece, const std::string& file)
           .slice = is_range ? std::nullopt : std::optional(slice)};
 }
 
-/// Thrown in the writer thread when the save is cancelled.
+/// Thrown on the writer thread when the save is cancelled.
 struct Cancelled {};
 
 /// Writes this rank's pieces to its file, which is on the disk on return.
@@ -81,7 +81,7 @@ Manifest write_shard(const std::string& folder, int rank, Snapshot& snapshot,
   std::vector<Manifest::Piece> written;
   std::vector<SafetensorsWriter::Entry> entries;
   for (const Snapshot::Piece& piece : snapshot.pieces()) {
-    written.push_back(described(piece, file));
+    written.push_back(description_of(piece, file));
     entries.push_back({written.back().name(), DType::f32, written.back().shape});
   }
   SafetensorsWriter writer(folder + "/" + file, entries);
@@ -99,8 +99,8 @@ Manifest write_shard(const std::string& folder, int rank, Snapshot& snapshot,
   return {.pieces = std::move(written), .headers = {{file, writer.header_checksum()}}};
 }
 
-/// The file by which a rank tells rank 0 what it wrote. It is in the shared checkpoint folder, so
-/// saving uses no device memory.
+/// The account: a file in which a rank lists for rank 0 what it wrote. Ranks exchange it through
+/// the shared checkpoint folder, because a collective would need device memory.
 std::string account_name(const std::string& folder, int rank) {
   return fmt::format("{}/{}.pieces", folder, shard_name(rank));
 }
@@ -123,7 +123,8 @@ void collect_accounts(const std::string& folder, int world, Manifest& manifest) 
   }
 }
 
-/// Bytes of the whole model's tensors. Names and checksums add little to it. Collective.
+/// Bytes of the tensors of the whole model, without names and checksums, which are small.
+/// Collective.
 int64_t bytes_of(const Engine& engine) {
   int64_t bytes = 0;
   for (const auto& parameter : engine.store().parameters())
@@ -169,7 +170,7 @@ struct CheckpointSaveState {
   bool on_meta() const { return device.type() == Device::Type::meta; }
   bool first() const { return ranks.rank() == 0; }
 
-  /// An error of the disk or the system becomes this rank's failure.
+  /// Calls f. An error of the disk or the system becomes this rank's `failure`.
   template <class F>
   void attempt(const F& f) {
     try {
@@ -190,7 +191,7 @@ struct CheckpointSaveState {
   void start_writer() {
     try {
       writer = std::thread([this] { write(); });
-    } catch (const std::system_error& error) {  // the system has no thread to give
+    } catch (const std::system_error& error) {  // the system refuses another thread
       failure = error.what();
       snapshot->abandon();
     }
@@ -203,7 +204,7 @@ struct CheckpointSaveState {
       if (read_back) CheckpointReader(unfinished, shard).check_bytes();
       write_account(account_name(unfinished, ranks.rank()), account_text(shard));
     });
-    snapshot->abandon();  // a writer that failed or was cancelled leaves the rest unread
+    snapshot->abandon();  // a writer that failed or was cancelled does not read the rest
     written = failure.empty();
   }
 
@@ -216,10 +217,11 @@ struct CheckpointSaveState {
     folder.reset();
   }
 
-  /// Records on this device what a later load_checkpoint() needs to know about the step_N.
+  /// In a plan: records on the meta device what a later load_checkpoint() needs to know about the
+  /// step_N.
   void plan() {
     for (const Snapshot::Piece& piece : snapshot->pieces())
-      manifest.pieces.push_back(described(piece, shard_name(ranks.rank())));
+      manifest.pieces.push_back(description_of(piece, shard_name(ranks.rank())));
     plan_file(device, path + "/" + manifest_name, manifest_text(manifest));
   }
 
@@ -256,13 +258,15 @@ CheckpointSave::CheckpointSave(const std::string& directory, const Engine& engin
   state_ = std::make_unique<CheckpointSaveState>(directory, engine, check_files(info), read_back);
   CheckpointSaveState& s = *state_;
   s.manifest.info = info;
-  if (!s.first()) s.manifest.info.files.clear();  // they may be long, and only rank 0 writes them
+  if (!s.first())
+    s.manifest.info.files.clear();  // the files may be long, and only rank 0 writes them
   if (engine.loss_scaler().dynamic()) s.manifest.loss_scaler = engine.loss_scaler().state();
   s.manifest.parameters = shapes_of(engine.store());
   manifest_text(s.manifest);  // throws for an invalid config_json before anything is written
   try {
     s.snapshot.emplace(engine);
-  } catch (const OutOfMemory& error) {  // first line only: the table describes a run that ends
+  } catch (
+      const OutOfMemory& error) {  // only the first line: the memory table is for a run that ends
     s.failure = error.what();
     s.failure.resize(std::min(s.failure.size(), s.failure.find('\n')));
   }
@@ -286,7 +290,7 @@ bool CheckpointSave::commit_if_written() {
     std::error_code ignored;
     if (!fs::exists(account_name(s.unfinished, rank), ignored)) return false;
   }
-  s.writer.join();  // from here on `failure` is used by this thread
+  s.writer.join();  // from here on this thread may use `failure`
   s.commit();
   return s.committed;
 }
@@ -317,9 +321,9 @@ std::string save_checkpoint(const std::string& directory, const Engine& engine,
   if (!result.reason.empty())
     throw FileError(fmt::format("save_checkpoint: {}: {}", save.path(), result.reason));
   if (result.failed_rank >= 0)
-    throw FileError(
-        fmt::format("save_checkpoint: {}: rank {} could not write its part; it says why",
-                    save.path(), result.failed_rank));
+    throw FileError(fmt::format(
+        "save_checkpoint: {}: rank {} could not write its part; its own error has the reason",
+        save.path(), result.failed_rank));
   return save.path();
 }
 

@@ -11,13 +11,13 @@ namespace zg::zero {
 /// Saves the state that the engine has at construction as DIR/step_N (N: info.steps), while
 /// training continues. Each rank writes its shard on a separate thread. An optimizer step waits for
 /// the data that it is about to overwrite (zero/checkpoint/snapshot.h). Rank 0 writes the other
-/// files once all shards are on the disk. An incomplete checkpoint is removed, as far as possible;
-/// other checkpoints do not change. Ranks exchange their results by all_reduce: once in the
-/// constructor and twice in finish(), also after failures. On a meta device it counts the same
-/// memory and communication and writes no file.
+/// files once all shards are on the disk. An incomplete checkpoint is removed if possible; other
+/// checkpoints do not change. Ranks exchange their results by all_reduce: once in the constructor
+/// and twice in finish(), also after failures. On a meta device it counts the same memory and
+/// communication and writes no file.
 class ZG_API CheckpointSave {
  public:
-  /// `read_back`: each rank reads its shard again and verifies it. ConfigError as in
+  /// `read_back`: each rank reads its shard again and verifies it. Throws ConfigError as in
   /// save_checkpoint(), or if another save of this engine is in progress. Errors of the disk, or
   /// too little host memory, are reported by finish(). Collective.
   CheckpointSave(const std::string& directory, const Engine& engine, const CheckpointInfo& info,
@@ -27,7 +27,8 @@ class ZG_API CheckpointSave {
   CheckpointSave(const CheckpointSave&) = delete;
 
   const std::string& path() const;  ///< DIR/step_N
-  /// True on every rank if the save failed before anything was written. Then call finish().
+  /// True on every rank if the save failed before anything was written. finish() then returns the
+  /// reason.
   bool failed_at_once() const;
   /// On rank 0: commits the checkpoint if all ranks have written. Returns whether it is committed.
   /// Call it on the thread that constructed this; not collective.

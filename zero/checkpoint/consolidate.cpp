@@ -13,7 +13,8 @@
 namespace zg::zero {
 namespace {
 
-/// Converts a chunk of a tensor to `dtype` and writes it. `hash` is of the values after rounding.
+/// Converts a chunk of a tensor to `dtype` and writes it. `hash` is updated with the rounded
+/// values.
 void write(SafetensorsWriter& writer, DType dtype, std::span<const float> values, Checksum& hash) {
   if (dtype == DType::f32) {
     hash.update(std::as_bytes(values));
@@ -51,8 +52,8 @@ std::string write_file(const std::string& file, DType dtype,
   return hash.hex();
 }
 
-/// The share of rank `rank` of `ranks`: an equal share of every parameter, in the order of names.
-/// An empty parameter is listed by rank 0.
+/// The pieces of rank `rank`: an equal share of every parameter, in the order of names. Rank 0
+/// lists empty parameters.
 std::vector<Manifest::Piece> share_of(const std::map<std::string, Shape>& parameters, int rank,
                                       int ranks) {
   std::vector<Manifest::Piece> pieces;

@@ -16,12 +16,12 @@ namespace zg::zero {
 /// name of CheckpointInfo::files.
 inline constexpr const char* config_metadata = "zerograd_config";
 inline constexpr const char* file_metadata = "zerograd_file:";
-/// Reads both from a file that consolidate() wrote. Absent if it has neither. FileError for a file
-/// name that is not allowed in a checkpoint.
+/// Reads config_json and files from a file that consolidate() wrote. Absent if it has neither.
+/// Throws FileError for a file name that is not allowed in a checkpoint.
 ZG_API std::optional<CheckpointInfo> info_of(const SafetensorsReader& file);
 
-/// Writes the master parameters of a checkpoint to one safetensors file, in byte order of their
-/// names, as f32 or bf16 (rounded to nearest even), with config_json and files. Returns the
+/// Writes the master weights of a checkpoint to one safetensors file, in byte order of their names,
+/// as f32 or bf16 (rounded to nearest even), with config_json and files. Returns the
 /// Engine::parameter_hash() of these values. Throws FileError for a damaged checkpoint; then `file`
 /// is not written.
 ZG_API std::string consolidate(const std::string& path, const std::string& file, DType dtype);
@@ -31,10 +31,10 @@ ZG_API std::string consolidate(const CheckpointReader& checkpoint, const std::st
 ZG_API std::string consolidate(const WeightSource& weights, const CheckpointInfo& info,
                                const std::string& file, DType dtype);
 
-/// The opposite: writes DIR/step_0 with one shard for each of `ranks`. Masters are the
-/// floating-point tensors of a safetensors file, converted to f32. Moments and counters are zero;
-/// config_json and files are those of `info`. FileError if there is no floating-point tensor.
-/// Returns the same hash.
+/// The opposite: writes DIR/step_0 with one shard for each of `ranks` ranks. The master weights are
+/// the floating-point tensors of a safetensors file, converted to f32. Moments and counters are
+/// zero; config_json and files are those of `info`. Throws FileError if there is no floating-point
+/// tensor. Returns the same hash.
 ZG_API std::string split(const std::string& file, const std::string& directory,
                          const CheckpointInfo& info, int ranks);
 

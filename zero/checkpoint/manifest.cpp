@@ -20,15 +20,15 @@ using nlohmann::json;
 
 constexpr const char* format = "zerograd checkpoint";
 constexpr int version = 1, version_with_slices = 2;
-constexpr int deepest = 64;  // depth limit of a caller's config; the JSON writer recurses
-constexpr int64_t most_bytes = int64_t{1} << 30;
+constexpr int max_depth = 64;  // depth limit of a caller's config; the JSON writer recurses
+constexpr int64_t max_bytes = int64_t{1} << 30;
 constexpr int64_t largest_count = int64_t{1} << 53;  // so that the sum of two does not overflow
 
 json extents_of(const Shape& shape) {
   return std::vector<int64_t>(shape.extents().begin(), shape.extents().end());
 }
 
-// The parser's own conversion also accepts 1e300 and -1.
+// Not the parser's own conversion, which also accepts 1e300 and -1.
 int64_t count_of(const json& value) {
   if (!value.is_number_unsigned() || value.get<uint64_t>() > uint64_t{largest_count})
     throw FileError("expected a count up to 2^53, got " + value.dump().substr(0, 60));
@@ -62,8 +62,8 @@ json config_of(const CheckpointInfo& info) {
                                 info.config_json.substr(0, 40)));
 }
 
-/// The counts between the marks: "12x3+4" with marks "x+" gives 12, 3 and 4. Empty if the text does
-/// not match.
+/// Parses counts that are separated by the characters of `marks`: "12x3+4" with marks "x+" gives
+/// 12, 3 and 4. Empty if the text does not match.
 std::vector<int64_t> counts_of(std::string_view text, std::string_view marks) {
   std::vector<int64_t> counts;
   for (size_t i = 0; i <= marks.size(); ++i) {
@@ -124,8 +124,8 @@ Manifest::Piece piece_of(const json& tensor) {
                               piece.shape, parameter));
 }
 
-/// Throws unless the piece's elements lie in the parameter: otherwise indices would be out of
-/// bounds.
+/// Throws unless the piece's elements are inside the parameter, because readers use its indices
+/// unchecked.
 void check_place(const Manifest::Piece& piece, const Shape& parameter) {
   if (!piece.slice) {
     if (piece.offset > parameter.numel() || piece.shape.numel() > parameter.numel() - piece.offset)
@@ -185,7 +185,8 @@ LossScaler::State scaler_of(const json& object) {
 
 json parse_json(const std::string& text) {
   return json::parse(text, [](int depth, json::parse_event_t, json&) {
-    if (depth > deepest) throw FileError(fmt::format("is nested deeper than {} levels", deepest));
+    if (depth > max_depth)
+      throw FileError(fmt::format("is nested deeper than {} levels", max_depth));
     return true;
   });
 }
@@ -201,8 +202,7 @@ Manifest parse(const std::string& text) {
   object.erase("checksum");
   if (checksum_of(object) != written) throw FileError("is damaged: its checksum differs");
   object["checksum"] = written;
-  if (written_as(object) != text)
-    throw FileError("is damaged: between its values stands something else than was written");
+  if (written_as(object) != text) throw FileError("is damaged: it has other text than was written");
   Manifest manifest{.checksum = written};
   if (!object.at("config").is_object()) throw FileError("config: expected an object");
   manifest.info = {.steps = count_of(object.at("steps")),
@@ -302,7 +302,7 @@ std::string manifest_text(const Manifest& manifest) {
 
 Manifest read_manifest(const std::string& path) {
   const std::string file = path + "/" + manifest_name;
-  return manifest_from(read_text(file, most_bytes), file);
+  return manifest_from(read_text(file, max_bytes), file);
 }
 
 Manifest manifest_from(const std::string& text, const std::string& file) {

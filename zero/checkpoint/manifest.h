@@ -42,8 +42,8 @@ struct Manifest {
     Shape shape;
     std::string file, checksum;
     std::vector<std::string> blocks = {};  ///< checksums of block_elements each; empty: one block
-    /// The tensor slice of the parameter, if that is not a range of elements: columns of a matrix,
-    /// where several tensor ranks share each row.
+    /// The slice of the parameter that the piece belongs to, if that is not a contiguous range of
+    /// elements: columns of a matrix whose rows are divided over tensor ranks.
     std::optional<Slice> slice = {};
 
     /// PARAMETER:STATE@OFFSET, for a slice followed by /OUTERxEXTENTxINNER/BEGIN+ROWS.
@@ -56,20 +56,21 @@ struct Manifest {
   std::vector<Piece> pieces;
   /// By shard: XXH3-128 of the bytes before its tensors. Empty in an older checkpoint.
   std::map<std::string, std::string> headers;
-  /// The checksum of the manifest itself, set by reading. Checkpoints with equal ones are equal.
+  /// The checksum of manifest.json, set when it is read. Checkpoints with equal checksums are
+  /// equal.
   std::string checksum = {};
-  /// For each of info.files: XXH3-128 of its contents. A manifest that was read has only these;
-  /// CheckpointReader::info() reads the contents.
+  /// For each of info.files: XXH3-128 of its contents. After reading a manifest only these
+  /// checksums are set; CheckpointReader::info() reads the contents.
   std::map<std::string, std::string> file_checksums;
 };
 
-/// ConfigError when info.config_json is not a JSON object.
+/// Throws ConfigError when info.config_json is not a JSON object.
 ZG_API std::string manifest_text(const Manifest& manifest);
 /// One rank's message to rank 0 about its shard: parameters, pieces and header.
 std::string account_text(const Manifest& shard);
 void add_account(const std::string& text, Manifest& manifest);
-/// Reads `path`/manifest.json. FileError when it is missing, damaged or of another format. It
-/// checks the shapes and offsets in the manifest, but opens no other file.
+/// Reads `path`/manifest.json. Throws FileError when it is missing, damaged or of another format.
+/// It checks the shapes and offsets in the manifest, but opens no other file.
 ZG_API Manifest read_manifest(const std::string& path);
 Manifest manifest_from(const std::string& text, const std::string& file);  ///< file: for errors
 

@@ -23,7 +23,8 @@ void for_each_chunk(const Tensor& values, const F& f) {
     f(values.flat(begin, std::min(chunk_elements, values.numel() - begin)));
 }
 
-/// `narrow` may be the end of `wide`: each element is read before its bytes are written.
+/// Widens f16 or bf16 to f32. `narrow` may be stored at the end of `wide`: each element is read
+/// before its bytes are overwritten.
 template <class T>
 void widen(const std::byte* narrow, std::byte* wide, int64_t numel) {
   for (int64_t i = 0; i < numel; ++i) {
@@ -66,7 +67,7 @@ Snapshot::Snapshot(const Engine& engine)
         for (const NamedState& saved : states_of(*parameter))
           add({parameter.get(), saved.state, 0, 0}, {});
   take_bucket(engine);
-  engine.device().compute().synchronize();  // the state is what steps so far have made it
+  engine.device().compute().synchronize();  // all steps so far must have finished
   s.snapshot = this;
 }
 
@@ -80,16 +81,16 @@ void Snapshot::add(const Piece& piece, const Source& source) {
 }
 
 void Snapshot::take_bucket(const Engine& engine) {
-  int64_t longest = 0;
+  int64_t bucket_numel = 0;
   for (const Source& source : sources_) {
     if (!source.values || is_read_in_place(source.values)) continue;
-    longest = std::max(longest, std::min(chunk_elements, source.values.numel()));
+    bucket_numel = std::max(bucket_numel, std::min(chunk_elements, source.values.numel()));
     if (in_file(source.values)) for_each_chunk(source.values, count_read);
   }
-  if (longest == 0) return;
+  if (bucket_numel == 0) return;
   const PurposeScope purpose(engine.device(), Purpose::workspace);
   const NameScope name(engine.device(), "checkpoint");
-  bucket_ = Tensor::empty({longest}, DType::f32, engine.device(), host_space(engine.device()));
+  bucket_ = Tensor::empty({bucket_numel}, DType::f32, engine.device(), host_space(engine.device()));
 }
 
 void Snapshot::read(size_t piece, const Visit& visit) {

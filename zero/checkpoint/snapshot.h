@@ -13,21 +13,21 @@
 
 namespace zg::zero {
 
-/// A consistent f32 view of this rank's masters and moments at construction. A separate thread
-/// reads it while the engine continues; a step that is about to overwrite a range waits until that
-/// range has been read. f32 data in host memory is read in place. Other data is copied through one
-/// host bucket, the only memory that a snapshot allocates. An engine has at most one snapshot. It
-/// is constructed and destroyed on the engine's thread. On a meta device only the list of pieces
-/// exists.
+/// A consistent f32 view of this rank's master weights and moments, as they are at construction. A
+/// separate thread reads it while the engine continues; a step that is about to overwrite a range
+/// waits until that range has been read. f32 data in host memory is read in place. Other data is
+/// copied through one host bucket, the only memory that a snapshot allocates. An engine has at most
+/// one snapshot. It is constructed and destroyed on the engine's thread. On a meta device only the
+/// list of pieces exists.
 class ZG_API Snapshot {
  public:
-  /// ConfigError when the engine already has a snapshot. OutOfMemory.
+  /// Throws ConfigError when the engine already has a snapshot, OutOfMemory.
   explicit Snapshot(const Engine& engine);
   ~Snapshot();
   Snapshot(const Snapshot&) = delete;
 
-  /// The pieces of all ranks tile the states of every parameter. Replicas and mirrors have no
-  /// pieces.
+  /// A range of one state of one parameter. The pieces of all ranks together cover every state of
+  /// every parameter exactly once. Replicas and mirrors (zero/README.md, "Words") have no pieces.
   struct Piece {
     const Parameter* parameter;
     Engine::State state;
@@ -38,8 +38,8 @@ class ZG_API Snapshot {
   const std::vector<Piece>& pieces() const { return pieces_; }
 
   /// Calls `visit` with the piece's elements in order, a few MiB at a time. Pieces are read in
-  /// order, on one thread. FileError of a disk. An error ends the reading, and no step waits any
-  /// longer.
+  /// order, on one thread. Throws FileError if a disk cannot be read. After an error no step waits
+  /// for the snapshot any longer.
   using Visit = std::function<void(std::span<const float>)>;
   void read(size_t piece, const Visit& visit);
 
@@ -53,7 +53,7 @@ class ZG_API Snapshot {
     Tensor values;
     const Storage* storage = nullptr;  // overwritten by a step; null: never
     int64_t begin = 0;                 // in the storage's array
-    int64_t read_after = 0;            // number of elements read once this source is done
+    int64_t read_after = 0;            // value of read_ once this source has been read
   };
   void add(const Piece& piece, const Source& source);
   void take_bucket(const Engine& engine);

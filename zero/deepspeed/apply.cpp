@@ -19,7 +19,7 @@ class Mapping {
       : config_(config), decided_(options.decided), result_(options.program) {}
 
   DeepSpeedConfig apply() {
-    // A program may pass a DeepSpeedConfig that it has read from another file.
+    // `program` may be a DeepSpeedConfig that was read from another file, so its record is cleared.
     result_.taken.clear();
     result_.defaulted.clear();
     result_.overridden.clear();
@@ -40,9 +40,9 @@ class Mapping {
   }
 
  private:
-  // Calls `set` unless the key is absent, null or "auto", or the program has decided one of
-  // `fields`; then the first of them is recorded as taken from the config. An overridden default is
-  // not reported.
+  // Calls `set` and records the first of `fields` as taken from the config. Does nothing if the key
+  // is absent, null or "auto", or if the program has decided one of `fields`; then it reports the
+  // key as overridden, unless it is a default.
   template <class Set>
   void take(const std::string& section, const std::string& key, const std::vector<Field>& fields,
             const Set& set) {
@@ -95,8 +95,8 @@ class Mapping {
     number("train_batch_size", Field::train_batch, batch.train);
     number("train_micro_batch_size_per_gpu", Field::micro_batch, batch.micro);
     number("gradient_accumulation_steps", Field::accumulation, batch.accumulation);
-    // With "auto" DeepSpeed uses the data loader's batch size. Here it is default_micro_batch,
-    // unless it follows from the other numbers.
+    // For "auto" DeepSpeed uses the data loader's batch size. Here the micro-batch follows from the
+    // other numbers or, without them, is default_micro_batch.
     if ((is_automatic("", "train_batch_size") ||
          is_automatic("", "train_micro_batch_size_per_gpu")) &&
         !batch.train && !batch.micro)
@@ -227,7 +227,7 @@ class Mapping {
     const Setting* path = config_.find(section, "nvme_path");
     if ((!path || path->null) && !is_decided(Field::nvme_path))
       throw ConfigError(config_.place_of(device) +
-                        "nvme without a place; expected nvme_path, got none; try \"nvme_path\": "
+                        "nvme without a path; expected nvme_path, got none; try \"nvme_path\": "
                         "\"/local_nvme\"");
   }
 

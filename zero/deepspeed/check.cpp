@@ -138,7 +138,7 @@ class Checker {
     if (!params.empty()) check_section(params, member.value);
   }
 
-  // The section whose keys params may have; empty if the type is missing or not supported.
+  // The section that lists the keys of `params`; empty if the type is missing or not supported.
   static std::string section_of_params(const std::string& section, const Value& object) {
     for (const Value::Member& member : object.members)
       if (member.key == "type" && member.value.kind == Value::Kind::text)
@@ -162,7 +162,7 @@ class Checker {
       return;
     }
     const std::string begin = config_.place_of(*type);
-    if (section == "optimizer" && is_later_optimizer(type->text))
+    if (section == "optimizer" && is_unsupported_optimizer(type->text))
       return note_unsupported(
           config_, fmt::format("{}'{}': this version does not do it; expected one of {}; try AdamW",
                                begin, type->text, names));
@@ -194,7 +194,7 @@ void check_precision(CheckedConfig& config) {
   const bool has_states = states && states->boolean, has_weights = weights && weights->boolean;
   if (config.is_on("bf16", "enabled") && has_states != has_weights)
     note_unsupported(config, config.place_of(has_states ? *states : *weights) +
-                                 "masters and moments are kept alike; expected "
+                                 "masters and moments have one dtype; expected "
                                  "bf16_master_weights_and_grads and bf16_optimizer_states both "
                                  "true or both false; try both");
   if (const Setting* sums = given(config, "data_types", "grad_accum_dtype");

@@ -26,17 +26,18 @@ struct Setting {
   std::vector<double> numbers;
 };
 
-/// A valid config: its keys, and the defaults of every section that it has.
+/// A valid config: its keys, and the defaults of every section in it.
 struct CheckedConfig {
   std::string file;
   DeepSpeedVersion version = DeepSpeedVersion::v0_19;
   std::map<std::string, Setting> settings;  ///< by section and key, "adam.lr"
   std::vector<std::string> warnings;        ///< unknown keys of a lenient check
-  std::vector<std::string> without_effect;  ///< a line each, with its reason
+  /// One line for each key without effect, with the reason.
+  std::vector<std::string> without_effect;
   /// The first requested feature that is not supported.
   std::optional<std::string> unsupported;
 
-  /// Null: neither the key nor its section is given.
+  /// Null: the config has neither the key nor its section.
   const Setting* find(const std::string& section, const std::string& key) const;
   bool is_on(const std::string& section, const std::string& key) const;  ///< a boolean that is true
   /// Each key with its value, "zero_optimization.stage = 2", followed by " (default)" for a
@@ -45,20 +46,21 @@ struct CheckedConfig {
   std::string place_of(const Setting& setting) const;  ///< "ds.json:3:5: key: "
 };
 
-/// Checks a config against the rows of schema.h. ConfigError for an unknown, misplaced or
+/// Checks a config against the rows of schema.h. Throws ConfigError for an unknown, misplaced or
 /// contradictory key, a wrong type or range; each message has the position, what was expected and
 /// what to try. `section`: "" for DeepSpeed's top level, or "accelerate".
 CheckedConfig check_config(const Value& root, const std::string& file, DeepSpeedVersion version,
                            bool lenient, const std::string& section = "");
 
-/// Checks combinations of keys that are valid one by one: ConfigError, or recorded as unsupported.
+/// Checks combinations of keys that are valid alone. Throws ConfigError, or records the combination
+/// as unsupported.
 void check_contradictions(CheckedConfig& config);
 
-/// Keeps the first.
+/// Records an unsupported feature, if it is the first one.
 void note_unsupported(CheckedConfig& config, const std::string& message);
 
 /// Converts a value to the row's type as pydantic does: "true" and 1 are booleans; 2e8, 50000000.0
-/// and "15" are whole numbers. ConfigError, beginning with `where`.
+/// and "15" are whole numbers. Throws ConfigError, beginning with `where`.
 Setting coerced(const Row& row, const Value& value, const std::string& where);
 
 /// The row's default. It must have one.

@@ -21,8 +21,9 @@ std::vector<std::string> split(const std::string& words) {
 }
 
 std::string bounds(const Row& row, const std::string& number) {
-  if (row.most >= 2147483647.0) return fmt::format("{} of {} or more", number, shown(row.least));
-  return fmt::format("{} from {} to {}", number, shown(row.least), shown(row.most));
+  if (row.maximum >= 2147483647.0)
+    return fmt::format("{} of {} or more", number, shown(row.minimum));
+  return fmt::format("{} from {} to {}", number, shown(row.minimum), shown(row.maximum));
 }
 
 std::string expected_of(const Row& row) {
@@ -117,7 +118,7 @@ Setting coerced(const Row& row, const Value& value, const std::string& where) {
     setting.null = true;
     return setting;
   }
-  const auto within = [&](double number) { return number >= row.least && number <= row.most; };
+  const auto within = [&](double number) { return number >= row.minimum && number <= row.maximum; };
   bool fits = true;
   switch (row.type) {
     case Type::boolean:
@@ -126,7 +127,7 @@ Setting coerced(const Row& row, const Value& value, const std::string& where) {
     case Type::integer:
       fits = read_number(value, setting.number) && setting.number == std::floor(setting.number) &&
              within(setting.number);
-      // 2^63, the largest number that rows accept, stands for sys.maxsize.
+      // The largest number that rows accept is 2^63; it means sys.maxsize.
       if (fits)
         setting.integer =
             setting.number < 0x1p63 ? static_cast<int64_t>(setting.number) : INT64_MAX;

@@ -17,8 +17,8 @@ namespace zg::zero {
 /// config.
 enum class DeepSpeedVersion : uint8_t { v0_19, v0_16 };
 
-/// Bucket sizes that depend on the model's width, where a config says "auto", as accelerate
-/// computes them. 0: this size does not depend on it.
+/// Bucket sizes that the config sets to "auto", computed from the model's width as accelerate does.
+/// 0: the config sets this size.
 struct BucketsByWidth {
   double reduce_per_square = 0.0, prefetch_per_square = 0.0;  ///< elements per width * width
   double persistence_per_width = 0.0;                         ///< elements per width
@@ -27,7 +27,7 @@ struct BucketsByWidth {
 /// Sets the bucket sizes of `engine` for a model of this width.
 ZG_API void fill_buckets(const BucketsByWidth& buckets, int64_t width, Config& engine);
 
-/// Settings for which a program's own value can override a config's.
+/// Settings of a config that a program can override.
 enum class DeepSpeedField : uint8_t {
   micro_batch,
   accumulation,
@@ -37,12 +37,12 @@ enum class DeepSpeedField : uint8_t {
   beta2,
   epsilon,
   weight_decay,
-  schedule,  ///< its kind, and with it the whole block `scheduler`
+  schedule,  ///< its kind; it stands for the whole block `scheduler`
   warmup_steps,
   clip_norm,
-  precision,  ///< compute dtype, and with it the blocks `fp16` and `bf16`
+  precision,  ///< compute dtype; it stands for the blocks `fp16` and `bf16`
   grad_accum_dtype,
-  initial_scale_power,  ///< and with it a constant loss_scale
+  initial_scale_power,  ///< it stands for a constant loss_scale, too
   stage,
   reduce_bucket_size,
   prefetch_bucket_size,
@@ -100,7 +100,7 @@ struct DeepSpeedOptions {
   bool lenient = false;  ///< unknown keys are warnings, not errors
   /// The program's own values. They are used for keys that the config leaves out or sets to "auto".
   DeepSpeedConfig program = {};
-  /// Fields whose value in `program` overrides the config.
+  /// Fields for which the value in `program` overrides the config.
   std::set<DeepSpeedField> decided = {};
 };
 

@@ -14,14 +14,14 @@
 namespace zg::zero::deepspeed {
 namespace {
 
-constexpr size_t most_keys = 1000;  // each may cost a search for the nearest known key
-constexpr int deepest = 64;         // limits the recursion of the parser
+constexpr size_t max_keys = 1000;  // each unknown key is compared with all known keys
+constexpr int max_depth = 64;      // limits the recursion of the parser
 
 bool is_punctuator(char c) { return c != '\0' && std::strchr("{}[],:", c) != nullptr; }
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Only JSON's numbers: 007, +1, .5 and 0x10 are strings without quotes.
+// True for JSON's numbers only: 007, +1, .5 and 0x10 are strings without quotes.
 bool is_number(const std::string& word) {
   size_t at = 0;
   const auto digits = [&] {
@@ -123,7 +123,7 @@ class Reader {
     switch (look()) {
       case '{':
       case '[': {
-        if (++depth_ > deepest)
+        if (++depth_ > max_depth)
           refuse(start, "more than 64 levels; expected fewer, got one more", "a flatter config");
         const bool object = look() == '{';
         step();
@@ -154,7 +154,7 @@ class Reader {
       }
       if (look() == close) return step(), object;
       Value::Member member{.at = here()};
-      if (object.members.size() >= most_keys)
+      if (object.members.size() >= max_keys)
         refuse(member.at, "more than 1000 keys; expected fewer, got one more", "a config");
       member.key = read_key();
       path_.push_back(member.key);
@@ -354,7 +354,8 @@ std::string shown(const Value& value) {
   }
 }
 
-// Longer than every known key; a message must not contain a whole file.
+// Longer paths are cut in messages, which must not contain a whole file. Every known key is
+// shorter.
 constexpr size_t longest_path = 120;
 
 std::string place(const std::string& file, Position at, const std::string& path) {

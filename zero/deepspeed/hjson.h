@@ -17,7 +17,8 @@ struct Value {
 
   Kind kind = Kind::null;
   Position at;
-  std::string text;     ///< a string's characters; a number's or boolean's as they are written
+  /// The characters of a string; a number or boolean as it is written in the file.
+  std::string text;
   bool quoted = false;  ///< a string in quotes
   double number = 0.0;
   bool boolean = false;
@@ -31,22 +32,23 @@ struct Value::Member {
   Value value;
 };
 
-/// As an error shows it: 'text', 2e8, true, an object.
+/// The value as errors show it: 'text', 2e8, true, an object.
 std::string shown(const Value& value);
 std::string shown(double number);  ///< formatted as by printf's %g
 
 /// "ds.json:12:5: zero_optimization.stage: ", the beginning of every error about a config.
 std::string place(const std::string& file, Position at, const std::string& path);
 
-/// ConfigError for the first byte that is not UTF-8 and for control characters except space, tab
-/// and line ends. So messages never contain such bytes.
+/// Throws ConfigError for the first byte that is not UTF-8 and for control characters except space,
+/// tab and line ends. So messages never contain such bytes.
 void check_text(const std::string& source, const std::string& file);
 
 /// Reads JSON as DeepSpeed does, which is HJSON (https://hjson.github.io/syntax.html): comments
 /// `#`, `//` and `/* */`, trailing and missing commas, keys and strings without quotes (such a
 /// string goes to the end of its line), 'single' and '''multi-line''' quotes, a root without
-/// braces. ConfigError with file, line, column and key path for anything else, for a key that
-/// comes twice, for bytes that are not UTF-8, below 64 levels and beyond 1000 keys of an object.
+/// braces. Throws ConfigError with file, line, column and key path for anything else, for a key
+/// that comes twice, for bytes that are not UTF-8, for more than 64 levels and for objects with
+/// more than 1000 keys.
 Value read_hjson(const std::string& source, const std::string& file);
 
 }  // namespace zg::zero::deepspeed

@@ -63,7 +63,8 @@ bool uses_nvme(const OffloadOptions& offload) {
   return false;
 }
 
-// Completes the engine's config. The command does it later, because a checkpoint may decide more.
+// Completes the engine's config. The `zerograd` command does this later, because a checkpoint may
+// set more fields.
 void settle(const std::string& file, const DeepSpeedOptions& options, DeepSpeedConfig& config) {
   Config& engine = config.engine;
   if (!config.preset.empty()) {
@@ -78,7 +79,7 @@ void settle(const std::string& file, const DeepSpeedOptions& options, DeepSpeedC
     engine.offload.activation = Space::host;
   if (uses_nvme(engine.offload) && config.swap.directory.empty())
     throw ConfigError(file +
-                      ": nvme without a place; expected nvme_path in "
+                      ": nvme without a path; expected nvme_path in "
                       "zero_optimization.offload_optimizer or offload_param, got none; try "
                       "\"nvme_path\": \"/local_nvme\"");
   validate(engine);
@@ -90,7 +91,7 @@ Source read_source(const std::string& path_or_text, const std::string& name) {
   const size_t first = path_or_text.find_first_not_of(" \t\n");
   if (first != std::string::npos && path_or_text[first] == '{')
     return {.file = name, .text = path_or_text};
-  std::error_code unnameable;  // set for a text that is too long for a file name
+  std::error_code unnameable;  // set if the text is too long to be a file name
   if (const auto text = base64_decoded(path_or_text);
       text && !std::filesystem::exists(path_or_text, unnameable))
     return {.file = name, .text = *text};

@@ -5,7 +5,7 @@
 #include "zerograd/zero/deepspeed/check.h"
 #include "zerograd/zero/deepspeed/deepspeed.h"
 
-// The steps of read_deepspeed_config(), for programs that do something in between.
+// The steps of read_deepspeed_config(), for programs that need one of them alone.
 namespace zg::zero::deepspeed {
 
 struct Source {
@@ -13,7 +13,7 @@ struct Source {
   std::string text;
 };
 
-/// Reads a config from a file, from its text, or from base64, as DeepSpeed does. FileError,
+/// Reads a config from a file, from its text, or from base64, as DeepSpeed does. Throws FileError,
 /// beginning with `name`; ConfigError for a file of more than 1 MiB.
 Source read_source(const std::string& path_or_text, const std::string& name);
 

@@ -28,7 +28,7 @@ bool has_name(const Row& row, const std::string& key) {
          aliases.find(fmt::format("|{}|", key)) != std::string::npos;
 }
 
-// True if both sections are of DeepSpeed's config, or both of accelerate's.
+// True if both sections belong to DeepSpeed's config, or both to accelerate's.
 bool is_same_file(const std::string& a, const std::string& b) {
   return a.starts_with("accelerate") == b.starts_with("accelerate");
 }
@@ -91,7 +91,7 @@ std::string advice_on(const std::string& section, const std::string& key) {
   const std::string word = lower(key);
   for (const auto& [mistake, advice] : known_mistakes)
     if (word == mistake) return advice;
-  // A key such as `enabled` is in many sections: give the section only for a key of few sections.
+  // A key such as `enabled` is in many sections; the hint names sections only if there are few.
   std::set<std::string> places, types;
   for (const Row& row : rows()) {
     if (section == row.section || !has_name(row, word) || !is_same_file(row.section, section))
@@ -130,7 +130,7 @@ std::string section_of_schedule(const std::string& type) {
   return std::find(schedules.begin(), schedules.end(), type) != schedules.end() ? type : "";
 }
 
-bool is_later_optimizer(const std::string& type) {
+bool is_unsupported_optimizer(const std::string& type) {
   return contains_folded(unsupported_optimizers, type);
 }
 

@@ -15,7 +15,7 @@ enum class Effect {
   honoured,  ///< has the same effect as in DeepSpeed
   only,      ///< only the default is supported; another value is Unsupported, with `why`
   nothing,   ///< accepted without effect, and listed with `why`
-  inner      ///< no effect of its own: the row of its section or another key decides
+  inner      ///< no effect of its own: the section's row or another key decides what happens
 };
 
 struct Row {
@@ -26,8 +26,8 @@ struct Row {
   Effect effect = Effect::honoured;
   const char* why = "";      ///< the reason for `only` and `nothing`
   const char* choices = "";  ///< "none|cpu|nvme" for a choice; the name for a section
-  double least = 0.0;        ///< the range of an integer or number
-  double most = 1e18;
+  double minimum = 0.0;      ///< the range of an integer or number
+  double maximum = 1e18;
   const char* fallback_0_16 = nullptr;  ///< the default of DeepSpeed 0.16 if it differs
   const char* alias = "";               ///< another spelling, accepted everywhere
   bool automatic = false;  ///< "auto" is computed from the run; false: "auto" means the default
@@ -58,7 +58,7 @@ std::string section_of_optimizer(const std::string& type);
 std::string section_of_schedule(const std::string& type);
 
 /// True if DeepSpeed has this optimizer and zerograd does not.
-bool is_later_optimizer(const std::string& type);
+bool is_unsupported_optimizer(const std::string& type);
 /// `section`: optimizer or scheduler.
 std::string join_names(const std::string& section);  ///< "Adam, AdamW"
 /// "; did you mean AdamW?", or what to try.

@@ -117,12 +117,12 @@ std::vector<Row> precision() {
 std::vector<Row> range_test_and_cycle() {
   constexpr const char *test = "LRRangeTest", *cycle = "OneCycle";
   const auto number_of = [](const char* section, const char* key, const char* fallback,
-                            double most = largest_float) {
-    return Row{section, key, number, fallback, honoured, "", "", 0, most};
+                            double maximum = largest_float) {
+    return Row{section, key, number, fallback, honoured, "", "", 0, maximum};
   };
   const auto count_of = [](const char* section, const char* key, const char* fallback,
-                           double least) {
-    return Row{section, key, integer, fallback, honoured, "", "", least, largest_count};
+                           double minimum) {
+    return Row{section, key, integer, fallback, honoured, "", "", minimum, largest_count};
   };
   constexpr double below_one = 0x1.fffffep-1;  // the largest f32 below 1
   return {
@@ -194,9 +194,9 @@ std::vector<Row> learning() {
 
 std::vector<Row> zero_optimization() {
   constexpr const char* in = "zero_optimization";
-  const auto size = [&](const char* key, const char* fallback, const char* alias, double least) {
-    return Row{in, key,   integer,         fallback, honoured, "",
-               "", least, largest_integer, nullptr,  alias,    true};
+  const auto size = [&](const char* key, const char* fallback, const char* alias, double minimum) {
+    return Row{in, key,     integer,         fallback, honoured, "",
+               "", minimum, largest_integer, nullptr,  alias,    true};
   };
   const auto only_default = [&](const char* key, const char* fallback, const char* alias = "") {
     return Row{in, key, boolean, fallback, only, off, "", 0, 0, nullptr, alias};
@@ -296,8 +296,8 @@ std::vector<Row> activation_checkpointing() {
   };
 }
 
-// The section `zerograd`. DeepSpeed takes these settings from the program or from another key, and
-// it ignores this section.
+// The section `zerograd`: settings that DeepSpeed takes from the program or from another key.
+// DeepSpeed ignores this section.
 std::vector<Row> own() {
   return {{"zerograd", "activation_checkpoint", boolean, "null"},
           {"zerograd", "offload_gradients", choice, "null", honoured, "", "none|cpu|nvme"},

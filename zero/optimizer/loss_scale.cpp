@@ -24,7 +24,7 @@ std::string integer(double x) { return fmt::format("{:.0f}", std::trunc(x)); }
 void validate(const LossScaleOptions& o) {
   check_scale(o.loss_scale == 0.0 || positive(o.loss_scale), "loss_scale", o.loss_scale,
               "a finite number from 0, where 0 means dynamic");
-  // Outside this range the scale is no normal f32.
+  // Outside this range the scale is not a normal f32.
   check_scale(o.initial_scale_power >= -126 && o.initial_scale_power <= 127, "initial_scale_power",
               o.initial_scale_power, "an exponent in -126 .. 127");
   check_scale(o.window >= 1, "window", static_cast<double>(o.window), "1 or more");

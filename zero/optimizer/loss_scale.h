@@ -7,14 +7,16 @@
 
 namespace zg::zero {
 
-/// How the loss is scaled so that f16 gradients neither vanish nor overflow; DeepSpeed's keys,
-/// defaults and rules. Micikevicius et al. 2018, arXiv:1710.03740, section 3.2.
+/// Loss scaling, which keeps f16 gradients from becoming 0 or infinite. Names, defaults and rules
+/// are DeepSpeed's. Micikevicius et al. 2018, arXiv:1710.03740, section 3.2.
 struct LossScaleOptions {
   double loss_scale = 0.0;  ///< > 0: constant; 0: dynamic, by the options below
   int initial_scale_power = 16;
   int64_t window = 1000;   ///< steps without an overflow after which the scale doubles
-  int64_t hysteresis = 2;  ///< the scale halves at this many overflows since the last refill
-  bool consecutive_hysteresis = false;  ///< refill after every good step, not only on doubling
+  int64_t hysteresis = 2;  ///< number of overflows until the scale halves; counted from the last
+                           ///< refill, which is when the scale doubles
+  /// Refill after every step without an overflow, not only when the scale doubles.
+  bool consecutive_hysteresis = false;
   double min_loss_scale = 1.0;
 };
 ZG_API void validate(const LossScaleOptions& options);  ///< throws ConfigError
@@ -38,11 +40,11 @@ class ZG_API LossScaler {
   double scale() const { return state_.scale; }
   bool dynamic() const { return dynamic_; }
   const State& state() const { return state_; }
-  /// A static scaler keeps its scale. ConfigError for numbers that no run can produce.
+  /// Does nothing for a constant scale. Throws ConfigError for numbers that no run can produce.
   void restore(const State& state);
 
   /// Call it after every step, taken or skipped. Returns DeepSpeed's log line about an overflow, or
-  /// "". Throws Error and changes nothing when an overflow finds the scale at its minimum.
+  /// "". Throws Error and changes nothing if the scale is already at its minimum at an overflow.
   std::string update(bool overflow);
 
  private:

@@ -19,13 +19,14 @@
 namespace zg::zero {
 namespace {
 
-/// Tensors that AdamW reads and writes. At stage 0 `sums` is absent: gathered_sums() replaces it.
+/// Indices of the tensors that AdamW reads and writes. At stage 0 `sums` is absent, and
+/// gathered_sums() is used.
 enum { masters, moment1, moment2, low_precision, sums };
 using StateTensors = std::array<Tensor, 5>;
 constexpr std::string_view state_names[] = {"masters", "moment1", "moment2", "values", "gradients"};
 
-/// Runs CPU kernels at once, on the caller's thread, on host memory of a device of any type. The
-/// caller has waited for the device's own work on that memory.
+/// A stream that runs CPU kernels at once, on the caller's thread, on host memory of any device.
+/// The caller must have waited for the device's own work on that memory.
 class HostStream final : public Stream {
  public:
   explicit HostStream(const Device& device) : device_(device), traits_(device.traits()) {
@@ -47,7 +48,7 @@ class HostStream final : public Stream {
   Device::Traits traits_;
 };
 
-/// The gradient accumulators of all ranks.
+/// The whole gradient accumulators, gathered from all ranks.
 Tensor gathered_sums(const Storage& storage, const Config& config, const Device& device,
                      Space space, Communicator& comm) {
   const PurposeScope purpose(device, Purpose::gradient);
@@ -61,8 +62,8 @@ Tensor gathered_sums(const Storage& storage, const Config& config, const Device&
 }
 
 /// Appends the tensors that AdamW updates in elements [begin, begin + gradients.numel()) of the
-/// storage's flat array: ranges of equal weight decay, or single parameters where the random bits
-/// of stochastic rounding depend on the parameter.
+/// storage's flat array: one for each range of equal weight decay. With stochastic rounding one for
+/// each parameter, because the random bits depend on its name.
 void append(const Storage& storage, int64_t begin, const Tensor& gradients,
             const std::vector<Tensor>& states, const AdamOptions& options,
             std::vector<AdamTensor>& to) {
@@ -84,7 +85,7 @@ void append(const Storage& storage, int64_t begin, const Tensor& gradients,
       append_part(range.begin, range.numel(), range.decay);
     return;
   }
-  // The random bits depend on the element's index in the parameter of the whole model.
+  // The random bits depend on the element's index in the whole parameter.
   for (const FlatUnit::Piece& piece : flat.within(begin, end)) {
     const Slice& slice = piece.parameter->slice;
     for (int64_t done = 0; done < piece.numel();) {
@@ -122,9 +123,9 @@ StateTensors states_of(const Storage& storage) {
           own ? storage.sums : Tensor()};
 }
 
-/// ZeRO-Offload: the CPU updates states that rest on the accelerator's host. It reads gradient
-/// accumulators from the device and writes values to it: 6 bytes for each element in bf16. An
-/// update on the device would transfer the states in both directions.
+/// ZeRO-Offload: the CPU updates states that are stored on the host of an accelerator. Gradient
+/// accumulators are copied from the device and parameters to it: 6 bytes for each element in bf16.
+/// An update on the device would transfer all states in both directions.
 bool is_updated_by_host(const Storage& storage) {
   return storage.moment1 && storage.moment1.buffer()->space() != Space::device &&
          storage.moment1.device().traits().backend != Device::Type::cpu;
@@ -154,7 +155,8 @@ int64_t step_of(const Storage& storage, const Config& config) {
   return step_of(storage.state_numel, streams(storage), config);
 }
 
-/// Streams the states of all storages in update order. A skipped step moves the same bytes.
+/// Streams the states of all storages through buffers, in the order of the update. A skipped step
+/// moves the same bytes.
 Streaming stream_states(std::span<const Storage> storages, const Config& config,
                         const Device& device) {
   std::vector<Streaming::Part> parts;
@@ -185,8 +187,8 @@ GradientSummary summarise(std::span<const Storage> storages, const ParameterStor
   const int64_t parameters = static_cast<int64_t>(store.parameters().size());
   constexpr int64_t limb_count = SumOfSquares::limb_count;
   const Tensor sums = Tensor::zeros({limb_count + parameters}, DType::i64, device);
-  // Replicas are counted on another tensor rank. An overflow is reported on every rank that sees
-  // it.
+  // Replicas are excluded from the norm, because another tensor rank counts them. An overflow is
+  // reported on every rank that sees it.
   const bool has_replicas =
       std::any_of(store.parameters().begin(), store.parameters().end(),
                   [](const auto& parameter) { return parameter->copy == Copy::replica; });
@@ -249,34 +251,34 @@ void update(std::span<Storage> storages, const OptimizerStep& step, const Config
   HostStream host(device);
   device.compute().synchronize();  // the CPU reads the gradient accumulators
   Streaming streaming = stream_states(storages, config, device);
-  std::vector<AdamTensor> together;  // tensors of all storages that can be updated in one call
+  std::vector<AdamTensor> together;  // the tensors of all storages that are updated by one call
   for (Storage& storage : storages) {
     if (storage.trainable.empty()) continue;
     const bool by_host = is_updated_by_host(storage);
     Stream& stream = by_host ? static_cast<Stream&>(host) : device.compute();
     const StateTensors whole = states_of(storage);
-    const Tensor everybodys =
-        whole[sums] ? Tensor()
-                    : gathered_sums(storage, config, device,
-                                    by_host ? host_space(device) : Space::device, comm);
+    const Tensor all_sums = whole[sums]
+                                ? Tensor()
+                                : gathered_sums(storage, config, device,
+                                                by_host ? host_space(device) : Space::device, comm);
     const bool gathers = config.stage > 0 && storage.stays_whole && comm.size() > 1;
-    const bool waits = !streams(storage) && !everybodys && !gathers && !snapshot;
-    const int64_t longest = step_of(storage, config);
-    for (int64_t begin = 0; begin < storage.state_numel; begin += longest) {
-      const int64_t count = std::min(longest, storage.state_numel - begin);
+    const bool waits = !streams(storage) && !all_sums && !gathers && !snapshot;
+    const int64_t chunk_numel = step_of(storage, config);
+    for (int64_t begin = 0; begin < storage.state_numel; begin += chunk_numel) {
+      const int64_t count = std::min(chunk_numel, storage.state_numel - begin);
       const std::vector<Tensor>& states = streaming.next();
       if (snapshot) snapshot->wait_until_read(storage, storage.state_begin + begin + count);
       if (!step.skipped) {
         std::vector<AdamTensor> now;
         append(storage, storage.state_begin + begin,
-               everybodys ? everybodys.flat(begin, count) : states[sums], states, config.adam,
+               all_sums ? all_sums.flat(begin, count) : states[sums], states, config.adam,
                waits ? together : now);
         update(std::move(now), step, config, stream);
       } else if (lane_of(storage, whole, low_precision).moves())
         kernels::cast({.x = states[masters], .y = states[low_precision]}, stream);
       streaming.keep();
     }
-    if (by_host) streaming.finish();  // the gather below reads the values on the device
+    if (by_host) streaming.finish();  // the gather below reads the parameters on the device
     if (gathers)
       gather_in_buckets(storage.trainable.shard, storage.trainable.whole, storage.name + " values",
                         config.allgather_bucket_size, comm, tickets);

@@ -14,14 +14,15 @@ namespace zg::zero {
 
 class Snapshot;
 
-/// Over all gradients of all ranks since the last step. They are accumulated, not averaged.
+/// Statistics of the gradients of all ranks since the last step, which are accumulated and not
+/// averaged.
 struct GradientSummary {
-  double sum_of_squares = 0.0;  ///< over finite gradients; exact, so the order does not matter
+  double sum_of_squares = 0.0;  ///< over finite gradients; exact, so it does not depend on an order
   /// The first parameter in store order with an infinity or NaN.
   std::optional<std::string> non_finite;
 };
 /// `mesh` is null when there is only a data axis. Over a mesh the result is the whole model's: a
-/// parameter that several tensor ranks have is counted once, and `non_finite` comes from the lowest
+/// parameter that several tensor ranks have is counted once, and `non_finite` is of the lowest
 /// pipeline stage that has one.
 GradientSummary summarise(std::span<const Storage> storages, const ParameterStore& store,
                           const Config& config, const Device& device, Communicator& comm,
@@ -39,11 +40,10 @@ struct OptimizerStep {
   int64_t step;  ///< counts from 1, without skipped steps
   bool skipped = false;
 };
-/// Runs AdamW on the states that the ZeRO stage assigns to this rank, then gathers whole values
-/// from their owners. A parameter without a gradient is updated with a zero gradient. A skipped
-/// step changes nothing but makes the same exchanges, so memory and traffic do not depend on
-/// gradient values. If `snapshot` is not null, states that it has not read yet are overwritten only
-/// after it has read them.
+/// Runs AdamW on the states that the ZeRO stage assigns to this rank, then gathers the parameters
+/// that stay whole. A parameter without a gradient is updated with a zero gradient. A skipped step
+/// changes nothing but has the same collectives, so memory and traffic do not depend on values. If
+/// `snapshot` is not null, a state is overwritten only after the snapshot has read it.
 void update(std::span<Storage> storages, const OptimizerStep& step, const Config& config,
             const Device& device, Communicator& comm, Snapshot* snapshot = nullptr);
 

@@ -50,8 +50,8 @@ void check_schedule(const RangeTestOptions& o) {
 }
 
 void check_schedule(const OneCycleOptions& o) {
-  const auto at_least = [](const char* field, double value, double least, const char* expected) {
-    check_schedule(std::isfinite(value) && value >= least, field, value, expected);
+  const auto at_least = [](const char* field, double value, double minimum, const char* expected) {
+    check_schedule(std::isfinite(value) && value >= minimum, field, value, expected);
   };
   at_least("one_cycle.cycle_min_lr", o.cycle_min_lr, 0.0, "a finite number from 0");
   at_least("one_cycle.decay_lr_rate", o.decay_lr_rate, 0.0, "a finite number from 0");

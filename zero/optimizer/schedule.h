@@ -17,8 +17,9 @@ enum class ScheduleKind : uint8_t {
   warmup_decay_lr,   ///< then linearly down to warmup_min_lr at total_num_steps
   warmup_cosine_lr,  ///< up from warmup_min_ratio * rate, then a cosine to cos_min_ratio * rate
   cosine,            ///< linearly up, never 0, then a cosine to min_rate, as nanoGPT
-  lr_range_test,     ///< up from rate without end, to see where training breaks
-  one_cycle,  ///< up from cycle_min_lr to rate and down again, betas the other way; then decay
+  lr_range_test,     ///< up from rate without end, to find the rate at which training diverges
+  one_cycle,  ///< up from cycle_min_lr to rate and down again, beta1 in the opposite direction;
+              ///< then decay
   annealing   ///< Megatron's, by samples: linearly up from 0, then down to min_rate
 };
 /// "none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "cosine", "LRRangeTest", "OneCycle",
@@ -27,7 +28,8 @@ ZG_API const char* name_of(ScheduleKind kind);
 ZG_API ScheduleKind schedule_kind(const std::string& name);  ///< throws ConfigError: lists them
 ZG_API bool is_deepspeed_warmup(ScheduleKind kind);          ///< one of DeepSpeed's three
 ZG_API bool decays(ScheduleKind kind);                       ///< ends at total_num_steps
-/// It is indexed by samples instead of steps, so a larger batch moves it further in one step.
+/// True for a schedule over samples instead of steps: a step with a larger batch advances it
+/// further.
 ZG_API bool counts_samples(ScheduleKind kind);
 
 enum class WarmupType : uint8_t {
@@ -71,7 +73,7 @@ struct ScheduleOptions {
   /// (min_lr).
   double rate = 1e-3;
   int64_t warmup_num_steps = 0;              ///< DeepSpeed's three kinds take at least 2
-  int64_t total_num_steps = 0;               ///< end of every kind that decays
+  int64_t total_num_steps = 0;               ///< the step at which the kinds that decay end
   WarmupType warmup_type = WarmupType::log;  ///< for DeepSpeed's three kinds
   double warmup_min_lr = 0.0;                ///< WarmupLR, WarmupDecayLR
   double warmup_min_ratio = 0.0;             ///< WarmupCosineLR
@@ -81,7 +83,8 @@ struct ScheduleOptions {
   OneCycleOptions one_cycle = {};
   AnnealingOptions annealing = {};
 };
-/// Throws ConfigError. DeepSpeed only warns when total_num_steps < warmup_num_steps; so it passes.
+/// Throws ConfigError. total_num_steps < warmup_num_steps is accepted, because DeepSpeed only warns
+/// about it.
 ZG_API void validate(const ScheduleOptions& options);
 
 /// Computes the rate from the step index alone: there is no state to save.
@@ -89,12 +92,11 @@ class ZG_API Schedule {
  public:
   explicit Schedule(const ScheduleOptions& options);
 
-  /// The rate of the k-th optimizer step that is taken, k from 0; skipped steps do not count.
-  /// DeepSpeed advances a schedule after a step and starts at iteration -1, so its warm-ups use
-  /// iteration k - 1. Step 0 runs at the lowest rate, and so does step 1, because ln(1) = 0. If
-  /// counts_samples(), k is the number of samples in the steps taken before. Megatron's scheduler
-  /// also advances by a step's samples after the step, unless it was skipped, so its first step
-  /// runs at rate 0.
+  /// The rate of the optimizer step with index k, from 0; skipped steps are not counted. DeepSpeed
+  /// advances a schedule after a step and starts at iteration -1, so its warm-ups use iteration k -
+  /// 1. Step 0 runs at the lowest rate, and so does step 1, because ln(1) = 0. If counts_samples(),
+  /// k is the number of samples in the steps taken before. Megatron's scheduler also advances by a
+  /// step's samples after the step, unless it was skipped, so its first step runs at rate 0.
   double rate(int64_t k) const;
   /// Betas of the same step. Absent unless the schedule sets them; then the optimizer's apply.
   std::optional<Betas> betas(int64_t k) const;

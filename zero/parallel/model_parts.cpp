@@ -46,7 +46,8 @@ MeshSums sum_over_parts(const PartSums& own, const Mesh& mesh, const Device& dev
   for (size_t part = 0; part < parts; ++part) {
     const int64_t* from = values.data() + limbs + part * summary_words;
     const size_t tensor = static_cast<size_t>(mesh.shape.tensor);
-    if (part % tensor == 0 && sums.non_finite) break;  // a lower stage already reported one
+    if (part % tensor == 0 && sums.non_finite)
+      break;  // a lower stage has already reported a parameter
     if (from[0] == 0 || from[0] >= first) continue;
     first = from[0];
     char name[name_bytes + 1] = {};

@@ -11,8 +11,8 @@
 #include "zerograd/runtime/comm/mesh.h"
 #include "zerograd/zero/states/storage.h"
 
-// Exchanges between ranks that hold different parts of the model: sums of integers, which are exact
-// and of a fixed size, and the gradients of parameters that two stages share.
+// Exchanges between ranks that hold different parts of the model: sums of integers, which are
+// exact, and the gradients of parameters that two stages share.
 namespace zg::zero {
 
 /// Sums of i64 over the ranks of a mesh that differ from this one only in stage and tensor rank. On
@@ -20,7 +20,7 @@ namespace zg::zero {
 std::vector<int64_t> sum_over_parts(std::span<const int64_t> own, const Mesh& mesh,
                                     const Device& device, const std::string& name);
 
-/// Gradient summary of one part of the model (one pipeline stage and tensor rank).
+/// The GradientSummary of one part of the model (one pipeline stage and tensor rank), as integers.
 struct PartSums {
   std::vector<int64_t> limbs;  ///< sum of squares of the gradients counted on this rank
   int index = -1;              ///< first parameter with a gradient that is not finite; -1: none
@@ -34,31 +34,32 @@ MeshSums sum_over_parts(const PartSums& own, const Mesh& mesh, const Device& dev
 
 /// Parameters that the first and the last stage of a pipeline share: tied embeddings. The first
 /// stage owns them. The last stage has mirrors. It sends its whole f32 gradient of each
-/// micro-batch, which is added to the owner's gradient before that is rounded. Without a pipeline
-/// the tape adds the same two gradients; addition commutes, so the bits are equal. In the channel
-/// Mesh::ends both stages exchange their parameters in the order of the names.
+/// micro-batch, which is added to the owner's gradient before the sum is rounded. Without a
+/// pipeline the tape adds the same two gradients, so the bits are the same. Both stages use the
+/// group Mesh::ends, in the order of the parameters' names.
 ///
 /// The last stage is ahead of the first by at most stages - 1 backward passes. It keeps that many
 /// gradients in flight and does not wait for them.
 class Mirrors {
  public:
-  /// The mesh is null where there is none: then nothing is shared. ConfigError when the two stages
-  /// share different parameters. Collective.
+  /// `mesh` may be null; then nothing is shared. Throws ConfigError if the two stages have
+  /// different lists of shared parameters. Collective.
   Mirrors(const ParameterStore& store, const Mesh* mesh, const Device& device);
 
   bool has(const Parameter& parameter) const { return parameters_.contains(parameter.name); }
-  /// Keeps the whole gradient of this micro-batch until its end. Absent if backward made none.
+  /// Keeps a gradient until the end of the micro-batch. It is absent if backward computed none.
   void keep(const Parameter& parameter, Tensor gradient);
   struct Gradient {
     const Parameter* parameter;
     Tensor sum;  ///< f32
   };
-  /// Ends a micro-batch. On the first stage it returns the two stages' gradients of each parameter.
+  /// Ends a micro-batch. On the first stage it returns, for each parameter, the sum of both stages'
+  /// gradients.
   std::vector<Gradient> exchange();
   /// Waits until the gradients that were sent have arrived.
   void finish();
 
-  /// Copies the owner's value to the mirrors. `whole` is the parameter's whole value in the compute
+  /// Copies the owner's value to the mirror. `whole` is the parameter's whole value in the compute
   /// dtype, on the owner and on the mirror.
   bool is_owner() const { return owner_; }
   void copy_value(const Parameter& parameter, const Tensor& whole) const;

@@ -17,7 +17,7 @@ using nlohmann::json;
 
 constexpr int64_t bucket_elements = int64_t{1} << 20;
 
-/// CBOR that lists the parameters that this rank owns, with shape and slice.
+/// The parameters that this rank owns, with shape and slice, as CBOR.
 std::string description_of(const ParameterStore& store) {
   json parameters = json::array();
   for (const auto& [name, parameter] : store.by_name()) {
@@ -163,9 +163,9 @@ void WholeModel::visit(const std::string& name, Engine::State state, const Visit
       }
     return;
   }
-  const int64_t most = bucket_elements / block;  // blocks at a time
-  for (int64_t i = 0; i < any.outer; i += most) {
-    const int64_t blocks = std::min(most, any.outer - i);
+  const int64_t blocks_at_once = bucket_elements / block;  // blocks at a time
+  for (int64_t i = 0; i < any.outer; i += blocks_at_once) {
+    const int64_t blocks = std::min(blocks_at_once, any.outer - i);
     std::vector<float> values(static_cast<size_t>(blocks * block));
     for (const Part& part : entry.parts) {
       const int64_t run = part.slice.rows * part.slice.inner;

@@ -12,8 +12,8 @@ namespace zg::zero {
 
 /// Reads the states of the whole model's parameters, which are distributed over the ranks: every
 /// rank gets all elements, a few MiB at a time. All functions are collective. On a meta device they
-/// count the same memory and communication without values. That is impossible on a mesh, because
-/// the names of other ranks' parameters are not known there.
+/// count the same memory and communication without values. On a mesh that is impossible, because a
+/// meta device does not receive the names of other ranks' parameters.
 class WholeModel {
  public:
   explicit WholeModel(const Engine& engine);
@@ -25,7 +25,7 @@ class WholeModel {
   struct Entry {
     Shape shape;
     bool is_updated;
-    std::vector<Part> parts;  ///< by Slice::begin; they tile the whole
+    std::vector<Part> parts;  ///< sorted by Slice::begin; together they are the whole parameter
   };
   /// In byte order of names.
   const std::map<std::string, Entry>& entries() const { return entries_; }
@@ -44,14 +44,14 @@ class WholeModel {
   void add(const std::string& text, int stage, int tensor_rank);
   void check_tiles() const;
   Tensor gather(const Parameter& parameter, Engine::State state);
-  /// Elements [begin, begin + numel) of a part, sent by a rank that has it.
+  /// Elements [begin, begin + numel) of a part, received from a rank that has it.
   std::vector<float> elements(const std::string& name, const Part& part, const Tensor& own,
                               int64_t begin, int64_t numel) const;
 
   struct EngineState& engine_;
   std::map<std::string, Entry> entries_;
-  // In order of names, parameters of one unit and small parameters alternate. So the last array of
-  // each kind is kept, and is gathered once.
+  // In the order of names, parameters of one unit and small parameters (which are in another
+  // storage) alternate. So the last gathered array of each kind is kept.
   Gathered gathered_[2];
   Engine::State state_ = Engine::State::master;
 };

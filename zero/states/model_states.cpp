@@ -5,20 +5,20 @@
 namespace zg::zero {
 namespace {
 
-// A step reduces every gradient and gathers every value once; stage 3 gathers for forward and again
-// for backward.
+// A step reduces every gradient once and gathers every parameter once; stage 3 gathers it for
+// forward and again for backward.
 double volume_of(int stage) { return stage == 3 ? 1.5 : 1.0; }
 
-double share(double bytes, bool shared_out, int ranks) {
-  return shared_out ? bytes / static_cast<double>(ranks) : bytes;
+double bytes_per_rank(double bytes, bool partitioned, int ranks) {
+  return partitioned ? bytes / static_cast<double>(ranks) : bytes;
 }
 
 }  // namespace
 
 ModelStates paper_states(double parameters, int ranks, int stage, double K) {
-  return {.parameter = share(2.0 * parameters, stage >= 3, ranks),
-          .gradient = share(2.0 * parameters, stage >= 2, ranks),
-          .optimizer = share(K * parameters, stage >= 1, ranks),
+  return {.parameter = bytes_per_rank(2.0 * parameters, stage >= 3, ranks),
+          .gradient = bytes_per_rank(2.0 * parameters, stage >= 2, ranks),
+          .optimizer = bytes_per_rank(K * parameters, stage >= 1, ranks),
           .volume = volume_of(stage)};
 }
 
@@ -26,9 +26,9 @@ ModelStates our_states(double parameters, int ranks, const Config& config) {
   const auto bytes = [&](DType dtype) { return parameters * static_cast<double>(size_of(dtype)); };
   const double states = config.optimizer == config.compute ? 2.0 : 3.0;
   ModelStates ours = {
-      .parameter = share(bytes(config.compute), config.stage >= 3, ranks),
-      .gradient = share(bytes(config.grad_accum), true, ranks),
-      .optimizer = share(states * bytes(config.optimizer), config.stage >= 1, ranks),
+      .parameter = bytes_per_rank(bytes(config.compute), config.stage >= 3, ranks),
+      .gradient = bytes_per_rank(bytes(config.grad_accum), true, ranks),
+      .optimizer = bytes_per_rank(states * bytes(config.optimizer), config.stage >= 1, ranks),
       .volume = volume_of(config.stage)};
   if (config.reduce_at_boundary) ours.gradient += bytes(DType::f32);
   return ours;

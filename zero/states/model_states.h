@@ -7,9 +7,10 @@
 
 namespace zg::zero {
 
-/// Bytes of model states that one rank holds between steps, exact. The first three count elements
-/// of parameters only; for partitioned states the ranks' numbers add up to the model's. `padding`
-/// is added by alignment, by equal shard sizes and by the arena's rounding.
+/// The exact number of bytes of model states that one rank holds between steps. The first three
+/// fields count elements of parameters without padding; for partitioned states their sum over the
+/// ranks is the size of the whole model. `padding` has the bytes that alignment, equal shard sizes
+/// and the arena's rounding add.
 struct RestingBytes {
   int64_t parameter = 0, gradient = 0, optimizer = 0, padding = 0;
   int64_t total() const { return parameter + gradient + optimizer + padding; }
@@ -24,12 +25,13 @@ struct ModelStates {
 };
 
 /// The formula of the ZeRO paper, Rajbhandari et al. 2020, arXiv:1910.02054, figure 1 and section
-/// 7: per parameter 2 bytes of value, 2 of gradient and K of optimizer state.
+/// 7: for each parameter 2 bytes for the parameter, 2 for its gradient and K for optimizer states.
 ZG_API ModelStates paper_states(double parameters, int ranks, int stage, double K = 12.0);
 
-/// The same for this engine: values in config.compute; gradient accumulators in grad_accum,
-/// partitioned at every stage; two moments and, unless the values are the masters, masters in
-/// config.optimizer. The volume is that of one micro-batch a step.
+/// The same for this engine: parameters in config.compute; gradient accumulators in
+/// config.grad_accum, partitioned at every stage; two moments in config.optimizer, and master
+/// weights in config.optimizer if that differs from config.compute. The volume is for steps of one
+/// micro-batch.
 ZG_API ModelStates our_states(double parameters, int ranks, const Config& config);
 
 }  // namespace zg::zero

@@ -7,7 +7,7 @@
 
 #include "zerograd/autograd/parameter.h"
 
-// Arithmetic of flat arrays, their shards, and slices of parameters.
+// Offsets in flat arrays, in their shards, and in slices of parameters.
 namespace zg::zero {
 
 /// True if the parameter has gradient accumulators and optimizer states on this rank. A mirror has
@@ -16,12 +16,13 @@ inline bool is_updated(const Parameter& parameter) {
   return parameter.trainable && parameter.copy != Copy::mirror;
 }
 
-/// The trainable or the frozen ones of some parameters, concatenated in one flat array and cut into
-/// equal shards. Parameters and shards start on multiples of `alignment` elements,
-/// so the start of a parameter does not depend on `world`. Parameters with weight decay come first:
+/// The trainable (or the frozen) parameters of a list, concatenated in one flat array, which is
+/// divided into equal shards. Parameters and shards start on multiples of `alignment` elements, so
+/// the start of a parameter does not depend on `world`. Parameters with weight decay come first:
 /// AdamW then runs over at most two ranges.
 struct FlatUnit {
-  static constexpr int64_t alignment = 64;  // elements: a cache line even of bytes
+  // Elements; 64 bytes even for a dtype of one byte: a cache line.
+  static constexpr int64_t alignment = 64;
   static constexpr int64_t aligned(int64_t n) {
     return (n + alignment - 1) / alignment * alignment;
   }
@@ -33,12 +34,13 @@ struct FlatUnit {
     size_t position;     ///< index of the parameter in the list that the array was made from
     int64_t begin;       ///< in the flat array, or in the range passed to within()
     int64_t end;         ///< begin + its number of elements
-    int64_t offset = 0;  ///< begin's index in the parameter; nonzero only after a shard border
+    int64_t offset = 0;  ///< index of element `begin` in the parameter; not 0 only if the parameter
+                         ///< begins in another shard
 
     int64_t numel() const { return end - begin; }
   };
 
-  /// Adjacent pieces of equal weight decay with the padding between and after them.
+  /// Adjacent pieces with equal weight decay, including the padding between and after them.
   struct Range {
     int64_t begin, end;  ///< relative to `first` of ranges(); multiples of alignment
     bool decay;
@@ -65,7 +67,8 @@ struct FlatUnit {
 inline Slice whole_slice(int64_t numel) { return {.extent = numel, .rows = numel}; }
 
 /// Calls f(i, j, count) for each contiguous run of elements that elements [first, last) of slice
-/// `a` share with slice `b`. The run starts at element i of `a` and element j of `b`. In rising i.
+/// `a` share with slice `b`. The run starts at element i of `a` and element j of `b`. The runs come
+/// in rising order of i.
 template <class F>
 void for_each_common(const Slice& a, int64_t first, int64_t last, const Slice& b, const F& f) {
   const int64_t block = b.extent * b.inner, low = b.begin * b.inner, high = low + b.rows * b.inner;

@@ -31,7 +31,7 @@ const FlatUnit::Piece& piece_of(const FlatUnit& flat, const Parameter* parameter
                        [&](const FlatUnit::Piece& piece) { return piece.parameter == parameter; });
 }
 
-// Whether the next fold is the first since the last step.
+// Whether no gradient was added to the accumulators since the last step.
 bool is_fresh(const Storage& storage) { return storage.folded.empty() || !storage.folded[0]; }
 
 }  // namespace
@@ -80,7 +80,7 @@ void GradientLeaf::fill(const Parameter& parameter, const Tensor& gradient) {
   const size_t index = index_of(parameter);
   const bool in_place = gradient && gradient.buffer().get() == flat_.buffer().get() &&
                         gradient.byte_offset() == part(index).byte_offset();
-  if (!in_place && !lent_[index].expired()) move();  // another tape's gradient is there
+  if (!in_place && !lent_[index].expired()) move();  // the memory has the gradient of another tape
   if (!gradient)
     fill_zero(part(index), device_.compute());
   else if (!in_place)
@@ -132,7 +132,7 @@ void Reducer::fold_here(Storage& storage, std::span<const Parameter* const> para
     Tensor leaf;
     bool first;
   };
-  std::vector<Fold> folds;  // into accumulators that are in a file
+  std::vector<Fold> folds;  // additions to accumulators that are in a file
   std::vector<Streaming::Part> parts;
   const auto fold = [&](const Fold& part, const Tensor& sum) {
     kernels::fold_gradient(
@@ -143,7 +143,7 @@ void Reducer::fold_here(Storage& storage, std::span<const Parameter* const> para
     const Tensor gradient = std::exchange(gradients[i], Tensor());
     if (!gradient || gradient.numel() == 0) continue;
     const FlatUnit::Piece& piece = piece_of(storage.trainable.flat, parameters[i]);
-    // One rank holds the whole array, so the pieces of the array and of its shard are the same.
+    // A single rank holds the whole array, so its shard has the same pieces.
     const size_t index = static_cast<size_t>(
         std::find_if(storage.pieces.begin(), storage.pieces.end(),
                      [&](const FlatUnit::Piece& own) { return own.parameter == parameters[i]; }) -
@@ -189,7 +189,7 @@ void Reducer::leave(std::unique_ptr<Streaming> sums) {
 Reducer::Leaf& Reducer::leaf_of(Storage& storage) {
   for (Leaf& leaf : filling_)
     if (leaf.storage == &storage) return leaf;
-  wait_for(1);  // one leaf is in flight while the next is filled
+  wait_for(1);  // one leaf is being sent while the next is filled
   filling_.push_back({&storage, {storage, device_}, -1, nullptr});
   if (in_file(storage.sums))
     filling_.back().sums = stream({{{.tensor = storage.sums,
@@ -235,7 +235,8 @@ void Reducer::wait_for(size_t in_flight) {
 }
 
 void Reducer::finish() {
-  // A leaf without gradients whose memory is lent belongs to a tape that has not run backward yet.
+  // A leaf without gradients whose memory is lent belongs to another tape, which has not run
+  // backward yet.
   std::erase_if(filling_, [](const Leaf& leaf) {
     return leaf.gradients.is_empty() && !leaf.gradients.is_lent();
   });

@@ -12,15 +12,15 @@
 
 namespace zg::zero {
 
-/// The whole gradients of a storage in one micro-batch, concatenated, in its compute dtype. They
-/// are sent to the owners of the shards in this form.
+/// A leaf: the gradients of a storage in one micro-batch, concatenated in one array, in the compute
+/// dtype. This array is sent to the owners of the shards.
 class GradientLeaf {
  public:
   GradientLeaf(const Storage& storage, const Device& device);
 
   /// Lends the memory of a parameter's range, so that its gradient is computed in place. The
-  /// gradient must have the leaf's dtype. It is lent while a copy of the tensor exists. Absent if
-  /// it is lent already or filled.
+  /// gradient must have the leaf's dtype. The memory is lent as long as a copy of the returned
+  /// tensor exists. Absent if it is lent already or filled.
   Tensor lend(const Parameter& parameter);
   bool is_lent() const;
   /// Stores a gradient, rounded to the leaf's dtype, unless it was computed in place. Absent: the
@@ -28,7 +28,8 @@ class GradientLeaf {
   void fill(const Parameter& parameter, const Tensor& gradient);
   bool is_empty() const { return missing_ == filled_.size(); }
   bool is_full() const { return missing_ == 0; }
-  /// Sets the rest to zero and returns the tensor to send. It shares no memory with a lent tensor.
+  /// Sets ranges without a gradient to zero and returns the tensor to send, which shares no memory
+  /// with a lent tensor.
   const Tensor& complete();
 
  private:
@@ -46,24 +47,26 @@ class GradientLeaf {
   size_t missing_;
 };
 
-/// Sends each micro-batch's whole gradients to the owners of their shards, which add them in rising
-/// global micro-batch. Every world size can keep this order. A leaf is rounded once to the compute
-/// dtype, sent, and added to accumulators in Config::grad_accum. A gradient that was computed in
-/// the accumulator or in the leaf's memory is not copied. Accumulators in a file are streamed
-/// through memory: on one rank in chunks of sub_group_size, on several ranks a storage's whole
-/// shard.
+/// Sends the gradients of each micro-batch to the owners of their shards, which add them in rising
+/// order of the global micro-batch. This order is the same for every world size. A leaf is rounded
+/// once to the compute dtype, sent, and added to accumulators in Config::grad_accum. A gradient
+/// that was computed in the accumulator or in the leaf's memory is not copied. Accumulators in a
+/// file are streamed through memory: on one rank in chunks of sub_group_size, on several ranks a
+/// storage's whole shard.
 class Reducer {
  public:
   Reducer(Communicator& comm, const Device& device, const Config& config);
 
-  /// Memory for a gradient that is about to be computed: the range of the leaf that is sent. Absent
-  /// while that memory is lent, where a leaf rounds, and where accumulators are in a file.
+  /// Memory for a gradient that is about to be computed: a range of the leaf that will be sent.
+  /// Absent if that memory is lent already, if the leaf has a narrower dtype than the gradient, or
+  /// if accumulators are in a file.
   Tensor place_of(Storage& storage, const Parameter& parameter);
-  /// `gradients` belong to `parameters`, absent where backward made none. Each is released after
-  /// use.
+  /// gradients[i] is the gradient of parameters[i], absent if backward computed none. Each tensor
+  /// is released after use.
   void reduce(Storage& storage, std::span<const Parameter* const> parameters,
               std::span<Tensor> gradients);
-  /// Ends a micro-batch: sends the leaves that several units share and waits for all of them.
+  /// Ends a micro-batch: sends the leaves of small parameters of several units, and waits for all
+  /// leaves.
   void finish();
   /// With reduce_at_boundary: reduces the ranks' local accumulators.
   void reduce_local_sums(Storage& storage);

@@ -44,7 +44,8 @@ void Residency::finish() noexcept {
     try {
       if (states_[index].gathering) complete(index);
     } catch (...) {
-      // the group has failed: its worker no longer uses the buffer, and the next call reports it
+      // ignored: the group has failed, so its worker no longer uses the buffer, and the next call
+      // reports the error
     }
     evict(index);
   }
@@ -57,7 +58,7 @@ void Residency::acquire(size_t index) {
     return;
   }
   order_.push_back(index);
-  // A storage that is being prefetched is not Evictable: no unit has used it yet.
+  // A storage that is being prefetched is not Evictable, because no unit has used it yet.
   for (size_t other = 0; other < states_.size(); ++other)
     if (other != index && states_[other].users == 0 && !states_[other].gathering) evict(other);
   if (!storages_[index].trainable.whole && !storages_[index].frozen.whole) gather(index);
@@ -94,7 +95,8 @@ void Residency::gather(size_t index) {
   }
 }
 
-// Gathers every rank's shard to every rank, or copies it to the device. The shards are in memory.
+// Gathers the shards of all ranks on every rank; on one rank, copies the parameters to the device.
+// The shards must be in memory.
 void Residency::exchange(size_t index) {
   Storage& storage = storages_[index];
   State& state = states_[index];

@@ -10,25 +10,26 @@
 
 namespace zg::zero {
 
-/// Gathers and frees the full values of parameters. Stage 3 has one state machine per storage:
+/// Gathers whole parameters before a unit is used and frees them afterwards. Stage 3 has one state
+/// machine per storage:
 ///
 ///   Sharded -> Gathering -> Resident(users) -> Evictable -> Sharded
 ///
-/// The unit released last stays Evictable until another unit is acquired, because it is often
-/// acquired again at once: by backward after forward, and by a recomputed block. The next unit is
-/// prefetched in the order of the last pass in this mode. All ranks gather and evict at the same
-/// points of the program. Nothing depends on timing.
+/// The unit released last stays in memory (Evictable) until another unit is acquired, because it is
+/// often acquired again at once: by backward after forward, and by a recomputed block. The next
+/// unit is prefetched: the one that followed in the last pass of the same mode. All ranks gather
+/// and evict at the same points of the program. Nothing depends on timing.
 class Residency {
  public:
   Residency(std::vector<Storage>& storages, Communicator& comm, const Config& config);
 
   void resize() { states_.resize(storages_.size()); }  ///< call it when all storages exist
-  /// Begins a pass and finishes the one before. Prefetch follows the last pass of the same mode.
+  /// Finishes the previous pass and begins a new one.
   void start(TapeMode mode);
-  /// Ends the pass: saves the order of its units and frees full values that have no users.
+  /// Ends the pass: saves the order of its units and frees whole parameters that have no users.
   void finish() noexcept;
 
-  void acquire(size_t storage);  ///< on return, the full values are in memory
+  void acquire(size_t storage);  ///< on return, the whole parameters are in device memory
   void release(size_t storage) noexcept;
 
  private:
@@ -50,8 +51,9 @@ class Residency {
   const Config& config_;
   std::vector<State> states_;
   size_t mode_ = 0;
-  std::array<std::vector<size_t>, 2> orders_;  // by mode: order of the last complete pass
-  std::vector<size_t> order_;                  // order of the current pass so far
+  // By mode: order of the units in the last complete pass.
+  std::array<std::vector<size_t>, 2> orders_;
+  std::vector<size_t> order_;  // order of the current pass so far
 };
 
 /// Gathers `shard` into `whole` in buckets. A bucket has at most `bucket` elements of `whole`.

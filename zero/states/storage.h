@@ -14,8 +14,8 @@
 
 namespace zg::zero {
 
-/// One flat array of parameter values: the whole array, or only this rank's shard while it is not
-/// used.
+/// A flat array of parameters: the whole array or, at stage 3 while it is not used, only this
+/// rank's shard.
 struct Values {
   FlatUnit flat;
   Tensor shard;  ///< a view of `whole` if `whole` is kept
@@ -24,30 +24,30 @@ struct Values {
   bool empty() const { return flat.pieces.empty(); }
 };
 
-/// The memory of one rank for some parameters, one flat buffer for each kind: the values and, as
-/// far as the ZeRO stage assigns them to this rank, master weights, moments and gradient
-/// accumulators. A storage holds one unit, or at stage 3 all small parameters of a store.
+/// The memory of one rank for a list of parameters, one flat buffer for each kind of data: the
+/// parameters and, as far as the ZeRO stage assigns them to this rank, master weights, moments and
+/// gradient accumulators. A storage holds one unit, or at stage 3 all small parameters of a store.
 struct Storage {
   struct Placement {
     const Config& config;
     int rank, world;
     const Device& device;
-    bool stays_whole;            ///< values are never evicted
-    Space parameter, optimizer;  ///< location of the values; of the optimizer states
+    bool stays_whole;            ///< parameters are never evicted
+    Space parameter, optimizer;  ///< location of the parameters; of the optimizer states
   };
   Storage(std::string name, std::span<const Parameter* const> parameters, const Placement& place);
 
-  /// Initialises values and masters from (seed, name, element), rounded to `load`, for the elements
-  /// held here. Moments and accumulators are already zero. Each rank computes whole values locally,
-  /// without an exchange.
+  /// Initialises parameters and master weights from (seed, name, element), rounded to `load`, for
+  /// the elements on this rank. Moments and accumulators are already zero. No collective is needed.
   void initialise(uint64_t seed, DType load);
 
-  /// Zeroes the accumulators without a gradient in this step: their memory is undefined until then.
+  /// Sets accumulators that got no gradient in this step to zero. Before the first gradient of a
+  /// step the memory of an accumulator is undefined.
   void zero_unfolded(Stream& stream);
 
   /// Lends the accumulator memory of a piece, so that the first gradient of a step is computed in
-  /// place. It is lent while a copy of the tensor lives. Absent if it is lent already, if a
-  /// gradient was folded into it, and unless the accumulators are f32 on the device.
+  /// place. The memory is lent as long as a copy of the returned tensor exists. Absent if it is
+  /// lent already, if a gradient was added to it, or if the accumulators are not f32 on the device.
   Tensor lend_sum(size_t piece);
   bool is_lent(size_t piece) const { return !lent[piece].expired(); }
   /// Moves the accumulators to new memory and leaves the old memory to the tensors it is lent to.
@@ -56,12 +56,12 @@ struct Storage {
   void leave_lent(Stream& stream);
   void clear() { folded.assign(pieces.size(), false); }
 
-  /// Rounds masters [begin, end) to the compute dtype and stores them as values. Indices are those
-  /// of the trainable flat array, inside the state's range. Does nothing where values are the
-  /// masters.
+  /// Rounds master weights [begin, end) to the compute dtype and stores them as parameters. Indices
+  /// are those of the trainable flat array, inside the state's range. Does nothing if the
+  /// parameters are the master weights.
   void round_masters(int64_t begin, int64_t end);
-  /// The memory where AdamW writes the values of a range of the state. Absent where masters are
-  /// values.
+  /// The memory to which AdamW writes the parameters of a range of the state. Absent if the
+  /// parameters are the master weights.
   Tensor low_precision(int64_t begin, int64_t numel) const;
 
   std::string name;
@@ -70,24 +70,26 @@ struct Storage {
   bool stays_whole;
   bool values_are_masters;  ///< compute and optimizer dtypes are the same
   Values trainable, frozen;
-  int64_t state_begin = 0, state_numel = 0;  ///< masters, moments: range in the flat array
-  int64_t sums_begin = 0;                    ///< `sums`: start in the flat array
-  std::vector<FlatUnit::Piece> pieces;       ///< the pieces in this shard
-  Tensor masters;                            ///< optimizer dtype
-  Tensor moment1, moment2;                   ///< optimizer dtype
-  Tensor sums;                               ///< gradient accumulators, since clear()
-  Tensor local_sums;                         ///< f32, whole; with reduce_at_boundary
-  std::vector<bool> folded;                  ///< by piece: its accumulator holds a gradient
-  std::vector<std::weak_ptr<Buffer>> lent;   ///< by piece: the buffer that lend_sum() returned
+  /// Master weights and moments: range in the flat array.
+  int64_t state_begin = 0, state_numel = 0;
+  int64_t sums_begin = 0;                   ///< `sums`: start in the flat array
+  std::vector<FlatUnit::Piece> pieces;      ///< the pieces in this shard
+  Tensor masters;                           ///< optimizer dtype
+  Tensor moment1, moment2;                  ///< optimizer dtype
+  Tensor sums;                              ///< gradient accumulators of the current step
+  Tensor local_sums;                        ///< f32, whole; with reduce_at_boundary
+  std::vector<bool> folded;                 ///< by piece: its accumulator holds a gradient
+  std::vector<std::weak_ptr<Buffer>> lent;  ///< by piece: the buffer that lend_sum() returned
 };
 
-/// Returns a tensor in the memory of `place` with a buffer of its own, so a tape can see whether it
-/// is the only user and may add in place. `borrowed` expires with the last user.
+/// Returns a tensor in the memory of `place` with a buffer object of its own. So a tape can see
+/// whether it is the only user and may add in place. `borrowed` expires when the last user releases
+/// the tensor.
 Tensor lend(const Tensor& place, const Shape& shape, std::weak_ptr<Buffer>& borrowed);
 
-/// Decides in which space each storage's values and states are kept: the config's, except for the
-/// share that optimizer_ratio and parameters_on_host exclude. next() is called for one storage
-/// after another, in the same order on every rank.
+/// Decides in which space the parameters and states of each storage are stored: the space of the
+/// config, except for the share that optimizer_ratio and parameters_on_host exclude. Call next()
+/// for each storage, in the same order on every rank.
 class Placements {
  public:
   Placements(const OffloadOptions& offload, const ParameterStore& store, int world);
@@ -101,7 +103,7 @@ class Placements {
   const OffloadOptions& offload_;
   const int world_;
   double states_left_ = 0.0;  // elements whose states may still be stored in `optimizer`
-  int64_t host_left_;         // elements of this rank's values that may still be stored on the host
+  int64_t host_left_;  // elements of this rank's parameters that may still be stored on the host
 };
 
 }  // namespace zg::zero

@@ -53,7 +53,7 @@ void traced_copy(const Tensor& from, const Tensor& to, std::string_view name,
   const std::string scope = name.empty() ? to.device().memory().name() : "";
   TraceSpan span(stream, {scope, name, suffix}, Trace::Kind::copy, "copies");
   copy(from, to, stream);
-  stream.synchronize();  // so that the span ends with the copy
+  stream.synchronize();  // the span must end with the copy
   span.add("bytes", from.bytes());
   span.add("from", name_of(from.buffer()->space()));
   span.add("to", name_of(to.buffer()->space()));
@@ -107,12 +107,13 @@ Streaming::Streaming(std::vector<Part> parts, const Device& device)
     Buffers& buffers = buffers_[set];
     buffers.resize(parts_[0].size());
     for (size_t lane = 0; lane < buffers.size(); ++lane) {
-      Tensor widest;
+      Tensor largest;
       for (const Part& part : parts_)
-        if (part[lane].moves() && (!widest || part[lane].tensor.numel() > widest.numel()))
-          widest = part[lane].tensor;
-      if (widest)
-        buffers[lane] = Tensor::empty({widest.numel()}, widest.dtype(), device, host_space(device));
+        if (part[lane].moves() && (!largest || part[lane].tensor.numel() > largest.numel()))
+          largest = part[lane].tensor;
+      if (largest)
+        buffers[lane] =
+            Tensor::empty({largest.numel()}, largest.dtype(), device, host_space(device));
     }
   }
   for (const Part& part : parts_)
@@ -157,7 +158,7 @@ void Streaming::queue_copy(const Tensor& from, const Tensor& to, const Lane& lan
   copy(from, to, *copies_);
 }
 
-// The end of each copy is not known, so one span covers all of them.
+// The end of each single copy is not known, so one span covers all of them.
 void Streaming::await_copies() {
   if (!copies_) return;
   Trace* trace = device_.trace();
@@ -181,13 +182,13 @@ Streaming::~Streaming() {
   for (const SwapTicket ticket : {ready_[0], ready_[1], last_}) {
     try {
       wait_for_swap(device_, ticket);
-    } catch (const Error&) {  // the caller that waited for this ticket got the error already
+    } catch (const Error&) {  // ignored: the caller that waited for this ticket has got the error
     }
   }
 }
 
 const std::vector<Tensor>& Streaming::next() {
-  // The copies into this set and out of the other one are done; the disk fills the other one next.
+  // The copies into this set and out of the other set are done; the disk can fill the other set.
   await_copies();
   load(next_ + 1, /*from_file=*/true);
   wait_for_swap(device_, ready_[next_ % 2]);

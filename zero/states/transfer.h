@@ -22,19 +22,19 @@ namespace zg::zero {
 /// Elements that are copied or converted at a time.
 inline constexpr int64_t chunk_elements = int64_t{1} << 20;
 
-/// Fills a floating tensor with floats made on the host, rounded once to its dtype. `produce` gets
-/// the index of the first element and the elements to write, a few MiB at a time, so that a large
-/// tensor is not held twice. On a meta device nothing is produced.
+/// Fills a floating-point tensor with floats that `produce` computes on the host, rounded once to
+/// its dtype. `produce` gets the index of the first element and the elements to write, a few MiB at
+/// a time, so that a large tensor is not in memory twice. On a meta device it is not called.
 void write_floats(const Tensor& to,
                   const std::function<void(int64_t begin, std::span<float>)>& produce);
 
-/// Passes the elements of a floating tensor to `consume` in order, as f32, a few MiB at a time. On
-/// a meta device nothing is consumed.
+/// Passes the elements of a floating-point tensor to `consume` in order, as f32, a few MiB at a
+/// time. On a meta device it is not called.
 void read_floats(const Tensor& from, const std::function<void(std::span<const float>)>& consume);
 
-/// True if the bytes are in Space::file, where kernels cannot reach them.
+/// True if the bytes are in Space::file, where kernels cannot access them.
 bool in_file(const Tensor& tensor);
-/// The tensor itself, or a copy on the host of one in a file.
+/// The tensor itself or, if it is in a file, a copy on the host.
 Tensor in_memory(const Tensor& tensor);
 /// copy() on the device's stream. In a trace it is on the track "copies", under a name of two
 /// parts; without a name it is the current NameScope's.
@@ -47,12 +47,12 @@ void convert(const Tensor& from, const Tensor& to);
 void round_to_bf16(std::span<float> values);
 
 /// Iterates over chunks of tensors, some of which are in a file, or in an accelerator's memory
-/// while the CPU computes on them. Those chunks go through two sets of host buffers. While the
-/// caller computes on one set, the results in the other are written back and the next chunk is read
-/// into it.
+/// while the CPU computes on them. These tensors go through two sets of host buffers: while the
+/// caller computes on one set, the results in the other set are written back and the next chunk is
+/// read into it.
 class Streaming {
  public:
-  /// Tensors that are used in one computation. An absent tensor keeps its index.
+  /// One tensor of a computation. An absent tensor keeps its index.
   struct Lane {
     Tensor tensor;
     bool loads = true;     ///< false: it is only written
@@ -61,11 +61,12 @@ class Streaming {
     /// Its name in a trace. Both strings must outlive the streaming.
     std::string_view unit = {}, state = {};
 
-    bool moves() const;  ///< it goes through a buffer
+    bool moves() const;  ///< true: the tensor goes through a buffer
   };
-  using Part = std::vector<Lane>;  ///< the same number in every part
+  using Part = std::vector<Lane>;  ///< the tensors of one computation; every part has the same
+                                   ///< number of lanes
 
-  /// Allocates the buffers under the current purpose and starts to fill them.
+  /// Allocates the buffers, with the device's current Purpose, and starts to fill them.
   Streaming(std::vector<Part> parts, const Device& device);
   /// Waits for running transfers, because the buffers are freed; ignores their errors.
   ~Streaming();
@@ -91,8 +92,8 @@ class Streaming {
   size_t next_ = 0;
   std::vector<Tensor> current_;
   std::array<Buffers, 2> buffers_;
-  std::array<SwapTicket, 2> ready_{};    // after it the set is filled, or free to be filled
-  std::array<SwapTicket, 2> written_{};  // after it the set's results are on the disk
+  std::array<SwapTicket, 2> ready_{};    // after this ticket the set is filled or can be filled
+  std::array<SwapTicket, 2> written_{};  // after this ticket the set's results are on the disk
   SwapTicket last_ = 0;
   std::unique_ptr<Stream> copies_;  // copies to and from an accelerator, in order; null: none
   /// The copies since the last await_copies(), for a trace.

@@ -1,12 +1,16 @@
 #include "tests/fakes/cuda/block.h"
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <numeric>
 #include <utility>
+
+#include "tests/fakes/cuda/precision.h"
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
@@ -21,7 +25,8 @@ namespace {
 constexpr size_t shared_alignment = 1024;
 constexpr unsigned most_threads = 1024;
 constexpr size_t most_shared = 227 << 10;  // per block on sm_90
-constexpr uint64_t most_spins = 1'000'000;
+constexpr uint64_t most_spins = 10'000'000;
+constexpr unsigned registers_of_block = 65536, most_registers = 256;  // per block, per thread
 
 std::atomic<uint64_t> schedule_seed{0};
 
@@ -99,12 +104,16 @@ void wake(Thread& thread) {
   thread.block->warps[thread.warp].ready |= 1u << thread.lane;
 }
 
+void wake_waiting(Block& block, const char* what) {
+  for (Thread& thread : block.threads)
+    if (thread.state == Thread::State::waiting && thread.waits_for == what) wake(thread);
+}
+
 void wake_barrier(Block& block, unsigned id) {
   Rendezvous& barrier = block.barriers[id];
   barrier.arrived = 0;
   ++barrier.generation;
-  for (Thread& thread : block.threads)
-    if (thread.state == Thread::State::waiting && thread.waits_for == barrier.what) wake(thread);
+  wake_waiting(block, barrier.what);
 }
 
 // A waiting thread stores the address of the name of what it waits for.
@@ -116,7 +125,7 @@ const char* barrier_name(unsigned id) {
   return names[id];
 }
 
-void arrive(unsigned id, unsigned expected) {
+void arrive_at(unsigned id, unsigned expected) {
   Block& block = *current->block;
   Rendezvous& barrier = block.barriers[id];
   barrier.what = barrier_name(id);
@@ -174,12 +183,22 @@ void start_threads(Block& block) {
     thread.copies.clear();
     thread.copy_group = 0;
     thread.products.clear();
-    thread.commits = 0;
+    thread.held.clear();
+    thread.fenced.clear();
+    thread.fences = thread.commits = 0;
     if (!thread.fiber) thread.fiber = std::make_unique<Fiber>();
     thread.fiber->prepare(thread_main);
     block.warps[thread.warp].ready |= 1u << thread.lane;
     block.warps[thread.warp].live |= 1u << thread.lane;
   }
+}
+
+/// 0, 1, 2, ..., shuffled by a seed.
+std::vector<uint64_t> order_of_blocks(uint64_t seed, uint64_t blocks) {
+  std::vector<uint64_t> order(blocks);
+  std::iota(order.begin(), order.end(), uint64_t{0});
+  for (uint64_t i = blocks; seed && i > 1; --i) std::swap(order[i - 1], order[mixed(seed, i) % i]);
+  return order;
 }
 
 void run_block(Block& block) {
@@ -188,6 +207,12 @@ void run_block(Block& block) {
   if (block.shared_bytes) std::memset(block.shared, 0xff, block.shared_bytes);
   block.spins = 0;
   block.boxes.clear();
+  block.barriers_in_memory.clear();
+  block.async_view.clear();
+  // As nvcc bounds registers for __launch_bounds__(threads), which setmaxnreg needs.
+  const auto each = registers_of_block / static_cast<unsigned>(block.threads.size()) / 8 * 8;
+  for (Warpgroup& group : block.groups) group.registers = std::min(each, most_registers);
+  block.free_registers = 0;
   release(&block);
   change_to(pick(block, block.live - 1));
   acquire(&block.end);
@@ -199,17 +224,20 @@ void die(const std::string& what) {
   std::string message = "emulator: " + what;
   if (current)
     message += " [thread " + std::to_string(current->flat) + ", " + place_of(*current->block) + "]";
+  message += " [ZG_EMULATOR_SEED=" + std::to_string(environment_seed());
+  if (schedule_seed) message += ", schedule " + std::to_string(schedule_seed);
+  message += "]";
   std::fprintf(stderr, "%s\n", message.c_str());
   std::abort();
 }
 
-void block_barrier() { arrive(0, current->block->live); }
+void block_barrier() { arrive_at(0, current->block->live); }
 
 void named_barrier(unsigned id, unsigned count) {
   if (id >= named_barriers || count == 0 || count % warp_lanes != 0)
     die("barrier " + std::to_string(id) + " of " + std::to_string(count) +
         " threads; expected an id below 16 and whole warps");
-  arrive(id, count);
+  arrive_at(id, count);
 }
 
 void warp_rendezvous(uint32_t mask, const char* what, void* mine,
@@ -270,7 +298,10 @@ void warpgroup_rendezvous(const char* what, void* mine, void (*act)(void* const*
   acquire(place);
 }
 
-void spin() {
+void wait_until_woken(const char* what) { sleep(what); }
+void wake_all(const char* what) { wake_waiting(*current->block, what); }
+
+void yield() {
   Thread& thread = *current;
   Block& block = *thread.block;
   // Start from another thread each time. Otherwise spinning warps starve the one they wait for.
@@ -279,9 +310,25 @@ void spin() {
   warp.ready &= ~(1u << thread.lane);
   Thread* next = pick(block, start);
   warp.ready |= 1u << thread.lane;
-  if (!next || block.spins > most_spins)
+  if (next) change_to(next);
+}
+
+void spin() {
+  const Block& block = *current->block;
+  unsigned ready = 0;
+  for (const Warp& warp : block.warps) ready += static_cast<unsigned>(std::popcount(warp.ready));
+  if (ready == 1 || block.spins > most_spins)
     die("a wait that can never end: no other thread can run, or none arrives");
-  change_to(next);
+  yield();
+}
+
+void trap() {
+  Thread& thread = *current;
+  thread.block->trapped = true;
+  thread.state = Thread::State::done;
+  release(&thread.block->end);
+  change_to(nullptr);
+  std::abort();  // not reached
 }
 
 void finish_copies(unsigned newer_groups) {
@@ -298,7 +345,7 @@ void finish_copies(unsigned newer_groups) {
 
 void set_schedule(uint64_t seed) { schedule_seed = seed; }
 
-void run_grid(const char* kernel, Extent grid, Extent extent, size_t shared_bytes,
+bool run_grid(const char* kernel, Extent grid, Extent extent, size_t shared_bytes,
               const std::function<void()>& body) {
 #ifdef __SANITIZE_ADDRESS__
   static std::mutex one_at_a_time;  // __shared__ arrays are plain statics here
@@ -330,17 +377,18 @@ void run_grid(const char* kernel, Extent grid, Extent extent, size_t shared_byte
   __asan_poison_memory_region(
       behind, static_cast<size_t>(block.memory.data() + block.memory.size() - behind));
 #endif
-  const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
-  const uint64_t seed = schedule_seed;
-  for (uint64_t i = 0; i < blocks; ++i) {
+  const uint64_t seed = schedule_seed ? schedule_seed.load() : environment_seed();
+  for (const uint64_t i : order_of_blocks(seed, uint64_t{grid.x} * grid.y * grid.z)) {
     block.index = {static_cast<unsigned>(i % grid.x), static_cast<unsigned>(i / grid.x % grid.y),
                    static_cast<unsigned>(i / (uint64_t{grid.x} * grid.y))};
-    block.random = seed ? (seed * 0x9E3779B97F4A7C15u) ^ ((i + 1) << 17) : 0;
+    block.random = seed ? mixed(seed, i) | 1 : 0;
     run_block(block);
+    if (block.trapped) break;
   }
 #ifdef __SANITIZE_ADDRESS__
   __asan_unpoison_memory_region(block.memory.data(), block.memory.size());
 #endif
+  return !block.trapped;
 }
 
 }  // namespace zg::emulator

@@ -7,12 +7,14 @@
 #include <vector>
 
 #include "tests/fakes/cuda/fiber.h"
+#include "tests/fakes/cuda/hopper.h"
 #include "tests/fakes/cuda/tensor_map.h"
 
 // The emulator of CUDA kernels. It runs a block on one system thread, with one fiber for each CUDA
-// thread; the fibers take turns, warp by warp. A seed can shuffle the order, which the programming
-// model leaves open. If a kernel does what the programming model forbids, the process ends with a
-// message that names the kernel, the block and the thread.
+// thread; the fibers take turns, warp by warp. A seed (set_schedule(), ZG_EMULATOR_SEED) shuffles
+// the order of threads and of blocks, which the programming model leaves open. If a kernel does
+// what the programming model forbids, the process ends with a message that names the kernel, the
+// block and the thread.
 namespace zg::emulator {
 
 struct Index {
@@ -34,16 +36,31 @@ struct PendingCopy {
   unsigned bytes, zeros, group;
 };
 
-/// One thread's operands of a pending wgmma. The product is computed when the warpgroup waits for
-/// it.
+/// One thread's share of a pending wgmma. It is computed when the warpgroup waits for it.
 struct PendingProduct {
-  float* d;
-  int columns;
-  bool from_registers, is_bf16;
-  uint32_t a[4];
-  uint64_t descriptor_a, b;
-  unsigned commit;
-  std::vector<float> before;  ///< contents of d before the first product that accumulates into it
+  uint32_t* d;
+  ProductOperands operands;
+  unsigned fences, commit;
+};
+
+/// Registers that pending products use, and the values that the products see there.
+struct HeldRegisters {
+  uint32_t* start;
+  std::vector<uint32_t> values;
+  unsigned products;
+};
+
+/// Registers that a wgmma.fence has ordered, and their contents then.
+struct FencedRegisters {
+  const uint32_t* start;
+  std::vector<uint32_t> values;
+};
+
+/// An mbarrier, the thread that initialised it, and whether that thread's fence followed.
+struct KnownBarrier {
+  const void* barrier;
+  unsigned thread;
+  bool fenced;
 };
 
 /// One CUDA thread.
@@ -58,7 +75,9 @@ struct Thread {
   std::vector<PendingCopy> copies;
   unsigned copy_group = 0;
   std::vector<PendingProduct> products;
-  unsigned commits = 0;
+  std::vector<HeldRegisters> held;
+  std::vector<FencedRegisters> fenced;
+  unsigned fences = 0, commits = 0;
   size_t products_to_finish = 0;
 };
 
@@ -82,6 +101,7 @@ struct Warp {
 /// The 128 threads of a wgmma.
 struct Warpgroup {
   Rendezvous rendezvous;
+  unsigned registers = 0;  ///< per thread
   void* published[warpgroup_threads] = {};
 };
 
@@ -96,16 +116,21 @@ struct Block {
   unsigned live = 0;
   uint64_t random = 0;  // 0: threads run in order
   uint64_t spins = 0;
+  bool trapped = false;
   std::vector<std::byte> memory;
   std::byte* shared = nullptr;  // dynamic shared memory
   size_t shared_bytes = 0;
   std::vector<PendingBox> boxes;
+  std::vector<KnownBarrier> barriers_in_memory;
+  std::vector<std::byte> async_view;  ///< shared memory as TMA and wgmma see it; empty: not needed
+  unsigned free_registers = 0;
   std::function<void()> body;
   char end = 0;  // an address for ThreadSanitizer: the end of the block
 };
 
 extern constinit thread_local Thread* current;  ///< null outside kernels
 
+/// Ends the process. The message names thread, block and kernel, and the seed.
 [[noreturn]] void die(const std::string& what);
 
 /// __syncthreads() is barrier 0 of all threads that have not returned.
@@ -118,15 +143,24 @@ void warp_rendezvous(uint32_t mask, const char* what, void* mine,
                      void (*act)(void* const* published, uint32_t mask));
 /// The same for the 128 threads of a warpgroup.
 void warpgroup_rendezvous(const char* what, void* mine, void (*act)(void* const* published));
-/// One iteration of a busy wait: the other threads run first.
+/// Waits until a thread of the block calls wake_all(what): the same pointer.
+void wait_until_woken(const char* what);
+void wake_all(const char* what);
+/// One iteration of a busy wait: the other threads run first. It ends the process if the wait goes
+/// on for too long; yield() does not.
 void spin();
+void yield();
+/// __trap(): ends the kernel.
+[[noreturn]] void trap();
 /// Performs the thread's copies of all committed groups except the newest `newer_groups`.
 void finish_copies(unsigned newer_groups);
 
-/// Sets the seed that shuffles the order of threads; 0: in order.
+/// Sets the seed that shuffles the order of threads and blocks; 0: that of the environment, with
+/// which the order is the usual one if it is 0 too.
 void set_schedule(uint64_t seed);
 
-void run_grid(const char* kernel, Extent grid, Extent block, size_t shared_bytes,
+/// False: the kernel has executed __trap(), and some of its blocks have not run.
+bool run_grid(const char* kernel, Extent grid, Extent block, size_t shared_bytes,
               const std::function<void()>& body);
 
 }  // namespace zg::emulator

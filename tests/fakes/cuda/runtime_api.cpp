@@ -1,244 +1,204 @@
-#include <sys/mman.h>
-
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
-#include <iterator>
 #include <map>
 #include <mutex>
-#include <optional>
+#include <set>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include "cuda_runtime_api.h"
+#include "tests/fakes/cuda/devices.h"
 #include "tests/fakes/cuda/launch.h"
-#include "tests/fakes/cuda/tensor_map.h"
+#include "tests/fakes/cuda/queues.h"
 
-// Emulated devices. Queued work runs as late as possible, when a caller waits. Device memory is
-// accessible only to queued work. A direct access from the host crashes, as on a machine with a
-// GPU.
-struct EmulatedStream {
-  struct Work {
-    std::function<bool()> ready;  // null: at once
-    std::function<void()> action;
-  };
-  std::deque<Work> work;
-};
+// The runtime's calls on emulated devices. Each checks what a GPU or its driver would.
 struct EmulatedEvent {
   EmulatedStream* stream = nullptr;
+  uint64_t ticket = 0;
 };
 
 namespace zg::emulator {
 namespace {
 
-constexpr int devices = 8;
 /// The last device lacks the features of sm_90a, for the kernels that do not need them.
-int compute_capability(int device) { return device == devices - 1 ? 8 : 9; }
+int compute_capability(int device) { return device == device_count - 1 ? 8 : 9; }
 constexpr size_t memory_of_a_device = size_t{8} << 30;
+constexpr size_t granted_shared = 48 << 10;  // dynamic shared memory without opt-in
+constexpr size_t most_shared = 227 << 10;
+constexpr size_t most_parameters = 4096;  // bytes
+constexpr unsigned most_rows = 65535;     // of a grid: y and z
+constexpr unsigned most_columns = 0x7fffffff;
 
-/// Memory mapped by devices, and the number of streams that execute work on it.
-struct DeviceMemory {
-  std::mutex mutex;
-  std::map<std::byte*, size_t> mapped;
-  int users = 0;
+/// Dynamic shared memory that kernels were granted, by device.
+std::mutex grants_mutex;
+std::map<std::pair<int, const void*>, size_t> grants;
 
-  void protect(int protection) {
-    for (const auto& [start, bytes] : mapped) mprotect(start, bytes, protection);
+/// Loads a kernel at its first use on a device. The driver may wait for the device's work then.
+void load(int device, const void* function) {
+  static std::mutex mutex;
+  static std::set<std::pair<int, const void*>> loaded;
+  {
+    const std::lock_guard lock(mutex);
+    if (!loaded.insert({device, function}).second) return;
   }
+  const SerialisedCall call("the loading of a kernel", device);
+}
+
+size_t granted(int device, const void* function) {
+  const std::lock_guard lock(grants_mutex);
+  const auto found = grants.find({device, function});
+  return found == grants.end() ? granted_shared : std::max(granted_shared, found->second);
+}
+
+cudaError_t error_of(const Launch& launch, int device, int stream_device) {
+  const auto exceeds = [](const Extent& extent, unsigned x, unsigned y, unsigned z) {
+    return extent.x == 0 || extent.y == 0 || extent.z == 0 || extent.x > x || extent.y > y ||
+           extent.z > z;
+  };
+  const uint64_t threads = uint64_t{launch.block.x} * launch.block.y * launch.block.z;
+  if (device != stream_device) return cudaErrorInvalidResourceHandle;
+  if (exceeds(launch.grid, most_columns, most_rows, most_rows) ||
+      exceeds(launch.block, 1024, 1024, 64) || threads > 1024)
+    return cudaErrorInvalidConfiguration;
+  if (launch.shared_bytes > granted(device, launch.function) ||
+      launch.parameter_bytes > most_parameters)
+    return cudaErrorInvalidValue;
+  return cudaSuccess;
+}
+
+/// A small allocation of cudaHostAlloc that a kernel may write, and its words before the kernel.
+struct Watched {
+  const uintptr_t* words;
+  std::vector<uintptr_t> before;
 };
-DeviceMemory memory;
-thread_local int current_device = 0;
 
-/// Makes device memory accessible while it exists.
-class Access {
- public:
-  Access() {
-    std::lock_guard lock(memory.mutex);
-    if (memory.users++ == 0) memory.protect(PROT_READ | PROT_WRITE);
+/// Checks pointers of a launch, and returns the host's records that the kernel may write.
+std::vector<Watched> check_addresses(const Launch& launch, int device) {
+  constexpr size_t largest_record = 4096;
+  std::vector<Watched> watched;
+  for (const void* address : launch.addresses) {
+    if (!address || is_accessible(address, 1, device)) continue;
+    if (is_mapped(address))
+      die(std::string(launch.kernel) + ": a pointer to memory of another device that device " +
+          std::to_string(device) + " has no access to");
+    if (host_range(address, 1) != HostRange::pinned)
+      die(std::string(launch.kernel) +
+          ": a pointer to memory that is neither a device's nor pinned");
+    size_t bytes = 0;
+    const std::byte* const record = host_allocation(address, &bytes);
+    if (!record || bytes > largest_record) continue;
+    const auto* const words = reinterpret_cast<const uintptr_t*>(record);
+    watched.push_back({words, {words, words + bytes / sizeof(uintptr_t)}});
   }
-  ~Access() {
-    std::lock_guard lock(memory.mutex);
-    if (--memory.users == 0) memory.protect(PROT_NONE);
-  }
-};
+  return watched;
+}
 
-/// Runs all work that is ready. False: some work remains.
-bool advance(EmulatedStream& stream) {
-  std::optional<Access> access;
-  while (!stream.work.empty()) {
-    if (const auto& ready = stream.work.front().ready; ready && !ready()) return false;
-    const std::function<void()> next = std::move(stream.work.front().action);
-    stream.work.pop_front();
-    if (!access) access.emplace();
-    next();
-  }
+/// An address of a kernel's constant is an address of the device: the host must not get one.
+void expect_no_device_addresses(const char* kernel, const std::vector<Watched>& watched) {
+  for (const Watched& record : watched)
+    for (size_t i = 0; i < record.before.size(); ++i)
+      if (record.words[i] != record.before[i] &&
+          is_in_program(reinterpret_cast<const void*>(record.words[i])))
+        die(std::string(kernel) +
+            ": it wrote the address of a constant of the device to memory of the host");
+}
+
+bool runs_at_once() {
+#ifdef __SANITIZE_ADDRESS__
   return true;
+#else
+  static const bool at_once = std::getenv("ZG_EMULATOR_AT_ONCE") != nullptr;
+  return at_once;
+#endif
 }
 
-void drain(EmulatedStream& stream) {
-  while (!advance(stream)) std::this_thread::sleep_for(std::chrono::microseconds(50));
+void put(cudaStream_t stream, Work work) {
+  queue(stream, std::move(work));
+  if (runs_at_once()) advance(*stream, newest_ticket(*stream));
 }
 
-}  // namespace
+void drain_all(cudaStream_t stream) { drain(*stream, newest_ticket(*stream)); }
 
-bool is_mapped(const void* place) {
-  std::lock_guard lock(memory.mutex);
-  const auto* address = static_cast<const std::byte*>(place);
-  auto next = memory.mapped.upper_bound(const_cast<std::byte*>(address));
-  if (next == memory.mapped.begin()) return false;
-  --next;
-  return address < next->first + next->second;
-}
-
-namespace {
-
-std::mutex pinned_mutex;
-std::map<const std::byte*, size_t> pinned;
-
-bool is_pinned(const void* place) {
-  std::lock_guard lock(pinned_mutex);
-  const auto* address = static_cast<const std::byte*>(place);
-  auto next = pinned.upper_bound(address);
-  if (next == pinned.begin()) return false;
-  --next;
-  return address < next->first + next->second;
-}
-
-CUresult reserve(CUdeviceptr* address, size_t bytes, size_t alignment, CUdeviceptr,
-                 unsigned long long) {
-  void* start = mmap(nullptr, bytes + alignment, PROT_NONE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (start == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-  *address = (reinterpret_cast<CUdeviceptr>(start) + alignment - 1) / alignment * alignment;
-  return CUDA_SUCCESS;
-}
-CUresult free_address(CUdeviceptr address, size_t bytes) {
-  munmap(reinterpret_cast<void*>(address), bytes);
-  return CUDA_SUCCESS;
-}
-CUresult create(CUmemGenericAllocationHandle* part, size_t bytes, const CUmemAllocationProp*,
-                unsigned long long) {
-  *part = bytes;
-  return CUDA_SUCCESS;
-}
-CUresult release_part(CUmemGenericAllocationHandle) { return CUDA_SUCCESS; }
-CUresult map(CUdeviceptr address, size_t bytes, size_t, CUmemGenericAllocationHandle part,
-             unsigned long long) {
-  return part == bytes && address ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-CUresult unmap(CUdeviceptr address, size_t bytes) {
-  std::lock_guard lock(memory.mutex);
-  auto* const start = reinterpret_cast<std::byte*>(address);
-  for (auto part = memory.mapped.lower_bound(start);
-       part != memory.mapped.end() && part->first < start + bytes;)
-    part = memory.mapped.erase(part);
-  return CUDA_SUCCESS;
-}
-CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc*, size_t) {
-  std::lock_guard lock(memory.mutex);
-  auto* const start = reinterpret_cast<std::byte*>(address);
-  // New device memory is undefined: fill it with NaN of every float format.
-  if (mprotect(start, bytes, PROT_READ | PROT_WRITE) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  std::memset(start, 0xff, bytes);
-  if (memory.users == 0) mprotect(start, bytes, PROT_NONE);
-  const auto next = memory.mapped.lower_bound(start);
-  if (const auto last = next == memory.mapped.begin() ? next : std::prev(next);
-      last != next && last->first + last->second == start)
-    last->second += bytes;  // adjacent ranges are merged, as an arena grows
-  else
-    memory.mapped[start] = bytes;
-  return CUDA_SUCCESS;
-}
-
-/// Encodes four axes of two-byte elements with box rows of 128 bytes.
-CUresult encode_tensor_map(CUtensorMap* to, CUtensorMapDataType, cuuint32_t rank, void* start,
-                           const cuuint64_t* extents, const cuuint64_t* strides,
-                           const cuuint32_t* box, const cuuint32_t* steps, CUtensorMapInterleave,
-                           CUtensorMapSwizzle swizzle, CUtensorMapL2promotion,
-                           CUtensorMapFloatOOBfill) {
-  constexpr cuuint32_t most_in_box = 256;
-  TensorMap map{static_cast<const std::byte*>(start), {}, {}, {}};
-  bool good = rank == 4 && reinterpret_cast<uintptr_t>(start) % 16 == 0 && box[0] * 2 == 128 &&
-              swizzle == CU_TENSOR_MAP_SWIZZLE_128B;
-  for (int axis = 0; axis < 4; ++axis) {
-    map.extents[axis] = extents[axis];
-    map.box[axis] = box[axis];
-    good =
-        good && extents[axis] > 0 && box[axis] > 0 && box[axis] <= most_in_box && steps[axis] == 1;
-    if (axis == 3) continue;
-    map.strides[axis] = strides[axis];
-    good =
-        good && strides[axis] > 0 && strides[axis] % 16 == 0 && strides[axis] < uint64_t{1} << 40;
-  }
-  if (!good) return CUDA_ERROR_INVALID_VALUE;
-  std::memcpy(to, &map, sizeof map);
-  return CUDA_SUCCESS;
+/// How a copy may use one of its ends.
+enum class End { fast, pageable, invalid };
+End end_of(const void* place, size_t bytes, int device) {
+  if (is_mapped(place)) return is_accessible(place, bytes, device) ? End::fast : End::invalid;
+  const HostRange range = host_range(place, bytes);
+  return range == HostRange::pinned     ? End::fast
+         : range == HostRange::pageable ? End::pageable
+                                        : End::invalid;
 }
 
 }  // namespace
 
 void enqueue(cudaStream_t stream, std::function<void()> work) {
-  enqueue_when(stream, nullptr, std::move(work));
+  put(stream, {.ready = nullptr, .action = std::move(work), .collective = nullptr});
 }
 
-void enqueue_when(cudaStream_t stream, std::function<bool()> ready, std::function<void()> work) {
-  stream->work.push_back({std::move(ready), std::move(work)});
-#ifdef __SANITIZE_ADDRESS__
-  constexpr bool at_once = true;
-#else
-  static const bool at_once = std::getenv("ZG_EMULATOR_AT_ONCE") != nullptr;
-#endif
-  if (at_once) advance(*stream);
+void enqueue_collective(cudaStream_t stream, std::shared_ptr<const Collective> collective,
+                        std::function<bool()> ready, std::function<void()> work) {
+  put(stream,
+      {.ready = std::move(ready), .action = std::move(work), .collective = std::move(collective)});
 }
 
-void launch(const char* kernel, Extent grid, Extent block, size_t shared_bytes, cudaStream_t stream,
-            std::function<void()> body) {
-  enqueue(stream,
-          [=, body = std::move(body)] { run_grid(kernel, grid, block, shared_bytes, body); });
+void launch(const Launch& launch, cudaStream_t stream, std::function<void()> body) {
+  if (begin_call() != cudaSuccess) return note_failed_launch(launch.kernel, cudaPeekAtLastError());
+  const int device = current_device();
+  if (const cudaError_t error = error_of(launch, device, stream->device); error != cudaSuccess)
+    return note_failed_launch(launch.kernel, error);
+  load(device, launch.function);
+  check_addresses(launch, device);
+  enqueue(stream, [launch, device, body = std::move(body)] {
+    const std::vector<Watched> watched = check_addresses(launch, device);
+    if (!run_grid(launch.kernel, launch.grid, launch.block, launch.shared_bytes, body))
+      set_sticky_error(device, cudaErrorLaunchFailure);
+    expect_no_device_addresses(launch.kernel, watched);
+  });
 }
 
 }  // namespace zg::emulator
 
 using namespace zg::emulator;
 
+// --- devices and errors
+
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = devices;
+  *count = device_count;
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
-  if (device < 0 || device >= devices) return cudaErrorInvalidDevice;
-  current_device = device;
+  if (!is_device(device)) return remembered(cudaErrorInvalidDevice);
+  select_device(device);
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
-  *device = current_device;
+  *device = current_device();
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-  if (device < 0 || device >= devices) return cudaErrorInvalidDevice;
+  if (!is_device(device)) return remembered(cudaErrorInvalidDevice);
   *properties = {};
   std::snprintf(properties->name, sizeof properties->name, "emulated device, no GPU");
   properties->totalGlobalMem = memory_of_a_device;
   properties->major = compute_capability(device);
   properties->multiProcessorCount = 4;
-  properties->sharedMemPerBlockOptin = size_t{227} << 10;
+  properties->sharedMemPerBlockOptin = most_shared;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
-  if (device < 0 || device >= devices) return cudaErrorInvalidValue;
+  if (!is_device(device)) return remembered(cudaErrorInvalidDevice);
   *value = attribute == cudaDevAttrMultiProcessorCount ? 4 : compute_capability(device);
   return cudaSuccess;
 }
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
-  if (device < 0 || device >= devices || peer < 0 || peer >= devices) return cudaErrorInvalidDevice;
+  if (!is_device(device) || !is_device(peer)) return remembered(cudaErrorInvalidDevice);
   *can = device != peer;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetPCIBusId(char* name, int bytes, int device) {
-  if (device < 0 || device >= devices) return cudaErrorInvalidDevice;
+  if (!is_device(device)) return remembered(cudaErrorInvalidDevice);
   std::snprintf(name, static_cast<size_t>(bytes), "0000:%02x:00.0", static_cast<unsigned>(device));
   return cudaSuccess;
 }
@@ -247,32 +207,80 @@ cudaError_t cudaDriverGetVersion(int* version) {
   return cudaSuccess;
 }
 const char* cudaGetErrorString(cudaError_t error) {
-  return error == cudaSuccess ? "no error" : "an error of the emulator";
+  switch (error) {
+    case cudaSuccess:
+      return "no error";
+    case cudaErrorInvalidValue:
+      return "invalid argument";
+    case cudaErrorMemoryAllocation:
+      return "out of memory";
+    case cudaErrorInvalidConfiguration:
+      return "invalid configuration argument";
+    case cudaErrorInvalidDevice:
+      return "invalid device ordinal";
+    case cudaErrorInvalidResourceHandle:
+      return "invalid resource handle";
+    case cudaErrorLaunchFailure:
+      return "unspecified launch failure";
+    case cudaErrorIllegalAddress:
+      return "an illegal memory access was encountered";
+    default:
+      return "an error of the emulator";
+  }
 }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
-cudaError_t cudaFree(void*) { return cudaSuccess; }
+cudaError_t cudaFree(void*) { return begin_call(); }
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
+  if (const cudaError_t error = begin_call(); error != cudaSuccess) return error;
+  load(current_device(), kernel);
+  *attributes = {};
+  return cudaSuccess;
+}
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int value) {
+  if (const cudaError_t error = begin_call(); error != cudaSuccess) return error;
+  if (value < 0 || static_cast<size_t>(value) > most_shared)
+    return remembered(cudaErrorInvalidValue);
+  const std::lock_guard lock(grants_mutex);
+  grants[{current_device(), kernel}] = static_cast<size_t>(value);
+  return cudaSuccess;
+}
+
+// --- streams
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  *stream = new EmulatedStream;
+  if (const cudaError_t error = begin_call(); error != cudaSuccess) return error;
+  const SerialisedCall call("cudaStreamCreateWithFlags");
+  *stream = make_stream(current_device());
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  drain(*stream);
-  delete stream;
+  need_context();
+  destroy_stream(stream);
   return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  return advance(*stream) ? cudaSuccess : cudaErrorNotReady;
+  if (const cudaError_t error = begin_call(); error != cudaSuccess) return error;
+  expect_errors_asked("cudaStreamQuery");
+  return advance(*stream, newest_ticket(*stream)) ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  drain(*stream);
-  return cudaSuccess;
+  if (const cudaError_t error = begin_call(); error != cudaSuccess) return error;
+  expect_errors_asked("cudaStreamSynchronize");
+  drain_all(stream);
+  return begin_call();
 }
+
+// --- copies
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
-  // Pageable host memory is read or written before the call returns.
-  if (!is_mapped(from) && !is_pinned(from)) {
+  if (const cudaError_t error = begin_call(); error != cudaSuccess) return error;
+  expect_errors_asked("cudaMemcpyAsync");
+  const End source = end_of(from, bytes, stream->device),
+            destination = end_of(to, bytes, stream->device);
+  if (source == End::invalid || destination == End::invalid)
+    return remembered(cudaErrorInvalidValue);
+  // CUDA may read and write pageable memory before the call returns, or late.
+  if (queue_seed() == 0 && source == End::pageable) {
     const auto* start = static_cast<const std::byte*>(from);
     enqueue(stream, [to, staged = std::vector<std::byte>(start, start + bytes)] {
       std::memcpy(to, staged.data(), staged.size());
@@ -280,71 +288,82 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   } else {
     enqueue(stream, [=] { std::memmove(to, from, bytes); });
   }
-  if (!is_mapped(to) && !is_pinned(to)) drain(*stream);
+  if (queue_seed() == 0 && destination == End::pageable) drain_all(stream);
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+  if (const cudaError_t error = begin_call(); error != cudaSuccess) return error;
+  if (end_of(to, bytes, stream->device) != End::fast) return remembered(cudaErrorInvalidValue);
   enqueue(stream, [=] { std::memset(to, value, bytes); });
   return cudaSuccess;
 }
 
-cudaError_t cudaHostAlloc(void** place, size_t bytes, unsigned) {
+// --- memory of the host
+
+cudaError_t cudaHostAlloc(void** place, size_t bytes, unsigned flags) {
   *place = std::malloc(bytes);
-  return *place ? cudaHostRegister(*place, bytes, cudaHostRegisterPortable)
-                : cudaErrorMemoryAllocation;
+  if (!*place) return remembered(cudaErrorMemoryAllocation);
+  note_host_allocation(*place, bytes);
+  return cudaHostRegister(*place, bytes, flags);
 }
 cudaError_t cudaFreeHost(void* place) {
-  cudaHostUnregister(place);
+  forget_host_allocation(place);
+  const cudaError_t error = cudaHostUnregister(place);
   std::free(place);
-  return cudaSuccess;
+  return error;
 }
 cudaError_t cudaHostRegister(void* place, size_t bytes, unsigned) {
-  std::lock_guard lock(pinned_mutex);
-  pinned[static_cast<const std::byte*>(place)] = bytes;
-  return cudaSuccess;
+  if (const cudaError_t error = begin_call(); error != cudaSuccess) return error;
+  const SerialisedCall call("cudaHostRegister");
+  if (const int error = planted_failure("cudaHostRegister"))
+    return remembered(static_cast<cudaError_t>(error));
+  return remembered(register_host(place, bytes));
 }
 cudaError_t cudaHostUnregister(void* place) {
-  std::lock_guard lock(pinned_mutex);
-  pinned.erase(static_cast<const std::byte*>(place));
-  return cudaSuccess;
+  if (const cudaError_t error = begin_call(); error != cudaSuccess) return error;
+  const SerialisedCall call("cudaHostUnregister");
+  return remembered(unregister_host(place));
 }
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* place) {
+  const bool pinned = host_range(place, 1) == HostRange::pinned;
+  attributes->device = current_device();
+  attributes->type = is_mapped(place) ? cudaMemoryTypeDevice
+                     : pinned         ? cudaMemoryTypeHost
+                                      : cudaMemoryTypeUnregistered;
+  return begin_call();
+}
+
+// --- events
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   *event = new EmulatedEvent;
-  return cudaSuccess;
+  return begin_call();
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   delete event;
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  event->stream = stream;
-  return cudaSuccess;
+  *event = {stream, newest_ticket(*stream)};
+  return begin_call();
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  if (event->stream) drain(*event->stream);
-  return cudaSuccess;
+  if (event->stream) drain(*event->stream, event->ticket);
+  return begin_call();
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   if (event->stream && event->stream != stream)
-    enqueue(stream, [other = event->stream] { drain(*other); });
-  return cudaSuccess;
+    put(stream, {.ready = [other = event->stream,
+                           ticket = event->ticket] { return advance(*other, ticket); },
+                 .action = [] {},
+                 .collective = nullptr});
+  return begin_call();
 }
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned,
                                              unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {
-  static const std::map<std::string, void*> functions = {
-      {"cuMemAddressReserve", reinterpret_cast<void*>(reserve)},
-      {"cuMemAddressFree", reinterpret_cast<void*>(free_address)},
-      {"cuMemCreate", reinterpret_cast<void*>(create)},
-      {"cuMemRelease", reinterpret_cast<void*>(release_part)},
-      {"cuMemMap", reinterpret_cast<void*>(map)},
-      {"cuMemUnmap", reinterpret_cast<void*>(unmap)},
-      {"cuMemSetAccess", reinterpret_cast<void*>(set_access)},
-      {"cuTensorMapEncodeTiled", reinterpret_cast<void*>(encode_tensor_map)}};
-  const auto found = functions.find(symbol);
-  *function = found == functions.end() ? nullptr : found->second;
+  *function = driver_function(symbol);
   *result = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;
 }

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "tests/fakes/cuda/launch.h"
+#include "tests/fakes/cuda/queues.h"
 #include "zerograd/runtime/cuda/nccl.h"
 #include "zerograd/runtime/dtype.h"
 
@@ -29,6 +30,7 @@ struct Exchange;
 struct NcclCommunicator {
   std::filesystem::path folder;
   std::string device;
+  int index = 0;  // of the device
   int rank = 0, size = 0;
   NcclResult state = NcclResult::success;
   bool joined = false;
@@ -392,6 +394,7 @@ NcclResult init(NcclComm* comm, int ranks, NcclId id, int rank, NcclConfig* conf
   auto made = std::make_unique<NcclCommunicator>();
   made->folder = id.bytes;
   made->device = bus;
+  made->index = device;
   made->rank = rank;
   made->size = ranks;
   made->sent.assign(static_cast<size_t>(ranks), 0);
@@ -415,6 +418,14 @@ bool have_met(NcclCommunicator& comm) {
   return true;
 }
 
+/// The planted fault "late": the launch waits until a driver call waits for the peers' launches, or
+/// for half a second if none does.
+void await_delay(NcclCommunicator& comm) {
+  if (fault_of(comm) != "late") return;
+  for (int i = 0; i < 500 && emulator::waiting_calls() == 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
 NcclResult get_async_error(NcclComm comm, NcclResult* state) {
   *state = comm->state;
   if (comm->state != NcclResult::success) return NcclResult::success;
@@ -422,9 +433,13 @@ NcclResult get_async_error(NcclComm comm, NcclResult* state) {
     *state = NcclResult::in_progress;
   } else if (comm->joined && comm->pending) {
     const std::shared_ptr<Exchange> exchange = std::exchange(comm->pending, nullptr);
-    emulator::enqueue(comm->stream, [exchange] { exchange->begin(); });
-    emulator::enqueue_when(
-        comm->stream, [exchange] { return exchange->has_arrived(); },
+    await_delay(*comm);
+    const auto collective = std::make_shared<const emulator::Collective>(emulator::Collective{
+        comm->folder.filename().string() + "-" + std::to_string(comm->calls), comm->aborted});
+    emulator::enqueue_collective(comm->stream, collective, nullptr,
+                                 [exchange] { exchange->begin(); });
+    emulator::enqueue_collective(
+        comm->stream, collective, [exchange] { return exchange->has_arrived(); },
         [exchange] { exchange->finish(); });
     *state = NcclResult::in_progress;  // and is asked again
   } else {
@@ -435,6 +450,10 @@ NcclResult get_async_error(NcclComm comm, NcclResult* state) {
 }
 
 NcclResult abort(NcclComm comm) {
+  int before = 0;  // NCCL selects its device, and then the one that was selected before
+  cudaGetDevice(&before);
+  cudaSetDevice(comm->index);
+  cudaSetDevice(before);
   *comm->aborted = true;
   std::error_code ignored;
   std::filesystem::remove(note_of(comm->folder, comm->rank), ignored);

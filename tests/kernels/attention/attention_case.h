@@ -13,8 +13,8 @@ namespace zg::testing {
 inline constexpr double untouched = 7.0;  // value of outputs before a kernel writes them
 
 /// fused, by_head: q, k, v are parts of one [B, T, 3C], gradients too; of each head in by_head.
-/// cache: k, v [B, H, capacity, D].
-enum class Form { fused, by_head, cache };
+/// cache: k, v [B, kv_heads, capacity, D]. separate: k, v [B, keys, kv_heads * D].
+enum class Form { fused, by_head, cache, separate };
 
 struct Problem {
   int64_t B = 2, H = 2, T = 1, keys = 1, offset = 0, D = 1;
@@ -23,16 +23,30 @@ struct Problem {
   float dropout = 0.0f;
   Form form = Form::fused;
   bool alibi = false;
+  int64_t kv_heads = 0, window = 0;
+  std::vector<int64_t> documents = {};  // lengths in sample 0; each next sample rotates them by one
+  std::vector<int32_t> key_lengths = {};  // of each sample
 
   std::string str() const {
     return "B " + std::to_string(B) + " H " + std::to_string(H) + " T " + std::to_string(T) +
            " keys " + std::to_string(keys) + " offset " + std::to_string(offset) + " D " +
            std::to_string(D) + (causal ? " causal" : " full") + " bias " +
            std::to_string(bias_rank) + " dropout " + std::to_string(dropout) +
-           (form == Form::cache   ? " cache"
-            : form == Form::fused ? " fused"
-                                  : " by head") +
-           (alibi ? " alibi" : "");
+           (form == Form::cache      ? " cache"
+            : form == Form::fused    ? " fused"
+            : form == Form::separate ? " separate"
+                                     : " by head") +
+           (alibi ? " alibi" : "") + " kv_heads " + std::to_string(kv_heads) + " window " +
+           std::to_string(window) + " documents" + text(documents) + " key lengths" +
+           text(key_lengths);
+  }
+
+ private:
+  template <class T>
+  static std::string text(const std::vector<T>& values) {
+    std::string all;
+    for (T value : values) all += " " + std::to_string(value);
+    return all;
   }
 };
 
@@ -46,23 +60,31 @@ inline AttentionShape shape_of(const Problem& p) {
                       .D = p.D,
                       .causal = p.causal,
                       .dropout = p.dropout,
-                      .dropout_key = {.seed = 99, .step = 4, .sample = 6, .site = 12345}};
+                      .dropout_key = {.seed = 99, .step = 4, .sample = 6, .site = 12345},
+                      .kv_heads = p.kv_heads,
+                      .window = p.window};
+  const int64_t key_heads = s.key_heads();
   s.out = {.offset = 0, .batch = p.T * C, .head = p.D, .token = C};
-  if (p.form != Form::cache) {
+  if (p.form == Form::separate) {
+    s.q = s.out;
+    s.k = s.v = {
+        .offset = 0, .batch = p.keys * key_heads * p.D, .head = p.D, .token = key_heads * p.D};
+  } else if (p.form != Form::cache) {
     const int64_t part = p.form == Form::fused ? C : p.D,
                   head = p.form == Form::fused ? p.D : 3 * p.D;
     s.q = s.k = s.v = {.offset = 0, .batch = p.T * 3 * C, .head = head, .token = 3 * C};
     s.k.offset = part, s.v.offset = 2 * part;
   } else {
     s.q = s.out;
-    s.k = s.v = {.offset = 0, .batch = p.H * capacity * p.D, .head = capacity * p.D, .token = p.D};
+    s.k = s.v = {
+        .offset = 0, .batch = key_heads * capacity * p.D, .head = capacity * p.D, .token = p.D};
   }
   return s;
 }
 
 struct Tensors {
   AttentionShape shape;
-  Tensor q, k, v, bias, alibi_slopes, out, log_sum, dout, dq, dk, dv;
+  Tensor q, k, v, bias, alibi_slopes, starts, key_lengths, out, log_sum, dout, dq, dk, dv;
 
   AttentionForward forward() const {
     return {.q = q,
@@ -70,6 +92,8 @@ struct Tensors {
             .v = v,
             .bias = bias,
             .alibi_slopes = alibi_slopes,
+            .starts = starts,
+            .key_lengths = key_lengths,
             .out = out,
             .log_sum = log_sum,
             .shape = shape};
@@ -80,6 +104,8 @@ struct Tensors {
             .v = v,
             .bias = bias,
             .alibi_slopes = alibi_slopes,
+            .starts = starts,
+            .key_lengths = key_lengths,
             .out = out,
             .log_sum = log_sum,
             .dout = dout,
@@ -96,15 +122,36 @@ inline Tensor slopes_of(int64_t heads, DType dtype, const Device& device) {
   return Tensor::from(std::vector<double>(slopes.begin(), slopes.end()), {heads}, device);
 }
 
+/// The document lengths of sample b.
+inline std::vector<int64_t> documents_of(const Problem& p, int64_t b) {
+  std::vector<int64_t> lengths = p.documents;
+  std::rotate(lengths.begin(), lengths.begin() + b % static_cast<int64_t>(lengths.size()),
+              lengths.end());
+  return lengths;
+}
+
+inline Tensor starts_of(const Problem& p, const Device& device) {
+  std::vector<int32_t> starts;
+  for (int64_t b = 0; b < p.B; ++b) {
+    int64_t first = 0;
+    for (int64_t length : documents_of(p, b)) {
+      starts.insert(starts.end(), static_cast<size_t>(length), static_cast<int32_t>(first));
+      first += length;
+    }
+  }
+  return Tensor::from(starts, {p.B, p.T}, device);
+}
+
 inline Tensors make(const Problem& p, DType dtype, const Device& device) {
-  const int64_t C = p.H * p.D;
+  const int64_t C = p.H * p.D, key_heads = shape_of(p).key_heads();
   const Shape tokens = {p.B, p.T, C}, fused = {p.B, p.T, 3 * C};
-  const Shape cache = {p.B, p.H, p.keys + 3, p.D};
+  const Shape cache = p.form == Form::cache ? Shape{p.B, key_heads, p.keys + 3, p.D}
+                                            : Shape{p.B, p.keys, key_heads * p.D};
   Tensors t = {.shape = shape_of(p),
                .out = Tensor::full(tokens, untouched, dtype, device),
                .log_sum = Tensor::zeros({p.B, p.H, p.T}, accumulator(dtype), device),
                .dout = random_tensor(tokens, dtype, device, 5)};
-  if (p.form != Form::cache) {
+  if (p.form == Form::fused || p.form == Form::by_head) {
     t.q = t.k = t.v = random_tensor(fused, dtype, device, 1);
     t.dq = t.dk = t.dv = Tensor::full(fused, untouched, dtype, device);
   } else {
@@ -118,6 +165,8 @@ inline Tensors make(const Problem& p, DType dtype, const Device& device) {
   const Shape bias = p.bias_rank == 2 ? Shape{p.T, p.keys} : Shape{p.H, p.T, p.keys};
   if (p.bias_rank > 0) t.bias = random_tensor(bias, accumulator(dtype), device, 4);
   if (p.alibi) t.alibi_slopes = slopes_of(p.H, dtype, device);
+  if (!p.documents.empty()) t.starts = starts_of(p, device);
+  if (!p.key_lengths.empty()) t.key_lengths = Tensor::from(p.key_lengths, {p.B}, device);
   return t;
 }
 
@@ -153,6 +202,8 @@ struct Naive {
     const std::vector<double> bias = t.bias ? t.bias.to_doubles() : std::vector<double>();
     const std::vector<double> slopes =
         t.alibi_slopes ? t.alibi_slopes.to_doubles() : std::vector<double>();
+    if (t.starts) starts = t.starts.to_host<int32_t>();
+    if (t.key_lengths) key_lengths = t.key_lengths.to_host<int32_t>();
     const bool fused = t.dq.buffer() == t.dk.buffer();
     for (int64_t b = 0; b < t.shape.B; ++b)
       for (int64_t h = 0; h < t.shape.H; ++h) head(t, q, k, v, dout, bias, slopes, b, h, fused);
@@ -160,6 +211,20 @@ struct Naive {
   }
 
  private:
+  std::vector<int32_t> starts, key_lengths;  // empty: none
+  std::vector<double> columns;               // each key's weights, summed over a group's heads
+
+  /// The key at position j is visible to the query at position p if p - window < j <= p, as in
+  /// transformers' sliding_window_overlay() and causal_mask_function().
+  bool sees(const AttentionShape& s, int64_t b, int64_t i, int64_t j) const {
+    const int64_t p = i + s.offset;
+    if (s.causal && j > p) return false;
+    if (s.window > 0 && j <= p - s.window) return false;
+    if (!key_lengths.empty() && j >= key_lengths[static_cast<size_t>(b)]) return false;
+    return starts.empty() ||
+           starts[static_cast<size_t>(b * s.T + i)] == starts[static_cast<size_t>(b * s.T + j)];
+  }
+
   void head(const Tensors& t, const std::vector<double>& q, const std::vector<double>& k,
             const std::vector<double>& v, const std::vector<double>& dout,
             const std::vector<double>& bias, const std::vector<double>& slopes, int64_t b,
@@ -169,21 +234,25 @@ struct Naive {
     const double scale = s.scale != 0.0f ? double{s.scale} : 1.0 / std::sqrt(double(s.D));
     std::vector<double>& dk_in = fused ? dq : dk;
     std::vector<double>& dv_in = fused ? dq : dv;
-    std::vector<double> columns(static_cast<size_t>(s.keys));
-    for (int64_t j = 0; j < s.keys; ++j)
-      for (size_t d = 0; d < D; ++d) {
-        dk_in[place(s.k, b, h, j) + d] = 0.0;
-        dv_in[place(s.v, b, h, j) + d] = 0.0;
-      }
+    const int64_t group = s.kv_heads == 0 ? 1 : s.H / s.kv_heads, key_head = h / group;
+    if (h % group == 0) {
+      columns.assign(static_cast<size_t>(s.keys), 0.0);
+      for (int64_t j = 0; j < s.keys; ++j)
+        for (size_t d = 0; d < D; ++d) {
+          dk_in[place(s.k, b, key_head, j) + d] = 0.0;
+          dv_in[place(s.v, b, key_head, j) + d] = 0.0;
+        }
+    }
     for (int64_t i = 0; i < s.T; ++i) {
-      const int64_t n = s.causal ? std::min(s.keys, i + s.offset + 1) : s.keys;
       const size_t at_q = place(s.q, b, h, i), at_out = place(s.out, b, h, i);
-      std::vector<double> weight(static_cast<size_t>(n)), factor(weight), dweight(weight);
+      std::vector<double> weight(static_cast<size_t>(s.keys)), factor(weight), dweight(weight);
       double largest = -INFINITY, sum = 0.0, mean = 0.0;
-      for (int64_t j = 0; j < n; ++j) {
+      for (int64_t j = 0; j < s.keys; ++j) {
         const size_t jj = static_cast<size_t>(j);
+        weight[jj] = -INFINITY;
+        if (!sees(s, b, i, j)) continue;
         double score = 0.0;
-        for (size_t d = 0; d < D; ++d) score += q[at_q + d] * k[place(s.k, b, h, j) + d];
+        for (size_t d = 0; d < D; ++d) score += q[at_q + d] * k[place(s.k, b, key_head, j) + d];
         score *= scale;
         if (!slopes.empty())
           score += slopes[static_cast<size_t>(h)] * static_cast<double>(j - (i + s.offset));
@@ -196,19 +265,15 @@ struct Naive {
         largest = std::max(largest, score);
         if (std::isfinite(score)) largest_score = std::max(largest_score, std::fabs(score));
       }
-      for (double& w : weight) sum += w = std::exp(w - largest);
-      for (double& w : weight) w /= sum;
+      for (double& w : weight) sum += w = largest == -INFINITY ? 0.0 : std::exp(w - largest);
+      for (double& w : weight) w = sum == 0.0 ? 0.0 : w / sum;
       log_sum[static_cast<size_t>((b * s.H + h) * s.T + i)] = largest + std::log(sum);
-      for (size_t d = 0; d < D; ++d) {
-        double value = 0.0;
-        for (size_t j = 0; j < weight.size(); ++j)
-          value += weight[j] * factor[j] * v[place(s.v, b, h, static_cast<int64_t>(j)) + d];
-        out[at_out + d] = value;
-        dq[at_q + d] = 0.0;
-      }
+      for (size_t d = 0; d < D; ++d) out[at_out + d] = dq[at_q + d] = 0.0;
       for (size_t j = 0; j < weight.size(); ++j) {
-        const size_t at_v = place(s.v, b, h, static_cast<int64_t>(j));
+        if (weight[j] == 0.0) continue;
+        const size_t at_v = place(s.v, b, key_head, static_cast<int64_t>(j));
         for (size_t d = 0; d < D; ++d) {
+          out[at_out + d] += weight[j] * factor[j] * v[at_v + d];
           dweight[j] += factor[j] * dout[at_out + d] * v[at_v + d];
           dv_in[at_v + d] += weight[j] * factor[j] * dout[at_out + d];
         }
@@ -216,7 +281,8 @@ struct Naive {
         columns[j] += weight[j];
       }
       for (size_t j = 0; j < weight.size(); ++j) {
-        const size_t at_k = place(s.k, b, h, static_cast<int64_t>(j));
+        if (weight[j] == 0.0) continue;
+        const size_t at_k = place(s.k, b, key_head, static_cast<int64_t>(j));
         const double dscore = weight[j] * (dweight[j] - mean) * scale;
         for (size_t d = 0; d < D; ++d) {
           dq[at_q + d] += dscore * k[at_k + d];

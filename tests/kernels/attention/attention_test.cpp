@@ -280,7 +280,7 @@ TEST_CASE("attention refuses what its contract excludes, by name") {
                        ShapeError);
   CHECK_THROWS_WITH_AS(forward([](Tensors& t) { t.shape.k.offset += 17; }),
                        "attention_forward: k has 384 elements, shape [2, 4, 48]; expected at least "
-                       "the 385 that its layout reaches",
+                       "the 385 that its layout needs",
                        ShapeError);
   CHECK_THROWS_AS(forward([](Tensors& t) { t.shape.v.token = -1; }), ShapeError);
   CHECK_THROWS_WITH_AS(

@@ -226,7 +226,7 @@ TEST_CASE("movement ops refuse what lies outside, before any work") {
                                               .y_strides = {3, 1},
                                               .x_offset = 1},
                                              stream),
-                       "strided_copy: x is reached from element 1 to 6; expected 0 to 5 of [6]",
+                       "strided_copy: x is accessed from element 1 to 6; expected 0 to 5 of [6]",
                        ShapeError);
   CHECK_THROWS_AS(
       kernels::strided_copy(

@@ -261,7 +261,7 @@ TEST_CASE("adam refuses to round stochastically what is not rounded to bf16") {
   CHECK_THROWS_WITH_AS(
       refused([](Adam& a) { a.tensors[0].first = max_rounded_elements - 31; }),
       "adam: elements 17179869153 to 17179869185 of a parameter are rounded stochastically; "
-      "expected them in 0 to 2^34, a counter of 32 bits for every four",
+      "expected them in 0 to 2^34, because a Philox counter has 32 bits and gives four words",
       ShapeError);
   CHECK_THROWS_AS(refused([](Adam& a) { a.tensors[0].first = -4; }), ShapeError);
   CHECK_THROWS_AS(refused([](Adam& a) { a.step = int64_t{1} << 32; }), ConfigError);

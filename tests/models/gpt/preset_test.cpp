@@ -52,13 +52,35 @@ TEST_CASE("the nine presets have minGPT's parameter counts") {
     CHECK(GPT(language, config).transformer_parameters() == count.gpt2_vocabulary);
     CHECK(language.numel() == count.gpt2_vocabulary);
   }
-  CHECK(GPTConfig::preset_names().size() == 9 + 7);
-  CHECK_THROWS_WITH_AS(GPTConfig::preset("gpt-huge"),
-                       "gpt: model type: expected one of openai-gpt, gpt2, gpt2-medium, "
-                       "gpt2-large, gpt2-xl, gopher-44m, gpt-mini, gpt-micro, gpt-nano, "
-                       "bloom-560m, bloom-1b1, bloom-1b7, bloom-3b, bloom-7b1, bloom-13b, "
-                       "bloom-176b, got 'gpt-huge'",
-                       ConfigError);
+  CHECK(GPTConfig::preset_names().size() == 9 + 7 + 13);
+  CHECK_THROWS_WITH_AS(
+      GPTConfig::preset("gpt-huge"),
+      "gpt: model type: expected one of openai-gpt, gpt2, gpt2-medium, "
+      "gpt2-large, gpt2-xl, gopher-44m, gpt-mini, gpt-micro, gpt-nano, "
+      "bloom-560m, bloom-1b1, bloom-1b7, bloom-3b, bloom-7b1, bloom-13b, "
+      "bloom-176b, llama-2-7b, llama-3.1-8b, llama-3.2-1b, llama-3.2-3b, smollm2-135m, "
+      "smollm2-360m, smollm2-1.7b, mistral-7b, qwen2-0.5b, qwen2-1.5b, qwen3-0.6b, "
+      "qwen3-1.7b, qwen3-4b, got 'gpt-huge'",
+      ConfigError);
+}
+
+TEST_CASE("presets of Llama's family have the published parameter counts") {
+  struct Count {
+    const char* name;
+    int64_t parameters;
+  };
+  for (const Count& count : {Count{"llama-2-7b", 6738415616}, Count{"llama-3.1-8b", 8030261248},
+                             Count{"llama-3.2-1b", 1235814400}, Count{"llama-3.2-3b", 3212749824},
+                             Count{"smollm2-135m", 134515008}, Count{"smollm2-360m", 361821120},
+                             Count{"smollm2-1.7b", 1711376384}, Count{"mistral-7b", 7241732096},
+                             Count{"qwen2-0.5b", 494032768}, Count{"qwen2-1.5b", 1543714304},
+                             Count{"qwen3-0.6b", 596049920}, Count{"qwen3-1.7b", 1720574976},
+                             Count{"qwen3-4b", 4022468096}}) {
+    CAPTURE(count.name);
+    ParameterStore store;
+    const GPT model(store, GPTConfig::preset(count.name));
+    CHECK(store.numel() == count.parameters);
+  }
 }
 
 TEST_CASE("published models have the vocabulary and positions that they were published with") {
@@ -169,6 +191,13 @@ TEST_CASE("a config out of range is refused, naming the field") {
   refused("dropout", [](GPTConfig& c) { c.dropout = 1.0f; });
   refused("dropout", [](GPTConfig& c) { c.dropout = NAN; });
   refused("embedding_norm", [](GPTConfig& c) { c.embedding_norm = true; });
+  refused("family", [](GPTConfig& c) { c.kv_heads = 1; });
+  refused("kv_heads", [](GPTConfig& c) { c.kv_heads = 3; });
+  refused("position", [](GPTConfig& c) { c.position = Position::rope; });
+  refused("head_size", [](GPTConfig& c) { c.head_size = 1025; });
+  refused("hidden", [](GPTConfig& c) { c.hidden = -1; });
+  refused("window", [](GPTConfig& c) { c.window = -1; });
+  refused("norm_epsilon", [](GPTConfig& c) { c.norm_epsilon = -1.0f; });
 }
 
 TEST_CASE("two models do not fit into one store under the same names") {

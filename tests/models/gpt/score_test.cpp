@@ -87,6 +87,6 @@ TEST_CASE("a score keeps its first three mistakes") {
 TEST_CASE("data without questions has no score") {
   GPTCase model(tiny_config());
   CHECK_THROWS_WITH_AS(score_of(model, Zeros(), Split::train, 5),
-                       "score: this dataset asks no questions; expected the sort or adder data",
+                       "score: this dataset has no questions; expected the sort or adder data",
                        ConfigError);
 }

@@ -177,7 +177,7 @@ TEST_CASE("what our GPT does not compute is refused by its key") {
   refused("scale_attn_weights", false);
   refused("scale_attn_by_inverse_layer_idx", true);
   refused("add_cross_attention", true);
-  refused("model_type", "llama");
+  refused("model_type", "t5");
   refused("quantization_config", json::object());
   refused("pruned_heads", {{"0", {1}}});
   json config = hf_gpt2_json();

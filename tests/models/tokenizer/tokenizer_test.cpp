@@ -137,7 +137,7 @@ TEST_CASE("training gives the vocabulary of Hugging Face's trainer") {
                                                  .added = {"<unk>", "<s>", "</s>", "<pad>"},
                                                  .split = theirs.parts().split,
                                                  .gpt2_split = false,
-                                                 .least_count = 0});
+                                                 .min_count = 0});
   CHECK(tokenizer_json(bloom) == tokenizer_json(theirs));
 }
 

@@ -197,28 +197,28 @@ offload_param.device none | offload_parameter=device | same | same
   --strategy deepspeed_stage_3_offload | \
     offload_optimizer=host offload_gradient=host offload_parameter=host
   --offload-param host | offload_parameter=host
-offload_optimizer.nvme_path DRIVE | status 2: nvme without a place | \
-    offload_optimizer=file drive=DRIVE | status 2: nvme without a place
+offload_optimizer.nvme_path DRIVE | status 2: nvme without a path | \
+    offload_optimizer=file drive=DRIVE | status 2: nvme without a path
   with {"zero_optimization": {"offload_optimizer": {"device": "nvme"}}}
   --nvme-path DRIVE/. | drive=DRIVE/. | drive=DRIVE/. | drive=DRIVE/.
-offload_param.nvme_path DRIVE | status 2: nvme without a place | \
-    offload_parameter=file drive=DRIVE | status 2: nvme without a place
+offload_param.nvme_path DRIVE | status 2: nvme without a path | \
+    offload_parameter=file drive=DRIVE | status 2: nvme without a path
   with {"zero_optimization": {"stage3_param_persistence_threshold": 0, \
                               "offload_param": {"device": "nvme"}}}
   --nvme-path DRIVE/. | drive=DRIVE/. | drive=DRIVE/. | drive=DRIVE/.
   --offload-param none | offload_parameter=device | offload_parameter=device | \
     offload_parameter=device | -
-offload_param.nvme_path DRIVE | status 2: nvme without a place | \
-    offload_parameter=file offload_optimizer=host drive=DRIVE | status 2: nvme without a place
+offload_param.nvme_path DRIVE | status 2: nvme without a path | \
+    offload_parameter=file offload_optimizer=host drive=DRIVE | status 2: nvme without a path
   with {"zero_optimization": {"stage3_param_persistence_threshold": 0, \
                               "offload_param": {"device": "nvme"}, \
                               "offload_optimizer": {"device": "cpu", "nvme_path": "/nowhere"}}}
-offload_optimizer.nvme_path DRIVE | status 2: nvme without a place | \
-    offload_parameter=host offload_optimizer=file drive=DRIVE | status 2: nvme without a place
+offload_optimizer.nvme_path DRIVE | status 2: nvme without a path | \
+    offload_parameter=host offload_optimizer=file drive=DRIVE | status 2: nvme without a path
   with {"zero_optimization": {"offload_param": {"device": "cpu", "nvme_path": "/nowhere"}, \
                               "offload_optimizer": {"device": "nvme"}}}
-offload_optimizer.nvme_path DRIVE/. | status 2: nvme without a place | \
-    status 6: expected the path of offload_param, | status 2: nvme without a place
+offload_optimizer.nvme_path DRIVE/. | status 2: nvme without a path | \
+    status 6: expected the path of offload_param, | status 2: nvme without a path
   with {"zero_optimization": {"stage3_param_persistence_threshold": 0, \
                               "offload_param": {"device": "nvme", "nvme_path": "DRIVE"}, \
                               "offload_optimizer": {"device": "nvme"}}}
@@ -344,14 +344,14 @@ accelerate_deepspeed.offload_optimizer_device cpu | offload_optimizer=device | \
     offload_optimizer=host offload_gradient=host | refused
   --offload-optimizer none | same | . | . | \
     zero_optimization.offload_optimizer.device (--offload-optimizer)
-accelerate_deepspeed.offload_optimizer_nvme_path DRIVE | status 2: nvme without a place | \
-    offload_optimizer=file drive=DRIVE | status 2: nvme without a place
+accelerate_deepspeed.offload_optimizer_nvme_path DRIVE | status 2: nvme without a path | \
+    offload_optimizer=file drive=DRIVE | status 2: nvme without a path
   with {"deepspeed_config": {"offload_optimizer_device": "nvme"}}
 accelerate_deepspeed.offload_param_device cpu | offload_parameter=device | \
     offload_parameter=host | refused
   with {"deepspeed_config": {"zero_stage": 3}}
-accelerate_deepspeed.offload_param_nvme_path DRIVE | status 2: nvme without a place | \
-    offload_parameter=file | status 2: nvme without a place
+accelerate_deepspeed.offload_param_nvme_path DRIVE | status 2: nvme without a path | \
+    offload_parameter=file | status 2: nvme without a path
   with {"deepspeed_config": {"zero_stage": 3, "offload_param_device": "nvme"}}
 )";
 

@@ -173,7 +173,7 @@ TEST_CASE("accelerate: a drill may strike every rank of num_processes") {
                                    "accelerate.yaml --batch-size 4 "
                                    "--inject rank=1,step=0,fault=throw");
   CHECK(outcome.status == 1);
-  CHECK(contains(outcome.error, "error: ShapeError: rank 1/2: inject: a drill in step 0"));
+  CHECK(contains(outcome.error, "error: ShapeError: rank 1/2: inject: a fault in step 0"));
 }
 
 TEST_CASE("a config is no place for a run's results") {

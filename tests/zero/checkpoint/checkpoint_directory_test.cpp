@@ -38,8 +38,8 @@ std::vector<int64_t> saved_steps(const std::string& directory) {
 }  // namespace
 
 TEST_CASE("a directory keeps the checkpoints of the lowest losses, and the newest") {
-  for (const bool behind : {false, true}) {
-    CAPTURE(behind);
+  for (const bool in_background : {false, true}) {
+    CAPTURE(in_background);
     const TemporaryFolder folder;
     const std::string path = folder / "save";
     std::vector<std::string> reported;
@@ -47,7 +47,7 @@ TEST_CASE("a directory keeps the checkpoints of the lowest losses, and the newes
       const Toy toy;
       Engine engine(toy.store, ranks, device, {.stage = 2});
       CheckpointDirectory checkpoints(
-          {.path = path, .keep = 2, .behind = behind, .loss_of = loss_of},
+          {.path = path, .keep = 2, .in_background = in_background, .loss_of = loss_of},
           [&](const std::string& step_n, const zero::CheckpointSave::Result& result) {
             if (ranks.rank() == 0 && result.failed_rank < 0) reported.push_back(step_n);
           });
@@ -55,7 +55,7 @@ TEST_CASE("a directory keeps the checkpoints of the lowest losses, and the newes
       for (const std::string loss : {"3", "1", "null", "2", "5"}) {
         train_step(engine, static_cast<int>(engine.steps()));
         CHECK(checkpoints.save(engine, info_with(engine, loss)));
-        checkpoints.look();
+        checkpoints.poll();
       }
       CHECK(checkpoints.finish());
     });

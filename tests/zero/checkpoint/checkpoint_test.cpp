@@ -351,7 +351,7 @@ TEST_CASE("a checkpoint of another model is refused before anything is written")
   Engine smaller(store, Device::cpu());
   const std::string before = smaller.parameter_hash();
   CHECK(contains(file_error([&] { zero::load_checkpoint(folder.path(), smaller); }),
-                 "has 'a.weight' [5, 31], which the model has not"));
+                 "has 'a.weight' [5, 31], which the model does not have"));
   CHECK(smaller.parameter_hash() == before);
   zero::load_weights(folder.path(), smaller);  // which takes what it needs
   CHECK(smaller.read(*store.find("gain"), State::master) == engine.read(toy.gain, State::master));

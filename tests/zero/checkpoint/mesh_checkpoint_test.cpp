@@ -323,7 +323,7 @@ TEST_CASE("a mesh refuses what none of its ranks has a place for, and says its n
   };
   const std::string message = message_of<FileError>([&] { run_local(2, load); });
   CHECK(contains(message, "unit.0.columns"));
-  CHECK(contains(message, "which the model has not"));
+  CHECK(contains(message, "which the model does not have"));
 }
 
 TEST_CASE("parts that overlap, leave rows out or end too early make up no parameter") {

@@ -184,7 +184,7 @@ TEST_CASE("deepspeed: what follows from several keys is in the engine's config")
 
   const std::string nvme = "zerograd: {offload_gradients: \"nvme\"}";
   CHECK(message_of<ConfigError>([&] { engine(nvme); }) ==
-        "read_deepspeed_config: nvme without a place; expected nvme_path in "
+        "read_deepspeed_config: nvme without a path; expected nvme_path in "
         "zero_optimization.offload_optimizer or offload_param, got none; try \"nvme_path\": "
         "\"/local_nvme\"");
   CHECK(engine(nvme, {.program = {.swap = {.directory = "/tmp"}}}).offload.gradient == Space::file);

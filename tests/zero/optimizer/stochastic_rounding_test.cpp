@@ -141,8 +141,8 @@ TEST_CASE("stochastic rounding of f32 masters is refused") {
   for (const DType compute : {DType::f32, DType::bf16, DType::f16})
     CHECK_THROWS_WITH_AS(
         zero::validate({.compute = compute, .adam = {.stochastic_rounding = true}}),
-        "config: adam.stochastic_rounding is on, optimizer is f32; expected bf16: nothing is lost "
-        "between f32 masters, whose copies are made anew by every step; try --precision "
+        "config: adam.stochastic_rounding is on, optimizer is f32; expected bf16: f32 masters lose "
+        "nothing, and every step rounds their copies anew; try --precision "
         "fsdp-memory, which keeps no masters",
         ConfigError);
   CHECK_NOTHROW(zero::validate(bf16_config(true)));

@@ -14,6 +14,7 @@
 #include "tests/fakes/cuda/block.h"
 #include "tests/fakes/cuda/hopper.h"
 #include "tests/fakes/cuda/launch.h"
+#include "tests/fakes/cuda/precision.h"
 #include "tests/fakes/cuda/tensor_core.h"
 
 #define __global__
@@ -81,6 +82,8 @@ inline void __syncwarp(unsigned mask = ~0u) {
 }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
+inline void __threadfence_system() {}
+[[noreturn]] inline void __trap() { zg::emulator::trap(); }
 
 template <class T>
 T __shfl_sync(unsigned mask, T value, int from) {
@@ -136,7 +139,9 @@ inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fsqrt_rn(float a) { return std::sqrt(a); }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
-inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+inline float rsqrtf(float x) {
+  return zg::emulator::evaluate(zg::emulator::Function::reciprocal_root, x);
+}
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
 inline unsigned __umulhi(unsigned a, unsigned b) {
@@ -147,3 +152,16 @@ inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a > b ? a : b; }
 inline int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// Functions with an error on a GPU. Kernels are in this namespace, so that their calls find these
+// before the functions of the host's library.
+namespace zg::cuda {
+
+inline float expf(float x) { return emulator::evaluate(emulator::Function::exp, x); }
+inline float expm1f(float x) { return emulator::evaluate(emulator::Function::expm1, x); }
+inline float logf(float x) { return emulator::evaluate(emulator::Function::log, x); }
+inline float tanhf(float x) { return emulator::evaluate(emulator::Function::tanh, x); }
+inline float powf(float x, float y) { return emulator::evaluate(emulator::Function::pow, x, y); }
+inline float erfcf(float x) { return emulator::evaluate(emulator::Function::erfc, x); }
+
+}  // namespace zg::cuda

@@ -14,9 +14,15 @@ enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
+  cudaErrorInvalidConfiguration = 9,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
-  cudaErrorNotReady = 600
+  cudaErrorInvalidResourceHandle = 400,
+  cudaErrorNotReady = 600,
+  cudaErrorIllegalAddress = 700,
+  cudaErrorLaunchFailure = 719,
+  cudaErrorHostMemoryAlreadyRegistered = 712,
+  cudaErrorHostMemoryNotRegistered = 713
 };
 enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
 enum cudaDriverEntryPointQueryResult {
@@ -24,6 +30,11 @@ enum cudaDriverEntryPointQueryResult {
   cudaDriverEntryPointSymbolNotFound = 1
 };
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16, cudaDevAttrComputeCapabilityMajor = 75 };
+enum cudaMemoryType {
+  cudaMemoryTypeUnregistered = 0,
+  cudaMemoryTypeHost = 1,
+  cudaMemoryTypeDevice = 2
+};
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 
 inline constexpr unsigned cudaStreamNonBlocking = 1, cudaHostRegisterPortable = 1,
@@ -38,6 +49,13 @@ struct cudaDeviceProp {
   int major, minor, multiProcessorCount;
   size_t sharedMemPerBlockOptin;
 };
+struct cudaFuncAttributes {
+  int numRegs;
+};
+struct cudaPointerAttributes {
+  cudaMemoryType type;
+  int device;
+};
 using dim3 = zg::emulator::Extent;
 
 cudaError_t cudaGetDeviceCount(int* count);
@@ -50,6 +68,14 @@ cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaDeviceGetPCIBusId(char* name, int bytes, int device);
 const char* cudaGetErrorString(cudaError_t error);
 cudaError_t cudaGetLastError();
+cudaError_t cudaPeekAtLastError();
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* place);
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel);
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value);
+template <class Kernel>
+cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute attribute, int value) {
+  return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), attribute, value);
+}
 cudaError_t cudaFree(void* memory);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);

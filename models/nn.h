@@ -1,0 +1,249 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "zerograd/autograd/ops.h"
+#include "zerograd/models/tensor_parallel/tensor_parallel.h"
+
+// Layers of transformers. A layer describes its parameters in a ParameterStore when it is made, and
+// holds no values: ranks that are threads share it. A call reads the values through the tape, so
+// the parameters' unit must be open (Tape::Use). Activations are [B, T, C]. GPT and every other
+// decoder of this library is built of them.
+//
+//   const Unit& unit = store.unit("block.0");
+//   nn::Norm norm({store}, unit, "norm", {.width = 64});
+//   nn::Attention attention({store}, unit, "attention", {.width = 64, .heads = 4, .kv_heads = 2,
+//                                                        .rope = RopeOptions()});
+//   ...
+//   const nn::Pass pass{tape};
+//   Tape::Use use(tape, unit);
+//   x = x + attention(pass, norm(pass, x));
+namespace zg::models {
+
+/// Position of a forward pass in the run. Dropout masks depend on it alone.
+struct ForwardPosition {
+  uint64_t seed = 0;
+  int64_t step = 0;          ///< optimizer step
+  int64_t first_sample = 0;  ///< global index of the batch's first sample
+};
+
+}  // namespace zg::models
+
+namespace zg::nn {
+
+using models::ForwardPosition;
+using models::ParallelStore;
+using models::TensorParallel;
+
+/// Keys and values of every attention layer, for generation: each [B, capacity, kv_heads * D] in
+/// the model's dtype. With it the next token takes O(length) operations. A tensor-parallel rank has
+/// those of its own heads. The first pass allocates the memory.
+class ZG_API KeyValueCache {
+ public:
+  KeyValueCache(int64_t layers, int64_t capacity);
+  int64_t length() const { return length_; }  ///< positions held
+  int64_t capacity() const { return capacity_; }
+  void clear() { length_ = 0; }
+  void truncate(int64_t length);  ///< removes later positions; ConfigError if fewer are held
+  /// To be called once after a pass through all layers, with the number of its tokens.
+  void advance(int64_t tokens) { length_ += tokens; }
+  int64_t batch() const;  ///< rows of the first pass; 0 before it
+
+ private:
+  friend class Attention;
+  struct Layer {
+    Tensor keys, values;
+  };
+  std::vector<Layer> layers_;
+  int64_t length_ = 0, capacity_ = 0;
+};
+
+/// Settings of one forward pass. The optional tensors are shared by all layers of the pass.
+struct ZG_API Pass {
+  Tape& tape;
+  TensorParallel parallel = {};
+  float dropout = 0.0f;  ///< a probability, 0 outside training
+  ForwardPosition place = {};
+  /// [positions, R] of rope_table(). Absent: each attention layer with rope makes its own.
+  Tensor rope_table = {};
+  Tensor alibi_slopes = {};  ///< [heads of this rank], as alibi_slopes_of() makes them
+  /// [B, T] i32: the first token of each token's document. Tokens see their document alone. Absent:
+  /// a sample is one document.
+  Tensor starts = {};
+  Tensor positions = {};  ///< [B, T] i32, rotary positions. Absent: t, or t after a cache's tokens
+  KeyValueCache* cache = nullptr;  ///< of a pass in inference mode; the tokens follow its contents
+
+  /// The same on another tape, such as that of a checkpointed segment.
+  Pass on(Tape& other) const {
+    return {other, parallel, dropout, place, rope_table, alibi_slopes, starts, positions, cache};
+  }
+  /// Key for a tensor that every tensor rank has whole: the same mask on all of them.
+  DropoutKey key(uint32_t site) const;
+  /// Key for a tensor that is divided among the tensor ranks: each has its own mask.
+  DropoutKey key_of_rank(uint32_t site) const;
+  /// Dropout of a tensor between the split layers.
+  Var drop(const Var& x, uint32_t site) const;
+};
+
+/// ALiBi slopes of this rank's heads of `heads`, in the accumulator dtype and on the device of x.
+ZG_API Tensor alibi_slopes_of(int64_t heads, const TensorParallel& parallel, const Var& x);
+
+/// How the features of a linear layer are divided among tensor ranks.
+enum class Split : uint8_t {
+  none,
+  out,  ///< column-parallel: a rank computes some of the outputs
+  in    ///< row-parallel: a rank reads some of the inputs, and the ranks' results are summed
+};
+
+struct LinearConfig {
+  int64_t in = 0, out = 0;
+  bool bias = true;
+  Split split = Split::none;
+  float stddev = 0.02f;  ///< of the initial weights; biases start as 0
+  int64_t blocks = 1;    ///< with Split::out: as in ParallelStore::rows
+};
+
+/// y = x weight^T + bias; NAME.weight [out, in], NAME.bias [out].
+struct ZG_API Linear {
+  const Parameter *weight = nullptr, *bias = nullptr;
+  Split split = Split::none;
+
+  Linear() = default;
+  Linear(const ParallelStore& store, const Unit& unit, const std::string& name,
+         const LinearConfig& config);
+  Var operator()(const Pass& pass, const Var& x) const;
+};
+
+enum class NormKind : uint8_t {
+  layer,  ///< Ba et al. 2016, arXiv:1607.06450
+  rms     ///< Zhang, Sennrich 2019, arXiv:1910.07467: no mean, no bias
+};
+inline const char* name_of(NormKind kind) { return kind == NormKind::rms ? "rms" : "layer"; }
+
+struct NormConfig {
+  int64_t width = 0;
+  NormKind kind = NormKind::layer;
+  bool bias = true;  ///< NormKind::layer only
+  float epsilon = 1e-5f;
+};
+
+/// A norm over the last axis; NAME.weight and NAME.bias [width].
+struct ZG_API Norm {
+  const Parameter *weight = nullptr, *bias = nullptr;
+  NormKind kind = NormKind::layer;
+  float epsilon = 1e-5f;
+
+  Norm() = default;
+  Norm(const ParallelStore& store, const Unit& unit, const std::string& name,
+       const NormConfig& config);
+  Var operator()(const Pass& pass, const Var& x) const;
+  /// x + delta and its norm.
+  NormedSum add(const Pass& pass, const Var& x, const Var& delta) const;
+
+ private:
+  std::vector<Var> parameters(const Pass& pass) const;
+};
+
+/// Names of an attention layer's parameters, after the layer's name and without ".weight".
+struct AttentionNames {
+  const char *q = ".q_proj", *k = ".k_proj", *v = ".v_proj", *qkv = ".qkv_proj", *out = ".o_proj",
+             *q_norm = ".q_norm", *k_norm = ".k_norm";
+};
+
+struct AttentionConfig {
+  int64_t width = 0;
+  int64_t heads = 1;
+  int64_t kv_heads = 0;   ///< grouped queries: divides heads; 0: as many as heads
+  int64_t head_size = 0;  ///< 0: width / heads
+  bool bias = false;      ///< of queries, keys and values
+  bool out_bias = false;
+  std::optional<QKVOrder> fused = {};  ///< one matrix for q, k and v; only without grouped queries
+  std::optional<RopeOptions> rope = {};
+  double rotated_share = 1.0;   ///< of a head's elements that rope turns
+  bool query_key_norm = false;  ///< RMS norm of each head's queries and keys, before rope
+  float norm_epsilon = 1e-6f;   ///< of that norm
+  int64_t window = 0;           ///< a token sees this many tokens, itself included; 0: all before
+  bool causal = true;
+  float stddev = 0.02f;
+  float out_stddev = 0.0f;  ///< 0: stddev
+  AttentionNames names = {};
+  std::string site = {};  ///< name of the dropouts' random streams; empty: the layer's name
+};
+
+/// Self-attention of [B, T, width]: projections, optional norms and rotary positions of queries and
+/// keys, the fused kernel, and the output projection with its dropout.
+class ZG_API Attention {
+ public:
+  Attention() = default;
+  /// ConfigError naming the field, also if the tensor ranks divide heads or kv_heads unevenly.
+  Attention(const ParallelStore& store, const Unit& unit, const std::string& name,
+            const AttentionConfig& config, int64_t layer = 0);
+  Var operator()(const Pass& pass, const Var& x) const;
+  /// The table for Pass::rope_table, for positions 0 to `positions` - 1; absent without rope.
+  Tensor rope_table(int64_t positions, DType dtype, const Device& device) const;
+  const AttentionConfig& config() const { return config_; }
+
+ private:
+  struct Heads;
+  Heads project(const Pass& pass, const Var& x) const;
+  Var turned(const Pass& pass, const Var& x, int64_t heads) const;
+  Var attend(const Pass& pass, const Heads& heads) const;
+  Tensor attend_cached(const Pass& pass, const Heads& heads) const;
+
+  AttentionConfig config_;
+  Linear qkv_, q_, k_, v_, out_;
+  Norm q_norm_, k_norm_;
+  int64_t layer_ = 0;  // index in a KeyValueCache
+  uint32_t weights_site_ = 0, out_site_ = 0;
+};
+
+/// The function between the two products of an Mlp.
+enum class MlpKind : uint8_t {
+  gelu_tanh,
+  gelu_erf,
+  gated_silu,       ///< SwiGLU, as in Llama
+  gated_gelu_tanh,  ///< GEGLU, as in Gemma
+  gated_gelu_erf
+};
+inline const char* name_of(MlpKind kind) {
+  constexpr const char* names[] = {"gelu_tanh", "gelu_erf", "gated_silu", "gated_gelu_tanh",
+                                   "gated_gelu_erf"};
+  return names[static_cast<size_t>(kind)];
+}
+inline bool is_gated(MlpKind kind) { return kind >= MlpKind::gated_silu; }
+
+/// Names of an Mlp's parameters, after the layer's name and without ".weight". `up` is the first
+/// product of an Mlp without a gate.
+struct MlpNames {
+  const char *gate = ".gate_proj", *up = ".up_proj", *down = ".down_proj";
+};
+
+struct MlpConfig {
+  int64_t width = 0;
+  int64_t hidden = 0;  ///< 0: 4 width
+  MlpKind kind = MlpKind::gelu_tanh;
+  bool bias = true;  ///< without a gate only
+  float stddev = 0.02f;
+  float out_stddev = 0.0f;  ///< 0: stddev
+  MlpNames names = {};
+  std::string site = {};  ///< name of the dropout's random stream; empty: the layer's name
+};
+
+/// The feed-forward layer of a transformer's block, with its dropout.
+class ZG_API Mlp {
+ public:
+  Mlp() = default;
+  Mlp(const ParallelStore& store, const Unit& unit, const std::string& name,
+      const MlpConfig& config);
+  Var operator()(const Pass& pass, const Var& x) const;
+
+ private:
+  Linear gate_, up_, down_;
+  MlpKind kind_ = MlpKind::gelu_tanh;
+  uint32_t site_ = 0;
+};
+
+}  // namespace zg::nn

@@ -1,0 +1,262 @@
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "tests/fakes/cuda/block.h"
+#include "tests/fakes/cuda/hopper.h"
+#include "tests/fakes/cuda/precision.h"
+#include "zerograd/runtime/dtype.h"
+
+namespace zg::emulator {
+namespace {
+
+/// Registers in use by a product hold this: a signalling NaN as f32, which arithmetic changes, and
+/// two NaN as bf16 and as f16.
+constexpr uint32_t poison = 0xffbfffff;
+
+/// The 128-byte swizzled offset of byte `offset` of a panel.
+size_t swizzled(size_t offset) { return offset ^ (offset >> 7 & 7) << 4; }
+
+template <class T>
+float element_at(size_t offset) {
+  T x;
+  if (offset + sizeof x > current->block->shared_bytes)
+    die("wgmma: a matrix outside shared memory");
+  const size_t at = swizzled(offset);
+  if (!is_visible_to_wgmma(at, sizeof x))
+    die("wgmma: shared memory that ordinary code wrote, without fence.proxy.async");
+  std::memcpy(&x, current->block->shared + at, sizeof x);
+  return static_cast<float>(x);
+}
+
+struct Descriptor {
+  size_t start, panel, eight_rows;
+  explicit Descriptor(uint64_t bits)
+      : start((bits & 0x3fff) << 4),
+        panel((bits >> 16 & 0x3fff) << 4),
+        eight_rows((bits >> 32 & 0x3fff) << 4) {
+    if (bits >> 62 != 1) die("wgmma: a matrix that is not swizzled by 128 bytes");
+  }
+  size_t by_rows(size_t row, size_t k) const {
+    return start + row / 8 * eight_rows + row % 8 * 128 + k * 2;
+  }
+  size_t across(size_t k, size_t column) const {
+    return start + column / 64 * panel + k / 8 * eight_rows + k % 8 * 128 + column % 64 * 2;
+  }
+};
+
+template <class T>
+float half_of(uint32_t two, size_t which) {
+  T x;
+  x.bits = static_cast<uint16_t>(which ? two >> 16 : two);
+  return static_cast<float>(x);
+}
+
+HeldRegisters* find_held(Thread& thread, const void* start) {
+  for (HeldRegisters& held : thread.held)
+    if (held.start == start) return &held;
+  return nullptr;
+}
+uint32_t* values_of(Thread& thread, const void* start) {
+  return find_held(thread, start)->values.data();
+}
+
+/// Whether [start, start + count) lies within these registers.
+bool contains(const FencedRegisters& fenced, const uint32_t* start, size_t count) {
+  return start >= fenced.start && start + count <= fenced.start + fenced.values.size();
+}
+
+void check_fence(const Thread& thread, const uint32_t* start, size_t count) {
+  for (const FencedRegisters& fenced : thread.fenced) {
+    if (!contains(fenced, start, count)) continue;
+    if (std::memcmp(fenced.values.data() + (start - fenced.start), start,
+                    count * sizeof(uint32_t)) != 0)
+      die("wgmma: registers of a product were written after wgmma.fence");
+    return;
+  }
+  die("wgmma: registers of a product without wgmma.fence since they were last accessible");
+}
+
+/// From here on a product uses the registers.
+void hold(Thread& thread, uint32_t* start, size_t count) {
+  if (HeldRegisters* const held = find_held(thread, start)) {
+    if (held->values.size() != count)
+      die("wgmma: accumulators in use by a product of another shape, without a wait");
+    ++held->products;
+    return;
+  }
+  check_fence(thread, start, count);
+  thread.held.push_back({start, std::vector<uint32_t>(start, start + count), 1});
+  std::fill_n(start, count, poison);
+}
+
+/// A product is done. After the last one the registers are accessible again, and the next product
+/// needs a new fence.
+void let_go(Thread& thread, const uint32_t* start) {
+  HeldRegisters& held = *find_held(thread, start);
+  if (--held.products > 0) return;
+  for (size_t i = 0; i < held.values.size(); ++i)
+    if (held.start[i] != poison)
+      die("wgmma: thread " + std::to_string(thread.flat) +
+          " wrote to registers of a product before it waited for the product");
+  std::copy(held.values.begin(), held.values.end(), held.start);
+  std::erase_if(thread.fenced, [&](const FencedRegisters& fenced) {
+    return contains(fenced, held.start, held.values.size());
+  });
+  thread.held.erase(thread.held.begin() + (&held - thread.held.data()));
+}
+
+void check_same(const PendingProduct& first, const PendingProduct& mine) {
+  if (mine.operands.descriptor_a != first.operands.descriptor_a ||
+      mine.operands.b != first.operands.b || mine.operands.columns != first.operands.columns ||
+      mine.operands.accumulate != first.operands.accumulate ||
+      !mine.operands.a != !first.operands.a)
+    die("wgmma: threads of a group differ in their matrices");
+  if (mine.fences != first.fences) die("wgmma: threads of a group differ in their wgmma.fence");
+}
+
+/// Computes the group's i-th pending product, one for each thread.
+template <class T>
+void multiply(void* const* threads, size_t i) {
+  const auto thread_at = [&](size_t thread) -> Thread& {
+    return *static_cast<Thread*>(threads[thread]);
+  };
+  const PendingProduct& first = thread_at(0).products[i];
+  const ProductOperands& operands = first.operands;
+  const auto columns = static_cast<size_t>(operands.columns);
+  float a[64][16], b[16][128], c[64][128];
+  for (size_t thread = 0; thread < warpgroup_threads; ++thread) {
+    const PendingProduct& mine = thread_at(thread).products[i];
+    check_same(first, mine);
+    const size_t row = thread / 32 * 16 + thread % 32 / 4, t = thread % 4 * 2;
+    const uint32_t* const d = values_of(thread_at(thread), mine.d);
+    const uint32_t* const own =
+        operands.a ? values_of(thread_at(thread), mine.operands.a) : nullptr;
+    for (size_t half = 0; half < 2; ++half) {
+      for (size_t n = 0; n < columns / 8; ++n)
+        for (size_t down = 0; down < 2; ++down)
+          c[row + 8 * down][n * 8 + t + half] =
+              operands.accumulate ? std::bit_cast<float>(d[n * 4 + 2 * down + half]) : 0.0f;
+      if (!own) continue;
+      a[row][t + half] = half_of<T>(own[0], half);
+      a[row + 8][t + half] = half_of<T>(own[1], half);
+      a[row][t + 8 + half] = half_of<T>(own[2], half);
+      a[row + 8][t + 8 + half] = half_of<T>(own[3], half);
+    }
+  }
+  const Descriptor of_b(operands.b);
+  if (!operands.a) {
+    const Descriptor of_a(operands.descriptor_a);
+    for (size_t row = 0; row < 64; ++row)
+      for (size_t k = 0; k < 16; ++k) a[row][k] = element_at<T>(of_a.by_rows(row, k));
+  }
+  for (size_t k = 0; k < 16; ++k)
+    for (size_t j = 0; j < columns; ++j)
+      b[k][j] = element_at<T>(operands.a ? of_b.across(k, j) : of_b.by_rows(j, k));
+  for (size_t row = 0; row < 64; ++row) add_products(c[row], a[row], b[0], 128, operands.columns);
+  for (size_t thread = 0; thread < warpgroup_threads; ++thread) {
+    const size_t row = thread / 32 * 16 + thread % 32 / 4, t = thread % 4 * 2;
+    uint32_t* const d = values_of(thread_at(thread), thread_at(thread).products[i].d);
+    for (size_t n = 0; n < columns / 8; ++n)
+      for (size_t e = 0; e < 4; ++e)
+        d[n * 4 + e] = std::bit_cast<uint32_t>(c[row + e / 2 * 8][n * 8 + t + e % 2]);
+  }
+}
+
+/// The last thread of the group that waits does this for all of them.
+void finish_all(void* const* threads) {
+  const Thread& first = *static_cast<const Thread*>(threads[0]);
+  const size_t count = first.products_to_finish;
+  for (size_t thread = 0; thread < warpgroup_threads; ++thread)
+    if (static_cast<const Thread*>(threads[thread])->products_to_finish != count)
+      die("wgmma: threads of a group wait for different products");
+  for (size_t i = 0; i < count; ++i)
+    first.products[i].operands.is_bf16 ? multiply<bf16>(threads, i) : multiply<f16>(threads, i);
+  for (size_t i = 0; i < warpgroup_threads; ++i) {
+    Thread& thread = *static_cast<Thread*>(threads[i]);
+    for (size_t p = 0; p < count; ++p) {
+      let_go(thread, thread.products[p].d);
+      if (thread.products[p].operands.a) let_go(thread, thread.products[p].operands.a);
+    }
+    thread.products.erase(thread.products.begin(),
+                          thread.products.begin() + static_cast<std::ptrdiff_t>(count));
+  }
+}
+
+struct RegisterCount {
+  unsigned count;
+};
+
+/// All threads of a warpgroup ask for the same count.
+void agree_on_registers(const char* what, unsigned count) {
+  RegisterCount mine{count};
+  warpgroup_rendezvous(what, &mine, [](void* const* published) {
+    for (size_t i = 1; i < warpgroup_threads; ++i)
+      if (static_cast<const RegisterCount*>(published[i])->count !=
+          static_cast<const RegisterCount*>(published[0])->count)
+        die("setmaxnreg: threads of a group differ in their count");
+  });
+}
+
+constexpr const char* register_wait =
+    "setmaxnreg.inc, for registers that no other warpgroup has given back";
+
+}  // namespace
+
+void fence_registers(void* registers, size_t bytes) {
+  auto* const start = static_cast<uint32_t*>(registers);
+  Thread& thread = *current;
+  std::erase_if(thread.fenced,
+                [&](const FencedRegisters& fenced) { return fenced.start == start; });
+  thread.fenced.push_back({start, std::vector<uint32_t>(start, start + bytes / sizeof(uint32_t))});
+}
+
+void begin_products() { ++current->fences; }
+
+void multiply_warpgroup(float* d, const ProductOperands& operands) {
+  Thread& thread = *current;
+  if (thread.fences == 0) die("wgmma: a product before the first wgmma.fence");
+  hold(thread, reinterpret_cast<uint32_t*>(d), static_cast<size_t>(operands.columns / 2));
+  if (operands.a) hold(thread, operands.a, 4);
+  thread.products.push_back(
+      {reinterpret_cast<uint32_t*>(d), operands, thread.fences, thread.commits});
+}
+
+void commit_products() { ++current->commits; }
+
+void finish_products(unsigned newer_commits) {
+  Thread& mine = *current;
+  size_t done = 0;
+  while (done < mine.products.size() && mine.products[done].commit + newer_commits < mine.commits)
+    ++done;
+  mine.products_to_finish = done;
+  warpgroup_rendezvous("wgmma.wait_group", &mine, finish_all);
+}
+
+void decrease_registers(unsigned count) {
+  agree_on_registers("setmaxnreg.dec", count);
+  Block& block = *current->block;
+  Warpgroup& group = block.groups[current->flat / warpgroup_threads];
+  if (group.registers < count) die("setmaxnreg.dec: to more registers than the warpgroup has");
+  block.free_registers += (group.registers - count) * warpgroup_threads;
+  group.registers = count;
+  wake_all(register_wait);
+}
+
+void increase_registers(unsigned count) {
+  agree_on_registers("setmaxnreg.inc", count);
+  Block& block = *current->block;
+  Warpgroup& group = block.groups[current->flat / warpgroup_threads];
+  if (group.registers > count) die("setmaxnreg.inc: to fewer registers than the warpgroup has");
+  while (group.registers < count) {
+    const unsigned wanted = (count - group.registers) * warpgroup_threads;
+    if (block.free_registers < wanted) {
+      wait_until_woken(register_wait);
+    } else {
+      block.free_registers -= wanted;
+      group.registers = count;
+    }
+  }
+}
+
+}  // namespace zg::emulator

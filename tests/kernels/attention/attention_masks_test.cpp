@@ -1,0 +1,472 @@
+#include "tests/kernels/attention/attention_case.h"
+#include "zerograd/runtime/error.h"
+
+// Grouped queries, sliding windows, documents and key lengths.
+using namespace zg;
+using namespace zg::testing;
+
+namespace {
+
+void run(const Tensors& t, const Device& device) {
+  kernels::attention_forward(t.forward(), device.compute());
+  kernels::attention_backward(t.backward(), device.compute());
+}
+
+/// On sm_90a bf16 and f16 calls without groups and masks take another kernel, with other bits.
+bool has_one_kernel(const Device& device, DType dtype) {
+  return device.type() != Device::Type::cuda || device.index() != 0 || accumulator(dtype) == dtype;
+}
+
+Tensor full_like(const Tensor& x) {
+  return Tensor::full(x.shape(), untouched, x.dtype(), x.device());
+}
+
+void check_same_results(const Tensors& a, const Tensors& b) {
+  CHECK(same_bits(a.out, b.out));
+  CHECK(same_bits(a.log_sum, b.log_sum));
+  CHECK(same_bits(a.dq, b.dq));
+  CHECK(same_bits(a.dk, b.dk));
+  CHECK(same_bits(a.dv, b.dv));
+}
+
+bool is_all(const Tensor& x, double value) {
+  for (double element : x.to_doubles())
+    if (element != value) return false;
+  return true;
+}
+
+bool is_finite(const Tensor& x) {
+  for (double element : x.to_doubles())
+    if (!std::isfinite(element)) return false;
+  return true;
+}
+
+/// The tensors of each document alone: the same memory, and log_sum of its own.
+struct Documents {
+  Tensors whole;  ///< outputs that the calls of the documents write
+  std::vector<float> log_sum;
+
+  /// With `masked` each call has starts, all 0.
+  Documents(const Problem& p, const Tensors& t, const Device& device, bool masked)
+      : whole(t), log_sum(static_cast<size_t>(t.log_sum.numel())) {
+    const AttentionShape& s = t.shape;
+    for (Tensor* output : {&whole.out, &whole.dq, &whole.dk, &whole.dv})
+      *output = full_like(*output);
+    for (int64_t b = 0; b < s.B; ++b) {
+      int64_t first = 0;
+      for (int64_t length : documents_of(p, b)) {
+        Tensors part = whole;
+        AttentionShape& shape = part.shape;
+        shape.B = 1, shape.T = shape.keys = length;
+        for (HeadLayout* layout : {&shape.q, &shape.k, &shape.v, &shape.out})
+          layout->offset += b * layout->batch + first * layout->token;
+        part.log_sum = Tensor::zeros({1, s.H, length}, t.log_sum.dtype(), device);
+        part.starts = masked ? Tensor::zeros({1, length}, DType::i32, device) : Tensor();
+        run(part, device);
+        const std::vector<double> sums = part.log_sum.to_doubles();
+        for (int64_t h = 0; h < s.H; ++h)
+          for (int64_t i = 0; i < length; ++i)
+            log_sum[static_cast<size_t>((b * s.H + h) * s.T + first + i)] =
+                static_cast<float>(sums[static_cast<size_t>(h * length + i)]);
+        first += length;
+      }
+    }
+  }
+};
+
+void check_documents_alone(Problem p, DType dtype, const Device& device) {
+  p.T = 0;
+  for (int64_t length : p.documents) p.T += length;
+  p.keys = p.T;
+  CAPTURE(p.str());
+  CAPTURE(name_of(dtype));
+  CAPTURE(level_of(device));
+  const Tensors together = make(p, dtype, device);
+  run(together, device);
+  const Documents alone(p, together, device, !has_one_kernel(device, dtype));
+  CHECK(same_bits(together.out, alone.whole.out));
+  CHECK(same_bits(together.dq, alone.whole.dq));
+  CHECK(same_bits(together.dk, alone.whole.dk));
+  CHECK(same_bits(together.dv, alone.whole.dv));
+  const std::vector<double> log_sum = together.log_sum.to_doubles();
+  for (size_t i = 0; i < log_sum.size(); ++i)
+    REQUIRE(static_cast<float>(log_sum[i]) == alone.log_sum[i]);
+}
+
+}  // namespace
+
+TEST_CASE("attention of grouped queries follows the definition over heads, sizes and dtypes" *
+          doctest::test_suite("every device")) {
+  const std::vector<Device> devices = devices_of_every_generation();
+  int turn = 0;  // walks through masks, biases, dropout and layouts
+  for (const auto& [H, kv_heads] : {std::pair{5, 1}, {4, 2}, {6, 3}, {3, 3}})
+    for (int64_t T : {1, 31, 33, 70}) {
+      Problem p = {.B = T < 60 ? 2 : 1, .H = H, .T = T, .keys = T, .kv_heads = kv_heads};
+      p.D = std::vector<int64_t>{16, 17, 40, 100}[static_cast<size_t>(turn % 4)];
+      p.causal = turn % 5 != 3;
+      p.bias_rank = turn % 3 == 1 ? 3 : 0;
+      p.dropout = turn % 4 == 2 ? 0.2f : 0.0f;
+      p.alibi = turn % 3 == 2;
+      p.form = turn % 2 == 0 ? Form::separate : Form::cache;
+      ++turn;
+      for (DType dtype : on_device(floating_dtypes, devices.front()))
+        check_against_naive(p, dtype, devices);
+    }
+}
+
+TEST_CASE("attention of grouped queries over blocks of keys, caches and wide heads" *
+          doctest::test_suite("every device")) {
+  const std::vector<Device> devices = devices_of_every_generation();
+  for (DType dtype : on_device({DType::f32, DType::bf16, DType::f16}, devices.front())) {
+    check_against_naive(
+        {.B = 1, .H = 5, .T = 131, .keys = 131, .D = 64, .form = Form::separate, .kv_heads = 1},
+        dtype, devices);
+    for (int64_t T : {1, 2, 70})
+      check_against_naive({.B = 1,
+                           .H = 4,
+                           .T = T,
+                           .keys = 263 + T,
+                           .offset = 263,
+                           .D = 128,
+                           .form = Form::cache,
+                           .kv_heads = 2},
+                          dtype, devices);
+    check_against_naive(
+        {.B = 1, .H = 4, .T = 33, .keys = 33, .D = 300, .form = Form::separate, .kv_heads = 2},
+        dtype, devices);
+  }
+}
+
+TEST_CASE("grouped queries have the bits of heads that read copies of their keys" *
+          doctest::test_suite("every device")) {
+  for (const Device& device : devices_of_every_generation())
+    for (DType dtype : on_device(floating_dtypes, device)) {
+      if (!has_one_kernel(device, dtype)) continue;
+      CAPTURE(level_of(device));
+      CAPTURE(name_of(dtype));
+      const Problem p = {.H = 6, .T = 70, .keys = 70, .D = 24, .form = Form::cache, .kv_heads = 2};
+      const Tensors grouped = make(p, dtype, device);
+      Tensors copied = grouped;
+      for (Tensor* output : {&copied.out, &copied.dq}) *output = full_like(*output);
+      // Each query head alone, with the head of keys that it reads.
+      for (int64_t h = 0; h < p.H; ++h) {
+        Tensors head = copied;
+        AttentionShape& shape = head.shape;
+        shape.H = 1, shape.kv_heads = 0;
+        shape.q.offset = shape.out.offset = h * shape.q.head;
+        shape.k.offset = shape.v.offset = h / 3 * shape.k.head;
+        head.log_sum = Tensor::zeros({p.B, 1, p.T}, grouped.log_sum.dtype(), device);
+        head.dk = full_like(head.dk), head.dv = full_like(head.dv);
+        run(head, device);
+      }
+      run(grouped, device);
+      CHECK(same_bits(grouped.out, copied.out));
+      CHECK(same_bits(grouped.dq, copied.dq));
+    }
+}
+
+TEST_CASE("gradients of grouped keys are sums in rising query heads" *
+          doctest::test_suite("every device")) {
+  // One query a head: dv is a sum of dout with weight 1. In any other order 1 is lost.
+  for (const Device& device : devices_at_every_level()) {
+    CAPTURE(level_of(device));
+    const Problem p = {
+        .B = 1, .H = 3, .T = 1, .keys = 1, .D = 16, .form = Form::separate, .kv_heads = 1};
+    Tensors t = make(p, DType::f32, device);
+    std::vector<float> dout(3 * 16, 1.0f);
+    std::fill(dout.begin(), dout.begin() + 16, 0x1p24f);
+    std::fill(dout.begin() + 16, dout.begin() + 32, -0x1p24f);
+    t.dout = Tensor::from(dout, t.dout.shape(), device);
+    run(t, device);
+    CHECK(is_all(t.dv, 1.0));
+  }
+}
+
+TEST_CASE("a sliding window follows the definition at its edges" *
+          doctest::test_suite("every device")) {
+  const std::vector<Device> devices = devices_of_every_generation();
+  int turn = 0;
+  for (int64_t T : {1, 33, 70})
+    for (int64_t window : {int64_t{1}, int64_t{2}, int64_t{31}, int64_t{32}, T, T + 5}) {
+      Problem p = {.B = 1, .H = 4, .T = T, .keys = T, .form = Form::separate};
+      p.kv_heads = turn % 2 == 0 ? 0 : 2;
+      p.window = window;
+      p.D = turn % 3 == 0 ? 64 : 17;
+      p.alibi = turn % 4 == 1;
+      p.bias_rank = turn % 5 == 1 ? 2 : 0;
+      p.dropout = turn % 5 == 2 ? 0.2f : 0.0f;
+      ++turn;
+      for (DType dtype : on_device(floating_dtypes, devices.front()))
+        check_against_naive(p, dtype, devices);
+    }
+}
+
+TEST_CASE("a sliding window skips blocks of keys, also in a cache" *
+          doctest::test_suite("every device")) {
+  const std::vector<Device> devices = devices_of_every_generation();
+  for (DType dtype : on_device({DType::f32, DType::bf16}, devices.front()))
+    for (int64_t window : {1, 100, 256, 300, 700})
+      for (int64_t T : {1, 5, 140})
+        check_against_naive({.B = 1,
+                             .H = 2,
+                             .T = T,
+                             .keys = 523 + T,
+                             .offset = 523,
+                             .D = 64,
+                             .form = Form::cache,
+                             .window = window},
+                            dtype, devices);
+  check_against_naive({.B = 1, .H = 1, .T = 801, .keys = 801, .D = 8, .window = 50}, DType::f32,
+                      devices);
+}
+
+TEST_CASE("a window of all keys has the bits of no window" * doctest::test_suite("every device")) {
+  for (const Device& device : devices_of_every_generation())
+    for (DType dtype : on_device(floating_dtypes, device)) {
+      if (!has_one_kernel(device, dtype)) continue;
+      CAPTURE(level_of(device));
+      CAPTURE(name_of(dtype));
+      Problem p = {.B = 1, .T = 140, .keys = 140, .D = 24, .form = Form::separate};
+      const Tensors without = make(p, dtype, device);
+      p.window = p.T;
+      const Tensors with = make(p, dtype, device);
+      run(without, device);
+      run(with, device);
+      check_same_results(with, without);
+    }
+}
+
+TEST_CASE("documents follow the definition" * doctest::test_suite("every device")) {
+  const std::vector<Device> devices = devices_of_every_generation();
+  int turn = 0;
+  for (const std::vector<int64_t>& documents :
+       {std::vector<int64_t>{1}, {33}, {1, 1, 1}, {31, 2, 37}, {5, 64, 1, 60}, {1, 139}}) {
+    Problem p = {.H = 4, .form = Form::separate, .documents = documents};
+    for (int64_t length : documents) p.T += length;
+    p.T -= 1, p.keys = p.T;
+    p.D = turn % 2 == 0 ? 64 : 17;
+    p.kv_heads = turn % 3 == 0 ? 0 : turn % 3;
+    p.window = turn % 3 == 2 ? 20 : 0;
+    p.alibi = turn % 4 == 1;
+    p.bias_rank = turn % 2 == 1 ? 3 : 0;
+    p.dropout = turn % 3 == 1 ? 0.2f : 0.0f;
+    ++turn;
+    for (DType dtype : on_device(floating_dtypes, devices.front()))
+      check_against_naive(p, dtype, devices);
+  }
+}
+
+TEST_CASE("a document mask has the bits of a call for each document" *
+          doctest::test_suite("every device")) {
+  for (const Device& device : devices_of_every_generation())
+    for (DType dtype : on_device(floating_dtypes, device))
+      for (int64_t D : {17, 64, 128}) {
+        Problem p = {.H = 2, .D = D, .form = Form::separate};
+        p.documents = {1, 31, 33, 2, 64, 5, 1, 1, 70};
+        check_documents_alone(p, dtype, device);
+        p.H = 4, p.kv_heads = 2, p.window = 20, p.alibi = true;
+        check_documents_alone(p, dtype, device);
+        p.B = 1, p.window = 0;
+        p.documents = {7, 130, 3};
+        check_documents_alone(p, dtype, device);
+      }
+}
+
+TEST_CASE("long documents have the bits of a call for each") {
+  for (const Device& device : devices_at_every_level())
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      Problem p = {.B = 1, .H = 2, .D = 16, .form = Form::separate, .kv_heads = 1};
+      p.documents = {383, 385, 1, 800, 7};
+      check_documents_alone(p, dtype, device);
+      p.window = 300;
+      check_documents_alone(p, dtype, device);
+    }
+}
+
+TEST_CASE("key lengths follow the definition, and hidden keys are not read" *
+          doctest::test_suite("every device")) {
+  const std::vector<Device> devices = devices_of_every_generation();
+  int turn = 0;
+  for (int64_t T : {1, 33, 70})
+    for (bool causal : {true, false}) {
+      Problem p = {.B = 4, .H = 4, .T = T, .keys = T + 30, .causal = causal};
+      p.offset = causal ? 30 : 0;
+      p.D = turn % 2 == 0 ? 64 : 17;
+      p.form = turn % 3 == 0 ? Form::separate : Form::cache;
+      p.kv_heads = turn % 2 == 0 ? 2 : 0;
+      p.window = causal && turn % 3 != 0 ? 12 : 0;
+      p.alibi = turn % 4 == 3;
+      p.bias_rank = turn % 5 == 4 ? 2 : 0;
+      p.dropout = turn % 3 == 1 ? 0.2f : 0.0f;
+      p.key_lengths = {0, 1, static_cast<int32_t>(p.keys), static_cast<int32_t>(T / 2 + 10)};
+      ++turn;
+      for (DType dtype : on_device(floating_dtypes, devices.front()))
+        check_against_naive(p, dtype, devices);
+    }
+  for (const Device& device : devices)
+    for (DType dtype : on_device({DType::f32, DType::bf16}, device)) {
+      CAPTURE(level_of(device));
+      Problem p = {.H = 2, .T = 40, .keys = 90, .D = 64, .causal = false, .form = Form::separate};
+      p.key_lengths = {33, 0};
+      Tensors t = make(p, dtype, device);
+      std::vector<double> keys = t.k.to_doubles();
+      for (int64_t b = 0; b < p.B; ++b)
+        for (int64_t j = p.key_lengths[static_cast<size_t>(b)]; j < p.keys; ++j)
+          for (int64_t h = 0; h < p.H; ++h) keys[place(t.shape.k, b, h, j)] = NAN;
+      if (dtype == DType::f32)
+        t.k = t.v = Tensor::from(std::vector<float>(keys.begin(), keys.end()), t.k.shape(), device);
+      else
+        t.k = t.v = Tensor::from(std::vector<bf16>(keys.begin(), keys.end()), t.k.shape(), device);
+      run(t, device);
+      for (const Tensor& x : {t.out, t.dq, t.dk, t.dv}) CHECK(is_finite(x));
+    }
+}
+
+TEST_CASE("documents take key lengths" * doctest::test_suite("every device")) {
+  const std::vector<Device> devices = devices_of_every_generation();
+  for (DType dtype : on_device({DType::f32, DType::bf16}, devices.front()))
+    check_against_naive({.B = 3,
+                         .H = 2,
+                         .T = 75,
+                         .keys = 75,
+                         .D = 64,
+                         .form = Form::separate,
+                         .documents = {5, 40, 30},
+                         .key_lengths = {3, 50, 75}},
+                        dtype, devices);
+}
+
+TEST_CASE("queries that see nothing give zeros and zero gradients" *
+          doctest::test_suite("every device")) {
+  for (const Device& device : devices_of_every_generation())
+    for (DType dtype : on_device(floating_dtypes, device))
+      for (int64_t T : {1, 40})
+        for (bool by_bias : {false, true}) {
+          CAPTURE(level_of(device));
+          CAPTURE(name_of(dtype));
+          CAPTURE(by_bias);
+          Problem p = {.B = 1, .H = 2, .T = T, .keys = T, .D = 64, .form = Form::separate};
+          if (by_bias)
+            p.bias_rank = 2;
+          else
+            p.key_lengths = {0};
+          Tensors t = make(p, dtype, device);
+          if (by_bias) {
+            const std::vector<double> hidden(static_cast<size_t>(T * T), -INFINITY);
+            const Shape plane{T, T};
+            t.bias =
+                dtype == DType::f64
+                    ? Tensor::from(hidden, plane, device)
+                    : Tensor::from(std::vector<float>(hidden.begin(), hidden.end()), plane, device);
+          }
+          run(t, device);
+          CHECK(is_all(t.log_sum, -INFINITY));
+          for (const Tensor& x : {t.out, t.dq, t.dk, t.dv}) CHECK(is_all(x, 0.0));
+        }
+}
+
+TEST_CASE("groups, windows and documents have the same bits for any number of threads") {
+  for (Isa isa : available_levels())
+    for (DType dtype : floating_dtypes) {
+      CAPTURE(name_of(isa));
+      CAPTURE(name_of(dtype));
+      Problem p = {.B = 1, .H = 6, .T = 500, .keys = 500, .D = 20, .form = Form::separate};
+      p.kv_heads = 2, p.window = 130, p.documents = {3, 420, 77};
+      std::vector<Tensors> runs;
+      for (int threads : {1, 2, 3}) {
+        const Device device = Device::cpu(0, {.threads = threads, .isa = isa});
+        runs.push_back(make(p, dtype, device));
+        run(runs.back(), device);
+        check_same_results(runs.front(), runs.back());
+      }
+    }
+}
+
+TEST_CASE("scratch of attention depends on shapes alone, and is linear in the tokens") {
+  for (Isa isa : available_levels())
+    for (DType dtype : floating_dtypes) {
+      const Device device = Device::meta(0, {.threads = 2, .isa = isa});
+      const auto scratch = [&](const std::vector<int64_t>& documents, int64_t window, int64_t T) {
+        Problem p = {.B = 1, .H = 6, .T = T, .keys = T, .D = 16, .form = Form::separate};
+        p.kv_heads = 2, p.window = window, p.documents = documents;
+        const Tensors t = make(p, dtype, device);
+        std::vector<int64_t> bytes;
+        for (Device::Type type : {Device::Type::cpu, Device::Type::cuda, Device::Type::hpu}) {
+          const auto& backward = kernels::attention_backward[type];
+          bytes.push_back(backward.workspace_bytes(t.backward(), device.traits()));
+        }
+        const auto& forward = kernels::attention_forward[Device::Type::cpu];
+        bytes.push_back(forward.workspace_bytes(t.forward(), device.traits()));
+        return bytes;
+      };
+      const std::vector<int64_t> plain = scratch({}, 0, 4096), twice = scratch({}, 0, 8192);
+      CHECK(plain == scratch({4096}, 0, 4096));
+      CHECK(plain == scratch({1, 95, 4000}, 7, 4096));
+      for (size_t i = 0; i < plain.size(); ++i) CHECK(twice[i] <= 2 * plain[i]);
+    }
+}
+
+TEST_CASE("attention refuses groups and masks that do not fit, by name") {
+  const Device device = Device::cpu();
+  const auto forward = [&](const Problem& p, auto change) {
+    Tensors t = make(p, DType::f32, device);
+    change(t);
+    kernels::attention_forward(t.forward(), device.compute());
+  };
+  const auto i32 = [&](const std::vector<int32_t>& values, const Shape& shape) {
+    return Tensor::from(values, shape, device);
+  };
+  const Problem p = {.H = 6, .T = 4, .keys = 4, .D = 8, .form = Form::separate};
+  CHECK_THROWS_WITH_AS(
+      forward(p, [](Tensors& t) { t.shape.kv_heads = 4; }),
+      "attention_forward: shape.kv_heads is 4; expected 0 or a divisor of shape.H, which is 6",
+      ShapeError);
+  CHECK_THROWS_WITH_AS(forward(p, [](Tensors& t) { t.shape.kv_heads = -1; }),
+                       "attention_forward: shape.kv_heads is -1; expected at least 0", ShapeError);
+  CHECK_THROWS_WITH_AS(forward(p, [](Tensors& t) { t.shape.window = -1; }),
+                       "attention_forward: shape.window is -1; expected at least 0", ShapeError);
+  CHECK_THROWS_WITH_AS(forward(p, [](Tensors& t) { t.shape.window = 2, t.shape.causal = false; }),
+                       "attention_forward: shape.window is 2 and shape.causal is false; expected a "
+                       "causal call, or window 0",
+                       ShapeError);
+  CHECK_THROWS_WITH_AS(forward(p,
+                               [&](Tensors& t) {
+                                 t.starts = i32({0, 0, 0, 0}, {4});
+                               }),
+                       "attention_forward: starts has shape [4]; expected [2, 4]", ShapeError);
+  CHECK_THROWS_WITH_AS(forward(p,
+                               [&](Tensors& t) {
+                                 t.starts = Tensor::zeros({2, 4}, DType::i64, device);
+                               }),
+                       "attention_forward: starts holds i64; expected i32", DTypeError);
+  const auto zeros = i32({0, 0, 0, 0, 0, 0, 0, 0}, {2, 4});
+  CHECK_THROWS_WITH_AS(forward(p, [&](Tensors& t) { t.starts = zeros, t.shape.causal = false; }),
+                       "attention_forward: starts are given for full attention of 4 queries at "
+                       "offset 0 to 4 keys; expected causal attention at offset 0 to as many keys "
+                       "as queries",
+                       ShapeError);
+  CHECK_THROWS_AS(forward(p, [&](Tensors& t) { t.starts = zeros, t.shape.offset = 1; }),
+                  ShapeError);
+  CHECK_THROWS_WITH_AS(
+      forward(p,
+              [&](Tensors& t) {
+                t.starts = i32({0, 0, 2, 2, 0, 0, 1, 1}, {2, 4});
+              }),
+      "attention_forward: starts holds 1 at sample 1, token 2; expected 2 for the first token of a "
+      "document, or 0 as at the token before",
+      ShapeError);
+  CHECK_THROWS_WITH_AS(forward(p,
+                               [&](Tensors& t) {
+                                 t.starts = i32({0, 0, 0, 0, 1, 1, 1, 1}, {2, 4});
+                               }),
+                       "attention_forward: starts holds 1 at sample 1, token 0; expected 0",
+                       ShapeError);
+  CHECK_THROWS_WITH_AS(forward(p, [&](Tensors& t) { t.key_lengths = i32({4}, {1}); }),
+                       "attention_forward: key_lengths has shape [1]; expected [2]", ShapeError);
+  CHECK_THROWS_WITH_AS(forward(p,
+                               [&](Tensors& t) {
+                                 t.key_lengths = i32({4, 5}, {2});
+                               }),
+                       "attention_forward: key_lengths holds 5 at element 1; expected 0 to 4",
+                       ShapeError);
+}

@@ -1,0 +1,174 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "tests/models/gpt/gpt_case.h"
+#include "tests/support/error_message.h"
+#include "zerograd/models/hugging_face/hugging_face.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/storage/safetensors.h"
+#include "zerograd/zero/checkpoint/checkpoint_file.h"
+#include "zerograd/zero/engine.h"
+
+// tests/reference/make_llama_fixtures.py makes the fixtures with transformers.
+using namespace zg;
+using namespace zg::testing;
+using namespace zg::models;
+using nlohmann::json;
+
+namespace {
+
+constexpr const char* llama_fixtures[] = {"hf_llama", "hf_smollm2", "hf_mistral", "hf_qwen2",
+                                          "hf_qwen3"};
+
+/// The ids and results of transformers for a model in a folder.
+struct Transformers {
+  std::string path;
+  SafetensorsReader expected;
+  std::vector<int32_t> ids;  ///< [2, 12]
+  static constexpr int64_t B = 2, T = 12;
+
+  explicit Transformers(const std::string& name)
+      : path(std::string(ZG_FIXTURES) + name), expected(path + "/expected.safetensors") {
+    std::vector<int64_t> wide(B * T);
+    File::open(path + "/expected.safetensors")
+        .read_at(expected.entries().at("ids").begin, std::as_writable_bytes(std::span(wide)));
+    ids.assign(wide.begin(), wide.end());
+  }
+
+  /// The next token of each one; the last has none.
+  std::vector<int32_t> targets() const {
+    std::vector<int32_t> next(ids.size(), -1);
+    for (size_t i = 0; i < ids.size(); ++i)
+      if (static_cast<int64_t>(i) % T != T - 1) next[i] = ids[i + 1];
+    return next;
+  }
+};
+
+/// The largest difference, relative to the largest expected value.
+double relative_error(const std::vector<double>& got, const std::vector<float>& expected) {
+  REQUIRE(got.size() == expected.size());
+  double worst = 0.0, largest = 0.0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    worst = std::max(worst, std::fabs(got[i] - double{expected[i]}));
+    largest = std::max(largest, std::fabs(double{expected[i]}));
+  }
+  return worst / largest;
+}
+
+void load_folder(const HuggingFaceFolder& folder, GPTCase& model) {
+  const WeightSource weights = folder.weights(model.gpt.config());
+  for (const auto& parameter : model.store.parameters()) {
+    const std::vector<float> values = weights.read(parameter->name);
+    model.source.at_rest(*parameter).assign(values.begin(), values.end());
+  }
+}
+
+GPTConfig config_of(const json& text) { return hf_config(text.dump(), "config.json").config; }
+
+json config_json(const std::string& name) {
+  return json::parse(read_text(std::string(ZG_FIXTURES) + name + "/config.json"));
+}
+
+}  // namespace
+
+TEST_CASE("logits, loss and every gradient of Llama's family are transformers'") {
+  for (const char* name : llama_fixtures) {
+    CAPTURE(std::string(name));
+    const Transformers theirs(name);
+    const HuggingFaceFolder folder(theirs.path);
+    for (const Device& device : devices_at_every_level()) {
+      CAPTURE(level_of(device));
+      GPTCase model(folder.model().config, device);
+      load_folder(folder, model);
+      const Shape shape{Transformers::B, Transformers::T};
+      const Tensor ids = Tensor::from(theirs.ids, shape, device);
+      Tape inference = model.tape(TapeMode::inference);
+      CHECK(relative_error(model.gpt.logits(inference, ids).value().to_doubles(),
+                           theirs.expected.read_floats("logits")) < 1e-5);
+      Tape tape = model.tape();
+      const Var loss = model.gpt.loss(tape, ids, Tensor::from(theirs.targets(), shape, device), {});
+      CHECK(relative_error({loss.value().item()}, theirs.expected.read_floats("loss")) < 1e-6);
+      tape.backward(loss);
+      for (const auto& parameter : model.store.parameters()) {
+        CAPTURE(parameter->name);
+        CHECK(relative_error(model.source.gradients[parameter.get()],
+                             theirs.expected.read_floats("gradient." + parameter->name)) < 1e-5);
+      }
+    }
+  }
+}
+
+TEST_CASE("a step of AdamW on Llama's family is PyTorch's") {
+  for (const char* name : llama_fixtures) {
+    CAPTURE(std::string(name));
+    const Transformers theirs(name);
+    const HuggingFaceFolder folder(theirs.path);
+    const Device device = Device::cpu();
+    ParameterStore store;
+    const GPT gpt(store, folder.model().config);
+    zero::Engine engine(
+        store, device,
+        {.adam = {.beta1 = 0.9f, .beta2 = 0.95f, .weight_decay = 0.1f}, .clip_norm = 0.0f});
+    zero::load_weights(folder.weights(gpt.config()), engine);
+    const Shape shape{Transformers::B, Transformers::T};
+    Tape tape = engine.tape();
+    const Var loss = gpt.loss(tape, Tensor::from(theirs.ids, shape, device),
+                              Tensor::from(theirs.targets(), shape, device), {});
+    engine.backward(tape, loss);
+    engine.step(1e-3f);
+    for (const auto& parameter : store.parameters()) {
+      CAPTURE(parameter->name);
+      const std::vector<float> values = engine.read(*parameter, zero::Engine::State::master);
+      CHECK(relative_error({values.begin(), values.end()},
+                           theirs.expected.read_floats("updated." + parameter->name)) < 1e-5);
+    }
+  }
+}
+
+TEST_CASE("configs of transformers 4 and 5 describe the same model") {
+  const json newer = config_json("hf_llama");
+  const GPTConfig config = config_of(newer);
+  CHECK(config.family == Family::llama);
+  CHECK(config.kv_heads == 1);
+  CHECK(config.head_size == 6);
+  CHECK(config.rope.scaling == RopeScaling::llama3);
+  CHECK(config.rope.theta == 100.0);
+  json older = newer;
+  json rope = older.at("rope_parameters");
+  older.erase("rope_parameters");
+  older["rope_theta"] = rope.at("rope_theta");
+  rope.erase("rope_theta");
+  older["rope_scaling"] = rope;
+  CHECK(hf_json(config_of(older)) == hf_json(config));
+  older["rope_scaling"].erase("rope_type");
+  older["rope_scaling"]["type"] = "llama3";
+  CHECK(hf_json(config_of(older)) == hf_json(config));
+  for (const char* name : llama_fixtures) {
+    CAPTURE(std::string(name));
+    const GPTConfig model = config_of(config_json(name));
+    CHECK((hf_config(hf_json(model), "written").config == model));
+  }
+}
+
+TEST_CASE("a config of Llama's family that this version does not compute is refused by its key") {
+  const auto message = [](const char* name, const char* key, const json& value) {
+    json config = config_json(name);
+    config[key] = value;
+    return message_of<Error>([&] { hf_config(config.dump(), "c.json"); });
+  };
+  CHECK(
+      contains(message("hf_llama", "model_type", "gemma3"),
+               "c.json: model_type is \"gemma3\"; expected gpt2, bloom, llama, mistral, qwen2 or"));
+  CHECK(contains(message("hf_llama", "hidden_act", "relu"), "c.json: hidden_act is \"relu\""));
+  CHECK(contains(message("hf_llama", "mlp_bias", true), "c.json: mlp_bias is true"));
+  CHECK(contains(message("hf_llama", "rope_parameters", {{"rope_type", "longrope"}}),
+                 "rope_type is \"longrope\"; expected default, linear, llama3 or yarn"));
+  CHECK(contains(message("hf_qwen2", "rope_scaling", "yarn"),
+                 "c.json: rope_scaling: expected an object"));
+  CHECK(contains(message("hf_qwen3", "attention_bias", true), "c.json: attention_bias is true"));
+  CHECK(contains(message("hf_llama", "num_key_value_heads", 2),
+                 "kv_heads: expected a divisor of the 5 heads, got 2"));
+}
