@@ -9,13 +9,13 @@ using namespace zg::testing;
 
 namespace {
 
-Tensor tensor_in(const nlohmann::json& from, const char* name) {
+Tensor operand_in(const nlohmann::json& from, const char* name) {
   const auto extents = from.at(name).at("shape").get<std::vector<int64_t>>();
   return Tensor::from(from.at(name).at("values").get<std::vector<double>>(),
                       Shape(std::span(extents)), shared_device());
 }
 
-Tensor integers(const std::vector<int32_t>& values, const Shape& shape) {
+Tensor mask_tensor(const std::vector<int32_t>& values, const Shape& shape) {
   return values.empty() ? Tensor() : Tensor::from(values, shape, shared_device());
 }
 
@@ -36,7 +36,7 @@ Var by_head(Vars in, int heads, const AttentionOptions& options) {
 }
 
 /// Fewer than 10 terms below 1, in f64.
-constexpr double tolerance = 1e-14;
+constexpr double masks_tolerance = 1e-14;
 
 }  // namespace
 
@@ -46,11 +46,11 @@ TEST_CASE("grouped queries, windows, documents and padding are PyTorch's, with g
   REQUIRE(cases.size() == 9);
   int64_t hidden_rows = 0;
   for (const nlohmann::json& c : cases) {
-    const Tensor q = tensor_in(c, "q"), k = tensor_in(c, "k"), v = tensor_in(c, "v");
+    const Tensor q = operand_in(c, "q"), k = operand_in(c, "k"), v = operand_in(c, "v");
     const AttentionOptions options{.causal = c.at("causal"),
                                    .window = c.at("window"),
-                                   .starts = integers(c.at("starts"), {2, q.extent(1)}),
-                                   .key_lengths = integers(c.at("key_lengths"), {2})};
+                                   .starts = mask_tensor(c.at("starts"), {2, q.extent(1)}),
+                                   .key_lengths = mask_tensor(c.at("key_lengths"), {2})};
     const int heads = c.at("heads");
     hidden_rows += c.at("hidden_rows").get<int64_t>();
     CAPTURE(heads);
@@ -59,15 +59,15 @@ TEST_CASE("grouped queries, windows, documents and padding are PyTorch's, with g
       Tape tape(shared_device());
       const std::vector<Var> in = {tape.variable(q), tape.variable(k), tape.variable(v)};
       const Var y = function(in, heads, options);
-      CHECK(excess(y.value(), tensor_in(c, "out").to_doubles(), tolerance) < 1.0);
-      const Tensor dy = tensor_in(c, "dout");
+      CHECK(excess(y.value(), operand_in(c, "out").to_doubles(), masks_tolerance) < 1.0);
+      const Tensor dy = operand_in(c, "dout");
       tape.backward({&y, 1}, {&dy, 1});
       const char* names[] = {"dq", "dk", "dv"};
       for (size_t i = 0; i < 3; ++i) {
         CAPTURE(names[i]);
-        const Tensor expected = tensor_in(c, names[i]);
+        const Tensor expected = operand_in(c, names[i]);
         CHECK(tape.gradient(in[i]).shape() == expected.shape());
-        CHECK(excess(tape.gradient(in[i]), expected.to_doubles(), tolerance) < 1.0);
+        CHECK(excess(tape.gradient(in[i]), expected.to_doubles(), masks_tolerance) < 1.0);
       }
       check_gradient([&](Tape&, Vars x) { return function(x, heads, options); }, {q, k, v});
     }
@@ -82,7 +82,7 @@ TEST_CASE("grouped attention takes biases of query heads, and dropout") {
                                  .bias = doubles({6, 4, 4}, 3),
                                  .alibi_slopes = doubles({6}, 4, 0.0, 1.0),
                                  .window = 3,
-                                 .key_lengths = integers({4, 3}, {2})};
+                                 .key_lengths = mask_tensor({4, 3}, {2})};
   check_gradient([&](Tape&, Vars in) { return by_token(in, 6, options); },
                  {q, k, doubles({2, 4, 2 * 3}, 5)});
 }
@@ -90,8 +90,8 @@ TEST_CASE("grouped attention takes biases of query heads, and dropout") {
 TEST_CASE("attention on a fused projection takes windows, documents and key lengths") {
   const Tensor qkv = doubles({2, 5, 3 * 6}, 1);
   const AttentionOptions options{.window = 2,
-                                 .starts = integers({0, 0, 0, 3, 3, 0, 1, 1, 1, 1}, {2, 5}),
-                                 .key_lengths = integers({5, 4}, {2})};
+                                 .starts = mask_tensor({0, 0, 0, 3, 3, 0, 1, 1, 1, 1}, {2, 5}),
+                                 .key_lengths = mask_tensor({5, 4}, {2})};
   const std::vector<Var> parts = split(Var(qkv), std::vector<int64_t>{6, 6, 6}, 2);
   CHECK(values_of(attention(Var(qkv), 2, options)) == values_of(by_token(parts, 2, options)));
   CHECK(values_of(attention(Var(qkv), 2, options)) != values_of(attention(Var(qkv), 2)));
@@ -148,16 +148,16 @@ TEST_CASE("attention refuses groups and masks that do not fit") {
   CHECK(message(q, 4, {.window = -1}) == "attention: window -1; expected 0, or more if causal");
   CHECK(message(q, 4, {.causal = false, .window = 2}) ==
         "attention: window 2 without causal; expected 0, or more if causal");
-  const Tensor zeros = integers({0, 0, 0, 0, 0, 0}, {2, 3});
+  const Tensor zeros = mask_tensor({0, 0, 0, 0, 0, 0}, {2, 3});
   CHECK(message(q, 4, {.causal = false, .starts = zeros}) ==
         "attention: starts with full attention of 3 queries to 3 keys; expected causal attention "
         "to as many keys as queries");
   CHECK(contains(message(Var(doubles({2, 5, 12}, 1)), 4, {.starts = zeros}),
                  "causal attention of 3 queries to 5 keys"));
-  CHECK(message(q, 4, {.starts = integers({0, 0, 0}, {1, 3})}) ==
+  CHECK(message(q, 4, {.starts = mask_tensor({0, 0, 0}, {1, 3})}) ==
         "attention: starts has shape [1, 3]; expected [2, 3]");
   CHECK(message(q, 4, {.key_lengths = doubles({2}, 1)}) ==
         "attention: key_lengths holds f64; expected i32; try cast");
-  CHECK(message(q, 4, {.key_lengths = integers({3, 4}, {2})}) ==
+  CHECK(message(q, 4, {.key_lengths = mask_tensor({3, 4}, {2})}) ==
         "attention_forward: key_lengths holds 4 at element 1; expected 0 to 3");
 }
