@@ -76,9 +76,10 @@ Flag choice_flag(Names names, E& target, const std::vector<std::string>& choices
           }};
 }
 
-// Numbers above 0 that a float can hold.
-inline constexpr Range positive{0.0, 3e38, true, false, "a number above 0"};
-inline constexpr Range not_negative{0.0, 3e38, false, false, "a number of 0 or more"};
+// Numbers above 0 that a float can hold. The end is a float, so that it can be written as one and
+// read again.
+inline constexpr Range positive{0.0, 3e38f, true, false, "a number above 0"};
+inline constexpr Range not_negative{0.0, 3e38f, false, false, "a number of 0 or more"};
 inline constexpr Range below_one{0.0, 1.0, false, true, "a number of 0 or more and below 1"};
 
 }  // namespace zg

@@ -133,6 +133,13 @@ TEST_CASE("fields: each stored field is one number of the settings' JSON") {
   CHECK(*places.rbegin() == static_cast<int>(rows));  // without gaps
 }
 
+TEST_CASE("fields: the largest float of a range comes back from the settings' JSON") {
+  Settings saved = saved_run();
+  saved.optimisation.engine.clip_norm = 3e38f;  // as a double it is above 3e38
+  const std::string json = tools::to_json(saved);
+  CHECK(tools::to_json(tools::settings_from_json(json, "again")) == json);
+}
+
 TEST_CASE("fields: every member of the settings is stored, or named here") {
   Settings settings = saved_run();
   TrainOptions unused;
