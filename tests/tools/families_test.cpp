@@ -1,0 +1,70 @@
+#include <doctest/doctest.h>
+
+#include "tests/support/error_message.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/tools/command.h"
+
+// Llama's family by the command: the same bits however the work is divided, plans that are exact,
+// and a way to transformers and back.
+using namespace zg;
+using namespace zg::testing;
+
+namespace {
+
+const std::string small_family =
+    " --data sort --n-layer 2 --n-head 4 --n-embd 32 --num-query-groups 2 --intermediate-size 40 "
+    "--steps 3 --batch-size 2 --threads 1 --score-samples 0 --log-interval 0 --model-type ";
+
+std::string family_hash(const std::string& line) {
+  const Outcome outcome = zerograd(line);
+  CAPTURE(outcome.error);
+  CHECK(outcome.status == 0);
+  return line_after(outcome.out, "param_hash ");
+}
+
+}  // namespace
+
+TEST_CASE("each of Llama's family has one hash over ranks, stages, pipelines and offload") {
+  const TemporaryFolder folder;
+  for (const std::string family :
+       {"llama", "mistral --sliding-window 4", "qwen2", "qwen3 --head-dim 12"}) {
+    CAPTURE(family);
+    const std::string run = "train" + small_family + family;
+    const std::string alone = family_hash(run + " --grad-accum 4");
+    CHECK(alone.size() == 32);
+    for (const std::string layout :
+         {" --ranks 2 --zero-stage 3 --grad-accum 2", " --ranks 4 --zero-stage 1",
+          " --ranks 4 --pipeline-parallel 2 --zero-stage 3 --grad-accum 2",
+          " --zero-stage 3 --offload-optimizer nvme --offload-param nvme --grad-accum 4 "
+          "--nvme-path "})
+      CHECK(family_hash(run + layout + (layout.back() == ' ' ? folder.path() : "")) == alone);
+    const std::string save = folder / family.substr(0, 5);
+    family_hash(run + " --grad-accum 4 --steps 2 --save " + save);
+    CHECK(family_hash("train --resume " + save +
+                      " --steps 3 --ranks 2 --threads 1 --score-samples 0 --log-interval 0") ==
+          alone);
+  }
+}
+
+TEST_CASE("a plan of Llama's family has the bytes of its run") {
+  const TemporaryFolder folder;
+  for (const std::string family : {"llama", "qwen3 --head-dim 12"}) {
+    CAPTURE(family);
+    const std::string flags = small_family + family + " --ranks 2 --zero-stage 3 --memory-json ";
+    CHECK(zerograd("train" + flags + folder / "run").status == 0);
+    CHECK(zerograd("plan" + flags + folder / "plan").status == 0);
+    CHECK(read_file(folder / "run") == read_file(folder / "plan"));
+  }
+}
+
+TEST_CASE("a model of Llama's family is exported, read back and continues a prompt") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "run", hf = folder / "hf";
+  const std::string hash = family_hash("train" + small_family + "llama --save " + save);
+  CHECK(family_hash("export " + save + " --hf " + hf) == hash);
+  const Outcome here = zerograd("generate " + save + " --prompt 210021 --length 5 --temperature 0");
+  CAPTURE(here.error);
+  CHECK(here.status == 0);
+  CHECK(contains(read_file(hf + "/config.json"), "\"model_type\": \"llama\""));
+  CHECK(family_hash("train --from-hf " + hf + " --steps 0 --save " + folder / "back") == hash);
+}
