@@ -13,14 +13,14 @@ struct Grid {
   size_t shared = 0;
 };
 
-/// Queues kernel(args...) on the stream; errors name it `name`. A grid without blocks launches
-/// nothing.
+/// Queues kernel(args...) on the stream; errors name it `name`. A grid without blocks loads the
+/// kernel and launches nothing.
 template <class... Parameters, class... Args>
 void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, const Stream& stream,
             Args... args) {
-  if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0) return;
   const OnDevice on(stream.device().index());
   load_kernel(reinterpret_cast<const void*>(kernel), stream.device().index());
+  if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0) return;
   constexpr size_t granted = 48 << 10;  // more shared memory needs an attribute of the kernel
   if (grid.shared > granted)
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

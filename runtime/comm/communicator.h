@@ -42,7 +42,8 @@ class ZG_API Communicator {
   using Ticket = int64_t;  ///< sequence number of a collective
 
   /// Computes shard = first ? piece : shard + piece without allocating. `piece` has shard.numel()
-  /// elements.
+  /// elements. Calls without elements come first, on the caller's thread: they let an accelerator
+  /// load the kernels.
   using Combine = void (*)(const Tensor& piece, const Tensor& shard, bool first, Stream& stream);
 
   virtual ~Communicator() = default;

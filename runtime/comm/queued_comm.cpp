@@ -29,18 +29,31 @@ Communicator::Ticket QueuedCommunicator::reduce_scatter(const Tensor& full, cons
                                                         const std::string& name, Chunk chunk) {
   chunk = check_reduce_scatter(full, shard, chunk);
   Tensor window = window_for(Collective::reduce_scatter, full, chunk.count);
-  return enqueue({.call = {.op = Collective::reduce_scatter,
-                           .dtype = full.dtype(),
-                           .count = chunk.count,
-                           .name = name,
-                           .input = full},
-                  .output = shard,
-                  .chunk = chunk,
-                  .combine = combine,
-                  .fresh = fresh,
-                  .by_library = by_library_,
-                  .window = std::move(window),
-                  .bytes = chunk.count * size_of(full.dtype()) * (size_ - 1)});
+  Job job{.call = {.op = Collective::reduce_scatter,
+                   .dtype = full.dtype(),
+                   .count = chunk.count,
+                   .name = name,
+                   .input = full},
+          .output = shard,
+          .chunk = chunk,
+          .combine = combine,
+          .fresh = fresh,
+          .by_library = by_library_,
+          .window = std::move(window),
+          .bytes = chunk.count * size_of(full.dtype()) * (size_ - 1)};
+  if (uses_transport(job) && job.window) load_kernels(job);
+  return enqueue(std::move(job));
+}
+
+// A kernel must not be loaded while a collective runs. The transport calls `combine` within one, so
+// its kernels are loaded here: by calls without elements, on aligned and on unaligned memory.
+void QueuedCommunicator::load_kernels(const Job& job) {
+  const DType piece = job.call.dtype, shard = job.output.dtype();
+  if (!combines_loaded_.insert({job.combine, piece, shard}).second) return;
+  for (const int64_t offset : {int64_t{0}, int64_t{size_of(piece)}})
+    for (const bool first : {true, false})
+      job.combine(job.window.alias(offset, {0}, piece), job.window.alias(0, {0}, shard), first,
+                  device_.compute());
 }
 
 Tensor QueuedCommunicator::window_for(Collective op, const Tensor& full, int64_t count) {

@@ -8,7 +8,9 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "zerograd/runtime/comm/call.h"
@@ -97,6 +99,7 @@ class QueuedCommunicator : public Communicator {
  private:
   Ticket enqueue(Job job);
   Tensor window_for(Collective op, const Tensor& full, int64_t count);
+  void load_kernels(const Job& job);
   void fail(std::unique_lock<std::mutex>& lock);
   void run_logged(const Job& job, Ticket ticket);
   void record(const Job& job, Ticket ticket, int64_t begin_ns) const;
@@ -106,6 +109,7 @@ class QueuedCommunicator : public Communicator {
   const int exceptions_ = std::uncaught_exceptions();
   const std::chrono::milliseconds watch_every_;
   WireCounts counts_{};
+  std::set<std::tuple<Combine, DType, DType>> combines_loaded_;  // with the dtypes of piece, shard
   std::deque<Job> jobs_;
   CommWindow window_;
   bool by_library_ = false;

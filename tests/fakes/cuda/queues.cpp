@@ -222,9 +222,15 @@ SerialisedCall::SerialisedCall(const char* name, int device) {
     all().awaits.clear();
     for (const EmulatedStream* stream : all().streams)
       for (const Work& work : stream->work)
-        if ((device == every_device || device == stream->device) && is_live(work) &&
-            work.launcher != std::this_thread::get_id())
-          all().awaits.insert(work.collective->key);
+        if ((device == every_device || device == stream->device) && is_live(work)) {
+          const std::string& key = work.collective->key;
+          if (work.launcher == std::this_thread::get_id())
+            die("a deadlock: " + all().serialised + " waits until collective " + key +
+                " is done, which this thread has launched; launches of that collective on other "
+                "devices wait for " +
+                all().serialised);
+          all().awaits.insert(key);
+        }
     if (!all().awaits.empty()) all().changed.wait_for(lock, pause);
   } while (!all().awaits.empty());
 }

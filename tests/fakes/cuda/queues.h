@@ -58,8 +58,9 @@ uint64_t newest_ticket(EmulatedStream& stream);
 inline constexpr int every_device = -1;
 
 /// A driver call that waits until a device, or each of this process, runs no collective, and keeps
-/// the launches of collectives waiting until it ends: the most that a driver may do. Collectives
-/// that the same thread launched are left out: only that thread runs them here.
+/// the launches of collectives waiting until it ends: the most that a driver may do. If the calling
+/// thread itself has launched such a collective, the call dies: other ranks may not have launched
+/// theirs.
 class SerialisedCall {
  public:
   explicit SerialisedCall(const char* name, int device = every_device);
