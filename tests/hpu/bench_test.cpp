@@ -17,7 +17,7 @@ using namespace zg::testing;
 // not shown; but every measurement of an accelerator must run.
 namespace {
 
-const std::string sort_run =
+const std::string benched_run =
     " --data sort --model-type gpt-nano --batch-size 2 --score-samples 0 --progress off "
     "--device hpu";
 
@@ -42,7 +42,7 @@ TEST_CASE("no benchmark shows a figure of the test driver") {
 }
 
 TEST_CASE("a run on the test driver names its device, and reports no share of a peak") {
-  const Outcome run = zerograd("train --steps 2 --log-interval 1" + sort_run);
+  const Outcome run = zerograd("train --steps 2 --log-interval 1" + benched_run);
   CAPTURE(run.error);
   REQUIRE(run.status == 0);
   CHECK(contains(run.error, "zerograd test driver (CPU), not an accelerator"));
@@ -53,7 +53,7 @@ TEST_CASE("a run on the test driver names its device, and reports no share of a 
 TEST_CASE("a plan for hpu needs no Level Zero, and says the same without it") {
   const TemporaryFolder folder;
   const auto plan = [&](const std::string& name) {
-    const Outcome outcome = zerograd("plan --steps 2" + sort_run + " --ranks 2 --zero-stage 2" +
+    const Outcome outcome = zerograd("plan --steps 2" + benched_run + " --ranks 2 --zero-stage 2" +
                                      " --cpu-offload --memory-json " + folder / name);
     CAPTURE(outcome.error);
     CHECK(outcome.status == 0);
@@ -62,7 +62,7 @@ TEST_CASE("a plan for hpu needs no Level Zero, and says the same without it") {
   };
   const std::string with = plan("with.json");
   const Wish none("ZE_ENABLE_ALT_DRIVERS", "/no/such/driver.so");
-  CHECK(zerograd("train --steps 1" + sort_run).status == 6);
+  CHECK(zerograd("train --steps 1" + benched_run).status == 6);
   CHECK(plan("without.json") == with);
   CHECK(contains(with, "\"machine\":{\"backend\":\"hpu\",\"granule\":256}"));
 }
