@@ -9,6 +9,7 @@
 #include <set>
 #include <type_traits>
 
+#include "tests/support/error_message.h"
 #include "zerograd/runtime/error.h"
 
 // The table of fields: each row is executed, and no field is left out of it.
@@ -139,6 +140,14 @@ TEST_CASE("fields: the largest float of a range comes back from the settings' JS
   saved.optimisation.engine.clip_norm = 3e38f;  // as a double it is above 3e38
   const std::string json = tools::to_json(saved);
   CHECK(tools::to_json(tools::settings_from_json(json, "again")) == json);
+}
+
+TEST_CASE("fields: a number that no float holds is refused, and not read as an infinity") {
+  Json json = Json::parse(tools::to_json(saved_run()));
+  json["model"]["norm_epsilon"] = 1e300;
+  CHECK(message_of<FileError>([&] { tools::settings_from_json(json.dump(), "c"); }) ==
+        "c: the checkpoint's settings cannot be read: model.norm_epsilon: expected a finite number "
+        "of 0 or more, got 1e+300; expected those that zerograd train wrote");
 }
 
 TEST_CASE("fields: every member of the settings is stored, or named here") {

@@ -165,8 +165,8 @@ void read(const Json& json, Real& value, const Bounds& bounds) {
   const double number = json.is_number() ? json.get<double>() : NAN;
   const bool above = range.open_below ? number > range.minimum : number >= range.minimum;
   const bool below = range.open_above ? number < range.maximum : number <= range.maximum;
-  if (!above || !below) refuse(range.words, json);
-  value = static_cast<Real>(number);
+  value = static_cast<Real>(number);  // a float may overflow within the range
+  if (!above || !below || !std::isfinite(value)) refuse(range.words, json);
 }
 void read(const Json& json, std::array<double, 3>& values, const Bounds& bounds) {
   if (!json.is_array() || json.size() != values.size()) refuse(std::get<Range>(bounds).words, json);
