@@ -10,26 +10,30 @@
 namespace zg::bench {
 namespace {
 
-/// For each element: master weight, gradient and two moments, 4 bytes each, are read; all but the
+/// For each element: master weight, gradient and moments, 4 bytes each, are read; all but the
 /// gradient are written; if the parameter has a bf16 copy, its 2 bytes are written too.
-Op adam_op(bool copies) {
-  const auto call = [copies](const Operands& operands, const Extents& e) {
-    const Adam args{
+Op update_op(const char* name, OptimizerRule rule, int moments, double flops, bool copies) {
+  const auto call = [=](const Operands& operands, const Extents& e) {
+    const auto moment = [&](int number) {
+      return number <= moments ? operands.zeros({e[0]}) : Tensor();
+    };
+    const OptimizerUpdate args{
         .tensors = {{.parameter = operands.random({e[0]}, 1),
                      .gradient = operands.random({e[0]}, 2),
-                     .moment1 = operands.zeros({e[0]}),
-                     .moment2 = operands.zeros({e[0]}),
+                     .moment1 = moment(1),
+                     .moment2 = moment(2),
                      .low_precision =
                          copies ? Tensor::zeros({e[0]}, DType::bf16, operands.device) : Tensor(),
-                     .weight_decay = 0.1f}}};
-    return call_of(kernels::adam, args, operands.device);
+                     .weight_decay = 0.1f}},
+        .rule = rule};
+    return call_of(kernels::optimizer_update, args, operands.device);
   };
-  const char* name = copies ? "adamw, bf16 copy" : "adamw";
   return {.name = name,
           .kernels = {{.call = call,
-                       .work = element_work(name, {.flops = 14.0,
-                                                   .read_bytes = 16.0,
-                                                   .written_bytes = copies ? 14.0 : 12.0})}},
+                       .work = element_work(
+                           name, {.flops = flops,
+                                  .read_bytes = 8.0 + 4.0 * moments,
+                                  .written_bytes = 4.0 + 4.0 * moments + (copies ? 2.0 : 0.0)})}},
           .tested = tested_lengths,
           .dtypes = {DType::f32},
           .timed = elements(&Sizes::parameters),
@@ -209,8 +213,11 @@ Op timed_on(int64_t Sizes::*which, Op op) {
 }  // namespace
 
 OpFamily element_ops() {
-  return {adam_op(/*copies=*/false),
-          adam_op(/*copies=*/true),
+  return {update_op("adamw", OptimizerRule::adam, 2, 14.0, false),
+          update_op("adamw, bf16 copy", OptimizerRule::adam, 2, 14.0, true),
+          update_op("lion", OptimizerRule::lion, 1, 9.0, false),
+          update_op("sgd, momentum", OptimizerRule::sgd, 1, 7.0, false),
+          update_op("sgd", OptimizerRule::sgd, 0, 4.0, false),
           timed_on(&Sizes::hidden, gelu_op("gelu, tanh", Activation::gelu_tanh)),
           dropout_op(),
           timed_on(&Sizes::hidden, binary_op("add", BinaryOp::add)),

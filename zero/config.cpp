@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
@@ -15,6 +16,22 @@ void check_config(bool within, const char* field, double value, const char* expe
 }
 
 }  // namespace
+
+int moments_of(const UpdateOptions& options) {
+  switch (options.rule) {
+    case OptimizerRule::adam:
+      return 2;
+    case OptimizerRule::lion:
+      return 1;
+    case OptimizerRule::sgd:
+      break;
+  }
+  return options.momentum > 0.0f ? 1 : 0;
+}
+
+Betas betas_of(const UpdateOptions& options) {
+  return {options.rule == OptimizerRule::sgd ? options.momentum : options.beta1, options.beta2};
+}
 
 void validate(const Config& config) {
   if (config.stage < 0 || config.stage > 3)
@@ -69,20 +86,32 @@ void validate(const Config& config) {
         fmt::format("config: offload.parameter needs stage 3, where values are shards between "
                     "their uses; got stage {}",
                     config.stage));
-  const AdamOptions& adam = config.adam;
-  check_config(adam.beta1 >= 0.0f && adam.beta1 < 1.0f, "adam.beta1", adam.beta1,
-               "a number in [0, 1)");
-  check_config(adam.beta2 >= 0.0f && adam.beta2 < 1.0f, "adam.beta2", adam.beta2,
-               "a number in [0, 1)");
-  if (adam.stochastic_rounding && config.optimizer != DType::bf16)
+  const UpdateOptions& update = config.update;
+  for (const auto& [field, share] :
+       {std::pair("update.beta1", update.beta1), std::pair("update.beta2", update.beta2),
+        std::pair("update.momentum", update.momentum)})
+    check_config(share >= 0.0f && share < 1.0f, field, share, "a number in [0, 1)");
+  check_config(update.dampening >= 0.0f && update.dampening <= 1.0f, "update.dampening",
+               update.dampening, "a number in [0, 1]");
+  if (update.momentum != 0.0f && update.rule != OptimizerRule::sgd)
+    throw ConfigError(fmt::format(
+        "config: update.momentum is {:f}, the optimizer is {}; expected sgd, or momentum 0",
+        update.momentum, name_of(update.rule)));
+  if (update.nesterov && (update.momentum == 0.0f || update.dampening != 0.0f))
+    throw ConfigError(fmt::format(
+        "config: update.nesterov is on, momentum is {:f} and dampening {:f}; expected a momentum "
+        "above 0 and no dampening",
+        update.momentum, update.dampening));
+  if (update.stochastic_rounding && config.optimizer != DType::bf16)
     throw ConfigError(
-        fmt::format("config: adam.stochastic_rounding is on, optimizer is {}; expected bf16: "
+        fmt::format("config: update.stochastic_rounding is on, optimizer is {}; expected bf16: "
                     "f32 masters lose nothing, and every step rounds their copies anew; try "
                     "--precision fsdp-memory, which keeps no masters",
                     config.optimizer));
   const auto from_zero = [](float x) { return std::isfinite(x) && x >= 0.0f; };
-  check_config(from_zero(adam.epsilon), "adam.epsilon", adam.epsilon, "a finite number from 0");
-  check_config(from_zero(adam.weight_decay), "adam.weight_decay", adam.weight_decay,
+  check_config(from_zero(update.epsilon), "update.epsilon", update.epsilon,
+               "a finite number from 0");
+  check_config(from_zero(update.weight_decay), "update.weight_decay", update.weight_decay,
                "a finite number from 0");
   check_config(from_zero(config.clip_norm), "clip_norm", config.clip_norm,
                "a finite number from 0, where 0 means no clipping");

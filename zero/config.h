@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "zerograd/kernels/optimizer/update_constants.h"
 #include "zerograd/runtime/api.h"
 #include "zerograd/runtime/dtype.h"
 #include "zerograd/runtime/memory.h"
@@ -11,20 +12,31 @@
 
 namespace zg::zero {
 
-/// AdamW's constants. Weight decay applies only to parameters with Parameter::decay.
-struct AdamOptions {
-  float beta1 = 0.9f, beta2 = 0.95f, epsilon = 1e-8f, weight_decay = 0.1f;
-  bool decoupled = true;  ///< false: Adam, whose weight decay is added to the gradients
+/// The optimizer and its constants. Weight decay applies only to parameters with Parameter::decay.
+struct UpdateOptions {
+  OptimizerRule rule = OptimizerRule::adam;
+  float beta1 = 0.9f, beta2 = 0.95f;  ///< adam, lion; Lion's authors use 0.9 and 0.99
+  float epsilon = 1e-8f;              ///< adam
+  float momentum = 0.0f;              ///< sgd; 0: without momentum, and no state is kept for it
+  float dampening = 0.0f;             ///< sgd with momentum: the share of a gradient it ignores
+  bool nesterov = false;              ///< sgd with momentum, without dampening
+  float weight_decay = 0.1f;
+  bool decoupled = true;  ///< false: weight decay is added to the gradients, as in Adam and SGD
   /// For bf16 masters. An update is rounded to one of the two nearest bf16 values, to the nearer
   /// one with the higher probability, so small updates are kept on average
   /// (kernels/optimizer/optimizer.h).
   bool stochastic_rounding = false;
 };
 
-/// AdamW's decay rates in one step, for a schedule that changes them.
+/// Moments of each parameter: adam has two, lion one, sgd one if it has a momentum.
+ZG_API int moments_of(const UpdateOptions& options);
+
+/// The optimizer's decay rates in one step, for a schedule that changes them. beta1 of sgd is its
+/// momentum.
 struct Betas {
   float beta1, beta2;
 };
+ZG_API Betas betas_of(const UpdateOptions& options);
 
 /// The space in which each kind of data is stored while no kernel uses it: Space::device,
 /// Space::host or Space::file. ZeRO-Offload: Ren et al. 2021, arXiv:2101.06840; ZeRO-Infinity:
@@ -60,13 +72,13 @@ struct Config {
   int stage = 0;
   DType compute = DType::f32;  ///< f32 | bf16 | f16: parameters, activations and gradients
   /// f32 | bf16: master weights and moments. bf16 requires bf16 compute; then the parameters are
-  /// the master weights, and small updates are lost without adam.stochastic_rounding.
+  /// the master weights, and small updates are lost without update.stochastic_rounding.
   DType optimizer = DType::f32;
   /// f32 | bf16: initial and loaded master weights are rounded to it.
   DType load = DType::f32;
   /// f32 | bf16 (rounded after each micro-batch): gradient accumulators.
   DType grad_accum = DType::f32;
-  AdamOptions adam = {};
+  UpdateOptions update = {};
   float clip_norm = 1.0f;  ///< limit of the global gradient norm; 0: no clipping
   OffloadOptions offload = {};
   LossScaleOptions loss_scaling = {};  ///< f16 only

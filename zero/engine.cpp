@@ -227,7 +227,7 @@ StepResult Engine::step(float rate, const std::optional<Betas>& betas) {
          {.gradient_scale =
               gradient_scale(result.gradient_norm, micro_batches, s.config.clip_norm, scale),
           .rate = rate,
-          .betas = betas.value_or(Betas{s.config.adam.beta1, s.config.adam.beta2}),
+          .betas = betas.value_or(betas_of(s.config.update)),
           .step = s.taken,
           .skipped = result.skipped},
          s.config, s.device, s.comm, s.snapshot);

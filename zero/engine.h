@@ -64,7 +64,7 @@ class ZG_API Engine final : public ParameterSource {
   /// there were none. Skipped on all ranks if any gradient is infinite or NaN. A skipped step has
   /// the same collectives, so memory and traffic do not depend on values. Throws Error if such a
   /// gradient occurs in f16 when a dynamic loss scale is at its minimum. Collective. `betas`
-  /// replace those of Config::adam in this step.
+  /// replace those of Config::update in this step.
   StepResult step(float rate, const std::optional<Betas>& betas = std::nullopt);
 
   /// The value that DeepSpeed logs: the scale in f16, 1 in f32, 0 in bf16.

@@ -1,6 +1,7 @@
 #include "zerograd/kernels/optimizer/optimizer.h"
 
 #include <cmath>
+#include <tuple>
 
 #include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/optimizer/optimizer_cpu.h"
@@ -17,17 +18,28 @@ double power(double base, int64_t exponent) {
   return result;
 }
 
-void check_number(bool within, const char* name, double value, const char* range) {
-  if (!within) throw ConfigError(fmt::format("adam: {} is {:f}; expected {}", name, value, range));
+void check_number(const char* op, bool within, const char* name, double value, const char* range) {
+  if (!within)
+    throw ConfigError(fmt::format("{}: {} is {:f}; expected {}", op, name, value, range));
 }
 
-void check_tensor(const char* op, const AdamTensor& t) {
+void check_tensor(const char* op, const OptimizerUpdate& a, const OptimizerTensor& t) {
   check_dtype(op, "parameter", t.parameter, {DType::f32, DType::bf16});
   check_dtype(op, "gradient", t.gradient, {DType::f32, DType::bf16});
   check_shape(op, "gradient", t.gradient, t.parameter.shape());
-  for (const auto& [name, moment] : {std::pair{"moment1", &t.moment1}, {"moment2", &t.moment2}}) {
-    check_dtype(op, name, *moment, t.parameter.dtype());
-    check_shape(op, name, *moment, t.parameter.shape());
+  const UpdateKind kind = kind_of(a);
+  for (const auto& [name, moment, is_used] :
+       {std::tuple{"moment1", &t.moment1, has_moment1(kind)},
+        std::tuple{"moment2", &t.moment2, has_moment2(kind)}}) {
+    if (is_used) {
+      check_dtype(op, name, *moment, t.parameter.dtype());
+      check_shape(op, name, *moment, t.parameter.shape());
+    } else if (*moment) {
+      throw ShapeError(fmt::format("{}: {} is given; expected it absent{}", op, name,
+                                   a.rule == OptimizerRule::sgd && name == std::string("moment1")
+                                       ? ", as in tensor 0"
+                                       : ""));
+    }
   }
   if (t.low_precision) {
     check_dtype(op, "low_precision", t.low_precision, {DType::bf16, DType::f16});
@@ -36,11 +48,12 @@ void check_tensor(const char* op, const AdamTensor& t) {
       throw DTypeError(std::string(op) +
                        ": low_precision is given beside a bf16 parameter; expected it absent");
   }
-  check_number(std::isfinite(t.weight_decay), "weight_decay", t.weight_decay, "a finite number");
+  check_number(op, std::isfinite(t.weight_decay), "weight_decay", t.weight_decay,
+               "a finite number");
 }
 
 /// One kernel updates all tensors, so they must have the dtypes of the first one.
-void check_alike(const char* op, const AdamTensor& t, const AdamTensor& first) {
+void check_alike(const char* op, const OptimizerTensor& t, const OptimizerTensor& first) {
   check_dtype(op, "parameter", t.parameter, first.parameter.dtype());
   check_dtype(op, "gradient", t.gradient, first.gradient.dtype());
   if (first.low_precision)
@@ -52,7 +65,7 @@ void check_alike(const char* op, const AdamTensor& t, const AdamTensor& first) {
       op, {&first.parameter, &t.parameter, &t.gradient, &t.moment1, &t.moment2, &t.low_precision});
 }
 
-void check_rounding(const char* op, const Adam& a, const AdamTensor& t) {
+void check_rounding(const char* op, const OptimizerUpdate& a, const OptimizerTensor& t) {
   const Tensor& rounded = t.low_precision ? t.low_precision : t.parameter;
   if (rounded.dtype() != DType::bf16)
     throw DTypeError(
@@ -64,14 +77,14 @@ void check_rounding(const char* op, const Adam& a, const AdamTensor& t) {
         fmt::format("{}: elements {} to {} of a parameter are rounded stochastically; expected "
                     "them in 0 to 2^34, because a Philox counter has 32 bits and gives four words",
                     op, t.first, t.first + t.parameter.numel()));
-  check_number(a.step < int64_t{1} << 32, "step", static_cast<double>(a.step), "below 2^32");
+  check_number(op, a.step < int64_t{1} << 32, "step", static_cast<double>(a.step), "below 2^32");
 }
 
 }  // namespace
 
-std::vector<Operand> operands(const Adam& a) {
+std::vector<Operand> operands(const OptimizerUpdate& a) {
   std::vector<Operand> all;
-  for (const AdamTensor& t : a.tensors)
+  for (const OptimizerTensor& t : a.tensors)
     for (const Operand& operand : {Operand{"parameter", t.parameter, Operand::out},
                                    {"gradient", t.gradient},
                                    {"moment1", t.moment1, Operand::out},
@@ -81,37 +94,51 @@ std::vector<Operand> operands(const Adam& a) {
   return all;
 }
 
-void validate(const Adam& a) {
+void validate(const OptimizerUpdate& a) {
+  const char* rule = name_of(a.rule);
   for (size_t i = 0; i < a.tensors.size(); ++i) {
-    const std::string op = a.tensors.size() > 1 ? fmt::format("adam, tensor {}", i) : "adam";
-    check_tensor(op.c_str(), a.tensors[i]);
+    const std::string op = a.tensors.size() > 1 ? fmt::format("{}, tensor {}", rule, i) : rule;
+    check_tensor(op.c_str(), a, a.tensors[i]);
     check_alike(op.c_str(), a.tensors[i], a.tensors[0]);
     if (a.rounding_seed) check_rounding(op.c_str(), a, a.tensors[i]);
   }
-  check_number(a.step >= 1, "step", static_cast<double>(a.step), "a count from 1");
-  check_number(a.beta1 >= 0.0f && a.beta1 < 1.0f, "beta1", a.beta1, "a number in [0, 1)");
-  check_number(a.beta2 >= 0.0f && a.beta2 < 1.0f, "beta2", a.beta2, "a number in [0, 1)");
-  check_number(a.epsilon >= 0.0f, "epsilon", a.epsilon, "a number from 0");
-  check_number(std::isfinite(a.rate), "rate", a.rate, "a finite number");
+  const auto check_share = [&](const char* name, float value) {
+    check_number(rule, value >= 0.0f && value < 1.0f, name, value, "a number in [0, 1)");
+  };
+  check_number(rule, a.step >= 1, "step", static_cast<double>(a.step), "a count from 1");
+  check_share("beta1", a.beta1);
+  check_share("beta2", a.beta2);
+  check_number(rule, a.dampening >= 0.0f && a.dampening <= 1.0f, "dampening", a.dampening,
+               "a number in [0, 1]");
+  check_number(rule, a.epsilon >= 0.0f, "epsilon", a.epsilon, "a number from 0");
+  check_number(rule, std::isfinite(a.rate), "rate", a.rate, "a finite number");
 }
 
-AdamConstants constants(const Adam& a, float weight_decay) {
+UpdateConstants constants(const OptimizerUpdate& a, float weight_decay) {
   const double rate = a.rate, decay = weight_decay, beta1 = a.beta1, beta2 = a.beta2;
-  return {
+  UpdateConstants numbers = {
       .gradient_scale = a.gradient_scale,
       .l2 = a.decoupled ? 0.0f : weight_decay,
       .beta1 = a.beta1,
       .new1 = static_cast<float>(1.0 - beta1),
       .beta2 = a.beta2,
       .new2 = static_cast<float>(1.0 - beta2),
-      .unbias2 = static_cast<float>(1.0 / std::sqrt(1.0 - power(beta2, a.step))),
+      .unbias2 = 1.0f,
       .epsilon = a.epsilon,
       .keep = a.decoupled ? static_cast<float>(1.0 - rate * decay) : 1.0f,
-      .move = static_cast<float>(rate / (1.0 - power(beta1, a.step))),
+      .move = a.rate,
+      .nesterov = a.nesterov,
   };
+  if (a.rule == OptimizerRule::adam) {
+    numbers.unbias2 = static_cast<float>(1.0 / std::sqrt(1.0 - power(beta2, a.step)));
+    numbers.move = static_cast<float>(rate / (1.0 - power(beta1, a.step)));
+  }
+  if (a.rule == OptimizerRule::sgd)
+    numbers.new1 = a.step == 1 ? 1.0f : static_cast<float>(1.0 - double{a.dampening});
+  return numbers;
 }
 
-ZG_KERNEL(Adam, adam)
+ZG_KERNEL(OptimizerUpdate, optimizer_update)
 
 void validate(const SumOfSquares& a) {
   const char* op = "sum_of_squares";

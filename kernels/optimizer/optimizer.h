@@ -4,18 +4,19 @@
 #include <vector>
 
 #include "zerograd/kernels/kernel.h"
-#include "zerograd/kernels/optimizer/adam_constants.h"
+#include "zerograd/kernels/optimizer/update_constants.h"
 #include "zerograd/runtime/random.h"
 
 namespace zg {
 
-/// The AdamW state of a parameter, or of a range of its elements, with its gradient.
-struct AdamTensor {
-  Tensor parameter;         ///< [n] f32 master weights | bf16, in and out
-  Tensor gradient;          ///< [n] f32 | bf16
-  Tensor moment1, moment2;  ///< [n] like parameter, in and out
-  Tensor low_precision;     ///< [n] bf16 | f16 out: the rounded parameter; may be absent, and
-                            ///< must be absent if the parameter is bf16
+/// The state of a parameter, or of a range of its elements, with its gradient.
+struct OptimizerTensor {
+  Tensor parameter;      ///< [n] f32 master weights | bf16, in and out
+  Tensor gradient;       ///< [n] f32 | bf16
+  Tensor moment1;        ///< [n] like parameter, in and out; absent: sgd without momentum
+  Tensor moment2;        ///< [n] like parameter, in and out; adam only
+  Tensor low_precision;  ///< [n] bf16 | f16 out: the rounded parameter; may be absent, and
+                         ///< must be absent if the parameter is bf16
   float weight_decay = 0.0f;
   // For stochastic rounding only. With both set, a range is rounded like the same elements of the
   // whole parameter.
@@ -24,34 +25,52 @@ struct AdamTensor {
   int64_t first = 0;  ///< index of element 0 in its parameter, which has at most 2^34
 };
 
-/// One AdamW step. Kingma, Ba 2015, arXiv:1412.6980, algorithm 1, with decoupled weight decay:
-/// Loshchilov, Hutter 2019, arXiv:1711.05101, algorithm 2, as torch.optim.AdamW. Every backend and
-/// instruction set does the same list of IEEE f32 operations (kernels/README.md). So an update has
-/// the same bits on every device, for any division of a tensor and any other tensors in the call.
-/// With parameter and moments in bf16 the list is the same, and its three results are rounded to
-/// nearest even: an update of less than 2^-9 of the parameter is lost.
+/// One step of an optimizer. Every backend and instruction set does the same list of IEEE f32
+/// operations (kernels/README.md). So an update has the same bits on every device, for any division
+/// of a tensor and any other tensors in the call. With parameter and moments in bf16 the list is
+/// the same, and its results are rounded to nearest even: an update of less than 2^-9 of the
+/// parameter is lost.
 ///
 /// With stochastic rounding a parameter is rounded to one of the two nearest bf16 values, to the
 /// nearer one with the higher probability. So small updates are not lost on average. Gupta et al.
 /// 2015, arXiv:1502.02551; without master weights: Zamirai et al. 2020, arXiv:2010.06192. It
 /// applies to low_precision, or to a bf16 parameter; moments are rounded to nearest even. The
 /// random bits depend on seed, step, name and the index of an element alone.
-struct Adam {
-  /// Any number of tensors of any lengths; all with the same dtypes.
-  std::vector<AdamTensor> tensors;
+struct OptimizerUpdate {
+  /// Any number of tensors of any lengths; all with the same dtypes and the same moments.
+  std::vector<OptimizerTensor> tensors;
+  OptimizerRule rule = OptimizerRule::adam;
   /// Multiplies the gradients: 1 / micro-batches, 1 / loss scale, clipping.
   float gradient_scale = 1.0f;
-  float rate = 1e-3f, beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f;
-  int64_t step = 1;       ///< counts from 1; for the bias corrections
-  bool decoupled = true;  ///< false: weight decay is added to the gradient (Adam with L2)
+  float rate = 1e-3f;
+  float beta1 = 0.9f;      ///< adam, lion; sgd: the momentum
+  float beta2 = 0.999f;    ///< adam, lion
+  float epsilon = 1e-8f;   ///< adam
+  float dampening = 0.0f;  ///< sgd: the share of a gradient that the momentum ignores
+  bool nesterov = false;   ///< sgd: Nesterov's momentum
+  int64_t step = 1;        ///< counts from 1; for adam's bias corrections and sgd's first step
+  bool decoupled = true;   ///< false: weight decay is added to the gradient (L2)
   std::optional<uint64_t> rounding_seed;  ///< stochastic rounding to bf16; absent: nearest even
 };
 /// Throws ShapeError, DTypeError; ConfigError for numbers out of range.
-ZG_API void validate(const Adam&);
-ZG_API std::vector<Operand> operands(const Adam&);  ///< the operands of every tensor
-ZG_API AdamConstants constants(const Adam&, float weight_decay);
+ZG_API void validate(const OptimizerUpdate&);
+ZG_API std::vector<Operand> operands(const OptimizerUpdate&);  ///< the operands of every tensor
+ZG_API UpdateConstants constants(const OptimizerUpdate&, float weight_decay);
+/// The kernel variant that `update` needs. All of its tensors have the same moments.
+inline UpdateKind kind_of(const OptimizerUpdate& update) {
+  switch (update.rule) {
+    case OptimizerRule::adam:
+      return UpdateKind::adam;
+    case OptimizerRule::lion:
+      return UpdateKind::lion;
+    case OptimizerRule::sgd:
+      break;
+  }
+  const bool has_momentum = !update.tensors.empty() && update.tensors[0].moment1;
+  return has_momentum ? UpdateKind::momentum : UpdateKind::descent;
+}
 /// For a step with a rounding_seed.
-inline RoundingKey rounding_key(const Adam& a, const AdamTensor& tensor) {
+inline RoundingKey rounding_key(const OptimizerUpdate& a, const OptimizerTensor& tensor) {
   return {.seed = *a.rounding_seed, .name = tensor.name, .step = static_cast<uint32_t>(a.step)};
 }
 
@@ -83,7 +102,7 @@ inline std::vector<Operand> operands(const SumOfSquares& a) {
 ZG_API double value_of_limbs(const int64_t* limbs);
 
 namespace kernels {
-extern ZG_API Kernel<Adam> adam;
+extern ZG_API Kernel<OptimizerUpdate> optimizer_update;
 extern ZG_API Kernel<SumOfSquares> sum_of_squares;
 }  // namespace kernels
 

@@ -13,32 +13,53 @@
 
 namespace zg::cpu {
 
-ZG_DECLARE_LEVELS(AdamTable, adam_table)
+ZG_DECLARE_LEVELS(UpdateTable, update_table)
 
 namespace {
 
-// The definition of the Adam step; every other version must give these bits. kernels/README.md
-// explains each line. std::fma rounds once on every machine; on a machine without the instruction
-// it calls libm.
-template <class State, class Gradient, class Low>
-void update(const AdamRange& range, const AdamConstants& c) {
+// The definition of a step; every other version must give these bits. kernels/README.md explains
+// each line. std::fma rounds once on every machine; on a machine without the instruction it calls
+// libm.
+
+/// Updates the moments of an element by its gradient g, and returns the direction against which the
+/// parameter moves.
+template <UpdateKind kind>
+float direction(float g, float& m, float& v, const UpdateConstants& c) {
+  if constexpr (kind == UpdateKind::adam) {
+    m = std::fma(c.beta1, m, c.new1 * g);
+    v = std::fma(c.beta2, v, c.new2 * (g * g));
+    return m / std::fma(std::sqrt(v), c.unbias2, c.epsilon);
+  } else if constexpr (kind == UpdateKind::lion) {
+    const float interpolated = std::fma(c.beta1, m, c.new1 * g);
+    m = std::fma(c.beta2, m, c.new2 * g);
+    return interpolated > 0.0f ? 1.0f : interpolated < 0.0f ? -1.0f : 0.0f;
+  } else if constexpr (kind == UpdateKind::momentum) {
+    m = std::fma(c.beta1, m, c.new1 * g);
+    return c.nesterov ? std::fma(c.beta1, m, g) : m;
+  } else {
+    return g;
+  }
+}
+
+template <UpdateKind kind, class State, class Gradient, class Low>
+void update(const UpdateRange& range, const UpdateConstants& c) {
   const Gradient* gradient = static_cast<const Gradient*>(range.gradient);
   State* parameter = static_cast<State*>(range.parameter);
   State* moment1 = static_cast<State*>(range.moment1);
   State* moment2 = static_cast<State*>(range.moment2);
   Low* low_precision = static_cast<Low*>(range.low_precision);
-  const AdamRounding* rounding = range.rounding;
+  const UpdateRounding* rounding = range.rounding;
   Philox::Block words = {};
   for (int64_t i = 0; i < range.n; ++i) {
     const float p = static_cast<float>(parameter[i]);
     float g = static_cast<float>(gradient[i]) * c.gradient_scale;
     if (c.l2 != 0.0f) g = std::fma(c.l2, p, g);
-    const float m = std::fma(c.beta1, static_cast<float>(moment1[i]), c.new1 * g);
-    const float v = std::fma(c.beta2, static_cast<float>(moment2[i]), c.new2 * (g * g));
-    const float denominator = std::fma(std::sqrt(v), c.unbias2, c.epsilon);
-    const float next = std::fma(-c.move, m / denominator, c.keep * p);
-    moment1[i] = State(m);
-    moment2[i] = State(v);
+    float m = 0.0f, v = 0.0f;
+    if constexpr (has_moment1(kind)) m = static_cast<float>(moment1[i]);
+    if constexpr (has_moment2(kind)) v = static_cast<float>(moment2[i]);
+    const float next = std::fma(-c.move, direction<kind>(g, m, v, c), c.keep * p);
+    if constexpr (has_moment1(kind)) moment1[i] = State(m);
+    if constexpr (has_moment2(kind)) moment2[i] = State(v);
     parameter[i] = State(next);
     if (low_precision) low_precision[i] = Low(next);
     if (!rounding) continue;
@@ -49,13 +70,10 @@ void update(const AdamRange& range, const AdamConstants& c) {
   }
 }
 
-constexpr AdamTable portable_adam = {
-    {{update<float, float, bf16>, update<float, float, bf16>, update<float, float, f16>},
-     {update<float, bf16, bf16>, update<float, bf16, bf16>, update<float, bf16, f16>}},
-    {update<bf16, float, bf16>, update<bf16, bf16, bf16>}};
+constexpr UpdateTable portable_updates = ZG_UPDATE_TABLE(update);
 
-// Memory bound: 28 bytes for each element with f32 gradients. A chunk is half a megabyte, so
-// starting a task for it costs little in comparison.
+// Memory bound: adam moves 28 bytes for each element with f32 gradients. A chunk is half a
+// megabyte, so starting a task for it costs little in comparison.
 constexpr int64_t chunk_elements = 1 << 14;
 
 std::byte* at(const Tensor& tensor, int64_t element) {
@@ -63,9 +81,9 @@ std::byte* at(const Tensor& tensor, int64_t element) {
 }
 
 /// Updates elements [begin, end) of one tensor.
-void update_range_of(const Adam& a, const AdamTensor& t, int64_t begin, int64_t end,
-                     AdamUpdate update) {
-  std::optional<AdamRounding> rounding;
+void update_range_of(const OptimizerUpdate& a, const OptimizerTensor& t, int64_t begin, int64_t end,
+                     Update update) {
+  std::optional<UpdateRounding> rounding;
   if (a.rounding_seed)
     rounding = {
         .to = reinterpret_cast<bf16*>(at(t.low_precision ? t.low_precision : t.parameter, begin)),
@@ -84,25 +102,26 @@ void update_range_of(const Adam& a, const AdamTensor& t, int64_t begin, int64_t 
 
 }  // namespace
 
-void adam(const Adam& a, Workspace, Stream& stream) {
+void optimizer_update(const OptimizerUpdate& a, Workspace, Stream& stream) {
   if (a.tensors.empty()) return;
-  const AdamTensor& first = a.tensors[0];
-  const AdamTable* level = ZG_AT_LEVEL(stream.traits().isa, adam_table);
-  const AdamTable& table = level ? *level : portable_adam;
+  const OptimizerTensor& first = a.tensors[0];
+  const UpdateTable* level = ZG_AT_LEVEL(stream.traits().isa, update_table);
+  const UpdateVariants& variants =
+      (level ? *level : portable_updates).kinds[static_cast<size_t>(kind_of(a))];
   const int low = !first.low_precision ? 0 : first.low_precision.dtype() == DType::bf16 ? 1 : 2;
   const bool bf16_gradient = first.gradient.dtype() == DType::bf16;
-  const AdamUpdate update = first.parameter.dtype() == DType::bf16
-                                ? table.narrow[bf16_gradient]
-                                : table.update[bf16_gradient][low];
+  const Update update = first.parameter.dtype() == DType::bf16
+                            ? variants.narrow[bf16_gradient]
+                            : variants.update[bf16_gradient][low];
   // The tensors count as one array, which is cut into chunks: a chunk can hold many small tensors,
   // and a large tensor is several chunks.
   std::vector<int64_t> ends;
   int64_t numel = 0;
-  for (const AdamTensor& tensor : a.tensors) ends.push_back(numel += tensor.parameter.numel());
+  for (const OptimizerTensor& tensor : a.tensors) ends.push_back(numel += tensor.parameter.numel());
   parallel_for(stream.traits().threads, numel, chunk_elements, [&](int64_t begin, int64_t end) {
     auto last = std::upper_bound(ends.begin(), ends.end(), begin);
     for (; begin < end; ++last) {
-      const AdamTensor& tensor = a.tensors[static_cast<size_t>(last - ends.begin())];
+      const OptimizerTensor& tensor = a.tensors[static_cast<size_t>(last - ends.begin())];
       const int64_t start = *last - tensor.parameter.numel(), stop = std::min(end, *last);
       if (begin < stop) update_range_of(a, tensor, begin - start, stop - start, update);
       begin = stop;

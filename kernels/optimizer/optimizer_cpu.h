@@ -3,37 +3,59 @@
 #include <cstdint>
 
 #include "zerograd/kernels/cpu/philox.h"
-#include "zerograd/kernels/optimizer/adam_constants.h"
+#include "zerograd/kernels/optimizer/update_constants.h"
 #include "zerograd/runtime/dtype.h"
 
 namespace zg::cpu {
 
 /// The stochastic rounding of a range of elements.
-struct AdamRounding {
+struct UpdateRounding {
   bf16* to;  ///< element 0 of the range: of low_precision, or of the parameter
   RoundingKey key;
   PhiloxKeys keys;  ///< Philox keys derived from the seed
   int64_t first;    ///< index of element 0 of the range in its parameter
 };
 
-/// Elements [0, n) of the tensors of an AdamTensor, or of a part of them.
-struct AdamRange {
+/// Elements [0, n) of the tensors of an OptimizerTensor, or of a part of them.
+struct UpdateRange {
   void* parameter;
   const void* gradient;
-  void* moment1;
+  void* moment1;  ///< null when absent, like moment2
   void* moment2;
   void* low_precision;  ///< null when absent
   int64_t n;
-  const AdamRounding* rounding;  ///< null: to nearest even
+  const UpdateRounding* rounding;  ///< null: to nearest even
 };
 
-using AdamUpdate = void (*)(const AdamRange&, const AdamConstants&);
+using Update = void (*)(const UpdateRange&, const UpdateConstants&);
 
 /// By the dtypes of gradient (f32, bf16) and low_precision (absent, bf16, f16).
-struct AdamTable {
-  AdamUpdate update[2][3];
-  AdamUpdate narrow[2];  ///< with parameter and moments in bf16, low_precision absent
+struct UpdateVariants {
+  Update update[2][3];
+  Update narrow[2];  ///< with parameter and moments in bf16, low_precision absent
 };
+struct UpdateTable {
+  UpdateVariants kinds[update_kinds];  ///< by UpdateKind
+};
+
+/// The table of one level from its update<kind, State, Gradient, Low>.
+#define ZG_UPDATE_VARIANTS(update, kind)                                                          \
+  {                                                                                               \
+    {{update<UpdateKind::kind, float, float, bf16>, update<UpdateKind::kind, float, float, bf16>, \
+      update<UpdateKind::kind, float, float, f16>},                                               \
+     {update<UpdateKind::kind, float, bf16, bf16>, update<UpdateKind::kind, float, bf16, bf16>,   \
+      update<UpdateKind::kind, float, bf16, f16>}},                                               \
+    {                                                                                             \
+      update<UpdateKind::kind, bf16, float, bf16>, update<UpdateKind::kind, bf16, bf16, bf16>     \
+    }                                                                                             \
+  }
+#define ZG_UPDATE_TABLE(update)                                                     \
+  {                                                                                 \
+    {                                                                               \
+      ZG_UPDATE_VARIANTS(update, adam), ZG_UPDATE_VARIANTS(update, lion),           \
+          ZG_UPDATE_VARIANTS(update, momentum), ZG_UPDATE_VARIANTS(update, descent) \
+    }                                                                               \
+  }
 
 /// The sums of squares of `count` granules of x, in f64, in the order that zg::SumOfSquares states.
 using GranuleSums = void (*)(const void* x, int64_t count, double* sums);

@@ -7,26 +7,38 @@
 namespace zg::hpu {
 namespace {
 
-/// The constants in the layout that adam.cl reads: a float16.
+/// The constants in the layout that update.cl reads: a float16.
 struct alignas(64) Constants {
   float v[16] = {};
-  explicit Constants(const AdamConstants& c)
-      : v{c.gradient_scale, c.l2,      c.beta1,   c.new1, c.beta2,
-          c.new2,           c.unbias2, c.epsilon, c.keep, c.move} {}
+  explicit Constants(const UpdateConstants& c)
+      : v{c.gradient_scale,
+          c.l2,
+          c.beta1,
+          c.new1,
+          c.beta2,
+          c.new2,
+          c.unbias2,
+          c.epsilon,
+          c.keep,
+          c.move,
+          c.nesterov ? 1.0f : 0.0f} {}
 };
+
+constexpr const char* kinds[update_kinds] = {"adam", "lion", "momentum", "descent"};
 
 }  // namespace
 
-void adam(const Adam& a, Workspace, Stream& stream) {
-  for (const AdamTensor& t : a.tensors) {
+void optimizer_update(const OptimizerUpdate& a, Workspace, Stream& stream) {
+  for (const OptimizerTensor& t : a.tensors) {
     if (t.low_precision && t.low_precision.dtype() != DType::bf16)
-      throw Unsupported(fmt::format("adam: no hpu kernel for a low_precision of {}; expected bf16",
-                                    t.low_precision.dtype()));
+      throw Unsupported(fmt::format("{}: no hpu kernel for a low_precision of {}; expected bf16",
+                                    name_of(a.rule), t.low_precision.dtype()));
     const int64_t n = t.parameter.numel();
     if (n == 0) continue;
-    const std::string kernel = fmt::format("adam_{}_{}", t.parameter.dtype(), t.gradient.dtype());
+    const std::string kernel = fmt::format("{}_{}_{}", kinds[static_cast<size_t>(kind_of(a))],
+                                           t.parameter.dtype(), t.gradient.dtype());
     const RoundingKey key = a.rounding_seed ? rounding_key(a, t) : RoundingKey();
-    launch(stream, module("adam"), kernel.c_str(), {groups_for(n)}, t.gradient.raw(),
+    launch(stream, module("update"), kernel.c_str(), {groups_for(n)}, t.gradient.raw(),
            t.parameter.raw(), t.moment1.raw(), t.moment2.raw(), t.low_precision.raw(), n,
            Constants(constants(a, t.weight_decay)), uint32_t{a.rounding_seed.has_value()}, key.seed,
            key.name, t.first, key.step);

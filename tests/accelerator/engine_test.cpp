@@ -108,7 +108,7 @@ TEST_CASE("ZeRO stages, world sizes and offload on accelerators give the cpu's b
 TEST_CASE("stochastic rounding on accelerators, or by the cpu beside them, gives the cpu's bits" *
           doctest::test_suite("every device")) {
   const Config plain{
-      .compute = DType::bf16, .optimizer = DType::bf16, .adam = {.stochastic_rounding = true}};
+      .compute = DType::bf16, .optimizer = DType::bf16, .update = {.stochastic_rounding = true}};
   const EngineOutcome expected = train_engine(plain, 1, Device::Type::cpu);
   for (const int stage : {0, 1, 3})
     for (const int ranks : {1, 2})
@@ -130,13 +130,14 @@ TEST_CASE("states on the host of an accelerator are updated by the cpu, others b
     return train_engine({.stage = 1, .compute = DType::bf16, .offload = offload}, 2, accelerator);
   };
   const EngineOutcome expected = updated({});
-  auto& slot = accelerator == Device::Type::hpu ? kernels::adam[Device::Type::hpu].function
-                                                : kernels::adam[Device::Type::cuda].function;
+  auto& slot = accelerator == Device::Type::hpu
+                   ? kernels::optimizer_update[Device::Type::hpu].function
+                   : kernels::optimizer_update[Device::Type::cuda].function;
   const auto own = std::exchange(slot, nullptr);
   const auto here = message_of<Unsupported>([&] { updated({}); });
   const EngineOutcome on_host = updated({.optimizer = Space::host, .sub_group_size = 64});
   slot = own;
-  CHECK(here == "rank 0/2: adam: no " + accelerator_name + " kernel");
+  CHECK(here == "rank 0/2: optimizer_update: no " + accelerator_name + " kernel");
   CHECK(on_host == expected);
 }
 

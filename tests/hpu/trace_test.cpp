@@ -51,7 +51,7 @@ TEST_CASE(
     ops_with_kernels.insert(within->name);
   }
   CHECK(names.count("matmul"));
-  for (const char* op : {"matmul", "adam", "layer_norm_forward", "attention_backward"})
+  for (const char* op : {"matmul", "optimizer_update", "layer_norm_forward", "attention_backward"})
     CHECK(ops_with_kernels.count(op));
   for (size_t i = 1; i < kernels.size(); ++i)
     CHECK(kernels[i].begin >= kernels[i - 1].end - rounding);

@@ -20,7 +20,7 @@ template <class F>
 void for_every_kernel(const F& f) {
   const auto each = [&](auto&... kernel) { (f(kernel), ...); };
   namespace k = kernels;
-  each(k::adam, k::sum_of_squares, k::attention_forward, k::attention_backward,
+  each(k::optimizer_update, k::sum_of_squares, k::attention_forward, k::attention_backward,
        k::cross_entropy_forward, k::cross_entropy_backward, k::projection_cross_entropy, k::dropout,
        k::unary, k::unary_backward, k::binary, k::binary_backward, k::where, k::axpby, k::cast,
        k::embedding_forward, k::embedding_backward, k::fold_gradient, k::gelu_forward,

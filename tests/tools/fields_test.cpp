@@ -204,6 +204,7 @@ TEST_CASE("fields: every flag sets its option, and help lists it or it is anothe
                                            "1,1,9",
                                            "run",
                                            "off",
+                                           "lion",
                                            "cuda",
                                            "f"};
   std::set<std::string> names, hidden;

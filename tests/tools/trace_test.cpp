@@ -54,7 +54,7 @@ TEST_CASE("a trace of the command has phases, units, ops and kernels with their 
   }
   for (const char* name :
        {"phase step", "phase forward", "phase backward", "phase optimizer", "kernel matmul",
-        "kernel adam", "op attention", "unit block.0", "unit block.2"}) {
+        "kernel optimizer_update", "op attention", "unit block.0", "unit block.2"}) {
     CAPTURE(std::string(name));
     CHECK(names.count(name) == 1);
   }

@@ -45,11 +45,12 @@ TEST_CASE("a config out of range is refused by the name of the field") {
   CHECK_THROWS_AS(zero::validate(Config{.loss_scaling = {.window = 0}}), ConfigError);
   CHECK_THROWS_WITH_AS(zero::validate(Config{.compute = DType::i32}),
                        "config: compute is i32; expected f32, bf16 or f16", ConfigError);
-  CHECK_THROWS_WITH_AS(zero::validate(Config{.adam = {.beta1 = 1.0f}}),
-                       "config: adam.beta1 is 1.000000; expected a number in [0, 1)", ConfigError);
-  CHECK_THROWS_AS(zero::validate(Config{.adam = {.beta2 = -0.1f}}), ConfigError);
-  CHECK_THROWS_AS(zero::validate(Config{.adam = {.epsilon = NAN}}), ConfigError);
-  CHECK_THROWS_AS(zero::validate(Config{.adam = {.weight_decay = -1.0f}}), ConfigError);
+  CHECK_THROWS_WITH_AS(zero::validate(Config{.update = {.beta1 = 1.0f}}),
+                       "config: update.beta1 is 1.000000; expected a number in [0, 1)",
+                       ConfigError);
+  CHECK_THROWS_AS(zero::validate(Config{.update = {.beta2 = -0.1f}}), ConfigError);
+  CHECK_THROWS_AS(zero::validate(Config{.update = {.epsilon = NAN}}), ConfigError);
+  CHECK_THROWS_AS(zero::validate(Config{.update = {.weight_decay = -1.0f}}), ConfigError);
   CHECK_THROWS_AS(zero::validate(Config{.clip_norm = INFINITY}), ConfigError);
 }
 

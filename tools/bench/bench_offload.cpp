@@ -163,12 +163,12 @@ class Update {
             {.tensor = of(gradient_), .saves = false}};
   }
   void update(const std::vector<Tensor>& memory) const {
-    kernels::adam({.tensors = {{.parameter = memory[0],
-                                .gradient = memory[4],
-                                .moment1 = memory[1],
-                                .moment2 = memory[2],
-                                .low_precision = memory[3]}}},
-                  device_.compute());
+    kernels::optimizer_update({.tensors = {{.parameter = memory[0],
+                                            .gradient = memory[4],
+                                            .moment1 = memory[1],
+                                            .moment2 = memory[2],
+                                            .low_precision = memory[3]}}},
+                              device_.compute());
   }
 
   const Device device_;

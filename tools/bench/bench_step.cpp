@@ -43,7 +43,7 @@ const char* between = "between kernels";
 
 std::string part_of(const std::string& kernel, bool is_backward) {
   if (kernel == "matmul") return is_backward ? "matmul backward" : "matmul forward";
-  if (kernel == "adam") return "AdamW";
+  if (kernel == "optimizer_update") return "AdamW";
   for (const auto& [kind, part] : {std::pair{"attention", "attention"},
                                    {"layer_norm", "layer_norm"},
                                    {"gelu", "gelu"},

@@ -39,7 +39,7 @@ set(ZG_ENGINE_HEADERS
     kernels/movement/movement.h
     kernels/norm/layer_norm.h
     kernels/optimizer/optimizer.h
-    kernels/optimizer/adam_constants.h
+    kernels/optimizer/update_constants.h
     kernels/reduce/reduce.h
     autograd/collective.h
     autograd/gradcheck.h

@@ -52,8 +52,8 @@ std::string python_number(double number) {
 }
 
 DeepSpeedLog::DeepSpeedLog(int64_t interval, int64_t first, const zero::ScheduleOptions& schedule,
-                           const zero::AdamOptions& adam)
-    : interval_(interval), first_(first), schedule_(schedule), adam_(adam) {}
+                           const zero::UpdateOptions& update)
+    : interval_(interval), first_(first), schedule_(schedule), update_(update) {}
 
 std::vector<std::string> DeepSpeedLog::lines(const Step& step) {
   const int64_t timed = step.steps - first_ - untimed_steps;
@@ -64,15 +64,19 @@ std::vector<std::string> DeepSpeedLog::lines(const Step& step) {
   peak_bytes_ = std::max(peak_bytes_, step.peak_bytes);
   if (interval_ <= 0 || step.steps % interval_ != 0) return {};
   const int64_t taken = step.steps - step.skipped;
-  const zero::Betas betas = schedule_.betas(taken).value_or(zero::Betas{adam_.beta1, adam_.beta2});
+  const zero::Betas betas = schedule_.betas(taken).value_or(zero::betas_of(update_));
   // Betas are stored as f32; the shortest decimal number that gives the same f32 is the config's.
   const auto beta = [](float value) {
     return python_number(std::stod(fmt::format("{:.7g}", value)));
   };
-  std::vector<std::string> lines = {
-      stamp("logging.py:96:log_dist") +
-      fmt::format("[Rank 0] step={}, skipped={}, lr=[{}], mom=[[{}, {}]]", step.steps, step.skipped,
-                  python_number(step.next_rate), beta(betas.beta1), beta(betas.beta2))};
+  // As get_mom() of DeepSpeed's engine: of SGD the momentum, of others the betas.
+  const std::string momentum = update_.rule == OptimizerRule::sgd
+                                   ? beta(betas.beta1)
+                                   : fmt::format("[{}, {}]", beta(betas.beta1), beta(betas.beta2));
+  std::vector<std::string> lines = {stamp("logging.py:96:log_dist") +
+                                    fmt::format("[Rank 0] step={}, skipped={}, lr=[{}], mom=[{}]",
+                                                step.steps, step.skipped,
+                                                python_number(step.next_rate), momentum)};
   if (timed <= 0) return lines;
   lines.push_back(stamp("timer.py:260:stop") +
                   fmt::format("epoch=0/micro_step={}/global_step={}, RunningAvgSamplesPerSec={}, "

@@ -24,14 +24,14 @@ class DeepSpeedLog {
   };
   /// `first`: the step at which this process starts; the counts in the lines begin at step 0.
   DeepSpeedLog(int64_t interval, int64_t first, const zero::ScheduleOptions& schedule,
-               const zero::AdamOptions& adam);
+               const zero::UpdateOptions& update);
 
   std::vector<std::string> lines(const Step& step);  ///< empty unless due
 
  private:
   int64_t interval_, first_;
   zero::Schedule schedule_;
-  zero::AdamOptions adam_;
+  zero::UpdateOptions update_;
   double seconds_ = 0.0;  // total over the timed steps
   int64_t samples_ = 0;   // samples of the timed steps
   int64_t peak_bytes_ = 0;

@@ -13,7 +13,7 @@ int main() {
   const Parameter& w1 = store.add(unit, "w1", {16, 2}, Init::normal(1.0f));
   const Parameter& b1 = store.add(unit, "b1", {16}, Init::zeros());
   const Parameter& w2 = store.add(unit, "w2", {1, 16}, Init::normal(0.3f));
-  zero::Engine engine(store, device, {.adam = {.weight_decay = 0.0f}});
+  zero::Engine engine(store, device, {.update = {.weight_decay = 0.0f}});
 
   const Tensor x = Tensor::from(std::vector<float>{0, 0, 0, 1, 1, 0, 1, 1}, {4, 2}, device);
   const Tensor target = Tensor::from(std::vector<float>{0, 1, 1, 0}, {4, 1}, device);

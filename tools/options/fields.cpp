@@ -128,7 +128,7 @@ Fields fields_without_flags(OptimisationOptions& options, Settings& saved) {
   zero::RangeTestOptions &test = now.range_test, &tested = was.range_test;
   zero::OneCycleOptions &cycle = now.one_cycle, &cycled = was.one_cycle;
   zero::Config &engine = options.engine, &engine_was = saved.optimisation.engine;
-  zero::AdamOptions &adam = engine.adam, &adam_was = engine_was.adam;
+  zero::UpdateOptions &update = engine.update, &updated = engine_was.update;
   zero::LossScaleOptions &scale = engine.loss_scaling, &scaled = engine_was.loss_scaling;
   // If the end of the schedule differs from the end of the run, a config has set it.
   const auto own_end = [&now, &was, &saved] {
@@ -157,8 +157,8 @@ Fields fields_without_flags(OptimisationOptions& options, Settings& saved) {
   std::vector<Stored> rows = {
       kept({35, "run.schedule_steps"}, now.total_num_steps, was.total_num_steps, any_count)
           .when(own_end),
-      kept({60, "run.decoupled"}, adam.decoupled, adam_was.decoupled),
-      kept({61, "run.stochastic_rounding"}, adam.stochastic_rounding, adam_was.stochastic_rounding),
+      kept({61, "run.stochastic_rounding"}, update.stochastic_rounding,
+           updated.stochastic_rounding),
       kept({68, "run.loss_scale"}, scale.loss_scale, scaled.loss_scale, not_negative),
       kept({69, "run.loss_scale_window"}, scale.window, scaled.window, any_size),
       kept({70, "run.hysteresis"}, scale.hysteresis, scaled.hysteresis, any_size),
@@ -174,23 +174,43 @@ Fields fields_without_flags(OptimisationOptions& options, Settings& saved) {
 
 Fields optimisation_fields(TrainOptions& options, Settings& saved) {
   zero::Config &now = options.optimisation.engine, &was = saved.optimisation.engine;
+  zero::UpdateOptions &update = now.update, &updated = was.update;
+  const auto same_rule = [&update, &updated] { return update.rule == updated.rule; };
   return {
-      {number_flag({"--weight-decay"}, now.adam.weight_decay, not_negative,
-                   "AdamW's, on matrices of linear layers"),
-       kept({56, "run.weight_decay"}, now.adam.weight_decay, was.adam.weight_decay, not_negative),
+      {optimizer_flag(update),
+       kept({111, "run.rule"}, update.rule, updated.rule).unless({"--config"}), Config::optimizer},
+      {no_flag, kept({60, "run.decoupled"}, update.decoupled, updated.decoupled)
+                    .unless({"--config", "--optimizer"})},
+      {number_flag({"--momentum", "--sgd-momentum"}, update.momentum, below_one,
+                   "of sgd; 0: no momentum, and no memory for it"),
+       kept({112, "run.momentum"}, update.momentum, updated.momentum, below_one)
+           .unless({"--config"})
+           .when(same_rule),
+       Config::momentum},
+      {no_flag, kept({113, "run.dampening"}, update.dampening, updated.dampening, share)
+                    .unless({"--config"})
+                    .when(same_rule)},
+      {switch_flag({"--nesterov"}, update.nesterov, "sgd: Nesterov's momentum"),
+       kept({114, "run.nesterov"}, update.nesterov, updated.nesterov)
+           .unless({"--config"})
+           .when(same_rule),
+       Config::nesterov},
+      {number_flag({"--weight-decay"}, update.weight_decay, not_negative,
+                   "on matrices of linear layers"),
+       kept({56, "run.weight_decay"}, update.weight_decay, updated.weight_decay, not_negative),
        Config::weight_decay},
-      {betas_flag(now.adam)},
-      {number_flag({"--adam-beta1"}, now.adam.beta1, below_one, "", ""),
-       kept({57, "run.beta1"}, now.adam.beta1, was.adam.beta1, below_one).unless({"--betas"}),
+      {betas_flag(update)},
+      {number_flag({"--adam-beta1"}, update.beta1, below_one, "", ""),
+       kept({57, "run.beta1"}, update.beta1, updated.beta1, below_one).unless({"--betas"}),
        Config::beta1,
        {"--betas", "--adam-beta1"}},
-      {number_flag({"--adam-beta2"}, now.adam.beta2, below_one, "", ""),
-       kept({58, "run.beta2"}, now.adam.beta2, was.adam.beta2, below_one).unless({"--betas"}),
+      {number_flag({"--adam-beta2"}, update.beta2, below_one, "", ""),
+       kept({58, "run.beta2"}, update.beta2, updated.beta2, below_one).unless({"--betas"}),
        Config::beta2,
        {"--betas", "--adam-beta2"}},
-      {number_flag({"--adam-eps"}, now.adam.epsilon, positive,
-                   "what AdamW adds to the root of its second moment"),
-       kept({59, "run.epsilon"}, now.adam.epsilon, was.adam.epsilon, not_negative)
+      {number_flag({"--adam-eps"}, update.epsilon, positive,
+                   "adamw, adam: added to the root of the second moment"),
+       kept({59, "run.epsilon"}, update.epsilon, updated.epsilon, not_negative)
            .unless({"--config"}),
        Config::epsilon},
       {number_flag({"--clip", "--clip-grad"}, now.clip_norm, not_negative,
@@ -289,7 +309,7 @@ Fields offload_fields(OffloadFlags& offload, zero::Config& engine, zero::Offload
   zero::OffloadOptions& now = engine.offload;
   return {
       {offload_flag("--offload-optimizer", now.optimizer,
-                    "where AdamW's moments and masters are, and are updated [none]"),
+                    "where moments and masters are, and are updated [none]"),
        kept({76, "run.offload_optimizer"}, now.optimizer, was.optimizer).unless({"--config"}),
        Config::offload_optimizer},
       {offload_flag("--offload-gradients", now.gradient, "where sums of gradients are [none]"),

@@ -110,6 +110,10 @@ void read(const Json& json, DType& dtype) {
 void read(const Json& json, Space& space) {
   read_one_of(json, space, {Space::device, Space::host, Space::file});
 }
+void read(const Json& json, OptimizerRule& rule) {
+  using enum OptimizerRule;
+  read_one_of(json, rule, {adam, lion, sgd});
+}
 void read(const Json& json, zero::ScheduleKind& kind) {
   kind = zero::schedule_kind(json.get<std::string>());
 }

@@ -57,17 +57,31 @@ Flag schedule_flag(zero::ScheduleOptions& schedule) {
   return flag;
 }
 
-Flag betas_flag(zero::AdamOptions& adam) {
-  return {{"--betas"},
-          "B1,B2",
-          "AdamW's decay rates [0.9,0.95]",
-          [&adam](const std::string& name, const std::string& value) {
-            const size_t comma = value.find(',');
-            if (comma == std::string::npos)
-              throw ConfigError(name + ": expected two numbers like 0.9,0.95, got '" + value + "'");
-            adam.beta1 = static_cast<float>(parse_number(name, value.substr(0, comma), below_one));
-            adam.beta2 = static_cast<float>(parse_number(name, value.substr(comma + 1), below_one));
+Flag optimizer_flag(zero::UpdateOptions& update) {
+  return {{"--optimizer"},
+          "adamw|adam|lion|sgd",
+          "the rule of the update; adam and sgd add weight decay to the\ngradients [adamw]",
+          [&update](const std::string& name, const std::string& value) {
+            using enum OptimizerRule;
+            constexpr OptimizerRule rules[] = {adam, adam, lion, sgd};
+            const size_t choice = parse_choice(name, value, {"adamw", "adam", "lion", "sgd"});
+            update.rule = rules[choice];
+            update.decoupled = value == "adamw" || value == "lion";
           }};
+}
+
+Flag betas_flag(zero::UpdateOptions& update) {
+  return {
+      {"--betas"},
+      "B1,B2",
+      "decay rates of AdamW, Adam and Lion [0.9,0.95]",
+      [&update](const std::string& name, const std::string& value) {
+        const size_t comma = value.find(',');
+        if (comma == std::string::npos)
+          throw ConfigError(name + ": expected two numbers like 0.9,0.95, got '" + value + "'");
+        update.beta1 = static_cast<float>(parse_number(name, value.substr(0, comma), below_one));
+        update.beta2 = static_cast<float>(parse_number(name, value.substr(comma + 1), below_one));
+      }};
 }
 
 Flag precision_flag(OptimisationOptions& optimisation) {

@@ -18,7 +18,8 @@ Flag rampup_flag(BatchRampup& rampup);
 Flag epoch_limit_flag(EpochLimit& limit);
 
 Flag schedule_flag(zero::ScheduleOptions& schedule);
-Flag betas_flag(zero::AdamOptions& adam);
+Flag optimizer_flag(zero::UpdateOptions& update);
+Flag betas_flag(zero::UpdateOptions& update);
 Flag precision_flag(OptimisationOptions& optimisation);
 Flag initial_scale_flag(zero::LossScaleOptions& scaling);
 

@@ -95,7 +95,7 @@ void Training::prepare_engine() {
     open("--tensorboard-dir", tensorboard_, options_.tensorboard);
   console_.emplace(options_.progress, engine_.steps(), run_.steps, !is_first());
   deepspeed_log_.emplace(options_.steps_per_print, engine_.steps(), settings_.optimisation.schedule,
-                         settings_.optimisation.engine.adam);
+                         settings_.optimisation.engine.update);
   announce();
   if (is_first() && options_.log_interval > 0)
     peak_flops_ =

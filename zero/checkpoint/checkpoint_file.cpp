@@ -266,7 +266,7 @@ struct States {
 
 void load_states(const States& states, Engine& engine) {
   for (const auto& [name, parameter] : engine.store().by_name())
-    for (const NamedState& saved : states_of(*parameter)) {
+    for (const NamedState& saved : states_of(*parameter, engine.config())) {
       const Engine::Held held = engine.held(*parameter, saved.state);
       const auto load = [&](const Engine::Held& range) {
         std::vector<float> values;
@@ -282,6 +282,17 @@ void load_states(const States& states, Engine& engine) {
   const CheckpointInfo& info = states.manifest.info;
   engine.set_steps(info.steps - info.skipped, info.skipped);
   engine.set_loss_scaler(states.manifest.loss_scaler);
+}
+
+/// Throws ConfigError if an optimizer with another number of moments saved the checkpoint.
+void check_moments(const std::string& path, const Manifest& manifest, const Engine& engine) {
+  constexpr const char* names[] = {"no moments", "moment1", "moment1 and moment2"};
+  const int expected = moments_of(engine.config().update), saved = manifest.moments;
+  if (saved == expected) return;
+  throw ConfigError(fmt::format(
+      "load: {} has {}, which another optimizer saved; expected {}, as {} keeps; try the optimizer "
+      "that saved it, or load the weights alone",
+      path, names[saved], names[expected], name_of(engine.config().update.rule)));
 }
 
 /// The path without a trailing slash.
@@ -324,6 +335,7 @@ bool is_planned(const std::string& path, const Engine& engine) {
 CheckpointInfo load_planned(const std::string& path, const Manifest& manifest, Engine& engine) {
   check_parameters(path, manifest.parameters, engine.store());
   check_nothing_else(path, manifest.parameters, engine);
+  check_moments(path, manifest, engine);
   load_states({.manifest = manifest,
                .reads_ranges = [](const std::string&, const std::string&) { return true; },
                .read = {}},
@@ -351,8 +363,10 @@ void load_checkpoint(const CheckpointReader& reader, Engine& engine) {
   const ParameterStore& store = engine.store();
   check_parameters(reader.path(), reader.manifest().parameters, store);
   check_nothing_else(reader.path(), reader.manifest().parameters, engine);
+  check_moments(reader.path(), reader.manifest(), engine);
   for (const auto& [name, parameter] : store.by_name())
-    for (const NamedState& saved : states_of(*parameter)) reader.check_tiles(name, saved.name);
+    for (const NamedState& saved : states_of(*parameter, engine.config()))
+      reader.check_tiles(name, saved.name);
   States states = {.manifest = reader.manifest(),
                    .reads_ranges = [&](const std::string& parameter, const std::string& state) {
                      return reader.reads_ranges(parameter, state);

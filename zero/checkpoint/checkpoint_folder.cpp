@@ -41,8 +41,15 @@ bool is_own_file_name(const std::string& name) {
          name != manifest_name;
 }
 
-std::span<const NamedState> states_of(const Parameter& parameter) {
-  return std::span(saved_states).first(is_updated(parameter) ? 3 : 1);
+const char* saved_name(Engine::State state) {
+  for (const NamedState& saved : saved_states)
+    if (saved.state == state) return saved.name;
+  return "gradient";
+}
+
+std::span<const NamedState> states_of(const Parameter& parameter, const Config& config) {
+  const int moments = is_updated(parameter) ? moments_of(config.update) : 0;
+  return std::span(saved_states).first(static_cast<size_t>(1 + moments));
 }
 
 void check(const std::error_code& error, const char* operation, const std::string& path) {

@@ -22,12 +22,14 @@ std::string shard_name(int rank);  ///< "shard_00003.safetensors"
 bool is_own_file_name(const std::string& name);
 inline constexpr int64_t max_file_bytes = int64_t{1} << 30;  ///< total size of these files
 
+/// The name of a state in a checkpoint: "master", "moment1", "moment2".
+const char* saved_name(Engine::State state);
 struct NamedState {
   Engine::State state;
   const char* name;
 };
-/// The states saved for a parameter. A frozen parameter has only its value.
-std::span<const NamedState> states_of(const Parameter& parameter);
+/// The states saved for a parameter: its value, and the optimizer's moments unless it is frozen.
+std::span<const NamedState> states_of(const Parameter& parameter, const Config& config);
 
 std::vector<std::filesystem::path> entries_of(const std::string& directory);  ///< throws FileError
 /// Throws FileError "operation: path: reason" if `error` is an error.

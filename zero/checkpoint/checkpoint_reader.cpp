@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -386,9 +387,10 @@ std::vector<std::string> CheckpointReader::damages() const {
       if (!has(state)) note([&] { check_tiles(parameter.first, state); });
     };
     need("master");
-    // A frozen parameter has no moments.
-    if (has("moment1")) need("moment2");
-    if (has("moment2")) need("moment1");
+    // A frozen parameter has no moments; others have all that the optimizer keeps.
+    if (!has("moment1") && !has("moment2")) continue;
+    if (manifest_.moments > 0) need("moment1");
+    if (manifest_.moments > 1) need("moment2");
   }
   for (const auto& state : pieces_)
     note([&] { check_tiles(state.first.first, state.first.second); });

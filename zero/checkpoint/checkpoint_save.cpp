@@ -59,11 +59,8 @@ Manifest::Piece description_of(const Snapshot::Piece& piece, const std::string& 
   const bool whole = piece.numel == parameter.whole.numel();
   // A slice of whole rows (outer == 1) is a contiguous range of the parameter's elements.
   const bool is_range = slice.outer == 1 || slice.is_whole();
-  const auto states = states_of(parameter);
-  const auto saved = std::find_if(states.begin(), states.end(),
-                                  [&](const NamedState& s) { return s.state == piece.state; });
   return {.parameter = parameter.name,
-          .state = saved->name,
+          .state = saved_name(piece.state),
           .offset = piece.offset + (is_range ? slice.begin * slice.inner : 0),
           .shape = whole ? parameter.whole : Shape{piece.numel},
           .file = file,
@@ -130,7 +127,7 @@ int64_t bytes_of(const Engine& engine) {
   for (const auto& parameter : engine.store().parameters())
     if (parameter->copy == Copy::own)
       bytes += parameter->shape.numel() * size_of(DType::f32) *
-               static_cast<int64_t>(states_of(*parameter).size());
+               static_cast<int64_t>(states_of(*parameter, engine.config()).size());
   if (const Mesh* mesh = engine.mesh())
     return sum_over_parts({&bytes, 1}, *mesh, engine.device(), "checkpoint bytes")[0];
   return bytes;
@@ -261,6 +258,7 @@ CheckpointSave::CheckpointSave(const std::string& directory, const Engine& engin
   if (!s.first())
     s.manifest.info.files.clear();  // the files may be long, and only rank 0 writes them
   if (engine.loss_scaler().dynamic()) s.manifest.loss_scaler = engine.loss_scaler().state();
+  s.manifest.moments = moments_of(engine.config().update);
   s.manifest.parameters = shapes_of(engine.store());
   manifest_text(s.manifest);  // throws for an invalid config_json before anything is written
   try {

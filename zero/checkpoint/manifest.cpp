@@ -214,6 +214,11 @@ Manifest parse(const std::string& text) {
                                 manifest.info.steps, manifest.info.skipped));
   if (const auto scaler = object.find("loss_scaler"); scaler != object.end())
     manifest.loss_scaler = scaler_of(*scaler);
+  if (const auto moments = object.find("moments"); moments != object.end()) {
+    if (count_of(*moments) > 1)
+      throw FileError(fmt::format("moments: expected 0 or 1, got {}", moments->dump()));
+    manifest.moments = moments->get<int>();
+  }
   add_parameters(object.at("parameters"), manifest);
   add_pieces(object.at("tensors"), manifest);
   if (manifest.pieces.empty()) throw FileError("has no tensors; expected those of a model");
@@ -294,6 +299,7 @@ std::string manifest_text(const Manifest& manifest) {
                  {"parameters", json_of(manifest.parameters)},
                  {"tensors", tensors_of(manifest.pieces)}};
   if (manifest.loss_scaler) object["loss_scaler"] = json_of(*manifest.loss_scaler);
+  if (manifest.moments != 2) object["moments"] = manifest.moments;
   if (!manifest.headers.empty()) object["headers"] = manifest.headers;
   if (!manifest.file_checksums.empty()) object["files"] = manifest.file_checksums;
   object["checksum"] = checksum_of(object);

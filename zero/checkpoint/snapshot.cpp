@@ -50,11 +50,13 @@ Snapshot::Snapshot(const Engine& engine)
       const int64_t begin = shard + piece.begin;
       for (const auto& [state, tensor] : {std::pair(Engine::State::master, &storage.masters),
                                           std::pair(Engine::State::moment1, &storage.moment1),
-                                          std::pair(Engine::State::moment2, &storage.moment2)})
+                                          std::pair(Engine::State::moment2, &storage.moment2)}) {
+        if (!*tensor) continue;
         add({piece.parameter, state, piece.offset, piece.numel()},
             {.values = tensor->flat(begin - storage.state_begin, piece.numel()),
              .storage = &storage,
              .begin = begin});
+      }
     }
     for (const FlatUnit::Piece& piece : storage.frozen.flat.shard(rank))
       if (piece.parameter->copy == Copy::own)
@@ -64,7 +66,7 @@ Snapshot::Snapshot(const Engine& engine)
   if (rank == 0)
     for (const auto& parameter : s.store.parameters())
       if (parameter->whole.numel() == 0 && parameter->copy == Copy::own)
-        for (const NamedState& saved : states_of(*parameter))
+        for (const NamedState& saved : states_of(*parameter, s.config))
           add({parameter.get(), saved.state, 0, 0}, {});
   take_bucket(engine);
   engine.device().compute().synchronize();  // all steps so far must have finished

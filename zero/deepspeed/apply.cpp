@@ -104,18 +104,32 @@ class Mapping {
   }
 
   void apply_optimizer() {
-    AdamOptions& adam = engine_.adam;
-    store("adam", "lr", schedule_.rate, {Field::rate});
-    take("adam", "betas", {Field::beta1},
-         [&](const Setting& s) { adam.beta1 = static_cast<float>(s.numbers[0]); });
-    take("adam", "betas", {Field::beta2},
-         [&](const Setting& s) { adam.beta2 = static_cast<float>(s.numbers[1]); });
-    store("adam", "eps", adam.epsilon, {Field::epsilon});
-    store("adam", "weight_decay", adam.weight_decay, {Field::weight_decay});
-    // DeepSpeed runs AdamW for either type unless Adam is told not to.
     const Setting* type = config_.find("optimizer", "type");
-    take("adam", "adam_w_mode", {},
-         [&](const Setting& s) { adam.decoupled = s.boolean || type->text.size() == 5; });
+    if (!type) return;
+    if (is_decided(Field::optimizer)) {
+      result_.overridden.push_back({"optimizer", Field::optimizer});
+      return;
+    }
+    result_.taken.insert(Field::optimizer);
+    UpdateOptions& update = engine_.update;
+    const std::string in = section_of_optimizer(type->text);
+    update.rule = in == "sgd"    ? OptimizerRule::sgd
+                  : in == "lion" ? OptimizerRule::lion
+                                 : OptimizerRule::adam;
+    store(in, "lr", schedule_.rate, {Field::rate});
+    take(in, "betas", {Field::beta1},
+         [&](const Setting& s) { update.beta1 = static_cast<float>(s.numbers[0]); });
+    take(in, "betas", {Field::beta2},
+         [&](const Setting& s) { update.beta2 = static_cast<float>(s.numbers[1]); });
+    store(in, "eps", update.epsilon, {Field::epsilon});
+    store(in, "momentum", update.momentum, {Field::momentum});
+    store(in, "dampening", update.dampening);
+    store(in, "nesterov", update.nesterov, {Field::nesterov});
+    store(in, "weight_decay", update.weight_decay, {Field::weight_decay});
+    update.decoupled = in != "sgd";
+    // DeepSpeed runs AdamW for either type unless Adam is told not to.
+    take(in, "adam_w_mode", {},
+         [&](const Setting& s) { update.decoupled = s.boolean || type->text.size() == 5; });
   }
 
   void apply_scheduler() {
@@ -320,7 +334,7 @@ class Mapping {
          [&](const Setting& s) { offload.gradient = space_of(s); });
     take(in, "offload_activations", {Field::offload_activations},
          [&](const Setting& s) { offload.activation = space_of(s); });
-    store(in, "stochastic_rounding", engine_.adam.stochastic_rounding);
+    store(in, "stochastic_rounding", engine_.update.stochastic_rounding);
   }
 
   const CheckedConfig& config_;

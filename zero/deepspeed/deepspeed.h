@@ -35,7 +35,10 @@ enum class DeepSpeedField : uint8_t {
   rate,  ///< the optimizer's lr and a schedule's highest rate
   beta1,
   beta2,
+  optimizer,  ///< its rule; it stands for the whole block `optimizer`
   epsilon,
+  momentum,
+  nesterov,
   weight_decay,
   schedule,  ///< its kind; it stands for the whole block `scheduler`
   warmup_steps,

@@ -19,7 +19,7 @@
 namespace zg::zero {
 namespace {
 
-/// Indices of the tensors that AdamW reads and writes. At stage 0 `sums` is absent, and
+/// Indices of the tensors that the optimizer reads and writes. At stage 0 `sums` is absent, and
 /// gathered_sums() is used.
 enum { masters, moment1, moment2, low_precision, sums };
 using StateTensors = std::array<Tensor, 5>;
@@ -61,12 +61,12 @@ Tensor gathered_sums(const Storage& storage, const Config& config, const Device&
   return whole;
 }
 
-/// Appends the tensors that AdamW updates in elements [begin, begin + gradients.numel()) of the
+/// Appends the tensors that are updated in elements [begin, begin + gradients.numel()) of the
 /// storage's flat array: one for each range of equal weight decay. With stochastic rounding one for
 /// each parameter, because the random bits depend on its name.
 void append(const Storage& storage, int64_t begin, const Tensor& gradients,
-            const std::vector<Tensor>& states, const AdamOptions& options,
-            std::vector<AdamTensor>& to) {
+            const std::vector<Tensor>& states, const UpdateOptions& options,
+            std::vector<OptimizerTensor>& to) {
   const int64_t end = begin + gradients.numel();
   const auto append_part = [&](int64_t first, int64_t numel, bool decay) {
     const auto part = [&](const Tensor& tensor) {
@@ -99,17 +99,20 @@ void append(const Storage& storage, int64_t begin, const Tensor& gradients,
   }
 }
 
-void update(std::vector<AdamTensor> tensors, const OptimizerStep& step, const Config& config,
+void update(std::vector<OptimizerTensor> tensors, const OptimizerStep& step, const Config& config,
             Stream& stream) {
   if (tensors.empty()) return;
-  const AdamOptions& options = config.adam;
-  kernels::adam(
+  const UpdateOptions& options = config.update;
+  kernels::optimizer_update(
       {.tensors = std::move(tensors),
+       .rule = options.rule,
        .gradient_scale = step.gradient_scale,
        .rate = step.rate,
        .beta1 = step.betas.beta1,
        .beta2 = step.betas.beta2,
        .epsilon = options.epsilon,
+       .dampening = options.dampening,
+       .nesterov = options.nesterov,
        .step = step.step,
        .decoupled = options.decoupled,
        .rounding_seed = options.stochastic_rounding ? std::optional(config.seed) : std::nullopt},
@@ -127,8 +130,10 @@ StateTensors states_of(const Storage& storage) {
 /// accumulators are copied from the device and parameters to it: 6 bytes for each element in bf16.
 /// An update on the device would transfer all states in both directions.
 bool is_updated_by_host(const Storage& storage) {
-  return storage.moment1 && storage.moment1.buffer()->space() != Space::device &&
-         storage.moment1.device().traits().backend != Device::Type::cpu;
+  if (!storage.moment1 && storage.values_are_masters) return false;  // no states
+  const Tensor& state = storage.moment1 ? storage.moment1 : storage.masters;
+  return state && state.buffer()->space() != Space::device &&
+         state.device().traits().backend != Device::Type::cpu;
 }
 
 Streaming::Lane lane_of(const Storage& storage, const StateTensors& states, size_t state) {
@@ -251,7 +256,8 @@ void update(std::span<Storage> storages, const OptimizerStep& step, const Config
   HostStream host(device);
   device.compute().synchronize();  // the CPU reads the gradient accumulators
   Streaming streaming = stream_states(storages, config, device);
-  std::vector<AdamTensor> together;  // the tensors of all storages that are updated by one call
+  std::vector<OptimizerTensor>
+      together;  // the tensors of all storages that are updated by one call
   for (Storage& storage : storages) {
     if (storage.trainable.empty()) continue;
     const bool by_host = is_updated_by_host(storage);
@@ -269,9 +275,9 @@ void update(std::span<Storage> storages, const OptimizerStep& step, const Config
       const std::vector<Tensor>& states = streaming.next();
       if (snapshot) snapshot->wait_until_read(storage, storage.state_begin + begin + count);
       if (!step.skipped) {
-        std::vector<AdamTensor> now;
+        std::vector<OptimizerTensor> now;
         append(storage, storage.state_begin + begin,
-               all_sums ? all_sums.flat(begin, count) : states[sums], states, config.adam,
+               all_sums ? all_sums.flat(begin, count) : states[sums], states, config.update,
                waits ? together : now);
         update(std::move(now), step, config, stream);
       } else if (lane_of(storage, whole, low_precision).moves())

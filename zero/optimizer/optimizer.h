@@ -40,10 +40,11 @@ struct OptimizerStep {
   int64_t step;  ///< counts from 1, without skipped steps
   bool skipped = false;
 };
-/// Runs AdamW on the states that the ZeRO stage assigns to this rank, then gathers the parameters
-/// that stay whole. A parameter without a gradient is updated with a zero gradient. A skipped step
-/// changes nothing but has the same collectives, so memory and traffic do not depend on values. If
-/// `snapshot` is not null, a state is overwritten only after the snapshot has read it.
+/// Runs the optimizer on the states that the ZeRO stage assigns to this rank, then gathers the
+/// parameters that stay whole. A parameter without a gradient is updated with a zero gradient. A
+/// skipped step changes nothing but has the same collectives, so memory and traffic do not depend
+/// on values. If `snapshot` is not null, a state is overwritten only after the snapshot has read
+/// it.
 void update(std::span<Storage> storages, const OptimizerStep& step, const Config& config,
             const Device& device, Communicator& comm, Snapshot* snapshot = nullptr);
 

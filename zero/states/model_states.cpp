@@ -24,7 +24,8 @@ ModelStates paper_states(double parameters, int ranks, int stage, double K) {
 
 ModelStates our_states(double parameters, int ranks, const Config& config) {
   const auto bytes = [&](DType dtype) { return parameters * static_cast<double>(size_of(dtype)); };
-  const double states = config.optimizer == config.compute ? 2.0 : 3.0;
+  const double states =
+      moments_of(config.update) + (config.optimizer == config.compute ? 0.0 : 1.0);
   ModelStates ours = {
       .parameter = bytes_per_rank(bytes(config.compute), config.stage >= 3, ranks),
       .gradient = bytes_per_rank(bytes(config.grad_accum), true, ranks),

@@ -84,8 +84,9 @@ Storage::Storage(std::string name, std::span<const Parameter* const> parameters,
     return zeros(state_numel, config.optimizer, place.device, Purpose::optimizer, place.optimizer);
   };
   masters = !values_are_masters ? state() : config.stage == 0 ? trainable.whole : trainable.shard;
-  moment1 = state();
-  moment2 = state();
+  const int moments = moments_of(config.update);
+  if (moments > 0) moment1 = state();
+  if (moments > 1) moment2 = state();
 }
 
 void Storage::initialise(uint64_t seed, DType load) {

@@ -60,7 +60,7 @@ struct Storage {
   /// are those of the trainable flat array, inside the state's range. Does nothing if the
   /// parameters are the master weights.
   void round_masters(int64_t begin, int64_t end);
-  /// The memory to which AdamW writes the parameters of a range of the state. Absent if the
+  /// The memory to which the optimizer writes the parameters of a range of the state. Absent if the
   /// parameters are the master weights.
   Tensor low_precision(int64_t begin, int64_t numel) const;
 
@@ -75,7 +75,7 @@ struct Storage {
   int64_t sums_begin = 0;                   ///< `sums`: start in the flat array
   std::vector<FlatUnit::Piece> pieces;      ///< the pieces in this shard
   Tensor masters;                           ///< optimizer dtype
-  Tensor moment1, moment2;                  ///< optimizer dtype
+  Tensor moment1, moment2;                  ///< optimizer dtype; absent if not used
   Tensor sums;                              ///< gradient accumulators of the current step
   Tensor local_sums;                        ///< f32, whole; with reduce_at_boundary
   std::vector<bool> folded;                 ///< by piece: its accumulator holds a gradient

@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t seed = 0x123456789abcdef0u;
 
-AdamTensor tensors_of(const std::vector<float>& values, const Device& device) {
+OptimizerTensor tensors_of(const std::vector<float>& values, const Device& device) {
   const int64_t n = static_cast<int64_t>(values.size());
   return {.parameter = Tensor::from(values, {n}, device),
           .gradient = Tensor::zeros({n}, DType::f32, device),
@@ -26,7 +26,7 @@ AdamTensor tensors_of(const std::vector<float>& values, const Device& device) {
 }
 
 /// A rate of 0 moves nothing: what is rounded is the parameter.
-Adam rounding_step(std::vector<AdamTensor> tensors, int64_t step = 1) {
+OptimizerUpdate rounding_step(std::vector<OptimizerTensor> tensors, int64_t step = 1) {
   return {.tensors = std::move(tensors), .rate = 0.0f, .step = step, .rounding_seed = seed};
 }
 
@@ -55,7 +55,7 @@ uint32_t word_at(int64_t element, uint64_t name, uint32_t step) {
   return words[static_cast<size_t>(element % 4)];
 }
 
-AdamTensor rounding_part(const AdamTensor& t, int64_t begin, int64_t n) {
+OptimizerTensor rounding_part(const OptimizerTensor& t, int64_t begin, int64_t n) {
   return {.parameter = t.parameter.flat(begin, n),
           .gradient = t.gradient.flat(begin, n),
           .moment1 = t.moment1.flat(begin, n),
@@ -82,9 +82,9 @@ TEST_CASE("stochastic rounding goes to a bf16 beside the value, by the random wo
     for (const int64_t first : {int64_t{0}, int64_t{5}, max_rounded_elements - 5000}) {
       CAPTURE(level_of(device));
       CAPTURE(first);
-      AdamTensor t = tensors_of(values, device);
+      OptimizerTensor t = tensors_of(values, device);
       t.first = first;
-      kernels::adam(rounding_step({t}, 77), device.compute());
+      kernels::optimizer_update(rounding_step({t}, 77), device.compute());
       const std::vector<float> moved = t.parameter.to_host<float>();
       const std::vector<bf16> rounded = t.low_precision.to_host<bf16>();
       int wrong = 0, up = 0;
@@ -128,8 +128,8 @@ TEST_CASE("stochastic rounding keeps the mean" * doctest::test_suite("every devi
       for (const double sign : {1.0, -1.0}) {
         const std::vector<float> values(static_cast<size_t>(n),
                                         static_cast<float>(sign * (1.0 + share * 0x1p-7)));
-        const AdamTensor t = tensors_of(values, device);
-        kernels::adam(rounding_step({t}), device.compute());
+        const OptimizerTensor t = tensors_of(values, device);
+        kernels::optimizer_update(rounding_step({t}), device.compute());
         double up = 0.0;
         for (const double rounded : t.low_precision.to_doubles())
           up += (sign * rounded - 1.0) * 128;
@@ -151,16 +151,16 @@ TEST_CASE("updates too small for bf16 move its mean under stochastic rounding, a
                             {n}, device);
       };
       // Moments that stay: m / sqrt(v) is 1 where beta1 and beta2 are 0.
-      Adam a{.tensors = {{.parameter = all(0.875),
-                          .gradient = all(1.0),
-                          .moment1 = all(0.0),
-                          .moment2 = all(0.0)}},
-             .rate = 0x1p-11f,
-             .beta1 = 0.0f,
-             .beta2 = 0.0f,
-             .epsilon = 0.0f,
-             .rounding_seed = stochastic ? std::optional(seed) : std::nullopt};
-      for (a.step = 1; a.step <= steps; ++a.step) kernels::adam(a, device.compute());
+      OptimizerUpdate a{.tensors = {{.parameter = all(0.875),
+                                     .gradient = all(1.0),
+                                     .moment1 = all(0.0),
+                                     .moment2 = all(0.0)}},
+                        .rate = 0x1p-11f,
+                        .beta1 = 0.0f,
+                        .beta2 = 0.0f,
+                        .epsilon = 0.0f,
+                        .rounding_seed = stochastic ? std::optional(seed) : std::nullopt};
+      for (a.step = 1; a.step <= steps; ++a.step) kernels::optimizer_update(a, device.compute());
       double mean = 0.0;
       for (const double value : a.tensors[0].parameter.to_doubles()) mean += value / n;
       // Each of the 64 steps draws 0 or a place of 2^-8: a deviation of at most 2^-9 each, of
@@ -177,7 +177,7 @@ TEST_CASE("stochastic rounding has the same bits at every level, for any split a
   const Device portable = Device::cpu(0, {.threads = 1, .isa = Isa::portable});
   constexpr int64_t n = 16417 * 2;
   const auto random = [](DType state, DType gradient, const Device& device) {
-    return AdamTensor{
+    return OptimizerTensor{
         .parameter = random_tensor({n}, state, device, 1),
         .gradient = random_tensor({n}, gradient, device, 2, -3.0, 3.0),
         .moment1 = random_tensor({n}, state, device, 3, -0.1, 0.1),
@@ -186,14 +186,14 @@ TEST_CASE("stochastic rounding has the same bits at every level, for any split a
         .weight_decay = 0.1f,
         .name = hash_name("wte.weight")};
   };
-  const auto step_of = [](std::vector<AdamTensor> tensors, bool decoupled) {
-    return Adam{.tensors = std::move(tensors),
-                .rate = 1e-2f,
-                .step = 7,
-                .decoupled = decoupled,
-                .rounding_seed = seed};
+  const auto step_of = [](std::vector<OptimizerTensor> tensors, bool decoupled) {
+    return OptimizerUpdate{.tensors = std::move(tensors),
+                           .rate = 1e-2f,
+                           .step = 7,
+                           .decoupled = decoupled,
+                           .rounding_seed = seed};
   };
-  const auto same = [](const AdamTensor& a, const AdamTensor& b) {
+  const auto same = [](const OptimizerTensor& a, const OptimizerTensor& b) {
     return same_bits(a.parameter, b.parameter) && same_bits(a.moment1, b.moment1) &&
            same_bits(a.moment2, b.moment2) &&
            (!a.low_precision || same_bits(a.low_precision, b.low_precision));
@@ -201,19 +201,19 @@ TEST_CASE("stochastic rounding has the same bits at every level, for any split a
   for (DType state : {DType::f32, DType::bf16})
     for (DType gradient : {DType::f32, DType::bf16})
       for (bool decoupled : {true, false}) {
-        const AdamTensor expected_rounding = random(state, gradient, portable);
-        kernels::adam(step_of({expected_rounding}, decoupled), portable.compute());
+        const OptimizerTensor expected_rounding = random(state, gradient, portable);
+        kernels::optimizer_update(step_of({expected_rounding}, decoupled), portable.compute());
         for (const Device& device : devices_at_every_level()) {
           CAPTURE(level_of(device));
-          const AdamTensor whole = random(state, gradient, device);
-          kernels::adam(step_of({whole}, decoupled), device.compute());
+          const OptimizerTensor whole = random(state, gradient, device);
+          kernels::optimizer_update(step_of({whole}, decoupled), device.compute());
           CHECK(same(whole, expected_rounding));
-          const AdamTensor parts = random(state, gradient, device);
-          std::vector<AdamTensor> cut;
+          const OptimizerTensor parts = random(state, gradient, device);
+          std::vector<OptimizerTensor> cut;
           for (int64_t begin = 0, length = 1; begin < n; begin += length, length = length * 3 + 1)
             cut.push_back(rounding_part(parts, begin, std::min(length, n - begin)));
           std::reverse(cut.begin(), cut.end());
-          kernels::adam(step_of(cut, decoupled), device.compute());
+          kernels::optimizer_update(step_of(cut, decoupled), device.compute());
           CHECK(same(parts, expected_rounding));
         }
       }
@@ -224,45 +224,46 @@ TEST_CASE("seed, step and name each change the random bits, and nothing else of 
   const std::vector<float> values(1024, 1.0f + 0x1p-8f);  // a tie: one or the other
   for (const Device& device : devices_at_every_level()) {
     const auto rounded = [&](const auto& change) {
-      Adam a = rounding_step({tensors_of(values, device)});
+      OptimizerUpdate a = rounding_step({tensors_of(values, device)});
       change(a);
-      kernels::adam(a, device.compute());
+      kernels::optimizer_update(a, device.compute());
       return bits_of(a.tensors[0].low_precision);
     };
-    const std::vector<uint16_t> bits = rounded([](Adam&) {});
-    CHECK(rounded([](Adam&) {}) == bits);
-    CHECK(rounded([](Adam& a) { a.beta1 = 0.5f; }) == bits);
-    CHECK(rounded([](Adam& a) { a.rounding_seed = seed ^ 1; }) != bits);
-    CHECK(rounded([](Adam& a) { a.rounding_seed = seed ^ (uint64_t{1} << 40); }) != bits);
-    CHECK(rounded([](Adam& a) { a.step = 2; }) != bits);
-    CHECK(rounded([](Adam& a) { a.tensors[0].name ^= 1; }) != bits);
-    CHECK(rounded([](Adam& a) { a.tensors[0].name ^= uint64_t{1} << 40; }) != bits);
-    CHECK(rounded([](Adam& a) { a.tensors[0].first = 4; }) != bits);
+    const std::vector<uint16_t> bits = rounded([](OptimizerUpdate&) {});
+    CHECK(rounded([](OptimizerUpdate&) {}) == bits);
+    CHECK(rounded([](OptimizerUpdate& a) { a.beta1 = 0.5f; }) == bits);
+    CHECK(rounded([](OptimizerUpdate& a) { a.rounding_seed = seed ^ 1; }) != bits);
+    CHECK(rounded([](OptimizerUpdate& a) { a.rounding_seed = seed ^ (uint64_t{1} << 40); }) !=
+          bits);
+    CHECK(rounded([](OptimizerUpdate& a) { a.step = 2; }) != bits);
+    CHECK(rounded([](OptimizerUpdate& a) { a.tensors[0].name ^= 1; }) != bits);
+    CHECK(rounded([](OptimizerUpdate& a) { a.tensors[0].name ^= uint64_t{1} << 40; }) != bits);
+    CHECK(rounded([](OptimizerUpdate& a) { a.tensors[0].first = 4; }) != bits);
   }
 }
 
 TEST_CASE("adam refuses to round stochastically what is not rounded to bf16") {
   const Device device = Device::cpu();
   const auto refused = [&](const auto& change) {
-    Adam a = rounding_step({tensors_of(std::vector<float>(32, 1.0f), device)});
+    OptimizerUpdate a = rounding_step({tensors_of(std::vector<float>(32, 1.0f), device)});
     change(a);
-    kernels::adam(a, device.compute());
+    kernels::optimizer_update(a, device.compute());
   };
-  CHECK_THROWS_WITH_AS(refused([](Adam& a) { a.tensors[0].low_precision = Tensor(); }),
+  CHECK_THROWS_WITH_AS(refused([](OptimizerUpdate& a) { a.tensors[0].low_precision = Tensor(); }),
                        "adam: rounding_seed is given, parameter holds f32; expected bf16, the one "
                        "dtype that is rounded stochastically",
                        DTypeError);
-  CHECK_THROWS_WITH_AS(refused([&](Adam& a) {
+  CHECK_THROWS_WITH_AS(refused([&](OptimizerUpdate& a) {
                          a.tensors[0].low_precision = Tensor::zeros({32}, DType::f16, device);
                        }),
                        "adam: rounding_seed is given, low_precision holds f16; expected bf16, the "
                        "one dtype that is rounded stochastically",
                        DTypeError);
   CHECK_THROWS_WITH_AS(
-      refused([](Adam& a) { a.tensors[0].first = max_rounded_elements - 31; }),
+      refused([](OptimizerUpdate& a) { a.tensors[0].first = max_rounded_elements - 31; }),
       "adam: elements 17179869153 to 17179869185 of a parameter are rounded stochastically; "
       "expected them in 0 to 2^34, because a Philox counter has 32 bits and gives four words",
       ShapeError);
-  CHECK_THROWS_AS(refused([](Adam& a) { a.tensors[0].first = -4; }), ShapeError);
-  CHECK_THROWS_AS(refused([](Adam& a) { a.step = int64_t{1} << 32; }), ConfigError);
+  CHECK_THROWS_AS(refused([](OptimizerUpdate& a) { a.tensors[0].first = -4; }), ShapeError);
+  CHECK_THROWS_AS(refused([](OptimizerUpdate& a) { a.step = int64_t{1} << 32; }), ConfigError);
 }

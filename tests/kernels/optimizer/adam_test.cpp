@@ -12,8 +12,8 @@ using namespace zg::testing;
 
 namespace {
 
-AdamTensor random_tensors(int64_t n, DType gradient, std::optional<DType> low, const Device& device,
-                          DType state = DType::f32) {
+OptimizerTensor random_tensors(int64_t n, DType gradient, std::optional<DType> low,
+                               const Device& device, DType state = DType::f32) {
   return {.parameter = random_tensor({n}, state, device, 1),
           .gradient = random_tensor({n}, gradient, device, 2, -3.0, 3.0),
           .moment1 = random_tensor({n}, state, device, 3, -0.1, 0.1),
@@ -22,7 +22,7 @@ AdamTensor random_tensors(int64_t n, DType gradient, std::optional<DType> low, c
           .weight_decay = 0.1f};
 }
 
-AdamTensor adam_part(const AdamTensor& t, int64_t begin, int64_t n) {
+OptimizerTensor adam_part(const OptimizerTensor& t, int64_t begin, int64_t n) {
   return {.parameter = t.parameter.flat(begin, n),
           .gradient = t.gradient.flat(begin, n),
           .moment1 = t.moment1.flat(begin, n),
@@ -31,7 +31,7 @@ AdamTensor adam_part(const AdamTensor& t, int64_t begin, int64_t n) {
           .weight_decay = t.weight_decay};
 }
 
-Adam step_of(std::vector<AdamTensor> tensors, bool decoupled) {
+OptimizerUpdate step_of(std::vector<OptimizerTensor> tensors, bool decoupled) {
   return {.tensors = std::move(tensors),
           .gradient_scale = 0.37f,
           .rate = 1e-2f,
@@ -39,11 +39,11 @@ Adam step_of(std::vector<AdamTensor> tensors, bool decoupled) {
           .decoupled = decoupled};
 }
 
-Adam adam_part(const AdamTensor& t, int64_t begin, int64_t n, bool decoupled) {
+OptimizerUpdate adam_part(const OptimizerTensor& t, int64_t begin, int64_t n, bool decoupled) {
   return step_of({adam_part(t, begin, n)}, decoupled);
 }
 
-bool same_state(const AdamTensor& a, const AdamTensor& b) {
+bool same_state(const OptimizerTensor& a, const OptimizerTensor& b) {
   return same_bits(a.parameter, b.parameter) && same_bits(a.moment1, b.moment1) &&
          same_bits(a.moment2, b.moment2) &&
          (!a.low_precision || same_bits(a.low_precision, b.low_precision));
@@ -53,7 +53,7 @@ bool same_state(const AdamTensor& a, const AdamTensor& b) {
 struct ReferenceAdam {
   std::vector<double> parameter, moment1, moment2;
 
-  void step(const std::vector<double>& gradient, const Adam& a) {
+  void step(const std::vector<double>& gradient, const OptimizerUpdate& a) {
     const double weight_decay = a.tensors[0].weight_decay;
     const double correction1 = 1.0 - std::pow(double{a.beta1}, static_cast<double>(a.step));
     const double correction2 = 1.0 - std::pow(double{a.beta2}, static_cast<double>(a.step));
@@ -82,19 +82,19 @@ TEST_CASE("adam follows torch's formula in double for 20 steps" *
         CAPTURE(level_of(device));
         CAPTURE(std::string(name_of(dtype)));
         CAPTURE(decoupled);
-        Adam a{.tensors = {{.parameter = random_tensor({n}, DType::f32, device, 1),
-                            .moment1 = Tensor::zeros({n}, DType::f32, device),
-                            .moment2 = Tensor::zeros({n}, DType::f32, device),
-                            .weight_decay = 0.1f}},
-               .gradient_scale = 0.25f,
-               .rate = 1e-3f,
-               .decoupled = decoupled};
-        AdamTensor& t = a.tensors[0];
+        OptimizerUpdate a{.tensors = {{.parameter = random_tensor({n}, DType::f32, device, 1),
+                                       .moment1 = Tensor::zeros({n}, DType::f32, device),
+                                       .moment2 = Tensor::zeros({n}, DType::f32, device),
+                                       .weight_decay = 0.1f}},
+                          .gradient_scale = 0.25f,
+                          .rate = 1e-3f,
+                          .decoupled = decoupled};
+        OptimizerTensor& t = a.tensors[0];
         ReferenceAdam reference{t.parameter.to_doubles(), std::vector<double>(n),
                                 std::vector<double>(n)};
         for (a.step = 1; a.step <= 20; ++a.step) {
           t.gradient = random_tensor({n}, dtype, device, static_cast<uint64_t>(100 + a.step));
-          kernels::adam(a, device.compute());
+          kernels::optimizer_update(a, device.compute());
           reference.step(t.gradient.to_doubles(), a);
         }
         // u = 2^-24. A step rounds keep, keep * p and the sum: 3u|p|, |p| < 1.03, 20 times: 62u.
@@ -120,19 +120,19 @@ TEST_CASE("adam gives the same bits at every level, for any split and thread cou
          {std::optional<DType>(), std::optional(DType::bf16), std::optional(DType::f16)})
       for (bool decoupled : {true, false})
         for (int64_t n : {1, 15, 31, 1023, 16417}) {
-          const AdamTensor expected = random_tensors(n, gradient, low, portable);
-          kernels::adam(adam_part(expected, 0, n, decoupled), portable.compute());
+          const OptimizerTensor expected = random_tensors(n, gradient, low, portable);
+          kernels::optimizer_update(adam_part(expected, 0, n, decoupled), portable.compute());
           for (const Device& device : devices_at_every_level()) {
             CAPTURE(level_of(device));
             CAPTURE(n);
             if (low && !has_dtype(device, *low)) continue;
-            const AdamTensor whole = random_tensors(n, gradient, low, device);
-            kernels::adam(adam_part(whole, 0, n, decoupled), device.compute());
+            const OptimizerTensor whole = random_tensors(n, gradient, low, device);
+            kernels::optimizer_update(adam_part(whole, 0, n, decoupled), device.compute());
             CHECK(same_state(whole, expected));
-            const AdamTensor halves = random_tensors(n, gradient, low, device);
+            const OptimizerTensor halves = random_tensors(n, gradient, low, device);
             const int64_t cut = n * 3 / 7;
-            kernels::adam(adam_part(halves, cut, n - cut, decoupled), device.compute());
-            kernels::adam(adam_part(halves, 0, cut, decoupled), device.compute());
+            kernels::optimizer_update(adam_part(halves, cut, n - cut, decoupled), device.compute());
+            kernels::optimizer_update(adam_part(halves, 0, cut, decoupled), device.compute());
             CHECK(same_state(halves, expected));
           }
         }
@@ -146,7 +146,7 @@ TEST_CASE("adam on bf16 state is adam on f32 state, each of the three results ro
         for (int64_t n : {1, 15, 31, 1023, 16417}) {
           CAPTURE(level_of(device));
           CAPTURE(n);
-          const AdamTensor narrow = random_tensors(n, gradient, {}, device, DType::bf16);
+          const OptimizerTensor narrow = random_tensors(n, gradient, {}, device, DType::bf16);
           const auto values = [](const Tensor& x) {  // exact in f32
             const std::vector<double> wide = x.to_doubles();
             return std::vector<float>(wide.begin(), wide.end());
@@ -154,15 +154,15 @@ TEST_CASE("adam on bf16 state is adam on f32 state, each of the three results ro
           const auto widened = [&](const Tensor& x) {
             return Tensor::from(values(x), {n}, device);
           };
-          const AdamTensor wide{.parameter = widened(narrow.parameter),
-                                .gradient = narrow.gradient,
-                                .moment1 = widened(narrow.moment1),
-                                .moment2 = widened(narrow.moment2),
-                                .weight_decay = narrow.weight_decay};
-          kernels::adam(adam_part(wide, 0, n, decoupled), device.compute());
+          const OptimizerTensor wide{.parameter = widened(narrow.parameter),
+                                     .gradient = narrow.gradient,
+                                     .moment1 = widened(narrow.moment1),
+                                     .moment2 = widened(narrow.moment2),
+                                     .weight_decay = narrow.weight_decay};
+          kernels::optimizer_update(adam_part(wide, 0, n, decoupled), device.compute());
           const int64_t cut = n * 3 / 7;
-          kernels::adam(adam_part(narrow, cut, n - cut, decoupled), device.compute());
-          kernels::adam(adam_part(narrow, 0, cut, decoupled), device.compute());
+          kernels::optimizer_update(adam_part(narrow, cut, n - cut, decoupled), device.compute());
+          kernels::optimizer_update(adam_part(narrow, 0, cut, decoupled), device.compute());
           const auto is_rounded = [&](const Tensor& x, const Tensor& exact) {
             std::vector<float> expected = values(exact);
             for (float& value : expected) value = static_cast<float>(bf16(value));
@@ -190,12 +190,12 @@ TEST_CASE("adam rounds the low-precision copy to nearest even, as bf16(float) an
     for (DType low : on_device({DType::bf16, DType::f16}, device)) {
       CAPTURE(level_of(device));
       // A rate of 0 moves nothing: p = fma(-0, m / d, 1 * p).
-      const AdamTensor t{.parameter = Tensor::from(values, {n}, device),
-                         .gradient = Tensor::zeros({n}, DType::f32, device),
-                         .moment1 = Tensor::zeros({n}, DType::f32, device),
-                         .moment2 = Tensor::zeros({n}, DType::f32, device),
-                         .low_precision = Tensor::empty({n}, low, device)};
-      kernels::adam({.tensors = {t}, .rate = 0.0f}, device.compute());
+      const OptimizerTensor t{.parameter = Tensor::from(values, {n}, device),
+                              .gradient = Tensor::zeros({n}, DType::f32, device),
+                              .moment1 = Tensor::zeros({n}, DType::f32, device),
+                              .moment2 = Tensor::zeros({n}, DType::f32, device),
+                              .low_precision = Tensor::empty({n}, low, device)};
+      kernels::optimizer_update({.tensors = {t}, .rate = 0.0f}, device.compute());
       const std::vector<float> moved = t.parameter.to_host<float>();
       std::vector<uint8_t> expected;
       for (float p : moved) {
@@ -218,8 +218,8 @@ TEST_CASE("adam on many tensors at once is adam on one after the other, bit for 
   int64_t total = 0;
   for (const int64_t n : lengths) total += n;
   // Each begins where the one before ends: some on a boundary of vectors, most on none.
-  const auto cut = [&](const AdamTensor& all) {
-    std::vector<AdamTensor> tensors;
+  const auto cut = [&](const OptimizerTensor& all) {
+    std::vector<OptimizerTensor> tensors;
     int64_t begin = 0;
     for (const int64_t n : lengths) {
       tensors.push_back(adam_part(all, begin, n));
@@ -235,78 +235,80 @@ TEST_CASE("adam on many tensors at once is adam on one after the other, bit for 
         CAPTURE(decoupled);
         const std::optional<DType> low =
             state == DType::f32 ? std::optional(DType::bf16) : std::nullopt;
-        const AdamTensor together = random_tensors(total, DType::f32, low, device, state);
-        kernels::adam(step_of(cut(together), decoupled), device.compute());
-        const AdamTensor alone = random_tensors(total, DType::f32, low, device, state);
-        for (const AdamTensor& tensor : cut(alone))
-          kernels::adam(step_of({tensor}, decoupled), device.compute());
+        const OptimizerTensor together = random_tensors(total, DType::f32, low, device, state);
+        kernels::optimizer_update(step_of(cut(together), decoupled), device.compute());
+        const OptimizerTensor alone = random_tensors(total, DType::f32, low, device, state);
+        for (const OptimizerTensor& tensor : cut(alone))
+          kernels::optimizer_update(step_of({tensor}, decoupled), device.compute());
         CHECK(same_state(together, alone));
         CHECK(!same_bits(together.parameter,
                          random_tensors(total, DType::f32, low, device, state).parameter));
-        kernels::adam(step_of({}, decoupled), device.compute());  // nothing to do
+        kernels::optimizer_update(step_of({}, decoupled), device.compute());  // nothing to do
       }
 }
 
 TEST_CASE("adam refuses what does not fit, before any work") {
   const Device device = Device::cpu();
-  const AdamTensor o = random_tensors(32, DType::f32, DType::bf16, device);
+  const OptimizerTensor o = random_tensors(32, DType::f32, DType::bf16, device);
   const std::vector<float> before = o.parameter.to_host<float>();
   auto refused = [&](auto change) {
-    Adam a = adam_part(o, 0, 32, true);
+    OptimizerUpdate a = adam_part(o, 0, 32, true);
     change(a.tensors[0]);
-    kernels::adam(a, device.compute());
+    kernels::optimizer_update(a, device.compute());
   };
   auto refused_number = [&](auto change) {
-    Adam a = adam_part(o, 0, 32, true);
+    OptimizerUpdate a = adam_part(o, 0, 32, true);
     change(a);
-    kernels::adam(a, device.compute());
+    kernels::optimizer_update(a, device.compute());
   };
-  CHECK_THROWS_WITH_AS(refused([](AdamTensor& t) { t.gradient = t.gradient.flat(0, 31); }),
+  CHECK_THROWS_WITH_AS(refused([](OptimizerTensor& t) { t.gradient = t.gradient.flat(0, 31); }),
                        "adam: gradient has shape [31]; expected [32]", ShapeError);
-  CHECK_THROWS_WITH_AS(refused([](AdamTensor& t) { t.moment2 = Tensor(); }),
+  CHECK_THROWS_WITH_AS(refused([](OptimizerTensor& t) { t.moment2 = Tensor(); }),
                        "adam: moment2 is absent; expected a tensor", ShapeError);
-  CHECK_THROWS_WITH_AS(refused([](AdamTensor& t) { t.parameter = t.low_precision; }),
+  CHECK_THROWS_WITH_AS(refused([](OptimizerTensor& t) { t.parameter = t.low_precision; }),
                        "adam: moment1 holds f32; expected bf16", DTypeError);
   CHECK_THROWS_WITH_AS(
-      refused([](AdamTensor& t) { t.parameter = t.moment1 = t.moment2 = t.low_precision; }),
+      refused([](OptimizerTensor& t) { t.parameter = t.moment1 = t.moment2 = t.low_precision; }),
       "adam: low_precision is given beside a bf16 parameter; expected it absent", DTypeError);
-  CHECK_THROWS_WITH_AS(refused([](AdamTensor& t) { t.low_precision = t.gradient; }),
+  CHECK_THROWS_WITH_AS(refused([](OptimizerTensor& t) { t.low_precision = t.gradient; }),
                        "adam: low_precision holds f32; expected bf16 or f16", DTypeError);
-  CHECK_THROWS_WITH_AS(refused_number([](Adam& a) { a.step = 0; }),
+  CHECK_THROWS_WITH_AS(refused_number([](OptimizerUpdate& a) { a.step = 0; }),
                        "adam: step is 0.000000; expected a count from 1", ConfigError);
-  CHECK_THROWS_AS(refused_number([](Adam& a) { a.beta2 = 1.0f; }), ConfigError);
-  CHECK_THROWS_AS(refused_number([](Adam& a) { a.beta1 = NAN; }), ConfigError);
-  CHECK_THROWS_AS(refused_number([](Adam& a) { a.epsilon = -1e-8f; }), ConfigError);
-  CHECK_THROWS_AS(refused_number([](Adam& a) { a.rate = INFINITY; }), ConfigError);
-  CHECK_THROWS_AS(
-      refused([](AdamTensor& t) { t.gradient = Tensor::zeros({32}, DType::f32, Device::cpu(1)); }),
-      DeviceError);
-  CHECK_THROWS_AS(refused([](AdamTensor& t) { t.weight_decay = NAN; }), ConfigError);
+  CHECK_THROWS_AS(refused_number([](OptimizerUpdate& a) { a.beta2 = 1.0f; }), ConfigError);
+  CHECK_THROWS_AS(refused_number([](OptimizerUpdate& a) { a.beta1 = NAN; }), ConfigError);
+  CHECK_THROWS_AS(refused_number([](OptimizerUpdate& a) { a.epsilon = -1e-8f; }), ConfigError);
+  CHECK_THROWS_AS(refused_number([](OptimizerUpdate& a) { a.rate = INFINITY; }), ConfigError);
+  CHECK_THROWS_AS(refused([](OptimizerTensor& t) {
+                    t.gradient = Tensor::zeros({32}, DType::f32, Device::cpu(1));
+                  }),
+                  DeviceError);
+  CHECK_THROWS_AS(refused([](OptimizerTensor& t) { t.weight_decay = NAN; }), ConfigError);
   const auto beside = [&](auto change) {
-    Adam a = step_of({adam_part(o, 0, 16), adam_part(o, 16, 16)}, true);
+    OptimizerUpdate a = step_of({adam_part(o, 0, 16), adam_part(o, 16, 16)}, true);
     change(a.tensors[1]);
-    kernels::adam(a, device.compute());
+    kernels::optimizer_update(a, device.compute());
   };
-  CHECK_THROWS_WITH_AS(beside([](AdamTensor& t) { t.gradient = t.gradient.flat(0, 1); }),
+  CHECK_THROWS_WITH_AS(beside([](OptimizerTensor& t) { t.gradient = t.gradient.flat(0, 1); }),
                        "adam, tensor 1: gradient has shape [1]; expected [16]", ShapeError);
-  CHECK_THROWS_WITH_AS(beside([](AdamTensor& t) { t.gradient = t.low_precision; }),
+  CHECK_THROWS_WITH_AS(beside([](OptimizerTensor& t) { t.gradient = t.low_precision; }),
                        "adam, tensor 1: gradient holds bf16; expected f32", DTypeError);
-  CHECK_THROWS_WITH_AS(beside([](AdamTensor& t) { t.low_precision = Tensor(); }),
+  CHECK_THROWS_WITH_AS(beside([](OptimizerTensor& t) { t.low_precision = Tensor(); }),
                        "adam, tensor 1: low_precision is absent; expected a tensor", ShapeError);
   CHECK_THROWS_WITH_AS(
-      beside([&](AdamTensor& t) { t = random_tensors(16, DType::f32, DType::f16, device); }),
+      beside([&](OptimizerTensor& t) { t = random_tensors(16, DType::f32, DType::f16, device); }),
       "adam, tensor 1: low_precision holds f16; expected bf16", DTypeError);
-  CHECK_THROWS_WITH_AS(
-      beside([&](AdamTensor& t) { t = random_tensors(16, DType::f32, {}, device, DType::bf16); }),
-      "adam, tensor 1: parameter holds bf16; expected f32", DTypeError);
-  CHECK_THROWS_AS(beside([](AdamTensor& t) {
+  CHECK_THROWS_WITH_AS(beside([&](OptimizerTensor& t) {
+                         t = random_tensors(16, DType::f32, {}, device, DType::bf16);
+                       }),
+                       "adam, tensor 1: parameter holds bf16; expected f32", DTypeError);
+  CHECK_THROWS_AS(beside([](OptimizerTensor& t) {
                     t = random_tensors(16, DType::f32, DType::bf16, Device::cpu(1));
                   }),
                   DeviceError);
-  Adam bare = step_of({adam_part(o, 0, 16), adam_part(o, 16, 16)}, true);
+  OptimizerUpdate bare = step_of({adam_part(o, 0, 16), adam_part(o, 16, 16)}, true);
   bare.tensors[0].low_precision = Tensor();
   CHECK_THROWS_WITH_AS(
-      kernels::adam(bare, device.compute()),
+      kernels::optimizer_update(bare, device.compute()),
       "adam, tensor 1: low_precision is given, tensor 0 has none; expected it in all or in none",
       DTypeError);
   CHECK(o.parameter.to_host<float>() == before);

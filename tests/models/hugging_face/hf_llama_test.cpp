@@ -111,7 +111,7 @@ TEST_CASE("a step of AdamW on Llama's family is PyTorch's") {
     const GPT gpt(store, folder.model().config);
     zero::Engine engine(
         store, device,
-        {.adam = {.beta1 = 0.9f, .beta2 = 0.95f, .weight_decay = 0.1f}, .clip_norm = 0.0f});
+        {.update = {.beta1 = 0.9f, .beta2 = 0.95f, .weight_decay = 0.1f}, .clip_norm = 0.0f});
     zero::load_weights(folder.weights(gpt.config()), engine);
     const Shape shape{Transformers::B, Transformers::T};
     Tape tape = engine.tape();

@@ -51,8 +51,8 @@ TEST_CASE("config: a key that two flags override is listed once for each that de
         std::vector<std::string>{"optimizer.params.betas (--betas)"});
   const Applied one = applied(text, {}, {"--adam-beta2"});
   CHECK(one.overridden == std::vector<std::string>{"optimizer.params.betas (--adam-beta2)"});
-  CHECK(one.options.optimisation.engine.adam.beta1 == 0.5f);
-  CHECK(one.options.optimisation.engine.adam.beta2 == 0.95f);
+  CHECK(one.options.optimisation.engine.update.beta1 == 0.5f);
+  CHECK(one.options.optimisation.engine.update.beta2 == 0.95f);
 }
 
 TEST_CASE("config: --cpu-offload overrides the places of a config, of parameters at stage 3 only") {
@@ -100,6 +100,7 @@ TEST_CASE("config: what a config sets counts as given by the flag that would set
                        "--offload-gradients",
                        "--offload-optimizer",
                        "--offload-param",
+                       "--optimizer",
                        "--overlap-comm",
                        "--param-persistence-threshold",
                        "--precision",

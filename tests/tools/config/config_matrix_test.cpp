@@ -72,6 +72,13 @@ optimizer.type AdamW | status 2: a type is missing | decoupled=true | \
 optimizer.type adam | status 2: a type is missing | decoupled=false | \
     status 2: expected one of Adam, AdamW
   with {"optimizer": {"params": {"adam_w_mode": false}}}
+optimizer.type Lion | status 2: a type is missing | rule=lion beta2=0.99 rate=0.25 | \
+    status 2: expected one of Adam, AdamW, Lion, SGD
+  with {"optimizer": {"params": {"lr": 0.25}}}
+  --optimizer sgd | rule=sgd decoupled=false rate=0.0005 | . | . | optimizer (--optimizer)
+optimizer.type SGD | status 2: a type is missing | rule=sgd decoupled=false rate=0.25 | \
+    status 2: expected one of Adam, AdamW, Lion, SGD
+  with {"optimizer": {"params": {"lr": 0.25}}}
 optimizer.type Lamb | status 2: a type is missing | status 6: 'Lamb': this version does not do it | \
     status 2: expected one of Adam, AdamW
 adam.lr 0.25 | rate=0.001 | rate=0.25 | rate=0.0005
@@ -85,6 +92,21 @@ adam.eps 0.125 | epsilon=1e-08 | epsilon=0.125 | epsilon=1e-08
 adam.weight_decay 0.25 | weight_decay=0 | weight_decay=0.25 | weight_decay=0.1
   --weight-decay 0.5 | weight_decay=0.5
 adam.adam_w_mode false | decoupled=true | decoupled=false | refused
+lion.lr 0.25 | rate=0.001 | rate=0.25 | rate=0.0005
+  --lr 0.125 | rate=0.125
+lion.betas [0.5, 0.75] | rule=lion beta1=0.9 beta2=0.99 | beta1=0.5 beta2=0.75 | beta1=0.9 beta2=0.95
+  --betas 0.25,0.375 | beta1=0.25 beta2=0.375
+lion.weight_decay 0.25 | weight_decay=0 | weight_decay=0.25 | weight_decay=0.1
+  --weight-decay 0.5 | weight_decay=0.5
+sgd.lr 0.25 | rate=0.001 | rate=0.25 | rate=0.0005
+  --lr 0.125 | rate=0.125
+sgd.momentum 0.25 | rule=sgd momentum=0 | momentum=0.25 | refused
+  --momentum 0.5 | momentum=0.5
+sgd.dampening 0.25 | dampening=0 | dampening=0.25 | refused
+sgd.nesterov true | nesterov=false | nesterov=true | refused
+  --nesterov=false | nesterov=false
+sgd.weight_decay 0.25 | weight_decay=0 | weight_decay=0.25 | weight_decay=0.1
+  --weight-decay 0.5 | weight_decay=0.5
 
 scheduler.type LRRangeTest | status 2: a type is missing | \
     schedule=LRRangeTest rate=0.001 warmup_steps=0 | status 2: expected one of WarmupLR

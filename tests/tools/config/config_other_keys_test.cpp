@@ -30,6 +30,7 @@ fp16: auto_cast=true/false fp16_master_weights_and_grads=true/false
 bf16: immediate_grad_update=true/false check_grad_overflow=false/true
 optimizer: legacy_fusion=true/false
 adam: bias_correction=false/true amsgrad=true/false
+sgd: maximize=true/false
 WarmupLR: last_batch_iteration=5/-1
 WarmupDecayLR: last_batch_iteration=5/-1
 WarmupCosineLR: last_batch_iteration=5/-1

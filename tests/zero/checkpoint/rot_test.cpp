@@ -232,6 +232,9 @@ TEST_CASE("a manifest with a valid checksum is trusted in nothing else") {
                      if (contains(m["tensors"][i]["name"], "moment2")) m["tensors"].erase(i);
                  }),
                  "has no moment2 of"));
+  CHECK(
+      contains(damage_with([](json& m) { m["moments"] = 3; }), "moments: expected 0 or 1, got 3"));
+  CHECK(contains(damage_with([](json& m) { m["moments"] = "a"; }), "expected a count"));
   // Nested deeper than a recursive parser can handle.
   std::string deep = whole;
   deep.replace(deep.find("1.5"), 3, std::string(200000, '[') + std::string(200000, ']'));

@@ -70,12 +70,16 @@ inline nlohmann::json fields(const zero::DeepSpeedConfig& config) {
       {"allgather_bucket_size", engine.allgather_bucket_size},
       {"prefetch_bucket_size", engine.prefetch_bucket_size},
       {"param_persistence_threshold", engine.param_persistence_threshold},
-      {"beta1", engine.adam.beta1},
-      {"beta2", engine.adam.beta2},
-      {"epsilon", engine.adam.epsilon},
-      {"weight_decay", engine.adam.weight_decay},
-      {"decoupled", engine.adam.decoupled},
-      {"stochastic_rounding", engine.adam.stochastic_rounding},
+      {"rule", name_of(engine.update.rule)},
+      {"momentum", engine.update.momentum},
+      {"dampening", engine.update.dampening},
+      {"nesterov", engine.update.nesterov},
+      {"beta1", engine.update.beta1},
+      {"beta2", engine.update.beta2},
+      {"epsilon", engine.update.epsilon},
+      {"weight_decay", engine.update.weight_decay},
+      {"decoupled", engine.update.decoupled},
+      {"stochastic_rounding", engine.update.stochastic_rounding},
       {"loss_scale", scaling.loss_scale},
       {"initial_scale_power", scaling.initial_scale_power},
       {"window", scaling.window},
@@ -114,6 +118,9 @@ inline nlohmann::json surroundings(const std::string& section) {
   if (section == "bf16") config["bf16"]["enabled"] = true;
   if (section == "optimizer" || section == "adam")
     config["optimizer"] = {{"type", "Adam"}, {"params", {{"weight_decay", 0.1}}}};
+  if (section == "lion")
+    config["optimizer"] = {{"type", "Lion"}, {"params", {{"weight_decay", 0.1}}}};
+  if (section == "sgd") config["optimizer"] = {{"type", "SGD"}, {"params", {{"momentum", 0.5}}}};
   if (section == "scheduler")
     config["scheduler"] = {{"type", "WarmupLR"}, {"params", nlohmann::json::object()}};
   if (zero::deepspeed::path_of(section) == "scheduler.params") {
@@ -130,7 +137,7 @@ inline nlohmann::json surroundings(const std::string& section) {
 inline nlohmann::json& section_in(nlohmann::json& config, const std::string& section) {
   if (section.empty() || section == "accelerate") return config;
   if (section == "accelerate_deepspeed") return config["deepspeed_config"];
-  if (section == "adam") return config["optimizer"]["params"];
+  if (zero::deepspeed::path_of(section) == "optimizer.params") return config["optimizer"]["params"];
   if (section == "writer") return config["checkpoint"][section];
   if (zero::deepspeed::path_of(section) == "scheduler.params") return config["scheduler"]["params"];
   if (section.starts_with("offload_")) return config["zero_optimization"][section];

@@ -25,12 +25,12 @@ TEST_CASE("deepspeed: a section's defaults are those of the version that is aske
   CHECK(engine("", v0_16).clip_norm == 0.0f);
   CHECK(engine("gradient_clipping: 0.5", v0_16).clip_norm == 0.5f);
   const DeepSpeedConfig adam = load(batch_of_8 + "optimizer: {type: \"adamw\"}}").settings;
-  CHECK(adam.engine.adam.beta1 == 0.9f);
-  CHECK(adam.engine.adam.beta2 == 0.999f);
-  CHECK(adam.engine.adam.weight_decay == 0.0f);
+  CHECK(adam.engine.update.beta1 == 0.9f);
+  CHECK(adam.engine.update.beta2 == 0.999f);
+  CHECK(adam.engine.update.weight_decay == 0.0f);
   CHECK(adam.schedule.rate == 1e-3);
   // Without the block the optimizer is the program's own.
-  CHECK(engine("", v0_19).adam.beta2 == 0.95f);
+  CHECK(engine("", v0_19).update.beta2 == 0.95f);
   const DeepSpeedConfig warmup =
       load(batch_of_8 +
            "optimizer: {type: \"Adam\", params: {lr: 0.5}}, scheduler: {type: \"WarmupLR\", "
@@ -50,7 +50,7 @@ TEST_CASE("deepspeed: auto is filled from the program and the model, as accelera
       "zero_optimization: {stage: 3, reduce_bucket_size: \"auto\", stage3_prefetch_bucket_size: "
       "\"auto\", stage3_param_persistence_threshold: \"auto\"}}";
   const DeepSpeedConfig program = {
-      .engine = {.adam = {.weight_decay = 0.25f}, .clip_norm = 0.75f},
+      .engine = {.update = {.weight_decay = 0.25f}, .clip_norm = 0.75f},
       .schedule = {.rate = 0.125, .warmup_num_steps = 7, .total_num_steps = 70}};
   const DeepSpeedConfig filled = load(text, {.program = program}).settings;
   CHECK(filled.batch.micro == 64);
@@ -59,8 +59,8 @@ TEST_CASE("deepspeed: auto is filled from the program and the model, as accelera
   CHECK(filled.schedule.rate == 0.125);
   CHECK(filled.schedule.warmup_num_steps == 7);
   CHECK(filled.schedule.total_num_steps == 70);
-  CHECK(filled.engine.adam.weight_decay == 0.25f);
-  CHECK(filled.engine.adam.beta2 == 0.999f);  // not "auto": DeepSpeed's default
+  CHECK(filled.engine.update.weight_decay == 0.25f);
+  CHECK(filled.engine.update.beta2 == 0.999f);  // not "auto": DeepSpeed's default
   CHECK(filled.buckets.reduce_per_square == 1.0);
   CHECK(filled.buckets.prefetch_per_square == 0.9);
   CHECK(filled.buckets.persistence_per_width == 10.0);
@@ -86,7 +86,8 @@ TEST_CASE("deepspeed: what a program decides counts, and the keys that it overri
           "optimizer: {type: \"Adam\", params: {lr: 0.5, betas: [0.5, 0.75]}}, scheduler: {type: "
           "\"OneCycle\", params: {cycle_min_lr: 0.25, cycle_max_lr: 1}}, fp16: {enabled: true, "
           "loss_scale: 8}, zero_optimization: {stage: 2}}",
-      {.program = {.engine = {.stage = 1, .adam = {.beta2 = 0.875f}}, .schedule = {.rate = 0.125}},
+      {.program = {.engine = {.stage = 1, .update = {.beta2 = 0.875f}},
+                   .schedule = {.rate = 0.125}},
        .decided = {Field::rate, Field::beta2, Field::stage, Field::initial_scale_power}});
   using Overridden = DeepSpeedConfig::Overridden;
   CHECK(config.overridden ==
@@ -98,8 +99,8 @@ TEST_CASE("deepspeed: what a program decides counts, and the keys that it overri
   CHECK(config.schedule.rate == 0.125);
   CHECK(config.schedule.kind == zero::ScheduleKind::one_cycle);
   CHECK(!config.schedule.one_cycle.cycle_momentum);  // the program's betas stay
-  CHECK(config.engine.adam.beta1 == 0.5f);
-  CHECK(config.engine.adam.beta2 == 0.875f);
+  CHECK(config.engine.update.beta1 == 0.5f);
+  CHECK(config.engine.update.beta2 == 0.875f);
   CHECK(config.engine.stage == 1);
   CHECK(config.engine.compute == DType::f16);
   CHECK(config.engine.loss_scaling.loss_scale == 0.0);
@@ -110,7 +111,7 @@ TEST_CASE("deepspeed: what a program decides counts, and the keys that it overri
   // The values of one config for what another leaves out: only the keys of that one are told.
   const DeepSpeedConfig next =
       read_deepspeed_config(batch_of_8 + "gradient_clipping: 0.5}", {.program = config});
-  CHECK(next.engine.adam.beta1 == 0.5f);
+  CHECK(next.engine.update.beta1 == 0.5f);
   CHECK(next.taken == std::set<Field>{Field::train_batch, Field::clip_norm, Field::precision,
                                       Field::memory_breakdown});
   CHECK(next.defaulted == std::set<Field>{Field::memory_breakdown});

@@ -17,8 +17,8 @@ json fields_of(const json& config) {
   return fields(load(config.dump(), {.program = {.schedule = {.rate = 5e-4}}}).settings);
 }
 
-// DeepSpeed 0.19's constants.py, its pydantic models and lr_schedules.py; no value: it has to be
-// given.
+// DeepSpeed 0.19's constants.py, its pydantic models and lr_schedules.py, torch.optim.SGD; no
+// value: it has to be given.
 const char* const defaults = R"({
   "": {"train_batch_size": null, "train_micro_batch_size_per_gpu": null,
     "gradient_accumulation_steps": null, "steps_per_print": null, "gradient_clipping": 1.0,
@@ -44,6 +44,9 @@ const char* const defaults = R"({
     "bf16_master_weights_and_grads": false, "bf16_optimizer_states": false},
   "adam": {"lr": 0.001, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0,
     "bias_correction": true, "amsgrad": false, "torch_adam": false, "adam_w_mode": true},
+  "lion": {"lr": 0.001, "betas": [0.9, 0.99], "weight_decay": 0},
+  "sgd": {"lr": 0.001, "momentum": 0, "dampening": 0, "nesterov": false, "maximize": false,
+    "weight_decay": 0},
   "WarmupLR": {"warmup_min_lr": 0, "warmup_max_lr": null, "warmup_num_steps": 1000,
     "warmup_type": "log", "last_batch_iteration": -1},
   "WarmupDecayLR": {"warmup_min_lr": 0, "warmup_max_lr": 0.001, "warmup_num_steps": 1000,

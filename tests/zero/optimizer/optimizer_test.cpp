@@ -40,17 +40,17 @@ struct Reference {
     const double norm = std::sqrt(squares);
     const double clip =
         config.clip_norm > 0 ? std::min(1.0, config.clip_norm / (norm + 1e-6)) : 1.0;
-    const double beta1 = config.adam.beta1, beta2 = config.adam.beta2;
+    const double beta1 = config.update.beta1, beta2 = config.update.beta2;
     ++steps;
     for (const auto& [parameter, gradient] : gradients)
       for (size_t i = 0; i < gradient.size(); ++i) {
         double &p = value[parameter][i], &m = moment1[parameter][i], &v = moment2[parameter][i];
         double g = gradient[i] * clip;
-        if (parameter->decay && config.adam.decoupled) p -= rate * config.adam.weight_decay * p;
-        if (parameter->decay && !config.adam.decoupled) g += config.adam.weight_decay * p;
+        if (parameter->decay && config.update.decoupled) p -= rate * config.update.weight_decay * p;
+        if (parameter->decay && !config.update.decoupled) g += config.update.weight_decay * p;
         m = beta1 * m + (1 - beta1) * g;
         v = beta2 * v + (1 - beta2) * g * g;
-        const double root = std::sqrt(v / (1 - std::pow(beta2, steps))) + config.adam.epsilon;
+        const double root = std::sqrt(v / (1 - std::pow(beta2, steps))) + config.update.epsilon;
         p -= rate * (m / (1 - std::pow(beta1, steps))) / root;
       }
     return norm;
@@ -71,7 +71,7 @@ TEST_CASE("steps follow AdamW with clipping of the mean gradient, computed in do
     CAPTURE(decoupled);
     const Toy toy;
     const Config config{.compute = compute,
-                        .adam = {.beta2 = 0.99f, .weight_decay = 0.3f, .decoupled = decoupled},
+                        .update = {.beta2 = 0.99f, .weight_decay = 0.3f, .decoupled = decoupled},
                         .clip_norm = clip};
     Engine engine(toy.store, Device::cpu(), config);
     Reference reference(engine, toy);
@@ -103,7 +103,7 @@ TEST_CASE("steps follow AdamW with clipping of the mean gradient, computed in do
 TEST_CASE("one call updates all units, or each before its values are gathered") {
   static std::mutex mutex;
   static std::vector<size_t> calls;  // how many tensors each updates
-  static const auto own = kernels::adam[Device::Type::cpu].function;
+  static const auto own = kernels::optimizer_update[Device::Type::cpu].function;
   const auto calls_of = [](const Config& config, int ranks) {
     calls.clear();
     const auto rank = [&](Communicator& comm, const Device& device) {
@@ -115,8 +115,8 @@ TEST_CASE("one call updates all units, or each before its values are gathered") 
     run_local(ranks, rank, {.device = {.swap = {.directory = "/tmp"}}});
     return calls;
   };
-  kernels::adam[Device::Type::cpu].function = [](const Adam& a, Workspace workspace,
-                                                 Stream& stream) {
+  kernels::optimizer_update[Device::Type::cpu].function = [](const OptimizerUpdate& a,
+                                                             Workspace workspace, Stream& stream) {
     {
       const std::lock_guard lock(mutex);
       calls.push_back(a.tensors.size());
@@ -129,7 +129,7 @@ TEST_CASE("one call updates all units, or each before its values are gathered") 
   const std::vector<size_t> gathered = calls_of({.stage = 2}, 2);
   const std::vector<size_t> everybodys = calls_of({.stage = 0}, 2);
   const std::vector<size_t> streamed = calls_of({.offload = {.optimizer = Space::file}}, 1);
-  kernels::adam[Device::Type::cpu].function = own;
+  kernels::optimizer_update[Device::Type::cpu].function = own;
   CHECK(alone == std::vector<size_t>{4});
   CHECK(sharded.size() == 2);
   CHECK(gathered.size() == 4);
@@ -140,7 +140,7 @@ TEST_CASE("one call updates all units, or each before its values are gathered") 
 TEST_CASE("betas of a step are as if the engine had them") {
   const Toy toy;
   Engine moved(toy.store, Device::cpu(), {});
-  Engine fixed(toy.store, Device::cpu(), {.adam = {.beta1 = 0.7f, .beta2 = 0.97f}});
+  Engine fixed(toy.store, Device::cpu(), {.update = {.beta1 = 0.7f, .beta2 = 0.97f}});
   for (uint64_t step = 1; step <= 2; ++step) {
     for (Engine* engine : {&moved, &fixed})
       run_micro_batch(*engine, random_gradients(toy.trainable(), step));

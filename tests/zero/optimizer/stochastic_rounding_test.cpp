@@ -20,7 +20,7 @@ namespace {
 
 Config bf16_config(bool stochastic) {
   Config config = zero::with_precision({}, zero::precision_of(zero::PrecisionPreset::fsdp_memory));
-  config.adam.stochastic_rounding = stochastic;
+  config.update.stochastic_rounding = stochastic;
   return config;
 }
 
@@ -119,7 +119,7 @@ TEST_CASE("steps that bf16 loses move parameters in the mean under stochastic ro
     const Parameter& gain = store.add(store.unit("unit"), "gain", {4096}, Init::ones());
     Config config = bf16_config(stochastic);
     config.clip_norm = 0.0f;
-    config.adam.epsilon = 0.0f;
+    config.update.epsilon = 0.0f;
     Engine engine(store, Device::cpu(), config);
     for (int step = 0; step < many; ++step) {
       run_micro_batch(engine, {{&gain, std::vector<float>(4096, 1.0f)}});
@@ -140,8 +140,9 @@ TEST_CASE("steps that bf16 loses move parameters in the mean under stochastic ro
 TEST_CASE("stochastic rounding of f32 masters is refused") {
   for (const DType compute : {DType::f32, DType::bf16, DType::f16})
     CHECK_THROWS_WITH_AS(
-        zero::validate({.compute = compute, .adam = {.stochastic_rounding = true}}),
-        "config: adam.stochastic_rounding is on, optimizer is f32; expected bf16: f32 masters lose "
+        zero::validate({.compute = compute, .update = {.stochastic_rounding = true}}),
+        "config: update.stochastic_rounding is on, optimizer is f32; expected bf16: f32 masters "
+        "lose "
         "nothing, and every step rounds their copies anew; try --precision "
         "fsdp-memory, which keeps no masters",
         ConfigError);

@@ -96,7 +96,7 @@ TEST_CASE("stochastic rounding on a mesh has one rank's random bits") {
   const Config config{.stage = 1,
                       .compute = DType::bf16,
                       .optimizer = DType::bf16,
-                      .adam = {.stochastic_rounding = true}};
+                      .update = {.stochastic_rounding = true}};
   const MeshOutcome alone = train_mesh({}, config);
   for (const MeshShape& shape : {MeshShape{2, 2, 2}, MeshShape{2, 1, 4}}) {
     CAPTURE(mesh_text(shape));

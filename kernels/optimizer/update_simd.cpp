@@ -5,7 +5,7 @@
 namespace zg::cpu::ZG_ISA {
 namespace {
 
-// Stochastic rounding: the vector form of kernels/optimizer/adam_constants.h.
+// Stochastic rounding: the vector form of kernels/optimizer/update_constants.h.
 #if defined(__AVX512F__)
 
 inline void store_words(uint32_t* p, Integers words) { _mm512_storeu_si512(p, words); }
@@ -56,7 +56,7 @@ inline void store(bf16* p, Vec a, const uint32_t* words, int64_t n) {
 /// word_room(n) words, and returns the address of the first one. A vector may read to the buffer's
 /// end.
 constexpr int64_t word_room(int64_t n) { return n + 3 + philox_elements; }
-inline const uint32_t* fill_words(uint32_t* buffer, const AdamRounding& rounding, int64_t first,
+inline const uint32_t* fill_words(uint32_t* buffer, const UpdateRounding& rounding, int64_t first,
                                   int64_t n) {
   const RoundingKey& key = rounding.key;
   const int64_t skipped = first % 4;
@@ -70,8 +70,9 @@ inline const uint32_t* fill_words(uint32_t* buffer, const AdamRounding& rounding
   return buffer + skipped;
 }
 
-struct AdamVectors {
+struct UpdateVectors {
   Vec gradient_scale, l2, beta1, new1, beta2, new2, unbias2, epsilon, keep, move;
+  bool nesterov;
 };
 
 struct Element {
@@ -79,19 +80,37 @@ struct Element {
 };
 
 // The same operations, line by line, as the plain update of kernels/optimizer/optimizer_cpu.cpp.
-template <bool has_l2>
-inline Element step(const Element& s, Vec gradient, const AdamVectors& c) {
+template <UpdateKind kind>
+inline Vec direction(Vec g, Element& s, const UpdateVectors& c) {
+  Vec& m = s.moment1;
+  if constexpr (kind == UpdateKind::adam) {
+    m = fma(c.beta1, m, c.new1 * g);
+    s.moment2 = fma(c.beta2, s.moment2, c.new2 * (g * g));
+    return m / fma(sqrt(s.moment2), c.unbias2, c.epsilon);
+  } else if constexpr (kind == UpdateKind::lion) {
+    const Vec interpolated = fma(c.beta1, m, c.new1 * g), zero = set1(0.0f);
+    m = fma(c.beta2, m, c.new2 * g);
+    return select(less(zero, interpolated), set1(1.0f),
+                  select(less(interpolated, zero), set1(-1.0f), zero));
+  } else if constexpr (kind == UpdateKind::momentum) {
+    m = fma(c.beta1, m, c.new1 * g);
+    return c.nesterov ? fma(c.beta1, m, g) : m;
+  } else {
+    return g;
+  }
+}
+
+template <UpdateKind kind, bool has_l2>
+inline void step(Element& s, Vec gradient, const UpdateVectors& c) {
   Vec g = gradient * c.gradient_scale;
   if (has_l2) g = fma(c.l2, s.parameter, g);
-  const Vec m = fma(c.beta1, s.moment1, c.new1 * g);
-  const Vec v = fma(c.beta2, s.moment2, c.new2 * (g * g));
-  const Vec denominator = fma(sqrt(v), c.unbias2, c.epsilon);
-  return {fnma(c.move, m / denominator, c.keep * s.parameter), m, v};
+  const Vec moved = direction<kind>(g, s, c);
+  s.parameter = fnma(c.move, moved, c.keep * s.parameter);
 }
 
 /// Updates a range. `words` are its random words for stochastic rounding, or null.
-template <class State, class Gradient, class Low, bool has_l2>
-void update_range(const AdamRange& range, const AdamVectors& c, bf16* rounded,
+template <UpdateKind kind, class State, class Gradient, class Low, bool has_l2>
+void update_range(const UpdateRange& range, const UpdateVectors& c, bf16* rounded,
                   const uint32_t* words) {
   const Gradient* gradient = static_cast<const Gradient*>(range.gradient);
   State* parameter = static_cast<State*>(range.parameter);
@@ -99,12 +118,13 @@ void update_range(const AdamRange& range, const AdamVectors& c, bf16* rounded,
   State* moment2 = static_cast<State*>(range.moment2);
   Low* low_precision = static_cast<Low*>(range.low_precision);
   for_vectors(range.n, [&](int64_t i, auto count) {
-    const Element s = step<has_l2>(
-        {load(parameter + i, count), load(moment1 + i, count), load(moment2 + i, count)},
-        load(gradient + i, count), c);
+    Element s = {load(parameter + i, count), set1(0.0f), set1(0.0f)};
+    if constexpr (has_moment1(kind)) s.moment1 = load(moment1 + i, count);
+    if constexpr (has_moment2(kind)) s.moment2 = load(moment2 + i, count);
+    step<kind, has_l2>(s, load(gradient + i, count), c);
     store(parameter + i, s.parameter, count);
-    store(moment1 + i, s.moment1, count);
-    store(moment2 + i, s.moment2, count);
+    if constexpr (has_moment1(kind)) store(moment1 + i, s.moment1, count);
+    if constexpr (has_moment2(kind)) store(moment2 + i, s.moment2, count);
     if (low_precision) store(low_precision + i, s.parameter, count);
     if (words) store(rounded + i, s.parameter, words + i, count);
   });
@@ -112,48 +132,47 @@ void update_range(const AdamRange& range, const AdamVectors& c, bf16* rounded,
 
 /// The range of elements [begin, begin + n) of `range`.
 template <class State, class Gradient, class Low>
-AdamRange part(const AdamRange& range, int64_t begin, int64_t n) {
-  Low* low_precision = static_cast<Low*>(range.low_precision);
-  return {.parameter = static_cast<State*>(range.parameter) + begin,
-          .gradient = static_cast<const Gradient*>(range.gradient) + begin,
-          .moment1 = static_cast<State*>(range.moment1) + begin,
-          .moment2 = static_cast<State*>(range.moment2) + begin,
-          .low_precision = low_precision ? low_precision + begin : nullptr,
+UpdateRange part(const UpdateRange& range, int64_t begin, int64_t n) {
+  const auto at = [begin](auto* element) { return element ? element + begin : nullptr; };
+  return {.parameter = at(static_cast<State*>(range.parameter)),
+          .gradient = at(static_cast<const Gradient*>(range.gradient)),
+          .moment1 = at(static_cast<State*>(range.moment1)),
+          .moment2 = at(static_cast<State*>(range.moment2)),
+          .low_precision = at(static_cast<Low*>(range.low_precision)),
           .n = n,
           .rounding = nullptr};
 }
 
-template <class State, class Gradient, class Low, bool has_l2>
-void update_range(const AdamRange& range, const AdamVectors& c) {
-  const AdamRounding* rounding = range.rounding;
-  if (!rounding) return update_range<State, Gradient, Low, has_l2>(range, c, nullptr, nullptr);
+template <UpdateKind kind, class State, class Gradient, class Low, bool has_l2>
+void update_range(const UpdateRange& range, const UpdateVectors& c) {
+  const UpdateRounding* rounding = range.rounding;
+  if (!rounding)
+    return update_range<kind, State, Gradient, Low, has_l2>(range, c, nullptr, nullptr);
   constexpr int64_t block = 256;  // its random words stay in the L1 cache
   uint32_t buffer[word_room(block)];
   for (int64_t begin = 0; begin < range.n; begin += block) {
     const int64_t n = begin + block < range.n ? block : range.n - begin;
     const uint32_t* words = fill_words(buffer, *rounding, rounding->first + begin, n);
-    update_range<State, Gradient, Low, has_l2>(part<State, Gradient, Low>(range, begin, n), c,
-                                               rounding->to + begin, words);
+    update_range<kind, State, Gradient, Low, has_l2>(part<State, Gradient, Low>(range, begin, n), c,
+                                                     rounding->to + begin, words);
   }
 }
 
-template <class State, class Gradient, class Low>
-void update(const AdamRange& range, const AdamConstants& c) {
-  const AdamVectors vectors = {
-      set1(c.gradient_scale), set1(c.l2),      set1(c.beta1),   set1(c.new1), set1(c.beta2),
-      set1(c.new2),           set1(c.unbias2), set1(c.epsilon), set1(c.keep), set1(c.move)};
+template <UpdateKind kind, class State, class Gradient, class Low>
+void update(const UpdateRange& range, const UpdateConstants& c) {
+  const UpdateVectors vectors = {set1(c.gradient_scale), set1(c.l2),      set1(c.beta1),
+                                 set1(c.new1),           set1(c.beta2),   set1(c.new2),
+                                 set1(c.unbias2),        set1(c.epsilon), set1(c.keep),
+                                 set1(c.move),           c.nesterov};
   if (c.l2 != 0.0f)
-    update_range<State, Gradient, Low, true>(range, vectors);
+    update_range<kind, State, Gradient, Low, true>(range, vectors);
   else
-    update_range<State, Gradient, Low, false>(range, vectors);
+    update_range<kind, State, Gradient, Low, false>(range, vectors);
 }
 
 }  // namespace
 
-extern const AdamTable adam_table;
-const AdamTable adam_table = {
-    {{update<float, float, bf16>, update<float, float, bf16>, update<float, float, f16>},
-     {update<float, bf16, bf16>, update<float, bf16, bf16>, update<float, bf16, f16>}},
-    {update<bf16, float, bf16>, update<bf16, bf16, bf16>}};
+extern const UpdateTable update_table;
+const UpdateTable update_table = ZG_UPDATE_TABLE(update);
 
 }  // namespace zg::cpu::ZG_ISA

@@ -1,0 +1,205 @@
+// Every optimizer keeps the engine's promises: bits, plans, checkpoints.
+#include <doctest/doctest.h>
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tests/support/error_message.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/zero/toy.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/runtime/comm/communicator.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/plan.h"
+#include "zerograd/zero/checkpoint/checkpoint_file.h"
+#include "zerograd/zero/checkpoint/checkpoint_reader.h"
+
+using namespace zg;
+using namespace zg::testing;
+using zero::Config;
+using zero::Engine;
+using zero::UpdateOptions;
+
+namespace {
+
+struct NamedRule {
+  const char* name;
+  UpdateOptions update;
+  int moments;
+};
+
+std::vector<NamedRule> named_rules() {
+  using enum OptimizerRule;
+  return {
+      {"adam", {.decoupled = false}, 2},
+      {"lion", {.rule = lion, .beta2 = 0.99f}, 1},
+      {"sgd", {.rule = sgd, .decoupled = false}, 0},
+      {"sgd, momentum", {.rule = sgd, .momentum = 0.9f, .dampening = 0.5f, .decoupled = false}, 1},
+      {"sgd, nesterov", {.rule = sgd, .momentum = 0.9f, .nesterov = true, .decoupled = false}, 1}};
+}
+
+constexpr int rule_micro_batches = 12;  // in a step; divisible by 1 to 4 ranks
+
+/// Trains the toy in steps [first, end), from the checkpoint in `directory` if first > 0, and saves
+/// at the end if there is a directory. Returns the hash of the parameters.
+std::string train_rule(Config config, int ranks, int first, int end,
+                       const std::string& directory = "") {
+  std::string hash;
+  std::mutex mutex;
+  config.param_persistence_threshold = 20;
+  const auto rank = [&](Communicator& comm, const Device& device) {
+    const Toy toy;
+    Engine engine(toy.store, comm, device, config);
+    if (first > 0) zero::load_checkpoint(directory, engine);
+    for (int step = first; step < end; ++step) {
+      for (int g = comm.rank(); g < rule_micro_batches; g += ranks)
+        train_micro_batch(engine, static_cast<uint64_t>(step * 100 + g));
+      engine.step(1e-2f);
+    }
+    const std::string own = engine.parameter_hash();
+    if (!directory.empty())
+      zero::save_checkpoint(directory, engine,
+                            {.steps = end, .micro_batches = end * rule_micro_batches});
+    const std::lock_guard lock(mutex);
+    if (!hash.empty() && hash != own) throw ShapeError("ranks ended with different parameters");
+    hash = own;
+  };
+  run_local(ranks, rank, {.device = {.swap = {.directory = "/tmp"}}});
+  return hash;
+}
+
+}  // namespace
+
+TEST_CASE("each optimizer has one hash over stages, ranks, offload and restarts") {
+  using enum Space;
+  const zero::OffloadOptions places[] = {{},
+                                         {.optimizer = host},
+                                         {.optimizer = file, .sub_group_size = 64},
+                                         {.gradient = host},
+                                         {.optimizer = host, .optimizer_ratio = 0.5}};
+  std::vector<std::string> hashes;
+  for (const NamedRule& rule : named_rules())
+    for (const DType compute : {DType::f32, DType::bf16}) {
+      const Config plain{.compute = compute, .update = rule.update};
+      const std::string expected = train_rule(plain, 1, 0, 3);
+      CAPTURE(std::string(rule.name));
+      CAPTURE(std::string(name_of(compute)));
+      CHECK(std::count(hashes.begin(), hashes.end(), expected) == 0);  // the rule has an effect
+      hashes.push_back(expected);
+      for (const int stage : {0, 1, 2, 3})
+        for (const int ranks : {1, 2, 3, 4})
+          for (size_t place = 0; place < std::size(places); ++place) {
+            if ((static_cast<size_t>(stage + ranks) + place) % 2 == 0) continue;
+            CAPTURE(stage);
+            CAPTURE(ranks);
+            CAPTURE(place);
+            Config config = plain;
+            config.stage = stage;
+            config.offload = places[place];
+            CHECK(train_rule(config, ranks, 0, 3) == expected);
+          }
+      for (const int stage : {0, 3}) {
+        const TemporaryFolder folder;
+        Config config = plain;
+        config.stage = stage;
+        train_rule(config, 3, 0, 2, folder.path());
+        zero::verify_checkpoint(folder / "step_2");
+        config.stage = 3 - stage;
+        config.offload = {.optimizer = host};
+        CAPTURE(stage);
+        CHECK(train_rule(config, 2, 2, 3, folder.path()) == expected);
+      }
+    }
+}
+
+TEST_CASE("an optimizer allocates, saves and loads the moments that it has") {
+  for (const NamedRule& rule : named_rules()) {
+    CAPTURE(std::string(rule.name));
+    CHECK(zero::moments_of(rule.update) == rule.moments);
+    const TemporaryFolder folder;
+    const Toy toy;
+    Engine engine(toy.store, Device::cpu(), {.compute = DType::bf16, .update = rule.update});
+    const int64_t trainable = 7 + 5 * 31 + 129 + 65;
+    CHECK(engine.resting_bytes().optimizer == (1 + rule.moments) * trainable * 4);
+    train_step(engine, 0);
+    const auto moment1 = engine.read(toy.weight, Engine::State::moment1);
+    const auto moment2 = engine.read(toy.weight, Engine::State::moment2);
+    const size_t numel = 5 * 31;
+    CHECK(moment1.size() == (rule.moments > 0 ? numel : 0));
+    CHECK(moment2.size() == (rule.moments > 1 ? numel : 0));
+    zero::save_checkpoint(folder.path(), engine, {.steps = 1, .micro_batches = 2});
+    const auto reader = zero::open_checkpoint(folder.path());
+    size_t states = 0;
+    for (const auto& piece : reader->manifest().pieces) states += piece.parameter == "a.weight";
+    CHECK(states == static_cast<size_t>(1 + rule.moments));
+    CHECK(reader->damages().empty());
+    for (const NamedRule& other : named_rules()) {
+      if (other.moments == rule.moments) continue;
+      CAPTURE(std::string(other.name));
+      Engine next(toy.store, Device::cpu(), {.update = other.update});
+      const std::string before = next.parameter_hash();
+      const char* const listed[] = {"no moments", "moment1", "moment1 and moment2"};
+      CHECK(message_of<ConfigError>([&] { zero::load_checkpoint(folder.path(), next); }) ==
+            "load: " + (folder / "step_1") + " has " + listed[rule.moments] +
+                ", which another optimizer saved; expected " + listed[other.moments] + ", as " +
+                name_of(other.update.rule) +
+                " keeps; try the optimizer that saved it, or load the weights alone");
+      CHECK(next.parameter_hash() == before);
+    }
+  }
+}
+
+TEST_CASE("plans of every optimizer are exact") {
+  for (const NamedRule& rule : named_rules())
+    for (const int stage : {0, 1, 3})
+      for (const Space space : {Space::device, Space::host, Space::file}) {
+        CAPTURE(std::string(rule.name));
+        CAPTURE(stage);
+        CAPTURE(std::string(name_of(space)));
+        const Program program = [&](Communicator& ranks, const Device& device) {
+          ParameterStore store;
+          const Unit& unit = store.unit("layer");
+          const Parameter& weight =
+              store.add(unit, "weight", {33, 70}, Init::normal(0.1f), {.decay = true});
+          Engine engine(store, ranks, device,
+                        {.stage = stage,
+                         .compute = DType::bf16,
+                         .update = rule.update,
+                         .offload = {.optimizer = space, .sub_group_size = 256}});
+          for (int step = 0; step < 2; ++step) {
+            Tape tape = engine.tape();
+            Var loss;
+            {
+              const Tape::Use use(tape, unit);
+              const Var out =
+                  linear(Tensor::full({4, 70}, 0.5, DType::bf16, device), tape.parameter(weight));
+              loss = cast(mean(out * out), DType::f32);
+            }
+            engine.backward(tape, loss);
+            engine.step(1e-3f);
+          }
+        };
+        const DeviceOptions device{.swap = {.directory = "/tmp"}};
+        const Plan planned = plan_ranks(2, program, {.device = device});
+        CHECK(planned.complete);
+        CHECK(
+            (run_ranks(2, program, {.local = {.device = device}, .expect = &planned}) == planned));
+      }
+}
+
+TEST_CASE("options of an optimizer that do not fit are refused") {
+  const auto refusal = [](const UpdateOptions& update) {
+    return message_of<ConfigError>([&] { validate(Config{.update = update}); });
+  };
+  using enum OptimizerRule;
+  CHECK(refusal({.rule = sgd, .momentum = 1.0f}) ==
+        "config: update.momentum is 1.000000; expected a number in [0, 1)");
+  CHECK(refusal({.rule = sgd, .momentum = 0.9f, .dampening = 1.5f}) ==
+        "config: update.dampening is 1.500000; expected a number in [0, 1]");
+  CHECK(refusal({.rule = sgd, .nesterov = true}) ==
+        "config: update.nesterov is on, momentum is 0.000000 and dampening 0.000000; expected a "
+        "momentum above 0 and no dampening");
+  CHECK(refusal({.momentum = 0.9f}) ==
+        "config: update.momentum is 0.900000, the optimizer is adam; expected sgd, or momentum 0");
+}
