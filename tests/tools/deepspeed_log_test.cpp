@@ -51,6 +51,13 @@ TEST_CASE("DeepSpeed's lines: the next rate, samples per second, peak of all ste
               "MemAllocated=1.0GB, MaxMemAllocated=3.0GB"});
 }
 
+TEST_CASE("DeepSpeed's lines: SGD has a momentum where others have betas") {
+  DeepSpeedLog log(1, 0, {}, {.rule = OptimizerRule::sgd, .momentum = 0.75f});
+  CHECK(log_lines(log, {.steps = 1, .micro_steps = 1, .samples = 4, .next_rate = 0.5}) ==
+        std::vector<std::string>{
+            "[INFO] [logging.py:96:log_dist] [Rank 0] step=1, skipped=0, lr=[0.5], mom=[0.75]"});
+}
+
 TEST_CASE("DeepSpeed's lines: a resumed process times from its own third step on") {
   DeepSpeedLog log = log_from(10, 1), none = log_from(0, 0);
   const auto step = [](int64_t steps, double seconds) {
