@@ -34,6 +34,12 @@ ZG_API Var div(const Var& a, double b);  ///< floating a: multiplies by 1 / b, w
 ZG_API Var div(double a, const Var& b);  ///< a is rounded to b's dtype
 ZG_API Var pow(const Var& a, double b);
 ZG_API Var where(const Var& condition, const Var& a, const Var& b);  ///< condition: bool
+/// x where the mask is false, elsewhere `value`, rounded to x's dtype. The mask is bool and
+/// broadcasts.
+ZG_API Var masked_fill(const Var& x, const Var& mask, double value);
+/// x limited to low .. high, which are rounded to x's dtype. The gradient of an element within the
+/// limits, or equal to one, is 1; else 0. Throws ConfigError if low > high.
+ZG_API Var clamp(const Var& x, double low, double high);
 
 // --- comparisons with broadcasting: constants of dtype bool ---
 ZG_API Var equal(const Var& a, const Var& b);
@@ -57,6 +63,9 @@ ZG_API Var sqrt(const Var& x);
 ZG_API Var tanh(const Var& x);
 ZG_API Var sigmoid(const Var& x);
 ZG_API Var relu(const Var& x);
+ZG_API Var abs(const Var& x);  ///< the gradient at 0 is 0
+ZG_API Var reciprocal(const Var& x);
+ZG_API Var rsqrt(const Var& x);  ///< reciprocal(sqrt(x))
 ZG_API Var silu(const Var& x);
 ZG_API Var gelu(const Var& x, Activation form = Activation::gelu_tanh);  ///< gelu_tanh | gelu_erf
 
@@ -65,6 +74,13 @@ ZG_API Var sum(const Var& x, std::initializer_list<int> axes = {}, bool keep_axe
 ZG_API Var mean(const Var& x, std::initializer_list<int> axes = {}, bool keep_axes = false);
 /// The gradient is divided evenly among equal maxima, as in torch.amax.
 ZG_API Var max(const Var& x, std::initializer_list<int> axes = {}, bool keep_axes = false);
+ZG_API Var min(const Var& x, std::initializer_list<int> axes = {}, bool keep_axes = false);
+/// Sum of squared distances to the mean, divided by (elements - correction): 1 for a sample's
+/// variance, 0 for a population's. Throws ShapeError unless there are more elements than that.
+ZG_API Var var(const Var& x, std::initializer_list<int> axes = {}, int64_t correction = 1,
+               bool keep_axes = false);
+/// log(sum(exp(x))), computed without overflow. Only infinite elements: the infinity.
+ZG_API Var logsumexp(const Var& x, std::initializer_list<int> axes = {}, bool keep_axes = false);
 ZG_API Var argmax(const Var& x, int axis = -1, bool keep_axis = false);  ///< constant, i64
 ZG_API Var softmax(const Var& x, int axis = -1);
 ZG_API Var log_softmax(const Var& x, int axis = -1);
@@ -74,8 +90,18 @@ ZG_API Var reshape(const Var& x, const Shape& shape);
 /// One extent may be -1 and is computed from the others: reshape(x, {B, -1}).
 ZG_API Var reshape(const Var& x, std::initializer_list<int64_t> extents);
 ZG_API Var permute(const Var& x, std::initializer_list<int> axes);
+ZG_API Var transpose(const Var& x, int a, int b);  ///< exchanges two axes
+ZG_API Var squeeze(const Var& x, int axis);        ///< without an axis of extent 1
+ZG_API Var unsqueeze(const Var& x, int axis);      ///< with a new axis of extent 1 at `axis` of y
 ZG_API Var slice(const Var& x, int axis, int64_t begin, int64_t end);
 ZG_API Var concat(std::span<const Var> parts, int axis);
+ZG_API Var stack(std::span<const Var> parts, int axis);  ///< of one shape, along a new axis of y
+/// torch.Tensor.repeat: copies along each axis of x, counts[i] of them along axis i.
+ZG_API Var repeat(const Var& x, std::initializer_list<int64_t> counts);
+/// The lower (tril) or upper triangle of the last two axes, which includes the diagonal j = i +
+/// `diagonal`; 0 elsewhere.
+ZG_API Var tril(const Var& x, int64_t diagonal = 0);
+ZG_API Var triu(const Var& x, int64_t diagonal = 0);
 ZG_API std::vector<Var> split(const Var& x, std::span<const int64_t> sizes, int axis);
 ZG_API Var broadcast_to(const Var& x, const Shape& shape);
 /// torch.gather: y has index's shape, y[i][j][k] = x[i][index[i][j][k]][k] along axis 1. index (i32

@@ -237,6 +237,8 @@ Var sqrt(const Var& x) { return mapped("sqrt", UnaryOp::sqrt, x); }
 Var tanh(const Var& x) { return mapped("tanh", UnaryOp::tanh, x); }
 Var sigmoid(const Var& x) { return mapped("sigmoid", UnaryOp::sigmoid, x); }
 Var relu(const Var& x) { return mapped("relu", UnaryOp::relu, x); }
+Var abs(const Var& x) { return mapped("abs", UnaryOp::abs, x); }
+Var reciprocal(const Var& x) { return mapped("reciprocal", UnaryOp::reciprocal, x); }
 Var silu(const Var& x) { return mapped("silu", UnaryOp::silu, x); }
 
 Var gelu(const Var& x, Activation form) {

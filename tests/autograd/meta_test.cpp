@@ -36,10 +36,15 @@ Bytes bytes_of_a_pass(const Device& device) {
   const Var scores = matmul(rejoined, permute(rejoined, {0, 2, 1}));
   const Tensor corner = Tensor::full({1, 3, 5}, 2, DType::i64, device);
   const Var moved = scatter_add(scores, 1, corner, mul(scores, 2.0));
+  const Var lower = tril(clamp(scores, -1.0, 1.0)), upper = triu(rsqrt(abs(scores)));
+  const Var lowest = min(add(lower, transpose(upper, 1, 2)), {2});
+  const Var spread = mean(var(lowest, {1}));
+  const Var total = add(logsumexp(repeat(unsqueeze(lowest, 0), {2, 1, 1})), spread);
   const Var extra =
       add(sum(max(where(greater(scores, mul(scores, 0.5)), scores, neg(scores)), {1})),
           add(mean(gather(logits, -1, flat_index)), mean(gather(moved, 1, corner))));
-  const Var loss = add(cross_entropy(logits, ids), cast(extra, DType::f32));
+  const Var rest = cast(add(extra, total), DType::f32);
+  const Var loss = add(cross_entropy(logits, ids), rest);
   tape.backward(add(loss, projection_cross_entropy(sums.normed, table, ids)));
   return {device.memory().peak(), device.memory().live()};
 }

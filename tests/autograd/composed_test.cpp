@@ -1,0 +1,149 @@
+#include <cmath>
+
+#include "tests/autograd/op_check.h"
+
+// Ops that are made of other ops: values against plain loops, gradients, errors.
+using namespace zg;
+using namespace zg::testing;
+
+namespace {
+
+using Doubles = std::vector<double>;
+
+Var var_of(const Doubles& values, const Shape& shape) {
+  return Var(Tensor::from(values, shape, shared_device()));
+}
+
+}  // namespace
+
+TEST_CASE("min, var and logsumexp follow their definitions along any axes") {
+  const Tensor x = doubles({3, 4, 5}, 1, -2.0, 2.0);
+  const Doubles values = x.to_doubles();
+  Doubles smallest, variance, population, logarithm;
+  for (size_t i = 0; i < 3; ++i)
+    for (size_t k = 0; k < 5; ++k) {
+      Doubles column;
+      for (size_t j = 0; j < 4; ++j) column.push_back(values[(i * 4 + j) * 5 + k]);
+      double sum = 0.0, squares = 0.0, exponentials = 0.0;
+      for (const double value : column) sum += value;
+      for (const double value : column) squares += (value - sum / 4) * (value - sum / 4);
+      for (const double value : column) exponentials += std::exp(value);
+      smallest.push_back(*std::min_element(column.begin(), column.end()));
+      variance.push_back(squares / 3);
+      population.push_back(squares / 4);
+      logarithm.push_back(std::log(exponentials));
+    }
+  for (const int axis : {1, -2}) {
+    CHECK(values_of(min(x, {axis})) == smallest);
+    CHECK(excess(var(x, {axis}).value(), variance, 1e-14) < 1.0);
+    CHECK(excess(var(x, {axis}, 0).value(), population, 1e-14) < 1.0);
+    CHECK(excess(logsumexp(x, {axis}).value(), logarithm, 1e-14) < 1.0);
+  }
+  CHECK(min(x, {1}, true).shape() == Shape{3, 1, 5});
+  CHECK(var(x, {0, 2}).shape() == Shape{4});
+  CHECK(var(x, {0, 2}, 1, true).shape() == Shape{1, 4, 1});
+  CHECK(logsumexp(x, {0, -1}).shape() == Shape{4});
+  CHECK(logsumexp(x).shape() == Shape{});
+  CHECK(logsumexp(x, {}, true).shape() == Shape{1, 1, 1});
+}
+
+TEST_CASE("logsumexp neither overflows nor makes NaN of infinities") {
+  CHECK(values_of(logsumexp(var_of({1000, 1000}, {2})))[0] == 1000 + std::log(2.0));
+  CHECK(values_of(logsumexp(var_of({-1000, -1000}, {2})))[0] == -1000 + std::log(2.0));
+  CHECK(values_of(logsumexp(var_of({-INFINITY, -INFINITY}, {2})))[0] == -INFINITY);
+  CHECK(values_of(logsumexp(var_of({-INFINITY, 3}, {2})))[0] == 3);
+  CHECK(values_of(logsumexp(var_of({INFINITY, 3}, {2})))[0] == INFINITY);
+}
+
+TEST_CASE("abs, reciprocal, rsqrt, clamp and masked_fill give the numbers of the C library") {
+  const Var x = var_of({-2, -0.5, 0, 0.25, 3}, {5});
+  CHECK(values_of(abs(x)) == Doubles{2, 0.5, 0, 0.25, 3});
+  CHECK(values_of(reciprocal(x)) == Doubles{-0.5, -2, INFINITY, 4, 1.0 / 3});
+  CHECK(values_of(rsqrt(var_of({0.25, 4, 16}, {3}))) == Doubles{2, 0.5, 0.25});
+  CHECK(values_of(clamp(x, -0.5, 0.25)) == Doubles{-0.5, -0.5, 0, 0.25, 0.25});
+  CHECK(std::isnan(values_of(clamp(var_of({NAN}, {1}), 0, 1))[0]));
+  CHECK(values_of(masked_fill(x, less(x, 0.0), 9)) == Doubles{9, 9, 0, 0.25, 3});
+  const Var rows = var_of({1, 2, 3, 4}, {2, 2});
+  CHECK(values_of(masked_fill(rows, equal(var_of({0, 1}, {2}), 1.0), -1)) == Doubles{1, -1, 3, -1});
+}
+
+TEST_CASE("transpose, squeeze, unsqueeze, stack and repeat move and copy elements") {
+  const Var x = var_of({0, 1, 2, 3, 4, 5}, {2, 3});
+  CHECK(values_of(transpose(x, 0, 1)) == Doubles{0, 3, 1, 4, 2, 5});
+  CHECK(transpose(doubles({2, 3, 4}, 1), -1, 0).shape() == Shape{4, 3, 2});
+  CHECK(unsqueeze(x, 0).shape() == Shape{1, 2, 3});
+  CHECK(unsqueeze(x, -1).shape() == Shape{2, 3, 1});
+  CHECK(unsqueeze(x, 1).shape() == Shape{2, 1, 3});
+  CHECK(squeeze(unsqueeze(x, 1), 1).shape() == Shape{2, 3});
+  CHECK(squeeze(unsqueeze(x, 2), -1).shape() == Shape{2, 3});
+  const Var two[] = {var_of({1, 2}, {2}), var_of({3, 4}, {2})};
+  CHECK(values_of(stack(two, 0)) == Doubles{1, 2, 3, 4});
+  CHECK(values_of(stack(two, -1)) == Doubles{1, 3, 2, 4});
+  CHECK(values_of(repeat(x, {1, 2})) == Doubles{0, 1, 2, 0, 1, 2, 3, 4, 5, 3, 4, 5});
+  CHECK(values_of(repeat(x, {2, 1})) == Doubles{0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5});
+  CHECK(repeat(x, {0, 2}).shape() == Shape{0, 6});
+}
+
+TEST_CASE("tril and triu keep a triangle of each matrix") {
+  for (const int64_t diagonal : {-2, -1, 0, 1, 3}) {
+    CAPTURE(diagonal);
+    const Tensor x = doubles({2, 3, 4}, 2);
+    const Doubles values = x.to_doubles();
+    const Doubles lower = values_of(tril(x, diagonal)), upper = values_of(triu(x, diagonal));
+    for (int64_t place = 0; place < 24; ++place) {
+      const int64_t i = place / 4 % 3, j = place % 4;
+      const auto at = static_cast<size_t>(place);
+      CHECK(lower[at] == (j - i <= diagonal ? values[at] : 0.0));
+      CHECK(upper[at] == (j - i >= diagonal ? values[at] : 0.0));
+    }
+  }
+}
+
+TEST_CASE("composed ops have the gradients of central differences") {
+  const Tensor x = doubles({3, 4}, 1, 0.3, 2.0), y = doubles({3, 4}, 2, -2.0, 2.0);
+  const std::function<Var(const Var&)> ops[] = {[](const Var& in) { return reciprocal(in); },
+                                                [](const Var& in) { return rsqrt(in); },
+                                                [](const Var& in) { return min(in, {1}); },
+                                                [](const Var& in) { return var(in, {0}); },
+                                                [](const Var& in) { return var(in, {}, 0); },
+                                                [](const Var& in) { return logsumexp(in, {-1}); },
+                                                [](const Var& in) { return transpose(in, 0, 1); },
+                                                [](const Var& in) { return unsqueeze(in, 1); },
+                                                [](const Var& in) {
+                                                  return repeat(in, {2, 3});
+                                                },
+                                                [](const Var& in) { return tril(in, 1); },
+                                                [](const Var& in) { return triu(in); }};
+  for (size_t i = 0; i < std::size(ops); ++i) {
+    CAPTURE(i);
+    check_gradient([&](Tape&, Vars in) { return ops[i](in[0]); }, {x});
+  }
+  check_gradient([](Tape&, Vars in) { return abs(in[0]); }, {y});
+  check_gradient([](Tape&, Vars in) { return clamp(in[0], -0.7, 0.9); }, {y});
+  check_gradient([](Tape&, Vars in) { return masked_fill(in[0], less(in[0], 0.1), 2.0); }, {y});
+  check_gradient(
+      [](Tape&, Vars in) {
+        const Var parts[] = {in[0], in[1]};
+        return stack(parts, 1);
+      },
+      {x, y});
+}
+
+TEST_CASE("composed ops refuse what does not fit, by name") {
+  const Var x = var_of({1, 2}, {1, 2}), whole(Tensor::zeros({2}, DType::i32, shared_device()));
+  CHECK(message_of<ShapeError>([&] { squeeze(x, 1); }) ==
+        "squeeze: x has shape [1, 2]; expected extent 1 along axis 1");
+  CHECK(message_of<ShapeError>([&] { unsqueeze(x, 3); }) ==
+        "unsqueeze: axis 3 of a result of rank 3; expected -3 to 2, and at most rank 6");
+  CHECK(message_of<ShapeError>([&] { var(x, {0}); }) ==
+        "var: x has shape [1, 2]; expected more than 1 elements along the axes, got 1");
+  CHECK(message_of<ShapeError>([&] { repeat(x, {2}); }) ==
+        "repeat: x has shape [1, 2]; expected rank 1, a count for each axis");
+  CHECK(message_of<ConfigError>([&] { clamp(x, 2, 1); }) ==
+        "clamp: low is 2, high is 1; expected low <= high");
+  CHECK(contains(message_of<DTypeError>([&] { tril(whole); }), "tril: x holds i32"));
+  CHECK(contains(message_of<DTypeError>([&] { min(whole); }), "min: x holds i32"));
+  CHECK(contains(message_of<DTypeError>([&] { logsumexp(whole); }), "logsumexp: x holds i32"));
+  CHECK(contains(message_of<DTypeError>([&] { masked_fill(x, x, 0); }), "masked_fill: mask holds"));
+  CHECK(contains(message_of<ShapeError>([&] { stack({}, 0); }), "no parts"));
+}
