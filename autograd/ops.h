@@ -37,8 +37,9 @@ ZG_API Var where(const Var& condition, const Var& a, const Var& b);  ///< condit
 /// x where the mask is false, elsewhere `value`, rounded to x's dtype. The mask is bool and
 /// broadcasts.
 ZG_API Var masked_fill(const Var& x, const Var& mask, double value);
-/// x limited to low .. high, which are rounded to x's dtype. The gradient of an element within the
-/// limits, or equal to one, is 1; else 0. Throws ConfigError if low > high.
+/// x limited to low .. high, which are rounded to x's dtype. The gradient is 0 for elements beyond
+/// a limit and 1 for others: those equal to a limit, and NaN, which stays. Throws ConfigError if
+/// low > high.
 ZG_API Var clamp(const Var& x, double low, double high);
 
 // --- comparisons with broadcasting: constants of dtype bool ---
@@ -76,10 +77,12 @@ ZG_API Var mean(const Var& x, std::initializer_list<int> axes = {}, bool keep_ax
 ZG_API Var max(const Var& x, std::initializer_list<int> axes = {}, bool keep_axes = false);
 ZG_API Var min(const Var& x, std::initializer_list<int> axes = {}, bool keep_axes = false);
 /// Sum of squared distances to the mean, divided by (elements - correction): 1 for a sample's
-/// variance, 0 for a population's. Throws ShapeError unless there are more elements than that.
+/// variance, 0 for a population's. bf16 and f16 are computed in f32. Throws ShapeError unless there
+/// are more elements than that.
 ZG_API Var var(const Var& x, std::initializer_list<int> axes = {}, int64_t correction = 1,
                bool keep_axes = false);
-/// log(sum(exp(x))), computed without overflow. Only infinite elements: the infinity.
+/// log(sum(exp(x))), computed without overflow; infinite if an element is +inf or all are -inf.
+/// Throws ShapeError if there are no elements.
 ZG_API Var logsumexp(const Var& x, std::initializer_list<int> axes = {}, bool keep_axes = false);
 ZG_API Var argmax(const Var& x, int axis = -1, bool keep_axis = false);  ///< constant, i64
 ZG_API Var softmax(const Var& x, int axis = -1);
@@ -96,10 +99,11 @@ ZG_API Var unsqueeze(const Var& x, int axis);      ///< with a new axis of exten
 ZG_API Var slice(const Var& x, int axis, int64_t begin, int64_t end);
 ZG_API Var concat(std::span<const Var> parts, int axis);
 ZG_API Var stack(std::span<const Var> parts, int axis);  ///< of one shape, along a new axis of y
-/// torch.Tensor.repeat: copies along each axis of x, counts[i] of them along axis i.
+/// Copies along each axis of x, counts[i] of them along axis i: torch.Tensor.repeat with a count
+/// for each axis.
 ZG_API Var repeat(const Var& x, std::initializer_list<int64_t> counts);
 /// The lower (tril) or upper triangle of the last two axes, which includes the diagonal j = i +
-/// `diagonal`; 0 elsewhere.
+/// `diagonal`; 0 elsewhere. x is floating.
 ZG_API Var tril(const Var& x, int64_t diagonal = 0);
 ZG_API Var triu(const Var& x, int64_t diagonal = 0);
 ZG_API std::vector<Var> split(const Var& x, std::span<const int64_t> sizes, int axis);

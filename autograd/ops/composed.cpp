@@ -16,12 +16,25 @@ Var number_like(double value, const Tensor& x) {
   return Tensor::full({}, value, x.dtype(), x.device());
 }
 
-/// The number of elements of x for each element of a result over these axes.
-int64_t reduced_elements(const char* op, const Shape& shape, std::initializer_list<int> axes) {
+/// The reduced axes, as the parts of an op would check them, but named by the op itself. Returns
+/// the number of elements of x for each element of the result.
+int64_t check_axes(const char* op, const Shape& shape, std::initializer_list<int> axes) {
   if (axes.size() == 0) return shape.numel();
   int64_t count = 1;
-  for (const int axis : axes) count *= shape[axis_of(op, shape, axis)];
+  uint32_t seen = 0;
+  for (const int given : axes) {
+    const int axis = axis_of(op, shape, given);
+    if (seen & (1u << axis))
+      throw ShapeError(fmt::format("{}: axis {} of {} is given twice; expected distinct axes", op,
+                                   given, shape));
+    seen |= 1u << axis;
+    count *= shape[axis];
+  }
   return count;
+}
+/// The same for reductions that need an element.
+void check_elements(const char* op, const Shape& shape, std::initializer_list<int> axes) {
+  if (check_axes(op, shape, axes) == 0) refuse_shape(op, "x", shape, "an element along the axes");
 }
 
 /// x with 0 where column j of row i is kept by neither triangle: j - i > diagonal (lower) or j - i
@@ -65,17 +78,21 @@ Var clamp(const Var& x, double low, double high) {
 }
 
 Var min(const Var& x, std::initializer_list<int> axes, bool keep_axes) {
-  floating_operand("min", "x", x);
+  check_elements("min", floating_operand("min", "x", x).shape(), axes);
   const Var largest = max(neg(x), axes, keep_axes);
   return neg(largest);
 }
 
 Var var(const Var& x, std::initializer_list<int> axes, int64_t correction, bool keep_axes) {
   const Tensor values = floating_operand("var", "x", x);
-  const int64_t count = reduced_elements("var", values.shape(), axes);
+  const int64_t count = check_axes("var", values.shape(), axes);
   if (count <= correction)
     refuse_shape("var", "x", values.shape(),
                  fmt::format("more than {} elements along the axes, got {}", correction, count));
+  if (values.dtype() == DType::bf16 || values.dtype() == DType::f16) {
+    const Var wide = var(cast(x, DType::f32), axes, correction, keep_axes);
+    return cast(wide, values.dtype());
+  }
   const Var average = mean(x, axes, true);
   const Var distance = sub(x, average);
   const Var squares = mul(distance, distance);
@@ -85,6 +102,7 @@ Var var(const Var& x, std::initializer_list<int> axes, int64_t correction, bool 
 
 Var logsumexp(const Var& x, std::initializer_list<int> axes, bool keep_axes) {
   const Tensor values = floating_operand("logsumexp", "x", x);
+  check_elements("logsumexp", values.shape(), axes);
   const Var largest = detach(max(x, axes, true));
   // An infinity minus itself is NaN.
   const Var shift =
@@ -134,9 +152,24 @@ Var unsqueeze(const Var& x, int axis) {
 }
 
 Var stack(std::span<const Var> parts, int axis) {
+  if (parts.empty()) throw ShapeError("stack: no parts; expected at least one tensor");
+  const Tensor first = operand("stack", "the first part", parts[0]);
+  const int rank = first.shape().rank() + 1, place = axis < 0 ? axis + rank : axis;
+  if (place < 0 || place >= rank || rank > Shape::max_rank)
+    throw ShapeError(
+        fmt::format("stack: axis {} of a result of rank {}; expected {} to {}, and at "
+                    "most rank {}",
+                    axis, rank, -rank, rank - 1, Shape::max_rank));
   std::vector<Var> rows;
-  for (const Var& part : parts) rows.push_back(unsqueeze(part, axis));
-  return concat(rows, axis);
+  rows.reserve(parts.size());
+  for (const Var& part : parts) {
+    const Tensor values = operand("stack", "a part", part);
+    check_alike("stack", "the first part", first, "another", values);
+    if (values.shape() != first.shape())
+      refuse_shape("stack", "a part", values.shape(), first.shape().str());
+    rows.push_back(unsqueeze(part, place));
+  }
+  return concat(rows, place);
 }
 
 Var repeat(const Var& x, std::initializer_list<int64_t> counts) {

@@ -47,6 +47,13 @@ TEST_CASE("min, var and logsumexp follow their definitions along any axes") {
   CHECK(logsumexp(x, {}, true).shape() == Shape{1, 1, 1});
 }
 
+TEST_CASE("var of bf16 does not round the mean") {
+  const Var x(Tensor::from(std::vector<float>{100, 100.5, 100, 100.5}, {4}, shared_device()));
+  const Var narrow = cast(x, DType::bf16);
+  CHECK(values_of(var(narrow, {}, 0)) == Doubles{0.0625});
+  CHECK(var(narrow, {}, 0).value().dtype() == DType::bf16);
+}
+
 TEST_CASE("logsumexp neither overflows nor makes NaN of infinities") {
   CHECK(values_of(logsumexp(var_of({1000, 1000}, {2})))[0] == 1000 + std::log(2.0));
   CHECK(values_of(logsumexp(var_of({-1000, -1000}, {2})))[0] == -1000 + std::log(2.0));
@@ -145,5 +152,26 @@ TEST_CASE("composed ops refuse what does not fit, by name") {
   CHECK(contains(message_of<DTypeError>([&] { min(whole); }), "min: x holds i32"));
   CHECK(contains(message_of<DTypeError>([&] { logsumexp(whole); }), "logsumexp: x holds i32"));
   CHECK(contains(message_of<DTypeError>([&] { masked_fill(x, x, 0); }), "masked_fill: mask holds"));
-  CHECK(contains(message_of<ShapeError>([&] { stack({}, 0); }), "no parts"));
+  CHECK(contains(message_of<ShapeError>([&] { stack({}, 0); }), "stack: no parts"));
+  const Var uneven[] = {x, var_of({1}, {1})};
+  CHECK(message_of<ShapeError>([&] { stack(uneven, 0); }) ==
+        "stack: a part has shape [1]; expected [1, 2]");
+  CHECK(contains(message_of<ShapeError>([&] { stack(std::span(uneven).first(1), 3); }),
+                 "stack: axis 3 of a result of rank 3; expected -3 to 2"));
+  for (const auto& [name, reduce] :
+       {std::pair<const char*, std::function<void(const Var&, std::initializer_list<int>)>>(
+            "min", [](const Var&in, std::initializer_list<int> axes) { min(in, axes); }),
+        {"var", [](const Var&in, std::initializer_list<int> axes) { var(in, axes, 0); }},
+        {"logsumexp",
+         [](const Var&in, std::initializer_list<int> axes) { logsumexp(in, axes); }}}) {
+    const std::string op = name;
+    CHECK(contains(message_of<ShapeError>([&] { reduce(x, {2}); }), op + ": axis 2"));
+    CHECK(message_of<ShapeError>([&] {
+            reduce(x, {1, -1});
+          }) == op + ": axis -1 of [1, 2] is given twice; expected distinct axes");
+    CHECK(contains(message_of<ShapeError>([&] {
+                     reduce(doubles({2, 0}, 1), {1});
+                   }),
+                   op + ": x has shape [2, 0]; expected"));
+  }
 }
