@@ -95,12 +95,18 @@ void validate(const Config& config) {
                update.dampening, "a number in [0, 1]");
   if (update.momentum != 0.0f && update.rule != OptimizerRule::sgd)
     throw ConfigError(fmt::format(
-        "config: update.momentum is {:f}, the optimizer is {}; expected sgd, or momentum 0",
+        "config: update.momentum is {:f}, the optimizer is {}; expected sgd, or momentum 0; try "
+        "--optimizer sgd",
         update.momentum, name_of(update.rule)));
+  if (update.nesterov && update.rule != OptimizerRule::sgd)
+    throw ConfigError(
+        fmt::format("config: update.nesterov is on, the optimizer is {}; expected sgd; try "
+                    "--optimizer sgd",
+                    name_of(update.rule)));
   if (update.nesterov && (update.momentum == 0.0f || update.dampening != 0.0f))
     throw ConfigError(fmt::format(
         "config: update.nesterov is on, momentum is {:f} and dampening {:f}; expected a momentum "
-        "above 0 and no dampening",
+        "above 0 and no dampening; try --momentum 0.9",
         update.momentum, update.dampening));
   if (update.stochastic_rounding && config.optimizer != DType::bf16)
     throw ConfigError(

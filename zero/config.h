@@ -14,12 +14,12 @@ namespace zg::zero {
 
 /// The optimizer and its constants. Weight decay applies only to parameters with Parameter::decay.
 struct UpdateOptions {
-  OptimizerRule rule = OptimizerRule::adam;
-  float beta1 = 0.9f, beta2 = 0.95f;  ///< adam, lion; Lion's authors use 0.9 and 0.99
-  float epsilon = 1e-8f;              ///< adam
-  float momentum = 0.0f;              ///< sgd; 0: without momentum, and no state is kept for it
-  float dampening = 0.0f;             ///< sgd with momentum: the share of a gradient it ignores
-  bool nesterov = false;              ///< sgd with momentum, without dampening
+  OptimizerRule rule = OptimizerRule::adam;  ///< torch.optim.SGD also has decoupled = false
+  float beta1 = 0.9f, beta2 = 0.95f;         ///< adam, lion; Lion's authors use 0.9 and 0.99
+  float epsilon = 1e-8f;                     ///< adam
+  float momentum = 0.0f;   ///< sgd; 0: without momentum, and no state is kept for it
+  float dampening = 0.0f;  ///< sgd with momentum: the share of a gradient it ignores
+  bool nesterov = false;   ///< sgd with momentum, without dampening
   float weight_decay = 0.1f;
   bool decoupled = true;  ///< false: weight decay is added to the gradients, as in Adam and SGD
   /// For bf16 masters. An update is rounded to one of the two nearest bf16 values, to the nearer

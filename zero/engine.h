@@ -60,7 +60,7 @@ class ZG_API Engine final : public ParameterSource {
   /// The same on a pipeline stage that is not the last. `gradients` come from the next stage and
   /// include the loss scale.
   void backward(Tape& tape, std::span<const Var> outputs, std::span<const Tensor> gradients);
-  /// One AdamW update with the mean over the micro-batches since the last step; ConfigError when
+  /// One update with the mean over the micro-batches since the last step; ConfigError when
   /// there were none. Skipped on all ranks if any gradient is infinite or NaN. A skipped step has
   /// the same collectives, so memory and traffic do not depend on values. Throws Error if such a
   /// gradient occurs in f16 when a dynamic loss scale is at its minimum. Collective. `betas`

@@ -70,10 +70,30 @@ TEST_CASE("a checkpoint goes on with its optimizer, or is refused by name") {
   const Outcome other = zerograd(resume + "adamw");
   CHECK(other.status == 2);
   CHECK(contains(other.error,
-                 "has moment1, which another optimizer saved; expected moment1 and "
-                 "moment2, as adam keeps; try the optimizer that saved it"));
+                 "was saved by lion with moment1; expected adam with moment1 and moment2, as this "
+                 "engine has; try the optimizer that saved it"));
+  CHECK(contains(zerograd(resume + "sgd --momentum 0.9").error, "expected sgd with moment1"));
   CHECK(zerograd(resume + "lion").status == 0);
   const Outcome momentum = zerograd("train" + optimizer_run + "adamw --momentum 0.5");
   CHECK(momentum.status == 2);
   CHECK(contains(momentum.error, "update.momentum is 0.500000, the optimizer is adam"));
+}
+
+TEST_CASE(
+    "a config without an optimizer keeps the checkpoint's, and one of the same rule is used") {
+  const TemporaryFolder folder;
+  const std::string config = folder / "c.json", save = folder / "run";
+  write_file(config, R"({"train_micro_batch_size_per_gpu": 2})");
+  const std::string end = " --score-samples 0 --log-interval 0 --threads 1 --steps 4 ";
+  const std::string nesterov = optimizer_run + "sgd --momentum 0.9 --nesterov";
+  const std::string whole = optimizer_hash("train" + nesterov + end);
+  optimizer_hash("train" + nesterov + " --save " + save);
+  CHECK(optimizer_hash("train --resume " + save + end + "--config " + config) == whole);
+
+  write_file(config, R"({"train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "SGD",
+    "params": {"lr": 0.25, "momentum": 0.5}}})");
+  const std::string data = "train --data sort --model-type gpt-nano" + end + "--config " + config;
+  const std::string of_config = optimizer_hash(data);
+  CHECK(optimizer_hash(data + " --optimizer sgd") == of_config);
+  CHECK(optimizer_hash(data + " --optimizer sgd --momentum 0.25") != of_config);
 }

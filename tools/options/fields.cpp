@@ -177,23 +177,19 @@ Fields optimisation_fields(TrainOptions& options, Settings& saved) {
   zero::UpdateOptions &update = now.update, &updated = was.update;
   const auto same_rule = [&update, &updated] { return update.rule == updated.rule; };
   return {
-      {optimizer_flag(update),
-       kept({111, "run.rule"}, update.rule, updated.rule).unless({"--config"}), Config::optimizer},
-      {no_flag, kept({60, "run.decoupled"}, update.decoupled, updated.decoupled)
-                    .unless({"--config", "--optimizer"})},
+      {optimizer_flag(update), kept({111, "run.rule"}, update.rule, updated.rule),
+       Config::optimizer},
+      {no_flag,
+       kept({60, "run.decoupled"}, update.decoupled, updated.decoupled).unless({"--optimizer"})},
       {number_flag({"--momentum", "--sgd-momentum"}, update.momentum, below_one,
                    "of sgd; 0: no momentum, and no memory for it"),
-       kept({112, "run.momentum"}, update.momentum, updated.momentum, below_one)
-           .unless({"--config"})
-           .when(same_rule),
+       kept({112, "run.momentum"}, update.momentum, updated.momentum, below_one).when(same_rule),
        Config::momentum},
       {no_flag, kept({113, "run.dampening"}, update.dampening, updated.dampening, share)
-                    .unless({"--config"})
+                    .unless({"--optimizer"})
                     .when(same_rule)},
       {switch_flag({"--nesterov"}, update.nesterov, "sgd: Nesterov's momentum"),
-       kept({114, "run.nesterov"}, update.nesterov, updated.nesterov)
-           .unless({"--config"})
-           .when(same_rule),
+       kept({114, "run.nesterov"}, update.nesterov, updated.nesterov).when(same_rule),
        Config::nesterov},
       {number_flag({"--weight-decay"}, update.weight_decay, not_negative,
                    "on matrices of linear layers"),

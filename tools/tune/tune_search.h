@@ -25,7 +25,7 @@ Rates measured_rates(const Run& run);
 inline constexpr int64_t planned_micro_batches = 3;
 
 /// Predicted time of one step: the sum over its computations and transfers. Matrix products run at
-/// 0.6 of their peak (a third more operations with activation checkpointing). Weights, AdamW,
+/// 0.6 of their peak (a third more operations with activation checkpointing). Weights, update,
 /// collectives and host offload run at the memory bandwidth, disk offload at 1 GB/s. `memory` comes
 /// from a dry run with at most planned_micro_batches micro-batches.
 double predicted_seconds(const Run& run, const RankMemory& memory, const Rates& rates);

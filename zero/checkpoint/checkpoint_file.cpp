@@ -284,15 +284,17 @@ void load_states(const States& states, Engine& engine) {
   engine.set_loss_scaler(states.manifest.loss_scaler);
 }
 
-/// Throws ConfigError if an optimizer with another number of moments saved the checkpoint.
-void check_moments(const std::string& path, const Manifest& manifest, const Engine& engine) {
-  constexpr const char* names[] = {"no moments", "moment1", "moment1 and moment2"};
-  const int expected = moments_of(engine.config().update), saved = manifest.moments;
-  if (saved == expected) return;
-  throw ConfigError(fmt::format(
-      "load: {} has {}, which another optimizer saved; expected {}, as {} keeps; try the optimizer "
-      "that saved it, or load the weights alone",
-      path, names[saved], names[expected], name_of(engine.config().update.rule)));
+/// Throws ConfigError if another optimizer saved the checkpoint: its moments mean something else.
+void check_optimizer(const std::string& path, const Manifest& manifest, const Engine& engine) {
+  const UpdateOptions& update = engine.config().update;
+  if (manifest.rule == update.rule && manifest.moments == moments_of(update)) return;
+  constexpr const char* moments[] = {"no moments", "moment1", "moment1 and moment2"};
+  throw ConfigError(
+      fmt::format("load: {} was saved by {} with {}; expected {} with {}, as this engine has; try "
+                  "the optimizer "
+                  "that saved it, or load its weights alone (--init)",
+                  path, name_of(manifest.rule), moments[manifest.moments], name_of(update.rule),
+                  moments[moments_of(update)]));
 }
 
 /// The path without a trailing slash.
@@ -335,7 +337,7 @@ bool is_planned(const std::string& path, const Engine& engine) {
 CheckpointInfo load_planned(const std::string& path, const Manifest& manifest, Engine& engine) {
   check_parameters(path, manifest.parameters, engine.store());
   check_nothing_else(path, manifest.parameters, engine);
-  check_moments(path, manifest, engine);
+  check_optimizer(path, manifest, engine);
   load_states({.manifest = manifest,
                .reads_ranges = [](const std::string&, const std::string&) { return true; },
                .read = {}},
@@ -363,7 +365,7 @@ void load_checkpoint(const CheckpointReader& reader, Engine& engine) {
   const ParameterStore& store = engine.store();
   check_parameters(reader.path(), reader.manifest().parameters, store);
   check_nothing_else(reader.path(), reader.manifest().parameters, engine);
-  check_moments(reader.path(), reader.manifest(), engine);
+  check_optimizer(reader.path(), reader.manifest(), engine);
   for (const auto& [name, parameter] : store.by_name())
     for (const NamedState& saved : states_of(*parameter, engine.config()))
       reader.check_tiles(name, saved.name);

@@ -29,7 +29,7 @@ namespace zg::zero {
 //                             XXH3-128 of the bytes; for long tensors also of each block of 2^20
 //                             elements), headers (file to XXH3-128 of its bytes before the
 //                             tensors), files (name to XXH3-128 of the contents), the state of a
-//                             dynamic loss scale, the number of moments unless it is two, and a
+//                             dynamic loss scale, the optimizer unless it is adam, and a
 //                             checksum of the manifest itself
 //   the files of CheckpointInfo, under their own names
 // DIR/latest contains the name of the last saved step_N, for users and scripts. The library does

@@ -258,6 +258,7 @@ CheckpointSave::CheckpointSave(const std::string& directory, const Engine& engin
   if (!s.first())
     s.manifest.info.files.clear();  // the files may be long, and only rank 0 writes them
   if (engine.loss_scaler().dynamic()) s.manifest.loss_scaler = engine.loss_scaler().state();
+  s.manifest.rule = engine.config().update.rule;
   s.manifest.moments = moments_of(engine.config().update);
   s.manifest.parameters = shapes_of(engine.store());
   manifest_text(s.manifest);  // throws for an invalid config_json before anything is written

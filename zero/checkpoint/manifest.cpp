@@ -191,6 +191,17 @@ json parse_json(const std::string& text) {
   });
 }
 
+void read_optimizer(const json& optimizer, Manifest& manifest) {
+  const json& rule = optimizer.at("rule");
+  const int64_t moments = count_of(optimizer.at("moments"));
+  for (const OptimizerRule other : {OptimizerRule::lion, OptimizerRule::sgd})
+    if (rule == name_of(other)) manifest.rule = other;
+  if (manifest.rule == OptimizerRule::adam || moments > 1)
+    throw FileError(fmt::format("optimizer: expected lion or sgd with 0 or 1 moments, got {}",
+                                optimizer.dump()));
+  manifest.moments = static_cast<int>(moments);
+}
+
 Manifest parse(const std::string& text) {
   json object = parse_json(text);
   if (object.value("format", "") != format)
@@ -214,11 +225,8 @@ Manifest parse(const std::string& text) {
                                 manifest.info.steps, manifest.info.skipped));
   if (const auto scaler = object.find("loss_scaler"); scaler != object.end())
     manifest.loss_scaler = scaler_of(*scaler);
-  if (const auto moments = object.find("moments"); moments != object.end()) {
-    if (count_of(*moments) > 1)
-      throw FileError(fmt::format("moments: expected 0 or 1, got {}", moments->dump()));
-    manifest.moments = moments->get<int>();
-  }
+  if (const auto optimizer = object.find("optimizer"); optimizer != object.end())
+    read_optimizer(*optimizer, manifest);
   add_parameters(object.at("parameters"), manifest);
   add_pieces(object.at("tensors"), manifest);
   if (manifest.pieces.empty()) throw FileError("has no tensors; expected those of a model");
@@ -299,7 +307,8 @@ std::string manifest_text(const Manifest& manifest) {
                  {"parameters", json_of(manifest.parameters)},
                  {"tensors", tensors_of(manifest.pieces)}};
   if (manifest.loss_scaler) object["loss_scaler"] = json_of(*manifest.loss_scaler);
-  if (manifest.moments != 2) object["moments"] = manifest.moments;
+  if (manifest.rule != OptimizerRule::adam)
+    object["optimizer"] = {{"rule", name_of(manifest.rule)}, {"moments", manifest.moments}};
   if (!manifest.headers.empty()) object["headers"] = manifest.headers;
   if (!manifest.file_checksums.empty()) object["files"] = manifest.file_checksums;
   object["checksum"] = checksum_of(object);

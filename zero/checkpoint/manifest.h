@@ -52,7 +52,8 @@ struct Manifest {
 
   CheckpointInfo info;
   std::optional<LossScaler::State> loss_scaler;  ///< only with a dynamic scale
-  int moments = 2;  ///< of each parameter that is trained; older checkpoints have two
+  OptimizerRule rule = OptimizerRule::adam;      ///< older checkpoints are of adam
+  int moments = 2;                               ///< of each parameter that is trained
   std::map<std::string, Shape> parameters;
   std::vector<Piece> pieces;
   /// By shard: XXH3-128 of the bytes before its tensors. Empty in an older checkpoint.

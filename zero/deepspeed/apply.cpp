@@ -106,16 +106,21 @@ class Mapping {
   void apply_optimizer() {
     const Setting* type = config_.find("optimizer", "type");
     if (!type) return;
-    if (is_decided(Field::optimizer)) {
+    UpdateOptions& update = engine_.update;
+    const std::string in = section_of_optimizer(type->text);
+    const OptimizerRule rule = in == "sgd"    ? OptimizerRule::sgd
+                               : in == "lion" ? OptimizerRule::lion
+                                              : OptimizerRule::adam;
+    const bool is_decided_rule = is_decided(Field::optimizer);
+    if (is_decided_rule && rule != update.rule) {
       result_.overridden.push_back({"optimizer", Field::optimizer});
       return;
     }
-    result_.taken.insert(Field::optimizer);
-    UpdateOptions& update = engine_.update;
-    const std::string in = section_of_optimizer(type->text);
-    update.rule = in == "sgd"    ? OptimizerRule::sgd
-                  : in == "lion" ? OptimizerRule::lion
-                                 : OptimizerRule::adam;
+    if (!is_decided_rule) {
+      result_.taken.insert(Field::optimizer);
+      update.rule = rule;
+      update.decoupled = in != "sgd";
+    }
     store(in, "lr", schedule_.rate, {Field::rate});
     take(in, "betas", {Field::beta1},
          [&](const Setting& s) { update.beta1 = static_cast<float>(s.numbers[0]); });
@@ -126,8 +131,8 @@ class Mapping {
     store(in, "dampening", update.dampening);
     store(in, "nesterov", update.nesterov, {Field::nesterov});
     store(in, "weight_decay", update.weight_decay, {Field::weight_decay});
-    update.decoupled = in != "sgd";
     // DeepSpeed runs AdamW for either type unless Adam is told not to.
+    if (is_decided_rule) return;
     take(in, "adam_w_mode", {},
          [&](const Setting& s) { update.decoupled = s.boolean || type->text.size() == 5; });
   }
@@ -184,6 +189,13 @@ class Mapping {
     store(in, "decay_step_size", cycle.decay_step_size);
     store(in, "cycle_momentum", cycle.cycle_momentum, {Field::beta1, Field::beta2});
     if (is_decided(Field::beta1) || is_decided(Field::beta2)) cycle.cycle_momentum = false;
+    // DeepSpeed cycles the betas of optimizers that have some, and keeps SGD's momentum.
+    if (engine_.update.rule != OptimizerRule::sgd) return;
+    const Setting* given = config_.find(in, "cycle_momentum");
+    if (given && given->given && given->boolean)
+      result_.without_effect.push_back(config_.place_of(*given) +
+                                       "accepted without effect (SGD has no betas to cycle)");
+    cycle.cycle_momentum = false;
   }
 
   void apply_precision() {

@@ -35,7 +35,7 @@ enum class DeepSpeedField : uint8_t {
   rate,  ///< the optimizer's lr and a schedule's highest rate
   beta1,
   beta2,
-  optimizer,  ///< its rule; it stands for the whole block `optimizer`
+  optimizer,  ///< its rule; it stands for a block `optimizer` of another rule
   epsilon,
   momentum,
   nesterov,

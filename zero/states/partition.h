@@ -19,7 +19,7 @@ inline bool is_updated(const Parameter& parameter) {
 /// The trainable (or the frozen) parameters of a list, concatenated in one flat array, which is
 /// divided into equal shards. Parameters and shards start on multiples of `alignment` elements, so
 /// the start of a parameter does not depend on `world`. Parameters with weight decay come first:
-/// AdamW then runs over at most two ranges.
+/// An update then has at most two ranges.
 struct FlatUnit {
   // Elements; 64 bytes even for a dtype of one byte: a cache line.
   static constexpr int64_t alignment = 64;

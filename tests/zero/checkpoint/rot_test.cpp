@@ -232,9 +232,13 @@ TEST_CASE("a manifest with a valid checksum is trusted in nothing else") {
                      if (contains(m["tensors"][i]["name"], "moment2")) m["tensors"].erase(i);
                  }),
                  "has no moment2 of"));
-  CHECK(
-      contains(damage_with([](json& m) { m["moments"] = 3; }), "moments: expected 0 or 1, got 3"));
-  CHECK(contains(damage_with([](json& m) { m["moments"] = "a"; }), "expected a count"));
+  const auto optimizer = [&](const json& value) {
+    return damage_with([&](json& m) { m["optimizer"] = value; });
+  };
+  CHECK(contains(optimizer({{"rule", "sgd"}, {"moments", 3}}), "expected lion or sgd with 0 or 1"));
+  CHECK(contains(optimizer({{"rule", "x"}, {"moments", 1}}), "got {\"moments\":1,\"rule\":\"x\"}"));
+  CHECK(contains(optimizer({{"rule", "sgd"}, {"moments", "a"}}), "expected a count"));
+  CHECK(optimizer(1) != "none");
   // Nested deeper than a recursive parser can handle.
   std::string deep = whole;
   deep.replace(deep.find("1.5"), 3, std::string(200000, '[') + std::string(200000, ']'));

@@ -200,4 +200,16 @@ TEST_CASE("deepspeed: what follows from several keys is in the engine's config")
   CHECK(swapped.engine.offload.gradient == Space::host);
 }
 
+TEST_CASE("DeepSpeed's OneCycle cycles no momentum of SGD") {
+  const auto loaded = load(R"({"train_batch_size": 4,
+    "optimizer": {"type": "SGD", "params": {"momentum": 0.75}},
+    "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.001, "cycle_max_lr": 0.01,
+      "cycle_momentum": true}}})")
+                          .settings;
+  CHECK(!loaded.schedule.one_cycle.cycle_momentum);
+  CHECK(zero::betas_of(loaded.engine.update).beta1 == 0.75f);
+  REQUIRE(loaded.without_effect.size() == 1);
+  CHECK(contains(loaded.without_effect[0], "cycle_momentum: accepted without effect (SGD has no"));
+}
+
 }  // namespace zg::testing

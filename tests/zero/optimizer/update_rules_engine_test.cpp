@@ -175,16 +175,19 @@ TEST_CASE("an optimizer allocates, saves and loads the moments that it has") {
     CHECK(states == static_cast<size_t>(1 + rule.moments));
     CHECK(reader->damages().empty());
     for (const NamedRule& other : named_rules()) {
-      if (other.moments == rule.moments) continue;
+      if (other.moments == rule.moments && other.update.rule == rule.update.rule) continue;
       CAPTURE(std::string(other.name));
       Engine next(toy.store, Device::cpu(), {.update = other.update});
       const std::string before = next.parameter_hash();
-      const char* const listed[] = {"no moments", "moment1", "moment1 and moment2"};
+      const auto with_moments = [](const NamedRule& named) {
+        const char* const moments[] = {"no moments", "moment1", "moment1 and moment2"};
+        return std::string(name_of(named.update.rule)) + " with " + moments[named.moments];
+      };
       CHECK(message_of<ConfigError>([&] { zero::load_checkpoint(folder.path(), next); }) ==
-            "load: " + (folder / "step_1") + " has " + listed[rule.moments] +
-                ", which another optimizer saved; expected " + listed[other.moments] + ", as " +
-                name_of(other.update.rule) +
-                " keeps; try the optimizer that saved it, or load the weights alone");
+            "load: " + (folder / "step_1") + " was saved by " + with_moments(rule) + "; expected " +
+                with_moments(other) +
+                ", as this engine has; try the optimizer that saved it, or load its weights alone "
+                "(--init)");
       CHECK(next.parameter_hash() == before);
     }
   }
@@ -239,7 +242,11 @@ TEST_CASE("options of an optimizer that do not fit are refused") {
         "config: update.dampening is 1.500000; expected a number in [0, 1]");
   CHECK(refusal({.rule = sgd, .nesterov = true}) ==
         "config: update.nesterov is on, momentum is 0.000000 and dampening 0.000000; expected a "
-        "momentum above 0 and no dampening");
+        "momentum above 0 and no dampening; try --momentum 0.9");
   CHECK(refusal({.momentum = 0.9f}) ==
-        "config: update.momentum is 0.900000, the optimizer is adam; expected sgd, or momentum 0");
+        "config: update.momentum is 0.900000, the optimizer is adam; expected sgd, or momentum 0; "
+        "try "
+        "--optimizer sgd");
+  CHECK(refusal({.nesterov = true}) ==
+        "config: update.nesterov is on, the optimizer is adam; expected sgd; try --optimizer sgd");
 }
