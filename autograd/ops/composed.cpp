@@ -147,6 +147,7 @@ Var unsqueeze(const Var& x, int axis) {
                     "at most rank {}",
                     axis, rank, -rank, rank - 1, Shape::max_rank));
   std::vector<int64_t> extents;
+  extents.reserve(static_cast<size_t>(rank));
   for (int i = 0; i < rank; ++i) extents.push_back(i == place ? 1 : shape[i < place ? i : i - 1]);
   return reshape(x, Shape(extents));
 }

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/config.h"
 
 namespace zg::tools {
@@ -49,7 +50,7 @@ Flag schedule_flag(zero::ScheduleOptions& schedule) {
   std::vector<std::string> names;
   for (Kind kind :
        {Kind::none, Kind::warmup_lr, Kind::warmup_decay_lr, Kind::warmup_cosine_lr, Kind::cosine})
-    names.push_back(name_of(kind));
+    names.emplace_back(name_of(kind));
   Flag flag = choice_flag({"--schedule"}, schedule.kind, names,
                           "the learning rate over the steps taken: none, DeepSpeed's\n"
                           "WarmupLR, WarmupDecayLR or WarmupCosineLR, or nanoGPT's cosine");
@@ -187,7 +188,7 @@ void parse_injection(const std::string& name, const std::string& value, FaultInj
     const size_t equals = part.find('=');
     const std::string key = part.substr(0, equals);
     const std::string what = equals == std::string::npos ? "" : part.substr(equals + 1);
-    const std::string path = name + " " + key;
+    const std::string path = fmt::format("{} {}", name, key);
     given.insert(key);
     if (key == "rank") {
       injection.rank = parse_integer(path, what, 0);
@@ -198,7 +199,8 @@ void parse_injection(const std::string& name, const std::string& value, FaultInj
     } else if (key == "phase") {
       injection.phase = static_cast<Phase>(parse_choice(path, what, phase_words) + 1);
     } else {
-      throw ConfigError(name + ": expected rank, step, fault and phase, got '" + key + "'");
+      throw ConfigError(
+          fmt::format("{}: expected rank, step, fault and phase, got '{}'", name, key));
     }
   }
   const bool has_step = given.count("step") > 0, wants_step = injection.phase != Phase::init;

@@ -265,20 +265,22 @@ struct States {
 };
 
 void load_states(const States& states, Engine& engine) {
-  for (const auto& [name, parameter] : engine.store().by_name())
-    for (const NamedState& saved : states_of(*parameter, engine.config())) {
-      const Engine::Held held = engine.held(*parameter, saved.state);
+  for (const auto& entry : engine.store().by_name()) {
+    const Parameter& parameter = *entry.second;
+    for (const NamedState& saved : states_of(parameter, engine.config())) {
+      const Engine::Held held = engine.held(parameter, saved.state);
       const auto load = [&](const Engine::Held& range) {
         std::vector<float> values;
         if (states.read && range.begin < range.end)
-          values = states.read(*parameter, saved.name, range);
-        engine.write_held(*parameter, saved.state, range, values);
+          values = states.read(parameter, saved.name, range);
+        engine.write_held(parameter, saved.state, range, values);
       };
-      if (is_range(parameter->slice) && states.reads_ranges(name, saved.name))
+      if (is_range(parameter.slice) && states.reads_ranges(entry.first, saved.name))
         for_each_range(held, load);
       else
         load(held);
     }
+  }
   const CheckpointInfo& info = states.manifest.info;
   engine.set_steps(info.steps - info.skipped, info.skipped);
   engine.set_loss_scaler(states.manifest.loss_scaler);

@@ -376,7 +376,7 @@ std::vector<std::string> CheckpointReader::damages() const {
     try {
       check();
     } catch (const Error& error) {
-      found.push_back(error.what());
+      found.emplace_back(error.what());
       return false;
     }
     return true;

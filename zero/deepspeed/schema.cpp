@@ -83,7 +83,7 @@ const Row* find_row(const std::string& section, const std::string& key) {
 std::vector<std::string> keys_of(const std::string& section) {
   std::vector<std::string> keys;
   for (const Row& row : rows())
-    if (section == row.section) keys.push_back(row.key);
+    if (section == row.section) keys.emplace_back(row.key);
   return keys;
 }
 
@@ -109,7 +109,7 @@ std::string advice_on(const std::string& section, const std::string& key) {
   if (!near.empty()) return fmt::format("did you mean {}?", near);
   std::vector<std::string> all;
   for (const Row& row : rows())
-    if (is_same_file(row.section, section)) all.push_back(row.key);
+    if (is_same_file(row.section, section)) all.emplace_back(row.key);
   const std::string far = nearest(word, all);
   if (!far.empty()) return fmt::format("did you mean {}, of another section?", far);
   return fmt::format(
