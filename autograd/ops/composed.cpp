@@ -1,5 +1,4 @@
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 #include "zerograd/autograd/ops.h"
@@ -16,25 +15,14 @@ Var number_like(double value, const Tensor& x) {
   return Tensor::full({}, value, x.dtype(), x.device());
 }
 
-/// The reduced axes, as the parts of an op would check them, but named by the op itself. Returns
-/// the number of elements of x for each element of the result.
-int64_t check_axes(const char* op, const Shape& shape, std::initializer_list<int> axes) {
-  if (axes.size() == 0) return shape.numel();
-  int64_t count = 1;
-  uint32_t seen = 0;
-  for (const int given : axes) {
-    const int axis = axis_of(op, shape, given);
-    if (seen & (1u << axis))
-      throw ShapeError(fmt::format("{}: axis {} of {} is given twice; expected distinct axes", op,
-                                   given, shape));
-    seen |= 1u << axis;
-    count *= shape[axis];
-  }
-  return count;
-}
-/// The same for reductions that need an element.
-void check_elements(const char* op, const Shape& shape, std::initializer_list<int> axes) {
-  if (check_axes(op, shape, axes) == 0) refuse_shape(op, "x", shape, "an element along the axes");
+/// The axis of a new axis in a result of one rank more than `shape`, counted from the front.
+int new_axis(const char* op, const Shape& shape, int axis) {
+  const int rank = shape.rank() + 1, place = axis < 0 ? axis + rank : axis;
+  if (place < 0 || place >= rank || rank > Shape::max_rank)
+    throw ShapeError(
+        fmt::format("{}: axis {} of a result of rank {}; expected {} to {}, and at most rank {}",
+                    op, axis, rank, -rank, rank - 1, Shape::max_rank));
+  return place;
 }
 
 /// x with 0 where column j of row i is kept by neither triangle: j - i > diagonal (lower) or j - i
@@ -77,49 +65,6 @@ Var clamp(const Var& x, double low, double high) {
   return masked_fill(from_below, greater(x, high), high);
 }
 
-Var min(const Var& x, std::initializer_list<int> axes, bool keep_axes) {
-  check_elements("min", floating_operand("min", "x", x).shape(), axes);
-  const Var largest = max(neg(x), axes, keep_axes);
-  return neg(largest);
-}
-
-Var var(const Var& x, std::initializer_list<int> axes, int64_t correction, bool keep_axes) {
-  const Tensor values = floating_operand("var", "x", x);
-  const int64_t count = check_axes("var", values.shape(), axes);
-  if (count <= correction)
-    refuse_shape("var", "x", values.shape(),
-                 fmt::format("more than {} elements along the axes, got {}", correction, count));
-  if (values.dtype() == DType::bf16 || values.dtype() == DType::f16) {
-    const Var wide = var(cast(x, DType::f32), axes, correction, keep_axes);
-    return cast(wide, values.dtype());
-  }
-  const Var average = mean(x, axes, true);
-  const Var distance = sub(x, average);
-  const Var squares = mul(distance, distance);
-  const Var total = sum(squares, axes, keep_axes);
-  return mul(total, 1.0 / static_cast<double>(count - correction));
-}
-
-Var logsumexp(const Var& x, std::initializer_list<int> axes, bool keep_axes) {
-  const Tensor values = floating_operand("logsumexp", "x", x);
-  check_elements("logsumexp", values.shape(), axes);
-  const Var largest = detach(max(x, axes, true));
-  // An infinity minus itself is NaN.
-  const Var shift =
-      masked_fill(largest, equal(abs(largest), std::numeric_limits<double>::infinity()), 0.0);
-  const Var terms = exp(sub(x, shift));
-  const Var logarithm = log(sum(terms, axes, true));
-  const Var result = add(logarithm, shift);
-  if (keep_axes) return result;
-  std::vector<bool> is_reduced(static_cast<size_t>(values.shape().rank()), axes.size() == 0);
-  for (const int axis : axes)
-    is_reduced[static_cast<size_t>(axis_of("logsumexp", values.shape(), axis))] = true;
-  std::vector<int64_t> left;
-  for (size_t axis = 0; axis < is_reduced.size(); ++axis)
-    if (!is_reduced[axis]) left.push_back(values.shape()[static_cast<int>(axis)]);
-  return reshape(result, Shape(left));
-}
-
 Var transpose(const Var& x, int a, int b) {
   const Shape shape = operand("transpose", "x", x).shape();
   return permuted("transpose", x,
@@ -140,12 +85,7 @@ Var squeeze(const Var& x, int axis) {
 
 Var unsqueeze(const Var& x, int axis) {
   const Shape shape = operand("unsqueeze", "x", x).shape();
-  const int rank = shape.rank() + 1, place = axis < 0 ? axis + rank : axis;
-  if (place < 0 || place >= rank || rank > Shape::max_rank)
-    throw ShapeError(
-        fmt::format("unsqueeze: axis {} of a result of rank {}; expected {} to {}, and "
-                    "at most rank {}",
-                    axis, rank, -rank, rank - 1, Shape::max_rank));
+  const int place = new_axis("unsqueeze", shape, axis), rank = shape.rank() + 1;
   std::vector<int64_t> extents;
   extents.reserve(static_cast<size_t>(rank));
   for (int i = 0; i < rank; ++i) extents.push_back(i == place ? 1 : shape[i < place ? i : i - 1]);
@@ -155,12 +95,7 @@ Var unsqueeze(const Var& x, int axis) {
 Var stack(std::span<const Var> parts, int axis) {
   if (parts.empty()) throw ShapeError("stack: no parts; expected at least one tensor");
   const Tensor first = operand("stack", "the first part", parts[0]);
-  const int rank = first.shape().rank() + 1, place = axis < 0 ? axis + rank : axis;
-  if (place < 0 || place >= rank || rank > Shape::max_rank)
-    throw ShapeError(
-        fmt::format("stack: axis {} of a result of rank {}; expected {} to {}, and at "
-                    "most rank {}",
-                    axis, rank, -rank, rank - 1, Shape::max_rank));
+  const int place = new_axis("stack", first.shape(), axis);
   std::vector<Var> rows;
   rows.reserve(parts.size());
   for (const Var& part : parts) {

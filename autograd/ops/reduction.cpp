@@ -1,3 +1,5 @@
+#include <limits>
+
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/op.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
@@ -12,7 +14,19 @@ namespace {
 struct Reduction {
   uint32_t axes = 0;
   Shape x, kept, y;
+
+  /// Elements of the operand for each element of the result.
+  int64_t elements() const {
+    int64_t count = 1;
+    for (int axis = 0; axis < x.rank(); ++axis)
+      if (axes & (1u << axis)) count *= x[axis];
+    return count;
+  }
 };
+
+void check_elements(const char* op, const Reduction& reduction) {
+  if (reduction.elements() == 0) refuse_shape(op, "x", reduction.x, "an element along the axes");
+}
 
 Reduction reduction_of(const char* op, const Shape& x, std::initializer_list<int> axes,
                        bool keep_axes) {
@@ -133,6 +147,46 @@ Var max(const Var& x, std::initializer_list<int> axes, bool keep_axes) {
   const Tensor y = reduced(ReduceOp::max, values, reduction);
   return record("max", {x}, y, {values, y}, reduction,
                 [](const Reduction& n, const BackwardPass& pass) { backward_of_max(n, pass); });
+}
+
+// min, var and logsumexp are made of other ops. Their gradients are those of the parts.
+
+Var min(const Var& x, std::initializer_list<int> axes, bool keep_axes) {
+  const Tensor values = floating_operand("min", "x", x);
+  check_elements("min", reduction_of("min", values.shape(), axes, keep_axes));
+  const Var largest = max(neg(x), axes, keep_axes);
+  return neg(largest);
+}
+
+Var var(const Var& x, std::initializer_list<int> axes, int64_t correction, bool keep_axes) {
+  const Tensor values = floating_operand("var", "x", x);
+  const Reduction reduction = reduction_of("var", values.shape(), axes, keep_axes);
+  const int64_t count = reduction.elements();
+  if (count <= correction)
+    refuse_shape("var", "x", values.shape(),
+                 fmt::format("more than {} elements along the axes, got {}", correction, count));
+  if (values.dtype() == DType::bf16 || values.dtype() == DType::f16) {
+    const Var wide = var(cast(x, DType::f32), axes, correction, keep_axes);
+    return cast(wide, values.dtype());
+  }
+  const Var average = mean(x, axes, true);
+  const Var distance = sub(x, average);
+  const Var squares = mul(distance, distance);
+  const Var total = sum(squares, axes, keep_axes);
+  return mul(total, 1.0 / static_cast<double>(count - correction));
+}
+
+Var logsumexp(const Var& x, std::initializer_list<int> axes, bool keep_axes) {
+  const Tensor values = floating_operand("logsumexp", "x", x);
+  const Reduction reduction = reduction_of("logsumexp", values.shape(), axes, keep_axes);
+  check_elements("logsumexp", reduction);
+  const Var largest = detach(max(x, axes, true));
+  // An infinity minus itself is NaN.
+  const Var shift =
+      masked_fill(largest, equal(abs(largest), std::numeric_limits<double>::infinity()), 0.0);
+  const Var terms = exp(sub(x, shift));
+  const Var logarithm = log(sum(terms, axes, true));
+  return reshape(add(logarithm, shift), reduction.y);
 }
 
 Var argmax(const Var& x, int axis, bool keep_axis) {

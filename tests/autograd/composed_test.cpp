@@ -168,7 +168,7 @@ TEST_CASE("composed ops refuse what does not fit, by name") {
     CHECK(contains(message_of<ShapeError>([&] { reduce(x, {2}); }), op + ": axis 2"));
     CHECK(message_of<ShapeError>([&] {
             reduce(x, {1, -1});
-          }) == op + ": axis -1 of [1, 2] is given twice; expected distinct axes");
+          }) == op + ": axis 1 of [1, 2] is given twice; expected distinct axes");
     CHECK(contains(message_of<ShapeError>([&] {
                      reduce(doubles({2, 0}, 1), {1});
                    }),

@@ -185,6 +185,20 @@ TEST_CASE("bench step takes train's steps and says where all of their time goes"
   CHECK(contains(outcome.out, "| step | 2 blocks, width 32, 65 tokens; B4 T16 | bf16 | "));
 }
 
+TEST_CASE("bench step names the optimizer whose update it times") {
+  for (const auto& [flags, part] : {std::pair<std::string, std::string>{"adam", "Adam"},
+                                    {"lion", "Lion"},
+                                    {"sgd --momentum 0.9", "SGD"}}) {
+    const Outcome outcome = zerograd(
+        "bench step --n-layer 1 --n-head 2 --n-embd 16 --block-size 8 --vocab-size 65 "
+        "--batch-size 1 --steps 1 --warm-up 0 --threads 1 --optimizer " +
+        flags);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 0);
+    CHECK(contains(outcome.out, "| " + part + " | "));
+  }
+}
+
 TEST_CASE("bench generate tells the prompt from the tokens after it") {
   const TemporaryFolder folder;
   const std::string json = folder / "generate.json";

@@ -43,13 +43,18 @@ const char* between = "between kernels";
 
 std::string part_of(const std::string& kernel, bool is_backward) {
   if (kernel == "matmul") return is_backward ? "matmul backward" : "matmul forward";
-  if (kernel == "optimizer_update") return "AdamW";
   for (const auto& [kind, part] : {std::pair{"attention", "attention"},
                                    {"layer_norm", "layer_norm"},
                                    {"gelu", "gelu"},
                                    {"projection_cross_entropy", "projection + cross_entropy"}})
     if (kernel.starts_with(kind)) return part;
   return kernel;
+}
+
+std::string optimizer_name(const zero::UpdateOptions& update) {
+  if (update.rule == OptimizerRule::sgd) return "SGD";
+  if (update.rule == OptimizerRule::lion) return "Lion";
+  return update.decoupled ? "AdamW" : "Adam";
 }
 
 /// Visits the spans of one thread in order. Each span is inside the previous one or after its end.
@@ -102,13 +107,14 @@ class SpanVisitor {
 /// The profile of the steps of one rank, the largest part first. The seconds add up to the time of
 /// the steps. A kernel that is called by another kernel belongs to that kernel. "waiting" is time
 /// spent waiting for peers, copies and NVMe; the rest is "between kernels".
-std::vector<ProfileRow> profile(const std::vector<Trace::Span>& spans, int rank) {
+std::vector<ProfileRow> profile(const std::vector<Trace::Span>& spans, int rank,
+                                const zero::UpdateOptions& update) {
   std::vector<const Span*> own;
   for (const Span& span : spans)
     if (span.rank == rank && span.track == "compute") own.push_back(&span);
   std::vector<ProfileRow> rows;
   for (const auto& [part, seconds] : SpanVisitor(std::move(own)).parts())
-    rows.push_back({part, seconds});
+    rows.push_back({part == "optimizer_update" ? optimizer_name(update) : part, seconds});
   std::stable_sort(rows.begin(), rows.end(),
                    [](const ProfileRow& a, const ProfileRow& b) { return a.seconds > b.seconds; });
   return rows;
@@ -221,7 +227,7 @@ MeasuredSteps measure(const Run& run, const BenchStepOptions& bench) {
              .device = run.options.device_flags.device,
              .type = run.options.device_flags.type});
   measure_peak();
-  first.profile = profile(trace->spans(), 0);
+  first.profile = profile(trace->spans(), 0, run.options.optimisation.engine.update);
   return first;
 }
 

@@ -293,8 +293,7 @@ void check_optimizer(const std::string& path, const Manifest& manifest, const En
   constexpr const char* moments[] = {"no moments", "moment1", "moment1 and moment2"};
   throw ConfigError(
       fmt::format("load: {} was saved by {} with {}; expected {} with {}, as this engine has; try "
-                  "the optimizer "
-                  "that saved it, or load its weights alone (--init)",
+                  "the optimizer that saved it, or load its weights alone (--init)",
                   path, name_of(manifest.rule), moments[manifest.moments], name_of(update.rule),
                   moments[moments_of(update)]));
 }

@@ -32,9 +32,9 @@ ZG_API std::string consolidate(const WeightSource& weights, const CheckpointInfo
                                const std::string& file, DType dtype);
 
 /// The opposite: writes DIR/step_0 with one shard for each of `ranks` ranks. The master weights are
-/// the floating-point tensors of a safetensors file, converted to f32. Moments and counters are
-/// zero; config_json and files are those of `info`. Throws FileError if there is no floating-point
-/// tensor. Returns the same hash.
+/// the floating-point tensors of a safetensors file, converted to f32. Adam's moments and
+/// the counters are zero; other optimizers take the weights alone; config_json and files are those
+/// of `info`. Throws FileError if there is no floating-point tensor. Returns the same hash.
 ZG_API std::string split(const std::string& file, const std::string& directory,
                          const CheckpointInfo& info, int ranks);
 
