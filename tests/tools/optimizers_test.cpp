@@ -79,6 +79,29 @@ TEST_CASE("a checkpoint goes on with its optimizer, or is refused by name") {
   CHECK(contains(momentum.error, "update.momentum is 0.500000, the optimizer is adam"));
 }
 
+TEST_CASE("numbers that the optimizer does not have are refused") {
+  const TemporaryFolder folder;
+  const std::string config = folder / "c.json";
+  const std::string run = "train --data sort --model-type gpt-nano --steps 1 --score-samples 0 ";
+  const auto refused = [&](const std::string& flags, const std::string& words) {
+    const Outcome outcome = zerograd(run + flags);
+    CHECK(outcome.status == 2);
+    CHECK_MESSAGE(contains(outcome.error, words), outcome.error);
+  };
+  const std::string sgd = "the optimizer is sgd; expected adamw, adam or lion";
+  refused("--optimizer sgd --betas 0.9,0.95", "--betas: " + sgd);
+  refused("--optimizer sgd --adam-beta2 0.95", "--adam-beta2: " + sgd);
+  refused("--optimizer lion --adam-eps 1e-6", "--adam-eps: the optimizer is lion; expected adamw");
+  write_file(config, R"({"optimizer": {"type": "SGD", "params": {"momentum": 0.5, "fused": true,
+    "foreach": null}}, "train_batch_size": 2})");
+  refused("--betas 0.9,0.95 --config " + config, "--betas: " + sgd);
+  const Outcome accepted = zerograd(run + "--config " + config);
+  CHECK_MESSAGE(accepted.status == 0, accepted.error);
+  write_file(config, R"({"train_batch_size": 2,
+    "optimizer": {"type": "SGD", "params": {"momentum": 1}}})");
+  refused("--config " + config, "c.json:2: optimizer.params.momentum: expected a number from 0 to");
+}
+
 TEST_CASE(
     "a config without an optimizer keeps the checkpoint's, and one of the same rule is used") {
   const TemporaryFolder folder;

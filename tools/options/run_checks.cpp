@@ -1,5 +1,7 @@
 #include "tools/options/run_checks.h"
 
+#include <fmt/format.h>
+
 #include <csignal>
 #include <filesystem>
 
@@ -84,6 +86,18 @@ void check_step_flags(const TrainOptions& options, const std::string& resumed, i
   if (options.trace_steps) check_step("--trace-steps", options.trace_steps->first, end);
   if (options.injection.fault != FaultInjection::Fault::none)
     for (int64_t step : options.injection.steps) check_injection_step(options, step, end);
+}
+
+void check_optimizer_flags(const Given& given, OptimizerRule rule) {
+  const auto refuse = [&](const char* flag, const char* expected) {
+    if (given.count(flag))
+      throw ConfigError(fmt::format("{}: the optimizer is {}; expected {}; leave the flag out",
+                                    flag, name_of(rule), expected));
+  };
+  if (rule == OptimizerRule::sgd)
+    for (const char* flag : {"--betas", "--adam-beta1", "--adam-beta2"})
+      refuse(flag, "adamw, adam or lion, which have betas");
+  if (rule != OptimizerRule::adam) refuse("--adam-eps", "adamw or adam, which have an epsilon");
 }
 
 void check_model_flags(const Given& given, const std::string& checkpoint) {

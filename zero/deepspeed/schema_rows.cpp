@@ -11,6 +11,7 @@ using enum Effect;
 constexpr double largest_integer = 0x1p53;
 constexpr double largest_count = 2147483647.0;
 constexpr double largest_float = 3e38;
+constexpr double below_one = 0x1.fffffep-1;  // the largest f32 below 1
 
 constexpr const char* off = "this version does not do it";
 constexpr const char* layout = "gradients and values are always in flat shards";
@@ -124,7 +125,6 @@ std::vector<Row> range_test_and_cycle() {
                            double minimum) {
     return Row{section, key, integer, fallback, honoured, "", "", minimum, largest_count};
   };
-  constexpr double below_one = 0x1.fffffep-1;  // the largest f32 below 1
   return {
       number_of(test, "lr_range_test_min_lr", "1e-3"),
       count_of(test, "lr_range_test_step_size", "2000", 1),
@@ -146,6 +146,7 @@ std::vector<Row> range_test_and_cycle() {
 }
 
 std::vector<Row> learning() {
+  constexpr const char* one_sgd = "there is only one implementation of SGD";
   std::vector<Row> rows = {
       {"optimizer", "type", text, ""},
       {"optimizer", "params", section, "null", inner, "", "adam"},
@@ -163,10 +164,13 @@ std::vector<Row> learning() {
       {"lion", "betas", numbers, "[0.9, 0.99]", honoured, "", "", 0, 1, nullptr, "", true},
       {"lion", "weight_decay", number, "0", honoured, "", "", 0, largest_float, nullptr, "", true},
       {"sgd", "lr", number, "1e-3", honoured, "", "", 0, largest_float, nullptr, "", true},
-      {"sgd", "momentum", number, "0", honoured, "", "", 0, 1},
+      {"sgd", "momentum", number, "0", honoured, "", "", 0, below_one},
       {"sgd", "dampening", number, "0", honoured, "", "", 0, 1},
       {"sgd", "nesterov", boolean, "false"},
       {"sgd", "maximize", boolean, "false", only, off},
+      {"sgd", "foreach", boolean, "null", nothing, one_sgd},
+      {"sgd", "fused", boolean, "null", nothing, one_sgd},
+      {"sgd", "differentiable", boolean, "false", only, off},
       {"sgd", "weight_decay", number, "0", honoured, "", "", 0, largest_float, nullptr, "", true},
       {"scheduler", "type", text, ""},
       {"scheduler", "params", section, "null", inner, "", "WarmupLR"},

@@ -46,7 +46,7 @@ const char* const defaults = R"({
     "bias_correction": true, "amsgrad": false, "torch_adam": false, "adam_w_mode": true},
   "lion": {"lr": 0.001, "betas": [0.9, 0.99], "weight_decay": 0},
   "sgd": {"lr": 0.001, "momentum": 0, "dampening": 0, "nesterov": false, "maximize": false,
-    "weight_decay": 0},
+    "foreach": null, "fused": null, "differentiable": false, "weight_decay": 0},
   "WarmupLR": {"warmup_min_lr": 0, "warmup_max_lr": null, "warmup_num_steps": 1000,
     "warmup_type": "log", "last_batch_iteration": -1},
   "WarmupDecayLR": {"warmup_min_lr": 0, "warmup_max_lr": 0.001, "warmup_num_steps": 1000,
