@@ -9,10 +9,10 @@ struct Range {
   double low, high;
 };
 
-/// The range of x. For log, sqrt and 1 / x it excludes numbers near 0.
+/// The range of x. It excludes numbers near the poles of log, sqrt, 1 / x and log1p.
 Range domain_of(UnaryOp op) {
   const bool positive = op == UnaryOp::log || op == UnaryOp::sqrt || op == UnaryOp::reciprocal;
-  return {positive ? 0.25 : -3.0, 3.0};
+  return {positive ? 0.25 : op == UnaryOp::log1p ? -0.75 : -3.0, 3.0};
 }
 
 /// The range of the forward result, for ops whose backward reads it.
@@ -41,11 +41,19 @@ Var unary_of(UnaryOp op, const Var& x) {
     case UnaryOp::silu:
       return silu(x);
     case UnaryOp::reciprocal:
-      return div(1.0, x);
+      return reciprocal(x);
+    case UnaryOp::sin:
+      return sin(x);
+    case UnaryOp::cos:
+      return cos(x);
+    case UnaryOp::erf:
+      return erf(x);
+    case UnaryOp::log1p:
+      return log1p(x);
     case UnaryOp::abs:
-      break;
+      return abs(x);
   }
-  throw Unsupported("abs: autograd has no function for it");
+  throw Unsupported("unary_of: a value outside of UnaryOp");
 }
 
 Var binary_of(BinaryOp op, const Var& a, const Var& b) {
@@ -134,7 +142,6 @@ Op unary_op(const std::string& name, UnaryOp op) {
       .kernels = {{.call = forward, .work = element_work(name, 4.0, 1, 1), .error = few_roundings},
                   {.call = backward, .error = few_roundings}},
       .tested = tested_lengths};
-  if (op == UnaryOp::abs) return row;  // autograd has no function for it
   const auto [low, high] = domain_of(op);
   row.function = [op](std::span<const Var> in, const Extents&) { return unary_of(op, in[0]); };
   row.variables = variables_in({{low, high}});

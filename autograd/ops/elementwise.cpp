@@ -239,6 +239,10 @@ Var sigmoid(const Var& x) { return mapped("sigmoid", UnaryOp::sigmoid, x); }
 Var relu(const Var& x) { return mapped("relu", UnaryOp::relu, x); }
 Var abs(const Var& x) { return mapped("abs", UnaryOp::abs, x); }
 Var reciprocal(const Var& x) { return mapped("reciprocal", UnaryOp::reciprocal, x); }
+Var sin(const Var& x) { return mapped("sin", UnaryOp::sin, x); }
+Var cos(const Var& x) { return mapped("cos", UnaryOp::cos, x); }
+Var erf(const Var& x) { return mapped("erf", UnaryOp::erf, x); }
+Var log1p(const Var& x) { return mapped("log1p", UnaryOp::log1p, x); }
 Var silu(const Var& x) { return mapped("silu", UnaryOp::silu, x); }
 
 Var gelu(const Var& x, Activation form) {

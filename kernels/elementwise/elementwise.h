@@ -4,9 +4,24 @@
 
 namespace zg {
 
-enum class UnaryOp : uint8_t { negate, exp, log, sqrt, tanh, sigmoid, relu, silu, abs, reciprocal };
-/// The number of values of UnaryOp, of which reciprocal is the last.
-constexpr size_t unary_op_count = static_cast<size_t>(UnaryOp::reciprocal) + 1;
+enum class UnaryOp : uint8_t {
+  negate,
+  exp,
+  log,
+  sqrt,
+  tanh,
+  sigmoid,
+  relu,
+  silu,
+  abs,
+  reciprocal,
+  sin,
+  cos,
+  erf,
+  log1p
+};
+/// The number of values of UnaryOp, of which log1p is the last.
+constexpr size_t unary_op_count = static_cast<size_t>(UnaryOp::log1p) + 1;
 
 /// Whether the derivative is computed from the forward result; otherwise it is computed from x.
 constexpr bool reads_result(UnaryOp op) {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numbers>
 
 #include "zerograd/kernels/cpu/dispatch.h"
 #include "zerograd/kernels/cpu/level.h"
@@ -32,6 +33,10 @@ A value(A x) {
   if constexpr (op == UnaryOp::silu) return x / (A{1} + std::exp(-x));
   if constexpr (op == UnaryOp::abs) return std::abs(x);
   if constexpr (op == UnaryOp::reciprocal) return A{1} / x;
+  if constexpr (op == UnaryOp::sin) return std::sin(x);
+  if constexpr (op == UnaryOp::cos) return std::cos(x);
+  if constexpr (op == UnaryOp::erf) return std::erf(x);
+  if constexpr (op == UnaryOp::log1p) return std::log1p(x);
 }
 
 /// dy times the slope, made from y where reads_result(op), else from x.
@@ -50,6 +55,11 @@ A gradient(A v, A dy) {
   }
   if constexpr (op == UnaryOp::abs) return v > 0 ? dy : v < 0 ? -dy : A{0};
   if constexpr (op == UnaryOp::reciprocal) return -dy / (v * v);
+  if constexpr (op == UnaryOp::sin) return dy * std::cos(v);
+  if constexpr (op == UnaryOp::cos) return -dy * std::sin(v);
+  if constexpr (op == UnaryOp::erf)
+    return dy * (A{2} * std::numbers::inv_sqrtpi_v<A> * std::exp(-v * v));
+  if constexpr (op == UnaryOp::log1p) return dy / (A{1} + v);
 }
 
 /// Null if there is only plain code.

@@ -11,12 +11,14 @@ namespace zg::hpu {
 namespace {
 
 /// In the order of UnaryOp.
-constexpr const char* values[] = {"unary_negate", "unary_exp",       "unary_log",  "unary_sqrt",
-                                  "unary_tanh",   "unary_sigmoid",   "unary_relu", "unary_silu",
-                                  "unary_abs",    "unary_reciprocal"};
-constexpr const char* slopes[] = {"slope_negate", "slope_exp",       "slope_log",  "slope_sqrt",
-                                  "slope_tanh",   "slope_sigmoid",   "slope_relu", "slope_silu",
-                                  "slope_abs",    "slope_reciprocal"};
+constexpr const char* values[] = {"unary_negate", "unary_exp",        "unary_log",  "unary_sqrt",
+                                  "unary_tanh",   "unary_sigmoid",    "unary_relu", "unary_silu",
+                                  "unary_abs",    "unary_reciprocal", "unary_sin",  "unary_cos",
+                                  "unary_erf",    "unary_log1p"};
+constexpr const char* slopes[] = {"slope_negate", "slope_exp",        "slope_log",  "slope_sqrt",
+                                  "slope_tanh",   "slope_sigmoid",    "slope_relu", "slope_silu",
+                                  "slope_abs",    "slope_reciprocal", "slope_sin",  "slope_cos",
+                                  "slope_erf",    "slope_log1p"};
 static_assert(std::size(values) == unary_op_count && std::size(slopes) == unary_op_count);
 
 }  // namespace

@@ -19,6 +19,10 @@ UNARY(unary_relu, x <= 0.0f ? 0.0f : x)  // so that NaN stays
 UNARY(unary_silu, x / (1.0f + exp(-x)))
 UNARY(unary_abs, fabs(x))
 UNARY(unary_reciprocal, 1.0f / x)
+UNARY(unary_sin, sin(x))
+UNARY(unary_cos, cos(x))
+UNARY(unary_erf, erf(x))
+UNARY(unary_log1p, log1p(x))
 
 /// dy times the slope, made from the result where reads_result(op), else from x.
 #define SLOPE(name, value)                                                         \
@@ -46,3 +50,7 @@ SLOPE(slope_relu, v <= 0.0f ? 0.0f : dy)
 SLOPE(slope_silu, dy* silu_slope(v))
 SLOPE(slope_abs, v > 0.0f ? dy : v < 0.0f ? -dy : 0.0f)
 SLOPE(slope_reciprocal, -dy / (v * v))
+SLOPE(slope_sin, dy* cos(v))
+SLOPE(slope_cos, -dy * sin(v))
+SLOPE(slope_erf, dy*(1.1283791670955126f * exp(-v * v)))  // 2 / sqrt(pi)
+SLOPE(slope_log1p, dy / (1.0f + v))

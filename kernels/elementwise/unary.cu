@@ -1,4 +1,5 @@
 #include "zerograd/kernels/cuda/map.cuh"
+#include "zerograd/kernels/elementwise/trigonometry.cuh"
 #include "zerograd/kernels/elementwise/visit_elementwise.h"
 
 namespace zg::cuda {
@@ -20,6 +21,10 @@ struct Value {
     if constexpr (op == UnaryOp::silu) y = x / (1.0f + expf(-x));
     if constexpr (op == UnaryOp::abs) y = fabsf(x);
     if constexpr (op == UnaryOp::reciprocal) y = 1.0f / x;
+    if constexpr (op == UnaryOp::sin) y = sine(x);
+    if constexpr (op == UnaryOp::cos) y = cosine(x);
+    if constexpr (op == UnaryOp::erf) y = erff(x);
+    if constexpr (op == UnaryOp::log1p) y = log1pf(x);
     return from_float<T>(y);
   }
 };
@@ -43,6 +48,11 @@ struct Slope {
     }
     if constexpr (op == UnaryOp::abs) dx = v > 0.0f ? dy : v < 0.0f ? -dy : 0.0f;
     if constexpr (op == UnaryOp::reciprocal) dx = -dy / (v * v);
+    if constexpr (op == UnaryOp::sin) dx = dy * cosine(v);
+    if constexpr (op == UnaryOp::cos) dx = -dy * sine(v);
+    if constexpr (op == UnaryOp::erf)
+      dx = dy * (1.1283791670955126f * expf(-v * v));  // 2 / sqrt(pi)
+    if constexpr (op == UnaryOp::log1p) dx = dy / (1.0f + v);
     return from_float<T>(dx);
   }
 };

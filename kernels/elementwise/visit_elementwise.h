@@ -29,6 +29,14 @@ void visit_unary(UnaryOp op, const F& f) {
       return f.template operator()<UnaryOp::abs>();
     case UnaryOp::reciprocal:
       return f.template operator()<UnaryOp::reciprocal>();
+    case UnaryOp::sin:
+      return f.template operator()<UnaryOp::sin>();
+    case UnaryOp::cos:
+      return f.template operator()<UnaryOp::cos>();
+    case UnaryOp::erf:
+      return f.template operator()<UnaryOp::erf>();
+    case UnaryOp::log1p:
+      return f.template operator()<UnaryOp::log1p>();
   }
 }
 

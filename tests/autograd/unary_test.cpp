@@ -25,6 +25,10 @@ const UnaryOperation unary_operations[] = {
     {"sigmoid", sigmoid, sigmoid_of, -3},
     {"relu", relu, [](double x) { return x > 0 ? x : 0; }, -3},
     {"silu", silu, [](double x) { return x * sigmoid_of(x); }, -3},
+    {"sin", sin, [](double x) { return std::sin(x); }, -3},
+    {"cos", cos, [](double x) { return std::cos(x); }, -3},
+    {"erf", erf, [](double x) { return std::erf(x); }, -3},
+    {"log1p", log1p, [](double x) { return std::log1p(x); }, -0.75},
     {"gelu", [](const Var& x) { return gelu(x); },
      [](double x) {
        return 0.5 * x *

@@ -220,7 +220,8 @@ int farthest(F f, G exact) {
 }
 
 void steps_of_functions() {
-  using cuda::erfcf, cuda::expf, cuda::expm1f, cuda::logf, cuda::powf, cuda::tanhf;
+  using cuda::erfcf, cuda::erff, cuda::log1pf, cuda::expf, cuda::expm1f, cuda::logf, cuda::powf,
+      cuda::tanhf;
   std::printf("exp %d, ",
               farthest([](float x) { return expf(x); }, [](double x) { return std::exp(x); }));
   std::printf("expm1 %d, ",
@@ -235,6 +236,10 @@ void steps_of_functions() {
                                    [](double x) { return std::exp2(x); }));
   std::printf("erfc %d, ",
               farthest([](float x) { return erfcf(x); }, [](double x) { return std::erfc(x); }));
+  std::printf("erf %d, ",
+              farthest([](float x) { return erff(x); }, [](double x) { return std::erf(x); }));
+  std::printf("log1p %d, ",
+              farthest([](float x) { return log1pf(x); }, [](double x) { return std::log1p(x); }));
   std::printf("pow %d\n", farthest([](float x) { return powf(x, 1.5f); },
                                    [](double x) { return std::pow(x, 1.5); }));
 }

@@ -37,8 +37,12 @@ float by_the_library(Function function, float x, float y) {
       return std::tanh(x);
     case Function::pow:
       return std::pow(x, y);
+    case Function::erf:
+      return std::erf(x);
     case Function::erfc:
       return std::erfc(x);
+    case Function::log1p:
+      return std::log1p(x);
     case Function::reciprocal_root:
       return 1.0f / std::sqrt(x);
     default:
@@ -58,8 +62,12 @@ double in_double(Function function, double x, double y) {
       return std::tanh(x);
     case Function::pow:
       return std::pow(x, y);
+    case Function::erf:
+      return std::erf(x);
     case Function::erfc:
       return std::erfc(x);
+    case Function::log1p:
+      return std::log1p(x);
     case Function::reciprocal_root:
       return 1.0 / std::sqrt(x);
     default:

@@ -15,14 +15,27 @@ uint64_t mixed(uint64_t a, uint64_t b);
 /// A function with its largest error: the result is so many steps at most from the correctly
 /// rounded one. CUDA C++ Programming Guide, "Mathematical Functions", table of single-precision
 /// functions; PTX ISA, ex2.approx.ftz.f32 (power_of_two).
-enum class Function : uint8_t { exp, expm1, log, tanh, pow, erfc, reciprocal_root, power_of_two };
+enum class Function : uint8_t {
+  exp,
+  expm1,
+  log,
+  tanh,
+  pow,
+  erfc,
+  reciprocal_root,
+  power_of_two,
+  erf,
+  log1p
+};
 constexpr int largest_error(Function function) {
   switch (function) {
     case Function::exp:
     case Function::expm1:
     case Function::log:
+    case Function::log1p:
       return 1;
     case Function::tanh:
+    case Function::erf:
     case Function::reciprocal_root:
     case Function::power_of_two:
       return 2;

@@ -90,38 +90,6 @@ Tensor run_binary(BinaryOp op, const Tensor& a, const Tensor& b) {
   return y;
 }
 
-double expected_unary(UnaryOp op, double x) {
-  switch (op) {
-    case UnaryOp::negate:
-      return -x;
-    case UnaryOp::exp:
-      return std::exp(x);
-    case UnaryOp::log:
-      return std::log(x);
-    case UnaryOp::sqrt:
-      return std::sqrt(x);
-    case UnaryOp::tanh:
-      return std::tanh(x);
-    case UnaryOp::sigmoid:
-      return 1 / (1 + std::exp(-x));
-    case UnaryOp::relu:
-      return x > 0 ? x : 0;
-    case UnaryOp::silu:
-      return x / (1 + std::exp(-x));
-    case UnaryOp::abs:
-      return std::fabs(x);
-    case UnaryOp::reciprocal:
-      return 1 / x;
-  }
-  return not_a_number;
-}
-
-Tensor run_unary(UnaryOp op, const Tensor& x) {
-  const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
-  kernels::unary({.op = op, .x = x, .y = y}, x.device().compute());
-  return y;
-}
-
 }  // namespace
 
 TEST_CASE("axpby and cast give the rounded result for every pair of floating types" *
@@ -394,61 +362,6 @@ TEST_CASE("where picks by condition with broadcasting, for any type" *
     for (size_t i : {1, 3, 4})
       for (size_t j = 0; j < 3; ++j) expected[i * 3 + j] = b.to_doubles()[j];
     CHECK(y.to_doubles() == expected);
-  }
-}
-
-TEST_CASE("the plain unary ops and their gradients are those of the C library, in f64") {
-  const Device plain = Device::cpu(0, {.threads = 1, .isa = Isa::portable});
-  constexpr int64_t n = 33;
-  for (size_t code = 0; code < unary_op_count; ++code) {
-    const UnaryOp op = UnaryOp(code);
-    CAPTURE(code);
-    const bool positive = op == UnaryOp::log || op == UnaryOp::sqrt || op == UnaryOp::reciprocal;
-    const Tensor x = random_tensor({n}, DType::f64, plain, 6, positive ? 0.25 : -3.0, 3.0);
-    const Tensor dy = random_tensor({n}, DType::f64, plain, 7);
-    const Tensor y = run_unary(op, x), dx = Tensor::empty({n}, DType::f64, plain);
-    kernels::unary_backward({.op = op,
-                             .x = reads_result(op) ? Tensor() : x,
-                             .y = reads_result(op) ? y : Tensor(),
-                             .dy = dy,
-                             .dx = dx},
-                            plain.compute());
-    const std::vector<double> xs = x.to_doubles(), dys = dy.to_doubles();
-    std::vector<double> values, slopes;
-    constexpr double h = 1e-6;
-    for (size_t i = 0; i < xs.size(); ++i) {
-      values.push_back(expected_unary(op, xs[i]));
-      const double rise = expected_unary(op, xs[i] + h) - expected_unary(op, xs[i] - h);
-      slopes.push_back(dys[i] * rise / (2 * h));
-    }
-    CHECK(excess(y, values, 1e-15, 1e-15) <= 1);
-    CHECK(excess(dx, slopes, 2e-8) <= 1);  // the difference: 4 eps |y| / h and 1e2 h^2
-  }
-}
-
-TEST_CASE("unary ops keep NaN, reach their limits and may work in place, at every level" *
-          doctest::test_suite("every device")) {
-  for (const Device& device : devices_at_every_level())
-    for (DType dtype : on_device(floating_dtypes, device))
-      for (size_t code = 0; code < unary_op_count; ++code) {
-        const Tensor x = Tensor::full({33}, not_a_number, dtype, device);
-        kernels::unary({.op = UnaryOp(code), .x = x, .y = x}, device.compute());
-        for (double value : x.to_doubles()) CHECK(std::isnan(value));
-      }
-  for (const Device& device : devices_at_every_level()) {
-    const Tensor x =
-        Tensor::from<float>({-float(infinity), -200, -1e-20f, 1e-20f, 200}, {5}, device);
-    auto of = [&](UnaryOp op) { return run_unary(op, x).to_doubles(); };
-    const std::vector<double> xs = x.to_doubles();
-    const auto is_near = [&](UnaryOp op, const std::vector<double>& expected, int ulps) {
-      return excess(run_unary(op, x), expected, 0.0,
-                    library_error(device, ulps, 0) * 2 * unit_roundoff(DType::f32)) <= 1;
-    };
-    CHECK(is_near(UnaryOp::exp, {0, 0, 1, 1, infinity}, 1));
-    CHECK(is_near(UnaryOp::tanh, {-1, -1, xs[2], xs[3], 1}, 2));
-    CHECK(of(UnaryOp::sigmoid) == std::vector<double>{0, 0, 0.5, 0.5, 1});
-    CHECK(of(UnaryOp::relu) == std::vector<double>{0, 0, 0, xs[3], 200});
-    CHECK(of(UnaryOp::silu)[4] == 200);
   }
 }
 

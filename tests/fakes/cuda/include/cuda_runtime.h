@@ -162,6 +162,8 @@ inline float expm1f(float x) { return emulator::evaluate(emulator::Function::exp
 inline float logf(float x) { return emulator::evaluate(emulator::Function::log, x); }
 inline float tanhf(float x) { return emulator::evaluate(emulator::Function::tanh, x); }
 inline float powf(float x, float y) { return emulator::evaluate(emulator::Function::pow, x, y); }
+inline float erff(float x) { return emulator::evaluate(emulator::Function::erf, x); }
+inline float log1pf(float x) { return emulator::evaluate(emulator::Function::log1p, x); }
 inline float erfcf(float x) { return emulator::evaluate(emulator::Function::erfc, x); }
 
 }  // namespace zg::cuda
