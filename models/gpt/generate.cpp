@@ -106,6 +106,7 @@ void validate(const SamplingOptions& options) {
     refuse("a finite temperature from 0", options.temperature);
   if (options.top_k < 0) refuse("top_k from 0", static_cast<double>(options.top_k));
   if (!(options.top_p > 0.0 && options.top_p <= 1.0)) refuse("top_p in (0, 1]", options.top_p);
+  if (!(options.min_p >= 0.0 && options.min_p <= 1.0)) refuse("min_p in [0, 1]", options.min_p);
 }
 
 int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, uint64_t draw) {
@@ -122,9 +123,12 @@ int32_t sample_token(std::span<const float> logits, const SamplingOptions& optio
     if (options.top_k > 0) ids.resize(std::min(ids.size(), static_cast<size_t>(options.top_k)));
   }
   std::vector<double> weights;
+  weights.reserve(ids.size());
   for (int32_t id : ids)
     weights.push_back(std::exp((double{logit(id)} - double{logit(best)}) / options.temperature));
   if (options.top_p < 1.0) weights.resize(nucleus(weights, options.top_p));
+  for (double& weight : weights)  // the largest is 1
+    if (weight < options.min_p) weight = 0.0;
 
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
   double left = RandomStream(options.seed, "sample_token", draw).uniform() * sum;

@@ -13,10 +13,13 @@ struct SamplingOptions {
   double temperature = 1.0;  ///< divides the logits; 0: greedy
   int64_t top_k = 0;         ///< keep the k most likely; 0: all
   double top_p = 1.0;        ///< then keep the smallest set with at least this total probability
+  /// Then drop tokens whose probability is below min_p times the largest one, which stays; 0: none.
+  /// As temperature has been applied before, this is min_p of transformers and llama.cpp.
+  double min_p = 0.0;
   uint64_t seed = 3407;
 };
 /// Throws ConfigError naming the field unless temperature is finite and at least 0, top_k at least
-/// 0 and top_p in (0, 1].
+/// 0, top_p in (0, 1] and min_p in [0, 1].
 ZG_API void validate(const SamplingOptions& options);
 
 /// One token from one row of logits, in double precision; equal logits are ordered by rising id.

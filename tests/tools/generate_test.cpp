@@ -120,6 +120,9 @@ TEST_CASE("a sort model continues digits and reports its scores") {
   CHECK(outcome.out.size() == 13);
   CHECK(outcome.out.compare(0, 6, "210021") == 0);
   CHECK(outcome.out.find_first_not_of("012\n") == std::string::npos);
+  // A share of 1 keeps the likeliest token alone, at any temperature.
+  CHECK(zerograd("generate " + save + "/step_3 --prompt 210021 --length 6 --min-p 1").out ==
+        outcome.out);
   const Outcome scores = zerograd("eval " + save + " --score-samples 50");
   CHECK(contains(line_after(scores.out, "test final score: "), "/50 = "));
 }

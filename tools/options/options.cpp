@@ -299,6 +299,9 @@ bool parse(const std::vector<std::string>& arguments, GenerateOptions& options) 
                    number_flag({"--top-p"}, sampling.top_p,
                                {0.0, 1.0, true, false, "a number above 0 and at most 1"},
                                "keep the likeliest that together have this probability"),
+                   number_flag({"--min-p"}, sampling.min_p,
+                               {0.0, 1.0, false, false, "a number from 0 to 1"},
+                               "drop tokens below this share of the largest probability; 0: none"),
                    seed_flag(sampling.seed, "of the draws")}},
                  {"model (the checkpoint's own unless given)",
                   {source_flag(options.data), tokenizer_flag(options.data),
@@ -311,6 +314,9 @@ bool parse(const std::vector<std::string>& arguments, GenerateOptions& options) 
   if (!parse(line, arguments, options.given)) return false;
   if (options.prompt.empty())
     throw ConfigError("--prompt: expected text to begin with, got nothing; try --prompt 'O God'");
+  if (sampling.min_p > 0.0 && sampling.temperature == 0.0)
+    throw ConfigError(
+        "--min-p: with --temperature 0 nothing is sampled; expected --temperature above 0");
   check_model(options.model, options.given);
   check_device(options.given);
   return true;

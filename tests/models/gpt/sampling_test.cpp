@@ -80,6 +80,27 @@ TEST_CASE("top_p keeps the smallest set of at least that probability") {
   CHECK(drawn(logits, {.top_k = 2, .top_p = 0.7}) == std::set<int32_t>{1, 3});
 }
 
+TEST_CASE("min_p drops the tokens below its share of the largest probability") {
+  const std::vector<float> logits = logits_of({0.125, 0.5, 0.125, 0.25});
+  CHECK(drawn(logits, {.min_p = 0.24}).size() == 4);
+  CHECK(drawn(logits, {.min_p = 0.26}) == std::set<int32_t>{1, 3});
+  CHECK(drawn(logits, {.min_p = 0.51}) == std::set<int32_t>{1});
+  CHECK(drawn(logits, {.min_p = 1.0}) == std::set<int32_t>{1});
+  CHECK(drawn({0.5f, 1.0f, 1.0f}, {.min_p = 1.0}) == std::set<int32_t>{1, 2});
+  // Half the temperature squares the shares: 1/4 and 1/16. Twice it gives their roots.
+  CHECK(drawn(logits, {.temperature = 0.5, .min_p = 0.24}) == std::set<int32_t>{1, 3});
+  CHECK(drawn(logits, {.temperature = 2.0, .min_p = 0.49}).size() == 4);
+  CHECK(drawn(logits, {.top_k = 1, .min_p = 0.1}) == std::set<int32_t>{1});
+  CHECK(drawn(logits, {.top_p = 0.9, .min_p = 0.26}) == std::set<int32_t>{1, 3});
+  // 0.8 of all tokens is reached by three, of which one is below the share.
+  CHECK(drawn(logits, {.top_p = 0.8, .min_p = 0.26}) == std::set<int32_t>{1, 3});
+  CHECK(drawn({-infinity, 0.0f, -2000.0f}, {.min_p = 1e-300}) == std::set<int32_t>{1});
+  const std::vector<double> p{0.1, 0.4, 0.2, 0.3};
+  check_frequencies(logits_of(p), {.min_p = 0.49}, {0.0, 0.4 / 0.9, 0.2 / 0.9, 0.3 / 0.9});
+  for (uint64_t draw = 0; draw < 100; ++draw)  // 0 changes no draw
+    CHECK(sample_token(logits, {.min_p = 0.0}, draw) == sample_token(logits, {}, draw));
+}
+
 TEST_CASE("a draw is a function of its seed and number") {
   const std::vector<float> logits(50, 0.0f);
   int equal_seeds = 0, different_seeds = 0;
@@ -104,8 +125,9 @@ TEST_CASE("sampling refuses options out of range and unusable logits") {
   for (const SamplingOptions& options :
        {SamplingOptions{.temperature = -0.1}, SamplingOptions{.temperature = NAN},
         SamplingOptions{.temperature = INFINITY}, SamplingOptions{.top_k = -1},
-        SamplingOptions{.top_p = 0.0}, SamplingOptions{.top_p = 1.1},
-        SamplingOptions{.top_p = NAN}})
+        SamplingOptions{.top_p = 0.0}, SamplingOptions{.top_p = 1.1}, SamplingOptions{.top_p = NAN},
+        SamplingOptions{.min_p = -0.1}, SamplingOptions{.min_p = 1.1},
+        SamplingOptions{.min_p = NAN}})
     CHECK_THROWS_AS(sample_token(logits, options, 0), ConfigError);
   for (const std::vector<float>& unusable :
        {std::vector<float>{}, {0.0f, NAN}, {NAN, 0.0f}, {-infinity, -infinity}, {0.0f, infinity}})
