@@ -27,6 +27,7 @@ Var weighted_sum(const Function& function, Tape& tape, std::span<const Var> inpu
 
 std::vector<Var> variables(Tape& tape, const std::vector<Tensor>& inputs) {
   std::vector<Var> vars;
+  vars.reserve(inputs.size());
   for (const Tensor& input : inputs) vars.push_back(tape.variable(input));
   return vars;
 }

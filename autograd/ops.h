@@ -67,6 +67,19 @@ ZG_API Var relu(const Var& x);
 ZG_API Var abs(const Var& x);  ///< the gradient at 0 is 0
 ZG_API Var reciprocal(const Var& x);
 ZG_API Var rsqrt(const Var& x);  ///< reciprocal(sqrt(x))
+// The next four: x of any shape, f64 | f32 | bf16 | f16; y has its shape and dtype. DTypeError if x
+// is not floating, ShapeError if it is absent. f64 is the C library's. The accuracy is that of f32;
+// bf16 and f16 are computed in f32 and rounded once. NaN gives NaN.
+/// x in radians. Within 2 ulp (HPU: OpenCL's 4) for every finite x, however large; NaN for infinite
+/// x. The gradient is cos(x), as accurate.
+ZG_API Var sin(const Var& x);
+ZG_API Var cos(const Var& x);  ///< as sin; the gradient is -sin(x)
+/// 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x. Within 2 ulp (HPU: OpenCL's 16). The
+/// gradient is 2 / sqrt(pi) exp(-x^2), with a relative error of x^2 roundings.
+ZG_API Var erf(const Var& x);
+/// log(1 + x), without loss of digits near 0. Within 2 ulp. -infinity for -1, NaN below. The
+/// gradient is 1 / (1 + x).
+ZG_API Var log1p(const Var& x);
 ZG_API Var silu(const Var& x);
 ZG_API Var gelu(const Var& x, Activation form = Activation::gelu_tanh);  ///< gelu_tanh | gelu_erf
 
@@ -99,14 +112,28 @@ ZG_API Var unsqueeze(const Var& x, int axis);      ///< with a new axis of exten
 ZG_API Var slice(const Var& x, int axis, int64_t begin, int64_t end);
 ZG_API Var concat(std::span<const Var> parts, int axis);
 ZG_API Var stack(std::span<const Var> parts, int axis);  ///< of one shape, along a new axis of y
+inline Var concat(std::initializer_list<Var> parts, int axis) {
+  return concat(std::span(parts.begin(), parts.size()), axis);
+}
+inline Var stack(std::initializer_list<Var> parts, int axis) {
+  return stack(std::span(parts.begin(), parts.size()), axis);
+}
 /// Copies along each axis of x, counts[i] of them along axis i: torch.Tensor.repeat with a count
 /// for each axis.
 ZG_API Var repeat(const Var& x, std::initializer_list<int64_t> counts);
+/// x with `before` and `after` elements of `value` at both ends of an axis. x is floating.
+ZG_API Var pad(const Var& x, int axis, int64_t before, int64_t after, double value = 0.0);
+/// y[i] = x[0] + ... + x[i] along an axis, in x's dtype. x is floating. Made of log2(extent)
+/// additions of shifted tensors: the order of a sum depends on its length alone.
+ZG_API Var cumsum(const Var& x, int axis);
 /// The lower (tril) or upper triangle of the last two axes, which includes the diagonal j = i +
 /// `diagonal`; 0 elsewhere. x is floating.
 ZG_API Var tril(const Var& x, int64_t diagonal = 0);
 ZG_API Var triu(const Var& x, int64_t diagonal = 0);
 ZG_API std::vector<Var> split(const Var& x, std::span<const int64_t> sizes, int axis);
+inline std::vector<Var> split(const Var& x, std::initializer_list<int64_t> sizes, int axis) {
+  return split(x, std::span(sizes.begin(), sizes.size()), axis);
+}
 ZG_API Var broadcast_to(const Var& x, const Shape& shape);
 /// torch.gather: y has index's shape, y[i][j][k] = x[i][index[i][j][k]][k] along axis 1. index (i32
 /// | i64) has the rank of x and, except along the axis, at most its extents.
@@ -117,6 +144,17 @@ ZG_API Var gather(const Var& x, int axis, const Tensor& index);
 ZG_API Var scatter_add(const Var& base, int axis, const Tensor& index, const Var& source);
 ZG_API Var cast(const Var& x, DType dtype);
 ZG_API Var detach(const Var& x);  ///< the same tensor as a constant
+
+// --- constants ---
+/// begin, begin + 1, ..., end - 1; any dtype but bool. Each number is rounded to the dtype.
+ZG_API Tensor arange(int64_t begin, int64_t end, DType dtype, const Device& device);
+/// Independent values of the standard normal distribution. The same (seed, name, element) has the
+/// same value on every device; rounded to a floating dtype.
+ZG_API Tensor randn(const Shape& shape, uint64_t seed, const std::string& name, DType dtype,
+                    const Device& device);
+/// [..., classes], 1 at [..., ids[...]] and 0 elsewhere. ids: i32 | i64; an id outside of
+/// [0, classes) gives a row of zeros.
+ZG_API Tensor one_hot(const Tensor& ids, int64_t classes, DType dtype = DType::f32);
 
 // --- products ---
 /// [..., M, K] x [..., K, N] = [..., M, N]; leading axes broadcast.
@@ -193,7 +231,7 @@ ZG_API Var attention(const Var& q, const Var& k, const Var& v, const AttentionOp
 ZG_API Var attention(const Var& q, const Var& k, const Var& v, int heads,
                      const AttentionOptions& options);
 
-// --- losses: scalars in the accumulator dtype ---
+// --- losses in the accumulator dtype: scalars, but with Reduction::none ---
 /// Mean over targets that are not ignored (NaN when all are, as in PyTorch); logits [..., V],
 /// targets [...] i32 | i64.
 ZG_API Var cross_entropy(const Var& logits, const Tensor& targets, int64_t ignore_index = -1);
@@ -202,7 +240,32 @@ ZG_API Var cross_entropy(const Var& logits, const Tensor& targets, int64_t ignor
 /// gradients, and backward multiplies them.
 ZG_API Var projection_cross_entropy(const Var& x, const Var& weight, const Tensor& targets,
                                     int64_t ignore_index = -1);
-ZG_API Var mse(const Var& x, const Var& target);  ///< mean of squared differences
+
+/// Losses of rows or elements: as they are, or their sum or mean, which is a scalar.
+enum class Reduction : uint8_t { none, sum, mean };
+
+struct CrossEntropyOptions {
+  int64_t ignore_index = -1;  ///< targets of this value have a loss of 0 and do not count in a mean
+  /// In [0, 1]. A target's probability is 1 - label_smoothing; the rest is divided equally among
+  /// all V tokens, the target included (Szegedy et al. 2016, arXiv:1512.00567; as in PyTorch).
+  double label_smoothing = 0.0;
+  Reduction reduction = Reduction::mean;  ///< none: losses in the shape of targets
+};
+/// cross_entropy() above with more choices. Label smoothing takes memory of the size of the logits.
+ZG_API Var cross_entropy(const Var& logits, const Tensor& targets,
+                         const CrossEntropyOptions& options);
+/// -target log(p) - (1 - target) log(1 - p) with p = sigmoid(logits), element by element: binary
+/// cross entropy. target: shape and dtype of logits, values in [0, 1].
+ZG_API Var binary_cross_entropy(const Var& logits, const Var& target,
+                                Reduction reduction = Reduction::mean);
+/// target (log(target) - log_p), element by element; 0 where target is 0: the divergence of
+/// Kullback and Leibler. target has the shape and dtype of log_p; with `log_target` it is a
+/// logarithm, too. The mean is over elements; torch's "batchmean" is the sum divided by the extent
+/// of axis 0. The gradient of a target of 0 leaves out its infinite part.
+ZG_API Var kl_divergence(const Var& log_p, const Var& target, Reduction reduction = Reduction::mean,
+                         bool log_target = false);
+/// Squared differences; target has the shape and dtype of x.
+ZG_API Var mse(const Var& x, const Var& target, Reduction reduction = Reduction::mean);
 
 // --- operators: the functions above by their signs ---
 // A comparison returns a bool tensor. `if (a < b)` does not test its elements: a Var in a condition

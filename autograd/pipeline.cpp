@@ -70,7 +70,7 @@ std::vector<int64_t> balanced_stages(std::span<const double> costs, double first
       for (int64_t begin = 0; begin < layers; ++begin) {
         Division& here = best[static_cast<size_t>(stage)][static_cast<size_t>(begin)] = {};
         for (int64_t end = begin + 1; end <= layers; ++end) {
-          const Division& rest = best[static_cast<size_t>(stage + 1)][static_cast<size_t>(end)];
+          const Division& rest = best[static_cast<size_t>(stage) + 1][static_cast<size_t>(end)];
           const double own = cost(stage, begin, end);
           if (own > limit || rest.max_cost > limit) continue;
           const double squares = own * own + rest.squares;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "zerograd/autograd/parameter.h"
@@ -186,5 +187,9 @@ ZG_API Tensor early_gradient(const Var& input);
 /// TapeError) and read parameters through the segment's tape argument.
 ZG_API Var checkpoint(Tape& tape, std::span<const Var> inputs,
                       std::function<Var(Tape&, std::span<const Var>)> segment);
+inline Var checkpoint(Tape& tape, std::initializer_list<Var> inputs,
+                      std::function<Var(Tape&, std::span<const Var>)> segment) {
+  return checkpoint(tape, std::span(inputs.begin(), inputs.size()), std::move(segment));
+}
 
 }  // namespace zg

@@ -1,8 +1,11 @@
 #include <cstdint>
+#include <numeric>
+#include <string>
 #include <vector>
 
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/op.h"
+#include "zerograd/autograd/parameter.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -42,6 +45,61 @@ Var triangle(const char* op, const Var& x, int64_t diagonal, bool lower) {
 }
 
 }  // namespace
+
+Tensor arange(int64_t begin, int64_t end, DType dtype, const Device& device) {
+  if (begin > end || dtype == DType::boolean)
+    throw ConfigError(fmt::format(
+        "arange: begin is {}, end is {}, dtype is {}; expected begin <= end and any dtype but bool",
+        begin, end, dtype));
+  std::vector<int64_t> numbers(static_cast<size_t>(end - begin));
+  std::iota(numbers.begin(), numbers.end(), begin);
+  return cast(Var(Tensor::from(numbers, {end - begin}, device)), dtype).value();
+}
+
+Tensor randn(const Shape& shape, uint64_t seed, const std::string& name, DType dtype,
+             const Device& device) {
+  std::vector<float> values(static_cast<size_t>(shape.numel()));
+  initialise(Init::normal(1.0f), seed, name, 0, values);
+  return cast(Var(Tensor::from(values, shape, device)), dtype).value();
+}
+
+Tensor one_hot(const Tensor& ids, int64_t classes, DType dtype) {
+  check_index("one_hot", "ids", ids);
+  if (classes < 1)
+    throw ConfigError(fmt::format("one_hot: classes is {}; expected 1 or more", classes));
+  const Var columns(arange(0, classes, ids.dtype(), ids.device())), rows = unsqueeze(Var(ids), -1);
+  return cast(equal(rows, columns), dtype).value();
+}
+
+Var pad(const Var& x, int axis, int64_t before, int64_t after, double value) {
+  const Tensor values = floating_operand("pad", "x", x);
+  axis = axis_of("pad", values.shape(), axis);
+  if (before < 0 || after < 0)
+    throw ConfigError(
+        fmt::format("pad: before is {}, after is {}; expected 0 or more; try slice, which cuts",
+                    before, after));
+  std::vector<Var> parts;
+  const auto fill = [&](int64_t extent) {
+    const Shape shape = values.shape().with(axis, extent);
+    if (extent > 0) parts.emplace_back(Tensor::full(shape, value, values.dtype(), values.device()));
+  };
+  fill(before);
+  parts.push_back(x);
+  fill(after);
+  return concat(parts, axis);
+}
+
+Var cumsum(const Var& x, int axis) {
+  const Shape shape = floating_operand("cumsum", "x", x).shape();
+  axis = axis_of("cumsum", shape, axis);
+  // After a round each element is the sum of twice as many (Hillis and Steele 1986).
+  Var y = x;
+  for (int64_t shift = 1; shift < shape[axis]; shift *= 2) {
+    const Var shifted = pad(slice(y, axis, 0, shape[axis] - shift), axis, shift, 0);
+    y = add(y, shifted);
+  }
+  return y;
+}
 
 Var rsqrt(const Var& x) {
   floating_operand("rsqrt", "x", x);

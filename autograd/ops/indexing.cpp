@@ -21,7 +21,8 @@ void check_positions(const Tensor& weight, const Tensor& position, const Embeddi
 }
 
 void backward_of_embedding(const EmbeddingNumbers& n, const BackwardPass& pass) {
-  const Tensor ids = pass.saved(0), dy = pass.gradient_of_output();
+  const Tensor ids = pass.saved(0);
+  const Tensor& dy = pass.gradient_of_output();
   const InputGradient dweight(pass, 0, accumulator(dy.dtype()));
   const InputGradient dposition(pass, 1, accumulator(dy.dtype()));
   kernels::embedding_backward({.ids = ids,

@@ -1,5 +1,7 @@
 #include "zerograd/autograd/ops/op.h"
 
+#include <utility>
+
 #include "zerograd/autograd/ops.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/kernel.h"
@@ -42,13 +44,15 @@ RowLosses row_losses(const Tensor& x, int64_t rows) {
   return {Tensor::empty({rows}, sums, x.device()), Tensor::empty({rows}, sums, x.device())};
 }
 
-void backward_of_cross_entropy(int64_t ignore_index, const BackwardPass& pass) {
+/// `dloss`: the gradient of each row's loss.
+void backward_of_cross_entropy(int64_t ignore_index, const Tensor& dloss,
+                               const BackwardPass& pass) {
   const Tensor logits = pass.saved(0), targets = pass.saved(1);
   const InputGradient dlogits(pass, 0, logits.dtype());
   kernels::cross_entropy_backward({.logits = logits,
                                    .targets = targets,
                                    .log_sum = pass.saved(2),
-                                   .dloss = row_gradients(pass, pass.saved(3), targets.numel()),
+                                   .dloss = dloss,
                                    .dlogits = dlogits.view(logits.shape()),
                                    .ignore_index = ignore_index},
                                   pass.stream());
@@ -97,6 +101,38 @@ void backward_of_early_gradients(const BackwardPass& pass) {
   }
 }
 
+Var reduced(const Var& losses, Reduction reduction) {
+  return reduction == Reduction::none  ? losses
+         : reduction == Reduction::sum ? sum(losses)
+                                       : mean(losses);
+}
+
+/// Two operands of one shape and dtype, in the accumulator dtype.
+std::pair<Var, Var> alike_in_accumulator(const char* op, const char* name, const Var& x,
+                                         const Var& target) {
+  const Tensor values = floating_operand(op, name, x), wanted = operand(op, "target", target);
+  check_alike(op, name, values, "target", wanted);
+  if (wanted.shape() != values.shape())
+    refuse_shape(op, "target", wanted.shape(), values.shape().str());
+  const DType dtype = accumulator(values.dtype());
+  return {cast(x, dtype), cast(target, dtype)};
+}
+
+/// The loss of each target, in the shape of targets; 0 for one that is ignored.
+Var losses_of_rows(const Var& logits, const Tensor& targets, int64_t ignore_index) {
+  const Tensor values = floating_operand("cross_entropy", "logits", logits);
+  const Tensor wanted = flat_targets("cross_entropy", "logits", values, targets);
+  const Tensor rows = values.view(rows_of(values.shape()));
+  const auto [loss, log_sum] = row_losses(rows, rows.extent(0));
+  kernels::cross_entropy_forward({rows, wanted, loss, log_sum, ignore_index},
+                                 values.device().compute());
+  return record("cross_entropy", {logits}, loss.view(targets.shape()), {rows, wanted, log_sum},
+                ignore_index, [](int64_t ignored, const BackwardPass& pass) {
+                  const Tensor& dloss = pass.gradient_of_output();
+                  backward_of_cross_entropy(ignored, dloss.view({dloss.numel()}), pass);
+                });
+}
+
 }  // namespace
 
 Tensor flat_targets(const char* op, const char* name, const Tensor& x, const Tensor& targets) {
@@ -137,9 +173,11 @@ Var cross_entropy(const Var& logits, const Tensor& targets, int64_t ignore_index
   const auto [loss, log_sum] = row_losses(rows, rows.extent(0));
   kernels::cross_entropy_forward({rows, wanted, loss, log_sum, ignore_index}, stream);
   const Tensor count = count_of(wanted, ignore_index, loss.dtype(), stream);
-  return record(
-      op, {logits}, mean_loss(loss, count, stream), {rows, wanted, log_sum, count}, ignore_index,
-      [](int64_t ignored, const BackwardPass& pass) { backward_of_cross_entropy(ignored, pass); });
+  return record(op, {logits}, mean_loss(loss, count, stream), {rows, wanted, log_sum, count},
+                ignore_index, [](int64_t ignored, const BackwardPass& pass) {
+                  backward_of_cross_entropy(
+                      ignored, row_gradients(pass, pass.saved(3), pass.saved(1).numel()), pass);
+                });
 }
 
 Var projection_cross_entropy(const Var& x, const Var& weight, const Tensor& targets,
@@ -158,13 +196,71 @@ Var projection_cross_entropy(const Var& x, const Var& weight, const Tensor& targ
       });
 }
 
-Var mse(const Var& x, const Var& target) {
+Var cross_entropy(const Var& logits, const Tensor& targets, const CrossEntropyOptions& options) {
+  const char* op = "cross_entropy";
+  const double smoothing = options.label_smoothing;
+  if (!(smoothing >= 0.0 && smoothing <= 1.0))
+    throw ConfigError(
+        fmt::format("{}: label_smoothing is {:g}; expected a number in [0, 1]", op, smoothing));
+  Var losses = losses_of_rows(logits, targets, options.ignore_index);
+  const Var is_ignored = equal(Var(targets), static_cast<double>(options.ignore_index));
+  if (smoothing > 0.0) {
+    const Var x = cast(logits, losses.value().dtype());
+    const Var log_sum = logsumexp(x, {-1}), average = mean(x, {-1});
+    // The mean over all tokens of log_sum - logit.
+    const Var spread = masked_fill(sub(log_sum, average), is_ignored, 0.0);
+    losses = mul(losses, 1.0 - smoothing);
+    const Var share = mul(spread, smoothing);
+    losses = add(losses, share);
+  }
+  if (options.reduction != Reduction::mean) return reduced(losses, options.reduction);
+  const Tensor wanted = targets.view({targets.numel()});
+  const Tensor count =
+      count_of(wanted, options.ignore_index, losses.value().dtype(), wanted.device().compute());
+  return div(sum(losses), Var(count));
+}
+
+Var binary_cross_entropy(const Var& logits, const Var& target, Reduction reduction) {
+  const auto [x, z] = alike_in_accumulator("binary_cross_entropy", "logits", logits, target);
+  // max(x, 0) - x z + log(1 + exp(-|x|)). The gradient is written down: that of the parts is wrong
+  // at 0, where max and abs have none.
+  const Var values(x.value()), wanted(z.value());
+  const Var positive = relu(values), product = mul(values, wanted);
+  const Var correction = log1p(exp(neg(abs(values))));
+  const Var losses = add(sub(positive, product), correction);
+  struct NoNumbers {};
+  return reduced(
+      record("binary_cross_entropy", {x, z}, losses.value(), {x.value(), z.value()}, NoNumbers{},
+             [](const NoNumbers&, const BackwardPass& pass) {
+               const Var logit(pass.saved(0)), dy(pass.gradient_of_output());
+               if (pass.needs(0)) {
+                 const Var slope = sub(sigmoid(logit), Var(pass.saved(1)));
+                 pass.accumulate(0, mul(dy, slope).value());
+               }
+               if (pass.needs(1)) pass.accumulate(1, neg(mul(dy, logit)).value());
+             }),
+      reduction);
+}
+
+Var kl_divergence(const Var& log_p, const Var& target, Reduction reduction, bool log_target) {
+  const auto [q, p] = alike_in_accumulator("kl_divergence", "log_p", log_p, target);
+  if (log_target) {
+    const Var weight = exp(p), difference = sub(p, q);
+    return reduced(mul(weight, difference), reduction);
+  }
+  const Var is_zero = equal(p, 0.0);
+  const Var logarithm = log(masked_fill(p, is_zero, 1.0));  // 0 log(0) is 0
+  const Var difference = sub(logarithm, q);
+  return reduced(mul(p, difference), reduction);
+}
+
+Var mse(const Var& x, const Var& target, Reduction reduction) {
   const Tensor values = floating_operand("mse", "x", x), wanted = operand("mse", "target", target);
   check_alike("mse", "x", values, "target", wanted);
   if (wanted.shape() != values.shape())
     refuse_shape("mse", "target", wanted.shape(), values.shape().str());
   const Var difference = cast(sub(x, target), accumulator(values.dtype()));
-  return mean(mul(difference, difference));
+  return reduced(mul(difference, difference), reduction);
 }
 
 }  // namespace zg

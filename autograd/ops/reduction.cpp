@@ -11,7 +11,7 @@ namespace zg {
 namespace {
 
 /// The reduced axes, and the shapes of the operand and of the result with and without them.
-struct Reduction {
+struct ReducedAxes {
   uint32_t axes = 0;
   Shape x, kept, y;
 
@@ -24,13 +24,13 @@ struct Reduction {
   }
 };
 
-void check_elements(const char* op, const Reduction& reduction) {
+void check_elements(const char* op, const ReducedAxes& reduction) {
   if (reduction.elements() == 0) refuse_shape(op, "x", reduction.x, "an element along the axes");
 }
 
-Reduction reduction_of(const char* op, const Shape& x, std::initializer_list<int> axes,
-                       bool keep_axes) {
-  Reduction reduction{.x = x, .kept = x};
+ReducedAxes reduction_of(const char* op, const Shape& x, std::initializer_list<int> axes,
+                         bool keep_axes) {
+  ReducedAxes reduction{.x = x, .kept = x};
   auto reduce = [&](int axis) {
     if (reduction.axes & (1u << axis))
       throw ShapeError(
@@ -49,14 +49,14 @@ Reduction reduction_of(const char* op, const Shape& x, std::initializer_list<int
   return reduction;
 }
 
-Tensor reduced(ReduceOp op, const Tensor& x, const Reduction& reduction) {
+Tensor reduced(ReduceOp op, const Tensor& x, const ReducedAxes& reduction) {
   const Tensor y = empty_like(x, reduction.y);
   kernels::reduce({op, x, y, reduction.axes}, x.device().compute());
   return y;
 }
 
 /// Accumulates dy, repeated along the reduced axes, into the operand.
-void accumulate_expanded(const BackwardPass& pass, const Tensor& dy, const Reduction& n) {
+void accumulate_expanded(const BackwardPass& pass, const Tensor& dy, const ReducedAxes& n) {
   const InputGradient dx(pass, 0, dy.dtype());
   expand(dy.view(n.kept), dx.tensor(), pass.stream());
   dx.accumulate();
@@ -64,7 +64,7 @@ void accumulate_expanded(const BackwardPass& pass, const Tensor& dy, const Reduc
 
 /// 1 / (how many elements of x equal the maximum), times dy; in the accumulator dtype, because
 /// counts above 256 do not fit bf16.
-Tensor share_of_each_maximum(const Tensor& is_maximum, const Tensor& dy, const Reduction& n,
+Tensor share_of_each_maximum(const Tensor& is_maximum, const Tensor& dy, const ReducedAxes& n,
                              Stream& stream) {
   const DType sums = accumulator(dy.dtype());
   const Tensor ones = Tensor::empty(n.x, dy.dtype(), dy.device());
@@ -79,7 +79,7 @@ Tensor share_of_each_maximum(const Tensor& is_maximum, const Tensor& dy, const R
   return rounded;
 }
 
-void backward_of_max(const Reduction& n, const BackwardPass& pass) {
+void backward_of_max(const ReducedAxes& n, const BackwardPass& pass) {
   const Tensor& dy = pass.gradient_of_output();
   const Tensor x = pass.saved(0), y = pass.saved(1).view(n.kept);
   const Tensor is_maximum = Tensor::empty(n.x, DType::boolean, dy.device());
@@ -121,19 +121,19 @@ Var sum(const Var& x, std::initializer_list<int> axes, bool keep_axes) {
   const Tensor values = operand("sum", "x", x);
   check_dtype("sum", "x", values,
               {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64});
-  const Reduction reduction = reduction_of("sum", values.shape(), axes, keep_axes);
+  const ReducedAxes reduction = reduction_of("sum", values.shape(), axes, keep_axes);
   return record("sum", {x}, reduced(ReduceOp::sum, values, reduction), {}, reduction,
-                [](const Reduction& n, const BackwardPass& pass) {
+                [](const ReducedAxes& n, const BackwardPass& pass) {
                   accumulate_expanded(pass, pass.gradient_of_output(), n);
                 });
 }
 
 Var mean(const Var& x, std::initializer_list<int> axes, bool keep_axes) {
   const Tensor values = floating_operand("mean", "x", x);
-  const Reduction reduction = reduction_of("mean", values.shape(), axes, keep_axes);
+  const ReducedAxes reduction = reduction_of("mean", values.shape(), axes, keep_axes);
   return record(
       "mean", {x}, reduced(ReduceOp::mean, values, reduction), {}, reduction,
-      [](const Reduction& n, const BackwardPass& pass) {
+      [](const ReducedAxes& n, const BackwardPass& pass) {
         const double share = static_cast<double>(n.kept.numel()) / static_cast<double>(n.x.numel());
         accumulate_expanded(pass, scaled(pass.gradient_of_output(), share, pass.stream()), n);
       });
@@ -141,12 +141,12 @@ Var mean(const Var& x, std::initializer_list<int> axes, bool keep_axes) {
 
 Var max(const Var& x, std::initializer_list<int> axes, bool keep_axes) {
   const Tensor values = floating_operand("max", "x", x);
-  const Reduction reduction = reduction_of("max", values.shape(), axes, keep_axes);
+  const ReducedAxes reduction = reduction_of("max", values.shape(), axes, keep_axes);
   if (values.numel() == 0 && reduction.kept.numel() > 0)
     refuse_shape("max", "x", values.shape(), "an element to take the maximum of");
   const Tensor y = reduced(ReduceOp::max, values, reduction);
   return record("max", {x}, y, {values, y}, reduction,
-                [](const Reduction& n, const BackwardPass& pass) { backward_of_max(n, pass); });
+                [](const ReducedAxes& n, const BackwardPass& pass) { backward_of_max(n, pass); });
 }
 
 // min, var and logsumexp are made of other ops. Their gradients are those of the parts.
@@ -160,7 +160,7 @@ Var min(const Var& x, std::initializer_list<int> axes, bool keep_axes) {
 
 Var var(const Var& x, std::initializer_list<int> axes, int64_t correction, bool keep_axes) {
   const Tensor values = floating_operand("var", "x", x);
-  const Reduction reduction = reduction_of("var", values.shape(), axes, keep_axes);
+  const ReducedAxes reduction = reduction_of("var", values.shape(), axes, keep_axes);
   const int64_t count = reduction.elements();
   if (count <= correction)
     refuse_shape("var", "x", values.shape(),
@@ -178,7 +178,7 @@ Var var(const Var& x, std::initializer_list<int> axes, int64_t correction, bool 
 
 Var logsumexp(const Var& x, std::initializer_list<int> axes, bool keep_axes) {
   const Tensor values = floating_operand("logsumexp", "x", x);
-  const Reduction reduction = reduction_of("logsumexp", values.shape(), axes, keep_axes);
+  const ReducedAxes reduction = reduction_of("logsumexp", values.shape(), axes, keep_axes);
   check_elements("logsumexp", reduction);
   const Var largest = detach(max(x, axes, true));
   // An infinity minus itself is NaN.
@@ -191,7 +191,7 @@ Var logsumexp(const Var& x, std::initializer_list<int> axes, bool keep_axes) {
 
 Var argmax(const Var& x, int axis, bool keep_axis) {
   const Tensor values = floating_operand("argmax", "x", x);
-  const Reduction reduction = reduction_of("argmax", values.shape(), {axis}, keep_axis);
+  const ReducedAxes reduction = reduction_of("argmax", values.shape(), {axis}, keep_axis);
   if (values.numel() == 0 && reduction.kept.numel() > 0)
     refuse_shape("argmax", "x", values.shape(), "an element to take the maximum of");
   const Tensor y = Tensor::empty(reduction.y, DType::i64, values.device());

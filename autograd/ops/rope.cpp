@@ -30,7 +30,7 @@ Var turned(const Var& x, const Turn& n, const Tensor& table, const Tensor& posit
   turn(n, values, y, table, positions, /*backward=*/false, y.device().compute());
   return record(
       "rope", {x}, y, {table, positions}, n, [](const Turn& of, const BackwardPass& pass) {
-        const Tensor dy = pass.gradient_of_output();
+        const Tensor& dy = pass.gradient_of_output();
         const InputGradient dx(pass, 0, dy.dtype());
         if (!dx) return;
         turn(of, dy, dx.tensor(), pass.saved(0), pass.saved(1), /*backward=*/true, pass.stream());

@@ -161,6 +161,7 @@ std::vector<Var> split(const Var& x, std::span<const int64_t> sizes, int axis) {
         "split", "x", values.shape(),
         fmt::format("extent {} along axis {}, the sum of the sizes", numbers.whole(), axis));
   std::vector<Tensor> outputs;
+  outputs.reserve(static_cast<size_t>(numbers.count()));
   for (int i = 0; i < numbers.count(); ++i)
     outputs.push_back(
         block(values, axis, numbers.begin(i), numbers.end(i), values.device().compute()));

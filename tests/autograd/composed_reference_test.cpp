@@ -1,0 +1,163 @@
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/autograd/op_check.h"
+
+// Ops that are made of other ops, beside PyTorch's: tests/reference/make_composed_fixtures.py.
+using namespace zg;
+using namespace zg::testing;
+
+namespace {
+
+using OpOfInputs = std::function<Var(Vars)>;
+
+const Tensor token_ids = indices({3, 0, 2, 1, 3, 3}, {2, 3});
+const Tensor some_ignored = indices({3, -1, 2, -1, 3, 0}, {2, 3});
+
+OpOfInputs smoothed_by(double label_smoothing, Reduction reduction) {
+  return [=](Vars in) {
+    return cross_entropy(in[0], some_ignored,
+                         {.label_smoothing = label_smoothing, .reduction = reduction});
+  };
+}
+
+const std::map<std::string, OpOfInputs>& composed_ops() {
+  using enum Reduction;
+  static const std::map<std::string, OpOfInputs> all = {
+      {"min", [](Vars in) { return min(in[0], {1}); }},
+      {"var", [](Vars in) { return var(in[0], {1}); }},
+      {"logsumexp", [](Vars in) { return logsumexp(in[0], {1}); }},
+      {"rsqrt", [](Vars in) { return rsqrt(in[0]); }},
+      {"clamp", [](Vars in) { return clamp(in[0], -1.0, 0.5); }},
+      {"masked_fill",
+       [](Vars in) {
+         const Var mask = greater(detach(in[0]), 0.0);
+         return masked_fill(in[0], mask, 7.0);
+       }},
+      {"transpose", [](Vars in) { return transpose(in[0], 0, 2); }},
+      {"stack", [](Vars in) { return stack(in, 1); }},
+      {"repeat",
+       [](Vars in) {
+         return repeat(in[0], {2, 3});
+       }},
+      {"tril", [](Vars in) { return tril(in[0], 1); }},
+      {"triu", [](Vars in) { return triu(in[0], -1); }},
+      {"pad", [](Vars in) { return pad(in[0], -1, 2, 1, 0.5); }},
+      {"cumsum", [](Vars in) { return cumsum(in[0], 1); }},
+      {"one_hot", [](Vars in) { return mul(in[0], Var(one_hot(token_ids, 4, DType::f64))); }},
+      {"cross_entropy, sum", smoothed_by(0.0, sum)},
+      {"cross_entropy, none", smoothed_by(0.0, none)},
+      {"cross_entropy, smoothed", smoothed_by(0.2, mean)},
+      {"cross_entropy, smoothed, none", smoothed_by(0.2, none)},
+      {"binary_cross_entropy", [](Vars in) { return binary_cross_entropy(in[0], in[1]); }},
+      {"binary_cross_entropy, none",
+       [](Vars in) { return binary_cross_entropy(in[0], in[1], none); }},
+      {"kl_divergence", [](Vars in) { return kl_divergence(in[0], in[1], sum); }},
+      {"kl_divergence, log_target",
+       [](Vars in) { return kl_divergence(in[0], in[1], mean, /*log_target=*/true); }},
+      {"mse, sum", [](Vars in) { return mse(in[0], in[1], sum); }}};
+  return all;
+}
+
+Tensor recorded_tensor(const nlohmann::json& from) {
+  const auto extents = from.at("shape").get<std::vector<int64_t>>();
+  return Tensor::from(from.at("values").get<std::vector<double>>(), Shape(std::span(extents)),
+                      shared_device());
+}
+
+/// The weight of element i in the sum whose gradients are recorded.
+double weight_of(size_t i) { return static_cast<double>(static_cast<int>(i * 7 % 5) - 2) / 4.0; }
+
+}  // namespace
+
+TEST_CASE("composed ops and losses have PyTorch's values and gradients") {
+  std::ifstream file(ZG_FIXTURES "composed.json");
+  const nlohmann::json cases = nlohmann::json::parse(file);
+  REQUIRE(cases.size() == composed_ops().size());
+  for (const nlohmann::json& c : cases) {
+    const std::string name = c.at("name");
+    CAPTURE(name);
+    Tape tape(shared_device());
+    std::vector<Var> inputs;
+    for (const nlohmann::json& input : c.at("inputs"))
+      inputs.push_back(tape.variable(recorded_tensor(input)));
+    const Var y = composed_ops().at(name)(inputs);
+    const Tensor expected = recorded_tensor(c.at("output"));
+    CHECK(y.shape().str() == expected.shape().str());
+    CHECK(excess(y.value(), expected.to_doubles(), 1e-13) < 1.0);
+    std::vector<double> weights(static_cast<size_t>(y.value().numel()), 1.0);
+    for (size_t i = 0; weights.size() > 1 && i < weights.size(); ++i) weights[i] = weight_of(i);
+    const Tensor dy = Tensor::from(weights, y.shape(), shared_device());
+    tape.backward({&y, 1}, {&dy, 1});
+    for (size_t i = 0; i < inputs.size(); ++i)
+      if (const nlohmann::json& gradient = c.at("gradients")[i]; !gradient.is_null())
+        CHECK(excess(tape.gradient(inputs[i]), gradient.get<std::vector<double>>(), 1e-13) < 1.0);
+  }
+}
+
+TEST_CASE("losses of other dtypes are computed in f32, and refuse what does not fit") {
+  const Var logits = cast(Var(doubles({2, 3, 4}, 1)), DType::bf16);
+  const Var target = cast(Var(doubles({2, 3, 4}, 2, 0.0, 1.0)), DType::bf16);
+  CHECK(binary_cross_entropy(logits, target).value().dtype() == DType::f32);
+  CHECK(kl_divergence(logits, target, Reduction::none).shape() == Shape{2, 3, 4});
+  CHECK(cross_entropy(logits, some_ignored, {.reduction = Reduction::none}).shape() == Shape{2, 3});
+  const Var other = cast(Var(doubles({2, 4}, 3)), DType::bf16);
+  CHECK_THROWS_WITH_AS(binary_cross_entropy(logits, other),
+                       doctest::Contains("binary_cross_entropy: target"), ShapeError);
+  CHECK_THROWS_WITH_AS(cross_entropy(logits, some_ignored, {.label_smoothing = 1.5}),
+                       doctest::Contains("label_smoothing is 1.5; expected a number in [0, 1]"),
+                       ConfigError);
+  CHECK_THROWS_WITH_AS(pad(logits, 0, -1, 0), doctest::Contains("pad: before is -1"), ConfigError);
+}
+
+TEST_CASE("a target of 0 adds nothing to a divergence, and its gradient is finite") {
+  const std::vector<double> p = {0.0, 1.0};
+  const Var target(Tensor::from(p, {2}, shared_device()));
+  const Var log_p = log(Var(Tensor::from(std::vector<double>{0.25, 0.75}, {2}, shared_device())));
+  CHECK(kl_divergence(log_p, target, Reduction::sum).value().item() ==
+        doctest::Approx(-std::log(0.75)));
+  Tape tape(shared_device());
+  const Var watched = tape.variable(target.value());
+  tape.backward(kl_divergence(log_p, watched, Reduction::sum));
+  CHECK(tape.gradient(watched).to_doubles()[0] == doctest::Approx(-std::log(0.25)));
+}
+
+TEST_CASE("constants: numbers in a row, normal values from a seed, indicators of ids") {
+  const Device& device = shared_device();
+  CHECK(arange(-1, 3, DType::i32, device).to_host<int32_t>() == std::vector<int32_t>{-1, 0, 1, 2});
+  CHECK(arange(0, 3, DType::bf16, device).to_doubles() == std::vector<double>{0, 1, 2});
+  CHECK(arange(5, 5, DType::i64, device).numel() == 0);
+  CHECK_THROWS_WITH_AS(arange(2, 1, DType::f32, device), doctest::Contains("begin is 2, end is 1"),
+                       ConfigError);
+
+  const Tensor normal = randn({4, 250}, 7, "noise", DType::f32, device);
+  CHECK(normal.to_doubles() == randn({4, 250}, 7, "noise", DType::f32, device).to_doubles());
+  CHECK(normal.to_doubles() != randn({4, 250}, 8, "noise", DType::f32, device).to_doubles());
+  CHECK(normal.to_doubles() != randn({4, 250}, 7, "other", DType::f32, device).to_doubles());
+  double total = 0.0, squares = 0.0;
+  for (const double value : normal.to_doubles()) {
+    total += value;
+    squares += value * value;
+  }
+  CHECK(std::abs(total / 1000) < 0.13);  // four standard errors
+  CHECK(std::abs(squares / 1000 - 1.0) < 0.18);
+
+  const Tensor hot = one_hot(indices({2, -1, 0, 3}, {2, 2}), 3);
+  CHECK(hot.shape() == Shape{2, 2, 3});
+  CHECK(hot.dtype() == DType::f32);
+  CHECK(hot.to_doubles() == std::vector<double>{0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0});
+  CHECK_THROWS_WITH_AS(one_hot(indices({0}, {1}), 0), doctest::Contains("classes is 0"),
+                       ConfigError);
+}
+
+TEST_CASE("cumsum adds in an order that depends on the length alone") {
+  const Tensor x = random_tensor({3, 37}, DType::f32, shared_device(), 5, -1.0, 1.0);
+  const std::vector<double> whole = cumsum(Var(x), 1).value().to_doubles();
+  std::vector<double> rows;
+  for (int64_t row = 0; row < 3; ++row) {
+    const std::vector<double> one = cumsum(Var(x.slice(row, row + 1)), 1).value().to_doubles();
+    rows.insert(rows.end(), one.begin(), one.end());
+  }
+  CHECK(whole == rows);
+  CHECK(cumsum(Var(x.slice(0, 1)), 0).value().to_doubles() == x.slice(0, 1).to_doubles());
+}

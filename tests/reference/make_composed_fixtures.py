@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Makes tests/reference/fixtures/composed.json with PyTorch: values and gradients, in double, of ops and losses that
+zerograd makes of other ops. Not needed to run the tests.
+
+    python3 tests/reference/make_composed_fixtures.py
+"""
+import json
+import pathlib
+
+import torch
+from torch.nn import functional as F
+
+OUT = pathlib.Path(__file__).parent / "fixtures" / "composed.json"
+ids = torch.tensor([[3, 0, 2], [1, 3, 3]])
+ignored = torch.tensor([[3, -1, 2], [-1, 3, 0]])
+
+
+def values(*shape, low=-2.0, high=2.0):
+    return low + (high - low) * torch.rand(*shape, dtype=torch.float64)
+
+
+def probabilities(*shape):
+    found = values(*shape, low=0.0, high=1.0)
+    found.view(-1)[1] = 0.0
+    return found
+
+
+def cross_entropy(logits, targets, **options):
+    return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1), ignore_index=-1, **options)
+
+
+CASES = {
+    "min": (lambda x: x.amin(1), [values(3, 4, 5)]),
+    "var": (lambda x: x.var(1), [values(3, 4, 5)]),
+    "logsumexp": (lambda x: x.logsumexp(1), [values(3, 4, 5)]),
+    "rsqrt": (lambda x: x.rsqrt(), [values(7, low=0.1)]),
+    "clamp": (lambda x: x.clamp(-1, 0.5), [values(3, 5)]),
+    "masked_fill": (lambda x: x.masked_fill(x.detach() > 0, 7.0), [values(3, 5)]),
+    "transpose": (lambda x: x.transpose(0, 2), [values(2, 3, 4)]),
+    "stack": (lambda a, b: torch.stack([a, b], 1), [values(2, 3), values(2, 3)]),
+    "repeat": (lambda x: x.repeat(2, 3), [values(2, 3)]),
+    "tril": (lambda x: x.tril(1), [values(2, 4, 5)]),
+    "triu": (lambda x: x.triu(-1), [values(2, 4, 5)]),
+    "pad": (lambda x: F.pad(x, (2, 1), value=0.5), [values(2, 3)]),
+    "cumsum": (lambda x: x.cumsum(1), [values(2, 11, 3)]),
+    "one_hot": (lambda x: x * F.one_hot(ids, 4), [values(2, 3, 4)]),
+    "cross_entropy, sum": (lambda x: cross_entropy(x, ignored, reduction="sum"), [values(2, 3, 4)]),
+    "cross_entropy, none": (lambda x: cross_entropy(x, ignored, reduction="none").view(2, 3), [values(2, 3, 4)]),
+    "cross_entropy, smoothed": (lambda x: cross_entropy(x, ignored, label_smoothing=0.2), [values(2, 3, 4)]),
+    "cross_entropy, smoothed, none": (lambda x: cross_entropy(x, ignored, label_smoothing=0.2, reduction="none").view(
+        2, 3), [values(2, 3, 4)]),
+    "binary_cross_entropy": (lambda x, z: F.binary_cross_entropy_with_logits(x, z),
+                             [torch.cat([values(9, low=-40, high=40), torch.zeros(1, dtype=torch.float64)]),
+                              probabilities(10)]),
+    "binary_cross_entropy, none": (lambda x, z: F.binary_cross_entropy_with_logits(x, z, reduction="none"),
+                                   [values(2, 5), probabilities(2, 5)]),
+    "kl_divergence": (lambda q, p: F.kl_div(q, p.detach(), reduction="sum"), [values(2, 5, low=-3, high=0),
+                                                                             probabilities(2, 5)]),
+    "kl_divergence, log_target": (lambda q, p: F.kl_div(q, p, reduction="mean", log_target=True),
+                                  [values(2, 5, low=-3, high=0), values(2, 5, low=-3, high=0)]),
+    "mse, sum": (lambda x, y: F.mse_loss(x, y, reduction="sum"), [values(2, 5), values(2, 5)]),
+}
+
+
+def main():
+    torch.manual_seed(1)
+    cases = []
+    for name, (function, inputs) in CASES.items():
+        inputs = [x.clone().requires_grad_() for x in inputs]
+        y = function(*inputs)
+        weights = torch.arange(y.numel(), dtype=torch.float64).mul(7).remainder(5).sub(2).div(4).view(y.shape)
+        weights = weights if y.numel() > 1 else torch.ones_like(y)
+        gradients = torch.autograd.grad((y * weights).sum(), inputs, allow_unused=True)
+        cases.append({"name": name,
+                      "inputs": [{"shape": list(x.shape), "values": x.flatten().tolist()} for x in inputs],
+                      "output": {"shape": list(y.shape), "values": y.flatten().tolist()},
+                      "gradients": [None if g is None else g.flatten().tolist() for g in gradients]})
+    OUT.write_text("[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]\n")
+
+
+if __name__ == "__main__":
+    main()
