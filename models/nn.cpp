@@ -15,6 +15,21 @@ uint32_t site_of(const std::string& name, const char* place) {
   return static_cast<uint32_t>(hash_name((name + place).c_str()));
 }
 
+/// The parameter of a layer. ConfigError for a layer that was default-constructed.
+const Parameter& made(const char* layer, const Parameter* parameter) {
+  if (parameter) return *parameter;
+  throw ConfigError(fmt::format(
+      "{}: the layer has no parameters; expected one that was made with a store; assign one before "
+      "the first call",
+      layer));
+}
+
+void check_size(const char* layer, const std::string& name, const char* field, int64_t size) {
+  if (size < 1)
+    throw ConfigError(
+        fmt::format("{} '{}': {} is {}; expected 1 or more", layer, name, field, size));
+}
+
 /// The values of parameters that every tensor rank has whole and reads between the split layers.
 Var shared(const Pass& pass, const Parameter* parameter) {
   if (!parameter) return {};
@@ -38,6 +53,35 @@ void KeyValueCache::truncate(int64_t length) {
     throw ConfigError(fmt::format("key_value_cache: expected to keep 0 to {} positions, got {}",
                                   length_, length));
   length_ = length;
+}
+
+void KeyValueCache::advance(int64_t tokens) {
+  if (tokens < 0 || tokens > capacity_ - length_)
+    throw ConfigError(
+        fmt::format("key_value_cache: advance by {} positions; {} of {} are held, expected 0 to {}",
+                    tokens, length_, capacity_, capacity_ - length_));
+  length_ += tokens;
+}
+
+KeyValueCache::Layer& KeyValueCache::layer(int64_t index, int64_t rows, int64_t tokens) {
+  const auto count = static_cast<int64_t>(layers_.size());
+  if (index < 0 || index >= count)
+    throw ConfigError(fmt::format(
+        "key_value_cache: attention layer {} of a cache for {} layers; expected 0 to {}; give the "
+        "cache the model's number of layers, and each attention layer its index",
+        index, count, count - 1));
+  if (tokens > capacity_ - length_)
+    throw ConfigError(fmt::format(
+        "key_value_cache: {} tokens follow {} of at most {} positions; expected up to {}; make the "
+        "cache larger, or truncate() it",
+        tokens, length_, capacity_, capacity_ - length_));
+  Layer& found = layers_[static_cast<size_t>(index)];
+  if (found.keys && found.keys.extent(0) != rows)
+    throw ConfigError(
+        fmt::format("key_value_cache: a pass of {} rows after passes of {}; expected "
+                    "as many; make another cache for another batch",
+                    rows, found.keys.extent(0)));
+  return found;
 }
 
 int64_t KeyValueCache::batch() const {
@@ -75,6 +119,8 @@ Tensor alibi_slopes_of(int64_t heads, const TensorParallel& parallel, const Var&
 Linear::Linear(const ParallelStore& store, const Unit& unit, const std::string& name,
                const LinearConfig& config)
     : split(config.split) {
+  check_size("linear", name, "in", config.in);
+  check_size("linear", name, "out", config.out);
   const Shape shape{config.out, config.in};
   const Init init = Init::normal(config.stddev);
   const std::string weight_name = name + ".weight", bias_name = name + ".bias";
@@ -89,7 +135,7 @@ Linear::Linear(const ParallelStore& store, const Unit& unit, const std::string& 
 }
 
 Var Linear::operator()(const Pass& pass, const Var& x) const {
-  const Var w = pass.tape.parameter(*weight);
+  const Var w = pass.tape.parameter(made("linear", weight));
   if (split == Split::in)
     return models::row_parallel_linear(x, w, shared(pass, bias), pass.parallel);
   const Var b = split == Split::out ? value_of(pass, bias) : shared(pass, bias);
@@ -97,16 +143,50 @@ Var Linear::operator()(const Pass& pass, const Var& x) const {
   return linear(x, w, b);
 }
 
+Embedding::Embedding(const ParallelStore& store, const Unit& unit, const std::string& name,
+                     const EmbeddingConfig& config)
+    : tokens(config.tokens) {
+  check_size("embedding", name, "tokens", config.tokens);
+  check_size("embedding", name, "width", config.width);
+  weight = &store.rows(unit, name + ".weight", {config.tokens, config.width},
+                       Init::normal(config.stddev), config.options);
+}
+
+Var Embedding::operator()(const Pass& pass, const Tensor& ids, const Var& positions,
+                          int64_t first_position) const {
+  const Var table = pass.tape.parameter(made("embedding", weight));
+  if (pass.parallel.size() == 1) return embedding(ids, table, positions, first_position);
+  if (positions)
+    throw ConfigError(fmt::format(
+        "embedding: positions of {} tensor ranks; expected one rank; add them to the result",
+        pass.parallel.size()));
+  return models::parallel_embedding(ids, table, tokens, pass.parallel);
+}
+
+Var Embedding::logits(const Pass& pass, const Var& x) const {
+  const Var table = pass.tape.parameter(made("embedding", weight));
+  const Var own = models::column_parallel_linear(x, table, /*bias=*/{}, pass.parallel);
+  return models::join_vocabulary(own, tokens, pass.parallel);
+}
+
+Var Embedding::loss(const Pass& pass, const Var& x, const Tensor& targets,
+                    int64_t ignore_index) const {
+  const Var table = pass.tape.parameter(made("embedding", weight));
+  return models::parallel_projection_cross_entropy(x, table, targets, tokens, pass.parallel,
+                                                   ignore_index);
+}
+
 Norm::Norm(const ParallelStore& store, const Unit& unit, const std::string& name,
            const NormConfig& config)
     : kind(config.kind), epsilon(config.epsilon) {
+  check_size("norm", name, "width", config.width);
   weight = &store.whole(unit, name + ".weight", {config.width}, Init::ones());
   if (kind == NormKind::layer && config.bias)
     bias = &store.whole(unit, name + ".bias", {config.width}, Init::zeros());
 }
 
 std::vector<Var> Norm::parameters(const Pass& pass) const {
-  std::vector<Var> values = {pass.tape.parameter(*weight)};
+  std::vector<Var> values = {pass.tape.parameter(made("norm", weight))};
   if (bias) values.push_back(pass.tape.parameter(*bias));
   values = pass.parallel.shared(values);
   values.resize(2);
@@ -170,6 +250,7 @@ int64_t rotated_of(const AttentionConfig& config) {
 Attention::Attention(const ParallelStore& store, const Unit& unit, const std::string& name,
                      const AttentionConfig& config, int64_t layer)
     : config_(resolved(config, store.parallel)), layer_(layer) {
+  check_size("attention", name, "width", config.width);
   const AttentionConfig& c = config_;
   const int64_t queries = c.heads * c.head_size, keys = c.kv_heads * c.head_size;
   const auto in = [&](const char* part, int64_t out, int64_t blocks = 1) {
@@ -287,7 +368,7 @@ Tensor Attention::attend_cached(const Pass& pass, const Heads& heads) const {
                           .kv_heads = heads.kv_heads,
                           .window = config_.window};
   if (config_.fused) shape.q = qkv_layout(shape, *config_.fused, 0);
-  KeyValueCache::Layer& layer = cache.layers_[static_cast<size_t>(layer_)];
+  KeyValueCache::Layer& layer = cache.layer(layer_, B, T);
   Stream& stream = pass.tape.stream();
   const auto append = [&](Tensor& to, const Var& from, int64_t part) {
     const Tensor values = from.value();
@@ -318,6 +399,12 @@ Tensor Attention::attend_cached(const Pass& pass, const Heads& heads) const {
 }
 
 Var Attention::operator()(const Pass& pass, const Var& x) const {
+  made("attention", out_.weight);
+  if (pass.cache && pass.tape.mode() != TapeMode::inference)
+    throw ConfigError(
+        "attention: a pass with a key-value cache on a tape that records; expected a tape in "
+        "inference mode, because nothing is differentiated through a cache; try "
+        "Engine::inference_tape()");
   const Heads heads = project(pass, x);
   const Var mixed = pass.cache ? Var(attend_cached(pass, heads)) : attend(pass, heads);
   return pass.drop(out_(pass, mixed), out_site_);
@@ -328,6 +415,7 @@ Var Attention::operator()(const Pass& pass, const Var& x) const {
 Mlp::Mlp(const ParallelStore& store, const Unit& unit, const std::string& name,
          const MlpConfig& config)
     : kind_(config.kind) {
+  check_size("mlp", name, "width", config.width);
   const int64_t hidden = config.hidden > 0 ? config.hidden : 4 * config.width;
   const bool bias = config.bias && !is_gated(kind_);
   const auto in = [&](const char* part) {
@@ -350,7 +438,8 @@ Mlp::Mlp(const ParallelStore& store, const Unit& unit, const std::string& name,
 }
 
 Var Mlp::operator()(const Pass& pass, const Var& x) const {
-  const Var up = pass.tape.parameter(*up_.weight), down = pass.tape.parameter(*down_.weight);
+  const Var up = pass.tape.parameter(made("mlp", up_.weight)),
+            down = pass.tape.parameter(*down_.weight);
   if (!is_gated(kind_)) {
     const auto form = kind_ == MlpKind::gelu_tanh ? Activation::gelu_tanh : Activation::gelu_erf;
     const Var fed = models::parallel_feed_forward(x, up, value_of(pass, up_.bias), down,

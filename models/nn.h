@@ -14,13 +14,17 @@
 // decoder of this library is built of them.
 //
 //   const Unit& unit = store.unit("block.0");
-//   nn::Norm norm({store}, unit, "norm", {.width = 64});
-//   nn::Attention attention({store}, unit, "attention", {.width = 64, .heads = 4, .kv_heads = 2,
-//                                                        .rope = RopeOptions()});
+//   nn::Norm norm(store, unit, "block.0.norm", {.width = 64});
+//   nn::Attention attention(store, unit, "block.0.attention",
+//                           {.width = 64, .heads = 4, .kv_heads = 2, .rope = RopeOptions()});
 //   ...
 //   const nn::Pass pass{tape};
 //   Tape::Use use(tape, unit);
 //   x = x + attention(pass, norm(pass, x));
+//
+// A parameter's name is the layer's and its own, and is unique in the store. A default-constructed
+// layer can be assigned to; calling it is a ConfigError, as is a size that was left out.
+// tools/examples/decoder.cpp is a whole model.
 namespace zg::models {
 
 /// Position of a forward pass in the run. Dropout masks depend on it alone.
@@ -40,7 +44,9 @@ using models::TensorParallel;
 
 /// Keys and values of every attention layer, for generation: each [B, capacity, kv_heads * D] in
 /// the model's dtype. With it the next token takes O(length) operations. A tensor-parallel rank has
-/// those of its own heads. The first pass allocates the memory.
+/// those of its own heads. The first pass allocates the memory. A pass with a cache needs an
+/// inference tape, room for its tokens, and as many rows as the passes before; otherwise it is a
+/// ConfigError. Layer i of the model is made with layer = i.
 class ZG_API KeyValueCache {
  public:
   KeyValueCache(int64_t layers, int64_t capacity);
@@ -48,8 +54,9 @@ class ZG_API KeyValueCache {
   int64_t capacity() const { return capacity_; }
   void clear() { length_ = 0; }
   void truncate(int64_t length);  ///< removes later positions; ConfigError if fewer are held
-  /// To be called once after a pass through all layers, with the number of its tokens.
-  void advance(int64_t tokens) { length_ += tokens; }
+  /// To be called once after a pass through all layers, with the number of its tokens. ConfigError
+  /// if they are more than there is room for.
+  void advance(int64_t tokens);
   int64_t batch() const;  ///< rows of the first pass; 0 before it
 
  private:
@@ -58,6 +65,9 @@ class ZG_API KeyValueCache {
     Tensor keys, values;
   };
   std::vector<Layer> layers_;
+  /// The keys and values of one layer. ConfigError unless `tokens` more fit, in `rows` rows.
+  Layer& layer(int64_t index, int64_t rows, int64_t tokens);
+
   int64_t length_ = 0, capacity_ = 0;
 };
 
@@ -117,6 +127,32 @@ struct ZG_API Linear {
   Var operator()(const Pass& pass, const Var& x) const;
 };
 
+struct EmbeddingConfig {
+  int64_t tokens = 0, width = 0;
+  float stddev = 0.02f;                 ///< of the initial weights
+  ParallelStore::Options options = {};  ///< of the table
+};
+
+/// A table with a row for each token, NAME.weight [tokens, width], of which each tensor rank has
+/// some rows. It is a token embedding, a head, or both: tied weights. A head that shares the
+/// embedding's weights reads them in the embedding's unit, which is opened again.
+struct ZG_API Embedding {
+  const Parameter* weight = nullptr;
+  int64_t tokens = 0;
+
+  Embedding() = default;
+  Embedding(const ParallelStore& store, const Unit& unit, const std::string& name,
+            const EmbeddingConfig& config);
+  /// The rows of ids [B, T]. `positions` [P, width], of one tensor rank only: row first_position +
+  /// t is added to token t.
+  Var operator()(const Pass& pass, const Tensor& ids, const Var& positions = {},
+                 int64_t first_position = 0) const;
+  /// x weight^T: logits [B, T, tokens] of x [B, T, width], whole on every tensor rank.
+  Var logits(const Pass& pass, const Var& x) const;
+  /// The mean cross entropy of these logits, which are never whole in memory; targets [B, T].
+  Var loss(const Pass& pass, const Var& x, const Tensor& targets, int64_t ignore_index = -1) const;
+};
+
 enum class NormKind : uint8_t {
   layer,  ///< Ba et al. 2016, arXiv:1607.06450
   rms     ///< Zhang, Sennrich 2019, arXiv:1910.07467: no mean, no bias
@@ -161,11 +197,11 @@ struct AttentionConfig {
   bool bias = false;      ///< of queries, keys and values
   bool out_bias = false;
   std::optional<QKVOrder> fused = {};  ///< one matrix for q, k and v; only without grouped queries
-  std::optional<RopeOptions> rope = {};
-  double rotated_share = 1.0;   ///< of a head's elements that rope turns
-  bool query_key_norm = false;  ///< RMS norm of each head's queries and keys, before rope
-  float norm_epsilon = 1e-6f;   ///< of that norm
-  int64_t window = 0;           ///< a token sees this many tokens, itself included; 0: all before
+  std::optional<RopeOptions> rope = {};  ///< RopeOptions() for plain rope; {} is without positions
+  double rotated_share = 1.0;            ///< of a head's elements that rope turns
+  bool query_key_norm = false;           ///< RMS norm of each head's queries and keys, before rope
+  float norm_epsilon = 1e-6f;            ///< of that norm
+  int64_t window = 0;  ///< a token sees this many tokens, itself included; 0: all before
   bool causal = true;
   float stddev = 0.02f;
   float out_stddev = 0.0f;  ///< 0: stddev

@@ -2,6 +2,7 @@
 
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "zerograd/runtime/comm/call.h"
 #include "zerograd/runtime/comm/processes.h"
@@ -163,7 +164,9 @@ std::string MemoryReport::table() const {
   for (const RankReport& rank : ranks) {
     const MemoryTracker::Row* peak = nullptr;
     for (const MemoryTracker::Row& row : rank.phases)
-      if (row.space == Space::device && (!peak || row.reserved > peak->reserved)) peak = &row;
+      if (row.space == Space::device &&
+          (!peak || std::pair(row.reserved, row.peak) > std::pair(peak->reserved, peak->peak)))
+        peak = &row;
     text += fmt::format("| {} |", rank.rank);
     for (int64_t bytes : rank.reserved) text += fmt::format(" {} |", mib(bytes));
     text += fmt::format(" {} | {}{} |\n", mib(received_bytes(rank.wire)), peak ? peak->phase : "",

@@ -46,7 +46,8 @@ struct RefusedAllocation {
 struct RankReport {
   int rank = 0;
   /// A row for each phase and space, in order of first use: the bytes by purpose when the phase's
-  /// peak was reached, the peak, and the most that was reserved.
+  /// peak was reached, the peak, and the most that was reserved. "forward", "backward" and "step"
+  /// are the trainer's and the engine's; "outside" is what a program does beside its phases.
   std::vector<MemoryTracker::Row> phases;
   std::array<int64_t, space_count> peak{};      ///< by space: the most that was live
   std::array<int64_t, space_count> reserved{};  ///< by space: the most that was reserved

@@ -48,10 +48,10 @@ size_t widen(const std::vector<std::byte>& bytes, std::span<int32_t> tokens, int
     T value;
     std::memcpy(&value, bytes.data() + i * sizeof value, sizeof value);
     if (std::cmp_less(value, 0) || !std::in_range<int32_t>(value)) {
-      stray = static_cast<int64_t>(value);
+      stray = static_cast<int64_t>(value);  // NOLINT: an int8_t is a number here
       return i;
     }
-    tokens[i] = static_cast<int32_t>(value);
+    tokens[i] = static_cast<int32_t>(value);  // NOLINT: an int8_t is a number here
   }
   return tokens.size();
 }

@@ -47,10 +47,15 @@ struct Describe {
 
   const Unit& unit(const std::string& name) const { return store.store.unit(name); }
   /// Adds a table with one row per token; each tensor rank has some rows.
-  const Parameter* vocabulary(const Unit& unit, const std::string& name,
-                              const ParallelStore::Options& options) const {
-    return &store.rows(unit, name + ".weight", {config.vocabulary, config.width},
-                       Init::normal(weight_stddev), options);
+  nn::Embedding vocabulary(const Unit& unit, const std::string& name,
+                           const ParallelStore::Options& options) const {
+    return {store,
+            unit,
+            name,
+            {.tokens = config.vocabulary,
+             .width = config.width,
+             .stddev = weight_stddev,
+             .options = options}};
   }
   nn::Norm norm(const Unit& unit, const std::string& name) const {
     return {store,
@@ -192,8 +197,7 @@ Var trunk(const nn::Pass& pass, const GPTLayers& layers, Var x, int64_t tokens,
 Var head_loss(const nn::Pass& pass, const GPTLayers& layers, const Var& x, const Tensor& targets) {
   HeadUse use(pass.tape, layers);
   const Var normed = layers.norm_f(pass, x);
-  return parallel_projection_cross_entropy(normed, pass.tape.parameter(*layers.lm_head), targets,
-                                           layers.config.vocabulary, pass.parallel);
+  return layers.lm_head.loss(pass, normed, targets);
 }
 
 }  // namespace

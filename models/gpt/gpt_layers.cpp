@@ -31,13 +31,12 @@ nn::Pass with_tables(nn::Pass pass, const GPTLayers& layers, const Var& x, int64
 Var embed(const nn::Pass& pass, const GPTLayers& layers, const Tensor& ids,
           int64_t first_position) {
   Tape::Use use(pass.tape, *layers.embedding);
-  const Var tokens = pass.tape.parameter(*layers.wte);
   Var x;
   if (pass.parallel.size() == 1) {
     const Var positions = layers.wpe ? pass.tape.parameter(*layers.wpe) : Var();
-    x = embedding(ids, tokens, positions, first_position);
+    x = layers.wte(pass, ids, positions, first_position);
   } else {
-    x = parallel_embedding(ids, tokens, layers.config.vocabulary, pass.parallel);
+    x = layers.wte(pass, ids);
     if (layers.wpe) x = add_positions(pass, *layers.wpe, x, first_position);
   }
   if (layers.embedding_norm) x = (*layers.embedding_norm)(pass, x);
@@ -53,9 +52,7 @@ Var run_block(const nn::Pass& pass, const Block& block, const Var& x) {
 }
 
 Var head(const nn::Pass& pass, const GPTLayers& layers, const Var& x) {
-  const Var weight = pass.tape.parameter(*layers.lm_head);
-  const Var own = column_parallel_linear(x, weight, /*bias=*/{}, pass.parallel);
-  return join_vocabulary(own, layers.config.vocabulary, pass.parallel);
+  return layers.lm_head.logits(pass, x);
 }
 
 Var begin_stage(const nn::Pass& pass, const GPTLayers& layers, const Tensor& ids,

@@ -25,13 +25,13 @@ struct GPTLayers {
   // Used by passes that compute the loss; in other passes every rank has all tokens.
   TensorParallel parallel;
   const Unit *embedding = nullptr, *head = nullptr;
-  const Parameter* wte = nullptr;
+  nn::Embedding wte;
   const Parameter* wpe = nullptr;  // null without learned positions
   std::optional<nn::Norm> embedding_norm;
   uint32_t embedding_site = 0;
   std::vector<Block> blocks;
   nn::Norm norm_f;
-  const Parameter* lm_head = nullptr;  // wte if tied
+  nn::Embedding lm_head;  // wte if tied
 
   bool is_first() const { return part.first_layer == 0; }
   bool is_last() const { return part.end_layer == config.layers; }

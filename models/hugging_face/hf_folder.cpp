@@ -36,6 +36,7 @@ std::vector<HFTensor> hf_tensors(const GPTConfig& config) {
   for (const auto& parameter : store.parameters())
     by_name.emplace(parameter->name, parameter->shape);
   std::vector<HFTensor> tensors;
+  tensors.reserve(by_name.size());
   for (const auto& [name, shape] : by_name)
     tensors.push_back(
         {name, shape, config.family == Family::gpt && ends_with_any(name, conv1d_weights)});

@@ -50,6 +50,10 @@ struct ZG_API ParallelStore {
   ParameterStore& store;
   TensorParallel parallel;
 
+  /// Without `parallel` one rank has whole layers; a ParameterStore converts to that.
+  ParallelStore(ParameterStore& store, const TensorParallel& parallel = {})
+      : store(store), parallel(parallel) {}
+
   /// The whole parameter on every rank.
   const Parameter& whole(const Unit& unit, const std::string& name, const Shape& shape, Init init,
                          Options options = {}) const;

@@ -90,7 +90,7 @@ class Translation {
   void group(int depth) {
     if (depth > max_depth) refuse(fmt::format("groups nested deeper than {}", max_depth));
     ++at_;
-    if (take("?:"))
+    if (take("?:") || !has("?"))
       out_ += "(?:";
     else if (take("?i:"))
       out_ += "(?i:";
@@ -98,10 +98,8 @@ class Translation {
       out_ += "(?!";
     else if (take("?="))
       out_ += "(?=";
-    else if (has("?"))
-      refuse("an unsupported kind of group");
     else
-      out_ += "(?:";
+      refuse("an unsupported kind of group");
     alternatives(depth);
     if (!take(")")) refuse("'(' without its ')'");
     out_ += ')';

@@ -1,0 +1,145 @@
+#include "zerograd/models/nn.h"
+
+#include "tests/autograd/op_check.h"
+#include "tests/support/error_message.h"
+
+// Layers as a model of one's own uses them: names, gradients, generation with a cache, and errors.
+using namespace zg;
+using namespace zg::testing;
+
+namespace {
+
+/// Values of a store's parameters in f64, and units that are always open.
+struct StoredValues final : ParameterSource {
+  explicit StoredValues(const ParameterStore& store) {
+    for (const auto& parameter : store.parameters()) {
+      std::vector<float> initial(static_cast<size_t>(parameter->shape.numel()));
+      initialise(Init::normal(0.3f), 1, parameter->name, 0, initial);
+      const std::vector<double> wide(initial.begin(), initial.end());
+      values.push_back(Tensor::from(wide, parameter->shape, shared_device()));
+    }
+  }
+  void acquire(const Unit&, Stream&) override {}
+  void release(const Unit&, Stream&) noexcept override {}
+  Tensor value(const Parameter& parameter) const override {
+    return values[static_cast<size_t>(parameter.index)];
+  }
+  void reduce(const Unit&, std::span<Tensor> gradients, Stream&) override {
+    for (Tensor& gradient : gradients) gradient = {};
+  }
+  std::vector<Tensor> values;
+};
+
+struct OwnDecoder {
+  ParameterStore store;
+  const Unit& unit = store.unit("model");
+  nn::Embedding tokens{store, unit, "tokens", {.tokens = 11, .width = 8}};
+  std::vector<nn::Attention> attention;
+  nn::Norm norm{store, unit, "norm", {.width = 8, .kind = nn::NormKind::rms}};
+  nn::Mlp mlp{store, unit, "mlp", {.width = 8, .hidden = 12, .kind = nn::MlpKind::gated_silu}};
+
+  OwnDecoder() {
+    for (int64_t layer = 0; layer < 2; ++layer)
+      attention.emplace_back(
+          store, unit, "attention." + std::to_string(layer),
+          nn::AttentionConfig{.width = 8, .heads = 4, .kv_heads = 2, .rope = RopeOptions()}, layer);
+  }
+  Var hidden(const nn::Pass& pass, const Tensor& ids) const {
+    Var x = tokens(pass, ids);
+    for (const nn::Attention& layer : attention) x += layer(pass, norm(pass, x));
+    return x + mlp(pass, x);
+  }
+  Var logits(const nn::Pass& pass, const Tensor& ids) const {
+    return tokens.logits(pass, hidden(pass, ids));
+  }
+};
+
+const Tensor text = indices({3, 1, 4, 1, 5, 9}, {1, 6});
+
+}  // namespace
+
+TEST_CASE("layers name their parameters after themselves") {
+  const OwnDecoder model;
+  std::vector<std::string> names;
+  for (const auto& parameter : model.store.parameters()) names.push_back(parameter->name);
+  CHECK(names[0] == "tokens.weight");
+  CHECK(std::count(names.begin(), names.end(), "attention.1.k_proj.weight") == 1);
+  CHECK(std::count(names.begin(), names.end(), "mlp.gate_proj.weight") == 1);
+}
+
+TEST_CASE("a tied head's loss is cross_entropy of its logits") {
+  const OwnDecoder model;
+  StoredValues values(model.store);
+  Tape tape(shared_device(), &values, TapeMode::inference);
+  const Tape::Use use(tape, model.unit);
+  const nn::Pass pass{tape};
+  const Var x = model.hidden(pass, text);
+  const Tensor targets = indices({1, 4, 1, 5, 9, 2}, {1, 6});
+  const double expected = cross_entropy(model.tokens.logits(pass, x), targets).value().item();
+  CHECK(model.tokens.loss(pass, x, targets).value().item() == doctest::Approx(expected));
+}
+
+TEST_CASE("tokens after a cache have the logits of the whole text") {
+  const OwnDecoder model;
+  StoredValues values(model.store);
+  Tape tape(shared_device(), &values, TapeMode::inference);
+  const Tape::Use use(tape, model.unit);
+  const std::vector<double> whole = values_of(model.logits(nn::Pass{tape}, text));
+  nn::KeyValueCache cache(2, 6);
+  std::vector<double> continued;
+  for (const int64_t tokens : {3, 1, 2}) {
+    const nn::Pass pass{.tape = tape, .cache = &cache};
+    const int64_t begin = cache.length();
+    const Tensor next = text.view({6}).slice(begin, begin + tokens).view({1, tokens});
+    const std::vector<double> some = values_of(model.logits(pass, next));
+    continued.insert(continued.end(), some.begin(), some.end());
+    cache.advance(tokens);
+  }
+  REQUIRE(continued.size() == whole.size());
+  for (size_t i = 0; i < whole.size(); ++i) CHECK(continued[i] == doctest::Approx(whole[i]));
+}
+
+TEST_CASE("a cache that does not fit the pass is refused, with its numbers") {
+  const OwnDecoder model;
+  StoredValues values(model.store);
+  const auto message = [&](TapeMode mode, nn::KeyValueCache& cache, const Tensor& ids) {
+    Tape tape(shared_device(), &values, mode);
+    const Tape::Use use(tape, model.unit);
+    const nn::Pass pass{.tape = tape, .cache = &cache};
+    return message_of<ConfigError>([&] { model.logits(pass, ids); });
+  };
+  nn::KeyValueCache small(2, 4), few(1, 9), used(2, 9);
+  CHECK(contains(message(TapeMode::record, used, text), "expected a tape in inference mode"));
+  CHECK(contains(message(TapeMode::inference, small, text),
+                 "6 tokens follow 0 of at most 4 positions"));
+  CHECK(contains(message(TapeMode::inference, few, text),
+                 "attention layer 1 of a cache for 1 layers"));
+  CHECK(message(TapeMode::inference, used, text) == "nothing was thrown");
+  CHECK(contains(message(TapeMode::inference, used, indices({1, 2}, {2, 1})),
+                 "a pass of 2 rows after passes of 1"));
+  CHECK(contains(message_of<ConfigError>([&] { used.advance(10); }),
+                 "advance by 10 positions; 0 of 9 are held"));
+}
+
+TEST_CASE("layers without parameters or sizes are refused by name") {
+  ParameterStore store;
+  const Unit& unit = store.unit("unit");
+  StoredValues values(store);
+  Tape tape(shared_device(), &values, TapeMode::inference);
+  const nn::Pass pass{tape};
+  const Var x(doubles({1, 2, 4}, 1));
+  const auto refuses = [](const std::string& words, const std::function<void()>& f) {
+    CHECK(contains(message_of<ConfigError>(f), words));
+  };
+  refuses("linear: the layer has no parameters", [&] { nn::Linear()(pass, x); });
+  refuses("norm: the layer has no parameters", [&] { nn::Norm()(pass, x); });
+  refuses("mlp: the layer has no parameters", [&] { nn::Mlp()(pass, x); });
+  refuses("attention: the layer has no parameters", [&] { nn::Attention()(pass, x); });
+  refuses("embedding: the layer has no parameters", [&] { nn::Embedding()(pass, text); });
+  refuses("linear 'l': out is 0; expected 1 or more",
+          [&] { nn::Linear(store, unit, "l", {.in = 4}); });
+  refuses("norm 'n': width is 0", [&] { nn::Norm(store, unit, "n", {}); });
+  refuses("mlp 'm': width is 0", [&] { nn::Mlp(store, unit, "m", {}); });
+  refuses("embedding 'e': tokens is 0", [&] { nn::Embedding(store, unit, "e", {.width = 4}); });
+  refuses("attention", [&] { nn::Attention(store, unit, "a", {.heads = 2}); });
+}
