@@ -246,8 +246,9 @@ Op grouped_op() {
             // The weights of one key are summed over the heads of a group.
             .error =
                 [](DType dtype, const Extents& e) {
-                  const Error error = backward_error(dtype, e);
-                  return Error{.absolute = error.absolute * static_cast<double>(e[1] / e[4])};
+                  const int64_t heads = e[1] / e[4];
+                  return Error{.absolute =
+                                   backward_error(dtype, e).absolute * static_cast<double>(heads)};
                 }}},
       .tested = {{1, 1, 1, 1, 1, 0},
                  {1, 4, 5, 3, 2, 3},

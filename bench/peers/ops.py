@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Parts of a step in PyTorch: products of matrices, causal attention forward and backward, AdamW.
 Prints JSON.
-usage: ops.py gemm|attention|adamw [--threads N]"""
+usage: ops.py gemm|attention|grouped-attention|adamw [--threads N]"""
 import argparse
 import math
 import time
@@ -55,6 +55,16 @@ def attention(H=12, T=1024, D=64):
     return effort(lambda: torch.autograd.grad(attend(), (q, k, v), gradient), 2.0)
 
 
+def grouped_attention(B=4, H=9, groups=3, T=256, D=64):
+    q, gradient = torch.randn(B, H, T, D, requires_grad=True), torch.randn(B, H, T, D)
+    k, v = (torch.randn(B, groups, T, D, requires_grad=True) for _ in range(2))
+
+    def attend():
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+    return effort(lambda: torch.autograd.grad(attend(), (q, k, v), gradient), 2.0)
+
+
 def adamw(numel=100_000_000):
     parameter = torch.nn.Parameter(torch.zeros(numel))
     parameter.grad = torch.full((numel,), 1e-3)
@@ -67,12 +77,13 @@ def adamw(numel=100_000_000):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("work", choices=("gemm", "attention", "adamw"))
+    works = {"gemm": gemm, "attention": attention, "grouped-attention": grouped_attention, "adamw": adamw}
+    parser.add_argument("work", choices=works)
     parser.add_argument("--threads", type=int, default=1)
     flags = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(flags.threads)
-    measured.report({"gemm": gemm, "attention": attention, "adamw": adamw}[flags.work]())
+    measured.report(works[flags.work]())
 
 
 if __name__ == "__main__":

@@ -90,9 +90,8 @@ void HostWindows::pass(int64_t bytes, const Out& out, const Take& take, Stream& 
 // Each peer gets its piece of `full`. The piece that it sends replaces that one, so no memory
 // beyond the tensors is needed, and the sum has the order of ranks that are threads.
 void HostWindows::combine(const Job& job, Stream& stream, const Exchange& exchange) {
-  const auto& [begin, numel] = job.chunk;
-  const auto piece_for = [&](int peer) {
-    return job.call.input.flat(peer * job.output.numel() + begin, numel);
+  const auto piece_for = [&job](int peer) {
+    return job.call.input.flat(peer * job.output.numel() + job.chunk.begin, job.chunk.count);
   };
   pass(
       piece_for(0).bytes(), [&](int peer) { return piece_for(peer).raw(); },
@@ -100,7 +99,7 @@ void HostWindows::combine(const Job& job, Stream& stream, const Exchange& exchan
         stream.copy(piece_for(peer).raw() + offset, from, bytes);
       },
       stream, exchange);
-  const Tensor shard = job.output.flat(begin, numel);
+  const Tensor shard = job.output.flat(job.chunk.begin, job.chunk.count);
   for (int peer = 0; peer < size_; ++peer)
     job.combine(piece_for(peer), shard, job.fresh && peer == 0, stream);
 }

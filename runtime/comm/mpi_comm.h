@@ -80,7 +80,8 @@ class MpiRanks final : public MpiCommunicator {
   void abort(const std::string& cause) noexcept override;
 
  private:
-  MpiRanks(std::shared_ptr<MpiWorld> world, const ProcessOptions& options, const Device& device);
+  MpiRanks(const std::shared_ptr<MpiWorld>& world, const ProcessOptions& options,
+           const Device& device);
   void serve();
   void connect();
   bool failed_here();

@@ -107,7 +107,7 @@ void MpiWorld::process(int rank, const Notice& notice) {
       break;
   }
   if (!process_in_group(rank, notice) && !ended_groups_.contains(notice.group))
-    early_notices_.push_back({rank, notice});
+    early_notices_.emplace_back(rank, notice);
 }
 
 /// False: there is no such group here.

@@ -15,7 +15,7 @@ namespace zg::cpu {
 MpiRanks::MpiRanks(const ProcessRank& place, const ProcessOptions& options, const Device& device)
     : MpiRanks(std::make_shared<MpiWorld>(place, options), options, device) {}
 
-MpiRanks::MpiRanks(std::shared_ptr<MpiWorld> world, const ProcessOptions& options,
+MpiRanks::MpiRanks(const std::shared_ptr<MpiWorld>& world, const ProcessOptions& options,
                    const Device& device)
     : MpiCommunicator(world, world->all(), device, watch_every),
       dumps_(options.dump_collectives),

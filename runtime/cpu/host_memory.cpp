@@ -70,7 +70,7 @@ class HostMemory final : public ArenaMemory {
     const auto address = reinterpret_cast<uintptr_t>(start);
     constexpr auto boundary = static_cast<uintptr_t>(step);
     const uintptr_t aligned = (address + boundary - 1) / boundary * boundary;
-    base_ = reinterpret_cast<std::byte*>(aligned);
+    base_ = static_cast<std::byte*>(start) + (aligned - address);
     mapped_ = capacity_;
     if (aligned > address) munmap(start, aligned - address);
     if (const uintptr_t tail = address + boundary - aligned; tail > 0)
@@ -84,7 +84,7 @@ class HostMemory final : public ArenaMemory {
   void claim() {
     constexpr int64_t first = int64_t{1} << 36, last = int64_t{1} << 46;
     for (int64_t address = first; address + capacity_ <= last; address += capacity_) {
-      base_ = reinterpret_cast<std::byte*>(address);
+      base_ = reinterpret_cast<std::byte*>(address);  // NOLINT: the address is chosen
       if (map(0, step)) {
         mapped_ = step;
         return;
