@@ -229,7 +229,7 @@ struct OpenSpan {
 };
 
 TraceSpan::TraceSpan(const Stream& stream, const char* name, Trace::Kind kind)
-    : TraceSpan(stream, {name}, kind) {}
+    : TraceSpan(stream, std::initializer_list<std::string_view>{name}, kind) {}
 
 TraceSpan::TraceSpan(const Stream& stream, std::initializer_list<std::string_view> name,
                      Trace::Kind kind, const char* track) {

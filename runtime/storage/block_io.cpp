@@ -69,7 +69,7 @@ class PreadIo final : public BlockIo {
   void submit(int slot, const Request& request) override {
     {
       const std::lock_guard lock(mutex_);
-      requests_.push_back({slot, request});
+      requests_.emplace_back(slot, request);
     }
     asked_for_.notify_one();
   }

@@ -216,7 +216,7 @@ std::string header_text(const std::string& path,
 SafetensorsWriter::SafetensorsWriter(const std::string& path, const std::vector<Entry>& entries,
                                      const std::map<std::string, std::string>& metadata) {
   const std::string header = header_text(path, entries, metadata);
-  state_.reset(new SafetensorsWriterState(path, entries));
+  state_ = std::make_unique<SafetensorsWriterState>(path, entries);
   const uint64_t length = header.size();
   state_->header_checksum = checksum_of(length, header);
   int64_t bytes = safetensors_length_bytes + static_cast<int64_t>(length);

@@ -14,7 +14,10 @@ Var scaled_by_rank(const Var& x, const Communicator& ranks) {
 }
 
 /// The sum of the factors of all ranks.
-double sum_of_factors(int ranks) { return 0.25 * ranks + 0.125 * (ranks * (ranks - 1) / 2); }
+double sum_of_factors(int ranks) {
+  const int sum_of_ranks = ranks * (ranks - 1) / 2;
+  return 0.25 * ranks + 0.125 * sum_of_ranks;
+}
 
 }  // namespace
 

@@ -134,9 +134,10 @@ TEST_CASE("bench kernels prints the limits, then each case beside the one that b
 
 TEST_CASE("every case of bench kernels can be run") {
   // The largest take GiBs and seconds; what they run is in the list at a smaller size, or here.
-  const Outcome outcome = zerograd({"bench", "kernels", "--threads", "1", "--filter",
-                                    "T128 d16|decode B1 H12 T1024|8192x768 bf16|12288x1024 bf16|"
-                                    "4096x3072 bf16|^(cast|sum of squares|fold).* bf16"});
+  const std::string filter =
+      "T128 d16|decode B1 H12 T1024|8192x768 bf16|12288x1024 bf16|"
+      "4096x3072 bf16|^(cast|sum of squares|fold).* bf16";
+  const Outcome outcome = zerograd({"bench", "kernels", "--threads", "1", "--filter", filter});
   CAPTURE(outcome.error);
   REQUIRE(outcome.status == 0);
   for (const char* name :

@@ -81,11 +81,9 @@ std::vector<std::string> hostile_names(const std::string& canary) {
           "a\x1b[2J",
           "a\x7f",
           "\xC3\xA9",
-          "\xE2\x80\xAE"
-          "a",  // text from right to left
-          "\xEF\xBC\x8D"
-          "oProxy",    // a wide hyphen
-          "\xD0\xB0",  // a Cyrillic a
+          std::string("\xE2\x80\xAE") + "a",       // text from right to left
+          std::string("\xEF\xBC\x8D") + "oProxy",  // a wide hyphen
+          "\xD0\xB0",                              // a Cyrillic a
           "\xC0\xAF",
           "\xFF\xFE",
           "a\xC2\xA0"
@@ -203,7 +201,7 @@ TEST_CASE("hostile selections: no word of --include or --exclude becomes a comma
                            "worker-0:$(touch)", "worker-0:99999999999999999999",
                            "worker-0@worker-0", "@", ":", ":0", "worker-0:0:1", "worker-0,worker-1",
                            "worker-0 worker-1", "worker-0@@worker-1", "worker-0:1;touch"})
-    words.push_back(more);
+    words.emplace_back(more);
   for (const char* flag : {"--include", "--exclude"})
     for (const std::string& word : words) {
       const Outcome outcome = zerograd({"launch", "--hostfile", file,

@@ -180,7 +180,7 @@ TEST_CASE("what a killed launcher or supervisor started saves and ends too") {
   const std::string run =
       "train --data sort --steps 1000000 --score-samples 0 --log-interval 1 --save ";
   std::vector<std::string> starts = {"--max-restarts 1 "};
-  if (missing_mpi().empty()) starts.push_back("launch");
+  if (missing_mpi().empty()) starts.emplace_back("launch");
   for (const std::string& start : starts) {
     const TemporaryFolder folder;
     const std::string save = folder / "saved";

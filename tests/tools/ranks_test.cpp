@@ -103,7 +103,7 @@ TEST_CASE("a rank that fails ends the run on every rank, which says who, where a
     int ranks, status;
     std::string cause;  // the error that the run ends with
     int stage = 3;
-    std::string waits_in = "";  // the collective that a peer names
+    std::string waits_in = {};  // the collective that a peer names
   };
   std::vector<Case> cases = {
       {"throw", 1, 1, "error: ShapeError: inject: a fault in step 1\n"},

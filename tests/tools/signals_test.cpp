@@ -214,7 +214,8 @@ TEST_CASE("in lists of processes a run and what it starts are called zerograd") 
   REQUIRE(found.size() == 2);
   for (const Process& process : found) {
     CHECK(process.name == "zerograd");
-    const std::string first_word = process.command_line.c_str();  // words end with \0
+    const std::string first_word =
+        process.command_line.substr(0, process.command_line.find('\0'));  // words end with \0
     CHECK(std::filesystem::path(first_word).filename() == "zerograd");
   }
 }

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -40,7 +41,8 @@ Step step_of(GPTCase& model, const Tensor& ids, const Tensor& targets, const For
 }
 
 bool same_step(const Step& a, const Step& b) {
-  return std::memcmp(&a.loss, &b.loss, sizeof(double)) == 0 && a.gradients == b.gradients;
+  return std::bit_cast<uint64_t>(a.loss) == std::bit_cast<uint64_t>(b.loss) &&
+         a.gradients == b.gradients;
 }
 
 int count(const std::vector<std::string>& log, const std::string& line) {

@@ -29,7 +29,8 @@ TEST_CASE("every rank gathers every shard in rank order, at any world size") {
       comm.wait(comm.all_gather(shard, full, "x"));
       const std::vector<float> values = full.to_host<float>();
       for (int i = 0; i < 2 * ranks; ++i)
-        if (values[static_cast<size_t>(i)] != static_cast<float>(i / 2) + 0.5f * (i % 2))
+        if (const int rank = i / 2; values[static_cast<size_t>(i)] !=
+                                    static_cast<float>(rank) + 0.5f * static_cast<float>(i % 2))
           throw ShapeError("element " + std::to_string(i) + " is wrong");
     });
   }

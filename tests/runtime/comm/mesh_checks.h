@@ -53,10 +53,11 @@ inline void check_mesh(Communicator& world, const MeshShape& shape, const Device
   };
   const int stages = shape.pipeline;
   const double below = pass(mesh.previous.forward.get(), 0, mesh.next.forward.get(), 0, mesh.stage);
-  expect(below == mesh.stage * (mesh.stage + 1) / 2, "forward");
+  const auto sum_below = [](int n) { return static_cast<double>(n * (n - 1)) / 2.0; };
+  expect(below == sum_below(mesh.stage + 1), "forward");
   const double above =
       pass(mesh.next.backward.get(), 1, mesh.previous.backward.get(), 1, mesh.stage);
-  expect(above == stages * (stages - 1) / 2 - mesh.stage * (mesh.stage - 1) / 2, "backward");
+  expect(above == sum_below(stages) - sum_below(mesh.stage), "backward");
   expect(!mesh.previous.forward == mesh.is_first_stage(), "previous");
   expect(!mesh.previous.backward == mesh.is_first_stage(), "previous");
   expect(!mesh.next.forward == mesh.is_last_stage(), "next");

@@ -31,7 +31,7 @@ class Launched {
           "MPI_LOCALNRANKS", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID",
           "SLURM_STEP_TASKS_PER_NODE"}) {
       if (const char* value = std::getenv(name)) before_[name] = value;
-      names_.push_back(name);
+      names_.emplace_back(name);
       unsetenv(name);
     }
     for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);

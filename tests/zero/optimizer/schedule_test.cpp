@@ -128,7 +128,12 @@ TEST_CASE("LRRangeTest rises from its rate for ever, smoothly or in stairs") {
       options, [](int k) { return 1e-4 * (1 + 2.0 * k / 5.0); }, 11.0);
   options.range_test.staircase = true;
   check_rates(
-      options, [](int k) { return 1e-4 * (1 + 2.0 * (k / 5)); }, 11.0);
+      options,
+      [](int k) {
+        const int stair = k / 5;
+        return 1e-4 * (1 + 2.0 * stair);
+      },
+      11.0);
   CHECK_FALSE(Schedule(options).betas(3));
 }
 
