@@ -28,7 +28,7 @@ TEST_CASE("each optimizer has one hash over ranks, stages, offload and restarts 
   const TemporaryFolder folder;
   std::string last = optimizer_hash("train" + optimizer_run + "adamw --grad-accum 4");
   for (const std::string optimizer :
-       {"adam", "lion", "sgd", "sgd --momentum 0.9", "sgd --momentum 0.9 --nesterov"}) {
+       {"adam", "lion", "sgd", "sgd --momentum 0.9", "sgd --momentum 0.9 --nesterov", "muon"}) {
     CAPTURE(optimizer);
     const std::string run = "train" + optimizer_run + optimizer;
     const std::string alone = optimizer_hash(run + " --grad-accum 4");
@@ -50,7 +50,7 @@ TEST_CASE("each optimizer has one hash over ranks, stages, offload and restarts 
 
 TEST_CASE("a plan of each optimizer has the bytes of its run") {
   const TemporaryFolder folder;
-  for (const std::string optimizer : {"lion", "sgd", "sgd --momentum 0.9"}) {
+  for (const std::string optimizer : {"lion", "sgd", "sgd --momentum 0.9", "muon"}) {
     CAPTURE(optimizer);
     const std::string flags = optimizer_run + optimizer +
                               " --ranks 2 --zero-stage 2 --precision bf16 --cpu-offload "
@@ -88,9 +88,14 @@ TEST_CASE("numbers that the optimizer does not have are refused") {
     CHECK(outcome.status == 2);
     CHECK_MESSAGE(contains(outcome.error, words), outcome.error);
   };
-  const std::string sgd = "the optimizer is sgd; expected adamw, adam or lion";
+  const std::string sgd = "the optimizer is sgd; expected adamw, adam, lion or muon";
   refused("--optimizer sgd --betas 0.9,0.95", "--betas: " + sgd);
   refused("--optimizer sgd --adam-beta2 0.95", "--adam-beta2: " + sgd);
+  refused("--optimizer lion --muon-rate original",
+          "--muon-rate: the optimizer is lion; expected muon; leave the flag out");
+  refused("--optimizer muon --momentum 0.5", "expected sgd, or momentum 0; try --muon-momentum");
+  refused("--optimizer muon --ranks 2 --tensor-parallel 2",
+          "the optimizer is muon, and tensor ranks divide the matrix");
   refused("--optimizer lion --adam-eps 1e-6", "--adam-eps: the optimizer is lion; expected adamw");
   write_file(config, R"({"optimizer": {"type": "SGD", "params": {"momentum": 0.5, "fused": true,
     "foreach": null}}, "train_batch_size": 2})");
