@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
@@ -61,6 +63,15 @@ TEST_CASE("a plan of each optimizer has the bytes of its run") {
   }
 }
 
+TEST_CASE("muon keeps one moment of the matrices in blocks, two of embeddings and the head") {
+  const TemporaryFolder folder;
+  CHECK(zerograd("plan" + optimizer_run + "muon --memory-json " + folder / "plan").status == 0);
+  const nlohmann::json rest =
+      nlohmann::json::parse(read_file(folder / "plan")).at("ranks")[0].at("rest");
+  const int64_t width = 48, matrices = 3 * (3 + 1 + 4 + 4) * width * width;
+  CHECK(rest.at("optimizer") == 2 * rest.at("parameter").get<int64_t>() - 4 * matrices);
+}
+
 TEST_CASE("a checkpoint goes on with its optimizer, or is refused by name") {
   const TemporaryFolder folder;
   const std::string resume =
@@ -94,8 +105,11 @@ TEST_CASE("numbers that the optimizer does not have are refused") {
   refused("--optimizer lion --muon-rate original",
           "--muon-rate: the optimizer is lion; expected muon; leave the flag out");
   refused("--optimizer muon --momentum 0.5", "expected sgd, or momentum 0; try --muon-momentum");
-  refused("--optimizer muon --ranks 2 --tensor-parallel 2",
-          "the optimizer is muon, and tensor ranks divide the matrix");
+  const Outcome divided = zerograd(run + "--optimizer muon --ranks 3 --tensor-parallel 3");
+  CHECK(divided.status == 6);
+  CHECK_MESSAGE(
+      contains(divided.error, "the optimizer is muon, and tensor ranks divide the matrix"),
+      divided.error);
   refused("--optimizer lion --adam-eps 1e-6", "--adam-eps: the optimizer is lion; expected adamw");
   write_file(config, R"({"optimizer": {"type": "SGD", "params": {"momentum": 0.5, "fused": true,
     "foreach": null}}, "train_batch_size": 2})");
@@ -104,7 +118,8 @@ TEST_CASE("numbers that the optimizer does not have are refused") {
   CHECK_MESSAGE(accepted.status == 0, accepted.error);
   write_file(config, R"({"train_batch_size": 2,
     "optimizer": {"type": "SGD", "params": {"momentum": 1}}})");
-  refused("--config " + config, "c.json:2: optimizer.params.momentum: expected a number from 0 to");
+  refused("--config " + config,
+          "c.json:2:57: optimizer.params.momentum: expected a number from 0 to");
 }
 
 TEST_CASE(

@@ -63,7 +63,7 @@ Flag optimizer_flag(zero::UpdateOptions& update) {
       {"--optimizer"},
       "adamw|adam|lion|sgd|muon",
       "the rule of the update; adam and sgd add weight decay to the\n"
-      "gradients; muon: matrices of hidden layers, AdamW the rest [adamw]",
+      "gradients; muon: AdamW, but for hidden matrices [adamw]",
       [&update](const std::string& name, const std::string& value) {
         using enum OptimizerRule;
         constexpr OptimizerRule rules[] = {adam, adam, lion, sgd, muon};
@@ -76,7 +76,7 @@ Flag optimizer_flag(zero::UpdateOptions& update) {
 Flag muon_rate_flag(zero::MuonRate& rate) {
   return choice_flag({"--muon-rate"}, rate,
                      {name_of(zero::MuonRate::original), name_of(zero::MuonRate::match_rms_adamw)},
-                     "how muon adjusts the rate to a matrix: as torch's adjust_lr_fn");
+                     "how muon adjusts the rate to a matrix, as torch's\nadjust_lr_fn");
 }
 
 Flag betas_flag(zero::UpdateOptions& update) {

@@ -11,10 +11,11 @@
 
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/zero/toy.h"
+#include "tests/zero/muon_toy.h"
 #include "zerograd/runtime/plan.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
+#include "zerograd/zero/checkpoint/checkpoint_save.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -27,29 +28,6 @@ using State = zero::Engine::State;
 namespace {
 
 const UpdateOptions muon = {.rule = OptimizerRule::muon};
-
-/// Three units with wide, tall and square matrices, one without weight decay, among parameters that
-/// adam updates: a bias, a gain, a table with a matrix's shape. A frozen matrix.
-struct MuonToy {
-  ParameterStore store;
-  const Unit& first = store.unit("first");
-  const Unit& second = store.unit("second");
-  const Unit& third = store.unit("third");
-  const Parameter& bias = store.add(first, "z.bias", {7}, Init::zeros());
-  const Parameter& table =
-      store.add(first, "a.table", {5, 20}, Init::normal(0.5f), {.decay = true});
-  const Parameter& wide = store.add(first, "wide", {5, 31}, Init::normal(0.5f), matrix(true));
-  const Parameter& tall = store.add(second, "tall", {40, 24}, Init::normal(0.5f), matrix(true));
-  const Parameter& plain = store.add(second, "plain", {24, 24}, Init::normal(0.5f), matrix(false));
-  const Parameter& gain = store.add(second, "gain", {129}, Init::ones());
-  const Parameter& frozen = store.add(second, "frozen", {3, 4}, Init::normal(0.1f),
-                                      {.decay = true, .trainable = false, .hidden_matrix = true});
-  const Parameter& alone = store.add(third, "alone", {9, 17}, Init::normal(0.5f), matrix(true));
-
-  static ParameterStore::Options matrix(bool decay) {
-    return {.decay = decay, .hidden_matrix = true};
-  }
-};
 
 /// The iteration with double arithmetic and plain loops; never transposed.
 std::vector<double> plain_orthogonal(std::vector<double> x, size_t rows, size_t columns) {
@@ -118,12 +96,13 @@ std::string train_muon(Config config, const Run& run) {
   return hash;
 }
 
-/// The dtypes of a run: f32, bf16 with f32 masters, and all bf16 with stochastic rounding.
+/// The dtypes of a run: f32, bf16 and f16 with f32 masters, and all bf16 with stochastic rounding.
 std::vector<Config> muon_precisions() {
   UpdateOptions stochastic = muon;
   stochastic.stochastic_rounding = true;
   return {{.update = muon},
           {.compute = DType::bf16, .update = muon},
+          {.compute = DType::f16, .update = muon, .loss_scaling = low_scale},
           {.compute = DType::bf16,
            .optimizer = DType::bf16,
            .grad_accum = DType::bf16,
@@ -354,6 +333,25 @@ TEST_CASE("muon keeps, saves and loads one moment of a matrix and two of others"
     Engine adam(toy.store, Device::cpu());
     CHECK(contains(message_of<ConfigError>([&] { zero::load_checkpoint(folder.path(), adam); }),
                    "was saved by muon with moment1 and moment2; expected adam with moment1 and"));
+  }
+}
+
+TEST_CASE("a save that is written beside steps of muon has the states of its beginning") {
+  for (const Space space : {Space::device, Space::file}) {
+    const TemporaryFolder folder;
+    const MuonToy toy;
+    const Device device = Device::cpu(0, {.swap = {.directory = "/tmp"}});
+    Engine engine(toy.store, device, {.update = muon, .offload = {.optimizer = space}});
+    train_step(engine, 0);
+    const std::string hash = engine.parameter_hash();
+    const std::vector<float> moment = engine.read(toy.tall, State::moment1);
+    zero::CheckpointSave save(folder.path(), engine, {.steps = 1, .micro_batches = 2});
+    for (int step = 1; step < 4; ++step) train_step(engine, step);
+    CHECK(save.finish().reason.empty());
+    Engine loaded(toy.store, device, {.update = muon});
+    zero::load_checkpoint(folder.path(), loaded);
+    CHECK(loaded.parameter_hash() == hash);
+    CHECK(loaded.read(toy.tall, State::moment1) == moment);
   }
 }
 
