@@ -93,12 +93,16 @@ const Parameter& ParameterStore::add(const Unit& unit, const std::string& name, 
   const Slice slice = options.slice.value_or(Slice{.extent = numel, .rows = numel});
   const Shape& whole = options.slice ? options.whole : shape;
   check_slice(name, shape, whole, slice);
+  if (options.hidden_matrix && shape.rank() != 2)
+    throw ShapeError(
+        fmt::format("add: parameter '{}' {} is a hidden matrix; expected rank 2", name, shape));
   parameters_.push_back(
       std::make_unique<Parameter>(Parameter{.name = name,
                                             .shape = shape,
                                             .init = init,
                                             .decay = options.decay,
                                             .trainable = options.trainable,
+                                            .hidden_matrix = options.hidden_matrix,
                                             .unit = &unit,
                                             .index = static_cast<int>(parameters_.size()),
                                             .whole = whole,

@@ -71,8 +71,9 @@ struct Parameter {
   std::string name;  ///< "transformer.h.3.attn.c_attn.weight"
   Shape shape;
   Init init;
-  bool decay = false;     ///< weight decay applies: to matrices of linear layers
-  bool trainable = true;  ///< false: frozen, no gradient and no optimizer state
+  bool decay = false;          ///< weight decay applies: to matrices of linear layers
+  bool trainable = true;       ///< false: frozen, no gradient and no optimizer state
+  bool hidden_matrix = false;  ///< [out, in] of a linear layer between others: Muon updates it
   const Unit* unit = nullptr;
   int index = 0;  ///< position in the store, in order of creation
   Shape whole;    ///< shape in the whole model; `shape` is this rank's slice
@@ -101,6 +102,7 @@ class ZG_API ParameterStore {
   struct Options {
     bool decay = false;
     bool trainable = true;
+    bool hidden_matrix = false;       ///< ShapeError unless the shape has rank 2
     Shape whole = {};                 ///< with `slice`: shape of the parameter in the whole model
     std::optional<Slice> slice = {};  ///< absent: this rank has the whole parameter
     Copy copy = Copy::own;

@@ -124,10 +124,10 @@ Linear::Linear(const ParallelStore& store, const Unit& unit, const std::string& 
   const Shape shape{config.out, config.in};
   const Init init = Init::normal(config.stddev);
   const std::string weight_name = name + ".weight", bias_name = name + ".bias";
-  weight = split == Split::out
-               ? &store.rows(unit, weight_name, shape, init, {.decay = true}, config.blocks)
-           : split == Split::in ? &store.columns(unit, weight_name, shape, init, {.decay = true})
-                                : &store.whole(unit, weight_name, shape, init, {.decay = true});
+  const ParameterStore::Options options = {.decay = true, .hidden_matrix = config.hidden};
+  weight = split == Split::out ? &store.rows(unit, weight_name, shape, init, options, config.blocks)
+           : split == Split::in ? &store.columns(unit, weight_name, shape, init, options)
+                                : &store.whole(unit, weight_name, shape, init, options);
   if (!config.bias) return;
   bias = split == Split::out
              ? &store.rows(unit, bias_name, {config.out}, Init::zeros(), {}, config.blocks)

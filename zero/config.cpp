@@ -6,6 +6,7 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/zero/states/partition.h"
 
 namespace zg::zero {
 namespace {
@@ -20,6 +21,7 @@ void check_config(bool within, const char* field, double value, const char* expe
 int moments_of(const UpdateOptions& options) {
   switch (options.rule) {
     case OptimizerRule::adam:
+    case OptimizerRule::muon:
       return 2;
     case OptimizerRule::lion:
       return 1;
@@ -27,6 +29,10 @@ int moments_of(const UpdateOptions& options) {
       break;
   }
   return options.momentum > 0.0f ? 1 : 0;
+}
+
+int moments_of(const UpdateOptions& options, const Parameter& parameter) {
+  return is_muon_matrix(parameter, options.rule) ? 1 : moments_of(options);
 }
 
 Betas betas_of(const UpdateOptions& options) {
@@ -89,20 +95,27 @@ void validate(const Config& config) {
   const UpdateOptions& update = config.update;
   for (const auto& [field, share] :
        {std::pair("update.beta1", update.beta1), std::pair("update.beta2", update.beta2),
-        std::pair("update.momentum", update.momentum)})
+        std::pair("update.momentum", update.momentum),
+        std::pair("update.muon.momentum", update.muon.momentum)})
     check_config(share >= 0.0f && share < 1.0f, field, share, "a number in [0, 1)");
   check_config(update.dampening >= 0.0f && update.dampening <= 1.0f, "update.dampening",
                update.dampening, "a number in [0, 1]");
+  const bool is_muon = update.rule == OptimizerRule::muon;
   if (update.momentum != 0.0f && update.rule != OptimizerRule::sgd)
     throw ConfigError(fmt::format(
-        "config: update.momentum is {:f}, the optimizer is {}; expected sgd, or momentum 0; try "
-        "--optimizer sgd",
-        update.momentum, name_of(update.rule)));
+        "config: update.momentum is {:f}, the optimizer is {}; expected sgd, or momentum 0; try {}",
+        update.momentum, name_of(update.rule), is_muon ? "--muon-momentum" : "--optimizer sgd"));
   if (update.nesterov && update.rule != OptimizerRule::sgd)
+    throw ConfigError(fmt::format(
+        "config: update.nesterov is on, the optimizer is {}; expected sgd; try {}",
+        name_of(update.rule),
+        is_muon ? "without it: update.muon.nesterov is on by default" : "--optimizer sgd"));
+  if (is_muon && !update.decoupled)
     throw ConfigError(
-        fmt::format("config: update.nesterov is on, the optimizer is {}; expected sgd; try "
-                    "--optimizer sgd",
-                    name_of(update.rule)));
+        "config: update.decoupled is off, the optimizer is muon; expected it on: an orthogonal "
+        "step hides weight decay that is added to the gradient");
+  check_config(std::isfinite(update.muon.adam_rate) && update.muon.adam_rate >= 0.0f,
+               "update.muon.adam_rate", update.muon.adam_rate, "a finite number from 0");
   if (update.nesterov && (update.momentum == 0.0f || update.dampening != 0.0f))
     throw ConfigError(fmt::format(
         "config: update.nesterov is on, momentum is {:f} and dampening {:f}; expected a momentum "

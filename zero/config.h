@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "zerograd/autograd/parameter.h"
 #include "zerograd/kernels/optimizer/update_constants.h"
 #include "zerograd/runtime/api.h"
 #include "zerograd/runtime/dtype.h"
@@ -12,14 +13,37 @@
 
 namespace zg::zero {
 
+/// How Muon adjusts the rate of a matrix to its shape, as adjust_lr_fn of torch.optim.Muon.
+enum class MuonRate : uint8_t {
+  original,        ///< rate * sqrt(max(1, rows / columns)), as its author and DeepSpeed
+  match_rms_adamw  ///< rate * 0.2 sqrt(max(rows, columns)): a step is as large as one of AdamW, so
+                   ///< both parts have one rate. Liu et al. 2025, arXiv:2502.16982, equation 4
+};
+/// "original", "match_rms_adamw".
+constexpr const char* name_of(MuonRate rate) {
+  return rate == MuonRate::original ? "original" : "match_rms_adamw";
+}
+
+/// Numbers of OptimizerRule::muon. Parameters with Parameter::hidden_matrix are updated as by
+/// torch.optim.Muon; its Newton-Schulz iteration is in f32 here, in bf16 there. All others are
+/// updated by adam, with its numbers in UpdateOptions. zero/optimizer/muon.h has the formulas.
+struct MuonOptions {
+  float momentum = 0.95f;
+  bool nesterov = true;
+  MuonRate rate = MuonRate::match_rms_adamw;
+  float adam_rate = 1.0f;  ///< the rate of the parameters that adam updates, as a multiple of the
+                           ///< step's rate
+};
+
 /// The optimizer and its constants. Weight decay applies only to parameters with Parameter::decay.
 struct UpdateOptions {
   OptimizerRule rule = OptimizerRule::adam;  ///< torch.optim.SGD also has decoupled = false
   float beta1 = 0.9f, beta2 = 0.95f;         ///< adam, lion; Lion's authors use 0.9 and 0.99
-  float epsilon = 1e-8f;                     ///< adam
+  float epsilon = 1e-8f;                     ///< adam, also as a part of muon
   float momentum = 0.0f;   ///< sgd; 0: without momentum, and no state is kept for it
   float dampening = 0.0f;  ///< sgd with momentum: the share of a gradient it ignores
   bool nesterov = false;   ///< sgd with momentum, without dampening
+  MuonOptions muon = {};
   float weight_decay = 0.1f;
   bool decoupled = true;  ///< false: weight decay is added to the gradients, as in Adam and SGD
   /// For bf16 masters. An update is rounded to one of the two nearest bf16 values, to the nearer
@@ -28,8 +52,10 @@ struct UpdateOptions {
   bool stochastic_rounding = false;
 };
 
-/// Moments of each parameter: adam has two, lion one, sgd one if it has a momentum.
+/// Moments of each parameter: adam has two, lion one, sgd one if it has a momentum. Muon has one
+/// for a hidden matrix and two for others; without a parameter two, the most that one has.
 ZG_API int moments_of(const UpdateOptions& options);
+ZG_API int moments_of(const UpdateOptions& options, const Parameter& parameter);
 
 /// The optimizer's decay rates in one step, for a schedule that changes them. beta1 of sgd is its
 /// momentum.

@@ -44,7 +44,7 @@ Local local_state(EngineState& s, Storage& storage, bool trainable, State state)
     case State::moment1:
       return {storage.moment1, storage.state_begin, flat};
     case State::moment2:
-      return {storage.moment2, storage.state_begin, flat};
+      return {storage.moment2, storage.moment2_begin, flat};
     case State::gradient:
       storage.zero_unfolded(s.device.compute());
       return {storage.sums, storage.sums_begin, flat};
@@ -55,7 +55,16 @@ Local local_state(EngineState& s, Storage& storage, bool trainable, State state)
 }  // namespace
 
 Tensor EngineState::whole_state(Storage& storage, bool trainable, State state) {
-  const Local local = local_state(*this, storage, trainable, state);
+  Local local = local_state(*this, storage, trainable, state);
+  if (trainable && state == State::moment2 && local.flat && local.flat->matrices_end > 0) {
+    // The second moments are only of the parameters after Muon's matrices.
+    const PurposeScope purpose(device, Purpose::workspace);
+    const Tensor shard = Tensor::zeros({storage.state_numel}, config.optimizer, device);
+    if (local.tensor)
+      copy(in_memory(local.tensor),
+           shard.flat(local.begin - storage.state_begin, local.tensor.numel()), device.compute());
+    local.tensor = shard;
+  }
   if (!local.tensor || local.tensor.numel() == local.flat->padded) return in_memory(local.tensor);
   const PurposeScope purpose(device, Purpose::workspace);
   const Tensor whole = Tensor::empty({local.flat->padded}, local.tensor.dtype(), device);
@@ -122,7 +131,8 @@ RestingBytes Engine::resting_bytes() const {
         numel_of(flat.within(storage.state_begin, storage.state_begin + storage.state_numel));
     if (!storage.values_are_masters) add(rest.optimizer, storage.masters, states);
     add(rest.optimizer, storage.moment1, states);
-    add(rest.optimizer, storage.moment2, states);
+    add(rest.optimizer, storage.moment2,
+        numel_of(flat.within(storage.moment2_begin, storage.state_begin + storage.state_numel)));
   }
   rest.padding = held - rest.parameter - rest.gradient - rest.optimizer;
   return rest;
@@ -147,6 +157,7 @@ std::string Engine::parameter_hash() const {
 std::vector<float> Engine::read(const Parameter& parameter, State state) const {
   std::vector<float> values;
   Storage& storage = state_->storage_of(parameter);
+  if (state == State::moment2 && is_muon_matrix(parameter, config().update.rule)) return values;
   const Tensor whole = state_->whole_state(storage, is_updated(parameter), state);
   if (whole) {
     if (!state_->on_meta()) values.reserve(static_cast<size_t>(parameter.shape.numel()));

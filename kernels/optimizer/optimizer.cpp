@@ -96,6 +96,10 @@ std::vector<Operand> operands(const OptimizerUpdate& a) {
 
 void validate(const OptimizerUpdate& a) {
   const char* rule = name_of(a.rule);
+  if (a.rule == OptimizerRule::muon)
+    throw ConfigError(
+        "optimizer_update: the rule is muon, which needs whole matrices; expected adam, lion or "
+        "sgd; try zero/optimizer/muon.h");
   for (size_t i = 0; i < a.tensors.size(); ++i) {
     const std::string op = a.tensors.size() > 1 ? fmt::format("{}, tensor {}", rule, i) : rule;
     check_tensor(op.c_str(), a, a.tensors[i]);

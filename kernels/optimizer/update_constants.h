@@ -17,11 +17,15 @@ enum class OptimizerRule : uint8_t {
   lion,
   /// Gradient descent, with Polyak's or Nesterov's momentum if moment1 is given. As
   /// torch.optim.SGD: the first gradient is not dampened. The momentum begins at 0.
-  sgd
+  sgd,
+  /// Jordan et al. 2024, https://kellerjordan.github.io/posts/muon: a step of a hidden matrix is an
+  /// orthogonal matrix; adam for other parameters. It needs whole matrices, so it is no rule of
+  /// OptimizerUpdate: zero/optimizer/muon.h makes it of sgd's rule, matrix products and adam's.
+  muon
 };
-/// "adam", "lion", "sgd".
+/// "adam", "lion", "sgd", "muon".
 constexpr const char* name_of(OptimizerRule rule) {
-  constexpr const char* names[] = {"adam", "lion", "sgd"};
+  constexpr const char* names[] = {"adam", "lion", "sgd", "muon"};
   return names[static_cast<size_t>(rule)];
 }
 

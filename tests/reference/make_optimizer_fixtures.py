@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Makes tests/reference/fixtures/optimizers.json with PyTorch: a parameter after five steps of each optimizer of
-torch.optim, and of Lion as Chen et al. 2023 (arXiv:2302.06675) write it, which torch.optim lacks. Not needed to run
-the tests.
+torch.optim, and of Lion as Chen et al. 2023 (arXiv:2302.06675) write it, which torch.optim lacks. muon.json has matrices
+after five steps of torch.optim.Muon, whose Newton-Schulz iteration runs in float32 here instead of bfloat16. Not needed
+to run the tests.
 
     python3 tests/reference/make_optimizer_fixtures.py
 """
@@ -9,6 +10,7 @@ import json
 import pathlib
 
 import torch
+import torch.optim._muon as torch_muon
 
 ELEMENTS, STEPS, RATE, DECAY = 24, 5, 0.05, 0.1
 OUT = pathlib.Path(__file__).parent / "fixtures" / "optimizers.json"
@@ -44,6 +46,49 @@ OPTIMIZERS = {
 }
 
 
+class InFloat32:
+    """The module torch for torch.optim.Muon, in which bfloat16 means float32."""
+
+    bfloat16 = torch.float32
+
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+
+MUON_SHAPES = [(6, 10), (10, 6), (8, 8), (1, 12)]
+MUONS = {
+    "original": {"adjust_lr_fn": "original"},
+    "match_rms_adamw": {"adjust_lr_fn": "match_rms_adamw"},
+    "plain": {"adjust_lr_fn": "original", "nesterov": False, "momentum": 0.5},
+}
+
+
+def muon_results(starts, gradients, in_float32):
+    torch_muon.torch = InFloat32() if in_float32 else torch
+    results = {}
+    for name, options in MUONS.items():
+        parameters = [torch.nn.Parameter(start.clone()) for start in starts]
+        optimizer = torch.optim.Muon(parameters, lr=RATE, weight_decay=DECAY, **options)
+        for of_step in gradients:
+            for parameter, gradient in zip(parameters, of_step):
+                parameter.grad = gradient.clone()
+            optimizer.step()
+        results[name] = [parameter.flatten().tolist() for parameter in parameters]
+    torch_muon.torch = torch
+    return results
+
+
+def write_muon():
+    starts = [torch.randn(shape) for shape in MUON_SHAPES]
+    gradients = [[torch.randn(shape) for shape in MUON_SHAPES] for _ in range(STEPS)]
+    fixture = {"rate": RATE, "weight_decay": DECAY, "shapes": MUON_SHAPES,
+               "starts": [start.flatten().tolist() for start in starts],
+               "gradients": [[g.flatten().tolist() for g in of_step] for of_step in gradients],
+               "results": muon_results(starts, gradients, in_float32=True),
+               "bfloat16": muon_results(starts, gradients, in_float32=False)}
+    OUT.with_name("muon.json").write_text(json.dumps(fixture) + "\n")
+
+
 def main():
     torch.manual_seed(7)
     start = torch.randn(ELEMENTS)
@@ -59,6 +104,7 @@ def main():
     fixture = {"rate": RATE, "weight_decay": DECAY, "start": start.tolist(),
                "gradients": [g.tolist() for g in gradients], "results": results}
     OUT.write_text(json.dumps(fixture) + "\n")
+    write_muon()
 
 
 if __name__ == "__main__":

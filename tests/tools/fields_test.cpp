@@ -205,6 +205,7 @@ TEST_CASE("fields: every flag sets its option, and help lists it or it is anothe
                                            "run",
                                            "off",
                                            "lion",
+                                           "original",
                                            "cuda",
                                            "f"};
   std::set<std::string> names, hidden;

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
@@ -28,7 +30,7 @@ TEST_CASE("each optimizer has one hash over ranks, stages, offload and restarts 
   const TemporaryFolder folder;
   std::string last = optimizer_hash("train" + optimizer_run + "adamw --grad-accum 4");
   for (const std::string optimizer :
-       {"adam", "lion", "sgd", "sgd --momentum 0.9", "sgd --momentum 0.9 --nesterov"}) {
+       {"adam", "lion", "sgd", "sgd --momentum 0.9", "sgd --momentum 0.9 --nesterov", "muon"}) {
     CAPTURE(optimizer);
     const std::string run = "train" + optimizer_run + optimizer;
     const std::string alone = optimizer_hash(run + " --grad-accum 4");
@@ -50,7 +52,7 @@ TEST_CASE("each optimizer has one hash over ranks, stages, offload and restarts 
 
 TEST_CASE("a plan of each optimizer has the bytes of its run") {
   const TemporaryFolder folder;
-  for (const std::string optimizer : {"lion", "sgd", "sgd --momentum 0.9"}) {
+  for (const std::string optimizer : {"lion", "sgd", "sgd --momentum 0.9", "muon"}) {
     CAPTURE(optimizer);
     const std::string flags = optimizer_run + optimizer +
                               " --ranks 2 --zero-stage 2 --precision bf16 --cpu-offload "
@@ -59,6 +61,15 @@ TEST_CASE("a plan of each optimizer has the bytes of its run") {
     CHECK(zerograd("plan" + flags + folder / "plan").status == 0);
     CHECK(read_file(folder / "run") == read_file(folder / "plan"));
   }
+}
+
+TEST_CASE("muon keeps one moment of the matrices in blocks, two of embeddings and the head") {
+  const TemporaryFolder folder;
+  CHECK(zerograd("plan" + optimizer_run + "muon --memory-json " + folder / "plan").status == 0);
+  const nlohmann::json rest =
+      nlohmann::json::parse(read_file(folder / "plan")).at("ranks")[0].at("rest");
+  const int64_t width = 48, matrices = 3 * (3 + 1 + 4 + 4) * width * width;
+  CHECK(rest.at("optimizer") == 2 * rest.at("parameter").get<int64_t>() - 4 * matrices);
 }
 
 TEST_CASE("a checkpoint goes on with its optimizer, or is refused by name") {
@@ -88,9 +99,17 @@ TEST_CASE("numbers that the optimizer does not have are refused") {
     CHECK(outcome.status == 2);
     CHECK_MESSAGE(contains(outcome.error, words), outcome.error);
   };
-  const std::string sgd = "the optimizer is sgd; expected adamw, adam or lion";
+  const std::string sgd = "the optimizer is sgd; expected adamw, adam, lion or muon";
   refused("--optimizer sgd --betas 0.9,0.95", "--betas: " + sgd);
   refused("--optimizer sgd --adam-beta2 0.95", "--adam-beta2: " + sgd);
+  refused("--optimizer lion --muon-rate original",
+          "--muon-rate: the optimizer is lion; expected muon; leave the flag out");
+  refused("--optimizer muon --momentum 0.5", "expected sgd, or momentum 0; try --muon-momentum");
+  const Outcome divided = zerograd(run + "--optimizer muon --ranks 3 --tensor-parallel 3");
+  CHECK(divided.status == 6);
+  CHECK_MESSAGE(
+      contains(divided.error, "the optimizer is muon, and tensor ranks divide the matrix"),
+      divided.error);
   refused("--optimizer lion --adam-eps 1e-6", "--adam-eps: the optimizer is lion; expected adamw");
   write_file(config, R"({"optimizer": {"type": "SGD", "params": {"momentum": 0.5, "fused": true,
     "foreach": null}}, "train_batch_size": 2})");
@@ -99,7 +118,8 @@ TEST_CASE("numbers that the optimizer does not have are refused") {
   CHECK_MESSAGE(accepted.status == 0, accepted.error);
   write_file(config, R"({"train_batch_size": 2,
     "optimizer": {"type": "SGD", "params": {"momentum": 1}}})");
-  refused("--config " + config, "c.json:2: optimizer.params.momentum: expected a number from 0 to");
+  refused("--config " + config,
+          "c.json:2:57: optimizer.params.momentum: expected a number from 0 to");
 }
 
 TEST_CASE(

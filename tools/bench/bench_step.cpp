@@ -54,6 +54,7 @@ std::string part_of(const std::string& kernel, bool is_backward) {
 std::string optimizer_name(const zero::UpdateOptions& update) {
   if (update.rule == OptimizerRule::sgd) return "SGD";
   if (update.rule == OptimizerRule::lion) return "Lion";
+  if (update.rule == OptimizerRule::muon) return "Muon";
   return update.decoupled ? "AdamW" : "Adam";
 }
 

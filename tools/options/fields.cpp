@@ -175,6 +175,7 @@ Fields fields_without_flags(OptimisationOptions& options, Settings& saved) {
 Fields optimisation_fields(TrainOptions& options, Settings& saved) {
   zero::Config &now = options.optimisation.engine, &was = saved.optimisation.engine;
   zero::UpdateOptions &update = now.update, &updated = was.update;
+  zero::MuonOptions &muon = update.muon, &muon_was = updated.muon;
   const auto same_rule = [&update, &updated] { return update.rule == updated.rule; };
   return {
       {optimizer_flag(update), kept({111, "run.rule"}, update.rule, updated.rule),
@@ -191,6 +192,20 @@ Fields optimisation_fields(TrainOptions& options, Settings& saved) {
       {switch_flag({"--nesterov"}, update.nesterov, "sgd: Nesterov's momentum"),
        kept({114, "run.nesterov"}, update.nesterov, updated.nesterov).when(same_rule),
        Config::nesterov},
+      {number_flag({"--muon-momentum"}, muon.momentum, below_one, "of muon's matrices"),
+       kept({115, "run.muon_momentum"}, muon.momentum, muon_was.momentum, below_one)
+           .when(same_rule),
+       Config::muon_momentum},
+      {switch_flag({"--muon-nesterov"}, muon.nesterov, "muon: Nesterov's momentum [on]"),
+       kept({116, "run.muon_nesterov"}, muon.nesterov, muon_was.nesterov).when(same_rule),
+       Config::muon_nesterov},
+      {muon_rate_flag(muon.rate),
+       kept({117, "run.muon_rate"}, muon.rate, muon_was.rate).when(same_rule), Config::muon_rate},
+      {number_flag({"--muon-adam-rate"}, muon.adam_rate, not_negative,
+                   "of muon's AdamW, as a multiple of the learning rate"),
+       kept({118, "run.muon_adam_rate"}, muon.adam_rate, muon_was.adam_rate, not_negative)
+           .when(same_rule),
+       Config::muon_adam_rate},
       {number_flag({"--weight-decay"}, update.weight_decay, not_negative,
                    "on matrices of linear layers"),
        kept({56, "run.weight_decay"}, update.weight_decay, updated.weight_decay, not_negative),
@@ -205,7 +220,7 @@ Fields optimisation_fields(TrainOptions& options, Settings& saved) {
        Config::beta2,
        {"--betas", "--adam-beta2"}},
       {number_flag({"--adam-eps"}, update.epsilon, positive,
-                   "adamw, adam: added to the root of the second moment"),
+                   "adamw, adam, muon: added to the root of the second moment"),
        kept({59, "run.epsilon"}, update.epsilon, updated.epsilon, not_negative)
            .unless({"--config"}),
        Config::epsilon},

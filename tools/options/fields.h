@@ -43,8 +43,8 @@ using Slot =
     std::variant<std::monostate, bool*, int*, int64_t*, uint64_t*, float*, double*, std::string*,
                  std::array<double, 3>*, std::optional<int32_t>*, std::vector<int32_t>*, DType*,
                  Space*, models::Order*, models::Family*, models::Position*, nn::NormKind*,
-                 nn::MlpKind*, RopeScaling*, OptimizerRule*, zero::ScheduleKind*, zero::WarmupType*,
-                 zero::DecayStyle*>;
+                 nn::MlpKind*, RopeScaling*, OptimizerRule*, zero::MuonRate*, zero::ScheduleKind*,
+                 zero::WarmupType*, zero::DecayStyle*>;
 
 /// A field in the JSON of settings.
 struct Key {

@@ -1,13 +1,12 @@
 #include "tools/options/run_checks.h"
 
-#include <fmt/format.h>
-
 #include <csignal>
 #include <filesystem>
 
 #include "tools/run/data_file.h"
 #include "tools/run/setup.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
 namespace {
@@ -96,8 +95,14 @@ void check_optimizer_flags(const Given& given, OptimizerRule rule) {
   };
   if (rule == OptimizerRule::sgd)
     for (const char* flag : {"--betas", "--adam-beta1", "--adam-beta2"})
-      refuse(flag, "adamw, adam or lion, which have betas");
-  if (rule != OptimizerRule::adam) refuse("--adam-eps", "adamw or adam, which have an epsilon");
+      refuse(flag, "adamw, adam, lion or muon, which have betas");
+  const bool is_muon = rule == OptimizerRule::muon;
+  if (rule != OptimizerRule::adam && !is_muon)
+    refuse("--adam-eps", "adamw, adam or muon, which have an epsilon");
+  if (!is_muon)
+    for (const char* flag :
+         {"--muon-momentum", "--muon-nesterov", "--muon-rate", "--muon-adam-rate"})
+      refuse(flag, "muon");
 }
 
 void check_model_flags(const Given& given, const std::string& checkpoint) {

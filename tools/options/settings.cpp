@@ -112,7 +112,10 @@ void read(const Json& json, Space& space) {
 }
 void read(const Json& json, OptimizerRule& rule) {
   using enum OptimizerRule;
-  read_one_of(json, rule, {adam, lion, sgd});
+  read_one_of(json, rule, {adam, lion, sgd, muon});
+}
+void read(const Json& json, zero::MuonRate& rate) {
+  read_one_of(json, rate, {zero::MuonRate::original, zero::MuonRate::match_rms_adamw});
 }
 void read(const Json& json, zero::ScheduleKind& kind) {
   kind = zero::schedule_kind(json.get<std::string>());

@@ -59,23 +59,31 @@ Flag schedule_flag(zero::ScheduleOptions& schedule) {
 }
 
 Flag optimizer_flag(zero::UpdateOptions& update) {
-  return {{"--optimizer"},
-          "adamw|adam|lion|sgd",
-          "the rule of the update; adam and sgd add weight decay to the\ngradients [adamw]",
-          [&update](const std::string& name, const std::string& value) {
-            using enum OptimizerRule;
-            constexpr OptimizerRule rules[] = {adam, adam, lion, sgd};
-            const size_t choice = parse_choice(name, value, {"adamw", "adam", "lion", "sgd"});
-            update.rule = rules[choice];
-            update.decoupled = value == "adamw" || value == "lion";
-          }};
+  return {
+      {"--optimizer"},
+      "adamw|adam|lion|sgd|muon",
+      "the rule of the update; adam and sgd add weight decay to the\n"
+      "gradients; muon: AdamW, but for hidden matrices [adamw]",
+      [&update](const std::string& name, const std::string& value) {
+        using enum OptimizerRule;
+        constexpr OptimizerRule rules[] = {adam, adam, lion, sgd, muon};
+        const size_t choice = parse_choice(name, value, {"adamw", "adam", "lion", "sgd", "muon"});
+        update.rule = rules[choice];
+        update.decoupled = value != "adam" && value != "sgd";
+      }};
+}
+
+Flag muon_rate_flag(zero::MuonRate& rate) {
+  return choice_flag({"--muon-rate"}, rate,
+                     {name_of(zero::MuonRate::original), name_of(zero::MuonRate::match_rms_adamw)},
+                     "how muon adjusts the rate to a matrix, as torch's\nadjust_lr_fn");
 }
 
 Flag betas_flag(zero::UpdateOptions& update) {
   return {
       {"--betas"},
       "B1,B2",
-      "decay rates of AdamW, Adam and Lion [0.9,0.95]",
+      "decay rates of AdamW, Adam, Lion and muon's AdamW [0.9,0.95]",
       [&update](const std::string& name, const std::string& value) {
         const size_t comma = value.find(',');
         if (comma == std::string::npos)

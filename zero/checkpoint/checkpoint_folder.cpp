@@ -48,7 +48,7 @@ const char* saved_name(Engine::State state) {
 }
 
 std::span<const NamedState> states_of(const Parameter& parameter, const Config& config) {
-  const int moments = is_updated(parameter) ? moments_of(config.update) : 0;
+  const int moments = is_updated(parameter) ? moments_of(config.update, parameter) : 0;
   return std::span(saved_states).first(static_cast<size_t>(1 + moments));
 }
 

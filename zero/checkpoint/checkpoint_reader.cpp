@@ -387,10 +387,13 @@ std::vector<std::string> CheckpointReader::damages() const {
       if (!has(state)) note([&] { check_tiles(parameter.first, state); });
     };
     need("master");
-    // A frozen parameter has no moments; others have all that the optimizer keeps.
+    // A frozen parameter has no moments; others have all that the optimizer keeps, but muon keeps
+    // one of a hidden matrix.
     if (!has("moment1") && !has("moment2")) continue;
     if (manifest_.moments > 0) need("moment1");
-    if (manifest_.moments > 1) need("moment2");
+    const bool one_is_enough =
+        manifest_.rule == OptimizerRule::muon && parameter.second.rank() == 2;
+    if (manifest_.moments > 1 && !one_is_enough) need("moment2");
   }
   for (const auto& state : pieces_)
     note([&] { check_tiles(state.first.first, state.first.second); });

@@ -194,11 +194,13 @@ json parse_json(const std::string& text) {
 void read_optimizer(const json& optimizer, Manifest& manifest) {
   const json& rule = optimizer.at("rule");
   const int64_t moments = count_of(optimizer.at("moments"));
-  for (const OptimizerRule other : {OptimizerRule::lion, OptimizerRule::sgd})
+  for (const OptimizerRule other : {OptimizerRule::lion, OptimizerRule::sgd, OptimizerRule::muon})
     if (rule == name_of(other)) manifest.rule = other;
-  if (manifest.rule == OptimizerRule::adam || moments > 1)
-    throw FileError(fmt::format("optimizer: expected lion or sgd with 0 or 1 moments, got {}",
-                                optimizer.dump()));
+  const bool is_muon = manifest.rule == OptimizerRule::muon;
+  if (manifest.rule == OptimizerRule::adam || (is_muon ? moments != 2 : moments > 1))
+    throw FileError(
+        fmt::format("optimizer: expected lion or sgd with 0 or 1 moments, or muon with 2, got {}",
+                    optimizer.dump()));
   manifest.moments = static_cast<int>(moments);
 }
 

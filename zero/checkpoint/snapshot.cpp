@@ -51,9 +51,11 @@ Snapshot::Snapshot(const Engine& engine)
       for (const auto& [state, tensor] : {std::pair(Engine::State::master, &storage.masters),
                                           std::pair(Engine::State::moment1, &storage.moment1),
                                           std::pair(Engine::State::moment2, &storage.moment2)}) {
-        if (!*tensor) continue;
+        const int64_t first =
+            state == Engine::State::moment2 ? storage.moment2_begin : storage.state_begin;
+        if (!*tensor || begin < first) continue;
         add({piece.parameter, state, piece.offset, piece.numel()},
-            {.values = tensor->flat(begin - storage.state_begin, piece.numel()),
+            {.values = tensor->flat(begin - first, piece.numel()),
              .storage = &storage,
              .begin = begin});
       }

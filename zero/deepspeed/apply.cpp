@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -110,6 +111,7 @@ class Mapping {
     const std::string in = section_of_optimizer(type->text);
     const OptimizerRule rule = in == "sgd"    ? OptimizerRule::sgd
                                : in == "lion" ? OptimizerRule::lion
+                               : in == "muon" ? OptimizerRule::muon
                                               : OptimizerRule::adam;
     const bool is_decided_rule = is_decided(Field::optimizer);
     if (is_decided_rule && rule != update.rule) {
@@ -122,12 +124,13 @@ class Mapping {
       update.decoupled = in != "sgd";
     }
     store(in, "lr", schedule_.rate, {Field::rate});
+    if (in == "muon") apply_muon(update.muon);
     take(in, "betas", {Field::beta1},
          [&](const Setting& s) { update.beta1 = static_cast<float>(s.numbers[0]); });
     take(in, "betas", {Field::beta2},
          [&](const Setting& s) { update.beta2 = static_cast<float>(s.numbers[1]); });
     store(in, "eps", update.epsilon, {Field::epsilon});
-    store(in, "momentum", update.momentum, {Field::momentum});
+    if (in != "muon") store(in, "momentum", update.momentum, {Field::momentum});
     store(in, "dampening", update.dampening);
     store(in, "nesterov", update.nesterov, {Field::nesterov});
     store(in, "weight_decay", update.weight_decay, {Field::weight_decay});
@@ -135,6 +138,40 @@ class Mapping {
     if (is_decided_rule) return;
     take(in, "adam_w_mode", {},
          [&](const Setting& s) { update.decoupled = s.boolean || type->text.size() == 5; });
+  }
+
+  /// DeepSpeed has a rate for the matrices and one for the parameters that adam updates. Here the
+  /// schedule has the first, and adam_rate is the quotient.
+  void apply_muon(MuonOptions& muon) {
+    const auto number = [&](const char* key) -> std::optional<double> {
+      const Setting* setting = config_.find("muon", key);
+      if (!setting || setting->null || setting->automatic) return std::nullopt;
+      return setting->number;
+    };
+    const double rate = number("lr").value_or(schedule_.rate);
+    const double matrices = number("muon_lr").value_or(rate);
+    store("muon", "muon_lr", schedule_.rate, {Field::rate});
+    store("muon", "momentum", muon.momentum, {Field::muon_momentum});
+    if (!is_decided(Field::muon_nesterov)) muon.nesterov = true;
+    if (!is_decided(Field::muon_rate)) muon.rate = MuonRate::original;
+    if (!is_decided(Field::muon_adam_rate))
+      muon.adam_rate = matrices > 0 ? static_cast<float>(rate / matrices) : 1.0f;
+    take("muon", "adam_lr", {Field::muon_adam_rate}, [&](const Setting& s) {
+      if (matrices <= 0.0)
+        throw ConfigError(config_.place_of(s) +
+                          "adam_lr is a multiple of muon_lr here; expected a muon_lr above 0");
+      muon.adam_rate = static_cast<float>(s.number / matrices);
+    });
+    for (const Field field : {Field::muon_nesterov, Field::muon_rate, Field::muon_adam_rate})
+      if (!is_decided(field) && result_.taken.insert(field).second) result_.defaulted.insert(field);
+  }
+
+  /// The rate of a scheduler; in DeepSpeed it is that of every parameter.
+  void take_rate(const std::string& in, const char* key) {
+    take(in, key, {Field::rate}, [&](const Setting& s) {
+      schedule_.rate = s.number;
+      if (!is_decided(Field::muon_adam_rate)) engine_.update.muon.adam_rate = 1.0f;
+    });
   }
 
   void apply_scheduler() {
@@ -149,7 +186,7 @@ class Mapping {
     result_.taken.insert(Field::schedule);
     if (kind == "LRRangeTest") return apply_range_test(schedule_.range_test);
     if (kind == "OneCycle") return apply_one_cycle(schedule_.one_cycle);
-    store(kind, "warmup_max_lr", schedule_.rate, {Field::rate});
+    take_rate(kind, "warmup_max_lr");
     // DeepSpeed uses at least 2. 0 would mean "not given" here.
     take(kind, "warmup_num_steps", {Field::warmup_steps},
          [&](const Setting& s) { schedule_.warmup_num_steps = std::max<int64_t>(2, s.integer); });
@@ -168,7 +205,7 @@ class Mapping {
 
   void apply_range_test(RangeTestOptions& test) {
     constexpr const char* in = "LRRangeTest";
-    store(in, "lr_range_test_min_lr", schedule_.rate, {Field::rate});
+    take_rate(in, "lr_range_test_min_lr");
     store(in, "lr_range_test_step_size", test.step_size);
     store(in, "lr_range_test_step_rate", test.step_rate);
     store(in, "lr_range_test_staircase", test.staircase);
@@ -176,7 +213,7 @@ class Mapping {
 
   void apply_one_cycle(OneCycleOptions& cycle) {
     constexpr const char* in = "OneCycle";
-    store(in, "cycle_max_lr", schedule_.rate, {Field::rate});
+    take_rate(in, "cycle_max_lr");
     store(in, "cycle_min_lr", cycle.cycle_min_lr);
     store(in, "decay_lr_rate", cycle.decay_lr_rate);
     store(in, "cycle_min_mom", cycle.cycle_min_mom);

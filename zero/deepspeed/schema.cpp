@@ -41,10 +41,10 @@ std::string quoted_section(const std::string& section) {
 
 using Names = std::vector<std::string>;
 
-const Names optimizers = {"Adam", "AdamW", "Lion", "SGD"};
+const Names optimizers = {"Adam", "AdamW", "Lion", "Muon", "SGD"};
 const Names unsupported_optimizers = {
-    "Adagrad", "Lamb",  "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "Muon",   "MuAdam",
-    "MuAdamW", "MuSGD", "RMSprop",    "NAdam",       "RAdam",      "Adamax", "Adafactor"};
+    "Adagrad", "Lamb",    "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "MuAdam",   "MuAdamW",
+    "MuSGD",   "RMSprop", "NAdam",      "RAdam",       "Adamax",     "Adafactor"};
 const Names schedules = {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "LRRangeTest", "OneCycle"};
 
 bool is_optimizer(const std::string& section) { return section == "optimizer"; }
@@ -61,7 +61,8 @@ bool contains_folded(const Names& names, const std::string& word) {
 std::string path_of(const std::string& section) {
   if (section.empty()) return "";
   if (section == "accelerate_deepspeed") return "deepspeed_config";
-  if (section == "adam" || section == "lion" || section == "sgd") return "optimizer.params";
+  if (section == "adam" || section == "lion" || section == "muon" || section == "sgd")
+    return "optimizer.params";
   if (section == "writer") return "checkpoint.writer";
   if (!section_of_schedule(section).empty()) return "scheduler.params";
   if (section.starts_with("offload_")) return "zero_optimization." + section;

@@ -19,7 +19,8 @@ enum class Effect {
 };
 
 struct Row {
-  const char* section;  ///< "" for the top level; "adam", "lion", "sgd" for optimizer.params
+  const char*
+      section;  ///< "" for the top level; "adam", "lion", "muon", "sgd" for optimizer.params
   const char* key;
   Type type;
   const char* fallback;  ///< the default as JSON; "null": null is accepted too; "": no default

@@ -163,6 +163,19 @@ std::vector<Row> learning() {
       {"lion", "lr", number, "1e-3", honoured, "", "", 0, largest_float, nullptr, "", true},
       {"lion", "betas", numbers, "[0.9, 0.99]", honoured, "", "", 0, 1, nullptr, "", true},
       {"lion", "weight_decay", number, "0", honoured, "", "", 0, largest_float, nullptr, "", true},
+      {"muon", "lr", number, "1e-3", honoured, "", "", 0, largest_float, nullptr, "", true},
+      {"muon", "muon_lr", number, "null", honoured, "", "", 0, largest_float},
+      {"muon", "adam_lr", number, "null", honoured, "", "", 0, largest_float},
+      {"muon", "momentum", number, "0.95", honoured, "", "", 0, below_one},
+      {"muon", "betas", numbers, "[0.9, 0.999]", honoured, "", "", 0, 1, nullptr, "", true},
+      {"muon", "eps", number, "1e-8", honoured, "", "", 0, largest_float, nullptr, "", true},
+      {"muon", "weight_decay", number, "0", honoured, "", "", 0, largest_float, nullptr, "", true},
+      // The two methods are the same iteration, in other orders of operations. Here it is done in
+      // f32.
+      {"muon", "ns_method", choice, "\"gram\"", inner, "", "gram|standard"},
+      {"muon", "per_head_muon", boolean, "false", only, "a projection is one matrix"},
+      {"muon", "torch_adam", boolean, "false", only, "there is only one implementation of AdamW"},
+      {"muon", "adam_w_mode", boolean, "true", only, "weight decay is decoupled"},
       {"sgd", "lr", number, "1e-3", honoured, "", "", 0, largest_float, nullptr, "", true},
       {"sgd", "momentum", number, "0", honoured, "", "", 0, below_one},
       {"sgd", "dampening", number, "0", honoured, "", "", 0, 1},
@@ -231,6 +244,8 @@ std::vector<Row> zero_optimization() {
        "gradients are always reduced by reduce_scatter"},
       {in, "allgather_partitions", boolean, "true", nothing, units},
       {in, "round_robin_gradients", boolean, "false", nothing, layout},
+      // Every moment is stored where offload_optimizer says.
+      {in, "save_muon_momentum_buffer_in_memory", boolean, "false", inner},
       {in, "sub_group_size", integer, "1e9", honoured, "", "", 1, largest_integer},
       {in, "stage3_max_live_parameters", integer, "1e9", nothing, units, "", 0, largest_integer,
        nullptr, "max_live_parameters"},

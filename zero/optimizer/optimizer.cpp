@@ -1,10 +1,7 @@
 #include "zerograd/zero/optimizer/optimizer.h"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <optional>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -12,41 +9,14 @@
 #include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/runtime/device.h"
 #include "zerograd/zero/checkpoint/snapshot.h"
+#include "zerograd/zero/optimizer/lanes.h"
+#include "zerograd/zero/optimizer/muon.h"
 #include "zerograd/zero/parallel/model_parts.h"
 #include "zerograd/zero/states/residency.h"
 #include "zerograd/zero/states/transfer.h"
 
 namespace zg::zero {
 namespace {
-
-/// Indices of the tensors that the optimizer reads and writes. At stage 0 `sums` is absent, and
-/// gathered_sums() is used.
-enum { masters, moment1, moment2, low_precision, sums };
-using StateTensors = std::array<Tensor, 5>;
-constexpr std::string_view state_names[] = {"masters", "moment1", "moment2", "values", "gradients"};
-
-/// A stream that runs CPU kernels at once, on the caller's thread, on host memory of any device.
-/// The caller must have waited for the device's own work on that memory.
-class HostStream final : public Stream {
- public:
-  explicit HostStream(const Device& device) : device_(device), traits_(device.traits()) {
-    traits_.backend = Device::Type::cpu;
-  }
-  Device device() const override { return device_; }
-  const Device::Traits& traits() const override { return traits_; }
-  Device::Type type() const override {
-    return device_.type() == Device::Type::meta ? Device::Type::meta : Device::Type::cpu;
-  }
-  Trace* trace() const override { return device_.trace(); }
-  const char* name() const override { return "host"; }
-  void synchronize() override {}
-  void copy(void* to, const void* from, size_t bytes) override { std::memmove(to, from, bytes); }
-  void fill_zero(void* to, size_t bytes) override { std::memset(to, 0, bytes); }
-
- private:
-  const Device device_;
-  Device::Traits traits_;
-};
 
 /// The whole gradient accumulators, gathered from all ranks.
 Tensor gathered_sums(const Storage& storage, const Config& config, const Device& device,
@@ -61,53 +31,16 @@ Tensor gathered_sums(const Storage& storage, const Config& config, const Device&
   return whole;
 }
 
-/// Appends the tensors that are updated in elements [begin, begin + gradients.numel()) of the
-/// storage's flat array: one for each range of equal weight decay. With stochastic rounding one for
-/// each parameter, because the random bits depend on its name.
-void append(const Storage& storage, int64_t begin, const Tensor& gradients,
-            const std::vector<Tensor>& states, const UpdateOptions& options,
-            std::vector<OptimizerTensor>& to) {
-  const int64_t end = begin + gradients.numel();
-  const auto append_part = [&](int64_t first, int64_t numel, bool decay) {
-    const auto part = [&](const Tensor& tensor) {
-      return tensor ? tensor.flat(first, numel) : Tensor();
-    };
-    to.push_back({.parameter = part(states[masters]),
-                  .gradient = part(gradients),
-                  .moment1 = part(states[moment1]),
-                  .moment2 = part(states[moment2]),
-                  .low_precision = part(states[low_precision]),
-                  .weight_decay = decay ? options.weight_decay : 0.0f});
-  };
-  const FlatUnit& flat = storage.trainable.flat;
-  if (!options.stochastic_rounding) {
-    for (const FlatUnit::Range& range : flat.ranges(begin, end))
-      append_part(range.begin, range.numel(), range.decay);
-    return;
-  }
-  // The random bits depend on the element's index in the whole parameter.
-  for (const FlatUnit::Piece& piece : flat.within(begin, end)) {
-    const Slice& slice = piece.parameter->slice;
-    for (int64_t done = 0; done < piece.numel();) {
-      const int64_t element = piece.offset + done, left = piece.numel() - done;
-      const int64_t run = slice.is_whole() ? left : std::min(left, slice.run_left(element));
-      append_part(piece.begin + done, run, piece.parameter->decay);
-      to.back().name = hash_name(piece.parameter->name.c_str());
-      to.back().first = slice.whole_index(element);
-      done += run;
-    }
-  }
-}
-
 void update(std::vector<OptimizerTensor> tensors, const OptimizerStep& step, const Config& config,
             Stream& stream) {
   if (tensors.empty()) return;
   const UpdateOptions& options = config.update;
+  const bool is_muon = options.rule == OptimizerRule::muon;  // these are not its matrices
   kernels::optimizer_update(
       {.tensors = std::move(tensors),
-       .rule = options.rule,
+       .rule = is_muon ? OptimizerRule::adam : options.rule,
        .gradient_scale = step.gradient_scale,
-       .rate = step.rate,
+       .rate = is_muon ? step.rate * options.muon.adam_rate : step.rate,
        .beta1 = step.betas.beta1,
        .beta2 = step.betas.beta2,
        .epsilon = options.epsilon,
@@ -119,49 +52,8 @@ void update(std::vector<OptimizerTensor> tensors, const OptimizerStep& step, con
       stream);
 }
 
-StateTensors states_of(const Storage& storage) {
-  const bool own = storage.sums.numel() == storage.state_numel;
-  return {storage.masters, storage.moment1, storage.moment2,
-          storage.low_precision(storage.state_begin, storage.state_numel),
-          own ? storage.sums : Tensor()};
-}
-
-/// ZeRO-Offload: the CPU updates states that are stored on the host of an accelerator. Gradient
-/// accumulators are copied from the device and parameters to it: 6 bytes for each element in bf16.
-/// An update on the device would transfer all states in both directions.
-bool is_updated_by_host(const Storage& storage) {
-  if (!storage.moment1 && storage.values_are_masters) return false;  // no states
-  const Tensor& state = storage.moment1 ? storage.moment1 : storage.masters;
-  return state && state.buffer()->space() != Space::device &&
-         state.device().traits().backend != Device::Type::cpu;
-}
-
-Streaming::Lane lane_of(const Storage& storage, const StateTensors& states, size_t state) {
-  return {.tensor = states[state],
-          .loads = state != low_precision,
-          .saves = state != sums,
-          .to_host = is_updated_by_host(storage),
-          .unit = storage.name,
-          .state = state_names[state]};
-}
-
-/// Number of elements of a storage that are updated at a time. Chunks end on multiples of the
-/// alignment.
-int64_t step_of(int64_t numel, bool streams, const Config& config) {
-  return streams ? std::min(FlatUnit::aligned(config.offload.sub_group_size), numel) : numel;
-}
-bool streams(const Storage& storage) {
-  const StateTensors states = states_of(storage);
-  bool moves = false;
-  for (size_t i = 0; i < states.size(); ++i) moves |= lane_of(storage, states, i).moves();
-  return moves;
-}
-int64_t step_of(const Storage& storage, const Config& config) {
-  return step_of(storage.state_numel, streams(storage), config);
-}
-
-/// Streams the states of all storages through buffers, in the order of the update. A skipped step
-/// moves the same bytes.
+/// Streams the states of all storages through buffers, in the order of the update, without those of
+/// Muon's matrices. A skipped step moves the same bytes.
 Streaming stream_states(std::span<const Storage> storages, const Config& config,
                         const Device& device) {
   std::vector<Streaming::Part> parts;
@@ -169,12 +61,12 @@ Streaming stream_states(std::span<const Storage> storages, const Config& config,
     if (storage.trainable.empty()) continue;
     const StateTensors states = states_of(storage);
     const int64_t step = step_of(storage, config);
-    for (int64_t begin = 0; begin < storage.state_numel; begin += step) {
+    for (int64_t begin = matrices_in(storage); begin < storage.state_numel; begin += step) {
       Streaming::Part& part = parts.emplace_back();
       for (size_t i = 0; i < states.size(); ++i) {
         part.push_back(lane_of(storage, states, i));
-        if (Tensor& tensor = part.back().tensor)
-          tensor = tensor.flat(begin, std::min(step, storage.state_numel - begin));
+        part.back().tensor =
+            part_of(storage, states, i, begin, std::min(step, storage.state_numel - begin));
       }
     }
   }
@@ -269,8 +161,9 @@ void update(std::span<Storage> storages, const OptimizerStep& step, const Config
                                                 by_host ? host_space(device) : Space::device, comm);
     const bool gathers = config.stage > 0 && storage.stays_whole && comm.size() > 1;
     const bool waits = !streams(storage) && !all_sums && !gathers && !snapshot;
+    update_matrices(storage, all_sums, step, config, device, comm, snapshot);
     const int64_t chunk_numel = step_of(storage, config);
-    for (int64_t begin = 0; begin < storage.state_numel; begin += chunk_numel) {
+    for (int64_t begin = matrices_in(storage); begin < storage.state_numel; begin += chunk_numel) {
       const int64_t count = std::min(chunk_numel, storage.state_numel - begin);
       const std::vector<Tensor>& states = streaming.next();
       if (snapshot) snapshot->wait_until_read(storage, storage.state_begin + begin + count);

@@ -4,14 +4,16 @@
 
 namespace zg::zero {
 
-FlatUnit FlatUnit::of(std::span<const Parameter* const> parameters, Part part, int world) {
+FlatUnit FlatUnit::of(std::span<const Parameter* const> parameters, Part part, int world,
+                      OptimizerRule rule) {
   FlatUnit flat;
   flat.world = world;
   int64_t end = 0;
-  for (bool decay : {true, false})
+  const auto append = [&](bool matrices, bool decay) {
     for (size_t position = 0; position < parameters.size(); ++position) {
       const Parameter* parameter = parameters[position];
-      if (parameter->decay != decay || is_updated(*parameter) != (part == Part::trainable))
+      if (parameter->decay != decay || is_updated(*parameter) != (part == Part::trainable) ||
+          is_muon_matrix(*parameter, rule) != matrices)
         continue;
       const int64_t numel = parameter->shape.numel();
       flat.pieces.push_back(
@@ -19,6 +21,10 @@ FlatUnit FlatUnit::of(std::span<const Parameter* const> parameters, Part part, i
       flat.numel += numel;
       end = aligned(end + numel);
     }
+  };
+  for (const bool decay : {true, false}) append(/*matrices=*/true, decay);
+  flat.matrices_end = end;
+  for (const bool decay : {true, false}) append(/*matrices=*/false, decay);
   const int64_t row = world * alignment;
   flat.padded = (end + row - 1) / row * row;
   return flat;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "zerograd/autograd/parameter.h"
+#include "zerograd/kernels/optimizer/update_constants.h"
 
 // Offsets in flat arrays, in their shards, and in slices of parameters.
 namespace zg::zero {
@@ -16,10 +17,17 @@ inline bool is_updated(const Parameter& parameter) {
   return parameter.trainable && parameter.copy != Copy::mirror;
 }
 
+/// True if OptimizerRule::muon updates the parameter as a matrix, and not by adam.
+inline bool is_muon_matrix(const Parameter& parameter, OptimizerRule rule) {
+  return rule == OptimizerRule::muon && parameter.hidden_matrix && is_updated(parameter) &&
+         parameter.shape.numel() > 0;
+}
+
 /// The trainable (or the frozen) parameters of a list, concatenated in one flat array, which is
 /// divided into equal shards. Parameters and shards start on multiples of `alignment` elements, so
 /// the start of a parameter does not depend on `world`. Parameters with weight decay come first:
-/// An update then has at most two ranges.
+/// An update then has at most two ranges. With OptimizerRule::muon its matrices come before the
+/// parameters that adam updates, so that the second moments are one range.
 struct FlatUnit {
   // Elements; 64 bytes even for a dtype of one byte: a cache line.
   static constexpr int64_t alignment = 64;
@@ -52,8 +60,10 @@ struct FlatUnit {
   int64_t numel = 0;   ///< elements of the parameters
   int64_t padded = 0;  ///< length of the flat array: a multiple of world * alignment
   int world = 1;
+  int64_t matrices_end = 0;  ///< Muon's matrices are the pieces in [0, matrices_end)
 
-  ZG_API static FlatUnit of(std::span<const Parameter* const> parameters, Part part, int world = 1);
+  ZG_API static FlatUnit of(std::span<const Parameter* const> parameters, Part part, int world = 1,
+                            OptimizerRule rule = OptimizerRule::adam);
   int64_t shard_numel() const { return padded / world; }
   int64_t shard_begin(int rank) const { return rank * shard_numel(); }
   /// The pieces in elements [first, last), relative to `first`. Empty parameters have no piece.

@@ -1,5 +1,6 @@
 #include "zerograd/zero/states/storage.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "zerograd/kernels/elementwise/elementwise.h"
@@ -20,7 +21,7 @@ Tensor zeros(int64_t numel, DType dtype, const Device& device, Purpose purpose, 
 
 Values make_values(std::span<const Parameter* const> parameters, FlatUnit::Part part,
                    const Storage::Placement& place) {
-  Values values{.flat = FlatUnit::of(parameters, part, place.world)};
+  Values values{.flat = FlatUnit::of(parameters, part, place.world, place.config.update.rule)};
   if (values.empty()) return values;
   const int64_t shard = values.flat.shard_numel();
   const DType dtype = place.config.compute;
@@ -80,13 +81,17 @@ Storage::Storage(std::string name, std::span<const Parameter* const> parameters,
   };
   sums = gradients(flat.shard_numel(), config.grad_accum);
   if (config.reduce_at_boundary) local_sums = gradients(flat.padded, DType::f32);
-  const auto state = [&] {
-    return zeros(state_numel, config.optimizer, place.device, Purpose::optimizer, place.optimizer);
+  const auto state = [&](int64_t numel) {
+    return zeros(numel, config.optimizer, place.device, Purpose::optimizer, place.optimizer);
   };
-  masters = !values_are_masters ? state() : config.stage == 0 ? trainable.whole : trainable.shard;
+  masters = !values_are_masters ? state(state_numel)
+            : config.stage == 0 ? trainable.whole
+                                : trainable.shard;
   const int moments = moments_of(config.update);
-  if (moments > 0) moment1 = state();
-  if (moments > 1) moment2 = state();
+  if (moments > 0) moment1 = state(state_numel);
+  const int64_t state_end = state_begin + state_numel;
+  moment2_begin = std::clamp(flat.matrices_end, state_begin, state_end);
+  if (moments > 1 && moment2_begin < state_end) moment2 = state(state_end - moment2_begin);
 }
 
 void Storage::initialise(uint64_t seed, DType load) {

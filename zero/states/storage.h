@@ -76,6 +76,8 @@ struct Storage {
   std::vector<FlatUnit::Piece> pieces;      ///< the pieces in this shard
   Tensor masters;                           ///< optimizer dtype
   Tensor moment1, moment2;                  ///< optimizer dtype; absent if not used
+  int64_t moment2_begin = 0;                ///< `moment2`: start in the flat array; with muon its
+                                            ///< matrices have none
   Tensor sums;                              ///< gradient accumulators of the current step
   Tensor local_sums;                        ///< f32, whole; with reduce_at_boundary
   std::vector<bool> folded;                 ///< by piece: its accumulator holds a gradient

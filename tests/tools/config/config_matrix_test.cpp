@@ -73,12 +73,17 @@ optimizer.type adam | status 2: a type is missing | decoupled=false | \
     status 2: expected one of Adam, AdamW
   with {"optimizer": {"params": {"adam_w_mode": false}}}
 optimizer.type Lion | status 2: a type is missing | rule=lion beta2=0.99 rate=0.25 | \
-    status 2: expected one of Adam, AdamW, Lion, SGD
+    status 2: expected one of Adam, AdamW, Lion, Muon, SGD
   with {"optimizer": {"params": {"lr": 0.25}}}
   --optimizer sgd | rule=sgd decoupled=false rate=0.0005 | . | . | optimizer (--optimizer)
 optimizer.type SGD | status 2: a type is missing | rule=sgd decoupled=false rate=0.25 | \
-    status 2: expected one of Adam, AdamW, Lion, SGD
+    status 2: expected one of Adam, AdamW, Lion, Muon, SGD
   with {"optimizer": {"params": {"lr": 0.25}}}
+optimizer.type Muon | status 2: a type is missing | rule=muon decoupled=true rate=0.25 \
+    muon_rate=original | status 2: expected one of Adam, AdamW, Lion, Muon, SGD
+  with {"optimizer": {"params": {"lr": 0.25}}}
+  --muon-rate match_rms_adamw | muon_rate=match_rms_adamw | . | . | -
+  --muon-nesterov=false | muon_nesterov=false | . | . | -
 optimizer.type Lamb | status 2: a type is missing | status 6: 'Lamb': this version does not do it | \
     status 2: expected one of Adam, AdamW
 adam.lr 0.25 | rate=0.001 | rate=0.25 | rate=0.0005
@@ -97,6 +102,20 @@ lion.lr 0.25 | rate=0.001 | rate=0.25 | rate=0.0005
 lion.betas [0.5, 0.75] | rule=lion beta1=0.9 beta2=0.99 | beta1=0.5 beta2=0.75 | beta1=0.9 beta2=0.95
   --betas 0.25,0.375 | beta1=0.25 beta2=0.375
 lion.weight_decay 0.25 | weight_decay=0 | weight_decay=0.25 | weight_decay=0.1
+  --weight-decay 0.5 | weight_decay=0.5
+muon.lr 0.25 | rate=0.001 muon_adam_rate=1 | rate=0.25 | rate=0.0005
+  --lr 0.125 | rate=0.125
+muon.muon_lr 0.25 | rate=0.001 muon_adam_rate=1 | rate=0.25 muon_adam_rate=0.004 | refused
+  --lr 0.125 | rate=0.125 muon_adam_rate=0.004 | rate=0.125
+muon.adam_lr 0.25 | muon_adam_rate=1 | muon_adam_rate=250 | refused
+  --muon-adam-rate 2 | muon_adam_rate=2
+muon.momentum 0.25 | rule=muon muon_momentum=0.95 | muon_momentum=0.25 | refused
+  --muon-momentum 0.5 | muon_momentum=0.5
+muon.betas [0.5, 0.75] | beta1=0.9 beta2=0.999 | beta1=0.5 beta2=0.75 | beta1=0.9 beta2=0.95
+  --betas 0.25,0.375 | beta1=0.25 beta2=0.375
+muon.eps 0.125 | epsilon=1e-08 | epsilon=0.125 | epsilon=1e-08
+  --adam-eps 0.5 | epsilon=0.5
+muon.weight_decay 0.25 | weight_decay=0 | weight_decay=0.25 | weight_decay=0.1
   --weight-decay 0.5 | weight_decay=0.5
 sgd.lr 0.25 | rate=0.001 | rate=0.25 | rate=0.0005
   --lr 0.125 | rate=0.125

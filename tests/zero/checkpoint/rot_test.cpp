@@ -236,6 +236,7 @@ TEST_CASE("a manifest with a valid checksum is trusted in nothing else") {
     return damage_with([&](json& m) { m["optimizer"] = value; });
   };
   CHECK(contains(optimizer({{"rule", "sgd"}, {"moments", 3}}), "expected lion or sgd with 0 or 1"));
+  CHECK(contains(optimizer({{"rule", "muon"}, {"moments", 1}}), "or muon with 2"));
   CHECK(contains(optimizer({{"rule", "x"}, {"moments", 1}}), "got {\"moments\":1,\"rule\":\"x\"}"));
   CHECK(contains(optimizer({{"rule", "sgd"}, {"moments", "a"}}), "expected a count"));
   CHECK(optimizer(1) != "none");

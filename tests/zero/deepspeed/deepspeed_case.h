@@ -74,6 +74,10 @@ inline nlohmann::json fields(const zero::DeepSpeedConfig& config) {
       {"momentum", engine.update.momentum},
       {"dampening", engine.update.dampening},
       {"nesterov", engine.update.nesterov},
+      {"muon_momentum", engine.update.muon.momentum},
+      {"muon_nesterov", engine.update.muon.nesterov},
+      {"muon_rate", name_of(engine.update.muon.rate)},
+      {"muon_adam_rate", engine.update.muon.adam_rate},
       {"beta1", engine.update.beta1},
       {"beta2", engine.update.beta2},
       {"epsilon", engine.update.epsilon},
@@ -120,6 +124,8 @@ inline nlohmann::json surroundings(const std::string& section) {
     config["optimizer"] = {{"type", "Adam"}, {"params", {{"weight_decay", 0.1}}}};
   if (section == "lion")
     config["optimizer"] = {{"type", "Lion"}, {"params", {{"weight_decay", 0.1}}}};
+  if (section == "muon")
+    config["optimizer"] = {{"type", "Muon"}, {"params", {{"weight_decay", 0.1}}}};
   if (section == "sgd") config["optimizer"] = {{"type", "SGD"}, {"params", {{"momentum", 0.5}}}};
   if (section == "scheduler")
     config["scheduler"] = {{"type", "WarmupLR"}, {"params", nlohmann::json::object()}};

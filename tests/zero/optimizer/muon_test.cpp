@@ -1,0 +1,401 @@
+// Muon: its iteration, PyTorch's numbers, one hash however the work is divided, plans, moments.
+#include "zerograd/zero/optimizer/muon.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/error_message.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/zero/muon_toy.h"
+#include "zerograd/runtime/plan.h"
+#include "zerograd/zero/checkpoint/checkpoint_file.h"
+#include "zerograd/zero/checkpoint/checkpoint_reader.h"
+#include "zerograd/zero/checkpoint/checkpoint_save.h"
+
+using namespace zg;
+using namespace zg::testing;
+using zero::Config;
+using zero::Engine;
+using zero::MuonRate;
+using zero::UpdateOptions;
+using State = zero::Engine::State;
+
+namespace {
+
+const UpdateOptions muon = {.rule = OptimizerRule::muon};
+
+/// The iteration with double arithmetic and plain loops; never transposed.
+std::vector<double> plain_orthogonal(std::vector<double> x, size_t rows, size_t columns) {
+  double squares = 0.0;
+  for (const double value : x) squares += value * value;
+  for (double& value : x) value /= std::max(std::sqrt(squares), 1e-7);
+  for (int i = 0; i < 5; ++i) {
+    std::vector<double> gram(rows * rows), square(rows * rows), next(x.size());
+    for (size_t r = 0; r < rows; ++r)
+      for (size_t s = 0; s < rows; ++s)
+        for (size_t c = 0; c < columns; ++c)
+          gram[r * rows + s] += x[r * columns + c] * x[s * columns + c];
+    for (size_t r = 0; r < rows; ++r)
+      for (size_t s = 0; s < rows; ++s)
+        for (size_t k = 0; k < rows; ++k)
+          square[r * rows + s] += gram[r * rows + k] * gram[k * rows + s];
+    for (size_t r = 0; r < rows; ++r)
+      for (size_t c = 0; c < columns; ++c) {
+        next[r * columns + c] = 3.4445 * x[r * columns + c];
+        for (size_t k = 0; k < rows; ++k)
+          next[r * columns + c] +=
+              (-4.775 * gram[r * rows + k] + 2.0315 * square[r * rows + k]) * x[k * columns + c];
+      }
+    x = next;
+  }
+  return x;
+}
+
+double norm_of(const std::vector<double>& x) {
+  double squares = 0.0;
+  for (const double value : x) squares += value * value;
+  return std::sqrt(squares);
+}
+
+constexpr int micro_batches = 12;  // in a step; divisible by 1 to 4 ranks
+
+struct Run {
+  int ranks = 1, first = 0, end = 3, threads = 1;
+  std::string directory = {};  ///< of checkpoints; empty: none
+};
+
+/// Trains the toy in steps [first, end), from the checkpoint if first > 0, and saves at the end.
+/// Returns the hash of the parameters.
+std::string train_muon(Config config, const Run& run) {
+  std::string hash;
+  std::mutex mutex;
+  config.param_persistence_threshold = 160;  // `wide` and `alone` are small, `tall` is not
+  const auto rank = [&](Communicator& comm, const Device& device) {
+    const MuonToy toy;
+    Engine engine(toy.store, comm, device, config);
+    if (run.first > 0) zero::load_checkpoint(run.directory, engine);
+    for (int step = run.first; step < run.end; ++step) {
+      for (int g = comm.rank(); g < micro_batches; g += run.ranks)
+        train_micro_batch(engine, static_cast<uint64_t>(step * 100 + g));
+      engine.step(1e-2f);
+    }
+    const std::string own = engine.parameter_hash();
+    if (!run.directory.empty())
+      zero::save_checkpoint(run.directory, engine,
+                            {.steps = run.end, .micro_batches = run.end * micro_batches});
+    const std::lock_guard lock(mutex);
+    if (!hash.empty() && hash != own) throw ShapeError("ranks ended with different parameters");
+    hash = own;
+  };
+  run_local(run.ranks, rank, {.device = {.threads = run.threads, .swap = {.directory = "/tmp"}}});
+  return hash;
+}
+
+/// The dtypes of a run: f32, bf16 and f16 with f32 masters, and all bf16 with stochastic rounding.
+std::vector<Config> muon_precisions() {
+  UpdateOptions stochastic = muon;
+  stochastic.stochastic_rounding = true;
+  return {{.update = muon},
+          {.compute = DType::bf16, .update = muon},
+          {.compute = DType::f16, .update = muon, .loss_scaling = low_scale},
+          {.compute = DType::bf16,
+           .optimizer = DType::bf16,
+           .grad_accum = DType::bf16,
+           .update = stochastic}};
+}
+
+}  // namespace
+
+TEST_CASE("Newton-Schulz is the iteration of its definition, in every shape") {
+  for (const auto& [rows, columns] :
+       {std::pair{1, 1}, {1, 12}, {12, 1}, {5, 31}, {31, 5}, {16, 16}, {64, 100}, {100, 64}})
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      CAPTURE(rows);
+      CAPTURE(columns);
+      CAPTURE(std::string(name_of(dtype)));
+      const Tensor matrix = random_tensor({rows, columns}, dtype, Device::cpu(), 7, -3, 3);
+      const std::vector<double> before = matrix.to_doubles();
+      zero::orthogonalise(matrix, norm_of(before), 0.5, Device::cpu().compute());
+      const std::vector<double> after = matrix.to_doubles();
+      const std::vector<double> expected =
+          plain_orthogonal(before, static_cast<size_t>(rows), static_cast<size_t>(columns));
+      double worst = 0.0;
+      for (size_t i = 0; i < after.size(); ++i)
+        worst = std::max(worst, std::abs(after[i] - 0.5 * expected[i]));
+      CHECK(worst <= (dtype == DType::bf16 ? 4e-3 : 1e-5));
+      CHECK(norm_of(after) >= 0.5 * 0.65 * std::sqrt(std::min(rows, columns)));
+    }
+  const Tensor zeros = Tensor::zeros({3, 4}, DType::f32, Device::cpu());
+  zero::orthogonalise(zeros, 0.0, 1.0, Device::cpu().compute());
+  CHECK(norm_of(zeros.to_doubles()) == 0.0);
+}
+
+TEST_CASE("Newton-Schulz has the same bits for any number of threads") {
+  std::vector<std::vector<float>> results;
+  for (const int threads : {1, 2, 5}) {
+    const Device device = Device::cpu(0, {.threads = threads});
+    const Tensor matrix = random_tensor({300, 170}, DType::f32, device, 3, -1, 1);
+    zero::orthogonalise(matrix, 130.0, 1.0, device.compute());
+    results.push_back(matrix.to_host<float>());
+  }
+  CHECK(results[0] == results[1]);
+  CHECK(results[0] == results[2]);
+}
+
+TEST_CASE("a step is that of torch.optim.Muon, within its rounding") {
+  std::ifstream file(ZG_FIXTURES "muon.json");
+  const nlohmann::json fixture = nlohmann::json::parse(file);
+  const std::vector<std::vector<int64_t>> shapes = fixture["shapes"];
+  const std::vector<std::vector<float>> starts = fixture["starts"];
+  const std::pair<const char*, zero::MuonOptions> variants[] = {
+      {"original", {.rate = MuonRate::original}},
+      {"match_rms_adamw", {}},
+      {"plain", {.momentum = 0.5f, .nesterov = false, .rate = MuonRate::original}}};
+  for (const auto& [name, options] : variants) {
+    CAPTURE(std::string(name));
+    ParameterStore store;
+    const Unit& unit = store.unit("unit");
+    std::vector<const Parameter*> matrices;
+    for (size_t i = 0; i < shapes.size(); ++i)
+      matrices.push_back(&store.add(unit, "matrix." + std::to_string(i),
+                                    {shapes[i][0], shapes[i][1]}, Init::zeros(),
+                                    MuonToy::matrix(true)));
+    UpdateOptions update = muon;
+    update.muon = options;
+    update.weight_decay = fixture["weight_decay"];
+    Engine engine(store, Device::cpu(), {.update = update, .clip_norm = 0.0f});
+    for (size_t i = 0; i < matrices.size(); ++i)
+      engine.write(*matrices[i], State::master, starts[i]);
+    for (const std::vector<std::vector<float>> of_step : fixture["gradients"]) {
+      Gradients gradients;
+      for (size_t i = 0; i < matrices.size(); ++i) gradients[matrices[i]] = of_step[i];
+      run_micro_batch(engine, gradients);
+      engine.step(fixture["rate"]);
+    }
+    for (size_t i = 0; i < matrices.size(); ++i) {
+      CAPTURE(i);
+      const std::vector<float> ours = engine.read(*matrices[i], State::master);
+      const std::vector<double> in_f32 = fixture["results"][name][i];
+      const std::vector<double> in_bf16 = fixture["bfloat16"][name][i];
+      double worst = 0.0, worst_bf16 = 0.0;
+      for (size_t k = 0; k < ours.size(); ++k) {
+        worst = std::max(worst, std::abs(ours[k] - in_f32[k]));
+        worst_bf16 = std::max(worst_bf16, std::abs(ours[k] - in_bf16[k]));
+      }
+      CHECK(worst <= 1e-5);       // five steps move an element by 0.1 and more
+      CHECK(worst_bf16 <= 4e-3);  // PyTorch's own iteration is in bf16
+    }
+  }
+}
+
+TEST_CASE("muon has one hash over stages, ranks, offload, threads and restarts") {
+  using enum Space;
+  const zero::OffloadOptions places[] = {{},
+                                         {.optimizer = host},
+                                         {.optimizer = file, .sub_group_size = 128},
+                                         {.gradient = file, .optimizer = file},
+                                         {.optimizer = host, .optimizer_ratio = 0.5}};
+  for (const Config& plain : muon_precisions()) {
+    const std::string expected = train_muon(plain, {});
+    CAPTURE(std::string(name_of(plain.compute)));
+    CAPTURE(std::string(name_of(plain.optimizer)));
+    for (const int stage : {0, 1, 2, 3})
+      for (const int ranks : {1, 2, 3, 4})
+        for (size_t place = 0; place < std::size(places); ++place) {
+          if ((static_cast<size_t>(stage + ranks) + place) % 2 == 0) continue;
+          CAPTURE(stage);
+          CAPTURE(ranks);
+          CAPTURE(place);
+          Config config = plain;
+          config.stage = stage;
+          config.offload = places[place];
+          if (stage == 3 && ranks > 1) config.offload.parameter = file;
+          config.allgather_bucket_size = ranks == 3 ? 100 : 500'000'000;
+          CHECK(train_muon(config, {.ranks = ranks, .threads = 1 + ranks % 2}) == expected);
+        }
+    for (const int stage : {0, 3}) {
+      const TemporaryFolder folder;
+      Config config = plain;
+      config.stage = stage;
+      train_muon(config, {.ranks = 3, .end = 2, .directory = folder.path()});
+      config.stage = 3 - stage;
+      CHECK(train_muon(config, {.ranks = 2, .first = 2, .directory = folder.path()}) == expected);
+    }
+  }
+}
+
+TEST_CASE("plans of muon are exact, also where a step is skipped") {
+  for (const int stage : {0, 1, 3})
+    for (const Space space : {Space::device, Space::host, Space::file}) {
+      CAPTURE(stage);
+      CAPTURE(std::string(name_of(space)));
+      const Program program = [&](Communicator& ranks, const Device& device) {
+        const MuonToy toy;
+        Engine engine(toy.store, ranks, device,
+                      {.stage = stage,
+                       .compute = DType::bf16,
+                       .update = muon,
+                       .offload = {.optimizer = space, .sub_group_size = 256}});
+        for (int step = 0; step < 3; ++step) {
+          Tape tape = engine.tape();
+          Var loss;
+          for (const auto& unit : toy.store.units()) {
+            const Tape::Use use(tape, *unit);
+            for (const Parameter* parameter : unit->parameters) {
+              const float bad = step == 1 ? std::numeric_limits<float>::infinity() : 1.0f;
+              loss = with_gradient(
+                  tape, loss, *parameter,
+                  std::vector<float>(static_cast<size_t>(parameter->shape.numel()), bad));
+            }
+          }
+          engine.backward(tape, loss);
+          const zero::StepResult result = engine.step(1e-3f);
+          if (device.type() != Device::Type::meta) CHECK(result.skipped == (step == 1));
+        }
+      };
+      const DeviceOptions device{.swap = {.directory = "/tmp"}};
+      const Plan planned = plan_ranks(3, program, {.device = device});
+      CHECK(planned.complete);
+      CHECK((run_ranks(3, program, {.local = {.device = device}, .expect = &planned}) == planned));
+    }
+}
+
+TEST_CASE("a skipped step of muon changes nothing") {
+  const MuonToy toy;
+  Engine engine(toy.store, Device::cpu(), {.update = muon});
+  train_step(engine, 0);
+  const std::string before = engine.parameter_hash();
+  const std::vector<float> moment = engine.read(toy.tall, State::moment1);
+  std::vector<float> gradient(5 * 31, 1.0f);
+  gradient[3] = std::numeric_limits<float>::quiet_NaN();
+  run_micro_batch(engine, {{&toy.wide, gradient}});
+  CHECK(engine.step(1e-2f).skipped);
+  CHECK(engine.parameter_hash() == before);
+  CHECK(engine.read(toy.tall, State::moment1) == moment);
+}
+
+TEST_CASE("muon leaves what is no hidden matrix to adam, at its own rate") {
+  const MuonToy toy;
+  UpdateOptions update = muon;
+  update.muon.adam_rate = 0.5f;
+  Engine engine(toy.store, Device::cpu(), {.update = update, .clip_norm = 0.0f});
+  Engine adam(toy.store, Device::cpu(), {.clip_norm = 0.0f});
+  for (int step = 0; step < 3; ++step) {
+    train_step(engine, step, 1e-2f);
+    train_step(adam, step, 0.5f * 1e-2f);
+  }
+  for (const Parameter* parameter : {&toy.bias, &toy.table, &toy.gain})
+    for (const State state : {State::master, State::moment1, State::moment2})
+      CHECK(engine.read(*parameter, state) == adam.read(*parameter, state));
+  for (const Parameter* parameter : {&toy.wide, &toy.tall, &toy.plain, &toy.alone})
+    CHECK(engine.read(*parameter, State::master) != adam.read(*parameter, State::master));
+}
+
+TEST_CASE("muon keeps, saves and loads one moment of a matrix and two of others") {
+  const int64_t matrices = 5 * 31 + 40 * 24 + 24 * 24 + 9 * 17, others = 7 + 5 * 20 + 129;
+  for (const int ranks : {1, 3}) {
+    const TemporaryFolder folder;
+    run_local(ranks, [&](Communicator& comm, const Device& device) {
+      const MuonToy toy;
+      Engine engine(toy.store, comm, device,
+                    {.stage = ranks > 1 ? 1 : 0, .compute = DType::bf16, .update = muon});
+      if (ranks == 1) CHECK(engine.resting_bytes().optimizer == (2 * matrices + 3 * others) * 4);
+      train_step(engine, 0);
+      CHECK(engine.read(toy.tall, State::moment1).size() == 40 * 24);
+      CHECK(engine.read(toy.tall, State::moment2).empty());
+      CHECK(engine.read(toy.table, State::moment2).size() == 5 * 20);
+      zero::save_checkpoint(folder.path(), engine, {.steps = 1, .micro_batches = 2 * ranks});
+      // Other ranks, another stage: the states are those that were saved.
+      Engine loaded(toy.store, device, {.update = muon});
+      zero::load_checkpoint(folder.path(), loaded);
+      for (const Parameter* parameter : {&toy.table, &toy.tall, &toy.gain})
+        for (const State state : {State::master, State::moment1, State::moment2})
+          CHECK(loaded.read(*parameter, state) == engine.read(*parameter, state));
+    });
+    const auto reader = zero::open_checkpoint(folder.path());
+    CHECK(reader->damages().empty());
+    CHECK(reader->manifest().rule == OptimizerRule::muon);
+    const auto has = [&](const std::string& parameter, const std::string& state) {
+      const auto& pieces = reader->manifest().pieces;
+      return std::any_of(pieces.begin(), pieces.end(), [&](const auto& piece) {
+        return piece.parameter == parameter && piece.state == state;
+      });
+    };
+    CHECK(has("tall", "moment1"));
+    CHECK(!has("tall", "moment2"));
+    CHECK(has("gain", "moment2"));
+    const MuonToy toy;
+    Engine adam(toy.store, Device::cpu());
+    CHECK(contains(message_of<ConfigError>([&] { zero::load_checkpoint(folder.path(), adam); }),
+                   "was saved by muon with moment1 and moment2; expected adam with moment1 and"));
+  }
+}
+
+TEST_CASE("a save that is written beside steps of muon has the states of its beginning") {
+  for (const Space space : {Space::device, Space::file}) {
+    const TemporaryFolder folder;
+    const MuonToy toy;
+    const Device device = Device::cpu(0, {.swap = {.directory = "/tmp"}});
+    Engine engine(toy.store, device, {.update = muon, .offload = {.optimizer = space}});
+    train_step(engine, 0);
+    const std::string hash = engine.parameter_hash();
+    const std::vector<float> moment = engine.read(toy.tall, State::moment1);
+    zero::CheckpointSave save(folder.path(), engine, {.steps = 1, .micro_batches = 2});
+    for (int step = 1; step < 4; ++step) train_step(engine, step);
+    CHECK(save.finish().reason.empty());
+    Engine loaded(toy.store, device, {.update = muon});
+    zero::load_checkpoint(folder.path(), loaded);
+    CHECK(loaded.parameter_hash() == hash);
+    CHECK(loaded.read(toy.tall, State::moment1) == moment);
+  }
+}
+
+TEST_CASE("a matrix has one owner, by sizes alone, and the work is balanced") {
+  ParameterStore store;
+  const Unit& unit = store.unit("unit");
+  for (const int64_t rows : {16, 64, 32, 16, 64})
+    store.add(unit, "m" + std::to_string(store.parameters().size()), {rows, 64}, Init::zeros(),
+              MuonToy::matrix(true));
+  const auto owners = [&](int world) {
+    return zero::owners_of_matrices(zero::FlatUnit::of(
+        unit.parameters, zero::FlatUnit::Part::trainable, world, OptimizerRule::muon));
+  };
+  CHECK(owners(1) == std::vector<int>{0, 0, 0, 0, 0});
+  CHECK(owners(2) == std::vector<int>{1, 0, 0, 1, 1});
+  CHECK(owners(3) == std::vector<int>{2, 0, 2, 2, 1});
+}
+
+TEST_CASE("what muon cannot do is refused") {
+  using enum OptimizerRule;
+  const auto refusal = [](const UpdateOptions& update) {
+    return message_of<ConfigError>([&] { validate(Config{.update = update}); });
+  };
+  CHECK(refusal({.rule = OptimizerRule::muon, .decoupled = false}) ==
+        "config: update.decoupled is off, the optimizer is muon; expected it on: an orthogonal "
+        "step hides weight decay that is added to the gradient");
+  CHECK(refusal({.rule = OptimizerRule::muon, .momentum = 0.5f}) ==
+        "config: update.momentum is 0.500000, the optimizer is muon; expected sgd, or momentum 0; "
+        "try --muon-momentum");
+  CHECK(refusal({.rule = OptimizerRule::muon, .muon = {.momentum = 1.0f}}) ==
+        "config: update.muon.momentum is 1.000000; expected a number in [0, 1)");
+  CHECK(refusal({.rule = OptimizerRule::muon, .muon = {.adam_rate = -1.0f}}) ==
+        "config: update.muon.adam_rate is -1.000000; expected a finite number from 0");
+  ParameterStore store;
+  const Unit& unit = store.unit("unit");
+  CHECK(message_of<ShapeError>([&] {
+          store.add(unit, "v", {7}, Init::zeros(), {.hidden_matrix = true});
+        }) == "add: parameter 'v' [7] is a hidden matrix; expected rank 2");
+  store.add(unit, "half", {2, 5}, Init::zeros(),
+            {.hidden_matrix = true,
+             .whole = {4, 5},
+             .slice = Slice{.extent = 4, .begin = 2, .rows = 2, .inner = 5}});
+  CHECK(message_of<Unsupported>([&] { Engine(store, Device::cpu(), {.update = muon}); }) ==
+        "engine: the optimizer is muon, and tensor ranks divide the matrix 'half' [4, 5]: this one "
+        "has [2, 5]; expected whole matrices; try --tensor-parallel 1, or data and pipeline ranks");
+  CHECK_NOTHROW(Engine(store, Device::cpu()));
+}
