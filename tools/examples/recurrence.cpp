@@ -66,7 +66,7 @@ struct Model {
     for (int64_t layer = 0; layer < depth; ++layer) blocks.emplace_back(store, layer);
     last = &store.unit("head");
     norm = {store, *last, "norm", {.width = width, .kind = nn::NormKind::rms}};
-    head = {store, *last, "head", {.in = width, .out = vocabulary, .bias = false}};
+    head = {store, *last, "head", {.in = width, .out = vocabulary, .bias = false, .hidden = false}};
   }
 
   // The logits [B, T, vocabulary]. `states` has the state of each block, and is empty before a
