@@ -74,6 +74,8 @@ def muon_results(starts, gradients, in_float32):
                 parameter.grad = gradient.clone()
             optimizer.step()
         results[name] = [parameter.flatten().tolist() for parameter in parameters]
+        moments = [optimizer.state[p]["momentum_buffer"].flatten().tolist() for p in parameters]
+        results[name + ", moments"] = moments
     torch_muon.torch = torch
     return results
 

@@ -180,11 +180,14 @@ TEST_CASE("a step is that of torch.optim.Muon, within its rounding") {
     for (size_t i = 0; i < matrices.size(); ++i) {
       CAPTURE(i);
       const std::vector<float> ours = engine.read(*matrices[i], State::master);
+      const std::vector<float> moment = engine.read(*matrices[i], State::moment1);
+      const std::vector<double> buffer = fixture["results"][std::string(name) + ", moments"][i];
       const std::vector<double> in_f32 = fixture["results"][name][i];
       const std::vector<double> in_bf16 = fixture["bfloat16"][name][i];
       double worst = 0.0, worst_bf16 = 0.0;
       for (size_t k = 0; k < ours.size(); ++k) {
         worst = std::max(worst, std::abs(ours[k] - in_f32[k]));
+        worst = std::max(worst, std::abs(moment[k] - buffer[k]));
         worst_bf16 = std::max(worst_bf16, std::abs(ours[k] - in_bf16[k]));
       }
       CHECK(worst <= 1e-5);       // five steps move an element by 0.1 and more
