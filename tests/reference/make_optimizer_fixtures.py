@@ -55,7 +55,7 @@ class InFloat32:
         return getattr(torch, name)
 
 
-MUON_SHAPES = [(6, 10), (10, 6), (8, 8), (1, 12)]
+MUON_SHAPES = [(6, 10), (10, 6), (20, 16), (1, 12)]
 MUONS = {
     "original": {"adjust_lr_fn": "original"},
     "match_rms_adamw": {"adjust_lr_fn": "match_rms_adamw"},
