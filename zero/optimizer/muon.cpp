@@ -248,7 +248,7 @@ double rate_factor(MuonRate rate, int64_t rows, int64_t columns) {
 }
 
 void orthogonalise(const Tensor& matrix, double norm, double factor, Stream& stream) {
-  const Device device = matrix.device();
+  const Device& device = matrix.device();
   const PurposeScope purpose(device, Purpose::workspace);
   const NameScope name(device, "Newton-Schulz");
   const TraceSpan span(stream, "Newton-Schulz",

@@ -116,9 +116,10 @@ std::vector<Config> muon_precisions() {
 }  // namespace
 
 TEST_CASE("Newton-Schulz is the iteration of its definition, in every shape") {
-  for (const auto& [rows, columns] :
+  for (const auto& shape :
        {std::pair{1, 1}, {1, 12}, {12, 1}, {5, 31}, {31, 5}, {16, 16}, {64, 100}, {100, 64}})
     for (const DType dtype : {DType::f32, DType::bf16}) {
+      const int rows = shape.first, columns = shape.second;
       CAPTURE(rows);
       CAPTURE(columns);
       CAPTURE(std::string(name_of(dtype)));
@@ -160,8 +161,9 @@ TEST_CASE("a step is that of torch.optim.Muon, within its rounding") {
       {"original", {.rate = MuonRate::original}},
       {"match_rms_adamw", {}},
       {"plain", {.momentum = 0.5f, .nesterov = false, .rate = MuonRate::original}}};
-  for (const auto& [name, options] : variants) {
-    CAPTURE(std::string(name));
+  for (const auto& variant : variants) {
+    const std::string name = variant.first;
+    CAPTURE(name);
     ParameterStore store;
     const Unit& unit = store.unit("unit");
     std::vector<const Parameter*> matrices;
@@ -170,7 +172,7 @@ TEST_CASE("a step is that of torch.optim.Muon, within its rounding") {
                                     {shapes[i][0], shapes[i][1]}, Init::zeros(),
                                     MuonToy::matrix(true)));
     UpdateOptions update = muon;
-    update.muon = options;
+    update.muon = variant.second;
     update.weight_decay = fixture["weight_decay"];
     Engine engine(store, Device::cpu(), {.update = update, .clip_norm = 0.0f});
     for (size_t i = 0; i < matrices.size(); ++i)
@@ -185,7 +187,7 @@ TEST_CASE("a step is that of torch.optim.Muon, within its rounding") {
       CAPTURE(i);
       const std::vector<float> ours = engine.read(*matrices[i], State::master);
       const std::vector<float> moment = engine.read(*matrices[i], State::moment1);
-      const std::vector<double> buffer = fixture["results"][std::string(name) + ", moments"][i];
+      const std::vector<double> buffer = fixture["results"][name + ", moments"][i];
       const std::vector<double> in_f32 = fixture["results"][name][i];
       const std::vector<double> in_bf16 = fixture["bfloat16"][name][i];
       double worst = 0.0, worst_bf16 = 0.0;
@@ -397,7 +399,6 @@ TEST_CASE("a matrix has one owner, by sizes alone, and the work is balanced") {
 }
 
 TEST_CASE("what muon cannot do is refused") {
-  using enum OptimizerRule;
   const auto refusal = [](const UpdateOptions& update) {
     return message_of<ConfigError>([&] { validate(Config{.update = update}); });
   };
@@ -420,8 +421,8 @@ TEST_CASE("what muon cannot do is refused") {
             {.hidden_matrix = true,
              .whole = {4, 5},
              .slice = Slice{.extent = 4, .begin = 2, .rows = 2, .inner = 5}});
-  CHECK(message_of<Unsupported>([&] { Engine(store, Device::cpu(), {.update = muon}); }) ==
+  CHECK(message_of<Unsupported>([&] { Engine engine(store, Device::cpu(), {.update = muon}); }) ==
         "engine: the optimizer is muon, and tensor ranks divide the matrix 'half' [4, 5]: this one "
         "has [2, 5]; expected whole matrices; try --tensor-parallel 1, or data and pipeline ranks");
-  CHECK_NOTHROW(Engine(store, Device::cpu()));
+  CHECK_NOTHROW(Engine adam(store, Device::cpu()));
 }
