@@ -16,6 +16,7 @@
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/zero/muon_toy.h"
+#include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/runtime/plan.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
@@ -425,4 +426,7 @@ TEST_CASE("what muon cannot do is refused") {
         "engine: the optimizer is muon, and tensor ranks divide the matrix 'half' [4, 5]: this one "
         "has [2, 5]; expected whole matrices; try --tensor-parallel 1, or data and pipeline ranks");
   CHECK_NOTHROW(Engine adam(store, Device::cpu()));
+  CHECK(message_of<ConfigError>([&] { validate(OptimizerUpdate{.rule = muon.rule}); }) ==
+        "optimizer_update: the rule is muon, which needs whole matrices; expected adam, lion or "
+        "sgd; try zero/optimizer/muon.h");
 }
