@@ -55,7 +55,12 @@ class InFloat32:
         return getattr(torch, name)
 
 
-MUON_SHAPES = [(6, 10), (10, 6), (8, 8), (1, 12)]
+def floats(tensor):
+    """The elements with nine digits, which are enough for every float32."""
+    return [float(f"{x:.9g}") for x in tensor.flatten().tolist()]
+
+
+MUON_SHAPES = [(6, 10), (10, 6), (12, 16), (1, 12)]
 MUONS = {
     "original": {"adjust_lr_fn": "original"},
     "match_rms_adamw": {"adjust_lr_fn": "match_rms_adamw"},
@@ -73,8 +78,8 @@ def muon_results(starts, gradients, in_float32):
             for parameter, gradient in zip(parameters, of_step):
                 parameter.grad = gradient.clone()
             optimizer.step()
-        results[name] = [parameter.flatten().tolist() for parameter in parameters]
-        moments = [optimizer.state[p]["momentum_buffer"].flatten().tolist() for p in parameters]
+        results[name] = [floats(parameter) for parameter in parameters]
+        moments = [floats(optimizer.state[p]["momentum_buffer"]) for p in parameters]
         results[name + ", moments"] = moments
     torch_muon.torch = torch
     return results
@@ -84,8 +89,8 @@ def write_muon():
     starts = [torch.randn(shape) for shape in MUON_SHAPES]
     gradients = [[torch.randn(shape) for shape in MUON_SHAPES] for _ in range(STEPS)]
     fixture = {"rate": RATE, "weight_decay": DECAY, "shapes": MUON_SHAPES,
-               "starts": [start.flatten().tolist() for start in starts],
-               "gradients": [[g.flatten().tolist() for g in of_step] for of_step in gradients],
+               "starts": [floats(start) for start in starts],
+               "gradients": [[floats(g) for g in of_step] for of_step in gradients],
                "results": muon_results(starts, gradients, in_float32=True),
                "bfloat16": muon_results(starts, gradients, in_float32=False)}
     OUT.with_name("muon.json").write_text(json.dumps(fixture) + "\n")

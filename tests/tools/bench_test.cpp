@@ -190,6 +190,7 @@ TEST_CASE("bench step names the optimizer whose update it times") {
   for (const auto& [flags, part] : {std::pair<std::string, std::string>{"adam", "Adam"},
                                     {"lion", "Lion"},
                                     {"muon", "Muon"},
+                                    {"muon", "Newton-Schulz"},
                                     {"sgd --momentum 0.9", "SGD"}}) {
     const Outcome outcome = zerograd(
         "bench step --n-layer 1 --n-head 2 --n-embd 16 --block-size 8 --vocab-size 65 "

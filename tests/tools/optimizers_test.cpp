@@ -111,8 +111,8 @@ TEST_CASE("numbers that the optimizer does not have are refused") {
       contains(divided.error, "the optimizer is muon, and tensor ranks divide the matrix"),
       divided.error);
   refused("--optimizer lion --adam-eps 1e-6", "--adam-eps: the optimizer is lion; expected adamw");
-  write_file(config, R"({"optimizer": {"type": "SGD", "params": {"momentum": 0.5, "fused": true,
-    "foreach": null}}, "train_batch_size": 2})");
+  write_file(config, R"({"optimizer": {"type": "SGD", "params": {"momentum": 0.5}},
+    "train_batch_size": 2})");
   refused("--betas 0.9,0.95 --config " + config, "--betas: " + sgd);
   const Outcome accepted = zerograd(run + "--config " + config);
   CHECK_MESSAGE(accepted.status == 0, accepted.error);

@@ -146,7 +146,6 @@ std::vector<Row> range_test_and_cycle() {
 }
 
 std::vector<Row> learning() {
-  constexpr const char* one_sgd = "there is only one implementation of SGD";
   std::vector<Row> rows = {
       {"optimizer", "type", text, ""},
       {"optimizer", "params", section, "null", inner, "", "adam"},
@@ -181,9 +180,6 @@ std::vector<Row> learning() {
       {"sgd", "dampening", number, "0", honoured, "", "", 0, 1},
       {"sgd", "nesterov", boolean, "false"},
       {"sgd", "maximize", boolean, "false", only, off},
-      {"sgd", "foreach", boolean, "null", nothing, one_sgd},
-      {"sgd", "fused", boolean, "null", nothing, one_sgd},
-      {"sgd", "differentiable", boolean, "false", only, off},
       {"sgd", "weight_decay", number, "0", honoured, "", "", 0, largest_float, nullptr, "", true},
       {"scheduler", "type", text, ""},
       {"scheduler", "params", section, "null", inner, "", "WarmupLR"},

@@ -11,6 +11,7 @@
 #include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/trace.h"
 #include "zerograd/zero/checkpoint/snapshot.h"
 #include "zerograd/zero/optimizer/lanes.h"
 #include "zerograd/zero/states/residency.h"
@@ -247,9 +248,11 @@ double rate_factor(MuonRate rate, int64_t rows, int64_t columns) {
 }
 
 void orthogonalise(const Tensor& matrix, double norm, double factor, Stream& stream) {
-  const Device device = matrix.device();
+  const Device& device = matrix.device();
   const PurposeScope purpose(device, Purpose::workspace);
   const NameScope name(device, "Newton-Schulz");
+  const TraceSpan span(stream, "Newton-Schulz",
+                       Trace::Kind::kernel);  // its products are not a pass
   const int64_t rows = matrix.extent(0), columns = matrix.extent(1);
   const bool tall = rows > columns;
   const int64_t side = std::min(rows, columns), length = std::max(rows, columns);

@@ -25,6 +25,10 @@
 // and sends it to all. Then each rank updates its shard. No sum is divided among ranks, and a
 // product of matrices has the same bits for any number of threads. So the bits do not depend on the
 // stage, the ranks or the offload. On an accelerator they are those of its matrix product.
+//
+// A step gathers and broadcasts every matrix once, in the masters' dtype. On each rank it takes
+// memory for the directions of one unit, and on the owner for the workspace of orthogonalise(). A
+// fused projection of queries, keys and values is one matrix.
 namespace zg::zero {
 
 /// Throws Unsupported if a tensor rank has only a slice of a matrix, which Muon needs whole.

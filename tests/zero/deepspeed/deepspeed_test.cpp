@@ -212,4 +212,28 @@ TEST_CASE("DeepSpeed's OneCycle cycles no momentum of SGD") {
   CHECK(contains(loaded.without_effect[0], "cycle_momentum: accepted without effect (SGD has no"));
 }
 
+TEST_CASE(
+    "DeepSpeed's rates of Muon are a rate and the quotient of AdamW's, unless a scheduler's") {
+  const auto loaded = [](const std::string& params, const std::string& rest = "") {
+    return load(R"({"train_batch_size": 4, "optimizer": {"type": "Muon", "params": {)" + params +
+                "}}" + rest + "}")
+        .settings;
+  };
+  const std::string rates = R"("lr": 0.125, "muon_lr": 0.25, "adam_lr": 0.0625)";
+  const auto both = loaded(rates);
+  CHECK(both.engine.update.rule == OptimizerRule::muon);
+  CHECK(both.engine.update.muon.rate == zero::MuonRate::original);
+  CHECK(both.schedule.rate == 0.25);
+  CHECK(both.engine.update.muon.adam_rate == 0.25f);
+  CHECK(loaded(R"("lr": 0.125, "muon_lr": 0.25)").engine.update.muon.adam_rate == 0.5f);
+  CHECK(loaded(R"("lr": 0.125)").engine.update.muon.adam_rate == 1.0f);
+  // A scheduler sets one rate for all parameters.
+  const auto scheduled =
+      loaded(rates, R"(, "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.5}})");
+  CHECK(scheduled.schedule.rate == 0.5);
+  CHECK(scheduled.engine.update.muon.adam_rate == 1.0f);
+  CHECK(contains(message_of<ConfigError>([&] { loaded(R"("lr": 0, "adam_lr": 0.5)"); }),
+                 "adam_lr is a multiple of muon_lr here; expected a muon_lr above 0"));
+}
+
 }  // namespace zg::testing

@@ -49,7 +49,7 @@ const char* const defaults = R"({
     "eps": 1e-8, "weight_decay": 0, "ns_method": "gram", "per_head_muon": false,
     "torch_adam": false, "adam_w_mode": true},
   "sgd": {"lr": 0.001, "momentum": 0, "dampening": 0, "nesterov": false, "maximize": false,
-    "foreach": null, "fused": null, "differentiable": false, "weight_decay": 0},
+    "weight_decay": 0},
   "WarmupLR": {"warmup_min_lr": 0, "warmup_max_lr": null, "warmup_num_steps": 1000,
     "warmup_type": "log", "last_batch_iteration": -1},
   "WarmupDecayLR": {"warmup_min_lr": 0, "warmup_max_lr": 0.001, "warmup_num_steps": 1000,
