@@ -31,6 +31,7 @@ bf16: immediate_grad_update=true/false check_grad_overflow=false/true
 optimizer: legacy_fusion=true/false
 adam: bias_correction=false/true amsgrad=true/false
 sgd: maximize=true/false
+muon: per_head_muon=true/false torch_adam=true/false adam_w_mode=false/true
 WarmupLR: last_batch_iteration=5/-1
 WarmupDecayLR: last_batch_iteration=5/-1
 WarmupCosineLR: last_batch_iteration=5/-1
@@ -77,8 +78,9 @@ activation_checkpointing: contiguous_memory_optimization=true
 
 const char* const meaningless_keys = R"(
 : zero_force_ds_cpu_optimizer=false
+muon: ns_method=standard
 OneCycle: cycle_first_stair_count=7 cycle_second_stair_count=7
-zero_optimization: cpu_offload_use_pin_memory=true
+zero_optimization: cpu_offload_use_pin_memory=true save_muon_momentum_buffer_in_memory=true
 offload_param: pin_memory=false
 offload_optimizer: pin_memory=false fast_init=true cpuadam_cores_perc=0.5
 aio: intra_op_parallelism=7 single_submit=true overlap_events=false use_gds=true
