@@ -133,7 +133,8 @@ double samples_per_increment(const BatchRampup& rampup, int64_t whole) {
 // caller counts the remaining ones one by one.
 int64_t steps_alike(const BatchRampup& rampup, int64_t whole, int64_t consumed, int64_t batch) {
   if (batch == whole) return std::numeric_limits<int64_t>::max();
-  const auto increments = static_cast<double>((batch - rampup.start) / rampup.increment + 1);
+  const int64_t number = (batch - rampup.start) / rampup.increment + 1;
+  const auto increments = static_cast<double>(number);
   const double left =
       increments * samples_per_increment(rampup, whole) - static_cast<double>(consumed);
   return std::max<int64_t>(1, static_cast<int64_t>(left / static_cast<double>(batch)) - 1);

@@ -261,6 +261,7 @@ LocalWorld::Clock::time_point LocalWorld::extend_or_fail(const Activity& waiting
   const auto now = Clock::now();
   const auto patience = std::chrono::duration_cast<Clock::duration>(timeout_);
   std::vector<Activity> ranks;
+  ranks.reserve(static_cast<size_t>(size()));
   for (int rank = 0; rank < size(); ++rank) ranks.push_back(activity(rank));
   // A rank may be late only because it waited for another late rank. It gets more time, but all
   // waiting together is limited to one timeout per rank.

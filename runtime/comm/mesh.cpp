@@ -29,6 +29,7 @@ Mesh::Mesh(Communicator& all, const MeshShape& wanted)
   const auto along = [&](int size, const auto& rank_of, const std::string& name) {
     if (size == shape.ranks()) return &world;
     std::vector<int> members;
+    members.reserve(static_cast<size_t>(size));
     for (int i = 0; i < size; ++i) members.push_back(rank_of(i));
     axes_.push_back(world.group(members, name));
     return axes_.back().get();

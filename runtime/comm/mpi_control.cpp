@@ -34,6 +34,7 @@ Activity activity_of(const std::string& text, int ranks) {
 
 std::vector<int> MpiWorld::ranks_of(const MpiGroup& group, const std::vector<int>& members) {
   std::vector<int> ranks;
+  ranks.reserve(members.size());
   for (const int member : members) ranks.push_back(group.members[member]);
   return ranks;
 }

@@ -94,6 +94,7 @@ void MpiRanks::connect() {
         throw ConfigError(
             difference(same_[i].first, static_cast<int>(rank), identities[rank], identities[0]));
   std::vector<TransportEndpoint> endpoints;
+  endpoints.reserve(identities.size());
   for (const RankIdentity& identity : identities) endpoints.push_back(identity.endpoint);
   choose_transport(endpoints);
 }

@@ -147,6 +147,7 @@ class HeaderParser {
   // Throws unless the tensors, sorted by offset, follow one another without gap and overlap.
   void check_tiling(const std::map<std::string, Entry>& entries) const {
     std::vector<const std::pair<const std::string, Entry>*> order;
+    order.reserve(entries.size());
     for (const auto& item : entries) order.push_back(&item);
     std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
       return std::pair(a->second.begin, a->second.end) < std::pair(b->second.begin, b->second.end);

@@ -28,7 +28,7 @@ TEST_CASE("mpi: processes on accelerators send in groups, through the host or by
   if (skips_mpi("channels on accelerators")) return;
   std::vector<std::pair<std::string, std::string>> ways = {
       {"direct", "by MPI and memory of the h"}};
-  if (accelerator == Device::Type::cuda) ways.push_back({"nccl", "by NCCL "});
+  if (accelerator == Device::Type::cuda) ways.emplace_back("nccl", "by NCCL ");
   if (accelerator == Device::Type::hpu) ways = {{"direct", "by MPI"}};
   for (const auto& [way, transport] : ways) {
     const Ended ended = mpirun(4, "mpi child: channels on accelerators", "ZG_CUDA_COMM=" + way);

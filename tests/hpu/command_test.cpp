@@ -14,7 +14,7 @@ namespace {
 
 size_t count_of(const std::string& part, const std::string& text) {
   size_t count = 0;
-  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++count;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
   return count;
 }
 

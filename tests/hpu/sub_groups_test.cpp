@@ -63,7 +63,7 @@ TEST_CASE("lanes read each other's values") {
         l >= 3 ? mine[l - 3] : mine[size + l - 3] + 100,
         static_cast<float>(std::ranges::any_of(mine, [](float v) { return v > 8; })),
         static_cast<float>(std::ranges::all_of(mine, [](float v) { return v > 8; })),
-        static_cast<float>(i % items / size * 100 + l),
+        static_cast<float>(i % items / size * 100 + l),  // NOLINT: the whole quotient is meant
         static_cast<float>(3 * 100 + size)};
     for (uint32_t r = 0; r < rows; ++r) {
       INFO("function ", r, " of lane ", l);

@@ -86,8 +86,7 @@ std::vector<std::string> hostile_names(const std::string& canary) {
           "\xD0\xB0",                              // a Cyrillic a
           "\xC0\xAF",
           "\xFF\xFE",
-          "a\xC2\xA0"
-          "b",
+          std::string("a\xC2\xA0") + "b",
           std::string(254, 'a'),
           std::string(100'000, 'a')};
 }

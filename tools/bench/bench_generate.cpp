@@ -153,7 +153,8 @@ Generated measure(const GenerateBench& options) {
                           static_cast<double>(size_of(options.engine.compute));
   std::vector<std::vector<int32_t>> prompts;
   for (int64_t row = 0; row < options.batch; ++row) {
-    std::vector<int32_t> ids(static_cast<size_t>(config.block_size)), targets(ids.size());
+    std::vector<int32_t> ids(static_cast<size_t>(config.block_size));
+    std::vector<int32_t> targets(ids.size());
     tokens->sample(models::Split::train, row, ids.data(), targets.data());
     ids.resize(static_cast<size_t>(options.prompt));
     prompts.push_back(std::move(ids));

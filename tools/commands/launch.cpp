@@ -81,6 +81,7 @@ std::vector<Host> hosts_of(const LaunchOptions& options) {
       throw ConfigError("--num_nodes: expected a --hostfile with it, got none");
     std::vector<int> slots;
     const int64_t count = options.slots == -1 ? available_cores() : options.slots;
+    slots.reserve(static_cast<size_t>(count));
     for (int slot = 0; slot < count; ++slot) slots.push_back(slot);
     return selected({{"localhost", slots}}, options.include, options.exclude);
   }

@@ -45,7 +45,7 @@ Flag input_flag(std::vector<std::string>& inputs) {
 }
 
 // A flag of Megatron's script that accepts only its default.
-Flag only_flag(const char* name, const char* value, std::vector<std::string> choices) {
+Flag only_flag(const char* name, const char* value, const std::vector<std::string>& choices) {
   return {{name}, value, "", [choices](const std::string& given, const std::string& word) {
             parse_choice(given, word, choices);
           }};

@@ -38,6 +38,7 @@ std::vector<std::string> split(const std::string& text, char at) {
 
 std::vector<int> first_slots(int64_t count) {
   std::vector<int> slots;
+  slots.reserve(static_cast<size_t>(count));
   for (int slot = 0; slot < count; ++slot) slots.push_back(slot);
   return slots;
 }

@@ -232,8 +232,10 @@ bool parse(const std::vector<std::string>& arguments, TuneOptions& options) {
     for (Flag& flag : group.flags)
       flag.set = [set = flag.set, is_switch = flag.value.empty(), &flags = options.flags](
                      const std::string& name, const std::string& value) {
-        flags.push_back({name, is_switch ? std::vector{value == "true" ? name : name + "=" + value}
-                                         : std::vector{name, value}});
+        flags.emplace_back(
+            name, is_switch
+                      ? std::vector{value == "true" ? name : fmt::format("{}={}", name, value)}
+                      : std::vector{name, value});
         set(name, value);
       };
     line.groups.push_back(std::move(group));

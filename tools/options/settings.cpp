@@ -270,7 +270,7 @@ Settings settings_from_json(const std::string& written, const std::string& path)
     });
     for (const Stored& field : stored_fields(unused, settings)) {
       const auto [group, name] = parts_of(field.key);
-      where = group + "." + name + ": ";
+      where = fmt::format("{}.{}: ", group, name);
       const Json& fields = json.at(group);
       // A field that an older version did not write has its default, which is the behaviour of that
       // version.

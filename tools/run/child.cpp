@@ -57,6 +57,7 @@ int exec_child(char* const* words, pid_t parent, const Start& how) {
 // the error of the child.
 pid_t start(std::vector<std::string>& words, const std::string& advice, const Start& how) {
   std::vector<char*> pointers;
+  pointers.reserve(words.size() + 1);
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
   struct sigaction action {};

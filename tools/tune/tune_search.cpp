@@ -55,7 +55,7 @@ Trial try_out(const Planned& plan, std::vector<std::string> flags, double second
   flags.insert(flags.begin(), {this_program, "train"});
   for (const char* word : {"--score-samples", "0", "--eval-batches", "1", "--log-interval", "0",
                            "--progress", "off", "--metrics", "/dev/stdout", "--steps"})
-    flags.push_back(word);
+    flags.emplace_back(word);
   flags.push_back(std::to_string(warm_up + steps));
   const CapturedEnd captured =
       capture_child(std::move(flags), "zerograd tune runs itself; is /proc mounted?", limit_s);

@@ -76,7 +76,7 @@ std::vector<std::string> flags_of(const Tuning& tuning, const Run& run) {
   number("--reduce-bucket-size", tuning.reduce_bucket_size, own.reduce_bucket_size);
   number("--prefetch-bucket-size", tuning.prefetch_bucket_size, own.prefetch_bucket_size);
   if (tuning.activation_checkpoint != own.activation_checkpoint)
-    flags.push_back("--activation-checkpoint");
+    flags.emplace_back("--activation-checkpoint");
   return flags;
 }
 

@@ -70,6 +70,7 @@ bool on_meta(const Engine& engine) { return engine.device().type() == Device::Ty
 void check_nothing_else(const std::string& path, const std::map<std::string, Shape>& there,
                         const Engine& engine) {
   std::vector<int64_t> ranks;
+  ranks.reserve(there.size());
   for (const auto& parameter : there)
     ranks.push_back(engine.store().find(parameter.first) || on_meta(engine) ? 1 : 0);
   if (const Mesh* mesh = engine.mesh(); mesh && !ranks.empty())

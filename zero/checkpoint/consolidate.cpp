@@ -38,6 +38,7 @@ std::string write_file(const std::string& file, DType dtype,
   if (dtype != DType::f32 && dtype != DType::bf16)
     throw DTypeError(std::string("consolidate: expected f32 or bf16, got ") + name_of(dtype));
   std::vector<SafetensorsWriter::Entry> entries;
+  entries.reserve(parameters.size());
   for (const auto& [name, shape] : parameters) entries.push_back({name, dtype, shape});
   // transformers opens only files with this metadata.
   std::map<std::string, std::string> metadata = {{"format", "pt"},
@@ -82,6 +83,7 @@ void write_shard(const SafetensorsReader& reader, const std::string& folder, int
                  Manifest& manifest) {
   std::vector<Manifest::Piece> pieces = share_of(manifest.parameters, rank, ranks);
   std::vector<SafetensorsWriter::Entry> entries;
+  entries.reserve(pieces.size());
   for (const Manifest::Piece& piece : pieces)
     entries.push_back({piece.name(), DType::f32, piece.shape});
   SafetensorsWriter writer(folder + "/" + shard_name(rank), entries);

@@ -200,8 +200,9 @@ Reducer::Leaf& Reducer::leaf_of(Storage& storage) {
 }
 
 void Reducer::send(Leaf& leaf) {
+  const Leaf* const place = &leaf;
   Leaf sent = std::move(leaf);
-  std::erase_if(filling_, [&](const Leaf& other) { return &other == &leaf; });
+  std::erase_if(filling_, [place](const Leaf& other) { return &other == place; });
   Storage& storage = *sent.storage;
   const bool fresh = is_fresh(storage);
   storage.folded.assign(storage.folded.size(), true);

@@ -67,7 +67,7 @@ void convert(const Tensor& from, const Tensor& to) {
 
 void write_floats(const Tensor& to,
                   const std::function<void(int64_t begin, std::span<float>)>& produce) {
-  const Device device = to.device();
+  const Device& device = to.device();
   const Space space =
       device.traits().backend == Device::Type::cpu ? Space::device : host_space(device);
   for_each_workspace_chunk(to, [&](int64_t begin, const Tensor& chunk) {

@@ -21,7 +21,8 @@ struct Index {
   unsigned x = 0, y = 0, z = 0;
 };
 struct Extent {
-  unsigned x = 1, y = 1, z = 1;
+  unsigned x, y, z;
+  constexpr Extent(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 
 inline constexpr unsigned warp_lanes = 32, warpgroup_threads = 128, named_barriers = 16;

@@ -27,7 +27,7 @@ std::span<const std::byte> bytes_of(const ze_module_desc_t& description) {
 /// The SPIR-V of a native module; throws if it belongs to another driver or is truncated.
 std::span<const std::byte> from_native(std::span<const std::byte> bytes) {
   const std::string head = native_head();
-  if (bytes.size() <= head.size() || std::memcmp(bytes.data(), head.data(), head.size())) {
+  if (bytes.size() <= head.size() || std::memcmp(bytes.data(), head.data(), head.size()) != 0) {
     throw std::invalid_argument("not a native module of this driver and device");
   }
   return bytes.subspan(head.size());
@@ -136,7 +136,7 @@ ze_result_t module_native(ze_module_handle_t handle, size_t* bytes, uint8_t* bin
       return refuse(ZE_RESULT_ERROR_INVALID_SIZE, "zeModuleGetNativeBinary: %zu bytes for %zu",
                     *bytes, all);
     }
-    std::memcpy(binary, head.data(), head.size());
+    std::memcpy(binary, head.data(), head.size());  // NOLINT: bytes, not a string
     std::memcpy(binary + head.size(), module->spirv.data(), module->spirv.size());
   }
   *bytes = all;

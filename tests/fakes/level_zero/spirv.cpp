@@ -85,7 +85,7 @@ class Reader {
         break;
       case op_decorate:
         if (w[1] == linkage_attributes && w.back() == linkage_import) {
-          module_.imports.push_back(reinterpret_cast<const char*>(&w[2]));
+          module_.imports.emplace_back(reinterpret_cast<const char*>(&w[2]));
         }
         break;
       case op_constant:
