@@ -1,7 +1,5 @@
 #include "zerograd/autograd/ops/op.h"
 
-#include <utility>
-
 #include "zerograd/autograd/ops.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/kernel.h"
@@ -107,27 +105,36 @@ Var reduced(const Var& losses, Reduction reduction) {
                                        : mean(losses);
 }
 
-/// Two operands of one shape and dtype, in the accumulator dtype.
-std::pair<Var, Var> alike_in_accumulator(const char* op, const char* name, const Var& x,
-                                         const Var& target) {
+/// Checks that the target has the shape and dtype of x, and returns their accumulator dtype.
+DType check_target(const char* op, const char* name, const Var& x, const Var& target) {
   const Tensor values = floating_operand(op, name, x), wanted = operand(op, "target", target);
   check_alike(op, name, values, "target", wanted);
   if (wanted.shape() != values.shape())
     refuse_shape(op, "target", wanted.shape(), values.shape().str());
-  const DType dtype = accumulator(values.dtype());
-  return {cast(x, dtype), cast(target, dtype)};
+  return accumulator(values.dtype());
 }
 
-/// The loss of each target, in the shape of targets; 0 for one that is ignored.
-Var losses_of_rows(const Var& logits, const Tensor& targets, int64_t ignore_index) {
+/// What the kernel makes of logits and targets, one row for each target.
+struct CrossEntropyRows {
+  Tensor logits, targets, loss, log_sum;
+};
+CrossEntropyRows cross_entropy_rows(const Var& logits, const Tensor& targets,
+                                    int64_t ignore_index) {
   const Tensor values = floating_operand("cross_entropy", "logits", logits);
   const Tensor wanted = flat_targets("cross_entropy", "logits", values, targets);
   const Tensor rows = values.view(rows_of(values.shape()));
   const auto [loss, log_sum] = row_losses(rows, rows.extent(0));
   kernels::cross_entropy_forward({rows, wanted, loss, log_sum, ignore_index},
                                  values.device().compute());
-  return record("cross_entropy", {logits}, loss.view(targets.shape()), {rows, wanted, log_sum},
-                ignore_index, [](int64_t ignored, const BackwardPass& pass) {
+  return {rows, wanted, loss, log_sum};
+}
+
+/// The loss of each target, in the shape of targets; 0 for one that is ignored.
+Var losses_of_targets(const Var& logits, const Tensor& targets, int64_t ignore_index) {
+  const CrossEntropyRows rows = cross_entropy_rows(logits, targets, ignore_index);
+  return record("cross_entropy", {logits}, rows.loss.view(targets.shape()),
+                {rows.logits, rows.targets, rows.log_sum}, ignore_index,
+                [](int64_t ignored, const BackwardPass& pass) {
                   const Tensor& dloss = pass.gradient_of_output();
                   backward_of_cross_entropy(ignored, dloss.view({dloss.numel()}), pass);
                 });
@@ -165,16 +172,12 @@ Var mean_of_projection(const char* op, const Var& x, const Var& weight, Projecti
 }
 
 Var cross_entropy(const Var& logits, const Tensor& targets, int64_t ignore_index) {
-  const char* op = "cross_entropy";
-  const Tensor values = floating_operand(op, "logits", logits);
-  const Tensor wanted = flat_targets(op, "logits", values, targets);
-  const Tensor rows = values.view(rows_of(values.shape()));
-  Stream& stream = values.device().compute();
-  const auto [loss, log_sum] = row_losses(rows, rows.extent(0));
-  kernels::cross_entropy_forward({rows, wanted, loss, log_sum, ignore_index}, stream);
-  const Tensor count = count_of(wanted, ignore_index, loss.dtype(), stream);
-  return record(op, {logits}, mean_loss(loss, count, stream), {rows, wanted, log_sum, count},
-                ignore_index, [](int64_t ignored, const BackwardPass& pass) {
+  const CrossEntropyRows rows = cross_entropy_rows(logits, targets, ignore_index);
+  Stream& stream = rows.loss.device().compute();
+  const Tensor count = count_of(rows.targets, ignore_index, rows.loss.dtype(), stream);
+  return record("cross_entropy", {logits}, mean_loss(rows.loss, count, stream),
+                {rows.logits, rows.targets, rows.log_sum, count}, ignore_index,
+                [](int64_t ignored, const BackwardPass& pass) {
                   backward_of_cross_entropy(
                       ignored, row_gradients(pass, pass.saved(3), pass.saved(1).numel()), pass);
                 });
@@ -197,16 +200,17 @@ Var projection_cross_entropy(const Var& x, const Var& weight, const Tensor& targ
 }
 
 Var cross_entropy(const Var& logits, const Tensor& targets, const CrossEntropyOptions& options) {
-  const char* op = "cross_entropy";
   const double smoothing = options.label_smoothing;
   if (!(smoothing >= 0.0 && smoothing <= 1.0))
-    throw ConfigError(
-        fmt::format("{}: label_smoothing is {:g}; expected a number in [0, 1]", op, smoothing));
-  Var losses = losses_of_rows(logits, targets, options.ignore_index);
-  const Var is_ignored = equal(Var(targets), static_cast<double>(options.ignore_index));
+    throw ConfigError(fmt::format(
+        "cross_entropy: label_smoothing is {:g}; expected a number in [0, 1]", smoothing));
+  if (smoothing == 0.0 && options.reduction == Reduction::mean)
+    return cross_entropy(logits, targets, options.ignore_index);
+  Var losses = losses_of_targets(logits, targets, options.ignore_index);
   if (smoothing > 0.0) {
     const Var x = cast(logits, losses.value().dtype());
     const Var log_sum = logsumexp(x, {-1}), average = mean(x, {-1});
+    const Var is_ignored = equal(Var(targets), static_cast<double>(options.ignore_index));
     // The mean over all tokens of log_sum - logit.
     const Var spread = masked_fill(sub(log_sum, average), is_ignored, 0.0);
     losses = mul(losses, 1.0 - smoothing);
@@ -221,7 +225,8 @@ Var cross_entropy(const Var& logits, const Tensor& targets, const CrossEntropyOp
 }
 
 Var binary_cross_entropy(const Var& logits, const Var& target, Reduction reduction) {
-  const auto [x, z] = alike_in_accumulator("binary_cross_entropy", "logits", logits, target);
+  const DType dtype = check_target("binary_cross_entropy", "logits", logits, target);
+  const Var x = cast(logits, dtype), z = cast(target, dtype);
   // max(x, 0) - x z + log(1 + exp(-|x|)). The gradient is written down: that of the parts is wrong
   // at 0, where max and abs have none.
   const Var values(x.value()), wanted(z.value());
@@ -243,7 +248,8 @@ Var binary_cross_entropy(const Var& logits, const Var& target, Reduction reducti
 }
 
 Var kl_divergence(const Var& log_p, const Var& target, Reduction reduction, bool log_target) {
-  const auto [q, p] = alike_in_accumulator("kl_divergence", "log_p", log_p, target);
+  const DType dtype = check_target("kl_divergence", "log_p", log_p, target);
+  const Var q = cast(log_p, dtype), p = cast(target, dtype);
   if (log_target) {
     const Var weight = exp(p), difference = sub(p, q);
     return reduced(mul(weight, difference), reduction);
@@ -255,11 +261,8 @@ Var kl_divergence(const Var& log_p, const Var& target, Reduction reduction, bool
 }
 
 Var mse(const Var& x, const Var& target, Reduction reduction) {
-  const Tensor values = floating_operand("mse", "x", x), wanted = operand("mse", "target", target);
-  check_alike("mse", "x", values, "target", wanted);
-  if (wanted.shape() != values.shape())
-    refuse_shape("mse", "target", wanted.shape(), values.shape().str());
-  const Var difference = cast(sub(x, target), accumulator(values.dtype()));
+  const DType dtype = check_target("mse", "x", x, target);
+  const Var difference = cast(sub(x, target), dtype);
   return reduced(mul(difference, difference), reduction);
 }
 

@@ -182,7 +182,6 @@ float multiply_adds(int64_t steps) {
 }  // namespace
 
 namespace ZG_ISA {
-extern const TileTable tile_table;
 const TileTable tile_table{
     pack,
     multiply,

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <map>
 #include <span>
 #include <string>
@@ -129,6 +131,21 @@ inline double train_step(zero::Engine& engine, int64_t step, float rate = 1e-2f)
     losses += train_micro_batch(engine, sample);
   engine.step(rate);
   return losses;
+}
+
+/// Calls f(stage, ranks, place) for stages 0 to 3 on 1 to 4 ranks, each with every second one of
+/// `places` kinds of offload.
+template <class F>
+void for_settings(size_t places, const F& f) {
+  for (const int stage : {0, 1, 2, 3})
+    for (const int ranks : {1, 2, 3, 4})
+      for (size_t place = 0; place < places; ++place) {
+        if ((static_cast<size_t>(stage + ranks) + place) % 2 == 0) continue;
+        CAPTURE(stage);
+        CAPTURE(ranks);
+        CAPTURE(place);
+        f(stage, ranks, place);
+      }
 }
 
 }  // namespace zg::testing
