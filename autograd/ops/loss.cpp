@@ -114,7 +114,7 @@ DType check_target(const char* op, const char* name, const Var& x, const Var& ta
   return accumulator(values.dtype());
 }
 
-/// What the kernel makes of logits and targets, one row for each target.
+/// Operands and results of the kernel, one row for each target.
 struct CrossEntropyRows {
   Tensor logits, targets, loss, log_sum;
 };
