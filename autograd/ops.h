@@ -98,6 +98,15 @@ ZG_API Var var(const Var& x, std::initializer_list<int> axes = {}, int64_t corre
 /// Throws ShapeError if there are no elements.
 ZG_API Var logsumexp(const Var& x, std::initializer_list<int> axes = {}, bool keep_axes = false);
 ZG_API Var argmax(const Var& x, int axis = -1, bool keep_axis = false);  ///< constant, i64
+struct LargestElements {
+  Var values;      ///< x's dtype and shape, with k elements along the axis
+  Tensor indices;  ///< i64, where they are in x along the axis
+};
+/// The k largest elements along an axis in falling order, or the smallest in rising order:
+/// torch.topk. Equal elements come in the order of their indices; NaN counts as largest. The
+/// gradient of x is that of the values at their places and 0 elsewhere. Takes k passes over x.
+/// ConfigError unless k is in [0, the axis's extent].
+ZG_API LargestElements topk(const Var& x, int64_t k, int axis = -1, bool largest = true);
 ZG_API Var softmax(const Var& x, int axis = -1);
 ZG_API Var log_softmax(const Var& x, int axis = -1);
 

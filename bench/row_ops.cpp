@@ -397,6 +397,25 @@ Op argmax_op() {
           .tested = tested_rows};
 }
 
+Op top_k_op() {
+  return {
+      .name = "top k",
+      .kernels = {{.call =
+                       [](const Operands& operands, const Extents& e) {
+                         const int64_t k = std::min<int64_t>(e[1], 8);
+                         const TopK args{.x = operands.random({e[0], e[1]}, 1),
+                                         .y = Tensor::zeros({e[0], k}, DType::i64, operands.device),
+                                         .axis = 1};
+                         return call_of(kernels::top_k, args, operands.device);
+                       }}},
+      .tested = tested_rows,
+      .function = [](std::span<const Var> in,
+                     const Extents& e) { return topk(in[0], std::min<int64_t>(e[1], 8)).values; },
+      .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
+        return {operands.random({e[0], e[1]}, 1)};
+      }};
+}
+
 }  // namespace
 
 OpFamily row_ops() {
@@ -413,7 +432,8 @@ OpFamily row_ops() {
           reduce_op("sum of columns", ReduceOp::sum, 1),
           reduce_op("mean of columns", ReduceOp::mean, 1),
           reduce_op("max of columns", ReduceOp::max, 1),
-          argmax_op()};
+          argmax_op(),
+          top_k_op()};
 }
 
 }  // namespace zg::bench

@@ -1,11 +1,16 @@
 #include "zerograd/zero/config.h"
 
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <string>
 #include <utility>
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/states/partition.h"
 
 namespace zg::zero {
@@ -16,7 +21,79 @@ void check_config(bool within, const char* field, double value, const char* expe
     throw ConfigError(fmt::format("config: {} is {:f}; expected {}", field, value, expected));
 }
 
+/// The parts between separators, at least one.
+std::vector<std::string> parts_of(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  size_t begin = 0, end = 0;
+  do {
+    end = text.find(separator, begin);
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  } while (end != text.npos);
+  return parts;
+}
+
+[[noreturn]] void refuse_group(std::string_view text) {
+  throw ConfigError(fmt::format(
+      "parameter groups: got '{}'; expected PATTERN:rate=R,decay=D with numbers from 0, as in "
+      "'*.bias:decay=0;transformer.wte.*:rate=0.1'",
+      text));
+}
+
+void read_number_of_group(ParameterGroup& group, std::string_view setting, std::string_view text) {
+  const size_t equals = setting.find('=');
+  float value = 0.0f;
+  const char* const end = setting.data() + setting.size();
+  const char* const begin = equals == setting.npos ? end : setting.data() + equals + 1;
+  const std::from_chars_result read = std::from_chars(begin, end, value);
+  if (read.ec != std::errc() || read.ptr != end || !std::isfinite(value) || value < 0.0f)
+    refuse_group(text);
+  const std::string_view key = setting.substr(0, equals);
+  if (key == "rate")
+    group.rate = value;
+  else if (key == "decay")
+    group.weight_decay = value;
+  else
+    refuse_group(text);
+}
+
 }  // namespace
+
+std::vector<ParameterGroup> parameter_groups(const std::string& text) {
+  std::vector<ParameterGroup> groups;
+  if (text.empty()) return groups;
+  for (const std::string& one : parts_of(text, ';')) {
+    const size_t colon = one.rfind(':');
+    if (colon == one.npos || colon == 0) refuse_group(one);
+    ParameterGroup& group = groups.emplace_back(ParameterGroup{.pattern = one.substr(0, colon)});
+    for (const std::string& setting : parts_of(one.substr(colon + 1), ','))
+      read_number_of_group(group, setting, one);
+  }
+  return groups;
+}
+
+std::string text_of(const std::vector<ParameterGroup>& groups) {
+  std::vector<std::string> texts;
+  for (const ParameterGroup& group : groups) {
+    std::string text = fmt::format("{}:rate={}", group.pattern, group.rate);
+    if (group.weight_decay) text += fmt::format(",decay={}", *group.weight_decay);
+    texts.push_back(std::move(text));
+  }
+  return join(texts, ";");
+}
+
+const ParameterGroup* group_of(const UpdateOptions& options, const std::string& name) {
+  for (const ParameterGroup& group : options.groups)
+    if (fnmatch(group.pattern.c_str(), name.c_str(), 0) == 0) return &group;
+  return nullptr;
+}
+
+UpdateNumbers numbers_of(const UpdateOptions& options, const Parameter& parameter) {
+  const ParameterGroup* group = group_of(options, parameter.name);
+  const float usual = parameter.decay ? options.weight_decay : 0.0f;
+  if (!group) return {1.0f, usual};
+  return {group->rate, group->weight_decay.value_or(usual)};
+}
 
 int moments_of(const UpdateOptions& options) {
   switch (options.rule) {
@@ -132,6 +209,17 @@ void validate(const Config& config) {
                "a finite number from 0");
   check_config(from_zero(update.weight_decay), "update.weight_decay", update.weight_decay,
                "a finite number from 0");
+  for (const ParameterGroup& group : update.groups) {
+    if (group.pattern.empty() || group.pattern.find(';') != std::string::npos)
+      throw ConfigError(
+          fmt::format("config: the pattern of a parameter group is '{}'; expected one without ';', "
+                      "like '*.bias'",
+                      group.pattern));
+    check_config(from_zero(group.rate), "the rate of a parameter group", group.rate,
+                 "a finite number from 0");
+    check_config(from_zero(group.weight_decay.value_or(0.0f)), "the decay of a parameter group",
+                 group.weight_decay.value_or(0.0f), "a finite number from 0");
+  }
   check_config(from_zero(config.clip_norm), "clip_norm", config.clip_norm,
                "a finite number from 0, where 0 means no clipping");
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "zerograd/autograd/parameter.h"
 #include "zerograd/kernels/optimizer/update_constants.h"
@@ -35,7 +36,22 @@ struct MuonOptions {
                            ///< step's rate
 };
 
-/// The optimizer and its constants. Weight decay applies only to parameters with Parameter::decay.
+/// Parameters with numbers of their own, like a group of torch.optim. fnmatch(3) compares the
+/// pattern with a parameter's name: "*.bias", "transformer.h.[01].*".
+struct ParameterGroup {
+  std::string pattern;
+  float rate = 1.0f;  ///< a multiple of the step's rate; 0: the parameters keep their values
+  /// Absent: UpdateOptions::weight_decay for parameters with Parameter::decay.
+  std::optional<float> weight_decay = {};
+  bool operator==(const ParameterGroup&) const = default;
+};
+/// Reads "PATTERN:rate=0.1,decay=0;PATTERN:rate=2", in which a number may be left out. Throws
+/// ConfigError. text_of() writes what it reads.
+ZG_API std::vector<ParameterGroup> parameter_groups(const std::string& text);
+ZG_API std::string text_of(const std::vector<ParameterGroup>& groups);
+
+/// The optimizer and its constants. Weight decay applies only to parameters with Parameter::decay,
+/// unless a group says otherwise.
 struct UpdateOptions {
   OptimizerRule rule = OptimizerRule::adam;  ///< torch.optim.SGD also has decoupled = false
   float beta1 = 0.9f, beta2 = 0.95f;         ///< adam, lion; Lion's authors use 0.9 and 0.99
@@ -50,7 +66,19 @@ struct UpdateOptions {
   /// one with the higher probability, so small updates are kept on average
   /// (kernels/optimizer/optimizer.h).
   bool stochastic_rounding = false;
+  /// The first group whose pattern matches a parameter's name decides. Each must decide for at
+  /// least one parameter of the model.
+  std::vector<ParameterGroup> groups = {};
 };
+
+/// The numbers of one parameter's update.
+struct UpdateNumbers {
+  float rate_factor, weight_decay;
+  bool operator==(const UpdateNumbers&) const = default;
+};
+/// The group that decides for a parameter of this name; null: none.
+ZG_API const ParameterGroup* group_of(const UpdateOptions& options, const std::string& name);
+ZG_API UpdateNumbers numbers_of(const UpdateOptions& options, const Parameter& parameter);
 
 /// Moments of each parameter: adam has two, lion one, sgd one if it has a momentum. Muon has one
 /// for a hidden matrix and two for others; without a parameter two, the most that one has.

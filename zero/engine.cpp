@@ -40,6 +40,27 @@ const Mesh* mesh_with_model_parts(const Mesh* mesh) {
   return mesh && mesh->shape.pipeline * mesh->shape.tensor > 1 ? mesh : nullptr;
 }
 
+/// Throws ConfigError if a parameter group decides for no parameter of the model, which may be
+/// divided over the mesh: collective then.
+void check_groups(const ParameterStore& store, const UpdateOptions& options, const Mesh* mesh,
+                  const Device& device) {
+  if (options.groups.empty()) return;
+  std::vector<int64_t> counts(options.groups.size());
+  for (const auto& parameter : store.parameters())
+    if (const ParameterGroup* group = group_of(options, parameter->name))
+      ++counts[static_cast<size_t>(group - options.groups.data())];
+  if (mesh) counts = sum_over_parts(counts, *mesh, device, "parameter groups");
+  if (mesh && device.type() == Device::Type::meta) return;  // it does not know the other parts
+  const auto unused = std::find(counts.begin(), counts.end(), 0);
+  if (unused == counts.end()) return;
+  const size_t index = static_cast<size_t>(unused - counts.begin());
+  throw ConfigError(fmt::format(
+      "config: parameter group {} '{}' decides for no parameter; expected a pattern of names like "
+      "'{}' that no earlier group matches",
+      index + 1, options.groups[index].pattern,
+      store.parameters().empty() ? "" : store.parameters()[0]->name));
+}
+
 }  // namespace
 
 // --- partition of the parameters ---
@@ -66,6 +87,7 @@ EngineState::EngineState(const ParameterStore& store, Ranks given, const Device&
                       : std::make_unique<OffloadedActivations>(config.offload.activation)),
       scaler(scaler_of(config)) {
   check_matrices(store, config);
+  check_groups(store, config.update, mesh, device);
   // Small parameters are not partitioned at stage 3: gathering each would cost more time than their
   // memory is worth.
   const bool shards_values =

@@ -199,6 +199,19 @@ Var argmax(const Var& x, int axis, bool keep_axis) {
   return Var(y);
 }
 
+LargestElements topk(const Var& x, int64_t k, int axis, bool largest) {
+  const Tensor values = floating_operand("topk", "x", x);
+  axis = axis_of("topk", values.shape(), axis);
+  const int64_t extent = values.extent(axis);
+  if (k < 0 || k > extent)
+    throw ConfigError(
+        fmt::format("topk: k is {}; expected 0 to {}, the elements of x {} along axis {}", k,
+                    extent, values.shape(), axis));
+  const Tensor indices = Tensor::empty(values.shape().with(axis, k), DType::i64, values.device());
+  kernels::top_k({values, indices, axis, largest}, values.device().compute());
+  return {gather(x, axis, indices), indices};
+}
+
 Var softmax(const Var& x, int axis) { return softmax_of("softmax", x, axis, false); }
 Var log_softmax(const Var& x, int axis) { return softmax_of("log_softmax", x, axis, true); }
 

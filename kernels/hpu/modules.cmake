@@ -2,7 +2,7 @@
 # kernels/CMakeLists.txt.
 # zg_spirv_module(<file> [DTYPES f32 bf16] [VARIANTS portable sg16 dpas16 dpas8]), one a line.
 zg_spirv_module(optimizer/update)
-zg_spirv_module(reduce/argmax DTYPES f32 bf16)
+zg_spirv_module(reduce/selection DTYPES f32 bf16)
 zg_spirv_module(attention/attention DTYPES f32 bf16)
 zg_spirv_module(attention/attention_tiles DTYPES bf16 VARIANTS sg16 dpas16 dpas8)
 zg_spirv_module(attention/attention_tiles DTYPES f32 VARIANTS sg16)

@@ -50,6 +50,7 @@ void check_tensor(const char* op, const OptimizerUpdate& a, const OptimizerTenso
   }
   check_number(op, std::isfinite(t.weight_decay), "weight_decay", t.weight_decay,
                "a finite number");
+  check_number(op, std::isfinite(t.rate_factor), "rate_factor", t.rate_factor, "a finite number");
 }
 
 /// One kernel updates all tensors, so they must have the dtypes of the first one.
@@ -118,11 +119,12 @@ void validate(const OptimizerUpdate& a) {
   check_number(rule, std::isfinite(a.rate), "rate", a.rate, "a finite number");
 }
 
-UpdateConstants constants(const OptimizerUpdate& a, float weight_decay) {
-  const double rate = a.rate, decay = weight_decay, beta1 = a.beta1, beta2 = a.beta2;
+UpdateConstants constants(const OptimizerUpdate& a, const OptimizerTensor& t) {
+  const double rate = double{a.rate} * t.rate_factor, decay = t.weight_decay;
+  const double beta1 = a.beta1, beta2 = a.beta2;
   UpdateConstants numbers = {
       .gradient_scale = a.gradient_scale,
-      .l2 = a.decoupled ? 0.0f : weight_decay,
+      .l2 = a.decoupled ? 0.0f : t.weight_decay,
       .beta1 = a.beta1,
       .new1 = static_cast<float>(1.0 - beta1),
       .beta2 = a.beta2,
@@ -130,7 +132,7 @@ UpdateConstants constants(const OptimizerUpdate& a, float weight_decay) {
       .unbias2 = 1.0f,
       .epsilon = a.epsilon,
       .keep = a.decoupled ? static_cast<float>(1.0 - rate * decay) : 1.0f,
-      .move = a.rate,
+      .move = static_cast<float>(rate),
       .nesterov = a.nesterov,
   };
   if (a.rule == OptimizerRule::adam) {

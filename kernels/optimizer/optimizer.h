@@ -18,6 +18,7 @@ struct OptimizerTensor {
   Tensor low_precision;  ///< [n] bf16 | f16 out: the rounded parameter; may be absent, and
                          ///< must be absent if the parameter is bf16
   float weight_decay = 0.0f;
+  float rate_factor = 1.0f;  ///< multiplies OptimizerUpdate::rate, in double
   // For stochastic rounding only. With both set, a range is rounded like the same elements of the
   // whole parameter.
   uint64_t name =
@@ -55,7 +56,7 @@ struct OptimizerUpdate {
 /// Throws ShapeError, DTypeError; ConfigError for numbers out of range.
 ZG_API void validate(const OptimizerUpdate&);
 ZG_API std::vector<Operand> operands(const OptimizerUpdate&);  ///< the operands of every tensor
-ZG_API UpdateConstants constants(const OptimizerUpdate&, float weight_decay);
+ZG_API UpdateConstants constants(const OptimizerUpdate&, const OptimizerTensor&);
 /// The kernel variant that `update` needs. All of its tensors have the same moments.
 inline UpdateKind kind_of(const OptimizerUpdate& update) {
   switch (update.rule) {

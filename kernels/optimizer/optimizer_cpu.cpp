@@ -97,7 +97,7 @@ void update_range_of(const OptimizerUpdate& a, const OptimizerTensor& t, int64_t
           .low_precision = at(t.low_precision, begin),
           .n = end - begin,
           .rounding = rounding ? &*rounding : nullptr},
-         constants(a, t.weight_decay));
+         constants(a, t));
 }
 
 }  // namespace

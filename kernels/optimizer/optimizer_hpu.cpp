@@ -40,8 +40,8 @@ void optimizer_update(const OptimizerUpdate& a, Workspace, Stream& stream) {
     const RoundingKey key = a.rounding_seed ? rounding_key(a, t) : RoundingKey();
     launch(stream, module("update"), kernel.c_str(), {groups_for(n)}, t.gradient.raw(),
            t.parameter.raw(), t.moment1.raw(), t.moment2.raw(), t.low_precision.raw(), n,
-           Constants(constants(a, t.weight_decay)), uint32_t{a.rounding_seed.has_value()}, key.seed,
-           key.name, t.first, key.step);
+           Constants(constants(a, t)), uint32_t{a.rounding_seed.has_value()}, key.seed, key.name,
+           t.first, key.step);
   }
 }
 

@@ -25,7 +25,7 @@ struct Entry {
   int64_t n;
   uint64_t name;
   int64_t first;
-  float l2, keep;        // weight decay, as in UpdateConstants
+  float l2, keep, move;  // weight decay and rate, as in UpdateConstants
   uint32_t first_block;  // first block of the launch that updates this tensor
   bool is_aligned;       // is_aligned_for_vectors()
 };
@@ -34,7 +34,7 @@ struct Entry {
 /// kernel parameters, so no memory has to be allocated, filled and kept for them. PyTorch's
 /// multi_tensor_apply does the same.
 struct Launch {
-  static constexpr int max_entries = 50;
+  static constexpr int max_entries = 45;
   Entry entries[max_entries];
   int count;
   uint32_t step;
@@ -213,7 +213,7 @@ void optimizer_update(const OptimizerUpdate& a, Workspace, Stream& stream) {
   Launch next{.count = 0,
               .step = static_cast<uint32_t>(a.step),
               .seed = a.rounding_seed.value_or(0),
-              .numbers = constants(a, 0.0f)};
+              .numbers = constants(a, a.tensors[0])};
   uint32_t blocks = 0;
   const auto flush = [&] {
     launch("optimizer_update", step, {dim3(blocks), dim3(threads)}, stream, next);
@@ -223,7 +223,7 @@ void optimizer_update(const OptimizerUpdate& a, Workspace, Stream& stream) {
   for (const OptimizerTensor& t : a.tensors) {
     const int64_t n = t.parameter.numel();
     if (n == 0) continue;
-    const UpdateConstants numbers = constants(a, t.weight_decay);
+    const UpdateConstants numbers = constants(a, t);
     next.entries[next.count++] = {.gradient = t.gradient.raw(),
                                   .parameter = t.parameter.raw(),
                                   .moment1 = t.moment1.raw(),
@@ -234,6 +234,7 @@ void optimizer_update(const OptimizerUpdate& a, Workspace, Stream& stream) {
                                   .first = t.first,
                                   .l2 = numbers.l2,
                                   .keep = numbers.keep,
+                                  .move = numbers.move,
                                   .first_block = blocks,
                                   .is_aligned = is_aligned_for_vectors(t, width)};
     blocks += blocks_for(n, threads * width).x;

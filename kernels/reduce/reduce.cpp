@@ -67,6 +67,20 @@ void validate(const ArgMax& args) {
   check_not_empty(op, args.x.shape(), axes);
 }
 
+void validate(const TopK& args) {
+  const char* op = "top_k";
+  check_dtype(op, "x", args.x, floating);
+  check_dtype(op, "y", args.y, DType::i64);
+  const int axis = args.x.shape().axis(args.axis);
+  const bool same_rank = args.y.shape().rank() == args.x.shape().rank();
+  if (!same_rank || args.y.extent(axis) > args.x.extent(axis) ||
+      args.y.shape() != args.x.shape().with(axis, args.y.extent(axis)))
+    throw ShapeError(
+        fmt::format("{}: y has shape {}; expected {} with at most {} elements along axis {}", op,
+                    args.y.shape(), args.x.shape(), args.x.extent(axis), axis));
+  check_device(op, {&args.x, &args.y});
+}
+
 void validate(const SoftmaxForward& args) {
   const char* op = "softmax_forward";
   check_rows(op, args.x);
@@ -85,6 +99,7 @@ void validate(const SoftmaxBackward& args) {
 
 ZG_KERNEL(Reduce, reduce)
 ZG_KERNEL(ArgMax, argmax)
+ZG_KERNEL(TopK, top_k)
 ZG_KERNEL(SoftmaxForward, softmax_forward)
 ZG_KERNEL(SoftmaxBackward, softmax_backward)
 

@@ -190,6 +190,41 @@ __global__ void __launch_bounds__(threads)
   y[r] = index_of_best;
 }
 
+/// Whether `a` is larger than `b` (smaller, if not `largest`), NaN being larger than every number.
+__device__ inline bool precedes(float a, float b, bool largest) {
+  const float high = largest ? a : b, low = largest ? b : a;
+  return high > low || (high != high && low == low);
+}
+
+/// top_k, one thread for each row of `extent` elements that are `inner` apart. Each pass finds the
+/// element that follows the one before it.
+template <class X>
+__global__ void __launch_bounds__(threads)
+    select(const X* x, int64_t* y, int64_t rows, int64_t extent, int64_t count, int64_t inner,
+           bool largest) {
+  const int64_t row = int64_t{blockIdx.x} * threads + threadIdx.x;
+  if (row >= rows) return;
+  const X* const from = x + row / inner * extent * inner + row % inner;
+  int64_t* const to = y + row / inner * count * inner + row % inner;
+  float last = 0.0f;
+  int64_t place_of_last = -1;
+  for (int64_t k = 0; k < count; ++k) {
+    float best = 0.0f;
+    int64_t place = -1;
+    for (int64_t i = 0; i < extent; ++i) {
+      const float value = to_float(from[i * inner]);
+      const bool follows = k == 0 || precedes(last, value, largest) ||
+                           (i > place_of_last && !precedes(value, last, largest));
+      if (!follows || (place >= 0 && !precedes(value, best, largest))) continue;
+      best = value;
+      place = i;
+    }
+    to[k * inner] = place;
+    last = best;
+    place_of_last = place;
+  }
+}
+
 }  // namespace
 
 void reduce(const Reduce& a, Workspace workspace, Stream& stream) {
@@ -219,6 +254,20 @@ void argmax(const ArgMax& a, Workspace, Stream& stream) {
     launch("argmax", find_largest<X>, {blocks_for(a.y.numel(), threads), dim3(threads)}, stream,
            static_cast<const X*>(a.x.data<X>()), a.y.data<int64_t>(), a.y.numel(), a.x.extent(axis),
            inner);
+  });
+}
+
+void top_k(const TopK& a, Workspace, Stream& stream) {
+  const int axis = a.x.shape().axis(a.axis);
+  const int64_t count = a.y.extent(axis);
+  if (a.y.numel() == 0) return;
+  int64_t inner = 1;
+  for (int i = axis + 1; i < a.x.shape().rank(); ++i) inner *= a.x.extent(i);
+  const int64_t rows = a.y.numel() / count;
+  visit_floating(a.x.dtype(), [&]<class X>(X) {
+    launch("top_k", select<X>, {blocks_for(rows, threads), dim3(threads)}, stream,
+           static_cast<const X*>(a.x.data<X>()), a.y.data<int64_t>(), rows, a.x.extent(axis), count,
+           inner, a.largest);
   });
 }
 

@@ -23,6 +23,15 @@ struct ArgMax {
   Tensor y;  ///< i64 out: x's shape without `axis` (or with extent 1)
   int axis;
 };
+/// y = indices of the first elements along `axis` in falling order (rising, if not `largest`);
+/// equal elements in the order of their indices. NaN counts as largest. Each result reads x once,
+/// so the time grows with their number; there is no scratch.
+struct TopK {
+  Tensor x;  ///< floating
+  Tensor y;  ///< i64 out: x's shape, with at most as many elements along `axis`
+  int axis;
+  bool largest = true;
+};
 /// y = softmax or log_softmax over the last axis. x, y [..., C].
 struct SoftmaxForward {
   Tensor x;  ///< f64 | f32 | bf16 | f16
@@ -37,12 +46,16 @@ struct SoftmaxBackward {
 
 ZG_API void validate(const Reduce&);
 ZG_API void validate(const ArgMax&);
+ZG_API void validate(const TopK&);
 ZG_API void validate(const SoftmaxForward&);
 ZG_API void validate(const SoftmaxBackward&);
 inline std::vector<Operand> operands(const Reduce& a) {
   return {{"x", a.x}, {"y", a.y, Operand::out}};
 }
 inline std::vector<Operand> operands(const ArgMax& a) {
+  return {{"x", a.x}, {"y", a.y, Operand::out}};
+}
+inline std::vector<Operand> operands(const TopK& a) {
   return {{"x", a.x}, {"y", a.y, Operand::out}};
 }
 inline std::vector<Operand> operands(const SoftmaxForward& a) {
@@ -55,6 +68,7 @@ inline std::vector<Operand> operands(const SoftmaxBackward& a) {
 namespace kernels {
 extern ZG_API Kernel<Reduce> reduce;
 extern ZG_API Kernel<ArgMax> argmax;
+extern ZG_API Kernel<TopK> top_k;
 extern ZG_API Kernel<SoftmaxForward> softmax_forward;
 extern ZG_API Kernel<SoftmaxBackward> softmax_backward;
 }  // namespace kernels

@@ -57,8 +57,19 @@ void argmax(const ArgMax& a, Workspace, Stream& stream) {
   int64_t inner = 1;
   for (int i = axis + 1; i < a.x.shape().rank(); ++i) inner *= a.x.extent(i);
   const int64_t results = a.y.numel();
-  launch(stream, module("argmax", a.x.dtype()), "argmax", {groups_for(results)}, a.x.raw(),
+  launch(stream, module("selection", a.x.dtype()), "argmax", {groups_for(results)}, a.x.raw(),
          a.y.raw(), results, a.x.extent(axis), inner);
+}
+
+void top_k(const TopK& a, Workspace, Stream& stream) {
+  const int axis = a.x.shape().axis(a.axis);
+  const int64_t count = a.y.extent(axis);
+  if (a.y.numel() == 0) return;
+  int64_t inner = 1;
+  for (int i = axis + 1; i < a.x.shape().rank(); ++i) inner *= a.x.extent(i);
+  const int64_t rows = a.y.numel() / count;
+  launch(stream, module("selection", a.x.dtype()), "top_k", {groups_for(rows)}, a.x.raw(),
+         a.y.raw(), rows, a.x.extent(axis), count, inner, int32_t{a.largest});
 }
 
 namespace {

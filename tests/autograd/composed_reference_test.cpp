@@ -44,6 +44,8 @@ const std::map<std::string, OpOfInputs>& composed_ops() {
       {"triu", [](Vars in) { return triu(in[0], -1); }},
       {"pad", [](Vars in) { return pad(in[0], -1, 2, 1, 0.5); }},
       {"cumsum", [](Vars in) { return cumsum(in[0], 1); }},
+      {"topk", [](Vars in) { return topk(in[0], 3, 1).values; }},
+      {"topk, smallest", [](Vars in) { return topk(in[0], 4, -1, /*largest=*/false).values; }},
       {"one_hot", [](Vars in) { return mul(in[0], Var(one_hot(token_ids, 4, DType::f64))); }},
       {"cross_entropy, sum", smoothed_by(0.0, sum)},
       {"cross_entropy, none", smoothed_by(0.0, none)},
@@ -148,6 +150,14 @@ TEST_CASE("constants: numbers in a row, normal values from a seed, indicators of
   CHECK(hot.to_doubles() == std::vector<double>{0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0});
   CHECK_THROWS_WITH_AS(one_hot(indices({0}, {1}), 0), doctest::Contains("classes is 0"),
                        ConfigError);
+}
+
+TEST_CASE("topk gives indices, and refuses more elements than there are") {
+  const Var x(Tensor::from(std::vector<double>{1, 5, 5, 2}, {2, 2}, shared_device()));
+  CHECK(topk(x, 2).indices.to_host<int64_t>() == std::vector<int64_t>{1, 0, 0, 1});
+  CHECK(topk(x, 1, 0).values.value().to_doubles() == std::vector<double>{5, 5});
+  CHECK(topk(x, 0).values.shape() == Shape{2, 0});
+  CHECK_THROWS_WITH_AS(topk(x, 3), doctest::Contains("topk: k is 3; expected 0 to 2"), ConfigError);
 }
 
 TEST_CASE("cumsum adds in an order that depends on the length alone") {

@@ -43,6 +43,8 @@ CASES = {
     "triu": (lambda x: x.triu(-1), [values(2, 4, 5)]),
     "pad": (lambda x: F.pad(x, (2, 1), value=0.5), [values(2, 3)]),
     "cumsum": (lambda x: x.cumsum(1), [values(2, 11, 3)]),
+    "topk": (lambda x: x.topk(3, 1).values, [values(2, 5, 3)]),
+    "topk, smallest": (lambda x: x.topk(4, largest=False).values, [values(3, 6)]),
     "one_hot": (lambda x: x * F.one_hot(ids, 4), [values(2, 3, 4)]),
     "cross_entropy, sum": (lambda x: cross_entropy(x, ignored, reduction="sum"), [values(2, 3, 4)]),
     "cross_entropy, none": (lambda x: cross_entropy(x, ignored, reduction="none").view(2, 3), [values(2, 3, 4)]),

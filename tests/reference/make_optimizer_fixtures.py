@@ -43,6 +43,11 @@ OPTIMIZERS = {
     "sgd, momentum": sgd(momentum=0.9),
     "sgd, dampening": sgd(momentum=0.9, dampening=0.25),
     "sgd, nesterov": sgd(momentum=0.9, nesterov=True),
+    # A parameter in a group of its own: 0.3 of the rate, another weight decay.
+    "adamw, group": lambda p: torch.optim.AdamW([{"params": [p], "lr": 0.3 * RATE, "weight_decay": 0.4}], lr=RATE,
+                                                betas=(0.9, 0.95), eps=1e-8, weight_decay=DECAY),
+    "sgd, group": lambda p: torch.optim.SGD([{"params": [p], "lr": 0.3 * RATE, "weight_decay": 0.4}], lr=RATE,
+                                            momentum=0.9, weight_decay=DECAY),
 }
 
 

@@ -30,7 +30,8 @@ TEST_CASE("each optimizer has one hash over ranks, stages, offload and restarts 
   const TemporaryFolder folder;
   std::string last = optimizer_hash("train" + optimizer_run + "adamw --grad-accum 4");
   for (const std::string optimizer :
-       {"adam", "lion", "sgd", "sgd --momentum 0.9", "sgd --momentum 0.9 --nesterov", "muon"}) {
+       {"adam", "lion", "sgd", "sgd --momentum 0.9", "sgd --momentum 0.9 --nesterov", "muon",
+        "adamw --parameter-groups *.h.0.*:rate=0.5;*.bias:rate=2,decay=0.1"}) {
     CAPTURE(optimizer);
     const std::string run = "train" + optimizer_run + optimizer;
     const std::string alone = optimizer_hash(run + " --grad-accum 4");
@@ -52,7 +53,8 @@ TEST_CASE("each optimizer has one hash over ranks, stages, offload and restarts 
 
 TEST_CASE("a plan of each optimizer has the bytes of its run") {
   const TemporaryFolder folder;
-  for (const std::string optimizer : {"lion", "sgd", "sgd --momentum 0.9", "muon"}) {
+  for (const std::string optimizer :
+       {"lion", "sgd", "sgd --momentum 0.9", "muon", "adamw --parameter-groups *wte*:rate=0.1"}) {
     CAPTURE(optimizer);
     const std::string flags = optimizer_run + optimizer +
                               " --ranks 2 --zero-stage 2 --precision bf16 --cpu-offload "
@@ -104,6 +106,12 @@ TEST_CASE("numbers that the optimizer does not have are refused") {
   refused("--optimizer sgd --adam-beta2 0.95", "--adam-beta2: " + sgd);
   refused("--optimizer lion --muon-rate original",
           "--muon-rate: the optimizer is lion; expected muon; leave the flag out");
+  refused("--parameter-groups *.bias:lr=2",
+          "--parameter-groups: got '*.bias:lr=2'; expected "
+          "PATTERN:rate=R,decay=D");
+  refused("--parameter-groups *.wieght:rate=2",
+          "parameter group 1 '*.wieght' decides for no parameter; expected a pattern of names like "
+          "'transformer.");
   refused("--optimizer muon --momentum 0.5", "expected sgd, or momentum 0; try --muon-momentum");
   const Outcome divided = zerograd(run + "--optimizer muon --ranks 3 --tensor-parallel 3");
   CHECK(divided.status == 6);

@@ -210,6 +210,8 @@ Fields optimisation_fields(TrainOptions& options, Settings& saved) {
                    "on matrices of linear layers"),
        kept({56, "run.weight_decay"}, update.weight_decay, updated.weight_decay, not_negative),
        Config::weight_decay},
+      {parameter_groups_flag(update.groups),
+       kept({119, "run.parameter_groups"}, update.groups, updated.groups)},
       {betas_flag(update)},
       {number_flag({"--adam-beta1"}, update.beta1, below_one, "", ""),
        kept({57, "run.beta1"}, update.beta1, updated.beta1, below_one).unless({"--betas"}),

@@ -44,7 +44,7 @@ using Slot =
                  std::array<double, 3>*, std::optional<int32_t>*, std::vector<int32_t>*, DType*,
                  Space*, models::Order*, models::Family*, models::Position*, nn::NormKind*,
                  nn::MlpKind*, RopeScaling*, OptimizerRule*, zero::MuonRate*, zero::ScheduleKind*,
-                 zero::WarmupType*, zero::DecayStyle*>;
+                 zero::WarmupType*, zero::DecayStyle*, std::vector<zero::ParameterGroup>*>;
 
 /// A field in the JSON of settings.
 struct Key {

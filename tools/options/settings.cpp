@@ -44,6 +44,7 @@ Json value_of(double number) {
                                       : number > 0       ? "inf"
                                                          : "-inf");
 }
+Json value_of(const std::vector<zero::ParameterGroup>& groups) { return zero::text_of(groups); }
 Json value_of(std::optional<int32_t> token) { return token ? Json(*token) : Json(nullptr); }
 Json value_of(const Stored& field) {
   return std::visit(
@@ -125,6 +126,10 @@ void read(const Json& json, zero::WarmupType& type) {
 }
 void read(const Json& json, zero::DecayStyle& style) {
   style = zero::decay_style(json.get<std::string>());
+}
+void read(const Json& json, std::vector<zero::ParameterGroup>& groups) {
+  if (!json.is_string()) refuse("a text", json);
+  groups = zero::parameter_groups(json.get<std::string>());
 }
 void read(const Json& json, bool& value) {
   if (!json.is_boolean()) refuse("true or false", json);

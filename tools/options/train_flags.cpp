@@ -79,6 +79,20 @@ Flag muon_rate_flag(zero::MuonRate& rate) {
                      "how muon adjusts the rate to a matrix, as torch's\nadjust_lr_fn");
 }
 
+Flag parameter_groups_flag(std::vector<zero::ParameterGroup>& groups) {
+  return {{"--parameter-groups"},
+          "PATTERN:rate=R,decay=D;...",
+          "parameters whose name matches have R times --lr and D for\n"
+          "--weight-decay; the first match decides: '*.bias:rate=2;*wte*:decay=0'",
+          [&groups](const std::string& name, const std::string& value) {
+            try {
+              groups = zero::parameter_groups(value);
+            } catch (const ConfigError& error) {
+              throw ConfigError(name + ": " + error.what());
+            }
+          }};
+}
+
 Flag betas_flag(zero::UpdateOptions& update) {
   return {
       {"--betas"},

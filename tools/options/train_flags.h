@@ -20,6 +20,7 @@ Flag epoch_limit_flag(EpochLimit& limit);
 Flag schedule_flag(zero::ScheduleOptions& schedule);
 Flag optimizer_flag(zero::UpdateOptions& update);
 Flag muon_rate_flag(zero::MuonRate& rate);
+Flag parameter_groups_flag(std::vector<zero::ParameterGroup>& groups);
 Flag betas_flag(zero::UpdateOptions& update);
 Flag precision_flag(OptimisationOptions& optimisation);
 Flag initial_scale_flag(zero::LossScaleOptions& scaling);

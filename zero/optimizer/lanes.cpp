@@ -12,6 +12,27 @@ namespace {
 
 constexpr std::string_view state_names[] = {"masters", "moment1", "moment2", "values", "gradients"};
 
+/// Adjacent pieces with equal numbers, including the padding between and after them. The ends are
+/// relative to `begin` of ranges_of(), and multiples of FlatUnit::alignment.
+struct Range {
+  int64_t begin, end;
+  UpdateNumbers numbers;
+};
+
+std::vector<Range> ranges_of(const FlatUnit& flat, int64_t begin, int64_t end,
+                             const UpdateOptions& options) {
+  std::vector<Range> merged;
+  for (const FlatUnit::Piece& piece : flat.within(begin, end)) {
+    const Range range = {piece.begin, FlatUnit::aligned(piece.end),
+                         numbers_of(options, *piece.parameter)};
+    if (!merged.empty() && merged.back().numbers == range.numbers)
+      merged.back().end = range.end;
+    else
+      merged.push_back(range);
+  }
+  return merged;
+}
+
 }  // namespace
 
 StateTensors states_of(const Storage& storage) {
@@ -68,7 +89,7 @@ void append(const Storage& storage, int64_t begin, const Tensor& gradients,
             std::span<const Tensor> states, const UpdateOptions& options,
             std::vector<OptimizerTensor>& to) {
   const int64_t end = begin + gradients.numel();
-  const auto append_part = [&](int64_t first, int64_t numel, bool decay) {
+  const auto append_part = [&](int64_t first, int64_t numel, const UpdateNumbers& numbers) {
     const auto part = [&](const Tensor& tensor) {
       return tensor ? tensor.flat(first, numel) : Tensor();
     };
@@ -77,12 +98,13 @@ void append(const Storage& storage, int64_t begin, const Tensor& gradients,
                   .moment1 = part(states[moment1]),
                   .moment2 = part(states[moment2]),
                   .low_precision = part(states[low_precision]),
-                  .weight_decay = decay ? options.weight_decay : 0.0f});
+                  .weight_decay = numbers.weight_decay,
+                  .rate_factor = numbers.rate_factor});
   };
   const FlatUnit& flat = storage.trainable.flat;
   if (!options.stochastic_rounding) {
-    for (const FlatUnit::Range& range : flat.ranges(begin, end))
-      append_part(range.begin, range.numel(), range.decay);
+    for (const Range& range : ranges_of(flat, begin, end, options))
+      append_part(range.begin, range.end - range.begin, range.numbers);
     return;
   }
   // The random bits depend on the element's index in the whole parameter.
@@ -91,7 +113,7 @@ void append(const Storage& storage, int64_t begin, const Tensor& gradients,
     for (int64_t done = 0; done < piece.numel();) {
       const int64_t element = piece.offset + done, left = piece.numel() - done;
       const int64_t run = slice.is_whole() ? left : std::min(left, slice.run_left(element));
-      append_part(piece.begin + done, run, piece.parameter->decay);
+      append_part(piece.begin + done, run, numbers_of(options, *piece.parameter));
       to.back().name = hash_name(piece.parameter->name.c_str());
       to.back().first = slice.whole_index(element);
       done += run;

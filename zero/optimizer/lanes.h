@@ -41,7 +41,7 @@ int64_t step_of(int64_t numel, bool streams, const Config& config);
 int64_t step_of(const Storage& storage, const Config& config);
 
 /// Appends the tensors that are updated in elements [begin, begin + gradients.numel()) of the
-/// storage's flat array: one for each range of equal weight decay. With stochastic rounding one for
+/// storage's flat array: one for each range of equal numbers. With stochastic rounding one for
 /// each parameter, because the random bits depend on its name.
 void append(const Storage& storage, int64_t begin, const Tensor& gradients,
             std::span<const Tensor> states, const UpdateOptions& options,

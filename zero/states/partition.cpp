@@ -44,16 +44,4 @@ std::vector<FlatUnit::Piece> FlatUnit::within(int64_t first, int64_t last) const
   return clipped;
 }
 
-std::vector<FlatUnit::Range> FlatUnit::ranges(int64_t first, int64_t last) const {
-  std::vector<Range> merged;
-  for (const Piece& piece : within(first, last)) {
-    const Range range = {piece.begin, aligned(piece.end), piece.parameter->decay};
-    if (!merged.empty() && merged.back().decay == range.decay)
-      merged.back().end = range.end;
-    else
-      merged.push_back(range);
-  }
-  return merged;
-}
-
 }  // namespace zg::zero

@@ -26,8 +26,8 @@ inline bool is_muon_matrix(const Parameter& parameter, OptimizerRule rule) {
 /// The trainable (or the frozen) parameters of a list, concatenated in one flat array, which is
 /// divided into equal shards. Parameters and shards start on multiples of `alignment` elements, so
 /// the start of a parameter does not depend on `world`. Parameters with weight decay come first:
-/// An update then has at most two ranges. With OptimizerRule::muon its matrices come before the
-/// parameters that adam updates, so that the second moments are one range.
+/// an update without parameter groups then has at most two ranges. With OptimizerRule::muon its
+/// matrices come before the parameters that adam updates, so that the second moments are one range.
 struct FlatUnit {
   // Elements; 64 bytes even for a dtype of one byte: a cache line.
   static constexpr int64_t alignment = 64;
@@ -48,14 +48,6 @@ struct FlatUnit {
     int64_t numel() const { return end - begin; }
   };
 
-  /// Adjacent pieces with equal weight decay, including the padding between and after them.
-  struct Range {
-    int64_t begin, end;  ///< relative to `first` of ranges(); multiples of alignment
-    bool decay;
-
-    int64_t numel() const { return end - begin; }
-  };
-
   std::vector<Piece> pieces;
   int64_t numel = 0;   ///< elements of the parameters
   int64_t padded = 0;  ///< length of the flat array: a multiple of world * alignment
@@ -68,7 +60,6 @@ struct FlatUnit {
   int64_t shard_begin(int rank) const { return rank * shard_numel(); }
   /// The pieces in elements [first, last), relative to `first`. Empty parameters have no piece.
   ZG_API std::vector<Piece> within(int64_t first, int64_t last) const;
-  ZG_API std::vector<Range> ranges(int64_t first, int64_t last) const;
   std::vector<Piece> shard(int rank) const {
     return within(shard_begin(rank), shard_begin(rank + 1));
   }

@@ -258,18 +258,31 @@ TEST_CASE("documents follow the definition" * doctest::test_suite("every device"
 
 TEST_CASE("a document mask has the bits of a call for each document" *
           doctest::test_suite("every device")) {
+  const std::vector<Problem> problems = {
+      {.H = 2, .form = Form::separate, .documents = {1, 31, 33, 2, 64, 5, 1, 1, 70}},
+      {.H = 4,
+       .form = Form::separate,
+       .alibi = true,
+       .kv_heads = 2,
+       .window = 20,
+       .documents = {1, 31, 33, 2, 64, 5, 1, 1, 70}},
+      {.B = 1,
+       .H = 4,
+       .form = Form::separate,
+       .alibi = true,
+       .kv_heads = 2,
+       .documents = {7, 130, 3}}};
+  const std::vector<int64_t> widths = {17, 64, 128};
   for (const Device& device : devices_of_every_generation())
     for (DType dtype : on_device(floating_dtypes, device))
-      for (int64_t D : {17, 64, 128}) {
-        Problem p = {.H = 2, .D = D, .form = Form::separate};
-        p.documents = {1, 31, 33, 2, 64, 5, 1, 1, 70};
-        check_documents_alone(p, dtype, device);
-        p.H = 4, p.kv_heads = 2, p.window = 20, p.alibi = true;
-        check_documents_alone(p, dtype, device);
-        p.B = 1, p.window = 0;
-        p.documents = {7, 130, 3};
-        check_documents_alone(p, dtype, device);
-      }
+      for (size_t i = 0; i < problems.size(); ++i)
+        for (size_t k = 0; k < widths.size(); ++k) {
+          // An emulated device is slow: each problem has one of the widths there.
+          if (device.type() != Device::Type::cpu && i != k) continue;
+          Problem p = problems[i];
+          p.D = widths[k];
+          check_documents_alone(p, dtype, device);
+        }
 }
 
 TEST_CASE("long documents have the bits of a call for each") {

@@ -2,8 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "tests/support/op_case.h"
 #include "zerograd/runtime/error.h"
@@ -248,6 +250,48 @@ TEST_CASE("argmax finds the first largest along any axis, NaN counting as larges
   CHECK(places.to_host<int64_t>() == std::vector<int64_t>{1, 0, 1});
 }
 
+TEST_CASE("top_k sorts the first elements, equal ones by index, NaN as largest" *
+          doctest::test_suite("every device")) {
+  const Device device = devices_at_every_level().back();
+  for (DType dtype : on_device(floating_dtypes, device))
+    for (const Shape& shape : {Shape{1}, Shape{300}, Shape{31, 33}, Shape{4, 5, 6}})
+      for (int axis = 0; axis < shape.rank(); ++axis)
+        for (bool largest : {true, false}) {
+          const Tensor x = random_tensor(shape, dtype, device, 4);
+          const int64_t extent = shape[axis], k = (extent + 1) / 2;
+          const Tensor y = Tensor::empty(shape.with(axis, k), DType::i64, device);
+          kernels::top_k({.x = x, .y = y, .axis = axis, .largest = largest}, device.compute());
+          const std::vector<double> xs = x.to_doubles();
+          std::vector<int64_t> expected(static_cast<size_t>(y.numel()));
+          int64_t inner = 1;
+          for (int i = axis + 1; i < shape.rank(); ++i) inner *= shape[i];
+          for (int64_t row = 0; row < x.numel() / extent; ++row) {
+            const auto at = [&](int64_t i) {
+              const int64_t place = row / inner * extent * inner + i * inner + row % inner;
+              return xs[static_cast<size_t>(place)];
+            };
+            std::vector<int64_t> order(static_cast<size_t>(extent));
+            std::iota(order.begin(), order.end(), int64_t{0});
+            std::stable_sort(order.begin(), order.end(), [&](int64_t i, int64_t j) {
+              return largest ? at(i) > at(j) : at(i) < at(j);
+            });
+            for (int64_t i = 0; i < k; ++i)
+              expected[static_cast<size_t>(row / inner * k * inner + i * inner + row % inner)] =
+                  order[static_cast<size_t>(i)];
+          }
+          CHECK(y.to_host<int64_t>() == expected);
+        }
+  const Tensor special = rows({2, not_a_number, -infinity, 2, -infinity, not_a_number}, 6);
+  const Tensor places = Tensor::empty({1, 6}, DType::i64, special.device());
+  kernels::top_k({.x = special, .y = places, .axis = 1}, special.device().compute());
+  CHECK(places.to_host<int64_t>() == std::vector<int64_t>{1, 5, 0, 3, 2, 4});
+  kernels::top_k({.x = special, .y = places, .axis = 1, .largest = false},
+                 special.device().compute());
+  CHECK(places.to_host<int64_t>() == std::vector<int64_t>{2, 4, 0, 3, 1, 5});
+  const Tensor none = Tensor::empty({1, 0}, DType::i64, special.device());
+  kernels::top_k({.x = special, .y = none, .axis = 1}, special.device().compute());
+}
+
 TEST_CASE("softmax is steady far from 0, of masked elements and in place" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level()) {
@@ -283,6 +327,11 @@ TEST_CASE("reductions refuse what does not fit, on meta devices too") {
     CHECK_THROWS_AS(
         kernels::argmax({.x = f32({2, 0}), .y = Tensor::empty({2}, DType::i64, device), .axis = 1},
                         stream),
+        ShapeError);
+    const Tensor too_many = Tensor::empty({2, 4}, DType::i64, device);
+    CHECK_THROWS_WITH_AS(
+        kernels::top_k({.x = f32({2, 3}), .y = too_many, .axis = 1}, stream),
+        "top_k: y has shape [2, 4]; expected [2, 3] with at most 3 elements along axis 1",
         ShapeError);
     CHECK_THROWS_WITH_AS(kernels::softmax_forward({.x = f32({2, 3}), .y = f32({3, 2})}, stream),
                          "softmax_forward: y has shape [3, 2]; expected [2, 3]", ShapeError);

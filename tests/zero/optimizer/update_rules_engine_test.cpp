@@ -37,6 +37,7 @@ std::vector<NamedRule> named_rules() {
   using enum OptimizerRule;
   return {
       {"adam", {.decoupled = false}, 2},
+      {"adamw, groups", {.groups = {{"*weight", 0.25f, 0.5f}}}, 2},
       {"lion", {.rule = lion, .beta2 = 0.99f}, 1},
       {"sgd", {.rule = sgd, .decoupled = false}, 0},
       {"sgd, momentum", {.rule = sgd, .momentum = 0.9f, .dampening = 0.5f, .decoupled = false}, 1},

@@ -104,6 +104,23 @@ TEST_CASE("stochastic rounding on a mesh has one rank's random bits") {
   }
 }
 
+TEST_CASE("parameter groups have one hash on every mesh, and one of no stage is refused on all") {
+  // The first group is on one of four stages, the second on the first and the last.
+  Config config{.stage = 1,
+                .update = {.groups = {{"unit.[01].*", 0.25f, 0.5f}, {"tied", 2.0f, 0.0f}}}};
+  const MeshOutcome alone = train_mesh({}, config);
+  for (const MeshShape& shape : {MeshShape{2, 2, 2}, MeshShape{1, 4, 2}, MeshShape{2, 1, 4}}) {
+    CAPTURE(mesh_text(shape));
+    CHECK(train_mesh(shape, config).hash == alone.hash);
+    Config unused = config;
+    unused.update.groups.push_back({"unit.9.*", 0.0f});
+    CHECK_THROWS_WITH_AS(train_mesh(shape, unused),
+                         doctest::Contains("group 3 'unit.9.*' decides for no parameter"), Error);
+  }
+  config.update.groups = {};
+  CHECK(train_mesh({}, config).hash != alone.hash);
+}
+
 TEST_CASE("a gradient that is not finite is named on every rank of a mesh, and nothing changes") {
   const MeshShape shape{2, 2, 2};
   run_local(8, [&](Communicator& world, const Device& device) {

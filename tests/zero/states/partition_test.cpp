@@ -100,38 +100,6 @@ TEST_CASE("shards of a unit tile its parameters exactly, for any world size") {
   }
 }
 
-TEST_CASE("ranges of a shard hold its pieces, two at most, and never mix weight decay") {
-  for (uint64_t seed = 0; seed < 200; ++seed) {
-    CAPTURE(seed);
-    Random random{seed};
-    ParameterStore store;
-    const Unit& unit = store.unit("unit");
-    fill(store, unit, random);
-    const FlatUnit flat = FlatUnit::of(unit.parameters, FlatUnit::Part::trainable,
-                                       static_cast<int>(random.integer(1, 5)));
-    for (int rank = 0; rank < flat.world; ++rank) {
-      const std::vector<FlatUnit::Range> ranges =
-          flat.ranges(flat.shard_begin(rank), flat.shard_begin(rank + 1));
-      CHECK(ranges.size() <= 2);
-      int64_t end = 0;
-      for (const FlatUnit::Range& range : ranges) {
-        CHECK(range.begin >= end);
-        CHECK(range.numel() % FlatUnit::alignment == 0);
-        end = range.end;
-      }
-      CHECK(end <= flat.shard_numel());
-      for (const FlatUnit::Piece& piece : flat.shard(rank)) {
-        int holding = 0;
-        for (const FlatUnit::Range& range : ranges)
-          if (range.begin <= piece.begin && piece.end <= range.end &&
-              range.decay == piece.parameter->decay)
-            ++holding;
-        CHECK(holding == 1);
-      }
-    }
-  }
-}
-
 TEST_CASE("a parameter starts at the same place whatever the world size") {
   Random random{5};
   ParameterStore store;
