@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <initializer_list>
 #include <span>
 #include <vector>
@@ -84,19 +85,33 @@ ZG_API Var silu(const Var& x);
 ZG_API Var gelu(const Var& x, Activation form = Activation::gelu_tanh);  ///< gelu_tanh | gelu_erf
 
 // --- reductions; without axes: over all of them ---
-ZG_API Var sum(const Var& x, std::initializer_list<int> axes = {}, bool keep_axes = false);
-ZG_API Var mean(const Var& x, std::initializer_list<int> axes = {}, bool keep_axes = false);
+/// Axes of a reduction: one, several in braces, or none for all. A negative axis counts from the
+/// end.
+class Axes {
+ public:
+  Axes() = default;
+  Axes(std::same_as<int> auto axis) : axes_{axis} {}
+  Axes(std::initializer_list<int> axes) : axes_(axes) {}
+
+  auto begin() const { return axes_.begin(); }
+  auto end() const { return axes_.end(); }
+  size_t size() const { return axes_.size(); }
+
+ private:
+  std::vector<int> axes_;
+};
+ZG_API Var sum(const Var& x, const Axes& axes = {}, bool keep_axes = false);
+ZG_API Var mean(const Var& x, const Axes& axes = {}, bool keep_axes = false);
 /// The gradient is divided evenly among equal maxima, as in torch.amax.
-ZG_API Var max(const Var& x, std::initializer_list<int> axes = {}, bool keep_axes = false);
-ZG_API Var min(const Var& x, std::initializer_list<int> axes = {}, bool keep_axes = false);
+ZG_API Var max(const Var& x, const Axes& axes = {}, bool keep_axes = false);
+ZG_API Var min(const Var& x, const Axes& axes = {}, bool keep_axes = false);
 /// Sum of squared distances to the mean, divided by (elements - correction): 1 for a sample's
 /// variance, 0 for a population's. bf16 and f16 are computed in f32. Throws ShapeError unless there
 /// are more elements than that.
-ZG_API Var var(const Var& x, std::initializer_list<int> axes = {}, int64_t correction = 1,
-               bool keep_axes = false);
+ZG_API Var var(const Var& x, const Axes& axes = {}, int64_t correction = 1, bool keep_axes = false);
 /// log(sum(exp(x))), computed without overflow; infinite if an element is +inf or all are -inf.
 /// Throws ShapeError if there are no elements.
-ZG_API Var logsumexp(const Var& x, std::initializer_list<int> axes = {}, bool keep_axes = false);
+ZG_API Var logsumexp(const Var& x, const Axes& axes = {}, bool keep_axes = false);
 ZG_API Var argmax(const Var& x, int axis = -1, bool keep_axis = false);  ///< constant, i64
 struct LargestElements {
   Var values;      ///< x's dtype and shape, with k elements along the axis

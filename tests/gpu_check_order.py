@@ -53,6 +53,9 @@ case "$1 $2" in
     echo '| add | 5x3072 | bf16 | 1 | 2.0 | 1.0 - 3.0 | 4.0 | 5.0 | memory | 60 % | 70 % |'
     [ "$FAKE" != half-a-table ] || exit 1
     cp "$OUT/gpu-check.json" "$OUT/before-kernels.json"
+    [ "$FAKE" != odd-row ] || { echo '{"rows":[{"case":"add","shape":"5","dtype":"f32","median_s":"2"}]}' \
+      > "$(after --json "$@")"; exit; }
+    [ "$FAKE" != odd-record ] || { echo '[]' > "$(after --json "$@")"; exit; }
     echo '{"rows":[{"case":"add","shape":"5x3072","dtype":"bf16","median_s":0.002,"flops_per_s":4e9,
       "bytes_per_s":5e9,"percent_of_limit":60}]}' > "$(after --json "$@")" ;;
   "bench step")
@@ -180,6 +183,8 @@ def check_all(make):
                               ("two-hashes", "faults", "1 of 6: two ranks: param_hash 8, with one rank 7"),
                               ("differs", "twins", "tma.box: DIFFERS"),
                               ("half-a-table", "kernels", "1 kernels, then status 1"),
+                              ("odd-row", "kernels", "a row without the number median_s"),
+                              ("odd-record", "kernels", "`bench kernels` wrote no rows"),
                               ("nonsense", "step, 124M", "gpu_check itself: decoder.py:")):
         m = make()
         steps = m.check(fake, 1, "--only", f"{step[:6]},opcodes")
@@ -195,6 +200,26 @@ def check_all(make):
            all(steps[name][0] == "LATE" for name in STEPS[4:11]), f"hang: {steps}")
     expect("it printed last: started" in steps["tests, own products"][1], f"hang: {steps['tests, own products']}")
     expect(not any(map(is_alive, (m.folder / "calls.pids").read_text().split())), "hang: it still runs")
+
+    m = make()
+    (m.folder / "slow").write_text("#!/bin/sh\nexec sleep 30\n")
+    (m.folder / "slow").chmod(0o755)
+    m.check("slow python", 4, "--seconds", 1, python=m.folder / "slow")
+    expect(m.seconds < 6, f"slow python: took {m.seconds} s")
+
+    for flags, words in ((("--only", "zzz"), "--only: expected words of the steps' names"),
+                         (("--seconds", "nan"), "--seconds: expected a number above 0, got nan"),
+                         (("--packed", ""), "has no usable pack.json")):
+        m = make()
+        m.check(flags[0], 2, *flags)
+        expect(words in m.error and not m.out.exists(), f"{flags}: {m.error}")
+    m = make()
+    m.check("ASCII", 0, "--only", "twins", PYTHONIOENCODING="ascii")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(m.command("--only", "twins"), stdout=full, stderr=subprocess.PIPE, text=True,
+                              env=m.environment("none"))
+    expect(done.returncode == 1 and "Traceback" not in done.stderr and "standard output: No space" in done.stderr,
+           f"/dev/full: {done.returncode}: {done.stderr}")
 
     m = make()
     process = subprocess.Popen(m.command(), env=m.environment("hang"), stdout=subprocess.PIPE,

@@ -38,7 +38,7 @@ struct Subcommand {
 };
 
 constexpr Subcommand subcommands[] = {
-    {"train", "trains a GPT on a task, a text or tokens", train},
+    {"train", "trains a language model on a task, a text or tokens", train},
     {"plan", "the bytes that train will take, without taking them", plan},
     {"tune", "the fastest setting that fits, planned and then measured", tune},
     {"eval", "validation loss and scores of a checkpoint", eval},
@@ -53,10 +53,11 @@ constexpr Subcommand subcommands[] = {
 };
 
 void print_usage(std::FILE* out) {
-  std::fprintf(out,
-               "zerograd %s: trains GPT models with a runtime of its own, from kernels to ZeRO\n\n"
-               "usage: zerograd SUBCOMMAND [flags]\n\n",
-               ZG_VERSION);
+  std::fprintf(
+      out,
+      "zerograd %s: trains language models with a runtime of its own, from kernels to ZeRO\n\n"
+      "usage: zerograd SUBCOMMAND [flags]\n\n",
+      ZG_VERSION);
   for (const Subcommand& subcommand : subcommands)
     std::fprintf(out, "  %-11s %s\n", subcommand.name, subcommand.summary);
   std::fprintf(out,

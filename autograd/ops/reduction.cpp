@@ -28,8 +28,7 @@ void check_elements(const char* op, const ReducedAxes& reduction) {
   if (reduction.elements() == 0) refuse_shape(op, "x", reduction.x, "an element along the axes");
 }
 
-ReducedAxes reduction_of(const char* op, const Shape& x, std::initializer_list<int> axes,
-                         bool keep_axes) {
+ReducedAxes reduction_of(const char* op, const Shape& x, const Axes& axes, bool keep_axes) {
   ReducedAxes reduction{.x = x, .kept = x};
   auto reduce = [&](int axis) {
     if (reduction.axes & (1u << axis))
@@ -117,7 +116,7 @@ Var softmax_of(const char* op, const Var& x, int axis, bool log) {
 
 }  // namespace
 
-Var sum(const Var& x, std::initializer_list<int> axes, bool keep_axes) {
+Var sum(const Var& x, const Axes& axes, bool keep_axes) {
   const Tensor values = operand("sum", "x", x);
   check_dtype("sum", "x", values,
               {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64});
@@ -128,7 +127,7 @@ Var sum(const Var& x, std::initializer_list<int> axes, bool keep_axes) {
                 });
 }
 
-Var mean(const Var& x, std::initializer_list<int> axes, bool keep_axes) {
+Var mean(const Var& x, const Axes& axes, bool keep_axes) {
   const Tensor values = floating_operand("mean", "x", x);
   const ReducedAxes reduction = reduction_of("mean", values.shape(), axes, keep_axes);
   return record(
@@ -139,7 +138,7 @@ Var mean(const Var& x, std::initializer_list<int> axes, bool keep_axes) {
       });
 }
 
-Var max(const Var& x, std::initializer_list<int> axes, bool keep_axes) {
+Var max(const Var& x, const Axes& axes, bool keep_axes) {
   const Tensor values = floating_operand("max", "x", x);
   const ReducedAxes reduction = reduction_of("max", values.shape(), axes, keep_axes);
   if (values.numel() == 0 && reduction.kept.numel() > 0)
@@ -151,14 +150,14 @@ Var max(const Var& x, std::initializer_list<int> axes, bool keep_axes) {
 
 // min, var and logsumexp are made of other ops. Their gradients are those of the parts.
 
-Var min(const Var& x, std::initializer_list<int> axes, bool keep_axes) {
+Var min(const Var& x, const Axes& axes, bool keep_axes) {
   const Tensor values = floating_operand("min", "x", x);
   check_elements("min", reduction_of("min", values.shape(), axes, keep_axes));
   const Var largest = max(neg(x), axes, keep_axes);
   return neg(largest);
 }
 
-Var var(const Var& x, std::initializer_list<int> axes, int64_t correction, bool keep_axes) {
+Var var(const Var& x, const Axes& axes, int64_t correction, bool keep_axes) {
   const Tensor values = floating_operand("var", "x", x);
   const ReducedAxes reduction = reduction_of("var", values.shape(), axes, keep_axes);
   const int64_t count = reduction.elements();
@@ -176,7 +175,7 @@ Var var(const Var& x, std::initializer_list<int> axes, int64_t correction, bool 
   return mul(total, 1.0 / static_cast<double>(count - correction));
 }
 
-Var logsumexp(const Var& x, std::initializer_list<int> axes, bool keep_axes) {
+Var logsumexp(const Var& x, const Axes& axes, bool keep_axes) {
   const Tensor values = floating_operand("logsumexp", "x", x);
   const ReducedAxes reduction = reduction_of("logsumexp", values.shape(), axes, keep_axes);
   check_elements("logsumexp", reduction);

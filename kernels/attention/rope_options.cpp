@@ -57,16 +57,17 @@ void validate(const RopeOptions& o) {
   check_positive("original_positions", static_cast<double>(o.original_positions));
   check_positive("low_freq_factor", o.low_freq_factor);
   check_positive("beta_slow", o.beta_slow);
-  if (!(o.high_freq_factor > o.low_freq_factor))
+  if (!(o.high_freq_factor > o.low_freq_factor && std::isfinite(o.high_freq_factor)))
+    throw ConfigError(fmt::format(
+        "rope: high_freq_factor: expected a finite number above low_freq_factor {}, got {}",
+        o.low_freq_factor, o.high_freq_factor));
+  if (!(o.beta_fast >= o.beta_slow && std::isfinite(o.beta_fast)))
     throw ConfigError(
-        fmt::format("rope: high_freq_factor: expected more than low_freq_factor {}, got {}",
-                    o.low_freq_factor, o.high_freq_factor));
-  if (!(o.beta_fast >= o.beta_slow))
-    throw ConfigError(fmt::format("rope: beta_fast: expected at least beta_slow {}, got {}",
-                                  o.beta_slow, o.beta_fast));
-  if (!(o.attention_factor >= 0.0))
-    throw ConfigError(
-        fmt::format("rope: attention_factor: expected 0 or more, got {}", o.attention_factor));
+        fmt::format("rope: beta_fast: expected a finite number from beta_slow {} on, got {}",
+                    o.beta_slow, o.beta_fast));
+  if (!(o.attention_factor >= 0.0 && std::isfinite(o.attention_factor)))
+    throw ConfigError(fmt::format(
+        "rope: attention_factor: expected a finite number from 0 on, got {}", o.attention_factor));
 }
 
 std::vector<float> rope_frequencies(const RopeOptions& options, int64_t R) {

@@ -67,11 +67,11 @@ __device__ inline float direction(float g, float& m, float& v, const UpdateConst
 
 template <UpdateKind kind>
 __device__ inline void update(float g, float& p, float& m, float& v, const UpdateConstants& c,
-                              float l2, float keep) {
+                              const Entry& t) {
   g = __fmul_rn(g, c.gradient_scale);
-  if (l2 != 0.0f) g = __fmaf_rn(l2, p, g);
+  if (t.l2 != 0.0f) g = __fmaf_rn(t.l2, p, g);
   const float moved = direction<kind>(g, m, v, c);
-  p = __fmaf_rn(-c.move, moved, __fmul_rn(keep, p));
+  p = __fmaf_rn(-t.move, moved, __fmul_rn(t.keep, p));
 }
 
 /// words[element % 4]. Indexing with a run-time value would put the array into local memory.
@@ -103,7 +103,7 @@ __device__ inline void update_at(int64_t i, const Launch& a, const Entry& t) {
     float next = to_float(p.v[k]), first = 0.0f, second = 0.0f;
     if constexpr (has_moment1(kind)) first = to_float(m.v[k]);
     if constexpr (has_moment2(kind)) second = to_float(v.v[k]);
-    update<kind>(to_float(g.v[k]), next, first, second, a.numbers, t.l2, t.keep);
+    update<kind>(to_float(g.v[k]), next, first, second, a.numbers, t);
     p.v[k] = from_float<State>(next);
     if constexpr (has_moment1(kind)) m.v[k] = from_float<State>(first);
     if constexpr (has_moment2(kind)) v.v[k] = from_float<State>(second);

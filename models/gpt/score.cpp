@@ -26,6 +26,8 @@ Score score(const GPT& model, const std::function<Tape()>& make_tape, const Data
   const int64_t asked = dataset.question_length();
   if (asked == 0)
     throw ConfigError("score: this dataset has no questions; expected the sort or adder data");
+  if (at_once < 1)
+    throw ConfigError(fmt::format("score: at_once: expected 1 sample or more, got {}", at_once));
   Score score{.total = std::min(samples, dataset.epoch_samples(split))};
   for (int64_t first = 0; first < score.total; first += at_once) {
     std::vector<std::vector<int32_t>> expected, questions;

@@ -51,7 +51,7 @@ std::vector<int32_t> ids_at(const JsonNode& config, const char* key, std::vector
   return ids;
 }
 
-constexpr double hf_epsilon = 1e-5;  // epsilon of our layer_norm
+constexpr double default_epsilon = 1e-5;  // layer_norm_epsilon of GPT-2 and BLOOM
 
 /// The shortest decimal number for a float: 0.1f gives 0.1 and not 0.100000001.
 double hf_number(float value) {
@@ -59,6 +59,10 @@ double hf_number(float value) {
   double number = 0.0;
   std::from_chars(digits, std::to_chars(digits, std::end(digits), value).ptr, number);
   return number;
+}
+
+float epsilon_at(const JsonNode& theirs, const char* key, double absent) {
+  return static_cast<float>(theirs.at(key).number(absent));
 }
 
 /// The special tokens of a config that are in the vocabulary.
@@ -85,13 +89,11 @@ constexpr int32_t end_of_text = 50256;  // <|endoftext|>
 constexpr const char* tanh_gelus[] = {"gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh",
                                       "gelu_fast", "gelu_accurate"};
 
-void require_our_arithmetic(const JsonNode& theirs, int64_t width) {
+void require_our_arithmetic(const JsonNode& theirs) {
   const JsonNode activation = theirs.at("activation_function");
   if (!activation.value.is_null() && std::find(std::begin(tanh_gelus), std::end(tanh_gelus),
                                                activation.value) == std::end(tanh_gelus))
     activation.refuse("\"gelu_new\" or another name of the tanh approximation");
-  theirs.at("layer_norm_epsilon").require(hf_epsilon);
-  theirs.at("n_inner").require(4 * width);
   theirs.at("scale_attn_weights").require(true);
   theirs.at("scale_attn_by_inverse_layer_idx").require(false);
   theirs.at("add_cross_attention").require(false);
@@ -102,11 +104,14 @@ void require_our_arithmetic(const JsonNode& theirs, int64_t width) {
 HFModel hf_gpt2_config(const JsonNode& theirs) {
   GPTConfig config;
   config.width = count(theirs, {"n_embd", "hidden_size"}, 768);
-  require_our_arithmetic(theirs, config.width);
+  require_our_arithmetic(theirs);
   config.layers = count(theirs, {"n_layer", "num_hidden_layers"}, 12);
   config.heads = count(theirs, {"n_head", "num_attention_heads"}, 12);
   config.vocabulary = theirs.at("vocab_size").count(published_vocabulary);
   config.block_size = count(theirs, {"n_positions", "max_position_embeddings"}, 1024);
+  config.hidden = theirs.at("n_inner").count(0);
+  if (config.hidden == 4 * config.width) config.hidden = 0;  // the default
+  config.norm_epsilon = epsilon_at(theirs, "layer_norm_epsilon", default_epsilon);
   config.tied = theirs.at("tie_word_embeddings").flag(true);
   const double dropout = theirs.at("resid_pdrop").number(0.1);
   config.dropout = static_cast<float>(dropout);
@@ -120,9 +125,6 @@ HFModel hf_gpt2_config(const JsonNode& theirs) {
 
 /// Without tokens.
 json hf_gpt2_json(const GPTConfig& config) {
-  if (config.position != Position::learned)
-    throw Unsupported(
-        "export: position is alibi; expected learned: transformers' GPT-2 has no other");
   const double dropout = hf_number(config.dropout);
   return {{"architectures", {"GPT2LMHeadModel"}},
           {"model_type", "gpt2"},
@@ -133,8 +135,8 @@ json hf_gpt2_json(const GPTConfig& config) {
           {"n_embd", config.width},
           {"n_layer", config.layers},
           {"n_head", config.heads},
-          {"n_inner", nullptr},
-          {"layer_norm_epsilon", hf_epsilon},
+          {"n_inner", config.hidden > 0 ? json(config.hidden) : json(nullptr)},
+          {"layer_norm_epsilon", hf_number(config.norm_epsilon)},
           {"resid_pdrop", dropout},
           {"embd_pdrop", dropout},
           {"attn_pdrop", dropout},
@@ -155,7 +157,7 @@ HFModel hf_bloom_config(const JsonNode& theirs) {
   config.block_size = theirs.at("seq_length").count(bloom_sequence);
   config.tied = theirs.at("tie_word_embeddings").flag(true);
   // slow_but_exact and pretraining_tp only say in which order transformers adds.
-  theirs.at("layer_norm_epsilon").require(hf_epsilon);
+  config.norm_epsilon = epsilon_at(theirs, "layer_norm_epsilon", default_epsilon);
   theirs.at("apply_residual_connection_post_layernorm").require(false);
   theirs.at("n_inner").require(4 * config.width);
   theirs.at("pruned_heads").require(json::object());
@@ -170,12 +172,6 @@ HFModel hf_bloom_config(const JsonNode& theirs) {
 
 /// Without tokens.
 json hf_bloom_json(const GPTConfig& config) {
-  if (config.position != Position::alibi)
-    throw Unsupported(
-        "export: position is learned; expected alibi: transformers' BLOOM has no other");
-  if (!config.embedding_norm)
-    throw Unsupported(
-        "export: embedding_norm is false; expected true: transformers' BLOOM has one");
   return {{"architectures", {"BloomForCausalLM"}},
           {"model_type", "bloom"},
           {"vocab_size", config.vocabulary},
@@ -183,7 +179,7 @@ json hf_bloom_json(const GPTConfig& config) {
           {"n_layer", config.layers},
           {"n_head", config.heads},
           {"seq_length", config.block_size},
-          {"layer_norm_epsilon", hf_epsilon},
+          {"layer_norm_epsilon", hf_number(config.norm_epsilon)},
           {"apply_residual_connection_post_layernorm", false},
           {"hidden_dropout", hf_number(config.dropout)},
           {"attention_dropout", hf_number(config.dropout)},
@@ -216,7 +212,8 @@ LlamaDefaults llama_defaults(Family family) {
   }
 }
 
-/// `rope_scaling` of transformers 4 (`type` or `rope_type`), or `rope_parameters` of 5.
+/// `rope_scaling` of transformers 4 (`type` or `rope_type`), or `rope_parameters` of 5. A key is
+/// required where transformers requires it: another value would be another model.
 void read_rope(const JsonNode& theirs, GPTConfig& config) {
   RopeOptions& rope = config.rope;
   const JsonNode newer = theirs.at("rope_parameters");
@@ -232,16 +229,23 @@ void read_rope(const JsonNode& theirs, GPTConfig& config) {
   if (scaling.value.is_null()) return;
   const JsonNode type = scaling.at(scaling.value.contains("rope_type") ? "rope_type" : "type");
   if (type.value.is_null() || type.text() == "default") return;
-  rope.factor = scaling.at("factor").number(1.0);
+  const auto required = [&scaling](const char* key) {
+    const JsonNode node = scaling.at(key);
+    if (node.value.is_null()) node.fail("a number");
+    return node;
+  };
+  rope.factor = required("factor").number(1.0);
   if (type.text() == "linear") {
     rope.scaling = RopeScaling::linear;
     return;
   }
-  rope.original_positions = scaling.at("original_max_position_embeddings").count(config.positions);
+  constexpr const char* original = "original_max_position_embeddings";
+  rope.original_positions = scaling.at(original).count(config.positions);
   if (type.text() == "llama3") {
     rope.scaling = RopeScaling::llama3;
-    rope.low_freq_factor = scaling.at("low_freq_factor").number(rope.low_freq_factor);
-    rope.high_freq_factor = scaling.at("high_freq_factor").number(rope.high_freq_factor);
+    rope.original_positions = required(original).count(config.positions);
+    rope.low_freq_factor = required("low_freq_factor").number(1.0);
+    rope.high_freq_factor = required("high_freq_factor").number(4.0);
   } else if (type.text() == "yarn") {
     rope.scaling = RopeScaling::yarn;
     rope.beta_fast = scaling.at("beta_fast").number(rope.beta_fast);
@@ -286,7 +290,7 @@ HFModel hf_llama_config(const JsonNode& theirs, Family family) {
   config.vocabulary = theirs.at("vocab_size").count(absent.vocabulary);
   config.positions = theirs.at("max_position_embeddings").count(absent.positions);
   config.block_size = std::min(config.positions, rope_sequence);
-  config.norm_epsilon = static_cast<float>(theirs.at("rms_norm_eps").number(1e-6));
+  config.norm_epsilon = epsilon_at(theirs, "rms_norm_eps", 1e-6);
   config.tied = theirs.at("tie_word_embeddings").flag(false);
   theirs.at("attention_dropout").require(0.0);
   theirs.at("hidden_act").require("silu");
@@ -380,6 +384,45 @@ HFModel read(const JsonNode& theirs) {
   type.refuse("gpt2, bloom, llama, mistral, qwen2 or qwen3");
 }
 
+/// Equal for two configs if their models compute the same: fields that stand for a default have its
+/// value, and those that concern only training or the length of a run have none.
+GPTConfig model_of(GPTConfig config) {
+  config.kv_heads = kv_heads_of(config);
+  config.head_size = head_size_of(config);
+  config.hidden = hidden_of(config);
+  config.block_size = config.positions = 0;
+  config.dropout = 0.0f;
+  if (config.position != Position::rope) {
+    config.rope = {};
+    config.rotated_share = 1.0;
+  }
+  return config;
+}
+
+/// Throws Unsupported, with the field, unless a config.json describes the model.
+void require_same_model(const GPTConfig& config, const GPTConfig& written) {
+  const GPTConfig ours = model_of(config), theirs = model_of(written);
+  const auto require = [&](const char* field, const auto& value, const auto& other) {
+    if (value != other)
+      throw Unsupported(
+          fmt::format("export: {} is {}; expected {}: the {} of transformers has no other", field,
+                      value, other, hf_title(config.family)));
+  };
+  require("position", std::string(name_of(ours.position)), std::string(name_of(theirs.position)));
+  require("embedding_norm", ours.embedding_norm, theirs.embedding_norm);
+  require("head_size", ours.head_size, theirs.head_size);
+  require("hidden", ours.hidden, theirs.hidden);
+  require("window", ours.window, theirs.window);
+  require("norm", std::string(name_of(ours.norm)), std::string(name_of(theirs.norm)));
+  require("mlp", std::string(name_of(ours.mlp)), std::string(name_of(theirs.mlp)));
+  require("bias", ours.bias, theirs.bias);
+  require("qkv_bias", ours.qkv_bias, theirs.qkv_bias);
+  require("query_key_norm", ours.query_key_norm, theirs.query_key_norm);
+  if (ours != theirs)
+    throw Unsupported(fmt::format("export: the {} of transformers cannot have this model's sizes",
+                                  hf_title(config.family)));
+}
+
 json id_of(std::optional<int32_t> token) { return token ? json(*token) : json(nullptr); }
 
 // Like transformers: one id as a number, several as a list.
@@ -412,7 +455,9 @@ std::string hf_json(const GPTConfig& config, const SpecialTokens& tokens) {
   written["bos_token_id"] = id_of(tokens.bos);
   written["eos_token_id"] = ids_of(tokens.eos);
   written["pad_token_id"] = id_of(tokens.pad);
-  return written.dump(2) + "\n";
+  std::string text = written.dump(2) + "\n";
+  require_same_model(config, hf_config(text, "export").config);
+  return text;
 }
 
 std::string hf_generation_json(const SpecialTokens& tokens) {

@@ -115,6 +115,30 @@ std::string unused_in(const SafetensorsFolder& folder, const GPTConfig& model,
   return fmt::format("{}: {} tensors are not used, '{}' for one", folder.path(), count, unused);
 }
 
+/// Throws FileError if the folder has a head whose values are not those of the embedding that
+/// config.json ties it to. transformers 4 uses the embedding for such a folder, and 5 the head.
+void check_tied_head(const SafetensorsFolder& folder, const GPTConfig& model,
+                     const std::map<std::string, std::string>& names) {
+  const std::string table = hf_short_name(names_of(model.family).tokens) + ".weight";
+  const auto head = names.find("lm_head.weight"), tokens = names.find(table);
+  if (!model.tied || head == names.end() || tokens == names.end()) return;
+  const auto refuse = [&] {
+    throw FileError(
+        fmt::format("{}: '{}' has other values than '{}', to which config.json ties it; expected "
+                    "equal values; try \"tie_word_embeddings\": false",
+                    folder.path(), head->second, tokens->second));
+  };
+  if (folder.shape(head->second) != folder.shape(tokens->second)) refuse();
+  constexpr int64_t elements_at_once = 1 << 20;
+  const int64_t elements = folder.shape(tokens->second).numel();
+  for (int64_t begin = 0; begin < elements; begin += elements_at_once) {
+    const int64_t count = std::min(elements_at_once, elements - begin);
+    if (folder.read_floats(head->second, begin, count) !=
+        folder.read_floats(tokens->second, begin, count))
+      refuse();
+  }
+}
+
 /// Maps short names to those of the file.
 std::map<std::string, std::string> names_of(const SafetensorsFolder& folder) {
   std::map<std::string, std::string> names;
@@ -170,7 +194,9 @@ WeightSource HuggingFaceFolder::weights(const GPTConfig& model, std::string* not
                                             ? Shape{model.block_size, model.width}
                                             : tensor.shape);
   }
-  if (note) *note = unused_in(*folder, model, used);
+  check_tied_head(*folder, model, theirs);
+  const std::string unused = unused_in(*folder, model, used);
+  if (note) *note = unused;
   weights.read = [folder, used, tensors, model, positions](const std::string& name) {
     const HFTensor& tensor = tensors.at(name);
     std::vector<float> values = folder->read_floats(used.at(hf_short_name(name)));

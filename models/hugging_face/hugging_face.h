@@ -11,8 +11,9 @@
 #include "zerograd/models/gpt/gpt.h"
 #include "zerograd/runtime/storage/file_set.h"
 
-// Models in the format of Hugging Face's transformers, GPT2LMHeadModel and BloomForCausalLM: their
-// config.json, names and layout of their tensors, and folders with these files.
+// Models in the format of Hugging Face's transformers: GPT2LMHeadModel, BloomForCausalLM, and
+// LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM. Their config.json,
+// names and layout of their tensors, and folders with these files.
 namespace zg::models {
 
 /// Ids with which transformers' generate() begins, ends and pads a text. Absent or empty: the model
@@ -32,22 +33,23 @@ struct HFModel {
 };
 
 /// Reads a config.json. Absent keys have transformers' defaults; without a model_type it is
-/// GPT-2's. Throws FileError with the key if it is invalid. Throws Unsupported with the key for a
-/// feature that GPTConfig does not have: another model_type, activation_function,
-/// layer_norm_epsilon or n_inner, cross attention, other scales of attention, residual connections
-/// after the norm, pruned heads, quantized weights. Errors begin with `path`.
+/// GPT-2's. Throws FileError with the key if a value is invalid, or if a key of rope_scaling is
+/// absent that transformers requires. Throws Unsupported with the key for a feature that GPTConfig
+/// does not have: another model_type or activation_function, another n_inner of a BLOOM, cross
+/// attention, other scales of attention, residual connections after the norm, pruned heads,
+/// quantized weights. Errors begin with `path`.
 ZG_API HFModel hf_config(const std::string& json, const std::string& path);
 /// Replaces the special tokens in `model` by those of a generation_config.json, as transformers'
 /// generate() does. Throws FileError.
 ZG_API void read_hf_generation(const std::string& json, const std::string& path, HFModel& model);
 
-/// Returns a config.json that transformers loads and hf_config() reads back. Throws Unsupported,
-/// with the field, for a model that transformers does not have: GPT-2 with ALiBi, BLOOM with
-/// learned positions.
+/// Returns a config.json that transformers loads and hf_config() reads back as the same model.
+/// Throws Unsupported, with the field, for a model that transformers does not have: GPT-2 with
+/// ALiBi or a sliding window, BLOOM with learned positions.
 ZG_API std::string hf_json(const GPTConfig& config, const SpecialTokens& tokens = {});
 /// Returns a generation_config.json, which tells generate() where a text ends.
 ZG_API std::string hf_generation_json(const SpecialTokens& tokens);
-/// "GPT-2" or "BLOOM".
+/// "GPT-2", "BLOOM", "Llama", ...
 ZG_API const char* hf_title(Family family);
 
 struct HFTensor {
@@ -79,8 +81,7 @@ ZG_API std::vector<float> transposed(std::span<const float> values, int64_t rows
 ///   zero::load_weights(folder.weights(gpt.config()), engine);
 class ZG_API HuggingFaceFolder {
  public:
-  /// Throws FileError if the folder has no config.json. Throws Unsupported for another model than
-  /// GPT-2 or BLOOM.
+  /// Throws FileError if the folder has no config.json. Throws what hf_config() throws.
   explicit HuggingFaceFolder(std::string path);
   ~HuggingFaceFolder();
   HuggingFaceFolder(HuggingFaceFolder&& other) noexcept;
@@ -88,9 +89,9 @@ class ZG_API HuggingFaceFolder {
   const std::string& path() const;
   const HFModel& model() const;
   /// The folder's tensors with the names and layout of this library. The position table is cut to
-  /// the block size of `model`. Throws FileError for a missing tensor, a wrong shape, or more
-  /// blocks than `model` has. `note` (optional) is set to a list of tensors that are not used, or
-  /// to "".
+  /// the block size of `model`. Throws FileError for a missing tensor, a wrong shape, a block or a
+  /// block's tensor that `model` does not have, or a head with other values than the embedding that
+  /// it is tied to. `note` (optional) is set to a list of tensors that are not used, or to "".
   WeightSource weights(const GPTConfig& model, std::string* note = nullptr) const;
 
  private:

@@ -159,11 +159,10 @@ TEST_CASE("composed ops refuse what does not fit, by name") {
   CHECK(contains(message_of<ShapeError>([&] { stack(std::span(uneven).first(1), 3); }),
                  "stack: axis 3 of a result of rank 3; expected -3 to 2"));
   for (const auto& [name, reduce] :
-       {std::pair<const char*, std::function<void(const Var&, std::initializer_list<int>)>>(
-            "min", [](const Var&in, std::initializer_list<int> axes) { min(in, axes); }),
-        {"var", [](const Var&in, std::initializer_list<int> axes) { var(in, axes, 0); }},
-        {"logsumexp",
-         [](const Var&in, std::initializer_list<int> axes) { logsumexp(in, axes); }}}) {
+       {std::pair<const char*, std::function<void(const Var&, const Axes&)>>(
+            "min", [](const Var&in, const Axes&axes) { min(in, axes); }),
+        {"var", [](const Var&in, const Axes&axes) { var(in, axes, 0); }},
+        {"logsumexp", [](const Var&in, const Axes&axes) { logsumexp(in, axes); }}}) {
     const std::string op = name;
     CHECK(contains(message_of<ShapeError>([&] { reduce(x, {2}); }), op + ": axis 2"));
     CHECK(message_of<ShapeError>([&] {

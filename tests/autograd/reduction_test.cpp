@@ -1,4 +1,5 @@
 #include <cmath>
+#include <type_traits>
 
 #include "tests/autograd/op_check.h"
 
@@ -48,6 +49,14 @@ TEST_CASE("reductions over any axes, kept or not") {
   CHECK(mean(v, {0, 2}).shape() == Shape{1, 7});
   CHECK(max(v, {0, 2}, true).shape() == Shape{1, 1, 1, 7});
   CHECK(sum(Var(doubles({}, 1))).value().item() == doubles({}, 1).item());
+}
+
+TEST_CASE("one axis needs no braces, and a bool is no axis") {
+  const Var x(random_tensor({3, 4}, DType::f64, Device::cpu(), 1));
+  CHECK(same_bits(sum(x, -1).value(), sum(x, {1}).value()));
+  CHECK(same_bits(mean(x, 0, true).value(), mean(x, {0}, true).value()));
+  CHECK(sum(x, {}).shape() == Shape());
+  static_assert(!std::is_convertible_v<bool, Axes> && !std::is_convertible_v<int64_t, Axes>);
 }
 
 TEST_CASE("gradients of reductions") {

@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "tests/accelerator/command_runs.h"
-#include "tests/accelerator/wish.h"
+#include "tests/support/scoped_variable.h"
 
 using namespace zg::testing;
 
@@ -35,7 +35,7 @@ TEST_CASE(
   for (const auto& [stage, way] : runs) {
     CAPTURE(stage);
     CAPTURE(way);
-    const Wish wish("ZG_CUDA_COMM", way);
+    const ScopedVariable wish("ZG_CUDA_COMM", way);
     const std::string line = sort_run + "--device cuda --steps 3 --batch-size 2 --zero-stage " +
                              stage + " --param-persistence-threshold 0 --memory-json ";
     const Outcome outcome = mpirun("-np 2 zerograd " + line + measured);
@@ -58,7 +58,7 @@ TEST_CASE("the transport between ranks on cuda is reported, and does not change 
   const Outcome nccl = zerograd(line);
   CHECK(contains(nccl.error, "ranks are connected by NCCL 2.28.9\n"));
   const auto takes = [&](const char* variable, const char* value, const std::string& words) {
-    const Wish wish(variable, value);
+    const ScopedVariable wish(variable, value);
     const Outcome outcome = zerograd(line);
     CHECK(
         contains(outcome.error, "ranks are connected by the peers' memory; not by NCCL: " + words));
@@ -66,9 +66,9 @@ TEST_CASE("the transport between ranks on cuda is reported, and does not change 
   };
   takes("ZG_CUDA_COMM", "direct", "ZG_CUDA_COMM=direct\n");
   takes("ZG_EMULATOR_NCCL", "absent", "libnccl.so.2 has no double\n");
-  const Wish absent("ZG_EMULATOR_NCCL", "absent");
+  const ScopedVariable absent("ZG_EMULATOR_NCCL", "absent");
   CHECK(contains(zerograd("info").out, ", no NCCL (libnccl.so.2 has no double)\n"));
-  const Wish insists("ZG_CUDA_COMM", "nccl");
+  const ScopedVariable insists("ZG_CUDA_COMM", "nccl");
   const Outcome refused = zerograd(line);
   CHECK(refused.status == 2);
   CHECK(
@@ -93,14 +93,14 @@ TEST_CASE("--nccl-reduce is reported as inexact, and is refused without NCCL") {
   };
   refused(sort_run + "--ranks 2 --nccl-reduce",
           "nccl_reduce is for ranks on cuda devices; try without it");
-  const Wish wish("ZG_CUDA_COMM", "direct");
+  const ScopedVariable wish("ZG_CUDA_COMM", "direct");
   refused(line + "--nccl-reduce", "nccl_reduce: NCCL does not carry these ranks' data");
 }
 
 TEST_CASE("a rank whose thread hangs in NCCL is named, and the run ends") {
   const TemporaryFolder folder;
-  const Wish messages("ZG_EMULATOR_NCCL_FOLDER", folder.path().c_str());
-  const Wish plants("ZG_EMULATOR_NCCL", "1:9:block");
+  const ScopedVariable messages("ZG_EMULATOR_NCCL_FOLDER", folder.path().c_str());
+  const ScopedVariable plants("ZG_EMULATOR_NCCL", "1:9:block");
   const Outcome outcome =
       zerograd(sort_run + "--device cuda --ranks 3 --batch-size 1 --steps 9 --comm-timeout 10");
   CAPTURE(outcome.error);
@@ -115,9 +115,9 @@ TEST_CASE("a process that dies or hangs in NCCL is named by the others") {
     return;
   }
   const TemporaryFolder folder;
-  const Wish messages("ZG_EMULATOR_NCCL_FOLDER", folder.path().c_str());
+  const ScopedVariable messages("ZG_EMULATOR_NCCL_FOLDER", folder.path().c_str());
   const auto ends = [](const char* fault, const std::string& words) {
-    const Wish plants("ZG_EMULATOR_NCCL", fault);
+    const ScopedVariable plants("ZG_EMULATOR_NCCL", fault);
     const Outcome outcome = mpirun("-np 3 zerograd " + sort_run +
                                    "--device cuda --batch-size 1 --steps 9 --comm-timeout 10");
     CAPTURE(outcome.error);

@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
 
-#include "tests/accelerator/wish.h"
 #include "tests/fakes/cuda/launch.h"
 #include "tests/support/op_case.h"
+#include "tests/support/scoped_variable.h"
 #include "zerograd/kernels/matmul/matmul.h"
 #include "zerograd/runtime/cuda/cublaslt.h"
 #include "zerograd/runtime/error.h"
@@ -57,13 +57,13 @@ TEST_CASE("products that cuBLASLt accepts use it, and equal those of the project
       m.pre_activation = Tensor::empty({2, c.M / 2, c.N}, c.out, device);
     const int64_t before = emulator::cublaslt_products();
     {
-      const Wish wish("ZG_CUDA_MATMUL", "cublaslt");
+      const ScopedVariable wish("ZG_CUDA_MATMUL", "cublaslt");
       kernels::matmul(m, device.compute());
       kernels::matmul(m, device.compute());  // by the choice that was kept
     }
     CHECK(emulator::cublaslt_products() - before == (c.by_library ? 2 : 0));
     const std::vector<double> library = m.c.to_doubles();
-    const Wish wish("ZG_CUDA_MATMUL", "own");
+    const ScopedVariable wish("ZG_CUDA_MATMUL", "own");
     m.c = Tensor::empty(m.c.shape(), m.c.dtype(), device);
     kernels::matmul(m, device.compute());
     CHECK(emulator::cublaslt_products() - before == (c.by_library ? 2 : 0));
@@ -73,7 +73,7 @@ TEST_CASE("products that cuBLASLt accepts use it, and equal those of the project
 
 TEST_CASE("ZG_CUDA_MATMUL is own or cublaslt" * doctest::test_suite("every device")) {
   CHECK(cuda::describe_matmul() == "own matmul (ZG_CUDA_MATMUL=own)");
-  const Wish wish("ZG_CUDA_MATMUL", "cublas");
+  const ScopedVariable wish("ZG_CUDA_MATMUL", "cublas");
   CHECK_THROWS_WITH_AS(cuda::cublaslt(),
                        "ZG_CUDA_MATMUL is 'cublas'; expected own or cublaslt, or unset it for "
                        "whichever is there",

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/accelerator/wish.h"
 #include "tests/fakes/cuda/launch.h"
+#include "tests/support/scoped_variable.h"
 #include "tests/zero/toy.h"
 #include "zerograd/runtime/error.h"
 
@@ -39,7 +39,7 @@ std::vector<double> train_by(Engine& engine, Communicator& comm) {
 }
 
 NcclOutcome train_by(const Config& config, int ranks, const char* way) {
-  const Wish wish("ZG_CUDA_COMM", way);
+  const ScopedVariable wish("ZG_CUDA_COMM", way);
   NcclOutcome outcome;
   std::mutex mutex;
   const auto rank = [&](Communicator& comm, const Device& device) {
@@ -112,7 +112,7 @@ TEST_CASE("a plan equals its run for every transport between cuda devices" *
           walk(config, *counting_communicator(0, 2), Device::meta(0, {}, Device::Type::cuda));
       for (const char* way : {"direct", "nccl"}) {
         CAPTURE(way);
-        const Wish wish("ZG_CUDA_COMM", way);
+        const ScopedVariable wish("ZG_CUDA_COMM", way);
         std::vector<MemoryTracker::Row> real;
         const auto rank = [&](Communicator& comm, const Device& device) {
           const auto rows = walk(config, comm, device);

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "tests/accelerator/channels.h"
-#include "tests/accelerator/wish.h"
 #include "tests/fakes/cuda/launch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/op_case.h"
+#include "tests/support/scoped_variable.h"
 #include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
@@ -37,7 +37,7 @@ using ValuesByRank = std::vector<std::vector<double>>;
 ValuesByRank values_of(
     int ranks, const Way& way,
     const std::function<std::vector<double>(Communicator&, const Device&)>& body) {
-  const Wish wish("ZG_CUDA_COMM", way.name);
+  const ScopedVariable wish("ZG_CUDA_COMM", way.name);
   ValuesByRank values(static_cast<size_t>(ranks));
   const int64_t before = emulator::nccl_operations();
   const auto rank = [&](Communicator& comm, const Device& device) {
@@ -180,7 +180,7 @@ TEST_CASE("each group has its own NCCL communicator, and groups work at the same
 
 TEST_CASE("a group whose ranks share no GPU uses NCCL even if the world does not" *
           doctest::test_suite("every device")) {
-  const Wish wish("ZG_CUDA_COMM", "");
+  const ScopedVariable wish("ZG_CUDA_COMM", "");
   const int ranks = Device::count(Device::Type::cuda) + 1;
   run_local(ranks,
             [&](Communicator& comm, const Device& device) {
@@ -256,7 +256,7 @@ TEST_CASE("sums by NCCL are reported as inexact: close, but in another order" *
       REQUIRE(std::abs(exact[rank][i] - inexact[rank][i]) <= 6 * 4e3 * unit_roundoff(DType::f32));
   // Without NCCL it throws Unsupported with the reason.
   const auto asks = [](Communicator& comm, const Device&) { comm.sum_by_library(); };
-  const Wish wish("ZG_CUDA_COMM", "direct");
+  const ScopedVariable wish("ZG_CUDA_COMM", "direct");
   const std::string text =
       message_of<Unsupported>([&] { run_local(2, asks, {.type = Device::Type::cuda}); });
   CHECK(contains(text, "nccl_reduce: NCCL does not carry these ranks' data (the peers' memory"));
@@ -274,10 +274,10 @@ TEST_CASE("ranks that share a GPU work without NCCL, or are refused if it is req
     comm.wait(comm.barrier("all"));
   };
   {
-    const Wish wish("ZG_CUDA_COMM", "");
+    const ScopedVariable wish("ZG_CUDA_COMM", "");
     run_local(ranks, body, {.type = Device::Type::cuda});
   }
-  const Wish wish("ZG_CUDA_COMM", "nccl");
+  const ScopedVariable wish("ZG_CUDA_COMM", "nccl");
   const std::string text =
       message_of<ConfigError>([&] { run_local(ranks, body, {.type = Device::Type::cuda}); });
   CHECK(contains(text, "ZG_CUDA_COMM=nccl, but ranks 0 and 8 share "));
@@ -286,10 +286,10 @@ TEST_CASE("ranks that share a GPU work without NCCL, or are refused if it is req
 
 TEST_CASE("ZG_CUDA_COMM is direct or nccl" * doctest::test_suite("every device")) {
   {
-    const Wish wish("ZG_CUDA_COMM", "direct");
+    const ScopedVariable wish("ZG_CUDA_COMM", "direct");
     CHECK(cuda::describe_nccl() == "no NCCL (ZG_CUDA_COMM=direct)");
   }
-  const Wish wish("ZG_CUDA_COMM", "mpi");
+  const ScopedVariable wish("ZG_CUDA_COMM", "mpi");
   CHECK_THROWS_WITH_AS(cuda::nccl(),
                        "ZG_CUDA_COMM is 'mpi'; expected direct or nccl, or unset it for NCCL where "
                        "it can be used",
@@ -298,7 +298,7 @@ TEST_CASE("ZG_CUDA_COMM is direct or nccl" * doctest::test_suite("every device")
 
 TEST_CASE("a rank that fails or stalls in NCCL ends all ranks, which name it and the collective" *
           doctest::test_suite("every device")) {
-  const Wish wish("ZG_CUDA_COMM", "nccl");
+  const ScopedVariable wish("ZG_CUDA_COMM", "nccl");
   struct Case {
     const char* fault;
     const char* part;
@@ -311,7 +311,7 @@ TEST_CASE("a rank that fails or stalls in NCCL ends all ranks, which name it and
              " did not finish within 5 s: collective #2, all_gather of 'block.5' "
              "(f32, 5 elements), in step 7"}}) {
     CAPTURE(fault);
-    const Wish plants("ZG_EMULATOR_NCCL", fault);
+    const ScopedVariable plants("ZG_EMULATOR_NCCL", fault);
     std::vector<std::string> said(4);
     const auto body = [&](Communicator& comm, const Device& device) {
       comm.set_step(7);
@@ -332,8 +332,9 @@ TEST_CASE("a rank that fails or stalls in NCCL ends all ranks, which name it and
 
 TEST_CASE("a group that stalls in NCCL ends all ranks, which name the collective" *
           doctest::test_suite("every device")) {
-  const Wish wish("ZG_CUDA_COMM", "nccl");
-  const Wish plants("ZG_EMULATOR_NCCL", "1:1:stall");  // the group's rank 1, in its first call
+  const ScopedVariable wish("ZG_CUDA_COMM", "nccl");
+  const ScopedVariable plants("ZG_EMULATOR_NCCL",
+                              "1:1:stall");  // the group's rank 1, in its first call
   std::vector<std::string> said(4);
   const auto body = [&](Communicator& comm, const Device& device) {
     comm.set_step(7);
@@ -359,8 +360,8 @@ TEST_CASE("a group that stalls in NCCL ends all ranks, which name the collective
 
 TEST_CASE("a rank that throws while its group is in an NCCL call is named by all ranks" *
           doctest::test_suite("every device")) {
-  const Wish wish("ZG_CUDA_COMM", "nccl");
-  const Wish plants("ZG_EMULATOR_NCCL", "1:1:stall");
+  const ScopedVariable wish("ZG_CUDA_COMM", "nccl");
+  const ScopedVariable plants("ZG_EMULATOR_NCCL", "1:1:stall");
   std::vector<std::string> said(1);
   const auto body = [&](Communicator& comm, const Device& device) {
     const int pair[] = {0, 1};
@@ -379,7 +380,7 @@ TEST_CASE("a rank that throws while its group is in an NCCL call is named by all
 
 TEST_CASE("a rank that throws or stays away is named while peers wait in NCCL" *
           doctest::test_suite("every device")) {
-  const Wish wish("ZG_CUDA_COMM", "nccl");
+  const ScopedVariable wish("ZG_CUDA_COMM", "nccl");
   const auto body = [](Communicator& comm, const Device& device) {
     comm.set_step(3);
     const Tensor x = Tensor::zeros({4}, DType::i64, device);

@@ -46,6 +46,20 @@ void pageable_pointer_to_a_kernel() {
   device.compute().synchronize();
 }
 
+struct Operands {
+  int64_t count;
+  float* out;
+};
+__global__ void write_operands(Operands operands) { operands.out[threadIdx.x] = 1.0f; }
+
+void pageable_pointer_in_a_struct() {
+  const Device device = Device::cuda();
+  std::vector<float> out(32);
+  cuda::launch("planted", write_operands, {dim3(1), dim3(32)}, device.compute(),
+               Operands{32, out.data()});
+  device.compute().synchronize();
+}
+
 struct NamedFault {
   const char* name;
 };
@@ -262,6 +276,7 @@ void nccl_with_one_connection() {
 
 void use(const Device& device) {
   const Tensor x = Tensor::full({3 << 20}, 1.0, DType::f32, device);
+  const Tensor zeros = Tensor::zeros({3 << 20}, DType::f32, device);
   const Tensor pinned = Tensor::empty({3 << 20}, DType::f32, device, Space::pinned);
   copy(x, pinned, device.compute());
   device.compute().synchronize();
@@ -289,6 +304,7 @@ int main(int count, char** arguments) {
   const auto refused = [](const cuda::Grid& grid) { return [=] { launch_that_is_refused(grid); }; };
   const std::map<std::string, std::function<void()>> bugs = {
       {"pageable_pointer_to_a_kernel", pageable_pointer_to_a_kernel},
+      {"pageable_pointer_in_a_struct", pageable_pointer_in_a_struct},
       {"device_constant_to_the_host", device_constant_to_the_host},
       {"span_over_two_registrations", span_over_two_registrations},
       {"wrong_current_device", wrong_current_device},

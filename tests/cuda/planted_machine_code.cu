@@ -34,6 +34,24 @@ __global__ void no_spin(const uint4* x, unsigned* y) {
   __syncthreads();
   if (threadIdx.x < 4) y[threadIdx.x] = sums[threadIdx.x];
 }
+/// A lock: a loop over compare and swap.
+__global__ void lock(const uint4* x, unsigned* y) {
+  __shared__ unsigned owner;
+  if (threadIdx.x == 0) owner = 0;
+  __syncthreads();
+  const uint4 values = x[threadIdx.x];
+  while (atomicCAS(&owner, 0, 1) != 0) {
+  }
+  *y += values.x ^ values.y ^ values.z ^ values.w;
+  atomicExch(&owner, 0);
+}
+__global__ void global_lock(const uint4* x, unsigned* owner, unsigned* y) {
+  const uint4 values = x[threadIdx.x];
+  while (atomicCAS(owner, 0, 1) != 0) {
+  }
+  *y += values.x ^ values.y ^ values.z ^ values.w;
+  atomicExch(owner, 0);
+}
 
 /// An array that is indexed with a run-time value is in local memory.
 __global__ void local_array(const uint4* x, unsigned* y) {

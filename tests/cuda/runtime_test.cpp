@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "tests/accelerator/wish.h"
 #include "tests/fakes/cuda/launch.h"
 #include "tests/support/error_message.h"
 #include "tests/support/op_case.h"
+#include "tests/support/scoped_variable.h"
 #include "zerograd/kernels/cuda/launch.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/cuda/api.h"
@@ -116,7 +116,7 @@ namespace {
 /// Two ranks sum x twice. Rank 1 launches its second sum late, while rank 0 calls f(device, turn)
 /// 20 times.
 void call_during_a_collective(const std::function<void(const Device&, int)>& f) {
-  const Wish by_nccl("ZG_CUDA_COMM", "nccl"), late("ZG_EMULATOR_NCCL", "1:2:late");
+  const ScopedVariable by_nccl("ZG_CUDA_COMM", "nccl"), late("ZG_EMULATOR_NCCL", "1:2:late");
   run_local(2,
             [&](Communicator& comm, const Device& device) {
               const Tensor x = Tensor::full({5}, 1.0, DType::i64, device);

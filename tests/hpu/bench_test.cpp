@@ -5,7 +5,7 @@
 
 #include "bench/case.h"
 #include "bench/measure.h"
-#include "tests/accelerator/wish.h"
+#include "tests/support/scoped_variable.h"
 #include "tests/tools/command.h"
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/error.h"
@@ -61,7 +61,7 @@ TEST_CASE("a plan for hpu needs no Level Zero, and says the same without it") {
     return read_file(folder / name);
   };
   const std::string with = plan("with.json");
-  const Wish none("ZE_ENABLE_ALT_DRIVERS", "/no/such/driver.so");
+  const ScopedVariable none("ZE_ENABLE_ALT_DRIVERS", "/no/such/driver.so");
   CHECK(zerograd("train --steps 1" + benched_run).status == 6);
   CHECK(plan("without.json") == with);
   CHECK(contains(with, "\"machine\":{\"backend\":\"hpu\",\"granule\":256}"));

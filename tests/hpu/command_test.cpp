@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "tests/accelerator/command_runs.h"
-#include "tests/accelerator/wish.h"
+#include "tests/support/scoped_variable.h"
 
 using namespace zg::testing;
 
@@ -57,11 +57,11 @@ TEST_CASE("no order that Level Zero allows changes a bit, nor does its validatio
                            "--device hpu --ranks 2 --steps 2 --batch-size 2 --precision bf16 "
                            "--zero-stage 3 --param-persistence-threshold 0 --cpu-offload";
   const std::string expected = hash_of(line);
-  const Wish validation("ZE_ENABLE_VALIDATION_LAYER", "1");
-  const Wish parameters("ZE_ENABLE_PARAMETER_VALIDATION", "1");
+  const ScopedVariable validation("ZE_ENABLE_VALIDATION_LAYER", "1");
+  const ScopedVariable parameters("ZE_ENABLE_PARAMETER_VALIDATION", "1");
   for (int seed = 1; seed <= 20; ++seed) {
     CAPTURE(seed);
-    const Wish chaos("ZE_TEST_DRIVER_CHAOS", std::to_string(seed).c_str());
+    const ScopedVariable chaos("ZE_TEST_DRIVER_CHAOS", std::to_string(seed).c_str());
     CHECK(hash_of(line) == expected);
   }
 }
@@ -71,7 +71,7 @@ TEST_CASE("modules are built once for each device, and again if the cached binar
   const TemporaryFolder folder;
   const std::string kept = folder / "kept",
                     line = sort_run + "--steps 1 --batch-size 1 --device hpu";
-  const Wish trace("ZE_TEST_DRIVER_TRACE", "1");
+  const ScopedVariable trace("ZE_TEST_DRIVER_TRACE", "1");
   std::string expected;
   struct Built {
     size_t from_spirv, from_native;
@@ -91,7 +91,7 @@ TEST_CASE("modules are built once for each device, and again if the cached binar
   };
   size_t modules = 0;
   {
-    const Wish cache("ZG_HPU_CACHE", kept.c_str());
+    const ScopedVariable cache("ZG_HPU_CACHE", kept.c_str());
     modules = built().from_spirv;
     CHECK(modules > 5);
     CHECK(files() == modules);
@@ -108,13 +108,13 @@ TEST_CASE("modules are built once for each device, and again if the cached binar
   write_file(folder / "file", "");
   for (const std::string& place : {folder / "file", std::string("/proc/nowhere"), std::string()}) {
     CAPTURE(place);
-    const Wish cache("ZG_HPU_CACHE", place.c_str());
+    const ScopedVariable cache("ZG_HPU_CACHE", place.c_str());
     CHECK(built() == Built{modules, 0});
   }
 }
 
 TEST_CASE("an allocation that does not fit names the request and what the device holds") {
-  const Wish memory("ZE_TEST_DRIVER_MEMORY", "8388608");
+  const ScopedVariable memory("ZE_TEST_DRIVER_MEMORY", "8388608");
   const Outcome outcome =
       zerograd("train --data sort --model-type gpt-mini --batch-size 1 --steps 2 --device hpu");
   CAPTURE(outcome.error);
@@ -140,7 +140,7 @@ TEST_CASE("features that an hpu lacks are refused by name") {
   refused("eval " + folder.path() + " --device hpu", no_f16);
   refused("generate " + folder.path() + " --device hpu --prompt 012", no_f16);
   refused("tune --data sort --device hpu", "--device hpu: tune predicts");
-  const Wish nowhere("ZE_ENABLE_ALT_DRIVERS", "/nowhere/libze_none.so");
+  const ScopedVariable nowhere("ZE_ENABLE_ALT_DRIVERS", "/nowhere/libze_none.so");
   refused(sort_run + "--device hpu --steps 1", "--device hpu: Level Zero finds no driver");
   CHECK(contains(zerograd("info").out, "absent: Level Zero finds no driver"));
   // A plan needs no device.

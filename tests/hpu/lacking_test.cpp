@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "tests/accelerator/command_runs.h"
-#include "tests/accelerator/wish.h"
+#include "tests/support/scoped_variable.h"
 
 using namespace zg::testing;
 
@@ -13,7 +13,7 @@ const std::string short_run = sort_run + "--device hpu --steps 2 --batch-size 2"
 }  // namespace
 
 TEST_CASE("a driver that cannot import host memory is refused, and the function is named") {
-  const Wish lacking("ZE_TEST_DRIVER_IMPORT", "0");
+  const ScopedVariable lacking("ZE_TEST_DRIVER_IMPORT", "0");
   CHECK(contains(zerograd("info").out, "hpu:1"));
   const Outcome refused = zerograd(short_run);
   CAPTURE(refused.error);
@@ -28,7 +28,7 @@ TEST_CASE("a driver that cannot import host memory is refused, and the function 
 TEST_CASE("a device whose division is not correctly rounded reports the consequence") {
   const std::string words = "other bits with host offload than without";
   CHECK(!contains(zerograd("info").out, words));
-  const Wish lacking("ZE_TEST_DRIVER_ROUNDED", "0");
+  const ScopedVariable lacking("ZE_TEST_DRIVER_ROUNDED", "0");
   CHECK(contains(zerograd("info").out, words));
   const Outcome run = zerograd(short_run);
   CHECK(run.status == 0);

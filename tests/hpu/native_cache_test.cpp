@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "tests/accelerator/wish.h"
+#include "tests/support/scoped_variable.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace zg::testing;
@@ -19,7 +19,7 @@ const std::vector<uint8_t> binary = {1, 2, 3, 4, 5};
 TEST_CASE("a native binary is found by its key, as it was kept" *
           doctest::test_suite("every device")) {
   const TemporaryFolder folder;
-  const Wish wish("ZG_HPU_CACHE", (folder / "made/at/first").c_str());
+  const ScopedVariable wish("ZG_HPU_CACHE", (folder / "made/at/first").c_str());
   const NativeCache cache;
   CHECK(cache.find("key").empty());
   cache.keep("key", binary);
@@ -34,7 +34,7 @@ TEST_CASE("a native binary is found by its key, as it was kept" *
 TEST_CASE("a native binary that is damaged, truncated or too long is not used" *
           doctest::test_suite("every device")) {
   const TemporaryFolder folder;
-  const Wish wish("ZG_HPU_CACHE", folder.path().c_str());
+  const ScopedVariable wish("ZG_HPU_CACHE", folder.path().c_str());
   const NativeCache cache;
   cache.keep("key", binary);
   const std::string whole = read_file(folder / "key");
@@ -59,7 +59,7 @@ TEST_CASE("a cache without a folder finds and keeps nothing" *
   write_file(folder / "file", "");
   for (const std::string& place : {std::string(), folder / "file", std::string("/proc/nowhere")}) {
     CAPTURE(place);
-    const Wish wish("ZG_HPU_CACHE", place.c_str());
+    const ScopedVariable wish("ZG_HPU_CACHE", place.c_str());
     const NativeCache cache;
     cache.keep("key", binary);
     CHECK(cache.find("key").empty());

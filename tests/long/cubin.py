@@ -26,12 +26,15 @@ INSTRUCTIONS = {
     "WARPGROUP.DEPBAR": (0xfff | DEPBAR, 0x9c5 | DEPBAR),
     "LDL": (0xfff, 0x983), "STL": (0xfff, 0x387),
 }
+BRANCH = 0x947  # its offset counts 4 bytes from the next instruction: 8 bits from bit 16, the others from bit 34
+SWAPS = (0x38d, 0x3a9)  # compare and swap in shared and in global memory
 BY_OPCODE = {opcode: [(name, mask, bits) for name, (mask, bits) in INSTRUCTIONS.items()
                       if opcode & mask & 0xfff == bits & 0xfff] for opcode in range(1 << 12)}
 NEWER = 72  # first of the bits of WARPGROUP.DEPBAR that say how many products may still run
 
 # One instantiation: `name` demangled, without its namespaces and parameters; `instructions` in the order of the
-# code, those of INSTRUCTIONS; WARPGROUP.DEPBAR with its number, as in "WARPGROUP.DEPBAR 1".
+# code, those of INSTRUCTIONS; WARPGROUP.DEPBAR with its number, as in "WARPGROUP.DEPBAR 1"; and "CAS.LOOP" for a
+# branch back over a compare and swap.
 Kernel = collections.namedtuple("Kernel", "name registers stack instructions")
 
 
@@ -103,7 +106,15 @@ def attributes(data, wanted):
 
 
 def instructions_of(code):
-    for low, high in struct.iter_unpack("<QQ", code):
+    swaps = []
+    for at, (low, high) in enumerate(struct.iter_unpack("<QQ", code)):
+        if low & 0xfff in SWAPS:
+            swaps.append(at)
+        if low & 0xfff == BRANCH:
+            more = (low | high << 64) >> 34 & (1 << 48) - 1
+            offset = (more - (more >> 47 << 48) << 8) + (low >> 16 & 0xff)
+            if any(at + 1 + offset // 4 <= swap for swap in swaps):
+                yield "CAS.LOOP"
         for name, mask, bits in BY_OPCODE[low & 0xfff]:
             word = low | high << 64
             if word & mask == bits:

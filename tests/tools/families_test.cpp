@@ -1,8 +1,12 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
+#include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/format.h"
 
 // Llama's family by the command: the same bits however the work is divided, plans that are exact,
 // and a way to transformers and back.
@@ -67,4 +71,50 @@ TEST_CASE("a model of Llama's family is exported, read back and continues a prom
   CHECK(here.status == 0);
   CHECK(contains(read_file(hf + "/config.json"), "\"model_type\": \"llama\""));
   CHECK(family_hash("train --from-hf " + hf + " --steps 0 --save " + folder / "back") == hash);
+}
+
+TEST_CASE("export writes the model that was trained, or refuses it by the field's name") {
+  const TemporaryFolder folder;
+  const std::string sizes =
+      "train --data sort --n-layer 1 --n-head 2 --n-embd 8 --steps 1 "
+      "--batch-size 2 --threads 1 --score-samples 0 --log-interval 0";
+  struct Setting {
+    const char *flag, *field;
+    std::vector<std::string> families;  ///< those that have it in transformers
+  };
+  const Setting settings[] = {
+      {"--sliding-window 3", "window is 3", {"mistral"}},
+      {"--head-dim 6", "head_size is 6", {"llama", "mistral", "qwen2", "qwen3"}},
+      {"--intermediate-size 20", "hidden is 20", {"gpt", "llama", "mistral", "qwen2", "qwen3"}},
+      {"--norm-epsilon 0.5", "", {"gpt", "bloom", "llama", "mistral", "qwen2", "qwen3"}},
+  };
+  int run = 0;
+  for (const std::string family : {"gpt", "bloom", "llama", "mistral", "qwen2", "qwen3"})
+    for (const Setting& setting : settings) {
+      CAPTURE(family);
+      CAPTURE(setting.flag);
+      const std::string save = folder / std::to_string(++run), hf = save + "_hf";
+      const std::string type = family == "gpt" ? "" : " --model-type " + family;
+      const std::string hash =
+          family_hash(fmt::format("{}{} {} --save {}", sizes, type, setting.flag, save));
+      const Outcome exported = zerograd("export " + save + " --hf " + hf);
+      CAPTURE(exported.error);
+      if (std::find(setting.families.begin(), setting.families.end(), family) ==
+          setting.families.end()) {
+        CHECK(exported.status == 6);
+        CHECK(contains(exported.error, setting.field));
+        CHECK_FALSE(path_exists(hf));
+        continue;
+      }
+      CHECK(exported.status == 0);
+      const auto loss_of = [](const std::string& model) {
+        return line_after(zerograd("eval " + model + " --data sort --score-samples 0").out,
+                          "val loss ");
+      };
+      CHECK(loss_of(hf) == loss_of(save));
+      CHECK(family_hash("train --data sort --log-interval 0 --score-samples 0 --from-hf " + hf +
+                        " --steps 0") == hash);
+    }
+  CHECK(contains(zerograd(sizes + " --rotary-base 500").error,
+                 "--rotary-base: expected a model with rotary positions"));
 }

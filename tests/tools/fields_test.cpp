@@ -80,6 +80,8 @@ void change(const Stored& row) {
       value.push_back(7);
     else if constexpr (std::is_same_v<T, std::optional<int32_t>>)
       value = 7;
+    else if constexpr (std::is_same_v<T, std::vector<zero::ParameterGroup>>)
+      value.push_back({"*bias", 0.5, {}});
     else
       value[0] += 1;
   });

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include "tests/support/scoped_variable.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
 
@@ -123,7 +124,8 @@ TEST_CASE("hostile flags end in a usage error that says what to do") {
       {"train --data sort --bf61", 2, "unknown flag --bf61; did you mean --bf16?"},
       {"train --data sort --exit-interval -1", 2, "--exit-interval: expected a whole number"},
       {"train --data sort --kill-switch-path /", 2,
-       "--kill-switch-path: expected no file of this name before the run, got /; try removing it"},
+       "--kill-switch-path: expected no file of this name before the run, got /; try removing "
+       "it"},
       {"train --data sort --order rnadom", 2, "did you mean random?"},
       {"train --data sort --progress maybe", 2, "--progress: expected auto, on, off"},
       {"train --data sort --save-interval 0", 2, "--save-interval: expected a whole number of 1"},
@@ -210,6 +212,7 @@ TEST_CASE("files that are not there or not what they claim end in a file error")
 }
 
 TEST_CASE("what this version does not do is refused by name and never ignored") {
+  const ScopedVariable no_gpu("CUDA_VISIBLE_DEVICES", "");  // as on a machine without one
   for (const char* flags : {"--device cuda", "--device hpu", "--use_hpu", "--local_rank 1"}) {
     CAPTURE(flags);
     const Outcome outcome = zerograd(std::string("train --data sort ") + flags);

@@ -142,6 +142,15 @@ TEST_CASE("a head of its own is exported and loaded as one") {
   CHECK(config.at("resid_pdrop") == 0.25);
   CHECK(SafetensorsReader(out + "/model.safetensors").contains("lm_head.weight"));
   CHECK(hash_of(train_from_hf(folder, out, "--steps 0")) == hash);
+  // Which of both transformers takes depends on its version.
+  json ties = config;
+  ties["tie_word_embeddings"] = true;
+  write_file(out + "/config.json", ties.dump());
+  const Outcome tied = zerograd(train_from_hf(folder, out, "--steps 0"));
+  CHECK(tied.status == 5);
+  CHECK(contains(tied.error,
+                 "'lm_head.weight' has other values than 'transformer.wte.weight', to "
+                 "which config.json ties it"));
 }
 
 TEST_CASE("names without their prefix, shards, and fewer positions") {
@@ -214,6 +223,17 @@ TEST_CASE("a folder that is none of GPT-2's is refused by what is wrong with it"
   write_file(hf + "/config.json", config.dump());
   write_part(hf + "/model.safetensors", [](const std::string& name) { return name; });
   refused(5, hf, "", "'transformer.h.1.attn.c_attn.bias', which a GPT-2 of 1 blocks has not");
+  // The commands that only read a folder make the same check.
+  for (const std::string& line :
+       {"eval " + hf + " --data " + write_tokens(folder, {.vocabulary = 61}),
+        "generate " + hf + " --prompt 1", "export " + hf + " --hf " + (folder / "out"),
+        "consolidate " + hf + " " + (folder / "file")}) {
+    const Outcome outcome = zerograd(line);
+    CAPTURE(line);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 5);
+    CHECK(contains(outcome.error, "which a GPT-2 of 1 blocks has not"));
+  }
   config["attn_pdrop"] = 0.0;
   write_file(hf + "/config.json", config.dump());
   refused(6, hf, "", "resid_pdrop, embd_pdrop and attn_pdrop differ");

@@ -32,8 +32,9 @@ class Kit:
         folder = pathlib.Path(folder).resolve()
         try:
             record = json.loads((folder / RECORD).read_text())
-            sizes, commit = record["files"], record["commit"]
-        except (OSError, ValueError, KeyError, TypeError):
+            commit = str(record["commit"])
+            sizes = {str(name): int(size) for name, size in record["files"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             raise Unusable(f"{folder} has no usable {RECORD}; expected the folder that the archive of "
                            "tools/gpu_pack unpacks to") from None
         for name, size in sizes.items():
@@ -79,17 +80,20 @@ def rehearsal(build, folder, commit):
     return Kit.packed(folder)
 
 
-def library_folders(python):
-    """Folders of this Python's packages with cuBLASLt or NCCL, as pip installs them for PyTorch."""
+def library_folders(python, seconds=20):
+    """Folders of this Python's packages with cuBLASLt or NCCL, as pip installs them for PyTorch. Takes at most
+    `seconds`."""
     code = "import json, site, sys; print(json.dumps([*sys.path, site.getusersitepackages()]))"
     try:
-        done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=20,
+        done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=max(0.1, seconds),
                               check=True, cwd=tempfile.gettempdir())
         places = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError):
         return []
     found = []
-    for place in places:
+    for place in places if isinstance(places, list) else []:
+        if not isinstance(place, str):
+            continue
         for package in PACKAGES:
             folder = os.path.join(place or ".", package)
             has_library = any(glob.glob(os.path.join(glob.escape(folder), name)) for name in OPENED)

@@ -46,6 +46,6 @@ def write(check, results, arguments, out):
     for name, content in (("gpu-check.json", json.dumps(check.record, indent=1) + "\n"),
                           ("gpu-check.md", text)):
         part = out / f".{name}.part"
-        part.write_text(content)
+        part.write_text(content, encoding="utf-8")
         os.replace(part, out / name)
     return text

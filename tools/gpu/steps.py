@@ -20,7 +20,7 @@ class Check:
     def __init__(self, kit, deadline, folder, python, rehearses):
         self.kit, self.deadline, self.folder = kit, deadline, folder
         self.python, self.rehearses = python, rehearses
-        self.libraries = library_folders(python)
+        self.libraries = library_folders(python, min(20, deadline.left()))
         self.environment = environment_with(self.libraries)
         self.record = {"schema": 2, "commit": kit.commit, "rehearsal": rehearses, "warnings": [],
                        "library_folders": self.libraries}
@@ -198,7 +198,7 @@ class Check:
             if not ended.cut and ended.status == 0:
                 with open(file.name) as text:
                     self.record["kernels"] = json.load(text)
-                self.kernels = self.record["kernels"]["rows"]
+                self.kernels = measured(self.record["kernels"])
                 return f"{len(self.kernels)} kernels"
         # The record comes last, the lines as they are measured.
         self.kernels = rows_of_table(ended.text)
@@ -219,11 +219,13 @@ class Check:
                 row = json.loads(line)
             except ValueError:
                 continue
-            if isinstance(row, dict) and "median_s" in row:
+            if not isinstance(row, dict):
+                continue
+            if "text" in row and is_number(row.get("median_s")):
                 rows[row["text"]] = row
-            elif isinstance(row, dict) and "problem" in row:
+            elif "problem" in row and "text" in row:
                 problems.append(f"{row['text']}: {row['problem']}")
-            elif isinstance(row, dict) and "torch" in row:
+            elif "torch" in row:
                 self.record["torch"] = row["torch"]
         self.record["peers"] = {"rows": rows, "problems": problems}
         compared = 0
@@ -308,6 +310,27 @@ class Check:
         if wrong:
             raise Failed("; ".join(wrong))
         return f"nothing found by {', '.join(clean)}"
+
+
+def is_number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def measured(record):
+    """The rows of a record of `bench kernels`. Failed if one lacks a value that the table shows."""
+    rows = record.get("rows") if isinstance(record, dict) else None
+    if not isinstance(rows, list):
+        raise Failed("`bench kernels` wrote no rows")
+    for row in rows:
+        if not isinstance(row, dict) or not all(isinstance(row.get(key), str) for key in ("case", "shape", "dtype")):
+            raise Failed(f"`bench kernels` wrote a row without case, shape and dtype: {str(row)[:200]}")
+        numbers = ("median_s", "flops_per_s", "bytes_per_s") if row.get("median_s") else ()
+        wrong = [key for key in numbers if not is_number(row.get(key))]
+        if row.get("percent_of_limit") is not None and not is_number(row["percent_of_limit"]):
+            wrong.append("percent_of_limit")
+        if wrong:
+            raise Failed(f"`bench kernels` wrote a row without the number {wrong[0]}: {str(row)[:200]}")
+    return rows
 
 
 def rows_of_table(text):

@@ -247,7 +247,7 @@ Fields optimisation_fields(TrainOptions& options, Settings& saved) {
       {text_flag({"--init"}, "F", options.initial_weights,
                  "weights from a safetensors file or a checkpoint")},
       {text_flag({"--from-hf"}, "DIR", options.from_hf,
-                 "a GPT-2 or BLOOM of Hugging Face's: config.json says the model,\n"
+                 "a model of Hugging Face's transformers: config.json says which,\n"
                  "model.safetensors has its weights; --block-size may take fewer positions,\n"
                  "a text is read by its tokenizer")},
       {seed_flag(options.seed, "of initial weights, data and dropout"),

@@ -59,7 +59,7 @@ Fields model_fields(ModelOptions& now, models::GPTConfig& was) {
                    "0.1; Llama's family 0"),
        kept({31, "run.dropout"}, now.dropout, was.dropout, below_one)},
       {integer_flag({"--num-query-groups", "--num-key-value-heads"}, now.kv_heads,
-                    "key-value heads, of llama, mistral, qwen2 and qwen3, as the next five",
+                    "key-value heads, only of llama, mistral, qwen2 and qwen3",
                     {1, "as many as heads"}),
        of_model(
            {89, "model.kv_heads"}, now, was, [](Model & model) -> auto& { return model.kv_heads; },
@@ -80,12 +80,13 @@ Fields model_fields(ModelOptions& now, models::GPTConfig& was) {
            {92, "model.window"}, now, was, [](Model & model) -> auto& { return model.window; },
            count)},
       {number_flag({"--rotary-base", "--rope-theta"}, now.rope_theta, above_zero,
-                   "base of the rotary positions"),
+                   "base of the rotary positions, only of llama, mistral, qwen2 and qwen3",
+                   "10000; a named model's own"),
        of_model(
            {93, "model.rope_theta"}, now, was,
            [](Model & model) -> auto& { return model.rope.theta; }, above_zero)},
       {number_flag({"--norm-epsilon", "--rms-norm-eps"}, now.norm_epsilon, above_zero,
-                   "epsilon of the norms"),
+                   "epsilon of the norms", "1e-05; qwen2 and qwen3 1e-06"),
        of_model(
            {94, "model.norm_epsilon"}, now, was,
            [](Model & model) -> auto& { return model.norm_epsilon; }, finite)},

@@ -122,7 +122,7 @@ std::vector<std::string> adopt_hf(const models::HuggingFaceFolder& folder, Train
   model.position = config.position;
   model.embedding_norm = config.embedding_norm;
   if (config.family != models::Family::gpt) model.model_type = name_of(config.family);
-  if (has_llama_names(config.family)) model.base = config;
+  model.base = config;
   if (!options.given.count("--dropout")) {
     if (!folder.model().dropouts.empty())
       throw Unsupported(fmt::format(

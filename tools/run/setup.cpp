@@ -186,9 +186,12 @@ SavedModel open_saved_model(const std::string& path, const ModelOptions& options
 
 WeightSource weights_of(const SavedModel& saved_model) {
   if (saved_model.checkpoint) return zero::weights_of(saved_model.checkpoint);
-  return is_directory(saved_model.path)
-             ? open_hf_folder(saved_model.path).weights(saved_model.settings.model)
-             : zero::weights_of(saved_model.path);
+  if (!is_directory(saved_model.path)) return zero::weights_of(saved_model.path);
+  std::string note;
+  WeightSource weights =
+      open_hf_folder(saved_model.path).weights(saved_model.settings.model, &note);
+  if (!note.empty()) std::fprintf(stderr, "note: %s\n", note.c_str());
+  return weights;
 }
 
 DataKind kind_of(const std::string& source) {
@@ -296,7 +299,14 @@ models::GPTConfig model_config(const ModelOptions& options, const models::Datase
   if (options.head_size > 0) config.head_size = options.head_size;
   if (options.hidden > 0) config.hidden = options.hidden;
   if (options.window > 0) config.window = options.window;
-  if (options.rope_theta > 0.0) config.rope.theta = options.rope_theta;
+  if (options.rope_theta > 0.0) {
+    if (config.position != models::Position::rope)
+      throw ConfigError(fmt::format(
+          "--rotary-base: expected a model with rotary positions, of llama, mistral, qwen2 or "
+          "qwen3, got the positions {}; leave the flag out",
+          name_of(config.position)));
+    config.rope.theta = options.rope_theta;
+  }
   if (options.norm_epsilon > 0.0) config.norm_epsilon = static_cast<float>(options.norm_epsilon);
   models::validate(config);
   return config;

@@ -1,6 +1,7 @@
 #include "tests/fakes/cuda/devices.h"
 
 #include <link.h>
+#include <sys/mman.h>
 
 #include <array>
 #include <atomic>
@@ -188,6 +189,14 @@ const std::byte* host_allocation(const void* place, size_t* bytes) {
   if (found == allocations().end()) return nullptr;
   *bytes = found->second;
   return found->first;
+}
+
+bool is_in_process(const void* place) {
+  constexpr uintptr_t page = 4096, first = uintptr_t{1} << 32, end = uintptr_t{1} << 47;
+  const auto address = reinterpret_cast<uintptr_t>(place);
+  unsigned char resident;
+  return address >= first && address < end &&
+         mincore(reinterpret_cast<void*>(address / page * page), 1, &resident) == 0;
 }
 
 bool is_in_program(const void* place) {

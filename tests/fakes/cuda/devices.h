@@ -44,6 +44,8 @@ cudaError_t unregister_host(void* place);
 const std::byte* host_allocation(const void* place, size_t* bytes);
 void note_host_allocation(void* place, size_t bytes);
 void forget_host_allocation(void* place);
+/// True for an address of memory that the process has. Small numbers are none.
+bool is_in_process(const void* place);
 /// True for an address of the program's code or constants.
 bool is_in_program(const void* place);
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
@@ -34,6 +35,7 @@ struct Launch {
   size_t parameter_bytes;
   const void* function;                ///< the kernel, for its attributes
   std::vector<const void*> addresses;  ///< the parameters that are pointers
+  std::vector<const void*> words{};    ///< of parameters that are structs: some are pointers
 };
 /// Queues a kernel: run_grid() when the stream is waited for. A launch that the device refuses is
 /// the error that cudaGetLastError() returns. A pointer to memory that the device cannot read ends
@@ -50,6 +52,14 @@ void launch(const char* name, void (*kernel)(Parameters...), Extent grid, Extent
         (launched.parameter_bytes + alignof(Argument) - 1) / alignof(Argument) * alignof(Argument) +
         sizeof(Argument);
     if constexpr (std::is_pointer_v<Argument>) launched.addresses.push_back(argument);
+    if constexpr (std::is_class_v<Argument>) {
+      const auto* const bytes = reinterpret_cast<const std::byte*>(&argument);
+      for (size_t at = 0; at + sizeof(void*) <= sizeof(Argument); at += sizeof(void*)) {
+        const void* word = nullptr;
+        std::memcpy(&word, bytes + at, sizeof word);
+        launched.words.push_back(word);
+      }
+    }
   };
   std::apply([&](const auto&... each) { (add(each), ...); }, arguments);
   launch(launched, stream, [kernel, arguments] { std::apply(kernel, arguments); });

@@ -78,7 +78,10 @@ struct Watched {
 std::vector<Watched> check_addresses(const Launch& launch, int device) {
   constexpr size_t largest_record = 4096;
   std::vector<Watched> watched;
-  for (const void* address : launch.addresses) {
+  std::vector<const void*> addresses = launch.addresses;
+  for (const void* word : launch.words)
+    if (is_mapped(word) || is_in_process(word)) addresses.push_back(word);
+  for (const void* address : addresses) {
     if (!address || is_accessible(address, 1, device)) continue;
     if (is_mapped(address))
       die(std::string(launch.kernel) + ": a pointer to memory of another device that device " +

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "tests/support/op_case.h"
@@ -179,4 +180,13 @@ TEST_CASE("rope refuses what does not fit") {
                        ConfigError);
   CHECK_THROWS_WITH_AS(rope_frequencies({.theta = 0.5}, 4),
                        "rope: theta: expected a number above 1, got 0.5", ConfigError);
+  for (double RopeOptions::*field :
+       {&RopeOptions::theta, &RopeOptions::factor, &RopeOptions::low_freq_factor,
+        &RopeOptions::high_freq_factor, &RopeOptions::beta_fast, &RopeOptions::beta_slow,
+        &RopeOptions::attention_factor})
+    for (const double value : {std::numeric_limits<double>::infinity(), std::nan("")}) {
+      RopeOptions options;
+      options.*field = value;
+      CHECK_THROWS_AS(validate(options), ConfigError);
+    }
 }

@@ -43,7 +43,8 @@ struct ReferenceRule {
 
   // Returns the largest absolute value of a direction.
   double step(const std::vector<double>& gradient, const OptimizerUpdate& a) {
-    const double decay = a.tensors[0].weight_decay, rate = a.rate, beta1 = a.beta1;
+    const double decay = a.tensors[0].weight_decay, beta1 = a.beta1;
+    const double rate = double{a.rate} * a.tensors[0].rate_factor;
     double largest = 0.0;
     for (size_t i = 0; i < parameter.size(); ++i) {
       double& p = parameter[i];
@@ -71,7 +72,8 @@ OptimizerTensor rule_tensor(int64_t n, bool has_momentum, DType state, DType gra
   return {.parameter = random_tensor({n}, state, device, 1),
           .gradient = random_tensor({n}, gradient, device, 2, -3.0, 3.0),
           .moment1 = has_momentum ? random_tensor({n}, state, device, 3, -0.1, 0.1) : Tensor(),
-          .weight_decay = 0.1f};
+          .weight_decay = 0.1f,
+          .rate_factor = 0.75f};
 }
 
 OptimizerTensor rule_part(const OptimizerTensor& t, int64_t begin, int64_t n) {

@@ -89,4 +89,9 @@ TEST_CASE("data without questions has no score") {
   CHECK_THROWS_WITH_AS(score_of(model, Zeros(), Split::train, 5),
                        "score: this dataset has no questions; expected the sort or adder data",
                        ConfigError);
+  const OwnAnswers data(model);
+  CHECK_THROWS_WITH_AS(
+      score(
+          model.gpt, [&] { return model.tape(TapeMode::inference); }, data, Split::train, 5, 0),
+      "score: at_once: expected 1 sample or more, got 0", ConfigError);
 }

@@ -187,7 +187,6 @@ TEST_CASE("what our BLOOM does not compute is refused by its key") {
     CHECK(contains(error, std::string("d/config.json: ") + key + " is " + value.dump()));
   };
   refused("apply_residual_connection_post_layernorm", true);
-  refused("layer_norm_epsilon", 1e-6);
   refused("n_inner", 95);
   refused("quantization_config", json::object());
   refused("model_type", "mpt");
@@ -195,11 +194,13 @@ TEST_CASE("what our BLOOM does not compute is refused by its key") {
   json config = hf_bloom_json();
   config["attention_dropout"] = 0.1;
   CHECK(hf_config(config.dump(), "c").dropouts == "hidden_dropout and attention_dropout");
+  config["layer_norm_epsilon"] = 1e-6;
+  CHECK(hf_config(config.dump(), "c").config.norm_epsilon == 1e-6f);
   config["n_head"] = 5;
   CHECK(contains(message_of<FileError>([&] { hf_config(config.dump(), "c"); }), "c: gpt: heads"));
 }
 
-TEST_CASE("a model that transformers has not is not written as one") {
+TEST_CASE("hf_json refuses a model that transformers does not have") {
   GPTConfig config = hf_bloom_config();
   config.position = Position::learned;
   CHECK(contains(message_of<Unsupported>([&] { hf_json(config); }), "position is learned"));
@@ -209,4 +210,26 @@ TEST_CASE("a model that transformers has not is not written as one") {
   config = tiny_config();
   config.position = Position::alibi;
   CHECK(contains(message_of<Unsupported>([&] { hf_json(config); }), "position is alibi"));
+  for (const Family family : all_families) {
+    CAPTURE(std::string(name_of(family)));
+    GPTConfig own = GPTConfig::of(family);
+    own.heads = 2;
+    own.width = 8;
+    own.vocabulary = 7;
+    own.block_size = 6;
+    const auto refused_field = [&](auto field, auto value) {
+      GPTConfig changed = own;
+      changed.*field = value;
+      return message_of<Unsupported>([&] { hf_json(changed); });
+    };
+    CHECK(hf_config(hf_json(own), "c").config.norm_epsilon == own.norm_epsilon);
+    CHECK(contains(refused_field(&GPTConfig::window, 3),
+                   family == Family::mistral ? "" : "window is 3; expected 0"));
+    CHECK(contains(refused_field(&GPTConfig::head_size, 3),
+                   has_llama_names(family) ? "" : "head_size is 3; expected 4"));
+    CHECK(contains(refused_field(&GPTConfig::hidden, 20),
+                   family == Family::bloom ? "hidden is 20; expected 32" : ""));
+    CHECK(contains(refused_field(&GPTConfig::qkv_bias, !own.qkv_bias), "qkv_bias is "));
+    CHECK(contains(refused_field(&GPTConfig::mlp, nn::MlpKind::gelu_erf), "mlp is gelu_erf"));
+  }
 }

@@ -9,6 +9,7 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/safetensors.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 #include "zerograd/zero/engine.h"
 
@@ -166,6 +167,16 @@ TEST_CASE("a config of Llama's family that this version does not compute is refu
   CHECK(contains(message("hf_llama", "mlp_bias", true), "c.json: mlp_bias is true"));
   CHECK(contains(message("hf_llama", "rope_parameters", {{"rope_type", "longrope"}}),
                  "rope_type is \"longrope\"; expected default, linear, llama3 or yarn"));
+  // transformers requires these keys.
+  const auto without = [](const char* key) {
+    json config = config_json("hf_llama");
+    config.at("rope_parameters").erase(key);
+    return message_of<FileError>([&] { hf_config(config.dump(), "c.json"); });
+  };
+  for (const char* key :
+       {"factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"})
+    CHECK(contains(without(key),
+                   fmt::format("c.json: rope_parameters.{}: expected a number, got null", key)));
   CHECK(contains(message("hf_qwen2", "rope_scaling", "yarn"),
                  "c.json: rope_scaling: expected an object"));
   CHECK(contains(message("hf_qwen3", "attention_bias", true), "c.json: attention_bias is true"));

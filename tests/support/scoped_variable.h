@@ -5,24 +5,24 @@
 
 namespace zg::testing {
 
-/// RAII: sets a variable of the environment.
-class Wish {
+/// Sets a variable of the environment while it exists.
+class ScopedVariable {
  public:
-  Wish(const char* variable, const char* value) : variable_(variable) {
+  ScopedVariable(const char* variable, const char* value) : variable_(variable) {
     if (const char* text = std::getenv(variable)) {
       before_ = text;
       was_set_ = true;
     }
     setenv(variable, value, 1);
   }
-  ~Wish() {
+  ~ScopedVariable() {
     if (was_set_)
       setenv(variable_, before_.c_str(), 1);
     else
       unsetenv(variable_);
   }
-  Wish(const Wish&) = delete;
-  Wish& operator=(const Wish&) = delete;
+  ScopedVariable(const ScopedVariable&) = delete;
+  ScopedVariable& operator=(const ScopedVariable&) = delete;
 
  private:
   const char* variable_;
