@@ -33,41 +33,42 @@ std::vector<std::string> parts_of(const std::string& text, char separator) {
   return parts;
 }
 
-[[noreturn]] void refuse_group(std::string_view text) {
-  throw ConfigError(fmt::format(
-      "parameter groups: got '{}'; expected PATTERN:rate=R,decay=D with numbers from 0, as in "
-      "'*.bias:decay=0;transformer.wte.*:rate=0.1'",
-      text));
-}
-
-void read_number_of_group(ParameterGroup& group, std::string_view setting, std::string_view text) {
+/// Reads "rate=0.1" or "decay=0". Returns false for other text.
+bool read_number_of_group(ParameterGroup& group, std::string_view setting) {
   const size_t equals = setting.find('=');
   float value = 0.0f;
   const char* const end = setting.data() + setting.size();
   const char* const begin = equals == setting.npos ? end : setting.data() + equals + 1;
   const std::from_chars_result read = std::from_chars(begin, end, value);
   if (read.ec != std::errc() || read.ptr != end || !std::isfinite(value) || value < 0.0f)
-    refuse_group(text);
+    return false;
   const std::string_view key = setting.substr(0, equals);
   if (key == "rate")
     group.rate = value;
   else if (key == "decay")
     group.weight_decay = value;
   else
-    refuse_group(text);
+    return false;
+  return true;
 }
 
 }  // namespace
 
-std::vector<ParameterGroup> parameter_groups(const std::string& text) {
+std::vector<ParameterGroup> parameter_groups(const std::string& text, const std::string& name) {
+  const auto refuse = [&](const std::string& group) {
+    throw ConfigError(
+        fmt::format("{}: got '{}'; expected PATTERN:rate=R,decay=D with numbers from 0, as in "
+                    "'*.bias:decay=0;transformer.wte.*:rate=0.1'",
+                    name, group));
+  };
   std::vector<ParameterGroup> groups;
   if (text.empty()) return groups;
   for (const std::string& one : parts_of(text, ';')) {
     const size_t colon = one.rfind(':');
-    if (colon == one.npos || colon == 0) refuse_group(one);
+    if (colon == one.npos || colon == 0) refuse(one);
     ParameterGroup& group = groups.emplace_back(ParameterGroup{.pattern = one.substr(0, colon)});
     for (const std::string& setting : parts_of(one.substr(colon + 1), ','))
-      read_number_of_group(group, setting, one);
+      if (!read_number_of_group(group, setting)) refuse(one);
   }
   return groups;
 }

@@ -46,8 +46,9 @@ struct ParameterGroup {
   bool operator==(const ParameterGroup&) const = default;
 };
 /// Reads "PATTERN:rate=0.1,decay=0;PATTERN:rate=2", in which a number may be left out. Throws
-/// ConfigError. text_of() writes what it reads.
-ZG_API std::vector<ParameterGroup> parameter_groups(const std::string& text);
+/// ConfigError, which begins with `name`. text_of() writes what it reads.
+ZG_API std::vector<ParameterGroup> parameter_groups(const std::string& text,
+                                                    const std::string& name = "parameter groups");
 ZG_API std::string text_of(const std::vector<ParameterGroup>& groups);
 
 /// The optimizer and its constants. Weight decay applies only to parameters with Parameter::decay,

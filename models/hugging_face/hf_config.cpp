@@ -234,20 +234,17 @@ void read_rope(const JsonNode& theirs, GPTConfig& config) {
     if (node.value.is_null()) node.fail("a number");
     return node;
   };
-  rope.factor = required("factor").number(1.0);
+  constexpr const char* original = "original_max_position_embeddings";
   if (type.text() == "linear") {
     rope.scaling = RopeScaling::linear;
-    return;
-  }
-  constexpr const char* original = "original_max_position_embeddings";
-  rope.original_positions = scaling.at(original).count(config.positions);
-  if (type.text() == "llama3") {
+  } else if (type.text() == "llama3") {
     rope.scaling = RopeScaling::llama3;
     rope.original_positions = required(original).count(config.positions);
     rope.low_freq_factor = required("low_freq_factor").number(1.0);
     rope.high_freq_factor = required("high_freq_factor").number(4.0);
   } else if (type.text() == "yarn") {
     rope.scaling = RopeScaling::yarn;
+    rope.original_positions = scaling.at(original).count(config.positions);
     rope.beta_fast = scaling.at("beta_fast").number(rope.beta_fast);
     rope.beta_slow = scaling.at("beta_slow").number(rope.beta_slow);
     rope.attention_factor = scaling.at("attention_factor").number(0.0);
@@ -257,6 +254,7 @@ void read_rope(const JsonNode& theirs, GPTConfig& config) {
   } else {
     type.refuse("default, linear, llama3 or yarn");
   }
+  rope.factor = required("factor").number(1.0);
 }
 
 /// The sliding window; 0: none. Qwen's configs have one and switch it off.

@@ -28,13 +28,14 @@ INSTRUCTIONS = {
 }
 BRANCH = 0x947  # its offset counts 4 bytes from the next instruction: 8 bits from bit 16, the others from bit 34
 SWAPS = (0x38d, 0x3a9)  # compare and swap in shared and in global memory
+SPIN_LENGTH = 32  # a longer loop does work between its compare and swaps
 BY_OPCODE = {opcode: [(name, mask, bits) for name, (mask, bits) in INSTRUCTIONS.items()
                       if opcode & mask & 0xfff == bits & 0xfff] for opcode in range(1 << 12)}
 NEWER = 72  # first of the bits of WARPGROUP.DEPBAR that say how many products may still run
 
 # One instantiation: `name` demangled, without its namespaces and parameters; `instructions` in the order of the
 # code, those of INSTRUCTIONS; WARPGROUP.DEPBAR with its number, as in "WARPGROUP.DEPBAR 1"; and "CAS.LOOP" for a
-# branch back over a compare and swap.
+# short branch back over a compare and swap.
 Kernel = collections.namedtuple("Kernel", "name registers stack instructions")
 
 
@@ -113,7 +114,8 @@ def instructions_of(code):
         if low & 0xfff == BRANCH:
             more = (low | high << 64) >> 34 & (1 << 48) - 1
             offset = (more - (more >> 47 << 48) << 8) + (low >> 16 & 0xff)
-            if any(at + 1 + offset // 4 <= swap for swap in swaps):
+            first = at + 1 + offset // 4
+            if at - first < SPIN_LENGTH and any(first <= swap for swap in swaps):
                 yield "CAS.LOOP"
         for name, mask, bits in BY_OPCODE[low & 0xfff]:
             word = low | high << 64

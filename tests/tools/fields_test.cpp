@@ -209,6 +209,7 @@ TEST_CASE("fields: every flag sets its option, and help lists it or it is anothe
                                            "lion",
                                            "original",
                                            "cuda",
+                                           "*.bias:rate=2",
                                            "f"};
   std::set<std::string> names, hidden;
   TrainOptions scratch;

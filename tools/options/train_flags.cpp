@@ -85,11 +85,7 @@ Flag parameter_groups_flag(std::vector<zero::ParameterGroup>& groups) {
           "parameters whose name matches have R times --lr and D for\n"
           "--weight-decay; the first match decides: '*.bias:rate=2;*wte*:decay=0'",
           [&groups](const std::string& name, const std::string& value) {
-            try {
-              groups = zero::parameter_groups(value);
-            } catch (const ConfigError& error) {
-              throw ConfigError(name + ": " + error.what());
-            }
+            groups = zero::parameter_groups(value, name);
           }};
 }
 

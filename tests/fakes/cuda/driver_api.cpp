@@ -176,7 +176,8 @@ CUresult encode_tensor_map(CUtensorMap* to, CUtensorMapDataType, cuuint32_t rank
         good && strides[axis] > 0 && strides[axis] % 16 == 0 && strides[axis] < uint64_t{1} << 40;
   }
   if (!good) return CUDA_ERROR_INVALID_VALUE;
-  std::memcpy(to, &map, sizeof map);
+  std::memset(static_cast<void*>(to), 0, sizeof *to);
+  std::memcpy(static_cast<void*>(to), &map, sizeof map);
   return CUDA_SUCCESS;
 }
 

@@ -52,14 +52,18 @@ void launch(const char* name, void (*kernel)(Parameters...), Extent grid, Extent
         (launched.parameter_bytes + alignof(Argument) - 1) / alignof(Argument) * alignof(Argument) +
         sizeof(Argument);
     if constexpr (std::is_pointer_v<Argument>) launched.addresses.push_back(argument);
+#if __has_builtin(__builtin_clear_padding)  // which may have parts of old pointers
     if constexpr (std::is_class_v<Argument>) {
-      const auto* const bytes = reinterpret_cast<const std::byte*>(&argument);
+      Argument copy = argument;
+      __builtin_clear_padding(&copy);
+      const auto* const bytes = reinterpret_cast<const std::byte*>(&copy);
       for (size_t at = 0; at + sizeof(void*) <= sizeof(Argument); at += sizeof(void*)) {
         const void* word = nullptr;
         std::memcpy(&word, bytes + at, sizeof word);
         launched.words.push_back(word);
       }
     }
+#endif
   };
   std::apply([&](const auto&... each) { (add(each), ...); }, arguments);
   launch(launched, stream, [kernel, arguments] { std::apply(kernel, arguments); });

@@ -229,7 +229,7 @@ TEST_CASE("hf_json refuses a model that transformers does not have") {
                    has_llama_names(family) ? "" : "head_size is 3; expected 4"));
     CHECK(contains(refused_field(&GPTConfig::hidden, 20),
                    family == Family::bloom ? "hidden is 20; expected 32" : ""));
-    CHECK(contains(refused_field(&GPTConfig::qkv_bias, !own.qkv_bias), "qkv_bias is "));
+    CHECK(contains(refused_field(&GPTConfig::qkv_bias, !own.qkv_bias), "bias is "));
     CHECK(contains(refused_field(&GPTConfig::mlp, nn::MlpKind::gelu_erf), "mlp is gelu_erf"));
   }
 }
