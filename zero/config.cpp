@@ -33,8 +33,9 @@ std::vector<std::string> parts_of(const std::string& text, char separator) {
   return parts;
 }
 
-/// Reads "rate=0.1" or "decay=0". Returns false for other text.
-bool read_number_of_group(ParameterGroup& group, std::string_view setting) {
+/// Reads "rate=0.1", "decay=0" or "optimizer=adamw". Returns false for other text.
+bool read_setting(ParameterGroup& group, std::string_view setting) {
+  if (setting == "optimizer=adamw") return group.by_adam = true;
   const size_t equals = setting.find('=');
   float value = 0.0f;
   const char* const end = setting.data() + setting.size();
@@ -68,7 +69,7 @@ std::vector<ParameterGroup> parameter_groups(const std::string& text, const std:
     if (colon == one.npos || colon == 0) refuse(one);
     ParameterGroup& group = groups.emplace_back(ParameterGroup{.pattern = one.substr(0, colon)});
     for (const std::string& setting : parts_of(one.substr(colon + 1), ','))
-      if (!read_number_of_group(group, setting)) refuse(one);
+      if (!read_setting(group, setting)) refuse(one);
   }
   return groups;
 }
@@ -78,6 +79,7 @@ std::string text_of(const std::vector<ParameterGroup>& groups) {
   for (const ParameterGroup& group : groups) {
     std::string text = fmt::format("{}:rate={}", group.pattern, group.rate);
     if (group.weight_decay) text += fmt::format(",decay={}", *group.weight_decay);
+    if (group.by_adam) text += ",optimizer=adamw";
     texts.push_back(std::move(text));
   }
   return join(texts, ";");
@@ -110,7 +112,7 @@ int moments_of(const UpdateOptions& options) {
 }
 
 int moments_of(const UpdateOptions& options, const Parameter& parameter) {
-  return is_muon_matrix(parameter, options.rule) ? 1 : moments_of(options);
+  return is_muon_matrix(parameter, options) ? 1 : moments_of(options);
 }
 
 Betas betas_of(const UpdateOptions& options) {
@@ -179,6 +181,12 @@ void validate(const Config& config) {
   check_config(update.dampening >= 0.0f && update.dampening <= 1.0f, "update.dampening",
                update.dampening, "a number in [0, 1]");
   const bool is_muon = update.rule == OptimizerRule::muon;
+  for (const ParameterGroup& group : update.groups)
+    if (group.by_adam && !is_muon)
+      throw ConfigError(fmt::format(
+          "config: parameter group '{}' says optimizer=adamw, the optimizer is {}; expected muon, "
+          "whose matrices a group can leave to adamw",
+          group.pattern, name_of(update.rule)));
   if (update.momentum != 0.0f && update.rule != OptimizerRule::sgd)
     throw ConfigError(fmt::format(
         "config: update.momentum is {:f}, the optimizer is {}; expected sgd, or momentum 0; try {}",

@@ -27,7 +27,8 @@ constexpr const char* name_of(MuonRate rate) {
 
 /// Numbers of OptimizerRule::muon. Parameters with Parameter::hidden_matrix are updated as by
 /// torch.optim.Muon; its Newton-Schulz iteration is in f32 here, in bf16 there. All others are
-/// updated by adam, with its numbers in UpdateOptions. zero/optimizer/muon.h has the formulas.
+/// updated by adam, with its numbers in UpdateOptions, and so are matrices of a group with by_adam.
+/// zero/optimizer/muon.h has the formulas.
 struct MuonOptions {
   float momentum = 0.95f;
   bool nesterov = true;
@@ -43,10 +44,12 @@ struct ParameterGroup {
   float rate = 1.0f;  ///< a multiple of the step's rate; 0: the parameters keep their values
   /// Absent: UpdateOptions::weight_decay for parameters with Parameter::decay.
   std::optional<float> weight_decay = {};
+  bool by_adam = false;  ///< with OptimizerRule::muon: adam updates hidden matrices, too
   bool operator==(const ParameterGroup&) const = default;
 };
-/// Reads "PATTERN:rate=0.1,decay=0;PATTERN:rate=2", in which a number may be left out. Throws
-/// ConfigError, which begins with `name`. text_of() writes what it reads.
+/// Reads "PATTERN:rate=0.1,decay=0;PATTERN:optimizer=adamw", in which a setting may be left out.
+/// "optimizer=adamw" sets by_adam. Throws ConfigError, which begins with `name`. text_of() writes
+/// what it reads.
 ZG_API std::vector<ParameterGroup> parameter_groups(const std::string& text,
                                                     const std::string& name = "parameter groups");
 ZG_API std::string text_of(const std::vector<ParameterGroup>& groups);

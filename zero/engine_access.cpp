@@ -157,7 +157,7 @@ std::string Engine::parameter_hash() const {
 std::vector<float> Engine::read(const Parameter& parameter, State state) const {
   std::vector<float> values;
   Storage& storage = state_->storage_of(parameter);
-  if (state == State::moment2 && is_muon_matrix(parameter, config().update.rule)) return values;
+  if (state == State::moment2 && is_muon_matrix(parameter, config().update)) return values;
   const Tensor whole = state_->whole_state(storage, is_updated(parameter), state);
   if (whole) {
     if (!state_->on_meta()) values.reserve(static_cast<size_t>(parameter.shape.numel()));

@@ -31,6 +31,7 @@ TEST_CASE("each optimizer has one hash over ranks, stages, offload and restarts 
   std::string last = optimizer_hash("train" + optimizer_run + "adamw --grad-accum 4");
   for (const std::string optimizer :
        {"adam", "lion", "sgd", "sgd --momentum 0.9", "sgd --momentum 0.9 --nesterov", "muon",
+        "muon --parameter-groups *.h.1.*:optimizer=adamw;*:decay=0",
         "adamw --parameter-groups *.h.0.*:rate=0.5;*.bias:rate=2,decay=0.1"}) {
     CAPTURE(optimizer);
     const std::string run = "train" + optimizer_run + optimizer;
@@ -54,7 +55,8 @@ TEST_CASE("each optimizer has one hash over ranks, stages, offload and restarts 
 TEST_CASE("a plan of each optimizer has the bytes of its run") {
   const TemporaryFolder folder;
   for (const std::string optimizer :
-       {"lion", "sgd", "sgd --momentum 0.9", "muon", "adamw --parameter-groups *wte*:rate=0.1"}) {
+       {"lion", "sgd", "sgd --momentum 0.9", "muon", "adamw --parameter-groups *wte*:rate=0.1",
+        "muon --parameter-groups *c_fc*:optimizer=adamw"}) {
     CAPTURE(optimizer);
     const std::string flags = optimizer_run + optimizer +
                               " --ranks 2 --zero-stage 2 --precision bf16 --cpu-offload "
@@ -87,6 +89,12 @@ TEST_CASE("a checkpoint goes on with its optimizer, or is refused by name") {
                  "engine has; try the optimizer that saved it"));
   CHECK(contains(zerograd(resume + "sgd --momentum 0.9").error, "expected sgd with moment1"));
   CHECK(zerograd(resume + "lion").status == 0);
+  const std::string own = folder / "muon", muon = "train" + optimizer_run + "muon --save ";
+  CHECK(zerograd(muon + own).status == 0);
+  const Outcome grouped = zerograd("train --log-interval 0 --score-samples 0 --steps 4 --resume " +
+                                   own + " --parameter-groups *.h.1.*:optimizer=adamw");
+  CHECK(grouped.status == 5);
+  CHECK_MESSAGE(contains(grouped.error, "moment2"), grouped.error);
   const Outcome momentum = zerograd("train" + optimizer_run + "adamw --momentum 0.5");
   CHECK(momentum.status == 2);
   CHECK(contains(momentum.error, "update.momentum is 0.500000, the optimizer is adam"));

@@ -82,8 +82,9 @@ Flag muon_rate_flag(zero::MuonRate& rate) {
 Flag parameter_groups_flag(std::vector<zero::ParameterGroup>& groups) {
   return {{"--parameter-groups"},
           "PATTERN:rate=R,decay=D;...",
-          "parameters whose name matches have R times --lr and D for\n"
-          "--weight-decay; the first match decides: '*.bias:rate=2;*wte*:decay=0'",
+          "parameters whose names match have R times --lr and D for\n"
+          "--weight-decay; the first match decides: '*.bias:rate=2;*wte*:decay=0'.\n"
+          "optimizer=adamw: muon leaves their matrices to adamw",
           [&groups](const std::string& name, const std::string& value) {
             groups = zero::parameter_groups(value, name);
           }};

@@ -234,7 +234,7 @@ class MatrixUpdate {
 
 void check_matrices(const ParameterStore& store, const Config& config) {
   for (const auto& parameter : store.parameters())
-    if (is_muon_matrix(*parameter, config.update.rule) && !parameter->slice.is_whole())
+    if (is_muon_matrix(*parameter, config.update) && !parameter->slice.is_whole())
       throw Unsupported(fmt::format(
           "engine: the optimizer is muon, and tensor ranks divide the matrix '{}' {}: this one has "
           "{}; expected whole matrices; try --tensor-parallel 1, or data and pipeline ranks",

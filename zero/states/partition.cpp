@@ -5,7 +5,7 @@
 namespace zg::zero {
 
 FlatUnit FlatUnit::of(std::span<const Parameter* const> parameters, Part part, int world,
-                      OptimizerRule rule) {
+                      const UpdateOptions& options) {
   FlatUnit flat;
   flat.world = world;
   int64_t end = 0;
@@ -13,7 +13,7 @@ FlatUnit FlatUnit::of(std::span<const Parameter* const> parameters, Part part, i
     for (size_t position = 0; position < parameters.size(); ++position) {
       const Parameter* parameter = parameters[position];
       if (parameter->decay != decay || is_updated(*parameter) != (part == Part::trainable) ||
-          is_muon_matrix(*parameter, rule) != matrices)
+          is_muon_matrix(*parameter, options) != matrices)
         continue;
       const int64_t numel = parameter->shape.numel();
       flat.pieces.push_back(

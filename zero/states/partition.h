@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "zerograd/autograd/parameter.h"
-#include "zerograd/kernels/optimizer/update_constants.h"
+#include "zerograd/zero/config.h"
 
 // Offsets in flat arrays, in their shards, and in slices of parameters.
 namespace zg::zero {
@@ -18,9 +18,12 @@ inline bool is_updated(const Parameter& parameter) {
 }
 
 /// True if OptimizerRule::muon updates the parameter as a matrix, and not by adam.
-inline bool is_muon_matrix(const Parameter& parameter, OptimizerRule rule) {
-  return rule == OptimizerRule::muon && parameter.hidden_matrix && is_updated(parameter) &&
-         parameter.shape.numel() > 0;
+inline bool is_muon_matrix(const Parameter& parameter, const UpdateOptions& options) {
+  if (options.rule != OptimizerRule::muon || !parameter.hidden_matrix || !is_updated(parameter) ||
+      parameter.shape.numel() == 0)
+    return false;
+  const ParameterGroup* group = group_of(options, parameter.name);
+  return !group || !group->by_adam;
 }
 
 /// The trainable (or the frozen) parameters of a list, concatenated in one flat array, which is
@@ -55,7 +58,7 @@ struct FlatUnit {
   int64_t matrices_end = 0;  ///< Muon's matrices are the pieces in [0, matrices_end)
 
   ZG_API static FlatUnit of(std::span<const Parameter* const> parameters, Part part, int world = 1,
-                            OptimizerRule rule = OptimizerRule::adam);
+                            const UpdateOptions& options = {});
   int64_t shard_numel() const { return padded / world; }
   int64_t shard_begin(int rank) const { return rank * shard_numel(); }
   /// The pieces in elements [first, last), relative to `first`. Empty parameters have no piece.

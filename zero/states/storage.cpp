@@ -21,7 +21,7 @@ Tensor zeros(int64_t numel, DType dtype, const Device& device, Purpose purpose, 
 
 Values make_values(std::span<const Parameter* const> parameters, FlatUnit::Part part,
                    const Storage::Placement& place) {
-  Values values{.flat = FlatUnit::of(parameters, part, place.world, place.config.update.rule)};
+  Values values{.flat = FlatUnit::of(parameters, part, place.world, place.config.update)};
   if (values.empty()) return values;
   const int64_t shard = values.flat.shard_numel();
   const DType dtype = place.config.compute;

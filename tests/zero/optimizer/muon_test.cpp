@@ -102,11 +102,13 @@ std::string train_muon(Config config, const Run& run) {
 }
 
 /// The dtypes of a run: f32, bf16 and f16 with f32 masters, and all bf16 with stochastic rounding.
+/// In the run with bf16 values adam updates a large and a small matrix.
 std::vector<Config> muon_precisions() {
-  UpdateOptions stochastic = muon;
+  UpdateOptions stochastic = muon, grouped = muon;
   stochastic.stochastic_rounding = true;
+  grouped.groups = {{.pattern = "tall", .by_adam = true}, {.pattern = "wide", .by_adam = true}};
   return {{.update = muon},
-          {.compute = DType::bf16, .update = muon},
+          {.compute = DType::bf16, .update = grouped},
           {.compute = DType::f16, .update = muon, .loss_scaling = low_scale},
           {.compute = DType::bf16,
            .optimizer = DType::bf16,
@@ -386,7 +388,7 @@ TEST_CASE("a matrix has one owner, by sizes alone, and the work is balanced") {
               MuonToy::matrix(true));
   const auto owners = [&](int world) {
     return zero::owners_of_matrices(zero::FlatUnit::of(
-        unit.parameters, zero::FlatUnit::Part::trainable, world, OptimizerRule::muon));
+        unit.parameters, zero::FlatUnit::Part::trainable, world, {.rule = OptimizerRule::muon}));
   };
   CHECK(owners(1) == std::vector<int>{0, 0, 0, 0, 0});
   CHECK(owners(2) == std::vector<int>{1, 0, 0, 1, 1});

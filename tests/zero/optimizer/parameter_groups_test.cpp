@@ -48,6 +48,9 @@ TEST_CASE("parameter groups are read from text and written as they were read") {
   CHECK(groups[2].pattern == "a:b");
   CHECK(zero::text_of(groups) == text);
   CHECK(parameter_groups("x:decay=0.5")[0] == ParameterGroup{"x", 1.0f, 0.5f});
+  const std::string by_adam = "x:rate=0.5,decay=0,optimizer=adamw";
+  CHECK(parameter_groups(by_adam)[0] == ParameterGroup{"x", 0.5f, 0.0f, true});
+  CHECK(zero::text_of(parameter_groups(by_adam)) == by_adam);
   CHECK(parameter_groups("").empty());
   CHECK(zero::text_of({}).empty());
 }
@@ -55,7 +58,7 @@ TEST_CASE("parameter groups are read from text and written as they were read") {
 TEST_CASE("a text that is no parameter group is refused with an example") {
   for (const char* text :
        {"x", ":rate=1", "x:", "x:rate", "x:rate=", "x:rate=-1", "x:rate=nan", "x:rate=1e99",
-        "x:rate=1 ", "x:lr=1", "x:rate=1,", "x:rate=1;;y:rate=1"}) {
+        "x:rate=1 ", "x:lr=1", "x:optimizer=lion", "x:rate=1,", "x:rate=1;;y:rate=1"}) {
     CAPTURE(text);
     const std::string refusal = refusal_of_groups(text);
     CHECK(refusal.find("expected PATTERN:rate=R,decay=D with numbers from 0") != refusal.npos);
@@ -66,6 +69,10 @@ TEST_CASE("a text that is no parameter group is refused with an example") {
   CHECK(message_of<ConfigError>([] {
           validate(Config{.update = {.groups = {{""}}}});
         }).find("the pattern of a parameter group is ''") != std::string::npos);
+  CHECK(message_of<ConfigError>(
+            [] { validate(Config{.update = {.groups = {{.pattern = "x", .by_adam = true}}}}); }) ==
+        "config: parameter group 'x' says optimizer=adamw, the optimizer is adam; expected "
+        "muon, whose matrices a group can leave to adamw");
 }
 
 TEST_CASE("the first group that matches a name decides its rate and its weight decay") {
@@ -89,6 +96,20 @@ TEST_CASE("the first group that matches a name decides its rate and its weight d
     CHECK(grouped.at("z.bias") == std::vector<float>(7, 0.0f));
     CHECK(grouped.at("gain") == std::vector<float>(129, 1.0f));
   }
+}
+
+TEST_CASE("adam updates the hidden matrices of a group with by_adam, and muon the others") {
+  const UpdateOptions muon{.rule = OptimizerRule::muon};
+  UpdateOptions grouped = muon;
+  grouped.groups = {{.pattern = "w*", .rate = 0.5f, .by_adam = true}};
+  const auto both = after_one_step(grouped, 0.125f), by_muon = after_one_step(muon, 0.125f);
+  CHECK(both.at("wide") == after_one_step({}, 0.0625f).at("wide"));
+  for (const char* name : {"tall", "z.bias", "a.table", "gain"})
+    CHECK(both.at(name) == by_muon.at(name));
+  const MuonToy toy;
+  const Engine engine(toy.store, Device::cpu(), {.update = grouped});
+  CHECK(engine.read(toy.wide, Engine::State::moment2).size() == 5 * 31);
+  CHECK(engine.read(toy.tall, Engine::State::moment2).empty());
 }
 
 TEST_CASE("a parameter in a group ends where that of torch.optim does") {
