@@ -82,7 +82,8 @@ class Changes(unittest.TestCase):
         self.git("init", "-q", "-b", "main")
         self.write("zero/engine.cpp", "int a;\n")
         self.write("tests/shared.h", "int b;\n")
-        self.write("tests/models/gpt_test.cpp", '#include "../shared.h"\nTEST_CASE("a \\"word\\"") {}\n')
+        self.write("tests/models/gpt_test.cpp", '#include "../shared.h"\nTEST_CASE("a \\"word\\"") {}\n'
+                   'TEST_CASE(\n    "a long "\n    "title" * doctest::test_suite("x")) {}\n')
         self.commit()
         self.git("checkout", "-q", "-b", "work")
 
@@ -120,7 +121,7 @@ class Changes(unittest.TestCase):
 
     def test_cases_of_a_changed_test_are_known_by_name(self):
         self.assertEqual(select_tests.changed_cases(["tests/models/gpt_test.cpp"], self.root),
-                         {'models:a \\"word\\"'})
+                         {'models:a \\"word\\"', "models:a long title"})
 
 
 class FastList(unittest.TestCase):
@@ -128,7 +129,7 @@ class FastList(unittest.TestCase):
         names = set(re.findall(r'add_test\(NAME "([^"]*)"', (root / "tests/CMakeLists.txt").read_text()))
         for folder in select_tests.FOLDERS:
             for source in (root / "tests" / folder).rglob("*.cpp"):
-                names |= {f"{folder}: {case}" for case in select_tests.TEST_CASE.findall(source.read_text())}
+                names |= {f"{folder}: {case}" for case in select_tests.titles_of(source)}
         patterns = select_tests.read_patterns((root / "tests/fast.txt").read_text())
         for pattern in patterns:
             self.assertTrue(any(select_tests.matches(pattern, name) for name in names),

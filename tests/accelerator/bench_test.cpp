@@ -48,8 +48,9 @@ class Counter {
 
 }  // namespace
 
-TEST_CASE("each sample on an accelerator waits for what its runs queued" *
-          doctest::test_suite("every device")) {
+TEST_CASE(
+    "bench::measure on an accelerator waits in each sample for the work that its runs queued" *
+    doctest::test_suite("every device")) {
   const Device device = device_of_rank(accelerator, 0, {});
   Counter counter(device);
   int most = 0;

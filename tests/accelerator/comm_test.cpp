@@ -48,7 +48,7 @@ std::vector<std::vector<float>> folded(int ranks, DType dtype, Device::Type type
 
 }  // namespace
 
-TEST_CASE("ranks on accelerators gather what kernels have still to write" *
+TEST_CASE("ranks on accelerators gather tensors that queued kernels have not yet written" *
           doctest::test_suite("every device")) {
   for (const int ranks : {1, 2, 3}) {
     on_devices(ranks, [&](Communicator& comm, const Device& device) {
@@ -78,13 +78,16 @@ TEST_CASE("ranks on accelerators gather what kernels have still to write" *
   }
 }
 
-TEST_CASE("ranks on accelerators send what kernels have still to write, in groups beside others" *
-          doctest::test_suite("every device")) {
+TEST_CASE(
+    "ranks on accelerators send tensors that queued kernels have yet to write, in concurrent "
+    "groups" *
+    doctest::test_suite("every device")) {
   on_devices(4, check_channels);
 }
 
-TEST_CASE("a group folds to the bits of as many ranks, each group in a window of its own" *
-          doctest::test_suite("every device")) {
+TEST_CASE(
+    "folding gradients in two concurrent groups gives the bits of separate worlds of two ranks" *
+    doctest::test_suite("every device")) {
   const auto folds = [](Communicator& comm, const Device& device, int seed) {
     const Tensor full = random_tensor({comm.size() * 37}, DType::bf16, device,
                                       static_cast<uint64_t>(10 * seed + comm.rank()), -1e3, 1e3);
@@ -105,8 +108,9 @@ TEST_CASE("a group folds to the bits of as many ranks, each group in a window of
   CHECK(groups == world);
 }
 
-TEST_CASE("what a broadcast takes of an accelerator is planned" *
-          doctest::test_suite("every device")) {
+TEST_CASE(
+    "after a broadcast, an accelerator and its plan on a meta device have the same live bytes" *
+    doctest::test_suite("every device")) {
   const auto live_after = [](Communicator& comm, const Device& device) {
     const int members[] = {1, 0};
     const auto group = comm.group(members, "both");
@@ -126,7 +130,7 @@ TEST_CASE("what a broadcast takes of an accelerator is planned" *
   });
 }
 
-TEST_CASE("pieces on accelerators are folded in rising rank, to the cpu's bits" *
+TEST_CASE("pieces of gradients on accelerators are folded in rank order, with the bits of the CPU" *
           doctest::test_suite("every device")) {
   for (const int ranks : {2, 4})
     for (const DType dtype : {DType::f32, DType::bf16})
@@ -150,7 +154,7 @@ TEST_CASE("ranks may share an accelerator, and sum integers" *
   CHECK(std::count(names.begin(), names.end(), accelerator_name + ":0") == 2);
 }
 
-TEST_CASE("collectives of its ranks run ahead, and move nothing before its turn" *
+TEST_CASE("collectives queued on accelerators without waits each read the value of their own turn" *
           doctest::test_suite("every device")) {
   on_devices(2, [&](Communicator& comm, const Device& device) {
     std::vector<Tensor> fulls;
@@ -173,7 +177,7 @@ TEST_CASE("collectives of its ranks run ahead, and move nothing before its turn"
   });
 }
 
-TEST_CASE("a rank without room for the pieces of its peers is out of memory" *
+TEST_CASE("a rank that has no memory for its peers' gradient pieces throws OutOfMemory" *
           doctest::test_suite("every device")) {
   constexpr int64_t numel = 1 << 19;
   const auto body = [](Communicator& comm, const Device& device) {
@@ -185,7 +189,7 @@ TEST_CASE("a rank without room for the pieces of its peers is out of memory" *
   CHECK_THROWS_AS(run_local(2, body, {.device = small, .type = accelerator}), OutOfMemory);
 }
 
-TEST_CASE("a fault of a kernel ends all its ranks at the next collective" *
+TEST_CASE("a fault of a kernel on one rank ends all ranks at the next collective" *
           doctest::test_suite("every device")) {
   const auto body = [](Communicator& comm, const Device& device) {
     const Tensor weight = Tensor::zeros({5, 8}, DType::f32, device);

@@ -12,7 +12,7 @@ const std::string on_accelerator = "--device " + accelerator_name + " ";
 
 }  // namespace
 
-TEST_CASE("sort is learnt on an accelerator as on the cpu, but for rounding") {
+TEST_CASE("training on the sort data gives the CPU's losses on an accelerator, up to rounding") {
   const TemporaryFolder folder;
   const auto losses = [&](const std::string& device) {
     const std::string metrics = folder / device;
@@ -33,7 +33,9 @@ TEST_CASE("sort is learnt on an accelerator as on the cpu, but for rounding") {
   CHECK(there != cpu);  // equal bits would mean that the CPU was used
 }
 
-TEST_CASE("ZeRO stages and offload on two accelerators give one hash, and take what is planned") {
+TEST_CASE(
+    "ZeRO stages and offload on two accelerators give equal parameter hashes and the planned "
+    "memory") {
   const TemporaryFolder folder;
   const std::string measured = folder / "measured.json", planned = folder / "planned.json";
   std::string expected;

@@ -105,7 +105,7 @@ TEST_CASE("ZeRO stages, world sizes and offload on accelerators give the cpu's b
   }
 }
 
-TEST_CASE("stochastic rounding on accelerators, or by the cpu beside them, gives the cpu's bits" *
+TEST_CASE("stochastic rounding on accelerators, with or without offload, gives the cpu's bits" *
           doctest::test_suite("every device")) {
   const Config plain{
       .compute = DType::bf16, .optimizer = DType::bf16, .update = {.stochastic_rounding = true}};
@@ -141,8 +141,9 @@ TEST_CASE("states on the host of an accelerator are updated by the cpu, others b
   CHECK(on_host == expected);
 }
 
-TEST_CASE("a checkpoint of its ranks goes on on the cpu, and back" *
-          doctest::test_suite("every device")) {
+TEST_CASE(
+    "training that moves by checkpoints to the CPU and back to an accelerator equals CPU training" *
+    doctest::test_suite("every device")) {
   for (const DType compute : {DType::f32, DType::bf16})
     for (const Space space : spaces) {
       CAPTURE(name_of(compute));
@@ -163,8 +164,9 @@ TEST_CASE("a checkpoint of its ranks goes on on the cpu, and back" *
     }
 }
 
-TEST_CASE("a save beside the training holds an accelerator's state as it was" *
-          doctest::test_suite("every device")) {
+TEST_CASE(
+    "a save beside training on an accelerator stores the state of the step at which it began" *
+    doctest::test_suite("every device")) {
   for (const DType optimizer : {DType::f32, DType::bf16})
     for (const Space space : spaces) {
       CAPTURE(name_of(optimizer));
@@ -187,8 +189,9 @@ TEST_CASE("a save beside the training holds an accelerator's state as it was" *
     }
 }
 
-TEST_CASE("meta takes the bytes of an accelerator, step by step, in every space" *
-          doctest::test_suite("every device")) {
+TEST_CASE(
+    "an engine on a meta device counts an accelerator's memory per phase, for every offload space" *
+    doctest::test_suite("every device")) {
   for (const DType compute : {DType::f32, DType::bf16})
     for (const Space space : spaces) {
       CAPTURE(name_of(compute));

@@ -23,7 +23,7 @@ TEST_CASE("mpi child: channels on accelerators" * doctest::test_suite("every dev
       {.timeout_s = 240, .type = accelerator});
 }
 
-TEST_CASE("mpi: processes on accelerators send in groups, through the host or by a library" *
+TEST_CASE("mpi: groups of processes on accelerators exchange tensors through the host or by NCCL" *
           doctest::test_suite("every device")) {
   if (skips_mpi("channels on accelerators")) return;
   std::vector<std::pair<std::string, std::string>> ways = {

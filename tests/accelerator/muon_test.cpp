@@ -51,8 +51,9 @@ MuonOutcome train_muon(Config config, int ranks, Device::Type type) {
 
 }  // namespace
 
-TEST_CASE("muon on accelerators has one hash over stages, ranks and offload, near the cpu" *
-          doctest::test_suite("every device")) {
+TEST_CASE(
+    "muon on accelerators gives one hash for all stages, ranks and offload, and is near the CPU" *
+    doctest::test_suite("every device")) {
   for (const DType compute : {DType::f32, DType::bf16}) {
     CAPTURE(std::string(name_of(compute)));
     const Config plain{.compute = compute, .update = {.rule = OptimizerRule::muon}};

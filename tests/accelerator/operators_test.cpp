@@ -117,8 +117,10 @@ double tolerance(int64_t terms, DType dtype) {
 
 }  // namespace
 
-TEST_CASE("operators on an accelerator give the cpu's bits, and their gradients" *
-          doctest::test_suite("every device")) {
+TEST_CASE(
+    "operators of Var on an accelerator give the CPU's bits, gradients of divisions up to "
+    "rounding" *
+    doctest::test_suite("every device")) {
   const Device cpu = Device::cpu(0, {.threads = 1});
   const Device device = device_of_rank(accelerator, 0, {});
   for (const DType dtype : on_device(floating_dtypes, device))
@@ -138,8 +140,10 @@ TEST_CASE("operators on an accelerator give the cpu's bits, and their gradients"
     }
 }
 
-TEST_CASE("operators on an accelerator broadcast as on the cpu, and add gradients up" *
-          doctest::test_suite("every device")) {
+TEST_CASE(
+    "operators of Var on an accelerator broadcast as on the CPU and sum gradients over broadcast "
+    "axes" *
+    doctest::test_suite("every device")) {
   const Device cpu = Device::cpu(0, {.threads = 1});
   const Device device = device_of_rank(accelerator, 0, {});
   for (const DType dtype : on_device(floating_dtypes, device))
@@ -157,7 +161,7 @@ TEST_CASE("operators on an accelerator broadcast as on the cpu, and add gradient
       }
 }
 
-TEST_CASE("operators account on a meta device what they take on the accelerator" *
+TEST_CASE("operators of Var have the same memory peak on a meta device as on the accelerator" *
           doctest::test_suite("every device")) {
   const Device device = device_of_rank(accelerator, 0, {});
   const Device meta = Device::meta(0, {}, accelerator);
@@ -179,8 +183,9 @@ TEST_CASE("operators account on a meta device what they take on the accelerator"
   CHECK(meta.memory().live() == 0);
 }
 
-TEST_CASE("comparisons on an accelerator are those of the cpu, with tensors and numbers" *
-          doctest::test_suite("every device")) {
+TEST_CASE(
+    "comparisons with tensors and numbers give the same results on an accelerator as on the CPU" *
+    doctest::test_suite("every device")) {
   struct Comparison {
     const char* name;
     TwoOperands f;
@@ -230,7 +235,7 @@ TEST_CASE("comparisons on an accelerator are those of the cpu, with tensors and 
     }
 }
 
-TEST_CASE("operators of integers on an accelerator are those of the cpu" *
+TEST_CASE("operators on integer tensors give the same values on an accelerator as on the CPU" *
           doctest::test_suite("every device")) {
   const Operator whole[] = {
       {"x + y", [](const Var& x, const Var& y) { return x + y; }},
@@ -265,7 +270,7 @@ TEST_CASE("operators of integers on an accelerator are those of the cpu" *
   check(int64_t{});
 }
 
-TEST_CASE("operators refuse a tensor of the cpu beside one of an accelerator" *
+TEST_CASE("operators refuse operands on two devices, the CPU and an accelerator" *
           doctest::test_suite("every device")) {
   const Tensor here = Tensor::full({2}, 1.0, DType::f32, device_of_rank(accelerator, 0, {}));
   const Tensor there = Tensor::full({2}, 1.0, DType::f32, Device::cpu());

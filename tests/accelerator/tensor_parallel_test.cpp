@@ -84,7 +84,7 @@ std::vector<Step> steps_on(Device::Type type) {
 
 }  // namespace
 
-TEST_CASE("a step of tensor ranks on accelerators is near the cpu's" *
+TEST_CASE("a tensor-parallel step on accelerators gives loss and gradients near those on the CPU" *
           doctest::test_suite("every device")) {
   const std::vector<Step> expected = steps_on(Device::Type::cpu), steps = steps_on(accelerator);
   for (size_t rank = 0; rank < 2; ++rank) {

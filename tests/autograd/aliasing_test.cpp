@@ -280,7 +280,7 @@ Graph random_graph(uint64_t seed) {
 
 }  // namespace
 
-TEST_CASE("a gradient that an op shares with a later one is not written through") {
+TEST_CASE("backward does not add in place into a gradient tensor that two ops share") {
   const auto full = [](double value) {
     return Tensor::full({1}, value, DType::f64, shared_device());
   };

@@ -33,7 +33,7 @@ const OperandShapes operand_shapes[] = {{{3, 5}, {3, 5}},    {{3, 1, 5}, {4, 1}}
 
 }  // namespace
 
-TEST_CASE("arithmetic broadcasts and gives the numbers of plain loops") {
+TEST_CASE("binary arithmetic ops broadcast and match plain loops") {
   for (const BinaryOperation& operation : binary_operations)
     for (const OperandShapes& pair : operand_shapes) {
       CAPTURE(operation.name);
@@ -48,7 +48,7 @@ TEST_CASE("arithmetic broadcasts and gives the numbers of plain loops") {
     }
 }
 
-TEST_CASE("gradients of arithmetic, whichever side is repeated") {
+TEST_CASE("binary arithmetic ops pass gradcheck whichever operand is broadcast") {
   for (const BinaryOperation& operation : binary_operations)
     for (const OperandShapes& pair : operand_shapes) {
       CAPTURE(operation.name);
@@ -57,7 +57,9 @@ TEST_CASE("gradients of arithmetic, whichever side is repeated") {
     }
 }
 
-TEST_CASE("gradients of arithmetic with one constant side") {
+TEST_CASE(
+    "binary arithmetic ops pass gradcheck with a constant operand and with one operand on both "
+    "sides") {
   const Var fixed(doubles({4, 1}, 3, 0.5, 2.0));
   for (const BinaryOperation& operation : binary_operations) {
     CAPTURE(operation.name);
@@ -70,7 +72,7 @@ TEST_CASE("gradients of arithmetic with one constant side") {
   }
 }
 
-TEST_CASE("arithmetic with a number") {
+TEST_CASE("add, mul and pow with a number and neg have the right values and gradients") {
   const Tensor x = doubles({3, 5}, 1, 0.5, 2.0);
   const std::vector<double> values = x.to_doubles();
   for (size_t i = 0; i < values.size(); ++i) {
@@ -86,7 +88,7 @@ TEST_CASE("arithmetic with a number") {
   check_gradient([](Tape&, Vars in) { return neg(in[0]); }, {x});
 }
 
-TEST_CASE("operators are the functions by their signs") {
+TEST_CASE("the overloaded arithmetic operators equal add, sub, mul, div and neg") {
   const Tensor a = doubles({3, 1, 5}, 1, 0.5, 2.0), b = doubles({4, 1}, 2, 0.5, 2.0);
   const Var x(a), y(b);
   struct Signed {
@@ -128,7 +130,7 @@ TEST_CASE("operators are the functions by their signs") {
                32 * unit_roundoff(DType::f64)) <= 1.0);
 }
 
-TEST_CASE("operators compare with tensors and numbers on either side") {
+TEST_CASE("comparison operators accept a tensor or a number on either side") {
   const Var x(Tensor::from(std::vector<float>{1, 2, 3}, {3}, shared_device()));
   const Var y(Tensor::from(std::vector<float>{3, 2, 1}, {3}, shared_device()));
   using Bools = std::vector<bool>;
@@ -153,7 +155,7 @@ TEST_CASE("operators compare with tensors and numbers on either side") {
   CHECK(bools(2 >= x) == Bools{true, true, false});
 }
 
-TEST_CASE("gradients of operators with numbers on either side") {
+TEST_CASE("overloaded arithmetic operators pass gradcheck with a number on either side") {
   const std::vector<Tensor> x = {doubles({3, 5}, 1, 0.5, 2.0)};
   check_gradient([](Tape&, Vars in) { return 2 - in[0]; }, x);
   check_gradient([](Tape&, Vars in) { return in[0] / 3; }, x);
@@ -161,7 +163,7 @@ TEST_CASE("gradients of operators with numbers on either side") {
   check_gradient([](Tape&, Vars in) { return (1 - in[0]) * in[0] / (1 + in[0]); }, x);
 }
 
-TEST_CASE("an integer tensor beside a number with a fraction is refused, not rounded") {
+TEST_CASE("an op of an integer tensor and a fractional number is refused, not rounded") {
   const Var k(Tensor::from(std::vector<int64_t>{7, -7, 4}, {3}, shared_device()));
   CHECK((k < 5.0).value().to_host<bool>() == std::vector<bool>{false, true, true});
   CHECK_THROWS_AS(k < 4.5, DTypeError);
@@ -172,14 +174,14 @@ TEST_CASE("an integer tensor beside a number with a fraction is refused, not rou
   CHECK_THROWS_AS(1.5 / k, DTypeError);
 }
 
-TEST_CASE("integers divide by numbers as by tensors, and a zero is refused") {
+TEST_CASE("integer division with a number truncates toward zero and refuses the divisor 0") {
   const Var x(Tensor::from(std::vector<int64_t>{7, -7, 6}, {3}, shared_device()));
   CHECK((x / 2).value().to_host<int64_t>() == std::vector<int64_t>{3, -3, 3});
   CHECK((42 / x).value().to_host<int64_t>() == std::vector<int64_t>{6, -6, 7});
   CHECK(contains(message_of<ConfigError>([&] { x / 0; }), "0"));
 }
 
-TEST_CASE("operators with numbers account on meta what they take on the CPU") {
+TEST_CASE("operators with numbers have the same peak memory on a meta device as on the CPU") {
   const auto peak = [](const Device& device) {
     Tape tape(device);
     const Var x = tape.variable(Tensor::full({64, 32}, 0.5, DType::bf16, device));
@@ -189,14 +191,14 @@ TEST_CASE("operators with numbers account on meta what they take on the CPU") {
   CHECK(peak(Device::cpu(0, {.threads = 1})) == peak(Device::meta(0, {.threads = 1})));
 }
 
-TEST_CASE("a factor is not rounded to bf16 before it multiplies") {
+TEST_CASE("mul does not round a scalar factor to bf16 before it multiplies") {
   const Device device = Device::cpu();
   const Var x(Tensor::full({1}, 3.0, DType::bf16, device));
   // 0.99 rounds to 0.98828125, but 3 * bf16(0.33) = 0.990234375 would round to 0.9921875.
   CHECK(mul(x, 0.33).value().item() == static_cast<double>(bf16(0.99f)));
 }
 
-TEST_CASE("equal operands of maximum and minimum share the gradient") {
+TEST_CASE("maximum and minimum split the gradient evenly between equal operands") {
   const Device device = Device::cpu();
   for (auto op : {static_cast<Var (*)(const Var&, const Var&)>(maximum),
                   static_cast<Var (*)(const Var&, const Var&)>(minimum)}) {
@@ -209,7 +211,7 @@ TEST_CASE("equal operands of maximum and minimum share the gradient") {
   }
 }
 
-TEST_CASE("integers add, multiply and compare as constants") {
+TEST_CASE("constant integer tensors can be added, multiplied by a number, negated and compared") {
   const Device device = Device::cpu();
   const Var a(Tensor::from(std::vector<int64_t>{1, 2, 3}, {3}, device));
   const Var b(Tensor::from(std::vector<int64_t>{3, 2, 1}, {3}, device));
@@ -234,7 +236,7 @@ TEST_CASE("comparisons broadcast and take no gradient") {
   CHECK_FALSE(positive.needs_gradient());
 }
 
-TEST_CASE("where chooses and sends each gradient to the side that was chosen") {
+TEST_CASE("where selects elements and sends each gradient to the selected operand") {
   const Var condition(greater(Var(doubles({3, 1}, 3)), Var(doubles({}, 4, 0.0, 0.1))));
   const Tensor a = doubles({2, 1, 5}, 1), b = doubles({5}, 2);
   const Tensor y = where(condition, Var(a), Var(b)).value();
@@ -251,7 +253,7 @@ TEST_CASE("where chooses and sends each gradient to the side that was chosen") {
   check_gradient([&](Tape&, Vars in) { return where(condition, Var(a), in[0]); }, {b});
 }
 
-TEST_CASE("arithmetic refuses operands that do not fit, before any work") {
+TEST_CASE("arithmetic ops refuse absent operands and wrong shapes, dtypes and devices") {
   const Device device = Device::cpu(), other = Device::cpu(1);
   const Var a(Tensor::zeros({2, 3}, DType::f32, device));
   const Var narrow(Tensor::zeros({2, 3}, DType::bf16, device));

@@ -40,7 +40,8 @@ constexpr double masks_tolerance = 1e-14;
 
 }  // namespace
 
-TEST_CASE("grouped queries, windows, documents and padding are PyTorch's, with gradients") {
+TEST_CASE(
+    "grouped-query heads, windows, documents and padding match PyTorch in values and gradients") {
   std::ifstream file(ZG_FIXTURES "attention.json");
   const nlohmann::json cases = nlohmann::json::parse(file);
   REQUIRE(cases.size() == 9);
@@ -75,7 +76,8 @@ TEST_CASE("grouped queries, windows, documents and padding are PyTorch's, with g
   CHECK(hidden_rows == 4);  // samples' rows that see no key
 }
 
-TEST_CASE("grouped attention takes biases of query heads, and dropout") {
+TEST_CASE(
+    "grouped-query attention with bias, ALiBi, window, key lengths and dropout passes gradcheck") {
   const Tensor q = doubles({2, 4, 6 * 3}, 1), k = doubles({2, 4, 2 * 3}, 2);
   const AttentionOptions options{.dropout = 0.3f,
                                  .key = {.seed = 3, .step = 1, .site = 9},
@@ -98,7 +100,8 @@ TEST_CASE("attention on a fused projection takes windows, documents and key leng
   check_gradient([&](Tape&, Vars in) { return attention(in[0], 2, options); }, {qkv});
 }
 
-TEST_CASE("masks of attention take their own bytes and no more, as a meta device says") {
+TEST_CASE(
+    "attention masks add only their own bytes to peak memory, and a meta device predicts them") {
   const auto peak = [](const Device& device, bool masked) {
     const auto made = [&](const Shape& shape) {
       return Tensor::full(shape, 0.5, DType::bf16, device);

@@ -84,7 +84,7 @@ TEST_CASE("attention on a fused projection is softmax of scaled scores times val
       }
 }
 
-TEST_CASE("attention takes queries, keys and values head by head as well as part by part") {
+TEST_CASE("attention accepts a fused QKV projection in by_head order as well as in by_part order") {
   const int heads = 3;
   const Tensor qkv = doubles({2, 5, 3 * 3 * 4}, 1), slopes = doubles({3}, 2, 0.0, 1.0);
   const Var parts = reshape(Var(qkv), {2, 5, 3, heads, 4});
@@ -99,7 +99,7 @@ TEST_CASE("attention takes queries, keys and values head by head as well as part
   check_gradient([&](Tape&, Vars in) { return attention(in[0], heads, options); }, {by_head});
 }
 
-TEST_CASE("attention on separate tensors, with more keys than queries") {
+TEST_CASE("attention on separate q, k and v matches plain ops, also with more keys than queries") {
   const Tensor q = doubles({2, 3, 4, 5}, 1);
   for (int64_t keys : {4, 7})
     for (bool causal : {true, false})
@@ -121,7 +121,7 @@ TEST_CASE("attention on separate tensors, with more keys than queries") {
   check_gradient([&](Tape&, Vars in) { return attention(Var(q), Var(k), in[0], full); }, {v});
 }
 
-TEST_CASE("attention with ALiBi is attention with slopes times distances as a bias") {
+TEST_CASE("attention with ALiBi equals attention with a bias of slope times distance") {
   const std::vector<double> slopes{0.5, 0.0625, 0.25};
   const Tensor given = Tensor::from(slopes, {3}, shared_device());
   for (bool causal : {true, false})
@@ -153,7 +153,7 @@ TEST_CASE("attention with ALiBi is attention with slopes times distances as a bi
                tolerance) <= 1.0);
 }
 
-TEST_CASE("attention with ALiBi takes the slopes' bytes and no more") {
+TEST_CASE("attention with ALiBi adds only the bytes of the slopes to peak memory") {
   const Taken none = taken_by_a_pass([](const Device&) { return AttentionOptions(); });
   const Taken slopes = taken_by_a_pass([](const Device& device) {
     return AttentionOptions{.alibi_slopes = Tensor::from(alibi_slopes(12), {12}, device)};
@@ -166,7 +166,7 @@ TEST_CASE("attention with ALiBi takes the slopes' bytes and no more") {
   CHECK(dense.peak >= none.peak + 12 * 150 * 150 * 4);
 }
 
-TEST_CASE("attention with dropout drops the same weights in both directions") {
+TEST_CASE("attention with dropout drops the same weights in forward and backward") {
   const Tensor qkv = doubles({2, 5, 12}, 1);
   const AttentionOptions options{.dropout = 0.3f, .key = {.seed = 3, .step = 1, .site = 9}};
   check_gradient([&](Tape&, Vars in) { return attention(in[0], 2, options); }, {qkv});

@@ -21,7 +21,7 @@ double sum_of_factors(int ranks) {
 
 }  // namespace
 
-TEST_CASE("copies to ranks and the sum of what they made of them are conjugate") {
+TEST_CASE("copy_to_ranks and a sum over ranks match the whole computation and pass gradcheck") {
   check_on_ranks(
       [](Tape&, Vars x, Communicator& ranks) {
         return all_reduce(scaled_by_rank(exp(copy_to_ranks(x[0], ranks)), ranks), ranks);
@@ -29,7 +29,7 @@ TEST_CASE("copies to ranks and the sum of what they made of them are conjugate")
       [](Vars x, int count) { return mul(exp(x[0]), sum_of_factors(count)); }, {{3, 5}});
 }
 
-TEST_CASE("a gradient that two copies share is summed for each") {
+TEST_CASE("a gradient shared by two calls of copy_to_ranks is summed over ranks for each of them") {
   check_on_ranks(
       [](Tape&, Vars x, Communicator& ranks) {
         const Var a = copy_to_ranks(x[0], ranks), b = copy_to_ranks(x[1], ranks);
@@ -38,7 +38,7 @@ TEST_CASE("a gradient that two copies share is summed for each") {
       [](Vars x, int count) { return mul(add(x[0], x[1]), count); }, {{8}, {8}});
 }
 
-TEST_CASE("several parameters are copied with one sum of their gradients") {
+TEST_CASE("copy_to_ranks of several tensors passes gradcheck, also when one of them is unused") {
   check_on_ranks(
       [](Tape&, Vars x, Communicator& ranks) {
         const std::vector<Var> copies = copy_to_ranks(x, ranks);
@@ -48,7 +48,7 @@ TEST_CASE("several parameters are copied with one sum of their gradients") {
       {{7}, {1}, {3}});
 }
 
-TEST_CASE("parts of ranks along any axis are gathered, joined and scattered") {
+TEST_CASE("parts of ranks are gathered, joined and scattered along any axis, and pass gradcheck") {
   for (int axis : {0, 1, -1}) {
     CAPTURE(axis);
     const std::vector<Shape> shapes{{4, 8, 4}};
@@ -72,7 +72,7 @@ TEST_CASE("parts of ranks along any axis are gathered, joined and scattered") {
   }
 }
 
-TEST_CASE("sums of bf16 are made in f32 and rounded once") {
+TEST_CASE("sums of bf16 over ranks are computed in f32 and rounded once") {
   std::vector<double> sums(4), parts(4);
   run_local(4, [&](Communicator& ranks, const Device& device) {
     // Above 256 a bf16 accumulator stops changing when 1 is added. 256 + 1 + 1 + 1 = 259 is a tie
@@ -86,7 +86,7 @@ TEST_CASE("sums of bf16 are made in f32 and rounded once") {
   CHECK(parts == std::vector<double>(4, 260.0));
 }
 
-TEST_CASE("gradients of copied bf16 parameters are collected and summed in f32") {
+TEST_CASE("gradients of bf16 parameters copied to ranks are accumulated and summed in f32") {
   ParameterStore store;
   const Unit& unit = store.unit("layer");
   const Parameter& weight = store.add(unit, "weight", {1, 1}, Init::ones());
@@ -144,7 +144,7 @@ Account account_of_a_pass(Communicator& ranks, const Device& device) {
 
 }  // namespace
 
-TEST_CASE("collectives on a meta device take the memory and the wire of real ones") {
+TEST_CASE("collectives on a meta device count the same memory, calls and bytes sent as real ones") {
   for (int count : {1, 2, 4}) {
     CAPTURE(count);
     std::vector<Account> real(static_cast<size_t>(count));
@@ -205,7 +205,7 @@ Gathering gathering(Communicator& ranks, const Device& device, ActivationStore* 
 
 }  // namespace
 
-TEST_CASE("what was gathered is kept for backward as the rank's part, and gathered again") {
+TEST_CASE("all_gather keeps only the rank's own part for backward and gathers again there") {
   std::vector<Gathering> kept(2), stored(2), expected(2);
   std::vector<int64_t> stored_bytes(2);
   run_local(2, [&](Communicator& ranks, const Device& device) {
@@ -228,7 +228,7 @@ TEST_CASE("what was gathered is kept for backward as the rank's part, and gather
   }
 }
 
-TEST_CASE("one rank records and sends nothing") {
+TEST_CASE("on one rank the ops between ranks return their input and send nothing") {
   const auto ranks = counting_communicator(0, 1);
   Tape tape(shared_device());
   const Var x = tape.variable(doubles({2, 4}, 1));
@@ -263,7 +263,9 @@ TEST_CASE("a checkpointed segment repeats its collectives and gives the same bit
   CHECK(plain == again);
 }
 
-TEST_CASE("a collective names an axis that its ranks do not divide") {
+TEST_CASE(
+    "a collective refuses an axis its ranks do not divide, an axis out of range and an integer "
+    "dtype") {
   const auto ranks = counting_communicator(0, 4);
   const Device device = Device::meta();
   const Var x(Tensor::empty({2, 6}, DType::f32, device));

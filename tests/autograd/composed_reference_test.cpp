@@ -97,7 +97,7 @@ TEST_CASE("composed ops and losses have PyTorch's values and gradients") {
   }
 }
 
-TEST_CASE("losses of other dtypes are computed in f32, and refuse what does not fit") {
+TEST_CASE("losses of bf16 operands are f32, and losses and pad refuse wrong shapes and options") {
   const Var logits = cast(Var(doubles({2, 3, 4}, 1)), DType::bf16);
   const Var target = cast(Var(doubles({2, 3, 4}, 2, 0.0, 1.0)), DType::bf16);
   CHECK(binary_cross_entropy(logits, target).value().dtype() == DType::f32);
@@ -112,7 +112,7 @@ TEST_CASE("losses of other dtypes are computed in f32, and refuse what does not 
   CHECK_THROWS_WITH_AS(pad(logits, 0, -1, 0), doctest::Contains("pad: before is -1"), ConfigError);
 }
 
-TEST_CASE("a target of 0 adds nothing to a divergence, and its gradient is finite") {
+TEST_CASE("a target of 0 adds nothing to kl_divergence, and its gradient is finite") {
   const std::vector<double> p = {0.0, 1.0};
   const Var target(Tensor::from(p, {2}, shared_device()));
   const Var log_p = log(Var(Tensor::from(std::vector<double>{0.25, 0.75}, {2}, shared_device())));
@@ -124,7 +124,7 @@ TEST_CASE("a target of 0 adds nothing to a divergence, and its gradient is finit
   CHECK(tape.gradient(watched).to_doubles()[0] == doctest::Approx(-std::log(0.25)));
 }
 
-TEST_CASE("constants: numbers in a row, normal values from a seed, indicators of ids") {
+TEST_CASE("arange counts up, randn depends on seed and name, and one_hot marks ids") {
   const Device& device = shared_device();
   CHECK(arange(-1, 3, DType::i32, device).to_host<int32_t>() == std::vector<int32_t>{-1, 0, 1, 2});
   CHECK(arange(0, 3, DType::bf16, device).to_doubles() == std::vector<double>{0, 1, 2});
@@ -160,7 +160,7 @@ TEST_CASE("topk gives indices, and refuses more elements than there are") {
   CHECK_THROWS_WITH_AS(topk(x, 3), doctest::Contains("topk: k is 3; expected 0 to 2"), ConfigError);
 }
 
-TEST_CASE("cumsum adds in an order that depends on the length alone") {
+TEST_CASE("cumsum of a row has the same bits alone as in a batch") {
   const Tensor x = random_tensor({3, 37}, DType::f32, shared_device(), 5, -1.0, 1.0);
   const std::vector<double> whole = cumsum(Var(x), 1).value().to_doubles();
   std::vector<double> rows;

@@ -62,7 +62,7 @@ TEST_CASE("logsumexp neither overflows nor makes NaN of infinities") {
   CHECK(values_of(logsumexp(var_of({INFINITY, 3}, {2})))[0] == INFINITY);
 }
 
-TEST_CASE("abs, reciprocal, rsqrt, clamp and masked_fill give the numbers of the C library") {
+TEST_CASE("abs, reciprocal, rsqrt, clamp and masked_fill give the expected values") {
   const Var x = var_of({-2, -0.5, 0, 0.25, 3}, {5});
   CHECK(values_of(abs(x)) == Doubles{2, 0.5, 0, 0.25, 3});
   CHECK(values_of(reciprocal(x)) == Doubles{-0.5, -2, INFINITY, 4, 1.0 / 3});
@@ -136,7 +136,7 @@ TEST_CASE("composed ops have the gradients of central differences") {
       {x, y});
 }
 
-TEST_CASE("composed ops refuse what does not fit, by name") {
+TEST_CASE("composed ops refuse wrong operands with an error that names the op") {
   const Var x = var_of({1, 2}, {1, 2}), whole(Tensor::zeros({2}, DType::i32, shared_device()));
   CHECK(message_of<ShapeError>([&] { squeeze(x, 1); }) ==
         "squeeze: x has shape [1, 2]; expected extent 1 along axis 1");

@@ -26,7 +26,7 @@ std::string refusal_of(const Device& one, const Device& other) {
 
 }  // namespace
 
-TEST_CASE("tensors of two devices of one name: the error says that it was called twice") {
+TEST_CASE("the error for two devices with the same name says that Device::cpu was called twice") {
   const Device first = Device::cpu(), second = Device::cpu();
   CHECK(refusal_of(first, second) ==
         "add: tensors on two devices, made by two calls of Device::cpu(); make one and pass it on "
@@ -40,7 +40,7 @@ TEST_CASE("tensors of two devices of one name: the error says that it was called
   CHECK_NOTHROW(add(values(first), values(handle)));
 }
 
-TEST_CASE("every kind of operation names two devices") {
+TEST_CASE("every kind of op refuses operands on two devices") {
   const Device a = Device::cpu(), b = Device::cpu();
   const auto matrix = [](const Device& device) { return values(device); };
   const auto row = [](const Device& device) { return Var(Tensor::zeros({2}, DType::f32, device)); };
@@ -83,7 +83,9 @@ TEST_CASE("every kind of operation names two devices") {
   }
 }
 
-TEST_CASE("a rank that uses a tensor from outside, or another rank's, is told of its own device") {
+TEST_CASE(
+    "a rank that uses a tensor of another rank or from outside run_local gets an error with a "
+    "remedy") {
   const Device outside = Device::cpu();
   std::vector<Device> devices(2, outside);
   std::vector<std::string> from_outside(2), of_a_peer(2);

@@ -79,7 +79,7 @@ std::map<std::string, int> kernels_of_backward(unsigned trained) {
 
 }  // namespace
 
-TEST_CASE("feed_forward gives the bits of two linear layers, forward and backward") {
+TEST_CASE("feed_forward is bit-identical to two linear layers, forward and backward") {
   const unsigned no_fc_bias = every_operand & ~(1u << fc_bias);
   const unsigned no_out_bias = every_operand & ~(1u << out_bias);
   for (const Device& device : devices_at_every_level())
@@ -100,7 +100,7 @@ TEST_CASE("feed_forward gives the bits of two linear layers, forward and backwar
         }
 }
 
-TEST_CASE("feed_forward's gradient, whichever operands are frozen") {
+TEST_CASE("feed_forward passes gradcheck whichever operands are frozen") {
   const std::vector<Tensor> operands = random_operands(DType::f64, shared_device());
   for (unsigned trained = 1; trained <= every_operand; ++trained) {
     CAPTURE(trained);
@@ -123,7 +123,7 @@ TEST_CASE("feed_forward's gradient, whichever operands are frozen") {
                  {doubles({2, 3}, 1), doubles({3, 3}, 2)});
 }
 
-TEST_CASE("feed_forward computes in backward what the operands that take a gradient need") {
+TEST_CASE("feed_forward runs in backward only the kernels that the trained operands need") {
   for (unsigned trained = 1; trained <= every_operand; ++trained) {
     CAPTURE(trained);
     const auto is = [&](Input operand) { return static_cast<int>(trained >> operand & 1u); };
@@ -138,7 +138,7 @@ TEST_CASE("feed_forward computes in backward what the operands that take a gradi
   }
 }
 
-TEST_CASE("feed_forward reads in backward the weights that a gradient goes through") {
+TEST_CASE("feed_forward acquires in backward only the weights that a gradient passes through") {
   for (const bool trains_x : {false, true})
     for (const bool trains_fc : {false, true}) {
       ParameterStore store;
@@ -168,7 +168,9 @@ TEST_CASE("feed_forward reads in backward the weights that a gradient goes throu
     }
 }
 
-TEST_CASE("feed_forward keeps its operand and one tensor of the hidden layer") {
+TEST_CASE(
+    "feed_forward keeps its input and one hidden tensor for backward, less if operands are "
+    "frozen") {
   const Device device = Device::cpu();
   constexpr int64_t rows = 64, width = 64, hidden = 256, unit = rows * width * 4;
   const auto zeros = [&](const Shape& shape) { return Tensor::zeros(shape, DType::f32, device); };

@@ -5,7 +5,7 @@
 using namespace zg;
 using namespace zg::testing;
 
-TEST_CASE("gated_feed_forward is the gate of two products and a third product") {
+TEST_CASE("gated_feed_forward equals two linear layers, gated and a third linear layer") {
   for (Gate form : {Gate::silu, Gate::gelu_tanh, Gate::gelu_erf}) {
     CAPTURE(std::string(name_of(form)));
     const std::vector<Tensor> inputs = {doubles({2, 3, 5}, 1), doubles({7, 5}, 2),
@@ -24,7 +24,8 @@ TEST_CASE("gated_feed_forward is the gate of two products and a third product") 
   }
 }
 
-TEST_CASE("gated_feed_forward gives each of its inputs its gradient alone") {
+TEST_CASE(
+    "gated_feed_forward gives an input the same gradient when the other inputs are constants") {
   const std::vector<Tensor> inputs = {doubles({3, 5}, 1), doubles({7, 5}, 2), doubles({7, 5}, 3),
                                       doubles({4, 7}, 4)};
   Tape all(shared_device());
@@ -56,7 +57,7 @@ TEST_CASE("gated_feed_forward names the operand that does not fit") {
         "gated: up has shape [6, 5]; expected [7, 5]");
 }
 
-TEST_CASE("rope's gradient turns the other way, with positions of documents") {
+TEST_CASE("rope passes gradcheck with positions per document and refuses absent positions") {
   const Tensor table = rope_table({.theta = 100.0}, 4, 9, DType::f64, shared_device());
   const Tensor positions =
       Tensor::from(std::vector<int32_t>{0, 1, 2, 0, 1, 8, 7, 0}, {2, 4}, shared_device());

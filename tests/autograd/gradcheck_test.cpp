@@ -43,14 +43,14 @@ TEST_CASE("gradcheck fails on a gradient that is not a number") {
   CHECK_FALSE(result);
 }
 
-TEST_CASE("gradcheck sees a gradient that backward never sends") {
+TEST_CASE("gradcheck fails when backward never sends a gradient to an input") {
   const GradcheckResult result = gradcheck([](Tape&, Vars in) { return mul(in[0], detach(in[1])); },
                                            {doubles({2}, 1), doubles({2}, 2)});
   CHECK_FALSE(result);
   CHECK(contains(result.report, "input 1"));
 }
 
-TEST_CASE("gradcheck takes f64 alone") {
+TEST_CASE("gradcheck accepts only f64 tensors on a CPU device, and at least one input") {
   const Device device = Device::cpu();
   auto identity = [](Tape&, Vars in) { return add(in[0], 0.0); };
   CHECK(contains(message_of<DTypeError>(

@@ -33,7 +33,7 @@ void check_equal(const Tensor& actual, const Recorded& expected) {
 
 }  // namespace
 
-TEST_CASE("gather and scatter_add with a smaller index are PyTorch's, forward and backward") {
+TEST_CASE("gather and scatter_add with an index smaller than the input match PyTorch") {
   std::ifstream file(ZG_FIXTURES "indexing.json");
   const nlohmann::json cases = nlohmann::json::parse(file);
   REQUIRE(cases.size() == 11);
@@ -65,7 +65,7 @@ TEST_CASE("gather and scatter_add with a smaller index are PyTorch's, forward an
   }
 }
 
-TEST_CASE("gather and scatter_add with a smaller index have the gradients of differences") {
+TEST_CASE("gather and scatter_add with an index smaller than the input pass gradcheck") {
   const Tensor index = indices({2, 0, 0, 1, 1, 2}, {1, 3, 2});
   check_gradient([&](Tape&, Vars in) { return gather(in[0], 1, index); }, {doubles({2, 3, 4}, 1)});
   check_gradient([&](Tape&, Vars in) { return scatter_add(in[0], 1, index, in[1]); },
@@ -75,7 +75,7 @@ TEST_CASE("gather and scatter_add with a smaller index have the gradients of dif
                  {doubles({2, 3}, 1), doubles({2, 2}, 2)});
 }
 
-TEST_CASE("gather and scatter_add name an index that is too large") {
+TEST_CASE("gather and scatter_add refuse an index tensor whose shape is too large") {
   const Var x(doubles({3, 4}, 1)), source(doubles({2, 4}, 2));
   const auto index = [](const Shape& shape) {
     return Tensor::zeros(shape, DType::i64, shared_device());

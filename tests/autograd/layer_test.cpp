@@ -27,7 +27,7 @@ std::vector<double> normed(const std::vector<double>& x, const Tensor& gamma, co
 
 }  // namespace
 
-TEST_CASE("layer_norm and rms_norm over the last axis") {
+TEST_CASE("layer_norm and rms_norm normalize over the last axis and pass gradcheck") {
   const Tensor x = doubles(layer_shape, 1), gamma = doubles({7}, 2), beta = doubles({7}, 3);
   const Var g(gamma), b(beta);
   const std::vector<double> expected = normed(x.to_doubles(), gamma, &beta);
@@ -43,7 +43,7 @@ TEST_CASE("layer_norm and rms_norm over the last axis") {
   check_gradient([](Tape&, Vars in) { return rms_norm(in[0], in[1]); }, {doubles({7}, 1), gamma});
 }
 
-TEST_CASE("add_layer_norm is add and layer_norm, whichever of its results is used") {
+TEST_CASE("add_layer_norm equals add followed by layer_norm, whichever of its results is used") {
   const Tensor x = doubles(layer_shape, 1), delta = doubles(layer_shape, 2);
   const Tensor gamma = doubles({7}, 3), beta = doubles({7}, 4);
   const Var total = add(Var(x), Var(delta));
@@ -70,7 +70,7 @@ TEST_CASE("add_layer_norm is add and layer_norm, whichever of its results is use
       {delta});
 }
 
-TEST_CASE("embedding picks rows, adds positions and sums gradients of repeats") {
+TEST_CASE("embedding picks rows, adds positions and sums the gradients of repeated ids") {
   const Tensor ids = indices({4, 0, 4, 2, 2, 2}, {2, 3});
   const Tensor weight = doubles({5, 7}, 1), position = doubles({6, 7}, 2);
   const Var y = embedding(ids, Var(weight), Var(position), 2);
@@ -86,7 +86,7 @@ TEST_CASE("embedding picks rows, adds positions and sums gradients of repeats") 
   check_gradient([&](Tape&, Vars in) { return embedding(ids, Var(weight), in[0]); }, {position});
 }
 
-TEST_CASE("dropout keeps or drops, scales what it keeps, and does the same to the gradient") {
+TEST_CASE("dropout uses the mask of its key and applies the same mask and scale to the gradient") {
   Tape tape(shared_device());
   const Var x = tape.variable(doubles({3, 5, 7}, 1, 1.0, 2.0));
   const DropoutKey key{.seed = 5, .step = 2, .sample = 9, .site = 3};
@@ -105,7 +105,7 @@ TEST_CASE("dropout keeps or drops, scales what it keeps, and does the same to th
   CHECK(kept < 105);
 }
 
-TEST_CASE("dropout with probability 0 is its operand") {
+TEST_CASE("dropout with probability 0 returns its operand, and dropout passes gradcheck") {
   const Var x(doubles({3}, 1));
   CHECK(dropout(x, 0.0f, {}).value().buffer() == x.value().buffer());
   check_gradient([](Tape&, Vars in) { return dropout(in[0], 0.5f, {.seed = 1}); },

@@ -94,7 +94,9 @@ TEST_CASE("projection_cross_entropy in a checkpointed segment has the same bits"
   }
 }
 
-TEST_CASE("projection_cross_entropy of f16 keeps gradients that f16 itself could not hold") {
+TEST_CASE(
+    "projection_cross_entropy of f16 keeps gradients that would underflow f16 before the loss "
+    "scale") {
   const Device& device = shared_device();
   Tape tape(device);
   const Var x(Tensor::full({4, 1}, 1, DType::f16, device));
@@ -112,7 +114,7 @@ TEST_CASE("projection_cross_entropy of f16 keeps gradients that f16 itself could
   CHECK(tape.gradient(again).to_doubles() == std::vector<double>{1, -1});
 }
 
-TEST_CASE("projection_cross_entropy of ignored targets alone is NaN with gradients of zeros") {
+TEST_CASE("projection_cross_entropy with all targets ignored is NaN and has zero gradients") {
   Tape tape(shared_device());
   const Var x = tape.variable(doubles({2, 5}, 1)), weight = tape.variable(doubles({7, 5}, 2));
   const Var loss = projection_cross_entropy(x, weight, indices({-1, -1}, {2}));
@@ -122,7 +124,8 @@ TEST_CASE("projection_cross_entropy of ignored targets alone is NaN with gradien
   CHECK(tape.gradient(weight).to_doubles() == std::vector<double>(35, 0.0));
 }
 
-TEST_CASE("projection_cross_entropy makes gradients only where it is recorded and needs them") {
+TEST_CASE(
+    "projection_cross_entropy allocates gradients only for operands that are recorded on a tape") {
   const Device device = Device::meta();
   const auto floats = [&](const Shape& shape) { return Tensor::empty(shape, DType::f32, device); };
   const Tensor x = floats({64, 8}), weight = floats({4096, 8});
@@ -142,7 +145,7 @@ TEST_CASE("projection_cross_entropy makes gradients only where it is recorded an
   CHECK(device.memory().live() == before);  // tapes that nobody walked
 }
 
-TEST_CASE("a loss of bf16 logits is f32, and of ignored targets alone is not a number") {
+TEST_CASE("a loss of bf16 logits is f32, and is NaN when all targets are ignored") {
   const Device device = Device::cpu();
   Tape tape(device);
   const Var logits = tape.variable(Tensor::zeros({2, 4}, DType::bf16, device));

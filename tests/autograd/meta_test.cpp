@@ -51,7 +51,7 @@ Bytes bytes_of_a_pass(const Device& device) {
 
 }  // namespace
 
-TEST_CASE("ops on a meta device account for what the same ops take on the CPU") {
+TEST_CASE("ops on a meta device count the same bytes as on the CPU") {
   const DeviceOptions options{.threads = 1};
   CHECK(bytes_of_a_pass(Device::meta(0, options)) == bytes_of_a_pass(Device::cpu(0, options)));
 }

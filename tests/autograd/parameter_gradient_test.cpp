@@ -65,7 +65,7 @@ TEST_CASE("gradients of bf16 weights and biases are summed and kept in f32") {
   unit.check(bias, {100, 100});
 }
 
-TEST_CASE("bf16 parameters get from feed_forward what two linear layers give them, in f32") {
+TEST_CASE("feed_forward gives bf16 parameters the f32 gradients of two linear layers") {
   Bf16Unit unit;
   const Parameter* parameters[] = {&unit.add("fc.weight", {7, 3}), &unit.add("fc.bias", {7}),
                                    &unit.add("out.weight", {2, 7}), &unit.add("out.bias", {2})};
@@ -89,7 +89,7 @@ TEST_CASE("bf16 parameters get from feed_forward what two linear layers give the
     CHECK(unit.source().gradient_dtypes.at(parameter) == DType::f32);
 }
 
-TEST_CASE("gradients of bf16 parameters that are repeated are summed in f32") {
+TEST_CASE("gradients of broadcast bf16 parameters are summed in f32") {
   Bf16Unit unit;
   const Parameter& shift = unit.add("shift", {3});
   const Parameter& factor = unit.add("factor", {1});
@@ -103,7 +103,7 @@ TEST_CASE("gradients of bf16 parameters that are repeated are summed in f32") {
   unit.check(factor, {3000});
 }
 
-TEST_CASE("gradients of bf16 tables and norms are summed in f32") {
+TEST_CASE("gradients of bf16 embedding tables and norm parameters are summed in f32") {
   Bf16Unit unit;
   const Parameter& table = unit.add("table", {4, 2});
   const Parameter& gamma = unit.add("gamma", {2});
@@ -122,7 +122,7 @@ TEST_CASE("gradients of bf16 tables and norms are summed in f32") {
   unit.check(beta, {1000, 1000});
 }
 
-TEST_CASE("a kernel that writes bf16 gives a parameter its gradient converted") {
+TEST_CASE("a parameter gradient that a kernel writes in bf16 is converted to f32") {
   Bf16Unit unit;
   const Parameter& weight = unit.add("weight", {2, 2});
   unit.run([&](Tape& tape) {
@@ -147,7 +147,8 @@ TEST_CASE("a parameter used twice gets the sum of both gradients") {
                       2 + columns[1]});
 }
 
-TEST_CASE("a gradient is made where its source wants it, and further uses are added there") {
+TEST_CASE(
+    "a gradient is written to the tensor that gradient_place offers, and further uses add to it") {
   ParameterStore store;
   const Unit& unit = store.unit("unit");
   const Parameter& weight = store.add(unit, "weight", {3, 2}, Init::normal(1.0f));
@@ -182,7 +183,7 @@ TEST_CASE("a gradient is made where its source wants it, and further uses are ad
 }
 
 TEST_CASE(
-    "a gradient that forward makes is where its source wants it, and stays out of the store") {
+    "a gradient computed in forward is in the offered tensor and not in the activation store") {
   struct Refusing final : ActivationStore {
     Tensor keep(const Tensor& tensor, Stream&) override {
       kept_weight = kept_weight || tensor.shape() == Shape{4, 2};
@@ -226,7 +227,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("a frozen parameter is a constant") {
+TEST_CASE("a frozen parameter needs no gradient and gets none") {
   ParameterStore store;
   const Unit& unit = store.unit("unit");
   const Parameter& weight = store.add(unit, "weight", {2, 3}, Init::normal(1.0f));

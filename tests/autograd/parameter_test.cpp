@@ -20,7 +20,7 @@ std::vector<float> initial_elements(const Init& init, uint64_t seed, const std::
 
 }  // namespace
 
-TEST_CASE("an element's initial value depends on seed, name and place alone") {
+TEST_CASE("an element's initial value depends only on seed, parameter name and index") {
   const Init init = Init::normal(0.02f);
   const std::vector<float> whole = initial_elements(init, 3407, "h.0.weight", 0, 1001);
   for (int64_t begin : {0, 1, 2, 499, 500, 1000})
@@ -33,13 +33,13 @@ TEST_CASE("an element's initial value depends on seed, name and place alone") {
   CHECK(initial_elements(init, 3407, "h.1.weight", 0, 1001) != whole);
 }
 
-TEST_CASE("elements beyond 2^33 are their own") {
+TEST_CASE("initial values from element 2^33 on differ from the first ones") {
   const Init init = Init::normal(1.0f);
   CHECK(initial_elements(init, 1, "w", int64_t{1} << 33, 8) !=
         initial_elements(init, 1, "w", 0, 8));
 }
 
-TEST_CASE("normals are Box-Muller of the documented words") {
+TEST_CASE("normal initial values are Box-Muller of the documented Philox words") {
   const uint64_t hash = hash_name("wte");
   const Philox::Block words =
       Philox::block({7, 0, static_cast<uint32_t>(hash), static_cast<uint32_t>(hash >> 32)}, 42);
@@ -73,12 +73,13 @@ TEST_CASE("normals have the moments of the normal distribution") {
   CHECK(std::fabs(neighbours / n) < 5 / std::sqrt(n));
 }
 
-TEST_CASE("zeros and ones fill") {
+TEST_CASE("Init::zeros and Init::ones fill with zeros and ones") {
   CHECK(initial_elements(Init::zeros(), 1, "b", 5, 3) == std::vector<float>{0, 0, 0});
   CHECK(initial_elements(Init::ones(), 1, "b", 5, 3) == std::vector<float>{1, 1, 1});
 }
 
-TEST_CASE("a store keeps order, finds by name and refuses names that are taken") {
+TEST_CASE(
+    "ParameterStore keeps order, finds by name and refuses taken names and units of other stores") {
   ParameterStore store, other;
   const Unit& embeddings = store.unit("embeddings");
   const Unit& block = store.unit("block");
@@ -104,7 +105,7 @@ TEST_CASE("a store keeps order, finds by name and refuses names that are taken")
                        "add: unit 'block' of parameter 'c' belongs to another store", ConfigError);
 }
 
-TEST_CASE("parts of a parameter start as the whole does, however it is shared out") {
+TEST_CASE("a slice of a parameter gets the initial values of the same elements of the whole") {
   ParameterStore store;
   const Unit& unit = store.unit("u");
   const Init init = Init::normal(0.02f);

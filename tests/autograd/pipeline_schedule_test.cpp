@@ -89,7 +89,7 @@ double least(std::span<const double> costs, double first, double last, int stage
 
 }  // namespace
 
-TEST_CASE("1F1B goes back as soon as it can, GPipe when all went forward") {
+TEST_CASE("1F1B runs backward as early as it can, and GPipe after all forward passes") {
   CHECK(words(PipelineSchedule::one_f_one_b, 4, 0, 6) == "F0 F1 F2 F3 B0 F4 B1 F5 B2 B3 B4 B5");
   CHECK(words(PipelineSchedule::one_f_one_b, 4, 2, 6) == "F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 B5");
   CHECK(words(PipelineSchedule::one_f_one_b, 4, 3, 3) == "F0 B0 F1 B1 F2 B2");
@@ -98,7 +98,7 @@ TEST_CASE("1F1B goes back as soon as it can, GPipe when all went forward") {
   CHECK(words(PipelineSchedule::one_f_one_b, 1, 0, 3) == "F0 B0 F1 B1 F2 B2");
 }
 
-TEST_CASE("a step takes m + p - 1 turns, so the bubble is (p - 1) / (m + p - 1)") {
+TEST_CASE("a step of m micro-batches on p stages takes m + p - 1 slots, as pipeline_bubble says") {
   for (const PipelineSchedule schedule : schedules)
     for (const int stages : {1, 2, 3, 4, 8})
       for (const int64_t micro_batches : {1, 2, 3, 4, 8, 13}) {
@@ -112,7 +112,7 @@ TEST_CASE("a step takes m + p - 1 turns, so the bubble is (p - 1) / (m + p - 1)"
       }
 }
 
-TEST_CASE("1F1B has at most as many micro-batches under way as stages follow") {
+TEST_CASE("1F1B has at most p - stage micro-batches in flight, and GPipe all of them") {
   for (const PipelineSchedule schedule : schedules)
     for (const int stage : {0, 1, 3})
       for (const int64_t micro_batches : {1, 2, 9}) {
@@ -131,7 +131,7 @@ TEST_CASE("1F1B has at most as many micro-batches under way as stages follow") {
       }
 }
 
-TEST_CASE("stages are cut so that the dearest costs the least") {
+TEST_CASE("balanced_stages cuts layers so that the most expensive stage costs the least") {
   const std::vector<double> even(8, 1.0), uneven = {5, 1, 1, 1, 3, 2, 4};
   CHECK(balanced_stages(even, 0, 0, 4) == std::vector<int64_t>{0, 2, 4, 6, 8});
   CHECK(balanced_stages(even, 0, 1, 2) == std::vector<int64_t>{0, 5, 8});

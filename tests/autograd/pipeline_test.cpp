@@ -104,7 +104,7 @@ Outcome run(int stages, int layers, PipelineSchedule schedule, int64_t micro_bat
 
 }  // namespace
 
-TEST_CASE("every number of stages and both schedules give the gradients of one stage") {
+TEST_CASE("any number of pipeline stages and both schedules give the gradients of one stage") {
   const Outcome one = run(1, 8, PipelineSchedule::one_f_one_b, 5);
   CHECK(one.gradients.size() == 40);
   for (const int stages : {1, 2, 4})
@@ -115,12 +115,14 @@ TEST_CASE("every number of stages and both schedules give the gradients of one s
     }
 }
 
-TEST_CASE("fewer micro-batches than stages are a pipeline too") {
+TEST_CASE("a pipeline with fewer micro-batches than stages gives the gradients of one stage") {
   CHECK(run(4, 4, PipelineSchedule::one_f_one_b, 1) == run(1, 4, PipelineSchedule::gpipe, 1));
   CHECK(run(4, 4, PipelineSchedule::one_f_one_b, 2) == run(1, 4, PipelineSchedule::gpipe, 2));
 }
 
-TEST_CASE("a stage that throws ends the step on all, which say where they wait") {
+TEST_CASE(
+    "a stage that throws ends the step on all stages with an error that names its rank and "
+    "message") {
   for (const int bad : {0, 1, 3}) {
     CAPTURE(bad);
     std::mutex mutex;
@@ -160,7 +162,7 @@ TEST_CASE("a stage that throws ends the step on all, which say where they wait")
   }
 }
 
-TEST_CASE("a walk without memory takes the bytes and messages of each stage") {
+TEST_CASE("run_pipeline on a meta device has the peak memory and received bytes of a real run") {
   constexpr int stages = 4;
   constexpr int64_t micro_batches = 6;
   struct Took {

@@ -75,7 +75,7 @@ TEST_CASE("matmul broadcasts its leading axes") {
   check_gradient([](Tape&, Vars in) { return matmul(in[0], in[0]); }, {doubles({3, 3}, 1)});
 }
 
-TEST_CASE("matmul of nothing: empty batches and empty sums are zero") {
+TEST_CASE("matmul of empty batches and of empty sums works, and its gradients are zero") {
   Tape tape(shared_device());
   const Var a = tape.variable(doubles({0, 3, 5}, 1)), b = tape.variable(doubles({5, 2}, 2));
   const Var shared = tape.variable(doubles({1, 3, 5}, 3));
@@ -89,7 +89,7 @@ TEST_CASE("matmul of nothing: empty batches and empty sums are zero") {
   CHECK(tape.gradient(shared).to_doubles() == std::vector<double>(15, 0.0));
 }
 
-TEST_CASE("a bf16 operand that many products share sums its gradient in f32") {
+TEST_CASE("the gradient of a bf16 operand broadcast over many products is summed in f32") {
   Tape tape(shared_device());
   // 300 additions of 1 onto 256 would get stuck at 256 in bf16.
   const Var a = tape.variable(Tensor::full({1, 1, 1}, 1.0, DType::bf16, shared_device()));
@@ -117,7 +117,7 @@ TEST_CASE("linear is the activation of x weight^T + bias") {
     }
 }
 
-TEST_CASE("linear with frozen operands") {
+TEST_CASE("linear passes gradcheck with frozen operands") {
   const Tensor x = doubles({3, 5}, 1), weight = doubles({7, 5}, 2), bias = doubles({7}, 3);
   const auto gelu = Activation::gelu_tanh;
   check_gradient([&](Tape&, Vars in) { return linear(in[0], Var(weight), Var(bias), gelu); }, {x});
@@ -128,7 +128,7 @@ TEST_CASE("linear with frozen operands") {
                  {doubles({5}, 1), doubles({1, 5}, 2)});
 }
 
-TEST_CASE("linear keeps its operands and, for an activation, one tensor more") {
+TEST_CASE("linear keeps its operands for backward and, with an activation, one more tensor") {
   const Device device = Device::cpu();
   auto bytes_kept = [&](Activation activation, bool frozen) {
     Tape tape(device);

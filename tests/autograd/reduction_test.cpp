@@ -37,7 +37,7 @@ void check_values(const Tensor& x, const Shape& kept, const Var& sums, const Var
 
 }  // namespace
 
-TEST_CASE("reductions over any axes, kept or not") {
+TEST_CASE("sum, mean and max over any axes match plain loops, with the axes kept or dropped") {
   const Tensor x = doubles(reduction_shape, 1);
   const Var v(x);
   check_values(x, {1, 1, 1, 1}, sum(v), mean(v), max(v));
@@ -51,7 +51,7 @@ TEST_CASE("reductions over any axes, kept or not") {
   CHECK(sum(Var(doubles({}, 1))).value().item() == doubles({}, 1).item());
 }
 
-TEST_CASE("one axis needs no braces, and a bool is no axis") {
+TEST_CASE("a reduction takes one axis without braces, and a bool is not an axis") {
   const Var x(random_tensor({3, 4}, DType::f64, Device::cpu(), 1));
   CHECK(same_bits(sum(x, -1).value(), sum(x, {1}).value()));
   CHECK(same_bits(mean(x, 0, true).value(), mean(x, {0}, true).value()));
@@ -59,7 +59,7 @@ TEST_CASE("one axis needs no braces, and a bool is no axis") {
   static_assert(!std::is_convertible_v<bool, Axes> && !std::is_convertible_v<int64_t, Axes>);
 }
 
-TEST_CASE("gradients of reductions") {
+TEST_CASE("sum, mean and max pass gradcheck over any axes") {
   const Tensor x = doubles(reduction_shape, 1);
   check_gradient([](Tape&, Vars in) { return sum(in[0]); }, {x});
   check_gradient([](Tape&, Vars in) { return sum(in[0], {0, -1}); }, {x});
@@ -73,7 +73,7 @@ TEST_CASE("gradients of reductions") {
   check_gradient([](Tape&, Vars in) { return sum(in[0]); }, {doubles({}, 1)});
 }
 
-TEST_CASE("equal maxima share the gradient evenly, even more of them than bf16 can count") {
+TEST_CASE("max splits the gradient evenly, even among more equal maxima than bf16 can count") {
   const Device device = Device::cpu();
   Tape tape(device);
   const int64_t n = 1023;
@@ -83,7 +83,7 @@ TEST_CASE("equal maxima share the gradient evenly, even more of them than bf16 c
     CHECK(share == static_cast<double>(bf16(1.0f / static_cast<float>(n))));
 }
 
-TEST_CASE("argmax is the first of the largest, as a constant") {
+TEST_CASE("argmax is the index of the first maximum and needs no gradient") {
   const Device device = Device::cpu();
   Tape tape(device);
   const Var x = tape.variable(Tensor::from(std::vector<double>{1, 5, 5, 9, 2, 9}, {2, 3}, device));
@@ -93,7 +93,7 @@ TEST_CASE("argmax is the first of the largest, as a constant") {
   CHECK_FALSE(argmax(x).needs_gradient());
 }
 
-TEST_CASE("softmax along any axis") {
+TEST_CASE("softmax and log_softmax along any axis match plain loops and pass gradcheck") {
   const Tensor x = doubles({3, 5, 2, 7}, 1, -4, 4);
   for (int axis : {-1, 0, 1, -2}) {
     CAPTURE(axis);
@@ -114,7 +114,7 @@ TEST_CASE("softmax along any axis") {
   }
 }
 
-TEST_CASE("reductions name what they refuse") {
+TEST_CASE("reductions refuse a wrong axis or dtype and the max of an empty axis, and name the op") {
   const Device device = Device::cpu();
   const Var x(Tensor::zeros({2, 3}, DType::f32, device));
   const Var whole(Tensor::zeros({2, 3}, DType::i64, device));

@@ -44,7 +44,7 @@ TEST_CASE("reshape shares memory and sends the gradient back in the old shape") 
         "reshape: x has shape [2, 3, 5]; expected the 7 elements of [7], got 30");
 }
 
-TEST_CASE("permute moves axes, and only bytes that have to move") {
+TEST_CASE("permute moves axes, and copies only if the order of the elements changes") {
   const Var x = counted({2, 3, 1, 4});
   const Var y = permute(x, {3, 0, -2, 1});
   CHECK(y.shape() == Shape{4, 2, 1, 3});
@@ -80,7 +80,7 @@ TEST_CASE("permute moves axes, and only bytes that have to move") {
                  "permute: axis 4 is outside [2, 3, 1, 4]; expected -4 to 3"));
 }
 
-TEST_CASE("empty tensors pass through ops and back") {
+TEST_CASE("empty tensors pass through ops forward and backward") {
   const Tensor empty = doubles({2, 0, 3}, 1);
   CHECK(permute(Var(empty), {2, 1, 0}).shape() == Shape{3, 0, 2});
   check_gradient([](Tape&, Vars in) { return permute(in[0], {2, 1, 0}); }, {empty});
@@ -105,7 +105,7 @@ TEST_CASE("slice takes a range of any axis") {
   CHECK(contains(message_of<ShapeError>([&] { slice(x, 3, 0, 1); }), "slice: axis 3 is outside"));
 }
 
-TEST_CASE("concat puts back together what split took apart, along every axis") {
+TEST_CASE("concat of the parts of split gives back the tensor, along every axis") {
   const Shape shape{2, 4, 7};
   for (int axis : {0, 1, 2, -1}) {
     CAPTURE(axis);
@@ -130,7 +130,7 @@ TEST_CASE("split shares memory along the first axis and takes any count of parts
   CHECK(values_of(parts[99]) == std::vector<double>{198, 199});
 }
 
-TEST_CASE("parts that reach no loss have no gradient") {
+TEST_CASE("parts of split that do not reach the loss add zeros to the gradient") {
   check_gradient(
       [](Tape&, Vars in) {
         const std::vector<Var> parts = split(in[0], std::vector<int64_t>{1, 2, 2}, 1);
@@ -139,7 +139,7 @@ TEST_CASE("parts that reach no loss have no gradient") {
       {doubles({3, 5}, 1)});
 }
 
-TEST_CASE("gradients of concat, with constants and repeats among the parts") {
+TEST_CASE("concat passes gradcheck with constant and repeated parts") {
   const Var fixed(doubles({3, 2}, 3));
   for (int axis : {0, -1})
     check_gradient(
@@ -171,7 +171,7 @@ TEST_CASE("concat and split refuse parts that do not fit") {
                  "split: a size of -1"));
 }
 
-TEST_CASE("broadcast_to repeats, and its gradient is the sum") {
+TEST_CASE("broadcast_to repeats elements, and its gradient sums over the repeats") {
   const Var x = counted({3, 1});
   CHECK(values_of(broadcast_to(x, {2, 3, 2})) ==
         std::vector<double>{0, 0, 1, 1, 2, 2, 0, 0, 1, 1, 2, 2});
@@ -195,7 +195,7 @@ TEST_CASE("broadcast_to repeats, and its gradient is the sum") {
                  "broadcast_to: x has shape [3, 1]; expected one that broadcasts to [1]"));
 }
 
-TEST_CASE("gather picks along an axis and its gradient adds up repeats") {
+TEST_CASE("gather picks elements along an axis, and its gradient sums over repeated indices") {
   const Var x = counted({2, 3, 2});
   const Tensor index = indices({2, 0, 0, 0, 1, 2, 1, 1}, {2, 2, 2});
   CHECK(values_of(gather(x, 1, index)) == std::vector<double>{4, 1, 0, 1, 8, 11, 8, 9});
@@ -206,7 +206,7 @@ TEST_CASE("gather picks along an axis and its gradient adds up repeats") {
                  "gather: index holds f64; expected i32 or i64"));
 }
 
-TEST_CASE("scatter_add adds along an axis, in both operands' gradients") {
+TEST_CASE("scatter_add adds along an axis and passes gradcheck for both operands") {
   const Tensor index = indices({1, 0, 1, 1, 2, 2}, {3, 2});
   const Var base = counted({4, 2});
   CHECK(values_of(scatter_add(base, 0, index, Var(doubles({3, 2}, 1, 1.0, 1.0)))) ==
@@ -220,7 +220,8 @@ TEST_CASE("scatter_add adds along an axis, in both operands' gradients") {
                  "scatter_add: base holds f64 and source holds i64"));
 }
 
-TEST_CASE("cast rounds forward, converts the gradient back, and is nothing between equal dtypes") {
+TEST_CASE(
+    "cast rounds, converts the gradient back and returns its operand if the dtype is the same") {
   Tape tape(shared_device());
   const Var x = tape.variable(doubles({5}, 1));
   CHECK(shares_memory(cast(x, DType::f64), x));
@@ -233,7 +234,7 @@ TEST_CASE("cast rounds forward, converts the gradient back, and is nothing betwe
   CHECK(tape.gradient(x).to_doubles() == std::vector<double>(5, 1.0));
 }
 
-TEST_CASE("detach is the same tensor without a gradient") {
+TEST_CASE("detach shares memory and stops the gradient") {
   Tape tape(shared_device());
   const Var x = tape.variable(doubles({5}, 1));
   CHECK(shares_memory(detach(x), x));

@@ -53,7 +53,7 @@ Tensor scalar(double value, const Device& device) {
 
 }  // namespace
 
-TEST_CASE("gradients of shared inputs add up and do not write into each other") {
+TEST_CASE("gradients of an input used twice add up and do not change those of another input") {
   const Device device = Device::cpu();
   Tape tape(device);
   const Var x = tape.variable(scalar(3, device)), y = tape.variable(scalar(5, device));
@@ -76,7 +76,7 @@ TEST_CASE("a gradient that two inputs share is not added to in place") {
   CHECK(tape.gradient(y).item() == 1);
 }
 
-TEST_CASE("a saved part of a parameter is reread at its place") {
+TEST_CASE("backward reads a saved slice of a parameter again at the same offset") {
   const Device device = Device::cpu();
   ParameterStore store;
   const Unit& unit = store.unit("unit");
@@ -114,7 +114,7 @@ TEST_CASE("constants and inference record nothing") {
   CHECK(contains(message_of<TapeError>([&] { tape.backward(times(x, x)); }), "inference"));
 }
 
-TEST_CASE("backward frees what was saved while it walks") {
+TEST_CASE("backward frees the tensors that ops saved") {
   const Device device = Device::cpu();
   Tape tape(device);
   const Var x = tape.variable(Tensor::full({1}, 2.0, DType::f64, device));
@@ -151,7 +151,9 @@ TEST_CASE("misuse of a tape is an error that says what to do") {
       "got i32"));
 }
 
-TEST_CASE("units are acquired, released and reduced by their marks, and reread in backward") {
+TEST_CASE(
+    "Tape::Use acquires and releases a unit, backward reduces it and acquires it again if it reads "
+    "it") {
   const Device device = Device::cpu();
   ParameterStore store;
   const Unit &first = store.unit("first"), &second = store.unit("second");
@@ -184,7 +186,8 @@ TEST_CASE("units are acquired, released and reduced by their marks, and reread i
   CHECK(tape.gradient(x).item() == weight);
 }
 
-TEST_CASE("a unit used twice hands its gradient over once, after the last backward use") {
+TEST_CASE(
+    "the gradient of a unit used twice goes to its source once, after the last backward use") {
   const Device device = Device::cpu();
   ParameterStore store;
   const Unit& unit = store.unit("tied");
@@ -247,7 +250,7 @@ TEST_CASE("a Var captured by a checkpointed segment is an error") {
   CHECK(contains(message, "captured by a checkpointed segment"));
 }
 
-TEST_CASE("a parameter outside its unit names the unit to open") {
+TEST_CASE("reading a parameter outside its unit is an error that names the unit to open") {
   const Device device = Device::cpu();
   ParameterStore store;
   const Unit& unit = store.unit("block.0");
@@ -265,7 +268,7 @@ TEST_CASE("a parameter outside its unit names the unit to open") {
   CHECK(contains(message_of<TapeError>([&] { Tape::Use use(without, unit); }), "ParameterSource"));
 }
 
-TEST_CASE("an exception through an open unit releases it and poisons the tape") {
+TEST_CASE("an exception inside Tape::Use releases the unit and makes the tape refuse backward") {
   const Device device = Device::cpu();
   ParameterStore store;
   const Unit& unit = store.unit("block.0");
@@ -282,7 +285,7 @@ TEST_CASE("an exception through an open unit releases it and poisons the tape") 
   CHECK(contains(message_of<TapeError>([&] { tape.backward(x); }), "an exception passed"));
 }
 
-TEST_CASE("a unit whose results do not reach the loss is handed over all the same") {
+TEST_CASE("a unit whose results do not reach the loss still goes to its source once in backward") {
   const Device device = Device::cpu();
   ParameterStore store;
   const Unit& unit = store.unit("aside");
@@ -301,7 +304,7 @@ TEST_CASE("a unit whose results do not reach the loss is handed over all the sam
   CHECK(std::count(source.log.begin(), source.log.end(), "reduce aside") == 1);
 }
 
-TEST_CASE("a checkpointed segment reads a unit that is open around it") {
+TEST_CASE("a checkpointed segment can read a unit that was opened outside it") {
   const Device device = Device::cpu();
   ParameterStore store;
   const Unit& unit = store.unit("around");

@@ -41,7 +41,7 @@ const UnaryOperation unary_operations[] = {
 
 }  // namespace
 
-TEST_CASE("unary ops give the numbers of the C library") {
+TEST_CASE("unary ops match the C library") {
   for (const UnaryOperation& operation : unary_operations)
     for (const Shape& shape : {Shape{}, Shape{1}, Shape{31}, Shape{3, 1, 11}}) {
       CAPTURE(operation.name);
@@ -53,7 +53,7 @@ TEST_CASE("unary ops give the numbers of the C library") {
     }
 }
 
-TEST_CASE("unary ops refuse what is not floating and say what to do") {
+TEST_CASE("unary ops refuse dtypes that are not floating-point and suggest a cast") {
   const Device device = Device::cpu();
   const Var whole(Tensor::zeros({3}, DType::i32, device));
   for (const UnaryOperation& operation : unary_operations) {

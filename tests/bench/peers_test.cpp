@@ -10,7 +10,7 @@
 
 using namespace zg;
 
-TEST_CASE("PyTorch's kernels on a GPU have the names of cases of bench kernels") {
+TEST_CASE("every case name of bench/peers/gpu.py is the name of a case of bench kernels") {
   std::set<std::string> cases;
   for (const bench::Case& c : bench::kernel_cases(Device::Type::cuda)) cases.insert(c.text());
   const std::filesystem::path folder = std::filesystem::path(ZG_ROOFLINE).parent_path();

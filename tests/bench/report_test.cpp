@@ -64,7 +64,7 @@ const std::string head =
 
 }  // namespace
 
-TEST_CASE("a row stands beside the limit that takes longest for its work") {
+TEST_CASE("a bench row is compared with the limit that takes the longest time for its work") {
   struct Expected {
     const char* what;
     Work work;
@@ -109,7 +109,7 @@ TEST_CASE("a row stands beside the limit that takes longest for its work") {
   }
 }
 
-TEST_CASE("quantiles are the nearest samples, and percentages are of their seconds") {
+TEST_CASE("quantiles of a row are its nearest samples, and percent_of_limit uses their seconds") {
   Report report = report_of(1);
   // 8e12 bytes at 20 GB/s take 400 s, 6e12 read at 15 GB/s as long: memory comes first.
   const Row row = report.add(large("sorted"), {800.0, 500.0, 1600.0, 1000.0, 640.0});
@@ -123,7 +123,7 @@ TEST_CASE("quantiles are the nearest samples, and percentages are of their secon
   CHECK(row.percent_of_limit(1.0) == 25.0);
 }
 
-TEST_CASE("the table has every report's limits, then its rows, to the byte") {
+TEST_CASE("the bench table lists the limits of every report and then the rows, to the byte") {
   Report one = report_of(1), two = report_of(2);
   one.add(large("first"), {0.8e3, 1.6e3, 1.0e3});
   one.add_unmeasured(large("second"), "has no kernel");
@@ -151,7 +151,7 @@ TEST_CASE("the table has every report's limits, then its rows, to the byte") {
   CHECK(table({bare}) == head + fewer + third);
 }
 
-TEST_CASE("a row above a limit of memory names the cache that holds its operands") {
+TEST_CASE("a row faster than a memory limit names the cache that holds its operands") {
   Report report = report_of(2);
   // Memory takes 1e-4 s; 1.05 times as fast is noise, and what computes is bounded by no memory.
   const Work work{.name = "copy", .shape = "", .read = 1e6, .written = 1e6};
@@ -235,7 +235,8 @@ TEST_CASE("the JSON has the machine, the limits of each report, and the rows wit
                  "/nowhere/two.json"));
 }
 
-TEST_CASE("bench/roofline draws a record, also rows without operations or without bytes") {
+TEST_CASE(
+    "bench/roofline draws a JSON record and leaves out rows without operations or without bytes") {
   const TemporaryFolder folder;
   Report report = report_of(2);
   report.add({.name = "my <scale>", .shape = "9", .flops = 1e9, .read = 4e9, .written = 4e9},
@@ -263,7 +264,7 @@ TEST_CASE("bench/roofline draws a record, also rows without operations or withou
   CHECK(contains(drawn(nothing), "expected a row with operations and bytes"));
 }
 
-TEST_CASE("a run is called for the fewest samples at least, and no more often than for the most") {
+TEST_CASE("measure takes Effort::fewest samples when time is short and at most Effort::samples") {
   int runs = 0, waits = 0;
   const auto run = [&] { ++runs; };
   const auto finish = [&] { ++waits; };
@@ -295,7 +296,8 @@ TEST_CASE("a run is called for the fewest samples at least, and no more often th
   CHECK(seconds.front() < 0.02 / 100);
 }
 
-TEST_CASE("a report calls the run on its own thread and keeps the row") {
+TEST_CASE(
+    "Report::add runs the function and keeps its row, and keeps no row if the function throws") {
   Report report = report_of(1);
   int runs = 0;
   const Row row = report.add(large("counted"), [&] { ++runs; });
@@ -310,7 +312,7 @@ TEST_CASE("a report calls the run on its own thread and keeps the row") {
   CHECK(report.rows().size() == 1);
 }
 
-TEST_CASE("a kernel of one's own in a slot stands beside the built-in one") {
+TEST_CASE("a report times a user's kernel in a kernel slot as it does the built-in one") {
   static int calls = 0;
   calls = 0;
   Report report = report_of(1);
@@ -335,7 +337,7 @@ TEST_CASE("a kernel of one's own in a slot stands beside the built-in one") {
   CHECK(report.rows().size() == 2);
 }
 
-TEST_CASE("limits are measured once, on a device of their own") {
+TEST_CASE("limits are measured on a separate device and take no memory of the report's device") {
   const Device device = Device::cpu(0, {.threads = 2, .memory_limit = 1 << 20});
   const Report report(device, {.effort = quick});
   const bool has_peak = device.traits().isa != Isa::portable;
@@ -347,7 +349,8 @@ TEST_CASE("limits are measured once, on a device of their own") {
   CHECK(report.device() == device);
 }
 
-TEST_CASE("a report refuses what has no figures, before it measures") {
+TEST_CASE(
+    "a report refuses a meta device and invalid efforts, limits, work and samples without a run") {
   const double infinity = std::numeric_limits<double>::infinity();
   const Device device = Device::cpu();
   CHECK(

@@ -78,7 +78,8 @@ TEST_CASE("an error that a cuda kernel finds is thrown once, by the next wait" *
                        ShapeError);
 }
 
-TEST_CASE("an op without a cuda kernel says so" * doctest::test_suite("every device")) {
+TEST_CASE("an op without a cuda kernel throws Unsupported and names itself" *
+          doctest::test_suite("every device")) {
   const Device device = Device::cuda();
   const Tensor x = Tensor::zeros({1}, DType::f32, device);
   Kernel<Unary> none = kernels::unary;
@@ -87,7 +88,7 @@ TEST_CASE("an op without a cuda kernel says so" * doctest::test_suite("every dev
                        Unsupported);
 }
 
-TEST_CASE("a target outside the vocabulary is thrown by the next wait, and counts as ignored" *
+TEST_CASE("a target outside the vocabulary is an error at the next wait, and counts as ignored" *
           doctest::test_suite("every device")) {
   const Device device = Device::cuda();
   const auto zeros = [&](const Shape& shape) { return Tensor::zeros(shape, DType::f32, device); };

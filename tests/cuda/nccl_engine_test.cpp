@@ -71,7 +71,7 @@ std::vector<MemoryTracker::Row> walk(const Config& config, Communicator& comm,
 
 }  // namespace
 
-TEST_CASE("ZeRO stages on ranks that NCCL connects give the bits of peers' memory" *
+TEST_CASE("ZeRO stages give the same bits by NCCL as by copies from the peers' memory" *
           doctest::test_suite("every device")) {
   for (const DType compute : {DType::f32, DType::bf16}) {
     const NcclOutcome expected = train_by({.compute = compute}, 2, "direct");
@@ -98,7 +98,7 @@ TEST_CASE("ZeRO stages on ranks that NCCL connects give the bits of peers' memor
   }
 }
 
-TEST_CASE("a plan equals its run for every transport between cuda devices" *
+TEST_CASE("the planned memory equals the run's for every transport between cuda devices" *
           doctest::test_suite("every device")) {
   for (const int stage : {0, 3})
     for (const bool at_boundary : {false, true}) {
@@ -134,7 +134,8 @@ TEST_CASE("a plan equals its run for every transport between cuda devices" *
     }
 }
 
-TEST_CASE("nccl_reduce trains to other bits that are close" * doctest::test_suite("every device")) {
+TEST_CASE("training with nccl_reduce gives losses close to the exact ones, but other bits" *
+          doctest::test_suite("every device")) {
   const NcclOutcome exact = train_by({.stage = 1}, 4, "nccl");
   const NcclOutcome inexact = train_by({.stage = 1, .nccl_reduce = true}, 4, "nccl");
   CHECK(inexact.hash != exact.hash);

@@ -232,7 +232,7 @@ TEST_CASE("a transfer from the host larger than the window takes several rounds"
   CHECK(values_of(2, by_nccl, rounds) == ValuesByRank{{1.5}, {1.5}});
 }
 
-TEST_CASE("sums by NCCL are reported as inexact: close, but in another order" *
+TEST_CASE("sums computed by NCCL itself are close to the exact ones but not equal, and need NCCL" *
           doctest::test_suite("every device")) {
   const auto sums_of = [](bool by_library) {
     return values_of(4, by_nccl, [by_library](Communicator& comm, const Device& device) {

@@ -29,7 +29,7 @@ constexpr Effort report_effort{
 
 }  // namespace
 
-TEST_CASE("a report of a GPU has its limits, rows, and a slot's own kernel" *
+TEST_CASE("a benchmark report of a GPU has limits and rows, and measures a replaced kernel" *
           doctest::test_suite("every device")) {
   const Device device = Device::cuda();
   Report report(device, {.effort = report_effort, .limits = limits});

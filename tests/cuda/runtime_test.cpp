@@ -31,7 +31,7 @@ Tensor allocate(const Device& device, int64_t bytes, Space space = Space::device
 
 }  // namespace
 
-TEST_CASE("an arena whose growth the driver refuses is as before, and can grow later" *
+TEST_CASE("an arena stays unchanged when the driver refuses its growth, and can grow later" *
           doctest::test_suite("every device")) {
   const Device device = Device::cuda();
   const Tensor first = allocate(device, mib);
@@ -54,7 +54,7 @@ TEST_CASE("an arena whose growth the driver refuses is as before, and can grow l
   CHECK(allocate(device, mib, Space::pinned).raw());
 }
 
-TEST_CASE("an error of the driver that is no lack of memory is thrown by its name" *
+TEST_CASE("a driver error other than out of memory is thrown as a DeviceError with its name" *
           doctest::test_suite("every device")) {
   const Device device = Device::cuda();
   for (const std::string call : {"cuMemCreate", "cuMemMap", "cuMemSetAccess"}) {
@@ -101,7 +101,7 @@ TEST_CASE("ordinary memory may be changed after a copy from it, of any size" *
   }
 }
 
-TEST_CASE("streams that are no longer used are used again, without their faults" *
+TEST_CASE("make_stream reuses streams that are no longer in use" *
           doctest::test_suite("every device")) {
   const Device device = Device::cuda(3);
   device.make_stream("first");

@@ -23,7 +23,7 @@ const std::string benched_run =
 
 }  // namespace
 
-TEST_CASE("no benchmark shows a figure of the test driver") {
+TEST_CASE("bench refuses to run on the test driver and shows no figures") {
   const TemporaryFolder folder;
   for (const std::string line :
        {"bench kernels", "bench kernels --filter 704x192x48", "bench step --steps 1 --warm-up 0",
@@ -41,7 +41,7 @@ TEST_CASE("no benchmark shows a figure of the test driver") {
   }
 }
 
-TEST_CASE("a run on the test driver names its device, and reports no share of a peak") {
+TEST_CASE("training on the test driver names its device and reports no share of the matmul peak") {
   const Outcome run = zerograd("train --steps 2 --log-interval 1" + benched_run);
   CAPTURE(run.error);
   REQUIRE(run.status == 0);
@@ -50,7 +50,7 @@ TEST_CASE("a run on the test driver names its device, and reports no share of a 
   CHECK(!contains(run.out, "of matmul peak"));
 }
 
-TEST_CASE("a plan for hpu needs no Level Zero, and says the same without it") {
+TEST_CASE("plan for hpu runs without a Level Zero driver and gives the same result") {
   const TemporaryFolder folder;
   const auto plan = [&](const std::string& name) {
     const Outcome outcome = zerograd("plan --steps 2" + benched_run + " --ranks 2 --zero-stage 2" +
@@ -67,7 +67,7 @@ TEST_CASE("a plan for hpu needs no Level Zero, and says the same without it") {
   CHECK(contains(with, "\"machine\":{\"backend\":\"hpu\",\"granule\":256}"));
 }
 
-TEST_CASE("every benchmark of an accelerator runs on it: limits, and each kind of case") {
+TEST_CASE("every kind of kernel benchmark and each measured limit runs on an hpu device") {
   const Device device = Device::hpu();
   bench::Sizes sizes(Device::Type::cpu);
   sizes.tokens = {.N = 1024, .C = 16};  // a sequence as long as those of the cases

@@ -34,7 +34,7 @@ bool same(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b));
 
 }  // namespace
 
-TEST_CASE("functions of one float are those of the host's library") {
+TEST_CASE("OpenCL functions of one float equal those of the host's math library") {
   LevelZero l0;
   const std::vector<std::function<float(float)>> functions{
       [](float v) { return std::exp(v); },   [](float v) { return std::exp2(v); },
@@ -65,7 +65,7 @@ TEST_CASE("functions of one float are those of the host's library") {
   }
 }
 
-TEST_CASE("functions of two floats, of which fma() alone is fused") {
+TEST_CASE("OpenCL functions of two floats equal the host's, and only fma() is fused") {
   LevelZero l0;
   const std::vector<std::function<float(float, float)>> functions{
       [](float x, float y) { return std::pow(x, y); },
@@ -93,7 +93,7 @@ TEST_CASE("functions of two floats, of which fma() alone is fused") {
   }
 }
 
-TEST_CASE("classification, conversion and selection functions") {
+TEST_CASE("OpenCL classification, conversion and selection functions equal their definitions") {
   LevelZero l0;
   const std::vector<std::function<int(float)>> functions{
       [](float v) { return std::isnan(v); },
@@ -123,7 +123,7 @@ TEST_CASE("classification, conversion and selection functions") {
   }
 }
 
-TEST_CASE("functions of integers") {
+TEST_CASE("OpenCL functions of integers equal their definitions") {
   LevelZero l0;
   using u = uint32_t;
   const std::vector<std::function<u(u, u)>> functions{
@@ -179,7 +179,7 @@ TEST_CASE("vectors pass through global and local memory") {
   }
 }
 
-TEST_CASE("arguments of every size arrive, structs included") {
+TEST_CASE("kernel arguments of every size arrive, structs included") {
   LevelZero l0;
   struct alignas(16) Int4 {
     int32_t s[4];
@@ -226,7 +226,7 @@ TEST_CASE("work-items have the right indices in three dimensions") {
   }
 }
 
-TEST_CASE("atomic operations lose nothing") {
+TEST_CASE("atomic operations of many work-items lose no update") {
   LevelZero l0;
   constexpr uint32_t many = 200, of = 64;
   std::vector<int> x(many * of);
@@ -239,7 +239,7 @@ TEST_CASE("atomic operations lose nothing") {
         std::vector<int>{sum, static_cast<int>(many * of), 699, -300, 255, sum});
 }
 
-TEST_CASE("barriers order what work-items do in local memory") {
+TEST_CASE("barriers order the accesses of work-items to local memory") {
   LevelZero l0;
   constexpr uint32_t many = 70, of = 64;
   const std::vector<float> x = random_floats(many * of, -1, 1);

@@ -52,7 +52,8 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("no order that Level Zero allows changes a bit, nor does its validation complain") {
+TEST_CASE(
+    "random command orders that Level Zero allows give one hash and pass its validation layer") {
   const std::string line = sort_run +
                            "--device hpu --ranks 2 --steps 2 --batch-size 2 --precision bf16 "
                            "--zero-stage 3 --param-persistence-threshold 0 --cpu-offload";

@@ -8,7 +8,7 @@
 using namespace zg;
 
 TEST_CASE(
-    "devices that cannot access each other's memory are copied between by the stream of either" *
+    "a stream of either device copies between devices that cannot access each other's memory" *
     doctest::test_suite("every device")) {
   const Device devices[] = {Device::hpu(0), Device::hpu(1)};
   // More than passes at a time.

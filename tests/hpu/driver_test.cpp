@@ -44,7 +44,8 @@ TEST_CASE("dependent commands with barriers give one result") {
   CHECK(l0.download(a, count) == std::vector<int>(count, 31));
 }
 
-TEST_CASE("memory reports its owner and how much is left") {
+TEST_CASE(
+    "memory reports its owner and its range, and an allocation that is too large is refused") {
   LevelZero l0;
   std::byte* const p = static_cast<std::byte*>(l0.allocate(1000));
   ze_memory_allocation_properties_t properties = {};
@@ -177,7 +178,8 @@ TEST_CASE("one thread waits for an event that another signals") {
   other.join();
 }
 
-TEST_CASE("lists that are recorded run when a queue executes them, in order by barriers") {
+TEST_CASE(
+    "a closed command list runs when a queue executes it, and its barriers order the commands") {
   LevelZero l0;
   ze_command_queue_desc_t of_queue = {};
   of_queue.stype = ZE_STRUCTURE_TYPE_COMMAND_QUEUE_DESC;

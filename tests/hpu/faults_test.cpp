@@ -32,8 +32,9 @@ void check_told(const Device& device, const char* words) {
 
 }  // namespace
 
-TEST_CASE("an index outside is thrown once, by the next wait, and element 0 is read" *
-          doctest::test_suite("every device")) {
+TEST_CASE(
+    "an index out of range is an error at the next wait, once, and element 0 is read instead" *
+    doctest::test_suite("every device")) {
   const Device device = Device::hpu();
   Stream& stream = device.compute();
   const Tensor y = matrix(device, 3, 8);
@@ -65,7 +66,7 @@ TEST_CASE("a fault of the last kernel before a device is released is thrown" *
   CHECK_THROWS_AS(device.compute().synchronize(), ShapeError);
 }
 
-TEST_CASE("every index into an empty axis is outside, and nothing is read" *
+TEST_CASE("every index into an empty axis is an error, and nothing is read" *
           doctest::test_suite("every device")) {
   const Device device = Device::hpu();
   const Tensor y = Tensor::zeros({1, 8}, DType::f32, device);
@@ -81,7 +82,8 @@ TEST_CASE("every index into an empty axis is outside, and nothing is read" *
   CHECK_THROWS_AS(device.compute().synchronize(), ShapeError);
 }
 
-TEST_CASE("an index outside adds to nothing" * doctest::test_suite("every device")) {
+TEST_CASE("scatter_add and embedding_backward report an index out of range and add nothing for it" *
+          doctest::test_suite("every device")) {
   const Device device = Device::hpu();
   Stream& stream = device.compute();
   const Tensor sums = Tensor::zeros({2}, DType::f32, device);
@@ -102,8 +104,9 @@ TEST_CASE("an index outside adds to nothing" * doctest::test_suite("every device
   CHECK(dweight.to_doubles() == std::vector<double>{8, 5});
 }
 
-TEST_CASE("a target outside the classes is thrown by the next wait, and counts as ignored" *
-          doctest::test_suite("every device")) {
+TEST_CASE(
+    "a target outside the classes is an error at the next wait, and its loss and gradient are 0" *
+    doctest::test_suite("every device")) {
   const Device device = Device::hpu();
   Stream& stream = device.compute();
   const auto check_all = [&](const Tensor& targets, const std::string& is) {
@@ -138,8 +141,9 @@ TEST_CASE("a target outside the classes is thrown by the next wait, and counts a
   check_all(of<int32_t>(device, {-1, -2, 0}), "-2; expected 0 to 4");
 }
 
-TEST_CASE("a target outside the classes is named by its row, in every block of rows" *
-          doctest::test_suite("every device")) {
+TEST_CASE(
+    "the error for a target outside the classes names its row, also in a later block of rows" *
+    doctest::test_suite("every device")) {
   const Device device = Device::hpu();
   const int64_t N = 2700, V = 4099;
   std::vector<int64_t> targets(N, 0);
@@ -153,7 +157,7 @@ TEST_CASE("a target outside the classes is named by its row, in every block of r
   check_told(device, "projection_cross_entropy: targets[2699] is 4099; expected 0 to 4098");
 }
 
-TEST_CASE("an integer divisor of 0 is thrown by the next wait" *
+TEST_CASE("an integer division by 0 is an error at the next wait" *
           doctest::test_suite("every device")) {
   const Device device = Device::hpu();
   for (DType dtype : {DType::i32, DType::i64}) {

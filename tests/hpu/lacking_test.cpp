@@ -25,7 +25,7 @@ TEST_CASE("a driver that cannot import host memory is refused, and the function 
   CHECK(contains(refused.error, "try a newer driver, or cpu"));
 }
 
-TEST_CASE("a device whose division is not correctly rounded reports the consequence") {
+TEST_CASE("info and train warn of a device whose division is not correctly rounded") {
   const std::string words = "other bits with host offload than without";
   CHECK(!contains(zerograd("info").out, words));
   const ScopedVariable lacking("ZE_TEST_DRIVER_ROUNDED", "0");

@@ -51,7 +51,7 @@ constexpr unsigned op_entry_point = 15, op_execution_mode = 16, op_capability = 
 
 }  // namespace
 
-TEST_CASE("a module is found by its name, and no other is") {
+TEST_CASE("find_module finds each embedded module by its name, and nothing for an unknown name") {
   REQUIRE(!zg::hpu::every_module().empty());
   for (const EmbeddedModule& module : zg::hpu::every_module()) {
     INFO(std::string(module.name));
@@ -64,7 +64,7 @@ TEST_CASE("a module is found by its name, and no other is") {
   CHECK(zg::hpu::find_module("no such module") == nullptr);
 }
 
-TEST_CASE("each kernel forbids its device to contract a multiply and an add") {
+TEST_CASE("each kernel's SPIR-V turns off the contraction of a multiply and an add") {
   constexpr uint32_t contraction_off = 31;
   for (const EmbeddedModule& module : zg::hpu::every_module()) {
     INFO(std::string(module.name));
@@ -92,7 +92,7 @@ TEST_CASE("no module needs doubles or halves, which some devices lack") {
   }
 }
 
-TEST_CASE("each module builds exactly on the devices that have what it needs") {
+TEST_CASE("a module builds if and only if the device supports its variant") {
   zg::test::LevelZero l0;
   ze_device_compute_properties_t properties = {};
   properties.stype = ZE_STRUCTURE_TYPE_DEVICE_COMPUTE_PROPERTIES;

@@ -16,7 +16,7 @@ const std::vector<uint8_t> binary = {1, 2, 3, 4, 5};
 
 }  // namespace
 
-TEST_CASE("a native binary is found by its key, as it was kept" *
+TEST_CASE("the native cache finds a binary by its key, unchanged" *
           doctest::test_suite("every device")) {
   const TemporaryFolder folder;
   const ScopedVariable wish("ZG_HPU_CACHE", (folder / "made/at/first").c_str());
@@ -53,7 +53,7 @@ TEST_CASE("a native binary that is damaged, truncated or too long is not used" *
   CHECK(cache.find("key") == binary);
 }
 
-TEST_CASE("a cache without a folder finds and keeps nothing" *
+TEST_CASE("a native cache without a usable folder stores and finds nothing" *
           doctest::test_suite("every device")) {
   const TemporaryFolder folder;
   write_file(folder / "file", "");

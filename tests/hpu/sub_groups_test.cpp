@@ -30,7 +30,7 @@ std::vector<float> numbers(size_t n) {
 
 }  // namespace
 
-TEST_CASE("lanes read each other's values") {
+TEST_CASE("sub-group functions combine and exchange the values of lanes") {
   LevelZero l0;
   const uint32_t size = smallest(l0);
   const auto kernel =
@@ -72,7 +72,7 @@ TEST_CASE("lanes read each other's values") {
   }
 }
 
-TEST_CASE("blocks are read and written lane by lane") {
+TEST_CASE("sub-group block reads and writes give each lane its elements") {
   LevelZero l0;
   const uint32_t size = smallest(l0), count = 4 * size;
   const auto kernel =
@@ -96,7 +96,7 @@ TEST_CASE("blocks are read and written lane by lane") {
   CHECK(l0.download(out2, x2.size()) == x2);
 }
 
-TEST_CASE("sub-groups of a group may take different ways") {
+TEST_CASE("sub-groups of a work-group may take different branches") {
   LevelZero l0;
   const uint32_t size = smallest(l0), items = 3 * size;
   const auto kernel =
@@ -116,7 +116,7 @@ TEST_CASE("sub-groups of a group may take different ways") {
   }
 }
 
-TEST_CASE("a product of tiles is that of its bf16 matrices") {
+TEST_CASE("the DPAS product of bf16 tiles equals the product of the matrices") {
   LevelZero l0;
   const uint32_t size = smallest(l0);  // also columns of the tile
   constexpr uint32_t rows = 8, depth = 16, blocks = 3;

@@ -28,8 +28,9 @@ Lines damages(const GeluForward& args) {
 
 }  // namespace
 
-TEST_CASE("a kernel that writes an element before or behind its output is named, with the place" *
-          doctest::test_suite("every device")) {
+TEST_CASE(
+    "guarded_call names a kernel that writes an element before or after its output, and the index" *
+    doctest::test_suite("every device")) {
   const Device device = devices_at_every_level().back();
   const Tensor rows = random_tensor({3, 11}, DType::f32, device, 1);
   const Tensor whole = Tensor::zeros({5, 11}, DType::f32, device);
@@ -58,7 +59,7 @@ TEST_CASE("a kernel that writes an element before or behind its output is named,
         Lines{"gelu_forward: wrote element 0 of y (f32 [0]); expected 0 to -1"});
 }
 
-TEST_CASE("guards lie around every output and the workspace, and change no result" *
+TEST_CASE("guarded_call guards every output and the workspace, and changes no result" *
           doctest::test_suite("every device")) {
   const Device device = devices_at_every_level().back();
   Stream& stream = device.compute();
@@ -89,7 +90,7 @@ TEST_CASE("guards lie around every output and the workspace, and change no resul
               "binary_backward: wrote element -1 of the workspace (u8 [64]); expected 0 to 63"});
 }
 
-TEST_CASE("with exact memory every operand of a kernel has an allocation that ends where it ends" *
+TEST_CASE("with exact_memory each operand of a kernel lies at the end of an allocation of its own" *
           doctest::test_suite("every device")) {
   const Device device = devices_at_every_level().back();
   static std::vector<std::shared_ptr<Tensor>> made;

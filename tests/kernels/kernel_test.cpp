@@ -8,7 +8,9 @@
 
 using namespace zg;
 
-TEST_CASE("a kernel has a slot for each backend, and an error for meta says which there are") {
+TEST_CASE(
+    "a kernel has a slot for each backend, and asking for a meta slot is an error that lists "
+    "them") {
   const char* message =
       "gelu_forward: slot: expected cpu, cuda or hpu, got meta; a meta device stands for the "
       "backend in its traits().backend";

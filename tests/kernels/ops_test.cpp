@@ -89,7 +89,7 @@ std::vector<std::string> differences(const bench::OpKernel& kernel, const Extent
 
 }  // namespace
 
-TEST_CASE("every op gives the values of its plain version, over sizes, dtypes and devices" *
+TEST_CASE("every op gives the values of its portable CPU version, over sizes, dtypes and devices" *
           doctest::test_suite("every device")) {
   for (const bench::OpFamily& family : bench::every_op())
     for (const bench::Op& op : family) {
@@ -117,7 +117,7 @@ TEST_CASE("every kernel is in a row of bench/op.h") {
   });
 }
 
-TEST_CASE("a row of an op names the element that differs, with both values") {
+TEST_CASE("a failed comparison of an op names the element that differs and both values") {
   const Device device = Device::cpu(0, {.threads = 1});
   const auto result = [&](std::vector<float> values) {
     const auto n = static_cast<int64_t>(values.size());

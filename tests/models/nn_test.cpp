@@ -58,7 +58,7 @@ const Tensor text = indices({3, 1, 4, 1, 5, 9}, {1, 6});
 
 }  // namespace
 
-TEST_CASE("layers name their parameters after themselves") {
+TEST_CASE("nn layers begin their parameters' names with the name of the layer") {
   const OwnDecoder model;
   std::vector<std::string> names;
   for (const auto& parameter : model.store.parameters()) names.push_back(parameter->name);
@@ -79,7 +79,7 @@ TEST_CASE("a tied head's loss is cross_entropy of its logits") {
   CHECK(model.tokens.loss(pass, x, targets).value().item() == doctest::Approx(expected));
 }
 
-TEST_CASE("tokens after a cache have the logits of the whole text") {
+TEST_CASE("logits of tokens fed through a key-value cache match those of the whole text") {
   const OwnDecoder model;
   StoredValues values(model.store);
   Tape tape(shared_device(), &values, TapeMode::inference);
@@ -99,7 +99,7 @@ TEST_CASE("tokens after a cache have the logits of the whole text") {
   for (size_t i = 0; i < whole.size(); ++i) CHECK(continued[i] == doctest::Approx(whole[i]));
 }
 
-TEST_CASE("a cache that does not fit the pass is refused, with its numbers") {
+TEST_CASE("a key-value cache that does not fit the pass is refused with its sizes") {
   const OwnDecoder model;
   StoredValues values(model.store);
   const auto message = [&](TapeMode mode, nn::KeyValueCache& cache, const Tensor& ids) {

@@ -54,7 +54,7 @@ struct Theirs {
 
 }  // namespace
 
-TEST_CASE("dlpack: a tensor that is handed over has our bytes, and lives until it is deleted") {
+TEST_CASE("dlpack: to_dlpack shares a tensor's memory and keeps it until the deleter is called") {
   const Device device = Device::cpu();
   const int64_t before = device.memory().live();
   DLManagedTensor* shared = nullptr;
@@ -80,7 +80,8 @@ TEST_CASE("dlpack: a tensor that is handed over has our bytes, and lives until i
   CHECK(device.memory().live() == before);
 }
 
-TEST_CASE("dlpack: every element type goes over and comes back with its bits") {
+TEST_CASE(
+    "dlpack: a tensor of any dtype that goes to DLPack and back keeps its memory and values") {
   const Device device = Device::cpu();
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32,
                             DType::u8, DType::boolean}) {
@@ -98,7 +99,7 @@ TEST_CASE("dlpack: every element type goes over and comes back with its bits") {
   }
 }
 
-TEST_CASE("dlpack: bytes of another program are shared, not counted, and given back once") {
+TEST_CASE("dlpack: from_dlpack shares memory, does not count it, and calls the deleter once") {
   const Device device = Device::cpu();
   const int64_t before = device.memory().live();
   Theirs theirs;
@@ -118,7 +119,7 @@ TEST_CASE("dlpack: bytes of another program are shared, not counted, and given b
   CHECK(theirs.deleted == 1);
 }
 
-TEST_CASE("dlpack: strides, types and devices that do not fit are refused, and given back") {
+TEST_CASE("dlpack: from_dlpack refuses wrong strides, dtypes and devices, and calls the deleter") {
   const Device device = Device::cpu();
   const auto refused = [&](const auto& change) {
     Theirs theirs;

@@ -17,7 +17,7 @@
 
 using namespace zg;
 
-TEST_CASE("a planted mebibyte appears in the tracker's table under its purpose and phase") {
+TEST_CASE("an allocation of 1 MiB appears in the memory table under its purpose and phase") {
   for (const Device& device : {Device::cpu(), Device::meta()}) {
     CAPTURE(device.name());
     {
@@ -40,7 +40,8 @@ TEST_CASE("a planted mebibyte appears in the tracker's table under its purpose a
   }
 }
 
-TEST_CASE("a cap refuses with the itemised table and leaves the books as they were") {
+TEST_CASE(
+    "an allocation above memory_limit throws OutOfMemory with a table and changes no live bytes") {
   const Device device = Device::cpu(0, {.memory_limit = int64_t{8} << 20});
   const Tensor held = Tensor::empty({6 << 20}, DType::u8, device);
   try {
@@ -59,7 +60,8 @@ TEST_CASE("a cap refuses with the itemised table and leaves the books as they we
   CHECK(device.memory().live() == 6 << 20);
 }
 
-TEST_CASE("freed neighbours merge and the best fit is reused at the lowest offset") {
+TEST_CASE(
+    "adjacent free blocks merge, and an allocation reuses the best fit at the lowest offset") {
   const Device device = Device::cpu();
   std::vector<Tensor> tensors;
   for (int i = 0; i < 8; ++i) tensors.push_back(Tensor::empty({1 << 20}, DType::u8, device));
@@ -71,7 +73,8 @@ TEST_CASE("freed neighbours merge and the best fit is reused at the lowest offse
   CHECK(device.memory().reserved() == 8 << 20);
 }
 
-TEST_CASE("what is reserved reaches to the highest live byte, and its peak restarts there") {
+TEST_CASE(
+    "reserved memory ends at the highest live byte, and reset_peaks restarts its peak there") {
   constexpr int64_t mebibyte = 1 << 20;
   const auto bytes = [](const Device& device, int64_t mebibytes) {
     return Tensor::empty({mebibytes * mebibyte}, DType::u8, device);
@@ -105,7 +108,7 @@ TEST_CASE("what is reserved reaches to the highest live byte, and its peak resta
   }
 }
 
-TEST_CASE("what is live when a phase begins belongs to its peak") {
+TEST_CASE("memory that is live when a phase begins counts in the phase's peak") {
   const Device device = Device::cpu();
   Tensor held = Tensor::empty({1 << 20}, DType::u8, device);
   const PhaseScope phase(device, "step");

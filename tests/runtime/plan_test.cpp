@@ -45,7 +45,7 @@ TEST_CASE("mpi child: planned ranks" * doctest::skip()) {
   }
 }
 
-TEST_CASE("mpi: each process has the report of all ranks, which is the plan's") {
+TEST_CASE("mpi: each process gets the memory report of all ranks, and it equals the plan") {
   if (skips_mpi("planned ranks")) return;
   const Ended ended = mpirun(3, "mpi child: planned ranks", "ZG_TEST_MPI=same", "");
   CAPTURE(ended.text);
@@ -54,7 +54,8 @@ TEST_CASE("mpi: each process has the report of all ranks, which is the plan's") 
     CHECK(contains(ended.text, "rank " + std::to_string(rank) + ": 3 ranks, as planned"));
 }
 
-TEST_CASE("mpi: a process that differs from its plan is named with what it did") {
+TEST_CASE(
+    "mpi: an error names the process that differs from its plan, and its unplanned allocation") {
   if (skips_mpi("planned ranks")) return;
   const Ended ended = mpirun(3, "mpi child: planned ranks", "ZG_TEST_MPI=surplus", "");
   CAPTURE(ended.text);
@@ -64,7 +65,7 @@ TEST_CASE("mpi: a process that differs from its plan is named with what it did")
                  "of activation (device) for 'surplus' in step 0, phase exchange"));
 }
 
-TEST_CASE("a report is a value: equal where all bytes are, and different by each of them") {
+TEST_CASE("memory reports of equal programs are equal, and one different byte makes them unequal") {
   const Plan plan = plan_ranks(2, exchange());
   CHECK((plan == plan_ranks(2, exchange())));
   CHECK((plan != plan_ranks(2, exchange(true))));
@@ -80,7 +81,7 @@ TEST_CASE("a report is a value: equal where all bytes are, and different by each
   CHECK(contains(plan.table(), "| exchange | device |"));
 }
 
-TEST_CASE("a program that goes on without refused memory is planned and run alike") {
+TEST_CASE("a program that catches OutOfMemory has the same memory in its plan and its run") {
   const Program program = [](Communicator&, const Device& device) {
     try {
       Tensor::zeros({4 << 20}, DType::f32, device);
@@ -94,7 +95,8 @@ TEST_CASE("a program that goes on without refused memory is planned and run alik
   CHECK((run_ranks(1, program, {.local = {.device = device}, .expect = &plan}) == plan));
 }
 
-TEST_CASE("memory that is freed, and steps that are counted, by a value are named") {
+TEST_CASE(
+    "run_ranks reports peaks and step counts that differ from the plan due to a tensor's value") {
   const auto differs = [](const Program& program) {
     const Plan plan = plan_ranks(1, program);
     return message_of<PlanError>([&] { run_ranks(1, program, {.expect = &plan}); });

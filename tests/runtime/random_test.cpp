@@ -15,7 +15,7 @@ TEST_CASE("Philox4x32-10 gives the known answers of the Random123 distribution")
         Philox::Block{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
 }
 
-TEST_CASE("uniform words fill the unit interval evenly") {
+TEST_CASE("uniform maps random words to numbers from 0 to below 1 with a mean near 1/2") {
   CHECK(uniform(0) == 0.0f);
   CHECK(uniform(0xffffffff) < 1.0f);
   double sum = 0;
@@ -23,7 +23,7 @@ TEST_CASE("uniform words fill the unit interval evenly") {
   CHECK(sum / 10000 == doctest::Approx(0.5).epsilon(0.02));  // 3.5 standard errors
 }
 
-TEST_CASE("names hash apart") {
+TEST_CASE("hash_name gives FNV-1a hashes, and different names get different hashes") {
   CHECK(hash_name("") == 0xcbf29ce484222325u);
   CHECK(hash_name("a") == 0xaf63dc4c8601ec8cu);
   CHECK(hash_name("block.0.attention") != hash_name("block.1.attention"));

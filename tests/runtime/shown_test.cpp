@@ -10,7 +10,7 @@ using namespace zg;
 using zg::testing::contains;
 
 // Tests tests/support/shown.h, which every source of a test includes.
-TEST_CASE("failures show values: text, digits, names, ranges, pairs and what is absent") {
+TEST_CASE("failed checks show values as text: numbers, names, ranges, pairs and absent values") {
   using testing::text_of_value;
   enum class Plain : uint8_t { a, b };
   const char* text = "left";

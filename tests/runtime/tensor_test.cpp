@@ -18,7 +18,7 @@ TEST_CASE("bf16 rounds to nearest even and keeps NaN") {
   CHECK(static_cast<float>(bf16(std::ldexp(1.0f, -130))) == std::ldexp(1.0f, -130));  // subnormal
 }
 
-TEST_CASE("every f16 pattern survives the way through f32") {
+TEST_CASE("every f16 value that is converted to f32 and back is unchanged") {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const float value = float_from_f16(static_cast<uint16_t>(bits));
     if (std::isnan(value)) {
@@ -39,7 +39,7 @@ TEST_CASE("f16 rounds to nearest even, also into subnormals and infinity") {
   CHECK(f16_from_float(-0x1.8p-24f) == 0x8002);
 }
 
-TEST_CASE("f16 subnormals round at every halfway point") {
+TEST_CASE("f16 subnormals round to nearest even at every halfway point") {
   for (uint32_t bits = 0; bits < 0x400; ++bits) {
     CAPTURE(bits);
     const float tie = (static_cast<float>(bits) + 0.5f) * 0x1p-24f;
@@ -49,7 +49,7 @@ TEST_CASE("f16 subnormals round at every halfway point") {
   }
 }
 
-TEST_CASE("shapes index from both ends, broadcast, and refuse what does not fit") {
+TEST_CASE("shapes index from both ends, broadcast, and refuse invalid axes, ranks and extents") {
   const Shape shape{2, 3, 4};
   CHECK(shape[-1] == 4);
   CHECK(shape.numel() == 24);
@@ -96,7 +96,7 @@ TEST_CASE("every dtype holds values and reports its size") {
         std::vector<bool>{true, true});
 }
 
-TEST_CASE("a meta tensor has a shape and a place in the books, and reads as zeros") {
+TEST_CASE("a meta tensor counts its memory without holding any, and reads as zeros") {
   const Device device = Device::meta();
   const Tensor x = Tensor::zeros({1000}, DType::f32, device);
   CHECK(device.memory().live() == arena_bytes(4000));

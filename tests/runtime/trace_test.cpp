@@ -106,7 +106,7 @@ TEST_CASE("ranks that share a device have tracks of their own") {
   CHECK(events[1].rank == 1);
 }
 
-TEST_CASE("memory is written where it changed only") {
+TEST_CASE("a trace writes a memory counter only when its value changes") {
   const TemporaryFolder folder;
   Trace trace;
   trace.memory(0, 10, {1, 2});
@@ -119,7 +119,7 @@ TEST_CASE("memory is written where it changed only") {
   CHECK(events.size() == 4);
 }
 
-TEST_CASE("a trace that cannot be written leaves the file that was there, and says why") {
+TEST_CASE("a trace that cannot be written leaves the old file unchanged and says why") {
   const TemporaryFolder folder;
   const std::string path = folder / "trace.json";
   Trace trace;
@@ -135,7 +135,7 @@ TEST_CASE("a trace that cannot be written leaves the file that was there, and sa
   CHECK(trace_events(path).size() == 20000);
 }
 
-TEST_CASE("a trace goes through a link, and into what is no file") {
+TEST_CASE("a trace is written through a link to its target, and into a device file") {
   const TemporaryFolder folder;
   Trace trace;
   trace.span({.name = "span", .begin_ns = 1, .end_ns = 2});

@@ -75,20 +75,26 @@ void check_advice(const std::string& run) {
 
 }  // namespace
 
-TEST_CASE("what plan advises for a GPipe pipeline trains, and a smaller setting does not") {
+TEST_CASE(
+    "the setting that plan suggests for a GPipe pipeline trains, and the next smaller one does "
+    "not") {
   check_advice(
       "--data sort --model-type gpt-mini --ranks 4 --pipeline-parallel 2 --schedule-pipeline gpipe "
       "--grad-accum 4 --batch-size 8 --steps 3");
 }
 
-TEST_CASE("what plan advises for a batch that grows trains, and a smaller setting does not") {
+TEST_CASE(
+    "the setting that plan suggests for a batch-size ramp-up trains, and the next smaller one does "
+    "not") {
   // Steps of 4, 8, 12 and 16 samples; plan walks three of them.
   check_advice(
       "--data sort --model-type gpt-mini --ranks 2 --batch-size 2 --train-batch-size 16 "
       "--rampup-batch-size 4 4 12 --steps 6");
 }
 
-TEST_CASE("what plan advises for a run with evaluations trains, and a smaller setting does not") {
+TEST_CASE(
+    "the setting that plan suggests for a run with evaluations trains, and the next smaller one "
+    "does not") {
   const TemporaryFolder folder;
   std::string characters;
   for (int i = 0; i < 4000; ++i) characters += static_cast<char>('a' + i * i % 23);

@@ -17,7 +17,8 @@ const std::string async_run =
 
 }  // namespace
 
-TEST_CASE("saving beside the training changes no bit, and what is saved goes on on other ranks") {
+TEST_CASE(
+    "train --async-save changes no bit, and its checkpoints continue on other numbers of ranks") {
   const TemporaryFolder folder, disk;
   const std::string whole = hash_of(zerograd(async_run + "--steps 9"));
   int runs = 0;
@@ -58,7 +59,8 @@ TEST_CASE("saving beside the training changes no bit, and what is saved goes on 
 }
 
 TEST_CASE(
-    "a checkpoint that is written beside the training is one soon, not when the next begins") {
+    "train --async-save finishes a checkpoint soon after its step, not only when the next save "
+    "begins") {
   const TemporaryFolder folder;
   const Outcome outcome = zerograd_signalled(
       "train --data sort --batch-size 2 --score-samples 0 --threads 1 --n-layer 1 --n-head 1 "
@@ -72,7 +74,8 @@ TEST_CASE(
   CHECK(zerograd("verify " + folder.path()).status == 0);
 }
 
-TEST_CASE("what ends a run while it saves loses no checkpoint") {
+TEST_CASE(
+    "when a rank fails during --async-save, finished checkpoints stay and all that remain verify") {
   const TemporaryFolder folder;
   for (const std::string fault : {"throw", "kill", "return"}) {
     const std::string save = folder / fault;

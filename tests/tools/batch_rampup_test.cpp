@@ -16,7 +16,9 @@ std::string rampup_error(const BatchRampup& rampup, const zero::BatchSize& size)
 
 }  // namespace
 
-TEST_CASE("the numbers of a ramp-up come in one word, as Python writes them too") {
+TEST_CASE(
+    "parse_rampup reads one word of three numbers with commas, also with Python's digit "
+    "underscores") {
   const BatchRampup read = tools::parse_rampup("--rampup-batch-size", "16,8,5_000_000");
   CHECK(read.start == 16);
   CHECK(read.increment == 8);
@@ -29,7 +31,8 @@ TEST_CASE("the numbers of a ramp-up come in one word, as Python writes them too"
 }
 
 TEST_CASE(
-    "a ramp-up whose steps are no whole micro-batches of every rank is refused with numbers") {
+    "check_rampup refuses a START or INCREMENT that does not fit the batch, and the error has the "
+    "numbers") {
   using zero::BatchSize;
   CHECK(rampup_error({.start = 32, .increment = 8, .samples = 9}, BatchSize{2, 4, 16}) ==
         "--rampup-batch-size: expected a START of at most the batch that it grows to, 16, got 32; "

@@ -32,7 +32,8 @@ const std::string quick = "bench offload --size 2MiB --nvme-path ";
 
 }  // namespace
 
-TEST_CASE("bench offload prints limits and what is reached of them, and leaves no file") {
+TEST_CASE(
+    "bench offload prints the limits and how far each case reaches them, and leaves no file") {
   const TemporaryFolder folder, elsewhere;
   const std::string json = elsewhere / "offload.json";
   const Outcome outcome = zerograd(quick + folder.path() + " --json " + json);
@@ -66,7 +67,7 @@ TEST_CASE("bench offload prints limits and what is reached of them, and leaves n
     CHECK(contains(outcome.out, std::string("| ") + name + " |"));
 }
 
-TEST_CASE("bench offload measures what the filter finds, beside the limits") {
+TEST_CASE("bench offload --filter measures only the matching cases and the limits") {
   const TemporaryFolder folder;
   const Outcome outcome = zerograd({"bench", "offload", "--size", "1MiB", "--nvme-path",
                                     folder.path(), "--filter", "^swap (read|write) u8$"});
@@ -81,7 +82,7 @@ TEST_CASE("bench offload measures what the filter finds, beside the limits") {
   CHECK(!contains(outcome.out, "overlap"));
 }
 
-TEST_CASE("bench kernels prints the limits, then each case beside the one that bounds it") {
+TEST_CASE("bench kernels prints the limits, then each case with the limit that bounds it") {
   const TemporaryFolder folder;
   const std::string json = folder / "kernels.json";
   const Outcome outcome = zerograd({"bench", "kernels", "--threads", "1,2", "--filter",
@@ -149,7 +150,7 @@ TEST_CASE("every case of bench kernels can be run") {
     CHECK(contains(outcome.out, std::string("| ") + name + " |"));
 }
 
-TEST_CASE("bench step takes train's steps and says where all of their time goes") {
+TEST_CASE("bench step runs train's steps, and the times of its parts add up to 100 percent") {
   const TemporaryFolder folder;
   const std::string json = folder / "step.json";
   const Outcome outcome = zerograd(
@@ -202,7 +203,8 @@ TEST_CASE("bench step names the optimizer whose update it times") {
   }
 }
 
-TEST_CASE("bench generate tells the prompt from the tokens after it") {
+TEST_CASE(
+    "bench generate reports the prompt (prefill) and the tokens after it (decode) separately") {
   const TemporaryFolder folder;
   const std::string json = folder / "generate.json";
   const Outcome outcome = zerograd(
@@ -229,7 +231,8 @@ TEST_CASE("bench generate tells the prompt from the tokens after it") {
   CHECK(table_of(outcome.out).size() == 4);
 }
 
-TEST_CASE("bench says what it cannot measure, and where") {
+TEST_CASE(
+    "bench refuses wrong options, unknown devices and unwritable paths, and the error names them") {
   const TemporaryFolder folder;
   const auto refused = [](const std::string& line, int status, const std::string& part) {
     const Outcome outcome = zerograd(line);

@@ -48,7 +48,8 @@ std::vector<double> losses_of(const std::string& metrics) {
 
 }  // namespace
 
-TEST_CASE("the BLOOM recipe trains, saves and goes on as another mesh, with equal losses") {
+TEST_CASE(
+    "the BLOOM recipe trains, saves and continues on other meshes, with losses equal within bf16") {
   const TemporaryFolder folder;
   write_dataset(folder);
   const std::string data = "HL_DATA_DIR_ROOT=" + folder.path() + " HL_RESULTS_DIR=";
@@ -84,7 +85,7 @@ TEST_CASE("the BLOOM recipe trains, saves and goes on as another mesh, with equa
   }
 }
 
-TEST_CASE("the BLOOM script refuses what it cannot mean, and explains itself") {
+TEST_CASE("the bloom13b script prints help, and refuses unknown and invalid variables by name") {
   const Outcome help = bloom13b("", "--help");
   CHECK(help.status == 0);
   CHECK(contains(help.out, "HL_RAMPUP_BS"));

@@ -88,7 +88,7 @@ TEST_CASE("BLOOM trains, resumes with the same bits, evaluates and generates") {
   check_refused("train --model-type gpt-nano --resume " + save, 2, "as in the checkpoint");
 }
 
-TEST_CASE("positions are a choice of either family and come back from a checkpoint") {
+TEST_CASE("GPT and BLOOM take learned positions or ALiBi, and a checkpoint keeps the choice") {
   const TemporaryFolder folder;
   const std::string gpt = folder / "gpt", bloom = folder / "bloom";
   for (const std::string& line :
@@ -117,7 +117,8 @@ TEST_CASE("positions are a choice of either family and come back from a checkpoi
   check_refused("train --data sort --model-type bloom-560", 2, "did you mean bloom-560m?");
 }
 
-TEST_CASE("a Hugging Face BLOOM trains from transformers' loss and comes back as it went") {
+TEST_CASE(
+    "a Hugging Face BLOOM starts at transformers' loss and is exported with the same weights") {
   const TemporaryFolder folder;
   const std::string metrics = folder / "metrics", save = folder / "save", out = folder / "hf";
   const std::string start =
@@ -168,7 +169,7 @@ TEST_CASE("a Hugging Face BLOOM trains from transformers' loss and comes back as
                 "--position-embedding: " + bloom_fixture + " says itself");
 }
 
-TEST_CASE("weights that lack the norm of the embedding become a checkpoint that lacks it") {
+TEST_CASE("BLOOM weights without the embedding's LayerNorm become a checkpoint without it") {
   const TemporaryFolder folder;
   const std::string file = folder / "weights.safetensors", split = folder / "split";
   write_renamed(bloom_fixture + "/model.safetensors", file, [](const std::string& name) {
@@ -187,7 +188,7 @@ TEST_CASE("weights that lack the norm of the embedding become a checkpoint that 
 }
 
 TEST_CASE(
-    "plan knows the published sizes, and the tutorial's 13B by its own vocabulary and length") {
+    "plan gives the parameter counts of the published BLOOM sizes and of the tutorial's 13B") {
   const TemporaryFolder folder;
   const std::string tokens =
       " --batch-size 1 --val-fraction 0 --data " + write_tokens(folder, {.vocabulary = 97});

@@ -23,7 +23,9 @@ constexpr const char* small_model =
 
 }  // namespace
 
-TEST_CASE("a host's cap of one byte less than planned is refused before step 0, the plan trains") {
+TEST_CASE(
+    "with --host-memory of the planned bytes a run trains, and with one byte less it is refused at "
+    "once") {
   const TemporaryFolder folder;
   for (const std::string offload :
        {"--cpu-offload ", "--cpu-offload --offload-activations host --model-type gpt-mini ",
@@ -52,7 +54,9 @@ TEST_CASE("a host's cap of one byte less than planned is refused before step 0, 
   }
 }
 
-TEST_CASE("a drive that lacks a block is refused before step 0, one that just has room trains") {
+TEST_CASE(
+    "a drive with the planned room is enough to train, and one a block smaller is refused before "
+    "step 0") {
   const std::string run =
       small_model + std::string("--offload-optimizer nvme ") + "--offload-param nvme --nvme-path ";
   const Outcome plan = zerograd("plan" + run + "/tmp");
@@ -80,7 +84,7 @@ TEST_CASE("a drive that lacks a block is refused before step 0, one that just ha
   CHECK(zerograd("train" + run + exact.path()).status == 0);
 }
 
-TEST_CASE("a model that no drive holds is refused at once") {
+TEST_CASE("a model whose optimizer states fit on no drive is refused at once") {
   // 46 TB of masters and moments.
   const std::string run =
       " --data sort --n-layer 48 --n-head 64 --n-embd 8192 --batch-size 1 --precision bf16 "
@@ -93,7 +97,7 @@ TEST_CASE("a model that no drive holds is refused at once") {
   CHECK(zerograd("plan" + run).status == 5);
 }
 
-TEST_CASE("a run without steps is planned too, and refused before anything is allocated") {
+TEST_CASE("a run without steps that does not fit is refused before anything is allocated") {
   const TemporaryFolder folder;
   const std::string huge =
       "train --data sort --vocab-size 100000000 --steps 0 --save " + (folder / "huge");
@@ -119,7 +123,7 @@ TEST_CASE("a run without steps is planned too, and refused before anything is al
   CHECK(zerograd("plan" + small + std::to_string(needed - 1)).status == 3);
 }
 
-TEST_CASE("the plan of a run without steps is what that run takes, to the byte") {
+TEST_CASE("plan predicts the memory of a run without steps to the byte") {
   const TemporaryFolder folder;
   const std::string saved = folder / "saved", weights = folder / "weights.safetensors";
   REQUIRE(zerograd("train --data sort --steps 1 --score-samples 0 --save " + saved).status == 0);
@@ -149,7 +153,7 @@ TEST_CASE("the plan of a run without steps is what that run takes, to the byte")
     }
 }
 
-TEST_CASE("the plan of a run without steps counts what saving and scores take") {
+TEST_CASE("plan counts the memory of saving and of scores for a run without steps") {
   const auto peak = [](const std::string& flags) {
     const Outcome plan = zerograd(
         "plan --data sort --steps 0 --vocab-size 100000 --n-layer 1 --n-head 1 --n-embd 8 " +

@@ -38,7 +38,9 @@ void write_large(const std::string& path, int64_t tensors) {
 
 }  // namespace
 
-TEST_CASE("a file and its folder evaluate alike, tied or not, and split goes on from it") {
+TEST_CASE(
+    "a consolidated file evaluates like its checkpoint, and consolidate --split makes a checkpoint "
+    "of it") {
   for (const std::string flags : {"--ranks 2 --zero-stage 2", "--tied --precision bf16"}) {
     CAPTURE(flags);
     const TemporaryFolder folder;
@@ -77,7 +79,7 @@ TEST_CASE("a file and its folder evaluate alike, tied or not, and split goes on 
   }
 }
 
-TEST_CASE("consolidating takes the memory of a few MiB, not of the model") {
+TEST_CASE("consolidate needs a few MiB of memory, not the size of the model") {
   const TemporaryFolder folder;
   write_large(folder / "small", 1);
   write_large(folder / "large", 24);
@@ -97,7 +99,7 @@ TEST_CASE("consolidating takes the memory of a few MiB, not of the model") {
   CHECK(large - small < 4 << 20);  // one tensor; what was read is 24 times that
 }
 
-TEST_CASE("of two splits into one new folder one is done, and the other refused") {
+TEST_CASE("when two splits write to one new folder, one succeeds and the other is refused") {
   const TemporaryFolder folder;
   std::vector<std::string> files;
   for (const std::string seed : {"1", "2"}) {
@@ -128,7 +130,7 @@ TEST_CASE("of two splits into one new folder one is done, and the other refused"
   }
 }
 
-TEST_CASE("a name in a file moves no cursor") {
+TEST_CASE("an error escapes the control characters of a tensor name in a weights file") {
   const TemporaryFolder folder;
   const std::string header = R"({"a\u001b[2J":{"dtype":"X","shape":[],"data_offsets":[0,0]}})";
   std::string length(8, '\0');
@@ -139,7 +141,7 @@ TEST_CASE("a name in a file moves no cursor") {
   CHECK(contains(outcome.error, R"(tensor 'a\x1b[2J': dtype is "X")"));
 }
 
-TEST_CASE("consolidate refuses what does not go together") {
+TEST_CASE("consolidate refuses options that do not go together and missing files") {
   CHECK(zerograd("consolidate a b --ranks 2").status == 2);
   CHECK(zerograd("consolidate --split a b --dtype bf16").status == 2);
   CHECK(zerograd("consolidate a").status == 2);

@@ -25,7 +25,9 @@ std::vector<std::string> log_lines(DeepSpeedLog& log, const DeepSpeedLog::Step& 
 
 }  // namespace
 
-TEST_CASE("DeepSpeed's lines: the next rate, samples per second, peak of all steps") {
+TEST_CASE(
+    "DeepSpeed's lines: they have the next rate, samples per second and the peak memory of all "
+    "steps") {
   DeepSpeedLog log = log_from(0);
   using Lines = std::vector<std::string>;
   const auto at = [&](int64_t steps, int64_t skipped, double seconds, int64_t peak) {
@@ -51,14 +53,14 @@ TEST_CASE("DeepSpeed's lines: the next rate, samples per second, peak of all ste
               "MemAllocated=1.0GB, MaxMemAllocated=3.0GB"});
 }
 
-TEST_CASE("DeepSpeed's lines: SGD has a momentum where others have betas") {
+TEST_CASE("DeepSpeed's lines: mom has SGD's momentum where other optimizers have betas") {
   DeepSpeedLog log(1, 0, {}, {.rule = OptimizerRule::sgd, .momentum = 0.75f});
   CHECK(log_lines(log, {.steps = 1, .micro_steps = 1, .samples = 4, .next_rate = 0.5}) ==
         std::vector<std::string>{
             "[INFO] [logging.py:96:log_dist] [Rank 0] step=1, skipped=0, lr=[0.5], mom=[0.75]"});
 }
 
-TEST_CASE("DeepSpeed's lines: a resumed process times from its own third step on") {
+TEST_CASE("DeepSpeed's lines: a resumed process prints its speed from its own third step on") {
   DeepSpeedLog log = log_from(10, 1), none = log_from(0, 0);
   const auto step = [](int64_t steps, double seconds) {
     return DeepSpeedLog::Step{
@@ -72,7 +74,8 @@ TEST_CASE("DeepSpeed's lines: a resumed process times from its own third step on
   CHECK(none.lines(step(4, 1.0)).empty());
 }
 
-TEST_CASE("DeepSpeed's lines: a batch that grows counts as it is") {
+TEST_CASE(
+    "DeepSpeed's lines: samples per second use each step's own batch size when the batch grows") {
   DeepSpeedLog log = log_from(0, 1);
   for (int64_t steps = 1; steps < 4; ++steps)
     log.lines({.steps = steps, .samples = 4, .seconds = 1.0});
@@ -101,7 +104,9 @@ TEST_CASE("DeepSpeed's lines: memory is rounded as Python's round(x, 2), a tie t
   }
 }
 
-TEST_CASE("the lines of epochs are minGPT's, of means in MiB and of the host as psutil rounds") {
+TEST_CASE(
+    "epoch_lines has minGPT's three lines, with means in MiB and host memory rounded as psutil "
+    "does") {
   // The tutorial's own numbers of 45 billion parameters.
   const auto bytes = [](double gigabytes) { return static_cast<int64_t>(gigabytes * 0x1p30); };
   CHECK(tools::epoch_lines({.seconds = 3039.974,

@@ -41,7 +41,9 @@ void check_dump(const std::string& error) {
 
 }  // namespace
 
-TEST_CASE("collectives: after a failure every rank that was asked to lists its last 64") {
+TEST_CASE(
+    "collectives: with --dump-collectives each rank lists its last 64 collectives after a "
+    "failure") {
   const std::string drill = failing_run + "--inject rank=1,step=7,fault=throw ";
   const Outcome outcome = zerograd(drill + "--ranks 2 --dump-collectives");
   CHECK(outcome.status == 1);
@@ -95,7 +97,9 @@ TEST_CASE("restarts: a run that fails goes on from its last checkpoint and gives
       contains(once.error, "\nno restart is left of 1: the run ended with status 1 (an error)\n"));
 }
 
-TEST_CASE("restarts: signals, usage and memory end a run for good") {
+TEST_CASE(
+    "restarts: a run that ends by a signal or an error of usage, files or memory is not "
+    "restarted") {
   const TemporaryFolder folder;
   const std::string run = failing_run + "--max-restarts 3 --save " + folder / "s ";
   for (const auto& [flags, status] :
@@ -117,7 +121,9 @@ TEST_CASE("restarts: signals, usage and memory end a run for good") {
   CHECK(contains(nowhere.error, "--max-restarts: expected --save DIR"));
 }
 
-TEST_CASE("restarts: launch starts the processes again, which mpirun alone cannot") {
+TEST_CASE(
+    "restarts: launch starts the processes again, and under mpirun alone --max-restarts is "
+    "refused") {
   if (const std::string why = missing_mpi(); !why.empty()) {
     std::printf("SKIPPED: mpi: restarts (%s)\n", why.c_str());
     return;

@@ -28,7 +28,8 @@ std::string family_hash(const std::string& line) {
 
 }  // namespace
 
-TEST_CASE("each of Llama's family has one hash over ranks, stages, pipelines and offload") {
+TEST_CASE(
+    "Llama, Mistral, Qwen2 and Qwen3 train to one hash over ranks, stages, pipelines and offload") {
   const TemporaryFolder folder;
   for (const std::string family :
        {"llama", "mistral --sliding-window 4", "qwen2", "qwen3 --head-dim 12"}) {
@@ -50,7 +51,7 @@ TEST_CASE("each of Llama's family has one hash over ranks, stages, pipelines and
   }
 }
 
-TEST_CASE("a plan of Llama's family has the bytes of its run") {
+TEST_CASE("plan predicts the memory of Llama and Qwen3 runs to the byte") {
   const TemporaryFolder folder;
   for (const std::string family : {"llama", "qwen3 --head-dim 12"}) {
     CAPTURE(family);

@@ -109,7 +109,7 @@ bool is_taken(size_t row, const std::string& flag) {
 
 }  // namespace
 
-TEST_CASE("fields: each stored field is one number of the settings' JSON") {
+TEST_CASE("fields: each stored field is exactly one value of the settings' JSON") {
   TrainOptions unused;
   const Json before = Json::parse(tools::to_json(saved_run())).flatten();
   Settings counted = saved_run();
@@ -136,7 +136,7 @@ TEST_CASE("fields: each stored field is one number of the settings' JSON") {
   CHECK(*places.rbegin() == static_cast<int>(rows));  // without gaps
 }
 
-TEST_CASE("fields: the largest float of a range comes back from the settings' JSON") {
+TEST_CASE("fields: the largest float of a range is read back unchanged from the settings' JSON") {
   Settings saved = saved_run();
   saved.optimisation.schedule.warmup_num_steps = 2;
   saved.optimisation.engine.clip_norm = 3e38f;  // as a double it is above 3e38
@@ -144,7 +144,7 @@ TEST_CASE("fields: the largest float of a range comes back from the settings' JS
   CHECK(tools::to_json(tools::settings_from_json(json, "again")) == json);
 }
 
-TEST_CASE("fields: a number that no float holds is refused, and not read as an infinity") {
+TEST_CASE("fields: a number too large for a float is refused and not read as infinity") {
   Json json = Json::parse(tools::to_json(saved_run()));
   json["model"]["norm_epsilon"] = 1e300;
   CHECK(message_of<FileError>([&] { tools::settings_from_json(json.dump(), "c"); }) ==
@@ -152,7 +152,7 @@ TEST_CASE("fields: a number that no float holds is refused, and not read as an i
         "of 0 or more, got 1e+300; expected those that zerograd train wrote");
 }
 
-TEST_CASE("fields: every member of the settings is stored, or named here") {
+TEST_CASE("fields: every member of Settings is stored, or listed in this test as not stored") {
   Settings settings = saved_run();
   TrainOptions unused;
   std::map<const char*, size_t> members;
@@ -186,7 +186,7 @@ TEST_CASE("fields: every member of the settings is stored, or named here") {
   }
 }
 
-TEST_CASE("fields: every flag sets its option, and help lists it or it is another spelling") {
+TEST_CASE("fields: every flag sets its option, and the list of flags that help omits is exact") {
   const std::vector<std::string> values = {"true",
                                            "2",
                                            "0.5",
@@ -241,7 +241,9 @@ TEST_CASE("fields: every flag sets its option, and help lists it or it is anothe
                                         "--universal-checkpoint", "--use-hpu"});
 }
 
-TEST_CASE("fields: a resumed run takes each field unless one of its flags is given") {
+TEST_CASE(
+    "fields: a resumed run takes each kept field from its checkpoint unless a flag for it is "
+    "given") {
   TrainOptions unused;
   Settings saved = saved_run();
   std::map<std::string, std::string> own_flags;

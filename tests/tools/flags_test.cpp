@@ -188,7 +188,7 @@ TEST_CASE("hostile flags end in a usage error that says what to do") {
   });
 }
 
-TEST_CASE("files that are not there or not what they claim end in a file error") {
+TEST_CASE("missing files and files of a wrong format end in a file error") {
   const TemporaryFolder folder;
   const std::string text = folder / "broken.safetensors", tokens = folder / "broken.bin";
   write_file(text, "not a safetensors file");
@@ -211,7 +211,7 @@ TEST_CASE("files that are not there or not what they claim end in a file error")
   CHECK(contains(outcome.error, text));
 }
 
-TEST_CASE("what this version does not do is refused by name and never ignored") {
+TEST_CASE("an option that this version does not support is refused by name and never ignored") {
   const ScopedVariable no_gpu("CUDA_VISIBLE_DEVICES", "");  // as on a machine without one
   for (const char* flags : {"--device cuda", "--device hpu", "--use_hpu", "--local_rank 1"}) {
     CAPTURE(flags);
@@ -226,7 +226,8 @@ TEST_CASE("what this version does not do is refused by name and never ignored") 
   CHECK(zerograd("generate somewhere --prompt a --ranks 2").status == 6);
 }
 
-TEST_CASE("flags that ask for what happens anyway are accepted, in every spelling") {
+TEST_CASE(
+    "flags of other trainers are accepted in every spelling, also where they set the default") {
   for (const char* flags :
        {"--ranks 1 --tensor-parallel 1 --pipeline_parallel 1 --schedule-pipeline 1f1b",
         "--gpus 1 --local_rank 0 --device cpu --strategy ddp --deepspeed",
@@ -245,7 +246,7 @@ TEST_CASE("flags that ask for what happens anyway are accepted, in every spellin
   }
 }
 
-TEST_CASE("of a flag given twice the last counts, so that scripts can have defaults") {
+TEST_CASE("the last value of a flag given twice counts, also in another spelling") {
   const Outcome outcome =
       zerograd(std::string(one_step_run) + "--batch-size 9 --per_device_train_batch_size=3");
   CHECK(outcome.status == 0);
@@ -270,7 +271,7 @@ TEST_CASE("help names every flag with its default and exits with 0") {
   CHECK(contains(nothing.error, "usage: zerograd"));
 }
 
-TEST_CASE("info says what the machine has and why backends are absent") {
+TEST_CASE("info prints the version, the machine, each backend and the Unicode version") {
   const Outcome outcome = zerograd("info");
   CHECK(outcome.status == 0);
   for (const char* part :

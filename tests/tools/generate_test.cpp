@@ -77,7 +77,8 @@ TEST_CASE("a text model is trained, evaluated and continued from its checkpoint 
   CHECK(contains(not_weights.error, "; expected a checkpoint's DIR"));
 }
 
-TEST_CASE("validation and samples are of the part that is held out, by the run's own seed") {
+TEST_CASE(
+    "validation and samples use the held-out text, and eval repeats the run's validation loss") {
   const TemporaryFolder folder;
   const std::string text = folder / "text.txt", save = folder / "checkpoints";
   std::string seen, held_out;
@@ -127,7 +128,9 @@ TEST_CASE("a sort model continues digits and reports its scores") {
   CHECK(contains(line_after(scores.out, "test final score: "), "/50 = "));
 }
 
-TEST_CASE("a bare weights file tells its sizes, and data and heads come from flags") {
+TEST_CASE(
+    "a weights file without settings gives the model's sizes, and the --data flag gives its "
+    "tokens") {
   const TemporaryFolder folder;
   // Gradients have the parameters' names and shapes, so their file is a valid weights file.
   const std::string file = folder / "weights.safetensors";

@@ -93,7 +93,7 @@ std::string copy_of_config(const TemporaryFolder& folder, const std::string& nam
 
 }  // namespace
 
-TEST_CASE("a Hugging Face GPT-2 trains from PyTorch's loss and comes back as it went") {
+TEST_CASE("a Hugging Face GPT-2 starts at PyTorch's loss and is exported with the same weights") {
   const TemporaryFolder folder;
   const std::string metrics = folder / "metrics", save = folder / "save";
   REQUIRE(zerograd(train_from_hf(folder, gpt2_fixture,
@@ -128,7 +128,7 @@ TEST_CASE("a Hugging Face GPT-2 trains from PyTorch's loss and comes back as it 
   CHECK(hash_of("export " + file + " --hf " + (folder / "from_file")) == start);
 }
 
-TEST_CASE("a head of its own is exported and loaded as one") {
+TEST_CASE("an untied head is exported and loaded as an untied head") {
   const TemporaryFolder folder;
   const std::string save = folder / "save", out = folder / "hf";
   const std::string hash =
@@ -153,7 +153,9 @@ TEST_CASE("a head of its own is exported and loaded as one") {
                  "which config.json ties it"));
 }
 
-TEST_CASE("names without their prefix, shards, and fewer positions") {
+TEST_CASE(
+    "--from-hf reads names without prefix, sharded weights, and only the first positions if "
+    "asked") {
   const TemporaryFolder folder;
   const std::string start = hash_of(train_from_hf(folder, gpt2_fixture, "--steps 0"));
   const std::string bare = copy_of_config(folder, "bare"), parts = copy_of_config(folder, "parts");
@@ -194,7 +196,7 @@ TEST_CASE("names without their prefix, shards, and fewer positions") {
   CHECK(contains(shorter.error, "note: of the 16 positions in " + gpt2_fixture + " the first 8"));
 }
 
-TEST_CASE("a folder that is none of GPT-2's is refused by what is wrong with it") {
+TEST_CASE("--from-hf refuses a folder that is not a supported GPT-2, and the error says why") {
   const TemporaryFolder folder;
   const auto refused = [&](int status, const std::string& from, const std::string& flags,
                            const std::string& what) {
@@ -245,7 +247,8 @@ TEST_CASE("a folder that is none of GPT-2's is refused by what is wrong with it"
   CHECK(zerograd("export absent").status == 2);
 }
 
-TEST_CASE("a text is read with the tokenizer of the folder, or not at all") {
+TEST_CASE(
+    "--from-hf reads a text with the folder's tokenizer, and refuses a different one or none") {
   const TextCase a;
   const std::string save = a.folder / "save";
   const Outcome own = a.from_hf("--data " + a.text + " --save " + save);
@@ -295,7 +298,9 @@ TEST_CASE("a text is read with the tokenizer of the folder, or not at all") {
   CHECK(contains(numbers.error, "; tokens: numbers\n"));
 }
 
-TEST_CASE("characters as many as the model's tokens are taken for them, and told") {
+TEST_CASE(
+    "--from-hf without a tokenizer takes characters as tokens if their number is equal, with a "
+    "note") {
   const TextCase a;
   const std::string save = a.folder / "save", out = a.folder / "out";
   hash_of(TextCase::model(" --data " + a.text + " --save " + save));
@@ -317,7 +322,8 @@ TEST_CASE("characters as many as the model's tokens are taken for them, and told
   CHECK(contains(again.error, "; tokens: 29 characters\n"));
 }
 
-TEST_CASE("special tokens come from the folder or from the tokenizer, and stay") {
+TEST_CASE(
+    "export keeps the BOS and EOS tokens of a Hugging Face folder, or takes the tokenizer's") {
   const TextCase a;
   const auto exported = [&](const std::string& checkpoint, const std::string& name) {
     const std::string out = a.folder / name;
@@ -347,7 +353,8 @@ TEST_CASE("special tokens come from the folder or from the tokenizer, and stay")
   CHECK(exported(trained, "out5") == "0 0");  // its one added token: <|endoftext|>
 }
 
-TEST_CASE("a Hugging Face folder is taken where a checkpoint is") {
+TEST_CASE(
+    "eval, generate, export and consolidate take a Hugging Face folder in place of a checkpoint") {
   const TextCase a;
   const std::string save = a.folder / "save", out = a.folder / "out";
   // The same model as a checkpoint says the same.
@@ -411,7 +418,8 @@ TEST_CASE("a Hugging Face folder is taken where a checkpoint is") {
       contains(differ.error, "note: " + a.hf + ": resid_pdrop, embd_pdrop and attn_pdrop differ"));
 }
 
-TEST_CASE("a folder becomes a checkpoint without data, and training goes on with some") {
+TEST_CASE(
+    "a Hugging Face folder becomes a checkpoint without data, which trains once --data is given") {
   const TextCase a;
   const std::string save = a.folder / "save", direct = a.folder / "direct";
   const Outcome imported = zerograd("train --from-hf " + a.hf + " --steps 0 --save " + save);
@@ -434,7 +442,7 @@ TEST_CASE("a folder becomes a checkpoint without data, and training goes on with
   CHECK(contains(planned.out, "peak "));
 }
 
-TEST_CASE("plan knows a Hugging Face GPT-2 by its config") {
+TEST_CASE("plan accepts a Hugging Face GPT-2 by --from-hf") {
   const TemporaryFolder folder;
   const std::string flags =
       "--data " + write_tokens(folder, {.vocabulary = 61}) + " --val-fraction 0 --from-hf ";

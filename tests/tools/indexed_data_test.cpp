@@ -17,7 +17,7 @@ const std::string sizes =
 
 }  // namespace
 
-TEST_CASE("a Megatron dataset trains by its prefix or its tokens, on any ranks and resumed") {
+TEST_CASE("a Megatron dataset by PREFIX or PREFIX.bin gives one hash, on any ranks and resumed") {
   const TemporaryFolder folder;
   const std::string flags = sizes + "--split 8,2,0 --train-batch-size 4 --batch-size 1 --steps ";
   const std::string whole = hash_of("train --data " + indexed_fixture + flags + "12");
@@ -37,7 +37,7 @@ TEST_CASE("a Megatron dataset trains by its prefix or its tokens, on any ranks a
   CHECK(zerograd("eval " + save + " --split 1,1,0").out != eval.out);
 }
 
-TEST_CASE("a resumed run says when a Megatron dataset is another") {
+TEST_CASE("a resumed run warns when the contents of its Megatron dataset have changed") {
   const TemporaryFolder folder;
   for (const char* end : {".bin", ".idx"})
     fs::copy_file(indexed_fixture + end, folder / "data" + end);
@@ -52,7 +52,7 @@ TEST_CASE("a resumed run says when a Megatron dataset is another") {
         std::string::npos);
 }
 
-TEST_CASE("a vocabulary that no memory holds is refused before anything of its size is filled") {
+TEST_CASE("train refuses a vocabulary too large for memory before it uses memory of that size") {
   const TemporaryFolder folder;
   write_file(folder / "text.txt", std::string(500, 'a') + "b");
   const std::string large = sizes + "--steps 1 --vocab-size 1000000000 --data ";
@@ -70,7 +70,7 @@ TEST_CASE("a vocabulary that no memory holds is refused before anything of its s
   }
 }
 
-TEST_CASE("what of its data a run cannot take is refused by name") {
+TEST_CASE("train refuses wrong --split, --val-fraction and --data by name") {
   const TemporaryFolder folder;
   const std::string train = "train" + sizes + "--steps 1 --data ";
   write_file(folder / "text.txt", std::string(500, 'a') + "b");

@@ -216,7 +216,7 @@ TEST_CASE("hostile selections: no word of --include or --exclude becomes a comma
     }
 }
 
-TEST_CASE("hostile words: a colon does not begin another program") {
+TEST_CASE("hostile words: launch refuses a colon, which would begin another program for mpirun") {
   const Trap trap;
   for (const std::vector<std::string>& words :
        {std::vector<std::string>{"launch", "--num_gpus", "1", "train", "--data", "sort", "--save",

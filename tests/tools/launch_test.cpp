@@ -27,7 +27,7 @@ const std::string train_words = " train --data sort";
 
 }  // namespace
 
-TEST_CASE("launch hands mpirun the ranks of each host, and train its flags as they are") {
+TEST_CASE("launch passes the ranks of each host to mpirun, and to train its flags unchanged") {
   if (const std::string why = missing_mpi(); !why.empty()) {
     std::printf("SKIPPED: mpi: launch (%s)\n", why.c_str());
     return;
@@ -62,7 +62,7 @@ TEST_CASE("launch hands mpirun the ranks of each host, and train its flags as th
   CHECK(contains(literal.out, "\n$(touch x);a b\n"));
 }
 
-TEST_CASE("launch hands srun the allocation's ranks, or those of a hostfile") {
+TEST_CASE("launch passes srun a hostfile's ranks, or leaves them to the allocation") {
   if (const std::string why = missing_mpi(); !why.empty()) {
     std::printf("SKIPPED: mpi: launch (%s)\n", why.c_str());
     return;
@@ -85,7 +85,8 @@ TEST_CASE("launch hands srun the allocation's ranks, or those of a hostfile") {
   CHECK(zerograd("launch --launcher slurm --include a" + train_words).status == 2);
 }
 
-TEST_CASE("each launcher has its words, and one of another MPI than the build's is refused") {
+TEST_CASE(
+    "launcher_words gives each launcher's command, and launcher_of refuses one of another MPI") {
   using namespace tools;
   const Job job{.hosts = {{"a", {0, 1}}, {"b", {0}}}, .command = {"zerograd", "train"}};
   const auto words = [&](const std::string& name, const std::string& mpi) {
@@ -117,7 +118,7 @@ TEST_CASE("each launcher has its words, and one of another MPI than the build's 
                        ConfigError);
 }
 
-TEST_CASE("launch runs nothing for a hostfile or a selection that is none") {
+TEST_CASE("launch starts nothing if the hostfile or the selection of hosts is invalid") {
   const FakeMpirun fake;
   const std::pair<const char*, const char*> files[] = {
       {"worker-0\n", ":1: expected 'host slots=N'"},
@@ -154,7 +155,7 @@ TEST_CASE("launch runs nothing for a hostfile or a selection that is none") {
   CHECK(zerograd("launch --num_gpus 2 eval x").status == 2);
 }
 
-TEST_CASE("launch trains what ranks as threads train") {
+TEST_CASE("launch gives the hash of ranks as threads, and exits with 128 plus a signal's number") {
   if (const std::string why = missing_mpi(); !why.empty()) {
     std::printf("SKIPPED: mpi: launch (%s)\n", why.c_str());
     return;
@@ -176,7 +177,7 @@ TEST_CASE("launch trains what ranks as threads train") {
   }
 }
 
-TEST_CASE("what a killed launcher or supervisor started saves and ends too") {
+TEST_CASE("when launch or a supervisor is killed, the processes that it started save and end") {
   const std::string run =
       "train --data sort --steps 1000000 --score-samples 0 --log-interval 1 --save ";
   std::vector<std::string> starts = {"--max-restarts 1 "};

@@ -50,7 +50,8 @@ TEST_CASE("data and pipeline axes, schedules and stages change no bit") {
   }
 }
 
-TEST_CASE("tensor ranks, with sequences shared or not, lose what one rank does") {
+TEST_CASE(
+    "tensor parallelism, with or without sequence parallelism, gives the losses of one rank") {
   const auto check = [](const std::string& flags, double most) {
     const std::string adder = mesh_run + "--data adder --steps 20 ";  // its block size is even
     const Curve one = curve_of(adder + flags);
@@ -83,7 +84,7 @@ TEST_CASE("at an equal number of tensor ranks the other axes change no bit") {
   }
 }
 
-TEST_CASE("a plan of a mesh is what its ranks take, to the byte") {
+TEST_CASE("plan predicts the memory of a mesh's ranks to the byte") {
   const TemporaryFolder folder;
   for (const Share& share : std::vector<Share>{
            {1, 2, 1, "--tied"},
@@ -103,7 +104,7 @@ TEST_CASE("a plan of a mesh is what its ranks take, to the byte") {
   }
 }
 
-TEST_CASE("what stands between steps is the same on every mesh: validations, samples, scores") {
+TEST_CASE("validation losses, samples and scores of a pipeline are the same as on one rank") {
   const TemporaryFolder folder;
   std::string text;
   for (int word = 0; word < 400; ++word) text += "word " + std::to_string(word * word % 97) + "\n";
@@ -126,7 +127,7 @@ TEST_CASE("what stands between steps is the same on every mesh: validations, sam
   CHECK(zerograd(scored + "--ranks 2 --pipeline-parallel 2").out == zerograd(scored).out);
 }
 
-TEST_CASE("plans of the published BLOOM models need neither data nor their ranks") {
+TEST_CASE("plan needs no data for the published BLOOM models on meshes of 8 and 384 ranks") {
   const Outcome tutorial = zerograd(
       "plan --model-type bloom-13b --ranks 8 --pipeline-parallel 2 --tensor-parallel 4 "
       "--precision bf16 --batch-size 1 --train-batch-size 16 --steps 1 --device-memory 96GiB");
@@ -152,7 +153,7 @@ TEST_CASE("plans of the published BLOOM models need neither data nor their ranks
   CHECK(contains(unknown.error, "--vocab-size and --block-size for a plan without data"));
 }
 
-TEST_CASE("a checkpoint of one mesh goes on in any other") {
+TEST_CASE("a checkpoint of one mesh continues on another mesh with the same losses") {
   const TemporaryFolder folder;
   const std::string long_run = mesh_run + "--tied --dropout 0 --steps 4 ";
   const std::string saved = folder / "saved";
@@ -177,7 +178,7 @@ TEST_CASE("a checkpoint of one mesh goes on in any other") {
   }
 }
 
-TEST_CASE("of a mesh the stage that fails is named, and all end") {
+TEST_CASE("when a rank of a pipeline fails, the run ends and the error names that rank") {
   const std::string mesh = mesh_run + "--ranks 4 --pipeline-parallel 4 --comm-timeout 15 ";
   for (const std::string fault : {"throw", "return", "stall"}) {
     std::map<int, std::future<Outcome>> outcomes;  // in parallel: a stall is mostly waiting
@@ -197,7 +198,7 @@ TEST_CASE("of a mesh the stage that fails is named, and all end") {
   }
 }
 
-TEST_CASE("mpi: processes of a mesh give the bits of threads, and one that is killed is named") {
+TEST_CASE("mpi: a mesh of processes gives the hash of threads, and an error names a killed rank") {
   if (const std::string why = missing_mpi(); !why.empty()) {
     std::printf("SKIPPED: mpi: a mesh of processes (%s)\n", why.c_str());
     return;
@@ -227,7 +228,7 @@ TEST_CASE("mpi: processes of a mesh give the bits of threads, and one that is ki
   }
 }
 
-TEST_CASE("axes that do not share out the ranks or the model are refused by name") {
+TEST_CASE("mesh options that do not fit the ranks or the model are refused with what is expected") {
   const auto refused = [](const std::string& flags, const std::string& what) {
     const Outcome outcome =
         zerograd("train --data sort --n-layer 2 --n-head 3 --n-embd 12 " + flags);

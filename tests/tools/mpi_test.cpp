@@ -41,7 +41,7 @@ std::vector<nlohmann::json> steps_of(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("mpi: processes compute, count and record what threads do") {
+TEST_CASE("mpi: processes give the same output, metrics, gradients and memory record as threads") {
   NEEDS_MPI("same bits");
   struct Case {
     int ranks;
@@ -81,7 +81,8 @@ TEST_CASE("mpi: processes compute, count and record what threads do") {
   }
 }
 
-TEST_CASE("mpi: a signal to any process saves on all, and the run goes on from there") {
+TEST_CASE(
+    "mpi: after a signal to one rank all save and end, and the run continues to the same hash") {
   NEEDS_MPI("signals");
   for (const auto& [signal, status] :
        {std::pair(SIGTERM, 143), std::pair(SIGINT, 130), std::pair(SIGHUP, 129)}) {
@@ -104,7 +105,8 @@ TEST_CASE("mpi: a signal to any process saves on all, and the run goes on from t
   }
 }
 
-TEST_CASE("mpi: one process alone removes the checkpoints that --save-top-k does not keep") {
+TEST_CASE(
+    "mpi: with --save-top-k 1 four processes keep at most the best and the newest checkpoint") {
   NEEDS_MPI("--save-top-k");
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints";
@@ -118,7 +120,8 @@ TEST_CASE("mpi: one process alone removes the checkpoints that --save-top-k does
   CHECK(std::distance(std::filesystem::directory_iterator(save), {}) <= 3);  // best, newest, latest
 }
 
-TEST_CASE("mpi: a signal while a peer is gone saves nothing and says what was pending") {
+TEST_CASE(
+    "mpi: a signal while a peer is stalled saves nothing, and the error names what was pending") {
   NEEDS_MPI("signals");
   struct Case {
     const char* who;
@@ -146,7 +149,7 @@ TEST_CASE("mpi: a signal while a peer is gone saves nothing and says what was pe
   }
 }
 
-TEST_CASE("mpi: ranks that were not started alike end before step 0") {
+TEST_CASE("mpi: ranks with different settings, programs or data end before step 0") {
   NEEDS_MPI("agreement");
   const std::pair<const char*, const char*> differences[] = {
       {"--lr 1e-3", "the settings of rank 1"},
@@ -194,7 +197,7 @@ TEST_CASE("mpi: ranks that were not started alike end before step 0") {
   CHECK(contains(three.error, "error: ConfigError: --ranks: expected the 2 processes"));
 }
 
-TEST_CASE("mpi: buckets that a config leaves to the model are those of its width") {
+TEST_CASE("mpi: auto bucket sizes of a config follow from the model's width") {
   NEEDS_MPI("agreement");
   const TemporaryFolder folder;
   write_file(
@@ -218,7 +221,7 @@ TEST_CASE("mpi: buckets that a config leaves to the model are those of its width
   }
 }
 
-TEST_CASE("processes of a launcher without MPI are refused, as each would train alone") {
+TEST_CASE("WORLD_SIZE above 1 without MPI is refused, as each process would train alone") {
   const auto with = [](const std::vector<std::pair<const char*, const char*>>& variables) {
     for (const auto& [name, value] : variables) setenv(name, value, 1);
     const Outcome outcome = zerograd(mpi_run);

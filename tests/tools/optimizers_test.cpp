@@ -26,7 +26,8 @@ std::string optimizer_hash(const std::string& line) {
 
 }  // namespace
 
-TEST_CASE("each optimizer has one hash over ranks, stages, offload and restarts of the command") {
+TEST_CASE(
+    "each optimizer gives one hash over ranks, stages, pipelines, offload and a continued run") {
   const TemporaryFolder folder;
   std::string last = optimizer_hash("train" + optimizer_run + "adamw --grad-accum 4");
   for (const std::string optimizer :
@@ -52,7 +53,7 @@ TEST_CASE("each optimizer has one hash over ranks, stages, offload and restarts 
   }
 }
 
-TEST_CASE("a plan of each optimizer has the bytes of its run") {
+TEST_CASE("plan predicts the memory of each optimizer's run to the byte") {
   const TemporaryFolder folder;
   for (const std::string optimizer :
        {"lion", "sgd", "sgd --momentum 0.9", "muon", "adamw --parameter-groups *wte*:rate=0.1",
@@ -67,7 +68,7 @@ TEST_CASE("a plan of each optimizer has the bytes of its run") {
   }
 }
 
-TEST_CASE("muon keeps one moment of the matrices in blocks, two of embeddings and the head") {
+TEST_CASE("Muon keeps one moment for the blocks' matrices and two for all other parameters") {
   const TemporaryFolder folder;
   CHECK(zerograd("plan" + optimizer_run + "muon --memory-json " + folder / "plan").status == 0);
   const nlohmann::json rest =
@@ -76,7 +77,7 @@ TEST_CASE("muon keeps one moment of the matrices in blocks, two of embeddings an
   CHECK(rest.at("optimizer") == 2 * rest.at("parameter").get<int64_t>() - 4 * matrices);
 }
 
-TEST_CASE("a checkpoint goes on with its optimizer, or is refused by name") {
+TEST_CASE("a checkpoint continues with its optimizer, and another optimizer is refused by name") {
   const TemporaryFolder folder;
   const std::string resume =
       "train --score-samples 0 --log-interval 0 --threads 1 --steps 4 --resume " + folder.path() +
@@ -100,7 +101,7 @@ TEST_CASE("a checkpoint goes on with its optimizer, or is refused by name") {
   CHECK(contains(momentum.error, "update.momentum is 0.500000, the optimizer is adam"));
 }
 
-TEST_CASE("numbers that the optimizer does not have are refused") {
+TEST_CASE("settings that the chosen optimizer does not have are refused") {
   const TemporaryFolder folder;
   const std::string config = folder / "c.json";
   const std::string run = "train --data sort --model-type gpt-nano --steps 1 --score-samples 0 ";
@@ -139,7 +140,8 @@ TEST_CASE("numbers that the optimizer does not have are refused") {
 }
 
 TEST_CASE(
-    "a config without an optimizer keeps the checkpoint's, and one of the same rule is used") {
+    "a config without optimizer keeps the checkpoint's, and --optimizer with the config's type "
+    "keeps it") {
   const TemporaryFolder folder;
   const std::string config = folder / "c.json", save = folder / "run";
   write_file(config, R"({"train_micro_batch_size_per_gpu": 2})");

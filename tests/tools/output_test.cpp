@@ -17,7 +17,7 @@ const std::string tiny_run =
 
 }  // namespace
 
-TEST_CASE("results that could not be written are a file error, and the run still saves") {
+TEST_CASE("a run whose stdout cannot be written still saves and ends with a file error") {
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints";
   const Outcome trained = zerograd_into("/dev/full", tiny_run + "--steps 2 --save " + save);
@@ -34,7 +34,7 @@ TEST_CASE("results that could not be written are a file error, and the run still
   CHECK(zerograd_into("/dev/full", "train --data srot").status == 2);
 }
 
-TEST_CASE("a link that leads nowhere is not removed by a run that writes nothing") {
+TEST_CASE("a run that is refused does not remove a dangling symlink at --memory-json") {
   const TemporaryFolder folder;
   const std::string link = folder / "stdout";
   std::filesystem::create_symlink(folder / "closed", link);
@@ -44,7 +44,7 @@ TEST_CASE("a link that leads nowhere is not removed by a run that writes nothing
   CHECK(std::filesystem::is_symlink(link));
 }
 
-TEST_CASE("a run whose output nobody reads any more stops and saves") {
+TEST_CASE("a run whose stdout has lost its reader stops, saves and exits with SIGPIPE's status") {
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints";
   const Outcome outcome = zerograd_unread(tiny_run + "--steps 1000000 --save " + save);
@@ -53,7 +53,7 @@ TEST_CASE("a run whose output nobody reads any more stops and saves") {
   CHECK(zerograd("eval " + save + " --eval-batches 1 --score-samples 0").status == 0);
 }
 
-TEST_CASE("a run that diverged says since when, at once and at its end") {
+TEST_CASE("a run whose loss is not finite warns at once and at its end, with the step since when") {
   const Outcome outcome = zerograd(tiny_run + "--steps 6 --lr 1e30 --clip 0");
   CHECK(outcome.status == 0);
   CHECK(contains(outcome.error, "warning: the loss of step "));
@@ -61,7 +61,7 @@ TEST_CASE("a run that diverged says since when, at once and at its end") {
   CHECK(!contains(zerograd(tiny_run + "--steps 2").error, "warning"));
 }
 
-TEST_CASE("a run of epochs ends with minGPT's three lines, others do not") {
+TEST_CASE("a run with --epochs ends with minGPT's three lines, a run with --steps does not") {
   const TemporaryFolder folder;
   const Outcome outcome = zerograd(
       tiny_run + "--gpus 2 --limit_train_batches 3 --epochs 2 --metrics " + (folder / "m"));
@@ -92,7 +92,7 @@ TEST_CASE("a run of epochs ends with minGPT's three lines, others do not") {
   CHECK(!contains(zerograd(tiny_run + "--steps 2").out, "Average"));
 }
 
-TEST_CASE("a loop of links is a file error wherever a path is read or written") {
+TEST_CASE("a loop of symlinks is a file error wherever a path is read or written") {
   const TemporaryFolder folder;
   const std::string loop = folder / "loop", text = folder / "text.txt", save = folder / "save";
   for (const std::string& name : {loop, loop + ".txt"}) std::filesystem::create_symlink(name, name);

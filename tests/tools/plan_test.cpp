@@ -120,7 +120,7 @@ TEST_CASE("plan predicts what train measures in settings drawn at random") {
   for (uint32_t seed = 1; seed <= 50; ++seed) check_plan_is_run(random_setting(seed, text));
 }
 
-TEST_CASE("plan predicts what validations, samples, saves and gradient dumps take") {
+TEST_CASE("plan predicts the memory of validations, samples, saves and gradient dumps") {
   const TemporaryFolder folder;
   const std::string text =
       "--data " + text_in(folder) + " --block-size 32 --batch-size 2 --eval-batches 3 ";
@@ -142,7 +142,7 @@ TEST_CASE("plan predicts what validations, samples, saves and gradient dumps tak
                     " --nvme-path " + folder.path() + files + "5 --save-interval 2 --async-save");
 }
 
-TEST_CASE("plan walks as many epochs as a run is given") {
+TEST_CASE("plan with --epochs predicts the memory of train with --epochs") {
   const TemporaryFolder folder;
   const std::string flags = " --data sort --batch-size 32 --epochs 0.02 --memory-json ";
   REQUIRE(zerograd("plan" + flags + (folder / "plan")).status == 0);
@@ -151,7 +151,7 @@ TEST_CASE("plan walks as many epochs as a run is given") {
   CHECK(read_file(folder / "plan") == read_file(folder / "train"));
 }
 
-TEST_CASE("plan predicts what a run that goes on measures") {
+TEST_CASE("plan predicts the memory of runs that start from a checkpoint") {
   const TemporaryFolder folder;
   REQUIRE(
       zerograd("train --data sort --batch-size 4 --grad-accum 2 --steps 1 --ranks 2 --zero-stage 1 "
@@ -164,14 +164,14 @@ TEST_CASE("plan predicts what a run that goes on measures") {
                     " --ranks 2 --zero-stage 3");
 }
 
-TEST_CASE("a plan follows the instruction set and the threads that it is told") {
+TEST_CASE("plan follows --threads and the instruction set of ZG_CPU_ISA") {
   check_plan_is_run("--data sort --threads 3");
   setenv("ZG_CPU_ISA", "portable", 1);
   check_plan_is_run("--data sort --model-type gpt-nano --batch-size 2");
   unsetenv("ZG_CPU_ISA");
 }
 
-TEST_CASE("the rows of a record add up") {
+TEST_CASE("the rows of plan's memory record add up, and its peak is the largest row") {
   const TemporaryFolder folder;
   memory_json("plan --data sort --ranks 4 --zero-stage 2 --precision bf16", folder / "m.json");
   const nlohmann::json record = json_lines(folder / "m.json")[0];
@@ -213,7 +213,7 @@ TEST_CASE("the rows of a record add up") {
   CHECK(states == 12 * parameters);
 }
 
-TEST_CASE("a precision goes by its name here and by Lightning's number") {
+TEST_CASE("--precision takes names such as f16 and Lightning's numbers such as 16") {
   const TemporaryFolder folder;
   const std::string flags = "plan --data sort --batch-size 2 --precision ";
   const std::string f16 = memory_json(flags + "f16", folder / "f16");
@@ -222,7 +222,7 @@ TEST_CASE("a precision goes by its name here and by Lightning's number") {
   CHECK(memory_json(flags + "32", folder / "32") == memory_json(flags + "f32", folder / "f32"));
 }
 
-TEST_CASE("a plan prints its peak, the wire and whether it fits") {
+TEST_CASE("plan prints the peak, the bytes on the wire and whether the run fits") {
   const std::string large = "--data sort --model-type gpt2-xl --device-memory 12GiB ";
   const TemporaryFolder folder;
   const Outcome alone = zerograd("plan " + large + "--memory-json " + (folder / "m.json"));
@@ -280,7 +280,7 @@ TEST_CASE("gpt2-xl in 24 GiB: batch 16 fits at stage 3 with offload, no batch wi
   CHECK(line_after(plain.out, "fits 24GiB: ") == "no; smallest setting that fits: --zero-stage 1");
 }
 
-TEST_CASE("a published model is planned without data, by its own vocabulary and positions") {
+TEST_CASE("plan uses a published model's own vocabulary and positions when no data is given") {
   struct Model {
     const char *name, *parameters;  // embedding, positions and a head of its own
   };
@@ -305,7 +305,7 @@ TEST_CASE("a published model is planned without data, by its own vocabulary and 
   CHECK(zerograd("train --model-type gpt2 --steps 1").status == 2);
 }
 
-TEST_CASE("a plan writes nothing but its record") {
+TEST_CASE("plan writes no files for --save, --metrics and --trace") {
   const TemporaryFolder folder;
   const Outcome outcome =
       zerograd("plan --data sort --steps 1 --save " + (folder / "save") + " --metrics " +
@@ -337,7 +337,7 @@ TEST_CASE("a run that no machine can hold is refused before it trains") {
   CHECK(contains(capped.error, "expected at most 8.00 MiB"));
 }
 
-TEST_CASE("plan explains ZeRO's formulas beside ours") {
+TEST_CASE("plan --explain prints the ZeRO paper's formulas beside this runtime's") {
   const Outcome outcome = zerograd("plan --explain");
   CHECK(outcome.status == 0);
   CHECK(contains(outcome.out,
@@ -359,7 +359,7 @@ TEST_CASE("plan explains ZeRO's formulas beside ours") {
   CHECK(run.rfind(row) > run.find("This run: "));
 }
 
-TEST_CASE("resting bytes of eight ranks add up to the formula, padding apart") {
+TEST_CASE("the model states of eight ranks add up to the formula, apart from padding") {
   const TemporaryFolder folder;
   for (const std::string precision : {"f32", "bf16"})
     for (const int stage : {0, 1, 2, 3}) {
@@ -392,7 +392,7 @@ TEST_CASE("resting bytes of eight ranks add up to the formula, padding apart") {
     }
 }
 
-TEST_CASE("a planned peak is what a run needs: it is enough, and a step of the arena less is not") {
+TEST_CASE("a run fits in its planned peak, and with 2 MiB less it runs out of memory") {
   const TemporaryFolder folder;
   const std::string run =
       "--data sort --model-type gpt-mini --batch-size 8 --ranks 2 --zero-stage ";
@@ -417,7 +417,7 @@ TEST_CASE("a planned peak is what a run needs: it is enough, and a step of the a
   CHECK(needs[3] < int64_t{40} << 20);
 }
 
-TEST_CASE("a run without memory names a setting that fits, and that one trains") {
+TEST_CASE("a run that is out of memory names a setting that fits, and that setting trains") {
   const std::string run =
       "train --data sort --model-type gpt-mini --batch-size 8 --ranks 2 --steps 3 --score-samples "
       "0 --log-interval 0 --device-memory 40MiB ";

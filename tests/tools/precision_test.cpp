@@ -52,7 +52,8 @@ double warmup_rate(double rate, int k, int warmup) {
 
 }  // namespace
 
-TEST_CASE("f16 from 2^32 with planted infinities: DeepSpeed's trace of scales, at every stage") {
+TEST_CASE(
+    "f16 from scale 2^32 with injected infinities follows DeepSpeed's loss scales at every stage") {
   const std::set<int> planted = {25, 26, 40, 55};
   constexpr double rate = 2e-4;  // higher, gradients grow beyond the scale of the first that fit
   const std::string run = precision_run +
@@ -102,7 +103,9 @@ TEST_CASE("f16 from 2^32 with planted infinities: DeepSpeed's trace of scales, a
   }
 }
 
-TEST_CASE("f16 saved at any step and resumed, also elsewhere: the bits of the uninterrupted run") {
+TEST_CASE(
+    "an f16 run resumed from any step, also on other ranks, gives the bits of the uninterrupted "
+    "run") {
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints";
   // The first steps overflow, step 6 is made to.
@@ -140,7 +143,7 @@ TEST_CASE("f16 saved at any step and resumed, also elsewhere: the bits of the un
                  "changed: run.schedule_steps: 9 in the checkpoint, 12 now"));
 }
 
-TEST_CASE("presets are saved, resumed, evaluated and sampled as what they are") {
+TEST_CASE("each precision preset is saved, resumed, evaluated and sampled with its own dtypes") {
   struct Case {
     const char* precision;
     int bytes;  ///< per parameter: parameter, gradient accumulator, moments and master weight
@@ -186,7 +189,7 @@ TEST_CASE("presets are saved, resumed, evaluated and sampled as what they are") 
   CHECK(hashes.size() == 5);
 }
 
-TEST_CASE("an explicit dtype of gradient sums has the last word over a preset's") {
+TEST_CASE("--grad-accum-dtype overrides the dtype of a precision preset, in either order") {
   const std::string run = precision_run + "--steps 2 --precision fsdp-memory ";
   const std::string own = train_with_metrics(run).hash;
   CHECK(train_with_metrics(run + "--grad-accum-dtype bf16").hash == own);
@@ -234,7 +237,8 @@ TEST_CASE("schedules give the published rates, to the end of the run") {
                  "less than warmup_num_steps 1000"));
 }
 
-TEST_CASE("a scale at its minimum ends the run and names what overflowed") {
+TEST_CASE(
+    "a loss scale at its minimum ends the run, and the error names the gradient that overflowed") {
   const Outcome outcome = zerograd(precision_run +
                                    "--steps 9 --ranks 2 --precision f16 --initial-scale-power 1 "
                                    "--inject rank=0,step=2+3+4,fault=inf");
@@ -246,7 +250,8 @@ TEST_CASE("a scale at its minimum ends the run and names what overflowed") {
       "bf16, which has the range of f32."));
 }
 
-TEST_CASE("a checkpoint that knew no schedules and presets goes on as it was") {
+TEST_CASE(
+    "a checkpoint that stores no schedule and precision preset continues with its old behaviour") {
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints", manifest_path = save + "/step_2/manifest.json";
   const std::string run = precision_run + "--precision bf16 ";

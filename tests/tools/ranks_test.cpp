@@ -22,7 +22,7 @@ const std::string sort_run =
 
 }  // namespace
 
-TEST_CASE("gradients that are summed on a drive are dumped as those on the device") {
+TEST_CASE("--dump-gradients writes the same bytes with gradients on NVMe as on the device") {
   const TemporaryFolder folder;
   const std::string run = sort_run + "--precision bf16 --zero-stage 3 --steps 2 --dump-gradients ";
   REQUIRE(zerograd(run + (folder / "device")).status == 0);
@@ -69,7 +69,9 @@ TEST_CASE("each rank says where it runs, and rank 0 alone prints results") {
     CHECK(outcome.out.find(once) == outcome.out.rfind(once));
 }
 
-TEST_CASE("modes that say so change the bits") {
+TEST_CASE(
+    "summing gradients at the boundary or in bf16 changes the bits, in bf16 equally on 1 and 4 "
+    "ranks") {
   // Sums of a few bf16 leaves are mostly exact in f32. Sums of f32 leaves depend on their order.
   CHECK(!(curve_of(sort_run + "--ranks 2 --reduce-at-boundary") == curve_of(sort_run)));
   const std::string run = sort_run + "--ranks 4 --precision bf16 ";
@@ -79,7 +81,8 @@ TEST_CASE("modes that say so change the bits") {
   CHECK(curve_of(sort_run + "--precision bf16 --grad-accum-dtype bf16") == bf16);
 }
 
-TEST_CASE("a run goes on with other ranks and another stage as if nothing had happened") {
+TEST_CASE(
+    "a run continued with other ranks and another stage gives the bits of the uninterrupted run") {
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints";
   const Curve whole = curve_of(sort_run);
@@ -97,7 +100,9 @@ TEST_CASE("a run goes on with other ranks and another stage as if nothing had ha
   CHECK(contains(eight.error, "16 != 2 * 2 * 3"));
 }
 
-TEST_CASE("a rank that fails ends the run on every rank, which says who, where and in which step") {
+TEST_CASE(
+    "when one rank fails, all others end with an error that names the rank, the step and the "
+    "operation") {
   struct Case {
     const char* fault;
     int ranks, status;
@@ -157,7 +162,7 @@ TEST_CASE("a rank that fails ends the run on every rank, which says who, where a
 
 // A sanitizer's address space alone exceeds the limit.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-TEST_CASE("a system that refuses what ranks need gets an error, not an abort") {
+TEST_CASE("a run whose ranks exceed `ulimit -v` ends with an error, not with an abort") {
   // With this limit first the arenas fail and, with a few ranks, then the threads.
   const std::string line = "ulimit -v 600000; exec '" ZG_COMMAND "' " + sort_run +
                            "--ranks 100 --train-batch-size 200 >/dev/null 2>&1";
@@ -181,7 +186,7 @@ TEST_CASE("an infinite gradient on one rank skips the step on all of them alike"
   }
 }
 
-TEST_CASE("bytes on the wire are the formulas' at every stage and world size") {
+TEST_CASE("the bytes on the wire equal the formulas at every stage and number of ranks") {
   const auto data = models::sort_dataset(3407);
   models::GPTConfig config = models::GPTConfig::preset("gpt-nano");
   config.vocabulary = data->vocabulary();
@@ -230,7 +235,7 @@ TEST_CASE("bytes on the wire are the formulas' at every stage and world size") {
   }
 }
 
-TEST_CASE("what a rank keeps from step to step falls with the stage, on every rank") {
+TEST_CASE("the memory that each rank keeps between steps falls from stage 0 to 1 and from 2 to 3") {
   const int ranks = 2;
   int64_t rest[ranks][4] = {};
   for (const int stage : {0, 1, 2, 3}) {
@@ -252,7 +257,7 @@ TEST_CASE("what a rank keeps from step to step falls with the stage, on every ra
   }
 }
 
-TEST_CASE("gradients dumped from ranks are those of one rank") {
+TEST_CASE("gradients dumped by four ranks at stage 3 are the same file as by one rank") {
   const TemporaryFolder folder;
   const std::string one = folder / "one", four = folder / "four";
   REQUIRE(zerograd(sort_run + "--dump-gradients " + one + ":1").status == 0);

@@ -21,7 +21,8 @@ const std::string readers_run =
 
 }  // namespace
 
-TEST_CASE("commands read a checkpoint while others come and go, and find no damage") {
+TEST_CASE(
+    "commands read a checkpoint without an error while other checkpoints are saved and removed") {
   const TemporaryFolder folder;
   const std::string save = folder / "save";
   std::set<std::string> hashes;
@@ -59,7 +60,8 @@ TEST_CASE("commands read a checkpoint while others come and go, and find no dama
 }
 
 TEST_CASE(
-    "a Hugging Face folder that another model takes over is read as one of both, or refused") {
+    "a Hugging Face folder that is replaced while it is read gives one of the models, or an "
+    "error") {
   const TemporaryFolder folder;
   const std::string hf = folder / "hf", file = folder / "weights.safetensors";
   std::map<std::string, std::string> heads_of;  // by hash

@@ -30,7 +30,8 @@ std::vector<T> values(const std::string& metrics, const char* key) {
 
 }  // namespace
 
-TEST_CASE("recipe: a batch grows over the run, and every sample is taken once") {
+TEST_CASE(
+    "recipe: the batch grows by --rampup-batch-size, and --train-samples sets where the run ends") {
   const TemporaryFolder folder;
   const Outcome outcome =
       zerograd(growing + "--ranks 2 --train-samples 100 --metrics " + (folder / "m"));
@@ -89,7 +90,8 @@ TEST_CASE("recipe: a run resumed in the middle of a ramp-up has the bits of the 
   CHECK(contains(level.error, "changed: run.rampup_start: 4 in the checkpoint, 16 now"));
 }
 
-TEST_CASE("recipe: the rate goes by the samples of the steps taken before") {
+TEST_CASE(
+    "recipe: the learning rate follows the samples of the steps taken, without skipped steps") {
   const TemporaryFolder folder;
   const auto rates = [&](const std::string& flags) {
     const Outcome outcome = zerograd(growing + flags + " --metrics " + (folder / "m"));
@@ -138,7 +140,7 @@ TEST_CASE("recipe: the rate goes by the samples of the steps taken before") {
                  "0.0001 at 100\n"));
 }
 
-TEST_CASE("recipe: a skipped step is not forgotten by a checkpoint") {
+TEST_CASE("recipe: a run continued after a skipped step has the learning rates of the whole run") {
   const TemporaryFolder folder;
   const std::string save = folder / "saved";
   const std::string run = growing +
@@ -155,7 +157,9 @@ TEST_CASE("recipe: a skipped step is not forgotten by a checkpoint") {
   CHECK(rest == std::vector<double>(all.begin() + 4, all.end()));
 }
 
-TEST_CASE("recipe: where a run of samples ends comes from its checkpoint, and so does its decay") {
+TEST_CASE(
+    "recipe: --train-samples and the end of the decay come from the checkpoint unless given "
+    "again") {
   const TemporaryFolder folder;
   const std::string save = folder / "saved";
   REQUIRE(zerograd(growing + "--train-samples 60 --lr-decay-style linear --save " + save).status ==
@@ -175,7 +179,9 @@ TEST_CASE("recipe: where a run of samples ends comes from its checkpoint, and so
   ends(" --train-samples 100 --lr-decay-samples 90", "; steps 7 to 9\n", "90");
 }
 
-TEST_CASE("recipe: plan takes the same bytes, and those of the whole batch to come") {
+TEST_CASE(
+    "recipe: plan predicts a ramp-up's memory to the byte, and the peak of the full batch to "
+    "come") {
   const TemporaryFolder folder;
   const std::string run = growing + "--ranks 2 --zero-stage 1 --steps 3 --memory-json ";
   const Outcome planned = zerograd("plan" + run.substr(5) + (folder / "plan"));
@@ -222,7 +228,8 @@ TEST_CASE("recipe: --exit-interval saves and ends with success, and jobs in a ro
   CHECK(contains(zerograd(growing + "--steps 7 --exit-interval 2").error, "after 2 steps\n"));
 }
 
-TEST_CASE("recipe: a kill switch ends all ranks after the step in which it comes") {
+TEST_CASE(
+    "recipe: the file of --kill-switch-path ends all ranks after the step in which it appears") {
   const TemporaryFolder folder;
   const std::string save = folder / "saved";
   // The switch is the checkpoint folder itself, which exists after step 2.
@@ -252,7 +259,7 @@ TEST_CASE("recipe: a kill switch ends all ranks after the step in which it comes
   }
 }
 
-TEST_CASE("recipe: Megatron's spellings are the flags that they stand for") {
+TEST_CASE("recipe: Megatron's flags do the same as the flags that they stand for") {
   const std::string base = "train --data sort --score-samples 0 --log-interval 0 --threads 1 ";
   const std::string model = "--n-layer 1 --n-head 2 --n-embd 32 --batch-size 4 --steps 3 ";
   const std::string plain = hash_of(base + model);
@@ -293,7 +300,8 @@ TEST_CASE("recipe: Megatron's spellings are the flags that they stand for") {
   CHECK(peak("") != peak("--activation-checkpoint"));
 }
 
-TEST_CASE("recipe: --load, --eval-iters and what needs no flag") {
+TEST_CASE(
+    "recipe: --load and --eval-iters work, and the flag --universal-checkpoint is without effect") {
   const TemporaryFolder folder;
   const std::string save = folder / "saved";
   const Outcome first = zerograd(recipe_model +
@@ -316,7 +324,9 @@ TEST_CASE("recipe: --load, --eval-iters and what needs no flag") {
                  "--universal-checkpoint\n"));
 }
 
-TEST_CASE("recipe: Adam's numbers of Megatron are kept by a checkpoint and override a config") {
+TEST_CASE(
+    "recipe: --adam-beta1, --adam-beta2 and --adam-eps are kept by a checkpoint and override a "
+    "config") {
   const TemporaryFolder folder;
   const std::string save = folder / "saved", config = folder / "ds.json";
   const std::string adam = "--adam-beta1 0.7 --adam-beta2 0.8 --adam-eps 1e-4 ";

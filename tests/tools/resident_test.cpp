@@ -11,7 +11,7 @@ using namespace zg::testing;
 // Sanitizers keep shadow memory and quarantines of their own.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
-TEST_CASE("resident memory follows the books within a tenth at gpt2 size") {
+TEST_CASE("at gpt2 size the resident memory is within 10 percent of the counted peak") {
   const std::string metrics =
       (std::filesystem::temp_directory_path() / "zerograd_resident.jsonl").string();
   const Outcome outcome = zerograd(
@@ -29,7 +29,7 @@ TEST_CASE("resident memory follows the books within a tenth at gpt2 size") {
   CHECK(static_cast<double>(outcome.resident_bytes) < 1.1 * static_cast<double>(peak));
 }
 
-TEST_CASE("eight ranks of stage 0 hold eight times what they rest on") {
+TEST_CASE("the resident memory of eight ranks at stage 0 covers the states counted for all eight") {
   const std::string path =
       (std::filesystem::temp_directory_path() / "zerograd_resident.json").string();
   const Outcome outcome = zerograd(
@@ -49,7 +49,7 @@ TEST_CASE("eight ranks of stage 0 hold eight times what they rest on") {
   CHECK(outcome.resident_bytes >= rest);
 }
 
-TEST_CASE("loading takes little memory beside what is counted, however long a parameter is") {
+TEST_CASE("loading a checkpoint or weights takes at most 100 MB beyond the counted peak") {
   const TemporaryFolder folder;
   const std::string save = folder / "save", file = folder / "weights.safetensors";
   const std::string memory = folder / "memory.json";

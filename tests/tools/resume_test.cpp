@@ -24,7 +24,8 @@ std::string numbers(int end) {
 
 }  // namespace
 
-TEST_CASE("a run does not save among the checkpoints of another") {
+TEST_CASE(
+    "--save refuses a folder with another run's checkpoints, or with later ones of the same run") {
   const TemporaryFolder folder;
   const std::string first = folder / "first", second = folder / "second";
   REQUIRE(zerograd(resumable_run + "--steps 4 --save-interval 2 --save-top-k -1 --save " + first)
@@ -56,7 +57,7 @@ TEST_CASE("a run does not save among the checkpoints of another") {
   CHECK(zerograd("eval " + first + "/step_5 --eval-batches 1 --score-samples 0").status == 0);
 }
 
-TEST_CASE("two runs at once do not share a directory") {
+TEST_CASE("--save refuses a folder that another run is writing to") {
   const TemporaryFolder folder;
   const std::string save = folder / "save";
   std::filesystem::create_directory(save);
@@ -69,7 +70,8 @@ TEST_CASE("two runs at once do not share a directory") {
   CHECK(zerograd(resumable_run + "--steps 2 --save " + save).status == 0);
 }
 
-TEST_CASE("how far a run goes comes from its checkpoint") {
+TEST_CASE(
+    "a continued run ends where its checkpoint says, in steps or epochs, unless --steps is given") {
   const TemporaryFolder folder;
   const std::string save = folder / "steps", epochs = folder / "epochs";
   const std::string whole = hash_of(
@@ -94,7 +96,7 @@ TEST_CASE("how far a run goes comes from its checkpoint") {
   CHECK(zerograd("plan --resume " + epochs).status == 0);
 }
 
-TEST_CASE("an epoch of limited batches ends after them, also where a run goes on") {
+TEST_CASE("--limit-train-batches ends an epoch after that many batches, also in a continued run") {
   const TemporaryFolder folder;
   const auto ends_at = [](const std::string& flags, int step) {
     const Outcome outcome = zerograd(resumable_run + flags);
@@ -112,7 +114,8 @@ TEST_CASE("an epoch of limited batches ends after them, also where a run goes on
   CHECK(contains(rest.error, "; steps 5 to 7\n"));
 }
 
-TEST_CASE("every setting of a run comes from its checkpoint, none at its default") {
+TEST_CASE(
+    "a continued run takes every setting from its checkpoint, tested without default values") {
   const TemporaryFolder folder;
   const std::string text = folder / "text.txt", save = folder / "checkpoints";
   write_file(text, numbers(600));
@@ -148,7 +151,8 @@ TEST_CASE("every setting of a run comes from its checkpoint, none at its default
         line_after(zerograd("plan" + plan + "/step_3").out, "wire "));
 }
 
-TEST_CASE("a data file with other contents is told, one that only moved is not") {
+TEST_CASE(
+    "a continued run reports changed contents of its data file, but not a file that only moved") {
   const TemporaryFolder folder;
   const std::string text = folder / "text.txt", save = folder / "checkpoints";
   write_file(text, numbers(400));
@@ -173,7 +177,7 @@ TEST_CASE("a data file with other contents is told, one that only moved is not")
   CHECK(contains(other.error, "has other characters than the checkpoint's"));
 }
 
-TEST_CASE("what a text has beside its characters is told") {
+TEST_CASE("a note reports a byte order mark and CR characters in a text") {
   const TemporaryFolder folder;
   const std::string text = folder / "text.txt";
   std::string lines = "\xEF\xBB\xBF";
@@ -185,7 +189,9 @@ TEST_CASE("what a text has beside its characters is told") {
   CHECK(contains(outcome.error, "note: " + text + " has CR characters"));
 }
 
-TEST_CASE("what trained from a drive is scored without one, and consolidated beside itself only") {
+TEST_CASE(
+    "a checkpoint of an NVMe run is evaluated without NVMe, and consolidate never overwrites its "
+    "files") {
   const TemporaryFolder folder;
   const std::string save = folder / "save", disk = " --nvme-path " + folder.path();
   REQUIRE(zerograd(resumable_run +
@@ -208,7 +214,7 @@ TEST_CASE("what trained from a drive is scored without one, and consolidated bes
   CHECK(zerograd("consolidate " + save + " " + save + "/whole.safetensors").status == 0);
 }
 
-TEST_CASE("a resumed run keeps what of its batch no flag names") {
+TEST_CASE("a resumed run keeps the batch settings that no flag sets") {
   const TemporaryFolder folder;
   const std::string save = folder / "save";
   REQUIRE(zerograd("train --data sort --score-samples 0 --steps 1 --batch-size 2 --grad-accum 4 "

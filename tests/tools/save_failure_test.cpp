@@ -30,7 +30,7 @@ size_t count_of(const std::string& text, const std::string& part) {
 
 }  // namespace
 
-TEST_CASE("a save that fails does not end a run, and the last one decides its status") {
+TEST_CASE("a save that fails does not end a run, and the last save decides the exit status") {
   const TemporaryFolder folder;
   const std::string whole = line_after(zerograd(saving_run + "--steps 6").out, "param_hash ");
   const std::string rest = "train --score-samples 0 --grad-accum 1 --batch-size 2 --ranks 2 ";
@@ -74,7 +74,7 @@ TEST_CASE("a save that fails does not end a run, and the last one decides its st
                 [](const std::string& line) { return mpirun(line); });
 }
 
-TEST_CASE("a run that is stopped and cannot save ends with the file's status, and says so") {
+TEST_CASE("a run that is stopped by a signal and cannot save ends with a file error") {
   const TemporaryFolder folder;
   const FileLimit limit(2000);
   for (const std::string flags : {"", "--ranks 2 --zero-stage 2 "}) {
@@ -90,7 +90,7 @@ TEST_CASE("a run that is stopped and cannot save ends with the file's status, an
   }
 }
 
-TEST_CASE("what a full disk cannot take costs that checkpoint alone") {
+TEST_CASE("on a full disk only the checkpoints that do not fit fail, and earlier ones stay valid") {
   const SmallDisk disk(4 << 20);
   if (!disk.reason().empty()) return;
   const std::string save = disk / "save";
@@ -121,7 +121,7 @@ TEST_CASE("what a full disk cannot take costs that checkpoint alone") {
   CHECK(std::distance(fs::directory_iterator(save), {}) == 3);
 }
 
-TEST_CASE("checkpoints that cannot be removed end no run") {
+TEST_CASE("checkpoints that --save-top-k cannot remove give a warning and do not end the run") {
   const SmallDisk disk(4 << 20);
   if (!disk.reason().empty()) return;
   const std::string save = disk / "save";
@@ -143,7 +143,7 @@ TEST_CASE("checkpoints that cannot be removed end no run") {
   CHECK(zerograd("verify " + save + "/step_4").status == 0);
 }
 
-TEST_CASE("a run leaves nothing unfinished behind, not even what a killed one left") {
+TEST_CASE("a run leaves no unfinished checkpoint, and removes those that a killed run left") {
   const TemporaryFolder folder;
   const std::string save = folder / "save";
   const auto leave = [&] {
@@ -189,7 +189,8 @@ TEST_CASE("a run leaves nothing unfinished behind, not even what a killed one le
   CHECK(names().contains(".unfinished_step_77"));
 }
 
-TEST_CASE("a disk without room for metrics costs them and not the run") {
+TEST_CASE(
+    "when the disk is full --metrics stops with a file error, but the run trains on and saves") {
   const SmallDisk disk(4 << 10);
   if (!disk.reason().empty()) return;
   const TemporaryFolder folder;
@@ -203,7 +204,7 @@ TEST_CASE("a disk without room for metrics costs them and not the run") {
   CHECK(contains(outcome.out, "saved " + (folder / "save/step_60")));
 }
 
-TEST_CASE("calls that a signal interrupts, and a drive that is busy, cost a run nothing") {
+TEST_CASE("interrupted system calls and a busy drive do not change the result of a run") {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   std::printf("SKIPPED: a sanitizer must be the first library that is loaded\n");
 #else
@@ -247,7 +248,8 @@ TEST_CASE("calls that a signal interrupts, and a drive that is busy, cost a run 
 #endif
 }
 
-TEST_CASE("a directory that cannot be locked is warned of, one that another run holds is refused") {
+TEST_CASE(
+    "--save warns of a folder that cannot be locked, and refuses one that another run holds") {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   std::printf("SKIPPED: a sanitizer must be the first library that is loaded\n");
 #else

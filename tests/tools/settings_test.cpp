@@ -74,7 +74,7 @@ void check_unreadable(const Outcome& outcome, const std::string& why) {
 
 }  // namespace
 
-TEST_CASE("settings in a file that are nested without end are refused by every command") {
+TEST_CASE("settings in a weights file that are nested too deeply are refused by every command") {
   const TemporaryFolder folder;
   const std::string deep = std::string(200000, '[') + std::string(200000, ']');
   const std::string file = folder / "deep.safetensors";
@@ -94,7 +94,9 @@ TEST_CASE("settings in a file that are nested without end are refused by every c
   CHECK(!fs::exists(folder / "split"));
 }
 
-TEST_CASE("settings: what each field says is checked as a flag is, and named") {
+TEST_CASE(
+    "settings: each field of a checkpoint is checked like its flag, and the error names the "
+    "field") {
   const Forged forged;
   const std::string generate = "generate " + forged.path() + " --prompt 0 --length 1";
   REQUIRE(forged.told(generate, [](Json&) {}).status == 0);
@@ -113,7 +115,7 @@ TEST_CASE("settings: what each field says is checked as a flag is, and named") {
   CHECK(fields > 80);
 }
 
-TEST_CASE("settings: numbers that divide, overflow or never end are refused") {
+TEST_CASE("settings: zero, negative, too large and inconsistent numbers are refused") {
   const Forged forged;
   const std::string resume =
       "train --score-samples 0 --threads 1 --steps 2 --resume " + forged.path();
@@ -185,7 +187,7 @@ TEST_CASE("settings: numbers that divide, overflow or never end are refused") {
         forged.step() + ": its settings say a model with ");
 }
 
-TEST_CASE("settings: what a checkpoint says is shown without what a terminal would obey") {
+TEST_CASE("settings: control characters in a checkpoint's settings never reach the terminal") {
   const Forged forged;
   const std::string bad =
       "\x1b[2J\xc2\x9b"
@@ -207,7 +209,7 @@ TEST_CASE("settings: what a checkpoint says is shown without what a terminal wou
   CHECK(contains(told("eval " + S, "data", "source").error, "\\x1b[2J\\xc2\\x9b1m.txt"));
 }
 
-TEST_CASE("settings: those in a file of weights are checked in the same way") {
+TEST_CASE("settings: the settings in a weights file are checked in the same way") {
   const Forged forged;
   const TemporaryFolder folder;
   const std::string file = folder / "weights";
@@ -242,7 +244,8 @@ TEST_CASE("settings: those in a file of weights are checked in the same way") {
   CHECK(!fs::exists(folder / "hf"));
 }
 
-TEST_CASE("manifests without tensors, with one tensor twice or absurd counts are refused at once") {
+TEST_CASE(
+    "verify refuses manifests without tensors, with a tensor twice or with impossible counts") {
   const Forged forged;
   const std::string verify = "verify " + forged.step();
   const auto damage = [&](const Change& change, const std::string& why) {

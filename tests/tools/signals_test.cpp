@@ -48,7 +48,7 @@ TEST_CASE("a signal saves and exits with 128 plus its number, and resuming gives
   }
 }
 
-TEST_CASE("until the first step of a run is done a signal ends it at once, and nothing is saved") {
+TEST_CASE("a signal before the end of the first step ends a run at once, and nothing is saved") {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP})
     for (const char* flags : {"", "--ranks 2 ", "--max-restarts 1 "}) {
       CAPTURE(signal);
@@ -66,7 +66,9 @@ TEST_CASE("until the first step of a run is done a signal ends it at once, and n
     }
 }
 
-TEST_CASE("a signal within a step stops all ranks before the same micro-batch and takes no step") {
+TEST_CASE(
+    "a signal within a step stops all ranks before the same micro-batch, and that step is not "
+    "taken") {
   struct Case {
     int micro_batches;  // enough for a step of a few tenths of a second
     std::string flags;
@@ -111,7 +113,7 @@ TEST_CASE("a signal within a step stops all ranks before the same micro-batch an
   }
 }
 
-TEST_CASE("a signal during validation or a sample stops that, and the step before it is saved") {
+TEST_CASE("a signal during validation or a sample stops it, and the step before it is saved") {
   for (const char* flags : {"--eval-interval 1 --eval-batches 0 ", "--sample-interval 1 "}) {
     CAPTURE(flags);
     const TemporaryFolder folder;
@@ -145,7 +147,7 @@ TEST_CASE("a signal that comes twice at once does not keep a run from saving") {
   CHECK(!line_after(outcome.out, "saved ").empty());
 }
 
-TEST_CASE("a signal while a saved run is scored ends it") {
+TEST_CASE("a signal during the final scores of a saved run ends the run") {
   const TemporaryFolder folder;
   const Outcome outcome = zerograd_signalled(
       "train --data sort --steps 2 --batch-size 2 --score-samples 1000000 --save " +
@@ -164,7 +166,7 @@ TEST_CASE("an interrupted run says that it saves and how to go on") {
   CHECK(contains(outcome.error, "go on with: --resume " + save + " --save " + save + "\n"));
 }
 
-TEST_CASE("a hangup that was ignored at the start stays ignored, in what is started too") {
+TEST_CASE("SIGHUP that is ignored at the start stays ignored, also in the run of a supervisor") {
   const TemporaryFolder folder;
   const IgnoredHangup ignored;
   for (const char* flags : {"", "--max-restarts 1 "}) {
@@ -178,7 +180,7 @@ TEST_CASE("a hangup that was ignored at the start stays ignored, in what is star
   }
 }
 
-TEST_CASE("a supervisor passes a hangup on, saves by that and does not restart") {
+TEST_CASE("a supervisor passes SIGHUP to its run, which saves and is not restarted") {
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints";
   const Outcome outcome = zerograd_signalled(
@@ -190,7 +192,7 @@ TEST_CASE("a supervisor passes a hangup on, saves by that and does not restart")
   CHECK(!line_after(outcome.out, "saved ").empty());
 }
 
-TEST_CASE("in lists of processes a run and what it starts are called zerograd") {
+TEST_CASE("a supervisor and its run are named zerograd in process lists") {
   const TemporaryFolder folder;
   const std::string stop = folder / "stop", metrics = folder / "metrics";
   auto run = std::async(std::launch::async, [&] {

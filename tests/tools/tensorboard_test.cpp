@@ -139,7 +139,9 @@ TEST_CASE("CRC-32C has the values of RFC 3720") {
   CHECK(crc32c("123456789") == 0xe3069283);
 }
 
-TEST_CASE("tensorboard: a file begins with its version and has every scalar by steps and samples") {
+TEST_CASE(
+    "tensorboard: an event file starts with its version and has every scalar by steps and "
+    "samples") {
   const TemporaryFolder folder;
   const double begin = static_cast<double>(std::time(nullptr));
   zero::MetricsBoard file(folder / "deep/down");
@@ -181,7 +183,7 @@ TEST_CASE("tensorboard: a file begins with its version and has every scalar by s
   CHECK_THROWS_AS(zero::MetricsBoard("/proc/nowhere"), FileError);
 }
 
-TEST_CASE("tensorboard: a run's events are its metrics, and a resumed run begins another file") {
+TEST_CASE("tensorboard: a run's events equal its metrics, and a resumed run starts another file") {
   const TemporaryFolder folder;
   const std::string board = folder / "board", save = folder / "saved", metrics = folder / "metrics";
   const std::string flags = " --tensorboard-dir " + board + " --metrics " + metrics;
@@ -232,7 +234,7 @@ TEST_CASE("tensorboard: a run's events are its metrics, and a resumed run begins
   CHECK(files_in(board).size() == 2);
 }
 
-TEST_CASE("tensorboard: a killed run leaves whole records") {
+TEST_CASE("tensorboard: the event file of a killed run has whole records only") {
   const TemporaryFolder folder;
   const std::string board = folder / "board";
   zerograd_signalled(
@@ -242,7 +244,8 @@ TEST_CASE("tensorboard: a killed run leaves whole records") {
   CHECK(events_in(files_in(board)[0]).size() >= 7);  // the version's, and two for each of 3 steps
 }
 
-TEST_CASE("tensorboard: a full disk costs the file, which stays whole, and not the run") {
+TEST_CASE(
+    "tensorboard: on a full disk the event file ends with a whole record and the run trains on") {
   const SmallDisk disk(3 * 4096);
   if (!disk.reason().empty()) return;
   const Outcome outcome = zerograd(tensorboard_run + "--steps 40 --tensorboard-dir " + disk.path());
@@ -257,7 +260,7 @@ TEST_CASE("tensorboard: a full disk costs the file, which stays whole, and not t
   CHECK(events.size() < 81);
 }
 
-TEST_CASE("tensorboard: a folder that cannot be is told before the run") {
+TEST_CASE("tensorboard: a folder that cannot be made is an error before the run starts") {
   const TemporaryFolder folder;
   write_file(folder / "file", "");
   const Outcome outcome =

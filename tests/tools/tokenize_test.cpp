@@ -106,7 +106,7 @@ TEST_CASE("tokenize trains a tokenizer, and train learns from what it wrote") {
   CHECK(spoken.out.starts_with("women;"));
 }
 
-TEST_CASE("what tokenize cannot do is refused by name and leaves nothing") {
+TEST_CASE("tokenize refuses wrong options and inputs by name and leaves no files") {
   const TemporaryFolder folder;
   const std::string text = folder / "in.txt", out = " --out " + (folder / "data");
   const std::string with = " --tokenizer " + gpt2;

@@ -75,7 +75,7 @@ TEST_CASE("a model is trained on a tokenizer's tokens, evaluated and continued i
   CHECK(contains(planned.out, "parameters"));
 }
 
-TEST_CASE("a checkpoint carries its tokenizer, and so does a file made of it") {
+TEST_CASE("a checkpoint contains its tokenizer, and so do weights that are consolidated from it") {
   const Case a;
   REQUIRE(zerograd(a.train() + " --steps 1").status == 0);
   const std::string step = a.save + "/step_1", file = a.folder / "weights.safetensors",
@@ -117,7 +117,9 @@ TEST_CASE("a checkpoint carries its tokenizer, and so does a file made of it") {
   CHECK(zerograd("verify " + split).status == 5);
 }
 
-TEST_CASE("a checkpoint finds its text and tokenizer from any folder, or says what is gone") {
+TEST_CASE(
+    "a checkpoint finds its text and tokenizer from any working directory, or names the missing "
+    "file") {
   const Case a;
   const std::string here = "env -C " + a.folder.path() + " " + ZG_COMMAND + " ";
   const Outcome trained = program(here + "train --data ./text.txt --tokenizer tokenizer --steps 2" +
@@ -149,7 +151,9 @@ TEST_CASE("a checkpoint finds its text and tokenizer from any folder, or says wh
   }
 }
 
-TEST_CASE("an older checkpoint, which names its tokenizer only, is read as before") {
+TEST_CASE(
+    "an older checkpoint with only the path of its tokenizer is read with a tokenizer of equal "
+    "content") {
   const Case a;
   REQUIRE(zerograd(a.train() + " --steps 1").status == 0);
   const std::string step = a.save + "/step_1";
@@ -188,7 +192,7 @@ TEST_CASE("an older checkpoint, which names its tokenizer only, is read as befor
   }
 }
 
-TEST_CASE("weights of --init whose tokens mean something else are refused") {
+TEST_CASE("--init refuses weights whose token ids mean other tokens than the run's") {
   const Case a;
   const std::string other_text = a.folder / "other.txt", numbers = a.folder / "numbers",
                     characters = a.folder / "characters", digits = a.folder / "digits";
@@ -257,7 +261,8 @@ TEST_CASE("weights of --init whose tokens mean something else are refused") {
   CHECK(contains(resumed.error, "is read as its 29 characters, and the model of " + numbers));
 }
 
-TEST_CASE("tokens of a file are spoken with the tokenizer that made them") {
+TEST_CASE(
+    "a model trained on a token file generates text with the tokenizer of train or generate") {
   const Case a;
   const std::vector<int32_t> ids = a.own.encode(fox_lines(60));
   std::vector<int32_t> header(256);
@@ -293,7 +298,8 @@ TEST_CASE("tokens of a file are spoken with the tokenizer that made them") {
   CHECK(contains(few.error, "few has 257 tokens; "));
 }
 
-TEST_CASE("a tokenizer is refused where there is no text for it") {
+TEST_CASE(
+    "--tokenizer is refused for data sort, for a checkpoint of characters, and if it is not JSON") {
   const Case a;
   const Outcome sort = zerograd("train --data sort --steps 1 --tokenizer " + a.tokenizer);
   CHECK(sort.status == 2);
@@ -309,7 +315,7 @@ TEST_CASE("a tokenizer is refused where there is no text for it") {
   CHECK(contains(none.error, "text.txt: is not JSON at byte"));
 }
 
-TEST_CASE("bench tokenizer prints what a text takes to tokens and back") {
+TEST_CASE("bench tokenizer prints the speed at which a text is encoded and decoded") {
   const Case a;
   const std::string json = a.folder / "bench.json";
   const Outcome outcome =

@@ -89,13 +89,13 @@ TEST_CASE("a trace has the steps that --trace-steps names, else three after a wa
   CHECK(contains(behind.out, "param_hash "));
 }
 
-TEST_CASE("a long run's trace stays as small as its three steps") {
+TEST_CASE("the trace of a run of 40 steps stays below 2 MB") {
   const TemporaryFolder folder;
   train_traced("--steps 40 --model-type gpt-nano --trace " + folder / "trace.json");
   CHECK(std::filesystem::file_size(folder / "trace.json") < 2'000'000);
 }
 
-TEST_CASE("the gathers and reductions of a traced run add up to its wire") {
+TEST_CASE("the bytes of gathers and reductions in a trace add up to the bytes on the wire") {
   const TemporaryFolder folder;
   const std::string path = folder / "trace.json", metrics = folder / "metrics";
   train_traced(
@@ -133,7 +133,7 @@ TEST_CASE("the gathers and reductions of a traced run add up to its wire") {
   CHECK(steps_in(events, 1) == Steps{0, 1, 2});
 }
 
-TEST_CASE("a trace that the disk has no room for costs the trace, and the run says so") {
+TEST_CASE("a trace that does not fit on the disk is a file error, and the run trains on") {
   const TemporaryFolder folder;
   const std::string path = folder / "trace.json", flags = "--steps 6 --save " + folder / "save";
   const std::string hash = line_after(train_traced("--steps 6").out, "param_hash ");
@@ -158,7 +158,7 @@ TEST_CASE("a trace that the disk has no room for costs the trace, and the run sa
   CHECK_FALSE(std::filesystem::exists(disk / "trace.json"));
 }
 
-TEST_CASE("a run that fails among the steps to trace leaves what it has of them") {
+TEST_CASE("a run that fails within the steps to trace still writes a trace of them") {
   const TemporaryFolder folder;
   const std::string path = folder / "trace.json";
   const Outcome outcome = zerograd(traced_run + "--steps 9 --trace-steps 2:5 --trace " + path +
@@ -169,7 +169,7 @@ TEST_CASE("a run that fails among the steps to trace leaves what it has of them"
   CHECK(steps_in(events, 0) == Steps{2, 3, 4});
 }
 
-TEST_CASE("steps to trace that make no sense are refused by name") {
+TEST_CASE("wrong --trace-steps are refused by name") {
   const std::pair<const char*, const char*> cases[] = {
       {"--trace-steps 1:2", "--trace-steps: expected --trace F, which they are written to"},
       {"--trace t --trace-steps 5", "--trace-steps: expected FIRST:COUNT such as 10:3, got '5'"},

@@ -66,7 +66,8 @@ TEST_CASE("metrics are a JSON line per step and a final one") {
   CHECK(last.at("wire_bytes").at("all_reduce") == 0);
 }
 
-TEST_CASE("the same run gives the same bits, whatever moves data only") {
+TEST_CASE(
+    "a run gives the same bits with recomputation, evaluations, a memory dump and two threads") {
   const std::string hash = hash_of(train_run);
   CHECK(hash_of(train_run) == hash);
   CHECK(hash_of(with("--activation-checkpoint")) == hash);
@@ -78,7 +79,7 @@ TEST_CASE("the same run gives the same bits, whatever moves data only") {
   CHECK(hash_of(with("--lr 1e-3")) != hash);
 }
 
-TEST_CASE("a batch given three ways is the same run") {
+TEST_CASE("a batch given by any two of its three sizes, or by all three, is the same run") {
   const std::string run = "train --data sort --steps 4 --score-samples 0 --log-interval 0 ";
   const std::string hash = hash_of(run + "--batch-size 4 --grad-accum 3");
   CHECK(hash_of(run + "--train-batch-size 12 --grad-accum 3") == hash);
@@ -136,7 +137,7 @@ TEST_CASE("batch sizes that do not fit are explained in DeepSpeed's words") {
   CHECK(contains(huge.error, "a product below 2^63"));
 }
 
-TEST_CASE("a resumed run continues the bits of the uninterrupted one") {
+TEST_CASE("a resumed run gives the same bits as the uninterrupted run") {
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints";
   const std::string hash = hash_of(with("--save " + save + " --save-interval 3 --save-top-k -1"));
@@ -158,7 +159,7 @@ TEST_CASE("a resumed run continues the bits of the uninterrupted one") {
   CHECK(contains(changed.error, "changed: run.rate: 0.0005 in the checkpoint, 0.001 now"));
 }
 
-TEST_CASE("metrics of a resumed run go on at its step and its data") {
+TEST_CASE("metrics of a resumed run start at its step and equal those of the uninterrupted run") {
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints";
   hash_of(with("--grad-accum 2 --save " + save + " --save-interval 5 --save-top-k -1 --metrics " +
@@ -171,7 +172,7 @@ TEST_CASE("metrics of a resumed run go on at its step and its data") {
       CHECK(rest[i].at(key) == whole[5 + i].at(key));
 }
 
-TEST_CASE("resume auto starts afresh, then goes on") {
+TEST_CASE("--resume auto starts a new run if there is no checkpoint, and else continues the run") {
   const TemporaryFolder folder;
   const std::string save = " --resume auto --save " + (folder / "checkpoints");
   const std::string run = "train --data sort --batch-size 16 --score-samples 0 --log-interval 0";
@@ -183,7 +184,7 @@ TEST_CASE("resume auto starts afresh, then goes on") {
   CHECK(line_after(second.out, "param_hash ") == hash_of(run + " --steps 4"));
 }
 
-TEST_CASE("save-top-k keeps the newest and as many of the lowest losses") {
+TEST_CASE("--save-top-k K keeps the newest checkpoint and the K with the lowest losses") {
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints", metrics = folder / "metrics";
   hash_of(with("--save-interval 1 --save-top-k 2 --save " + save + " --metrics " + metrics));
@@ -200,7 +201,7 @@ TEST_CASE("save-top-k keeps the newest and as many of the lowest losses") {
   CHECK(kept == expected);
 }
 
-TEST_CASE("save-top-k takes a loss that is no number for the worst") {
+TEST_CASE("--save-top-k takes a loss that is not finite for the worst") {
   const TemporaryFolder folder;
   const Outcome outcome =
       zerograd(with("--lr 1e38 --save-interval 1 --save-top-k 1 --save " + folder.path()));
@@ -211,7 +212,7 @@ TEST_CASE("save-top-k takes a loss that is no number for the worst") {
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 3);
 }
 
-TEST_CASE("save-top-k has a checkpoint read back before another goes") {
+TEST_CASE("--save-top-k reads the new checkpoint back before it removes another") {
   const TemporaryFolder folder;
   // Bytes read by this process and its finished children.
   const auto bytes_read = [] {
@@ -228,7 +229,9 @@ TEST_CASE("save-top-k has a checkpoint read back before another goes") {
   CHECK(best - all >= static_cast<int64_t>(shard) * 9 / 10);
 }
 
-TEST_CASE("checkpoints without --save are in the folder checkpoints, the best and the newest") {
+TEST_CASE(
+    "without --save the folder checkpoints is used, and it keeps the best and the newest "
+    "checkpoint") {
   const TemporaryFolder folder;
   const auto kept = [&] {
     std::set<std::string> names;
@@ -254,7 +257,7 @@ TEST_CASE("checkpoints without --save are in the folder checkpoints, the best an
   CHECK(contains(zerograd(with("--save-top-k 0")).error, "or -1 for all, got 0"));
 }
 
-TEST_CASE("a damaged checkpoint is passed over for the newest that verifies") {
+TEST_CASE("a damaged checkpoint is skipped, and the newest one that verifies is used") {
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints";
   const std::string hash = hash_of(with("--save-interval 4 --save-top-k -1 --save " + save));
@@ -269,7 +272,8 @@ TEST_CASE("a damaged checkpoint is passed over for the newest that verifies") {
   CHECK(zerograd(with("--resume " + save + "/step_8")).status == 5);
 }
 
-TEST_CASE("a device cap ends in OutOfMemory with the itemised table") {
+TEST_CASE(
+    "--device-memory that is too small ends in OutOfMemory with a table of bytes by purpose") {
   const Outcome capped = zerograd(
       "train --data sort --steps 2 --batch-size 512 --score-samples 0 --device-memory 8MiB");
   CHECK(capped.status == 3);
@@ -279,7 +283,7 @@ TEST_CASE("a device cap ends in OutOfMemory with the itemised table") {
   CHECK(contains(capped.error, "expected at most 8.00 MiB"));
 }
 
-TEST_CASE("dump-memory prints the tutorials' columns, a row per step") {
+TEST_CASE("--dump-memory prints a table with the tutorials' columns and a row per step") {
   const Outcome outcome = zerograd(with("--dump-memory"));
   CHECK(contains(outcome.out,
                  "| step | Before forward (M) | After forward (M) | Before backward (M) | After "
@@ -290,7 +294,7 @@ TEST_CASE("dump-memory prints the tutorials' columns, a row per step") {
   }
 }
 
-TEST_CASE("gradients of one step are dumped by name") {
+TEST_CASE("--dump-gradients writes the gradients of a step under the parameters' names") {
   const TemporaryFolder folder;
   const std::string path = folder / "gradients.safetensors";
   hash_of(with("--dump-gradients " + path + ":2"));

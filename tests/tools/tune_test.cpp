@@ -93,7 +93,9 @@ Outcome tuned(const std::string& flags, double seconds, size_t rows) {
 
 }  // namespace
 
-TEST_CASE("tune finds what trains where the default does not, and its config trains so") {
+TEST_CASE(
+    "tune finds a setting that fits where the default does not, and writes a config that trains "
+    "so") {
   const TemporaryFolder folder;
   const std::string flags = std::string(tune_run) + "--device-memory 7MiB ";
   REQUIRE(zerograd("train --steps 1 " + flags).status == 3);
@@ -124,7 +126,7 @@ TEST_CASE("tune finds what trains where the default does not, and its config tra
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 1);
 }
 
-TEST_CASE("tune varies nothing that a flag or a config says") {
+TEST_CASE("tune does not vary a setting that a flag or a config gives") {
   const TemporaryFolder folder;
   const std::string config = folder / "ds.json", out = folder / "out.json";
   write_file(config, R"({"train_batch_size": 24, "bf16": {"enabled": true}, "steps_per_print": 5,
@@ -152,7 +154,9 @@ TEST_CASE("tune varies nothing that a flag or a config says") {
   CHECK(peak_of(flags + out) == best_of(outcome).measured_peak);
 }
 
-TEST_CASE("of settings within the noise of the fastest the one nearest to the user's run is best") {
+TEST_CASE(
+    "simplest_within_noise picks the setting nearest to the user's run among those near the "
+    "fastest") {
   using tools::Measured;
   const auto chosen = [](const std::vector<Measured>& trials) {
     return tools::simplest_within_noise(trials);
@@ -169,7 +173,9 @@ TEST_CASE("of settings within the noise of the fastest the one nearest to the us
   CHECK(chosen({{0.5, 1.0, 2.0, 2}}) == 0);
 }
 
-TEST_CASE("tune finds the largest micro-batch of each stage: one more does not fit") {
+TEST_CASE(
+    "tune --find-max-batch finds the largest micro-batch of each stage, and one more does not "
+    "fit") {
   const TemporaryFolder folder;
   const std::string flags = std::string(tune_run) + "--device-memory 6MiB ";
   const Outcome outcome = tuned("--find-max-batch --out " + (folder / "out") + " " + flags, 12, 4);
@@ -222,7 +228,8 @@ TEST_CASE("tune that is interrupted or killed leaves no trial and no file behind
   }
 }
 
-TEST_CASE("a config that saves beside the training also serves runs that save once, and tune") {
+TEST_CASE(
+    "a config with an async checkpoint writer also serves runs that save only once, and tune") {
   const TemporaryFolder folder;
   const std::string config = folder / "config.json";
   write_file(config, R"({"checkpoint": {"writer": {"decoupled": true}}})");
@@ -236,7 +243,8 @@ TEST_CASE("a config that saves beside the training also serves runs that save on
   CHECK(contains(zerograd("train " + flags).error, "use train --autotuning run"));
 }
 
-TEST_CASE("tune writes the precision that accelerate's file fills in") {
+TEST_CASE(
+    "tune writes the precision that accelerate's YAML gives where DeepSpeed's config says auto") {
   const TemporaryFolder folder;
   write_file(folder / "a.yaml",
              "distributed_type: DEEPSPEED\nmixed_precision: fp16\ndeepspeed_config:\n"
@@ -253,7 +261,8 @@ TEST_CASE("tune writes the precision that accelerate's file fills in") {
         nlohmann::json{{"enabled", true}, {"initial_scale_power", 5}});
 }
 
-TEST_CASE("train --autotuning tunes, and trains with the best or not") {
+TEST_CASE(
+    "train --autotuning tune only tunes, and --autotuning run then trains with the best setting") {
   const TemporaryFolder folder;
   const std::filesystem::path here = std::filesystem::current_path();
   std::filesystem::current_path(folder.path());
@@ -276,7 +285,7 @@ TEST_CASE("train --autotuning tunes, and trains with the best or not") {
   CHECK(std::filesystem::exists(folder / "save/step_7"));
 }
 
-TEST_CASE("tune measures whole batches, and its command line has what lets them grow") {
+TEST_CASE("tune measures full batches, and its best command keeps --rampup-batch-size") {
   const TemporaryFolder folder;
   const Outcome outcome = tuned(
       "--data sort --threads 1 --n-layer 1 --n-head 1 --n-embd 16 --batch-size 2 "
@@ -297,7 +306,7 @@ TEST_CASE("tune measures whole batches, and its command line has what lets them 
   CHECK(contains(trained.error, "the batch grows from 4 by 4 to 16 over 36 samples; 4 now\n"));
 }
 
-TEST_CASE("tune refuses what it cannot do, before anything runs") {
+TEST_CASE("tune refuses wrong options and settings that do not fit before any trial runs") {
   const TemporaryFolder folder;
   const std::string config = folder / "ds.json";
   write_file(config, R"({"train_micro_batch_size_per_gpu": 4})");

@@ -22,7 +22,7 @@ void flip_last_byte(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("verify names every damage, and the step that is taken instead") {
+TEST_CASE("verify names every damage, and the checkpoint that a run would continue from") {
   const TemporaryFolder folder;
   const std::string save = folder / "save", last = save + "/step_6", before = save + "/step_4";
   REQUIRE(zerograd(verified_run + "--steps 6 --save-interval 2 --save-top-k -1 --save " + save)
@@ -61,7 +61,7 @@ TEST_CASE("verify names every damage, and the step that is taken instead") {
   CHECK(zerograd("train --resume " + save).status == 5);
 }
 
-TEST_CASE("verify of what is no checkpoint says so") {
+TEST_CASE("verify of a path without a checkpoint is a file error that names the path") {
   const TemporaryFolder folder;
   for (const std::string& path : {folder.path(), folder / "absent"}) {
     const Outcome outcome = zerograd("verify " + path);

@@ -28,7 +28,7 @@ Progress stepped(const BatchRampup& rampup, int64_t whole, Progress now, Progres
 
 // Megatron-DeepSpeed, microbatches.py: of 16 16 5000000 and a batch of 1024, 63 increments of
 // 5000000 / 63 = 79365.07... samples.
-TEST_CASE("a batch grows by Megatron's rule with the samples consumed") {
+TEST_CASE("the batch size ramps up with the consumed samples by Megatron-DeepSpeed's rule") {
   const BatchRampup tutorial{.start = 16, .increment = 16, .samples = 5000000};
   const std::pair<int64_t, int64_t> expected[] = {
       {0, 16},         {79365, 16},     {79366, 32},     {158730, 32},
@@ -47,7 +47,7 @@ TEST_CASE("a batch grows by Megatron's rule with the samples consumed") {
   CHECK(level.batch_at(0, 64) == 64);
 }
 
-TEST_CASE("how far a run comes in so many samples or steps is as counted one by one") {
+TEST_CASE("advanced() counts the same steps and samples as a loop over single batches") {
   std::mt19937_64 random(7);
   const auto integer = [&](int64_t least, int64_t most) {
     return std::uniform_int_distribution<int64_t>(least, most)(random);

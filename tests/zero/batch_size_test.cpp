@@ -16,7 +16,7 @@ std::string batch_error(const BatchRequest& request, int64_t ranks) {
 
 }  // namespace
 
-TEST_CASE("DeepSpeed's seven cases of the batch, on 4 ranks") {
+TEST_CASE("solve_batch_size follows DeepSpeed's seven cases of given batch sizes on 4 ranks") {
   const struct {
     BatchRequest request;
     int64_t micro, accumulation, train;
@@ -43,7 +43,7 @@ TEST_CASE("DeepSpeed's seven cases of the batch, on 4 ranks") {
         "or --batch-size 64");
 }
 
-TEST_CASE("a batch that does not come out is shown with its numbers and DeepSpeed's sentence") {
+TEST_CASE("an error about inconsistent batch sizes shows the numbers and DeepSpeed's message") {
   const std::string place = "c.json:2:3: train_batch_size: ";
   CHECK(batch_error({.train = 4, .place = place}, 8) ==
         place +

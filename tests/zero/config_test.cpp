@@ -34,7 +34,7 @@ bool is_bf16(const std::vector<float>& values) {
 
 }  // namespace
 
-TEST_CASE("a config out of range is refused by the name of the field") {
+TEST_CASE("a config value out of range is refused with the name of its field") {
   CHECK_NOTHROW(zero::validate(Config{}));
   CHECK_NOTHROW(zero::validate(Config{.compute = DType::bf16, .clip_norm = 0.0f}));
   CHECK_THROWS_WITH_AS(zero::validate(Config{.stage = 4}),
@@ -54,7 +54,8 @@ TEST_CASE("a config out of range is refused by the name of the field") {
   CHECK_THROWS_AS(zero::validate(Config{.clip_norm = INFINITY}), ConfigError);
 }
 
-TEST_CASE("the presets are the published table of load, mixed, local, compute, optimizer") {
+TEST_CASE(
+    "precision presets have the published dtypes for load, mixed, local, compute and optimizer") {
   const auto row = [](PrecisionPreset preset) {
     const Precision p = zero::precision_of(preset);
     return std::string(name_of(p.load)) + " " + (p.mixed ? name_of(*p.mixed) : "none") + " " +
@@ -76,7 +77,8 @@ TEST_CASE("the presets are the published table of load, mixed, local, compute, o
                        ConfigError);
 }
 
-TEST_CASE("an engine of a preset holds the dtypes that the table says") {
+TEST_CASE(
+    "an engine with a precision preset keeps masters, moments and values in the preset's dtypes") {
   for (const PrecisionPreset preset : presets) {
     CAPTURE(name_of(preset));
     const Precision precision = zero::precision_of(preset);
@@ -101,7 +103,7 @@ TEST_CASE("an engine of a preset holds the dtypes that the table says") {
   }
 }
 
-TEST_CASE("fsdp-memory rests on 8 bytes a parameter, the mixed presets on 18") {
+TEST_CASE("the fsdp-memory preset takes 8 bytes per parameter, the other presets take 18") {
   // Values 2, sums, moments and masters 4 each; or 2 for values, sums and both moments.
   ParameterStore store;
   store.add(store.unit("unit"), "weight", {1 << 16}, Init::normal(0.1f));
@@ -112,7 +114,9 @@ TEST_CASE("fsdp-memory rests on 8 bytes a parameter, the mixed presets on 18") {
   }
 }
 
-TEST_CASE("bf16 everywhere: the same bits at every stage, world size and level, and resumed") {
+TEST_CASE(
+    "all-bf16 training gives the same bits at every stage, world size and SIMD level, and "
+    "resumed") {
   Config config = config_of(PrecisionPreset::fsdp_memory);
   config.param_persistence_threshold = 70;
   const auto train = [](Engine& engine, int ranks, int rank, int from, int to) {

@@ -22,7 +22,9 @@ bool equal_bits(const std::vector<float>& a, const std::vector<float>& b) {
 
 }  // namespace
 
-TEST_CASE("eight micro-batches are folded in order, each rounded once, as an explicit loop does") {
+TEST_CASE(
+    "gradients of eight micro-batches are rounded once each and summed in order, as in a plain "
+    "loop") {
   for (const Device& device : devices_at_every_level())
     for (DType compute : {DType::f32, DType::bf16, DType::f16}) {
       CAPTURE(level_of(device));
@@ -55,7 +57,7 @@ TEST_CASE("eight micro-batches are folded in order, each rounded once, as an exp
     }
 }
 
-TEST_CASE("a store that grew after its engine was made is refused by name") {
+TEST_CASE("a unit or parameter added to the store after the engine was made is refused by name") {
   ParameterStore store;
   const Unit& unit = store.unit("unit");
   store.add(unit, "first", {4}, Init::ones());
@@ -93,7 +95,7 @@ TEST_CASE("values are the masters rounded to the compute dtype, from the start a
   }
 }
 
-TEST_CASE("masters start from seed, name and element, at any dtype") {
+TEST_CASE("initial masters depend on seed, name and element, at any compute dtype") {
   const Toy toy;
   for (DType compute : {DType::f32, DType::bf16, DType::f16}) {
     const Engine engine(toy.store, Device::cpu(), {.compute = compute, .seed = 11});
@@ -168,7 +170,8 @@ TEST_CASE("a frozen parameter keeps its value and has no optimizer state") {
   CHECK(engine.read(toy.table, State::gradient).empty());
 }
 
-TEST_CASE("a value outside its unit is an error that names the parameter and the unit to open") {
+TEST_CASE(
+    "reading a value outside its unit is an error that names the parameter and the unit to open") {
   const Toy toy;
   Engine engine(toy.store, Device::cpu());
   const char* message =
@@ -185,7 +188,7 @@ TEST_CASE("a value outside its unit is an error that names the parameter and the
   CHECK_THROWS_WITH_AS(engine.value(toy.gain), message, NotResident);
 }
 
-TEST_CASE("write is read back, the compute copy follows, and wrong sizes are refused") {
+TEST_CASE("Engine::write sets a state, updates the compute copy and refuses wrong sizes") {
   for (DType compute : {DType::f32, DType::bf16, DType::f16}) {
     const Toy toy;
     Engine engine(toy.store, Device::cpu(), {.compute = compute, .loss_scaling = low_scale});
@@ -219,7 +222,7 @@ TEST_CASE("misuse of an engine is an error") {
   CHECK_THROWS_AS(Engine(toy.store, Device::cpu(), {.stage = 7}), ConfigError);
 }
 
-TEST_CASE("two engines in one process do not meet, in turns or in two threads") {
+TEST_CASE("two engines in one process do not affect each other, in turns or in two threads") {
   const Toy toy;
   const auto hash_after = [&](uint64_t seed) {
     Engine engine(toy.store, Device::cpu(0, {.threads = 1}), {.seed = seed});
@@ -246,7 +249,7 @@ TEST_CASE("two engines in one process do not meet, in turns or in two threads") 
   CHECK(threaded2 == alone2);
 }
 
-TEST_CASE("training gives the same bits at every level and thread count") {
+TEST_CASE("training gives the same bits at every SIMD level and thread count") {
   for (DType compute : {DType::f32, DType::bf16, DType::f16}) {
     std::string expected;
     for (int threads : {1, 2})

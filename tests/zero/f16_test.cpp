@@ -81,7 +81,9 @@ Trained train_gpt(const Config& config, int ranks) {
 
 }  // namespace
 
-TEST_CASE("f16: the scale is in the gradients, and out of the norm and of the update") {
+TEST_CASE(
+    "f16: the loss scale is in the gradient sums but not in the norm, the update or dumped "
+    "gradients") {
   const Toy toy;
   Engine scaled(toy.store, Device::cpu(),
                 {.compute = DType::f16, .loss_scaling = {.loss_scale = 1024.0}});
@@ -106,7 +108,8 @@ TEST_CASE("f16: the scale is in the gradients, and out of the norm and of the up
   }
 }
 
-TEST_CASE("f16: overflows skip steps by the scaler's rules and are no steps of AdamW") {
+TEST_CASE(
+    "f16: overflows skip steps by the loss scaler's rules, and AdamW does not count these steps") {
   const Toy toy;
   const Config config{.compute = DType::f16};
   Engine engine(toy.store, Device::cpu(), config);
@@ -152,7 +155,7 @@ TEST_CASE("f16: at the minimal scale an overflow is an error") {
                        Error);
 }
 
-TEST_CASE("f32 and bf16 scale nothing, and are logged as 1 and 0") {
+TEST_CASE("f32 and bf16 use no loss scale, which is reported as 1 for f32 and 0 for bf16") {
   const Toy toy;
   for (DType compute : {DType::f32, DType::bf16}) {
     const double logged = compute == DType::f32 ? 1.0 : 0.0;
@@ -171,7 +174,7 @@ TEST_CASE("f32 and bf16 scale nothing, and are logged as 1 and 0") {
   }
 }
 
-TEST_CASE("f16: a tiny GPT that overflows on its way trains to the same bits at every stage") {
+TEST_CASE("f16: a tiny GPT with overflows during training gets the same bits at every stage") {
   Config config{.compute = DType::f16, .param_persistence_threshold = 100};
   const Trained reference = train_gpt(config, 1);
   CHECK(reference.skipped > 0);
@@ -183,8 +186,7 @@ TEST_CASE("f16: a tiny GPT that overflows on its way trains to the same bits at 
   }
 }
 
-TEST_CASE(
-    "f16: without overflows training is nearer to f32 than in bf16, which rounds 8 times more") {
+TEST_CASE("f16: without overflows the losses are closer to those of f32 than bf16 losses are") {
   const Trained f32 = train_gpt({}, 1), bf16 = train_gpt({.compute = DType::bf16}, 1);
   const Trained f16 =
       train_gpt({.compute = DType::f16, .loss_scaling = {.initial_scale_power = 11}}, 1);

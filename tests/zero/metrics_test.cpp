@@ -41,7 +41,7 @@ std::vector<int64_t> recorded_steps(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("a resumed run's metrics replace those of the steps that it takes again") {
+TEST_CASE("a resumed run's metrics replace the records of the steps that it repeats") {
   const TemporaryFolder folder;
   const std::string path = folder / "metrics.jsonl";
   {
@@ -64,7 +64,7 @@ TEST_CASE("a resumed run's metrics replace those of the steps that it takes agai
                        doctest::Contains("/proc/nowhere/m cannot be written"), FileError);
 }
 
-TEST_CASE("metrics that cannot be written name the file and no flag") {
+TEST_CASE("an error while metrics are written names the file and no command-line flag") {
   zero::MetricsFile file("/dev/full", /*resumed=*/false, 0);
   CHECK_THROWS_WITH_AS(file.write(record_of(0)),
                        "writing /dev/full failed: No space left on device", FileError);

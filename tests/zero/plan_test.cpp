@@ -121,7 +121,7 @@ void check_planned(int world, const Program& program, const DeviceOptions& devic
 
 }  // namespace
 
-TEST_CASE("a plan has the bytes of its run, for every stage and number of ranks") {
+TEST_CASE("a plan equals its run for every stage and number of ranks") {
   for (int stage : {0, 1, 2, 3})
     for (int world : {1, 2, 3}) {
       CAPTURE(stage);
@@ -133,7 +133,9 @@ TEST_CASE("a plan has the bytes of its run, for every stage and number of ranks"
     }
 }
 
-TEST_CASE("two perceptrons that share weights, ZeRO-3 with offload to disk on three ranks") {
+TEST_CASE(
+    "a plan equals its run for shared weights at ZeRO-3 with host and disk offload on three "
+    "ranks") {
   const TemporaryFolder folder;
   for (const Space parameter : {Space::host, Space::file})
     for (const Space optimizer : {Space::host, Space::file}) {
@@ -149,7 +151,7 @@ TEST_CASE("two perceptrons that share weights, ZeRO-3 with offload to disk on th
     }
 }
 
-TEST_CASE("a recurrent net whose length differs from step to step") {
+TEST_CASE("a plan equals its run for a recurrent net whose length differs from step to step") {
   const Program program = [](Communicator& ranks, const Device& device) {
     ParameterStore store;
     const Unit& unit = store.unit("cell");
@@ -179,7 +181,8 @@ TEST_CASE("a recurrent net whose length differs from step to step") {
   check_planned(2, program);
 }
 
-TEST_CASE("ranks that do different things, and groups of some of them") {
+TEST_CASE(
+    "ranks that allocate differently and communicate in groups have a plan that equals the run") {
   const Program program = [](Communicator& ranks, const Device& device) {
     const Tensor own = Tensor::zeros({1000 * (ranks.rank() + 1)}, DType::f32, device);
     const std::vector<int> members =
@@ -199,7 +202,7 @@ TEST_CASE("ranks that do different things, and groups of some of them") {
   check_planned(4, program);
 }
 
-TEST_CASE("saved, then resumed by another engine, in one program") {
+TEST_CASE("a plan equals its run for a program that saves and is resumed by a second engine") {
   for (const int stage : {1, 3}) {
     const TemporaryFolder run_folder;
     const Program program = [&](Communicator& ranks, const Device& device) {
@@ -228,7 +231,7 @@ TEST_CASE("saved, then resumed by another engine, in one program") {
   }
 }
 
-TEST_CASE("a planned load of what was not saved names the path") {
+TEST_CASE("planning the load of a checkpoint that was not saved is an error that names the path") {
   const Program program = [](Communicator& ranks, const Device& device) {
     ParameterStore store;
     const Twins net(store);
@@ -240,7 +243,7 @@ TEST_CASE("a planned load of what was not saved names the path") {
   CHECK(contains(what, "nowhere/step_7"));
 }
 
-TEST_CASE("a break on a loss is named: rank, step, what was planned and what came") {
+TEST_CASE("a PlanError names the step at which a run ends early because of a loss value") {
   const Program program = [](Communicator& ranks, const Device& device) {
     ParameterStore store;
     const Twins net(store);
@@ -261,7 +264,9 @@ TEST_CASE("a break on a loss is named: rank, step, what was planned and what cam
   CHECK(contains(what, "a branch on a value"));
 }
 
-TEST_CASE("an allocation that depends on a value is named before it is made") {
+TEST_CASE(
+    "a PlanError names an allocation whose size depends on a value, with planned and actual "
+    "bytes") {
   const Program program = [](Communicator&, const Device& device) {
     const Tensor count = Tensor::from(std::vector<int64_t>{3}, {1}, device);
     const NameScope name(device, "chosen rows");
@@ -276,7 +281,7 @@ TEST_CASE("an allocation that depends on a value is named before it is made") {
   CHECK(contains(what, "got an allocation of 12032 bytes"));
 }
 
-TEST_CASE("a collective that depends on a value is named") {
+TEST_CASE("a PlanError names a collective that depends on a value") {
   const Program program = [](Communicator& ranks, const Device& device) {
     const Tensor one = Tensor::full({1}, 1.0, DType::i64, device);
     ranks.wait(ranks.all_reduce(one, "votes"));
@@ -287,7 +292,7 @@ TEST_CASE("a collective that depends on a value is named") {
   CHECK(contains(what, "got the collective barrier of 0 bytes for 'agreed'"));
 }
 
-TEST_CASE("a loop that waits for a loss does not end in a plan, which says so") {
+TEST_CASE("planning a loop that ends on a loss value throws PlanError at max_steps or max_reads") {
   const Program steps = [](Communicator& ranks, const Device& device) {
     ParameterStore store;
     const Twins net(store);
@@ -317,7 +322,7 @@ TEST_CASE("a loop that waits for a loss does not end in a plan, which says so") 
                  "plan: has read 1001 values"));
 }
 
-TEST_CASE("a plan of the first steps agrees with a run that goes on") {
+TEST_CASE("a plan of the first steps agrees with a longer run") {
   const Program program = training({.engine = {.stage = 2}, .steps = 6});
   const Plan plan = plan_ranks(2, program, {.steps = 3});
   CHECK_FALSE(plan.complete);
@@ -326,7 +331,7 @@ TEST_CASE("a plan of the first steps agrees with a run that goes on") {
   CHECK(run.peaks() == plan.peaks());
 }
 
-TEST_CASE("a batch that the program fills: data() is refused with what to use instead") {
+TEST_CASE("Tensor::data() in a plan is refused, and the error suggests Tensor::from") {
   const Program by_pointer = [](Communicator&, const Device& device) {
     const Tensor x = Tensor::empty({4}, DType::f32, device);
     x.data<float>()[0] = 1.0f;
@@ -339,7 +344,8 @@ TEST_CASE("a batch that the program fills: data() is refused with what to use in
   });
 }
 
-TEST_CASE("a cap that does not suffice is a result: rank, purpose and what it was for") {
+TEST_CASE(
+    "a plan reports the rank, purpose, bytes and name of an allocation over the memory limit") {
   const Program program = training({.engine = {.stage = 0}});
   const Plan free = plan_ranks(2, program);
   const int64_t most = free.peaks()[0][0];
@@ -363,7 +369,8 @@ TEST_CASE("a cap that does not suffice is a result: rank, purpose and what it wa
   CHECK(contains(plan.table(), "out of memory"));
 }
 
-TEST_CASE("a plan for another machine, for some ranks, with a run's threads") {
+TEST_CASE(
+    "plan_ranks plans chosen ranks, thread counts and device types, and refuses invalid ones") {
   const Program program = training({.engine = {.stage = 3, .param_persistence_threshold = 0}});
   const Plan all = plan_ranks(64, program, {.device = {.threads = 2}});
   PlanOptions two;
@@ -387,7 +394,7 @@ TEST_CASE("a plan for another machine, for some ranks, with a run's threads") {
                  "expected a plan of 2 ranks, got one of 64"));
 }
 
-TEST_CASE("what a planned program throws comes back with its rank") {
+TEST_CASE("plan_ranks rethrows an exception of the program with its rank") {
   const Program program = [](Communicator& ranks, const Device& device) {
     if (ranks.rank() == 1)
       add(Tensor::zeros({2}, DType::f32, device), Tensor::zeros({3}, DType::f32, device));
@@ -396,7 +403,7 @@ TEST_CASE("what a planned program throws comes back with its rank") {
                  "rank 1/3: add: cannot broadcast"));
 }
 
-TEST_CASE("the hash of a model whose parts other ranks have is no part of a plan, which says so") {
+TEST_CASE("parameter_hash of a pipeline is unsupported in a plan but works in a run") {
   const Program program = [](Communicator& ranks, const Device& device) {
     const Mesh mesh(ranks, {.pipeline = 2});
     ParameterStore store;

@@ -111,7 +111,9 @@ TEST_CASE("every stage, world size, bucket, prefetch and persistence setting giv
   }
 }
 
-TEST_CASE("wherever a kind of bytes rests, the bits are the same") {
+TEST_CASE(
+    "training gives the same bits for every offload of parameters, gradients, states and "
+    "activations") {
   using enum Space;
   const zero::OffloadOptions places[] = {{.optimizer = host},
                                          {.gradient = host},
@@ -142,7 +144,7 @@ TEST_CASE("wherever a kind of bytes rests, the bits are the same") {
   }
 }
 
-TEST_CASE("what rests on the host takes nothing of the device") {
+TEST_CASE("offloaded states use no device memory") {
   using enum Space;
   const auto bytes = [](const Device& device, Space space, Purpose purpose) {
     return device.memory().live_by_purpose(space)[static_cast<size_t>(purpose)];
@@ -173,7 +175,9 @@ TEST_CASE("what rests on the host takes nothing of the device") {
     });
 }
 
-TEST_CASE("the first fold of a step reads nothing of sums on a drive, those after it all of them") {
+TEST_CASE(
+    "the first micro-batch of a step reads no gradient sums from disk, the next reads all of "
+    "them") {
   for (const int ranks : {1, 2})
     run_local(ranks,
               [&](Communicator& comm, const Device& device) {
@@ -201,14 +205,16 @@ TEST_CASE("the first fold of a step reads nothing of sums on a drive, those afte
               {.device = {.swap = {.directory = "/tmp"}}});
 }
 
-TEST_CASE("what one rank sums until a step begins anew in the next") {
+TEST_CASE(
+    "one rank that sums gradients until the step boundary gives the same result as by default") {
   for (const DType compute : {DType::f32, DType::bf16})
     for (const int stage : {0, 1})
       CHECK(train_ranks({.stage = stage, .compute = compute, .reduce_at_boundary = true}, 1) ==
             train_ranks({.stage = stage, .compute = compute}, 1));
 }
 
-TEST_CASE("sums on a drive that ranks reduce once a step are those on the device") {
+TEST_CASE(
+    "gradient sums on disk that ranks reduce once a step give the same result as on the device") {
   for (const int stage : {0, 1})
     for (const int ranks : {1, 2}) {
       Config config{.stage = stage, .compute = DType::bf16, .reduce_at_boundary = true};
@@ -218,7 +224,9 @@ TEST_CASE("sums on a drive that ranks reduce once a step are those on the device
     }
 }
 
-TEST_CASE("bf16 gradient sums are one mode of their own, the same at every stage and world size") {
+TEST_CASE(
+    "bf16 gradient sums differ from f32 sums but give the same bits at every stage and world "
+    "size") {
   const RanksOutcome reference =
       train_ranks({.compute = DType::bf16, .grad_accum = DType::bf16}, 1);
   CHECK(reference.hash != train_ranks({.compute = DType::bf16}, 1).hash);
@@ -227,7 +235,8 @@ TEST_CASE("bf16 gradient sums are one mode of their own, the same at every stage
           reference);
 }
 
-TEST_CASE("a rank rests on its share, and values come and go unit by unit") {
+TEST_CASE(
+    "a rank keeps only its shard between steps, and stage 3 gathers values when a unit is opened") {
   for (const int ranks : {2, 4}) {
     int64_t live[4] = {};
     for (const int stage : {0, 1, 2, 3})
@@ -257,7 +266,7 @@ TEST_CASE("a rank rests on its share, and values come and go unit by unit") {
   }
 }
 
-TEST_CASE("an order that changes between micro-batches is followed, only without prefetch") {
+TEST_CASE("a unit order that changes between steps gives the same bits on one and on two ranks") {
   const auto hash = [](int ranks) {
     std::string result;
     run_local(ranks, [&](Communicator& comm, const Device& device) {
@@ -303,7 +312,7 @@ TEST_CASE("an infinite gradient on one rank skips the step on all, and names the
     });
 }
 
-TEST_CASE("a skipped step leaves values on a drive as they are") {
+TEST_CASE("a skipped step does not change parameter values on disk") {
   for (const Space optimizer : {Space::device, Space::host, Space::file}) {
     const Toy toy;
     Engine engine(
@@ -332,7 +341,7 @@ TEST_CASE("a skipped step leaves values on a drive as they are") {
   }
 }
 
-TEST_CASE("elements on the wire follow the formulas") {
+TEST_CASE("the bytes that ranks communicate at stages 0 to 2 follow the formulas") {
   // P: padded elements. Per step and rank, a micro-batches: reduce-scatter a P (W-1)/W, and one
   // gather of P (W-1)/W at stages 0 to 2.
   const int ranks = 4, a = 3;
@@ -356,7 +365,7 @@ TEST_CASE("elements on the wire follow the formulas") {
     });
 }
 
-TEST_CASE("no exchange is larger than its bucket, nor than a unit") {
+TEST_CASE("no communication call moves more elements than its bucket or than one unit") {
   const int64_t reduce_bucket = 100, allgather_bucket = 60;
   for (const bool at_boundary : {false, true})
     for (const int stage : {0, 1, 2, 3}) {
@@ -395,7 +404,7 @@ TEST_CASE("no exchange is larger than its bucket, nor than a unit") {
     }
 }
 
-TEST_CASE("states read, written and cut into pieces are the same at every stage") {
+TEST_CASE("Engine::write, Engine::read and snapshot pieces agree at stages 0, 1 and 3") {
   for (const int stage : {0, 1, 3})
     run_local(3, [&](Communicator& comm, const Device& device) {
       const Toy toy;
@@ -426,7 +435,8 @@ TEST_CASE("states read, written and cut into pieces are the same at every stage"
     });
 }
 
-TEST_CASE("a unit in use stays while another comes and goes, and an unused one leaves") {
+TEST_CASE(
+    "an open unit stays gathered while another opens and closes, and a closed unit is released") {
   run_local(2, [&](Communicator& comm, const Device& device) {
     const Toy toy;
     Engine engine(toy.store, comm, device,

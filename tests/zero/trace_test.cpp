@@ -90,7 +90,7 @@ void check_wire(const TracedRun& run) {
 
 }  // namespace
 
-TEST_CASE("a trace of stage 3 with offload has every collective of the wire, by unit") {
+TEST_CASE("a trace of stage 3 with offload has every collective that the ranks ran, by unit") {
   using Names = std::set<std::string>;
   for (const bool overlaps : {true, false}) {
     CAPTURE(overlaps);
@@ -173,7 +173,7 @@ TEST_CASE("a trace of states on a disk has every transfer, by unit and state") {
   }
 }
 
-TEST_CASE("a trace says what a rank waits for, and that its peer is late") {
+TEST_CASE("a trace shows which call a rank waits for when its peer is late") {
   // Whether rank 0 waits depends on the machine: rank 1 comes a moment after rank 0 said that it is
   // about to, and on a busy machine that may be too early.
   bool seen = false;

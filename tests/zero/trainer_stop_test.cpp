@@ -24,7 +24,7 @@ using zero::TrainerOptions;
 using zero::TrainerTask;
 using zero::TrainingEnd;
 
-TEST_CASE("one rank's reason to stop ends all ranks after the same step, which is saved") {
+TEST_CASE("a stop reason on one rank stops all ranks after the same step, and that step is saved") {
   for (const int reason : {1, 4}) {
     CAPTURE(reason);
     const TemporaryFolder folder;
@@ -53,7 +53,7 @@ TEST_CASE("one rank's reason to stop ends all ranks after the same step, which i
   }
 }
 
-TEST_CASE("a step that is given up leaves the engine as it was") {
+TEST_CASE("a step dropped by the give_up hook leaves the engine as before the step") {
   const TemporaryFolder folder;
   TrainerOptions options = ten_steps();
   const Outcome three = [&] {
@@ -83,7 +83,7 @@ TEST_CASE("a hook that throws StopTraining ends the run, and the step is saved")
   CHECK(zero::find_checkpoint(folder.path()) == folder / "step_4");
 }
 
-TEST_CASE("a stop interval ends a run that then goes on") {
+TEST_CASE("stop_interval splits a run into several, which together give the same hash as one run") {
   const TemporaryFolder folder;
   TrainerOptions options = ten_steps();
   const std::string expected = run({.options = options}).hash;
@@ -100,7 +100,8 @@ TEST_CASE("a stop interval ends a run that then goes on") {
   CHECK(outcome.hash == expected);
 }
 
-TEST_CASE("StopTraining at any moment of a step gives it up, or ends the run after it") {
+TEST_CASE(
+    "StopTraining thrown at any moment of a step discards the step or ends the run after it") {
   const std::string straight = run({.options = ten_steps()}).hash;
   for (const int world : {1, 2})
     for (int moment = 0; moment < 8; ++moment) {
@@ -134,7 +135,8 @@ TEST_CASE("StopTraining at any moment of a step gives it up, or ends the run aft
     }
 }
 
-TEST_CASE("StopTraining within a micro-batch of a pipeline is refused by name") {
+TEST_CASE(
+    "StopTraining thrown within a micro-batch of a pipeline is a ConfigError that names the step") {
   for (const bool within : {true, false}) {
     const auto program = [&](Communicator& ranks, const Device& device) {
       const Mesh mesh(ranks, {.pipeline = 2});
@@ -159,7 +161,7 @@ TEST_CASE("StopTraining within a micro-batch of a pipeline is refused by name") 
   }
 }
 
-TEST_CASE("a step after one that failed is refused until its gradients are dropped") {
+TEST_CASE("after a failed step Trainer::run is refused until Engine::drop_gradients is called") {
   const std::string straight = run({.options = ten_steps()}).hash;
   const Device device = Device::cpu();
   const Net net;
@@ -180,7 +182,7 @@ TEST_CASE("a step after one that failed is refused until its gradients are dropp
   CHECK(engine.parameter_hash() == straight);
 }
 
-TEST_CASE("of the ranks' reasons to stop the smallest counts, and 5 only on rank 0") {
+TEST_CASE("the smallest stop reason of all ranks counts, and reason 5 counts only on rank 0") {
   struct Case {
     std::vector<int> reasons;
     int expected;
@@ -206,7 +208,8 @@ TEST_CASE("of the ranks' reasons to stop the smallest counts, and 5 only on rank
   }
 }
 
-TEST_CASE("each step is saved once, and one that a run goes on from is not saved again there") {
+TEST_CASE(
+    "each step is saved once, and the step that a run continues from is not saved there again") {
   for (const bool in_background : {false, true}) {
     CAPTURE(in_background);
     const TemporaryFolder folder;
@@ -234,7 +237,9 @@ TEST_CASE("each step is saved once, and one that a run goes on from is not saved
   }
 }
 
-TEST_CASE("the end of a run is told once, before it is saved, and an interval at the end is none") {
+TEST_CASE(
+    "the ended hook is called once before the save, and reports finished if an interval ends there "
+    "too") {
   const TemporaryFolder folder;
   std::string order;
   Job job{.options = ten_steps(),
@@ -276,7 +281,8 @@ TEST_CASE("an error of one rank reaches the others with its rank, step and cause
   CHECK(contains(told, "no metrics"));
 }
 
-TEST_CASE("a save that fails ends nothing, is told, and the next one tries again") {
+TEST_CASE(
+    "a failed save does not end a trainer's run, is reported, and the next save tries again") {
   const std::string straight = run({.options = ten_steps()}).hash;
   for (const bool in_background : {false, true}) {
     CAPTURE(in_background);
@@ -298,7 +304,7 @@ TEST_CASE("a save that fails ends nothing, is told, and the next one tries again
   }
 }
 
-TEST_CASE("a save that failed at once is told once") {
+TEST_CASE("Trainer::save returns false each time it fails and true once the cause is removed") {
   const TemporaryFolder folder;
   write_file(folder / "a", "no folder");
   const Device device = Device::cpu();
@@ -315,7 +321,8 @@ TEST_CASE("a save that failed at once is told once") {
   CHECK(zero::find_checkpoint(folder / "a") == folder / "a/step_1");
 }
 
-TEST_CASE("a save written behind that fails is told by the next one, which writes the step again") {
+TEST_CASE(
+    "a failed background save is reported by the next Trainer::save, which saves the step again") {
   const TemporaryFolder folder;
   const Device device = Device::cpu();
   const Net net;
@@ -343,7 +350,7 @@ TEST_CASE("a save written behind that fails is told by the next one, which write
   CHECK(zero::find_checkpoint(folder.path()) == folder / "step_2");
 }
 
-TEST_CASE("a checkpoint that is written behind is there before the next save") {
+TEST_CASE("a background save is committed before the next save begins") {
   const TemporaryFolder folder;
   TrainerOptions options = ten_steps();
   // A disk that is slow or busy is waited for: two minutes.
@@ -365,7 +372,8 @@ TEST_CASE("a checkpoint that is written behind is there before the next save") {
   CHECK(there);
 }
 
-TEST_CASE("all ranks go on from the checkpoint that rank 0 chose") {
+TEST_CASE(
+    "all ranks load the checkpoint that rank 0 chose, and a rank that does not have it throws") {
   const TemporaryFolder folder;
   TrainerOptions options = ten_steps();
   options.accumulation = 1;
@@ -392,7 +400,7 @@ TEST_CASE("all ranks go on from the checkpoint that rank 0 chose") {
             "directory that all ranks see alike; try again, or give the path of one step_N");
 }
 
-TEST_CASE("without a hook for saves, failures and passed-over checkpoints are warnings") {
+TEST_CASE("without a saved hook, failed saves and damaged checkpoints are reported as warnings") {
   const TemporaryFolder folder;
   std::vector<std::string> warnings;
   TrainerOptions options = ten_steps();
@@ -422,7 +430,9 @@ TEST_CASE("without a hook for saves, failures and passed-over checkpoints are wa
   CHECK(contains(warnings[0], "save failed: " + folder / "file/step_2: rank 0: "));
 }
 
-TEST_CASE("a batch without tensors, and an interval without a directory, are refused by name") {
+TEST_CASE(
+    "a trainer refuses a batch without tensors and a save_interval without a checkpoint "
+    "directory") {
   const Device device = Device::cpu();
   const Net net;
   zero::Engine engine(net.store, device);
@@ -436,7 +446,7 @@ TEST_CASE("a batch without tensors, and an interval without a directory, are ref
                  "save_interval: expected TrainerOptions::checkpoints with it"));
 }
 
-TEST_CASE("a rank that leaves a loop of its own is named with the step") {
+TEST_CASE("an error names the rank that returns early from a user's training loop, and the step") {
   const std::string message = message_of<CommError>([] {
     run_ranks(2, [](Communicator& ranks, const Device& device) {
       const Net net;
@@ -453,7 +463,7 @@ TEST_CASE("a rank that leaves a loop of its own is named with the step") {
   CHECK(contains(message, "in step 2"));
 }
 
-TEST_CASE("a run without the caps of its plan is told that the plan ends out of memory") {
+TEST_CASE("a run checked against a plan that ran out of memory throws a PlanError that says so") {
   const auto program = [](Communicator&, const Device& device) {
     const Tensor small = Tensor::zeros({1000}, DType::f32, device);
     const Tensor large = Tensor::zeros({10'000'000}, DType::f32, device);

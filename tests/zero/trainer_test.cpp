@@ -24,7 +24,7 @@ using zero::TrainerOptions;
 using zero::TrainerTask;
 using zero::TrainingEnd;
 
-TEST_CASE("a trainer gives the bits of the loop that a user writes") {
+TEST_CASE("a trainer gives the same bits as a training loop written by hand") {
   TrainerOptions options = ten_steps();
   SUBCASE("a schedule of the rate") {}
   SUBCASE("a schedule of the rate and the betas") {
@@ -108,7 +108,7 @@ TEST_CASE("a directory without checkpoints resumes nothing") {
   CHECK_FALSE(run({.world = 2, .options = options, .resume = folder.path()}).resumed);
 }
 
-TEST_CASE("retention keeps the best and the newest, by loss or by a score") {
+TEST_CASE("retention keeps the checkpoint with the lowest score and the newest one") {
   const TemporaryFolder folder;
   TrainerOptions options = ten_steps();
   options.steps = 6;
@@ -131,7 +131,8 @@ TEST_CASE("retention keeps the best and the newest, by loss or by a score") {
   CHECK(kept == std::vector<int64_t>{6, 3});
 }
 
-TEST_CASE("a pipeline of two stages gives the bits of one") {
+TEST_CASE(
+    "a trainer with two pipeline stages gives the same bits as with one, with 1F1B and GPipe") {
   const std::string expected = run({.options = ten_steps()}).hash;
   for (const PipelineSchedule schedule : {PipelineSchedule::one_f_one_b, PipelineSchedule::gpipe}) {
     std::string hash;
@@ -151,7 +152,7 @@ TEST_CASE("a pipeline of two stages gives the bits of one") {
   }
 }
 
-TEST_CASE("a plan of a trainer has the bytes of its run: saves, a resume, ranks, offload") {
+TEST_CASE("a plan of a trainer equals its run with saves, a resume, three ranks and disk offload") {
   for (const bool in_background : {false, true}) {
     CAPTURE(in_background);
     const TemporaryFolder folder, disk;
@@ -186,7 +187,7 @@ TEST_CASE("a plan of a trainer has the bytes of its run: saves, a resume, ranks,
   }
 }
 
-TEST_CASE("a plan of a trainer has the bytes of its run: pipeline, ramp-up, skipped steps") {
+TEST_CASE("a plan of a trainer equals its run with a pipeline, batch ramp-up and skipped steps") {
   for (const PipelineSchedule schedule : {PipelineSchedule::one_f_one_b, PipelineSchedule::gpipe}) {
     CAPTURE(static_cast<int>(schedule));
     const TemporaryFolder folder;
@@ -226,7 +227,7 @@ TEST_CASE("a plan of a trainer has the bytes of its run: pipeline, ramp-up, skip
   CHECK((run_ranks(2, program, {.expect = &plan}) == plan));
 }
 
-TEST_CASE("the moments of a step come in their order, around what they are called after") {
+TEST_CASE("TrainerHooks::observe is called at each moment of a training step, in order") {
   const Device device = Device::cpu();
   const Net net;
   zero::Engine engine(net.store, device);
@@ -252,7 +253,7 @@ TEST_CASE("the moments of a step come in their order, around what they are calle
         "6:2,2,0 7:2,0,1 ");
 }
 
-TEST_CASE("a trace has the steps of its range and no other") {
+TEST_CASE("a trainer's trace has the steps from trace_first to before trace_end and no others") {
   TrainerOptions options = ten_steps();
   options.steps = 6;
   options.trace = std::make_shared<Trace>();
@@ -266,7 +267,9 @@ TEST_CASE("a trace has the steps of its range and no other") {
   CHECK(steps == std::vector<int64_t>{2, 3});
 }
 
-TEST_CASE("an infinite gradient is skipped: the rate and the samples of the schedule stand still") {
+TEST_CASE(
+    "steps skipped for infinite gradients do not advance the rate schedule and count as skipped "
+    "samples") {
   TrainerOptions options = ten_steps();
   options.steps = 4;
   const Device device = Device::cpu();
@@ -284,7 +287,9 @@ TEST_CASE("an infinite gradient is skipped: the rate and the samples of the sche
   CHECK(rates == std::vector<double>(4, rates[0]));
 }
 
-TEST_CASE("a run goes on after every step: skipped steps, loss scale, ramp-up, rate by samples") {
+TEST_CASE(
+    "a run continued from any step equals the whole run, with skipped steps, loss scale and "
+    "ramp-up") {
   const TemporaryFolder folder;
   struct Steps {
     std::string hash;
@@ -345,7 +350,7 @@ TEST_CASE("a run goes on after every step: skipped steps, loss scale, ramp-up, r
   }
 }
 
-TEST_CASE("options that do not go together are refused by name") {
+TEST_CASE("invalid or contradictory trainer options are refused with the name of the option") {
   const Device device = Device::cpu();
   const Net net;
   zero::Engine engine(net.store, device);
@@ -376,7 +381,7 @@ TEST_CASE("options that do not go together are refused by name") {
       "stop: expected 0 to 5, got 6"));
 }
 
-TEST_CASE("a checkpoint of another program is refused by name") {
+TEST_CASE("a trainer refuses a checkpoint of another program and names its step folder") {
   const TemporaryFolder folder;
   const Device device = Device::cpu();
   const Net net;

@@ -61,7 +61,7 @@ struct Perceptron {
 
 }  // namespace
 
-TEST_CASE("a perceptron learns, resumes to the bit, and recomputing activations changes no bit") {
+TEST_CASE("a perceptron learns, resumes bit for bit, and activation checkpointing changes no bit") {
   constexpr uint64_t last = 150, cut = 60;
   for (DType compute : {DType::f32, DType::bf16, DType::f16}) {
     CAPTURE(name_of(compute));

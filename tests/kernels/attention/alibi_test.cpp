@@ -91,7 +91,7 @@ TEST_CASE("attention with ALiBi follows the definition over heads, sizes, dtypes
     }
 }
 
-TEST_CASE("attention with ALiBi counts distances from where queries stand in a cache" *
+TEST_CASE("attention with ALiBi counts distances from the queries' positions in a cache" *
           doctest::test_suite("every device")) {
   const std::vector<Device> devices = devices_at_every_level();
   for (DType dtype : on_device(floating_dtypes, devices.front())) {
@@ -149,8 +149,9 @@ TEST_CASE("attention with ALiBi over several blocks of keys and queries follows 
                       devices);
 }
 
-TEST_CASE("attention with ALiBi is attention with as large a dense bias" *
-          doctest::test_suite("every device")) {
+TEST_CASE(
+    "attention with ALiBi equals attention with the same bias as a dense tensor, up to rounding" *
+    doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
     for (DType dtype : {DType::f32, DType::bf16}) {
       CAPTURE(level_of(device));
@@ -183,7 +184,7 @@ TEST_CASE("attention with ALiBi is attention with as large a dense bias" *
     }
 }
 
-TEST_CASE("attention with slopes of 0 has the bits of attention without") {
+TEST_CASE("attention with ALiBi slopes of 0 gives the bits of attention without slopes") {
   for (const Device& device : devices_at_every_level())
     for (DType dtype : floating_dtypes)
       for (int64_t T : {1, 45}) {
@@ -223,7 +224,7 @@ TEST_CASE("attention with ALiBi has the same bits for every number of threads") 
       }
 }
 
-TEST_CASE("attention takes no more scratch for ALiBi, on any device") {
+TEST_CASE("attention with ALiBi needs no more scratch than without, on any device") {
   Problem p = {.B = 2, .H = 12, .T = 333, .keys = 333, .D = 64};
   for (Isa isa : available_levels())
     for (DType dtype : floating_dtypes) {

@@ -114,8 +114,10 @@ TEST_CASE("attention of grouped queries follows the definition over heads, sizes
     }
 }
 
-TEST_CASE("attention of grouped queries over blocks of keys, caches and wide heads" *
-          doctest::test_suite("every device")) {
+TEST_CASE(
+    "attention of grouped queries follows the definition over blocks of keys, caches and wide "
+    "heads" *
+    doctest::test_suite("every device")) {
   const std::vector<Device> devices = devices_of_every_generation();
   for (DType dtype : on_device({DType::f32, DType::bf16, DType::f16}, devices.front())) {
     check_against_naive(
@@ -137,7 +139,7 @@ TEST_CASE("attention of grouped queries over blocks of keys, caches and wide hea
   }
 }
 
-TEST_CASE("grouped queries have the bits of heads that read copies of their keys" *
+TEST_CASE("grouped queries give the bits of single query heads that read the same head of keys" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_of_every_generation())
     for (DType dtype : on_device(floating_dtypes, device)) {
@@ -165,7 +167,7 @@ TEST_CASE("grouped queries have the bits of heads that read copies of their keys
     }
 }
 
-TEST_CASE("gradients of grouped keys are sums in rising query heads" *
+TEST_CASE("the gradient of grouped values adds the query heads in rising order" *
           doctest::test_suite("every device")) {
   // One query a head: dv is a sum of dout with weight 1. In any other order 1 is lost.
   for (const Device& device : devices_at_every_level()) {
@@ -201,7 +203,7 @@ TEST_CASE("a sliding window follows the definition at its edges" *
     }
 }
 
-TEST_CASE("a sliding window skips blocks of keys, also in a cache" *
+TEST_CASE("a sliding window over several blocks of keys follows the definition, also in a cache" *
           doctest::test_suite("every device")) {
   const std::vector<Device> devices = devices_of_every_generation();
   for (DType dtype : on_device({DType::f32, DType::bf16}, devices.front()))
@@ -220,7 +222,8 @@ TEST_CASE("a sliding window skips blocks of keys, also in a cache" *
                       devices);
 }
 
-TEST_CASE("a window of all keys has the bits of no window" * doctest::test_suite("every device")) {
+TEST_CASE("a sliding window of all keys gives the bits of a call without a window" *
+          doctest::test_suite("every device")) {
   for (const Device& device : devices_of_every_generation())
     for (DType dtype : on_device(floating_dtypes, device)) {
       if (!has_one_kernel(device, dtype)) continue;
@@ -236,7 +239,8 @@ TEST_CASE("a window of all keys has the bits of no window" * doctest::test_suite
     }
 }
 
-TEST_CASE("documents follow the definition" * doctest::test_suite("every device")) {
+TEST_CASE("a document mask follows the definition over sizes, groups, windows, biases and dtypes" *
+          doctest::test_suite("every device")) {
   const std::vector<Device> devices = devices_of_every_generation();
   int turn = 0;
   for (const std::vector<int64_t>& documents :
@@ -285,7 +289,8 @@ TEST_CASE("a document mask has the bits of a call for each document" *
         }
 }
 
-TEST_CASE("long documents have the bits of a call for each") {
+TEST_CASE(
+    "a mask of long documents gives the bits of a call for each document, with a window too") {
   for (const Device& device : devices_at_every_level())
     for (DType dtype : {DType::f32, DType::bf16}) {
       Problem p = {.B = 1, .H = 2, .D = 16, .form = Form::separate, .kv_heads = 1};
@@ -335,7 +340,8 @@ TEST_CASE("key lengths follow the definition, and hidden keys are not read" *
     }
 }
 
-TEST_CASE("documents take key lengths" * doctest::test_suite("every device")) {
+TEST_CASE("a document mask together with key lengths follows the definition" *
+          doctest::test_suite("every device")) {
   const std::vector<Device> devices = devices_of_every_generation();
   for (DType dtype : on_device({DType::f32, DType::bf16}, devices.front()))
     check_against_naive({.B = 3,
@@ -378,7 +384,8 @@ TEST_CASE("queries that see nothing give zeros and zero gradients" *
         }
 }
 
-TEST_CASE("groups, windows and documents have the same bits for any number of threads") {
+TEST_CASE(
+    "grouped queries with windows and documents give the same bits for any number of threads") {
   for (Isa isa : available_levels())
     for (DType dtype : floating_dtypes) {
       CAPTURE(name_of(isa));

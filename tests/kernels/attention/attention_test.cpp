@@ -195,8 +195,9 @@ TEST_CASE("a bias of minus infinity hides keys, also whole blocks of them before
   }
 }
 
-TEST_CASE("attention of large scores neither overflows nor loses the winner" *
-          doctest::test_suite("every device")) {
+TEST_CASE(
+    "attention with a large scale of the scores does not overflow and follows the definition" *
+    doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level()) {
     CAPTURE(level_of(device));
     const Problem p = {.B = 1, .H = 1, .T = 3, .keys = 3, .D = 16};
@@ -260,7 +261,7 @@ TEST_CASE("attention scratch grows linearly with the tokens") {
             t.backward(), meta.traits()) == 3 * 2 * 77 * 4);
 }
 
-TEST_CASE("attention refuses what its contract excludes, by name") {
+TEST_CASE("attention refuses wrong shapes, layouts, dtypes, devices and options, by name") {
   const Device device = Device::cpu();
   const Problem p = {.T = 4, .keys = 4, .D = 8};
   auto forward = [&](auto change) {

@@ -38,7 +38,7 @@ std::vector<double> turned_values(const Turned& s, const std::vector<double>& x,
 
 }  // namespace
 
-TEST_CASE("rope turns each head's pairs by its token's position, and backward turns them back" *
+TEST_CASE("rope rotates each head's pairs by its token's position, and backward rotates them back" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device(floating_dtypes, device))
@@ -104,7 +104,7 @@ TEST_CASE("rope without positions counts from the first position" *
   }
 }
 
-TEST_CASE("rope names a position that the table does not have" *
+TEST_CASE("rope's error for a position outside the table names the position" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level()) {
     const Tensor x = Tensor::full({1, 3, 4}, 1.0, DType::f32, device);
@@ -159,7 +159,7 @@ TEST_CASE("rope's frequencies follow Llama 3.1's and YaRN's rules") {
   CHECK(row[32] == 0.0f);
 }
 
-TEST_CASE("rope refuses what does not fit") {
+TEST_CASE("rope refuses invalid heads, tables, positions and options") {
   const Device device = Device::meta();
   const Tensor x = Tensor::empty({2, 5, 12}, DType::bf16, device);
   const Tensor table = Tensor::empty({8, 4}, DType::f32, device);

@@ -30,7 +30,7 @@ TEST_CASE("cast to integers truncates, saturates and turns NaN into 0" *
   }
 }
 
-TEST_CASE("cast to integers saturates from the first value that does not fit on" *
+TEST_CASE("cast to integers saturates from the first value that does not fit" *
           doctest::test_suite("every device")) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   constexpr int32_t most32 = std::numeric_limits<int32_t>::max(), least32 = -most32 - 1;
@@ -62,7 +62,7 @@ TEST_CASE("cast to integers saturates from the first value that does not fit on"
     }
 }
 
-TEST_CASE("a NaN is one in bf16, whatever its bits" * doctest::test_suite("every device")) {
+TEST_CASE("cast to bf16 keeps a NaN of any bits a NaN" * doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level()) {
     const Tensor bits =
         Tensor::from<int32_t>({0x7fffffff, -1, 0x7f800001, 0x7fc00000}, {4}, device);

@@ -56,7 +56,7 @@ void check_bits(const Device& device, const Shape& shape, float probability, boo
 
 }  // namespace
 
-TEST_CASE("dropout keeps exactly the elements that scalar Philox names, at every level" *
+TEST_CASE("dropout keeps exactly the elements of a scalar Philox reference, at every level" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level()) {
     CAPTURE(level_of(device));
@@ -77,8 +77,9 @@ TEST_CASE("dropout keeps exactly the elements that scalar Philox names, at every
   }
 }
 
-TEST_CASE("dropout at the ends of the probability range compares as a float does" *
-          doctest::test_suite("every device")) {
+TEST_CASE(
+    "dropout with probabilities near 0, 1/2 and 1 keeps the elements of the scalar reference" *
+    doctest::test_suite("every device")) {
   // Neighbours of 0 and 1, and k / 2^24 with its neighbours, where a word decides.
   const float half_way = 0x1p-1f, below_one = 1.0f - 0x1p-24f;
   for (const Device& device : devices_at_every_level())
@@ -91,7 +92,7 @@ TEST_CASE("dropout at the ends of the probability range compares as a float does
     }
 }
 
-TEST_CASE("dropout has the same bits wherever its tensors begin" *
+TEST_CASE("dropout gives the same bits at every alignment of its tensors" *
           doctest::test_suite("every device")) {
   const Shape shape = {3, 1000};
   for (const Device& device : devices_at_every_level())
@@ -117,7 +118,7 @@ TEST_CASE("dropout has the same bits wherever its tensors begin" *
     }
 }
 
-TEST_CASE("dropout drops a share of p and keeps the mean") {
+TEST_CASE("dropout keeps the mean of its input") {
   const Device device = Device::cpu();
   const float p = 0.25f;
   const int64_t n = 1 << 16;
@@ -131,7 +132,7 @@ TEST_CASE("dropout drops a share of p and keeps the mean") {
   CHECK(std::fabs(sum / n - 1.0) < 5.0 * std::sqrt(p / (1.0 - p) / n));
 }
 
-TEST_CASE("dropout of part of a batch is part of dropout of the batch") {
+TEST_CASE("dropout of a slice of a batch gives the bits of the same slice in the whole batch") {
   const Device device = Device::cpu();
   const Shape shape = {6, 257};
   const Tensor x = random_tensor(shape, DType::f32, device, 3);
@@ -187,7 +188,7 @@ TEST_CASE("dropout writes 0 for a dropped infinity or NaN" * doctest::test_suite
   }
 }
 
-TEST_CASE("dropout refuses what its contract excludes, by name") {
+TEST_CASE("dropout refuses wrong shapes, dtypes, devices and probabilities, by name") {
   const Device device = Device::cpu();
   const Tensor x = Tensor::zeros({2, 3}, DType::f32, device);
   auto run = [&](const Dropout& a) { kernels::dropout(a, device.compute()); };

@@ -188,7 +188,7 @@ TEST_CASE("binary ops broadcast like numpy for every type and level" *
       }
 }
 
-TEST_CASE("elementwise ops have the same bits wherever their operands begin" *
+TEST_CASE("elementwise ops give the same bits at every alignment of their operands" *
           doctest::test_suite("every device")) {
   const auto results = [](const Device& device, DType dtype, const Shape& shape, int64_t a_begin,
                           int64_t b_begin) {
@@ -270,7 +270,7 @@ TEST_CASE("integer arithmetic wraps and division truncates" * doctest::test_suit
   CHECK(run_binary(BinaryOp::less, c, d).to_doubles() == std::vector<double>{1, 1});
 }
 
-TEST_CASE("a divisor of 0 is named") {
+TEST_CASE("an integer division by 0 throws a ConfigError with the divisor's index") {
   const Device device = Device::cpu();
   const Tensor a = Tensor::from<int32_t>({7, -7, 3, 5}, {4}, device);
   CHECK_THROWS_WITH_AS(
@@ -280,7 +280,7 @@ TEST_CASE("a divisor of 0 is named") {
       ConfigError);
 }
 
-TEST_CASE("binary_backward is dy times the difference quotient" *
+TEST_CASE("binary_backward equals dy times the central difference quotient" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device(floating_dtypes, device))
@@ -321,8 +321,9 @@ TEST_CASE("binary_backward is dy times the difference quotient" *
         }
 }
 
-TEST_CASE("at a tie maximum and minimum give each side half, and power has slope 0 at 0" *
-          doctest::test_suite("every device")) {
+TEST_CASE(
+    "maximum and minimum give each operand half the gradient at a tie, and power has slope 0 at 0" *
+    doctest::test_suite("every device")) {
   const Device device = devices_at_every_level().back();
   auto gradients = [&](BinaryOp op, std::vector<float> a, std::vector<float> b) {
     const Shape shape{static_cast<int64_t>(a.size())};
@@ -365,7 +366,7 @@ TEST_CASE("where picks by condition with broadcasting, for any type" *
   }
 }
 
-TEST_CASE("elementwise ops refuse what does not fit before any work, on meta devices too") {
+TEST_CASE("elementwise ops refuse wrong shapes, dtypes and devices, on meta devices too") {
   for (const Device& device : {Device::cpu(), Device::meta()}) {
     Stream& stream = device.compute();
     auto f32 = [&](const Shape& shape) { return Tensor::empty(shape, DType::f32, device); };

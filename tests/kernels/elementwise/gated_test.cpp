@@ -23,7 +23,7 @@ GatedBackward gated_gradients(int64_t n, DType dtype, Gate form, const Device& d
 
 }  // namespace
 
-TEST_CASE("gated products may be written over their operands" *
+TEST_CASE("gated_forward and gated_backward may write over their operands" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device(gated_dtypes, device))
@@ -53,8 +53,9 @@ TEST_CASE("gated products may be written over their operands" *
         }
 }
 
-TEST_CASE("a gate far to the right is the identity, far to the left zero, and keeps NaN" *
-          doctest::test_suite("every device")) {
+TEST_CASE(
+    "a gate activation is the identity for large inputs, 0 for very negative ones, and keeps NaN" *
+    doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
     for (Gate form : gate_forms) {
       CAPTURE(level_of(device));
@@ -80,7 +81,7 @@ TEST_CASE("a gate far to the right is the identity, far to the left zero, and ke
     }
 }
 
-TEST_CASE("gated refuses operands that differ") {
+TEST_CASE("gated kernels refuse operands of different shape or dtype") {
   const Device device = Device::meta();
   const Tensor x = Tensor::empty({4, 8}, DType::bf16, device);
   CHECK_THROWS_WITH_AS(

@@ -34,7 +34,7 @@ TEST_CASE("gelu_backward may write over dy" * doctest::test_suite("every device"
         }
 }
 
-TEST_CASE("gelu is the identity far to the right, zero far to the left, and keeps NaN" *
+TEST_CASE("gelu is the identity for large inputs, 0 for very negative ones, and keeps NaN" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
     for (Activation form : forms) {
@@ -72,7 +72,7 @@ TEST_CASE("gelu gives the same bits for any thread count") {
   }
 }
 
-TEST_CASE("gelu refuses what does not fit") {
+TEST_CASE("gelu refuses wrong shapes, dtypes and activations") {
   const Device device = Device::meta();
   const Tensor x = Tensor::empty({4, 8}, DType::bf16, device);
   CHECK_THROWS_WITH_AS(kernels::gelu_forward({.x = x, .y = x.slice(0, 3)}, device.compute()),
@@ -89,7 +89,7 @@ TEST_CASE("gelu refuses what does not fit") {
 }
 
 #if defined(ZG_TEST_CUDA) || defined(ZG_TEST_HPU)
-TEST_CASE("tests in the folders of kernels run between guards" *
+TEST_CASE("the kernel tests run with memory guards installed" *
           doctest::test_suite("every device")) {
   CHECK(guards_installed);
 }

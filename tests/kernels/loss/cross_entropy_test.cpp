@@ -136,8 +136,9 @@ void check_projection(const Projection& p, DType dtype, const Device& device) {
 
 }  // namespace
 
-TEST_CASE("cross entropy and its gradient match doubles for every type, level and width" *
-          doctest::test_suite("every device")) {
+TEST_CASE(
+    "cross entropy and its gradient match the formula in double for every type, level and width" *
+    doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device(floating_dtypes, device))
       for (int64_t V : {1, 3, 31, 33, 65, 1023, 4099})
@@ -175,7 +176,7 @@ TEST_CASE("cross entropy and its gradient match doubles for every type, level an
         }
 }
 
-TEST_CASE("cross entropy is steady for huge logits and masked ones" *
+TEST_CASE("cross entropy is stable for huge logits and for logits of minus infinity" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level()) {
     const float infinity = std::numeric_limits<float>::infinity();
@@ -198,7 +199,7 @@ TEST_CASE("cross entropy is steady for huge logits and masked ones" *
   }
 }
 
-TEST_CASE("projection cross entropy matches doubles for every type and level" *
+TEST_CASE("projection cross entropy matches the formula in double for every type and level" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device(floating_dtypes, device))
@@ -208,15 +209,18 @@ TEST_CASE("projection cross entropy matches doubles for every type and level" *
         check_projection(p, dtype, device);
 }
 
-TEST_CASE("projection cross entropy cuts many rows into blocks, too" *
-          doctest::test_suite("every device")) {
+TEST_CASE(
+    "projection cross entropy matches the formula in double when it cuts many rows into blocks" *
+    doctest::test_suite("every device")) {
   const Device device = devices_at_every_level().back();
   check_projection({2700, 4099, 3}, DType::bf16, device);
   if (device.type() == Device::Type::cpu)  // an emulated device takes its time
     check_projection({2700, 4099, 3}, DType::f32, device);
 }
 
-TEST_CASE("projection cross entropy takes a row that is longer than its scratch is meant to be") {
+TEST_CASE(
+    "projection cross entropy matches the formula in double for a row longer than its usual "
+    "scratch") {
   check_projection({2, 10'500'001, 1}, DType::f32, Device::cpu(0, {.threads = 2}));
 }
 
@@ -259,7 +263,7 @@ TEST_CASE("projection cross entropy gives either gradient alone" *
   CHECK(same_bits(args.dweight, both.dweight));
 }
 
-TEST_CASE("projection cross entropy of no rows or no columns leaves gradients of zeros" *
+TEST_CASE("projection cross entropy of no rows or no columns gives gradients of zeros" *
           doctest::test_suite("every device")) {
   const Device device = devices_at_every_level().back();
   const Tensor weight = random_tensor({65, 8}, DType::f32, device, 2);
@@ -273,7 +277,7 @@ TEST_CASE("projection cross entropy of no rows or no columns leaves gradients of
   CHECK(none.dx.to_doubles() == std::vector<double>(2 * 8, 0.0));
 }
 
-TEST_CASE("projection cross entropy takes a small part of the logits as scratch") {
+TEST_CASE("projection cross entropy uses scratch for only a small part of the logits") {
   auto peak = [](const Projection& p, bool gradients) {
     const Device device = Device::meta();
     auto empty = [&](const Shape& shape, DType dtype) {
@@ -294,7 +298,7 @@ TEST_CASE("projection cross entropy takes a small part of the logits as scratch"
   CHECK(peak({704, 65, 128}, true) < 4 * 704 * (65 * 6 + 128 * 8));
 }
 
-TEST_CASE("cross entropy refuses what does not fit and targets outside the vocabulary") {
+TEST_CASE("cross entropy refuses wrong shapes and dtypes, and targets outside the vocabulary") {
   const Device device = Device::cpu();
   Stream& stream = device.compute();
   auto f32 = [&](const Shape& shape) { return Tensor::zeros(shape, DType::f32, device); };

@@ -116,7 +116,7 @@ TEST_CASE("matmul adds to c in the accumulator type" * doctest::test_suite("ever
     }
 }
 
-TEST_CASE("matmul's epilogue adds the bias, keeps the sum and applies gelu's bits of it" *
+TEST_CASE("matmul's epilogue adds the bias, stores the sum and gives gelu_forward's bits of it" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device(floating_dtypes, device))
@@ -147,7 +147,7 @@ TEST_CASE("matmul's epilogue adds the bias, keeps the sum and applies gelu's bit
           }
 }
 
-TEST_CASE("matmul walks batches with strides and rows with leading dimensions, touching no gap" *
+TEST_CASE("matmul follows batch strides and leading dimensions, and writes nothing in the gaps" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device(floating_dtypes, device)) {
@@ -247,7 +247,7 @@ TEST_CASE("matmul cuts operands that exceed its scratch into slabs") {
     }
 }
 
-TEST_CASE("matmul of a batch whose b is packed product by product finds each a in its place" *
+TEST_CASE("matmul of a batch that packs b for each product reads the right a for each" *
           doctest::test_suite("every device")) {
   constexpr int64_t M = 9, N = 1024, K = 2100;
   for (const Device& device : devices_at_every_level()) {
@@ -270,7 +270,8 @@ TEST_CASE("matmul of a batch whose b is packed product by product finds each a i
   }
 }
 
-TEST_CASE("matmul over nothing writes the epilogue of zero" * doctest::test_suite("every device")) {
+TEST_CASE("matmul with K = 0 writes its epilogue applied to zeros" *
+          doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device(floating_dtypes, device)) {
       Matmul m = packed({5, 7, 0}, dtype, dtype, device, false, false);

@@ -68,8 +68,9 @@ TEST_CASE("embedding_forward gathers rows and adds positions" *
         }
 }
 
-TEST_CASE("embedding_backward sums the tokens of each row in rising n and zeroes the others" *
-          doctest::test_suite("every device")) {
+TEST_CASE(
+    "embedding_backward sums the tokens of each row in token order and zeroes the other rows" *
+    doctest::test_suite("every device")) {
   constexpr int64_t P = 20, T = 13, first = 5;
   struct Sizes {
     int64_t C, N = 4 * T, V = 37;
@@ -117,7 +118,7 @@ TEST_CASE("embedding_backward sums the tokens of each row in rising n and zeroes
       }
 }
 
-TEST_CASE("embeddings have the same bits wherever their operands begin" *
+TEST_CASE("embedding kernels give the same bits at every alignment of their operands" *
           doctest::test_suite("every device")) {
   constexpr int64_t V = 37, P = 20, T = 13, N = 4 * T, C = 48;
   for (const Device& device : devices_at_every_level())
@@ -157,7 +158,7 @@ TEST_CASE("embeddings have the same bits wherever their operands begin" *
     }
 }
 
-TEST_CASE("embedding_backward computes only what is asked for") {
+TEST_CASE("embedding_backward computes only the gradients that are given a tensor") {
   const Device device = Device::cpu();
   const std::vector<int64_t> ids = {2, 0, 2};
   EmbeddingBackward a{.ids = as_tensor(ids, DType::i64, device),
@@ -206,7 +207,7 @@ TEST_CASE("embedding refuses ids outside the vocabulary, before it writes") {
   }
 }
 
-TEST_CASE("embedding refuses what does not fit") {
+TEST_CASE("embedding refuses wrong shapes and dtypes, and positions out of range") {
   const Device device = Device::meta();
   const auto empty = [&](const Shape& shape, DType dtype) {
     return Tensor::empty(shape, dtype, device);

@@ -212,7 +212,9 @@ TEST_CASE("scatter_add in bf16 counts beyond 256" * doctest::test_suite("every d
   }
 }
 
-TEST_CASE("movement ops refuse what lies outside, before any work") {
+TEST_CASE(
+    "strided_copy, gather and scatter_add refuse accesses out of range and wrong shapes and "
+    "dtypes") {
   const Device device = Device::cpu();
   Stream& stream = device.compute();
   auto f32 = [&](const Shape& shape) { return Tensor::full(shape, 1, DType::f32, device); };

@@ -102,7 +102,7 @@ TEST_CASE("layer_norm_forward equals the formula in double" * doctest::test_suit
   });
 }
 
-TEST_CASE("layer_norm_forward adds the residual, rounds the sum and normalises what it stored" *
+TEST_CASE("layer_norm_forward adds the residual, rounds the sum and normalises the rounded sum" *
           doctest::test_suite("every device")) {
   for_cases([](const NormCase& c, const Device& device) {
     const LayerNormForward a{.x = c.x,
@@ -170,7 +170,7 @@ TEST_CASE("norms give the same bits for any thread count, and may write over the
     }
 }
 
-TEST_CASE("layer_norm_backward leaves out what is absent and does not change the rest" *
+TEST_CASE("layer_norm_backward skips gradients that are absent and gives the others the same bits" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level()) {
     const NormCase c(100, 33, DType::f32, device);
@@ -218,7 +218,7 @@ TEST_CASE("norms of no rows give zero gradients of gamma and beta" *
   }
 }
 
-TEST_CASE("norms refuse what does not fit") {
+TEST_CASE("norms refuse tensors that are absent or have a wrong shape or dtype") {
   const Device device = Device::meta();
   const Tensor x = Tensor::empty({4, 8}, DType::bf16, device);
   const Tensor gamma = Tensor::empty({8}, DType::bf16, device);
@@ -259,7 +259,7 @@ TEST_CASE("norms refuse what does not fit") {
                        "rms_norm_backward: dx has shape [2, 8]; expected [4, 8]", ShapeError);
 }
 
-TEST_CASE("layer_norm_backward takes the same scratch on every machine, at most 64 blocks of it") {
+TEST_CASE("layer_norm_backward's scratch depends on the shape alone and is at most 64 blocks") {
   const Device device = Device::meta(0, {.threads = 7});
   for (auto [N, blocks] : {std::pair<int64_t, int64_t>{1, 1}, {17, 2}, {1024, 64}, {100000, 64}}) {
     const Tensor x = Tensor::empty({N, 96}, DType::bf16, device);

@@ -68,8 +68,9 @@ OptimizerTensor rounding_part(const OptimizerTensor& t, int64_t begin, int64_t n
 
 }  // namespace
 
-TEST_CASE("stochastic rounding goes to a bf16 beside the value, by the random word of its place" *
-          doctest::test_suite("every device")) {
+TEST_CASE(
+    "stochastic rounding picks a neighbouring bf16 by the Philox word of the element's index" *
+    doctest::test_suite("every device")) {
   // Every exponent with mantissas of no, little, half and nearly all to cut off, both signs.
   std::vector<float> values;
   for (uint32_t exponent = 0; exponent < 254; ++exponent)
@@ -103,7 +104,7 @@ TEST_CASE("stochastic rounding goes to a bf16 beside the value, by the random wo
     }
 }
 
-TEST_CASE("a NaN that is cut off to bf16 is one still, whatever the word") {
+TEST_CASE("stochastic_bf16 keeps a NaN a NaN for every random word") {
   for (uint32_t word : {0u, 0xffffffffu})
     for (uint32_t nan : {0x7f800001u, 0xff800001u, 0x7fffffffu, 0xffffffffu}) {
       const uint16_t bits = stochastic_bf16(nan, word);
@@ -138,7 +139,7 @@ TEST_CASE("stochastic rounding keeps the mean" * doctest::test_suite("every devi
     }
 }
 
-TEST_CASE("updates too small for bf16 move its mean under stochastic rounding, and not otherwise" *
+TEST_CASE("updates too small for bf16 move the mean parameter only under stochastic rounding" *
           doctest::test_suite("every device")) {
   constexpr int64_t n = 4096;
   constexpr int steps = 64;
@@ -172,7 +173,7 @@ TEST_CASE("updates too small for bf16 move its mean under stochastic rounding, a
     }
 }
 
-TEST_CASE("stochastic rounding has the same bits at every level, for any split and neighbours" *
+TEST_CASE("stochastic rounding gives the same bits at every level and for any split into tensors" *
           doctest::test_suite("every device")) {
   const Device portable = Device::cpu(0, {.threads = 1, .isa = Isa::portable});
   constexpr int64_t n = 16417 * 2;
@@ -219,7 +220,7 @@ TEST_CASE("stochastic rounding has the same bits at every level, for any split a
       }
 }
 
-TEST_CASE("seed, step and name each change the random bits, and nothing else of a step does" *
+TEST_CASE("seed, step, name and offset each change the random rounding, and beta1 does not" *
           doctest::test_suite("every device")) {
   const std::vector<float> values(1024, 1.0f + 0x1p-8f);  // a tie: one or the other
   for (const Device& device : devices_at_every_level()) {
@@ -242,7 +243,8 @@ TEST_CASE("seed, step and name each change the random bits, and nothing else of 
   }
 }
 
-TEST_CASE("adam refuses to round stochastically what is not rounded to bf16") {
+TEST_CASE(
+    "adam refuses stochastic rounding to any dtype but bf16, and elements out of Philox's range") {
   const Device device = Device::cpu();
   const auto refused = [&](const auto& change) {
     OptimizerUpdate a = rounding_step({tensors_of(std::vector<float>(32, 1.0f), device)});

@@ -141,7 +141,7 @@ TEST_CASE("adam gives the same bits at every level, for any split and thread cou
         }
 }
 
-TEST_CASE("adam on bf16 state is adam on f32 state, each of the three results rounded once" *
+TEST_CASE("adam on bf16 states gives the results of adam on f32 states, each rounded once" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
     for (DType gradient : {DType::f32, DType::bf16})
@@ -211,7 +211,7 @@ TEST_CASE("adam rounds the low-precision copy to nearest even, as bf16(float) an
     }
 }
 
-TEST_CASE("adam on many tensors at once is adam on one after the other, bit for bit" *
+TEST_CASE("adam on many tensors at once gives the bits of adam on one tensor after the other" *
           doctest::test_suite("every device")) {
   // Empty ones first, last and beside each other, odd ones, one of several chunks; and more than a
   // launch on a GPU takes.
@@ -251,7 +251,7 @@ TEST_CASE("adam on many tensors at once is adam on one after the other, bit for 
       }
 }
 
-TEST_CASE("adam refuses what does not fit, before any work") {
+TEST_CASE("adam refuses wrong shapes, dtypes, devices and numbers before it changes a parameter") {
   const Device device = Device::cpu();
   const OptimizerTensor o = random_tensors(32, DType::f32, DType::bf16, device);
   const std::vector<float> before = o.parameter.to_host<float>();

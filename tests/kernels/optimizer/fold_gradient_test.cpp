@@ -15,7 +15,7 @@ constexpr DType gradient_dtypes[] = {DType::f32, DType::bf16, DType::f16};
 
 }  // namespace
 
-TEST_CASE("fold_gradient adds the leaf rounded once, with equal bits at every level" *
+TEST_CASE("fold_gradient rounds the new gradient and adds it, with equal bits at every level" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
     for (DType leaf : on_device(gradient_dtypes, device))
@@ -42,7 +42,7 @@ TEST_CASE("fold_gradient adds the leaf rounded once, with equal bits at every le
             }
 }
 
-TEST_CASE("the first fold gives the bits of 0 + leaf, whatever the sum held" *
+TEST_CASE("fold_gradient with first = true gives the bits of 0 + leaf, whatever sum held before" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level()) {
     const Tensor leaf = Tensor::from(std::vector<float>(20, -0.0f), {20}, device);
@@ -52,7 +52,7 @@ TEST_CASE("the first fold gives the bits of 0 + leaf, whatever the sum held" *
   }
 }
 
-TEST_CASE("the first fold rounds a leaf in its place, to the bits that it has elsewhere" *
+TEST_CASE("fold_gradient with first = true may write over the leaf and gives the same bits there" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
     for (DType rounding : on_device(gradient_dtypes, device))
@@ -71,7 +71,7 @@ TEST_CASE("the first fold rounds a leaf in its place, to the bits that it has el
       }
 }
 
-TEST_CASE("fold_gradient has the same bits wherever leaf and sum begin" *
+TEST_CASE("fold_gradient gives the same bits at every alignment of leaf and sum" *
           doctest::test_suite("every device")) {
   constexpr int64_t n = 1023;
   for (const Device& device : devices_at_every_level())

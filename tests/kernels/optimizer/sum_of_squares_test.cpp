@@ -112,7 +112,7 @@ TEST_CASE("sum_of_squares has the same limbs for any order, split, level and thr
   }
 }
 
-TEST_CASE("sum_of_squares adds a granule in the stated order" *
+TEST_CASE("sum_of_squares adds the elements of a granule in the documented order" *
           doctest::test_suite("every device")) {
   // 2^54 + 1 rounds back to 2^54, so each level of the tree can be seen to lose its ones or not.
   for (const Device& device : devices_at_every_level()) {
@@ -153,7 +153,7 @@ TEST_CASE("sum_of_squares is exact from the smallest square of an f32 to the lar
   }
 }
 
-TEST_CASE("sum_of_squares has the same limbs wherever a view begins" *
+TEST_CASE("sum_of_squares gives the same limbs for a view at any offset" *
           doctest::test_suite("every device")) {
   constexpr int64_t n = 300 * granule;
   const Device plain = Device::cpu(0, {.threads = 1, .isa = Isa::portable});
@@ -171,7 +171,7 @@ TEST_CASE("sum_of_squares has the same limbs wherever a view begins" *
     }
 }
 
-TEST_CASE("value_of_limbs carries out of full limbs") {
+TEST_CASE("value_of_limbs carries from full limbs into higher ones") {
   std::vector<int64_t> limbs(SumOfSquares::limb_count);
   limbs[20] = int64_t{1} << 62;  // in units of 2^(26 * 20 - 520) = 1
   limbs[19] = (int64_t{1} << 62) + 1;
@@ -184,7 +184,7 @@ TEST_CASE("value_of_limbs carries out of full limbs") {
   CHECK(value_of_limbs(limbs.data()) == 3 * 0x1p-520);
 }
 
-TEST_CASE("sum_of_squares counts what is not finite and sums the other granules" *
+TEST_CASE("sum_of_squares counts non-finite elements and sums the granules without them" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level()) {
     CAPTURE(level_of(device));
@@ -212,7 +212,7 @@ TEST_CASE("sum_of_squares of f64 clamps above 2^520 and drops below 2^-520") {
   CHECK(sum_of_granules(std::vector<double>{INFINITY, 1.0}, device).non_finite == 1);
 }
 
-TEST_CASE("sum_of_squares adds to what is there") {
+TEST_CASE("sum_of_squares adds to the limbs that it is given") {
   const Device device = Device::cpu();
   const SumOfSquares a{.x = Tensor::full({16}, 2.0, DType::f32, device),
                        .limbs = Tensor::zeros({SumOfSquares::limb_count}, DType::i64, device),
@@ -223,7 +223,7 @@ TEST_CASE("sum_of_squares adds to what is there") {
   CHECK(a.non_finite.item() == 5.0);
 }
 
-TEST_CASE("sum_of_squares refuses what does not fit") {
+TEST_CASE("sum_of_squares refuses tensors of wrong shape or dtype") {
   const Device device = Device::meta();
   const SumOfSquares a{.x = Tensor::empty({32}, DType::f32, device),
                        .limbs = Tensor::empty({SumOfSquares::limb_count}, DType::i64, device),

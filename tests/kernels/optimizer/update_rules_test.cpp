@@ -164,7 +164,7 @@ TEST_CASE("lion and sgd give the same bits at every level and for any split" *
         }
 }
 
-TEST_CASE("lion moves by the rate alone, and a gradient of 0 moves nothing" *
+TEST_CASE("lion moves each element by the rate, and not at all for a gradient of 0" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level()) {
     CAPTURE(level_of(device));
@@ -178,7 +178,7 @@ TEST_CASE("lion moves by the rate alone, and a gradient of 0 moves nothing" *
   }
 }
 
-TEST_CASE("lion and sgd refuse moments that they do not have") {
+TEST_CASE("lion and sgd refuse moments that their rule does not use, and lion requires moment1") {
   const Device device = Device::cpu();
   const auto refused = [&](OptimizerRule rule, const OptimizerTensor& t) {
     kernels::optimizer_update({.tensors = {t}, .rule = rule}, device.compute());

@@ -54,7 +54,7 @@ std::array<double, 3> weights_of(std::string split) {
 
 }  // namespace
 
-TEST_CASE("samples of a dataset in its order are those that Megatron's GPT cuts") {
+TEST_CASE("samples of indexed_dataset in sequential order equal those of Megatron's GPT dataset") {
   const auto expected = nlohmann::json::parse(read_file(document_fixtures + "expected.json"));
   const auto data =
       indexed_dataset(document_fixtures + "uint16",
@@ -69,7 +69,7 @@ TEST_CASE("samples of a dataset in its order are those that Megatron's GPT cuts"
   CHECK(indexed_dataset(document_fixtures + "int32", {.block_size = 4})->vocabulary() == 250880);
 }
 
-TEST_CASE("splits are cut by documents where Megatron cuts them") {
+TEST_CASE("indexed_dataset splits documents at the same borders as Megatron") {
   const auto expected = nlohmann::json::parse(read_file(document_fixtures + "expected.json"));
   for (const auto& row : expected["borders"]) {
     const TemporaryFolder folder;
@@ -97,7 +97,8 @@ TEST_CASE("splits are cut by documents where Megatron cuts them") {
   }
 }
 
-TEST_CASE("an epoch takes every token of its documents once, in an order of its own") {
+TEST_CASE(
+    "each epoch reads the tokens of its documents at most once, in a document order of its own") {
   const TemporaryFolder folder;
   std::vector<int> lengths;
   for (int i = 0; i < 300; ++i) lengths.push_back(i * 7 % 23);  // some have no token
@@ -151,7 +152,8 @@ TEST_CASE("an epoch takes every token of its documents once, in an order of its 
     CHECK(sample_of(*data, Split::validation, i).front() == tokens + i * T);
 }
 
-TEST_CASE("a sample of a dataset depends on its place only, from whatever thread") {
+TEST_CASE(
+    "a sample of indexed_dataset depends on seed and index, not on threads or the order of calls") {
   const TemporaryFolder folder;
   const std::string prefix = counting_documents(folder, std::vector<int>(200, 11));
   const DocumentOptions options{.block_size = 4, .seed = 3};
@@ -177,7 +179,9 @@ TEST_CASE("a sample of a dataset depends on its place only, from whatever thread
   CHECK(sample_of(*other, Split::train, 0) != expected[0]);
 }
 
-TEST_CASE("a split that has too little, and ids beyond the vocabulary, are refused") {
+TEST_CASE(
+    "indexed_dataset refuses a split with too few tokens, invalid options and ids beyond the "
+    "vocabulary") {
   const TemporaryFolder folder;
   const std::string prefix = counting_documents(folder, {9, 1});
   const auto message = [&](const DocumentOptions& options) -> std::string {
@@ -209,7 +213,8 @@ TEST_CASE("a split that has too little, and ids beyond the vocabulary, are refus
   CHECK_THROWS_AS(data->batch(Split::validation, 0, 1, Device::cpu()), ConfigError);
 }
 
-TEST_CASE("a permutation reaches every place once, and each order about as often") {
+TEST_CASE(
+    "Permutation reaches every index once, and moves an index to each place about equally often") {
   for (int64_t n : {1, 2, 3, 4, 5, 7, 16, 17, 100, 1023, 4096, 10007})
     for (uint64_t index : {0, 1}) {
       const Permutation order(7, "test", index, n);

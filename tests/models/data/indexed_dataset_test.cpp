@@ -120,7 +120,9 @@ TEST_CASE("a dataset is written byte for byte as Megatron's builder does") {
   }
 }
 
-TEST_CASE("a dataset has its names only when it is whole") {
+TEST_CASE(
+    "indexed_dataset_writer gives files their final names only at finish, and refuses invalid "
+    "ids") {
   const TemporaryFolder folder;
   const auto names = [&] {
     std::vector<std::string> found;
@@ -145,7 +147,7 @@ TEST_CASE("a dataset has its names only when it is whole") {
   CHECK_THROWS_AS(indexed_dataset_writer(folder / "no/data", 10), FileError);
 }
 
-TEST_CASE("an index that is not what it claims is refused by file, field and place") {
+TEST_CASE("a damaged .idx file is refused with an error that names file, field and entry") {
   const Damaged damaged;
   CHECK(damaged.message(damaged.index()) == "nothing was thrown");
   const std::string index = damaged.prefix() + ".idx: ", data = damaged.prefix() + ".bin";
@@ -195,7 +197,7 @@ TEST_CASE("an index that is not what it claims is refused by file, field and pla
         index + "bytes: expected 102 by its counts, got 103");
 }
 
-TEST_CASE("an id that no model has is refused by its place") {
+TEST_CASE("a token id below 0 or above 2147483647 is refused with its sequence and position") {
   const TemporaryFolder folder;
   const auto refused = [&](const char* name, const std::string& bytes, const char* got) {
     write_file(folder / "data.idx", read_file(indexed_fixtures + name + ".idx"));
@@ -220,7 +222,7 @@ TEST_CASE("an id that no model has is refused by its place") {
   refused("int64", "\xff\xff\xff\xff\xff\xff\xff\xff", "-1");
 }
 
-TEST_CASE("files that change under a reader are errors, not other memory") {
+TEST_CASE("reading .bin or .idx files that were damaged after opening is a FileError") {
   const TemporaryFolder folder;
   for (const char* end : {".bin", ".idx"})
     write_file(folder / std::string("data") + end, read_file(indexed_fixtures + "uint16" + end));
@@ -239,7 +241,7 @@ TEST_CASE("files that change under a reader are errors, not other memory") {
   CHECK_THROWS_AS(IndexedDataset(indexed_files(folder / "none")), FileError);
 }
 
-TEST_CASE("a reader opens both files of one dataset while another takes its place") {
+TEST_CASE("a reader opens matching .bin and .idx files while a writer replaces the dataset") {
   const TemporaryFolder folder;
   const std::string prefix = folder / "data";
   // The index of one fits the tokens of the other, so that nothing else would tell them apart.
@@ -276,7 +278,7 @@ TEST_CASE("a reader opens both files of one dataset while another takes its plac
   CHECK(mixed == 0);
 }
 
-TEST_CASE("a token file of llm.c is written as it is read") {
+TEST_CASE("token_file_writer writes llm.c's format and refuses a vocabulary above 65536") {
   const TemporaryFolder folder;
   const auto writer = token_file_writer(folder / "data.bin", 65536);
   writer->add_document(std::vector<int32_t>{1, 65535});

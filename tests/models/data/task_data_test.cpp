@@ -31,7 +31,8 @@ std::vector<int32_t> question(const Dataset& data, Split split, int64_t index) {
 
 }  // namespace
 
-TEST_CASE("a sort sample is its digits followed by themselves sorted, one position ahead") {
+TEST_CASE(
+    "a sort sample is its digits and then the sorted digits, with targets one position ahead") {
   const auto data = sort_dataset(3407);
   CHECK(data->vocabulary() == 3);
   CHECK(data->block_size() == 11);
@@ -49,7 +50,7 @@ TEST_CASE("a sort sample is its digits followed by themselves sorted, one positi
     }
 }
 
-TEST_CASE("the splits of sort share no sequence and hold out a quarter of all") {
+TEST_CASE("sort's splits share no sequence, and validation has about a quarter of all sequences") {
   const auto data = sort_dataset(1), other_seed = sort_dataset(2);
   std::set<std::vector<int32_t>> train, validation;
   for (int64_t index = 0; index < 8000; ++index) {
@@ -67,7 +68,7 @@ TEST_CASE("the splits of sort share no sequence and hold out a quarter of all") 
   CHECK(moved == 0);
 }
 
-TEST_CASE("sort throws back half of the draws with many different digits") {
+TEST_CASE("sort_dataset rejects half of the draws with more than three different digits") {
   const auto data = sort_dataset(5, 6, 10);
   int many = 0;
   constexpr int draws = 4000;
@@ -80,7 +81,7 @@ TEST_CASE("sort throws back half of the draws with many different digits") {
   CHECK(std::fabs(many / double{draws} - 0.8734) < 4 * std::sqrt(0.8734 * 0.1266 / draws));
 }
 
-TEST_CASE("an adder sample is two numbers and their sum from the lowest digit") {
+TEST_CASE("an adder sample is two numbers and their sum with the lowest digit first") {
   for (int64_t digits : {1, 2, 3}) {
     const auto data = adder_dataset(7, digits);
     CHECK(data->vocabulary() == 10);
@@ -121,7 +122,7 @@ TEST_CASE("adder holds out a fifth of the problems but at most 500, and never tr
   }
 }
 
-TEST_CASE("a batch holds the samples at its place, however the batches are cut") {
+TEST_CASE("a batch holds the samples from its first index on, however the batches are divided") {
   const Device device = Device::cpu();
   const auto sort = sort_dataset(3), adder = adder_dataset(3);
   for (const Dataset* data : {sort.get(), adder.get()}) {
@@ -150,7 +151,7 @@ TEST_CASE("a batch on a meta device has shapes only") {
   CHECK(batch.targets.raw() == nullptr);
 }
 
-TEST_CASE("task data refuses what it cannot make") {
+TEST_CASE("task datasets refuse invalid sizes, batch ranges, encode and decode") {
   CHECK_THROWS_AS(sort_dataset(1, 0, 3), ConfigError);
   CHECK_THROWS_AS(sort_dataset(1, 6, 1), ConfigError);
   CHECK_THROWS_AS(sort_dataset(1, 1025, 3), ConfigError);

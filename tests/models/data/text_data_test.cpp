@@ -72,7 +72,7 @@ std::string message_of(const std::string& path, const TextOptions& options) {
 
 }  // namespace
 
-TEST_CASE("characters of a text are code points, numbered in their order") {
+TEST_CASE("text_dataset's characters are code points, with ids in code point order") {
   const std::string text = "zä €😀a\n";
   const TemporaryFile file(text + text + text);
   const auto data = text_dataset(file.path(), {.block_size = 2, .validation_fraction = 0.2});
@@ -105,7 +105,9 @@ TEST_CASE("invalid UTF-8 is refused with its byte offset") {
   }
 }
 
-TEST_CASE("sequential samples lie end to end and begin again, validation is the end of the text") {
+TEST_CASE(
+    "sequential samples are adjacent blocks that wrap around, and validation is the end of the "
+    "text") {
   const TemporaryFile file(counting_tokens(50));
   for (Order order : {Order::sequential, Order::random}) {
     const auto data =
@@ -139,7 +141,8 @@ TEST_CASE("random samples begin anywhere in the training part") {
   CHECK(whole.targets.slice(2, 4).to_host<int32_t>() == part.targets.to_host<int32_t>());
 }
 
-TEST_CASE("a text that is too short names the numbers") {
+TEST_CASE(
+    "the error for a too short text states its token counts, and invalid options are refused") {
   const TemporaryFile file("0123456789");
   CHECK(message_of(file.path(), {.block_size = 4, .validation_fraction = 0.3}) ==
         file.path() +
@@ -160,7 +163,7 @@ TEST_CASE("a text that is too short names the numbers") {
         empty.path() + ": the file is empty; expected text");
 }
 
-TEST_CASE("files that cannot be read are FileErrors") {
+TEST_CASE("a missing file or a folder given as data is a FileError") {
   const std::string folder = std::filesystem::temp_directory_path().string();
   const std::string missing = folder + "/zerograd_no_such_file";
   CHECK(message_of(missing, {}) == missing + ": cannot be read: No such file or directory");
@@ -169,7 +172,7 @@ TEST_CASE("files that cannot be read are FileErrors") {
   CHECK_THROWS_AS(token_dataset(folder, {}), FileError);
 }
 
-TEST_CASE("a token file must be exactly what its header says") {
+TEST_CASE("token_dataset refuses an llm.c file whose header or size is wrong") {
   const std::vector<uint16_t> tokens{1, 65535, 3, 4};
   const TemporaryFile good(bytes_of(header(4)) + bytes_of(tokens));
   const auto data = token_dataset(good.path(), {.block_size = 1, .validation_fraction = 0});

@@ -40,7 +40,7 @@ TEST_CASE("BLOOM's presets have the published parameter counts") {
   }
 }
 
-TEST_CASE("the tutorial's 13B has 12.85 billion parameters, positions among them") {
+TEST_CASE("preset bloom-13b has 12.85 billion parameters, learned positions included") {
   const GPTConfig config = GPTConfig::preset("bloom-13b");
   CHECK(config.position == Position::learned);
   CHECK(config.block_size == 2048);
@@ -93,7 +93,7 @@ TEST_CASE("BLOOM's parameters have the names, shapes and order of its state dict
             block + "head lm_head.weight [7, 12] decay\n");
 }
 
-TEST_CASE("without positions, order is known by ALiBi alone") {
+TEST_CASE("BLOOM's logits depend on token order through ALiBi alone and on no absolute position") {
   // Every second token is the same, so what the last sees differs by distances only.
   GPTConfig config = tiny_bloom();
   config.layers = 1;

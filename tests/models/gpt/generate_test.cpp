@@ -67,7 +67,7 @@ Rows recomputed(GPTCase& model, Rows rows, int64_t length) {
 
 }  // namespace
 
-TEST_CASE("generation with a cache gives the tokens of recomputing everything") {
+TEST_CASE("generate with a key-value cache gives the same tokens as recomputing all logits") {
   for (const DecoderSetting& place : everywhere({DType::f32, DType::f64})) {
     CAPTURE(place.text());
     GPTCase model(place.config, place.device, place.dtype, /*spread=*/15.0);
@@ -81,7 +81,8 @@ TEST_CASE("generation with a cache gives the tokens of recomputing everything") 
   }
 }
 
-TEST_CASE("cached logits equal the last row of all logits, for any way of feeding them") {
+TEST_CASE(
+    "next_logits with a cache equals the last row of logits to rounding, however tokens are fed") {
   for (const DecoderSetting& place : everywhere({DType::f64, DType::f32, DType::bf16})) {
     CAPTURE(place.text());
     const Device& device = place.device;
@@ -126,7 +127,7 @@ TEST_CASE("sampled tokens depend on the seed and the row, not on the other rows"
   CHECK(both[0] != generated(model, {{1, 2}}, 20, {.seed = 2})[0]);
 }
 
-TEST_CASE("generation shows the tokens of its first row as they come") {
+TEST_CASE("generate passes each new token of the first row to its callback") {
   GPTCase model(generating_config());
   std::vector<int32_t> seen{5};
   const Rows rows = generate(
@@ -136,7 +137,7 @@ TEST_CASE("generation shows the tokens of its first row as they come") {
   CHECK(generated(model, {{5}, {6}}, 0, {}) == Rows{{5}, {6}});
 }
 
-TEST_CASE("generation refuses what it cannot continue") {
+TEST_CASE("generate and next_logits refuse invalid prompts, options and cache lengths") {
   GPTCase model(generating_config());
   CHECK_THROWS_AS(generated(model, {}, 3, {}), ConfigError);
   CHECK_THROWS_AS(generated(model, {{}}, 3, {}), ConfigError);

@@ -51,7 +51,7 @@ int count(const std::vector<std::string>& log, const std::string& line) {
 
 }  // namespace
 
-TEST_CASE("an untrained model knows nothing: its loss is near ln V") {
+TEST_CASE("the loss of an untrained model is near ln V") {
   for (const Device& device : devices_at_every_level())
     for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       CAPTURE(level_of(device));
@@ -104,7 +104,8 @@ TEST_CASE("the whole model's gradient agrees with finite differences in f64") {
     }
 }
 
-TEST_CASE("checkpointing gives the same bits and hands every gradient over once") {
+TEST_CASE(
+    "checkpointing gives the same bits of loss and gradients, and each unit's gradients once") {
   for (const Device& device : devices_at_every_level()) {
     CAPTURE(level_of(device));
     for (const GPTConfig& config : tiny_decoders()) {
@@ -124,7 +125,7 @@ TEST_CASE("checkpointing gives the same bits and hands every gradient over once"
   }
 }
 
-TEST_CASE("threads do not change the bits of a step") {
+TEST_CASE("the number of threads does not change the bits of loss and gradients") {
   GPTConfig config = tiny_config();
   config.width = 48;
   config.heads = 3;
@@ -139,7 +140,7 @@ TEST_CASE("threads do not change the bits of a step") {
   CHECK(same_step(steps[0], steps[1]));
 }
 
-TEST_CASE("a step on a meta device takes the bytes of a step on the CPU") {
+TEST_CASE("a step on a meta device has the same peak memory as a step on the CPU") {
   const auto bytes_of_a_step = [](const GPTConfig& config, const Device& device,
                                   bool checkpointing) {
     ParameterStore store;
@@ -211,7 +212,7 @@ void noting_attention(const AttentionForward& args, Workspace workspace, Stream&
 
 }  // namespace
 
-TEST_CASE("every dropout of a model has a mask of its own, the same when it is computed again") {
+TEST_CASE("every dropout of a model has its own mask, and recomputation uses the same mask") {
   GPTConfig config = tiny_bloom();
   config.dropout = 0.5f;
   const Device device = Device::cpu(0, {.threads = 1});
@@ -233,7 +234,7 @@ TEST_CASE("every dropout of a model has a mask of its own, the same when it is c
   CHECK(std::set<uint32_t>(dropout_sites.begin(), dropout_sites.end()) == apart);
 }
 
-TEST_CASE("an inference tape drops nothing") {
+TEST_CASE("an inference tape applies no dropout") {
   const Device device = Device::cpu();
   GPTConfig config = tiny_config(), certain = tiny_config();
   config.dropout = 0.5f;
@@ -246,7 +247,8 @@ TEST_CASE("an inference tape drops nothing") {
   CHECK(inferred != model.loss(ids, targets));
 }
 
-TEST_CASE("the loss is the mean cross-entropy of the logits over the targets that count") {
+TEST_CASE(
+    "the loss is the mean cross-entropy of the logits over the targets that are not ignored") {
   const Device device = Device::cpu();
   GPTConfig config = tiny_config();
   config.dropout = 0.0f;
@@ -266,7 +268,7 @@ TEST_CASE("the loss is the mean cross-entropy of the logits over the targets tha
   CHECK(std::fabs(model.loss(ids, Tensor::from(targets, {2, 3}, device)) - expected) < 1e-13);
 }
 
-TEST_CASE("logits see what came before and nothing else") {
+TEST_CASE("the logits of a position depend on the tokens up to it and on no later token") {
   const Device device = Device::cpu();
   for (const GPTConfig& config : tiny_decoders()) {
     CAPTURE(text_of(config));
@@ -290,7 +292,7 @@ TEST_CASE("logits see what came before and nothing else") {
   }
 }
 
-TEST_CASE("a model refuses ids that do not fit") {
+TEST_CASE("a model refuses ids of a wrong shape or outside the vocabulary") {
   const Device device = Device::cpu();
   GPTCase model(tiny_config(), device);
   Tape tape = model.tape(TapeMode::inference);

@@ -83,7 +83,8 @@ TEST_CASE("presets of Llama's family have the published parameter counts") {
   }
 }
 
-TEST_CASE("published models have the vocabulary and positions that they were published with") {
+TEST_CASE(
+    "GPTConfig::published sets the vocabulary and block size that a model was published with") {
   struct Published {
     const char* name;
     int64_t vocabulary, positions;
@@ -142,7 +143,8 @@ TEST_CASE("parameters have the names, shapes, units and decay of minGPT's state 
   CHECK_FALSE(shared.find("transformer.wte.weight")->decay);
 }
 
-TEST_CASE("weights start with deviation 0.02, less where a branch joins the residual stream") {
+TEST_CASE(
+    "weights start with deviation 0.02, and less in the projections into the residual stream") {
   GPTConfig config = GPTConfig::preset("gpt-mini");
   config.vocabulary = 1000;
   config.block_size = 128;
@@ -200,7 +202,7 @@ TEST_CASE("a config out of range is refused, naming the field") {
   refused("norm_epsilon", [](GPTConfig& c) { c.norm_epsilon = -1.0f; });
 }
 
-TEST_CASE("two models do not fit into one store under the same names") {
+TEST_CASE("a second model with the same parameter names in one store is refused") {
   ParameterStore store;
   const GPT first(store, one_small_layer());
   CHECK_THROWS_AS(GPT(store, one_small_layer()), ConfigError);

@@ -45,7 +45,7 @@ double norm(const std::vector<double>& a, const std::vector<float>& b, double sc
 
 }  // namespace
 
-TEST_CASE("loss and gradients of a step are PyTorch's") {
+TEST_CASE("loss and gradients of a GPT step match PyTorch") {
   const nlohmann::json expected =
       nlohmann::json::parse(std::ifstream(pytorch_fixtures + "losses.json"));
   const auto weights = read_tensors(pytorch_fixtures + "weights.safetensors");

@@ -50,7 +50,8 @@ TEST_CASE("temperature 0 takes the first of the largest logits") {
   CHECK(drawn(logits, {.temperature = 1e-300}) == std::set<int32_t>{1, 3});
 }
 
-TEST_CASE("tokens are drawn as often as softmax of logits over temperature says") {
+TEST_CASE(
+    "sampled tokens have the frequencies of softmax of the logits divided by the temperature") {
   const std::vector<double> p{0.1, 0.4, 0.2, 0.3};
   check_frequencies(logits_of(p), {}, p);
   check_frequencies(logits_of(p), {.temperature = 0.5},
@@ -59,7 +60,7 @@ TEST_CASE("tokens are drawn as often as softmax of logits over temperature says"
   check_frequencies(logits_of(p), {.top_p = 0.8}, {0.0, 0.4 / 0.9, 0.2 / 0.9, 0.3 / 0.9});
 }
 
-TEST_CASE("top_k keeps exactly the k largest logits, ties by rising id") {
+TEST_CASE("top_k keeps exactly the k largest logits, and of equal ones those with the lowest ids") {
   const std::vector<float> logits{0.5f, 1.0f, 0.5f, 0.9f, 0.5f};
   CHECK(drawn(logits, {.top_k = 2}) == std::set<int32_t>{1, 3});
   CHECK(drawn(logits, {.top_k = 3}) == std::set<int32_t>{0, 1, 3});
@@ -67,7 +68,7 @@ TEST_CASE("top_k keeps exactly the k largest logits, ties by rising id") {
   CHECK(drawn(logits, {.top_k = 99}).size() == 5);
 }
 
-TEST_CASE("top_p keeps the smallest set of at least that probability") {
+TEST_CASE("top_p keeps the smallest set of tokens whose probability reaches top_p") {
   const std::vector<float> logits = logits_of({0.125, 0.5, 0.125, 0.25});
   CHECK(drawn(logits, {.top_p = 1e-9}) == std::set<int32_t>{1});
   CHECK(drawn(logits, {.top_p = 0.49}) == std::set<int32_t>{1});
@@ -80,7 +81,7 @@ TEST_CASE("top_p keeps the smallest set of at least that probability") {
   CHECK(drawn(logits, {.top_k = 2, .top_p = 0.7}) == std::set<int32_t>{1, 3});
 }
 
-TEST_CASE("min_p drops the tokens below its share of the largest probability") {
+TEST_CASE("min_p drops the tokens with less than min_p times the largest probability") {
   const std::vector<float> logits = logits_of({0.125, 0.5, 0.125, 0.25});
   CHECK(drawn(logits, {.min_p = 0.24}).size() == 4);
   CHECK(drawn(logits, {.min_p = 0.26}) == std::set<int32_t>{1, 3});
@@ -101,7 +102,7 @@ TEST_CASE("min_p drops the tokens below its share of the largest probability") {
     CHECK(sample_token(logits, {.min_p = 0.0}, draw) == sample_token(logits, {}, draw));
 }
 
-TEST_CASE("a draw is a function of its seed and number") {
+TEST_CASE("a drawn token is a function of logits, seed and draw number") {
   const std::vector<float> logits(50, 0.0f);
   int equal_seeds = 0, different_seeds = 0;
   for (uint64_t draw = 0; draw < 500; ++draw) {
@@ -114,7 +115,7 @@ TEST_CASE("a draw is a function of its seed and number") {
   CHECK(drawn(logits, {.seed = 1}).size() == 50);
 }
 
-TEST_CASE("impossible tokens are never drawn") {
+TEST_CASE("tokens of probability 0 are never drawn") {
   const std::vector<float> logits{-infinity, 0.0f, -infinity, 0.1f, -2000.0f, -infinity};
   CHECK(drawn(logits, {}) == std::set<int32_t>{1, 3});
   CHECK(drawn(logits, {.top_k = 5}) == std::set<int32_t>{1, 3});

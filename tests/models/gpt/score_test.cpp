@@ -58,7 +58,7 @@ Score score_of(GPTCase& model, const Dataset& data, Split split, int64_t samples
 
 }  // namespace
 
-TEST_CASE("a score counts the samples whose whole answer is the model's most likely one") {
+TEST_CASE("score counts the samples whose whole answer equals the model's greedy prediction") {
   GPTCase model(tiny_config(), Device::cpu(0, {.threads = 1}), DType::f32, 15.0);
   const OwnAnswers data(model);
   const Score train = score_of(model, data, Split::train, 5000);
@@ -69,7 +69,7 @@ TEST_CASE("a score counts the samples whose whole answer is the model's most lik
   CHECK(validation.correct == 4);
 }
 
-TEST_CASE("a score keeps its first three mistakes") {
+TEST_CASE("score returns its first three mistakes") {
   GPTCase model(tiny_config(), Device::cpu(0, {.threads = 1}), DType::f32, 15.0);
   const OwnAnswers data(model);
   const std::vector<Score::Mistake> mistakes = score_of(model, data, Split::train, 40).mistakes;
@@ -84,7 +84,7 @@ TEST_CASE("a score keeps its first three mistakes") {
   }
 }
 
-TEST_CASE("data without questions has no score") {
+TEST_CASE("score refuses a dataset without questions") {
   GPTCase model(tiny_config());
   CHECK_THROWS_WITH_AS(score_of(model, Zeros(), Split::train, 5),
                        "score: this dataset has no questions; expected the sort or adder data",

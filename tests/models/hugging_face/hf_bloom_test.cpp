@@ -47,7 +47,7 @@ double euclidean_distance(const std::vector<double>& a, const std::vector<float>
 
 }  // namespace
 
-TEST_CASE("logits of a Hugging Face BLOOM are transformers'") {
+TEST_CASE("logits of a Hugging Face BLOOM match transformers") {
   const SafetensorsReader answers(hf_bloom_fixture + "/answers.safetensors");
   const std::vector<float> expected = answers.read_floats("logits");
   std::vector<int64_t> ids(24);
@@ -71,7 +71,7 @@ TEST_CASE("logits of a Hugging Face BLOOM are transformers'") {
   }
 }
 
-TEST_CASE("loss and gradients of a Hugging Face BLOOM are PyTorch's") {
+TEST_CASE("loss and gradients of a Hugging Face BLOOM match PyTorch") {
   const SafetensorsReader answers(hf_bloom_fixture + "/answers.safetensors");
   const double expected = json::parse(read_text(hf_bloom_fixture + "/expected.json")).at("loss");
   std::vector<int32_t> ids, targets;
@@ -109,7 +109,7 @@ TEST_CASE("loss and gradients of a Hugging Face BLOOM are PyTorch's") {
   }
 }
 
-TEST_CASE("BLOOM's config comes back from what is written of it") {
+TEST_CASE("hf_config reads back the BLOOM config that hf_json writes") {
   for (bool tied : {true, false}) {
     GPTConfig config = hf_bloom_config();
     config.tied = tied;
@@ -143,7 +143,7 @@ TEST_CASE("BLOOM's config comes back from what is written of it") {
   }
 }
 
-TEST_CASE("published BLOOM configs have other keys for the same sizes") {
+TEST_CASE("hf_config reads the other key names of published BLOOM configs") {
   const auto read = [](const json& config) {
     return hf_config(config.dump(), "config.json").config;
   };
@@ -178,7 +178,7 @@ TEST_CASE("published BLOOM configs have other keys for the same sizes") {
                  "config.json: n_embed: expected 24 as hidden_size says, got 48"));
 }
 
-TEST_CASE("what our BLOOM does not compute is refused by its key") {
+TEST_CASE("hf_config refuses unsupported BLOOM settings and names the key") {
   const auto refused = [](const char* key, const json& value) {
     json config = hf_bloom_json();
     config[key] = value;

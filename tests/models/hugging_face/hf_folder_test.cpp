@@ -51,7 +51,7 @@ struct Trained {
 
 }  // namespace
 
-TEST_CASE("weights that are exported to a Hugging Face folder are imported as they were") {
+TEST_CASE("weights exported to a Hugging Face folder are imported unchanged") {
   const TemporaryFolder folder;
   const Trained first(two_small_layers(), 1);
   const std::string hash =
@@ -77,7 +77,7 @@ TEST_CASE("weights that are exported to a Hugging Face folder are imported as th
   CHECK(note == "");
 }
 
-TEST_CASE("the first positions of a folder suffice for shorter sequences") {
+TEST_CASE("a model with a smaller block size reads the first positions of a Hugging Face folder") {
   const TemporaryFolder folder;
   const Trained first(two_small_layers(), 1);
   models::export_hugging_face(first.weights(), {.config = two_small_layers()}, folder.path());
@@ -90,7 +90,9 @@ TEST_CASE("the first positions of a folder suffice for shorter sequences") {
   CHECK(std::equal(cut.begin(), cut.end(), whole.begin()));
 }
 
-TEST_CASE("a folder that is none, and weights of another model, are refused by name") {
+TEST_CASE(
+    "a missing Hugging Face folder, one without config.json and an export of other shapes are "
+    "refused") {
   const TemporaryFolder folder;
   const auto opened = [](const std::string& path) {
     return message_of<FileError>([&] { models::HuggingFaceFolder{path}; });
@@ -110,7 +112,7 @@ TEST_CASE("a folder that is none, and weights of another model, are refused by n
   CHECK_FALSE(std::filesystem::exists(folder / "hf"));
 }
 
-TEST_CASE("the mean loss of a split is the mean over its samples, however they are batched") {
+TEST_CASE("mean_loss is the mean over the samples of a split, whatever the batch size") {
   const auto data = models::sort_dataset(3407);
   models::GPTConfig config = two_small_layers();
   config.vocabulary = data->vocabulary();

@@ -29,7 +29,7 @@ json hf_gpt2_json() { return json::parse(read_text(hf_gpt2_fixture + "/config.js
 
 }  // namespace
 
-TEST_CASE("logits of a Hugging Face GPT-2 are PyTorch's") {
+TEST_CASE("logits of a Hugging Face GPT-2 match PyTorch") {
   const SafetensorsFolder folder(hf_gpt2_fixture);
   const SafetensorsReader expected(hf_gpt2_fixture + "/logits.safetensors");
   const std::vector<float> logits = expected.read_floats("logits");
@@ -62,7 +62,7 @@ TEST_CASE("logits of a Hugging Face GPT-2 are PyTorch's") {
   }
 }
 
-TEST_CASE("a config comes back from what is written of it") {
+TEST_CASE("hf_config reads back the GPT-2 config that hf_json writes") {
   for (bool tied : {true, false}) {
     GPTConfig config = hf_gpt2_config();
     config.tied = tied;
@@ -130,7 +130,7 @@ TEST_CASE("special tokens are read as transformers reads them") {
                  "g.json: is not JSON"));
 }
 
-TEST_CASE("what means the same in a config of GPT-2's is read") {
+TEST_CASE("hf_config reads alternative GPT-2 keys and values, and refuses two keys that disagree") {
   const auto read = [](const json& keys) {
     json config = hf_gpt2_json();
     config.update(keys);
@@ -165,7 +165,7 @@ TEST_CASE("what means the same in a config of GPT-2's is read") {
                  "c.json: hidden_size: expected 16 as n_embd says, got 8"));
 }
 
-TEST_CASE("what our GPT does not compute is refused by its key") {
+TEST_CASE("hf_config refuses unsupported GPT-2 settings and names the key") {
   const auto refused = [](const char* key, const json& value) {
     json config = hf_gpt2_json();
     config[key] = value;
@@ -186,7 +186,7 @@ TEST_CASE("what our GPT does not compute is refused by its key") {
   CHECK(hf_config(config.dump(), "c").dropouts == "resid_pdrop, embd_pdrop and attn_pdrop");
 }
 
-TEST_CASE("a hostile config is refused with its place") {
+TEST_CASE("hf_config refuses malformed JSON and invalid values of a config") {
   const auto error_of = [](const std::string& text) {
     return message_of<FileError>([&] { hf_config(text, "config.json"); });
   };
@@ -209,7 +209,7 @@ TEST_CASE("a hostile config is refused with its place") {
   CHECK(contains(key_error("resid_pdrop", 2.0), "config.json: "));
 }
 
-TEST_CASE("a head that repeats the tied table is passed over, one of its own is not") {
+TEST_CASE("hf_ignores skips lm_head.weight of a tied model, and not of an untied one") {
   GPTConfig config = hf_gpt2_config();
   config.tied = true;
   CHECK(hf_ignores("lm_head.weight", config));
@@ -219,7 +219,7 @@ TEST_CASE("a head that repeats the tied table is passed over, one of its own is 
   CHECK(!hf_ignores("lm_head.weight", config));
 }
 
-TEST_CASE("transposing twice gives the matrix back, of any sides") {
+TEST_CASE("transposing a matrix of any size twice gives it back") {
   for (const auto& [rows, columns] : {std::pair{1, 7}, {31, 33}, {64, 65}, {100, 1}}) {
     std::vector<float> values(static_cast<size_t>(rows * columns));
     for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);

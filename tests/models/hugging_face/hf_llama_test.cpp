@@ -75,7 +75,7 @@ json config_json(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("logits, loss and every gradient of Llama's family are transformers'") {
+TEST_CASE("logits, loss and every gradient of Llama's family match transformers") {
   for (const char* name : llama_fixtures) {
     CAPTURE(std::string(name));
     const Transformers theirs(name);
@@ -102,7 +102,7 @@ TEST_CASE("logits, loss and every gradient of Llama's family are transformers'")
   }
 }
 
-TEST_CASE("a step of AdamW on Llama's family is PyTorch's") {
+TEST_CASE("an AdamW step on Llama's family matches PyTorch") {
   for (const char* name : llama_fixtures) {
     CAPTURE(std::string(name));
     const Transformers theirs(name);
@@ -154,7 +154,7 @@ TEST_CASE("configs of transformers 4 and 5 describe the same model") {
   }
 }
 
-TEST_CASE("a config of Llama's family that this version does not compute is refused by its key") {
+TEST_CASE("hf_config refuses unsupported settings of Llama's family and names the key") {
   const auto message = [](const char* name, const char* key, const json& value) {
     json config = config_json(name);
     config[key] = value;

@@ -159,7 +159,8 @@ void check_near(const Training& training, const Training& whole, double loss, do
 
 }  // namespace
 
-TEST_CASE("tensor ranks train as one does, with tokens split between the layers or not") {
+TEST_CASE(
+    "tensor parallel training is close to training on one rank, also with sequence parallelism") {
   for (const GPTConfig& config : shared_decoders())
     for (const auto& [dtype, loss, gradient] :
          {std::tuple{DType::f32, 1e-5, 1e-4}, std::tuple{DType::bf16, 2e-2, 5e-2}}) {
@@ -176,7 +177,7 @@ TEST_CASE("tensor ranks train as one does, with tokens split between the layers 
     }
 }
 
-TEST_CASE("one tensor rank gives the bits of none") {
+TEST_CASE("one tensor parallel rank gives the same loss bits as no tensor parallelism") {
   for (const GPTConfig& config : shared_decoders()) {
     CAPTURE(text_of(config));
     GPTCase model(config);
@@ -208,7 +209,7 @@ TEST_CASE("checkpointing gives tensor ranks the same bits") {
   }
 }
 
-TEST_CASE("with dropout what tensor ranks have whole stays the same in every bit") {
+TEST_CASE("with dropout, replicated parameters stay bit-identical on all tensor parallel ranks") {
   for (GPTConfig config : shared_decoders())
     for (int ranks : {2, 4})
       for (bool sequence : {false, true}) {
@@ -258,7 +259,9 @@ std::set<uint32_t> apart(const std::map<int, std::vector<uint32_t>>& sites) {
 
 }  // namespace
 
-TEST_CASE("masks of what tensor ranks split differ, masks of what they have whole do not") {
+TEST_CASE(
+    "dropout masks of what tensor ranks split differ by rank, and masks of replicated tensors do "
+    "not") {
   GPTConfig config = shared_gpt();
   config.dropout = 0.5f;
   for (bool sequence : {false, true}) {
@@ -288,7 +291,7 @@ TEST_CASE("masks of what tensor ranks split differ, masks of what they have whol
   }
 }
 
-TEST_CASE("tensor ranks give the whole model's logits, and generate its tokens from their cache") {
+TEST_CASE("tensor parallel ranks give the whole model's logits and generate the same tokens") {
   for (const GPTConfig& config : shared_decoders()) {
     CAPTURE(text_of(config));
     GPTCase model(config, Device::cpu(), DType::f32, /*spread=*/15.0);
@@ -356,7 +359,7 @@ StepAccount account_of_a_step(Communicator& world, const Device& device, bool se
 
 }  // namespace
 
-TEST_CASE("a step of tensor ranks on a meta device takes the memory and the wire of a real one") {
+TEST_CASE("a step of tensor ranks on a meta device counts the memory and messages of a real one") {
   for (int count : {2, 4})
     for (bool sequence : {false, true})
       for (bool checkpointing : {false, true}) {
@@ -403,7 +406,7 @@ int64_t kept_for_backward(int64_t layers, int count, bool sequence) {
 
 }  // namespace
 
-TEST_CASE("sequence parallel ranks divide all that a layer keeps for backward") {
+TEST_CASE("sequence parallel ranks divide evenly all bytes that a layer keeps for backward") {
   const auto of_a_layer = [](int count, bool sequence) {
     return kept_for_backward(3, count, sequence) - kept_for_backward(2, count, sequence);
   };
@@ -415,7 +418,8 @@ TEST_CASE("sequence parallel ranks divide all that a layer keeps for backward") 
   }
 }
 
-TEST_CASE("tensor ranks that cannot share a model out are told which can") {
+TEST_CASE(
+    "GPT refuses tensor ranks that do not divide the heads or the sequence-parallel block size") {
   const auto world = counting_communicator(0, 8);
   const Mesh mesh(*world, {.tensor = 8});
   ParameterStore store;
@@ -431,7 +435,7 @@ TEST_CASE("tensor ranks that cannot share a model out are told which can") {
                        ConfigError);
 }
 
-TEST_CASE("the stage with the head has fewer blocks by what the head costs") {
+TEST_CASE("the pipeline stage with the head has fewer blocks, by the cost of the head") {
   const GPTConfig config{.layers = 9, .heads = 2, .width = 16, .vocabulary = 600, .block_size = 8};
   CHECK(head_flops(config) == 3.0 * layer_flops(config));
   const std::pair<int64_t, int64_t> layers[] = {{0, 4}, {4, 8}, {8, 9}};
@@ -443,7 +447,7 @@ TEST_CASE("the stage with the head has fewer blocks by what the head costs") {
   }
 }
 
-TEST_CASE("a rank's model counts the whole model's parameters") {
+TEST_CASE("transformer_parameters counts the whole model's parameters on a tensor parallel rank") {
   const auto world = counting_communicator(1, 2);
   const Mesh mesh(*world, {.tensor = 2});
   ParameterStore store, whole;

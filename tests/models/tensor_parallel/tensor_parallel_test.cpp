@@ -34,7 +34,7 @@ const std::vector<int32_t> eight_ids{1, 0, 1, 1, 0, 0, 1, 0};
 
 }  // namespace
 
-TEST_CASE("column and row parallel layers are the whole layers, gradients included") {
+TEST_CASE("column and row parallel layers match the whole layers in values and gradients") {
   for (bool sequence : {false, true}) {
     CAPTURE(sequence);
     const std::vector<Shape> shapes{{2, 4, 3}, {8, 3}, {8}, {3, 8}, {3}};
@@ -60,7 +60,8 @@ TEST_CASE("column and row parallel layers are the whole layers, gradients includ
   }
 }
 
-TEST_CASE("an embedding split by tokens is the whole one, uneven and empty parts included") {
+TEST_CASE(
+    "parallel_embedding matches the whole embedding, also with uneven and empty vocabulary parts") {
   for (bool sequence : {false, true})
     for (int64_t vocabulary : {9, 5, 2}) {
       CAPTURE(sequence);
@@ -79,7 +80,8 @@ TEST_CASE("an embedding split by tokens is the whole one, uneven and empty parts
     }
 }
 
-TEST_CASE("logits of every rank's vocabulary join, uneven and empty parts included") {
+TEST_CASE(
+    "join_vocabulary joins the logits of all ranks, also with uneven and empty vocabulary parts") {
   for (int64_t vocabulary : {9, 5, 2}) {
     CAPTURE(vocabulary);
     check_on_ranks(
@@ -93,7 +95,9 @@ TEST_CASE("logits of every rank's vocabulary join, uneven and empty parts includ
   }
 }
 
-TEST_CASE("a loss split by tokens is the whole one, ignored targets and empty parts included") {
+TEST_CASE(
+    "the vocabulary-parallel loss matches the whole loss, also with ignored targets and empty "
+    "parts") {
   for (bool sequence : {false, true})
     for (int64_t vocabulary : {9, 5, 2}) {
       CAPTURE(sequence);
@@ -115,7 +119,7 @@ TEST_CASE("a loss split by tokens is the whole one, ignored targets and empty pa
     }
 }
 
-TEST_CASE("a target's index may be ignored whatever it is, and without targets gradients are 0") {
+TEST_CASE("the vocabulary-parallel loss can ignore a valid id, also if all targets have it") {
   run_local(2, [&](Communicator& ranks, const Device& device) {
     const TensorParallel parallel{&ranks};
     const Tensor x = random_tensor({2, 4, 3}, DType::f32, device, 1);
@@ -197,7 +201,7 @@ Distance distance_of_loss(DType dtype, int64_t tokens, int64_t width, int64_t vo
 
 }  // namespace
 
-TEST_CASE("a split loss in every dtype is near the whole one") {
+TEST_CASE("the vocabulary-parallel loss is close to the whole loss in f32, f16 and bf16") {
   // A few units of each dtype's rounding: each rank rounds its term of dx before they are added.
   for (auto [dtype, rounding] :
        {std::pair{DType::f32, 1e-6}, std::pair{DType::f16, 4e-3}, std::pair{DType::bf16, 3e-2}}) {
@@ -209,14 +213,15 @@ TEST_CASE("a split loss in every dtype is near the whole one") {
   }
 }
 
-TEST_CASE("a split loss is the whole one where a logit's exponential is no number") {
+TEST_CASE("the vocabulary-parallel loss matches the whole loss where exp of a logit overflows") {
   const Distance far = distance_of_loss(DType::f32, 33, 16, 101, 1000.0);
   CHECK(far.loss < 1e-6);
   CHECK(far.dx < 1e-3);
   CHECK(far.dweight < 1e-3);
 }
 
-TEST_CASE("a split loss of more logits than are held at a time adds up") {
+TEST_CASE(
+    "the vocabulary-parallel loss matches the whole loss when computed in several blocks of rows") {
   // 64 columns on each rank: two blocks of rows.
   const Distance far = distance_of_loss(DType::f32, (int64_t{10} << 20) / 64 + 5, 4, 12);
   CHECK(far.loss < 1e-6);
@@ -224,7 +229,9 @@ TEST_CASE("a split loss of more logits than are held at a time adds up") {
   CHECK(far.dweight < 1e-4);  // over 163,845 tokens, added in another order
 }
 
-TEST_CASE("what is outside the vocabulary is refused, between its end and a part's, too") {
+TEST_CASE(
+    "parallel embedding and loss refuse every id outside the vocabulary, also one just past its "
+    "end") {
   run_local(2, [&](Communicator& ranks, const Device& device) {
     const TensorParallel parallel{&ranks};
     const Var rows(random_tensor({rows_of_rank(5, parallel).count, 3}, DType::f32, device, 1));
@@ -249,7 +256,7 @@ TEST_CASE("what is outside the vocabulary is refused, between its end and a part
   });
 }
 
-TEST_CASE("a weight that is not a rank's rows is named") {
+TEST_CASE("parallel_embedding refuses a weight whose shape is not that of the rank's rows") {
   const auto ranks = counting_communicator(1, 2);
   const TensorParallel parallel{ranks.get()};
   const Device device = Device::meta();
@@ -261,7 +268,7 @@ TEST_CASE("a weight that is not a rank's rows is named") {
       ShapeError);
 }
 
-TEST_CASE("parts of parameters tile the whole and start as parts of it") {
+TEST_CASE("ParallelStore's parts tile each whole parameter and start with its initial values") {
   const Device device = Device::cpu(0, {.threads = 1});
   ParameterStore whole;
   const Unit& unit = whole.unit("layer");
@@ -335,7 +342,7 @@ PassAccount account_of_a_pass(Communicator& ranks, const Device& device, bool se
 
 }  // namespace
 
-TEST_CASE("tensor parallel layers on a meta device take the memory and the wire of real ones") {
+TEST_CASE("tensor parallel layers on a meta device count the memory and messages of real ones") {
   for (int count : {1, 2, 4})
     for (bool sequence : {false, true}) {
       CAPTURE(count);

@@ -26,7 +26,8 @@ models::Tokenizer gpt2() { return models::load_tokenizer(ZG_FIXTURES "tokenizer/
 
 }  // namespace
 
-TEST_CASE("a corpus has a document for each file and each line of JSON, in any number of threads") {
+TEST_CASE(
+    "a corpus has a document for each file and each line of JSON, with any number of threads") {
   const TemporaryFolder folder;
   write_file(folder / "a.txt", "Hello, world.\n");
   write_file(folder / "b.jsonl",
@@ -56,7 +57,7 @@ TEST_CASE("a corpus has a document for each file and each line of JSON, in any n
   }
 }
 
-TEST_CASE("a line without the key names file and line") {
+TEST_CASE("a JSON line without the text key is an error that names file and line") {
   const TemporaryFolder folder;
   write_file(folder / "b.jsonl", "{\"body\": \"one\"}\n{\"text\": \"two\"}");
   models::TextDocuments documents({folder / "b.jsonl"}, "body");
@@ -67,7 +68,7 @@ TEST_CASE("a line without the key names file and line") {
                        FileError);
 }
 
-TEST_CASE("tokens become text as soon as they complete a character") {
+TEST_CASE("text_stream returns text as soon as tokens complete a character") {
   const auto words = models::text_stream(gpt2());
   // U+1F642 has four bytes, which no single token of this vocabulary holds.
   const std::string text = "a\U0001F642b";
@@ -88,7 +89,8 @@ TEST_CASE("tokens become text as soon as they complete a character") {
   CHECK(words->decode(1 << 20) == "\uFFFD");
 }
 
-TEST_CASE("a model of characters knows only them, and without characters tokens are numbers") {
+TEST_CASE(
+    "character_stream refuses unknown characters, and without characters its tokens are numbers") {
   const auto characters = models::character_stream("a\u00e9\n", "prompt");
   CHECK(characters->encode("\u00e9a\n") == Ids{1, 0, 2});
   CHECK(characters->decode(1) == "\u00e9");

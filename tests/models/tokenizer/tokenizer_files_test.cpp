@@ -50,7 +50,8 @@ std::string refused_split(const std::string& pattern) {
 
 }  // namespace
 
-TEST_CASE("a tokenizer comes back from the folder that it was saved to") {
+TEST_CASE(
+    "a saved tokenizer is loaded unchanged, and added_tokens.json adds tokens or is refused") {
   const TemporaryFolder folder;
   const Tokenizer tokenizer = train_tokenizer("the then they the then they", {.vocabulary = 260});
   save_tokenizer(tokenizer, folder / "a/b");
@@ -81,8 +82,7 @@ TEST_CASE("a tokenizer comes back from the folder that it was saved to") {
                  "has neither tokenizer.json nor vocab.json"));
 }
 
-TEST_CASE(
-    "what a tokenizer.json asks for and this version does not compute is refused by its key") {
+TEST_CASE("unsupported settings of a tokenizer.json are refused with an error that names the key") {
   CHECK(refusal(small_file()) == "nothing was thrown");
   const auto refused = [](const char* pointer, const json& value, const std::string& expected) {
     CAPTURE(pointer);
@@ -117,7 +117,8 @@ TEST_CASE(
   refused("/added_tokens/0/single_word", true, "added_tokens[0].single_word is true");
 }
 
-TEST_CASE("another model than BPE is told by its type, whatever else comes with it") {
+TEST_CASE(
+    "a tokenizer.json of another model than BPE is refused by model type, whatever else it holds") {
   json file = small_file();
   file["decoder"] = {{"type", "WordPiece"}, {"prefix", "##"}};
   file["normalizer"] = {{"type", "BertNormalizer"}};
@@ -132,7 +133,7 @@ TEST_CASE("another model than BPE is told by its type, whatever else comes with 
   CHECK(contains(refusal(file), "Unsupported t.json: model is "));
 }
 
-TEST_CASE("what a tokenizer.json has without effect on ids and bytes passes") {
+TEST_CASE("settings of a tokenizer.json without effect on ids and bytes are accepted") {
   const auto passes = [](const char* pointer, const json& value) {
     CAPTURE(pointer);
     CHECK(refusal(pointer, value) == "nothing was thrown");
@@ -158,7 +159,7 @@ TEST_CASE("what a tokenizer.json has without effect on ids and bytes passes") {
   CHECK(refusal(file) == "nothing was thrown");
 }
 
-TEST_CASE("a tokenizer says which tokens begin, end and pad a text") {
+TEST_CASE("special_tokens_of finds the tokens that begin, end and pad a text") {
   const auto tokens_of = [](std::vector<std::string> added) {
     return special_tokens_of(train_tokenizer("", {.vocabulary = 270, .added = std::move(added)}));
   };
@@ -178,7 +179,7 @@ TEST_CASE("a tokenizer says which tokens begin, end and pad a text") {
   CHECK(!json::parse(hf_tokenizer_config_json(tokenizer, {}, 128)).contains("eos_token"));
 }
 
-TEST_CASE("a tokenizer.json that is none is told by its key") {
+TEST_CASE("a malformed tokenizer.json is refused with an error that names the key") {
   const auto refused = [](const char* pointer, const json& value, const std::string& expected) {
     CAPTURE(pointer);
     CHECK(contains(refusal(pointer, value), "FileError t.json: " + expected));
@@ -203,7 +204,7 @@ TEST_CASE("a tokenizer.json that is none is told by its key") {
                  "t.json: expected a JSON object"));
 }
 
-TEST_CASE("a vocabulary without all bytes is refused by the first that it lacks") {
+TEST_CASE("a vocabulary without a token for every byte is refused with the first missing byte") {
   json file = small_file();
   json& vocabulary = file["model"]["vocab"];
   vocabulary["xyz"] = vocabulary["Q"];
@@ -212,7 +213,7 @@ TEST_CASE("a vocabulary without all bytes is refused by the first that it lacks"
                  "Unsupported t.json: the vocabulary has no token 'Q' for the byte 81"));
 }
 
-TEST_CASE("patterns that would mean something else to PCRE2 are refused by their place") {
+TEST_CASE("split patterns that PCRE2 could read differently are refused with the reason") {
   for (const char* pattern :
        {"a|b c", "[a-z]+", "[^\\s[.,]x]+", "(?i:'s)|x{2,3}", "\\d\\D\\S\\P{Lu}", "(?:a|(b))?c(?=d)",
         "[-a\\-\\]]", "a.", "\\(\\)\\n"})

@@ -67,13 +67,14 @@ std::vector<int32_t> merged_plainly(std::vector<int32_t> ids, const std::vector<
 
 }  // namespace
 
-TEST_CASE("the mixed text is the one that the fixture was made of") {
+TEST_CASE("the generated mixed text equals the text that the fixture was made from") {
   const std::string text = mixed_text().first(MixedText::blocks);
   CHECK(text.size() == expected_tokens()["bytes"].get<size_t>());
   CHECK(hash_of(text) == expected_tokens()["text"].get<std::string>());
 }
 
-TEST_CASE("a megabyte of mixed scripts has the ids of Hugging Face's tokenizers") {
+TEST_CASE(
+    "a megabyte of mixed scripts is encoded to the same ids as by Hugging Face's tokenizers") {
   struct Case {
     const char *path, *record;
   };
@@ -100,7 +101,9 @@ TEST_CASE("a megabyte of mixed scripts has the ids of Hugging Face's tokenizers"
   }
 }
 
-TEST_CASE("vocab.json with merges.txt is the tokenizer of tokenizer.json") {
+TEST_CASE(
+    "vocab.json with merges.txt gives the tokenizer of tokenizer.json and is written back "
+    "unchanged") {
   const GPT2Files files = {.vocabulary = read_file(tokenizer_fixture + "gpt2/vocab.json"),
                            .merges = read_file(tokenizer_fixture + "gpt2/merges.txt")};
   const Tokenizer of_both = tokenizer_from_gpt2(files, "gpt2");
@@ -109,7 +112,7 @@ TEST_CASE("vocab.json with merges.txt is the tokenizer of tokenizer.json") {
   CHECK(gpt2_files(of_both).merges == files.merges);
 }
 
-TEST_CASE("other settings of a tokenizer.json have Hugging Face's ids") {
+TEST_CASE("variants of a tokenizer.json give the same ids as Hugging Face's tokenizers") {
   const std::string text = mixed_text().block(0);
   for (const auto& [name, variant] : expected_tokens()["variants"].items()) {
     CAPTURE(name);
@@ -128,7 +131,7 @@ TEST_CASE("other settings of a tokenizer.json have Hugging Face's ids") {
   }
 }
 
-TEST_CASE("training gives the vocabulary of Hugging Face's trainer") {
+TEST_CASE("train_tokenizer gives the vocabulary of Hugging Face's trainer") {
   const std::string text = mixed_text().first(16);
   const Tokenizer gpt2 = train_tokenizer(text, {.vocabulary = 2000});
   CHECK(tokenizer_json(gpt2) == tokenizer_json(load_tokenizer(tokenizer_fixture + "gpt2")));
@@ -154,7 +157,7 @@ TEST_CASE("a text with few pairs gives a smaller vocabulary than asked for") {
                  "differ, got 'x'"));
 }
 
-TEST_CASE("words of any length are merged as the definition says") {
+TEST_CASE("encode merges words of any length as the plain definition of BPE does") {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     CAPTURE(seed);
     Draws draws(seed);
@@ -181,7 +184,7 @@ TEST_CASE("words of any length are merged as the definition says") {
   }
 }
 
-TEST_CASE("any bytes come back from their ids") {
+TEST_CASE("decoding the ids of any bytes gives the bytes back") {
   const Tokenizer tokenizer = load_tokenizer(tokenizer_fixture + "gpt2");
   for (uint64_t seed = 0; seed < 200; ++seed) {
     CAPTURE(seed);
@@ -200,7 +203,7 @@ TEST_CASE("any bytes come back from their ids") {
   CHECK(ids("we're \xff here") == parts);
 }
 
-TEST_CASE("added tokens are found and known by their content") {
+TEST_CASE("added tokens are encoded by their content and found by id_of_added") {
   const Tokenizer tokenizer = load_tokenizer(tokenizer_fixture + "bloom");
   CHECK(tokenizer.id_of_added("</s>") == 2);
   CHECK(!tokenizer.id_of_added("</S>"));
@@ -210,7 +213,7 @@ TEST_CASE("added tokens are found and known by their content") {
                  "expected ids below 2500, got 2500"));
 }
 
-TEST_CASE("a split that takes too many steps is an error") {
+TEST_CASE("a split pattern that takes too many matching steps is an error") {
   TokenizerParts parts = bytes_and({});
   parts.split = "a*a*a*a*a*[bc]";
   const Tokenizer tokenizer(parts, "test");

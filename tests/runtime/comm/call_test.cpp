@@ -12,7 +12,7 @@ const auto before = since - std::chrono::seconds(1), after = since + std::chrono
 
 }  // namespace
 
-TEST_CASE("who is late is named at the nearest place where somebody waits for it") {
+TEST_CASE("blame names the late rank and the nearest place at which another rank waits for it") {
   // Rank 0 waits for 1, which is late, and for 2, which waits for 3, as late.
   const Activity waiting{.awaits = {1, 2}, .place = "near"};
   const std::vector<Activity> ranks = {waiting,
@@ -30,7 +30,8 @@ TEST_CASE("who is late is named at the nearest place where somebody waits for it
   CHECK(far.verb == std::string("finish"));
 }
 
-TEST_CASE("nobody is named who went on of late, nor ranks that wait in a ring") {
+TEST_CASE(
+    "blame names no rank that was active recently, and none of ranks that wait for each other") {
   const Activity waiting{.awaits = {1, 2}, .place = "here"};
   const Blame slow = blame(waiting, {waiting, {.alive = after}, {.alive = later}}, since);
   CHECK(slow.ranks.empty());

@@ -36,7 +36,7 @@ TEST_CASE("every rank gathers every shard in rank order, at any world size") {
   }
 }
 
-TEST_CASE("pieces are combined at their owner in rising rank") {
+TEST_CASE("pieces of gradients are added at the rank that owns the shard, in rank order") {
   // Floats whose sum depends on the order of addition.
   const int ranks = 4;
   const float values[] = {1e8f, 1.0f, -1e8f, 1.0f};
@@ -52,7 +52,7 @@ TEST_CASE("pieces are combined at their owner in rising rank") {
   });
 }
 
-TEST_CASE("integers are summed exactly, and everything received is counted") {
+TEST_CASE("integers are summed exactly over ranks, and wire counts the received bytes") {
   run_local(3, [&](Communicator& comm, const Device& device) {
     const Tensor x = Tensor::full({2}, comm.rank() + 1.0, DType::i64, device);
     comm.wait(comm.all_reduce(x, "limbs"));
@@ -68,7 +68,7 @@ TEST_CASE("integers are summed exactly, and everything received is counted") {
   });
 }
 
-TEST_CASE("collectives run ahead of the rank that queued them, in order") {
+TEST_CASE("collectives that a rank queues without waiting complete in order") {
   run_local(2, [&](Communicator& comm, const Device& device) {
     std::vector<Tensor> fulls;
     std::vector<Communicator::Ticket> tickets;

@@ -97,7 +97,7 @@ bool is_last(const Communicator& comm) { return comm.rank() + 1 == comm.size(); 
 
 }  // namespace
 
-TEST_CASE("a rank that throws ends the others, each of which says who failed and where it waits") {
+TEST_CASE("a rank that throws ends the others, whose errors name it and where they wait") {
   for (const Collective kind : kinds)
     for (const int ranks : group_sizes) {
       const Exchange exchange{kind};
@@ -132,7 +132,8 @@ TEST_CASE("a rank that returns early is named with the collective that the other
     }
 }
 
-TEST_CASE("a rank that comes too late is named, and finds out itself") {
+TEST_CASE(
+    "a rank that arrives after the timeout is named in the errors of all ranks, its own included") {
   const auto errors_in = [](Collective kind) {
     std::atomic<int> failed = 0;
     const auto body = [&](Communicator& comm, const Device& device) {
@@ -190,7 +191,7 @@ TEST_CASE("the error that run_local rethrows names its rank and keeps its type")
   CHECK_THROWS_AS(run(2, number), int);
 }
 
-TEST_CASE("a combination that throws on one rank ends all of them") {
+TEST_CASE("an exception in the combine function of one rank ends all ranks") {
   for (const int ranks : group_sizes) {
     const auto errors = errors_in_step_5(ranks, [](Communicator& comm, const Device& device) {
       const Tensor full = Tensor::zeros({2 * comm.size()}, DType::f32, device);
@@ -211,7 +212,8 @@ TEST_CASE("a combination that throws on one rank ends all of them") {
   }
 }
 
-TEST_CASE("calls that differ in op, name, dtype or count are an error on every rank, with both") {
+TEST_CASE(
+    "calls that differ in op, name, dtype or count are an error on every rank, with both calls") {
   struct Pair {
     Exchange others, last;
   };
@@ -242,7 +244,7 @@ TEST_CASE("calls that differ in op, name, dtype or count are an error on every r
     }
 }
 
-TEST_CASE("a call more than the others make names those that have left") {
+TEST_CASE("a rank that makes an extra call gets an error that names the rank that has returned") {
   for (const Collective kind : kinds) {
     const Exchange exchange{kind};
     const auto errors = errors_in_step_5(2, [&](Communicator& comm, const Device& device) {
@@ -273,7 +275,7 @@ TEST_CASE("stall: run by the next test" * doctest::skip()) {
 }
 
 TEST_CASE(
-    "a rank that stalls for good ends the process with status 4, and every other one says where") {
+    "a rank that stalls for good ends the process with status 4, and all other ranks name it") {
   struct Process {
     Exchange exchange;
     int ranks;

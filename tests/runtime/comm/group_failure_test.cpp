@@ -151,7 +151,9 @@ TEST_CASE("a stage that comes too late is named, not the neighbours that wait fo
   }
 }
 
-TEST_CASE("stages that are slow one after the other are waited for, however many they are") {
+TEST_CASE(
+    "slow stages in sequence cause no timeout even if their delays add up to more than the "
+    "timeout") {
   // A pause of the machine can make one delay longer than the timeout. Then longer ones are tried.
   std::vector<std::string> errors(1);
   for (double unit_s = 1.0; unit_s <= 16.0 && errors != std::vector<std::string>(3); unit_s *= 4)
@@ -168,7 +170,7 @@ TEST_CASE("stages that are slow one after the other are waited for, however many
   CHECK(errors == std::vector<std::string>(3));
 }
 
-TEST_CASE("a rank is named that waits for nobody while its own worker does") {
+TEST_CASE("a rank in its own code is named as late although its worker waits in another group") {
   std::atomic<bool> failed = false;
   const auto errors = errors_of(
       2,
@@ -217,7 +219,7 @@ TEST_CASE("ranks that wait for each other in different groups are both named") {
   CHECK(errors[2] == "");
 }
 
-TEST_CASE("a failure in one group ends collectives in all others, and those that come later") {
+TEST_CASE("a failure in one group ends the collectives of all other groups, also later ones") {
   const auto errors = errors_of(4, [](Communicator& comm, const Device& device) {
     const int own[] = {comm.rank() / 2 * 2, comm.rank() / 2 * 2 + 1};
     const auto pair = comm.group(own, "pair");
@@ -242,7 +244,7 @@ TEST_CASE("a failure in one group ends collectives in all others, and those that
   }
 }
 
-TEST_CASE("a rank that fails inside a group is named by its number among all ranks") {
+TEST_CASE("a rank that fails inside a group is named by its global rank") {
   // In the group of ranks 3 and 1, rank 3 has group rank 0.
   const int members[] = {3, 1};
   const auto is_member = [](const Communicator& comm) { return comm.rank() % 2 == 1; };
@@ -303,7 +305,7 @@ TEST_CASE("a rank that fails inside a group is named by its number among all ran
       contains(errors_of(4, comes_late, stall_timeout_s)[1], "rank 3 did not arrive within 4 s: "));
 }
 
-TEST_CASE("calls that differ in a group are told with the numbers of all ranks") {
+TEST_CASE("an error about calls that differ within a group names the global ranks") {
   const auto errors = errors_of(3, [](Communicator& comm, const Device& device) {
     if (comm.rank() == 1) return comm.wait(comm.barrier("other"));
     const int ends[] = {2, 0};
@@ -338,7 +340,8 @@ TEST_CASE("stalled stage: run by the next test" * doctest::skip()) {
   errors_of(chain_stages, body, stall_timeout_s);
 }
 
-TEST_CASE("a stage that stalls for good ends the process with status 4, named by every other one") {
+TEST_CASE(
+    "a stage that stalls for good ends the process with status 4, and all other stages name it") {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   std::vector<FILE*> processes;
   for (int struck = 0; struck < chain_stages; ++struck) {

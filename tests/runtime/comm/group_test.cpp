@@ -59,7 +59,7 @@ TEST_CASE("a broadcast brings the root's tensor to every rank, of any type, at a
     });
 }
 
-TEST_CASE("a root that is no rank is refused before anything is queued") {
+TEST_CASE("broadcast refuses a root that is not a rank before it queues anything") {
   run_local(2, [](Communicator& comm, const Device& device) {
     const Tensor x = value(1, device);
     for (const int root : {-1, 2})
@@ -70,7 +70,7 @@ TEST_CASE("a root that is no rank is refused before anything is queued") {
   });
 }
 
-TEST_CASE("a group's ranks are numbered by their place in it") {
+TEST_CASE("a group's ranks are numbered by their order in the list of members") {
   run_local(5, [](Communicator& comm, const Device& device) {
     const std::vector<int> members = comm.rank() % 2 ? std::vector{3, 1} : std::vector{4, 0, 2};
     const auto group = comm.group(members, "parity");
@@ -92,7 +92,7 @@ TEST_CASE("a group's ranks are numbered by their place in it") {
   });
 }
 
-TEST_CASE("a group waits for nobody outside it, and groups do not wait for each other") {
+TEST_CASE("a group waits only for its own members, and groups do not wait for each other") {
   run_local(2, [](Communicator& comm, const Device& device) {
     const int both[] = {0, 1};
     const auto first = comm.group(both, "first"), second = comm.group(both, "second");
@@ -113,7 +113,9 @@ TEST_CASE("a group waits for nobody outside it, and groups do not wait for each 
   });
 }
 
-TEST_CASE("a channel of two takes what is sent ahead, in order, in both directions at once") {
+TEST_CASE(
+    "two ranks can send many broadcasts ahead in both directions at once and receive them in "
+    "order") {
   run_local(2, [](Communicator& comm, const Device& device) {
     const int both[] = {0, 1};
     const auto forward = comm.group(both, "forward"), backward = comm.group(both, "backward");
@@ -137,7 +139,7 @@ TEST_CASE("a channel of two takes what is sent ahead, in order, in both directio
   });
 }
 
-TEST_CASE("a data group inside the ranks folds to the bits of a world of its size") {
+TEST_CASE("folding gradients in a data group gives the bits of a world of the group's size") {
   std::vector<std::vector<float>> world(2), groups(6);
   for (int seed = 0; seed < 3; ++seed) {
     run_local(2, [&](Communicator& comm, const Device& device) {
@@ -152,7 +154,8 @@ TEST_CASE("a data group inside the ranks folds to the bits of a world of its siz
   }
 }
 
-TEST_CASE("each group counts its own wire, and a counting communicator's group the same") {
+TEST_CASE(
+    "each group counts its own received bytes, and a counting communicator gives the same counts") {
   const auto use = [](Communicator& all, const Device& device) {
     const int members[] = {2, 0, 1};
     const auto group = all.rank() < 3 ? all.group(members, "three") : nullptr;
@@ -187,7 +190,7 @@ TEST_CASE("each group counts its own wire, and a counting communicator's group t
   });
 }
 
-TEST_CASE("members that make no group are refused, and so is a group that is there already") {
+TEST_CASE("group() refuses an invalid list of members and a group that already exists") {
   const auto refused = [](Communicator& comm, const std::vector<int>& members,
                           const std::string& name) {
     return message_of<ConfigError>([&] { comm.group(members, name); });

@@ -8,7 +8,8 @@
 using namespace zg;
 using namespace zg::testing;
 
-TEST_CASE("each axis of a mesh holds the ranks that differ in nothing else, and stages reach on") {
+TEST_CASE(
+    "each axis of a mesh groups the ranks that differ only in it, and stages send to neighbours") {
   for (const MeshShape shape :
        {MeshShape{1, 1, 1}, MeshShape{2, 1, 1}, MeshShape{1, 2, 1}, MeshShape{1, 4, 1},
         MeshShape{2, 2, 2}, MeshShape{2, 3, 1}, MeshShape{1, 2, 4}, MeshShape{3, 1, 2}}) {
@@ -18,7 +19,7 @@ TEST_CASE("each axis of a mesh holds the ranks that differ in nothing else, and 
   }
 }
 
-TEST_CASE("ranks of one tensor group sit side by side, then those of one data group") {
+TEST_CASE("ranks in a mesh are numbered first along the tensor axis, then data, then pipeline") {
   const MeshShape shape{.data = 2, .pipeline = 3, .tensor = 4};
   CHECK(shape.ranks() == 24);
   CHECK(shape.rank_of(0, 0, 3) == 3);
@@ -27,7 +28,8 @@ TEST_CASE("ranks of one tensor group sit side by side, then those of one data gr
   CHECK(shape.rank_of(1, 2, 3) == 23);
 }
 
-TEST_CASE("a mesh of counting ranks is that of real ones") {
+TEST_CASE(
+    "a mesh over counting communicators has each rank's groups and counts bytes between stages") {
   const MeshShape shape{.data = 2, .pipeline = 2, .tensor = 2};
   for (int rank = 0; rank < shape.ranks(); ++rank) {
     const auto world = counting_communicator(rank, shape.ranks());
@@ -44,7 +46,7 @@ TEST_CASE("a mesh of counting ranks is that of real ones") {
   }
 }
 
-TEST_CASE("axes that do not multiply to the ranks are refused") {
+TEST_CASE("a mesh refuses axes whose product is not the number of ranks") {
   const auto world = counting_communicator(0, 8);
   CHECK_THROWS_WITH_AS(Mesh(*world, {.data = 2, .pipeline = 3, .tensor = 1}),
                        "mesh: data 2 x pipeline 3 x tensor 1 expected to be the number of ranks, 8",

@@ -94,7 +94,7 @@ TEST_CASE("mpi child: groups" * doctest::skip()) {
   run_processes(check_groups, {.timeout_s = 240});
 }
 
-TEST_CASE("mpi: groups of processes hold the right ranks, and none waits for another") {
+TEST_CASE("mpi: groups of processes hold the right ranks, and groups do not wait for each other") {
   if (skips_mpi("groups")) return;
   for (const int ranks : {2, 3, 8}) {
     run_local(ranks, check_groups);  // the same checks with threads
@@ -173,7 +173,8 @@ TEST_CASE("mpi child: slow stages" * doctest::skip()) {
   run_processes(body, {.timeout_s = 3 * unit_s});
 }
 
-TEST_CASE("mpi: stages that are slow one after the other are waited for") {
+TEST_CASE(
+    "mpi: slow stages in sequence cause no timeout even if their delays add up to more than it") {
   if (skips_mpi("slow stages")) return;
   // A pause of the machine can make one delay longer than the timeout. Then longer ones are tried.
   Ended ended{.status = 1, .text = ""};
@@ -209,8 +210,7 @@ TEST_CASE("mpi child: a failure in a group" * doctest::skip()) {
   }
 }
 
-TEST_CASE(
-    "mpi: a rank that fails in a group is named by its number among all ranks, and names it") {
+TEST_CASE("mpi: a rank that fails in a group is named by its global rank on every rank") {
   if (skips_mpi("faults in groups")) return;
   for (const char* where : {"worker", "own thread"}) {
     CAPTURE(where);

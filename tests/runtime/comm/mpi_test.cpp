@@ -130,7 +130,8 @@ TEST_CASE("mpi: collectives between processes give what they give between thread
   }
 }
 
-TEST_CASE("mpi: a process that calls something else ends all, which say who") {
+TEST_CASE(
+    "mpi: a process that makes a different call ends all ranks, whose errors show both calls") {
   if (skips_mpi("mismatches")) return;
   const std::pair<const char*, const char*> kinds[] = {
       {"op", "barrier of 'limbs' (u8, 0 elements)"},

@@ -58,7 +58,8 @@ int in_child(const F& f) {
 
 }  // namespace
 
-TEST_CASE("processes: each launcher's variables say the rank, here and in all") {
+TEST_CASE(
+    "processes: process_rank reads global and local rank and size from each launcher's variables") {
   struct Case {
     Variables variables;
     int rank, size, local_rank, local_size;
@@ -112,7 +113,8 @@ TEST_CASE("processes: each launcher's variables say the rank, here and in all") 
   }
 }
 
-TEST_CASE("processes: half of a launcher's variables is none, and no number is an error") {
+TEST_CASE(
+    "processes: incomplete launcher variables mean no rank, and invalid numbers are an error") {
   for (const Variables& none : {Variables{}, Variables{{"SLURM_NTASKS", "4"}},
                                 Variables{{"PMI_RANK", "0"}}, Variables{{"PMI_SIZE", "2"}}}) {
     const Launched launched(none);
@@ -128,7 +130,8 @@ TEST_CASE("processes: half of a launcher's variables is none, and no number is a
   CHECK_THROWS_AS(process_rank(), ConfigError);
 }
 
-TEST_CASE("processes: those of a host share its cores, and one that is bound has its own") {
+TEST_CASE(
+    "processes: the processes of a host share its cores, and one bound to a core uses one thread") {
   const int cores = available_cores();
   for (const int processes : {0, 1, 2, 3, cores, 2 * cores + 1}) {
     CAPTURE(processes);
@@ -147,7 +150,8 @@ TEST_CASE("processes: those of a host share its cores, and one that is bound has
   }
 }
 
-TEST_CASE("processes: a number that another process has by now is not the one that was meant") {
+TEST_CASE(
+    "processes: a ProcessId is not alive if another process has its pid, nor if it is a zombie") {
   const cpu::ProcessId own = cpu::ProcessId::own();
   CHECK(own.pid == getpid());
   CHECK(own.start > 0);

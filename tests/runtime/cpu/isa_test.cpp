@@ -15,7 +15,7 @@ TEST_CASE("ZG_CPU_ISA lowers the instruction set") {
   CHECK(best_isa() == Isa::portable);
 }
 
-TEST_CASE("an instruction set that is none is told with where it was asked for") {
+TEST_CASE("the error for an unknown instruction set names ZG_CPU_ISA if it came from there") {
   const std::string expected =
       ": expected portable, avx2, avx512, avx512_bf16 or amx_bf16, got 'sse'";
   const testing::ScopedVariable isa("ZG_CPU_ISA", "sse");

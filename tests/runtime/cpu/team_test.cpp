@@ -25,7 +25,7 @@ TEST_CASE("parallel_for covers the range in chunks of the given grain") {
   CHECK(seen == std::vector<int>(1001, 1));
 }
 
-TEST_CASE("what was written before a team is read in it, and what it wrote after it") {
+TEST_CASE("a team sees what was written before it starts, and its writes are seen after it ends") {
   // ThreadSanitizer watches this one: team() tells it about both edges.
   std::vector<int64_t> input(4096), output(4096);
   for (int round = 0; round < 20; ++round) {
@@ -40,7 +40,7 @@ TEST_CASE("what was written before a team is read in it, and what it wrote after
   }
 }
 
-TEST_CASE("two threads drive teams of their own") {
+TEST_CASE("two threads can each run a team at the same time") {
   auto work = [](int64_t* sum) {
     for (int round = 0; round < 50; ++round) {
       std::vector<int64_t> parts(32);

@@ -17,7 +17,7 @@ TEST_CASE("checksums are what xxhsum -H2 prints") {
   CHECK(checksum(bytes_of("zerograd")) == "d0c71b72892e4c06c66e5c82e5ab7af0");
 }
 
-TEST_CASE("a checksum does not depend on how the bytes arrive") {
+TEST_CASE("a checksum does not depend on how the bytes are split into updates") {
   std::string text;
   for (int i = 0; i < 100000; ++i) text += static_cast<char>(i % 251);
   for (size_t step : {1, 7, 255, 4096, 100000}) {

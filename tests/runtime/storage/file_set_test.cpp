@@ -153,7 +153,7 @@ void refuse_exchange() {
 
 }  // namespace
 
-TEST_CASE("a set of files takes the place of an older one, and leaves all other files alone") {
+TEST_CASE("a FileSet replaces the older files of the set and leaves all other files alone") {
   const TemporaryFolder folder;
   for (const std::string what : {"nothing", "the old ones", "a link"}) {
     CAPTURE(what);
@@ -177,7 +177,7 @@ TEST_CASE("a set of files takes the place of an older one, and leaves all other 
   CHECK(hidden_in(place).empty());
 }
 
-TEST_CASE("a set that is not finished, or cannot be, changes nothing") {
+TEST_CASE("a FileSet that is not finished or fails changes no file") {
   const TemporaryFolder folder;
   const std::string place = folder / "place";
   prepare(place, "the old ones");
@@ -210,7 +210,9 @@ TEST_CASE("a set that is not finished, or cannot be, changes nothing") {
                  place + "/.replacing_c is a link; expected a folder or nothing"));
 }
 
-TEST_CASE("killed at any system call, a reader finds all of the old files or all of the new ones") {
+TEST_CASE(
+    "if a FileSet is killed at any system call, a reader finds all of the old files or all new "
+    "ones") {
   const FastFolder folder;
   const std::string place = folder / "place";
   // Not every call of the last two, which take the same way.
@@ -257,7 +259,9 @@ TEST_CASE("killed at any system call, a reader finds all of the old files or all
   }
 }
 
-TEST_CASE("where names cannot be exchanged a set is written, but none is replaced") {
+TEST_CASE(
+    "without an exchange of names a FileSet writes a new set but refuses to replace several "
+    "files") {
   const FastFolder folder;
   const std::string place = folder / "place";
   const auto write = [&] {

@@ -56,7 +56,7 @@ std::string tensor(const std::string& dtype, const std::string& shape, const std
 
 }  // namespace
 
-TEST_CASE("tensors and metadata come back as they were written") {
+TEST_CASE("SafetensorsReader reads back tensors and metadata as they were written") {
   const TemporaryFolder folder;
   const std::vector<float> a = {1.5f, -0.0f, INFINITY, 1e-40f, 0.1f, 3.0f};
   const std::vector<uint16_t> b = {bf16(2.5f).bits, bf16(-1e30f).bits};
@@ -100,7 +100,7 @@ TEST_CASE("tensors and metadata come back as they were written") {
   CHECK_THROWS_AS(reader.read_floats("ids"), FileError);
 }
 
-TEST_CASE("a large half-precision tensor is widened in full") {
+TEST_CASE("read_floats widens all elements of a large bf16 tensor") {
   const TemporaryFolder folder;
   const int64_t n = (1 << 21) + 3;
   std::vector<bf16> values(static_cast<size_t>(n));
@@ -114,7 +114,7 @@ TEST_CASE("a large half-precision tensor is widened in full") {
     CHECK(read[i] == static_cast<float>(i % 251));
 }
 
-TEST_CASE("an unfinished file leaves what was there, and nothing else") {
+TEST_CASE("an unfinished SafetensorsWriter leaves the old file unchanged and adds no other file") {
   const TemporaryFolder folder;
   write_file(folder / "f", "before");
   {
@@ -136,7 +136,7 @@ TEST_CASE("an unfinished file leaves what was there, and nothing else") {
   CHECK_THROWS_AS(SafetensorsWriter(folder / "no/such/folder", {}), FileError);
 }
 
-TEST_CASE("what is no file stays what it is: a link leads to its target, a pipe is written to") {
+TEST_CASE("SafetensorsWriter writes through a link to its target and into a pipe, and keeps both") {
   const TemporaryFolder folder;
   const std::string target = folder / "target", link = folder / "link", pipe = folder / "pipe";
   const auto write = [](const std::string& path) {
@@ -160,7 +160,7 @@ TEST_CASE("what is no file stays what it is: a link leads to its target, a pipe 
   CHECK(bytes == read_file(target));
 }
 
-TEST_CASE("files that are not there, not files or too short are refused") {
+TEST_CASE("SafetensorsReader refuses absent files, folders and files that are too short") {
   const TemporaryFolder folder;
   CHECK_THROWS_AS(SafetensorsReader(folder / "absent"), FileError);
   CHECK_THROWS_AS(SafetensorsReader reader(folder.path()), FileError);
@@ -172,7 +172,8 @@ TEST_CASE("files that are not there, not files or too short are refused") {
   CHECK(contains(error_of(with_length(0, "")), "not JSON"));
 }
 
-TEST_CASE("hostile headers are refused with the tensor and the place") {
+TEST_CASE(
+    "SafetensorsReader refuses invalid headers with an error that names the file and the cause") {
   const auto of = [](const std::string& header, size_t data = 8) {
     return error_of(safetensors_file(header, data));
   };

@@ -61,7 +61,9 @@ void damage(const std::string& directory, off_t at) {
 
 }  // namespace
 
-TEST_CASE("any range of a file comes back as it was written last, whatever the requests' size") {
+TEST_CASE(
+    "any range of a swapped tensor reads back as last written, for any block size and queue "
+    "depth") {
   const TemporaryFolder folder;
   for (const auto& [block_size, depth, io_uring] : {std::tuple<int64_t, int, bool>(4096, 1, true),
                                                     {8192, 3, true},
@@ -90,7 +92,8 @@ TEST_CASE("any range of a file comes back as it was written last, whatever the r
   }
 }
 
-TEST_CASE("how the drive is read is told, also where its file system knows no direct way") {
+TEST_CASE(
+    "swap_description says how a drive is read, and swapping works where direct I/O may not") {
   CHECK(swap_description(Device::cpu()).empty());
   const Device direct = device_on("/tmp"), buffered = device_on("/dev/shm");
   const Tensor first = swapped_tensor(direct, 5000), second = swapped_tensor(buffered, 5000);
@@ -105,7 +108,7 @@ TEST_CASE("how the drive is read is told, also where its file system knows no di
 }
 
 TEST_CASE(
-    "transfers that meet on the drive or in memory are as if done in the order of the calls") {
+    "swap transfers that overlap on the drive or in memory give the result of their call order") {
   const TemporaryFolder folder;
   constexpr int64_t size = 150'000;
   for (const auto& [block_size, depth, io_uring] :
@@ -141,7 +144,8 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a drive that fails says so to all who wait, also where much is under way") {
+TEST_CASE(
+    "every wait for a swap throws FileError after the drive fails, with many transfers queued") {
   const TemporaryFolder folder;
   for (const bool io_uring : {true, false}) {
     const Device device = device_on(folder.path(), 4096, 4, io_uring);
@@ -158,7 +162,8 @@ TEST_CASE("a drive that fails says so to all who wait, also where much is under 
   }
 }
 
-TEST_CASE("a bit that the drive changed is found, with its place, and nothing is read after it") {
+TEST_CASE(
+    "a byte that changed on the drive is an error that names its block, and later reads fail") {
   const TemporaryFolder folder;
   const Device device = device_on(folder.path());
   const Tensor file = swapped_tensor(device, 20'000),
@@ -172,7 +177,8 @@ TEST_CASE("a bit that the drive changed is found, with its place, and nothing is
   CHECK_THROWS_AS(copy(file.flat(0, 16), memory.flat(0, 16), device.compute()), FileError);
 }
 
-TEST_CASE("a changed bit is found in whole blocks, and beside what a write puts into a block") {
+TEST_CASE(
+    "a changed byte is found when its block is read and when a write fills part of its block") {
   const TemporaryFolder folder;
   for (const bool reads : {true, false}) {
     const Device device = device_on(folder.path());
@@ -190,7 +196,7 @@ TEST_CASE("a changed bit is found in whole blocks, and beside what a write puts 
   }
 }
 
-TEST_CASE("a drive that refuses a write says so, and nothing is read after it") {
+TEST_CASE("a drive that refuses a write causes a FileError, and later reads fail") {
   const TemporaryFolder folder;
   for (const bool io_uring : {true, false}) {
     const Device device = device_on(folder.path(), 4096, 4, io_uring);
@@ -205,7 +211,8 @@ TEST_CASE("a drive that refuses a write says so, and nothing is read after it") 
   }
 }
 
-TEST_CASE("a drive without room or a directory is told before anything is kept there") {
+TEST_CASE(
+    "too little room on the drive or a missing directory is an error when a tensor is allocated") {
   const TemporaryFolder folder;
   const Device device = device_on(folder.path());
   const Tensor kept = swapped_tensor(device, 4096);
@@ -218,7 +225,7 @@ TEST_CASE("a drive without room or a directory is told before anything is kept t
                        ConfigError);
 }
 
-TEST_CASE("a meta device counts what a drive would do, to the byte") {
+TEST_CASE("a meta device counts the same bytes swapped to and from a drive as a real device") {
   const TemporaryFolder folder;
   for (const Device& device : {device_on(folder.path()), Device::meta()}) {
     const Tensor file = swapped_tensor(device, 10'000),

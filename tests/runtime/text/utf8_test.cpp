@@ -4,7 +4,7 @@
 
 using namespace zg;
 
-TEST_CASE("valid UTF-8 ends where RFC 3629 says") {
+TEST_CASE("valid_utf8 counts the leading bytes that are valid by RFC 3629") {
   CHECK(valid_utf8("") == 0);
   CHECK(valid_utf8("0123456789 ascii") == 16);
   CHECK(valid_utf8("01234567\xff") == 8);
@@ -15,7 +15,7 @@ TEST_CASE("valid UTF-8 ends where RFC 3629 says") {
     CHECK(valid_utf8(std::string("a") + invalid) == 1);
 }
 
-TEST_CASE("what is no UTF-8 is shown as one U+FFFD for each part of a character") {
+TEST_CASE("invalid UTF-8 is shown as one U+FFFD for each invalid byte or incomplete character") {
   const std::string shown = "\uFFFD";
   CHECK(readable_utf8("a\u00e9z") == "a\u00e9z");
   CHECK(readable_utf8("\xf0\x9f\x98|") == shown + "|");  // one that is cut short
@@ -24,7 +24,7 @@ TEST_CASE("what is no UTF-8 is shown as one U+FFFD for each part of a character"
   CHECK(readable_utf8("\xc3\x28\xff") == shown + "(" + shown);
 }
 
-TEST_CASE("the begin of a character at a text's end is waited for") {
+TEST_CASE("unfinished_utf8 counts the bytes of an incomplete character at the end of a text") {
   const std::string smile = "\U0001f600";
   for (size_t length = 1; length < 4; ++length)
     CHECK(unfinished_utf8("ab" + smile.substr(0, length)) == length);

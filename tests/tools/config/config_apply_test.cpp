@@ -44,7 +44,9 @@ TEST_CASE("config: a flag that is given overrides its key, a default of a flag n
   CHECK(loaded.options.optimisation.engine.compute == DType::f32);
 }
 
-TEST_CASE("config: a key that two flags override is listed once for each that decides it") {
+TEST_CASE(
+    "config: --betas or --adam-beta2 overrides the betas key, and the flag is listed with the "
+    "key") {
   const std::string text =
       "{train_batch_size: 8, optimizer: {type: \"Adam\", params: {betas: [0.5, 0.75]}}}";
   CHECK(applied(text, {}, {"--betas"}).overridden ==
@@ -55,7 +57,7 @@ TEST_CASE("config: a key that two flags override is listed once for each that de
   CHECK(one.options.optimisation.engine.update.beta2 == 0.95f);
 }
 
-TEST_CASE("config: --cpu-offload overrides the places of a config, of parameters at stage 3 only") {
+TEST_CASE("config: --cpu-offload overrides offload_optimizer, and offload_param only at stage 3") {
   const auto text = [](int stage) {
     return "{train_batch_size: 8, zero_optimization: {stage: " + std::to_string(stage) +
            ", offload_optimizer: {device: \"none\"}, offload_param: {device: \"none\"}}}";
@@ -74,7 +76,7 @@ TEST_CASE("config: --cpu-offload overrides the places of a config, of parameters
               "zero_optimization.offload_param.device (--strategy)"});
 }
 
-TEST_CASE("config: what a config sets counts as given by the flag that would set it") {
+TEST_CASE("config: a key of a config marks the corresponding flag as given") {
   const Applied loaded = applied(
       "{train_batch_size: 8, train_micro_batch_size_per_gpu: 2, gradient_accumulation_steps: 2, "
       "gradient_clipping: 0.5, memory_breakdown: true, fp16: {enabled: true}, data_types: "

@@ -168,7 +168,7 @@ TEST_CASE("config: every honoured key changes what a run does") {
                       [&](const Row& row) { return name_of(row) == name; }));
 }
 
-TEST_CASE("accelerate: every honoured key, and each that is DeepSpeed's, changes what a run does") {
+TEST_CASE("accelerate: every honoured key, also of deepspeed_config, changes what a run does") {
   Runs runs;
   const std::string flags = "--batch-size 4 --dump-memory";
   const std::string block =

@@ -164,7 +164,8 @@ class Damage {
 
 }  // namespace
 
-TEST_CASE("hostile configs: each of 400 is refused at its place, with advice, before any step") {
+TEST_CASE(
+    "hostile configs: 400 damaged configs are each refused with place and advice before any step") {
   const TemporaryFolder folder;
   int refused = 0;
   std::set<std::string> paths;  // in the same order on every machine
@@ -209,7 +210,9 @@ TEST_CASE("hostile configs: each of 400 is refused at its place, with advice, be
   CHECK(refused >= 400);
 }
 
-TEST_CASE("hostile configs: the traps of published configs, word for word") {
+TEST_CASE(
+    "hostile configs: oddities of published configs are accepted or give the exact expected "
+    "error") {
   const TemporaryFolder folder;
   const std::string file = folder / "ds.json";
   const auto outcome = [&](const std::string& text) {

@@ -398,28 +398,28 @@ accelerate_deepspeed.offload_param_nvme_path DRIVE | status 2: nvme without a pa
 
 }  // namespace
 
-TEST_CASE("config: a run uses what general keys and the precision's say, or the flags over them") {
+TEST_CASE("config: a run uses general and precision keys, or the flags that override them") {
   check_matrix(general_keys, Command::train);
 }
 
-TEST_CASE("config: a run uses what keys of optimizer and scheduler say, or the flags over them") {
+TEST_CASE("config: a run uses optimizer and scheduler keys, or the flags that override them") {
   check_matrix(learning_keys, Command::train);
 }
 
-TEST_CASE("config: a run uses what keys of ZeRO and offload say, or the flags over them") {
+TEST_CASE("config: a run uses ZeRO and offload keys, or the flags that override them") {
   check_matrix(zero_keys, Command::train);
 }
 
-TEST_CASE("config: a plan shows what keys of memory say, or the flags over them") {
+TEST_CASE("config: a plan shows the effect of memory keys, or of the flags that override them") {
   check_matrix(memory_keys, Command::plan);
 }
 
-TEST_CASE("config: a run uses what accelerate's keys say, or the flags over them") {
+TEST_CASE("config: a run uses accelerate's keys, or the flags that override them") {
   check_matrix(accelerate_keys, Command::train);
 }
 
 // By DeepSpeed's seven cases, where "auto" is 64 samples a micro-batch if nothing else decides.
-TEST_CASE("config: the batch follows from what keys and flags say, in every combination") {
+TEST_CASE("config: the batch sizes follow from the keys and flags in every combination") {
   constexpr const char* keys[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
                                   "gradient_accumulation_steps"};
   constexpr const char* flags[] = {" --train-batch-size", " --batch-size", " --grad-accum"};
@@ -454,7 +454,7 @@ TEST_CASE("config: the batch follows from what keys and flags say, in every comb
   }
 }
 
-TEST_CASE("config: every honoured key is in a matrix") {
+TEST_CASE("config: every honoured key has a row in a table of this test") {
   std::set<const Row*> known;
   for (const char* table : {general_keys, learning_keys, zero_keys, memory_keys, accelerate_keys})
     for (const Key& key : parsed(table))

@@ -181,7 +181,9 @@ std::string problem(const ConfigRuns::Run& run, const ConfigRuns::Run& without) 
 
 }  // namespace
 
-TEST_CASE("config: a key whose value asks for what is not done is refused with its place") {
+TEST_CASE(
+    "config: a key with an unsupported value is refused by name with the reason, its default is "
+    "accepted") {
   ConfigRuns runs;
   for (const OtherKey& key : keys_in(refused_keys)) {
     CAPTURE(key.path());
@@ -201,7 +203,7 @@ TEST_CASE("config: a key whose value asks for what is not done is refused with i
 }
 
 TEST_CASE(
-    "config: a key without effect is listed, one that means nothing is not, and no run sees them") {
+    "config: a key without effect is listed, a meaningless key is not, and neither changes a run") {
   ConfigRuns runs;
   const std::pair<const char*, const char*> tables[] = {
       {listed_keys, meaningless_keys}, {listed_of_accelerate, meaningless_of_accelerate}};
@@ -232,8 +234,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE(
-    "config: every key that is not honoured is expected to be refused, listed or meaningless") {
+TEST_CASE("config: every key that is not honoured has a case as refused, listed or meaningless") {
   std::set<const Row*> refused, listed, meaningless;
   for (const OtherKey& key : keys_in(refused_keys)) refused.insert(key.row);
   for (const char* table : {listed_keys, listed_of_accelerate})

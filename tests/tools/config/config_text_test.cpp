@@ -33,7 +33,7 @@ const std::string no_text[] = {
 
 }  // namespace
 
-TEST_CASE("an error shows a text on one line, shortened, with its controls as numbers") {
+TEST_CASE("printable escapes control characters and invalid UTF-8 and shortens long texts") {
   CHECK(printable("worker-0 é") == "worker-0 é");
   CHECK(printable(std::string("a\0b\n\x1b[2J\x7f", 9)) == "a\\x00b\\x0a\\x1b[2J\\x7f");
   CHECK(printable("\u202Eabc\u2066") == "\\xe2\\x80\\xaeabc\\xe2\\x81\\xa6");
@@ -44,7 +44,8 @@ TEST_CASE("an error shows a text on one line, shortened, with its controls as nu
   CHECK(printable("ééé", 2) == "éé...");
 }
 
-TEST_CASE("config: keys and values with controls, or long, leave an error its line and advice") {
+TEST_CASE(
+    "config: an error about a long key or control characters is one line with place and advice") {
   const std::string text = "{train_batch_size: 8,\n ";
   for (const std::string& key :
        {std::string("\"a\\u0000b\": 1"), std::string("\"\\u001b[2J\\r\\n\": 1"),
@@ -65,7 +66,7 @@ TEST_CASE("config: keys and values with controls, or long, leave an error its li
   CHECK(contains(lenient.config.warnings[0], "try leaving it out"));
 }
 
-TEST_CASE("config: bytes that are no UTF-8 are refused where they stand, in YAML too") {
+TEST_CASE("config: invalid UTF-8 is refused with its line and column, in YAML too") {
   for (const std::string& bytes : no_text) {
     CAPTURE(printable(bytes));
     CHECK(text_error("{\n\"é" + bytes + "\": 1}").starts_with("c.json:2:3: the byte "));
@@ -74,7 +75,7 @@ TEST_CASE("config: bytes that are no UTF-8 are refused where they stand, in YAML
   CHECK(error_of_yaml("debug: \x01").starts_with("a.yaml:1:8: the byte 1 "));
 }
 
-TEST_CASE("accelerate: columns are characters, as everywhere") {
+TEST_CASE("accelerate: columns in YAML errors count characters, not bytes") {
   CHECK(error_of_yaml("é: 1\né: 2, \"é\": [é, *x]").starts_with("a.yaml:2:"));
   CHECK(error_of_yaml("{é: 1, éé: 2, é: 3}").starts_with("a.yaml:1:15: é: the key comes twice"));
   CHECK(error_of_yaml("\xEF\xBB\xBF{é: 1, é: 3}").starts_with("a.yaml:1:8: é: the key"));
@@ -95,7 +96,8 @@ TEST_CASE("hjson: a string without quotes keeps its blanks and commas") {
   CHECK(value("1 2  } // x") == "1 2  } // x");
 }
 
-TEST_CASE("config: the longest files that are read are refused as soon as short ones") {
+TEST_CASE(
+    "config: very long numbers and keys and more than 1000 keys are refused without slow parsing") {
   const size_t half = 1 << 19;
   // Regression: an invalid number was parsed again at each comma.
   const std::string digits(half, '1'), commas(half - 64, ',');
@@ -109,7 +111,7 @@ TEST_CASE("config: the longest files that are read are refused as soon as short 
   CHECK(text_error(keys + "}").starts_with("c.json:1001:1: more than 1000 keys; expected fewer"));
 }
 
-TEST_CASE("hostfile: as many hosts and slots as one job can have, and no more") {
+TEST_CASE("hostfile: more than 4096 hosts or 65536 slots are refused") {
   std::string hosts;
   for (int i = 0; i < 4097; ++i) hosts += "h" + std::to_string(i) + " slots=1\n";
   CHECK(error_of_hosts(hosts).starts_with("hosts:4097: expected at most 4096 hosts"));

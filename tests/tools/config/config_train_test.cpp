@@ -66,7 +66,7 @@ std::string hash_of_program(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("a program that reads a DeepSpeed config trains to the bits of the command") {
+TEST_CASE("a program that calls read_deepspeed_config trains to the same bits as the command") {
   const TemporaryFolder folder;
   const std::string swapped = folder / "nvme.json";
   write_file(swapped,
@@ -125,7 +125,7 @@ TEST_CASE("every config of tools/configs trains") {
   }
 }
 
-TEST_CASE("a config's offload is that of the flags, and moves what it says") {
+TEST_CASE("plan shows the same offload for a config and for flags, and flags override the config") {
   const TemporaryFolder folder;
   write_file(folder / "ds.json",
              "{train_batch_size: 4, bf16: {enabled: true}, zero_optimization: {stage: 3, "
@@ -151,7 +151,7 @@ TEST_CASE("a config's offload is that of the flags, and moves what it says") {
   CHECK(contains(none.error, "zero_optimization.offload_param.device (--offload-param)"));
 }
 
-TEST_CASE("a config and the flags that say the same give the same bits, also of plan") {
+TEST_CASE("a config and equal flags give the same bits in train and the same output of plan") {
   const std::string flags =
       "--ranks 2 --steps 4 --batch-size 8 --precision bf16 --zero-stage 2 --lr 1e-3 --betas "
       "0.8,0.999 --weight-decay 3e-7 --schedule WarmupLR --warmup-steps 1000 --clip 1 "
@@ -198,7 +198,7 @@ TEST_CASE("a resumed run keeps its offload unless it is told otherwise") {
   CHECK(zerograd("train --ranks 2" + tail).status == 0);
 }
 
-TEST_CASE("config: one in base64, as launchers pass it, is the file's") {
+TEST_CASE("config: --config accepts a config in base64, as launchers pass it") {
   // {"train_batch_size": 4, "optimizer": {"type": "AdamW", "params": {"lr": 0.01}}}
   const std::string text =
       "eyJ0cmFpbl9iYXRjaF9zaXplIjogNCwgIm9wdGltaXplciI6IHsidHlwZSI6ICJBZGFtVyIsICJwYXJhbXMiOiB7Imxy"
@@ -224,7 +224,7 @@ TEST_CASE("config: one in base64, as launchers pass it, is the file's") {
   CHECK(zerograd(config_run + "--steps 1 --config eyJ0cmFpbl9iX").status == 5);
 }
 
-TEST_CASE("config: what is wrong ends a run before its first step, with exit status 2, 5 or 6") {
+TEST_CASE("config: a wrong config ends a run before its first step with exit status 2, 5 or 6") {
   const TemporaryFolder folder;
   const std::string path = folder / "ds.json";
   const auto outcome = [&](const std::string& text, const std::string& flags = "") {
@@ -251,7 +251,7 @@ TEST_CASE("config: what is wrong ends a run before its first step, with exit sta
 }
 
 TEST_CASE(
-    "DeepSpeed's lines of progress come every steps_per_print steps, character by character") {
+    "DeepSpeed's progress lines come every steps_per_print steps, in exactly DeepSpeed's format") {
   const TemporaryFolder folder;
   write_file(folder / "ds.json",
              "{train_batch_size: 8, gradient_accumulation_steps: 2, steps_per_print: 2, optimizer: "
@@ -276,7 +276,7 @@ TEST_CASE(
   CHECK(std::regex_match(outcome.out, expected));
 }
 
-TEST_CASE("OneCycle's rate and momentum are those of its steps, and a resumed run goes on in it") {
+TEST_CASE("OneCycle sets rate and momentum for each step, and a resumed run continues the cycle") {
   const TemporaryFolder folder;
   write_file(folder / "ds.json",
              "{train_batch_size: 8, steps_per_print: 1, optimizer: {type: \"Adam\"}, scheduler: "
@@ -298,7 +298,7 @@ TEST_CASE("OneCycle's rate and momentum are those of its steps, and a resumed ru
   CHECK(line_after(rest.out, "param_hash ") == line_after(whole.out, "param_hash "));
 }
 
-TEST_CASE("a run of a config is resumed without it, to the same bits") {
+TEST_CASE("a run with a config is resumed with or without the config to the same bits") {
   const TemporaryFolder folder;
   write_file(folder / "ds.json",
              "{train_batch_size: 8, optimizer: {type: \"AdamW\", params: {lr: 0.01, eps: 1e-4}}, "

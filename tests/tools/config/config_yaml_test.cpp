@@ -49,7 +49,7 @@ std::string yaml_of(const std::string& file) {
 
 }  // namespace
 
-TEST_CASE("accelerate: its file names DeepSpeed's, or says it in its own keys") {
+TEST_CASE("accelerate: a YAML file names a DeepSpeed config or sets ZeRO by its own keys") {
   const TemporaryFolder folder;
   write_file(folder / "a.yaml", yaml_of(std::string(ZG_CONFIGS) + "accelerate_zero2.json"));
   Outcome outcome = zerograd(yaml_run + (folder / "a.yaml"));
@@ -73,7 +73,7 @@ TEST_CASE("accelerate: its file names DeepSpeed's, or says it in its own keys") 
   CHECK(contains(outcome.error, "batch 4 = 4 x 1 micro-batch;"));
 }
 
-TEST_CASE("accelerate: what is wrong or not done is told with its place") {
+TEST_CASE("accelerate: wrong or unsupported YAML is refused with its place and advice") {
   const struct {
     const char *text, *begins, *has;
   } cases[] = {
@@ -127,7 +127,7 @@ TEST_CASE("accelerate: what is wrong or not done is told with its place") {
   CHECK(status("distributed_type: MULTI_CPU\nnum_processes: 2") == 0);
 }
 
-TEST_CASE("accelerate: 500 damages are each refused with a place, or read") {
+TEST_CASE("accelerate: 500 damaged YAML files are each read, or refused with a place") {
   const std::string whole = yaml_of("ds.json");
   REQUIRE(refusal(whole).empty());
   std::mt19937_64 random(21);
@@ -146,7 +146,8 @@ TEST_CASE("accelerate: 500 damages are each refused with a place, or read") {
   CHECK(refused >= 250);
 }
 
-TEST_CASE("accelerate: of several processes one speaks, and their number is num_processes") {
+TEST_CASE(
+    "accelerate: only one process prints warnings, and num_processes must equal their number") {
   if (const std::string why = missing_mpi(); !why.empty()) {
     MESSAGE("not tested: " << why);
     return;
@@ -168,7 +169,7 @@ TEST_CASE("accelerate: of several processes one speaks, and their number is num_
                "accelerate.yaml:19:1: num_processes: expected the 3 processes that were started"));
 }
 
-TEST_CASE("accelerate: a drill may strike every rank of num_processes") {
+TEST_CASE("accelerate: --inject accepts every rank of num_processes") {
   const Outcome outcome = zerograd(yaml_run + ZG_CONFIGS +
                                    "accelerate.yaml --batch-size 4 "
                                    "--inject rank=1,step=0,fault=throw");
@@ -176,7 +177,8 @@ TEST_CASE("accelerate: a drill may strike every rank of num_processes") {
   CHECK(contains(outcome.error, "error: ShapeError: rank 1/2: inject: a fault in step 0"));
 }
 
-TEST_CASE("a config is no place for a run's results") {
+TEST_CASE(
+    "train refuses a --metrics path that is the config file, and leaves that file unchanged") {
   const TemporaryFolder folder;
   write_file(folder / "ds.json", "{train_batch_size: 8}");
   const Outcome outcome =

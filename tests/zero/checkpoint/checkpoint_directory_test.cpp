@@ -37,7 +37,7 @@ std::vector<int64_t> saved_steps(const std::string& directory) {
 
 }  // namespace
 
-TEST_CASE("a directory keeps the checkpoints of the lowest losses, and the newest") {
+TEST_CASE("CheckpointDirectory keeps the checkpoints with the lowest losses and the newest one") {
   for (const bool in_background : {false, true}) {
     CAPTURE(in_background);
     const TemporaryFolder folder;
@@ -66,7 +66,8 @@ TEST_CASE("a directory keeps the checkpoints of the lowest losses, and the newes
   }
 }
 
-TEST_CASE("a save that fails is reported, ends nothing, and the next one is tried") {
+TEST_CASE(
+    "CheckpointDirectory::save reports a failed save without a throw, and a later save succeeds") {
   const TemporaryFolder folder;
   const std::string path = folder / "save";
   const Device device = Device::cpu();
@@ -86,12 +87,12 @@ TEST_CASE("a save that fails is reported, ends nothing, and the next one is trie
   CHECK(saved_steps(path) == std::vector<int64_t>{0});
 }
 
-TEST_CASE("which checkpoints are the best has to be said by the caller") {
+TEST_CASE("CheckpointDirectory refuses a keep count without a loss_of function") {
   CHECK(contains(message_of<ConfigError>([] { CheckpointDirectory({.path = "x", .keep = 1}); }),
                  "expected loss_of"));
 }
 
-TEST_CASE("one run at a time holds the lock of a directory") {
+TEST_CASE("DirectoryLock lets only one run at a time write to a checkpoint directory") {
   const TemporaryFolder folder;
   {
     const zero::DirectoryLock lock(folder.path());

@@ -38,7 +38,7 @@ std::string save_toy(const std::string& directory, int sample = 0) {
 
 }  // namespace
 
-TEST_CASE("a checkpoint that is open can be read when it was removed or replaced") {
+TEST_CASE("an open checkpoint can still be read after its folder is removed or replaced") {
   const TemporaryFolder folder;
   const std::string hash = save_toy(folder.path()), step = folder / "step_1";
   const auto chosen = zero::choose_checkpoint(folder.path());
@@ -70,7 +70,7 @@ TEST_CASE("a checkpoint that is open can be read when it was removed or replaced
   CHECK(contains(message_of<FileError>([&] { opened->info(); }), step + "/notes: was closed"));
 }
 
-TEST_CASE("a checkpoint of more shards than a process may have files open is read") {
+TEST_CASE("a checkpoint with more shards than the limit of open files can be read") {
   const TemporaryFolder folder;
   {
     SafetensorsWriter writer(folder / "weights", {{"w", DType::f32, {300}}});
@@ -89,7 +89,7 @@ TEST_CASE("a checkpoint of more shards than a process may have files open is rea
   ::setrlimit(RLIMIT_NOFILE, &before);
 }
 
-TEST_CASE("readers choose and load while checkpoints come and go, and find no damage") {
+TEST_CASE("readers choose and load checkpoints without damage while others are saved and removed") {
   const TemporaryFolder folder;
   const std::set<std::string> hashes = {save_toy(folder / "even"), save_toy(folder / "odd", 7)};
   REQUIRE(hashes.size() == 2);
@@ -114,7 +114,8 @@ TEST_CASE("readers choose and load while checkpoints come and go, and find no da
   }
 }
 
-TEST_CASE("a step that is damaged is passed over once, however often others come and go") {
+TEST_CASE(
+    "choose_checkpoint reports a damaged step once, even while other steps are saved and removed") {
   const TemporaryFolder folder;
   const std::string save = folder / "save";
   save_toy(folder / "original");

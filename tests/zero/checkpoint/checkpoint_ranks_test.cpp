@@ -67,7 +67,9 @@ Part train_part(const Layout& layout, int first, int end, const std::string& dir
 
 }  // namespace
 
-TEST_CASE("saved by any ranks and stage, resumed by any others: the uninterrupted run's bits") {
+TEST_CASE(
+    "a run saved on any ranks and stage and resumed on any others gives the uninterrupted run's "
+    "bits") {
   for (const DType compute : {DType::f32, DType::bf16, DType::f16}) {
     const TemporaryFolder folder;
     const Part whole = train_part({1, 0}, 0, last, folder / "whole", compute);
@@ -121,7 +123,7 @@ TEST_CASE("each rank writes its own shard, and together they tile every paramete
   CHECK(elements == expected);
 }
 
-TEST_CASE("a save that returns on any rank can be loaded there") {
+TEST_CASE("when save_checkpoint returns on a rank, that rank can verify the checkpoint at once") {
   const TemporaryFolder folder;
   run_local(4, [&](Communicator& comm, const Device& device) {
     const Toy toy;
@@ -134,7 +136,9 @@ TEST_CASE("a save that returns on any rank can be loaded there") {
   });
 }
 
-TEST_CASE("a rank that cannot write its shard leaves no checkpoint, and its error is the cause") {
+TEST_CASE(
+    "if one rank cannot write its shard, save_checkpoint throws FileError and leaves no "
+    "checkpoint") {
   const TemporaryFolder folder;
   train_part({2, 1}, 0, 1, folder.path());
   const auto save = [&](Communicator& comm, const Device& device) {
@@ -149,7 +153,7 @@ TEST_CASE("a rank that cannot write its shard leaves no checkpoint, and its erro
   zero::verify_checkpoint(folder / "step_1");
 }
 
-TEST_CASE("weights load onto any ranks and stage") {
+TEST_CASE("load_weights loads a checkpoint's weights onto any number of ranks and any stage") {
   const TemporaryFolder folder;
   const std::string hash = train_part({3, 2}, 0, 2, folder.path()).hash;
   for (const Layout& layout : {Layout{1, 0}, Layout{2, 3}, Layout{4, 1}})

@@ -108,7 +108,7 @@ TEST_CASE("a run that is saved and resumed at any step is the uninterrupted run,
   }
 }
 
-TEST_CASE("a folder of checkpoints gives the newest, by number") {
+TEST_CASE("find_checkpoint returns the step_N folder with the highest number") {
   const Toy toy;
   Engine engine(toy.store, Device::cpu());
   const TemporaryFolder folder;
@@ -128,7 +128,8 @@ TEST_CASE("a folder of checkpoints gives the newest, by number") {
   CHECK(zero::read_checkpoint_info(directory).config_json == "{}");
 }
 
-TEST_CASE("saving again replaces the checkpoint and clears what a killed run left") {
+TEST_CASE(
+    "saving again replaces the checkpoint and removes the unfinished folder of a killed run") {
   const Toy toy;
   Engine engine(toy.store, Device::cpu());
   const TemporaryFolder folder;
@@ -147,7 +148,7 @@ TEST_CASE("saving again replaces the checkpoint and clears what a killed run lef
   CHECK(loaded.parameter_hash() != before);
 }
 
-TEST_CASE("a checkpoint is saved between steps, with the engine's own counters") {
+TEST_CASE("save_checkpoint refuses a wrong step count, a bad config and pending micro-batches") {
   const Toy toy;
   Engine engine(toy.store, Device::cpu());
   const TemporaryFolder folder;
@@ -167,7 +168,7 @@ TEST_CASE("a checkpoint is saved between steps, with the engine's own counters")
   CHECK(nowhere.parameter_hash() == "planned");
 }
 
-TEST_CASE("damage to a checkpoint is found and named") {
+TEST_CASE("damage to a checkpoint is reported with the name of the damaged tensor or file") {
   const Toy toy;
   Engine engine(toy.store, Device::cpu());
   train_step(engine, 0);
@@ -206,7 +207,7 @@ TEST_CASE("damage to a checkpoint is found and named") {
   CHECK(contains(file_error([&] { zero::load_checkpoint(path, engine); }), shard));
 }
 
-TEST_CASE("files of the run's own travel with a checkpoint, under its checksums") {
+TEST_CASE("a checkpoint stores extra files of the run and verifies their checksums") {
   const Toy toy;
   Engine engine(toy.store, Device::cpu());
   const TemporaryFolder folder;
@@ -239,7 +240,8 @@ TEST_CASE("files of the run's own travel with a checkpoint, under its checksums"
   CHECK(!contains(read_file(path + "/manifest.json"), "files"));
 }
 
-TEST_CASE("a file of the run's own has a name that stays in its folder and is not taken") {
+TEST_CASE(
+    "an extra file with an unsafe or reserved name is refused when a checkpoint is saved or read") {
   const Toy toy;
   const Engine engine(toy.store, Device::cpu());
   const TemporaryFolder folder;
@@ -339,7 +341,7 @@ TEST_CASE("pieces of a parameter in several shards are put together by offset") 
   CHECK(loaded.parameter_hash() == before);
 }
 
-TEST_CASE("a checkpoint of another model is refused before anything is written") {
+TEST_CASE("load_checkpoint refuses a checkpoint of another model and changes no parameter") {
   const Toy toy;
   const Engine engine(toy.store, Device::cpu());
   const TemporaryFolder folder;
@@ -363,7 +365,9 @@ TEST_CASE("a checkpoint of another model is refused before anything is written")
                  "'gain' has shape [129]; expected [43, 3]"));
 }
 
-TEST_CASE("weights come from a plain file by name, widened, and errors say what it has instead") {
+TEST_CASE(
+    "load_weights reads a plain file by name, converts to f32, and its error shows a name the file "
+    "has") {
   const Toy toy;
   const TemporaryFolder folder;
   const auto write = [&](const std::string& skip, DType dtype) {
@@ -401,7 +405,7 @@ TEST_CASE("weights come from a plain file by name, widened, and errors say what 
   }
 }
 
-TEST_CASE("dumped gradients are the mean over the micro-batches, by name") {
+TEST_CASE("dump_gradients writes the mean gradient over the micro-batches by parameter name") {
   const Toy toy;
   Engine engine(toy.store, Device::cpu());
   const TemporaryFolder folder;
@@ -422,7 +426,9 @@ TEST_CASE("dumped gradients are the mean over the micro-batches, by name") {
     CHECK(means[i] == static_cast<float>(static_cast<double>(sums[i]) / 3.0));
 }
 
-TEST_CASE("a parameter that is longer than what is read at once loads whole, from every source") {
+TEST_CASE(
+    "a parameter longer than one read chunk loads whole from a checkpoint and from a weights "
+    "file") {
   const auto make_store = [](ParameterStore& store) -> const Parameter& {
     // Two ranges of 2^23 elements, the second one short and no multiple of anything.
     return store.add(store.unit("unit"), "long.weight", {(int64_t{1} << 23) + 1003},

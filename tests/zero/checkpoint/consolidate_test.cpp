@@ -37,7 +37,8 @@ std::string save_on_ranks(const std::string& directory, int ranks, int stage, DT
 
 }  // namespace
 
-TEST_CASE("a consolidated file is the live masters, bit for bit, whoever saved them") {
+TEST_CASE(
+    "consolidate writes the engine's masters bit for bit, for any ranks, stage and compute dtype") {
   for (DType compute : {DType::f32, DType::bf16, DType::f16})
     for (const auto& [ranks, stage] : {std::pair{1, 0}, {2, 1}, {3, 3}, {8, 2}}) {
       const TemporaryFolder folder;
@@ -66,7 +67,7 @@ TEST_CASE("a consolidated file is the live masters, bit for bit, whoever saved t
     }
 }
 
-TEST_CASE("the files of a checkpoint go into the consolidated file and back") {
+TEST_CASE("extra files of a checkpoint go into the consolidated file, and split writes them back") {
   const TemporaryFolder folder;
   const std::string file = folder / "weights.safetensors";
   const std::map<std::string, std::string> files = {{"tokenizer.json", "{\"a\": \"\\u0120\"}\n"},
@@ -100,7 +101,8 @@ TEST_CASE("the files of a checkpoint go into the consolidated file and back") {
                "metadata: '../x'; expected the name of a file of a checkpoint"));
 }
 
-TEST_CASE("a file is split for any ranks, and loads as step 0 with moments of zero") {
+TEST_CASE(
+    "split writes a checkpoint for any number of ranks that loads as step 0 with zero moments") {
   const TemporaryFolder folder;
   const std::string file = folder / "weights.safetensors";
   const std::string hash = save_on_ranks(folder / "save", 2, 1, DType::f32);
@@ -134,7 +136,7 @@ TEST_CASE("a file is split for any ranks, and loads as step 0 with moments of ze
   CHECK(files(1) == 2);
 }
 
-TEST_CASE("a tensor without elements is in one shard of a split, and nothing is missing") {
+TEST_CASE("split writes a checkpoint without damage when a tensor has no elements") {
   const TemporaryFolder folder;
   const std::string file = folder / "weights.safetensors";
   SafetensorsWriter writer(file, {{"empty", DType::f32, {0, 4}}, {"w", DType::f32, {3}}});
@@ -150,7 +152,7 @@ TEST_CASE("a tensor without elements is in one shard of a split, and nothing is 
   }
 }
 
-TEST_CASE("damage ends a consolidation without a file") {
+TEST_CASE("consolidate writes no file if a master is damaged, and ignores damaged moments") {
   const TemporaryFolder folder;
   save_on_ranks(folder / "save", 2, 1, DType::f32);
   const std::string shard = folder / "save/step_1/shard_00001.safetensors";

@@ -62,7 +62,9 @@ const MeshShape shapes[] = {{1, 1, 1}, {2, 2, 2}, {4, 1, 2}, {1, 4, 2},
 
 }  // namespace
 
-TEST_CASE("saved by any mesh and stage, resumed by any other: the uninterrupted run's bits") {
+TEST_CASE(
+    "a run saved on any mesh and stage and resumed on any other gives the uninterrupted run's "
+    "bits") {
   const TemporaryFolder folder;
   for (const DType compute : {DType::f32, DType::bf16}) {
     std::string saved, end;  // the hashes
@@ -107,7 +109,7 @@ TEST_CASE("saved by any mesh and stage, resumed by any other: the uninterrupted 
   }
 }
 
-TEST_CASE("a mesh goes on training while it is saved as it was") {
+TEST_CASE("a mesh trains during a CheckpointSave, and the checkpoint holds the state from before") {
   for (const int stage : {0, 3}) {
     const TemporaryFolder folder;
     std::string before;
@@ -127,7 +129,7 @@ TEST_CASE("a mesh goes on training while it is saved as it was") {
   }
 }
 
-TEST_CASE("weights of a checkpoint of a mesh, and of one file, load into any mesh") {
+TEST_CASE("load_weights loads a mesh checkpoint, a consolidated file or a split into any mesh") {
   const TemporaryFolder folder;
   std::string hash;
   on_mesh({2, 2, 2}, {.stage = 1}, [&](Engine& engine) {
@@ -154,7 +156,7 @@ TEST_CASE("weights of a checkpoint of a mesh, and of one file, load into any mes
     });
 }
 
-TEST_CASE("what one rank of a mesh writes is what an engine without one does") {
+TEST_CASE("a mesh of one rank writes the same checkpoint files as an engine without a mesh") {
   const TemporaryFolder folder;
   const MeshToy toy;
   Engine alone(toy.store, Device::cpu());
@@ -169,7 +171,7 @@ TEST_CASE("what one rank of a mesh writes is what an engine without one does") {
   CHECK(nlohmann::json::parse(read_file(folder / "alone/step_1/manifest.json"))["version"] == 1);
 }
 
-TEST_CASE("a checkpoint of a mesh has every element once, whatever the cut, and few pieces") {
+TEST_CASE("a mesh checkpoint stores each element once, in one piece per slice of a parameter") {
   const TemporaryFolder folder;
   on_mesh({1, 2, 4}, {}, [&](Engine& engine) {
     train_mesh_step(engine, 0);
@@ -209,7 +211,8 @@ std::vector<std::string> damages_after(const std::string& step, const F& change)
 
 }  // namespace
 
-TEST_CASE("pieces of slices that overlap, leave a gap or contradict each other are found") {
+TEST_CASE(
+    "pieces of slices that overlap, leave a gap or contradict each other are reported as damage") {
   const TemporaryFolder folder;
   on_mesh({1, 1, 4}, {}, [&](Engine& engine) {
     train_mesh_step(engine, 0);
@@ -248,7 +251,7 @@ TEST_CASE("pieces of slices that overlap, leave a gap or contradict each other a
   CHECK(contains(damages.front(), "shard_00002"));
 }
 
-TEST_CASE("a rank reads and verifies the blocks of a long piece that it needs, and no others") {
+TEST_CASE("CheckpointReader::read verifies only the blocks of a long piece that the slice needs") {
   const TemporaryFolder folder;
   constexpr int64_t rows = 5, width = (int64_t{1} << 20) - 100;  // blocks end inside rows
   ParameterStore store;
@@ -282,7 +285,9 @@ TEST_CASE("a rank reads and verifies the blocks of a long piece that it needs, a
   CHECK(reader.read("large", "master", columns) == part_of(whole, columns));
 }
 
-TEST_CASE("what a rank holds is what it is given, and all ranks' make up a parameter") {
+TEST_CASE(
+    "Engine::held ranges of all ranks cover a parameter, and write_held sets the values of its "
+    "range") {
   for (const int stage : {0, 2, 3})
     on_mesh({4, 1, 2}, {.stage = stage, .compute = DType::bf16, .param_persistence_threshold = 0},
             [&](Engine& engine) {
@@ -309,7 +314,7 @@ TEST_CASE("what a rank holds is what it is given, and all ranks' make up a param
             });
 }
 
-TEST_CASE("a mesh refuses what none of its ranks has a place for, and says its name") {
+TEST_CASE("load_checkpoint on a mesh refuses and names a saved parameter that no rank has") {
   const TemporaryFolder folder;
   on_mesh({1, 2, 1}, {}, [&](Engine& engine) { save_mesh(engine, folder.path()); });
   const auto load = [&](Communicator& world, const Device& device) {
@@ -326,7 +331,7 @@ TEST_CASE("a mesh refuses what none of its ranks has a place for, and says its n
   CHECK(contains(message, "which the model does not have"));
 }
 
-TEST_CASE("parts that overlap, leave rows out or end too early make up no parameter") {
+TEST_CASE("parameter_hash refuses slices of tensor ranks that do not make up their parameter") {
   struct Rows {
     int64_t begin, count;
   };
@@ -352,7 +357,9 @@ TEST_CASE("parts that overlap, leave rows out or end too early make up no parame
   }
 }
 
-TEST_CASE("parts longer than what is moved at a time make up the whole") {
+TEST_CASE(
+    "slices longer than one transfer chunk give the whole parameter's hash, also when "
+    "consolidated") {
   const TemporaryFolder folder;
   constexpr int64_t most = int64_t{1} << 20;  // elements
   std::string alone;
@@ -385,7 +392,7 @@ TEST_CASE("parts longer than what is moved at a time make up the whole") {
   }
 }
 
-TEST_CASE("gradients of a mesh are written whole, by name") {
+TEST_CASE("dump_gradients on any mesh writes the same bytes as on one rank") {
   const TemporaryFolder folder;
   std::string alone;
   for (const MeshShape& shape : {MeshShape{1, 1, 1}, MeshShape{2, 2, 2}, MeshShape{1, 1, 4}}) {

@@ -89,7 +89,7 @@ TEST_CASE("any change of a byte of a manifest or of a shard's header is found") 
   CHECK(saved.damages().empty());
 }
 
-TEST_CASE("a flipped bit in any 4 KiB of data is found in its tensor") {
+TEST_CASE("a flipped bit in any 4 KiB of data is reported with its tensor and byte range") {
   const Saved saved(2, 50000);
   for (int rank : {0, 1}) {
     const std::string shard = saved.shard(rank), whole = read_file(shard);
@@ -111,7 +111,7 @@ TEST_CASE("a flipped bit in any 4 KiB of data is found in its tensor") {
   CHECK(saved.damages().empty());
 }
 
-TEST_CASE("files that were cut short or grew are found") {
+TEST_CASE("a manifest or shard that is truncated or extended is reported as damaged") {
   const Saved saved(2, 5000);
   for (const std::string& path : {saved.shard(0), saved.shard(1), saved.manifest}) {
     const std::string whole = read_file(path);
@@ -134,7 +134,7 @@ TEST_CASE("files that were cut short or grew are found") {
   CHECK(contains(saved.damages().front(), "data_offsets"));
 }
 
-TEST_CASE("shards that are missing, swapped or copied over others are found, each of them") {
+TEST_CASE("damages_of reports each shard that is missing, swapped or copied over another") {
   const Saved saved(3);
   std::vector<std::string> whole;
   for (int rank = 0; rank < 3; ++rank) whole.push_back(read_file(saved.shard(rank)));
@@ -176,7 +176,7 @@ TEST_CASE("shards that are missing, swapped or copied over others are found, eac
         std::vector<std::string>{"open: " + saved.manifest + ": No such file or directory"});
 }
 
-TEST_CASE("a shard that is no plain file keeps nobody waiting") {
+TEST_CASE("a shard that is a directory or a FIFO is reported as damage without blocking") {
   const Saved saved(1);
   fs::remove(saved.shard(0));
   fs::create_directory(saved.shard(0));
@@ -186,7 +186,7 @@ TEST_CASE("a shard that is no plain file keeps nobody waiting") {
   CHECK(contains(saved.damages().front(), saved.shard(0) + ": expected a regular file"));
 }
 
-TEST_CASE("a manifest with a valid checksum is trusted in nothing else") {
+TEST_CASE("manifest fields are validated even when the manifest's checksum is correct") {
   using nlohmann::json;
   const Saved saved(1);
   const std::string whole = read_file(saved.manifest);
@@ -247,7 +247,7 @@ TEST_CASE("a manifest with a valid checksum is trusted in nothing else") {
   CHECK(contains(saved.damages().front(), "is nested deeper than 64 levels"));
 }
 
-TEST_CASE("a slice without elements is read at once, however many blocks it says it has") {
+TEST_CASE("an empty slice that claims a huge number of blocks is read without delay") {
   using nlohmann::json;
   const Saved saved(1);
   json manifest = json::parse(read_file(saved.manifest));

@@ -34,7 +34,9 @@ int64_t entries_of(const std::string& directory) {
 
 }  // namespace
 
-TEST_CASE("a save that fails on any rank is told to all, changes nothing and can be tried again") {
+TEST_CASE(
+    "if a save fails on one rank, all ranks learn which one, nothing changes, and a later save "
+    "succeeds") {
   constexpr int world = 3;
   for (int failing = 0; failing < world; ++failing) {
     CAPTURE(failing);
@@ -89,7 +91,7 @@ TEST_CASE("a save that fails on any rank is told to all, changes nothing and can
   }
 }
 
-TEST_CASE("what the system refuses to write leaves the old checkpoint, and later saves succeed") {
+TEST_CASE("a save that hits a write error keeps the old checkpoint, and later saves succeed") {
   const Toy toy;
   Engine engine(toy.store, Device::cpu());
   const TemporaryFolder folder;
@@ -109,7 +111,7 @@ TEST_CASE("what the system refuses to write leaves the old checkpoint, and later
   zero::verify_checkpoint(folder / "step_1");
 }
 
-TEST_CASE("a save that cannot begin to write keeps no step waiting") {
+TEST_CASE("a save that fails before it writes does not block the next step") {
   const Toy toy;
   Engine engine(toy.store, Device::cpu());
   const TemporaryFolder folder;
@@ -120,7 +122,7 @@ TEST_CASE("a save that cannot begin to write keeps no step waiting") {
   CHECK(entries_of(folder.path()) == 0);
 }
 
-TEST_CASE("a rank reads back what it wrote where it is asked to, before it says that it has") {
+TEST_CASE("CheckpointSave with read_back reads the written shard before it reports success") {
   const Toy toy;
   Engine engine(toy.store, Device::cpu());
   const TemporaryFolder folder;
@@ -139,7 +141,7 @@ TEST_CASE("a rank reads back what it wrote where it is asked to, before it says 
   CHECK(with - without >= static_cast<int64_t>(shard));
 }
 
-TEST_CASE("a step_N that cannot get its name is no checkpoint, and nothing of it stays") {
+TEST_CASE("a save whose folder cannot be renamed to step_N fails and leaves nothing behind") {
   const Toy toy;
   Engine engine(toy.store, Device::cpu());
   const TemporaryFolder folder;
@@ -150,7 +152,9 @@ TEST_CASE("a step_N that cannot get its name is no checkpoint, and nothing of it
   CHECK(read_file(folder / "step_0") == "somebody's file");
 }
 
-TEST_CASE("what a killed process left and nobody can remove is no part of a checkpoint") {
+TEST_CASE(
+    "an unfinished folder that cannot be removed fails the save of its step but not of another "
+    "step") {
   const Toy toy;
   Engine engine(toy.store, Device::cpu());
   SmallDisk disk(1 << 20);
@@ -165,7 +169,8 @@ TEST_CASE("what a killed process left and nobody can remove is no part of a chec
   ::umount2((disk / ".unfinished_step_0/busy").c_str(), MNT_DETACH);
 }
 
-TEST_CASE("a disk that is too small is noticed before anything is written, and says both numbers") {
+TEST_CASE(
+    "a save on a full disk names the needed and the free bytes and keeps the old checkpoint") {
   const Toy toy;
   Engine engine(toy.store, Device::cpu());
   const SmallDisk disk(20 << 10);

@@ -71,7 +71,7 @@ Device cpu_with_drive(const TemporaryFolder& folder) {
 
 }  // namespace
 
-TEST_CASE("what a save holds is the state when it began, whatever the engine does meanwhile") {
+TEST_CASE("a save stores the state from when it began, while the engine trains and writes") {
   for (const int world : {1, 2, 4})
     for (int stage = 0; stage <= 3; ++stage)
       for (const Config& config : configs(stage)) {
@@ -101,7 +101,8 @@ TEST_CASE("what a save holds is the state when it began, whatever the engine doe
       }
 }
 
-TEST_CASE("a step waits for what is being read, and for that alone") {
+TEST_CASE(
+    "Engine::step waits for a snapshot's reader, which gets the values from before the step") {
   const TemporaryFolder disk;
   for (const Config& config : configs(0)) {
     CAPTURE(name_of(config.compute));
@@ -145,7 +146,9 @@ TEST_CASE("a step waits for what is being read, and for that alone") {
   }
 }
 
-TEST_CASE("micro-batches go on beside a reader that stands still, and a dead one keeps nobody") {
+TEST_CASE(
+    "an unread snapshot does not block micro-batches, and a failed or abandoned one blocks no "
+    "step") {
   const Toy toy;
   Engine engine(toy.store, Device::cpu());
   train_step(engine, 0);
@@ -161,7 +164,7 @@ TEST_CASE("micro-batches go on beside a reader that stands still, and a dead one
   train_step(engine, 1);
 }
 
-TEST_CASE("a write waits until all is read") {
+TEST_CASE("Engine::write waits until the snapshot is read") {
   const Toy toy;
   Engine engine(toy.store, Device::cpu());
   train_step(engine, 0);
@@ -182,7 +185,8 @@ TEST_CASE("a write waits until all is read") {
   CHECK(engine.read(toy.weight, State::moment2) == std::vector<float>(5 * 31, 7));
 }
 
-TEST_CASE("what is longer than a bucket is saved through it, part after part") {
+TEST_CASE(
+    "a state longer than the save bucket is saved in parts through one bucket of host memory") {
   constexpr int64_t bucket = int64_t{4} << 20;  // a million f32
   const auto weight_of = [](const Engine& engine) {
     return engine.read(*engine.store().parameters()[0], State::master);
@@ -206,7 +210,7 @@ TEST_CASE("what is longer than a bucket is saved through it, part after part") {
   }
 }
 
-TEST_CASE("a save takes one bucket of the host's memory, or none, and a plan knows it") {
+TEST_CASE("a save takes at most one bucket of host memory, and meta predicts the same bytes") {
   constexpr int64_t bucket = 129 * 4;  // the longest piece
   for (const Space space : {Space::device, Space::host, Space::file})
     for (const DType optimizer : {DType::f32, DType::bf16}) {
@@ -240,7 +244,7 @@ TEST_CASE("a save takes one bucket of the host's memory, or none, and a plan kno
     }
 }
 
-TEST_CASE("a save that is dropped leaves nothing, also while it is being written") {
+TEST_CASE("a CheckpointSave that is destroyed while it writes leaves no files") {
   const Toy toy;
   Engine engine(toy.store, Device::cpu());
   const TemporaryFolder folder;
@@ -249,7 +253,7 @@ TEST_CASE("a save that is dropped leaves nothing, also while it is being written
   train_step(engine, 0);
 }
 
-TEST_CASE("rank 0 commits once all have written, without asking them") {
+TEST_CASE("rank 0 commits a checkpoint once all ranks have written, without communication") {
   const TemporaryFolder folder;
   run_local(3, [&](Communicator& comm, const Device& device) {
     const Toy toy;

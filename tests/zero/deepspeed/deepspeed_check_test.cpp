@@ -72,7 +72,8 @@ bool is_refused_or_harmless(const std::string& text, const nlohmann::json& befor
 }  // namespace
 
 TEST_CASE(
-    "deepspeed: what stands in the wrong place, twice or by another name is refused by place") {
+    "deepspeed: a misplaced, duplicate, misspelled or invalid setting is refused with line and "
+    "column") {
   const struct {
     const char *text, *begins, *has;
   } cases[] = {
@@ -132,7 +133,7 @@ TEST_CASE(
   CHECK(check_error("[1]").starts_with("c.json:1:1: expected an object"));
 }
 
-TEST_CASE("deepspeed: values are read as kindly as pydantic reads them") {
+TEST_CASE("deepspeed: strings, numbers and booleans are converted as pydantic converts them") {
   const auto stage = [](const std::string& zero) {
     return load("{" + batch_of_16 + "zero_optimization: " + zero + "}").settings.engine;
   };
@@ -167,7 +168,7 @@ TEST_CASE("deepspeed: at most 25 keys are accepted without effect, each with a r
 }
 
 TEST_CASE(
-    "deepspeed: an unknown key is a warning when asked so, and everything else stays an error") {
+    "deepspeed: lenient mode turns an unknown key into a warning, and other errors stay errors") {
   const Loaded loaded = load("{" + batch_of_16 + "\"foo\": 1}", {.lenient = true});
   REQUIRE(loaded.config.warnings.size() == 1);
   CHECK(loaded.config.warnings[0].starts_with("c.json:1:26: foo: unknown key, ignored; "));
@@ -176,7 +177,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "deepspeed: a thousand damages are each refused with place and advice, or change nothing") {
+    "deepspeed: a damaged config text is refused with place and advice, or its settings are "
+    "unchanged") {
   std::mt19937_64 random(20);
   const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
   const std::string whole = joined(lines);

@@ -19,7 +19,7 @@ std::string hjson_error(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("hjson: comments, missing and trailing commas, and strings without quotes") {
+TEST_CASE("hjson: comments, missing and trailing commas and strings without quotes are accepted") {
   const Value root = read_hjson(
       "# one\n{ // two\n  \"a\": 5e8   #this MAY be necessary\n  b: [1\n 2,3,], /* three\n */ 'c': "
       "quoteless, and so on \n  d: {e: true,}, \"f\": '''x\ny'''}  # end",
@@ -35,7 +35,8 @@ TEST_CASE("hjson: comments, missing and trailing commas, and strings without quo
   CHECK(read_hjson("a: 1\nb: 2", "f").members.size() == 2);  // a root without braces
 }
 
-TEST_CASE("hjson: literals end at punctuation, comments and lines, and all else is a string") {
+TEST_CASE(
+    "hjson: a literal ends at punctuation, a comment or the line end, and other text is a string") {
   CHECK(value_of("1.5e3 # x").number == 1500.0);
   CHECK(value_of("-0.25, w: 1").number == -0.25);
   CHECK(value_of("null").kind == Value::Kind::null);
@@ -80,7 +81,8 @@ TEST_CASE("hjson: every error has its place, key path and advice") {
   }
 }
 
-TEST_CASE("hjson: 64 levels are read, more are refused, and a long line takes no time") {
+TEST_CASE(
+    "hjson: 64 nesting levels are read, more are refused, and a list of 100000 items is read") {
   const auto nested = [](int levels) {
     return std::string("{a:") + std::string(static_cast<size_t>(levels - 1), '[') +
            std::string(static_cast<size_t>(levels - 1), ']') + "}";

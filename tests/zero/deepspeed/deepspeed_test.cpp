@@ -80,7 +80,9 @@ TEST_CASE("deepspeed: auto is filled from the program and the model, as accelera
   CHECK(decided.overridden.empty());
 }
 
-TEST_CASE("deepspeed: what a program decides counts, and the keys that it overrides are listed") {
+TEST_CASE(
+    "deepspeed: values that the program decides win over the config, and overridden keys are "
+    "listed") {
   const DeepSpeedConfig config = read_deepspeed_config(
       batch_of_8 +
           "optimizer: {type: \"Adam\", params: {lr: 0.5, betas: [0.5, 0.75]}}, scheduler: {type: "
@@ -118,7 +120,7 @@ TEST_CASE("deepspeed: what a program decides counts, and the keys that it overri
   CHECK(next.overridden.empty());
 }
 
-TEST_CASE("deepspeed: a config comes as a path, as its text or as base64") {
+TEST_CASE("deepspeed: a config can be given as a path, as text or as base64") {
   const TemporaryFolder folder;
   const std::string path = folder / "ds_config.json";
   const std::string text = "{\n  \"train_batch_size\": 24  // a comment\n}";
@@ -158,7 +160,7 @@ TEST_CASE("deepspeed: a config comes as a path, as its text or as base64") {
                  "read_deepspeed_config:1:23: sparse_gradients: true: "));
 }
 
-TEST_CASE("deepspeed: what follows from several keys is in the engine's config") {
+TEST_CASE("deepspeed: settings that follow from several keys reach the engine's config") {
   const auto engine = [](const std::string& text, const zero::DeepSpeedOptions& options = {}) {
     return read_deepspeed_config(batch_of_8 + text + "}", options).engine;
   };
@@ -200,7 +202,8 @@ TEST_CASE("deepspeed: what follows from several keys is in the engine's config")
   CHECK(swapped.engine.offload.gradient == Space::host);
 }
 
-TEST_CASE("DeepSpeed's OneCycle cycles no momentum of SGD") {
+TEST_CASE(
+    "DeepSpeed's OneCycle keeps SGD's momentum fixed and lists cycle_momentum as without effect") {
   const auto loaded = load(R"({"train_batch_size": 4,
     "optimizer": {"type": "SGD", "params": {"momentum": 0.75}},
     "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.001, "cycle_max_lr": 0.01,
@@ -213,7 +216,8 @@ TEST_CASE("DeepSpeed's OneCycle cycles no momentum of SGD") {
 }
 
 TEST_CASE(
-    "DeepSpeed's rates of Muon are a rate and the quotient of AdamW's, unless a scheduler's") {
+    "DeepSpeed's muon_lr is the rate and adam_lr a factor of it, unless a scheduler sets the "
+    "rate") {
   const auto loaded = [](const std::string& params, const std::string& rest = "") {
     return load(R"({"train_batch_size": 4, "optimizer": {"type": "Muon", "params": {)" + params +
                 "}}" + rest + "}")

@@ -115,7 +115,7 @@ TEST_CASE("deepspeed: the default of every key is DeepSpeed's") {
     if (row.fallback_0_16) CHECK(json::parse(row.fallback_0_16) == before.at(row.key));
 }
 
-TEST_CASE("deepspeed: what a section leaves out is its default in the run") {
+TEST_CASE("deepspeed: keys that a section leaves out have their defaults in the settings") {
   const struct {
     const char *section, *are;
   } sections[] = {
@@ -147,7 +147,7 @@ TEST_CASE("deepspeed: what a section leaves out is its default in the run") {
   }
 }
 
-TEST_CASE("deepspeed: every other name of a key is accepted and means it") {
+TEST_CASE("deepspeed: every alias of a key is accepted and has the same effect as the key") {
   const struct {
     const char *section, *alias, *key, *value;
   } aliases[] = {
@@ -194,7 +194,7 @@ TEST_CASE("deepspeed: every other name of a key is accepted and means it") {
   CHECK(names == std::size(aliases));
 }
 
-TEST_CASE("deepspeed: auto of fp16, bf16 and offloads is dropped for the default") {
+TEST_CASE("deepspeed: auto in the fp16, bf16 and offload sections means the default") {
   for (const char* section : {"fp16", "bf16", "offload_param", "offload_optimizer"})
     for (const Row& row : zero::deepspeed::rows()) {
       if (std::string(row.section) != section) continue;

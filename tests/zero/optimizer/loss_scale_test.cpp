@@ -54,7 +54,8 @@ struct Rules {
 
 }  // namespace
 
-TEST_CASE("over a trace with planted overflows the dynamic scale follows the published rules") {
+TEST_CASE(
+    "the dynamic loss scale follows DeepSpeed's published rules over a trace with overflows") {
   // Lone overflows, pairs, runs that are long enough for several halvings, and good stretches
   // longer and shorter than the windows.
   const std::set<int> overflows = {0,  1,  5,  6,  7,  20, 33, 34, 35, 36, 50, 52,
@@ -86,7 +87,7 @@ TEST_CASE("over a trace with planted overflows the dynamic scale follows the pub
       }
 }
 
-TEST_CASE("lines, doublings and the last refill of a short trace, written out by hand") {
+TEST_CASE("a short trace gives the expected log lines, scale doubling and hysteresis refill") {
   LossScaler scaler({.initial_scale_power = 3, .window = 2});
   const std::string start = "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: ";
   CHECK(scaler.update(true) == start + "8, but hysteresis is 2. Reducing hysteresis to 1");
@@ -100,7 +101,8 @@ TEST_CASE("lines, doublings and the last refill of a short trace, written out by
   CHECK(scaler.update(true) == start + "4, but hysteresis is 2. Reducing hysteresis to 1");
 }
 
-TEST_CASE("from 2^32 about twenty steps are skipped until gradients fit into f16") {
+TEST_CASE(
+    "a dynamic loss scale that starts at 2^32 skips 19 steps until the gradients fit into f16") {
   // 2.5 * 2^s is finite in f16 (at most 65504) up to s = 14: 18 halvings and one for hysteresis.
   LossScaler scaler({.initial_scale_power = 32});
   int skips = 0;
@@ -117,7 +119,7 @@ TEST_CASE("from 2^32 about twenty steps are skipped until gradients fit into f16
   CHECK(scaler.scale() == 0x1p14);
 }
 
-TEST_CASE("an overflow at the minimal scale ends the run and changes nothing") {
+TEST_CASE("an overflow at the minimal loss scale throws and leaves the scaler's state unchanged") {
   LossScaler scaler({.initial_scale_power = 2, .hysteresis = 1, .min_loss_scale = 1.5});
   scaler.update(true);
   CHECK(scaler.update(true).ends_with("scale: 2, reducing to 1"));  // 1.5, as int() prints it
@@ -129,7 +131,7 @@ TEST_CASE("an overflow at the minimal scale ends the run and changes nothing") {
   CHECK(scaler.state() == before);
 }
 
-TEST_CASE("a static scale stays, whatever comes") {
+TEST_CASE("a static loss scale stays constant, also after overflows and a restore") {
   LossScaler scaler({.loss_scale = 128.0}), one;
   for (int step = 0; step < 3000; ++step) {
     CHECK(scaler.update(step % 2 == 0).empty());
@@ -142,7 +144,7 @@ TEST_CASE("a static scale stays, whatever comes") {
   CHECK_FALSE(scaler.dynamic());
 }
 
-TEST_CASE("a restored scaler goes on as the saved one") {
+TEST_CASE("a restored loss scaler continues like the saved one, and invalid states are refused") {
   const LossScaleOptions options{.window = 3, .hysteresis = 3};
   LossScaler saved(options);
   for (int step = 0; step < 11; ++step) saved.update(step % 4 == 0);

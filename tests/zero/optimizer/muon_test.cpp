@@ -118,7 +118,7 @@ std::vector<Config> muon_precisions() {
 
 }  // namespace
 
-TEST_CASE("Newton-Schulz is the iteration of its definition, in every shape") {
+TEST_CASE("Newton-Schulz agrees with a plain double-precision iteration for every matrix shape") {
   for (const auto& shape :
        {std::pair{1, 1}, {1, 12}, {12, 1}, {5, 31}, {31, 5}, {16, 16}, {64, 100}, {100, 64}})
     for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -155,7 +155,7 @@ TEST_CASE("Newton-Schulz has the same bits for any number of threads") {
   CHECK(results[0] == results[2]);
 }
 
-TEST_CASE("a step is that of torch.optim.Muon, within its rounding") {
+TEST_CASE("muon steps agree with torch.optim.Muon within its rounding") {
   std::ifstream file(ZG_FIXTURES "muon.json");
   const nlohmann::json fixture = nlohmann::json::parse(file);
   const std::vector<std::vector<int64_t>> shapes = fixture["shapes"];
@@ -205,7 +205,9 @@ TEST_CASE("a step is that of torch.optim.Muon, within its rounding") {
   }
 }
 
-TEST_CASE("muon has one hash over stages, ranks, offload, threads and restarts") {
+TEST_CASE(
+    "muon gives the same parameter hash for every stage, rank count, offload, thread count and "
+    "restart") {
   using enum Space;
   const zero::OffloadOptions places[] = {{},
                                          {.optimizer = host},
@@ -235,7 +237,7 @@ TEST_CASE("muon has one hash over stages, ranks, offload, threads and restarts")
   }
 }
 
-TEST_CASE("plans of muon are exact, also where a step is skipped") {
+TEST_CASE("a plan of a muon run equals the run, also with a skipped step") {
   for (const int stage : {0, 1, 3})
     for (const Space space : {Space::device, Space::host, Space::file}) {
       CAPTURE(stage);
@@ -285,7 +287,8 @@ TEST_CASE("a skipped step of muon changes nothing") {
   CHECK(engine.read(toy.tall, State::moment1) == moment);
 }
 
-TEST_CASE("muon leaves what is no hidden matrix to adam, at its own rate") {
+TEST_CASE(
+    "muon updates parameters that are no hidden matrices with adam at adam_rate times the rate") {
   const MuonToy toy;
   UpdateOptions update = muon;
   update.muon.adam_rate = 0.5f;
@@ -302,7 +305,7 @@ TEST_CASE("muon leaves what is no hidden matrix to adam, at its own rate") {
     CHECK(engine.read(*parameter, State::master) != adam.read(*parameter, State::master));
 }
 
-TEST_CASE("muon keeps, saves and loads one moment of a matrix and two of others") {
+TEST_CASE("muon keeps, saves and loads one moment per matrix and two per other parameter") {
   const int64_t matrices = 5 * 31 + 40 * 24 + 24 * 24 + 9 * 17, others = 7 + 5 * 20 + 129;
   for (const int ranks : {1, 3}) {
     const TemporaryFolder folder;
@@ -342,7 +345,7 @@ TEST_CASE("muon keeps, saves and loads one moment of a matrix and two of others"
   }
 }
 
-TEST_CASE("a step of muon waits for what a save still reads") {
+TEST_CASE("a snapshot that is read during a muon step gets the state from before the step") {
   const MuonToy toy;
   Engine engine(toy.store, Device::cpu(), {.update = muon});
   train_step(engine, 0);
@@ -380,7 +383,7 @@ TEST_CASE("a step of muon waits for what a save still reads") {
   CHECK(engine.read(toy.tall, State::moment1) != before[{&toy.tall, State::moment1}]);
 }
 
-TEST_CASE("a matrix has one owner, by sizes alone, and the work is balanced") {
+TEST_CASE("owners_of_matrices gives each matrix one rank, by sizes alone, and balances the work") {
   ParameterStore store;
   const Unit& unit = store.unit("unit");
   for (const int64_t rows : {16, 64, 32, 16, 64})
@@ -395,7 +398,7 @@ TEST_CASE("a matrix has one owner, by sizes alone, and the work is balanced") {
   CHECK(owners(3) == std::vector<int>{2, 0, 2, 2, 1});
 }
 
-TEST_CASE("what muon cannot do is refused") {
+TEST_CASE("muon refuses options and parameters that it does not support") {
   const auto refusal = [](const UpdateOptions& update) {
     return message_of<ConfigError>([&] { validate(Config{.update = update}); });
   };

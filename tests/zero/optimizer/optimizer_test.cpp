@@ -59,7 +59,8 @@ struct Reference {
 
 }  // namespace
 
-TEST_CASE("steps follow AdamW with clipping of the mean gradient, computed in double") {
+TEST_CASE(
+    "Engine::step agrees with AdamW or Adam with gradient clipping computed in double precision") {
   for (const auto& [compute, clip, decoupled] :
        std::vector<std::tuple<DType, float, bool>>{{DType::f32, 0.0f, true},
                                                    {DType::f32, 1.0f, true},
@@ -100,7 +101,9 @@ TEST_CASE("steps follow AdamW with clipping of the mean gradient, computed in do
   }
 }
 
-TEST_CASE("one call updates all units, or each before its values are gathered") {
+TEST_CASE(
+    "Engine::step updates all units in one kernel call, or in one per unit if it gathers or "
+    "streams") {
   static std::mutex mutex;
   static std::vector<size_t> calls;  // how many tensors each updates
   static const auto own = kernels::optimizer_update[Device::Type::cpu].function;
@@ -137,7 +140,7 @@ TEST_CASE("one call updates all units, or each before its values are gathered") 
   CHECK(streamed == std::vector<size_t>{2, 2});
 }
 
-TEST_CASE("betas of a step are as if the engine had them") {
+TEST_CASE("betas passed to Engine::step act like betas of the engine's config") {
   const Toy toy;
   Engine moved(toy.store, Device::cpu(), {});
   Engine fixed(toy.store, Device::cpu(), {.update = {.beta1 = 0.7f, .beta2 = 0.97f}});
@@ -155,7 +158,9 @@ TEST_CASE("betas of a step are as if the engine had them") {
   CHECK(moved.parameter_hash() != fixed.parameter_hash());
 }
 
-TEST_CASE("the clip factor is torch's: max_norm / (norm + 1e-6), at most 1, times the mean's") {
+TEST_CASE(
+    "gradient_scale divides torch's clip factor, max_norm / (norm + 1e-6) up to 1, by the "
+    "micro-batches") {
   CHECK(zero::gradient_scale(0.5, 1, 1.0f) == 1.0f);
   CHECK(zero::gradient_scale(0.5, 4, 1.0f) == 0.25f);
   CHECK(zero::gradient_scale(8.0, 1, 0.0f) == 1.0f);

@@ -55,7 +55,7 @@ TEST_CASE("parameter groups are read from text and written as they were read") {
   CHECK(zero::text_of({}).empty());
 }
 
-TEST_CASE("a text that is no parameter group is refused with an example") {
+TEST_CASE("an invalid parameter group is refused with the expected format") {
   for (const char* text :
        {"x", ":rate=1", "x:", "x:rate", "x:rate=", "x:rate=-1", "x:rate=nan", "x:rate=1e99",
         "x:rate=1 ", "x:lr=1", "x:optimizer=lion", "x:rate=1,", "x:rate=1;;y:rate=1"}) {
@@ -112,7 +112,7 @@ TEST_CASE("adam updates the hidden matrices of a group with by_adam, and muon th
   CHECK(engine.read(toy.tall, Engine::State::moment2).empty());
 }
 
-TEST_CASE("a parameter in a group ends where that of torch.optim does") {
+TEST_CASE("a parameter in a group gets the same values as with torch.optim") {
   std::ifstream file(ZG_FIXTURES "optimizers.json");
   const nlohmann::json fixture = nlohmann::json::parse(file);
   const std::vector<float> start = fixture["start"];
@@ -146,7 +146,7 @@ TEST_CASE("a parameter in a group ends where that of torch.optim does") {
   }
 }
 
-TEST_CASE("a group that decides for no parameter of the model is refused") {
+TEST_CASE("a parameter group that applies to no parameter of the model is refused") {
   const Toy toy;
   const auto refusal = [&](std::vector<ParameterGroup> groups) {
     return message_of<ConfigError>(

@@ -33,7 +33,7 @@ void check_rates(const ScheduleOptions& options, F expected, double highest = 1.
 
 }  // namespace
 
-TEST_CASE("WarmupLR rises from the lowest rate, which the first two steps have, and stays") {
+TEST_CASE("WarmupLR has the lowest rate in the first two steps, rises, and then stays constant") {
   check_rates({.kind = ScheduleKind::warmup_lr, .rate = 3e-4, .warmup_num_steps = 10}, [](int k) {
     if (k == 0) return 0.0;
     return k - 1 < 10 ? 3e-4 * std::log(k) / std::log(10.0) : 3e-4;
@@ -53,7 +53,7 @@ TEST_CASE("WarmupLR rises from the lowest rate, which the first two steps have, 
   CHECK(schedule.rate(4) == doctest::Approx(1.0));
 }
 
-TEST_CASE("one step of warm-up counts as two, where the logarithm is no divisor") {
+TEST_CASE("WarmupLR takes one warm-up step as two, because the logarithm of 1 is 0") {
   check_rates({.kind = ScheduleKind::warmup_lr, .rate = 0.5, .warmup_num_steps = 1},
               [](int k) { return k < 2 ? 0.0 : 0.5; });
 }
@@ -81,7 +81,8 @@ TEST_CASE("WarmupDecayLR falls linearly to the lowest rate at the total and stay
               [](int k) { return k >= 1 && k - 1 < 6 ? (k - 1) / 6.0 : 0.0; });
 }
 
-TEST_CASE("WarmupCosineLR has ratios of the rate and ends at cos_min_ratio") {
+TEST_CASE(
+    "WarmupCosineLR scales the rate by a warm-up and a cosine ratio and ends at cos_min_ratio") {
   const ScheduleOptions options{.kind = ScheduleKind::warmup_cosine_lr,
                                 .rate = 6e-4,
                                 .warmup_num_steps = 4,
@@ -174,7 +175,7 @@ TEST_CASE("OneCycle rises to the rate, falls and decays, and its momentum goes t
 }
 
 // Megatron-DeepSpeed, optimizer_param_scheduler.py: get_lr() of num_steps, which are samples.
-TEST_CASE("AnnealingLR goes by samples: linearly up from 0, then down in its style") {
+TEST_CASE("AnnealingLR counts samples, rises linearly from 0 and then follows its decay style") {
   ScheduleOptions options{
       .kind = ScheduleKind::annealing,
       .rate = 1e-3,
@@ -202,7 +203,7 @@ TEST_CASE("AnnealingLR goes by samples: linearly up from 0, then down in its sty
   CHECK(Schedule(options).rate(0) == 1e-3);  // no warm-up
 }
 
-TEST_CASE("AnnealingLR has the rates of the 13B run of the tutorial") {
+TEST_CASE("AnnealingLR gives the expected rates for the options of a 13B training run") {
   const Schedule schedule({.kind = ScheduleKind::annealing,
                            .rate = 1e-4,
                            .min_rate = 1e-5,
@@ -216,7 +217,8 @@ TEST_CASE("AnnealingLR has the rates of the 13B run of the tutorial") {
   CHECK(schedule.rate(300000000) == 1e-5);
 }
 
-TEST_CASE("AnnealingLR refuses a warm-up that its decay ends in, and a minimum above its rate") {
+TEST_CASE(
+    "AnnealingLR refuses a decay that ends within the warm-up and a minimum rate above its rate") {
   const auto with = [](AnnealingOptions annealing, double min_rate = 0.0) {
     return ScheduleOptions{.kind = ScheduleKind::annealing,
                            .rate = 1e-3,
@@ -233,7 +235,7 @@ TEST_CASE("AnnealingLR refuses a warm-up that its decay ends in, and a minimum a
   CHECK_NOTHROW(Schedule(with({.lr_decay_style = DecayStyle::constant})));
 }
 
-TEST_CASE("none is the rate itself") {
+TEST_CASE("the schedule none keeps the rate constant") {
   check_rates({.rate = 0.125}, [](int) { return 0.125; });
 }
 

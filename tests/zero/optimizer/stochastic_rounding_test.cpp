@@ -55,7 +55,9 @@ std::string trained(const Config& config, int ranks) {
 
 }  // namespace
 
-TEST_CASE("stochastic rounding: the same bits at every stage, world size, level and place") {
+TEST_CASE(
+    "stochastic rounding: the bits are the same at every stage, world size, SIMD level and "
+    "offload") {
   const std::string expected = trained(bf16_config(true), 1);
   CHECK(trained(bf16_config(false), 1) != expected);
   Config another_seed = bf16_config(true);
@@ -87,7 +89,9 @@ TEST_CASE("stochastic rounding: the same bits at every stage, world size, level 
       }
 }
 
-TEST_CASE("stochastic rounding: resumed at any step, on any ranks, the uninterrupted run's bits") {
+TEST_CASE(
+    "stochastic rounding: a run resumed at any step on any ranks gives the uninterrupted run's "
+    "bits") {
   const std::string expected = trained(bf16_config(true), 1);
   for (int cut = 1; cut < rounded_steps; ++cut)
     for (const int ranks : {1, 2}) {
@@ -109,7 +113,7 @@ TEST_CASE("stochastic rounding: resumed at any step, on any ranks, the uninterru
     }
 }
 
-TEST_CASE("steps that bf16 loses move parameters in the mean under stochastic rounding") {
+TEST_CASE("with stochastic rounding, steps too small for bf16 move the parameters on average") {
   // A gain of 1 each, a gradient of 1 each: a step takes the rate of 2^-12, a sixteenth of the
   // place of 2^-8 below 1, which to nearest even is nothing.
   constexpr int many = 64;

@@ -76,7 +76,9 @@ std::string train_rule(Config config, int ranks, int first, int end,
 
 }  // namespace
 
-TEST_CASE("each optimizer has one hash over stages, ranks, offload and restarts") {
+TEST_CASE(
+    "each optimizer gives the same parameter hash for every stage, rank count, offload and "
+    "restart") {
   using enum Space;
   const zero::OffloadOptions places[] = {{},
                                          {.optimizer = host},
@@ -112,7 +114,7 @@ TEST_CASE("each optimizer has one hash over stages, ranks, offload and restarts"
     }
 }
 
-TEST_CASE("five steps of each optimizer end where those of torch.optim do") {
+TEST_CASE("five steps of each optimizer agree with torch.optim") {
   using enum OptimizerRule;
   const std::pair<const char*, UpdateOptions> optimizers[] = {
       {"adamw", {}},
@@ -148,7 +150,8 @@ TEST_CASE("five steps of each optimizer end where those of torch.optim do") {
   }
 }
 
-TEST_CASE("an optimizer allocates, saves and loads the moments that it has") {
+TEST_CASE(
+    "an optimizer allocates and saves its own moments and refuses another optimizer's checkpoint") {
   for (const NamedRule& rule : named_rules()) {
     CAPTURE(std::string(rule.name));
     CHECK(zero::moments_of(rule.update) == rule.moments);
@@ -188,7 +191,7 @@ TEST_CASE("an optimizer allocates, saves and loads the moments that it has") {
   }
 }
 
-TEST_CASE("plans of every optimizer are exact") {
+TEST_CASE("a plan equals its run for every optimizer") {
   for (const NamedRule& rule : named_rules())
     for (const int stage : {0, 1, 3})
       for (const Space space : {Space::device, Space::host, Space::file}) {
@@ -226,7 +229,7 @@ TEST_CASE("plans of every optimizer are exact") {
       }
 }
 
-TEST_CASE("options of an optimizer that do not fit are refused") {
+TEST_CASE("optimizer options that are out of range or belong to another optimizer are refused") {
   const auto refusal = [](const UpdateOptions& update) {
     return message_of<ConfigError>([&] { validate(Config{.update = update}); });
   };

@@ -62,7 +62,8 @@ MeshOutcome train_mesh(const MeshShape& shape, const Config& config) {
 
 }  // namespace
 
-TEST_CASE("a mesh of any axes trains one rank's parameters, at every stage and dtype") {
+TEST_CASE(
+    "a mesh of any shape trains to the same parameters as one rank, at every stage and dtype") {
   const zero::LossScaleOptions scaling{.initial_scale_power = 15, .hysteresis = 1};
   for (const DType compute : {DType::f32, DType::bf16, DType::f16}) {
     const MeshOutcome alone = train_mesh({}, {.compute = compute, .loss_scaling = scaling});
@@ -92,7 +93,7 @@ TEST_CASE("a mesh of any axes trains one rank's parameters, at every stage and d
   }
 }
 
-TEST_CASE("stochastic rounding on a mesh has one rank's random bits") {
+TEST_CASE("stochastic rounding on a mesh gives the same parameters as on one rank") {
   const Config config{.stage = 1,
                       .compute = DType::bf16,
                       .optimizer = DType::bf16,
@@ -104,7 +105,9 @@ TEST_CASE("stochastic rounding on a mesh has one rank's random bits") {
   }
 }
 
-TEST_CASE("parameter groups have one hash on every mesh, and one of no stage is refused on all") {
+TEST_CASE(
+    "parameter groups give the same hash on every mesh, and a group that matches nothing is "
+    "refused") {
   // The first group is on one of four stages, the second on the first and the last.
   Config config{.stage = 1,
                 .update = {.groups = {{"unit.[01].*", 0.25f, 0.5f}, {"tied", 2.0f, 0.0f}}}};
@@ -155,7 +158,7 @@ TEST_CASE("a gradient that is not finite is named on every rank of a mesh, and n
   });
 }
 
-TEST_CASE("squares of what tensor ranks have in common are counted once") {
+TEST_CASE("the gradient norm counts a parameter that is replicated over tensor ranks once") {
   run_local(4, [&](Communicator& world, const Device& device) {
     const Mesh mesh(world, {.tensor = 4});
     ParameterStore store;
@@ -169,7 +172,9 @@ TEST_CASE("squares of what tensor ranks have in common are counted once") {
   });
 }
 
-TEST_CASE("the mean loss of a pipeline is of as many losses as micro-batches") {
+TEST_CASE(
+    "Engine::mean_loss in a pipeline refuses a loss count that differs from the micro-batch "
+    "count") {
   const auto ask = [](Communicator& world, const Device& device) {
     const Mesh mesh(world, {.pipeline = 2});
     const MeshToy toy(mesh);
@@ -212,7 +217,7 @@ DryRun dry_run(Communicator& world, const Device& device, const MeshShape& shape
 
 }  // namespace
 
-TEST_CASE("a rank of a mesh on meta takes the bytes and sends what a real one does") {
+TEST_CASE("a mesh rank on meta has the same memory and communication volume as a real rank") {
   for (const int stage : {0, 1, 3}) {
     const MeshShape shape{2, 2, 2};
     const Config config{.stage = stage, .compute = DType::bf16, .param_persistence_threshold = 40};

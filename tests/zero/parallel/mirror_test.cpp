@@ -197,7 +197,7 @@ TiedOutcome train_in_stages(int data, const Config& config, bool fused, size_t a
 
 }  // namespace
 
-TEST_CASE("tied embeddings on two stages have the bits of one stage") {
+TEST_CASE("tied embeddings on two pipeline stages give the same bits as on one stage") {
   for (const DType compute : {DType::f32, DType::bf16})
     for (const bool fused : {false, true}) {
       const TiedOutcome alone = train_alone({.compute = compute}, fused);
@@ -251,7 +251,9 @@ std::vector<float> chosen(size_t i, uint64_t salt) { return random_floats(V * C,
 
 }  // namespace
 
-TEST_CASE("a micro-batch that does not use a mirror, or its owner, gives what the other one has") {
+TEST_CASE(
+    "a micro-batch may leave out the mirror, its owner or both and still gives one stage's "
+    "parameters") {
   for (const DType compute : {DType::f32, DType::bf16}) {
     std::string alone;
     for (const int data : {0, 1, 2}) {  // 0: one stage
@@ -282,7 +284,7 @@ TEST_CASE("a micro-batch that does not use a mirror, or its owner, gives what th
   }
 }
 
-TEST_CASE("a mirror has a value and no states, and the value is the owner's, as loaded too") {
+TEST_CASE("a mirror has the owner's values but no gradient sum and no moments") {
   run_local(2, [&](Communicator& world, const Device& device) {
     const Mesh mesh(world, {.pipeline = 2});
     Stage stage(mesh, device, {.compute = DType::bf16}, false, 1);
@@ -309,7 +311,9 @@ TEST_CASE("a mirror has a value and no states, and the value is the owner's, as 
   });
 }
 
-TEST_CASE("ends of a pipeline that share different parameters are refused, not left waiting") {
+TEST_CASE(
+    "an engine refuses pipeline ends that share different parameters and an owner without its "
+    "mirror") {
   const auto make = [](Communicator& world, const Device& device) {
     const Mesh mesh(world, {.pipeline = 2});
     ParameterStore store;

@@ -106,7 +106,8 @@ std::string train_tied(const Config& config, int ranks) {
 
 }  // namespace
 
-TEST_CASE("tied weights whose gradient forward makes have the same bits on any ranks") {
+TEST_CASE(
+    "tied weights with a gradient computed in forward give the same bits on any ranks and stage") {
   for (const DType compute : {DType::f32, DType::bf16, DType::f16}) {
     const Config plain{.compute = compute, .loss_scaling = low_scale};
     const std::string expected = train_tied(plain, 1);
@@ -126,7 +127,9 @@ TEST_CASE("tied weights whose gradient forward makes have the same bits on any r
   }
 }
 
-TEST_CASE("tapes dropped or walked late after forward made a gradient change no other's") {
+TEST_CASE(
+    "a tape dropped or run late after forward computed a gradient changes no other tape's "
+    "gradients") {
   const TiedMatrix model;
   Engine engine(model.store, Device::cpu()), alone(model.store, Device::cpu());
   const int64_t resting = engine.device().memory().live();
@@ -152,7 +155,7 @@ TEST_CASE("tapes dropped or walked late after forward made a gradient change no 
   CHECK(engine.device().memory().live() == resting + arena_bytes(late_loss.value().bytes()));
 }
 
-TEST_CASE("the first micro-batch of a step takes no memory for gradients but that of the sums") {
+TEST_CASE("the first micro-batch of a step takes no gradient memory beyond the gradient sums") {
   for (const Device& device : {Device::cpu(), Device::meta()})
     for (const DType compute : {DType::f32, DType::bf16, DType::f16})
       for (const int stage : {0, 3}) {
@@ -174,7 +177,8 @@ TEST_CASE("the first micro-batch of a step takes no memory for gradients but tha
       }
 }
 
-TEST_CASE("a gradient's place is its f32 sum on the device of one rank, for one at a time") {
+TEST_CASE(
+    "on one rank gradient_place lends the f32 gradient sum on the device, to one user at a time") {
   const Toy toy;
   Engine engine(toy.store, Device::cpu(), {.compute = DType::bf16});
   {
@@ -200,7 +204,9 @@ TEST_CASE("a gradient's place is its f32 sum on the device of one rank, for one 
     CHECK_FALSE(Engine(toy.store, Device::cpu(), other).gradient_place(toy.weight));
 }
 
-TEST_CASE("among ranks a gradient's place is its part of the leaf, where none is rounded") {
+TEST_CASE(
+    "on two ranks gradient_place lends an f32 place once at a time, and none with bf16 or disk "
+    "sums") {
   const Toy toy;
   const auto require = [](bool holds, const char* what) {
     if (!holds) throw Error(std::string("gradient_place: ") + what);
@@ -227,7 +233,8 @@ TEST_CASE("among ranks a gradient's place is its part of the leaf, where none is
   run_local(2, check, {.device = {.swap = {.directory = "/tmp"}}});
 }
 
-TEST_CASE("among ranks an f32 micro-batch takes no memory for gradients but that of leaves") {
+TEST_CASE(
+    "on two ranks an f32 micro-batch takes no gradient memory beyond the buffers that are sent") {
   for (const bool meta : {false, true}) {
     const Toy toy;
     int64_t taken = -1;
@@ -250,7 +257,8 @@ TEST_CASE("among ranks an f32 micro-batch takes no memory for gradients but that
   }
 }
 
-TEST_CASE("among ranks two leaves exist at a time, however many units there are") {
+TEST_CASE(
+    "on two ranks only two gradient send buffers exist at a time, however many units there are") {
   ParameterStore store;
   for (const char* name : {"a", "b", "c", "d", "e"})
     store.add(store.unit(name), std::string(name) + ".weight", {256}, Init::zeros());
@@ -278,7 +286,7 @@ TEST_CASE("among ranks two leaves exist at a time, however many units there are"
   CHECK(taken == 2 * 256 * 4);
 }
 
-TEST_CASE("among ranks a gradient in its place stays while other tapes are walked") {
+TEST_CASE("on two ranks a tensor from gradient_place keeps its values while other tapes train") {
   const Toy toy;
   const auto train = [&](Engine& engine, int rank, int ranks) {
     for (uint64_t step : {0, 1}) {
@@ -316,7 +324,9 @@ TEST_CASE("among ranks a gradient in its place stays while other tapes are walke
   }
 }
 
-TEST_CASE("among ranks what a micro-batch leaves out adds zeros and stays where it is lent") {
+TEST_CASE(
+    "on two ranks an unused parameter adds zero gradients, and its lent gradient_place is "
+    "unchanged") {
   const Toy toy;
   const auto train = [&](Engine& engine, int rank, int ranks, const auto& between) {
     for (int g = rank; g < 4; g += ranks)
@@ -355,7 +365,8 @@ TEST_CASE("among ranks what a micro-batch leaves out adds zeros and stays where 
   }
 }
 
-TEST_CASE("a gradient in its place stays while other tapes are walked and a step is taken") {
+TEST_CASE(
+    "on one rank a tensor from gradient_place keeps its values through other tapes and a step") {
   const Device device = Device::cpu();
   const Toy toy;
   Engine engine(toy.store, device), alone(toy.store, Device::cpu());
@@ -386,7 +397,7 @@ TEST_CASE("a gradient in its place stays while other tapes are walked and a step
   CHECK(device.memory().live() == resting);
 }
 
-TEST_CASE("a backward that fails while a gradient is in its place leaves no trace") {
+TEST_CASE("a backward that fails while it uses a gradient_place has no effect on later steps") {
   for (const bool failed_lives_on : {true, false}) {
     CAPTURE(failed_lives_on);
     const Toy toy;

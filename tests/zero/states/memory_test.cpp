@@ -33,7 +33,8 @@ const int64_t second = padded({129, 65});
 
 }  // namespace
 
-TEST_CASE("resting bytes are values, one f32 sum, two moments and, in bf16 and f16, f32 masters") {
+TEST_CASE(
+    "memory between steps is values, an f32 sum, two moments and, in bf16 and f16, f32 masters") {
   for (DType compute : {DType::f32, DType::bf16, DType::f16}) {
     const int64_t wide = compute == DType::f32 ? 4 : 2;
     StateBytes expected;
@@ -92,12 +93,13 @@ TEST_CASE("meta takes the same bytes as a real run, step by step") {
   }
 }
 
-TEST_CASE("an engine over its cap is refused before anything is computed") {
+TEST_CASE("an engine that exceeds the memory limit throws OutOfMemory in its constructor") {
   const Toy toy;
   CHECK_THROWS_AS(Engine(toy.store, Device::cpu(0, {.memory_limit = 4096})), OutOfMemory);
 }
 
-TEST_CASE("resting bytes are the elements that a rank owns, and all ranks' add up to the formula") {
+TEST_CASE(
+    "resting_bytes equals a rank's live memory, and the sum over all ranks follows the formula") {
   const Toy toy;
   int64_t trainable = 0, frozen = 0;
   for (const auto& parameter : toy.store.parameters())

@@ -6,7 +6,8 @@ using namespace zg;
 using zero::our_states;
 using zero::paper_states;
 
-TEST_CASE("model states of the paper's figure: 7.5e9 parameters on 64 ranks, K = 12") {
+TEST_CASE(
+    "paper_states gives the numbers of the ZeRO paper's figure, 7.5e9 parameters on 64 ranks") {
   const double expected[] = {120.0, 31.4, 16.6, 1.9}, volumes[] = {1.0, 1.0, 1.0, 1.5};
   for (int stage = 0; stage <= 3; ++stage) {
     const zero::ModelStates states = paper_states(7.5e9, 64, stage);
@@ -16,7 +17,7 @@ TEST_CASE("model states of the paper's figure: 7.5e9 parameters on 64 ranks, K =
   }
 }
 
-TEST_CASE("our states count every kind in its dtype, sums shared out at every stage") {
+TEST_CASE("our_states counts each state in its dtype, with gradient sums sharded at every stage") {
   const auto bytes = [](int stage, zero::Config config) {
     config.stage = stage;
     return our_states(64.0, 8, config).total();

@@ -100,7 +100,7 @@ TEST_CASE("shards of a unit tile its parameters exactly, for any world size") {
   }
 }
 
-TEST_CASE("a parameter starts at the same place whatever the world size") {
+TEST_CASE("a parameter starts at the same offset of its flat unit for every world size") {
   Random random{5};
   ParameterStore store;
   const Unit& unit = store.unit("unit");
@@ -114,7 +114,7 @@ TEST_CASE("a parameter starts at the same place whatever the world size") {
   }
 }
 
-TEST_CASE("what two parts of a parameter have in common is found, run by run") {
+TEST_CASE("for_each_common finds the common elements of two slices as ordered runs") {
   std::mt19937 random(7);
   for (int i = 0; i < 400; ++i) {
     const int64_t whole = std::uniform_int_distribution<int64_t>(1, 60)(random);

@@ -37,7 +37,7 @@ Device with_drive() { return Device::cpu(0, {.swap = {.directory = "/tmp"}}); }
 
 }  // namespace
 
-TEST_CASE("a ratio of the elements has its states offloaded, by units from the first on") {
+TEST_CASE("optimizer_ratio offloads the optimizer states of whole units, from the first unit on") {
   const struct {
     double ratio;
     int64_t units_on_host;  ///< elements of those units
@@ -52,7 +52,9 @@ TEST_CASE("a ratio of the elements has its states offloaded, by units from the f
   }
 }
 
-TEST_CASE("a ratio is of what is trained: frozen parameters have no states") {
+TEST_CASE(
+    "optimizer_ratio counts trainable elements only, because frozen ones have no optimizer "
+    "states") {
   ParameterStore store;
   store.add(store.unit("frozen"), "frozen", {1000}, Init::zeros(), {.trainable = false});
   store.add(store.unit("a"), "a", {1000}, Init::zeros());
@@ -63,7 +65,7 @@ TEST_CASE("a ratio is of what is trained: frozen parameters have no states") {
   CHECK(elements(cpu, device, Purpose::optimizer) == 2 * 1024);
 }
 
-TEST_CASE("values of a drive rest on the host as far as they may, by units that fit") {
+TEST_CASE("parameters_on_host keeps the disk-offloaded units that fit its limit on the host") {
   const struct {
     int64_t most, on_host;
   } cases[] = {{0, 0}, {999, 0}, {1000, 1024}, {2500, 2048}, {3000, 3072}, {4000, 4096}};
@@ -78,7 +80,8 @@ TEST_CASE("values of a drive rest on the host as far as they may, by units that 
   }
 }
 
-TEST_CASE("a unit is read ahead of its use only where it fits into the buffer beside the used") {
+TEST_CASE(
+    "a unit is read ahead from disk only if it fits into parameter_buffer beside the unit in use") {
   const struct {
     int64_t buffer, ahead;  ///< elements of b's shard on the host, while a is used
   } cases[] = {{1, 0}, {512 + 1023, 0}, {512 + 1024, 1024}, {500'000'000, 1024}};
@@ -103,7 +106,7 @@ TEST_CASE("a unit is read ahead of its use only where it fits into the buffer be
   }
 }
 
-TEST_CASE("places of offload are checked") {
+TEST_CASE("offload options out of range are refused") {
   const PlacedUnits model;
   const Device cpu = Device::cpu();
   for (const zero::OffloadOptions& offload :

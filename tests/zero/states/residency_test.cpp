@@ -66,14 +66,15 @@ void check_passes(Config config, const std::vector<Pass>& passes) {
 
 }  // namespace
 
-TEST_CASE("a pass gathers ahead what followed in the last one, and each unit once") {
+TEST_CASE(
+    "a pass prefetches the unit that came next in the last pass, and gathers each unit once") {
   check_passes({}, {{"abc", "a:a b:b c:c"},
                     {"abc", "a:ab b:c c:"},
                     {"aabbc", "a:ab a: b: b: c:c"},
                     {"aabbc", "a:a a:b b: b:c c:"}});
 }
 
-TEST_CASE("an order that changes is followed from where it does, and nothing is gathered twice") {
+TEST_CASE("prefetch follows a changed unit order from the change on, and gathers no unit twice") {
   check_passes({}, {{"abc", "a:a b:b c:c"},
                     // b was prefetched and stays until it is used.
                     {"acb", "a:ab c:c b:"},
