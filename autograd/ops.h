@@ -90,7 +90,7 @@ ZG_API Var gelu(const Var& x, Activation form = Activation::gelu_tanh);  ///< ge
 class Axes {
  public:
   Axes() = default;
-  Axes(std::same_as<int> auto axis) : axes_{axis} {}
+  Axes(std::signed_integral auto axis) : axes_{static_cast<int>(axis)} {}
   Axes(std::initializer_list<int> axes) : axes_(axes) {}
 
   auto begin() const { return axes_.begin(); }
@@ -102,7 +102,8 @@ class Axes {
 };
 ZG_API Var sum(const Var& x, const Axes& axes = {}, bool keep_axes = false);
 ZG_API Var mean(const Var& x, const Axes& axes = {}, bool keep_axes = false);
-/// The gradient is divided evenly among equal maxima, as in torch.amax.
+/// The gradient is divided evenly among equal maxima, as in torch.amax. It is 0 where the maximum
+/// is NaN.
 ZG_API Var max(const Var& x, const Axes& axes = {}, bool keep_axes = false);
 ZG_API Var min(const Var& x, const Axes& axes = {}, bool keep_axes = false);
 /// Sum of squared distances to the mean, divided by (elements - correction): 1 for a sample's

@@ -40,7 +40,7 @@ int Shape::axis(int axis) const {
   const int wrapped = axis < 0 ? axis + rank_ : axis;
   if (wrapped < 0 || wrapped >= rank_)
     throw ShapeError(
-        fmt::format("axis {} is outside {}; expected {} to {}", axis, str(), -rank_, rank_ - 1));
+        fmt::format("axis {} of shape {}; expected {} to {}", axis, str(), -rank_, rank_ - 1));
   return wrapped;
 }
 

@@ -30,6 +30,10 @@ Var constant(const char* op, double value, const Tensor& like) {
     throw DTypeError(
         fmt::format("{}: got the number {:f} beside {} {}; expected a whole number; try cast", op,
                     value, like.dtype(), like.shape()));
+  const double limit = like.dtype() == DType::i32 ? 0x1p31 : 0x1p63;
+  if (!is_floating(like.dtype()) && !(value >= -limit && value < limit))
+    throw DTypeError(fmt::format("{}: got the number {:g} beside {} {}, which cannot hold it", op,
+                                 value, like.dtype(), like.shape()));
   return Tensor::full({}, value, like.dtype(), like.device());
 }
 

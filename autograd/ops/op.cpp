@@ -96,7 +96,7 @@ int axis_of(const char* op, const Shape& shape, int axis) {
   const int rank = shape.rank();
   if (axis < -rank || axis >= rank)
     throw ShapeError(fmt::format(
-        "{}: axis {} is outside {}; expected {}", op, axis, shape,
+        "{}: axis {} of shape {}; expected {}", op, axis, shape,
         rank == 0 ? std::string("no axis of a scalar") : fmt::format("{} to {}", -rank, rank - 1)));
   return axis < 0 ? axis + rank : axis;
 }

@@ -145,7 +145,9 @@ Rows generate(const GPT& model, const std::function<Tape()>& make_tape, const Ro
   check(prompts, length);
   validate(options);
   Rows rows = prompts;
-  KeyValueCache cache(model.config());
+  const int64_t tokens = static_cast<int64_t>(rows[0].size()) + length;
+  KeyValueCache cache(model.config(), std::max(model.config().block_size,
+                                               std::min(tokens, longest_context(model.config()))));
   int64_t fresh = static_cast<int64_t>(rows[0].size());  // tokens that the cache has not seen
   for (int64_t i = 0; i < length; ++i) {
     if (cache.length() + fresh > cache.capacity()) {

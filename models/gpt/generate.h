@@ -29,7 +29,7 @@ ZG_API int32_t sample_token(std::span<const float> logits, const SamplingOptions
                             uint64_t draw);
 
 /// Continues each of the `prompts`, which have equal lengths, by `length` tokens. If a row gets
-/// longer than block_size, its last block_size tokens are the context, as in minGPT. The tokens of
+/// longer than longest_context(), its last tokens are the context, as in minGPT. The tokens of
 /// a row depend on its prompt, its number and the options, not on other rows. `make_tape` gives
 /// inference tapes; `on_token` (optional) is called with each new token of row 0. Throws
 /// ConfigError for prompts that are empty or of different lengths.

@@ -31,8 +31,9 @@ ZG_API GPTPart part_of(const Mesh& mesh, const GPTConfig& config, DType activati
 /// Keys and values of every layer for generation, for block_size positions.
 class ZG_API KeyValueCache : public nn::KeyValueCache {
  public:
-  explicit KeyValueCache(const GPTConfig& config)
-      : nn::KeyValueCache(config.layers, config.block_size) {}
+  /// Of `capacity` positions; 0: block_size.
+  explicit KeyValueCache(const GPTConfig& config, int64_t capacity = 0)
+      : nn::KeyValueCache(config.layers, capacity > 0 ? capacity : config.block_size) {}
 };
 
 /// The model, for training, scoring and generation. It holds descriptions of parameters and no

@@ -1,5 +1,6 @@
 #include "zerograd/models/gpt/gpt_config.h"
 
+#include <algorithm>
 #include <iterator>
 
 #include "zerograd/runtime/error.h"
@@ -211,6 +212,11 @@ int64_t kv_heads_of(const GPTConfig& config) {
 }
 int64_t hidden_of(const GPTConfig& config) {
   return config.hidden > 0 ? config.hidden : 4 * config.width;
+}
+
+int64_t longest_context(const GPTConfig& config) {
+  return config.position == Position::rope ? std::max(config.block_size, config.positions)
+                                           : config.block_size;
 }
 
 GPTConfig GPTConfig::preset(const std::string& model_type) {

@@ -78,6 +78,10 @@ ZG_API int64_t head_size_of(const GPTConfig& config);
 ZG_API int64_t kv_heads_of(const GPTConfig& config);
 ZG_API int64_t hidden_of(const GPTConfig& config);
 
+/// The longest text that generation takes as a context: block_size, or with Position::rope also the
+/// positions of the published model.
+ZG_API int64_t longest_context(const GPTConfig& config);
+
 /// Throws ConfigError naming the field. Extents must be positive, heads must divide width unless
 /// there is a head size of at most 1024, kv_heads must divide heads, dropout must be in [0, 1), and
 /// the family must have names for all parameters.

@@ -156,7 +156,8 @@ HFModel hf_bloom_config(const JsonNode& theirs) {
   config.vocabulary = theirs.at("vocab_size").count(bloom_vocabulary);
   config.block_size = theirs.at("seq_length").count(bloom_sequence);
   config.tied = theirs.at("tie_word_embeddings").flag(true);
-  // slow_but_exact and pretraining_tp only say in which order transformers adds.
+  // With several parts transformers leaves out biases here.
+  if (theirs.at("pretraining_tp").count(1) > 1) theirs.at("slow_but_exact").require(false);
   config.norm_epsilon = epsilon_at(theirs, "layer_norm_epsilon", default_epsilon);
   theirs.at("apply_residual_connection_post_layernorm").require(false);
   theirs.at("n_inner").require(4 * config.width);
@@ -220,12 +221,19 @@ void read_rope(const JsonNode& theirs, GPTConfig& config) {
   const bool is_newer = !newer.value.is_null();
   const JsonNode scaling = is_newer ? newer : theirs.at("rope_scaling");
   if (!scaling.value.is_null() && !scaling.value.is_object()) scaling.fail("an object");
-  const auto number_at = [&](const char* key, double absent) {
-    return is_newer && newer.value.contains(key) ? newer.at(key).number(absent)
-                                                 : theirs.at(key).number(absent);
+  // Which of two values counts depends on the version of transformers.
+  const JsonNode older = theirs.at("rope_scaling");
+  if (is_newer && !older.value.is_null() && older.value != newer.value)
+    older.refuse("it absent, or equal to rope_parameters");
+  const auto once = [&](const char* key) {
+    const JsonNode outer = theirs.at(key);
+    if (!scaling.value.is_object() || !scaling.value.contains(key)) return outer;
+    const JsonNode inner = scaling.at(key);
+    if (!outer.value.is_null() && outer.value != inner.value) outer.refuse(inner.value.dump());
+    return inner;
   };
-  rope.theta = number_at("rope_theta", 1e4);
-  config.rotated_share = number_at("partial_rotary_factor", 1.0);
+  rope.theta = once("rope_theta").number(1e4);
+  once("partial_rotary_factor").require(1.0);
   if (scaling.value.is_null()) return;
   const JsonNode type = scaling.at(scaling.value.contains("rope_type") ? "rope_type" : "type");
   if (type.value.is_null() || type.text() == "default") return;
@@ -239,15 +247,17 @@ void read_rope(const JsonNode& theirs, GPTConfig& config) {
     rope.scaling = RopeScaling::linear;
   } else if (type.text() == "llama3") {
     rope.scaling = RopeScaling::llama3;
-    rope.original_positions = required(original).count(config.positions);
+    rope.original_positions = once(original).count(config.positions);
     rope.low_freq_factor = required("low_freq_factor").number(1.0);
     rope.high_freq_factor = required("high_freq_factor").number(4.0);
   } else if (type.text() == "yarn") {
     rope.scaling = RopeScaling::yarn;
-    rope.original_positions = scaling.at(original).count(config.positions);
+    rope.original_positions = once(original).count(config.positions);
     rope.beta_fast = scaling.at("beta_fast").number(rope.beta_fast);
     rope.beta_slow = scaling.at("beta_slow").number(rope.beta_slow);
-    rope.attention_factor = scaling.at("attention_factor").number(0.0);
+    const JsonNode factor = scaling.at("attention_factor");
+    rope.attention_factor = factor.number(0.0);
+    if (!factor.value.is_null() && !(rope.attention_factor > 0.0)) factor.fail("a number above 0");
     rope.truncate = scaling.at("truncate").flag(true);
     scaling.at("mscale").require(nullptr);
     scaling.at("mscale_all_dim").require(nullptr);
@@ -257,7 +267,7 @@ void read_rope(const JsonNode& theirs, GPTConfig& config) {
   rope.factor = required("factor").number(1.0);
 }
 
-/// The sliding window; 0: none. Qwen's configs have one and switch it off.
+/// The sliding window; 0: none. Qwen's configs have one, and use it in all, some or no layers.
 int64_t window_of(const JsonNode& theirs, Family family, int64_t layers) {
   const JsonNode window = theirs.at("sliding_window");
   if (family == Family::mistral) {
@@ -268,10 +278,23 @@ int64_t window_of(const JsonNode& theirs, Family family, int64_t layers) {
     window.require(nullptr);
     return 0;
   }
-  // Layers from max_window_layers on have the window. One window for all layers is what we compute.
-  const JsonNode uses = theirs.at("use_sliding_window");
-  if (uses.flag(false) && theirs.at("max_window_layers").count(28) < layers) uses.refuse("false");
-  return 0;
+  // layer_types says it of each layer. Without it layers from max_window_layers on have the window.
+  const JsonNode uses = theirs.at("use_sliding_window"), types = theirs.at("layer_types");
+  const bool has_key = theirs.value.contains("sliding_window");
+  const int64_t size = has_key && window.value.is_null() ? 0 : window.count(4096);
+  int64_t with_window = 0;
+  if (types.value.is_array()) {
+    for (const json& type : types.value) with_window += type == "sliding_attention";
+    if (with_window > 0 && (with_window < layers || !uses.flag(false) || size == 0))
+      types.refuse("the same for all layers, and a window only with use_sliding_window");
+  } else if (uses.flag(false) && size > 0) {
+    const double first = theirs.at("max_window_layers").number(28.0);
+    with_window =
+        std::clamp(layers - static_cast<int64_t>(std::clamp(first, 0.0, 1e9)), int64_t{0}, layers);
+    if (with_window > 0 && with_window < layers)
+      uses.refuse("false, or a window in all layers (max_window_layers 0)");
+  }
+  return with_window > 0 ? size : 0;
 }
 
 HFModel hf_llama_config(const JsonNode& theirs, Family family) {
@@ -280,8 +303,9 @@ HFModel hf_llama_config(const JsonNode& theirs, Family family) {
   config.width = theirs.at("hidden_size").count(4096);
   config.layers = theirs.at("num_hidden_layers").count(32);
   config.heads = theirs.at("num_attention_heads").count(32);
-  config.kv_heads =
-      theirs.at("num_key_value_heads").count(absent.kv_heads ? absent.kv_heads : config.heads);
+  const bool has_kv_heads = theirs.value.contains("num_key_value_heads");  // null: as many as heads
+  config.kv_heads = theirs.at("num_key_value_heads")
+                        .count(absent.kv_heads && !has_kv_heads ? absent.kv_heads : config.heads);
   config.head_size = theirs.at("head_dim").count(absent.head_size);
   if (config.head_size * config.heads == config.width) config.head_size = 0;  // the default
   config.hidden = theirs.at("intermediate_size").count(absent.hidden);
@@ -360,19 +384,26 @@ json hf_llama_json(const GPTConfig& config) {
       {"tie_word_embeddings", config.tied},
       {"torch_dtype", "float32"},
       {"use_cache", true}};
-  if (config.rotated_share != 1.0) written["partial_rotary_factor"] = config.rotated_share;
   if (config.family == Family::llama) {
     written["attention_bias"] = config.qkv_bias;
     written["mlp_bias"] = false;
   }
   if (config.family == Family::mistral)
     written["sliding_window"] = config.window > 0 ? json(config.window) : json(nullptr);
-  if (config.family == Family::qwen2 || config.family == Family::qwen3)
-    written["use_sliding_window"] = false;
+  if (config.family == Family::qwen2 || config.family == Family::qwen3) {
+    written["use_sliding_window"] = config.window > 0;
+    written["sliding_window"] = config.window > 0 ? json(config.window) : json(nullptr);
+    if (config.window > 0) {
+      written["max_window_layers"] = 0;
+      written["layer_types"] =
+          std::vector<std::string>(static_cast<size_t>(config.layers), "sliding_attention");
+    }
+  }
   return written;
 }
 
 HFModel read(const JsonNode& theirs) {
+  theirs.at("is_causal").require(true);
   const JsonNode type = theirs.at("model_type");
   if (type.value.is_null() || type.value == "gpt2") return hf_gpt2_config(theirs);
   if (type.value == "bloom") return hf_bloom_config(theirs);
@@ -411,6 +442,7 @@ void require_same_model(const GPTConfig& config, const GPTConfig& written) {
   require("head_size", ours.head_size, theirs.head_size);
   require("hidden", ours.hidden, theirs.hidden);
   require("window", ours.window, theirs.window);
+  require("rotated_share", ours.rotated_share, theirs.rotated_share);
   require("norm", std::string(name_of(ours.norm)), std::string(name_of(theirs.norm)));
   require("mlp", std::string(name_of(ours.mlp)), std::string(name_of(theirs.mlp)));
   require("bias", ours.bias, theirs.bias);

@@ -32,12 +32,13 @@ struct HFModel {
   std::string dropouts{};
 };
 
-/// Reads a config.json. Absent keys have transformers' defaults; without a model_type it is
-/// GPT-2's. Throws FileError with the key if a value is invalid, or if a key of rope_scaling is
-/// absent that transformers requires. Throws Unsupported with the key for a feature that GPTConfig
-/// does not have: another model_type or activation_function, another n_inner of a BLOOM, cross
-/// attention, other scales of attention, residual connections after the norm, pruned heads,
-/// quantized weights. Errors begin with `path`.
+/// Reads a config.json. Where two keys say the same and differ, or the versions of transformers
+/// understand one differently, it is refused. Absent keys have transformers' defaults; without a
+/// model_type it is GPT-2's. Throws FileError with the key if a value is invalid, or if a key of
+/// rope_scaling is absent that transformers requires. Throws Unsupported with the key for a feature
+/// that GPTConfig does not have: another model_type or activation_function, another n_inner of a
+/// BLOOM, cross attention, other scales of attention, residual connections after the norm, pruned
+/// heads, quantized weights. Errors begin with `path`.
 ZG_API HFModel hf_config(const std::string& json, const std::string& path);
 /// Replaces the special tokens in `model` by those of a generation_config.json, as transformers'
 /// generate() does. Throws FileError.

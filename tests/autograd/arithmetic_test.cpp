@@ -283,4 +283,8 @@ TEST_CASE("arithmetic ops refuse absent operands and wrong shapes, dtypes and de
   CHECK(contains(message_of<ShapeError>([&] { where(flag, wide, wide); }),
                  "where: cannot broadcast"));
   CHECK(contains(message_of<ShapeError>([&] { less(a, wide); }), "less: cannot broadcast"));
+  CHECK(contains(message_of<DTypeError>([&] { add(whole, 0.5); }), "expected a whole number"));
+  for (const double number : {3e9, -2147483649.0, double{INFINITY}, double{NAN}})
+    CHECK(contains(message_of<DTypeError>([&] { add(whole, number); }), "add: got the number"));
+  CHECK(message_of<DTypeError>([&] { add(whole, -2147483648.0); }) == "nothing was thrown");
 }

@@ -77,7 +77,7 @@ TEST_CASE("permute moves axes, and copies only if the order of the elements chan
   CHECK(contains(message_of<ShapeError>([&] {
                    permute(x, {0, 1, 2, 4});
                  }),
-                 "permute: axis 4 is outside [2, 3, 1, 4]; expected -4 to 3"));
+                 "permute: axis 4 of shape [2, 3, 1, 4]; expected -4 to 3"));
 }
 
 TEST_CASE("empty tensors pass through ops forward and backward") {
@@ -102,7 +102,8 @@ TEST_CASE("slice takes a range of any axis") {
   check_gradient([&](Tape&, Vars in) { return slice(in[0], 1, 2, 2); }, {doubles({2, 5, 3}, 1)});
   CHECK(contains(message_of<ShapeError>([&] { slice(x, 1, 3, 6); }),
                  "slice: range 3 to 6 is outside axis 1 of [2, 5, 3]; expected 0 <= begin"));
-  CHECK(contains(message_of<ShapeError>([&] { slice(x, 3, 0, 1); }), "slice: axis 3 is outside"));
+  CHECK(contains(message_of<ShapeError>([&] { slice(x, 3, 0, 1); }),
+                 "slice: axis 3 of shape [2, 5, 3]"));
 }
 
 TEST_CASE("concat of the parts of split gives back the tensor, along every axis") {

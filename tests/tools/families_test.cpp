@@ -84,7 +84,7 @@ TEST_CASE("export writes the model that was trained, or refuses it by the field'
     std::vector<std::string> families;  ///< those that have it in transformers
   };
   const Setting settings[] = {
-      {"--sliding-window 3", "window is 3", {"mistral"}},
+      {"--sliding-window 3", "window is 3", {"mistral", "qwen2", "qwen3"}},
       {"--head-dim 6", "head_size is 6", {"llama", "mistral", "qwen2", "qwen3"}},
       {"--intermediate-size 20", "hidden is 20", {"gpt", "llama", "mistral", "qwen2", "qwen3"}},
       {"--norm-epsilon 0.5", "", {"gpt", "bloom", "llama", "mistral", "qwen2", "qwen3"}},

@@ -241,6 +241,10 @@ TEST_CASE("--from-hf refuses a folder that is not a supported GPT-2, and the err
   refused(6, hf, "", "resid_pdrop, embd_pdrop and attn_pdrop differ");
   refused(2, gpt2_fixture, "--n-layer 2 --n-head 2 --n-embd 8", "--n-layer: " + gpt2_fixture);
   refused(2, gpt2_fixture, "--untied", "--untied: " + gpt2_fixture);
+  for (const char* flag : {"--norm-epsilon", "--rotary-base", "--num-query-groups", "--kv-channels",
+                           "--ffn-hidden-size", "--sliding-window"})
+    refused(2, gpt2_fixture, std::string(flag) + " 3",
+            std::string(flag) + ": " + gpt2_fixture + " says itself what its model is");
   refused(2, gpt2_fixture, "--block-size 17", "expected at most the 16 positions");
   refused(2, gpt2_fixture, "--init x", "expected one of --init and --from-hf");
   CHECK(zerograd("export absent --hf " + (folder / "out")).status == 5);

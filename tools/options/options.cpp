@@ -147,7 +147,8 @@ std::vector<FlagGroup> train_groups(TrainOptions& options) {
 bool parse_flags(const std::vector<std::string>& arguments, TrainOptions& options) {
   const CommandLine line = {
       .usage = "zerograd train --data sort|adder|PATH.txt|PATH.bin [flags]",
-      .summary = "Trains a GPT. Defaults stand in brackets; sizes are 512MiB, 2GiB or 1e9.",
+      .summary =
+          "Trains a language model. Defaults stand in brackets; sizes are 512MiB, 2GiB or 1e9.",
       .groups = train_groups(options),
       .notes =
           "Spellings of other systems work too: --n_layer, --learning_rate,\n"

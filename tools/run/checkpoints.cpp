@@ -108,8 +108,10 @@ models::HuggingFaceFolder open_hf_folder(const std::string& path) {
 
 std::vector<std::string> adopt_hf(const models::HuggingFaceFolder& folder, TrainOptions& options) {
   const models::GPTConfig& config = folder.model().config;
-  for (const char* flag : {"--model-type", "--n-layer", "--n-head", "--n-embd", "--vocab-size",
-                           "--tied", "--untied", "--position-embedding"})
+  for (const char* flag :
+       {"--model-type", "--n-layer", "--n-head", "--n-embd", "--vocab-size", "--tied", "--untied",
+        "--position-embedding", "--num-query-groups", "--kv-channels", "--ffn-hidden-size",
+        "--sliding-window", "--rotary-base", "--norm-epsilon"})
     if (options.given.count(flag))
       throw ConfigError(fmt::format("{}: {} says itself what its model is; leave the flag out",
                                     flag, options.from_hf));

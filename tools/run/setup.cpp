@@ -348,10 +348,13 @@ std::unique_ptr<TrainedModel> load_model(const std::string& path, const ModelOpt
                                          const DeviceFlags& device_flags) {
   require_device(device_flags.type);
   SavedModel saved_model = open_saved_model(path, options);
-  models::validate(saved_model.settings.model);
+  models::GPTConfig& model = saved_model.settings.model;
+  if (options.block_size > model.block_size)
+    model.block_size = std::min(options.block_size, longest_context(model));
+  models::validate(model);
   auto trained =
       std::make_unique<TrainedModel>(device_of_rank(device_flags.type, 0, device_flags.device));
-  trained->model = std::make_unique<models::GPT>(trained->store, saved_model.settings.model);
+  trained->model = std::make_unique<models::GPT>(trained->store, model);
   zero::Config config = saved_model.settings.optimisation.engine;
   require_dtype(device_flags.type, config.compute, saved_model.path);
   config.offload = {};  // offload concerns training states; this machine may have no room for them

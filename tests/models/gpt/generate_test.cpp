@@ -119,6 +119,20 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("generate takes a context up to the positions of a model with rotary positions") {
+  GPTConfig config = generating(GPTConfig::of(Family::llama));
+  config.layers = config.heads = 2;
+  config.width = 8;
+  config.positions = 30;
+  GPTCase model(config, Device::cpu(0, {.threads = 1}), DType::f32, 15.0);
+  config.block_size = 30;
+  GPTCase whole(config, Device::cpu(0, {.threads = 1}), DType::f32, 15.0);
+  const Rows prompt = {{7, 1, 30, 4, 4, 9, 12, 3, 3, 18, 2}};
+  const Rows rows = generated(model, prompt, 30, greedy);
+  CHECK(rows == generated(whole, prompt, 30, greedy));  // 41 tokens: the last 30 are the context
+  CHECK(rows == recomputed(whole, prompt, 30));
+}
+
 TEST_CASE("sampled tokens depend on the seed and the row, not on the other rows") {
   GPTCase model(generating_config(), Device::cpu(0, {.threads = 1}), DType::f32, 5.0);
   const Rows both = generated(model, {{1, 2}, {1, 2}}, 20, {.seed = 1});

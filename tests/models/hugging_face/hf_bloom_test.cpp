@@ -153,7 +153,7 @@ TEST_CASE("hf_config reads the other key names of published BLOOM configs") {
                                     {"n_layer", 24},
                                     {"n_inner", nullptr},
                                     {"offset_alibi", 100},
-                                    {"slow_but_exact", true},
+                                    {"slow_but_exact", false},
                                     {"pretraining_tp", 4},
                                     {"vocab_size", 250880}});
   const GPTConfig named = GPTConfig::preset("bloom-560m");
@@ -192,6 +192,12 @@ TEST_CASE("hf_config refuses unsupported BLOOM settings and names the key") {
   refused("model_type", "mpt");
   refused("pruned_heads", {{"1", {0}}});
   json config = hf_bloom_json();
+  config["pretraining_tp"] = 2;
+  CHECK(hf_config(config.dump(), "c").config.layers == 2);
+  config["slow_but_exact"] = true;
+  CHECK(contains(message_of<Unsupported>([&] { hf_config(config.dump(), "c"); }),
+                 "c: slow_but_exact is true; expected false"));
+  config = hf_bloom_json();
   config["attention_dropout"] = 0.1;
   CHECK(hf_config(config.dump(), "c").dropouts == "hidden_dropout and attention_dropout");
   config["layer_norm_epsilon"] = 1e-6;
@@ -223,8 +229,9 @@ TEST_CASE("hf_json refuses a model that transformers does not have") {
       return message_of<Unsupported>([&] { hf_json(changed); });
     };
     CHECK(hf_config(hf_json(own), "c").config.norm_epsilon == own.norm_epsilon);
-    CHECK(contains(refused_field(&GPTConfig::window, 3),
-                   family == Family::mistral ? "" : "window is 3; expected 0"));
+    CHECK(contains(
+        refused_field(&GPTConfig::window, 3),
+        family == Family::mistral || family >= Family::qwen2 ? "" : "window is 3; expected 0"));
     CHECK(contains(refused_field(&GPTConfig::head_size, 3),
                    has_llama_names(family) ? "" : "head_size is 3; expected 4"));
     CHECK(contains(refused_field(&GPTConfig::hidden, 20),

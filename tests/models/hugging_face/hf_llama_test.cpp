@@ -154,6 +154,71 @@ TEST_CASE("configs of transformers 4 and 5 describe the same model") {
   }
 }
 
+TEST_CASE(
+    "hf_config reads sliding windows of Qwen's layers, and optional keys as transformers does") {
+  const auto read = [](const char* name, const json& keys) {
+    json config = config_json(name);
+    config.update(keys);
+    return config_of(config);
+  };
+  const json in_all = {{"use_sliding_window", true}, {"sliding_window", 4}};
+  for (const char* name : {"hf_qwen2", "hf_qwen3"}) {
+    CAPTURE(std::string(name));
+    const size_t layers = config_json(name).at("num_hidden_layers");
+    const auto with = [&](json keys) {
+      json config = config_json(name);
+      config.erase("layer_types");
+      keys.update(in_all);
+      config.update(keys);
+      return config;
+    };
+    const std::vector<std::string> types(layers, "sliding_attention");
+    CHECK(config_of(with({{"layer_types", types}})).window == 4);
+    CHECK(config_of(with({{"max_window_layers", 0}})).window == 4);
+    CHECK(config_of(with({{"max_window_layers", layers}})).window == 0);
+    CHECK(contains(message_of<Unsupported>([&] {
+                     config_of(with({{"max_window_layers", 1}}));
+                   }),
+                   "config.json: use_sliding_window is true; expected false, or a window in all"));
+    std::vector<std::string> mixed = types;
+    mixed[0] = "full_attention";
+    CHECK(contains(message_of<Unsupported>([&] {
+                     config_of(with({{"layer_types", mixed}}));
+                   }),
+                   "config.json: layer_types is [\"full_attention\""));
+    const GPTConfig model = config_of(with({{"layer_types", types}}));
+    CHECK((hf_config(hf_json(model), "written").config == model));
+    CHECK(read(name, json{{"num_key_value_heads", nullptr}}).kv_heads ==
+          config_of(config_json(name)).heads);
+  }
+  json whole = config_json("hf_llama");
+  whole.at("rope_parameters").erase("original_max_position_embeddings");
+  CHECK(config_of(whole).rope.original_positions == whole.at("max_position_embeddings"));
+  whole["original_max_position_embeddings"] = 17;
+  CHECK(config_of(whole).rope.original_positions == 17);
+}
+
+TEST_CASE("hf_config refuses keys that contradict each other or mean another model") {
+  const auto refused = [](const char* key, const json& value, const std::string& words) {
+    json config = config_json("hf_llama");
+    config[key] = value;
+    const std::string message =
+        message_of<Unsupported>([&] { hf_config(config.dump(), "c.json"); });
+    CHECK_MESSAGE(contains(message, "c.json: " + std::string(key) + " is " + words), message);
+  };
+  const json theirs = config_json("hf_llama").at("rope_parameters");
+  json other = theirs;
+  other["factor"] = 3.0;
+  refused("rope_scaling", other, other.dump().substr(0, 20));
+  refused("rope_theta", 5.0, "5.0; expected " + theirs.at("rope_theta").dump());
+  refused("original_max_position_embeddings", 8, "8; expected 32");
+  refused("partial_rotary_factor", 0.5, "0.5; expected 1.0");
+  refused("is_causal", false, "false; expected true");
+  json same = config_json("hf_llama");
+  same["rope_scaling"] = theirs;
+  CHECK((config_of(same) == config_of(config_json("hf_llama"))));
+}
+
 TEST_CASE("hf_config refuses unsupported settings of Llama's family and names the key") {
   const auto message = [](const char* name, const char* key, const json& value) {
     json config = config_json(name);
@@ -173,8 +238,7 @@ TEST_CASE("hf_config refuses unsupported settings of Llama's family and names th
     config.at("rope_parameters").erase(key);
     return message_of<FileError>([&] { hf_config(config.dump(), "c.json"); });
   };
-  for (const char* key :
-       {"factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"})
+  for (const char* key : {"factor", "low_freq_factor", "high_freq_factor"})
     CHECK(contains(without(key),
                    fmt::format("c.json: rope_parameters.{}: expected a number, got null", key)));
   CHECK(contains(message("hf_qwen2", "rope_scaling", "yarn"),
