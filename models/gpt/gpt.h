@@ -28,10 +28,10 @@ struct GPTPart {
 ZG_API GPTPart part_of(const Mesh& mesh, const GPTConfig& config, DType activations,
                        bool sequence_parallel = false);
 
-/// Keys and values of every layer for generation, for block_size positions.
+/// Keys and values of every layer for generation.
 class ZG_API KeyValueCache : public nn::KeyValueCache {
  public:
-  /// Of `capacity` positions; 0: block_size.
+  /// `capacity` is a number of positions; 0: block_size.
   explicit KeyValueCache(const GPTConfig& config, int64_t capacity = 0)
       : nn::KeyValueCache(config.layers, capacity > 0 ? capacity : config.block_size) {}
 };

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+
+#include "zerograd/models/hugging_face/hugging_face.h"
+#include "zerograd/models/json_text.h"
+
+// Parts of hf_config() and hf_json() that the sources of this folder share.
+namespace zg::models {
+
+/// The shortest decimal number for a float: 0.1f gives 0.1 and not 0.100000001.
+double hf_number(float value);
+float epsilon_at(const JsonNode& theirs, const char* key, double absent);
+/// The special tokens of a config that are in the vocabulary.
+SpecialTokens hf_tokens(const JsonNode& theirs, const SpecialTokens& absent, int64_t vocabulary);
+
+HFModel hf_llama_config(const JsonNode& theirs, Family family);
+/// Without tokens.
+nlohmann::json hf_llama_json(const GPTConfig& config);
+
+}  // namespace zg::models
