@@ -69,7 +69,7 @@ class Selection(unittest.TestCase):
         self.assertEqual(self.select(set(), ["zero: gone"]), ([], [], ["zero: gone"]))
 
     def test_targets_are_those_of_folders_and_fast_tests(self):
-        targets = select_tests.targets_of({"zero"}, ["runtime: tensors", "layers: includes keep to them"])
+        targets = select_tests.targets_of({"zero"}, ["runtime: tensors", "layers: includes keep to the layers"])
         self.assertEqual(targets, ["test_runtime", "test_zero"])
 
 

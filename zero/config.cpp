@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -68,8 +69,11 @@ std::vector<ParameterGroup> parameter_groups(const std::string& text, const std:
     const size_t colon = one.rfind(':');
     if (colon == one.npos || colon == 0) refuse(one);
     ParameterGroup& group = groups.emplace_back(ParameterGroup{.pattern = one.substr(0, colon)});
+    std::set<std::string> keys;
     for (const std::string& setting : parts_of(one.substr(colon + 1), ','))
-      if (!read_setting(group, setting)) refuse(one);
+      if (!keys.insert(setting.substr(0, setting.find('='))).second ||
+          !read_setting(group, setting))
+        refuse(one);
   }
   return groups;
 }

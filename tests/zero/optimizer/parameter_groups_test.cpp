@@ -56,9 +56,9 @@ TEST_CASE("parameter groups are read from text and written as they were read") {
 }
 
 TEST_CASE("an invalid parameter group is refused with the expected format") {
-  for (const char* text :
-       {"x", ":rate=1", "x:", "x:rate", "x:rate=", "x:rate=-1", "x:rate=nan", "x:rate=1e99",
-        "x:rate=1 ", "x:lr=1", "x:optimizer=lion", "x:rate=1,", "x:rate=1;;y:rate=1"}) {
+  for (const char* text : {"x", ":rate=1", "x:", "x:rate", "x:rate=", "x:rate=-1", "x:rate=nan",
+                           "x:rate=1e99", "x:rate=1 ", "x:lr=1", "x:optimizer=lion",
+                           "x:rate=1,rate=2", "x:rate=1,", "x:rate=1;;y:rate=1"}) {
     CAPTURE(text);
     const std::string refusal = refusal_of_groups(text);
     CHECK(refusal.find("expected PATTERN:rate=R,decay=D with numbers from 0") != refusal.npos);
