@@ -17,15 +17,16 @@ namespace zg {
 class Tape;
 struct TapeState;
 
-/// A tensor that may be recorded on a tape. A small value type; copies refer to the same tensor.
+/// A tensor and, if it needs a gradient, its slot on a tape. A small value type; copies refer to
+/// the same tensor.
 class ZG_API Var {
  public:
   /// An absent Var: an optional input that was not given.
   Var() = default;
   Var(Tensor value);  ///< a constant; implicit, so that ops take a Tensor where they take a Var
 
-  /// The tensor. A parameter is looked up at each call; outside a Tape::Use of its unit that throws
-  /// NotResident.
+  /// The tensor. A parameter is looked up at each call. value() throws NotResident if no Tape::Use
+  /// of the parameter's unit is open.
   Tensor value() const;
   Shape shape() const;
   DType dtype() const;
@@ -51,14 +52,17 @@ class ZG_API BackwardPass {
   /// The gradient of an output. Absent if that output does not affect the loss; never absent for an
   /// op with one output.
   const Tensor& gradient_of_output(int output = 0) const;
-  /// A tensor that was given to record() as saved. A saved parameter is available again.
+  /// A tensor that was given to record() as saved. The unit of a saved parameter is acquired again
+  /// for this op's backward.
   Tensor saved(int index) const;
   bool needs(int input) const;
-  /// Uninitialised memory for the gradient of an input. It has the input's shape and, for a
-  /// parameter, the accumulator dtype, otherwise the input's dtype.
+  /// Uninitialised memory for the gradient of an input, with the input's shape. Its dtype is the
+  /// accumulator dtype for a parameter and for the outputs of some collectives, otherwise the
+  /// input's dtype.
   Tensor make_gradient(int input) const;
   /// Adds to the gradient of an input; does nothing if !needs(input). `gradient` has the input's
-  /// shape, and the input's dtype or its accumulator dtype. It must not be written afterwards.
+  /// shape, and the input's dtype or its accumulator dtype. The caller must not write to `gradient`
+  /// afterwards.
   void accumulate(int input, Tensor gradient) const;
   Stream& stream() const;
   Device device() const;
@@ -75,7 +79,8 @@ enum class TapeMode : uint8_t {
   inference  ///< records nothing; units are still acquired and released
 };
 
-/// Stores the tensors that ops save for backward. ZeRO's activation offload implements it.
+/// Stores the activations that ops save for backward, but not parameters and not parameters'
+/// gradients that an op computed in forward. ZeRO's activation offload implements it.
 class ZG_API ActivationStore {
  public:
   virtual ~ActivationStore() = default;
@@ -100,11 +105,11 @@ class ZG_API Tape {
   /// A tensor whose gradient can be read with gradient() after backward. f64, f32, bf16 or f16.
   Var variable(Tensor value);
 
-  /// Throws ShapeError unless `loss` has one element, TapeError when it is not on this tape, when
-  /// backward has already run on it, or when an exception passed through an open unit. Every
-  /// gradient is multiplied by `scale` (loss scaling).
+  /// Throws ShapeError unless `loss` has one element, TapeError when the loss is not on this tape,
+  /// when backward has already run on this tape, or when an exception passed through an open unit.
+  /// Every gradient is multiplied by `scale` (loss scaling).
   void backward(const Var& loss, double scale = 1.0);
-  /// The same from several outputs with given gradients (a vector-Jacobian product).
+  /// Backward from several outputs, with a given gradient for each (a vector-Jacobian product).
   void backward(std::span<const Var> outputs, std::span<const Tensor> gradients);
 
   /// The gradient of a variable() after backward; absent when the outputs do not depend on it.
@@ -117,8 +122,9 @@ class ZG_API Tape {
   /// RAII: the ops in this scope may read the unit's parameters. In forward the constructor
   /// acquires the unit and the destructor releases it. Both also record an entry, use_begin and
   /// use_end, on the tape. Backward acquires the unit again at use_end if an op saved one of its
-  /// parameters, and releases it at use_begin. After the unit's last use it passes the unit's
-  /// gradients to ParameterSource::reduce. So ops need no code for ZeRO-3.
+  /// parameters, and releases it at use_begin. At the use_begin of the unit's first use in forward,
+  /// the unit's gradients are complete, and backward passes them to ParameterSource::reduce. So ops
+  /// need no code for ZeRO-3.
   class ZG_API Use {
    public:
     Use(Tape& tape, const Unit& unit);
@@ -151,16 +157,16 @@ ZG_API std::vector<Var> record(const char* op, std::span<const Var> inputs,
 
 /// Records an op on the tape of its inputs. If no input needs a gradient, or the tape is for
 /// inference, nothing is recorded and the outputs are constants. `backward` is a captureless lambda
-/// (const Numbers&, const BackwardPass&); numbers travel in a trivially copyable struct and tensors
-/// in `saved`, where accounting, offload and ZeRO-3 can handle them. If a saved tensor is a view of
-/// a parameter, the tape keeps only the parameter and the offset, not the bytes. Throws TapeError
-/// when inputs belong to two tapes or to one whose backward has run.
+/// (const Numbers&, const BackwardPass&); pass constants in a trivially copyable struct, and
+/// tensors in `saved`, so that the tape can count, offload and gather the tensors. If a saved
+/// tensor is a view of a parameter, the tape keeps only the parameter and the offset, not the
+/// bytes. Throws TapeError when inputs belong to two tapes or to one whose backward has run.
 template <class Numbers, class Backward>
 std::vector<Var> record(const char* op, std::span<const Var> inputs,
                         std::span<const Tensor> outputs, std::span<const Tensor> saved,
                         const Numbers& numbers, Backward) {
   static_assert(std::is_empty_v<Backward>, "backward must capture nothing; pass Numbers and saved");
-  static_assert(std::is_trivially_copyable_v<Numbers>, "Numbers must be plain numbers");
+  static_assert(std::is_trivially_copyable_v<Numbers>, "Numbers must be trivially copyable");
   static_assert(alignof(Numbers) <= alignof(std::max_align_t));
   return detail::record(op, inputs, outputs, saved, &numbers, sizeof(Numbers),
                         [](const void* bytes, const BackwardPass& pass) {
@@ -178,13 +184,14 @@ Var record(const char* op, std::initializer_list<Var> inputs, const Tensor& outp
 
 /// Uninitialised memory for a gradient that an op computes in forward, because backward would have
 /// to compute the same values again. It has the input's shape and the accumulator dtype. Pass it to
-/// record() in `saved`. Only backward knows the gradient of the output: it may multiply this tensor
-/// in place, and then accumulates it. Absent unless input.needs_gradient().
+/// record() in `saved`. The gradient of the output exists only in backward: multiply this tensor by
+/// it there, in place if you like, and pass the product to accumulate(). Absent unless
+/// input.needs_gradient().
 ZG_API Tensor early_gradient(const Var& input);
 
 /// Runs `segment` without recording and keeps only its inputs. Backward runs it again on a separate
-/// tape. Chen et al. 2016, arXiv:1604.06174. Pass tensors through `inputs` (a captured Var is a
-/// TapeError) and read parameters through the segment's tape argument.
+/// tape. Chen et al. 2016, arXiv:1604.06174. Pass tensors through `inputs` (using a captured Var
+/// that needs a gradient throws TapeError) and read parameters through the segment's tape argument.
 ZG_API Var checkpoint(Tape& tape, std::span<const Var> inputs,
                       std::function<Var(Tape&, std::span<const Var>)> segment);
 inline Var checkpoint(Tape& tape, std::initializer_list<Var> inputs,

@@ -1,4 +1,5 @@
-"""For benchmarks of whole runs: runs and their records, alternating rounds, the machine's name."""
+"""Helpers of the scripts that benchmark whole training runs: start a run and read its metrics,
+alternate between variants, describe the machine."""
 import datetime
 import json
 import os
@@ -24,7 +25,7 @@ def commit():
 def machine():
     with open("/proc/cpuinfo") as lines:
         names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else 'unknown processor'}, {len(os.sched_getaffinity(0))} cores"
+    return f"{names[0] if names else 'unknown processor'}, {len(os.sched_getaffinity(0))} CPUs"
 
 
 def heading(title, measured_commit=None):
@@ -42,7 +43,7 @@ class Run:
         return [step["step_s"] for step in self.steps[warm_up:]]
 
     def number_after(self, words):
-        """The number after these words in the last line that has them."""
+        """The number that follows `words` at their last occurrence in the output."""
         return float(re.findall(re.escape(words) + r"([0-9.]+)", self.out)[-1])
 
 
@@ -52,7 +53,7 @@ def cpu_seconds():
 
 
 def train(zerograd, flags):
-    """A Run."""
+    """Runs `zerograd train` with these flags and returns its Run. Ends this program if it fails."""
     before = cpu_seconds()
     with tempfile.TemporaryDirectory() as folder:
         metrics = os.path.join(folder, "metrics")
@@ -68,18 +69,20 @@ def train(zerograd, flags):
 
 
 def planned(zerograd, flags):
-    """The record of memory of a plan."""
+    """The JSON that `zerograd plan --memory-json` writes for these flags."""
     with tempfile.TemporaryDirectory() as folder:
         record = os.path.join(folder, "record")
-        subprocess.run([zerograd, "plan", *flags, "--memory-json", record], check=True,
-                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        done = subprocess.run([zerograd, "plan", *flags, "--memory-json", record], text=True,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        if done.returncode != 0:
+            sys.exit(f"zerograd plan {shlex.join(map(str, flags))}: {done.stderr}")
         with open(record) as text:
             return json.load(text)
 
 
 def in_turns(names, rounds, measure):
-    """measure(name) of each in every round, from the first to the last and back, so that a machine
-    that gets slower or faster touches all alike: a list by name."""
+    """Calls measure(name) once for each name in each round. Every second round reverses the order,
+    so that a drift of the machine's speed affects all names equally. Returns {name: [results]}."""
     results = {name: [] for name in names}
     for number in range(rounds):
         for name in names if number % 2 == 0 else reversed(names):
@@ -89,25 +92,28 @@ def in_turns(names, rounds, measure):
 
 
 def ratios(runs, others):
-    """Of the medians of steps, round by round."""
+    """For each round: the median step time of `runs` divided by that of `others`."""
     return [statistics.median(run) / statistics.median(other) for run, other in zip(runs, others)]
 
 
 def percentile(values, percent):
+    """The value at index n * percent // 100 of the n sorted values."""
     return sorted(values)[min(len(values) - 1, len(values) * percent // 100)]
 
 
 def drive_rates(folder, mebibytes=4096):
-    """Bytes a second that a drive writes and reads past the page cache, in requests of 4 MiB."""
+    """Returns the (write, read) rates of the drive of `folder` in bytes per second, with O_DIRECT
+    and requests of 4 MiB."""
     path = os.path.join(folder, "rate")
     seconds = []
     try:
-        for words in (["if=/dev/zero", f"of={path}", "oflag=direct"],
-                      [f"if={path}", "of=/dev/null", "iflag=direct"]):
-            said = subprocess.run(["dd", "bs=4M", f"count={mebibytes // 4}", *words],
-                                  capture_output=True, text=True, check=True,
-                                  env={**os.environ, "LC_ALL": "C"}).stderr
-            seconds.append(float(re.search(r", ([0-9.e-]+) s,", said).group(1)))
+        for arguments in (["if=/dev/zero", f"of={path}", "oflag=direct"],
+                          [f"if={path}", "of=/dev/null", "iflag=direct"]):
+            output = subprocess.run(["dd", "bs=4M", f"count={mebibytes // 4}", *arguments],
+                                    capture_output=True, text=True, check=True,
+                                    env={**os.environ, "LC_ALL": "C"}).stderr
+            seconds.append(float(re.search(r", ([0-9.e-]+) s,", output).group(1)))
     finally:
-        os.unlink(path)
+        if os.path.exists(path):
+            os.unlink(path)
     return tuple((mebibytes << 20) / time for time in seconds)

@@ -11,16 +11,17 @@
 namespace zg::nn {
 namespace {
 
-uint32_t site_of(const std::string& name, const char* place) {
-  return static_cast<uint32_t>(hash_name((name + place).c_str()));
+/// The number of a dropout's random stream, from the layer's name and a suffix.
+uint32_t site_of(const std::string& name, const char* suffix) {
+  return static_cast<uint32_t>(hash_name((name + suffix).c_str()));
 }
 
-/// The parameter of a layer. ConfigError for a layer that was default-constructed.
-const Parameter& made(const char* layer, const Parameter* parameter) {
+/// The parameter of a layer. Throws ConfigError if the layer was default-constructed.
+const Parameter& require_parameter(const char* layer, const Parameter* parameter) {
   if (parameter) return *parameter;
   throw ConfigError(fmt::format(
-      "{}: the layer has no parameters; expected one that was made with a store; assign one before "
-      "the first call",
+      "{}: the layer has no parameters, because it was default-constructed; expected a layer that "
+      "was constructed with a ParameterStore; assign such a layer to it before the first call",
       layer));
 }
 
@@ -30,7 +31,8 @@ void check_size(const char* layer, const std::string& name, const char* field, i
         fmt::format("{} '{}': {} is {}; expected 1 or more", layer, name, field, size));
 }
 
-/// The values of parameters that every tensor rank has whole and reads between the split layers.
+/// The value of a parameter that every tensor rank has whole and reads outside the column- and
+/// row-parallel layers (TensorParallel::shared).
 Var shared(const Pass& pass, const Parameter* parameter) {
   if (!parameter) return {};
   const Var values[] = {pass.tape.parameter(*parameter)};
@@ -50,15 +52,17 @@ KeyValueCache::KeyValueCache(int64_t layers, int64_t capacity)
 
 void KeyValueCache::truncate(int64_t length) {
   if (length < 0 || length > length_)
-    throw ConfigError(fmt::format("key_value_cache: expected to keep 0 to {} positions, got {}",
-                                  length_, length));
+    throw ConfigError(fmt::format(
+        "key_value_cache: truncate to {} positions; expected 0 to {}, the positions that it holds",
+        length, length_));
   length_ = length;
 }
 
 void KeyValueCache::advance(int64_t tokens) {
   if (tokens < 0 || tokens > capacity_ - length_)
     throw ConfigError(
-        fmt::format("key_value_cache: advance by {} positions; {} of {} are held, expected 0 to {}",
+        fmt::format("key_value_cache: advance by {} positions; the cache holds {} and has room for "
+                    "{} in all; expected 0 to {}",
                     tokens, length_, capacity_, capacity_ - length_));
   length_ += tokens;
 }
@@ -71,15 +75,15 @@ KeyValueCache::Layer& KeyValueCache::layer(int64_t index, int64_t rows, int64_t 
         "cache the model's number of layers, and each attention layer its index",
         index, count, count - 1));
   if (tokens > capacity_ - length_)
-    throw ConfigError(fmt::format(
-        "key_value_cache: {} tokens follow {} of at most {} positions; expected up to {}; make the "
-        "cache larger, or truncate() it",
-        tokens, length_, capacity_, capacity_ - length_));
+    throw ConfigError(
+        fmt::format("key_value_cache: {} more tokens, after {} of {} positions; expected at most "
+                    "{} more; make the cache larger, or truncate() it",
+                    tokens, length_, capacity_, capacity_ - length_));
   Layer& found = layers_[static_cast<size_t>(index)];
   if (found.keys && found.keys.extent(0) != rows)
     throw ConfigError(
-        fmt::format("key_value_cache: a pass of {} rows after passes of {}; expected "
-                    "as many; make another cache for another batch",
+        fmt::format("key_value_cache: a pass with {} rows after passes with {} rows; expected "
+                    "the same number; make a new cache for another batch size",
                     rows, found.keys.extent(0)));
   return found;
 }
@@ -135,7 +139,7 @@ Linear::Linear(const ParallelStore& store, const Unit& unit, const std::string& 
 }
 
 Var Linear::operator()(const Pass& pass, const Var& x) const {
-  const Var w = pass.tape.parameter(made("linear", weight));
+  const Var w = pass.tape.parameter(require_parameter("linear", weight));
   if (split == Split::in)
     return models::row_parallel_linear(x, w, shared(pass, bias), pass.parallel);
   const Var b = split == Split::out ? value_of(pass, bias) : shared(pass, bias);
@@ -154,24 +158,25 @@ Embedding::Embedding(const ParallelStore& store, const Unit& unit, const std::st
 
 Var Embedding::operator()(const Pass& pass, const Tensor& ids, const Var& positions,
                           int64_t first_position) const {
-  const Var table = pass.tape.parameter(made("embedding", weight));
+  const Var table = pass.tape.parameter(require_parameter("embedding", weight));
   if (pass.parallel.size() == 1) return embedding(ids, table, positions, first_position);
   if (positions)
-    throw ConfigError(fmt::format(
-        "embedding: positions of {} tensor ranks; expected one rank; add them to the result",
-        pass.parallel.size()));
+    throw ConfigError(
+        fmt::format("embedding: got `positions` with {} tensor ranks; expected one tensor rank; "
+                    "add the position embedding to the result instead",
+                    pass.parallel.size()));
   return models::parallel_embedding(ids, table, tokens, pass.parallel);
 }
 
 Var Embedding::logits(const Pass& pass, const Var& x) const {
-  const Var table = pass.tape.parameter(made("embedding", weight));
+  const Var table = pass.tape.parameter(require_parameter("embedding", weight));
   const Var own = models::column_parallel_linear(x, table, /*bias=*/{}, pass.parallel);
   return models::join_vocabulary(own, tokens, pass.parallel);
 }
 
 Var Embedding::loss(const Pass& pass, const Var& x, const Tensor& targets,
                     int64_t ignore_index) const {
-  const Var table = pass.tape.parameter(made("embedding", weight));
+  const Var table = pass.tape.parameter(require_parameter("embedding", weight));
   return models::parallel_projection_cross_entropy(x, table, targets, tokens, pass.parallel,
                                                    ignore_index);
 }
@@ -186,7 +191,7 @@ Norm::Norm(const ParallelStore& store, const Unit& unit, const std::string& name
 }
 
 std::vector<Var> Norm::parameters(const Pass& pass) const {
-  std::vector<Var> values = {pass.tape.parameter(made("norm", weight))};
+  std::vector<Var> values = {pass.tape.parameter(require_parameter("norm", weight))};
   if (bias) values.push_back(pass.tape.parameter(*bias));
   values = pass.parallel.shared(values);
   values.resize(2);
@@ -207,18 +212,19 @@ NormedSum Norm::add(const Pass& pass, const Var& x, const Var& delta) const {
 
 // --- attention ---
 
-/// Queries, keys and values of a call: one tensor [B, T, 3C], or three.
+/// Queries, keys and values of a call. q, k and v are one tensor [B, T, 3C] (fused), or three.
 struct Attention::Heads {
   Var q, k, v;
-  int64_t heads = 0, kv_heads = 0, size = 0;  ///< of this rank
+  int64_t heads = 0, kv_heads = 0;  ///< of this rank
+  int64_t head_size = 0;
 };
 
 namespace {
 
 void check_divides(const char* field, int64_t n, int64_t by, const char* what) {
   if (n < 1 || by < 1 || n % by != 0)
-    throw ConfigError(fmt::format("attention: {}: expected a number that {} {} divides, got {}",
-                                  field, what, by, n));
+    throw ConfigError(
+        fmt::format("attention: {}: expected a multiple of {} ({}), got {}", field, by, what, n));
 }
 
 AttentionConfig resolved(AttentionConfig config, const TensorParallel& parallel) {
@@ -236,11 +242,13 @@ AttentionConfig resolved(AttentionConfig config, const TensorParallel& parallel)
                     config.heads, config.kv_heads));
   if (config.fused && (config.rope || config.query_key_norm))
     throw ConfigError(
-        "attention: fused: expected three matrices with rope or norms of queries and keys");
+        "attention: fused: set together with rope or query_key_norm; expected separate matrices "
+        "for queries, keys and values; leave fused unset");
   if (config.rope) validate(*config.rope);
   return config;
 }
 
+/// The number of elements of a head that the rotary position embedding rotates.
 int64_t rotated_of(const AttentionConfig& config) {
   return static_cast<int64_t>(static_cast<double>(config.head_size) * config.rotated_share) / 2 * 2;
 }
@@ -290,7 +298,7 @@ Tensor Attention::rope_table(int64_t positions, DType dtype, const Device& devic
   return zg::rope_table(*config_.rope, rotated_of(config_), positions, accumulator(dtype), device);
 }
 
-/// Rotary positions of queries or keys [B, T, heads * D].
+/// Applies the rotary position embedding to queries or keys [B, T, heads * D].
 Var Attention::turned(const Pass& pass, const Var& x, int64_t heads) const {
   const int64_t first = pass.cache ? pass.cache->length() : 0, T = x.shape()[1];
   const Tensor table =
@@ -302,12 +310,12 @@ Attention::Heads Attention::project(const Pass& pass, const Var& x) const {
   const int64_t ranks = pass.parallel.size();
   Heads result{.heads = config_.heads / ranks,
                .kv_heads = config_.kv_heads / ranks,
-               .size = config_.head_size};
+               .head_size = config_.head_size};
   if (config_.fused) {
     result.q = result.k = result.v = qkv_(pass, x);
     return result;
   }
-  // The ranks share the input of three products: it is gathered once.
+  // The three products have the same input: gather it from the tensor ranks once.
   const Var whole = pass.parallel.enter(x);
   const auto product = [&](const Linear& layer) {
     const Var weight = pass.tape.parameter(*layer.weight);
@@ -322,7 +330,7 @@ Attention::Heads Attention::project(const Pass& pass, const Var& x) const {
       Var weight = pass.tape.parameter(*norm.weight);
       if (ranks > 1) weight = copy_to_ranks(weight, *pass.parallel.ranks);
       const Shape shape = y.shape();
-      const Var rows = reshape(y, Shape{shape[0], shape[1], heads, result.size});
+      const Var rows = reshape(y, Shape{shape[0], shape[1], heads, result.head_size});
       const Var done = rms_norm(rows, weight, norm.epsilon);
       return reshape(done, shape);
     };
@@ -348,11 +356,16 @@ Var Attention::attend(const Pass& pass, const Heads& heads) const {
   return attention(heads.q, heads.k, heads.v, static_cast<int>(heads.heads), options);
 }
 
-/// Appends the keys and values to the cache and attends to all of it.
+/// Appends the keys and values to the cache and attends to all of it. Does not use pass.dropout.
 Tensor Attention::attend_cached(const Pass& pass, const Heads& heads) const {
+  if (!config_.causal || pass.starts)
+    throw ConfigError(fmt::format(
+        "attention: a pass with a key-value cache takes one text from left to right; expected "
+        "causal true and no starts, got {}",
+        config_.causal ? "starts" : "causal false"));
   KeyValueCache& cache = *pass.cache;
   const Tensor q = heads.q.value();
-  const int64_t B = q.extent(0), T = q.extent(1), D = heads.size, C = heads.heads * D,
+  const int64_t B = q.extent(0), T = q.extent(1), D = heads.head_size, C = heads.heads * D,
                 keys = heads.kv_heads * D, length = cache.length();
   const HeadLayout cached{.batch = cache.capacity() * keys, .head = D, .token = keys};
   AttentionShape shape = {.B = B,
@@ -399,15 +412,15 @@ Tensor Attention::attend_cached(const Pass& pass, const Heads& heads) const {
 }
 
 Var Attention::operator()(const Pass& pass, const Var& x) const {
-  made("attention", out_.weight);
+  require_parameter("attention", out_.weight);
   if (pass.cache && pass.tape.mode() != TapeMode::inference)
     throw ConfigError(
         "attention: a pass with a key-value cache on a tape that records; expected a tape in "
         "inference mode, because nothing is differentiated through a cache; try "
         "Engine::inference_tape()");
   const Heads heads = project(pass, x);
-  const Var mixed = pass.cache ? Var(attend_cached(pass, heads)) : attend(pass, heads);
-  return pass.drop(out_(pass, mixed), out_site_);
+  const Var attended = pass.cache ? Var(attend_cached(pass, heads)) : attend(pass, heads);
+  return pass.drop(out_(pass, attended), out_site_);
 }
 
 // --- feed-forward layers ---
@@ -438,20 +451,20 @@ Mlp::Mlp(const ParallelStore& store, const Unit& unit, const std::string& name,
 }
 
 Var Mlp::operator()(const Pass& pass, const Var& x) const {
-  const Var up = pass.tape.parameter(made("mlp", up_.weight)),
+  const Var up = pass.tape.parameter(require_parameter("mlp", up_.weight)),
             down = pass.tape.parameter(*down_.weight);
   if (!is_gated(kind_)) {
     const auto form = kind_ == MlpKind::gelu_tanh ? Activation::gelu_tanh : Activation::gelu_erf;
-    const Var fed = models::parallel_feed_forward(x, up, value_of(pass, up_.bias), down,
+    const Var out = models::parallel_feed_forward(x, up, value_of(pass, up_.bias), down,
                                                   shared(pass, down_.bias), pass.parallel, form);
-    return pass.drop(fed, site_);
+    return pass.drop(out, site_);
   }
   const Var gate = pass.tape.parameter(*gate_.weight);
   const auto form =
       static_cast<Gate>(static_cast<int>(kind_) - static_cast<int>(MlpKind::gated_silu));
   const Var whole = pass.parallel.enter(x);
-  const Var fed = gated_feed_forward(whole, gate, up, down, form);
-  return pass.drop(pass.parallel.leave(fed), site_);
+  const Var out = gated_feed_forward(whole, gate, up, down, form);
+  return pass.drop(pass.parallel.leave(out), site_);
 }
 
 }  // namespace zg::nn

@@ -77,7 +77,7 @@ int run(std::string name, std::vector<std::string> arguments) {
   std::vector<std::string> known;
   for (const Subcommand& subcommand : subcommands) {
     if (name == subcommand.name) return subcommand.run(arguments);
-    known.push_back(subcommand.name);
+    known.emplace_back(subcommand.name);
   }
   throw ConfigError(
       fmt::format("expected a subcommand (train, plan, tune, eval, generate, consolidate, export, "

@@ -30,7 +30,7 @@ std::vector<std::string> parts_of(const std::string& text, char separator) {
     end = text.find(separator, begin);
     parts.push_back(text.substr(begin, end - begin));
     begin = end + 1;
-  } while (end != text.npos);
+  } while (end != std::string::npos);
   return parts;
 }
 
@@ -40,7 +40,7 @@ bool read_setting(ParameterGroup& group, std::string_view setting) {
   const size_t equals = setting.find('=');
   float value = 0.0f;
   const char* const end = setting.data() + setting.size();
-  const char* const begin = equals == setting.npos ? end : setting.data() + equals + 1;
+  const char* const begin = equals == std::string_view::npos ? end : setting.data() + equals + 1;
   const std::from_chars_result read = std::from_chars(begin, end, value);
   if (read.ec != std::errc() || read.ptr != end || !std::isfinite(value) || value < 0.0f)
     return false;
@@ -67,7 +67,7 @@ std::vector<ParameterGroup> parameter_groups(const std::string& text, const std:
   if (text.empty()) return groups;
   for (const std::string& one : parts_of(text, ';')) {
     const size_t colon = one.rfind(':');
-    if (colon == one.npos || colon == 0) refuse(one);
+    if (colon == std::string::npos || colon == 0) refuse(one);
     ParameterGroup& group = groups.emplace_back(ParameterGroup{.pattern = one.substr(0, colon)});
     std::set<std::string> keys;
     for (const std::string& setting : parts_of(one.substr(colon + 1), ','))

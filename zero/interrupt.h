@@ -8,27 +8,29 @@
 
 namespace zg::zero {
 
-/// True if mpirun started this process and sent it SIGTERM while an InterruptScope existed. mpirun
-/// sends SIGKILL one second after SIGTERM.
+/// True if Open MPI's mpirun started this process and sent it SIGTERM while an InterruptScope
+/// existed. mpirun sends SIGKILL one second after SIGTERM.
 ZG_API bool last_warning();
 
-/// True if the process ignores this signal since it was started. nohup starts a process that
-/// ignores SIGHUP.
+/// True if the process ignores this signal now. nohup starts a process that ignores SIGHUP.
 ZG_API bool is_ignored(int signal);
 
-/// RAII: lets a run that receives a signal save before it ends. With a trainer (zero/trainer.h):
+/// RAII: while this object exists, a run that receives a signal can save a checkpoint before it
+/// ends. With a trainer (zero/trainer.h):
 ///
 ///   const zero::InterruptScope interrupt;
 ///   zero::Trainer trainer(engine, options, task,
 ///       {.after_step = [&](const zero::TrainedStep&) { interrupt.save_from_now(); },
 ///        .stop = [&] { return interrupt.signal() ? 1 : 0; }});
 ///
-/// Handles SIGINT, SIGTERM and SIGHUP. Before save_from_now() they end the process at once (the
-/// default). After it the first signal is recorded, so that the run can stop and save. A second
-/// signal ends the process at once, unless it comes within 300 ms of the first. If SIGHUP was
-/// ignored before (nohup), it stays ignored. SIGPIPE is always recorded and never ends the process:
-/// when nobody reads the results any more (`| head -1`), the run must stop training, save and then
-/// end.
+/// Handles SIGINT, SIGTERM and SIGHUP. Before save_from_now() each of them ends the process at
+/// once, except SIGTERM from Open MPI's mpirun, which is recorded. After save_from_now() the first
+/// signal is recorded, so that the run can stop and save. A second signal ends the process at once,
+/// unless it comes within 300 ms of the first. If SIGHUP was ignored before (nohup), it stays
+/// ignored. SIGXFSZ is ignored, so that a write beyond the file size limit returns an error.
+/// SIGPIPE is always recorded and never ends the process: when nobody reads the results any more
+/// (`| head -1`), the run must stop training, save and then end. The destructor sets the default
+/// actions, except for a SIGHUP that stays ignored.
 class ZG_API InterruptScope {
  public:
   InterruptScope();
@@ -36,17 +38,18 @@ class ZG_API InterruptScope {
   InterruptScope(const InterruptScope&) = delete;
   InterruptScope& operator=(const InterruptScope&) = delete;
 
-  /// Call it when the first step of this run is done: then there is something to save. Any thread
-  /// may call it, any number of times.
+  /// Call it when the first step of this run is done. Before that, a checkpoint would hold no
+  /// progress of this run. Any thread may call it, any number of times.
   void save_from_now() const;
   int signal() const;  ///< the recorded signal; 0: none
-  /// Restores the default actions of SIGINT, SIGTERM and SIGHUP, and raises a recorded signal
-  /// again.
+  /// Sets the default actions of SIGINT, SIGTERM and SIGHUP (a SIGHUP that was ignored stays
+  /// ignored), and raises a recorded signal again, so that it ends the process. A recorded SIGPIPE
+  /// is not raised.
   void release() const;
 };
 
-/// After a signal, stops ranks that are threads of one process at the same point of their program,
-/// without a collective.
+/// After a signal, tells all ranks (threads of one process) to stop at the same point of their
+/// program, without a collective.
 class ZG_API CommonStop {
  public:
   /// `interrupt` must outlive this object.

@@ -17,92 +17,98 @@ struct Operands {
 
 /// Returns the two operands after checking them.
 Operands operands(const char* op, const Var& a, const Var& b) {
-  Operands sides{operand(op, "a", a), operand(op, "b", b)};
-  check_dtype(op, "a", sides.a,
+  Operands ab{operand(op, "a", a), operand(op, "b", b)};
+  check_dtype(op, "a", ab.a,
               {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64});
-  check_alike(op, "a", sides.a, "b", sides.b);
-  return sides;
+  check_alike(op, "a", ab.a, "b", ab.b);
+  return ab;
 }
 
 /// A number as a constant in the dtype of `like`. For an integer dtype it must be a whole number.
 Var constant(const char* op, double value, const Tensor& like) {
   if (!is_floating(like.dtype()) && value != std::trunc(value))
     throw DTypeError(
-        fmt::format("{}: got the number {:f} beside {} {}; expected a whole number; try cast", op,
-                    value, like.dtype(), like.shape()));
+        fmt::format("{}: got the number {:f} for an operand of {} {}; expected a whole number; try "
+                    "to cast the operand to a floating dtype",
+                    op, value, like.dtype(), like.shape()));
   const double limit = like.dtype() == DType::i32 ? 0x1p31 : 0x1p63;
   if (!is_floating(like.dtype()) && !(value >= -limit && value < limit))
-    throw DTypeError(fmt::format("{}: got the number {:g} beside {} {}, which cannot hold it", op,
-                                 value, like.dtype(), like.shape()));
+    throw DTypeError(
+        fmt::format("{}: got the number {:g} for an operand of {} {}; the dtype cannot hold it", op,
+                    value, like.dtype(), like.shape()));
   return Tensor::full({}, value, like.dtype(), like.device());
 }
 
-Tensor computed(const char* name, BinaryOp op, const Operands& sides) {
-  const Shape shape = broadcast(sides.a.shape(), sides.b.shape(), name);
-  const DType dtype = is_comparison(op) ? DType::boolean : sides.a.dtype();
-  const Tensor y = Tensor::empty(shape, dtype, sides.a.device());
-  kernels::binary({op, sides.a, sides.b, y}, y.device().compute());
+Tensor computed(const char* name, BinaryOp op, const Operands& ab) {
+  const Shape shape = broadcast(ab.a.shape(), ab.b.shape(), name);
+  const DType dtype = is_comparison(op) ? DType::boolean : ab.a.dtype();
+  const Tensor y = Tensor::empty(shape, dtype, ab.a.device());
+  kernels::binary({op, ab.a, ab.b, y}, y.device().compute());
   return y;
 }
 
-struct Sides {
+struct BinaryShapes {
   BinaryOp op;
   Shape a, b;
 };
 
 /// The gradients of a sum or difference: dy, summed to each operand's shape; negated for the right
 /// side of a difference.
-void backward_of_sum(const Sides& n, const BackwardPass& pass) {
+void backward_of_sum(const BinaryShapes& shapes, const BackwardPass& pass) {
   const Tensor& dy = pass.gradient_of_output();
-  accumulate_reduced(pass, 0, dy, n.a);
+  accumulate_reduced(pass, 0, dy, shapes.a);
   if (!pass.needs(1)) return;
-  accumulate_reduced(pass, 1, n.op == BinaryOp::add ? dy : scaled(dy, -1.0, pass.stream()), n.b);
+  accumulate_reduced(pass, 1, shapes.op == BinaryOp::add ? dy : scaled(dy, -1.0, pass.stream()),
+                     shapes.b);
 }
 
-void backward_of_binary(const Sides& n, const BackwardPass& pass) {
+void backward_of_binary(const BinaryShapes& shapes, const BackwardPass& pass) {
   const Tensor& dy = pass.gradient_of_output();
   const Tensor da = pass.needs(0) ? empty_like(dy) : Tensor();
   const Tensor db = pass.needs(1) ? empty_like(dy) : Tensor();
-  kernels::binary_backward({n.op, pass.saved(0), pass.saved(1), dy, da, db}, pass.stream());
-  accumulate_reduced(pass, 0, da, n.a);
-  accumulate_reduced(pass, 1, db, n.b);
+  kernels::binary_backward({shapes.op, pass.saved(0), pass.saved(1), dy, da, db}, pass.stream());
+  accumulate_reduced(pass, 0, da, shapes.a);
+  accumulate_reduced(pass, 1, db, shapes.b);
 }
 
 /// Each operand is read only for the gradient of the other one. So if one factor is a constant, the
 /// other one is not saved.
 Var product_of(const char* name, const Var& a, const Var& b) {
-  const Operands sides = operands(name, a, b);
-  return record(name, {a, b}, computed(name, BinaryOp::multiply, sides),
-                {b.needs_gradient() ? sides.a : Tensor(), a.needs_gradient() ? sides.b : Tensor()},
-                Sides{BinaryOp::multiply, sides.a.shape(), sides.b.shape()},
-                [](const Sides& n, const BackwardPass& pass) {
+  const Operands ab = operands(name, a, b);
+  return record(name, {a, b}, computed(name, BinaryOp::multiply, ab),
+                {b.needs_gradient() ? ab.a : Tensor(), a.needs_gradient() ? ab.b : Tensor()},
+                BinaryShapes{BinaryOp::multiply, ab.a.shape(), ab.b.shape()},
+                [](const BinaryShapes& shapes, const BackwardPass& pass) {
                   const Tensor& dy = pass.gradient_of_output();
                   for (int side : {0, 1}) {
                     if (!pass.needs(side)) continue;
                     const Tensor gradient = empty_like(dy);
-                    kernels::binary({n.op, dy, pass.saved(1 - side), gradient}, pass.stream());
-                    accumulate_reduced(pass, side, gradient, side == 0 ? n.a : n.b);
+                    kernels::binary({shapes.op, dy, pass.saved(1 - side), gradient}, pass.stream());
+                    accumulate_reduced(pass, side, gradient, side == 0 ? shapes.a : shapes.b);
                   }
                 });
 }
 
 Var sum_of(const char* name, BinaryOp op, const Var& a, const Var& b) {
-  const Operands sides = operands(name, a, b);
-  return record(name, {a, b}, computed(name, op, sides), {},
-                Sides{op, sides.a.shape(), sides.b.shape()},
-                [](const Sides& n, const BackwardPass& pass) { backward_of_sum(n, pass); });
+  const Operands ab = operands(name, a, b);
+  return record(
+      name, {a, b}, computed(name, op, ab), {}, BinaryShapes{op, ab.a.shape(), ab.b.shape()},
+      [](const BinaryShapes& shapes, const BackwardPass& pass) { backward_of_sum(shapes, pass); });
 }
 
 Var recorded_binary(const char* name, BinaryOp op, const Var& a, const Var& b) {
-  const Operands sides = operands(name, a, b);
-  return record(name, {a, b}, computed(name, op, sides), {sides.a, sides.b},
-                Sides{op, sides.a.shape(), sides.b.shape()},
-                [](const Sides& n, const BackwardPass& pass) { backward_of_binary(n, pass); });
+  const Operands ab = operands(name, a, b);
+  return record(name, {a, b}, computed(name, op, ab), {ab.a, ab.b},
+                BinaryShapes{op, ab.a.shape(), ab.b.shape()},
+                [](const BinaryShapes& shapes, const BackwardPass& pass) {
+                  backward_of_binary(shapes, pass);
+                });
 }
 
-// The factor is not rounded to a's dtype: 1 / sqrt(D) in bf16 would be off by up to 0.4%.
-Var multiplied(const char* op, const char* name, const Var& a, double b) {
-  const Tensor values = operand(op, name, a);
+// The factor stays a double. Rounded to a's dtype, for example 1 / sqrt(D) to bf16, it would have a
+// relative error of up to 0.4%.
+Var multiplied(const char* op, const char* operand_name, const Var& a, double b) {
+  const Tensor values = operand(op, operand_name, a);
   if (!is_floating(values.dtype())) return product_of(op, a, constant(op, b, values));
   return record(op, {a}, scaled(values, b, values.device().compute()), {}, b,
                 [](double factor, const BackwardPass& pass) {
@@ -118,19 +124,19 @@ Var comparison(const char* name, BinaryOp op, const Var& a, double b) {
 }
 
 /// Saves the one tensor that the derivative is computed from: the result or the operand.
-Var mapped(const char* name, UnaryOp op, const Var& x) {
+Var recorded_unary(const char* name, UnaryOp op, const Var& x) {
   const Tensor values = floating_operand(name, "x", x);
   const Tensor y = empty_like(values);
   kernels::unary({op, values, y}, y.device().compute());
   return record(name, {x}, y, {reads_result(op) ? y : values}, op,
-                [](UnaryOp unary, const BackwardPass& pass) {
+                [](UnaryOp kind, const BackwardPass& pass) {
                   const Tensor& dy = pass.gradient_of_output();
-                  const Tensor kept = pass.saved(0);
+                  const Tensor saved = pass.saved(0);
                   const InputGradient dx(pass, 0, dy.dtype());
-                  const bool result = reads_result(unary);
-                  kernels::unary_backward({.op = unary,
-                                           .x = result ? Tensor() : kept,
-                                           .y = result ? kept : Tensor(),
+                  const bool result = reads_result(kind);
+                  kernels::unary_backward({.op = kind,
+                                           .x = result ? Tensor() : saved,
+                                           .y = result ? saved : Tensor(),
                                            .dy = dy,
                                            .dx = dx.tensor()},
                                           pass.stream());
@@ -138,18 +144,21 @@ Var mapped(const char* name, UnaryOp op, const Var& x) {
                 });
 }
 
-struct Mask {
+struct DropoutSettings {
   float probability = 0.0f;
   DropoutKey key;
 };
 
-/// Used by forward on x and by backward on dy, which computes the mask again from the key.
-void drop(const Mask& mask, const Tensor& x, const Tensor& y, Stream& stream) {
+/// Forward calls it on x, backward on dy. The mask is computed from the key each time, so it is not
+/// stored.
+void drop(const DropoutSettings& settings, const Tensor& x, const Tensor& y, Stream& stream) {
   const int64_t samples = x.shape().rank() == 0 ? 1 : x.extent(0);
   const Shape shape{samples, samples == 0 ? 0 : x.numel() / samples};
-  kernels::dropout(
-      {.x = x.view(shape), .y = y.view(shape), .probability = mask.probability, .key = mask.key},
-      stream);
+  kernels::dropout({.x = x.view(shape),
+                    .y = y.view(shape),
+                    .probability = settings.probability,
+                    .key = settings.key},
+                   stream);
 }
 
 }  // namespace
@@ -210,44 +219,44 @@ Var greater_equal(const Var& a, double b) {
 Var where(const Var& condition, const Var& a, const Var& b) {
   const Tensor chosen = operand("where", "condition", condition);
   check_dtype("where", "condition", chosen, DType::boolean);
-  const Operands sides{operand("where", "a", a), operand("where", "b", b)};
-  check_alike("where", "a", sides.a, "b", sides.b);
-  check_device("where", {&chosen, &sides.a});
-  const Shape values = broadcast(sides.a.shape(), sides.b.shape(), "where");
-  const Tensor y = empty_like(sides.a, broadcast(chosen.shape(), values, "where"));
-  kernels::where({chosen, sides.a, sides.b, y}, y.device().compute());
+  const Operands ab{operand("where", "a", a), operand("where", "b", b)};
+  check_alike("where", "a", ab.a, "b", ab.b);
+  check_device("where", {&chosen, &ab.a});
+  const Shape values = broadcast(ab.a.shape(), ab.b.shape(), "where");
+  const Tensor y = empty_like(ab.a, broadcast(chosen.shape(), values, "where"));
+  kernels::where({chosen, ab.a, ab.b, y}, y.device().compute());
 
   struct Shapes {
     Shape a, b;
   };
-  return record("where", {a, b}, y, {chosen}, Shapes{sides.a.shape(), sides.b.shape()},
-                [](const Shapes& n, const BackwardPass& pass) {
+  return record("where", {a, b}, y, {chosen}, Shapes{ab.a.shape(), ab.b.shape()},
+                [](const Shapes& shapes, const BackwardPass& pass) {
                   const Tensor& dy = pass.gradient_of_output();
-                  const Tensor none = Tensor::full({}, 0.0, dy.dtype(), dy.device());
+                  const Tensor zero = Tensor::full({}, 0.0, dy.dtype(), dy.device());
                   for (int side : {0, 1}) {
                     if (!pass.needs(side)) continue;
-                    const Tensor kept = empty_like(dy);
+                    const Tensor masked = empty_like(dy);
                     kernels::where(
-                        {pass.saved(0), side == 0 ? dy : none, side == 0 ? none : dy, kept},
+                        {pass.saved(0), side == 0 ? dy : zero, side == 0 ? zero : dy, masked},
                         pass.stream());
-                    accumulate_reduced(pass, side, kept, side == 0 ? n.a : n.b);
+                    accumulate_reduced(pass, side, masked, side == 0 ? shapes.a : shapes.b);
                   }
                 });
 }
 
-Var exp(const Var& x) { return mapped("exp", UnaryOp::exp, x); }
-Var log(const Var& x) { return mapped("log", UnaryOp::log, x); }
-Var sqrt(const Var& x) { return mapped("sqrt", UnaryOp::sqrt, x); }
-Var tanh(const Var& x) { return mapped("tanh", UnaryOp::tanh, x); }
-Var sigmoid(const Var& x) { return mapped("sigmoid", UnaryOp::sigmoid, x); }
-Var relu(const Var& x) { return mapped("relu", UnaryOp::relu, x); }
-Var abs(const Var& x) { return mapped("abs", UnaryOp::abs, x); }
-Var reciprocal(const Var& x) { return mapped("reciprocal", UnaryOp::reciprocal, x); }
-Var sin(const Var& x) { return mapped("sin", UnaryOp::sin, x); }
-Var cos(const Var& x) { return mapped("cos", UnaryOp::cos, x); }
-Var erf(const Var& x) { return mapped("erf", UnaryOp::erf, x); }
-Var log1p(const Var& x) { return mapped("log1p", UnaryOp::log1p, x); }
-Var silu(const Var& x) { return mapped("silu", UnaryOp::silu, x); }
+Var exp(const Var& x) { return recorded_unary("exp", UnaryOp::exp, x); }
+Var log(const Var& x) { return recorded_unary("log", UnaryOp::log, x); }
+Var sqrt(const Var& x) { return recorded_unary("sqrt", UnaryOp::sqrt, x); }
+Var tanh(const Var& x) { return recorded_unary("tanh", UnaryOp::tanh, x); }
+Var sigmoid(const Var& x) { return recorded_unary("sigmoid", UnaryOp::sigmoid, x); }
+Var relu(const Var& x) { return recorded_unary("relu", UnaryOp::relu, x); }
+Var abs(const Var& x) { return recorded_unary("abs", UnaryOp::abs, x); }
+Var reciprocal(const Var& x) { return recorded_unary("reciprocal", UnaryOp::reciprocal, x); }
+Var sin(const Var& x) { return recorded_unary("sin", UnaryOp::sin, x); }
+Var cos(const Var& x) { return recorded_unary("cos", UnaryOp::cos, x); }
+Var erf(const Var& x) { return recorded_unary("erf", UnaryOp::erf, x); }
+Var log1p(const Var& x) { return recorded_unary("log1p", UnaryOp::log1p, x); }
+Var silu(const Var& x) { return recorded_unary("silu", UnaryOp::silu, x); }
 
 Var gelu(const Var& x, Activation form) {
   const Tensor values = floating_operand("gelu", "x", x);
@@ -284,15 +293,16 @@ Var dropout(const Var& x, float p, const DropoutKey& key) {
   if (!(p >= 0.0f && p < 1.0f))
     throw ConfigError(fmt::format("dropout: probability {:f}; expected 0 <= p < 1", p));
   if (p == 0.0f) return x;
-  const Mask mask{p, key};
+  const DropoutSettings settings{p, key};
   const Tensor y = empty_like(values);
-  drop(mask, values, y, y.device().compute());
-  return record("dropout", {x}, y, {}, mask, [](const Mask& m, const BackwardPass& pass) {
-    const Tensor& dy = pass.gradient_of_output();
-    const InputGradient dx(pass, 0, dy.dtype());
-    drop(m, dy, dx.tensor(), pass.stream());
-    dx.accumulate();
-  });
+  drop(settings, values, y, y.device().compute());
+  return record("dropout", {x}, y, {}, settings,
+                [](const DropoutSettings& s, const BackwardPass& pass) {
+                  const Tensor& dy = pass.gradient_of_output();
+                  const InputGradient dx(pass, 0, dy.dtype());
+                  drop(s, dy, dx.tensor(), pass.stream());
+                  dx.accumulate();
+                });
 }
 
 }  // namespace zg

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Llama's family in transformers. Measures the time of a training step. Prints JSON.
+"""Times a training step of a Llama model in Hugging Face transformers on the CPU. Prints JSON.
 
-The model is zerograd's preset: grouped queries by scaled_dot_product_attention, RMSNorm, gated SiLU, rotary
-positions, tied embeddings. The optimizer is AdamW with fused=True. With --compile, torch.compile makes the model;
-its compilation is part of the warm-up.
+The model has the sizes of zerograd's preset of the same name (--model): grouped-query attention by
+scaled_dot_product_attention, RMSNorm, gated SiLU, rotary positions, tied embeddings. The optimizer is AdamW with
+fused=True. With --compile, torch.compile compiles the forward pass with the loss; the compilation is part of the
+warm-up.
 usage: llama.py step [flags]"""
 import argparse
 import resource
@@ -12,13 +13,13 @@ import measured
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-# layers, heads, key-value heads, width, feed-forward width, tokens, base of the positions
+# layers, heads, key-value heads, width, feed-forward width, tokens, rope theta
 SIZES = {"smollm2-135m": (30, 9, 3, 576, 1536, 49152, 1e5), "smollm2-360m": (32, 15, 5, 960, 2560, 49152, 1e5)}
 
 
 def model_of(flags):
-    layers, heads, groups, width, hidden, vocabulary, base = SIZES[flags.model]
-    sizes = dict(num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=groups, hidden_size=width,
+    layers, heads, kv_heads, width, hidden, vocabulary, base = SIZES[flags.model]
+    sizes = dict(num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=kv_heads, hidden_size=width,
                  intermediate_size=hidden, vocab_size=vocabulary, max_position_embeddings=flags.block_size,
                  rms_norm_eps=1e-5, tie_word_embeddings=True, use_cache=False, attn_implementation="sdpa")
     try:  # transformers 5
@@ -54,7 +55,7 @@ def step_times(flags):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("work", choices=("step",))
+    parser.add_argument("work", choices=("step",), help="the measurement")
     parser.add_argument("--model", choices=SIZES, default="smollm2-135m")
     parser.add_argument("--precision", choices=("f32", "bf16"), default="f32")
     parser.add_argument("--compile", action="store_true")

@@ -35,7 +35,8 @@ void check_extents(const char* op, const AttentionShape& s) {
   check_at_least(op, "shape.keys", s.keys, 1);
   check_at_least(op, "shape.offset", s.offset, 0);
   if (s.D < 1 || s.D > max_head_size)
-    refuse(op, fmt::format("shape.D is {}", s.D), "a head size from 1 to 1024");
+    refuse(op, fmt::format("shape.D is {}", s.D),
+           fmt::format("a head size from 1 to {}", max_head_size));
   check_at_least(op, "shape.kv_heads", s.kv_heads, 0);
   if (s.kv_heads != 0 && s.H % s.kv_heads != 0)
     refuse(op, fmt::format("shape.kv_heads is {}", s.kv_heads),
@@ -43,7 +44,7 @@ void check_extents(const char* op, const AttentionShape& s) {
   check_at_least(op, "shape.window", s.window, 0);
   if (s.window > 0 && !s.causal)
     refuse(op, fmt::format("shape.window is {} and shape.causal is false", s.window),
-           "a causal call, or window 0");
+           "shape.causal true or shape.window 0");
   check_dropout(op, s.dropout, s.H * s.T * s.keys);
 }
 
@@ -55,7 +56,7 @@ void check_layout(const char* op, const char* name, const Tensor& tensor, const 
                   const AttentionShape& s, int64_t heads, int64_t tokens, Access access) {
   if (layout.offset < 0 || layout.batch < 0 || layout.head < 0 || layout.token < 0)
     refuse(op, std::string(name) + " has a layout with a negative stride or offset",
-           "strides and offset from 0");
+           "strides and an offset of 0 or more");
   if (s.B == 0 || heads == 0 || tokens == 0) return;
   using Axis = std::pair<int64_t, int64_t>;  // stride, extent
   std::array<Axis, 3> axes = {
@@ -64,7 +65,7 @@ void check_layout(const char* op, const char* name, const Tensor& tensor, const 
   for (const auto& [stride, extent] : axes) end += stride * (extent - 1);
   if (end > tensor.numel())
     refuse(op, fmt::format("{} has {} elements, shape {}", name, tensor.numel(), tensor.shape()),
-           fmt::format("at least the {} that its layout needs", end));
+           fmt::format("at least {} elements, which its layout needs", end));
   if (access == Access::read) return;
   std::sort(axes.begin(), axes.end());
   int64_t span = s.D;
@@ -72,7 +73,7 @@ void check_layout(const char* op, const char* name, const Tensor& tensor, const 
     if (extent == 1) continue;
     if (stride < span)
       refuse(op,
-             fmt::format("{} has a layout that overlaps itself, with a stride of {}", name, stride),
+             fmt::format("{} has a layout in which elements overlap: a stride is {}", name, stride),
              fmt::format("at least {}", span));
     span += stride * (extent - 1);
   }
@@ -84,7 +85,8 @@ void check_masks(const char* op, const Args& a) {
   if (a.starts) {
     if (!s.causal || s.keys != s.T || s.offset != 0)
       refuse(op,
-             fmt::format("starts are given for {} attention of {} queries at offset {} to {} keys",
+             fmt::format("starts (of documents) are given for {} attention of {} queries at offset "
+                         "{} to {} keys",
                          s.causal ? "causal" : "full", s.T, s.offset, s.keys),
              "causal attention at offset 0 to as many keys as queries");
     check_dtype(op, "starts", a.starts, DType::i32);
@@ -106,8 +108,8 @@ struct HeadsOperand {
   Access access = Access::read;
 };
 
-/// Checks the operands of both passes: q, k, v, out, which forward writes, and what else the pass
-/// has of heads.
+/// Checks the operands that forward and backward have (q, k, v and out, which only forward writes),
+/// and `others`: the pass's further tensors in a HeadLayout.
 template <class Args>
 void check_operands(const char* op, const Args& a, Access out,
                     std::initializer_list<HeadsOperand> others) {
@@ -191,14 +193,15 @@ ZG_KERNEL(AttentionBackward, attention_backward)
 std::vector<float> alibi_slopes(int64_t heads) {
   if (heads < 1)
     throw ConfigError(fmt::format("alibi_slopes: heads is {}; expected 1 or more", heads));
-  const auto whole = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(heads)));
+  const auto power_of_two = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(heads)));
   const auto power = [](int64_t i, int64_t of_heads) {
     return static_cast<float>(
         std::exp2(-8.0 * static_cast<double>(i) / static_cast<double>(of_heads)));
   };
   std::vector<float> slopes;
-  for (int64_t i = 1; i <= whole; ++i) slopes.push_back(power(i, whole));
-  for (int64_t i = 1; i <= heads - whole; ++i) slopes.push_back(power(2 * i - 1, 2 * whole));
+  for (int64_t i = 1; i <= power_of_two; ++i) slopes.push_back(power(i, power_of_two));
+  for (int64_t i = 1; i <= heads - power_of_two; ++i)
+    slopes.push_back(power(2 * i - 1, 2 * power_of_two));
   return slopes;
 }
 

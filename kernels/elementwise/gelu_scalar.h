@@ -5,13 +5,13 @@
 
 #include "zerograd/kernels/matmul/matmul.h"
 
-// GELU in plain C++ for f64, f16 and the portable level; the vectors of
-// kernels/elementwise/gelu_simd.h are tested against it. T is float or double, the type that
-// arithmetic happens in.
+// GELU in plain C++, for f64, and for all dtypes with Isa::portable.
+// kernels/elementwise/gelu_simd.h has the same functions on vectors of f32; tests compare both with
+// formulas in double. T is float or double, the type of the arithmetic.
 namespace zg::cpu {
 
-/// The tanh form is x (1 + tanh u) / 2 = x sigmoid(2u). This has sigmoid(2u), 1 - sigmoid(2u) and
-/// d(2u)/dx at x.
+/// The tanh form is x (1 + tanh u) / 2 = x sigmoid(2u) with u = sqrt(2 / pi) (x + 0.044715 x^3).
+/// For one x: open = sigmoid(2u), closed = 1 - sigmoid(2u), slope = d(2u)/dx.
 template <class T>
 struct TanhGate {
   T open, closed, slope;

@@ -19,21 +19,23 @@ void check_range(const char* name, const Tensor& tensor, const Shape& extents,
   }
   if (extents.numel() > 0 && (low < 0 || high >= tensor.numel()))
     throw ShapeError(
-        fmt::format("strided_copy: {} is accessed from element {} to {}; expected 0 to {} of {}",
-                    name, low, high, tensor.numel() - 1, tensor.shape()));
+        fmt::format("strided_copy: elements {} to {} of {} are accessed; expected 0 to {}, the "
+                    "elements of shape {}",
+                    low, high, name, tensor.numel() - 1, tensor.shape()));
 }
 
-/// Throws ShapeError unless index has the rank of the tensor and at most its extents. The extent of
-/// `axis` is not checked; axis -1: all extents are checked.
+/// Throws ShapeError unless `index` has as many axes as `tensor`, and no axis of `index` is longer
+/// than the same axis of `tensor`. The extent of `axis` is not checked; axis -1: all extents are
+/// checked.
 void check_fits(const char* op, const Tensor& index, const char* name, const Tensor& tensor,
                 int axis) {
   bool fits = index.shape().rank() == tensor.shape().rank();
   for (int i = 0; fits && i < index.shape().rank(); ++i)
     fits = i == axis || index.extent(i) <= tensor.extent(i);
   if (!fits)
-    throw ShapeError(fmt::format("{}: index has shape {}; expected at most {}'s {}{}", op,
-                                 index.shape(), name, tensor.shape(),
-                                 axis < 0 ? "" : fmt::format(" but for axis {}", axis)));
+    throw ShapeError(fmt::format(
+        "{}: index has shape {}; expected as many axes as {} {}, none longer{}", op, index.shape(),
+        name, tensor.shape(), axis < 0 ? "" : fmt::format(" except axis {}", axis)));
 }
 
 void check_indexed(const char* op, const Tensor& index, const Tensor& x, const Tensor& y) {
@@ -54,8 +56,8 @@ void validate(const StridedCopy& args) {
   for (int i = 0; i < args.extents.rank(); ++i)
     if (args.extents[i] > 1 && args.y_strides[static_cast<size_t>(i)] == 0)
       throw ShapeError(
-          fmt::format("strided_copy: y has stride 0 along axis {} of {}; expected a different "
-                      "index for each element",
+          fmt::format("strided_copy: y has stride 0 along axis {} of the copied block {}; expected "
+                      "another stride, because several elements would be written to one",
                       i, args.extents));
   check_device(op, {&args.x, &args.y});
 }
@@ -79,10 +81,10 @@ ZG_KERNEL(ScatterAdd, scatter_add)
 
 namespace {
 
-void check_table(const char* op, const char* name, const Tensor& tensor, int64_t columns) {
+void check_matrix(const char* op, const char* name, const Tensor& tensor, int64_t columns) {
   check_present(op, name, tensor);
   if (tensor.shape().rank() != 2 || tensor.extent(1) != columns)
-    throw ShapeError(fmt::format("{}: {} has shape {}; expected two axes, the last of {}", op, name,
+    throw ShapeError(fmt::format("{}: {} has shape {}; expected a matrix with {} columns", op, name,
                                  tensor.shape(), columns));
 }
 
@@ -91,14 +93,17 @@ void check_ids(const char* op, const Tensor& ids, int64_t tokens) {
   check_shape(op, "ids", ids, {tokens});
 }
 
-/// Checks that the N tokens are whole sequences of length T and that their positions are below P.
+/// Checks that the N tokens are whole sequences of length T and that their positions are below P,
+/// the number of rows of the position table.
 void check_positions(const char* op, int64_t N, int64_t T, int64_t first, int64_t P) {
   if (T <= 0 || N % T != 0)
-    throw ShapeError(fmt::format("{}: T is {}; expected a divisor of the {} tokens", op, T, N));
+    throw ShapeError(fmt::format(
+        "{}: T (tokens per sequence) is {}; expected a divisor of the number of tokens, {}", op, T,
+        N));
   if (first < 0 || first + T > P)
     throw ShapeError(fmt::format(
-        "{}: positions [{}, {}) are needed; expected them within the {} rows of position", op,
-        first, first + T, P));
+        "{}: positions {} to {} are used; expected 0 to {}, the rows of the position table", op,
+        first, first + T - 1, P - 1));
 }
 
 }  // namespace
@@ -106,13 +111,13 @@ void check_positions(const char* op, int64_t N, int64_t T, int64_t first, int64_
 void validate(const EmbeddingForward& a) {
   const char* op = "embedding_forward";
   check_dtype(op, "y", a.y, floating);
-  check_table(op, "y", a.y, a.y.extent(-1));
+  check_matrix(op, "y", a.y, a.y.extent(-1));
   check_ids(op, a.ids, a.y.extent(0));
   check_dtype(op, "weight", a.weight, a.y.dtype());
-  check_table(op, "weight", a.weight, a.y.extent(1));
+  check_matrix(op, "weight", a.weight, a.y.extent(1));
   if (a.position) {
     check_dtype(op, "position", a.position, a.y.dtype());
-    check_table(op, "position", a.position, a.y.extent(1));
+    check_matrix(op, "position", a.position, a.y.extent(1));
     check_positions(op, a.y.extent(0), a.T, a.first_position, a.position.extent(0));
   }
   check_device(op, {&a.ids, &a.weight, &a.position, &a.y});
@@ -121,15 +126,15 @@ void validate(const EmbeddingForward& a) {
 void validate(const EmbeddingBackward& a) {
   const char* op = "embedding_backward";
   check_dtype(op, "dy", a.dy, floating);
-  check_table(op, "dy", a.dy, a.dy.extent(-1));
+  check_matrix(op, "dy", a.dy, a.dy.extent(-1));
   check_ids(op, a.ids, a.dy.extent(0));
   if (a.dweight) {
     check_dtype(op, "dweight", a.dweight, accumulator(a.dy.dtype()));
-    check_table(op, "dweight", a.dweight, a.dy.extent(1));
+    check_matrix(op, "dweight", a.dweight, a.dy.extent(1));
   }
   if (a.dposition) {
     check_dtype(op, "dposition", a.dposition, accumulator(a.dy.dtype()));
-    check_table(op, "dposition", a.dposition, a.dy.extent(1));
+    check_matrix(op, "dposition", a.dposition, a.dy.extent(1));
     check_positions(op, a.dy.extent(0), a.T, a.first_position, a.dposition.extent(0));
   }
   check_device(op, {&a.ids, &a.dy, &a.dweight, &a.dposition});

@@ -54,8 +54,8 @@ extern ZG_API Kernel<Gather> gather;
 extern ZG_API Kernel<ScatterAdd> scatter_add;
 }  // namespace kernels
 
-/// y[n] = weight[ids[n]] + position[(first_position + n) % T ...], where row n % T + first_position
-/// of `position` is used. An id outside [0, V) is a ShapeError that names the id and its index.
+/// y[n] = weight[ids[n]] + position[first_position + n % T]; without `position`, only the first
+/// term. An id outside [0, V) is a ShapeError that names the id and its index.
 struct EmbeddingForward {
   Tensor ids;                  ///< [N] i32 | i64
   Tensor weight;               ///< [V, C] f64 | f32 | bf16 | f16

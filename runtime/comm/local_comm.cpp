@@ -306,10 +306,11 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
       for (int rank = 0; rank < ranks; ++rank)
         if (!shared->ended[static_cast<size_t>(rank)])
           stalled += (stalled.empty() ? "" : ", ") + std::to_string(rank);
-      std::fprintf(stderr,
-                   "error: CommError: %s\nrank %s is still in its own code and cannot be ended "
-                   "from outside; ending the process\n",
-                   world->failure().c_str(), stalled.c_str());
+      std::fprintf(
+          stderr,
+          "error: CommError: %s\nrank %s is still running the program's code and cannot be ended "
+          "from outside; ending the process\n",
+          world->failure().c_str(), stalled.c_str());
       std::fflush(nullptr);
       std::_Exit(4);
     }

@@ -105,10 +105,10 @@ void MpiRanks::await_owner() {
   const auto end = std::chrono::steady_clock::now() + grace;
   while (!stop_ && !world_->owner_knows()) {
     if (std::chrono::steady_clock::now() > end)
-      end_process(
-          fmt::format("{}\nrank {} is still in its own code and cannot be ended from outside; "
-                      "ending the process",
-                      describe(failure_), rank_));
+      end_process(fmt::format(
+          "{}\nrank {} is still running the program's code and cannot be ended from outside; "
+          "ending the process",
+          describe(failure_), rank_));
     changed_.wait_for(lock, watch_every);
   }
 }

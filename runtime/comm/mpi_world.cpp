@@ -97,8 +97,8 @@ std::shared_ptr<MpiGroup> MpiWorld::make_group(Members members) {
     const Lock lock = enter();
     if (!serialized_)
       throw Unsupported(
-          fmt::format("group '{}': {} gives no MPI_THREAD_SERIALIZED, which groups of processes "
-                      "need; try ranks as threads, or another MPI",
+          fmt::format("group '{}': {} does not support MPI_THREAD_SERIALIZED, which groups of "
+                      "processes need; try ranks as threads, or another MPI",
                       name, mpi_version()));
     for (const auto& other : groups_)
       if (other->members.group == name && other->members.ranks == group->members.ranks)
@@ -149,7 +149,7 @@ void MpiWorld::leave(const std::shared_ptr<MpiGroup>& group, bool fails) noexcep
          ranks_of(*group, group->others));
     std::erase(groups_, group);
     ended_groups_.insert(group->number);
-  } catch (...) {  // MPI cannot send any more; peers will miss this rank
+  } catch (...) {  // MPI cannot send any more; the peers will report this rank as gone or late
     return;
   }
 }
@@ -207,8 +207,8 @@ void MpiWorld::exchange(Meeting& meeting, int64_t bytes, int tag, const Out& out
     const bool received = wire::complete(receives[at(member)]);
     return !wire::complete(sends[at(member)]) || !received;
   };
-  // All members have arrived. The transfer makes progress only while MPI is called, so check many
-  // times before sleeping.
+  // All members are in this exchange or, in connect(), soon will be. The transfer makes progress
+  // only while MPI is called, so check many times before sleeping.
   await_members(meeting, 1000 + bytes / 1024);
 }
 
@@ -229,8 +229,8 @@ void MpiWorld::await_members(Meeting& meeting, int64_t yields) {
   for (Clock::time_point looked = Clock::now();;) {
     process_notices();
     const Clock::time_point now = Clock::now();
-    // This process itself was stopped for a while and has not read the messages of its peers. It
-    // reads them first, before it reports a peer as late.
+    // If more than `pause` has passed since the last check, this process itself was stopped. Then
+    // the deadline moves, so that it reads its peers' messages before it reports a peer as late.
     if (now > looked + pause) {
       meeting.deadline = std::max(meeting.deadline, now + pause);
       meeting.early_question = meeting.final_question = {};
@@ -279,7 +279,7 @@ void MpiWorld::watch() {
   check_for_dead(lock, computing, others_);
 }
 
-// --- who is missed
+// --- late, ended and dead peers
 
 void MpiWorld::check_for_early_return(Lock& lock, const Meeting& meeting) {
   for (const int member : meeting.missing) {
@@ -290,8 +290,8 @@ void MpiWorld::check_for_early_return(Lock& lock, const Meeting& meeting) {
   }
 }
 
-/// A peer that two checks did not find is gone. The messages that it sent before have arrived by
-/// then.
+/// A peer whose process two checks did not find is dead. By the second check, all messages that the
+/// peer sent have been received.
 void MpiWorld::check_for_dead(Lock& lock, const Meeting& meeting, const std::vector<int>& ranks) {
   if (Clock::now() < looked_ + look_every) return;
   looked_ = Clock::now();
@@ -309,8 +309,9 @@ void MpiWorld::check_deadline(Lock& lock, Meeting& meeting, Clock::time_point no
         lock, meeting,
         unfinished(ranks_of(*meeting.group, meeting.missing), verb_of(meeting), place_of(meeting)));
   if (meeting.by_transport) return check_deadline_of_transport(lock, meeting, now);
-  // A question ahead of the deadline shows which ranks are stopped. A question at the deadline
-  // shows what the others do.
+  // Before the deadline, a first question (a notice to all ranks) shows which ranks are stopped:
+  // those that do not answer in time. At the deadline, a second question asks what the other ranks
+  // do.
   if (now < meeting.deadline - std::min<Clock::duration>(answered_within, patience() / 2)) return;
   const auto ask = [&](Meeting::Question& question) {
     question = {.number = ++questions_, .asked = now};
@@ -322,20 +323,22 @@ void MpiWorld::check_deadline(Lock& lock, Meeting& meeting, Clock::time_point no
   const auto has_answered = [&](int rank) {
     return peers_[at(rank)].answered >= meeting.final_question.number;
   };
-  const auto is_heard = [&](int rank) {
+  // The rank has answered, or it is stopped: it did not answer the first question in time.
+  const auto is_settled = [&](int rank) {
     return has_answered(rank) || (peers_[at(rank)].answered < meeting.early_question.number &&
                                   now >= meeting.early_question.asked + answered_within);
   };
   if (now < meeting.final_question.asked + answered_within &&
-      !std::all_of(others_.begin(), others_.end(), is_heard))
+      !std::all_of(others_.begin(), others_.end(), is_settled))
     return;
-  // A rank that has not answered counts as stopped: its Activity stays empty.
+  // A rank that has not answered keeps a default Activity: blame() treats it as a rank that waits
+  // for nobody and has made no progress.
   std::vector<Activity> ranks(peers_.size());
   for (const int rank : others_)
     if (has_answered(rank)) ranks[at(rank)] = peers_[at(rank)].activity;
   ranks[at(rank_)] = activity();
-  // A rank may be late only because it waited for another late rank. It gets more time, but all
-  // waiting together is limited to one timeout per rank.
+  // A rank may be late only because it waited for another late rank. Then the deadline moves, but
+  // one wait lasts at most one timeout multiplied by the number of ranks.
   const bool is_at_limit = now > meeting.began + patience() * size_;
   const Blame found = blame({.awaits = ranks_of(*meeting.group, meeting.missing),
                              .verb = verb_of(meeting),
@@ -348,9 +351,9 @@ void MpiWorld::check_deadline(Lock& lock, Meeting& meeting, Clock::time_point no
   meeting.early_question = meeting.final_question = {};
 }
 
-/// When one member has waited too long, every member that waits tells the others, once. The members
-/// that do not are missing. If no awaited member is among them, all awaited members and this rank
-/// are.
+/// When the deadline of one member has passed, every member that waits in this collective announces
+/// it once (Notice::Kind::waits). The awaited members that have announced nothing are reported as
+/// missing. If all awaited members have announced it, all of them and this rank are reported.
 void MpiWorld::check_deadline_of_transport(Lock& lock, Meeting& meeting, Clock::time_point now) {
   MpiGroup& group = *meeting.group;
   const auto waits = [&](int member) { return group.at(member).waits_in >= meeting.sequence; };
@@ -375,8 +378,8 @@ void MpiWorld::check_deadline_of_transport(Lock& lock, Meeting& meeting, Clock::
        absence(ranks_of(group, missing), verb_of(meeting), timeout_.count(), place_of(meeting)));
 }
 
-// True when the launcher told this process to end and may kill it soon. The failure must be
-// reported before that.
+// True when the launcher told this process to end more than `grace` ago and may kill it soon. The
+// failure must be reported before that.
 bool MpiWorld::soon_killed(Clock::time_point now) {
   if (!told_to_end_ || !told_to_end_()) return false;
   if (warned_at_ == Clock::time_point{}) warned_at_ = now;
@@ -394,7 +397,7 @@ Activity MpiWorld::activity() {
   if (!owner_waits_in_) return {.alive = owner_alive_};
   for (const Meeting* meeting : waiting_)
     if (meeting->by_transport && meeting->group == owner_waits_in_)
-      return {.alive = Clock::now()};  // its group finds out by itself who is missing
+      return {.alive = Clock::now()};  // check_deadline_of_transport() finds the missing members
     else if (meeting->group == owner_waits_in_)
       return {.awaits = ranks_of(*meeting->group, meeting->missing),
               .verb = verb_of(*meeting),

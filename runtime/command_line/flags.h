@@ -11,8 +11,8 @@
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
-// Values of flags. Each parser takes the flag's name and throws ConfigError
-// "--steps: expected a whole number of 1 or more, got 'x'".
+// Parsers of the values of flags. Each parser takes the flag's name, for its error: a ConfigError
+// such as "--steps: expected a whole number of 1 or more, got 'x'".
 namespace zg {
 
 int64_t parse_integer(const std::string& flag, const std::string& value, int64_t minimum,
@@ -24,23 +24,25 @@ int64_t parse_size(const std::string& flag, const std::string& value);
 /// An interval of numbers, and its description in errors.
 struct Range {
   double minimum, maximum;
-  bool open_below = false, open_above = false;  ///< true: the border itself is excluded
-  const char* words;                            ///< "a number above 0"
+  bool open_below = false, open_above = false;  ///< true: minimum, maximum itself is not allowed
+  const char* words;                            ///< in errors: "a number above 0"
 };
 double parse_number(const std::string& flag, const std::string& value, const Range& range);
 
-/// on, true, 1 | off, false, 0.
+/// Returns true for on, true or 1, and false for off, false or 0.
 bool parse_switch(const std::string& flag, const std::string& value);
 
 /// The position of `value` in `choices`; the error lists them and names the nearest.
 size_t parse_choice(const std::string& flag, const std::string& value,
                     const std::vector<std::string>& choices);
 
-// Functions that make flags. A flag stores its value in a variable. Its help ends with the default:
-// the variable's value, or `shown` if that is given ("" shows no default).
+// Functions that make flags. A flag stores its value in a variable. The help of an integer, number,
+// seed or choice flag ends with the default: the variable's value, or `shown` if that is given ("":
+// no default). The help of the other flags is `help` alone.
 
 using Names = std::vector<std::string>;
 
+/// The smallest allowed value of an integer flag, and the default that its help shows.
 struct Count {
   int64_t minimum = 0;
   const char* shown = nullptr;
@@ -62,7 +64,7 @@ Flag switch_flag(Names names, bool& target, const std::string& help);
 
 /// --device cpu|cuda|hpu.
 Flag device_flag(Device::Type& type);
-/// --use-hpu: the name of --device hpu in DeepSpeed's examples.
+/// --use-hpu: the same as --device hpu. DeepSpeed's examples use it; the help does not list it.
 Flag use_hpu_flag(Device::Type& type);
 
 /// One of `choices`, the enumerators of E in order.
@@ -76,8 +78,8 @@ Flag choice_flag(Names names, E& target, const std::vector<std::string>& choices
           }};
 }
 
-// Numbers above 0 that a float can hold. The end is a float, so that it can be written as one and
-// read again.
+// Ranges of flags. The maximum 3e38f is exactly a float, so a value can be stored as a float,
+// printed, and read again.
 inline constexpr Range positive{0.0, 3e38f, true, false, "a number above 0"};
 inline constexpr Range not_negative{0.0, 3e38f, false, false, "a number of 0 or more"};
 inline constexpr Range below_one{0.0, 1.0, false, true, "a number of 0 or more and below 1"};

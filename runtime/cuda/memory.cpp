@@ -73,7 +73,9 @@ class DeviceMemory final : public ArenaMemory {
     driver().free_address(address_, static_cast<size_t>(capacity_));
   }
 
-  std::byte* base() const override { return reinterpret_cast<std::byte*>(address_); }
+  std::byte* base() const override {
+    return reinterpret_cast<std::byte*>(address_);  // NOLINT: the driver gives a number
+  }
   int64_t capacity() const override { return capacity_; }
   std::string cause() const override { return cause_; }
   bool grow(int64_t from, int64_t to) override {

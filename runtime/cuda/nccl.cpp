@@ -13,18 +13,18 @@ namespace {
 
 struct Opened {
   Nccl functions = {};
-  std::string absence;
+  std::string why_unusable;  // empty: NCCL can be used
 };
 
 Opened open() {
   static const Library library({"libnccl.so.2"});
-  Opened opened{.absence = library.absence()};
+  Opened opened{.why_unusable = library.absence()};
   if (!library.present()) return opened;
-  opened.absence.clear();
+  opened.why_unusable.clear();
   const auto find = [&](auto& function, const char* name) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(library.symbol(name));
-    if (!function && opened.absence.empty())
-      opened.absence = fmt::format("libnccl.so.2 lacks {}; expected NCCL 2.14 or newer", name);
+    if (!function && opened.why_unusable.empty())
+      opened.why_unusable = fmt::format("libnccl.so.2 lacks {}; expected NCCL 2.14 or newer", name);
   };
   Nccl& f = opened.functions;
   find(f.get_version, "ncclGetVersion");
@@ -50,43 +50,45 @@ const Opened& opened() {
   return found;
 }
 
-enum class Wish { any, direct, nccl };
+/// The values of ZG_CUDA_COMM; any: the variable is not set.
+enum class CommSetting { any, direct, nccl };
 
-Wish wish() {
+CommSetting comm_setting() {
   const char* value = std::getenv("ZG_CUDA_COMM");
   const std::string_view text = value ? value : "";
-  if (text.empty()) return Wish::any;
-  if (text == "direct") return Wish::direct;
-  if (text == "nccl") return Wish::nccl;
-  throw ConfigError(fmt::format(
-      "ZG_CUDA_COMM is '{}'; expected direct or nccl, or unset it for NCCL where it can be used",
-      text));
+  if (text.empty()) return CommSetting::any;
+  if (text == "direct") return CommSetting::direct;
+  if (text == "nccl") return CommSetting::nccl;
+  throw ConfigError(
+      fmt::format("ZG_CUDA_COMM is '{}'; expected direct or nccl; try to unset ZG_CUDA_COMM: then "
+                  "NCCL is used where it is available",
+                  text));
 }
 
 }  // namespace
 
 const Nccl* nccl() {
-  const Wish wished = wish();
-  if (wished == Wish::direct) return nullptr;
-  if (opened().absence.empty()) return &opened().functions;
-  if (wished == Wish::any) return nullptr;
-  throw ConfigError(
-      fmt::format("ZG_CUDA_COMM=nccl, but NCCL is absent: {}; install it, set LD_LIBRARY_PATH, or "
-                  "use ZG_CUDA_COMM=direct",
-                  opened().absence));
+  const CommSetting setting = comm_setting();
+  if (setting == CommSetting::direct) return nullptr;
+  if (opened().why_unusable.empty()) return &opened().functions;
+  if (setting == CommSetting::any) return nullptr;
+  throw ConfigError(fmt::format(
+      "ZG_CUDA_COMM=nccl, but NCCL cannot be used: {}; install it, set LD_LIBRARY_PATH, or use "
+      "ZG_CUDA_COMM=direct",
+      opened().why_unusable));
 }
 
 std::string nccl_absence() {
-  return wish() == Wish::direct ? "ZG_CUDA_COMM=direct" : opened().absence;
+  return comm_setting() == CommSetting::direct ? "ZG_CUDA_COMM=direct" : opened().why_unusable;
 }
 
-bool insists_on_nccl() { return wish() == Wish::nccl; }
+bool insists_on_nccl() { return comm_setting() == CommSetting::nccl; }
 
 std::string describe_nccl() {
   const Nccl* library = nccl();
   int version = 0;
-  if (!library || library->get_version(&version) != NcclResult::success)
-    return fmt::format("no NCCL ({})", nccl_absence());
+  if (!library) return fmt::format("no NCCL ({})", nccl_absence());
+  if (library->get_version(&version) != NcclResult::success) return "NCCL of unknown version";
   return fmt::format("NCCL {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 

@@ -57,7 +57,8 @@ class DeviceMemory final : public ArenaMemory {
     // The loader's validation layer rejects null, which means "any address". The address is only a
     // hint.
     if (reserved == ZE_RESULT_ERROR_INVALID_NULL_POINTER)
-      reserved = api().virtualMemReserve(driver().context, reinterpret_cast<void*>(step),
+      reserved = api().virtualMemReserve(driver().context,
+                                         reinterpret_cast<void*>(step),  // NOLINT: a hint
                                          static_cast<size_t>(capacity_), &address_);
     check(reserved, "zeVirtualMemReserve");
     Ranges::all().add(base(), capacity_, index);

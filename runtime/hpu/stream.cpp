@@ -44,7 +44,9 @@ class HpuStream final : public DeviceStream {
     staging_.to_host(&fault, fault_, sizeof fault);
     if (!fault.found) return;
     clear_fault();
-    const auto text = [](int64_t address) { return reinterpret_cast<const char*>(address); };
+    const auto text = [](int64_t address) {
+      return reinterpret_cast<const char*>(address);  // NOLINT: the kernel got it as a number
+    };
     throw ShapeError(fmt::format(
         "{}: {}[{}] is {}; expected {}", text(fault.op), text(fault.name), fault.place, fault.value,
         fault.limit >= 0 ? fmt::format("0 to {}", fault.limit - 1) : "no 0"));

@@ -8,7 +8,8 @@ using namespace zg::testing;
 
 namespace {
 
-/// softmax(scale q k^T + bias) v with the whole matrix of weights, built from the general ops.
+/// softmax(scale q k^T + mask + bias) v, with the whole matrix of weights in memory, built from the
+/// general ops.
 Var plain_attention(const Var& q, const Var& k, const Var& v, bool causal, double scale,
                     const Tensor& bias) {
   const int64_t T = q.shape()[2], keys = k.shape()[2];
@@ -32,7 +33,7 @@ std::vector<Var> separated(const Var& qkv, int heads) {
   return parts;
 }
 
-constexpr double tolerance = 1e-13;  // sums of fewer than 100 terms below 1, in f64
+constexpr double tolerance = 1e-13;  // sums of fewer than 100 terms in [-1, 1], in f64
 
 /// The bias that ALiBi slopes add to the scores: [H, T, keys].
 Tensor dense_alibi(const std::vector<double>& slopes, int64_t T, int64_t keys, int64_t offset) {
@@ -44,17 +45,18 @@ Tensor dense_alibi(const std::vector<double>& slopes, int64_t T, int64_t keys, i
   return Tensor::from(bias, {static_cast<int64_t>(slopes.size()), T, keys}, shared_device());
 }
 
-struct Taken {
-  int64_t peak, operand;  // bytes of a pass; of the bias or slopes
+struct MemoryUse {
+  int64_t peak;     // of the device, in bytes
+  int64_t operand;  // bytes of the bias or slopes
 };
 
-/// Runs forward and backward; `give` makes the bias or the slopes.
-template <class Give>
-Taken taken_by_a_pass(const Give& give) {
+/// Runs forward and backward. `make_options` returns options with the bias or the slopes.
+template <class MakeOptions>
+MemoryUse memory_of_pass(const MakeOptions& make_options) {
   const Device device = Device::cpu(0, {.threads = 2});
   const Tensor qkv = random_tensor({2, 150, 3 * 96}, DType::bf16, device, 1);
   const int64_t before = device.memory().live();
-  const AttentionOptions options = give(device);
+  const AttentionOptions options = make_options(device);
   const int64_t operand = device.memory().live() - before;
   Tape tape(device);
   const Var y = attention(tape.variable(qkv), 12, options);
@@ -154,11 +156,11 @@ TEST_CASE("attention with ALiBi equals attention with a bias of slope times dist
 }
 
 TEST_CASE("attention with ALiBi adds only the bytes of the slopes to peak memory") {
-  const Taken none = taken_by_a_pass([](const Device&) { return AttentionOptions(); });
-  const Taken slopes = taken_by_a_pass([](const Device& device) {
+  const MemoryUse none = memory_of_pass([](const Device&) { return AttentionOptions(); });
+  const MemoryUse slopes = memory_of_pass([](const Device& device) {
     return AttentionOptions{.alibi_slopes = Tensor::from(alibi_slopes(12), {12}, device)};
   });
-  const Taken dense = taken_by_a_pass([](const Device& device) {
+  const MemoryUse dense = memory_of_pass([](const Device& device) {
     return AttentionOptions{.bias = Tensor::zeros({12, 150, 150}, DType::f32, device)};
   });
   CHECK(slopes.operand < 1024);

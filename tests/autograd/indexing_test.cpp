@@ -82,13 +82,19 @@ TEST_CASE("gather and scatter_add refuse an index tensor whose shape is too larg
   };
   CHECK(message_of<ShapeError>([&] {
           gather(x, 0, index({9, 5}));
-        }) == "gather: index has shape [9, 5]; expected at most x's [3, 4] but for axis 0");
-  CHECK(message_of<ShapeError>([&] { gather(x, 0, index({3})); }) ==
-        "gather: index has shape [3]; expected at most x's [3, 4] but for axis 0");
+        }) ==
+        "gather: index has shape [9, 5]; expected as many axes as x [3, 4], none longer except "
+        "axis 0");
+  CHECK(
+      message_of<ShapeError>([&] { gather(x, 0, index({3})); }) ==
+      "gather: index has shape [3]; expected as many axes as x [3, 4], none longer except axis 0");
   CHECK(message_of<ShapeError>([&] {
           scatter_add(x, 0, index({3, 4}), source);
-        }) == "scatter_add: index has shape [3, 4]; expected at most x's [2, 4]");
+        }) ==
+        "scatter_add: index has shape [3, 4]; expected as many axes as x [2, 4], none longer");
   CHECK(message_of<ShapeError>([&] {
           scatter_add(x, 1, index({4, 4}), Var(doubles({4, 4}, 3)));
-        }) == "scatter_add: index has shape [4, 4]; expected at most y's [3, 4] but for axis 1");
+        }) ==
+        "scatter_add: index has shape [4, 4]; expected as many axes as y [3, 4], none longer "
+        "except axis 1");
 }

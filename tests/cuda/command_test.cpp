@@ -71,8 +71,8 @@ TEST_CASE("the transport between ranks on cuda is reported, and does not change 
   const ScopedVariable insists("ZG_CUDA_COMM", "nccl");
   const Outcome refused = zerograd(line);
   CHECK(refused.status == 2);
-  CHECK(
-      contains(refused.error, "ZG_CUDA_COMM=nccl, but NCCL is absent: libnccl.so.2 has no double"));
+  CHECK(contains(refused.error,
+                 "ZG_CUDA_COMM=nccl, but NCCL cannot be used: libnccl.so.2 has no double"));
 }
 
 TEST_CASE("--nccl-reduce is reported as inexact, and is refused without NCCL") {

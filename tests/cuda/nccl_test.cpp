@@ -291,8 +291,8 @@ TEST_CASE("ZG_CUDA_COMM is direct or nccl" * doctest::test_suite("every device")
   }
   const ScopedVariable wish("ZG_CUDA_COMM", "mpi");
   CHECK_THROWS_WITH_AS(cuda::nccl(),
-                       "ZG_CUDA_COMM is 'mpi'; expected direct or nccl, or unset it for NCCL where "
-                       "it can be used",
+                       "ZG_CUDA_COMM is 'mpi'; expected direct or nccl; try to unset ZG_CUDA_COMM: "
+                       "then NCCL is used where it is available",
                        ConfigError);
 }
 

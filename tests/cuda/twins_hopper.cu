@@ -1,5 +1,6 @@
-// Twins of the instructions of kernels/cuda/hopper.cuh: TMA, mbarriers, wgmma and setmaxnreg, used
-// as attention_hopper.cu uses them.
+// Twins (twins.h: small kernels that run on a GPU and in the emulator, to compare the results) of
+// the instructions of kernels/cuda/hopper.cuh: TMA, mbarriers, wgmma and setmaxnreg, used as
+// attention_hopper.cu uses them.
 #include "tests/cuda/twins.h"
 
 #include <cstring>
@@ -13,12 +14,13 @@ using cuda::panel_columns, cuda::panel_row_bytes, cuda::warpgroup_threads;
 
 // --- TMA ---
 
-/// Extents and strides of a tensor of two-byte elements, and a box of it: x is the innermost axis.
+/// Extents and strides of a tensor of two-byte elements, and a box of it. The axes are in the order
+/// x, y, z, w; x is the innermost, with stride 1.
 struct BoxCase {
   uint32_t extents[4];
   uint32_t strides[3];  ///< of y, z and w, in elements
-  uint32_t box_rows;
-  int32_t place[4];
+  uint32_t box_rows;    ///< the box's extent along y; it is 64 along x
+  int32_t origin[4];    ///< indices of the box's first element
 };
 static_assert(sizeof(BoxCase) == 12 * sizeof(uint32_t));
 
@@ -36,12 +38,12 @@ CUtensorMap map_of(const void* data, const BoxCase& box) {
   return map;
 }
 
-/// Writes the box as it lies in shared memory.
+/// Copies a box to shared memory by TMA and writes those bytes, swizzled, to `to`.
 __global__ void copy_box(const __grid_constant__ CUtensorMap map, BoxCase box, uint32_t* to) {
 #if ZG_HOPPER
-  const cuda::SharedAddress place = cuda::dynamic_address();
+  const cuda::SharedAddress to_shared = cuda::dynamic_address();
   const auto bytes = static_cast<int>(box.box_rows) * panel_row_bytes;
-  const cuda::SharedAddress barrier = place + bytes;
+  const cuda::SharedAddress barrier = to_shared + bytes;
   if (threadIdx.x == 0) {
     cuda::init_barrier(barrier, 1);
     cuda::fence_barrier_init();
@@ -49,7 +51,8 @@ __global__ void copy_box(const __grid_constant__ CUtensorMap map, BoxCase box, u
   __syncthreads();
   if (threadIdx.x == 0) {
     cuda::arrive_expecting(barrier, static_cast<unsigned>(bytes));
-    cuda::copy_box(place, map, box.place[0], box.place[1], box.place[2], box.place[3], barrier);
+    cuda::copy_box(to_shared, map, box.origin[0], box.origin[1], box.origin[2], box.origin[3],
+                   barrier);
   }
   cuda::wait_for_phase(barrier, 0);
   const auto* const shared = cuda::dynamic_shared<uint32_t>();
@@ -67,13 +70,13 @@ Inputs draw_box(std::mt19937& random) {
   box.strides[0] = (box.extents[0] + 7) / 8 * 8 + 8 * below(3);
   box.strides[1] = box.strides[0] * (box.extents[1] + below(2));
   box.strides[2] = box.strides[1] * box.extents[2];
-  // Boxes may begin before the tensor and end behind it.
-  box.place[0] = static_cast<int32_t>(below(4) * panel_columns) - panel_columns;
-  box.place[1] = static_cast<int32_t>(below(box.extents[1] + box.box_rows)) -
-                 static_cast<int32_t>(box.box_rows);
-  if (below(2)) box.place[0] = box.place[1] = 0;
-  box.place[2] = static_cast<int32_t>(below(box.extents[2] + below(4) / 3));
-  box.place[3] = static_cast<int32_t>(below(box.extents[3] + below(4) / 3));
+  // A box may begin before the tensor's first element and end after its last one.
+  box.origin[0] = static_cast<int32_t>(below(4) * panel_columns) - panel_columns;
+  box.origin[1] = static_cast<int32_t>(below(box.extents[1] + box.box_rows)) -
+                  static_cast<int32_t>(box.box_rows);
+  if (below(2)) box.origin[0] = box.origin[1] = 0;
+  box.origin[2] = static_cast<int32_t>(below(box.extents[2] + below(4) / 3));
+  box.origin[3] = static_cast<int32_t>(below(box.extents[3] + below(4) / 3));
   Words numbers(sizeof box / sizeof(uint32_t));
   std::memcpy(numbers.data(), &box, sizeof box);
   return {std::move(numbers), random_words(random, box.strides[2] * box.extents[3] / 2)};
@@ -94,7 +97,7 @@ Words run_box(const Runner& runner, const Inputs& in) {
 // A matrix of 128 rows and 128 columns of T, in two panels. One TMA box fills a panel.
 constexpr int rows = 128, columns = 128, matrix_words = rows * columns / 2;
 constexpr int panel_bytes = rows * panel_row_bytes, matrix_bytes = 2 * panel_bytes;
-constexpr int groups = 2;  // warpgroups; each multiplies 64 rows of a
+constexpr int warpgroups = 2;  // each multiplies 64 rows of a
 constexpr size_t product_shared = 2 * matrix_bytes + 8;
 
 CUtensorMap map_of_matrix(const void* data) {
@@ -124,7 +127,8 @@ __device__ inline void load_operands(const CUtensorMap& a_map, const CUtensorMap
   cuda::wait_for_phase(barrier, 0);
 }
 
-/// Starts d += a b^T with K = 128 along the rows of both.
+/// Starts (asynchronously) d += a b^T. The summed index k runs along the rows of a and of b, over
+/// 128 columns.
 template <class T>
 __device__ inline void start_by_rows(float (&d)[16][4]) {
   const cuda::SharedAddress a = cuda::dynamic_address(), b = a + matrix_bytes;
@@ -139,7 +143,8 @@ __device__ inline void start_by_rows(float (&d)[16][4]) {
   cuda::commit_products();
 }
 
-/// Starts d += a b with a in registers and K = 128 down the rows of b.
+/// Starts (asynchronously) d += a b. a is in registers; the summed index k runs over the 128 rows
+/// of b.
 template <class T, int tiles>
 __device__ inline void start_by_registers(float (&d)[tiles][4], uint32_t (&a)[8][4]) {
   const cuda::SharedAddress b = cuda::dynamic_address() + matrix_bytes;
@@ -163,7 +168,8 @@ __device__ inline void load_fragments(uint32_t (&to)[8][4], const uint32_t* a) {
       to[k][i] = a[(row + i % 2 * 8) * columns / 2 + k * 8 + pair + i / 2 * 4];
 }
 
-/// Sums of a thread: word i of thread t at i * threads + t.
+/// load_sums() and store_sums() copy a thread's accumulators. Accumulator i of thread t is at
+/// i * threads + t.
 template <int tiles>
 __device__ inline void load_sums(float (&d)[tiles][4], const float* from) {
 #pragma unroll
@@ -179,11 +185,13 @@ __device__ inline void store_sums(float* to, const float (&d)[tiles][4]) {
 
 #endif
 
-enum class Form { rows, registers_64, registers_128, two_groups };
+enum class Form { rows, registers_64, registers_128, two_commits };
 
-/// d = c + a b^T or c + a b. For two_groups both, started before the wait for the first.
+/// Form::rows: d = c + a b^T. Form::registers_128: d = c + a b; registers_64 uses only b's first 64
+/// columns. Form::two_commits: starts both products before it waits for the first; c + a b is
+/// stored in d, c + a b^T after it.
 template <class T, Form form>
-__global__ void __launch_bounds__(groups* warpgroup_threads)
+__global__ void __launch_bounds__(warpgroups* warpgroup_threads)
     product(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
             const uint32_t* a, const float* c, float* d) {
 #if ZG_HOPPER
@@ -195,7 +203,7 @@ __global__ void __launch_bounds__(groups* warpgroup_threads)
   if constexpr (form != Form::rows) load_fragments<T>(fragments, a);
   if constexpr (form == Form::rows) {
     start_by_rows<T>(sums);
-  } else if constexpr (form == Form::two_groups) {
+  } else if constexpr (form == Form::two_commits) {
     float more[16][4];
     load_sums(more, c);
     start_by_rows<T>(sums);
@@ -229,10 +237,10 @@ Twin product_twin(const char* name) {
               },
           .run =
               [](const Runner& runner, const Inputs& in) {
-                constexpr int threads = groups * warpgroup_threads;
-                constexpr size_t words = form == Form::registers_64 ? 32 * threads
-                                         : form == Form::two_groups ? 128 * threads
-                                                                    : 64 * threads;
+                constexpr int threads = warpgroups * warpgroup_threads;
+                constexpr size_t words = form == Form::registers_64  ? 32 * threads
+                                         : form == Form::two_commits ? 128 * threads
+                                                                     : 64 * threads;
                 const auto* const a = runner.bring<const uint32_t>(in[0]);
                 const auto* const b = runner.bring<const uint32_t>(in[1]);
                 auto* const d = runner.room<float>(words);
@@ -246,8 +254,8 @@ Twin product_twin(const char* name) {
 
 constexpr int phases = 12;
 
-/// In each phase a warp writes 32 words, and all warps read those of the next warp when every warp
-/// has arrived. Two barriers and two buffers take turns.
+/// In each phase, every warp writes 32 words, waits until all warps have arrived, and reads the
+/// words of the next warp. Even phases use the first barrier and buffer, odd phases the second.
 __global__ void exchange(const uint32_t* from, uint32_t* to) {
 #if ZG_HOPPER
   constexpr int warps = 4, buffer_words = warps * 32;
@@ -288,8 +296,9 @@ Twin exchange_twin() {
 constexpr int pipeline_threads = 3 * warpgroup_threads, stages = 2, steps = 9, step_rows = 16;
 constexpr int step_bytes = step_rows * panel_row_bytes;
 
-/// One thread loads boxes to two buffers in turns; two warpgroups add what the boxes hold. The
-/// warpgroups change their number of registers as those of attention_hopper.cu do.
+/// One thread loads boxes to two buffers in turns. Two warpgroups compute a hash of the boxes'
+/// words, hash * 31 + word, which depends on the order of the words. The warpgroups change their
+/// number of registers as those of attention_hopper.cu do.
 __global__ void __launch_bounds__(pipeline_threads, 1)
     pipeline(const __grid_constant__ CUtensorMap map, uint32_t* to) {
 #if ZG_HOPPER
@@ -317,21 +326,21 @@ __global__ void __launch_bounds__(pipeline_threads, 1)
   cuda::increase_registers<240>();
   const int mine = thread - warpgroup_threads;
   const auto* const shared = cuda::dynamic_shared<uint32_t>();
-  uint32_t sum = 0;
+  uint32_t hash = 0;
   for (int i = 0; i < steps; ++i) {
     const int stage = i % stages;
     cuda::wait_for_phase(full + stage * 8, static_cast<unsigned>(i / stages % 2));
     for (int word = mine; word < step_bytes / 4; word += 2 * warpgroup_threads)
-      sum = sum * 31 + shared[stage * step_bytes / 4 + word];
+      hash = hash * 31 + shared[stage * step_bytes / 4 + word];
     __syncwarp();
     if (thread % 32 == 0) cuda::arrive(empty + stage * 8);
   }
-  to[mine] = sum;
+  to[mine] = hash;
 #endif
 }
 
 Twin pipeline_twin() {
-  constexpr uint32_t Y = steps * step_rows - 5;  // the last box ends behind the tensor
+  constexpr uint32_t Y = steps * step_rows - 5;  // the last box ends after the tensor's last row
   return {
       .name = "mbarrier.pipeline",
       .rounds = 8,
@@ -361,8 +370,8 @@ std::vector<Twin> hopper_twins() {
           product_twin<f16, Form::registers_64>("wgmma.n64.f16.registers"),
           product_twin<bf16, Form::registers_128>("wgmma.n128.bf16.registers"),
           product_twin<f16, Form::registers_128>("wgmma.n128.f16.registers"),
-          product_twin<bf16, Form::two_groups>("wgmma.groups.bf16"),
-          product_twin<f16, Form::two_groups>("wgmma.groups.f16")};
+          product_twin<bf16, Form::two_commits>("wgmma.two_commits.bf16"),
+          product_twin<f16, Form::two_commits>("wgmma.two_commits.f16")};
 }
 
 }  // namespace zg::twins

@@ -111,14 +111,35 @@ TEST_CASE("a key-value cache that does not fit the pass is refused with its size
   nn::KeyValueCache small(2, 4), few(1, 9), used(2, 9);
   CHECK(contains(message(TapeMode::record, used, text), "expected a tape in inference mode"));
   CHECK(contains(message(TapeMode::inference, small, text),
-                 "6 tokens follow 0 of at most 4 positions"));
+                 "6 more tokens, after 0 of 4 positions; expected at most 4 more"));
   CHECK(contains(message(TapeMode::inference, few, text),
                  "attention layer 1 of a cache for 1 layers"));
   CHECK(message(TapeMode::inference, used, text) == "nothing was thrown");
   CHECK(contains(message(TapeMode::inference, used, indices({1, 2}, {2, 1})),
-                 "a pass of 2 rows after passes of 1"));
+                 "a pass with 2 rows after passes with 1 rows"));
   CHECK(contains(message_of<ConfigError>([&] { used.advance(10); }),
-                 "advance by 10 positions; 0 of 9 are held"));
+                 "advance by 10 positions; the cache holds 0 and has room for 9 in all"));
+}
+
+TEST_CASE(
+    "attention with a key-value cache refuses document starts and attention to later tokens") {
+  ParameterStore store;
+  const Unit& unit = store.unit("model");
+  const nn::Attention forward(store, unit, "forward", {.width = 8, .heads = 2}, 0);
+  const nn::Attention both(store, unit, "both", {.width = 8, .heads = 2, .causal = false}, 0);
+  StoredValues values(store);
+  Tape tape(shared_device(), &values, TapeMode::inference);
+  const Tape::Use use(tape, unit);
+  nn::KeyValueCache cache(1, 9);
+  const Var x(random_tensor({1, 3, 8}, DType::f64, shared_device(), 1));
+  const auto message = [&](const nn::Attention& attention, const Tensor& starts) {
+    const nn::Pass pass{.tape = tape, .starts = starts, .cache = &cache};
+    return message_of<ConfigError>([&] { attention(pass, x); });
+  };
+  const std::string expected = "expected causal true and no starts, got ";
+  CHECK(contains(message(forward, indices({0, 0, 2}, {1, 3})), expected + "starts"));
+  CHECK(contains(message(both, {}), expected + "causal false"));
+  CHECK(message(forward, {}) == "nothing was thrown");
 }
 
 TEST_CASE("layers without parameters or sizes are refused by name") {

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Makes the Debian packages, looks at what they say they need, unpacks them into an empty root, runs the
-command from there, and builds and runs a program with the library of that root.
+"""Makes the Debian packages, checks their declared dependencies, unpacks them into an empty folder as a root file
+system, runs the zerograd command of that folder, and builds and runs a program with the library in it.
 
 usage: debian.py BUILD CONSUMER WORK CMAKE CPACK COMPILER FLAGS VERSION
+CONSUMER is the source folder of the program (tests/consumer). WORK is a folder that is emptied and used.
 """
 import os
 import pathlib
@@ -30,24 +31,26 @@ def field(package, name):
     return run("dpkg-deb", "--field", packages[package], name).strip()
 
 
-def needed(package):
-    """Names of what it depends on; each must be a package of this Debian, or be installed here."""
+def dependencies_of(package):
+    """The names of the packages that `package` depends on. Each must be known to apt or installed here."""
     names = [re.split(r"[ (|]", entry.strip())[0] for entry in field(package, "Depends").split(",")]
     for name in names:
         known = subprocess.run(["apt-cache", "show", name], capture_output=True).returncode == 0 or \
             subprocess.run(["dpkg-query", "-s", name], capture_output=True).returncode == 0
-        expect(known, f"{package} depends on {name}, which is no package of this Debian")
+        expect(known, f"{package} depends on {name}; expected a package that apt knows or that is installed")
     return set(names)
 
 
 for package in packages:
-    expect(field(package, "Version") == version, f"{package} is of version {field(package, 'Version')}")
+    expect(field(package, "Version") == version,
+           f"{package} has version {field(package, 'Version')}; expected {version}")
+    # CPack writes CPACK_PACKAGE_CONTACT, "zerograd maintainers <...>".
     expect_in("maintainers", field(package, "Maintainer"), package)
     expect(len(field(package, "Description").splitlines()) > 1, f"{package} has a short description only")
 
 
 def owner(file):
-    """The package that a file belongs to, which may know it under /lib, a link to /usr/lib."""
+    """The package that owns `file`. dpkg may list the file under /lib, a link to /usr/lib; both are tried."""
     for path in (file, file.resolve(), pathlib.Path("/" + str(file.resolve()).removeprefix("/usr/"))):
         found = subprocess.run(["dpkg", "-S", path], capture_output=True, text=True)
         if found.returncode == 0:
@@ -56,7 +59,7 @@ def owner(file):
 
 
 def library_file(*names, folders=()):
-    """Where the linker finds the first of these names: in these folders, or in its own."""
+    """The path of the first of `names` that exists in `folders` or in the linker's default folders."""
     for name in names:
         for path in [*(pathlib.Path(folder) / name for folder in folders),
                      pathlib.Path(os.path.normpath(run(compiler, f"-print-file-name={name}").strip()))]:
@@ -65,19 +68,21 @@ def library_file(*names, folders=()):
     sys.exit(f"the linker finds none of {names}")
 
 
-# The command needs the packages of the libraries that it names; the library those that a link needs.
-command_needs, library_needs = needed("zerograd"), needed("libzerograd-dev")
+# zerograd must depend on the packages of all shared libraries that the executable lists (NEEDED). libzerograd-dev
+# must depend on the packages of all libraries that a program links (-l in the .pc files).
+command_needs, library_needs = dependencies_of("zerograd"), dependencies_of("libzerograd-dev")
 root = empty(work / "root")
 for file in packages.values():
     run("dpkg-deb", "-x", file, root)
 for name in linked(root / "usr/bin/zerograd"):
     package = owner(library_file(name))
-    expect(package in command_needs, f"the command needs {name} of {package}, but its package depends on "
-                                     f"{sorted(command_needs)}")
+    expect(package in command_needs, f"the command needs {name} of package {package}; expected it among "
+                                     f"the dependencies of zerograd, {sorted(command_needs)}")
 for file in next((root / "usr").glob("lib*/**/pkgconfig")).glob("*.pc"):
     libs = re.search(r"^Libs:.*", file.read_text(), re.M)[0]
     for name in re.findall(r" -l(?!zerograd)(\S+)", libs):
-        if name == "cudart_static":  # NVIDIA's toolkit need not come from packages; the description says so
+        # The CUDA toolkit may be installed without a Debian package. The package's Description names it.
+        if name == "cudart_static":
             expect_in("CUDA Toolkit", field("libzerograd-dev", "Description"), "libzerograd-dev")
             continue
         package = owner(library_file(f"lib{name}.so", f"lib{name}.a", folders=re.findall(r" -L(/\S+)", libs)))
@@ -89,7 +94,8 @@ for package in packages:
 command = root / "usr/bin/zerograd"
 expect_in(f"zerograd {version}", run(command, "--version"), "the command")
 expect_in("step", run(command, "train", "--data", "sort", "--model-type", "gpt-nano", "--steps", "2"), "train")
-expect("\n" not in run("find", root / "usr", "-name", "*_state.h"), "internal headers are packed")
+expect("\n" not in run("find", root / "usr", "-name", "*_state.h"),
+       "the packages contain internal headers (*_state.h); expected none")
 
 consumer = Consumer(cmake, compiler, flags, source, version)
 consumer.configure(root / "usr", work / "build")

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Makes tests/reference/fixtures/hf_gpt2 with PyTorch: a tiny random GPT-2 as Hugging Face's
-transformers saves one, and what it answers. Not needed to run the tests; to make the files again:
+"""Makes tests/reference/fixtures/hf_gpt2 with PyTorch: a tiny GPT-2 with random weights, in the files
+that Hugging Face's transformers saves, and its logits and loss. The tests need only the files, not
+this script. To make the files again:
 
     /usr/bin/python3 tests/reference/make_hf_fixtures.py      (Debian's python3-torch)
 
-The model is transformers' GPT2LMHeadModel written out: its parameter names, Conv1D's [in, out]
-weights, the masks that older files carry, gelu_new, the head tied to wte. logits.safetensors has ids
-[2, 12] and logits [2, 12, 61]; expected.json the mean loss of 4 x 16 tokens and their formula.
+logits_of() computes what transformers' GPT2LMHeadModel computes, without that package: the same
+parameter names, Conv1D's [in, out] weights, gelu_new, and the head tied to wte. The weights include
+attn.bias (the causal mask) and attn.masked_bias (not used), buffers that files of older versions
+have. logits.safetensors has ids [2, 12] and logits [2, 12, 61]. expected.json has the mean loss of
+4 x 16 tokens, the formula of these tokens, the largest absolute logit, and the version of PyTorch.
 """
 import json
 import math
@@ -100,7 +103,7 @@ def main():
     write_safetensors(OUT / "model.safetensors", weights)
     (OUT / "config.json").write_text(json.dumps(CONFIG, indent=2, sort_keys=True) + "\n")
     ids = torch.randint(0, VOCABULARY, (2, 12), generator=torch.Generator().manual_seed(1))
-    # In f64: what is left of a difference is the other side's rounding.
+    # Computed in f64, so that a difference from zerograd's f32 result is zerograd's rounding error.
     double = {name: w.double() if w.is_floating_point() else w for name, w in weights.items()}
     logits = logits_of(double, ids)
     write_safetensors(OUT / "logits.safetensors", {"ids": ids, "logits": logits.float()})

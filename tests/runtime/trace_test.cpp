@@ -91,7 +91,7 @@ TEST_CASE("a trace's events have a rank, a track, a category and arguments, what
   CHECK(trace->is_empty());
 }
 
-TEST_CASE("ranks that share a device have tracks of their own") {
+TEST_CASE("spans of ranks that share a device are written with the rank that recorded them") {
   const TemporaryFolder folder;
   const auto trace = std::make_shared<Trace>();
   const Device shared = Device::cpu(0);
@@ -126,7 +126,7 @@ TEST_CASE("a trace that cannot be written leaves the old file unchanged and says
   for (int i = 0; i < 20000; ++i) trace.span({.name = "span", .begin_ns = i, .end_ns = i + 1});
   write_file(path, "what was there");
   {
-    const FileLimit limit(4096);
+    const FileLimit limit(4096);  // RLIMIT_FSIZE: no file can grow beyond 4096 bytes
     CHECK_THROWS_WITH_AS(trace.write(path), doctest::Contains("File too large"), FileError);
   }
   CHECK(read_file(path) == "what was there");

@@ -8,8 +8,8 @@
 namespace zg::testing {
 namespace {
 
-/// The settings that plan may suggest for several data ranks, in order, starting with the smallest
-/// change.
+/// The settings that plan may suggest for several data ranks, in the order in which plan tries
+/// them: the smallest change of the run first.
 std::vector<std::string> settings_in_order() {
   std::vector<std::string> settings;
   for (const char* more :
@@ -31,46 +31,47 @@ int64_t measured_peak(const std::string& flags) {
   return peak;
 }
 
-/// For several memory limits: the setting that plan suggests trains, the previous one does not, and
-/// plan predicts whether the unchanged run fits.
-void check_advice(const std::string& run) {
+/// For several memory limits: a run with the setting that plan suggests succeeds, a run with the
+/// setting before it in settings_in_order() fails with OutOfMemory, and plan predicts whether the
+/// unchanged run fits.
+void check_suggestion(const std::string& run) {
   const std::string flags = run + " --score-samples 0 --log-interval 0 --progress off";
   CAPTURE(flags);
   const std::vector<std::string> settings = settings_in_order();
   const int64_t peak = measured_peak(flags);
-  std::set<std::string> advised;
+  std::set<std::string> suggestions;
   for (const int percent : {100, 90, 80, 70, 60, 50, 40, 30, 20}) {
-    const std::string cap = std::to_string(peak * percent / 100 >> 20) + "MiB";
-    const std::string capped = flags + " --device-memory " + cap + " ";
-    const Outcome plan = zerograd("plan " + capped);
-    const std::string line = line_after(plan.out, "fits " + cap + ": ");
-    CAPTURE(cap);
+    const std::string limit = std::to_string(peak * percent / 100 >> 20) + "MiB";
+    const std::string limited_flags = flags + " --device-memory " + limit + " ";
+    const Outcome plan = zerograd("plan " + limited_flags);
+    const std::string line = line_after(plan.out, "fits " + limit + ": ");
+    CAPTURE(limit);
     CAPTURE(line);
     CAPTURE(plan.error);
     const std::string words = "; smallest setting that fits: ";
     REQUIRE(contains(line, words));
-    const std::string advice = line.substr(line.find(words) + words.size());
-    if (!advised.insert(advice).second) continue;
+    const std::string suggestion = line.substr(line.find(words) + words.size());
+    if (!suggestions.insert(suggestion).second) continue;
     const auto status_of = [&](const std::string& setting) {
-      return zerograd("train " + capped + setting).status;
+      return zerograd("train " + limited_flags + setting).status;
     };
     const bool fits = line.starts_with("yes");
     CHECK(plan.status == (fits ? 0 : 3));
     CHECK(status_of("") == (fits ? 0 : 3));
-    if (advice.starts_with("none")) {
+    if (suggestion.starts_with("none")) {
       CHECK(status_of(settings.back()) == 3);
       continue;
     }
-    const auto place = std::find(settings.begin(), settings.end(), advice);
+    const auto place = std::find(settings.begin(), settings.end(), suggestion);
     const bool is_one_of_them = place != settings.end();
     REQUIRE(is_one_of_them);
-    CHECK(status_of(advice) == 0);
+    CHECK(status_of(suggestion) == 0);
     if (place == settings.begin()) continue;
     CAPTURE(*(place - 1));
     CHECK(status_of(*(place - 1)) == 3);
   }
-  CAPTURE(advised);
-  CHECK(advised.size() >= 4);
+  CAPTURE(suggestions);
+  CHECK(suggestions.size() >= 4);
 }
 
 }  // namespace
@@ -78,7 +79,7 @@ void check_advice(const std::string& run) {
 TEST_CASE(
     "the setting that plan suggests for a GPipe pipeline trains, and the next smaller one does "
     "not") {
-  check_advice(
+  check_suggestion(
       "--data sort --model-type gpt-mini --ranks 4 --pipeline-parallel 2 --schedule-pipeline gpipe "
       "--grad-accum 4 --batch-size 8 --steps 3");
 }
@@ -86,8 +87,8 @@ TEST_CASE(
 TEST_CASE(
     "the setting that plan suggests for a batch-size ramp-up trains, and the next smaller one does "
     "not") {
-  // Steps of 4, 8, 12 and 16 samples; plan walks three of them.
-  check_advice(
+  // Steps of 4, 8, 16, 16, 16 and 16 samples. To choose a setting, plan dry-runs three steps of 16.
+  check_suggestion(
       "--data sort --model-type gpt-mini --ranks 2 --batch-size 2 --train-batch-size 16 "
       "--rampup-batch-size 4 4 12 --steps 6");
 }
@@ -99,10 +100,11 @@ TEST_CASE(
   std::string characters;
   for (int i = 0; i < 4000; ++i) characters += static_cast<char>('a' + i * i % 23);
   write_file(folder / "text.txt", characters);
-  // The first evaluation comes after the steps that plan walks.
-  check_advice("--data " + (folder / "text.txt") +
-               " --block-size 64 --model-type gpt-mini --ranks 2 --batch-size 4 --eval-interval 4 "
-               "--eval-batches 2 --sample-interval 4 --steps 5");
+  // The first evaluation comes after step 4. To choose a setting, plan dry-runs three steps.
+  check_suggestion(
+      "--data " + (folder / "text.txt") +
+      " --block-size 64 --model-type gpt-mini --ranks 2 --batch-size 4 --eval-interval 4 "
+      "--eval-batches 2 --sample-interval 4 --steps 5");
 }
 
 }  // namespace zg::testing

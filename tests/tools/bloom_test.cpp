@@ -75,8 +75,8 @@ TEST_CASE("BLOOM trains, resumes with the same bits, evaluates and generates") {
   check_refused("eval " + bare + " --data sort --model-type bloom", 2, "try --n-head N");
   check_refused("eval " + bare + " --data sort --model-type bloom-560m", 2, "try --n-head N");
   check_refused("train --data sort --init " + bare, 5,
-                "2 blocks of width 12, 3 tokens and block size 2048, tied, ALiBi, of BLOOM's "
-                "names; expected the run's 3 blocks of width 48");
+                "2 blocks of width 12, 3 tokens and block size 2048, tied, ALiBi, with BLOOM's "
+                "tensor names; expected this run's model of 3 blocks of width 48");
   check_refused("train --data sort --init " + bare, 5,
                 "try --model-type bloom --n-layer 2 --n-head N --n-embd 12 --position-embedding "
                 "alibi --tied");

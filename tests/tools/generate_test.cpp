@@ -70,7 +70,8 @@ TEST_CASE("a text model is trained, evaluated and continued from its checkpoint 
 
   const Outcome smaller = zerograd("train --steps 0 --data " + text + " --init " + save);
   CHECK(smaller.status == 5);
-  CHECK(contains(smaller.error, "and block size 16; expected the run's 3 blocks of width 48, "));
+  CHECK(contains(smaller.error,
+                 "and block size 16; expected this run's model of 3 blocks of width 48, "));
   const Outcome not_weights = zerograd("generate " + text + " --prompt a");
   CHECK(not_weights.status == 5);
   CHECK(contains(not_weights.error, "not a safetensors file: "));

@@ -88,13 +88,13 @@ TEST_CASE("train refuses wrong --split, --val-fraction and --data by name") {
     check_refused("train --data sort --split=" + std::string(split), 2,
                   "--split: expected up to three weights from 0, like 949,50,1, got '");
   check_refused(train + (folder / "none"), 2,
-                "--data: '" + (folder / "none") + "' is not there, and neither is there a " +
-                    (folder / "none.idx") + "; expected sort, adder, PATH.txt, PATH.bin or PREFIX");
+                "--data: '" + (folder / "none") + "' does not exist, and " + (folder / "none.idx") +
+                    " does not exist; expected sort, adder, PATH.txt, PATH.bin or PREFIX");
   check_refused(train + folder.path(), 2, "--data: '" + folder.path() + "' is a folder, and ");
   fs::copy_file(indexed_fixture + ".bin", folder / "alone.bin");
   check_refused(
       train + (folder / "alone.bin"), 5,
-      "of Megatron's dataset it would be with " + (folder / "alone.idx") + ", which is not there");
+      "; if this is a Megatron dataset, its index " + (folder / "alone.idx") + " is missing");
   fs::copy_file(indexed_fixture + ".idx", folder / "half.idx");
   check_refused(train + (folder / "half"), 5, folder / "half.bin");
   check_refused(train + indexed_fixture + " --split 1 --vocab-size 50000 --steps 30", 5,

@@ -286,8 +286,7 @@ TEST_CASE("recipe: Megatron's flags do the same as the flags that they stand for
   const Outcome positions = zerograd(base + model + "--max-position-embeddings 12");
   CHECK(positions.status == 2);
   CHECK(contains(positions.error,
-                 "--max-position-embeddings: expected the longest sequence, --block-size 11, got "
-                 "12"));
+                 "--max-position-embeddings: expected 11, the block size (--block-size), got 12"));
   // Less memory with the same bits.
   const auto peak = [&](const std::string& flags) {
     return line_after(zerograd("plan" + base.substr(5) + model +

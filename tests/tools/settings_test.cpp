@@ -184,7 +184,7 @@ TEST_CASE("settings: zero, negative, too large and inconsistent numbers are refu
        {std::pair{"layers", 65536}, std::pair{"vocabulary", 1 << 30}, std::pair{"width", 512}})
     check_unreadable(
         forged.told(resume, [&, n = name, v = value](Json& all) { all["config"]["model"][n] = v; }),
-        forged.step() + ": its settings say a model with ");
+        forged.step() + ": its settings describe a model with ");
 }
 
 TEST_CASE("settings: control characters in a checkpoint's settings never reach the terminal") {
@@ -238,7 +238,7 @@ TEST_CASE("settings: the settings in a weights file are checked in the same way"
     check_unreadable(told(line, "run", "micro_batch", 0), file + unreadable + "run.micro_batch: ");
     check_unreadable(told(line, "run", "micro_batch", INT64_MAX), "run.micro_batch: ");
     check_unreadable(told(line, "data", "order", "\x1b[2J"), "data.order: ");
-    check_unreadable(told(line, "model", "layers", 60000), "its settings say a model with ");
+    check_unreadable(told(line, "model", "layers", 60000), "its settings describe a model with ");
   }
   CHECK(!fs::exists(folder / "split"));
   CHECK(!fs::exists(folder / "hf"));

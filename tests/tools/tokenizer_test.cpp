@@ -145,8 +145,9 @@ TEST_CASE(
     CAPTURE(line);
     const Outcome gone = zerograd(line);
     CHECK(gone.status == 5);
-    CHECK(contains(gone.error, "--data: there is no " + a.text + ", with which " + a.save +
-                                   "/step_2 was trained; give --data PATH with its new path\n"));
+    CHECK(contains(gone.error, "--data: the data " + a.text + ", with which " + a.save +
+                                   "/step_2 was trained, does not exist; give --data PATH with the "
+                                   "new path of the data\n"));
     CHECK(zerograd(line + " --data " + moved).status == 0);
   }
 }

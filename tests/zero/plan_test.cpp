@@ -1,5 +1,7 @@
-// Programs that are not ours, planned and run: bytes of every rank, space, purpose and phase, wire
-// and files have to be equal; what a plan cannot know has to be named.
+// Programs that use the library, but not the zerograd command, are planned and run. The bytes of
+// the plan and of the run must be equal for every rank, space, purpose and phase. So must the bytes
+// that are communicated and the file I/O. If a program depends on values, the error must name the
+// place.
 #include <doctest/doctest.h>
 
 #include <functional>
@@ -18,7 +20,7 @@ using namespace zg::testing;
 
 namespace {
 
-/// Random floats that every rank makes alike.
+/// Pseudo-random floats that depend on the seed alone.
 Tensor batch_of(const Shape& shape, uint64_t seed, const Device& device) {
   std::vector<float> values(static_cast<size_t>(shape.numel()));
   uint64_t state = seed * 2654435761u + 1;
@@ -30,11 +32,11 @@ Tensor batch_of(const Shape& shape, uint64_t seed, const Device& device) {
 }
 
 /// Two perceptrons that share their first layer.
-struct Twins {
+struct TwoPerceptrons {
   const Unit &shared, &left, &right;
   const Parameter &first, &first_bias, &to_left, &to_right;
 
-  explicit Twins(ParameterStore& store)
+  explicit TwoPerceptrons(ParameterStore& store)
       : shared(store.unit("shared")),
         left(store.unit("left")),
         right(store.unit("right")),
@@ -62,16 +64,16 @@ struct Twins {
   }
 };
 
-struct Setting {
+struct TrainingSetting {
   zero::Config engine;
   int64_t steps = 3, micro_batches = 2;
 };
 
-/// A program of `steps` steps, whose micro-batches may do what they like.
-Program training(const Setting& setting) {
+/// A program of `steps` steps with `micro_batches` micro-batches each; each rank has its own data.
+Program training_program(const TrainingSetting& setting) {
   return [setting](Communicator& ranks, const Device& device) {
     ParameterStore store;
-    const Twins net(store);
+    const TwoPerceptrons net(store);
     zero::Engine engine(store, ranks, device, setting.engine);
     for (int64_t step = 0; step < setting.steps; ++step) {
       for (int64_t i = 0; i < setting.micro_batches; ++i) {
@@ -83,6 +85,18 @@ Program training(const Setting& setting) {
     }
     engine.parameter_hash();
   };
+}
+
+/// The same for one step with a mesh of data ranks alone.
+void train_on_data_axis(Communicator& ranks, const Device& device) {
+  const Mesh mesh(ranks, {.data = ranks.size()});
+  ParameterStore store;
+  const TwoPerceptrons net(store);
+  zero::Engine engine(store, mesh, device, {.stage = 1});
+  Tape tape = engine.tape();
+  engine.backward(tape, net.loss(tape, device, static_cast<uint64_t>(ranks.rank())));
+  engine.step(1e-3f);
+  engine.parameter_hash();
 }
 
 void check_equal(const MemoryReport& run, const Plan& plan) {
@@ -112,24 +126,28 @@ void check_equal(const MemoryReport& run, const Plan& plan) {
   CHECK(run.table() == plan.table());
 }
 
-/// Plans, then runs beside the plan.
-void check_planned(int world, const Program& program, const DeviceOptions& device = {}) {
-  const Plan plan = plan_ranks(world, program, {.device = device});
+/// Plans the program, then runs it with RunOptions::expect, and checks that both reports are equal.
+void check_planned(int ranks, const Program& program, const DeviceOptions& device = {}) {
+  const Plan plan = plan_ranks(ranks, program, {.device = device});
   CHECK(plan.complete);
-  check_equal(run_ranks(world, program, {.local = {.device = device}, .expect = &plan}), plan);
+  check_equal(run_ranks(ranks, program, {.local = {.device = device}, .expect = &plan}), plan);
 }
 
 }  // namespace
 
+TEST_CASE("a plan with a mesh of data ranks alone gives the bytes of its run") {
+  check_planned(2, train_on_data_axis);
+}
+
 TEST_CASE("a plan equals its run for every stage and number of ranks") {
   for (int stage : {0, 1, 2, 3})
-    for (int world : {1, 2, 3}) {
+    for (int ranks : {1, 2, 3}) {
       CAPTURE(stage);
-      CAPTURE(world);
-      check_planned(world, training({.engine = {.stage = stage}}));
-      check_planned(world, training({.engine = {.stage = stage,
-                                                .compute = DType::bf16,
-                                                .param_persistence_threshold = 0}}));
+      CAPTURE(ranks);
+      check_planned(ranks, training_program({.engine = {.stage = stage}}));
+      check_planned(ranks, training_program({.engine = {.stage = stage,
+                                                        .compute = DType::bf16,
+                                                        .param_persistence_threshold = 0}}));
     }
 }
 
@@ -147,7 +165,8 @@ TEST_CASE(
                                       .activation = Space::host,
                                       .sub_group_size = 1000},
                           .param_persistence_threshold = 0};
-      check_planned(3, training({.engine = config}), {.swap = {.directory = folder.path()}});
+      check_planned(3, training_program({.engine = config}),
+                    {.swap = {.directory = folder.path()}});
     }
 }
 
@@ -210,7 +229,7 @@ TEST_CASE("a plan equals its run for a program that saves and is resumed by a se
       std::string saved;
       {
         ParameterStore store;
-        const Twins net(store);
+        const TwoPerceptrons net(store);
         zero::Engine engine(store, ranks, device, config);
         Tape tape = engine.tape();
         engine.backward(tape, net.loss(tape, device, 1));
@@ -218,7 +237,7 @@ TEST_CASE("a plan equals its run for a program that saves and is resumed by a se
         saved = zero::save_checkpoint(run_folder.path(), engine, {.steps = 1});
       }
       ParameterStore store;
-      const Twins net(store);
+      const TwoPerceptrons net(store);
       zero::Engine engine(store, ranks, device, config);
       zero::load_checkpoint(saved, engine);
       Tape tape = engine.tape();
@@ -234,7 +253,7 @@ TEST_CASE("a plan equals its run for a program that saves and is resumed by a se
 TEST_CASE("planning the load of a checkpoint that was not saved is an error that names the path") {
   const Program program = [](Communicator& ranks, const Device& device) {
     ParameterStore store;
-    const Twins net(store);
+    const TwoPerceptrons net(store);
     zero::Engine engine(store, ranks, device, {});
     zero::load_checkpoint("nowhere/step_7", engine);
   };
@@ -246,19 +265,20 @@ TEST_CASE("planning the load of a checkpoint that was not saved is an error that
 TEST_CASE("a PlanError names the step at which a run ends early because of a loss value") {
   const Program program = [](Communicator& ranks, const Device& device) {
     ParameterStore store;
-    const Twins net(store);
+    const TwoPerceptrons net(store);
     zero::Engine engine(store, ranks, device, {});
     for (int step = 0; step < 5; ++step) {
       Tape tape = engine.tape();
       const Var loss = net.loss(tape, device, 3);
       engine.backward(tape, loss);
       engine.step(1e-2f);
-      if (loss.value().item() != 0.0 && step == 2) break;  // zeros in a plan
+      if (loss.value().item() != 0.0 && step == 2) break;  // in a plan the loss is 0
     }
   };
   const Plan plan = plan_ranks(2, program);
   CHECK(plan.events[0].reads >= 5);
   const std::string what = message_of<PlanError>([&] { run_ranks(2, program, {.expect = &plan}); });
+  // An event is an allocation or a collective.
   CHECK(contains(what, "ended after event"));
   CHECK(contains(what, "in step 3"));
   CHECK(contains(what, "a branch on a value"));
@@ -295,7 +315,7 @@ TEST_CASE("a PlanError names a collective that depends on a value") {
 TEST_CASE("planning a loop that ends on a loss value throws PlanError at max_steps or max_reads") {
   const Program steps = [](Communicator& ranks, const Device& device) {
     ParameterStore store;
-    const Twins net(store);
+    const TwoPerceptrons net(store);
     zero::Engine engine(store, ranks, device, {});
     for (double loss = 0.0; loss < 1.0;) {
       Tape tape = engine.tape();
@@ -323,7 +343,7 @@ TEST_CASE("planning a loop that ends on a loss value throws PlanError at max_ste
 }
 
 TEST_CASE("a plan of the first steps agrees with a longer run") {
-  const Program program = training({.engine = {.stage = 2}, .steps = 6});
+  const Program program = training_program({.engine = {.stage = 2}, .steps = 6});
   const Plan plan = plan_ranks(2, program, {.steps = 3});
   CHECK_FALSE(plan.complete);
   const MemoryReport run = run_ranks(2, program, {.expect = &plan});
@@ -346,7 +366,7 @@ TEST_CASE("Tensor::data() in a plan is refused, and the error suggests Tensor::f
 
 TEST_CASE(
     "a plan reports the rank, purpose, bytes and name of an allocation over the memory limit") {
-  const Program program = training({.engine = {.stage = 0}});
+  const Program program = training_program({.engine = {.stage = 0}});
   const Plan free = plan_ranks(2, program);
   const int64_t most = free.peaks()[0][0];
   const Plan fits = plan_ranks(2, program, {.device = {.memory_limit = most}});
@@ -371,7 +391,8 @@ TEST_CASE(
 
 TEST_CASE(
     "plan_ranks plans chosen ranks, thread counts and device types, and refuses invalid ones") {
-  const Program program = training({.engine = {.stage = 3, .param_persistence_threshold = 0}});
+  const Program program =
+      training_program({.engine = {.stage = 3, .param_persistence_threshold = 0}});
   const Plan all = plan_ranks(64, program, {.device = {.threads = 2}});
   PlanOptions two;
   two.device.threads = 2;

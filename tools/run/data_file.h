@@ -14,21 +14,21 @@ struct Contents {
   bool known() const { return !checksum.empty(); }
 };
 
-/// The PREFIX of Megatron's dataset that `source` names as PREFIX or PREFIX.bin, if PREFIX.idx
-/// exists beside it. Empty: it names none.
+/// Returns PREFIX if `source` is PREFIX or PREFIX.bin and PREFIX.idx exists (Megatron's indexed
+/// dataset), otherwise "".
 std::string indexed_prefix(const std::string& source);
 
-/// Unknown for data that is not a regular file: sort, adder, a pipe. For Megatron's dataset, which
-/// may have hundreds of GB: the size of the token file and the checksum of the index. Throws
-/// FileError.
+/// known() is false for data that is not a regular file: sort, adder, a pipe. For Megatron's
+/// dataset, which may have hundreds of GB: the size of the token file and the checksum of the
+/// index. Throws FileError.
 Contents contents_of(const std::string& path);
 
-/// "data: text.txt has other contents: 12 bytes in the checkpoint, 13 now"; empty if both are the
-/// same or one is unknown.
+/// "data: text.txt has other contents: 12 bytes in the checkpoint, 13 now"; empty if the checksums
+/// are equal, or if known() is false for `saved` or `now`.
 std::string change_of(const Contents& saved, const Contents& now, const std::string& path);
 
-/// Warnings, one per line, about characters that a model would learn by mistake: a byte order mark,
-/// and the CR of line ends.
+/// Warnings, one per line, about unwanted characters that would become part of the vocabulary: a
+/// byte order mark, and the CR of line ends.
 std::vector<std::string> oddities_of(const std::string& characters, const std::string& path);
 
 }  // namespace zg::tools

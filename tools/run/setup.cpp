@@ -28,7 +28,7 @@ constexpr int64_t alibi_block_size = 2048;  // default; ALiBi works with any len
 
 bool is_task(const std::string& source) { return source == "sort" || source == "adder"; }
 
-/// The family whose tensor names the weights file uses; absent: unknown names.
+/// The family whose tensor names the weights file uses; nullopt: the names are of no known family.
 std::optional<models::Family> family_of(const SafetensorsReader& reader) {
   for (const models::Family family : models::all_families)
     if (reader.contains(std::string(models::names_of(family).tokens) + ".weight")) return family;
@@ -36,7 +36,7 @@ std::optional<models::Family> family_of(const SafetensorsReader& reader) {
 }
 
 [[noreturn]] void refuse_block_size(const char* task, const char* form, int64_t block_size) {
-  throw ConfigError(std::string("--block-size: ") + task + " expected " + form + ", got " +
+  throw ConfigError(std::string("--block-size: for data ") + task + " expected " + form + ", got " +
                     std::to_string(block_size));
 }
 
@@ -48,8 +48,8 @@ std::unique_ptr<models::Dataset> token_file_dataset(const std::string& path,
     return models::token_dataset(path, options);
   } catch (const FileError& error) {
     const std::string index = path.substr(0, path.size() - 4) + ".idx";
-    throw FileError(std::string(error.what()) + "; of Megatron's dataset it would be with " +
-                    index + ", which is not there");
+    throw FileError(std::string(error.what()) + "; if this is a Megatron dataset, its index " +
+                    index + " is missing");
   }
 }
 
@@ -63,7 +63,8 @@ models::GPTConfig sizes_from_shapes(const std::string& path) {
   const auto shape = [&](const std::string& name) {
     const auto found = reader.entries().find(name + ".weight");
     if (found == reader.entries().end() || found->second.shape.rank() != 2)
-      throw FileError(path + ": expected a matrix '" + name + ".weight' as zerograd's GPT has it");
+      throw FileError(path + ": expected a matrix named '" + name +
+                      ".weight', as in zerograd's models");
     return found->second.shape;
   };
   models::GPTConfig config = models::GPTConfig::of(family);
@@ -73,7 +74,8 @@ models::GPTConfig sizes_from_shapes(const std::string& path) {
   config.layers = 0;
   const char* projection = names.attention.qkv;
   if (has_llama_names(family)) {
-    // Sizes of heads follow from the number of heads, which the shapes do not show.
+    // The shapes do not show the number of heads, from which the head sizes follow. --n-head or a
+    // preset gives it.
     config.block_size = models::rope_sequence;
     config.hidden = shape(models::block_name(family, 0) + names.mlp.gate)[0];
     projection = names.attention.q;
@@ -93,7 +95,8 @@ models::GPTConfig config_from_shapes(const std::string& path, const ModelOptions
     config.heads = options.heads;
   } else if (is_family(options.model_type)) {
     throw ConfigError("--model-type: " + options.model_type +
-                      " is a family, whose heads can be any number; try --n-head N");
+                      " is a family without a fixed number of heads, and the shapes do not show "
+                      "the number; try --n-head N");
   } else {
     const models::GPTConfig named = models::GPTConfig::preset(options.model_type);
     if (named.layers != config.layers || named.width != config.width)
@@ -111,30 +114,33 @@ std::string sizes(const models::GPTConfig& model) {
                      model.position == models::Position::alibi ? ", ALiBi" : "",
                      model.family == models::Family::gpt
                          ? ""
-                         : fmt::format(", of {}'s names", models::hf_title(model.family)));
+                         : fmt::format(", with {}'s tensor names", models::hf_title(model.family)));
 }
 
 }  // namespace
 
 namespace {
 
-/// Throws FileError unless the tensors beside the settings have the shapes of the settings' model.
-/// Otherwise wrong settings could allocate memory for a model that does not exist.
+/// Throws FileError unless the tensors of the same file or checkpoint have the shapes of the model
+/// that its settings describe. Without this check, damaged settings could make the program allocate
+/// a huge model.
 void check_model(const Settings& settings, const std::map<std::string, Shape>& shapes,
                  const std::string& path) {
   const auto refuse = [&](const std::string& said, const std::string& there) {
-    throw FileError(path + ": its settings say a model with " + said + ", and its tensors have " +
-                    there + "; expected a checkpoint as zerograd wrote it");
+    throw FileError(path + ": its settings describe a model with " + said +
+                    ", but the stored model has " + there +
+                    "; expected an unmodified checkpoint of zerograd");
   };
   if (settings.model.layers > static_cast<int64_t>(shapes.size()))
-    refuse(fmt::format("{} blocks", settings.model.layers), fmt::format("{} names", shapes.size()));
+    refuse(fmt::format("{} blocks", settings.model.layers),
+           fmt::format("only {} tensors", shapes.size()));
   ParameterStore store;
   const models::GPT model(store, settings.model);
   for (const auto& [name, parameter] : store.by_name()) {
     const auto found = shapes.find(name);
     if (found == shapes.end() || found->second != parameter->whole)
       refuse("'" + name + "' " + parameter->whole.str(),
-             found == shapes.end() ? "none of that name" : found->second.str());
+             found == shapes.end() ? "no such tensor" : "the shape " + found->second.str());
   }
 }
 
@@ -201,10 +207,10 @@ DataKind kind_of(const std::string& source) {
   if (source.ends_with(".bin")) return DataKind::tokens;
   if (source.ends_with(".txt") || is_regular_file(source)) return DataKind::text;
   const std::string found = is_directory(source)  ? " is a folder"
-                            : path_exists(source) ? " is no regular file"
-                                                  : " is not there";
-  throw ConfigError("--data: '" + source + "'" + found + ", and neither is there a " + source +
-                    ".idx; expected sort, adder, PATH.txt, PATH.bin or PREFIX" +
+                            : path_exists(source) ? " is not a regular file"
+                                                  : " does not exist";
+  throw ConfigError("--data: '" + source + "'" + found + ", and " + source +
+                    ".idx does not exist; expected sort, adder, PATH.txt, PATH.bin or PREFIX" +
                     did_you_mean(source, {"sort", "adder"}));
 }
 
@@ -213,8 +219,8 @@ void check_data_exists(const std::string& source, const std::string& checkpoint)
   const bool gone =
       std::filesystem::status(source, ignored).type() == std::filesystem::file_type::not_found;
   if (source.empty() || is_task(source) || !gone || !indexed_prefix(source).empty()) return;
-  throw FileError("--data: there is no " + source + ", with which " + checkpoint +
-                  " was trained; give --data PATH with its new path");
+  throw FileError("--data: the data " + source + ", with which " + checkpoint +
+                  " was trained, does not exist; give --data PATH with the new path of the data");
 }
 
 std::unique_ptr<models::Dataset> make_dataset(const DataOptions& options,
@@ -252,7 +258,8 @@ std::unique_ptr<models::Dataset> make_dataset(const DataOptions& options,
 
 std::string characters_of(const models::Dataset& dataset) {
   const bool digits = dataset.question_length() > 0 && dataset.vocabulary() <= 10;
-  // Without this check a huge vocabulary of numeric tokens could take all memory here.
+  // Token files have no characters, and their vocabulary can be so large that `ids` would take all
+  // memory.
   if (!dataset.is_text() && !digits) return "";
   std::vector<int32_t> ids(static_cast<size_t>(dataset.vocabulary()));
   std::iota(ids.begin(), ids.end(), 0);
@@ -260,8 +267,8 @@ std::string characters_of(const models::Dataset& dataset) {
 }
 
 int64_t block_size_of(const ModelOptions& model, const DataOptions& data) {
-  const bool named = !model.layers && !is_family(model.model_type);
-  if (model.block_size > 0 || is_task(data.source) || !named) return model.block_size;
+  const bool is_preset = !model.layers && !is_family(model.model_type);
+  if (model.block_size > 0 || is_task(data.source) || !is_preset) return model.block_size;
   return models::GPTConfig::preset(model.model_type).block_size;
 }
 
@@ -283,13 +290,13 @@ models::GPTConfig model_config(const ModelOptions& options, const models::Datase
   if (options.vocabulary > 0) config.vocabulary = options.vocabulary;
   if (config.vocabulary == 0) config.vocabulary = dataset.vocabulary();
   if (config.vocabulary < dataset.vocabulary())
-    throw ConfigError("--vocab-size: expected at least the " +
-                      std::to_string(dataset.vocabulary()) + " tokens of the data, got " +
+    throw ConfigError("--vocab-size: expected at least " + std::to_string(dataset.vocabulary()) +
+                      ", the vocabulary size of the data, got " +
                       std::to_string(config.vocabulary));
   config.block_size = dataset.block_size();
   if (options.max_positions > 0 && options.max_positions != config.block_size)
-    throw ConfigError("--max-position-embeddings: expected the longest sequence, --block-size " +
-                      std::to_string(config.block_size) + ", got " +
+    throw ConfigError("--max-position-embeddings: expected " + std::to_string(config.block_size) +
+                      ", the block size (--block-size), got " +
                       std::to_string(options.max_positions));
   config.tied = options.tied.value_or(config.tied);
   config.position = options.position.value_or(config.position);
@@ -302,8 +309,8 @@ models::GPTConfig model_config(const ModelOptions& options, const models::Datase
   if (options.rope_theta > 0.0) {
     if (config.position != models::Position::rope)
       throw ConfigError(fmt::format(
-          "--rotary-base: expected a model with rotary positions, of llama, mistral, qwen2 or "
-          "qwen3, got the positions {}; leave the flag out",
+          "--rotary-base: expected a model with rotary positions (llama, mistral, qwen2 or qwen3), "
+          "got one with {} positions; leave the flag out",
           name_of(config.position)));
     config.rope.theta = options.rope_theta;
   }
@@ -339,8 +346,8 @@ std::string check_initial_weights(const std::string& path, const Checkpoint& che
   if (learned) compare("--block-size", there.block_size, model.block_size);
   if (there.tied != model.tied) flags += there.tied ? " --tied" : " --untied";
   if (!flags.empty())
-    throw FileError("--init: " + path + " has " + sizes(there) + "; expected the run's " +
-                    sizes(model) + "; try" + flags);
+    throw FileError("--init: " + path + " has a model of " + sizes(there) +
+                    "; expected this run's model of " + sizes(model) + "; try" + flags);
   return note;
 }
 
@@ -357,7 +364,9 @@ std::unique_ptr<TrainedModel> load_model(const std::string& path, const ModelOpt
   trained->model = std::make_unique<models::GPT>(trained->store, model);
   zero::Config config = saved_model.settings.optimisation.engine;
   require_dtype(device_flags.type, config.compute, saved_model.path);
-  config.offload = {};  // offload concerns training states; this machine may have no room for them
+  // Offload is for training states, which inference does not have. The host memory or the NVMe path
+  // of the training run may be missing on this machine.
+  config.offload = {};
   trained->engine = std::make_unique<zero::Engine>(trained->store, trained->device, config);
   zero::load_weights(weights_of(saved_model), *trained->engine);
   trained->saved_model = std::move(saved_model);

@@ -19,14 +19,15 @@ namespace zg::tools {
 /// True every `interval` steps; false if `interval` is 0.
 inline bool is_due(int64_t step, int64_t interval) { return interval > 0 && step % interval == 0; }
 
-/// One rank's part of the model, its engine and its trainer. `train` runs it on a device. `plan`
-/// runs it on a device without memory, where losses and norms are 0, no weights are read and no
-/// gradients are written. Every call is collective.
+/// Holds one rank's part of the model, the engine and the trainer of a run. `train` uses it on a
+/// real device. `plan` uses it on a meta device, where losses and norms are 0, no weights are read
+/// and no gradients are written. The constructor, load(), validation_loss(), sample() and the
+/// functions of the trainer are collective.
 class Stepper {
  public:
-  /// Run and communicator must outlive it. Initial values follow from the run's seed. `hooks` are
-  /// the caller's; the stepper adds checkpoint contents, memory rows, fault injection and stops
-  /// within a step.
+  /// `run` and `ranks` must outlive the Stepper. The initial parameters depend only on the run's
+  /// seed. `hooks` are the caller's, except describe, position_of, observe and give_up, which the
+  /// Stepper sets: checkpoint contents, memory rows, fault injection, stops within a step.
   Stepper(const Run& run, Communicator& ranks, const Device& device, MemoryRows::Keep keep,
           const std::optional<zero::CheckpointDirectory::Options>& checkpoints,
           zero::TrainerHooks hooks);
@@ -34,14 +35,14 @@ class Stepper {
 
   void load();  ///< loads the weights that the run resumes or starts from
   zero::Trainer& trainer() { return *trainer_; }
-  /// From now on steps, validation and samples check this stop before each micro-batch and each
-  /// token, and end the run when it is set. Null: they do not check.
+  /// From now on stop->reached() is called before each micro-batch of training and validation and
+  /// before each token of sample(). If it returns true, the run ends. Null: no such calls.
   void stop_with(zero::CommonStop* stop) { stop_ = stop; }
   Evaluation evaluation();
   double validation_loss();
   std::vector<int32_t> sample();  ///< the tokens of a short text
 
-  /// Passes a point where a fault can be injected.
+  /// Injects the fault of the run's options if it is for this rank, phase and step.
   void pass(FaultInjection::Phase phase, int64_t step);
   void pass(FaultInjection::Phase phase) { pass(phase, engine_->steps()); }
 
@@ -49,7 +50,7 @@ class Stepper {
   const Mesh& mesh() const { return mesh_; }
   const models::GPT& model() const { return *model_; }
   const MemoryRows& memory() const { return memory_; }
-  RankMemory rank_memory() const;  ///< counted so far
+  RankMemory rank_memory() const;  ///< counted so far in this run
 
  private:
   zero::TrainerTask task();

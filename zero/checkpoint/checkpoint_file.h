@@ -20,17 +20,18 @@ namespace zg::zero {
 //                             master. OFFSET is the index of the tensor's first element in the
 //                             parameter. A tensor that holds the whole parameter has its shape, any
 //                             other tensor has one axis.
-//                             A tensor-parallel slice that is no range of elements is named
+//                             A tensor-parallel slice that is not one contiguous range of the
+//                             parameter's elements is named
 //                             PARAMETER:STATE@OFFSET/OUTERxEXTENTxINNER/BEGIN+ROWS: the parameter
 //                             is OUTER blocks of EXTENT rows of INNER elements. The slice has ROWS
 //                             rows of each block, from BEGIN on. OFFSET counts within the slice.
 //   manifest.json             format, version, counters and config of CheckpointInfo,
 //                             parameters (name to shape), tensors (name, dtype, shape, file and
 //                             XXH3-128 of the bytes; for long tensors also of each block of 2^20
-//                             elements), headers (file to XXH3-128 of its bytes before the
-//                             tensors), files (name to XXH3-128 of the contents), the state of a
-//                             dynamic loss scale, the optimizer unless it is adam, and a
-//                             checksum of the manifest itself
+//                             elements), headers (shard file to XXH3-128 of the safetensors
+//                             header, with its length), files (name to XXH3-128 of the contents),
+//                             the state of a dynamic loss scale, the optimizer unless it is adam,
+//                             and a checksum of the manifest itself
 //   the files of CheckpointInfo, under their own names
 // DIR/latest contains the name of the last saved step_N, for users and scripts. The library does
 // not read it. Shards hold the element ranges that their ranks owned. A reader joins them by
@@ -52,11 +53,12 @@ struct CheckpointInfo {
 /// exists is complete. An older step_N is replaced atomically. Only one process at a time may write
 /// to a directory; unfinished files of a killed process are removed. Returns the path. Throws
 /// FileError on every rank if any rank could not write; then older checkpoints are unchanged, and
-/// the engine can continue. Throws ConfigError when counters differ from the engine's, when there
-/// are gradients since the last step, or when a file has a name that is not allowed. Collective:
-/// each rank writes its shard, and rank 0 writes the rest once all shards are on the disk. When a
-/// rank returns, the checkpoint is complete. zero/checkpoint/checkpoint_save.h saves while the
-/// engine continues.
+/// the engine can continue. Throws ConfigError when info.steps or info.skipped differ from the
+/// engine's, when info.config_json is not a JSON object, when there are gradients since the last
+/// step, or when info.files has a name or a size that is not allowed. Collective: each rank writes
+/// its shard, and rank 0 writes the rest once all shards are on the disk. When a rank returns, the
+/// checkpoint is complete. To save while the engine continues, use
+/// zero/checkpoint/checkpoint_save.h.
 ZG_API std::string save_checkpoint(const std::string& directory, const Engine& engine,
                                    const CheckpointInfo& info);
 
@@ -79,24 +81,27 @@ ZG_API void remove_checkpoint(const std::string& step_folder);
 /// `path`. Throws FileError if there is none.
 ZG_API std::string find_checkpoint(const std::string& path);
 
-/// Whether a step_N is in a directory, for any spelling of the two paths.
+/// True if `step_folder` is directly in `directory`. The two paths are compared after symbolic
+/// links and relative parts are resolved.
 ZG_API bool lies_in(const std::string& step_folder, const std::string& directory);
 
-/// Whether load_checkpoint() finds a checkpoint at a path: a step_N, or a directory with some. A
-/// plan (runtime/plan.h) also finds the checkpoints that it saved before.
+/// True if `path` is a step_N with a manifest, or a directory with a step_N folder.
+/// load_checkpoint() throws FileError if no such folder has a manifest. On a meta device a
+/// checkpoint that was saved earlier in the same plan (runtime/plan.h) counts too, although it has
+/// no files.
 ZG_API bool has_checkpoint(const std::string& path, const Engine& engine);
 
 /// A step_N whose files are open (zero/checkpoint/checkpoint_reader.h). Use it to read a checkpoint
-/// while another process saves and removes checkpoints: later the same path may be missing or may
-/// lead to another checkpoint.
+/// while another process saves and removes checkpoints: after the path is removed or replaced, the
+/// reader still reads the step_N that was opened.
 class CheckpointReader;
-/// Opens the result of find_checkpoint(), and searches again if it disappears meanwhile. Throws
-/// FileError.
+/// Opens the step_N that find_checkpoint() returns. If another process removes or replaces that
+/// folder meanwhile, searches again. Throws FileError.
 ZG_API std::shared_ptr<CheckpointReader> open_checkpoint(const std::string& path);
-/// Opens the checkpoint that --resume uses: the step_N at `path`, or the newest step_N in the
-/// directory `path` that verifies. `passed_over` is called once for each newer one that does not
-/// verify. If a step_N is removed or replaced meanwhile, the choice begins again. Throws FileError
-/// when there is none.
+/// Opens the checkpoint that --resume uses: the step_N at `path`, or the newest undamaged step_N in
+/// the directory `path` (every byte is checked). `passed_over` is called once for each newer
+/// step_N, which is skipped because it is damaged. If a step_N is removed or replaced meanwhile,
+/// the choice begins again. Throws FileError when there is none.
 using PassedOver = std::function<void(const StepFolder& folder, const std::string& damage)>;
 ZG_API std::shared_ptr<CheckpointReader> choose_checkpoint(const std::string& path,
                                                            const PassedOver& passed_over = {});
@@ -112,12 +117,14 @@ ZG_API std::vector<std::string> damages_of(const std::string& step_folder);
 ZG_API void verify_checkpoint(const std::string& path);
 
 /// Restores master weights, moments, counters and a dynamic loss scale (if the checkpoint has none,
-/// the scale of a new run). First it checks that the parameters have the engine's names and shapes.
-/// Bytes are verified while they are read: after a FileError about a damaged tensor the engine has
-/// a part of the new values and must not be used. For an engine on a meta device only the manifest
-/// is read, here and in load_weights(). Each rank of a mesh opens the path by itself. If another
-/// process saves or removes checkpoints there, open one with open_checkpoint() and load that
-/// reader. Collective in a mesh.
+/// the scale of a new run). First it checks that the checkpoint has the engine's parameters, with
+/// the same names and shapes and without missing elements, and that the optimizer is the engine's
+/// (ConfigError). Bytes are verified while they are read: after a FileError about a damaged tensor
+/// only some of the engine's values have been replaced, and the engine must not be used. For an
+/// engine on a meta device no tensor is read, here and in load_weights(). Each rank of a mesh opens
+/// the path itself. If another process saves or removes checkpoints there, the ranks can open
+/// different ones; then pass each rank a reader of the same step_N (open_checkpoint()). Collective
+/// in a mesh.
 ZG_API CheckpointInfo load_checkpoint(const std::string& path, Engine& engine);
 ZG_API void load_checkpoint(const CheckpointReader& checkpoint, Engine& engine);
 
@@ -128,14 +135,16 @@ ZG_API WeightSource weights_of(const std::shared_ptr<CheckpointReader>& checkpoi
 
 /// Loads weights only, by parameter name, rounded to Config::load. Other tensors are ignored.
 /// Throws FileError before anything is written if a tensor is missing or has another shape; the
-/// message lists similar tensors of the file.
+/// message of a missing tensor lists up to three tensors of the file that the model does not use,
+/// those of the wanted shape first.
 ZG_API void load_weights(const WeightSource& weights, Engine& engine);
 /// load_weights(weights_of(path), engine).
 ZG_API void load_weights(const std::string& path, Engine& engine);
 
 /// Writes the whole model's gradients since the last step as f32 safetensors, by parameter name.
 /// They are divided by the number of all ranks' micro-batches and by the loss scale. Rank 0 writes.
-/// Throws ConfigError when there were no micro-batches. Collective; not on meta.
+/// Throws ConfigError when there were no micro-batches. Collective. On a meta device nothing is
+/// written; with a mesh that throws Unsupported.
 ZG_API void dump_gradients(const std::string& path, const Engine& engine);
 
 }  // namespace zg::zero

@@ -14,8 +14,9 @@ namespace zg::zero {
 namespace {
 
 constexpr size_t name_bytes = 256;
-constexpr size_t summary_words =
-    1 + name_bytes / sizeof(int64_t);  // parameter index + 1, then its name
+// Words for one part: 1 + the index of its first parameter with a gradient that is not finite (0:
+// none), then the name of that parameter.
+constexpr size_t summary_words = 1 + name_bytes / sizeof(int64_t);
 
 }  // namespace
 
@@ -31,7 +32,7 @@ std::vector<int64_t> sum_over_parts(std::span<const int64_t> own, const Mesh& me
 
 MeshSums sum_over_parts(const PartSums& own, const Mesh& mesh, const Device& device) {
   const size_t parts = static_cast<size_t>(mesh.shape.pipeline * mesh.shape.tensor);
-  const size_t limbs = own.limbs.size();
+  const size_t limbs = own.limbs.size();  // words of the fixed-point sum of squares
   std::vector<int64_t> values = own.limbs;
   values.resize(limbs + parts * summary_words);
   if (own.index >= 0) {
@@ -40,7 +41,7 @@ MeshSums sum_over_parts(const PartSums& own, const Mesh& mesh, const Device& dev
     to[0] = own.index + 1;
     std::memcpy(to + 1, own.name.data(), std::min(own.name.size(), name_bytes));
   }
-  values = sum_over_parts(values, mesh, device, "gradient norm of the parts");
+  values = sum_over_parts(values, mesh, device, "gradient norm over stages and tensor ranks");
   MeshSums sums{.limbs = {values.begin(), values.begin() + static_cast<std::ptrdiff_t>(limbs)}};
   int64_t first = std::numeric_limits<int64_t>::max();
   for (size_t part = 0; part < parts; ++part) {
@@ -65,14 +66,14 @@ Mirrors::Mirrors(const ParameterStore& store, const Mesh* mesh, const Device& de
     owner_ = mesh->is_first_stage();
   }
   for (const auto& [name, parameter] : store.by_name()) {
-    const bool shared =
+    const bool is_tied =
         parameter->trainable && (parameter->copy == Copy::mirror || parameter->has_mirror);
-    if (!shared) continue;
+    if (!is_tied) continue;
     if (!has_ends || parameter->has_mirror != owner_)
-      throw ConfigError(
-          fmt::format("engine: parameter '{}' {}; expected a pipeline of two stages or more, the "
-                      "owner on the first one and the mirror on the last",
-                      name, parameter->has_mirror ? "has a mirror" : "is a mirror"));
+      throw ConfigError(fmt::format(
+          "engine: parameter '{}' {} (a copy for tied embeddings); expected at least two "
+          "pipeline stages, with the parameter on the first and its mirror on the last",
+          name, parameter->has_mirror ? "has a mirror" : "is a mirror"));
     parameters_.emplace(name, parameter);
   }
   if (!has_ends) return;
@@ -80,10 +81,11 @@ Mirrors::Mirrors(const ParameterStore& store, const Mesh* mesh, const Device& de
   check_ends(device);
 }
 
-// Without this check the first and the last stage would wait for each other in the first step.
+// Without this check, stages that share different parameters would make different broadcasts in the
+// first step, and wait for each other or fail.
 void Mirrors::check_ends(const Device& device) const {
-  std::vector<int64_t> words(2);
-  int64_t& own = words[owner_ ? 0 : 1];
+  std::vector<int64_t> hashes(2);
+  int64_t& own = hashes[owner_ ? 0 : 1];
   std::string names;
   for (const auto& [name, parameter] : parameters_) {
     own = own * 31 + static_cast<int64_t>(hash_name(name.c_str()) % (1u << 30)) +
@@ -92,14 +94,14 @@ void Mirrors::check_ends(const Device& device) const {
     names += fmt::format("{}{}' {}", names.empty() ? "'" : ", '", name, parameter->shape);
   }
   const PurposeScope purpose(device, Purpose::comm);
-  const Tensor sum = Tensor::from(words, {2}, device);
+  const Tensor sum = Tensor::from(hashes, {2}, device);
   ends_->wait(ends_->all_reduce(sum, "names of mirrors"));
   if (device.type() == Device::Type::meta) return;
-  words = sum.to_host<int64_t>();
-  if (words[0] != words[1])
+  hashes = sum.to_host<int64_t>();
+  if (hashes[0] != hashes[1])
     throw ConfigError(
-        "engine: the first and the last stage differ in the parameters that they "
-        "share; expected the same on both, got here " +
+        "engine: the first and the last stage have different lists of tied parameters; expected "
+        "the same on both; this stage has " +
         (names.empty() ? "none" : names));
 }
 
@@ -117,10 +119,10 @@ std::vector<Mirrors::Gradient> Mirrors::exchange() {
   for (const auto& [name, parameter] : parameters_) {
     Tensor own = std::exchange(gradients_[parameter], Tensor());
     const PurposeScope purpose(device_, Purpose::comm);
-    const NameScope name_of_gradient(device_, name + " mirror's gradient");
+    const NameScope name_of_gradient(device_, name + " (gradient of the mirror)");
     if (owner_) {
       const Tensor sum = Tensor::empty(parameter->shape, DType::f32, device_);
-      ends_->wait(broadcast(sum, /*from_owner=*/false, *parameter, " mirror's gradient"));
+      ends_->wait(broadcast(sum, /*from_owner=*/false, *parameter, " (gradient of the mirror)"));
       if (own) kernels::axpby({.x = own, .y = sum, .a = 1.0, .b = 1.0}, device_.compute());
       sums.push_back({parameter, sum});
       continue;
@@ -130,7 +132,8 @@ std::vector<Mirrors::Gradient> Mirrors::exchange() {
       sent_.pop_front();
     }
     if (!own) own = Tensor::zeros(parameter->shape, DType::f32, device_);
-    const auto ticket = broadcast(own, /*from_owner=*/false, *parameter, " mirror's gradient");
+    const auto ticket =
+        broadcast(own, /*from_owner=*/false, *parameter, " (gradient of the mirror)");
     sent_.push_back({std::move(own), ticket});
   }
   return sums;
@@ -141,7 +144,7 @@ void Mirrors::finish() {
 }
 
 void Mirrors::copy_value(const Parameter& parameter, const Tensor& whole) const {
-  ends_->wait(broadcast(whole, /*from_owner=*/true, parameter, " mirror's value"));
+  ends_->wait(broadcast(whole, /*from_owner=*/true, parameter, " (value of the mirror)"));
 }
 
 }  // namespace zg::zero

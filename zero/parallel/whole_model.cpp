@@ -17,7 +17,8 @@ using nlohmann::json;
 
 constexpr int64_t bucket_elements = int64_t{1} << 20;
 
-/// The parameters that this rank owns, with shape and slice, as CBOR.
+/// The parameters of which this rank has the Copy::own (not a replica or mirror), as CBOR: name,
+/// whole shape, slice, and whether they are updated.
 std::string description_of(const ParameterStore& store) {
   json parameters = json::array();
   for (const auto& [name, parameter] : store.by_name()) {
@@ -45,8 +46,9 @@ void WholeModel::describe() {
   EngineState& engine = engine_;
   const std::string own = description_of(engine.store);
   const Mesh* mesh = engine.mesh;
-  if (!mesh) return add(own, 0, 0);
-  // Exchange the length of each rank's text, then each text from one of the ranks that have it.
+  if (!mesh || mesh->shape.pipeline * mesh->shape.tensor == 1) return add(own, 0, 0);
+  // Exchange the length of each part's description, then broadcast each description from data rank
+  // 0 of its part.
   const MeshShape& shape = mesh->shape;
   std::vector<int64_t> lengths(static_cast<size_t>(shape.pipeline * shape.tensor));
   const auto index_of = [&](int stage, int tensor_rank) {
@@ -58,7 +60,7 @@ void WholeModel::describe() {
     for (int tensor_rank = 0; tensor_rank < shape.tensor; ++tensor_rank) {
       const int64_t length = lengths[index_of(stage, tensor_rank)];
       std::vector<int64_t> words(static_cast<size_t>((length + 7) / 8));
-      // On a meta device every length reads as zero.
+      // On a meta device all lengths are zero, also this part's own, so nothing is copied.
       if (stage == mesh->stage && tensor_rank == mesh->tensor_rank && length > 0)
         std::memcpy(words.data(), own.data(), own.size());
       const PurposeScope purpose(engine.device, Purpose::comm);
@@ -93,18 +95,19 @@ void WholeModel::check_tiles() const {
   for (const auto& [name, entry] : entries_) {
     const Slice& first = entry.parts.front().slice;
     int64_t end = 0;
-    bool alike = true;
+    bool consistent = true;
     for (const Part& part : entry.parts) {
       const Slice& slice = part.slice;
-      alike = alike && slice.begin == end && slice.outer == first.outer &&
-              slice.extent == first.extent && slice.inner == first.inner;
+      consistent = consistent && slice.begin == end && slice.outer == first.outer &&
+                   slice.extent == first.extent && slice.inner == first.inner;
       end = slice.begin + slice.rows;
     }
-    if (!alike || end != first.extent)
-      throw ConfigError(fmt::format(
-          "engine: the parts of parameter '{}' on {} ranks do not make up its {}; expected every "
-          "row on one, in rising tensor rank; replicas and mirrors are marked as such",
-          name, entry.parts.size(), entry.shape));
+    if (!consistent || end != first.extent)
+      throw ConfigError(
+          fmt::format("engine: the parts of parameter '{}' on {} ranks do not cover its shape {}; "
+                      "expected each row on exactly one rank, and the rows in the order of the "
+                      "tensor ranks; mark replicas and mirrors with Copy",
+                      name, entry.parts.size(), entry.shape));
   }
 }
 
@@ -112,13 +115,13 @@ Tensor WholeModel::gather(const Parameter& parameter, Engine::State state) {
   if (state != state_) gathered_[0] = gathered_[1] = {};
   state_ = state;
   Storage& storage = engine_.storage_of(parameter);
-  Gathered& last = gathered_[engine_.is_persistent(parameter)];
-  if (last.storage != &storage || last.is_updated != is_updated(parameter)) {
-    last = {};  // free the buffers before the next ones are allocated
-    last = {&storage, is_updated(parameter),
-            engine_.whole_state(storage, is_updated(parameter), state)};
+  Gathered& cached = gathered_[engine_.is_persistent(parameter)];
+  if (cached.storage != &storage || cached.is_updated != is_updated(parameter)) {
+    cached = {};  // free the buffers before the next ones are allocated
+    cached = {&storage, is_updated(parameter),
+              engine_.whole_state(storage, is_updated(parameter), state)};
   }
-  return last.whole.flat(engine_.begin_of(parameter), parameter.shape.numel());
+  return cached.whole.flat(engine_.begin_of(parameter), parameter.shape.numel());
 }
 
 std::vector<float> WholeModel::elements(const std::string& name, const Part& part,
@@ -148,11 +151,12 @@ void WholeModel::visit(const std::string& name, Engine::State state, const Visit
   for (const Part& part : entry.parts)
     if (!mesh || (part.stage == mesh->stage && part.tensor_rank == mesh->tensor_rank))
       own = gather(*engine_.store.find(name), state);
-  const Slice& any = entry.parts.front().slice;
-  const int64_t block = any.extent * any.inner;
+  const Slice& common = entry.parts.front().slice;
+  const int64_t block = common.extent * common.inner;
   if (entry.parts.size() == 1 || block > bucket_elements) {
-    // Read one block at a time, or this rank's slice of a block.
-    for (int64_t i = 0; i < any.outer; ++i)
+    // Visit at most bucket_elements at a time: the whole parameter if it has one part, otherwise
+    // the parts of a block one after the other.
+    for (int64_t i = 0; i < common.outer; ++i)
       for (const Part& part : entry.parts) {
         const int64_t run = part.slice.rows * part.slice.inner;
         const int64_t begin = entry.parts.size() == 1 ? 0 : i * run;
@@ -163,9 +167,9 @@ void WholeModel::visit(const std::string& name, Engine::State state, const Visit
       }
     return;
   }
-  const int64_t blocks_at_once = bucket_elements / block;  // blocks at a time
-  for (int64_t i = 0; i < any.outer; i += blocks_at_once) {
-    const int64_t blocks = std::min(blocks_at_once, any.outer - i);
+  const int64_t blocks_at_once = bucket_elements / block;
+  for (int64_t i = 0; i < common.outer; i += blocks_at_once) {
+    const int64_t blocks = std::min(blocks_at_once, common.outer - i);
     std::vector<float> values(static_cast<size_t>(blocks * block));
     for (const Part& part : entry.parts) {
       const int64_t run = part.slice.rows * part.slice.inner;

@@ -6,12 +6,13 @@
 
 namespace zg::test_driver {
 
-/// Sets the events that a command waits for and signals. Prints a message and returns false for an
-/// invalid handle.
+/// Stores in `command` the events that it waits for and the event that it signals. Prints a message
+/// and returns false if the handle of an event is invalid.
 bool set_events(Command& command, ze_event_handle_t signal, uint32_t count,
                 ze_event_handle_t* waits);
 
-// zeCommandListAppend...
+// The functions zeCommandListAppend* of the driver's tables. `count` is the number of
+// `waits`; `ranges` is the number of `bytes` and `begins`.
 ze_result_t append_barrier(ze_command_list_handle_t list, ze_event_handle_t signal, uint32_t count,
                            ze_event_handle_t* waits);
 ze_result_t append_ranges_barrier(ze_command_list_handle_t list, uint32_t ranges,

@@ -5,10 +5,12 @@
 
 namespace zg::emulator {
 
-/// The functions of the double of NCCL by name. ZG_EMULATOR_NCCL=absent: there are none. It may
-/// also plant a fault, "RANK:CALL:stall" (error, exit, block, late): what that rank does at its
-/// CALL-th call. Ranks that end so leave their messages in ZG_EMULATOR_NCCL_FOLDER, which the test
-/// removes.
+/// The functions of the test double of NCCL (nccl.cpp), by name. ZG_EMULATOR_NCCL=absent: the
+/// emulator has no libnccl. ZG_EMULATOR_NCCL=RANK:CALL:FAULT plants a fault in the CALL-th group of
+/// calls of rank RANK of each communicator: the group never finishes (stall), gets an error
+/// (error), ends the process (exit), never returns (block), or is launched late (late). Ranks that
+/// end by a fault leave message files in the folder ZG_EMULATOR_NCCL_FOLDER (default: /dev/shm);
+/// the test removes that folder.
 const std::map<std::string, void*>& nccl_symbols();
 
 }  // namespace zg::emulator

@@ -446,8 +446,8 @@ TEST_CASE("attention refuses groups and masks that do not fit, by name") {
   CHECK_THROWS_WITH_AS(forward(p, [](Tensors& t) { t.shape.window = -1; }),
                        "attention_forward: shape.window is -1; expected at least 0", ShapeError);
   CHECK_THROWS_WITH_AS(forward(p, [](Tensors& t) { t.shape.window = 2, t.shape.causal = false; }),
-                       "attention_forward: shape.window is 2 and shape.causal is false; expected a "
-                       "causal call, or window 0",
+                       "attention_forward: shape.window is 2 and shape.causal is false; expected "
+                       "shape.causal true or shape.window 0",
                        ShapeError);
   CHECK_THROWS_WITH_AS(forward(p,
                                [&](Tensors& t) {
@@ -460,11 +460,12 @@ TEST_CASE("attention refuses groups and masks that do not fit, by name") {
                                }),
                        "attention_forward: starts holds i64; expected i32", DTypeError);
   const auto zeros = i32({0, 0, 0, 0, 0, 0, 0, 0}, {2, 4});
-  CHECK_THROWS_WITH_AS(forward(p, [&](Tensors& t) { t.starts = zeros, t.shape.causal = false; }),
-                       "attention_forward: starts are given for full attention of 4 queries at "
-                       "offset 0 to 4 keys; expected causal attention at offset 0 to as many keys "
-                       "as queries",
-                       ShapeError);
+  CHECK_THROWS_WITH_AS(
+      forward(p, [&](Tensors& t) { t.starts = zeros, t.shape.causal = false; }),
+      "attention_forward: starts (of documents) are given for full attention of 4 "
+      "queries at offset 0 to 4 keys; expected causal attention at offset 0 to as many keys "
+      "as queries",
+      ShapeError);
   CHECK_THROWS_AS(forward(p, [&](Tensors& t) { t.starts = zeros, t.shape.offset = 1; }),
                   ShapeError);
   CHECK_THROWS_WITH_AS(

@@ -5,8 +5,11 @@ using namespace zg::testing;
 
 TEST_CASE("attention and its gradients follow the definition over sizes, dtypes and levels" *
           doctest::test_suite("every device")) {
+  // CPU: a device for each instruction set, which these tests call a level. In the tests of CUDA
+  // and HPU: a device of that backend. devices_of_every_generation() adds, on CUDA, a device of
+  // each GPU generation for which kernels differ.
   const std::vector<Device> devices = devices_at_every_level();
-  int turn = 0;  // walks through masks, biases, dropout and layouts
+  int turn = 0;  // each case takes another combination of mask, bias, dropout and layout
   for (int64_t T : {1, 3, 11, 33, 130})
     for (int64_t D : {1, 16, 17, 64, 100}) {
       Problem p = {.B = T < 100 ? 2 : 1, .T = T, .keys = T, .D = D};
@@ -28,7 +31,7 @@ TEST_CASE("attention over a cache takes queries at an offset and more keys than 
       for (int64_t D : {16, 100})
         check_against_naive({.T = T, .keys = 40 + T, .offset = 40, .D = D, .form = Form::cache},
                             dtype, devices);
-    // Some keys lie beyond every query: their gradients are 0. Then no mask at all.
+    // Some keys lie beyond every query: their gradients are 0. The second case has no causal mask.
     check_against_naive(
         {.T = 5, .keys = 31, .offset = 7, .D = 17, .dropout = 0.3f, .form = Form::cache}, dtype,
         devices);
@@ -148,6 +151,7 @@ TEST_CASE("attention has the same bits for one thread and two") {
         }
         CHECK(same_bits(runs[0].out, runs[1].out));
         CHECK(same_bits(runs[0].log_sum, runs[1].log_sum));
+        // The form is fused: dq, dk and dv are one tensor.
         CHECK(same_bits(runs[0].dq, runs[1].dq));
       }
 }
@@ -205,7 +209,8 @@ TEST_CASE(
     t.shape.scale = 1e4f;
     kernels::attention_forward(t.forward(), device.compute());
     const Naive naive(t);
-    // Scores in the thousands are uncertain by a few 1e-4 ulps of theirs, but the winner is clear.
+    // Scores are in the thousands, so the rounding of f32 changes them by roughly 1e-3. In each row
+    // one score is larger than the others by much more.
     CHECK(excess(t.out, naive.out, 1e-2) < 1.0);
   }
 }
@@ -247,13 +252,13 @@ TEST_CASE("attention scratch grows linearly with the tokens") {
     for (DType dtype : floating_dtypes) {
       const Device device = Device::meta(0, {.threads = 1, .isa = isa});
       const Device::Traits& traits = device.traits();
-      auto scratch = [&](int64_t T) {
+      auto workspace = [&](int64_t T) {
         const Tensors t = make({.B = 1, .H = 1, .T = T, .keys = T, .D = 16}, dtype, device);
         return std::max(
             kernels::attention_forward[Device::Type::cpu].workspace_bytes(t.forward(), traits),
             kernels::attention_backward[Device::Type::cpu].workspace_bytes(t.backward(), traits));
       };
-      CHECK(scratch(1 << 12) <= 2 * scratch(1 << 11));
+      CHECK(workspace(1 << 12) <= 2 * workspace(1 << 11));
     }
   const Device meta = Device::meta();
   const Tensors t = make({.B = 3, .H = 2, .T = 77, .keys = 77, .D = 16}, DType::bf16, meta);
@@ -281,12 +286,12 @@ TEST_CASE("attention refuses wrong shapes, layouts, dtypes, devices and options,
                        ShapeError);
   CHECK_THROWS_WITH_AS(forward([](Tensors& t) { t.shape.k.offset += 17; }),
                        "attention_forward: k has 384 elements, shape [2, 4, 48]; expected at least "
-                       "the 385 that its layout needs",
+                       "385 elements, which its layout needs",
                        ShapeError);
   CHECK_THROWS_AS(forward([](Tensors& t) { t.shape.v.token = -1; }), ShapeError);
   CHECK_THROWS_WITH_AS(
       forward([](Tensors& t) { t.shape.out.head = 7; }),
-      "attention_forward: out has a layout that overlaps itself, with a stride of 7; expected at "
+      "attention_forward: out has a layout in which elements overlap: a stride is 7; expected at "
       "least 8",
       ShapeError);
   CHECK_THROWS_AS(backward([](Tensors& t) { t.shape.k.head = 0; }), ShapeError);

@@ -231,14 +231,17 @@ TEST_CASE("embedding refuses wrong shapes and dtypes, and positions out of range
       refused([&](auto& b) {
         b.weight = empty({5, 3}, DType::bf16);
       }),
-      "embedding_forward: weight has shape [5, 3]; expected two axes, the last of 2", ShapeError);
+      "embedding_forward: weight has shape [5, 3]; expected a matrix with 2 columns", ShapeError);
   CHECK_THROWS_WITH_AS(refused([&](auto& b) { b.T = 4; }),
-                       "embedding_forward: T is 4; expected a divisor of the 6 tokens", ShapeError);
-  CHECK_THROWS_AS(refused([&](auto& b) { b.T = 0; }), ShapeError);
-  CHECK_THROWS_WITH_AS(refused([&](auto& b) { b.first_position = 2; }),
-                       "embedding_forward: positions [2, 5) are needed; expected them within the 4 "
-                       "rows of position",
+                       "embedding_forward: T (tokens per sequence) is 4; expected a divisor of the "
+                       "number of tokens, 6",
                        ShapeError);
+  CHECK_THROWS_AS(refused([&](auto& b) { b.T = 0; }), ShapeError);
+  CHECK_THROWS_WITH_AS(
+      refused([&](auto& b) { b.first_position = 2; }),
+      "embedding_forward: positions 2 to 4 are used; expected 0 to 3, the rows of the "
+      "position table",
+      ShapeError);
   const EmbeddingBackward b{.ids = a.ids, .dy = a.y, .dweight = a.weight};
   CHECK_THROWS_WITH_AS(kernels::embedding_backward(b, device.compute()),
                        "embedding_backward: dweight holds bf16; expected f32", DTypeError);

@@ -221,15 +221,16 @@ TEST_CASE(
   auto i32 = [&](const std::vector<int32_t>& values) {
     return Tensor::from(values, {static_cast<int64_t>(values.size())}, device);
   };
-  CHECK_THROWS_WITH_AS(kernels::strided_copy({.x = f32({6}),
-                                              .y = f32({6}),
-                                              .extents = {2, 3},
-                                              .x_strides = {3, 1},
-                                              .y_strides = {3, 1},
-                                              .x_offset = 1},
-                                             stream),
-                       "strided_copy: x is accessed from element 1 to 6; expected 0 to 5 of [6]",
-                       ShapeError);
+  CHECK_THROWS_WITH_AS(
+      kernels::strided_copy({.x = f32({6}),
+                             .y = f32({6}),
+                             .extents = {2, 3},
+                             .x_strides = {3, 1},
+                             .y_strides = {3, 1},
+                             .x_offset = 1},
+                            stream),
+      "strided_copy: elements 1 to 6 of x are accessed; expected 0 to 5, the elements of shape [6]",
+      ShapeError);
   CHECK_THROWS_AS(
       kernels::strided_copy(
           {.x = f32({6}), .y = f32({6}), .extents = {6}, .x_strides = {-1}, .y_strides = {1}},

@@ -303,7 +303,7 @@ TEST_CASE(
     const std::string late = "rank " + last + " did not arrive within 4 s: collective #1, " +
                              exchange.text() + ", in step 5;";
     CHECK(contains(text, "error: CommError: " + late));
-    CHECK(contains(text, "\nrank " + last + " is still in its own code"));
+    CHECK(contains(text, "\nrank " + last + " is still running the program's code"));
     for (int rank = 0; rank + 1 < ranks; ++rank)
       CHECK(contains(text, "rank " + std::to_string(rank) + ": " + late));
   }

@@ -44,55 +44,56 @@ std::vector<std::string> errors_of(int ranks, const Body& body, double timeout =
   return errors;
 }
 
-/// Errors of a chain whose stage `struck` runs `fault` in step 5.
-std::vector<std::string> chain_errors(int struck, const std::function<bool()>& fault,
+/// The error of each stage of a pipeline (run_chain) in which stage `faulty` calls `fault` in step
+/// 5.
+std::vector<std::string> chain_errors(int faulty, const std::function<bool()>& fault,
                                       double timeout = 240) {
   return errors_of(
       chain_stages,
       [&](Communicator& comm, const Device& device) {
         run_chain(comm, device,
-                  [&](int step) { return step < 5 || comm.rank() != struck || fault(); });
+                  [&](int step) { return step < 5 || comm.rank() != faulty || fault(); });
       },
       timeout);
 }
 
-/// The collective in which a stage waits while `struck` does not continue.
-std::string place_of(int stage, int struck) {
-  return place_in_chain(stage, stage < struck ? stage + 1 : stage - 1);
+/// The collective, as named in errors, in which `stage` waits while `faulty` hangs in step 5.
+std::string place_of(int stage, int faulty) {
+  return place_in_chain(stage, stage < faulty ? stage + 1 : stage - 1);
 }
 
-Tensor number(const Device& device) { return Tensor::zeros({1}, DType::f32, device); }
+Tensor one_element(const Device& device) { return Tensor::zeros({1}, DType::f32, device); }
 
 }  // namespace
 
 TEST_CASE("a stage that throws ends all stages, which name it and where they wait") {
-  for (int struck = 0; struck < chain_stages; ++struck) {
-    CAPTURE(struck);
-    const auto errors = chain_errors(struck, []() -> bool { throw ShapeError("planted"); });
+  for (int faulty = 0; faulty < chain_stages; ++faulty) {
+    CAPTURE(faulty);
+    const auto errors = chain_errors(faulty, []() -> bool { throw ShapeError("planted"); });
     for (int stage = 0; stage < chain_stages; ++stage) {
       const std::string& error = errors[static_cast<size_t>(stage)];
       CAPTURE(error);
-      if (stage == struck) {
+      if (stage == faulty) {
         CHECK(error == "planted");
         continue;
       }
-      CHECK(contains(error, "rank " + std::to_string(struck) + " failed in step 5, after "));
+      CHECK(contains(error, "rank " + std::to_string(faulty) + " failed in step 5, after "));
       CHECK(contains(error, ": ShapeError: planted; rank " + std::to_string(stage) + " waits in "));
     }
   }
 }
 
 TEST_CASE("a stage that leaves early is named by all others") {
-  for (int struck = 0; struck < chain_stages; ++struck) {
-    CAPTURE(struck);
-    const auto errors = chain_errors(struck, [] { return false; });
+  for (int faulty = 0; faulty < chain_stages; ++faulty) {
+    CAPTURE(faulty);
+    const auto errors = chain_errors(faulty, [] { return false; });
     for (int stage = 0; stage < chain_stages; ++stage) {
       const std::string& error = errors[static_cast<size_t>(stage)];
       CAPTURE(error);
-      if (stage == struck)
+      if (stage == faulty)
         CHECK(error == "");
       else
-        CHECK(contains(error, "rank " + std::to_string(struck) +
+        CHECK(contains(error, "rank " + std::to_string(faulty) +
                                   " returned early, in step 5; the others are at collective #"));
     }
   }
@@ -105,7 +106,7 @@ TEST_CASE("a rank that returns before it joins a group is named by those that wa
         if (comm.rank() == 1) return;
         const int members[] = {0, 1};
         const auto group = comm.group(members, "late");
-        group->wait(group->broadcast(number(device), 1, "x"));
+        group->wait(group->broadcast(one_element(device), 1, "x"));
       },
       stall_timeout_s);
   CHECK(contains(errors[0], "rank 1 returned early, in step 0; the others are at "));
@@ -113,11 +114,11 @@ TEST_CASE("a rank that returns before it joins a group is named by those that wa
 }
 
 TEST_CASE("a stage that comes too late is named, not the neighbours that wait for it") {
-  const auto errors_in = [](int struck) {
+  const auto errors_in = [](int faulty) {
     std::atomic<int> failed = 0;
     const auto body = [&](Communicator& comm, const Device& device) {
       const auto between = [&](int step) {
-        if (step == 5 && comm.rank() == struck)
+        if (step == 5 && comm.rank() == faulty)
           wait_until([&] { return failed == chain_stages - 1; }, "all other stages have failed");
         return true;
       };
@@ -131,22 +132,23 @@ TEST_CASE("a stage that comes too late is named, not the neighbours that wait fo
     return errors_of(chain_stages, body, stall_timeout_s);
   };
   std::vector<std::future<std::vector<std::string>>> all;
-  for (int struck = 0; struck < chain_stages; ++struck)
-    all.push_back(std::async(std::launch::async, errors_in, struck));
-  for (int struck = 0; struck < chain_stages; ++struck) {
-    CAPTURE(struck);
-    const auto errors = all[static_cast<size_t>(struck)].get();
-    const std::string who = "rank " + std::to_string(struck) + " did not arrive within 4 s: ";
+  for (int faulty = 0; faulty < chain_stages; ++faulty)
+    all.push_back(std::async(std::launch::async, errors_in, faulty));
+  for (int faulty = 0; faulty < chain_stages; ++faulty) {
+    CAPTURE(faulty);
+    const auto errors = all[static_cast<size_t>(faulty)].get();
+    const std::string who = "rank " + std::to_string(faulty) + " did not arrive within 4 s: ";
     for (int stage = 0; stage < chain_stages; ++stage) {
       const std::string& error = errors[static_cast<size_t>(stage)];
       CAPTURE(error);
       CHECK(contains(error, who + "collective #5, broadcast of 'activations' (f32, 3 elements, "));
-      if (stage == struck) continue;
-      // A rank that waits in another collective than the failure's names its own one.
-      const std::string own = place_of(stage, struck);
+      if (stage == faulty) continue;
+      // The error names one rank's collective. A rank that waits in another collective adds its
+      // own.
+      const std::string own = place_of(stage, faulty);
       CHECK((contains(error, who + own) ||
              contains(error, "; rank " + std::to_string(stage) + " waits in " + own)));
-      if (std::abs(stage - struck) > 1) CHECK(!contains(error, who + own));
+      if (std::abs(stage - faulty) > 1) CHECK(!contains(error, who + own));
     }
   }
 }
@@ -154,7 +156,8 @@ TEST_CASE("a stage that comes too late is named, not the neighbours that wait fo
 TEST_CASE(
     "slow stages in sequence cause no timeout even if their delays add up to more than the "
     "timeout") {
-  // A pause of the machine can make one delay longer than the timeout. Then longer ones are tried.
+  // A pause of the machine can make one delay longer than the timeout. Then the test is repeated
+  // with delays and a timeout that are four times longer.
   std::vector<std::string> errors(1);
   for (double unit_s = 1.0; unit_s <= 16.0 && errors != std::vector<std::string>(3); unit_s *= 4)
     errors = errors_of(
@@ -177,7 +180,7 @@ TEST_CASE("a rank in its own code is named as late although its worker waits in 
       [&](Communicator& comm, const Device& device) {
         const int both[] = {0, 1};
         const auto down = comm.group(both, "down"), up = comm.group(both, "up");
-        const Tensor x = number(device), y = number(device);
+        const Tensor x = one_element(device), y = one_element(device);
         if (comm.rank() == 0) {
           up->broadcast(y, 1, "answer");  // posted before the question that it answers
           wait_until([&] { return failed.load(); }, "the other rank has failed");
@@ -205,7 +208,7 @@ TEST_CASE("ranks that wait for each other in different groups are both named") {
         if (comm.rank() == 2) return;
         const int both[] = {0, 1};
         const auto first = comm.group(both, "first"), second = comm.group(both, "second");
-        const Tensor x = number(device);
+        const Tensor x = one_element(device);
         const auto& own = comm.rank() == 0 ? first : second;
         own->wait(own->broadcast(x, 0, "x"));
       },
@@ -223,9 +226,9 @@ TEST_CASE("a failure in one group ends the collectives of all other groups, also
   const auto errors = errors_of(4, [](Communicator& comm, const Device& device) {
     const int own[] = {comm.rank() / 2 * 2, comm.rank() / 2 * 2 + 1};
     const auto pair = comm.group(own, "pair");
-    const Tensor x = number(device);
+    const Tensor x = one_element(device);
     if (comm.rank() == 0) {
-      pair->barrier("never met");  // never waited for
+      pair->barrier("rank 1 does not call it");  // no wait() for it
       throw ConfigError("planted");
     }
     if (comm.rank() == 1) comm.wait(comm.barrier("of all"));
@@ -251,7 +254,7 @@ TEST_CASE("a rank that fails inside a group is named by its global rank") {
   const auto fails_in_worker = [&](Communicator& comm, const Device& device) {
     if (!is_member(comm)) return comm.wait(comm.barrier("of all"));
     const auto group = comm.group(members, "odd");
-    const Tensor full = Tensor::zeros({2}, DType::f32, device), shard = number(device);
+    const Tensor full = Tensor::zeros({2}, DType::f32, device), shard = one_element(device);
     if (comm.rank() == 3) shard.data<float>()[0] = 1.0f;
     const auto combine = [](const Tensor&, const Tensor& sum, bool, Stream&) {
       if (sum.data<float>()[0] != 0.0f) throw DeviceError("planted");
@@ -263,7 +266,9 @@ TEST_CASE("a rank that fails inside a group is named by its global rank") {
     const auto group = comm.group(members, "odd");
     if (comm.rank() == 3) {
       group->abort("DeviceError: planted");
-      throw DeviceError("planted");  // its own barrier could still let the other rank continue
+      // If rank 3 called the barrier instead, rank 1 could still leave the barrier without an
+      // error.
+      throw DeviceError("planted");
     }
     group->wait(group->barrier("of some"));
   };
@@ -282,7 +287,7 @@ TEST_CASE("a rank that fails inside a group is named by its global rank") {
       if (rank != 1) CHECK(contains(errors[rank], "; rank " + std::to_string(rank) + " waits in "));
     }
   }
-  // A rank that leaves the group early, or never arrives, is also named by its global number.
+  // A rank that returns early, or arrives too late, is also named by its global rank.
   const auto leaves = [&](Communicator& comm, const Device&) {
     if (!is_member(comm)) return;
     const auto group = comm.group(members, "odd");
@@ -310,7 +315,7 @@ TEST_CASE("an error about calls that differ within a group names the global rank
     if (comm.rank() == 1) return comm.wait(comm.barrier("other"));
     const int ends[] = {2, 0};
     const auto group = comm.group(ends, "ends");
-    const Tensor x = number(device);
+    const Tensor x = one_element(device);
     group->wait(group->broadcast(x, comm.rank() == 0 ? 1 : 0, "tied"));
   });
   for (const std::string& error : {errors[0], errors[2]})
@@ -322,13 +327,13 @@ TEST_CASE("an error about calls that differ within a group names the global rank
   CHECK(contains(errors[1], "; rank 1 waits in collective #0, barrier of 'other'"));
 }
 
-// stall_variable: the stage
+// The environment variable stall_variable holds the number of the stage that stalls.
 TEST_CASE("stalled stage: run by the next test" * doctest::skip()) {
-  const int struck = std::atoi(std::getenv(stall_variable));
+  const int faulty = std::atoi(std::getenv(stall_variable));
   const auto body = [&](Communicator& comm, const Device& device) {
     try {
       run_chain(comm, device, [&](int step) {
-        while (step == 5 && comm.rank() == struck)
+        while (step == 5 && comm.rank() == faulty)
           std::this_thread::sleep_for(std::chrono::hours(1));
         return true;
       });
@@ -344,15 +349,15 @@ TEST_CASE(
     "a stage that stalls for good ends the process with status 4, and all other stages name it") {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   std::vector<FILE*> processes;
-  for (int struck = 0; struck < chain_stages; ++struck) {
-    const std::string command = std::string(stall_variable) + "=" + std::to_string(struck) + " '" +
+  for (int faulty = 0; faulty < chain_stages; ++faulty) {
+    const std::string command = std::string(stall_variable) + "=" + std::to_string(faulty) + " '" +
                                 self +
                                 "' --no-skip --test-case='stalled stage: run by the next test' "
                                 "2>&1";
     processes.push_back(popen(command.c_str(), "r"));
   }
-  for (int struck = 0; struck < chain_stages; ++struck) {
-    FILE* output = processes[static_cast<size_t>(struck)];
+  for (int faulty = 0; faulty < chain_stages; ++faulty) {
+    FILE* output = processes[static_cast<size_t>(faulty)];
     REQUIRE(output);
     std::string text;
     for (char bytes[512]; std::fgets(bytes, sizeof bytes, output);) text += bytes;
@@ -360,11 +365,11 @@ TEST_CASE(
     CAPTURE(text);
     CHECK(WIFEXITED(status));
     CHECK(WEXITSTATUS(status) == 4);
-    const std::string number = std::to_string(struck);
+    const std::string number = std::to_string(faulty);
     const std::string late = "rank " + number + " did not arrive within 4 s: collective #5, ";
     CHECK(contains(text, "error: CommError: " + late));
-    CHECK(contains(text, "\nrank " + number + " is still in its own code"));
+    CHECK(contains(text, "\nrank " + number + " is still running the program's code"));
     for (int rank = 0; rank < chain_stages; ++rank)
-      if (rank != struck) CHECK(contains(text, "rank " + std::to_string(rank) + ": " + late));
+      if (rank != faulty) CHECK(contains(text, "rank " + std::to_string(rank) + ": " + late));
   }
 }

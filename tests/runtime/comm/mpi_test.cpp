@@ -20,14 +20,14 @@ void require(bool holds, const char* what) {
   if (!holds) throw ShapeError(what);
 }
 
-// Differs from rank to rank and place to place; sums depend on the order of addition.
+// Differs between neighbouring ranks and indices. Sums depend on the order of addition.
 float value_of(int rank, int64_t i) {
   return (rank % 2 ? -1.0f : 1.0f) * static_cast<float>(1 + i % 7) * (rank % 3 ? 1e8f : 1.1f);
 }
 
 void check_gather(Communicator& comm, const Device& device, int64_t numel, Chunk chunk) {
   const Tensor full = Tensor::full({numel * comm.size()}, -1.0, DType::f32, device);
-  const Tensor shard = full.flat(comm.rank() * numel, numel);  // where it belongs
+  const Tensor shard = full.flat(comm.rank() * numel, numel);  // gathered in place
   for (int64_t i = 0; i < numel; ++i) shard.data<float>()[i] = value_of(comm.rank(), i);
   comm.wait(comm.all_gather(shard, full, "x", chunk));
   const int64_t end = chunk.count < 0 ? numel : chunk.begin + chunk.count;
@@ -35,11 +35,11 @@ void check_gather(Communicator& comm, const Device& device, int64_t numel, Chunk
     for (int64_t i = 0; i < numel; ++i) {
       const bool moved = rank == comm.rank() || (i >= chunk.begin && i < end);
       require(full.data<float>()[rank * numel + i] == (moved ? value_of(rank, i) : -1.0f),
-              "gathered values");
+              "all_gather: wrong values");
     }
 }
 
-void check_fold(Communicator& comm, const Device& device, int64_t numel, bool fresh) {
+void check_reduce_scatter(Communicator& comm, const Device& device, int64_t numel, bool fresh) {
   const Tensor full = Tensor::empty({numel * comm.size()}, DType::f32, device);
   const Tensor shard = Tensor::full({numel}, 3.0, DType::f32, device);
   for (int64_t i = 0; i < full.numel(); ++i) full.data<float>()[i] = value_of(comm.rank(), i);
@@ -48,20 +48,22 @@ void check_fold(Communicator& comm, const Device& device, int64_t numel, bool fr
     const int64_t place = comm.rank() * numel + i;
     float sum = fresh ? value_of(0, place) : value_of(0, place) + 3.0f;
     for (int rank = 1; rank < comm.size(); ++rank) sum = value_of(rank, place) + sum;
-    require(shard.data<float>()[i] == sum, "folded values");
+    require(shard.data<float>()[i] == sum, "reduce_scatter: wrong values");
   }
 }
 
 void check_sum(Communicator& comm, const Device& device, int64_t numel) {
   const Tensor x = Tensor::full({numel}, comm.rank() + 1.0, DType::i64, device);
   x.data<int64_t>()[numel - 1] = int64_t{1} << 40;
-  comm.wait(comm.all_reduce(x, "limbs"));
+  comm.wait(comm.all_reduce(x, "limbs"));  // as the i64 words of a gradient norm
   const int64_t n = comm.size();
-  require(x.data<int64_t>()[0] == (numel == 1 ? n << 40 : n * (n + 1) / 2), "first sum");
-  require(x.data<int64_t>()[numel - 1] == n << 40, "last sum");
+  require(x.data<int64_t>()[0] == (numel == 1 ? n << 40 : n * (n + 1) / 2),
+          "all_reduce: wrong first sum");
+  require(x.data<int64_t>()[numel - 1] == n << 40, "all_reduce: wrong last sum");
 }
 
-// More than the window through which pieces pass, with a rest.
+// More bytes than one round of a transfer moves, so that several rounds are needed. The last round
+// is not full.
 constexpr int64_t large = 700001;
 
 void check_broadcast(Communicator& comm, const Device& device, int64_t numel) {
@@ -70,15 +72,15 @@ void check_broadcast(Communicator& comm, const Device& device, int64_t numel) {
     for (int64_t i = 0; i < numel; ++i) x.data<float>()[i] = value_of(comm.rank(), i);
     comm.wait(comm.broadcast(x, root, "h"));
     for (int64_t i = 0; i < numel; ++i)
-      require(x.data<float>()[i] == value_of(root, i), "sent values");
+      require(x.data<float>()[i] == value_of(root, i), "broadcast: wrong values");
   }
 }
 
 void check_collectives(Communicator& comm, const Device& device) {
   for (const int64_t numel : {int64_t{1}, int64_t{1023}, large}) {
     check_gather(comm, device, numel, {});
-    check_fold(comm, device, numel, true);
-    check_fold(comm, device, numel, false);
+    check_reduce_scatter(comm, device, numel, true);
+    check_reduce_scatter(comm, device, numel, false);
     check_sum(comm, device, numel);
     check_broadcast(comm, device, numel);
   }
@@ -93,7 +95,8 @@ void check_collectives(Communicator& comm, const Device& device) {
   const Tensor full = Tensor::zeros({9 * comm.size()}, DType::bf16, device);
   comm.wait(comm.all_gather(shard, full, "counted"));
   counting->all_gather(shard, full, "counted");
-  require(comm.wire()[0].bytes - before == counting->wire()[0].bytes, "bytes on the wire");
+  require(comm.wire()[0].bytes - before == counting->wire()[0].bytes,
+          "wire(): wrong number of bytes");
 }
 
 }  // namespace

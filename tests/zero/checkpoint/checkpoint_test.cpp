@@ -49,7 +49,8 @@ void change_byte(const std::string& path, int64_t at) {
   file.put(static_cast<char>(byte ^ 1));
 }
 
-/// A step that is skipped, so that attempted and taken steps differ.
+/// Runs a step that is skipped (NaN gradient), so that the numbers of attempted and taken steps
+/// differ.
 void skip_a_step(Engine& engine, const Toy& toy) {
   Gradients gradients = random_gradients(toy.trainable(), 1);
   gradients.begin()->second[0] = NAN;
@@ -120,7 +121,7 @@ TEST_CASE("find_checkpoint returns the step_N folder with the highest number") {
     engine.set_steps(step, 0);
     zero::save_checkpoint(directory, engine, {.steps = step});
   }
-  fs::create_directories(directory + "/step_99");  // without a manifest: none of ours
+  fs::create_directories(directory + "/step_99");  // without a manifest: not a checkpoint
   fs::create_directories(directory + "/step_12.old");
   CHECK(zero::find_checkpoint(directory) == directory + "/step_10");
   CHECK(zero::find_checkpoint(directory + "/step_9") == directory + "/step_9");
@@ -139,9 +140,9 @@ TEST_CASE(
   const std::string before = engine.parameter_hash();
   engine.write(toy.gain, State::master, std::vector<float>(129, 5.0f));
   CHECK(zero::save_checkpoint(folder.path(), engine, toy_info(engine)) == path);
-  CHECK(std::distance(fs::directory_iterator(folder.path()), {}) == 2);
+  CHECK(std::distance(fs::directory_iterator(folder.path()), {}) == 2);  // step_N and latest
   CHECK("step_" + std::to_string(engine.steps()) == read_file(folder / "latest"));
-  CHECK(std::distance(fs::directory_iterator(path), {}) == 2);
+  CHECK(std::distance(fs::directory_iterator(path), {}) == 2);  // a shard and the manifest
   Engine loaded(toy.store, Device::cpu(), {.seed = 8});
   zero::load_checkpoint(path, loaded);
   CHECK(loaded.parameter_hash() == engine.parameter_hash());
@@ -162,10 +163,10 @@ TEST_CASE("save_checkpoint refuses a wrong step count, a bad config and pending 
                        "step first",
                        ConfigError);
   CHECK(fs::is_empty(folder.path()));
-  const Engine nowhere(toy.store, Device::meta());
-  zero::save_checkpoint(folder.path(), nowhere, {});  // its books alone
+  const Engine planned(toy.store, Device::meta());
+  zero::save_checkpoint(folder.path(), planned, {});  // records the files and writes nothing
   CHECK(fs::is_empty(folder.path()));
-  CHECK(nowhere.parameter_hash() == "planned");
+  CHECK(planned.parameter_hash() == "planned");
 }
 
 TEST_CASE("damage to a checkpoint is reported with the name of the damaged tensor or file") {
@@ -231,7 +232,8 @@ TEST_CASE("a checkpoint stores extra files of the run and verifies their checksu
   fs::remove(file);
   CHECK(contains(zero::damages_of(path).front(), file + ": No such file"));
 
-  info.files = {{"tokenizer.json", "another"}};  // which replaces the step with all its files
+  info.files = {{"tokenizer.json", "another"}};
+  // Saving again replaces step_N with all its files.
   CHECK(zero::save_checkpoint(folder.path(), engine, info) == path);
   CHECK(zero::read_checkpoint_info(path).files == info.files);
   CHECK(!fs::exists(path + "/e"));
@@ -265,7 +267,7 @@ TEST_CASE(
                     ConfigError);
   }
   CHECK(fs::is_empty(folder.path()));
-  // A manifest that somebody else wrote, with the checksum of its text.
+  // A manifest with unsafe file names and a correct checksum, as an attacker could write it.
   const std::string path = zero::save_checkpoint(folder.path(), engine, {.files = {{"a", "x"}}});
   write_file(folder / "out", "x");
   const nlohmann::json whole = nlohmann::json::parse(read_file(path + "/manifest.json"));
@@ -286,14 +288,15 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("pieces of a parameter in several shards are put together by offset") {
+TEST_CASE("several pieces of a parameter are put together by offset") {
   const Toy toy;
   Engine engine(toy.store, Device::cpu());
   train_step(engine, 0);
   const TemporaryFolder folder;
   const std::string path = zero::save_checkpoint(folder.path(), engine, toy_info(engine));
 
-  // The same checkpoint as two ranks would write it: gain's master cut at 64.
+  // The same checkpoint with gain's master cut at element 64. Both pieces are in a second shard
+  // file, in the wrong order.
   const std::vector<float> gain = engine.read(toy.gain, State::master);
   const std::vector<float> head(gain.begin(), gain.begin() + 64),
       tail(gain.begin() + 64, gain.end());
@@ -355,7 +358,7 @@ TEST_CASE("load_checkpoint refuses a checkpoint of another model and changes no 
   CHECK(contains(file_error([&] { zero::load_checkpoint(folder.path(), smaller); }),
                  "has 'a.weight' [5, 31], which the model does not have"));
   CHECK(smaller.parameter_hash() == before);
-  zero::load_weights(folder.path(), smaller);  // which takes what it needs
+  zero::load_weights(folder.path(), smaller);  // ignores all other parameters
   CHECK(smaller.read(*store.find("gain"), State::master) == engine.read(toy.gain, State::master));
 
   ParameterStore wrong;
@@ -370,11 +373,12 @@ TEST_CASE(
     "has") {
   const Toy toy;
   const TemporaryFolder folder;
-  const auto write = [&](const std::string& skip, DType dtype) {
+  const auto write = [&](const std::string& renamed, DType dtype) {
     std::vector<SafetensorsWriter::Entry> entries = {{"ids", DType::i64, {1}}};
     for (const auto& [name, parameter] : toy.store.by_name())
-      if (name != skip) entries.push_back({name, dtype, parameter->shape});
-    if (!skip.empty()) entries.push_back({"h." + skip, dtype, toy.store.find(skip)->shape});
+      if (name != renamed) entries.push_back({name, dtype, parameter->shape});
+    if (!renamed.empty())
+      entries.push_back({"h." + renamed, dtype, toy.store.find(renamed)->shape});
     SafetensorsWriter writer(folder / "w", entries);
     writer.write(std::vector<std::byte>(8));
     for (size_t i = 1; i < entries.size(); ++i) {
@@ -430,7 +434,8 @@ TEST_CASE(
     "a parameter longer than one read chunk loads whole from a checkpoint and from a weights "
     "file") {
   const auto make_store = [](ParameterStore& store) -> const Parameter& {
-    // Two ranges of 2^23 elements, the second one short and no multiple of anything.
+    // Read in two ranges, of 2^23 elements and of 1003, which is no multiple of a block or an
+    // alignment.
     return store.add(store.unit("unit"), "long.weight", {(int64_t{1} << 23) + 1003},
                      Init::normal(0.5f), {.decay = true});
   };

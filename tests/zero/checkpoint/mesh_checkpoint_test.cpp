@@ -353,7 +353,7 @@ TEST_CASE("parameter_hash refuses slices of tensor ranks that do not make up the
     CAPTURE(rows[1].begin);
     CAPTURE(rows[1].count);
     CHECK(contains(message_of<ConfigError>([&] { run_local(2, hash); }),
-                   "the parts of parameter 'cut' on 2 ranks do not make up its [12, 3]"));
+                   "the parts of parameter 'cut' on 2 ranks do not cover its shape [12, 3]"));
   }
 }
 

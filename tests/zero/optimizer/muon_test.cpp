@@ -1,4 +1,5 @@
-// Muon: its iteration, PyTorch's numbers, one hash however the work is divided, plans, moments.
+// Tests of Muon: the Newton-Schulz iteration, agreement with PyTorch, the same parameter hash for
+// every division of the work, plans, saved moments.
 #include "zerograd/zero/optimizer/muon.h"
 
 #include <doctest/doctest.h>
@@ -34,7 +35,8 @@ namespace {
 
 const UpdateOptions muon = {.rule = OptimizerRule::muon};
 
-/// The iteration with double arithmetic and plain loops; never transposed.
+/// The Newton-Schulz iteration in double with simple loops. Unlike orthogonalise(), it does not
+/// transpose a tall matrix.
 std::vector<double> plain_orthogonal(std::vector<double> x, size_t rows, size_t columns) {
   double squares = 0.0;
   for (const double value : x) squares += value * value;
@@ -74,12 +76,13 @@ struct Run {
   std::string directory = {};  ///< of checkpoints; empty: none
 };
 
-/// Trains the toy in steps [first, end), from the checkpoint if first > 0, and saves at the end.
-/// Returns the hash of the parameters.
+/// Trains MuonToy in steps [first, end), from the checkpoint if first > 0, and saves a checkpoint
+/// at the end if run.directory is not empty. Returns the hash of the parameters.
 std::string train_muon(Config config, const Run& run) {
   std::string hash;
   std::mutex mutex;
-  config.param_persistence_threshold = 160;  // `wide` and `alone` are small, `tall` is not
+  // `wide` and `alone` have fewer elements and stay gathered at stage 3; `tall` does not.
+  config.param_persistence_threshold = 160;
   const auto rank = [&](Communicator& comm, const Device& device) {
     const MuonToy toy;
     Engine engine(toy.store, comm, device, config);
@@ -101,8 +104,9 @@ std::string train_muon(Config config, const Run& run) {
   return hash;
 }
 
-/// The dtypes of a run: f32, bf16 and f16 with f32 masters, and all bf16 with stochastic rounding.
-/// In the run with bf16 values adam updates a large and a small matrix.
+/// One config for each precision: f32, bf16 and f16 with f32 masters, and all bf16 with stochastic
+/// rounding. In the config with bf16 values and f32 masters, adam updates the matrices `tall`
+/// (large) and `wide` (small).
 std::vector<Config> muon_precisions() {
   UpdateOptions stochastic = muon, grouped = muon;
   stochastic.stochastic_rounding = true;
@@ -136,6 +140,7 @@ TEST_CASE("Newton-Schulz agrees with a plain double-precision iteration for ever
       for (size_t i = 0; i < after.size(); ++i)
         worst = std::max(worst, std::abs(after[i] - 0.5 * expected[i]));
       CHECK(worst <= (dtype == DType::bf16 ? 4e-3 : 1e-5));
+      // Every singular value is at least 0.65, times the factor 0.5.
       CHECK(norm_of(after) >= 0.5 * 0.65 * std::sqrt(std::min(rows, columns)));
     }
   const Tensor zeros = Tensor::zeros({3, 4}, DType::f32, Device::cpu());
@@ -148,7 +153,7 @@ TEST_CASE("Newton-Schulz has the same bits for any number of threads") {
   for (const int threads : {1, 2, 5}) {
     const Device device = Device::cpu(0, {.threads = threads});
     const Tensor matrix = random_tensor({300, 170}, DType::f32, device, 3, -1, 1);
-    zero::orthogonalise(matrix, 130.0, 1.0, device.compute());
+    zero::orthogonalise(matrix, 130.0, 1.0, device.compute());  // the Frobenius norm is about 130
     results.push_back(matrix.to_host<float>());
   }
   CHECK(results[0] == results[1]);
@@ -199,8 +204,9 @@ TEST_CASE("muon steps agree with torch.optim.Muon within its rounding") {
         worst = std::max(worst, std::abs(moment[k] - buffer[k]));
         worst_bf16 = std::max(worst_bf16, std::abs(ours[k] - in_bf16[k]));
       }
-      CHECK(worst <= 1e-5);       // five steps move an element by 0.1 and more
-      CHECK(worst_bf16 <= 4e-3);  // PyTorch's own iteration is in bf16
+      CHECK(worst <= 1e-5);  // the five optimizer steps change an element by 0.1 and more
+      // Unmodified PyTorch iterates in bf16. The other results come from PyTorch changed to f32.
+      CHECK(worst_bf16 <= 4e-3);
     }
   }
 }
@@ -319,7 +325,8 @@ TEST_CASE("muon keeps, saves and loads one moment per matrix and two per other p
       CHECK(engine.read(toy.tall, State::moment2).empty());
       CHECK(engine.read(toy.table, State::moment2).size() == 5 * 20);
       zero::save_checkpoint(folder.path(), engine, {.steps = 1, .micro_batches = 2 * ranks});
-      // Other ranks, another stage: the states are those that were saved.
+      // Loads on one rank at stage 0. After 3 ranks, both differ from the save. The states must be
+      // the saved ones.
       Engine loaded(toy.store, device, {.update = muon});
       zero::load_checkpoint(folder.path(), loaded);
       for (const Parameter* parameter : {&toy.table, &toy.tall, &toy.gain})
@@ -340,6 +347,7 @@ TEST_CASE("muon keeps, saves and loads one moment per matrix and two per other p
     CHECK(has("gain", "moment2"));
     const MuonToy toy;
     Engine adam(toy.store, Device::cpu());
+    // The moments are the same; the optimizer differs.
     CHECK(contains(message_of<ConfigError>([&] { zero::load_checkpoint(folder.path(), adam); }),
                    "was saved by muon with moment1 and moment2; expected adam with moment1 and"));
   }
@@ -358,7 +366,7 @@ TEST_CASE("a snapshot that is read during a muon step gets the state from before
   std::condition_variable changed;
   bool stepped = false;
   std::thread reader([&] {
-    // Before each piece the reader waits until the step has ended, or has had time to.
+    // Before each piece the reader waits until the step has ended, at most 20 ms.
     for (size_t i = 0; i < snapshot.pieces().size(); ++i) {
       {
         std::unique_lock lock(mutex);

@@ -15,7 +15,7 @@ using namespace zg::zero;
 
 namespace {
 
-/// Numbers from a seed that a failing check prints.
+/// Reproducible random numbers. A test that varies the seed prints it with CAPTURE.
 struct Random {
   uint64_t seed;
   uint32_t calls = 0;
@@ -83,8 +83,8 @@ TEST_CASE("shards of a unit tile its parameters exactly, for any world size") {
       CHECK(numel == flat.numel);
       CHECK(end <= flat.padded);
 
-      // Walking the shards in order of rank walks every element once, in order.
-      std::vector<std::pair<const Parameter*, int64_t>> expected, walked;
+      // The shards, read in order of rank, give every element once and in order.
+      std::vector<std::pair<const Parameter*, int64_t>> expected, elements;
       for (const FlatUnit::Piece& piece : flat.pieces)
         for (int64_t i = 0; i < piece.numel(); ++i) expected.emplace_back(piece.parameter, i);
       for (int rank = 0; rank < world; ++rank)
@@ -92,9 +92,9 @@ TEST_CASE("shards of a unit tile its parameters exactly, for any world size") {
           CHECK(piece.begin % FlatUnit::alignment == 0);
           CHECK(piece.end <= flat.shard_numel());
           for (int64_t i = 0; i < piece.numel(); ++i)
-            walked.emplace_back(piece.parameter, piece.offset + i);
+            elements.emplace_back(piece.parameter, piece.offset + i);
         }
-      CHECK(walked == expected);
+      CHECK(elements == expected);
     }
     CHECK(seen.size() == unit.parameters.size());
   }
@@ -119,7 +119,7 @@ TEST_CASE("for_each_common finds the common elements of two slices as ordered ru
   for (int i = 0; i < 400; ++i) {
     const int64_t whole = std::uniform_int_distribution<int64_t>(1, 60)(random);
     const Slice a = random_slice(random, whole), b = random_slice(random, whole);
-    std::map<int64_t, int64_t> place_in_b;  // index in the whole to index in b
+    std::map<int64_t, int64_t> place_in_b;  // index in the whole parameter to index in b
     for (int64_t j = 0; j < b.numel(); ++j) place_in_b[b.whole_index(j)] = j;
     const int64_t first = std::uniform_int_distribution<int64_t>(0, a.numel())(random);
     const int64_t last = std::uniform_int_distribution<int64_t>(first, a.numel())(random);
