@@ -46,7 +46,7 @@ void WholeModel::describe() {
   EngineState& engine = engine_;
   const std::string own = description_of(engine.store);
   const Mesh* mesh = engine.mesh;
-  if (!mesh || mesh->shape.pipeline * mesh->shape.tensor == 1) return add(own, 0, 0);
+  if (!mesh) return add(own, 0, 0);
   // Exchange the length of each part's description, then broadcast each description from data rank
   // 0 of its part.
   const MeshShape& shape = mesh->shape;
