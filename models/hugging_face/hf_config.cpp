@@ -242,8 +242,10 @@ void require_same_model(const GPTConfig& config, const GPTConfig& written) {
   require("qkv_bias", ours.qkv_bias, theirs.qkv_bias);
   require("query_key_norm", ours.query_key_norm, theirs.query_key_norm);
   if (ours != theirs)
-    throw Unsupported(fmt::format("export: the {} of transformers cannot have this model's sizes",
-                                  hf_title(config.family)));
+    throw Unsupported(
+        fmt::format("export: rope has options that the {} of transformers does not use; expected "
+                    "only those of its scaling {}",
+                    hf_title(config.family), name_of(ours.rope.scaling)));
 }
 
 json id_of(std::optional<int32_t> token) { return token ? json(*token) : json(nullptr); }

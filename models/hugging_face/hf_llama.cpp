@@ -110,9 +110,9 @@ int64_t window_of(const JsonNode& theirs, Family family, int64_t layers) {
     if (with_window > 0 && (with_window < layers || !uses.flag(false) || size == 0))
       types.refuse("the same for all layers, and a window only with use_sliding_window");
   } else if (uses.flag(false) && size > 0) {
-    const double first = theirs.at("max_window_layers").number(28.0);
-    with_window =
-        std::clamp(layers - static_cast<int64_t>(std::clamp(first, 0.0, 1e9)), int64_t{0}, layers);
+    const double without =
+        std::clamp(theirs.at("max_window_layers").number(28.0), 0.0, static_cast<double>(layers));
+    with_window = layers - static_cast<int64_t>(without);
     if (with_window > 0 && with_window < layers)
       uses.refuse("false, or a window in all layers (max_window_layers 0)");
   }

@@ -112,6 +112,7 @@ TEST_CASE("export writes the model that was trained, or refuses it by the field'
         return line_after(zerograd("eval " + model + " --data sort --score-samples 0").out,
                           "val loss ");
       };
+      CHECK(loss_of(save).size() == std::string("1.2345").size());
       CHECK(loss_of(hf) == loss_of(save));
       CHECK(family_hash("train --data sort --log-interval 0 --score-samples 0 --from-hf " + hf +
                         " --steps 0") == hash);
