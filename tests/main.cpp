@@ -3,6 +3,8 @@
 
 #include <cstdio>
 
+#include "tests/support/tested_type.h"
+
 namespace {
 
 /// Detects a run without a test case. Otherwise a wrong name in ctest would always pass.
@@ -27,6 +29,8 @@ struct EmptyRun final : doctest::IReporter {
 REGISTER_LISTENER("empty run", 1, EmptyRun);
 
 }  // namespace
+
+const zg::Device::Type zg::testing::tested_type = zg::Device::Type::cpu;
 
 int main(int count, char** arguments) {
   const int status = doctest::Context(count, arguments).run();

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "bench/measure.h"
-#include "tests/accelerator/accelerator.h"
+#include "tests/support/tested_type.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/tensor.h"
@@ -51,7 +51,7 @@ class Counter {
 TEST_CASE(
     "bench::measure on an accelerator waits in each sample for the work that its runs queued" *
     doctest::test_suite("every device")) {
-  const Device device = device_of_rank(accelerator, 0, {});
+  const Device device = device_of_rank(tested_type, 0, {});
   Counter counter(device);
   int most = 0;
   const auto run = [&] {

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "tests/accelerator/accelerator.h"
 #include "tests/accelerator/channels.h"
 #include "tests/support/error_message.h"
 #include "tests/support/op_case.h"
+#include "tests/support/tested_type.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/movement/movement.h"
 #include "zerograd/kernels/optimizer/optimizer.h"
@@ -23,7 +23,7 @@ namespace {
 
 using Body = std::function<void(Communicator&, const Device&)>;
 
-void on_devices(int ranks, const Body& body, Device::Type type = accelerator) {
+void on_devices(int ranks, const Body& body, Device::Type type = tested_type) {
   run_local(ranks, body, {.type = type});
 }
 
@@ -53,7 +53,7 @@ TEST_CASE("ranks on accelerators gather tensors that queued kernels have not yet
   for (const int ranks : {1, 2, 3}) {
     on_devices(ranks, [&](Communicator& comm, const Device& device) {
       expect(device.name() ==
-                 accelerator_name + ":" + std::to_string(comm.rank() % Device::count(accelerator)),
+                 tested_name() + ":" + std::to_string(comm.rank() % Device::count(tested_type)),
              device.name());
       const Tensor full = Tensor::zeros({ranks * 5}, DType::f32, device);
       const Tensor shard = doubled(Tensor::full({5}, comm.rank() + 1.0, DType::f32, device));
@@ -125,7 +125,7 @@ TEST_CASE(
   };
   on_devices(2, [&](Communicator& comm, const Device& device) {
     const auto counting = counting_communicator(comm.rank(), 2);
-    const Device meta = Device::meta(comm.rank(), {}, accelerator);
+    const Device meta = Device::meta(comm.rank(), {}, tested_type);
     expect(live_after(comm, device) == live_after(*counting, meta), "live bytes");
   });
 }
@@ -134,12 +134,12 @@ TEST_CASE("pieces of gradients on accelerators are folded in rank order, with th
           doctest::test_suite("every device")) {
   for (const int ranks : {2, 4})
     for (const DType dtype : {DType::f32, DType::bf16})
-      CHECK(folded(ranks, dtype, accelerator) == folded(ranks, dtype, Device::Type::cpu));
+      CHECK(folded(ranks, dtype, tested_type) == folded(ranks, dtype, Device::Type::cpu));
 }
 
 TEST_CASE("ranks may share an accelerator, and sum integers" *
           doctest::test_suite("every device")) {
-  const int ranks = Device::count(accelerator) + 1;
+  const int ranks = Device::count(tested_type) + 1;
   std::mutex mutex;
   std::vector<std::string> names;
   on_devices(ranks, [&](Communicator& comm, const Device& device) {
@@ -151,7 +151,7 @@ TEST_CASE("ranks may share an accelerator, and sum integers" *
     comm.wait(comm.all_reduce(x, "limbs"));
     expect(x.to_host<int64_t>() == std::vector<int64_t>(300, ranks * (ranks + 1) / 2), "sum");
   });
-  CHECK(std::count(names.begin(), names.end(), accelerator_name + ":0") == 2);
+  CHECK(std::count(names.begin(), names.end(), tested_name() + ":0") == 2);
 }
 
 TEST_CASE("collectives queued on accelerators without waits each read the value of their own turn" *
@@ -186,7 +186,7 @@ TEST_CASE("a rank that has no memory for its peers' gradient pieces throws OutOf
     comm.wait(comm.reduce_scatter(full, shard, true, fold, "a name that lies on the heap"));
   };
   const DeviceOptions small = {.memory_limit = 8 << 20};
-  CHECK_THROWS_AS(run_local(2, body, {.device = small, .type = accelerator}), OutOfMemory);
+  CHECK_THROWS_AS(run_local(2, body, {.device = small, .type = tested_type}), OutOfMemory);
 }
 
 TEST_CASE("a fault of a kernel on one rank ends all ranks at the next collective" *

@@ -1,4 +1,3 @@
-#include "tests/accelerator/accelerator.h"
 #include "tests/accelerator/command_runs.h"
 
 #include <cmath>
@@ -8,6 +7,7 @@ using namespace zg::testing;
 
 namespace {
 
+const std::string accelerator_name = ZG_TEST_DEVICE;
 const std::string on_accelerator = "--device " + accelerator_name + " ";
 
 }  // namespace

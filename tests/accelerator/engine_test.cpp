@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "tests/accelerator/accelerator.h"
 #include "tests/support/error_message.h"
 #include "tests/support/op_case.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/tested_type.h"
 #include "tests/zero/toy.h"
 #include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/runtime/error.h"
@@ -80,7 +80,7 @@ std::string str(const Config& config, int ranks) {
 TEST_CASE("ZeRO stages, world sizes and offload on accelerators give the cpu's bits" *
           doctest::test_suite("every device")) {
   const DType every[] = {DType::f32, DType::bf16, DType::f16};
-  for (const DType compute : on_device(every, device_of_rank(accelerator, 0, {}))) {
+  for (const DType compute : on_device(every, device_of_rank(tested_type, 0, {}))) {
     // In f16 the first step overflows and is skipped.
     const Config plain{.compute = compute,
                        .loss_scaling = {.initial_scale_power = 16, .hysteresis = 1}};
@@ -100,7 +100,7 @@ TEST_CASE("ZeRO stages, world sizes and offload on accelerators give the cpu's b
                             .activation = compute == DType::f32 ? space : Space::device,
                             .sub_group_size = 64};
           CAPTURE(str(config, ranks));
-          CHECK(train_engine(config, ranks, accelerator) == expected);
+          CHECK(train_engine(config, ranks, tested_type) == expected);
         }
   }
 }
@@ -120,24 +120,24 @@ TEST_CASE("stochastic rounding on accelerators, with or without offload, gives t
                           .optimizer = space,
                           .sub_group_size = 64};
         CAPTURE(str(config, ranks));
-        CHECK(train_engine(config, ranks, accelerator) == expected);
+        CHECK(train_engine(config, ranks, tested_type) == expected);
       }
 }
 
 TEST_CASE("states on the host of an accelerator are updated by the cpu, others by the device" *
           doctest::test_suite("every device")) {
   const auto updated = [](const OffloadOptions& offload) {
-    return train_engine({.stage = 1, .compute = DType::bf16, .offload = offload}, 2, accelerator);
+    return train_engine({.stage = 1, .compute = DType::bf16, .offload = offload}, 2, tested_type);
   };
   const EngineOutcome expected = updated({});
-  auto& slot = accelerator == Device::Type::hpu
+  auto& slot = tested_type == Device::Type::hpu
                    ? kernels::optimizer_update[Device::Type::hpu].function
                    : kernels::optimizer_update[Device::Type::cuda].function;
   const auto own = std::exchange(slot, nullptr);
   const auto here = message_of<Unsupported>([&] { updated({}); });
   const EngineOutcome on_host = updated({.optimizer = Space::host, .sub_group_size = 64});
   slot = own;
-  CHECK(here == "rank 0/2: optimizer_update: no " + accelerator_name + " kernel");
+  CHECK(here == "rank 0/2: optimizer_update: no " + tested_name() + " kernel");
   CHECK(on_host == expected);
 }
 
@@ -158,9 +158,9 @@ TEST_CASE(
       train_engine({.compute = compute}, 1, cpu, reference / "step_3", reference.path());
       const EngineOutcome expected =
           train_engine({.compute = compute}, 1, cpu, reference / "step_6");
-      train_engine(config, 2, accelerator, "", folder.path());
+      train_engine(config, 2, tested_type, "", folder.path());
       train_engine({.stage = 1, .compute = compute}, 2, cpu, folder / "step_3", folder.path());
-      CHECK(train_engine(config, 1, accelerator, folder / "step_6") == expected);
+      CHECK(train_engine(config, 1, tested_type, folder / "step_6") == expected);
     }
 }
 
@@ -173,7 +173,7 @@ TEST_CASE(
       CAPTURE(name_of(space));
       const TemporaryFolder folder, disk;
       const Toy toy;
-      const Device device = device_of_rank(accelerator, 0, {.swap = {.directory = disk.path()}});
+      const Device device = device_of_rank(tested_type, 0, {.swap = {.directory = disk.path()}});
       const Config config{
           .compute = DType::bf16, .optimizer = optimizer, .offload = {.optimizer = space}};
       Engine engine(toy.store, device, config);
@@ -216,8 +216,8 @@ TEST_CASE(
         }
         return device.memory().rows();
       };
-      const auto real = measured(device_of_rank(accelerator, 0, options));
-      const auto plan = measured(Device::meta(0, options, accelerator));
+      const auto real = measured(device_of_rank(tested_type, 0, options));
+      const auto plan = measured(Device::meta(0, options, tested_type));
       REQUIRE(real.size() == plan.size());
       int64_t pinned = 0;
       for (size_t i = 0; i < real.size(); ++i) {

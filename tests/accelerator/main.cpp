@@ -6,9 +6,15 @@
 #include <set>
 #include <string>
 
-#include "tests/accelerator/accelerator.h"
 #include "tests/kernels/every_kernel.h"
 #include "tests/kernels/guarded_call.h"
+#include "tests/support/tested_type.h"
+
+#ifdef ZG_TEST_HPU
+const zg::Device::Type zg::testing::tested_type = zg::Device::Type::hpu;
+#else
+const zg::Device::Type zg::testing::tested_type = zg::Device::Type::cuda;
+#endif
 
 namespace {
 
@@ -29,7 +35,7 @@ class GuardedSlot {
 
  private:
   static typename Kernel<Args>::Function& slot_of(Kernel<Args>& kernel) {
-    return kernel[accelerator].function;
+    return kernel[tested_type].function;
   }
   static void call(const Args& args, Workspace workspace, Stream& stream) {
     for (const std::string& damage : guarded_call<Args>(own, name, args, workspace, stream))

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/accelerator/accelerator.h"
+#include "tests/support/tested_type.h"
 #include "tests/zero/muon_toy.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
@@ -57,7 +57,7 @@ TEST_CASE(
   for (const DType compute : {DType::f32, DType::bf16}) {
     CAPTURE(std::string(name_of(compute)));
     const Config plain{.compute = compute, .update = {.rule = OptimizerRule::muon}};
-    const MuonOutcome expected = train_muon(plain, 1, accelerator);
+    const MuonOutcome expected = train_muon(plain, 1, tested_type);
     const MuonOutcome cpu = train_muon(plain, 1, Device::Type::cpu);
     double worst = 0.0;
     for (size_t i = 0; i < cpu.tall.size(); ++i)
@@ -75,7 +75,7 @@ TEST_CASE(
                             .gradient = ranks == 2 ? space : Space::device,
                             .optimizer = space,
                             .sub_group_size = 128};
-          CHECK(train_muon(config, ranks, accelerator).hash == expected.hash);
+          CHECK(train_muon(config, ranks, tested_type).hash == expected.hash);
         }
   }
 }

@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
 
-#include "tests/accelerator/accelerator.h"
 #include "tests/kernels/every_kernel.h"
 #include "tests/models/gpt/gpt_case.h"
+#include "tests/support/tested_type.h"
 #include "zerograd/models/gpt/gpt.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/zero/engine.h"
@@ -65,5 +65,5 @@ int cpu_kernels_of_training(const Device& device) {
 TEST_CASE("training on an accelerator enters no kernel of the cpu" *
           doctest::test_suite("every device")) {
   CHECK(cpu_kernels_of_training(Device::cpu()) > 100);
-  CHECK(cpu_kernels_of_training(device_of_rank(accelerator, 0, {})) == 0);
+  CHECK(cpu_kernels_of_training(device_of_rank(tested_type, 0, {})) == 0);
 }

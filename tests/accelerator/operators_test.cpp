@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "tests/accelerator/accelerator.h"
 #include "tests/support/error_message.h"
 #include "tests/support/op_case.h"
+#include "tests/support/tested_type.h"
 #include "zerograd/autograd/ops.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
@@ -122,7 +122,7 @@ TEST_CASE(
     "rounding" *
     doctest::test_suite("every device")) {
   const Device cpu = Device::cpu(0, {.threads = 1});
-  const Device device = device_of_rank(accelerator, 0, {});
+  const Device device = device_of_rank(tested_type, 0, {});
   for (const DType dtype : on_device(floating_dtypes, device))
     for (const Operator& op : operators) {
       CAPTURE(op.name);
@@ -145,7 +145,7 @@ TEST_CASE(
     "axes" *
     doctest::test_suite("every device")) {
   const Device cpu = Device::cpu(0, {.threads = 1});
-  const Device device = device_of_rank(accelerator, 0, {});
+  const Device device = device_of_rank(tested_type, 0, {});
   for (const DType dtype : on_device(floating_dtypes, device))
     for (const Operator& op : operators)
       for (const OperandShapes& shapes : broadcast_shapes) {
@@ -163,8 +163,8 @@ TEST_CASE(
 
 TEST_CASE("operators of Var have the same memory peak on a meta device as on the accelerator" *
           doctest::test_suite("every device")) {
-  const Device device = device_of_rank(accelerator, 0, {});
-  const Device meta = Device::meta(0, {}, accelerator);
+  const Device device = device_of_rank(tested_type, 0, {});
+  const Device meta = Device::meta(0, {}, tested_type);
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const Operator& op : operators) {
       CAPTURE(op.name);
@@ -213,8 +213,8 @@ TEST_CASE(
       {"x >= tensor", [](const Var& x, const Var& y) { return x >= y.value(); }},
   };
   const Device cpu = Device::cpu(0, {.threads = 1});
-  const Device device = device_of_rank(accelerator, 0, {});
-  const Device meta = Device::meta(0, {}, accelerator);
+  const Device device = device_of_rank(tested_type, 0, {});
+  const Device meta = Device::meta(0, {}, tested_type);
   const std::vector<float> xs = {1, 2, 3, NAN, 2, 1}, ys = {2, 3};
   for (const DType dtype : on_device({DType::f32, DType::bf16, DType::f16}, device))
     for (const Comparison& comparison : comparisons) {
@@ -253,7 +253,7 @@ TEST_CASE("operators on integer tensors give the same values on an accelerator a
   };
   const auto check = [&]<class T>(T) {
     const Device cpu = Device::cpu(0, {.threads = 1});
-    const Device device = device_of_rank(accelerator, 0, {});
+    const Device device = device_of_rank(tested_type, 0, {});
     const std::vector<T> xs = {7, -7, 4, 0, 5, -1}, ys = {2, -3, 1};
     for (const Operator& op : whole) {
       CAPTURE(op.name);
@@ -272,10 +272,10 @@ TEST_CASE("operators on integer tensors give the same values on an accelerator a
 
 TEST_CASE("operators refuse operands on two devices, the CPU and an accelerator" *
           doctest::test_suite("every device")) {
-  const Tensor here = Tensor::full({2}, 1.0, DType::f32, device_of_rank(accelerator, 0, {}));
+  const Tensor here = Tensor::full({2}, 1.0, DType::f32, device_of_rank(tested_type, 0, {}));
   const Tensor there = Tensor::full({2}, 1.0, DType::f32, Device::cpu());
   const std::string two =
-      "tensors on two devices, " + accelerator_name + ":0 and cpu:0; copy one over first";
+      "tensors on two devices, " + tested_name() + ":0 and cpu:0; copy one over first";
   CHECK(message_of<DeviceError>([&] { Var(here) + there; }) == "add: " + two);
   CHECK(message_of<DeviceError>([&] { here - Var(there); }) == "sub: " + two);
   CHECK(message_of<DeviceError>([&] { Var(here) * there; }) == "mul: " + two);

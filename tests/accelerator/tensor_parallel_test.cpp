@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/accelerator/accelerator.h"
 #include "tests/support/op_case.h"
+#include "tests/support/tested_type.h"
 #include "zerograd/models/gpt/gpt.h"
 
 using namespace zg;
@@ -86,7 +86,7 @@ std::vector<Step> steps_on(Device::Type type) {
 
 TEST_CASE("a tensor-parallel step on accelerators gives loss and gradients near those on the CPU" *
           doctest::test_suite("every device")) {
-  const std::vector<Step> expected = steps_on(Device::Type::cpu), steps = steps_on(accelerator);
+  const std::vector<Step> expected = steps_on(Device::Type::cpu), steps = steps_on(tested_type);
   for (size_t rank = 0; rank < 2; ++rank) {
     CAPTURE(rank);
     CHECK(std::fabs(steps[rank].loss - expected[rank].loss) < 1e-5);

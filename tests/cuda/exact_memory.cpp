@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "tests/accelerator/accelerator.h"
+#include "tests/kernels/guarded_call.h"
 #include "zerograd/runtime/cuda/api.h"
 
 namespace zg::testing {

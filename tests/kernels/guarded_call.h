@@ -22,6 +22,8 @@ using ExactMemory = std::shared_ptr<void> (*)(const Device& device, size_t bytes
 /// between guards: a checker of the device's memory (compute-sanitizer) then sees each access
 /// beyond an operand, while it sees an arena as one allocation.
 inline ExactMemory exact_memory = nullptr;
+/// An allocation of the CUDA runtime, for tests on a GPU.
+std::shared_ptr<void> cuda_memory(const Device& device, size_t bytes);
 
 /// Moves what a call writes, and what shares bytes with that, into memory with guards on both
 /// sides; moves it back after the call and looks at the guards.

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "bench/operands.h"
+#include "tests/support/tested_type.h"
+#include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/random.h"
 #include "zerograd/runtime/tensor.h"
 
@@ -27,28 +29,23 @@ inline std::vector<Isa> available_levels() {
   return levels;
 }
 
-/// A new cpu:0 for each instruction set, with two threads so that work is divided. In the binaries
-/// of tests/cuda and tests/hpu, which run the suite "every device", it returns devices of that
-/// backend instead.
+/// On the CPU a new cpu:0 for each instruction set, with two threads so that work is divided; else
+/// the first device of the tested type.
 inline std::vector<Device> devices_at_every_level(int threads = 2) {
-#ifdef ZG_TEST_CUDA
-  return {Device::cuda(0, {.threads = threads})};
-#endif
-#ifdef ZG_TEST_HPU
-  return {Device::hpu(0, {.threads = threads})};
-#endif
+  if (tested_type != Device::Type::cpu)
+    return {device_of_rank(tested_type, 0, {.threads = threads})};
   std::vector<Device> devices;
   for (Isa isa : available_levels())
     devices.push_back(Device::cpu(0, {.threads = threads, .isa = isa}));
   return devices;
 }
 
-/// The same, and on CUDA one device of each generation for which kernels differ.
+/// The same, and the emulator's CUDA device without sm_90a, for which kernels differ.
 inline std::vector<Device> devices_of_every_generation() {
+  constexpr int older = 7;
   std::vector<Device> devices = devices_at_every_level();
-#ifdef ZG_TEST_CUDA
-  devices.push_back(Device::cuda(7));  // the emulator's device without sm_90a
-#endif
+  if (tested_type == Device::Type::cuda && Device::count(tested_type) > older)
+    devices.push_back(Device::cuda(older));
   return devices;
 }
 
