@@ -23,11 +23,11 @@ class Lines(unittest.TestCase):
     def test_code_around_a_comment_of_several_lines_counts(self):
         self.assertEqual(count_lines.code_lines("int a; /* b\nc\n*/ int d;\n"), 2)
 
-    def test_what_looks_like_a_comment_in_a_text_is_code(self):
+    def test_comment_markers_inside_a_string_literal_are_code(self):
         self.assertEqual(count_lines.code_lines('f("//", \'"\');\ng("/*");\nh("*/");\n'), 3)
         self.assertEqual(count_lines.code_lines('const char* a = R"x(// b\n/* "c)x";\nint d;\n'), 3)
 
-    def test_a_digit_separator_begins_no_character(self):
+    def test_a_digit_separator_does_not_begin_a_character_literal(self):
         self.assertEqual(count_lines.code_lines("int a = 1'000;\n// b's\nint c;\n"), 2)
 
 
@@ -43,12 +43,12 @@ class Sizes(unittest.TestCase):
         "tools/cmake/PublicHeaders.cmake": "set(ZG_ENGINE_HEADERS\n    runtime/api.h)\n",
     }
 
-    def test_users_are_sources_of_the_layers_beside_the_own_ones(self):
+    def test_users_of_a_header_are_the_sources_in_layers_that_include_it_except_its_own(self):
         sources = {path: text for path, text in self.FILES.items() if path.split("/")[0] in count_lines.LAYERS}
         self.assertEqual(count_lines.headers_with_one_user(sources, {"runtime/api.h"}),
                          ["runtime/arena.h", "runtime/tensor.h"])
 
-    def test_rows(self):
+    def test_measure_counts_lines_sources_headers_and_files_per_folder(self):
         rows = count_lines.measure(self.FILES)
         self.assertEqual((rows["runtime: code lines"], rows["zero: code lines"], rows["tests: code lines"]), (6, 2, 2))
         self.assertEqual((rows["sources"], rows["headers with one user"]), (6, 2))

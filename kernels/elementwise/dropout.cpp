@@ -12,8 +12,8 @@ void check_dropout(const char* op, float probability, int64_t elements) {
                                   op, probability));
   if (probability > 0.0f && elements > max_dropout_elements)
     throw ShapeError(
-        fmt::format("{}: a sample has {} elements; expected at most 2^34, because a Philox counter "
-                    "has 32 bits and gives four words",
+        fmt::format("{}: a sample has {} elements; expected at most 2^34, because one word of "
+                    "a Philox counter, of 32 bits, numbers blocks of four elements",
                     op, elements));
 }
 

@@ -31,7 +31,7 @@ struct Value {
 
 /// dx = dy * derivative. `known` is y if reads_result(op), else x.
 template <UnaryOp op, class T>
-struct Slope {
+struct Gradient {
   __device__ T operator()(T known, T gradient) const {
     const float v = to_float(known), dy = to_float(gradient);
     float dx = 0.0f;
@@ -72,7 +72,7 @@ void unary_backward(const UnaryBackward& a, Workspace, Stream& stream) {
   visit_floating(a.dy.dtype(), [&]<class T>(T) {
     visit_unary(a.op, [&]<UnaryOp op>() {
       const Tensor& known = reads_result(op) ? a.y : a.x;
-      map("unary_backward", Slope<op, T>(), a.dy.numel(), stream, a.dx.data<T>(),
+      map("unary_backward", Gradient<op, T>(), a.dy.numel(), stream, a.dx.data<T>(),
           static_cast<const T*>(known.data<T>()), static_cast<const T*>(a.dy.data<T>()));
     });
   });

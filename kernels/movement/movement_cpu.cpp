@@ -14,7 +14,7 @@ namespace zg::cpu {
 namespace {
 
 struct CopyAxis {
-  int64_t extent, x, y;  ///< and strides
+  int64_t extent, x_stride, y_stride;
 };
 
 /// The axes longer than 1, sorted by falling strides of y, so that y is written in the order of
@@ -28,7 +28,7 @@ struct CopyAxes {
       const auto from = static_cast<size_t>(i);
       if (args.extents[i] == 1) continue;
       size_t at = count++;
-      for (; at > 0 && std::abs(axes[at - 1].y) < std::abs(args.y_strides[from]); --at)
+      for (; at > 0 && std::abs(axes[at - 1].y_stride) < std::abs(args.y_strides[from]); --at)
         axes[at] = axes[at - 1];
       axes[at] = {args.extents[i], args.x_strides[from], args.y_strides[from]};
     }
@@ -43,9 +43,9 @@ struct CopyAxes {
 
   /// The axis along which x is contiguous, if y is contiguous along another one; else `count`.
   size_t transposed() const {
-    if (count < 2 || axes[count - 1].y != 1 || axes[count - 1].x == 1) return count;
+    if (count < 2 || axes[count - 1].y_stride != 1 || axes[count - 1].x_stride == 1) return count;
     size_t at = 0;
-    while (at < count && axes[at].x != 1) ++at;
+    while (at < count && axes[at].x_stride != 1) ++at;
     return at;
   }
 
@@ -54,8 +54,8 @@ struct CopyAxes {
     Strides x{}, y{};
     for (size_t i = 0; i < count; ++i) {
       extents[i] = axes[i].extent;
-      x[i] = axes[i].x;
-      y[i] = axes[i].y;
+      x[i] = axes[i].x_stride;
+      y[i] = axes[i].y_stride;
     }
     return {Shape(std::span<const int64_t>(extents, count)), {x, y}};
   }
@@ -88,7 +88,7 @@ void copy_tiles(const LoopNest<2>& rest, const CopyAxis& rows, const CopyAxis& c
         const int64_t end = std::min(column + tile, columns.extent);
         for (int64_t i = row; i < last; ++i)
           for (int64_t j = column; j < end; ++j)
-            y[offsets[1] + i * rows.y + j] = x[offsets[0] + i + j * columns.x];
+            y[offsets[1] + i * rows.y_stride + j] = x[offsets[0] + i + j * columns.x_stride];
       }
     });
   });
@@ -97,9 +97,9 @@ void copy_tiles(const LoopNest<2>& rest, const CopyAxis& rows, const CopyAxis& c
 bool needs_wide_copy(DType dtype) { return accumulator(dtype) != dtype; }
 
 /// scatter_add into `sums`, which has y's extents. Tasks divide the axes other than the indexed
-/// one, so each sum is written by one task, in rising j.
+/// one, so one task computes a sum, in rising order of the position j along the indexed axis.
 template <class T, class Index>
-void add_rows(const ScatterAdd& args, accumulator_t<T>* sums, int threads) {
+void add_elements(const ScatterAdd& args, accumulator_t<T>* sums, int threads) {
   const Shape& shape = args.index.shape();
   const int64_t extent = shape[args.axis];
   const IndexedStrides of_index = IndexedStrides::of(shape, args.axis);
@@ -110,7 +110,9 @@ void add_rows(const ScatterAdd& args, accumulator_t<T>* sums, int threads) {
                 y_stride = nest.inner_stride(2);
   const T* x = args.x.data<T>();
   const Index* index = args.index.data<Index>();
-  constexpr int64_t max_run = 256;  // neighbouring elements of index that are read together
+  // A run of neighbouring elements is added for one j before the next j, so that x and index are
+  // read in the order of addresses.
+  constexpr int64_t max_run = 256;
   const int64_t grain =
       std::max<int64_t>(max_run, elementwise_grain / std::max<int64_t>(1, extent));
   parallel_for(threads, nest.numel(), grain, [&](int64_t first, int64_t last) {
@@ -187,7 +189,7 @@ void scatter_add(const ScatterAdd& args, Workspace workspace, Stream& stream) {
     };
     convert(y, sums);
     visit_index(args.index.dtype(),
-                [&]<class Index>() { add_rows<T, Index>(args, sums, threads); });
+                [&]<class Index>() { add_elements<T, Index>(args, sums, threads); });
     convert(sums, y);
   });
 }

@@ -21,8 +21,8 @@ namespace {
 // each line. std::fma rounds once on every machine; on a machine without the instruction it calls
 // libm.
 
-/// Updates the moments of an element by its gradient g, and returns the direction against which the
-/// parameter moves.
+/// Updates the moments of an element by its gradient g. Returns the direction d of the update: the
+/// new parameter is keep * p - move * d.
 template <UpdateKind kind>
 float direction(float g, float& m, float& v, const UpdateConstants& c) {
   if constexpr (kind == UpdateKind::adam) {
@@ -119,10 +119,11 @@ void optimizer_update(const OptimizerUpdate& a, Workspace, Stream& stream) {
   int64_t numel = 0;
   for (const OptimizerTensor& tensor : a.tensors) ends.push_back(numel += tensor.parameter.numel());
   parallel_for(stream.traits().threads, numel, chunk_elements, [&](int64_t begin, int64_t end) {
-    auto last = std::upper_bound(ends.begin(), ends.end(), begin);
-    for (; begin < end; ++last) {
-      const OptimizerTensor& tensor = a.tensors[static_cast<size_t>(last - ends.begin())];
-      const int64_t start = *last - tensor.parameter.numel(), stop = std::min(end, *last);
+    auto tensor_end = std::upper_bound(ends.begin(), ends.end(), begin);
+    for (; begin < end; ++tensor_end) {
+      const OptimizerTensor& tensor = a.tensors[static_cast<size_t>(tensor_end - ends.begin())];
+      const int64_t start = *tensor_end - tensor.parameter.numel(),
+                    stop = std::min(end, *tensor_end);
       if (begin < stop) update_range_of(a, tensor, begin - start, stop - start, update);
       begin = stop;
     }
@@ -175,7 +176,7 @@ inline void add(Total& total, double value) {
   if (value >= limit) value = 0x1.fffffffffffffp519;
   const uint64_t u = std::bit_cast<uint64_t>(value);
   uint64_t mantissa = (u & ((uint64_t{1} << 52) - 1)) | uint64_t{1} << 52;
-  // The position of the mantissa's last bit, counted from the last bit of limb 0. For subnormal
+  // The position of the mantissa's lowest bit; 0 is the lowest bit of limb 0. For subnormal
   // doubles the mantissa is wrong, but they are so small that all its bits are dropped.
   int place = static_cast<int>(u >> 52) - 1075 - SumOfSquares::lowest_exponent;
   if (place < 0) {
@@ -190,8 +191,8 @@ inline void add(Total& total, double value) {
   limb[2] += static_cast<int64_t>(mantissa >> (2 * bits - shift));
 }
 
-/// Handles a granule whose sum is not finite: counts its elements that are not finite, or, if all
-/// are, adds the clamped sum of large f64 elements.
+/// Handles a granule whose sum is not finite. Counts its elements that are not finite. If there are
+/// none, the sum of large f64 elements overflowed, and add() clamps it.
 template <class T>
 void add_overflow(Total& total, const T* x) {
   const int64_t count = std::count_if(
@@ -216,7 +217,8 @@ void add_range(Total& total, GranuleSums granule_sums, const T* x, int64_t granu
   }
 }
 
-// x is cut into parts, each with a total of its own in scratch. Their number follows from n alone.
+// x is cut into parts. Each part has its own Total in the workspace. The number of parts depends on
+// n only, not on the number of threads.
 struct Parts {
   int64_t granules, count;
   explicit Parts(int64_t n)

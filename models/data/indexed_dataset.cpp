@@ -13,7 +13,8 @@
 namespace zg::models {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "datasets are read as they lie");
+static_assert(std::endian::native == std::endian::little,
+              "datasets are little-endian and are read without swapping bytes");
 
 [[noreturn]] void refuse(const File& file, const std::string& field, const std::string& expected,
                          const std::string& got) {

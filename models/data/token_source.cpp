@@ -43,7 +43,8 @@ int64_t vocabulary_of(const TokenSource& tokens) {
 
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "token files are read as they lie");
+static_assert(std::endian::native == std::endian::little,
+              "token files are little-endian and are read without swapping bytes");
 
 void expect(const std::string& path, const char* what, int64_t expected, int64_t got) {
   if (got != expected)

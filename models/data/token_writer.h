@@ -9,9 +9,9 @@
 
 namespace zg::models {
 
-/// Writes a file of tokens, document by document. Without finish() the file is not kept. A writer
-/// that belongs to a FileSet is finished first; its files get their names when the FileSet is
-/// finished. All functions throw FileError.
+/// Writes a file of tokens, document by document. Without finish() the file is not kept. Call
+/// finish() of a writer in a FileSet before finish() of the FileSet, which gives the files their
+/// names. A failure is a FileError.
 class ZG_API TokenWriter {
  public:
   virtual ~TokenWriter() = default;
@@ -23,7 +23,7 @@ class ZG_API TokenWriter {
 /// Tokens are uint16 if the vocabulary is below 65500, otherwise int32, as in Megatron.
 ZG_API std::unique_ptr<TokenWriter> indexed_dataset_writer(const std::string& prefix,
                                                            int64_t vocabulary);
-/// The same as NAME.bin and NAME.idx in a FileSet.
+/// Writes the same files as NAME.bin and NAME.idx of `files`.
 ZG_API std::unique_ptr<TokenWriter> indexed_dataset_writer(FileSet& files, const std::string& name,
                                                            int64_t vocabulary);
 

@@ -18,7 +18,7 @@ void load(const std::string& text) {
       text.size() % 4 < 2 ? zero::DeepSpeedVersion::v0_19 : zero::DeepSpeedVersion::v0_16;
   const CheckedConfig config = check_config(read_hjson(text, file), file, version, lenient);
   for (const std::string& line : config.warnings)
-    if (!is_one_line(line)) report("a warning is no line of text", line);
+    if (!is_one_line(line)) report("a warning is not one line of printable text", line);
   if (config.unsupported) throw Unsupported(*config.unsupported);
   config.state();
   apply_config(config, {});

@@ -3,7 +3,7 @@
 #include "tools/deepspeed/load.h"
 #include "zerograd/runtime/error.h"
 
-// accelerate's YAML, from bytes to the options of a run.
+// Fuzzes the reading of a config file of Hugging Face's accelerate, from YAML text to TrainOptions.
 namespace zg::testing {
 namespace {
 
@@ -16,13 +16,13 @@ CheckedConfig checked(const Value& root, bool lenient, const std::string& sectio
   const CheckedConfig config =
       zero::deepspeed::check_config(root, file, zero::DeepSpeedVersion::v0_19, lenient, section);
   for (const std::string& line : config.warnings)
-    if (!is_one_line(line)) report("a warning is no line of text", line);
+    if (!is_one_line(line)) report("a warning is not one line of printable text", line);
   if (config.unsupported) throw Unsupported(*config.unsupported);
   return config;
 }
 
 void load(const std::string& text) {
-  const bool lenient = text.size() % 8 == 0;
+  const bool lenient = text.size() % 8 == 0;  // for one input in eight, by its length
   const Value root = tools::read_yaml(text, file);
   const CheckedConfig yaml = checked(root, lenient, "accelerate");
   CheckedConfig deepspeed = checked(tools::deepspeed_config_of(root), lenient, "");

@@ -81,7 +81,7 @@ Comparison compare_gradients(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("gradients of the first step and 20 losses are PyTorch's in f32") {
+TEST_CASE("in f32, gradients of the first step and 20 losses agree with PyTorch's to 1e-4") {
   for (const std::string flags : {"", "--activation-checkpoint"}) {
     CAPTURE(flags);
     const Run run = train_reference("f32", "--precision f32 " + flags);
@@ -94,7 +94,9 @@ TEST_CASE("gradients of the first step and 20 losses are PyTorch's in f32") {
   }
 }
 
-TEST_CASE("gradients of the first step and 20 losses are PyTorch's within bf16") {
+TEST_CASE(
+    "in bf16, the first step's gradients have a cosine of 0.999 with PyTorch's, and 20 losses "
+    "agree to 2%") {
   for (const std::string flags : {"", "--activation-checkpoint"}) {
     CAPTURE(flags);
     const Run run = train_reference("bf16", "--precision bf16 " + flags);

@@ -4,8 +4,9 @@
 
 namespace zg::testing {
 
-/// Three units with wide, tall and square matrices, one without weight decay, among parameters that
-/// adam updates: a bias, a gain, a table with a matrix's shape. A frozen matrix.
+/// Three units. Muon updates the hidden matrices `wide`, `tall`, `plain`, which has no weight
+/// decay, and `alone`. Adam updates `bias`, `gain` and `table`, which has two axes but is not a
+/// hidden matrix. The hidden matrix `frozen` is not trained.
 struct MuonToy {
   ParameterStore store;
   const Unit& first = store.unit("first");

@@ -357,7 +357,7 @@ Fields output_fields(TrainOptions& options) {
       {integer_flag({"--sample-interval"}, options.sample_interval,
                     "steps between samples of text from the model", {0, "none"})},
       {integer_flag({"--score-samples"}, options.score_samples,
-                    "problems per split of sort's and adder's final scores")},
+                    "sort and adder: problems of each split to score at the end")},
       {text_flag({"--metrics"}, "F", options.metrics, "a JSON line per step")},
       {text_flag({"--tensorboard-dir"}, "DIR", options.tensorboard,
                  "a file of events for TensorBoard, under Megatron's tags")},

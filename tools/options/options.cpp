@@ -23,12 +23,13 @@ namespace {
 
 void check_axes(const TrainOptions& options) {
   const Axes& axes = options.axes;
-  const int64_t share = axes.tensor * axes.pipeline;
-  if (options.ranks % share != 0)
-    throw ConfigError(fmt::format(
-        "--ranks: expected a multiple of the {} that --tensor-parallel {} "
-        "and --pipeline-parallel {} take, got {}; try --ranks {}",
-        share, axes.tensor, axes.pipeline, options.ranks, (options.ranks / share + 1) * share));
+  const int64_t model_ranks = axes.model_ranks();
+  if (options.ranks % model_ranks != 0)
+    throw ConfigError(
+        fmt::format("--ranks: expected a multiple of the {} that --tensor-parallel {} "
+                    "and --pipeline-parallel {} take, got {}; try --ranks {}",
+                    model_ranks, axes.tensor, axes.pipeline, options.ranks,
+                    (options.ranks / model_ranks + 1) * model_ranks));
   if (axes.sequence_parallel && axes.tensor == 1)
     throw ConfigError(
         "--sequence-parallel: it needs ranks that share layers; expected --tensor-parallel 2 or "
@@ -45,8 +46,8 @@ void check_length(const TrainOptions& options) {
                         ", got both");
   if (given.count("--steps") && given.count("--limit-train-batches"))
     throw ConfigError(
-        "--limit-train-batches: it limits an epoch; expected --epochs with it, or neither, got "
-        "--steps");
+        "--limit-train-batches: it limits an epoch; expected --epochs with it, or neither --epochs "
+        "nor --steps, got --steps");
 }
 
 }  // namespace
@@ -69,8 +70,8 @@ void check_train(const TrainOptions& options) {
   if (options.injection.fault == FaultInjection::Fault::mismatch && options.ranks == 1)
     throw ConfigError("--inject: expected --ranks of 2 or more for fault=mismatch, got 1");
   check_length(options);
-  // Only an error for the flag: the key checkpoint.writer.decoupled of a config is accepted also if
-  // the run saves only once.
+  // A run with a config is not checked, even if the flag is given. `given` does not tell the flag
+  // from the config's key checkpoint.writer.decoupled, which a run that saves only once may have.
   if (given.count("--async-save") && options.config.path.empty() && options.save_interval == 0)
     throw ConfigError(
         "--async-save: expected --save-interval N with it, got none: only checkpoints before the "
@@ -102,13 +103,14 @@ void resolve_offload(TrainOptions& options) {
                        places.optimizer == Space::file || places.activation == Space::file;
   if (on_disk && options.offload.nvme_path.empty())
     throw ConfigError(
-        "--nvme-path: expected a directory on a disk, for what goes to nvme, also in a "
-        "run that goes on from one where it did; got none; try --nvme-path DIR, or none or host "
-        "for "
-        "--offload-param, -optimizer, -gradients and -activations");
+        "--nvme-path: expected a directory on a disk for data offloaded to nvme, got none; try "
+        "--nvme-path DIR, or none or host for --offload-param, --offload-optimizer, "
+        "--offload-gradients and --offload-activations (a resumed run begins with the values of "
+        "its checkpoint)");
   if (on_disk && !is_directory(options.offload.nvme_path))
-    throw FileError("--nvme-path: " + options.offload.nvme_path +
-                    " is no directory; expected one on a disk, for what goes to nvme");
+    throw FileError(
+        "--nvme-path: " + options.offload.nvme_path +
+        " is not a directory; expected a directory on a disk for data offloaded to nvme");
   options.device_flags.device.swap.directory = options.offload.nvme_path;
   if (places.parameter != Space::device && engine.stage != 3)
     throw ConfigError("--offload-param: expected --zero-stage 3 with it, got stage " +
@@ -118,7 +120,8 @@ void resolve_offload(TrainOptions& options) {
 
 namespace {
 
-/// Sets the default folder of checkpoints: the one that minGPT's trainer and Lightning use.
+/// Sets the default folder of checkpoints, for runs where a flag asks for checkpoints and --save is
+/// absent. It is the folder that minGPT's trainer and Lightning use.
 void choose_folder(TrainOptions& options) {
   const bool asked = options.given.count("--save-interval") ||
                      options.given.count("--save-top-k") || options.resume == "auto";
@@ -136,7 +139,8 @@ std::vector<FlagGroup> train_groups(TrainOptions& options) {
       if (!field.flag.names.empty()) groups.back().flags.push_back(std::move(field.flag));
   }
   groups.push_back(unsupported_flags(/*one_rank=*/false));
-  // Scripts of other systems enable DeepSpeed with this flag. It is always enabled here.
+  // --deepspeed has no effect. Scripts of other systems enable DeepSpeed with it; here ZeRO is
+  // always enabled.
   groups.back().flags.push_back(
       {{"--deepspeed"}, "", "", [](const std::string& name, const std::string& value) {
          parse_switch(name, value);
@@ -148,7 +152,8 @@ bool parse_flags(const std::vector<std::string>& arguments, TrainOptions& option
   const CommandLine line = {
       .usage = "zerograd train --data sort|adder|PATH.txt|PATH.bin [flags]",
       .summary =
-          "Trains a language model. Defaults stand in brackets; sizes are 512MiB, 2GiB or 1e9.",
+          "Trains a language model. Defaults are in brackets. Sizes are written like 512MiB, 2GiB "
+          "or 1e9.",
       .groups = train_groups(options),
       .notes =
           "Spellings of other systems work too: --n_layer, --learning_rate,\n"
@@ -184,14 +189,14 @@ bool parse(const std::vector<std::string>& arguments, TrainOptions& options) {
 
 bool parse(const std::vector<std::string>& arguments, PlanOptions& options) {
   TrainOptions& train = options.train;
-  train.steps = 3;
+  train.steps = 3;  // unless --steps is given; later steps need the same memory
   CommandLine line = {
       .usage = "zerograd plan [--data sort|adder|PATH.txt|PATH.bin] [flags of train]",
       .summary =
-          "Walks the training steps on devices without memory and prints the bytes that train\n"
-          "will take, on each rank and on the wire. Without --data it takes the vocabulary and\n"
-          "block size of the model's name or of flags. Exit status 3 when they exceed\n"
-          "--device-memory.",
+          "Plans training steps on devices without memory. Prints the bytes of memory that train\n"
+          "will take on each rank, and the bytes that ranks will send. Without --data the\n"
+          "vocabulary and block size are those of --model-type or of other flags. The exit status\n"
+          "is 3 if the memory exceeds --device-memory.",
       .groups = {{"plan",
                   {switch_flag({"--explain"}, options.explain,
                                "ZeRO's formulas beside ours, and the precisions")}}},
@@ -214,9 +219,10 @@ bool parse(const std::vector<std::string>& arguments, TuneOptions& options) {
       .summary =
           "Plans the ZeRO stages, offloads, activation checkpointing, micro-batches and buckets "
           "that\n"
-          "--device-memory, --host-memory and --ranks leave room for, runs the best for a few "
+          "fit in --device-memory and --host-memory on --ranks, runs the best plans for a few "
           "steps\n"
-          "and writes the fastest as a config. What a flag or a config says is not varied.",
+          "and writes the fastest as a config. Settings that flags or a config give are not "
+          "varied.",
       .groups = {{"tune",
                   {switch_flag({"--find-max-batch"}, options.find_max_batch,
                                "the largest micro-batch of each stage, all else as it is"),
@@ -230,6 +236,7 @@ bool parse(const std::vector<std::string>& arguments, TuneOptions& options) {
           "  zerograd tune --data input.txt --train-batch-size 64 --nvme-path /mnt/drive\n"
           "  zerograd tune --data sort --ranks 2 --device-memory 40MiB --find-max-batch"};
   for (FlagGroup& group : train_groups(options.train)) {
+    // Each flag is also recorded with its words: tune passes them on to the runs that it starts.
     for (Flag& flag : group.flags)
       flag.set = [set = flag.set, is_switch = flag.value.empty(), &flags = options.flags](
                      const std::string& name, const std::string& value) {
@@ -252,7 +259,8 @@ std::vector<Flag> data_and_heads_flags(EvalOptions& options) {
           split_flag(options.data),
           tokenizer_flag(options.data),
           integer_flag({"--block-size", "--seq-length"}, options.model.block_size,
-                       "shorter sequences than the model's longest", {1, ""}),
+                       "sequence length, if shorter than the model's block size",
+                       {.minimum = 1, .shown = ""}),
           model_type_flag(options.model),
           heads_flag(options.model)};
 }
@@ -268,11 +276,11 @@ bool parse(const std::vector<std::string>& arguments, EvalOptions& options) {
                   data_and_heads_flags(options)},
                  {"how much",
                   {integer_flag({"--batch-size", "--per-device-eval-batch-size"}, options.batch,
-                                "samples at a time", {1, nullptr}),
+                                "samples at a time", {.minimum = 1}),
                    integer_flag({"--eval-batches", "--eval-iters"}, options.batches,
                                 "batches of the validation split; 0: all of it"),
                    integer_flag({"--score-samples"}, options.score_samples,
-                                "problems per split of sort's and adder's scores"),
+                                "sort and adder: problems of each split to score"),
                    seed_flag(options.seed, "of the data")}},
                  {"place", place_flags(options.device_flags)},
                  unsupported_flags(/*one_rank=*/true)},

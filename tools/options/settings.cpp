@@ -72,7 +72,7 @@ std::string brief(const Json& json) { return printable(json.dump()); }
   throw ConfigError("expected " + expected + ", got " + brief(got));
 }
 
-/// Reads the enumerator that value_of() writes with this name.
+/// Sets `value` to the one of `choices` that value_of() writes as `json`.
 template <class E>
 void read_one_of(const Json& json, E& value, std::initializer_list<E> choices) {
   std::vector<std::string> names;
@@ -142,7 +142,7 @@ void read(const Json& json, std::string& text) {
   if (text.find('\0') != std::string::npos) refuse("a text without zero bytes", json);
 }
 
-// Not the conversions of the JSON parser, which wrap and round.
+// The conversions of nlohmann::json are not used: they wrap or round a number that does not fit.
 template <class Integer>
 requires std::is_integral_v<Integer>
 void read(const Json& json, Integer& value, const Bounds& limits) {
@@ -233,8 +233,8 @@ void check_together(const Settings& settings) {
   zero::validate(settings.optimisation.schedule);
 }
 
-// Compares paths independent of their spelling. An import has no path, so its first data is not a
-// change.
+// Whether absolute_path() of both is equal. The checkpoint of an import has no path, so the data of
+// the first run from it is not a change.
 bool is_same_path(const Json& before, const Json& now) {
   const std::string path = before.get<std::string>();
   return path.empty() || absolute_path(path) == absolute_path(now.get<std::string>());
@@ -267,7 +267,7 @@ Settings settings_from_json(const std::string& written, const std::string& path)
   TrainOptions unused;
   std::string where;
   try {
-    // Code that reads or prints a value recurses to its depth.
+    // The depth is limited, because the code that reads and prints values is recursive.
     const Json json = Json::parse(written, [](int depth, Json::parse_event_t, Json&) {
       constexpr int max_depth = 64;
       if (depth > max_depth) throw ConfigError("are nested deeper than 64 levels");
@@ -282,9 +282,10 @@ Settings settings_from_json(const std::string& written, const std::string& path)
       if (field.key.always || fields.contains(name)) read(fields.at(name), field);
     }
     where.clear();
-    // An older consolidate --split kept the skipped samples of the original run.
+    // consolidate --split sets both to 0, but older versions kept skipped_samples.
     if (settings.samples == 0) settings.skipped_samples = 0;
-    if (settings.micro_batch == 0) throw ConfigError("run.micro_batch: expected it, got nothing");
+    if (settings.micro_batch == 0)
+      throw ConfigError("run.micro_batch: expected a number of 1 or more, got none");
     check_together(settings);
   } catch (const std::exception& error) {
     throw FileError(path + ": the checkpoint's settings cannot be read: " + where + error.what() +
@@ -298,9 +299,9 @@ std::string absolute_path(const std::string& path) {
   std::error_code error;
   const std::filesystem::path absolute = std::filesystem::absolute(path, error);
   if (error) return path;
-  // Remove "." only: through a link, ".." may lead to another folder than its spelling says.
-  const bool climbs = std::find(absolute.begin(), absolute.end(), "..") != absolute.end();
-  return (climbs ? absolute : absolute.lexically_normal()).string();
+  // A path with ".." is not changed: after a link, ".." is the parent of its target.
+  const bool has_parent = std::find(absolute.begin(), absolute.end(), "..") != absolute.end();
+  return (has_parent ? absolute : absolute.lexically_normal()).string();
 }
 
 zero::CheckpointInfo checkpoint_info(const Settings& settings) {
@@ -344,6 +345,7 @@ void adopt(const Settings& saved, TrainOptions& options) {
       batch.micro = zero::largest_divisor(share, *batch.micro);
   } else if (!batch.train) {
     if (!batch.micro) batch.micro = saved.micro_batch;
+    // With a config (`place` is not empty) the config alone decides about absent numbers.
     if (!batch.accumulation && batch.place.empty()) batch.accumulation = saved.accumulation;
   }
 }
@@ -356,8 +358,8 @@ std::vector<std::string> check_resumed(const Settings& saved, const Settings& no
   // Models without a table of positions accept any length.
   const bool any_length = saved.model.position != models::Position::learned &&
                           now.model.position != models::Position::learned;
-  const bool scaled = saved.optimisation.engine.compute == DType::f16 &&
-                      now.optimisation.engine.compute == DType::f16;
+  const bool both_f16 = saved.optimisation.engine.compute == DType::f16 &&
+                        now.optimisation.engine.compute == DType::f16;
   std::vector<std::string> changes;
   for (size_t i = 0; i < before.size(); ++i) {
     const Stored& field = before[i];
@@ -367,7 +369,7 @@ std::vector<std::string> check_resumed(const Settings& saved, const Settings& no
     if (field.is_path && is_same_path(value, other)) continue;
     // Older checkpoints do not store a run's length.
     if (saved.steps == 0 && (name == "run.steps" || name == "run.epochs")) continue;
-    if (name == "run.initial_scale_power" && scaled)
+    if (name == "run.initial_scale_power" && both_f16)
       throw ConfigError(
           "--initial-scale-power: a resumed run continues with the checkpoint's scale; "
           "expected " +
@@ -375,7 +377,7 @@ std::vector<std::string> check_resumed(const Settings& saved, const Settings& no
     if (field.rule == Resume::must_equal && !(name == "model.block_size" && any_length))
       throw ConfigError("--resume: " + name + ": expected " + value.dump() +
                         " as in the checkpoint, got " + other.dump() +
-                        "; try without the flags for the model's size");
+                        "; try without flags that change the model");
     changes.push_back(name + ": " + value.dump() + " in the checkpoint, " + other.dump() + " now");
   }
   const std::string contents = change_of(saved.contents, now.contents, now.data.source);

@@ -14,21 +14,21 @@ struct Contents {
   bool known() const { return !checksum.empty(); }
 };
 
-/// Returns PREFIX if `source` is PREFIX or PREFIX.bin and PREFIX.idx exists (Megatron's indexed
-/// dataset), otherwise "".
+/// Returns PREFIX if `source` names Megatron's indexed dataset: it is PREFIX or PREFIX.bin, and the
+/// file PREFIX.idx exists. Otherwise returns "".
 std::string indexed_prefix(const std::string& source);
 
-/// known() is false for data that is not a regular file: sort, adder, a pipe. For Megatron's
-/// dataset, which may have hundreds of GB: the size of the token file and the checksum of the
-/// index. Throws FileError.
+/// Returns the size and the checksum of a file. The result is not known() if the data is not a
+/// regular file: sort, adder, a pipe. For Megatron's dataset, which may have hundreds of GB, the
+/// size is that of the token file and the checksum that of the index. Throws FileError.
 Contents contents_of(const std::string& path);
 
-/// "data: text.txt has other contents: 12 bytes in the checkpoint, 13 now"; empty if the checksums
-/// are equal, or if known() is false for `saved` or `now`.
+/// Returns a message if the checksums differ, for example "data: text.txt has other contents: 12
+/// bytes in the checkpoint, 13 now". Returns "" if they are equal or one of them is not known().
 std::string change_of(const Contents& saved, const Contents& now, const std::string& path);
 
-/// Warnings, one per line, about unwanted characters that would become part of the vocabulary: a
-/// byte order mark, and the CR of line ends.
+/// Returns a warning for each kind of unwanted character that would become part of the vocabulary:
+/// a byte order mark, and the CR of line ends.
 std::vector<std::string> oddities_of(const std::string& characters, const std::string& path);
 
 }  // namespace zg::tools

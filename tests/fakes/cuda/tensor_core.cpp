@@ -15,10 +15,11 @@ struct Fragments {
   uint32_t b0, b1;
 };
 
+/// One of the two 16-bit values in a register.
 template <class T>
-float half_of(uint32_t two, int which) {
+float unpack(uint32_t pair, int index) {
   T x;
-  x.bits = static_cast<uint16_t>(which ? two >> 16 : two);
+  x.bits = static_cast<uint16_t>(index ? pair >> 16 : pair);
   return static_cast<float>(x);
 }
 
@@ -32,12 +33,12 @@ void multiply_all(void* const* published, uint32_t) {
         f(*of(lane), static_cast<int>(lane / 4), 2 * static_cast<int>(lane % 4) + half, half);
   };
   for_each([&](const Fragments& mine, int g, int t, int half) {
-    a[g][t] = half_of<T>(mine.a[0], half);
-    a[g + 8][t] = half_of<T>(mine.a[1], half);
-    a[g][t + 8] = half_of<T>(mine.a[2], half);
-    a[g + 8][t + 8] = half_of<T>(mine.a[3], half);
-    b[t][g] = half_of<T>(mine.b0, half);
-    b[t + 8][g] = half_of<T>(mine.b1, half);
+    a[g][t] = unpack<T>(mine.a[0], half);
+    a[g + 8][t] = unpack<T>(mine.a[1], half);
+    a[g][t + 8] = unpack<T>(mine.a[2], half);
+    a[g + 8][t + 8] = unpack<T>(mine.a[3], half);
+    b[t][g] = unpack<T>(mine.b0, half);
+    b[t + 8][g] = unpack<T>(mine.b1, half);
     c[g][t] = mine.d[half];
     c[g + 8][t] = mine.d[half + 2];
   });

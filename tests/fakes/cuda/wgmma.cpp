@@ -10,11 +10,12 @@
 namespace zg::emulator {
 namespace {
 
-/// Registers in use by a product hold this: a signalling NaN as f32, which arithmetic changes, and
-/// two NaN as bf16 and as f16.
+/// A register holds this value while a product uses it. As f32 it is a signalling NaN, which any
+/// f32 arithmetic makes a quiet NaN, so let_go() finds the write. As two bf16 or f16 it is two NaN.
 constexpr uint32_t poison = 0xffbfffff;
 
-/// The 128-byte swizzled offset of byte `offset` of a panel.
+/// The offset at which the 128-byte swizzle stores byte `offset` of shared memory: bits 4 to 6 are
+/// XORed with bits 7 to 9.
 size_t swizzled(size_t offset) { return offset ^ (offset >> 7 & 7) << 4; }
 
 template <class T>
@@ -29,26 +30,32 @@ float element_at(size_t offset) {
   return static_cast<float>(x);
 }
 
+/// A matrix descriptor (hopper.cuh) in bytes: the start address, the distance between panels and
+/// the distance between groups of eight rows.
 struct Descriptor {
-  size_t start, panel, eight_rows;
+  size_t start, panel_stride, eight_row_stride;
   explicit Descriptor(uint64_t bits)
       : start((bits & 0x3fff) << 4),
-        panel((bits >> 16 & 0x3fff) << 4),
-        eight_rows((bits >> 32 & 0x3fff) << 4) {
+        panel_stride((bits >> 16 & 0x3fff) << 4),
+        eight_row_stride((bits >> 32 & 0x3fff) << 4) {
     if (bits >> 62 != 1) die("wgmma: a matrix that is not swizzled by 128 bytes");
   }
-  size_t by_rows(size_t row, size_t k) const {
-    return start + row / 8 * eight_rows + row % 8 * 128 + k * 2;
+  /// The offset of an element of a K-major matrix: K is contiguous.
+  size_t k_major(size_t row, size_t k) const {
+    return start + row / 8 * eight_row_stride + row % 8 * 128 + k * 2;
   }
-  size_t across(size_t k, size_t column) const {
-    return start + column / 64 * panel + k / 8 * eight_rows + k % 8 * 128 + column % 64 * 2;
+  /// The offset of an element of an MN-major matrix: the columns are contiguous.
+  size_t mn_major(size_t k, size_t column) const {
+    return start + column / 64 * panel_stride + k / 8 * eight_row_stride + k % 8 * 128 +
+           column % 64 * 2;
   }
 };
 
+/// One of the two 16-bit values in a register.
 template <class T>
-float half_of(uint32_t two, size_t which) {
+float unpack(uint32_t pair, size_t index) {
   T x;
-  x.bits = static_cast<uint16_t>(which ? two >> 16 : two);
+  x.bits = static_cast<uint16_t>(index ? pair >> 16 : pair);
   return static_cast<float>(x);
 }
 
@@ -115,7 +122,8 @@ void check_same(const PendingProduct& first, const PendingProduct& mine) {
   if (mine.fences != first.fences) die("wgmma: threads of a group differ in their wgmma.fence");
 }
 
-/// Computes the group's i-th pending product, one for each thread.
+/// Computes the warpgroup's i-th pending wgmma. Thread::products[i] of each of its 128 threads is
+/// that thread's share of it.
 template <class T>
 void multiply(void* const* threads, size_t i) {
   const auto thread_at = [&](size_t thread) -> Thread& {
@@ -138,21 +146,23 @@ void multiply(void* const* threads, size_t i) {
           c[row + 8 * down][n * 8 + t + half] =
               operands.accumulate ? std::bit_cast<float>(d[n * 4 + 2 * down + half]) : 0.0f;
       if (!own) continue;
-      a[row][t + half] = half_of<T>(own[0], half);
-      a[row + 8][t + half] = half_of<T>(own[1], half);
-      a[row][t + 8 + half] = half_of<T>(own[2], half);
-      a[row + 8][t + 8 + half] = half_of<T>(own[3], half);
+      a[row][t + half] = unpack<T>(own[0], half);
+      a[row + 8][t + half] = unpack<T>(own[1], half);
+      a[row][t + 8 + half] = unpack<T>(own[2], half);
+      a[row + 8][t + 8 + half] = unpack<T>(own[3], half);
     }
   }
   const Descriptor of_b(operands.b);
   if (!operands.a) {
     const Descriptor of_a(operands.descriptor_a);
     for (size_t row = 0; row < 64; ++row)
-      for (size_t k = 0; k < 16; ++k) a[row][k] = element_at<T>(of_a.by_rows(row, k));
+      for (size_t k = 0; k < 16; ++k) a[row][k] = element_at<T>(of_a.k_major(row, k));
   }
+  // hopper.cuh has two forms of wgmma: with a in registers, b is MN-major; with a in shared memory,
+  // b is K-major.
   for (size_t k = 0; k < 16; ++k)
     for (size_t j = 0; j < columns; ++j)
-      b[k][j] = element_at<T>(operands.a ? of_b.across(k, j) : of_b.by_rows(j, k));
+      b[k][j] = element_at<T>(operands.a ? of_b.mn_major(k, j) : of_b.k_major(j, k));
   for (size_t row = 0; row < 64; ++row) add_products(c[row], a[row], b[0], 128, operands.columns);
   for (size_t thread = 0; thread < warpgroup_threads; ++thread) {
     const size_t row = thread / 32 * 16 + thread % 32 / 4, t = thread % 4 * 2;
@@ -163,7 +173,8 @@ void multiply(void* const* threads, size_t i) {
   }
 }
 
-/// The last thread of the group that waits does this for all of them.
+/// Completes the products that the warpgroup waits for. The last of its 128 threads to wait calls
+/// this once, for all of them.
 void finish_all(void* const* threads) {
   const Thread& first = *static_cast<const Thread*>(threads[0]);
   const size_t count = first.products_to_finish;
@@ -198,6 +209,7 @@ void agree_on_registers(const char* what, unsigned count) {
   });
 }
 
+/// The reason that a deadlock message shows. wake_all() wakes the threads that wait for it.
 constexpr const char* register_wait =
     "setmaxnreg.inc, for registers that no other warpgroup has given back";
 
@@ -211,6 +223,7 @@ void fence_registers(void* registers, size_t bytes) {
   thread.fenced.push_back({start, std::vector<uint32_t>(start, start + bytes / sizeof(uint32_t))});
 }
 
+/// The instruction wgmma.fence. fence_registers() names its registers before.
 void begin_products() { ++current->fences; }
 
 void multiply_warpgroup(float* d, const ProductOperands& operands) {

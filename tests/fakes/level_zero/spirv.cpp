@@ -36,7 +36,7 @@ struct Type {
   size_t bytes = 0, alignment = 1;
 };
 
-size_t up(size_t bytes, size_t alignment) {
+size_t align_up(size_t bytes, size_t alignment) {
   return (bytes + alignment - 1) / alignment * alignment;
 }
 
@@ -123,14 +123,15 @@ class Reader {
         Type all;
         for (const uint32_t member : w.subspan(1)) {
           const Type& part = types_[member];
-          all.bytes = up(all.bytes, part.alignment) + part.bytes;
+          all.bytes = align_up(all.bytes, part.alignment) + part.bytes;
           all.alignment = std::max(all.alignment, part.alignment);
         }
-        all.bytes = up(all.bytes, all.alignment);
+        all.bytes = align_up(all.bytes, all.alignment);
         types_[w[0]] = all;
         break;
       }
-      case op_type_pointer:  // a struct by value is a parameter that points to it
+      case op_type_pointer:
+        // A parameter of storage class Function is a struct that is passed by value.
         types_[w[0]] = w[1] == storage_workgroup  ? Type{ArgumentKind::local, 0, 8}
                        : w[1] == storage_function ? types_[w[2]]
                                                   : Type{ArgumentKind::global, 8, 8};
@@ -141,7 +142,7 @@ class Reader {
   }
 
   SpirvModule module_;
-  std::map<uint32_t, size_t> kernels_;  ///< by the number of their function
+  std::map<uint32_t, size_t> kernels_;  ///< OpFunction's <id> to index in module_.kernels
   std::map<uint32_t, Type> types_;
   std::map<uint32_t, uint32_t> constants_;
   uint32_t function_ = 0;

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -23,12 +24,12 @@ using zero::Engine;
 
 namespace {
 
-constexpr int saved_micro_batches = 8;
+constexpr int micro_batches_per_step = 8;
 
 void train_mesh_step(Engine& engine, int64_t step) {
   const Mesh* mesh = engine.mesh();
   const int data = engine.ranks().size(), rank = mesh ? mesh->data_rank : engine.ranks().rank();
-  for (int g = rank; g < saved_micro_batches; g += data)
+  for (int g = rank; g < micro_batches_per_step; g += data)
     mesh_micro_batch(engine, static_cast<uint64_t>(step * 10 + g));
   engine.step(1e-2f);
 }
@@ -50,11 +51,12 @@ std::string shape_text(const MeshShape& shape) {
 void save_mesh(Engine& engine, const std::string& directory) {
   zero::save_checkpoint(
       directory, engine,
-      {.steps = engine.steps(), .micro_batches = engine.steps() * saved_micro_batches});
+      {.steps = engine.steps(), .micro_batches = engine.steps() * micro_batches_per_step});
 }
 
 void require_hash(Engine& engine, const std::string& hash, const char* when) {
-  if (engine.parameter_hash() != hash) throw ShapeError(std::string("other bits ") + when);
+  if (engine.parameter_hash() != hash)
+    throw std::runtime_error(std::string("parameter_hash differs ") + when);
 }
 
 const MeshShape shapes[] = {{1, 1, 1}, {2, 2, 2}, {4, 1, 2}, {1, 4, 2},
@@ -104,12 +106,15 @@ TEST_CASE(
                   require_hash(engine, end, "a step later");
                 });
       }
-      ++stage;  // other pairs of stages with the next
+      // The number of shapes is a multiple of the number of stages. Without this each `to` would
+      // load at the same stage for every `from`.
+      ++stage;
     }
   }
 }
 
-TEST_CASE("a mesh trains during a CheckpointSave, and the checkpoint holds the state from before") {
+TEST_CASE(
+    "a mesh trains while a CheckpointSave writes, and the checkpoint has the state when it began") {
   for (const int stage : {0, 3}) {
     const TemporaryFolder folder;
     std::string before;
@@ -117,9 +122,9 @@ TEST_CASE("a mesh trains during a CheckpointSave, and the checkpoint holds the s
       train_mesh_step(engine, 0);
       const std::string hash = engine.parameter_hash();
       if (engine.world().rank() == 0) before = hash;
-      zero::CheckpointSave save_mesh(folder.path(), engine, {.steps = 1}, /*read_back=*/true);
+      zero::CheckpointSave save(folder.path(), engine, {.steps = 1}, /*read_back=*/true);
       train_mesh_step(engine, 1);
-      if (save_mesh.finish().failed_rank >= 0) throw FileError("not saved");
+      if (save.finish().failed_rank >= 0) throw FileError("not saved");
       if (engine.parameter_hash() == hash) throw ShapeError("nothing was trained");
     });
     on_mesh({1, 1, 2}, {.compute = DType::bf16}, [&](Engine& engine) {
@@ -129,7 +134,9 @@ TEST_CASE("a mesh trains during a CheckpointSave, and the checkpoint holds the s
   }
 }
 
-TEST_CASE("load_weights loads a mesh checkpoint, a consolidated file or a split into any mesh") {
+TEST_CASE(
+    "load_weights loads a mesh checkpoint, a consolidated file or a checkpoint by split() into any "
+    "mesh") {
   const TemporaryFolder folder;
   std::string hash;
   on_mesh({2, 2, 2}, {.stage = 1}, [&](Engine& engine) {
@@ -144,11 +151,11 @@ TEST_CASE("load_weights loads a mesh checkpoint, a consolidated file or a split 
     on_mesh(shape, {.stage = 3, .seed = 5, .param_persistence_threshold = 0}, [&](Engine& engine) {
       for (const char* source : {"mesh", "one", "split"}) {
         zero::load_weights(folder / source, engine);
-        require_hash(engine, hash, source);
+        require_hash(engine, hash, (std::string("with the weights of ") + source).c_str());
         train_mesh_step(engine, 0);
         if (engine.parameter_hash() == hash) throw ShapeError("nothing was trained");
       }
-      // As Hugging Face weights come: whole parameters, by name.
+      // Without read_part a source gives whole parameters only, as the weights of Hugging Face do.
       WeightSource whole = zero::weights_of(folder / "mesh");
       whole.read_part = {};
       zero::load_weights(whole, engine);
@@ -168,6 +175,7 @@ TEST_CASE("a mesh of one rank writes the same checkpoint files as an engine with
   });
   for (const char* file : {"/step_1/manifest.json", "/step_1/shard_00000.safetensors"})
     CHECK(read_file(folder / "alone" + file) == read_file(folder / "mesh" + file));
+  // Version 2 is only for manifests with slices.
   CHECK(nlohmann::json::parse(read_file(folder / "alone/step_1/manifest.json"))["version"] == 1);
 }
 
@@ -191,13 +199,15 @@ TEST_CASE("a mesh checkpoint stores each element once, in one piece per slice of
           (parameter->trainable ? parameter->whole.numel() : 0));
     CHECK(pieces[parameter->name + ":master"] == (parameter->name.ends_with("gain") ? 1 : 4));
   }
+  // checkpoint_file.h describes the name: this tensor is columns 3 to 5 of a parameter [5, 12].
   CHECK(read_file(folder / "step_1/manifest.json").find("unit.0.columns:master@0/5x12x1/3+3") !=
         std::string::npos);
 }
 
 namespace {
 
-/// Changes the manifest of a checkpoint as one that writes it could.
+/// Applies `change` to the manifest, with a valid checksum, and returns what damages_of() reports.
+/// The old manifest is restored.
 template <class F>
 std::vector<std::string> damages_after(const std::string& step, const F& change) {
   zero::Manifest manifest = zero::read_manifest(step);
@@ -220,31 +230,32 @@ TEST_CASE(
   });
   const std::string step = folder / "step_1", name = "unit.3.columns";
   using Pieces = std::vector<zero::Manifest::Piece>;
-  const auto is_third = [&](const zero::Manifest::Piece& piece) {
+  const auto is_third_slice = [&](const zero::Manifest::Piece& piece) {
     return piece.parameter == name && piece.state == "master" && piece.slice->begin == 6;
   };
-  const auto third = [&](Pieces& pieces) {
-    return std::find_if(pieces.begin(), pieces.end(), is_third);
+  const auto third_slice = [&](Pieces& pieces) {
+    return std::find_if(pieces.begin(), pieces.end(), is_third_slice);
   };
   CHECK(zero::damages_of(step).empty());
-  const auto missing = damages_after(step, [&](auto& m) { m.pieces.erase(third(m.pieces)); });
+  const auto missing = damages_after(step, [&](auto& m) { m.pieces.erase(third_slice(m.pieces)); });
   REQUIRE(!missing.empty());
   CHECK(contains(missing.front(), name));
   CHECK(contains(missing.front(), "row 6"));
-  const auto is_last = [&](const zero::Manifest::Piece& piece) {
+  const auto is_last_slice = [&](const zero::Manifest::Piece& piece) {
     return piece.parameter == name && piece.state == "master" && piece.slice->begin == 9;
   };
-  const auto short_by = damages_after(step, [&](auto& m) { std::erase_if(m.pieces, is_last); });
+  const auto short_by =
+      damages_after(step, [&](auto& m) { std::erase_if(m.pieces, is_last_slice); });
   REQUIRE(!short_by.empty());
   CHECK(contains(short_by.front(), "has rows up to 9; expected 12"));
-  CHECK(!damages_after(step, [&](auto& m) { third(m.pieces)->slice->begin = 5; }).empty());
-  CHECK(!damages_after(step, [&](auto& m) { third(m.pieces)->slice->rows = 2; }).empty());
+  CHECK(!damages_after(step, [&](auto& m) { third_slice(m.pieces)->slice->begin = 5; }).empty());
+  CHECK(!damages_after(step, [&](auto& m) { third_slice(m.pieces)->slice->rows = 2; }).empty());
   CHECK(!damages_after(step, [&](auto& m) {
-           third(m.pieces)->slice = Slice{.outer = 60, .extent = 1, .rows = 1, .inner = 1};
+           third_slice(m.pieces)->slice = Slice{.outer = 60, .extent = 1, .rows = 1, .inner = 1};
          }).empty());
-  CHECK(!damages_after(step, [&](auto& m) { m.pieces.push_back(*third(m.pieces)); }).empty());
-  CHECK(!damages_after(step, [&](auto& m) { third(m.pieces)->slice.reset(); }).empty());
-  CHECK(!damages_after(step, [&](auto& m) { third(m.pieces)->offset = 1; }).empty());
+  CHECK(!damages_after(step, [&](auto& m) { m.pieces.push_back(*third_slice(m.pieces)); }).empty());
+  CHECK(!damages_after(step, [&](auto& m) { third_slice(m.pieces)->slice.reset(); }).empty());
+  CHECK(!damages_after(step, [&](auto& m) { third_slice(m.pieces)->offset = 1; }).empty());
   std::filesystem::remove(step + "/shard_00002.safetensors");
   const std::vector<std::string> damages = zero::damages_of(step);
   REQUIRE(!damages.empty());
@@ -253,7 +264,8 @@ TEST_CASE(
 
 TEST_CASE("CheckpointReader::read verifies only the blocks of a long piece that the slice needs") {
   const TemporaryFolder folder;
-  constexpr int64_t rows = 5, width = (int64_t{1} << 20) - 100;  // blocks end inside rows
+  // A checksum block has 2^20 elements, so blocks end inside rows.
+  constexpr int64_t rows = 5, width = (int64_t{1} << 20) - 100;
   ParameterStore store;
   const Parameter& parameter = store.add(store.unit("unit"), "large", {rows, width},
                                          Init::normal(1.0f), {.trainable = false});
@@ -286,8 +298,8 @@ TEST_CASE("CheckpointReader::read verifies only the blocks of a long piece that 
 }
 
 TEST_CASE(
-    "Engine::held ranges of all ranks cover a parameter, and write_held sets the values of its "
-    "range") {
+    "the ranges of Engine::held on all data ranks cover a slice, and write_held sets the values of "
+    "a rank's range") {
   for (const int stage : {0, 2, 3})
     on_mesh({4, 1, 2}, {.stage = stage, .compute = DType::bf16, .param_persistence_threshold = 0},
             [&](Engine& engine) {
@@ -300,17 +312,19 @@ TEST_CASE(
               engine.ranks().wait(engine.ranks().all_reduce(sum, "held"));
               counts = sum.to_host<int64_t>();
               const int64_t all = counts[0] + counts[1] + counts[2] + counts[3];
-              if (all != rows.shape.numel() * (stage == 0 ? 4 : 1)) throw ShapeError("moments");
+              if (all != rows.shape.numel() * (stage == 0 ? 4 : 1))
+                throw std::runtime_error("the ranges of moment2 do not add up to the slice");
               const auto masters = engine.held(rows, State::master);
               if (stage < 3 && masters.end - masters.begin != rows.shape.numel())
-                throw ShapeError("masters");
+                throw std::runtime_error("a rank lacks master weights below stage 3");
               std::vector<float> values(static_cast<size_t>(held.end - held.begin));
               for (size_t i = 0; i < values.size(); ++i)
                 values[i] = static_cast<float>(held.begin) + static_cast<float>(i);
               engine.write_held(rows, State::moment2, values);
               const std::vector<float> whole = engine.read(rows, State::moment2);
               for (size_t i = 0; i < whole.size(); ++i)
-                if (whole[i] != static_cast<float>(i)) throw ShapeError("other values");
+                if (whole[i] != static_cast<float>(i))
+                  throw std::runtime_error("read() does not return what write_held() wrote");
             });
 }
 
@@ -358,10 +372,10 @@ TEST_CASE("parameter_hash refuses slices of tensor ranks that do not make up the
 }
 
 TEST_CASE(
-    "slices longer than one transfer chunk give the whole parameter's hash, also when "
-    "consolidated") {
+    "parameters longer than a bucket of WholeModel have the same hash on one rank, on two tensor "
+    "ranks and when consolidated") {
   const TemporaryFolder folder;
-  constexpr int64_t most = int64_t{1} << 20;  // elements
+  constexpr int64_t bucket = int64_t{1} << 20;  // bucket_elements of whole_model.cpp
   std::string alone;
   for (const int ranks : {1, 2}) {
     const MeshShape shape{1, 1, ranks};
@@ -378,8 +392,8 @@ TEST_CASE(
              .slice = Slice{
                  .outer = rows, .extent = columns, .begin = mesh.tensor_rank * own, .rows = own}});
       };
-      add("many_rows", 3, most / 2);  // two rows at a time
-      add("long_rows", 2, most + 2);  // less than a row at a time
+      add("many_rows", 3, bucket / 2);  // a bucket holds two rows
+      add("long_rows", 2, bucket + 2);  // a row is longer than a bucket
       Engine engine(store, mesh, device, {});
       const std::string hash = engine.parameter_hash();
       if (world.rank() == 0) {
@@ -397,7 +411,7 @@ TEST_CASE("dump_gradients on any mesh writes the same bytes as on one rank") {
   std::string alone;
   for (const MeshShape& shape : {MeshShape{1, 1, 1}, MeshShape{2, 2, 2}, MeshShape{1, 1, 4}}) {
     on_mesh(shape, {.stage = 2}, [&](Engine& engine) {
-      for (int g = engine.mesh() ? engine.mesh()->data_rank : 0; g < saved_micro_batches;
+      for (int g = engine.mesh() ? engine.mesh()->data_rank : 0; g < micro_batches_per_step;
            g += shape.data)
         mesh_micro_batch(engine, static_cast<uint64_t>(g));
       zero::dump_gradients(folder / "gradients", engine);

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <stdexcept>
+
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/zero/engine.h"
@@ -28,7 +30,7 @@ Config with(const zero::OffloadOptions& offload) {
   return {.stage = 3, .offload = offload, .param_persistence_threshold = 0};
 }
 
-/// f32 elements of one purpose that are live at rest.
+/// How many f32 elements are allocated in `space` for `purpose`.
 int64_t elements(const Device& device, Space space, Purpose purpose) {
   return device.memory().live_by_purpose(space)[static_cast<size_t>(purpose)] / 4;
 }
@@ -37,18 +39,20 @@ Device with_drive() { return Device::cpu(0, {.swap = {.directory = "/tmp"}}); }
 
 }  // namespace
 
-TEST_CASE("optimizer_ratio offloads the optimizer states of whole units, from the first unit on") {
+TEST_CASE(
+    "optimizer_ratio offloads optimizer states of whole units, from the first, to at least that "
+    "share") {
   const struct {
     double ratio;
-    int64_t units_on_host;  ///< elements of those units
+    int64_t on_host;  ///< elements of the units that are offloaded, with padding
   } cases[] = {{0.0, 0}, {0.2, 1024}, {0.25, 1024}, {0.5, 1024 + 2048}, {0.8, 4096}, {1.0, 4096}};
-  for (const auto& [ratio, units] : cases) {
+  for (const auto& [ratio, on_host] : cases) {
     CAPTURE(ratio);
     const PlacedUnits model;
     const Device cpu = Device::cpu();
     const Engine engine(model.store, cpu, with({.optimizer = host, .optimizer_ratio = ratio}));
-    CHECK(elements(cpu, host, Purpose::optimizer) == 2 * units);  // two moments
-    CHECK(elements(cpu, device, Purpose::optimizer) == 2 * (4096 - units));
+    CHECK(elements(cpu, host, Purpose::optimizer) == 2 * on_host);  // two moments
+    CHECK(elements(cpu, Space::device, Purpose::optimizer) == 2 * (4096 - on_host));
   }
 }
 
@@ -62,20 +66,22 @@ TEST_CASE(
   const Device cpu = Device::cpu();
   const Engine engine(store, cpu, with({.optimizer = host, .optimizer_ratio = 0.5}));
   CHECK(elements(cpu, host, Purpose::optimizer) == 2 * 1024);
-  CHECK(elements(cpu, device, Purpose::optimizer) == 2 * 1024);
+  CHECK(elements(cpu, Space::device, Purpose::optimizer) == 2 * 1024);
 }
 
-TEST_CASE("parameters_on_host keeps the disk-offloaded units that fit its limit on the host") {
+TEST_CASE(
+    "with parameters on disk, a unit that fits in the rest of parameters_on_host is on the host "
+    "instead") {
   const struct {
-    int64_t most, on_host;
+    int64_t limit, on_host;
   } cases[] = {{0, 0}, {999, 0}, {1000, 1024}, {2500, 2048}, {3000, 3072}, {4000, 4096}};
-  for (const auto& [most, on_host] : cases) {
-    CAPTURE(most);
+  for (const auto& [limit, on_host] : cases) {
+    CAPTURE(limit);
     const PlacedUnits model;
     const Device cpu = with_drive();
-    const Engine engine(model.store, cpu, with({.parameter = file, .parameters_on_host = most}));
+    const Engine engine(model.store, cpu, with({.parameter = file, .parameters_on_host = limit}));
     CHECK(elements(cpu, host, Purpose::parameter) == on_host);
-    // Each range of a file is rounded up to whole blocks; these are multiples of a block.
+    // A file's ranges are rounded up to whole blocks. The padded units are multiples of a block.
     CHECK(elements(cpu, file, Purpose::parameter) == 4096 - on_host);
   }
 }
@@ -83,7 +89,8 @@ TEST_CASE("parameters_on_host keeps the disk-offloaded units that fit its limit 
 TEST_CASE(
     "a unit is read ahead from disk only if it fits into parameter_buffer beside the unit in use") {
   const struct {
-    int64_t buffer, ahead;  ///< elements of b's shard on the host, while a is used
+    int64_t buffer;  ///< parameter_buffer
+    int64_t ahead;   ///< elements of b's shard on the host while a is used
   } cases[] = {{1, 0}, {512 + 1023, 0}, {512 + 1024, 1024}, {500'000'000, 1024}};
   for (const auto& [buffer, ahead] : cases) {
     CAPTURE(buffer);
@@ -93,12 +100,13 @@ TEST_CASE(
           const PlacedUnits model;
           Engine engine(model.store, comm, cpu,
                         with({.parameter = file, .parameter_buffer = buffer}));
+          // Pass 0 records the order of the units. Pass 1 reads ahead in that order.
           for (int pass = 0; pass < 2; ++pass) {
             Tape tape = engine.inference_tape();
             for (const Unit* unit : {&model.a, &model.b, &model.c}) {
               const Tape::Use use(tape, *unit);
               if (pass == 1 && unit == &model.a && elements(cpu, host, Purpose::parameter) != ahead)
-                throw ShapeError("another number of elements was read ahead");
+                throw std::runtime_error("another number of elements was read ahead");
             }
           }
         },
