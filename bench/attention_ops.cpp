@@ -333,7 +333,7 @@ Op rope_op() {
   const auto work = [](DType dtype, const Extents& e) {
     const int64_t n = e[0] * e[1] * e[2] * e[3];
     return Work{.name = "rope",
-                .shape = by({e[0], e[1], e[2], e[3]}),
+                .shape = extents_text({e[0], e[1], e[2], e[3]}),
                 .dtype = dtype,
                 .flops = 3.0 * static_cast<double>(n),
                 .read = bytes_of(n, dtype),

@@ -9,7 +9,7 @@
 
 namespace zg::bench {
 
-/// A kernel of the library at one size, from a row of bench/op.h.
+/// A kernel of the library at one size, made from an Op (bench/op.h).
 struct Case {
   Work work;
   /// Allocates the operands, once, and returns what is timed.

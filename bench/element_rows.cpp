@@ -84,7 +84,7 @@ std::function<Work(DType, const Extents&)> element_work(std::string name, const 
     const auto count = static_cast<double>(numel);
     return Work{.name = name,
                 .shape = numel % Sizes::hidden_width == 0
-                             ? by({numel / Sizes::hidden_width, Sizes::hidden_width})
+                             ? extents_text({numel / Sizes::hidden_width, Sizes::hidden_width})
                              : std::to_string(numel),
                 .dtype = dtype,
                 .flops = work.flops * count,

@@ -55,7 +55,7 @@ Tensor Operands::random(const Shape& shape, uint64_t seed, double low, double hi
   return converted;
 }
 
-std::string by(const std::vector<int64_t>& extents) {
+std::string extents_text(const std::vector<int64_t>& extents) {
   std::string text;
   for (int64_t extent : extents) text += (text.empty() ? "" : "x") + std::to_string(extent);
   return text;

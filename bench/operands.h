@@ -16,7 +16,7 @@ Tensor operand(const Shape& shape, DType dtype, const Device& device, uint64_t s
 /// [n] i32, uniform in [0, vocabulary).
 Tensor random_ids(int64_t n, int64_t vocabulary, const Device& device);
 
-std::string by(const std::vector<int64_t>& extents);  ///< "1024x768"
+std::string extents_text(const std::vector<int64_t>& extents);  ///< "1024x768"
 /// Bytes of `numel` elements.
 double bytes_of(int64_t numel, DType dtype);
 

@@ -23,7 +23,7 @@ Matmul product(const Operands& operands, const Extents& e) {
 Work product_work(DType dtype, const Extents& e) {
   const int64_t M = e[0], N = e[1], K = e[2];
   return {.name = std::string("matmul ") + (e[3] ? "T" : "N") + (e[4] ? "T" : "N"),
-          .shape = by({M, N, K}),
+          .shape = extents_text({M, N, K}),
           .dtype = dtype,
           .flops = 2.0 * static_cast<double>(M * N * K),
           .read = bytes_of(M * K + K * N, dtype),

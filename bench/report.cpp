@@ -66,7 +66,7 @@ void validate(const Work& work) {
 }
 
 /// Throws Unsupported for devices whose times do not represent an accelerator or CPU.
-void require_figures(const Device& device) {
+void refuse_emulator_and_meta(const Device& device) {
   if (device.type() == Device::Type::meta)
     throw Unsupported("bench: " + device.name() +
                       " computes nothing; expected a cpu, cuda or hpu device to measure");
@@ -104,7 +104,7 @@ std::string Row::cache() const {
 Report::Report(const Device& device, const ReportOptions& options)
     : device_(device), effort_(options.effort) {
   validate(effort_);
-  require_figures(device);
+  refuse_emulator_and_meta(device);
   limits_ = options.limits ? *options.limits : measured_limits(device, effort_.limit_rounds);
   validate(limits_);
 }

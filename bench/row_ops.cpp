@@ -28,7 +28,7 @@ std::function<Work(DType, const Extents&)> row_work(const char* name, double flo
                                                     int writes) {
   return [=](DType dtype, const Extents& e) {
     return Work{.name = name,
-                .shape = by({e[0], e[1]}),
+                .shape = extents_text({e[0], e[1]}),
                 .dtype = dtype,
                 .flops = flops * numel_of(e),
                 .read = reads * bytes_of_rows(dtype, e),
@@ -167,7 +167,7 @@ Op embedding_op() {
   };
   const auto backward_work = [](DType dtype, const Extents& e) {
     return Work{.name = "embedding backward",
-                .shape = by({e[0], e[1]}) + " to " + by({e[2], e[1]}),
+                .shape = extents_text({e[0], e[1]}) + " to " + extents_text({e[2], e[1]}),
                 .dtype = dtype,
                 .flops = 2.0 * numel_of(e),
                 .read = bytes_of_rows(dtype, e),
@@ -260,7 +260,7 @@ std::function<Work(DType, const Extents&)> projection_work(const char* name, dou
   return [=](DType dtype, const Extents& e) {
     const int64_t N = e[0], V = e[1], C = e[2];
     return Work{.name = name,
-                .shape = by({N, V, C}),
+                .shape = extents_text({N, V, C}),
                 .dtype = dtype,
                 .flops = products * 2.0 * static_cast<double>(N) * static_cast<double>(V * C),
                 .read = bytes_of((N + V) * C, dtype),

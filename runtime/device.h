@@ -23,15 +23,15 @@ inline constexpr Isa every_isa[] = {Isa::portable, Isa::avx2, Isa::avx512, Isa::
 ZG_API const char* name_of(Isa isa);
 ZG_API Isa parse_isa(const std::string& name);  ///< throws ConfigError listing the names
 
-/// The best level of this machine; the environment variable ZG_CPU_ISA lowers it. Throws
-/// ConfigError when the variable asks for more than the machine has.
+/// The highest instruction set of this machine; the environment variable ZG_CPU_ISA lowers it.
+/// Throws ConfigError when the variable asks for more than the machine has.
 ZG_API Isa best_isa();
 
 /// Cores this process may run on (its affinity mask).
 ZG_API int available_cores();
 
-/// The folder that holds a device's Space::file, and how it is read and written. The fields are
-/// those of DeepSpeed's `aio` block.
+/// The folder that holds a device's Space::file (runtime/memory.h), and how it is read and written.
+/// The fields are those of DeepSpeed's `aio` block.
 struct SwapOptions {
   std::string directory;  ///< a folder on an NVMe drive or another disk; empty: no Space::file
   int64_t block_size = 1 << 20;  ///< bytes of one request
@@ -58,7 +58,8 @@ struct DeviceOptions {
 ///
 /// An operation on tensors of two devices throws DeviceError. run_local() gives a device to the
 /// function that it runs on each rank; the function must use that one. Only one thread at a time
-/// may use a device.
+/// may use a device. The exception is a queue of make_stream(): a second thread may use it at the
+/// same time if that thread allocates no memory.
 class ZG_API Device {
  public:
   enum class Type : uint8_t { cpu, cuda, hpu, meta };
@@ -123,7 +124,8 @@ class ZG_API Stream {
   virtual ~Stream() = default;
   virtual Device device() const = 0;
   virtual const Device::Traits& traits() const = 0;
-  /// On meta, kernels check their arguments, count their scratch memory and return.
+  /// The type of device(). If it is meta, kernels check their arguments, count their scratch memory
+  /// and return.
   virtual Device::Type type() const = 0;
   virtual Trace* trace() const = 0;      ///< null when not tracing
   virtual const char* name() const = 0;  ///< name of its track in a trace: "compute"
@@ -131,8 +133,9 @@ class ZG_API Stream {
   /// that kernels found, such as an index out of range: at the call they are not known yet.
   virtual void synchronize() = 0;
   /// Queues to[0, bytes) = from[0, bytes). Both may be in any of the device's spaces or in ordinary
-  /// memory of the process. Ordinary memory may be changed as soon as this returns; the device's
-  /// pinned memory only after synchronize().
+  /// memory of the process. The host may change `from` as soon as this returns if it is
+  /// ordinary memory, but only after synchronize() if it is the device's pinned memory. The host
+  /// may read `to` after synchronize().
   virtual void copy(void* to, const void* from, size_t bytes) = 0;
   virtual void fill_zero(void* to, size_t bytes) = 0;  ///< also queued
 };

@@ -236,11 +236,11 @@ Trainer::Trainer(Engine& engine, TrainerOptions options, TrainerTask task, Train
     throw ConfigError(
         "trainer: hooks: expected both describe and position_of, or neither; a position that is "
         "written has to be read");
-  if (engine.mesh() && engine.mesh()->shape.pipeline > 1 && !task.between)
-    throw ConfigError(
-        fmt::format("trainer: between: expected a function that gives the shape of what passes "
-                    "between the {} stages, got none",
-                    engine.mesh()->shape.pipeline));
+  if (engine.mesh() && engine.mesh()->shape.pipeline > 1 && !task.stage_output)
+    throw ConfigError(fmt::format(
+        "trainer: stage_output: expected a function that gives the shape of what passes "
+        "between the {} stages, got none",
+        engine.mesh()->shape.pipeline));
   validate(options.schedule);
   state_ =
       std::make_unique<TrainerState>(engine, std::move(options), std::move(task), std::move(hooks));
@@ -391,7 +391,8 @@ std::optional<TrainedStep> TrainerState::attempt() {
       .step = step, .micro_batches = micro_batches(), .samples = samples(), .rate = next_rate()};
   const auto betas = schedule.betas(step - engine.skipped());
   Step stage(*this);
-  const StageOutput between = task.between ? task.between(options.micro_batch) : StageOutput{};
+  const StageOutput between =
+      task.stage_output ? task.stage_output(options.micro_batch) : StageOutput{};
   try {
     run_pipeline(engine.mesh(), options.pipeline, done.micro_batches, between, device, stage);
   } catch (const StopTraining&) {

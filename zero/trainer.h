@@ -37,7 +37,7 @@ struct TrainerTask {
   /// of this rank's stage; on the last stage the loss.
   std::function<Var(Tape& tape, const MicroBatch& batch)> forward = {};
   /// In a pipeline: the tensor sent between stages, for the given number of samples.
-  std::function<StageOutput(int64_t samples)> between = {};
+  std::function<StageOutput(int64_t samples)> stage_output = {};
 };
 
 struct TrainerOptions {

@@ -6,10 +6,11 @@
 
 namespace zg::cpu {
 
-/// The two keys of each Philox round, computed from a seed. This header has only plain data,
-/// because the source files with vector instructions include it too.
+/// The two keys of each Philox round, computed from a seed. Source files with vector
+/// instructions include this header for the struct. They must not call philox_keys(): the linker
+/// might then keep their copy of it, which other processors cannot run.
 struct PhiloxKeys {
-  uint64_t first[Philox::rounds], second[Philox::rounds];  ///< each key uses the lower 32 bits
+  uint64_t first[Philox::rounds], second[Philox::rounds];  ///< 32-bit keys in 64-bit lanes
 };
 
 constexpr PhiloxKeys philox_keys(uint64_t seed) {

@@ -185,7 +185,8 @@ inline Vec round(Vec a) {
 inline Mask less(Vec a, Vec b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ)}; }
 inline Vec select(Mask m, Vec yes, Vec no) { return {_mm256_blendv_ps(no.v, yes.v, m.m)}; }
 inline Vec keep(Vec a, int64_t n) { return {_mm256_and_ps(a.v, _mm256_castsi256_ps(first(n)))}; }
-/// a * 2^n for integral n in [-252, 254], in two exact halves.
+/// a * 2^n for integral n in [-252, 254]. It multiplies by two powers of two whose exponents add up
+/// to n, because an f32 may not hold 2^n.
 inline Vec scale_by_power(Vec a, Vec n) {
   const __m256i k = _mm256_cvtps_epi32(n.v);
   const __m256i half = _mm256_srai_epi32(k, 1);
@@ -218,7 +219,8 @@ inline Vec rounded<f16>(Vec a) {
   return widen_from_f16(narrow_to_f16(a));
 }
 
-/// The argument of load and store for a full vector. It is a type, so that no mask is computed.
+/// Passed to load and store in place of a count if the vector is full. As a type of its own it
+/// selects overloads without a mask.
 struct All {};
 template <class T>
 inline Vec load(const T* p, All) {
@@ -293,4 +295,5 @@ inline Vec sigmoid(Vec x) { return set1(1.0f) / (set1(1.0f) + exp(set1(0.0f) - x
 }  // namespace
 }  // namespace zg::cpu
 
-// Sources place their table in zg::cpu::avx2, ::avx512 and ::avx512_bf16.
+// Each *_simd.cpp source defines its table of functions in zg::cpu::ZG_ISA: avx2, avx512 or
+// avx512_bf16 (kernels/cpu/level.h).

@@ -5,8 +5,8 @@
 
 namespace zg::hpu {
 
-/// The threshold with which kept() in philox.clh compares words: uniform(word) < p is equivalent to
-/// (word >> 8) < p 2^24, an exact product.
+/// The threshold of kept() in kernels/hpu/philox.clh, which drops an element if word < threshold.
+/// uniform(word) < p is equivalent to (word >> 8) < ceil(p * 2^24); the product is exact.
 inline uint32_t dropout_threshold(float probability) {
   return static_cast<uint32_t>(std::ceil(probability * 0x1p24f)) << 8;
 }

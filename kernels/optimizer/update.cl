@@ -3,7 +3,8 @@
 
 // The update of one element; kernels/README.md lists its operations. Every device whose division
 // and square root are correctly rounded gives the same bits. The components of c, from s0 on:
-// gradient_scale, l2, beta1, new1, beta2, new2, unbias2, epsilon, keep, move, nesterov.
+// gradient_scale, l2, beta1, new1, beta2, new2, unbias2, epsilon, keep, move, nesterov. They are
+// those of UpdateConstants in kernels/optimizer/update_constants.h, which explains them.
 
 // The direction against which the parameter moves; the moments of the element are updated.
 static inline float adam_direction(float g, float* m, float* v, float16 c) {
@@ -32,10 +33,12 @@ static inline float scaled_gradient(float g, float p, float16 c) {
   return c.s1 != 0.0f ? fma(c.s1, p, g) : g;
 }
 
-// Stochastic rounding: RoundingKey and stochastic_bf16 of kernels/optimizer/update_constants.h.
-static inline bf16 rounded(float x, long element, ulong seed, ulong name, uint step) {
+// Rounds x to bf16 stochastically. It has the random bits of RoundingKey::block() and rounds as
+// stochastic_bf16() does; both are in kernels/optimizer/update_constants.h.
+static inline bf16 stochastically_rounded(float x, long element, ulong seed, ulong name_hash,
+                                          uint step) {
   const uint4 words =
-      philox((uint4)((uint)(element / 4), (uint)name, step, (uint)(name >> 32)), seed);
+      philox((uint4)((uint)(element / 4), (uint)name_hash, step, (uint)(name_hash >> 32)), seed);
   const uint place = (uint)element % 4;
   const uint word = place == 0   ? words.s0
                     : place == 1 ? words.s1
@@ -47,29 +50,30 @@ static inline bf16 rounded(float x, long element, ulong seed, ulong name, uint s
 
 // One work-item for each element. `state` is the dtype of the parameter and the moments; with bf16
 // there is no low_precision copy. The moments that a kind does not have are null. If `stochastic`,
-// the bf16 result is rounded stochastically; `first` is then the index of element 0 within its
-// whole parameter.
-#define UPDATE(kind, state, gradient_type)                                                         \
-  element_kernel void kind##_##state##_##gradient_type(                                            \
-      __global const gradient_type##_t* gradient, __global state##_t* parameter,                   \
-      __global state##_t* moment1, __global state##_t* moment2, __global bf16* low_precision,      \
-      long n, float16 constants, uint stochastic, ulong seed, ulong name, long first, uint step) { \
-    const long i = element_index();                                                                \
-    if (i >= n) return;                                                                            \
-    float p = widened_##state(parameter[i]);                                                       \
-    float m = moment1 ? widened_##state(moment1[i]) : 0.0f;                                        \
-    float v = moment2 ? widened_##state(moment2[i]) : 0.0f;                                        \
-    const float g = scaled_gradient(widened_##gradient_type(gradient[i]), p, constants);           \
-    const float moved = kind##_direction(g, &m, &v, constants);                                    \
-    p = fma(-constants.s9, moved, constants.s8 * p);                                               \
-    parameter[i] = narrowed_##state(p);                                                            \
-    if (moment1) moment1[i] = narrowed_##state(m);                                                 \
-    if (moment2) moment2[i] = narrowed_##state(v);                                                 \
-    if (low_precision) low_precision[i] = narrowed_bf16(p);                                        \
-    if (stochastic) {                                                                              \
-      __global bf16* to = low_precision ? low_precision : (__global bf16*)parameter;               \
-      to[i] = rounded(p, first + i, seed, name, step);                                             \
-    }                                                                                              \
+// the bf16 result is rounded stochastically. `first` is then the index, in the whole parameter, of
+// the element that work-item 0 updates.
+#define UPDATE(kind, state, gradient_type)                                                    \
+  element_kernel void kind##_##state##_##gradient_type(                                       \
+      __global const gradient_type##_t* gradient, __global state##_t* parameter,              \
+      __global state##_t* moment1, __global state##_t* moment2, __global bf16* low_precision, \
+      long n, float16 constants, uint stochastic, ulong seed, ulong name_hash, long first,    \
+      uint step) {                                                                            \
+    const long i = element_index();                                                           \
+    if (i >= n) return;                                                                       \
+    float p = widened_##state(parameter[i]);                                                  \
+    float m = moment1 ? widened_##state(moment1[i]) : 0.0f;                                   \
+    float v = moment2 ? widened_##state(moment2[i]) : 0.0f;                                   \
+    const float g = scaled_gradient(widened_##gradient_type(gradient[i]), p, constants);      \
+    const float direction = kind##_direction(g, &m, &v, constants);                           \
+    p = fma(-constants.s9, direction, constants.s8 * p);                                      \
+    parameter[i] = narrowed_##state(p);                                                       \
+    if (moment1) moment1[i] = narrowed_##state(m);                                            \
+    if (moment2) moment2[i] = narrowed_##state(v);                                            \
+    if (low_precision) low_precision[i] = narrowed_bf16(p);                                   \
+    if (stochastic) {                                                                         \
+      __global bf16* to = low_precision ? low_precision : (__global bf16*)parameter;          \
+      to[i] = stochastically_rounded(p, first + i, seed, name_hash, step);                    \
+    }                                                                                         \
   }
 #define UPDATES(kind)     \
   UPDATE(kind, f32, f32)  \

@@ -228,7 +228,7 @@ int64_t GPT::transformer_parameters() const {
   return sum;
 }
 
-StageOutput GPT::between(int64_t samples) const {
+StageOutput GPT::stage_output(int64_t samples) const {
   const TensorParallel& parallel = layers_->parallel;
   const int64_t tokens = config().block_size / (parallel.sequence ? parallel.size() : 1);
   return {{samples, tokens, config().width}, layers_->part.activations};

@@ -69,7 +69,7 @@ class ZG_API GPT {
   Var stage(Tape& tape, const Var& input, const Tensor& ids, const Tensor& targets,
             const ForwardPosition& place, bool checkpointing = false) const;
   /// Shape of the tensor that stage() passes to the next stage, for the given number of samples.
-  StageOutput between(int64_t samples) const;
+  StageOutput stage_output(int64_t samples) const;
   /// Logits [B, T, V] of all positions, without dropout.
   Var logits(Tape& tape, const Tensor& ids) const;
   /// Returns logits [B, V] for the token after `ids`. `ids` continue the tokens in the cache and

@@ -162,8 +162,9 @@ Blame blame(const Activity& waiting, const std::vector<Activity>& ranks,
       const Activity& late = ranks[at];
       if (!late.awaits.empty()) {
         chain.push_back(&late);
-      } else if (late.alive > since) {
-        blame.alive = std::min(blame.alive.value_or(late.alive), late.alive);
+      } else if (late.last_progress > since) {
+        blame.last_progress =
+            std::min(blame.last_progress.value_or(late.last_progress), late.last_progress);
       } else if (!named) {
         blame.ranks.push_back(rank);
         blame.verb = waits.verb;
@@ -174,7 +175,7 @@ Blame blame(const Activity& waiting, const std::vector<Activity>& ranks,
   return blame;
 }
 
-std::string ring(const std::vector<Activity>& ranks) {
+std::string deadlock(const std::vector<Activity>& ranks) {
   std::string who, places;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     if (ranks[rank].awaits.empty()) continue;

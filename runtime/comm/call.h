@@ -30,7 +30,7 @@ struct Job {
   Tensor output;
   Chunk chunk;
   Communicator::Combine combine = nullptr;
-  bool fresh = false;
+  bool fresh = false;       ///< reduce_scatter: the first piece overwrites the output
   bool by_library = false;  ///< reduce_scatter: the library (NCCL) sums, in its own order
   Tensor window;      ///< reduce_scatter on accelerators only: memory that receives peers' slices
   int root = -1;      ///< broadcast only: the root's rank in the group
@@ -87,7 +87,7 @@ struct Activity {
   std::vector<int> awaits = {};
   const char* verb = "arrive";  ///< the action that it expects from them: "arrive", "finish"
   std::string place = {};       ///< the place where it waits for them
-  std::chrono::steady_clock::time_point alive{};  ///< when it last made progress
+  std::chrono::steady_clock::time_point last_progress{};
 };
 
 /// The ranks that cause a wait: those at the end of the chain of waits. A rank that waits for
@@ -99,12 +99,12 @@ struct Blame {
   std::string place;  ///< the place where other ranks wait for them
   /// If `ranks` is empty: the earliest time at which one of the computing ranks was last seen to
   /// make progress. Absent: the ranks wait for each other in a ring.
-  std::optional<std::chrono::steady_clock::time_point> alive = {};
+  std::optional<std::chrono::steady_clock::time_point> last_progress = {};
 };
 Blame blame(const Activity& waiting, const std::vector<Activity>& ranks,
             std::chrono::steady_clock::time_point since);
 
 /// The error message when ranks wait for each other in a ring, so that no single rank is to blame.
-std::string ring(const std::vector<Activity>& ranks);
+std::string deadlock(const std::vector<Activity>& ranks);
 
 }  // namespace zg::cpu

@@ -27,8 +27,8 @@ namespace cpu {
 struct Transports {
   std::string transport = "memory of this process";
   std::vector<TransportEndpoint> endpoints =
-      {};               // one per member; empty: members read peers' memory
-  bool reaches = true;  // false: only copies can read the peers' memory
+      {};                          // one per member; empty: members read peers' memory
+  bool kernels_read_peers = true;  // false: only copies of a stream read the peers' memory
 
   std::unique_ptr<Transport> make(int member, const Device& device) const {
     if (endpoints.empty()) return nullptr;
@@ -52,7 +52,7 @@ class LocalCommunicator final : public QueuedCommunicator {
     const Transports& transports = group_->transports();
     transport_ = transports.transport;
     active_transport_ = transports.make(rank, device);
-    reaches_ = transports.reaches;
+    kernels_read_peers_ = transports.kernels_read_peers;
     start_worker();
   }
 
@@ -76,7 +76,7 @@ class LocalCommunicator final : public QueuedCommunicator {
     group_->meet(rank_, ticket, job.call, [&] {
       note_arrival(job);
       if (uses_transport(job)) return run_transport(job, ticket);
-      act(job);
+      run_on_peer_memory(job);
       stream_->synchronize();
     });
     if (uses_transport(job)) return;
@@ -105,7 +105,7 @@ class LocalCommunicator final : public QueuedCommunicator {
     world_->waits(members_[rank_], waits ? group_.get() : nullptr);
   }
 
-  void act(const Job& job) {
+  void run_on_peer_memory(const Job& job) {
     switch (job.call.op) {
       case Collective::all_gather:
         return gather(job);
@@ -139,7 +139,7 @@ class LocalCommunicator final : public QueuedCommunicator {
     const Tensor shard = job.output.flat(begin, numel);
     const int64_t first = rank_ * job.output.numel() + begin;
     const auto piece_of = [&](int peer) { return group_->input_of(peer).flat(first, numel); };
-    if (!reaches_) return combine_copies(job, piece_of, shard);
+    if (!kernels_read_peers_) return combine_copies(job, piece_of, shard);
     for (int peer = 0; peer < size_; ++peer)
       job.combine(piece_of(peer), shard, job.fresh && peer == 0, *stream_);
   }
@@ -172,7 +172,7 @@ class LocalCommunicator final : public QueuedCommunicator {
 
   const std::shared_ptr<LocalWorld> world_;
   const std::shared_ptr<LocalGroup> group_;
-  bool reaches_ = true;
+  bool kernels_read_peers_ = true;
   std::vector<int64_t> sums_;
 };
 
@@ -185,11 +185,12 @@ bool ranks_reach(Device::Type type, const Members& members) {
   for (const int index : used)
     for (const int other : used) {
       if (backend_of(type)->reaches(index, other)) continue;
+      // Between HPU devices, copies go through the memory of the host.
       if (type == Device::Type::hpu) return false;
-      throw Unsupported(
-          fmt::format("ranks: cuda:{} cannot reach the memory of cuda:{}; expected GPUs that are "
-                      "peers; try ranks as processes (mpirun), or CUDA_VISIBLE_DEVICES={}",
-                      index, other, index));
+      throw Unsupported(fmt::format(
+          "ranks: cuda:{} cannot reach the memory of cuda:{}; expected GPUs with peer "
+          "access to each other; try ranks as processes (mpirun), or CUDA_VISIBLE_DEVICES={}",
+          index, other, index));
     }
   return true;
 }
@@ -200,8 +201,9 @@ Transports transports_of(Device::Type type, const Members& members) {
   const TransportFactory& factory = backend->transports;
   Transports transports;
   if (!factory.endpoint) {
-    transports.reaches = ranks_reach(type, members);
-    transports.transport = transports.reaches ? "the peers' memory" : "memory of the host";
+    transports.kernels_read_peers = ranks_reach(type, members);
+    transports.transport =
+        transports.kernels_read_peers ? "the peers' memory" : "memory of the host";
     return transports;
   }
   for (int member = 0; member < members.size(); ++member)
@@ -212,7 +214,7 @@ Transports transports_of(Device::Type type, const Members& members) {
       absence.empty() ? factory.name() : "the peers' memory; not by NCCL: " + absence;
   if (!absence.empty()) {
     transports.endpoints.clear();
-    transports.reaches = ranks_reach(type, members);
+    transports.kernels_read_peers = ranks_reach(type, members);
   }
   return transports;
 }
@@ -238,7 +240,8 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
   DeviceOptions device_options = options.device;
   if (device_options.threads == 0) device_options.threads = threads_per_rank(ranks);
 
-  // Threads share this state: a stalled thread may outlive this call until the process ends.
+  // The caller and the ranks' threads share this state. This function returns only after all
+  // threads have ended. If one stalls after a failure, the process ends below.
   struct Shared {
     std::mutex mutex;
     std::condition_variable changed;

@@ -58,7 +58,7 @@ Activity LocalGroup::activity(int rank) const {
   const int64_t sequence = at(member).arrived;
   Activity activity{.awaits = missing_ranks(&Member::arrived, sequence),
                     .place = place_of(member),
-                    .alive = std::max(at(member).alive, at(member).looked)};
+                    .last_progress = std::max(at(member).alive, at(member).looked)};
   if (activity.awaits.empty() && at(member).done == sequence) {
     activity.awaits = missing_ranks(&Member::done, sequence);
     activity.verb = "finish";
@@ -252,7 +252,7 @@ Activity LocalWorld::activity(int rank) const {
   Activity activity = self.waits_in ? self.waits_in->activity(rank) : Activity{};
   if (self.waits_for_collectives && activity.awaits.empty())
     for (const auto& group : groups_) group->add_running(activity.awaits);
-  activity.alive = std::max(activity.alive, self.alive);
+  activity.last_progress = std::max(activity.last_progress, self.alive);
   return activity;
 }
 
@@ -269,9 +269,9 @@ LocalWorld::Clock::time_point LocalWorld::extend_or_fail(const Activity& waiting
   const Blame found = blame(waiting, ranks, is_at_limit ? now : now - patience);
   if (!found.ranks.empty())
     fail(absence(found.ranks, found.verb, timeout_.count(), found.place), found.place);
-  else if (!found.alive)
-    fail(ring(ranks), "");
-  return found.alive.value_or(now) + patience;
+  else if (!found.last_progress)
+    fail(deadlock(ranks), "");
+  return found.last_progress.value_or(now) + patience;
 }
 
 }  // namespace zg::cpu

@@ -346,8 +346,8 @@ void MpiWorld::check_deadline(Lock& lock, Meeting& meeting, Clock::time_point no
                             ranks, is_at_limit ? now : now - patience());
   if (!found.ranks.empty())
     fail(lock, meeting, absence(found.ranks, found.verb, timeout_.count(), found.place));
-  if (!found.alive) fail(lock, meeting, ring(ranks));
-  meeting.deadline = *found.alive + patience();
+  if (!found.last_progress) fail(lock, meeting, deadlock(ranks));
+  meeting.deadline = *found.last_progress + patience();
   meeting.early_question = meeting.final_question = {};
 }
 
@@ -394,16 +394,17 @@ void MpiWorld::owner_waits(MpiGroup* group) {
 
 Activity MpiWorld::activity() {
   const std::lock_guard lock(owner_mutex_);
-  if (!owner_waits_in_) return {.alive = owner_alive_};
+  if (!owner_waits_in_) return {.last_progress = owner_alive_};
+  // For a transport, check_deadline_of_transport() finds the missing members.
   for (const Meeting* meeting : waiting_)
     if (meeting->by_transport && meeting->group == owner_waits_in_)
-      return {.alive = Clock::now()};  // check_deadline_of_transport() finds the missing members
+      return {.last_progress = Clock::now()};
     else if (meeting->group == owner_waits_in_)
       return {.awaits = ranks_of(*meeting->group, meeting->missing),
               .verb = verb_of(*meeting),
               .place = place_of(*meeting),
-              .alive = Clock::now()};
-  return {.alive = std::max(owner_alive_, owner_waits_in_->alive)};
+              .last_progress = Clock::now()};
+  return {.last_progress = std::max(owner_alive_, owner_waits_in_->alive)};
 }
 
 }  // namespace zg::cpu

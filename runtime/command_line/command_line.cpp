@@ -60,7 +60,7 @@ std::vector<std::string> normalised(const std::vector<std::string>& arguments, c
     const bool takes_value = found != known.end() && !found->second->value.empty();
     if (const Flag* const flag = std::exchange(waiting, nullptr); flag || !name.starts_with("-")) {
       result.push_back(argument);
-      if (flag && argument.find(',') == std::string::npos) words_left = flag->words - 1;
+      if (flag && argument.find(',') == std::string::npos) words_left = flag->max_words - 1;
     } else if (const std::string* const value =
                    takes_value ? value_of(name, *found->second) : nullptr) {
       if (equals != std::string::npos)
@@ -225,7 +225,7 @@ void require_device(Device::Type type) {
     throw Unsupported(fmt::format("--device {}: {}; try --device cpu", type, why));
 }
 
-void require_figures(Device::Type type) {
+void refuse_emulator(Device::Type type) {
   require_device(type);
   for (int index = 0; index < Device::count(type); ++index)
     if (const std::string what = emulator_name(type, index); !what.empty())

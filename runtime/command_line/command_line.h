@@ -14,15 +14,18 @@ namespace zg {
 
 /// One flag: its names, its help, and the function that takes its value.
 struct Flag {
-  /// "--batch-size", ...; the first one is the flag's name, the others are aliases.
+  /// "--batch-size", ...; the first one is the flag's name, the others are aliases. Empty for
+  /// positionals and `rest`.
   std::vector<std::string> names;
   std::string value;  ///< how help shows the value, "N"; empty for a switch
   std::string help;   ///< empty: a flag that help does not list
-  /// Called once with the spelling that errors should name and the value; "true" for a bare switch.
+  /// Called with the flag's first name, which errors should name, and the value: "true" for a bare
+  /// switch. A positional and `rest` have no name: it is called with `value`. parse() may call it
+  /// again to word an error.
   std::function<void(const std::string& name, const std::string& value)> set;
-  /// The value may be given as several words, which are joined by commas: "16 16 5000000" is
-  /// 16,16,5000000.
-  int words = 1;
+  /// The value may be given as up to this many words, which are joined by commas: "16 16 5000000"
+  /// is 16,16,5000000.
+  int max_words = 1;
   /// Other flags that set this one to a value: {"--bf16", "bf16"} for --precision.
   std::vector<std::pair<std::string, std::string>> with_value;
 };
@@ -46,9 +49,10 @@ struct CommandLine {
 using Given = std::set<std::string>;
 
 /// Reads `arguments` (without the names of program and subcommand) and calls the functions of the
-/// given flags, in the order of the table. `-` and `_` are equal in names. Throws ConfigError for
-/// an unknown flag (with the nearest known one), a missing value or a stray word; if a flag is
-/// given twice, the last one counts. Returns false after printing help to stdout.
+/// given flags, in the order of `line`, not of the arguments. `-` and `_` are equal in names.
+/// Throws ConfigError for an unknown flag (with the nearest known one), a missing value or a stray
+/// word; if a flag is given twice, the last one counts. Returns false after printing help to
+/// stdout.
 bool parse(const CommandLine& line, const std::vector<std::string>& arguments, Given& given);
 
 /// Throws ConfigError if both --device and --use-hpu were given.
@@ -62,6 +66,6 @@ void require_dtype(Device::Type type, DType dtype, const std::string& what);
 void require_device(Device::Type type);
 /// Throws Unsupported if a test driver emulates the device, because times measured on it mean
 /// nothing.
-void require_figures(Device::Type type);
+void refuse_emulator(Device::Type type);
 
 }  // namespace zg

@@ -26,7 +26,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The header of a file, before the binary. It detects truncated files.
+/// The header of a cache file, before the binary. Its length and checksum detect truncated and
+/// damaged files.
 struct Header {
   char magic[8] = {'z', 'g', 'h', 'p', 'u', '0', '0', '1'};
   uint64_t bytes = 0, sum = 0;
@@ -93,8 +94,8 @@ namespace {
 
 // Allocations may be larger than 4 GiB.
 constexpr const char* build_flags = "-ze-opt-greater-than-4GB-buffer-required";
-// DPAS kernels keep their sums in registers: the large register mode has half the threads, each
-// with twice as many registers.
+// For modules with "_tiles." in their names, whose kernels use DPAS. They keep their sums in
+// registers: the large register mode has half the threads, each with twice as many registers.
 constexpr const char* tiles_build_flags =
     "-ze-opt-greater-than-4GB-buffer-required -ze-opt-large-register-file";
 
@@ -130,16 +131,18 @@ ze_result_t create(ze_device_handle_t device, ze_module_format_t format, const u
                                    .inputSize = bytes,
                                    .pInputModule = data,
                                    .pBuildFlags = flags};
-  ze_module_build_log_handle_t said = nullptr;
-  const ze_result_t result = api().moduleCreate(driver().context, device, &wanted, &module, &said);
-  if (!said) return result;
+  ze_module_build_log_handle_t build_log = nullptr;
+  const ze_result_t result =
+      api().moduleCreate(driver().context, device, &wanted, &module, &build_log);
+  if (!build_log) return result;
   size_t length = 0;
-  if (api().moduleBuildLogGetString(said, &length, nullptr) == ZE_RESULT_SUCCESS && length > 0) {
+  if (api().moduleBuildLogGetString(build_log, &length, nullptr) == ZE_RESULT_SUCCESS &&
+      length > 0) {
     log.resize(length);
-    api().moduleBuildLogGetString(said, &length, log.data());
+    api().moduleBuildLogGetString(build_log, &length, log.data());
     while (!log.empty() && log.back() == '\0') log.pop_back();
   }
-  api().moduleBuildLogDestroy(said);
+  api().moduleBuildLogDestroy(build_log);
   return result;
 }
 
@@ -167,7 +170,7 @@ ze_module_handle_t build(ze_device_handle_t device, const Code& code) {
   return module;
 }
 
-Features ask(ze_device_handle_t device) {
+Features query_features(ze_device_handle_t device) {
   ze_device_compute_properties_t compute = {.stype = ZE_STRUCTURE_TYPE_DEVICE_COMPUTE_PROPERTIES};
   check(api().deviceGetComputeProperties(device, &compute), "zeDeviceGetComputeProperties");
   ze_device_module_properties_t modules = {.stype = ZE_STRUCTURE_TYPE_DEVICE_MODULE_PROPERTIES};
@@ -207,7 +210,7 @@ const Features& features_of(int index) {
   std::lock_guard lock(devices.mutex);
   const auto known = devices.features.find(index);
   if (known != devices.features.end()) return known->second;
-  return devices.features.emplace(index, ask(handle_of(index))).first->second;
+  return devices.features.emplace(index, query_features(handle_of(index))).first->second;
 }
 
 ze_module_handle_t module_of(int index, const Code& code) {

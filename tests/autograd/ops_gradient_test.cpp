@@ -4,7 +4,7 @@
 using namespace zg;
 using namespace zg::testing;
 
-// Central differences for every differentiable row of bench/op.h.
+// Checks the gradient of every differentiable op of bench::every_op() by central differences.
 namespace {
 
 /// More elements take long: each is moved up and down.
@@ -29,7 +29,7 @@ TEST_CASE("every op has the gradients of central differences") {
       for (const bench::Extents& extents : op.tested) {
         const std::vector<Tensor> variables = op.variables(operands, extents);
         if (numel_of(variables) > max_elements) continue;
-        CAPTURE(bench::by(extents));
+        CAPTURE(bench::extents_text(extents));
         check_gradient([&](Tape&, Vars in) { return op.function(in, extents); }, variables);
         ++cases;
       }

@@ -13,7 +13,8 @@ using namespace zg::testing;
 using bench::Call;
 using bench::Extents;
 
-// Every row of bench/op.h on every device, beside the plain version of the CPU.
+// Runs every op of bench::every_op() on every device and compares its results with those of the
+// portable CPU kernels.
 namespace {
 
 Call run_case(const bench::OpKernel& kernel, const bench::Operands& operands,
@@ -31,8 +32,10 @@ std::string difference(const Call::Result& actual, const Call::Result& expected,
   const std::vector<double> values = actual.tensor.to_doubles(),
                             wanted = expected.tensor.to_doubles();
   if (values.size() != wanted.size()) return actual.name + ": another shape than expected";
+  // The rounding error is relative to the computed value, which may be larger than `wanted`.
   const double rounding = 1.01 * unit_roundoff(dtype);
-  const double subnormal = dtype == DType::f16 ? 0x1p-25 : 0.0;  // half of the smallest f16
+  // Half of the smallest positive f16, which is subnormal.
+  const double subnormal = dtype == DType::f16 ? 0x1p-25 : 0.0;
   double worst = 1.0, bound = 0.0;
   size_t place = values.size();
   for (size_t i = 0; i < values.size(); ++i) {
@@ -50,7 +53,7 @@ std::string difference(const Call::Result& actual, const Call::Result& expected,
   std::snprintf(most, sizeof most, "%.3g", bound);
   return actual.name + "[" + std::to_string(place) + "] of " + actual.tensor.shape().str() +
          " is " + text_of_value(values[place]) + "; expected " + text_of_value(wanted[place]) +
-         " of the plain version, or at most " + most + " from it";
+         ", the value of the portable CPU kernel, with a difference of at most " + most;
 }
 
 /// The first element whose bits differ, as text; empty when none does.
@@ -62,18 +65,19 @@ std::string bit_difference(const Call::Result& actual, const Call::Result& expec
     if (values[i] != wanted[i])
       return actual.name + "[" + std::to_string(i) + "] of " + actual.tensor.shape().str() +
              " is " + text_of_value(values[i]) + "; expected exactly " + text_of_value(wanted[i]) +
-             " of the plain version";
-  return actual.name + ": the bits of zeros or NaNs differ from those of the plain version";
+             ", the value of the portable CPU kernel";
+  return actual.name + ": the bits of zeros or NaNs differ from those of the portable CPU kernel";
 }
 
 /// Runs one kernel of an op at one size. A line for each result that differs.
 std::vector<std::string> differences(const bench::OpKernel& kernel, const Extents& extents,
                                      DType dtype, const Device& device) {
-  static const Device plain = Device::cpu(0, {.threads = 1, .isa = Isa::portable});
+  static const Device portable = Device::cpu(0, {.threads = 1, .isa = Isa::portable});
   const Call actual = run_case(kernel, {device, dtype}, extents);
-  // In f64 the plain version is the definition on the values that the device reads.
+  // With an error bound, the reference is computed in f64 from inputs that are rounded to `dtype`.
+  // So both read the same values.
   const DType reference = kernel.error ? DType::f64 : dtype;
-  const Call expected = run_case(kernel, {plain, reference, dtype}, extents);
+  const Call expected = run_case(kernel, {portable, reference, dtype}, extents);
   const bench::Error error = kernel.error ? kernel.error(dtype, extents) : bench::Error{};
   std::vector<std::string> lines;
   for (size_t i = 0; i < actual.results.size(); ++i) {
@@ -81,8 +85,8 @@ std::vector<std::string> differences(const bench::OpKernel& kernel, const Extent
                                  ? difference(actual.results[i], expected.results[i], error)
                                  : bit_difference(actual.results[i], expected.results[i]);
     if (!line.empty())
-      lines.push_back(actual.kernel + " " + bench::by(extents) + " " + name_of(dtype) + " on " +
-                      device.name() + " (" + level_of(device) + "): " + line);
+      lines.push_back(actual.kernel + " " + bench::extents_text(extents) + " " + name_of(dtype) +
+                      " on " + device.name() + " (" + level_of(device) + "): " + line);
   }
   return lines;
 }
@@ -104,7 +108,7 @@ TEST_CASE("every op gives the values of its portable CPU version, over sizes, dt
     }
 }
 
-TEST_CASE("every kernel is in a row of bench/op.h") {
+TEST_CASE("every kernel is called by an op of every_op()") {
   std::set<std::string> called;
   const Device device = Device::cpu(0, {.threads = 1});
   for (const bench::OpFamily& family : bench::every_op())
@@ -127,10 +131,12 @@ TEST_CASE("a failed comparison of an op names the element that differs and both 
   CHECK(difference(right, right, {}).empty());
   CHECK(difference(result({1, 2.25f, 4}), right, {.absolute = 0.25}).empty());
   CHECK(difference(wrong, right, {.absolute = 2.0}) ==
-        "dx[1] of [3] is -2; expected 2 of the plain version, or at most 2 from it");
+        "dx[1] of [3] is -2; expected 2, the value of the portable CPU kernel, with a difference "
+        "of at most 2");
   CHECK(difference(result({1, NAN, 4}), right, {.absolute = 2.0}) ==
-        "dx[1] of [3] is nan; expected 2 of the plain version, or at most 2 from it");
+        "dx[1] of [3] is nan; expected 2, the value of the portable CPU kernel, with a difference "
+        "of at most 2");
   CHECK(bit_difference(right, right).empty());
   CHECK(bit_difference(wrong, right) ==
-        "dx[1] of [3] is -2; expected exactly 2 of the plain version");
+        "dx[1] of [3] is -2; expected exactly 2, the value of the portable CPU kernel");
 }

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 """Makes tests/reference/fixtures/tokenizer with Hugging Face's tokenizers: two small byte-level BPE
-tokenizers and what they say of a megabyte of mixed scripts. Not needed to run the tests; to make the
-files again:
+tokenizers, and hashes of the ids that they give for a megabyte of text in mixed scripts. Not needed to
+run the tests; to make the files again:
 
     python3 -m venv VENV; VENV/bin/pip install tokenizers==0.23.3 xxhash
     VENV/bin/python tests/reference/tokenizer.py
 
     gpt2/   tokenizer.json, vocab.json, merges.txt   GPT-2's settings, 2000 tokens
     bloom/  tokenizer.json                           BLOOM's settings, 2500 tokens
-    expected.json   of each block of the text: how many ids, XXH3-128 of them as little-endian int32,
-                    XXH3-128 of the UTF-8 that ids drawn at random decode to; and of gpt2 with other
-                    settings and few merges (variants) the first two of the first block
+    expected.json   For each tokenizer and block of the text: the number of ids, the XXH3-128 of the ids
+                    as little-endian int32, and the XXH3-128 of the UTF-8 text that 500 random ids decode
+                    to. For each variant (gpt2 with other settings and few merges): its patch, and the
+                    number and the hash of the ids of the first block.
 
 The text is made of seed.txt by a recipe, which tests/models/tokenizer/tokenizer_text.h has too: 64 blocks of
 16 KiB and a little more. Tokenizers are trained on the first 16. --check compares with the folder
@@ -28,7 +29,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 OUT = pathlib.Path(__file__).parent / "fixtures" / "tokenizer"
 SEED = (OUT / "seed.txt").read_text(encoding="utf-8")
-BLOCKS, BLOCK_BYTES, TRAINED_ON = 64, 16384, 16
+BLOCKS, BLOCK_BYTES, TRAINING_BLOCKS = 64, 16384, 16
 MASK = (1 << 64) - 1
 SPACES = [" ", "  ", "\n", "\r\n", "\t", "\u00a0", "\u3000", "\u2028", "\u0085", "\u180e", "\u200b", "\x0b", "\x0c",
           "\x1c", "\r", "\u2009"]
@@ -93,6 +94,7 @@ def block(number):
 
 
 def gpt2():
+    """Returns the untrained tokenizer, its vocabulary size, the minimum frequency of a merge and the special tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -101,6 +103,7 @@ def gpt2():
 
 
 def bloom():
+    """Returns the same for BLOOM."""
     tokenizer = Tokenizer(models.BPE())
     words = pre_tokenizers.Split(Regex(r" ?[^(\s|[.,!?…。，、।۔،])]+"), "isolated", invert=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -111,10 +114,11 @@ def bloom():
 
 
 def train(settings, text):
-    tokenizer, size, least, added = settings
+    tokenizer, vocabulary_size, min_frequency, special_tokens = settings
     tokenizer.train_from_iterator([text], trainers.BpeTrainer(
-        vocab_size=size, min_frequency=least, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=[AddedToken(token, normalized=False, special=True) for token in added]))
+        vocab_size=vocabulary_size, min_frequency=min_frequency, show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=[AddedToken(token, normalized=False, special=True) for token in special_tokens]))
     return tokenizer
 
 
@@ -129,8 +133,8 @@ def expected(tokenizer, blocks):
         assert tokenizer.decode(ids, skip_special_tokens=False) == text
         draws = Draws(1000 + number)
         drawn = [draws.below(tokenizer.get_vocab_size()) for _ in range(500)]
-        read = tokenizer.decode(drawn, skip_special_tokens=False).encode()
-        rows.append([len(ids), ids_hash(ids), xxhash.xxh3_128_hexdigest(read)])
+        decoded = tokenizer.decode(drawn, skip_special_tokens=False).encode()
+        rows.append([len(ids), ids_hash(ids), xxhash.xxh3_128_hexdigest(decoded)])
     return rows
 
 
@@ -142,7 +146,8 @@ FEW_MERGES = 300
 
 
 def variants():
-    """Name to what is merged into GPT-2's tokenizer.json, as RFC 7396 says, with its first merges only."""
+    """Returns a JSON merge patch by name of the variant. merged() applies it to GPT-2's tokenizer.json, which has only
+    its first FEW_MERGES BPE merges then."""
     byte_level = lambda prefix, use_regex: {
         "type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": True, "use_regex": use_regex}
     split = lambda regex: {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
@@ -154,8 +159,8 @@ def variants():
         "prefix space": {"pre_tokenizer": byte_level(True, True)},
         "no split": {"pre_tokenizer": byte_level(False, False)},
         "Llama 3's split": sequence(split(LLAMA), byte_level(False, False)),
-        "split, then GPT-2's, with a space": sequence(split(r"[^\d,]+|\d{1,2}"), byte_level(True, True)),
-        "tokens in tokens": {"added_tokens": [
+        "a split, then GPT-2's regex and a prefix space": sequence(split(r"[^\d,]+|\d{1,2}"), byte_level(True, True)),
+        "added tokens that contain one another": {"added_tokens": [
             added(0, "<|endoftext|>", True), added(2000, "<s", False), added(2001, "<s>", True),
             added(2002, "e ", True), added(2003, "er ", True), added(2004, "\u3002", False), added(2005, "<<s>", False)]},
         "words that are tokens": {"model": {"ignore_merges": True}},
@@ -163,6 +168,7 @@ def variants():
 
 
 def merged(target, patch):
+    """Applies a JSON merge patch (RFC 7396); no patch here deletes a key by null."""
     if not isinstance(patch, dict) or not isinstance(target, dict):
         return patch
     return {**target, **{key: merged(target.get(key), value) for key, value in patch.items()}}
@@ -176,7 +182,7 @@ def main():
     record = {"tokenizers": tokenizers.__version__, "bytes": len(text), "text": xxhash.xxh3_128_hexdigest(text)}
     files = {}
     for name, settings in (("gpt2", gpt2()), ("bloom", bloom())):
-        tokenizer = train(settings, "".join(blocks[:TRAINED_ON]))
+        tokenizer = train(settings, "".join(blocks[:TRAINING_BLOCKS]))
         files[f"{name}/tokenizer.json"] = tokenizer.to_str() + "\n"
         record[name] = expected(tokenizer, blocks)
         if name == "gpt2":

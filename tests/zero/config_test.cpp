@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <stdexcept>
 
 #include "tests/support/temporary_folder.h"
 #include "tests/zero/toy.h"
@@ -55,7 +56,8 @@ TEST_CASE("a config value out of range is refused with the name of its field") {
 }
 
 TEST_CASE(
-    "precision presets have the published dtypes for load, mixed, local, compute and optimizer") {
+    "precision presets have the dtypes of the table in the documentation of Hugging Face's "
+    "accelerate") {
   const auto row = [](PrecisionPreset preset) {
     const Precision p = zero::precision_of(preset);
     return std::string(name_of(p.load)) + " " + (p.mixed ? name_of(*p.mixed) : "none") + " " +
@@ -92,7 +94,8 @@ TEST_CASE(
       CHECK(engine.read(*parameter, State::master) == expected);
     }
     train_step(engine, 0);
-    // 1e-2 times a ratio of no short binary form: what is kept in f32 shows it.
+    // The update is 1e-2 times a ratio that bf16 cannot represent. So the states have values that
+    // are not bf16, unless they are stored in bf16.
     const bool narrow = precision.local == DType::bf16;
     CHECK(is_bf16(engine.read(toy.weight, State::master)) == narrow);
     CHECK(is_bf16(engine.read(toy.weight, State::moment1)) == narrow);
@@ -104,7 +107,8 @@ TEST_CASE(
 }
 
 TEST_CASE("the fsdp-memory preset takes 8 bytes per parameter, the other presets take 18") {
-  // Values 2, sums, moments and masters 4 each; or 2 for values, sums and both moments.
+  // Bytes per parameter: 2 for the value, 4 each for the gradient accumulator, the two moments and
+  // the master. With fsdp-memory: 2 each for the value, the accumulator and the two moments.
   ParameterStore store;
   store.add(store.unit("unit"), "weight", {1 << 16}, Init::normal(0.1f));
   for (const PrecisionPreset preset : presets) {
@@ -115,10 +119,12 @@ TEST_CASE("the fsdp-memory preset takes 8 bytes per parameter, the other presets
 }
 
 TEST_CASE(
-    "all-bf16 training gives the same bits at every stage, world size and SIMD level, and "
-    "resumed") {
+    "all-bf16 optimizer steps give the same bits at every instruction set, on two ranks at stages "
+    "0 to 3, and after a resume") {
   Config config = config_of(PrecisionPreset::fsdp_memory);
   config.param_persistence_threshold = 70;
+  // Takes the steps [from, to). A step has 4 micro-batches with random gradients, divided over the
+  // ranks.
   const auto train = [](Engine& engine, int ranks, int rank, int from, int to) {
     for (int step = from; step < to; ++step) {
       for (int g = rank; g < 4; g += ranks)
@@ -143,7 +149,8 @@ TEST_CASE(
     run_local(2, [&](Communicator& comm, const Device& device) {
       Engine engine(toy.store, comm, device, config);
       train(engine, 2, comm.rank(), 0, 4);
-      if (engine.parameter_hash() != expected) throw ShapeError("other bits");
+      if (engine.parameter_hash() != expected)
+        throw std::runtime_error("the parameter hash differs from that of one rank");
     });
   }
   config.stage = 0;
@@ -156,7 +163,9 @@ TEST_CASE(
   CHECK(resumed.parameter_hash() == expected);
 }
 
-TEST_CASE("weights loaded in bf16 are rounded before they become f32 masters") {
+TEST_CASE(
+    "load_weights() rounds f32 weights to the preset's load dtype, bf16, before they become f32 "
+    "masters") {
   const Toy toy;
   const TemporaryFolder folder;
   const Engine wide(toy.store, Device::cpu(), {.seed = 5});

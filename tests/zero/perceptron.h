@@ -60,7 +60,7 @@ inline zero::TrainerTask task_of(const Net& net, const Device& device) {
               [&net](Tape& tape, const zero::MicroBatch& batch) {
                 return net.forward(tape, batch.tensors[0], batch.input);
               },
-          .between =
+          .stage_output =
               [](int64_t count) {
                 return StageOutput{{count, width}, DType::f32};
               }};

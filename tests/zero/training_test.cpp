@@ -67,7 +67,7 @@ TEST_CASE("a perceptron learns, resumes bit for bit, and activation checkpointin
     CAPTURE(name_of(compute));
     const Perceptron model;
     const TemporaryFolder folder;
-    // Low enough to overflow nowhere, in f16.
+    // This loss scale is so low that no f16 gradient overflows.
     const zero::Config config{.compute = compute, .loss_scaling = {.initial_scale_power = 10}};
     Engine engine(model.store, Device::cpu(), config);
     Engine recomputing(model.store, Device::cpu(), config);

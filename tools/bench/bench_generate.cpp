@@ -107,7 +107,7 @@ bool parse(const std::vector<std::string>& arguments, GenerateBench& options) {
     throw ConfigError("--tokens: expected at most the " + std::to_string(model.block_size) +
                       " of --block-size with the prompt's, got " + std::to_string(options.prompt) +
                       " and " + std::to_string(options.tokens));
-  require_figures(options.device_flags.type);
+  refuse_emulator(options.device_flags.type);
   check_writable("--json", options.json);
   return true;
 }

@@ -89,7 +89,7 @@ int bench_kernels(const std::vector<std::string>& arguments) {
       .notes = "  zerograd bench kernels --filter 'attention.*f32' --threads 1"};
   Given given;
   if (!parse(line, arguments, given)) return 0;
-  require_figures(type);
+  refuse_emulator(type);
   check_writable("--json", json);
   const std::vector<Case> cases = chosen(filter, type);
   std::vector<Device> devices;

@@ -412,7 +412,7 @@ int bench_offload(const std::vector<std::string>& arguments) {
                  unsupported_flags(/*one_rank=*/true)}};
   Given given;
   if (!parse(line, arguments, given)) return 0;
-  require_figures(options.type);
+  refuse_emulator(options.type);
   constexpr int64_t min_bytes = 1 << 20;
   if (options.bytes < min_bytes || options.bytes % min_bytes != 0)
     throw ConfigError("--size: expected a multiple of 1MiB, got " + std::to_string(options.bytes));

@@ -334,7 +334,7 @@ int bench_step(const std::vector<std::string>& arguments) {
   if (!parse(arguments, options)) return 0;
   check_writable("--json", options.json);
   options.train.steps = options.warm_up + options.steps + traced;
-  require_figures(options.train.device_flags.type);
+  refuse_emulator(options.train.device_flags.type);
   const Run run = prepare_run(
       options.train, random_tokens(options.train.model.vocabulary, options.train.model.block_size));
   const MeasuredSteps measured = measure(run, options);

@@ -60,7 +60,7 @@ int eval(const std::vector<std::string>& arguments) {
                                  .make_tape = [&] { return trained->engine->inference_tape(); },
                                  .dataset = *dataset,
                                  .device = trained->device,
-                                 .sorts = data.source == "sort"};
+                                 .is_sort_task = data.source == "sort"};
   std::printf("val loss %.4f\n", evaluation.loss(options.batch, options.batches));
   if (dataset->question_length() > 0 && options.score_samples > 0)
     evaluation.scores(options.batch, options.score_samples,

@@ -70,7 +70,7 @@ std::string explain_formulas() {
 std::string explain_run(const Run& run, int64_t parameters, const RankMemory& memory) {
   const int ranks = static_cast<int>(run.options.data_ranks());
   const zero::Config& config = run.settings.optimisation.engine;
-  const zero::RestingBytes& rest = memory.rest;
+  const zero::RestingBytes& rest = memory.resting;
   zero::Config stages = config;
   stages.reduce_at_boundary = false;  // affects stages 0 and 1 only
   return fmt::format(

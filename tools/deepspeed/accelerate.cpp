@@ -144,7 +144,9 @@ class Builder : public YAML::EventHandler {
                                std::to_string(other.at.line) +
                                " too; try leaving one of the two out");
       if (level.value.members.size() >= 1000)
-        refuse(value.at, "more than 1000 keys; expected fewer, got one more; try a config");
+        refuse(value.at,
+               "more than 1000 keys; expected fewer in one object, got one more; try accelerate's "
+               "config; this file may be another kind of YAML");
       level.key = {.key = value.text, .at = value.at, .value = {}};
       level.has_key = true;
     } else {
@@ -178,7 +180,7 @@ Value read_yaml(const std::string& source, const std::string& file) {
     return builder.root;
   } catch (const YAML::Exception& error) {
     throw ConfigError(place(file, places.of(error.mark), "") +
-                      "no YAML: " + printable(error.msg, 80) +
+                      "not valid YAML: " + printable(error.msg, 80) +
                       "; expected accelerate's config; try key: value on a line");
   }
 }

@@ -33,7 +33,7 @@ struct Needs {
 /// The memory of one rank, measured in a run or predicted by a plan.
 struct RankMemory {
   int rank = 0;
-  zero::RestingBytes rest;
+  zero::RestingBytes resting;
   std::vector<MemoryRow> rows;
   std::optional<MemoryRow> start = {};  ///< for a run without steps: construction and loading
   Needs end = {};  ///< for such a run, in a plan: additional needs of saving, scores and the hash

@@ -23,8 +23,8 @@ double print_score(const Evaluation& evaluation, Split split, const char* name, 
                                             evaluation.dataset, split, samples, batch);
   for (const models::Score::Mistake& mistake : score.mistakes)
     print(fmt::format("GPT claims that {}{}{} but gt is {}", list(mistake.question),
-                      evaluation.sorts ? " sorted is " : " adds up to ", list(mistake.answer),
-                      list(mistake.expected)));
+                      evaluation.is_sort_task ? " sorted is " : " adds up to ",
+                      list(mistake.answer), list(mistake.expected)));
   const double fraction = static_cast<double>(score.correct) / static_cast<double>(score.total);
   print(fmt::format("{} final score: {}/{} = {:.2f}% correct", name, score.correct, score.total,
                     100.0 * fraction));

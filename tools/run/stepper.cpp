@@ -21,7 +21,8 @@ MeshShape shape_of(const Settings& settings) {
           .tensor = static_cast<int>(settings.axes.tensor)};
 }
 
-// An axis that spans the whole mesh is counted with the collectives of all ranks.
+// Returns the counts of each axis. An axis that spans the whole mesh has none: it uses mesh.world,
+// whose collectives the caller counts.
 std::vector<AxisWire> axes_of(const Mesh& mesh) {
   const auto of = [&](const Communicator* ranks) {
     return ranks && ranks != &mesh.world ? ranks->wire() : WireCounts{};
@@ -71,11 +72,12 @@ Stepper::Stepper(const Run& run, Communicator& ranks, const Device& device, Memo
     observe(moment, batch);
   };
   hooks.describe = [this](const zero::TrainerPosition& position) {
-    pass(FaultInjection::Phase::save, engine_->steps() - 1);
+    // The engine has counted the step that is saved.
+    inject_fault(FaultInjection::Phase::save, engine_->steps() - 1);
     Settings now = run_.settings;
     now.samples = position.samples;
     now.skipped_samples = position.skipped_samples;
-    now.loss = position.score;
+    now.loss = position.score;  // the loss, or the value of set_score()
     return tools::checkpoint_info(now);
   };
   hooks.position_of = [](const zero::CheckpointInfo& info, const std::string& path) {
@@ -111,16 +113,17 @@ zero::TrainerTask Stepper::task() {
             return std::vector<Tensor>{data.ids, data.targets};
           },
       .forward = [this](Tape& tape, const zero::MicroBatch& batch) { return forward(tape, batch); },
-      .between = [this](int64_t samples) { return model_->between(samples); }};
+      .stage_output = [this](int64_t samples) { return model_->stage_output(samples); }};
 }
 
 Var Stepper::forward(Tape& tape, const zero::MicroBatch& batch) {
-  if (batch.last) pass(FaultInjection::Phase::forward);
+  if (batch.last) inject_fault(FaultInjection::Phase::forward);
   const Var output = model_->stage(
       tape, batch.input, batch.tensors[0], batch.tensors[1],
       {.seed = run_.settings.seed, .step = batch.step, .first_sample = batch.first_sample},
       run_.options.activation_checkpoint);
   const FaultInjection& injection = run_.options.injection;
+  // The fault `infinity` has no phase of its own: its injection has the default, `begin`.
   const bool applies = mesh_.is_last_stage() && batch.index == 0 &&
                        injection.fault == FaultInjection::Fault::infinity &&
                        injection.applies(ranks_.rank(), batch.step, FaultInjection::Phase::begin);
@@ -132,8 +135,9 @@ void Stepper::observe(zero::TrainerMoment moment, const zero::MicroBatch& batch)
   if (moment == Moment::gradients_ready && run_.options.dump_gradients_step == engine_->steps())
     zero::dump_gradients(run_.options.dump_gradients, *engine_);
   zero::note_memory(memory_, moment, batch);
-  if (moment == Moment::backward_begins && batch.last) pass(FaultInjection::Phase::backward);
-  if (moment == Moment::optimizer_begins) pass(FaultInjection::Phase::step);
+  if (moment == Moment::backward_begins && batch.last)
+    inject_fault(FaultInjection::Phase::backward);
+  if (moment == Moment::optimizer_begins) inject_fault(FaultInjection::Phase::step);
 }
 
 void Stepper::load() {
@@ -146,7 +150,7 @@ void Stepper::load() {
     zero::load_weights(open_hf_folder(run_.options.from_hf).weights(run_.settings.model), *engine_);
 }
 
-void Stepper::pass(FaultInjection::Phase phase, int64_t step) {
+void Stepper::inject_fault(FaultInjection::Phase phase, int64_t step) {
   inject(run_.options.injection, phase, step, ranks_, device_);
 }
 
@@ -160,7 +164,7 @@ Evaluation Stepper::evaluation() {
           .make_tape = [this] { return inference_tape(); },
           .dataset = *run_.dataset,
           .device = device_,
-          .sorts = run_.settings.data.source == "sort"};
+          .is_sort_task = run_.settings.data.source == "sort"};
 }
 
 double Stepper::validation_loss() {
@@ -184,7 +188,7 @@ std::vector<int32_t> Stepper::sample() {
 RankMemory Stepper::rank_memory() const {
   RankMemory memory = {
       .rank = ranks_.rank(),
-      .rest = engine_->resting_bytes(),
+      .resting = engine_->resting_bytes(),
       .rows = memory_.rows(),
       .start = memory_.rows().empty() ? std::optional(memory_.now()) : std::nullopt,
       .wire = ranks_.wire(),

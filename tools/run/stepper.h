@@ -43,8 +43,8 @@ class Stepper {
   std::vector<int32_t> sample();  ///< the tokens of a short text
 
   /// Injects the fault of the run's options if it is for this rank, phase and step.
-  void pass(FaultInjection::Phase phase, int64_t step);
-  void pass(FaultInjection::Phase phase) { pass(phase, engine_->steps()); }
+  void inject_fault(FaultInjection::Phase phase, int64_t step);
+  void inject_fault(FaultInjection::Phase phase) { inject_fault(phase, engine_->steps()); }
 
   zero::Engine& engine() { return *engine_; }
   const Mesh& mesh() const { return mesh_; }

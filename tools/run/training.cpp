@@ -172,7 +172,7 @@ int Training::run(const zero::InterruptScope& interrupt, zero::CommonStop* stop)
 
 int Training::run_steps() {
   ranks_.set_step(engine_.steps());
-  stepper_.pass(FaultInjection::Phase::init);
+  stepper_.inject_fault(FaultInjection::Phase::init);
   ranks_.wait(ranks_.barrier("start"));
   // All ranks have loaded. Open files would keep the disk space of a checkpoint that is removed
   // later.
@@ -196,7 +196,7 @@ int Training::run_steps() {
 void Training::begin_step() {
   write_trace();  // all ranks have finished the previous step
   ranks_.set_step(engine_.steps());
-  stepper_.pass(FaultInjection::Phase::begin);
+  stepper_.inject_fault(FaultInjection::Phase::begin);
   step_began_ = Clock::now();
 }
 

@@ -14,8 +14,9 @@
 namespace zg::zero::deepspeed {
 namespace {
 
-constexpr size_t max_keys = 1000;  // each unknown key is compared with all known keys
-constexpr int max_depth = 64;      // limits the recursion of the parser
+// Limits the time to find the nearest known key for each unknown one.
+constexpr size_t max_keys = 1000;
+constexpr int max_depth = 64;  // limits the recursion of the parser
 
 bool is_punctuator(char c) { return c != '\0' && std::strchr("{}[],:", c) != nullptr; }
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
@@ -63,7 +64,7 @@ class Reader {
     if (!at_end())
       refuse(here(),
              fmt::format("text after the end of the config; expected one object, got '{}'", rest()),
-             "a { for each }");
+             "leaving it out, or a { for each }");
     return value;
   }
 
@@ -76,7 +77,7 @@ class Reader {
   }
   [[noreturn]] void refuse_end(const std::string& expected, const char* advice) {
     refuse(here(), fmt::format("the file ends here; expected {}, got nothing", expected),
-           std::string(advice) + ", or the whole of a file that was cut off");
+           std::string(advice) + ", or the complete file if this one was cut off");
   }
 
   bool at_end() const { return at_ >= source_.size(); }
@@ -155,7 +156,8 @@ class Reader {
       if (look() == close) return step(), object;
       Value::Member member{.at = here()};
       if (object.members.size() >= max_keys)
-        refuse(member.at, "more than 1000 keys; expected fewer, got one more", "a config");
+        refuse(member.at, "more than 1000 keys; expected fewer in one object, got one more",
+               "a DeepSpeed config; this file may be another kind of JSON");
       member.key = read_key();
       path_.push_back(member.key);
       const auto [first, is_new] = lines.emplace(member.key, member.at.line);
@@ -218,7 +220,7 @@ class Reader {
                fmt::format("the string is not closed; expected {}, got the end of the {}", quote,
                            cut ? "file" : "line"),
                fmt::format("a {} after '{}'{}", quote, printable(text, 16),
-                           cut ? ", or the whole of a file that was cut off" : ""));
+                           cut ? ", or the complete file if this one was cut off" : ""));
       }
       if (look() == quote) return step(), text;
       if (look() == '\\') {
@@ -248,15 +250,15 @@ class Reader {
       uint32_t low = 0;
       step();
       if (!read_code(low) || low < 0xDC00 || low > 0xDFFF)
-        refuse(start, "expected both halves of a pair, got one", "\\ud83d\\ude00");
+        refuse(start, "expected both halves of a UTF-16 surrogate pair, got one", "\\ud83d\\ude00");
       code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
     }
     if (code >= 0xD800 && code <= 0xDFFF)
-      refuse(start, "expected both halves of a pair, got one", "\\ud83d\\ude00");
+      refuse(start, "expected both halves of a UTF-16 surrogate pair, got one", "\\ud83d\\ude00");
     text += utf8(code);
   }
 
-  bool read_code(uint32_t& code) {  // at the u
+  bool read_code(uint32_t& code) {  // called at the u of \u; reads it and the four digits
     if (at_ + 5 > source_.size()) return false;
     const char* first = source_.data() + at_ + 1;
     const auto [end, error] = std::from_chars(first, first + 4, code, 16);
@@ -276,7 +278,7 @@ class Reader {
     return text;
   }
 
-  // A number, true, false or null if punctuation, a comment or the end of the line follows.
+  // A number, true, false or null if a comma, } or ], a comment or the end of the line follows.
   // Anything else is a string up to the end of the line, including commas.
   Value read_bare() {
     Value value{.at = here()};
@@ -376,7 +378,7 @@ void check_text(const std::string& source, const std::string& file) {
     }
     if (!valid)
       throw ConfigError(fmt::format(
-          "{}the byte {} is no text; expected UTF-8, got something else; try a text file",
+          "{}expected UTF-8 text without control characters, got byte {}; try a text file",
           place(file, here, ""), byte));
     if (byte == '\n') here = {here.line + 1, 0};
   }

@@ -12,13 +12,16 @@ const auto before = since - std::chrono::seconds(1), after = since + std::chrono
 
 }  // namespace
 
-TEST_CASE("blame names the late rank and the nearest place at which another rank waits for it") {
-  // Rank 0 waits for 1, which is late, and for 2, which waits for 3, as late.
+TEST_CASE(
+    "blame follows the waits to the nearest late rank and names the place where a rank waits "
+    "directly for it") {
+  // Rank 0 waits for rank 1, which is late, and for rank 2. Rank 2 waits for rank 3, which is
+  // equally late.
   const Activity waiting{.awaits = {1, 2}, .place = "near"};
   const std::vector<Activity> ranks = {waiting,
-                                       {.alive = before},
+                                       {.last_progress = before},
                                        {.awaits = {3}, .verb = "finish", .place = "far"},
-                                       {.alive = before}};
+                                       {.last_progress = before}};
   const Blame near = blame(waiting, ranks, since);
   CHECK(near.ranks == std::vector<int>{1});
   CHECK(near.place == "near");
@@ -31,16 +34,18 @@ TEST_CASE("blame names the late rank and the nearest place at which another rank
 }
 
 TEST_CASE(
-    "blame names no rank that was active recently, and none of ranks that wait for each other") {
+    "blame names no rank that made progress after the given time, and no rank in a cycle of "
+    "waits") {
   const Activity waiting{.awaits = {1, 2}, .place = "here"};
-  const Blame slow = blame(waiting, {waiting, {.alive = after}, {.alive = later}}, since);
+  const Blame slow =
+      blame(waiting, {waiting, {.last_progress = after}, {.last_progress = later}}, since);
   CHECK(slow.ranks.empty());
-  CHECK(slow.alive == after);
+  CHECK(slow.last_progress == after);
 
   const std::vector<Activity> ranks = {{.awaits = {1}, .place = "a"},
                                        {.awaits = {0}, .place = "b"}};
   const Blame none = blame(ranks[0], ranks, since);
   CHECK(none.ranks.empty());
-  CHECK(!none.alive);
-  CHECK(ring(ranks).starts_with("ranks 0, 1 wait for each other: rank 0 in a; rank 1 in b"));
+  CHECK(!none.last_progress);
+  CHECK(deadlock(ranks).starts_with("ranks 0, 1 wait for each other: rank 0 in a; rank 1 in b"));
 }

@@ -17,7 +17,8 @@ using nlohmann::json;
 using zero::deepspeed::Row;
 
 // Additional settings with which a key changes the first eight steps, as changes of a config.
-// "value" is the key's value where another() does not suit. "flags" are flags for the command.
+// "value" is the key's value where other_than_default() does not suit. "flags" are flags for the
+// command.
 const std::map<std::string, const char*> needs = {
     {"train_batch_size", R"({"value": 16})"},
     {"gradient_accumulation_steps", R"({"value": 2})"},
@@ -133,11 +134,11 @@ TEST_CASE("config: every honoured key changes what a run does") {
     if (std::string(row.section).starts_with("accelerate")) continue;  // tested below
     CAPTURE(name);
     json need = needs.count(name) ? json::parse(needs.at(name)) : json::object();
-    const json value = need.contains("value") ? need["value"] : another(row);
+    const json value = need.contains("value") ? need["value"] : other_than_default(row);
     const std::string more = need.value("flags", "");
     need.erase("value");
     need.erase("flags");
-    json with = surroundings(row.section);
+    json with = smallest_config_for(row.section);
     if (std::string(row.section).starts_with("Warmup"))
       section_in(with, row.section)["warmup_num_steps"] = 3;
     with.merge_patch(need);
@@ -145,7 +146,7 @@ TEST_CASE("config: every honoured key changes what a run does") {
     if (std::string(row.key) == "enabled") without.erase(row.section);
     if (std::string(row.key) == "warmup_num_steps") section_in(without, row.section).erase(row.key);
     if (name == "bf16.bf16_master_weights_and_grads" || name == "bf16.bf16_optimizer_states")
-      without = surroundings("bf16");  // one without the other is Unsupported
+      without = smallest_config_for("bf16");  // one without the other is Unsupported
     section_in(with, row.section)[row.key] = value;
     // Overflows in two steps that are not adjacent, and an end that lists exchanges.
     std::string flags = "--ranks 2 " + more;

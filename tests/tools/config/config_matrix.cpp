@@ -208,7 +208,7 @@ class Matrix {
   explicit Matrix(Command command) : command_(command) {}
 
   void check(const Key& key) {
-    json absent = surroundings(key.section);
+    json absent = smallest_config_for(key.section);
     absent.merge_patch(key.around);
     json& object = section_in(absent, key.section);
     if (object.is_null()) object = json::object();

@@ -148,7 +148,7 @@ json& object_of(json& config, const Row& row) {
 }
 
 json config_with(const OtherKey& key, const json& value) {
-  json config = surroundings(key.row->section);
+  json config = smallest_config_for(key.row->section);
   object_of(config, *key.row)[key.row->key] = value;
   return config;
 }
@@ -158,7 +158,7 @@ std::pair<json, json> all_of(const std::vector<OtherKey>& keys, const json& valu
   std::pair<json, json> configs = {json::object(), json::object()};
   for (json* config : {&configs.first, &configs.second})
     for (const OtherKey& key : keys) {
-      config->merge_patch(surroundings(key.row->section));
+      config->merge_patch(smallest_config_for(key.row->section));
       json& object = object_of(*config, *key.row);
       if (config == &configs.first)
         object.merge_patch({{key.row->key, value_of_all.is_null() ? key.value : value_of_all}});

@@ -13,15 +13,16 @@ namespace {
 
 using tools::read_yaml;
 
-const std::string yaml_run =
+const std::string train_with_config =
     "train --data sort --model-type gpt-nano --score-samples 0 --log-interval 0 --threads 1 "
     "--steps 2 --config ";
 
-// Its error, or nothing.
+// Returns the message with which check_config() refuses this YAML text; empty if it accepts the
+// text.
 std::string refusal(const std::string& text) {
   try {
     zero::deepspeed::check_config(read_yaml(text, "a.yaml"), "a.yaml",
-                                  zero::DeepSpeedVersion::v0_19, false, "accelerate");
+                                  zero::DeepSpeedVersion::v0_19, /*lenient=*/false, "accelerate");
   } catch (const ConfigError& error) {
     return error.what();
   }
@@ -52,7 +53,7 @@ std::string yaml_of(const std::string& file) {
 TEST_CASE("accelerate: a YAML file names a DeepSpeed config or sets ZeRO by its own keys") {
   const TemporaryFolder folder;
   write_file(folder / "a.yaml", yaml_of(std::string(ZG_CONFIGS) + "accelerate_zero2.json"));
-  Outcome outcome = zerograd(yaml_run + (folder / "a.yaml"));
+  Outcome outcome = zerograd(train_with_config + (folder / "a.yaml"));
   CAPTURE(outcome.error);
   CHECK(outcome.status == 0);
   CHECK(contains(outcome.error, "f16, ZeRO stage 2"));
@@ -61,11 +62,11 @@ TEST_CASE("accelerate: a YAML file names a DeepSpeed config or sets ZeRO by its 
                  "a.yaml:4:2: deepspeed_config.zero3_init_flag: accepted without "
                  "effect"));
   const std::string own = std::string(ZG_CONFIGS) + "accelerate.yaml";
-  outcome = zerograd(yaml_run + own + " --batch-size 4");
+  outcome = zerograd(train_with_config + own + " --batch-size 4");
   CHECK(outcome.status == 0);
   CHECK(contains(outcome.error, "bf16, ZeRO stage 2"));
   CHECK(contains(outcome.error, "batch 8 = 4 x 1 micro-batch x 2 ranks"));
-  outcome = zerograd(yaml_run + own + " --ranks 1 --precision f32 --batch-size 4");
+  outcome = zerograd(train_with_config + own + " --ranks 1 --precision f32 --batch-size 4");
   CHECK(contains(outcome.error, "f32, ZeRO stage 2"));
   CHECK(contains(outcome.error,
                  "accelerate.yaml: overridden by flags: num_processes (--ranks), "
@@ -87,8 +88,8 @@ TEST_CASE("accelerate: wrong or unsupported YAML is refused with its place and a
       {"mixed_precision: fp8", "a.yaml:1:18: mixed_precision: ", "no, fp16, bf16"},
       {"num_processes: 0", "a.yaml:1:16: num_processes: ", "1 or more, or null, got 0"},
       {"num_processes: 1e999", "a.yaml:1:16: num_processes: ", "got '1e999'"},
-      {"a: [1", "a.yaml:", "no YAML"},
-      {"\"open", "a.yaml:", "no YAML"},
+      {"a: [1", "a.yaml:", "not valid YAML"},
+      {"\"open", "a.yaml:", "not valid YAML"},
       {"a: &x 1", "a.yaml:1:", "an anchor"},
       {"- 1", "a.yaml:1:1: ", "an object"},
       {"num_machines: 1\n---\nnum_machines: 1", "a.yaml:3:1: ", "one document"},
@@ -107,21 +108,23 @@ TEST_CASE("accelerate: wrong or unsupported YAML is refused with its place and a
     for (int i = 0; i < 10'000; ++i) deep += level;
     CHECK(refusal(deep).starts_with("a.yaml:1:"));
   }
+  constexpr int invalid_config = 2, file_error = 5, unsupported = 6;
   const TemporaryFolder folder;
   const auto status = [&](const std::string& text) {
     write_file(folder / "a.yml", text);
-    return zerograd(yaml_run + (folder / "a.yml") + " --batch-size 4").status;
+    return zerograd(train_with_config + (folder / "a.yml") + " --batch-size 4").status;
   };
-  CHECK(status("distributed_type: FSDP") == 6);
-  CHECK(status("num_machines: 2") == 6);
+  CHECK(status("distributed_type: FSDP") == unsupported);
+  CHECK(status("num_machines: 2") == unsupported);
   CHECK(status("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3, "
-               "offload_param_device: nvme, offload_param_nvme_path: /nowhere}") == 5);
+               "offload_param_device: nvme, offload_param_nvme_path: /nowhere}") == file_error);
   CHECK(status("distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: no.json}") ==
-        5);
-  CHECK(status(yaml_of(std::string(ZG_CONFIGS) + "zero2.json")) == 2);  // fp16 here, bf16 there
+        file_error);
+  // The YAML file sets fp16, zero2.json sets bf16.
+  CHECK(status(yaml_of(std::string(ZG_CONFIGS) + "zero2.json")) == invalid_config);
   write_file(folder / "ds.json", "{train_batch_size: 8}");
   CHECK(status("distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: " +
-               (folder / "ds.json") + ", zero_stage: 3}") == 2);
+               (folder / "ds.json") + ", zero_stage: 3}") == invalid_config);
   CHECK(status("distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: " +
                (folder / "ds.json") + ", zero3_init_flag: true}") == 0);
   CHECK(status("distributed_type: MULTI_CPU\nnum_processes: 2") == 0);
@@ -147,13 +150,14 @@ TEST_CASE("accelerate: 500 damaged YAML files are each read, or refused with a p
 }
 
 TEST_CASE(
-    "accelerate: only one process prints warnings, and num_processes must equal their number") {
+    "accelerate: only one of several MPI processes prints the warnings, and num_processes must "
+    "equal the number of processes") {
   if (const std::string why = missing_mpi(); !why.empty()) {
     MESSAGE("not tested: " << why);
     return;
   }
   const std::string own = std::string(ZG_CONFIGS) + "accelerate.yaml --batch-size 4";
-  const Outcome two = mpirun("-np 2 zerograd " + yaml_run + own);
+  const Outcome two = mpirun("-np 2 zerograd " + train_with_config + own);
   CAPTURE(two.error);
   CHECK(two.status == 0);
   const std::string line = "main_training_function: accepted without effect";
@@ -161,16 +165,16 @@ TEST_CASE(
   REQUIRE(first != std::string::npos);
   CHECK(two.error.find(line, first + 1) == std::string::npos);
   CHECK(line_after(two.out, "param_hash ") ==
-        line_after(zerograd(yaml_run + own).out, "param_hash "));
-  const Outcome three = mpirun("-np 3 zerograd " + yaml_run + own);
+        line_after(zerograd(train_with_config + own).out, "param_hash "));
+  const Outcome three = mpirun("-np 3 zerograd " + train_with_config + own);
   CHECK(three.status == 2);
   CHECK(
       contains(three.error,
                "accelerate.yaml:19:1: num_processes: expected the 3 processes that were started"));
 }
 
-TEST_CASE("accelerate: --inject accepts every rank of num_processes") {
-  const Outcome outcome = zerograd(yaml_run + ZG_CONFIGS +
+TEST_CASE("accelerate: --inject accepts rank 1 if the YAML file sets num_processes to 2") {
+  const Outcome outcome = zerograd(train_with_config + ZG_CONFIGS +
                                    "accelerate.yaml --batch-size 4 "
                                    "--inject rank=1,step=0,fault=throw");
   CHECK(outcome.status == 1);
@@ -182,7 +186,7 @@ TEST_CASE(
   const TemporaryFolder folder;
   write_file(folder / "ds.json", "{train_batch_size: 8}");
   const Outcome outcome =
-      zerograd(yaml_run + (folder / "ds.json") + " --metrics " + (folder / "ds.json"));
+      zerograd(train_with_config + (folder / "ds.json") + " --metrics " + (folder / "ds.json"));
   CHECK(outcome.status == 2);
   CHECK(contains(outcome.error, "--config and --metrics: both name"));
   CHECK(read_file(folder / "ds.json") == "{train_batch_size: 8}");

@@ -8,15 +8,17 @@
 #include "zerograd/zero/deepspeed/hjson.h"
 #include "zerograd/zero/deepspeed/read.h"
 
-// DeepSpeed's configs from text to what they set, in one call, and configs made for a key.
+// Helpers for tests of DeepSpeed's configs: load() reads, checks and applies a text; other
+// functions make a config in which one key has an effect.
 namespace zg::testing {
 
 struct Loaded {
   zero::deepspeed::CheckedConfig config;
-  zero::DeepSpeedConfig settings;  ///< as the program has them where the config is Unsupported
+  zero::DeepSpeedConfig settings;  ///< set by the config; options.program if it is Unsupported
 };
 
-/// Without settling what follows from several fields, and without throwing Unsupported.
+/// Reads, checks and applies a config. Dtypes and spaces that follow from several fields are not
+/// applied (see apply_config()). Unsupported is recorded in `config` and not thrown.
 inline Loaded load(const std::string& text, const zero::DeepSpeedOptions& options = {}) {
   using namespace zero::deepspeed;
   Loaded loaded{.config = check_config(read_hjson(text, "c.json"), "c.json", options.version,
@@ -112,8 +114,8 @@ inline nlohmann::json fields(const zero::DeepSpeedConfig& config) {
   };
 }
 
-/// The least that a key of this section needs around it to matter.
-inline nlohmann::json surroundings(const std::string& section) {
+/// Returns the smallest config in which a key of this section has an effect.
+inline nlohmann::json smallest_config_for(const std::string& section) {
   if (section.starts_with("accelerate"))
     return {{"distributed_type", "DEEPSPEED"}, {"deepspeed_config", nlohmann::json::object()}};
   nlohmann::json config = {{"train_micro_batch_size_per_gpu", 4}};
@@ -150,8 +152,8 @@ inline nlohmann::json& section_in(nlohmann::json& config, const std::string& sec
   return config[section];
 }
 
-/// Another value than the default's, of the right type.
-inline nlohmann::json another(const zero::deepspeed::Row& row) {
+/// Returns a value of the key's type that is not its default.
+inline nlohmann::json other_than_default(const zero::deepspeed::Row& row) {
   const std::string key = row.key, fallback = row.fallback;
   switch (row.type) {
     case zero::deepspeed::Type::boolean:

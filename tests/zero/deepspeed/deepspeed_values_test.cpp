@@ -138,7 +138,7 @@ TEST_CASE("deepspeed: keys that a section leaves out have their defaults in the 
                        "cycle_min_mom": 0.8, "cycle_max_mom": 0.9, "decay_mom_rate": 0})"}};
   for (const auto& [section, are] : sections) {
     CAPTURE(std::string(section));
-    const json found = fields_of(surroundings(section));
+    const json found = fields_of(smallest_config_for(section));
     const json values = json::parse(are);
     for (const auto& [field, value] : values.items()) {
       CAPTURE(field);
@@ -172,7 +172,7 @@ TEST_CASE("deepspeed: every alias of a key is accepted and has the same effect a
   for (const auto& [section, alias, key, value] : aliases) {
     CAPTURE(std::string(alias));
     const auto loaded = [&, at = section](const char* name) {
-      json config = surroundings(at);
+      json config = smallest_config_for(at);
       section_in(config, at)[name] = json::parse(value);
       return load(config.dump());
     };
@@ -199,7 +199,7 @@ TEST_CASE("deepspeed: auto in the fp16, bf16 and offload sections means the defa
     for (const Row& row : zero::deepspeed::rows()) {
       if (std::string(row.section) != section) continue;
       CAPTURE(zero::deepspeed::path_of(row));
-      json with = surroundings(section), without = with;
+      json with = smallest_config_for(section), without = with;
       section_in(with, section)[row.key] = "auto";
       json& rest = section_in(without, section);
       if (rest.is_null()) rest = json::object();
