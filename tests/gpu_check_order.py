@@ -149,6 +149,15 @@ def is_alive(pid):
         return False
 
 
+def all_end(pids):
+    """Whether all of them end. SIGKILL takes effect some time after it was sent."""
+    for _ in range(600):
+        if not any(map(is_alive, pids)):
+            return True
+        time.sleep(0.05)
+    return False
+
+
 def check_all(make):
     m = make()
     steps = m.check("none", 0)
@@ -199,7 +208,7 @@ def check_all(make):
     expect(list(steps) == STEPS and [steps[name][0] for name in STEPS[:4]] == ["passed"] * 3 + ["LATE"] and
            all(steps[name][0] == "LATE" for name in STEPS[4:11]), f"hang: {steps}")
     expect("it printed last: started" in steps["tests, own products"][1], f"hang: {steps['tests, own products']}")
-    expect(not any(map(is_alive, (m.folder / "calls.pids").read_text().split())), "hang: it still runs")
+    expect(all_end((m.folder / "calls.pids").read_text().split()), "hang: it still runs")
 
     m = make()
     (m.folder / "slow").write_text("#!/bin/sh\nexec sleep 30\n")
@@ -231,7 +240,7 @@ def check_all(make):
     expect(process.returncode == 143, f"SIGTERM: status {process.returncode}: {error}")
     expect("Traceback" not in text + error and "1 late" in text, f"SIGTERM: {text} {error}")
     expect(m.steps("SIGTERM").get("tests, own products") == ("LATE", "stopped by SIGTERM"), "SIGTERM: no result")
-    expect(not any(map(is_alive, (m.folder / "calls.pids").read_text().split())), "SIGTERM: it still runs")
+    expect(all_end((m.folder / "calls.pids").read_text().split()), "SIGTERM: it still runs")
 
     m = make()
     expect(m.check("no-gpu", 6) == {} and not m.out.exists(), "no-gpu: something was written")

@@ -77,7 +77,7 @@ void MpiWorld::process(int rank, const Notice& notice) {
     case Notice::Kind::question: {
       const Activity own = activity();
       const auto silent =
-          std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - own.alive);
+          std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - own.last_progress);
       Notice answer{.kind = Notice::Kind::answer,
                     .sequence = notice.sequence,
                     .step = *step_,
@@ -89,7 +89,7 @@ void MpiWorld::process(int rank, const Notice& notice) {
     case Notice::Kind::answer:
       from.answered = notice.sequence;
       from.activity = activity_of(notice.text, size_);
-      from.activity.alive = Clock::now() - std::chrono::milliseconds(notice.count);
+      from.activity.last_progress = Clock::now() - std::chrono::milliseconds(notice.count);
       return;
     case Notice::Kind::failed:
     case Notice::Kind::aborted:
