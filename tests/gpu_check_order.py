@@ -72,12 +72,18 @@ case "$*" in
   *--test-case=probe:*) ;;
   *)
     [ "$FAKE" != hang ] || { echo $$ >> "$CALLS.pids"; echo "started"; sleep 600; }
+    case "$FAKE $*" in "one-group "*"--source-file=*/kernels/elementwise/*"*)
+      echo "TEST CASE:  gelu"; echo "gelu_test.cpp:9: ERROR: CHECK( 1 == 2 )"
+      echo "[doctest] test cases: 12 | 11 passed | 1 failed"; exit 1 ;;
+    esac
     echo "[doctest] test cases: 12 | 12 passed" ;;
 esac
 """
 TWINS = r"""#!/bin/sh
 echo "twins_gpu $*" >> "$CALLS"
+[ "$FAKE $3" != "twin-crash mbarrier.wait" ] || { echo "wgmma: 2 cases, the same bits"; exit; }
 echo "ldmatrix: 4 cases, the same bits"
+[ "$FAKE" != twin-crash ] || { printf "mbarrier.wait: "; kill -SEGV $$; }
 [ "$FAKE" != differs ] || { echo "tma.box: DIFFERS in 1 of 2 cases; case 0: word 3"; exit 1; }
 """
 PYTHON = r"""#!/bin/sh
@@ -166,8 +172,9 @@ def check_all(make):
     before = json.loads((m.out / "before-kernels.json").read_text())["steps"]
     expect([step["step"] for step in before] == STEPS[:6], f"none: before the kernels there was {before}")
     calls = (m.folder / "calls").read_text()
-    expect("--steps 30" in calls and "--precision bf16" in calls and "exclude=probe:* own" in calls and
-           "exclude=probe:* cublaslt" in calls, f"none: calls {calls}")
+    expect("--steps 30" in calls and "--precision bf16" in calls and "ops_test.cpp own" in calls and
+           "ops_test.cpp cublaslt" in calls, f"none: calls {calls}")
+    expect(calls.count("--source-file=") == 10 and calls.count("--source-file-exclude=") == 1, f"none: calls {calls}")
     expect("a first? with a comma" in calls, "none: a comma in a test's name would separate two filters")
     table = (m.out / "gpu-check.md").read_text()
     expect("commit abc123" in table and "| add | 5x3072 | bf16 | 2000.0 | 0.0 | 5 | 60 | 1000.0 | 0.50x |" in table,
@@ -191,6 +198,9 @@ def check_all(make):
     for fake, step, words in (("crash", "faults", "1 of 6: probe: a second: killed by SIGSEGV"),
                               ("two-hashes", "faults", "1 of 6: two ranks: param_hash 8, with one rank 7"),
                               ("differs", "twins", "tma.box: DIFFERS"),
+                              ("twin-crash", "twins", "killed by SIGSEGV: mbarrier.wait:"),
+                              ("one-group", "tests, own products",
+                               "107 passed; elementwise: status 1: 1 failed: gelu: gelu_test.cpp:9: ERROR"),
                               ("half-a-table", "kernels", "1 kernels, then status 1"),
                               ("odd-row", "kernels", "a row without the number median_s"),
                               ("odd-record", "kernels", "`bench kernels` wrote no rows"),
@@ -199,6 +209,10 @@ def check_all(make):
         steps = m.check(fake, 1, "--only", f"{step[:6]},opcodes")
         expect(steps[step][0] == "FAILED" and words in steps[step][1], f"{fake}: {steps[step]}")
         expect("opcodes" in m.error, f"{fake}: the steps after it did not run")
+        if fake == "twin-crash":
+            expect("wgmma: 2 cases, the same bits" in m.record["twins"], f"{fake}: {m.record['twins']}")
+        if fake == "one-group":
+            expect("TEST CASE:  gelu" in m.record["failed_tests"]["own: elementwise"], f"{fake}: no text of the failure")
     m = make()
     expect("--batch-size 8 --grad-accum 2" in m.check("memory", 0)["step, 1.5B"][1], "memory: no smaller batch")
 

@@ -21,8 +21,8 @@ void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, c
   const OnDevice on(stream.device().index());
   load_kernel(reinterpret_cast<const void*>(kernel), stream.device().index());
   if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0) return;
-  constexpr size_t granted = 48 << 10;  // more shared memory needs an attribute of the kernel
-  if (grid.shared > granted)
+  constexpr size_t granted = 48 << 10;  // from here on the kernel needs an attribute
+  if (grid.shared >= granted)
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(grid.shared)),
           name);

@@ -32,7 +32,7 @@ template <>
 __device__ inline float from_float<float>(float x) {
   return x;
 }
-/// Rounds to nearest even; NaN stays NaN.
+/// Rounds to nearest even. Every NaN becomes 0x7fff, as by the instruction; a CPU keeps its sign.
 template <>
 __device__ inline bf16 from_float<bf16>(float x) {
   bf16 y;
@@ -40,6 +40,7 @@ __device__ inline bf16 from_float<bf16>(float x) {
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
 #else
   y = bf16(x);
+  if (x != x) y.bits = 0x7fff;
 #endif
   return y;
 }
@@ -50,6 +51,7 @@ __device__ inline f16 from_float<f16>(float x) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
 #else
   y = f16(x);
+  if (x != x) y.bits = 0x7fff;
 #endif
   return y;
 }

@@ -30,6 +30,10 @@ std::string absence() {
   int version = 0;
   if (cudaDriverGetVersion(&version) == cudaSuccess && version == 0)
     return "there is no NVIDIA driver (libcuda.so.1)";
+  if (error == cudaErrorInsufficientDriver)
+    return fmt::format("the NVIDIA driver supports CUDA up to {}.{}; expected {}.{} or newer",
+                       version / 1000, version / 10 % 100, CUDART_VERSION / 1000,
+                       CUDART_VERSION / 10 % 100);
   return error == cudaSuccess ? "the driver shows no device"
                               : std::string("the CUDA runtime says: ") + cudaGetErrorString(error);
 }

@@ -130,13 +130,14 @@ class PinnedMemory final : public ArenaMemory {
   explicit PinnedMemory(int index) : index_(index), memory_(host_memory()) {}
   ~PinnedMemory() override {
     const QuietProcess quiet;
-    const OnDevice on(index_);
     for (std::byte* chunk : chunks_) {
-      {
-        const std::lock_guard lock(Ranges::all().mutex);
-        Ranges::all().pinned.erase(chunk);
-      }
-      cudaHostUnregister(chunk);
+      const std::lock_guard lock(Ranges::all().mutex);
+      Ranges::all().pinned.erase(chunk);
+    }
+    try {
+      const OnDevice on(index_);
+      for (std::byte* chunk : chunks_) cudaHostUnregister(chunk);
+    } catch (const DeviceError&) {  // after an error of a kernel; the process must end
     }
   }
 

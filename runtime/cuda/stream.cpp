@@ -136,9 +136,10 @@ class CudaStream final : public Stream {
   CudaStream(DeviceState& state, const char* name)
       : state_(state), name_(name), queue_(take_queue(state.index)) {}
   ~CudaStream() override {
-    {
+    try {
       const OnDevice on(state_.index);
       cudaStreamSynchronize(queue_.stream);
+    } catch (const DeviceError&) {  // after an error of a kernel; the process must end
     }
     *queue_.fault = {};
     const std::lock_guard lock(Pool::all().mutex);

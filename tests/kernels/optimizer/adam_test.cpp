@@ -206,8 +206,13 @@ TEST_CASE("adam rounds the low-precision copy to nearest even, as bf16(float) an
         expected.push_back(static_cast<uint8_t>(bits));
         expected.push_back(static_cast<uint8_t>(bits >> 8));
       }
-      CHECK(bytes_of(t.low_precision) == expected);
-      CHECK(std::equal(moved.begin(), moved.end() - 1, values.begin()));  // all but the NaN
+      // All but the NaN: devices write different NaNs.
+      std::vector<uint8_t> rounded = bytes_of(t.low_precision);
+      CHECK(std::isnan(t.low_precision.to_doubles().back()));
+      rounded.resize(rounded.size() - 2);
+      expected.resize(expected.size() - 2);
+      CHECK(rounded == expected);
+      CHECK(std::equal(moved.begin(), moved.end() - 1, values.begin()));
     }
 }
 
