@@ -7,6 +7,7 @@
 
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/memory.h"
 #include "zerograd/runtime/tensor.h"
 #include "zerograd/runtime/trace.h"
 
@@ -87,7 +88,11 @@ struct Kernel {
       const Device device = stream.device();
       PurposeScope purpose(device, Purpose::workspace);
       NameScope scratch_of(device, name);
-      scratch = Tensor::empty({workspace.bytes}, DType::u8, device);
+      // The CPU may compute on host memory of an accelerator, whose own memory it cannot reach.
+      const bool by_host =
+          traits.backend == Device::Type::cpu && device.traits().backend != Device::Type::cpu;
+      scratch = Tensor::empty({workspace.bytes}, DType::u8, device,
+                              by_host ? host_space(device) : Space::device);
       workspace.data = scratch.raw();
       workspace.tensor = &scratch;
     }

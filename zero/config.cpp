@@ -109,6 +109,8 @@ int moments_of(const UpdateOptions& options) {
       return 2;
     case OptimizerRule::lion:
       return 1;
+    case OptimizerRule::adafactor:
+      return 0;
     case OptimizerRule::sgd:
       break;
   }
@@ -117,6 +119,11 @@ int moments_of(const UpdateOptions& options) {
 
 int moments_of(const UpdateOptions& options, const Parameter& parameter) {
   return is_muon_matrix(parameter, options) ? 1 : moments_of(options);
+}
+
+int64_t moment2_numel(OptimizerRule rule, const Shape& shape) {
+  const bool factored = rule == OptimizerRule::adafactor && shape.rank() == 2 && shape.numel() > 0;
+  return factored ? shape[0] + shape[1] : shape.numel();
 }
 
 Betas betas_of(const UpdateOptions& options) {
@@ -204,6 +211,20 @@ void validate(const Config& config) {
     throw ConfigError(
         "config: update.decoupled is off, the optimizer is muon; expected it on: an orthogonal "
         "step hides weight decay that is added to the gradient");
+  if (update.rule == OptimizerRule::adafactor && !update.decoupled)
+    throw ConfigError(
+        "config: update.decoupled is off, the optimizer is adafactor; expected it on: a step "
+        "does not grow with the gradient, and so it hides weight decay that is added to it");
+  const AdafactorOptions& adafactor = update.adafactor;
+  check_config(std::isfinite(adafactor.beta2_decay) && adafactor.beta2_decay <= 0.0f,
+               "update.adafactor.beta2_decay", adafactor.beta2_decay,
+               "a finite number of 0 or less");
+  check_config(std::isfinite(adafactor.epsilon1) && adafactor.epsilon1 > 0.0f,
+               "update.adafactor.epsilon1", adafactor.epsilon1, "a finite number above 0");
+  check_config(std::isfinite(adafactor.epsilon2) && adafactor.epsilon2 >= 0.0f,
+               "update.adafactor.epsilon2", adafactor.epsilon2, "a finite number from 0");
+  check_config(std::isfinite(adafactor.clip) && adafactor.clip >= 1.0f, "update.adafactor.clip",
+               adafactor.clip, "a finite number from 1");
   check_config(std::isfinite(update.muon.adam_rate) && update.muon.adam_rate >= 0.0f,
                "update.muon.adam_rate", update.muon.adam_rate, "a finite number from 0");
   if (update.nesterov && (update.momentum == 0.0f || update.dampening != 0.0f))

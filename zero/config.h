@@ -37,6 +37,15 @@ struct MuonOptions {
                            ///< step's rate
 };
 
+/// Numbers of OptimizerRule::adafactor, as torch.optim.Adafactor. zero/optimizer/adafactor.h has
+/// the formulas.
+struct AdafactorOptions {
+  float beta2_decay = -0.8f;  ///< beta2 = 1 - step^beta2_decay; 0 or less
+  float epsilon1 = 0x1p-23f;  ///< the least root of a second moment; torch's None for f32
+  float epsilon2 = 1e-3f;     ///< the least root mean square of a parameter in its step's size
+  float clip = 1.0f;          ///< the root mean square to which an update is limited; from 1
+};
+
 /// Parameters with numbers of their own, like a group of torch.optim. fnmatch(3) compares the
 /// pattern with a parameter's name: "*.bias", "transformer.h.[01].*".
 struct ParameterGroup {
@@ -64,6 +73,7 @@ struct UpdateOptions {
   float dampening = 0.0f;  ///< sgd with momentum: the share of a gradient it ignores
   bool nesterov = false;   ///< sgd with momentum, without dampening
   MuonOptions muon = {};
+  AdafactorOptions adafactor = {};
   float weight_decay = 0.1f;
   bool decoupled = true;  ///< false: weight decay is added to the gradients, as in Adam and SGD
   /// For bf16 masters. An update is rounded to one of the two nearest bf16 values, to the nearer
@@ -84,10 +94,15 @@ struct UpdateNumbers {
 ZG_API const ParameterGroup* group_of(const UpdateOptions& options, const std::string& name);
 ZG_API UpdateNumbers numbers_of(const UpdateOptions& options, const Parameter& parameter);
 
-/// Moments of each parameter: adam has two, lion one, sgd one if it has a momentum. Muon has one
-/// for a hidden matrix and two for others; without a parameter two, the most that one has.
+/// Moments of each parameter that have its shape: adam has two, lion one, sgd one if it has a
+/// momentum. Muon has one for a hidden matrix and two for others; without a parameter two, the most
+/// that one has. Adafactor has none, but factors (moment2_numel()).
 ZG_API int moments_of(const UpdateOptions& options);
 ZG_API int moments_of(const UpdateOptions& options, const Parameter& parameter);
+
+/// Elements of a parameter's second moments. Adafactor has one for each row and one for each column
+/// of a matrix, in this order; every other rule, and Adafactor for a vector, one for each element.
+ZG_API int64_t moment2_numel(OptimizerRule rule, const Shape& shape);
 
 /// The optimizer's decay rates in one step, for a schedule that changes them. beta1 of sgd is its
 /// momentum.

@@ -10,6 +10,7 @@
 #include "zerograd/runtime/plan.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/engine_state.h"
+#include "zerograd/zero/optimizer/adafactor.h"
 #include "zerograd/zero/optimizer/muon.h"
 #include "zerograd/zero/optimizer/optimizer.h"
 #include "zerograd/zero/parallel/model_parts.h"
@@ -87,6 +88,7 @@ EngineState::EngineState(const ParameterStore& store, Ranks given, const Device&
                       : std::make_unique<OffloadedActivations>(config.offload.activation)),
       scaler(scaler_of(config)) {
   check_matrices(store, config);
+  check_factors(store, config);
   check_groups(store, config.update, mesh, device);
   // Small parameters are not partitioned at stage 3: gathering each would cost more time than their
   // memory is worth.

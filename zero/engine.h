@@ -104,15 +104,17 @@ class ZG_API Engine final : public ParameterSource {
   /// gradients accumulated since the last step (not averaged; in f16 including the loss scale). For
   /// a frozen parameter `master` is its value; moments and gradient are empty. On a meta device the
   /// result is empty, after the same collectives. Collective.
+  /// The second moments of Adafactor are those of rows, then of columns (moment2_numel()).
   enum class State : uint8_t { master, moment1, moment2, gradient };
   std::vector<float> read(const Parameter& parameter, State state) const;
-  /// Writes a state (not the gradient). `values` has the whole parameter on every rank; each rank
+  /// Writes a state (not the gradient). `values` has the whole state on every rank; each rank
   /// stores the elements that it holds. Writing masters also updates the parameters. Throws
   /// ShapeError for another size. Not collective. Does nothing on a meta device.
   void write(const Parameter& parameter, State state, std::span<const float> values);
 
   /// The elements [begin, end) of a parameter's slice whose state is stored on this rank (for
-  /// masters: whose master weights or parameters are). Loading a checkpoint reads only these.
+  /// masters: whose master weights or parameters are). Every rank has all of Adafactor's. Loading a
+  /// checkpoint reads only these.
   struct Held {
     int64_t begin = 0, end = 0;
   };

@@ -52,11 +52,16 @@ Local local_state(EngineState& s, Storage& storage, bool trainable, State state)
   return {};
 }
 
+/// Adafactor's second moments of a parameter; absent for other states.
+Tensor factors_of(const Storage& storage, const Parameter& parameter, State state) {
+  return state == State::moment2 ? storage.factors_of(parameter) : Tensor();
+}
+
 }  // namespace
 
 Tensor EngineState::whole_state(Storage& storage, bool trainable, State state) {
   Local local = local_state(*this, storage, trainable, state);
-  if (trainable && state == State::moment2 && local.flat && local.flat->matrices_end > 0) {
+  if (trainable && state == State::moment2 && local.flat && local.flat->whole_end > 0) {
     // The second moments are only of the parameters after Muon's matrices.
     const PurposeScope purpose(device, Purpose::workspace);
     const Tensor shard = Tensor::zeros({storage.state_numel}, config.optimizer, device);
@@ -133,6 +138,10 @@ RestingBytes Engine::resting_bytes() const {
     add(rest.optimizer, storage.moment1, states);
     add(rest.optimizer, storage.moment2,
         numel_of(flat.within(storage.moment2_begin, storage.state_begin + storage.state_numel)));
+    int64_t factors = 0;
+    for (const FlatUnit::Piece& piece : flat.pieces)
+      factors += storage.factors_of(*piece.parameter).numel();
+    add(rest.optimizer, storage.factors, factors);
   }
   rest.padding = held - rest.parameter - rest.gradient - rest.optimizer;
   return rest;
@@ -158,19 +167,22 @@ std::vector<float> Engine::read(const Parameter& parameter, State state) const {
   std::vector<float> values;
   Storage& storage = state_->storage_of(parameter);
   if (state == State::moment2 && is_muon_matrix(parameter, config().update)) return values;
-  const Tensor whole = state_->whole_state(storage, is_updated(parameter), state);
-  if (whole) {
-    if (!state_->on_meta()) values.reserve(static_cast<size_t>(parameter.shape.numel()));
-    read_floats(whole.flat(state_->begin_of(parameter), parameter.shape.numel()),
-                [&](std::span<const float> chunk) {
-                  values.insert(values.end(), chunk.begin(), chunk.end());
-                });
+  Tensor whole = factors_of(storage, parameter, state);
+  if (!whole && !(state == State::moment2 && storage.factors)) {
+    whole = state_->whole_state(storage, is_updated(parameter), state);
+    if (whole) whole = whole.flat(state_->begin_of(parameter), parameter.shape.numel());
   }
+  if (!whole) return values;
+  if (!state_->on_meta()) values.reserve(static_cast<size_t>(whole.numel()));
+  read_floats(whole, [&](std::span<const float> chunk) {
+    values.insert(values.end(), chunk.begin(), chunk.end());
+  });
   return values;
 }
 
 Engine::Held Engine::held(const Parameter& parameter, State state) const {
   Storage& storage = state_->storage_of(parameter);
+  if (const Tensor factors = factors_of(storage, parameter, state)) return {0, factors.numel()};
   const Local local = local_state(*state_, storage, is_updated(parameter), state);
   if (!local.tensor) return {};
   const bool whole = state == State::master && storage.stays_whole;
@@ -185,7 +197,10 @@ Engine::Held Engine::held(const Parameter& parameter, State state) const {
 void Engine::write(const Parameter& parameter, State state, std::span<const float> values) {
   require_writable(parameter, state);
   const bool exists = is_updated(parameter) || state == State::master;
-  const size_t numel = exists ? static_cast<size_t>(parameter.shape.numel()) : 0;
+  const int64_t elements = state == State::moment2
+                               ? moment2_numel(config().update.rule, parameter.shape)
+                               : parameter.shape.numel();
+  const size_t numel = exists ? static_cast<size_t>(elements) : 0;
   if (values.size() != numel && !state_->on_meta())
     throw ShapeError(
         fmt::format("write: '{}' takes {} values, got {}", parameter.name, numel, values.size()));
@@ -214,8 +229,10 @@ void Engine::write_held(const Parameter& parameter, State state, Held held,
                                  numel, values.size()));
   Storage& storage = state_->storage_of(parameter);
   if (state_->snapshot) state_->snapshot->wait_until_read();
-  const int64_t start = state_->begin_of(parameter) + held.begin;
-  // Stores the values in elements [begin, begin + tensor.numel()) of the storage's flat array.
+  const Tensor factors = factors_of(storage, parameter, state);
+  const int64_t start = (factors ? 0 : state_->begin_of(parameter)) + held.begin;
+  // Stores the values in elements [begin, begin + tensor.numel()) of the storage's flat array, or
+  // of the factors.
   const auto store = [&](const Tensor& tensor, int64_t begin) {
     if (!tensor) return;
     const int64_t first = std::max(start, begin);
@@ -226,6 +243,7 @@ void Engine::write_held(const Parameter& parameter, State state, Held held,
       std::copy(from, from + static_cast<int64_t>(chunk.size()), chunk.begin());
     });
   };
+  if (factors) return store(factors, 0);
   const Local local = local_state(*state_, storage, is_updated(parameter), state);
   store(local.tensor, local.begin);
   if (state != State::master) return;

@@ -101,6 +101,11 @@ void validate(const OptimizerUpdate& a) {
     throw ConfigError(
         "optimizer_update: the rule is muon, which needs whole matrices; expected adam, lion or "
         "sgd; try zero/optimizer/muon.h");
+  if (a.rule == OptimizerRule::adafactor)
+    throw ConfigError(
+        "optimizer_update: the rule is adafactor, which needs whole parameters; expected adam, "
+        "lion "
+        "or sgd; try zero/optimizer/adafactor.h");
   for (size_t i = 0; i < a.tensors.size(); ++i) {
     const std::string op = a.tensors.size() > 1 ? fmt::format("{}, tensor {}", rule, i) : rule;
     check_tensor(op.c_str(), a, a.tensors[i]);

@@ -40,7 +40,7 @@ struct OptimizerTensor {
 struct OptimizerUpdate {
   /// Any number of tensors of any lengths; all with the same dtypes and the same moments.
   std::vector<OptimizerTensor> tensors;
-  OptimizerRule rule = OptimizerRule::adam;  ///< not muon, which is not element by element
+  OptimizerRule rule = OptimizerRule::adam;  ///< adam, lion or sgd, which are element by element
   /// Multiplies the gradients: 1 / micro-batches, 1 / loss scale, clipping.
   float gradient_scale = 1.0f;
   float rate = 1e-3f;
@@ -65,7 +65,8 @@ inline UpdateKind kind_of(const OptimizerUpdate& update) {
     case OptimizerRule::lion:
       return UpdateKind::lion;
     case OptimizerRule::sgd:
-    case OptimizerRule::muon:  // validate() refuses it
+    case OptimizerRule::muon:       // validate() refuses it
+    case OptimizerRule::adafactor:  // and this one
       break;
   }
   const bool has_momentum = !update.tensors.empty() && update.tensors[0].moment1;

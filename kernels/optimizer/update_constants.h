@@ -21,11 +21,16 @@ enum class OptimizerRule : uint8_t {
   /// Jordan et al. 2024, https://kellerjordan.github.io/posts/muon: a step of a hidden matrix is an
   /// orthogonal matrix; adam for other parameters. It needs whole matrices, so it is no rule of
   /// OptimizerUpdate: zero/optimizer/muon.h makes it of sgd's rule, matrix products and adam's.
-  muon
+  muon,
+  /// Shazeer, Stern 2018, arXiv:1804.04235, as torch.optim.Adafactor: a matrix has second moments
+  /// of
+  /// its rows and columns. It needs whole parameters: zero/optimizer/adafactor.h makes it of sgd's
+  /// rule and kernels for elements and reductions.
+  adafactor
 };
-/// "adam", "lion", "sgd", "muon".
+/// "adam", "lion", "sgd", "muon", "adafactor".
 constexpr const char* name_of(OptimizerRule rule) {
-  constexpr const char* names[] = {"adam", "lion", "sgd", "muon"};
+  constexpr const char* names[] = {"adam", "lion", "sgd", "muon", "adafactor"};
   return names[static_cast<size_t>(rule)];
 }
 

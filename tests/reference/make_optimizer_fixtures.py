@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Makes tests/reference/fixtures/optimizers.json with PyTorch: a parameter after five steps of each optimizer of
 torch.optim, and of Lion as Chen et al. 2023 (arXiv:2302.06675) write it, which torch.optim lacks. muon.json has matrices
-after five steps of torch.optim.Muon, whose Newton-Schulz iteration runs in float32 here instead of bfloat16. Not needed
-to run the tests.
+after five steps of torch.optim.Muon, whose Newton-Schulz iteration runs in float32 here instead of bfloat16.
+adafactor.json has parameters and second moments after five steps of torch.optim.Adafactor in float64. Not needed to run
+the tests.
 
-    python3 tests/reference/make_optimizer_fixtures.py
+    python3 tests/reference/make_optimizer_fixtures.py [adafactor]   all files, or adafactor.json alone
 """
 import json
 import pathlib
+import sys
 
 import torch
 import torch.optim._muon as torch_muon
@@ -101,7 +103,48 @@ def write_muon():
     OUT.with_name("muon.json").write_text(json.dumps(fixture) + "\n")
 
 
+# Shape, and the factor of each gradient: the second parameter's lie below epsilon1.
+ADAFACTOR_PARAMETERS = [((6, 10), 1.0), ((10, 6), 1e-8), ((1, 12), 1.0), ((24,), 1.0), ((7, 1), 1.0), ((5,), 1.0)]
+ADAFACTOR_GROWTH = [1.0, 3.0, 0.2, 5.0, 1.0]  # by step, so that some updates are clipped
+EPSILON1 = 2.0 ** -23  # what None means for float32
+ADAFACTORS = {
+    "default": {"lr": 0.05},
+    "decay": {"lr": 0.05, "weight_decay": 0.1},
+    "large rate": {"lr": 2.0, "weight_decay": 0.1},
+    "options": {"lr": 0.05, "beta2_decay": -0.5, "eps": (0.01, 0.1), "d": 1.5},
+}
+
+
+def write_adafactor():
+    torch.manual_seed(8)
+    starts = [0.5 * torch.randn(shape) for shape, _ in ADAFACTOR_PARAMETERS]
+    starts[-1].zero_()
+    gradients = [[growth * factor * torch.randn(shape) for shape, factor in ADAFACTOR_PARAMETERS]
+                 for growth in ADAFACTOR_GROWTH]
+    results = {}
+    for name, options in ADAFACTORS.items():
+        parameters = [torch.nn.Parameter(start.double()) for start in starts]
+        optimizer = torch.optim.Adafactor(parameters, **{"eps": (EPSILON1, 1e-3)} | options)
+        for of_step in gradients:
+            for parameter, gradient in zip(parameters, of_step):
+                parameter.grad = gradient.double()
+            optimizer.step()
+        moments = []
+        for parameter in parameters:
+            state = optimizer.state[parameter]
+            kept = [state[key] for key in ("row_var", "col_var", "variance") if key in state]
+            moments.append([x for tensor in kept for x in floats(tensor)])
+        results[name] = {"parameters": [floats(parameter) for parameter in parameters], "moments": moments}
+    fixture = {"shapes": [shape for shape, _ in ADAFACTOR_PARAMETERS],
+               "starts": [floats(start) for start in starts],
+               "gradients": [[floats(g) for g in of_step] for of_step in gradients], "results": results}
+    OUT.with_name("adafactor.json").write_text(json.dumps(fixture) + "\n")
+
+
 def main():
+    write_adafactor()
+    if sys.argv[1:] == ["adafactor"]:
+        return
     torch.manual_seed(7)
     start = torch.randn(ELEMENTS)
     gradients = [torch.randn(ELEMENTS) for _ in range(STEPS)]

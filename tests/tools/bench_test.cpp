@@ -192,6 +192,8 @@ TEST_CASE("bench step names the optimizer whose update it times") {
                                     {"lion", "Lion"},
                                     {"muon", "Muon"},
                                     {"muon", "Newton-Schulz"},
+                                    {"adafactor", "Adafactor"},
+                                    {"adafactor", "factored moments"},
                                     {"sgd --momentum 0.9", "SGD"}}) {
     const Outcome outcome = zerograd(
         "bench step --n-layer 1 --n-head 2 --n-embd 16 --block-size 8 --vocab-size 65 "

@@ -210,6 +210,7 @@ TEST_CASE("fields: every flag sets its option, and the list of flags that help o
                                            "original",
                                            "cuda",
                                            "*.bias:rate=2",
+                                           "-0.5",
                                            "f"};
   std::set<std::string> names, hidden;
   TrainOptions scratch;

@@ -32,7 +32,8 @@ TEST_CASE(
   std::string last = optimizer_hash("train" + optimizer_run + "adamw --grad-accum 4");
   for (const std::string optimizer :
        {"adam", "lion", "sgd", "sgd --momentum 0.9", "sgd --momentum 0.9 --nesterov", "muon",
-        "muon --parameter-groups *.h.1.*:optimizer=adamw;*:decay=0",
+        "muon --parameter-groups *.h.1.*:optimizer=adamw;*:decay=0", "adafactor",
+        "adafactor --adafactor-beta2-decay -0.5 --adafactor-clip 1.5 --adafactor-eps2 0.5 --lr 0.1",
         "adamw --parameter-groups *.h.0.*:rate=0.5;*.bias:rate=2,decay=0.1"}) {
     CAPTURE(optimizer);
     const std::string run = "train" + optimizer_run + optimizer;
@@ -55,9 +56,9 @@ TEST_CASE(
 
 TEST_CASE("plan predicts the memory of each optimizer's run to the byte") {
   const TemporaryFolder folder;
-  for (const std::string optimizer :
-       {"lion", "sgd", "sgd --momentum 0.9", "muon", "adamw --parameter-groups *wte*:rate=0.1",
-        "muon --parameter-groups *c_fc*:optimizer=adamw"}) {
+  for (const std::string optimizer : {"lion", "sgd", "sgd --momentum 0.9", "muon", "adafactor",
+                                      "adamw --parameter-groups *wte*:rate=0.1",
+                                      "muon --parameter-groups *c_fc*:optimizer=adamw"}) {
     CAPTURE(optimizer);
     const std::string flags = optimizer_run + optimizer +
                               " --ranks 2 --zero-stage 2 --precision bf16 --cpu-offload "
@@ -75,6 +76,18 @@ TEST_CASE("Muon keeps one moment for the blocks' matrices and two for all other 
       nlohmann::json::parse(read_file(folder / "plan")).at("ranks")[0].at("rest");
   const int64_t width = 48, matrices = 3 * (3 + 1 + 4 + 4) * width * width;
   CHECK(rest.at("optimizer") == 2 * rest.at("parameter").get<int64_t>() - 4 * matrices);
+}
+
+TEST_CASE("Adafactor keeps one second moment for each row and column, and none for each element") {
+  const TemporaryFolder folder;
+  const auto rest = [&](const std::string& optimizer) {
+    CHECK(zerograd("plan" + optimizer_run + optimizer + " --memory-json " + folder / optimizer)
+              .status == 0);
+    return nlohmann::json::parse(read_file(folder / optimizer)).at("ranks")[0].at("rest");
+  };
+  const int64_t moments = rest("adafactor").at("optimizer");
+  CHECK(moments > 0);
+  CHECK(moments < rest("adamw").at("optimizer").get<int64_t>() / 30);
 }
 
 TEST_CASE("a checkpoint continues with its optimizer, and another optimizer is refused by name") {
@@ -115,6 +128,15 @@ TEST_CASE("settings that the chosen optimizer does not have are refused") {
   refused("--optimizer sgd --adam-beta2 0.95", "--adam-beta2: " + sgd);
   refused("--optimizer lion --muon-rate original",
           "--muon-rate: the optimizer is lion; expected muon; leave the flag out");
+  refused("--optimizer muon --adafactor-clip 2",
+          "--adafactor-clip: the optimizer is muon; expected adafactor; leave the flag out");
+  refused("--optimizer adafactor --betas 0.9,0.95",
+          "--betas: the optimizer is adafactor; expected adamw, adam, lion or muon");
+  refused("--optimizer adafactor --adam-eps 1e-6", "--adam-eps: the optimizer is adafactor");
+  refused("--optimizer adafactor --adafactor-beta2-decay 0.5",
+          "--adafactor-beta2-decay: expected a number of 0 or less");
+  refused("--optimizer adafactor --adafactor-clip 0.5",
+          "--adafactor-clip: expected a number of 1 or more");
   refused("--parameter-groups *.bias:lr=2",
           "--parameter-groups: got '*.bias:lr=2'; expected "
           "PATTERN:rate=R,decay=D");
@@ -127,6 +149,10 @@ TEST_CASE("settings that the chosen optimizer does not have are refused") {
   CHECK_MESSAGE(
       contains(divided.error, "the optimizer is muon, and tensor ranks divide the matrix"),
       divided.error);
+  const Outcome sliced = zerograd(run + "--optimizer adafactor --ranks 3 --tensor-parallel 3");
+  CHECK(sliced.status == 6);
+  CHECK_MESSAGE(contains(sliced.error, "the optimizer is adafactor, and tensor ranks divide the"),
+                sliced.error);
   refused("--optimizer lion --adam-eps 1e-6", "--adam-eps: the optimizer is lion; expected adamw");
   write_file(config, R"({"optimizer": {"type": "SGD", "params": {"momentum": 0.5}},
     "train_batch_size": 2})");

@@ -55,6 +55,7 @@ std::string optimizer_name(const zero::UpdateOptions& update) {
   if (update.rule == OptimizerRule::sgd) return "SGD";
   if (update.rule == OptimizerRule::lion) return "Lion";
   if (update.rule == OptimizerRule::muon) return "Muon";
+  if (update.rule == OptimizerRule::adafactor) return "Adafactor";
   return update.decoupled ? "AdamW" : "Adam";
 }
 

@@ -20,6 +20,8 @@ inline constexpr Between extent{1, largest_count}, count{0, largest_count}, any_
     token_id{0, largest_count}, any_seed{0, std::numeric_limits<int64_t>::max()};
 inline constexpr Range finite{0.0, 1.7e308, false, false, "a finite number of 0 or more"};
 inline constexpr Range share{0.0, 1.0, false, false, "a number from 0 to 1"};
+inline constexpr Range not_positive{-3e38, 0.0, false, false, "a number of 0 or less"};
+inline constexpr Range from_one{1.0, 3e38, false, false, "a number of 1 or more"};
 inline constexpr Range split_weight{0.0, 1e12, false, false, "three weights from 0"};
 inline constexpr Range epoch_count{0.0, 1e6, false, false, "a number from 0 to 1e6"};
 inline constexpr Range timeout{0.0, 1e6, true, false, "seconds above 0 and at most 1e6"};

@@ -176,6 +176,7 @@ Fields optimisation_fields(TrainOptions& options, Settings& saved) {
   zero::Config &now = options.optimisation.engine, &was = saved.optimisation.engine;
   zero::UpdateOptions &update = now.update, &updated = was.update;
   zero::MuonOptions &muon = update.muon, &muon_was = updated.muon;
+  zero::AdafactorOptions &factored = update.adafactor, &factored_was = updated.adafactor;
   const auto same_rule = [&update, &updated] { return update.rule == updated.rule; };
   return {
       {optimizer_flag(update), kept({111, "run.rule"}, update.rule, updated.rule),
@@ -206,6 +207,23 @@ Fields optimisation_fields(TrainOptions& options, Settings& saved) {
        kept({118, "run.muon_adam_rate"}, muon.adam_rate, muon_was.adam_rate, not_negative)
            .when(same_rule),
        Config::muon_adam_rate},
+      {number_flag({"--adafactor-beta2-decay"}, factored.beta2_decay, not_positive,
+                   "adafactor: step^X is the weight of a new gradient"),
+       kept({120, "run.adafactor_beta2_decay"}, factored.beta2_decay, factored_was.beta2_decay,
+            not_positive)
+           .when(same_rule)},
+      {number_flag({"--adafactor-eps1"}, factored.epsilon1, positive,
+                   "adafactor: the least root of a second moment"),
+       kept({121, "run.adafactor_epsilon1"}, factored.epsilon1, factored_was.epsilon1, positive)
+           .when(same_rule)},
+      {number_flag({"--adafactor-eps2"}, factored.epsilon2, not_negative,
+                   "adafactor: the least root mean square of a parameter"),
+       kept({122, "run.adafactor_epsilon2"}, factored.epsilon2, factored_was.epsilon2, not_negative)
+           .when(same_rule)},
+      {number_flag({"--adafactor-clip"}, factored.clip, from_one,
+                   "adafactor: the largest root mean square of an update"),
+       kept({123, "run.adafactor_clip"}, factored.clip, factored_was.clip, from_one)
+           .when(same_rule)},
       {number_flag({"--weight-decay"}, update.weight_decay, not_negative,
                    "on matrices of linear layers"),
        kept({56, "run.weight_decay"}, update.weight_decay, updated.weight_decay, not_negative),

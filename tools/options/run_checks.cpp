@@ -93,7 +93,8 @@ void check_optimizer_flags(const Given& given, OptimizerRule rule) {
       throw ConfigError(fmt::format("{}: the optimizer is {}; expected {}; leave the flag out",
                                     flag, name_of(rule), expected));
   };
-  if (rule == OptimizerRule::sgd)
+  const bool is_adafactor = rule == OptimizerRule::adafactor;
+  if (rule == OptimizerRule::sgd || is_adafactor)
     for (const char* flag : {"--betas", "--adam-beta1", "--adam-beta2"})
       refuse(flag, "adamw, adam, lion or muon, which have betas");
   const bool is_muon = rule == OptimizerRule::muon;
@@ -103,6 +104,10 @@ void check_optimizer_flags(const Given& given, OptimizerRule rule) {
     for (const char* flag :
          {"--muon-momentum", "--muon-nesterov", "--muon-rate", "--muon-adam-rate"})
       refuse(flag, "muon");
+  if (!is_adafactor)
+    for (const char* flag :
+         {"--adafactor-beta2-decay", "--adafactor-eps1", "--adafactor-eps2", "--adafactor-clip"})
+      refuse(flag, "adafactor");
 }
 
 void check_model_flags(const Given& given, const std::string& checkpoint) {

@@ -16,9 +16,9 @@ void check_data_flags(const EvalOptions& options, const std::string& source,
 void check_step_flags(const TrainOptions& options, const std::string& resumed, int64_t first,
                       int64_t end);
 
-/// Checks the flags of an optimizer's numbers: sgd has no betas, lion and sgd have no epsilon, and
-/// only muon has its own numbers. `rule`: of the run, which may be that of a checkpoint or a
-/// config.
+/// Checks the flags of an optimizer's numbers: sgd and adafactor have no betas, lion, sgd and
+/// adafactor no epsilon of adam, and muon and adafactor have numbers of their own. `rule`: of the
+/// run, which may be that of a checkpoint or a config.
 void check_optimizer_flags(const Given& given, OptimizerRule rule);
 
 /// Checks --n-head and --model-type: they have no effect beside a checkpoint or file that stores

@@ -113,7 +113,7 @@ void read(const Json& json, Space& space) {
 }
 void read(const Json& json, OptimizerRule& rule) {
   using enum OptimizerRule;
-  read_one_of(json, rule, {adam, lion, sgd, muon});
+  read_one_of(json, rule, {adam, lion, sgd, muon, adafactor});
 }
 void read(const Json& json, zero::MuonRate& rate) {
   read_one_of(json, rate, {zero::MuonRate::original, zero::MuonRate::match_rms_adamw});

@@ -59,18 +59,19 @@ Flag schedule_flag(zero::ScheduleOptions& schedule) {
 }
 
 Flag optimizer_flag(zero::UpdateOptions& update) {
-  return {
-      {"--optimizer"},
-      "adamw|adam|lion|sgd|muon",
-      "the rule of the update; adam and sgd add weight decay to the\n"
-      "gradients; muon: AdamW, but for hidden matrices [adamw]",
-      [&update](const std::string& name, const std::string& value) {
-        using enum OptimizerRule;
-        constexpr OptimizerRule rules[] = {adam, adam, lion, sgd, muon};
-        const size_t choice = parse_choice(name, value, {"adamw", "adam", "lion", "sgd", "muon"});
-        update.rule = rules[choice];
-        update.decoupled = value != "adam" && value != "sgd";
-      }};
+  return {{"--optimizer"},
+          "adamw|adam|lion|sgd|muon|adafactor",
+          "the rule of the update; adam and sgd add weight decay to the\n"
+          "gradients; muon: AdamW, but for hidden matrices; adafactor: second\n"
+          "moments of rows and columns alone [adamw]",
+          [&update](const std::string& name, const std::string& value) {
+            using enum OptimizerRule;
+            constexpr OptimizerRule rules[] = {adam, adam, lion, sgd, muon, adafactor};
+            const size_t choice =
+                parse_choice(name, value, {"adamw", "adam", "lion", "sgd", "muon", "adafactor"});
+            update.rule = rules[choice];
+            update.decoupled = value != "adam" && value != "sgd";
+          }};
 }
 
 Flag muon_rate_flag(zero::MuonRate& rate) {

@@ -162,13 +162,15 @@ double predicted_seconds(const Run& run, const RankMemory& memory, const Rates& 
     saved_on_host = std::max(
         saved_on_host, static_cast<double>(row.spaces[static_cast<size_t>(Space::host)]
                                                      [static_cast<size_t>(Purpose::activation)]));
-  // Reads value, gradient and moments; writes all but gradients.
-  const double update = (3.0 + 2.0 * zero::moments_of(engine.update)) * 4.0;
+  // Reads value, gradient and moments; writes all but gradients. Adafactor's kernels read or write
+  // 18 times the gradients or what is made of them, all of which every rank has.
+  const bool is_adafactor = engine.update.rule == OptimizerRule::adafactor;
+  const double update = (is_adafactor ? 21.0 : 3.0 + 2.0 * zero::moments_of(engine.update)) * 4.0;
   constexpr double moved = 2.0, added = 3.0;  // memory accesses per byte moved, and per byte added
   // Weights read twice, gradients written once.
   const double weights = 3.0 * value_bytes * P * W * micro_batches;
-  double bytes =
-      weights + update * P * (engine.stage == 0 ? W : 1.0) + added * wire / counted_steps * W;
+  double bytes = weights + update * P * (engine.stage == 0 || is_adafactor ? W : 1.0) +
+                 added * wire / counted_steps * W;
   if (offload.gradient != Space::device) bytes += added * 4.0 * P * micro_batches;
   if (offload.optimizer != Space::device) bytes += moved * value_bytes * P;
   if (offload.parameter != Space::device)

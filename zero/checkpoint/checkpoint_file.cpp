@@ -291,12 +291,15 @@ void load_states(const States& states, Engine& engine) {
 void check_optimizer(const std::string& path, const Manifest& manifest, const Engine& engine) {
   const UpdateOptions& update = engine.config().update;
   if (manifest.rule == update.rule && manifest.moments == moments_of(update)) return;
-  constexpr const char* moments[] = {"no moments", "moment1", "moment1 and moment2"};
+  const auto moments_text = [](OptimizerRule rule, int moments) {
+    constexpr const char* texts[] = {"no moments", "moment1", "moment1 and moment2"};
+    return rule == OptimizerRule::adafactor ? "moment2 of rows and columns" : texts[moments];
+  };
   throw ConfigError(
       fmt::format("load: {} was saved by {} with {}; expected {} with {}, as this engine has; try "
                   "the optimizer that saved it, or load its weights alone (--init)",
-                  path, name_of(manifest.rule), moments[manifest.moments], name_of(update.rule),
-                  moments[moments_of(update)]));
+                  path, name_of(manifest.rule), moments_text(manifest.rule, manifest.moments),
+                  name_of(update.rule), moments_text(update.rule, moments_of(update))));
 }
 
 /// The path without a trailing slash.
@@ -378,7 +381,10 @@ void load_checkpoint(const CheckpointReader& reader, Engine& engine) {
   if (!on_meta(engine))
     states.read = [&](const Parameter& parameter, const std::string& state,
                       const Engine::Held& range) {
-      return reader.read(parameter.name, state, parameter.slice, range.begin, range.end);
+      const Slice part = parameter.slice.is_whole()
+                             ? whole_slice(reader.manifest().numel_of(parameter.name, state))
+                             : parameter.slice;
+      return reader.read(parameter.name, state, part, range.begin, range.end);
     };
   load_states(states, engine);
 }

@@ -19,7 +19,8 @@ namespace zg::zero {
 //                             master, moment1 or moment2; a frozen parameter has its value as
 //                             master. OFFSET is the index of the tensor's first element in the
 //                             parameter. A tensor that holds the whole parameter has its shape, any
-//                             other tensor has one axis.
+//                             other tensor has one axis. moment2 of a matrix of adafactor has those
+//                             of its rows, then those of its columns; OFFSET counts among them.
 //                             A tensor-parallel slice that is not one contiguous range of the
 //                             parameter's elements is named
 //                             PARAMETER:STATE@OFFSET/OUTERxEXTENTxINNER/BEGIN+ROWS: the parameter

@@ -14,6 +14,7 @@ namespace fs = std::filesystem;
 constexpr NamedState saved_states[] = {{Engine::State::master, "master"},
                                        {Engine::State::moment1, "moment1"},
                                        {Engine::State::moment2, "moment2"}};
+constexpr NamedState factored_states[] = {saved_states[0], saved_states[2]};
 
 std::string step_name(int64_t step) { return step_prefix + std::to_string(step); }
 
@@ -48,6 +49,8 @@ const char* saved_name(Engine::State state) {
 }
 
 std::span<const NamedState> states_of(const Parameter& parameter, const Config& config) {
+  if (config.update.rule == OptimizerRule::adafactor && is_updated(parameter))
+    return factored_states;
   const int moments = is_updated(parameter) ? moments_of(config.update, parameter) : 0;
   return std::span(saved_states).first(static_cast<size_t>(1 + moments));
 }

@@ -145,7 +145,7 @@ const CheckpointReader::Pieces& CheckpointReader::pieces(const std::string& para
 
 void CheckpointReader::check_tiles(const std::string& parameter, const std::string& state) const {
   const Pieces& all = pieces(parameter, state);
-  const int64_t numel = manifest_.parameters.at(parameter).numel();
+  const int64_t numel = manifest_.numel_of(parameter, state);
   const std::string what = fmt::format("the {} of '{}'", state, parameter);
   if (std::none_of(all.begin(), all.end(), [](const auto* piece) { return bool(piece->slice); }))
     return check_tiles(all, numel, what);
@@ -307,7 +307,7 @@ void CheckpointReader::merge(const Pieces& all, const SafetensorsReader::Visit& 
 std::vector<float> CheckpointReader::read(const std::string& parameter, const std::string& state,
                                           const Slice& part, int64_t begin, int64_t end) const {
   std::vector<float> wanted(static_cast<size_t>(end - begin));
-  const int64_t whole = manifest_.parameters.at(parameter).numel();
+  const int64_t whole = manifest_.numel_of(parameter, state);
   for (const Manifest::Piece* piece : pieces(parameter, state)) {
     const Slice slice = piece->slice.value_or(whole_slice(whole));
     // Calls f(i, j, count) for each run: `count` elements from index i of the slice belong at index
@@ -362,7 +362,7 @@ std::vector<float> CheckpointReader::read(const std::string& parameter, const st
 
 std::vector<float> CheckpointReader::read(const std::string& parameter,
                                           const std::string& state) const {
-  return read(parameter, state, whole_slice(manifest_.parameters.at(parameter).numel()));
+  return read(parameter, state, whole_slice(manifest_.numel_of(parameter, state)));
 }
 
 void CheckpointReader::check_bytes() const {

@@ -53,10 +53,14 @@ int64_t check_files(const CheckpointInfo& info) {
   return bytes;
 }
 
-Manifest::Piece description_of(const Snapshot::Piece& piece, const std::string& file) {
+Manifest::Piece description_of(const Snapshot::Piece& piece, OptimizerRule rule,
+                               const std::string& file) {
   const Parameter& parameter = *piece.parameter;
   const Slice& slice = parameter.slice;
-  const bool whole = piece.numel == parameter.whole.numel();
+  // Rows and columns; their number may be that of the parameter's elements.
+  const bool is_factored = rule == OptimizerRule::adafactor && parameter.whole.rank() == 2 &&
+                           piece.state == Engine::State::moment2;
+  const bool whole = piece.numel == parameter.whole.numel() && !is_factored;
   // A slice of whole rows (outer == 1) is a contiguous range of the parameter's elements.
   const bool is_range = slice.outer == 1 || slice.is_whole();
   return {.parameter = parameter.name,
@@ -72,13 +76,13 @@ Manifest::Piece description_of(const Snapshot::Piece& piece, const std::string& 
 struct Cancelled {};
 
 /// Writes this rank's pieces to its file, which is on the disk on return.
-Manifest write_shard(const std::string& folder, int rank, Snapshot& snapshot,
+Manifest write_shard(const std::string& folder, int rank, OptimizerRule rule, Snapshot& snapshot,
                      const std::atomic<bool>& cancelled) {
   const std::string file = shard_name(rank);
   std::vector<Manifest::Piece> written;
   std::vector<SafetensorsWriter::Entry> entries;
   for (const Snapshot::Piece& piece : snapshot.pieces()) {
-    written.push_back(description_of(piece, file));
+    written.push_back(description_of(piece, rule, file));
     entries.push_back({written.back().name(), DType::f32, written.back().shape});
   }
   SafetensorsWriter writer(folder + "/" + file, entries);
@@ -126,8 +130,11 @@ int64_t bytes_of(const Engine& engine) {
   int64_t bytes = 0;
   for (const auto& parameter : engine.store().parameters())
     if (parameter->copy == Copy::own)
-      bytes += parameter->shape.numel() * size_of(DType::f32) *
-               static_cast<int64_t>(states_of(*parameter, engine.config()).size());
+      for (const NamedState& saved : states_of(*parameter, engine.config()))
+        bytes += size_of(DType::f32) *
+                 (saved.state == Engine::State::moment2
+                      ? moment2_numel(engine.config().update.rule, parameter->shape)
+                      : parameter->shape.numel());
   if (const Mesh* mesh = engine.mesh())
     return sum_over_parts({&bytes, 1}, *mesh, engine.device(), "checkpoint bytes")[0];
   return bytes;
@@ -196,7 +203,7 @@ struct CheckpointSaveState {
 
   void write() {
     attempt([&] {
-      Manifest shard = write_shard(unfinished, ranks.rank(), *snapshot, cancelled);
+      Manifest shard = write_shard(unfinished, ranks.rank(), manifest.rule, *snapshot, cancelled);
       shard.parameters = manifest.parameters;
       if (read_back) CheckpointReader(unfinished, shard).check_bytes();
       write_account(account_name(unfinished, ranks.rank()), account_text(shard));
@@ -218,7 +225,7 @@ struct CheckpointSaveState {
   /// step_N.
   void plan() {
     for (const Snapshot::Piece& piece : snapshot->pieces())
-      manifest.pieces.push_back(description_of(piece, shard_name(ranks.rank())));
+      manifest.pieces.push_back(description_of(piece, manifest.rule, shard_name(ranks.rank())));
     plan_file(device, path + "/" + manifest_name, manifest_text(manifest));
   }
 

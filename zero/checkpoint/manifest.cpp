@@ -124,19 +124,19 @@ Manifest::Piece piece_of(const json& tensor) {
                               piece.shape, parameter));
 }
 
-/// Throws unless the piece's elements are inside the parameter, because readers use its indices
-/// unchecked.
-void check_place(const Manifest::Piece& piece, const Shape& parameter) {
+/// Throws unless the piece's elements are among the `numel` of its state, because readers use its
+/// indices unchecked.
+void check_place(const Manifest::Piece& piece, const Shape& parameter, int64_t numel) {
   if (!piece.slice) {
-    if (piece.offset > parameter.numel() || piece.shape.numel() > parameter.numel() - piece.offset)
+    if (piece.offset > numel || piece.shape.numel() > numel - piece.offset)
       refuse_place(piece, parameter);
     return;
   }
   const Slice& slice = *piece.slice;
   const int64_t extents[] = {slice.outer, slice.extent, slice.inner};
-  if (!is_addressable(extents) || slice.whole_numel() != parameter.numel() ||
-      slice.begin > slice.extent || slice.rows > slice.extent - slice.begin ||
-      piece.offset > slice.numel() || piece.shape.numel() > slice.numel() - piece.offset)
+  if (!is_addressable(extents) || slice.whole_numel() != numel || slice.begin > slice.extent ||
+      slice.rows > slice.extent - slice.begin || piece.offset > slice.numel() ||
+      piece.shape.numel() > slice.numel() - piece.offset)
     refuse_place(piece, parameter);
 }
 
@@ -194,13 +194,17 @@ json parse_json(const std::string& text) {
 void read_optimizer(const json& optimizer, Manifest& manifest) {
   const json& rule = optimizer.at("rule");
   const int64_t moments = count_of(optimizer.at("moments"));
-  for (const OptimizerRule other : {OptimizerRule::lion, OptimizerRule::sgd, OptimizerRule::muon})
+  using enum OptimizerRule;
+  for (const OptimizerRule other : {lion, sgd, muon, adafactor})
     if (rule == name_of(other)) manifest.rule = other;
-  const bool is_muon = manifest.rule == OptimizerRule::muon;
-  if (manifest.rule == OptimizerRule::adam || (is_muon ? moments != 2 : moments > 1))
-    throw FileError(
-        fmt::format("optimizer: expected lion or sgd with 0 or 1 moments, or muon with 2, got {}",
-                    optimizer.dump()));
+  const bool is_known = manifest.rule == muon        ? moments == 2
+                        : manifest.rule == adafactor ? moments == 0
+                                                     : manifest.rule != adam && moments < 2;
+  if (!is_known)
+    throw FileError(fmt::format(
+        "optimizer: expected lion or sgd with 0 or 1 moments, adafactor with 0, or muon "
+        "with 2, got {}",
+        optimizer.dump()));
   manifest.moments = static_cast<int>(moments);
 }
 
@@ -239,7 +243,7 @@ Manifest parse(const std::string& text) {
       throw FileError(fmt::format("tensor '{}' is of none of its parameters", piece.name()));
     if (!names.insert(piece.name()).second)
       throw FileError(fmt::format("tensor '{}' is there twice", piece.name()));
-    check_place(piece, parameter->second);
+    check_place(piece, parameter->second, manifest.numel_of(piece.parameter, piece.state));
   }
   if (const auto headers = object.find("headers"); headers != object.end())
     headers->get_to(manifest.headers);
@@ -280,6 +284,11 @@ std::string Manifest::Piece::name() const {
     text += fmt::format("/{}x{}x{}/{}+{}", slice->outer, slice->extent, slice->inner, slice->begin,
                         slice->rows);
   return text;
+}
+
+int64_t Manifest::numel_of(const std::string& parameter, const std::string& state) const {
+  const Shape& shape = parameters.at(parameter);
+  return state == saved_name(Engine::State::moment2) ? moment2_numel(rule, shape) : shape.numel();
 }
 
 std::string account_text(const Manifest& shard) {

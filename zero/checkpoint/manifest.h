@@ -53,7 +53,7 @@ struct Manifest {
   CheckpointInfo info;
   std::optional<LossScaler::State> loss_scaler;  ///< only with a dynamic scale
   OptimizerRule rule = OptimizerRule::adam;      ///< older checkpoints are of adam
-  int moments = 2;                               ///< of each parameter that is trained
+  int moments = 2;  ///< of each parameter that is trained; moments_of()
   std::map<std::string, Shape> parameters;
   std::vector<Piece> pieces;
   /// By shard: XXH3-128 of the bytes before its tensors. Empty in an older checkpoint.
@@ -64,6 +64,9 @@ struct Manifest {
   /// For each of info.files: XXH3-128 of its contents. After reading a manifest only these
   /// checksums are set; CheckpointReader::info() reads the contents.
   std::map<std::string, std::string> file_checksums;
+
+  /// Elements of a state of one of `parameters`.
+  int64_t numel_of(const std::string& parameter, const std::string& state) const;
 };
 
 /// Throws ConfigError when info.config_json is not a JSON object.

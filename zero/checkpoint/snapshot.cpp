@@ -59,6 +59,11 @@ Snapshot::Snapshot(const Engine& engine)
              .storage = &storage,
              .begin = begin});
       }
+      // Every rank has the same second moments of adafactor. The rank with the first element of the
+      // parameter saves them.
+      if (const Tensor factors = storage.factors_of(*piece.parameter); factors && piece.offset == 0)
+        add({piece.parameter, Engine::State::moment2, 0, factors.numel()},
+            {.values = factors, .storage = &storage, .begin = begin});
     }
     for (const FlatUnit::Piece& piece : storage.frozen.flat.shard(rank))
       if (piece.parameter->copy == Copy::own)

@@ -49,8 +49,8 @@ Tensor part_of(const Storage& storage, const StateTensors& states, size_t state,
       state == moment2 ? begin - (storage.moment2_begin - storage.state_begin) : begin, numel);
 }
 
-int64_t matrices_in(const Storage& storage) {
-  return std::clamp<int64_t>(storage.trainable.flat.matrices_end - storage.state_begin, 0,
+int64_t whole_in(const Storage& storage) {
+  return std::clamp<int64_t>(storage.trainable.flat.whole_end - storage.state_begin, 0,
                              storage.state_numel);
 }
 

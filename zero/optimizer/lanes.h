@@ -25,8 +25,9 @@ StateTensors states_of(const Storage& storage);
 /// state is. The range of moment2 must not begin before storage.moment2_begin.
 Tensor part_of(const Storage& storage, const StateTensors& states, size_t state, int64_t begin,
                int64_t numel);
-/// The states before this index, relative to storage.state_begin, are of Muon's matrices.
-int64_t matrices_in(const Storage& storage);
+/// The states before this index, relative to storage.state_begin, are of parameters that the
+/// optimizer needs whole.
+int64_t whole_in(const Storage& storage);
 
 /// ZeRO-Offload: the CPU updates states that are stored on the host of an accelerator. Gradient
 /// accumulators are copied from the device and parameters to it: 6 bytes for each element in bf16.

@@ -12,10 +12,7 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/trace.h"
-#include "zerograd/zero/checkpoint/snapshot.h"
-#include "zerograd/zero/optimizer/lanes.h"
-#include "zerograd/zero/states/residency.h"
-#include "zerograd/zero/states/transfer.h"
+#include "zerograd/zero/optimizer/whole_update.h"
 
 namespace zg::zero {
 namespace {
@@ -24,121 +21,39 @@ constexpr double linear = 3.4445, cubic = -4.775, quintic = 2.0315;
 constexpr int iterations = 5;
 constexpr double smallest_norm = 1e-7;
 
-/// The matrices of a flat array, in its order.
-std::vector<FlatUnit::Piece> matrices_of(const FlatUnit& flat) {
-  return flat.within(0, flat.matrices_end);
-}
-
 /// The update of one storage's matrices.
 class MatrixUpdate {
  public:
-  MatrixUpdate(Storage& storage, const OptimizerStep& step, const Config& config,
+  MatrixUpdate(const Storage& storage, const OptimizerStep& step, const Config& config,
                const Device& device, Communicator& comm)
-      : storage_(storage),
-        step_(step),
-        config_(config),
-        device_(device),
-        comm_(comm),
-        host_(device),
-        by_host_(is_updated_by_host(storage)),
-        stream_(by_host_ ? static_cast<Stream&>(host_) : device_.compute()),
-        states_(states_of(storage)),
-        own_numel_(matrices_in(storage)) {
-    const FlatUnit& flat = storage.trainable.flat;
-    const bool gathers = storage.state_numel < flat.padded;
-    const PurposeScope purpose(device, Purpose::optimizer);
-    const NameScope name(device, storage.name + " directions");
-    directions_ =
-        Tensor::zeros({gathers ? flat.padded : flat.matrices_end}, config.optimizer, device);
-    device_.compute().synchronize();  // chunks may be copied into it on another stream
-  }
-
-  void run(const Tensor& all_sums) {
-    write_directions(all_sums);
-    gather_directions();
-    make_orthogonal();
-    update_parameters();
-  }
-
- private:
-  enum Lane : size_t { state, second, direction };
-
-  /// This rank's directions [begin, begin + numel), relative to its states.
-  Streaming::Lane direction_lane(int64_t begin, int64_t numel, bool loads) const {
-    return {.tensor = directions_.flat(storage_.state_begin + begin, numel),
-            .loads = loads,
-            .saves = !loads,
-            .to_host = by_host_,
-            .unit = storage_.name,
-            .state = "directions"};
-  }
-  Streaming::Lane state_lane(size_t index, int64_t begin, int64_t numel) const {
-    Streaming::Lane lane = lane_of(storage_, states_, index);
-    lane.tensor = part_of(storage_, states_, index, begin, numel);
-    return lane;
-  }
-
-  /// Calls f(begin, numel) for the chunks of this rank's matrices.
-  template <class F>
-  void for_each_chunk(const F& f) const {
-    const int64_t step = step_of(storage_, config_);
-    for (int64_t begin = 0; begin < own_numel_; begin += step)
-      f(begin, std::min(step, own_numel_ - begin));
-  }
-  Streaming stream(std::vector<Streaming::Part> parts) const {
-    const PurposeScope purpose(device_, Purpose::optimizer);
-    const NameScope name(device_, "states on their way");
-    return Streaming(std::move(parts), device_);
-  }
+      : storage_(storage), step_(step), config_(config), device_(device), comm_(comm) {}
 
   /// Updates the first moments. sgd's kernel adds the momentum, as its direction, to zeros.
-  void write_directions(const Tensor& all_sums) {
-    std::vector<Streaming::Part> parts;
-    for_each_chunk([&](int64_t begin, int64_t numel) {
-      Streaming::Lane gradient = state_lane(sums, begin, numel);
-      if (all_sums) gradient.tensor = all_sums.flat(begin, numel);
-      parts.push_back({state_lane(moment1, begin, numel), gradient,
-                       direction_lane(begin, numel, /*loads=*/false)});
-    });
+  void write_directions(const WholeRule::Chunk& chunk) const {
+    if (step_.skipped) return;
     const double momentum = config_.update.muon.momentum;
-    Streaming streaming = stream(parts);
-    for (const Streaming::Part& part : parts) {
-      const std::vector<Tensor>& tensors = streaming.next();
-      if (part[direction].moves()) fill_zero(tensors[direction], stream_);
-      if (!step_.skipped)
-        kernels::optimizer_update(
-            {.tensors = {{.parameter = tensors[direction],
-                          .gradient = tensors[second],
-                          .moment1 = tensors[state]}},
-             .rule = OptimizerRule::sgd,
-             .gradient_scale = static_cast<float>(step_.gradient_scale * (1.0 - momentum)),
-             .rate = -1.0f,
-             .beta1 = config_.update.muon.momentum,
-             .nesterov = config_.update.muon.nesterov,
-             .step = step_.step},
-            stream_);
-      streaming.keep();
-    }
-    streaming.finish();
-  }
-
-  void gather_directions() {
-    if (storage_.state_numel == storage_.trainable.flat.padded) return;
-    std::vector<Communicator::Ticket> tickets;
-    gather_in_buckets(directions_.flat(storage_.state_begin, storage_.state_numel), directions_,
-                      storage_.name + " directions", config_.allgather_bucket_size, comm_, tickets);
-    comm_.wait(tickets.back());
+    kernels::optimizer_update(
+        {.tensors = {{.parameter = chunk.direction,
+                      .gradient = chunk.gradient,
+                      .moment1 = chunk.state}},
+         .rule = OptimizerRule::sgd,
+         .gradient_scale = static_cast<float>(step_.gradient_scale * (1.0 - momentum)),
+         .rate = -1.0f,
+         .beta1 = config_.update.muon.momentum,
+         .nesterov = config_.update.muon.nesterov,
+         .step = step_.step},
+        chunk.stream);
   }
 
   /// Replaces directions by steps. The owners work at the same time.
-  void make_orthogonal() {
-    const std::vector<FlatUnit::Piece> matrices = matrices_of(storage_.trainable.flat);
+  void make_orthogonal(const Tensor& directions) const {
+    const std::vector<FlatUnit::Piece> matrices = whole_pieces(storage_.trainable.flat);
     const std::vector<int> owners = owners_of_matrices(storage_.trainable.flat);
-    const std::vector<double> norms = own_norms(matrices, owners);
+    const std::vector<double> norms = own_norms(directions, matrices, owners);
     std::optional<Communicator::Ticket> last;
     for (size_t i = 0; i < matrices.size(); ++i) {
       const Parameter& parameter = *matrices[i].parameter;
-      const Tensor matrix = directions_.flat(matrices[i].begin, matrices[i].numel());
+      const Tensor matrix = directions.flat(matrices[i].begin, matrices[i].numel());
       if (owners[i] == comm_.rank())
         orthogonalise(matrix.view(parameter.shape), norms[i],
                       rate_factor(config_.update.muon.rate, parameter.shape[0], parameter.shape[1]),
@@ -152,8 +67,10 @@ class MatrixUpdate {
     if (last) comm_.wait(*last);
   }
 
+ private:
   /// The norms of the matrices that this rank owns, read from the device together; 0 for others.
-  std::vector<double> own_norms(const std::vector<FlatUnit::Piece>& matrices,
+  std::vector<double> own_norms(const Tensor& directions,
+                                const std::vector<FlatUnit::Piece>& matrices,
                                 const std::vector<int>& owners) const {
     constexpr int64_t limb_count = SumOfSquares::limb_count;
     std::vector<double> norms(matrices.size());
@@ -167,7 +84,7 @@ class MatrixUpdate {
       if (owners[i] == comm_.rank())
         // The padding after a matrix is zero.
         kernels::sum_of_squares(
-            {.x = directions_.flat(matrices[i].begin, FlatUnit::aligned(matrices[i].numel())),
+            {.x = directions.flat(matrices[i].begin, FlatUnit::aligned(matrices[i].numel())),
              .limbs = totals.flat(row++ * limb_count, limb_count),
              .non_finite = totals.flat(count * limb_count, 1)},
             device_.compute());
@@ -179,55 +96,11 @@ class MatrixUpdate {
     return norms;
   }
 
-  /// p = (1 - rate weight_decay) p - rate step, in the masters' dtype.
-  void update_parameters() {
-    device_.compute().synchronize();  // the steps may be copied on another stream
-    std::vector<Streaming::Part> parts;
-    for_each_chunk([&](int64_t begin, int64_t numel) {
-      parts.push_back({state_lane(masters, begin, numel), state_lane(low_precision, begin, numel),
-                       direction_lane(begin, numel, /*loads=*/true)});
-    });
-    Streaming streaming = stream(parts);
-    int64_t begin = storage_.state_begin;
-    for (const Streaming::Part& part : parts) {
-      const std::vector<Tensor>& tensors = streaming.next();
-      if (!step_.skipped)
-        update_chunk(begin, tensors);
-      else if (part[second].moves())
-        kernels::cast({.x = tensors[state], .y = tensors[second]}, stream_);
-      begin += part[direction].tensor.numel();
-      streaming.keep();
-    }
-    streaming.finish();
-  }
-
-  void update_chunk(int64_t begin, const std::vector<Tensor>& tensors) {
-    StateTensors states;
-    states[masters] = tensors[state];
-    states[low_precision] = tensors[second];
-    std::vector<OptimizerTensor> updated;
-    append(storage_, begin, tensors[direction], states, config_.update, updated);
-    kernels::optimizer_update(
-        {.tensors = std::move(updated),
-         .rule = OptimizerRule::sgd,
-         .rate = step_.rate,
-         .step = step_.step,
-         .rounding_seed =
-             config_.update.stochastic_rounding ? std::optional(config_.seed) : std::nullopt},
-        stream_);
-  }
-
-  Storage& storage_;
+  const Storage& storage_;
   const OptimizerStep& step_;
   const Config& config_;
   const Device device_;
   Communicator& comm_;
-  HostStream host_;
-  const bool by_host_;
-  Stream& stream_;  // where the states are updated
-  const StateTensors states_;
-  const int64_t own_numel_;  // of matrices, among this rank's states
-  Tensor directions_;        // then the steps: of the whole unit
 };
 
 }  // namespace
@@ -289,7 +162,7 @@ void orthogonalise(const Tensor& matrix, double norm, double factor, Stream& str
 
 std::vector<int> owners_of_matrices(const FlatUnit& flat) {
   std::vector<double> work;
-  for (const FlatUnit::Piece& piece : matrices_of(flat)) {
+  for (const FlatUnit::Piece& piece : whole_pieces(flat)) {
     const Shape& shape = piece.parameter->shape;
     work.push_back(static_cast<double>(shape.numel()) *
                    static_cast<double>(std::min(shape[0], shape[1])));
@@ -309,11 +182,15 @@ std::vector<int> owners_of_matrices(const FlatUnit& flat) {
 }
 
 void update_matrices(Storage& storage, const Tensor& all_sums, const OptimizerStep& step,
-                     const Config& config, const Device& device, Communicator& comm,
-                     Snapshot* snapshot) {
-  if (storage.trainable.flat.matrices_end == 0) return;
-  if (snapshot) snapshot->wait_until_read(storage, storage.state_begin + matrices_in(storage));
-  MatrixUpdate(storage, step, config, device, comm).run(all_sums);
+                     const Config& config, const Device& device, Communicator& comm) {
+  const MatrixUpdate update(storage, step, config, device, comm);
+  update_whole(
+      storage, all_sums,
+      {.directions = config.optimizer,
+       .state = moment1,
+       .direct = [&](const WholeRule::Chunk& chunk) { update.write_directions(chunk); },
+       .make_steps = [&](const Tensor& directions) { update.make_orthogonal(directions); }},
+      step, config, device, comm);
 }
 
 }  // namespace zg::zero

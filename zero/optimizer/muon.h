@@ -51,10 +51,9 @@ ZG_API void orthogonalise(const Tensor& matrix, double norm, double factor, Stre
 /// to the rank with the least work so far. Depends on sizes alone.
 ZG_API std::vector<int> owners_of_matrices(const FlatUnit& flat);
 
-/// Updates the matrices of a storage. `all_sums`: the gradient accumulators of all ranks, at stage
-/// 0 on several ranks. A skipped step has the same collectives and allocations.
+/// Updates the matrices of a storage, as update_whole() (whole_update.h) says. A skipped step has
+/// the same collectives and allocations.
 void update_matrices(Storage& storage, const Tensor& all_sums, const OptimizerStep& step,
-                     const Config& config, const Device& device, Communicator& comm,
-                     Snapshot* snapshot);
+                     const Config& config, const Device& device, Communicator& comm);
 
 }  // namespace zg::zero

@@ -9,6 +9,7 @@
 #include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/runtime/device.h"
 #include "zerograd/zero/checkpoint/snapshot.h"
+#include "zerograd/zero/optimizer/adafactor.h"
 #include "zerograd/zero/optimizer/lanes.h"
 #include "zerograd/zero/optimizer/muon.h"
 #include "zerograd/zero/parallel/model_parts.h"
@@ -52,8 +53,18 @@ void update(std::vector<OptimizerTensor> tensors, const OptimizerStep& step, con
       stream);
 }
 
+/// Updates the parameters that the optimizer needs whole.
+void update_whole_parameters(Storage& storage, const Tensor& all_sums, const OptimizerStep& step,
+                             const Config& config, const Device& device, Communicator& comm,
+                             Snapshot* snapshot) {
+  if (storage.trainable.flat.whole_end == 0) return;
+  if (snapshot) snapshot->wait_until_read(storage, storage.state_begin + whole_in(storage));
+  const bool is_muon = config.update.rule == OptimizerRule::muon;
+  (is_muon ? update_matrices : update_factored)(storage, all_sums, step, config, device, comm);
+}
+
 /// Streams the states of all storages through buffers, in the order of the update, without those of
-/// Muon's matrices. A skipped step moves the same bytes.
+/// parameters that are updated whole. A skipped step moves the same bytes.
 Streaming stream_states(std::span<const Storage> storages, const Config& config,
                         const Device& device) {
   std::vector<Streaming::Part> parts;
@@ -61,7 +72,7 @@ Streaming stream_states(std::span<const Storage> storages, const Config& config,
     if (storage.trainable.empty()) continue;
     const StateTensors states = states_of(storage);
     const int64_t step = step_of(storage, config);
-    for (int64_t begin = matrices_in(storage); begin < storage.state_numel; begin += step) {
+    for (int64_t begin = whole_in(storage); begin < storage.state_numel; begin += step) {
       Streaming::Part& part = parts.emplace_back();
       for (size_t i = 0; i < states.size(); ++i) {
         part.push_back(lane_of(storage, states, i));
@@ -161,9 +172,9 @@ void update(std::span<Storage> storages, const OptimizerStep& step, const Config
                                                 by_host ? host_space(device) : Space::device, comm);
     const bool gathers = config.stage > 0 && storage.stays_whole && comm.size() > 1;
     const bool waits = !streams(storage) && !all_sums && !gathers && !snapshot;
-    update_matrices(storage, all_sums, step, config, device, comm, snapshot);
+    update_whole_parameters(storage, all_sums, step, config, device, comm, snapshot);
     const int64_t chunk_numel = step_of(storage, config);
-    for (int64_t begin = matrices_in(storage); begin < storage.state_numel; begin += chunk_numel) {
+    for (int64_t begin = whole_in(storage); begin < storage.state_numel; begin += chunk_numel) {
       const int64_t count = std::min(chunk_numel, storage.state_numel - begin);
       const std::vector<Tensor>& states = streaming.next();
       if (snapshot) snapshot->wait_until_read(storage, storage.state_begin + begin + count);

@@ -9,11 +9,11 @@ FlatUnit FlatUnit::of(std::span<const Parameter* const> parameters, Part part, i
   FlatUnit flat;
   flat.world = world;
   int64_t end = 0;
-  const auto append = [&](bool matrices, bool decay) {
+  const auto append = [&](bool whole, bool decay) {
     for (size_t position = 0; position < parameters.size(); ++position) {
       const Parameter* parameter = parameters[position];
       if (parameter->decay != decay || is_updated(*parameter) != (part == Part::trainable) ||
-          is_muon_matrix(*parameter, options) != matrices)
+          needs_whole(*parameter, options) != whole)
         continue;
       const int64_t numel = parameter->shape.numel();
       flat.pieces.push_back(
@@ -22,9 +22,9 @@ FlatUnit FlatUnit::of(std::span<const Parameter* const> parameters, Part part, i
       end = aligned(end + numel);
     }
   };
-  for (const bool decay : {true, false}) append(/*matrices=*/true, decay);
-  flat.matrices_end = end;
-  for (const bool decay : {true, false}) append(/*matrices=*/false, decay);
+  for (const bool decay : {true, false}) append(/*whole=*/true, decay);
+  flat.whole_end = end;
+  for (const bool decay : {true, false}) append(/*whole=*/false, decay);
   const int64_t row = world * alignment;
   flat.padded = (end + row - 1) / row * row;
   return flat;

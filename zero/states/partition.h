@@ -26,11 +26,20 @@ inline bool is_muon_matrix(const Parameter& parameter, const UpdateOptions& opti
   return !group || !group->by_adam;
 }
 
+/// True if an update needs the whole parameter: Muon's matrices, and all parameters of
+/// OptimizerRule::adafactor.
+inline bool needs_whole(const Parameter& parameter, const UpdateOptions& options) {
+  if (options.rule == OptimizerRule::adafactor)
+    return is_updated(parameter) && parameter.shape.numel() > 0;
+  return is_muon_matrix(parameter, options);
+}
+
 /// The trainable (or the frozen) parameters of a list, concatenated in one flat array, which is
 /// divided into equal shards. Parameters and shards start on multiples of `alignment` elements, so
 /// the start of a parameter does not depend on `world`. Parameters with weight decay come first:
-/// an update without parameter groups then has at most two ranges. With OptimizerRule::muon its
-/// matrices come before the parameters that adam updates, so that the second moments are one range.
+/// an update without parameter groups then has at most two ranges. Parameters that the optimizer
+/// needs whole come before the others; so the second moments of those that Muon leaves to adam are
+/// one range.
 struct FlatUnit {
   // Elements; 64 bytes even for a dtype of one byte: a cache line.
   static constexpr int64_t alignment = 64;
@@ -55,7 +64,7 @@ struct FlatUnit {
   int64_t numel = 0;   ///< elements of the parameters
   int64_t padded = 0;  ///< length of the flat array: a multiple of world * alignment
   int world = 1;
-  int64_t matrices_end = 0;  ///< Muon's matrices are the pieces in [0, matrices_end)
+  int64_t whole_end = 0;  ///< the pieces in [0, whole_end) are those of needs_whole()
 
   ZG_API static FlatUnit of(std::span<const Parameter* const> parameters, Part part, int world = 1,
                             const UpdateOptions& options = {});

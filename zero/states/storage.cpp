@@ -35,6 +35,11 @@ Values make_values(std::span<const Parameter* const> parameters, FlatUnit::Part 
   return values;
 }
 
+/// Length in Storage::factors.
+int64_t factor_length(const FlatUnit::Piece& piece) {
+  return FlatUnit::aligned(moment2_numel(OptimizerRule::adafactor, piece.parameter->shape));
+}
+
 // Elements per task: an element takes tens of nanoseconds, so starting a task costs little.
 constexpr int64_t initialise_grain = 1 << 14;
 
@@ -90,8 +95,12 @@ Storage::Storage(std::string name, std::span<const Parameter* const> parameters,
   const int moments = moments_of(config.update);
   if (moments > 0) moment1 = state(state_numel);
   const int64_t state_end = state_begin + state_numel;
-  moment2_begin = std::clamp(flat.matrices_end, state_begin, state_end);
+  moment2_begin = std::clamp(flat.whole_end, state_begin, state_end);
   if (moments > 1 && moment2_begin < state_end) moment2 = state(state_end - moment2_begin);
+  if (config.update.rule != OptimizerRule::adafactor) return;
+  int64_t length = 0;
+  for (const FlatUnit::Piece& piece : flat.pieces) length += factor_length(piece);
+  factors = zeros(length, DType::f32, place.device, Purpose::optimizer, Space::device);
 }
 
 void Storage::initialise(uint64_t seed, DType load) {
@@ -108,6 +117,17 @@ void Storage::initialise(uint64_t seed, DType load) {
   initialise_pieces(trainable.flat.within(state_begin, state_begin + state_numel), masters, seed,
                     load);
   round_masters(state_begin, state_begin + state_numel);
+}
+
+Tensor Storage::factors_of(const Parameter& parameter) const {
+  int64_t begin = 0;
+  if (factors)
+    for (const FlatUnit::Piece& piece : trainable.flat.pieces) {
+      if (piece.parameter == &parameter)
+        return factors.flat(begin, moment2_numel(OptimizerRule::adafactor, parameter.shape));
+      begin += factor_length(piece);
+    }
+  return {};
 }
 
 void Storage::zero_unfolded(Stream& stream) {

@@ -64,6 +64,10 @@ struct Storage {
   /// parameters are the master weights.
   Tensor low_precision(int64_t begin, int64_t numel) const;
 
+  /// The moment2_numel() elements of `factors` that belong to a parameter of this storage. Absent
+  /// if it has none.
+  Tensor factors_of(const Parameter& parameter) const;
+
   std::string name;
   DType compute;
   int rank;
@@ -72,12 +76,15 @@ struct Storage {
   Values trainable, frozen;
   /// Master weights and moments: range in the flat array.
   int64_t state_begin = 0, state_numel = 0;
-  int64_t sums_begin = 0;                   ///< `sums`: start in the flat array
-  std::vector<FlatUnit::Piece> pieces;      ///< the pieces in this shard
-  Tensor masters;                           ///< optimizer dtype
-  Tensor moment1, moment2;                  ///< optimizer dtype; absent if not used
-  int64_t moment2_begin = 0;                ///< `moment2`: start in the flat array; with muon its
-                                            ///< matrices have none
+  int64_t sums_begin = 0;               ///< `sums`: start in the flat array
+  std::vector<FlatUnit::Piece> pieces;  ///< the pieces in this shard
+  Tensor masters;                       ///< optimizer dtype
+  Tensor moment1, moment2;              ///< optimizer dtype; absent if not used
+  int64_t moment2_begin = 0;            ///< `moment2`: start in the flat array; with muon its
+                                        ///< matrices have none
+  /// f32, on the device, equal on all ranks: adafactor's second moments of every parameter in
+  /// `trainable`, each from a multiple of the alignment on. Absent with other rules.
+  Tensor factors;
   Tensor sums;                              ///< gradient accumulators of the current step
   Tensor local_sums;                        ///< f32, whole; with reduce_at_boundary
   std::vector<bool> folded;                 ///< by piece: its accumulator holds a gradient

@@ -77,7 +77,7 @@ TEST_CASE("an invalid parameter group is refused with the expected format") {
 
 TEST_CASE("the first group that matches a name decides its rate and its weight decay") {
   using enum OptimizerRule;
-  for (const OptimizerRule rule : {adam, lion, sgd, muon}) {
+  for (const OptimizerRule rule : {adam, lion, sgd, muon, adafactor}) {
     CAPTURE(std::string(name_of(rule)));
     const auto with = [&](std::vector<ParameterGroup> groups, float decay) {
       return UpdateOptions{.rule = rule, .weight_decay = decay, .groups = std::move(groups)};

@@ -1,0 +1,460 @@
+// Tests of Adafactor: agreement with PyTorch, the same parameter hash for every division of the
+// work, plans, saved second moments.
+#include "zerograd/zero/optimizer/adafactor.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "tests/support/error_message.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/zero/muon_toy.h"
+#include "zerograd/kernels/optimizer/optimizer.h"
+#include "zerograd/runtime/plan.h"
+#include "zerograd/zero/checkpoint/checkpoint_file.h"
+#include "zerograd/zero/checkpoint/checkpoint_reader.h"
+#include "zerograd/zero/checkpoint/consolidate.h"
+#include "zerograd/zero/checkpoint/snapshot.h"
+
+using namespace zg;
+using namespace zg::testing;
+using zero::Config;
+using zero::Engine;
+using zero::UpdateOptions;
+using State = zero::Engine::State;
+
+namespace {
+
+const UpdateOptions adafactor = {.rule = OptimizerRule::adafactor};
+
+constexpr int factored_micro_batches = 12;  // in a step; divisible by 1 to 4 ranks
+
+struct FactoredRun {
+  int ranks = 1, first = 0, end = 3, threads = 1;
+  std::string directory = {};  ///< of checkpoints; empty: none
+};
+
+/// Trains MuonToy in steps [first, end), from the checkpoint if first > 0, and saves a checkpoint
+/// at the end if run.directory is not empty. Returns the hash of the parameters.
+std::string train_factored(Config config, const FactoredRun& run) {
+  std::string hash;
+  std::mutex mutex;
+  // `wide` and `alone` have fewer elements and stay gathered at stage 3; `tall` does not.
+  config.param_persistence_threshold = 160;
+  const auto rank = [&](Communicator& comm, const Device& device) {
+    const MuonToy toy;
+    Engine engine(toy.store, comm, device, config);
+    if (run.first > 0) zero::load_checkpoint(run.directory, engine);
+    for (int step = run.first; step < run.end; ++step) {
+      for (int g = comm.rank(); g < factored_micro_batches; g += run.ranks)
+        train_micro_batch(engine, static_cast<uint64_t>(step * 100 + g));
+      engine.step(1e-2f);
+    }
+    const std::string own = engine.parameter_hash();
+    if (!run.directory.empty())
+      zero::save_checkpoint(run.directory, engine,
+                            {.steps = run.end, .micro_batches = run.end * factored_micro_batches});
+    const std::lock_guard lock(mutex);
+    if (!hash.empty() && hash != own) throw ShapeError("ranks ended with different parameters");
+    hash = own;
+  };
+  run_local(run.ranks, rank, {.device = {.threads = run.threads, .swap = {.directory = "/tmp"}}});
+  return hash;
+}
+
+/// One config for each precision: f32, bf16 and f16 with f32 masters, and all bf16 with stochastic
+/// rounding. In the config with bf16 values and f32 masters, groups have numbers of their own.
+std::vector<Config> factored_precisions() {
+  UpdateOptions stochastic = adafactor, grouped = adafactor;
+  stochastic.stochastic_rounding = true;
+  grouped.groups = {{.pattern = "tall", .rate = 0.25f}, {.pattern = "gain", .weight_decay = 0.5f}};
+  return {{.update = adafactor},
+          {.compute = DType::bf16, .update = grouped},
+          {.compute = DType::f16, .update = adafactor, .loss_scaling = low_scale},
+          {.compute = DType::bf16,
+           .optimizer = DType::bf16,
+           .grad_accum = DType::bf16,
+           .update = stochastic}};
+}
+
+/// The largest difference, as a share of the largest expected value if that is not 0.
+double difference(const std::vector<float>& ours, const std::vector<double>& expected) {
+  REQUIRE(ours.size() == expected.size());
+  double worst = 0.0, largest = 0.0;
+  for (size_t i = 0; i < ours.size(); ++i) {
+    worst = std::max(worst, std::abs(ours[i] - expected[i]));
+    largest = std::max(largest, std::abs(expected[i]));
+  }
+  return largest > 0.0 ? worst / largest : worst;
+}
+
+}  // namespace
+
+TEST_CASE("adafactor steps agree with torch.optim.Adafactor within its rounding") {
+  std::ifstream file(ZG_FIXTURES "adafactor.json");
+  const nlohmann::json fixture = nlohmann::json::parse(file);
+  const std::vector<std::vector<int64_t>> shapes = fixture["shapes"];
+  const std::vector<std::vector<float>> starts = fixture["starts"];
+  struct Variant {
+    const char* name;
+    float rate, decay;
+    zero::AdafactorOptions options = {};
+  };
+  const Variant variants[] = {
+      {"default", 0.05f, 0.0f},
+      {"decay", 0.05f, 0.1f},
+      {"large rate", 2.0f, 0.1f},
+      {"options",
+       0.05f,
+       0.0f,
+       {.beta2_decay = -0.5f, .epsilon1 = 0.01f, .epsilon2 = 0.1f, .clip = 1.5f}}};
+  for (const Variant& variant : variants) {
+    CAPTURE(std::string(variant.name));
+    ParameterStore store;
+    const Unit& unit = store.unit("unit");
+    std::vector<const Parameter*> parameters;
+    for (size_t i = 0; i < shapes.size(); ++i)
+      parameters.push_back(&store.add(unit, "parameter." + std::to_string(i),
+                                      Shape(std::span<const int64_t>(shapes[i])), Init::zeros(),
+                                      {.decay = true}));
+    UpdateOptions update = adafactor;
+    update.adafactor = variant.options;
+    update.weight_decay = variant.decay;
+    Engine engine(store, Device::cpu(), {.update = update, .clip_norm = 0.0f});
+    for (size_t i = 0; i < parameters.size(); ++i)
+      engine.write(*parameters[i], State::master, starts[i]);
+    for (const std::vector<std::vector<float>> of_step : fixture["gradients"]) {
+      Gradients gradients;
+      for (size_t i = 0; i < parameters.size(); ++i) gradients[parameters[i]] = of_step[i];
+      run_micro_batch(engine, gradients);
+      engine.step(variant.rate);
+    }
+    const nlohmann::json& results = fixture["results"][variant.name];
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      CAPTURE(i);
+      const std::vector<double> values = results["parameters"][i], moments = results["moments"][i];
+      // PyTorch's result is in f64; ours has a few roundings of each of the five steps.
+      CHECK(difference(engine.read(*parameters[i], State::master), values) <= 1e-6);
+      CHECK(difference(engine.read(*parameters[i], State::moment2), moments) <= 1e-6);
+      CHECK(engine.read(*parameters[i], State::moment1).empty());
+    }
+  }
+}
+
+TEST_CASE(
+    "adafactor gives the same parameter hash for every stage, rank count, offload, thread count "
+    "and restart") {
+  using enum Space;
+  const zero::OffloadOptions places[] = {{},
+                                         {.optimizer = host},
+                                         {.optimizer = file, .sub_group_size = 128},
+                                         {.gradient = file, .optimizer = file},
+                                         {.optimizer = host, .optimizer_ratio = 0.5}};
+  std::vector<std::string> hashes;
+  for (const Config& plain : factored_precisions()) {
+    const std::string expected = train_factored(plain, {});
+    CAPTURE(std::string(name_of(plain.compute)));
+    CAPTURE(std::string(name_of(plain.optimizer)));
+    CHECK(std::count(hashes.begin(), hashes.end(), expected) == 0);
+    hashes.push_back(expected);
+    for_settings(std::size(places), [&](int stage, int ranks, size_t place) {
+      Config config = plain;
+      config.stage = stage;
+      config.offload = places[place];
+      if (stage == 3 && ranks > 1) config.offload.parameter = file;
+      config.allgather_bucket_size = ranks == 3 ? 100 : 500'000'000;
+      CHECK(train_factored(config, {.ranks = ranks, .threads = 1 + ranks % 2}) == expected);
+    });
+    for (const int stage : {0, 3}) {
+      const TemporaryFolder folder;
+      Config config = plain;
+      config.stage = stage;
+      train_factored(config, {.ranks = 3, .end = 2, .directory = folder.path()});
+      zero::verify_checkpoint(folder / "step_2");
+      config.stage = 3 - stage;
+      CHECK(train_factored(config, {.ranks = 2, .first = 2, .directory = folder.path()}) ==
+            expected);
+    }
+  }
+}
+
+TEST_CASE("adafactor has the same bits for any number of threads on parameters of many tasks") {
+  std::vector<std::vector<float>> results;
+  for (const int threads : {1, 2, 5}) {
+    ParameterStore store;
+    const Unit& unit = store.unit("unit");
+    const Parameter& matrix =
+        store.add(unit, "matrix", {700, 311}, Init::normal(0.5f), {.decay = true});
+    const Parameter& vector = store.add(unit, "vector", {100'001}, Init::normal(0.5f));
+    Engine engine(store, Device::cpu(0, {.threads = threads}), {.update = adafactor});
+    for (const uint64_t step : {1, 2}) {
+      run_micro_batch(engine, random_gradients({&matrix, &vector}, step));
+      engine.step(0.1f);
+    }
+    std::vector<float>& result = results.emplace_back();
+    for (const Parameter* parameter : {&matrix, &vector})
+      for (const State state : {State::master, State::moment2}) {
+        const std::vector<float> values = engine.read(*parameter, state);
+        result.insert(result.end(), values.begin(), values.end());
+      }
+  }
+  CHECK(results[0].size() == 700 * 311 + 700 + 311 + 2 * 100'001);
+  CHECK(results[0] == results[1]);
+  CHECK(results[0] == results[2]);
+}
+
+TEST_CASE("a plan of an adafactor run equals the run, also with a skipped first step") {
+  for (const int stage : {0, 1, 3})
+    for (const Space space : {Space::device, Space::host, Space::file}) {
+      CAPTURE(stage);
+      CAPTURE(std::string(name_of(space)));
+      const Program program = [&](Communicator& ranks, const Device& device) {
+        const MuonToy toy;
+        Engine engine(toy.store, ranks, device,
+                      {.stage = stage,
+                       .compute = DType::bf16,
+                       .update = adafactor,
+                       .offload = {.optimizer = space, .sub_group_size = 256}});
+        for (int step = 0; step < 3; ++step) {
+          Tape tape = engine.tape();
+          Var loss;
+          for (const auto& unit : toy.store.units()) {
+            const Tape::Use use(tape, *unit);
+            for (const Parameter* parameter : unit->parameters) {
+              const float bad = step == 0 ? std::numeric_limits<float>::infinity() : 1.0f;
+              loss = with_gradient(
+                  tape, loss, *parameter,
+                  std::vector<float>(static_cast<size_t>(parameter->shape.numel()), bad));
+            }
+          }
+          engine.backward(tape, loss);
+          const zero::StepResult result = engine.step(1e-3f);
+          if (device.type() != Device::Type::meta) CHECK(result.skipped == (step == 0));
+        }
+      };
+      const DeviceOptions device{.swap = {.directory = "/tmp"}};
+      const Plan planned = plan_ranks(3, program, {.device = device});
+      CHECK(planned.complete);
+      CHECK((run_ranks(3, program, {.local = {.device = device}, .expect = &planned}) == planned));
+    }
+}
+
+TEST_CASE("a skipped step of adafactor changes neither parameters nor second moments") {
+  const MuonToy toy;
+  Engine engine(toy.store, Device::cpu(), {.update = adafactor});
+  std::vector<float> gradient(5 * 31, 1.0f);
+  gradient[3] = std::numeric_limits<float>::quiet_NaN();
+  const std::string start = engine.parameter_hash();
+  run_micro_batch(engine, {{&toy.wide, gradient}});
+  CHECK(engine.step(1e-2f).skipped);
+  CHECK(engine.parameter_hash() == start);
+  train_step(engine, 0);
+  const std::string before = engine.parameter_hash();
+  CHECK(before != start);
+  const std::vector<float> of_matrix = engine.read(toy.wide, State::moment2);
+  const std::vector<float> of_vector = engine.read(toy.gain, State::moment2);
+  run_micro_batch(engine, {{&toy.wide, gradient}});
+  CHECK(engine.step(1e-2f).skipped);
+  CHECK(engine.parameter_hash() == before);
+  CHECK(engine.read(toy.wide, State::moment2) == of_matrix);
+  CHECK(engine.read(toy.gain, State::moment2) == of_vector);
+}
+
+TEST_CASE("with a rate of 0 adafactor updates the second moments and keeps the parameters") {
+  const MuonToy toy;
+  UpdateOptions update = adafactor;
+  update.groups = {{.pattern = "gain", .rate = 0.0f}};
+  Engine engine(toy.store, Device::cpu(), {.update = update});
+  const std::string start = engine.parameter_hash();
+  train_step(engine, 0, 0.0f);
+  CHECK(engine.parameter_hash() == start);
+  CHECK(engine.read(toy.tall, State::moment2)[0] > 0.0f);
+  const std::vector<float> gain = engine.read(toy.gain, State::master);
+  const std::vector<float> moment = engine.read(toy.gain, State::moment2);
+  train_step(engine, 1);
+  CHECK(engine.parameter_hash() != start);
+  CHECK(engine.read(toy.gain, State::master) == gain);
+  CHECK(engine.read(toy.gain, State::moment2) != moment);
+}
+
+TEST_CASE("adafactor keeps, saves and loads second moments of rows and columns on every rank") {
+  const int64_t parameters = 7 + 5 * 20 + 5 * 31 + 40 * 24 + 24 * 24 + 129 + 9 * 17;
+  const int64_t factors = 7 + (5 + 20) + (5 + 31) + (40 + 24) + (24 + 24) + 129 + (9 + 17);
+  for (const int ranks : {1, 3}) {
+    const TemporaryFolder folder;
+    run_local(ranks, [&](Communicator& comm, const Device& device) {
+      const MuonToy toy;
+      Engine engine(toy.store, comm, device,
+                    {.stage = ranks > 1 ? 1 : 0, .compute = DType::bf16, .update = adafactor});
+      const int64_t bytes = engine.resting_bytes().optimizer;
+      if (ranks == 1)
+        CHECK(bytes == (parameters + factors) * 4);
+      else
+        CHECK(bytes < (parameters / 2 + factors) * 4);
+      train_step(engine, 0);
+      CHECK(engine.read(toy.tall, State::moment1).empty());
+      CHECK(engine.read(toy.tall, State::moment2).size() == 40 + 24);
+      CHECK(engine.read(toy.gain, State::moment2).size() == 129);
+      CHECK(engine.read(toy.frozen, State::moment2).empty());
+      const Engine::Held held = engine.held(toy.tall, State::moment2);
+      CHECK(held.begin == 0);
+      CHECK(held.end == 40 + 24);
+      zero::save_checkpoint(folder.path(), engine, {.steps = 1, .micro_batches = 2 * ranks});
+      // Loads on one rank at stage 0. After 3 ranks, both differ from the save. The states must be
+      // the saved ones.
+      Engine loaded(toy.store, device, {.update = adafactor});
+      zero::load_checkpoint(folder.path(), loaded);
+      for (const Parameter* parameter : {&toy.table, &toy.tall, &toy.gain, &toy.bias})
+        for (const State state : {State::master, State::moment2})
+          CHECK(loaded.read(*parameter, state) == engine.read(*parameter, state));
+    });
+    const auto reader = zero::open_checkpoint(folder.path());
+    CHECK(reader->damages().empty());
+    CHECK(reader->manifest().rule == OptimizerRule::adafactor);
+    std::map<std::string, int64_t> saved;
+    for (const auto& piece : reader->manifest().pieces) {
+      CHECK(piece.state != "moment1");
+      if (piece.state == "moment2") saved[piece.parameter] += piece.shape.numel();
+    }
+    CHECK(saved["tall"] == 40 + 24);
+    CHECK(saved["gain"] == 129);
+    CHECK(saved.count("frozen") == 0);
+    CHECK(reader->read("tall", "moment2").size() == 40 + 24);
+    zero::consolidate(folder.path(), folder / "weights.safetensors", DType::f32);
+    const MuonToy toy;
+    Engine adam(toy.store, Device::cpu());
+    CHECK(contains(message_of<ConfigError>([&] { zero::load_checkpoint(folder.path(), adam); }),
+                   "was saved by adafactor with moment2 of rows and columns; expected adam with "
+                   "moment1 and moment2, as this engine has"));
+    zero::load_weights(folder.path(), adam);
+  }
+}
+
+TEST_CASE("adafactor trains, saves and loads empty parameters and single numbers beside others") {
+  const TemporaryFolder folder;
+  ParameterStore store;
+  const Unit& unit = store.unit("unit");
+  store.add(unit, "empty", {0, 5}, Init::zeros());
+  const Parameter& square = store.add(unit, "square", {2, 2}, Init::normal(0.5f));
+  const Parameter& single = store.add(unit, "single", {1}, Init::ones());
+  const Parameter& unused = store.add(unit, "unused", {3, 4}, Init::normal(0.5f));
+  Engine engine(store, Device::cpu(), {.update = adafactor});
+  run_micro_batch(engine, random_gradients({&square, &single}, 1));
+  engine.step(0.1f);
+  CHECK(engine.read(single, State::master) != std::vector<float>{1.0f});
+  CHECK(engine.read(unused, State::moment2) == std::vector<float>(7, 0.0f));
+  zero::save_checkpoint(folder.path(), engine, {.steps = 1, .micro_batches = 1});
+  zero::verify_checkpoint(folder.path());
+  Engine loaded(store, Device::cpu(), {.update = adafactor});
+  zero::load_checkpoint(folder.path(), loaded);
+  for (const auto& parameter : store.parameters())
+    for (const State state : {State::master, State::moment2})
+      CHECK(loaded.read(*parameter, state) == engine.read(*parameter, state));
+}
+
+TEST_CASE("second moments of adafactor are written whole, and another length is refused") {
+  const MuonToy toy;
+  Engine engine(toy.store, Device::cpu(), {.update = adafactor});
+  std::vector<float> moments(40 + 24, 0.5f);
+  moments[40] = 2.0f;
+  engine.write(toy.tall, State::moment2, moments);
+  CHECK(engine.read(toy.tall, State::moment2) == moments);
+  engine.write_held(toy.tall, State::moment2, {40, 42}, std::vector<float>{3.0f, 4.0f});
+  moments[40] = 3.0f;
+  moments[41] = 4.0f;
+  CHECK(engine.read(toy.tall, State::moment2) == moments);
+  CHECK(message_of<ShapeError>([&] {
+          engine.write(toy.tall, State::moment2, std::vector<float>(40 * 24));
+        }) == "write: 'tall' takes 64 values, got 960");
+}
+
+TEST_CASE("a snapshot that is read during an adafactor step gets the state from before the step") {
+  const MuonToy toy;
+  Engine engine(toy.store, Device::cpu(), {.update = adafactor});
+  train_step(engine, 0);
+  std::map<std::pair<const Parameter*, State>, std::vector<float>> before, read;
+  for (const auto& parameter : toy.store.parameters())
+    for (const State state : {State::master, State::moment2})
+      before[{parameter.get(), state}] = engine.read(*parameter, state);
+  zero::Snapshot snapshot(engine);
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool stepped = false;
+  std::thread reader([&] {
+    // Before each piece the reader waits until the step has ended, at most 20 ms.
+    for (size_t i = 0; i < snapshot.pieces().size(); ++i) {
+      {
+        std::unique_lock lock(mutex);
+        changed.wait_for(lock, std::chrono::milliseconds(20), [&] { return stepped; });
+      }
+      const zero::Snapshot::Piece& piece = snapshot.pieces()[i];
+      snapshot.read(i, [&](std::span<const float> part) {
+        std::vector<float>& values = read[{piece.parameter, piece.state}];
+        values.insert(values.end(), part.begin(), part.end());
+      });
+    }
+  });
+  train_step(engine, 1);
+  {
+    const std::lock_guard lock(mutex);
+    stepped = true;
+  }
+  changed.notify_all();
+  reader.join();
+  for (const auto& [key, values] : before)
+    if (!values.empty()) CHECK(read[key] == values);
+  CHECK(engine.read(toy.tall, State::moment2) != before[{&toy.tall, State::moment2}]);
+}
+
+TEST_CASE("adafactor refuses options and parameters that it does not support") {
+  const auto refusal = [](const UpdateOptions& update) {
+    return message_of<ConfigError>([&] { validate(Config{.update = update}); });
+  };
+  const auto refused_number = [&](const zero::AdafactorOptions& options) {
+    return refusal({.rule = OptimizerRule::adafactor, .adafactor = options});
+  };
+  CHECK(refusal({.rule = OptimizerRule::adafactor, .decoupled = false}) ==
+        "config: update.decoupled is off, the optimizer is adafactor; expected it on: a step does "
+        "not grow with the gradient, and so it hides weight decay that is added to it");
+  CHECK(
+      refusal({.rule = OptimizerRule::adafactor, .momentum = 0.5f}) ==
+      "config: update.momentum is 0.500000, the optimizer is adafactor; expected sgd, or momentum "
+      "0; try --optimizer sgd");
+  CHECK(refused_number({.beta2_decay = 0.5f}) ==
+        "config: update.adafactor.beta2_decay is 0.500000; expected a finite number of 0 or less");
+  CHECK(refused_number({.epsilon1 = 0.0f}) ==
+        "config: update.adafactor.epsilon1 is 0.000000; expected a finite number above 0");
+  CHECK(refused_number({.epsilon2 = -1.0f}) ==
+        "config: update.adafactor.epsilon2 is -1.000000; expected a finite number from 0");
+  CHECK(refused_number({.clip = 0.5f}) ==
+        "config: update.adafactor.clip is 0.500000; expected a finite number from 1");
+  ParameterStore store;
+  const Unit& unit = store.unit("unit");
+  store.add(unit, "half", {2, 5}, Init::zeros(),
+            {.whole = {4, 5}, .slice = Slice{.extent = 4, .begin = 2, .rows = 2, .inner = 5}});
+  CHECK(message_of<Unsupported>(
+            [&] { Engine engine(store, Device::cpu(), {.update = adafactor}); }) ==
+        "engine: the optimizer is adafactor, and tensor ranks divide the parameter 'half' [4, 5]: "
+        "this one has [2, 5]; expected whole parameters; try --tensor-parallel 1, or data and "
+        "pipeline ranks");
+  ParameterStore deep;
+  deep.add(deep.unit("unit"), "kernel", {2, 3, 4}, Init::zeros());
+  CHECK(
+      message_of<Unsupported>([&] { Engine engine(deep, Device::cpu(), {.update = adafactor}); }) ==
+      "engine: the optimizer is adafactor, and the parameter 'kernel' is [2, 3, 4]; expected a "
+      "matrix or a vector; try another optimizer");
+  CHECK_NOTHROW(Engine(deep, Device::cpu()));
+  CHECK(
+      message_of<ConfigError>([&] { validate(OptimizerUpdate{.rule = adafactor.rule}); }) ==
+      "optimizer_update: the rule is adafactor, which needs whole parameters; expected adam, lion "
+      "or sgd; try zero/optimizer/adafactor.h");
+}
