@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/accelerator/accelerator.h"
+#include "tests/support/tested_type.h"
 #include "tests/zero/muon_toy.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
@@ -65,7 +65,7 @@ TEST_CASE(
   for (const DType compute : {DType::f32, DType::bf16}) {
     CAPTURE(std::string(name_of(compute)));
     const Config plain{.compute = compute, .update = {.rule = OptimizerRule::adafactor}};
-    const AdafactorOutcome expected = train_adafactor(plain, 1, accelerator);
+    const AdafactorOutcome expected = train_adafactor(plain, 1, tested_type);
     const AdafactorOutcome cpu = train_adafactor(plain, 1, Device::Type::cpu);
     REQUIRE(expected.factors.size() == 40 + 24);
     // Three steps move an element by 0.005 and more; a value in bf16 may round the other way.
@@ -84,7 +84,7 @@ TEST_CASE(
                             .gradient = ranks == 2 ? space : Space::device,
                             .optimizer = space,
                             .sub_group_size = 128};
-          CHECK(train_adafactor(config, ranks, accelerator).hash == expected.hash);
+          CHECK(train_adafactor(config, ranks, tested_type).hash == expected.hash);
         }
   }
 }
