@@ -27,7 +27,7 @@ Flag rampup_flag(BatchRampup& rampup) {
                [&rampup](const std::string& name, const std::string& value) {
                  rampup = parse_rampup(name, value);
                }};
-  flag.words = 3;
+  flag.max_words = 3;
   return flag;
 }
 
