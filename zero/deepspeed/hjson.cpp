@@ -378,7 +378,7 @@ void check_text(const std::string& source, const std::string& file) {
     }
     if (!valid)
       throw ConfigError(fmt::format(
-          "{}expected UTF-8 text without control characters, got byte {}; try a text file",
+          "{}the byte {} is a control character or no UTF-8; expected UTF-8 text; try a text file",
           place(file, here, ""), byte));
     if (byte == '\n') here = {here.line + 1, 0};
   }
