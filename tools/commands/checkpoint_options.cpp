@@ -48,10 +48,9 @@ bool parse(const std::vector<std::string>& arguments, ConsolidateOptions& option
                    model_type_flag(options.model), heads_flag(options.model)}}},
       .notes =
           "A file holds each parameter once, by name, and the settings of its run, so that eval,\n"
-          "generate and --split need no flags for it. step_0 has these parameters, moments of "
-          "zero\n"
-          "and no step behind it: --resume trains it from step 0, --init, eval and generate read "
-          "it.\n"
+          "generate and --split need no flags for it. step_0 has these parameters, AdamW's\n"
+          "moments of zero and no step behind it. --resume trains it from step 0 with adamw or\n"
+          "adam, --init with any optimizer; eval and generate read it.\n"
           "A file of other make does not say how many heads it has: give --n-head or "
           "--model-type.\n\n"
           "  zerograd consolidate checkpoints weights.safetensors --dtype bf16\n"

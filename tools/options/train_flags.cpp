@@ -63,7 +63,8 @@ Flag optimizer_flag(zero::UpdateOptions& update) {
           "adamw|adam|lion|sgd|muon|adafactor",
           "the rule of the update; adam and sgd add weight decay to the\n"
           "gradients; muon: AdamW, but for hidden matrices; adafactor: second\n"
-          "moments of rows and columns alone [adamw]",
+          "moments of rows and columns alone, whole on every rank. Its --lr is\n"
+          "relative to a parameter's size and at most 1/sqrt(step): try 0.01 [adamw]",
           [&update](const std::string& name, const std::string& value) {
             using enum OptimizerRule;
             constexpr OptimizerRule rules[] = {adam, adam, lion, sgd, muon, adafactor};
