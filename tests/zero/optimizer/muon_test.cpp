@@ -5,23 +5,15 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <condition_variable>
 #include <fstream>
-#include <map>
-#include <mutex>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/zero/muon_toy.h"
+#include "tests/zero/whole_update_checks.h"
 #include "zerograd/kernels/optimizer/optimizer.h"
-#include "zerograd/runtime/plan.h"
-#include "zerograd/zero/checkpoint/checkpoint_file.h"
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
-#include "zerograd/zero/checkpoint/snapshot.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -67,57 +59,6 @@ double norm_of(const std::vector<double>& x) {
   double squares = 0.0;
   for (const double value : x) squares += value * value;
   return std::sqrt(squares);
-}
-
-constexpr int micro_batches = 12;  // in a step; divisible by 1 to 4 ranks
-
-struct Run {
-  int ranks = 1, first = 0, end = 3, threads = 1;
-  std::string directory = {};  ///< of checkpoints; empty: none
-};
-
-/// Trains MuonToy in steps [first, end), from the checkpoint if first > 0, and saves a checkpoint
-/// at the end if run.directory is not empty. Returns the hash of the parameters.
-std::string train_muon(Config config, const Run& run) {
-  std::string hash;
-  std::mutex mutex;
-  // `wide` and `alone` have fewer elements and stay gathered at stage 3; `tall` does not.
-  config.param_persistence_threshold = 160;
-  const auto rank = [&](Communicator& comm, const Device& device) {
-    const MuonToy toy;
-    Engine engine(toy.store, comm, device, config);
-    if (run.first > 0) zero::load_checkpoint(run.directory, engine);
-    for (int step = run.first; step < run.end; ++step) {
-      for (int g = comm.rank(); g < micro_batches; g += run.ranks)
-        train_micro_batch(engine, static_cast<uint64_t>(step * 100 + g));
-      engine.step(1e-2f);
-    }
-    const std::string own = engine.parameter_hash();
-    if (!run.directory.empty())
-      zero::save_checkpoint(run.directory, engine,
-                            {.steps = run.end, .micro_batches = run.end * micro_batches});
-    const std::lock_guard lock(mutex);
-    if (!hash.empty() && hash != own) throw ShapeError("ranks ended with different parameters");
-    hash = own;
-  };
-  run_local(run.ranks, rank, {.device = {.threads = run.threads, .swap = {.directory = "/tmp"}}});
-  return hash;
-}
-
-/// One config for each precision: f32, bf16 and f16 with f32 masters, and all bf16 with stochastic
-/// rounding. In the config with bf16 values and f32 masters, adam updates the matrices `tall`
-/// (large) and `wide` (small).
-std::vector<Config> muon_precisions() {
-  UpdateOptions stochastic = muon, grouped = muon;
-  stochastic.stochastic_rounding = true;
-  grouped.groups = {{.pattern = "tall", .by_adam = true}, {.pattern = "wide", .by_adam = true}};
-  return {{.update = muon},
-          {.compute = DType::bf16, .update = grouped},
-          {.compute = DType::f16, .update = muon, .loss_scaling = low_scale},
-          {.compute = DType::bf16,
-           .optimizer = DType::bf16,
-           .grad_accum = DType::bf16,
-           .update = stochastic}};
 }
 
 }  // namespace
@@ -178,7 +119,7 @@ TEST_CASE("muon steps agree with torch.optim.Muon within its rounding") {
     for (size_t i = 0; i < shapes.size(); ++i)
       matrices.push_back(&store.add(unit, "matrix." + std::to_string(i),
                                     {shapes[i][0], shapes[i][1]}, Init::zeros(),
-                                    MuonToy::matrix(true)));
+                                    MatrixToy::matrix(true)));
     UpdateOptions update = muon;
     update.muon = variant.second;
     update.weight_decay = fixture["weight_decay"];
@@ -214,73 +155,17 @@ TEST_CASE("muon steps agree with torch.optim.Muon within its rounding") {
 TEST_CASE(
     "muon gives the same parameter hash for every stage, rank count, offload, thread count and "
     "restart") {
-  using enum Space;
-  const zero::OffloadOptions places[] = {{},
-                                         {.optimizer = host},
-                                         {.optimizer = file, .sub_group_size = 128},
-                                         {.gradient = file, .optimizer = file},
-                                         {.optimizer = host, .optimizer_ratio = 0.5}};
-  for (const Config& plain : muon_precisions()) {
-    const std::string expected = train_muon(plain, {});
-    CAPTURE(std::string(name_of(plain.compute)));
-    CAPTURE(std::string(name_of(plain.optimizer)));
-    for_settings(std::size(places), [&](int stage, int ranks, size_t place) {
-      Config config = plain;
-      config.stage = stage;
-      config.offload = places[place];
-      if (stage == 3 && ranks > 1) config.offload.parameter = file;
-      config.allgather_bucket_size = ranks == 3 ? 100 : 500'000'000;
-      CHECK(train_muon(config, {.ranks = ranks, .threads = 1 + ranks % 2}) == expected);
-    });
-    for (const int stage : {0, 3}) {
-      const TemporaryFolder folder;
-      Config config = plain;
-      config.stage = stage;
-      train_muon(config, {.ranks = 3, .end = 2, .directory = folder.path()});
-      config.stage = 3 - stage;
-      CHECK(train_muon(config, {.ranks = 2, .first = 2, .directory = folder.path()}) == expected);
-    }
-  }
+  UpdateOptions grouped = muon;  // adam updates a large and a small matrix
+  grouped.groups = {{.pattern = "tall", .by_adam = true}, {.pattern = "wide", .by_adam = true}};
+  check_one_hash(muon, grouped);
 }
 
 TEST_CASE("a plan of a muon run equals the run, also with a skipped step") {
-  for (const int stage : {0, 1, 3})
-    for (const Space space : {Space::device, Space::host, Space::file}) {
-      CAPTURE(stage);
-      CAPTURE(std::string(name_of(space)));
-      const Program program = [&](Communicator& ranks, const Device& device) {
-        const MuonToy toy;
-        Engine engine(toy.store, ranks, device,
-                      {.stage = stage,
-                       .compute = DType::bf16,
-                       .update = muon,
-                       .offload = {.optimizer = space, .sub_group_size = 256}});
-        for (int step = 0; step < 3; ++step) {
-          Tape tape = engine.tape();
-          Var loss;
-          for (const auto& unit : toy.store.units()) {
-            const Tape::Use use(tape, *unit);
-            for (const Parameter* parameter : unit->parameters) {
-              const float bad = step == 1 ? std::numeric_limits<float>::infinity() : 1.0f;
-              loss = with_gradient(
-                  tape, loss, *parameter,
-                  std::vector<float>(static_cast<size_t>(parameter->shape.numel()), bad));
-            }
-          }
-          engine.backward(tape, loss);
-          const zero::StepResult result = engine.step(1e-3f);
-          if (device.type() != Device::Type::meta) CHECK(result.skipped == (step == 1));
-        }
-      };
-      const DeviceOptions device{.swap = {.directory = "/tmp"}};
-      const Plan planned = plan_ranks(3, program, {.device = device});
-      CHECK(planned.complete);
-      CHECK((run_ranks(3, program, {.local = {.device = device}, .expect = &planned}) == planned));
-    }
+  check_plan(muon, /*skipped=*/1);
 }
 
 TEST_CASE("a skipped step of muon changes nothing") {
-  const MuonToy toy;
+  const MatrixToy toy;
   Engine engine(toy.store, Device::cpu(), {.update = muon});
   train_step(engine, 0);
   const std::string before = engine.parameter_hash();
@@ -295,7 +180,7 @@ TEST_CASE("a skipped step of muon changes nothing") {
 
 TEST_CASE(
     "muon updates parameters that are no hidden matrices with adam at adam_rate times the rate") {
-  const MuonToy toy;
+  const MatrixToy toy;
   UpdateOptions update = muon;
   update.muon.adam_rate = 0.5f;
   Engine engine(toy.store, Device::cpu(), {.update = update, .clip_norm = 0.0f});
@@ -316,7 +201,7 @@ TEST_CASE("muon keeps, saves and loads one moment per matrix and two per other p
   for (const int ranks : {1, 3}) {
     const TemporaryFolder folder;
     run_local(ranks, [&](Communicator& comm, const Device& device) {
-      const MuonToy toy;
+      const MatrixToy toy;
       Engine engine(toy.store, comm, device,
                     {.stage = ranks > 1 ? 1 : 0, .compute = DType::bf16, .update = muon});
       if (ranks == 1) CHECK(engine.resting_bytes().optimizer == (2 * matrices + 3 * others) * 4);
@@ -345,7 +230,7 @@ TEST_CASE("muon keeps, saves and loads one moment per matrix and two per other p
     CHECK(has("tall", "moment1"));
     CHECK(!has("tall", "moment2"));
     CHECK(has("gain", "moment2"));
-    const MuonToy toy;
+    const MatrixToy toy;
     Engine adam(toy.store, Device::cpu());
     // The moments are the same; the optimizer differs.
     CHECK(contains(message_of<ConfigError>([&] { zero::load_checkpoint(folder.path(), adam); }),
@@ -354,41 +239,7 @@ TEST_CASE("muon keeps, saves and loads one moment per matrix and two per other p
 }
 
 TEST_CASE("a snapshot that is read during a muon step gets the state from before the step") {
-  const MuonToy toy;
-  Engine engine(toy.store, Device::cpu(), {.update = muon});
-  train_step(engine, 0);
-  std::map<std::pair<const Parameter*, State>, std::vector<float>> before, read;
-  for (const auto& parameter : toy.store.parameters())
-    for (const State state : {State::master, State::moment1, State::moment2})
-      before[{parameter.get(), state}] = engine.read(*parameter, state);
-  zero::Snapshot snapshot(engine);
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool stepped = false;
-  std::thread reader([&] {
-    // Before each piece the reader waits until the step has ended, at most 20 ms.
-    for (size_t i = 0; i < snapshot.pieces().size(); ++i) {
-      {
-        std::unique_lock lock(mutex);
-        changed.wait_for(lock, std::chrono::milliseconds(20), [&] { return stepped; });
-      }
-      const zero::Snapshot::Piece& piece = snapshot.pieces()[i];
-      snapshot.read(i, [&](std::span<const float> part) {
-        std::vector<float>& values = read[{piece.parameter, piece.state}];
-        values.insert(values.end(), part.begin(), part.end());
-      });
-    }
-  });
-  train_step(engine, 1);
-  {
-    const std::lock_guard lock(mutex);
-    stepped = true;
-  }
-  changed.notify_all();
-  reader.join();
-  for (const auto& [key, values] : before)
-    if (!values.empty()) CHECK(read[key] == values);
-  CHECK(engine.read(toy.tall, State::moment1) != before[{&toy.tall, State::moment1}]);
+  check_snapshot(muon, State::moment1);
 }
 
 TEST_CASE("owners_of_matrices gives each matrix one rank, by sizes alone, and balances the work") {
@@ -396,7 +247,7 @@ TEST_CASE("owners_of_matrices gives each matrix one rank, by sizes alone, and ba
   const Unit& unit = store.unit("unit");
   for (const int64_t rows : {16, 64, 32, 16, 64})
     store.add(unit, "m" + std::to_string(store.parameters().size()), {rows, 64}, Init::zeros(),
-              MuonToy::matrix(true));
+              MatrixToy::matrix(true));
   const auto owners = [&](int world) {
     return zero::owners_of_matrices(zero::FlatUnit::of(
         unit.parameters, zero::FlatUnit::Part::trainable, world, {.rule = OptimizerRule::muon}));

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/error_message.h"
-#include "tests/zero/muon_toy.h"
+#include "tests/zero/matrix_toy.h"
 #include "zerograd/runtime/comm/mesh.h"
 #include "zerograd/zero/config.h"
 
@@ -21,7 +21,7 @@ namespace {
 
 /// The toy's parameters after one step with the same gradients.
 std::map<std::string, std::vector<float>> after_one_step(const UpdateOptions& update, float rate) {
-  const MuonToy toy;
+  const MatrixToy toy;
   const std::vector<const Parameter*> trainable = {&toy.bias, &toy.table, &toy.wide, &toy.tall,
                                                    &toy.gain};
   Engine engine(toy.store, Device::cpu(), {.update = update, .clip_norm = 0.0f});
@@ -106,7 +106,7 @@ TEST_CASE("adam updates the hidden matrices of a group with by_adam, and muon th
   CHECK(both.at("wide") == after_one_step({}, 0.0625f).at("wide"));
   for (const char* name : {"tall", "z.bias", "a.table", "gain"})
     CHECK(both.at(name) == by_muon.at(name));
-  const MuonToy toy;
+  const MatrixToy toy;
   const Engine engine(toy.store, Device::cpu(), {.update = grouped});
   CHECK(engine.read(toy.wide, Engine::State::moment2).size() == 5 * 31);
   CHECK(engine.read(toy.tall, Engine::State::moment2).empty());

@@ -4,10 +4,11 @@
 
 namespace zg::testing {
 
-/// Three units. Muon updates the hidden matrices `wide`, `tall`, `plain`, which has no weight
-/// decay, and `alone`. Adam updates `bias`, `gain` and `table`, which has two axes but is not a
-/// hidden matrix. The hidden matrix `frozen` is not trained.
-struct MuonToy {
+/// Three units, for the optimizers that need whole parameters. Muon updates the hidden matrices
+/// `wide`, `tall`, `plain`, which has no weight decay, and `alone`. Adam updates `bias`, `gain` and
+/// `table`, which has two axes but is not a hidden matrix. The hidden matrix `frozen` is not
+/// trained.
+struct MatrixToy {
   ParameterStore store;
   const Unit& first = store.unit("first");
   const Unit& second = store.unit("second");

@@ -1,5 +1,5 @@
-// Adafactor on an accelerator: one hash wherever states are stored, and the cpu's values within
-// rounding.
+// Muon and Adafactor on an accelerator: one hash wherever states are stored, and the CPU's values
+// within rounding.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tests/support/tested_type.h"
-#include "tests/zero/muon_toy.h"
+#include "tests/zero/matrix_toy.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
 
@@ -20,18 +20,18 @@ using zero::Engine;
 
 namespace {
 
-struct AdafactorOutcome {
+struct MatrixOutcome {
   std::string hash;
-  std::vector<float> tall, factors;
+  std::vector<float> tall, moment2;  ///< moment2 of `tall`; muon has none
 };
 
-AdafactorOutcome train_adafactor(Config config, int ranks, Device::Type type) {
+MatrixOutcome train_matrices(Config config, int ranks, Device::Type type) {
   constexpr int micro_batches = 4;
-  AdafactorOutcome outcome;
+  MatrixOutcome outcome;
   std::mutex mutex;
   config.param_persistence_threshold = 160;
   const auto rank = [&](Communicator& comm, const Device& device) {
-    const MuonToy toy;
+    const MatrixToy toy;
     Engine engine(toy.store, comm, device, config);
     for (int step = 0; step < 3; ++step) {
       for (int g = comm.rank(); g < micro_batches; g += ranks)
@@ -40,38 +40,34 @@ AdafactorOutcome train_adafactor(Config config, int ranks, Device::Type type) {
     }
     const std::string hash = engine.parameter_hash();
     const std::vector<float> tall = engine.read(toy.tall, Engine::State::master);
-    const std::vector<float> factors = engine.read(toy.tall, Engine::State::moment2);
+    const std::vector<float> moment2 = engine.read(toy.tall, Engine::State::moment2);
     const std::lock_guard lock(mutex);
-    if (!outcome.hash.empty() && (outcome.hash != hash || outcome.factors != factors))
+    if (!outcome.hash.empty() && (outcome.hash != hash || outcome.moment2 != moment2))
       throw ShapeError("ranks ended with different states");
-    outcome = {hash, tall, factors};
+    outcome = {hash, tall, moment2};
   };
   run_local(ranks, rank, {.device = {.swap = {.directory = "/tmp"}}, .type = type});
   return outcome;
 }
 
 double largest_distance(const std::vector<float>& a, const std::vector<float>& b) {
+  REQUIRE(a.size() == b.size());
   double worst = 0.0;
   for (size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::abs(double{a[i]} - b[i]));
   return worst;
 }
 
-}  // namespace
-
-TEST_CASE(
-    "adafactor on accelerators gives one hash for all stages, ranks and offload, and is near the "
-    "CPU" *
-    doctest::test_suite("every device")) {
+/// `in_f32`, `in_bf16`: the largest distances from the CPU's values.
+void check_on_accelerator(OptimizerRule rule, size_t moment2, double in_f32, double in_bf16) {
   for (const DType compute : {DType::f32, DType::bf16}) {
     CAPTURE(std::string(name_of(compute)));
-    const Config plain{.compute = compute, .update = {.rule = OptimizerRule::adafactor}};
-    const AdafactorOutcome expected = train_adafactor(plain, 1, tested_type);
-    const AdafactorOutcome cpu = train_adafactor(plain, 1, Device::Type::cpu);
-    REQUIRE(expected.factors.size() == 40 + 24);
-    // Three steps move an element by 0.005 and more; a value in bf16 may round the other way.
-    const bool is_f32 = compute == DType::f32;
-    CHECK(largest_distance(cpu.tall, expected.tall) <= (is_f32 ? 1e-5 : 1e-3));
-    CHECK(largest_distance(cpu.factors, expected.factors) <= (is_f32 ? 1e-5 : 1e-3));
+    const double bound = compute == DType::f32 ? in_f32 : in_bf16;
+    const Config plain{.compute = compute, .update = {.rule = rule}};
+    const MatrixOutcome expected = train_matrices(plain, 1, tested_type);
+    const MatrixOutcome cpu = train_matrices(plain, 1, Device::Type::cpu);
+    CHECK(expected.moment2.size() == moment2);
+    CHECK(largest_distance(cpu.tall, expected.tall) <= bound);
+    CHECK(largest_distance(cpu.moment2, expected.moment2) <= bound);
     for (const int stage : {0, 1, 3})
       for (const int ranks : {1, 2})
         for (const Space space : {Space::device, Space::host, Space::file}) {
@@ -84,7 +80,24 @@ TEST_CASE(
                             .gradient = ranks == 2 ? space : Space::device,
                             .optimizer = space,
                             .sub_group_size = 128};
-          CHECK(train_adafactor(config, ranks, tested_type).hash == expected.hash);
+          CHECK(train_matrices(config, ranks, tested_type).hash == expected.hash);
         }
   }
+}
+
+}  // namespace
+
+TEST_CASE(
+    "muon on accelerators gives one hash for all stages, ranks and offload, and is near the CPU" *
+    doctest::test_suite("every device")) {
+  // Three steps move an element by 0.03 and more.
+  check_on_accelerator(OptimizerRule::muon, 0, 1e-4, 1e-3);
+}
+
+TEST_CASE(
+    "adafactor on accelerators gives one hash for all stages, ranks and offload, and is near the "
+    "CPU" *
+    doctest::test_suite("every device")) {
+  // Three steps move an element by 0.005 and more; a value in bf16 may round the other way.
+  check_on_accelerator(OptimizerRule::adafactor, 40 + 24, 1e-5, 1e-3);
 }
