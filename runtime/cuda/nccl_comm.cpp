@@ -282,7 +282,8 @@ std::string absence(std::span<const TransportEndpoint> endpoints) {
   }
   if (!why.empty() && insists_on_nccl())
     throw ConfigError(
-        fmt::format("ZG_CUDA_COMM=nccl, but {}; expected a GPU for every rank; try fewer ranks or "
+        fmt::format("ZG_CUDA_COMM=nccl, but {}; expected NCCL with a network, and a GPU for every "
+                    "rank; try fewer ranks or "
                     "ZG_CUDA_COMM=direct",
                     why));
   return why;

@@ -284,6 +284,26 @@ TEST_CASE("ranks that share a GPU work without NCCL, or are refused if it is req
   CHECK(contains(text, "try fewer ranks or ZG_CUDA_COMM=direct"));
 }
 
+TEST_CASE(
+    "ranks whose machine gives NCCL no id work without it, or are refused if it is requested" *
+    doctest::test_suite("every device")) {
+  const ScopedVariable fault("ZG_EMULATOR_NCCL", "no id");
+  const auto body = [](Communicator& comm, const Device&) {
+    if (!contains(comm.transport(), "the peers' memory; not by NCCL: no id for the ranks: "))
+      throw ConfigError(comm.transport());
+    comm.wait(comm.barrier("all"));
+  };
+  {
+    const ScopedVariable wish("ZG_CUDA_COMM", "");
+    run_local(2, body, {.type = Device::Type::cuda});
+  }
+  const ScopedVariable wish("ZG_CUDA_COMM", "nccl");
+  const std::string text =
+      message_of<ConfigError>([&] { run_local(2, body, {.type = Device::Type::cuda}); });
+  CHECK(contains(text, "ZG_CUDA_COMM=nccl, but no id for the ranks: "));
+  CHECK(contains(text, "expected NCCL with a network, and a GPU for every rank"));
+}
+
 TEST_CASE("ZG_CUDA_COMM is direct or nccl" * doctest::test_suite("every device")) {
   {
     const ScopedVariable wish("ZG_CUDA_COMM", "direct");
