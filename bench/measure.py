@@ -34,10 +34,11 @@ def heading(title, measured_commit=None):
 
 
 class Run:
-    """A training run: its output, its metrics (a dict per step), and its CPU seconds."""
+    """A training run: its output, its metrics (a dict per step), its CPU seconds, and for each core of the machine
+    the share of the run's time in which any program kept it busy."""
 
-    def __init__(self, out, steps, cpu_s):
-        self.out, self.steps, self.cpu_s = out, steps, cpu_s
+    def __init__(self, out, steps, cpu_s, busy):
+        self.out, self.steps, self.cpu_s, self.busy = out, steps, cpu_s, busy
 
     def step_times(self, warm_up):
         return [step["step_s"] for step in self.steps[warm_up:]]
@@ -52,9 +53,23 @@ def cpu_seconds():
     return used.ru_utime + used.ru_stime
 
 
+def core_ticks():
+    """For each core that this process may use: (busy, all) ticks since the machine started."""
+    own = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    with open("/proc/stat") as lines:
+        rows = [line.split() for line in lines]
+    ticks = [[int(number) for number in row[1:9]] for row in rows if row and row[0] in own]
+    return [(sum(numbers) - numbers[3] - numbers[4], sum(numbers)) for numbers in ticks]  # idle and iowait
+
+
+def busy_shares(before, after):
+    return [(busy - busy_before) / max(1, total - total_before)
+            for (busy_before, total_before), (busy, total) in zip(before, after)]
+
+
 def train(zerograd, flags):
     """Runs `zerograd train` with these flags and returns its Run. Ends this program if it fails."""
-    before = cpu_seconds()
+    before, ticks = cpu_seconds(), core_ticks()
     with tempfile.TemporaryDirectory() as folder:
         metrics = os.path.join(folder, "metrics")
         done = subprocess.run([zerograd, "train", *flags, "--metrics", metrics], text=True,
@@ -65,7 +80,7 @@ def train(zerograd, flags):
         with open(metrics) as lines:
             records = [json.loads(line) for line in lines]
     return Run(done.stdout, [record for record in records if "step_s" in record],
-               cpu_seconds() - before)
+               cpu_seconds() - before, busy_shares(ticks, core_ticks()))
 
 
 def planned(zerograd, flags):

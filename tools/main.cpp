@@ -68,7 +68,32 @@ void print_usage(std::FILE* out) {
                "1 anything else\n");
 }
 
+// The words to write instead of a tutorial's script or a launcher; "" for other names.
+std::string counterpart_of(const std::string& name) {
+  const std::string script = name.substr(name.rfind('/') + 1);
+  const struct {
+    const char *script, *words;
+  } counterparts[] = {
+      {"train.py", "zerograd train"},
+      {"benchmark.py", "zerograd train"},
+      {"demo_ds.py", "zerograd train --data sort"},
+      {"run_clm_no_trainer.py", "zerograd train --data PATH.txt"},
+      {"run_seq2seq_no_trainer.py", "tools/examples/seq2seq.cpp, a program"},
+      {"pretrain_gpt.py", "zerograd train"},
+      {"run_bloom13b.sh", "tools/bloom13b"},
+      {"evaluate.py", "zerograd eval CHECKPOINT"},
+      {"inference-test.py", "zerograd generate CHECKPOINT --prompt TEXT --test-performance"},
+      {"deepspeed", "zerograd train --gpus N, or zerograd launch"},
+      {"accelerate", "zerograd train --config F.yaml"},
+      {"mpirun", "mpirun -np N zerograd train"},
+  };
+  for (const auto& row : counterparts)
+    if (script == row.script) return fmt::format("; the counterpart here is {}", row.words);
+  return script.ends_with(".py") ? "; a script's flags go to zerograd train" : "";
+}
+
 int run(std::string name, std::vector<std::string> arguments) {
+  if (name == "inference") name = "generate";  // as DeepSpeed calls it
   // `zerograd help train` and `zerograd train help` are the same as `zerograd train --help`.
   if (name == "help" && !arguments.empty()) name = std::exchange(arguments.front(), "--help");
   if (arguments.size() == 1 && arguments.front() == "help") arguments.front() = "--help";
@@ -79,10 +104,11 @@ int run(std::string name, std::vector<std::string> arguments) {
     if (name == subcommand.name) return subcommand.run(arguments);
     known.emplace_back(subcommand.name);
   }
+  const std::string counterpart = counterpart_of(name);
   throw ConfigError(
       fmt::format("expected a subcommand (train, plan, tune, eval, generate, consolidate, export, "
                   "verify, tokenize, bench, launch or info), got '{}'{}",
-                  name, did_you_mean(name, known)));
+                  name, counterpart.empty() ? did_you_mean(name, known) : counterpart));
 }
 
 int exit_status(const char* type) {

@@ -211,6 +211,7 @@ TEST_CASE("fields: every flag sets its option, and the list of flags that help o
                                            "cuda",
                                            "*.bias:rate=2",
                                            "-0.5",
+                                           "tensorboard",
                                            "f"};
   std::set<std::string> names, hidden;
   TrainOptions scratch;
@@ -238,8 +239,9 @@ TEST_CASE("fields: every flag sets its option, and the list of flags that help o
     CHECK(bytes_of(options) != before);
   }
   CHECK(hidden == std::set<std::string>{"--adam-beta1", "--adam-beta2", "--limit-train-batches",
-                                        "--max-position-embeddings", "--restarted", "--strategy",
-                                        "--universal-checkpoint", "--use-hpu"});
+                                        "--max-position-embeddings", "--report-name", "--report-to",
+                                        "--restarted", "--strategy", "--universal-checkpoint",
+                                        "--use-hpu", "--with-tracking"});
 }
 
 TEST_CASE(

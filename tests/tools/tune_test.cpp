@@ -239,8 +239,6 @@ TEST_CASE(
   const Outcome outcome = tuned("--out " + (folder / "out") + " " + flags, 20, 1);
   CAPTURE(outcome.error);
   CHECK(outcome.status == 0);
-  write_file(config, R"({"autotuning": {"enabled": true}})");
-  CHECK(contains(zerograd("train " + flags).error, "use train --autotuning run"));
 }
 
 TEST_CASE(
@@ -285,6 +283,38 @@ TEST_CASE(
   CHECK(std::filesystem::exists(folder / "save/step_7"));
 }
 
+TEST_CASE("a config with autotuning.enabled tunes and then trains, as --autotuning run does") {
+  const TemporaryFolder folder;
+  const std::string config = folder / "config.json";
+  write_file(config,
+             R"({"autotuning": {"enabled": true, "fast": false}, "gradient_clipping": 0.5})");
+  const std::filesystem::path here = std::filesystem::current_path();
+  std::filesystem::current_path(folder.path());
+  const std::string flags = std::string(tune_run) +
+                            "--n-layer 1 --n-head 1 --n-embd 16 --batch-size 2 --steps 7 "
+                            "--score-samples 0 --zero-stage 0 --config " +
+                            config;
+  const Outcome trained = zerograd("train " + flags);
+  const Outcome tuned_only = zerograd("train " + flags + " --autotuning tune");
+  const Outcome off = zerograd("train " + flags + " --autotuning off");
+  std::filesystem::current_path(here);
+  for (const Outcome* outcome : {&trained, &tuned_only}) {
+    CAPTURE(outcome->error);
+    CHECK(outcome->status == 0);
+    CHECK(contains(outcome->out, "wrote tuned.json\n"));
+    // Neither the command nor the written config tunes again.
+    CHECK(contains(line_after(outcome->out, "best zerograd train "), "--autotuning off"));
+  }
+  CHECK(contains(trained.out, "param_hash"));
+  CHECK(!contains(tuned_only.out, "param_hash"));
+  CHECK(off.status == 0);
+  CHECK(!contains(off.out, "tuned.json"));
+  CHECK(contains(off.error, "autotuning.enabled (--autotuning)"));
+  const nlohmann::json written = nlohmann::json::parse(read_file(folder / "tuned.json"));
+  CHECK(!written.contains("autotuning"));
+  CHECK(written.at("gradient_clipping") == 0.5);
+}
+
 TEST_CASE("tune measures full batches, and its best command keeps --rampup-batch-size") {
   const TemporaryFolder folder;
   const Outcome outcome = tuned(
@@ -319,7 +349,7 @@ TEST_CASE("tune refuses wrong options and settings that do not fit before any tr
       {"--data sort --find-max-bach", 2, "did you mean --find-max-batch?"},
       {"--data sort --time 0", 2, "--time: expected seconds above 0"},
       {"--data sort --zero-stage 4", 2, "--zero-stage"},
-      {"--data sort --autotuning fast", 2, "--autotuning: expected run, tune, got 'fast'"},
+      {"--data sort --autotuning fast", 2, "--autotuning: expected run, tune, off, got 'fast'"},
       {"--data sort --find-max-batch --batch-size 3", 2, "--find-max-batch: expected no"},
       {"--data sort --find-max-batch --config " + config, 2, "--find-max-batch: expected no"},
       {"--data sort --config " + config + " --out " + config, 2, "--out: "},

@@ -1,6 +1,8 @@
 #include "zerograd/models/gpt/generate.h"
 
+#include <chrono>
 #include <cstdio>
+#include <functional>
 
 #include "tools/commands/subcommands.h"
 #include "tools/options/run_checks.h"
@@ -51,6 +53,24 @@ std::vector<int32_t> prompt_tokens(const models::TextStream& words, const std::s
                     "; try --tokenizer PATH, or --data with the text that it was trained on");
 }
 
+constexpr int runs = 30, warm_up = 3;
+
+// Prints the averages of DeepSpeedExamples' inference-test.py. As there, a model has 12 layers x
+// width^2 parameters: embeddings are left out. A parameter is read once and takes two operations.
+void print_performance(const TrainedModel& trained, int64_t length,
+                       const std::vector<double>& seconds) {
+  double sum = 0.0;
+  for (size_t i = warm_up; i < seconds.size(); ++i) sum += seconds[i];
+  const double token = sum / static_cast<double>((seconds.size() - warm_up) * length);
+  const models::GPTConfig& config = trained.model->config();
+  const double parameters = 12.0 * static_cast<double>(config.layers) *
+                            static_cast<double>(config.width) * static_cast<double>(config.width);
+  const auto bytes = static_cast<double>(size_of(trained.engine->config().compute));
+  std::printf("Avg Per Token Latency: %8.2f ms\n", token * 1e3);
+  std::printf("Avg BW: %8.2f GB/s\n", parameters * bytes / token * 1e-9);
+  std::printf("Avg flops: %8.2f TFlops/s\n", 2.0 * parameters / token * 1e-12);
+}
+
 void speak(const TrainedModel& trained, const GenerateOptions& options, models::TextStream& words) {
   const int64_t saved_model = trained.saved_model.settings.model.vocabulary;
   const std::vector<int32_t> prompt = prompt_tokens(words, options.prompt);
@@ -60,10 +80,20 @@ void speak(const TrainedModel& trained, const GenerateOptions& options, models::
           fmt::format("--prompt: expected tokens below {}, got {}", saved_model, token));
   if (prompt.empty()) throw ConfigError("--prompt: expected at least one token, got none");
   for (int32_t token : prompt) write(words.decode(token));
-  models::generate(
-      *trained.model, [&] { return trained.engine->inference_tape(); }, {prompt}, options.length,
-      options.sampling, [&](int32_t token) { write(words.decode(token)); });
-  write(words.rest() + "\n");
+  const auto run = [&](const std::function<void(int32_t)>& on_token) {
+    models::generate(
+        *trained.model, [&] { return trained.engine->inference_tape(); }, {prompt}, options.length,
+        options.sampling, on_token);
+  };
+  std::vector<double> seconds;
+  for (int i = 0; i < (options.test_performance ? runs : 1); ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    run(i > 0 ? [](int32_t) {} : std::function([&](int32_t t) { write(words.decode(t)); }));
+    seconds.push_back(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    if (i == 0) write(words.rest() + "\n");
+  }
+  if (options.test_performance) print_performance(trained, options.length, seconds);
 }
 
 }  // namespace

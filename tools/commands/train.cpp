@@ -138,7 +138,11 @@ int supervise(const TrainOptions& options, std::vector<std::string> arguments) {
 int train(const std::vector<std::string>& arguments) {
   TrainOptions options;
   if (!parse(arguments, options)) return 0;
-  if (!options.autotuning.empty()) return tune(arguments);
+  if (!options.autotuning.empty()) {
+    std::vector<std::string> words = arguments;
+    words.insert(words.end(), {"--autotuning", options.autotuning});  // a config may have said it
+    return tune(words);
+  }
   if (must_supervise(options)) return supervise(options, arguments);
   apply_restart(options);
   const Run run = prepare_run(options);

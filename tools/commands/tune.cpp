@@ -161,10 +161,13 @@ int tune(const std::vector<std::string>& arguments) {
   if (!unused.empty() && !goes_on)
     std::fprintf(stderr, "tune runs a few steps of each setting; without effect: %s\n",
                  join(unused, ", ").c_str());
-  const Words fixed = words_of(options, without_effect);
+  Words fixed = words_of(options, without_effect);
   std::set<std::string> unplanned = without_effect;
   unplanned.erase("--rampup-batch-size");  // --batch-size must divide its batch sizes
   const Run run = prepared(words_of(options, unplanned));
+  // The runs that tune starts read the same config: they must not tune, too.
+  const Words no_tuning = run.options.autotuning.empty() ? Words() : Words{"--autotuning", "off"};
+  fixed.insert(fixed.end(), no_tuning.begin(), no_tuning.end());
   const Plans plans = plans_of(run, options);
   Search search(run, fixed, begin, options.time_s);
   if (options.find_max_batch)
@@ -187,6 +190,7 @@ int tune(const std::vector<std::string>& arguments) {
   Words words = words_of(options, {"--autotuning"});
   const Words flags = flags_of(best->plan.tuning, run);
   words.insert(words.end(), flags.begin(), flags.end());
+  words.insert(words.end(), no_tuning.begin(), no_tuning.end());
   std::printf("best %s\nwrote %s\n", command_of(words).c_str(), options.out.c_str());
   std::fflush(stdout);
   return goes_on ? train(words) : 0;

@@ -81,9 +81,11 @@ std::vector<std::string> apply_config(const zero::deepspeed::CheckedConfig& chec
                                       TrainOptions& options) {
   DeepSpeedConfig program;
   each(options, program, [](const auto& option, auto& member) { member = option; });
+  program.autotuning = !options.autotuning.empty();
   DeepSpeedConfig config = zero::deepspeed::apply_config(
       checked, {.program = program, .decided = decided_by_flags(checked, options)});
   each(options, config, [](auto& option, const auto& member) { option = member; });
+  if (config.autotuning && options.autotuning.empty()) options.autotuning = "run";
   std::vector<std::string> overridden;
   for (const auto& [key, field] : config.overridden) {
     const std::string line = key + " (" + flag_of(field, options.given) + ")";

@@ -264,7 +264,7 @@ Fields optimisation_fields(TrainOptions& options, Settings& saved) {
        not_stored, Config::activation_checkpoint},
       {text_flag({"--init"}, "F", options.initial_weights,
                  "weights from a safetensors file or a checkpoint")},
-      {text_flag({"--from-hf"}, "DIR", options.from_hf,
+      {text_flag({"--from-hf", "--model-name-or-path"}, "DIR", options.from_hf,
                  "a model of Hugging Face's transformers: config.json says which,\n"
                  "model.safetensors has its weights; --block-size may take fewer positions,\n"
                  "a text is read by its tokenizer")},
@@ -452,8 +452,9 @@ std::vector<FieldGroup> fields_of(TrainOptions& options, Settings& saved) {
            offload_fields(options.offload, optimisation.engine, saved_optimisation.engine.offload)},
           {"place", rows_of(place_flags(options.device_flags))},
           {"output", output_fields(options)},
+          {"", rows_of(tracking_flags(options.tracking))},
           {"checkpoints", checkpoint_fields(options, saved)},
-          {"tuning", {{autotuning_flag(options.autotuning)}}}};
+          {"tuning", {{autotuning_flag(options.autotuning), not_stored, Config::autotuning}}}};
 }
 
 }  // namespace zg::tools

@@ -80,7 +80,7 @@ Flag split_flag(DataOptions& data) {
 }
 
 Flag tokenizer_flag(DataOptions& data) {
-  return text_flag({"--tokenizer"}, "PATH", data.tokenizer,
+  return text_flag({"--tokenizer", "--tokenizer-name"}, "PATH", data.tokenizer,
                    "byte-level BPE for text, and for what tokens mean: a tokenizer.json, or a\n"
                    "folder with one or with vocab.json and merges.txt");
 }
@@ -92,7 +92,7 @@ Flag model_type_flag(ModelOptions& model) {
     names += names.empty() ? "" : names.size() - line > 48 ? ",\n" : ", ";
     names += name;
   }
-  return {{"--model-type"},
+  return {{"--model-type", "--config-name"},
           "NAME",
           names + " (with --n-layer, --n-head and --n-embd) [" + model.model_type + "]",
           [&model](const std::string& name, const std::string& value) {

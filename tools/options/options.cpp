@@ -138,6 +138,7 @@ std::vector<FlagGroup> train_groups(TrainOptions& options) {
     for (Field& field : group.fields)
       if (!field.flag.names.empty()) groups.back().flags.push_back(std::move(field.flag));
   }
+  groups.push_back(script_flags());
   groups.push_back(unsupported_flags(/*one_rank=*/false));
   // --deepspeed has no effect. Scripts of other systems enable DeepSpeed with it; here ZeRO is
   // always enabled.
@@ -162,7 +163,9 @@ bool parse_flags(const std::vector<std::string>& arguments, TrainOptions& option
           "--precision 16, --bf16, --strategy ddp|deepspeed_stage_N[_offload],\n"
           "--micro-batch-size, --global-batch-size, --num-layers, --hidden-size,\n"
           "--num-attention-heads, --seq-length, --clip-grad, --adam-beta1, --load,\n"
-          "--deepspeed_config F,\n"
+          "--deepspeed_config F, --config_name gpt2, --model_name_or_path DIR, --tokenizer_name "
+          "PATH,\n"
+          "--with_tracking --report_to tensorboard --report_name NAME (in --output_dir),\n"
           "--limit_train_batches 120 (of each epoch; without --epochs: of one).\n\n"
           "  zerograd train --data sort --ranks 2 --zero-stage 2\n"
           "  zerograd train --data input.txt --model-type gpt-mini --save checkpoints"};
@@ -179,6 +182,7 @@ bool parse(const std::vector<std::string>& arguments, TrainOptions& options) {
   adopt_processes(options);
   load_config(options);
   choose_folder(options);
+  resolve_tracking(options);
   check_train(options);
   if (options.injection.fault == FaultInjection::Fault::stop && !options.process)
     throw ConfigError(
@@ -209,6 +213,7 @@ bool parse(const std::vector<std::string>& arguments, PlanOptions& options) {
   if (!parse(line, arguments, train.given)) return false;
   load_config(train);
   choose_folder(train);
+  resolve_tracking(train);
   check_train(train);
   return true;
 }
@@ -283,6 +288,7 @@ bool parse(const std::vector<std::string>& arguments, EvalOptions& options) {
                                 "sort and adder: problems of each split to score"),
                    seed_flag(options.seed, "of the data")}},
                  {"place", place_flags(options.device_flags)},
+                 evaluation_script_flags(),
                  unsupported_flags(/*one_rank=*/true)},
       .notes =
           "A safetensors file holds weights only: give --data, and --n-head or --model-type.\n\n"
@@ -303,7 +309,8 @@ bool parse(const std::vector<std::string>& arguments, GenerateOptions& options) 
       .groups = {{"text",
                   {text_flag({"--prompt"}, "TEXT", options.prompt,
                              "how the text begins; token numbers for PATH.bin models"),
-                   integer_flag({"--length"}, options.length, "tokens to add"),
+                   integer_flag({"--length", "--max-new-tokens", "--max-tokens"}, options.length,
+                                "tokens to add"),
                    number_flag({"--temperature"}, sampling.temperature, not_negative,
                                "divides the logits; 0: always the likeliest token"),
                    integer_flag({"--top-k"}, sampling.top_k, "keep the N likeliest; 0: all"),
@@ -313,11 +320,15 @@ bool parse(const std::vector<std::string>& arguments, GenerateOptions& options) 
                    number_flag({"--min-p"}, sampling.min_p,
                                {0.0, 1.0, false, false, "a number from 0 to 1"},
                                "drop tokens below this share of the largest probability; 0: none"),
-                   seed_flag(sampling.seed, "of the draws")}},
+                   seed_flag(sampling.seed, "of the draws"),
+                   switch_flag({"--test-performance"}, options.test_performance,
+                               "generate 30 times and print the averages without the first three:\n"
+                               "latency of a token, bandwidth, operations")}},
                  {"model (the checkpoint's own unless given)",
                   {source_flag(options.data), tokenizer_flag(options.data),
                    model_type_flag(options.model), heads_flag(options.model)}},
                  {"place", place_flags(options.device_flags)},
+                 evaluation_script_flags(),
                  unsupported_flags(/*one_rank=*/true)},
       .notes =
           "  zerograd generate checkpoints --prompt 'O God, O God!' --top-k 10\n"
@@ -325,6 +336,8 @@ bool parse(const std::vector<std::string>& arguments, GenerateOptions& options) 
   if (!parse(line, arguments, options.given)) return false;
   if (options.prompt.empty())
     throw ConfigError("--prompt: expected text to begin with, got nothing; try --prompt 'O God'");
+  if (options.test_performance && options.length == 0)
+    throw ConfigError("--test-performance: expected --length of 1 or more with it, got 0");
   if (sampling.min_p > 0.0 && sampling.temperature == 0.0)
     throw ConfigError(
         "--min-p: with --temperature 0 nothing is sampled; expected --temperature above 0");

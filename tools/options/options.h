@@ -112,6 +112,13 @@ struct OffloadFlags {
   bool cpu_checkpointing = false;
 };
 
+/// Tracking of Hugging Face's scripts: events for TensorBoard in a folder of the run's own.
+struct Tracking {
+  bool enabled = false;
+  std::string service;            ///< "tensorboard", or "all", which is the same; empty: not given
+  std::string name = "zerograd";  ///< of the folder, in --output-dir
+};
+
 /// All options of `train`.
 struct TrainOptions {
   Given given;
@@ -145,6 +152,7 @@ struct TrainOptions {
   std::string metrics, trace;
   std::optional<StepRange> trace_steps;  ///< absent: three steps after two of warm-up
   std::string tensorboard;               ///< folder of the event files; empty: none
+  Tracking tracking;
   bool dump_memory = false;
   std::string memory_json;
   std::string dump_gradients;                  ///< output path; empty: none
@@ -160,7 +168,7 @@ struct TrainOptions {
   int64_t restarted = 0;  ///< restarts so far; passed by the parent process that restarts this one
   std::string resume;     ///< a DIR, a step_N or "auto"; empty: a fresh start
   enum class Progress : uint8_t { automatic, on, off } progress = Progress::automatic;
-  std::string autotuning;     ///< run or tune; empty: off
+  std::string autotuning;     ///< run or tune; empty: off. A config that enables it says run
   bool only_planned = false;  ///< the command is `plan`: it writes only --memory-json
 
   int64_t data_ranks() const { return ranks / axes.model_ranks(); }
@@ -204,6 +212,7 @@ struct GenerateOptions {
   std::string checkpoint;
   std::string prompt;
   int64_t length = 200;
+  bool test_performance = false;
   models::SamplingOptions sampling;
   DataOptions data;
   ModelOptions model;

@@ -278,11 +278,12 @@ Flag trace_steps_flag(std::optional<StepRange>& steps) {
 
 Flag autotuning_flag(std::string& mode) {
   return {{"--autotuning"},
-          "run|tune",
+          "run|tune|off",
           "find a fast setting as zerograd tune does, write it to tuned.json, and\n"
-          "train with it (run) or not (tune)",
+          "train with it (run) or not (tune); off: not even where a config enables it [off]",
           [&mode](const std::string& name, const std::string& value) {
-            mode = parse_choice(name, value, {"run", "tune"}) == 0 ? "run" : "tune";
+            const size_t choice = parse_choice(name, value, {"run", "tune", "off"});
+            mode = choice == 2 ? "" : value;
           }};
 }
 

@@ -38,6 +38,16 @@ Flag gradients_flag(TrainOptions& options);
 Flag trace_steps_flag(std::optional<StepRange>& steps);
 Flag autotuning_flag(std::string& mode);
 
+/// --with-tracking, --report-to and --report-name of Hugging Face's scripts: events for
+/// TensorBoard.
+std::vector<Flag> tracking_flags(Tracking& tracking);
+/// Sets the folder of events that these flags ask for. ConfigError if they lack one.
+void resolve_tracking(TrainOptions& options);
+/// Other flags of these scripts, each refused with what to write instead.
+FlagGroup script_flags();
+/// The same for eval and generate, and --deepspeed, which has no effect.
+FlagGroup evaluation_script_flags();
+
 /// Each of these flags selects AnnealingLR.
 inline constexpr const char* annealing_flags[] = {"--lr-decay-style", "--lr-warmup-samples",
                                                   "--lr-decay-samples"};

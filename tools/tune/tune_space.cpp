@@ -271,6 +271,7 @@ std::string config_with(const Tuning& tuning, const Run& run) {
   const Value given = options.config.path.empty() ? Value{.kind = Value::Kind::object}
                                                   : deepspeed_config(options.config);
   Json config = json_of(given);
+  config.erase("autotuning");  // this is its result
   set_batch(config, tuning, run);
   set_precision(config,
                 zero::deepspeed::check_config(given, options.config.path, options.config.compat,

@@ -347,6 +347,7 @@ class Mapping {
     store("aio", "block_size", swap.block_size);
     store("aio", "queue_depth", swap.queue_depth);
     store("writer", "decoupled", result_.async_save, {Field::async_save});
+    store("autotuning", "enabled", result_.autotuning, {Field::autotuning});
     store("activation_checkpointing", "cpu_checkpointing", result_.cpu_checkpointing);
   }
 

@@ -164,8 +164,11 @@ class Checker {
     const std::string begin = config_.place_of(*type);
     if (section == "optimizer" && is_unsupported_optimizer(type->text))
       return note_unsupported(
-          config_, fmt::format("{}'{}': this version does not do it; expected one of {}; try AdamW",
-                               begin, type->text, names));
+          config_,
+          fmt::format("{}'{}': this version does not do it; expected one of {}; try {}", begin,
+                      type->text, names,
+                      lower(type->text) == "adafactor" ? "--optimizer adafactor, without the block"
+                                                       : "AdamW"));
     throw ConfigError(fmt::format("{}expected one of {}, got '{}'{}", begin, names,
                                   printable(type->text), name_advice(section, type->text)));
   }

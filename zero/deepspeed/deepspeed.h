@@ -62,6 +62,7 @@ enum class DeepSpeedField : uint8_t {
   nvme_path,
   activation_checkpoint,
   async_save,
+  autotuning,
   memory_breakdown
 };
 
@@ -81,6 +82,7 @@ struct DeepSpeedConfig {
   bool cpu_checkpointing = false;
   bool activation_checkpoint = false;  ///< for the model: recompute blocks in backward
   bool async_save = false;             ///< for CheckpointDirectory::Options
+  bool autotuning = false;             ///< the program is to find a fast setting first
   int64_t steps_per_print = 0;         ///< 0: not given
   bool memory_breakdown = false;
 

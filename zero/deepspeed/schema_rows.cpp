@@ -378,14 +378,14 @@ std::vector<Row> services() {
         "num_gpus_per_node"}},
       {"amp", {"opt_level"}},
   };
-  constexpr const char* tunes = "use train --autotuning run, or zerograd tune";
   for (const auto& [section, keys] : services) {
     const bool listed = &section == &services[0].section || &section == &services[1].section ||
                         &section == &services[2].section;
-    rows.push_back({section, "enabled", boolean, "false", listed ? inner : only,
-                    listed                                      ? ""
-                    : std::string_view(section) == "autotuning" ? tunes
-                                                                : off});
+    if (std::string_view(section) == "autotuning")
+      rows.push_back({section, "enabled", boolean, "false"});
+    else
+      rows.push_back(
+          {section, "enabled", boolean, "false", listed ? inner : only, listed ? "" : off});
     for (const char* key : keys) rows.push_back({section, key, any, "null", inner});
   }
   return rows;

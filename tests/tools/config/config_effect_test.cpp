@@ -68,7 +68,9 @@ const std::set<std::string> only_when = {
     "zero_optimization.offload_optimizer.nvme_path", "zero_optimization.offload_param.nvme_path",
     "zero_optimization.sub_group_size", "aio.block_size", "aio.queue_depth",
     // When files are written: tests/tools/async_save_test.cpp
-    "checkpoint.writer.decoupled"};
+    "checkpoint.writer.decoupled",
+    // Which setting runs: tests/tools/tune_test.cpp
+    "autotuning.enabled"};
 
 std::string name_of(const Row& row) {
   const std::string section = row.section;

@@ -84,6 +84,8 @@ optimizer.type Muon | status 2: a type is missing | rule=muon decoupled=true rat
   with {"optimizer": {"params": {"lr": 0.25}}}
   --muon-rate match_rms_adamw | muon_rate=match_rms_adamw | . | . | -
   --muon-nesterov=false | muon_nesterov=false | . | . | -
+optimizer.type Adafactor | status 2: a type is missing | status 6: try --optimizer adafactor, without | \
+    status 2: expected one of Adam, AdamW
 optimizer.type Lamb | status 2: a type is missing | status 6: 'Lamb': this version does not do it | \
     status 2: expected one of Adam, AdamW
 adam.lr 0.25 | rate=0.001 | rate=0.25 | rate=0.0005
@@ -462,6 +464,8 @@ TEST_CASE("config: every honoured key has a row in a table of this test") {
   for (const char* key :
        {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"})
     known.insert(zero::deepspeed::find_row("", key));
+  // A run that tunes: tests/tools/tune_test.cpp
+  known.insert(zero::deepspeed::find_row("autotuning", "enabled"));
   for (const Row& row : zero::deepspeed::rows())
     if (row.effect == zero::deepspeed::Effect::honoured)
       CHECK_MESSAGE(known.count(&row) == 1, zero::deepspeed::path_of(row), " has no expectation");

@@ -53,7 +53,6 @@ offload_optimizer: super_offload=true/false
 activation_checkpointing: synchronize_checkpoint_boundary=true/false profile=true/false
 flops_profiler: enabled=true/false
 comms_logger: enabled=true/false
-autotuning: enabled=true/false
 elasticity: enabled=true/false
 amp: enabled=true/false
 accelerate: compute_environment=AMAZON_SAGEMAKER/LOCAL_MACHINE num_machines=2/1 machine_rank=1/0

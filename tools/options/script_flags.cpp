@@ -1,0 +1,110 @@
+#include <utility>
+
+#include "tools/options/train_flags.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
+
+// Flags of the scripts that the tutorials of DeepSpeed, accelerate and Hugging Face run. Help does
+// not list them.
+namespace zg::tools {
+namespace {
+
+constexpr const char* no_hub =
+    "there is no hub here; save the texts in one file and give it as --data PATH.txt";
+constexpr const char* no_pairs =
+    "train has models with a decoder alone, which read one text and not pairs; leave the flag out";
+
+/// A flag without a counterpart: the error says what to write instead.
+template <class Refusal>
+Flag refused_flag(std::string name, bool is_switch, const char* instead) {
+  return {{std::move(name)},
+          is_switch ? "" : "X",
+          "",
+          [instead](const std::string& flag, const std::string&) {
+            throw Refusal(fmt::format("{}: {}", flag, instead));
+          }};
+}
+
+}  // namespace
+
+std::vector<Flag> tracking_flags(Tracking& tracking) {
+  return {
+      switch_flag({"--with-tracking"}, tracking.enabled, ""),
+      {{"--report-to"},
+       "tensorboard|all",
+       "",
+       [&tracking](const std::string& name, const std::string& value) {
+         for (const char* service : {"wandb", "comet_ml", "clearml", "mlflow", "aim"})
+           if (value == service)
+             throw Unsupported(fmt::format(
+                 "{} {}: this version reports to files alone; try {} tensorboard, or --metrics "
+                 "F for a JSON line per step",
+                 name, value, name));
+         parse_choice(name, value, {"tensorboard", "all"});
+         tracking.service = value;
+       }},
+      {{"--report-name"}, "NAME", "", [&tracking](const std::string&, const std::string& value) {
+         tracking.name = value;
+       }}};
+}
+
+void resolve_tracking(TrainOptions& options) {
+  const Tracking& tracking = options.tracking;
+  if (!tracking.enabled) {
+    for (const char* flag : {"--report-to", "--report-name"})
+      if (options.given.count(flag))
+        throw ConfigError(fmt::format(
+            "{}: expected --with-tracking with it, got none; try --tensorboard-dir DIR", flag));
+    return;
+  }
+  if (!options.tensorboard.empty()) {
+    if (options.given.count("--report-name"))
+      throw ConfigError(
+          "--report-name: expected one of it and --tensorboard-dir, which names the folder, got "
+          "both");
+    return;
+  }
+  if (options.save.empty())
+    throw ConfigError(
+        "--with-tracking: expected --output-dir DIR, whose folder gets the events, or "
+        "--tensorboard-dir DIR, got neither");
+  options.tensorboard = options.save + "/" + tracking.name;
+}
+
+FlagGroup script_flags() {
+  constexpr bool is_switch = true, has_value = false;
+  FlagGroup group;
+  for (const char* name : {"--dataset-name", "--dataset-config-name"})
+    group.flags.push_back(refused_flag<ConfigError>(name, has_value, no_hub));
+  group.flags.push_back(refused_flag<ConfigError>(
+      "--per-device-eval-batch-size", has_value,
+      "a validation takes micro-batches of --batch-size; leave the flag out"));
+  for (const char* name :
+       {"--source-prefix", "--max-source-length", "--max-target-length", "--val-max-target-length",
+        "--val-min-target-length", "--num-beams", "--n-val-batch-generations"})
+    group.flags.push_back(refused_flag<Unsupported>(name, has_value, no_pairs));
+  group.flags.push_back(refused_flag<Unsupported>("--pad-to-max-length", is_switch, no_pairs));
+  group.flags.push_back(refused_flag<ConfigError>(
+      "--n-train", has_value, "write --steps N or --train-samples N for a shorter run"));
+  group.flags.push_back(refused_flag<ConfigError>(
+      "--n-val", has_value, "write --eval-batches N or --val-fraction X for a smaller validation"));
+  return group;
+}
+
+FlagGroup evaluation_script_flags() {
+  constexpr const char* own = "the checkpoint says it; leave the flag out";
+  constexpr const char* one_rank =
+      "this runs on one rank, whatever the stage that trained the checkpoint; leave the flag out";
+  FlagGroup group;
+  for (const char* name : {"--precision", "--config", "--deepspeed-config"})
+    group.flags.push_back(refused_flag<ConfigError>(name, /*is_switch=*/false, own));
+  for (const char* name : {"--strategy", "--zero-stage"})
+    group.flags.push_back(refused_flag<ConfigError>(name, /*is_switch=*/false, one_rank));
+  group.flags.push_back(
+      {{"--deepspeed"}, "", "", [](const std::string& name, const std::string& value) {
+         parse_switch(name, value);
+       }});
+  return group;
+}
+
+}  // namespace zg::tools
