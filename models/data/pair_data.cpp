@@ -1,0 +1,118 @@
+#include "zerograd/models/data/pair_data.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "zerograd/models/data/indexed_dataset.h"
+#include "zerograd/models/json_text.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/format.h"
+
+namespace zg::models {
+namespace {
+
+PairDataset::Lengths longer(PairDataset::Lengths lengths, const TokenPair& pair) {
+  return {std::max(lengths.source, static_cast<int64_t>(pair.source.size())),
+          std::max(lengths.target, static_cast<int64_t>(pair.target.size()))};
+}
+
+}  // namespace
+
+std::vector<TokenPair> read_pairs(
+    const std::string& path,
+    const std::function<std::vector<int32_t>(const std::string& text, int64_t limit)>& encode,
+    const PairFileOptions& options) {
+  for (const auto& [field, limit] :
+       {std::pair("max_source", options.max_source), std::pair("max_target", options.max_target)})
+    if (limit < 1)
+      throw ConfigError(fmt::format("pairs: {} is {}; expected 1 or more", field, limit));
+  const std::string text = read_text(path);
+  std::vector<TokenPair> pairs;
+  int64_t number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string line = text.substr(begin, end - begin);
+    begin = end + 1;
+    ++number;
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const std::string place = fmt::format("{}:{}", path, number);
+    const nlohmann::json object = parse_json_object(line, place);
+    const JsonNode node{object, place + ": "};
+    const auto tokens_of = [&](const std::string& key, int64_t limit) {
+      std::vector<int32_t> tokens = encode(node.at(key).text(), limit);
+      if (tokens.empty())
+        throw ConfigError(fmt::format("{}: {} has no tokens; expected one or more", place, key));
+      if (static_cast<int64_t>(tokens.size()) > limit) tokens.resize(static_cast<size_t>(limit));
+      return tokens;
+    };
+    std::vector<int32_t> source = tokens_of(options.source_key, options.max_source);
+    pairs.push_back({std::move(source), tokens_of(options.target_key, options.max_target)});
+  }
+  if (pairs.empty())
+    throw ConfigError(
+        fmt::format("{}: no pairs; expected a line such as {{\"{}\": \"Hi\", \"{}\": \"Hello\"}}",
+                    path, options.source_key, options.target_key));
+  return pairs;
+}
+
+PairDataset::PairDataset(std::vector<TokenPair> pairs, const PairOptions& options)
+    : pairs_(std::move(pairs)), options_(options) {
+  if (!(options.validation_fraction >= 0.0 && options.validation_fraction < 1.0))
+    throw ConfigError(
+        fmt::format("pairs: validation_fraction is {}; expected a number from 0 and below 1",
+                    options.validation_fraction));
+  const auto count = static_cast<int64_t>(pairs_.size());
+  training_ = count - std::llround(static_cast<double>(count) * options.validation_fraction);
+  if (training_ < 1)
+    throw ConfigError(
+        fmt::format("pairs: {} pairs, validation_fraction {}: none is left to train on; expected "
+                    "one or more",
+                    count, options.validation_fraction));
+}
+
+int64_t PairDataset::epoch_samples(Split split) const {
+  return split == Split::train ? training_ : static_cast<int64_t>(pairs_.size()) - training_;
+}
+
+const TokenPair& PairDataset::sample(Split split, int64_t index) const {
+  const int64_t count = epoch_samples(split);
+  if (count == 0)
+    throw ConfigError(
+        "pairs: there is no validation split; expected a validation_fraction above 0");
+  int64_t place = index % count;
+  if (split == Split::train && options_.order == Order::random)
+    place = Permutation(options_.seed, "pairs", static_cast<uint64_t>(index / count), count)(place);
+  return pairs_[static_cast<size_t>(split == Split::train ? place : training_ + place)];
+}
+
+std::vector<TokenPair> PairDataset::samples(Split split, int64_t first, int64_t count) const {
+  std::vector<TokenPair> all;
+  for (int64_t i = 0; i < count; ++i) all.push_back(sample(split, first + i));
+  return all;
+}
+
+PairDataset::Lengths PairDataset::longest(Split split, int64_t first, int64_t count) const {
+  Lengths lengths;
+  for (int64_t i = 0; i < count; ++i) lengths = longer(lengths, sample(split, first + i));
+  return lengths;
+}
+
+PairDataset::Lengths PairDataset::longest() const {
+  Lengths lengths;
+  for (const TokenPair& pair : pairs_) lengths = longer(lengths, pair);
+  return lengths;
+}
+
+int64_t PairDataset::vocabulary() const {
+  int32_t largest = 0;
+  for (const TokenPair& pair : pairs_)
+    for (const std::vector<int32_t>* tokens : {&pair.source, &pair.target})
+      if (!tokens->empty())
+        largest = std::max(largest, *std::max_element(tokens->begin(), tokens->end()));
+  return int64_t{largest} + 1;
+}
+
+}  // namespace zg::models
