@@ -1,0 +1,317 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "tests/support/error_message.h"
+#include "tests/support/op_case.h"
+#include "tests/support/temporary_folder.h"
+#include "zerograd/models/seq2seq/beam_search.h"
+#include "zerograd/runtime/error.h"
+
+// tests/reference/make_beam_fixtures.py makes the fixtures with transformers.
+using namespace zg;
+using namespace zg::models;
+using namespace zg::testing;
+using nlohmann::json;
+
+namespace {
+
+using TokenRows = std::vector<std::vector<int32_t>>;
+
+/// The model of make_beam_fixtures.py. It keeps the tokens of every row, as a model keeps its
+/// caches, so its logits are those of transformers only if rows are continued as from_rows says.
+class TableModel {
+ public:
+  explicit TableModel(const json& test_case)
+      : case_(test_case),
+        sources_(test_case["sources"].get<TokenRows>()),
+        vocabulary_(test_case["vocabulary"]) {}
+
+  NextLogits next_logits() {
+    return [this](const BeamStep& step) { return logits(step); };
+  }
+  int64_t calls = 0;
+
+ private:
+  struct Row {
+    size_t source;
+    std::vector<int32_t> tokens;
+  };
+
+  static uint32_t mix(uint32_t h) {
+    h = (h ^ h >> 16) * 0x7feb352du;
+    h = (h ^ h >> 15) * 0x846ca68bu;
+    return h ^ h >> 16;
+  }
+
+  std::vector<float> logits(const BeamStep& step) {
+    const size_t rows = step.from_rows.size(), T = step.tokens.size() / rows;
+    std::vector<Row> next;
+    for (size_t r = 0; r < rows; ++r) {
+      const auto from = static_cast<size_t>(step.from_rows[r]);
+      next.push_back(calls == 0 ? Row{from, {}} : rows_.at(from));
+      CHECK(next.back().tokens.size() == static_cast<size_t>(step.position));
+      const auto fresh = step.tokens.subspan(r * T, T);
+      next.back().tokens.insert(next.back().tokens.end(), fresh.begin(), fresh.end());
+    }
+    rows_ = std::move(next);
+    ++calls;
+    std::vector<float> result;
+    for (const Row& row : rows_) append_logits(row, result);
+    return result;
+  }
+
+  void append_logits(const Row& row, std::vector<float>& result) const {
+    const auto first = static_cast<uint32_t>(sources_.at(row.source)[0]);
+    const auto last = row.tokens.rbegin();
+    const uint32_t before = row.tokens.size() > 1 ? static_cast<uint32_t>(last[1]) : vocabulary_;
+    const uint32_t state = mix(mix(mix(case_["seed"].get<uint32_t>() + first) + before) +
+                               static_cast<uint32_t>(last[0]));
+    const size_t begin = result.size();
+    for (uint32_t token = 0; token < vocabulary_; ++token)
+      result.push_back(static_cast<float>(mix(state + token) >> 16) / 65536 *
+                       case_["scale"].get<float>());
+    for (const auto& [token, bias] : case_["bias"].items())
+      result[begin + std::stoul(token)] += bias.get<float>();
+    for (const json& token : case_["banned"]) result[begin + token.get<size_t>()] = -infinity;
+  }
+
+  const json& case_;
+  TokenRows sources_;
+  uint32_t vocabulary_;
+  std::vector<Row> rows_;
+};
+
+std::vector<int32_t> ids_of(const json& value) {
+  return value.is_array() ? value.get<std::vector<int32_t>>() : std::vector<int32_t>{value};
+}
+
+EarlyStopping early_stopping_of(const json& value) {
+  if (value.is_string()) return EarlyStopping::never;
+  return value.get<bool>() ? EarlyStopping::yes : EarlyStopping::no;
+}
+
+/// From the arguments of generate().
+BeamOptions beam_options_of(const json& test_case) {
+  BeamOptions options{.start = test_case["start"].get<std::vector<int32_t>>()};
+  for (const auto& [name, value] : test_case["options"].items()) {
+    if (name == "num_beams")
+      options.beams = value;
+    else if (name == "num_return_sequences")
+      options.return_sequences = value;
+    else if (name == "eos_token_id")
+      options.eos = ids_of(value);
+    else if (name == "pad_token_id")
+      options.pad = value.get<int32_t>();
+    else if (name == "max_length")
+      options.max_length = value.get<int64_t>();
+    else if (name == "max_new_tokens")
+      options.max_new_tokens = value.get<int64_t>();
+    else if (name == "min_length")
+      options.min_length = value;
+    else if (name == "min_new_tokens")
+      options.min_new_tokens = value.get<int64_t>();
+    else if (name == "length_penalty")
+      options.length_penalty = value;
+    else if (name == "early_stopping")
+      options.early_stopping = early_stopping_of(value);
+    else if (name == "no_repeat_ngram_size")
+      options.no_repeat_ngram_size = value;
+    else if (name == "encoder_no_repeat_ngram_size")
+      options.encoder_no_repeat_ngram_size = value;
+    else if (name == "forced_bos_token_id")
+      options.forced_bos = value.get<int32_t>();
+    else if (name == "forced_eos_token_id")
+      options.forced_eos = ids_of(value);
+    else
+      FAIL("an option that this test does not know: ", name);
+  }
+  return options;
+}
+
+const json& beam_fixture() {
+  static const json fixture = json::parse(read_file(std::string(ZG_FIXTURES) + "beam_search.json"));
+  return fixture;
+}
+
+void check_beam_case(const json& test_case) {
+  CAPTURE(test_case["name"].get<std::string>());
+  TableModel model(test_case);
+  const Generated got =
+      beam_search(model.next_logits(), test_case["vocabulary"],
+                  test_case["sources"].get<TokenRows>(), beam_options_of(test_case));
+  CHECK(got.rows == test_case["rows"].get<TokenRows>());
+  if (!test_case.contains("scores")) {
+    CHECK(got.scores.empty());
+    return;
+  }
+  const auto scores = test_case["scores"].get<std::vector<float>>();
+  REQUIRE(got.scores.size() == scores.size());
+  // In each of up to 20 steps both programs round the sum of log-probabilities, and PyTorch rounds
+  // the sum in log_softmax, which is at least 1, a few times.
+  for (size_t i = 0; i < scores.size(); ++i)
+    CHECK(std::fabs(got.scores[i] - scores[i]) <= 20 * 0x1p-24f * (2 * std::fabs(scores[i]) + 4));
+}
+
+/// The cases whose name has `part`; there must be `count` at least.
+void check_beam_cases(const std::string& part, int count) {
+  for (const json& test_case : beam_fixture()["cases"])
+    if (contains(test_case["name"].get<std::string>(), part)) {
+      check_beam_case(test_case);
+      --count;
+    }
+  CHECK(count <= 0);
+}
+
+/// Logits [rows, V] that are the same for every row.
+NextLogits constant_logits(const std::vector<float>& row) {
+  return [row](const BeamStep& step) {
+    std::vector<float> logits;
+    for (size_t i = 0; i < step.from_rows.size(); ++i)
+      logits.insert(logits.end(), row.begin(), row.end());
+    return logits;
+  };
+}
+
+std::string beam_error(const BeamOptions& options, const std::vector<float>& row = {0, 1, 2},
+                       int64_t vocabulary = 3) {
+  return message_of<ConfigError>(
+      [&] { beam_search(constant_logits(row), vocabulary, {{1}}, options); });
+}
+
+}  // namespace
+
+TEST_CASE("greedy search generates the tokens of transformers, with each option") {
+  check_beam_cases(", 1 beams", 30);
+}
+
+TEST_CASE("beam search generates the tokens and scores of transformers, with each option") {
+  check_beam_cases(", 4 beams", 50);
+  check_beam_cases(", 10 beams", 50);
+}
+
+TEST_CASE("generation with several options at once gives the tokens of transformers") {
+  check_beam_cases("combination", 50);
+}
+
+TEST_CASE(
+    "the first call of a beam search has a row for each source, the others one for each beam") {
+  std::vector<std::vector<int64_t>> from_rows;
+  std::vector<std::vector<int32_t>> tokens;
+  std::vector<int64_t> positions;
+  const NextLogits constant = constant_logits({0, 3, 2, 1, -1});
+  const NextLogits recording = [&](const BeamStep& step) {
+    from_rows.emplace_back(step.from_rows.begin(), step.from_rows.end());
+    tokens.emplace_back(step.tokens.begin(), step.tokens.end());
+    positions.push_back(step.position);
+    return constant(step);
+  };
+  BeamOptions options{.beams = 2, .start = {4, 3}, .eos = {0}, .max_new_tokens = 3};
+  beam_search(recording, 5, {{1}, {2}}, options);
+  CHECK(positions == std::vector<int64_t>{0, 2, 3});
+  CHECK(tokens[0] == std::vector<int32_t>{4, 3, 4, 3});
+  CHECK(from_rows[0] == std::vector<int64_t>{0, 1});
+  CHECK(tokens[1] == std::vector<int32_t>{1, 2, 1, 2});
+  CHECK(from_rows[1] == std::vector<int64_t>{0, 0, 1, 1});
+  CHECK(from_rows[2].size() == 4);
+
+  options.beams = 1;
+  from_rows.clear();
+  tokens.clear();
+  beam_search(recording, 5, {{1}, {2}}, options);
+  CHECK(tokens == TokenRows{{4, 3, 4, 3}, {1, 1}, {1, 1}});
+  CHECK(from_rows == std::vector<std::vector<int64_t>>{{0, 1}, {0, 1}, {0, 1}});
+}
+
+TEST_CASE("samples follow the options of generation, and a row does not depend on other rows") {
+  const NextLogits logits = constant_logits({0, 1, 2, 1.5, 0.5});
+  BeamOptions options{.start = {4},
+                      .eos = {0},
+                      .pad = 1,
+                      .max_new_tokens = 6,
+                      .min_new_tokens = 3,
+                      .encoder_no_repeat_ngram_size = 1,
+                      .sampling = SamplingOptions{.temperature = 2.0, .seed = 5}};
+  const TokenRows sources(40, {2});
+  const TokenRows rows = beam_search(logits, 5, sources, options).rows;
+  std::set<std::vector<int32_t>> different(rows.begin(), rows.end());
+  CHECK(different.size() > 20);
+  bool early = false;
+  for (const std::vector<int32_t>& row : rows) {
+    CHECK(std::count(row.begin(), row.end(), 2) == 0);
+    CHECK(std::count(row.begin(), row.begin() + 4, 0) == 0);
+    const auto end = std::find(row.begin(), row.end(), 0);
+    if (end == row.end()) continue;
+    early = true;
+    CHECK(std::count(end + 1, row.end(), 1) == row.end() - end - 1);
+  }
+  CHECK(early);
+  CHECK(beam_search(logits, 5, sources, options).rows == rows);
+  const TokenRows fewer = beam_search(logits, 5, {{2}, {2}}, options).rows;
+  for (size_t row = 0; row < fewer.size(); ++row)
+    CHECK(std::equal(fewer[row].begin(), fewer[row].end(), rows[row].begin()));
+  options.sampling->temperature = 0.0;
+  CHECK(beam_search(logits, 5, {{2}}, options).rows == TokenRows{{4, 3, 3, 3, 3, 3, 3}});
+}
+
+TEST_CASE("generation refuses invalid options and says field, expected and actual value") {
+  const BeamOptions valid{.start = {1}, .eos = {0}};
+  CHECK(beam_error(valid) == "nothing was thrown");
+  const auto refused = [&](const std::string& message, auto change) {
+    BeamOptions options = valid;
+    change(options);
+    CHECK(beam_error(options) == "beam_search: expected " + message);
+  };
+  refused("beams from 1, got 0", [](BeamOptions& o) { o.beams = 0; });
+  refused("return_sequences from 1 to beams, 1, got 2",
+          [](BeamOptions& o) { o.return_sequences = 2; });
+  refused("return_sequences from 1 to beams, 1, got 0",
+          [](BeamOptions& o) { o.return_sequences = 0; });
+  refused("start with the decoder's first token, got none", [](BeamOptions& o) { o.start = {}; });
+  refused("start in the vocabulary, [0, 3), got 3", [](BeamOptions& o) { o.start = {3}; });
+  refused("eos in the vocabulary, [0, 3), got -1", [](BeamOptions& o) { o.eos = {1, -1}; });
+  refused("pad in the vocabulary, [0, 3), got 7", [](BeamOptions& o) { o.pad = 7; });
+  refused("forced_bos in the vocabulary, [0, 3), got 4", [](BeamOptions& o) { o.forced_bos = 4; });
+  refused("forced_eos in the vocabulary, [0, 3), got 5",
+          [](BeamOptions& o) { o.forced_eos = {5}; });
+  refused("max_length above the 1 tokens of start, got 1",
+          [](BeamOptions& o) { o.max_length = 1; });
+  refused("max_new_tokens from 1, got 0", [](BeamOptions& o) { o.max_new_tokens = 0; });
+  refused("min_length from 0, got -1", [](BeamOptions& o) { o.min_length = -1; });
+  refused("min_new_tokens from 0, got -2", [](BeamOptions& o) { o.min_new_tokens = -2; });
+  refused("no_repeat_ngram_size from 0, got -1",
+          [](BeamOptions& o) { o.no_repeat_ngram_size = -1; });
+  refused("encoder_no_repeat_ngram_size from 0, got -3",
+          [](BeamOptions& o) { o.encoder_no_repeat_ngram_size = -3; });
+  refused("a finite length_penalty, got inf", [](BeamOptions& o) { o.length_penalty = infinity; });
+  refused("beams of 1 for sampling, got 2", [](BeamOptions& o) {
+    o.beams = 2;
+    o.sampling = SamplingOptions{};
+  });
+  refused("a vocabulary of at least 4 tokens for beams > 1, got 3", [](BeamOptions& o) {
+    o.beams = 2;
+    o.eos = {0, 1, 2};
+  });
+  BeamOptions sampling = valid;
+  sampling.sampling = SamplingOptions{.top_p = 2.0};
+  CHECK(beam_error(sampling) == "sampling: expected top_p in (0, 1], got 2.000000");
+}
+
+TEST_CASE("generation refuses logits that no token can be chosen from") {
+  for (int64_t beams : {1, 2}) {
+    const BeamOptions options{.beams = beams, .start = {1}, .eos = {0}};
+    CHECK(beam_error(options, {0, 1}) == "beam_search: expected logits [1, 3], got 2");
+    for (const std::vector<float>& unusable : {std::vector<float>{0, not_a_number, 1},
+                                               {not_a_number, 0, 1},
+                                               {0, infinity, 1},
+                                               {-infinity, -infinity, -infinity}})
+      CHECK(contains(beam_error(options, unusable), "expected logits with a finite maximum"));
+  }
+  BeamOptions options{.start = {1}, .no_repeat_ngram_size = 1, .sampling = SamplingOptions{}};
+  CHECK(contains(beam_error(options), "the options ban every token at position 2"));
+  CHECK(contains(message_of<ConfigError>([&] { beam_search(constant_logits({}), 3, {}, options); }),
+                 "expected at least one source, got none"));
+}
