@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "tests/models/seq2seq/beam_case.h"
 #include "tests/support/error_message.h"
 #include "tests/support/op_case.h"
 #include "tests/support/temporary_folder.h"
@@ -18,8 +19,6 @@ using namespace zg::testing;
 using nlohmann::json;
 
 namespace {
-
-using TokenRows = std::vector<std::vector<int32_t>>;
 
 /// The model of make_beam_fixtures.py. It keeps the tokens of every row, as a model keeps its
 /// caches, so its logits are those of transformers only if rows are continued as from_rows says.
@@ -85,75 +84,14 @@ class TableModel {
   std::vector<Row> rows_;
 };
 
-std::vector<int32_t> ids_of(const json& value) {
-  return value.is_array() ? value.get<std::vector<int32_t>>() : std::vector<int32_t>{value};
-}
-
-EarlyStopping early_stopping_of(const json& value) {
-  if (value.is_string()) return EarlyStopping::never;
-  return value.get<bool>() ? EarlyStopping::yes : EarlyStopping::no;
-}
-
-/// From the arguments of generate().
-BeamOptions beam_options_of(const json& test_case) {
-  BeamOptions options{.start = test_case["start"].get<std::vector<int32_t>>()};
-  for (const auto& [name, value] : test_case["options"].items()) {
-    if (name == "num_beams")
-      options.beams = value;
-    else if (name == "num_return_sequences")
-      options.return_sequences = value;
-    else if (name == "eos_token_id")
-      options.eos = ids_of(value);
-    else if (name == "pad_token_id")
-      options.pad = value.get<int32_t>();
-    else if (name == "max_length")
-      options.max_length = value.get<int64_t>();
-    else if (name == "max_new_tokens")
-      options.max_new_tokens = value.get<int64_t>();
-    else if (name == "min_length")
-      options.min_length = value;
-    else if (name == "min_new_tokens")
-      options.min_new_tokens = value.get<int64_t>();
-    else if (name == "length_penalty")
-      options.length_penalty = value;
-    else if (name == "early_stopping")
-      options.early_stopping = early_stopping_of(value);
-    else if (name == "no_repeat_ngram_size")
-      options.no_repeat_ngram_size = value;
-    else if (name == "encoder_no_repeat_ngram_size")
-      options.encoder_no_repeat_ngram_size = value;
-    else if (name == "forced_bos_token_id")
-      options.forced_bos = value.get<int32_t>();
-    else if (name == "forced_eos_token_id")
-      options.forced_eos = ids_of(value);
-    else
-      FAIL("an option that this test does not know: ", name);
-  }
-  return options;
-}
-
 const json& beam_fixture() {
   static const json fixture = json::parse(read_file(std::string(ZG_FIXTURES) + "beam_search.json"));
   return fixture;
 }
 
 void check_beam_case(const json& test_case) {
-  CAPTURE(test_case["name"].get<std::string>());
   TableModel model(test_case);
-  const Generated got =
-      beam_search(model.next_logits(), test_case["vocabulary"],
-                  test_case["sources"].get<TokenRows>(), beam_options_of(test_case));
-  CHECK(got.rows == test_case["rows"].get<TokenRows>());
-  if (!test_case.contains("scores")) {
-    CHECK(got.scores.empty());
-    return;
-  }
-  const auto scores = test_case["scores"].get<std::vector<float>>();
-  REQUIRE(got.scores.size() == scores.size());
-  // In each of up to 20 steps both programs round the sum of log-probabilities, and PyTorch rounds
-  // the sum in log_softmax, which is at least 1, a few times.
-  for (size_t i = 0; i < scores.size(); ++i)
-    CHECK(std::fabs(got.scores[i] - scores[i]) <= 20 * 0x1p-24f * (2 * std::fabs(scores[i]) + 4));
+  check_generated(test_case, model.next_logits());
 }
 
 /// The cases whose name has `part`; there must be `count` at least.
