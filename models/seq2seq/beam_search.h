@@ -10,26 +10,27 @@
 
 namespace zg::models {
 
-/// When the search of a source ends before max_length.
+/// When the search of a source ends before max_length. It never ends before `beams` sequences are
+/// finished.
 enum class EarlyStopping {
-  no,    ///< when the best running beam, scored at its length, is below all finished ones
-  yes,   ///< also as soon as `beams` sequences are finished
+  no,    ///< when the best running beam, scored at its length, is not above the worst finished one
+  yes,   ///< as soon as `beams` sequences are finished
   never  ///< as `no`, but if length_penalty > 0 the running beam is scored at max_length
 };
 
-/// Options of generation with the names, defaults and meaning of GenerationConfig in
-/// transformers 5. Lengths are in tokens of the decoder and include `start`, except those of new
-/// tokens.
+/// Options of generation. Defaults and meaning are those of GenerationConfig in transformers 5, and
+/// so are the names, without "num_" and "_token_id". Lengths are in tokens of the decoder and
+/// include `start`, except those of new tokens.
 struct BeamOptions {
   int64_t beams = 1;             ///< 1: greedy search, or samples if `sampling` is set
-  int64_t return_sequences = 1;  ///< of each source, the best first; at most `beams`
+  int64_t return_sequences = 1;  ///< for each source, the best first; at most `beams`
   std::vector<int32_t> start;    ///< first tokens of each row: decoder_start_token_id, maybe more
   std::vector<int32_t> eos;      ///< a sequence ends with any of these
   std::optional<int32_t> pad;    ///< follows a finished sequence; if not set, the first eos
 
   std::optional<int64_t> max_length;      ///< if neither maximum is set, 20 new tokens
   std::optional<int64_t> max_new_tokens;  ///< replaces max_length
-  int64_t min_length = 0;                 ///< no eos in shorter sequences
+  int64_t min_length = 0;                 ///< no eos is generated after fewer tokens
   std::optional<int64_t> min_new_tokens;  ///< replaces min_length
 
   /// A finished sequence is scored by the sum of its log-probabilities / new tokens^length_penalty.
@@ -53,7 +54,7 @@ struct BeamStep {
   /// row. In the first call, which has a row for each source, from_rows[r] is r, the source. The
   /// second call has `beams` rows for each source, so a cache gets more rows there.
   std::span<const int64_t> from_rows;
-  int64_t position;  ///< of the first of the T tokens in the sequence, from 0
+  int64_t position;  ///< in the sequence, from 0, of the first of the T tokens
 };
 /// Returns the logits [rows, V] that follow the last token of each row.
 using NextLogits = std::function<std::vector<float>(const BeamStep&)>;
@@ -66,8 +67,8 @@ struct Generated {
 };
 
 /// Generates a sequence for each of the `sources` by greedy search, sampling or beam search as
-/// GenerationMixin.generate of transformers 5.24 does, and with its tokens for equal logits. With
-/// early stopping, ties and a `pad` of 0 that is:
+/// GenerationMixin.generate of transformers 5.24 does, and with its tokens for equal logits. These
+/// details follow from that:
 /// - Scores are f32. Only the sum in log_softmax is more exact than PyTorch's, so beams whose
 ///   scores differ by rounding alone can be exchanged.
 /// - Equal scores have the order of torch.topk on a CPU, built with libstdc++.
