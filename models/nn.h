@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -57,7 +58,11 @@ class ZG_API KeyValueCache {
   /// To be called once after a pass through all layers, with the number of its tokens. ConfigError
   /// if they are more than there is room for.
   void advance(int64_t tokens);
-  int64_t batch() const;  ///< rows of the first pass; 0 before it
+  int64_t batch() const;  ///< rows of the first pass, or of the last reorder(); 0 before them
+  /// Row i of the next pass continues row rows[i]: beams that are kept, copied or dropped. There
+  /// may be more or fewer rows than before. ConfigError for a row that the cache does not hold.
+  /// Copies the held positions, unless the order stays.
+  void reorder(std::span<const int64_t> rows);
 
  private:
   friend class Attention;
@@ -69,6 +74,38 @@ class ZG_API KeyValueCache {
   Layer& layer(int64_t index, int64_t rows, int64_t tokens);
 
   int64_t length_ = 0, capacity_ = 0;
+};
+
+/// The memory of cross-attention layers in generation, for example an encoder's output [B, S,
+/// width]. Each layer computes its keys and values in its first pass and keeps them here; when all
+/// layers have them, the memory itself is freed. A pass has R rows, a multiple of B: rows [i R / B,
+/// (i + 1) R / B) attend to row i of the memory, so the beams of a sample share one copy.
+class ZG_API MemoryCache {
+ public:
+  /// `lengths`: as in Memory. ConfigError for other shapes.
+  MemoryCache(int64_t layers, const Tensor& memory, const Tensor& lengths = {});
+  int64_t rows() const;
+  /// Row i becomes row rows[i]. ConfigError for a row that there is not.
+  void reorder(std::span<const int64_t> rows);
+
+ private:
+  friend class Attention;
+  struct Layer {
+    Tensor keys, values;  // [B, S, kv_heads * D]; absent before the layer's first pass
+  };
+  Layer& layer(int64_t index);
+  void fill(int64_t index, const Tensor& keys, const Tensor& values);
+
+  std::vector<Layer> layers_;
+  Tensor memory_, lengths_;
+};
+
+/// The input of a cross-attention layer's keys and values.
+struct Memory {
+  Var values = {};  ///< [B, S, width]
+  /// [B] i32: padding; the sample's positions from this one on are hidden. Absent: none is.
+  Tensor lengths = {};
+  MemoryCache* cache = nullptr;  ///< of a pass in inference mode, in place of values and lengths
 };
 
 /// Settings of one forward pass. The optional tensors are shared by all layers of the pass.
@@ -85,10 +122,16 @@ struct ZG_API Pass {
   Tensor starts = {};
   Tensor positions = {};  ///< [B, T] i32, rotary positions. Absent: t, or t after a cache's tokens
   KeyValueCache* cache = nullptr;  ///< of a pass in inference mode; the tokens follow its contents
+  /// [B] i32, of self-attention: padding; the sample's tokens from this one on are hidden. Absent:
+  /// none is.
+  Tensor key_lengths = {};
+  std::optional<float> attention_dropout = {};  ///< on attention weights; absent: `dropout`
+  float activation_dropout = 0.0f;              ///< between the products of an Mlp without a gate
 
   /// The same on another tape, such as that of a checkpointed segment.
   Pass on(Tape& other) const {
-    return {other, parallel, dropout, place, rope_table, alibi_slopes, starts, positions, cache};
+    return {other,  parallel,  dropout, place,       rope_table,        alibi_slopes,
+            starts, positions, cache,   key_lengths, attention_dropout, activation_dropout};
   }
   /// Key for a tensor that every tensor rank has whole: the same mask on all of them.
   DropoutKey key(uint32_t site) const;
@@ -210,8 +253,10 @@ struct AttentionConfig {
   std::string site = {};  ///< name of the dropouts' random streams; empty: the layer's name
 };
 
-/// Self-attention of [B, T, width]: projections, optional norms and rotary positions of queries and
-/// keys, the fused kernel, and the output projection with its dropout.
+/// Attention of [B, T, width]: projections, optional norms and rotary positions of queries and
+/// keys, the fused kernel, and the output projection with its dropout. A layer is for
+/// self-attention, or for cross-attention: then queries come from x, and keys and values from a
+/// memory.
 class ZG_API Attention {
  public:
   Attention() = default;
@@ -219,15 +264,19 @@ class ZG_API Attention {
   Attention(const ParallelStore& store, const Unit& unit, const std::string& name,
             const AttentionConfig& config, int64_t layer = 0);
   Var operator()(const Pass& pass, const Var& x) const;
+  /// Cross-attention. ConfigError if the layer is causal, fused or has rotary positions. Without a
+  /// cache x has as many rows as the memory. Layer i of the model is made with layer = i.
+  Var operator()(const Pass& pass, const Var& x, const Memory& memory) const;
   /// The table for Pass::rope_table, for positions 0 to `positions` - 1; absent without rope.
   Tensor rope_table(int64_t positions, DType dtype, const Device& device) const;
   const AttentionConfig& config() const { return config_; }
 
  private:
   struct Heads;
-  Heads project(const Pass& pass, const Var& x) const;
+  Heads project(const Pass& pass, const Var& x, const Memory* memory = nullptr,
+                const Var& source = {}) const;
   Var turned(const Pass& pass, const Var& x, int64_t heads) const;
-  Var attend(const Pass& pass, const Heads& heads) const;
+  Var attend(const Pass& pass, const Heads& heads, const Tensor& key_lengths) const;
   Tensor attend_cached(const Pass& pass, const Heads& heads) const;
 
   AttentionConfig config_;
@@ -280,7 +329,7 @@ class ZG_API Mlp {
  private:
   Linear gate_, up_, down_;
   MlpKind kind_ = MlpKind::gelu_tanh;
-  uint32_t site_ = 0;
+  uint32_t site_ = 0, activation_site_ = 0;
 };
 
 }  // namespace zg::nn

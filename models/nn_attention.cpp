@@ -1,0 +1,424 @@
+#include <algorithm>
+
+#include "zerograd/autograd/collective.h"
+#include "zerograd/kernels/attention/attention.h"
+#include "zerograd/kernels/movement/movement.h"
+#include "zerograd/models/nn.h"
+#include "zerograd/models/nn_parameters.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
+
+// Attention layers, and the caches with which they generate.
+namespace zg::nn {
+
+// --- caches ---
+
+KeyValueCache::KeyValueCache(int64_t layers, int64_t capacity)
+    : layers_(static_cast<size_t>(layers)), capacity_(capacity) {}
+
+void KeyValueCache::truncate(int64_t length) {
+  if (length < 0 || length > length_)
+    throw ConfigError(fmt::format(
+        "key_value_cache: truncate to {} positions; expected 0 to {}, the positions that it holds",
+        length, length_));
+  length_ = length;
+}
+
+void KeyValueCache::advance(int64_t tokens) {
+  if (tokens < 0 || tokens > capacity_ - length_)
+    throw ConfigError(
+        fmt::format("key_value_cache: advance by {} positions; the cache holds {} and has room for "
+                    "{} in all; expected 0 to {}",
+                    tokens, length_, capacity_, capacity_ - length_));
+  length_ += tokens;
+}
+
+KeyValueCache::Layer& KeyValueCache::layer(int64_t index, int64_t rows, int64_t tokens) {
+  const auto count = static_cast<int64_t>(layers_.size());
+  if (index < 0 || index >= count)
+    throw ConfigError(fmt::format(
+        "key_value_cache: attention layer {} of a cache for {} layers; expected 0 to {}; give the "
+        "cache the model's number of layers, and each attention layer its index",
+        index, count, count - 1));
+  if (tokens > capacity_ - length_)
+    throw ConfigError(
+        fmt::format("key_value_cache: {} more tokens, after {} of {} positions; expected at most "
+                    "{} more; make the cache larger, or truncate() it",
+                    tokens, length_, capacity_, capacity_ - length_));
+  Layer& found = layers_[static_cast<size_t>(index)];
+  if (found.keys && found.keys.extent(0) != rows)
+    throw ConfigError(
+        fmt::format("key_value_cache: a pass with {} rows after passes with {} rows; expected "
+                    "the same number; make a new cache for another batch size",
+                    rows, found.keys.extent(0)));
+  return found;
+}
+
+int64_t KeyValueCache::batch() const {
+  for (const Layer& layer : layers_)
+    if (layer.keys) return layer.keys.extent(0);
+  return 0;
+}
+
+namespace {
+
+void check_rows(const char* cache, std::span<const int64_t> rows, int64_t count) {
+  if (rows.empty())
+    throw ConfigError(fmt::format("{}: reorder to no rows; expected 1 or more", cache));
+  for (const int64_t row : rows)
+    if (row < 0 || row >= count)
+      throw ConfigError(fmt::format("{}: reorder: there is no row {}; expected rows 0 to {}", cache,
+                                    row, count - 1));
+}
+
+bool is_same_order(std::span<const int64_t> rows, int64_t count) {
+  if (static_cast<int64_t>(rows.size()) != count) return false;
+  for (size_t i = 0; i < rows.size(); ++i)
+    if (rows[i] != static_cast<int64_t>(i)) return false;
+  return true;
+}
+
+/// A tensor whose row i is row rows[i] of x. Only the first `elements` of each row are copied, the
+/// others are uninitialised. Consecutive rows are copied together.
+Tensor rows_of(const Tensor& x, std::span<const int64_t> rows, int64_t elements) {
+  const auto count = static_cast<int64_t>(rows.size());
+  const int64_t width = x.numel() / x.extent(0);
+  const Tensor y = Tensor::empty(x.shape().with(0, count), x.dtype(), x.device());
+  if (elements == 0) return y;
+  for (int64_t begin = 0, end = 0; begin < count; begin = end) {
+    const int64_t first = rows[static_cast<size_t>(begin)];
+    for (end = begin + 1; end < count; ++end)
+      if (rows[static_cast<size_t>(end)] != first + (end - begin)) break;
+    kernels::strided_copy({.x = x,
+                           .y = y,
+                           .extents = {end - begin, elements},
+                           .x_strides = {width, 1},
+                           .y_strides = {width, 1},
+                           .x_offset = first * width,
+                           .y_offset = begin * width},
+                          x.device().compute());
+  }
+  return y;
+}
+
+}  // namespace
+
+void KeyValueCache::reorder(std::span<const int64_t> rows) {
+  const int64_t count = batch();
+  check_rows("key_value_cache", rows, count);
+  if (is_same_order(rows, count)) return;
+  for (Layer& layer : layers_) {
+    const int64_t held = length_ * layer.keys.extent(2);
+    layer.keys = rows_of(layer.keys, rows, held);
+    layer.values = rows_of(layer.values, rows, held);
+  }
+}
+
+MemoryCache::MemoryCache(int64_t layers, const Tensor& memory, const Tensor& lengths)
+    : layers_(static_cast<size_t>(layers)), memory_(memory), lengths_(lengths) {
+  if (layers < 1 || !memory || memory.shape().rank() != 3)
+    throw ConfigError(fmt::format(
+        "memory_cache: {} layers, memory {}; expected 1 layer or more and memory [B, S, width]",
+        layers, memory ? memory.shape().str() : "absent"));
+  if (lengths && lengths.shape() != Shape{memory.extent(0)})
+    throw ConfigError(fmt::format("memory_cache: lengths {} of memory {}; expected {}",
+                                  lengths.shape(), memory.shape(), Shape{memory.extent(0)}));
+}
+
+int64_t MemoryCache::rows() const {
+  return memory_ ? memory_.extent(0) : layers_.front().keys.extent(0);
+}
+
+void MemoryCache::reorder(std::span<const int64_t> rows) {
+  check_rows("memory_cache", rows, this->rows());
+  if (is_same_order(rows, this->rows())) return;
+  const auto reordered = [&](Tensor& x) {
+    if (x) x = rows_of(x, rows, x.numel() / x.extent(0));
+  };
+  reordered(memory_);
+  reordered(lengths_);
+  for (Layer& layer : layers_) {
+    reordered(layer.keys);
+    reordered(layer.values);
+  }
+}
+
+MemoryCache::Layer& MemoryCache::layer(int64_t index) {
+  const auto count = static_cast<int64_t>(layers_.size());
+  if (index < 0 || index >= count)
+    throw ConfigError(
+        fmt::format("memory_cache: attention layer {} of a cache for {} layers; expected 0 to {}; "
+                    "give the cache the model's number of layers, and each layer its index",
+                    index, count, count - 1));
+  return layers_[static_cast<size_t>(index)];
+}
+
+void MemoryCache::fill(int64_t index, const Tensor& keys, const Tensor& values) {
+  layer(index) = {keys, values};
+  const auto is_filled = [](const Layer& layer) { return static_cast<bool>(layer.keys); };
+  if (std::all_of(layers_.begin(), layers_.end(), is_filled)) memory_ = {};
+}
+
+// --- attention ---
+
+/// Queries, keys and values of a call. q, k and v are one tensor [B, T, 3C] (fused), or three.
+struct Attention::Heads {
+  Var q, k, v;
+  int64_t heads = 0, kv_heads = 0;  ///< of this rank
+  int64_t head_size = 0;
+};
+
+namespace {
+
+void check_divides(const char* field, int64_t n, int64_t by, const char* what) {
+  if (n < 1 || by < 1 || n % by != 0)
+    throw ConfigError(
+        fmt::format("attention: {}: expected a multiple of {} ({}), got {}", field, by, what, n));
+}
+
+AttentionConfig resolved(AttentionConfig config, const TensorParallel& parallel) {
+  if (config.kv_heads == 0) config.kv_heads = config.heads;
+  if (config.head_size == 0) {
+    check_divides("width", config.width, config.heads, "the number of heads");
+    config.head_size = config.width / config.heads;
+  }
+  check_divides("heads", config.heads, config.kv_heads, "the number of key-value heads");
+  check_divides("heads", config.heads, parallel.size(), "the number of tensor ranks");
+  check_divides("kv_heads", config.kv_heads, parallel.size(), "the number of tensor ranks");
+  if (config.fused && config.kv_heads != config.heads)
+    throw ConfigError(
+        fmt::format("attention: fused: expected as many key-value heads as heads, {}, got {}",
+                    config.heads, config.kv_heads));
+  if (config.fused && (config.rope || config.query_key_norm))
+    throw ConfigError(
+        "attention: fused: set together with rope or query_key_norm; expected separate matrices "
+        "for queries, keys and values; leave fused unset");
+  if (config.rope) validate(*config.rope);
+  return config;
+}
+
+void require_inference(const Pass& pass) {
+  if (pass.tape.mode() == TapeMode::inference) return;
+  throw ConfigError(
+      "attention: a pass with a key-value cache on a tape that records; expected a tape in "
+      "inference mode, because nothing is differentiated through a cache; try "
+      "Engine::inference_tape()");
+}
+
+/// The number of elements of a head that the rotary position embedding rotates.
+int64_t rotated_of(const AttentionConfig& config) {
+  return static_cast<int64_t>(static_cast<double>(config.head_size) * config.rotated_share) / 2 * 2;
+}
+
+}  // namespace
+
+Attention::Attention(const ParallelStore& store, const Unit& unit, const std::string& name,
+                     const AttentionConfig& config, int64_t layer)
+    : config_(resolved(config, store.parallel)), layer_(layer) {
+  check_size("attention", name, "width", config.width);
+  const AttentionConfig& c = config_;
+  const int64_t queries = c.heads * c.head_size, keys = c.kv_heads * c.head_size;
+  const auto in = [&](const char* part, int64_t out, int64_t blocks = 1) {
+    return Linear(store, unit, name + part,
+                  {.in = c.width,
+                   .out = out,
+                   .bias = c.bias,
+                   .split = Split::out,
+                   .stddev = c.stddev,
+                   .blocks = blocks});
+  };
+  if (c.fused) {
+    qkv_ = in(c.names.qkv, 3 * queries, *c.fused == QKVOrder::by_part ? 3 : 1);
+  } else {
+    q_ = in(c.names.q, queries);
+    k_ = in(c.names.k, keys);
+    v_ = in(c.names.v, keys);
+  }
+  if (c.query_key_norm) {
+    const NormConfig norm{.width = c.head_size, .kind = NormKind::rms, .epsilon = c.norm_epsilon};
+    q_norm_ = Norm(store, unit, name + c.names.q_norm, norm);
+    k_norm_ = Norm(store, unit, name + c.names.k_norm, norm);
+  }
+  out_ = Linear(store, unit, name + c.names.out,
+                {.in = queries,
+                 .out = c.width,
+                 .bias = c.out_bias,
+                 .split = Split::in,
+                 .stddev = c.out_stddev > 0.0f ? c.out_stddev : c.stddev});
+  const std::string& site = c.site.empty() ? name : c.site;
+  weights_site_ = site_of(site, ".attn_dropout");
+  out_site_ = site_of(site, ".resid_dropout");
+}
+
+Tensor Attention::rope_table(int64_t positions, DType dtype, const Device& device) const {
+  if (!config_.rope) return {};
+  return zg::rope_table(*config_.rope, rotated_of(config_), positions, accumulator(dtype), device);
+}
+
+/// Applies the rotary position embedding to queries or keys [B, T, heads * D].
+Var Attention::turned(const Pass& pass, const Var& x, int64_t heads) const {
+  const int64_t first = pass.cache ? pass.cache->length() : 0, T = x.shape()[1];
+  const Tensor table =
+      pass.rope_table ? pass.rope_table : rope_table(first + T, x.dtype(), x.device());
+  return pass.positions ? rope(x, heads, table, pass.positions) : rope(x, heads, table, first);
+}
+
+/// Queries of x, keys and values of `source`. Without a memory that is x. With one that has the
+/// keys and values of an earlier pass it is absent, and so are the keys and values of the result.
+Attention::Heads Attention::project(const Pass& pass, const Var& x, const Memory* memory,
+                                    const Var& source) const {
+  const int64_t ranks = pass.parallel.size();
+  Heads result{.heads = config_.heads / ranks,
+               .kv_heads = config_.kv_heads / ranks,
+               .head_size = config_.head_size};
+  if (config_.fused) {
+    result.q = result.k = result.v = qkv_(pass, x);
+    return result;
+  }
+  // The three products have the same input: gather it from the tensor ranks once.
+  const Var whole = pass.parallel.enter(x);
+  const auto product = [&](const Linear& layer, const Var& input) {
+    const Var weight = pass.tape.parameter(*layer.weight);
+    return linear(input, weight, value_of(pass, layer.bias));
+  };
+  result.q = product(q_, whole);
+  if (!memory || source) {
+    const Var input = memory ? pass.parallel.enter(source) : whole;
+    result.k = product(k_, input);
+    result.v = product(v_, input);
+  }
+  if (config_.query_key_norm) {
+    // Each rank reads the norms' weights for its own heads, so backward sums their gradients.
+    const auto normed = [&](const Norm& norm, const Var& y, int64_t heads) {
+      Var weight = pass.tape.parameter(*norm.weight);
+      if (ranks > 1) weight = copy_to_ranks(weight, *pass.parallel.ranks);
+      const Shape shape = y.shape();
+      const Var rows = reshape(y, Shape{shape[0], shape[1], heads, result.head_size});
+      const Var done = rms_norm(rows, weight, norm.epsilon);
+      return reshape(done, shape);
+    };
+    result.q = normed(q_norm_, result.q, result.heads);
+    if (result.k) result.k = normed(k_norm_, result.k, result.kv_heads);
+  }
+  if (config_.rope) {
+    result.q = turned(pass, result.q, result.heads);
+    result.k = turned(pass, result.k, result.kv_heads);
+  }
+  return result;
+}
+
+Var Attention::attend(const Pass& pass, const Heads& heads, const Tensor& key_lengths) const {
+  const AttentionOptions options{.causal = config_.causal,
+                                 .dropout = pass.attention_dropout.value_or(pass.dropout),
+                                 .key = pass.key_of_rank(weights_site_),
+                                 .alibi_slopes = pass.alibi_slopes,
+                                 .order = config_.fused.value_or(QKVOrder::by_part),
+                                 .window = config_.window,
+                                 .starts = pass.starts,
+                                 .key_lengths = key_lengths};
+  if (config_.fused) return attention(heads.q, static_cast<int>(heads.heads), options);
+  return attention(heads.q, heads.k, heads.v, static_cast<int>(heads.heads), options);
+}
+
+/// Appends the keys and values to the cache and attends to all of it. Does not use pass.dropout.
+Tensor Attention::attend_cached(const Pass& pass, const Heads& heads) const {
+  if (!config_.causal || pass.starts)
+    throw ConfigError(fmt::format(
+        "attention: a pass with a key-value cache takes one text from left to right; expected "
+        "causal true and no starts, got {}",
+        config_.causal ? "starts" : "causal false"));
+  if (pass.key_lengths)
+    throw ConfigError(
+        "attention: a pass with a key-value cache and key_lengths; expected no key_lengths, "
+        "because the texts of a cache have equal lengths");
+  KeyValueCache& cache = *pass.cache;
+  const Tensor q = heads.q.value();
+  const int64_t B = q.extent(0), T = q.extent(1), D = heads.head_size, C = heads.heads * D,
+                keys = heads.kv_heads * D, length = cache.length();
+  const HeadLayout cached{.batch = cache.capacity() * keys, .head = D, .token = keys};
+  AttentionShape shape = {.B = B,
+                          .H = heads.heads,
+                          .T = T,
+                          .keys = length + T,
+                          .offset = length,
+                          .D = D,
+                          .q = {.batch = T * C, .head = D, .token = C},
+                          .k = cached,
+                          .v = cached,
+                          .out = {.batch = T * C, .head = D, .token = C},
+                          .kv_heads = heads.kv_heads,
+                          .window = config_.window};
+  if (config_.fused) shape.q = qkv_layout(shape, *config_.fused, 0);
+  KeyValueCache::Layer& layer = cache.layer(layer_, B, T);
+  Stream& stream = pass.tape.stream();
+  const auto append = [&](Tensor& to, const Var& from, int64_t part) {
+    const Tensor values = from.value();
+    if (!to) to = Tensor::empty({B, cache.capacity(), keys}, values.dtype(), values.device());
+    const HeadLayout layout = config_.fused
+                                  ? qkv_layout(shape, *config_.fused, part)
+                                  : HeadLayout{.batch = T * keys, .head = D, .token = keys};
+    kernels::strided_copy({.x = values,
+                           .y = to,
+                           .extents = {B, T, heads.kv_heads, D},
+                           .x_strides = {layout.batch, layout.token, layout.head, 1},
+                           .y_strides = {cached.batch, cached.token, cached.head, 1},
+                           .x_offset = layout.offset,
+                           .y_offset = length * keys},
+                          stream);
+  };
+  append(layer.keys, heads.k, 1);
+  append(layer.values, heads.v, 2);
+  const Tensor out = Tensor::empty({B, T, C}, q.dtype(), q.device());
+  kernels::attention_forward({.q = q,
+                              .k = layer.keys,
+                              .v = layer.values,
+                              .alibi_slopes = pass.alibi_slopes,
+                              .out = out,
+                              .shape = shape},
+                             stream);
+  return out;
+}
+
+Var Attention::operator()(const Pass& pass, const Var& x) const {
+  require_parameter("attention", out_.weight);
+  if (pass.cache) require_inference(pass);
+  const Heads heads = project(pass, x);
+  const Var attended =
+      pass.cache ? Var(attend_cached(pass, heads)) : attend(pass, heads, pass.key_lengths);
+  return pass.drop(out_(pass, attended), out_site_);
+}
+
+Var Attention::operator()(const Pass& pass, const Var& x, const Memory& memory) const {
+  require_parameter("attention", out_.weight);
+  if (config_.causal || config_.fused || config_.rope || pass.starts || pass.alibi_slopes)
+    throw ConfigError(fmt::format(
+        "attention: to a memory, with {}; expected causal false, and no fused, rope, alibi_slopes "
+        "or starts, because positions of x and of the memory are unrelated",
+        config_.causal  ? "causal true"
+        : config_.fused ? "fused"
+        : config_.rope  ? "rope"
+        : pass.starts   ? "starts"
+                        : "alibi_slopes"));
+  if (memory.cache) require_inference(pass);
+  MemoryCache::Layer* layer = memory.cache ? &memory.cache->layer(layer_) : nullptr;
+  if (!memory.cache && !memory.values)
+    throw ConfigError("attention: to a memory without values; expected values [B, S, width]");
+  const Var source = !layer ? memory.values : layer->keys ? Var() : Var(memory.cache->memory_);
+  Heads heads = project(pass, x, &memory, source);
+  const Tensor& lengths = memory.cache ? memory.cache->lengths_ : memory.lengths;
+  if (!layer) return pass.drop(out_(pass, attend(pass, heads, lengths)), out_site_);
+  if (!layer->keys) memory.cache->fill(layer_, heads.k.value(), heads.v.value());
+  heads.k = layer->keys;
+  heads.v = layer->values;
+  // Rows that share a row of the memory are attended to it together, as more queries.
+  const Shape shape = heads.q.shape();
+  const int64_t rows = layer->keys.extent(0);
+  if (shape[0] % rows != 0)
+    throw ConfigError(fmt::format(
+        "attention: {} rows to a memory of {} rows; expected a multiple of them", shape[0], rows));
+  heads.q = reshape(heads.q, Shape{rows, shape[0] / rows * shape[1], shape[2]});
+  const Var attended = reshape(attend(pass, heads, lengths), shape);
+  return pass.drop(out_(pass, attended), out_site_);
+}
+
+}  // namespace zg::nn

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "zerograd/models/nn.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
+
+// Parameters of layers, for the sources of nn.h.
+namespace zg::nn {
+
+/// The number of a dropout's random stream, from the layer's name and a suffix.
+inline uint32_t site_of(const std::string& name, const char* suffix) {
+  return static_cast<uint32_t>(hash_name((name + suffix).c_str()));
+}
+
+/// The parameter of a layer. Throws ConfigError if the layer was default-constructed.
+inline const Parameter& require_parameter(const char* layer, const Parameter* parameter) {
+  if (parameter) return *parameter;
+  throw ConfigError(fmt::format(
+      "{}: the layer has no parameters, because it was default-constructed; expected a layer that "
+      "was constructed with a ParameterStore; assign such a layer to it before the first call",
+      layer));
+}
+
+inline void check_size(const char* layer, const std::string& name, const char* field,
+                       int64_t size) {
+  if (size < 1)
+    throw ConfigError(
+        fmt::format("{} '{}': {} is {}; expected 1 or more", layer, name, field, size));
+}
+
+/// The value of an optional parameter; absent if the layer has none.
+inline Var value_of(const Pass& pass, const Parameter* parameter) {
+  return parameter ? pass.tape.parameter(*parameter) : Var();
+}
+
+}  // namespace zg::nn
