@@ -33,8 +33,9 @@ int64_t count(const JsonNode& config, std::initializer_list<const char*> keys, i
   return absent;
 }
 
-/// Token ids: one, several, or none for null.
-std::vector<int32_t> ids_at(const JsonNode& config, const char* key, std::vector<int32_t> absent) {
+}  // namespace
+
+std::vector<int32_t> hf_ids(const JsonNode& config, const char* key, std::vector<int32_t> absent) {
   if (!config.value.contains(key)) return absent;
   const JsonNode node = config.at(key);
   std::vector<int32_t> ids;
@@ -52,13 +53,24 @@ std::vector<int32_t> ids_at(const JsonNode& config, const char* key, std::vector
   return ids;
 }
 
-}  // namespace
-
 double hf_number(float value) {
   char digits[32];
   double number = 0.0;
   std::from_chars(digits, std::to_chars(digits, std::end(digits), value).ptr, number);
   return number;
+}
+
+nlohmann::json hf_id(std::optional<int32_t> token) { return token ? json(*token) : json(nullptr); }
+
+// Like transformers: one id as a number, several as a list.
+nlohmann::json hf_ids(const std::vector<int32_t>& tokens) {
+  return tokens.empty() ? json(nullptr) : tokens.size() == 1 ? json(tokens.front()) : json(tokens);
+}
+
+bool is_tanh_gelu(const JsonNode& activation) {
+  constexpr const char* names[] = {"gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast",
+                                   "gelu_accurate"};
+  return std::find(std::begin(names), std::end(names), activation.value) != std::end(names);
 }
 
 float epsilon_at(const JsonNode& theirs, const char* key, double absent) {
@@ -67,7 +79,7 @@ float epsilon_at(const JsonNode& theirs, const char* key, double absent) {
 
 SpecialTokens hf_tokens(const JsonNode& theirs, const SpecialTokens& absent, int64_t vocabulary) {
   const auto known = [&](const char* key, const std::vector<int32_t>& otherwise) {
-    std::vector<int32_t> ids = ids_at(theirs, key, otherwise);
+    std::vector<int32_t> ids = hf_ids(theirs, key, otherwise);
     std::erase_if(ids, [&](int32_t id) { return id >= vocabulary; });
     return ids;
   };
@@ -88,14 +100,9 @@ constexpr double default_epsilon = 1e-5;  // layer_norm_epsilon of GPT-2 and BLO
 constexpr int64_t published_vocabulary = 50257;
 constexpr int32_t end_of_text = 50256;  // <|endoftext|>
 
-// The tanh approximation of GELU has five names in transformers.
-constexpr const char* tanh_gelus[] = {"gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh",
-                                      "gelu_fast", "gelu_accurate"};
-
 void require_our_arithmetic(const JsonNode& theirs) {
   const JsonNode activation = theirs.at("activation_function");
-  if (!activation.value.is_null() && std::find(std::begin(tanh_gelus), std::end(tanh_gelus),
-                                               activation.value) == std::end(tanh_gelus))
+  if (!activation.value.is_null() && !is_tanh_gelu(activation))
     activation.refuse("\"gelu_new\" or another name of the tanh approximation");
   theirs.at("scale_attn_weights").require(true);
   theirs.at("scale_attn_by_inverse_layer_idx").require(false);
@@ -248,13 +255,6 @@ void require_same_model(const GPTConfig& config, const GPTConfig& written) {
                     hf_title(config.family), name_of(ours.rope.scaling)));
 }
 
-json id_of(std::optional<int32_t> token) { return token ? json(*token) : json(nullptr); }
-
-// Like transformers: one id as a number, several as a list.
-json ids_of(const std::vector<int32_t>& tokens) {
-  return tokens.empty() ? json(nullptr) : tokens.size() == 1 ? json(tokens.front()) : json(tokens);
-}
-
 }  // namespace
 
 HFModel hf_config(const std::string& text, const std::string& path) {
@@ -277,9 +277,9 @@ std::string hf_json(const GPTConfig& config, const SpecialTokens& tokens) {
   json written = has_llama_names(config.family)   ? hf_llama_json(config)
                  : config.family == Family::bloom ? hf_bloom_json(config)
                                                   : hf_gpt2_json(config);
-  written["bos_token_id"] = id_of(tokens.bos);
-  written["eos_token_id"] = ids_of(tokens.eos);
-  written["pad_token_id"] = id_of(tokens.pad);
+  written["bos_token_id"] = hf_id(tokens.bos);
+  written["eos_token_id"] = hf_ids(tokens.eos);
+  written["pad_token_id"] = hf_id(tokens.pad);
   std::string text = written.dump(2) + "\n";
   require_same_model(config, hf_config(text, "export").config);
   return text;
@@ -288,7 +288,7 @@ std::string hf_json(const GPTConfig& config, const SpecialTokens& tokens) {
 std::string hf_generation_json(const SpecialTokens& tokens) {
   json written = {{"_from_model_config", true}};
   if (tokens.bos) written["bos_token_id"] = *tokens.bos;
-  if (!tokens.eos.empty()) written["eos_token_id"] = ids_of(tokens.eos);
+  if (!tokens.eos.empty()) written["eos_token_id"] = hf_ids(tokens.eos);
   if (tokens.pad) written["pad_token_id"] = *tokens.pad;
   return written.dump(2) + "\n";
 }

@@ -1,0 +1,160 @@
+#include "zerograd/models/hugging_face/hf_files.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/checksum.h"
+#include "zerograd/runtime/text/format.h"
+
+namespace zg::models {
+
+File open_hf_config(const std::string& directory) {
+  const std::string path = directory + "/" + hf_config_name;
+  if (path_exists(path)) return File::open(path);
+  throw FileError(
+      fmt::format("{}{}; expected a folder as Hugging Face's libraries write one", directory,
+                  !path_exists(directory)    ? ": there is no such folder"
+                  : !is_directory(directory) ? " is no folder"
+                                             : " has no " + std::string(hf_config_name)));
+}
+
+std::string read_hf_text(const File& file) {
+  constexpr int64_t config_bytes = 1 << 20;
+  return read_text(file, config_bytes);
+}
+
+std::string HFRequest::short_name(const std::string& name) const {
+  return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+}
+
+std::map<std::string, std::string> hf_short_names(const SafetensorsFolder& folder,
+                                                  const HFRequest& request) {
+  std::map<std::string, std::string> names;
+  for (const std::string& name : folder.names()) names.emplace(request.short_name(name), name);
+  return names;
+}
+
+namespace {
+
+/// A parameter and its tensor in a folder.
+struct FoundTensor {
+  HFTensor tensor;
+  std::string name;   ///< in the folder; empty: the tensor is absent and stands for zeros
+  int64_t numel = 0;  ///< of the parameter
+};
+
+}  // namespace
+
+WeightSource hf_weights(const std::shared_ptr<const SafetensorsFolder>& folder,
+                        const HFRequest& request) {
+  const std::map<std::string, std::string> theirs = hf_short_names(*folder, request);
+  WeightSource weights = {.path = folder->path()};
+  std::map<std::string, FoundTensor> found;
+  for (const HFTensor& tensor : request.tensors) {
+    const auto cut = request.shortened.find(tensor.name);
+    const Shape own = cut == request.shortened.end() ? tensor.shape : cut->second;
+    weights.shapes.emplace(tensor.name, own);
+    FoundTensor& entry =
+        found.emplace(tensor.name, FoundTensor{tensor, "", own.numel()}).first->second;
+    const auto name = theirs.find(request.short_name(tensor.name));
+    if (name == theirs.end()) {
+      if (request.optional.contains(tensor.name)) continue;
+      throw FileError(
+          fmt::format("{}: has no '{}' {}", folder->path(), tensor.name, tensor.their_shape()));
+    }
+    entry.name = name->second;
+    if (const Shape& shape = folder->shape(entry.name); shape != tensor.their_shape())
+      throw FileError(fmt::format("{}: '{}' has shape {}; expected {}", folder->path(), entry.name,
+                                  shape, tensor.their_shape()));
+  }
+  weights.read = [folder, found](const std::string& name) {
+    const auto& [tensor, file_name, numel] = found.at(name);
+    if (file_name.empty()) return std::vector<float>(static_cast<size_t>(numel));
+    if (!tensor.conv1d) return folder->read_floats(file_name, 0, numel);
+    return transposed(folder->read_floats(file_name), tensor.shape[1], tensor.shape[0]);
+  };
+  weights.read_range = [folder, found](const std::string& name, int64_t begin,
+                                       int64_t count) -> std::optional<std::vector<float>> {
+    const auto& [tensor, file_name, numel] = found.at(name);
+    if (tensor.conv1d) return std::nullopt;  // a transposed matrix cannot be read in ranges
+    if (file_name.empty()) return std::vector<float>(static_cast<size_t>(count));
+    return folder->read_floats(file_name, begin, count);
+  };
+  return weights;
+}
+
+void require_equal_tensors(const SafetensorsFolder& folder, const std::string& head,
+                           const std::string& tokens) {
+  const auto refuse = [&] {
+    throw FileError(
+        fmt::format("{}: '{}' has other values than '{}', to which config.json ties it; expected "
+                    "equal values; try \"tie_word_embeddings\": false",
+                    folder.path(), head, tokens));
+  };
+  if (folder.shape(head) != folder.shape(tokens)) refuse();
+  constexpr int64_t elements_at_once = 1 << 20;
+  const int64_t elements = folder.shape(tokens).numel();
+  for (int64_t begin = 0; begin < elements; begin += elements_at_once) {
+    const int64_t count = std::min(elements_at_once, elements - begin);
+    if (folder.read_floats(head, begin, count) != folder.read_floats(tokens, begin, count))
+      refuse();
+  }
+}
+
+std::string unused_hf_tensors(const SafetensorsFolder& folder, const HFRequest& request,
+                              const HFUnused& unused) {
+  std::set<std::string> used;
+  for (const HFTensor& tensor : request.tensors) used.insert(request.short_name(tensor.name));
+  std::string first;
+  int64_t count = 0;
+  for (const std::string& name : folder.names()) {
+    const std::string own = request.short_name(name);
+    if (used.contains(own) || unused.ignored(own)) continue;
+    for (const std::string& block : unused.blocks)
+      if (own.starts_with(block))
+        throw FileError(fmt::format("{}: has '{}', which a {} has not, as its config.json says",
+                                    folder.path(), name, unused.model));
+    if (count++ == 0) first = name;
+  }
+  if (count == 0) return "";
+  return fmt::format("{}: {} tensors are not used, '{}' for one", folder.path(), count, first);
+}
+
+void require_weights(const WeightSource& weights, const std::vector<HFTensor>& tensors) {
+  for (const HFTensor& tensor : tensors) {
+    const auto found = weights.shapes.find(tensor.name);
+    if (found == weights.shapes.end() || found->second != tensor.shape)
+      throw FileError(fmt::format("export: {}: expected '{}' {}, as its settings say", weights.path,
+                                  tensor.name, tensor.shape));
+  }
+}
+
+std::string write_hf_folder(const WeightSource& weights, const std::vector<HFTensor>& tensors,
+                            const std::string& config, const std::string& generation,
+                            const std::string& directory,
+                            const std::function<void(FileSet& files)>& add) {
+  std::vector<SafetensorsWriter::Entry> entries;
+  for (const HFTensor& tensor : tensors)
+    entries.push_back({tensor.name, DType::f32, tensor.their_shape()});
+  make_directories(directory);
+  FileSet files(directory);
+  if (add) add(files);
+  // transformers does not open files without this metadata.
+  SafetensorsWriter writer(files.add("model.safetensors"), entries, {{"format", "pt"}});
+  Checksum hash;
+  for (const HFTensor& tensor : tensors) {
+    const std::vector<float> values = weights.read(tensor.name);
+    hash.update(std::as_bytes(std::span(values)));
+    writer.write_floats(tensor.conv1d ? transposed(values, tensor.shape[0], tensor.shape[1])
+                                      : values);
+  }
+  writer.finish();
+  write_text(files.add(hf_generation_name), generation);
+  write_text(files.add(hf_config_name), config);
+  files.finish();
+  return hash.hex();
+}
+
+}  // namespace zg::models

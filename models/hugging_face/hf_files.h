@@ -1,0 +1,71 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "zerograd/autograd/parameter.h"
+#include "zerograd/models/hugging_face/hugging_face.h"
+#include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/storage/file_set.h"
+#include "zerograd/runtime/storage/safetensors.h"
+
+// Folders in Hugging Face's format, for every kind of model.
+namespace zg::models {
+
+inline constexpr const char *hf_config_name = "config.json",
+                            *hf_generation_name = "generation_config.json";
+
+/// Opens DIR/config.json. FileError if there is no such folder or file.
+File open_hf_config(const std::string& directory);
+/// The text of a config; FileError above 1 MiB.
+std::string read_hf_text(const File& file);
+
+/// Tensors of a folder that become the parameters of a model.
+struct HFRequest {
+  std::vector<HFTensor> tensors;  ///< as the folder should have them
+  /// Parameters with fewer rows than their tensors, and their shapes: they are the first rows.
+  std::map<std::string, Shape> shortened = {};
+  std::set<std::string> optional = {};  ///< tensors that are zeros where the folder has none
+  /// A prefix that the folder's names may lack.
+  std::string prefix = {};
+
+  /// A name without the prefix.
+  std::string short_name(const std::string& name) const;
+};
+
+/// Maps short names to those of the folder.
+std::map<std::string, std::string> hf_short_names(const SafetensorsFolder& folder,
+                                                  const HFRequest& request);
+/// The parameters' values, read on request. FileError for a missing tensor or another shape.
+WeightSource hf_weights(const std::shared_ptr<const SafetensorsFolder>& folder,
+                        const HFRequest& request);
+/// Throws FileError if two tensors of a folder, which config.json ties, have different values.
+/// transformers 4 uses the embedding for such a folder, and 5 the head.
+void require_equal_tensors(const SafetensorsFolder& folder, const std::string& head,
+                           const std::string& tokens);
+
+/// Tensors of a folder that are not parameters.
+struct HFUnused {
+  std::function<bool(const std::string& short_name)> ignored;  ///< expected: they are not mentioned
+  std::vector<std::string> blocks;  ///< short names of parameters of blocks begin with one of these
+  std::string model;                ///< for errors: "GPT-2 of 2 blocks"
+};
+/// A note that lists the tensors that the model does not use; empty if there are none. Throws
+/// FileError if the folder has more blocks than the model.
+std::string unused_hf_tensors(const SafetensorsFolder& folder, const HFRequest& request,
+                              const HFUnused& unused);
+
+/// Writes DIR/model.safetensors (f32) with these tensors, and both configs. As
+/// export_hugging_face().
+std::string write_hf_folder(const WeightSource& weights, const std::vector<HFTensor>& tensors,
+                            const std::string& config, const std::string& generation,
+                            const std::string& directory,
+                            const std::function<void(FileSet& files)>& add);
+/// Throws FileError unless the weights have every tensor, in its shape.
+void require_weights(const WeightSource& weights, const std::vector<HFTensor>& tensors);
+
+}  // namespace zg::models
