@@ -70,8 +70,13 @@ set(ZG_ENGINE_HEADERS
     models/gpt/gpt.h
     models/gpt/gpt_config.h
     models/gpt/score.h
+    models/hugging_face/hf_seq2seq.h
     models/hugging_face/hugging_face.h
     models/nn.h
+    models/seq2seq/beam_search.h
+    models/seq2seq/seq2seq.h
+    models/seq2seq/seq2seq_config.h
+    models/seq2seq/seq2seq_generate.h
     models/tensor_parallel/tensor_parallel.h)
 
 # zerograd::text, which needs PCRE2.

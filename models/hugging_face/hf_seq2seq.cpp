@@ -1,0 +1,349 @@
+#include "zerograd/models/hugging_face/hf_seq2seq.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "zerograd/models/hugging_face/hf_families.h"
+#include "zerograd/models/hugging_face/hf_files.h"
+#include "zerograd/models/json_text.h"
+#include "zerograd/models/seq2seq/seq2seq.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
+
+namespace zg::models {
+namespace {
+
+using nlohmann::json;
+
+/// Values of transformers for keys that a config.json leaves out.
+struct Seq2SeqDefaults {
+  int64_t vocabulary, positions, width, hidden, heads, encoder_layers, decoder_layers;
+};
+
+Seq2SeqDefaults defaults_of(Seq2SeqFamily family) {
+  if (family == Seq2SeqFamily::bart) return {50265, 1024, 1024, 4096, 16, 12, 12};
+  return {8008, 128, 2560, 10240, 32, 2, 24};
+}
+
+/// A number from 0 on.
+int64_t whole_number(const JsonNode& node, int64_t absent) {
+  if (node.value.is_null()) return absent;
+  if (!node.value.is_number_unsigned() ||
+      node.value.get<uint64_t>() > uint64_t{std::numeric_limits<int32_t>::max()})
+    node.fail("a whole number from 0 on");
+  return node.value.get<int64_t>();
+}
+
+std::optional<int64_t> optional_number(const JsonNode& node) {
+  if (node.value.is_null()) return {};
+  return whole_number(node, 0);
+}
+
+std::optional<int32_t> first_id(const JsonNode& theirs, const char* key,
+                                std::optional<int32_t> absent) {
+  const std::vector<int32_t> otherwise = absent ? std::vector{*absent} : std::vector<int32_t>();
+  const std::vector<int32_t> ids = hf_ids(theirs, key, otherwise);
+  return ids.empty() ? std::nullopt : std::optional(ids.front());
+}
+
+nn::MlpKind mlp_of(const JsonNode& activation) {
+  if (activation.value.is_null() || activation.value == "gelu" || activation.value == "gelu_python")
+    return nn::MlpKind::gelu_erf;
+  if (is_tanh_gelu(activation)) return nn::MlpKind::gelu_tanh;
+  activation.refuse("\"gelu\" or \"gelu_new\"");
+}
+
+Seq2SeqTokens tokens_of(const JsonNode& theirs, const Seq2SeqTokens& absent) {
+  const auto required = [&](const char* key, int32_t otherwise) {
+    const std::optional<int32_t> id = first_id(theirs, key, otherwise);
+    if (!id) theirs.at(key).fail("the id of a token");
+    return *id;
+  };
+  return {.pad = required("pad_token_id", absent.pad),
+          .decoder_start = required("decoder_start_token_id", absent.decoder_start),
+          .bos = first_id(theirs, "bos_token_id", absent.bos),
+          .eos = hf_ids(theirs, "eos_token_id", absent.eos),
+          .forced_bos = first_id(theirs, "forced_bos_token_id", absent.forced_bos),
+          .forced_eos = hf_ids(theirs, "forced_eos_token_id", absent.forced_eos)};
+}
+
+Seq2SeqConfig read_config(const JsonNode& theirs) {
+  const JsonNode type = theirs.at("model_type");
+  if (type.value != "blenderbot" && type.value != "bart") type.refuse("blenderbot or bart");
+  Seq2SeqConfig config =
+      Seq2SeqConfig::of(type.value == "bart" ? Seq2SeqFamily::bart : Seq2SeqFamily::blenderbot);
+  const Seq2SeqDefaults absent = defaults_of(config.family);
+  config.width = theirs.at("d_model").count(absent.width);
+  config.encoder_layers = theirs.at("encoder_layers").count(absent.encoder_layers);
+  config.decoder_layers = theirs.at("decoder_layers").count(absent.decoder_layers);
+  config.encoder_heads = theirs.at("encoder_attention_heads").count(absent.heads);
+  config.decoder_heads = theirs.at("decoder_attention_heads").count(absent.heads);
+  config.encoder_hidden = theirs.at("encoder_ffn_dim").count(absent.hidden);
+  config.decoder_hidden = theirs.at("decoder_ffn_dim").count(absent.hidden);
+  config.vocabulary = theirs.at("vocab_size").count(absent.vocabulary);
+  config.positions = theirs.at("max_position_embeddings").count(absent.positions);
+  config.scaled_embedding = theirs.at("scale_embedding").flag(false);
+  config.mlp = mlp_of(theirs.at("activation_function"));
+  const auto number = [&](const char* key, double otherwise) {
+    return static_cast<float>(theirs.at(key).number(otherwise));
+  };
+  config.dropout = number("dropout", 0.1);
+  config.attention_dropout = number("attention_dropout", 0.0);
+  config.activation_dropout = number("activation_dropout", 0.0);
+  config.stddev = number("init_std", 0.02);
+  config.tokens = tokens_of(theirs, config.tokens);
+  theirs.at("encoder_layerdrop").require(0.0);
+  theirs.at("decoder_layerdrop").require(0.0);
+  theirs.at("tie_word_embeddings").require(true);
+  theirs.at("is_encoder_decoder").require(true);
+  theirs.at("is_decoder").require(false);
+  theirs.at("pruned_heads").require(json::object());
+  theirs.at("quantization_config").require(nullptr);
+  return config;
+}
+
+/// The keys of generation; `absent` has the model's tokens.
+BeamOptions read_generation(const JsonNode& theirs, const BeamOptions& absent) {
+  BeamOptions options;
+  options.beams = theirs.at("num_beams").count(1);
+  options.return_sequences = theirs.at("num_return_sequences").count(1);
+  const std::optional<int32_t> start =
+      first_id(theirs, "decoder_start_token_id", absent.start.front());
+  options.start = start ? std::vector{*start} : absent.start;
+  options.eos = hf_ids(theirs, "eos_token_id", absent.eos);
+  options.pad = first_id(theirs, "pad_token_id", absent.pad);
+  options.max_length = optional_number(theirs.at("max_length"));
+  options.max_new_tokens = optional_number(theirs.at("max_new_tokens"));
+  options.min_length = whole_number(theirs.at("min_length"), 0);
+  options.min_new_tokens = optional_number(theirs.at("min_new_tokens"));
+  options.length_penalty = theirs.at("length_penalty").number(1.0);
+  if (const JsonNode early = theirs.at("early_stopping"); early.value == "never")
+    options.early_stopping = EarlyStopping::never;
+  else if (early.flag(false))
+    options.early_stopping = EarlyStopping::yes;
+  options.no_repeat_ngram_size = whole_number(theirs.at("no_repeat_ngram_size"), 0);
+  options.encoder_no_repeat_ngram_size = whole_number(theirs.at("encoder_no_repeat_ngram_size"), 0);
+  options.forced_bos = first_id(theirs, "forced_bos_token_id", absent.forced_bos);
+  options.forced_eos = hf_ids(theirs, "forced_eos_token_id", absent.forced_eos);
+  return options;
+}
+
+BeamOptions tokens_of(const Seq2SeqConfig& config) {
+  return {.start = {config.tokens.decoder_start},
+          .eos = config.tokens.eos,
+          .pad = config.tokens.pad,
+          .forced_bos = config.tokens.forced_bos,
+          .forced_eos = config.tokens.forced_eos};
+}
+
+/// Throws Unsupported, with the field, unless a config.json describes the model.
+void require_same_model(Seq2SeqConfig ours, const Seq2SeqConfig& theirs) {
+  const auto require = [&](const char* field, auto value, auto other) {
+    if (value != other)
+      throw Unsupported(
+          fmt::format("export: {} is {}; expected {}: the {} of transformers has no other", field,
+                      value, other, name_of(ours.family)));
+  };
+  require("position_offset", ours.position_offset, theirs.position_offset);
+  require("pre_norm", ours.pre_norm, theirs.pre_norm);
+  require("embedding_norm", ours.embedding_norm, theirs.embedding_norm);
+  if (ours.encoder_hidden == 0) ours.encoder_hidden = 4 * ours.width;
+  if (ours.decoder_hidden == 0) ours.decoder_hidden = 4 * ours.width;
+  if (ours != theirs)
+    throw Unsupported(fmt::format("export: a {} with settings that transformers does not have",
+                                  name_of(ours.family)));
+}
+
+void validate_in_file(const Seq2SeqConfig& config, const std::string& path) {
+  try {
+    validate(config);
+  } catch (const ConfigError& error) {
+    throw FileError(path + ": " + error.what());
+  }
+}
+
+}  // namespace
+
+bool is_hf_seq2seq(const std::string& text, const std::string& path) {
+  const json config = parse_json_object(text, path);
+  const auto type = config.find("model_type");
+  return type != config.end() && (*type == "blenderbot" || *type == "bart");
+}
+
+HFSeq2Seq hf_seq2seq(const std::string& text, const std::string& path) {
+  const json parsed = parse_json_object(text, path);
+  const JsonNode theirs{parsed, path + ": "};
+  HFSeq2Seq model{.config = read_config(theirs), .generation = {}};
+  validate_in_file(model.config, path);
+  model.generation = read_generation(theirs, tokens_of(model.config));
+  constexpr const char* ngrams = "encoder_no_repeat_ngram_size";
+  if (model.config.family == Seq2SeqFamily::blenderbot && !parsed.contains(ngrams))
+    model.generation.encoder_no_repeat_ngram_size = 3;  // the default of BlenderbotConfig
+  return model;
+}
+
+void read_hf_generation(const std::string& text, const std::string& path, HFSeq2Seq& model) {
+  const json parsed = parse_json_object(text, path);
+  BeamOptions absent = tokens_of(model.config);
+  // transformers takes only decoder_start_token_id from config.json here.
+  absent.forced_bos = {};
+  absent.forced_eos = {};
+  model.generation = read_generation({parsed, path + ": "}, absent);
+}
+
+std::string hf_json(const Seq2SeqConfig& config) {
+  const bool is_bart = config.family == Seq2SeqFamily::bart;
+  const auto hidden = [&](int64_t n) { return n > 0 ? n : 4 * config.width; };
+  const json written = {
+      {"architectures",
+       {is_bart ? "BartForConditionalGeneration" : "BlenderbotForConditionalGeneration"}},
+      {"model_type", name_of(config.family)},
+      {"is_encoder_decoder", true},
+      {"vocab_size", config.vocabulary},
+      {"max_position_embeddings", config.positions},
+      {"d_model", config.width},
+      {"encoder_layers", config.encoder_layers},
+      {"decoder_layers", config.decoder_layers},
+      {"num_hidden_layers", config.encoder_layers},
+      {"encoder_attention_heads", config.encoder_heads},
+      {"decoder_attention_heads", config.decoder_heads},
+      {"encoder_ffn_dim", hidden(config.encoder_hidden)},
+      {"decoder_ffn_dim", hidden(config.decoder_hidden)},
+      {"activation_function", config.mlp == nn::MlpKind::gelu_tanh ? "gelu_new" : "gelu"},
+      {"scale_embedding", config.scaled_embedding},
+      {"dropout", hf_number(config.dropout)},
+      {"attention_dropout", hf_number(config.attention_dropout)},
+      {"activation_dropout", hf_number(config.activation_dropout)},
+      {"encoder_layerdrop", 0.0},
+      {"decoder_layerdrop", 0.0},
+      {"init_std", hf_number(config.stddev)},
+      {"tie_word_embeddings", true},
+      {"pad_token_id", config.tokens.pad},
+      {"decoder_start_token_id", config.tokens.decoder_start},
+      {"bos_token_id", hf_id(config.tokens.bos)},
+      {"eos_token_id", hf_ids(config.tokens.eos)},
+      {"forced_bos_token_id", hf_id(config.tokens.forced_bos)},
+      {"forced_eos_token_id", hf_ids(config.tokens.forced_eos)},
+      {"torch_dtype", "float32"},
+      {"use_cache", true}};
+  std::string text = written.dump(2) + "\n";
+  require_same_model(config, hf_seq2seq(text, "export").config);
+  return text;
+}
+
+std::string hf_generation_json(const Seq2SeqConfig& config, const BeamOptions& options) {
+  const BeamOptions absent;
+  json written = json::object();
+  const auto add = [&](const char* key, const auto& value, const auto& otherwise) {
+    if (value != otherwise) written[key] = value;
+  };
+  const auto add_optional = [&](const char* key, const auto& value) {
+    if (value) written[key] = *value;
+  };
+  if (!options.start.empty()) written["decoder_start_token_id"] = options.start.front();
+  add_optional("bos_token_id", config.tokens.bos);
+  written["eos_token_id"] = hf_ids(options.eos);
+  add_optional("pad_token_id", options.pad);
+  add_optional("forced_bos_token_id", options.forced_bos);
+  if (!options.forced_eos.empty()) written["forced_eos_token_id"] = hf_ids(options.forced_eos);
+  add("num_beams", options.beams, absent.beams);
+  add("num_return_sequences", options.return_sequences, absent.return_sequences);
+  add_optional("max_length", options.max_length);
+  add_optional("max_new_tokens", options.max_new_tokens);
+  add("min_length", options.min_length, absent.min_length);
+  add_optional("min_new_tokens", options.min_new_tokens);
+  add("length_penalty", options.length_penalty, absent.length_penalty);
+  if (options.early_stopping == EarlyStopping::never) written["early_stopping"] = "never";
+  if (options.early_stopping == EarlyStopping::yes) written["early_stopping"] = true;
+  add("no_repeat_ngram_size", options.no_repeat_ngram_size, absent.no_repeat_ngram_size);
+  add("encoder_no_repeat_ngram_size", options.encoder_no_repeat_ngram_size,
+      absent.encoder_no_repeat_ngram_size);
+  return written.dump(2) + "\n";
+}
+
+std::vector<HFTensor> hf_tensors(const Seq2SeqConfig& config) {
+  ParameterStore store;
+  const Seq2Seq model(store, config);
+  std::vector<HFTensor> tensors;
+  for (const auto& [name, parameter] : store.by_name()) tensors.push_back({name, parameter->shape});
+  return tensors;
+}
+
+struct Seq2SeqFolderState {
+  explicit Seq2SeqFolderState(std::string folder)
+      : path(std::move(folder)),
+        config(open_hf_config(path)),
+        model(hf_seq2seq(read_hf_text(config), config.path())) {
+    const std::string generation = path + "/" + hf_generation_name;
+    if (path_exists(generation))
+      read_hf_generation(read_hf_text(File::open(generation)), generation, model);
+  }
+
+  const std::string path;
+  const File config;
+  HFSeq2Seq model;
+};
+
+Seq2SeqFolder::Seq2SeqFolder(std::string path)
+    : state_(std::make_unique<Seq2SeqFolderState>(std::move(path))) {}
+Seq2SeqFolder::~Seq2SeqFolder() = default;
+Seq2SeqFolder::Seq2SeqFolder(Seq2SeqFolder&& other) noexcept = default;
+
+const std::string& Seq2SeqFolder::path() const { return state_->path; }
+const HFSeq2Seq& Seq2SeqFolder::model() const { return state_->model; }
+
+WeightSource Seq2SeqFolder::weights(const Seq2SeqConfig& model, std::string* note) const {
+  const std::string& path = state_->path;
+  const Seq2SeqConfig& theirs = state_->model.config;
+  if (model.positions > theirs.positions)
+    throw FileError(fmt::format("{}: has {} positions; the model has {}, expected at most as many",
+                                path, theirs.positions, model.positions));
+  Seq2SeqConfig whole = model;
+  whole.positions = theirs.positions;
+  const auto folder = std::make_shared<SafetensorsFolder>(path);
+  // Otherwise the weights could belong to another model that a process has exported there
+  // meanwhile.
+  if (!state_->config.has_its_path())
+    throw FileError(path + ": the files were replaced while they were read; try again");
+  HFRequest request{
+      .tensors = hf_tensors(whole), .optional = {"final_logits_bias"}, .prefix = "model."};
+  for (const char* table :
+       {"model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"})
+    request.shortened.emplace(table, Shape{model.positions + model.position_offset, model.width});
+  WeightSource weights = hf_weights(folder, request);
+  const std::map<std::string, std::string> names = hf_short_names(*folder, request);
+  const std::vector<std::string> copies = {"encoder.embed_tokens.weight",
+                                           "decoder.embed_tokens.weight", "lm_head.weight"};
+  for (const std::string& copy : copies)
+    if (const auto found = names.find(copy); found != names.end())
+      require_equal_tensors(*folder, found->second, names.at("shared.weight"));
+  const std::string unused = unused_hf_tensors(
+      *folder, request,
+      {.ignored =
+           [&](const std::string& name) {
+             return std::find(copies.begin(), copies.end(), name) != copies.end() ||
+                    name == "encoder.version" || name == "decoder.version";
+           },
+       .blocks = {"encoder.layers.", "decoder.layers."},
+       .model = fmt::format("{} of {} encoder and {} decoder layers", name_of(model.family),
+                            model.encoder_layers, model.decoder_layers)});
+  if (note) *note = unused;
+  return weights;
+}
+
+std::string export_hugging_face(const WeightSource& weights, const HFSeq2Seq& model,
+                                const std::string& directory,
+                                const std::function<void(FileSet& files)>& add) {
+  const std::vector<HFTensor> tensors = hf_tensors(model.config);
+  require_weights(weights, tensors);
+  // Throws for models that transformers does not have, before a file is written.
+  const std::string config = hf_json(model.config);
+  return write_hf_folder(weights, tensors, config,
+                         hf_generation_json(model.config, model.generation), directory, add);
+}
+
+}  // namespace zg::models

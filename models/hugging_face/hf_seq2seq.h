@@ -1,0 +1,80 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "zerograd/autograd/parameter.h"
+#include "zerograd/models/hugging_face/hugging_face.h"
+#include "zerograd/models/seq2seq/beam_search.h"
+#include "zerograd/models/seq2seq/seq2seq_config.h"
+#include "zerograd/runtime/storage/file_set.h"
+
+// Encoder-decoder models in the format of Hugging Face's transformers:
+// BlenderbotForConditionalGeneration and BartForConditionalGeneration.
+namespace zg::models {
+
+struct HFSeq2Seq {
+  Seq2SeqConfig config;
+  /// How generate() of transformers generates: by generation_config.json, or where the folder has
+  /// none, by the keys of config.json. Sampling is not read: do_sample is ignored.
+  BeamOptions generation;
+};
+
+/// True if a config.json describes a model of this file: by its model_type. FileError if the text
+/// is no JSON object.
+ZG_API bool is_hf_seq2seq(const std::string& json, const std::string& path);
+/// Reads a config.json. Absent keys have transformers' defaults. Throws FileError with the key if a
+/// value is invalid. Throws Unsupported with the key for a feature that Seq2SeqConfig does not
+/// have: another model_type (blenderbot-small is another model) or activation_function, embeddings
+/// that are not tied, layerdrop, quantized weights. Errors begin with `path`.
+ZG_API HFSeq2Seq hf_seq2seq(const std::string& json, const std::string& path);
+/// Replaces `generation` in `model` by the options of a generation_config.json. Throws FileError
+/// and ConfigError.
+ZG_API void read_hf_generation(const std::string& json, const std::string& path, HFSeq2Seq& model);
+
+/// Returns a config.json that transformers loads and hf_seq2seq() reads back as the same model.
+/// Throws Unsupported, with the field, for a model that transformers does not have: a BlenderBot
+/// with norms behind the layers, a BART with another position_offset, ...
+ZG_API std::string hf_json(const Seq2SeqConfig& config);
+/// Returns a generation_config.json with these options, but without sampling.
+ZG_API std::string hf_generation_json(const Seq2SeqConfig& config, const BeamOptions& options);
+
+/// Every parameter of the model, in byte order of names. The copies of the token table that
+/// encoder, decoder and head of transformers have are not listed.
+ZG_API std::vector<HFTensor> hf_tensors(const Seq2SeqConfig& config);
+
+/// A model in a folder written by transformers. The constructor reads config.json and
+/// generation_config.json; weights are read on request.
+///
+///   const models::Seq2SeqFolder folder("blenderbot");
+///   models::Seq2Seq model(store, folder.model().config);
+///   zero::Engine engine(store, device);
+///   zero::load_weights(folder.weights(model.config()), engine);
+class ZG_API Seq2SeqFolder {
+ public:
+  /// Throws FileError if the folder has no config.json. Throws what hf_seq2seq() throws.
+  explicit Seq2SeqFolder(std::string path);
+  ~Seq2SeqFolder();
+  Seq2SeqFolder(Seq2SeqFolder&& other) noexcept;
+
+  const std::string& path() const;
+  const HFSeq2Seq& model() const;
+  /// The folder's tensors. Position tables are cut to the positions of `model`; final_logits_bias
+  /// is 0 where the folder has none. Throws FileError for a missing tensor, a wrong shape, a layer
+  /// that `model` does not have, or a copy of the token table with other values. `note` (optional)
+  /// is set to a list of tensors that are not used, or to "".
+  WeightSource weights(const Seq2SeqConfig& model, std::string* note = nullptr) const;
+
+ private:
+  std::unique_ptr<struct Seq2SeqFolderState> state_;
+};
+
+/// Writes DIR/model.safetensors (f32), config.json and generation_config.json, as
+/// export_hugging_face() in hugging_face.h does for decoders.
+ZG_API std::string export_hugging_face(const WeightSource& weights, const HFSeq2Seq& model,
+                                       const std::string& directory,
+                                       const std::function<void(FileSet& files)>& add = {});
+
+}  // namespace zg::models

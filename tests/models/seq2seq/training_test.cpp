@@ -1,0 +1,153 @@
+// Training of encoder-decoder models by engine and trainer: one result for every ZeRO stage,
+// number of ranks and offload, and after a restart; a plan has the bytes of its run.
+#include <doctest/doctest.h>
+
+#include "tests/models/seq2seq/seq2seq_case.h"
+#include "tests/support/temporary_folder.h"
+#include "zerograd/models/data/random_stream.h"
+#include "zerograd/runtime/plan.h"
+#include "zerograd/zero/trainer.h"
+
+using namespace zg;
+using namespace zg::testing;
+using namespace zg::models;
+
+namespace {
+
+/// Samples [first, first + count) of the run: texts of different lengths, and their reversals.
+std::vector<Tensor> reversed_texts(const Seq2SeqConfig& config, int64_t first, int64_t count,
+                                   const Device& device) {
+  std::vector<std::vector<int32_t>> sources, targets;
+  for (int64_t sample = first; sample < first + count; ++sample) {
+    RandomStream random(/*seed=*/5, "text", sample);
+    std::vector<int32_t> text;
+    for (int64_t left = 1 + random.below(5); left > 0; --left)
+      text.push_back(static_cast<int32_t>(3 + random.below(config.vocabulary - 3)));
+    sources.push_back(text);
+    targets.emplace_back(text.rbegin(), text.rend());
+    targets.back().push_back(config.tokens.eos.front());
+  }
+  const Seq2SeqBatch batch = padded_batch(sources, targets, config.tokens, device, 6, 7);
+  return {batch.source, batch.source_lengths, batch.labels};
+}
+
+struct Seq2SeqJob {
+  Seq2SeqConfig config;
+  int world = 1;
+  zero::Config engine = {};
+  bool checkpointing = false;
+  int64_t steps = 4;
+  std::string folder = {};  // of checkpoints; empty: none
+  bool resumes = false;
+};
+
+/// The hash of the parameters after training with four micro-batches a step.
+Program training_of(const Seq2SeqJob& job, std::string& hash) {
+  return [&job, &hash](Communicator& ranks, const Device& device) {
+    ParameterStore store;
+    const Seq2Seq model(store, job.config);
+    zero::Config config = job.engine;
+    config.param_persistence_threshold = 0;
+    zero::Engine engine(store, ranks, device, config);
+    zero::TrainerOptions options{.micro_batch = 2,
+                                 .accumulation = 4 / ranks.size(),
+                                 .steps = job.steps,
+                                 .schedule = {.rate = 1e-2}};
+    if (!job.folder.empty()) options.checkpoints = {.path = job.folder};
+    zero::Trainer trainer(
+        engine, options,
+        {.batch =
+             [&](const zero::MicroBatch& batch) {
+               return reversed_texts(job.config, batch.first_sample, batch.samples, device);
+             },
+         .forward =
+             [&](Tape& tape, const zero::MicroBatch& batch) {
+               return model.loss(
+                   tape,
+                   {.source = batch.tensors[0],
+                    .source_lengths = batch.tensors[1],
+                    .labels = batch.tensors[2]},
+                   {.seed = 7, .step = batch.step, .first_sample = batch.first_sample},
+                   {.checkpointing = job.checkpointing, .label_smoothing = 0.1});
+             }});
+    if (job.resumes && !trainer.resume(job.folder)) throw Error("resume: found no checkpoint");
+    trainer.run();
+    const std::string own = engine.parameter_hash();
+    if (ranks.rank() == 0) hash = own;
+  };
+}
+
+std::string hash_of(const Seq2SeqJob& job, const std::string& disk = {}) {
+  std::string hash;
+  RunOptions options;
+  options.local.device.swap.directory = disk;
+  run_ranks(job.world, training_of(job, hash), options);
+  return hash;
+}
+
+}  // namespace
+
+TEST_CASE("an encoder-decoder model trains to the same bits at every stage and number of ranks") {
+  for (const Seq2SeqConfig& config : tiny_seq2seqs()) {
+    CAPTURE(std::string(name_of(config.family)));
+    const std::string expected = hash_of({.config = config});
+    CHECK(hash_of({.config = config, .checkpointing = true}) == expected);
+    for (const int world : {1, 2, 4})
+      for (const int stage : {0, 1, 2, 3}) {
+        CAPTURE(world);
+        CAPTURE(stage);
+        CHECK(hash_of({.config = config,
+                       .world = world,
+                       .engine = {.stage = stage},
+                       .checkpointing = stage == 3}) == expected);
+      }
+  }
+}
+
+TEST_CASE(
+    "an encoder-decoder model trains to the same bits with states on the host and on a disk") {
+  const Seq2SeqConfig config = tiny_seq2seqs()[1];
+  const TemporaryFolder disk;
+  const std::string expected = hash_of({.config = config});
+  for (const Space space : {Space::host, Space::file})
+    for (const int world : {1, 2}) {
+      CAPTURE(static_cast<int>(space));
+      CAPTURE(world);
+      CHECK(hash_of({.config = config,
+                     .world = world,
+                     .engine = {.stage = 3, .offload = {space, space, space, space}}},
+                    disk.path()) == expected);
+    }
+}
+
+TEST_CASE("an encoder-decoder run that was stopped continues with the same bits on other ranks") {
+  for (const Seq2SeqConfig& config : tiny_seq2seqs()) {
+    const TemporaryFolder folder;
+    const std::string expected = hash_of({.config = config});
+    hash_of({.config = config, .world = 2, .steps = 2, .folder = folder / "run"});
+    CHECK(hash_of({.config = config,
+                   .world = 4,
+                   .engine = {.stage = 3},
+                   .folder = folder / "run",
+                   .resumes = true}) == expected);
+  }
+}
+
+TEST_CASE("a plan of an encoder-decoder run equals the run") {
+  const TemporaryFolder disk;
+  for (const Seq2SeqConfig& config : tiny_seq2seqs())
+    for (const bool checkpointing : {false, true}) {
+      const Seq2SeqJob job{
+          .config = config,
+          .world = 2,
+          .engine = {.stage = 3, .compute = DType::bf16, .offload = {.optimizer = Space::file}},
+          .checkpointing = checkpointing,
+          .steps = 2};
+      std::string hash;
+      const DeviceOptions device{.swap = {.directory = disk.path()}};
+      const Plan plan = plan_ranks(2, training_of(job, hash), {.device = device});
+      const MemoryReport report =
+          run_ranks(2, training_of(job, hash), {.local = {.device = device}, .expect = &plan});
+      CHECK((report == plan));
+    }
+}
