@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Makes tests/reference/fixtures/beam_search.json with transformers: what generate() returns for an encoder-decoder
-model whose logits are a function that C++ can repeat exactly. Not needed to run the tests; to make the file again,
-with PyTorch and transformers 5.24:
+model whose logits are a function that C++ can repeat exactly; and beam_models.json: what it returns for the models of
+make_seq2seq_fixtures.py. Not needed to run the tests; to make the files again, with PyTorch and transformers 5.24:
 
     python3 tests/reference/make_beam_fixtures.py
 
-A case has `vocabulary`, `seed`, `scale`, `bias` (token: added to its logit), `banned` (tokens with a logit of
--infinity), `sources` (padded), `start` (the decoder's first tokens), `options` of generate(), and its results: `rows`
-and, with beams, `scores`. logits_of() has the model.
+A case of beam_search.json has `vocabulary`, `seed`, `scale`, `bias` (token: added to its logit), `banned` (tokens with
+a logit of -infinity), `sources` (padded), `start` (the decoder's first tokens), `options` of generate(), and its
+results: `rows` and, with beams, `scores`. logits_of() has the model. A case of beam_models.json has `model` and the
+sources' `lengths` in place of seed, scale, bias and banned. Its ids are those of the model in f64 too, so rounding
+does not change them.
 """
 import itertools
 import json
@@ -17,7 +19,7 @@ import warnings
 
 import torch
 import transformers
-from transformers import GenerationConfig, GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers import AutoModelForSeq2SeqLM, GenerationConfig, GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 OUT = pathlib.Path(__file__).parent / "fixtures" / "beam_search.json"
@@ -72,15 +74,19 @@ class Model(PreTrainedModel, GenerationMixin):
         return Seq2SeqLMOutput(logits=torch.tensor(logits, dtype=torch.float32)[:, None])
 
 
-def generated(case):
-    model = Model(Config(is_encoder_decoder=True, vocab_size=case["vocabulary"]), case)
+def result_of(model, case, **arguments):
+    """The results of generate() as members of the case."""
     model.generation_config = GenerationConfig(decoder_start_token_id=case["start"][0])
     sources = torch.tensor(case["sources"])
     start = torch.tensor([case["start"]] * len(sources))
-    result = model.generate(sources, decoder_input_ids=start, use_cache=False, return_dict_in_generate=True,
-                            output_scores=True, **case["options"])
+    result = model.generate(sources, decoder_input_ids=start, return_dict_in_generate=True, output_scores=True,
+                            **arguments, **case["options"])
     scores = getattr(result, "sequences_scores", None)
     return {"rows": result.sequences.tolist(), **({} if scores is None else {"scores": scores.tolist()})}
+
+
+def generated(case):
+    return result_of(Model(Config(is_encoder_decoder=True, vocab_size=case["vocabulary"]), case), case, use_cache=False)
 
 
 def sources_of(rng, vocabulary, count):
@@ -190,6 +196,39 @@ def combined(rng):
                      "start": rng.choice(((START,), (START,), (START, 5, 4))), "count": rng.choice((1, 2, 3))}
 
 
+def model_cases(rng):
+    """Cases of the tiny BlenderBot and BART."""
+    variants = (
+        ("plain", {}), ("blenderbot", {"no_repeat_ngram_size": 3, "encoder_no_repeat_ngram_size": 3, "min_length": 6,
+                                       "length_penalty": 0.65, "forced_eos_token_id": 2}),
+        ("bart", {"no_repeat_ngram_size": 2, "forced_bos_token_id": 0, "forced_eos_token_id": 2, "min_length": 4,
+                  "early_stopping": True, "length_penalty": 2.0}),
+        ("never", {"early_stopping": "never", "no_repeat_ngram_size": 1, "encoder_no_repeat_ngram_size": 1}))
+    for folder, start, pad in (("hf_blenderbot", 1, 0), ("hf_bart", 2, 1)):
+        model = AutoModelForSeq2SeqLM.from_pretrained(OUT.parent / folder, dtype=torch.float32)
+        for (name, options), beams in itertools.product(variants, (1, 4, 10)):
+            while True:
+                lengths = [rng.randint(3, 9) for _ in range(3)]
+                sources = [[rng.randrange(3, model.config.vocab_size) for _ in range(n - 1)] + [2] for n in lengths]
+                case = {"name": f"{folder}, {name}, {beams} beams", "model": folder, "lengths": lengths,
+                        "vocabulary": model.config.vocab_size, "start": [start],
+                        "sources": [row + [pad] * (max(lengths) - len(row)) for row in sources],
+                        "options": {"num_beams": beams, "eos_token_id": 2, "pad_token_id": pad, "max_length": 12,
+                                    **options}}
+                mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
+                result = result_of(model.float(), case, attention_mask=mask)
+                if result["rows"] == result_of(model.double(), case, attention_mask=mask)["rows"]:
+                    yield {**case, **result}
+                    break
+
+
+def write(path, cases):
+    lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases)
+    versions = f'"transformers":"{transformers.__version__}","torch":"{torch.__version__}"'
+    path.write_text(f'{{{versions},"cases":[\n{lines}\n]}}\n')
+    print(f"{path.name}: {len(cases)} cases")
+
+
 def main():
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
@@ -206,10 +245,8 @@ def main():
         cases.append(case_of(rng, f"combination {number}", options, **arguments))
     for case in cases:
         case.update(generated(case))
-    lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases)
-    versions = f'"transformers":"{transformers.__version__}","torch":"{torch.__version__}"'
-    OUT.write_text(f'{{{versions},"cases":[\n{lines}\n]}}\n')
-    print(f"{len(cases)} cases")
+    write(OUT, cases)
+    write(OUT.with_name("beam_models.json"), list(model_cases(random.Random(2020))))
 
 
 if __name__ == "__main__":
