@@ -1,0 +1,111 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/support/op_case.h"
+#include "tests/support/tested_type.h"
+#include "zerograd/models/seq2seq/seq2seq.h"
+
+using namespace zg;
+using namespace zg::models;
+using namespace zg::testing;
+
+namespace {
+
+/// Parameters that are always on the device, and their gradients.
+class DeviceParameters final : public ParameterSource {
+ public:
+  DeviceParameters(const ParameterStore& store, const Device& device) {
+    for (const auto& parameter : store.parameters()) {
+      std::vector<float> start(static_cast<size_t>(parameter->shape.numel()));
+      initialise(*parameter, 1, 0, start);
+      if (parameter->init.kind == Init::Kind::normal)
+        for (float& value : start) value *= 5.0f;
+      values_[parameter.get()] = Tensor::from(start, parameter->shape, device);
+    }
+  }
+  void acquire(const Unit&, Stream&) override {}
+  void release(const Unit&, Stream&) noexcept override {}
+  Tensor value(const Parameter& parameter) const override { return values_.at(&parameter); }
+  void reduce(const Unit& unit, std::span<Tensor> gradients, Stream&) override {
+    for (size_t i = 0; i < gradients.size(); ++i)
+      if (gradients[i]) this->gradients[unit.parameters[i]->name] = gradients[i].to_doubles();
+  }
+
+  std::map<std::string, std::vector<double>> gradients;
+
+ private:
+  std::map<const Parameter*, Tensor> values_;
+};
+
+/// The loss, the gradients of a step with dropout, and logits of beams that are reordered.
+std::map<std::string, std::vector<double>> results_on(const Device& device,
+                                                      const Seq2SeqConfig& config) {
+  ParameterStore store;
+  const Seq2Seq model(store, config);
+  DeviceParameters source(store, device);
+  const Seq2SeqBatch batch =
+      padded_batch({{3, 9, 4, 10, 2}, {8, 2}, {5, 7, 6, 2}}, {{4, 2}, {9, 3, 10, 5, 2}, {6, 2}},
+                   config.tokens, device);
+  Tape tape(device, &source);
+  const Var loss = model.loss(tape, batch, {.seed = 4, .step = 2}, {.label_smoothing = 0.1});
+  const double value = loss.value().item();
+  tape.backward(loss);
+  std::map<std::string, std::vector<double>> results = source.gradients;
+  results["loss"] = {value};
+
+  Tape inference(device, &source, TapeMode::inference);
+  const Var memory = model.encode(inference, batch.source, batch.source_lengths);
+  Seq2SeqCache cache(config, memory, batch.source_lengths);
+  const std::vector<std::vector<int64_t>> orders = {
+      {0, 1, 2}, {0, 0, 1, 1, 2, 2}, {1, 0, 2, 2, 5, 4}, {3, 0, 1}};
+  for (size_t step = 0; step < orders.size(); ++step) {
+    cache.reorder(orders[step]);
+    std::vector<int32_t> ids;
+    for (size_t row = 0; row < orders[step].size(); ++row)
+      ids.push_back(static_cast<int32_t>(1 + (3 * step + row) % 10));
+    const Tensor logits =
+        model.next_logits(inference, Tensor::from(ids, {cache.rows(), 1}, device), cache);
+    results["logits " + std::to_string(step)] = logits.to_doubles();
+  }
+  return results;
+}
+
+}  // namespace
+
+TEST_CASE("encoder-decoder models train and generate on accelerators as on the CPU" *
+          doctest::test_suite("every device")) {
+  for (const Seq2SeqFamily family : {Seq2SeqFamily::blenderbot, Seq2SeqFamily::bart}) {
+    CAPTURE(std::string(name_of(family)));
+    Seq2SeqConfig config = Seq2SeqConfig::of(family);
+    config.width = 24;
+    config.encoder_heads = 2;
+    config.decoder_heads = 3;
+    config.vocabulary = 11;
+    config.positions = 8;
+    config.scaled_embedding = family == Seq2SeqFamily::blenderbot;
+    config.dropout = 0.2f;
+    config.attention_dropout = config.activation_dropout = 0.1f;
+    const auto expected = results_on(Device::cpu(), config);
+    const auto got = results_on(device_of_rank(tested_type, 0, {}), config);
+    REQUIRE(got.size() == expected.size());
+    for (const auto& [name, values] : expected) {
+      // A softmax does not change if all its scores are moved, so these gradients are rounding.
+      if (name.ends_with("k_proj.bias")) continue;
+      CAPTURE(name);
+      const std::vector<double>& own = got.at(name);
+      REQUIRE(own.size() == values.size());
+      double squares = 0.0, far = 0.0;
+      for (size_t i = 0; i < own.size(); ++i) {
+        squares += values[i] * values[i];
+        far += (own[i] - values[i]) * (own[i] - values[i]);
+      }
+      // Tensor cores round the factors of a product to less than f32.
+      CHECK(std::sqrt(far) <= 2e-3 * std::sqrt(squares));
+    }
+  }
+}
