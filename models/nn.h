@@ -61,7 +61,7 @@ class ZG_API KeyValueCache {
   int64_t batch() const;  ///< rows of the first pass, or of the last reorder(); 0 before them
   /// Row i of the next pass continues row rows[i]: beams that are kept, copied or dropped. There
   /// may be more or fewer rows than before. ConfigError for a row that the cache does not hold.
-  /// Copies the held positions, unless the order stays.
+  /// Copies the held positions, also where the order stays: memory does not depend on `rows`.
   void reorder(std::span<const int64_t> rows);
 
  private:

@@ -106,7 +106,6 @@ Tensor rows_of(const Tensor& x, std::span<const int64_t> rows, int64_t elements)
 void KeyValueCache::reorder(std::span<const int64_t> rows) {
   const int64_t count = batch();
   check_rows("key_value_cache", rows, count);
-  if (is_same_order(rows, count)) return;
   for (Layer& layer : layers_) {
     const int64_t held = length_ * layer.keys.extent(2);
     layer.keys = rows_of(layer.keys, rows, held);

@@ -107,8 +107,9 @@ class StepDecoder {
       : next_logits_(next_logits), vocabulary_(static_cast<size_t>(vocabulary)) {}
 
   /// `rows.size()` rows of logits; row(i) is the i-th.
-  void step(const std::vector<int32_t>& tokens, const std::vector<int64_t>& from_rows) {
-    logits_ = next_logits_({tokens, from_rows, position_});
+  void step(const std::vector<int32_t>& tokens, const std::vector<int64_t>& from_rows,
+            bool may_reorder) {
+    logits_ = next_logits_({tokens, from_rows, may_reorder, position_});
     position_ += static_cast<int64_t>(tokens.size() / from_rows.size());
     if (logits_.size() != from_rows.size() * vocabulary_)
       refuse(fmt::format("logits [{}, {}]", from_rows.size(), vocabulary_), logits_.size());
@@ -141,7 +142,7 @@ void first_step(StepDecoder& decoder, size_t sources, const BeamOptions& options
     tokens.insert(tokens.end(), options.start.begin(), options.start.end());
     from_rows.push_back(static_cast<int64_t>(source));
   }
-  decoder.step(tokens, from_rows);
+  decoder.step(tokens, from_rows, /*may_reorder=*/false);
 }
 
 int32_t next_token(std::span<const float> scores, const BeamOptions& options, size_t row,
@@ -173,7 +174,7 @@ Rows search_one_beam(StepDecoder& decoder, const Rows& sources, const BeamOption
     }
     const bool all = std::find(finished.begin(), finished.end(), false) == finished.end();
     if (all || rows[0].size() >= lengths.max) return rows;
-    decoder.step(tokens, from_rows);
+    decoder.step(tokens, from_rows, /*may_reorder=*/false);
   }
 }
 
@@ -363,7 +364,7 @@ Generated search_beams(StepDecoder& decoder, int64_t vocabulary, const Rows& sou
       }
     }
     if (!unfinished(searches, options)) return results(searches, options);
-    decoder.step(tokens, from_rows);
+    decoder.step(tokens, from_rows, /*may_reorder=*/true);
   }
 }
 

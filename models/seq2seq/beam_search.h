@@ -54,6 +54,8 @@ struct BeamStep {
   /// row. In the first call, which has a row for each source, from_rows[r] is r, the source. The
   /// second call has `beams` rows for each source, so a cache gets more rows there.
   std::span<const int64_t> from_rows;
+  /// False: from_rows is 0, 1, ... for any logits, as in greedy search, so caches stay as they are.
+  bool may_reorder;
   int64_t position;  ///< in the sequence, from 0, of the first of the T tokens
 };
 /// Returns the logits [rows, V] that follow the last token of each row.

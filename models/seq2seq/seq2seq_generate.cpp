@@ -33,7 +33,7 @@ NextLogits next_logits_of(const Seq2Seq& model, std::function<Tape()> make_tape,
   const auto cache =
       std::make_shared<Seq2SeqCache>(model.config(), memory, source_lengths, capacity);
   return [&model, cache, make_tape = std::move(make_tape)](const BeamStep& step) {
-    cache->reorder(step.from_rows);
+    if (step.may_reorder) cache->reorder(step.from_rows);
     const auto rows = static_cast<int64_t>(step.from_rows.size());
     Tape tape = make_tape();
     const Tensor ids = Tensor::from(

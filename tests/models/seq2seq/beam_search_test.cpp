@@ -140,11 +140,13 @@ TEST_CASE(
   std::vector<std::vector<int64_t>> from_rows;
   std::vector<std::vector<int32_t>> tokens;
   std::vector<int64_t> positions;
+  std::vector<bool> may_reorder;
   const NextLogits constant = constant_logits({0, 3, 2, 1, -1});
   const NextLogits recording = [&](const BeamStep& step) {
     from_rows.emplace_back(step.from_rows.begin(), step.from_rows.end());
     tokens.emplace_back(step.tokens.begin(), step.tokens.end());
     positions.push_back(step.position);
+    may_reorder.push_back(step.may_reorder);
     return constant(step);
   };
   BeamOptions options{.beams = 2, .start = {4, 3}, .eos = {0}, .max_new_tokens = 3};
@@ -155,13 +157,16 @@ TEST_CASE(
   CHECK(tokens[1] == std::vector<int32_t>{1, 2, 1, 2});
   CHECK(from_rows[1] == std::vector<int64_t>{0, 0, 1, 1});
   CHECK(from_rows[2].size() == 4);
+  CHECK(may_reorder == std::vector<bool>{false, true, true});
 
   options.beams = 1;
   from_rows.clear();
   tokens.clear();
+  may_reorder.clear();
   beam_search(recording, 5, {{1}, {2}}, options);
   CHECK(tokens == TokenRows{{4, 3, 4, 3}, {1, 1}, {1, 1}});
   CHECK(from_rows == std::vector<std::vector<int64_t>>{{0, 1}, {0, 1}, {0, 1}});
+  CHECK(may_reorder == std::vector<bool>{false, false, false});
 }
 
 TEST_CASE("samples follow the options of generation, and a row does not depend on other rows") {
