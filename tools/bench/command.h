@@ -18,6 +18,7 @@ int bench_step(const std::vector<std::string>& arguments);
 int bench_generate(const std::vector<std::string>& arguments);
 int bench_pipeline(const std::vector<std::string>& arguments);
 int bench_offload(const std::vector<std::string>& arguments);
+int bench_seq2seq(const std::vector<std::string>& arguments);
 int bench_tokenizer(const std::vector<std::string>& arguments);
 
 /// The model's description in a JSON record.
