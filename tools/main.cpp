@@ -20,6 +20,7 @@
 
 #include "tools/commands/subcommands.h"
 #include "tools/run/child.h"
+#include "zerograd/runtime/comm/call.h"
 #include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
@@ -111,27 +112,13 @@ int run(std::string name, std::vector<std::string> arguments) {
                   name, counterpart.empty() ? did_you_mean(name, known) : counterpart));
 }
 
-int exit_status(const char* type) {
-  constexpr struct {
-    const char* type;
-    int status;
-  } statuses[] = {{"ConfigError", 2},
-                  {"OutOfMemory", 3},
-                  {"CommError", 4},
-                  {"FileError", 5},
-                  {"Unsupported", 6}};
-  for (const auto& row : statuses)
-    if (std::strcmp(type, row.type) == 0) return row.status;
-  return 1;
-}
-
 int report(const char* type, const char* message) {
   std::fflush(stdout);
   const size_t length = std::strlen(message);
   const bool ended = length > 0 && message[length - 1] == '\n';
   std::fprintf(stderr, "error: %s: %s%s", type, escape_controls(message).c_str(),
                ended ? "" : "\n");
-  return exit_status(type);
+  return cpu::exit_status_of(type);
 }
 
 // Replaces a closed stdout or stderr by a stream that fails on writes. Otherwise the first file

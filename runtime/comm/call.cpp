@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <deque>
+#include <new>
 #include <numeric>
 #include <stdexcept>
 #include <typeinfo>
+#include <utility>
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
@@ -100,6 +102,29 @@ std::string describe(const std::exception_ptr& error) {
     return other.what();
   } catch (...) {
     return "an unknown exception";
+  }
+}
+
+int exit_status_of(std::string_view type) {
+  constexpr std::pair<std::string_view, int> statuses[] = {{"ConfigError", 2},
+                                                           {"OutOfMemory", 3},
+                                                           {"CommError", 4},
+                                                           {"FileError", 5},
+                                                           {"Unsupported", 6}};
+  for (const auto& [name, status] : statuses)
+    if (type == name) return status;
+  return 1;
+}
+
+int exit_status_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& typed) {
+    return exit_status_of(typed.type());
+  } catch (const std::bad_alloc&) {
+    return exit_status_of("OutOfMemory");
+  } catch (...) {
+    return 1;
   }
 }
 

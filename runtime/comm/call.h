@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "zerograd/runtime/comm/communicator.h"
@@ -79,6 +80,11 @@ std::string describe(const std::exception_ptr& error);  ///< "ShapeError: matmul
 /// from a message.
 std::exception_ptr of_rank(const std::exception_ptr& error, int rank, int ranks);
 bool is_comm_error(const std::exception_ptr& error);
+/// The exit status of a program that ends with an error of this type, as runtime/error.h says;
+/// others: 1.
+ZG_API int exit_status_of(std::string_view type);
+/// The same for the error of a rank; std::bad_alloc is OutOfMemory.
+int exit_status_of(const std::exception_ptr& error);
 
 /// The state of a rank, for ranks that wait for it: it computes (`awaits` is empty) or waits
 /// itself.

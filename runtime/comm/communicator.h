@@ -133,7 +133,7 @@ ZG_API int threads_per_rank(int ranks);
 /// with its type. If there are several ranks, the message begins with "rank 2/4: ", except for a
 /// CommError, which names ranks itself. A thread that hangs outside of a collective cannot be
 /// ended: after the timeout of the others, the report is printed on stderr and the process exits
-/// with status 4.
+/// with the status of the first cause's type (runtime/error.h), which is 4 for a hang.
 ZG_API void run_local(int ranks, const std::function<void(Communicator&, const Device&)>& f,
                       const LocalOptions& options = {});
 

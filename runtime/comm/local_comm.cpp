@@ -69,7 +69,10 @@ class LocalCommunicator final : public QueuedCommunicator {
     return std::make_unique<LocalCommunicator>(
         world_, world_->join(members_[rank_], members_of(members, name), make), member, device_);
   }
-  void abort(const std::string& cause) noexcept override { world_->abort(members_[rank_], cause); }
+  void abort(const std::string& cause) noexcept override {
+    world_->note_knows(members_[rank_]);
+    world_->abort(members_[rank_], cause);
+  }
 
  private:
   void run(const Job& job, Ticket ticket) override {
@@ -93,14 +96,15 @@ class LocalCommunicator final : public QueuedCommunicator {
         group_->await(rank_, ticket, deadline, done);
       });
     } catch (const DeviceError& error) {
-      abort(describe(std::current_exception()));
+      world_->abort(members_[rank_], describe(std::current_exception()));
       throw CommError(world_->failure());
     }
   }
 
   void failed(const std::exception_ptr& error) override {
-    if (!is_comm_error(error)) abort(describe(error));
+    if (!is_comm_error(error)) world_->abort(members_[rank_], describe(error));
   }
+  void owner_saw_failure() override { world_->note_knows(members_[rank_]); }
   void owner_waits(bool waits) override {
     world_->waits(members_[rank_], waits ? group_.get() : nullptr);
   }
@@ -248,6 +252,7 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
     std::vector<std::exception_ptr> errors;
     std::vector<bool> ended;
     int running = 0;
+    std::exception_ptr cause;  // the first error that is no CommError
   };
   const auto shared = std::make_shared<Shared>();
   shared->errors.resize(static_cast<size_t>(ranks));
@@ -255,6 +260,12 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
   shared->running = ranks;
   const auto world = std::make_shared<cpu::LocalWorld>(ranks, options.timeout_s);
 
+  // Called before the device releases its memory and files, which may take seconds.
+  const auto note_cause = [shared](const std::exception_ptr& error) {
+    if (cpu::is_comm_error(error)) return;
+    std::lock_guard lock(shared->mutex);
+    if (!shared->cause) shared->cause = error;
+  };
   const auto run_rank = [=, &f](int rank) {
     std::exception_ptr error;
     on_wait_for_collectives() = [=](bool waits) { world->waits_for_collectives(rank, waits); };
@@ -267,10 +278,13 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
         f(communicator, device);
       } catch (...) {
         error = std::current_exception();
+        note_cause(error);
         if (!cpu::is_comm_error(error)) communicator.abort(cpu::describe(error));
       }
     } catch (...) {
       error = std::current_exception();
+      note_cause(error);
+      world->note_knows(rank);
       world->abort(rank, cpu::describe(error));
     }
     if (error) error = cpu::of_rank(error, rank, ranks);
@@ -299,23 +313,34 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
   {
     std::unique_lock lock(shared->mutex);
     const auto all_ended = [&] { return shared->running == 0; };
+    // A rank that has neither ended nor received the failure.
+    const auto one_computes = [&] {
+      for (int rank = 0; rank < ranks; ++rank)
+        if (!shared->ended[static_cast<size_t>(rank)] && !world->knows(rank)) return true;
+      return false;
+    };
     while (!shared->changed.wait_for(lock, std::chrono::milliseconds(100), all_ended)) {
       if (!world->failed()) continue;
       // All collectives fail from now on. A rank that still computes receives the failure at its
-      // next collective.
+      // next collective. One that has received it releases its memory and files, which may take
+      // seconds.
       if (shared->changed.wait_for(lock, std::chrono::milliseconds(1500), all_ended)) break;
+      if (!one_computes() && shared->changed.wait_for(
+                                 lock, std::chrono::duration<double>(options.timeout_s), all_ended))
+        break;
       if (options.dump_collectives) world->dump_logs();
       std::string stalled;
       for (int rank = 0; rank < ranks; ++rank)
         if (!shared->ended[static_cast<size_t>(rank)])
           stalled += (stalled.empty() ? "" : ", ") + std::to_string(rank);
-      std::fprintf(
-          stderr,
-          "error: CommError: %s\nrank %s is still running the program's code and cannot be ended "
-          "from outside; ending the process\n",
-          world->failure().c_str(), stalled.c_str());
+      const std::string cause =
+          shared->cause ? cpu::describe(shared->cause) : "CommError: " + world->failure();
+      std::fprintf(stderr,
+                   "error: %s\nrank %s is still running the program's code and cannot be ended "
+                   "from outside; ending the process\n",
+                   cause.c_str(), stalled.c_str());
       std::fflush(nullptr);
-      std::_Exit(4);
+      std::_Exit(shared->cause ? cpu::exit_status_of(shared->cause) : 4);
     }
   }
   for (std::thread& thread : threads) thread.join();

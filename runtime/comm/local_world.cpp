@@ -167,7 +167,7 @@ void LocalGroup::meet(int member, int64_t sequence, Call call,
 // --- LocalWorld ---
 
 LocalWorld::LocalWorld(int size, double timeout_s)
-    : timeout_(timeout_s), ranks_(static_cast<size_t>(size)) {}
+    : timeout_(timeout_s), ranks_(static_cast<size_t>(size)), knows_(static_cast<size_t>(size)) {}
 
 LocalWorld::~LocalWorld() = default;
 

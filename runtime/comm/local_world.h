@@ -101,6 +101,9 @@ class LocalWorld {
   bool failed() const;
   std::string failure() const;
   void dump_logs() const;
+  /// The rank's own thread has thrown or received the failure: it is on its way to its end.
+  void note_knows(int rank) { knows_[static_cast<size_t>(rank)] = true; }
+  bool knows(int rank) const { return knows_[static_cast<size_t>(rank)]; }
 
   int size() const { return static_cast<int>(ranks_.size()); }
   std::shared_ptr<std::atomic<int64_t>> step(int rank) const { return at(rank).step; }
@@ -130,6 +133,7 @@ class LocalWorld {
   const std::chrono::duration<double> timeout_;
   mutable std::mutex mutex_;
   std::vector<Rank> ranks_;
+  std::vector<std::atomic<bool>> knows_;             // by rank
   std::vector<std::shared_ptr<LocalGroup>> groups_;  // the first: all ranks
   std::string failure_;
   std::string failed_at_;

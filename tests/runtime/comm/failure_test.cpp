@@ -274,6 +274,46 @@ TEST_CASE("stall: run by the next test" * doctest::skip()) {
   errors_in_step_5(ranks, body, stall_timeout_s);
 }
 
+TEST_CASE("ranks that take seconds to release what they hold do not hide the failure") {
+  // Memory of gigabytes, or a file on a drive. The process would end, and this test with it.
+  struct Held {
+    ~Held() { std::this_thread::sleep_for(std::chrono::milliseconds(2500)); }
+  };
+  const auto body = [](Communicator& comm, const Device&) {
+    const Held held;
+    if (comm.rank() == 1) {
+      comm.abort("no memory");  // as zero::Trainer does before it throws
+      throw OutOfMemory("no memory");
+    }
+    comm.wait(comm.barrier("end"));
+  };
+  CHECK(contains(message_of<OutOfMemory>([&] { run_local(2, body); }), "no memory"));
+}
+
+TEST_CASE(
+    "a rank that computes for long after a failure ends the process with the cause's status") {
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  const std::string command =
+      "'" + self + "' --no-skip --test-case='computes: run by the test before' 2>&1";
+  FILE* const output = popen(command.c_str(), "r");
+  REQUIRE(output);
+  std::string text;
+  for (char bytes[512]; std::fgets(bytes, sizeof bytes, output);) text += bytes;
+  const int status = pclose(output);
+  CAPTURE(text);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 3);
+  CHECK(contains(text, "error: OutOfMemory: no memory"));
+  CHECK(contains(text, "rank 0 is still running the program's code and cannot be ended"));
+}
+
+TEST_CASE("computes: run by the test before" * doctest::skip()) {
+  run_local(2, [](Communicator& comm, const Device&) {
+    if (comm.rank() == 1) throw OutOfMemory("no memory");
+    std::this_thread::sleep_for(std::chrono::minutes(5));
+  });
+}
+
 TEST_CASE(
     "a rank that stalls for good ends the process with status 4, and all other ranks name it") {
   struct Process {
