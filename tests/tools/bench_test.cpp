@@ -234,6 +234,45 @@ TEST_CASE(
 }
 
 TEST_CASE(
+    "bench seq2seq finds the largest batches, which ZeRO-2 does not make smaller, and runs them") {
+  const TemporaryFolder folder;
+  const std::string json = folder / "seq2seq.json";
+  const std::string flags =
+      "bench seq2seq --n-embd 32 --n-head 2 --encoder-layers 1 --decoder-layers 1 --vocab-size 64 "
+      "--max-source-length 8 --max-target-length 6 --num-beams 3 --n-train 480 --n-val 24 "
+      "--threads 1 --json " +
+      json;
+  const Outcome outcome = zerograd(flags + " --device-memory 2MiB --run");
+  CAPTURE(outcome.error);
+  CAPTURE(outcome.out);
+  REQUIRE(outcome.status == 0);
+  CHECK(table_of(outcome.out).at(0) ==
+        std::vector<std::string>{"method", "largest batch, training", "largest batch, evaluation",
+                                 "training epoch s", "evaluation epoch s"});
+  const nlohmann::json rows = nlohmann::json::parse(std::ifstream(json)).at("rows");
+  REQUIRE(rows.size() == 2);
+  for (const char* batch : {"train_batch", "evaluation_batch"}) {
+    CHECK(rows[0].at(batch) >= 1);
+    CHECK(rows[0].at(batch) <= rows[1].at(batch));
+  }
+  for (const nlohmann::json& row : rows) {
+    CHECK(row.at("train_s") > 0.0);
+    CHECK(row.at("evaluation_s") > 0.0);
+  }
+  REQUIRE(zerograd(flags + " --device-memory 4MiB").status == 0);
+  const nlohmann::json more = nlohmann::json::parse(std::ifstream(json)).at("rows");
+  CHECK(more[0].at("train_batch") > rows[0].at("train_batch"));
+  CHECK(more[0].at("train_s") == 0.0);
+  const Outcome none = zerograd(flags + " --device-memory 1MiB --run");
+  CHECK(
+      contains(none.out, "| data parallel | out of memory | out of memory | not run | not run |"));
+  check_refused("bench seq2seq", 2, "--device-memory: expected the memory of a device");
+  check_refused("bench seq2seq --device-memory 1GB --max-source-length 500", 2,
+                "expected at most the model's 128 positions, got 500 and 64");
+  check_refused("bench seq2seq --device-memory 1GB --n-head 7", 2, "heads");
+}
+
+TEST_CASE(
     "bench refuses wrong options, unknown devices and unwritable paths, and the error names them") {
   const TemporaryFolder folder;
   const auto refused = [](const std::string& line, int status, const std::string& part) {
