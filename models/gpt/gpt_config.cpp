@@ -297,6 +297,11 @@ void validate(const GPTConfig& config) {
         fmt::format("gpt: norm_epsilon: expected 0 or more, got {:f}", config.norm_epsilon));
   if (config.position == Position::rope) {
     validate(config.rope);
+    if (config.rotated_share == 1.0 && head_size_of(config) % 2 != 0)
+      throw ConfigError(
+          fmt::format("gpt: head_size: rotary positions turn pairs of elements; expected an even "
+                      "size, got {}",
+                      head_size_of(config)));
     if (!(config.rotated_share > 0.0 && config.rotated_share <= 1.0) ||
         static_cast<double>(head_size_of(config)) * config.rotated_share < 2.0)
       throw ConfigError(

@@ -205,11 +205,20 @@ json hf_bloom_json(const GPTConfig& config) {
 HFModel read(const JsonNode& theirs) {
   theirs.at("is_causal").require(true);
   const JsonNode type = theirs.at("model_type");
+  const JsonNode classes = theirs.at("architectures");
+  if (type.value.is_null() && classes.value.is_array() && !classes.value.empty() &&
+      !brief(classes.value[0]).starts_with("\"GPT2"))
+    throw FileError(fmt::format("{} is absent; expected the model_type of {}", type.name,
+                                brief(classes.value[0])));
   if (type.value.is_null() || type.value == "gpt2") return hf_gpt2_config(theirs);
   if (type.value == "bloom") return hf_bloom_config(theirs);
   for (const Family family : all_families)
     if (has_llama_names(family) && type.value == name_of(family))
       return hf_llama_config(theirs, family);
+  if (type.value == "blenderbot" || type.value == "bart")
+    type.refuse(
+        "a decoder (gpt2, bloom, llama, mistral, qwen2 or qwen3): Seq2SeqFolder "
+        "(models/hugging_face/hf_seq2seq.h) reads encoder-decoders");
   type.refuse("gpt2, bloom, llama, mistral, qwen2 or qwen3");
 }
 

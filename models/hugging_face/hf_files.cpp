@@ -86,12 +86,12 @@ WeightSource hf_weights(const std::shared_ptr<const SafetensorsFolder>& folder,
 }
 
 void require_equal_tensors(const SafetensorsFolder& folder, const std::string& head,
-                           const std::string& tokens) {
+                           const std::string& tokens, const char* advice) {
   const auto refuse = [&] {
     throw FileError(
         fmt::format("{}: '{}' has other values than '{}', to which config.json ties it; expected "
-                    "equal values; try \"tie_word_embeddings\": false",
-                    folder.path(), head, tokens));
+                    "equal values; {}",
+                    folder.path(), head, tokens, advice));
   };
   if (folder.shape(head) != folder.shape(tokens)) refuse();
   constexpr int64_t elements_at_once = 1 << 20;

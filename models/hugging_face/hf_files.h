@@ -44,9 +44,9 @@ std::map<std::string, std::string> hf_short_names(const SafetensorsFolder& folde
 WeightSource hf_weights(const std::shared_ptr<const SafetensorsFolder>& folder,
                         const HFRequest& request);
 /// Throws FileError if two tensors of a folder, which config.json ties, have different values.
-/// transformers 4 uses the embedding for such a folder, and 5 the head.
+/// transformers 4 uses the embedding for such a folder, and 5 the head. `advice` ends the error.
 void require_equal_tensors(const SafetensorsFolder& folder, const std::string& head,
-                           const std::string& tokens);
+                           const std::string& tokens, const char* advice);
 
 /// Tensors of a folder that are not parameters.
 struct HFUnused {

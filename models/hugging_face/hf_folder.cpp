@@ -45,7 +45,9 @@ std::string hf_short_name(const std::string& name) {
 }
 
 bool hf_ignores(const std::string& name, const GPTConfig& config) {
+  // transformers before 4.32 stored the angles of Llama's rotary positions.
   return (config.family == Family::gpt && ends_with_any(name, masks)) ||
+         (has_llama_names(config.family) && name.ends_with(".rotary_emb.inv_freq")) ||
          (config.tied && name == "lm_head.weight");
 }
 
@@ -86,7 +88,8 @@ void check_tied_head(const SafetensorsFolder& folder, const GPTConfig& model,
   const std::string table = hf_short_name(names_of(model.family).tokens) + ".weight";
   const auto head = names.find("lm_head.weight"), tokens = names.find(table);
   if (model.tied && head != names.end() && tokens != names.end())
-    require_equal_tensors(folder, head->second, tokens->second);
+    require_equal_tensors(folder, head->second, tokens->second,
+                          "try \"tie_word_embeddings\": false");
 }
 
 }  // namespace

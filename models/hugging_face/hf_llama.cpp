@@ -8,6 +8,7 @@
 #include "zerograd/models/hugging_face/hf_families.h"
 #include "zerograd/models/hugging_face/hugging_face.h"
 #include "zerograd/models/json_text.h"
+#include "zerograd/runtime/text/format.h"
 
 // config.json of Llama, Mistral, Qwen2 and Qwen3.
 namespace zg::models {
@@ -57,6 +58,8 @@ void read_rope(const JsonNode& theirs, GPTConfig& config) {
   rope.theta = once("rope_theta").number(1e4);
   once("partial_rotary_factor").require(1.0);
   if (scaling.value.is_null()) return;
+  for (const auto& [key, value] : scaling.value.items())
+    if (value.is_object()) scaling.at(key).refuse("no object: one rope for all layers");
   const JsonNode type = scaling.at(scaling.value.contains("rope_type") ? "rope_type" : "type");
   if (type.value.is_null() || type.text() == "default") return;
   const auto required = [&scaling](const char* key) {
@@ -91,7 +94,16 @@ void read_rope(const JsonNode& theirs, GPTConfig& config) {
 
 /// The sliding window; 0: none. Qwen's configs have one, and use it in all, some or no layers.
 int64_t window_of(const JsonNode& theirs, Family family, int64_t layers) {
-  const JsonNode window = theirs.at("sliding_window");
+  const JsonNode window = theirs.at("sliding_window"), types = theirs.at("layer_types");
+  if (!types.value.is_null()) {
+    if (!types.value.is_array() || std::ssize(types.value) != layers)
+      types.fail(fmt::format("a list with a type for each of the {} layers", layers));
+    for (const json& type : types.value)
+      if (type != "full_attention" && type != "sliding_attention")
+        types.refuse("full_attention or sliding_attention");
+      else if (type == "sliding_attention" && family == Family::llama)
+        types.refuse("full_attention");
+  }
   if (family == Family::mistral) {
     constexpr int64_t absent = 4096;
     return theirs.value.contains("sliding_window") ? window.count(0) : absent;
@@ -101,7 +113,7 @@ int64_t window_of(const JsonNode& theirs, Family family, int64_t layers) {
     return 0;
   }
   // layer_types says it of each layer. Without it layers from max_window_layers on have the window.
-  const JsonNode uses = theirs.at("use_sliding_window"), types = theirs.at("layer_types");
+  const JsonNode uses = theirs.at("use_sliding_window");
   const bool has_key = theirs.value.contains("sliding_window");
   const int64_t size = has_key && window.value.is_null() ? 0 : window.count(4096);
   int64_t with_window = 0;

@@ -73,7 +73,8 @@ Seq2SeqTokens tokens_of(const JsonNode& theirs, const Seq2SeqTokens& absent) {
 
 Seq2SeqConfig read_config(const JsonNode& theirs) {
   const JsonNode type = theirs.at("model_type");
-  if (type.value != "blenderbot" && type.value != "bart") type.refuse("blenderbot or bart");
+  if (type.value != "blenderbot" && type.value != "bart")
+    type.refuse("blenderbot or bart here (HuggingFaceFolder reads decoders)");
   Seq2SeqConfig config =
       Seq2SeqConfig::of(type.value == "bart" ? Seq2SeqFamily::bart : Seq2SeqFamily::blenderbot);
   const Seq2SeqDefaults absent = defaults_of(config.family);
@@ -106,8 +107,23 @@ Seq2SeqConfig read_config(const JsonNode& theirs) {
   return config;
 }
 
+/// Refuses keys of generation that change the result and that BeamOptions does not have.
+void require_known_generation(const JsonNode& theirs) {
+  for (const char* key : {"repetition_penalty", "encoder_repetition_penalty", "guidance_scale"})
+    theirs.at(key).require(1.0);
+  for (const char* key : {"num_beam_groups"}) theirs.at(key).require(1);
+  for (const char* key : {"diversity_penalty", "penalty_alpha"}) theirs.at(key).require(0.0);
+  for (const char* key : {"renormalize_logits", "remove_invalid_values"})
+    theirs.at(key).require(false);
+  for (const char* key :
+       {"exponential_decay_length_penalty", "sequence_bias", "bad_words_ids", "suppress_tokens",
+        "begin_suppress_tokens", "stop_strings", "constraints", "force_words_ids"})
+    if (const JsonNode node = theirs.at(key); !node.value.empty()) node.refuse("no such key");
+}
+
 /// The keys of generation; `absent` has the model's tokens.
 BeamOptions read_generation(const JsonNode& theirs, const BeamOptions& absent) {
+  require_known_generation(theirs);
   BeamOptions options;
   options.beams = theirs.at("num_beams").count(1);
   options.return_sequences = theirs.at("num_return_sequences").count(1);
@@ -123,6 +139,8 @@ BeamOptions read_generation(const JsonNode& theirs, const BeamOptions& absent) {
   options.length_penalty = theirs.at("length_penalty").number(1.0);
   if (const JsonNode early = theirs.at("early_stopping"); early.value == "never")
     options.early_stopping = EarlyStopping::never;
+  else if (early.value.is_string())
+    early.fail("true, false or \"never\"");
   else if (early.flag(false))
     options.early_stopping = EarlyStopping::yes;
   options.no_repeat_ngram_size = whole_number(theirs.at("no_repeat_ngram_size"), 0);
@@ -320,7 +338,8 @@ WeightSource Seq2SeqFolder::weights(const Seq2SeqConfig& model, std::string* not
                                            "decoder.embed_tokens.weight", "lm_head.weight"};
   for (const std::string& copy : copies)
     if (const auto found = names.find(copy); found != names.end())
-      require_equal_tensors(*folder, found->second, names.at("shared.weight"));
+      require_equal_tensors(*folder, found->second, names.at("shared.weight"),
+                            "this version has one table for them");
   const std::string unused = unused_hf_tensors(
       *folder, request,
       {.ignored =

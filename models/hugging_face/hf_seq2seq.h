@@ -18,7 +18,8 @@ namespace zg::models {
 struct HFSeq2Seq {
   Seq2SeqConfig config;
   /// How generate() of transformers generates: by generation_config.json, or where the folder has
-  /// none, by the keys of config.json. Sampling is not read: do_sample is ignored.
+  /// none, by the keys of config.json. Sampling is not read: do_sample, temperature and such are
+  /// ignored.
   BeamOptions generation;
 };
 
@@ -28,10 +29,11 @@ ZG_API bool is_hf_seq2seq(const std::string& json, const std::string& path);
 /// Reads a config.json. Absent keys have transformers' defaults. Throws FileError with the key if a
 /// value is invalid. Throws Unsupported with the key for a feature that Seq2SeqConfig does not
 /// have: another model_type (blenderbot-small is another model) or activation_function, embeddings
-/// that are not tied, layerdrop, quantized weights. Errors begin with `path`.
+/// that are not tied, layerdrop, quantized weights, and generation that BeamOptions does not have
+/// (repetition_penalty, bad_words_ids, ...). Errors begin with `path`.
 ZG_API HFSeq2Seq hf_seq2seq(const std::string& json, const std::string& path);
-/// Replaces `generation` in `model` by the options of a generation_config.json. Throws FileError
-/// and ConfigError.
+/// Replaces `generation` in `model` by the options of a generation_config.json. Throws FileError,
+/// ConfigError, and Unsupported as hf_seq2seq() does.
 ZG_API void read_hf_generation(const std::string& json, const std::string& path, HFSeq2Seq& model);
 
 /// Returns a config.json that transformers loads and hf_seq2seq() reads back as the same model.

@@ -66,8 +66,8 @@ struct HFTensor {
 ZG_API std::vector<HFTensor> hf_tensors(const GPTConfig& config);
 /// The name without "transformer.".
 ZG_API std::string hf_short_name(const std::string& name);
-/// True for tensors of a file that are not parameters: attention masks, and the copy of a tied
-/// head.
+/// True for tensors of a file that are not parameters: attention masks, angles of rotary positions,
+/// and the copy of a tied head.
 ZG_API bool hf_ignores(const std::string& name, const GPTConfig& config);
 
 /// The transpose of a matrix: values [rows, columns] as [columns, rows].

@@ -133,8 +133,8 @@ const Seq2SeqConfig& validated(const Seq2SeqConfig& config) {
 
 void check_ids(const char* name, const Tensor& ids, int64_t longest) {
   if (!ids || ids.shape().rank() != 2 || ids.extent(1) < 1 || ids.extent(1) > longest)
-    throw ShapeError(fmt::format("seq2seq: {} {} do not fit; expected [B, T] with T from 1 to {}",
-                                 name, ids ? ids.shape().str() : "absent", longest));
+    throw ShapeError(fmt::format("seq2seq: {} {}; expected [B, T] with T from 1 to {}", name,
+                                 ids ? ids.shape().str() : "absent", longest));
 }
 
 Var embed(const nn::Pass& pass, const Seq2SeqLayers& layers, const Seq2SeqStack& stack,
@@ -258,6 +258,9 @@ const Seq2SeqConfig& Seq2Seq::config() const { return layers_->config; }
 Var Seq2Seq::loss(Tape& tape, const Seq2SeqBatch& batch, const ForwardPosition& place,
                   const Seq2SeqLossOptions& options) const {
   check_ids("labels", batch.labels, config().positions);
+  if (batch.source && batch.source.extent(0) != batch.labels.extent(0))
+    throw ShapeError(fmt::format("seq2seq: labels {} of sources {}; expected as many rows",
+                                 batch.labels.shape(), batch.source.shape()));
   const nn::Pass pass = pass_of(tape, config(), place);
   const Var logits = run_all(pass, *layers_, batch, options.checkpointing);
   return cross_entropy(logits, batch.labels,

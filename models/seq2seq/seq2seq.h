@@ -69,8 +69,9 @@ class ZG_API Seq2SeqCache {
 /// parameters and no values, so ranks that are threads share one object. A tape of one of its
 /// passes must run backward before the model is destroyed.
 ///
-/// The gradient of the row of `pad` in the token table includes that of padding within a target
-/// (ignored labels that are followed by others). transformers omits it (padding_idx).
+/// The gradient of the row of `pad` in the token table includes the row's uses as an input: ignored
+/// labels that are followed by others, a decoder_start that is `pad`, and `pad` as a token of a
+/// source. transformers omits them (padding_idx). Padding at the end of a row has no gradient.
 class ZG_API Seq2Seq {
  public:
   /// Adds units ("embedding", "encoder.block.0" ..., "encoder.norm", "decoder.block.0" ..., "head")

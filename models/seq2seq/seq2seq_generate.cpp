@@ -61,8 +61,10 @@ Generated generate(const Seq2Seq& model, const std::function<Tape()>& make_tape,
   if (longest > config.positions)
     throw ConfigError(fmt::format(
         "generate: sequences of up to {} tokens; expected at most the model's {} positions; try "
-        "max_length",
-        longest, config.positions));
+        "{} {}",
+        longest, config.positions, options.max_new_tokens ? "max_new_tokens" : "max_length",
+        options.max_new_tokens ? config.positions - static_cast<int64_t>(options.start.size())
+                               : config.positions));
   const Device device = make_tape().device();
   const Seq2SeqBatch batch = padded_batch(sources, {}, config.tokens, device);
   const NextLogits next =

@@ -101,6 +101,7 @@ TEST_CASE(
       {"--with_tracking --report_to tensorbord", "did you mean tensorboard?", 2},
       {"--report_to tensorboard", "--report-to: expected --with-tracking with it", 2},
       {"--report_name run", "--report-name: expected --with-tracking with it", 2},
+      {"--with_tracking --output_dir x --report_name ../y", "--report-name: expected the name of", 2},
       {"--with_tracking", "--with-tracking: expected --output-dir DIR", 2},
       {"--with_tracking --tensorboard-dir x --report_name y", "--report-name: expected one of", 2},
       {"--max_source_length 128", "--max-source-length: train has models with a decoder alone", 6},

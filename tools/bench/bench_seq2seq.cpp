@@ -50,6 +50,7 @@ struct Seq2SeqBench {
     }
     return config;
   }
+  int64_t samples_of_rank(int64_t samples) const { return std::max<int64_t>(1, samples / ranks); }
   DeviceOptions device() const {
     return {.threads = static_cast<int>(threads), .memory_limit = memory};
   }
@@ -195,8 +196,8 @@ struct Method {
 };
 
 Method measured(Method method, const Seq2SeqBench& options) {
-  const int64_t most = std::max<int64_t>(1, options.train_samples / options.ranks);
-  const int64_t evaluated = std::max<int64_t>(1, options.validation_samples / options.ranks);
+  const int64_t most = options.samples_of_rank(options.train_samples);
+  const int64_t evaluated = options.samples_of_rank(options.validation_samples);
   method.train_batch = largest(most, [&](int64_t batch) {
     return fits(options, training(options, method.stage, batch, /*steps=*/2));
   });
@@ -213,7 +214,11 @@ Method measured(Method method, const Seq2SeqBench& options) {
   return method;
 }
 
-std::string cell(int64_t batch) { return batch > 0 ? std::to_string(batch) : "out of memory"; }
+/// `most`: the samples that a rank has; a larger batch is not tried.
+std::string cell(int64_t batch, int64_t most) {
+  if (batch == 0) return "out of memory";
+  return fmt::format("{}{}", batch, batch == most ? " (all)" : "");
+}
 std::string cell(double seconds) {
   return seconds > 0.0 ? fmt::format("{:.2f}", seconds) : "not run";
 }
@@ -227,7 +232,8 @@ bool parse(const std::vector<std::string>& arguments, Seq2SeqBench& options, std
       .summary =
           "Fine-tuning of an encoder-decoder model with data parallelism and with ZeRO-2: the\n"
           "largest batches of a rank for training and for generation, by plans, and with --run\n"
-          "the seconds of an epoch of each, after which the memory equals the plan.",
+          "the seconds of an epoch of each, after which the memory equals the plan. No batch is\n"
+          "larger than a rank's share of --n-train or --n-val.",
       .groups = {{"model",
                   {{{"--model-type"},
                     "NAME",
@@ -296,21 +302,25 @@ int bench_seq2seq(const std::vector<std::string>& arguments) {
   Seq2SeqBench options;
   std::string json;
   if (!parse(arguments, options, json)) return 0;
-  std::printf(
-      "%s, %lld ranks, %s, %.2f GiB each; sources of %lld tokens, targets of %lld, %lld "
-      "beams\n\n",
-      options.model.c_str(), static_cast<long long>(options.ranks), name_of(options.compute),
-      static_cast<double>(options.memory) * 0x1p-30, static_cast<long long>(options.source),
-      static_cast<long long>(options.target), static_cast<long long>(options.beams));
+  const models::Seq2SeqConfig config = options.config();
+  std::fputs(fmt::format("{}: {} + {} layers, width {}, {} tokens; {}; {} ranks of {} MiB; sources "
+                         "of {} tokens, targets of {}, {} beams\n\n",
+                         options.model, config.encoder_layers, config.decoder_layers, config.width,
+                         config.vocabulary, options.compute, options.ranks, mib(options.memory),
+                         options.source, options.target, options.beams)
+                 .c_str(),
+             stdout);
   std::printf(
       "| method | largest batch, training | largest batch, evaluation | training epoch s | "
       "evaluation epoch s |\n|---|---:|---:|---:|---:|\n");
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (const Method& method : {Method{"data parallel", 0}, Method{"ZeRO-2", 2}}) {
     const Method row = measured(method, options);
-    std::printf("| %s | %s | %s | %s | %s |\n", row.name, cell(row.train_batch).c_str(),
-                cell(row.evaluation_batch).c_str(), cell(row.train_s).c_str(),
-                cell(row.evaluation_s).c_str());
+    std::printf(
+        "| %s | %s | %s | %s | %s |\n", row.name,
+        cell(row.train_batch, options.samples_of_rank(options.train_samples)).c_str(),
+        cell(row.evaluation_batch, options.samples_of_rank(options.validation_samples)).c_str(),
+        cell(row.train_s).c_str(), cell(row.evaluation_s).c_str());
     std::fflush(stdout);
     rows.push_back({{"method", row.name},
                     {"stage", row.stage},
@@ -325,6 +335,17 @@ int bench_seq2seq(const std::vector<std::string>& arguments) {
                                   {"bench", "seq2seq"},
                                   {"machine", bench::machine_json()},
                                   {"model", options.model},
+                                  {"encoder_layers", config.encoder_layers},
+                                  {"decoder_layers", config.decoder_layers},
+                                  {"width", config.width},
+                                  {"heads", config.decoder_heads},
+                                  {"vocabulary", config.vocabulary},
+                                  {"dtype", name_of(options.compute)},
+                                  {"source", options.source},
+                                  {"target", options.target},
+                                  {"beams", options.beams},
+                                  {"train_samples", options.train_samples},
+                                  {"validation_samples", options.validation_samples},
                                   {"ranks", options.ranks},
                                   {"device_memory", options.memory},
                                   {"rows", rows}})

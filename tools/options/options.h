@@ -115,7 +115,7 @@ struct OffloadFlags {
 /// Tracking of Hugging Face's scripts: events for TensorBoard in a folder of the run's own.
 struct Tracking {
   bool enabled = false;
-  std::string service;            ///< "tensorboard", or "all", which is the same; empty: not given
+  std::string service;            ///< "tensorboard", "all" (the same) or "none"; empty: not given
   std::string name = "zerograd";  ///< of the folder, in --output-dir
 };
 

@@ -3,6 +3,7 @@
 #include "tools/options/train_flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/text.h"
 
 // Flags of the scripts that the tutorials of DeepSpeed, accelerate and Hugging Face run. Help does
 // not list them.
@@ -28,24 +29,30 @@ Flag refused_flag(std::string name, bool is_switch, const char* instead) {
 }  // namespace
 
 std::vector<Flag> tracking_flags(Tracking& tracking) {
-  return {
-      switch_flag({"--with-tracking"}, tracking.enabled, ""),
-      {{"--report-to"},
-       "tensorboard|all",
-       "",
-       [&tracking](const std::string& name, const std::string& value) {
-         for (const char* service : {"wandb", "comet_ml", "clearml", "mlflow", "aim"})
-           if (value == service)
-             throw Unsupported(fmt::format(
-                 "{} {}: this version reports to files alone; try {} tensorboard, or --metrics "
-                 "F for a JSON line per step",
-                 name, value, name));
-         parse_choice(name, value, {"tensorboard", "all"});
-         tracking.service = value;
-       }},
-      {{"--report-name"}, "NAME", "", [&tracking](const std::string&, const std::string& value) {
-         tracking.name = value;
-       }}};
+  return {switch_flag({"--with-tracking"}, tracking.enabled, ""),
+          {{"--report-to"},
+           "tensorboard|all|none",
+           "",
+           [&tracking](const std::string& name, const std::string& value) {
+             for (const char* service : {"wandb", "comet_ml", "clearml", "mlflow", "aim"})
+               if (value == service)
+                 throw Unsupported(fmt::format(
+                     "{} {}: this version reports to files alone; try {} tensorboard, or --metrics "
+                     "F for a JSON line per step",
+                     name, value, name));
+             parse_choice(name, value, {"tensorboard", "all", "none"});
+             tracking.service = value;
+           }},
+          {{"--report-name"},
+           "NAME",
+           "",
+           [&tracking](const std::string& name, const std::string& value) {
+             if (value.empty() || value.find('/') != std::string::npos || value.starts_with("."))
+               throw ConfigError(fmt::format(
+                   "{}: expected the name of a folder in --output-dir, without '/', got '{}'", name,
+                   printable(value)));
+             tracking.name = value;
+           }}};
 }
 
 void resolve_tracking(TrainOptions& options) {
@@ -57,6 +64,7 @@ void resolve_tracking(TrainOptions& options) {
             "{}: expected --with-tracking with it, got none; try --tensorboard-dir DIR", flag));
     return;
   }
+  if (tracking.service == "none") return;
   if (!options.tensorboard.empty()) {
     if (options.given.count("--report-name"))
       throw ConfigError(

@@ -155,6 +155,47 @@ TEST_CASE("configs of transformers 4 and 5 describe the same model") {
 }
 
 TEST_CASE(
+    "hf_config refuses types of layers and ropes that the model does not have, by their keys") {
+  const auto refused = [](const char* name, const json& keys) {
+    json config = config_json(name);
+    config.update(keys);
+    return message_of<Error>([&] { config_of(config); });
+  };
+  for (const char* name : {"hf_llama", "hf_qwen2", "hf_qwen3"}) {
+    CAPTURE(std::string(name));
+    const size_t layers = config_json(name).at("num_hidden_layers");
+    const auto types = [&](const char* type, size_t count) {
+      return json{{"layer_types", std::vector<std::string>(count, type)}};
+    };
+    const std::string list =
+        "config.json: layer_types: expected a list with a type for each of the";
+    CHECK(contains(refused(name, types("full_attention", layers + 1)), list));
+    CHECK(contains(refused(name, {{"layer_types", "full_attention"}}), list));
+    CHECK(contains(refused(name, types("chunked_attention", layers)),
+                   "expected full_attention or sliding_attention"));
+    const json nested = {{"full_attention", {{"rope_type", "yarn"}, {"factor", 4.0}}}};
+    CHECK(contains(refused(name, {{"rope_parameters", nested}, {"rope_scaling", nullptr}}),
+                   "config.json: rope_parameters.full_attention is {"));
+    if (std::string(name) == "hf_llama")
+      CHECK(contains(refused(name, types("sliding_attention", layers)), "expected full_attention"));
+    json config = config_json(name);
+    config.erase("model_type");
+    CHECK(contains(message_of<FileError>([&] { config_of(config); }),
+                   "config.json: model_type is absent; expected the model_type of \""));
+  }
+}
+
+TEST_CASE("angles of rotary positions, which older folders have, are no parameters") {
+  const GPTConfig model = config_of(config_json("hf_llama"));
+  CHECK(hf_ignores("model.layers.0.self_attn.rotary_emb.inv_freq", model));
+  CHECK(!hf_ignores("model.layers.0.self_attn.q_proj.weight", model));
+  GPTConfig odd = model;
+  odd.head_size = 7;
+  CHECK(contains(message_of<ConfigError>([&] { validate(odd); }),
+                 "gpt: head_size: rotary positions turn pairs of elements; expected an even size"));
+}
+
+TEST_CASE(
     "hf_config reads sliding windows of Qwen's layers, and optional keys as transformers does") {
   const auto read = [](const char* name, const json& keys) {
     json config = config_json(name);

@@ -155,6 +155,35 @@ TEST_CASE("hf_seq2seq refuses other models and features and names the key") {
                  "c.json: pad_token_id: expected the id of a token, got null"));
   CHECK(contains(refused_seq2seq("decoder_start_token_id", 37),
                  "tokens.decoder_start: expected an id from 0 to 36, got 37"));
+  CHECK(contains(refused_seq2seq("early_stopping", "sometimes"),
+                 "c.json: early_stopping: expected true, false or \"never\", got \"sometimes\""));
+}
+
+TEST_CASE("generation that beam search does not have is refused by its key, in both files") {
+  const std::pair<const char*, json> keys[] = {{"repetition_penalty", 1.2},
+                                               {"encoder_repetition_penalty", 2},
+                                               {"num_beam_groups", 2},
+                                               {"diversity_penalty", 0.5},
+                                               {"exponential_decay_length_penalty", {5, 1.1}},
+                                               {"sequence_bias", {{{5}, -2.0}}},
+                                               {"bad_words_ids", {{3}}},
+                                               {"suppress_tokens", {3}},
+                                               {"stop_strings", "."},
+                                               {"renormalize_logits", true}};
+  HFSeq2Seq model = hf_seq2seq(seq2seq_json("hf_blenderbot").dump(), "c.json");
+  for (const auto& entry : keys) {
+    const std::string key = entry.first;
+    CAPTURE(key);
+    CHECK(contains(refused_seq2seq(key.c_str(), entry.second), "c.json: " + key + " is "));
+    const std::string generation = json{{key, entry.second}}.dump();
+    CHECK(
+        contains(message_of<Unsupported>([&] { read_hf_generation(generation, "g.json", model); }),
+                 "g.json: " + key + " is "));
+  }
+  // Values without effect.
+  read_hf_generation(R"({"repetition_penalty": 1, "num_beam_groups": 1, "suppress_tokens": [],
+                         "bad_words_ids": null, "diversity_penalty": 0.0, "temperature": 0.7})",
+                     "g.json", model);
 }
 
 TEST_CASE("missing tensors, wrong shapes, further layers and copies that differ are refused") {

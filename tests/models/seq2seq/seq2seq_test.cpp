@@ -210,7 +210,10 @@ TEST_CASE("generation with a limit above the model's positions, and misfit batch
   BeamOptions options = beam_options_of(config);
   options.max_length = 9;
   CHECK(contains(message_of<ConfigError>([&] { generate(test.model, make_tape, {{3}}, options); }),
-                 "up to 9 tokens; expected at most the model's 8 positions"));
+                 "up to 9 tokens; expected at most the model's 8 positions; try max_length 8"));
+  options.max_new_tokens = 8;
+  CHECK(contains(message_of<ConfigError>([&] { generate(test.model, make_tape, {{3}}, options); }),
+                 "the model's 8 positions; try max_new_tokens 7"));
   Tape tape = make_tape();
   const auto batch = [&](const TextRows& sources, const TextRows& targets, int64_t length) {
     return message_of<ConfigError>(
@@ -221,10 +224,17 @@ TEST_CASE("generation with a limit above the model's positions, and misfit batch
   CHECK(contains(batch({{1, 2, 3}}, {}, 2), "a source of 3 tokens; expected at most 2"));
   const Tensor wide = Tensor::zeros({1, 9}, DType::i32, test.device);
   CHECK(contains(message_of<ShapeError>([&] { test.model.encode(tape, wide); }),
-                 "source [1, 9] do not fit; expected [B, T] with T from 1 to 8"));
+                 "source [1, 9]; expected [B, T] with T from 1 to 8"));
   CHECK(contains(message_of<ShapeError>(
                      [&] { test.model.loss(tape, {.source = slice(wide, 1, 0, 4).value()}, {}); }),
                  "labels absent"));
+  CHECK(contains(message_of<ShapeError>([&] {
+                   test.model.loss(tape,
+                                   {.source = Tensor::zeros({2, 4}, DType::i32, test.device),
+                                    .labels = slice(wide, 1, 0, 4).value()},
+                                   {});
+                 }),
+                 "seq2seq: labels [1, 4] of sources [2, 4]; expected as many rows"));
   const Var memory = test.model.encode(tape, slice(wide, 1, 0, 4).value());
   Seq2SeqCache cache(config, memory);
   CHECK(contains(
