@@ -21,6 +21,7 @@ models::Seq2SeqConfig small_config() {
   config.encoder_heads = config.decoder_heads = 4;
   config.vocabulary = first_letter + 8;
   config.positions = longest + 2;
+  config.scaled_embedding = true;
   config.dropout = 0.0f;
   return config;
 }
@@ -67,7 +68,10 @@ int train(Communicator& ranks, const Device& device) {
   zero::Engine engine(store, ranks, device, {.stage = 3, .param_persistence_threshold = 0});
   const bool prints = ranks.rank() == 0 && device.type() != Device::Type::meta;
   zero::Trainer trainer(
-      engine, {.micro_batch = 32, .steps = 300, .schedule = {.rate = 3e-3}},
+      engine,
+      {.micro_batch = 32,
+       .steps = 600,
+       .schedule = {.kind = zero::ScheduleKind::cosine, .rate = 5e-3, .total_num_steps = 600}},
       {.batch = [&](const zero::MicroBatch& batch) { return make_batch(config, batch, device); },
        .forward =
            [&](Tape& tape, const zero::MicroBatch& batch) {
@@ -78,7 +82,7 @@ int train(Communicator& ranks, const Device& device) {
                                {.step = batch.step, .first_sample = batch.first_sample});
            }},
       {.after_step = [&](const zero::TrainedStep& step) {
-        if (prints && (step.step + 1) % 100 == 0)
+        if (prints && (step.step + 1) % 200 == 0)
           std::printf("step %d loss %.4f\n", static_cast<int>(step.step) + 1, step.loss);
       }});
   trainer.run();
