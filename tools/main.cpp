@@ -79,7 +79,7 @@ std::string counterpart_of(const std::string& name) {
       {"benchmark.py", "zerograd train"},
       {"demo_ds.py", "zerograd train --data sort"},
       {"run_clm_no_trainer.py", "zerograd train --data PATH.txt"},
-      {"run_seq2seq_no_trainer.py", "tools/examples/seq2seq.cpp, a program"},
+      {"run_seq2seq_no_trainer.py", "zerograd train --from-hf DIR --data PAIRS.jsonl"},
       {"pretrain_gpt.py", "zerograd train"},
       {"run_bloom13b.sh", "tools/bloom13b"},
       {"evaluate.py", "zerograd eval CHECKPOINT"},

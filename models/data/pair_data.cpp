@@ -41,15 +41,16 @@ std::vector<TokenPair> read_pairs(
     const std::string place = fmt::format("{}:{}", path, number);
     const nlohmann::json object = parse_json_object(line, place);
     const JsonNode node{object, place + ": "};
-    const auto tokens_of = [&](const std::string& key, int64_t limit) {
-      std::vector<int32_t> tokens = encode(node.at(key).text(), limit);
+    const auto tokens_of = [&](const std::string& prefix, const std::string& key, int64_t limit) {
+      std::vector<int32_t> tokens = encode(prefix + node.at(key).text(), limit);
       if (tokens.empty())
         throw ConfigError(fmt::format("{}: {} has no tokens; expected one or more", place, key));
       if (static_cast<int64_t>(tokens.size()) > limit) tokens.resize(static_cast<size_t>(limit));
       return tokens;
     };
-    std::vector<int32_t> source = tokens_of(options.source_key, options.max_source);
-    pairs.push_back({std::move(source), tokens_of(options.target_key, options.max_target)});
+    std::vector<int32_t> source =
+        tokens_of(options.source_prefix, options.source_key, options.max_source);
+    pairs.push_back({std::move(source), tokens_of("", options.target_key, options.max_target)});
   }
   if (pairs.empty())
     throw ConfigError(

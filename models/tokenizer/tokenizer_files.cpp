@@ -82,10 +82,10 @@ bool has_tokenizer(const std::string& folder) {
          (path_exists(folder + "/" + vocabulary_name) && path_exists(folder + "/" + merges_name));
 }
 
-Tokenizer load_tokenizer(const std::string& path) {
-  if (!is_directory(path)) return tokenizer_from_json(read_text(path, max_bytes), path);
+Tokenizer load_tokenizer(const std::string& path, AroundText around) {
+  if (!is_directory(path)) return tokenizer_from_json(read_text(path, max_bytes), path, around);
   const std::string whole = path + "/" + tokenizer_name;
-  if (path_exists(whole)) return tokenizer_from_json(read_text(whole, max_bytes), whole);
+  if (path_exists(whole)) return tokenizer_from_json(read_text(whole, max_bytes), whole, around);
   if (!path_exists(path + "/" + vocabulary_name))
     throw FileError(
         fmt::format("{}: has neither tokenizer.json nor vocab.json and merges.txt; expected a "
@@ -105,12 +105,13 @@ void save_tokenizer(const Tokenizer& tokenizer, const std::string& directory) {
   files.finish();
 }
 
-void add_tokenizer(const Tokenizer& tokenizer, FileSet& files, const std::string& folder) {
+void add_tokenizer(const Tokenizer& tokenizer, FileSet& files, const std::string& folder,
+                   const TextTemplate& around) {
   const std::string begin = folder.empty() ? "" : folder + "/";
   const GPT2Files two = gpt2_files(tokenizer);
   write_text(files.add(begin + vocabulary_name), two.vocabulary);
   write_text(files.add(begin + merges_name), two.merges);
-  write_text(files.add(begin + tokenizer_name), tokenizer_json(tokenizer));
+  write_text(files.add(begin + tokenizer_name), tokenizer_json(tokenizer, around));
 }
 
 std::vector<std::string> tokenizer_file_names() {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,22 +13,35 @@
 // does not have is Unsupported. Both begin with the file's path and name the key.
 namespace zg::models {
 
+/// The ids that a post_processor adds around those of a text, such as that of "</s>".
+enum class AroundText : uint8_t {
+  refused,  ///< such a file is Unsupported
+  left_out  ///< the caller adds them: encode() returns the ids of the text alone
+};
+/// Tokens before and after those of a text.
+struct TextTemplate {
+  std::optional<int32_t> first = {}, last = {};
+};
+
 /// `path` is a tokenizer.json or a folder. A folder has a tokenizer.json, or vocab.json, merges.txt
 /// and optionally added_tokens.json.
-ZG_API Tokenizer load_tokenizer(const std::string& path);
+ZG_API Tokenizer load_tokenizer(const std::string& path, AroundText around = AroundText::refused);
 /// True if load_tokenizer() finds such files in a folder.
 ZG_API bool has_tokenizer(const std::string& folder);
 /// Writes tokenizer.json, vocab.json and merges.txt as one FileSet, and creates the directory.
 ZG_API void save_tokenizer(const Tokenizer& tokenizer, const std::string& directory);
 /// Adds the same files to a FileSet; `folder` is relative to the set's folder, "" is that folder.
-ZG_API void add_tokenizer(const Tokenizer& tokenizer, FileSet& files, const std::string& folder);
+ZG_API void add_tokenizer(const Tokenizer& tokenizer, FileSet& files, const std::string& folder,
+                          const TextTemplate& around = {});
 /// The names of these files.
 ZG_API std::vector<std::string> tokenizer_file_names();
 
 /// Supports model BPE with pre_tokenizer ByteLevel or Sequence [Split, ByteLevel], without a
-/// normalizer and without anything that adds, truncates or pads ids.
-ZG_API Tokenizer tokenizer_from_json(const std::string& json, const std::string& path);
-ZG_API std::string tokenizer_json(const Tokenizer& tokenizer);
+/// normalizer. Truncation and padding are ignored.
+ZG_API Tokenizer tokenizer_from_json(const std::string& json, const std::string& path,
+                                     AroundText around = AroundText::refused);
+/// `around`: the post_processor adds these tokens.
+ZG_API std::string tokenizer_json(const Tokenizer& tokenizer, const TextTemplate& around = {});
 
 /// Contents of vocab.json and merges.txt in GPT-2's format. The text is split by GPT-2's pattern.
 /// Tokens of the vocabulary that no merge produces, such as "<|endoftext|>", become added tokens.

@@ -39,11 +39,14 @@ void read_pre_tokenizer(const JsonNode& node, TokenizerParts& parts) {
   read_byte_level(members.back(), parts);
 }
 
-// Accepts only processors that add no ids to those of the text.
-void read_post_processor(const JsonNode& node) {
+void read_post_processor(const JsonNode& node, AroundText around) {
   if (node.value.is_null()) return;
   if (node.has_type("Sequence")) {
-    for (const JsonNode& member : node.at("processors").members()) read_post_processor(member);
+    for (const JsonNode& member : node.at("processors").members())
+      read_post_processor(member, around);
+  } else if (around == AroundText::left_out &&
+             (node.has_type("TemplateProcessing") || node.has_type("RobertaProcessing"))) {
+    return;
   } else if (node.has_type("TemplateProcessing")) {
     for (const JsonNode& piece : node.at("single").members())
       if (!piece.at("SpecialToken").value.is_null()) piece.refuse("no special token");
@@ -120,6 +123,29 @@ json byte_level(bool add_prefix_space, bool use_regex) {
           {"use_regex", use_regex}};
 }
 
+/// A post_processor that adds `around` to the ids of a text.
+json template_processing(const Tokenizer& tokenizer, const TextTemplate& around) {
+  json special = json::object();
+  const auto with = [&](const json& texts) {
+    json pieces = json::array();
+    const auto add = [&](std::optional<int32_t> id) {
+      if (!id || *id >= tokenizer.vocabulary()) return;
+      const std::string& name = tokenizer.parts().tokens[static_cast<size_t>(*id)];
+      pieces.push_back({{"SpecialToken", {{"id", name}, {"type_id", 0}}}});
+      special[name] = {{"id", name}, {"ids", json::array({*id})}, {"tokens", json::array({name})}};
+    };
+    add(around.first);
+    for (const json& text : texts) pieces.push_back({{"Sequence", {{"id", text}, {"type_id", 0}}}});
+    add(around.last);
+    return pieces;
+  };
+  const json single = with(json::array({"A"})), pair = with(json::array({"A", "B"}));
+  return {{"type", "TemplateProcessing"},
+          {"single", single},
+          {"pair", pair},
+          {"special_tokens", special}};
+}
+
 json pre_tokenizer(const TokenizerParts& parts) {
   const json last = byte_level(parts.add_prefix_space, parts.gpt2_split);
   if (parts.split.empty()) return last;
@@ -132,14 +158,14 @@ json pre_tokenizer(const TokenizerParts& parts) {
 
 }  // namespace
 
-Tokenizer tokenizer_from_json(const std::string& text, const std::string& path) {
+Tokenizer tokenizer_from_json(const std::string& text, const std::string& path, AroundText around) {
   const json root = parse_json_object(text, path);
   const JsonNode file{root, path + ": "};
   require_bpe(file.at("model"));  // checked first: the other checks assume it
   // truncation and padding are ignored: transformers sets both in each call, and the file contains
   // those of the last call.
   read_normalizer(file.at("normalizer"));
-  read_post_processor(file.at("post_processor"));
+  read_post_processor(file.at("post_processor"), around);
   read_decoder(file.at("decoder"));
   TokenizerParts parts;
   read_pre_tokenizer(file.at("pre_tokenizer"), parts);
@@ -149,7 +175,7 @@ Tokenizer tokenizer_from_json(const std::string& text, const std::string& path) 
   return Tokenizer(std::move(parts), path);
 }
 
-std::string tokenizer_json(const Tokenizer& tokenizer) {
+std::string tokenizer_json(const Tokenizer& tokenizer, const TextTemplate& around) {
   using nlohmann::ordered_json;
   const TokenizerParts& parts = tokenizer.parts();
   ordered_json added = ordered_json::array();
@@ -170,14 +196,17 @@ std::string tokenizer_json(const Tokenizer& tokenizer) {
         (merges.empty() ? "" : ",") + json(parts.tokens[static_cast<size_t>(merge.left)] + " " +
                                            parts.tokens[static_cast<size_t>(merge.right)])
                                           .dump();
-  const ordered_json head = {{"version", "1.0"},
-                             {"truncation", nullptr},
-                             {"padding", nullptr},
-                             {"added_tokens", added},
-                             {"normalizer", nullptr},
-                             {"pre_tokenizer", pre_tokenizer(parts)},
-                             {"post_processor", byte_level(true, true)},
-                             {"decoder", byte_level(true, true)}};
+  const bool has_template = around.first || around.last;
+  const ordered_json head = {
+      {"version", "1.0"},
+      {"truncation", nullptr},
+      {"padding", nullptr},
+      {"added_tokens", added},
+      {"normalizer", nullptr},
+      {"pre_tokenizer", pre_tokenizer(parts)},
+      {"post_processor",
+       has_template ? template_processing(tokenizer, around) : byte_level(true, true)},
+      {"decoder", byte_level(true, true)}};
   std::string text = head.dump();
   text.pop_back();
   return text + R"(,"model":{"type":"BPE","dropout":null,"unk_token":null,)" +

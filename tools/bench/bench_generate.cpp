@@ -7,6 +7,7 @@
 #include "bench/report.h"
 #include "tools/bench/command.h"
 #include "tools/options/model_flags.h"
+#include "tools/options/seq2seq_flags.h"
 #include "tools/run/run.h"
 #include "tools/run/setup.h"
 #include "zerograd/models/gpt/generate.h"
@@ -101,6 +102,10 @@ bool parse(const std::vector<std::string>& arguments, GenerateBench& options) {
   Given given;
   if (!parse(line, arguments, given)) return false;
   check_model(model, given);
+  if (is_seq2seq_name(model.model_type))
+    throw Unsupported(
+        "--model-type: bench generate takes models with a decoder alone; try zerograd bench "
+        "seq2seq");
   if (const int64_t own = own_vocabulary(model); own > 0 && !given.count("--vocab-size"))
     model.vocabulary = own;
   if (options.prompt + options.tokens > model.block_size)

@@ -11,6 +11,7 @@
 #include "bench/report.h"
 #include "tools/bench/command.h"
 #include "tools/options/model_flags.h"
+#include "tools/options/seq2seq_flags.h"
 #include "tools/run/run.h"
 #include "tools/run/stepper.h"
 #include "zerograd/kernels/matmul/peak.h"
@@ -147,7 +148,8 @@ bool parse(const std::vector<std::string>& arguments, BenchStepOptions& options)
                    text_flag({"--json"}, "F", options.json, "writes the same as JSON")}}},
       .notes = "  zerograd bench step --model-type gpt2 --tied --block-size 256 --batch-size 4"};
   // Options for reading and writing files and for the length of a run do not change a step.
-  const std::set<std::string> groups = {"config", "output", "checkpoints", "tuning"};
+  const std::set<std::string> groups = {"config", "output", "checkpoints", "tuning",
+                                        "pairs, of encoder-decoder models"};
   const std::set<std::string> flags = {"--data",         "--order",
                                        "--val-fraction", "--steps",
                                        "--epochs",       "--limit-train-batches",
@@ -164,6 +166,9 @@ bool parse(const std::vector<std::string>& arguments, BenchStepOptions& options)
   }
   if (!parse(line, arguments, train.given)) return false;
   check_train(train);
+  if (is_seq2seq(train))
+    throw Unsupported(
+        "--model-type: bench step takes models with a decoder alone; try zerograd bench seq2seq");
   if (const int64_t own = own_vocabulary(train.model);
       own > 0 && !train.given.count("--vocab-size"))
     train.model.vocabulary = own;

@@ -3,6 +3,7 @@
 #include "tools/commands/subcommands.h"
 #include "tools/options/run_checks.h"
 #include "tools/run/evaluation.h"
+#include "tools/run/pairs.h"
 #include "tools/run/setup.h"
 #include "tools/run/tokenizers.h"
 #include "zerograd/runtime/error.h"
@@ -28,6 +29,32 @@ DataOptions data_options(const Settings& saved, const EvalOptions& options) {
   return data;
 }
 
+void note_change(const DataOptions& data, const Settings& saved) {
+  if (absolute_path(data.source) != absolute_path(saved.data.source)) return;
+  const std::string change = change_of(saved.contents, contents_of(data.source), data.source);
+  if (!change.empty()) std::fprintf(stderr, "changed: %s\n", escape_controls(change).c_str());
+}
+
+// An encoder-decoder: the loss of its validation pairs, read with the lengths of its training.
+void eval_pairs(const TrainedModel& trained, const EvalOptions& options, const DataOptions& data,
+                const std::optional<models::Tokenizer>& tokenizer) {
+  for (const char* flag : {"--split", "--block-size", "--score-samples", "--seed"})
+    if (options.given.count(flag))
+      throw ConfigError(fmt::format(
+          "{}: it has no effect on the pairs of an encoder-decoder; leave the flag out", flag));
+  const Settings& saved = trained.saved_model.settings;
+  const auto pairs = read_pair_data({.data = data,
+                                     .options = saved.seq2seq,
+                                     .config = trained.seq2seq->config(),
+                                     .tokenizer = tokenizer ? &*tokenizer : nullptr,
+                                     .seed = saved.seed});
+  note_change(data, saved);
+  std::printf("val loss %.4f\n",
+              pair_loss(
+                  *trained.seq2seq, [&] { return trained.engine->inference_tape(); }, *pairs,
+                  trained.device, options.batch, options.batches));
+}
+
 }  // namespace
 
 int eval(const std::vector<std::string>& arguments) {
@@ -38,8 +65,9 @@ int eval(const std::vector<std::string>& arguments) {
   const Settings& saved = trained->saved_model.settings;
   DataOptions data = data_options(saved, options);
   const bool named = options.given.count("--tokenizer") > 0;
-  const auto tokenizer = resolve_tokenizer(data, &trained->saved_model, named);
+  const auto tokenizer = resolve_tokenizer(data, &trained->saved_model, named, around_text(saved));
   if (!options.given.count("--data")) check_data_exists(data.source, trained->saved_model.path);
+  if (trained->seq2seq) return eval_pairs(*trained, options, data, tokenizer), 0;
   const int64_t max_length = saved.model.block_size;
   if (options.model.block_size > max_length)
     throw ConfigError(fmt::format("--block-size: expected at most the model's {} positions, got {}",
@@ -52,10 +80,7 @@ int eval(const std::vector<std::string>& arguments) {
   check_tokens(trained->saved_model, data, *dataset);
   check_data_flags(options, data.source, *dataset);
   if (named) check_tokenizer(data, *tokenizer, *dataset);
-  if (absolute_path(data.source) == absolute_path(saved.data.source))
-    if (const std::string change = change_of(saved.contents, contents_of(data.source), data.source);
-        !change.empty())
-      std::fprintf(stderr, "changed: %s\n", escape_controls(change).c_str());
+  note_change(data, saved);
   const Evaluation evaluation = {.model = *trained->model,
                                  .make_tape = [&] { return trained->engine->inference_tape(); },
                                  .dataset = *dataset,

@@ -4,7 +4,9 @@
 #include "tools/commands/checkpoint_options.h"
 #include "tools/commands/subcommands.h"
 #include "tools/options/run_checks.h"
+#include "tools/options/seq2seq_flags.h"
 #include "tools/run/checkpoints.h"
+#include "tools/run/pairs.h"
 #include "tools/run/setup.h"
 #include "tools/run/tokenizers.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
@@ -26,15 +28,16 @@ int export_weights(const std::vector<std::string>& arguments) {
                                   options.hugging_face));
   const SavedModel saved_model = open_saved_model(options.checkpoint, options.model);
   const Settings& settings = saved_model.settings;
-  models::validate(settings.model);
+  if (settings.seq2seq.config.empty()) models::validate(settings.model);
   DataOptions data = settings.data;
   const bool named = !options.tokenizer.empty();
   if (named) data.tokenizer = options.tokenizer;
-  const auto tokenizer = resolve_tokenizer(data, &saved_model, named);
+  const auto tokenizer = resolve_tokenizer(data, &saved_model, named, around_text(settings));
   models::SpecialTokens tokens = settings.special_tokens;
   if (tokenizer && tokens == models::SpecialTokens()) tokens = special_tokens_of(*tokenizer);
-  if (const std::string dropouts =
-          from_hf ? open_hf_folder(saved_model.path).model().dropouts : std::string();
+  if (const std::string dropouts = from_hf && settings.seq2seq.config.empty()
+                                       ? open_hf_folder(saved_model.path).model().dropouts
+                                       : std::string();
       !dropouts.empty())
     std::fprintf(stderr, "note: %s: %s differ; the first is written for all\n",
                  saved_model.path.c_str(), dropouts.c_str());
@@ -42,14 +45,25 @@ int export_weights(const std::vector<std::string>& arguments) {
     std::fprintf(stderr,
                  "note: the tokenizer in %s stays; the model does not say which one it has\n",
                  options.hugging_face.c_str());
+  models::TextTemplate around;
+  std::optional<models::HFSeq2Seq> seq2seq;
+  if (!settings.seq2seq.config.empty()) {
+    seq2seq = seq2seq_model(settings.seq2seq);
+    const models::Seq2SeqTokens& own = seq2seq->config.tokens;
+    tokens = {.bos = own.bos, .pad = own.pad, .eos = own.eos};
+    around = template_of(seq2seq->config);
+  }
   const auto add_files = [&](FileSet& files) {
-    models::add_tokenizer(*tokenizer, files, "");
+    models::add_tokenizer(*tokenizer, files, "", around);
     write_text(files.add("tokenizer_config.json"),
                models::hf_tokenizer_config_json(*tokenizer, tokens, settings.model.block_size));
   };
-  const std::string hash = models::export_hugging_face(
-      weights_of(saved_model), {settings.model, tokens}, options.hugging_face,
-      tokenizer ? std::function<void(FileSet&)>(add_files) : nullptr);
+  const auto add = tokenizer ? std::function<void(FileSet&)>(add_files) : nullptr;
+  const WeightSource weights = weights_of(saved_model);
+  const std::string hash =
+      seq2seq ? models::export_hugging_face(weights, *seq2seq, options.hugging_face, add)
+              : models::export_hugging_face(weights, {settings.model, tokens}, options.hugging_face,
+                                            add);
   std::printf("saved %s of %s\nparam_hash %s\n", options.hugging_face.c_str(),
               saved_model.path.c_str(), hash.c_str());
   return 0;

@@ -3,11 +3,15 @@
 #include <chrono>
 #include <cstdio>
 #include <functional>
+#include <limits>
 
 #include "tools/commands/subcommands.h"
 #include "tools/options/run_checks.h"
+#include "tools/options/seq2seq_flags.h"
+#include "tools/run/pairs.h"
 #include "tools/run/setup.h"
 #include "tools/run/tokenizers.h"
+#include "zerograd/models/seq2seq/seq2seq_generate.h"
 #include "zerograd/models/tokenizer/text_stream.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
@@ -41,7 +45,7 @@ std::optional<models::Tokenizer> tokenizer_for(const SavedModel& saved_model,
   if (!data.tokenizer.empty() && !options.data.source.empty())
     throw ConfigError(fmt::format(
         "--data: the tokens are those of the tokenizer {}; leave the flag out", data.tokenizer));
-  return resolve_tokenizer(data, &saved_model, named);
+  return resolve_tokenizer(data, &saved_model, named, around_text(saved_model.settings));
 }
 
 std::vector<int32_t> prompt_tokens(const models::TextStream& words, const std::string& prompt) try {
@@ -96,6 +100,88 @@ void speak(const TrainedModel& trained, const GenerateOptions& options, models::
   if (options.test_performance) print_performance(trained, options.length, seconds);
 }
 
+constexpr const char* beam_flags[] = {"--num-beams",
+                                      "--min-length",
+                                      "--max-length",
+                                      "--no-repeat-ngram-size",
+                                      "--encoder-no-repeat-ngram-size",
+                                      "--length-penalty",
+                                      "--early-stopping"};
+
+void check_decoder_flags(const Given& given) {
+  for (const char* flag : beam_flags)
+    if (given.count(flag))
+      throw ConfigError(fmt::format(
+          "{}: expected an encoder-decoder model, got one with a decoder alone, which samples; try "
+          "--length, --top-k or --temperature 0",
+          flag));
+}
+
+// The model's own options, overridden by flags.
+models::BeamOptions search_options(const Settings& settings, const GenerateOptions& options) {
+  models::BeamOptions search = seq2seq_model(settings.seq2seq).generation;
+  const models::BeamOptions& now = options.search;
+  const auto given = [&](const char* flag) { return options.given.count(flag) > 0; };
+  if (given("--length") && given("--max-length"))
+    throw ConfigError("--max-length: expected one of it and --length, got both");
+  if (given("--num-beams")) search.beams = now.beams;
+  if (given("--min-length")) {
+    search.min_length = now.min_length;
+    search.min_new_tokens.reset();
+  }
+  if (given("--max-length")) {
+    search.max_length = options.max_length;
+    search.max_new_tokens.reset();
+  }
+  if (given("--length")) search.max_new_tokens = options.length;
+  if (given("--no-repeat-ngram-size")) search.no_repeat_ngram_size = now.no_repeat_ngram_size;
+  if (given("--encoder-no-repeat-ngram-size"))
+    search.encoder_no_repeat_ngram_size = now.encoder_no_repeat_ngram_size;
+  if (given("--length-penalty")) search.length_penalty = now.length_penalty;
+  if (given("--early-stopping")) search.early_stopping = now.early_stopping;
+  const bool samples = given("--top-k") || given("--top-p") || given("--min-p") ||
+                       (given("--temperature") && options.sampling.temperature > 0.0);
+  if (samples) {
+    if (given("--num-beams") && now.beams > 1)
+      throw Unsupported(
+          "--num-beams: beams are searched, not sampled; leave out the flags of samples");
+    search.beams = search.return_sequences = 1;
+    search.sampling = options.sampling;
+  } else if (given("--seed")) {
+    throw ConfigError(
+        "--seed: nothing is drawn; expected --top-k, --top-p, --min-p or --temperature with it, "
+        "got none");
+  }
+  return search;
+}
+
+// Prints the answer of an encoder-decoder to the prompt.
+void answer(const TrainedModel& trained, const GenerateOptions& options,
+            const std::optional<models::Tokenizer>& tokenizer) {
+  if (options.test_performance)
+    throw Unsupported(
+        "--test-performance: it measures models with a decoder alone; try zerograd bench seq2seq");
+  if (options.given.count("--data"))
+    throw ConfigError(
+        "--data: without a tokenizer the prompt is token numbers; leave the flag out");
+  const Settings& settings = trained.saved_model.settings;
+  const models::Seq2SeqConfig& config = trained.seq2seq->config();
+  const PairText text(config, tokenizer ? &*tokenizer : nullptr, "--prompt");
+  const std::vector<int32_t> source = text.encode(settings.seq2seq.source_prefix + options.prompt,
+                                                  std::numeric_limits<int32_t>::max());
+  if (static_cast<int64_t>(source.size()) > config.positions)
+    throw ConfigError(fmt::format("--prompt: expected at most the model's {} tokens, got {}",
+                                  config.positions, source.size()));
+  for (const int32_t token : source)
+    if (token < 0 || token >= config.vocabulary)
+      throw ConfigError(
+          fmt::format("--prompt: expected tokens below {}, got {}", config.vocabulary, token));
+  const models::Generated answers = models::generate(
+      *trained.seq2seq, [&] { return trained.engine->inference_tape(); }, {source},
+      search_options(settings, options));
+  for (const std::vector<int32_t>& row : answers.rows) write(text.decode(row) + "\n");
+}
+
 }  // namespace
 
 int generate(const std::vector<std::string>& arguments) {
@@ -104,6 +190,8 @@ int generate(const std::vector<std::string>& arguments) {
   check_model_flags(options.given, options.checkpoint);
   const auto trained = load_model(options.checkpoint, options.model, options.device_flags);
   std::optional<models::Tokenizer> tokenizer = tokenizer_for(trained->saved_model, options);
+  if (trained->seq2seq) return answer(*trained, options, tokenizer), 0;
+  check_decoder_flags(options.given);
   const auto words = tokenizer ? models::text_stream(std::move(*tokenizer))
                                : models::character_stream(
                                      characters_for(trained->saved_model, options), "--prompt");

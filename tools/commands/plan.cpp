@@ -270,6 +270,10 @@ int plan(const std::vector<std::string>& arguments) {
   if (!has_data && options.explain) return 0;
   drop_output_options(options.train);
   const Run run = prepare_run(options.train);
+  if (run.pairs && !run.settings.seq2seq.pad_to_max && !run.options.data.source.empty())
+    std::fprintf(stderr,
+                 "note: each step is padded to its longest pair, so a later step may take more; "
+                 "--pad-to-max-length plans the most\n");
   const bool meshed = run.settings.axes.model_ranks() > 1;
   const std::vector<RankMemory> stages = plan_stages(run);
   std::vector<RankMemory> ranks = {stages.front()};

@@ -101,7 +101,12 @@ Run prepared(const Words& words) {
   if (train.optimisation.engine.offload.parameter != Space::device &&
       may_vary(train, "--zero-stage") && may_vary(train, "--strategy"))
     train.optimisation.engine.stage = 3;
-  return prepare_run(train);
+  Run run = prepare_run(train);
+  if (run.pairs)
+    throw Unsupported(
+        "--model-type: tune predicts times of models with a decoder alone; try plan with each "
+        "--zero-stage, or zerograd bench seq2seq");
+  return run;
 }
 
 std::string needs(const Planned& plan) {

@@ -55,5 +55,7 @@ inline Stored unchecked(Key key, Slot saved, Bounds bounds = {}) {
 
 /// The rows of the model, in model_fields.cpp.
 Fields model_fields(ModelOptions& now, models::GPTConfig& was);
+/// The rows of encoder-decoder models and their pairs, in seq2seq_fields.cpp.
+Fields seq2seq_fields(Seq2SeqOptions& now, Seq2SeqOptions& was);
 
 }  // namespace zg::tools

@@ -442,6 +442,7 @@ std::vector<FieldGroup> fields_of(TrainOptions& options, Settings& saved) {
   return {{"config", config_fields(options.config)},
           {"data and model", data_fields(options.data, saved)},
           {"", model_fields(options.model, saved.model)},
+          {"pairs, of encoder-decoder models", seq2seq_fields(options.seq2seq, saved.seq2seq)},
           {"batch and length", length_fields(options, saved)},
           {"optimisation", schedule_fields(options, saved)},
           {"", fields_without_flags(optimisation, saved)},

@@ -64,6 +64,7 @@ struct Stored {
   std::vector<const char*> other_flags = {};  ///< none of them is given
   std::function<bool()> condition = {};       ///< empty: true
   bool is_path = false;                       ///< stored as an absolute path
+  bool is_sparse = false;  ///< not written where it has the initial value of Settings
 
   Stored unless(std::vector<const char*> flags) && {
     other_flags = std::move(flags);
@@ -75,6 +76,10 @@ struct Stored {
   }
   Stored as_path() && {
     is_path = true;
+    return std::move(*this);
+  }
+  Stored sparse() && {
+    is_sparse = true;
     return std::move(*this);
   }
 };

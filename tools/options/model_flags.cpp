@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "tools/options/seq2seq_flags.h"
 #include "zerograd/models/gpt/gpt_config.h"
 #include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/command_line/flags.h"
@@ -19,6 +20,7 @@ const std::vector<std::string>& model_types() {
     std::vector<std::string> all = models::GPTConfig::preset_names();
     for (const models::Family family : models::all_families)
       if (family != models::Family::gpt) all.emplace_back(name_of(family));
+    for (const std::string& name : seq2seq_names()) all.push_back(name);
     return all;
   }();
   return names;
@@ -165,13 +167,15 @@ Flag checkpoint_positional(std::string& target) {
 }
 
 int64_t own_vocabulary(const ModelOptions& model) {
-  const bool named = !model.layers && !is_family(model.model_type);
+  const bool named =
+      !model.layers && !is_family(model.model_type) && !is_seq2seq_name(model.model_type);
   return named ? models::GPTConfig::preset(model.model_type).vocabulary : 0;
 }
 
 void check_model(const ModelOptions& model, const Given& given) {
   const bool any = model.layers || model.heads || model.width;
-  if (any && given.count("--model-type") && !is_family(model.model_type))
+  if (any && given.count("--model-type") && !is_family(model.model_type) &&
+      !seq2seq_family(model.model_type))
     throw ConfigError(
         "--model-type: a model is a name or --n-layer, --n-head and --n-embd; expected "
         "one of them, got both");

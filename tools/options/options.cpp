@@ -168,7 +168,8 @@ bool parse_flags(const std::vector<std::string>& arguments, TrainOptions& option
           "--with_tracking --report_to tensorboard --report_name NAME (in --output_dir),\n"
           "--limit_train_batches 120 (of each epoch; without --epochs: of one).\n\n"
           "  zerograd train --data sort --ranks 2 --zero-stage 2\n"
-          "  zerograd train --data input.txt --model-type gpt-mini --save checkpoints"};
+          "  zerograd train --data input.txt --model-type gpt-mini --save checkpoints\n"
+          "  zerograd train --data pairs.jsonl --from-hf BLENDERBOT_FOLDER --save runs/chat"};
   return parse(line, arguments, options.given);
 }
 
@@ -300,6 +301,38 @@ bool parse(const std::vector<std::string>& arguments, EvalOptions& options) {
   return true;
 }
 
+namespace {
+
+FlagGroup search_flags(GenerateOptions& options) {
+  models::BeamOptions& search = options.search;
+  constexpr const char* own = "the model's own";
+  return {
+      "search, of encoder-decoder models",
+      {integer_flag({"--num-beams"}, search.beams, "sequences that are searched at a time",
+                    {1, own}),
+       integer_flag({"--min-length"}, search.min_length,
+                    "least tokens of an answer, with the first", {0, own}),
+       integer_flag({"--max-length"}, options.max_length, "most tokens of it, with the first",
+                    {1, own}),
+       integer_flag({"--no-repeat-ngram-size"}, search.no_repeat_ngram_size,
+                    "no N tokens in a row come twice; 0: any", {0, own}),
+       integer_flag({"--encoder-no-repeat-ngram-size"}, search.encoder_no_repeat_ngram_size,
+                    "no N tokens in a row are from the prompt; 0: any", {0, own}),
+       number_flag({"--length-penalty"}, search.length_penalty,
+                   {-1e3, 1e3, false, false, "a number from -1000 to 1000"},
+                   "a score is divided by the length to this power", own),
+       {{"--early-stopping"},
+        "true|false|never",
+        std::string("end once --num-beams answers are finished [") + own + "]",
+        [&search](const std::string& name, const std::string& value) {
+          using enum models::EarlyStopping;
+          const models::EarlyStopping choices[] = {yes, no, never};
+          search.early_stopping = choices[parse_choice(name, value, {"true", "false", "never"})];
+        }}}};
+}
+
+}  // namespace
+
 bool parse(const std::vector<std::string>& arguments, GenerateOptions& options) {
   models::SamplingOptions& sampling = options.sampling;
   const CommandLine line = {
@@ -324,6 +357,7 @@ bool parse(const std::vector<std::string>& arguments, GenerateOptions& options) 
                    switch_flag({"--test-performance"}, options.test_performance,
                                "generate 30 times and print the averages without the first three:\n"
                                "latency of a token, bandwidth, operations")}},
+                 search_flags(options),
                  {"model (the checkpoint's own unless given)",
                   {source_flag(options.data), tokenizer_flag(options.data),
                    model_type_flag(options.model), heads_flag(options.model)}},
@@ -332,7 +366,8 @@ bool parse(const std::vector<std::string>& arguments, GenerateOptions& options) 
                  unsupported_flags(/*one_rank=*/true)},
       .notes =
           "  zerograd generate checkpoints --prompt 'O God, O God!' --top-k 10\n"
-          "  zerograd generate checkpoints --prompt 210021 --length 6 --temperature 0"};
+          "  zerograd generate checkpoints --prompt 210021 --length 6 --temperature 0\n"
+          "  zerograd generate runs/chat --prompt hello --num-beams 10"};
   if (!parse(line, arguments, options.given)) return false;
   if (options.prompt.empty())
     throw ConfigError("--prompt: expected text to begin with, got nothing; try --prompt 'O God'");

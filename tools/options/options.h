@@ -12,6 +12,7 @@
 #include "zerograd/autograd/pipeline.h"
 #include "zerograd/models/data/data.h"
 #include "zerograd/models/gpt/generate.h"
+#include "zerograd/models/seq2seq/beam_search.h"
 #include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/device.h"
@@ -50,6 +51,17 @@ struct ModelOptions {
   /// The model of a checkpoint or a Hugging Face folder, for fields that no flag has set.
   std::optional<models::GPTConfig> base;
   double dropout = -1.0;  ///< below 0: the default of the model, 0.1 or, in Llama's family, 0
+};
+
+/// An encoder-decoder model and its pairs; a decoder has the initial values.
+struct Seq2SeqOptions {
+  std::string config;      ///< config.json as models::hf_json() writes it; empty: a decoder
+  std::string generation;  ///< generation_config.json of an imported model; empty: none
+  std::string source_prefix;
+  int64_t max_source = 0, max_target = 0;  ///< tokens; 0: 128, or the model's positions if fewer
+  bool pad_to_max = false;  ///< false: a step's pairs are padded to the longest of them
+  int64_t train_pairs = 0, validation_pairs = 0;  ///< the first N of each split; 0: all
+  double label_smoothing = 0.0;
 };
 
 /// The batch numbers that were given.
@@ -125,6 +137,7 @@ struct TrainOptions {
   Given defaulted;  ///< those of `given` that were set by a config's defaults and not by its text
   DataOptions data;
   ModelOptions model;
+  Seq2SeqOptions seq2seq;
   std::string initial_weights;
   std::string from_hf;  ///< path of a Hugging Face folder; empty: none
   ConfigOptions config;
@@ -214,6 +227,8 @@ struct GenerateOptions {
   int64_t length = 200;
   bool test_performance = false;
   models::SamplingOptions sampling;
+  models::BeamOptions search;  ///< of an encoder-decoder; the fields whose flags are given
+  int64_t max_length = 0;      ///< the flag's value, with the first token; 0: not given
   DataOptions data;
   ModelOptions model;
   DeviceFlags device_flags;

@@ -12,8 +12,9 @@ namespace {
 
 constexpr const char* no_hub =
     "there is no hub here; save the texts in one file and give it as --data PATH.txt";
-constexpr const char* no_pairs =
-    "train has models with a decoder alone, which read one text and not pairs; leave the flag out";
+constexpr const char* no_generation =
+    "a validation takes the loss and generates nothing; generate has --num-beams, --min-length and "
+    "--max-length; leave the flag out";
 
 /// A flag without a counterpart: the error says what to write instead.
 template <class Refusal>
@@ -80,22 +81,16 @@ void resolve_tracking(TrainOptions& options) {
 }
 
 FlagGroup script_flags() {
-  constexpr bool is_switch = true, has_value = false;
+  constexpr bool has_value = false;
   FlagGroup group;
   for (const char* name : {"--dataset-name", "--dataset-config-name"})
     group.flags.push_back(refused_flag<ConfigError>(name, has_value, no_hub));
   group.flags.push_back(refused_flag<ConfigError>(
       "--per-device-eval-batch-size", has_value,
       "a validation takes micro-batches of --batch-size; leave the flag out"));
-  for (const char* name :
-       {"--source-prefix", "--max-source-length", "--max-target-length", "--val-max-target-length",
-        "--val-min-target-length", "--num-beams", "--n-val-batch-generations"})
-    group.flags.push_back(refused_flag<Unsupported>(name, has_value, no_pairs));
-  group.flags.push_back(refused_flag<Unsupported>("--pad-to-max-length", is_switch, no_pairs));
-  group.flags.push_back(refused_flag<ConfigError>(
-      "--n-train", has_value, "write --steps N or --train-samples N for a shorter run"));
-  group.flags.push_back(refused_flag<ConfigError>(
-      "--n-val", has_value, "write --eval-batches N or --val-fraction X for a smaller validation"));
+  for (const char* name : {"--val-max-target-length", "--val-min-target-length", "--num-beams",
+                           "--n-val-batch-generations"})
+    group.flags.push_back(refused_flag<Unsupported>(name, has_value, no_generation));
   return group;
 }
 

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "tools/options/fields.h"
+#include "tools/options/seq2seq_flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
@@ -198,7 +199,15 @@ void read(const Json& json, const Stored& field) {
 /// Checks combinations of fields: a number that is computed from them must not overflow or exceed
 /// what flags allow.
 void check_together(const Settings& settings) {
-  models::validate(settings.model);
+  if (const Seq2SeqOptions& pairs = settings.seq2seq; !pairs.config.empty()) {
+    const int64_t positions = seq2seq_model(pairs).config.positions;
+    for (const int64_t length : {pairs.max_source, pairs.max_target})
+      if (length < 1 || length > positions)
+        throw ConfigError(fmt::format("data.max_source, max_target: expected 1 to {}, got {}",
+                                      positions, length));
+  } else {
+    models::validate(settings.model);
+  }
   const auto check_product = [](const char* names, std::initializer_list<int64_t> factors,
                                 int64_t limit) {
     int64_t left = limit;
@@ -249,11 +258,15 @@ std::pair<std::string, std::string> parts_of(const Key& key) {
 
 Json json_of(const Settings& settings) {
   TrainOptions unused;
-  Settings values = settings;
+  Settings values = settings, initial;
+  const std::vector<Stored> fields = stored_fields(unused, values),
+                            initial_fields = stored_fields(unused, initial);
   Json json;
-  for (const Stored& field : stored_fields(unused, values)) {
-    const auto [group, name] = parts_of(field.key);
-    json[group][name] = value_of(field);
+  for (size_t i = 0; i < fields.size(); ++i) {
+    const Json value = value_of(fields[i]);
+    if (fields[i].is_sparse && value == value_of(initial_fields[i])) continue;
+    const auto [group, name] = parts_of(fields[i].key);
+    json[group][name] = value;
   }
   return json;
 }

@@ -16,7 +16,9 @@ namespace zg::tools {
 /// The settings of a run, resolved to numbers. A checkpoint stores them beside its tensors, so that
 /// resuming, eval and generate need only the checkpoint.
 struct Settings {
+  /// For an encoder-decoder: its sizes. `seq2seq` describes it.
   models::GPTConfig model;
+  Seq2SeqOptions seq2seq;
   DataOptions data;
   /// The data's characters in order of token ids; empty if tokens are numbers.
   std::string characters;

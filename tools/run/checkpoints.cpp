@@ -92,6 +92,17 @@ bool is_hf_folder(const std::string& path) {
   return path_exists(path + "/config.json") && !has_checkpoints(path);
 }
 
+bool is_seq2seq_folder(const std::string& path) {
+  if (!is_hf_folder(path)) return false;
+  constexpr int64_t max_bytes = int64_t{1} << 24;
+  const std::string config = path + "/config.json";
+  try {
+    return models::is_hf_seq2seq(read_text(config, max_bytes), config);
+  } catch (const FileError&) {
+    return false;
+  }
+}
+
 models::HuggingFaceFolder open_hf_folder(const std::string& path) {
   if (has_checkpoints(path))
     throw FileError(
@@ -105,6 +116,21 @@ models::HuggingFaceFolder open_hf_folder(const std::string& path) {
     }
   return models::HuggingFaceFolder(path);
 }
+
+namespace {
+
+void check_positions(int64_t positions, const TrainOptions& options, int64_t block_size) {
+  if (block_size > positions)
+    throw ConfigError(fmt::format("--block-size: expected at most the {} positions of {}, got {}",
+                                  positions, options.from_hf, block_size));
+}
+
+std::string note_on_positions(int64_t positions, const TrainOptions& options) {
+  return fmt::format("of the {} positions in {} the first {} are used", positions, options.from_hf,
+                     options.model.block_size);
+}
+
+}  // namespace
 
 std::vector<std::string> adopt_hf(const models::HuggingFaceFolder& folder, TrainOptions& options) {
   const models::GPTConfig& config = folder.model().config;
@@ -134,12 +160,21 @@ std::vector<std::string> adopt_hf(const models::HuggingFaceFolder& folder, Train
   }
   if (!options.given.count("--block-size")) model.block_size = config.block_size;
   if (config.position != models::Position::learned) return {};  // the others take any length
-  if (model.block_size > config.block_size)
-    throw ConfigError(fmt::format("--block-size: expected at most the {} positions of {}, got {}",
-                                  config.block_size, options.from_hf, model.block_size));
+  check_positions(config.block_size, options, model.block_size);
   if (model.block_size == config.block_size) return {};
-  return {fmt::format("of the {} positions in {} the first {} are used", config.block_size,
-                      options.from_hf, model.block_size)};
+  return {note_on_positions(config.block_size, options)};
+}
+
+std::vector<std::string> adopt_hf(const models::Seq2SeqFolder& folder, TrainOptions& options) {
+  models::Seq2SeqConfig config = folder.model().config;
+  const int64_t positions = config.positions;
+  if (options.given.count("--dropout")) config.dropout = static_cast<float>(options.model.dropout);
+  if (options.given.count("--block-size")) config.positions = options.model.block_size;
+  check_positions(positions, options, config.positions);
+  options.seq2seq.config = models::hf_json(config);
+  options.seq2seq.generation = models::hf_generation_json(config, folder.model().generation);
+  if (config.positions == positions) return {};
+  return {note_on_positions(positions, options)};
 }
 
 }  // namespace zg::tools

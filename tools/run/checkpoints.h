@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tools/options/options.h"
+#include "zerograd/models/hugging_face/hf_seq2seq.h"
 #include "zerograd/models/hugging_face/hugging_face.h"
 #include "zerograd/zero/checkpoint/checkpoint_directory.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
@@ -40,7 +41,10 @@ std::shared_ptr<zero::DirectoryLock> lock_directory(const std::string& directory
 /// Whether a path is a folder with a config.json and without checkpoints.
 bool is_hf_folder(const std::string& path);
 
-/// Opens the folder. Throws FileError; the message names the flag.
+/// Whether it is one of an encoder-decoder. False if config.json cannot be read.
+bool is_seq2seq_folder(const std::string& path);
+
+/// Opens the folder of a decoder. Throws FileError; the message names the flag.
 models::HuggingFaceFolder open_hf_folder(const std::string& path);
 
 /// Fills the model's options from the folder of --from-hf. Two flags may differ from it:
@@ -48,5 +52,7 @@ models::HuggingFaceFolder open_hf_folder(const std::string& path);
 /// and --dropout. Throws ConfigError for other flags about the model's size; Unsupported if the
 /// folder has several different dropouts. Returns notes for the user, one per line.
 std::vector<std::string> adopt_hf(const models::HuggingFaceFolder& folder, TrainOptions& options);
+/// The same for an encoder-decoder. A --dropout replaces the folder's first one.
+std::vector<std::string> adopt_hf(const models::Seq2SeqFolder& folder, TrainOptions& options);
 
 }  // namespace zg::tools

@@ -28,7 +28,7 @@ void plan_end(const Run& run, Stepper& stepper) {
   if (asks && options.score_samples > 0)
     stepper.evaluation().plan_scores(run.settings.micro_batch, options.score_samples);
   if (!asks && run.dataset->epoch_samples(models::Split::validation) > 0)
-    stepper.evaluation().loss(run.settings.micro_batch, 1);
+    stepper.validation_loss(/*batches=*/1);
   for (const auto& [name, parameter] : stepper.engine().store().by_name())
     stepper.engine().read(*parameter, zero::Engine::State::master);
 }
@@ -128,7 +128,7 @@ std::vector<RankMemory> plan_stages(const Run& run) {
 
 MemoryRecord memory_record(const Run& run, std::vector<RankMemory> ranks) {
   ParameterStore store;
-  const models::GPT model(store, run.settings.model);
+  const WholeModel model(store, run.settings);
   const zero::Config& engine = run.settings.optimisation.engine;
   const DeviceOptions& device = run.options.device_flags.device;
   return {.parameters = store.numel(),

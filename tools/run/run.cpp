@@ -12,8 +12,10 @@
 #include "tools/options/model_flags.h"
 #include "tools/options/options.h"
 #include "tools/options/run_checks.h"
+#include "tools/options/seq2seq_flags.h"
 #include "tools/options/train_flags.h"
 #include "tools/run/checkpoints.h"
+#include "tools/run/pairs.h"
 #include "tools/run/processes.h"
 #include "tools/run/setup.h"
 #include "tools/run/tokenizers.h"
@@ -150,7 +152,10 @@ zero::BatchSize batch_size_of(const BatchOptions& batch, int64_t ranks) {
 Settings settings_of(const TrainOptions& options, const models::Dataset& dataset) {
   const zero::BatchSize size = batch_size_of(options.batch, options.data_ranks());
   check_rampup(options.batch.rampup, size);
-  Settings settings = {.model = model_config(options.model, dataset),
+  const bool is_decoder = options.seq2seq.config.empty();
+  Settings settings = {.model = is_decoder ? model_config(options.model, dataset)
+                                           : sizes_of(seq2seq_model(options.seq2seq).config),
+                       .seq2seq = options.seq2seq,
                        .data = options.data,
                        .characters = options.data.tokenizer.empty() ? characters_of(dataset) : "",
                        .contents = contents_of(options.data.source),
@@ -320,18 +325,21 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   std::optional<SavedModel> saved_model;  // settings of the weights that the run starts from
   if (saved) saved_model = {*saved, run.resumed, run.checkpoint};
   if (!options.from_hf.empty()) {
-    const models::HuggingFaceFolder folder = open_hf_folder(options.from_hf);
-    notes = adopt_hf(folder, options);
+    notes = is_seq2seq_folder(options.from_hf)
+                ? adopt_hf(models::Seq2SeqFolder(options.from_hf), options)
+                : adopt_hf(open_hf_folder(options.from_hf), options);
     saved_model = {*settings_in(options.from_hf), options.from_hf};
   }
+  check_seq2seq_flags(options, saved_model ? saved_model->path : "");
   resolve_schedule(options);
   resolve_offload(options);
   if (options.device_flags.device.threads == 0)
     options.device_flags.device.threads = options.process
                                               ? threads_per_process(options.process->local_size)
                                               : threads_per_rank(static_cast<int>(options.ranks));
-  const auto tokenizer =
-      open_data(run, std::move(dataset), saved_model ? &*saved_model : nullptr, notes);
+  const SavedModel* const origin = saved_model ? &*saved_model : nullptr;
+  const auto tokenizer = is_seq2seq(options) ? open_pairs(run, dataset, origin)
+                                             : open_data(run, std::move(dataset), origin, notes);
   run.settings = settings_of(options, *run.dataset);
   if (saved_model) run.settings.special_tokens = saved_model->settings.special_tokens;
   if (tokenizer) run.settings.tokenizer_json = models::tokenizer_json(*tokenizer);
@@ -343,8 +351,7 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
     if (is_directory(path)) run.initial = zero::open_checkpoint(path);
     notes.push_back(check_initial_weights(path, run.initial, run.settings));
   }
-  if (!options.from_hf.empty())
-    open_hf_folder(options.from_hf).weights(run.settings.model, &notes.emplace_back());
+  if (!options.from_hf.empty()) hf_weights(options.from_hf, run.settings, &notes.emplace_back());
   if (options.is_first_process())
     for (const std::string& note : notes)
       if (!note.empty()) std::fprintf(stderr, "note: %s\n", note.c_str());

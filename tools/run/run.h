@@ -24,6 +24,8 @@ struct TracedSteps {
   bool write();
 };
 
+class PairData;
+
 /// The state that all ranks of a run share. prepare_run() makes it once, before any rank starts.
 struct Run {
   TrainOptions options;  ///< includes the settings of a resumed checkpoint
@@ -36,6 +38,8 @@ struct Run {
   Checkpoint initial;
   int64_t steps_done = 0;  ///< steps taken before the checkpoint
   std::shared_ptr<const models::Dataset> dataset;
+  /// The same of an encoder-decoder; null: the model is a decoder.
+  std::shared_ptr<const PairData> pairs;
   Settings settings;                 ///< settings at the start of the run
   std::vector<std::string> changes;  ///< differences from the checkpoint, one per line
   int64_t steps = 0;                 ///< the step at which the run ends

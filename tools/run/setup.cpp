@@ -4,7 +4,9 @@
 #include <numeric>
 
 #include "tools/options/model_flags.h"
+#include "tools/options/seq2seq_flags.h"
 #include "tools/run/checkpoints.h"
+#include "tools/run/pairs.h"
 #include "tools/run/tokenizers.h"
 #include "zerograd/models/gpt/gpt_config.h"
 #include "zerograd/models/tokenizer/corpus.h"
@@ -131,11 +133,13 @@ void check_model(const Settings& settings, const std::map<std::string, Shape>& s
                     ", but the stored model has " + there +
                     "; expected an unmodified checkpoint of zerograd");
   };
-  if (settings.model.layers > static_cast<int64_t>(shapes.size()))
-    refuse(fmt::format("{} blocks", settings.model.layers),
-           fmt::format("only {} tensors", shapes.size()));
+  int64_t layers = settings.model.layers;
+  if (!settings.seq2seq.config.empty())
+    layers = sizes_of(seq2seq_model(settings.seq2seq).config).layers;
+  if (layers > static_cast<int64_t>(shapes.size()))
+    refuse(fmt::format("{} blocks", layers), fmt::format("only {} tensors", shapes.size()));
   ParameterStore store;
-  const models::GPT model(store, settings.model);
+  const WholeModel model(store, settings);
   for (const auto& [name, parameter] : store.by_name()) {
     const auto found = shapes.find(name);
     if (found == shapes.end() || found->second != parameter->whole)
@@ -146,7 +150,36 @@ void check_model(const Settings& settings, const std::map<std::string, Shape>& s
 
 }  // namespace
 
+models::GPTConfig sizes_of(const models::Seq2SeqConfig& config) {
+  return {.layers = config.encoder_layers + config.decoder_layers,
+          .heads = config.encoder_heads,
+          .width = config.width,
+          .vocabulary = config.vocabulary,
+          .block_size = config.positions,
+          .tied = true,
+          .dropout = config.dropout};
+}
+
+WholeModel::WholeModel(ParameterStore& store, const Settings& settings) {
+  if (settings.seq2seq.config.empty())
+    decoder = std::make_unique<models::GPT>(store, settings.model);
+  else
+    seq2seq = std::make_unique<models::Seq2Seq>(store, seq2seq_model(settings.seq2seq).config);
+}
+
 std::optional<Settings> settings_in(const std::string& path) {
+  if (is_seq2seq_folder(path)) {
+    const models::HFSeq2Seq model = models::Seq2SeqFolder(path).model();
+    Settings settings{.model = sizes_of(model.config)};
+    settings.seq2seq = {.config = models::hf_json(model.config),
+                        .generation = models::hf_generation_json(model.config, model.generation)};
+    resolve_lengths(model.config, settings.seq2seq);
+    if (models::has_tokenizer(path)) settings.data.tokenizer = path;
+    const models::Seq2SeqTokens& tokens = model.config.tokens;
+    settings.special_tokens = {.bos = tokens.bos, .pad = tokens.pad, .eos = tokens.eos};
+    settings.micro_batch = zero::default_micro_batch;
+    return settings;
+  }
   if (is_hf_folder(path)) {
     const models::HuggingFaceFolder folder = open_hf_folder(path);
     Settings settings{.model = folder.model().config};
@@ -190,12 +223,16 @@ SavedModel open_saved_model(const std::string& path, const ModelOptions& options
   return {.settings = settings, .path = path, .weights_only = true};
 }
 
+WeightSource hf_weights(const std::string& path, const Settings& settings, std::string* note) {
+  if (settings.seq2seq.config.empty()) return open_hf_folder(path).weights(settings.model, note);
+  return models::Seq2SeqFolder(path).weights(seq2seq_model(settings.seq2seq).config, note);
+}
+
 WeightSource weights_of(const SavedModel& saved_model) {
   if (saved_model.checkpoint) return zero::weights_of(saved_model.checkpoint);
   if (!is_directory(saved_model.path)) return zero::weights_of(saved_model.path);
   std::string note;
-  WeightSource weights =
-      open_hf_folder(saved_model.path).weights(saved_model.settings.model, &note);
+  WeightSource weights = hf_weights(saved_model.path, saved_model.settings, &note);
   if (!note.empty()) std::fprintf(stderr, "note: %s\n", note.c_str());
   return weights;
 }
@@ -356,12 +393,16 @@ std::unique_ptr<TrainedModel> load_model(const std::string& path, const ModelOpt
   require_device(device_flags.type);
   SavedModel saved_model = open_saved_model(path, options);
   models::GPTConfig& model = saved_model.settings.model;
-  if (options.block_size > model.block_size)
-    model.block_size = std::min(options.block_size, longest_context(model));
-  models::validate(model);
+  if (saved_model.settings.seq2seq.config.empty()) {
+    if (options.block_size > model.block_size)
+      model.block_size = std::min(options.block_size, longest_context(model));
+    models::validate(model);
+  }
   auto trained =
       std::make_unique<TrainedModel>(device_of_rank(device_flags.type, 0, device_flags.device));
-  trained->model = std::make_unique<models::GPT>(trained->store, model);
+  WholeModel whole(trained->store, saved_model.settings);
+  trained->model = std::move(whole.decoder);
+  trained->seq2seq = std::move(whole.seq2seq);
   zero::Config config = saved_model.settings.optimisation.engine;
   require_dtype(device_flags.type, config.compute, saved_model.path);
   // Offload is for training states, which inference does not have. The host memory or the NVMe path

@@ -7,6 +7,7 @@
 #include "tools/options/settings.h"
 #include "zerograd/models/data/data.h"
 #include "zerograd/models/gpt/gpt.h"
+#include "zerograd/models/seq2seq/seq2seq.h"
 #include "zerograd/models/tokenizer/tokenizer.h"
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
 #include "zerograd/zero/engine.h"
@@ -44,6 +45,17 @@ int64_t block_size_of(const ModelOptions& model, const DataOptions& data);
 /// data has more tokens.
 models::GPTConfig model_config(const ModelOptions& options, const models::Dataset& dataset);
 
+/// The sizes of an encoder-decoder, as Settings::model has them.
+models::GPTConfig sizes_of(const models::Seq2SeqConfig& config);
+
+/// The model of some settings: one of both.
+struct WholeModel {
+  std::unique_ptr<models::GPT> decoder;
+  std::unique_ptr<models::Seq2Seq> seq2seq;
+
+  WholeModel(ParameterStore& store, const Settings& settings);
+};
+
 /// Trained weights and the settings that are stored with them.
 struct SavedModel {
   Settings settings;
@@ -61,6 +73,9 @@ Settings settings_of(const zero::CheckpointReader& checkpoint);
 /// The settings that a step_N, file or Hugging Face folder stores; absent: a file with weights
 /// only.
 std::optional<Settings> settings_in(const std::string& path);
+/// The weights in a Hugging Face folder for the settings' model, as HuggingFaceFolder::weights().
+WeightSource hf_weights(const std::string& path, const Settings& settings,
+                        std::string* note = nullptr);
 /// The weights that open_saved_model() found, with as many positions as its model has.
 WeightSource weights_of(const SavedModel& saved_model);
 
@@ -76,7 +91,8 @@ struct TrainedModel {
   SavedModel saved_model;
   Device device;
   ParameterStore store;
-  std::unique_ptr<models::GPT> model;
+  std::unique_ptr<models::GPT> model;        ///< null: an encoder-decoder
+  std::unique_ptr<models::Seq2Seq> seq2seq;  ///< null: a decoder
   std::unique_ptr<zero::Engine> engine;
 
   explicit TrainedModel(Device where) : device(std::move(where)) {}

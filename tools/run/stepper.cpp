@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "tools/options/run_checks.h"
-#include "tools/run/checkpoints.h"
+#include "tools/run/setup.h"
 #include "zerograd/autograd/ops.h"
 #include "zerograd/models/gpt/generate.h"
 #include "zerograd/runtime/recorder.h"
@@ -57,10 +57,7 @@ Stepper::Stepper(const Run& run, Communicator& ranks, const Device& device, Memo
       ranks_(ranks),
       device_(device),
       mesh_(ranks, shape_of(run.settings)),
-      model_(std::make_unique<models::GPT>(
-          store_, run.settings.model,
-          models::part_of(mesh_, run.settings.model, run.settings.optimisation.engine.compute,
-                          run.settings.axes.sequence_parallel))),
+      model_(make_run_model(run, store_, mesh_, device_)),
       memory_(device_, keep) {
   const Settings& settings = run.settings;
   {
@@ -108,9 +105,8 @@ zero::TrainerTask Stepper::task() {
   return {
       .batch =
           [this](const zero::MicroBatch& batch) {
-            const models::Batch data = run_.dataset->batch(models::Split::train, batch.first_sample,
-                                                           batch.samples, device_);
-            return std::vector<Tensor>{data.ids, data.targets};
+            step_ = {trainer_->position().samples, trainer_->next_samples()};
+            return model_->batch(batch, step_);
           },
       .forward = [this](Tape& tape, const zero::MicroBatch& batch) { return forward(tape, batch); },
       .stage_output = [this](int64_t samples) { return model_->stage_output(samples); }};
@@ -118,10 +114,7 @@ zero::TrainerTask Stepper::task() {
 
 Var Stepper::forward(Tape& tape, const zero::MicroBatch& batch) {
   if (batch.last) inject_fault(FaultInjection::Phase::forward);
-  const Var output = model_->stage(
-      tape, batch.input, batch.tensors[0], batch.tensors[1],
-      {.seed = run_.settings.seed, .step = batch.step, .first_sample = batch.first_sample},
-      run_.options.activation_checkpoint);
+  const Var output = model_->forward(tape, batch);
   const FaultInjection& injection = run_.options.injection;
   // The fault `infinity` has no phase of its own: its injection has the default, `begin`.
   const bool applies = mesh_.is_last_stage() && batch.index == 0 &&
@@ -147,7 +140,7 @@ void Stepper::load() {
   else if (!run_.options.initial_weights.empty())
     zero::load_weights(run_.options.initial_weights, *engine_);
   if (!run_.options.from_hf.empty())
-    zero::load_weights(open_hf_folder(run_.options.from_hf).weights(run_.settings.model), *engine_);
+    zero::load_weights(hf_weights(run_.options.from_hf, run_.settings), *engine_);
 }
 
 void Stepper::inject_fault(FaultInjection::Phase phase, int64_t step) {
@@ -160,15 +153,15 @@ Tape Stepper::inference_tape() {
 }
 
 Evaluation Stepper::evaluation() {
-  return {.model = *model_,
+  return {.model = model_->decoder(),
           .make_tape = [this] { return inference_tape(); },
           .dataset = *run_.dataset,
           .device = device_,
           .is_sort_task = run_.settings.data.source == "sort"};
 }
 
-double Stepper::validation_loss() {
-  return evaluation().loss(run_.settings.micro_batch, run_.options.eval_batches);
+double Stepper::validation_loss(int64_t batches) {
+  return model_->validation_loss([this] { return inference_tape(); }, batches);
 }
 
 std::vector<int32_t> Stepper::sample() {
@@ -180,8 +173,8 @@ std::vector<int32_t> Stepper::sample() {
   std::vector<int32_t> ids(static_cast<size_t>(dataset.block_size())), targets(ids.size());
   dataset.sample(split, 0, ids.data(), targets.data());
   ids.resize(std::min(ids.size(), static_cast<size_t>(prompt_tokens)));
-  return models::generate(*model_, [this] { return inference_tape(); }, {ids}, sample_tokens,
-                          {.top_k = 10, .seed = run_.settings.seed})
+  return models::generate(model_->decoder(), [this] { return inference_tape(); }, {ids},
+                          sample_tokens, {.top_k = 10, .seed = run_.settings.seed})
       .front();
 }
 
@@ -200,8 +193,8 @@ RankMemory Stepper::rank_memory() const {
   for (const AxisWire& axis : memory.axes) memory.wire = added(memory.wire, axis.wire);
   memory.model_slice = {.stage = mesh_.stage,
                         .tensor_rank = mesh_.tensor_rank,
-                        .first_layer = model_->part().first_layer,
-                        .end_layer = model_->part().end_layer,
+                        .first_layer = model_->decoder().part().first_layer,
+                        .end_layer = model_->decoder().part().end_layer,
                         .parameters = store_.numel()};
   return memory;
 }

@@ -8,7 +8,7 @@
 #include "tools/output/memory_json.h"
 #include "tools/run/evaluation.h"
 #include "tools/run/run.h"
-#include "zerograd/models/gpt/gpt.h"
+#include "tools/run/run_model.h"
 #include "zerograd/runtime/comm/mesh.h"
 #include "zerograd/zero/engine.h"
 #include "zerograd/zero/interrupt.h"
@@ -38,9 +38,10 @@ class Stepper {
   /// From now on stop->reached() is called before each micro-batch of training and validation and
   /// before each token of sample(). If it returns true, the run ends. Null: no such calls.
   void stop_with(zero::CommonStop* stop) { stop_ = stop; }
-  Evaluation evaluation();
-  double validation_loss();
-  std::vector<int32_t> sample();  ///< the tokens of a short text
+  Evaluation evaluation();  ///< of a decoder
+  double validation_loss() { return validation_loss(run_.options.eval_batches); }
+  double validation_loss(int64_t batches);  ///< 0: of the whole split
+  std::vector<int32_t> sample();            ///< the tokens of a short text
 
   /// Injects the fault of the run's options if it is for this rank, phase and step.
   void inject_fault(FaultInjection::Phase phase, int64_t step);
@@ -48,7 +49,8 @@ class Stepper {
 
   zero::Engine& engine() { return *engine_; }
   const Mesh& mesh() const { return mesh_; }
-  const models::GPT& model() const { return *model_; }
+  const RunModel& model() const { return *model_; }
+  int64_t step_tokens() const { return model_->tokens(step_); }  ///< of the newest step
   const MemoryRows& memory() const { return memory_; }
   RankMemory rank_memory() const;  ///< counted so far in this run
 
@@ -64,7 +66,8 @@ class Stepper {
   Device device_;
   Mesh mesh_;
   ParameterStore store_;
-  std::unique_ptr<models::GPT> model_;
+  std::unique_ptr<RunModel> model_;
+  SampleRange step_;  // the newest step
   std::unique_ptr<zero::Engine> engine_;
   std::unique_ptr<zero::Trainer> trainer_;
   MemoryRows memory_;

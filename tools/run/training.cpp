@@ -97,7 +97,7 @@ void Training::prepare_engine() {
   deepspeed_log_.emplace(options_.steps_per_print, engine_.steps(), settings_.optimisation.schedule,
                          settings_.optimisation.engine.update);
   announce();
-  if (is_first() && options_.log_interval > 0)
+  if (is_first() && options_.log_interval > 0 && stepper_.model().flops_per_token() > 0.0)
     peak_flops_ =
         matmul_peak_or_zero(device_, settings_.optimisation.engine.compute) *
         std::min(ranks_.size(), std::max(1, available_cores() / device_.traits().threads));
@@ -152,9 +152,8 @@ void Training::announce() {
         "nothing is left to train: the run ends at step {}; --steps N goes beyond", run_.steps));
   if (!run_.resumed.empty() && options_.save.empty())
     console_->log("without --save DIR nothing of this run will be saved");
-  console_->result(
-      fmt::format("number of parameters: {:.2f}M",
-                  static_cast<double>(stepper_.model().transformer_parameters()) / 1e6));
+  console_->result(fmt::format("number of parameters: {:.2f}M",
+                               static_cast<double>(stepper_.model().shown_parameters()) / 1e6));
 }
 
 int Training::run(const zero::InterruptScope& interrupt, zero::CommonStop* stop) {
@@ -219,7 +218,7 @@ void Training::note_step(const zero::TrainedStep& step) {
           .rate = step.rate,
           .loss_scale = step.result.loss_scale,
           .skipped = step.result.skipped,
-          .tokens_per_second = static_cast<double>(step.samples * dataset_.block_size()) / seconds,
+          .tokens_per_second = static_cast<double>(stepper_.step_tokens()) / seconds,
           .seconds = seconds,
           .peak_bytes = step_peak,
           .host_peak_bytes = stepper_.memory().host_step_peak()});
@@ -270,9 +269,9 @@ void Training::report(const zero::StepRecord& record) {
                                    record.seconds * 1e3, record.step, shown(record.loss),
                                    record.tokens_per_second);
     if (peak_flops_ > 0.0)
-      line += fmt::format("; {:.1f}% of matmul peak",
-                          100.0 * record.tokens_per_second *
-                              models::matmul_flops_per_token(settings_.model) / peak_flops_);
+      line += fmt::format(
+          "; {:.1f}% of matmul peak",
+          100.0 * record.tokens_per_second * stepper_.model().flops_per_token() / peak_flops_);
     console_->result(line);
   }
   report_as_deepspeed(record);

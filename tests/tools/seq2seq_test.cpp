@@ -1,0 +1,348 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "tests/support/temporary_folder.h"
+#include "tests/tools/command.h"
+#include "tools/options/settings.h"
+#include "zerograd/models/hugging_face/hf_seq2seq.h"
+#include "zerograd/models/seq2seq/seq2seq_generate.h"
+#include "zerograd/models/tokenizer/tokenizer_files.h"
+#include "zerograd/zero/checkpoint/consolidate.h"
+#include "zerograd/zero/engine.h"
+
+// Encoder-decoder models in the command: pairs, checkpoints, plans, folders of Hugging Face's.
+namespace zg::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+const std::string blenderbot_fixture = std::string(ZG_FIXTURES) + "hf_blenderbot";
+const std::string bart_fixture = std::string(ZG_FIXTURES) + "hf_bart";
+
+/// Pairs of texts, and a tokenizer whose first tokens are <pad>, <s> and </s>.
+struct PairCase {
+  TemporaryFolder folder;
+  std::string pairs = folder / "pairs.jsonl", tokenizer = folder / "tokenizer";
+
+  PairCase() {
+    std::string lines, text;
+    for (int i = 0; i < 40; ++i) {
+      std::string source = "tell me of " + std::to_string(i * i);
+      const std::string target =
+          i % 3 ? "it is a number" : "it has " + std::to_string(i) + " for a root";
+      if (i % 4 == 0) source += ", please, and be quick";
+      lines += json{{"source", source}, {"target", target}}.dump() + "\n";
+      text += source + " " + target + "\n";
+    }
+    write_file(pairs, lines);
+    models::save_tokenizer(
+        models::train_tokenizer(text, {.vocabulary = 300, .added = {"<pad>", "<s>", "</s>"}}),
+        tokenizer);
+  }
+  std::string data() const { return " --data " + pairs + " --tokenizer " + tokenizer + " "; }
+  /// A step has 8 pairs, in micro-batches of 4.
+  std::string train(const std::string& flags, const std::string& type = "blenderbot") const {
+    return "train --model-type " + type +
+           " --n-layer 1 --n-head 2 --n-embd 16 --block-size 32 --batch-size 4 "
+           "--train-batch-size 8 --log-interval 0 --lr 1e-3" +
+           data() + flags;
+  }
+};
+
+/// Pairs of token numbers, for the fixtures, which have no tokenizer.
+std::string write_number_pairs(const TemporaryFolder& folder) {
+  std::string lines;
+  for (int i = 0; i < 16; ++i) {
+    const std::string a = std::to_string(4 + i), b = std::to_string(5 + 2 * i % 30);
+    const std::string longer = i % 2 ? a + " " + b : a + " " + b + " " + a;
+    lines += json{{"source", longer}, {"target", b + " " + a}}.dump() + "\n";
+  }
+  write_file(folder / "numbers.jsonl", lines);
+  return folder / "numbers.jsonl";
+}
+
+/// The answers of the library, as token numbers, to one source.
+std::vector<std::vector<int32_t>> library_answers(
+    const std::string& path, const std::vector<int32_t>& source,
+    const std::function<void(models::BeamOptions&)>& change) {
+  const models::Seq2SeqFolder folder(path);
+  ParameterStore store;
+  const models::Seq2Seq model(store, folder.model().config);
+  zero::Engine engine(store, Device::cpu(0, {.threads = 1}));
+  zero::load_weights(folder.weights(model.config()), engine);
+  models::BeamOptions options = folder.model().generation;
+  change(options);
+  return models::generate(
+             model, [&] { return engine.inference_tape(); }, {source}, options)
+      .rows;
+}
+
+void check_equal_records(const std::string& a, const std::string& b) {
+  const json planned = json::parse(read_file(a)), ran = json::parse(read_file(b));
+  CHECK(planned.at("ranks") == ran.at("ranks"));
+  CHECK(planned == ran);
+}
+
+}  // namespace
+
+TEST_CASE("pairs: the hash of a run is the same at every ZeRO stage and number of ranks") {
+  const PairCase c;
+  const std::string expected = hash_of(c.train("--steps 3 --label-smoothing 0.1"));
+  for (const char* flags :
+       {"--ranks 2 --zero-stage 0", "--ranks 2 --zero-stage 1", "--ranks 2 --zero-stage 2",
+        "--ranks 2 --zero-stage 3 --cpu-offload", "--zero-stage 2 --activation-checkpoint",
+        "--ranks 2 --zero-stage 3 --activation-checkpoint --param-persistence-threshold 0"}) {
+    CAPTURE(flags);
+    CHECK(hash_of(c.train("--steps 3 --label-smoothing 0.1 " + std::string(flags))) == expected);
+  }
+  // Each of these flags changes the training.
+  for (const char* flags :
+       {"",
+        "--label-smoothing 0.1 --source-prefix bot:", "--label-smoothing 0.1 --max-target-length 4",
+        "--label-smoothing 0.1 --n-train 9", "--label-smoothing 0.1 --max-source-length 5"})
+    CHECK(hash_of(c.train("--steps 3 " + std::string(flags))) != expected);
+  for (const char* precision : {"bf16", "f16"}) {
+    const std::string flags = std::string("--steps 2 --precision ") + precision;
+    CHECK(hash_of(c.train(flags)) == hash_of(c.train(flags + " --ranks 2 --zero-stage 3")));
+  }
+}
+
+TEST_CASE("pairs: a resumed run has the bits of an uninterrupted one, on other ranks and stages") {
+  const PairCase c;
+  for (const char* type : {"blenderbot", "bart"}) {
+    CAPTURE(type);
+    const std::string save = c.folder / type, flags = "--source-prefix bot: --label-smoothing 0.1 ";
+    const Outcome whole = zerograd(c.train(flags + "--steps 4", type));
+    CAPTURE(whole.error);
+    const std::string expected = hash_of(whole);
+    hash_of(c.train(flags + "--steps 2 --ranks 2 --zero-stage 3 --save " + save, type));
+    const std::string resume = "train --resume " + save + " --steps 4 --log-interval 0";
+    const Outcome resumed = zerograd(resume);
+    CAPTURE(resumed.error);
+    CHECK(hash_of(resumed) == expected);
+    CHECK(line_after(resumed.out, "val loss ") == line_after(whole.out, "val loss "));
+    CHECK(hash_of(resume + " --ranks 2 --zero-stage 1") == expected);
+    check_refused(resume + " --n-layer 2", 2, "--n-layer: " + save);
+    check_refused(resume + " --dropout 0", 2, "says itself what its model is");
+    const Outcome changed = zerograd(resume + " --label-smoothing 0");
+    CHECK(contains(changed.out + changed.error, "changed: run.label_smoothing: 0.1"));
+  }
+}
+
+TEST_CASE("pairs: plan gives the bytes of train, with and without data") {
+  const PairCase c;
+  const std::string planned = c.folder / "planned", ran = c.folder / "ran";
+  for (const char* flags :
+       {"--ranks 2 --zero-stage 2 --eval-interval 2", "--ranks 2 --zero-stage 3 --cpu-offload",
+        "--activation-checkpoint --precision f16", "--pad-to-max-length --max-source-length 20"}) {
+    CAPTURE(flags);
+    const std::string line = c.train(std::string(flags) + " --steps 3 --threads 1 --memory-json ");
+    REQUIRE(zerograd("plan" + line.substr(5) + planned).status == 0);
+    REQUIRE(zerograd(line + ran).status == 0);
+    check_equal_records(planned, ran);
+  }
+  const std::string lengths = " --max-source-length 20 --max-target-length 12 --threads 1 ";
+  const Outcome stated = zerograd(
+      "plan --model-type blenderbot --n-layer 1 --n-head 2 --n-embd 16 --block-size 32 "
+      "--vocab-size 300 --batch-size 4 --train-batch-size 8 --lr 1e-3 --memory-json " +
+      planned + lengths);
+  CAPTURE(stated.error);
+  REQUIRE(stated.status == 0);
+  REQUIRE(zerograd(c.train("--vocab-size 300 --pad-to-max-length --steps 3 --memory-json " + ran +
+                           lengths))
+              .status == 0);
+  check_equal_records(planned, ran);
+  const Outcome named = zerograd(
+      "plan --model-type blenderbot-400m --ranks 2 --zero-stage 2 --precision f16 --batch-size 8 "
+      "--max-source-length 128 --max-target-length 64");
+  CHECK(named.status == 0);
+  CHECK(contains(named.out, "number of parameters: 364"));
+}
+
+TEST_CASE("pairs: eval, generate, consolidate and export read the checkpoint alone") {
+  const PairCase c;
+  for (const char* type : {"blenderbot", "bart"}) {
+    CAPTURE(type);
+    const std::string save = c.folder / type, hf = save + "-hf", file = save + ".safetensors";
+    const Outcome trained =
+        zerograd(c.train("--steps 30 --lr 1e-2 --source-prefix bot: --save " + save, type));
+    const std::string hash = hash_of(trained), loss = line_after(trained.out, "val loss ");
+    CHECK(!loss.empty());
+    const std::string tokenizer = c.tokenizer, moved = c.tokenizer + "-moved";
+    fs::rename(tokenizer, moved);
+    CHECK(line_after(zerograd("eval " + save + " --batch-size 4").out, "val loss ") == loss);
+    CHECK(zerograd("verify " + save).status == 0);
+    CHECK(hash_of("consolidate " + save + " " + file) == hash);
+    CHECK(line_after(zerograd("eval " + file + " --batch-size 4").out, "val loss ") == loss);
+    CHECK(hash_of("consolidate --split " + file + " " + save + "-split --ranks 2") == hash);
+    CHECK(hash_of("export " + save + "-split --hf " + hf) == hash);
+    CHECK(hash_of("export " + save + " --hf " + hf) == hash);
+    CHECK(line_after(zerograd("eval " + hf + " --batch-size 4 --data " + c.pairs).out,
+                     "val loss ") != "");
+
+    // The folder's tokenizer adds the tokens around a text, and is read without them.
+    const json written = json::parse(read_file(hf + "/tokenizer.json"));
+    CHECK(written.at("post_processor").at("type") == "TemplateProcessing");
+    const size_t around = std::string(type) == "bart" ? 2 : 1;
+    CHECK(written.at("post_processor").at("single").size() == around + 1);
+    CHECK(json::parse(read_file(hf + "/tokenizer_config.json")).at("eos_token") == "</s>");
+    CHECK(hash_of("train --from-hf " + hf + " --steps 0 --data " + c.pairs) == hash);
+    CHECK(hash_of("train --from-hf " + hf + " --steps 0 --save " + save + "-again") == hash);
+    CHECK(hash_of("consolidate " + hf + " " + save + "2.safetensors") == hash);
+
+    const models::Tokenizer words = models::load_tokenizer(moved);
+    std::vector<int32_t> source = words.encode("bot:tell me of 9");
+    if (std::string(type) == "bart") source.insert(source.begin(), 1);
+    source.push_back(2);
+    for (const int64_t beams : {1, 4}) {
+      std::string expected;
+      for (std::vector<int32_t> row :
+           library_answers(hf, source, [&](models::BeamOptions& options) {
+             options.beams = beams;
+             options.max_length = 12;
+             options.min_length = 3;
+             options.no_repeat_ngram_size = 2;
+             options.length_penalty = 0.65;
+             options.early_stopping = models::EarlyStopping::yes;
+           })) {
+        std::erase_if(row, [](int32_t id) { return id <= 2; });
+        expected += words.decode(row) + "\n";
+      }
+      const Outcome answered = zerograd({"generate", save, "--prompt", "tell me of 9",
+                                         "--num-beams", std::to_string(beams), "--max-length", "12",
+                                         "--min-length", "3", "--no-repeat-ngram-size", "2",
+                                         "--length-penalty", "0.65", "--early-stopping", "true"});
+      CAPTURE(answered.error);
+      CHECK(answered.status == 0);
+      CHECK(answered.out == expected);
+    }
+    fs::rename(moved, tokenizer);
+  }
+}
+
+TEST_CASE("pairs: a folder of transformers is trained on token numbers and keeps its generation") {
+  const TemporaryFolder folder;
+  const std::string pairs = write_number_pairs(folder);
+  for (const std::string& fixture : {blenderbot_fixture, bart_fixture}) {
+    CAPTURE(fixture);
+    const std::string name = fixture == bart_fixture ? "bart" : "blenderbot";
+    const std::string save = folder / name, hf = save + "-hf";
+    const std::string train = "train --from-hf " + fixture + " --data " + pairs +
+                              " --batch-size 2 --train-batch-size 4 "
+                              "--log-interval 0 ";
+    const std::string start = hash_of(train + "--steps 0");
+    CHECK(hash_of("train --from-hf " + fixture + " --steps 0 --save " + save + "-start") == start);
+    const std::string expected = hash_of(train + "--steps 2");
+    CHECK(expected != start);
+    CHECK(hash_of(train + "--steps 2 --ranks 2 --zero-stage 3 --save " + save) == expected);
+    CHECK(hash_of("export " + save + " --hf " + hf) == expected);
+    const models::HFSeq2Seq written = models::Seq2SeqFolder(hf).model(),
+                            read = models::Seq2SeqFolder(fixture).model();
+    CHECK(models::hf_json(written.config) == models::hf_json(read.config));
+    CHECK(models::hf_generation_json(written.config, written.generation) ==
+          models::hf_generation_json(read.config, read.generation));
+    const std::vector<int32_t> ids = {7, 9, 11};
+    std::vector<int32_t> source = ids;
+    if (name == "bart") source.insert(source.begin(), 0);
+    source.push_back(2);
+    std::string numbers;
+    for (const std::vector<int32_t>& row :
+         library_answers(hf, source, [](models::BeamOptions&) {})) {
+      std::string line;
+      for (const int32_t id : row)
+        if (id > 2) line += (line.empty() ? "" : " ") + std::to_string(id);
+      numbers += line + "\n";
+    }
+    const Outcome answered = zerograd({"generate", save, "--prompt", "7 9 11"});
+    CAPTURE(answered.error);
+    CHECK(answered.out == numbers);
+    const Outcome shorter = zerograd(train + "--block-size 10 --steps 1");
+    CHECK(shorter.status == 0);
+    CHECK(contains(shorter.error, "the first 10 are used"));
+    check_refused(train + "--block-size 99", 2, "--block-size: expected at most the");
+    check_refused(train + "--n-layer 3", 2, "says itself what its model is");
+  }
+}
+
+TEST_CASE("pairs: settings of a decoder have no fields of pairs, and of pairs are read back") {
+  tools::Settings settings{.model = {.vocabulary = 3, .block_size = 11}, .micro_batch = 4};
+  const std::string decoder = tools::to_json(settings);
+  for (const char* field : {"seq2seq", "generation", "max_source", "pad_to_max", "label_smoothing"})
+    CHECK(!contains(decoder, field));
+  settings.seq2seq.config =
+      models::hf_json(models::Seq2SeqFolder(blenderbot_fixture).model().config);
+  settings.seq2seq.max_source = settings.seq2seq.max_target = 16;
+  const std::string pairs = tools::to_json(settings);
+  CHECK(tools::to_json(tools::settings_from_json(pairs, "c")) == pairs);
+  settings.seq2seq.max_target = 17;
+  CHECK(contains(
+      message_of<FileError>([&] { tools::settings_from_json(tools::to_json(settings), "c"); }),
+      "max_target: expected 1 to 16, got 17"));
+}
+
+TEST_CASE("pairs: what a model or its data cannot do is refused with the flag") {
+  const PairCase c;
+  const std::string license = ZG_CONFIGS "../../LICENSE";
+  const struct {
+    std::string flags;
+    int status;
+    const char* part;
+  } refused[] = {
+      {"--tensor-parallel 2 --ranks 2", 6, "--tensor-parallel: ranks share the data"},
+      {"--pipeline-parallel 2 --ranks 2", 6, "--pipeline-parallel: ranks share the data"},
+      {"--tensor-parallel 2 --ranks 2 --sequence-parallel", 6, "--sequence-parallel: ranks share"},
+      {"--tied", 6, "--tied: encoder-decoder models have no such setting"},
+      {"--init x", 6, "--init: an encoder-decoder model starts from --from-hf or --resume"},
+      {"--max-source-length 33", 2, "--max-source-length: expected at most the 32 positions"},
+      {"--n-train 37", 2, "--n-train: expected at most the 36 training pairs"},
+      {"--n-val 5", 2, "--n-val: expected at most the 4 validation pairs"},
+      {"--vocab-size 100", 2, "--vocab-size: expected at least"},
+      {"--sample-interval 1", 2, "--sample-interval: expected data PATH.txt"},
+      {"--score-samples 5", 2, "--score-samples: expected data sort or adder"},
+      {"--split 9,1,0", 2, "--split: expected data PREFIX"},
+      {"--num-beams 4", 6, "generate has --num-beams"},
+      {"--autotuning tune", 6, "tune predicts times of models with a decoder alone"},
+  };
+  for (const auto& [flags, status, part] : refused) {
+    CAPTURE(flags);
+    check_refused(c.train("--steps 1 " + flags), status, part);
+  }
+  const std::string model =
+      "train --steps 1 --model-type bart --n-layer 1 --n-head 2 --n-embd 16 --vocab-size 300 ";
+  check_refused(model + "--data sort", 2, "an encoder-decoder model learns pairs");
+  check_refused(model + "--data " + license, 5, "an encoder-decoder model learns pairs");
+  check_refused(model + "--data " + c.pairs, 2, "neither characters nor a tokenizer");
+  check_refused("train --steps 1 --model-type bart --data " + c.pairs, 2,
+                "--model-type bart: expected --n-layer, --n-head and --n-embd with it");
+  check_refused(
+      "train --steps 1 --model-type bart --n-layer 1 --n-head 2 --n-embd 16 --data " + c.pairs, 2,
+      "--vocab-size: expected it, or --tokenizer");
+  for (const char* flag :
+       {"--source-prefix x", "--max-source-length 8", "--max-target-length 8",
+        "--pad-to-max-length", "--label-smoothing 0.1", "--n-train 3", "--n-val 3"}) {
+    CAPTURE(flag);
+    check_refused("train --data sort --steps 1 " + std::string(flag), 2,
+                  "expected an encoder-decoder model, whose data is pairs");
+  }
+  const std::string save = c.folder / "save";
+  hash_of(c.train("--steps 1 --save " + save));
+  check_refused("eval " + save + " --score-samples 5", 2, "--score-samples: it has no effect");
+  check_refused("generate " + save + " --prompt x --seed 3", 2, "--seed: nothing is drawn");
+  check_refused("generate " + save + " --prompt x --length 3 --max-length 4", 2,
+                "--max-length: expected one of it and --length");
+  check_refused("generate " + save + " --prompt x --test-performance", 6, "--test-performance: ");
+  check_refused("generate " + save + " --prompt x --length 99", 2, "expected at most the model's");
+  check_refused("train --resume " + save + " --steps 2 --tensor-parallel 2 --ranks 2", 6,
+                "--tensor-parallel: ");
+  check_refused("bench step --model-type blenderbot-400m", 6, "zerograd bench seq2seq");
+  check_refused("bench generate --model-type blenderbot-400m", 6, "zerograd bench seq2seq");
+  const std::string sort = c.folder / "sort";
+  hash_of("train --data sort --steps 1 --score-samples 0 --save " + sort);
+  check_refused("generate " + sort + " --prompt 1 --num-beams 2", 2,
+                "--num-beams: expected an encoder-decoder model");
+}
+
+}  // namespace zg::testing

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/options/options.h"
+#include "zerograd/models/hugging_face/hf_seq2seq.h"
+
+// The flags of encoder-decoder models and of their pairs.
+namespace zg::tools {
+
+/// The values of --model-type that are encoder-decoder models: presets, then families.
+const std::vector<std::string>& seq2seq_names();
+bool is_seq2seq_name(const std::string& model_type);
+/// The family of "blenderbot" or "bart", whose sizes come from flags; absent: no such name.
+std::optional<models::Seq2SeqFamily> seq2seq_family(const std::string& model_type);
+
+/// Whether the run's model is an encoder-decoder: by its checkpoint, folder or name.
+bool is_seq2seq(const TrainOptions& options);
+/// The model, and how it generates, from `config` and `generation`, which must not be empty and may
+/// be empty. Throws FileError.
+models::HFSeq2Seq seq2seq_model(const Seq2SeqOptions& options);
+
+/// Checks the flags that decoders alone or encoder-decoder models alone have. `origin`: the
+/// checkpoint or folder that says what the model is; empty: flags say it. Throws ConfigError;
+/// Unsupported for axes and weights that an encoder-decoder cannot have.
+void check_seq2seq_flags(const TrainOptions& options, const std::string& origin);
+
+/// The model of a fresh run, by its name or sizes. Throws ConfigError without a vocabulary, and for
+/// a size that the model cannot have. `tokens`: of the tokenizer; absent: those of the family.
+models::Seq2SeqConfig fresh_seq2seq(const ModelOptions& model, int64_t tokenizer_vocabulary,
+                                    const std::optional<models::Seq2SeqTokens>& tokens);
+
+}  // namespace zg::tools

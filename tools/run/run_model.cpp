@@ -1,0 +1,116 @@
+#include "tools/run/run_model.h"
+
+#include "tools/options/seq2seq_flags.h"
+#include "tools/run/pairs.h"
+#include "zerograd/models/gpt/score.h"
+#include "zerograd/runtime/error.h"
+
+namespace zg::tools {
+namespace {
+
+using models::Split;
+
+models::ForwardPosition place_of(const Run& run, const zero::MicroBatch& batch) {
+  return {.seed = run.settings.seed, .step = batch.step, .first_sample = batch.first_sample};
+}
+
+class DecoderRun final : public RunModel {
+ public:
+  DecoderRun(const Run& run, ParameterStore& store, const Mesh& mesh, const Device& device)
+      : run_(run),
+        device_(device),
+        model_(store, run.settings.model,
+               models::part_of(mesh, run.settings.model, run.settings.optimisation.engine.compute,
+                               run.settings.axes.sequence_parallel)) {}
+
+  std::vector<Tensor> batch(const zero::MicroBatch& batch, const SampleRange&) override {
+    const models::Batch data =
+        run_.dataset->batch(Split::train, batch.first_sample, batch.samples, device_);
+    return {data.ids, data.targets};
+  }
+  Var forward(Tape& tape, const zero::MicroBatch& batch) const override {
+    return model_.stage(tape, batch.input, batch.tensors[0], batch.tensors[1],
+                        place_of(run_, batch), run_.options.activation_checkpoint);
+  }
+  StageOutput stage_output(int64_t samples) const override { return model_.stage_output(samples); }
+  int64_t tokens(const SampleRange& step) const override {
+    return step.count * run_.dataset->block_size();
+  }
+  double validation_loss(const std::function<Tape()>& make_tape, int64_t batches) const override {
+    return models::mean_loss(model_, make_tape, *run_.dataset, Split::validation, device_,
+                             run_.settings.micro_batch, batches);
+  }
+  int64_t shown_parameters() const override { return model_.transformer_parameters(); }
+  double flops_per_token() const override {
+    return models::matmul_flops_per_token(run_.settings.model);
+  }
+  const models::GPT& decoder() const override { return model_; }
+
+ private:
+  const Run& run_;
+  const Device device_;
+  const models::GPT model_;
+};
+
+class EncoderDecoderRun final : public RunModel {
+ public:
+  EncoderDecoderRun(const Run& run, ParameterStore& store, const Device& device)
+      : run_(run),
+        data_(*run.pairs),
+        store_(store),
+        device_(device),
+        model_(store, seq2seq_model(run.settings.seq2seq).config) {}
+
+  // All ranks pad to the longest pair of the step, so their batches have one shape and the bits do
+  // not depend on the number of ranks.
+  std::vector<Tensor> batch(const zero::MicroBatch& batch, const SampleRange& step) override {
+    if (step != step_) {
+      step_ = step;
+      lengths_ = data_.lengths(Split::train, step.first, step.count);
+    }
+    const models::Seq2SeqBatch pairs =
+        data_.padded(Split::train, batch.first_sample, batch.samples, lengths_, device_);
+    return {pairs.source, pairs.source_lengths, pairs.labels};
+  }
+  Var forward(Tape& tape, const zero::MicroBatch& batch) const override {
+    return model_.loss(tape,
+                       {.source = batch.tensors[0],
+                        .source_lengths = batch.tensors[1],
+                        .labels = batch.tensors[2]},
+                       place_of(run_, batch),
+                       {.checkpointing = run_.options.activation_checkpoint,
+                        .label_smoothing = run_.settings.seq2seq.label_smoothing});
+  }
+  StageOutput stage_output(int64_t) const override { return {}; }  // there is one stage
+  int64_t tokens(const SampleRange& step) const override {
+    const PairData::Lengths lengths = data_.lengths(Split::train, step.first, step.count);
+    return step.count * (lengths.source + lengths.target);
+  }
+  double validation_loss(const std::function<Tape()>& make_tape, int64_t batches) const override {
+    return pair_loss(model_, make_tape, data_, device_, run_.settings.micro_batch, batches);
+  }
+  int64_t shown_parameters() const override { return store_.numel(); }
+  double flops_per_token() const override { return 0.0; }
+  const models::GPT& decoder() const override {
+    throw Unsupported("an encoder-decoder model has no scores, samples of text and slices");
+  }
+
+ private:
+  const Run& run_;
+  const PairData& data_;
+  const ParameterStore& store_;
+  const Device device_;
+  const models::Seq2Seq model_;
+  SampleRange step_;
+  PairData::Lengths lengths_;
+};
+
+}  // namespace
+
+std::unique_ptr<RunModel> make_run_model(const Run& run, ParameterStore& store, const Mesh& mesh,
+                                         const Device& device) {
+  if (run.pairs) return std::make_unique<EncoderDecoderRun>(run, store, device);
+  return std::make_unique<DecoderRun>(run, store, mesh, device);
+}
+
+}  // namespace zg::tools
