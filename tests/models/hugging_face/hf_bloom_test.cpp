@@ -233,8 +233,8 @@ TEST_CASE("hf_json refuses a model that transformers does not have") {
     const bool has_windows = has_llama_names(family) && family != Family::llama;
     CHECK(contains(refused_field(&GPTConfig::window, 3),
                    has_windows ? accepted : "window is 3; expected 0"));
-    CHECK(contains(refused_field(&GPTConfig::head_size, 3),
-                   has_llama_names(family) ? accepted : "head_size is 3; expected 4"));
+    CHECK(contains(refused_field(&GPTConfig::head_size, 6),
+                   has_llama_names(family) ? accepted : "head_size is 6; expected 4"));
     CHECK(contains(refused_field(&GPTConfig::hidden, 20),
                    family == Family::bloom ? "hidden is 20; expected 32" : accepted));
     CHECK(contains(refused_field(&GPTConfig::qkv_bias, !own.qkv_bias), "bias is "));
