@@ -42,17 +42,6 @@ NextLogits next_logits_of(const Seq2Seq& model, std::function<Tape()> make_tape,
   };
 }
 
-BeamOptions beam_options_of(const Seq2SeqConfig& config) {
-  BeamOptions options;
-  options.start = {config.tokens.decoder_start};
-  options.eos = config.tokens.eos;
-  options.pad = config.tokens.pad;
-  options.max_length = config.positions;
-  options.forced_bos = config.tokens.forced_bos;
-  options.forced_eos = config.tokens.forced_eos;
-  return options;
-}
-
 Generated generate(const Seq2Seq& model, const std::function<Tape()>& make_tape,
                    const std::vector<std::vector<int32_t>>& sources, const BeamOptions& options) {
   validate(options);
