@@ -1,10 +1,12 @@
 #include "zerograd/models/hugging_face/hugging_face.h"
 #include "tests/fuzz/bounded.h"
+#include "zerograd/models/hugging_face/hf_seq2seq.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/safetensors.h"
 #include "zerograd/runtime/storage/safetensors_format.h"
 
-// The same text as Hugging Face's config.json and as model.safetensors.index.json.
+// The same text as the config.json of a decoder and of an encoder-decoder, and as
+// model.safetensors.index.json.
 namespace zg::testing {
 namespace {
 
@@ -38,6 +40,13 @@ void read_config(const std::string& text) {
     report("not what is written of it", text);
 }
 
+void read_encoder_decoder(const std::string& text) {
+  models::HFSeq2Seq model = models::hf_seq2seq(text, "config.json");
+  models::read_hf_generation(text, "config.json", model);
+  const models::HFSeq2Seq again = models::hf_seq2seq(models::hf_json(model.config), "config.json");
+  if (again.config != model.config) report("not what is written of it", text);
+}
+
 void read_index(const std::string& text) {
   for (const auto& [tensor, file] : weight_map_from(text, "index.json"))
     if (!is_file_name(file)) report("outside the folder", file);
@@ -50,6 +59,7 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* bytes, size_t size) {
   using namespace zg::testing;
   const std::string text(bytes, bytes + size);
   bounded([&] { guarded("config.json: ", [&] { read_config(text); }); });
+  bounded([&] { guarded("config.json: ", [&] { read_encoder_decoder(text); }); });
   bounded([&] { guarded("index: index.json: ", [&] { read_index(text); }); });
   return 0;
 }
