@@ -120,3 +120,18 @@ TEST_CASE("export writes the model that was trained, or refuses it by the field'
   CHECK(contains(zerograd(sizes + " --rotary-base 500").error,
                  "--rotary-base: expected a model with rotary positions"));
 }
+
+TEST_CASE(
+    "--init refuses weights of a model with other ropes, norms, windows and heads, by the flag") {
+  const TemporaryFolder folder;
+  const std::string run = "train" + small_family + "qwen3 --steps 0 ";
+  const std::string own = "--rotary-base 500 --norm-epsilon 0.25 --sliding-window 5 --head-dim 12 ";
+  const std::string save = folder / "save";
+  const std::string hash = family_hash(run + own + "--save " + save);
+  CHECK(family_hash(run + own + "--init " + save) == hash);
+  for (const std::string flag :
+       {"--norm-epsilon 0.25", "--rotary-base 500", "--sliding-window 5", "--kv-channels 12"})
+    check_refused(run + "--init " + save, 5, flag);
+  check_refused(run + "--norm-epsilon 0.25 --sliding-window 5 --head-dim 12 --init " + save, 5,
+                "; try --rotary-base 500");
+}

@@ -382,6 +382,18 @@ std::string check_initial_weights(const std::string& path, const Checkpoint& che
   compare("--vocab-size", there.vocabulary, model.vocabulary);
   if (learned) compare("--block-size", there.block_size, model.block_size);
   if (there.tied != model.tied) flags += there.tied ? " --tied" : " --untied";
+  if (settings && flags.empty()) {
+    const auto compare_numbers = [&](const char* flag, double number, double own) {
+      if (number != own) flags += fmt::format(" {} {:.6g}", flag, number);
+    };
+    compare_numbers("--norm-epsilon", there.norm_epsilon, model.norm_epsilon);
+    if (model.position == models::Position::rope && there.position == model.position)
+      compare_numbers("--rotary-base", there.rope.theta, model.rope.theta);
+    compare("--sliding-window", there.window, model.window);
+    compare("--num-query-groups", kv_heads_of(there), kv_heads_of(model));
+    compare("--kv-channels", head_size_of(there), head_size_of(model));
+    compare("--ffn-hidden-size", hidden_of(there), hidden_of(model));
+  }
   if (!flags.empty())
     throw FileError("--init: " + path + " has a model of " + sizes(there) +
                     "; expected this run's model of " + sizes(model) + "; try" + flags);
