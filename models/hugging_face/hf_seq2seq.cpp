@@ -108,7 +108,7 @@ Seq2SeqConfig read_config(const JsonNode& theirs) {
 void require_known_generation(const JsonNode& theirs) {
   for (const char* key : {"repetition_penalty", "encoder_repetition_penalty", "guidance_scale"})
     theirs.at(key).require(1.0);
-  for (const char* key : {"num_beam_groups"}) theirs.at(key).require(1);
+  theirs.at("num_beam_groups").require(1);
   for (const char* key : {"diversity_penalty", "penalty_alpha"}) theirs.at(key).require(0.0);
   for (const char* key : {"renormalize_logits", "remove_invalid_values"})
     theirs.at(key).require(false);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/accelerator/device_parameters.h"
 #include "tests/support/op_case.h"
 #include "tests/support/tested_type.h"
 #include "zerograd/models/seq2seq/seq2seq.h"
@@ -15,32 +16,6 @@ using namespace zg::models;
 using namespace zg::testing;
 
 namespace {
-
-/// Parameters that are always on the device, and their gradients.
-class DeviceParameters final : public ParameterSource {
- public:
-  DeviceParameters(const ParameterStore& store, const Device& device) {
-    for (const auto& parameter : store.parameters()) {
-      std::vector<float> start(static_cast<size_t>(parameter->shape.numel()));
-      initialise(*parameter, 1, 0, start);
-      if (parameter->init.kind == Init::Kind::normal)
-        for (float& value : start) value *= 5.0f;
-      values_[parameter.get()] = Tensor::from(start, parameter->shape, device);
-    }
-  }
-  void acquire(const Unit&, Stream&) override {}
-  void release(const Unit&, Stream&) noexcept override {}
-  Tensor value(const Parameter& parameter) const override { return values_.at(&parameter); }
-  void reduce(const Unit& unit, std::span<Tensor> gradients, Stream&) override {
-    for (size_t i = 0; i < gradients.size(); ++i)
-      if (gradients[i]) this->gradients[unit.parameters[i]->name] = gradients[i].to_doubles();
-  }
-
-  std::map<std::string, std::vector<double>> gradients;
-
- private:
-  std::map<const Parameter*, Tensor> values_;
-};
 
 /// The loss, the gradients of a step with dropout, and logits of beams that are reordered.
 std::map<std::string, std::vector<double>> results_on(const Device& device,

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/accelerator/device_parameters.h"
 #include "tests/support/op_case.h"
 #include "tests/support/tested_type.h"
 #include "zerograd/models/gpt/gpt.h"
@@ -14,32 +15,6 @@ using namespace zg::models;
 using namespace zg::testing;
 
 namespace {
-
-/// Parameters in f32 that are always there, and their gradients.
-class Source final : public ParameterSource {
- public:
-  Source(const ParameterStore& store, const Device& device) {
-    for (const auto& parameter : store.parameters()) {
-      std::vector<float> start(static_cast<size_t>(parameter->shape.numel()));
-      initialise(*parameter, 1, 0, start);
-      if (parameter->init.kind == Init::Kind::normal)
-        for (float& value : start) value *= 5.0f;
-      values_[parameter.get()] = Tensor::from(start, parameter->shape, device);
-    }
-  }
-  void acquire(const Unit&, Stream&) override {}
-  void release(const Unit&, Stream&) noexcept override {}
-  Tensor value(const Parameter& parameter) const override { return values_.at(&parameter); }
-  void reduce(const Unit& unit, std::span<Tensor> gradients, Stream&) override {
-    for (size_t i = 0; i < gradients.size(); ++i)
-      this->gradients[unit.parameters[i]->name] = gradients[i].to_doubles();
-  }
-
-  std::map<std::string, std::vector<double>> gradients;
-
- private:
-  std::map<const Parameter*, Tensor> values_;
-};
 
 struct Step {
   double loss;
@@ -64,7 +39,7 @@ std::vector<Step> steps_on(Device::Type type) {
               const Mesh mesh(world, {.tensor = 2});
               ParameterStore store;
               const GPT gpt(store, config, {.mesh = &mesh, .sequence_parallel = true});
-              Source source(store, device);
+              DeviceParameters source(store, device);
               std::vector<int32_t> ids(16), targets(16);
               for (int32_t i = 0; i < 16; ++i) {
                 ids[static_cast<size_t>(i)] = i * 5 % 13;

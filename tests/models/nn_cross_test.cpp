@@ -1,5 +1,5 @@
 // Cross-attention and padding of nn::Attention.
-#include "tests/autograd/op_check.h"
+#include "tests/models/stored_values.h"
 #include "tests/support/error_message.h"
 #include "zerograd/models/nn.h"
 #include "zerograd/runtime/error.h"
@@ -8,25 +8,6 @@ using namespace zg;
 using namespace zg::testing;
 
 namespace {
-
-/// Parameters in f64 that are always in memory.
-struct CrossValues final : ParameterSource {
-  explicit CrossValues(const ParameterStore& store) {
-    for (const auto& parameter : store.parameters()) {
-      std::vector<float> initial(static_cast<size_t>(parameter->shape.numel()));
-      initialise(Init::normal(0.5f), 1, parameter->name, 0, initial);
-      const std::vector<double> wide(initial.begin(), initial.end());
-      values.push_back(Tensor::from(wide, parameter->shape, shared_device()));
-    }
-  }
-  void acquire(const Unit&, Stream&) override {}
-  void release(const Unit&, Stream&) noexcept override {}
-  Tensor value(const Parameter& parameter) const override {
-    return values[static_cast<size_t>(parameter.index)];
-  }
-  void reduce(const Unit&, std::span<Tensor>, Stream&) override {}
-  std::vector<Tensor> values;
-};
 
 struct CrossLayer {
   ParameterStore store;
@@ -51,7 +32,7 @@ Tensor values_from(uint64_t seed, const Shape& shape) {
 
 TEST_CASE("cross-attention is softmax(q k^T) v of its projections, up to each sample's length") {
   const CrossLayer layer(cross_config);
-  CrossValues values(layer.store);
+  StoredValues values(layer.store, 0.5f);
   Tape tape(shared_device(), &values, TapeMode::inference);
   const Tape::Use use(tape, layer.unit);
   const nn::Pass pass{tape};
@@ -79,7 +60,7 @@ TEST_CASE("cross-attention is softmax(q k^T) v of its projections, up to each sa
 
 TEST_CASE("gradients of cross-attention agree with finite differences, for x and for the memory") {
   const CrossLayer layer(cross_config);
-  CrossValues values(layer.store);
+  StoredValues values(layer.store, 0.5f);
   const Tensor lengths = lengths_of({5, 2});
   const auto cross = [&](Tape& tape, std::span<const Var> inputs) {
     const Tape::Use use(tape, layer.unit);
@@ -119,7 +100,7 @@ TEST_CASE("gradients of cross-attention agree with finite differences, for x and
 
 TEST_CASE("a memory cache gives cross-attention's results, also for several rows of a sample") {
   const CrossLayer layer(cross_config);
-  CrossValues values(layer.store);
+  StoredValues values(layer.store, 0.5f);
   Tape tape(shared_device(), &values, TapeMode::inference);
   const Tape::Use use(tape, layer.unit);
   const nn::Pass pass{tape};
@@ -156,7 +137,7 @@ TEST_CASE("a memory cache gives cross-attention's results, also for several rows
 TEST_CASE("a layer that is causal, fused or turned, and a recording tape, are refused") {
   const auto message = [](const nn::AttentionConfig& config, TapeMode mode, bool is_cached) {
     const CrossLayer layer(config);
-    CrossValues values(layer.store);
+    StoredValues values(layer.store, 0.5f);
     Tape tape(shared_device(), &values, mode);
     const Tape::Use use(tape, layer.unit);
     const Var x = values_from(1, {1, 2, 6});
@@ -184,7 +165,7 @@ TEST_CASE("a layer that is causal, fused or turned, and a recording tape, are re
 
 TEST_CASE("padding of self-attention is hidden, and a pass with a cache refuses it") {
   const CrossLayer layer(cross_config);
-  CrossValues values(layer.store);
+  StoredValues values(layer.store, 0.5f);
   Tape tape(shared_device(), &values, TapeMode::inference);
   const Tape::Use use(tape, layer.unit);
   const Tensor x = values_from(5, {1, 5, 6});
@@ -196,7 +177,7 @@ TEST_CASE("padding of self-attention is hidden, and a pass with a cache refuses 
   nn::AttentionConfig config = cross_config;
   config.causal = true;
   const CrossLayer causal(config);
-  CrossValues other(causal.store);
+  StoredValues other(causal.store, 0.5f);
   Tape second(shared_device(), &other, TapeMode::inference);
   const Tape::Use use_second(second, causal.unit);
   nn::KeyValueCache cache(1, 9);

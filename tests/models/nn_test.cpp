@@ -1,6 +1,6 @@
 #include "zerograd/models/nn.h"
 
-#include "tests/autograd/op_check.h"
+#include "tests/models/stored_values.h"
 #include "tests/support/error_message.h"
 
 // Layers as a model of one's own uses them: names, gradients, generation with a cache, and errors.
@@ -8,27 +8,6 @@ using namespace zg;
 using namespace zg::testing;
 
 namespace {
-
-/// Values of a store's parameters in f64, and units that are always open.
-struct StoredValues final : ParameterSource {
-  explicit StoredValues(const ParameterStore& store) {
-    for (const auto& parameter : store.parameters()) {
-      std::vector<float> initial(static_cast<size_t>(parameter->shape.numel()));
-      initialise(Init::normal(0.3f), 1, parameter->name, 0, initial);
-      const std::vector<double> wide(initial.begin(), initial.end());
-      values.push_back(Tensor::from(wide, parameter->shape, shared_device()));
-    }
-  }
-  void acquire(const Unit&, Stream&) override {}
-  void release(const Unit&, Stream&) noexcept override {}
-  Tensor value(const Parameter& parameter) const override {
-    return values[static_cast<size_t>(parameter.index)];
-  }
-  void reduce(const Unit&, std::span<Tensor> gradients, Stream&) override {
-    for (Tensor& gradient : gradients) gradient = {};
-  }
-  std::vector<Tensor> values;
-};
 
 struct OwnDecoder {
   ParameterStore store;

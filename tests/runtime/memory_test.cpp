@@ -2,16 +2,14 @@
 
 #include <doctest/doctest.h>
 
-#include <sys/wait.h>
-
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "tests/support/error_message.h"
+#include "tests/support/own_process.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/tensor.h"
 
@@ -156,18 +154,10 @@ TEST_CASE("arenas grow in place under `ulimit -v`, and end with OutOfMemory at t
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   std::printf("SKIPPED: a sanitizer maps more addresses than any limit leaves\n");
 #else
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
-  const std::string command =
-      "ulimit -v 1024000 && exec '" + self +
-      "' --no-skip --test-case='arenas under a limit on addresses: run by the next test' 2>&1";
-  FILE* output = popen(command.c_str(), "r");
-  REQUIRE(output);
-  std::string text;
-  for (char bytes[512]; std::fgets(bytes, sizeof bytes, output);) text += bytes;
-  const int status = pclose(output);
-  CAPTURE(text);
-  CHECK(WIFEXITED(status));
-  CHECK(WEXITSTATUS(status) == 0);
-  CHECK(zg::testing::contains(text, "1 passed"));
+  const zg::testing::EndedTest ended = zg::testing::end_of_own_test(zg::testing::start_own_test(
+      "arenas under a limit on addresses: run by the next test", "ulimit -v 1024000 && exec"));
+  CAPTURE(ended.text);
+  CHECK(ended.status == 0);
+  CHECK(zg::testing::contains(ended.text, "1 passed"));
 #endif
 }

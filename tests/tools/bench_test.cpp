@@ -270,6 +270,8 @@ TEST_CASE(
   check_refused("bench seq2seq --device-memory 1GB --max-source-length 500", 2,
                 "expected at most the model's 128 positions, got 500 and 64");
   check_refused("bench seq2seq --device-memory 1GB --n-head 7", 2, "heads");
+  check_refused("bench seq2seq --device-memory 1GB --vocab-size 4", 2,
+                "--vocab-size: expected more than 4 tokens, got 4");
 }
 
 TEST_CASE(

@@ -56,10 +56,11 @@ struct Seq2SeqBench {
   }
 };
 
-/// `count` texts of `length` random tokens, from number `first` on; special tokens are left out.
+constexpr int64_t special_tokens = 4;  // ids that no text has
+
+/// `count` texts of `length` random tokens, from number `first` on.
 std::vector<std::vector<int32_t>> texts(const models::Seq2SeqConfig& config, const char* stream,
                                         int64_t first, int64_t count, int64_t length) {
-  constexpr int64_t special_tokens = 4;
   std::vector<std::vector<int32_t>> all;
   for (int64_t i = first; i < first + count; ++i) {
     models::RandomStream random(/*seed=*/1, stream, static_cast<uint64_t>(i));
@@ -208,9 +209,13 @@ Method measured(Method method, const Seq2SeqBench& options) {
   if (method.train_batch > 0)
     method.train_s = seconds_of(
         options, training(options, method.stage, method.train_batch, most / method.train_batch));
-  if (method.evaluation_batch > 0)
-    method.evaluation_s =
-        seconds_of(options, evaluation(options, method.stage, method.evaluation_batch, evaluated));
+  if (const int64_t batch = method.evaluation_batch; batch > 0) {
+    const Program whole = evaluation(options, method.stage, batch, batch);
+    if (planned(options, whole).peaks() !=
+        planned(options, decoding(options, method.stage, batch)).peaks())
+      throw Error("bench seq2seq: a generation needs other memory with its search than without");
+    method.evaluation_s = seconds_of(options, evaluation(options, method.stage, batch, evaluated));
+  }
   return method;
 }
 
@@ -292,6 +297,9 @@ bool parse(const std::vector<std::string>& arguments, Seq2SeqBench& options, std
         "{} and {}",
         positions, options.source, options.target));
   validate(options.config());
+  if (options.config().vocabulary <= special_tokens)
+    throw ConfigError(fmt::format("--vocab-size: expected more than {} tokens, got {}",
+                                  special_tokens, options.config().vocabulary));
   check_writable("--json", json);
   return true;
 }

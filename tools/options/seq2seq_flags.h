@@ -18,8 +18,8 @@ std::optional<models::Seq2SeqFamily> seq2seq_family(const std::string& model_typ
 
 /// Whether the run's model is an encoder-decoder: by its checkpoint, folder or name.
 bool is_seq2seq(const TrainOptions& options);
-/// The model, and how it generates, from `config` and `generation`, which must not be empty and may
-/// be empty. Throws FileError.
+/// The model and how it generates. `config` must not be empty. Without `generation` the model
+/// generates with its own tokens, up to its positions. Throws FileError.
 models::HFSeq2Seq seq2seq_model(const Seq2SeqOptions& options);
 
 /// Checks the flags that decoders alone or encoder-decoder models alone have. `origin`: the

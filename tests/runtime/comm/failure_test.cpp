@@ -1,11 +1,9 @@
 #include <doctest/doctest.h>
-#include <sys/wait.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <future>
 #include <sstream>
 #include <stdexcept>
@@ -15,15 +13,19 @@
 
 #include "tests/runtime/comm/ranks.h"
 #include "tests/support/error_message.h"
+#include "tests/support/own_process.h"
 #include "tests/support/wait_until.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
 
 using namespace zg;
 using zg::testing::contains;
+using zg::testing::end_of_own_test;
+using zg::testing::EndedTest;
 using zg::testing::message_of;
 using zg::testing::stall_timeout_s;
 using zg::testing::stall_variable;
+using zg::testing::start_own_test;
 using zg::testing::wait_until;
 
 namespace {
@@ -292,17 +294,10 @@ TEST_CASE("ranks that take seconds to release what they hold do not hide the fai
 
 TEST_CASE(
     "a rank that computes for long after a failure ends the process with the cause's status") {
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
-  const std::string command =
-      "'" + self + "' --no-skip --test-case='computes: run by the test before' 2>&1";
-  FILE* const output = popen(command.c_str(), "r");
-  REQUIRE(output);
-  std::string text;
-  for (char bytes[512]; std::fgets(bytes, sizeof bytes, output);) text += bytes;
-  const int status = pclose(output);
+  const EndedTest ended = end_of_own_test(start_own_test("computes: run by the test before"));
+  const std::string& text = ended.text;
   CAPTURE(text);
-  CHECK(WIFEXITED(status));
-  CHECK(WEXITSTATUS(status) == 3);
+  CHECK(ended.status == 3);
   CHECK(contains(text, "error: OutOfMemory: no memory"));
   CHECK(contains(text, "rank 0 is still running the program's code and cannot be ended"));
 }
@@ -321,24 +316,19 @@ TEST_CASE(
     int ranks;
     FILE* output;
   };
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   std::vector<Process> processes;
   for (const Collective kind : kinds)
     for (const int ranks : group_sizes) {
-      const std::string command = std::string(stall_variable) + "='" +
-                                  std::to_string(static_cast<int>(kind)) + " " +
-                                  std::to_string(ranks) + "' '" + self +
-                                  "' --no-skip --test-case='stall: run by the next test' 2>&1";
-      processes.push_back({{kind}, ranks, popen(command.c_str(), "r")});
+      const std::string variable = std::string(stall_variable) + "='" +
+                                   std::to_string(static_cast<int>(kind)) + " " +
+                                   std::to_string(ranks) + "'";
+      processes.push_back({{kind}, ranks, start_own_test("stall: run by the next test", variable)});
     }
   for (const auto& [exchange, ranks, output] : processes) {
-    REQUIRE(output);
-    std::string text;
-    for (char bytes[512]; std::fgets(bytes, sizeof bytes, output);) text += bytes;
-    const int status = pclose(output);
+    const EndedTest ended = end_of_own_test(output);
+    const std::string& text = ended.text;
     CAPTURE(text);
-    CHECK(WIFEXITED(status));
-    CHECK(WEXITSTATUS(status) == 4);
+    CHECK(ended.status == 4);
     const std::string last = std::to_string(ranks - 1);
     const std::string late = "rank " + last + " did not arrive within 4 s: collective #1, " +
                              exchange.text() + ", in step 5;";

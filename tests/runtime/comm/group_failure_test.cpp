@@ -1,11 +1,9 @@
 #include <doctest/doctest.h>
-#include <sys/wait.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <future>
 #include <string>
 #include <thread>
@@ -14,6 +12,7 @@
 #include "tests/runtime/comm/chain.h"
 #include "tests/runtime/comm/ranks.h"
 #include "tests/support/error_message.h"
+#include "tests/support/own_process.h"
 #include "tests/support/wait_until.h"
 #include "zerograd/runtime/error.h"
 
@@ -347,24 +346,15 @@ TEST_CASE("stalled stage: run by the next test" * doctest::skip()) {
 
 TEST_CASE(
     "a stage that stalls for good ends the process with status 4, and all other stages name it") {
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   std::vector<FILE*> processes;
+  for (int faulty = 0; faulty < chain_stages; ++faulty)
+    processes.push_back(start_own_test("stalled stage: run by the next test",
+                                       std::string(stall_variable) + "=" + std::to_string(faulty)));
   for (int faulty = 0; faulty < chain_stages; ++faulty) {
-    const std::string command = std::string(stall_variable) + "=" + std::to_string(faulty) + " '" +
-                                self +
-                                "' --no-skip --test-case='stalled stage: run by the next test' "
-                                "2>&1";
-    processes.push_back(popen(command.c_str(), "r"));
-  }
-  for (int faulty = 0; faulty < chain_stages; ++faulty) {
-    FILE* output = processes[static_cast<size_t>(faulty)];
-    REQUIRE(output);
-    std::string text;
-    for (char bytes[512]; std::fgets(bytes, sizeof bytes, output);) text += bytes;
-    const int status = pclose(output);
+    const EndedTest ended = end_of_own_test(processes[static_cast<size_t>(faulty)]);
+    const std::string& text = ended.text;
     CAPTURE(text);
-    CHECK(WIFEXITED(status));
-    CHECK(WEXITSTATUS(status) == 4);
+    CHECK(ended.status == 4);
     const std::string number = std::to_string(faulty);
     const std::string late = "rank " + number + " did not arrive within 4 s: collective #5, ";
     CHECK(contains(text, "error: CommError: " + late));
