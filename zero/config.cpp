@@ -102,6 +102,10 @@ UpdateNumbers numbers_of(const UpdateOptions& options, const Parameter& paramete
   return {group->rate, group->weight_decay.value_or(usual)};
 }
 
+const char* optimizer_name(const UpdateOptions& options) {
+  return options.rule == OptimizerRule::adam && options.decoupled ? "adamw" : name_of(options.rule);
+}
+
 int moments_of(const UpdateOptions& options) {
   switch (options.rule) {
     case OptimizerRule::adam:
@@ -197,15 +201,15 @@ void validate(const Config& config) {
       throw ConfigError(fmt::format(
           "config: parameter group '{}' says optimizer=adamw, the optimizer is {}; expected muon, "
           "whose matrices a group can leave to adamw",
-          group.pattern, name_of(update.rule)));
+          group.pattern, optimizer_name(update)));
   if (update.momentum != 0.0f && update.rule != OptimizerRule::sgd)
     throw ConfigError(fmt::format(
         "config: update.momentum is {:f}, the optimizer is {}; expected sgd, or momentum 0; try {}",
-        update.momentum, name_of(update.rule), is_muon ? "--muon-momentum" : "--optimizer sgd"));
+        update.momentum, optimizer_name(update), is_muon ? "--muon-momentum" : "--optimizer sgd"));
   if (update.nesterov && update.rule != OptimizerRule::sgd)
     throw ConfigError(fmt::format(
         "config: update.nesterov is on, the optimizer is {}; expected sgd; try {}",
-        name_of(update.rule),
+        optimizer_name(update),
         is_muon ? "without it: update.muon.nesterov is on by default" : "--optimizer sgd"));
   if (is_muon && !update.decoupled)
     throw ConfigError(

@@ -94,6 +94,9 @@ struct UpdateNumbers {
 ZG_API const ParameterGroup* group_of(const UpdateOptions& options, const std::string& name);
 ZG_API UpdateNumbers numbers_of(const UpdateOptions& options, const Parameter& parameter);
 
+/// The name that --optimizer has for it: "adamw", or "adam" if decay is added to the gradients.
+ZG_API const char* optimizer_name(const UpdateOptions& options);
+
 /// Moments of each parameter that have its shape: adam has two, lion one, sgd one if it has a
 /// momentum. Muon has one for a hidden matrix and two for others; without a parameter two, the most
 /// that one has. Adafactor has none, but factors (moment2_numel()).

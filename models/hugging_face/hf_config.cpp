@@ -264,6 +264,35 @@ void require_same_model(const GPTConfig& config, const GPTConfig& written) {
                     hf_title(config.family), name_of(ours.rope.scaling)));
 }
 
+// The message of validate() with the file's key in place of GPTConfig's field.
+std::string with_key(const std::string& message, Family family) {
+  struct Key {
+    const char *field, *gpt2, *bloom, *llama;
+  };
+  constexpr Key keys[] = {
+      {"gpt: layers: ", "n_layer", "n_layer", "num_hidden_layers"},
+      {"gpt: width: ", "n_embd", "hidden_size", "hidden_size"},
+      {"gpt: heads: ", "n_head", "n_head", "num_attention_heads"},
+      {"gpt: kv_heads: ", nullptr, nullptr, "num_key_value_heads"},
+      {"gpt: head_size: ", nullptr, nullptr, "head_dim"},
+      {"gpt: hidden: ", "n_inner", nullptr, "intermediate_size"},
+      {"gpt: vocabulary: ", "vocab_size", "vocab_size", "vocab_size"},
+      {"gpt: block_size: ", "n_positions", "seq_length", "max_position_embeddings"},
+      {"gpt: positions: ", nullptr, nullptr, "max_position_embeddings"},
+      {"gpt: window: ", nullptr, nullptr, "sliding_window"},
+      {"gpt: rotated_share: ", nullptr, nullptr, "partial_rotary_factor"},
+      {"gpt: norm_epsilon: ", "layer_norm_epsilon", "layer_norm_epsilon", "rms_norm_eps"},
+      {"rope: theta: ", nullptr, nullptr, "rope_theta"}};
+  for (const Key& key : keys) {
+    const char* name = family == Family::gpt     ? key.gpt2
+                       : family == Family::bloom ? key.bloom
+                                                 : key.llama;
+    if (name && message.starts_with(key.field))
+      return fmt::format("{}: {}", name, message.substr(std::string_view(key.field).size()));
+  }
+  return message;
+}
+
 }  // namespace
 
 HFModel hf_config(const std::string& text, const std::string& path) {
@@ -272,7 +301,7 @@ HFModel hf_config(const std::string& text, const std::string& path) {
   try {
     validate(model.config);
   } catch (const ConfigError& error) {
-    throw FileError(path + ": " + error.what());
+    throw FileError(path + ": " + with_key(error.what(), model.config.family));
   }
   return model;
 }

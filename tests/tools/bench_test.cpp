@@ -182,7 +182,7 @@ TEST_CASE("bench step runs train's steps, and the times of its parts add up to 1
   CHECK(percent == doctest::Approx(100.0));
   CHECK(seconds > 0.0);
   for (const char* part : {"matmul forward", "matmul backward", "attention", "layer_norm", "gelu",
-                           "projection + cross_entropy", "AdamW", "between kernels"})
+                           "projection + cross_entropy", "adamw", "between kernels"})
     CHECK_MESSAGE(parts.count(part) == 1, std::string(part));
   CHECK(contains(outcome.out, "| step | 2 blocks, width 32, 65 tokens; B4 T16 | bf16 | "));
 }

@@ -99,7 +99,7 @@ TEST_CASE("a checkpoint continues with its optimizer, and another optimizer is r
   const Outcome other = zerograd(resume + "adamw");
   CHECK(other.status == 2);
   CHECK(contains(other.error,
-                 "was saved by lion with moment1; expected adam with moment1 and moment2, as this "
+                 "was saved by lion with moment1; expected adamw with moment1 and moment2, as this "
                  "engine has; try the optimizer that saved it"));
   CHECK(contains(zerograd(resume + "sgd --momentum 0.9").error, "expected sgd with moment1"));
   CHECK(zerograd(resume + "lion").status == 0);
@@ -111,7 +111,7 @@ TEST_CASE("a checkpoint continues with its optimizer, and another optimizer is r
   CHECK_MESSAGE(contains(grouped.error, "moment2"), grouped.error);
   const Outcome momentum = zerograd("train" + optimizer_run + "adamw --momentum 0.5");
   CHECK(momentum.status == 2);
-  CHECK(contains(momentum.error, "update.momentum is 0.500000, the optimizer is adam"));
+  CHECK(contains(momentum.error, "update.momentum is 0.500000, the optimizer is adamw"));
 }
 
 TEST_CASE("settings that the chosen optimizer does not have are refused") {

@@ -173,6 +173,23 @@ TEST_CASE(
   CHECK(chosen({{0.5, 1.0, 2.0, 2}}) == 0);
 }
 
+TEST_CASE("the first trial of a family is small if that is predicted to be about as fast") {
+  using tools::Predicted;
+  const auto first = [](const std::vector<Predicted>& family, double longest_s) {
+    return tools::first_to_try(family, longest_s);
+  };
+  const std::vector<Predicted> family = {
+      {100.0, 10.0, 1000}, {97.0, 1.0, 97}, {95.0, 0.1, 10}, {94.9, 0.05, 5}, {50.0, 0.02, 1}};
+  CHECK(first(family, 20.0) == 2);
+  // The fastest ones are the smallest ones, and none is slower.
+  CHECK(first({{100.0, 1.0, 8}, {99.0, 2.0, 16}}, 20.0) == 0);
+  // Steps above the limit are too long to be measured.
+  CHECK(first(family, 0.1) == 2);
+  CHECK(first(family, 0.06) == 3);
+  CHECK(first(family, 0.001) == 4);
+  CHECK(first({{100.0, 10.0, 1000}, {50.0, 3.0, 300}, {20.0, 1.0, 100}}, 5.0) == 1);
+}
+
 TEST_CASE(
     "tune --find-max-batch finds the largest micro-batch of each stage, and one more does not "
     "fit") {

@@ -52,14 +52,6 @@ std::string part_of(const std::string& kernel, bool is_backward) {
   return kernel;
 }
 
-std::string optimizer_name(const zero::UpdateOptions& update) {
-  if (update.rule == OptimizerRule::sgd) return "SGD";
-  if (update.rule == OptimizerRule::lion) return "Lion";
-  if (update.rule == OptimizerRule::muon) return "Muon";
-  if (update.rule == OptimizerRule::adafactor) return "Adafactor";
-  return update.decoupled ? "AdamW" : "Adam";
-}
-
 /// Visits the spans of one thread in order. Each span is inside the previous one or after its end.
 class SpanVisitor {
  public:
@@ -117,7 +109,7 @@ std::vector<ProfileRow> profile(const std::vector<Trace::Span>& spans, int rank,
     if (span.rank == rank && span.track == "compute") own.push_back(&span);
   std::vector<ProfileRow> rows;
   for (const auto& [part, seconds] : SpanVisitor(std::move(own)).parts())
-    rows.push_back({part == "optimizer_update" ? optimizer_name(update) : part, seconds});
+    rows.push_back({part == "optimizer_update" ? zero::optimizer_name(update) : part, seconds});
   std::stable_sort(rows.begin(), rows.end(),
                    [](const ProfileRow& a, const ProfileRow& b) { return a.seconds > b.seconds; });
   return rows;

@@ -183,9 +183,10 @@ int tune(const std::vector<std::string>& arguments) {
   print(search, plans, run, options.find_max_batch);
   const Trial* best = search.best();
   if (!best)
-    throw Error(
-        "tune: every trial failed, as the table says; try a longer --time, or train with the flags "
-        "of a row to see all that it says");
+    throw Error(fmt::format(
+        "tune: every trial failed, as the table says; try {} with a --time above {:g}, or train "
+        "with the flags of a row to see all that it says",
+        goes_on ? "zerograd tune" : "it", options.time_s));
   write_config(options.out, config_with(best->plan.tuning, run));
   if (best != search.fastest())
     std::fprintf(stderr,

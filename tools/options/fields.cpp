@@ -197,7 +197,8 @@ Fields optimisation_fields(TrainOptions& options, Settings& saved) {
        kept({115, "run.muon_momentum"}, muon.momentum, muon_was.momentum, below_one)
            .when(same_rule),
        Config::muon_momentum},
-      {switch_flag({"--muon-nesterov"}, muon.nesterov, "muon: Nesterov's momentum [on]"),
+      {switch_flag({"--muon-nesterov"}, muon.nesterov,
+                   "muon: Nesterov's momentum; =off turns it off [on]"),
        kept({116, "run.muon_nesterov"}, muon.nesterov, muon_was.nesterov).when(same_rule),
        Config::muon_nesterov},
       {muon_rate_flag(muon.rate),

@@ -98,6 +98,11 @@ Flag model_type_flag(ModelOptions& model) {
           "NAME",
           names + " (with --n-layer, --n-head and --n-embd) [" + model.model_type + "]",
           [&model](const std::string& name, const std::string& value) {
+            if (value.find('/') != std::string::npos)
+              throw ConfigError(fmt::format(
+                  "{}: expected the name of a model, got the path '{}'; try --from-hf with a "
+                  "Hugging Face folder, which has the config and the weights",
+                  name, printable(value)));
             model.model_type = model_types()[parse_choice(name, value, model_types())];
           }};
 }

@@ -87,11 +87,12 @@ void check_step_flags(const TrainOptions& options, const std::string& resumed, i
     for (int64_t step : options.injection.steps) check_injection_step(options, step, end);
 }
 
-void check_optimizer_flags(const Given& given, OptimizerRule rule) {
+void check_optimizer_flags(const Given& given, const zero::UpdateOptions& update) {
+  const OptimizerRule rule = update.rule;
   const auto refuse = [&](const char* flag, const char* expected) {
     if (given.count(flag))
       throw ConfigError(fmt::format("{}: the optimizer is {}; expected {}; leave the flag out",
-                                    flag, name_of(rule), expected));
+                                    flag, zero::optimizer_name(update), expected));
   };
   const bool is_adafactor = rule == OptimizerRule::adafactor;
   if (rule == OptimizerRule::sgd || is_adafactor)

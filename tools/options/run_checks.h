@@ -17,9 +17,9 @@ void check_step_flags(const TrainOptions& options, const std::string& resumed, i
                       int64_t end);
 
 /// Checks the flags of an optimizer's numbers: sgd and adafactor have no betas, lion, sgd and
-/// adafactor no epsilon of adam, and muon and adafactor have numbers of their own. `rule`: of the
+/// adafactor no epsilon of adam, and muon and adafactor have numbers of their own. `update`: of the
 /// run, which may be that of a checkpoint or a config.
-void check_optimizer_flags(const Given& given, OptimizerRule rule);
+void check_optimizer_flags(const Given& given, const zero::UpdateOptions& update);
 
 /// Checks --n-head and --model-type: they have no effect beside a checkpoint or file that stores
 /// its model.

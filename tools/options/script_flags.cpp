@@ -88,6 +88,21 @@ FlagGroup script_flags() {
   group.flags.push_back(refused_flag<ConfigError>(
       "--per-device-eval-batch-size", has_value,
       "a validation takes micro-batches of --batch-size; leave the flag out"));
+  group.flags.push_back(
+      {{"--do-train"}, "", "", [](const std::string& name, const std::string& value) {
+         parse_switch(name, value);  // this command always trains
+       }});
+  constexpr bool is_switch = true;
+  group.flags.push_back(refused_flag<ConfigError>(
+      "--do-eval", is_switch,
+      "train validates every --eval-interval N steps, and zerograd eval a checkpoint; write one of "
+      "them"));
+  group.flags.push_back(refused_flag<ConfigError>(
+      "--do-predict", is_switch, "zerograd generate reads a checkpoint; leave the flag out"));
+  group.flags.push_back(refused_flag<ConfigError>(
+      "--overwrite-output-dir", is_switch,
+      "a run never overwrites a checkpoint of another; give --output-dir a new folder, or go on "
+      "with --resume DIR"));
   for (const char* name : {"--val-max-target-length", "--val-min-target-length", "--num-beams",
                            "--n-val-batch-generations"})
     group.flags.push_back(refused_flag<Unsupported>(name, has_value, no_generation));

@@ -162,7 +162,8 @@ Flag strategy_flag(zero::Config& engine, OffloadFlags& offload) {
 }
 
 Flag overlap_flag(bool& overlap_comm) {
-  Flag flag = switch_flag({"--overlap-comm"}, overlap_comm, "communicate while computing [on]");
+  Flag flag = switch_flag({"--overlap-comm"}, overlap_comm,
+                          "communicate while computing; =off turns it off [on]");
   flag.value = "on|off";
   return flag;
 }

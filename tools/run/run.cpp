@@ -365,7 +365,7 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
     schedule.total_num_steps = std::max<int64_t>(1, run.steps);
   zero::validate(schedule);
   check_step_flags(options, run.resumed, done.steps, run.steps);
-  check_optimizer_flags(options.given, run.settings.optimisation.engine.update.rule);
+  check_optimizer_flags(options.given, run.settings.optimisation.engine.update);
   run.settings.steps = run.steps;
   if (!options.trace.empty()) {
     const StepRange steps = options.trace_steps.value_or(steps_to_trace(done.steps, run.steps));

@@ -16,6 +16,7 @@ namespace zg::tools {
 namespace {
 
 constexpr int64_t warm_up = 2;
+constexpr double least_steps = warm_up + 3;  // of a trial
 
 std::string failure_of(const CapturedEnd& captured, double limit_s) {
   if (captured.timed_out) return fmt::format("no end after {:.1f} s", limit_s);
@@ -60,6 +61,7 @@ Trial try_out(const Planned& plan, std::vector<std::string> flags, double second
   const CapturedEnd captured =
       capture_child(std::move(flags), "zerograd tune runs itself; is /proc mounted?", limit_s);
   Trial trial{.plan = plan, .signal = captured.end.signal};
+  trial.timed_out = captured.timed_out;
   if (captured.timed_out || captured.end.status != 0)
     trial.failure = failure_of(captured, limit_s);
   else
@@ -135,25 +137,31 @@ const Trial* Search::best() const {
   return trials.empty() ? nullptr : trials[simplest_within_noise(measured)];
 }
 
+double Search::trial_limit_s(const std::vector<Planned>& plans) const {
+  return time_s_ / static_cast<double>(std::min<size_t>(4, plans.size()));
+}
+
 void Search::try_plan(const std::vector<Planned>& plans, size_t index) {
   constexpr double start_s = 1.0;
   const Planned& plan = plans[index];
   const auto rank = static_cast<int64_t>(index) + 1;
   const bool tried = std::any_of(trials_.begin(), trials_.end(),
                                  [&](const Trial& trial) { return trial.predicted_rank == rank; });
-  const double least_s = start_s + 5.0 * correction_ * plan.seconds;
+  const double least_s = start_s + least_steps * correction_ * plan.seconds;
   if (tried || signal_ != 0 || (!trials_.empty() && left() < least_s)) return;
   const double share_s = time_s_ / 40.0;
-  const double max_s = time_s_ / static_cast<double>(std::min<size_t>(4, plans.size()));
+  const double limit_s = std::max(0.1, std::min(left(), trial_limit_s(plans)));
   const std::vector<std::string> flags = flags_of(plan.tuning, run_);
   std::vector<std::string> words = words_;
   words.insert(words.end(), flags.begin(), flags.end());
-  Trial trial = try_out(plan, std::move(words), share_s / correction_,
-                        std::max(0.1, std::min(left(), max_s)));
+  Trial trial = try_out(plan, std::move(words), share_s / correction_, limit_s);
   signal_ = trial.signal;
   if (signal_ != 0) return;
   trial.predicted_rank = rank;
-  if (trial.failure.empty()) correction_ = trial.seconds / plan.seconds;
+  if (trial.failure.empty())
+    correction_ = trial.seconds / plan.seconds;
+  else if (trial.timed_out)  // its steps took longer than this
+    correction_ = std::max(correction_, limit_s / least_steps / plan.seconds);
   std::fprintf(stderr, "%s: %s\n", description_of(plan.tuning, run_).c_str(),
                trial.failure.empty()
                    ? fmt::format("{:.1f} samples/s", trial.samples_per_s(run_)).c_str()
@@ -194,7 +202,16 @@ void Search::find_fastest(const std::vector<Planned>& plans) {
                     [&](const Tuning& other) { return same_family(other, tuning); }))
       continue;
     seen.push_back(tuning);
-    try_plan(plans, i);
+    std::vector<Predicted> family;
+    std::vector<size_t> indices;
+    for (size_t j = i; j < plans.size(); ++j) {
+      if (!same_family(plans[j].tuning, tuning)) continue;
+      family.push_back(
+          {plans[j].samples_per_s(run_), plans[j].seconds, plans[j].tuning.micro_batch});
+      indices.push_back(j);
+    }
+    const double longest_s = trial_limit_s(plans) / least_steps / correction_;
+    try_plan(plans, indices[first_to_try(family, longest_s)]);
   }
   const auto own = flags_of(tuning_of(run_), run_);
   for (size_t i = 0; i < plans.size(); ++i)

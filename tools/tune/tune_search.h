@@ -62,8 +62,9 @@ struct Trial {
   Planned plan;
   int64_t predicted_rank;  ///< rank by predicted time, from 1
   std::string failure;     ///< "OutOfMemory: ..." or "no end after 12 s"; empty: it succeeded
-  int64_t peak_bytes = 0;  ///< reserved bytes of rank 0
-  double seconds = 0.0;    ///< median time of a step, without the first two
+  bool timed_out = false;
+  int64_t peak_bytes = 0;             ///< reserved bytes of rank 0
+  double seconds = 0.0;               ///< median time of a step, without the first two
   double fast_s = 0.0, slow_s = 0.0;  ///< first and third quartile of those times
   int signal = 0;  ///< a signal that this process received meanwhile, as in ChildEnd
 
@@ -100,6 +101,26 @@ inline size_t simplest_within_noise(std::span<const Measured> trials) {
   return chosen;
 }
 
+/// The plan of a setting: samples per second, seconds of a step and the micro-batch.
+struct Predicted {
+  double samples_per_s, seconds;
+  int64_t micro_batch;
+};
+/// The index of the setting to try first in a family, whose settings differ in the micro-batch and
+/// are sorted by predicted samples per second. It has the smallest micro-batch that is predicted
+/// within 5 % of the fastest, because short steps are measured more often in the same time. If its
+/// step is predicted to take longer than `longest_s`, a smaller one that is not, or the smallest.
+inline size_t first_to_try(std::span<const Predicted> family, double longest_s) {
+  size_t chosen = 0;
+  for (size_t i = 1; i < family.size(); ++i) {
+    const bool is_fast = family[i].samples_per_s >= 0.95 * family[0].samples_per_s;
+    if (family[i].micro_batch < family[chosen].micro_batch &&
+        (is_fast || family[chosen].seconds > longest_s))
+      chosen = i;
+  }
+  return chosen;
+}
+
 /// Runs planned settings one after the other, until `time_s` after `begin`.
 class Search {
  public:
@@ -108,9 +129,9 @@ class Search {
   /// `words`: train's command line without the flags that are varied. The run must outlive it.
   Search(const Run& run, std::vector<std::string> words, Clock::time_point begin, double time_s);
 
-  /// Tries the best setting of each of the six families that are predicted fastest and the run's
-  /// own setting. Then tries the next smaller and the next larger micro-batch of the best one, as
-  /// long as they are faster.
+  /// Tries first_to_try() of each of the six families that are predicted fastest, and the
+  /// run's own setting. Then tries the next smaller and the next larger micro-batch of the best
+  /// one, as long as they are faster.
   void find_fastest(const std::vector<Planned>& plans);
   void try_each(const std::vector<Planned>& plans);
 
@@ -122,6 +143,7 @@ class Search {
 
  private:
   double left() const;
+  double trial_limit_s(const std::vector<Planned>& plans) const;
   void try_plan(const std::vector<Planned>& plans, size_t index);
   bool try_neighbours(const std::vector<Planned>& plans);
 

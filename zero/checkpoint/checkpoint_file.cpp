@@ -287,19 +287,43 @@ void load_states(const States& states, Engine& engine) {
   engine.set_loss_scaler(states.manifest.loss_scaler);
 }
 
+/// Muon's parameter groups decide which matrices it leaves to adamw. Throws ConfigError if the
+/// checkpoint was saved with others: the first moments of the two mean different things.
+void check_muon_groups(const std::string& path, const Manifest& manifest, const Engine& engine) {
+  std::set<std::string> with_moment2, with_moment1;
+  for (const Manifest::Piece& piece : manifest.pieces) {
+    if (piece.state == "moment2") with_moment2.insert(piece.parameter);
+    if (piece.state == "moment1") with_moment1.insert(piece.parameter);
+  }
+  for (const auto& [name, parameter] : engine.store().by_name()) {
+    if (!parameter->trainable || !with_moment1.contains(name)) continue;
+    const bool by_adamw = moments_of(engine.config().update, *parameter) == 2;
+    if (by_adamw == with_moment2.contains(name)) continue;
+    const char* names[] = {"muon", "adamw"};
+    throw ConfigError(fmt::format(
+        "load: {}: {} updated {} there; expected {}, as the parameter groups say here; try the "
+        "--parameter-groups that it was saved with, or load its weights alone (--init)",
+        path, names[!by_adamw], name, names[by_adamw]));
+  }
+}
+
 /// Throws ConfigError if another optimizer saved the checkpoint: its moments mean something else.
 void check_optimizer(const std::string& path, const Manifest& manifest, const Engine& engine) {
   const UpdateOptions& update = engine.config().update;
-  if (manifest.rule == update.rule && manifest.moments == moments_of(update)) return;
+  if (manifest.rule == update.rule && manifest.moments == moments_of(update)) {
+    if (update.rule == OptimizerRule::muon) check_muon_groups(path, manifest, engine);
+    return;
+  }
   const auto moments_text = [](OptimizerRule rule, int moments) {
     constexpr const char* texts[] = {"no moments", "moment1", "moment1 and moment2"};
     return rule == OptimizerRule::adafactor ? "moment2 of rows and columns" : texts[moments];
   };
-  throw ConfigError(
-      fmt::format("load: {} was saved by {} with {}; expected {} with {}, as this engine has; try "
-                  "the optimizer that saved it, or load its weights alone (--init)",
-                  path, name_of(manifest.rule), moments_text(manifest.rule, manifest.moments),
-                  name_of(update.rule), moments_text(update.rule, moments_of(update))));
+  throw ConfigError(fmt::format(
+      "load: {} was saved by {} with {}; expected {} with {}, as this engine has; try "
+      "the optimizer that saved it, or load its weights alone (--init)",
+      path, manifest.rule == OptimizerRule::adam ? "adam or adamw" : name_of(manifest.rule),
+      moments_text(manifest.rule, manifest.moments), optimizer_name(update),
+      moments_text(update.rule, moments_of(update))));
 }
 
 /// The path without a trailing slash.

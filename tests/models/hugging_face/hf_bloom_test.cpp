@@ -203,7 +203,8 @@ TEST_CASE("hf_config refuses unsupported BLOOM settings and names the key") {
   config["layer_norm_epsilon"] = 1e-6;
   CHECK(hf_config(config.dump(), "c").config.norm_epsilon == 1e-6f);
   config["n_head"] = 5;
-  CHECK(contains(message_of<FileError>([&] { hf_config(config.dump(), "c"); }), "c: gpt: heads"));
+  CHECK(contains(message_of<FileError>([&] { hf_config(config.dump(), "c"); }),
+                 "c: n_head: expected a divisor of the width"));
 }
 
 TEST_CASE("hf_json refuses a model that transformers does not have") {

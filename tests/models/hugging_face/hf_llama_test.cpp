@@ -192,7 +192,7 @@ TEST_CASE("angles of rotary positions, which older folders have, are no paramete
   GPTConfig odd = model;
   odd.head_size = 7;
   CHECK(contains(message_of<ConfigError>([&] { validate(odd); }),
-                 "gpt: head_size: rotary positions turn pairs of elements; expected an even size"));
+                 "head_dim: rotary positions turn pairs of elements; expected an even size"));
 }
 
 TEST_CASE(

@@ -215,7 +215,7 @@ TEST_CASE("adafactor keeps, saves and loads second moments of rows and columns o
     const MatrixToy toy;
     Engine adam(toy.store, Device::cpu());
     CHECK(contains(message_of<ConfigError>([&] { zero::load_checkpoint(folder.path(), adam); }),
-                   "was saved by adafactor with moment2 of rows and columns; expected adam with "
+                   "was saved by adafactor with moment2 of rows and columns; expected adamw with "
                    "moment1 and moment2, as this engine has"));
     zero::load_weights(folder.path(), adam);
   }

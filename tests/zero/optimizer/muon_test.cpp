@@ -234,7 +234,30 @@ TEST_CASE("muon keeps, saves and loads one moment per matrix and two per other p
     Engine adam(toy.store, Device::cpu());
     // The moments are the same; the optimizer differs.
     CHECK(contains(message_of<ConfigError>([&] { zero::load_checkpoint(folder.path(), adam); }),
-                   "was saved by muon with moment1 and moment2; expected adam with moment1 and"));
+                   "was saved by muon with moment1 and moment2; expected adamw with moment1 and"));
+  }
+}
+
+TEST_CASE("a checkpoint of muon is loaded with its own parameter groups alone") {
+  UpdateOptions grouped = muon;
+  grouped.groups = {{.pattern = "tall", .by_adam = true}};
+  const auto path = [](const TemporaryFolder& folder) { return folder.path() + "/step_1"; };
+  for (const auto& [saved, loaded, updated, expected] :
+       {std::tuple(grouped, muon, "adamw", "muon"), std::tuple(muon, grouped, "muon", "adamw")}) {
+    const TemporaryFolder folder;
+    const MatrixToy toy;
+    Engine engine(toy.store, Device::cpu(), {.update = saved});
+    train_step(engine, 0);
+    zero::save_checkpoint(folder.path(), engine, {.steps = 1, .micro_batches = 2});
+    Engine other(toy.store, Device::cpu(), {.update = loaded});
+    CHECK(message_of<ConfigError>([&] { zero::load_checkpoint(folder.path(), other); }) ==
+          "load: " + path(folder) + ": " + updated + " updated tall there; expected " + expected +
+              ", as the parameter groups say here; try the --parameter-groups that it was saved "
+              "with, or load its weights alone (--init)");
+    zero::load_weights(folder.path(), other);
+    Engine same(toy.store, Device::cpu(), {.update = saved});
+    zero::load_checkpoint(folder.path(), same);
+    CHECK(same.parameter_hash() == engine.parameter_hash());
   }
 }
 

@@ -71,7 +71,7 @@ TEST_CASE("an invalid parameter group is refused with the expected format") {
         }).find("the pattern of a parameter group is ''") != std::string::npos);
   CHECK(message_of<ConfigError>(
             [] { validate(Config{.update = {.groups = {{.pattern = "x", .by_adam = true}}}}); }) ==
-        "config: parameter group 'x' says optimizer=adamw, the optimizer is adam; expected "
+        "config: parameter group 'x' says optimizer=adamw, the optimizer is adamw; expected "
         "muon, whose matrices a group can leave to adamw");
 }
 
