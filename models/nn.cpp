@@ -107,6 +107,13 @@ Var Embedding::loss(const Pass& pass, const Var& x, const Tensor& targets,
                                                    ignore_index);
 }
 
+Var add_positions(const Pass& pass, const Parameter& table, const Var& x, int64_t first_position) {
+  const int64_t tokens = x.shape()[1];
+  const int64_t begin =
+      first_position + (pass.parallel.sequence ? pass.parallel.rank() * tokens : 0);
+  return add(x, slice(shared(pass, &table), 0, begin, begin + tokens));
+}
+
 Norm::Norm(const ParallelStore& store, const Unit& unit, const std::string& name,
            const NormConfig& config)
     : kind(config.kind), epsilon(config.epsilon) {

@@ -197,6 +197,11 @@ struct ZG_API Embedding {
   Var loss(const Pass& pass, const Var& x, const Tensor& targets, int64_t ignore_index = -1) const;
 };
 
+/// x [B, T, width] plus the rows of `table` [P, width], which every tensor rank has whole: token t
+/// gets row first_position + t. With sequence parallelism x has this rank's tokens of all.
+ZG_API Var add_positions(const Pass& pass, const Parameter& table, const Var& x,
+                         int64_t first_position);
+
 enum class NormKind : uint8_t {
   layer,  ///< Ba et al. 2016, arXiv:1607.06450
   rms     ///< Zhang, Sennrich 2019, arXiv:1910.07467: no mean, no bias

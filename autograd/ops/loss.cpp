@@ -151,6 +151,20 @@ Tensor flat_targets(const char* op, const char* name, const Tensor& x, const Ten
   return targets.view({targets.numel()});
 }
 
+void check_label_smoothing(const char* op, double smoothing) {
+  if (!(smoothing >= 0.0 && smoothing <= 1.0))
+    throw ConfigError(
+        fmt::format("{}: label_smoothing is {:g}; expected a number in [0, 1]", op, smoothing));
+}
+
+Var reduced_losses(const Var& losses, const Tensor& targets, const CrossEntropyOptions& options) {
+  if (options.reduction != Reduction::mean) return reduced(losses, options.reduction);
+  const Tensor wanted = targets.view({targets.numel()});
+  const Tensor count =
+      count_of(wanted, options.ignore_index, losses.value().dtype(), wanted.device().compute());
+  return div(sum(losses), Var(count));
+}
+
 Var mean_of_projection(const char* op, const Var& x, const Var& weight, ProjectionCrossEntropy args,
                        const std::function<void(const ProjectionCrossEntropy&)>& compute) {
   const Device device = args.x.device();
@@ -201,9 +215,7 @@ Var projection_cross_entropy(const Var& x, const Var& weight, const Tensor& targ
 
 Var cross_entropy(const Var& logits, const Tensor& targets, const CrossEntropyOptions& options) {
   const double smoothing = options.label_smoothing;
-  if (!(smoothing >= 0.0 && smoothing <= 1.0))
-    throw ConfigError(fmt::format(
-        "cross_entropy: label_smoothing is {:g}; expected a number in [0, 1]", smoothing));
+  check_label_smoothing("cross_entropy", smoothing);
   if (smoothing == 0.0 && options.reduction == Reduction::mean)
     return cross_entropy(logits, targets, options.ignore_index);
   Var losses = losses_of_targets(logits, targets, options.ignore_index);
@@ -217,11 +229,7 @@ Var cross_entropy(const Var& logits, const Tensor& targets, const CrossEntropyOp
     const Var share = mul(spread, smoothing);
     losses = add(losses, share);
   }
-  if (options.reduction != Reduction::mean) return reduced(losses, options.reduction);
-  const Tensor wanted = targets.view({targets.numel()});
-  const Tensor count =
-      count_of(wanted, options.ignore_index, losses.value().dtype(), wanted.device().compute());
-  return div(sum(losses), Var(count));
+  return reduced_losses(losses, targets, options);
 }
 
 Var binary_cross_entropy(const Var& logits, const Var& target, Reduction reduction) {

@@ -8,6 +8,7 @@
 // Shared by ops. Operands are checked before any work; messages name the op and the operand.
 namespace zg {
 
+struct CrossEntropyOptions;
 struct ProjectionCrossEntropy;
 
 /// Returns the operand's values; ShapeError if it is absent.
@@ -88,6 +89,10 @@ void write_block(const Tensor& part, const Tensor& whole, int axis, int64_t begi
 
 /// The targets as one row, i32 or i64. Throws unless they have x's leading shape and device.
 Tensor flat_targets(const char* op, const char* name, const Tensor& x, const Tensor& targets);
+/// Throws ConfigError unless the number is in [0, 1].
+void check_label_smoothing(const char* op, double smoothing);
+/// The losses of targets, which are 0 where a target is ignored, with the reduction of the options.
+Var reduced_losses(const Var& losses, const Tensor& targets, const CrossEntropyOptions& options);
 /// Records the mean of a projection's losses. compute() makes the rows' losses and, where an input
 /// needs them, the gradients of their sum in the same pass over the logits; backward only scales
 /// these gradients. `args` has x with any leading axes, weight, flat targets and ignore_index; the

@@ -142,25 +142,11 @@ struct Describe {
   }
 };
 
-/// The numbers of ranks that can share the heads: "1, 2, 4".
-std::string divisors_of(int64_t n) {
-  std::string divisors;
-  for (int64_t d = 1; d <= n; ++d)
-    if (n % d == 0) divisors += (divisors.empty() ? "" : ", ") + std::to_string(d);
-  return divisors;
-}
-
 TensorParallel checked(const GPTConfig& config, const GPTPart& part) {
   if (!part.mesh) return {};
   const TensorParallel parallel{part.mesh->tensor, part.sequence_parallel};
-  if (config.heads % parallel.size() != 0)
-    throw ConfigError(
-        fmt::format("gpt: tensor ranks: expected a divisor of the {} heads ({}), got {}",
-                    config.heads, divisors_of(config.heads), parallel.size()));
-  if (const int64_t shared = kv_heads_of(config); shared % parallel.size() != 0)
-    throw ConfigError(
-        fmt::format("gpt: tensor ranks: expected a divisor of the {} key-value heads ({}), got {}",
-                    shared, divisors_of(shared), parallel.size()));
+  require_divisor("gpt", "heads", config.heads, parallel);
+  require_divisor("gpt", "key-value heads", kv_heads_of(config), parallel);
   if (parallel.sequence && config.block_size % parallel.size() != 0)
     throw ConfigError(fmt::format(
         "gpt: sequence parallel: expected a block size that {} tensor ranks divide, got {}",

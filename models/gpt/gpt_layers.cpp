@@ -1,21 +1,6 @@
 #include "zerograd/models/gpt/gpt_layers.h"
 
 namespace zg::models {
-namespace {
-
-/// Adds learned positions of x's tokens. With sequence parallelism a rank has only some tokens.
-Var add_positions(const nn::Pass& pass, const Parameter& parameter, const Var& x,
-                  int64_t first_position) {
-  const Var table = pass.tape.parameter(parameter);
-  const Var rows = pass.parallel.shared({&table, 1})[0];
-  const int64_t tokens = x.shape()[1];
-  const int64_t begin =
-      first_position + (pass.parallel.sequence ? pass.parallel.rank() * tokens : 0);
-  return add(x, slice(rows, 0, begin, begin + tokens));
-}
-
-}  // namespace
-
 nn::Pass pass_of_all_tokens(Tape& tape, const GPTLayers& layers) {
   return {.tape = tape, .parallel = {layers.parallel.ranks}};
 }
@@ -37,7 +22,7 @@ Var embed(const nn::Pass& pass, const GPTLayers& layers, const Tensor& ids,
     x = layers.wte(pass, ids, positions, first_position);
   } else {
     x = layers.wte(pass, ids);
-    if (layers.wpe) x = add_positions(pass, *layers.wpe, x, first_position);
+    if (layers.wpe) x = nn::add_positions(pass, *layers.wpe, x, first_position);
   }
   if (layers.embedding_norm) x = (*layers.embedding_norm)(pass, x);
   return pass.drop(x, layers.embedding_site);

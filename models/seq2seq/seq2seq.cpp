@@ -31,6 +31,8 @@ struct Seq2SeqStack {
 
 struct Seq2SeqLayers {
   Seq2SeqConfig config;
+  // Passes that do not record have no sequence parallelism: every rank has all tokens.
+  TensorParallel parallel;
   const Unit *embedding = nullptr, *head = nullptr;
   nn::Embedding shared;
   Seq2SeqStack encoder, decoder;
@@ -44,8 +46,10 @@ constexpr nn::MlpNames mlp_names = {.up = ".fc1", .down = ".fc2"};
 
 /// Adds the parameters of a model to a store.
 struct DescribeSeq2Seq {
-  ParameterStore& store;
+  ParallelStore store;
   const Seq2SeqConfig& config;
+
+  const Unit& unit(const std::string& name) const { return store.store.unit(name); }
 
   nn::Norm norm(const Unit& unit, const std::string& name) const {
     return {store, unit, name, {.width = config.width}};
@@ -69,7 +73,7 @@ struct DescribeSeq2Seq {
   Seq2SeqBlock block(const std::string& stack, int64_t layer) const {
     const bool decoder = stack == "decoder";
     const int64_t heads = decoder ? config.decoder_heads : config.encoder_heads;
-    const Unit& unit = store.unit(fmt::format("{}.block.{}", stack, layer));
+    const Unit& unit = this->unit(fmt::format("{}.block.{}", stack, layer));
     const std::string name = fmt::format("model.{}.layers.{}", stack, layer);
     Seq2SeqBlock block{.unit = &unit};
     block.self = attention(unit, name + ".self_attn", heads, decoder, layer);
@@ -91,9 +95,9 @@ struct DescribeSeq2Seq {
 
   Seq2SeqStack stack(const Unit& embedding, const std::string& name, int64_t layers) const {
     Seq2SeqStack stack;
-    stack.positions = &store.add(embedding, "model." + name + ".embed_positions.weight",
-                                 {config.positions + config.position_offset, config.width},
-                                 Init::normal(config.stddev));
+    stack.positions = &store.whole(embedding, "model." + name + ".embed_positions.weight",
+                                   {config.positions + config.position_offset, config.width},
+                                   Init::normal(config.stddev));
     if (config.embedding_norm)
       stack.embedding_norm = norm(embedding, "model." + name + ".layernorm_embedding");
     stack.embedding_site = static_cast<uint32_t>(hash_name(("model." + name + ".dropout").c_str()));
@@ -102,26 +106,26 @@ struct DescribeSeq2Seq {
   }
 
   Seq2SeqLayers layers() const {
-    Seq2SeqLayers layers{.config = config};
-    const Unit& embedding = store.unit("embedding");
+    Seq2SeqLayers layers{.config = config, .parallel = store.parallel};
+    const Unit& embedding = unit("embedding");
     layers.embedding = &embedding;
     layers.shared = nn::Embedding(
         store, embedding, "model.shared",
         {.tokens = config.vocabulary, .width = config.width, .stddev = config.stddev});
     layers.encoder = stack(embedding, "encoder", config.encoder_layers);
     if (config.pre_norm) {
-      layers.encoder.norm_unit = &store.unit("encoder.norm");
+      layers.encoder.norm_unit = &unit("encoder.norm");
       layers.encoder.norm = norm(*layers.encoder.norm_unit, "model.encoder.layer_norm");
     }
     layers.decoder = stack(embedding, "decoder", config.decoder_layers);
-    const Unit& head = store.unit("head");
+    const Unit& head = unit("head");
     layers.head = &head;
     if (config.pre_norm) {
       layers.decoder.norm_unit = &head;
       layers.decoder.norm = norm(head, "model.decoder.layer_norm");
     }
-    layers.logits_bias = &store.add(head, "final_logits_bias", {1, config.vocabulary},
-                                    Init::zeros(), {.trainable = false});
+    layers.logits_bias = &store.columns(head, "final_logits_bias", {1, config.vocabulary},
+                                        Init::zeros(), {.trainable = false});
     return layers;
   }
 };
@@ -129,6 +133,16 @@ struct DescribeSeq2Seq {
 const Seq2SeqConfig& validated(const Seq2SeqConfig& config) {
   validate(config);
   return config;
+}
+
+const TensorParallel& checked(const Seq2SeqConfig& config, const TensorParallel& parallel) {
+  require_divisor("seq2seq", "encoder heads", config.encoder_heads, parallel);
+  require_divisor("seq2seq", "decoder heads", config.decoder_heads, parallel);
+  if (parallel.sequence && config.positions % parallel.size() != 0)
+    throw ConfigError(fmt::format(
+        "seq2seq: sequence parallel: expected positions that {} tensor ranks divide, got {}",
+        parallel.size(), config.positions));
+  return parallel;
 }
 
 void check_ids(const char* name, const Tensor& ids, int64_t longest) {
@@ -143,9 +157,7 @@ Var embed(const nn::Pass& pass, const Seq2SeqLayers& layers, const Seq2SeqStack&
   const Tape::Use use(pass.tape, *layers.embedding);
   Var x = layers.shared(pass, ids);
   if (config.scaled_embedding) x = mul(x, std::sqrt(static_cast<double>(config.width)));
-  const int64_t begin = config.position_offset + first_position;
-  const Var table = pass.tape.parameter(*stack.positions);
-  x = add(x, slice(table, 0, begin, begin + ids.extent(1)));
+  x = nn::add_positions(pass, *stack.positions, x, config.position_offset + first_position);
   if (stack.embedding_norm) x = (*stack.embedding_norm)(pass, x);
   return pass.drop(x, stack.embedding_site);
 }
@@ -181,10 +193,18 @@ Var final_norm(const nn::Pass& pass, const Seq2SeqStack& stack, const Var& x) {
   return (*stack.norm)(pass, x);
 }
 
-/// A pass with the model's dropouts if the tape records.
-nn::Pass pass_of(Tape& tape, const Seq2SeqConfig& config, const ForwardPosition& place) {
-  nn::Pass pass{.tape = tape, .place = place};
+/// A pass without dropout in which every rank has all tokens.
+nn::Pass pass_of_all_tokens(Tape& tape, const Seq2SeqLayers& layers) {
+  return {.tape = tape, .parallel = {layers.parallel.ranks}};
+}
+
+/// A pass with the model's dropouts and sequence parallelism if the tape records.
+nn::Pass pass_of(Tape& tape, const Seq2SeqLayers& layers, const ForwardPosition& place) {
+  nn::Pass pass = pass_of_all_tokens(tape, layers);
+  pass.place = place;
   if (tape.mode() != TapeMode::record) return pass;
+  const Seq2SeqConfig& config = layers.config;
+  pass.parallel = layers.parallel;
   pass.dropout = config.dropout;
   pass.attention_dropout = config.attention_dropout;
   pass.activation_dropout = config.activation_dropout;
@@ -226,15 +246,29 @@ Var run_decoder(const nn::Pass& pass, const Seq2SeqLayers& layers, const Tensor&
   return x;
 }
 
-/// Logits [B, T, V] of the output of the decoder's last layer.
+/// This rank's columns of the logits [B, T, V] of the output of the decoder's last layer.
 Var run_head(const nn::Pass& pass, const Seq2SeqLayers& layers, const Var& x) {
   const Tape::Use use(pass.tape, *layers.head);
   const Tape::Use tied(pass.tape, *layers.embedding);
   const Var normed = layers.decoder.norm ? (*layers.decoder.norm)(pass, x) : x;
   const Var weight = pass.tape.parameter(*layers.shared.weight);
-  const Var bias =
-      reshape(pass.tape.parameter(*layers.logits_bias), Shape{layers.config.vocabulary});
-  return linear(normed, weight, bias);
+  const Parameter& row = *layers.logits_bias;
+  const Var bias = reshape(pass.tape.parameter(row), Shape{row.shape[1]});
+  return column_parallel_linear(normed, weight, bias, pass.parallel);
+}
+
+Var whole_logits(const nn::Pass& pass, const Seq2SeqLayers& layers, const Var& own) {
+  return join_vocabulary(own, layers.config.vocabulary, pass.parallel);
+}
+
+/// With sequence parallelism tokens are divided among the ranks.
+void check_divisible(const nn::Pass& pass, const char* name, const Tensor& ids) {
+  if (pass.parallel.sequence && ids && ids.shape().rank() == 2 &&
+      ids.extent(1) % pass.parallel.size() != 0)
+    throw ShapeError(fmt::format(
+        "seq2seq: sequence parallel: {} {}; expected a number of tokens that {} tensor ranks "
+        "divide; try more padding",
+        name, ids.shape(), pass.parallel.size()));
 }
 
 Var run_all(const nn::Pass& pass, const Seq2SeqLayers& layers, const Seq2SeqBatch& batch,
@@ -248,9 +282,9 @@ Var run_all(const nn::Pass& pass, const Seq2SeqLayers& layers, const Seq2SeqBatc
 
 }  // namespace
 
-Seq2Seq::Seq2Seq(ParameterStore& store, const Seq2SeqConfig& config)
-    : layers_(std::make_unique<Seq2SeqLayers>(DescribeSeq2Seq{store, validated(config)}.layers())) {
-}
+Seq2Seq::Seq2Seq(ParameterStore& store, const Seq2SeqConfig& config, const TensorParallel& parallel)
+    : layers_(std::make_unique<Seq2SeqLayers>(
+          DescribeSeq2Seq{{store, checked(validated(config), parallel)}, config}.layers())) {}
 Seq2Seq::~Seq2Seq() = default;
 
 const Seq2SeqConfig& Seq2Seq::config() const { return layers_->config; }
@@ -261,20 +295,25 @@ Var Seq2Seq::loss(Tape& tape, const Seq2SeqBatch& batch, const ForwardPosition& 
   if (batch.source && batch.source.extent(0) != batch.labels.extent(0))
     throw ShapeError(fmt::format("seq2seq: labels {} of sources {}; expected as many rows",
                                  batch.labels.shape(), batch.source.shape()));
-  const nn::Pass pass = pass_of(tape, config(), place);
-  const Var logits = run_all(pass, *layers_, batch, options.checkpointing);
-  return cross_entropy(logits, batch.labels,
-                       CrossEntropyOptions{.ignore_index = ignored_label,
-                                           .label_smoothing = options.label_smoothing});
+  const nn::Pass pass = pass_of(tape, *layers_, place);
+  check_divisible(pass, "source", batch.source);
+  check_divisible(pass, "labels", batch.labels);
+  const Var own = run_all(pass, *layers_, batch, options.checkpointing);
+  return parallel_cross_entropy(
+      own, batch.labels, config().vocabulary, pass.parallel,
+      {.ignore_index = ignored_label, .label_smoothing = options.label_smoothing});
 }
 
 Var Seq2Seq::logits(Tape& tape, const Seq2SeqBatch& batch) const {
   if (!batch.decoder_ids) check_ids("labels", batch.labels, config().positions);
-  return run_all(nn::Pass{tape}, *layers_, batch, /*checkpointing=*/false);
+  const nn::Pass pass = pass_of_all_tokens(tape, *layers_);
+  const Var own = run_all(pass, *layers_, batch, /*checkpointing=*/false);
+  return whole_logits(pass, *layers_, own);
 }
 
 Var Seq2Seq::encode(Tape& tape, const Tensor& source, const Tensor& source_lengths) const {
-  return run_encoder(nn::Pass{tape}, *layers_, source, source_lengths, /*checkpointing=*/false);
+  const nn::Pass pass = pass_of_all_tokens(tape, *layers_);
+  return run_encoder(pass, *layers_, source, source_lengths, /*checkpointing=*/false);
 }
 
 Tensor Seq2Seq::next_logits(Tape& tape, const Tensor& ids, Seq2SeqCache& cache) const {
@@ -285,14 +324,15 @@ Tensor Seq2Seq::next_logits(Tape& tape, const Tensor& ids, Seq2SeqCache& cache) 
   if (R != cache.rows())
     throw ConfigError(fmt::format("seq2seq: ids of {} rows for a cache of {} rows; try reorder()",
                                   R, cache.rows()));
-  const nn::Pass pass{.tape = tape, .cache = &cache.tokens_};
+  nn::Pass pass = pass_of_all_tokens(tape, *layers_);
+  pass.cache = &cache.tokens_;
   const nn::Memory memory{.cache = &cache.memory_};
   Var x = embed(pass, *layers_, layers_->decoder, ids, cache.length());
   for (const Seq2SeqBlock& block : layers_->decoder.blocks)
     x = run_block(pass, config(), block, x, &memory);
   cache.tokens_.advance(T);
-  const Var last = run_head(pass, *layers_, slice(x, 1, T - 1, T));
-  return last.value().view({R, config().vocabulary});
+  const Var own = run_head(pass, *layers_, slice(x, 1, T - 1, T));
+  return whole_logits(pass, *layers_, own).value().view({R, config().vocabulary});
 }
 
 }  // namespace zg::models

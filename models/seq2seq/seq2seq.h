@@ -66,8 +66,12 @@ class ZG_API Seq2SeqCache {
 };
 
 /// An encoder-decoder model, for training, scoring and generation. It holds descriptions of
-/// parameters and no values, so ranks that are threads share one object. A tape of one of its
-/// passes must run backward before the model is destroyed.
+/// parameters and no values, so ranks that are threads share one object, unless tensor ranks divide
+/// the layers: then each has its own. A tape of one of its passes must run backward before the
+/// model is destroyed.
+///
+/// Tensor ranks divide the heads, the feed-forward layers and the vocabulary. All of them must be
+/// given the same batch. Their losses, logits and generated tokens have the same bits.
 ///
 /// The gradient of the row of `pad` in the token table includes the row's uses as an input: ignored
 /// labels that are followed by others, a decoder_start that is `pad`, and `pad` as a token of a
@@ -78,16 +82,19 @@ class ZG_API Seq2Seq {
   /// and parameters with the names of transformers' state dict ("model.shared.weight",
   /// "model.encoder.layers.0.self_attn.q_proj.weight" [C, C], ...) to the store, which must outlive
   /// it. Weights start as N(0, stddev), biases as 0. Weights of linear layers decay; embeddings,
-  /// norms and biases do not. final_logits_bias [1, V] is not trained. Throws ConfigError.
-  Seq2Seq(ParameterStore& store, const Seq2SeqConfig& config);
+  /// norms and biases do not. final_logits_bias [1, V] is not trained. With `parallel` this rank's
+  /// slices are added. Throws ConfigError, also when the tensor ranks do not divide the heads or,
+  /// with sequence parallelism, the positions.
+  Seq2Seq(ParameterStore& store, const Seq2SeqConfig& config, const TensorParallel& parallel = {});
   ~Seq2Seq();
 
-  const Seq2SeqConfig& config() const;
+  const Seq2SeqConfig& config() const;  ///< of the whole model
 
   /// Mean cross-entropy of the labels that are not ignored (NaN if all are), a scalar in the
   /// accumulator dtype. Dropout is active on a recording tape. Takes memory of the size of the
-  /// logits [B, T, V]. Throws ShapeError for ids that are not [B, S] or longer than
-  /// config().positions.
+  /// this rank's logits [B, T, V / tensor ranks]. Throws ShapeError for ids that are not [B, S] or
+  /// longer than config().positions, and with sequence parallelism on a recording tape for a number
+  /// of tokens that the tensor ranks do not divide.
   Var loss(Tape& tape, const Seq2SeqBatch& batch, const ForwardPosition& place,
            const Seq2SeqLossOptions& options = {}) const;
   /// Logits [B, T, V] of all target positions, without dropout.

@@ -30,6 +30,25 @@ std::vector<Var> TensorParallel::shared(std::span<const Var> parameters) const {
   return copy_to_ranks(parameters, *ranks);
 }
 
+namespace {
+
+/// The numbers of ranks that divide n: "1, 2, 4".
+std::string divisors_of(int64_t n) {
+  std::string divisors;
+  for (int64_t d = 1; d <= n; ++d)
+    if (n % d == 0) divisors += (divisors.empty() ? "" : ", ") + std::to_string(d);
+  return divisors;
+}
+
+}  // namespace
+
+void require_divisor(const char* model, const char* what, int64_t count,
+                     const TensorParallel& parallel) {
+  if (count % parallel.size() != 0)
+    throw ConfigError(fmt::format("{}: tensor ranks: expected a divisor of the {} {} ({}), got {}",
+                                  model, count, what, divisors_of(count), parallel.size()));
+}
+
 RankRows rows_of_rank(int64_t extent, const TensorParallel& parallel) {
   const int64_t share = (extent + parallel.size() - 1) / parallel.size();
   const int64_t begin = std::min(extent, parallel.rank() * share);

@@ -36,6 +36,12 @@ struct ZG_API TensorParallel {
   std::vector<Var> shared(std::span<const Var> parameters) const;
 };
 
+/// Throws ConfigError unless the tensor ranks divide `count`. The error names the model and the
+/// `what` that it has `count` of: "gpt: tensor ranks: expected a divisor of the 4 heads (1, 2, 4),
+/// got 8".
+ZG_API void require_divisor(const char* model, const char* what, int64_t count,
+                            const TensorParallel& parallel);
+
 /// The rows [begin, begin + count) of a rank. Each rank has ceil(extent / ranks) rows; the last
 /// ranks may have fewer.
 struct RankRows {
@@ -89,6 +95,12 @@ ZG_API Var parallel_embedding(const Tensor& ids, const Var& weight, int64_t voca
                               const TensorParallel& parallel);
 /// Gathers the logits [..., vocabulary] from the slices of all ranks; the result is replicated.
 ZG_API Var join_vocabulary(const Var& logits, int64_t vocabulary, const TensorParallel& parallel);
+/// cross_entropy() of logits that are divided by vocabulary: `logits` [..., rows_of_rank()] are
+/// this rank's. Targets [...] and the result are the same on every rank. Ranks exchange two numbers
+/// per target. Takes memory of the size of `logits`. Throws what cross_entropy() throws.
+ZG_API Var parallel_cross_entropy(const Var& logits, const Tensor& targets, int64_t vocabulary,
+                                  const TensorParallel& parallel,
+                                  const CrossEntropyOptions& options = {});
 /// projection_cross_entropy() with a weight divided by rows; targets [B, T] of all tokens. A rank
 /// holds at most 10 Mi logits at a time, in the accumulator dtype of x and, if x is narrower, also
 /// in the dtype of x. Ranks exchange two numbers per token: the log-sum-exp of their logits and the

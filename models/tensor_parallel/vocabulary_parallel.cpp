@@ -234,6 +234,52 @@ Var join_vocabulary(const Var& logits, int64_t vocabulary, const TensorParallel&
   return slice(join_parts(equal_parts, -1, *parallel.ranks), -1, 0, vocabulary);
 }
 
+Var parallel_cross_entropy(const Var& logits, const Tensor& targets, int64_t vocabulary,
+                           const TensorParallel& parallel, const CrossEntropyOptions& options) {
+  if (parallel.size() == 1) return cross_entropy(logits, targets, options);
+  const char* op = "parallel_cross_entropy";
+  const Tensor own = floating_operand(op, "logits", logits);
+  flat_targets(op, "logits", own, targets);
+  check_label_smoothing(op, options.label_smoothing);
+  const int64_t columns = rows_of_rank(vocabulary, parallel).count;
+  if (own.extent(-1) != columns)
+    refuse_shape(op, "logits", own.shape(),
+                 fmt::format("[..., {}]: the columns of rank {} of a vocabulary of {}", columns,
+                             parallel.rank(), vocabulary));
+  // A rank without columns has one whose exponential is 0, so that its work is the others'.
+  const Var wide = cast(logits, accumulator(own.dtype()));
+  const Var x = columns > 0 ? wide : pad(wide, -1, 0, 1, -1e30);
+  const DType sums = x.dtype();
+  const Shape one_each = own.shape().with(-1, 1);
+  const auto zero = [&](DType dtype) { return Var(Tensor::zeros({}, dtype, own.device())); };
+
+  const Places places(targets, vocabulary, parallel);
+  const Var target(targets);
+  const Var is_ignored = equal(target, static_cast<double>(options.ignore_index));
+  // The column on this rank; 0 for a target of another rank or an ignored one. A target outside the
+  // vocabulary stays out of range, so that gather() rejects it.
+  const Var inside = where(places.is_own, places.row, zero(targets.dtype()));
+  const Var beyond = number(static_cast<double>(x.shape()[-1]), targets);
+  const Var outside = where(less(target, 0.0), target, maximum(target, beyond));
+  const Var column =
+      where(is_ignored, zero(targets.dtype()), where(places.exists, inside, outside));
+  const Var found = gather(x, -1, reshape(column, one_each).value());
+
+  const Var log_sums = join_parts(logsumexp(x, {-1}, /*keep_axes=*/true), -1, *parallel.ranks);
+  const Var log_sum = logsumexp(log_sums, {-1}, /*keep_axes=*/true);
+  // The mean of the logits under the target's distribution, of which this rank has some terms.
+  Var expected = mul(where(reshape(places.is_own, one_each), found, zero(sums)),
+                     1.0 - options.label_smoothing);
+  if (options.label_smoothing > 0.0 && columns > 0) {
+    const Var share = mul(sum(x, {-1}, /*keep_axes=*/true),
+                          options.label_smoothing / static_cast<double>(vocabulary));
+    expected = add(expected, share);
+  }
+  expected = all_reduce(expected, *parallel.ranks);
+  const Var losses = reshape(sub(log_sum, expected), targets.shape());
+  return reduced_losses(masked_fill(losses, is_ignored, 0.0), targets, options);
+}
+
 Var parallel_projection_cross_entropy(const Var& x, const Var& weight, const Tensor& targets,
                                       int64_t vocabulary, const TensorParallel& parallel,
                                       int64_t ignore_index) {

@@ -2,6 +2,7 @@
 
 #include "tools/commands/subcommands.h"
 #include "tools/options/run_checks.h"
+#include "tools/options/seq2seq_flags.h"
 #include "tools/run/evaluation.h"
 #include "tools/run/pairs.h"
 #include "tools/run/setup.h"
@@ -35,7 +36,18 @@ void note_change(const DataOptions& data, const Settings& saved) {
   if (!change.empty()) std::fprintf(stderr, "changed: %s\n", escape_controls(change).c_str());
 }
 
-// An encoder-decoder: the loss of its validation pairs, read with the lengths of its training.
+// The checkpoint's options of pairs, overridden by flags.
+Seq2SeqOptions pair_options(const TrainedModel& trained, const EvalOptions& options) {
+  Seq2SeqOptions pairs = trained.saved_model.settings.seq2seq;
+  if (options.given.count("--source-prefix")) pairs.source_prefix = options.pairs.source_prefix;
+  if (options.given.count("--max-source-length")) pairs.max_source = options.pairs.max_source;
+  if (options.given.count("--max-target-length")) pairs.max_target = options.pairs.max_target;
+  if (options.given.count("--pad-to-max-length")) pairs.pad_to_max = options.pairs.pad_to_max;
+  resolve_lengths(trained.seq2seq->config(), pairs);
+  return pairs;
+}
+
+// An encoder-decoder: the loss of its validation pairs.
 void eval_pairs(const TrainedModel& trained, const EvalOptions& options, const DataOptions& data,
                 const std::optional<models::Tokenizer>& tokenizer) {
   for (const char* flag : {"--split", "--block-size", "--score-samples", "--seed"})
@@ -43,8 +55,9 @@ void eval_pairs(const TrainedModel& trained, const EvalOptions& options, const D
       throw ConfigError(fmt::format(
           "{}: it has no effect on the pairs of an encoder-decoder; leave the flag out", flag));
   const Settings& saved = trained.saved_model.settings;
+  const Seq2SeqOptions of_pairs = pair_options(trained, options);
   const auto pairs = read_pair_data({.data = data,
-                                     .options = saved.seq2seq,
+                                     .options = of_pairs,
                                      .config = trained.seq2seq->config(),
                                      .tokenizer = tokenizer ? &*tokenizer : nullptr,
                                      .seed = saved.seed});
@@ -68,6 +81,7 @@ int eval(const std::vector<std::string>& arguments) {
   const auto tokenizer = resolve_tokenizer(data, &trained->saved_model, named, around_text(saved));
   if (!options.given.count("--data")) check_data_exists(data.source, trained->saved_model.path);
   if (trained->seq2seq) return eval_pairs(*trained, options, data, tokenizer), 0;
+  refuse_pair_flags(options.given);
   const int64_t max_length = saved.model.block_size;
   if (options.model.block_size > max_length)
     throw ConfigError(fmt::format("--block-size: expected at most the model's {} positions, got {}",

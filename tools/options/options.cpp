@@ -3,6 +3,7 @@
 #include "tools/deepspeed/load.h"
 #include "tools/options/fields.h"
 #include "tools/options/model_flags.h"
+#include "tools/options/seq2seq_flags.h"
 #include "tools/run/processes.h"
 #include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/command_line/flags.h"
@@ -268,7 +269,11 @@ std::vector<Flag> data_and_heads_flags(EvalOptions& options) {
                        "sequence length, if shorter than the model's block size",
                        {.minimum = 1, .shown = ""}),
           model_type_flag(options.model),
-          heads_flag(options.model)};
+          heads_flag(options.model),
+          source_prefix_flag(options.pairs),
+          max_source_flag(options.pairs, ""),
+          max_target_flag(options.pairs, ""),
+          pad_to_max_flag(options.pairs)};
 }
 
 }  // namespace

@@ -215,6 +215,7 @@ struct EvalOptions {
   std::string checkpoint;
   DataOptions data;
   ModelOptions model;
+  Seq2SeqOptions pairs;  ///< prefix and lengths
   int64_t batch = 64, batches = 0, score_samples = 5000;
   uint64_t seed = 3407;
   DeviceFlags device_flags;

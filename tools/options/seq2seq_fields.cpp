@@ -1,8 +1,10 @@
 #include "tools/options/field_rows.h"
+#include "tools/options/seq2seq_flags.h"
 
 namespace zg::tools {
 
 Fields seq2seq_fields(Seq2SeqOptions& now, Seq2SeqOptions& was) {
+  constexpr const char* own_length = "128, or the model's positions";
   return {
       {no_flag, must_equal({124, "model.seq2seq"}, now.config, was.config)
                     .unless({"--model-type"})
@@ -10,19 +12,13 @@ Fields seq2seq_fields(Seq2SeqOptions& now, Seq2SeqOptions& was) {
       {no_flag, kept({125, "model.generation"}, now.generation, was.generation)
                     .unless({"--model-type"})
                     .sparse()},
-      {text_flag({"--source-prefix"}, "TEXT", now.source_prefix,
-                 "before each source, such as \"chatbot: \""),
+      {source_prefix_flag(now),
        kept({126, "data.source_prefix"}, now.source_prefix, was.source_prefix).sparse()},
-      {integer_flag({"--max-source-length"}, now.max_source,
-                    "tokens; the end of a longer source is dropped",
-                    {1, "128, or the model's positions"}),
+      {max_source_flag(now, own_length),
        kept({127, "data.max_source"}, now.max_source, was.max_source, count).sparse()},
-      {integer_flag({"--max-target-length"}, now.max_target,
-                    "tokens; the end of a longer target is dropped",
-                    {1, "128, or the model's positions"}),
+      {max_target_flag(now, own_length),
        kept({128, "data.max_target"}, now.max_target, was.max_target, count).sparse()},
-      {switch_flag({"--pad-to-max-length"}, now.pad_to_max,
-                   "pad every pair to these lengths; else a step's pairs to the longest of them"),
+      {pad_to_max_flag(now),
        kept({129, "data.pad_to_max"}, now.pad_to_max, was.pad_to_max).sparse()},
       {integer_flag({"--n-train"}, now.train_pairs, "train on the first N training pairs",
                     {1, "all"}),

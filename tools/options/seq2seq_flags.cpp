@@ -12,6 +12,8 @@ namespace {
 using models::Seq2SeqConfig;
 using models::Seq2SeqFamily;
 
+constexpr int64_t default_positions = 128;  // of a family with sizes
+
 constexpr const char* pair_flags[] = {"--source-prefix",
                                       "--max-source-length",
                                       "--max-target-length",
@@ -20,9 +22,11 @@ constexpr const char* pair_flags[] = {"--source-prefix",
                                       "--n-train",
                                       "--n-val"};
 
-void check_decoder(const TrainOptions& options) {
+}  // namespace
+
+void refuse_pair_flags(const Given& given) {
   for (const char* flag : pair_flags) {
-    if (!options.given.count(flag)) continue;
+    if (!given.count(flag)) continue;
     const std::string name = flag;
     const char* instead = name == "--n-train" ? "; a shorter run has --steps N or --train-samples N"
                           : name == "--n-val"
@@ -36,17 +40,21 @@ void check_decoder(const TrainOptions& options) {
   }
 }
 
+namespace {
+
 void check_axes(const TrainOptions& options) {
-  const Axes& axes = options.axes;
-  const std::pair<const char*, bool> flags[] = {{"--sequence-parallel", axes.sequence_parallel},
-                                                {"--tensor-parallel", axes.tensor > 1},
-                                                {"--pipeline-parallel", axes.pipeline > 1}};
-  for (const auto& [flag, is_used] : flags)
-    if (is_used)
-      throw Unsupported(fmt::format(
-          "{}: ranks share the data of an encoder-decoder model, not its layers; leave the flag "
-          "out and try --zero-stage 3",
-          flag));
+  if (options.axes.pipeline > 1)
+    throw Unsupported(
+        "--pipeline-parallel: ranks share the data and the heads of an encoder-decoder model, not "
+        "its layers; leave the flag out and try --tensor-parallel N or --zero-stage 3");
+}
+
+void check_positions_resumed(const TrainOptions& options, const std::string& origin) {
+  const int64_t positions = seq2seq_model(options.seq2seq).config.positions;
+  if (options.given.count("--block-size") && options.model.block_size != positions)
+    throw ConfigError(
+        fmt::format("--block-size: expected the {} positions of {}, got {}; leave the flag out",
+                    positions, origin, options.model.block_size));
 }
 
 }  // namespace
@@ -85,8 +93,28 @@ models::HFSeq2Seq seq2seq_model(const Seq2SeqOptions& options) {
   return model;
 }
 
+Flag source_prefix_flag(Seq2SeqOptions& options) {
+  return text_flag({"--source-prefix"}, "TEXT", options.source_prefix,
+                   "before each source, such as \"chatbot: \"");
+}
+
+Flag max_source_flag(Seq2SeqOptions& options, const char* shown) {
+  return integer_flag({"--max-source-length"}, options.max_source,
+                      "tokens; the end of a longer source is dropped", {1, shown});
+}
+
+Flag max_target_flag(Seq2SeqOptions& options, const char* shown) {
+  return integer_flag({"--max-target-length"}, options.max_target,
+                      "tokens; the end of a longer target is dropped", {1, shown});
+}
+
+Flag pad_to_max_flag(Seq2SeqOptions& options) {
+  return switch_flag({"--pad-to-max-length"}, options.pad_to_max,
+                     "pad every pair to these lengths; else a step's pairs to the longest of them");
+}
+
 void check_seq2seq_flags(const TrainOptions& options, const std::string& origin) {
-  if (!is_seq2seq(options)) return check_decoder(options);
+  if (!is_seq2seq(options)) return refuse_pair_flags(options.given);
   const auto given = [&](const char* flag) { return options.given.count(flag) > 0; };
   check_axes(options);
   for (const char* flag : {"--tied", "--untied", "--position-embedding", "--num-query-groups",
@@ -95,25 +123,22 @@ void check_seq2seq_flags(const TrainOptions& options, const std::string& origin)
     if (given(flag))
       throw Unsupported(fmt::format(
           "{}: encoder-decoder models have no such setting here; leave the flag out", flag));
-  if (given("--init"))
-    throw Unsupported(
-        "--init: an encoder-decoder model starts from --from-hf or --resume; try export --hf and "
-        "--from-hf");
   if (origin.empty()) return;
   for (const char* flag : {"--model-type", "--n-layer", "--n-head", "--n-embd", "--vocab-size"})
     if (given(flag))
       throw ConfigError(
           fmt::format("{}: {} says itself what its model is; leave the flag out", flag, origin));
-  if (options.resume.empty()) return;
-  for (const char* flag : {"--block-size", "--dropout"})
-    if (given(flag))
-      throw ConfigError(
-          fmt::format("{}: {} says itself what its model is; leave the flag out", flag, origin));
+  if (!options.resume.empty()) check_positions_resumed(options, origin);
+}
+
+void set_dropout(Seq2SeqOptions& options, double dropout) {
+  Seq2SeqConfig config = models::hf_seq2seq(options.config, "model.seq2seq").config;
+  config.dropout = static_cast<float>(dropout);
+  options.config = models::hf_json(config);
 }
 
 models::Seq2SeqConfig fresh_seq2seq(const ModelOptions& model, int64_t tokenizer_vocabulary,
                                     const std::optional<models::Seq2SeqTokens>& tokens) {
-  constexpr int64_t default_positions = 128;
   Seq2SeqConfig config;
   if (const std::optional<Seq2SeqFamily> family = seq2seq_family(model.model_type)) {
     if (!model.layers || !model.heads || !model.width)
@@ -145,6 +170,108 @@ models::Seq2SeqConfig fresh_seq2seq(const ModelOptions& model, int64_t tokenizer
   if (tokens) config.tokens = *tokens;
   models::validate(config);
   return config;
+}
+
+namespace {
+
+/// Without what does not change the values that a model computes from its weights.
+Seq2SeqConfig comparable(Seq2SeqConfig config) {
+  for (int64_t* hidden : {&config.encoder_hidden, &config.decoder_hidden})
+    if (*hidden == 0) *hidden = 4 * config.width;
+  config.family = {};
+  config.dropout = config.attention_dropout = config.activation_dropout = config.stddev = 0.0f;
+  config.tokens = {};
+  return config;
+}
+
+/// "encoder_layers 2, not 1": each field in which two models differ.
+std::string differences(const Seq2SeqConfig& there, const Seq2SeqConfig& here) {
+  const Seq2SeqConfig a = comparable(there), b = comparable(here);
+  std::string list;
+  const auto compare = [&](const char* field, const auto& value, const auto& own) {
+    if (value != own)
+      list += fmt::format("{}{} {}, not {}", list.empty() ? "" : "; ", field, value, own);
+  };
+  compare("encoder_layers", a.encoder_layers, b.encoder_layers);
+  compare("decoder_layers", a.decoder_layers, b.decoder_layers);
+  compare("encoder_heads", a.encoder_heads, b.encoder_heads);
+  compare("decoder_heads", a.decoder_heads, b.decoder_heads);
+  compare("width", a.width, b.width);
+  compare("encoder_hidden", a.encoder_hidden, b.encoder_hidden);
+  compare("decoder_hidden", a.decoder_hidden, b.decoder_hidden);
+  compare("vocabulary", a.vocabulary, b.vocabulary);
+  compare("positions", a.positions, b.positions);
+  compare("position_offset", a.position_offset, b.position_offset);
+  compare("pre_norm", a.pre_norm, b.pre_norm);
+  compare("embedding_norm", a.embedding_norm, b.embedding_norm);
+  compare("scaled_embedding", a.scaled_embedding, b.scaled_embedding);
+  compare("mlp", std::string(nn::name_of(a.mlp)), std::string(nn::name_of(b.mlp)));
+  return list;
+}
+
+/// The flags of a fresh run with this model; empty: no flags describe it.
+std::string flags_of(const Seq2SeqConfig& config) {
+  const auto found = [&](std::string flags, Seq2SeqConfig candidate) -> std::string {
+    if (candidate.vocabulary != config.vocabulary)
+      flags += fmt::format(" --vocab-size {}", config.vocabulary);
+    if (candidate.positions != config.positions)
+      flags += fmt::format(" --block-size {}", config.positions);
+    candidate.vocabulary = config.vocabulary;
+    candidate.positions = config.positions;
+    return comparable(candidate) == comparable(config) ? "--model-type " + flags : "";
+  };
+  for (const std::string& name : Seq2SeqConfig::preset_names())
+    if (const std::string flags = found(name, Seq2SeqConfig::preset(name)); !flags.empty())
+      return flags;
+  for (const Seq2SeqFamily family : {Seq2SeqFamily::blenderbot, Seq2SeqFamily::bart}) {
+    Seq2SeqConfig candidate = Seq2SeqConfig::of(family);
+    candidate.encoder_layers = candidate.decoder_layers = config.encoder_layers;
+    candidate.encoder_heads = candidate.decoder_heads = config.encoder_heads;
+    candidate.width = config.width;
+    candidate.positions = default_positions;
+    const std::string flags =
+        found(fmt::format("{} --n-layer {} --n-head {} --n-embd {}", name_of(family),
+                          config.encoder_layers, config.encoder_heads, config.width),
+              candidate);
+    if (!flags.empty()) return flags;
+  }
+  return "";
+}
+
+std::string text_of(const models::Seq2SeqTokens& tokens) {
+  return fmt::format("pad {}, decoder_start {}, bos {}, eos {}", tokens.pad, tokens.decoder_start,
+                     tokens.bos ? std::to_string(*tokens.bos) : "none",
+                     tokens.eos.empty() ? "none" : std::to_string(tokens.eos.front()));
+}
+
+}  // namespace
+
+void check_initial_seq2seq(const std::string& path, const Seq2SeqOptions& there,
+                           const Seq2SeqOptions& run) {
+  const char* const through_a_folder = "export --hf DIR and --from-hf DIR";
+  if (there.config.empty())
+    throw FileError(fmt::format(
+        "--init: {} has a model with a decoder alone; expected this run's encoder-decoder model",
+        path));
+  const Seq2SeqConfig config = seq2seq_model(there).config;
+  const std::string flags = flags_of(config);
+  const std::string advice = flags.empty() ? through_a_folder : flags;
+  if (run.config.empty())
+    throw FileError(fmt::format(
+        "--init: {} has an encoder-decoder model; expected this run's model with a decoder alone; "
+        "try {}",
+        path, advice));
+  const Seq2SeqConfig own = seq2seq_model(run).config;
+  if (const std::string list = differences(config, own); !list.empty())
+    throw FileError(
+        fmt::format("--init: {} has another model than this run: {}; try {}", path, list, advice));
+  const std::string tokens = text_of(config.tokens), own_tokens = text_of(own.tokens);
+  if (tokens != own_tokens)
+    throw ConfigError(
+        fmt::format("--init: the special tokens of {} are {}; the run's are {}; try the "
+                    "--tokenizer that it was "
+                    "trained with, or {}",
+                    path, tokens, own_tokens, through_a_folder));
 }
 
 }  // namespace zg::tools

@@ -6,6 +6,7 @@
 
 #include "tools/options/options.h"
 #include "zerograd/models/hugging_face/hf_seq2seq.h"
+#include "zerograd/runtime/command_line/flags.h"
 
 // The flags of encoder-decoder models and of their pairs.
 namespace zg::tools {
@@ -22,10 +23,27 @@ bool is_seq2seq(const TrainOptions& options);
 /// generates with its own tokens, up to its positions. Throws FileError.
 models::HFSeq2Seq seq2seq_model(const Seq2SeqOptions& options);
 
+// Flags of pairs that several subcommands have. `shown`: the default, for the help.
+Flag source_prefix_flag(Seq2SeqOptions& options);
+Flag max_source_flag(Seq2SeqOptions& options, const char* shown);
+Flag max_target_flag(Seq2SeqOptions& options, const char* shown);
+Flag pad_to_max_flag(Seq2SeqOptions& options);
+/// Throws ConfigError if one of these flags, or another of pairs, is given.
+void refuse_pair_flags(const Given& given);
+
 /// Checks the flags that decoders alone or encoder-decoder models alone have. `origin`: the
 /// checkpoint or folder that says what the model is; empty: flags say it. Throws ConfigError;
-/// Unsupported for axes and weights that an encoder-decoder cannot have.
+/// Unsupported for a pipeline and settings that an encoder-decoder cannot have.
 void check_seq2seq_flags(const TrainOptions& options, const std::string& origin);
+
+/// Replaces the model's dropout on embeddings and residual branches.
+void set_dropout(Seq2SeqOptions& options, double dropout);
+
+/// Checks that the weights of --init are of the run's model; at least one of both is an
+/// encoder-decoder. Throws FileError with the fields that differ and the flags that match;
+/// ConfigError for other special tokens.
+void check_initial_seq2seq(const std::string& path, const Seq2SeqOptions& there,
+                           const Seq2SeqOptions& run);
 
 /// The model of a fresh run, by its name or sizes. Throws ConfigError without a vocabulary, and for
 /// a size that the model cannot have. `tokens`: of the tokenizer; absent: those of the family.

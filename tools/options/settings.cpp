@@ -366,6 +366,9 @@ void adopt(const Settings& saved, TrainOptions& options) {
 std::vector<std::string> check_resumed(const Settings& saved, const Settings& now) {
   TrainOptions unused;
   Settings before_values = saved, after_values = now;
+  // The dropout is compared as run.dropout, which may change.
+  if (!saved.seq2seq.config.empty() && !now.seq2seq.config.empty())
+    set_dropout(before_values.seq2seq, static_cast<double>(now.model.dropout));
   const std::vector<Stored> before = stored_fields(unused, before_values);
   const std::vector<Stored> after = stored_fields(unused, after_values);
   // Models without a table of positions accept any length.

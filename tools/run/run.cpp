@@ -320,6 +320,8 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
     saved = settings_of(*run.checkpoint);
     done = {.steps = info.steps, .samples = saved->samples};
     adopt(*saved, options);
+    if (options.given.count("--dropout") && !options.seq2seq.config.empty())
+      set_dropout(options.seq2seq, options.model.dropout);
   }
   std::vector<std::string> notes;
   std::optional<SavedModel> saved_model;  // settings of the weights that the run starts from

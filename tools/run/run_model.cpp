@@ -44,6 +44,9 @@ class DecoderRun final : public RunModel {
   double flops_per_token() const override {
     return models::matmul_flops_per_token(run_.settings.model);
   }
+  LayerRange layers() const override {
+    return {model_.part().first_layer, model_.part().end_layer};
+  }
   const models::GPT& decoder() const override { return model_; }
 
  private:
@@ -54,19 +57,20 @@ class DecoderRun final : public RunModel {
 
 class EncoderDecoderRun final : public RunModel {
  public:
-  EncoderDecoderRun(const Run& run, ParameterStore& store, const Device& device)
+  EncoderDecoderRun(const Run& run, ParameterStore& store, const Mesh& mesh, const Device& device)
       : run_(run),
         data_(*run.pairs),
         store_(store),
         device_(device),
-        model_(store, seq2seq_model(run.settings.seq2seq).config) {}
+        model_(store, seq2seq_model(run.settings.seq2seq).config,
+               {mesh.tensor, run.settings.axes.sequence_parallel}) {}
 
   // All ranks pad to the longest pair of the step, so their batches have one shape and the bits do
   // not depend on the number of ranks.
   std::vector<Tensor> batch(const zero::MicroBatch& batch, const SampleRange& step) override {
     if (step != step_) {
       step_ = step;
-      lengths_ = data_.lengths(Split::train, step.first, step.count);
+      lengths_ = lengths_of(step);
     }
     const models::Seq2SeqBatch pairs =
         data_.padded(Split::train, batch.first_sample, batch.samples, lengths_, device_);
@@ -83,19 +87,36 @@ class EncoderDecoderRun final : public RunModel {
   }
   StageOutput stage_output(int64_t) const override { return {}; }  // there is one stage
   int64_t tokens(const SampleRange& step) const override {
-    const PairData::Lengths lengths = data_.lengths(Split::train, step.first, step.count);
+    const PairData::Lengths lengths = lengths_of(step);
     return step.count * (lengths.source + lengths.target);
   }
   double validation_loss(const std::function<Tape()>& make_tape, int64_t batches) const override {
     return pair_loss(model_, make_tape, data_, device_, run_.settings.micro_batch, batches);
   }
-  int64_t shown_parameters() const override { return store_.numel(); }
+  int64_t shown_parameters() const override {
+    int64_t parameters = 0;
+    for (const auto& parameter : store_.parameters()) parameters += parameter->whole.numel();
+    return parameters;
+  }
   double flops_per_token() const override { return 0.0; }
+  LayerRange layers() const override {
+    return {0, model_.config().encoder_layers + model_.config().decoder_layers};
+  }
   const models::GPT& decoder() const override {
-    throw Unsupported("an encoder-decoder model has no scores, samples of text and slices");
+    throw Unsupported("an encoder-decoder model has no scores and samples of text");
   }
 
  private:
+  // With sequence parallelism the tensor ranks divide the tokens of a row.
+  PairData::Lengths lengths_of(const SampleRange& step) const {
+    PairData::Lengths lengths = data_.lengths(Split::train, step.first, step.count);
+    if (!run_.settings.axes.sequence_parallel) return lengths;
+    const int64_t ranks = run_.settings.axes.tensor;
+    for (int64_t* length : {&lengths.source, &lengths.target})
+      *length = (*length + ranks - 1) / ranks * ranks;
+    return lengths;
+  }
+
   const Run& run_;
   const PairData& data_;
   const ParameterStore& store_;
@@ -109,7 +130,7 @@ class EncoderDecoderRun final : public RunModel {
 
 std::unique_ptr<RunModel> make_run_model(const Run& run, ParameterStore& store, const Mesh& mesh,
                                          const Device& device) {
-  if (run.pairs) return std::make_unique<EncoderDecoderRun>(run, store, device);
+  if (run.pairs) return std::make_unique<EncoderDecoderRun>(run, store, mesh, device);
   return std::make_unique<DecoderRun>(run, store, mesh, device);
 }
 

@@ -18,6 +18,11 @@ struct SampleRange {
   bool operator==(const SampleRange&) const = default;
 };
 
+/// Layers [first, end) of the model, those of an encoder before those of its decoder.
+struct LayerRange {
+  int64_t first = 0, end = 0;
+};
+
 /// The model of a run on one rank: a decoder, or an encoder-decoder. validation_loss() and sample()
 /// are collective at stage 3; `make_tape` makes tapes that record nothing.
 class RunModel {
@@ -33,7 +38,8 @@ class RunModel {
   virtual int64_t shown_parameters() const = 0;  ///< the number that train prints
   /// Floating-point operations of matrix products for a token; 0: unknown.
   virtual double flops_per_token() const = 0;
-  /// Throws Unsupported for an encoder-decoder, which has no scores, samples of text and slices.
+  virtual LayerRange layers() const = 0;  ///< of this rank's pipeline stage
+  /// Throws Unsupported for an encoder-decoder, which has no scores and samples of text.
   virtual const models::GPT& decoder() const = 0;
 };
 

@@ -360,9 +360,14 @@ std::string check_initial_weights(const std::string& path, const Checkpoint& che
                                   const Settings& run) {
   const std::optional<Settings> settings =
       checkpoint ? std::optional(settings_of(*checkpoint)) : settings_in(path);
-  if (!settings && !family_of(SafetensorsReader(path))) return "";
+  const bool is_seq2seq = !run.seq2seq.config.empty();
+  // Names and shapes of tensors without settings are compared when they are loaded.
+  if (!settings && (is_seq2seq || !family_of(SafetensorsReader(path)))) return "";
+  if (settings && (is_seq2seq || !settings->seq2seq.config.empty()))
+    check_initial_seq2seq(path, settings->seq2seq, run.seq2seq);
   const std::string found = checkpoint ? checkpoint->path() : path;
   const std::string note = settings ? check_initial_tokens({*settings, found}, run) : "";
+  if (is_seq2seq) return note;
   const models::GPTConfig there = settings ? settings->model : sizes_from_shapes(path);
   const models::GPTConfig& model = run.model;
   const bool learned = there.position == models::Position::learned;

@@ -191,10 +191,11 @@ RankMemory Stepper::rank_memory() const {
   if (run_.settings.axes.model_ranks() == 1) return memory;
   memory.axes = axes_of(mesh_);
   for (const AxisWire& axis : memory.axes) memory.wire = added(memory.wire, axis.wire);
+  const LayerRange layers = model_->layers();
   memory.model_slice = {.stage = mesh_.stage,
                         .tensor_rank = mesh_.tensor_rank,
-                        .first_layer = model_->decoder().part().first_layer,
-                        .end_layer = model_->decoder().part().end_layer,
+                        .first_layer = layers.first,
+                        .end_layer = layers.end,
                         .parameters = store_.numel()};
   return memory;
 }

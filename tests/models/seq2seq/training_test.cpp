@@ -1,5 +1,5 @@
 // Training of encoder-decoder models by engine and trainer: one result for every ZeRO stage,
-// number of ranks and offload, and after a restart; a plan has the bytes of its run.
+// number of data ranks and offload, and after a restart; a plan has the bytes of its run.
 #include <doctest/doctest.h>
 
 #include "tests/models/seq2seq/seq2seq_case.h"
@@ -35,6 +35,7 @@ struct Seq2SeqJob {
   Seq2SeqConfig config;
   int world = 1;
   zero::Config engine = {};
+  int tensor = 1;  // ranks that divide the layers
   bool checkpointing = false;
   int64_t steps = 4;
   std::string folder = {};  // of checkpoints; empty: none
@@ -44,13 +45,14 @@ struct Seq2SeqJob {
 /// The hash of the parameters after training with four micro-batches a step.
 Program training_of(const Seq2SeqJob& job, std::string& hash) {
   return [&job, &hash](Communicator& ranks, const Device& device) {
+    const Mesh mesh(ranks, {.data = ranks.size() / job.tensor, .tensor = job.tensor});
     ParameterStore store;
-    const Seq2Seq model(store, job.config);
+    const Seq2Seq model(store, job.config, {mesh.tensor});
     zero::Config config = job.engine;
     config.param_persistence_threshold = 0;
-    zero::Engine engine(store, ranks, device, config);
+    zero::Engine engine(store, mesh, device, config);
     zero::TrainerOptions options{.micro_batch = 2,
-                                 .accumulation = 4 / ranks.size(),
+                                 .accumulation = 4 / mesh.shape.data,
                                  .steps = job.steps,
                                  .schedule = {.rate = 1e-2}};
     if (!job.folder.empty()) options.checkpoints = {.path = job.folder};
@@ -133,21 +135,81 @@ TEST_CASE("an encoder-decoder run that was stopped continues with the same bits 
   }
 }
 
-TEST_CASE("a plan of an encoder-decoder run equals the run") {
+namespace {
+
+/// Models whose heads two ranks divide.
+std::vector<Seq2SeqConfig> even_seq2seqs() {
+  std::vector<Seq2SeqConfig> configs = tiny_seq2seqs();
+  for (Seq2SeqConfig& config : configs) config.decoder_heads = 2;
+  return configs;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "two tensor ranks train an encoder-decoder to the same bits on any data ranks and stage") {
   const TemporaryFolder disk;
-  for (const Seq2SeqConfig& config : tiny_seq2seqs())
-    for (const bool checkpointing : {false, true}) {
-      const Seq2SeqJob job{
-          .config = config,
-          .world = 2,
-          .engine = {.stage = 3, .compute = DType::bf16, .offload = {.optimizer = Space::file}},
-          .checkpointing = checkpointing,
-          .steps = 2};
-      std::string hash;
-      const DeviceOptions device{.swap = {.directory = disk.path()}};
-      const Plan plan = plan_ranks(2, training_of(job, hash), {.device = device});
-      const MemoryReport report =
-          run_ranks(2, training_of(job, hash), {.local = {.device = device}, .expect = &plan});
-      CHECK((report == plan));
+  for (const Seq2SeqConfig& config : even_seq2seqs()) {
+    CAPTURE(std::string(name_of(config.family)));
+    const std::string expected = hash_of({.config = config, .world = 2, .tensor = 2});
+    CHECK(expected != hash_of({.config = config}));  // each rank has masks of its own
+    for (const int stage : {0, 1, 2, 3}) {
+      CAPTURE(stage);
+      CHECK(hash_of({.config = config,
+                     .world = 4,
+                     .engine = {.stage = stage},
+                     .tensor = 2,
+                     .checkpointing = stage == 2}) == expected);
     }
+    for (const Space space : {Space::host, Space::file})
+      CHECK(hash_of({.config = config,
+                     .world = 4,
+                     .engine = {.stage = 3, .offload = {space, space, space, space}},
+                     .tensor = 2},
+                    disk.path()) == expected);
+  }
+}
+
+TEST_CASE("checkpoints of an encoder-decoder load with other numbers of tensor ranks") {
+  for (const Seq2SeqConfig& config : even_seq2seqs()) {
+    const TemporaryFolder folder;
+    const std::string run = folder / "run", back = folder / "back";
+    const Seq2SeqJob saves{.config = config, .world = 4, .tensor = 2, .steps = 2, .folder = run};
+    const std::string saved = hash_of(saves);
+    const auto resumed = [&](int world, int tensor, int64_t steps, const std::string& from) {
+      return hash_of({.config = config,
+                      .world = world,
+                      .engine = {.stage = 3},
+                      .tensor = tensor,
+                      .steps = steps,
+                      .folder = from,
+                      .resumes = true});
+    };
+    CHECK(resumed(1, 1, 2, run) == saved);
+    CHECK(resumed(2, 2, 4, run) == hash_of({.config = config, .world = 2, .tensor = 2}));
+    const std::string whole = hash_of({.config = config, .steps = 2, .folder = back});
+    CHECK(resumed(2, 2, 2, back) == whole);
+  }
+}
+
+TEST_CASE("a plan of an encoder-decoder run equals the run, also with tensor ranks") {
+  const TemporaryFolder disk;
+  for (const Seq2SeqConfig& config : even_seq2seqs())
+    for (const int tensor : {1, 2})
+      for (const bool checkpointing : {false, true}) {
+        CAPTURE(tensor);
+        const Seq2SeqJob job{
+            .config = config,
+            .world = 2 * tensor,
+            .engine = {.stage = 3, .compute = DType::bf16, .offload = {.optimizer = Space::file}},
+            .tensor = tensor,
+            .checkpointing = checkpointing,
+            .steps = 2};
+        std::string hash;
+        const DeviceOptions device{.swap = {.directory = disk.path()}};
+        const Plan plan = plan_ranks(job.world, training_of(job, hash), {.device = device});
+        const MemoryReport report = run_ranks(job.world, training_of(job, hash),
+                                              {.local = {.device = device}, .expect = &plan});
+        CHECK((report == plan));
+      }
 }

@@ -1,13 +1,14 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <utility>
 
 #include "tests/models/gpt/gpt_case.h"
+#include "tests/models/tensor_parallel/parallel_training.h"
 #include "zerograd/kernels/attention/attention.h"
 #include "zerograd/kernels/elementwise/dropout.h"
 #include "zerograd/models/gpt/generate.h"
@@ -17,8 +18,6 @@ using namespace zg::models;
 using namespace zg::testing;
 
 namespace {
-
-using Values = std::map<std::string, std::vector<double>>;  // by the parameter's name
 
 /// Four heads, and a vocabulary that neither two nor four ranks divide.
 GPTConfig shared_gpt() {
@@ -48,113 +47,21 @@ std::vector<GPTConfig> shared_decoders() {
   return {shared_gpt(), tied, shared_bloom()};
 }
 
-struct TrainingSetting {
-  int ranks = 1;
-  bool sequence = false;
-  DType dtype = DType::f32;
-  bool checkpointing = false;
-  int steps = 20;
-};
-
-/// The results of training, assembled from all ranks.
-struct Training {
-  std::vector<double> losses;
-  Values gradients;  // after the first step
-  Values weights;    // after the last one
-  bool replicas_agree = true;
-};
-
-bool same_doubles(const std::vector<double>& a, const std::vector<double>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
-}
-
-/// Copies a rank's slice into the whole. False: a replica's bits differ from the owner's.
-bool place(Values& wholes, const Parameter& parameter, const std::vector<double>& part) {
-  std::vector<double>& whole = wholes[parameter.name];
-  if (parameter.copy == Copy::replica) return same_doubles(whole, part);
-  whole.resize(static_cast<size_t>(parameter.whole.numel()));
-  for (size_t i = 0; i < part.size(); ++i)
-    whole[static_cast<size_t>(parameter.slice.whole_index(static_cast<int64_t>(i)))] = part[i];
-  return true;
-}
-
 /// Gradient descent on batches of three samples.
 Training trained(const GPTConfig& config, const TrainingSetting& setting) {
-  struct OfRank {
-    std::vector<double> losses;
-    std::map<std::string, std::vector<double>> gradients, weights;
-    std::unique_ptr<ParameterStore> store;
-  };
-  std::vector<OfRank> results(static_cast<size_t>(setting.ranks));
-  run_local(setting.ranks, [&](Communicator& world, const Device& device) {
-    const Mesh mesh(world, {.tensor = setting.ranks});
-    OfRank& result = results[static_cast<size_t>(world.rank())];
-    result.store = std::make_unique<ParameterStore>();
-    const GPT gpt(*result.store, config, {.mesh = &mesh, .sequence_parallel = setting.sequence});
-    FakeSource source(*result.store, device, setting.dtype);
-    for (const auto& parameter : result.store->parameters())
-      if (parameter->init.kind == Init::Kind::normal)
-        for (double& value : source.at_rest(*parameter)) value *= 5.0;
-    for (int step = 0; step < setting.steps; ++step) {
+  return trained_on_ranks(setting, [&](ParameterStore& store, const Mesh& mesh) -> LossOfStep {
+    const auto gpt = std::make_shared<GPT>(
+        store, config, GPTPart{.mesh = &mesh, .sequence_parallel = setting.sequence});
+    return [&config, &setting, gpt](Tape& tape, int step) {
+      const Device device = tape.device();
       const auto seed = static_cast<uint64_t>(2 * step);
       const Tensor ids = random_ids(3, config.block_size, config.vocabulary, device, seed);
       Tensor targets = random_ids(3, config.block_size, config.vocabulary, device, seed + 1);
       targets.data<int32_t>()[4] = -1;
-      source.gradients.clear();
-      Tape tape(device, &source);
       const ForwardPosition place{.seed = 5, .step = step, .first_sample = 3 * step};
-      const Var loss = gpt.loss(tape, ids, targets, place, setting.checkpointing);
-      result.losses.push_back(loss.value().item());
-      tape.backward(loss);
-      for (const auto& parameter : result.store->parameters()) {
-        const std::vector<double>& gradient = source.gradients[parameter.get()];
-        std::vector<double>& value = source.at_rest(*parameter);
-        for (size_t i = 0; i < value.size(); ++i) value[i] -= 0.1 * gradient[i];
-        if (step == 0) result.gradients[parameter->name] = gradient;
-        if (step == setting.steps - 1) result.weights[parameter->name] = value;
-      }
-    }
+      return gpt->loss(tape, ids, targets, place, setting.checkpointing);
+    };
   });
-  Training training{.losses = results[0].losses};
-  for (const OfRank& result : results) {
-    training.replicas_agree =
-        training.replicas_agree && same_doubles(result.losses, training.losses);
-    for (const auto& parameter : result.store->parameters()) {
-      const bool gradients =
-          place(training.gradients, *parameter, result.gradients.at(parameter->name));
-      const bool weights = place(training.weights, *parameter, result.weights.at(parameter->name));
-      training.replicas_agree = training.replicas_agree && gradients && weights;
-    }
-  }
-  return training;
-}
-
-double norm_of(const Values& a, const Values& b) {
-  double squares = 0.0;
-  for (const auto& [name, values] : a) {
-    const std::vector<double>& others = b.at(name);
-    REQUIRE(values.size() == others.size());
-    for (size_t i = 0; i < values.size(); ++i)
-      squares += (values[i] - others[i]) * (values[i] - others[i]);
-  }
-  return std::sqrt(squares);
-}
-
-double norm_of(const Values& a) {
-  double squares = 0.0;
-  for (const auto& [name, values] : a)
-    for (double value : values) squares += value * value;
-  return std::sqrt(squares);
-}
-
-void check_near(const Training& training, const Training& whole, double loss, double gradient) {
-  CHECK(training.replicas_agree);
-  REQUIRE(training.losses.size() == whole.losses.size());
-  for (size_t step = 0; step < whole.losses.size(); ++step) {
-    CAPTURE(step);
-    CHECK(std::fabs(training.losses[step] - whole.losses[step]) <= loss * whole.losses[step]);
-  }
-  CHECK(norm_of(training.gradients, whole.gradients) <= gradient * norm_of(whole.gradients));
 }
 
 }  // namespace
@@ -311,9 +218,7 @@ TEST_CASE("tensor parallel ranks give the whole model's logits and generate the 
         // Seven tokens, which the ranks do not divide. Only a loss pass splits tokens.
         const GPT gpt(store, config, {.mesh = &mesh, .sequence_parallel = true});
         FakeSource source(store, device, DType::f32);
-        for (const auto& parameter : store.parameters())
-          if (parameter->init.kind == Init::Kind::normal)
-            for (double& value : source.at_rest(*parameter)) value *= 15.0;
+        spread_weights(store, source, 15.0);
         const auto place = static_cast<size_t>(world.rank());
         Tape on(device, &source, TapeMode::inference);
         of_ranks[place] = gpt.logits(on, random_ids(2, 7, 13, device, 1)).value().to_doubles();

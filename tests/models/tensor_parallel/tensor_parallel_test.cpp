@@ -119,6 +119,60 @@ TEST_CASE(
     }
 }
 
+TEST_CASE(
+    "parallel_cross_entropy matches cross_entropy, with label smoothing, biases and empty parts") {
+  for (const double smoothing : {0.0, 0.2})
+    for (const Reduction reduction : {Reduction::mean, Reduction::sum, Reduction::none})
+      for (int64_t vocabulary : {9, 5, 2}) {
+        CAPTURE(smoothing);
+        CAPTURE(static_cast<int>(reduction));
+        CAPTURE(vocabulary);
+        std::vector<int32_t> targets{0, 8, -100, 5, 4, 3, -100, 1};
+        for (int32_t& target : targets)
+          if (target >= 0) target = static_cast<int32_t>(target % vocabulary);
+        const CrossEntropyOptions options{
+            .ignore_index = -100, .label_smoothing = smoothing, .reduction = reduction};
+        check_on_ranks(
+            [=](Tape& tape, Vars x, Communicator& ranks) {
+              const TensorParallel parallel{&ranks};
+              const Var rows = own_rows(x[1], parallel), bias = own_rows(x[2], parallel);
+              const Var logits = column_parallel_linear(x[0], rows, bias, parallel);
+              return parallel_cross_entropy(logits, tokens(targets, tape.device()), vocabulary,
+                                            parallel, options);
+            },
+            [=](Vars x, int) {
+              const Var logits = linear(x[0], x[1], x[2]);
+              return cross_entropy(logits, tokens(targets, x[0].device()), options);
+            },
+            {{2, 4, 3}, {vocabulary, 3}, {vocabulary}});
+      }
+}
+
+TEST_CASE("parallel_cross_entropy refuses targets, columns and a smoothing out of range") {
+  run_local(2, [&](Communicator& ranks, const Device& device) {
+    const TensorParallel parallel{&ranks};
+    const Tensor logits = random_tensor({2, 4, 3}, DType::f32, device, 1);
+    const auto loss = [&](const std::vector<int32_t>& ids, int64_t vocabulary, double smoothing) {
+      parallel_cross_entropy(Var(logits), tokens(ids, device), vocabulary, parallel,
+                             {.label_smoothing = smoothing});
+    };
+    const auto refuses = [](const auto& call, const std::string& part) {
+      try {
+        call();
+      } catch (const Error& error) {
+        if (std::string(error.what()).find(part) != std::string::npos) return;
+        throw Error(fmt::format("expected {}, got {}", part, error.what()));
+      }
+      throw Error("expected an error: " + part);
+    };
+    loss(eight_ids, 6, 0.1);
+    refuses([&] { loss({0, 6, 1, 1, 0, 0, 1, 0}, 6, 0.0); }, "6");
+    refuses([&] { loss({0, -2, 1, 1, 0, 0, 1, 0}, 6, 0.0); }, "-2");
+    refuses([&] { loss(eight_ids, 8, 0.0); }, "parallel_cross_entropy: logits [2, 4, 3]");
+    refuses([&] { loss(eight_ids, 6, 1.5); }, "parallel_cross_entropy: label_smoothing is 1.5");
+  });
+}
+
 TEST_CASE("the vocabulary-parallel loss can ignore a valid id, also if all targets have it") {
   run_local(2, [&](Communicator& ranks, const Device& device) {
     const TensorParallel parallel{&ranks};

@@ -1,0 +1,260 @@
+// Encoder-decoder models whose layers are divided among tensor ranks: the numbers of one rank.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "tests/models/gpt/gpt_case.h"
+#include "tests/models/seq2seq/seq2seq_case.h"
+#include "tests/models/tensor_parallel/parallel_training.h"
+#include "tests/support/error_message.h"
+#include "zerograd/models/seq2seq/seq2seq_generate.h"
+
+using namespace zg;
+using namespace zg::models;
+using namespace zg::testing;
+
+namespace {
+
+/// Heads that four ranks divide; feed-forward layers and a vocabulary that neither two nor four
+/// ranks divide.
+std::vector<Seq2SeqConfig> shared_seq2seqs(bool dropout = false) {
+  std::vector<Seq2SeqConfig> configs = tiny_seq2seqs();
+  for (Seq2SeqConfig& config : configs) {
+    config.width = 16;
+    config.encoder_heads = 4;
+    config.decoder_heads = 8;
+    config.encoder_hidden = 19;
+    config.decoder_hidden = 26;
+    config.vocabulary = 13;
+    if (!dropout) config.dropout = config.attention_dropout = config.activation_dropout = 0.0f;
+  }
+  return configs;
+}
+
+/// Three pairs, of which no two have equal lengths, padded to 8 tokens.
+Seq2SeqBatch pairs_of_step(const Seq2SeqConfig& config, int step, const Device& device) {
+  std::vector<std::vector<int32_t>> sources, targets;
+  for (int row = 0; row < 3; ++row) {
+    std::vector<int32_t> text;
+    for (int i = 0; i < 3 + 2 * row; ++i) text.push_back(3 + (5 * step + 7 * row + 4 * i) % 10);
+    sources.push_back(text);
+    targets.emplace_back(text.rbegin(), text.rend() - 1);
+    targets.back().push_back(config.tokens.eos.front());
+  }
+  return padded_batch(sources, targets, config.tokens, device, 8, 8);
+}
+
+Training trained(const Seq2SeqConfig& config, const TrainingSetting& setting) {
+  return trained_on_ranks(setting, [&](ParameterStore& store, const Mesh& mesh) -> LossOfStep {
+    const auto model =
+        std::make_shared<Seq2Seq>(store, config, TensorParallel{mesh.tensor, setting.sequence});
+    return [&config, &setting, model](Tape& tape, int step) {
+      const ForwardPosition place{.seed = 5, .step = step, .first_sample = 3 * step};
+      return model->loss(tape, pairs_of_step(config, step, tape.device()), place,
+                         {.checkpointing = setting.checkpointing, .label_smoothing = 0.1});
+    };
+  });
+}
+
+}  // namespace
+
+TEST_CASE("tensor ranks train an encoder-decoder with the losses and gradients of one rank") {
+  for (const Seq2SeqConfig& config : shared_seq2seqs()) {
+    CAPTURE(std::string(name_of(config.family)));
+    // In f64 a forgotten factor shows, however small its share of the gradient. In f32 and bf16
+    // errors of rounding grow over 20 steps.
+    for (const auto& [dtype, steps, loss, gradient] :
+         {std::tuple{DType::f64, 3, 1e-12, 1e-12}, std::tuple{DType::f32, 20, 1e-5, 1e-4},
+          std::tuple{DType::bf16, 20, 2e-2, 5e-2}}) {
+      CAPTURE(zg::name_of(dtype));
+      const Training whole = trained(config, {.dtype = dtype, .steps = steps});
+      CHECK(whole.losses.back() != whole.losses.front());
+      for (const int ranks : {2, 4})
+        for (const bool sequence : {false, true}) {
+          CAPTURE(ranks);
+          CAPTURE(sequence);
+          check_near(
+              trained(config,
+                      {.ranks = ranks, .sequence = sequence, .dtype = dtype, .steps = steps}),
+              whole, loss, gradient);
+        }
+    }
+  }
+}
+
+TEST_CASE("one tensor rank gives an encoder-decoder the bits of none") {
+  for (const Seq2SeqConfig& config : shared_seq2seqs(/*dropout=*/true)) {
+    Seq2SeqCase plain(config);
+    Tape tape = plain.tape();
+    const ForwardPosition place{.seed = 2, .step = 1};
+    const Seq2SeqLossOptions smoothed{.label_smoothing = 0.1};
+    const double expected =
+        plain.model.loss(tape, pairs_of_step(config, 1, plain.device), place, smoothed)
+            .value()
+            .item();
+    run_local(1, [&](Communicator& world, const Device& device) {
+      const Mesh mesh(world, {});
+      ParameterStore store;
+      const Seq2Seq model(store, config, {mesh.tensor, /*sequence=*/true});
+      FakeSource source(store, device, DType::f32);
+      Tape on(device, &source);
+      const Seq2SeqBatch batch = pairs_of_step(config, 1, device);
+      CHECK(model.loss(on, batch, place, smoothed).value().item() == expected);
+    });
+  }
+}
+
+TEST_CASE(
+    "dropout and checkpointing keep the replicas of an encoder-decoder's tensor ranks equal") {
+  for (const Seq2SeqConfig& config : shared_seq2seqs(/*dropout=*/true))
+    for (const bool sequence : {false, true}) {
+      CAPTURE(sequence);
+      const TrainingSetting setting{.ranks = 2, .sequence = sequence, .steps = 4};
+      TrainingSetting again = setting;
+      again.checkpointing = true;
+      const Training plain = trained(config, setting), checkpointed = trained(config, again);
+      CHECK(plain.replicas_agree);
+      CHECK(same_doubles(plain.losses, checkpointed.losses));
+      CHECK(plain.weights == checkpointed.weights);
+      CHECK_FALSE(same_doubles(plain.losses, trained(config, {.steps = 4}).losses));
+    }
+}
+
+TEST_CASE("tensor ranks give an encoder-decoder's logits, and search the same tokens with beams") {
+  const std::vector<std::vector<int32_t>> sources = {{3, 9, 4, 10, 2}, {8, 2}, {5, 7, 6}};
+  for (const Seq2SeqConfig& config : shared_seq2seqs()) {
+    CAPTURE(std::string(name_of(config.family)));
+    const auto generated = [&](const Seq2Seq& model, const Device& device, FakeSource& source,
+                               int64_t beams) {
+      BeamOptions options = beam_options_of(config);
+      options.beams = beams;
+      options.no_repeat_ngram_size = 2;
+      return generate(
+          model, [&] { return Tape(device, &source, TapeMode::inference); }, sources, options);
+    };
+    Seq2SeqCase whole(config);
+    spread_weights(whole.store, whole.source, 15.0);
+    Tape tape = whole.tape(TapeMode::inference);
+    const std::vector<double> logits =
+        whole.model.logits(tape, pairs_of_step(config, 0, whole.device)).value().to_doubles();
+    std::map<int64_t, Generated> expected;
+    for (const int64_t beams : {1, 4})
+      expected[beams] = generated(whole.model, whole.device, whole.source, beams);
+    for (const int ranks : {2, 4}) {
+      CAPTURE(ranks);
+      struct OfRank {
+        std::vector<double> logits;
+        std::map<int64_t, Generated> generated;
+      };
+      std::vector<OfRank> results(static_cast<size_t>(ranks));
+      run_local(ranks, [&](Communicator& world, const Device& device) {
+        const Mesh mesh(world, {.tensor = ranks});
+        ParameterStore store;
+        // Only a loss on a recording tape divides the tokens, so these may have any number.
+        const Seq2Seq model(store, config, {mesh.tensor, /*sequence=*/true});
+        FakeSource source(store, device, DType::f32);
+        spread_weights(store, source, 15.0);
+        OfRank& result = results[static_cast<size_t>(world.rank())];
+        Tape on(device, &source, TapeMode::inference);
+        result.logits = model.logits(on, pairs_of_step(config, 0, device)).value().to_doubles();
+        for (const int64_t beams : {1, 4})
+          result.generated[beams] = generated(model, device, source, beams);
+      });
+      for (const OfRank& result : results) {
+        CHECK(same_doubles(result.logits, results[0].logits));
+        REQUIRE(result.logits.size() == logits.size());
+        double worst = 0.0;
+        for (size_t i = 0; i < logits.size(); ++i)
+          worst = std::fmax(worst, std::fabs(result.logits[i] - logits[i]));
+        CHECK(worst < 1e-4);  // logits up to about 10 in f32
+        for (const int64_t beams : {1, 4})
+          CHECK(result.generated.at(beams).rows == expected.at(beams).rows);
+      }
+    }
+  }
+}
+
+namespace {
+
+struct Seq2SeqAccount {
+  int64_t peak, live;
+  std::vector<std::pair<int64_t, int64_t>> wire;
+  bool operator==(const Seq2SeqAccount&) const = default;
+};
+
+Seq2SeqAccount account_of_step(Communicator& world, const Device& device, bool sequence,
+                               bool checkpointing) {
+  const Mesh mesh(world, {.tensor = world.size()});
+  ParameterStore store;
+  const Seq2SeqConfig config = shared_seq2seqs(/*dropout=*/true)[1];
+  const Seq2Seq model(store, config, {mesh.tensor, sequence});
+  EmptySource source(store, device);
+  const Seq2SeqBatch batch = {.source = Tensor::full({3, 8}, 4, DType::i32, device),
+                              .source_lengths = Tensor::full({3}, 5, DType::i32, device),
+                              .labels = Tensor::full({3, 8}, 12, DType::i32, device)};
+  Tape tape(device, &source);
+  tape.backward(
+      model.loss(tape, batch, {}, {.checkpointing = checkpointing, .label_smoothing = 0.1}));
+  Seq2SeqAccount account{device.memory().peak(), device.memory().live(), {}};
+  for (const WireCount& count : mesh.tensor->wire())
+    account.wire.emplace_back(count.calls, count.bytes);
+  return account;
+}
+
+}  // namespace
+
+TEST_CASE("a meta device counts the bytes and messages of an encoder-decoder's tensor ranks") {
+  for (const int count : {2, 4})
+    for (const bool sequence : {false, true})
+      for (const bool checkpointing : {false, true}) {
+        CAPTURE(count);
+        CAPTURE(sequence);
+        CAPTURE(checkpointing);
+        std::vector<Seq2SeqAccount> real(static_cast<size_t>(count));
+        run_local(count,
+                  [&](Communicator& world, const Device& device) {
+                    real[static_cast<size_t>(world.rank())] =
+                        account_of_step(world, device, sequence, checkpointing);
+                  },
+                  {.device = {.threads = 1}});
+        for (int rank = 0; rank < count; ++rank) {
+          CAPTURE(rank);
+          const auto world = counting_communicator(rank, count);
+          CHECK(account_of_step(*world, Device::meta(0, {.threads = 1}), sequence, checkpointing) ==
+                real[static_cast<size_t>(rank)]);
+        }
+      }
+}
+
+TEST_CASE(
+    "an encoder-decoder refuses heads, positions and tokens that tensor ranks do not divide") {
+  const auto world = counting_communicator(0, 4);
+  const Mesh mesh(*world, {.tensor = 4});
+  const auto refused = [&](auto change, bool sequence) {
+    Seq2SeqConfig config = shared_seq2seqs()[0];
+    change(config);
+    ParameterStore store;
+    return message_of<ConfigError>([&] { Seq2Seq(store, config, {mesh.tensor, sequence}); });
+  };
+  CHECK(refused([](auto& c) { c.encoder_heads = 2; }, false) ==
+        "seq2seq: tensor ranks: expected a divisor of the 2 encoder heads (1, 2), got 4");
+  CHECK(refused([](auto& c) { c.decoder_heads = 2; }, false) ==
+        "seq2seq: tensor ranks: expected a divisor of the 2 decoder heads (1, 2), got 4");
+  CHECK(refused([](auto& c) { c.positions = 10; }, true) ==
+        "seq2seq: sequence parallel: expected positions that 4 tensor ranks divide, got 10");
+  ParameterStore store;
+  const Seq2Seq model(store, shared_seq2seqs()[0], {mesh.tensor, /*sequence=*/true});
+  const Device device = Device::meta();
+  EmptySource source(store, device);
+  Tape tape(device, &source);
+  const auto ids = [&](int64_t tokens) { return Tensor::full({2, tokens}, 3, DType::i32, device); };
+  CHECK(contains(
+      message_of<ShapeError>([&] { model.loss(tape, {.source = ids(6), .labels = ids(8)}, {}); }),
+      "sequence parallel: source [2, 6]; expected a number of tokens that 4"));
+  CHECK(contains(
+      message_of<ShapeError>([&] { model.loss(tape, {.source = ids(8), .labels = ids(7)}, {}); }),
+      "sequence parallel: labels [2, 7]; expected"));
+}
