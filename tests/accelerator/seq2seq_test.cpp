@@ -17,20 +17,22 @@ using namespace zg::testing;
 
 namespace {
 
+using Seq2SeqResults = std::map<std::string, std::vector<double>>;
+
 /// The loss, the gradients of a step with dropout, and logits of beams that are reordered.
-std::map<std::string, std::vector<double>> results_on(const Device& device,
-                                                      const Seq2SeqConfig& config) {
+Seq2SeqResults results_on(const Device& device, const Seq2SeqConfig& config,
+                          const TensorParallel& parallel = {}) {
   ParameterStore store;
-  const Seq2Seq model(store, config);
+  const Seq2Seq model(store, config, parallel);
   DeviceParameters source(store, device);
   const Seq2SeqBatch batch =
       padded_batch({{3, 9, 4, 10, 2}, {8, 2}, {5, 7, 6, 2}}, {{4, 2}, {9, 3, 10, 5, 2}, {6, 2}},
-                   config.tokens, device);
+                   config.tokens, device, 6, 6);
   Tape tape(device, &source);
   const Var loss = model.loss(tape, batch, {.seed = 4, .step = 2}, {.label_smoothing = 0.1});
   const double value = loss.value().item();
   tape.backward(loss);
-  std::map<std::string, std::vector<double>> results = source.gradients;
+  Seq2SeqResults results = source.gradients;
   results["loss"] = {value};
 
   Tape inference(device, &source, TapeMode::inference);
@@ -50,6 +52,37 @@ std::map<std::string, std::vector<double>> results_on(const Device& device,
   return results;
 }
 
+/// The same on each of two tensor ranks, which share the tokens too.
+std::vector<Seq2SeqResults> results_of_ranks(Device::Type type, const Seq2SeqConfig& config) {
+  std::vector<Seq2SeqResults> results(2);
+  run_local(2,
+            [&](Communicator& world, const Device& device) {
+              const Mesh mesh(world, {.tensor = 2});
+              results[static_cast<size_t>(world.rank())] =
+                  results_on(device, config, {mesh.tensor, /*sequence=*/true});
+            },
+            {.type = type});
+  return results;
+}
+
+void check_results(const Seq2SeqResults& got, const Seq2SeqResults& expected) {
+  REQUIRE(got.size() == expected.size());
+  for (const auto& [name, values] : expected) {
+    // A softmax does not change if all its scores are moved, so these gradients are rounding.
+    if (name.ends_with("k_proj.bias")) continue;
+    CAPTURE(name);
+    const std::vector<double>& own = got.at(name);
+    REQUIRE(own.size() == values.size());
+    double squares = 0.0, far = 0.0;
+    for (size_t i = 0; i < own.size(); ++i) {
+      squares += values[i] * values[i];
+      far += (own[i] - values[i]) * (own[i] - values[i]);
+    }
+    // Tensor cores round the factors of a product to less than f32.
+    CHECK(std::sqrt(far) <= 2e-3 * std::sqrt(squares));
+  }
+}
+
 }  // namespace
 
 TEST_CASE("encoder-decoder models train and generate on accelerators as on the CPU" *
@@ -65,22 +98,15 @@ TEST_CASE("encoder-decoder models train and generate on accelerators as on the C
     config.scaled_embedding = family == Seq2SeqFamily::blenderbot;
     config.dropout = 0.2f;
     config.attention_dropout = config.activation_dropout = 0.1f;
-    const auto expected = results_on(Device::cpu(), config);
-    const auto got = results_on(device_of_rank(tested_type, 0, {}), config);
-    REQUIRE(got.size() == expected.size());
-    for (const auto& [name, values] : expected) {
-      // A softmax does not change if all its scores are moved, so these gradients are rounding.
-      if (name.ends_with("k_proj.bias")) continue;
-      CAPTURE(name);
-      const std::vector<double>& own = got.at(name);
-      REQUIRE(own.size() == values.size());
-      double squares = 0.0, far = 0.0;
-      for (size_t i = 0; i < own.size(); ++i) {
-        squares += values[i] * values[i];
-        far += (own[i] - values[i]) * (own[i] - values[i]);
-      }
-      // Tensor cores round the factors of a product to less than f32.
-      CHECK(std::sqrt(far) <= 2e-3 * std::sqrt(squares));
+    check_results(results_on(device_of_rank(tested_type, 0, {}), config),
+                  results_on(Device::cpu(), config));
+    config.decoder_heads = 2;
+    const std::vector<Seq2SeqResults> ranks = results_of_ranks(tested_type, config),
+                                      expected = results_of_ranks(Device::Type::cpu, config);
+    for (const size_t rank : {0, 1}) {
+      CAPTURE(rank);
+      check_results(ranks[rank], expected[rank]);
+      CHECK(ranks[rank].at("logits 3") == ranks[0].at("logits 3"));
     }
   }
 }

@@ -126,9 +126,11 @@ TEST_CASE("pairs: a resumed run has the bits of an uninterrupted one, on other r
     CHECK(line_after(resumed.out, "val loss ") == line_after(whole.out, "val loss "));
     CHECK(hash_of(resume + " --ranks 2 --zero-stage 1") == expected);
     check_refused(resume + " --n-layer 2", 2, "--n-layer: " + save);
-    check_refused(resume + " --dropout 0", 2, "says itself what its model is");
-    const Outcome changed = zerograd(resume + " --label-smoothing 0");
-    CHECK(contains(changed.out + changed.error, "changed: run.label_smoothing: 0.1"));
+    check_refused(resume + " --block-size 31", 2, "--block-size: expected the 32 positions of");
+    const Outcome changed = zerograd(resume + " --label-smoothing 0 --dropout 0 --block-size 32");
+    CHECK(contains(changed.error, "changed: run.label_smoothing: 0.1"));
+    CHECK(contains(changed.error, "changed: run.dropout: 0.1"));
+    CHECK(hash_of(changed) != hash_of(resume + " --label-smoothing 0"));
   }
 }
 
@@ -137,7 +139,9 @@ TEST_CASE("pairs: plan gives the bytes of train, with and without data") {
   const std::string planned = c.folder / "planned", ran = c.folder / "ran";
   for (const char* flags :
        {"--ranks 2 --zero-stage 2 --eval-interval 2", "--ranks 2 --zero-stage 3 --cpu-offload",
-        "--activation-checkpoint --precision f16", "--pad-to-max-length --max-source-length 20"}) {
+        "--activation-checkpoint --precision f16", "--pad-to-max-length --max-source-length 20",
+        "--ranks 2 --tensor-parallel 2 --label-smoothing 0.1 --eval-interval 2",
+        "--ranks 4 --tensor-parallel 2 --sequence-parallel --zero-stage 3 --precision bf16"}) {
     CAPTURE(flags);
     const std::string line = c.train(std::string(flags) + " --steps 3 --threads 1 --memory-json ");
     REQUIRE(zerograd("plan" + line.substr(5) + planned).status == 0);
@@ -162,6 +166,93 @@ TEST_CASE("pairs: plan gives the bytes of train, with and without data") {
   CHECK(contains(named.out, "number of parameters: 364"));
 }
 
+TEST_CASE("pairs: tensor ranks have the losses of one rank, and the same bits on any data ranks") {
+  const PairCase c;
+  for (const char* type : {"blenderbot", "bart"}) {
+    CAPTURE(type);
+    const std::string run = "--steps 8 --label-smoothing 0.1 ";
+    const Curve one = curve_of(c.train(run + "--dropout 0", type));
+    for (const char* share : {"--ranks 2 --tensor-parallel 2",
+                              "--ranks 4 --tensor-parallel 2 --zero-stage 2 --sequence-parallel"}) {
+      CAPTURE(share);
+      const Curve shared = curve_of(c.train(run + "--dropout 0 " + share, type));
+      REQUIRE(shared.losses.size() == 8);
+      for (size_t step = 0; step < 8; ++step) {
+        CAPTURE(step);
+        CHECK(shared.losses[step].get<double>() ==
+              doctest::Approx(one.losses[step].get<double>()).epsilon(1e-5));
+        CHECK(shared.norms[step].get<double>() ==
+              doctest::Approx(one.norms[step].get<double>()).epsilon(1e-4));
+      }
+    }
+    const std::string two = run + "--tensor-parallel 2 ";
+    const Curve pair = curve_of(c.train(two + "--ranks 2", type));
+    for (const char* share : {"--ranks 4 --zero-stage 1", "--ranks 4 --zero-stage 3 --cpu-offload",
+                              "--ranks 2 --activation-checkpoint"})
+      CHECK(curve_of(c.train(two + share, type)) == pair);
+  }
+}
+
+TEST_CASE("pairs: checkpoints and folders load on other tensor ranks, which validate alike") {
+  const PairCase c;
+  const std::string save = c.folder / "two", hf = c.folder / "hf", one = c.folder / "one";
+  const Outcome trained = zerograd(
+      c.train("--steps 4 --lr 1e-2 --ranks 4 --tensor-parallel 2 --zero-stage 3 --save " + save));
+  CAPTURE(trained.error);
+  const std::string hash = hash_of(trained), loss = line_after(trained.out, "val loss ");
+  const auto near = [&](const std::string& other) {
+    CHECK(std::stod(other) == doctest::Approx(std::stod(loss)).epsilon(1e-4));
+  };
+  near(line_after(zerograd("eval " + save + " --batch-size 4").out, "val loss "));
+  const std::string resume = "train --steps 4 --resume ";
+  CHECK(hash_of(resume + save + " --save " + one) == hash);
+  CHECK(hash_of(resume + save + " --ranks 2 --tensor-parallel 2") == hash);
+  CHECK(hash_of("train --steps 6 --resume " + save + " --ranks 2 --tensor-parallel 2") ==
+        hash_of("train --steps 6 --resume " + save + " --ranks 4 --tensor-parallel 2"));
+  CHECK(hash_of("export " + save + " --hf " + hf) == hash);
+  for (const char* share : {"", " --ranks 2 --tensor-parallel 2"}) {
+    const Outcome read = zerograd("train --from-hf " + hf + " --steps 0 --data " + c.pairs + share);
+    CHECK(hash_of(read) == hash);
+    near(line_after(read.out, "val loss "));
+    CHECK(hash_of(c.train("--steps 0 --init " + save + share)) == hash);
+  }
+  check_refused(c.train("--steps 1 --ranks 4 --tensor-parallel 4"), 2,
+                "seq2seq: tensor ranks: expected a divisor of the 2 encoder heads (1, 2), got 4");
+  check_refused(c.train("--steps 1 --ranks 2 --tensor-parallel 2 --sequence-parallel "
+                        "--block-size 31"),
+                2, "seq2seq: sequence parallel: expected positions that 2 tensor ranks divide");
+}
+
+TEST_CASE("pairs: --init takes weights of the same model, and names what differs") {
+  const PairCase c;
+  const std::string save = c.folder / "save", file = c.folder / "file.safetensors";
+  const std::string hash = hash_of(c.train("--steps 2 --save " + save));
+  CHECK(hash_of("consolidate " + save + " " + file) == hash);
+  for (const std::string& path : {save, file}) {
+    CHECK(hash_of(c.train("--steps 0 --dropout 0.3 --init " + path)) == hash);
+    const std::string own = c.train("--steps 0 --vocab-size 300 --init " + path);
+    CHECK(hash_of(own + " --ranks 2 --zero-stage 3") == hash);
+    for (const auto& [flags, part] :
+         {std::pair{"--n-layer 2",
+                    "encoder_layers 1, not 2; decoder_layers 1, not 2; try "
+                    "--model-type blenderbot --n-layer 1 --n-head 2 --n-embd 16 "
+                    "--vocab-size 300 --block-size 32"},
+          std::pair{"--n-head 4", "encoder_heads 2, not 4; decoder_heads 2, not 4; try"},
+          std::pair{"--block-size 40", "positions 32, not 40; try"},
+          std::pair{"--vocab-size 310", "vocabulary 300, not 310; try"},
+          std::pair{"--model-type bart", "position_offset 0, not 2; pre_norm true, not false"}})
+      check_refused(c.train("--steps 0 " + std::string(flags) + " --init " + path), 5, part);
+    check_refused("train --data sort --steps 0 --init " + path, 5,
+                  "has an encoder-decoder model; expected this run's model with a decoder alone");
+  }
+  // The fixture has encoders and decoders of different sizes, which no flags describe.
+  const std::string other = c.folder / "other", sort = c.folder / "sort";
+  hash_of("train --from-hf " + bart_fixture + " --steps 0 --save " + other);
+  check_refused(c.train("--steps 0 --init " + other), 5, "; try export --hf DIR and --from-hf DIR");
+  hash_of("train --data sort --steps 0 --score-samples 0 --save " + sort);
+  check_refused(c.train("--steps 0 --init " + sort), 5, "has a model with a decoder alone");
+}
+
 TEST_CASE("pairs: eval, generate, consolidate and export read the checkpoint alone") {
   const PairCase c;
   for (const char* type : {"blenderbot", "bart"}) {
@@ -173,7 +264,12 @@ TEST_CASE("pairs: eval, generate, consolidate and export read the checkpoint alo
     CHECK(!loss.empty());
     const std::string tokenizer = c.tokenizer, moved = c.tokenizer + "-moved";
     fs::rename(tokenizer, moved);
-    CHECK(line_after(zerograd("eval " + save + " --batch-size 4").out, "val loss ") == loss);
+    const std::string eval = "eval " + save + " --batch-size 4";
+    CHECK(line_after(zerograd(eval).out, "val loss ") == loss);
+    CHECK(line_after(zerograd(eval + " --pad-to-max-length").out, "val loss ") == loss);
+    for (const char* flags :
+         {" --max-source-length 3", " --max-target-length 3", " --source-prefix you:"})
+      CHECK(line_after(zerograd(eval + flags).out, "val loss ") != loss);
     CHECK(zerograd("verify " + save).status == 0);
     CHECK(hash_of("consolidate " + save + " " + file) == hash);
     CHECK(line_after(zerograd("eval " + file + " --batch-size 4").out, "val loss ") == loss);
@@ -291,11 +387,9 @@ TEST_CASE("pairs: what a model or its data cannot do is refused with the flag") 
     int status;
     const char* part;
   } refused[] = {
-      {"--tensor-parallel 2 --ranks 2", 6, "--tensor-parallel: ranks share the data"},
       {"--pipeline-parallel 2 --ranks 2", 6, "--pipeline-parallel: ranks share the data"},
-      {"--tensor-parallel 2 --ranks 2 --sequence-parallel", 6, "--sequence-parallel: ranks share"},
       {"--tied", 6, "--tied: encoder-decoder models have no such setting"},
-      {"--init x", 6, "--init: an encoder-decoder model starts from --from-hf or --resume"},
+      {"--init x", 5, "x"},
       {"--max-source-length 33", 2, "--max-source-length: expected at most the 32 positions"},
       {"--n-train 37", 2, "--n-train: expected at most the 36 training pairs"},
       {"--n-val 5", 2, "--n-val: expected at most the 4 validation pairs"},
@@ -335,14 +429,18 @@ TEST_CASE("pairs: what a model or its data cannot do is refused with the flag") 
                 "--max-length: expected one of it and --length");
   check_refused("generate " + save + " --prompt x --test-performance", 6, "--test-performance: ");
   check_refused("generate " + save + " --prompt x --length 99", 2, "expected at most the model's");
-  check_refused("train --resume " + save + " --steps 2 --tensor-parallel 2 --ranks 2", 6,
-                "--tensor-parallel: ");
+  check_refused("train --resume " + save + " --steps 2 --pipeline-parallel 2 --ranks 2", 6,
+                "--pipeline-parallel: ");
+  check_refused("eval " + save + " --max-target-length 33", 2,
+                "--max-target-length: expected at most the 32 positions of the model, got 33");
   check_refused("bench step --model-type blenderbot-400m", 6, "zerograd bench seq2seq");
   check_refused("bench generate --model-type blenderbot-400m", 6, "zerograd bench seq2seq");
   const std::string sort = c.folder / "sort";
   hash_of("train --data sort --steps 1 --score-samples 0 --save " + sort);
   check_refused("generate " + sort + " --prompt 1 --num-beams 2", 2,
                 "--num-beams: expected an encoder-decoder model");
+  check_refused("eval " + sort + " --max-source-length 5", 2,
+                "--max-source-length: expected an encoder-decoder model");
 }
 
 }  // namespace zg::testing

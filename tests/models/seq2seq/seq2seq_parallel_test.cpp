@@ -47,6 +47,17 @@ Seq2SeqBatch pairs_of_step(const Seq2SeqConfig& config, int step, const Device& 
   return padded_batch(sources, targets, config.tokens, device, 8, 8);
 }
 
+/// Spreads the weights, and gives each token another bias of its logit.
+void spread_all(const ParameterStore& store, FakeSource& source) {
+  spread_weights(store, source, 15.0);
+  const Parameter& bias = *store.find("final_logits_bias");
+  std::vector<double>& values = source.at_rest(bias);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const int64_t token = bias.slice.whole_index(static_cast<int64_t>(i));
+    values[i] = 0.25 * static_cast<double>(token * 5 % 13);
+  }
+}
+
 Training trained(const Seq2SeqConfig& config, const TrainingSetting& setting) {
   return trained_on_ranks(setting, [&](ParameterStore& store, const Mesh& mesh) -> LossOfStep {
     const auto model =
@@ -136,7 +147,7 @@ TEST_CASE("tensor ranks give an encoder-decoder's logits, and search the same to
           model, [&] { return Tape(device, &source, TapeMode::inference); }, sources, options);
     };
     Seq2SeqCase whole(config);
-    spread_weights(whole.store, whole.source, 15.0);
+    spread_all(whole.store, whole.source);
     Tape tape = whole.tape(TapeMode::inference);
     const std::vector<double> logits =
         whole.model.logits(tape, pairs_of_step(config, 0, whole.device)).value().to_doubles();
@@ -156,7 +167,7 @@ TEST_CASE("tensor ranks give an encoder-decoder's logits, and search the same to
         // Only a loss on a recording tape divides the tokens, so these may have any number.
         const Seq2Seq model(store, config, {mesh.tensor, /*sequence=*/true});
         FakeSource source(store, device, DType::f32);
-        spread_weights(store, source, 15.0);
+        spread_all(store, source);
         OfRank& result = results[static_cast<size_t>(world.rank())];
         Tape on(device, &source, TapeMode::inference);
         result.logits = model.logits(on, pairs_of_step(config, 0, device)).value().to_doubles();

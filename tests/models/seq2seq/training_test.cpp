@@ -40,6 +40,7 @@ struct Seq2SeqJob {
   int64_t steps = 4;
   std::string folder = {};  // of checkpoints; empty: none
   bool resumes = false;
+  bool hashes = true;  // a plan has no hash of a model that tensor ranks divide
 };
 
 /// The hash of the parameters after training with four micro-batches a step.
@@ -74,6 +75,7 @@ Program training_of(const Seq2SeqJob& job, std::string& hash) {
              }});
     if (job.resumes && !trainer.resume(job.folder)) throw Error("resume: found no checkpoint");
     trainer.run();
+    if (!job.hashes) return;
     const std::string own = engine.parameter_hash();
     if (ranks.rank() == 0) hash = own;
   };
@@ -204,7 +206,8 @@ TEST_CASE("a plan of an encoder-decoder run equals the run, also with tensor ran
             .engine = {.stage = 3, .compute = DType::bf16, .offload = {.optimizer = Space::file}},
             .tensor = tensor,
             .checkpointing = checkpointing,
-            .steps = 2};
+            .steps = 2,
+            .hashes = tensor == 1};
         std::string hash;
         const DeviceOptions device{.swap = {.directory = disk.path()}};
         const Plan plan = plan_ranks(job.world, training_of(job, hash), {.device = device});
