@@ -10,6 +10,7 @@
 #include "tests/support/op_case.h"
 #include "tests/support/tested_type.h"
 #include "zerograd/models/seq2seq/seq2seq.h"
+#include "zerograd/runtime/comm/mesh.h"
 
 using namespace zg;
 using namespace zg::models;
