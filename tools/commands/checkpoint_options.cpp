@@ -67,25 +67,41 @@ bool parse(const std::vector<std::string>& arguments, ConsolidateOptions& option
 
 bool parse(const std::vector<std::string>& arguments, ExportOptions& options) {
   const CommandLine line = {
-      .usage = "zerograd export CHECKPOINT --hf DIR",
+      .usage =
+          "zerograd export CHECKPOINT --hf DIR\n"
+          "       zerograd export CHECKPOINT --gguf FILE [--dtype f32|f16|bf16|q8_0]",
       .summary =
           "Writes a model as transformers loads it with GPT2LMHeadModel.from_pretrained(DIR), or\n"
           "BloomForCausalLM: config.json and model.safetensors, the masters in f32, and the\n"
-          "tokenizer that it was trained with. What else is in DIR stays.",
+          "tokenizer that it was trained with. What else is in DIR stays.\n"
+          "Or writes a Llama, Mistral, Qwen2, Qwen3 or SmolLM2 as one file for llama.cpp.",
       .positionals = {checkpoint_positional(options.checkpoint)},
-      .groups = {{"to", {text_flag({"--hf"}, "DIR", options.hugging_face, "the folder to write")}},
+      .groups = {{"to",
+                  {text_flag({"--hf"}, "DIR", options.hugging_face, "the folder to write"),
+                   text_flag({"--gguf"}, "FILE", options.gguf, "the GGUF file to write"),
+                   choice_flag({"--dtype"}, options.dtype, {"f32", "f16", "bf16", "q8_0"},
+                               "of a GGUF file's matrices")}},
                  {"model (the checkpoint's own unless given)",
                   {model_type_flag(options.model), heads_flag(options.model),
                    text_flag({"--tokenizer"}, "PATH", options.tokenizer,
-                             "where the run's tokenizer is now, or one for tokens of a file")}}},
+                             "where the run's tokenizer is now, or one for tokens of a file;\n"
+                             "none: a GGUF file without one")}}},
       .notes =
-          "Characters are no tokenizer that transformers knows: of a model that reads them none is "
-          "written.\n\n"
+          "Characters are no tokenizer that transformers or llama.cpp knows: of a model that "
+          "reads\n"
+          "them none is written. A folder of --tokenizer also has the chat template of a GGUF "
+          "file.\n\n"
           "  zerograd export checkpoints --hf gpt2-mine\n"
-          "  zerograd train --from-hf gpt2-mine --data tokens.bin"};
+          "  zerograd train --from-hf gpt2-mine --data tokens.bin\n"
+          "  zerograd export llama-mine --gguf llama-mine.gguf --dtype q8_0"};
   if (!parse(line, arguments, options.given)) return false;
-  if (options.hugging_face.empty())
-    throw ConfigError("--hf: expected a folder to write, got nothing; try --hf DIR");
+  if (options.hugging_face.empty() == options.gguf.empty())
+    throw ConfigError(
+        options.gguf.empty()
+            ? "--hf: expected a folder to write, got nothing; try --hf DIR or --gguf FILE"
+            : "--gguf: expected one of --hf and --gguf, got both; export twice");
+  if (options.gguf.empty() && options.given.count("--dtype"))
+    throw ConfigError("--dtype: --hf writes the masters in f32; expected --gguf FILE with it");
   check_model(options.model, options.given);
   return true;
 }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tools/options/options.h"
+#include "zerograd/models/gguf/gguf.h"
 #include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/dtype.h"
 
@@ -29,8 +30,11 @@ struct ConsolidateOptions {
 struct ExportOptions {
   Given given;
   std::string checkpoint;
-  std::string hugging_face;  ///< path of a folder
-  std::string tokenizer;     ///< empty: the tokenizer stored in the checkpoint
+  // One of both is given.
+  std::string hugging_face;                        ///< path of a folder
+  std::string gguf;                                ///< path of a file
+  models::GGUFType dtype = models::GGUFType::f32;  ///< of the GGUF file
+  std::string tokenizer;  ///< empty: the tokenizer stored in the checkpoint
   ModelOptions model;
 };
 

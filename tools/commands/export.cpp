@@ -9,6 +9,7 @@
 #include "tools/run/pairs.h"
 #include "tools/run/setup.h"
 #include "tools/run/tokenizers.h"
+#include "zerograd/models/gguf/gguf.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
@@ -16,10 +17,57 @@
 
 namespace zg::tools {
 
-int export_weights(const std::vector<std::string>& arguments) {
-  ExportOptions options;
-  if (!parse(arguments, options)) return 0;
-  check_model_flags(options.given, options.checkpoint);
+namespace {
+
+/// The tokenizer.json at a path as it is, or made of a folder's vocab.json and merges.txt.
+models::GGUFTokenizer gguf_tokenizer_at(const std::string& path, models::AroundText around) {
+  if (!is_directory(path)) return {.json = read_text(path), .path = path};
+  models::GGUFTokenizer tokenizer = models::gguf_tokenizer(path);
+  if (tokenizer.json.empty() && models::has_tokenizer(path))
+    tokenizer.json = models::tokenizer_json(models::load_tokenizer(path, around));
+  return tokenizer;
+}
+
+/// A checkpoint has a copy of its run's tokenizer. That of a Hugging Face folder is not converted,
+/// because llama.cpp has some that Tokenizer does not.
+models::GGUFTokenizer gguf_tokenizer_of(const ExportOptions& options, const SavedModel& saved_model,
+                                        models::SpecialTokens& tokens) {
+  const bool named = !options.tokenizer.empty();
+  if (options.tokenizer == "none") return {};
+  const models::AroundText around = around_text(saved_model.settings);
+  if (is_hf_folder(saved_model.path))
+    return gguf_tokenizer_at(named ? options.tokenizer : saved_model.path, around);
+  DataOptions data = saved_model.settings.data;
+  if (named) data.tokenizer = options.tokenizer;
+  const auto tokenizer = resolve_tokenizer(data, &saved_model, named, around);
+  if (!tokenizer) return {};
+  if (tokens == models::SpecialTokens()) tokens = special_tokens_of(*tokenizer);
+  if (named) return gguf_tokenizer_at(options.tokenizer, around);
+  return {.json = models::tokenizer_json(*tokenizer), .path = "tokenizer of " + saved_model.path};
+}
+
+int export_gguf(const ExportOptions& options) {
+  check_not_in_checkpoint(options.gguf, "export");
+  const SavedModel saved_model = open_saved_model(options.checkpoint, options.model);
+  const Settings& settings = saved_model.settings;
+  if (!settings.seq2seq.config.empty())
+    throw Unsupported(
+        fmt::format("--gguf: {} has an encoder-decoder; expected a Llama, Mistral, Qwen2 or Qwen3; "
+                    "try --hf DIR",
+                    saved_model.path));
+  models::validate(settings.model);
+  models::SpecialTokens tokens = settings.special_tokens;
+  const models::GGUFTokenizer tokenizer = gguf_tokenizer_of(options, saved_model, tokens);
+  const models::GGUFResult result =
+      models::save_gguf(weights_of(saved_model), {settings.model, tokens}, options.gguf,
+                        {.type = options.dtype, .tokenizer = tokenizer});
+  for (const std::string& note : result.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
+  std::printf("saved %s of %s\nparam_hash %s\n", options.gguf.c_str(), saved_model.path.c_str(),
+              result.hash.c_str());
+  return 0;
+}
+
+int export_hugging_face(const ExportOptions& options) {
   check_not_in_checkpoint(options.hugging_face + "/config.json", "export");
   std::error_code ignored;  // two paths that cannot be compared are treated as different
   const bool from_hf = is_hf_folder(options.checkpoint);
@@ -67,6 +115,15 @@ int export_weights(const std::vector<std::string>& arguments) {
   std::printf("saved %s of %s\nparam_hash %s\n", options.hugging_face.c_str(),
               saved_model.path.c_str(), hash.c_str());
   return 0;
+}
+
+}  // namespace
+
+int export_weights(const std::vector<std::string>& arguments) {
+  ExportOptions options;
+  if (!parse(arguments, options)) return 0;
+  check_model_flags(options.given, options.checkpoint);
+  return options.gguf.empty() ? export_hugging_face(options) : export_gguf(options);
 }
 
 }  // namespace zg::tools

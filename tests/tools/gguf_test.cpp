@@ -1,0 +1,99 @@
+#include <doctest/doctest.h>
+
+#include "tests/models/gguf/gguf_reader.h"
+#include "tests/support/error_message.h"
+#include "tests/tools/command.h"
+#include "zerograd/models/tokenizer/tokenizer_files.h"
+#include "zerograd/runtime/storage/file_io.h"
+
+// export --gguf. tests/models/gguf checks the files' contents.
+using namespace zg;
+using namespace zg::testing;
+
+namespace {
+
+const std::string gguf_run =
+    " --n-layer 1 --n-head 2 --n-embd 32 --num-query-groups 1 --intermediate-size 64 --steps 2 "
+    "--batch-size 2 --threads 1 --score-samples 0 --log-interval 0 --model-type ";
+
+std::string gguf_hash(const std::string& line) {
+  const Outcome outcome = zerograd(line);
+  CAPTURE(outcome.error);
+  REQUIRE(outcome.status == 0);
+  return line_after(outcome.out, "param_hash ");
+}
+
+}  // namespace
+
+TEST_CASE(
+    "export --gguf writes a trained model and its tokenizer, and prints the hash of the weights") {
+  const TemporaryFolder folder;
+  std::string text;
+  for (int i = 0; i < 60; ++i) text += "the quick brown fox jumps over the lazy dog\n";
+  write_file(folder / "text.txt", text);
+  const std::string tokenizer = folder / "tokenizer", save = folder / "run",
+                    file = folder / "out" + "/fox.gguf";
+  models::save_tokenizer(models::train_tokenizer(text, {.vocabulary = 280}), tokenizer);
+  const std::string hash =
+      gguf_hash("train --data " + folder / "text.txt" + " --tokenizer " + tokenizer +
+                " --block-size 16 --save " + save + gguf_run + "llama");
+  for (const std::string dtype : {"", " --dtype q8_0", " --dtype bf16"}) {
+    CAPTURE(dtype);
+    CHECK(gguf_hash("export " + save + " --gguf " + file + dtype) == hash);
+    const GGUFContents gguf(file);
+    CHECK(gguf.text_of("general.name") == "fox");
+    CHECK(gguf.text_of("tokenizer.ggml.pre") == "gpt-2");
+    CHECK(gguf.at<std::vector<std::string>>("tokenizer.ggml.tokens")[0] == "<|endoftext|>");
+    CHECK(gguf.count_of("tokenizer.ggml.eos_token_id") == 0);
+    const uint32_t type = dtype.empty() ? 0 : dtype.ends_with("q8_0") ? 8 : 30;
+    CHECK(gguf.tensors.at("blk.0.ffn_down.weight").type == type);
+  }
+  // A folder also has a chat template, and another tokenizer is refused.
+  write_file(tokenizer + "/chat_template.jinja", "{{ messages }}");
+  CHECK(gguf_hash("export " + save + " --gguf " + file + " --tokenizer " + tokenizer) == hash);
+  CHECK(GGUFContents(file).text_of("tokenizer.chat_template") == "{{ messages }}");
+  CHECK(gguf_hash("export " + save + " --gguf " + file + " --tokenizer none") == hash);
+  CHECK(GGUFContents(file).text_of("tokenizer.ggml.model") == "none");
+  const std::string other = std::string(ZG_FIXTURES) + "tokenizer/gpt2";
+  const Outcome refused = zerograd("export " + save + " --gguf " + file + " --tokenizer " + other);
+  CHECK(refused.status == 2);
+  CHECK(contains(refused.error, "is not the tokenizer of"));
+  // A model exported to transformers and read from there is the same file.
+  const std::string hf = folder / "hf", again = folder / "again" + "/fox.gguf";
+  gguf_hash("export " + save + " --hf " + hf);
+  CHECK(gguf_hash("export " + save + " --gguf " + file) == hash);
+  CHECK(gguf_hash("export " + hf + " --gguf " + again) == hash);
+  CHECK((read_file(again) == read_file(file)));
+}
+
+TEST_CASE("export --gguf says what a file lacks, and refuses what llama.cpp does not have") {
+  const TemporaryFolder folder;
+  const std::string llama = folder / "llama", gpt = folder / "gpt", file = folder / "x.gguf";
+  gguf_hash("train --data sort --save " + llama + gguf_run + "llama");
+  gguf_hash(
+      "train --data sort --n-layer 1 --n-head 2 --n-embd 8 --steps 1 --log-interval 0 "
+      "--score-samples 0 --save " +
+      gpt);
+  const Outcome plain = zerograd("export " + llama + " --gguf " + file);
+  CHECK(plain.status == 0);
+  CHECK(contains(plain.error, "note: the file has no tokenizer"));
+  const std::string bytes = read_file(file);
+  const auto refused = [&](int status, const std::string& arguments, const std::string& words) {
+    CAPTURE(arguments);
+    const Outcome outcome = zerograd("export " + arguments);
+    CHECK(outcome.status == status);
+    CHECK(contains(outcome.error, words));
+    CHECK((read_file(file) == bytes));
+  };
+  refused(6, gpt + " --gguf " + file, "gguf: the model is a GPT-2; expected Llama, Mistral, Qwen2");
+  refused(6, std::string(ZG_FIXTURES) + "hf_bart --gguf " + file, "has an encoder-decoder");
+  refused(2, llama + " --gguf " + file + " --dtype q4_0", "--dtype: expected");
+  refused(2, llama + " --gguf " + file + " --hf " + folder / "hf",
+          "expected one of --hf and --gguf");
+  refused(2, llama, "try --hf DIR or --gguf FILE");
+  refused(2, llama + " --hf " + folder / "hf" + " --dtype f16", "expected --gguf FILE with it");
+  refused(2, llama + " --gguf " + llama + "/step_2/x.gguf", "step_2");
+  refused(5, llama + " --gguf " + folder.path(), "is a folder; expected the path of a file");
+  refused(5, llama + " --gguf " + file + "/x.gguf", "x.gguf");
+  refused(5, folder / "absent" + " --gguf " + file, "absent");
+}
