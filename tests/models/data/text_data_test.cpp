@@ -61,7 +61,7 @@ std::vector<int32_t> ids_of(const Dataset& data, Split split, int64_t index) {
   return ids;
 }
 
-std::string message_of(const std::string& path, const TextOptions& options) {
+std::string data_error(const std::string& path, const TextOptions& options) {
   try {
     text_dataset(path, options);
   } catch (const Error& error) {
@@ -94,7 +94,7 @@ TEST_CASE("invalid UTF-8 is refused with its byte offset") {
   for (const char* invalid : {"\x80", "\xc3", "\xc3(", "\xc0\xaf", "\xe0\x80\xaf", "\xed\xa0\x80",
                               "\xe2\x82", "\xf4\x90\x80\x80", "\xf8\x88\x80\x80\x80", "\xff"}) {
     const TemporaryFile file(std::string("aé") + invalid);
-    CHECK(message_of(file.path(), {.block_size = 1}) ==
+    CHECK(data_error(file.path(), {.block_size = 1}) ==
           file.path() + ": invalid UTF-8 at byte 3; convert the text to UTF-8 first");
   }
   for (const char* valid :
@@ -144,7 +144,7 @@ TEST_CASE("random samples begin anywhere in the training part") {
 TEST_CASE(
     "the error for a too short text states its token counts, and invalid options are refused") {
   const TemporaryFile file("0123456789");
-  CHECK(message_of(file.path(), {.block_size = 4, .validation_fraction = 0.3}) ==
+  CHECK(data_error(file.path(), {.block_size = 4, .validation_fraction = 0.3}) ==
         file.path() +
             ": 10 tokens are 7 to train and 3 to validate; a block size of 4 needs 5 of each; "
             "try a smaller block size or another validation fraction");
@@ -159,15 +159,15 @@ TEST_CASE(
   CHECK(whole->epoch_samples(Split::validation) == 0);
   CHECK_THROWS_AS(whole->batch(Split::validation, 0, 1, Device::cpu()), ConfigError);
   const TemporaryFile empty("");
-  CHECK(message_of(empty.path(), {.block_size = 1}) ==
+  CHECK(data_error(empty.path(), {.block_size = 1}) ==
         empty.path() + ": the file is empty; expected text");
 }
 
 TEST_CASE("a missing file or a folder given as data is a FileError") {
   const std::string folder = std::filesystem::temp_directory_path().string();
   const std::string missing = folder + "/zerograd_no_such_file";
-  CHECK(message_of(missing, {}) == missing + ": cannot be read: No such file or directory");
-  CHECK(message_of(folder, {}) == folder + ": cannot be read: Is a directory");
+  CHECK(data_error(missing, {}) == missing + ": cannot be read: No such file or directory");
+  CHECK(data_error(folder, {}) == folder + ": cannot be read: Is a directory");
   CHECK_THROWS_AS(token_dataset(missing, {}), FileError);
   CHECK_THROWS_AS(token_dataset(folder, {}), FileError);
 }

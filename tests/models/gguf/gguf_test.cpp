@@ -143,8 +143,10 @@ TEST_CASE("a GGUF file has each parameter once, by llama.cpp's names and order o
     CHECK(file.tensors.size() == c.tensors);
     CHECK(file.tensors.size() == weights.shapes.size());
     Checksum hash;
-    for (const auto& [name, shape] : weights.shapes)
-      hash.update(std::as_bytes(std::span(weights.read(name))));
+    for (const auto& [name, shape] : weights.shapes) {
+      const std::vector<float> values = weights.read(name);
+      hash.update(std::as_bytes(std::span(values)));
+    }
     CHECK(result.hash == hash.hex());
     const bool permutes = c.family == Family::llama || c.family == Family::mistral;
     for (const auto& [name, tensor] : file.tensors) {
@@ -279,7 +281,8 @@ TEST_CASE("a value that a GGUF type cannot hold is an error with the tensor and 
   };
   CHECK(refused(GGUFType::f16, 7e4f) ==
         "'w' has the value 70000, which f16 cannot hold; try bf16 or f32");
-  CHECK(contains(refused(GGUFType::q8_0, 1e9f), "'w' has the value 1e+09, which f16 cannot hold"));
+  CHECK(contains(refused(GGUFType::q8_0, 1e9f),
+                 "'w' has the value 1000000000, which f16 cannot hold"));
   const float infinity = std::numeric_limits<float>::infinity();
   CHECK(refused(GGUFType::q8_0, infinity) ==
         "'w' has the value inf; expected finite values for q8_0");
@@ -392,9 +395,9 @@ TEST_CASE(
   GPTConfig config = small_config(Family::llama);
   config.layers = 1;
   config.width = 96;
-  config.heads = 300;
-  config.kv_heads = 100;
-  config.head_size = 40;  // queries: 12000 rows
+  config.heads = 96;
+  config.kv_heads = 32;
+  config.head_size = 128;  // queries: 12288 rows
   config.vocabulary = 12000;
   const TemporaryFolder folder;
   const HFModel model{.config = config, .tokens = {}};
@@ -421,7 +424,7 @@ TEST_CASE(
   CHECK((read_file(folder / "ranges") == bytes));
   CHECK((read_file(folder / "slices") == bytes));
   CHECK(largest <= 1 << 20);
-  CHECK(calls == 12 + 4);  // four matrices of 1.15 million elements in two pieces
+  CHECK(calls == 12 + 4);  // four matrices of 1.15 million elements or more in two pieces
 }
 
 TEST_CASE("an older GGUF file stays until the new one is complete") {
