@@ -148,7 +148,7 @@ TEST_CASE(
   for (const auto& [text, id] : gpt2["model"]["vocab"].items())
     CHECK(tokens[id.get<size_t>()] == text);
   CHECK(written.at<Texts>("tokenizer.ggml.merges").size() == gpt2["model"]["merges"].size());
-  CHECK(TokenizerCase(2000).write(fixture_tokenizer("bloom")).text_of("tokenizer.ggml.pre") ==
+  CHECK(TokenizerCase(2500).write(fixture_tokenizer("bloom")).text_of("tokenizer.ggml.pre") ==
         "bloom");
 }
 
