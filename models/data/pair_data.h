@@ -22,7 +22,7 @@ struct PairFileOptions {
   /// Tokens; the end of a longer source or target is dropped, as transformers' truncation=True
   /// does. An encoder that ends a text with a token has to count it: see `encode`.
   int64_t max_source = 128, max_target = 128;
-  std::string source_prefix = "";  ///< before the text of each source
+  std::string source_prefix = {};  ///< before the text of each source
 };
 /// Reads a file with a JSON object on each line, such as {"source": "Hi", "target": "Hello"}, in
 /// UTF-8. Empty lines are left out. `encode` gives the tokens of a text, with special tokens, and

@@ -136,6 +136,7 @@ std::string write_hf_folder(const WeightSource& weights, const std::vector<HFTen
                             const std::string& directory,
                             const std::function<void(FileSet& files)>& add) {
   std::vector<SafetensorsWriter::Entry> entries;
+  entries.reserve(tensors.size());
   for (const HFTensor& tensor : tensors)
     entries.push_back({tensor.name, DType::f32, tensor.their_shape()});
   make_directories(directory);

@@ -206,6 +206,7 @@ struct Beam {
 
 std::vector<Beam> chosen(const std::vector<Beam>& beams, size_t k) {
   std::vector<float> scores;
+  scores.reserve(beams.size());
   for (const Beam& beam : beams) scores.push_back(beam.score);
   std::vector<Beam> best;
   for (size_t index : top_k(scores, k)) best.push_back(beams[index]);
