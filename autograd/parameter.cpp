@@ -17,16 +17,19 @@ double open_uniform(uint32_t high, uint32_t low) {
   return (static_cast<double>(bits) + 0.5) * 0x1p-52;
 }
 
-struct NormalPair {
+/// The values of elements 2 pair and 2 pair + 1: standard normal, or uniform in (-1, 1).
+struct Pair {
   double values[2];
 };
 
-NormalPair standard_normals(uint64_t seed, uint64_t name, uint64_t pair) {
+Pair standard_values(Init::Kind kind, uint64_t seed, uint64_t name, uint64_t pair) {
   const auto low = [](uint64_t x) { return static_cast<uint32_t>(x); };
   const auto high = [](uint64_t x) { return static_cast<uint32_t>(x >> 32); };
   const Philox::Block words = Philox::block({low(pair), high(pair), low(name), high(name)}, seed);
-  const double radius = std::sqrt(-2.0 * std::log(open_uniform(words[0], words[1])));
-  const double angle = 2.0 * std::numbers::pi * open_uniform(words[2], words[3]);
+  const double u = open_uniform(words[0], words[1]), v = open_uniform(words[2], words[3]);
+  if (kind == Init::Kind::uniform) return {{2.0 * u - 1.0, 2.0 * v - 1.0}};
+  const double radius = std::sqrt(-2.0 * std::log(u));
+  const double angle = 2.0 * std::numbers::pi * v;
   return {{radius * std::cos(angle), radius * std::sin(angle)}};
 }
 
@@ -46,7 +49,7 @@ void check_slice(const std::string& name, const Shape& shape, const Shape& whole
 
 void initialise(const Init& init, uint64_t seed, const std::string& name, int64_t begin,
                 std::span<float> values) {
-  if (init.kind != Init::Kind::normal) {
+  if (init.kind == Init::Kind::zeros || init.kind == Init::Kind::ones) {
     for (float& value : values) value = init.kind == Init::Kind::ones ? 1.0f : 0.0f;
     return;
   }
@@ -54,7 +57,7 @@ void initialise(const Init& init, uint64_t seed, const std::string& name, int64_
   const uint64_t first = static_cast<uint64_t>(begin);
   for (uint64_t i = 0; i < values.size();) {
     const uint64_t element = first + i;
-    const NormalPair pair = standard_normals(seed, hash, element / 2);
+    const Pair pair = standard_values(init.kind, seed, hash, element / 2);
     for (uint64_t side = element % 2; side < 2 && i < values.size(); ++side, ++i)
       values[i] = static_cast<float>(double{init.stddev} * pair.values[side]);
   }
@@ -93,6 +96,11 @@ const Parameter& ParameterStore::add(const Unit& unit, const std::string& name, 
   const Slice slice = options.slice.value_or(Slice{.extent = numel, .rows = numel});
   const Shape& whole = options.slice ? options.whole : shape;
   check_slice(name, shape, whole, slice);
+  if (options.trainable && !options.saved)
+    throw ConfigError(fmt::format(
+        "add: parameter '{}' is trainable and not saved; expected one of both: a checkpoint has "
+        "every value that changes",
+        name));
   if (options.hidden_matrix && shape.rank() != 2)
     throw ShapeError(
         fmt::format("add: parameter '{}' {} is a hidden matrix; expected rank 2", name, shape));
@@ -102,6 +110,7 @@ const Parameter& ParameterStore::add(const Unit& unit, const std::string& name, 
                                             .init = init,
                                             .decay = options.decay,
                                             .trainable = options.trainable,
+                                            .saved = options.saved,
                                             .hidden_matrix = options.hidden_matrix,
                                             .unit = &unit,
                                             .index = static_cast<int>(parameters_.size()),

@@ -16,19 +16,21 @@ namespace zg {
 /// The initial values of a parameter. Element i is a function of (seed, parameter name, i) alone,
 /// so a rank can initialise its shard without the other shards.
 struct Init {
-  enum class Kind : uint8_t { zeros, ones, normal };
+  enum class Kind : uint8_t { zeros, ones, normal, uniform };
   Kind kind = Kind::zeros;
-  float stddev = 0.0f;
+  float stddev = 0.0f;  ///< uniform: the bound b of U(-b, b)
 
   static Init zeros() { return {}; }
   static Init ones() { return {Kind::ones, 0.0f}; }
   static Init normal(float stddev) { return {Kind::normal, stddev}; }
+  static Init uniform(float bound) { return {Kind::uniform, bound}; }
 };
 
 /// Writes elements [begin, begin + values.size()) of a parameter named `name`. Normal values come
 /// from Philox (key: seed; counter: element / 2, hash_name(name)) by the transform of Box, Muller
 /// 1958, "A note on the generation of random normal deviates", in double, rounded once: r cos(2 pi
-/// v) for even elements and r sin(2 pi v) for odd ones, r = stddev sqrt(-2 ln u).
+/// v) for even elements and r sin(2 pi v) for odd ones, r = stddev sqrt(-2 ln u). Uniform values
+/// are b (2 u - 1) for even elements and b (2 v - 1) for odd ones.
 ZG_API void initialise(const Init& init, uint64_t seed, const std::string& name, int64_t begin,
                        std::span<float> values);
 
@@ -73,6 +75,7 @@ struct Parameter {
   Init init;
   bool decay = false;          ///< weight decay applies: to matrices of linear layers
   bool trainable = true;       ///< false: frozen, no gradient and no optimizer state
+  bool saved = true;           ///< false: frozen, and checkpoints leave it out
   bool hidden_matrix = false;  ///< [out, in] of a linear layer between others: Muon updates it
   const Unit* unit = nullptr;
   int index = 0;  ///< position in the store, in order of creation
@@ -102,6 +105,7 @@ class ZG_API ParameterStore {
   struct Options {
     bool decay = false;
     bool trainable = true;
+    bool saved = true;                ///< ConfigError if false and trainable
     bool hidden_matrix = false;       ///< ShapeError unless the shape has rank 2
     Shape whole = {};                 ///< with `slice`: shape of the parameter in the whole model
     std::optional<Slice> slice = {};  ///< absent: this rank has the whole parameter

@@ -1,5 +1,8 @@
 #include "zerograd/models/nn.h"
 
+#include <cmath>
+
+#include "zerograd/autograd/collective.h"
 #include "zerograd/kernels/attention/attention.h"
 #include "zerograd/models/nn_parameters.h"
 #include "zerograd/runtime/error.h"
@@ -58,19 +61,71 @@ Linear::Linear(const ParallelStore& store, const Unit& unit, const std::string& 
   weight = split == Split::out ? &store.rows(unit, weight_name, shape, init, options, config.blocks)
            : split == Split::in ? &store.columns(unit, weight_name, shape, init, options)
                                 : &store.whole(unit, weight_name, shape, init, options);
-  if (!config.bias) return;
-  bias = split == Split::out
-             ? &store.rows(unit, bias_name, {config.out}, Init::zeros(), {}, config.blocks)
-             : &store.whole(unit, bias_name, {config.out}, Init::zeros());
+  if (config.bias)
+    bias = split == Split::out
+               ? &store.rows(unit, bias_name, {config.out}, Init::zeros(), {}, config.blocks)
+               : &store.whole(unit, bias_name, {config.out}, Init::zeros());
+  const models::LoraConfig& lora = store.lora;
+  if (!lora.enabled() || !models::is_target(lora, name, config.hidden)) return;
+  lora_scale = models::lora_scale(lora);
+  lora_site = site_of(name, ".lora_dropout");
+  const ParallelStore trained = store.trained();
+  const std::string a_name = models::lora_a_name(name), b_name = models::lora_b_name(name);
+  const Shape a_shape{lora.rank, config.in}, b_shape{config.out, lora.rank};
+  const Init a_init = Init::uniform(1.0f / std::sqrt(static_cast<float>(config.in)));
+  lora_a = split == Split::in ? &trained.columns(unit, a_name, a_shape, a_init, options)
+                              : &trained.whole(unit, a_name, a_shape, a_init, options);
+  lora_b = split == Split::out
+               ? &trained.rows(unit, b_name, b_shape, Init::zeros(), options, config.blocks)
+               : &trained.whole(unit, b_name, b_shape, Init::zeros(), options);
+}
+
+namespace {
+
+/// The adapter's share of a rank's product. A rank's gradient of the matrix that every rank has
+/// whole is a part of it: copy_to_ranks() sums the parts.
+Var adapter_product(const Linear& layer, const Pass& pass, const Var& x) {
+  Var a = pass.tape.parameter(*layer.lora_a), b = pass.tape.parameter(*layer.lora_b);
+  const models::TensorParallel& parallel = pass.parallel;
+  bool differs = layer.split == Split::in;  // x, on the tensor ranks
+  if (layer.split == Split::none) {
+    const Var values[] = {a, b};
+    const std::vector<Var> both = parallel.shared(values);
+    a = both[0];
+    b = both[1];
+    differs = parallel.sequence;
+  } else if (parallel.size() > 1) {
+    Var& whole = layer.split == Split::out ? a : b;
+    whole = copy_to_ranks(whole, *parallel.ranks);
+  }
+  const DropoutKey key = differs ? pass.key_of_rank(layer.lora_site) : pass.key(layer.lora_site);
+  const Var kept = pass.lora_dropout > 0.0f ? zg::dropout(x, pass.lora_dropout, key) : x;
+  const Var low = linear(kept, a);
+  // The factor with `rank` features is the smallest to scale.
+  const Var scaled = mul(low, layer.lora_scale);
+  return linear(scaled, b);
+}
+
+}  // namespace
+
+Var Linear::product(const Pass& pass, const Var& x, const Var& shift) const {
+  const Var w = pass.tape.parameter(require_parameter("linear", weight));
+  const Var y = linear(x, w, shift);
+  if (!lora_a) return y;
+  const Var change = adapter_product(*this, pass, x);
+  return add(y, change);
 }
 
 Var Linear::operator()(const Pass& pass, const Var& x) const {
-  const Var w = pass.tape.parameter(require_parameter("linear", weight));
-  if (split == Split::in)
-    return models::row_parallel_linear(x, w, shared(pass, bias), pass.parallel);
-  const Var b = split == Split::out ? value_of(pass, bias) : shared(pass, bias);
-  if (split == Split::out) return models::column_parallel_linear(x, w, b, pass.parallel);
-  return linear(x, w, b);
+  require_parameter("linear", weight);
+  if (split == Split::out) {
+    const Var b = value_of(pass, bias);
+    return product(pass, pass.parallel.enter(x), b);
+  }
+  const Var b = shared(pass, bias);
+  if (split == Split::none || pass.parallel.size() == 1) return product(pass, x, b);
+  const Var sum = pass.parallel.leave(product(pass, x, {}));
+  return b ? add(sum, b) : sum;
 }
 
 Embedding::Embedding(const ParallelStore& store, const Unit& unit, const std::string& name,
@@ -175,13 +230,13 @@ Mlp::Mlp(const ParallelStore& store, const Unit& unit, const std::string& name,
 Var Mlp::operator()(const Pass& pass, const Var& x) const {
   const Var up = pass.tape.parameter(require_parameter("mlp", up_.weight)),
             down = pass.tape.parameter(*down_.weight);
+  const bool has_adapter = gate_.lora_a || up_.lora_a || down_.lora_a;
   if (!is_gated(kind_)) {
     const auto form = kind_ == MlpKind::gelu_tanh ? Activation::gelu_tanh : Activation::gelu_erf;
-    if (pass.activation_dropout > 0.0f) {
-      const Var product =
-          models::column_parallel_linear(x, up, value_of(pass, up_.bias), pass.parallel);
-      const Var kept = zg::dropout(gelu(product, form), pass.activation_dropout,
-                                   pass.key_of_rank(activation_site_));
+    if (pass.activation_dropout > 0.0f || has_adapter) {
+      const Var activated = gelu(up_(pass, x), form);
+      const Var kept =
+          zg::dropout(activated, pass.activation_dropout, pass.key_of_rank(activation_site_));
       return pass.drop(down_(pass, kept), site_);
     }
     const Var out = models::parallel_feed_forward(x, up, value_of(pass, up_.bias), down,
@@ -197,6 +252,11 @@ Var Mlp::operator()(const Pass& pass, const Var& x) const {
   const auto form =
       static_cast<Gate>(static_cast<int>(kind_) - static_cast<int>(MlpKind::gated_silu));
   const Var whole = pass.parallel.enter(x);
+  if (has_adapter) {
+    const Var gates = gate_.product(pass, whole, {});
+    const Var ups = up_.product(pass, whole, {});
+    return pass.drop(down_(pass, gated(gates, ups, form)), site_);
+  }
   const Var out = gated_feed_forward(whole, gate, up, down, form);
   return pass.drop(pass.parallel.leave(out), site_);
 }

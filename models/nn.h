@@ -127,11 +127,13 @@ struct ZG_API Pass {
   Tensor key_lengths = {};
   std::optional<float> attention_dropout = {};  ///< on attention weights; absent: `dropout`
   float activation_dropout = 0.0f;              ///< between the products of an Mlp without a gate
+  float lora_dropout = 0.0f;                    ///< on the input of adapters
 
   /// The same on another tape, such as that of a checkpointed segment.
   Pass on(Tape& other) const {
-    return {other,  parallel,  dropout, place,       rope_table,        alibi_slopes,
-            starts, positions, cache,   key_lengths, attention_dropout, activation_dropout};
+    return {other,       parallel,  dropout, place,       rope_table,        alibi_slopes,
+            starts,      positions, cache,   key_lengths, attention_dropout, activation_dropout,
+            lora_dropout};
   }
   /// Key for a tensor that every tensor rank has whole: the same mask on all of them.
   DropoutKey key(uint32_t site) const;
@@ -160,15 +162,25 @@ struct LinearConfig {
   bool hidden = true;    ///< false: the last layer of a model, which Muon leaves to adam
 };
 
-/// y = x weight^T + bias; NAME.weight [out, in], NAME.bias [out].
+/// y = x weight^T + bias; NAME.weight [out, in], NAME.bias [out]. A layer that a target of
+/// ParallelStore::lora names has an adapter (models/lora.h), of which a tensor rank has what it has
+/// of the weight: with Split::out all of A and some rows of B, with Split::in some columns of A and
+/// all of B.
 struct ZG_API Linear {
   const Parameter *weight = nullptr, *bias = nullptr;
   Split split = Split::none;
+  const Parameter *lora_a = nullptr, *lora_b = nullptr;  ///< null: the layer has no adapter
+  float lora_scale = 0.0f;
+  uint32_t lora_site = 0;
 
   Linear() = default;
   Linear(const ParallelStore& store, const Unit& unit, const std::string& name,
          const LinearConfig& config);
   Var operator()(const Pass& pass, const Var& x) const;
+  /// This rank's product, with the adapter's share, of x as the ranks have it inside a split layer:
+  /// after TensorParallel::enter() with Split::out, the rank's slice with Split::in. `shift` may be
+  /// absent.
+  Var product(const Pass& pass, const Var& x, const Var& shift) const;
 };
 
 struct EmbeddingConfig {

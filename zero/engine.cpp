@@ -48,7 +48,8 @@ void check_groups(const ParameterStore& store, const UpdateOptions& options, con
   if (options.groups.empty()) return;
   std::vector<int64_t> counts(options.groups.size());
   for (const auto& parameter : store.parameters())
-    if (const ParameterGroup* group = group_of(options, parameter->name))
+    if (const ParameterGroup* group = group_of(options, parameter->name);
+        group && parameter->trainable)
       ++counts[static_cast<size_t>(group - options.groups.data())];
   if (mesh) counts = sum_over_parts(counts, *mesh, device, "parameter groups");
   if (mesh && device.type() == Device::Type::meta) return;  // it does not know the other parts

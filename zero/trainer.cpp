@@ -453,6 +453,7 @@ CheckpointInfo Trainer::checkpoint_info() const {
   info.steps = s.engine.steps();
   info.skipped = s.engine.skipped();
   info.micro_batches = s.position.micro_batches;
+  if (info.base.path.empty()) info.base = s.options.base;
   return info;
 }
 

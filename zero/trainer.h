@@ -55,6 +55,9 @@ struct TrainerOptions {
   int64_t stop_interval = 0;  ///< run() ends after each multiple of this many steps; 0: never
   std::shared_ptr<Trace> trace = {};  ///< records the steps [trace_first, trace_end)
   int64_t trace_first = 0, trace_end = 0;
+  /// The base of checkpoints (CheckpointInfo::base), if parameters are not saved. resume() does not
+  /// read it. TrainerHooks::describe sets its own.
+  CheckpointInfo::Base base = {};
 };
 
 /// Progress of a run, in addition to the engine's state. Saved in a checkpoint.

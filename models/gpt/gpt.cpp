@@ -132,13 +132,29 @@ struct Describe {
   }
 
   GPTLayers layers() const {
-    GPTLayers layers{.config = config, .part = part, .parallel = store.parallel};
+    GPTLayers layers{
+        .config = config, .part = part, .parallel = store.parallel, .lora = store.lora};
     if (part.end_layer < 0) layers.part.end_layer = config.layers;
     describe_embedding(layers);
     for (int64_t layer = layers.part.first_layer; layer < layers.part.end_layer; ++layer)
       layers.blocks.push_back(block(layer));
     describe_head(layers);
+    check_adapters(layers);
     return layers;
+  }
+
+  void check_adapters(const GPTLayers& layers) const {
+    if (!store.lora.enabled()) return;
+    if (layers.is_whole() && store.parallel.size() == 1)
+      return check_targets(store.lora, store.store);
+    ParameterStore all;  // a part may lack layers that a target names
+    const GPT whole(all, config, {}, store.lora);
+    for (const auto& parameter : store.store.parameters())
+      if (parameter->trainable) return;
+    throw ConfigError(fmt::format(
+        "gpt: lora: layers {} to {} have no adapter, and nothing to train; expected some on each "
+        "pipeline stage; try fewer stages or more targets",
+        layers.part.first_layer, layers.part.end_layer - 1));
   }
 };
 
@@ -154,7 +170,8 @@ TensorParallel checked(const GPTConfig& config, const GPTPart& part) {
   return parallel;
 }
 
-const GPTConfig& validated(const GPTConfig& config) {
+template <class Config>
+const Config& validated(const Config& config) {
   validate(config);
   return config;
 }
@@ -188,14 +205,19 @@ Var head_loss(const nn::Pass& pass, const GPTLayers& layers, const Var& x, const
 
 }  // namespace
 
-GPT::GPT(ParameterStore& store, const GPTConfig& config, const GPTPart& part)
+GPT::GPT(ParameterStore& store, const GPTConfig& config, const GPTPart& part,
+         const LoraConfig& lora)
     : layers_(std::make_unique<GPTLayers>(
-          Describe{{store, checked(validated(config), part)}, config, part, names_of(config.family)}
+          Describe{{store, checked(validated(config), part), validated(lora)},
+                   config,
+                   part,
+                   names_of(config.family)}
               .layers())) {}
 GPT::~GPT() = default;
 
 const GPTConfig& GPT::config() const { return layers_->config; }
 const GPTPart& GPT::part() const { return layers_->part; }
+const LoraConfig& GPT::lora() const { return layers_->lora; }
 
 int64_t GPT::transformer_parameters() const {
   if (!layers_->is_whole()) {
@@ -204,7 +226,8 @@ int64_t GPT::transformer_parameters() const {
   }
   const auto numel = [](const Unit* unit) {
     int64_t sum = 0;
-    for (const Parameter* parameter : unit->parameters) sum += parameter->whole.numel();
+    for (const Parameter* parameter : unit->parameters)
+      if (lora_layer(parameter->name).empty()) sum += parameter->whole.numel();
     return sum;
   };
   const nn::Norm& last = layers_->norm_f;
@@ -223,9 +246,12 @@ StageOutput GPT::stage_output(int64_t samples) const {
 Var GPT::stage(Tape& tape, const Var& input, const Tensor& ids, const Tensor& targets,
                const ForwardPosition& place, bool checkpointing) const {
   check_ids(config(), ids);
-  const float dropout = tape.mode() == TapeMode::record ? config().dropout : 0.0f;
-  const nn::Pass pass{
-      .tape = tape, .parallel = layers_->parallel, .dropout = dropout, .place = place};
+  const bool trains = tape.mode() == TapeMode::record;
+  const nn::Pass pass{.tape = tape,
+                      .parallel = layers_->parallel,
+                      .dropout = trains ? config().dropout : 0.0f,
+                      .place = place,
+                      .lora_dropout = trains ? layers_->lora.dropout : 0.0f};
   const Var first = layers_->is_first() ? embed(pass, *layers_, ids, 0) : input;
   const Var x = trunk(pass, *layers_, first, ids.extent(1), checkpointing);
   return layers_->is_last() ? head_loss(pass, *layers_, x, targets) : x;

@@ -47,14 +47,18 @@ class ZG_API GPT {
   /// Weights start as N(0, 0.02). Weights whose output is added to the residual stream start as
   /// N(0, 0.02 / sqrt(2 layers)), biases as 0. Weights of linear layers decay; embeddings (and a
   /// head tied to them), LayerNorm and biases do not. If `part` is a part of the model, only the
-  /// units and slices of that part are added. Throws ConfigError when its tensor ranks do not
-  /// divide the heads or, with sequence parallelism, the block size.
-  GPT(ParameterStore& store, const GPTConfig& config, const GPTPart& part = {});
+  /// units and slices of that part are added. With `lora` linear layers have adapters, which alone
+  /// are trained (models/lora.h). Throws ConfigError when its tensor ranks do not divide the heads
+  /// or, with sequence parallelism, the block size, when a target of `lora` names no layer, and
+  /// when the first stage of a pipeline has no adapter.
+  GPT(ParameterStore& store, const GPTConfig& config, const GPTPart& part = {},
+      const LoraConfig& lora = {});
   ~GPT();
 
   const GPTConfig& config() const;  ///< configuration of the whole model
   const GPTPart& part() const;      ///< for a whole model: all layers
-  /// Number of parameters of the whole model without the head, as minGPT prints it.
+  const LoraConfig& lora() const;
+  /// Number of parameters of the whole model without the head and adapters, as minGPT prints it.
   int64_t transformer_parameters() const;
 
   /// Mean cross-entropy of predicting targets [B, T] (-1: ignored) from ids. Dropout is active on a

@@ -24,6 +24,7 @@ struct GPTLayers {
   GPTPart part;  // its end_layer is resolved
   // Used by passes that compute the loss; in other passes every rank has all tokens.
   TensorParallel parallel;
+  LoraConfig lora;
   const Unit *embedding = nullptr, *head = nullptr;
   nn::Embedding wte;
   const Parameter* wpe = nullptr;  // null without learned positions

@@ -55,10 +55,19 @@ RankRows rows_of_rank(int64_t extent, const TensorParallel& parallel) {
   return {begin, std::min(share, extent - begin)};
 }
 
+namespace {
+
+ParallelStore::Options resolved(ParallelStore::Options options, const LoraConfig& lora) {
+  if (lora.enabled()) options.trainable = options.saved = false;
+  return options;
+}
+
+}  // namespace
+
 const Parameter& ParallelStore::whole(const Unit& unit, const std::string& name, const Shape& shape,
                                       Init init, Options options) const {
   options.copy = parallel.rank() > 0 ? Copy::replica : Copy::own;
-  return store.add(unit, name, shape, init, options);
+  return store.add(unit, name, shape, init, resolved(options, lora));
 }
 
 const Parameter& ParallelStore::rows(const Unit& unit, const std::string& name, const Shape& shape,
@@ -74,7 +83,7 @@ const Parameter& ParallelStore::rows(const Unit& unit, const std::string& name, 
                    .begin = begin,
                    .rows = count,
                    .inner = shape.with(0, 1).numel()};
-  return store.add(unit, name, shape.with(0, blocks * count), init, options);
+  return store.add(unit, name, shape.with(0, blocks * count), init, resolved(options, lora));
 }
 
 const Parameter& ParallelStore::columns(const Unit& unit, const std::string& name,
@@ -85,7 +94,7 @@ const Parameter& ParallelStore::columns(const Unit& unit, const std::string& nam
   const auto [begin, count] = rows_of_rank(shape[1], parallel);
   options.whole = shape;
   options.slice = {.outer = shape[0], .extent = shape[1], .begin = begin, .rows = count};
-  return store.add(unit, name, {shape[0], count}, init, options);
+  return store.add(unit, name, {shape[0], count}, init, resolved(options, lora));
 }
 
 Var column_parallel_linear(const Var& x, const Var& weight, const Var& bias,

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "zerograd/autograd/ops.h"
+#include "zerograd/models/lora.h"
 #include "zerograd/runtime/comm/communicator.h"
 
 // Layers whose matrices are divided among ranks ("split layers"): Shoeybi et al. 2019,
@@ -50,15 +51,21 @@ struct RankRows {
 ZG_API RankRows rows_of_rank(int64_t extent, const TensorParallel& parallel);
 
 /// Adds parameters to a store: this rank's slice of them or, on ranks above 0, a replica. `shape`
-/// is the shape in the whole model.
+/// is the shape in the whole model. With `lora` linear layers add adapters, and every other
+/// parameter is frozen and not saved.
 struct ZG_API ParallelStore {
   using Options = ParameterStore::Options;
   ParameterStore& store;
   TensorParallel parallel;
+  LoraConfig lora;
 
   /// Without `parallel` one rank has whole layers; a ParameterStore converts to that.
-  ParallelStore(ParameterStore& store, const TensorParallel& parallel = {})
-      : store(store), parallel(parallel) {}
+  ParallelStore(ParameterStore& store, const TensorParallel& parallel = {},
+                const LoraConfig& lora = {})
+      : store(store), parallel(parallel), lora(lora) {}
+
+  /// The same without adapters: its parameters are trained.
+  ParallelStore trained() const { return {store, parallel}; }
 
   /// The whole parameter on every rank.
   const Parameter& whole(const Unit& unit, const std::string& name, const Shape& shape, Init init,

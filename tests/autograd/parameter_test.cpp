@@ -55,6 +55,28 @@ TEST_CASE("normal initial values are Box-Muller of the documented Philox words")
   CHECK(std::fabs(pair[1] - radius * std::sin(angle)) <= 0x1p-23 * std::fabs(pair[1]));
 }
 
+TEST_CASE("uniform initial values fill their interval evenly, also in parts") {
+  const double n = 1 << 20, bound = 0.25;
+  const std::vector<float> values = initial_elements(Init::uniform(0.25f), 9, "w", 0, 1 << 20);
+  double sum = 0.0, squares = 0.0, neighbours = 0.0, largest = 0.0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double x = values[i] / bound;
+    sum += x;
+    squares += x * x;
+    largest = std::max(largest, std::fabs(x));
+    if (i > 0) neighbours += x * values[i - 1] / bound;
+  }
+  // Five standard errors each: variances of x, x^2 and x y are 1/3, 4/45 and 1/9.
+  CHECK(std::fabs(sum / n) < 5 * std::sqrt(1.0 / 3.0 / n));
+  CHECK(std::fabs(squares / n - 1.0 / 3.0) < 5 * std::sqrt(4.0 / 45.0 / n));
+  CHECK(std::fabs(neighbours / n) < 5 * std::sqrt(1.0 / 9.0 / n));
+  CHECK(largest <= 1.0);
+  CHECK(largest > 0.9999);  // the chance of less is 1e-45
+  for (const int64_t begin : {1, 2, 777})
+    CHECK(initial_elements(Init::uniform(0.25f), 9, "w", begin, 5) ==
+          std::vector<float>(values.begin() + begin, values.begin() + begin + 5));
+}
+
 TEST_CASE("normals have the moments of the normal distribution") {
   const double n = 1 << 20;
   double sum = 0.0, squares = 0.0, fourths = 0.0, neighbours = 0.0;

@@ -73,6 +73,8 @@ set(ZG_ENGINE_HEADERS
     models/gpt/score.h
     models/hugging_face/hf_seq2seq.h
     models/hugging_face/hugging_face.h
+    models/hugging_face/peft.h
+    models/lora.h
     models/nn.h
     models/seq2seq/beam_search.h
     models/seq2seq/seq2seq.h

@@ -1,5 +1,6 @@
 #include "tools/commands/checkpoint_options.h"
 
+#include "tools/options/lora_flags.h"
 #include "tools/options/model_flags.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
@@ -68,24 +69,31 @@ bool parse(const std::vector<std::string>& arguments, ConsolidateOptions& option
 bool parse(const std::vector<std::string>& arguments, ExportOptions& options) {
   const CommandLine line = {
       .usage =
-          "zerograd export CHECKPOINT --hf DIR\n"
-          "       zerograd export CHECKPOINT --gguf FILE [--dtype f32|f16|bf16|q8_0]",
+          "zerograd export CHECKPOINT --hf DIR [--merge]\n"
+          "       zerograd export CHECKPOINT --gguf FILE [--dtype f32|f16|bf16|q8_0] [--merge]\n"
+          "       zerograd export CHECKPOINT --peft DIR",
       .summary =
           "Writes a model as transformers loads it with GPT2LMHeadModel.from_pretrained(DIR), or\n"
           "BloomForCausalLM: config.json and model.safetensors, the masters in f32, and the\n"
           "tokenizer that it was trained with. What else is in DIR stays.\n"
-          "Or writes a Llama, Mistral, Qwen2, Qwen3 or SmolLM2 as one file for llama.cpp.",
+          "Or writes a Llama, Mistral, Qwen2, Qwen3 or SmolLM2 as one file for llama.cpp.\n"
+          "Or writes adapters as PEFT loads them with PeftModel.from_pretrained(base, DIR).",
       .positionals = {checkpoint_positional(options.checkpoint)},
       .groups = {{"to",
                   {text_flag({"--hf"}, "DIR", options.hugging_face, "the folder to write"),
                    text_flag({"--gguf"}, "FILE", options.gguf, "the GGUF file to write"),
                    choice_flag({"--dtype"}, options.dtype, {"f32", "f16", "bf16", "q8_0"},
-                               "of a GGUF file's matrices")}},
+                               "of a GGUF file's matrices"),
+                   switch_flag({"--merge"}, options.merge,
+                               "add the adapters to the weights that they were trained for"),
+                   text_flag({"--peft"}, "DIR", options.peft,
+                             "write adapter_config.json and adapter_model.safetensors there")}},
                  {"model (the checkpoint's own unless given)",
                   {model_type_flag(options.model), heads_flag(options.model),
                    text_flag({"--tokenizer"}, "PATH", options.tokenizer,
                              "where the run's tokenizer is now, or one for tokens of a file;\n"
-                             "none: a GGUF file without one")}}},
+                             "none: a GGUF file without one"),
+                   adapter_flag(options.adapter)}}},
       .notes =
           "Characters are no tokenizer that transformers or llama.cpp knows: of a model that "
           "reads\n"
@@ -93,15 +101,22 @@ bool parse(const std::vector<std::string>& arguments, ExportOptions& options) {
           "file.\n\n"
           "  zerograd export checkpoints --hf gpt2-mine\n"
           "  zerograd train --from-hf gpt2-mine --data tokens.bin\n"
-          "  zerograd export llama-mine --gguf llama-mine.gguf --dtype q8_0"};
+          "  zerograd export llama-mine --gguf llama-mine.gguf --dtype q8_0\n"
+          "  zerograd export runs/adapters --peft adapters\n"
+          "  zerograd export runs/adapters --merge --hf merged"};
   if (!parse(line, arguments, options.given)) return false;
-  if (options.hugging_face.empty() == options.gguf.empty())
+  const int64_t targets =
+      !options.hugging_face.empty() + !options.gguf.empty() + !options.peft.empty();
+  if (targets != 1)
     throw ConfigError(
-        options.gguf.empty()
-            ? "--hf: expected a folder to write, got nothing; try --hf DIR or --gguf FILE"
-            : "--gguf: expected one of --hf and --gguf, got both; export twice");
+        targets == 0
+            ? "--hf: expected a folder to write, got nothing; try --hf DIR, --gguf FILE or --peft "
+              "DIR"
+            : "export: expected one of --hf, --gguf and --peft, got more; export twice");
   if (options.gguf.empty() && options.given.count("--dtype"))
-    throw ConfigError("--dtype: --hf writes the masters in f32; expected --gguf FILE with it");
+    throw ConfigError("--dtype: only a GGUF file has one; expected --gguf FILE with it");
+  if (options.merge && !options.peft.empty())
+    throw ConfigError("--merge: expected --hf DIR or --gguf FILE with it, got --peft");
   check_model(options.model, options.given);
   return true;
 }

@@ -30,10 +30,13 @@ struct ConsolidateOptions {
 struct ExportOptions {
   Given given;
   std::string checkpoint;
-  // One of both is given.
+  // One of these three is given.
   std::string hugging_face;                        ///< path of a folder
   std::string gguf;                                ///< path of a file
+  std::string peft;                                ///< path of a folder for adapters
   models::GGUFType dtype = models::GGUFType::f32;  ///< of the GGUF file
+  bool merge = false;                              ///< add the adapters to the weights
+  std::string adapter;    ///< path of a folder of PEFT to read; empty: none
   std::string tokenizer;  ///< empty: the tokenizer stored in the checkpoint
   ModelOptions model;
 };

@@ -79,6 +79,11 @@ int consolidate(const std::vector<std::string>& arguments) {
       hash = consolidate_hf_folder(options);
     } else {
       const Checkpoint checkpoint = usable_checkpoint(from);
+      if (const auto& base = checkpoint->manifest().info.base; !base.path.empty())
+        throw ConfigError(fmt::format(
+            "consolidate: {0} has adapters alone, of {1}; expected a whole model; try zerograd "
+            "export {0} --peft DIR, or --merge --hf DIR",
+            checkpoint->path(), base.path));
       from = checkpoint->path();
       hash = zero::consolidate(*checkpoint, options.to, options.dtype);
     }

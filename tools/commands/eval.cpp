@@ -74,7 +74,8 @@ int eval(const std::vector<std::string>& arguments) {
   EvalOptions options;
   if (!parse(arguments, options)) return 0;
   check_model_flags(options.given, options.checkpoint);
-  const auto trained = load_model(options.checkpoint, options.model, options.device_flags);
+  const auto trained =
+      load_model(options.checkpoint, options.model, options.device_flags, options.adapter);
   const Settings& saved = trained->saved_model.settings;
   DataOptions data = data_options(saved, options);
   const bool named = options.given.count("--tokenizer") > 0;

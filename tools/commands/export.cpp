@@ -3,6 +3,7 @@
 
 #include "tools/commands/checkpoint_options.h"
 #include "tools/commands/subcommands.h"
+#include "tools/options/lora_flags.h"
 #include "tools/options/run_checks.h"
 #include "tools/options/seq2seq_flags.h"
 #include "tools/run/checkpoints.h"
@@ -10,14 +11,47 @@
 #include "tools/run/setup.h"
 #include "tools/run/tokenizers.h"
 #include "zerograd/models/gguf/gguf.h"
+#include "zerograd/models/hugging_face/peft.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
-
 namespace {
+
+// A model with adapters is written as adapters or merged; a whole model is neither.
+void check_form(const ExportOptions& options, const Settings& settings) {
+  const bool has_adapters = settings.lora.rank > 0;
+  if (has_adapters && options.peft.empty() && !options.merge)
+    throw ConfigError(fmt::format(
+        "{}: {} has adapters of {}; expected --merge with it, which adds them to its weights, or "
+        "--peft DIR, which writes the adapters alone",
+        options.gguf.empty() ? "--hf" : "--gguf", options.checkpoint, settings.base.path));
+  if (!has_adapters && (options.merge || !options.peft.empty()))
+    throw ConfigError(
+        fmt::format("{}: {} has no adapters; expected a checkpoint of train --lora, "
+                    "or --adapter DIR; leave the flag out",
+                    options.merge ? "--merge" : "--peft", options.checkpoint));
+}
+
+int export_adapters(const SavedModel& saved_model, const std::string& directory) {
+  const Settings& settings = saved_model.settings;
+  const std::string hash =
+      models::export_peft(adapter_weights(saved_model), settings.model,
+                          {.lora = lora_of(settings.lora), .base = settings.base.path}, directory);
+  const std::string& from = saved_model.adapter.empty() ? saved_model.path : saved_model.adapter;
+  std::printf("saved %s of %s\nadapter_hash %s\n", directory.c_str(), from.c_str(), hash.c_str());
+  return 0;
+}
+
+/// The weights to write: with --merge those of the base and the adapters.
+WeightSource weights_to_write(const ExportOptions& options, const SavedModel& saved_model) {
+  const Settings& settings = saved_model.settings;
+  if (!options.merge) return weights_of(saved_model);
+  return models::merged(checked_base(settings), adapter_weights(saved_model),
+                        lora_of(settings.lora));
+}
 
 /// The tokenizer.json at a path as it is, or made of a folder's vocab.json and merges.txt.
 models::GGUFTokenizer gguf_tokenizer_at(const std::string& path, models::AroundText around) {
@@ -48,8 +82,10 @@ models::GGUFTokenizer gguf_tokenizer_of(const ExportOptions& options, const Save
 
 int export_gguf(const ExportOptions& options) {
   check_not_in_checkpoint(options.gguf, "export");
-  const SavedModel saved_model = open_saved_model(options.checkpoint, options.model);
+  const SavedModel saved_model =
+      open_saved_model(options.checkpoint, options.model, options.adapter);
   const Settings& settings = saved_model.settings;
+  check_form(options, settings);
   if (!settings.seq2seq.config.empty())
     throw Unsupported(
         fmt::format("--gguf: {} has an encoder-decoder; expected a Llama, Mistral, Qwen2 or Qwen3; "
@@ -59,23 +95,30 @@ int export_gguf(const ExportOptions& options) {
   models::SpecialTokens tokens = settings.special_tokens;
   const models::GGUFTokenizer tokenizer = gguf_tokenizer_of(options, saved_model, tokens);
   const models::GGUFResult result =
-      models::save_gguf(weights_of(saved_model), {settings.model, tokens}, options.gguf,
-                        {.type = options.dtype, .tokenizer = tokenizer});
+      models::save_gguf(weights_to_write(options, saved_model), {settings.model, tokens},
+                        options.gguf, {.type = options.dtype, .tokenizer = tokenizer});
   for (const std::string& note : result.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
   std::printf("saved %s of %s\nparam_hash %s\n", options.gguf.c_str(), saved_model.path.c_str(),
               result.hash.c_str());
   return 0;
 }
 
-int export_hugging_face(const ExportOptions& options) {
-  check_not_in_checkpoint(options.hugging_face + "/config.json", "export");
+int export_folder(const ExportOptions& options) {
+  const std::string& directory = options.peft.empty() ? options.hugging_face : options.peft;
+  check_not_in_checkpoint(directory + "/config.json", "export");
   std::error_code ignored;  // two paths that cannot be compared are treated as different
+  if (std::filesystem::equivalent(options.adapter, directory, ignored))
+    throw ConfigError(fmt::format("--adapter: {} is the folder to write, too; expected another one",
+                                  options.adapter));
   const bool from_hf = is_hf_folder(options.checkpoint);
   if (from_hf && std::filesystem::equivalent(options.checkpoint, options.hugging_face, ignored))
     throw ConfigError(fmt::format("--hf: {} is the folder to read; expected another one to write",
                                   options.hugging_face));
-  const SavedModel saved_model = open_saved_model(options.checkpoint, options.model);
+  const SavedModel saved_model =
+      open_saved_model(options.checkpoint, options.model, options.adapter);
   const Settings& settings = saved_model.settings;
+  check_form(options, settings);
+  if (!options.peft.empty()) return export_adapters(saved_model, options.peft);
   if (settings.seq2seq.config.empty()) models::validate(settings.model);
   DataOptions data = settings.data;
   const bool named = !options.tokenizer.empty();
@@ -107,7 +150,7 @@ int export_hugging_face(const ExportOptions& options) {
                models::hf_tokenizer_config_json(*tokenizer, tokens, settings.model.block_size));
   };
   const auto add = tokenizer ? std::function<void(FileSet&)>(add_files) : nullptr;
-  const WeightSource weights = weights_of(saved_model);
+  const WeightSource weights = weights_to_write(options, saved_model);
   const std::string hash =
       seq2seq ? models::export_hugging_face(weights, *seq2seq, options.hugging_face, add)
               : models::export_hugging_face(weights, {settings.model, tokens}, options.hugging_face,
@@ -123,7 +166,7 @@ int export_weights(const std::vector<std::string>& arguments) {
   ExportOptions options;
   if (!parse(arguments, options)) return 0;
   check_model_flags(options.given, options.checkpoint);
-  return options.gguf.empty() ? export_hugging_face(options) : export_gguf(options);
+  return options.gguf.empty() ? export_folder(options) : export_gguf(options);
 }
 
 }  // namespace zg::tools

@@ -448,6 +448,7 @@ std::vector<FieldGroup> fields_of(TrainOptions& options, Settings& saved) {
           {"optimisation", schedule_fields(options, saved)},
           {"", fields_without_flags(optimisation, saved)},
           {"", optimisation_fields(options, saved)},
+          {"adapters, LoRA", lora_fields(options.lora, options.initial_adapter, saved.lora)},
           {"ranks", rank_fields(options, saved)},
           {"axes", axes_fields(options.axes, saved.axes)},
           {"offload",

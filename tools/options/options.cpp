@@ -2,6 +2,7 @@
 
 #include "tools/deepspeed/load.h"
 #include "tools/options/fields.h"
+#include "tools/options/lora_flags.h"
 #include "tools/options/model_flags.h"
 #include "tools/options/seq2seq_flags.h"
 #include "tools/run/processes.h"
@@ -273,7 +274,8 @@ std::vector<Flag> data_and_heads_flags(EvalOptions& options) {
           source_prefix_flag(options.pairs),
           max_source_flag(options.pairs, ""),
           max_target_flag(options.pairs, ""),
-          pad_to_max_flag(options.pairs)};
+          pad_to_max_flag(options.pairs),
+          adapter_flag(options.adapter)};
 }
 
 }  // namespace
@@ -365,7 +367,8 @@ bool parse(const std::vector<std::string>& arguments, GenerateOptions& options) 
                  search_flags(options),
                  {"model (the checkpoint's own unless given)",
                   {source_flag(options.data), tokenizer_flag(options.data),
-                   model_type_flag(options.model), heads_flag(options.model)}},
+                   model_type_flag(options.model), heads_flag(options.model),
+                   adapter_flag(options.adapter)}},
                  {"place", place_flags(options.device_flags)},
                  evaluation_script_flags(),
                  unsupported_flags(/*one_rank=*/true)},

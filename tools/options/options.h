@@ -64,6 +64,15 @@ struct Seq2SeqOptions {
   double label_smoothing = 0.0;
 };
 
+/// Adapters of a decoder (models/lora.h); a rank of 0: the model is trained as a whole.
+struct LoraOptions {
+  int64_t rank = 0;
+  float alpha = 8.0f;
+  float dropout = 0.0f;
+  bool rank_stabilised = false;
+  std::string targets;  ///< separated by commas; empty: PEFT's of the model's family
+};
+
 /// The batch numbers that were given.
 struct BatchOptions {
   std::optional<int64_t> micro, accumulation, train;
@@ -140,6 +149,8 @@ struct TrainOptions {
   Seq2SeqOptions seq2seq;
   std::string initial_weights;
   std::string from_hf;  ///< path of a Hugging Face folder; empty: none
+  LoraOptions lora;
+  std::string initial_adapter;  ///< path of a folder of PEFT; empty: none
   ConfigOptions config;
   zero::BucketsByWidth buckets;  ///< bucket sizes that a config leaves to the model
   BatchOptions batch;
@@ -213,6 +224,7 @@ struct TuneOptions {
 struct EvalOptions {
   Given given;
   std::string checkpoint;
+  std::string adapter;  ///< path of a folder of PEFT; empty: none
   DataOptions data;
   ModelOptions model;
   Seq2SeqOptions pairs;  ///< prefix and lengths
@@ -224,6 +236,7 @@ struct EvalOptions {
 struct GenerateOptions {
   Given given;
   std::string checkpoint;
+  std::string adapter;  ///< path of a folder of PEFT; empty: none
   std::string prompt;
   int64_t length = 200;
   bool test_performance = false;

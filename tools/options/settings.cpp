@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "tools/options/fields.h"
+#include "tools/options/lora_flags.h"
 #include "tools/options/seq2seq_flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
@@ -208,6 +209,7 @@ void check_together(const Settings& settings) {
   } else {
     models::validate(settings.model);
   }
+  models::validate(lora_of(settings.lora));
   const auto check_product = [](const char* names, std::initializer_list<int64_t> factors,
                                 int64_t limit) {
     int64_t left = limit;
@@ -325,13 +327,18 @@ zero::CheckpointInfo checkpoint_info(const Settings& settings) {
       std::string& path = *std::get<std::string*>(field.value);
       path = absolute_path(path);
     }
-  zero::CheckpointInfo info{.config_json = to_json(portable)};
+  zero::CheckpointInfo info{.config_json = to_json(portable), .base = settings.base};
   if (!settings.tokenizer_json.empty()) info.files.emplace(tokenizer_file, settings.tokenizer_json);
   return info;
 }
 
 Settings settings_from(const zero::CheckpointInfo& info, const std::string& path) {
   Settings settings = settings_from_json(info.config_json, path);
+  settings.base = info.base;
+  if (settings.lora.rank > 0 && settings.base.path.empty())
+    throw FileError(path +
+                    ": it has adapters, and does not say of which weights; expected a "
+                    "checkpoint that zerograd train wrote");
   const auto tokenizer = info.files.find(tokenizer_file);
   if (tokenizer != info.files.end()) settings.tokenizer_json = tokenizer->second;
   return settings;

@@ -19,6 +19,9 @@ struct Settings {
   /// For an encoder-decoder: its sizes. `seq2seq` describes it.
   models::GPTConfig model;
   Seq2SeqOptions seq2seq;
+  LoraOptions lora;
+  /// The weights that the adapters are trained for. A checkpoint's info has it, beside the JSON.
+  zero::CheckpointInfo::Base base;
   DataOptions data;
   /// The data's characters in order of token ids; empty if tokens are numbers.
   std::string characters;
@@ -55,7 +58,7 @@ struct Settings {
   }
 };
 
-std::string to_json(const Settings& settings);  ///< without tokenizer_json
+std::string to_json(const Settings& settings);  ///< without tokenizer_json and base
 /// Throws FileError.
 Settings settings_from_json(const std::string& json, const std::string& path);
 

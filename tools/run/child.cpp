@@ -188,6 +188,7 @@ void apply_restart(TrainOptions& options) {
   options.resume = "auto";
   options.initial_weights.clear();
   options.from_hf.clear();
+  options.initial_adapter.clear();
 }
 
 }  // namespace zg::tools

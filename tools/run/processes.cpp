@@ -90,9 +90,10 @@ std::vector<std::pair<std::string, std::string>> common_values(const Run& run) {
       {"program", checksum_of(read_text("/proc/self/exe"))},
       {"instruction set", name_of(best_isa())},
       {"data", run.settings.contents.checksum},
+      {"base", run.settings.base.hash},
       {"settings", checksum_of(to_json(run.settings))},
       {"course", checksum_of(path_of(run))}};
-  if (reads_checkpoint(run)) values[3].second = values[4].second = "of a checkpoint";
+  if (reads_checkpoint(run)) values[4].second = values[5].second = "of a checkpoint";
   return values;
 }
 
@@ -110,8 +111,8 @@ Run agree_on_checkpoint(Run run, const TrainOptions& given, Communicator& ranks)
                       max_attempts));
     run = prepare_run(given, run.dataset, run.lock);
   }
-  if (const size_t rank =
-          first_different(gather_texts(*group, to_json(run.settings) + path_of(run))))
+  if (const size_t rank = first_different(
+          gather_texts(*group, to_json(run.settings) + path_of(run) + run.settings.base.hash)))
     throw ConfigError(
         fmt::format("ranks differ before step 0: the settings of rank {} are not rank 0's; "
                     "expected the same command, program and files on every host",

@@ -9,6 +9,7 @@
 #include <limits>
 #include <utility>
 
+#include "tools/options/lora_flags.h"
 #include "tools/options/model_flags.h"
 #include "tools/options/options.h"
 #include "tools/options/run_checks.h"
@@ -19,6 +20,7 @@
 #include "tools/run/processes.h"
 #include "tools/run/setup.h"
 #include "tools/run/tokenizers.h"
+#include "zerograd/models/hugging_face/peft.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/error.h"
@@ -156,6 +158,7 @@ Settings settings_of(const TrainOptions& options, const models::Dataset& dataset
   Settings settings = {.model = is_decoder ? model_config(options.model, dataset)
                                            : sizes_of(seq2seq_model(options.seq2seq).config),
                        .seq2seq = options.seq2seq,
+                       .lora = options.lora,
                        .data = options.data,
                        .characters = options.data.tokenizer.empty() ? characters_of(dataset) : "",
                        .contents = contents_of(options.data.source),
@@ -169,6 +172,8 @@ Settings settings_of(const TrainOptions& options, const models::Dataset& dataset
                        .epochs = options.epochs,
                        .train_samples = options.train_samples,
                        .save_top_k = options.save_top_k};
+  if (settings.lora.rank > 0 && settings.lora.targets.empty())
+    settings.lora.targets = join(models::peft_targets(settings.model.family), ",");
   settings.optimisation.engine.seed = options.seed;
   zero::fill_buckets(options.buckets, settings.model.width, settings.optimisation.engine);
   zero::validate(settings.optimisation.engine);
@@ -279,6 +284,24 @@ std::string trace_path(const TrainOptions& options) {
          (options.is_first_process() ? "" : fmt::format(".rank{}", options.process->rank));
 }
 
+// The weights that the adapters are trained for: their path, and the hash by which a resumed run
+// knows them. A plan reads no values.
+void resolve_base(Run& run, const Settings* saved) {
+  const TrainOptions& options = run.options;
+  Settings& settings = run.settings;
+  if (settings.lora.rank == 0) return;
+  if (saved) {
+    settings.base = saved->base;
+    if (!options.only_planned) checked_base(settings);
+    return;
+  }
+  settings.base.path = absolute_path(!options.from_hf.empty() ? options.from_hf
+                                     : run.initial            ? run.initial->path()
+                                                              : options.initial_weights);
+  if (options.only_planned) return;
+  settings.base.hash = zero::weights_hash(base_weights(settings));
+}
+
 }  // namespace
 
 bool TracedSteps::write() {
@@ -333,6 +356,7 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
     saved_model = {*settings_in(options.from_hf), options.from_hf};
   }
   check_seq2seq_flags(options, saved_model ? saved_model->path : "");
+  resolve_lora(options);
   resolve_schedule(options);
   resolve_offload(options);
   if (options.device_flags.device.threads == 0)
@@ -380,6 +404,7 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
     run.settings.skipped_samples = saved->skipped_samples;
     run.settings.loss = saved->loss;
   }
+  resolve_base(run, saved ? &*saved : nullptr);
   return run;
 }
 

@@ -1,5 +1,6 @@
 #include "tools/run/run_model.h"
 
+#include "tools/options/lora_flags.h"
 #include "tools/options/seq2seq_flags.h"
 #include "tools/run/pairs.h"
 #include "zerograd/models/gpt/score.h"
@@ -21,7 +22,8 @@ class DecoderRun final : public RunModel {
         device_(device),
         model_(store, run.settings.model,
                models::part_of(mesh, run.settings.model, run.settings.optimisation.engine.compute,
-                               run.settings.axes.sequence_parallel)) {}
+                               run.settings.axes.sequence_parallel),
+               lora_of(run.settings.lora)) {}
 
   std::vector<Tensor> batch(const zero::MicroBatch& batch, const SampleRange&) override {
     const models::Batch data =

@@ -3,12 +3,14 @@
 #include <filesystem>
 #include <numeric>
 
+#include "tools/options/lora_flags.h"
 #include "tools/options/model_flags.h"
 #include "tools/options/seq2seq_flags.h"
 #include "tools/run/checkpoints.h"
 #include "tools/run/pairs.h"
 #include "tools/run/tokenizers.h"
 #include "zerograd/models/gpt/gpt_config.h"
+#include "zerograd/models/hugging_face/peft.h"
 #include "zerograd/models/tokenizer/corpus.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/runtime/comm/communicator.h"
@@ -136,11 +138,15 @@ void check_model(const Settings& settings, const std::map<std::string, Shape>& s
   int64_t layers = settings.model.layers;
   if (!settings.seq2seq.config.empty())
     layers = sizes_of(seq2seq_model(settings.seq2seq).config).layers;
-  if (layers > static_cast<int64_t>(shapes.size()))
+  // A checkpoint of adapters has none of the base's parameters.
+  constexpr int64_t most_layers_of_a_base = 1000;
+  const bool is_base = settings.lora.rank > 0 && layers <= most_layers_of_a_base;
+  if (layers > static_cast<int64_t>(shapes.size()) && !is_base)
     refuse(fmt::format("{} blocks", layers), fmt::format("only {} tensors", shapes.size()));
   ParameterStore store;
   const WholeModel model(store, settings);
   for (const auto& [name, parameter] : store.by_name()) {
+    if (!parameter->saved) continue;
     const auto found = shapes.find(name);
     if (found == shapes.end() || found->second != parameter->whole)
       refuse("'" + name + "' " + parameter->whole.str(),
@@ -162,7 +168,8 @@ models::GPTConfig sizes_of(const models::Seq2SeqConfig& config) {
 
 WholeModel::WholeModel(ParameterStore& store, const Settings& settings) {
   if (settings.seq2seq.config.empty())
-    decoder = std::make_unique<models::GPT>(store, settings.model);
+    decoder = std::make_unique<models::GPT>(store, settings.model, models::GPTPart(),
+                                            lora_of(settings.lora));
   else
     seq2seq = std::make_unique<models::Seq2Seq>(store, seq2seq_model(settings.seq2seq).config);
 }
@@ -205,7 +212,9 @@ Settings settings_of(const zero::CheckpointReader& checkpoint) {
   return settings;
 }
 
-SavedModel open_saved_model(const std::string& path, const ModelOptions& options) {
+namespace {
+
+SavedModel open_whole_model(const std::string& path, const ModelOptions& options) {
   if (is_hf_folder(path)) return {*settings_in(path), path};
   if (!is_regular_file(path)) {
     const Checkpoint checkpoint = usable_checkpoint(path);
@@ -223,12 +232,55 @@ SavedModel open_saved_model(const std::string& path, const ModelOptions& options
   return {.settings = settings, .path = path, .weights_only = true};
 }
 
+}  // namespace
+
+SavedModel open_saved_model(const std::string& path, const ModelOptions& options,
+                            const std::string& adapter) {
+  SavedModel saved_model = open_whole_model(path, options);
+  if (adapter.empty()) return saved_model;
+  Settings& settings = saved_model.settings;
+  if (settings.lora.rank > 0)
+    throw ConfigError(fmt::format(
+        "--adapter: {} has adapters itself; expected a model without; leave the flag out", path));
+  if (!settings.seq2seq.config.empty())
+    throw Unsupported("--adapter: an encoder-decoder has no adapters here; expected a decoder");
+  settings.lora = lora_options(models::open_peft(adapter).lora);
+  settings.base.path = saved_model.path;
+  saved_model.adapter = adapter;
+  return saved_model;
+}
+
 WeightSource hf_weights(const std::string& path, const Settings& settings, std::string* note) {
   if (settings.seq2seq.config.empty()) return open_hf_folder(path).weights(settings.model, note);
   return models::Seq2SeqFolder(path).weights(seq2seq_model(settings.seq2seq).config, note);
 }
 
+WeightSource base_weights(const Settings& settings) {
+  const std::string& path = settings.base.path;
+  if (!path_exists(path))
+    throw FileError(
+        fmt::format("base: {}, the weights that the adapters are trained for, does not "
+                    "exist; expected them at this path",
+                    path));
+  return is_hf_folder(path) ? hf_weights(path, settings) : zero::weights_of(path);
+}
+
+WeightSource checked_base(const Settings& settings) {
+  WeightSource base = base_weights(settings);
+  if (!settings.base.hash.empty()) zero::check_base(settings.base, base);
+  return base;
+}
+
+WeightSource adapter_weights(const SavedModel& saved_model) {
+  const Settings& settings = saved_model.settings;
+  if (!saved_model.adapter.empty())
+    return models::peft_weights(saved_model.adapter, settings.model, lora_of(settings.lora));
+  return zero::weights_of(saved_model.checkpoint);
+}
+
 WeightSource weights_of(const SavedModel& saved_model) {
+  if (saved_model.settings.lora.rank > 0)
+    return models::joined(checked_base(saved_model.settings), adapter_weights(saved_model));
   if (saved_model.checkpoint) return zero::weights_of(saved_model.checkpoint);
   if (!is_directory(saved_model.path)) return zero::weights_of(saved_model.path);
   std::string note;
@@ -366,6 +418,11 @@ std::string check_initial_weights(const std::string& path, const Checkpoint& che
   if (settings && (is_seq2seq || !settings->seq2seq.config.empty()))
     check_initial_seq2seq(path, settings->seq2seq, run.seq2seq);
   const std::string found = checkpoint ? checkpoint->path() : path;
+  if (settings && settings->lora.rank > 0)
+    throw ConfigError(
+        fmt::format("--init: {0} has adapters alone, of {1}; expected a whole model; "
+                    "try zerograd export {0} --merge --hf DIR, and --from-hf DIR",
+                    found, settings->base.path));
   const std::string note = settings ? check_initial_tokens({*settings, found}, run) : "";
   if (is_seq2seq) return note;
   const models::GPTConfig there = settings ? settings->model : sizes_from_shapes(path);
@@ -406,9 +463,10 @@ std::string check_initial_weights(const std::string& path, const Checkpoint& che
 }
 
 std::unique_ptr<TrainedModel> load_model(const std::string& path, const ModelOptions& options,
-                                         const DeviceFlags& device_flags) {
+                                         const DeviceFlags& device_flags,
+                                         const std::string& adapter) {
   require_device(device_flags.type);
-  SavedModel saved_model = open_saved_model(path, options);
+  SavedModel saved_model = open_saved_model(path, options, adapter);
   models::GPTConfig& model = saved_model.settings.model;
   if (saved_model.settings.seq2seq.config.empty()) {
     if (options.block_size > model.block_size)

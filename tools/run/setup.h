@@ -64,11 +64,14 @@ struct SavedModel {
   std::shared_ptr<zero::CheckpointReader> checkpoint = nullptr;
   bool weights_only = false;  ///< true: a file without settings. The tensors' shapes give the
                               ///< sizes; what the tokens mean is unknown
+  std::string adapter = {};  ///< the folder of PEFT with the adapters; empty: `checkpoint` has them
 };
 /// Opens a checkpoint (the newest step_N that verifies), a Hugging Face folder, or a safetensors
 /// file. The settings of a file are those that consolidate stored in it, else the tensors' shapes
-/// give the sizes, and the options give the number of heads. Throws FileError, ConfigError.
-SavedModel open_saved_model(const std::string& path, const ModelOptions& options);
+/// give the sizes, and the options give the number of heads. `adapter`: a folder of PEFT with
+/// adapters for these weights; empty: none. Throws FileError, ConfigError.
+SavedModel open_saved_model(const std::string& path, const ModelOptions& options,
+                            const std::string& adapter = "");
 Settings settings_of(const zero::CheckpointReader& checkpoint);
 /// The settings that a step_N, file or Hugging Face folder stores; absent: a file with weights
 /// only.
@@ -76,8 +79,15 @@ std::optional<Settings> settings_in(const std::string& path);
 /// The weights in a Hugging Face folder for the settings' model, as HuggingFaceFolder::weights().
 WeightSource hf_weights(const std::string& path, const Settings& settings,
                         std::string* note = nullptr);
-/// The weights that open_saved_model() found, with as many positions as its model has.
+/// The weights that open_saved_model() found, with as many positions as its model has. Those of a
+/// model with adapters are both.
 WeightSource weights_of(const SavedModel& saved_model);
+/// The weights that the adapters of these settings are trained for. Throws FileError.
+WeightSource base_weights(const Settings& settings);
+/// The same after a comparison with the hash in the settings. Throws FileError.
+WeightSource checked_base(const Settings& settings);
+/// The matrices of a model with adapters.
+WeightSource adapter_weights(const SavedModel& saved_model);
 
 /// Checks the weights of --init, an open checkpoint or a file. Throws ConfigError when their tokens
 /// mean something else than the run's. Throws FileError when their model has another size; the
@@ -98,6 +108,7 @@ struct TrainedModel {
   explicit TrainedModel(Device where) : device(std::move(where)) {}
 };
 std::unique_ptr<TrainedModel> load_model(const std::string& path, const ModelOptions& options,
-                                         const DeviceFlags& device_flags);
+                                         const DeviceFlags& device_flags,
+                                         const std::string& adapter = "");
 
 }  // namespace zg::tools

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <limits>
 
+#include "tools/options/lora_flags.h"
 #include "tools/options/run_checks.h"
 #include "tools/run/setup.h"
 #include "zerograd/autograd/ops.h"
 #include "zerograd/models/gpt/generate.h"
+#include "zerograd/models/hugging_face/peft.h"
 #include "zerograd/runtime/recorder.h"
 #include "zerograd/runtime/trace.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
@@ -75,6 +77,8 @@ Stepper::Stepper(const Run& run, Communicator& ranks, const Device& device, Memo
     now.samples = position.samples;
     now.skipped_samples = position.skipped_samples;
     now.loss = position.score;  // the loss, or the value of set_score()
+    // A plan does not read the weights of a base, and may have none.
+    if (now.lora.rank > 0 && now.base.hash.empty()) now.base = {"planned", "planned"};
     return tools::checkpoint_info(now);
   };
   hooks.position_of = [](const zero::CheckpointInfo& info, const std::string& path) {
@@ -133,7 +137,19 @@ void Stepper::observe(zero::TrainerMoment moment, const zero::MicroBatch& batch)
   if (moment == Moment::optimizer_begins) inject_fault(FaultInjection::Phase::step);
 }
 
+void Stepper::load_adapters() {
+  const Settings& settings = run_.settings;
+  if (!settings.base.path.empty())
+    zero::load_weights(base_weights(settings), *engine_,
+                       [](const Parameter& parameter) { return !parameter.saved; });
+  if (run_.checkpoint) return trainer_->resume(*run_.checkpoint);
+  if (const std::string& folder = run_.options.initial_adapter; !folder.empty())
+    zero::load_weights(models::peft_weights(folder, settings.model, lora_of(settings.lora)),
+                       *engine_, [](const Parameter& parameter) { return parameter.saved; });
+}
+
 void Stepper::load() {
+  if (run_.settings.lora.rank > 0) return load_adapters();
   if (run_.checkpoint) return trainer_->resume(*run_.checkpoint);
   if (run_.initial)
     zero::load_weights(zero::weights_of(run_.initial), *engine_);

@@ -55,6 +55,7 @@ class Stepper {
   RankMemory rank_memory() const;  ///< counted so far in this run
 
  private:
+  void load_adapters();
   zero::TrainerTask task();
   Var forward(Tape& tape, const zero::MicroBatch& batch);
   void observe(zero::TrainerMoment moment, const zero::MicroBatch& batch);

@@ -142,6 +142,7 @@ void Training::announce() {
     console_->log(
         "--universal-checkpoint is without effect: every checkpoint loads with any number of ranks "
         "and any stage");
+  if (settings_.lora.rank > 0) console_->log(description_of_adapters());
   if (!run_.resumed.empty())
     console_->log(fmt::format("resumed {}: {} samples seen", run_.resumed, settings_.samples));
   for (const std::string& change : run_.changes) console_->log("changed: " + change);
@@ -154,6 +155,21 @@ void Training::announce() {
     console_->log("without --save DIR nothing of this run will be saved");
   console_->result(fmt::format("number of parameters: {:.2f}M",
                                static_cast<double>(stepper_.model().shown_parameters()) / 1e6));
+}
+
+std::string Training::description_of_adapters() const {
+  const LoraOptions& lora = settings_.lora;
+  int64_t all = 0, trained = 0;
+  for (const auto& parameter : engine_.store().parameters()) {
+    all += parameter->shape.numel();
+    if (parameter->trainable) trained += parameter->shape.numel();
+  }
+  return fmt::format(
+      "adapters of rank {}, alpha {:.6g}{}, on {}: {} of {} parameters{} are trained; "
+      "base {}, hash {}",
+      lora.rank, lora.alpha, lora.rank_stabilised ? " / sqrt(rank)" : "", lora.targets, trained,
+      all, settings_.axes.model_ranks() > 1 ? " of this rank" : "", settings_.base.path,
+      settings_.base.hash);
 }
 
 int Training::run(const zero::InterruptScope& interrupt, zero::CommonStop* stop) {

@@ -32,6 +32,7 @@ class Training {
   zero::TrainerHooks hooks();
   void prepare_engine();
   void announce();
+  std::string description_of_adapters() const;
   int run_steps();
   void begin_step();
   void note_step(const zero::TrainedStep& step);

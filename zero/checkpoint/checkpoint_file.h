@@ -32,6 +32,7 @@ namespace zg::zero {
 //                             elements), headers (shard file to XXH3-128 of the safetensors
 //                             header, with its length), files (name to XXH3-128 of the contents),
 //                             the state of a dynamic loss scale, the optimizer unless it is adam,
+//                             base (path and hash) if parameters are not saved,
 //                             and a checksum of the manifest itself
 //   the files of CheckpointInfo, under their own names
 // DIR/latest contains the name of the last saved step_N, for users and scripts. The library does
@@ -48,6 +49,14 @@ struct CheckpointInfo {
   /// beside the shards. A name has letters, digits, '.', '_' and '-', does not begin with '.' or
   /// "shard_" and is not "manifest.json". All contents together have at most 1 GiB.
   std::map<std::string, std::string> files = {};
+  /// The weights of the parameters that are not saved (Parameter::saved), for example those of a
+  /// model that adapters are trained for.
+  struct Base {
+    std::string path;  ///< where the caller reads them; empty: every parameter is saved
+    std::string hash;  ///< weights_hash()
+    bool operator==(const Base&) const = default;
+  };
+  Base base = {};
 };
 
 /// Writes DIR/step_N (N: info.steps) to a temporary folder, fsyncs and renames it, so a step_N that
@@ -56,7 +65,8 @@ struct CheckpointInfo {
 /// FileError on every rank if any rank could not write; then older checkpoints are unchanged, and
 /// the engine can continue. Throws ConfigError when info.steps or info.skipped differ from the
 /// engine's, when info.config_json is not a JSON object, when there are gradients since the last
-/// step, or when info.files has a name or a size that is not allowed. Collective: each rank writes
+/// step, when info.files has a name or a size that is not allowed, or when parameters are not saved
+/// and info.base is empty. Collective: each rank writes
 /// its shard, and rank 0 writes the rest once all shards are on the disk. When a rank returns, the
 /// checkpoint is complete. To save while the engine continues, use
 /// zero/checkpoint/checkpoint_save.h.
@@ -120,12 +130,13 @@ ZG_API void verify_checkpoint(const std::string& path);
 /// Restores master weights, moments, counters and a dynamic loss scale (if the checkpoint has none,
 /// the scale of a new run). First it checks that the checkpoint has the engine's parameters, with
 /// the same names and shapes and without missing elements, and that the optimizer is the engine's
-/// (ConfigError). Bytes are verified while they are read: after a FileError about a damaged tensor
-/// only some of the engine's values have been replaced, and the engine must not be used. For an
-/// engine on a meta device no tensor is read, here and in load_weights(). Each rank of a mesh opens
-/// the path itself. If another process saves or removes checkpoints there, the ranks can open
-/// different ones; then pass each rank a reader of the same step_N (open_checkpoint()). Collective
-/// in a mesh.
+/// (ConfigError). Parameters that are not saved stay as they are: load
+/// them with load_weights() from CheckpointInfo::base. Bytes are verified while they are read:
+/// after a FileError about a damaged tensor only some of the engine's values have been replaced,
+/// and the engine must not be used. For an engine on a meta device no tensor is read, here and in
+/// load_weights(). Each rank of a mesh opens the path itself. If another process saves or removes
+/// checkpoints there, the ranks can open different ones; then pass each rank a reader of the same
+/// step_N (open_checkpoint()). Collective in a mesh.
 ZG_API CheckpointInfo load_checkpoint(const std::string& path, Engine& engine);
 ZG_API void load_checkpoint(const CheckpointReader& checkpoint, Engine& engine);
 
@@ -139,8 +150,18 @@ ZG_API WeightSource weights_of(const std::shared_ptr<CheckpointReader>& checkpoi
 /// message of a missing tensor lists up to three tensors of the file that the model does not use,
 /// those of the wanted shape first.
 ZG_API void load_weights(const WeightSource& weights, Engine& engine);
+/// The same for some of the parameters; the weights need not have the others. `only` says which:
+/// for example those that are not saved.
+ZG_API void load_weights(const WeightSource& weights, Engine& engine,
+                         const std::function<bool(const Parameter&)>& only);
 /// load_weights(weights_of(path), engine).
 ZG_API void load_weights(const std::string& path, Engine& engine);
+
+/// XXH3-128 in hex over the f32 bytes of all tensors, in byte order of their names: the
+/// Engine::parameter_hash() of an f32 engine with these parameters.
+ZG_API std::string weights_hash(const WeightSource& weights);
+/// Throws FileError, with the path and both hashes, unless these are the weights of `base`.
+ZG_API void check_base(const CheckpointInfo::Base& base, const WeightSource& weights);
 
 /// Writes the whole model's gradients since the last step as f32 safetensors, by parameter name.
 /// They are divided by the number of all ranks' micro-batches and by the loss scale. Rank 0 writes.

@@ -49,6 +49,7 @@ const char* saved_name(Engine::State state) {
 }
 
 std::span<const NamedState> states_of(const Parameter& parameter, const Config& config) {
+  if (!parameter.saved) return {};
   if (config.update.rule == OptimizerRule::adafactor && is_updated(parameter))
     return factored_states;
   const int moments = is_updated(parameter) ? moments_of(config.update, parameter) : 0;

@@ -29,6 +29,7 @@ struct NamedState {
   const char* name;
 };
 /// The states saved for a parameter: its value, and the optimizer's moments unless it is frozen.
+/// None if checkpoints leave it out.
 std::span<const NamedState> states_of(const Parameter& parameter, const Config& config);
 
 std::vector<std::filesystem::path> entries_of(const std::string& directory);  ///< throws FileError

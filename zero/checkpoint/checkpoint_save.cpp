@@ -36,6 +36,17 @@ void require_step_boundary(const Engine& engine, const CheckpointInfo& info) {
         engine.micro_batches()));
 }
 
+/// Throws ConfigError if the checkpoint would leave out parameters without saying where they are.
+void require_base(const Engine& engine, const CheckpointInfo& info) {
+  if (!info.base.path.empty() && !info.base.hash.empty()) return;
+  for (const auto& parameter : engine.store().parameters())
+    if (!parameter->saved)
+      throw ConfigError(fmt::format(
+          "save_checkpoint: '{}' is not saved, and info.base does not say where it is read; "
+          "expected its path and the weights_hash() of its weights",
+          parameter->name));
+}
+
 /// Checks info.files and returns their total bytes. Throws ConfigError.
 int64_t check_files(const CheckpointInfo& info) {
   int64_t bytes = 0;
@@ -144,7 +155,7 @@ int64_t bytes_of(const Engine& engine) {
 std::map<std::string, Shape> shapes_of(const ParameterStore& store) {
   std::map<std::string, Shape> shapes;
   for (const auto& [name, parameter] : store.by_name())
-    if (parameter->copy == Copy::own) shapes.emplace(name, parameter->whole);
+    if (parameter->copy == Copy::own && parameter->saved) shapes.emplace(name, parameter->whole);
   return shapes;
 }
 
@@ -259,6 +270,7 @@ struct CheckpointSaveState {
 CheckpointSave::CheckpointSave(const std::string& directory, const Engine& engine,
                                const CheckpointInfo& info, bool read_back) {
   require_step_boundary(engine, info);
+  require_base(engine, info);
   state_ = std::make_unique<CheckpointSaveState>(directory, engine, check_files(info), read_back);
   CheckpointSaveState& s = *state_;
   s.manifest.info = info;

@@ -231,6 +231,11 @@ Manifest parse(const std::string& text) {
                                 manifest.info.steps, manifest.info.skipped));
   if (const auto scaler = object.find("loss_scaler"); scaler != object.end())
     manifest.loss_scaler = scaler_of(*scaler);
+  if (const auto base = object.find("base"); base != object.end()) {
+    manifest.info.base = {.path = base->at("path"), .hash = base->at("hash")};
+    if (manifest.info.base.path.find('\0') != std::string::npos)
+      throw FileError("base: expected a path without zero bytes");
+  }
   if (const auto optimizer = object.find("optimizer"); optimizer != object.end())
     read_optimizer(*optimizer, manifest);
   add_parameters(object.at("parameters"), manifest);
@@ -320,6 +325,8 @@ std::string manifest_text(const Manifest& manifest) {
   if (manifest.loss_scaler) object["loss_scaler"] = json_of(*manifest.loss_scaler);
   if (manifest.rule != OptimizerRule::adam)
     object["optimizer"] = {{"rule", name_of(manifest.rule)}, {"moments", manifest.moments}};
+  if (const CheckpointInfo::Base& base = manifest.info.base; !base.path.empty())
+    object["base"] = {{"path", base.path}, {"hash", base.hash}};
   if (!manifest.headers.empty()) object["headers"] = manifest.headers;
   if (!manifest.file_checksums.empty()) object["files"] = manifest.file_checksums;
   object["checksum"] = checksum_of(object);

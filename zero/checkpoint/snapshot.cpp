@@ -66,7 +66,7 @@ Snapshot::Snapshot(const Engine& engine)
             {.values = factors, .storage = &storage, .begin = begin});
     }
     for (const FlatUnit::Piece& piece : storage.frozen.flat.shard(rank))
-      if (piece.parameter->copy == Copy::own)
+      if (piece.parameter->copy == Copy::own && piece.parameter->saved)
         add({piece.parameter, Engine::State::master, piece.offset, piece.numel()},
             {.values = storage.frozen.shard.flat(piece.begin, piece.numel())});
   }

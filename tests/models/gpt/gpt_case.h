@@ -48,8 +48,9 @@ inline std::string text_of(const models::GPTConfig& config) {
 /// the weights of linear layers and embeddings, so that the outputs differ.
 struct GPTCase {
   explicit GPTCase(const models::GPTConfig& config, const Device& device = Device::cpu(),
-                   DType dtype = DType::f32, double spread = 1.0)
-      : gpt(store, config), source(store, device, dtype), device(device) {
+                   DType dtype = DType::f32, double spread = 1.0,
+                   const models::LoraConfig& lora = {})
+      : gpt(store, config, {}, lora), source(store, device, dtype), device(device) {
     for (const auto& parameter : store.parameters())
       if (parameter->init.kind == Init::Kind::normal)
         for (double& value : source.at_rest(*parameter)) value *= spread;

@@ -1,9 +1,9 @@
 #include <doctest/doctest.h>
 
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "tests/models/gpt/gpt_case.h"
+#include "tests/models/hugging_face/transformers_results.h"
 #include "tests/support/error_message.h"
 #include "zerograd/models/hugging_face/hugging_face.h"
 #include "zerograd/runtime/error.h"
@@ -23,41 +23,6 @@ namespace {
 
 constexpr const char* llama_fixtures[] = {"hf_llama", "hf_smollm2", "hf_mistral", "hf_qwen2",
                                           "hf_qwen3"};
-
-/// The ids and results of transformers for a model in a folder.
-struct Transformers {
-  std::string path;
-  SafetensorsReader expected;
-  std::vector<int32_t> ids;  ///< [2, 12]
-  static constexpr int64_t B = 2, T = 12;
-
-  explicit Transformers(const std::string& name)
-      : path(std::string(ZG_FIXTURES) + name), expected(path + "/expected.safetensors") {
-    std::vector<int64_t> wide(B * T);
-    File::open(path + "/expected.safetensors")
-        .read_at(expected.entries().at("ids").begin, std::as_writable_bytes(std::span(wide)));
-    ids.assign(wide.begin(), wide.end());
-  }
-
-  /// The next token of each one; the last has none.
-  std::vector<int32_t> targets() const {
-    std::vector<int32_t> next(ids.size(), -1);
-    for (size_t i = 0; i < ids.size(); ++i)
-      if (static_cast<int64_t>(i) % T != T - 1) next[i] = ids[i + 1];
-    return next;
-  }
-};
-
-/// The largest difference, relative to the largest expected value.
-double relative_error(const std::vector<double>& got, const std::vector<float>& expected) {
-  REQUIRE(got.size() == expected.size());
-  double worst = 0.0, largest = 0.0;
-  for (size_t i = 0; i < got.size(); ++i) {
-    worst = std::max(worst, std::fabs(got[i] - double{expected[i]}));
-    largest = std::max(largest, std::fabs(double{expected[i]}));
-  }
-  return worst / largest;
-}
 
 void load_folder(const HuggingFaceFolder& folder, GPTCase& model) {
   const WeightSource weights = folder.weights(model.gpt.config());

@@ -24,6 +24,8 @@ struct TrainingSetting {
   DType dtype = DType::f32;
   bool checkpointing = false;
   int steps = 20;
+  /// Changes the initial weights; absent: they stay.
+  std::function<void(const ParameterStore& store, FakeSource& source)> prepare = {};
 };
 
 /// The results of training, assembled from all ranks.
@@ -74,6 +76,7 @@ inline Training trained_on_ranks(const TrainingSetting& setting, const DescribeM
     const LossOfStep loss_of = describe(*result.store, mesh);
     FakeSource source(*result.store, device, setting.dtype);
     spread_weights(*result.store, source, 5.0);
+    if (setting.prepare) setting.prepare(*result.store, source);
     for (int step = 0; step < setting.steps; ++step) {
       source.gradients.clear();
       Tape tape(device, &source);

@@ -1,0 +1,61 @@
+#include "tools/options/lora_flags.h"
+
+#include "tools/options/seq2seq_flags.h"
+#include "zerograd/models/hugging_face/peft.h"
+#include "zerograd/runtime/command_line/flags.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
+
+namespace zg::tools {
+namespace {
+
+constexpr const char* lora_flags[] = {"--lora", "--lora-alpha", "--lora-targets", "--rslora"};
+
+// The folder's adapters. A flag may repeat what the folder says; --lora-dropout may differ.
+void adopt_adapter(TrainOptions& options) {
+  const std::string& folder = options.initial_adapter;
+  if (!options.resume.empty())
+    throw ConfigError("--init-adapter: expected one of --init-adapter and --resume, got both");
+  LoraOptions theirs = lora_options(models::open_peft(folder).lora);
+  const LoraOptions& now = options.lora;
+  const bool same[] = {now.rank == theirs.rank, now.alpha == theirs.alpha,
+                       now.targets == theirs.targets,
+                       now.rank_stabilised == theirs.rank_stabilised};
+  for (size_t i = 0; i < std::size(lora_flags); ++i)
+    if (options.given.count(lora_flags[i]) && !same[i])
+      throw ConfigError(fmt::format(
+          "{}: {} says another value; expected rank {}, alpha {:.6g}, targets {} and rslora {}; "
+          "leave the flag out",
+          lora_flags[i], folder, theirs.rank, theirs.alpha, theirs.targets,
+          theirs.rank_stabilised ? "on" : "off"));
+  if (options.given.count("--lora-dropout")) theirs.dropout = now.dropout;
+  options.lora = theirs;
+}
+
+}  // namespace
+
+void resolve_lora(TrainOptions& options) {
+  if (!options.initial_adapter.empty()) adopt_adapter(options);
+  if (options.lora.rank == 0) {
+    for (const char* flag : {"--lora-alpha", "--lora-dropout", "--lora-targets", "--rslora"})
+      if (options.given.count(flag))
+        throw ConfigError(fmt::format("{}: expected --lora RANK with it, got none", flag));
+    return;
+  }
+  if (is_seq2seq(options))
+    throw Unsupported("--lora: an encoder-decoder has no adapters here; expected a decoder");
+  if (options.lora.targets.empty() && options.given.count("--lora-targets"))
+    throw ConfigError("--lora-targets: expected names of layers, or all-linear, got nothing");
+  const bool has_base = !options.from_hf.empty() || !options.initial_weights.empty();
+  if (!has_base && options.resume.empty() && !options.only_planned)
+    throw ConfigError(
+        "--lora: adapters are trained for a model that has weights; expected --from-hf DIR or "
+        "--init F with it, got neither");
+}
+
+Flag adapter_flag(std::string& adapter) {
+  return text_flag({"--adapter"}, "DIR", adapter,
+                   "adapters of the model, in a folder of Hugging Face's PEFT");
+}
+
+}  // namespace zg::tools
