@@ -1,6 +1,5 @@
 #include "zerograd/models/hugging_face/peft.h"
 
-#include <algorithm>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -8,7 +7,6 @@
 
 #include "zerograd/models/gpt/gpt.h"
 #include "zerograd/models/hugging_face/hf_families.h"
-#include "zerograd/models/json_text.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
@@ -36,83 +34,7 @@ std::map<std::string, Shape> matrices_of(const GPTConfig& model, const LoraConfi
   return matrices;
 }
 
-/// target_modules. PEFT knows "all-linear" as its only target, and not in a list.
-std::vector<std::string> targets_of(const JsonNode& targets) {
-  if (targets.value == all_linear) return {all_linear};
-  if (targets.value.is_string()) targets.refuse("a list of names, or \"all-linear\"");
-  if (!targets.value.is_array()) targets.fail("a list of names, or \"all-linear\"");
-  std::vector<std::string> names;
-  for (const JsonNode& target : targets.members()) names.push_back(target.text());
-  std::sort(names.begin(), names.end());  // PEFT writes a set, in any order
-  return names;
-}
-
-/// Keys whose other values would make another model. null is the same as absent.
-void require_plain(const JsonNode& config) {
-  const auto node = [&](const char* key) { return config.at(key); };
-  node("bias").require("none");
-  for (const char* key : {"use_dora", "lora_bias", "use_qalora"}) node(key).require(false);
-  for (const char* key :
-       {"modules_to_save", "layers_to_transform", "layers_pattern", "layer_replication",
-        "target_parameters", "trainable_token_indices", "exclude_modules", "use_bdlora",
-        "alora_invocation_tokens", "arrow_config", "kasa_config", "monteclora_config",
-        "velora_config", "loftq_config", "corda_config", "lora_ga_config", "rank_pattern",
-        "alpha_pattern"})
-    if (const JsonNode value = node(key); !value.value.is_null() && !value.value.empty())
-      value.refuse("it absent, null or empty");
-  // These initial values take the product B A from the base's weights.
-  const JsonNode initial = node("init_lora_weights");
-  if (initial.value.is_string())
-    for (const char* changes_base : {"pissa", "olora", "corda", "loftq", "lora_ga"})
-      if (initial.text().starts_with(changes_base))
-        initial.refuse(
-            "an adapter of the base as it is; save it with PEFT's "
-            "path_initial_model_for_weight_conversion");
-}
-
 }  // namespace
-
-std::vector<std::string> peft_targets(Family family) {
-  if (family == Family::gpt) return {"c_attn"};
-  if (family == Family::bloom) return {"query_key_value"};
-  return {"q_proj", "v_proj"};
-}
-
-bool is_peft_folder(const std::string& path) { return path_exists(path + "/" + config_name); }
-
-PeftAdapter peft_adapter(const std::string& text, const std::string& path) {
-  const json object = parse_json_object(text, path);
-  const JsonNode config{object, path + ": "};
-  const JsonNode type = config.at("peft_type");
-  if (type.value.is_null()) type.fail("LORA");
-  type.require("LORA");
-  config.at("task_type").require("CAUSAL_LM");
-  require_plain(config);
-  const JsonNode rank = config.at("r"), alpha = config.at("lora_alpha"),
-                 dropout = config.at("lora_dropout"), base = config.at("base_model_name_or_path");
-  PeftAdapter adapter{.lora = {.rank = rank.count(8),
-                               .alpha = static_cast<float>(alpha.number(8.0)),
-                               .dropout = static_cast<float>(dropout.number(0.0)),
-                               .rank_stabilised = config.at("use_rslora").flag(false),
-                               .targets = targets_of(config.at("target_modules"))},
-                      .base = base.value.is_null() ? "" : base.text()};
-  if (adapter.lora.rank < 1) rank.fail("1 or more");
-  try {
-    validate(adapter.lora);
-  } catch (const ConfigError& error) {
-    throw FileError(fmt::format("{}: {}", path, error.what()));
-  }
-  return adapter;
-}
-
-PeftAdapter open_peft(const std::string& folder) {
-  const std::string path = folder + "/" + config_name;
-  constexpr int64_t max_bytes = int64_t{1} << 20;
-  if (!path_exists(path))
-    throw FileError(fmt::format(
-        "{}: has no {}; expected a folder as Hugging Face's PEFT writes one", folder, config_name));
-  return peft_adapter(read_text(path, max_bytes), path);
-}
 
 WeightSource peft_weights(const std::string& folder, const GPTConfig& model,
                           const LoraConfig& lora) {

@@ -1,12 +1,13 @@
 #include "zerograd/models/hugging_face/hugging_face.h"
 #include "tests/fuzz/bounded.h"
 #include "zerograd/models/hugging_face/hf_seq2seq.h"
+#include "zerograd/models/hugging_face/peft.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/safetensors.h"
 #include "zerograd/runtime/storage/safetensors_format.h"
 
-// The same text as the config.json of a decoder and of an encoder-decoder, and as
-// model.safetensors.index.json.
+// The same text as the config.json of a decoder and of an encoder-decoder, as
+// model.safetensors.index.json, and as PEFT's adapter_config.json.
 namespace zg::testing {
 namespace {
 
@@ -47,6 +48,10 @@ void read_encoder_decoder(const std::string& text) {
   if (again.config != model.config) report("not what is written of it", text);
 }
 
+void read_adapter(const std::string& text) {
+  models::validate(models::peft_adapter(text, "adapter_config.json").lora);
+}
+
 void read_index(const std::string& text) {
   for (const auto& [tensor, file] : weight_map_from(text, "index.json"))
     if (!is_file_name(file)) report("outside the folder", file);
@@ -60,6 +65,7 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* bytes, size_t size) {
   const std::string text(bytes, bytes + size);
   bounded([&] { guarded("config.json: ", [&] { read_config(text); }); });
   bounded([&] { guarded("config.json: ", [&] { read_encoder_decoder(text); }); });
+  bounded([&] { guarded("adapter_config.json: ", [&] { read_adapter(text); }); });
   bounded([&] { guarded("index: index.json: ", [&] { read_index(text); }); });
   return 0;
 }

@@ -33,12 +33,16 @@ struct PeftCase {
       : theirs("lora_" + name),
         folder(std::string(ZG_FIXTURES) + "hf_" + name),
         adapter(open_peft(theirs.path)),
-        base(folder.weights(folder.model().config)),
-        matrices(peft_weights(theirs.path, folder.model().config, adapter.lora)) {}
+        config(folder.model().config),
+        base(folder.weights(config)),
+        matrices(peft_weights(theirs.path, config, adapter.lora)) {
+    config.dropout = 0.0f;  // as in the fixtures
+  }
 
   const Transformers theirs;
   const HuggingFaceFolder folder;
   const PeftAdapter adapter;
+  GPTConfig config;
   const WeightSource base, matrices;
 
   static Shape shape() { return {Transformers::B, Transformers::T}; }
@@ -76,7 +80,7 @@ TEST_CASE("logits, loss and the gradients of adapters match PEFT") {
     const PeftCase peft(name);
     for (const Device& device : devices_at_every_level()) {
       CAPTURE(level_of(device));
-      GPTCase model(peft.folder.model().config, device, DType::f32, 1.0, peft.adapter.lora);
+      GPTCase model(peft.config, device, DType::f32, 1.0, peft.adapter.lora);
       load_both(peft, model);
       const Tensor ids = Tensor::from(peft.theirs.ids, PeftCase::shape(), device);
       Tape inference = model.tape(TapeMode::inference);
@@ -98,9 +102,13 @@ TEST_CASE("logits, loss and the gradients of adapters match PEFT") {
           continue;
         }
         ++adapters;
+        // Both sides round to f32. In the gradients of queries and keys large terms cancel: those
+        // that softmax subtracts are some ten times the result.
+        const bool cancels = parameter->name.find(".q_proj") != std::string::npos ||
+                             parameter->name.find(".k_proj") != std::string::npos;
         CHECK(relative_error(model.source.gradients[parameter.get()],
                              peft.theirs.expected.read_floats("gradient." + parameter->name)) <
-              1e-5);
+              (cancels ? 2e-5 : 1e-5));
       }
       CHECK(adapters == static_cast<int64_t>(peft.matrices.shapes.size()));
     }
@@ -113,7 +121,7 @@ TEST_CASE("an AdamW step on adapters matches PyTorch, and the base stays") {
     const PeftCase peft(name);
     const Device device = Device::cpu();
     ParameterStore store;
-    const GPT gpt(store, peft.folder.model().config, {}, peft.adapter.lora);
+    const GPT gpt(store, peft.config, {}, peft.adapter.lora);
     zero::Engine engine(
         store, device,
         {.update = {.beta1 = 0.9f, .beta2 = 0.95f, .weight_decay = 0.1f}, .clip_norm = 0.0f});
@@ -140,7 +148,7 @@ TEST_CASE("a merged model computes what PEFT's does") {
     CAPTURE(std::string(name));
     const PeftCase peft(name);
     const Device device = Device::cpu();
-    GPTCase model(peft.folder.model().config, device);
+    GPTCase model(peft.config, device);
     const WeightSource weights = merged(peft.base, peft.matrices, peft.adapter.lora);
     CHECK(weights.shapes == peft.base.shapes);
     for (const auto& parameter : model.store.parameters()) {
@@ -160,7 +168,7 @@ TEST_CASE("adapters of PEFT are written as they were read") {
     const PeftCase peft(name);
     const TemporaryFolder folder;
     const std::string path = folder.path() + "/adapters";
-    export_peft(peft.matrices, peft.folder.model().config, peft.adapter, path);
+    export_peft(peft.matrices, peft.config, peft.adapter, path);
     CHECK(is_peft_folder(path));
     const PeftAdapter again = open_peft(path);
     CHECK(again.lora == peft.adapter.lora);
@@ -225,7 +233,7 @@ TEST_CASE("an adapter_config.json that means something else is refused by its ke
 
 TEST_CASE("a folder of PEFT with other matrices than its config says is refused") {
   const PeftCase peft("llama");
-  const GPTConfig config = peft.folder.model().config;
+  const GPTConfig config = peft.config;
   LoraConfig lora = peft.adapter.lora;
   lora.targets = {"q_proj"};
   CHECK(contains(message_of<FileError>([&] { peft_weights(peft.theirs.path, config, lora); }),

@@ -74,11 +74,16 @@ std::string explain_run(const Run& run, int64_t parameters, const RankMemory& me
   zero::Config stages = config;
   stages.reduce_at_boundary = false;  // affects stages 0 and 1 only
   return fmt::format(
-      "This run: {}\n\n{}{}\n\nresting bytes of rank {} at stage {}: {} = values {} + sums {} + "
-      "optimizer {} + padding {}",
-      states_table(static_cast<double>(parameters), ranks, stages), precision_columns,
-      precision_row(run.settings.optimisation.precision(), zero::precision_of(config)), memory.rank,
-      config.stage, rest.total(), rest.parameter, rest.gradient, rest.optimizer, rest.padding);
+             "This run: {}\n\n{}{}\n\nresting bytes of rank {} at stage {}: {} = values {} + sums "
+             "{} + "
+             "optimizer {} + padding {}",
+             states_table(static_cast<double>(parameters), ranks, stages), precision_columns,
+             precision_row(run.settings.optimisation.precision(), zero::precision_of(config)),
+             memory.rank, config.stage, rest.total(), rest.parameter, rest.gradient, rest.optimizer,
+             rest.padding) +
+         (run.settings.lora.rank > 0
+              ? "\nThe formulas are of a run that trains every parameter; this one trains adapters."
+              : "");
 }
 
 std::string short_mib(int64_t bytes) {

@@ -218,7 +218,7 @@ SavedModel open_whole_model(const std::string& path, const ModelOptions& options
   if (is_hf_folder(path)) return {*settings_in(path), path};
   if (!is_regular_file(path)) {
     const Checkpoint checkpoint = usable_checkpoint(path);
-    return {settings_of(*checkpoint), checkpoint->path(), checkpoint};
+    return {tools::settings_of(*checkpoint), checkpoint->path(), checkpoint};
   }
   Settings settings{.micro_batch = zero::default_micro_batch};
   try {

@@ -12,7 +12,7 @@
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/safetensors.h"
 
-// What Hugging Face's libraries compute, in the folders of tests/reference/fixtures.
+// Results of Hugging Face's libraries, in the folders of tests/reference/fixtures.
 namespace zg::testing {
 
 /// The ids and results of transformers for a model in a folder.
