@@ -62,8 +62,7 @@ TEST_CASE("adapters train to one hash with every stage, offload, axis and restar
     }
     const std::string save = folder / "half";
     hash_of(train_adapters(folder, own + "--batch-size 2 --steps 2 --save " + save));
-    for (const char* flags :
-         {"--batch-size 2", "--batch-size 2 --ranks 2 --zero-stage 3 --offload-param host"}) {
+    for (const char* flags : {"--ranks 1", "--ranks 2 --zero-stage 3 --offload-param host"}) {
       CAPTURE(std::string(flags));
       CHECK(hash_of("train --log-interval 0 --steps 4 --param-persistence-threshold 1 --resume " +
                     save + " " + flags) == expected);
@@ -202,7 +201,7 @@ TEST_CASE("flags of adapters without adapters or without a base are refused") {
                 "down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj, or all-linear");
   check_refused(
       "train --data x.jsonl --from-hf " + std::string(ZG_FIXTURES) + "hf_bart --lora 2 --steps 1",
-      2, "--lora: an encoder-decoder has no adapters here");
+      6, "--lora: an encoder-decoder has no adapters here");
 }
 
 TEST_CASE("a base may be a checkpoint or a file of weights") {
