@@ -90,8 +90,10 @@ class Trainer {
       if (top.count < std::max<int64_t>(1, training_.min_count)) break;
       merge(top);
     }
-    parts_.split = training_.split;
-    parts_.gpt2_split = training_.gpt2_split;
+    parts_.pre_tokenizers = {ByteLevelStep{.use_regex = training_.gpt2_split}};
+    if (!training_.split.empty())
+      parts_.pre_tokenizers.insert(parts_.pre_tokenizers.begin(),
+                                   SplitStep{.pattern = training_.split});
     return Tokenizer(std::move(parts_), "train");
   }
 

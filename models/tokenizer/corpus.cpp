@@ -48,7 +48,8 @@ std::vector<Ids> encode(const Tokenizer& tokenizer, const std::vector<std::strin
   std::atomic<size_t> next = 0;
   const auto work = [&](size_t worker) {
     try {
-      for (size_t i; (i = next++) < texts.size();) ids[i] = tokenizer.encode(texts[i]);
+      for (size_t i; (i = next++) < texts.size();)
+        if (!texts[i].empty()) ids[i] = tokenizer.encode_document(texts[i]);
     } catch (...) {
       failures[worker] = std::current_exception();
     }
@@ -139,7 +140,7 @@ class TokenizerCodec final : public TextCodec {
   std::string decode(const std::vector<int32_t>& ids) const override {
     std::string bytes;
     for (const int32_t id : ids)
-      bytes += id < tokenizer_.vocabulary() ? tokenizer_.decode(std::span(&id, 1)) : utf8(0xfffd);
+      bytes += id < tokenizer_.vocabulary() ? tokenizer_.decode_one(id, false) : utf8(0xfffd);
     return readable_utf8(bytes);
   }
 
@@ -154,7 +155,7 @@ std::unique_ptr<Dataset> tokenized_dataset(const std::string& path, const Tokeni
   const std::string text = read_text(path);
   if (text.empty()) throw ConfigError(path + ": the file is empty; expected text");
   return window_dataset({.path = path,
-                         .tokens = tokens_in_memory(tokenizer.encode(text)),
+                         .tokens = tokens_in_memory(tokenizer.encode_document(text)),
                          .vocabulary = tokenizer.vocabulary(),
                          .codec = std::make_unique<TokenizerCodec>(tokenizer)},
                         options);

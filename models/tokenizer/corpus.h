@@ -48,7 +48,8 @@ struct CorpusOptions {
   std::function<void(const CorpusCounts& so_far)> progress = {};
 };
 
-/// Writes the tokens of each document, in order. The result does not depend on `threads`. The
+/// Writes the tokens of each document, in order, with those that the tokenizer puts around a text:
+/// Llama's "<s>" is then between two documents. The result does not depend on `threads`. The
 /// caller finishes the writer.
 ///
 ///   auto writer = models::indexed_dataset_writer("corpus", tokenizer.vocabulary());
@@ -58,8 +59,9 @@ struct CorpusOptions {
 ZG_API CorpusCounts tokenize_corpus(TextDocuments& documents, const Tokenizer& tokenizer,
                                     TokenWriter& writer, const CorpusOptions& options = {});
 
-/// A text file, tokenized by a byte-level BPE tokenizer. Throws FileError if it cannot be read.
-/// Throws ConfigError with the sizes if a split is shorter than one block.
+/// A text file, tokenized as one document: with the tokens that the tokenizer puts around it.
+/// Throws FileError if it cannot be read. Throws ConfigError with the sizes if a split is shorter
+/// than one block.
 ZG_API std::unique_ptr<Dataset> tokenized_dataset(const std::string& path,
                                                   const Tokenizer& tokenizer,
                                                   const TextOptions& options);

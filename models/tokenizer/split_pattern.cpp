@@ -240,6 +240,21 @@ std::string pcre2_pattern(const std::string& oniguruma, const std::string& where
   return Translation(oniguruma, where).whole();
 }
 
+std::string literal_pattern(std::string_view text) {
+  std::string pattern;
+  for (const char c : text) {
+    if (std::string_view("\\|()[]{}.*+?^$-&~#").find(c) != std::string_view::npos) pattern += '\\';
+    pattern += c;
+  }
+  return pattern;
+}
+
+bool is_white_space(char32_t code) {
+  return (code >= '\t' && code <= '\r') || code == ' ' || code == 0x85 || code == 0xa0 ||
+         code == 0x1680 || (code >= 0x2000 && code <= 0x200a) || code == 0x2028 || code == 0x2029 ||
+         code == 0x202f || code == 0x205f || code == 0x3000;
+}
+
 namespace {
 
 // Backtracking limit of one match. Matches are words, which need little backtracking.
@@ -351,12 +366,34 @@ bool Splitter::Pieces::next(std::string_view& piece) {
   else if (at_ == match_end_)
     match();
   const size_t begin = at_;
-  at_ = begin < match_ ? match_ : match_end_;
+  is_match_ = begin == match_;
+  at_ = is_match_ ? match_end_ : match_;
   piece = text_.substr(begin, at_ - begin);
   return true;
 }
 
-std::string unicode_tables() {
+bool is_word_character(char32_t code_point) {
+  static const auto code = [] {
+    const std::string_view pattern = "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}]";
+    int error = 0;
+    PCRE2_SIZE place = 0;
+    auto compiled = std::make_unique<SplitterCode>();
+    compiled->code =
+        pcre2_compile(units(pattern), pattern.size(), PCRE2_UTF, &error, &place, nullptr);
+    if (!compiled->code)
+      throw Unsupported(fmt::format(
+          "single_word: PCRE2 {} has no word characters ({}); expected version 10.40 or later",
+          configured(PCRE2_CONFIG_VERSION), reason(error)));
+    return compiled;
+  }();
+  const std::string character = utf8(code_point);
+  const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data(
+      pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
+  if (!data) throw std::bad_alloc();
+  return pcre2_match(code->code, units(character), character.size(), 0, 0, data.get(), nullptr) > 0;
+}
+
+std::string pattern_tables() {
   return fmt::format("{} (PCRE2 {})", configured(PCRE2_CONFIG_UNICODE_VERSION),
                      configured(PCRE2_CONFIG_VERSION));
 }

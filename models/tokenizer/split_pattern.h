@@ -14,6 +14,17 @@ extern const char* const gpt2_split_pattern;
 /// \S \d \D \p{general category}, ".", alternatives in groups and look-aheads, and quantifiers
 /// after one character. For anything else it throws Unsupported; the message begins with `where`.
 std::string pcre2_pattern(const std::string& oniguruma, const std::string& where);
+/// A regular expression in Oniguruma's syntax that matches only `text`.
+std::string literal_pattern(std::string_view text);
+
+/// True for what Rust's regex calls \w, a letter, mark, digit or joiner: Alphabetic, M, Nd, Pc,
+/// Join_Control (Unicode TS 18).
+bool is_word_character(char32_t code_point);
+/// Unicode's White_Space.
+bool is_white_space(char32_t code_point);
+
+/// Version of PCRE2 and its Unicode tables: "14.0.0 (PCRE2 10.42 2022-12-11)".
+std::string pattern_tables();
 
 /// Splits a text at a regular expression: each match and each text between two matches is a piece,
 /// as in Hugging Face's Split with behavior Isolated. Bytes that are not UTF-8 match nothing.
@@ -32,6 +43,8 @@ class Splitter {
     /// The next piece, never empty; false at the end. Throws ConfigError when the expression takes
     /// too many steps.
     bool next(std::string_view& piece);
+    /// Whether the expression matched the last piece.
+    bool is_match() const { return is_match_; }
 
    private:
     void next_valid_range();
@@ -41,6 +54,7 @@ class Splitter {
     size_t at_ = 0;                     // where the next piece begins
     size_t valid_end_ = 0;              // end of the valid UTF-8 range that contains at_
     size_t match_ = 0, match_end_ = 0;  // the match at or after at_
+    bool is_match_ = false;
     std::unique_ptr<struct SplitterState> state_;
   };
 

@@ -105,13 +105,16 @@ class Tokenized final : public TextStream {
   explicit Tokenized(Tokenizer tokenizer) : tokenizer_(std::move(tokenizer)) {}
 
   std::vector<int32_t> encode(const std::string& prompt) const override {
-    return tokenizer_.encode(prompt);
+    return tokenizer_.encode_document(prompt);
   }
 
   std::string decode(int32_t token) override {
+    const std::vector<int32_t>& before = tokenizer_.parts().around.before;
+    if (is_first_ && hidden_ < before.size() && before[hidden_] == token) return ++hidden_, "";
     // The vocabulary of the model may be larger than that of its tokenizer.
     pending_ +=
-        token < tokenizer_.vocabulary() ? tokenizer_.decode(std::span(&token, 1)) : utf8(0xfffd);
+        token < tokenizer_.vocabulary() ? tokenizer_.decode_one(token, is_first_) : utf8(0xfffd);
+    is_first_ = false;
     const size_t complete = pending_.size() - unfinished_utf8(pending_);
     const std::string text = readable_utf8(std::string_view(pending_).substr(0, complete));
     pending_.erase(0, complete);
@@ -126,7 +129,9 @@ class Tokenized final : public TextStream {
 
  private:
   Tokenizer tokenizer_;
-  std::string pending_;  // the first bytes of a UTF-8 character that is not complete yet
+  size_t hidden_ = 0;     // tokens before the text that have been decoded
+  bool is_first_ = true;  // no token of the text has been decoded
+  std::string pending_;   // the first bytes of a UTF-8 character that is not complete yet
 };
 
 }  // namespace

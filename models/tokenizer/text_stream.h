@@ -13,10 +13,11 @@ namespace zg::models {
 class ZG_API TextStream {
  public:
   virtual ~TextStream() = default;
-  /// Throws ConfigError for text that has no tokens.
+  /// A tokenizer adds the tokens that it puts around a text, such as Llama's "<s>", as transformers
+  /// does. Throws ConfigError for text that has no tokens.
   virtual std::vector<int32_t> encode(const std::string& prompt) const = 0;
-  /// The text that this token completes. A token may end within a character, which then comes with
-  /// a later token.
+  /// The text that this token completes. Tokens that a tokenizer puts before a text have none. A
+  /// token may end within a character, which then comes with a later token.
   virtual std::string decode(int32_t token) = 0;
   /// The bytes of an unfinished character after the last token, as readable text.
   virtual std::string rest() { return ""; }

@@ -2,93 +2,68 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <deque>
-#include <span>
 #include <string_view>
 #include <unordered_map>
-#include <vector>
 
 #include "zerograd/models/tokenizer/bpe_merges.h"
-#include "zerograd/models/tokenizer/split_pattern.h"
+#include "zerograd/models/tokenizer/text_pipeline.h"
 #include "zerograd/models/tokenizer/vocabulary.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/utf8.h"
 
 namespace zg::models {
 
-/// Finds added tokens in a text: the leftmost one, and the longest one at that position.
-class AddedTokens {
- public:
-  AddedTokens() = default;
-  /// Takes each token whose field `normalized` equals the argument `normalized`.
-  AddedTokens(std::span<const AddedToken> tokens, bool normalized);
-
-  /// Finds the next token and moves `from` to its begin. Null: none, and `from` is text.size().
-  const AddedToken* find(std::string_view text, size_t& from) const;
-
- private:
-  std::vector<AddedToken> tokens_;           // sorted by first byte, then the longest first
-  std::array<uint32_t, 257> first_of_ = {};  // by first byte: index of its first token
-};
-
-static unsigned char first_byte(std::string_view text) {
-  return static_cast<unsigned char>(text[0]);
-}
-
-AddedTokens::AddedTokens(std::span<const AddedToken> tokens, bool normalized) {
-  std::copy_if(tokens.begin(), tokens.end(), std::back_inserter(tokens_),
-               [&](const AddedToken& token) { return token.normalized == normalized; });
-  std::sort(tokens_.begin(), tokens_.end(), [](const AddedToken& a, const AddedToken& b) {
-    if (first_byte(a.content) != first_byte(b.content))
-      return first_byte(a.content) < first_byte(b.content);
-    return a.content.size() > b.content.size();
-  });
-  for (const AddedToken& token : tokens_) ++first_of_[first_byte(token.content) + size_t{1}];
-  for (size_t i = 1; i < first_of_.size(); ++i) first_of_[i] += first_of_[i - 1];
-}
-
-const AddedToken* AddedTokens::find(std::string_view text, size_t& from) const {
-  if (tokens_.empty()) return from = text.size(), nullptr;
-  const unsigned char only = first_byte(tokens_.front().content);
-  const bool one_first_byte = only == first_byte(tokens_.back().content);
-  for (; from < text.size(); ++from) {
-    if (one_first_byte) {
-      const void* found = std::memchr(text.data() + from, only, text.size() - from);
-      if (!found) break;
-      from = static_cast<size_t>(static_cast<const char*>(found) - text.data());
-    }
-    const std::string_view rest = text.substr(from);
-    for (uint32_t i = first_of_[first_byte(rest)]; i < first_of_[first_byte(rest) + size_t{1}]; ++i)
-      if (rest.starts_with(tokens_[i].content)) return &tokens_[i];
-  }
-  return from = text.size(), nullptr;
+bool is_byte_level(const TokenizerParts& parts) {
+  return !parts.pre_tokenizers.empty() &&
+         std::holds_alternative<ByteLevelStep>(parts.pre_tokenizers.back());
 }
 
 struct TokenizerState {
   TokenizerParts parts;
-  std::vector<std::string> bytes;  // the bytes of each token, by id
-  std::array<int32_t, 256> id_of_byte;
+  bool byte_level;
+  // By id. Hugging Face's tokenizers decode an added token that is normalized to its normalized
+  // content, and every other token to its name.
+  std::vector<std::string> names;
+  std::vector<std::string> bytes;        // by id: what the token adds in the middle of a text
+  std::array<int32_t, 256> id_of_byte;   // byte-level, or the tokens of byte_fallback; -1: none
+  std::vector<int32_t> id_of_character;  // by code point; -1: none
   std::unordered_map<std::string_view, int32_t> id_of;  // by bytes; for ignore_merges only
   MergeTable merges;
-  std::vector<Splitter> splitters;  // each one splits the pieces of the previous one
-  AddedTokens raw, normalized;      // searched in this order
+  PreTokenizer pre_tokenizer;
+  TokenDecoder decoder;         // for tokens of characters
+  AddedTokens raw, normalized;  // searched in this order
 
   TokenizerState(TokenizerParts given, const std::string& where);
 
+  void append_symbols(std::string_view word, std::vector<int32_t>& ids) const;
+
  private:
   void check(const std::string& where) const;
-  void find_bytes(const std::string& where);
+  void find_bytes();
+  void find_characters();
+  int32_t character_id(char32_t code) const {
+    return code < id_of_character.size() ? id_of_character[code] : -1;
+  }
 };
 
 TokenizerState::TokenizerState(TokenizerParts given, const std::string& where)
-    : parts(std::move(given)), merges(parts.merges) {
+    : parts(std::move(given)),
+      byte_level(is_byte_level(parts)),
+      merges(parts.merges),
+      pre_tokenizer(parts.pre_tokenizers, where + ": pre_tokenizer"),
+      decoder(parts.decoders, where + ": decoder") {
   check(where);
-  find_bytes(where);
-  if (!parts.split.empty()) splitters.emplace_back(parts.split, where + ": pre_tokenizer");
-  if (parts.gpt2_split) splitters.emplace_back(gpt2_split_pattern, where + ": pre_tokenizer");
-  raw = AddedTokens(parts.added, false);
-  normalized = AddedTokens(parts.added, true);
+  names = parts.tokens;
+  for (const AddedToken& token : parts.added)
+    if (token.normalized)
+      names[static_cast<size_t>(token.id)] = models::normalized(token.content, parts.normalizers);
+  id_of_byte.fill(-1);
+  bytes.reserve(parts.tokens.size());
+  byte_level ? find_bytes() : find_characters();
+  raw = AddedTokens(parts.added, false, {});
+  normalized = AddedTokens(parts.added, true, parts.normalizers);
 }
 
 void TokenizerState::check(const std::string& where) const {
@@ -106,31 +81,99 @@ void TokenizerState::check(const std::string& where) const {
       throw FileError(fmt::format("{}: added_tokens: '{}' is not the token {} of the vocabulary",
                                   where, token.content, token.id));
   }
+  for (const std::vector<int32_t>* ids : {&parts.around.before, &parts.around.after})
+    for (const int32_t id : *ids)
+      if (!known(id))
+        throw FileError(fmt::format("{}: post_processor: token {}; expected ids below {}", where,
+                                    id, parts.tokens.size()));
+  if (parts.unknown && !known(*parts.unknown))
+    throw FileError(fmt::format("{}: model.unk_token: token {}; expected ids below {}", where,
+                                *parts.unknown, parts.tokens.size()));
+  for (const NormalizerStep& step : parts.normalizers)
+    if (const auto* replace = std::get_if<ReplaceStep>(&step); replace && replace->text.empty())
+      throw FileError(where + ": normalizer: an empty text to replace; expected characters");
 }
 
-void TokenizerState::find_bytes(const std::string& where) {
+void TokenizerState::find_bytes() {
   // decode() writes added tokens unchanged, except those that a merge also produces: these are
   // decoded to bytes.
-  std::vector<bool> literal(parts.tokens.size());
-  for (const AddedToken& token : parts.added) literal[static_cast<size_t>(token.id)] = true;
+  std::vector<bool> literal(parts.tokens.size()), in_model(parts.tokens.size(), true);
+  for (const AddedToken& token : parts.added) {
+    literal[static_cast<size_t>(token.id)] = true;
+    in_model[static_cast<size_t>(token.id)] = token.in_model;
+  }
   for (const Merge& merge : parts.merges) literal[static_cast<size_t>(merge.result)] = false;
-  id_of_byte.fill(-1);
-  bytes.reserve(parts.tokens.size());
   for (size_t id = 0; id < parts.tokens.size(); ++id) {
     const auto decoded = from_alphabet(parts.tokens[id]);
-    const bool is_byte = decoded && decoded->size() == 1;
-    bytes.push_back(decoded && (is_byte || !literal[id]) ? *decoded : parts.tokens[id]);
+    const bool is_byte = decoded && decoded->size() == 1 && in_model[id];
+    bytes.push_back(decoded && (is_byte || !literal[id]) ? *decoded : names[id]);
     if (is_byte)
       id_of_byte[static_cast<unsigned char>(decoded->front())] = static_cast<int32_t>(id);
-    if (decoded && parts.ignore_merges && !literal[id])
+    if (decoded && parts.ignore_merges && in_model[id] && *decoded == bytes.back())
       id_of.emplace(bytes.back(), static_cast<int32_t>(id));
   }
-  for (size_t byte = 0; byte < id_of_byte.size(); ++byte)
-    if (id_of_byte[byte] < 0)
-      throw Unsupported(
-          fmt::format("{}: the vocabulary has no token '{}' for the byte {}; this version reads "
-                      "byte-level BPE, which has all 256",
-                      where, byte_alphabet()[byte], byte));
+}
+
+void TokenizerState::find_characters() {
+  std::vector<bool> in_model(parts.tokens.size(), true);
+  for (const AddedToken& token : parts.added)
+    in_model[static_cast<size_t>(token.id)] = token.in_model;
+  for (size_t id = 0; id < parts.tokens.size(); ++id) {
+    const std::string& token = parts.tokens[id];
+    bytes.push_back(decoder.piece(names[id], false));
+    if (!in_model[id]) continue;
+    const auto number = static_cast<int32_t>(id);
+    if (parts.ignore_merges) id_of.emplace(token, number);
+    if (const auto byte = byte_of_token(token);
+        byte && parts.byte_fallback && token == fmt::format("<0x{:02X}>", *byte))
+      id_of_byte[*byte] = number;
+    if (token.empty() || token.size() > longest_utf8 || valid_utf8(token) < token.size()) continue;
+    size_t at = 0;
+    const char32_t code = next_code_point(token, at, "");
+    if (at < token.size()) continue;
+    if (code >= id_of_character.size()) id_of_character.resize(code + 1, -1);
+    id_of_character[code] = number;
+  }
+}
+
+// The tokens of single bytes or characters. An unknown one waits for the next known character, so
+// that several can be fused: tokens of byte_fallback come before it, as in Hugging Face's
+// tokenizers.
+void TokenizerState::append_symbols(std::string_view word, std::vector<int32_t>& ids) const {
+  bool waits = false;
+  const auto add_unknown = [&] {
+    if (waits) ids.push_back(*parts.unknown);
+    waits = false;
+  };
+  const auto add = [&](int32_t id, std::string_view own_bytes) {
+    if (id >= 0) {
+      add_unknown();
+      return ids.push_back(id);
+    }
+    const auto byte_id = [&](char byte) { return id_of_byte[static_cast<unsigned char>(byte)]; };
+    if (!byte_level && std::ranges::all_of(own_bytes, [&](char b) { return byte_id(b) >= 0; })) {
+      for (const char byte : own_bytes) ids.push_back(byte_id(byte));
+      return;
+    }
+    if (!parts.unknown) return;
+    if (waits && !parts.fuse_unknown) ids.push_back(*parts.unknown);
+    waits = true;
+  };
+  if (byte_level) {
+    for (size_t i = 0; i < word.size(); ++i)
+      add(id_of_byte[static_cast<unsigned char>(word[i])], word.substr(i, 1));
+    return add_unknown();
+  }
+  for (size_t at = 0; at < word.size();) {
+    const size_t valid = at + valid_utf8(word.substr(at));
+    while (at < valid) {
+      const size_t begin = at;
+      const char32_t code = next_code_point(word, at, "");
+      add(character_id(code), word.substr(begin, at - begin));
+    }
+    if (at < word.size()) add(-1, word.substr(at, 1)), ++at;
+  }
+  add_unknown();
 }
 
 namespace {
@@ -141,40 +184,30 @@ class Encoder {
   Encoder(const TokenizerState& state, std::vector<int32_t>& ids) : state_(state), ids_(ids) {}
 
   void text(std::string_view text) {
-    for_text_between(state_.raw, text, [&](std::string_view without_raw) {
-      for_text_between(state_.normalized, without_raw,
-                       [&](std::string_view plain) { pieces(plain, 0); });
-    });
+    const AddedTokens::OnToken token = [&](int32_t id) { ids_.push_back(id); };
+    const PreTokenizer::OnWord word = [&](std::string_view bytes) { this->word(bytes); };
+    state_.raw.split(
+        text,
+        [&](std::string_view piece) {
+          const bool begins = piece.data() == text.data();
+          if (!state_.parts.normalizers.empty())
+            piece = owned_.emplace_back(normalized(piece, state_.parts.normalizers));
+          state_.normalized.split(
+              piece,
+              [&](std::string_view plain) {
+                state_.pre_tokenizer.for_words(plain, begins && plain.data() == piece.data(),
+                                               owned_, word);
+              },
+              token);
+        },
+        token);
   }
 
  private:
-  template <class Plain>
-  void for_text_between(const AddedTokens& tokens, std::string_view text, const Plain& plain) {
-    for (size_t begin = 0; begin < text.size();) {
-      size_t end = begin;
-      const AddedToken* token = tokens.find(text, end);
-      if (begin < end) plain(text.substr(begin, end - begin));
-      if (token) ids_.push_back(token->id);
-      begin = end + (token ? token->content.size() : 0);
-    }
-  }
-
-  void pieces(std::string_view text, size_t stage) {
-    if (state_.parts.add_prefix_space && is_byte_level(stage) && text.front() != ' ')
-      text = prefixed_.emplace_back(" " + std::string(text));
-    if (stage == state_.splitters.size()) return word(text);
-    const bool last = stage + 1 == state_.splitters.size() &&
-                      !(state_.parts.add_prefix_space && is_byte_level(stage + 1));
-    Splitter::Pieces parts(state_.splitters[stage], text);
-    for (std::string_view piece; parts.next(piece);) last ? word(piece) : pieces(piece, stage + 1);
-  }
-
-  // ByteLevel is stage 0, or stage 1 if the tokenizer has a Split before it.
-  bool is_byte_level(size_t stage) const { return stage == (state_.parts.split.empty() ? 0u : 1u); }
-
   void word(std::string_view bytes) {
-    if (bytes.size() == 1)
-      return ids_.push_back(state_.id_of_byte[static_cast<unsigned char>(bytes.front())]);
+    if (state_.byte_level && bytes.size() == 1)
+      if (const int32_t id = state_.id_of_byte[static_cast<unsigned char>(bytes.front())]; id >= 0)
+        return ids_.push_back(id);
     const WordCache::Key key = WordCache::key_of(bytes);
     if (const auto known = cache_.find(key); !known.empty())
       return void(ids_.insert(ids_.end(), known.begin(), known.end()));
@@ -183,11 +216,10 @@ class Encoder {
     if (whole != state_.id_of.end()) {
       tokens_.push_back(whole->second);
     } else {
-      for (const char byte : bytes)
-        tokens_.push_back(state_.id_of_byte[static_cast<unsigned char>(byte)]);
+      state_.append_symbols(bytes, tokens_);
       state_.merges.apply(tokens_, scratch_);
     }
-    cache_.add(key, tokens_);
+    if (!tokens_.empty()) cache_.add(key, tokens_);
     ids_.insert(ids_.end(), tokens_.begin(), tokens_.end());
   }
 
@@ -196,7 +228,7 @@ class Encoder {
   WordCache cache_;
   MergeScratch scratch_;
   std::vector<int32_t> tokens_;
-  std::deque<std::string> prefixed_;  // owns the strings that cache_ refers to
+  std::deque<std::string> owned_;  // the strings that cache_ refers to
 };
 
 }  // namespace
@@ -213,14 +245,40 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
   return ids;
 }
 
+std::vector<int32_t> Tokenizer::encode_document(std::string_view text) const {
+  const TextTemplate& around = state_->parts.around;
+  std::vector<int32_t> ids = around.before;
+  Encoder(*state_, ids).text(text);
+  ids.insert(ids.end(), around.after.begin(), around.after.end());
+  return ids;
+}
+
+namespace {
+
+void check_id(int32_t id, int64_t vocabulary) {
+  if (id < 0 || id >= vocabulary)
+    throw ConfigError(fmt::format("decode: expected ids below {}, got {}", vocabulary, id));
+}
+
+}  // namespace
+
 std::string Tokenizer::decode(std::span<const int32_t> ids) const {
-  std::string text;
-  for (const int32_t id : ids) {
-    if (id < 0 || id >= vocabulary())
-      throw ConfigError(fmt::format("decode: expected ids below {}, got {}", vocabulary(), id));
-    text += state_->bytes[static_cast<size_t>(id)];
+  for (const int32_t id : ids) check_id(id, vocabulary());
+  if (!state_->byte_level) {
+    std::vector<std::string> tokens;
+    for (const int32_t id : ids) tokens.push_back(state_->names[static_cast<size_t>(id)]);
+    return state_->decoder.decode(std::move(tokens));
   }
+  std::string text;
+  for (const int32_t id : ids) text += state_->bytes[static_cast<size_t>(id)];
   return text;
+}
+
+std::string Tokenizer::decode_one(int32_t id, bool is_first) const {
+  check_id(id, vocabulary());
+  const auto index = static_cast<size_t>(id);
+  return is_first && !state_->byte_level ? state_->decoder.piece(state_->names[index], true)
+                                         : state_->bytes[index];
 }
 
 std::optional<int32_t> Tokenizer::id_of_added(std::string_view content) const {

@@ -82,10 +82,10 @@ bool has_tokenizer(const std::string& folder) {
          (path_exists(folder + "/" + vocabulary_name) && path_exists(folder + "/" + merges_name));
 }
 
-Tokenizer load_tokenizer(const std::string& path, AroundText around) {
-  if (!is_directory(path)) return tokenizer_from_json(read_text(path, max_bytes), path, around);
+Tokenizer load_tokenizer(const std::string& path) {
+  if (!is_directory(path)) return tokenizer_from_json(read_text(path, max_bytes), path);
   const std::string whole = path + "/" + tokenizer_name;
-  if (path_exists(whole)) return tokenizer_from_json(read_text(whole, max_bytes), whole, around);
+  if (path_exists(whole)) return tokenizer_from_json(read_text(whole, max_bytes), whole);
   if (!path_exists(path + "/" + vocabulary_name))
     throw FileError(
         fmt::format("{}: has neither tokenizer.json nor vocab.json and merges.txt; expected a "
@@ -106,11 +106,13 @@ void save_tokenizer(const Tokenizer& tokenizer, const std::string& directory) {
 }
 
 void add_tokenizer(const Tokenizer& tokenizer, FileSet& files, const std::string& folder,
-                   const TextTemplate& around) {
+                   const std::optional<TextTemplate>& around) {
   const std::string begin = folder.empty() ? "" : folder + "/";
-  const GPT2Files two = gpt2_files(tokenizer);
-  write_text(files.add(begin + vocabulary_name), two.vocabulary);
-  write_text(files.add(begin + merges_name), two.merges);
+  if (is_byte_level(tokenizer.parts())) {
+    const GPT2Files two = gpt2_files(tokenizer);
+    write_text(files.add(begin + vocabulary_name), two.vocabulary);
+    write_text(files.add(begin + merges_name), two.merges);
+  }
   write_text(files.add(begin + tokenizer_name), tokenizer_json(tokenizer, around));
 }
 
@@ -137,10 +139,16 @@ std::string hf_tokenizer_config_json(const Tokenizer& tokenizer, const SpecialTo
 
 SpecialTokens special_tokens_of(const Tokenizer& tokenizer) {
   const auto id = [&](const char* content) { return tokenizer.id_of_added(content); };
-  const std::optional<int32_t> end_of_text = id("<|endoftext|>"), end = id("</s>");
-  SpecialTokens tokens = {.bos = id("<s>"), .pad = id("<pad>"), .eos = {}};
-  if (!tokens.bos) tokens.bos = end_of_text;
-  if (end || end_of_text) tokens.eos = {end ? *end : *end_of_text};
+  const auto first_of = [&](const std::vector<const char*>& names) {
+    std::optional<int32_t> found;
+    for (const char* name : names)
+      if (!found) found = id(name);
+    return found;
+  };
+  SpecialTokens tokens = {.bos = first_of({"<s>", "<|begin_of_text|>", "<|endoftext|>"}),
+                          .pad = id("<pad>"),
+                          .eos = {}};
+  if (const auto end = first_of({"</s>", "<|end_of_text|>", "<|endoftext|>"})) tokens.eos = {*end};
   return tokens;
 }
 

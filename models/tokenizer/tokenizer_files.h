@@ -9,39 +9,34 @@
 #include "zerograd/models/tokenizer/tokenizer.h"
 #include "zerograd/runtime/storage/file_set.h"
 
-// Hugging Face's files of byte-level BPE. An invalid file is a FileError, a feature that Tokenizer
+// Hugging Face's files of BPE. An invalid file is a FileError, a feature that Tokenizer
 // does not have is Unsupported. Both begin with the file's path and name the key.
 namespace zg::models {
 
-/// The ids that a post_processor adds around those of a text, such as that of "</s>".
-enum class AroundText : uint8_t {
-  refused,  ///< such a file is Unsupported
-  left_out  ///< the caller adds them: encode() returns the ids of the text alone
-};
-/// Tokens before and after those of a text.
-struct TextTemplate {
-  std::optional<int32_t> first = {}, last = {};
-};
-
 /// `path` is a tokenizer.json or a folder. A folder has a tokenizer.json, or vocab.json, merges.txt
 /// and optionally added_tokens.json.
-ZG_API Tokenizer load_tokenizer(const std::string& path, AroundText around = AroundText::refused);
+ZG_API Tokenizer load_tokenizer(const std::string& path);
 /// True if load_tokenizer() finds such files in a folder.
 ZG_API bool has_tokenizer(const std::string& folder);
-/// Writes tokenizer.json, vocab.json and merges.txt as one FileSet, and creates the directory.
+/// Writes tokenizer.json as one FileSet, and for byte-level BPE vocab.json and merges.txt. Creates
+/// the directory.
 ZG_API void save_tokenizer(const Tokenizer& tokenizer, const std::string& directory);
 /// Adds the same files to a FileSet; `folder` is relative to the set's folder, "" is that folder.
+/// `around`: as in tokenizer_json().
 ZG_API void add_tokenizer(const Tokenizer& tokenizer, FileSet& files, const std::string& folder,
-                          const TextTemplate& around = {});
+                          const std::optional<TextTemplate>& around = {});
 /// The names of these files.
 ZG_API std::vector<std::string> tokenizer_file_names();
 
-/// Supports model BPE with pre_tokenizer ByteLevel or Sequence [Split, ByteLevel], without a
-/// normalizer. Truncation and padding are ignored.
-ZG_API Tokenizer tokenizer_from_json(const std::string& json, const std::string& path,
-                                     AroundText around = AroundText::refused);
-/// `around`: the post_processor adds these tokens.
-ZG_API std::string tokenizer_json(const Tokenizer& tokenizer, const TextTemplate& around = {});
+/// Reads model BPE with these steps. normalizer: NFC, Prepend, Replace (of a String).
+/// pre_tokenizer: Split, Digits, Metaspace, and ByteLevel as the last one. post_processor:
+/// TemplateProcessing, RobertaProcessing, ByteLevel. decoder: ByteLevel if the pre_tokenizer is;
+/// otherwise Replace, ByteFallback, Fuse, Strip, Metaspace. Each may be a Sequence. Truncation and
+/// padding are ignored.
+ZG_API Tokenizer tokenizer_from_json(const std::string& json, const std::string& path);
+/// `around`: the tokens that the post_processor adds; absent: parts().around, as the file had it.
+ZG_API std::string tokenizer_json(const Tokenizer& tokenizer,
+                                  const std::optional<TextTemplate>& around = {});
 
 /// Contents of vocab.json and merges.txt in GPT-2's format. The text is split by GPT-2's pattern.
 /// Tokens of the vocabulary that no merge produces, such as "<|endoftext|>", become added tokens.
@@ -53,8 +48,9 @@ struct GPT2Files {
 ZG_API Tokenizer tokenizer_from_gpt2(const GPT2Files& files, const std::string& directory);
 ZG_API GPT2Files gpt2_files(const Tokenizer& tokenizer);
 
-/// The special tokens of a tokenizer, found by their names in GPT-2 and BLOOM: `<|endoftext|>`
-/// begins and ends a text; or `<s>`, `</s>` and `<pad>`.
+/// The special tokens of a tokenizer, found by their names in GPT-2, Llama and BLOOM:
+/// `<|endoftext|>` begins and ends a text; or `<|begin_of_text|>` and `<|end_of_text|>`; or `<s>`,
+/// `</s>` and `<pad>`.
 ZG_API SpecialTokens special_tokens_of(const Tokenizer& tokenizer);
 /// Returns a tokenizer_config.json. It tells transformers to use tokenizer.json unchanged, and has
 /// the special tokens and the longest sequence. Without it transformers 5 uses GPT-2's split for

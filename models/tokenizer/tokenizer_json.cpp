@@ -1,73 +1,199 @@
 #include <nlohmann/json.hpp>
 
 #include "zerograd/models/json_text.h"
-#include "zerograd/models/tokenizer/split_pattern.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/models/tokenizer/vocabulary.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/utf8.h"
 
 namespace zg::models {
 namespace {
 
 using nlohmann::json;
 
-void read_byte_level(const JsonNode& node, TokenizerParts& parts) {
-  node.require_type("ByteLevel");
-  parts.add_prefix_space = node.at("add_prefix_space").flag();
-  parts.gpt2_split = node.at("use_regex").flag(true);
+[[noreturn]] void refuse_type(const JsonNode& node, const char* expected) {
+  node.at("type").refuse(expected);
 }
 
-void read_split(const JsonNode& node, TokenizerParts& parts) {
-  if (node.at("behavior").text() != "Isolated") node.at("behavior").refuse("\"Isolated\"");
-  node.at("invert").require_false();
+// The members of {"type": "Sequence", <key>: [...]}, or the node alone; none for null.
+std::vector<JsonNode> steps_in(const JsonNode& node, const char* key) {
+  if (node.value.is_null()) return {};
+  if (!node.has_type("Sequence")) return {node};
+  std::vector<JsonNode> steps;
+  for (const JsonNode& member : node.at(key).members())
+    for (const JsonNode& step : steps_in(member, key)) steps.push_back(step);
+  return steps;
+}
+
+std::string filled_text(const JsonNode& node, const char* expected) {
+  if (node.text().empty()) node.fail(expected);
+  return node.text();
+}
+
+std::string one_character(const JsonNode& node) {
+  const std::string& text = node.text();
+  size_t end = 0;
+  if (valid_utf8(text) == text.size() && !text.empty()) next_code_point(text, end, node.name);
+  if (end == 0 || end < text.size()) node.fail("one character");
+  return text;
+}
+
+ReplaceStep read_replace(const JsonNode& node) {
   const JsonNode pattern = node.at("pattern");
-  if (!pattern.at("String").value.is_null()) pattern.refuse("a pattern with Regex");
-  parts.split = pattern.at("Regex").text();
-  if (parts.split.empty()) pattern.at("Regex").fail("a regular expression");
+  if (!pattern.at("Regex").value.is_null()) pattern.refuse("a pattern with String");
+  return {.text = filled_text(pattern.at("String"), "a text"), .by = node.at("content").text()};
 }
 
-void read_pre_tokenizer(const JsonNode& node, TokenizerParts& parts) {
-  if (node.value.is_null()) node.refuse("ByteLevel");
-  if (!node.has_type("Sequence")) return read_byte_level(node, parts);
-  const std::vector<JsonNode> members = node.at("pretokenizers").members();
-  if (members.empty() || members.size() > 2) node.refuse("a Sequence of Split and ByteLevel");
-  if (members.size() == 2) {
-    members[0].require_type("Split");
-    read_split(members[0], parts);
+MetaspaceStep read_metaspace(const JsonNode& node) {
+  MetaspaceStep step;
+  step.replacement = one_character(node.at("replacement"));
+  using Prepend = MetaspaceStep::Prepend;
+  const JsonNode scheme = node.at("prepend_scheme");
+  if (!scheme.value.is_null()) {
+    if (scheme.text() == "first")
+      step.prepend = Prepend::first;
+    else if (scheme.text() == "never")
+      step.prepend = Prepend::never;
+    else if (scheme.text() != "always")
+      scheme.fail("\"first\", \"never\" or \"always\"");
   }
-  read_byte_level(members.back(), parts);
-}
-
-void read_post_processor(const JsonNode& node, AroundText around) {
-  if (node.value.is_null()) return;
-  if (node.has_type("Sequence")) {
-    for (const JsonNode& member : node.at("processors").members())
-      read_post_processor(member, around);
-  } else if (around == AroundText::left_out &&
-             (node.has_type("TemplateProcessing") || node.has_type("RobertaProcessing"))) {
-    return;
-  } else if (node.has_type("TemplateProcessing")) {
-    for (const JsonNode& piece : node.at("single").members())
-      if (!piece.at("SpecialToken").value.is_null()) piece.refuse("no special token");
-  } else {
-    node.require_type("ByteLevel");
+  // Older files have add_prefix_space instead.
+  if (!node.at("add_prefix_space").flag(true)) {
+    if (!scheme.value.is_null() && step.prepend != Prepend::never)
+      node.at("add_prefix_space").fail("what prepend_scheme says");
+    step.prepend = Prepend::never;
   }
+  step.split = node.at("split").flag(true);
+  return step;
 }
 
-// Accepts null, which does not define how tokens become text: here they become their bytes.
-void read_decoder(const JsonNode& node) {
-  if (node.value.is_null()) return;
-  if (!node.has_type("Sequence")) return node.require_type("ByteLevel");
-  for (const JsonNode& member : node.at("decoders").members())
-    if (!member.has_type("Fuse")) member.require_type("ByteLevel");
+std::vector<NormalizerStep> read_normalizer(const JsonNode& node) {
+  std::vector<NormalizerStep> steps;
+  for (const JsonNode& step : steps_in(node, "normalizers")) {
+    if (step.has_type("NFC"))
+      steps.emplace_back(NFCStep());
+    else if (step.has_type("Prepend"))
+      steps.emplace_back(PrependStep{.text = step.at("prepend").text()});
+    else if (step.has_type("Replace"))
+      steps.emplace_back(read_replace(step));
+    else
+      refuse_type(step, "\"NFC\", \"Prepend\", \"Replace\" or \"Sequence\"");
+  }
+  return steps;
 }
 
-// Accepts no normalizer, or an empty sequence of normalizers.
-void read_normalizer(const JsonNode& node) {
-  if (node.value.is_null()) return;
-  if (!node.value.is_object() || !node.has_type("Sequence")) node.require(nullptr);
-  for (const JsonNode& member : node.at("normalizers").members()) read_normalizer(member);
+SplitStep read_split(const JsonNode& node) {
+  const JsonNode behavior = node.at("behavior"), pattern = node.at("pattern");
+  SplitStep step = {.pattern = {}, .invert = node.at("invert").flag(false)};
+  using Behavior = SplitStep::Behavior;
+  bool found = false;
+  for (const auto& [name, value] : {std::pair("Isolated", Behavior::isolated),
+                                    {"Removed", Behavior::removed},
+                                    {"MergedWithPrevious", Behavior::merged_with_previous},
+                                    {"MergedWithNext", Behavior::merged_with_next},
+                                    {"Contiguous", Behavior::contiguous}}) {
+    if (behavior.text() != name) continue;
+    step.behavior = value;
+    found = true;
+  }
+  if (!found)
+    behavior.refuse(
+        "\"Isolated\", \"Removed\", \"MergedWithPrevious\", \"MergedWithNext\" or \"Contiguous\"");
+  step.is_literal = !pattern.at("String").value.is_null();
+  step.pattern = step.is_literal ? filled_text(pattern.at("String"), "a text")
+                                 : filled_text(pattern.at("Regex"), "a regular expression");
+  return step;
+}
+
+std::vector<PreTokenizerStep> read_pre_tokenizer(const JsonNode& node) {
+  std::vector<PreTokenizerStep> steps;
+  for (const JsonNode& step : steps_in(node, "pretokenizers")) {
+    if (step.has_type("Split"))
+      steps.emplace_back(read_split(step));
+    else if (step.has_type("Digits"))
+      steps.emplace_back(DigitsStep{.individual = step.at("individual_digits").flag()});
+    else if (step.has_type("ByteLevel"))
+      steps.emplace_back(ByteLevelStep{.add_prefix_space = step.at("add_prefix_space").flag(),
+                                       .use_regex = step.at("use_regex").flag(true)});
+    else if (step.has_type("Metaspace"))
+      steps.emplace_back(read_metaspace(step));
+    else
+      refuse_type(step, "\"Split\", \"Digits\", \"ByteLevel\", \"Metaspace\" or \"Sequence\"");
+  }
+  return steps;
+}
+
+// Decoders of tokens of characters. Those of bytes have one, ByteLevel.
+std::vector<DecoderStep> read_decoder(const JsonNode& node, bool byte_level) {
+  std::vector<DecoderStep> steps;
+  // Null does not define how tokens become text: those of bytes become their bytes.
+  if (node.value.is_null() && !byte_level)
+    node.refuse("Metaspace, or a Sequence of Replace, ByteFallback, Fuse and Strip");
+  for (const JsonNode& step : steps_in(node, "decoders")) {
+    if (byte_level) {
+      if (!step.has_type("Fuse") && !step.has_type("ByteLevel"))
+        refuse_type(step, "\"ByteLevel\", as the pre_tokenizer");
+    } else if (step.has_type("Replace")) {
+      steps.emplace_back(read_replace(step));
+    } else if (step.has_type("ByteFallback")) {
+      steps.emplace_back(ByteFallbackStep());
+    } else if (step.has_type("Fuse")) {
+      steps.emplace_back(FuseStep());
+    } else if (step.has_type("Strip")) {
+      const auto times = [&](const char* key) {
+        const JsonNode count = step.at(key);
+        return count.value == 0 ? int64_t{0} : count.count(0);
+      };
+      steps.emplace_back(StripStep{.content = one_character(step.at("content")),
+                                   .start = times("start"),
+                                   .stop = times("stop")});
+    } else if (step.has_type("Metaspace")) {
+      steps.emplace_back(read_metaspace(step));
+    } else {
+      refuse_type(step,
+                  "\"Replace\", \"ByteFallback\", \"Fuse\", \"Strip\", \"Metaspace\" or "
+                  "\"Sequence\", as the pre_tokenizer is not ByteLevel");
+    }
+  }
+  return steps;
+}
+
+void read_template(const JsonNode& node, TextTemplate& around) {
+  int texts = 0;
+  for (const JsonNode& piece : node.at("single").members()) {
+    const JsonNode special = piece.at("SpecialToken");
+    if (special.value.is_null()) {
+      const JsonNode text = piece.at("Sequence").at("id");
+      if (text.text() != "A" || ++texts > 1) text.refuse("one \"A\"");
+      continue;
+    }
+    std::vector<int32_t>& ids = texts == 0 ? around.before : around.after;
+    const std::string& name = special.at("id").text();
+    for (const JsonNode& id : node.at("special_tokens").at(name).at("ids").members())
+      ids.push_back(id.id());
+  }
+  if (texts == 0) node.at("single").refuse("a Sequence \"A\"");
+}
+
+void read_post_processor(const JsonNode& node, TextTemplate& around) {
+  for (const JsonNode& step : steps_in(node, "processors")) {
+    if (step.has_type("ByteLevel")) continue;  // it changes offsets alone
+    if (around != TextTemplate()) step.refuse("one processor that adds tokens");
+    if (step.has_type("TemplateProcessing")) {
+      read_template(step, around);
+    } else if (step.has_type("RobertaProcessing")) {
+      const auto id_of = [&](const char* key) {
+        const std::vector<JsonNode> pair = step.at(key).members();
+        if (pair.size() != 2) step.at(key).fail("a token and its id");
+        return pair[1].id();
+      };
+      around = {.before = {id_of("cls")}, .after = {id_of("sep")}};
+    } else {
+      refuse_type(step,
+                  "\"TemplateProcessing\", \"RobertaProcessing\", \"ByteLevel\" or \"Sequence\"");
+    }
+  }
 }
 
 // "a b" in older files, ["a", "b"] in newer ones.
@@ -85,14 +211,30 @@ Merge read_merge(const JsonNode& node, const VocabularyMap& vocabulary) {
   return vocabulary.merge(both.substr(0, space), both.substr(space + 1), node.name);
 }
 
-void read_added_token(const JsonNode& node, TokenizerParts& parts) {
-  for (const char* key : {"single_word", "lstrip", "rstrip"}) node.at(key).require_false();
+AddedToken read_added_token(const JsonNode& node) {
   const bool special = node.at("special").flag(false);
-  if (node.at("content").text().empty()) node.at("content").fail("a text");
-  parts.added.push_back({.content = node.at("content").text(),
-                         .id = node.at("id").id(),
-                         .special = special,
-                         .normalized = node.at("normalized").flag(!special)});
+  return {.content = filled_text(node.at("content"), "a text"),
+          .id = node.at("id").id(),
+          .special = special,
+          .normalized = node.at("normalized").flag(!special),
+          .single_word = node.at("single_word").flag(false),
+          .lstrip = node.at("lstrip").flag(false),
+          .rstrip = node.at("rstrip").flag(false)};
+}
+
+// Adds them to the vocabulary. Hugging Face's tokenizers number those that model.vocab does not
+// have, whatever their ids in the file.
+void read_added_tokens(const JsonNode& node, TokenizerParts& parts, const json& model_vocabulary,
+                       VocabularyMap& vocabulary) {
+  if (node.value.is_null()) return;
+  auto next = static_cast<int32_t>(model_vocabulary.size());
+  for (const JsonNode& member : node.members()) {
+    AddedToken& token = parts.added.emplace_back(read_added_token(member));
+    token.in_model = model_vocabulary.contains(token.content);
+    const bool is_new = vocabulary.add(token.content, token.id);
+    if (is_new && token.id != next++)
+      member.at("id").fail(fmt::format("{}, the next id after those of model.vocab", next - 1));
+  }
 }
 
 // Older files have no type, but only BPE has merges.
@@ -101,118 +243,54 @@ void require_bpe(const JsonNode& node) {
   if (node.at("merges").value.is_null()) node.refuse("BPE, with merges");
 }
 
-void read_model(const JsonNode& node, TokenizerParts& parts) {
+// Reads how characters or bytes without a token are encoded. Byte-level BPE may have none of them.
+void read_unknown(const JsonNode& node, TokenizerParts& parts, const VocabularyMap& vocabulary) {
+  const bool byte_level = is_byte_level(parts);
+  bool all_bytes = byte_level;
+  for (const std::string& character : byte_alphabet())
+    all_bytes = all_bytes && vocabulary.find(character);
+  if (all_bytes) return;
+  if (const JsonNode token = node.at("unk_token"); !token.value.is_null()) {
+    parts.unknown = vocabulary.find(token.text());
+    if (!parts.unknown) token.fail("a token of model.vocab");
+  }
+  parts.fuse_unknown = node.at("fuse_unk").flag(false);
+  parts.byte_fallback = node.at("byte_fallback").flag(false);
+  if (byte_level && parts.byte_fallback)
+    node.at("byte_fallback").refuse("false, as the pre_tokenizer is ByteLevel");
+}
+
+void read_model(const JsonNode& node, const JsonNode& added, TokenizerParts& parts) {
   if (node.at("dropout").value != 0.0) node.at("dropout").require(nullptr);
   node.at("continuing_subword_prefix").require_empty();
   node.at("end_of_word_suffix").require_empty();
-  // byte_fallback, unk_token and fuse_unk are ignored: they are for bytes without a token, and
-  // every byte has a token.
   parts.ignore_merges = node.at("ignore_merges").flag(false);
   const JsonNode tokens = node.at("vocab");
   VocabularyMap vocabulary(tokens.value, tokens.name);
   for (const JsonNode& merge : node.at("merges").members())
     parts.merges.push_back(read_merge(merge, vocabulary));
-  for (const AddedToken& token : parts.added) vocabulary.add(token.content, token.id);
+  read_unknown(node, parts, vocabulary);
+  read_added_tokens(added, parts, tokens.value, vocabulary);
   parts.tokens = vocabulary.tokens();
-}
-
-json byte_level(bool add_prefix_space, bool use_regex) {
-  return {{"type", "ByteLevel"},
-          {"add_prefix_space", add_prefix_space},
-          {"trim_offsets", true},
-          {"use_regex", use_regex}};
-}
-
-/// A post_processor that adds `around` to the ids of a text.
-json template_processing(const Tokenizer& tokenizer, const TextTemplate& around) {
-  json special = json::object();
-  const auto with = [&](const json& texts) {
-    json pieces = json::array();
-    const auto add = [&](std::optional<int32_t> id) {
-      if (!id || *id >= tokenizer.vocabulary()) return;
-      const std::string& name = tokenizer.parts().tokens[static_cast<size_t>(*id)];
-      pieces.push_back({{"SpecialToken", {{"id", name}, {"type_id", 0}}}});
-      special[name] = {{"id", name}, {"ids", json::array({*id})}, {"tokens", json::array({name})}};
-    };
-    add(around.first);
-    for (const json& text : texts) pieces.push_back({{"Sequence", {{"id", text}, {"type_id", 0}}}});
-    add(around.last);
-    return pieces;
-  };
-  const json single = with(json::array({"A"})), pair = with(json::array({"A", "B"}));
-  return {{"type", "TemplateProcessing"},
-          {"single", single},
-          {"pair", pair},
-          {"special_tokens", special}};
-}
-
-json pre_tokenizer(const TokenizerParts& parts) {
-  const json last = byte_level(parts.add_prefix_space, parts.gpt2_split);
-  if (parts.split.empty()) return last;
-  const json split = {{"type", "Split"},
-                      {"pattern", {{"Regex", parts.split}}},
-                      {"behavior", "Isolated"},
-                      {"invert", false}};
-  return {{"type", "Sequence"}, {"pretokenizers", json::array({split, last})}};
 }
 
 }  // namespace
 
-Tokenizer tokenizer_from_json(const std::string& text, const std::string& path, AroundText around) {
+Tokenizer tokenizer_from_json(const std::string& text, const std::string& path) {
   const json root = parse_json_object(text, path);
   const JsonNode file{root, path + ": "};
   require_bpe(file.at("model"));  // checked first: the other checks assume it
   // truncation and padding are ignored: transformers sets both in each call, and the file contains
   // those of the last call.
-  read_normalizer(file.at("normalizer"));
-  read_post_processor(file.at("post_processor"), around);
-  read_decoder(file.at("decoder"));
   TokenizerParts parts;
-  read_pre_tokenizer(file.at("pre_tokenizer"), parts);
-  if (const JsonNode added = file.at("added_tokens"); !added.value.is_null())
-    for (const JsonNode& token : added.members()) read_added_token(token, parts);
-  read_model(file.at("model"), parts);
+  parts.normalizers = read_normalizer(file.at("normalizer"));
+  parts.pre_tokenizers = read_pre_tokenizer(file.at("pre_tokenizer"));
+  const JsonNode post_processor = file.at("post_processor");
+  read_post_processor(post_processor, parts.around);
+  if (parts.around != TextTemplate()) parts.post_processor = post_processor.value.dump();
+  parts.decoders = read_decoder(file.at("decoder"), is_byte_level(parts));
+  read_model(file.at("model"), file.at("added_tokens"), parts);
   return Tokenizer(std::move(parts), path);
-}
-
-std::string tokenizer_json(const Tokenizer& tokenizer, const TextTemplate& around) {
-  using nlohmann::ordered_json;
-  const TokenizerParts& parts = tokenizer.parts();
-  ordered_json added = ordered_json::array();
-  for (const AddedToken& token : parts.added)
-    added.push_back({{"id", token.id},
-                     {"content", token.content},
-                     {"single_word", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
-                     {"normalized", token.normalized},
-                     {"special", token.special}});
-  // In the order of ids. Written as text: ordered_json searches all keys at each insertion.
-  std::string vocabulary, merges;
-  for (size_t id = 0; id < parts.tokens.size(); ++id)
-    vocabulary += fmt::format("{}{}:{}", id ? "," : "", json(parts.tokens[id]).dump(), id);
-  for (const Merge& merge : parts.merges)
-    merges +=
-        (merges.empty() ? "" : ",") + json(parts.tokens[static_cast<size_t>(merge.left)] + " " +
-                                           parts.tokens[static_cast<size_t>(merge.right)])
-                                          .dump();
-  const bool has_template = around.first || around.last;
-  const ordered_json head = {
-      {"version", "1.0"},
-      {"truncation", nullptr},
-      {"padding", nullptr},
-      {"added_tokens", added},
-      {"normalizer", nullptr},
-      {"pre_tokenizer", pre_tokenizer(parts)},
-      {"post_processor",
-       has_template ? template_processing(tokenizer, around) : byte_level(true, true)},
-      {"decoder", byte_level(true, true)}};
-  std::string text = head.dump();
-  text.pop_back();
-  return text + R"(,"model":{"type":"BPE","dropout":null,"unk_token":null,)" +
-         R"("continuing_subword_prefix":null,"end_of_word_suffix":null,"fuse_unk":false,)" +
-         R"("byte_fallback":false,"ignore_merges":)" + (parts.ignore_merges ? "true" : "false") +
-         R"(,"vocab":{)" + vocabulary + R"(},"merges":[)" + merges + "]}}\n";
 }
 
 }  // namespace zg::models

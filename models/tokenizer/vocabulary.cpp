@@ -97,20 +97,26 @@ void VocabularyMap::add(const json& object, const std::string& where) {
   }
 }
 
-void VocabularyMap::add(const std::string& token, int32_t id) {
+bool VocabularyMap::add(const std::string& token, int32_t id) {
   const auto [found, is_new] = ids_.emplace(token, id);
   if (found->second != id)
     throw FileError(fmt::format("{}: token {} is {} there and {} among the added tokens", where_,
                                 brief(token), found->second, id));
+  return is_new;
+}
+
+std::optional<int32_t> VocabularyMap::find(const std::string& token) const {
+  const auto found = ids_.find(token);
+  return found == ids_.end() ? std::nullopt : std::optional(found->second);
 }
 
 Merge VocabularyMap::merge(std::string_view left, std::string_view right,
                            const std::string& where) const {
   const auto id = [&](const std::string& token) {
-    const auto found = ids_.find(token);
-    if (found == ids_.end())
+    const auto found = find(token);
+    if (!found)
       throw FileError(fmt::format("{}: {} is not in the vocabulary", where, brief(token)));
-    return found->second;
+    return *found;
   };
   std::string joined(left);
   return {id(std::string(left)), id(std::string(right)), id(joined.append(right))};

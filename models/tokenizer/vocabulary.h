@@ -31,8 +31,9 @@ class VocabularyMap {
   /// Reads a JSON object. Errors begin with `where`: "tokenizer.json: model.vocab".
   VocabularyMap(const nlohmann::json& object, std::string where);
 
-  /// Throws FileError if the token exists with another id.
-  void add(const std::string& token, int32_t id);
+  /// Returns false for a token that exists. Throws FileError if it has another id.
+  bool add(const std::string& token, int32_t id);
+  std::optional<int32_t> find(const std::string& token) const;
   /// Adds the tokens of another object. Errors about it begin with `where`.
   void add(const nlohmann::json& object, const std::string& where);
   /// Merge of "a" and "b" into "ab". Throws FileError beginning with `where` unless all three are

@@ -8,7 +8,7 @@ import sys
 BARE = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "HOME": "/nonexistent", "LC_ALL": "C.UTF-8",
         "OMP_WAIT_POLICY": "passive"}
 # CMake packages that a program must be built without: only zerograd's own build needs them.
-OF_THE_BUILD = ["doctest", "Eigen3", "nlohmann_json", "yaml-cpp", "CLI11", "Python3", "PCRE2", "liburing",
+OF_THE_BUILD = ["doctest", "Eigen3", "nlohmann_json", "yaml-cpp", "CLI11", "Python3", "PCRE2", "utf8proc", "liburing",
                 "fmt"]
 
 

@@ -82,7 +82,7 @@ set(ZG_ENGINE_HEADERS
     models/seq2seq/seq2seq_generate.h
     models/tensor_parallel/tensor_parallel.h)
 
-# zerograd::text, which needs PCRE2.
+# zerograd::text, which needs PCRE2 and utf8proc.
 set(ZG_TEXT_HEADERS
     models/tokenizer/corpus.h
     models/tokenizer/text_stream.h

@@ -45,7 +45,7 @@ set(zerograd_needs ${FMT_LIBRARY} ${OpenMP_CXX_FLAGS} ${CMAKE_THREAD_LIBS_INIT} 
 if(ZG_HAVE_CUDA)
   list(APPEND zerograd_needs ${CUDA_cudart_static_LIBRARY} -ldl -lrt)
 endif()
-set(zerograd_text_needs ${PCRE2_8BIT_LIBRARY} ${FMT_LIBRARY})
+set(zerograd_text_needs ${PCRE2_8BIT_LIBRARY} ${UTF8PROC_LIBRARY} ${FMT_LIBRARY})
 set(zerograd_bench_needs "")
 set(zerograd_title "zerograd" "${PROJECT_DESCRIPTION}" "")
 set(zerograd_bench_title "zerograd-bench" "Measures kernels for zerograd" "zerograd = ${PROJECT_VERSION}")

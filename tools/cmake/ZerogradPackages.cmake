@@ -33,7 +33,7 @@ if(ZG_KIND STREQUAL "static")
   set(needed ${OpenMP_gomp_LIBRARY} ${OpenMP_pthread_LIBRARY} ${MPI_CXX_LIBRARIES} ${LIBURING_LIBRARY}
              ${FMT_LIBRARY})
   if(ZG_HAVE_TEXT)
-    list(APPEND needed ${PCRE2_8BIT_LIBRARY})
+    list(APPEND needed ${PCRE2_8BIT_LIBRARY} ${UTF8PROC_LIBRARY})
   endif()
   find_program(ZG_DPKG dpkg)
   set(packages "")

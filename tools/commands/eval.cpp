@@ -79,7 +79,7 @@ int eval(const std::vector<std::string>& arguments) {
   const Settings& saved = trained->saved_model.settings;
   DataOptions data = data_options(saved, options);
   const bool named = options.given.count("--tokenizer") > 0;
-  const auto tokenizer = resolve_tokenizer(data, &trained->saved_model, named, around_text(saved));
+  const auto tokenizer = resolve_tokenizer(data, &trained->saved_model, named);
   if (!options.given.count("--data")) check_data_exists(data.source, trained->saved_model.path);
   if (trained->seq2seq) return eval_pairs(*trained, options, data, tokenizer), 0;
   refuse_pair_flags(options.given);

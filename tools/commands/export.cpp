@@ -123,7 +123,7 @@ int export_folder(const ExportOptions& options) {
   DataOptions data = settings.data;
   const bool named = !options.tokenizer.empty();
   if (named) data.tokenizer = options.tokenizer;
-  const auto tokenizer = resolve_tokenizer(data, &saved_model, named, around_text(settings));
+  const auto tokenizer = resolve_tokenizer(data, &saved_model, named);
   models::SpecialTokens tokens = settings.special_tokens;
   if (tokenizer && tokens == models::SpecialTokens()) tokens = special_tokens_of(*tokenizer);
   if (const std::string dropouts = from_hf && settings.seq2seq.config.empty()
@@ -136,7 +136,7 @@ int export_folder(const ExportOptions& options) {
     std::fprintf(stderr,
                  "note: the tokenizer in %s stays; the model does not say which one it has\n",
                  options.hugging_face.c_str());
-  models::TextTemplate around;
+  std::optional<models::TextTemplate> around;  // absent: as the tokenizer has it
   std::optional<models::HFSeq2Seq> seq2seq;
   if (!settings.seq2seq.config.empty()) {
     seq2seq = seq2seq_model(settings.seq2seq);

@@ -45,7 +45,7 @@ std::optional<models::Tokenizer> tokenizer_for(const SavedModel& saved_model,
   if (!data.tokenizer.empty() && !options.data.source.empty())
     throw ConfigError(fmt::format(
         "--data: the tokens are those of the tokenizer {}; leave the flag out", data.tokenizer));
-  return resolve_tokenizer(data, &saved_model, named, around_text(saved_model.settings));
+  return resolve_tokenizer(data, &saved_model, named);
 }
 
 std::vector<int32_t> prompt_tokens(const models::TextStream& words, const std::string& prompt) try {

@@ -65,7 +65,7 @@ std::vector<Flag> tokenizer_flags(TokenizeOptions& options) {
       switch_flag({"--append-eod"}, options.append_eod,
                   "end each document with the token that says so"),
       text_flag({"--eod"}, "TOKEN", options.eod,
-                "that token [<|endoftext|> or </s>, whichever there is]")};
+                "that token [<|endoftext|>, </s> or <|end_of_text|>,\nwhichever there is]")};
 }
 
 std::vector<Flag> output_flags(TokenizeOptions& options, std::string& megatron_prefix) {
@@ -190,7 +190,7 @@ models::Tokenizer tokenizer_for(const TokenizeOptions& options) {
 std::optional<int32_t> end_of_document(const TokenizeOptions& options,
                                        const models::Tokenizer& tokenizer) {
   if (!options.append_eod) return std::nullopt;
-  std::vector<std::string> known = {"<|endoftext|>", "</s>"};
+  std::vector<std::string> known = {"<|endoftext|>", "</s>", "<|end_of_text|>"};
   if (!options.eod.empty()) known = {options.eod};
   for (const std::string& token : known)
     if (const std::optional<int32_t> id = tokenizer.id_of_added(token)) return id;

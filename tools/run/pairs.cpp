@@ -21,7 +21,7 @@ PairText::PairText(const models::Seq2SeqConfig& config, const models::Tokenizer*
     : tokens_(config.tokens),
       tokenizer_(tokenizer),
       where_(std::move(where)),
-      begins_with_bos_(template_of(config).first.has_value()) {}
+      begins_with_bos_(!template_of(config).before.empty()) {}
 
 std::vector<int32_t> PairText::encode(const std::string& text, int64_t limit) const {
   std::vector<int32_t> ids =
@@ -52,8 +52,8 @@ std::string PairText::decode(std::span<const int32_t> ids) const {
 models::TextTemplate template_of(const models::Seq2SeqConfig& config) {
   const models::Seq2SeqTokens& tokens = config.tokens;
   models::TextTemplate around;
-  if (config.family == models::Seq2SeqFamily::bart) around.first = tokens.bos;
-  if (!tokens.eos.empty()) around.last = tokens.eos.front();
+  if (config.family == models::Seq2SeqFamily::bart && tokens.bos) around.before = {*tokens.bos};
+  if (!tokens.eos.empty()) around.after = {tokens.eos.front()};
   return around;
 }
 
@@ -253,8 +253,7 @@ std::optional<models::Tokenizer> open_pairs(Run& run,
     check_data_exists(data.source, run.resumed);
   const bool named = options.given.count("--tokenizer") > 0;
   if (!options.from_hf.empty() && !named) data.tokenizer = saved_model->settings.data.tokenizer;
-  std::optional<models::Tokenizer> tokenizer =
-      resolve_tokenizer(data, saved_model, named, models::AroundText::left_out);
+  std::optional<models::Tokenizer> tokenizer = resolve_tokenizer(data, saved_model, named);
   if (options.seq2seq.config.empty()) {
     const std::optional<models::Seq2SeqFamily> family = seq2seq_family(options.model.model_type);
     std::optional<models::Seq2SeqTokens> tokens;

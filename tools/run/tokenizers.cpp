@@ -15,12 +15,12 @@ namespace {
 
 // The tokenizer of a trained model: the copy in its checkpoint, or the file that an older
 // checkpoint or a Hugging Face folder names.
-models::Tokenizer tokenizer_of(const SavedModel& saved_model, models::AroundText around) {
+models::Tokenizer tokenizer_of(const SavedModel& saved_model) {
   const std::string& path = saved_model.settings.data.tokenizer;
   if (const std::string& json = saved_model.settings.tokenizer_json; !json.empty())
     return models::tokenizer_from_json(json, saved_model.path + ": tokenizer.json");
   try {
-    return models::load_tokenizer(path, around);
+    return models::load_tokenizer(path);
   } catch (const Unsupported& error) {
     throw Unsupported(std::string(error.what()) + "; --tokenizer PATH names another one");
   } catch (const FileError& error) {
@@ -46,7 +46,7 @@ std::string quoted(const models::Tokenizer& tokenizer, int64_t id) {
 
 // Checkpoints are compared by the tokenizer's checksum, folders by the tokens of their ids.
 void check_same(const SavedModel& saved_model, const DataOptions& data,
-                const models::Tokenizer& tokenizer, models::AroundText around) {
+                const models::Tokenizer& tokenizer) {
   const DataOptions& saved = saved_model.settings.data;
   if (!saved.tokenizer_checksum.empty()) {
     if (data.tokenizer_checksum == saved.tokenizer_checksum) return;
@@ -58,7 +58,7 @@ void check_same(const SavedModel& saved_model, const DataOptions& data,
   if (saved.tokenizer.empty()) return;
   std::optional<models::Tokenizer> own;
   try {
-    own = models::load_tokenizer(saved.tokenizer, around);
+    own = models::load_tokenizer(saved.tokenizer);
   } catch (const Error&) {
     return;  // the folder's tokenizer is unreadable, so the flag replaces it
   }
@@ -68,15 +68,6 @@ void check_same(const SavedModel& saved_model, const DataOptions& data,
                     "{}; leave the flag out",
                     data.tokenizer, saved_model.path, id, quoted(tokenizer, id), quoted(*own, id)));
 }
-
-}  // namespace
-
-models::AroundText around_text(const Settings& settings) {
-  return settings.seq2seq.config.empty() ? models::AroundText::refused
-                                         : models::AroundText::left_out;
-}
-
-namespace {
 
 bool reads_characters(const DataOptions& data, const models::Dataset& dataset) {
   return dataset.is_text() && data.tokenizer.empty();
@@ -100,7 +91,7 @@ bool mean_the_same(const Settings& a, const Settings& b) {
 }  // namespace
 
 std::string checksum_of(const models::Tokenizer& tokenizer) {
-  const std::string json = models::tokenizer_json(tokenizer);
+  const std::string json = models::tokenizer_json(tokenizer, models::TextTemplate());
   return checksum(std::as_bytes(std::span(json)));
 }
 
@@ -112,17 +103,16 @@ models::Tokenizer tokenizer_named(const std::string& name, std::string_view text
 }
 
 std::optional<models::Tokenizer> resolve_tokenizer(DataOptions& data, const SavedModel* saved_model,
-                                                   bool named, models::AroundText around) {
+                                                   bool named) {
   if (data.tokenizer.empty()) return std::nullopt;
   if (saved_model && !saved_model->settings.characters.empty())
     throw ConfigError(fmt::format(
         "--tokenizer: the checkpoint's tokens are the characters of {}; leave the flag out",
         saved_model->settings.data.source));
-  const models::Tokenizer tokenizer = saved_model && !named
-                                          ? tokenizer_of(*saved_model, around)
-                                          : models::load_tokenizer(data.tokenizer, around);
+  const models::Tokenizer tokenizer =
+      saved_model && !named ? tokenizer_of(*saved_model) : models::load_tokenizer(data.tokenizer);
   data.tokenizer_checksum = checksum_of(tokenizer);
-  if (saved_model) check_same(*saved_model, data, tokenizer, around);
+  if (saved_model) check_same(*saved_model, data, tokenizer);
   return tokenizer;
 }
 
@@ -132,8 +122,7 @@ std::optional<models::Tokenizer> folder_tokenizer(DataOptions& data, const Saved
   if (data.tokenizer.empty()) return std::nullopt;
   const DataKind kind = kind_of(data.source);
   try {
-    if (kind != DataKind::task)
-      return resolve_tokenizer(data, &folder, /*named=*/false, around_text(folder.settings));
+    if (kind != DataKind::task) return resolve_tokenizer(data, &folder, /*named=*/false);
     notes.push_back(fmt::format("the tokenizer of {} is not used: the tokens of {} are digits",
                                 folder.path, data.source));
   } catch (const Error& error) {

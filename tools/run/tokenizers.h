@@ -10,30 +10,25 @@
 #include "zerograd/models/tokenizer/tokenizer.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
 
-// Byte-level BPE for the command: chooses the tokenizer of a run, converts text to and from its
+// BPE for the command: chooses the tokenizer of a run, converts text to and from its
 // tokens, and checks that the data has the tokens that trained weights know.
 namespace zg::tools {
 
-/// XXH3-128 of models::tokenizer_json(). It does not depend on the file format that the tokenizer
-/// was read from.
+/// XXH3-128 of models::tokenizer_json() without the tokens around a text. It does not depend on the
+/// file format that the tokenizer was read from.
 std::string checksum_of(const models::Tokenizer& tokenizer);
 
 /// The tokenizer for --tokenizer: read from a PATH, or for "train:SIZE" a GPT-2-like one with SIZE
 /// tokens, trained on `text`.
 models::Tokenizer tokenizer_named(const std::string& name, std::string_view text);
 
-/// Whether a tokenizer's post_processor may add tokens around a text: an encoder-decoder adds them
-/// itself.
-models::AroundText around_text(const Settings& settings);
-
 /// Reads the tokenizer that data.tokenizer names and fills data.tokenizer_checksum. If no flag
 /// `named` it, the trained model's tokenizer is used, if any; checkpoints store a copy of theirs.
 /// Throws ConfigError when the named tokenizer differs from the model's, or the model uses
 /// characters. Throws FileError when the tokenizer of an older checkpoint does not exist any more.
 /// Absent: there is none.
-std::optional<models::Tokenizer> resolve_tokenizer(
-    DataOptions& data, const SavedModel* saved_model, bool named,
-    models::AroundText around = models::AroundText::refused);
+std::optional<models::Tokenizer> resolve_tokenizer(DataOptions& data, const SavedModel* saved_model,
+                                                   bool named);
 
 /// resolve_tokenizer() for the tokenizer in a Hugging Face folder, if no flag named one. Only text
 /// needs it: for other data a problem with it becomes a note, and no tokenizer is used.

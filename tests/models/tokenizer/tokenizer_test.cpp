@@ -44,7 +44,7 @@ TokenizerParts bytes_and(std::vector<Merge> merges) {
                            parts.tokens[static_cast<size_t>(merge.right)]);
   }
   parts.merges = std::move(merges);
-  parts.gpt2_split = false;
+  parts.pre_tokenizers = {ByteLevelStep{.use_regex = false}};
   return parts;
 }
 
@@ -136,9 +136,10 @@ TEST_CASE("train_tokenizer gives the vocabulary of Hugging Face's trainer") {
   const Tokenizer gpt2 = train_tokenizer(text, {.vocabulary = 2000});
   CHECK(tokenizer_json(gpt2) == tokenizer_json(load_tokenizer(tokenizer_fixture + "gpt2")));
   const Tokenizer theirs = load_tokenizer(tokenizer_fixture + "bloom");
+  const std::string bloom_split = std::get<SplitStep>(theirs.parts().pre_tokenizers[0]).pattern;
   const Tokenizer bloom = train_tokenizer(text, {.vocabulary = 2500,
                                                  .added = {"<unk>", "<s>", "</s>", "<pad>"},
-                                                 .split = theirs.parts().split,
+                                                 .split = bloom_split,
                                                  .gpt2_split = false,
                                                  .min_count = 0});
   CHECK(tokenizer_json(bloom) == tokenizer_json(theirs));
@@ -215,7 +216,8 @@ TEST_CASE("added tokens are encoded by their content and found by id_of_added") 
 
 TEST_CASE("a split pattern that takes too many matching steps is an error") {
   TokenizerParts parts = bytes_and({});
-  parts.split = "a*a*a*a*a*[bc]";
+  parts.pre_tokenizers = {SplitStep{.pattern = "a*a*a*a*a*[bc]"},
+                          ByteLevelStep{.use_regex = false}};
   const Tokenizer tokenizer(parts, "test");
   CHECK(tokenizer.encode("aab").size() == 3);
   CHECK(contains(message_of<ConfigError>([&] { tokenizer.encode(std::string(2000, 'a')); }),

@@ -1,0 +1,111 @@
+#include <algorithm>
+#include <cstring>
+
+#include "zerograd/models/tokenizer/text_pipeline.h"
+#include "zerograd/runtime/text/utf8.h"
+
+namespace zg::models {
+namespace {
+
+unsigned char first_byte(std::string_view text) { return static_cast<unsigned char>(text[0]); }
+
+// The last code point of a text; absent: it does not end with UTF-8.
+std::optional<char32_t> last_code_point(std::string_view text) {
+  for (size_t bytes = 1; bytes <= std::min(longest_utf8, text.size()); ++bytes) {
+    const std::string_view end = text.substr(text.size() - bytes);
+    if (valid_utf8(end) < bytes) continue;
+    size_t at = 0;
+    return next_code_point(end, at, "");
+  }
+  return std::nullopt;
+}
+
+std::optional<char32_t> first_code_point(std::string_view text) {
+  const std::string_view begin = text.substr(0, longest_utf8);
+  if (valid_utf8(begin) == 0) return std::nullopt;
+  size_t at = 0;
+  return next_code_point(begin, at, "");
+}
+
+bool is_word(std::optional<char32_t> character) {
+  return character && is_word_character(*character);
+}
+
+bool is_space(std::optional<char32_t> character) { return character && is_white_space(*character); }
+
+size_t end_without_spaces(std::string_view text) {
+  while (const auto last = last_code_point(text)) {
+    if (!is_space(last)) break;
+    text.remove_suffix(utf8(*last).size());
+  }
+  return text.size();
+}
+
+size_t spaces_at_begin(std::string_view text) {
+  size_t count = 0;
+  while (const auto first = first_code_point(text.substr(count))) {
+    if (!is_space(first)) break;
+    count += utf8(*first).size();
+  }
+  return count;
+}
+
+}  // namespace
+
+AddedTokens::AddedTokens(std::span<const AddedToken> tokens, bool normalized,
+                         std::span<const NormalizerStep> steps) {
+  std::copy_if(tokens.begin(), tokens.end(), std::back_inserter(tokens_),
+               [&](const AddedToken& token) { return token.normalized == normalized; });
+  if (normalized)
+    for (AddedToken& token : tokens_) token.content = models::normalized(token.content, steps);
+  std::erase_if(tokens_, [](const AddedToken& token) { return token.content.empty(); });
+  // Two may have the same content: the special one is found, or the earlier one.
+  std::stable_sort(tokens_.begin(), tokens_.end(), [](const AddedToken& a, const AddedToken& b) {
+    if (first_byte(a.content) != first_byte(b.content))
+      return first_byte(a.content) < first_byte(b.content);
+    if (a.content.size() != b.content.size()) return a.content.size() > b.content.size();
+    return a.special && !b.special;
+  });
+  for (const AddedToken& token : tokens_) ++first_of_[first_byte(token.content) + size_t{1}];
+  for (size_t i = 1; i < first_of_.size(); ++i) first_of_[i] += first_of_[i - 1];
+}
+
+const AddedToken* AddedTokens::find(std::string_view text, size_t& from) const {
+  if (tokens_.empty()) return nullptr;
+  const unsigned char only = first_byte(tokens_.front().content);
+  const bool one_first_byte = only == first_byte(tokens_.back().content);
+  for (; from < text.size(); ++from) {
+    if (one_first_byte) {
+      const void* found = std::memchr(text.data() + from, only, text.size() - from);
+      if (!found) return nullptr;
+      from = static_cast<size_t>(static_cast<const char*>(found) - text.data());
+    }
+    const std::string_view rest = text.substr(from);
+    for (uint32_t i = first_of_[first_byte(rest)]; i < first_of_[first_byte(rest) + size_t{1}]; ++i)
+      if (rest.starts_with(tokens_[i].content)) return &tokens_[i];
+  }
+  return nullptr;
+}
+
+// A search goes on behind a token's content, not behind the spaces that it strips, and a token that
+// is not a single word hides shorter ones at its place: as in Hugging Face's tokenizers.
+void AddedTokens::split(std::string_view text, const OnText& on_text,
+                        const OnToken& on_token) const {
+  size_t done = 0;  // the text before it belongs to tokens and texts that were found
+  size_t from = 0;
+  while (const AddedToken* token = find(text, from)) {
+    size_t begin = from, end = from + token->content.size();
+    from = end;
+    if (token->single_word && (is_word(last_code_point(text.substr(0, begin))) ||
+                               is_word(first_code_point(text.substr(end)))))
+      continue;
+    if (token->lstrip) begin = std::max(end_without_spaces(text.substr(0, begin)), done);
+    if (token->rstrip) end += spaces_at_begin(text.substr(end));
+    if (done < begin) on_text(text.substr(done, begin - done));
+    on_token(token->id);
+    done = end;
+  }
+  if (done < text.size()) on_text(text.substr(done));
+}
+
+}  // namespace zg::models

@@ -1,0 +1,137 @@
+#include <algorithm>
+
+#include "zerograd/models/tokenizer/text_pipeline.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
+
+namespace zg::models {
+
+using Behavior = SplitStep::Behavior;
+
+PreTokenizer::PreTokenizer(std::span<const PreTokenizerStep> steps, const std::string& where) {
+  for (const PreTokenizerStep& step : steps) {
+    if (const auto* split = std::get_if<SplitStep>(&step)) {
+      if (split->pattern.empty())
+        throw FileError(where + ": an empty pattern; expected one that matches characters");
+      add_split(*split, where, {});
+    } else if (const auto* digits = std::get_if<DigitsStep>(&step)) {
+      add_split({.pattern = digits->individual ? "\\p{N}" : "\\p{N}+"}, where, {});
+    } else if (const auto* bytes = std::get_if<ByteLevelStep>(&step)) {
+      if (&step != &steps.back())
+        throw Unsupported(where + ": ByteLevel before another step; expected it as the last one");
+      Stage stage;
+      if (bytes->add_prefix_space) stage.prefix = *bytes;
+      if (bytes->use_regex)
+        add_split({.pattern = gpt2_split_pattern}, where, std::move(stage));
+      else if (stage.prefix)
+        stages_.push_back(std::move(stage));
+    } else {
+      const auto& metaspace = std::get<MetaspaceStep>(step);
+      Stage stage{.metaspace = metaspace};
+      if (metaspace.split)
+        add_split({.pattern = metaspace.replacement,
+                   .is_literal = true,
+                   .behavior = Behavior::merged_with_next},
+                  where, std::move(stage));
+      else
+        stages_.push_back(std::move(stage));
+    }
+  }
+}
+
+void PreTokenizer::add_split(const SplitStep& step, const std::string& where, Stage stage) {
+  stage.splitter.emplace(step.is_literal ? literal_pattern(step.pattern) : step.pattern, where);
+  stage.behavior = step.behavior;
+  stage.invert = step.invert;
+  stages_.push_back(std::move(stage));
+}
+
+struct PreTokenizer::Call {
+  const char* begin;  // of the whole text; null: it is not at its begin
+  std::deque<std::string>& owned;
+  const OnWord& on_word;
+};
+
+namespace {
+
+struct Piece {
+  std::string_view text;
+  bool is_match;
+};
+
+std::string_view joined(std::string_view a, std::string_view b) {  // b follows a
+  return {a.data(), a.size() + b.size()};
+}
+
+// As SplitDelimiterBehavior of Hugging Face's tokenizers; `isolated` needs no list of pieces.
+std::vector<std::string_view> joined_pieces(const std::vector<Piece>& pieces, Behavior behavior) {
+  std::vector<std::string_view> words;
+  bool previous_match = false;
+  if (behavior == Behavior::merged_with_next) {
+    for (size_t i = pieces.size(); i-- > 0;) {
+      const Piece& piece = pieces[i];
+      if (piece.is_match && !previous_match && !words.empty())
+        words.back() = joined(piece.text, words.back());
+      else
+        words.push_back(piece.text);
+      previous_match = piece.is_match;
+    }
+    std::reverse(words.begin(), words.end());
+    return words;
+  }
+  for (const Piece& piece : pieces) {
+    const bool joins = behavior == Behavior::contiguous ? piece.is_match == previous_match
+                                                        : piece.is_match && !previous_match;
+    if (joins && !words.empty())
+      words.back() = joined(words.back(), piece.text);
+    else
+      words.push_back(piece.text);
+    previous_match = piece.is_match;
+  }
+  return words;
+}
+
+}  // namespace
+
+// The text with what the stage adds before it splits.
+std::string_view PreTokenizer::changed(const Stage& stage, std::string_view text,
+                                       const Call& call) const {
+  if (stage.prefix && text.front() != ' ') return call.owned.emplace_back(" " + std::string(text));
+  if (!stage.metaspace) return text;
+  const MetaspaceStep& step = *stage.metaspace;
+  std::string spaced = replaced(text, {.text = " ", .by = step.replacement});
+  const bool adds = step.prepend == MetaspaceStep::Prepend::always ||
+                    (step.prepend == MetaspaceStep::Prepend::first && text.data() == call.begin);
+  if (adds && !spaced.starts_with(step.replacement)) spaced.insert(0, step.replacement);
+  return call.owned.emplace_back(std::move(spaced));
+}
+
+void PreTokenizer::run(size_t number, std::string_view text, const Call& call) const {
+  if (number == stages_.size()) return call.on_word(text);
+  const Stage& stage = stages_[number];
+  const std::string_view whole = changed(stage, text, call);
+  // Where the text was copied, its copy begins where it began.
+  const Call inner = {text.data() == call.begin ? whole.data() : nullptr, call.owned, call.on_word};
+  if (!stage.splitter) return run(number + 1, whole, inner);
+  Splitter::Pieces pieces(*stage.splitter, whole);
+  std::string_view piece;
+  if (stage.behavior == Behavior::isolated || stage.behavior == Behavior::removed) {
+    const bool is_last = number + 1 == stages_.size();
+    while (pieces.next(piece)) {
+      if (stage.behavior == Behavior::removed && pieces.is_match() != stage.invert) continue;
+      is_last ? call.on_word(piece) : run(number + 1, piece, inner);
+    }
+    return;
+  }
+  std::vector<Piece> all;
+  while (pieces.next(piece)) all.push_back({piece, pieces.is_match() != stage.invert});
+  for (const std::string_view word : joined_pieces(all, stage.behavior))
+    run(number + 1, word, inner);
+}
+
+void PreTokenizer::for_words(std::string_view text, bool begins_text,
+                             std::deque<std::string>& owned, const OnWord& on_word) const {
+  if (!text.empty()) run(0, text, {begins_text ? text.data() : nullptr, owned, on_word});
+}
+
+}  // namespace zg::models

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <array>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "zerograd/models/tokenizer/split_pattern.h"
+#include "zerograd/models/tokenizer/tokenizer.h"
+
+// The steps between a text and the words that BPE merges, and between tokens and a text. They
+// repeat those of Hugging Face's tokenizers, odd cases included.
+namespace zg::models {
+
+/// The text after all steps. Bytes that are not UTF-8 stay as they are.
+std::string normalized(std::string_view text, std::span<const NormalizerStep> steps);
+/// The text with each occurrence of step.text, which is not empty, replaced.
+std::string replaced(std::string_view text, const ReplaceStep& step);
+/// Version of utf8proc and its Unicode tables: "15.0.0 (utf8proc 2.8.0)".
+std::string normalizer_tables();
+
+/// Finds added tokens in a text: the leftmost one, and the longest one at that position.
+class AddedTokens {
+ public:
+  AddedTokens() = default;
+  /// Takes each token whose field `normalized` equals the argument `normalized`.
+  AddedTokens(std::span<const AddedToken> tokens, bool normalized,
+              std::span<const NormalizerStep> steps);
+
+  bool empty() const { return tokens_.empty(); }
+  using OnText = std::function<void(std::string_view)>;
+  using OnToken = std::function<void(int32_t)>;
+  /// Calls `on_token` for each token and `on_text` for each text between, in order.
+  void split(std::string_view text, const OnText& on_text, const OnToken& on_token) const;
+
+ private:
+  /// Finds the next token and moves `from` to its begin. Null: none.
+  const AddedToken* find(std::string_view text, size_t& from) const;
+
+  std::vector<AddedToken> tokens_;           // sorted by first byte, then the longest first
+  std::array<uint32_t, 257> first_of_ = {};  // by first byte: index of its first token
+};
+
+/// Splits a text into the words that BPE merges.
+class PreTokenizer {
+ public:
+  /// Errors begin with `where`: "tokenizer.json: pre_tokenizer".
+  PreTokenizer(std::span<const PreTokenizerStep> steps, const std::string& where);
+
+  using OnWord = std::function<void(std::string_view)>;
+  /// `begins_text`: nothing is before `text`. Words that are no part of `text` are kept in `owned`.
+  void for_words(std::string_view text, bool begins_text, std::deque<std::string>& owned,
+                 const OnWord& on_word) const;
+
+ private:
+  /// First adds or replaces characters, then splits.
+  struct Stage {
+    std::optional<ByteLevelStep> prefix = {};
+    std::optional<MetaspaceStep> metaspace = {};
+    std::optional<Splitter> splitter = {};
+    SplitStep::Behavior behavior = SplitStep::Behavior::isolated;
+    bool invert = false;
+  };
+  struct Call;
+  void add_split(const SplitStep& step, const std::string& where, Stage stage);
+  std::string_view changed(const Stage& stage, std::string_view text, const Call& call) const;
+  void run(size_t stage, std::string_view text, const Call& call) const;
+
+  std::vector<Stage> stages_;
+};
+
+/// Joins tokens of characters to a text.
+class TokenDecoder {
+ public:
+  TokenDecoder(std::span<const DecoderStep> steps, const std::string& where);
+
+  std::string decode(std::vector<std::string> tokens) const;
+  /// The bytes that a token adds to a text. `is_first`: it begins the text.
+  std::string piece(const std::string& token, bool is_first) const;
+
+ private:
+  std::vector<DecoderStep> steps_;
+};
+
+/// The byte of "<0x0A>"; absent: it is another token.
+std::optional<unsigned char> byte_of_token(std::string_view token);
+
+}  // namespace zg::models
