@@ -105,14 +105,10 @@ struct DecodeOne {
 
 TokenDecoder::TokenDecoder(std::span<const DecoderStep> steps, const std::string& where)
     : steps_(steps.begin(), steps.end()) {
-  for (const DecoderStep& step : steps_) {
-    const auto* replace = std::get_if<ReplaceStep>(&step);
-    const auto* strip = std::get_if<StripStep>(&step);
-    const auto* metaspace = std::get_if<MetaspaceStep>(&step);
-    if ((replace && replace->text.empty()) || (strip && strip->content.empty()) ||
-        (metaspace && metaspace->replacement.empty()))
-      throw FileError(where + ": a step replaces or strips an empty text; expected a character");
-  }
+  std::vector<ReplaceStep> replacements;
+  for (const DecoderStep& step : steps_)
+    if (const auto* replace = std::get_if<ReplaceStep>(&step)) replacements.push_back(*replace);
+  check_growth(replacements, where);
 }
 
 std::string TokenDecoder::decode(std::vector<std::string> tokens) const {

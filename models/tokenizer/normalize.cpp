@@ -127,6 +127,20 @@ std::string normalized(std::string_view text, std::span<const NormalizerStep> st
   return std::move(normalize.text);
 }
 
+void check_growth(std::span<const ReplaceStep> steps, const std::string& where) {
+  constexpr size_t most = 4096;
+  size_t growth = 1;
+  for (const ReplaceStep& step : steps) {
+    if (step.text.empty())
+      throw FileError(where + ": an empty text to replace; expected characters");
+    growth *= std::max<size_t>(1, (step.by.size() + step.text.size() - 1) / step.text.size());
+    if (growth > most)
+      throw Unsupported(
+          fmt::format("{}: steps that may make a text {} times longer; expected at most {}", where,
+                      growth, most));
+  }
+}
+
 std::string normalizer_tables() {
   return fmt::format("{} (utf8proc {})", utf8proc_unicode_version(), utf8proc_version());
 }

@@ -20,6 +20,9 @@ namespace zg::models {
 std::string normalized(std::string_view text, std::span<const NormalizerStep> steps);
 /// The text with each occurrence of step.text, which is not empty, replaced.
 std::string replaced(std::string_view text, const ReplaceStep& step);
+/// Throws Unsupported, with a message that begins with `where`, for steps that may make a text more
+/// than 4096 times longer. Throws FileError for a step that replaces the empty text.
+void check_growth(std::span<const ReplaceStep> steps, const std::string& where);
 /// Version of utf8proc and its Unicode tables: "15.0.0 (utf8proc 2.8.0)".
 std::string normalizer_tables();
 

@@ -89,9 +89,10 @@ void TokenizerState::check(const std::string& where) const {
   if (parts.unknown && !known(*parts.unknown))
     throw FileError(fmt::format("{}: model.unk_token: token {}; expected ids below {}", where,
                                 *parts.unknown, parts.tokens.size()));
+  std::vector<ReplaceStep> replacements;
   for (const NormalizerStep& step : parts.normalizers)
-    if (const auto* replace = std::get_if<ReplaceStep>(&step); replace && replace->text.empty())
-      throw FileError(where + ": normalizer: an empty text to replace; expected characters");
+    if (const auto* replace = std::get_if<ReplaceStep>(&step)) replacements.push_back(*replace);
+  check_growth(replacements, where + ": normalizer");
 }
 
 void TokenizerState::find_bytes() {

@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "zerograd/models/tokenizer/tokenizer_files.h"
+#include "zerograd/models/tokenizer/vocabulary.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
@@ -112,10 +113,15 @@ json written_added(const TokenizerParts& parts) {
 // each insertion.
 std::string written_vocabulary(const TokenizerParts& parts) {
   std::vector<bool> left_out(parts.tokens.size());
-  // Elsewhere no word can be such a token, and the file is the same whether it is in model.vocab.
-  if (!is_byte_level(parts) || parts.ignore_merges)
-    for (const AddedToken& token : parts.added)
-      left_out[static_cast<size_t>(token.id)] = !token.in_model;
+  for (const AddedToken& token : parts.added)
+    left_out[static_cast<size_t>(token.id)] = !token.in_model;
+  // Otherwise no word can be such a token, and the file is the same whether model.vocab has it.
+  bool matters = !is_byte_level(parts) || parts.ignore_merges;
+  for (size_t id = 0; id < parts.tokens.size(); ++id) {
+    const auto bytes = from_alphabet(parts.tokens[id]);
+    matters = matters || (left_out[id] && bytes && bytes->size() == 1);
+  }
+  if (!matters) left_out.assign(left_out.size(), false);
   std::string text;
   for (size_t id = 0; id < parts.tokens.size(); ++id)
     if (!left_out[id])
