@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Configures the engine without PCRE2, yaml-cpp, CLI11 and doctest, with forwarding headers in place of
-links; and looks into the built libraries: only zerograd::text calls PCRE2.
+"""Configures the engine without PCRE2, utf8proc, yaml-cpp, CLI11 and doctest, with forwarding headers in place of
+links; and looks into the built libraries: only zerograd::text calls PCRE2 and utf8proc.
 
 usage: engine_alone.py SOURCE WORK CMAKE COMPILER NM ENGINE_LIBRARY TEXT_LIBRARY
 """
@@ -14,7 +14,7 @@ source, work, cmake, compiler, nm, engine, text = sys.argv[1:]
 source, build = pathlib.Path(source), empty(work)
 configure = [cmake, "-S", source, "-B", build, "-G", "Ninja", f"-DCMAKE_CXX_COMPILER={compiler}",
              "-DZG_CUDA=OFF", "-DZG_HPU=OFF", "-DZG_FORWARD_HEADERS=ON",
-             *disabled(["PCRE2", "yaml-cpp", "CLI11", "doctest", "Python3"])]
+             *disabled(["PCRE2", "utf8proc", "yaml-cpp", "CLI11", "doctest", "Python3"])]
 output = run(*configure, "-DZG_TOOLS=OFF", "-DZG_TESTS=OFF")
 expect_in("Text: OFF", output, "configure")
 targets = run(cmake, "--build", build, "--target", "help")
@@ -43,8 +43,9 @@ def undefined(library):
     return {line.split()[-1] for line in run(nm, "-u", library).splitlines() if " U " in f" {line} "}
 
 
-expect(any(name.startswith("pcre2_") for name in undefined(text)),
-       f"{text} calls nothing of PCRE2: what this test looks for has another name")
-called = sorted(name for name in undefined(engine) if re.match(r"pcre2_|_ZN?K?4YAML|_ZN?K?3CLI", name))
+for prefix in ("pcre2_", "utf8proc_"):
+    expect(any(name.startswith(prefix) for name in undefined(text)),
+           f"{text} calls no {prefix}*: what this test looks for has another name")
+called = sorted(name for name in undefined(engine) if re.match(r"pcre2_|utf8proc_|_ZN?K?4YAML|_ZN?K?3CLI", name))
 expect(not called, f"{engine} calls {called}; only zerograd::text may")
-print("the engine is configured alone, and calls nothing of PCRE2")
+print("the engine is configured alone, and calls nothing of PCRE2 and utf8proc")

@@ -28,7 +28,7 @@ def problem(header):
     if result.returncode != 0:
         return f"{name} does not compile alone:\n{result.stderr}"
     foreign = [file for file in result.stdout.replace("\\\n", " ").split()[1:]
-               if any(word in file for word in ("pcre2", "mpi.h", "omp.h", "cuda", "Eigen", "nlohmann", "xxhash", "/fmt/"))]
+               if any(word in file for word in ("pcre2", "utf8proc", "mpi.h", "omp.h", "cuda", "Eigen", "nlohmann", "xxhash", "/fmt/"))]
     return f"{name} includes {foreign}" if foreign else None
 
 

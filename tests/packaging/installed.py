@@ -48,7 +48,8 @@ folder = pathlib.Path(run(compiler, "-print-file-name=libpcre2-8.so").strip()).r
 text = consumer.configure(prefix, work / "needs", "-DKIND=static", *disabled(["OpenMP"]),
                           f"-DCMAKE_IGNORE_PATH={folder};/usr{folder};{str(folder).removeprefix('/usr')}",
                           succeeds=False)
-for words in ("OpenMP (Debian: ", "libpcre2-8 (Debian: libpcre2-dev)", "libfmt (Debian: libfmt-dev)", "COMPONENTS shared"):
+for words in ("OpenMP (Debian: ", "libpcre2-8 (Debian: libpcre2-dev)", "libutf8proc (Debian: libutf8proc-dev)",
+              "libfmt (Debian: libfmt-dev)", "COMPONENTS shared"):
     expect_in(words, text, "CMake")
 text = consumer.configure(prefix, work / "unknown", "-DKIND=plastic", succeeds=False)
 expect_in("a component plastic, which no version has", text, "CMake")

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
@@ -76,6 +77,47 @@ TEST_CASE("tokenize writes a document for each text and each line of JSON, in th
     CHECK(static_cast<unsigned char>(bytes[1024 + 2 * i]) +
               256 * static_cast<unsigned char>(bytes[1025 + 2 * i]) ==
           all[i]);
+}
+
+TEST_CASE("Llama's <s> begins each document that is tokenized, trained on or given as a prompt") {
+  const TemporaryFolder folder;
+  const nlohmann::json record =
+      nlohmann::json::parse(read_file(ZG_FIXTURES "tokenizer/families/llama2.json"));
+  const std::string path = folder / "tokenizer.json", text = folder / "text.txt";
+  write_file(path, record["tokenizer"].dump());
+  std::string words;
+  for (int i = 0; i < 40; ++i) words += "the quick brown fox jumps over the lazy dog\n";
+  write_file(text, words);
+  const models::Tokenizer tokenizer = models::load_tokenizer(path);
+  const int32_t bos = tokenizer.id_of_added("<s>").value();
+
+  succeeds("tokenize " + text + " " + text + " --tokenizer " + path + " --append-eod --out " +
+           (folder / "data"));
+  Ids document = {bos};
+  for (const int32_t id : tokenizer.encode(words)) document.push_back(id);
+  document.push_back(tokenizer.id_of_added("</s>").value());
+  CHECK(documents_of(folder / "data") == std::vector<Ids>{document, document});
+
+  const std::string save = folder / "run", exported = folder / "hf";
+  const std::string sizes = " --n-layer 1 --n-head 2 --n-embd 16 --block-size 16 --batch-size 4";
+  const Outcome trained = succeeds("train --data " + text + " --tokenizer " + path + sizes +
+                                   " --steps 2 --save " + save);
+  const auto tokens = static_cast<int64_t>(document.size()) - 1, held_out = tokens / 10;
+  CHECK(contains(trained.error, std::to_string((tokens - held_out - 1) / 16) + " training and "));
+  // <s> is not printed.
+  const Outcome said = zerograd({"generate", save, "--prompt", "the world", "--length", "3"});
+  CHECK(said.status == 0);
+  CHECK(said.out.starts_with("the world"));
+  CHECK(zerograd({"generate", save, "--prompt", "the world", "--length", "0"}).out ==
+        "the world\n");
+
+  succeeds("export " + save + " --hf " + exported);
+  CHECK(models::tokenizer_json(models::load_tokenizer(exported)) ==
+        models::tokenizer_json(tokenizer));
+  CHECK(!fs::exists(exported + "/vocab.json"));
+  const Outcome again = succeeds("train --data " + text + " --from-hf " + exported +
+                                 " --block-size 16 --batch-size 4 --steps 1");
+  CHECK(contains(again.error, std::to_string((tokens - held_out - 1) / 16) + " training and "));
 }
 
 TEST_CASE("tokenize trains a tokenizer, and train learns from what it wrote") {
