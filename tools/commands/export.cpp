@@ -54,11 +54,11 @@ WeightSource weights_to_write(const ExportOptions& options, const SavedModel& sa
 }
 
 /// The tokenizer.json at a path as it is, or made of a folder's vocab.json and merges.txt.
-models::GGUFTokenizer gguf_tokenizer_at(const std::string& path, models::AroundText around) {
+models::GGUFTokenizer gguf_tokenizer_at(const std::string& path) {
   if (!is_directory(path)) return {.json = read_text(path), .path = path};
   models::GGUFTokenizer tokenizer = models::gguf_tokenizer(path);
   if (tokenizer.json.empty() && models::has_tokenizer(path))
-    tokenizer.json = models::tokenizer_json(models::load_tokenizer(path, around));
+    tokenizer.json = models::tokenizer_json(models::load_tokenizer(path));
   return tokenizer;
 }
 
@@ -68,15 +68,14 @@ models::GGUFTokenizer gguf_tokenizer_of(const ExportOptions& options, const Save
                                         models::SpecialTokens& tokens) {
   const bool named = !options.tokenizer.empty();
   if (options.tokenizer == "none") return {};
-  const models::AroundText around = around_text(saved_model.settings);
   if (is_hf_folder(saved_model.path))
-    return gguf_tokenizer_at(named ? options.tokenizer : saved_model.path, around);
+    return gguf_tokenizer_at(named ? options.tokenizer : saved_model.path);
   DataOptions data = saved_model.settings.data;
   if (named) data.tokenizer = options.tokenizer;
-  const auto tokenizer = resolve_tokenizer(data, &saved_model, named, around);
+  const auto tokenizer = resolve_tokenizer(data, &saved_model, named);
   if (!tokenizer) return {};
   if (tokens == models::SpecialTokens()) tokens = special_tokens_of(*tokenizer);
-  if (named) return gguf_tokenizer_at(options.tokenizer, around);
+  if (named) return gguf_tokenizer_at(options.tokenizer);
   return {.json = models::tokenizer_json(*tokenizer), .path = "tokenizer of " + saved_model.path};
 }
 
