@@ -83,8 +83,8 @@ Flag split_flag(DataOptions& data) {
 
 Flag tokenizer_flag(DataOptions& data) {
   return text_flag({"--tokenizer", "--tokenizer-name"}, "PATH", data.tokenizer,
-                   "byte-level BPE for text, and for what tokens mean: a tokenizer.json, or a\n"
-                   "folder with one or with vocab.json and merges.txt");
+                   "BPE for text, and for what tokens mean: a tokenizer.json, or a folder with\n"
+                   "one or with vocab.json and merges.txt");
 }
 
 Flag model_type_flag(ModelOptions& model) {
