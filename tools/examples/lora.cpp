@@ -1,4 +1,5 @@
-// Trains a GPT to sort for a while, then adapters (LoRA) of it, on two ranks in bf16 with ZeRO stage
+// Trains a GPT to sort for a while, then adapters (LoRA) of it, on two ranks in bf16 with ZeRO
+// stage
 // 3. Merges the adapters into the weights: the whole model computes the same.
 #include <cmath>
 #include <cstdio>
