@@ -57,7 +57,7 @@ struct Program {
   double loss(zero::Engine& engine) const {
     return models::mean_loss(
         model, [&] { return engine.inference_tape(); }, *data, models::Split::validation,
-        engine.device(), /*batch=*/50, /*batches=*/4);
+        engine.device(), /*batch=*/50, /*batches=*/2);
   }
 };
 
@@ -71,7 +71,7 @@ int main() {
   {
     const Program program;
     zero::Engine engine(program.store, Device::cpu(), {.clip_norm = 1.0f});
-    program.train(engine, first, 100);
+    program.train(engine, first, 60);
     before = program.loss(engine);
   }
   // Checkpoints of adapters do not have the base: they name it.
@@ -83,7 +83,7 @@ int main() {
         program.store, ranks, device,
         {.stage = 3, .compute = DType::bf16, .clip_norm = 1.0f, .param_persistence_threshold = 0});
     zero::load_weights(base, engine, [](const Parameter& parameter) { return !parameter.saved; });
-    program.train(engine, second, 100, named);
+    program.train(engine, second, 40, named);
     const double loss = program.loss(engine);
     if (ranks.rank() == 0) after = loss;
   });
