@@ -161,6 +161,7 @@ TEST_CASE("fields: every member of Settings is stored, or listed in this test as
   };
   for (const Stored& row : stored_rows(unused, settings)) with_value(row, add);
   add(settings.tokenizer_json);  // a file of its own in the checkpoint
+  add(settings.base);            // in the checkpoint's info, beside the JSON
   // A resumed run chooses again how it works: the bits are the same.
   zero::Config& engine = settings.optimisation.engine;
   add(settings.axes.schedule);
