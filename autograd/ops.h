@@ -262,7 +262,8 @@ ZG_API Var attention(const Var& q, const Var& k, const Var& v, int heads,
 ZG_API Var cross_entropy(const Var& logits, const Tensor& targets, int64_t ignore_index = -1);
 /// cross_entropy() of logits = x weight^T; x [..., C], weight [V, C]. The logits are computed in
 /// chunks and are never whole in memory. If the op is recorded, forward also computes the
-/// gradients, and backward multiplies them.
+/// gradients, and backward multiplies them. If all targets are ignored, loss and gradients are 0: a
+/// micro-batch without targets adds nothing to a step.
 ZG_API Var projection_cross_entropy(const Var& x, const Var& weight, const Tensor& targets,
                                     int64_t ignore_index = -1);
 

@@ -78,13 +78,12 @@ Tensor mean_loss(const Tensor& loss, const Tensor& count, Stream& stream) {
 /// x's dtype. It is a power of two, so it changes only bits that f16 would lose below 2^-14.
 double gradient_factor(DType dtype) { return dtype == DType::f16 ? 0x1p15 : 1.0; }
 
-/// The divisor that makes the gradients of factor * sum(losses) those of the mean. Without any
-/// target they are zeros and stay zeros, as in PyTorch.
-Tensor gradient_divisor(const Tensor& count, double factor, Stream& stream) {
+/// At least 1. Without any target the losses and their gradients are zeros and stay zeros.
+Tensor at_least_one(const Tensor& count, Stream& stream) {
   const Tensor one = Tensor::full({}, 1.0, count.dtype(), count.device());
-  const Tensor divisor = empty_like(count);
-  kernels::binary({BinaryOp::maximum, count, one, divisor}, stream);
-  return scaled(divisor, factor, stream);
+  const Tensor larger = empty_like(count);
+  kernels::binary({BinaryOp::maximum, count, one, larger}, stream);
+  return larger;
 }
 
 /// Backward of a loss that made the gradients of inputs 0 and 1 in forward. Saved: these gradients
@@ -176,9 +175,10 @@ Var mean_of_projection(const char* op, const Var& x, const Var& weight, Projecti
   args.gradient_factor = gradient_factor(args.x.dtype());
   compute(args);
   Stream& stream = device.compute();
-  const Tensor count = count_of(args.targets, args.ignore_index, args.loss.dtype(), stream);
-  const Tensor divisor =
-      dx || dweight ? gradient_divisor(count, args.gradient_factor, stream) : Tensor();
+  const Tensor count =
+      at_least_one(count_of(args.targets, args.ignore_index, args.loss.dtype(), stream), stream);
+  // Makes the gradients of factor * sum(losses) those of the mean.
+  const Tensor divisor = dx || dweight ? scaled(count, args.gradient_factor, stream) : Tensor();
   struct NoNumbers {};
   return record(
       op, {x, weight}, mean_loss(args.loss, count, stream), {dx, dweight, divisor}, NoNumbers{},
