@@ -164,9 +164,14 @@ Var Embedding::loss(const Pass& pass, const Var& x, const Tensor& targets,
 
 Var add_positions(const Pass& pass, const Parameter& table, const Var& x, int64_t first_position) {
   const int64_t tokens = x.shape()[1];
-  const int64_t begin =
-      first_position + (pass.parallel.sequence ? pass.parallel.rank() * tokens : 0);
-  return add(x, slice(shared(pass, &table), 0, begin, begin + tokens));
+  const int64_t first_token = pass.parallel.sequence ? pass.parallel.rank() * tokens : 0;
+  const Var rows = shared(pass, &table);
+  if (pass.positions) {
+    const Var all = embedding(pass.positions, rows);  // [B, T, width] of all tokens
+    return add(x, pass.parallel.sequence ? slice(all, 1, first_token, first_token + tokens) : all);
+  }
+  const int64_t begin = first_position + first_token;
+  return add(x, slice(rows, 0, begin, begin + tokens));
 }
 
 Norm::Norm(const ParallelStore& store, const Unit& unit, const std::string& name,

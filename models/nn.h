@@ -120,7 +120,7 @@ struct ZG_API Pass {
   /// [B, T] i32: the first token of each token's document. Tokens see their document alone. Absent:
   /// a sample is one document.
   Tensor starts = {};
-  Tensor positions = {};  ///< [B, T] i32, rotary positions. Absent: t, or t after a cache's tokens
+  Tensor positions = {};  ///< [B, T] i32, of tokens. Absent: t, or t after a cache's tokens
   KeyValueCache* cache = nullptr;  ///< of a pass in inference mode; the tokens follow its contents
   /// [B] i32, of self-attention: padding; the sample's tokens from this one on are hidden. Absent:
   /// none is.
@@ -210,7 +210,8 @@ struct ZG_API Embedding {
 };
 
 /// x [B, T, width] plus the rows of `table` [P, width], which every tensor rank has whole: token t
-/// gets row first_position + t. With sequence parallelism x has this rank's tokens of all.
+/// gets row first_position + t, or that of Pass::positions. With sequence parallelism x has this
+/// rank's tokens of all.
 ZG_API Var add_positions(const Pass& pass, const Parameter& table, const Var& x,
                          int64_t first_position);
 

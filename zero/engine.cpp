@@ -264,6 +264,17 @@ StepResult Engine::step(float rate, const std::optional<Betas>& betas) {
   return result;
 }
 
+double target_weight(const StepTargets& targets) {
+  const auto& [own, all, micro_batches] = targets;
+  if (own < 0 || own > all || micro_batches < 1)
+    throw ConfigError(
+        fmt::format("target_weight: {} targets in a micro-batch, {} in its step of {} "
+                    "micro-batches; expected 0 to those of the step, and one micro-batch or more",
+                    own, all, micro_batches));
+  if (own == 0) return 0.0;
+  return static_cast<double>(micro_batches) * static_cast<double>(own) / static_cast<double>(all);
+}
+
 double Engine::mean_loss(std::span<const double> own) {
   return mean_loss(own, static_cast<int64_t>(own.size()));
 }

@@ -25,6 +25,22 @@ struct StepResult {
   std::string scaler_line;     ///< f16 with a dynamic scale, skipped: DeepSpeed's log line
 };
 
+/// Targets (labels that a loss is a mean over) of a micro-batch and of its whole step, and the
+/// step's micro-batches, of all ranks together.
+struct StepTargets {
+  int64_t micro_batch = 0, step = 0, micro_batches = 0;
+};
+/// The factor of a micro-batch's loss, a mean over its targets, that makes gradient and loss of the
+/// step means over all targets of the step: micro_batches * micro_batch / step; 0 without targets.
+/// So they do not depend on how a step is cut into micro-batches, up to rounding. By itself an
+/// engine takes the mean over micro-batches, in which a target counts more if few are with it.
+///
+///   engine.backward(tape, mul(loss, zero::target_weight({targets, step_targets, micro_batches})));
+///
+/// TrainerTask::targets does it in a Trainer. Throws ConfigError unless 0 <= micro_batch <= step
+/// and micro_batches is 1 or more.
+ZG_API double target_weight(const StepTargets& targets);
+
 /// Owns one rank's share of the model states: parameters, gradient accumulators, master weights and
 /// moments, partitioned over the ranks by Config::stage. ZeRO: Rajbhandari et al. 2020,
 /// arXiv:1910.02054. One rank runs the same code with world size 1.

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "zerograd/autograd/ops.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
@@ -145,7 +146,10 @@ namespace {
 /// This rank's work on the micro-batches of one step.
 class Step final : public PipelineStage {
  public:
-  explicit Step(TrainerState& trainer) : trainer_(trainer) {}
+  explicit Step(TrainerState& trainer) : trainer_(trainer) {
+    if (trainer.task.targets && trainer.has_loss())
+      targets_ = trainer.task.targets(trainer.position.samples, trainer.samples());
+  }
 
   bool goes_on(int64_t) override {
     given_up = given_up || (trainer_.hooks.give_up && trainer_.hooks.give_up());
@@ -168,6 +172,7 @@ class Step final : public PipelineStage {
       const PhaseScope phase(trainer_.device, "forward");
       const TraceSpan span(trainer_.device.compute(), "forward");
       output = trainer_.task.forward(tape, batch);
+      if (targets_) output = mul(output, weight_of(batch));
     }
     if (trainer_.has_loss()) losses.push_back(output.value().item());
     trainer_.observe(TrainerMoment::forward_done, batch);
@@ -191,7 +196,14 @@ class Step final : public PipelineStage {
   bool given_up = false;
 
  private:
+  double weight_of(const MicroBatch& batch) const {
+    return target_weight({.micro_batch = trainer_.task.targets(batch.first_sample, batch.samples),
+                          .step = *targets_,
+                          .micro_batches = trainer_.micro_batches() * trainer_.data_ranks()});
+  }
+
   TrainerState& trainer_;
+  std::optional<int64_t> targets_;  // of the step, if its loss is a mean over them
 };
 
 }  // namespace

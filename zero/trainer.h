@@ -38,6 +38,12 @@ struct TrainerTask {
   std::function<Var(Tape& tape, const MicroBatch& batch)> forward = {};
   /// In a pipeline: the tensor sent between stages, for the given number of samples.
   std::function<StageOutput(int64_t samples)> stage_output = {};
+  /// The number of targets of samples [first_sample, first_sample + samples): a function of the
+  /// data, which every rank can call for all samples of a step. If it is given, gradient and loss
+  /// of a step are means over its targets (target_weight() in zero/engine.h). Absent: means over
+  /// micro-batches. `forward` returns the mean over a micro-batch's targets in both cases; 0, with
+  /// zero gradients, if there are none.
+  std::function<int64_t(int64_t first_sample, int64_t samples)> targets = {};
 };
 
 struct TrainerOptions {
@@ -75,7 +81,7 @@ struct TrainedStep {
   int64_t step = 0;           ///< counted from 0
   int64_t micro_batches = 0;  ///< by each rank
   int64_t samples = 0;        ///< by all ranks
-  double loss = 0.0;          ///< mean over all micro-batches of all ranks
+  double loss = 0.0;          ///< mean over all micro-batches, or all targets, of all ranks
   double rate = 0.0;
   StepResult result;
 };

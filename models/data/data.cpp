@@ -45,6 +45,7 @@ class WindowDataset final : public Dataset {
     std::copy_n(window.begin(), block_size(), ids);
     std::copy_n(window.begin() + 1, block_size(), targets);
   }
+  int64_t targets(Split, int64_t) const override { return block_size(); }
 
   bool is_text() const override { return sequence_.codec != nullptr; }
   std::vector<int32_t> encode(const std::string& text) const override {
@@ -137,6 +138,22 @@ std::string Dataset::decode(const std::vector<int32_t>&) const {
   throw ConfigError("decode: this dataset has no characters; use one made by text_dataset");
 }
 
+int64_t Dataset::targets(Split split, int64_t index) const {
+  std::vector<int32_t> ids(static_cast<size_t>(block_size())), targets(ids.size());
+  sample(split, index, ids.data(), targets.data());
+  return std::count_if(targets.begin(), targets.end(), [](int32_t id) { return id >= 0; });
+}
+
+int64_t Dataset::count_targets(Split split, int64_t first, int64_t count) const {
+  int64_t sum = 0;
+  for (int64_t i = 0; i < count; ++i) sum += targets(split, first + i);
+  return sum;
+}
+
+void Dataset::document_starts(Split, int64_t, int32_t* starts) const {
+  std::fill_n(starts, block_size(), 0);
+}
+
 Batch Dataset::batch(Split split, int64_t first_sample, int64_t samples,
                      const Device& device) const {
   if (first_sample < 0 || samples < 1)
@@ -145,14 +162,29 @@ Batch Dataset::batch(Split split, int64_t first_sample, int64_t samples,
   if (epoch_samples(split) == 0)
     throw ConfigError("batch: the data has no validation split; try a validation fraction above 0");
   const int64_t T = block_size();
-  if (device.type() == Device::Type::meta)
-    return {.ids = Tensor::empty({samples, T}, DType::i32, device),
-            .targets = Tensor::empty({samples, T}, DType::i32, device)};
+  const Shape shape{samples, T};
+  if (device.type() == Device::Type::meta) {
+    const auto tensor = [&] { return Tensor::empty(shape, DType::i32, device); };
+    Batch batch = {.ids = tensor(), .targets = tensor()};
+    if (!has_documents()) return batch;
+    batch.starts = tensor();
+    batch.positions = tensor();
+    return batch;
+  }
   std::vector<int32_t> ids(static_cast<size_t>(samples * T)), targets(ids.size());
   for (int64_t i = 0; i < samples; ++i)
     sample(split, first_sample + i, ids.data() + i * T, targets.data() + i * T);
-  return {.ids = Tensor::from(ids, {samples, T}, device),
-          .targets = Tensor::from(targets, {samples, T}, device)};
+  Batch batch = {.ids = Tensor::from(ids, shape, device),
+                 .targets = Tensor::from(targets, shape, device)};
+  if (!has_documents()) return batch;
+  std::vector<int32_t> starts(ids.size()), positions(ids.size());
+  for (int64_t i = 0; i < samples; ++i)
+    document_starts(split, first_sample + i, starts.data() + i * T);
+  for (size_t t = 0; t < starts.size(); ++t)
+    positions[t] = static_cast<int32_t>(static_cast<int64_t>(t) % T) - starts[t];
+  batch.starts = Tensor::from(starts, shape, device);
+  batch.positions = Tensor::from(positions, shape, device);
+  return batch;
 }
 
 std::unique_ptr<Dataset> window_dataset(TokenSequence sequence, const TextOptions& options) {

@@ -17,6 +17,9 @@ enum class Order : uint8_t { random, sequential };
 /// One micro-batch: ids and targets [B, T] i32; a target of -1 is ignored.
 struct Batch {
   Tensor ids, targets;
+  /// [B, T] i32, of a dataset whose samples have several documents: the first token of each token's
+  /// document, and the token's number in it. Absent: a sample is one document.
+  Tensor starts = {}, positions = {};
 };
 
 /// A data set whose samples are numbered from 0. A sample depends on its number only, so the data
@@ -32,6 +35,14 @@ class ZG_API Dataset {
   /// Writes block_size ids and block_size targets of sample `index`. Every index from 0 on is
   /// valid: epochs follow one another.
   virtual void sample(Split split, int64_t index, int32_t* ids, int32_t* targets) const = 0;
+  /// The number of targets of sample `index` that are not ignored.
+  virtual int64_t targets(Split split, int64_t index) const;
+  /// The same of samples [first, first + count), for zero::TrainerTask::targets.
+  int64_t count_targets(Split split, int64_t first, int64_t count) const;
+  /// True: a sample has several documents, and batch() makes starts and positions.
+  virtual bool has_documents() const { return false; }
+  /// Writes, for each of block_size tokens, the first token of its document. 0: one document.
+  virtual void document_starts(Split split, int64_t index, int32_t* starts) const;
   /// For a task with questions and answers: number of ids at the beginning of a sample that are the
   /// question. The rest of its block_size + 1 tokens is the answer. 0: plain text.
   virtual int64_t question_length() const { return 0; }

@@ -63,6 +63,7 @@ class DocumentDataset final : public Dataset {
     std::copy_n(tokens.begin(), T, ids);
     std::copy_n(tokens.begin() + 1, T, targets);
   }
+  int64_t targets(Split, int64_t) const override { return block_size(); }
 
  private:
   /// One epoch: the order of the training documents, and the order of the samples cut from them.

@@ -183,6 +183,19 @@ void check_ids(const GPTConfig& config, const Tensor& ids) {
                     ids.shape(), config.block_size));
 }
 
+void check_documents(const Tensor& ids, const Documents& documents) {
+  if (!documents.starts != !documents.positions)
+    throw ConfigError(
+        fmt::format("gpt: documents: expected both starts and positions, or neither; got {} alone",
+                    documents.starts ? "starts" : "positions"));
+  for (const auto& [name, tensor] :
+       {std::pair("starts", &documents.starts), std::pair("positions", &documents.positions)})
+    if (*tensor && tensor->shape() != ids.shape())
+      throw ShapeError(
+          fmt::format("gpt: documents: {} {} do not fit; expected the shape of ids, {}", name,
+                      tensor->shape(), ids.shape()));
+}
+
 /// [B, T, C] after this part's last block.
 Var trunk(const nn::Pass& pass, const GPTLayers& layers, Var x, int64_t tokens,
           bool checkpointing) {
@@ -244,13 +257,16 @@ StageOutput GPT::stage_output(int64_t samples) const {
 }
 
 Var GPT::stage(Tape& tape, const Var& input, const Tensor& ids, const Tensor& targets,
-               const ForwardPosition& place, bool checkpointing) const {
+               const ForwardPosition& place, bool checkpointing, const Documents& documents) const {
   check_ids(config(), ids);
+  check_documents(ids, documents);
   const bool trains = tape.mode() == TapeMode::record;
   const nn::Pass pass{.tape = tape,
                       .parallel = layers_->parallel,
                       .dropout = trains ? config().dropout : 0.0f,
                       .place = place,
+                      .starts = documents.starts,
+                      .positions = documents.positions,
                       .lora_dropout = trains ? layers_->lora.dropout : 0.0f};
   const Var first = layers_->is_first() ? embed(pass, *layers_, ids, 0) : input;
   const Var x = trunk(pass, *layers_, first, ids.extent(1), checkpointing);
@@ -258,15 +274,18 @@ Var GPT::stage(Tape& tape, const Var& input, const Tensor& ids, const Tensor& ta
 }
 
 Var GPT::loss(Tape& tape, const Tensor& ids, const Tensor& targets, const ForwardPosition& place,
-              bool checkpointing) const {
-  if (layers_->is_whole()) return stage(tape, {}, ids, targets, place, checkpointing);
+              bool checkpointing, const Documents& documents) const {
+  if (layers_->is_whole()) return stage(tape, {}, ids, targets, place, checkpointing, documents);
   if (tape.mode() == TapeMode::record)
     throw TapeError(
         fmt::format("loss: this rank has layers {} to {} of {}; expected a tape in inference mode; "
                     "try stage() in run_pipeline()",
                     part().first_layer, part().end_layer, config().layers));
   check_ids(config(), ids);
-  const nn::Pass pass = pass_of_all_tokens(tape, *layers_);
+  check_documents(ids, documents);
+  nn::Pass pass = pass_of_all_tokens(tape, *layers_);
+  pass.starts = documents.starts;
+  pass.positions = documents.positions;
   const Var first = begin_stage(pass, *layers_, ids, /*first_position=*/0);
   const Var x = trunk(pass, *layers_, first, ids.extent(1), /*checkpointing=*/false);
   return Var(end_stage(tape, *layers_, x, {}, accumulator(part().activations), [&](const Var& end) {

@@ -36,6 +36,15 @@ class ZG_API KeyValueCache : public nn::KeyValueCache {
       : nn::KeyValueCache(config.layers, capacity > 0 ? capacity : config.block_size) {}
 };
 
+/// The documents in the sequences of a batch: a token sees its own document alone, and positions
+/// count from its document's first token. Then a document has the losses that it has alone.
+struct Documents {
+  /// [B, T] i32: the first token of each token's document (nn::Pass::starts). Absent: a sequence is
+  /// one document.
+  Tensor starts = {};
+  Tensor positions = {};  ///< [B, T] i32: each token's number in its document, t - starts
+};
+
 /// The model, for training, scoring and generation. It holds descriptions of parameters and no
 /// values. Ranks that are threads share one object, unless it describes only a part of the model.
 /// Ids are [B, T] i32 | i64 with T up to block_size (ShapeError). A tape of one of its passes must
@@ -61,17 +70,20 @@ class ZG_API GPT {
   /// Number of parameters of the whole model without the head and adapters, as minGPT prints it.
   int64_t transformer_parameters() const;
 
-  /// Mean cross-entropy of predicting targets [B, T] (-1: ignored) from ids. Dropout is active on a
-  /// recording tape. `checkpointing` keeps only each block's input for backward. All tensor ranks
-  /// must be given the same batch; their losses have the same bits.
+  /// Mean cross-entropy of predicting targets [B, T] (-1: ignored) from ids; 0, with zero
+  /// gradients, if all are ignored. Dropout is active on a recording tape. `checkpointing` keeps
+  /// only each block's input for backward. All tensor ranks must be given the same batch; their
+  /// losses have the same bits. Throws ShapeError for documents of another shape, and ConfigError
+  /// if only one of their tensors is given.
   Var loss(Tape& tape, const Tensor& ids, const Tensor& targets, const ForwardPosition& place,
-           bool checkpointing = false) const;
+           bool checkpointing = false, const Documents& documents = {}) const;
   /// The output of this pipeline stage. `input` is the output of the previous stage; on the first
   /// stage it is absent, and ids are used. The result is the next stage's input or, on the last
   /// stage, the loss. loss() runs all stages. If the model is only a part, loss() needs a tape in
   /// inference mode (TapeError), and every stage returns the loss.
   Var stage(Tape& tape, const Var& input, const Tensor& ids, const Tensor& targets,
-            const ForwardPosition& place, bool checkpointing = false) const;
+            const ForwardPosition& place, bool checkpointing = false,
+            const Documents& documents = {}) const;
   /// Shape of the tensor that stage() passes to the next stage, for the given number of samples.
   StageOutput stage_output(int64_t samples) const;
   /// Logits [B, T, V] of all positions, without dropout.

@@ -17,7 +17,7 @@ Var embed(const nn::Pass& pass, const GPTLayers& layers, const Tensor& ids,
           int64_t first_position) {
   Tape::Use use(pass.tape, *layers.embedding);
   Var x;
-  if (pass.parallel.size() == 1) {
+  if (pass.parallel.size() == 1 && !pass.positions) {
     const Var positions = layers.wpe ? pass.tape.parameter(*layers.wpe) : Var();
     x = layers.wte(pass, ids, positions, first_position);
   } else {

@@ -57,15 +57,20 @@ double mean_loss(const GPT& model, const std::function<Tape()>& make_tape, const
         fmt::format("mean_loss: expected a split and a batch of 1 sample or more, got {} and {}",
                     whole, batch));
   const int64_t samples = batches > 0 ? std::min(whole, batch * batches) : whole;
-  double sum = 0.0;
+  double sum = 0.0, targets = 0.0;
   for (int64_t first = 0; first < samples; first += batch) {
     const int64_t count = std::min(batch, samples - first);
     const Batch data = dataset.batch(split, first, count, device);
     Tape tape = make_tape();
-    const Var loss = model.loss(tape, data.ids, data.targets, {});
-    sum += loss.value().item() * static_cast<double>(count);
+    const Var loss = model.loss(tape, data.ids, data.targets, {}, /*checkpointing=*/false,
+                                {.starts = data.starts, .positions = data.positions});
+    const auto weight = static_cast<double>(dataset.count_targets(split, first, count));
+    sum += loss.value().item() * weight;
+    targets += weight;
   }
-  return sum / static_cast<double>(samples);
+  if (targets == 0.0)
+    throw ConfigError("mean_loss: all targets of the samples are ignored; expected one or more");
+  return sum / targets;
 }
 
 }  // namespace zg::models

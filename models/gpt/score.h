@@ -19,8 +19,9 @@ struct Score {
 ZG_API Score score(const GPT& model, const std::function<Tape()>& make_tape, const Dataset& dataset,
                    Split split, int64_t samples = 5000, int64_t at_once = 500);
 
-/// The mean loss over the first `batches` batches of `batch` samples of a split. `batches` = 0: the
-/// whole split. The last batch may be smaller. Throws ConfigError if the split has no samples.
+/// The mean loss of a target over the first `batches` batches of `batch` samples of a split.
+/// `batches` = 0: the whole split. The last batch may be smaller. Throws ConfigError if the split
+/// has no samples, or these samples no targets.
 ZG_API double mean_loss(const GPT& model, const std::function<Tape()>& make_tape,
                         const Dataset& dataset, Split split, const Device& device, int64_t batch,
                         int64_t batches = 0);

@@ -135,8 +135,6 @@ class TokenizerCodec final : public TextCodec {
   std::vector<int32_t> encode(const std::string& text) const override {
     return tokenizer_.encode(text);
   }
-  /// The result is valid UTF-8: an incomplete character becomes U+FFFD, and so does a token that
-  /// the tokenizer does not have.
   std::string decode(const std::vector<int32_t>& ids) const override {
     std::string bytes;
     for (const int32_t id : ids)
@@ -150,6 +148,10 @@ class TokenizerCodec final : public TextCodec {
 
 }  // namespace
 
+std::unique_ptr<const TextCodec> tokenizer_codec(const Tokenizer& tokenizer) {
+  return std::make_unique<TokenizerCodec>(tokenizer);
+}
+
 std::unique_ptr<Dataset> tokenized_dataset(const std::string& path, const Tokenizer& tokenizer,
                                            const TextOptions& options) {
   const std::string text = read_text(path);
@@ -157,7 +159,7 @@ std::unique_ptr<Dataset> tokenized_dataset(const std::string& path, const Tokeni
   return window_dataset({.path = path,
                          .tokens = tokens_in_memory(tokenizer.encode_document(text)),
                          .vocabulary = tokenizer.vocabulary(),
-                         .codec = std::make_unique<TokenizerCodec>(tokenizer)},
+                         .codec = tokenizer_codec(tokenizer)},
                         options);
 }
 

@@ -59,6 +59,10 @@ struct CorpusOptions {
 ZG_API CorpusCounts tokenize_corpus(TextDocuments& documents, const Tokenizer& tokenizer,
                                     TokenWriter& writer, const CorpusOptions& options = {});
 
+/// The tokenizer as the codec of a dataset. decode() returns valid UTF-8: an incomplete character
+/// becomes U+FFFD, and so does a token that the tokenizer does not have.
+ZG_API std::unique_ptr<const TextCodec> tokenizer_codec(const Tokenizer& tokenizer);
+
 /// A text file, tokenized as one document: with the tokens that the tokenizer puts around it.
 /// Throws FileError if it cannot be read. Throws ConfigError with the sizes if a split is shorter
 /// than one block.

@@ -1,0 +1,132 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "zerograd/models/data/data.h"
+#include "zerograd/models/data/token_source.h"
+#include "zerograd/runtime/api.h"
+
+// Conversations for supervised fine-tuning of a decoder: the loss is on responses alone.
+namespace zg::models {
+
+/// The tokens of a prompt and its response, or of a chat.
+struct Conversation {
+  std::vector<int32_t> tokens;
+  std::vector<bool> is_target;  ///< for each token; the first one is never predicted
+  bool operator==(const Conversation&) const = default;
+};
+
+/// How the messages of a chat become text. Models of Hugging Face bring a chat template, a program
+/// in Jinja, which is not rendered here; this is its effect on plain messages.
+struct ChatFormat {
+  /// The text before and after a message's content.
+  struct Role {
+    std::string prefix, suffix;
+    bool operator==(const Role&) const = default;
+  };
+  std::string first;                  ///< begins a chat: "<s>"
+  std::map<std::string, Role> roles;  ///< of "assistant", contents and suffixes are targets
+  bool operator==(const ChatFormat&) const = default;
+};
+/// Reads {"first": "...", "system": ["<|im_start|>system\n", "<|im_end|>\n"], "user": [...],
+/// "assistant": [...]}: a prefix and a suffix for each role. "first" may be left out. Throws
+/// FileError, with a message that begins with `path`, for other JSON and without an assistant.
+ZG_API ChatFormat chat_format(const std::string& json, const std::string& path);
+ZG_API std::string chat_format_json(const ChatFormat& format);  ///< chat_format() reads it
+
+struct ConversationFileOptions {
+  /// The tokens of a text, without tokens that begin or end it.
+  std::function<std::vector<int32_t>(const std::string& text)> encode;
+  std::optional<int32_t> first = {};  ///< begins a prompt: the model's bos, if it learned with one
+  std::optional<int32_t> end = {};    ///< ends the response to a prompt, as a target
+  std::optional<ChatFormat> chat = {};
+};
+/// Reads a file with a JSON object on each line, in UTF-8: {"prompt": "Hi", "response": "Hello"},
+/// with "completion" as another name for "response", or {"messages": [{"role": "user", "content":
+/// "Hi"}, {"role": "assistant", "content": "Hello"}]}. Empty lines are left out, other members are
+/// ignored. A prompt and its response are encoded one after the other; of a chat, the text up to
+/// the content of an assistant, then that content with its suffix, and so on. So the tokens before
+/// a response are those that generation begins with.
+///
+/// Throws FileError with file and line for invalid UTF-8 and JSON, other members and types, roles
+/// that the format lacks, and a response without tokens; ConfigError for a file without
+/// conversations and for text that `encode` refuses; Unsupported for messages without a format.
+ZG_API std::vector<Conversation> read_conversations(const std::string& path,
+                                                    const ConversationFileOptions& options);
+
+/// Puts items of these lengths, from 1 to `capacity`, into bins. Returns the items of each bin.
+/// Best fit: an item goes to the fullest bin that has room for it, or to a new one.
+ZG_API std::vector<std::vector<int64_t>> best_fit(std::span<const int64_t> lengths,
+                                                  int64_t capacity);
+
+struct ConversationOptions {
+  int64_t block_size = 1024;
+  /// Packed: a sample has as many conversations as fit, each a document of its own
+  /// (Dataset::has_documents). Otherwise one, and padding.
+  bool pack = true;
+  /// The order of training samples. Random: longest conversations are packed first, which leaves
+  /// the least padding, and each epoch shuffles the samples by (seed, epoch). Sequential: they are
+  /// packed in the order of the file, and samples come in the order of their first conversation.
+  Order order = Order::random;
+  uint64_t seed = 3407;
+  int64_t vocabulary = 0;  ///< 0: the largest token plus 1
+  /// Absent: tokens are numbers.
+  std::shared_ptr<const TextCodec> codec = {};
+};
+
+/// Conversations as samples of block_size tokens. A conversation of n tokens takes n - 1 of them,
+/// because its last token is only a target. Targets of other tokens, and of padding (token 0, a
+/// document of its own), are ignored. Which conversations a sample has depends on the data alone.
+/// A sample depends on its number only, as in every dataset.
+class ZG_API ConversationDataset final : public Dataset {
+ public:
+  /// Throws ConfigError for a block size below 1, a token that is not below the vocabulary, and
+  /// without a conversation to use in either split. Each split may be empty, but not both.
+  ConversationDataset(std::vector<Conversation> training, std::vector<Conversation> validation,
+                      const ConversationOptions& options);
+  ~ConversationDataset() override;
+
+  /// The conversations of a split. What follows block_size + 1 tokens of one is dropped; without a
+  /// target before that the conversation is left out.
+  struct Counts {
+    int64_t conversations = 0;  ///< that are used
+    int64_t cut = 0;            ///< used in part
+    int64_t left_out = 0;
+    int64_t tokens = 0, targets = 0;  ///< in one epoch, without padding
+  };
+  const Counts& counts(Split split) const;
+
+  int64_t vocabulary() const override;
+  int64_t block_size() const override;
+  int64_t epoch_samples(Split split) const override;
+  void sample(Split split, int64_t index, int32_t* ids, int32_t* targets) const override;
+  int64_t targets(Split split, int64_t index) const override;
+  bool has_documents() const override;
+  void document_starts(Split split, int64_t index, int32_t* starts) const override;
+  std::vector<int32_t> encode(const std::string& text) const override;
+  std::string decode(const std::vector<int32_t>& ids) const override;
+  bool is_text() const override;
+
+ private:
+  struct Samples;  // of one split
+  const Samples& of(Split split) const;
+  const std::vector<int64_t>& conversations(Split split, int64_t index) const;
+
+  const ConversationOptions options_;
+  int64_t vocabulary_ = 0;
+  std::unique_ptr<const Samples> training_, validation_;
+};
+
+/// Takes the last part of the conversations, to validate on. The fraction is from 0 to below 1
+/// (ConfigError); at least one conversation stays.
+ZG_API std::vector<Conversation> split_off(std::vector<Conversation>& conversations,
+                                           double fraction);
+
+}  // namespace zg::models

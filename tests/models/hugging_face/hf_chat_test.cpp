@@ -1,0 +1,106 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "tests/models/gpt/gpt_case.h"
+#include "zerograd/models/data/conversation_data.h"
+#include "zerograd/models/hugging_face/hugging_face.h"
+#include "zerograd/models/tokenizer/corpus.h"
+#include "zerograd/models/tokenizer/tokenizer_files.h"
+#include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/storage/safetensors.h"
+
+// Fine-tuning as transformers computes it: tests/reference/make_conversation_fixtures.py makes the
+// fixtures.
+using namespace zg;
+using namespace zg::testing;
+using namespace zg::models;
+using nlohmann::json;
+
+namespace {
+
+const std::string chat_folder = std::string(ZG_FIXTURES) + "hf_chat";
+
+std::vector<Conversation> chats_of_fixture(const Tokenizer& tokenizer) {
+  return read_conversations(
+      chat_folder + "/chats.jsonl",
+      {.encode = [&](const std::string& text) { return tokenizer.encode(text); },
+       .end = tokenizer.id_of_added("<|endoftext|>"),
+       .chat = chat_format(read_text(chat_folder + "/chat_format.json"), "chat_format.json")});
+}
+
+/// The largest difference, relative to the largest expected value.
+double chat_error(const std::vector<double>& got, const std::vector<float>& expected) {
+  REQUIRE(got.size() == expected.size());
+  double worst = 0.0, largest = 0.0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    worst = std::max(worst, std::fabs(got[i] - double{expected[i]}));
+    largest = std::max(largest, std::fabs(double{expected[i]}));
+  }
+  return worst / largest;
+}
+
+struct ChatModel : GPTCase {
+  explicit ChatModel(const HuggingFaceFolder& folder, const Device& where)
+      : GPTCase(folder.model().config, where) {
+    const WeightSource weights = folder.weights(gpt.config());
+    for (const auto& parameter : store.parameters()) {
+      const std::vector<float> values = weights.read(parameter->name);
+      source.at_rest(*parameter).assign(values.begin(), values.end());
+    }
+  }
+  Var loss_of(Tape& tape, const Batch& batch) const {
+    return gpt.loss(tape, batch.ids, batch.targets, {}, /*checkpointing=*/false,
+                    {.starts = batch.starts, .positions = batch.positions});
+  }
+};
+
+}  // namespace
+
+TEST_CASE("conversations have the ids and targets of transformers' chat template") {
+  const Tokenizer tokenizer = load_tokenizer(chat_folder);
+  const std::vector<Conversation> chats = chats_of_fixture(tokenizer);
+  const json expected = json::parse(read_text(chat_folder + "/expected.json"));
+  REQUIRE(chats.size() == expected.size());
+  for (size_t i = 0; i < chats.size(); ++i) {
+    CAPTURE(i);
+    CHECK(chats[i].tokens == expected[i]["ids"].get<std::vector<int32_t>>());
+    std::vector<int> is_target(chats[i].is_target.begin(), chats[i].is_target.end());
+    CHECK(is_target == expected[i]["is_target"].get<std::vector<int>>());
+  }
+}
+
+TEST_CASE("losses and gradients of packed and padded conversations match transformers") {
+  const HuggingFaceFolder folder(chat_folder);
+  const std::vector<Conversation> chats = chats_of_fixture(load_tokenizer(chat_folder));
+  const json each = json::parse(read_text(chat_folder + "/expected.json"));
+  const SafetensorsReader expected(chat_folder + "/expected.safetensors");
+  for (const Device& device : devices_at_every_level()) {
+    CAPTURE(level_of(device));
+    for (const bool pack : {true, false}) {
+      CAPTURE(pack);
+      const ConversationDataset data(chats, {}, {.block_size = 80, .pack = pack});
+      CHECK(data.epoch_samples(Split::train) == (pack ? 2 : 6));
+      ChatModel model(folder, device);
+      Tape tape = model.tape();
+      const Var loss = model.loss_of(
+          tape, data.batch(Split::train, 0, data.epoch_samples(Split::train), device));
+      CHECK(chat_error({loss.value().item()}, expected.read_floats("loss")) < 1e-6);
+      tape.backward(loss);
+      for (const auto& parameter : model.store.parameters()) {
+        CAPTURE(parameter->name);
+        CHECK(chat_error(model.source.gradients[parameter.get()],
+                         expected.read_floats("gradient." + parameter->name)) < 1e-5);
+      }
+    }
+    for (size_t i = 0; i < chats.size(); ++i) {
+      CAPTURE(i);
+      const ConversationDataset one({chats[i]}, {}, {.block_size = 80});
+      ChatModel model(folder, device);
+      Tape tape = model.tape(TapeMode::inference);
+      const Var loss = model.loss_of(tape, one.batch(Split::train, 0, 1, device));
+      CHECK(loss.value().item() == doctest::Approx(each[i]["loss"].get<double>()).epsilon(1e-6));
+    }
+  }
+}
