@@ -40,6 +40,7 @@ struct Subcommand {
 
 constexpr Subcommand subcommands[] = {
     {"train", "trains a language model on a task, a text or tokens", train},
+    {"finetune", "trains a decoder on conversations, the loss on responses alone", finetune},
     {"plan", "the bytes that train will take, without taking them", plan},
     {"tune", "the fastest setting that fits, planned and then measured", tune},
     {"eval", "validation loss and scores of a checkpoint", eval},
@@ -106,10 +107,10 @@ int run(std::string name, std::vector<std::string> arguments) {
     known.emplace_back(subcommand.name);
   }
   const std::string counterpart = counterpart_of(name);
-  throw ConfigError(
-      fmt::format("expected a subcommand (train, plan, tune, eval, generate, consolidate, export, "
-                  "verify, tokenize, bench, launch or info), got '{}'{}",
-                  name, counterpart.empty() ? did_you_mean(name, known) : counterpart));
+  throw ConfigError(fmt::format(
+      "expected a subcommand (train, finetune, plan, tune, eval, generate, consolidate, export, "
+      "verify, tokenize, bench, launch or info), got '{}'{}",
+      name, counterpart.empty() ? did_you_mean(name, known) : counterpart));
 }
 
 int report(const char* type, const char* message) {

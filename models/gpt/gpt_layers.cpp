@@ -1,6 +1,7 @@
 #include "zerograd/models/gpt/gpt_layers.h"
 
 namespace zg::models {
+
 nn::Pass pass_of_all_tokens(Tape& tape, const GPTLayers& layers) {
   return {.tape = tape, .parallel = {layers.parallel.ranks}};
 }

@@ -87,9 +87,10 @@ TEST_CASE("train refuses wrong --split, --val-fraction and --data by name") {
   for (const char* split : {"9,x", "1,1,1,1", "-1,2", "", "1,,1", "1,"})
     check_refused("train --data sort --split=" + std::string(split), 2,
                   "--split: expected up to three weights from 0, like 949,50,1, got '");
-  check_refused(train + (folder / "none"), 2,
-                "--data: '" + (folder / "none") + "' does not exist, and " + (folder / "none.idx") +
-                    " does not exist; expected sort, adder, PATH.txt, PATH.bin or PREFIX");
+  check_refused(
+      train + (folder / "none"), 2,
+      "--data: '" + (folder / "none") + "' does not exist, and " + (folder / "none.idx") +
+          " does not exist; expected sort, adder, PATH.txt, PATH.bin, PATH.jsonl or PREFIX");
   check_refused(train + folder.path(), 2, "--data: '" + folder.path() + "' is a folder, and ");
   fs::copy_file(indexed_fixture + ".bin", folder / "alone.bin");
   check_refused(

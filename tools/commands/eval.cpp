@@ -1,8 +1,11 @@
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "tools/commands/subcommands.h"
 #include "tools/options/run_checks.h"
 #include "tools/options/seq2seq_flags.h"
+#include "tools/run/conversations.h"
 #include "tools/run/evaluation.h"
 #include "tools/run/pairs.h"
 #include "tools/run/setup.h"
@@ -22,11 +25,23 @@ DataOptions data_options(const Settings& saved, const EvalOptions& options) {
     data.validation_fraction = options.data.validation_fraction;
   if (options.given.count("--split")) data.split = options.data.split;
   if (options.given.count("--tokenizer")) data.tokenizer = options.data.tokenizer;
+  if (options.given.count("--pack")) data.pack = options.data.pack;
+  // Only the named data is evaluated: its end, or all of --val-data.
+  if (options.given.count("--data") || options.given.count("--val-fraction"))
+    data.validation_source.clear();
+  if (options.given.count("--val-data")) {
+    data.validation_source = options.data.validation_source;
+    if (!options.given.count("--data")) data.source = data.validation_source;
+  }
+  if (options.given.count("--chat-format")) {
+    data.chat_format_path = options.data.chat_format_path;
+    resolve_chat_format(data);
+  }
   if (data.source.empty())
-    throw ConfigError(
-        fmt::format("--data: expected sort, adder, PATH.txt or PATH.bin, got nothing: {} does not "
-                    "name its data",
-                    options.checkpoint));
+    throw ConfigError(fmt::format(
+        "--data: expected sort, adder, PATH.txt, PATH.bin or PATH.jsonl, got nothing: {} "
+        "does not name its data",
+        options.checkpoint));
   return data;
 }
 
@@ -50,7 +65,8 @@ Seq2SeqOptions pair_options(const TrainedModel& trained, const EvalOptions& opti
 // An encoder-decoder: the loss of its validation pairs.
 void eval_pairs(const TrainedModel& trained, const EvalOptions& options, const DataOptions& data,
                 const std::optional<models::Tokenizer>& tokenizer) {
-  for (const char* flag : {"--split", "--block-size", "--score-samples", "--seed"})
+  for (const char* flag : {"--split", "--block-size", "--score-samples", "--seed", "--val-data",
+                           "--chat-format", "--pack"})
     if (options.given.count(flag))
       throw ConfigError(fmt::format(
           "{}: it has no effect on the pairs of an encoder-decoder; leave the flag out", flag));
@@ -80,18 +96,28 @@ int eval(const std::vector<std::string>& arguments) {
   DataOptions data = data_options(saved, options);
   const bool named = options.given.count("--tokenizer") > 0;
   const auto tokenizer = resolve_tokenizer(data, &trained->saved_model, named);
-  if (!options.given.count("--data")) check_data_exists(data.source, trained->saved_model.path);
+  if (!options.given.count("--data") && !options.given.count("--val-data"))
+    check_data_exists(data.validation_source.empty() ? data.source : data.validation_source,
+                      trained->saved_model.path);
   if (trained->seq2seq) return eval_pairs(*trained, options, data, tokenizer), 0;
   refuse_pair_flags(options.given);
   const int64_t max_length = saved.model.block_size;
   if (options.model.block_size > max_length)
     throw ConfigError(fmt::format("--block-size: expected at most the model's {} positions, got {}",
                                   max_length, options.model.block_size));
+  // A folder's model has more positions than most conversations have tokens.
+  const bool is_long = is_conversations(data.source) && is_hf_folder(trained->saved_model.path);
+  const int64_t block_size = is_long ? std::min(max_length, conversation_block_size) : max_length;
   const auto dataset = make_dataset(
-      data, {.block_size = options.model.block_size > 0 ? options.model.block_size : max_length,
+      data, {.block_size = options.model.block_size > 0 ? options.model.block_size : block_size,
              .seed = options.given.count("--seed") ? options.seed : saved.seed,
              .vocabulary = saved.model.vocabulary,
-             .tokenizer = tokenizer ? &*tokenizer : nullptr});
+             .tokenizer = tokenizer ? &*tokenizer : nullptr,
+             .end = end_token(&trained->saved_model, tokenizer ? &*tokenizer : nullptr),
+             .folder = trained->saved_model.path,
+             .validation_only = true});
+  if (const std::string note = lost_in(*dataset); !note.empty())
+    std::fprintf(stderr, "note: %s\n", note.c_str());
   check_tokens(trained->saved_model, data, *dataset);
   check_data_flags(options, data.source, *dataset);
   if (named) check_tokenizer(data, *tokenizer, *dataset);
@@ -101,7 +127,9 @@ int eval(const std::vector<std::string>& arguments) {
                                  .dataset = *dataset,
                                  .device = trained->device,
                                  .is_sort_task = data.source == "sort"};
-  std::printf("val loss %.4f\n", evaluation.loss(options.batch, options.batches));
+  const double loss = evaluation.loss(options.batch, options.batches);
+  std::printf("val loss %.4f\n", loss);
+  if (is_conversations(data.source)) std::printf("perplexity %.4f\n", std::exp(loss));
   if (dataset->question_length() > 0 && options.score_samples > 0)
     evaluation.scores(options.batch, options.score_samples,
                       [](const std::string& line) { std::printf("%s\n", line.c_str()); });

@@ -119,12 +119,13 @@ int launch(const std::vector<std::string>& arguments) {
   if (!parse(command_line(options), Words(arguments.begin(), split), given)) return 0;
   Words command(split, arguments.end());
   if (!command.empty() && command.front() == "--") command.erase(command.begin());
-  if (command.empty() || command.front() != "train")
-    throw ConfigError(
-        fmt::format("launch: expected train and its flags, got {}; try zerograd launch --num_gpus "
-                    "2 train --data sort",
-                    command.empty() ? "nothing" : fmt::format("'{}'", command.front())));
-  TrainOptions train;
+  const bool finetunes = !command.empty() && command.front() == "finetune";
+  if (command.empty() || (command.front() != "train" && !finetunes))
+    throw ConfigError(fmt::format(
+        "launch: expected train or finetune and its flags, got {}; try zerograd launch --num_gpus "
+        "2 train --data sort",
+        command.empty() ? "nothing" : fmt::format("'{}'", command.front())));
+  TrainOptions train = finetunes ? finetune_options() : TrainOptions();
   if (!parse_flags(Words(command.begin() + 1, command.end()), train)) return 0;
   if (!train.autotuning.empty())
     throw ConfigError(

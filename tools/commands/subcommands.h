@@ -8,6 +8,7 @@ namespace zg::tools {
 // Each subcommand takes its arguments without its own name and returns the exit status. Errors are
 // thrown.
 int train(const std::vector<std::string>& arguments);
+int finetune(const std::vector<std::string>& arguments);
 int plan(const std::vector<std::string>& arguments);
 int tune(const std::vector<std::string>& arguments);
 int eval(const std::vector<std::string>& arguments);

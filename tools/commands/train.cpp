@@ -124,7 +124,7 @@ void write_trace(const Run& run) {
 
 // A rank that stalls or is killed ends its process, so another process must restart the run.
 int supervise(const TrainOptions& options, std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), "train");
+  arguments.insert(arguments.begin(), options.finetunes ? "finetune" : "train");
   return run_with_restarts(options, arguments,
                            [](std::vector<std::string> words) {
                              words.insert(words.begin(), this_program);
@@ -133,10 +133,7 @@ int supervise(const TrainOptions& options, std::vector<std::string> arguments) {
       .status;
 }
 
-}  // namespace
-
-int train(const std::vector<std::string>& arguments) {
-  TrainOptions options;
+int train_with(TrainOptions options, const std::vector<std::string>& arguments) {
   if (!parse(arguments, options)) return 0;
   if (!options.autotuning.empty()) {
     std::vector<std::string> words = arguments;
@@ -166,6 +163,14 @@ int train(const std::vector<std::string>& arguments) {
   remove_leftovers(run);
   write_trace(run);
   return status;
+}
+
+}  // namespace
+
+int train(const std::vector<std::string>& arguments) { return train_with({}, arguments); }
+
+int finetune(const std::vector<std::string>& arguments) {
+  return train_with(finetune_options(), arguments);
 }
 
 }  // namespace zg::tools

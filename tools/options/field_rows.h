@@ -59,5 +59,8 @@ Fields model_fields(ModelOptions& now, models::GPTConfig& was);
 Fields lora_fields(LoraOptions& now, std::string& initial_adapter, LoraOptions& was);
 /// The rows of encoder-decoder models and their pairs, in seq2seq_fields.cpp.
 Fields seq2seq_fields(Seq2SeqOptions& now, Seq2SeqOptions& was);
+/// The rows of conversations, in conversation_fields.cpp.
+Fields conversation_fields(DataOptions& now, DataOptions& was);
+Field loss_mean_field(std::optional<LossMean>& now, LossMean& was);
 
 }  // namespace zg::tools

@@ -45,7 +45,7 @@ Fields length_fields(TrainOptions& options, Settings& saved) {
   return {
       // adopt() divides the batch again, for the number of ranks.
       {integer_flag({"--batch-size", "--per-device-train-batch-size", "--micro-batch-size", "-b"},
-                    batch.micro, "samples in a micro-batch", {1, "64"}),
+                    batch.micro, "samples in a micro-batch", {1, "64, conversations 8"}),
        may_change({22, "run.micro_batch"}, &saved.micro_batch, extent), Config::micro_batch},
       {integer_flag({"--grad-accum", "--gradient-accumulation-steps"}, batch.accumulation,
                     "micro-batches in a step", {1, "1"}),
@@ -81,6 +81,7 @@ Fields length_fields(TrainOptions& options, Settings& saved) {
            .unless({"--steps", "--train-samples"})
            .when(has_length)},
       {epoch_limit_flag(options.epoch_limit)},
+      loss_mean_field(options.loss_mean, saved.loss_mean),
   };
 }
 
@@ -443,6 +444,7 @@ std::vector<FieldGroup> fields_of(TrainOptions& options, Settings& saved) {
   return {{"config", config_fields(options.config)},
           {"data and model", data_fields(options.data, saved)},
           {"", model_fields(options.model, saved.model)},
+          {"conversations, of decoders", conversation_fields(options.data, saved.data)},
           {"pairs, of encoder-decoder models", seq2seq_fields(options.seq2seq, saved.seq2seq)},
           {"batch and length", length_fields(options, saved)},
           {"optimisation", schedule_fields(options, saved)},

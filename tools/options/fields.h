@@ -39,12 +39,12 @@ struct AnyNumber {};
 using Bounds = std::variant<std::monostate, Between, Range, AnyNumber>;
 
 /// Points to a stored value. settings.cpp has the JSON of each type.
-using Slot =
-    std::variant<std::monostate, bool*, int*, int64_t*, uint64_t*, float*, double*, std::string*,
-                 std::array<double, 3>*, std::optional<int32_t>*, std::vector<int32_t>*, DType*,
-                 Space*, models::Order*, models::Family*, models::Position*, nn::NormKind*,
-                 nn::MlpKind*, RopeScaling*, OptimizerRule*, zero::MuonRate*, zero::ScheduleKind*,
-                 zero::WarmupType*, zero::DecayStyle*, std::vector<zero::ParameterGroup>*>;
+using Slot = std::variant<std::monostate, bool*, int*, int64_t*, uint64_t*, float*, double*,
+                          std::string*, std::array<double, 3>*, std::optional<int32_t>*,
+                          std::vector<int32_t>*, DType*, Space*, models::Order*, models::Family*,
+                          models::Position*, nn::NormKind*, nn::MlpKind*, RopeScaling*,
+                          OptimizerRule*, zero::MuonRate*, zero::ScheduleKind*, zero::WarmupType*,
+                          zero::DecayStyle*, std::vector<zero::ParameterGroup>*, LossMean*>;
 
 /// A field in the JSON of settings.
 struct Key {

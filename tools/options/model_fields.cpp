@@ -45,7 +45,7 @@ Fields model_fields(ModelOptions& now, models::GPTConfig& was) {
                     .unless({"--model-type"})},
       // Models with ALiBi accept any length: check_resumed() does not compare theirs.
       {integer_flag({"--block-size", "--seq-length"}, now.block_size, "longest sequence",
-                    {1, "sort 11, adder 6, text 128, a BLOOM's own"}),
+                    {1, "sort 11, adder 6, text 128, conversations 1024 or fewer, a BLOOM's own"}),
        must_equal({5, "model.block_size", always}, now.block_size, was.block_size, extent)},
       {integer_flag({"--max-position-embeddings"}, now.max_positions, "", {1, ""})},
       {integer_flag({"--vocab-size"}, now.vocabulary, "tokens that the model knows",

@@ -62,13 +62,14 @@ Flag unsupported_flag(Names names, const std::vector<double>& accepted, const st
 
 Flag source_flag(DataOptions& data) {
   return text_flag({"--data", "--data-path"}, "D", data.source,
-                   "sort, adder, a text PATH.txt, tokens PATH.bin, or the PREFIX of\n"
-                   "Megatron's PREFIX.bin and PREFIX.idx");
+                   "sort, adder, a text PATH.txt, tokens PATH.bin, the PREFIX of Megatron's\n"
+                   "PREFIX.bin and PREFIX.idx, or PATH.jsonl: conversations {\"prompt\": ...,\n"
+                   "\"response\": ...} or {\"messages\": [...]}, of an encoder-decoder pairs");
 }
 
 Flag validation_fraction_flag(DataOptions& data) {
   return number_flag({"--val-fraction"}, data.validation_fraction, below_one,
-                     "the end of a text or token file that is held out");
+                     "the end of a text, token file or conversations that is held out");
 }
 
 Flag split_flag(DataOptions& data) {

@@ -10,6 +10,10 @@ Flag source_flag(DataOptions& data);
 Flag validation_fraction_flag(DataOptions& data);
 Flag split_flag(DataOptions& data);
 Flag tokenizer_flag(DataOptions& data);
+// Conversations, in conversation_fields.cpp.
+Flag validation_source_flag(DataOptions& data);
+Flag chat_format_flag(DataOptions& data);
+Flag pack_flag(DataOptions& data);
 std::vector<Flag> place_flags(DeviceFlags& device_flags);
 
 Flag model_type_flag(ModelOptions& model);

@@ -14,6 +14,14 @@
 
 namespace zg::tools {
 
+// The numbers of TRL's SFTTrainer; a checkpoint's, a config's and flags replace them.
+TrainOptions finetune_options() {
+  TrainOptions options{.finetunes = true, .epochs = 3.0};
+  options.optimisation.schedule.rate = 2e-5f;
+  options.optimisation.engine.update.weight_decay = 0.0f;
+  return options;
+}
+
 bool is_import(const TrainOptions& options) {
   const Given& given = options.given;
   return !options.from_hf.empty() && given.count("--steps") && options.steps == 0 &&
@@ -36,6 +44,22 @@ void check_axes(const TrainOptions& options) {
     throw ConfigError(
         "--sequence-parallel: it needs ranks that share layers; expected --tensor-parallel 2 or "
         "more with it, got 1");
+}
+
+void check_finetune(const TrainOptions& options) {
+  if (options.from_hf.empty() && options.resume.empty() && options.initial_weights.empty())
+    throw ConfigError(
+        "finetune: expected a trained model, got none; try --from-hf FOLDER, --init F or --resume "
+        "DIR");
+  if (!options.data.source.empty() && !is_conversations(options.data.source))
+    throw ConfigError(
+        fmt::format("--data: finetune learns conversations; expected PATH.jsonl with lines such as "
+                    "{{\"prompt\": \"Hi\", \"response\": \"Hello\"}}, got {}; try zerograd train",
+                    options.data.source));
+  if (!options.autotuning.empty())
+    throw Unsupported(
+        "--autotuning: it restarts zerograd train; try zerograd tune with the same flags, then "
+        "finetune --config tuned.json");
 }
 
 void check_length(const TrainOptions& options) {
@@ -151,9 +175,36 @@ std::vector<FlagGroup> train_groups(TrainOptions& options) {
   return groups;
 }
 
-bool parse_flags(const std::vector<std::string>& arguments, TrainOptions& options) {
+namespace {
+
+bool parse_finetune_flags(const std::vector<std::string>& arguments, TrainOptions& options) {
   const CommandLine line = {
-      .usage = "zerograd train --data sort|adder|PATH.txt|PATH.bin [flags]",
+      .usage = "zerograd finetune --from-hf FOLDER --data CHATS.jsonl [flags]",
+      .summary =
+          "Trains a decoder (GPT-2, Llama, Mistral, Qwen2, Qwen3, BLOOM) on conversations: the "
+          "loss "
+          "is\non responses alone. It is train with other defaults: --epochs 3, --lr 2e-05 and\n"
+          "--weight-decay 0. As in train, conversations have --loss-mean token, --batch-size 8 "
+          "and\n"
+          "--block-size 1024, or the model's positions if fewer. A line of the data is\n"
+          "{\"prompt\": \"Hi\", \"response\": \"Hello\"}, with \"completion\" as another name, or\n"
+          "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, ...]} with --chat-format.",
+      .groups = train_groups(options),
+      .notes =
+          "  zerograd finetune --from-hf LLAMA_FOLDER --data chats.jsonl --save runs/chat\n"
+          "  zerograd finetune --from-hf QWEN_FOLDER --data chats.jsonl --chat-format chatml.json "
+          "\\\n"
+          "      --val-data held_out.jsonl --eval-interval 50 --save runs/chat\n"
+          "  zerograd eval runs/chat --val-data held_out.jsonl"};
+  return parse(line, arguments, options.given);
+}
+
+}  // namespace
+
+bool parse_flags(const std::vector<std::string>& arguments, TrainOptions& options) {
+  if (options.finetunes) return parse_finetune_flags(arguments, options);
+  const CommandLine line = {
+      .usage = "zerograd train --data sort|adder|PATH.txt|PATH.bin|PATH.jsonl [flags]",
       .summary =
           "Trains a language model. Defaults are in brackets. Sizes are written like 512MiB, 2GiB "
           "or 1e9.",
@@ -177,6 +228,10 @@ bool parse_flags(const std::vector<std::string>& arguments, TrainOptions& option
 
 bool parse(const std::vector<std::string>& arguments, TrainOptions& options) {
   if (!parse_flags(arguments, options)) return false;
+  // The default length of finetune counts as not given.
+  for (const char* flag : {"--steps", "--train-samples"})
+    if (options.given.count(flag)) options.epochs = 0.0;
+  if (options.finetunes) check_finetune(options);
   if (options.data.source.empty() && options.resume.empty() && !is_import(options))
     throw ConfigError(
         std::string("--data: expected sort, adder, PATH.txt or PATH.bin, got nothing; "
@@ -264,6 +319,9 @@ namespace {
 std::vector<Flag> data_and_heads_flags(EvalOptions& options) {
   return {source_flag(options.data),
           validation_fraction_flag(options.data),
+          validation_source_flag(options.data),
+          chat_format_flag(options.data),
+          pack_flag(options.data),
           split_flag(options.data),
           tokenizer_flag(options.data),
           integer_flag({"--block-size", "--seq-length"}, options.model.block_size,
@@ -283,7 +341,9 @@ std::vector<Flag> data_and_heads_flags(EvalOptions& options) {
 bool parse(const std::vector<std::string>& arguments, EvalOptions& options) {
   const CommandLine line = {
       .usage = "zerograd eval CHECKPOINT [flags]",
-      .summary = "Prints the validation loss, and for sort and adder the scores on both splits.",
+      .summary =
+          "Prints the validation loss, of conversations the perplexity of responses too, and for\n"
+          "sort and adder the scores on both splits.",
       .positionals = {checkpoint_positional(options.checkpoint)},
       .groups = {{"data and model (the checkpoint's own unless given)",
                   data_and_heads_flags(options)},
@@ -301,7 +361,8 @@ bool parse(const std::vector<std::string>& arguments, EvalOptions& options) {
       .notes =
           "A safetensors file holds weights only: give --data, and --n-head or --model-type.\n\n"
           "  zerograd eval checkpoints\n"
-          "  zerograd eval checkpoints/step_300 --data input.txt"};
+          "  zerograd eval checkpoints/step_300 --data input.txt\n"
+          "  zerograd eval runs/chat --val-data held_out.jsonl"};
   if (!parse(line, arguments, options.given)) return false;
   check_model(options.model, options.given);
   check_device(options.given);

@@ -23,14 +23,28 @@
 namespace zg::tools {
 
 struct DataOptions {
-  std::string source;  ///< sort, adder, PATH.txt, PATH.bin or PREFIX; empty: not given
+  std::string source;  ///< sort, adder, PATH.txt, .bin, .jsonl or PREFIX; empty: not given
   models::Order order = models::Order::random;
   double validation_fraction = 0.1;
   std::array<double, 3> split = {969, 30, 1};  ///< for Megatron's PREFIX, as Megatron's --split
   std::string tokenizer;  ///< PATH of the tokenizer for text; empty: one token per character
   /// checksum_of() from tools/run/tokenizers.h, set once the tokenizer is read.
   std::string tokenizer_checksum;
+  // Conversations only.
+  std::string validation_source;  ///< another PATH.jsonl to validate on; empty: the end of `source`
+  bool pack = true;               ///< several conversations in a sequence
+  std::string chat_format_path;   ///< empty: chat_format is as it is
+  std::string chat_format;        ///< models::chat_format_json(); empty: no format
 };
+
+/// The mean that a step's loss and gradient are.
+enum class LossMean : uint8_t {
+  micro_batch,  ///< over micro-batches, of the means over their targets
+  token         ///< over all targets of the step
+};
+inline const char* name_of(LossMean mean) {
+  return mean == LossMean::token ? "token" : "micro_batch";
+}
 
 /// The model. A size of 0 means: not given. A model is given by its name or by (layers, heads,
 /// width). Those sizes belong to the family bloom if the name is "bloom".
@@ -142,6 +156,7 @@ struct Tracking {
 
 /// All options of `train`.
 struct TrainOptions {
+  bool finetunes = false;  ///< the command is `finetune`: train on conversations
   Given given;
   Given defaulted;  ///< those of `given` that were set by a config's defaults and not by its text
   DataOptions data;
@@ -158,6 +173,7 @@ struct TrainOptions {
   double epochs = 0.0;        ///< 0: not given
   int64_t train_samples = 0;  ///< the run ends before it would exceed this number; 0: not given
   EpochLimit epoch_limit;
+  std::optional<LossMean> loss_mean;  ///< absent: token for conversations, else micro_batch
   OptimisationOptions optimisation;
   OffloadFlags offload;
   bool activation_checkpoint = false;
@@ -199,6 +215,12 @@ struct TrainOptions {
   /// Whether this process writes the output: the first one, or the only one.
   bool is_first_process() const { return !process || process->rank == 0; }
 };
+
+/// Whether --data names conversations, which decoders learn; an encoder-decoder learns pairs.
+bool is_conversations(const std::string& source);
+
+/// The options of `finetune` before its flags are read.
+TrainOptions finetune_options();
 
 /// Whether the run takes no step and only converts the folder of --from-hf to a checkpoint. Such a
 /// run needs no data.

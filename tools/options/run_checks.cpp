@@ -13,8 +13,20 @@ namespace {
 
 using models::Split;
 
+void check_conversation_flags(const Given& given, const std::string& source) {
+  if (given.count("--val-fraction") && given.count("--val-data"))
+    throw ConfigError("--val-data: expected one of --val-fraction and --val-data, got both");
+  if (is_conversations(source)) return;
+  for (const char* flag : {"--val-data", "--chat-format", "--pack"})
+    if (given.count(flag))
+      throw ConfigError(
+          fmt::format("{}: expected conversations, --data PATH.jsonl, got {}; leave the flag out",
+                      flag, source.empty() ? "no data" : source));
+}
+
 void check_split_flags(const Given& given, const std::string& source, int64_t score_samples,
                        const models::Dataset& dataset) {
+  check_conversation_flags(given, source);
   const bool asks = dataset.question_length() > 0, indexed = !indexed_prefix(source).empty();
   if (given.count("--val-fraction") && given.count("--split"))
     throw ConfigError("--split: expected one of --val-fraction and --split, got both");
@@ -62,7 +74,10 @@ void check_data_flags(const TrainOptions& options, const models::Dataset& datase
   if (options.sample_interval > 0 && !dataset.is_text())
     throw ConfigError("--sample-interval: expected data PATH.txt, got " + source);
   if (options.eval_interval > 0 && dataset.epoch_samples(Split::validation) == 0)
-    throw ConfigError(indexed_prefix(source).empty()
+    throw ConfigError(is_conversations(source)
+                          ? "--eval-interval: expected conversations to validate on, got none; try "
+                            "a larger --val-fraction or --val-data PATH.jsonl"
+                      : indexed_prefix(source).empty()
                           ? "--eval-interval: expected a --val-fraction above 0, got 0"
                           : "--eval-interval: expected a --split with documents to validate on, "
                             "got none");

@@ -14,6 +14,8 @@ using models::Seq2SeqFamily;
 
 constexpr int64_t default_positions = 128;  // of a family with sizes
 
+constexpr const char* conversation_flags[] = {"--val-data", "--chat-format", "--pack"};
+
 constexpr const char* pair_flags[] = {"--source-prefix",
                                       "--max-source-length",
                                       "--max-target-length",
@@ -117,6 +119,12 @@ void check_seq2seq_flags(const TrainOptions& options, const std::string& origin)
   if (!is_seq2seq(options)) return refuse_pair_flags(options.given);
   const auto given = [&](const char* flag) { return options.given.count(flag) > 0; };
   check_axes(options);
+  for (const char* flag : conversation_flags)
+    if (given(flag))
+      throw ConfigError(fmt::format(
+          "{}: expected a decoder, which learns conversations; an encoder-decoder model learns "
+          "pairs; leave the flag out",
+          flag));
   for (const char* flag : {"--tied", "--untied", "--position-embedding", "--num-query-groups",
                            "--kv-channels", "--ffn-hidden-size", "--sliding-window",
                            "--rotary-base", "--norm-epsilon", "--max-position-embeddings"})

@@ -113,6 +113,9 @@ void read(const Json& json, DType& dtype) {
 void read(const Json& json, Space& space) {
   read_one_of(json, space, {Space::device, Space::host, Space::file});
 }
+void read(const Json& json, LossMean& mean) {
+  read_one_of(json, mean, {LossMean::micro_batch, LossMean::token});
+}
 void read(const Json& json, OptimizerRule& rule) {
   using enum OptimizerRule;
   read_one_of(json, rule, {adam, lion, sgd, muon, adafactor});

@@ -36,6 +36,7 @@ struct Settings {
   Axes axes;                 ///< numbers of ranks that share the model
   BatchRampup rampup;        ///< growth of the batch up to the full batch
   OptimisationOptions optimisation;
+  LossMean loss_mean = LossMean::micro_batch;
   uint64_t seed = 3407;
   /// The step at which the run ends; 0: an older checkpoint, which does not store it.
   int64_t steps = 0;

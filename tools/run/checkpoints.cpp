@@ -158,7 +158,10 @@ std::vector<std::string> adopt_hf(const models::HuggingFaceFolder& folder, Train
           options.from_hf, folder.model().dropouts));
     model.dropout = static_cast<double>(config.dropout);
   }
-  if (!options.given.count("--block-size")) model.block_size = config.block_size;
+  if (!options.given.count("--block-size"))
+    model.block_size = is_conversations(options.data.source)
+                           ? std::min(config.block_size, conversation_block_size)
+                           : config.block_size;
   if (config.position != models::Position::learned) return {};  // the others take any length
   check_positions(config.block_size, options, model.block_size);
   if (model.block_size == config.block_size) return {};

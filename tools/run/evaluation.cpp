@@ -36,9 +36,9 @@ double print_score(const Evaluation& evaluation, Split split, const char* name, 
 double Evaluation::loss(int64_t batch, int64_t batches) const {
   if (dataset.epoch_samples(Split::validation) == 0)
     throw ConfigError(
-        "--val-fraction: expected a validation split, got none; try 0.1, or for documents a "
-        "--split "
-        "that leaves at least one whole document to validate on");
+        "--val-fraction: expected a validation split, got none; try 0.1, for conversations "
+        "--val-data PATH.jsonl, or for documents a --split that leaves at least one whole document "
+        "to validate on");
   return models::mean_loss(model, make_tape, dataset, Split::validation, device, batch, batches);
 }
 

@@ -16,6 +16,7 @@
 #include "tools/options/seq2seq_flags.h"
 #include "tools/options/train_flags.h"
 #include "tools/run/checkpoints.h"
+#include "tools/run/conversations.h"
 #include "tools/run/pairs.h"
 #include "tools/run/processes.h"
 #include "tools/run/setup.h"
@@ -137,7 +138,7 @@ void check_outputs(Run& run) {
   check_own_directory(options.save, run.checkpoint);
 }
 
-zero::BatchSize batch_size_of(const BatchOptions& batch, int64_t ranks) {
+zero::BatchSize batch_size_of(const BatchOptions& batch, int64_t ranks, int64_t default_micro) {
   zero::BatchRequest request = {
       .micro = batch.micro, .accumulation = batch.accumulation, .train = batch.train};
   if (!batch.place.empty()) {
@@ -146,32 +147,41 @@ zero::BatchSize batch_size_of(const BatchOptions& batch, int64_t ranks) {
     request.names = {
         .micro = "--batch-size", .accumulation = "--grad-accum", .train = "--train-batch-size"};
     request.place = request.names.train + ": ";
-    if (!request.train && !request.micro) request.micro = zero::default_micro_batch;
+    if (!request.train && !request.micro) request.micro = default_micro;
   }
   return zero::solve_batch_size(request, ranks);
 }
 
+bool learns_conversations(const TrainOptions& options) {
+  return !is_seq2seq(options) && is_conversations(options.data.source);
+}
+
 Settings settings_of(const TrainOptions& options, const models::Dataset& dataset) {
-  const zero::BatchSize size = batch_size_of(options.batch, options.data_ranks());
+  constexpr int64_t few_conversations = 8;  // a sequence of them is long
+  const bool talks = learns_conversations(options);
+  const zero::BatchSize size = batch_size_of(options.batch, options.data_ranks(),
+                                             talks ? few_conversations : zero::default_micro_batch);
   check_rampup(options.batch.rampup, size);
   const bool is_decoder = options.seq2seq.config.empty();
-  Settings settings = {.model = is_decoder ? model_config(options.model, dataset)
-                                           : sizes_of(seq2seq_model(options.seq2seq).config),
-                       .seq2seq = options.seq2seq,
-                       .lora = options.lora,
-                       .data = options.data,
-                       .characters = options.data.tokenizer.empty() ? characters_of(dataset) : "",
-                       .contents = contents_of(options.data.source),
-                       .micro_batch = size.micro,
-                       .accumulation = size.accumulation,
-                       .ranks = options.data_ranks(),
-                       .axes = options.axes,
-                       .rampup = options.batch.rampup,
-                       .optimisation = options.optimisation,
-                       .seed = options.seed,
-                       .epochs = options.epochs,
-                       .train_samples = options.train_samples,
-                       .save_top_k = options.save_top_k};
+  Settings settings = {
+      .model = is_decoder ? model_config(options.model, dataset)
+                          : sizes_of(seq2seq_model(options.seq2seq).config),
+      .seq2seq = options.seq2seq,
+      .lora = options.lora,
+      .data = options.data,
+      .characters = options.data.tokenizer.empty() ? characters_of(dataset) : "",
+      .contents = contents_of(options.data.source),
+      .micro_batch = size.micro,
+      .accumulation = size.accumulation,
+      .ranks = options.data_ranks(),
+      .axes = options.axes,
+      .rampup = options.batch.rampup,
+      .optimisation = options.optimisation,
+      .loss_mean = options.loss_mean.value_or(talks ? LossMean::token : LossMean::micro_batch),
+      .seed = options.seed,
+      .epochs = options.epochs,
+      .train_samples = options.train_samples,
+      .save_top_k = options.save_top_k};
   if (settings.lora.rank > 0 && settings.lora.targets.empty())
     settings.lora.targets = join(models::peft_targets(settings.model.family), ",");
   settings.optimisation.engine.seed = options.seed;
@@ -181,7 +191,8 @@ Settings settings_of(const TrainOptions& options, const models::Dataset& dataset
 }
 
 std::shared_ptr<const models::Dataset> dataset_of(const Run& run,
-                                                  const models::Tokenizer* tokenizer) {
+                                                  const models::Tokenizer* tokenizer,
+                                                  const SavedModel* saved_model) {
   const TrainOptions& options = run.options;
   if (!options.data.source.empty())
     return make_dataset(options.data,
@@ -189,13 +200,16 @@ std::shared_ptr<const models::Dataset> dataset_of(const Run& run,
                          .seed = options.seed,
                          .vocabulary = options.model.vocabulary > 0 ? options.model.vocabulary
                                                                     : own_vocabulary(options.model),
-                         .tokenizer = tokenizer});
+                         .tokenizer = tokenizer,
+                         .end = end_token(saved_model, tokenizer),
+                         .folder = options.from_hf});
   if (options.only_planned) return meta_dataset(options.model, Validates::yes);
   if (is_import(options)) return meta_dataset(options.model, Validates::no);
-  throw ConfigError("--data: expected sort, adder, PATH.txt or PATH.bin, got nothing, and " +
-                    (run.resumed.empty()
-                         ? options.save + " has no checkpoint to resume"
-                         : run.resumed + " was made without data; try --data PATH"));
+  throw ConfigError(
+      "--data: expected sort, adder, PATH.txt, PATH.bin or PATH.jsonl, got nothing, "
+      "and " +
+      (run.resumed.empty() ? options.save + " has no checkpoint to resume"
+                           : run.resumed + " was made without data; try --data PATH"));
 }
 
 // Fills in the run's dataset, the name and checksum of its tokenizer, and the log line about both.
@@ -214,7 +228,9 @@ std::optional<models::Tokenizer> open_data(Run& run, std::shared_ptr<const model
                                                    : resolve_tokenizer(data, saved_model, named);
   if (options.model.vocabulary == 0 && own_vocabulary(options.model) == 0 && tokenizer)
     options.model.vocabulary = tokenizer->vocabulary();
-  run.dataset = dataset ? std::move(dataset) : dataset_of(run, tokenizer ? &*tokenizer : nullptr);
+  run.dataset = dataset ? std::move(dataset)
+                        : dataset_of(run, tokenizer ? &*tokenizer : nullptr, saved_model);
+  notes.push_back(lost_in(*run.dataset));
   if (saved_model) check_tokens(*saved_model, data, *run.dataset);
   if (is_folders && !tokenizer && run.dataset->is_text())
     notes.push_back(fmt::format(
@@ -346,6 +362,7 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
     if (options.given.count("--dropout") && !options.seq2seq.config.empty())
       set_dropout(options.seq2seq, options.model.dropout);
   }
+  resolve_chat_format(options.data);
   std::vector<std::string> notes;
   std::optional<SavedModel> saved_model;  // settings of the weights that the run starts from
   if (saved) saved_model = {*saved, run.resumed, run.checkpoint};
@@ -357,6 +374,10 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   }
   check_seq2seq_flags(options, saved_model ? saved_model->path : "");
   resolve_lora(options);
+  if (options.finetunes && is_seq2seq(options))
+    throw ConfigError(
+        "finetune: it trains decoders, and this is an encoder-decoder model; try zerograd train, "
+        "with pairs");
   resolve_schedule(options);
   resolve_offload(options);
   if (options.device_flags.device.threads == 0)

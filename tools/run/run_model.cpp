@@ -28,15 +28,22 @@ class DecoderRun final : public RunModel {
   std::vector<Tensor> batch(const zero::MicroBatch& batch, const SampleRange&) override {
     const models::Batch data =
         run_.dataset->batch(Split::train, batch.first_sample, batch.samples, device_);
-    return {data.ids, data.targets};
+    if (!data.starts) return {data.ids, data.targets};
+    return {data.ids, data.targets, data.starts, data.positions};
   }
   Var forward(Tape& tape, const zero::MicroBatch& batch) const override {
+    models::Documents documents;
+    if (batch.tensors.size() > 2)
+      documents = {.starts = batch.tensors[2], .positions = batch.tensors[3]};
     return model_.stage(tape, batch.input, batch.tensors[0], batch.tensors[1],
-                        place_of(run_, batch), run_.options.activation_checkpoint);
+                        place_of(run_, batch), run_.options.activation_checkpoint, documents);
   }
   StageOutput stage_output(int64_t samples) const override { return model_.stage_output(samples); }
   int64_t tokens(const SampleRange& step) const override {
     return step.count * run_.dataset->block_size();
+  }
+  int64_t targets(const SampleRange& samples) const override {
+    return run_.dataset->count_targets(Split::train, samples.first, samples.count);
   }
   double validation_loss(const std::function<Tape()>& make_tape, int64_t batches) const override {
     return models::mean_loss(model_, make_tape, *run_.dataset, Split::validation, device_,
@@ -91,6 +98,9 @@ class EncoderDecoderRun final : public RunModel {
   int64_t tokens(const SampleRange& step) const override {
     const PairData::Lengths lengths = lengths_of(step);
     return step.count * (lengths.source + lengths.target);
+  }
+  int64_t targets(const SampleRange& samples) const override {
+    return data_.labels(Split::train, samples.first, samples.count);
   }
   double validation_loss(const std::function<Tape()>& make_tape, int64_t batches) const override {
     return pair_loss(model_, make_tape, data_, device_, run_.settings.micro_batch, batches);

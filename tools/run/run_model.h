@@ -33,6 +33,8 @@ class RunModel {
   virtual Var forward(Tape& tape, const zero::MicroBatch& batch) const = 0;
   virtual StageOutput stage_output(int64_t samples) const = 0;
   virtual int64_t tokens(const SampleRange& step) const = 0;  ///< of a step, with padding
+  /// The targets of training samples that are not ignored.
+  virtual int64_t targets(const SampleRange& samples) const = 0;
   /// The mean over `batches` micro-batches of the validation split; 0: the whole split.
   virtual double validation_loss(const std::function<Tape()>& make_tape, int64_t batches) const = 0;
   virtual int64_t shown_parameters() const = 0;  ///< the number that train prints

@@ -1,5 +1,6 @@
 #include "tools/run/setup.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <numeric>
 
@@ -7,6 +8,7 @@
 #include "tools/options/model_flags.h"
 #include "tools/options/seq2seq_flags.h"
 #include "tools/run/checkpoints.h"
+#include "tools/run/conversations.h"
 #include "tools/run/pairs.h"
 #include "tools/run/tokenizers.h"
 #include "zerograd/models/gpt/gpt_config.h"
@@ -294,13 +296,15 @@ DataKind kind_of(const std::string& source) {
   if (is_task(source)) return DataKind::task;
   if (!indexed_prefix(source).empty()) return DataKind::documents;
   if (source.ends_with(".bin")) return DataKind::tokens;
+  if (is_conversations(source)) return DataKind::conversations;
   if (source.ends_with(".txt") || is_regular_file(source)) return DataKind::text;
   const std::string found = is_directory(source)  ? " is a folder"
                             : path_exists(source) ? " is not a regular file"
                                                   : " does not exist";
-  throw ConfigError("--data: '" + source + "'" + found + ", and " + source +
-                    ".idx does not exist; expected sort, adder, PATH.txt, PATH.bin or PREFIX" +
-                    did_you_mean(source, {"sort", "adder"}));
+  throw ConfigError(
+      "--data: '" + source + "'" + found + ", and " + source +
+      ".idx does not exist; expected sort, adder, PATH.txt, PATH.bin, PATH.jsonl or PREFIX" +
+      did_you_mean(source, {"sort", "adder"}));
 }
 
 void check_data_exists(const std::string& source, const std::string& checkpoint) {
@@ -330,6 +334,7 @@ std::unique_ptr<models::Dataset> make_dataset(const DataOptions& options,
                                     .order = options.order,
                                     .seed = request.seed};
   const DataKind kind = kind_of(options.source);
+  if (kind == DataKind::conversations) return conversation_dataset(options, request);
   if (kind == DataKind::documents) {
     const int64_t known = request.tokenizer ? request.tokenizer->vocabulary() : 0;
     return models::indexed_dataset(
@@ -358,7 +363,8 @@ std::string characters_of(const models::Dataset& dataset) {
 int64_t block_size_of(const ModelOptions& model, const DataOptions& data) {
   const bool is_preset = !model.layers && !is_family(model.model_type);
   if (model.block_size > 0 || is_task(data.source) || !is_preset) return model.block_size;
-  return models::GPTConfig::preset(model.model_type).block_size;
+  const int64_t own = models::GPTConfig::preset(model.model_type).block_size;
+  return is_conversations(data.source) ? std::min(own, conversation_block_size) : own;
 }
 
 models::GPTConfig model_config(const ModelOptions& options, const models::Dataset& dataset) {

@@ -14,11 +14,14 @@
 
 namespace zg::tools {
 
-/// The kinds of --data: empty; sort or adder; Megatron's PREFIX; PATH.bin; PATH.txt or any other
-/// file.
-enum class DataKind : uint8_t { none, task, documents, tokens, text };
+/// The kinds of --data: empty; sort or adder; Megatron's PREFIX; PATH.bin; PATH.jsonl; PATH.txt or
+/// any other file.
+enum class DataKind : uint8_t { none, task, documents, tokens, conversations, text };
 /// Throws ConfigError for an unknown kind; the message tells whether such a file exists.
 DataKind kind_of(const std::string& source);
+
+/// The default block size of conversations, if the model has as many positions.
+inline constexpr int64_t conversation_block_size = 1024;
 
 /// Throws FileError when the data that a checkpoint names does not exist any more.
 void check_data_exists(const std::string& source, const std::string& checkpoint);
@@ -29,7 +32,12 @@ struct DatasetRequest {
   /// For documents. 0: the tokenizer's vocabulary or, without a tokenizer, the largest token plus
   /// 1, which reads all documents.
   int64_t vocabulary = 0;
-  const models::Tokenizer* tokenizer = nullptr;  ///< null: one token per character
+  /// Null: one token per character; in conversations texts are numbers, "15 2 7".
+  const models::Tokenizer* tokenizer = nullptr;
+  // Conversations only.
+  std::optional<int32_t> end = {};  ///< ends a response
+  std::string folder = "";          ///< the model's, for errors; empty: none
+  bool validation_only = false;     ///< data.source is not read if there is data.validation_source
 };
 /// Throws ConfigError for a block size that the task does not support, or for an unknown source.
 std::unique_ptr<models::Dataset> make_dataset(const DataOptions& options,

@@ -106,7 +106,7 @@ Stepper::Stepper(const Run& run, Communicator& ranks, const Device& device, Memo
 Stepper::~Stepper() = default;
 
 zero::TrainerTask Stepper::task() {
-  return {
+  zero::TrainerTask task = {
       .batch =
           [this](const zero::MicroBatch& batch) {
             step_ = {trainer_->position().samples, trainer_->next_samples()};
@@ -114,6 +114,11 @@ zero::TrainerTask Stepper::task() {
           },
       .forward = [this](Tape& tape, const zero::MicroBatch& batch) { return forward(tape, batch); },
       .stage_output = [this](int64_t samples) { return model_->stage_output(samples); }};
+  if (run_.settings.loss_mean == LossMean::token)
+    task.targets = [this](int64_t first, int64_t samples) {
+      return model_->targets({first, samples});
+    };
+  return task;
 }
 
 Var Stepper::forward(Tape& tape, const zero::MicroBatch& batch) {

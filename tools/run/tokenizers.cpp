@@ -126,11 +126,21 @@ std::optional<models::Tokenizer> folder_tokenizer(DataOptions& data, const Saved
     notes.push_back(fmt::format("the tokenizer of {} is not used: the tokens of {} are digits",
                                 folder.path, data.source));
   } catch (const Error& error) {
-    if (kind == DataKind::text) throw;
+    if (kind == DataKind::text || kind == DataKind::conversations) throw;
     notes.push_back(fmt::format("the tokenizer of {} is not kept: {}", folder.path, error.what()));
   }
   data.tokenizer.clear();
   return std::nullopt;
+}
+
+std::optional<int32_t> end_token(const SavedModel* saved_model,
+                                 const models::Tokenizer* tokenizer) {
+  if (saved_model)
+    if (const std::vector<int32_t>& eos = saved_model->settings.special_tokens.eos; !eos.empty())
+      return eos.front();
+  if (!tokenizer) return std::nullopt;
+  const models::SpecialTokens own = models::special_tokens_of(*tokenizer);
+  return own.eos.empty() ? std::nullopt : std::optional(own.eos.front());
 }
 
 void check_tokenizer(const DataOptions& data, const models::Tokenizer& tokenizer,

@@ -35,6 +35,9 @@ std::optional<models::Tokenizer> resolve_tokenizer(DataOptions& data, const Save
 std::optional<models::Tokenizer> folder_tokenizer(DataOptions& data, const SavedModel& folder,
                                                   std::vector<std::string>& notes);
 
+/// The token that ends a text: the trained model's, else the tokenizer's. Absent: neither has one.
+std::optional<int32_t> end_token(const SavedModel* saved_model, const models::Tokenizer* tokenizer);
+
 /// Throws ConfigError when the data has tokens that the tokenizer does not, or consists of a task's
 /// problems instead of text.
 void check_tokenizer(const DataOptions& data, const models::Tokenizer& tokenizer,

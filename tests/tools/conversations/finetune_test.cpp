@@ -1,0 +1,300 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tests/support/temporary_folder.h"
+#include "tests/tools/command.h"
+#include "zerograd/models/data/conversation_data.h"
+#include "zerograd/models/tokenizer/tokenizer_files.h"
+
+// Conversations in the command: finetune, train, plan and eval of decoders.
+namespace zg::testing {
+namespace {
+
+using nlohmann::json;
+
+const std::string hf_chat = std::string(ZG_FIXTURES) + "hf_chat";
+const std::string chat_flags = " --chat-format " + hf_chat + "/chat_format.json ";
+
+/// 32 conversations of both forms and of many lengths.
+std::string write_chats(const TemporaryFolder& folder) {
+  std::string lines;
+  for (int i = 0; i < 32; ++i) {
+    const std::string number = std::to_string(i * i);
+    if (i % 2) {
+      lines += json{{"prompt", "Say " + number + ": "}, {"response", number}}.dump() + "\n";
+      continue;
+    }
+    json messages = {{{"role", "user"}, {"content", "Who are " + number}},
+                     {{"role", "assistant"}, {"content", "I am " + number}}};
+    for (int turn = 0; turn < i % 5; ++turn) {
+      messages.push_back({{"role", "user"}, {"content", "and?"}});
+      messages.push_back({{"role", "assistant"}, {"content", std::string(3, 'o')}});
+    }
+    lines += json{{"messages", messages}}.dump() + "\n";
+  }
+  write_file(folder / "chats.jsonl", lines);
+  return folder / "chats.jsonl";
+}
+
+/// A step has 4 sequences.
+std::string finetune_line(const std::string& chats, const std::string& flags) {
+  return "finetune --from-hf " + hf_chat + " --data " + chats + chat_flags +
+         "--block-size 64 --batch-size 1 --train-batch-size 4 --steps 4 --threads 1 "
+         "--log-interval 0 --lr 1e-2 " +
+         flags;
+}
+
+double val_loss_of(const std::string& line) {
+  const Outcome outcome = zerograd(line);
+  CAPTURE(outcome.error);
+  REQUIRE(outcome.status == 0);
+  return std::stod(line_after(outcome.out, "val loss "));
+}
+
+}  // namespace
+
+TEST_CASE("finetune has one hash over ranks, stages, offload, pipelines and restarts") {
+  const TemporaryFolder folder;
+  const std::string chats = write_chats(folder);
+  const Curve alone = curve_of(finetune_line(chats, ""));
+  CHECK(alone.losses.size() == 4);
+  CHECK(alone.losses.back().get<double>() < alone.losses.front().get<double>());
+  for (const std::string layout :
+       {"--ranks 2 --zero-stage 0", "--ranks 2 --zero-stage 2", "--ranks 4 --zero-stage 3",
+        "--ranks 4 --pipeline-parallel 2 --zero-stage 1", "--zero-stage 3 --cpu-offload --ranks 2",
+        "--activation-checkpoint",
+        "--zero-stage 3 --offload-optimizer nvme --offload-param nvme --nvme-path "}) {
+    CAPTURE(layout);
+    const std::string flags = layout + (layout.back() == ' ' ? folder.path() : "");
+    CHECK(curve_of(finetune_line(chats, flags)) == alone);
+  }
+  const std::string save = folder / "run";
+  CHECK(zerograd(finetune_line(chats, "--steps 2 --save " + save)).status == 0);
+  const std::string rest = " --resume " + save + " --steps 4 --threads 1 --log-interval 0 ";
+  CHECK(hash_of("finetune" + rest + "--ranks 2 --zero-stage 3") == alone.hash);
+  CHECK(hash_of("train" + rest) == alone.hash);
+}
+
+TEST_CASE("tensor and pipeline ranks see packed conversations as one rank does") {
+  const TemporaryFolder folder;
+  const std::string chats = write_chats(folder);
+  // Rotary positions of the fixture, and learned ones of a fresh GPT with the fixture's tokenizer.
+  const std::string learned = "train --n-layer 2 --n-head 2 --n-embd 16 --dropout 0 --tokenizer " +
+                              hf_chat + " --data " + chats + chat_flags +
+                              "--block-size 64 --batch-size 1 --train-batch-size 4 --steps 2 "
+                              "--threads 1 --log-interval 0 ";
+  for (const std::string& line : {finetune_line(chats, "--lr 1e-4 "), learned}) {
+    CAPTURE(line);
+    const Curve alone = curve_of(line);
+    const double loss = val_loss_of(line);
+    CHECK(val_loss_of(line + "--ranks 2 --pipeline-parallel 2") == loss);
+    const bool has_heads = line == learned;  // the fixture has one key-value head
+    for (const std::string flags : {"", " --sequence-parallel"}) {
+      if (!has_heads) continue;
+      const std::string split = line + "--ranks 2 --tensor-parallel 2" + flags;
+      const Curve shared = curve_of(split);
+      for (size_t step = 0; step < alone.losses.size(); ++step)
+        CHECK(shared.losses[step].get<double>() ==
+              doctest::Approx(alone.losses[step].get<double>()).epsilon(1e-5));
+      CHECK(val_loss_of(split) == doctest::Approx(loss).epsilon(1e-4));
+    }
+  }
+}
+
+TEST_CASE("plan predicts the memory of finetune to the byte") {
+  const TemporaryFolder folder;
+  const std::string chats = write_chats(folder);
+  for (const std::string flags :
+       {"", "--pack off", "--ranks 2 --zero-stage 3 --eval-interval 2 ",
+        "--loss-mean micro_batch --activation-checkpoint", "--ranks 2 --pipeline-parallel 2"}) {
+    CAPTURE(flags);
+    const std::string line = finetune_line(chats, flags + " --memory-json ");
+    CHECK(zerograd(line + folder / "run").status == 0);
+    CHECK(zerograd("plan" + line.substr(8) + folder / "plan").status == 0);
+    CHECK(read_file(folder / "run") == read_file(folder / "plan"));
+  }
+  // The same with all defaults that the data has, and by train.
+  const std::string line =
+      " --from-hf " + hf_chat + " --data " + chats + chat_flags + "--steps 3 --memory-json ";
+  CHECK(zerograd("train" + line + folder / "run").status == 0);
+  CHECK(zerograd("plan" + line + folder / "plan").status == 0);
+  CHECK(read_file(folder / "run") == read_file(folder / "plan"));
+}
+
+TEST_CASE("the first loss of finetune is that of transformers, packed or not") {
+  const TemporaryFolder folder;
+  const json each = json::parse(read_file(hf_chat + "/expected.json"));
+  double sum = 0.0, targets = 0.0;
+  for (const json& chat : each) {
+    double own = 0.0;
+    for (const json& is_target : chat["is_target"]) own += is_target.get<double>();
+    sum += chat["loss"].get<double>() * own;
+    targets += own;
+  }
+  for (const std::string flags :
+       {"--batch-size 2 --grad-accum 1", "--batch-size 1 --grad-accum 6 --pack off",
+        "--batch-size 3 --grad-accum 2 --pack off"}) {
+    CAPTURE(flags);
+    const Curve curve = curve_of(
+        "finetune --from-hf " + hf_chat + " --data " + hf_chat + "/chats.jsonl" + chat_flags +
+        "--val-fraction 0 --block-size 80 --steps 1 --log-interval 0 " + flags);
+    CHECK(curve.losses.at(0).get<double>() == doctest::Approx(sum / targets).epsilon(1e-6));
+  }
+}
+
+TEST_CASE("eval of conversations prints the loss of a response's token and the perplexity") {
+  const TemporaryFolder folder;
+  const std::string chats = write_chats(folder), save = folder / "run";
+  const std::string held_out = hf_chat + "/chats.jsonl";
+  const Outcome trained =
+      zerograd(finetune_line(chats, "--eval-batches 0 --val-data " + held_out + " --save " + save));
+  CAPTURE(trained.error);
+  REQUIRE(trained.status == 0);
+  const double loss = std::stod(line_after(trained.out, "val loss "));
+  CHECK(contains(trained.error, "0 validation") == false);
+  const Outcome again = zerograd("eval " + save);
+  CAPTURE(again.error);
+  REQUIRE(again.status == 0);
+  CHECK(std::stod(line_after(again.out, "val loss ")) == loss);
+  CHECK(std::stod(line_after(again.out, "perplexity ")) ==
+        doctest::Approx(std::exp(loss)).epsilon(1e-3));
+  for (const std::string& flags :
+       std::vector<std::string>{" --pack off", " --batch-size 1", " --batch-size 5 --pack off",
+                                " --val-data " + held_out})
+    CHECK(val_loss_of("eval " + save + flags) == doctest::Approx(loss).epsilon(1e-4));
+  CHECK(val_loss_of("eval " + save + " --data " + chats) != doctest::Approx(loss).epsilon(1e-4));
+  // A folder of transformers: the losses of the fixture.
+  const json each = json::parse(read_file(hf_chat + "/expected.json"));
+  write_file(folder / "one.jsonl", read_file(held_out).substr(0, read_file(held_out).find('\n')));
+  CHECK(val_loss_of("eval " + hf_chat + " --val-data " + folder / "one.jsonl" + chat_flags) ==
+        doctest::Approx(each[0]["loss"].get<double>()).epsilon(1e-4));
+  check_refused("eval " + save + " --val-data " + held_out + " --val-fraction 0.5", 2,
+                "--val-data: expected one of --val-fraction and --val-data, got both");
+}
+
+TEST_CASE("finetune refuses lines, roles and files that it cannot learn, and names them") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "bad.jsonl";
+  const std::string good = "{\"prompt\": \"a\", \"response\": \"b\"}\n";
+  const std::string start = "finetune --from-hf " + hf_chat + " --steps 1 --data " + path;
+  write_file(path, good + "{\"prompt\": \"a\"\n");
+  check_refused(start, 5, path + ":2: is not JSON at byte 15");
+  write_file(path, good + "{\"prompt\": \"\x80\"}\n");
+  check_refused(start, 5, path + ":2: invalid UTF-8 at byte 13");
+  write_file(path, good + "{\"prompt\": \"a\", \"response\": \"\"}\n");
+  check_refused(start, 5, path + ":2: response: it has no tokens");
+  write_file(path, good + "{\"messages\": [{\"role\": \"bot\", \"content\": \"a\"}]}\n");
+  check_refused(start + chat_flags, 5, path + ":2: messages[0].role: expected a role of the chat");
+  check_refused(start, 6, path + ":2: messages: there is no chat format");
+  check_refused(start, 6, "hf_chat/chat_template.jinja is a program in Jinja");
+  check_refused(start, 6, "try --chat-format F.json");
+  check_refused(start + " --chat-format " + path, 5, "--chat-format: " + path + ": is not JSON");
+  check_refused(start + " --chat-format nowhere.json", 5, "--chat-format: open: nowhere.json");
+  write_file(path, "\n");
+  check_refused(start, 2, path + ": no conversations");
+  check_refused("finetune --from-hf " + hf_chat + " --data nowhere.jsonl", 5, "nowhere.jsonl");
+  write_file(path, "{\"prompt\": \"a long prompt\", \"response\": \"b\"}\n");
+  check_refused(start + " --block-size 3", 2, "none of 1 has a target within the first 4 tokens");
+}
+
+TEST_CASE("finetune takes conversations and a trained model of decoders alone") {
+  const TemporaryFolder folder;
+  const std::string chats = write_chats(folder);
+  check_refused("finetune --data " + chats, 2, "finetune: expected a trained model, got none");
+  check_refused("finetune --from-hf " + hf_chat + " --data sort", 2,
+                "--data: finetune learns conversations; expected PATH.jsonl");
+  check_refused("finetune --data " + chats + " --from-hf " + ZG_FIXTURES + "hf_blenderbot", 2,
+                "finetune: it trains decoders");
+  check_refused("finetune --autotuning run --data " + chats + " --from-hf " + hf_chat, 6,
+                "try zerograd tune with the same flags");
+  for (const std::string flag : {"--pack off", "--chat-format f", "--val-data f.jsonl"})
+    check_refused("train --data sort --steps 1 " + flag, flag[2] == 'c' ? 5 : 2,
+                  flag[2] == 'c' ? "f" : "expected conversations, --data PATH.jsonl");
+  check_refused(finetune_line(chats, "--val-data f.jsonl --val-fraction 0.1"), 5, "f.jsonl");
+  check_refused(finetune_line(chats, "--loss-mean sum"), 2, "--loss-mean: expected");
+}
+
+TEST_CASE("conversations beyond the block size are counted in a note") {
+  const TemporaryFolder folder;
+  const std::string chats = write_chats(folder);
+  const Outcome outcome = zerograd(finetune_line(chats, "--block-size 20"));
+  CAPTURE(outcome.error);
+  CHECK(outcome.status == 0);
+  const std::string note = line_after(outcome.error, "note: ");
+  CHECK(contains(note, "of 32 conversations are longer than the block size 20"));
+  CHECK(!contains(zerograd(finetune_line(chats, "--block-size 128")).error, "block size 128"));
+}
+
+TEST_CASE("a file of one line and epochs shorter than a batch can be fine-tuned on") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "one.jsonl";
+  write_file(path, "{\"prompt\": \"a\", \"response\": \"b\"}");
+  const std::string line = "finetune --from-hf " + hf_chat + " --data " + path + " --block-size 8 ";
+  const Outcome outcome = zerograd(line + "--batch-size 4 --steps 2 --metrics " + folder / "m");
+  CAPTURE(outcome.error);
+  CHECK(outcome.status == 0);
+  CHECK(json_lines(folder / "m").size() == 3);
+  // Three epochs of one sequence are less than a batch of 8, and the run takes one step.
+  CHECK(zerograd(line + "--metrics " + folder / "n").status == 0);
+  CHECK(json_lines(folder / "n").back()["steps"] == 1);
+}
+
+TEST_CASE("finetune states its defaults, which a config and flags replace") {
+  const Outcome help = zerograd("finetune --help");
+  CHECK(help.status == 0);
+  for (const char* part : {"usage: zerograd finetune", "--epochs 3", "[2e-05]", "--loss-mean",
+                           "--chat-format", "--val-data"})
+    CHECK(contains(help.out, part));
+  const TemporaryFolder folder;
+  const std::string path = folder / "one.jsonl", config = folder / "ds.json";
+  write_file(path,
+             "{\"prompt\": \"a\", \"response\": \"b\"}\n{\"prompt\": \"c\", \"response\": \"d\"}");
+  const std::string line = "finetune --from-hf " + hf_chat + " --data " + path +
+                           " --block-size 3 --batch-size 1 --val-fraction 0 --pack off --metrics ";
+  const auto rate = [&](const std::string& flags) {
+    CHECK(zerograd(line + folder / "m" + flags).status == 0);
+    return json_lines(folder / "m").at(0)["lr"].get<double>();
+  };
+  CHECK(rate("") == doctest::Approx(2e-5));
+  CHECK(json_lines(folder / "m").back()["steps"] == 6);
+  CHECK(rate(" --train-samples 4") == doctest::Approx(2e-5));
+  CHECK(json_lines(folder / "m").back()["steps"] == 4);
+  CHECK(rate(" --lr 1e-3") == doctest::Approx(1e-3));
+  write_file(config,
+             "{\"train_micro_batch_size_per_gpu\": 1, \"optimizer\": {\"type\": \"AdamW\", "
+             "\"params\": {\"lr\": 0.5}}}");
+  CHECK(rate(" --config " + config) == doctest::Approx(0.5));
+}
+
+TEST_CASE("train learns conversations with a fresh model, and its mean is kept in a checkpoint") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "numbers.jsonl", save = folder / "run";
+  std::string lines;
+  for (int i = 0; i < 24; ++i) {
+    const std::string a = std::to_string(i % 9), b = std::to_string((i * 5) % 9);
+    lines += "{\"prompt\": \"" + a + " " + b + "\", \"response\": \"" + b + " " + a +
+             (i % 3 ? " 9" : "") + "\"}\n";
+  }
+  write_file(path, lines);
+  const std::string fresh =
+      "train --model-type qwen2 --n-layer 1 --n-head 2 --n-embd 16 --block-size 12 --batch-size 2 "
+      "--grad-accum 2 --log-interval 0 --steps 4 --data " +
+      path;
+  const std::string token = hash_of(fresh), micro = hash_of(fresh + " --loss-mean micro_batch");
+  CHECK(token == hash_of(fresh + " --loss-mean token"));
+  CHECK(token != micro);
+  CHECK(zerograd(fresh + " --loss-mean micro_batch --steps 2 --save " + save).status == 0);
+  CHECK(hash_of("train --log-interval 0 --steps 4 --resume " + save) == micro);
+  const Outcome changed =
+      zerograd("train --log-interval 0 --steps 4 --loss-mean token --resume " + save);
+  CHECK(contains(changed.error, "run.loss_mean: \"micro_batch\" in the checkpoint, \"token\" now"));
+  // Another kind of data: the mean over tokens equals that over micro-batches of equal size.
+  const Curve text = curve_of("train --data sort --steps 2 --batch-size 2 --grad-accum 2");
+  const Curve by_token =
+      curve_of("train --data sort --steps 2 --batch-size 2 --grad-accum 2 --loss-mean token");
+  CHECK(text.hash == by_token.hash);
+}
+
+}  // namespace zg::testing

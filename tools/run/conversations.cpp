@@ -1,0 +1,116 @@
+#include "tools/run/conversations.h"
+
+#include <utility>
+
+#include "zerograd/models/data/conversation_data.h"
+#include "zerograd/models/tokenizer/corpus.h"
+#include "zerograd/models/tokenizer/text_stream.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/format.h"
+
+namespace zg::tools {
+namespace {
+
+// The end of an error about messages without a chat format. It names a template of Hugging Face.
+std::string chat_format_advice(const std::string& folder) {
+  std::string found;
+  if (is_regular_file(folder + "/chat_template.jinja"))
+    found = folder + "/chat_template.jinja";
+  else if (is_regular_file(folder + "/tokenizer_config.json") &&
+           read_text(folder + "/tokenizer_config.json").find("\"chat_template\"") !=
+               std::string::npos)
+    found = "chat_template in " + folder + "/tokenizer_config.json";
+  return (found.empty() ? ""
+                        : "; " + found + " is a program in Jinja, which is not rendered here") +
+         std::string(
+             "; try --chat-format F.json, which has a prefix and a suffix for each role, or lines "
+             "with prompt and response");
+}
+
+/// `flag` names the file in errors.
+std::vector<models::Conversation> conversations_in(const std::string& flag, const std::string& path,
+                                                   const models::ConversationFileOptions& file,
+                                                   const std::string& folder) {
+  const auto message = [&](const Error& error) { return flag + ": " + error.what(); };
+  try {
+    return models::read_conversations(path, file);
+  } catch (const Unsupported& error) {  // messages without a format
+    throw Unsupported(message(error) + chat_format_advice(folder));
+  } catch (const FileError& error) {
+    throw FileError(message(error));
+  } catch (const ConfigError& error) {
+    throw ConfigError(message(error));
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<models::Dataset> conversation_dataset(const DataOptions& options,
+                                                      const DatasetRequest& request) {
+  models::ConversationFileOptions file = {.end = request.end};
+  if (const models::Tokenizer* tokenizer = request.tokenizer)
+    file.encode = [tokenizer](const std::string& text) { return tokenizer->encode(text); };
+  else
+    file.encode = [numbers = std::shared_ptr(models::character_stream("", "numbers"))](
+                      const std::string& text) { return numbers->encode(text); };
+  if (!options.chat_format.empty())
+    file.chat = models::chat_format(options.chat_format, "--chat-format");
+  else if (request.tokenizer && !request.end)
+    throw ConfigError(
+        "--data: a response ends with a token that ends a text, </s> or <|endoftext|>, and the "
+        "tokenizer has none; try another --tokenizer, or messages with --chat-format");
+  const std::string& validation_source = options.validation_source;
+  const bool has_own = !validation_source.empty();
+  std::vector<models::Conversation> training, validation;
+  if (!has_own || !request.validation_only)
+    training = conversations_in("--data", options.source, file, request.folder);
+  validation = has_own ? conversations_in("--val-data", validation_source, file, request.folder)
+                       : models::split_off(training, options.validation_fraction);
+  const auto count = training.size() + validation.size();
+  auto dataset = std::make_unique<models::ConversationDataset>(
+      std::move(training), std::move(validation),
+      models::ConversationOptions{
+          .block_size = request.block_size > 0 ? request.block_size : conversation_block_size,
+          .pack = options.pack,
+          .order = options.order,
+          .seed = request.seed,
+          .vocabulary = request.tokenizer ? request.tokenizer->vocabulary() : 0,
+          .codec = request.tokenizer ? models::tokenizer_codec(*request.tokenizer) : nullptr});
+  if (!request.validation_only && dataset->epoch_samples(models::Split::train) == 0)
+    throw ConfigError(fmt::format(
+        "--data: none of {} conversations is left to train on: no training conversation of {} has "
+        "a target in its first {} tokens; try a larger --block-size or a smaller --val-fraction",
+        count, options.source, dataset->block_size() + 1));
+  return dataset;
+}
+
+std::string lost_in(const models::Dataset& dataset) {
+  const auto* conversations = dynamic_cast<const models::ConversationDataset*>(&dataset);
+  if (!conversations) return "";
+  int64_t all = 0, cut = 0, left_out = 0;
+  for (const models::Split split : {models::Split::train, models::Split::validation}) {
+    const models::ConversationDataset::Counts& counts = conversations->counts(split);
+    all += counts.conversations + counts.left_out;
+    cut += counts.cut;
+    left_out += counts.left_out;
+  }
+  if (cut + left_out == 0) return "";
+  return fmt::format(
+      "{} of {} conversations are longer than the block size {} and lose their end; {} more have "
+      "no "
+      "response within it and are left out; --block-size N takes longer ones",
+      cut, all, dataset.block_size(), left_out);
+}
+
+void resolve_chat_format(DataOptions& data) {
+  const std::string& path = data.chat_format_path;
+  if (path.empty()) return;
+  try {
+    data.chat_format = models::chat_format_json(models::chat_format(read_text(path), path));
+  } catch (const FileError& error) {
+    throw FileError(std::string("--chat-format: ") + error.what());
+  }
+}
+
+}  // namespace zg::tools
