@@ -37,7 +37,8 @@ class ZG_API KeyValueCache : public nn::KeyValueCache {
 };
 
 /// The documents in the sequences of a batch: a token sees its own document alone, and positions
-/// count from its document's first token. Then a document has the losses that it has alone.
+/// count from its document's first token. Then a document has the bits of its losses
+/// that it has in a batch of the same shape without the others.
 struct Documents {
   /// [B, T] i32: the first token of each token's document (nn::Pass::starts). Absent: a sequence is
   /// one document.

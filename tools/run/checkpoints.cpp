@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "tools/run/setup.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
