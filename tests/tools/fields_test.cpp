@@ -29,6 +29,7 @@ Settings saved_run() {
   Settings saved{.model = {.vocabulary = 3, .block_size = 11}, .micro_batch = 4, .steps = 5};
   saved.data.source = "sort";
   saved.data.tokenizer = "/tokenizer";
+  saved.data.validation_source = "/held_out.jsonl";
   saved.optimisation.schedule.kind = zero::ScheduleKind::warmup_decay_lr;
   saved.optimisation.schedule.total_num_steps = 9;
   saved.optimisation.engine.stage = 3;
@@ -160,8 +161,9 @@ TEST_CASE("fields: every member of Settings is stored, or listed in this test as
     members[reinterpret_cast<const char*>(&member)] = sizeof(member);
   };
   for (const Stored& row : stored_rows(unused, settings)) with_value(row, add);
-  add(settings.tokenizer_json);  // a file of its own in the checkpoint
-  add(settings.base);            // in the checkpoint's info, beside the JSON
+  add(settings.tokenizer_json);         // a file of its own in the checkpoint
+  add(settings.base);                   // in the checkpoint's info, beside the JSON
+  add(settings.data.chat_format_path);  // chat_format has the contents
   // A resumed run chooses again how it works: the bits are the same.
   zero::Config& engine = settings.optimisation.engine;
   add(settings.axes.schedule);
@@ -213,6 +215,7 @@ TEST_CASE("fields: every flag sets its option, and the list of flags that help o
                                            "*.bias:rate=2",
                                            "-0.5",
                                            "tensorboard",
+                                           "token",
                                            "f"};
   std::set<std::string> names, hidden;
   TrainOptions scratch;
