@@ -288,6 +288,7 @@ TEST_CASE("every epoch of conversations has each of them once, in another order 
   CHECK(epochs[1] != epochs[2]);
   CHECK(epoch_of(other, 0) != epochs[0]);
   CHECK(epoch_of(in_order, 0) == epoch_of(in_order, 1));
+  REQUIRE(!epoch_of(in_order, 0).empty());
   CHECK(epoch_of(in_order, 0).front() == 1);
   // Packing leaves at most a quarter of the tokens empty here; in the order of the file more.
   CHECK(data.epoch_samples(Split::train) * 9 * 3 <= data.counts(Split::train).tokens * 4);
