@@ -44,8 +44,8 @@ ZG_API std::string chat_format_json(const ChatFormat& format);  ///< chat_format
 struct ConversationFileOptions {
   /// The tokens of a text, without tokens that begin or end it.
   std::function<std::vector<int32_t>(const std::string& text)> encode;
-  std::optional<int32_t> first = {};  ///< begins a prompt: the model's bos, if it learned with one
-  std::optional<int32_t> end = {};    ///< ends the response to a prompt, as a target
+  std::vector<int32_t> first = {};  ///< begins a prompt: TokenizerParts::around.before
+  std::optional<int32_t> end = {};  ///< ends the response to a prompt, as a target
   std::optional<ChatFormat> chat = {};
 };
 /// Reads a file with a JSON object on each line, in UTF-8: {"prompt": "Hi", "response": "Hello"},

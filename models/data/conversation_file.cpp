@@ -75,7 +75,7 @@ Conversation prompt_and_response(const JsonNode& line, const ConversationFileOpt
     throw FileError(place + ": prompt: expected response or completion beside it, got neither");
   const JsonNode response = line.at(has_response ? "response" : "completion");
   Builder builder(options, place);
-  if (options.first) builder.add_token(*options.first, false);
+  for (const int32_t token : options.first) builder.add_token(token, false);
   builder.add(line.at("prompt").text(), false);
   if (builder.add(response.text(), true) == 0) refuse_empty(response.name);
   if (options.end) builder.add_token(*options.end, true);

@@ -49,11 +49,13 @@ std::vector<models::Conversation> conversations_in(const std::string& flag, cons
 std::unique_ptr<models::Dataset> conversation_dataset(const DataOptions& options,
                                                       const DatasetRequest& request) {
   models::ConversationFileOptions file = {.end = request.end};
-  if (const models::Tokenizer* tokenizer = request.tokenizer)
+  if (const models::Tokenizer* tokenizer = request.tokenizer) {
     file.encode = [tokenizer](const std::string& text) { return tokenizer->encode(text); };
-  else
+    file.first = tokenizer->parts().around.before;  // as generate begins a prompt
+  } else {
     file.encode = [numbers = std::shared_ptr(models::character_stream("", "numbers"))](
                       const std::string& text) { return numbers->encode(text); };
+  }
   if (!options.chat_format.empty())
     file.chat = models::chat_format(options.chat_format, "--chat-format");
   else if (request.tokenizer && !request.end)

@@ -78,7 +78,7 @@ TEST_CASE("conversations are read from prompts with responses and from messages"
              "\"\"}, {\"role\": \"assistant\", \"content\": \"z\"}, {\"role\": \"user\", "
              "\"content\": \"w\"}]}");
   ConversationFileOptions options{
-      .encode = byte_tokens, .first = '<', .end = '>', .chat = short_format()};
+      .encode = byte_tokens, .first = {'<'}, .end = '>', .chat = short_format()};
   std::vector<Conversation> read = read_conversations(path, options);
   REQUIRE(read.size() == 3);
   CHECK(marked(read[0]) == "<ab[cd>]");
