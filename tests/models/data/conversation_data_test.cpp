@@ -84,7 +84,7 @@ TEST_CASE("conversations are read from prompts with responses and from messages"
   CHECK(marked(read[0]) == "<ab[cd>]");
   CHECK(marked(read[1]) == "<[\xc3\xa9>]");
   CHECK(marked(read[2]) == "^U:x;A:[y;]S:;A:[z;]U:w;");
-  options.first.reset();
+  options.first.clear();
   options.end.reset();
   read = read_conversations(path, options);
   CHECK(marked(read[0]) == "ab[cd]");
