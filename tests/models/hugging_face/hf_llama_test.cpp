@@ -157,7 +157,7 @@ TEST_CASE("angles of rotary positions, which older folders have, are no paramete
   GPTConfig odd = model;
   odd.head_size = 7;
   CHECK(contains(message_of<ConfigError>([&] { validate(odd); }),
-                 "head_dim: rotary positions turn pairs of elements; expected an even size"));
+                 "gpt: head_size: rotary positions turn pairs of elements; expected an even size"));
 }
 
 TEST_CASE(
@@ -251,5 +251,5 @@ TEST_CASE("hf_config refuses unsupported settings of Llama's family and names th
                  "c.json: rope_scaling: expected an object"));
   CHECK(contains(message("hf_qwen3", "attention_bias", true), "c.json: attention_bias is true"));
   CHECK(contains(message("hf_llama", "num_key_value_heads", 2),
-                 "kv_heads: expected a divisor of the 5 heads, got 2"));
+                 "num_key_value_heads: expected a divisor of the 5 heads, got 2"));
 }

@@ -1,7 +1,6 @@
 // Tokenizers of Llama, Mistral, Qwen and SmolLM2 against Hugging Face's tokenizers.
 #include <doctest/doctest.h>
 
-#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "tests/models/tokenizer/tokenizer_text.h"
@@ -163,28 +162,16 @@ TEST_CASE("NFC of every code point in several contexts equals that of Hugging Fa
                                           "e\u0301\xcc")) == "\u00e9\xff\u0301\u00e9\xcc");
 }
 
-TEST_CASE("a text without word split is merged in less than quadratic time") {
+// Merging that is quadratic in the text would exceed the time that ctest allows.
+TEST_CASE("a megabyte without a word split is encoded, and decoded to the same text") {
   json file = family_file("llama2")["tokenizer"];
   file["added_tokens"] = json::array();  // decode() does not restore the spaces beside them
   const models::Tokenizer tokenizer = read_family(file);
   const std::string megabyte = MixedText(ZG_FIXTURES "tokenizer/seed.txt").first(MixedText::blocks);
-  const auto seconds_of = [&](const std::string& text) {
-    double fastest = 1e9;
-    for (int i = 0; i < 2; ++i) {
-      const auto begin = std::chrono::steady_clock::now();
-      const Ids ids = tokenizer.encode(text);
-      const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
-      fastest = std::min(fastest, passed.count());
-      CHECK(ids.size() > text.size() / 4);
-      CHECK((tokenizer.decode(ids) == text));
-    }
-    return fastest;
-  };
-  const size_t part = megabyte.rfind('\n', megabyte.size() / 16);
-  const double small = seconds_of(megabyte.substr(0, part)), large = seconds_of(megabyte);
-  MESSAGE(megabyte.size(), " bytes in ", large, " s, a sixteenth in ", small, " s");
-  CHECK(large < 60.0);        // about a second on one core; quadratic time would be minutes
-  CHECK(large < 64 * small);  // 16 times, not 256 times
+  const Ids ids = tokenizer.encode(megabyte);
+  CHECK(megabyte.size() > 1'000'000);
+  CHECK(ids.size() > megabyte.size() / 4);
+  CHECK((tokenizer.decode(ids) == megabyte));
 }
 
 TEST_CASE("the tokens before a text are in documents and prompts, and not in decoded streams") {
