@@ -56,11 +56,13 @@ void check_groups(const ParameterStore& store, const UpdateOptions& options, con
   const auto unused = std::find(counts.begin(), counts.end(), 0);
   if (unused == counts.end()) return;
   const size_t index = static_cast<size_t>(unused - counts.begin());
+  const auto& all = store.parameters();
+  const auto trained = std::find_if(all.begin(), all.end(),
+                                    [](const auto& parameter) { return parameter->trainable; });
   throw ConfigError(fmt::format(
       "config: parameter group {} '{}' decides for no parameter; expected a pattern of names like "
       "'{}' that no earlier group matches",
-      index + 1, options.groups[index].pattern,
-      store.parameters().empty() ? "" : store.parameters()[0]->name));
+      index + 1, options.groups[index].pattern, trained == all.end() ? "" : (*trained)->name));
 }
 
 }  // namespace

@@ -101,7 +101,6 @@ Conversation chat(const JsonNode& line, const ConversationFileOptions& options,
       before += content.text() + suffix;
       continue;
     }
-    if (content.text().empty()) refuse_empty(content.name);
     builder.add(before, false);
     if (builder.add(content.text() + suffix, true) == 0) refuse_empty(content.name);
     before.clear();

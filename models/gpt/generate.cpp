@@ -149,6 +149,10 @@ Rows generate(const GPT& model, const std::function<Tape()>& make_tape, const Ro
   KeyValueCache cache(model.config(), std::max(model.config().block_size,
                                                std::min(tokens, longest_context(model.config()))));
   int64_t fresh = static_cast<int64_t>(rows[0].size());  // tokens that the cache has not seen
+  const auto has_ended = [&](const std::vector<int32_t>& row, int64_t drawn) {
+    return drawn > 0 &&
+           std::find(options.ends.begin(), options.ends.end(), row.back()) != options.ends.end();
+  };
   for (int64_t i = 0; i < length; ++i) {
     if (cache.length() + fresh > cache.capacity()) {
       // Positions are absolute: when the window moves, the position of every token in it changes.
@@ -158,11 +162,16 @@ Rows generate(const GPT& model, const std::function<Tape()>& make_tape, const Ro
     Tape tape = make_tape();
     const Tensor ids = last_tokens(rows, fresh, tape.device());
     const Tensor logits = model.next_logits(tape, ids, cache);
+    const bool first_goes_on = !has_ended(rows[0], i);
     for (size_t row = 0; row < rows.size(); ++row)
-      rows[row].push_back(
-          draw_token(logits, static_cast<int64_t>(row), options, static_cast<uint64_t>(i)));
-    if (on_token) on_token(rows[0].back());
+      rows[row].push_back(has_ended(rows[row], i) ? rows[row].back()
+                                                  : draw_token(logits, static_cast<int64_t>(row),
+                                                               options, static_cast<uint64_t>(i)));
+    if (on_token && first_goes_on) on_token(rows[0].back());
     fresh = 1;
+    if (std::all_of(rows.begin(), rows.end(),
+                    [&](const auto& row) { return has_ended(row, i + 1); }))
+      break;
   }
   return rows;
 }

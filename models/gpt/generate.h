@@ -17,6 +17,9 @@ struct SamplingOptions {
   /// As temperature has been applied before, this is min_p of transformers and llama.cpp.
   double min_p = 0.0;
   uint64_t seed = 3407;
+  /// generate() ends a row that draws one of these. The row is filled with that token while others
+  /// go on; when all rows have ended, they are returned, shorter than asked for.
+  std::vector<int32_t> ends = {};
 };
 /// Throws ConfigError naming the field unless temperature is finite and at least 0, top_k at least
 /// 0, top_p in (0, 1] and min_p in [0, 1].
@@ -31,7 +34,8 @@ ZG_API int32_t sample_token(std::span<const float> logits, const SamplingOptions
 /// Continues each of the `prompts`, which have equal lengths, by `length` tokens. If a row gets
 /// longer than longest_context(), its last tokens are the context, as in minGPT. The tokens of
 /// a row depend on its prompt, its number and the options, not on other rows. `make_tape` gives
-/// inference tapes; `on_token` (optional) is called with each new token of row 0. Throws
+/// inference tapes; `on_token` (optional) is called with each new token of row 0, the last one is
+/// that which ends it. Throws
 /// ConfigError for prompts that are empty or of different lengths.
 ZG_API std::vector<std::vector<int32_t>> generate(
     const GPT& model, const std::function<Tape()>& make_tape,

@@ -1,5 +1,4 @@
 #include <cstdio>
-#include <filesystem>
 
 #include "tools/commands/checkpoint_options.h"
 #include "tools/commands/subcommands.h"
@@ -62,6 +61,17 @@ models::GGUFTokenizer gguf_tokenizer_at(const std::string& path) {
   return tokenizer;
 }
 
+/// The chat template of the folder of --tokenizer, of the one that is read or of the base of its
+/// adapters. Other checkpoints do not know the folder that they began with.
+std::string chat_template_of(const ExportOptions& options, const SavedModel& saved_model) {
+  for (const std::string& folder :
+       {options.tokenizer, saved_model.path, saved_model.settings.base.path})
+    if (is_directory(folder) && (folder == options.tokenizer || is_hf_folder(folder)))
+      if (std::string text = models::gguf_tokenizer(folder).chat_template; !text.empty())
+        return text;
+  return "";
+}
+
 /// A checkpoint has a copy of its run's tokenizer. That of a Hugging Face folder is not converted,
 /// because llama.cpp has some that Tokenizer does not.
 models::GGUFTokenizer gguf_tokenizer_of(const ExportOptions& options, const SavedModel& saved_model,
@@ -76,7 +86,9 @@ models::GGUFTokenizer gguf_tokenizer_of(const ExportOptions& options, const Save
   if (!tokenizer) return {};
   if (tokens == models::SpecialTokens()) tokens = special_tokens_of(*tokenizer);
   if (named) return gguf_tokenizer_at(options.tokenizer);
-  return {.json = models::tokenizer_json(*tokenizer), .path = "tokenizer of " + saved_model.path};
+  return {.json = models::tokenizer_json(*tokenizer),
+          .path = "tokenizer of " + saved_model.path,
+          .chat_template = chat_template_of(options, saved_model)};
 }
 
 int export_gguf(const ExportOptions& options) {
@@ -85,6 +97,8 @@ int export_gguf(const ExportOptions& options) {
       open_saved_model(options.checkpoint, options.model, options.adapter);
   const Settings& settings = saved_model.settings;
   check_form(options, settings);
+  check_not_read("--gguf", options.gguf,
+                 {saved_model.path, settings.base.path, options.adapter, options.tokenizer});
   if (!settings.seq2seq.config.empty())
     throw Unsupported(
         fmt::format("--gguf: {} has an encoder-decoder; expected a Llama, Mistral, Qwen2 or Qwen3; "
@@ -105,18 +119,13 @@ int export_gguf(const ExportOptions& options) {
 int export_folder(const ExportOptions& options) {
   const std::string& directory = options.peft.empty() ? options.hugging_face : options.peft;
   check_not_in_checkpoint(directory + "/config.json", "export");
-  std::error_code ignored;  // two paths that cannot be compared are treated as different
-  if (std::filesystem::equivalent(options.adapter, directory, ignored))
-    throw ConfigError(fmt::format("--adapter: {} is the folder to write, too; expected another one",
-                                  options.adapter));
   const bool from_hf = is_hf_folder(options.checkpoint);
-  if (from_hf && std::filesystem::equivalent(options.checkpoint, options.hugging_face, ignored))
-    throw ConfigError(fmt::format("--hf: {} is the folder to read; expected another one to write",
-                                  options.hugging_face));
   const SavedModel saved_model =
       open_saved_model(options.checkpoint, options.model, options.adapter);
   const Settings& settings = saved_model.settings;
   check_form(options, settings);
+  check_not_read(options.peft.empty() ? "--hf" : "--peft", directory,
+                 {saved_model.path, settings.base.path, options.adapter});
   if (!options.peft.empty()) return export_adapters(saved_model, options.peft);
   if (settings.seq2seq.config.empty()) models::validate(settings.model);
   DataOptions data = settings.data;
@@ -146,7 +155,10 @@ int export_folder(const ExportOptions& options) {
   const auto add_files = [&](FileSet& files) {
     models::add_tokenizer(*tokenizer, files, "", around);
     write_text(files.add("tokenizer_config.json"),
-               models::hf_tokenizer_config_json(*tokenizer, tokens, settings.model.block_size));
+               models::hf_tokenizer_config_json(*tokenizer, tokens,
+                                                models::longest_context(settings.model)));
+    if (const std::string text = chat_template_of(options, saved_model); !text.empty())
+      write_text(files.add("chat_template.jinja"), text);
   };
   const auto add = tokenizer ? std::function<void(FileSet&)>(add_files) : nullptr;
   const WeightSource weights = weights_to_write(options, saved_model);

@@ -84,15 +84,23 @@ void speak(const TrainedModel& trained, const GenerateOptions& options, models::
           fmt::format("--prompt: expected tokens below {}, got {}", saved_model, token));
   if (prompt.empty()) throw ConfigError("--prompt: expected at least one token, got none");
   for (int32_t token : prompt) write(words.decode(token));
+  models::SamplingOptions sampling = options.sampling;
+  // A measurement is of --length tokens.
+  if (!options.test_performance) sampling.ends = trained.saved_model.settings.special_tokens.eos;
+  const auto is_end = [&](int32_t token) {
+    return std::find(sampling.ends.begin(), sampling.ends.end(), token) != sampling.ends.end();
+  };
   const auto run = [&](const std::function<void(int32_t)>& on_token) {
     models::generate(
         *trained.model, [&] { return trained.engine->inference_tape(); }, {prompt}, options.length,
-        options.sampling, on_token);
+        sampling, on_token);
   };
   std::vector<double> seconds;
   for (int i = 0; i < (options.test_performance ? runs : 1); ++i) {
     const auto begin = std::chrono::steady_clock::now();
-    run(i > 0 ? [](int32_t) {} : std::function([&](int32_t t) { write(words.decode(t)); }));
+    run(i > 0 ? [](int32_t) {} : std::function([&](int32_t t) {
+      if (!is_end(t)) write(words.decode(t));
+    }));
     seconds.push_back(
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
     if (i == 0) write(words.rest() + "\n");

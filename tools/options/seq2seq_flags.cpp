@@ -139,9 +139,14 @@ void check_seq2seq_flags(const TrainOptions& options, const std::string& origin)
   if (!options.resume.empty()) check_positions_resumed(options, origin);
 }
 
+void set_dropout(Seq2SeqConfig& config, double dropout) {
+  config.dropout = config.attention_dropout = static_cast<float>(dropout);
+  if (dropout == 0.0) config.activation_dropout = 0.0f;
+}
+
 void set_dropout(Seq2SeqOptions& options, double dropout) {
   Seq2SeqConfig config = models::hf_seq2seq(options.config, "model.seq2seq").config;
-  config.dropout = static_cast<float>(dropout);
+  set_dropout(config, dropout);
   options.config = models::hf_json(config);
 }
 
@@ -174,7 +179,7 @@ models::Seq2SeqConfig fresh_seq2seq(const ModelOptions& model, int64_t tokenizer
                     "tokenizer, got {}",
                     tokenizer_vocabulary, config.vocabulary));
   if (model.block_size > 0) config.positions = model.block_size;
-  if (model.dropout >= 0.0) config.dropout = static_cast<float>(model.dropout);
+  if (model.dropout >= 0.0) set_dropout(config, model.dropout);
   if (tokens) config.tokens = *tokens;
   models::validate(config);
   return config;

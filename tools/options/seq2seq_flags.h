@@ -36,7 +36,9 @@ void refuse_pair_flags(const Given& given);
 /// Unsupported for a pipeline and settings that an encoder-decoder cannot have.
 void check_seq2seq_flags(const TrainOptions& options, const std::string& origin);
 
-/// Replaces the model's dropout on embeddings and residual branches.
+/// Replaces the model's dropout on embeddings, residual branches and attention weights. 0 also
+/// turns off that between the products of a feed-forward layer.
+void set_dropout(models::Seq2SeqConfig& config, double dropout);
 void set_dropout(Seq2SeqOptions& options, double dropout);
 
 /// Checks that the weights of --init are of the run's model; at least one of both is an

@@ -377,7 +377,8 @@ std::vector<std::string> check_resumed(const Settings& saved, const Settings& no
   TrainOptions unused;
   Settings before_values = saved, after_values = now;
   // The dropout is compared as run.dropout, which may change.
-  if (!saved.seq2seq.config.empty() && !now.seq2seq.config.empty())
+  if (!saved.seq2seq.config.empty() && !now.seq2seq.config.empty() &&
+      saved.model.dropout != now.model.dropout)
     set_dropout(before_values.seq2seq, static_cast<double>(now.model.dropout));
   const std::vector<Stored> before = stored_fields(unused, before_values);
   const std::vector<Stored> after = stored_fields(unused, after_values);

@@ -268,6 +268,26 @@ double limit_epochs(TrainOptions& options, const models::Dataset& dataset, Setti
   return batches * batch;
 }
 
+// Epochs end with the last whole step. A note if that leaves out a tenth of the conversations or
+// more, or repeats them; empty: it does not.
+std::string dropped_sequences(const TrainOptions& options, const Settings& settings,
+                              const models::Dataset& dataset) {
+  if (options.epochs <= 0.0 || !learns_conversations(options)) return "";
+  const int64_t samples = dataset.epoch_samples(Split::train), batch = settings.samples_per_step();
+  const double all = options.epochs * static_cast<double>(samples);
+  const double used = std::floor(all / static_cast<double>(batch)) * static_cast<double>(batch);
+  if (used >= 0.9 * all) return "";
+  if (used == 0.0)
+    return fmt::format(
+        "the {:g} sequences of {:g} epochs are fewer than a step's {}, which repeats some; try a "
+        "smaller --batch-size",
+        all, options.epochs, batch);
+  return fmt::format(
+      "whole steps of {} take {:g} of the {:g} sequences of {:g} epochs; a smaller --batch-size "
+      "takes more of them",
+      batch, used, all, options.epochs);
+}
+
 int64_t total_steps(const TrainOptions& options, const models::Dataset& dataset,
                     const Settings& settings, const Progress& done) {
   const int64_t whole = settings.samples_per_step();
@@ -314,6 +334,7 @@ void resolve_base(Run& run, const Settings* saved) {
   settings.base.path = absolute_path(!options.from_hf.empty() ? options.from_hf
                                      : run.initial            ? run.initial->path()
                                                               : options.initial_weights);
+  check_not_base(options.save, settings.base.path);
   if (options.only_planned) return;
   settings.base.hash = zero::weights_hash(base_weights(settings));
 }
@@ -404,6 +425,9 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
       if (!note.empty()) std::fprintf(stderr, "note: %s\n", note.c_str());
   run.epoch_samples = limit_epochs(options, *run.dataset, run.settings);
   run.steps = total_steps(options, *run.dataset, run.settings, done);
+  if (const std::string note = dropped_sequences(options, run.settings, *run.dataset);
+      !note.empty() && options.is_first_process())
+    std::fprintf(stderr, "note: %s\n", note.c_str());
   if (options.only_planned && !options.given.count("--steps") && !options.given.count("--epochs") &&
       !options.given.count("--limit-train-batches"))
     run.steps = done.steps + given.steps;

@@ -252,45 +252,6 @@ SavedModel open_saved_model(const std::string& path, const ModelOptions& options
   return saved_model;
 }
 
-WeightSource hf_weights(const std::string& path, const Settings& settings, std::string* note) {
-  if (settings.seq2seq.config.empty()) return open_hf_folder(path).weights(settings.model, note);
-  return models::Seq2SeqFolder(path).weights(seq2seq_model(settings.seq2seq).config, note);
-}
-
-WeightSource base_weights(const Settings& settings) {
-  const std::string& path = settings.base.path;
-  if (!path_exists(path))
-    throw FileError(
-        fmt::format("base: {}, the weights that the adapters are trained for, does not "
-                    "exist; expected them at this path",
-                    path));
-  return is_hf_folder(path) ? hf_weights(path, settings) : zero::weights_of(path);
-}
-
-WeightSource checked_base(const Settings& settings) {
-  WeightSource base = base_weights(settings);
-  if (!settings.base.hash.empty()) zero::check_base(settings.base, base);
-  return base;
-}
-
-WeightSource adapter_weights(const SavedModel& saved_model) {
-  const Settings& settings = saved_model.settings;
-  if (!saved_model.adapter.empty())
-    return models::peft_weights(saved_model.adapter, settings.model, lora_of(settings.lora));
-  return zero::weights_of(saved_model.checkpoint);
-}
-
-WeightSource weights_of(const SavedModel& saved_model) {
-  if (saved_model.settings.lora.rank > 0)
-    return models::joined(checked_base(saved_model.settings), adapter_weights(saved_model));
-  if (saved_model.checkpoint) return zero::weights_of(saved_model.checkpoint);
-  if (!is_directory(saved_model.path)) return zero::weights_of(saved_model.path);
-  std::string note;
-  WeightSource weights = hf_weights(saved_model.path, saved_model.settings, &note);
-  if (!note.empty()) std::fprintf(stderr, "note: %s\n", note.c_str());
-  return weights;
-}
-
 DataKind kind_of(const std::string& source) {
   if (source.empty()) return DataKind::none;
   if (is_task(source)) return DataKind::task;

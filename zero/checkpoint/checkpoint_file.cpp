@@ -367,8 +367,7 @@ void check_base(const CheckpointInfo::Base& base, const WeightSource& weights) {
   if (const std::string hash = weights_hash(weights); hash != base.hash)
     throw FileError(
         fmt::format("base: {}: the weights have the hash {}; expected {}, of the weights that the "
-                    "adapters were "
-                    "trained for; try the path of those",
+                    "adapters were trained for; restore those at this path",
                     weights.path, hash, base.hash));
 }
 

@@ -14,7 +14,7 @@ using namespace zg::testing;
 namespace {
 
 using Rows = std::vector<std::vector<int32_t>>;
-constexpr SamplingOptions greedy{.temperature = 0.0};
+const SamplingOptions greedy{.temperature = 0.0};
 
 GPTConfig generating(GPTConfig config) {
   config.vocabulary = 31;
@@ -149,6 +149,32 @@ TEST_CASE("generate passes each new token of the first row to its callback") {
       [&](int32_t token) { seen.push_back(token); });
   CHECK(seen == rows[0]);
   CHECK(generated(model, {{5}, {6}}, 0, {}) == Rows{{5}, {6}});
+}
+
+TEST_CASE("a row ends with a token of ends, and generate returns when all rows have ended") {
+  GPTCase model(generating_config(), Device::cpu(0, {.threads = 1}), DType::f32, 5.0);
+  const Rows prompts = {{1, 2}, {3, 4}};
+  const Rows endless = generated(model, prompts, 20, {.seed = 1});
+  // The first row ends with its fifth new token, or with an earlier one that is the same.
+  const int32_t end = endless[0][6];
+  const auto first = std::find(endless[0].begin() + 2, endless[0].end(), end);
+  const auto other = std::find(endless[1].begin() + 2, endless[1].end(), end);
+  std::vector<int32_t> seen = prompts[0];
+  const Rows rows = generate(
+      model.gpt, [&] { return model.tape(TapeMode::inference); }, prompts, 20,
+      {.seed = 1, .ends = {end}}, [&](int32_t token) { seen.push_back(token); });
+  CHECK(seen == std::vector<int32_t>(endless[0].begin(), first + 1));
+  const auto length = [&](const std::vector<int32_t>& row, auto place) {
+    return static_cast<size_t>(place - row.begin()) + (place != row.end());
+  };
+  const size_t longest = std::max(length(endless[0], first), length(endless[1], other));
+  for (size_t row = 0; row < 2; ++row) {
+    std::vector<int32_t> expected(endless[row].begin(), row == 0 ? first : other);
+    expected.resize(longest, end);
+    CHECK(rows[row] == expected);
+  }
+  // A prompt may hold such a token.
+  CHECK(generated(model, {{1, end}}, 3, {.seed = 1, .ends = {end}})[0].size() > 2);
 }
 
 TEST_CASE("generate and next_logits refuse invalid prompts, options and cache lengths") {

@@ -239,6 +239,36 @@ TEST_CASE("a file of one line and epochs shorter than a batch can be fine-tuned 
   // Three epochs of one sequence are less than a batch of 8, and the run takes one step.
   CHECK(zerograd(line + "--metrics " + folder / "n").status == 0);
   CHECK(json_lines(folder / "n").back()["steps"] == 1);
+  CHECK(
+      contains(zerograd(line).error, "note: the 3 sequences of 3 epochs are fewer than a step's"));
+  CHECK(contains(zerograd(line + "--batch-size 2").error,
+                 "note: whole steps of 2 take 2 of the 3 sequences of 3 epochs"));
+}
+
+TEST_CASE("an assistant may say nothing but its suffix") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "chats.jsonl";
+  const json silent = {
+      {"messages",
+       {{{"role", "user"}, {"content", "Hi"}}, {{"role", "assistant"}, {"content", ""}}}}};
+  write_file(path, silent.dump() + "\n");
+  const Outcome run = zerograd(finetune_line(path, "--steps 1"));
+  CAPTURE(run.error);
+  CHECK(run.status == 0);
+}
+
+TEST_CASE("generate stops at the end token that fine-tuning taught, and does not print it") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "one.jsonl", save = folder / "save";
+  write_file(path, "{\"prompt\": \"ab\", \"response\": \"c\"}\n");
+  const Outcome run =
+      zerograd("finetune --from-hf " + hf_chat + " --data " + path +
+               " --block-size 16 --batch-size 1 --steps 80 --lr 2e-2 --threads 1 --save " + save);
+  CAPTURE(run.error);
+  REQUIRE(run.status == 0);
+  const Outcome text = zerograd("generate " + save + " --temperature 0 --length 40 --prompt ab");
+  CHECK(text.error == "");
+  CHECK(text.out == "abc\n");
 }
 
 TEST_CASE("finetune states its defaults, which a config and flags replace") {

@@ -126,8 +126,26 @@ TEST_CASE("a checkpoint of adapters has no weight of the base, and finds it agai
                 "run.lora_targets: expected \"q_proj,v_proj\"");
   check_refused(resume + " --rslora", 2, "run.rslora: expected false");
 
+  // Nothing is written over the base.
+  const std::string weights = base + "/model-00001-of-00004.safetensors",
+                    bytes_before = read_file(weights);
+  check_refused("export " + save + " --merge --hf " + base, 2, "is the folder to read");
+  check_refused("export " + save + " --merge --gguf " + weights, 2, "which is read; expected a");
+  check_refused("export " + base + " --gguf " + weights, 2, "which is read; expected a path");
+  check_refused("consolidate " + base + " " + weights, 2, "which is read; expected a path");
+  check_refused(run + "--lora 2 --steps 1 --save " + base, 2, "has the base of the adapters");
+  CHECK((read_file(weights) == bytes_before));
+
   fs::remove_all(base);
   check_refused(resume, 5, "base: " + base + ", the weights that the adapters are trained for");
+  check_refused(resume, 5, "export CHECKPOINT --peft DIR");
+  fs::copy(llama_base, base);
+  json config = json::parse(read_file(base + "/config.json"));
+  config["rms_norm_eps"] = 0.25;
+  write_file(base + "/config.json", config.dump());
+  check_refused("eval " + save, 5, "describes another model than the one that the adapters are");
+  check_refused("eval " + save, 5, "rms_norm_eps is 0.25, expected");
+  fs::remove_all(base);
   fs::copy(llama_base, base);
   for (const auto& file : fs::directory_iterator(base)) {
     if (file.path().extension() != ".safetensors") continue;

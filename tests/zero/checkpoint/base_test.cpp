@@ -118,7 +118,7 @@ TEST_CASE("a save that would lose parameters, or another base, is refused") {
   CHECK_NOTHROW(check_base(named, base));
   CHECK(message_of<FileError>([&] { check_base(named, other); }) ==
         "base: x: the weights have the hash " + weights_hash(other) + "; expected " + named.hash +
-            ", of the weights that the adapters were trained for; try the path of those");
+            ", of the weights that the adapters were trained for; restore those at this path");
   WeightSource in_ranges = base;
   in_ranges.read_range = [&](const std::string& name, int64_t begin, int64_t count) {
     const std::vector<float> all = base.read(name);

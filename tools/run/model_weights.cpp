@@ -1,0 +1,83 @@
+#include <nlohmann/json.hpp>
+
+#include "tools/options/lora_flags.h"
+#include "tools/options/seq2seq_flags.h"
+#include "tools/run/setup.h"
+#include "zerograd/models/hugging_face/peft.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/format.h"
+#include "zerograd/zero/checkpoint/checkpoint_file.h"
+
+// The weights of a saved model: of a checkpoint, a file, a folder, or of adapters and their base.
+namespace zg::tools {
+
+WeightSource hf_weights(const std::string& path, const Settings& settings, std::string* note) {
+  if (settings.seq2seq.config.empty()) return open_hf_folder(path).weights(settings.model, note);
+  return models::Seq2SeqFolder(path).weights(seq2seq_model(settings.seq2seq).config, note);
+}
+
+namespace {
+
+/// ": rope_theta is 2.0, expected 1.0": the keys of a config.json in which two models differ.
+std::string differing_keys(const models::GPTConfig& there, const models::GPTConfig& expected) {
+  const auto own = nlohmann::json::parse(models::hf_json(there));
+  const auto wanted = nlohmann::json::parse(models::hf_json(expected));
+  std::string keys;
+  for (const auto& [key, value] : wanted.items())
+    if (own.value(key, nlohmann::json()) != value)
+      keys += fmt::format("{}{} is {}, expected {}", keys.empty() ? ": " : "; ", key,
+                          own.value(key, nlohmann::json()).dump(), value.dump());
+  return keys;
+}
+
+}  // namespace
+
+WeightSource base_weights(const Settings& settings) {
+  const std::string& path = settings.base.path;
+  if (!path_exists(path))
+    throw FileError(
+        fmt::format("base: {}, the weights that the adapters are trained for, does not exist; "
+                    "expected them at this path; move them back, or take the adapters to another "
+                    "path: export CHECKPOINT --peft DIR, then --adapter DIR, or train "
+                    "--init-adapter DIR",
+                    path));
+  if (is_hf_folder(path) && settings.seq2seq.config.empty()) {
+    // weights() compares the models, too, but can only guess why they differ.
+    models::GPTConfig there = open_hf_folder(path).model().config;
+    there.block_size = settings.model.block_size;
+    there.dropout = settings.model.dropout;
+    if (there != settings.model)
+      throw FileError(fmt::format(
+          "base: {}/config.json describes another model than the one that the adapters are trained "
+          "for{}; restore that folder",
+          path, differing_keys(there, settings.model)));
+  }
+  return is_hf_folder(path) ? hf_weights(path, settings) : zero::weights_of(path);
+}
+
+WeightSource checked_base(const Settings& settings) {
+  WeightSource base = base_weights(settings);
+  if (!settings.base.hash.empty()) zero::check_base(settings.base, base);
+  return base;
+}
+
+WeightSource adapter_weights(const SavedModel& saved_model) {
+  const Settings& settings = saved_model.settings;
+  if (!saved_model.adapter.empty())
+    return models::peft_weights(saved_model.adapter, settings.model, lora_of(settings.lora));
+  return zero::weights_of(saved_model.checkpoint);
+}
+
+WeightSource weights_of(const SavedModel& saved_model) {
+  if (saved_model.settings.lora.rank > 0)
+    return models::joined(checked_base(saved_model.settings), adapter_weights(saved_model));
+  if (saved_model.checkpoint) return zero::weights_of(saved_model.checkpoint);
+  if (!is_directory(saved_model.path)) return zero::weights_of(saved_model.path);
+  std::string note;
+  WeightSource weights = hf_weights(saved_model.path, saved_model.settings, &note);
+  if (!note.empty()) std::fprintf(stderr, "note: %s\n", note.c_str());
+  return weights;
+}
+
+}  // namespace zg::tools
