@@ -76,6 +76,7 @@ void ConversationDataset::Samples::pack(int64_t block_size, Order order) {
     std::stable_sort(by_turn.begin(), by_turn.end(),
                      [&](int64_t a, int64_t b) { return length(a) > length(b); });
   std::vector<int64_t> lengths;
+  lengths.reserve(by_turn.size());
   for (const int64_t i : by_turn) lengths.push_back(length(i));
   samples = best_fit(lengths, block_size);
   for (std::vector<int64_t>& sample : samples)

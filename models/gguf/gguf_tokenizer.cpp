@@ -180,7 +180,7 @@ void add_byte_level(const JsonNode& file, const GGUFVocabulary& vocabulary, GGUF
   for (const JsonNode& node : model.at("merges").members()) {
     const auto [left, right] = merge_of(node);
     for (const std::string& text : {left, right, left + right}) vocabulary.id_of(node, text);
-    merges.push_back(left + " " + right);
+    merges.push_back(fmt::format("{} {}", left, right));
     if (std::count(merges.back().begin(), merges.back().end(), ' ') != 1)
       refuse(node, "tokens without a space");
   }
@@ -336,7 +336,7 @@ void add_special_tokens(const JsonNode& file, const GGUFVocabulary& vocabulary,
   const char* names[] = {"eos", "eot", "eom"};
   for (size_t i = 0; i < std::min(ends.size(), std::size(names)); ++i) add(names[i], ends[i]);
   if (ends.empty())
-    notes.push_back("the model has no token that ends a text; llama.cpp takes its default");
+    notes.emplace_back("the model has no token that ends a text; llama.cpp takes its default");
   if (ends.size() > std::size(names))
     notes.push_back(fmt::format("the model has {} tokens that end a text; the first {} are written",
                                 ends.size(), std::size(names)));
@@ -372,7 +372,7 @@ void add_gguf_tokenizer(const GGUFTokenizer& tokenizer, const HFModel& model,
                         GGUFMetadata& metadata, std::vector<std::string>& notes) {
   if (tokenizer.json.empty()) {
     metadata.add("tokenizer.ggml.model", std::string("none"));
-    notes.push_back("the file has no tokenizer: llama.cpp takes and gives ids of tokens");
+    notes.emplace_back("the file has no tokenizer: llama.cpp takes and gives ids of tokens");
     return;
   }
   const json root = parse_json_object(tokenizer.json, tokenizer.path);

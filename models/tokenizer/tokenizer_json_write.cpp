@@ -135,7 +135,8 @@ std::string written_merges(const TokenizerParts& parts) {
     const std::string& left = parts.tokens[static_cast<size_t>(merge.left)];
     const std::string& right = parts.tokens[static_cast<size_t>(merge.right)];
     const bool has_space = (left + right).find(' ') != std::string::npos;
-    const json pair = has_space ? json::array({left, right}) : json(left + " " + right);
+    const json pair =
+        has_space ? json::array({left, right}) : json(fmt::format("{} {}", left, right));
     text += (text.empty() ? "" : ",") + pair.dump();
   }
   return text;

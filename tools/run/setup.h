@@ -36,7 +36,7 @@ struct DatasetRequest {
   const models::Tokenizer* tokenizer = nullptr;
   // Conversations only.
   std::optional<int32_t> end = {};  ///< ends a response
-  std::string folder = "";          ///< the model's, for errors; empty: none
+  std::string folder = {};          ///< the model's, for errors; empty: none
   bool validation_only = false;     ///< data.source is not read if there is data.validation_source
 };
 /// Throws ConfigError for a block size that the task does not support, or for an unknown source.
