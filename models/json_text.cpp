@@ -1,10 +1,13 @@
 #include "zerograd/models/json_text.h"
 
+#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/utf8.h"
 
 namespace zg::models {
 
@@ -107,6 +110,26 @@ bool JsonNode::has_type(const char* type) const { return at("type").text() == ty
 
 void JsonNode::require_type(const char* type) const {
   if (!has_type(type)) at("type").refuse(fmt::format("\"{}\"", type));
+}
+
+void for_each_json_line(
+    const std::string& path,
+    const std::function<void(const JsonNode& line, const std::string& place)>& use) {
+  const std::string text = read_text(path);
+  int64_t number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string line = text.substr(begin, end - begin);
+    begin = end + 1;
+    ++number;
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const std::string place = fmt::format("{}:{}", path, number);
+    if (const size_t valid = valid_utf8(line); valid < line.size())
+      throw FileError(
+          fmt::format("{}: invalid UTF-8 at byte {}; expected text in UTF-8", place, valid + 1));
+    const json object = parse_json_object(line, place);
+    use({object, place + ": "}, place);
+  }
 }
 
 }  // namespace zg::models

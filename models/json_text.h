@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -41,5 +42,12 @@ struct ZG_API JsonNode {
   bool has_type(const char* type) const;  ///< by the member "type"
   void require_type(const char* type) const;
 };
+
+/// Reads a file with a JSON object on each line, in UTF-8. Lines of white space are left out.
+/// `place` is "PATH:LINE", which the name of `line` begins with, too. Throws FileError, with the
+/// place, for another line.
+ZG_API void for_each_json_line(
+    const std::string& path,
+    const std::function<void(const JsonNode& line, const std::string& place)>& use);
 
 }  // namespace zg::models

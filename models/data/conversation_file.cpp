@@ -5,10 +5,8 @@
 #include "zerograd/models/data/conversation_data.h"
 #include "zerograd/models/json_text.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
-#include "zerograd/runtime/text/utf8.h"
 
 namespace zg::models {
 namespace {
@@ -112,20 +110,16 @@ Conversation chat(const JsonNode& line, const ConversationFileOptions& options,
   return builder.finish();
 }
 
-Conversation conversation_of(const std::string& line, const ConversationFileOptions& options,
+Conversation conversation_of(const JsonNode& line, const ConversationFileOptions& options,
                              const std::string& place) {
-  if (const size_t valid = valid_utf8(line); valid < line.size())
-    throw FileError(
-        fmt::format("{}: invalid UTF-8 at byte {}; expected text in UTF-8", place, valid + 1));
-  const json object = parse_json_object(line, place);
-  const JsonNode node{object, place + ": "};
+  const json& object = line.value;
   const bool is_chat = object.contains("messages"), has_prompt = object.contains("prompt");
   if (is_chat == has_prompt)
     throw FileError(fmt::format(
         "{}: expected {{\"prompt\": \"Hi\", \"response\": \"Hello\"}} or {{\"messages\": "
         "[{{\"role\": \"user\", \"content\": \"Hi\"}}, ...]}}, got {}",
         place, is_chat ? "both in one object" : brief(object)));
-  return is_chat ? chat(node, options, place) : prompt_and_response(node, options, place);
+  return is_chat ? chat(line, options, place) : prompt_and_response(line, options, place);
 }
 
 }  // namespace
@@ -163,17 +157,10 @@ std::string chat_format_json(const ChatFormat& format) {
 
 std::vector<Conversation> read_conversations(const std::string& path,
                                              const ConversationFileOptions& options) {
-  const std::string text = read_text(path);
   std::vector<Conversation> conversations;
-  int64_t number = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string line = text.substr(begin, end - begin);
-    begin = end + 1;
-    ++number;
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    conversations.push_back(conversation_of(line, options, fmt::format("{}:{}", path, number)));
-  }
+  for_each_json_line(path, [&](const JsonNode& line, const std::string& place) {
+    conversations.push_back(conversation_of(line, options, place));
+  });
   if (conversations.empty())
     throw ConfigError(path +
                       ": no conversations; expected a line such as {\"prompt\": \"Hi\", "

@@ -8,7 +8,6 @@
 #include "zerograd/models/data/indexed_dataset.h"
 #include "zerograd/models/json_text.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
@@ -29,20 +28,10 @@ std::vector<TokenPair> read_pairs(
        {std::pair("max_source", options.max_source), std::pair("max_target", options.max_target)})
     if (limit < 1)
       throw ConfigError(fmt::format("pairs: {} is {}; expected 1 or more", field, limit));
-  const std::string text = read_text(path);
   std::vector<TokenPair> pairs;
-  int64_t number = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string line = text.substr(begin, end - begin);
-    begin = end + 1;
-    ++number;
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const std::string place = fmt::format("{}:{}", path, number);
-    const nlohmann::json object = parse_json_object(line, place);
-    const JsonNode node{object, place + ": "};
+  for_each_json_line(path, [&](const JsonNode& line, const std::string& place) {
     const auto tokens_of = [&](const std::string& prefix, const std::string& key, int64_t limit) {
-      std::vector<int32_t> tokens = encode(prefix + node.at(key).text(), limit);
+      std::vector<int32_t> tokens = encode(prefix + line.at(key).text(), limit);
       if (tokens.empty())
         throw ConfigError(fmt::format("{}: {} has no tokens; expected one or more", place, key));
       if (static_cast<int64_t>(tokens.size()) > limit) tokens.resize(static_cast<size_t>(limit));
@@ -51,7 +40,7 @@ std::vector<TokenPair> read_pairs(
     std::vector<int32_t> source =
         tokens_of(options.source_prefix, options.source_key, options.max_source);
     pairs.push_back({std::move(source), tokens_of("", options.target_key, options.max_target)});
-  }
+  });
   if (pairs.empty())
     throw ConfigError(
         fmt::format("{}: no pairs; expected a line such as {{\"{}\": \"Hi\", \"{}\": \"Hello\"}}",

@@ -17,19 +17,12 @@ const std::string optimizer_run =
     " --data sort --model-type gpt-nano --steps 3 --batch-size 2 --threads 1 --score-samples 0 "
     "--log-interval 0 --optimizer ";
 
-std::string optimizer_hash(const std::string& line) {
-  const Outcome outcome = zerograd(line);
-  CAPTURE(outcome.error);
-  CHECK(outcome.status == 0);
-  return line_after(outcome.out, "param_hash ");
-}
-
 }  // namespace
 
 TEST_CASE(
     "each optimizer gives one hash over ranks, stages, pipelines, offload and a continued run") {
   const TemporaryFolder folder;
-  std::string last = optimizer_hash("train" + optimizer_run + "adamw --grad-accum 4");
+  std::string last = hash_of("train" + optimizer_run + "adamw --grad-accum 4");
   for (const std::string optimizer :
        {"adam", "lion", "sgd", "sgd --momentum 0.9", "sgd --momentum 0.9 --nesterov", "muon",
         "muon --parameter-groups *.h.1.*:optimizer=adamw;*:decay=0", "adafactor",
@@ -37,7 +30,7 @@ TEST_CASE(
         "adamw --parameter-groups *.h.0.*:rate=0.5;*.bias:rate=2,decay=0.1"}) {
     CAPTURE(optimizer);
     const std::string run = "train" + optimizer_run + optimizer;
-    const std::string alone = optimizer_hash(run + " --grad-accum 4");
+    const std::string alone = hash_of(run + " --grad-accum 4");
     CHECK(alone.size() == 32);
     CHECK(alone != last);
     last = alone;
@@ -45,12 +38,11 @@ TEST_CASE(
          {" --ranks 2 --zero-stage 3 --grad-accum 2", " --ranks 4 --zero-stage 1",
           " --ranks 4 --pipeline-parallel 2 --zero-stage 3 --grad-accum 2",
           " --zero-stage 3 --offload-optimizer nvme --grad-accum 4 --nvme-path "})
-      CHECK(optimizer_hash(run + layout + (layout.back() == ' ' ? folder.path() : "")) == alone);
+      CHECK(hash_of(run + layout + (layout.back() == ' ' ? folder.path() : "")) == alone);
     const std::string save = folder / alone;
-    optimizer_hash(run + " --grad-accum 4 --steps 2 --save " + save);
-    CHECK(optimizer_hash("train --resume " + save +
-                         " --steps 3 --ranks 2 --threads 1 --score-samples 0 --log-interval 0") ==
-          alone);
+    hash_of(run + " --grad-accum 4 --steps 2 --save " + save);
+    CHECK(hash_of("train --resume " + save +
+                  " --steps 3 --ranks 2 --threads 1 --score-samples 0 --log-interval 0") == alone);
   }
 }
 
@@ -175,14 +167,14 @@ TEST_CASE(
   write_file(config, R"({"train_micro_batch_size_per_gpu": 2})");
   const std::string end = " --score-samples 0 --log-interval 0 --threads 1 --steps 4 ";
   const std::string nesterov = optimizer_run + "sgd --momentum 0.9 --nesterov";
-  const std::string whole = optimizer_hash("train" + nesterov + end);
-  optimizer_hash("train" + nesterov + " --save " + save);
-  CHECK(optimizer_hash("train --resume " + save + end + "--config " + config) == whole);
+  const std::string whole = hash_of("train" + nesterov + end);
+  hash_of("train" + nesterov + " --save " + save);
+  CHECK(hash_of("train --resume " + save + end + "--config " + config) == whole);
 
   write_file(config, R"({"train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "SGD",
     "params": {"lr": 0.25, "momentum": 0.5}}})");
   const std::string data = "train --data sort --model-type gpt-nano" + end + "--config " + config;
-  const std::string of_config = optimizer_hash(data);
-  CHECK(optimizer_hash(data + " --optimizer sgd") == of_config);
-  CHECK(optimizer_hash(data + " --optimizer sgd --momentum 0.25") != of_config);
+  const std::string of_config = hash_of(data);
+  CHECK(hash_of(data + " --optimizer sgd") == of_config);
+  CHECK(hash_of(data + " --optimizer sgd --momentum 0.25") != of_config);
 }

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/models/gpt/gpt_case.h"
+#include "tests/models/hugging_face/transformers_results.h"
 #include "zerograd/models/data/conversation_data.h"
 #include "zerograd/models/hugging_face/hugging_face.h"
 #include "zerograd/models/tokenizer/corpus.h"
@@ -28,17 +29,6 @@ std::vector<Conversation> chats_of_fixture(const Tokenizer& tokenizer) {
       {.encode = [&](const std::string& text) { return tokenizer.encode(text); },
        .end = tokenizer.id_of_added("<|endoftext|>"),
        .chat = chat_format(read_text(chat_folder + "/chat_format.json"), "chat_format.json")});
-}
-
-/// The largest difference, relative to the largest expected value.
-double chat_error(const std::vector<double>& got, const std::vector<float>& expected) {
-  REQUIRE(got.size() == expected.size());
-  double worst = 0.0, largest = 0.0;
-  for (size_t i = 0; i < got.size(); ++i) {
-    worst = std::max(worst, std::fabs(got[i] - double{expected[i]}));
-    largest = std::max(largest, std::fabs(double{expected[i]}));
-  }
-  return worst / largest;
 }
 
 struct ChatModel : GPTCase {
@@ -86,12 +76,12 @@ TEST_CASE("losses and gradients of packed and padded conversations match transfo
       Tape tape = model.tape();
       const Var loss = model.loss_of(
           tape, data.batch(Split::train, 0, data.epoch_samples(Split::train), device));
-      CHECK(chat_error({loss.value().item()}, expected.read_floats("loss")) < 1e-6);
+      CHECK(relative_error({loss.value().item()}, expected.read_floats("loss")) < 1e-6);
       tape.backward(loss);
       for (const auto& parameter : model.store.parameters()) {
         CAPTURE(parameter->name);
-        CHECK(chat_error(model.source.gradients[parameter.get()],
-                         expected.read_floats("gradient." + parameter->name)) < 1e-5);
+        CHECK(relative_error(model.source.gradients[parameter.get()],
+                             expected.read_floats("gradient." + parameter->name)) < 1e-5);
       }
     }
     for (size_t i = 0; i < chats.size(); ++i) {

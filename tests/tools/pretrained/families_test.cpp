@@ -19,13 +19,6 @@ const std::string small_family =
     " --data sort --n-layer 2 --n-head 4 --n-embd 32 --num-query-groups 2 --intermediate-size 40 "
     "--steps 3 --batch-size 2 --threads 1 --score-samples 0 --log-interval 0 --model-type ";
 
-std::string family_hash(const std::string& line) {
-  const Outcome outcome = zerograd(line);
-  CAPTURE(outcome.error);
-  CHECK(outcome.status == 0);
-  return line_after(outcome.out, "param_hash ");
-}
-
 }  // namespace
 
 TEST_CASE(
@@ -35,19 +28,18 @@ TEST_CASE(
        {"llama", "mistral --sliding-window 4", "qwen2", "qwen3 --head-dim 12"}) {
     CAPTURE(family);
     const std::string run = "train" + small_family + family;
-    const std::string alone = family_hash(run + " --grad-accum 4");
+    const std::string alone = hash_of(run + " --grad-accum 4");
     CHECK(alone.size() == 32);
     for (const std::string layout :
          {" --ranks 2 --zero-stage 3 --grad-accum 2", " --ranks 4 --zero-stage 1",
           " --ranks 4 --pipeline-parallel 2 --zero-stage 3 --grad-accum 2",
           " --zero-stage 3 --offload-optimizer nvme --offload-param nvme --grad-accum 4 "
           "--nvme-path "})
-      CHECK(family_hash(run + layout + (layout.back() == ' ' ? folder.path() : "")) == alone);
+      CHECK(hash_of(run + layout + (layout.back() == ' ' ? folder.path() : "")) == alone);
     const std::string save = folder / family.substr(0, 5);
-    family_hash(run + " --grad-accum 4 --steps 2 --save " + save);
-    CHECK(family_hash("train --resume " + save +
-                      " --steps 3 --ranks 2 --threads 1 --score-samples 0 --log-interval 0") ==
-          alone);
+    hash_of(run + " --grad-accum 4 --steps 2 --save " + save);
+    CHECK(hash_of("train --resume " + save +
+                  " --steps 3 --ranks 2 --threads 1 --score-samples 0 --log-interval 0") == alone);
   }
 }
 
@@ -65,13 +57,13 @@ TEST_CASE("plan predicts the memory of Llama and Qwen3 runs to the byte") {
 TEST_CASE("a model of Llama's family is exported, read back and continues a prompt") {
   const TemporaryFolder folder;
   const std::string save = folder / "run", hf = folder / "hf";
-  const std::string hash = family_hash("train" + small_family + "llama --save " + save);
-  CHECK(family_hash("export " + save + " --hf " + hf) == hash);
+  const std::string hash = hash_of("train" + small_family + "llama --save " + save);
+  CHECK(hash_of("export " + save + " --hf " + hf) == hash);
   const Outcome here = zerograd("generate " + save + " --prompt 210021 --length 5 --temperature 0");
   CAPTURE(here.error);
   CHECK(here.status == 0);
   CHECK(contains(read_file(hf + "/config.json"), "\"model_type\": \"llama\""));
-  CHECK(family_hash("train --from-hf " + hf + " --steps 0 --save " + folder / "back") == hash);
+  CHECK(hash_of("train --from-hf " + hf + " --steps 0 --save " + folder / "back") == hash);
 }
 
 TEST_CASE("export writes the model that was trained, or refuses it by the field's name") {
@@ -97,7 +89,7 @@ TEST_CASE("export writes the model that was trained, or refuses it by the field'
       const std::string save = folder / std::to_string(++run), hf = save + "_hf";
       const std::string type = family == "gpt" ? "" : " --model-type " + family;
       const std::string hash =
-          family_hash(fmt::format("{}{} {} --save {}", sizes, type, setting.flag, save));
+          hash_of(fmt::format("{}{} {} --save {}", sizes, type, setting.flag, save));
       const Outcome exported = zerograd("export " + save + " --hf " + hf);
       CAPTURE(exported.error);
       if (std::find(setting.families.begin(), setting.families.end(), family) ==
@@ -114,8 +106,8 @@ TEST_CASE("export writes the model that was trained, or refuses it by the field'
       };
       CHECK(loss_of(save).size() == std::string("1.2345").size());
       CHECK(loss_of(hf) == loss_of(save));
-      CHECK(family_hash("train --data sort --log-interval 0 --score-samples 0 --from-hf " + hf +
-                        " --steps 0") == hash);
+      CHECK(hash_of("train --data sort --log-interval 0 --score-samples 0 --from-hf " + hf +
+                    " --steps 0") == hash);
     }
   CHECK(contains(zerograd(sizes + " --rotary-base 500").error,
                  "--rotary-base: expected a model with rotary positions"));
@@ -127,8 +119,8 @@ TEST_CASE(
   const std::string run = "train" + small_family + "qwen3 --steps 0 ";
   const std::string own = "--rotary-base 500 --norm-epsilon 0.25 --sliding-window 5 --head-dim 12 ";
   const std::string save = folder / "save";
-  const std::string hash = family_hash(run + own + "--save " + save);
-  CHECK(family_hash(run + own + "--init " + save) == hash);
+  const std::string hash = hash_of(run + own + "--save " + save);
+  CHECK(hash_of(run + own + "--init " + save) == hash);
   for (const std::string flag :
        {"--norm-epsilon 0.25", "--rotary-base 500", "--sliding-window 5", "--kv-channels 12"})
     check_refused(run + "--init " + save, 5, flag);
