@@ -7,6 +7,7 @@
 #include "tests/tools/command.h"
 #include "zerograd/models/data/conversation_data.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
+#include "zerograd/runtime/storage/file_io.h"
 
 // Conversations in the command: finetune, train, plan and eval of decoders.
 namespace zg::testing {
@@ -269,6 +270,26 @@ TEST_CASE("generate stops at the end token that fine-tuning taught, and does not
   const Outcome text = zerograd("generate " + save + " --temperature 0 --length 40 --prompt ab");
   CHECK(text.error == "");
   CHECK(text.out == "abc\n");
+}
+
+TEST_CASE("export writes the chat template of a folder, of --tokenizer and of adapters' base") {
+  const TemporaryFolder folder;
+  const std::string chats = write_chats(folder), whole = folder / "whole", lora = folder / "lora";
+  hash_of(finetune_line(chats, "--save " + whole));
+  hash_of(finetune_line(chats, "--lora 2 --save " + lora));
+  const std::string written = read_file(hf_chat + "/chat_template.jinja");
+  int count = 0;
+  const auto template_after = [&](const std::string& what) {
+    const std::string out = folder / ("out" + std::to_string(count++));
+    const Outcome outcome = zerograd("export " + what + " --hf " + out);
+    CAPTURE(outcome.error);
+    REQUIRE(outcome.status == 0);
+    return path_exists(out + "/chat_template.jinja") ? read_file(out + "/chat_template.jinja") : "";
+  };
+  CHECK(template_after(hf_chat) == written);
+  CHECK(template_after(lora + " --merge") == written);
+  CHECK(template_after(whole + " --tokenizer " + hf_chat) == written);
+  CHECK(template_after(whole) == "");  // it does not know the folder that it began with
 }
 
 TEST_CASE("finetune states its defaults, which a config and flags replace") {

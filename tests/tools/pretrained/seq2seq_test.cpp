@@ -363,6 +363,19 @@ TEST_CASE("pairs: a folder of transformers is trained on token numbers and keeps
   }
 }
 
+TEST_CASE("pairs: --dropout 0 turns off every dropout of a folder's model") {
+  const TemporaryFolder folder;
+  const std::string model = folder / "bart";
+  std::filesystem::copy(bart_fixture, model);
+  json config = json::parse(read_file(model + "/config.json"));
+  for (const char* key : {"dropout", "attention_dropout", "activation_dropout"}) config[key] = 0.25;
+  write_file(model + "/config.json", config.dump());
+  const std::string run = "train --from-hf " + model + " --data " + write_number_pairs(folder) +
+                          " --order sequential --batch-size 4 --steps 1 --log-interval 0 ";
+  CHECK(hash_of(run + "--seed 1") != hash_of(run + "--seed 2"));
+  CHECK(hash_of(run + "--seed 1 --dropout 0") == hash_of(run + "--seed 2 --dropout 0"));
+}
+
 TEST_CASE("pairs: settings of a decoder have no fields of pairs, and of pairs are read back") {
   tools::Settings settings{.model = {.vocabulary = 3, .block_size = 11}, .micro_batch = 4};
   const std::string decoder = tools::to_json(settings);
