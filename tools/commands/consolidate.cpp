@@ -75,8 +75,8 @@ int consolidate(const std::vector<std::string>& arguments) {
   } else {
     check_not_in_checkpoint(options.to, "consolidate");
     std::string from = options.from;
-    check_not_read("consolidate", options.to, {from});
     if (is_hf_folder(from)) {
+      check_not_read("consolidate", options.to, {from});
       hash = consolidate_hf_folder(options);
     } else {
       const Checkpoint checkpoint = usable_checkpoint(from);
