@@ -68,6 +68,11 @@ class Selection(unittest.TestCase):
     def test_a_line_that_names_no_test_is_reported(self):
         self.assertEqual(self.select(set(), ["zero: gone"]), ([], [], ["zero: gone"]))
 
+    def test_tests_of_the_long_list_are_left_out(self):
+        tests = ["zero:a", "zero:b", "hpu: why it is absent", "fuzz: half a minute", "fuzz: planted"]
+        self.assertEqual(select_tests.split_by_length(tests, ["zero: b", "fuzz: half *", "hpu: products", "zero: gone"]),
+                         ([1, 3, 5], [2, 4], ["zero: gone"]))
+
     def test_targets_are_those_of_folders_and_fast_tests(self):
         targets = select_tests.targets_of({"zero"}, ["runtime: tensors", "layers: includes keep to the layers"])
         self.assertEqual(targets, ["test_runtime", "test_zero"])
