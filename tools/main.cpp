@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -172,6 +173,9 @@ void save_addresses() {
   if (addresses_left_bytes() != std::numeric_limits<int64_t>::max()) mallopt(M_ARENA_MAX, 1);
 }
 
+// A write beyond the file size limit (`ulimit -f`) then returns an error, which names the file.
+void report_size_limit() { std::signal(SIGXFSZ, SIG_IGN); }
+
 // Limits how long idle threads of libgomp spin. By default they spin for several milliseconds,
 // which slows down other programs on the same cores. Half a millisecond still covers the gap
 // between two kernels. libgomp reads its limit once, when it is loaded, so the process must exec
@@ -220,6 +224,7 @@ int main(int count, char** words) {
   bound_spinning(words);
   set_process_name();
   save_addresses();
+  report_size_limit();
   terminate_before = std::set_terminate(end_without_handler);
   if (count < 2) return print_usage(stderr), 2;
   int status = 0;

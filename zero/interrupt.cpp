@@ -79,13 +79,14 @@ InterruptScope::InterruptScope() {
   handles_hangup = !is_ignored(SIGHUP);
   for (int signal : {SIGINT, SIGTERM}) handle(signal, record_signal);
   if (handles_hangup) handle(SIGHUP, record_signal);
-  std::signal(SIGXFSZ, SIG_IGN);        // a write beyond the file size limit then returns an error
+  size_handler_before_ = std::signal(SIGXFSZ, SIG_IGN);
   handle(SIGPIPE, record_pipe_signal);  // saving prints lines, and a closed pipe must not stop it
 }
 
 InterruptScope::~InterruptScope() {
   set_default();
-  for (int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_DFL);
+  std::signal(SIGPIPE, SIG_DFL);
+  std::signal(SIGXFSZ, size_handler_before_);
 }
 
 bool last_warning() { return was_warned; }

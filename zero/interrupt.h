@@ -30,7 +30,7 @@ ZG_API bool is_ignored(int signal);
 /// ignored. SIGXFSZ is ignored, so that a write beyond the file size limit returns an error.
 /// SIGPIPE is always recorded and never ends the process: when nobody reads the results any more
 /// (`| head -1`), the run must stop training, save and then end. The destructor sets the default
-/// actions, except for a SIGHUP that stays ignored.
+/// actions, except for a SIGHUP that stays ignored, and of SIGXFSZ the action before.
 class ZG_API InterruptScope {
  public:
   InterruptScope();
@@ -46,6 +46,9 @@ class ZG_API InterruptScope {
   /// ignored), and raises a recorded signal again, so that it ends the process. A recorded SIGPIPE
   /// is not raised.
   void release() const;
+
+ private:
+  void (*size_handler_before_)(int);  // of SIGXFSZ
 };
 
 /// After a signal, tells all ranks (threads of one process) to stop at the same point of their

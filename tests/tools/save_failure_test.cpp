@@ -74,6 +74,23 @@ TEST_CASE("a save that fails does not end a run, and the last save decides the e
                 [](const std::string& line) { return mpirun(line); });
 }
 
+TEST_CASE("a limit of the file size fails export and consolidate by the file's name") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "save";
+  REQUIRE(zerograd("train --data sort --score-samples 0 --steps 1 --save " + save).status == 0);
+  for (const std::string& words :
+       std::vector<std::string>{"export " + save + " --hf " + (folder / "hf"),
+                                "consolidate " + save + " " + (folder / "whole.safetensors")}) {
+    const Outcome outcome = program("prlimit --fsize=2000 " ZG_COMMAND " " + words);
+    CAPTURE(words);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == 5);
+    CHECK(contains(outcome.error, "error: FileError: "));
+    CHECK(contains(outcome.error, folder.path()));
+    CHECK(contains(outcome.error, "File too large"));
+  }
+}
+
 TEST_CASE("a run that is stopped by a signal and cannot save ends with a file error") {
   const TemporaryFolder folder;
   const FileLimit limit(2000);

@@ -93,7 +93,7 @@ bool parse(const std::vector<std::string>& arguments, ExportOptions& options) {
                    text_flag({"--tokenizer"}, "PATH", options.tokenizer,
                              "where the run's tokenizer is now, or one for tokens of a file;\n"
                              "none: a GGUF file without one"),
-                   adapter_flag(options.adapter)}}},
+                   adapter_flag(options.adapters), base_flag(options.adapters)}}},
       .notes =
           "Characters are no tokenizer that transformers or llama.cpp knows: of a model that "
           "reads\n"

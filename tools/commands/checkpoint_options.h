@@ -36,7 +36,7 @@ struct ExportOptions {
   std::string peft;                                ///< path of a folder for adapters
   models::GGUFType dtype = models::GGUFType::f32;  ///< of the GGUF file
   bool merge = false;                              ///< add the adapters to the weights
-  std::string adapter;    ///< path of a folder of PEFT to read; empty: none
+  AdapterPaths adapters;
   std::string tokenizer;  ///< empty: the tokenizer stored in the checkpoint
   ModelOptions model;
 };

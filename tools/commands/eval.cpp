@@ -91,7 +91,7 @@ int eval(const std::vector<std::string>& arguments) {
   if (!parse(arguments, options)) return 0;
   check_model_flags(options.given, options.checkpoint);
   const auto trained =
-      load_model(options.checkpoint, options.model, options.device_flags, options.adapter);
+      load_model(options.checkpoint, options.model, options.device_flags, options.adapters);
   const Settings& saved = trained->saved_model.settings;
   DataOptions data = data_options(saved, options);
   const bool named = options.given.count("--tokenizer") > 0;

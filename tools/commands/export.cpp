@@ -94,11 +94,12 @@ models::GGUFTokenizer gguf_tokenizer_of(const ExportOptions& options, const Save
 int export_gguf(const ExportOptions& options) {
   check_not_in_checkpoint(options.gguf, "export");
   const SavedModel saved_model =
-      open_saved_model(options.checkpoint, options.model, options.adapter);
+      open_saved_model(options.checkpoint, options.model, options.adapters);
   const Settings& settings = saved_model.settings;
   check_form(options, settings);
-  check_not_read("--gguf", options.gguf,
-                 {saved_model.path, settings.base.path, options.adapter, options.tokenizer});
+  check_not_read(
+      "--gguf", options.gguf,
+      {saved_model.path, settings.base.path, options.adapters.adapter, options.tokenizer});
   if (!settings.seq2seq.config.empty())
     throw Unsupported(
         fmt::format("--gguf: {} has an encoder-decoder; expected a Llama, Mistral, Qwen2 or Qwen3; "
@@ -121,11 +122,11 @@ int export_folder(const ExportOptions& options) {
   check_not_in_checkpoint(directory + "/config.json", "export");
   const bool from_hf = is_hf_folder(options.checkpoint);
   const SavedModel saved_model =
-      open_saved_model(options.checkpoint, options.model, options.adapter);
+      open_saved_model(options.checkpoint, options.model, options.adapters);
   const Settings& settings = saved_model.settings;
   check_form(options, settings);
   check_not_read(options.peft.empty() ? "--hf" : "--peft", directory,
-                 {saved_model.path, settings.base.path, options.adapter});
+                 {saved_model.path, settings.base.path, options.adapters.adapter});
   if (!options.peft.empty()) return export_adapters(saved_model, options.peft);
   if (settings.seq2seq.config.empty()) models::validate(settings.model);
   DataOptions data = settings.data;

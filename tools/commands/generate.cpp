@@ -197,7 +197,7 @@ int generate(const std::vector<std::string>& arguments) {
   if (!parse(arguments, options)) return 0;
   check_model_flags(options.given, options.checkpoint);
   const auto trained =
-      load_model(options.checkpoint, options.model, options.device_flags, options.adapter);
+      load_model(options.checkpoint, options.model, options.device_flags, options.adapters);
   std::optional<models::Tokenizer> tokenizer = tokenizer_for(trained->saved_model, options);
   if (trained->seq2seq) return answer(*trained, options, tokenizer), 0;
   check_decoder_flags(options.given);

@@ -56,7 +56,7 @@ inline Stored unchecked(Key key, Slot saved, Bounds bounds = {}) {
 /// The rows of the model, in model_fields.cpp.
 Fields model_fields(ModelOptions& now, models::GPTConfig& was);
 /// The rows of adapters, in lora_fields.cpp.
-Fields lora_fields(LoraOptions& now, std::string& initial_adapter, LoraOptions& was);
+Fields lora_fields(TrainOptions& options, LoraOptions& was);
 /// The rows of encoder-decoder models and their pairs, in seq2seq_fields.cpp.
 Fields seq2seq_fields(Seq2SeqOptions& now, Seq2SeqOptions& was);
 /// The rows of conversations, in conversation_fields.cpp.

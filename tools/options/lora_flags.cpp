@@ -35,6 +35,10 @@ void adopt_adapter(TrainOptions& options) {
 }  // namespace
 
 void resolve_lora(TrainOptions& options) {
+  if (!options.moved_base.empty() && options.resume.empty())
+    throw ConfigError(
+        "--base: expected --resume with it, got none; a new run names its base with --from-hf or "
+        "--init");
   if (!options.initial_adapter.empty()) adopt_adapter(options);
   if (options.lora.rank == 0) {
     for (const char* flag : {"--lora-alpha", "--lora-dropout", "--lora-targets", "--rslora"})
@@ -53,9 +57,14 @@ void resolve_lora(TrainOptions& options) {
         "--init F with it, got neither");
 }
 
-Flag adapter_flag(std::string& adapter) {
-  return text_flag({"--adapter"}, "DIR", adapter,
+Flag adapter_flag(AdapterPaths& paths) {
+  return text_flag({"--adapter"}, "DIR", paths.adapter,
                    "adapters of the model, in a folder of Hugging Face's PEFT");
+}
+
+Flag base_flag(AdapterPaths& paths) {
+  return text_flag({"--base"}, "PATH", paths.base,
+                   "where the weights are now that the checkpoint's adapters are for");
 }
 
 }  // namespace zg::tools

@@ -18,7 +18,8 @@ LoraOptions lora_options(const models::LoraConfig& lora);
 /// base; Unsupported for an encoder-decoder. Call it when a checkpoint's options are applied.
 void resolve_lora(TrainOptions& options);
 
-/// --adapter of eval, generate and export.
-Flag adapter_flag(std::string& adapter);
+/// --adapter and --base of eval, generate and export.
+Flag adapter_flag(AdapterPaths& paths);
+Flag base_flag(AdapterPaths& paths);
 
 }  // namespace zg::tools

@@ -333,7 +333,8 @@ std::vector<Flag> data_and_heads_flags(EvalOptions& options) {
           max_source_flag(options.pairs, ""),
           max_target_flag(options.pairs, ""),
           pad_to_max_flag(options.pairs),
-          adapter_flag(options.adapter)};
+          adapter_flag(options.adapters),
+          base_flag(options.adapters)};
 }
 
 }  // namespace
@@ -429,7 +430,7 @@ bool parse(const std::vector<std::string>& arguments, GenerateOptions& options) 
                  {"model (the checkpoint's own unless given)",
                   {source_flag(options.data), tokenizer_flag(options.data),
                    model_type_flag(options.model), heads_flag(options.model),
-                   adapter_flag(options.adapter)}},
+                   adapter_flag(options.adapters), base_flag(options.adapters)}},
                  {"place", place_flags(options.device_flags)},
                  evaluation_script_flags(),
                  unsupported_flags(/*one_rank=*/true)},

@@ -79,6 +79,12 @@ struct Seq2SeqOptions {
 };
 
 /// Adapters of a decoder (models/lora.h); a rank of 0: the model is trained as a whole.
+/// Adapters that eval, generate and export read.
+struct AdapterPaths {
+  std::string adapter;  ///< path of a folder of PEFT; empty: none
+  std::string base;     ///< where the base of a checkpoint's adapters is now; empty: as it was
+};
+
 struct LoraOptions {
   int64_t rank = 0;
   float alpha = 8.0f;
@@ -166,6 +172,7 @@ struct TrainOptions {
   std::string from_hf;  ///< path of a Hugging Face folder; empty: none
   LoraOptions lora;
   std::string initial_adapter;  ///< path of a folder of PEFT; empty: none
+  std::string moved_base;       ///< path of the base of resumed adapters now; empty: as it was
   ConfigOptions config;
   zero::BucketsByWidth buckets;  ///< bucket sizes that a config leaves to the model
   BatchOptions batch;
@@ -246,7 +253,7 @@ struct TuneOptions {
 struct EvalOptions {
   Given given;
   std::string checkpoint;
-  std::string adapter;  ///< path of a folder of PEFT; empty: none
+  AdapterPaths adapters;
   DataOptions data;
   ModelOptions model;
   Seq2SeqOptions pairs;  ///< prefix and lengths
@@ -258,7 +265,7 @@ struct EvalOptions {
 struct GenerateOptions {
   Given given;
   std::string checkpoint;
-  std::string adapter;  ///< path of a folder of PEFT; empty: none
+  AdapterPaths adapters;
   std::string prompt;
   int64_t length = 200;
   bool test_performance = false;

@@ -74,7 +74,11 @@ void check_data_flags(const TrainOptions& options, const models::Dataset& datase
   if (options.sample_interval > 0 && !dataset.is_text())
     throw ConfigError("--sample-interval: expected data PATH.txt, got " + source);
   if (options.eval_interval > 0 && dataset.epoch_samples(Split::validation) == 0)
-    throw ConfigError(is_conversations(source)
+    throw ConfigError(!options.data.validation_source.empty()
+                          ? fmt::format("--val-data: no conversation of {} has a target in its "
+                                        "first {} tokens; try a larger --block-size",
+                                        options.data.validation_source, dataset.block_size() + 1)
+                      : is_conversations(source)
                           ? "--eval-interval: expected conversations to validate on, got none; try "
                             "a larger --val-fraction or --val-data PATH.jsonl"
                       : indexed_prefix(source).empty()

@@ -409,6 +409,9 @@ std::vector<std::string> check_resumed(const Settings& saved, const Settings& no
   }
   const std::string contents = change_of(saved.contents, now.contents, now.data.source);
   if (!contents.empty()) changes.push_back(contents);
+  const std::string held_out =
+      change_of(saved.validation_contents, now.validation_contents, now.data.validation_source);
+  if (!held_out.empty()) changes.push_back(held_out);
   return changes;
 }
 

@@ -26,6 +26,7 @@ struct Settings {
   /// The data's characters in order of token ids; empty if tokens are numbers.
   std::string characters;
   Contents contents;                     ///< size and checksum of the data file that the run read
+  Contents validation_contents;          ///< the same of --val-data; not known(): there is none
   models::SpecialTokens special_tokens;  ///< as imported; a tokenizer may override them
   /// models::tokenizer_json() of the data's tokenizer. Empty: there is none, or an older checkpoint
   /// was read. A checkpoint stores it in a separate file.

@@ -191,7 +191,12 @@ std::vector<std::string> adopt_hf(const models::HuggingFaceFolder& folder, Train
     model.block_size = is_conversations(options.data.source)
                            ? std::min(config.block_size, conversation_block_size)
                            : config.block_size;
-  if (config.position != models::Position::learned) return {};  // the others take any length
+  if (config.position == models::Position::rope && model.block_size > config.block_size)
+    return {fmt::format(
+        "--block-size {}: {} was trained on the first {} positions; rotary positions beyond them "
+        "are new to it",
+        model.block_size, options.from_hf, config.block_size)};
+  if (config.position != models::Position::learned) return {};  // ALiBi takes any length
   check_positions(config.block_size, options, model.block_size);
   if (model.block_size == config.block_size) return {};
   return {note_on_positions(config.block_size, options)};

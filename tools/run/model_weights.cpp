@@ -33,14 +33,19 @@ std::string differing_keys(const models::GPTConfig& there, const models::GPTConf
 
 }  // namespace
 
+void move_base(Settings& settings, const std::string& path, const std::string& checkpoint) {
+  if (settings.lora.rank == 0)
+    throw ConfigError(
+        fmt::format("--base: {} has a whole model, not adapters; leave the flag out", checkpoint));
+  settings.base.path = absolute_path(path);
+}
+
 WeightSource base_weights(const Settings& settings) {
   const std::string& path = settings.base.path;
   if (!path_exists(path))
     throw FileError(
         fmt::format("base: {}, the weights that the adapters are trained for, does not exist; "
-                    "expected them at this path; move them back, or take the adapters to another "
-                    "path: export CHECKPOINT --peft DIR, then --adapter DIR, or train "
-                    "--init-adapter DIR",
+                    "expected them at this path; try --base PATH with the path where they are now",
                     path));
   if (is_hf_folder(path) && settings.seq2seq.config.empty()) {
     // weights() compares the models, too, but can only guess why they differ.

@@ -171,6 +171,7 @@ Settings settings_of(const TrainOptions& options, const models::Dataset& dataset
       .data = options.data,
       .characters = options.data.tokenizer.empty() ? characters_of(dataset) : "",
       .contents = contents_of(options.data.source),
+      .validation_contents = contents_of(options.data.validation_source),
       .micro_batch = size.micro,
       .accumulation = size.accumulation,
       .ranks = options.data_ranks(),
@@ -325,9 +326,12 @@ std::string trace_path(const TrainOptions& options) {
 void resolve_base(Run& run, const Settings* saved) {
   const TrainOptions& options = run.options;
   Settings& settings = run.settings;
+  if (!options.moved_base.empty()) move_base(settings, options.moved_base, run.resumed);
   if (settings.lora.rank == 0) return;
   if (saved) {
-    settings.base = saved->base;
+    settings.base.hash = saved->base.hash;
+    if (options.moved_base.empty()) settings.base.path = saved->base.path;
+    check_not_base(options.save, settings.base.path);
     if (!options.only_planned) checked_base(settings);
     return;
   }

@@ -237,10 +237,12 @@ SavedModel open_whole_model(const std::string& path, const ModelOptions& options
 }  // namespace
 
 SavedModel open_saved_model(const std::string& path, const ModelOptions& options,
-                            const std::string& adapter) {
+                            const AdapterPaths& paths) {
   SavedModel saved_model = open_whole_model(path, options);
-  if (adapter.empty()) return saved_model;
   Settings& settings = saved_model.settings;
+  if (!paths.base.empty()) move_base(settings, paths.base, path);
+  const std::string& adapter = paths.adapter;
+  if (adapter.empty()) return saved_model;
   if (settings.lora.rank > 0)
     throw ConfigError(fmt::format(
         "--adapter: {} has adapters itself; expected a model without; leave the flag out", path));
@@ -431,9 +433,9 @@ std::string check_initial_weights(const std::string& path, const Checkpoint& che
 
 std::unique_ptr<TrainedModel> load_model(const std::string& path, const ModelOptions& options,
                                          const DeviceFlags& device_flags,
-                                         const std::string& adapter) {
+                                         const AdapterPaths& paths) {
   require_device(device_flags.type);
-  SavedModel saved_model = open_saved_model(path, options, adapter);
+  SavedModel saved_model = open_saved_model(path, options, paths);
   models::GPTConfig& model = saved_model.settings.model;
   if (saved_model.settings.seq2seq.config.empty()) {
     if (options.block_size > model.block_size)

@@ -76,10 +76,9 @@ struct SavedModel {
 };
 /// Opens a checkpoint (the newest step_N that verifies), a Hugging Face folder, or a safetensors
 /// file. The settings of a file are those that consolidate stored in it, else the tensors' shapes
-/// give the sizes, and the options give the number of heads. `adapter`: a folder of PEFT with
-/// adapters for these weights; empty: none. Throws FileError, ConfigError.
+/// give the sizes, and the options give the number of heads. Throws FileError, ConfigError.
 SavedModel open_saved_model(const std::string& path, const ModelOptions& options,
-                            const std::string& adapter = "");
+                            const AdapterPaths& paths = {});
 Settings settings_of(const zero::CheckpointReader& checkpoint);
 /// The settings that a step_N, file or Hugging Face folder stores; absent: a file with weights
 /// only.
@@ -90,6 +89,9 @@ WeightSource hf_weights(const std::string& path, const Settings& settings,
 /// The weights that open_saved_model() found, with as many positions as its model has. Those of a
 /// model with adapters are both.
 WeightSource weights_of(const SavedModel& saved_model);
+/// Takes `path` for the base of the adapters, which was moved; `checkpoint` names them in errors.
+/// Throws ConfigError if the settings have no adapters.
+void move_base(Settings& settings, const std::string& path, const std::string& checkpoint);
 /// The weights that the adapters of these settings are trained for. Throws FileError.
 WeightSource base_weights(const Settings& settings);
 /// The same after a comparison with the hash in the settings. Throws FileError.
@@ -117,6 +119,6 @@ struct TrainedModel {
 };
 std::unique_ptr<TrainedModel> load_model(const std::string& path, const ModelOptions& options,
                                          const DeviceFlags& device_flags,
-                                         const std::string& adapter = "");
+                                         const AdapterPaths& paths = {});
 
 }  // namespace zg::tools

@@ -175,6 +175,35 @@ TEST_CASE("eval of conversations prints the loss of a response's token and the p
                 "--val-data: expected one of --val-fraction and --val-data, got both");
 }
 
+TEST_CASE("a continued run reports changed contents of its validation data") {
+  const TemporaryFolder folder;
+  const std::string chats = write_chats(folder), save = folder / "run",
+                    held_out = folder / "held_out.jsonl";
+  write_file(held_out, read_file(hf_chat + "/chats.jsonl"));
+  const std::string own = finetune_line(chats, "--val-data " + held_out);
+  REQUIRE(zerograd(own + " --save " + save).status == 0);
+  const std::string resume = "train --steps 5 --resume " + save;
+  CHECK_FALSE(contains(zerograd(resume).error, "has other contents"));
+  write_file(held_out, read_file(chats));
+  CHECK(contains(zerograd(resume).error, "changed: data: " + held_out + " has other contents"));
+  write_file(held_out, json{{"prompt", std::string(200, 'x')}, {"response", "y"}}.dump());
+  check_refused(own + " --eval-interval 1", 2,
+                "--val-data: no conversation of " + held_out + " has a target in its first 65");
+}
+
+TEST_CASE("a block longer than a model was trained on is reported") {
+  const TemporaryFolder folder;
+  const std::string chats = write_chats(folder);
+  const json config = json::parse(read_file(hf_chat + "/config.json"));
+  const int64_t positions = config.at("max_position_embeddings").get<int64_t>();
+  const std::string line = "finetune --from-hf " + hf_chat + " --data " + chats + chat_flags +
+                           "--batch-size 1 --steps 1 --block-size ";
+  CHECK(contains(zerograd(line + std::to_string(positions + 8)).error,
+                 "note: --block-size " + std::to_string(positions + 8) + ": " + hf_chat +
+                     " was trained on the first " + std::to_string(positions) + " positions"));
+  CHECK_FALSE(contains(zerograd(line + std::to_string(positions)).error, "was trained on"));
+}
+
 TEST_CASE("finetune refuses lines, roles and files that it cannot learn, and names them") {
   const TemporaryFolder folder;
   const std::string path = folder / "bad.jsonl";

@@ -17,6 +17,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 const std::string llama_base = std::string(ZG_FIXTURES) + "hf_llama";
+const std::string hf_other = std::string(ZG_FIXTURES) + "hf_chat";
 
 std::string data_flags(const TemporaryFolder& folder) {
   return "--data " + write_tokens(folder, {.vocabulary = 61, .count = 400}) +
@@ -138,7 +139,7 @@ TEST_CASE("a checkpoint of adapters has no weight of the base, and finds it agai
 
   fs::remove_all(base);
   check_refused(resume, 5, "base: " + base + ", the weights that the adapters are trained for");
-  check_refused(resume, 5, "export CHECKPOINT --peft DIR");
+  check_refused(resume, 5, "try --base PATH with the path where they are now");
   fs::copy(llama_base, base);
   json config = json::parse(read_file(base + "/config.json"));
   config["rms_norm_eps"] = 0.25;
@@ -159,6 +160,32 @@ TEST_CASE("a checkpoint of adapters has no weight of the base, and finds it agai
   check_refused(resume, 5, refusal);
   check_refused("eval " + save, 5, refusal);
   check_refused("export " + save + " --merge --hf " + (folder / "merged"), 5, refusal);
+}
+
+TEST_CASE("the base of adapters may move, and is known by its hash") {
+  const TemporaryFolder folder;
+  const std::string base = folder / "base", moved = folder / "moved", save = folder / "save";
+  fs::copy(llama_base, base);
+  hash_of("train " + data_flags(folder) + "--from-hf " + base +
+          " --block-size 16 --batch-size 4 --lora 2 --steps 2 --save " + save);
+  const std::string resume =
+      "train --log-interval 0 --steps 3 --save " + save + " --resume " + save;
+  const std::string expected = hash_of("train --log-interval 0 --steps 3 --resume " + save);
+  const std::string loss = line_after(zerograd("eval " + save).out, "val loss ");
+  fs::rename(base, moved);
+  check_refused("eval " + save, 5, "base: " + base + ", the weights");
+  CHECK(line_after(zerograd("eval " + save + " --base " + moved).out, "val loss ") == loss);
+  CHECK(zerograd("export " + save + " --base " + moved + " --merge --hf " + folder / "merged")
+            .status == 0);
+  check_refused("export " + save + " --base " + moved + " --merge --hf " + moved, 2,
+                "is the folder to read");
+  check_refused("eval " + save + " --base " + hf_other, 5, "describes another model");
+  check_refused("eval " + moved + " --base " + moved, 2,
+                "--base: " + moved + " has a whole model, not adapters");
+  check_refused("train --data sort --steps 1 --base " + moved, 2, "--base: expected --resume");
+  CHECK(hash_of(resume + " --base " + moved) == expected);
+  CHECK(manifest_of(save + "/step_3").at("base").at("path") == moved);
+  CHECK(zerograd("eval " + save).status == 0);  // the next checkpoint names the new path
 }
 
 TEST_CASE("adapters go to PEFT's format and back, and into merged weights") {
