@@ -19,15 +19,15 @@ class WindowDataset final : public Dataset {
   WindowDataset(TokenSequence sequence, const TextOptions& options)
       : sequence_(std::move(sequence)), options_(options) {
     const double fraction = options.validation_fraction;
-    if (options.block_size < 1 || !(fraction >= 0.0 && fraction < 1.0))
+    if (options.block_size < 1 || !(fraction >= 0.0 && fraction <= 1.0))
       throw ConfigError(fmt::format(
-          "{}: expected a block size from 1 and a validation fraction in [0, 1), got {} and {:f}",
+          "{}: expected a block size from 1 and a validation fraction in [0, 1], got {} and {:f}",
           sequence_.path, options.block_size, fraction));
     const int64_t tokens = sequence_.tokens->size();
     const int64_t held_out = static_cast<int64_t>(static_cast<double>(tokens) * fraction);
     train_ = {0, tokens - held_out};
     validation_ = {tokens - held_out, held_out};
-    if (blocks(train_) < 1 || (fraction > 0.0 && blocks(validation_) < 1))
+    if ((fraction < 1.0 && blocks(train_) < 1) || (fraction > 0.0 && blocks(validation_) < 1))
       throw ConfigError(
           fmt::format("{}: {} tokens are {} to train and {} to validate; a block size of {} needs "
                       "{} of each; try a smaller block size or another validation fraction",

@@ -73,7 +73,7 @@ ZG_API std::unique_ptr<Dataset> adder_dataset(uint64_t seed, int64_t digits = 2)
 
 struct TextOptions {
   int64_t block_size = 128;
-  /// This fraction at the end of the text; 0: no validation split.
+  /// This fraction at the end of the text; 0: no validation split; 1: all of it, for evaluation.
   double validation_fraction = 0.1;
   Order order = Order::random;  ///< order of training samples; validation is sequential
   uint64_t seed = 3407;

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <filesystem>
 
 #include "tests/tools/command.h"
@@ -90,6 +91,10 @@ TEST_CASE("a checkpoint contains its tokenizer, and so do weights that are conso
   CHECK(said.starts_with("the"));
   const std::string loss = zerograd("eval " + a.save).out;
   CHECK(loss.starts_with("val loss "));
+  CHECK(std::stod(line_after(loss, "perplexity ")) ==
+        doctest::Approx(std::exp(std::stod(line_after(loss, "val loss ")))).epsilon(1e-4));
+  CHECK(zerograd("eval " + a.save + " --val-fraction 1").status == 0);  // the whole text
+  check_refused("eval " + a.save + " --val-fraction 1.5", 2, "expected a number from 0 to 1");
   for (const std::string& other : {file, split}) {
     CHECK(zerograd("generate " + other + " --prompt the --length 9").out == said);
     CHECK(zerograd("eval " + other).out == loss);

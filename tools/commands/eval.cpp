@@ -129,7 +129,7 @@ int eval(const std::vector<std::string>& arguments) {
                                  .is_sort_task = data.source == "sort"};
   const double loss = evaluation.loss(options.batch, options.batches);
   std::printf("val loss %.4f\n", loss);
-  if (is_conversations(data.source)) std::printf("perplexity %.4f\n", std::exp(loss));
+  if (dataset->question_length() == 0) std::printf("perplexity %.4f\n", std::exp(loss));
   if (dataset->question_length() > 0 && options.score_samples > 0)
     evaluation.scores(options.batch, options.score_samples,
                       [](const std::string& line) { std::printf("%s\n", line.c_str()); });

@@ -91,6 +91,19 @@ models::GGUFTokenizer gguf_tokenizer_of(const ExportOptions& options, const Save
           .chat_template = chat_template_of(options, saved_model)};
 }
 
+models::GGUFResult write_gguf(const WeightSource& weights, const models::HFModel& model,
+                              const ExportOptions& options,
+                              const models::GGUFTokenizer& tokenizer) {
+  try {
+    return models::save_gguf(weights, model, options.gguf,
+                             {.type = options.dtype, .tokenizer = tokenizer});
+  } catch (const Unsupported& error) {
+    const std::string message = error.what();
+    throw Unsupported(message +
+                      (message.ends_with("leave the tokenizer out") ? ": --tokenizer none" : ""));
+  }
+}
+
 int export_gguf(const ExportOptions& options) {
   check_not_in_checkpoint(options.gguf, "export");
   const SavedModel saved_model =
@@ -108,9 +121,8 @@ int export_gguf(const ExportOptions& options) {
   models::validate(settings.model);
   models::SpecialTokens tokens = settings.special_tokens;
   const models::GGUFTokenizer tokenizer = gguf_tokenizer_of(options, saved_model, tokens);
-  const models::GGUFResult result =
-      models::save_gguf(weights_to_write(options, saved_model), {settings.model, tokens},
-                        options.gguf, {.type = options.dtype, .tokenizer = tokenizer});
+  const models::GGUFResult result = write_gguf(weights_to_write(options, saved_model),
+                                               {settings.model, tokens}, options, tokenizer);
   for (const std::string& note : result.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
   std::printf("saved %s of %s\nparam_hash %s\n", options.gguf.c_str(), saved_model.path.c_str(),
               result.hash.c_str());

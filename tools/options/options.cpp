@@ -318,7 +318,10 @@ namespace {
 
 std::vector<Flag> data_and_heads_flags(EvalOptions& options) {
   return {source_flag(options.data),
-          validation_fraction_flag(options.data),
+          number_flag({"--val-fraction"}, options.data.validation_fraction,
+                      {0.0, 1.0, false, false, "a number from 0 to 1"},
+                      "the end of a text, token file or conversations to evaluate on;\n1: a whole "
+                      "text"),
           validation_source_flag(options.data),
           chat_format_flag(options.data),
           pack_flag(options.data),
@@ -343,7 +346,8 @@ bool parse(const std::vector<std::string>& arguments, EvalOptions& options) {
   const CommandLine line = {
       .usage = "zerograd eval CHECKPOINT [flags]",
       .summary =
-          "Prints the validation loss, of conversations the perplexity of responses too, and for\n"
+          "Prints the validation loss and perplexity, of conversations those of responses, and "
+          "for\n"
           "sort and adder the scores on both splits.",
       .positionals = {checkpoint_positional(options.checkpoint)},
       .groups = {{"data and model (the checkpoint's own unless given)",
@@ -362,7 +366,7 @@ bool parse(const std::vector<std::string>& arguments, EvalOptions& options) {
       .notes =
           "A safetensors file holds weights only: give --data, and --n-head or --model-type.\n\n"
           "  zerograd eval checkpoints\n"
-          "  zerograd eval checkpoints/step_300 --data input.txt\n"
+          "  zerograd eval checkpoints/step_300 --data input.txt --val-fraction 1\n"
           "  zerograd eval runs/chat --val-data held_out.jsonl"};
   if (!parse(line, arguments, options.given)) return false;
   check_model(options.model, options.given);

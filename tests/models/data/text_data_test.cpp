@@ -152,8 +152,12 @@ TEST_CASE(
   CHECK_THROWS_AS(text_dataset(file.path(), {.block_size = 5, .validation_fraction = 0.5}),
                   ConfigError);
   CHECK_THROWS_AS(text_dataset(file.path(), {.block_size = 0}), ConfigError);
-  CHECK_THROWS_AS(text_dataset(file.path(), {.block_size = 1, .validation_fraction = 1.0}),
+  CHECK_THROWS_AS(text_dataset(file.path(), {.block_size = 1, .validation_fraction = 1.1}),
                   ConfigError);
+  const auto held_out = text_dataset(file.path(), {.block_size = 3, .validation_fraction = 1.0});
+  CHECK(held_out->epoch_samples(Split::train) == 0);
+  CHECK(held_out->epoch_samples(Split::validation) == 3);
+  CHECK_THROWS_AS(held_out->batch(Split::train, 0, 1, Device::cpu()), ConfigError);
   const auto whole = text_dataset(file.path(), {.block_size = 9, .validation_fraction = 0.0});
   CHECK(whole->epoch_samples(Split::train) == 1);
   CHECK(whole->epoch_samples(Split::validation) == 0);
