@@ -72,12 +72,14 @@ struct Kernel {
   }
 
   /// Validates, takes the declared scratch, then launches on the stream's device. On meta it stops
-  /// there. Throws Unsupported ("layer_norm_forward: no hpu kernel") when the slot is empty.
+  /// before that, unless launches are counted: then the backend's function runs on the host, and
+  /// each launch is counted instead. Throws Unsupported ("layer_norm_forward: no hpu kernel") when
+  /// the slot is empty.
   void operator()(const Args& args, Stream& stream) const {
     validate(args);
     const Device::Traits& traits = stream.traits();
     const Slot& slot = (*this)[traits.backend];
-    const bool computes = stream.type() != Device::Type::meta;
+    const bool computes = stream.type() != Device::Type::meta || stream.launches();
     // The slot may be empty on meta: a plan may be for a machine whose kernels this build lacks.
     if (computes && !slot.function)
       throw Unsupported(std::string(name) + ": no " + name_of(traits.backend) + " kernel");

@@ -25,6 +25,21 @@ Device::Traits traits_of(Device::Type type, const Device::Options& options, Devi
   return traits;
 }
 
+std::unique_ptr<LaunchCounter> counter_for(Device::Type type, const Device::Options& options,
+                                           Device::Type backend) {
+  if (!options.count_launches) return nullptr;
+  if (backend != Device::Type::cuda)
+    throw Unsupported(
+        fmt::format("device: launches are counted on cuda and in plans for it, got {}{}; try "
+                    "without count_launches",
+                    type == Device::Type::meta ? "a plan for " : "", backend));
+  if (!backend_of(backend)->count)
+    throw Unsupported(
+        "device: count_launches: a plan runs the host code of the CUDA kernels, which this build "
+        "lacks; configure with -DZG_CUDA=ON on a machine with nvcc (it needs no GPU)");
+  return std::make_unique<LaunchCounter>();
+}
+
 }  // namespace
 
 const char* name_of(Device::Type type) {
@@ -51,6 +66,7 @@ DeviceState::DeviceState(Device::Type type, int index, const Device::Options& op
       name(fmt::format("{}:{}", type, index)),
       traits(traits_of(type, options, backend)),
       ledger(name, type, index, options),
+      launches(counter_for(type, options, backend)),
       swap(options.swap) {}
 
 void DeviceState::reserve_file() {
@@ -71,6 +87,28 @@ Device DeviceState::make(Device::Type type, int index, const Device::Options& op
   auto state = std::make_shared<DeviceState>(type, index, options, backend);
   state->compute = state->make_stream("compute");
   return Device(std::move(state));
+}
+
+void DeviceState::count_copy(const Stream& stream, const void* to, const void* from,
+                             size_t bytes) const {
+  LaunchCounter* const counter = launches_on(stream);
+  if (!counter || bytes == 0) return;
+  const int64_t places = (ledger.is_on_device(to) ? 1 : 0) + (ledger.is_on_device(from) ? 1 : 0);
+  const auto n = static_cast<int64_t>(bytes);
+  counter->add({.op = "copy",
+                .kernel = "cudaMemcpyAsync",
+                .launches = 1,
+                .bytes = places * n,
+                .operations = 0});
+}
+
+void DeviceState::count_fill(const Stream& stream, size_t bytes) const {
+  if (LaunchCounter* const counter = launches_on(stream); counter && bytes > 0)
+    counter->add({.op = "fill_zero",
+                  .kernel = "cudaMemsetAsync",
+                  .launches = 1,
+                  .bytes = static_cast<int64_t>(bytes),
+                  .operations = 0});
 }
 
 std::unique_ptr<Stream> DeviceState::make_stream(const char* stream) {
@@ -174,6 +212,7 @@ Stream& Device::compute() const { return *state_->compute; }
 std::unique_ptr<Stream> Device::make_stream(const char* name) const {
   return state_->make_stream(name);
 }
+LaunchCounter* Device::launches() const { return state_->launches.get(); }
 MemoryTracker& Device::memory() const { return state_->ledger; }
 void Device::set_trace(std::shared_ptr<Trace> trace, int rank) const {
   if (trace) state_->trace_rank = rank < 0 ? state_->index : rank;

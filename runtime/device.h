@@ -10,6 +10,7 @@
 
 namespace zg {
 
+class LaunchCounter;
 class MemoryTracker;
 class Stream;
 class Trace;
@@ -45,6 +46,9 @@ struct DeviceOptions {
   int64_t host_limit = 0;       ///< the same for Space::pinned and Space::host together
   std::optional<Isa> isa = {};  ///< absent: best_isa()
   SwapOptions swap = {};
+  /// Counts kernel launches (runtime/launches.h). Device::cuda() and, for a plan, Device::meta() of
+  /// a build with CUDA; Unsupported otherwise.
+  bool count_launches = false;
 };
 
 /// A logical device: its own arena, accounting, streams and threads. Each call of cpu(), cuda(),
@@ -100,7 +104,8 @@ class ZG_API Device {
   /// A second queue, for another thread. The device must outlive it. The two queues do not wait for
   /// each other: call synchronize() on one before the other uses its results.
   std::unique_ptr<Stream> make_stream(const char* name) const;
-  MemoryTracker& memory() const;  ///< accounting of every byte allocated here
+  MemoryTracker& memory() const;    ///< accounting of every byte allocated here
+  LaunchCounter* launches() const;  ///< null without DeviceOptions::count_launches
 
   /// Records the device's work in this trace from now on, under the number of a rank (-1: the
   /// device's index). Null ends the recording. The device must be idle.
@@ -127,7 +132,9 @@ class ZG_API Stream {
   /// The type of device(). If it is meta, kernels check their arguments, count their scratch memory
   /// and return.
   virtual Device::Type type() const = 0;
-  virtual Trace* trace() const = 0;      ///< null when not tracing
+  virtual Trace* trace() const = 0;  ///< null when not tracing
+  /// The device's counter if this is its compute() queue and launches are counted; else null.
+  virtual LaunchCounter* launches() const { return nullptr; }
   virtual const char* name() const = 0;  ///< name of its track in a trace: "compute"
   /// Blocks the host until all queued work is done. On an accelerator it also throws the errors
   /// that kernels found, such as an index out of range: at the call they are not known yet.

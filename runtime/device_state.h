@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "zerograd/runtime/arena.h"
+#include "zerograd/runtime/launches.h"
 #include "zerograd/runtime/memory.h"
 #include "zerograd/runtime/storage/swap.h"
 
@@ -54,6 +55,8 @@ class Ledger final : public MemoryTracker {
   /// device's allocations.
   void set_recorder(Recorder* recorder) { recorder_ = recorder; }
   Recorder* recorder() const { return recorder_; }
+  /// Whether the address is in Space::device of this device.
+  bool is_on_device(const void* place) const;
 
  private:
   struct Account {
@@ -87,6 +90,7 @@ class Ledger final : public MemoryTracker {
   const Device::Type type_;
   const int index_;
   const int64_t device_limit_, host_limit_;
+  const bool has_addresses_;  // on meta: blocks have addresses, which nobody may read
   mutable std::mutex mutex_;  // buffers may be freed while another thread reads the accounting
   std::array<Account, space_count> accounts_;
   Purpose purpose_ = Purpose::activation;
@@ -112,7 +116,15 @@ struct DeviceState : std::enable_shared_from_this<DeviceState> {
   Ledger ledger;
   std::shared_ptr<Trace> trace;
   int trace_rank = 0;
+  std::unique_ptr<LaunchCounter> launches;  ///< null: not counted
   std::unique_ptr<Stream> compute;
+  /// The counter, for work on one of the device's streams; null if it is not counted there.
+  LaunchCounter* launches_on(const Stream& stream) const {
+    return &stream == compute.get() ? launches.get() : nullptr;
+  }
+  /// Count a call of Stream::copy() and of fill_zero() on a stream.
+  void count_copy(const Stream& stream, const void* to, const void* from, size_t bytes) const;
+  void count_fill(const Stream& stream, size_t bytes) const;
   /// The file of Space::file. Made by its first allocation; never on a meta device.
   std::unique_ptr<cpu::SwapFile> swap_file;
   const SwapOptions swap;
@@ -140,6 +152,7 @@ class DeviceStream : public Stream {
 };
 
 namespace cpu {
+/// For the CPU and for meta devices.
 std::unique_ptr<Stream> make_stream(DeviceState& state, const char* name);
 /// The highest instruction set that the processor, Linux and this build support. The first call
 /// asks Linux to let this process use tile registers.

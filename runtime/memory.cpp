@@ -23,7 +23,29 @@ Ledger::Ledger(std::string device_name, Device::Type type, int index,
       type_(type),
       index_(index),
       device_limit_(options.memory_limit),
-      host_limit_(options.host_limit) {}
+      host_limit_(options.host_limit),
+      has_addresses_(type == Device::Type::meta && options.count_launches) {}
+
+namespace {
+
+/// The address that stands for the start of a space on a meta device. Nothing is mapped there, so
+/// reading it ends the process. It is aligned as real memory is, since kernels choose by alignment.
+std::byte* planned_base(Space space) {
+  constexpr int address_bits = 52;  // above the addresses of user space
+  return reinterpret_cast<std::byte*>((uintptr_t{1} + static_cast<uintptr_t>(space))
+                                      << address_bits);
+}
+
+}  // namespace
+
+bool Ledger::is_on_device(const void* place) const {
+  std::lock_guard lock(mutex_);
+  const std::unique_ptr<Arena>& arena = account(Space::device).arena;
+  if (!arena) return false;
+  const std::byte* const base = has_addresses_ ? planned_base(Space::device) : arena->base();
+  const auto at = reinterpret_cast<uintptr_t>(place), begin = reinterpret_cast<uintptr_t>(base);
+  return base && at >= begin && at - begin < static_cast<uintptr_t>(arena->reserved());
+}
 
 int64_t Ledger::limit(Space space) const {
   return space == Space::device ? device_limit_ : space == Space::file ? 0 : host_limit_;
@@ -89,6 +111,7 @@ Ledger::Block Ledger::allocate(int64_t bytes, Space space) {
   rows_.update(phase_, space, account);
   lifetime_rows_.update(phase_, space, account);
   std::byte* base = account.arena->base();
+  if (has_addresses_ && space != Space::file) base = planned_base(space);
   return {offset, base ? base + offset : nullptr, purpose_};
 }
 
@@ -193,7 +216,7 @@ Buffer::Buffer(const Device& device, int64_t bytes, Space space)
   const Ledger::Block block = device_.state_->ledger.allocate(arena_bytes(bytes, space), space);
   offset_ = block.offset;
   data_ = block.data;
-  unpoison(data_, bytes);
+  if (device_.type() != Device::Type::meta) unpoison(data_, bytes);
   purpose_ = block.purpose;
   if (space != Space::file) return;
   try {
@@ -224,7 +247,7 @@ std::shared_ptr<Buffer> Buffer::allocate(const Device& device, int64_t bytes, Sp
 
 Buffer::~Buffer() {
   if (owner_) return;
-  poison(data_, bytes_);
+  if (device_.type() != Device::Type::meta) poison(data_, bytes_);
   device_.state_->ledger.release(offset_, arena_bytes(bytes_, space_), space_, purpose_);
 }
 

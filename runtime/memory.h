@@ -55,7 +55,9 @@ class ZG_API Buffer {
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
 
-  std::byte* data() const { return data_; }        ///< null on a meta device and in Space::file
+  /// Null in Space::file and on a meta device; with DeviceOptions::count_launches a meta device has
+  /// addresses, at which there is no memory.
+  std::byte* data() const { return data_; }
   int64_t file_offset() const { return offset_; }  ///< Space::file only: offset of the first byte
   int64_t bytes() const { return bytes_; }         ///< the requested size, before rounding
   Space space() const { return space_; }

@@ -61,7 +61,7 @@ class HostView {
     if (tensor.numel() == 0 || (!is_meta && host_reaches(tensor))) return;
     copy_.resize(static_cast<size_t>(tensor.bytes()));
     raw_ = copy_.data();
-    if (is_meta) return;
+    if (host_reaches(tensor)) return;
     Stream& stream = tensor.device().compute();
     stream.copy(copy_.data(), tensor.raw(), copy_.size());
     stream.synchronize();
@@ -103,6 +103,11 @@ Tensor Tensor::zeros(const Shape& shape, DType dtype, const Device& device) {
 Tensor Tensor::full(const Shape& shape, double value, DType dtype, const Device& device) {
   Tensor tensor = empty(shape, dtype, device);
   if (!tensor.raw() || tensor.numel() == 0) return tensor;
+  if (device.type() == Device::Type::meta) {  // counts the copy
+    if (!host_reaches(tensor))
+      device.compute().copy(tensor.raw(), nullptr, static_cast<size_t>(tensor.bytes()));
+    return tensor;
+  }
   const int64_t count = tensor.numel();
   std::vector<std::byte> staged(host_reaches(tensor) ? 0 : static_cast<size_t>(tensor.bytes()));
   std::byte* raw = staged.empty() ? tensor.raw() : staged.data();
@@ -218,8 +223,7 @@ void Tensor::copy_from_host(const void* values, int64_t count, DType dtype) {
 void Tensor::copy_to_host(void* values) const {
   begin_read(*this, "to_host");
   if (numel() == 0) return;
-  if (device().type() == Device::Type::meta)
-    return void(std::memset(values, 0, static_cast<size_t>(bytes())));
+  if (device().type() == Device::Type::meta) std::memset(values, 0, static_cast<size_t>(bytes()));
   device().compute().copy(values, raw(), static_cast<size_t>(bytes()));
   device().compute().synchronize();
 }

@@ -65,7 +65,7 @@ class ZG_API Tensor {
     if (!bytes && buffer_ && buffer_->device().type() == Device::Type::meta) throw_no_data();
     return reinterpret_cast<T*>(bytes);
   }
-  /// The same without a type check; null on a meta device.
+  /// The same without a type check; null on a meta device (see Buffer::data()).
   std::byte* raw() const {
     return buffer_ && buffer_->data() ? buffer_->data() + offset_ : nullptr;
   }

@@ -125,4 +125,39 @@ void note_memory(MemoryRows& rows, TrainerMoment moment, const MicroBatch& batch
   }
 }
 
+StepLaunchNotes::StepLaunchNotes(const Device& device, int64_t step)
+    : device_(device), step_(step) {
+  if (!device.launches())
+    throw ConfigError(
+        fmt::format("launches: {} does not count them; expected a device made with "
+                    "DeviceOptions::count_launches",
+                    device.name()));
+}
+
+void StepLaunchNotes::note(TrainerMoment moment, const MicroBatch& batch) {
+  if (batch.step != step_ || counted_) return;
+  const LaunchCounts now = device_.launches()->counts();
+  const LaunchCounts since = now.since(before_);
+  before_ = now;
+  switch (moment) {
+    case TrainerMoment::step_begins:
+      now_ = {.step = step_, .per_micro_batch = {}, .per_step = {}};
+      return;
+    case TrainerMoment::batch_ready:
+    case TrainerMoment::forward_done:
+    case TrainerMoment::backward_begins:
+    case TrainerMoment::backward_done:
+      if (batch.last) now_.per_micro_batch += since;
+      return;
+    case TrainerMoment::gradients_ready:
+    case TrainerMoment::optimizer_begins:
+      now_.per_step += since;
+      return;
+    case TrainerMoment::step_done:
+      now_.per_step += since;
+      counted_ = now_;
+      return;
+  }
+}
+
 }  // namespace zg::zero

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "zerograd/runtime/comm/communicator.h"
+#include "zerograd/runtime/launches.h"
 #include "zerograd/runtime/memory_rows.h"
 #include "zerograd/runtime/storage/tensorboard.h"
 #include "zerograd/zero/trainer.h"
@@ -79,5 +80,24 @@ class ZG_API MetricsBoard {
 /// micro-batches the points up to forward are those of the first micro-batch, the others those of
 /// the last one. Peaks between them are included.
 ZG_API void note_memory(MemoryRows& rows, TrainerMoment moment, const MicroBatch& batch);
+
+/// For TrainerHooks::observe: the launches of one step, of a run or of a plan. The device must have
+/// been made with DeviceOptions::count_launches; ConfigError otherwise.
+class ZG_API StepLaunchNotes {
+ public:
+  /// `step`: the step to count, from 0.
+  StepLaunchNotes(const Device& device, int64_t step);
+  void note(TrainerMoment moment, const MicroBatch& batch);
+  /// Absent until the step is done. Work between step_begins and the last micro-batch that is no
+  /// micro-batch's is in neither part.
+  const std::optional<StepLaunches>& counted() const { return counted_; }
+
+ private:
+  const Device device_;
+  const int64_t step_;
+  LaunchCounts before_;  // at the last moment
+  StepLaunches now_;
+  std::optional<StepLaunches> counted_;
+};
 
 }  // namespace zg::zero

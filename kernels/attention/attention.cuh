@@ -173,6 +173,43 @@ __device__ inline float score_of(const AttentionCall& a, const HeadBlock& head, 
   return a.bias ? score + a.bias[head.h * a.bias_head + t * a.shape.keys + j] : score;
 }
 
+/// The count of a launch of attention. `query_rows` and `key_rows`: arrays of the size of q
+/// and of k that the kernel reads or writes; `statistics`: of [B, H, T] floats. `products`: of
+/// matrices, for each pair of a query and a key that it sees, as if starts and key_lengths, which
+/// the host does not know, hid none.
+inline Work attention_work(const char* op, const char* kernel, DType dtype,
+                           const AttentionCall& call, int64_t query_rows, int64_t key_rows,
+                           int64_t statistics, int64_t products) {
+  const AttentionShape& s = call.shape;
+  int64_t pairs = 0;
+  for (int64_t t = 0; t < s.T; ++t) {
+    const int64_t end = s.causal ? std::min(t + s.offset + 1, s.keys) : s.keys;
+    const int64_t begin =
+        s.window > 0 ? std::max<int64_t>(t + s.offset + 1 - s.window, 0) : int64_t{0};
+    pairs += std::max<int64_t>(end - begin, 0);
+  }
+  const int64_t row = s.D * static_cast<int64_t>(size_of(dtype));
+  const int64_t bias =
+      products > 0 && call.bias ? (call.bias_head ? s.H : 1) * s.T * s.keys : int64_t{0};
+  const int64_t floats = statistics * s.B * s.H * s.T + bias;
+  return {op, kernel,
+          s.B * (query_rows * s.H * s.T + key_rows * s.key_heads() * s.keys) * row +
+              floats * static_cast<int64_t>(sizeof(float)),
+          products > 0 ? 2 * products * s.D * s.B * s.H * pairs : 2 * s.B * s.H * s.T * s.D};
+}
+/// Reads q, k, v and writes out and log_sum: q k^T and P v.
+inline Work forward_work(DType dtype, const AttentionCall& call) {
+  return attention_work("attention_forward", "forward", dtype, call, 2, 2, call.log_sum ? 1 : 0, 2);
+}
+/// Reads q, dout, k, v, log_sum, row_dots and writes dk and dv: q k^T, dout v^T, and their sums.
+inline Work backward_keys_work(DType dtype, const AttentionCall& call) {
+  return attention_work("attention_backward", "backward_keys", dtype, call, 2, 4, 2, 4);
+}
+/// The same for dq.
+inline Work backward_queries_work(DType dtype, const AttentionCall& call) {
+  return attention_work("attention_backward", "backward_queries", dtype, call, 3, 2, 2, 3);
+}
+
 /// Reports starts and key lengths that no tensor has.
 void check_masks(const char* op, const AttentionCall&, Stream&);
 

@@ -190,15 +190,17 @@ template <class T, int width, Extras extras>
 void run(const AttentionCall& call, Stream& stream) {
   // With 128 columns a step has only 16 queries: dk and dv need most of the registers.
   constexpr int queries = width == 64 ? 64 : 16, keys = 64;
-  const auto start = [&](auto kernel, int64_t heads, int64_t tokens, int step) {
+  const auto start = [&](const Work& work, auto kernel, int64_t heads, int64_t tokens, int step) {
     const int64_t blocks_per_head = (tokens + block_rows - 1) / block_rows;
-    launch("attention_backward", kernel,
+    launch(work, kernel,
            {blocks_for(call.shape.B * heads * blocks_per_head, 1), dim3(mma_threads),
             static_cast<size_t>(bytes_of_rows<width>(2 * block_rows + 4 * step))},
            stream, call, blocks_per_head);
   };
-  start(backward_keys<T, width, queries, extras>, call.shape.key_heads(), call.shape.keys, queries);
-  start(backward_queries<T, width, keys, extras>, call.shape.H, call.shape.T, keys);
+  start(backward_keys_work(dtype_of<T>, call), backward_keys<T, width, queries, extras>,
+        call.shape.key_heads(), call.shape.keys, queries);
+  start(backward_queries_work(dtype_of<T>, call), backward_queries<T, width, keys, extras>,
+        call.shape.H, call.shape.T, keys);
 }
 
 }  // namespace

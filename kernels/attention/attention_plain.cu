@@ -366,11 +366,11 @@ void with_columns(int64_t D, const F& f) {
 
 /// Launches one block for every `rows` of the `tokens` rows of each of `heads` heads, with `floats`
 /// floats of dynamic shared memory.
-void launch_heads(const char* name, void (*kernel)(AttentionCall, int64_t), int64_t heads,
+void launch_heads(const Work& work, void (*kernel)(AttentionCall, int64_t), int64_t heads,
                   int64_t rows, int64_t tokens, int floats, const AttentionCall& call,
                   Stream& stream) {
   const int64_t blocks_per_head = (tokens + rows - 1) / rows;
-  launch(name, kernel,
+  launch(work, kernel,
          {blocks_for(call.shape.B * heads * blocks_per_head, 1), dim3(threads),
           static_cast<size_t>(floats) * sizeof(float)},
          stream, call, blocks_per_head);
@@ -381,15 +381,16 @@ void launch_heads(const char* name, void (*kernel)(AttentionCall, int64_t), int6
 void check_masks(const char* op, const AttentionCall& call, Stream& stream) {
   const int64_t n = call.starts ? call.shape.B * call.shape.T : call.shape.B;
   if (call.starts || call.key_lengths)
-    launch(op, check_mask_values, {blocks_for(n, threads), dim3(threads)}, stream, call,
+    launch({op, "check_mask_values", n * int64_t{sizeof(int32_t)}, n}, check_mask_values,
+           {blocks_for(n, threads), dim3(threads)}, stream, call,
            std::string_view(op) == "attention_backward" ? backward_sites : forward_sites,
            fault_place(stream));
 }
 
 void dot_rows_of_out(DType dtype, const AttentionCall& call, Stream& stream) {
   visit_floating(dtype, [&]<class T>(T) {
-    launch_heads("attention_backward", dot_rows<T>, call.shape.H, warps, call.shape.T, 0, call,
-                 stream);
+    launch_heads(attention_work("attention_backward", "dot_rows", dtype, call, 2, 0, 1, 0),
+                 dot_rows<T>, call.shape.H, warps, call.shape.T, 0, call, stream);
   });
 }
 
@@ -397,22 +398,23 @@ void plain_attention_forward(DType dtype, const AttentionCall& call, Stream& str
   visit_floating(dtype, [&]<class T>(T) {
     with_columns(call.shape.D, [&](auto rows, auto chunks) {
       using M = SharedLayout<decltype(rows)::value, decltype(chunks)::value>;
-      launch_heads("attention_forward", forward<T, decltype(rows)::value, decltype(chunks)::value>,
-                   call.shape.H, M::block_rows, call.shape.T, M::size(1), call, stream);
+      launch_heads(forward_work(dtype, call),
+                   forward<T, decltype(rows)::value, decltype(chunks)::value>, call.shape.H,
+                   M::block_rows, call.shape.T, M::size(1), call, stream);
     });
   });
 }
 
 void plain_attention_backward(DType dtype, const AttentionCall& call, Stream& stream) {
-  const char* const op = "attention_backward";
   visit_floating(dtype, [&]<class T>(T) {
     with_columns(call.shape.D, [&](auto rows, auto chunks) {
       constexpr int R = decltype(rows)::value, chunk_count = decltype(chunks)::value;
       using M = SharedLayout<R, chunk_count>;
-      launch_heads(op, backward_queries<T, R, chunk_count>, call.shape.H, M::block_rows,
-                   call.shape.T, M::size(2), call, stream);
-      launch_heads(op, backward_keys<T, R, chunk_count>, call.shape.key_heads(), M::block_rows,
-                   call.shape.keys, M::size(2), call, stream);
+      launch_heads(backward_queries_work(dtype, call), backward_queries<T, R, chunk_count>,
+                   call.shape.H, M::block_rows, call.shape.T, M::size(2), call, stream);
+      launch_heads(backward_keys_work(dtype, call), backward_keys<T, R, chunk_count>,
+                   call.shape.key_heads(), M::block_rows, call.shape.keys, M::size(2), call,
+                   stream);
     });
   });
 }

@@ -80,13 +80,12 @@ void rope(const Rope& a, Workspace, Stream& stream) {
     };
     const bool vectors =
         half % V == 0 && rest % V == 0 && call.D % V == 0 && aligned(call.x) && aligned(call.y);
+    const Work work("rope", "rotate", bytes_of({&a.x, &a.y, &a.table, &a.positions}), a.x.numel());
     const int64_t items = tokens * a.heads * (half + rest) / (vectors ? V : 1);
     if (vectors)
-      launch("rope", rotate<V, T>, {blocks_for(items, threads), dim3(threads)}, stream, call,
-             items);
+      launch(work, rotate<V, T>, {blocks_for(items, threads), dim3(threads)}, stream, call, items);
     else
-      launch("rope", rotate<1, T>, {blocks_for(items, threads), dim3(threads)}, stream, call,
-             items);
+      launch(work, rotate<1, T>, {blocks_for(items, threads), dim3(threads)}, stream, call, items);
   });
 }
 

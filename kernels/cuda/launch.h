@@ -2,8 +2,11 @@
 
 #include <cuda_runtime.h>
 
+#include <type_traits>
+
 #include "zerograd/kernels/kernel.h"
 #include "zerograd/runtime/cuda/api.h"
+#include "zerograd/runtime/launches.h"
 
 namespace zg::cuda {
 
@@ -13,27 +16,62 @@ struct Grid {
   size_t shared = 0;
 };
 
-/// Queues kernel(args...) on the stream; errors name it `name`. A grid without blocks loads the
-/// kernel and launches nothing.
+/// The count of a launch: the fields of LaunchRow. Errors name the op.
+struct Work {
+  Work(const char* its_op) : Work(its_op, its_op, 0, 0) {}
+  Work(const char* its_op, const char* its_kernel, int64_t its_bytes, int64_t its_operations)
+      : op(its_op), kernel(its_kernel), bytes(its_bytes), operations(its_operations) {}
+  const char *op, *kernel;
+  int64_t bytes, operations;
+};
+
+/// The bytes of the tensors that are present.
+inline int64_t bytes_of(std::initializer_list<const Tensor*> tensors) {
+  int64_t bytes = 0;
+  for (const Tensor* tensor : tensors)
+    if (*tensor) bytes += tensor->bytes();
+  return bytes;
+}
+
+/// The bytes of all operands of a call, each once, whether read or written.
+template <class Args>
+int64_t operand_bytes(const Args& args) {
+  int64_t bytes = 0;
+  for (const auto& operand : operands(args))
+    if (operand.tensor) bytes += operand.tensor.bytes();
+  return bytes;
+}
+
+/// Queues kernel(args...) on the stream, and counts it if the stream counts launches. A stream of a
+/// meta device only counts. A grid without blocks loads the kernel and launches nothing.
 template <class... Parameters, class... Args>
-void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, const Stream& stream,
+void launch(const Work& work, void (*kernel)(Parameters...), const Grid& grid, Stream& stream,
             Args... args) {
+  const int64_t blocks = int64_t{grid.blocks.x} * grid.blocks.y * grid.blocks.z;
+  if (LaunchCounter* const counter = stream.launches(); counter && blocks > 0)
+    counter->add({.op = work.op,
+                  .kernel = work.kernel,
+                  .launches = 1,
+                  .blocks = blocks,
+                  .bytes = work.bytes,
+                  .operations = work.operations});
+  if (stream.type() == Device::Type::meta) return;
   const OnDevice on(stream.device().index());
   load_kernel(reinterpret_cast<const void*>(kernel), stream.device().index());
-  if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0) return;
+  if (blocks == 0) return;
   constexpr size_t granted = 48 << 10;  // from here on the kernel needs an attribute
   if (grid.shared >= granted)
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(grid.shared)),
-          name);
+          work.op);
 #ifdef __CUDACC__
   kernel<<<grid.blocks, grid.threads, grid.shared, handle(stream)>>>(
       static_cast<Parameters>(args)...);
 #else
-  emulator::launch(name, kernel, grid.blocks, grid.threads, grid.shared, handle(stream),
+  emulator::launch(work.op, kernel, grid.blocks, grid.threads, grid.shared, handle(stream),
                    std::tuple<Parameters...>(args...));
 #endif
-  check(cudaGetLastError(), name);
+  check(cudaGetLastError(), work.op);
 }
 
 /// The blocks for n elements with `each` elements to a block, at most `most`.

@@ -33,11 +33,12 @@ template <class Y, class F, class... X>
 void map(const char* name, const F& f, int64_t n, Stream& stream, Y* y, const X*... x) {
   constexpr int narrowest = static_cast<int>(std::min({sizeof(Y), sizeof(X)...}));
   constexpr int V = 16 / narrowest;
+  const Work work(name, "map", n * static_cast<int64_t>((sizeof(Y) + ... + sizeof(X))), n);
   if (starts_vector<V>(y) && (starts_vector<V>(x) && ...))
-    launch(name, map_kernel<V, Y, F, X...>, {blocks_for(n, map_threads * V), dim3(map_threads)},
+    launch(work, map_kernel<V, Y, F, X...>, {blocks_for(n, map_threads * V), dim3(map_threads)},
            stream, f, n, y, x...);
   else
-    launch(name, map_kernel<1, Y, F, X...>, {blocks_for(n, map_threads), dim3(map_threads)}, stream,
+    launch(work, map_kernel<1, Y, F, X...>, {blocks_for(n, map_threads), dim3(map_threads)}, stream,
            f, n, y, x...);
 }
 

@@ -153,7 +153,8 @@ void run(const Binary& args, Stream& stream) {
   const bool vectors = nest.has_vectors(width) && starts_vector<width>(a) &&
                        starts_vector<width>(b) && starts_vector<width>(y);
   with_width<T>(vectors, [&](auto V) {
-    launch("binary", combine<op, T, Y, decltype(V)::value>,
+    launch({"binary", "combine", operand_bytes(args), nest.numel},
+           combine<op, T, Y, decltype(V)::value>,
            {blocks_for(nest.numel, threads * V), dim3(threads)}, stream, a, b, y, nest,
            fault_place(stream));
   });
@@ -170,8 +171,9 @@ void run(const BinaryBackward& args, Stream& stream) {
   for (const T* start : {a, b, dy, static_cast<const T*>(da), static_cast<const T*>(db)})
     vectors = vectors && starts_vector<width>(start);
   with_width<T>(vectors, [&](auto V) {
-    launch("binary_backward", slopes<op, T, decltype(V)::value>,
-           {blocks_for(nest.numel, threads * V), dim3(threads)}, stream, a, b, dy, da, db, nest);
+    launch({"binary_backward", "slopes", operand_bytes(args), nest.numel},
+           slopes<op, T, decltype(V)::value>, {blocks_for(nest.numel, threads * V), dim3(threads)},
+           stream, a, b, dy, da, db, nest);
   });
 }
 
@@ -209,7 +211,7 @@ void where(const Where& args, Workspace, Stream& stream) {
                          starts_vector<width>(a) && starts_vector<width>(b) &&
                          starts_vector<width>(y);
     with_width<Bits>(vectors, [&](auto V) {
-      launch("where", choose<Bits, decltype(V)::value>,
+      launch({"where", "choose", operand_bytes(args), nest.numel}, choose<Bits, decltype(V)::value>,
              {blocks_for(nest.numel, threads * V), dim3(threads)}, stream, condition, a, b, y,
              nest);
     });

@@ -61,8 +61,9 @@ void dropout(const Dropout& a, Workspace, Stream& stream) {
       const int64_t blocks_of_sample =
           blocks_for(elements, int64_t{threads} * elements_of_thread<V>).x;
       const dim3 blocks(static_cast<unsigned>(samples * blocks_of_sample));
-      launch("dropout", drop<T, V>, {blocks, dim3(threads)}, stream, x, residual, y, elements,
-             blocks_of_sample, a.probability, a.key);
+      launch({"dropout", "drop", operand_bytes(a), a.x.numel()}, drop<T, V>,
+             {blocks, dim3(threads)}, stream, x, residual, y, elements, blocks_of_sample,
+             a.probability, a.key);
     };
     if (takes_vectors(x, elements) && takes_vectors(residual, elements) &&
         takes_vectors(y, elements))

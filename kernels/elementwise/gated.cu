@@ -63,12 +63,13 @@ void launch_backward(const Gradients<T>& a, int64_t n, Stream& stream) {
   const bool aligned = n % V == 0 && starts_vector<V>(a.dy) && starts_vector<V>(a.gate) &&
                        starts_vector<V>(a.up) && starts_vector<V>(a.dgate) &&
                        starts_vector<V>(a.dup);
+  const Work work("gated_backward", "backward", 5 * n * int64_t{sizeof(T)}, n);
   if (aligned)
-    launch("gated_backward", backward<form, V, T>,
-           {blocks_for(n, map_threads * V), dim3(map_threads)}, stream, a, n);
+    launch(work, backward<form, V, T>, {blocks_for(n, map_threads * V), dim3(map_threads)}, stream,
+           a, n);
   else
-    launch("gated_backward", backward<form, 1, T>, {blocks_for(n, map_threads), dim3(map_threads)},
-           stream, a, n);
+    launch(work, backward<form, 1, T>, {blocks_for(n, map_threads), dim3(map_threads)}, stream, a,
+           n);
 }
 
 }  // namespace

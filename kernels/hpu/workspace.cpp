@@ -41,7 +41,7 @@ int64_t workspace_bytes(const EmbeddingBackward& a, const Device::Traits&) {
 }
 
 ProjectionPlan projection_plan(const ProjectionCrossEntropy& a, const Device::Traits& traits) {
-  return {a, traits, 4 * int64_t{sizeof(float)},
+  return {a, traits, LogitLimits::for_caches(), 4 * int64_t{sizeof(float)},
           kernels::matmul[Device::Type::hpu].workspace_bytes};
 }
 

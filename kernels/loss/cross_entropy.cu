@@ -54,9 +54,9 @@ void cross_entropy_forward(const CrossEntropyForward& a, Workspace, Stream& stre
   visit_floating(a.logits.dtype(), [&]<class T>(T) {
     visit_index(a.targets.dtype(), [&]<class Index>(Index) {
       with_row_warps(V, [&](auto warps) {
-        launch("cross_entropy_forward", forward<T, Index, decltype(warps)::value>,
-               row_grid<decltype(warps)::value>(N), stream,
-               static_cast<const T*>(a.logits.data<T>()),
+        launch({"cross_entropy_forward", "forward", operand_bytes(a), N * V},
+               forward<T, Index, decltype(warps)::value>, row_grid<decltype(warps)::value>(N),
+               stream, static_cast<const T*>(a.logits.data<T>()),
                static_cast<const Index*>(a.targets.data<Index>()), a.loss.data<float>(),
                a.log_sum.data<float>(), N, V, a.ignore_index, fault_place(stream));
       });
@@ -69,9 +69,9 @@ void cross_entropy_backward(const CrossEntropyBackward& a, Workspace, Stream& st
   visit_floating(a.logits.dtype(), [&]<class T>(T) {
     visit_index(a.targets.dtype(), [&]<class Index>(Index) {
       with_row_warps(V, [&](auto warps) {
-        launch("cross_entropy_backward", backward<T, Index, decltype(warps)::value>,
-               row_grid<decltype(warps)::value>(N), stream,
-               static_cast<const T*>(a.logits.data<T>()),
+        launch({"cross_entropy_backward", "backward", operand_bytes(a), N * V},
+               backward<T, Index, decltype(warps)::value>, row_grid<decltype(warps)::value>(N),
+               stream, static_cast<const T*>(a.logits.data<T>()),
                static_cast<const Index*>(a.targets.data<Index>()),
                static_cast<const float*>(a.log_sum.data<float>()),
                static_cast<const float*>(a.dloss.data<float>()), a.dlogits.data<T>(), N, V,

@@ -105,7 +105,7 @@ void cross_entropy_backward(const CrossEntropyBackward& args, Workspace, Stream&
 namespace {
 
 ProjectionPlan plan_of(const ProjectionCrossEntropy& args, const Device::Traits& traits) {
-  return {args, traits, int64_t{sizeof(OnlineLogSumExp)},
+  return {args, traits, LogitLimits::for_caches(), int64_t{sizeof(OnlineLogSumExp)},
           kernels::matmul[Device::Type::cpu].workspace_bytes};
 }
 

@@ -6,46 +6,76 @@
 #include "zerograd/kernels/matmul/matmul.h"
 
 // projection_cross_entropy computes the logits [N, V] in chunks. This header has the chunks' sizes
-// and the layout of the scratch memory. They are the same for every backend.
+// and the layout of the scratch memory. Backends differ only in LogitLimits.
 namespace zg {
 
-/// A chunk: rows [row, row + rows) and columns [column, column + columns) of [N, V].
+/// A chunk: rows [row, row + rows) and columns [column, column + columns) of [N, V]. In memory a
+/// row begins `distance` elements after the row before.
 struct LogitChunk {
-  int64_t row, column, rows, columns;
+  int64_t row, column, rows, columns, distance;
 };
 
-/// How [N, V] is cut into blocks of rows and chunks of columns. It depends on the shape alone, so
-/// the bits do not depend on the number of threads. Columns are cut in the same way with and
-/// without gradients, so that the loss has the same bits.
-struct LogitTiling {
-  // Columns of a chunk: so many that a product with these rows of the weight is fast, so few that a
-  // chunk stays in a cache between the product that computes it and the pass that reads it.
-  static constexpr int64_t max_columns = 4096;
-  // Logits in memory at a time. For the loss alone: one chunk, 16 MiB of f32. Gradients need the
-  // complete log-sum-exp of a row, so all chunks of a block of rows are kept: 40 MiB of f32. Each
-  // block reads the weight twice and adds to the whole weight gradient once; with fewer rows in a
-  // block, memory bandwidth would limit the speed.
-  static constexpr int64_t loss_elements = int64_t{4} << 20, gradient_elements = int64_t{10} << 20;
+/// The sizes of chunks that suit a backend.
+struct LogitLimits {
+  int64_t columns;  ///< most columns of a chunk
+  /// Logits in memory at a time: of one chunk for the loss alone, of all chunks of a block of rows
+  /// for gradients, which need the complete log-sum-exp of a row.
+  int64_t loss_elements, gradient_elements;
+  int64_t fewest_rows = 1;  ///< of a block, if there are so many; wins over the elements
+  int64_t row_step = 1;     ///< rows begin at multiples of so many elements
 
+  /// For processors. So many columns that a product with these rows of the weight is fast, so few
+  /// that a chunk stays in a cache between the product that computes it and the pass that reads it:
+  /// 16 MiB of f32, and 40 MiB for gradients. Each block reads the weight twice and adds to the
+  /// whole weight gradient once; with fewer rows in a block, memory bandwidth would limit the
+  /// speed.
+  static constexpr LogitLimits for_caches() {
+    return {
+        .columns = 4096, .loss_elements = int64_t{4} << 20, .gradient_elements = int64_t{10} << 20};
+  }
+  /// For GPUs, where a product is fast if its tiles occupy all multiprocessors, and each launch
+  /// costs microseconds: at least 4096 rows, all columns at once. Rows begin at multiples of 16
+  /// bytes, as the fast products need.
+  static constexpr LogitLimits for_gpus() {
+    return {.columns = int64_t{1} << 40,
+            .loss_elements = int64_t{64} << 20,
+            .gradient_elements = int64_t{64} << 20,
+            .fewest_rows = 4096,
+            .row_step = 8};
+  }
+};
+
+/// How [N, V] is cut into blocks of rows and chunks of columns. It depends on the shape and the
+/// limits alone, so the bits do not depend on the number of threads. Columns are cut in the same
+/// way with and without gradients, so that the loss has the same bits.
+struct LogitTiling {
   int64_t N, V, C;
   int64_t rows, columns;  ///< rows of a whole block, columns of a whole chunk
+  int64_t row_step;
 
-  explicit LogitTiling(const ProjectionCrossEntropy& args)
-      : N(args.x.extent(0)), V(args.weight.extent(0)), C(args.x.extent(1)) {
+  LogitTiling(const ProjectionCrossEntropy& args, const LogitLimits& limits)
+      : N(args.x.extent(0)),
+        V(args.weight.extent(0)),
+        C(args.x.extent(1)),
+        row_step(limits.row_step) {
     constexpr int64_t step = 64;  // whole register tiles of the products
-    const int64_t chunks = std::max<int64_t>((V + max_columns - 1) / max_columns, 1);
+    const int64_t chunks = std::max<int64_t>((V + limits.columns - 1) / limits.columns, 1);
     const int64_t even = (V + chunks - 1) / chunks;
     columns = chunks == 1 ? V : std::min((even + step - 1) / step * step, V);
     const bool gradients = args.dx || args.dweight;
     const int64_t max_rows =
-        std::max<int64_t>(gradients ? gradient_elements / std::max<int64_t>(V, 1)
-                                    : loss_elements / std::max<int64_t>(columns, 1),
+        std::max<int64_t>(gradients ? limits.gradient_elements / std::max<int64_t>(V, 1)
+                                    : limits.loss_elements / std::max<int64_t>(columns, 1),
                           1);
-    const int64_t blocks = std::max<int64_t>((N + max_rows - 1) / max_rows, 1);
+    const bool has_fewest = max_rows < limits.fewest_rows;
+    const int64_t blocks =
+        std::max<int64_t>(has_fewest ? N / limits.fewest_rows : (N + max_rows - 1) / max_rows, 1);
     rows = (N + blocks - 1) / blocks;
   }
   LogitChunk at(int64_t row, int64_t column) const {
-    return {row, column, std::min(rows, N - row), std::min(columns, V - column)};
+    const int64_t width = std::min(columns, V - column);
+    return {row, column, std::min(rows, N - row), width,
+            (width + row_step - 1) / row_step * row_step};
   }
   template <class F>
   void for_each_chunk(int64_t row, const F& f) const {
@@ -70,16 +100,21 @@ struct ProjectionPlan {
   bool narrow;  ///< the gradient of the logits is rounded to x's dtype, for the products
   int64_t logits, dlogits, sums, product, bytes;  ///< offsets in the scratch, and its size
 
-  /// `bytes_of_sum`: size of the running log-sum-exp of a row. `product_bytes`: workspace_bytes of
-  /// the backend's matmul, or null.
+  /// `limits`: the backend's. `bytes_of_sum`: size of the running log-sum-exp of a row.
+  /// `product_bytes`: workspace_bytes of the backend's matmul, or null.
   ProjectionPlan(const ProjectionCrossEntropy& a, const Device::Traits& traits,
-                 int64_t bytes_of_sum, Kernel<Matmul>::WorkspaceBytes product_bytes)
+                 const LogitLimits& limits, int64_t bytes_of_sum,
+                 Kernel<Matmul>::WorkspaceBytes product_bytes)
       : args(a),
-        tiling(a),
+        tiling(a, limits),
         gradients(a.dx || a.dweight),
         narrow(gradients && a.x.dtype() != a.loss.dtype()),
         bytes(0) {
-    const int64_t chunk = tiling.rows * tiling.columns, block = tiling.rows * tiling.V;
+    int64_t chunk = 0, block = 0;  // elements
+    tiling.for_each_chunk(0, [&](const LogitChunk& part) {
+      chunk = std::max(chunk, tiling.rows * part.distance);
+      block += tiling.rows * part.distance;
+    });
     logits = take((gradients ? block : chunk) * size_of(args.loss.dtype()));
     dlogits = take(narrow ? chunk * size_of(args.x.dtype()) : 0);
     sums = take(tiling.rows * bytes_of_sum);
@@ -101,7 +136,9 @@ struct ProjectionPlan {
   /// Where a chunk's logits are stored. For gradients all chunks of a block are kept, one after the
   /// other.
   Tensor logits_of(const Workspace& workspace, const LogitChunk& chunk) const {
-    const int64_t before = gradients ? chunk.rows * chunk.column : 0;
+    const int64_t before = gradients ? chunk.rows * tiling.at(chunk.row, 0).distance *
+                                           (chunk.column / std::max<int64_t>(tiling.columns, 1))
+                                     : 0;
     const DType dtype = args.loss.dtype();
     return part_of(workspace, logits + before * size_of(dtype), chunk, dtype);
   }
@@ -118,7 +155,8 @@ struct ProjectionPlan {
             .M = chunk.rows,
             .N = chunk.columns,
             .K = tiling.C,
-            .transpose_b = true};
+            .transpose_b = true,
+            .ldc = chunk.distance};
   }
   Matmul dx_product(const Tensor& from, const LogitChunk& chunk) const {
     return {.a = from,
@@ -127,7 +165,8 @@ struct ProjectionPlan {
             .M = chunk.rows,
             .N = tiling.C,
             .K = chunk.columns,
-            .accumulate = chunk.column > 0};
+            .accumulate = chunk.column > 0,
+            .lda = chunk.distance};
   }
   Matmul dweight_product(const Tensor& from, const LogitChunk& chunk) const {
     return {.a = from,
@@ -137,7 +176,8 @@ struct ProjectionPlan {
             .N = tiling.C,
             .K = chunk.rows,
             .transpose_a = true,
-            .accumulate = chunk.row > 0};
+            .accumulate = chunk.row > 0,
+            .lda = chunk.distance};
   }
 
  private:
@@ -156,7 +196,7 @@ struct ProjectionPlan {
   static Tensor part_of(const Workspace& workspace, int64_t offset, const LogitChunk& chunk,
                         DType dtype) {
     return workspace.tensor->alias(workspace.tensor->byte_offset() + offset,
-                                   {chunk.rows, chunk.columns}, dtype);
+                                   {chunk.rows, chunk.distance}, dtype);
   }
 };
 

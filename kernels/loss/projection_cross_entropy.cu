@@ -12,15 +12,15 @@ constexpr const char* op = "projection_cross_entropy";  // for the host
 constexpr FaultSite site = FaultSite::projection_cross_entropy_targets;
 constexpr int finish_threads = 256;
 
-/// Adds a chunk of logits, columns [column, column + columns), to the log-sums of its rows. The
-/// chunk at column 0 starts them. A team of threads for each row.
+/// Adds a chunk of logits, columns [column, column + columns) in rows `distance` apart, to the
+/// log-sums of its rows. The chunk at column 0 starts them. A team of threads for each row.
 template <class Index, int warps>
 __global__ void __launch_bounds__(lanes* row_warps)
     add_chunk(const float* logits, const Index* targets, OnlineLogSum* sums, int64_t rows,
-              int64_t column, int64_t columns) {
+              int64_t column, int64_t columns, int64_t distance) {
   const Row<warps> row;
   if (row.n >= rows) return;  // the whole team
-  const float* const x = logits + row.n * columns;
+  const float* const x = logits + row.n * distance;
   const OnlineLogSum previous = column > 0 ? sums[row.n] : OnlineLogSum{-CUDART_INF_F, 0.0f, 0.0f};
   const float chunk_maximum = row_max<warps>(x, columns, row.first);
   const float maximum =
@@ -54,15 +54,15 @@ __global__ void __launch_bounds__(finish_threads)
 template <class T, class Index, int warps>
 __global__ void __launch_bounds__(lanes* row_warps)
     logit_gradients(const float* logits, const Index* targets, const OnlineLogSum* sums, T* dlogits,
-                    float factor, int64_t rows, int64_t column, int64_t columns, int64_t V,
-                    int64_t ignored) {
+                    float factor, int64_t rows, int64_t column, int64_t columns, int64_t distance,
+                    int64_t V, int64_t ignored) {
   const Row<warps> row;
   if (row.n >= rows) return;
   const bool is_counted = has_target(targets, row.n, V, ignored, false, site, nullptr);
   const int64_t target_column = int64_t{targets[row.n]} - column;
   const float log_sum = sums[row.n].max + logf(sums[row.n].sum);
   for (int64_t i = row.first; i < columns; i += Row<warps>::threads) {
-    const int64_t at = row.n * columns + i;
+    const int64_t at = row.n * distance + i;
     const float log_probability = logits[at] - log_sum;
     const float gradient = i == target_column ? expm1f(log_probability) : expf(log_probability);
     dlogits[at] = from_float<T>(is_counted ? gradient * factor : 0.0f);
@@ -79,31 +79,40 @@ void run(const ProjectionCrossEntropy& a, Workspace workspace, Stream& stream) {
     kernels::matmul[Device::Type::cuda].function(
         product, {workspace.data + plan.product, workspace.bytes - plan.product}, stream);
   };
+  constexpr int64_t size_of_sum = sizeof(OnlineLogSum), index_bytes = sizeof(Index);
   for (int64_t row = 0; row < tiling.N; row += tiling.rows) {
     const int64_t rows = tiling.at(row, 0).rows;
     tiling.for_each_chunk(row, [&](const LogitChunk& chunk) {
+      const int64_t elements = rows * chunk.columns;
       const Tensor logits = plan.logits_of(workspace, chunk);
       multiply(plan.logits_product(logits, chunk));
       with_row_warps(chunk.columns, [&](auto warps) {
-        launch(op, add_chunk<Index, decltype(warps)::value>, row_grid<decltype(warps)::value>(rows),
+        launch({op, "add_chunk",
+                elements * int64_t{sizeof(float)} + rows * (size_of_sum + index_bytes), elements},
+               add_chunk<Index, decltype(warps)::value>, row_grid<decltype(warps)::value>(rows),
                stream, static_cast<const float*>(logits.data<float>()), targets + row, sums, rows,
-               chunk.column, chunk.columns);
+               chunk.column, chunk.columns, chunk.distance);
       });
     });
-    launch(op, write_loss<Index>, {blocks_for(rows, finish_threads), dim3(finish_threads)}, stream,
+    launch({op, "write_loss", rows * (size_of_sum + index_bytes + int64_t{sizeof(float)}), rows},
+           write_loss<Index>, {blocks_for(rows, finish_threads), dim3(finish_threads)}, stream,
            static_cast<const OnlineLogSum*>(sums), targets, a.loss.data<float>(), row, rows,
            tiling.V, a.ignore_index, fault_place(stream));
     if (!plan.gradients) continue;
     tiling.for_each_chunk(row, [&](const LogitChunk& chunk) {
+      const int64_t elements = rows * chunk.columns;
       const Tensor logits = plan.logits_of(workspace, chunk);
       const Tensor dlogits = plan.dlogits_of(workspace, chunk);
       with_row_warps(chunk.columns, [&](auto warps) {
-        launch(op, logit_gradients<T, Index, decltype(warps)::value>,
+        launch({op, "logit_gradients",
+                elements * int64_t{sizeof(float) + sizeof(T)} + rows * (size_of_sum + index_bytes),
+                elements},
+               logit_gradients<T, Index, decltype(warps)::value>,
                row_grid<decltype(warps)::value>(rows), stream,
                static_cast<const float*>(logits.data<float>()), targets + row,
                static_cast<const OnlineLogSum*>(sums), dlogits.data<T>(),
-               static_cast<float>(a.gradient_factor), rows, chunk.column, chunk.columns, tiling.V,
-               a.ignore_index);
+               static_cast<float>(a.gradient_factor), rows, chunk.column, chunk.columns,
+               chunk.distance, tiling.V, a.ignore_index);
       });
       if (a.dx) multiply(plan.dx_product(dlogits, chunk));
       if (a.dweight) multiply(plan.dweight_product(dlogits, chunk));

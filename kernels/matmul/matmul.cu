@@ -99,9 +99,10 @@ void matmul(const Matmul& m, Workspace workspace, Stream& stream) {
                         .c_is_f32 = m.c.dtype() == DType::f32,
                         .activation = m.activation};
   if (m.a.dtype() == DType::f32)
-    launch("matmul", multiply, {blocks_of(product, tile), dim3(threads)}, stream, product);
+    launch(matmul_work(m, "multiply"), multiply, {blocks_of(product, tile), dim3(threads)}, stream,
+           product);
   else
-    mma_matmul(m.a.dtype(), product, stream);
+    mma_matmul(m.a.dtype(), product, matmul_work(m, "mma_multiply"), stream);
 }
 
 }  // namespace zg::cuda

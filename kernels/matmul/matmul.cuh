@@ -78,7 +78,21 @@ inline dim3 blocks_of(const Product& p, int tile) {
 /// same bits.
 bool cublaslt_matmul(const Matmul&, Workspace, Stream&);
 
+/// The count of the launch of a product. The library does not apply the activation.
+inline Work matmul_work(const Matmul& m, const char* kernel, bool by_library = false) {
+  const auto bytes = [](const Tensor& tensor, int64_t elements) {
+    return tensor ? elements * static_cast<int64_t>(size_of(tensor.dtype())) : int64_t{0};
+  };
+  const auto items = [&](int64_t stride) { return stride == 0 ? int64_t{1} : m.batch; };
+  const int64_t results = m.batch * m.M * m.N;
+  return {"matmul", kernel,
+          bytes(m.a, items(m.stride_a) * m.M * m.K) + bytes(m.b, items(m.stride_b) * m.K * m.N) +
+              bytes(m.bias, m.N) + bytes(m.c, m.accumulate ? 2 * results : results) +
+              (by_library ? 0 : bytes(m.pre_activation, results)),
+          2 * results * m.K};
+}
+
 /// Computes on the tensor cores; operands are bf16 or f16.
-void mma_matmul(DType dtype, const Product&, Stream&);
+void mma_matmul(DType dtype, const Product&, const Work&, Stream&);
 
 }  // namespace zg::cuda

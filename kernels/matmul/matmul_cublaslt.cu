@@ -201,13 +201,9 @@ Problem problem_of(const Matmul& m) {
           .batch = m.batch};
 }
 
-}  // namespace
-
-bool cublaslt_matmul(const Matmul& m, Workspace workspace, Stream& stream) {
-  const CublasLt* const library = cublaslt();
-  if (!library) return false;
-  const Problem problem = problem_of(m);
-  if (!accepts(m, problem)) return false;
+/// Computes with the library; false, having done nothing, if it has no algorithm.
+bool multiply_by_library(const CublasLt* library, const Problem& problem, const Matmul& m,
+                         const Tensor& sums, Workspace workspace, Stream& stream) {
   const int device = stream.device().index();
   const OnDevice on(device);
   const Operation operation(*library, problem, m.bias.raw());
@@ -228,12 +224,33 @@ bool cublaslt_matmul(const Matmul& m, Workspace workspace, Stream& stream) {
     choice = entry->second;
   }
   if (!choice) return false;
-  const Tensor& sums = m.pre_activation ? m.pre_activation : m.c;
   const float alpha = 1.0f, beta = m.accumulate ? 1.0f : 0.0f;
   check(library->matmul(library_handle, operation, &alpha, m.b.raw(), first, m.a.raw(), second,
                         &beta, sums.raw(), result, sums.raw(), result, &*choice, workspace.data,
                         static_cast<size_t>(workspace.bytes), handle(stream)),
         "cublasLtMatmul");
+  return true;
+}
+
+}  // namespace
+
+bool cublaslt_matmul(const Matmul& m, Workspace workspace, Stream& stream) {
+  const bool planned = stream.type() == Device::Type::meta;
+  if (planned && !plans_cublaslt()) return false;
+  const CublasLt* const library = planned ? nullptr : cublaslt();
+  if (!planned && !library) return false;
+  const Problem problem = problem_of(m);
+  if (!accepts(m, problem)) return false;
+  const Tensor& sums = m.pre_activation ? m.pre_activation : m.c;
+  if (!planned && !multiply_by_library(library, problem, m, sums, workspace, stream)) return false;
+  if (LaunchCounter* const counter = stream.launches()) {
+    const Work work = matmul_work(m, "cublasLtMatmul", true);
+    counter->add({.op = work.op,
+                  .kernel = work.kernel,
+                  .launches = 1,
+                  .bytes = work.bytes,
+                  .operations = work.operations});
+  }
   // The activation must read the rounded sums; the library's epilogues would read them unrounded.
   const int64_t numel = m.batch * m.M * m.N;  // the shapes of c and of the sums may differ
   if (m.activation != Activation::none)

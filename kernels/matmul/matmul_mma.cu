@@ -173,10 +173,10 @@ __global__ void __launch_bounds__(threads, 2) multiply(Product p) {
 }
 
 template <class T, int tiles>
-void run(const Product& p, Stream& stream) {
+void run(const Product& p, const Work& work, Stream& stream) {
   const auto with = [&]<bool a_k_strided, bool b_k_strided>() {
     using P = Tiling<T, tiles, a_k_strided, b_k_strided>;
-    launch("matmul", multiply<T, tiles, a_k_strided, b_k_strided>,
+    launch(work, multiply<T, tiles, a_k_strided, b_k_strided>,
            {blocks_of(p, P::tile_side), dim3(threads), P::shared}, stream, p);
   };
   if (p.a.k_strided)
@@ -189,12 +189,14 @@ void run(const Product& p, Stream& stream) {
 
 }  // namespace
 
-void mma_matmul(DType dtype, const Product& p, Stream& stream) {
+void mma_matmul(DType dtype, const Product& p, const Work& work, Stream& stream) {
   // Tiles of 128 if there are enough for all multiprocessors of an H100 or H200, else tiles of 64.
   constexpr int64_t multiprocessors = 132;
   const dim3 large = blocks_of(p, 128);
   const bool many = int64_t{large.x} * large.y * large.z >= multiprocessors;
-  const auto with = [&]<class T>(T) { many ? run<T, 4>(p, stream) : run<T, 2>(p, stream); };
+  const auto with = [&]<class T>(T) {
+    many ? run<T, 4>(p, work, stream) : run<T, 2>(p, work, stream);
+  };
   dtype == DType::bf16 ? with(bf16()) : with(f16());
 }
 

@@ -124,7 +124,9 @@ void embedding_forward(const EmbeddingForward& a, Workspace, Stream& stream) {
         takes_vectors(weight, C) && takes_vectors(position, C) && takes_vectors(y, C);
     visit_index(a.ids.dtype(), [&]<class Id>(Id) {
       with_width<T>(vectors, [&](auto width) {
-        launch("embedding_forward", gather_rows<T, Id, decltype(width)::value>,
+        launch({"embedding_forward", "gather_rows",
+                a.ids.bytes() + (position ? 3 : 2) * a.y.bytes(), a.y.numel()},
+               gather_rows<T, Id, decltype(width)::value>,
                {dim3(static_cast<unsigned>(N)), dim3(threads)}, stream,
                static_cast<const Id*>(a.ids.data<Id>()), weight, position, y, a.weight.extent(0), C,
                a.position ? a.T : 1, a.first_position, fault_place(stream));
@@ -144,7 +146,9 @@ void embedding_backward(const EmbeddingBackward& a, Workspace, Stream& stream) {
       const bool vectors = takes_vectors(dy, C) && takes_vectors(dweight, C);
       visit_index(a.ids.dtype(), [&]<class Id>(Id) {
         with_width<T>(vectors, [&](auto width) {
-          launch("embedding_backward", sum_rows_by_id<T, Id, decltype(width)::value>,
+          launch({"embedding_backward", "sum_rows_by_id", bytes_of({&a.ids, &a.dy, &a.dweight}),
+                  a.dy.numel()},
+                 sum_rows_by_id<T, Id, decltype(width)::value>,
                  {dim3(rows, blocks_for(C, threads * width).x), dim3(threads)}, stream,
                  static_cast<const Id*>(a.ids.data<Id>()), dy, dweight, N, a.dweight.extent(0), C,
                  fault_place(stream));
@@ -155,7 +159,9 @@ void embedding_backward(const EmbeddingBackward& a, Workspace, Stream& stream) {
       float* dposition = a.dposition.data<float>();
       const bool vectors = takes_vectors(dy, C) && takes_vectors(dposition, C);
       with_width<T>(vectors, [&](auto width) {
-        launch("embedding_backward", sum_rows_by_position<T, decltype(width)::value>,
+        launch({"embedding_backward", "sum_rows_by_position", bytes_of({&a.dy, &a.dposition}),
+                a.dy.numel()},
+               sum_rows_by_position<T, decltype(width)::value>,
                {dim3(static_cast<unsigned>(a.dposition.extent(0))), dim3(threads)}, stream, dy,
                dposition, N, C, a.T, a.first_position);
       });

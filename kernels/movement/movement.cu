@@ -80,17 +80,19 @@ __global__ void __launch_bounds__(threads)
 
 void strided_copy(const StridedCopy& a, Workspace, Stream& stream) {
   const Nest<2> nest(a.extents, {a.x_strides, a.y_strides});
+  const Work work("strided_copy", "copy_strided", 2 * nest.numel * size_of(a.x.dtype()),
+                  nest.numel);
   visit_bits(a.x.dtype(), [&]<class T>(T) {
     const T* x = reinterpret_cast<const T*>(a.x.raw()) + a.x_offset;
     T* y = reinterpret_cast<T*>(a.y.raw()) + a.y_offset;
     constexpr int V = vector_width<T>;
     if (nest.has_vectors(V) && nest.strides[nest.rank - 1][1] == 1 && starts_vector<V>(x) &&
         starts_vector<V>(y))
-      launch("strided_copy", copy_strided<T, V>,
-             {blocks_for(nest.numel, threads * V), dim3(threads)}, stream, x, y, nest);
+      launch(work, copy_strided<T, V>, {blocks_for(nest.numel, threads * V), dim3(threads)}, stream,
+             x, y, nest);
     else
-      launch("strided_copy", copy_strided<T, 1>, {blocks_for(nest.numel, threads), dim3(threads)},
-             stream, x, y, nest);
+      launch(work, copy_strided<T, 1>, {blocks_for(nest.numel, threads), dim3(threads)}, stream, x,
+             y, nest);
   });
 }
 
@@ -100,7 +102,8 @@ void gather(const Gather& a, Workspace, Stream& stream) {
   const Nest<2> nest(shape, {broadcast_strides(shape, shape), x.others});
   visit_bits(a.x.dtype(), [&]<class T>(T) {
     visit_index(a.index.dtype(), [&]<class Index>(Index) {
-      launch("gather", pick<T, Index>, {blocks_for(nest.numel, threads), dim3(threads)}, stream,
+      launch({"gather", "pick", a.index.bytes() + 2 * a.y.bytes(), nest.numel}, pick<T, Index>,
+             {blocks_for(nest.numel, threads), dim3(threads)}, stream,
              reinterpret_cast<const T*>(a.x.raw()),
              static_cast<const Index*>(a.index.data<Index>()), reinterpret_cast<T*>(a.y.raw()),
              nest, a.x.extent(a.axis), x.along, fault_place(stream));
@@ -120,11 +123,13 @@ void scatter_add(const ScatterAdd& a, Workspace, Stream& stream) {
   visit_floating(a.y.dtype(), [&]<class T>(T) {
     visit_index(a.index.dtype(), [&]<class Index>(Index) {
       const Index* index = a.index.data<Index>();
-      launch("scatter_add", check<Index>, {blocks_for(a.index.numel(), threads), dim3(threads)},
-             stream, index, a.index.numel(), y_extent, fault_place(stream));
-      launch("scatter_add", add_where<T, Index>, {blocks_for(nest.numel, threads), dim3(threads)},
-             stream, static_cast<const T*>(a.x.data<T>()), index, a.y.data<T>(), nest,
-             shape[a.axis], from.along, x.along);
+      launch({"scatter_add", "check", a.index.bytes(), a.index.numel()}, check<Index>,
+             {blocks_for(a.index.numel(), threads), dim3(threads)}, stream, index, a.index.numel(),
+             y_extent, fault_place(stream));
+      launch({"scatter_add", "add_where", operand_bytes(a), nest.numel}, add_where<T, Index>,
+             {blocks_for(nest.numel, threads), dim3(threads)}, stream,
+             static_cast<const T*>(a.x.data<T>()), index, a.y.data<T>(), nest, shape[a.axis],
+             from.along, x.along);
     });
   });
 }

@@ -277,14 +277,14 @@ bool aligned(const Tensor& tensor, int64_t C) {
 }
 
 template <bool centred>
-void forward(const char* name, const Forward& a, DType dtype,
+void forward(const char* name, const Forward& a, int64_t bytes, DType dtype,
              std::initializer_list<const Tensor*> tensors, Stream& stream) {
   visit_floating(dtype, [&]<class T>(T) {
     bool vectors = true;
     for (const Tensor* tensor : tensors) vectors = vectors && aligned<T>(*tensor, a.C);
     choose<T>(vectors, a.C, [&](auto V, auto warps, auto fits) {
       launch(
-          name,
+          {name, "norm_forward", bytes, a.N * a.C},
           norm_forward<T, decltype(V)::value, decltype(warps)::value, decltype(fits)::value,
                        centred>,
           {blocks_for(a.N, warps_of_block / decltype(warps)::value), dim3(lanes * warps_of_block)},
@@ -294,31 +294,41 @@ void forward(const char* name, const Forward& a, DType dtype,
 }
 
 template <bool centred>
-void backward(const char* name, Backward a, const Tensor& dgamma, const Tensor& dbeta, DType dtype,
-              std::initializer_list<const Tensor*> tensors, Workspace workspace, Stream& stream) {
+void backward(const char* name, Backward a, int64_t bytes, const Tensor& dgamma,
+              const Tensor& dbeta, DType dtype, std::initializer_list<const Tensor*> tensors,
+              Workspace workspace, Stream& stream) {
   const NormBlocks cut(a.N);
   a.rows = cut.rows;
   float* scratch = reinterpret_cast<float*>(workspace.data);
   a.dgamma = dgamma ? scratch : nullptr;
   a.dbeta = dbeta ? scratch + (dgamma ? cut.blocks * a.C : 0) : nullptr;
+  // Partial sums are written by one kernel and read by another.
+  const int64_t bytes_of_sums =
+      ((dgamma ? 1 : 0) + (dbeta ? 1 : 0)) * cut.blocks * a.C * int64_t{sizeof(float)};
   visit_floating(dtype, [&]<class T>(T) {
     bool vectors = true;
     for (const Tensor* tensor : tensors) vectors = vectors && aligned<T>(*tensor, a.C);
     choose<T>(vectors, a.C, [&](auto V, auto warps, auto fits) {
       constexpr bool row_fits = decltype(fits)::value;
       const dim3 blocks(static_cast<unsigned>(cut.blocks));
-      launch(name, norm_backward<T, decltype(V)::value, decltype(warps)::value, row_fits, centred>,
+      launch({name, "norm_backward", bytes + (row_fits ? bytes_of_sums : 0), a.N * a.C},
+             norm_backward<T, decltype(V)::value, decltype(warps)::value, row_fits, centred>,
              {blocks, dim3(lanes * warps_of_block)}, stream, a);
       if (!row_fits && (dgamma || dbeta))
-        launch(name, norm_columns<T, decltype(V)::value, centred>,
+        launch({name, "norm_columns",
+                2 * a.N * (a.C * int64_t{sizeof(T)} + int64_t{sizeof(float)}) + bytes_of_sums,
+                a.N * a.C},
+               norm_columns<T, decltype(V)::value, centred>,
                {dim3(blocks.x, blocks_for(a.C, column_threads * V).x), dim3(column_threads)},
                stream, a);
     });
   });
   const auto finish = [&](const float* sums, const Tensor& out) {
     if (out)
-      launch(name, add_blocks, {blocks_for(a.C, 256), dim3(256)}, stream, sums, out.data<float>(),
-             cut.blocks, a.C);
+      launch(
+          {name, "add_blocks", (cut.blocks + 1) * a.C * int64_t{sizeof(float)}, cut.blocks * a.C},
+          add_blocks, {blocks_for(a.C, 256), dim3(256)}, stream, sums, out.data<float>(),
+          cut.blocks, a.C);
   };
   finish(a.dgamma, dgamma);
   finish(a.dbeta, dbeta);
@@ -341,7 +351,8 @@ void layer_norm_forward(const LayerNormForward& a, Workspace, Stream& stream) {
                  .N = a.x.extent(0),
                  .C = static_cast<int>(a.x.extent(1)),
                  .epsilon = a.epsilon},
-                a.x.dtype(), {&a.x, &a.residual, &a.gamma, &a.beta, &a.y, &a.sum}, stream);
+                operand_bytes(a), a.x.dtype(), {&a.x, &a.residual, &a.gamma, &a.beta, &a.y, &a.sum},
+                stream);
 }
 
 void rms_norm_forward(const RmsNormForward& a, Workspace, Stream& stream) {
@@ -353,7 +364,7 @@ void rms_norm_forward(const RmsNormForward& a, Workspace, Stream& stream) {
                   .N = a.x.extent(0),
                   .C = static_cast<int>(a.x.extent(1)),
                   .epsilon = a.epsilon},
-                 a.x.dtype(), {&a.x, &a.gamma, &a.y}, stream);
+                 operand_bytes(a), a.x.dtype(), {&a.x, &a.gamma, &a.y}, stream);
 }
 
 void layer_norm_backward(const LayerNormBackward& a, Workspace workspace, Stream& stream) {
@@ -367,8 +378,8 @@ void layer_norm_backward(const LayerNormBackward& a, Workspace workspace, Stream
                   .dx = a.dx.raw(),
                   .N = a.x.extent(0),
                   .C = static_cast<int>(a.x.extent(1))},
-                 a.dgamma, a.dbeta, a.x.dtype(), {&a.x, &a.dy, &a.gamma, &a.dsum, &a.dx}, workspace,
-                 stream);
+                 bytes_of({&a.dy, &a.x, &a.gamma, &a.mean, &a.rstd, &a.dsum, &a.dx}), a.dgamma,
+                 a.dbeta, a.x.dtype(), {&a.x, &a.dy, &a.gamma, &a.dsum, &a.dx}, workspace, stream);
 }
 
 void rms_norm_backward(const RmsNormBackward& a, Workspace workspace, Stream& stream) {
@@ -380,8 +391,8 @@ void rms_norm_backward(const RmsNormBackward& a, Workspace workspace, Stream& st
                    .dx = a.dx.raw(),
                    .N = a.x.extent(0),
                    .C = static_cast<int>(a.x.extent(1))},
-                  a.dgamma, Tensor(), a.x.dtype(), {&a.x, &a.dy, &a.gamma, &a.dx}, workspace,
-                  stream);
+                  bytes_of({&a.dy, &a.x, &a.gamma, &a.rstd, &a.dx}), a.dgamma, Tensor(),
+                  a.x.dtype(), {&a.x, &a.dy, &a.gamma, &a.dx}, workspace, stream);
 }
 
 }  // namespace zg::cuda

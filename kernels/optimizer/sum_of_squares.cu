@@ -129,7 +129,8 @@ void sum_of_squares(const SumOfSquares& a, Workspace, Stream& stream) {
   const int64_t granules = a.x.numel() / granule;
   visit_floating(a.x.dtype(), [&]<class T>(T) {
     const T* x = a.x.data<T>();
-    launch("sum_of_squares",
+    launch({"sum_of_squares", "squares", a.x.bytes() + 2 * bytes_of({&a.limbs, &a.non_finite}),
+            a.x.numel()},
            takes_vectors(x, granule) ? squares<T, vector_width<T>> : squares<T, 1>,
            {blocks_for(granules, threads, most_blocks), dim3(threads)}, stream, x, granules,
            reinterpret_cast<Limb*>(a.limbs.data<int64_t>()),

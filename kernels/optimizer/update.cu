@@ -215,10 +215,13 @@ void optimizer_update(const OptimizerUpdate& a, Workspace, Stream& stream) {
               .seed = a.rounding_seed.value_or(0),
               .numbers = constants(a, a.tensors[0])};
   uint32_t blocks = 0;
+  int64_t bytes = 0, elements = 0;
   const auto flush = [&] {
-    launch("optimizer_update", step, {dim3(blocks), dim3(threads)}, stream, next);
+    launch({"optimizer_update", "optimizer_step", bytes, elements}, step,
+           {dim3(blocks), dim3(threads)}, stream, next);
     next.count = 0;
     blocks = 0;
+    bytes = elements = 0;
   };
   for (const OptimizerTensor& t : a.tensors) {
     const int64_t n = t.parameter.numel();
@@ -238,6 +241,9 @@ void optimizer_update(const OptimizerUpdate& a, Workspace, Stream& stream) {
                                   .first_block = blocks,
                                   .is_aligned = is_aligned_for_vectors(t, width)};
     blocks += blocks_for(n, threads * width).x;
+    bytes += bytes_of({&t.gradient, &t.low_precision}) +
+             2 * bytes_of({&t.parameter, &t.moment1, &t.moment2});
+    elements += n;
     if (next.count == Launch::max_entries) flush();
   }
   flush();

@@ -144,20 +144,24 @@ void run(const Reduce& a, Workspace workspace, Stream& stream) {
   const X* x = a.x.data<X>();
   Y* y = a.y.data<Y>();
   if (chunks_plan.results == 0) return;
+  const int64_t elements = a.x.numel();
   if (chunks_plan.group_each) {
-    launch("reduce", reduce_blocks<X, Y, Op>,
+    launch({"reduce", "reduce_blocks", operand_bytes(a), elements}, reduce_blocks<X, Y, Op>,
            {dim3(static_cast<unsigned>(chunks_plan.results)), dim3(threads)}, stream, x, y,
            indexing, scale);
     return;
   }
   auto* parts =
       reinterpret_cast<typename Op::State*>(chunks_plan.chunks > 1 ? workspace.data : nullptr);
+  const int64_t bytes_of_parts = parts ? chunks_plan.scratch_bytes() : 0;
   const auto run_chunks = [&]<int V>(std::integral_constant<int, V>) {
-    launch("reduce", reduce_chunks<X, Y, Op, V>,
-           {dim3(blocks_for(chunks_plan.results, threads * V).x,
-                 static_cast<unsigned>(chunks_plan.chunks)),
-            dim3(threads)},
-           stream, x, y, parts, indexing, chunks_plan.chunk, scale);
+    launch(
+        {"reduce", "reduce_chunks", a.x.bytes() + (parts ? bytes_of_parts : a.y.bytes()), elements},
+        reduce_chunks<X, Y, Op, V>,
+        {dim3(blocks_for(chunks_plan.results, threads * V).x,
+              static_cast<unsigned>(chunks_plan.chunks)),
+         dim3(threads)},
+        stream, x, y, parts, indexing, chunks_plan.chunk, scale);
   };
   constexpr int V = vector_width<X>;
   if (indexing.have_vectors(V) && starts_vector<V>(x) && starts_vector<V>(y))
@@ -165,8 +169,10 @@ void run(const Reduce& a, Workspace workspace, Stream& stream) {
   else
     run_chunks(std::integral_constant<int, 1>());
   if (parts)
-    launch("reduce", join_chunks<Y, Op>, {blocks_for(chunks_plan.results, threads), dim3(threads)},
-           stream, static_cast<const typename Op::State*>(parts), y, chunks_plan.results,
+    launch({"reduce", "join_chunks", bytes_of_parts + a.y.bytes(),
+            chunks_plan.results * chunks_plan.chunks},
+           join_chunks<Y, Op>, {blocks_for(chunks_plan.results, threads), dim3(threads)}, stream,
+           static_cast<const typename Op::State*>(parts), y, chunks_plan.results,
            chunks_plan.chunks, scale);
 }
 
@@ -251,7 +257,8 @@ void argmax(const ArgMax& a, Workspace, Stream& stream) {
   int64_t inner = 1;
   for (int i = axis + 1; i < a.x.shape().rank(); ++i) inner *= a.x.extent(i);
   visit_floating(a.x.dtype(), [&]<class X>(X) {
-    launch("argmax", find_largest<X>, {blocks_for(a.y.numel(), threads), dim3(threads)}, stream,
+    launch({"argmax", "find_largest", operand_bytes(a), a.x.numel()}, find_largest<X>,
+           {blocks_for(a.y.numel(), threads), dim3(threads)}, stream,
            static_cast<const X*>(a.x.data<X>()), a.y.data<int64_t>(), a.y.numel(), a.x.extent(axis),
            inner);
   });
@@ -265,9 +272,9 @@ void top_k(const TopK& a, Workspace, Stream& stream) {
   for (int i = axis + 1; i < a.x.shape().rank(); ++i) inner *= a.x.extent(i);
   const int64_t rows = a.y.numel() / count;
   visit_floating(a.x.dtype(), [&]<class X>(X) {
-    launch("top_k", select<X>, {blocks_for(rows, threads), dim3(threads)}, stream,
-           static_cast<const X*>(a.x.data<X>()), a.y.data<int64_t>(), rows, a.x.extent(axis), count,
-           inner, a.largest);
+    launch({"top_k", "select", operand_bytes(a), a.x.numel()}, select<X>,
+           {blocks_for(rows, threads), dim3(threads)}, stream, static_cast<const X*>(a.x.data<X>()),
+           a.y.data<int64_t>(), rows, a.x.extent(axis), count, inner, a.largest);
   });
 }
 

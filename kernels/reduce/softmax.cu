@@ -48,9 +48,9 @@ void softmax_forward(const SoftmaxForward& a, Workspace, Stream& stream) {
   const int64_t N = rows_of(a.x), C = a.x.extent(-1);
   visit_floating(a.x.dtype(), [&]<class T>(T) {
     with_row_warps(C, [&](auto warps) {
-      launch("softmax_forward", forward<T, decltype(warps)::value>,
-             row_grid<decltype(warps)::value>(N), stream, static_cast<const T*>(a.x.data<T>()),
-             a.y.data<T>(), N, C, a.log);
+      launch({"softmax_forward", "forward", operand_bytes(a), a.x.numel()},
+             forward<T, decltype(warps)::value>, row_grid<decltype(warps)::value>(N), stream,
+             static_cast<const T*>(a.x.data<T>()), a.y.data<T>(), N, C, a.log);
     });
   });
 }
@@ -59,9 +59,10 @@ void softmax_backward(const SoftmaxBackward& a, Workspace, Stream& stream) {
   const int64_t N = rows_of(a.y), C = a.y.extent(-1);
   visit_floating(a.y.dtype(), [&]<class T>(T) {
     with_row_warps(C, [&](auto warps) {
-      launch("softmax_backward", backward<T, decltype(warps)::value>,
-             row_grid<decltype(warps)::value>(N), stream, static_cast<const T*>(a.y.data<T>()),
-             static_cast<const T*>(a.dy.data<T>()), a.dx.data<T>(), N, C, a.log);
+      launch({"softmax_backward", "backward", operand_bytes(a), a.y.numel()},
+             backward<T, decltype(warps)::value>, row_grid<decltype(warps)::value>(N), stream,
+             static_cast<const T*>(a.y.data<T>()), static_cast<const T*>(a.dy.data<T>()),
+             a.dx.data<T>(), N, C, a.log);
     });
   });
 }

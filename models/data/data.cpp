@@ -164,7 +164,7 @@ Batch Dataset::batch(Split split, int64_t first_sample, int64_t samples,
   const int64_t T = block_size();
   const Shape shape{samples, T};
   if (device.type() == Device::Type::meta) {
-    const auto tensor = [&] { return Tensor::empty(shape, DType::i32, device); };
+    const auto tensor = [&] { return Tensor::full(shape, 0.0, DType::i32, device); };
     Batch batch = {.ids = tensor(), .targets = tensor()};
     if (!has_documents()) return batch;
     batch.starts = tensor();

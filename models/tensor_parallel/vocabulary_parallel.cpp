@@ -65,7 +65,7 @@ class LossOfRank {
     constexpr int64_t step = 64;
     const int64_t share = (vocabulary + parallel.size() - 1) / parallel.size();
     width_ = (share + step) / step * step;
-    const int64_t most = std::max<int64_t>(LogitTiling::gradient_elements / width_, 1);
+    const int64_t most = std::max<int64_t>(LogitLimits::for_caches().gradient_elements / width_, 1);
     const int64_t blocks = std::max<int64_t>((N_ + most - 1) / most, 1);
     rows_ = (N_ + blocks - 1) / blocks;
 

@@ -85,23 +85,24 @@ class CountingCommunicator final : public Communicator {
                     Chunk chunk) override {
     chunk = check_all_gather(shard, full, chunk);
     take_window(Collective::all_gather, full, chunk);
-    return count(Collective::all_gather, chunk.count * size_of(shard.dtype()) * (size_ - 1));
+    return count(full, Collective::all_gather, chunk.count * size_of(shard.dtype()) * (size_ - 1));
   }
   Ticket reduce_scatter(const Tensor& full, const Tensor& shard, bool, Combine, const std::string&,
                         Chunk chunk) override {
     chunk = check_reduce_scatter(full, shard, chunk);
     take_window(Collective::reduce_scatter, full, chunk);
-    return count(Collective::reduce_scatter, chunk.count * size_of(full.dtype()) * (size_ - 1));
+    return count(full, Collective::reduce_scatter,
+                 chunk.count * size_of(full.dtype()) * (size_ - 1));
   }
   Ticket all_reduce(const Tensor& x, const std::string&) override {
-    return count(Collective::all_reduce, x.bytes() * (size_ - 1));
+    return count(x, Collective::all_reduce, x.bytes() * (size_ - 1));
   }
   Ticket broadcast(const Tensor& x, int root, const std::string&) override {
     check_root(root);
     take_window(Collective::broadcast, x, {.count = x.numel()});
-    return count(Collective::broadcast, rank_ == root ? 0 : x.bytes());
+    return count(x, Collective::broadcast, rank_ == root ? 0 : x.bytes());
   }
-  Ticket barrier(const std::string&) override { return count(Collective::barrier, 0); }
+  Ticket barrier(const std::string&) override { return count({}, Collective::barrier, 0); }
   std::unique_ptr<Communicator> group(std::span<const int> members,
                                       const std::string& name) override {
     const int own = check_group(members, name);
@@ -118,7 +119,9 @@ class CountingCommunicator final : public Communicator {
     const int64_t bytes = CommWindow::bytes_for(op, full, chunk.count, size_);
     if (!window_.covers(bytes)) window_.grow(full.device(), bytes);
   }
-  Ticket count(Collective collective, int64_t bytes) {
+  /// A run waits here for the device's work on x.
+  Ticket count(const Tensor& x, Collective collective, int64_t bytes) {
+    if (x) x.device().compute().synchronize();
     WireCount& count = counts_[static_cast<size_t>(collective)];
     ++count.calls;
     count.bytes += bytes;

@@ -92,8 +92,7 @@ Isa best_isa() {
 namespace zg::cpu {
 namespace {
 
-/// Work runs at once on the caller's thread, so order holds by itself. Meta devices use it too:
-/// their kernels never reach it.
+/// Work runs at once on the caller's thread, so order holds by itself.
 class ImmediateStream final : public DeviceStream {
  public:
   using DeviceStream::DeviceStream;
@@ -102,9 +101,24 @@ class ImmediateStream final : public DeviceStream {
   void fill_zero(void* to, size_t bytes) override { std::memset(to, 0, bytes); }
 };
 
+/// The stream of a meta device: no work is done, some is counted.
+class MetaStream final : public DeviceStream {
+ public:
+  using DeviceStream::DeviceStream;
+  LaunchCounter* launches() const override { return state_.launches_on(*this); }
+  void synchronize() override {
+    if (LaunchCounter* counter = launches()) counter->add_wait();
+  }
+  void copy(void* to, const void* from, size_t bytes) override {
+    state_.count_copy(*this, to, from, bytes);
+  }
+  void fill_zero(void*, size_t bytes) override { state_.count_fill(*this, bytes); }
+};
+
 }  // namespace
 
 std::unique_ptr<Stream> make_stream(DeviceState& state, const char* name) {
+  if (state.type == Device::Type::meta) return std::make_unique<MetaStream>(state, name);
   return std::make_unique<ImmediateStream>(state, name);
 }
 

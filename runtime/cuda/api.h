@@ -55,7 +55,8 @@ struct Fault {
   long long value = 0, place = 0, limit = 0;  ///< valid: 0 to limit - 1; if limit is 0: not 0
 };
 
-/// The CUDA stream of a Stream, and the address where the kernels of the Stream report a Fault.
+/// The CUDA stream of a Stream, and the address where the kernels of the Stream report a Fault. A
+/// meta device has no CUDA stream, and its fault_place() is null.
 cudaStream_t handle(const Stream& stream);
 Fault* fault_place(const Stream& stream);
 

@@ -76,6 +76,8 @@ const CublasLt* cublaslt() {
                   opened().absence));
 }
 
+bool plans_cublaslt() { return wish() != Wish::own; }
+
 std::string describe_matmul() {
   if (const CublasLt* library = cublaslt()) {
     const size_t version = library->version();

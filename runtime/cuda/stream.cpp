@@ -151,6 +151,7 @@ class CudaStream final : public Stream {
   Device::Type type() const override { return state_.type; }
   Trace* trace() const override { return state_.trace.get(); }
   const char* name() const override { return name_; }
+  LaunchCounter* launches() const override { return state_.launches_on(*this); }
 
   void synchronize() override {
     const OnDevice on(state_.index);
@@ -162,9 +163,11 @@ class CudaStream final : public Stream {
     }
     check(error, name_);
     staged_bytes_ = 0;
+    if (LaunchCounter* counter = launches()) counter->add_wait();
   }
   // A copy must not span two registrations of pinned memory: it is cut at their edges.
   void copy(void* to, const void* from, size_t bytes) override {
+    state_.count_copy(*this, to, from, bytes);
     const OnDevice on(state_.index);
     const bool stages = bytes > 0 && is_pageable(from);
     auto* destination = static_cast<std::byte*>(to);
@@ -180,6 +183,7 @@ class CudaStream final : public Stream {
     }
   }
   void fill_zero(void* to, size_t bytes) override {
+    state_.count_fill(*this, bytes);
     const OnDevice on(state_.index);
     auto* place = static_cast<std::byte*>(to);
     while (bytes > 0) {
@@ -232,6 +236,9 @@ cudaStream_t handle(const Stream& stream) {
   return static_cast<const CudaStream&>(stream).stream();
 }
 
-Fault* fault_place(const Stream& stream) { return static_cast<const CudaStream&>(stream).fault(); }
+Fault* fault_place(const Stream& stream) {
+  if (stream.type() == Device::Type::meta) return nullptr;
+  return static_cast<const CudaStream&>(stream).fault();
+}
 
 }  // namespace zg::cuda

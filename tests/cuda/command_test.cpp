@@ -160,3 +160,55 @@ TEST_CASE("benchmarks run on cuda, and an absent device is refused by name") {
   refused("tune --data sort --device cuda", "--device cuda: tune predicts");
   refused("train --data sort --device hpu", "Level Zero");
 }
+
+namespace {
+
+/// The text of --kernels of a command, train or plan, with the flags of a run.
+std::string kernels_of(const std::string& command, const std::string& flags) {
+  const TemporaryFolder folder;
+  const std::string file = folder / "kernels.json";
+  const Outcome outcome = zerograd(command + sort_run.substr(sort_run.find(' ')) +
+                                   "--device cuda --steps 2 " + flags + " --kernels " + file);
+  CAPTURE(outcome.error);
+  REQUIRE(outcome.status == 0);
+  return read_file(file);
+}
+
+}  // namespace
+
+TEST_CASE("plan counts the kernel launches of a step on cuda as a run does") {
+  const std::string llama = "--model-type llama --n-layer 2 --n-head 2 --n-embd 32 ";
+  for (const std::string& flags :
+       {std::string("--batch-size 2"), std::string("--batch-size 2 --precision bf16 --tied"),
+        std::string("--batch-size 1 --grad-accum 3 --precision bf16 --dropout 0"),
+        std::string("--batch-size 2 --activation-checkpoint --precision f16 --clip 0"),
+        llama + "--batch-size 2 --num-query-groups 1 --precision bf16",
+        llama + "--batch-size 2 --optimizer muon", std::string("--batch-size 2 --optimizer lion"),
+        std::string("--batch-size 1 --zero-stage 1 --ranks 2 --grad-accum 2"),
+        std::string("--batch-size 1 --zero-stage 3 --ranks 2 --param-persistence-threshold 0")}) {
+    CAPTURE(flags);
+    const std::string ran = kernels_of("train", flags);
+    CHECK(kernels_of("plan", flags) == ran);
+    const auto record = nlohmann::json::parse(ran);
+    CHECK(record["step"] == 1);
+    for (const char* part : {"per_micro_batch", "per_step"}) {
+      CHECK(record[part]["launches"] > 0);
+      for (const auto& row : record[part]["kernels"]) CHECK(row["bytes"] > 0);
+    }
+  }
+  const ScopedVariable wish("ZG_CUDA_MATMUL", "own");
+  const std::string ran = kernels_of("train", "--batch-size 2 --precision bf16");
+  CHECK(contains(ran, "mma_multiply"));
+  CHECK(kernels_of("plan", "--batch-size 2 --precision bf16") == ran);
+}
+
+TEST_CASE("--kernels is refused where launches are not counted") {
+  const Outcome cpu = zerograd(sort_run + "--steps 1 --kernels /tmp/kernels.json");
+  CHECK(cpu.status == 2);
+  CHECK(contains(cpu.error,
+                 "--kernels: launches are counted on cuda, got --device cpu; try --device cuda, "
+                 "which plan takes without a GPU"));
+  const Outcome none = zerograd("plan --data sort --device cuda --steps 0 --kernels /dev/null");
+  CHECK(none.status == 2);
+  CHECK(contains(none.error, "--kernels: the run takes no step"));
+}

@@ -11,6 +11,7 @@ set(ZG_ENGINE_HEADERS
     runtime/dlpack.h
     runtime/dtype.h
     runtime/error.h
+    runtime/launches.h
     runtime/machine.h
     runtime/memory.h
     runtime/memory_rows.h

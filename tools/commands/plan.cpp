@@ -168,7 +168,8 @@ void drop_output_options(TrainOptions& options) {
       without_effect += (without_effect.empty() ? "" : ", ") + std::string(flag);
   if (!without_effect.empty())
     std::fprintf(stderr,
-                 "plan walks steps and writes nothing but --memory-json; without effect: "
+                 "plan walks steps and writes nothing but --memory-json and --kernels; "
+                 "without effect: "
                  "%s\n",
                  without_effect.c_str());
   options.metrics.clear();
@@ -290,7 +291,9 @@ int plan(const std::vector<std::string>& arguments) {
   if (options.explain) print(explain_run(run, record.parameters, first) + "\n");
   print_summary(run, first);
   if (meshed) print("\n" + mesh_summary(run, stages));
-  if (!run.options.memory_json.empty()) write_memory_json(run.options.memory_json, to_json(record));
+  if (!run.options.memory_json.empty())
+    write_json("--memory-json", run.options.memory_json, to_json(record));
+  write_kernels(run, first);
   const std::optional<RankMemory> largest = largest_memory(run);
   const RankMemory& dearest = neediest(stages);
   const int disk = print_disk(run, dearest);

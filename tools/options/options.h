@@ -201,7 +201,7 @@ struct TrainOptions {
   std::string tensorboard;               ///< folder of the event files; empty: none
   Tracking tracking;
   bool dump_memory = false;
-  std::string memory_json;
+  std::string memory_json, kernels;
   std::string dump_gradients;                  ///< output path; empty: none
   std::optional<int64_t> dump_gradients_step;  ///< given with the path
   std::string save;
@@ -216,7 +216,7 @@ struct TrainOptions {
   std::string resume;     ///< a DIR, a step_N or "auto"; empty: a fresh start
   enum class Progress : uint8_t { automatic, on, off } progress = Progress::automatic;
   std::string autotuning;     ///< run or tune; empty: off. A config that enables it says run
-  bool only_planned = false;  ///< the command is `plan`: it writes only --memory-json
+  bool only_planned = false;  ///< the command is `plan`: it writes only --memory-json and --kernels
 
   int64_t data_ranks() const { return ranks / axes.model_ranks(); }
   /// Whether this process writes the output: the first one, or the only one.

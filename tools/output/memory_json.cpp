@@ -113,11 +113,11 @@ std::string to_json(const MemoryRecord& record, const std::vector<std::string>& 
   return json.dump();
 }
 
-void write_memory_json(const std::string& path, const std::string& json) {
+void write_json(const char* flag, const std::string& path, const std::string& json) {
   std::ofstream file(path, std::ios::binary);
   file << json << "\n";
   file.close();
-  if (!file) throw FileError(fmt::format("--memory-json: {} cannot be written", path));
+  if (!file) throw FileError(fmt::format("{}: {} cannot be written", flag, path));
 }
 
 }  // namespace zg::tools

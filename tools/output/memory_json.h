@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "zerograd/runtime/comm/communicator.h"
+#include "zerograd/runtime/launches.h"
 #include "zerograd/runtime/memory_rows.h"
 #include "zerograd/runtime/storage/swap.h"
 #include "zerograd/zero/states/model_states.h"
@@ -41,6 +42,8 @@ struct RankMemory {
   std::vector<AxisWire> axes;  ///< the same by axis; empty if ranks share only the data
   ModelSlice model_slice;
   SwapCount io{};  ///< disk reads and writes, including initialisation
+  /// With --kernels: of the run's second step, or its only one. It is not in to_json().
+  std::optional<StepLaunches> launches = {};
 };
 
 /// The row with the largest needs on the device: the first with the largest `reserved`, or `start`.
@@ -61,7 +64,7 @@ std::string to_json(const MemoryRecord& record);
 std::string to_json(const RankMemory& rank);
 /// The record with `ranks`, texts from to_json(), in place of its own ranks.
 std::string to_json(const MemoryRecord& record, const std::vector<std::string>& ranks);
-/// Writes one such text to a file. Throws FileError.
-void write_memory_json(const std::string& path, const std::string& json);
+/// Writes one such text, or that of StepLaunches, to the file that `flag` names. Throws FileError.
+void write_json(const char* flag, const std::string& path, const std::string& json);
 
 }  // namespace zg::tools

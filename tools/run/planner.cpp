@@ -142,6 +142,14 @@ MemoryRecord memory_record(const Run& run, std::vector<RankMemory> ranks) {
           .ranks = std::move(ranks)};
 }
 
+void write_kernels(const Run& run, const RankMemory& first) {
+  const std::string& path = run.options.kernels;
+  if (path.empty()) return;
+  if (!first.launches)
+    throw ConfigError("--kernels: the run takes no step; expected --steps of 1 or more left");
+  write_json("--kernels", path, first.launches->json());
+}
+
 Needs needs_of(const RankMemory& memory) {
   Needs needs = memory.end;
   const auto add = [&](const MemoryRow& row) {

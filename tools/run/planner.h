@@ -24,6 +24,9 @@ std::vector<RankMemory> plan_stages(const Run& run);
 /// The contents of --memory-json for a run with these ranks.
 MemoryRecord memory_record(const Run& run, std::vector<RankMemory> ranks);
 
+/// Writes --kernels, if given, of the first rank.
+void write_kernels(const Run& run, const RankMemory& first);
+
 Needs needs_of(const RankMemory& memory);
 
 /// Whether `memory`, from a dry run, is within --device-memory and --host-memory.

@@ -89,7 +89,8 @@ void check_apart(const TrainOptions& options) {
       {"--metrics", &options.metrics},
       {"--trace", &options.trace},
       {"--dump-gradients", &options.dump_gradients},
-      {"--memory-json", &options.memory_json}};
+      {"--memory-json", &options.memory_json},
+      {"--kernels", &options.kernels}};
   for (const auto& [flag, path] : files)
     for (const auto& [other_flag, other_path] : files) {
       if (path == other_path || path->empty() || other_path->empty()) continue;
@@ -130,6 +131,7 @@ void check_outputs(Run& run) {
   check_writable("--trace", options.trace);
   check_writable("--dump-gradients", options.dump_gradients);
   check_writable("--memory-json", options.memory_json);
+  check_writable("--kernels", options.kernels);
   if (options.only_planned) return;
   refuse_kill_switch(options.kill_switch);
   if (!writes_checkpoints(options)) return;
@@ -364,6 +366,12 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   Run run{.options = given, .lock = std::move(lock)};
   TrainOptions& options = run.options;
   if (!options.only_planned) require_device(options.device_flags.type);
+  if (!options.kernels.empty() && options.device_flags.type != Device::Type::cuda)
+    throw ConfigError(
+        fmt::format("--kernels: launches are counted on cuda, got --device {}; try "
+                    "--device cuda, which plan takes without a GPU",
+                    options.device_flags.type));
+  options.device_flags.device.count_launches = !options.kernels.empty();
   if (options.resume.empty())
     resolve_offload(options);  // when resuming, the stage is not known yet
   resolve_precision(options);

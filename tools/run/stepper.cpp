@@ -62,6 +62,8 @@ Stepper::Stepper(const Run& run, Communicator& ranks, const Device& device, Memo
       model_(make_run_model(run, store_, mesh_, device_)),
       memory_(device_, keep) {
   const Settings& settings = run.settings;
+  if (!run.options.kernels.empty() && run.steps > run.steps_done)
+    launches_.emplace(device_, std::min(run.steps_done + 1, run.steps - 1));
   {
     const PhaseScope phase(device_, "initialise");
     engine_ = std::make_unique<zero::Engine>(store_, mesh_, device_, settings.optimisation.engine);
@@ -137,6 +139,7 @@ void Stepper::observe(zero::TrainerMoment moment, const zero::MicroBatch& batch)
   if (moment == Moment::gradients_ready && run_.options.dump_gradients_step == engine_->steps())
     zero::dump_gradients(run_.options.dump_gradients, *engine_);
   zero::note_memory(memory_, moment, batch);
+  if (launches_) launches_->note(moment, batch);
   if (moment == Moment::backward_begins && batch.last)
     inject_fault(FaultInjection::Phase::backward);
   if (moment == Moment::optimizer_begins) inject_fault(FaultInjection::Phase::step);
@@ -208,7 +211,8 @@ RankMemory Stepper::rank_memory() const {
       .wire = ranks_.wire(),
       .axes = {},
       .model_slice = {},
-      .io = swapped(device_)};
+      .io = swapped(device_),
+      .launches = launches_ ? launches_->counted() : std::nullopt};
   if (run_.settings.axes.model_ranks() == 1) return memory;
   memory.axes = axes_of(mesh_);
   for (const AxisWire& axis : memory.axes) memory.wire = added(memory.wire, axis.wire);

@@ -12,6 +12,7 @@
 #include "zerograd/runtime/comm/mesh.h"
 #include "zerograd/zero/engine.h"
 #include "zerograd/zero/interrupt.h"
+#include "zerograd/zero/metrics.h"
 #include "zerograd/zero/trainer.h"
 
 namespace zg::tools {
@@ -72,6 +73,7 @@ class Stepper {
   std::unique_ptr<zero::Engine> engine_;
   std::unique_ptr<zero::Trainer> trainer_;
   MemoryRows memory_;
+  std::optional<zero::StepLaunchNotes> launches_;  // with --kernels
   zero::CommonStop* stop_ = nullptr;
 };
 

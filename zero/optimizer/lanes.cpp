@@ -121,7 +121,11 @@ void append(const Storage& storage, int64_t begin, const Tensor& gradients,
   }
 }
 
-void HostStream::copy(void* to, const void* from, size_t bytes) { std::memmove(to, from, bytes); }
-void HostStream::fill_zero(void* to, size_t bytes) { std::memset(to, 0, bytes); }
+void HostStream::copy(void* to, const void* from, size_t bytes) {
+  if (type() != Device::Type::meta) std::memmove(to, from, bytes);
+}
+void HostStream::fill_zero(void* to, size_t bytes) {
+  if (type() != Device::Type::meta) std::memset(to, 0, bytes);
+}
 
 }  // namespace zg::zero

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "zerograd/runtime/api.h"
+
+// The kernel launches of a device, counted. A device that was made with
+// DeviceOptions::count_launches has a LaunchCounter. In a run it counts what the device is given to
+// do. On a meta device that stands for a GPU (PlanOptions::type is cuda) kernels run their host
+// code, which chooses the kernels and their grids, and launch nothing: so a plan counts what a run
+// will launch, on a machine without a GPU.
+//
+//     PlanOptions options{.device = {.count_launches = true}, .type = Device::Type::cuda};
+//     plan_ranks(1, [](Communicator& ranks, const Device& device) {
+//       ...                                               // forward and backward
+//       const LaunchCounts all = device.launches()->counts();
+//     }, options);
+//
+// Counted is the work of Device::compute(), not that of other streams: collectives and the copies
+// of an offload that runs beside the kernels are not. A call of Stream::copy() counts as one
+// launch, also where the driver needs several, and waits within it do not count.
+namespace zg {
+
+/// All launches of one kernel.
+struct LaunchRow {
+  std::string op;      ///< "attention_backward"
+  std::string kernel;  ///< one of the op's kernels, or a call of a library: "cublasLtMatmul"
+  int64_t launches = 0;
+  int64_t blocks = 0;  ///< of threads; 0 for calls of libraries, which do not say
+  /// Bytes of device memory that are read and written: every operand once for each launch, twice
+  /// if it is read and written. Reads that caches may serve again are not counted again.
+  int64_t bytes = 0;
+  /// Multiplications and additions of products of matrices and of attention. For other kernels one
+  /// for each element of the largest operand: memory limits them.
+  int64_t operations = 0;
+  bool operator==(const LaunchRow&) const = default;
+};
+
+struct ZG_API LaunchCounts {
+  /// Calls that block the host until work that was queued before is done, also those before a
+  /// collective begins; not the waits until one is done.
+  int64_t host_waits = 0;
+  std::vector<LaunchRow> rows;  ///< in the order of op and kernel
+
+  int64_t launches() const;
+  int64_t bytes() const;
+  int64_t operations() const;
+  bool operator==(const LaunchCounts&) const = default;
+
+  LaunchCounts& operator+=(const LaunchCounts& other);
+  /// Those since `before`, an earlier state of the same counter.
+  LaunchCounts since(const LaunchCounts& before) const;
+};
+
+/// Counts from the construction of the device on. Any thread may call.
+class ZG_API LaunchCounter {
+ public:
+  /// Adds one launch; `work` has its name, blocks, bytes and operations.
+  void add(const LaunchRow& work);
+  void add_wait();  ///< counts only if something was launched since the wait before
+  LaunchCounts counts() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::pair<std::string, std::string>, LaunchRow> rows_;
+  int64_t host_waits_ = 0;
+  bool has_work_ = false;
+};
+
+/// The launches of one training step. zero::StepLaunchNotes fills it from a zero::Trainer.
+struct ZG_API StepLaunches {
+  int64_t step = 0;
+  LaunchCounts per_micro_batch;  ///< the step's last micro-batch: its data, forward and backward
+  LaunchCounts per_step;         ///< once a step: gradient norm, optimizer, the wait at its end
+  bool operator==(const StepLaunches&) const = default;
+  /// One line: {"schema":"zerograd.launches/1","step":...,"per_micro_batch":{"launches":...,
+  /// "bytes":...,"operations":...,"host_waits":...,"kernels":[...]},"per_step":{...}}.
+  std::string json() const;
+};
+
+}  // namespace zg
