@@ -89,6 +89,11 @@ class ZG_API GPT {
   StageOutput stage_output(int64_t samples) const;
   /// Logits [B, T, V] of all positions, without dropout.
   Var logits(Tape& tape, const Tensor& ids) const;
+  /// Negative log-probabilities [1, N], in the accumulator dtype, of tokens `targets` [1, N] behind
+  /// some tokens of ids: `places` [1, N] of b T + t, both i32 | i64. Only these have logits.
+  /// Without dropout; the tape must be in inference mode (TapeError).
+  Tensor losses_at(Tape& tape, const Tensor& ids, const Tensor& places,
+                   const Tensor& targets) const;
   /// Returns logits [B, V] for the token after `ids`. `ids` continue the tokens in the cache and
   /// are appended to it. The tape must be in inference mode (TapeError). Throws ConfigError when
   /// the cache cannot hold T more.

@@ -108,6 +108,16 @@ std::string replaced(std::string_view text, const ReplaceStep& step) {
   }
 }
 
+std::string capitalized(std::string_view text) {
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const bool is_first = at == 0;
+    const auto code = static_cast<utf8proc_int32_t>(next_code_point(text, at, "capitalized"));
+    out += utf8(static_cast<char32_t>(is_first ? utf8proc_totitle(code) : utf8proc_tolower(code)));
+  }
+  return out;
+}
+
 namespace {
 
 struct Normalize {

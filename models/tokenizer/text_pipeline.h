@@ -20,6 +20,9 @@ namespace zg::models {
 std::string normalized(std::string_view text, std::span<const NormalizerStep> steps);
 /// The text with each occurrence of step.text, which is not empty, replaced.
 std::string replaced(std::string_view text, const ReplaceStep& step);
+/// The first character in title case, the others in lower case, by Unicode's simple mappings.
+/// Throws ConfigError for invalid UTF-8.
+std::string capitalized(std::string_view text);
 /// Throws Unsupported, with a message that begins with `where`, for steps that may make a text more
 /// than 4096 times longer. Throws FileError for a step that replaces the empty text.
 void check_growth(std::span<const ReplaceStep> steps, const std::string& where);

@@ -72,6 +72,7 @@ set(ZG_ENGINE_HEADERS
     models/gpt/generate.h
     models/gpt/gpt.h
     models/gpt/gpt_config.h
+    models/gpt/multiple_choice.h
     models/gpt/score.h
     models/hugging_face/hf_seq2seq.h
     models/hugging_face/hugging_face.h
@@ -87,6 +88,7 @@ set(ZG_ENGINE_HEADERS
 # zerograd::text, which needs PCRE2 and utf8proc.
 set(ZG_TEXT_HEADERS
     models/tokenizer/corpus.h
+    models/tokenizer/question_file.h
     models/tokenizer/text_stream.h
     models/tokenizer/tokenizer.h
     models/tokenizer/tokenizer_files.h)

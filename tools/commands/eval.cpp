@@ -10,6 +10,8 @@
 #include "tools/run/pairs.h"
 #include "tools/run/setup.h"
 #include "tools/run/tokenizers.h"
+#include "zerograd/models/gpt/multiple_choice.h"
+#include "zerograd/models/tokenizer/question_file.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
@@ -84,6 +86,59 @@ void eval_pairs(const TrainedModel& trained, const EvalOptions& options, const D
                   trained.device, options.batch, options.batches));
 }
 
+void check_block_size(const EvalOptions& options, const Settings& saved) {
+  if (options.model.block_size > saved.model.block_size)
+    throw ConfigError(fmt::format("--block-size: expected at most the model's {} positions, got {}",
+                                  saved.model.block_size, options.model.block_size));
+}
+
+// Multiple choice questions: how often the likeliest ending is the right one.
+void eval_questions(const TrainedModel& trained, const EvalOptions& options) {
+  for (const char* flag : {"--data", "--val-fraction", "--val-data", "--split", "--chat-format",
+                           "--pack", "--seed", "--eval-batches"})
+    if (options.given.count(flag))
+      throw ConfigError(
+          fmt::format("{}: it has no effect on --multiple-choice; leave the flag out", flag));
+  if (!trained.model)
+    throw Unsupported(
+        "--multiple-choice: it scores the endings of a decoder, and the model is an "
+        "encoder-decoder");
+  refuse_pair_flags(options.given);
+  const Settings& saved = trained.saved_model.settings;
+  check_block_size(options, saved);
+  DataOptions data = saved.data;
+  const bool named = options.given.count("--tokenizer") > 0;
+  if (named) data.tokenizer = options.data.tokenizer;
+  const auto tokenizer = resolve_tokenizer(data, &trained.saved_model, named);
+  if (!tokenizer)
+    throw ConfigError(
+        fmt::format("--multiple-choice: expected a model with a tokenizer, and {} has none; try "
+                    "--tokenizer PATH",
+                    options.checkpoint));
+  std::vector<models::ChoiceQuestion> questions;
+  try {
+    questions = models::read_questions(
+        options.questions, *tokenizer,
+        {.plain = options.plain_questions, .first = end_token(&trained.saved_model, &*tokenizer)});
+  } catch (const FileError& error) {
+    throw FileError(std::string("--multiple-choice: ") + error.what());
+  }
+  if (options.given.count("--score-samples")) {
+    if (options.score_samples < 1)
+      throw ConfigError(
+          fmt::format("--score-samples: expected 1 question or more for --multiple-choice, got {}",
+                      options.score_samples));
+    questions.resize(std::min(questions.size(), static_cast<size_t>(options.score_samples)));
+  }
+  const int64_t block_size =
+      options.model.block_size > 0 ? options.model.block_size : saved.model.block_size;
+  const models::ChoiceScores scores =
+      models::score_choices(*trained.model, [&] { return trained.engine->inference_tape(); },
+                            questions, {.at_once = options.batch, .block_size = block_size});
+  if (scores.cut > 0) std::fprintf(stderr, "note: %s\n", cut_note(scores, block_size).c_str());
+  std::printf("%s\n", choice_line(scores).c_str());
+}
+
 }  // namespace
 
 int eval(const std::vector<std::string>& arguments) {
@@ -92,6 +147,9 @@ int eval(const std::vector<std::string>& arguments) {
   check_model_flags(options.given, options.checkpoint);
   const auto trained =
       load_model(options.checkpoint, options.model, options.device_flags, options.adapters);
+  if (options.given.count("--multiple-choice")) return eval_questions(*trained, options), 0;
+  if (options.plain_questions)
+    throw ConfigError("--plain-questions: expected --multiple-choice PATH.jsonl beside it");
   const Settings& saved = trained->saved_model.settings;
   DataOptions data = data_options(saved, options);
   const bool named = options.given.count("--tokenizer") > 0;
@@ -101,10 +159,8 @@ int eval(const std::vector<std::string>& arguments) {
                       trained->saved_model.path);
   if (trained->seq2seq) return eval_pairs(*trained, options, data, tokenizer), 0;
   refuse_pair_flags(options.given);
+  check_block_size(options, saved);
   const int64_t max_length = saved.model.block_size;
-  if (options.model.block_size > max_length)
-    throw ConfigError(fmt::format("--block-size: expected at most the model's {} positions, got {}",
-                                  max_length, options.model.block_size));
   // A folder's model has more positions than most conversations have tokens.
   const bool is_long = is_conversations(data.source) && is_hf_folder(trained->saved_model.path);
   const int64_t block_size = is_long ? std::min(max_length, conversation_block_size) : max_length;

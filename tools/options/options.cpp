@@ -340,6 +340,15 @@ std::vector<Flag> data_and_heads_flags(EvalOptions& options) {
           base_flag(options.adapters)};
 }
 
+std::vector<Flag> question_flags(EvalOptions& options) {
+  return {text_flag({"--multiple-choice"}, "PATH.jsonl", options.questions,
+                    "questions in HellaSwag's format in place of data: {\"ctx\": ...,\n"
+                    "\"endings\": [...], \"label\": 0}"),
+          switch_flag({"--plain-questions"}, options.plain_questions,
+                      "ctx and endings as they are, as in llm.c; otherwise lines with ctx_a\n"
+                      "get the texts of lm-evaluation-harness")};
+}
+
 }  // namespace
 
 bool parse(const std::vector<std::string>& arguments, EvalOptions& options) {
@@ -348,17 +357,20 @@ bool parse(const std::vector<std::string>& arguments, EvalOptions& options) {
       .summary =
           "Prints the validation loss and perplexity, of conversations those of responses, and "
           "for\n"
-          "sort and adder the scores on both splits.",
+          "sort and adder the scores on both splits. Of multiple choice questions it prints how\n"
+          "often the likeliest ending is the right one.",
       .positionals = {checkpoint_positional(options.checkpoint)},
       .groups = {{"data and model (the checkpoint's own unless given)",
                   data_and_heads_flags(options)},
+                 {"multiple choice", question_flags(options)},
                  {"how much",
                   {integer_flag({"--batch-size", "--per-device-eval-batch-size"}, options.batch,
                                 "samples at a time", {.minimum = 1}),
                    integer_flag({"--eval-batches", "--eval-iters"}, options.batches,
                                 "batches of the validation split; 0: all of it"),
                    integer_flag({"--score-samples"}, options.score_samples,
-                                "sort and adder: problems of each split to score"),
+                                "sort and adder: problems of each split to score; with\n"
+                                "--multiple-choice: questions, all unless given"),
                    seed_flag(options.seed, "of the data")}},
                  {"place", place_flags(options.device_flags)},
                  evaluation_script_flags(),
@@ -367,7 +379,8 @@ bool parse(const std::vector<std::string>& arguments, EvalOptions& options) {
           "A safetensors file holds weights only: give --data, and --n-head or --model-type.\n\n"
           "  zerograd eval checkpoints\n"
           "  zerograd eval checkpoints/step_300 --data input.txt --val-fraction 1\n"
-          "  zerograd eval runs/chat --val-data held_out.jsonl"};
+          "  zerograd eval runs/chat --val-data held_out.jsonl\n"
+          "  zerograd eval GPT2_FOLDER --multiple-choice hellaswag_val.jsonl"};
   if (!parse(line, arguments, options.given)) return false;
   check_model(options.model, options.given);
   check_device(options.given);

@@ -256,7 +256,9 @@ struct EvalOptions {
   AdapterPaths adapters;
   DataOptions data;
   ModelOptions model;
-  Seq2SeqOptions pairs;  ///< prefix and lengths
+  Seq2SeqOptions pairs;   ///< prefix and lengths
+  std::string questions;  ///< path of multiple choice questions; empty: evaluate on data
+  bool plain_questions = false;
   int64_t batch = 64, batches = 0, score_samples = 5000;
   uint64_t seed = 3407;
   DeviceFlags device_flags;

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/models/gpt/gpt_case.h"
+#include "tests/models/hugging_face/folder_weights.h"
 #include "tests/models/hugging_face/transformers_results.h"
 #include "zerograd/models/data/conversation_data.h"
 #include "zerograd/models/hugging_face/hugging_face.h"
@@ -34,11 +35,7 @@ std::vector<Conversation> chats_of_fixture(const Tokenizer& tokenizer) {
 struct ChatModel : GPTCase {
   explicit ChatModel(const HuggingFaceFolder& folder, const Device& where)
       : GPTCase(folder.model().config, where) {
-    const WeightSource weights = folder.weights(gpt.config());
-    for (const auto& parameter : store.parameters()) {
-      const std::vector<float> values = weights.read(parameter->name);
-      source.at_rest(*parameter).assign(values.begin(), values.end());
-    }
+    load_folder(folder, *this);
   }
   Var loss_of(Tape& tape, const Batch& batch) const {
     return gpt.loss(tape, batch.ids, batch.targets, {}, /*checkpointing=*/false,

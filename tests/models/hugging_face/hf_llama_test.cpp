@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/models/gpt/gpt_case.h"
+#include "tests/models/hugging_face/folder_weights.h"
 #include "tests/models/hugging_face/transformers_results.h"
 #include "tests/support/error_message.h"
 #include "zerograd/models/hugging_face/hugging_face.h"
@@ -23,14 +24,6 @@ namespace {
 
 constexpr const char* llama_fixtures[] = {"hf_llama", "hf_smollm2", "hf_mistral", "hf_qwen2",
                                           "hf_qwen3"};
-
-void load_folder(const HuggingFaceFolder& folder, GPTCase& model) {
-  const WeightSource weights = folder.weights(model.gpt.config());
-  for (const auto& parameter : model.store.parameters()) {
-    const std::vector<float> values = weights.read(parameter->name);
-    model.source.at_rest(*parameter).assign(values.begin(), values.end());
-  }
-}
 
 GPTConfig config_of(const json& text) { return hf_config(text.dump(), "config.json").config; }
 

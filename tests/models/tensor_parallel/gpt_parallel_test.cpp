@@ -236,6 +236,39 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("tensor and pipeline ranks give the losses of chosen tokens that one rank gives") {
+  for (const GPTConfig& config : shared_decoders()) {
+    CAPTURE(text_of(config));
+    const std::vector<int32_t> places{3, 6, 7, 11}, targets{12, 0, 5, 9};
+    const auto losses_of = [&](const GPT& gpt, Tape& tape, const Device& device) {
+      const Tensor ids = random_ids(2, 7, 13, device, 1);
+      const Tensor where = Tensor::from(places, {1, 4}, device);
+      const Tensor wanted = Tensor::from(targets, {1, 4}, device);
+      return gpt.losses_at(tape, ids, where, wanted).to_doubles();
+    };
+    GPTCase model(config, Device::cpu(), DType::f32, /*spread=*/15.0);
+    Tape tape = model.tape(TapeMode::inference);
+    const std::vector<double> expected = losses_of(model.gpt, tape, model.device);
+    for (const MeshShape& shape : {MeshShape{.pipeline = 2}, MeshShape{.tensor = 2}}) {
+      CAPTURE(shape.pipeline);
+      std::vector<std::vector<double>> of_ranks(2);
+      run_local(2, [&](Communicator& world, const Device& device) {
+        const Mesh mesh(world, shape);
+        ParameterStore store;
+        const GPT gpt(store, config, part_of(mesh, config, DType::f32, shape.tensor > 1));
+        FakeSource source(store, device, DType::f32);
+        spread_weights(store, source, 15.0);
+        Tape on(device, &source, TapeMode::inference);
+        of_ranks[static_cast<size_t>(world.rank())] = losses_of(gpt, on, device);
+      });
+      for (const std::vector<double>& own : of_ranks) {
+        REQUIRE(own.size() == 4);
+        for (size_t i = 0; i < 4; ++i) CHECK(own[i] == doctest::Approx(expected[i]).epsilon(1e-5));
+      }
+    }
+  }
+}
+
 TEST_CASE("tensor parallel ranks give the whole model's logits and generate the same tokens") {
   for (const GPTConfig& config : shared_decoders()) {
     CAPTURE(text_of(config));
