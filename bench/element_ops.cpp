@@ -176,9 +176,9 @@ Op permute_op() {
 Op sum_of_squares_op() {
   const auto call = [](const Operands& operands, const Extents& e) {
     const SumOfSquares args{
-        .x = operands.random({e[0]}, 1),
-        .limbs = Tensor::zeros({SumOfSquares::limb_count}, DType::i64, operands.device),
-        .non_finite = Tensor::zeros({1}, DType::i64, operands.device)};
+        .parts = {{.x = operands.random({e[0]}, 1),
+                   .limbs = Tensor::zeros({SumOfSquares::limb_count}, DType::i64, operands.device),
+                   .non_finite = Tensor::zeros({1}, DType::i64, operands.device)}}};
     return call_of(kernels::sum_of_squares, args, operands.device);
   };
   return {.name = "sum of squares",
@@ -190,8 +190,8 @@ Op sum_of_squares_op() {
 /// The case's dtype is the one that the leaf is rounded to; leaf and sum are f32.
 Op fold_op() {
   const auto call = [](const Operands& operands, const Extents& e) {
-    const FoldGradient args{.leaf = operand({e[0]}, DType::f32, operands.device, 1),
-                            .sum = operand({e[0]}, DType::f32, operands.device, 2),
+    const FoldGradient args{.parts = {{.leaf = operand({e[0]}, DType::f32, operands.device, 1),
+                                       .sum = operand({e[0]}, DType::f32, operands.device, 2)}},
                             .rounding = operands.dtype};
     return call_of(kernels::fold_gradient, args, operands.device);
   };

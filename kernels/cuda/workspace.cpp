@@ -26,7 +26,7 @@ int64_t workspace_bytes(const Reduce& a, const Device::Traits&) {
 }
 
 ProjectionPlan projection_plan(const ProjectionCrossEntropy& a, const Device::Traits& traits) {
-  return {a, traits, LogitLimits::for_caches(), int64_t{sizeof(OnlineLogSum)},
+  return {a, traits, LogitLimits::for_gpus(), int64_t{sizeof(OnlineLogSum)},
           kernels::matmul[Device::Type::cuda].workspace_bytes};
 }
 

@@ -28,8 +28,10 @@ SquareGroups::SquareGroups(int64_t numel) : granules(numel / SumOfSquares::granu
 }
 
 int64_t workspace_bytes(const SumOfSquares& a, const Device::Traits&) {
-  return SquareGroups(a.x.numel()).groups * (SumOfSquares::limb_count + 1) *
-         int64_t{sizeof(int64_t)};
+  int64_t groups = 0;
+  for (const SumOfSquares::Part& part : a.parts)
+    groups = std::max(groups, SquareGroups(part.x.numel()).groups);
+  return groups * (SumOfSquares::limb_count + 1) * int64_t{sizeof(int64_t)};
 }
 
 int64_t workspace_bytes(const Reduce& a, const Device::Traits&) {

@@ -242,14 +242,16 @@ __global__ void __launch_bounds__(column_threads) norm_columns(Backward a) {
   if (a.dbeta) store(a.dbeta + int64_t{blockIdx.x} * a.C + c, beta_sums);
 }
 
-/// out[c] = the sum over blocks of parts[block, c], in rising order.
+/// out[c] = the sum over blocks of parts[block, c], in rising order; and the same of the second
+/// parts, which follow the first, by the blocks with blockIdx.y == 1.
 __global__ void __launch_bounds__(256)
-    add_blocks(const float* parts, float* out, int64_t blocks, int C) {
+    add_blocks(const float* parts, float* out, float* second_out, int64_t blocks, int C) {
   const int c = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (c >= C) return;
+  const float* const own = parts + blockIdx.y * blocks * C;
   float sum = 0.0f;
-  for (int64_t b = 0; b < blocks; ++b) sum += parts[b * C + c];
-  out[c] = sum;
+  for (int64_t b = 0; b < blocks; ++b) sum += own[b * C + c];
+  (blockIdx.y == 0 ? out : second_out)[c] = sum;
 }
 
 /// Calls f(V, warps, fits), integral constants, for rows of C columns. Without alignment V is 1.
@@ -323,15 +325,14 @@ void backward(const char* name, Backward a, int64_t bytes, const Tensor& dgamma,
                stream, a);
     });
   });
-  const auto finish = [&](const float* sums, const Tensor& out) {
-    if (out)
-      launch(
-          {name, "add_blocks", (cut.blocks + 1) * a.C * int64_t{sizeof(float)}, cut.blocks * a.C},
-          add_blocks, {blocks_for(a.C, 256), dim3(256)}, stream, sums, out.data<float>(),
-          cut.blocks, a.C);
-  };
-  finish(a.dgamma, dgamma);
-  finish(a.dbeta, dbeta);
+  const Tensor &first = dgamma ? dgamma : dbeta, &second = dgamma ? dbeta : dgamma;
+  const unsigned outputs = (first ? 1u : 0u) + (second ? 1u : 0u);
+  if (outputs == 0) return;
+  launch({name, "add_blocks", outputs * (cut.blocks + 1) * a.C * int64_t{sizeof(float)},
+          outputs * cut.blocks * a.C},
+         add_blocks, {dim3(blocks_for(a.C, 256).x, outputs), dim3(256)}, stream,
+         static_cast<const float*>(scratch), first.data<float>(),
+         second ? second.data<float>() : nullptr, cut.blocks, a.C);
 }
 
 float* floats(const Tensor& tensor) { return tensor ? tensor.data<float>() : nullptr; }

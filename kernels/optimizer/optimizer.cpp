@@ -151,17 +151,30 @@ UpdateConstants constants(const OptimizerUpdate& a, const OptimizerTensor& t) {
 
 ZG_KERNEL(OptimizerUpdate, optimizer_update)
 
+std::vector<Operand> operands(const SumOfSquares& a) {
+  std::vector<Operand> all;
+  for (const SumOfSquares::Part& part : a.parts)
+    for (const Operand& operand : {Operand{"x", part.x},
+                                   {"limbs", part.limbs, Operand::out},
+                                   {"non_finite", part.non_finite, Operand::out}})
+      all.push_back(operand);
+  return all;
+}
+
 void validate(const SumOfSquares& a) {
   const char* op = "sum_of_squares";
-  check_dtype(op, "x", a.x, floating);
-  if (a.x.numel() % SumOfSquares::granule != 0)
-    throw ShapeError(fmt::format("{}: x has {} elements; expected a multiple of 16, pad with zeros",
-                                 op, a.x.numel()));
-  check_dtype(op, "limbs", a.limbs, DType::i64);
-  check_shape(op, "limbs", a.limbs, {SumOfSquares::limb_count});
-  check_dtype(op, "non_finite", a.non_finite, DType::i64);
-  check_shape(op, "non_finite", a.non_finite, {1});
-  check_device(op, {&a.x, &a.limbs, &a.non_finite});
+  for (const SumOfSquares::Part& part : a.parts) {
+    check_dtype(op, "x", part.x, floating);
+    check_dtype(op, "x", part.x, a.parts[0].x.dtype());
+    if (part.x.numel() % SumOfSquares::granule != 0)
+      throw ShapeError(fmt::format(
+          "{}: x has {} elements; expected a multiple of 16, pad with zeros", op, part.x.numel()));
+    check_dtype(op, "limbs", part.limbs, DType::i64);
+    check_shape(op, "limbs", part.limbs, {SumOfSquares::limb_count});
+    check_dtype(op, "non_finite", part.non_finite, DType::i64);
+    check_shape(op, "non_finite", part.non_finite, {1});
+    check_device(op, {&a.parts[0].x, &part.x, &part.limbs, &part.non_finite});
+  }
 }
 
 double value_of_limbs(const int64_t* limbs) {
@@ -191,12 +204,25 @@ double value_of_limbs(const int64_t* limbs) {
 
 ZG_KERNEL(SumOfSquares, sum_of_squares)
 
+std::vector<Operand> operands(const FoldGradient& a) {
+  std::vector<Operand> all;
+  for (const FoldGradient::Part& part : a.parts)
+    for (const Operand& operand : {Operand{"leaf", part.leaf}, {"sum", part.sum, Operand::out}})
+      all.push_back(operand);
+  return all;
+}
+
 void validate(const FoldGradient& args) {
   const char* op = "fold_gradient";
-  check_dtype(op, "leaf", args.leaf, {DType::f32, DType::bf16, DType::f16});
-  check_dtype(op, "sum", args.sum, {DType::f32, DType::bf16});
-  check_shape(op, "sum", args.sum, args.leaf.shape());
-  check_device(op, {&args.leaf, &args.sum});
+  for (const FoldGradient::Part& part : args.parts) {
+    const FoldGradient::Part& other = args.parts[0];
+    check_dtype(op, "leaf", part.leaf, {DType::f32, DType::bf16, DType::f16});
+    check_dtype(op, "leaf", part.leaf, other.leaf.dtype());
+    check_dtype(op, "sum", part.sum, {DType::f32, DType::bf16});
+    check_dtype(op, "sum", part.sum, other.sum.dtype());
+    check_shape(op, "sum", part.sum, part.leaf.shape());
+    check_device(op, {&other.leaf, &part.leaf, &part.sum});
+  }
   if (args.rounding != DType::f32 && args.rounding != DType::bf16 && args.rounding != DType::f16)
     throw DTypeError(
         fmt::format("{}: rounding is {}; expected f32, bf16 or f16", op, args.rounding));

@@ -92,15 +92,16 @@ inline constexpr int64_t max_rounded_elements = int64_t{1} << 34;
 /// double below 2^520; both happen only with f64 elements. A granule with an infinity or a NaN is
 /// only counted in non_finite.
 struct SumOfSquares {
-  Tensor x;           ///< [n] f64 | f32 | bf16 | f16; n and the split points are multiples of 16
-  Tensor limbs;       ///< [limb_count] i64, added to
-  Tensor non_finite;  ///< [1] i64, added to: how many elements are infinite or NaN
+  struct Part {
+    Tensor x;           ///< [n] f64 | f32 | bf16 | f16; n and the split points are multiples of 16
+    Tensor limbs;       ///< [limb_count] i64, added to; parts may share one
+    Tensor non_finite;  ///< [1] i64, added to: how many elements are infinite or NaN; as limbs
+  };
+  std::vector<Part> parts;  ///< any number, of any lengths; every x has the same dtype
   static constexpr int limb_count = 40, limb_bits = 26, lowest_exponent = -520, granule = 16;
 };
 ZG_API void validate(const SumOfSquares&);
-inline std::vector<Operand> operands(const SumOfSquares& a) {
-  return {{"x", a.x}, {"limbs", a.limbs, Operand::out}, {"non_finite", a.non_finite, Operand::out}};
-}
+ZG_API std::vector<Operand> operands(const SumOfSquares&);  ///< the operands of every part
 /// The value of the fixed-point number as the nearest double; limbs must not be negative.
 ZG_API double value_of_limbs(const int64_t* limbs);
 
@@ -109,21 +110,22 @@ extern ZG_API Kernel<OptimizerUpdate> optimizer_update;
 extern ZG_API Kernel<SumOfSquares> sum_of_squares;
 }  // namespace kernels
 
-/// Adds the gradient of one micro-batch (`leaf`) to the gradient accumulator: sum = (first ? 0 :
+/// Adds the gradients of one micro-batch (`leaf`) to the gradient accumulators: sum = (first ? 0 :
 /// sum) + rounded(leaf), in one pass, without a rounded copy. The bits are the same for every
-/// instruction set and any division of the array.
+/// instruction set and any division of the arrays.
 struct FoldGradient {
-  Tensor leaf;  ///< [n] f32 | bf16 | f16
-  Tensor sum;  ///< [n] f32 | bf16 (added in f32, rounded once), in and out; not read if `first`; it
-               ///< may then be the f32 leaf itself, which is rounded in place
-  /// F32 | bf16 | f16: the dtype to which the leaf is rounded, to nearest even.
+  struct Part {
+    Tensor leaf;  ///< [n] f32 | bf16 | f16
+    Tensor sum;   ///< [n] f32 | bf16 (added in f32, rounded once), in and out; not read if `first`;
+                  ///< it may then be the f32 leaf itself, which is rounded in place
+    bool first = false;  ///< use +0 instead of the contents of `sum`
+  };
+  std::vector<Part> parts;  ///< any number, of any lengths; of one dtype of leaf and one of sum
+  /// F32 | bf16 | f16: the dtype to which a leaf is rounded, to nearest even.
   DType rounding = DType::f32;
-  bool first = false;  ///< use +0 instead of the contents of `sum`
 };
-ZG_API void validate(const FoldGradient&);  ///< throws ShapeError, DTypeError
-inline std::vector<Operand> operands(const FoldGradient& a) {
-  return {{"leaf", a.leaf}, {"sum", a.sum, Operand::out}};
-}
+ZG_API void validate(const FoldGradient&);                  ///< throws ShapeError, DTypeError
+ZG_API std::vector<Operand> operands(const FoldGradient&);  ///< the operands of every part
 
 namespace kernels {
 extern ZG_API Kernel<FoldGradient> fold_gradient;

@@ -229,10 +229,15 @@ struct Parts {
 }  // namespace
 
 int64_t workspace_bytes(const SumOfSquares& a, const Device::Traits&) {
-  return Parts(a.x.numel()).count * int64_t{sizeof(Total)};
+  int64_t most = 0;
+  for (const SumOfSquares::Part& part : a.parts)
+    most = std::max(most, Parts(part.x.numel()).count * int64_t{sizeof(Total)});
+  return most;
 }
 
-void sum_of_squares(const SumOfSquares& a, Workspace workspace, Stream& stream) {
+namespace {
+
+void sum_squares_of(const SumOfSquares::Part& a, Workspace workspace, Stream& stream) {
   const Parts parts(a.x.numel());
   const int64_t granules = a.x.numel() / granule;
   const GranuleSums sums = sums_for(a.x.dtype(), stream.traits().isa);
@@ -251,6 +256,12 @@ void sum_of_squares(const SumOfSquares& a, Workspace workspace, Stream& stream) 
       a.limbs.data<int64_t>()[i] += totals[part].limbs[i];
     *a.non_finite.data<int64_t>() += totals[part].non_finite;
   }
+}
+
+}  // namespace
+
+void sum_of_squares(const SumOfSquares& a, Workspace workspace, Stream& stream) {
+  for (const SumOfSquares::Part& part : a.parts) sum_squares_of(part, workspace, stream);
 }
 
 ZG_DECLARE_LEVELS(FoldTable, fold_table)
@@ -277,15 +288,18 @@ constexpr int64_t grain = 1 << 16;
 
 void fold_gradient(const FoldGradient& args, Workspace, Stream& stream) {
   const FoldTable* table = ZG_AT_LEVEL(stream.traits().isa, fold_table);
-  const Fold function = (table ? *table : portable_fold)
-                            .fold[index_of(args.leaf.dtype())][index_of(args.rounding)]
-                                 [index_of(args.sum.dtype())][args.first];
-  const std::byte* leaf = args.leaf.raw();
-  std::byte* sum = args.sum.raw();
-  const int64_t leaf_size = size_of(args.leaf.dtype()), sum_size = size_of(args.sum.dtype());
-  parallel_for(stream.traits().threads, args.leaf.numel(), grain, [&](int64_t begin, int64_t end) {
-    function(leaf + begin * leaf_size, sum + begin * sum_size, end - begin);
-  });
+  for (const FoldGradient::Part& part : args.parts) {
+    const Fold function = (table ? *table : portable_fold)
+                              .fold[index_of(part.leaf.dtype())][index_of(args.rounding)]
+                                   [index_of(part.sum.dtype())][part.first];
+    const std::byte* leaf = part.leaf.raw();
+    std::byte* sum = part.sum.raw();
+    const int64_t leaf_size = size_of(part.leaf.dtype()), sum_size = size_of(part.sum.dtype());
+    parallel_for(stream.traits().threads, part.leaf.numel(), grain,
+                 [&](int64_t begin, int64_t end) {
+                   function(leaf + begin * leaf_size, sum + begin * sum_size, end - begin);
+                 });
+  }
 }
 
 }  // namespace zg::cpu

@@ -46,21 +46,25 @@ void optimizer_update(const OptimizerUpdate& a, Workspace, Stream& stream) {
 }
 
 void sum_of_squares(const SumOfSquares& a, Workspace workspace, Stream& stream) {
-  const SquareGroups cut(a.x.numel());
-  if (cut.granules == 0) return;
-  const Code code = module("sum_of_squares", a.x.dtype());
-  launch(stream, code, "squares", {cut.groups}, a.x.raw(), workspace.data, cut.granules);
-  launch(stream, code, "add_squares", {}, workspace.data, a.limbs.raw(), a.non_finite.raw(),
-         cut.groups);
+  for (const SumOfSquares::Part& part : a.parts) {
+    const SquareGroups cut(part.x.numel());
+    if (cut.granules == 0) continue;
+    const Code code = module("sum_of_squares", part.x.dtype());
+    launch(stream, code, "squares", {cut.groups}, part.x.raw(), workspace.data, cut.granules);
+    launch(stream, code, "add_squares", {}, workspace.data, part.limbs.raw(), part.non_finite.raw(),
+           cut.groups);
+  }
 }
 
 void fold_gradient(const FoldGradient& a, Workspace, Stream& stream) {
-  std::string kernel = "fold";
-  for (const DType dtype : {a.leaf.dtype(), a.rounding, a.sum.dtype()})
-    kernel += std::string("_") + word("fold_gradient", dtype, {DType::f32, DType::bf16});
-  const int64_t n = a.leaf.numel();
-  launch(stream, module("fold_gradient"), kernel.c_str(), {groups_for(n)}, a.leaf.raw(),
-         a.sum.raw(), n, int32_t{a.first});
+  for (const FoldGradient::Part& part : a.parts) {
+    std::string kernel = "fold";
+    for (const DType dtype : {part.leaf.dtype(), a.rounding, part.sum.dtype()})
+      kernel += std::string("_") + word("fold_gradient", dtype, {DType::f32, DType::bf16});
+    const int64_t n = part.leaf.numel();
+    launch(stream, module("fold_gradient"), kernel.c_str(), {groups_for(n)}, part.leaf.raw(),
+           part.sum.raw(), n, int32_t{part.first});
+  }
 }
 
 }  // namespace zg::hpu

@@ -8,9 +8,26 @@ namespace {
 // granule of 16 elements in f64 and adds that sum, as an integer of 40 limbs, to the few limbs that
 // it keeps in registers. A block adds the limbs of its threads in shared memory, without atomics,
 // because those of 64 bits are loops over compare and swap there. Memory bound: reads x once.
+// One launch sums many arrays, each to its own result; a block reads one of them.
 constexpr int threads = 256, granule = SumOfSquares::granule, limbs = SumOfSquares::limb_count;
-constexpr int64_t most_blocks = 528;  // four for each multiprocessor of an H200
-using Limb = unsigned long long;      // the type that atomicAdd takes; wraps as int64 does
+// So many that the sums of a block, which are added by atomics, cost little.
+constexpr int64_t granules_of_block = 16 * threads;
+using Limb = unsigned long long;  // the type that atomicAdd takes; wraps as int64 does
+
+struct Piece {
+  const void* x;
+  Limb *out, *out_non_finite;
+  int64_t granules;
+  uint32_t first_block;  // first block of the launch that reads this piece
+};
+
+/// The arguments of a launch, passed by value; they fit 4 KiB.
+struct Launch {
+  static constexpr int max_pieces = 102;
+  Piece pieces[max_pieces];
+  int count;
+};
+static_assert(sizeof(Launch) <= 4096);
 
 /// The limbs that a thread keeps: `count` of them from `first` on. The first granule that is not 0
 /// comes to lie in the middle, so later ones may be 2^26 times larger or smaller. Where one is not,
@@ -73,15 +90,28 @@ __device__ inline bool is_finite(T x) {
   return wide - wide == 0.0f;
 }
 
-/// Whether V elements are loaded at once is decided by the alignment of x. Integers give the same
-/// sums in any order.
+/// Whether V elements are loaded at once is decided by the alignment of all arrays. Integers give
+/// the same sums in any order.
 template <class T, int V>
-__global__ void __launch_bounds__(threads)
-    squares(const T* x, int64_t granules, Limb* out, Limb* out_non_finite) {
+__global__ void __launch_bounds__(threads) squares(const __grid_constant__ Launch a) {
+  int piece = 0;
+  for (int end = a.count; end - piece > 1;) {
+    const int middle = (piece + end) / 2;
+    if (a.pieces[middle].first_block <= blockIdx.x)
+      piece = middle;
+    else
+      end = middle;
+  }
+  const T* const x = static_cast<const T*>(a.pieces[piece].x);
+  Limb* const out = a.pieces[piece].out;
   ThreadLimbs sum;
   Limb non_finite = 0;
-  for (int64_t g = int64_t{blockIdx.x} * threads + threadIdx.x; g < granules;
-       g += int64_t{gridDim.x} * threads) {
+  const int64_t begin_of_block =
+      int64_t{blockIdx.x - a.pieces[piece].first_block} * granules_of_block;
+  const int64_t end_of_block = begin_of_block + granules_of_block;
+  const int64_t granules =
+      end_of_block < a.pieces[piece].granules ? end_of_block : a.pieces[piece].granules;
+  for (int64_t g = begin_of_block + threadIdx.x; g < granules; g += threads) {
     double s[granule];
     Limb non_finite_here = 0;
 #pragma unroll
@@ -120,21 +150,44 @@ __global__ void __launch_bounds__(threads)
     else if (limb < limbs && k >= 0 && k < ThreadLimbs::count)
       total += block_limbs[thread][k];
   }
-  if (total) atomicAdd(limb == limbs ? out_non_finite : out + limb, total);
+  if (total) atomicAdd(limb == limbs ? a.pieces[piece].out_non_finite : out + limb, total);
 }
 
 }  // namespace
 
 void sum_of_squares(const SumOfSquares& a, Workspace, Stream& stream) {
-  const int64_t granules = a.x.numel() / granule;
-  visit_floating(a.x.dtype(), [&]<class T>(T) {
-    const T* x = a.x.data<T>();
-    launch({"sum_of_squares", "squares", a.x.bytes() + 2 * bytes_of({&a.limbs, &a.non_finite}),
-            a.x.numel()},
-           takes_vectors(x, granule) ? squares<T, vector_width<T>> : squares<T, 1>,
-           {blocks_for(granules, threads, most_blocks), dim3(threads)}, stream, x, granules,
-           reinterpret_cast<Limb*>(a.limbs.data<int64_t>()),
-           reinterpret_cast<Limb*>(a.non_finite.data<int64_t>()));
+  if (a.parts.empty()) return;
+  visit_floating(a.parts[0].x.dtype(), [&]<class T>(T) {
+    Launch next{.count = 0};
+    uint32_t blocks = 0;
+    int64_t bytes = 0, elements = 0;
+    bool vectors = true;
+    const auto flush = [&] {
+      launch({"sum_of_squares", "squares", bytes, elements},
+             vectors ? squares<T, vector_width<T>> : squares<T, 1>, {dim3(blocks), dim3(threads)},
+             stream, next);
+      next.count = 0;
+      blocks = 0;
+      bytes = elements = 0;
+      vectors = true;
+    };
+    for (const SumOfSquares::Part& part : a.parts) {
+      const T* x = part.x.data<T>();
+      const int64_t granules = part.x.numel() / granule;
+      if (granules == 0) continue;
+      next.pieces[next.count++] = {
+          .x = x,
+          .out = reinterpret_cast<Limb*>(part.limbs.data<int64_t>()),
+          .out_non_finite = reinterpret_cast<Limb*>(part.non_finite.data<int64_t>()),
+          .granules = granules,
+          .first_block = blocks};
+      blocks += blocks_for(granules, granules_of_block).x;
+      bytes += part.x.bytes() + 2 * bytes_of({&part.limbs, &part.non_finite});
+      elements += part.x.numel();
+      vectors = vectors && takes_vectors(x, granule);
+      if (next.count == Launch::max_pieces) flush();
+    }
+    flush();
   });
 }
 

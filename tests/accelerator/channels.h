@@ -16,7 +16,8 @@ inline void expect(bool holds, const std::string& what) {
 
 /// The fold of a gradient into its accumulator, as zero's engine has it.
 inline void fold(const Tensor& piece, const Tensor& shard, bool first, Stream& stream) {
-  const FoldGradient args{.leaf = piece, .sum = shard, .rounding = piece.dtype(), .first = first};
+  const FoldGradient args{.parts = {{.leaf = piece, .sum = shard, .first = first}},
+                          .rounding = piece.dtype()};
   kernels::fold_gradient[stream.type()].function(args, {}, stream);
 }
 

@@ -197,7 +197,8 @@ TEST_CASE("f16 is refused by name in arithmetic, and accepted in copies" *
   CHECK_THROWS_WITH_AS(kernels::axpby({.x = single, .y = half}, stream),
                        "axpby: no hpu kernel for f16; expected f32 or bf16", Unsupported);
   CHECK_THROWS_WITH_AS(
-      kernels::fold_gradient({.leaf = single, .sum = single, .rounding = DType::f16}, stream),
+      kernels::fold_gradient({.parts = {{.leaf = single, .sum = single}}, .rounding = DType::f16},
+                             stream),
       "fold_gradient: no hpu kernel for f16; expected f32 or bf16", Unsupported);
   const Tensor back = Tensor::empty({2}, DType::f16, device);
   kernels::strided_copy({.x = half, .y = back, .extents = {2}, .x_strides = {1}, .y_strides = {1}},

@@ -14,8 +14,9 @@ TEST_CASE("a reduce_scatter larger than the rank's window takes several rounds o
   const int ranks = 2;
   constexpr int64_t window = int64_t{8} << 20, numel = window + 37;
   const auto fold = [](const Tensor& piece, const Tensor& shard, bool first, Stream& stream) {
-    kernels::fold_gradient({.leaf = piece, .sum = shard, .rounding = piece.dtype(), .first = first},
-                           stream);
+    kernels::fold_gradient(
+        {.parts = {{.leaf = piece, .sum = shard, .first = first}}, .rounding = piece.dtype()},
+        stream);
   };
   const auto expect = [](const std::vector<float>& values, float begin) {
     for (size_t i = 0; i < values.size(); ++i)

@@ -30,9 +30,9 @@ class Squares {
   /// Adds the elements of x, a multiple of 16 of them, to a sum.
   void add(size_t index, const Tensor& x, Stream& stream) const {
     kernels::sum_of_squares(
-        {.x = x,
-         .limbs = limbs_.flat(static_cast<int64_t>(index) * limb_count, limb_count),
-         .non_finite = limbs_.flat(count_ * limb_count, 1)},
+        {.parts = {{.x = x,
+                    .limbs = limbs_.flat(static_cast<int64_t>(index) * limb_count, limb_count),
+                    .non_finite = limbs_.flat(count_ * limb_count, 1)}}},
         stream);
   }
 

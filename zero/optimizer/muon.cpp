@@ -80,14 +80,15 @@ class MatrixUpdate {
     const NameScope name(device_, storage_.name + " norms");
     const Tensor totals = Tensor::zeros({count * limb_count + 1}, DType::i64, device_);
     int64_t row = 0;
+    SumOfSquares all;
     for (size_t i = 0; i < matrices.size(); ++i)
       if (owners[i] == comm_.rank())
         // The padding after a matrix is zero.
-        kernels::sum_of_squares(
+        all.parts.push_back(
             {.x = directions.flat(matrices[i].begin, FlatUnit::aligned(matrices[i].numel())),
              .limbs = totals.flat(row++ * limb_count, limb_count),
-             .non_finite = totals.flat(count * limb_count, 1)},
-            device_.compute());
+             .non_finite = totals.flat(count * limb_count, 1)});
+    kernels::sum_of_squares(all, device_.compute());
     const std::vector<int64_t> limbs = totals.to_host<int64_t>();
     row = 0;
     for (size_t i = 0; i < matrices.size(); ++i)

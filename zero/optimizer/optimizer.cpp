@@ -120,15 +120,24 @@ GradientSummary summarise(std::span<const Storage> storages, const ParameterStor
         parameter_of.push_back(piece.parameter);
       }
     }
+  // Chunks that pass through buffers are summed one by one, the others together.
+  const bool moves = std::any_of(parts.begin(), parts.end(),
+                                 [](const Streaming::Part& part) { return part[0].moves(); });
   Streaming streaming(std::move(parts), device);
+  SumOfSquares chunks;
+  const auto sum_chunks = [&] {
+    kernels::sum_of_squares(chunks, device.compute());
+    chunks.parts.clear();
+  };
   for (const Parameter* parameter : parameter_of) {
-    kernels::sum_of_squares(
+    chunks.parts.push_back(
         {.x = streaming.next()[0],
          .limbs = parameter->copy == Copy::replica ? uncounted : sums.flat(0, limb_count),
-         .non_finite = sums.flat(limb_count + parameter->index, 1)},
-        device.compute());
+         .non_finite = sums.flat(limb_count + parameter->index, 1)});
+    if (moves) sum_chunks();
     streaming.keep();
   }
+  if (!moves) sum_chunks();
   if (comm.size() > 1) comm.wait(comm.all_reduce(sums, "gradient norm"));
   const std::vector<int64_t> values = sums.to_host<int64_t>();
   const auto counts = values.begin() + limb_count;

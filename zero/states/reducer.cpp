@@ -22,8 +22,19 @@ Tensor empty_leaf(const FlatUnit& flat, const std::string& name, DType dtype,
 // Runs on the communication worker, on a peer's memory. The arguments were checked before, so this
 // launches the kernel without checks and without scratch.
 void fold_piece(const Tensor& piece, const Tensor& sums, bool first, Stream& stream) {
-  const FoldGradient args{.leaf = piece, .sum = sums, .rounding = piece.dtype(), .first = first};
+  const FoldGradient args{.parts = {{.leaf = piece, .sum = sums, .first = first}},
+                          .rounding = piece.dtype()};
   kernels::fold_gradient[stream.type()].function(args, {}, stream);
+}
+
+/// Adds the leaves to their sums, one launch for all leaves of one dtype.
+void fold_all(const std::vector<FoldGradient::Part>& parts, DType rounding, Stream& stream) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    FoldGradient args{.parts = {}, .rounding = rounding};
+    for (const FoldGradient::Part& part : parts)
+      if (part.leaf.dtype() == dtype) args.parts.push_back(part);
+    if (!args.parts.empty()) kernels::fold_gradient(args, stream);
+  }
 }
 
 const FlatUnit::Piece& piece_of(const FlatUnit& flat, const Parameter* parameter) {
@@ -128,17 +139,9 @@ void Reducer::fold_here(Storage& storage, std::span<const Parameter* const> para
                         std::span<Tensor> gradients) {
   const bool local = config_.reduce_at_boundary;
   const Tensor& sums = local ? storage.local_sums : storage.sums;
-  struct Fold {
-    Tensor leaf;
-    bool first;
-  };
-  std::vector<Fold> folds;  // additions to accumulators that are in a file
+  std::vector<FoldGradient::Part> folds;  // additions to accumulators that are in a file
   std::vector<Streaming::Part> parts;
-  const auto fold = [&](const Fold& part, const Tensor& sum) {
-    kernels::fold_gradient(
-        {.leaf = part.leaf, .sum = sum, .rounding = storage.compute, .first = part.first},
-        device_.compute());
-  };
+  std::vector<FoldGradient::Part> here;  // the others: one launch
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Tensor gradient = std::exchange(gradients[i], Tensor());
     if (!gradient || gradient.numel() == 0) continue;
@@ -149,16 +152,21 @@ void Reducer::fold_here(Storage& storage, std::span<const Parameter* const> para
                      [&](const FlatUnit::Piece& own) { return own.parameter == parameters[i]; }) -
         storage.pieces.begin());
     const bool in_place = gradient.buffer().get() == sums.buffer().get();
-    if (!local && !in_place && storage.is_lent(index)) storage.leave_lent(device_.compute());
+    if (!local && !in_place && storage.is_lent(index)) {
+      fold_all(here, storage.compute, device_.compute());  // before the sums move elsewhere
+      here.clear();
+      storage.leave_lent(device_.compute());
+    }
     const bool first = !local && !storage.folded[index];
     if (!local) storage.folded[index] = true;
     const int64_t step = in_file(sums) ? config_.offload.sub_group_size : piece.numel();
     for (int64_t begin = 0; begin < piece.numel(); begin += step) {
       const int64_t count = std::min(step, piece.numel() - begin);
-      const Fold part{gradient.flat(begin, count), first};
       const Tensor sum = sums.flat(piece.begin + begin, count);
+      const FoldGradient::Part part{
+          .leaf = gradient.flat(begin, count), .sum = sum, .first = first};
       if (!in_file(sums)) {
-        fold(part, sum);
+        here.push_back(part);
         continue;
       }
       folds.push_back(part);
@@ -166,10 +174,13 @@ void Reducer::fold_here(Storage& storage, std::span<const Parameter* const> para
           {{.tensor = sum, .loads = !first, .unit = storage.name, .state = "gradients"}});
     }
   }
+  fold_all(here, storage.compute, device_.compute());
+  here.clear();
   if (folds.empty()) return;
   std::unique_ptr<Streaming> streaming = stream(std::move(parts));
-  for (const Fold& part : folds) {
-    fold(part, streaming->next()[0]);
+  for (FoldGradient::Part& part : folds) {
+    part.sum = streaming->next()[0];
+    fold_all({part}, storage.compute, device_.compute());
     streaming->keep();
   }
   leave(std::move(streaming));

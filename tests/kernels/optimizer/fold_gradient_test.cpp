@@ -36,8 +36,9 @@ TEST_CASE("fold_gradient rounds the new gradient and adds it, with equal bits at
                 const float total = (first ? 0.0f : static_cast<float>(sums[i])) + term;
                 expected[i] = kept == DType::bf16 ? static_cast<double>(bf16(total)) : total;
               }
-              kernels::fold_gradient({.leaf = x, .sum = sum, .rounding = rounding, .first = first},
-                                     device.compute());
+              kernels::fold_gradient(
+                  {.parts = {{.leaf = x, .sum = sum, .first = first}}, .rounding = rounding},
+                  device.compute());
               CHECK(sum.to_doubles() == expected);
             }
 }
@@ -47,7 +48,8 @@ TEST_CASE("fold_gradient with first = true gives the bits of 0 + leaf, whatever 
   for (const Device& device : devices_at_every_level()) {
     const Tensor leaf = Tensor::from(std::vector<float>(20, -0.0f), {20}, device);
     const Tensor sum = Tensor::full({20}, NAN, DType::f32, device);
-    kernels::fold_gradient({.leaf = leaf, .sum = sum, .first = true}, device.compute());
+    kernels::fold_gradient({.parts = {{.leaf = leaf, .sum = sum, .first = true}}},
+                           device.compute());
     CHECK(same_bits(sum, Tensor::zeros({20}, DType::f32, device)));
   }
 }
@@ -64,8 +66,9 @@ TEST_CASE("fold_gradient with first = true may write over the leaf and gives the
         const Tensor leaf = Tensor::from(values, {n}, device);
         const Tensor sum = Tensor::empty({n}, DType::f32, device);
         for (const Tensor& to : {sum, leaf})
-          kernels::fold_gradient({.leaf = leaf, .sum = to, .rounding = rounding, .first = true},
-                                 device.compute());
+          kernels::fold_gradient(
+              {.parts = {{.leaf = leaf, .sum = to, .first = true}}, .rounding = rounding},
+              device.compute());
         CHECK(same_bits(leaf, sum));
         CHECK_FALSE(std::signbit(leaf.to_host<float>()[static_cast<size_t>(n / 2)]));
       }
@@ -81,7 +84,8 @@ TEST_CASE("fold_gradient gives the same bits at every alignment of leaf and sum"
         const auto folded = [&](int64_t leaf_begin, int64_t sum_begin) {
           const Tensor x = moved(leaf, leaf_begin);
           const Tensor sum = moved(Tensor::full({n}, 3.0, kept, device), sum_begin);
-          kernels::fold_gradient({.leaf = x, .sum = sum, .rounding = dtype}, device.compute());
+          kernels::fold_gradient({.parts = {{.leaf = x, .sum = sum}}, .rounding = dtype},
+                                 device.compute());
           return sum;
         };
         const Tensor expected = folded(0, 0);
@@ -94,17 +98,54 @@ TEST_CASE("fold_gradient gives the same bits at every alignment of leaf and sum"
       }
 }
 
+TEST_CASE("fold_gradient gives each of many parts the bits that it has alone" *
+          doctest::test_suite("every device")) {
+  constexpr int64_t parts = 300;  // more than a launch on CUDA takes
+  for (const Device& device : devices_at_every_level())
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      CAPTURE(level_of(device));
+      FoldGradient all{.parts = {}, .rounding = dtype};
+      std::vector<Tensor> expected;
+      for (int64_t i = 0; i < parts; ++i) {
+        const int64_t n = i % 7 == 0 ? 0 : 1 + i * i % 1500;
+        const Tensor leaf = moved(random_tensor({n}, dtype, device, 1), i % 3);
+        const auto sum = [&] {
+          return moved(random_tensor({n}, DType::f32, device, 2), i % 5 == 0 ? 1 : 0);
+        };
+        const FoldGradient::Part part{.leaf = leaf, .sum = sum(), .first = i % 4 == 0};
+        all.parts.push_back(part);
+        expected.push_back(sum());
+        kernels::fold_gradient(
+            {.parts = {{.leaf = leaf, .sum = expected.back(), .first = part.first}},
+             .rounding = dtype},
+            device.compute());
+      }
+      kernels::fold_gradient(all, device.compute());
+      for (size_t i = 0; i < expected.size(); ++i) {
+        CAPTURE(i);
+        CHECK(all.parts[i].sum.to_host<float>() == expected[i].to_host<float>());
+      }
+    }
+}
+
 TEST_CASE("fold_gradient refuses other shapes and dtypes") {
   const Device device = Device::cpu();
   const Tensor four = Tensor::zeros({4}, DType::f32, device);
   const Tensor five = Tensor::zeros({5}, DType::f32, device);
   const Tensor wide = Tensor::zeros({4}, DType::f64, device);
   Stream& stream = device.compute();
-  CHECK_THROWS_WITH_AS(kernels::fold_gradient({.leaf = four, .sum = five}, stream),
+  CHECK_THROWS_WITH_AS(kernels::fold_gradient({.parts = {{.leaf = four, .sum = five}}}, stream),
                        "fold_gradient: sum has shape [5]; expected [4]", ShapeError);
-  CHECK_THROWS_WITH_AS(kernels::fold_gradient({.leaf = four, .sum = wide}, stream),
+  CHECK_THROWS_WITH_AS(kernels::fold_gradient({.parts = {{.leaf = four, .sum = wide}}}, stream),
                        "fold_gradient: sum holds f64; expected f32 or bf16", DTypeError);
   CHECK_THROWS_WITH_AS(
-      kernels::fold_gradient({.leaf = four, .sum = four, .rounding = DType::i32}, stream),
+      kernels::fold_gradient({.parts = {{.leaf = four, .sum = four}}, .rounding = DType::i32},
+                             stream),
       "fold_gradient: rounding is i32; expected f32, bf16 or f16", DTypeError);
+  const Tensor narrow = Tensor::zeros({4}, DType::bf16, device);
+  CHECK_THROWS_WITH_AS(
+      kernels::fold_gradient(
+          {.parts = {{.leaf = four, .sum = four}, {.leaf = narrow, .sum = four}}}, stream),
+      "fold_gradient: leaf holds bf16; expected f32", DTypeError);
+  CHECK_NOTHROW(kernels::fold_gradient({}, stream));
 }

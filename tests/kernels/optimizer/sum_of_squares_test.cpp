@@ -22,10 +22,10 @@ struct Sum {
 
 Sum sum_of(const Tensor& x) {
   const Device& device = x.device();
-  const SumOfSquares a{.x = x,
-                       .limbs = Tensor::zeros({SumOfSquares::limb_count}, DType::i64, device),
-                       .non_finite = Tensor::zeros({1}, DType::i64, device)};
-  kernels::sum_of_squares(a, device.compute());
+  const SumOfSquares::Part a{.x = x,
+                             .limbs = Tensor::zeros({SumOfSquares::limb_count}, DType::i64, device),
+                             .non_finite = Tensor::zeros({1}, DType::i64, device)};
+  kernels::sum_of_squares({.parts = {a}}, device.compute());
   return {a.limbs.to_host<int64_t>(), a.non_finite.to_host<int64_t>()[0]};
 }
 
@@ -171,6 +171,39 @@ TEST_CASE("sum_of_squares gives the same limbs for a view at any offset" *
     }
 }
 
+TEST_CASE("sum_of_squares gives each of many parts the limbs that it has alone" *
+          doctest::test_suite("every device")) {
+  constexpr int64_t parts = 230, limb_count = SumOfSquares::limb_count;  // parts: over one launch
+  for (const Device& device : devices_at_every_level()) {
+    CAPTURE(level_of(device));
+    const Tensor limbs = Tensor::zeros({parts * limb_count}, DType::i64, device);
+    const Tensor non_finite = Tensor::zeros({parts}, DType::i64, device);
+    SumOfSquares all;
+    std::vector<Sum> expected;
+    for (int64_t i = 0; i < parts; ++i) {
+      const int64_t n = i % 9 == 0 ? 0 : granule * (1 + i * i % 400);
+      std::vector<float> values = random_tensor({n}, DType::f32, device, 1).to_host<float>();
+      if (i % 10 == 1) values[static_cast<size_t>(n / 2)] = INFINITY;
+      const int64_t begin = i == parts - 1 ? 1 : 0;
+      values.insert(values.begin(), static_cast<size_t>(begin), 7.0f);
+      const Tensor x = Tensor::from(values, {begin + n}, device).flat(begin, n);
+      expected.push_back(sum_of(x));
+      all.parts.push_back({.x = x,
+                           .limbs = limbs.flat(i * limb_count, limb_count),
+                           .non_finite = non_finite.flat(i, 1)});
+    }
+    kernels::sum_of_squares(all, device.compute());
+    const std::vector<int64_t> sums = limbs.to_host<int64_t>();
+    const std::vector<int64_t> counts = non_finite.to_host<int64_t>();
+    for (size_t i = 0; i < expected.size(); ++i) {
+      CAPTURE(i);
+      const auto begin = sums.begin() + static_cast<std::ptrdiff_t>(i) * limb_count;
+      CHECK(std::vector<int64_t>(begin, begin + limb_count) == expected[i].limbs);
+      CHECK(counts[i] == expected[i].non_finite);
+    }
+  }
+}
+
 TEST_CASE("value_of_limbs carries from full limbs into higher ones") {
   std::vector<int64_t> limbs(SumOfSquares::limb_count);
   limbs[20] = int64_t{1} << 62;  // in units of 2^(26 * 20 - 520) = 1
@@ -214,25 +247,25 @@ TEST_CASE("sum_of_squares of f64 clamps above 2^520 and drops below 2^-520") {
 
 TEST_CASE("sum_of_squares adds to the limbs that it is given") {
   const Device device = Device::cpu();
-  const SumOfSquares a{.x = Tensor::full({16}, 2.0, DType::f32, device),
-                       .limbs = Tensor::zeros({SumOfSquares::limb_count}, DType::i64, device),
-                       .non_finite = Tensor::full({1}, 5, DType::i64, device)};
-  kernels::sum_of_squares(a, device.compute());
-  kernels::sum_of_squares(a, device.compute());
+  const SumOfSquares::Part a{.x = Tensor::full({16}, 2.0, DType::f32, device),
+                             .limbs = Tensor::zeros({SumOfSquares::limb_count}, DType::i64, device),
+                             .non_finite = Tensor::full({1}, 5, DType::i64, device)};
+  kernels::sum_of_squares({.parts = {a}}, device.compute());
+  kernels::sum_of_squares({.parts = {a}}, device.compute());
   CHECK(value_of_limbs(a.limbs.data<int64_t>()) == 128.0);
   CHECK(a.non_finite.item() == 5.0);
 }
 
 TEST_CASE("sum_of_squares refuses tensors of wrong shape or dtype") {
   const Device device = Device::meta();
-  const SumOfSquares a{.x = Tensor::empty({32}, DType::f32, device),
-                       .limbs = Tensor::empty({SumOfSquares::limb_count}, DType::i64, device),
-                       .non_finite = Tensor::empty({1}, DType::i64, device)};
-  CHECK_NOTHROW(kernels::sum_of_squares(a, device.compute()));
+  const SumOfSquares::Part a{.x = Tensor::empty({32}, DType::f32, device),
+                             .limbs = Tensor::empty({SumOfSquares::limb_count}, DType::i64, device),
+                             .non_finite = Tensor::empty({1}, DType::i64, device)};
+  CHECK_NOTHROW(kernels::sum_of_squares({.parts = {a}}, device.compute()));
   auto refused = [&](auto change) {
-    SumOfSquares changed = a;
+    SumOfSquares::Part changed = a;
     change(changed);
-    kernels::sum_of_squares(changed, device.compute());
+    kernels::sum_of_squares({.parts = {a, changed}}, device.compute());
   };
   CHECK_THROWS_WITH_AS(
       refused([](auto& b) { b.x = b.x.flat(0, 31); }),
