@@ -25,8 +25,8 @@ FIXTURES = pathlib.Path(__file__).parent / "fixtures"
 FOLDER = FIXTURES / "multiple_choice"
 # activity_label, ctx_a, ctx_b, endings, label
 QUESTIONS = [
-    ("Roof repair", "A man is sitting on a roof.", "he",
-     ["is using wrap to wrap a pair of skis.", "is ripping level tiles off.", "holds a cube.", "starts pulling."], 3),
+    ("Boat care", "A woman kneels on a pier.", "she",
+     ["paints a boat and its oars.", "is pulling two ropes tight.", "counts to a hundred.", "waves."], 3),
     ("Copying", "The license says:", "",
      ["you may copy the software.", "[step] You  may  not. [title] Copy", "no."], "0"),
     ("Home and Garden", "[header] How to say hello [title] Say hi. [step] Open your mouth.", "",
