@@ -371,6 +371,10 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
         fmt::format("--kernels: launches are counted on cuda, got --device {}; try "
                     "--device cuda, which plan takes without a GPU",
                     options.device_flags.type));
+  if (!options.kernels.empty() && !options.trace.empty())
+    throw ConfigError(
+        "--kernels: a trace waits for each kernel, which changes the count; expected one of "
+        "--kernels and --trace, got both");
   options.device_flags.device.count_launches = !options.kernels.empty();
   if (options.resume.empty())
     resolve_offload(options);  // when resuming, the stage is not known yet
