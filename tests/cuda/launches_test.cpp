@@ -62,7 +62,8 @@ size_t check_counts(const bench::Op& op) {
 
 }  // namespace
 
-TEST_CASE("a plan counts the launches, blocks, bytes and operations of every op as a run does") {
+TEST_CASE("a plan counts the launches, blocks, bytes and operations of every op as a run does" *
+          doctest::test_suite("every device")) {
   for (const bench::OpFamily& family : bench::every_op())
     for (const bench::Op& op : family) {
       CAPTURE(op.name);
@@ -70,12 +71,14 @@ TEST_CASE("a plan counts the launches, blocks, bytes and operations of every op 
     }
 }
 
-TEST_CASE("a plan takes a product for cuBLASLt's exactly where a run does") {
+TEST_CASE("a plan takes a product for cuBLASLt's exactly where a run does" *
+          doctest::test_suite("every device")) {
   const ScopedVariable wish("ZG_CUDA_MATMUL", "cublaslt");
   for (const bench::Op& op : bench::product_ops()) check_counts(op);
 }
 
-TEST_CASE("the bytes and operations of a product are those of its matrices") {
+TEST_CASE("the bytes and operations of a product are those of its matrices" *
+          doctest::test_suite("every device")) {
   const Device device = Device::meta(0, counting, Device::Type::cuda);
   const auto bf16_of = [&](const Shape& shape) {
     return Tensor::empty(shape, DType::bf16, device);
@@ -98,7 +101,8 @@ TEST_CASE("the bytes and operations of a product are those of its matrices") {
   CHECK(counts.host_waits == 0);
 }
 
-TEST_CASE("memory of a plan that counts launches has addresses and no content") {
+TEST_CASE("memory of a plan that counts launches has addresses and no content" *
+          doctest::test_suite("every device")) {
   const Device device = Device::meta(0, counting, Device::Type::cuda);
   const Tensor x = Tensor::from(std::vector<float>{1, 2, 3}, {3}, device);
   CHECK(x.raw() != nullptr);
