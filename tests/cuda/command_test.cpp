@@ -164,8 +164,8 @@ TEST_CASE("benchmarks run on cuda, and an absent device is refused by name") {
 namespace {
 
 /// The text of --kernels of a command, train or plan, with the flags of a run. Unlike sort's, the
-/// vocabulary of adder is not so small that the fake cuBLASLt refuses a product, which a plan cannot
-/// know.
+/// vocabulary of adder is not so small that the fake cuBLASLt refuses a product, which a plan
+/// cannot know.
 std::string kernels_of(const std::string& command, const std::string& flags) {
   const TemporaryFolder folder;
   const std::string file = folder / "kernels.json";
