@@ -63,8 +63,9 @@ void check(const ChoiceQuestion& question, const std::string& name, int64_t voca
           name, i, choice.characters, choice.scored, tokens));
     if (choice.scored > block_size)
       throw ConfigError(
-          fmt::format("{}: endings[{}] has {} tokens; expected at most the block size {}", name, i,
-                      choice.scored, block_size));
+          fmt::format("{}: endings[{}] has {} tokens; expected at most the block size {}; try a "
+                      "larger one, if the model has the positions",
+                      name, i, choice.scored, block_size));
     const auto [low, high] = std::minmax_element(choice.tokens.begin(), choice.tokens.end());
     if (*low < 0 || *high >= vocabulary)
       throw ConfigError(

@@ -120,7 +120,7 @@ class QuestionReader {
   }
 
   Context context_of(const std::string& text, const JsonNode& line) const {
-    const size_t end = end_of_text(text);
+    const size_t end = options_.plain ? text.size() : end_of_text(text);
     Context context{text.substr(0, end), text.substr(end), {}};
     if (end > 0) context.tokens = tokens_of(context.text);
     if (!context.tokens.empty()) return context;
@@ -138,7 +138,10 @@ class QuestionReader {
     Choice choice{.tokens = context.tokens, .characters = characters_in(ending)};
     std::vector<int32_t> whole;
     auto first = whole.begin();
-    if (context.text.empty()) {
+    if (options_.plain) {
+      whole = tokenizer_.encode(end);
+      first = whole.begin();
+    } else if (context.text.empty()) {
       whole = tokenizer_.encode(end);
       first = whole.begin();
       // An ending that begins with the only token of its context does not repeat it.

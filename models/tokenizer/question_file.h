@@ -29,7 +29,8 @@ struct QuestionFileOptions {
 ///
 /// The ending follows the context and a space. As in that harness, tokens are those of the whole
 /// text behind as many as the context alone has, and white space at the context's end belongs to
-/// the ending. The tokens that the tokenizer puts before a text are before the context.
+/// the ending; if `plain`, context and ending are encoded one by one, as in llm.c. The tokens that
+/// the tokenizer puts before a text are before the context.
 ///
 /// Throws FileError with file and line for invalid UTF-8 and JSON, missing members and other types,
 /// fewer than two endings, endings without characters or tokens, a missing label or one out of

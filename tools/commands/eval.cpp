@@ -156,7 +156,8 @@ int eval(const std::vector<std::string>& arguments) {
   const auto tokenizer = resolve_tokenizer(data, &trained->saved_model, named);
   if (!options.given.count("--data") && !options.given.count("--val-data"))
     check_data_exists(data.validation_source.empty() ? data.source : data.validation_source,
-                      trained->saved_model.path);
+                      trained->saved_model.path,
+                      data.validation_source.empty() ? "--data" : "--val-data");
   if (trained->seq2seq) return eval_pairs(*trained, options, data, tokenizer), 0;
   refuse_pair_flags(options.given);
   check_block_size(options, saved);

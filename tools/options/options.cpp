@@ -106,9 +106,10 @@ void check_train(const TrainOptions& options) {
     throw ConfigError("--save-top-k: expected a number of 1 or more, or -1 for all, got 0");
   if (!options.from_hf.empty() && !options.initial_weights.empty())
     throw ConfigError("--from-hf: expected one of --init and --from-hf, got both");
-  if (!options.resume.empty() && !options.from_hf.empty())
+  const bool resumes = !options.resume.empty() && options.resume != "auto";
+  if (resumes && !options.from_hf.empty())
     throw ConfigError("--from-hf: expected one of --from-hf and --resume, got both");
-  if (!options.resume.empty() && !options.initial_weights.empty())
+  if (resumes && !options.initial_weights.empty())
     throw ConfigError("--init: expected one of --init and --resume, got both");
 }
 

@@ -42,6 +42,16 @@ Checkpoint checkpoint_to_resume(const std::string& resume, const std::string& sa
   return step_folders(save).empty() ? nullptr : usable_checkpoint(save);
 }
 
+void resolve_auto_resume(TrainOptions& options) {
+  const bool begins_with_weights = !options.from_hf.empty() || !options.initial_weights.empty() ||
+                                   !options.initial_adapter.empty();
+  if (options.resume != "auto" || !begins_with_weights) return;
+  if (!checkpoint_to_resume("auto", options.save)) return options.resume.clear();
+  options.from_hf.clear();
+  options.initial_weights.clear();
+  options.initial_adapter.clear();
+}
+
 void check_not_in_checkpoint(const std::string& file, const char* command) {
   const fs::path path = fs::absolute(file);
   std::error_code ignored;

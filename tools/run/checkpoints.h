@@ -21,6 +21,9 @@ Checkpoint usable_checkpoint(const std::string& path);
 
 /// The step_N that --resume names. For "auto": the newest one in `save`, or null if there is none.
 Checkpoint checkpoint_to_resume(const std::string& resume, const std::string& save);
+/// With --resume auto, --from-hf, --init and --init-adapter are for a run without a checkpoint yet:
+/// clears them, or else the resume.
+void resolve_auto_resume(TrainOptions& options);
 
 /// Throws ConfigError if `file` is inside a checkpoint, so that writing it would damage the
 /// checkpoint.

@@ -186,9 +186,6 @@ void apply_restart(TrainOptions& options) {
   options.injection.injected_before = options.restarted;
   if (options.restarted == 0 || !checkpoint_to_resume("auto", options.save)) return;
   options.resume = "auto";
-  options.initial_weights.clear();
-  options.from_hf.clear();
-  options.initial_adapter.clear();
 }
 
 }  // namespace zg::tools

@@ -37,7 +37,11 @@ void move_base(Settings& settings, const std::string& path, const std::string& c
   if (settings.lora.rank == 0)
     throw ConfigError(
         fmt::format("--base: {} has a whole model, not adapters; leave the flag out", checkpoint));
+  // A folder of checkpoints may have later steps than that of the base.
+  const std::filesystem::path step = std::filesystem::path(settings.base.path).filename();
   settings.base.path = absolute_path(path);
+  if (is_directory(path + "/" + step.string()) && !is_hf_folder(path))
+    settings.base.path += "/" + step.string();
 }
 
 WeightSource base_weights(const Settings& settings) {

@@ -328,11 +328,10 @@ std::string trace_path(const TrainOptions& options) {
 void resolve_base(Run& run, const Settings* saved) {
   const TrainOptions& options = run.options;
   Settings& settings = run.settings;
+  if (saved) settings.base = saved->base;
   if (!options.moved_base.empty()) move_base(settings, options.moved_base, run.resumed);
   if (settings.lora.rank == 0) return;
   if (saved) {
-    settings.base.hash = saved->base.hash;
-    if (options.moved_base.empty()) settings.base.path = saved->base.path;
     check_not_base(options.save, settings.base.path);
     if (!options.only_planned) checked_base(settings);
     return;
@@ -365,6 +364,7 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
                 std::shared_ptr<zero::DirectoryLock> lock) {
   Run run{.options = given, .lock = std::move(lock)};
   TrainOptions& options = run.options;
+  resolve_auto_resume(options);
   if (!options.only_planned) require_device(options.device_flags.type);
   if (!options.kernels.empty() && options.device_flags.type != Device::Type::cuda)
     throw ConfigError(

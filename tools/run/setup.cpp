@@ -270,13 +270,16 @@ DataKind kind_of(const std::string& source) {
       did_you_mean(source, {"sort", "adder"}));
 }
 
-void check_data_exists(const std::string& source, const std::string& checkpoint) {
+void check_data_exists(const std::string& source, const std::string& checkpoint,
+                       const std::string& flag) {
   std::error_code ignored;  // other errors are reported when the file is read
   const bool gone =
       std::filesystem::status(source, ignored).type() == std::filesystem::file_type::not_found;
   if (source.empty() || is_task(source) || !gone || !indexed_prefix(source).empty()) return;
-  throw FileError("--data: the data " + source + ", with which " + checkpoint +
-                  " was trained, does not exist; give --data PATH with the new path of the data");
+  throw FileError(fmt::format(
+      "{0}: the data {1}, with which {2} was trained, does not exist; give {0} PATH with the new "
+      "path of the data",
+      flag, source, checkpoint));
 }
 
 std::unique_ptr<models::Dataset> make_dataset(const DataOptions& options,

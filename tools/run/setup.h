@@ -24,7 +24,8 @@ DataKind kind_of(const std::string& source);
 inline constexpr int64_t conversation_block_size = 1024;
 
 /// Throws FileError when the data that a checkpoint names does not exist any more.
-void check_data_exists(const std::string& source, const std::string& checkpoint);
+void check_data_exists(const std::string& source, const std::string& checkpoint,
+                       const std::string& flag = "--data");
 
 struct DatasetRequest {
   int64_t block_size = 0;  ///< 0: the default of the data

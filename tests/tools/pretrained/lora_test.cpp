@@ -188,6 +188,39 @@ TEST_CASE("the base of adapters may move, and is known by its hash") {
   CHECK(zerograd("eval " + save).status == 0);  // the next checkpoint names the new path
 }
 
+TEST_CASE("a moved base that is a run's step is found among that run's later steps") {
+  const TemporaryFolder folder;
+  const std::string whole = folder / "whole", moved = folder / "moved", save = folder / "save";
+  const std::string model = "train " + data_flags(folder) +
+                            "--model-type llama --n-layer 1 --n-head 2 --n-embd 16 --block-size 16 "
+                            "--batch-size 4 ";
+  hash_of(model + "--steps 1 --save " + whole);
+  hash_of(model + "--init " + whole + " --lora 2 --steps 1 --save " + save);
+  fs::rename(whole, moved);
+  const std::string resume =
+      "train --log-interval 0 --save " + save + " --resume " + save + " --steps ";
+  hash_of(resume + "2 --base " + moved);
+  CHECK(manifest_of(save + "/step_2").at("base").at("path") == moved + "/step_1");
+  hash_of("train --log-interval 0 --save-top-k -1 --steps 2 --save " + moved + " --resume " +
+          moved);
+  hash_of(resume + "3");
+  CHECK(zerograd("eval " + save + " --base " + moved).status == 0);
+}
+
+TEST_CASE("one command line with --resume auto begins with --from-hf, and then goes on") {
+  const TemporaryFolder folder;
+  const std::string save = folder / "save";
+  const std::string line = "train " + data_flags(folder) + "--from-hf " + llama_base +
+                           " --block-size 16 --batch-size 4 --lora 2 --resume auto --save " + save;
+  hash_of(line + " --steps 2");
+  const Outcome again = zerograd(line + " --steps 3");
+  CAPTURE(again.error);
+  CHECK(again.status == 0);
+  CHECK(contains(again.error, "resumed " + save + "/step_2"));
+  CHECK(hash_of(again) == hash_of("train " + data_flags(folder) + "--from-hf " + llama_base +
+                                  " --block-size 16 --batch-size 4 --lora 2 --steps 3"));
+}
+
 TEST_CASE("adapters go to PEFT's format and back, and into merged weights") {
   const TemporaryFolder folder;
   const std::string save = folder / "save", peft = folder / "peft", merged = folder / "merged",
