@@ -186,7 +186,7 @@ Outcome program(const std::string& line) {
 }
 
 Outcome mpirun_signalled(const std::string& line, const std::string& text, const std::string& rank,
-                         int signal) {
+                         int signal, std::chrono::milliseconds delay) {
   bool sent = false;
   const Started process = start(mpirun_words(line), nullptr, "mpirun");
   return finish(process, [&](const Outcome& so_far) {
@@ -194,6 +194,7 @@ Outcome mpirun_signalled(const std::string& line, const std::string& text, const
                                              : line_after(so_far.error, "rank " + rank + " pid ");
     if (sent || !contains(so_far.out, text) || !contains(pid, " ")) return true;
     sent = true;
+    std::this_thread::sleep_for(delay);
     kill(std::stoi(pid), signal);
     return true;
   });

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -53,9 +54,9 @@ std::string missing_mpi();
 Outcome mpirun(const std::string& line);
 
 /// When rank 0's stdout contains `text`, sends the signal to the process of `rank` ("1/4", or
-/// "mpirun" itself).
+/// "mpirun" itself), `delay` later.
 Outcome mpirun_signalled(const std::string& line, const std::string& text, const std::string& rank,
-                         int signal);
+                         int signal, std::chrono::milliseconds delay = {});
 
 struct Process {
   int pid, parent;

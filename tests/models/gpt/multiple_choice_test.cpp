@@ -191,7 +191,8 @@ TEST_CASE("score_choices names the question whose choices it cannot score") {
   questions = short_questions();
   questions[0].choices[0] = {.tokens = {1, 2, 3, 4, 5, 6, 0, 1}, .scored = 7, .characters = 9};
   CHECK(message(questions) ==
-        "question 0: endings[0] has 7 tokens; expected at most the block size 6");
+        "question 0: endings[0] has 7 tokens; expected at most the block size 6; try a larger one, "
+        "if the model has the positions");
   questions[0].choices[0].scored = 8;
   CHECK(message(questions) ==
         "question 0: endings[0] has 9 characters and 8 of 8 tokens; expected one or more of each, "

@@ -90,20 +90,19 @@ TEST_CASE("labels are numbers or strings, and places name file and line") {
 
 TEST_CASE("an empty context is the token before a text, or the one that is named") {
   QuestionFile file;
-  const std::string line =
-      R"({"ctx": "  ", "endings": ["b", "<|endoftext|>c"], "label": 0, "ctx_a": "unused"})";
+  const std::string line = R"({"ctx": "  ", "endings": ["b", "<|endoftext|>c"], "label": 0})";
   const std::vector<int32_t> ending = file.tokenizer.encode("   b");
   const auto scored = [](const Choice& choice) {
     return std::vector<int32_t>(choice.tokens.end() - choice.scored, choice.tokens.end());
   };
-  std::vector<ChoiceQuestion> questions = file.read(line, {.plain = true, .first = 0});
+  std::vector<ChoiceQuestion> questions = file.read(line, {.first = 0});
   CHECK(questions[0].choices[0].tokens.front() == 0);
   CHECK(scored(questions[0].choices[0]) == ending);  // the context's spaces too
   CHECK(questions[0].choices[0].characters == 1);
   TokenizerParts parts = file.tokenizer.parts();
   parts.around.before = {1, 2};
   file.tokenizer = Tokenizer(parts, "tokenizer");
-  questions = file.read(line, {.plain = true, .first = 0});
+  questions = file.read(line, {.first = 0});
   CHECK(questions[0].choices[0].tokens.size() == 2 + ending.size());
   CHECK(questions[0].choices[0].tokens[1] == 2);
   CHECK(scored(questions[0].choices[0]) == ending);
@@ -124,4 +123,16 @@ TEST_CASE("lines without ctx_a keep brackets and spaces, and all lines do so in 
   // "ctx_b" may be absent.
   CHECK(tokens(plain + R"(, "activity_label": "Lab", "ctx_a": "A")", false) ==
         file.tokenizer.encode("Lab: A  c"));
+}
+
+TEST_CASE("plain questions encode the context and the ending one by one, as llm.c does") {
+  QuestionFile file;
+  const std::string line = R"({"ctx": "She opens the ", "endings": ["door.", "sky."], "label": 0})";
+  const Choice plain = file.read(line, {.plain = true})[0].choices[0];
+  std::vector<int32_t> expected = file.tokenizer.parts().around.before;
+  for (const char* text : {"She opens the ", " door."})
+    for (const int32_t id : file.tokenizer.encode(text)) expected.push_back(id);
+  CHECK(plain.tokens == expected);
+  CHECK(plain.scored == static_cast<int64_t>(file.tokenizer.encode(" door.").size()));
+  CHECK(file.read(line)[0].choices[0].scored == plain.scored + 1);  // the harness moves the blank
 }
