@@ -130,7 +130,7 @@ class ZG_API Stream {
   virtual Device device() const = 0;
   virtual const Device::Traits& traits() const = 0;
   /// The type of device(). If it is meta, kernels check their arguments, count their scratch memory
-  /// and return.
+  /// and return; if launches() are counted, their host code runs, too, and launches nothing.
   virtual Device::Type type() const = 0;
   virtual Trace* trace() const = 0;  ///< null when not tracing
   /// The device's counter if this is its compute() queue and launches are counted; else null.
