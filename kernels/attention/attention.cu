@@ -70,7 +70,6 @@ void attention_backward(const AttentionBackward& a, Workspace workspace, Stream&
   const bool mma = suits_mma(a.q.dtype(), call) && has_aligned_rows(call.dout, s.out) &&
                    has_aligned_rows(call.dq, s.q) && has_aligned_rows(call.dk, s.k) &&
                    has_aligned_rows(call.dv, s.v);
-  dot_rows_of_out(a.q.dtype(), call, stream);
   (mma ? mma_attention_backward : plain_attention_backward)(a.q.dtype(), call, stream);
 }
 

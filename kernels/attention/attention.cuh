@@ -21,9 +21,11 @@ struct AttentionCall {
   const void *q, *k, *v, *dout;
   const float *bias, *alibi_slopes;
   const int32_t *starts, *key_lengths;
-  void* out;        ///< read by backward
-  float* log_sum;   ///< read by backward
-  float* row_dots;  ///< [B, H, T] scratch of backward: dout_t . out_t
+  void* out;       ///< read by backward
+  float* log_sum;  ///< read by backward
+  /// [B, H, T] scratch of backward: dout_t . out_t. The kernel of the queries writes it, before
+  /// that of the keys reads it.
+  float* row_dots;
   void *dq, *dk, *dv;
 };
 
@@ -189,13 +191,12 @@ inline Work attention_work(const char* op, const char* kernel, DType dtype,
     pairs += std::max<int64_t>(end - begin, 0);
   }
   const int64_t row = s.D * static_cast<int64_t>(size_of(dtype));
-  const int64_t bias =
-      products > 0 && call.bias ? (call.bias_head ? s.H : 1) * s.T * s.keys : int64_t{0};
+  const int64_t bias = call.bias ? (call.bias_head ? s.H : 1) * s.T * s.keys : int64_t{0};
   const int64_t floats = statistics * s.B * s.H * s.T + bias;
   return {op, kernel,
           s.B * (query_rows * s.H * s.T + key_rows * s.key_heads() * s.keys) * row +
               floats * static_cast<int64_t>(sizeof(float)),
-          products > 0 ? 2 * products * s.D * s.B * s.H * pairs : 2 * s.B * s.H * s.T * s.D};
+          2 * products * s.D * s.B * s.H * pairs};
 }
 /// Reads q, k, v and writes out and log_sum: q k^T and P v.
 inline Work forward_work(DType dtype, const AttentionCall& call) {
@@ -205,16 +206,13 @@ inline Work forward_work(DType dtype, const AttentionCall& call) {
 inline Work backward_keys_work(DType dtype, const AttentionCall& call) {
   return attention_work("attention_backward", "backward_keys", dtype, call, 2, 4, 2, 4);
 }
-/// The same for dq.
+/// Reads q, out, dout, k, v, log_sum and writes dq and row_dots: q k^T, dout v^T, and the sum.
 inline Work backward_queries_work(DType dtype, const AttentionCall& call) {
-  return attention_work("attention_backward", "backward_queries", dtype, call, 3, 2, 2, 3);
+  return attention_work("attention_backward", "backward_queries", dtype, call, 4, 2, 2, 3);
 }
 
 /// Reports starts and key lengths that no tensor has.
 void check_masks(const char* op, const AttentionCall&, Stream&);
-
-/// Computes row_dots, which both backward passes read.
-void dot_rows_of_out(DType dtype, const AttentionCall&, Stream&);
 
 /// Computes in f32 on the ordinary cores, for any head size, layout and dtype.
 void plain_attention_forward(DType dtype, const AttentionCall&, Stream&);

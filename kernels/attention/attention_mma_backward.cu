@@ -1,10 +1,10 @@
 #include "zerograd/kernels/attention/attention_mma.cuh"
 
 // The backward pass on the tensor cores: Dao 2023, arXiv:2307.08691, algorithm 2, cut into two
-// kernels. backward_keys computes dk and dv, one block for 64 keys and all query heads that read
-// them, in rising heads; backward_queries computes dq, one block for 64 queries. So every gradient
-// is written by one block in a fixed order, without atomics, and has the same bits in every run.
-// Both kernels compute the weights again, from log_sum.
+// kernels. backward_queries runs first and computes dq and D, one block for 64 queries;
+// backward_keys computes dk and dv, one block for 64 keys and all query heads that read them, in
+// rising heads. So every gradient is written by one block in a fixed order, without atomics, and
+// has the same bits in every run. Both kernels compute the weights again, from log_sum.
 //
 // For query t and key j let P be the weight, f its dropout factor, D_t = dout_t . out_t:
 //   dv_j = sum_t f P dout_t
@@ -20,13 +20,46 @@ struct Query {
   float log_sum;  ///< log_sum in base 2: weights are computed as powers of 2
   float dot;      ///< D_t
 };
+__device__ inline int64_t row_index(const AttentionCall& a, const HeadBlock& head, int64_t t) {
+  return (head.b * a.shape.H + head.h) * a.shape.T + t;
+}
+__device__ inline float log_sum_of(const AttentionCall& a, int64_t row) {
+  // The weights of a query whose keys are all hidden are 0: exp(-infinity - infinity).
+  const float log_sum = a.log_sum[row];
+  return log_sum == -INFINITY ? INFINITY : log_sum * log2_e;
+}
 __device__ inline Query query_of(const AttentionCall& a, const HeadBlock& head, int64_t t,
                                  int64_t query_end) {
   if (t >= query_end) return {0.0f, 0.0f};
-  const int64_t row = (head.b * a.shape.H + head.h) * a.shape.T + t;
-  // The weights of a query whose keys are all hidden are 0: exp(-infinity - infinity).
-  const float log_sum = a.log_sum[row];
-  return {log_sum == -INFINITY ? INFINITY : log_sum * log2_e, a.row_dots[row]};
+  const int64_t row = row_index(a, head, t);
+  return {log_sum_of(a, row), a.row_dots[row]};
+}
+
+/// The same for the queries t of a warp's tile, of which each has four lanes, before row_dots is
+/// written: adds D_t in a fixed order, in each lane every fourth vector of eight elements, and
+/// writes it.
+template <class T>
+__device__ inline Query dot_query(const AttentionCall& a, const HeadBlock& head, int64_t t,
+                                  int64_t query_end, int D) {
+  const int lane = static_cast<int>(threadIdx.x) % 4;
+  const bool exists = t < query_end;
+  float dot = 0.0f;
+  if (exists) {
+    const T* const out = head_data<const T>(a.out, a.shape.out, head) + t * a.shape.out.token;
+    const T* const dout = head_data<const T>(a.dout, a.shape.out, head) + t * a.shape.out.token;
+    for (int d = lane * vector_elements; d < D; d += 4 * vector_elements) {
+      const auto x = *reinterpret_cast<const Vec<T, vector_elements>*>(out + d);
+      const auto y = *reinterpret_cast<const Vec<T, vector_elements>*>(dout + d);
+#pragma unroll
+      for (int i = 0; i < vector_elements; ++i)
+        dot = __fmaf_rn(to_float(x.v[i]), to_float(y.v[i]), dot);
+    }
+  }
+  dot = row_sum(dot);
+  if (!exists) return {0.0f, 0.0f};
+  const int64_t row = row_index(a, head, t);
+  if (lane == 0) a.row_dots[row] = dot;
+  return {log_sum_of(a, row), dot};
 }
 
 /// For query t and key j replaces `product`, q_t . k_j, by f P and `dproduct`, dout_t . v_j, by dS.
@@ -156,8 +189,8 @@ __global__ void __launch_bounds__(mma_threads, 1)
     load_step(begin);
     commit_copies();
     const Query queries[2] = {
-        query_of(a, head, t0 + warp_row + accumulator_row(0, 0), resident.end),
-        query_of(a, head, t0 + warp_row + accumulator_row(0, 2), resident.end)};
+        dot_query<T>(a, head, t0 + warp_row + accumulator_row(0, 0), resident.end, D),
+        dot_query<T>(a, head, t0 + warp_row + accumulator_row(0, 2), resident.end, D)};
     Accumulators<1, width> dq = {};
     for (int64_t j0 = begin; j0 < end; j0 += step) {
       if (j0 + step < end) load_step(j0 + step);
@@ -197,10 +230,10 @@ void run(const AttentionCall& call, Stream& stream) {
             static_cast<size_t>(bytes_of_rows<width>(2 * block_rows + 4 * step))},
            stream, call, blocks_per_head);
   };
-  start(backward_keys_work(dtype_of<T>, call), backward_keys<T, width, queries, extras>,
-        call.shape.key_heads(), call.shape.keys, queries);
   start(backward_queries_work(dtype_of<T>, call), backward_queries<T, width, keys, extras>,
         call.shape.H, call.shape.T, keys);
+  start(backward_keys_work(dtype_of<T>, call), backward_keys<T, width, queries, extras>,
+        call.shape.key_heads(), call.shape.keys, queries);
 }
 
 }  // namespace

@@ -166,21 +166,18 @@ __global__ void __launch_bounds__(threads) forward(AttentionCall a, int64_t bloc
   }
 }
 
-/// row_dots[b, h, t] = dout_t . out_t, one warp for each query. Memory bound: reads out and dout
-/// once.
+/// The index of a query in log_sum and row_dots.
+__device__ inline int64_t row_index(const AttentionCall& a, const HeadBlock& head, int64_t t) {
+  return (head.b * a.shape.H + head.h) * a.shape.T + t;
+}
+
+/// dout_t . out_t, by one warp: a lane adds every 32nd element, warp_sum() the lanes.
 template <class T>
-__global__ void __launch_bounds__(threads) dot_rows(AttentionCall a, int64_t blocks_per_head) {
-  const AttentionShape& s = a.shape;
-  const HeadBlock head(s, blocks_per_head);
-  const int64_t t = head.block * warps + threadIdx.x / lanes;
-  if (t >= s.T) return;  // all lanes of a warp have the same t
-  const T* const out = head_data<const T>(a.out, s.out, head) + t * s.out.token;
-  const T* const dout = head_data<const T>(a.dout, s.out, head) + t * s.out.token;
+__device__ inline float dot_row(const T* out, const float* dout, int D) {
   float sum = 0.0f;
-  for (int64_t d = threadIdx.x % lanes; d < s.D; d += lanes)
-    sum = __fmaf_rn(to_float(out[d]), to_float(dout[d]), sum);
-  sum = warp_sum(sum);
-  if (threadIdx.x % lanes == 0) a.row_dots[(head.b * s.H + head.h) * s.T + t] = sum;
+  for (int d = static_cast<int>(threadIdx.x) % lanes; d < D; d += lanes)
+    sum = __fmaf_rn(to_float(out[d]), dout[d], sum);
+  return warp_sum(sum);
 }
 
 /// Backward pass for query t and key j: `product` is q_t . k_j, `dproduct` is dout_t . v_j. Let P
@@ -195,7 +192,7 @@ __device__ inline PairGradient pair_gradient(const AttentionCall& a, const HeadB
                                              int64_t j, float product, float dproduct) {
   const AttentionShape& s = a.shape;
   if (t >= queries || !keys.sees(t, j)) return {0.0f, 0.0f};
-  const int64_t row = (head.b * s.H + head.h) * s.T + t;
+  const int64_t row = row_index(a, head, t);
   const float log_sum = a.log_sum[row];
   if (log_sum == -INFINITY) return {0.0f, 0.0f};  // the bias hides all keys
   const float weight = expf(score_of(a, head, t, j, product) - log_sum);
@@ -228,6 +225,16 @@ __global__ void __launch_bounds__(threads)
                         resident.begin, resident.end, D);
     load_rows<M::width>(dout, M::width, M::block_rows, head_data<const T>(a.dout, s.out, head),
                         s.out.token, resident.begin, resident.end, D);
+    __syncthreads();
+    const T* const out = head_data<const T>(a.out, s.out, head);
+#pragma unroll
+    for (int r = 0; r < rows; ++r) {
+      if (t + r >= resident.end) continue;  // all lanes of a warp have the same t
+      const float dot =
+          dot_row(out + (t + r) * s.out.token, dout + (warp * rows + r) * M::width, D);
+      if (lane == 0) a.row_dots[row_index(a, head, t + r)] = dot;
+    }
+    __syncwarp();  // pair_gradient() reads row_dots in every lane
     float dq[rows][chunks] = {};
     for (int64_t j0 = keys.first_step(resident.begin, lanes); j0 < keys.end(last); j0 += lanes) {
       const bool needed = j0 < key_end && j0 + lanes > key_begin;
@@ -385,13 +392,6 @@ void check_masks(const char* op, const AttentionCall& call, Stream& stream) {
            {blocks_for(n, threads), dim3(threads)}, stream, call,
            std::string_view(op) == "attention_backward" ? backward_sites : forward_sites,
            fault_place(stream));
-}
-
-void dot_rows_of_out(DType dtype, const AttentionCall& call, Stream& stream) {
-  visit_floating(dtype, [&]<class T>(T) {
-    launch_heads(attention_work("attention_backward", "dot_rows", dtype, call, 2, 0, 1, 0),
-                 dot_rows<T>, call.shape.H, warps, call.shape.T, 0, call, stream);
-  });
 }
 
 void plain_attention_forward(DType dtype, const AttentionCall& call, Stream& stream) {
