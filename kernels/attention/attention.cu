@@ -70,7 +70,11 @@ void attention_backward(const AttentionBackward& a, Workspace workspace, Stream&
   const bool mma = suits_mma(a.q.dtype(), call) && has_aligned_rows(call.dout, s.out) &&
                    has_aligned_rows(call.dq, s.q) && has_aligned_rows(call.dk, s.k) &&
                    has_aligned_rows(call.dv, s.v);
-  (mma ? mma_attention_backward : plain_attention_backward)(a.q.dtype(), call, stream);
+  const bool hopper = mma && !has_groups_or_masks(call) && suits_hopper(call, stream);
+  const auto run = hopper ? hopper_attention_backward
+                   : mma  ? mma_attention_backward
+                          : plain_attention_backward;
+  run(a.q.dtype(), call, stream);
 }
 
 }  // namespace zg::cuda

@@ -7,8 +7,9 @@
 
 // Shared by the CUDA attention kernels: their arguments, the head and the rows that a block works
 // on, the keys that a query sees, and bias and dropout of scores. attention.cu chooses the kernel:
-//   attention_hopper.cu   forward on sm_90a, bf16 and f16, no dense bias, no dropout, no groups and
-//                         no mask but the causal one
+//   attention_hopper*.cu  sm_90a, bf16 and f16, no dense bias, no dropout, no groups and no mask
+//   but
+//                         the causal one
 //   attention_mma_*.cu    bf16 and f16 on the tensor cores of sm_80 and later
 //   attention_plain.cu    every other dtype, head size and layout, in f32 on the ordinary cores
 // Indices: b sample, h head, t query, j key, d element of a head's row (D of them).
@@ -52,6 +53,11 @@ struct HeadBlock {
 template <class T, class Data>
 __device__ inline T* head_data(Data* data, const HeadLayout& layout, const HeadBlock& head) {
   return static_cast<T*>(data) + layout.offset + head.b * layout.batch + head.h * layout.head;
+}
+
+/// The index of a query in log_sum and row_dots.
+__device__ inline int64_t row_index(const AttentionCall& a, const HeadBlock& head, int64_t t) {
+  return (head.b * a.shape.H + head.h) * a.shape.T + t;
 }
 
 /// Query t sees keys [0, visible_keys(t)).
@@ -199,16 +205,16 @@ inline Work attention_work(const char* op, const char* kernel, DType dtype,
           2 * products * s.D * s.B * s.H * pairs};
 }
 /// Reads q, k, v and writes out and log_sum: q k^T and P v.
-inline Work forward_work(DType dtype, const AttentionCall& call) {
-  return attention_work("attention_forward", "forward", dtype, call, 2, 2, call.log_sum ? 1 : 0, 2);
+inline Work forward_work(const char* kernel, DType dtype, const AttentionCall& call) {
+  return attention_work("attention_forward", kernel, dtype, call, 2, 2, call.log_sum ? 1 : 0, 2);
 }
 /// Reads q, dout, k, v, log_sum, row_dots and writes dk and dv: q k^T, dout v^T, and their sums.
-inline Work backward_keys_work(DType dtype, const AttentionCall& call) {
-  return attention_work("attention_backward", "backward_keys", dtype, call, 2, 4, 2, 4);
+inline Work backward_keys_work(const char* kernel, DType dtype, const AttentionCall& call) {
+  return attention_work("attention_backward", kernel, dtype, call, 2, 4, 2, 4);
 }
 /// Reads q, out, dout, k, v, log_sum and writes dq and row_dots: q k^T, dout v^T, and the sum.
-inline Work backward_queries_work(DType dtype, const AttentionCall& call) {
-  return attention_work("attention_backward", "backward_queries", dtype, call, 4, 2, 2, 3);
+inline Work backward_queries_work(const char* kernel, DType dtype, const AttentionCall& call) {
+  return attention_work("attention_backward", kernel, dtype, call, 4, 2, 2, 3);
 }
 
 /// Reports starts and key lengths that no tensor has.
@@ -228,5 +234,6 @@ void mma_attention_backward(DType dtype, const AttentionCall&, Stream&);
 /// them.
 bool suits_hopper(const AttentionCall&, const Stream&);
 void hopper_attention_forward(DType dtype, const AttentionCall&, Stream&);
+void hopper_attention_backward(DType dtype, const AttentionCall&, Stream&);
 
 }  // namespace zg::cuda

@@ -1,14 +1,10 @@
-#include "zerograd/kernels/attention/attention_mma.cuh"
-#include "zerograd/kernels/cuda/hopper.cuh"
+#include "zerograd/kernels/attention/attention_hopper.cuh"
 
 // The forward pass on sm_90a: Shah et al. 2024 (FlashAttention-3), arXiv:2407.08608, with
 // warp specialization. Bound by the tensor cores for long sequences.
 //
-// One block computes the outputs of 128 queries of one head with three warpgroups of 128 threads:
-//   warpgroup 0      one thread loads q once, then k and v of 128 keys at a time, with TMA
-//   warpgroups 1, 2  compute 64 queries each; a warp has 16 of them
-// K and V have two buffers each. A `full` mbarrier tells the computing warpgroups that a buffer is
-// loaded; an `empty` mbarrier tells the loading thread that all of their warps have read it.
+// One block computes the outputs of 128 queries of one head; attention_hopper.cuh says how. One
+// thread loads q once, then k and v of 128 keys at a time. K and V have two buffers each.
 // A computing warpgroup starts the products q k^T of step i and P v of step i - 1 together, and
 // computes the softmax of step i while the tensor cores work on P v.
 //
@@ -17,25 +13,21 @@
 namespace zg::cuda {
 namespace {
 
-constexpr int consumers = 2, threads = warpgroup_threads * (1 + consumers);
-constexpr int queries_per_consumer = 64;  // the rows of a wgmma product
-constexpr int queries = queries_per_consumer * consumers, keys_per_step = 128, stages = 2;
-constexpr int box_rows = 128;
-static_assert(queries == box_rows && keys_per_step == box_rows);
-constexpr int panel_bytes = box_rows * panel_row_bytes;
+constexpr int keys_per_step = 128, stages = 2, box_rows = 128;
+static_assert(hopper_block_rows == box_rows && keys_per_step == box_rows);
 
 /// Addresses in shared memory: q, `stages` buffers of k, `stages` buffers of v, then the mbarriers.
 /// Each matrix is [128, width] in panels of 64 columns.
 template <int width>
 struct SharedLayout {
-  static constexpr int matrix_bytes = width / panel_columns * panel_bytes;
-  static constexpr int barriers = matrix_bytes * (1 + 2 * stages), barrier_bytes = 8;
+  static constexpr int bytes_of_matrix = matrix_bytes<width>(box_rows);
+  static constexpr int barriers = bytes_of_matrix * (1 + 2 * stages), barrier_bytes = 8;
   static constexpr size_t bytes = barriers + barrier_bytes * (1 + 4 * stages);
   SharedAddress start;
   __device__ SharedAddress q() const { return start; }
-  __device__ SharedAddress k(int stage) const { return start + matrix_bytes * (1 + stage); }
+  __device__ SharedAddress k(int stage) const { return start + bytes_of_matrix * (1 + stage); }
   __device__ SharedAddress v(int stage) const {
-    return start + matrix_bytes * (1 + stages + stage);
+    return start + bytes_of_matrix * (1 + stages + stage);
   }
   __device__ SharedAddress barrier(int i) const { return start + (barriers + barrier_bytes * i); }
   __device__ SharedAddress q_full() const { return barrier(0); }
@@ -52,18 +44,6 @@ struct TensorMaps {
 
 #if ZG_HOPPER
 
-/// Starts to load 128 rows of the head, from `row` on, into the matrix at `to`. The phase of `full`
-/// ends when they are there.
-template <int width>
-__device__ inline void load_matrix(const HeadBlock& head, SharedAddress to, const CUtensorMap& map,
-                                   int row, SharedAddress full) {
-  arrive_expecting(full, SharedLayout<width>::matrix_bytes);
-#pragma unroll
-  for (int i = 0; i < width / panel_columns; ++i)
-    copy_box(to + i * panel_bytes, map, i * panel_columns, row, static_cast<int>(head.h),
-             static_cast<int>(head.b), full);
-}
-
 /// Loads q, then k and v of each step, as soon as their buffers are empty. One thread runs this. It
 /// returns when all buffers have been read: if a copy were lost, the consumers would wait for ever,
 /// and this thread reports it.
@@ -74,23 +54,25 @@ __device__ inline void load_all(const SharedLayout<width>& shared, const HeadBlo
     wait_for_phase(empty, parity,
                    [&] { report(fault, FaultSite::attention_forward_copies, blockIdx.x, 0, 0); });
   };
-  load_matrix<width>(head, shared.q(), maps.q, static_cast<int>(head.block) * queries,
-                     shared.q_full());
+  const auto load = [&](SharedAddress to, const CUtensorMap& map, int row, SharedAddress full) {
+    arrive_expecting(full, SharedLayout<width>::bytes_of_matrix);
+    load_matrix<width, box_rows, box_rows>(head, to, map, row, full);
+  };
+  load(shared.q(), maps.q, static_cast<int>(head.block) * hopper_block_rows, shared.q_full());
   for (int i = 0; i < steps + stages; ++i) {
     const int stage = i % stages;
     const unsigned parity = i / stages % 2;
     wait_until_empty(shared.k_empty(stage), parity ^ 1);  // does not wait while i < stages
-    if (i < steps)
-      load_matrix<width>(head, shared.k(stage), maps.k, i * keys_per_step, shared.k_full(stage));
+    if (i < steps) load(shared.k(stage), maps.k, i * keys_per_step, shared.k_full(stage));
     wait_until_empty(shared.v_empty(stage), parity ^ 1);
-    if (i < steps)
-      load_matrix<width>(head, shared.v(stage), maps.v, i * keys_per_step, shared.v_full(stage));
+    if (i < steps) load(shared.v(stage), maps.v, i * keys_per_step, shared.v_full(stage));
   }
 }
 
 /// The computation of one warpgroup, 128 threads, for its 64 queries. Its state is in registers.
 template <class T, int width, Extras extras>
 struct Consumer {
+  static constexpr int panel_bytes = box_rows * panel_row_bytes;
   const AttentionCall& a;
   const HeadBlock& head;
   SharedLayout<width> shared;
@@ -111,19 +93,19 @@ struct Consumer {
     fence_registers(scores.values[0]);
     release(shared.k_empty(0));
     compute_weights(0);
-    pack_weights();
+    pack_operand<T>(weights, scores);
     for (int i = 1; i < steps; ++i) {
       start_scores(i);
       start_output(i - 1);
       wait_for_products<1>();
       fence_registers(scores.values[0]);
-      release(shared.k_empty(i % stages));
       compute_weights(i);
+      release_after_weights(shared.k_empty(i % stages));
       wait_for_products<0>();
       fence_registers(out.values[0]);
       release(shared.v_empty((i - 1) % stages));
       softmax.rescale(out);
-      pack_weights();
+      pack_operand<T>(weights, scores);
     }
     start_output(steps - 1);
     wait_for_products<0>();
@@ -143,7 +125,7 @@ struct Consumer {
       const int column = k / 4 * panel_bytes + k % 4 * 32;  // byte offset of column 16 k
       multiply_warpgroup<T>(
           scores.values[0],
-          matrix_descriptor(shared.q() + (column + index * queries_per_consumer * panel_row_bytes)),
+          matrix_descriptor(shared.q() + (column + index * rows_per_consumer * panel_row_bytes)),
           matrix_descriptor(shared.k(i % stages) + column), /*accumulate=*/k > 0);
     }
     commit_products();
@@ -161,10 +143,13 @@ struct Consumer {
     commit_products();
   }
 
-  /// Tells the loading thread that this warp has read a buffer.
-  __device__ void release(SharedAddress empty) {
-    __syncwarp();
-    if (threadIdx.x % lanes == 0) arrive(empty);
+  /// Releases a buffer of k after the weights of its scores. The arrival depends on their
+  /// sums, which are never below 0, and the wait for P v, which follows it, stays behind it.
+  /// Without that the compiler moves the wait above the exponentials: it knows the accumulators,
+  /// which they do not touch, but not that the wait takes time. tests/long/cuda-static tests the
+  /// machine code.
+  __device__ void release_after_weights(SharedAddress empty) {
+    release(empty, /*always=*/!(softmax.sum[0][0] < 0.0f) && !(softmax.sum[0][1] < 0.0f));
   }
 
   /// Turns the scores of step i into weights: ALiBi, mask, online softmax.
@@ -179,24 +164,12 @@ struct Consumer {
       });
     softmax.add(scores);
   }
-
-  /// Rounds the weights to T. The next scores may then overwrite the accumulators.
-  __device__ void pack_weights() {
-#pragma unroll
-    for (int k = 0; k < keys_per_step / 16; ++k)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float(&from)[4] = scores.values[0][2 * k + half];
-        weights[k][2 * half] = pack<T>(from[0], from[1]);
-        weights[k][2 * half + 1] = pack<T>(from[2], from[3]);
-      }
-  }
 };
 
 #endif
 
 template <class T, int width, Extras extras>
-__global__ void __launch_bounds__(threads, 1)
+__global__ void __launch_bounds__(hopper_threads, 1)
     forward(AttentionCall a, int64_t blocks_per_head, const __grid_constant__ TensorMaps maps,
             Fault* fault) {
 #if ZG_HOPPER
@@ -206,16 +179,16 @@ __global__ void __launch_bounds__(threads, 1)
   if (s.causal) head.block = blocks_per_head - 1 - head.block;
   const SharedLayout<width> shared{dynamic_address()};
   const int warpgroup = static_cast<int>(threadIdx.x) / warpgroup_threads;
-  const int64_t t0 = head.block * queries;
-  const int64_t end = visible_keys(s, min(t0 + queries, s.T) - 1);
+  const int64_t t0 = head.block * hopper_block_rows;
+  const int64_t end = visible_keys(s, min(t0 + hopper_block_rows, s.T) - 1);
   const int steps = static_cast<int>((end + keys_per_step - 1) / keys_per_step);
   if (threadIdx.x == 0) {
     init_barrier(shared.q_full(), 1);
     for (int stage = 0; stage < stages; ++stage) {
       init_barrier(shared.k_full(stage), 1);
       init_barrier(shared.v_full(stage), 1);
-      init_barrier(shared.k_empty(stage), consumers * warpgroup_threads / lanes);
-      init_barrier(shared.v_empty(stage), consumers * warpgroup_threads / lanes);
+      init_barrier(shared.k_empty(stage), consumer_warps);
+      init_barrier(shared.v_empty(stage), consumer_warps);
     }
     fence_barrier_init();
   }
@@ -234,58 +207,27 @@ __global__ void __launch_bounds__(threads, 1)
                                       .shared = shared,
                                       .index = warpgroup - 1,
                                       .steps = steps,
-                                      .t0 = t0 + (warpgroup - 1) * queries_per_consumer + warp * 16,
+                                      .t0 = t0 + (warpgroup - 1) * rows_per_consumer + warp * 16,
                                       .slope = slope_of_products<extras>(a, head),
                                       .softmax = OnlineSoftmax<1>(s.scale * log2_e)};
   consumer.run();
 #endif
 }
 
-/// The stride of an axis in bytes. An axis of extent 1 may have any stride, but a tensor map
-/// accepts only multiples of 16 bytes: then 16 is given.
-uint64_t stride_bytes(int64_t stride, int64_t extent) {
-  return extent == 1 ? 16 : static_cast<uint64_t>(stride) * 2;
-}
-
-CUtensorMap tensor_map(const void* data, const HeadLayout& layout, const AttentionShape& s,
-                       int64_t tokens) {
-  const cuuint64_t extents[4] = {static_cast<cuuint64_t>(s.D), static_cast<cuuint64_t>(tokens),
-                                 static_cast<cuuint64_t>(s.H), static_cast<cuuint64_t>(s.B)};
-  const cuuint64_t strides[3] = {stride_bytes(layout.token, tokens), stride_bytes(layout.head, s.H),
-                                 stride_bytes(layout.batch, s.B)};
-  const cuuint32_t box[4] = {panel_columns, box_rows, 1, 1}, steps[4] = {1, 1, 1, 1};
-  const auto* start = static_cast<const std::byte*>(data) + layout.offset * 2;
-  CUtensorMap map;
-  check(encode_tensor_map()(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 4, const_cast<std::byte*>(start),
-                            extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                            CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
-        "attention_forward: cuTensorMapEncodeTiled");
-  return map;
-}
-
 template <class T, int width, Extras extras>
 void run(const AttentionCall& call, Stream& stream) {
   const AttentionShape& s = call.shape;
   if (s.B == 0 || s.H == 0) return;
-  const int64_t blocks_per_head = (s.T + queries - 1) / queries;
+  const int64_t blocks_per_head = (s.T + hopper_block_rows - 1) / hopper_block_rows;
   const auto map_of = [&](const void* data, const HeadLayout& layout, int64_t tokens) {
-    return stream.type() == Device::Type::meta ? CUtensorMap{}
-                                               : tensor_map(data, layout, s, tokens);
+    return tensor_map("attention_forward", data, layout, s, tokens, box_rows, stream);
   };
   const TensorMaps maps{map_of(call.q, s.q, s.T), map_of(call.k, s.k, s.keys),
                         map_of(call.v, s.v, s.keys)};
-  launch(forward_work(dtype_of<T>, call), forward<T, width, extras>,
-         {blocks_for(s.B * s.H * blocks_per_head, 1), dim3(threads), SharedLayout<width>::bytes},
+  launch(forward_work("hopper_forward", dtype_of<T>, call), forward<T, width, extras>,
+         {blocks_for(s.B * s.H * blocks_per_head, 1), dim3(hopper_threads),
+          SharedLayout<width>::bytes},
          stream, call, blocks_per_head, maps, fault_place(stream));
-}
-
-/// Whether a tensor map can hold the strides of q, k or v: positive and below 2^40 bytes.
-bool has_mappable_strides(const HeadLayout& layout, const AttentionShape& s, int64_t tokens) {
-  const auto fits = [](int64_t stride, int64_t extent) {
-    return extent == 1 || (stride > 0 && stride < int64_t{1} << 39);
-  };
-  return fits(layout.token, tokens) && fits(layout.head, s.H) && fits(layout.batch, s.B);
 }
 
 }  // namespace
@@ -301,7 +243,8 @@ bool suits_hopper(const AttentionCall& call, const Stream& stream) {
         "attention_forward: compute capability");
   return major == 9 && s.T >= fewest_queries && s.T < most_tokens && s.keys < most_tokens &&
          extras_of(call) != Extras::all && has_mappable_strides(s.q, s, s.T) &&
-         has_mappable_strides(s.k, s, s.keys) && has_mappable_strides(s.v, s, s.keys);
+         has_mappable_strides(s.k, s, s.keys) && has_mappable_strides(s.v, s, s.keys) &&
+         has_mappable_strides(s.out, s, s.T);
 }
 
 void hopper_attention_forward(DType dtype, const AttentionCall& call, Stream& stream) {

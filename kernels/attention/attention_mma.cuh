@@ -301,6 +301,39 @@ struct OnlineSoftmax {
   }
 };
 
+/// Backward: log_sum of query t in base 2, since weights are computed as powers of 2. It is
+/// infinite, and the weights are 0, from `query_end` on and for a query whose keys are all hidden.
+__device__ inline float log_sum_of(const AttentionCall& a, const HeadBlock& head, int64_t t,
+                                   int64_t query_end) {
+  if (t >= query_end) return INFINITY;
+  const float log_sum = a.log_sum[row_index(a, head, t)];
+  return log_sum == -INFINITY ? INFINITY : log_sum * log2_e;
+}
+
+/// Backward: dout_t . out_t for the queries t of a tile, of which four lanes hold each; 0 from
+/// `query_end` on. Each lane adds every fourth vector of a row, row_sum() the lanes. Writes
+/// row_dots.
+template <class T>
+__device__ inline float dot_row(const AttentionCall& a, const HeadBlock& head, int64_t t,
+                                int64_t query_end) {
+  const int lane = static_cast<int>(threadIdx.x) % 4, D = static_cast<int>(a.shape.D);
+  float dot = 0.0f;
+  if (t < query_end) {
+    const T* const out = head_data<const T>(a.out, a.shape.out, head) + t * a.shape.out.token;
+    const T* const dout = head_data<const T>(a.dout, a.shape.out, head) + t * a.shape.out.token;
+    for (int d = lane * vector_elements; d < D; d += 4 * vector_elements) {
+      const auto x = *reinterpret_cast<const Vec<T, vector_elements>*>(out + d);
+      const auto y = *reinterpret_cast<const Vec<T, vector_elements>*>(dout + d);
+#pragma unroll
+      for (int i = 0; i < vector_elements; ++i)
+        dot = __fmaf_rn(to_float(x.v[i]), to_float(y.v[i]), dot);
+    }
+  }
+  dot = row_sum(dot);
+  if (lane == 0 && t < query_end) a.row_dots[row_index(a, head, t)] = dot;
+  return dot;
+}
+
 /// Rounds a warp's tile to T and writes it to rows [first, first + tiles * 16) of a head; skips
 /// rows from `limit` on and columns from D on.
 template <int width, int tiles, class T>

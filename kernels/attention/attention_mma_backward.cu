@@ -20,46 +20,10 @@ struct Query {
   float log_sum;  ///< log_sum in base 2: weights are computed as powers of 2
   float dot;      ///< D_t
 };
-__device__ inline int64_t row_index(const AttentionCall& a, const HeadBlock& head, int64_t t) {
-  return (head.b * a.shape.H + head.h) * a.shape.T + t;
-}
-__device__ inline float log_sum_of(const AttentionCall& a, int64_t row) {
-  // The weights of a query whose keys are all hidden are 0: exp(-infinity - infinity).
-  const float log_sum = a.log_sum[row];
-  return log_sum == -INFINITY ? INFINITY : log_sum * log2_e;
-}
 __device__ inline Query query_of(const AttentionCall& a, const HeadBlock& head, int64_t t,
                                  int64_t query_end) {
-  if (t >= query_end) return {0.0f, 0.0f};
-  const int64_t row = row_index(a, head, t);
-  return {log_sum_of(a, row), a.row_dots[row]};
-}
-
-/// The same for the queries t of a warp's tile, of which each has four lanes, before row_dots is
-/// written: adds D_t in a fixed order, in each lane every fourth vector of eight elements, and
-/// writes it.
-template <class T>
-__device__ inline Query dot_query(const AttentionCall& a, const HeadBlock& head, int64_t t,
-                                  int64_t query_end, int D) {
-  const int lane = static_cast<int>(threadIdx.x) % 4;
-  const bool exists = t < query_end;
-  float dot = 0.0f;
-  if (exists) {
-    const T* const out = head_data<const T>(a.out, a.shape.out, head) + t * a.shape.out.token;
-    const T* const dout = head_data<const T>(a.dout, a.shape.out, head) + t * a.shape.out.token;
-    for (int d = lane * vector_elements; d < D; d += 4 * vector_elements) {
-      const auto x = *reinterpret_cast<const Vec<T, vector_elements>*>(out + d);
-      const auto y = *reinterpret_cast<const Vec<T, vector_elements>*>(dout + d);
-#pragma unroll
-      for (int i = 0; i < vector_elements; ++i)
-        dot = __fmaf_rn(to_float(x.v[i]), to_float(y.v[i]), dot);
-    }
-  }
-  dot = row_sum(dot);
-  if (!exists) return {0.0f, 0.0f};
-  const int64_t row = row_index(a, head, t);
-  if (lane == 0) a.row_dots[row] = dot;
-  return {log_sum_of(a, row), dot};
+  return {log_sum_of(a, head, t, query_end),
+          t < query_end ? a.row_dots[row_index(a, head, t)] : 0.0f};
 }
 
 /// For query t and key j replaces `product`, q_t . k_j, by f P and `dproduct`, dout_t . v_j, by dS.
@@ -188,9 +152,11 @@ __global__ void __launch_bounds__(mma_threads, 1)
                                        t0, resident.end, D);
     load_step(begin);
     commit_copies();
-    const Query queries[2] = {
-        dot_query<T>(a, head, t0 + warp_row + accumulator_row(0, 0), resident.end, D),
-        dot_query<T>(a, head, t0 + warp_row + accumulator_row(0, 2), resident.end, D)};
+    const auto query_of_half = [&](int half) {
+      const int64_t t = t0 + warp_row + accumulator_row(0, 2 * half);
+      return Query{log_sum_of(a, head, t, resident.end), dot_row<T>(a, head, t, resident.end)};
+    };
+    const Query queries[2] = {query_of_half(0), query_of_half(1)};
     Accumulators<1, width> dq = {};
     for (int64_t j0 = begin; j0 < end; j0 += step) {
       if (j0 + step < end) load_step(j0 + step);
@@ -230,10 +196,10 @@ void run(const AttentionCall& call, Stream& stream) {
             static_cast<size_t>(bytes_of_rows<width>(2 * block_rows + 4 * step))},
            stream, call, blocks_per_head);
   };
-  start(backward_queries_work(dtype_of<T>, call), backward_queries<T, width, keys, extras>,
-        call.shape.H, call.shape.T, keys);
-  start(backward_keys_work(dtype_of<T>, call), backward_keys<T, width, queries, extras>,
-        call.shape.key_heads(), call.shape.keys, queries);
+  start(backward_queries_work("mma_backward_queries", dtype_of<T>, call),
+        backward_queries<T, width, keys, extras>, call.shape.H, call.shape.T, keys);
+  start(backward_keys_work("mma_backward_keys", dtype_of<T>, call),
+        backward_keys<T, width, queries, extras>, call.shape.key_heads(), call.shape.keys, queries);
 }
 
 }  // namespace

@@ -86,7 +86,7 @@ template <class T, int width, int tiles, Extras extras>
 void run(const AttentionCall& call, Stream& stream) {
   constexpr int block_rows = mma_warps * 16 * tiles;
   const int64_t blocks_per_head = (call.shape.T + block_rows - 1) / block_rows;
-  launch(forward_work(dtype_of<T>, call), forward<T, width, tiles, extras>,
+  launch(forward_work("mma_forward", dtype_of<T>, call), forward<T, width, tiles, extras>,
          {blocks_for(call.shape.B * call.shape.H * blocks_per_head, 1), dim3(mma_threads),
           size_t{bytes_of_rows<width>(block_rows + 4 * keys_per_step)}},
          stream, call, blocks_per_head);

@@ -166,11 +166,6 @@ __global__ void __launch_bounds__(threads) forward(AttentionCall a, int64_t bloc
   }
 }
 
-/// The index of a query in log_sum and row_dots.
-__device__ inline int64_t row_index(const AttentionCall& a, const HeadBlock& head, int64_t t) {
-  return (head.b * a.shape.H + head.h) * a.shape.T + t;
-}
-
 /// dout_t . out_t, by one warp: a lane adds every 32nd element, warp_sum() the lanes.
 template <class T>
 __device__ inline float dot_row(const T* out, const float* dout, int D) {
@@ -398,7 +393,7 @@ void plain_attention_forward(DType dtype, const AttentionCall& call, Stream& str
   visit_floating(dtype, [&]<class T>(T) {
     with_columns(call.shape.D, [&](auto rows, auto chunks) {
       using M = SharedLayout<decltype(rows)::value, decltype(chunks)::value>;
-      launch_heads(forward_work(dtype, call),
+      launch_heads(forward_work("plain_forward", dtype, call),
                    forward<T, decltype(rows)::value, decltype(chunks)::value>, call.shape.H,
                    M::block_rows, call.shape.T, M::size(1), call, stream);
     });
@@ -410,11 +405,12 @@ void plain_attention_backward(DType dtype, const AttentionCall& call, Stream& st
     with_columns(call.shape.D, [&](auto rows, auto chunks) {
       constexpr int R = decltype(rows)::value, chunk_count = decltype(chunks)::value;
       using M = SharedLayout<R, chunk_count>;
-      launch_heads(backward_queries_work(dtype, call), backward_queries<T, R, chunk_count>,
-                   call.shape.H, M::block_rows, call.shape.T, M::size(2), call, stream);
-      launch_heads(backward_keys_work(dtype, call), backward_keys<T, R, chunk_count>,
-                   call.shape.key_heads(), M::block_rows, call.shape.keys, M::size(2), call,
-                   stream);
+      launch_heads(backward_queries_work("plain_backward_queries", dtype, call),
+                   backward_queries<T, R, chunk_count>, call.shape.H, M::block_rows, call.shape.T,
+                   M::size(2), call, stream);
+      launch_heads(backward_keys_work("plain_backward_keys", dtype, call),
+                   backward_keys<T, R, chunk_count>, call.shape.key_heads(), M::block_rows,
+                   call.shape.keys, M::size(2), call, stream);
     });
   });
 }

@@ -214,15 +214,29 @@ __device__ inline void wait_for_products() {
   "%62,%63}"
 #endif
 
-/// d += a b, or d = a b unless `accumulate`, where a is [64, 16] and b is [16, 128], both in shared
-/// memory with K along the rows of a panel. All 128 threads call it. Warp w holds rows 16 w to
-/// 16 w + 15 of d, laid out as in multiply_fragments(). d is valid after wait_for_products().
-template <class T>
-__device__ inline void multiply_warpgroup(float (&d)[16][4], uint64_t a, uint64_t b,
+/// d += a b, or d = a b unless `accumulate`, where a is [64, 16] and b is [16, 64] or [16, 128],
+/// both in shared memory with K along the rows of a panel. All 128 threads call it. Warp w holds
+/// rows 16 w to 16 w + 15 of d, laid out as in multiply_fragments(). d is valid after
+/// wait_for_products().
+template <class T, int rows>
+__device__ inline void multiply_warpgroup(float (&d)[rows][4], uint64_t a, uint64_t b,
                                           bool accumulate) {
+  static_assert(rows == 8 || rows == 16);
 #ifdef __CUDACC__
   const int scale_d = accumulate;
-  if constexpr (std::is_same_v<T, bf16>)
+  if constexpr (rows == 8 && std::is_same_v<T, bf16>)
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p,%34,0; "
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " ZG_LIST_32 ",%32,%33,p,1,1,0,0;}"
+        : ZG_32(d, 0)
+        : "l"(a), "l"(b), "r"(scale_d));
+  else if constexpr (rows == 8)
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p,%34,0; "
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " ZG_LIST_32 ",%32,%33,p,1,1,0,0;}"
+        : ZG_32(d, 0)
+        : "l"(a), "l"(b), "r"(scale_d));
+  else if constexpr (std::is_same_v<T, bf16>)
     asm volatile(
         "{.reg .pred p; setp.ne.b32 p,%66,0; "
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " ZG_LIST_64 ",%64,%65,p,1,1,0,0;}"
@@ -235,7 +249,8 @@ __device__ inline void multiply_warpgroup(float (&d)[16][4], uint64_t a, uint64_
         : ZG_32(d, 0), ZG_32(d, 8)
         : "l"(a), "l"(b), "r"(scale_d));
 #else
-  emulator::multiply_warpgroup(d[0], {128, nullptr, a, b, std::is_same_v<T, bf16>, accumulate});
+  emulator::multiply_warpgroup(d[0],
+                               {8 * rows, nullptr, a, b, std::is_same_v<T, bf16>, accumulate});
 #endif
 }
 

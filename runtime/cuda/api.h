@@ -30,9 +30,10 @@ class OnDevice {
 /// literal in a kernel is an address of the device, which the host cannot read.
 enum class FaultSite : unsigned {
   none,
+  attention_backward_copies,  ///< a copy to shared memory never arrived; `place` is the block
   attention_backward_key_lengths,
   attention_backward_starts,
-  attention_forward_copies,  ///< a copy to shared memory never arrived; `place` is the block
+  attention_forward_copies,  ///< the same
   attention_forward_key_lengths,
   attention_forward_starts,
   binary_divisor,

@@ -30,12 +30,12 @@ std::string describe(const Fault& fault) {
   switch (fault.site) {
     case FaultSite::none:
       break;
+    case FaultSite::attention_backward_copies:
     case FaultSite::attention_forward_copies:
       return fmt::format(
-          "attention_forward: a copy to shared memory never arrived in block {}; the device takes "
-          "no "
+          "attention_{}: a copy to shared memory never arrived in block {}; the device takes no "
           "more work from this process",
-          fault.place);
+          fault.site == FaultSite::attention_forward_copies ? "forward" : "backward", fault.place);
     case FaultSite::attention_backward_key_lengths:
       name("attention_backward", "key_lengths");
       break;
@@ -158,7 +158,9 @@ class CudaStream final : public Stream {
     const cudaError_t error = cudaStreamSynchronize(queue_.stream);
     if (queue_.fault->found) {  // says more than the error of a kernel that ended with __trap()
       const Fault fault = std::exchange(*queue_.fault, {});
-      if (fault.site == FaultSite::attention_forward_copies) throw DeviceError(describe(fault));
+      if (fault.site == FaultSite::attention_forward_copies ||
+          fault.site == FaultSite::attention_backward_copies)
+        throw DeviceError(describe(fault));
       throw ShapeError(describe(fault));
     }
     check(error, name_);

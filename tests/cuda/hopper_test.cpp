@@ -138,6 +138,8 @@ TEST_CASE("the emulated TMA copy swizzles, fills with zeros, and completes at th
 
 TEST_CASE("the emulated wgmma equals a matrix product, for both layouts of b, after the wait" *
           doctest::test_suite("every device")) {
+  check_warpgroup_product<bf16, 64, false>();
+  check_warpgroup_product<f16, 64, false>();
   check_warpgroup_product<bf16, 128, false>();
   check_warpgroup_product<f16, 128, false>();
   check_warpgroup_product<bf16, 64, true>();

@@ -158,9 +158,10 @@ __global__ void barrier_without_init(CUtensorMap, float*) {
   cuda::arrive(cuda::dynamic_address() + 1024);
 }
 
-/// Attention of three steps in one block, with a head of 64. Its copies are q, k, v, k, v, k, v, of
-/// which one is lost.
-void run_lost_copy(int64_t number) {
+/// Attention in one block, with a head of 64, of whose copies one is lost. Forward has three steps
+/// and copies q, k, v, k, v, k, v. Backward copies 64 rows at a time: q, dout, q, dout, then k and
+/// v six times.
+void run_lost_copy(bool backward, int64_t number) {
   const Device device = Device::cuda();
   const int64_t T = 128, keys = 384, D = 64;
   const Tensor q = Tensor::full({T, D}, 1.0, DType::bf16, device);
@@ -176,9 +177,29 @@ void run_lost_copy(int64_t number) {
                                 .k = rows,
                                 .v = rows,
                                 .out = rows};
+  const Tensor log_sum = Tensor::zeros({T}, DType::f32, device);
+  const Tensor dq = Tensor::empty({T, D}, DType::bf16, device);
+  const Tensor dk = Tensor::empty({keys, D}, DType::bf16, device);
+  const Tensor dv = Tensor::empty({keys, D}, DType::bf16, device);
   emulator::lose_copy(number);
-  kernels::attention_forward({.q = q, .k = k, .v = k, .out = q, .log_sum = {}, .shape = shape},
-                             device.compute());
+  if (backward) try {
+      kernels::attention_backward({.q = q,
+                                   .k = k,
+                                   .v = k,
+                                   .out = q,
+                                   .log_sum = log_sum,
+                                   .dout = q,
+                                   .dq = dq,
+                                   .dk = dk,
+                                   .dv = dv,
+                                   .shape = shape},
+                                  device.compute());
+    } catch (const DeviceError&) {
+      // The second kernel may find the device stopped by the first.
+    }
+  else
+    kernels::attention_forward({.q = q, .k = k, .v = k, .out = q, .log_sum = {}, .shape = shape},
+                               device.compute());
   for (const char* when : {"", "then: "}) try {
       device.compute().synchronize();
       std::printf("%sno report\n", when);
@@ -266,9 +287,11 @@ int main(int count, char** arguments) {
       {"accumulator_in_use", [] { run(accumulator_in_use); }},
       {"more_registers_than_the_block_has",
        [] { run(more_registers_than_the_block_has, 3 * group); }},
-      {"lost_copy_of_q", [] { run_lost_copy(0); }},
-      {"lost_copy_of_first_k", [] { run_lost_copy(1); }},
-      {"lost_copy_of_last_v", [] { run_lost_copy(6); }},
+      {"lost_copy_of_q", [] { run_lost_copy(false, 0); }},
+      {"lost_copy_of_first_k", [] { run_lost_copy(false, 1); }},
+      {"lost_copy_of_last_v", [] { run_lost_copy(false, 6); }},
+      {"lost_copy_of_dout", [] { run_lost_copy(true, 1); }},
+      {"lost_copy_of_last_v_backward", [] { run_lost_copy(true, 15); }},
       {"ordinary_writes_without_fence", [] { run(product_of_ordinary_writes<false>); }},
       {"ordinary_writes", [] { run(product_of_ordinary_writes<true>); }},
       {"box_over_ordinary_writes", [] { run_box(box_over_ordinary_writes); }},

@@ -127,10 +127,10 @@ __device__ inline void load_operands(const CUtensorMap& a_map, const CUtensorMap
   cuda::wait_for_phase(barrier, 0);
 }
 
-/// Starts (asynchronously) d += a b^T. The summed index k runs along the rows of a and of b, over
-/// 128 columns.
-template <class T>
-__device__ inline void start_by_rows(float (&d)[16][4]) {
+/// Starts (asynchronously) d += a b^T, for all rows of b or its first 64. The summed index k runs
+/// along the rows of a and of b, over 128 columns.
+template <class T, int tiles>
+__device__ inline void start_by_rows(float (&d)[tiles][4]) {
   const cuda::SharedAddress a = cuda::dynamic_address(), b = a + matrix_bytes;
   const int group = static_cast<int>(threadIdx.x) / warpgroup_threads;
   cuda::begin_products(d);
@@ -185,23 +185,24 @@ __device__ inline void store_sums(float* to, const float (&d)[tiles][4]) {
 
 #endif
 
-enum class Form { rows, registers_64, registers_128, two_commits };
+enum class Form { rows_64, rows, registers_64, registers_128, two_commits };
 
-/// Form::rows: d = c + a b^T. Form::registers_128: d = c + a b; registers_64 uses only b's first 64
-/// columns. Form::two_commits: starts both products before it waits for the first; c + a b is
-/// stored in d, c + a b^T after it.
+/// Form::rows: d = c + a b^T; rows_64 uses only b's first 64 rows. Form::registers_128: d = c + a
+/// b; registers_64 uses only b's first 64 columns. Form::two_commits: starts both products before
+/// it waits for the first; c + a b is stored in d, c + a b^T after it.
 template <class T, Form form>
 __global__ void __launch_bounds__(warpgroups* warpgroup_threads)
     product(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
             const uint32_t* a, const float* c, float* d) {
 #if ZG_HOPPER
   load_operands(a_map, b_map);
-  constexpr int tiles = form == Form::registers_64 ? 8 : 16;
+  constexpr bool by_rows = form == Form::rows || form == Form::rows_64;
+  constexpr int tiles = form == Form::registers_64 || form == Form::rows_64 ? 8 : 16;
   float sums[tiles][4];
   load_sums(sums, c);
   uint32_t fragments[8][4];
-  if constexpr (form != Form::rows) load_fragments<T>(fragments, a);
-  if constexpr (form == Form::rows) {
+  if constexpr (!by_rows) load_fragments<T>(fragments, a);
+  if constexpr (by_rows) {
     start_by_rows<T>(sums);
   } else if constexpr (form == Form::two_commits) {
     float more[16][4];
@@ -238,7 +239,8 @@ Twin product_twin(const char* name) {
           .run =
               [](const Runner& runner, const Inputs& in) {
                 constexpr int threads = warpgroups * warpgroup_threads;
-                constexpr size_t words = form == Form::registers_64  ? 32 * threads
+                constexpr bool narrow = form == Form::registers_64 || form == Form::rows_64;
+                constexpr size_t words = narrow                      ? 32 * threads
                                          : form == Form::two_commits ? 128 * threads
                                                                      : 64 * threads;
                 const auto* const a = runner.bring<const uint32_t>(in[0]);
@@ -364,6 +366,8 @@ std::vector<Twin> hopper_twins() {
   return {{.name = "tma.box", .rounds = 48, .needs_sm_90 = true, .draw = draw_box, .run = run_box},
           exchange_twin(),
           pipeline_twin(),
+          product_twin<bf16, Form::rows_64>("wgmma.n64.bf16"),
+          product_twin<f16, Form::rows_64>("wgmma.n64.f16"),
           product_twin<bf16, Form::rows>("wgmma.n128.bf16"),
           product_twin<f16, Form::rows>("wgmma.n128.f16"),
           product_twin<bf16, Form::registers_64>("wgmma.n64.bf16.registers"),

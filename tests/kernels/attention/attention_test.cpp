@@ -84,8 +84,9 @@ TEST_CASE("attention over several blocks of keys and queries follows the definit
 
 TEST_CASE("attention over many blocks of keys follows the definition" *
           doctest::test_suite("every device")) {
+  const std::vector<Device> devices = devices_of_every_generation();
   for (int64_t D : {40, 128})
-    for (bool causal : {true, false})
+    for (bool causal : {true, false}) {
       check_against_naive({.B = 1,
                            .H = 1,
                            .T = 70,
@@ -94,7 +95,10 @@ TEST_CASE("attention over many blocks of keys follows the definition" *
                            .D = D,
                            .causal = causal,
                            .form = Form::cache},
-                          DType::bf16, devices_of_every_generation());
+                          DType::bf16, devices);
+      check_against_naive({.B = 1, .H = 1, .T = 400, .keys = 400, .D = D, .causal = causal},
+                          DType::bf16, devices);
+    }
 }
 
 TEST_CASE("attention of head sizes up to 128 follows the definition around whole tiles" *
