@@ -139,6 +139,21 @@ __device__ inline T* dynamic_shared() {
 #endif
 }
 
+/// The piece that a block of a launch handles. Several arrays are cut into the blocks of one
+/// launch; pieces[i].first_block, in rising order from 0, is the first block of array i.
+template <class Piece>
+__device__ inline int piece_of_block(const Piece* pieces, int count) {
+  int piece = 0;
+  for (int end = count; end - piece > 1;) {
+    const int middle = (piece + end) / 2;
+    if (pieces[middle].first_block <= blockIdx.x)
+      piece = middle;
+    else
+      end = middle;
+  }
+  return piece;
+}
+
 // --- sums and maxima, in an order that depends on nothing but the number of threads ---
 
 __device__ inline float warp_sum(float x) {

@@ -54,15 +54,7 @@ constexpr int width = 16 / static_cast<int>(std::min(sizeof(Leaf), sizeof(Sum)))
 
 template <class Leaf, class Rounding, class Sum>
 __global__ void __launch_bounds__(threads) fold_pieces(const __grid_constant__ Launch a) {
-  int piece = 0;
-  for (int end = a.count; end - piece > 1;) {
-    const int middle = (piece + end) / 2;
-    if (a.pieces[middle].first_block <= blockIdx.x)
-      piece = middle;
-    else
-      end = middle;
-  }
-  const Piece& p = a.pieces[piece];
+  const Piece& p = a.pieces[piece_of_block(a.pieces, a.count)];
   constexpr int V = width<Leaf, Rounding, Sum>;
   const Fold<Leaf, Rounding, Sum> fold;
   const Leaf* const leaf = static_cast<const Leaf*>(p.leaf);

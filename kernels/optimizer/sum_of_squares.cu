@@ -94,14 +94,7 @@ __device__ inline bool is_finite(T x) {
 /// the same sums in any order.
 template <class T, int V>
 __global__ void __launch_bounds__(threads) squares(const __grid_constant__ Launch a) {
-  int piece = 0;
-  for (int end = a.count; end - piece > 1;) {
-    const int middle = (piece + end) / 2;
-    if (a.pieces[middle].first_block <= blockIdx.x)
-      piece = middle;
-    else
-      end = middle;
-  }
+  const int piece = piece_of_block(a.pieces, a.count);
   const T* const x = static_cast<const T*>(a.pieces[piece].x);
   Limb* const out = a.pieces[piece].out;
   ThreadLimbs sum;

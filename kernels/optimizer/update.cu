@@ -122,18 +122,10 @@ __device__ inline void update_at(int64_t i, const Launch& a, const Entry& t) {
   if (t.low_precision) store(static_cast<Low*>(t.low_precision) + i, low);
 }
 
-/// Finds the block's tensor by binary search over first_block, and updates the block's elements.
+/// Finds the block's tensor and updates the block's elements.
 template <UpdateKind kind, class State, class Gradient, class Low, bool rounds>
 __device__ inline void update_block(const Launch& a) {
-  int tensor = 0;
-  for (int end = a.count; end - tensor > 1;) {
-    const int middle = (tensor + end) / 2;
-    if (a.entries[middle].first_block <= blockIdx.x)
-      tensor = middle;
-    else
-      end = middle;
-  }
-  const Entry& t = a.entries[tensor];
+  const Entry& t = a.entries[piece_of_block(a.entries, a.count)];
   constexpr int width = width_of<State>;
   const int64_t begin = int64_t{blockIdx.x - t.first_block} * (threads * width);
   const int64_t i = begin + threadIdx.x * (t.is_aligned ? width : 1);
