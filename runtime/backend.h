@@ -5,9 +5,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "zerograd/runtime/comm/transport.h"
 #include "zerograd/runtime/memory.h"
+#include "zerograd/runtime/pending.h"
 
 namespace zg {
 
@@ -40,6 +42,11 @@ struct Backend {
   /// For Space::device and Space::pinned; other spaces use memory of the process.
   std::unique_ptr<ArenaMemory> (*memory)(int index, Space space) = nullptr;
   TransportFactory transports = {};
+  /// Queues a copy to the host that may be read after synchronize() (PendingItem), and marks the
+  /// end of queued work. Null: the stream waits instead.
+  std::shared_ptr<const std::vector<std::byte>> (*fetch)(Stream& stream, const void* from,
+                                                         size_t bytes) = nullptr;
+  std::unique_ptr<StreamMark> (*mark)(Stream& stream) = nullptr;
 };
 
 /// Called with true when this thread must wait until collectives of other ranks of the process are

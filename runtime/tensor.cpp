@@ -4,8 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "zerograd/runtime/backend.h"
 #include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/pending.h"
 #include "zerograd/runtime/recorder.h"
 #include "zerograd/runtime/storage/swap.h"
 #include "zerograd/runtime/text/format.h"
@@ -53,17 +55,19 @@ double element(const std::byte* raw, DType dtype, int64_t i) {
   return 0;
 }
 
-/// The elements as the host sees them: in place, a copy, or zeros on a meta device.
+/// The elements as the host sees them: in place, a copy, or zeros on a meta device. Waits once for
+/// queued work.
 class HostView {
  public:
   explicit HostView(const Tensor& tensor) : raw_(tensor.raw()) {
-    const bool is_meta = tensor.device().type() == Device::Type::meta;
-    if (tensor.numel() == 0 || (!is_meta && host_reaches(tensor))) return;
-    copy_.resize(static_cast<size_t>(tensor.bytes()));
-    raw_ = copy_.data();
-    if (host_reaches(tensor)) return;
     Stream& stream = tensor.device().compute();
-    stream.copy(copy_.data(), tensor.raw(), copy_.size());
+    const bool is_meta = tensor.device().type() == Device::Type::meta;
+    const bool in_place = tensor.numel() == 0 || host_reaches(tensor);
+    if (!in_place || is_meta) {
+      copy_.resize(static_cast<size_t>(tensor.bytes()));
+      raw_ = copy_.data();
+    }
+    if (!in_place) stream.copy(copy_.data(), tensor.raw(), copy_.size());
     stream.synchronize();
   }
   const std::byte* raw() const { return raw_; }
@@ -73,12 +77,16 @@ class HostView {
   std::vector<std::byte> copy_;
 };
 
-/// Called before the host reads values: counts the read and waits for the device.
+/// Called before the host reads values: counts the read.
 void begin_read(const Tensor& tensor, const char* what) {
   if (!tensor) throw ShapeError(std::string(what) + ": the tensor is absent");
   if (Recorder* recorder = DeviceState::of(tensor.device()).ledger.recorder())
     recorder->note_read();
-  tensor.device().compute().synchronize();
+}
+
+void check_one_element(const Tensor& tensor) {
+  if (tensor.numel() != 1)
+    throw ShapeError("item: expected a tensor of one element, got " + tensor.shape().str());
 }
 
 }  // namespace
@@ -222,9 +230,8 @@ void Tensor::copy_from_host(const void* values, int64_t count, DType dtype) {
 
 void Tensor::copy_to_host(void* values) const {
   begin_read(*this, "to_host");
-  if (numel() == 0) return;
   if (device().type() == Device::Type::meta) std::memset(values, 0, static_cast<size_t>(bytes()));
-  device().compute().copy(values, raw(), static_cast<size_t>(bytes()));
+  if (numel() > 0) device().compute().copy(values, raw(), static_cast<size_t>(bytes()));
   device().compute().synchronize();
 }
 
@@ -248,9 +255,35 @@ std::vector<double> Tensor::to_doubles() const {
 }
 
 double Tensor::item() const {
-  if (numel() != 1) throw ShapeError("item: expected a tensor of one element, got " + shape_.str());
+  check_one_element(*this);
   begin_read(*this, "item");
   return element(HostView(*this).raw(), dtype_, 0);
+}
+
+PendingItem::PendingItem(const Tensor& tensor) : dtype_(tensor.dtype()) {
+  check_one_element(tensor);
+  begin_read(tensor, "item");
+  const auto bytes = static_cast<size_t>(tensor.bytes());
+  Stream& stream = tensor.device().compute();
+  const Backend* const backend = backend_of(stream.type());
+  if (backend && backend->fetch) {
+    bytes_ = backend->fetch(stream, tensor.raw(), bytes);
+    return;
+  }
+  const auto copied = std::make_shared<std::vector<std::byte>>(bytes);
+  stream.copy(copied->data(), tensor.raw(), bytes);
+  if (backend) stream.synchronize();  // it may write late, when nobody keeps the bytes any more
+  bytes_ = copied;
+}
+
+double PendingItem::value() const { return element(bytes_->data(), dtype_, 0); }
+
+std::unique_ptr<StreamMark> mark_compute(const Device& device) {
+  if (device.type() == Device::Type::meta) return nullptr;
+  const Backend* const backend = backend_of(device.type());
+  if (backend && backend->mark) return backend->mark(device.compute());
+  device.compute().synchronize();
+  return nullptr;
 }
 
 bool host_reaches(const Tensor& tensor) {

@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/plan.h"
 #include "zerograd/runtime/text/format.h"
@@ -33,6 +34,18 @@ std::string update_scale(LossScaler& scaler, const std::optional<std::string>& n
         fmt::format("{} The gradient of {} is not finite; try bf16, which has the range of f32.",
                     error.what(), *non_finite));
   }
+}
+
+/// The factor of the gradients, NaN if the step must be skipped.
+Tensor scale_on_device(const GradientSums& sums, const Clipping& clipping, const Device& device) {
+  const PurposeScope purpose(device, Purpose::workspace);
+  const Tensor scale = Tensor::empty({1}, DType::f32, device);
+  kernels::gradient_scale({.limbs = sums.limbs(),
+                           .non_finite = sums.non_finite(),
+                           .scale = scale,
+                           .clipping = clipping},
+                          device.compute());
+  return scale;
 }
 
 // The mesh, or null if it has one pipeline stage and one tensor rank: then every rank has the whole
@@ -225,6 +238,20 @@ void EngineState::finish_micro_batch() {
   ++micro_batches;
 }
 
+void EngineState::note_gradients(const GradientSummary& gradients, const Clipping& clipping,
+                                 StepResult& result) {
+  result.skipped = gradients.non_finite.has_value();
+  result.scaler_line = update_scale(scaler, gradients.non_finite);
+  if (result.skipped) {
+    ++skipped;
+    result.gradient_norm = std::numeric_limits<double>::infinity();
+    result.bad_tensor = *gradients.non_finite;
+  } else {
+    ++taken;
+    result.gradient_norm = std::sqrt(gradients.sum_of_squares) / clipping.divisor();
+  }
+}
+
 StepResult Engine::step(float rate, const std::optional<Betas>& betas) {
   EngineState& s = *state_;
   s.check_store("step");
@@ -237,29 +264,26 @@ StepResult Engine::step(float rate, const std::optional<Betas>& betas) {
   s.mirrors.finish();
   if (s.config.reduce_at_boundary)
     for (Storage& storage : s.storages) s.reducer.reduce_local_sums(storage);
-  const GradientSummary gradients =
-      summarise(s.storages, s.store, s.config, s.device, s.comm, s.mesh);
-  const int64_t micro_batches = s.micro_batches * s.comm.size();
-  StepResult result{.skipped = gradients.non_finite.has_value(), .loss_scale = loss_scale()};
-  const double scale = s.scaler.scale();
-  result.scaler_line = update_scale(s.scaler, gradients.non_finite);
-  if (result.skipped) {
-    ++s.skipped;
-    result.gradient_norm = std::numeric_limits<double>::infinity();
-    result.bad_tensor = *gradients.non_finite;
+  GradientSums sums = sum_gradients(s.storages, s.store, s.config, s.device, s.comm);
+  const Clipping clipping{.micro_batches = s.micro_batches * s.comm.size(),
+                          .clip_norm = s.config.clip_norm,
+                          .loss_scale = s.scaler.scale()};
+  StepResult result{.loss_scale = loss_scale()};
+  OptimizerStep update{.rate = rate, .betas = betas.value_or(betas_of(s.config.update))};
+  if (device_decides(s.storages, s.config, s.device, s.mesh)) {
+    // If the step is skipped, the kernels write nothing, and its number was not used.
+    update.step = s.taken + 1;
+    update.scale = scale_on_device(sums, clipping, s.device);
+    zero::update(s.storages, update, s.config, s.device, s.comm, s.snapshot);
+    s.note_gradients(summarise(sums, s.store, s.device, s.mesh), clipping, result);
   } else {
-    ++s.taken;
-    result.gradient_norm =
-        std::sqrt(gradients.sum_of_squares) / (static_cast<double>(micro_batches) * scale);
+    s.note_gradients(summarise(std::exchange(sums, {}), s.store, s.device, s.mesh), clipping,
+                     result);
+    update.step = s.taken;
+    update.skipped = result.skipped;
+    update.gradient_scale = clipping.factor(result.gradient_norm);
+    zero::update(s.storages, update, s.config, s.device, s.comm, s.snapshot);
   }
-  update(s.storages,
-         {.gradient_scale =
-              gradient_scale(result.gradient_norm, micro_batches, s.config.clip_norm, scale),
-          .rate = rate,
-          .betas = betas.value_or(betas_of(s.config.update)),
-          .step = s.taken,
-          .skipped = result.skipped},
-         s.config, s.device, s.comm, s.snapshot);
   s.refresh_mirrors();
   s.clear_gradients();
   count_step(s.device);

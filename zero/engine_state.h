@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "zerograd/zero/engine.h"
+#include "zerograd/zero/optimizer/optimizer.h"
 #include "zerograd/zero/parallel/model_parts.h"
 #include "zerograd/zero/states/reducer.h"
 #include "zerograd/zero/states/residency.h"
@@ -42,6 +43,9 @@ struct EngineState {
   void reduce(std::span<const Parameter* const> parameters, std::span<Tensor> gradients,
               Storage& own);
   void finish_micro_batch();
+  /// Counts a step by its gradients, adapts the loss scale, and fills the result.
+  void note_gradients(const GradientSummary& gradients, const Clipping& clipping,
+                      StepResult& result);
   void refresh_mirrors();
   /// Gathers the whole flat array of one state: of the updated parameters, or of the others.
   /// Collective on the data axis.

@@ -8,6 +8,7 @@
 
 #include "zerograd/autograd/ops.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/pending.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
@@ -174,7 +175,7 @@ class Step final : public PipelineStage {
       output = trainer_.task.forward(tape, batch);
       if (targets_) output = mul(output, weight_of(batch));
     }
-    if (trainer_.has_loss()) losses.push_back(output.value().item());
+    if (trainer_.has_loss()) losses_.emplace_back(output.value());
     trainer_.observe(TrainerMoment::forward_done, batch);
     return output;
   }
@@ -192,7 +193,12 @@ class Step final : public PipelineStage {
     trainer_.observe(TrainerMoment::backward_done, batch);
   }
 
-  std::vector<double> losses;  ///< by micro-batch, on the last stage
+  /// By micro-batch, on the last stage. The device must have finished the step.
+  std::vector<double> losses() const {
+    std::vector<double> values;
+    for (const PendingItem& loss : losses_) values.push_back(loss.value());
+    return values;
+  }
   bool given_up = false;
 
  private:
@@ -203,7 +209,8 @@ class Step final : public PipelineStage {
   }
 
   TrainerState& trainer_;
-  std::optional<int64_t> targets_;  // of the step, if its loss is a mean over them
+  std::optional<int64_t> targets_;   // of the step, if its loss is a mean over them
+  std::vector<PendingItem> losses_;  // by micro-batch, on the last stage
 };
 
 }  // namespace
@@ -216,6 +223,7 @@ int TrainerState::agree_on(int reason) const {
   if (reason < 0 || reason > reasons)
     throw ConfigError(fmt::format("trainer: stop: expected 0 to 5, got {}", reason));
   Communicator& ranks = engine.world();
+  if (ranks.size() == 1) return reason;
   const bool counts = reason > 0 && (reason < reasons || ranks.rank() == 0);
   const int64_t own = counts ? int64_t{1} << (digit_bits * (reason - 1)) : 0;
   const PurposeScope purpose(device, Purpose::comm);
@@ -416,7 +424,6 @@ std::optional<TrainedStep> TrainerState::attempt() {
                     step));
   }
   if (stage.given_up) return std::nullopt;
-  done.loss = engine.mean_loss(stage.losses, done.micro_batches);
   observe(TrainerMoment::gradients_ready, no_batch);
   {
     const PhaseScope phase(device, "step");
@@ -426,6 +433,7 @@ std::optional<TrainedStep> TrainerState::attempt() {
     // So that time and errors of the device's work belong to this step.
     device.compute().synchronize();
   }
+  done.loss = engine.mean_loss(stage.losses(), done.micro_batches);
   position.samples += done.samples;
   if (done.result.skipped) position.skipped_samples += done.samples;
   position.micro_batches += done.micro_batches * data_ranks();

@@ -85,6 +85,7 @@ void check_rounding(const char* op, const OptimizerUpdate& a, const OptimizerTen
 
 std::vector<Operand> operands(const OptimizerUpdate& a) {
   std::vector<Operand> all;
+  if (a.scale) all.push_back({"scale", a.scale});
   for (const OptimizerTensor& t : a.tensors)
     for (const Operand& operand : {Operand{"parameter", t.parameter, Operand::out},
                                    {"gradient", t.gradient},
@@ -111,6 +112,11 @@ void validate(const OptimizerUpdate& a) {
     check_tensor(op.c_str(), a, a.tensors[i]);
     check_alike(op.c_str(), a.tensors[i], a.tensors[0]);
     if (a.rounding_seed) check_rounding(op.c_str(), a, a.tensors[i]);
+    if (a.scale) check_device(op.c_str(), {&a.scale, &a.tensors[i].parameter});
+  }
+  if (a.scale) {
+    check_dtype(rule, "scale", a.scale, DType::f32);
+    check_shape(rule, "scale", a.scale, {1});
   }
   const auto check_share = [&](const char* name, float value) {
     check_number(rule, value >= 0.0f && value < 1.0f, name, value, "a number in [0, 1)");
@@ -149,6 +155,15 @@ UpdateConstants constants(const OptimizerUpdate& a, const OptimizerTensor& t) {
   return numbers;
 }
 
+std::optional<OptimizerUpdate> with_known_scale(const OptimizerUpdate& a, Stream& stream) {
+  OptimizerUpdate known = a;
+  stream.copy(&known.gradient_scale, a.scale.raw(), sizeof(float));
+  stream.synchronize();
+  known.scale = {};
+  if (std::isnan(known.gradient_scale)) return std::nullopt;
+  return known;
+}
+
 ZG_KERNEL(OptimizerUpdate, optimizer_update)
 
 std::vector<Operand> operands(const SumOfSquares& a) {
@@ -177,32 +192,23 @@ void validate(const SumOfSquares& a) {
   }
 }
 
-double value_of_limbs(const int64_t* limbs) {
-  constexpr int bits = SumOfSquares::limb_bits;
-  // Propagate carries, so that every digit is below 2^26. Four zero digits below the lowest one
-  // allow reading digit[top - 3] without a check; two digits above the highest limb receive its
-  // carry.
-  constexpr int below = 4, digits = below + SumOfSquares::limb_count + 2;
-  uint64_t digit[digits] = {}, carry = 0;
-  for (int i = below; i < digits; ++i) {
-    if (i < below + SumOfSquares::limb_count) carry += static_cast<uint64_t>(limbs[i - below]);
-    digit[i] = carry & ((uint64_t{1} << bits) - 1);
-    carry >>= bits;
-  }
-  int top = digits - 1;
-  while (top >= below && digit[top] == 0) --top;
-  if (top < below) return 0.0;
-  // high and low hold two digits each, which a double represents exactly. Their sum rounds once, to
-  // nearest. Lower digits matter only if that rounding is a tie; then the last bit of low, set if
-  // any of them is not 0, decides it. That bit is at least 26 bits below the last bit of the sum.
-  const uint64_t high = digit[top] << bits | digit[top - 1];
-  uint64_t low = digit[top - 2] << bits | digit[top - 3];
-  for (int i = 0; i < top - 3; ++i) low |= digit[i] != 0;
-  const double sum = std::ldexp(static_cast<double>(high), 2 * bits) + static_cast<double>(low);
-  return std::ldexp(sum, SumOfSquares::lowest_exponent + bits * (top - 3 - below));
+ZG_KERNEL(SumOfSquares, sum_of_squares)
+
+std::vector<Operand> operands(const GradientScale& a) {
+  return {{"limbs", a.limbs}, {"non_finite", a.non_finite}, {"scale", a.scale, Operand::out}};
 }
 
-ZG_KERNEL(SumOfSquares, sum_of_squares)
+void validate(const GradientScale& a) {
+  const char* op = "gradient_scale";
+  check_dtype(op, "limbs", a.limbs, DType::i64);
+  check_shape(op, "limbs", a.limbs, {SumOfSquares::limb_count});
+  check_dtype(op, "non_finite", a.non_finite, DType::i64);
+  check_dtype(op, "scale", a.scale, DType::f32);
+  check_shape(op, "scale", a.scale, {1});
+  check_device(op, {&a.limbs, &a.non_finite, &a.scale});
+}
+
+ZG_KERNEL(GradientScale, gradient_scale)
 
 std::vector<Operand> operands(const FoldGradient& a) {
   std::vector<Operand> all;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <bit>
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -43,6 +45,9 @@ struct OptimizerUpdate {
   OptimizerRule rule = OptimizerRule::adam;  ///< adam, lion or sgd, which are element by element
   /// Multiplies the gradients: 1 / micro-batches, 1 / loss scale, clipping.
   float gradient_scale = 1.0f;
+  /// [1] f32: the same factor where the device has computed it (GradientScale), so that the host
+  /// need not wait for it. If it is NaN, nothing is updated. Absent: gradient_scale is used.
+  Tensor scale;
   float rate = 1e-3f;
   float beta1 = 0.9f;      ///< adam, lion; sgd: the momentum
   float beta2 = 0.999f;    ///< adam, lion
@@ -57,6 +62,9 @@ struct OptimizerUpdate {
 ZG_API void validate(const OptimizerUpdate&);
 ZG_API std::vector<Operand> operands(const OptimizerUpdate&);  ///< the operands of every tensor
 ZG_API UpdateConstants constants(const OptimizerUpdate&, const OptimizerTensor&);
+/// For kernels that take the factor as a number: the update with gradient_scale read from `scale`,
+/// after a wait for `stream`. Absent: the factor is NaN.
+std::optional<OptimizerUpdate> with_known_scale(const OptimizerUpdate&, Stream& stream);
 /// The kernel variant that `update` needs. All of its tensors have the same moments.
 inline UpdateKind kind_of(const OptimizerUpdate& update) {
   switch (update.rule) {
@@ -102,12 +110,73 @@ struct SumOfSquares {
 };
 ZG_API void validate(const SumOfSquares&);
 ZG_API std::vector<Operand> operands(const SumOfSquares&);  ///< the operands of every part
+/// 2^exponent, for exponents of normal doubles.
+constexpr double power_of_two(int exponent) {
+  return std::bit_cast<double>(static_cast<uint64_t>(exponent + 1023) << 52);
+}
 /// The value of the fixed-point number as the nearest double; limbs must not be negative.
-ZG_API double value_of_limbs(const int64_t* limbs);
+constexpr double value_of_limbs(const int64_t* limbs) {
+  constexpr int bits = SumOfSquares::limb_bits, count = SumOfSquares::limb_count;
+  // Carries are propagated, so that every digit is below 2^26. Two digits above the highest limb
+  // receive its carry. `digit` has the current digit and the three below it, `top` the same for the
+  // highest digit so far that is not 0.
+  struct Window {
+    uint64_t digit[4] = {};
+    bool has_lower = false;  // a digit below those is not 0
+    int index = -1;
+  } now, top;
+  uint64_t carry = 0;
+  for (int i = 0; i < count + 2; ++i) {
+    if (i < count) carry += static_cast<uint64_t>(limbs[i]);
+    now.has_lower = now.has_lower || now.digit[3] != 0;
+    for (int k = 3; k > 0; --k) now.digit[k] = now.digit[k - 1];
+    now.digit[0] = carry & ((uint64_t{1} << bits) - 1);
+    now.index = i;
+    carry >>= bits;
+    if (now.digit[0] != 0) top = now;
+  }
+  if (top.index < 0) return 0.0;
+  // high and low hold two digits each, which a double represents exactly. Their sum rounds once, to
+  // nearest. Lower digits matter only if that rounding is a tie; then the last bit of low, set if
+  // any of them is not 0, decides it. That bit is at least 26 bits below the last bit of the sum.
+  const uint64_t high = top.digit[0] << bits | top.digit[1];
+  const uint64_t low = top.digit[2] << bits | top.digit[3] | (top.has_lower ? 1 : 0);
+  const double sum = static_cast<double>(high) * power_of_two(2 * bits) + static_cast<double>(low);
+  return sum * power_of_two(SumOfSquares::lowest_exponent + bits * (top.index - 3));
+}
+
+/// The factor of all gradients of a step: 1 / (micro_batches * loss_scale). If the norm exceeds
+/// clip_norm > 0 it also has clip_norm / (norm + 1e-6), as in torch.nn.utils.clip_grad_norm_.
+struct Clipping {
+  int64_t micro_batches = 1;
+  float clip_norm = 0.0f;
+  double loss_scale = 1.0;
+
+  constexpr double divisor() const { return static_cast<double>(micro_batches) * loss_scale; }
+  /// `norm`: of the mean gradient, without the loss scale.
+  constexpr float factor(double norm) const {
+    const double ratio = clip_norm > 0.0f ? clip_norm / (norm + 1e-6) : 1.0;
+    return static_cast<float>((ratio < 1.0 ? ratio : 1.0) / divisor());
+  }
+};
+
+/// Computes Clipping::factor on the device, from the sum of the squares of all gradients. f64
+/// operations that round correctly: every backend has the bits of the host. The factor is NaN, with
+/// which OptimizerUpdate changes nothing, if a gradient is infinite or NaN, and on CUDA also if an
+/// earlier kernel of the stream found an invalid value, which the next synchronize() will throw.
+struct GradientScale {
+  Tensor limbs;       ///< [limb_count] i64, as in SumOfSquares
+  Tensor non_finite;  ///< [n] i64: counts of gradients that are infinite or NaN
+  Tensor scale;       ///< [1] f32, out
+  Clipping clipping;
+};
+ZG_API void validate(const GradientScale&);  ///< throws ShapeError, DTypeError
+ZG_API std::vector<Operand> operands(const GradientScale&);
 
 namespace kernels {
 extern ZG_API Kernel<OptimizerUpdate> optimizer_update;
 extern ZG_API Kernel<SumOfSquares> sum_of_squares;
+extern ZG_API Kernel<GradientScale> gradient_scale;
 }  // namespace kernels
 
 /// Adds the gradients of one micro-batch (`leaf`) to the gradient accumulators: sum = (first ? 0 :

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "zerograd/kernels/cpu/dispatch.h"
@@ -102,8 +103,12 @@ void update_range_of(const OptimizerUpdate& a, const OptimizerTensor& t, int64_t
 
 }  // namespace
 
-void optimizer_update(const OptimizerUpdate& a, Workspace, Stream& stream) {
+void optimizer_update(const OptimizerUpdate& a, Workspace workspace, Stream& stream) {
   if (a.tensors.empty()) return;
+  if (a.scale) {
+    if (const auto known = with_known_scale(a, stream)) optimizer_update(*known, workspace, stream);
+    return;
+  }
   const OptimizerTensor& first = a.tensors[0];
   const UpdateTable* level = ZG_AT_LEVEL(stream.traits().isa, update_table);
   const UpdateVariants& variants =
@@ -262,6 +267,15 @@ void sum_squares_of(const SumOfSquares::Part& a, Workspace workspace, Stream& st
 
 void sum_of_squares(const SumOfSquares& a, Workspace workspace, Stream& stream) {
   for (const SumOfSquares::Part& part : a.parts) sum_squares_of(part, workspace, stream);
+}
+
+void gradient_scale(const GradientScale& a, Workspace, Stream&) {
+  const int64_t* const counts = a.non_finite.data<int64_t>();
+  const bool finite =
+      std::all_of(counts, counts + a.non_finite.numel(), [](int64_t n) { return n == 0; });
+  const double norm = std::sqrt(value_of_limbs(a.limbs.data<int64_t>())) / a.clipping.divisor();
+  *a.scale.data<float>() =
+      finite ? a.clipping.factor(norm) : std::numeric_limits<float>::quiet_NaN();
 }
 
 ZG_DECLARE_LEVELS(FoldTable, fold_table)

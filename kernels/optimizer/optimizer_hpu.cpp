@@ -1,5 +1,10 @@
 #include "zerograd/kernels/optimizer/optimizer.h"
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
 #include "zerograd/kernels/hpu/launch.h"
 #include "zerograd/kernels/hpu/workspace.h"
 #include "zerograd/runtime/text/format.h"
@@ -28,7 +33,11 @@ constexpr const char* kinds[update_kinds] = {"adam", "lion", "momentum", "descen
 
 }  // namespace
 
-void optimizer_update(const OptimizerUpdate& a, Workspace, Stream& stream) {
+void optimizer_update(const OptimizerUpdate& a, Workspace workspace, Stream& stream) {
+  if (a.scale) {
+    if (const auto known = with_known_scale(a, stream)) optimizer_update(*known, workspace, stream);
+    return;
+  }
   for (const OptimizerTensor& t : a.tensors) {
     if (t.low_precision && t.low_precision.dtype() != DType::bf16)
       throw Unsupported(fmt::format("{}: no hpu kernel for a low_precision of {}; expected bf16",
@@ -54,6 +63,16 @@ void sum_of_squares(const SumOfSquares& a, Workspace workspace, Stream& stream) 
     launch(stream, code, "add_squares", {}, workspace.data, part.limbs.raw(), part.non_finite.raw(),
            cut.groups);
   }
+}
+
+// On the host, which waits for the sums: a device need not have f64.
+void gradient_scale(const GradientScale& a, Workspace, Stream& stream) {
+  const std::vector<int64_t> limbs = a.limbs.to_host<int64_t>();
+  const std::vector<int64_t> counts = a.non_finite.to_host<int64_t>();
+  const bool finite = std::all_of(counts.begin(), counts.end(), [](int64_t n) { return n == 0; });
+  const double norm = std::sqrt(value_of_limbs(limbs.data())) / a.clipping.divisor();
+  const float scale = finite ? a.clipping.factor(norm) : std::numeric_limits<float>::quiet_NaN();
+  stream.copy(a.scale.raw(), &scale, sizeof scale);
 }
 
 void fold_gradient(const FoldGradient& a, Workspace, Stream& stream) {

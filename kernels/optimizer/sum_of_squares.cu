@@ -146,7 +146,29 @@ __global__ void __launch_bounds__(threads) squares(const __grid_constant__ Launc
   if (total) atomicAdd(limb == limbs ? a.pieces[piece].out_non_finite : out + limb, total);
 }
 
+/// One block reads all counts; its first thread computes the factor.
+__global__ void __launch_bounds__(threads)
+    scale_gradients(const int64_t* sum, const int64_t* non_finite, int64_t count, float* scale,
+                    Clipping clipping, const Fault* fault) {
+  __shared__ int bad;
+  if (threadIdx.x == 0) bad = fault->found != 0;
+  __syncthreads();
+  for (int64_t i = threadIdx.x; i < count; i += threads)
+    if (non_finite[i] != 0) bad = 1;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  const double norm = std::sqrt(value_of_limbs(sum)) / clipping.divisor();
+  *scale = bad ? __uint_as_float(0x7fc00000u) : clipping.factor(norm);
+}
+
 }  // namespace
+
+void gradient_scale(const GradientScale& a, Workspace, Stream& stream) {
+  launch({"gradient_scale", "scale_gradients", operand_bytes(a), a.non_finite.numel()},
+         scale_gradients, {dim3(1), dim3(threads)}, stream, a.limbs.data<int64_t>(),
+         a.non_finite.data<int64_t>(), a.non_finite.numel(), a.scale.data<float>(), a.clipping,
+         fault_place(stream));
+}
 
 void sum_of_squares(const SumOfSquares& a, Workspace, Stream& stream) {
   if (a.parts.empty()) return;

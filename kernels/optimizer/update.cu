@@ -39,6 +39,7 @@ struct Launch {
   int count;
   uint32_t step;
   uint64_t seed;
+  const float* scale;  // OptimizerUpdate::scale; null: numbers.gradient_scale
   UpdateConstants numbers;
 };
 static_assert(sizeof(Launch) <= 4096);
@@ -66,9 +67,9 @@ __device__ inline float direction(float g, float& m, float& v, const UpdateConst
 }
 
 template <UpdateKind kind>
-__device__ inline void update(float g, float& p, float& m, float& v, const UpdateConstants& c,
-                              const Entry& t) {
-  g = __fmul_rn(g, c.gradient_scale);
+__device__ inline void update(float g, float& p, float& m, float& v, float scale,
+                              const UpdateConstants& c, const Entry& t) {
+  g = __fmul_rn(g, scale);
   if (t.l2 != 0.0f) g = __fmaf_rn(t.l2, p, g);
   const float moved = direction<kind>(g, m, v, c);
   p = __fmaf_rn(-t.move, moved, __fmul_rn(t.keep, p));
@@ -85,7 +86,7 @@ __device__ inline uint32_t random_word(const Philox::Block& words, int64_t eleme
 
 /// Updates V elements from i on. If V > 1, element i uses the first word of a Philox block.
 template <UpdateKind kind, class State, class Gradient, class Low, bool rounds, int V>
-__device__ inline void update_at(int64_t i, const Launch& a, const Entry& t) {
+__device__ inline void update_at(int64_t i, float scale, const Launch& a, const Entry& t) {
   State* const parameter = static_cast<State*>(t.parameter) + i;
   State* const moment1 = static_cast<State*>(t.moment1) + i;
   State* const moment2 = static_cast<State*>(t.moment2) + i;
@@ -103,7 +104,7 @@ __device__ inline void update_at(int64_t i, const Launch& a, const Entry& t) {
     float next = to_float(p.v[k]), first = 0.0f, second = 0.0f;
     if constexpr (has_moment1(kind)) first = to_float(m.v[k]);
     if constexpr (has_moment2(kind)) second = to_float(v.v[k]);
-    update<kind>(to_float(g.v[k]), next, first, second, a.numbers, t);
+    update<kind>(to_float(g.v[k]), next, first, second, scale, a.numbers, t);
     p.v[k] = from_float<State>(next);
     if constexpr (has_moment1(kind)) m.v[k] = from_float<State>(first);
     if constexpr (has_moment2(kind)) v.v[k] = from_float<State>(second);
@@ -122,20 +123,22 @@ __device__ inline void update_at(int64_t i, const Launch& a, const Entry& t) {
   if (t.low_precision) store(static_cast<Low*>(t.low_precision) + i, low);
 }
 
-/// Finds the block's tensor and updates the block's elements.
+/// Updates the block's elements. Writes nothing if the factor that the device computed is NaN.
 template <UpdateKind kind, class State, class Gradient, class Low, bool rounds>
 __device__ inline void update_block(const Launch& a) {
+  const float scale = a.scale ? *a.scale : a.numbers.gradient_scale;
+  if (a.scale && scale != scale) return;
   const Entry& t = a.entries[piece_of_block(a.entries, a.count)];
   constexpr int width = width_of<State>;
   const int64_t begin = int64_t{blockIdx.x - t.first_block} * (threads * width);
   const int64_t i = begin + threadIdx.x * (t.is_aligned ? width : 1);
   if (t.is_aligned && i + width <= t.n)
-    return update_at<kind, State, Gradient, Low, rounds, width>(i, a, t);
+    return update_at<kind, State, Gradient, Low, rounds, width>(i, scale, a, t);
   const int stride = t.is_aligned ? 1 : threads;
 #pragma unroll 1
   for (int k = 0; k < width; ++k)
     if (i + k * stride < t.n)
-      update_at<kind, State, Gradient, Low, rounds, 1>(i + k * stride, a, t);
+      update_at<kind, State, Gradient, Low, rounds, 1>(i + k * stride, scale, a, t);
 }
 
 // Memory bound: with f32 gradients adam reads and writes 28 bytes for each element (p, m, v twice,
@@ -205,6 +208,7 @@ void optimizer_update(const OptimizerUpdate& a, Workspace, Stream& stream) {
   Launch next{.count = 0,
               .step = static_cast<uint32_t>(a.step),
               .seed = a.rounding_seed.value_or(0),
+              .scale = a.scale ? a.scale.data<float>() : nullptr,
               .numbers = constants(a, a.tensors[0])};
   uint32_t blocks = 0;
   int64_t bytes = 0, elements = 0;

@@ -55,7 +55,9 @@ const Backend& backend() {
                                .reaches = reaches,
                                .make_stream = make_stream,
                                .memory = make_memory,
-                               .transports = nccl_transports()};
+                               .transports = nccl_transports(),
+                               .fetch = fetch,
+                               .mark = mark};
   return present;
 }
 

@@ -1,8 +1,10 @@
 #include "zerograd/runtime/cuda/stream.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -18,8 +20,9 @@
 namespace zg::cuda {
 namespace {
 
-/// Pinned memory of each stream for data from pageable memory. It is not counted as a tensor's.
-constexpr size_t staging_bytes = size_t{1} << 20;
+/// Pinned memory of each stream for data from and to pageable memory, in two halves: one is filled
+/// while the device still copies from the other. It is not counted as a tensor's.
+constexpr size_t staging_bytes = size_t{1} << 20, half_bytes = staging_bytes / 2;
 
 std::string describe(const Fault& fault) {
   const char *op = "a kernel", *argument = "an argument";
@@ -80,11 +83,20 @@ std::string describe(const Fault& fault) {
                      fault.limit > 0 ? fmt::format("0 to {}", fault.limit - 1) : "no 0");
 }
 
-/// A CUDA stream, its fault record and its staging memory.
+[[noreturn]] void throw_fault(const Fault& fault) {
+  if (fault.site == FaultSite::attention_forward_copies ||
+      fault.site == FaultSite::attention_backward_copies)
+    throw DeviceError(describe(fault));
+  throw ShapeError(describe(fault));
+}
+
+/// A CUDA stream, its fault record and its staging memory. An event tells when the device has
+/// finished with a half of the staging memory.
 struct Queue {
   cudaStream_t stream = nullptr;
   Fault* fault = nullptr;
   std::byte* staging = nullptr;
+  std::array<cudaEvent_t, 2> half_done = {};
 };
 
 /// The streams of all devices. A stream is used again rather than destroyed. CUDA gives each new
@@ -111,6 +123,8 @@ Queue make_queue(int index) {
   queue.fault = new (memory) Fault;
   check(cudaHostAlloc(&memory, staging_bytes, cudaHostAllocPortable), "cudaHostAlloc");
   queue.staging = static_cast<std::byte*>(memory);
+  for (cudaEvent_t& event : queue.half_done)
+    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
   return queue;
 }
 
@@ -129,6 +143,29 @@ Queue take_queue(int index) {
   ++pool.made[index];
   return queue;
 }
+
+class EventMark final : public StreamMark {
+ public:
+  EventMark(int index, cudaStream_t stream, const Fault& fault) : index_(index), fault_(fault) {
+    check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
+    check(cudaEventRecord(event_, stream), "cudaEventRecord");
+  }
+  ~EventMark() override { cudaEventDestroy(event_); }
+  EventMark(const EventMark&) = delete;
+  EventMark& operator=(const EventMark&) = delete;
+
+  void wait() override {
+    const OnDevice on(index_);
+    const cudaError_t error = cudaEventSynchronize(event_);
+    if (fault_.found) throw_fault(fault_);
+    check(error, "cudaEventSynchronize");
+  }
+
+ private:
+  const int index_;
+  const Fault& fault_;  // of the stream
+  cudaEvent_t event_ = nullptr;
+};
 
 /// Streams of a device do not wait for each other implicitly.
 class CudaStream final : public Stream {
@@ -156,15 +193,14 @@ class CudaStream final : public Stream {
   void synchronize() override {
     const OnDevice on(state_.index);
     const cudaError_t error = cudaStreamSynchronize(queue_.stream);
-    if (queue_.fault->found) {  // says more than the error of a kernel that ended with __trap()
-      const Fault fault = std::exchange(*queue_.fault, {});
-      if (fault.site == FaultSite::attention_forward_copies ||
-          fault.site == FaultSite::attention_backward_copies)
-        throw DeviceError(describe(fault));
-      throw ShapeError(describe(fault));
-    }
-    check(error, name_);
+    // After an error nobody may read what was fetched.
+    const std::vector<Fetched> fetched = std::exchange(fetched_, {});
     staged_bytes_ = 0;
+    is_busy_ = {};
+    if (queue_.fault->found)  // says more than the error of a kernel that ended with __trap()
+      throw_fault(std::exchange(*queue_.fault, {}));
+    check(error, name_);
+    for (const Fetched& one : fetched) one.deliver();
     if (LaunchCounter* counter = launches()) counter->add_wait();
   }
   // A copy must not span two registrations of pinned memory: it is cut at their edges.
@@ -177,7 +213,7 @@ class CudaStream final : public Stream {
     while (bytes > 0) {
       size_t part = bytes_in_one_registration(destination, bytes);
       part = bytes_in_one_registration(source, part);
-      if (stages) part = std::min(part, staging_bytes);
+      if (stages) part = std::min(part, half_bytes);
       queue_copy(destination, stages ? stage(source, part) : source, part);
       destination += part;
       source += part;
@@ -196,13 +232,49 @@ class CudaStream final : public Stream {
     }
   }
 
+  /// Queues a copy of at most half_bytes to the staging memory; synchronize() fills the result.
+  std::shared_ptr<const std::vector<std::byte>> fetch(const void* from, size_t bytes) {
+    Fetched next{.to = std::make_shared<std::vector<std::byte>>(bytes)};
+    state_.count_copy(*this, next.to->data(), from, bytes);
+    const OnDevice on(state_.index);
+    next.staged = staging_place(bytes);
+    next.half = half_;
+    queue_copy(next.staged, from, bytes);
+    fetched_.push_back(next);
+    return next.to;
+  }
+
   cudaStream_t stream() const { return queue_.stream; }
   Fault* fault() const { return queue_.fault; }
 
  private:
-  void wait() {
-    check(cudaStreamSynchronize(queue_.stream), name_);
-    staged_bytes_ = 0;
+  /// Bytes that the device copies to the staging memory. The owner shares them, so that it may go
+  /// away before they have arrived.
+  struct Fetched {
+    std::shared_ptr<std::vector<std::byte>> to;
+    std::byte* staged = nullptr;
+    size_t half = 0;
+    void deliver() const { std::memcpy(to->data(), staged, to->size()); }
+  };
+
+  /// The next `bytes` of the staging memory, which fit in a half. Waits until the device has
+  /// finished with a half before that is filled again.
+  std::byte* staging_place(size_t bytes) {
+    constexpr size_t alignment = 16;
+    if (staged_bytes_ + bytes > half_bytes) {
+      check(cudaEventRecord(queue_.half_done[half_], queue_.stream), "cudaEventRecord");
+      is_busy_[half_] = true;
+      half_ = 1 - half_;
+      if (std::exchange(is_busy_[half_], false))
+        check(cudaEventSynchronize(queue_.half_done[half_]), name_);
+      for (const Fetched& one : fetched_)
+        if (one.half == half_) one.deliver();
+      std::erase_if(fetched_, [&](const Fetched& one) { return one.half == half_; });
+      staged_bytes_ = 0;
+    }
+    std::byte* const place = queue_.staging + half_ * half_bytes + staged_bytes_;
+    staged_bytes_ += (bytes + alignment - 1) / alignment * alignment;
+    return place;
   }
   void queue_copy(void* to, const void* from, size_t bytes) {
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, queue_.stream), "copy");
@@ -210,23 +282,34 @@ class CudaStream final : public Stream {
   /// Copies pageable data to the staging memory, so that the caller may change it. CUDA does not
   /// promise that: where the device reads the host's memory by itself, it may read it late.
   const std::byte* stage(const std::byte* from, size_t bytes) {
-    if (staged_bytes_ + bytes > staging_bytes) wait();
-    std::byte* const place = queue_.staging + staged_bytes_;
+    std::byte* const place = staging_place(bytes);
     std::memcpy(place, from, bytes);
-    staged_bytes_ += bytes;
     return place;
   }
 
   DeviceState& state_;  // owns this stream
   const char* const name_;
   const Queue queue_;
-  size_t staged_bytes_ = 0;  // since the last wait
+  size_t half_ = 0, staged_bytes_ = 0;  // the half that is being filled, and its bytes in use
+  std::array<bool, 2> is_busy_ = {};    // an event was recorded for the half
+  std::vector<Fetched> fetched_;        // since the last wait
 };
 
 }  // namespace
 
 std::unique_ptr<Stream> make_stream(DeviceState& state, const char* name) {
   return std::make_unique<CudaStream>(state, name);
+}
+
+std::shared_ptr<const std::vector<std::byte>> fetch(Stream& stream, const void* from,
+                                                    size_t bytes) {
+  return static_cast<CudaStream&>(stream).fetch(from, bytes);
+}
+
+std::unique_ptr<StreamMark> mark(Stream& stream) {
+  const int index = stream.device().index();
+  const OnDevice on(index);
+  return std::make_unique<EventMark>(index, handle(stream), *fault_place(stream));
 }
 
 int streams_on(int index) {

@@ -1,12 +1,20 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <vector>
 
 #include "zerograd/runtime/device.h"
+#include "zerograd/runtime/pending.h"
 
 namespace zg::cuda {
 
 std::unique_ptr<Stream> make_stream(DeviceState& state, const char* name);
+
+/// Queues a copy to the host through pinned memory. The result is filled by synchronize().
+std::shared_ptr<const std::vector<std::byte>> fetch(Stream& stream, const void* from, size_t bytes);
+/// The end of the work that is queued now: an event.
+std::unique_ptr<StreamMark> mark(Stream& stream);
 
 /// The number of CUDA streams that this process has on a device.
 int streams_on(int index);

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+#include <limits>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -12,6 +14,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tested_type.h"
 #include "tests/zero/toy.h"
+#include "zerograd/kernels/movement/movement.h"
 #include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
@@ -103,6 +106,67 @@ TEST_CASE("ZeRO stages, world sizes and offload on accelerators give the cpu's b
           CHECK(train_engine(config, ranks, tested_type) == expected);
         }
   }
+}
+
+namespace {
+
+/// Parameters and moments of an engine's trainable parameters.
+std::vector<std::vector<float>> states_of(const Engine& engine, const Toy& toy) {
+  std::vector<std::vector<float>> states;
+  for (const Parameter* parameter : toy.trainable())
+    for (const auto state : {Engine::State::master, Engine::State::moment1, Engine::State::moment2})
+      states.push_back(engine.read(*parameter, state));
+  return states;
+}
+
+}  // namespace
+
+TEST_CASE("a step on an accelerator with an infinite or NaN gradient changes no state" *
+          doctest::test_suite("every device")) {
+  for (const DType compute : {DType::f32, DType::bf16})
+    for (const float bad : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
+      CAPTURE(name_of(compute));
+      CAPTURE(bad);
+      const Toy toy;
+      Engine engine(toy.store, device_of_rank(tested_type, 0, {}),
+                    {.compute = compute, .clip_norm = 1.0f});
+      train_step(engine, 0);
+      const auto before = states_of(engine, toy);
+      Gradients gradients = random_gradients(toy.trainable(), 1);
+      gradients[&toy.gain][128] = bad;
+      run_micro_batch(engine, gradients);
+      const zero::StepResult result = engine.step(1e-2f);
+      CHECK(result.skipped);
+      CHECK(result.bad_tensor == "gain");
+      CHECK(std::isinf(result.gradient_norm));
+      CHECK(engine.skipped() == 1);
+      CHECK(states_of(engine, toy) == before);
+      // The next step is the one after the last that counted.
+      Engine straight(toy.store, Device::cpu(), {.compute = compute, .clip_norm = 1.0f});
+      train_step(straight, 0);
+      train_step(straight, 1);
+      train_step(engine, 1);
+      CHECK(engine.parameter_hash() == straight.parameter_hash());
+    }
+}
+
+TEST_CASE("an invalid value that a kernel finds is thrown by the step, which changes no state" *
+          doctest::test_suite("every device")) {
+  const Toy toy;
+  const Device device = device_of_rank(tested_type, 0, {});
+  Engine engine(toy.store, device, {.compute = DType::f32});
+  train_step(engine, 0);
+  const auto before = states_of(engine, toy);
+  run_micro_batch(engine, random_gradients(toy.trainable(), 1));
+  const Tensor table = Tensor::zeros({4, 8}, DType::f32, device);
+  const Tensor rows = Tensor::zeros({1, 8}, DType::f32, device);
+  const Tensor ids = Tensor::from(std::vector<int32_t>{9}, {1}, device);
+  kernels::embedding_forward({.ids = ids, .weight = table, .y = rows}, device.compute());
+  CHECK(message_of<ShapeError>([&] { engine.step(1e-2f); }) ==
+        "embedding_forward: ids[0] is 9; expected 0 to 3");
+  engine.drop_gradients();
+  CHECK(engine.steps() == 1);
+  CHECK(states_of(engine, toy) == before);
 }
 
 TEST_CASE("stochastic rounding on accelerators, with or without offload, gives the cpu's bits" *

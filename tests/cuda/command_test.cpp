@@ -207,6 +207,37 @@ TEST_CASE("plan counts the kernel launches of a step on cuda as a run does") {
   CHECK(kernels_of("plan", "--batch-size 2 --precision bf16") == ran);
 }
 
+TEST_CASE("the host waits as often in a step as kernels/cuda/README.md says, in plan and run") {
+  struct Waits {
+    const char* flags;
+    int per_micro_batch, per_step;
+  };
+  const TemporaryFolder disk;
+  for (const auto& [flags, per_micro_batch, per_step] :
+       {Waits{"", 0, 1},
+        {"--precision bf16 --grad-accum 3 --tied --optimizer lion", 0, 1},
+        {"--precision f16 --clip 0", 0, 1},
+        {"--precision bf16 --zero-stage 3 --offload-optimizer host --offload-param host", 0, 1},
+        {"--precision bf16 --offload-activations host --offload-optimizer nvme", 0, 1},
+        {"--precision bf16 --zero-stage 3 --offload-optimizer nvme --offload-param nvme "
+         "--offload-gradients nvme",
+         41, 41},
+        {"--optimizer muon", 0, 11},
+        {"--zero-stage 1 --ranks 2", 0, 2},
+        {"--zero-stage 3 --ranks 2 --param-persistence-threshold 0", 0, 2},
+        {"--tensor-parallel 3 --ranks 3", 0, 4},
+        {"--pipeline-parallel 2 --ranks 2", 0, 4}}) {
+    CAPTURE(flags);
+    std::string line = std::string("--batch-size 2 ") + flags;
+    if (contains(line, "nvme")) line += " --nvme-path " + disk.path();
+    const std::string ran = kernels_of("train", line);
+    CHECK(kernels_of("plan", line) == ran);
+    const auto record = nlohmann::json::parse(ran);
+    CHECK(record["per_micro_batch"]["host_waits"] == per_micro_batch);
+    CHECK(record["per_step"]["host_waits"] == per_step);
+  }
+}
+
 TEST_CASE("--kernels is refused where launches are not counted") {
   const Outcome cpu = zerograd(sort_run + "--steps 1 --kernels /tmp/kernels.json");
   CHECK(cpu.status == 2);

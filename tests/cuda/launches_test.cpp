@@ -110,6 +110,6 @@ TEST_CASE("memory of a plan that counts launches has addresses and no content" *
   CHECK(x.to_host<float>() == std::vector<float>(3));
   const LaunchCounts counts = device.launches()->counts();
   CHECK(text_of_counts(counts) ==
-        "host waits 2\ncopy cudaMemcpyAsync: launches 2, blocks 0, bytes 24, operations 0");
+        "host waits 1\ncopy cudaMemcpyAsync: launches 2, blocks 0, bytes 24, operations 0");
   CHECK(Device::meta(0, {}, Device::Type::cuda).launches() == nullptr);
 }

@@ -17,6 +17,7 @@
 #include "zerograd/runtime/cuda/api.h"
 #include "zerograd/runtime/cuda/stream.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/pending.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -99,6 +100,45 @@ TEST_CASE("ordinary memory may be changed after a copy from it, of any size" *
     CHECK(x.to_host<uint8_t>() == std::vector<uint8_t>(values.size(), 1));
     CHECK(y.to_host<uint8_t>() == std::vector<uint8_t>(values.size(), 2));
   }
+}
+
+TEST_CASE("values on their way to the host arrive at the next wait, between copies to the device" *
+          doctest::test_suite("every device")) {
+  const Device device = Device::cuda();
+  // The staging memory has 1 MiB, and a value takes 16 bytes of it.
+  constexpr int64_t count = 5000, rounds = 40;
+  std::vector<float> numbers(count);
+  for (int64_t i = 0; i < count; ++i) numbers[static_cast<size_t>(i)] = static_cast<float>(i);
+  const Tensor x = Tensor::from(numbers, {count}, device);
+  const Tensor other = allocate(device, mib);
+  const std::vector<uint8_t> ordinary(static_cast<size_t>(mib / 8), 9);
+  std::vector<PendingItem> items;
+  for (int64_t i = 0; i < count; ++i) {
+    items.emplace_back(x.flat(i, 1));
+    if (i % (count / rounds) == 0)
+      device.compute().copy(other.raw(), ordinary.data(), ordinary.size());
+  }
+  PendingItem(x.flat(0, 1));  // nobody keeps it
+  device.compute().synchronize();
+  for (int64_t i = 0; i < count; ++i)
+    REQUIRE(items[static_cast<size_t>(i)].value() == static_cast<double>(i));
+  CHECK(message_of<ShapeError>([&] { PendingItem item(x); }) ==
+        "item: expected a tensor of one element, got [5000]");
+}
+
+TEST_CASE("another thread can wait for the work of a stream up to a mark" *
+          doctest::test_suite("every device")) {
+  const Device device = Device::cuda();
+  const Tensor pinned = Tensor::empty({1}, DType::i64, device, Space::pinned);
+  *pinned.data<int64_t>() = 5;
+  const Tensor seven = Tensor::full({1}, 7.0, DType::i64, device);
+  copy(seven, pinned, device.compute());
+  const std::unique_ptr<StreamMark> mark = mark_compute(device);
+  REQUIRE(mark);
+  std::thread([&] { mark->wait(); }).join();
+  CHECK(*pinned.data<int64_t>() == 7);
+  CHECK(mark_compute(Device::cpu()) == nullptr);
+  CHECK(mark_compute(Device::meta(0, {}, Device::Type::cuda)) == nullptr);
 }
 
 TEST_CASE("make_stream reuses streams that are no longer in use" *

@@ -20,14 +20,14 @@ template <class F>
 void for_every_kernel(const F& f) {
   const auto each = [&](auto&... kernel) { (f(kernel), ...); };
   namespace k = kernels;
-  each(k::optimizer_update, k::sum_of_squares, k::attention_forward, k::attention_backward,
-       k::cross_entropy_forward, k::cross_entropy_backward, k::projection_cross_entropy, k::dropout,
-       k::unary, k::unary_backward, k::binary, k::binary_backward, k::where, k::axpby, k::cast,
-       k::embedding_forward, k::embedding_backward, k::fold_gradient, k::gelu_forward,
-       k::gelu_backward, k::gated_forward, k::gated_backward, k::rope, k::layer_norm_forward,
-       k::layer_norm_backward, k::rms_norm_forward, k::rms_norm_backward, k::matmul,
-       k::strided_copy, k::gather, k::scatter_add, k::reduce, k::argmax, k::top_k,
-       k::softmax_forward, k::softmax_backward);
+  each(k::optimizer_update, k::sum_of_squares, k::gradient_scale, k::attention_forward,
+       k::attention_backward, k::cross_entropy_forward, k::cross_entropy_backward,
+       k::projection_cross_entropy, k::dropout, k::unary, k::unary_backward, k::binary,
+       k::binary_backward, k::where, k::axpby, k::cast, k::embedding_forward, k::embedding_backward,
+       k::fold_gradient, k::gelu_forward, k::gelu_backward, k::gated_forward, k::gated_backward,
+       k::rope, k::layer_norm_forward, k::layer_norm_backward, k::rms_norm_forward,
+       k::rms_norm_backward, k::matmul, k::strided_copy, k::gather, k::scatter_add, k::reduce,
+       k::argmax, k::top_k, k::softmax_forward, k::softmax_backward);
 }
 
 }  // namespace zg::testing

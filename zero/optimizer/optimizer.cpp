@@ -41,6 +41,7 @@ void update(std::vector<OptimizerTensor> tensors, const OptimizerStep& step, con
       {.tensors = std::move(tensors),
        .rule = is_muon ? OptimizerRule::adam : options.rule,
        .gradient_scale = step.gradient_scale,
+       .scale = step.scale,
        .rate = is_muon ? step.rate * options.muon.adam_rate : step.rate,
        .beta1 = step.betas.beta1,
        .beta2 = step.betas.beta2,
@@ -88,9 +89,8 @@ Streaming stream_states(std::span<const Storage> storages, const Config& config,
 
 }  // namespace
 
-GradientSummary summarise(std::span<const Storage> storages, const ParameterStore& store,
-                          const Config& config, const Device& device, Communicator& comm,
-                          const Mesh* mesh) {
+GradientSums sum_gradients(std::span<const Storage> storages, const ParameterStore& store,
+                           const Config& config, const Device& device, Communicator& comm) {
   const PurposeScope purpose(device, Purpose::workspace);
   const int64_t parameters = static_cast<int64_t>(store.parameters().size());
   constexpr int64_t limb_count = SumOfSquares::limb_count;
@@ -123,7 +123,7 @@ GradientSummary summarise(std::span<const Storage> storages, const ParameterStor
   // Chunks that pass through buffers are summed one by one, the others together.
   const bool moves = std::any_of(parts.begin(), parts.end(),
                                  [](const Streaming::Part& part) { return part[0].moves(); });
-  Streaming streaming(std::move(parts), device);
+  const auto streaming = std::make_shared<Streaming>(std::move(parts), device);
   SumOfSquares chunks;
   const auto sum_chunks = [&] {
     kernels::sum_of_squares(chunks, device.compute());
@@ -131,16 +131,21 @@ GradientSummary summarise(std::span<const Storage> storages, const ParameterStor
   };
   for (const Parameter* parameter : parameter_of) {
     chunks.parts.push_back(
-        {.x = streaming.next()[0],
+        {.x = streaming->next()[0],
          .limbs = parameter->copy == Copy::replica ? uncounted : sums.flat(0, limb_count),
          .non_finite = sums.flat(limb_count + parameter->index, 1)});
     if (moves) sum_chunks();
-    streaming.keep();
+    streaming->keep();
   }
   if (!moves) sum_chunks();
   if (comm.size() > 1) comm.wait(comm.all_reduce(sums, "gradient norm"));
-  const std::vector<int64_t> values = sums.to_host<int64_t>();
-  const auto counts = values.begin() + limb_count;
+  return {.all = sums, .buffers = moves ? streaming : nullptr};
+}
+
+GradientSummary summarise(const GradientSums& sums, const ParameterStore& store,
+                          const Device& device, const Mesh* mesh) {
+  const std::vector<int64_t> values = sums.all.to_host<int64_t>();
+  const auto counts = values.begin() + SumOfSquares::limb_count;
   const auto bad = std::find_if(counts, values.end(), [](int64_t n) { return n > 0; });
   PartSums part{.limbs = {values.begin(), counts}};
   if (bad != values.end()) {
@@ -156,9 +161,21 @@ GradientSummary summarise(std::span<const Storage> storages, const ParameterStor
   return summary;
 }
 
-float gradient_scale(double norm, int64_t micro_batches, float clip_norm, double loss_scale) {
-  const double clip = clip_norm > 0.0f ? std::min(1.0, clip_norm / (norm + 1e-6)) : 1.0;
-  return static_cast<float>(clip / (static_cast<double>(micro_batches) * loss_scale));
+namespace {
+
+/// Whether something else than the device's compute stream works on the states in an update.
+bool leaves_stream(const Storage& storage) {
+  return is_updated_by_host(storage) || streams(storage) || in_file(storage.sums);
+}
+
+}  // namespace
+
+bool device_decides(std::span<const Storage> storages, const Config& config, const Device& device,
+                    const Mesh* mesh) {
+  return device.traits().backend == Device::Type::cuda && !mesh &&
+         config.update.rule != OptimizerRule::muon &&
+         config.update.rule != OptimizerRule::adafactor &&
+         std::none_of(storages.begin(), storages.end(), leaves_stream);
 }
 
 void update(std::span<Storage> storages, const OptimizerStep& step, const Config& config,
@@ -166,7 +183,8 @@ void update(std::span<Storage> storages, const OptimizerStep& step, const Config
   std::vector<Communicator::Ticket> tickets;
   for (Storage& storage : storages) storage.zero_unfolded(device.compute());
   HostStream host(device);
-  device.compute().synchronize();  // the CPU reads the gradient accumulators
+  if (std::any_of(storages.begin(), storages.end(), leaves_stream))
+    device.compute().synchronize();  // the host or another stream reads the gradient accumulators
   Streaming streaming = stream_states(storages, config, device);
   std::vector<OptimizerTensor>
       together;  // the tensors of all storages that are updated by one call

@@ -1,40 +1,60 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 
+#include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/comm/mesh.h"
 #include "zerograd/zero/config.h"
 #include "zerograd/zero/states/storage.h"
+#include "zerograd/zero/states/transfer.h"
 
 namespace zg::zero {
 
 class Snapshot;
 
-/// Statistics of the gradients of all ranks since the last step, which are accumulated and not
-/// averaged.
+/// Sums over the gradients of a data axis since the last step, which are accumulated and not
+/// averaged. They are on the device and may not be complete: work that needs them is queued.
+struct GradientSums {
+  Tensor all;                          ///< i64: limbs(), then non_finite()
+  std::shared_ptr<Streaming> buffers;  ///< that queued work still reads
+
+  Tensor limbs() const { return all.flat(0, SumOfSquares::limb_count); }
+  /// By index in the store: how many elements of a parameter's gradient are infinite or NaN.
+  Tensor non_finite() const {
+    return all.flat(SumOfSquares::limb_count, all.numel() - SumOfSquares::limb_count);
+  }
+};
+/// Collective on the data axis.
+GradientSums sum_gradients(std::span<const Storage> storages, const ParameterStore& store,
+                           const Config& config, const Device& device, Communicator& comm);
+
+/// Statistics of the gradients of all ranks.
 struct GradientSummary {
   double sum_of_squares = 0.0;  ///< over finite gradients; exact, so it does not depend on an order
   /// The first parameter in store order with an infinity or NaN.
   std::optional<std::string> non_finite;
 };
-/// `mesh` is null when there is only a data axis. Over a mesh the result is the whole model's: a
-/// parameter that several tensor ranks have is counted once, and `non_finite` is of the lowest
-/// pipeline stage that has one.
-GradientSummary summarise(std::span<const Storage> storages, const ParameterStore& store,
-                          const Config& config, const Device& device, Communicator& comm,
-                          const Mesh* mesh);
+/// Waits for the sums. `mesh` is null when there is only a data axis. Over a mesh the result is the
+/// whole model's: a parameter that several tensor ranks have is counted once, and `non_finite` is
+/// of the lowest pipeline stage that has one.
+GradientSummary summarise(const GradientSums& sums, const ParameterStore& store,
+                          const Device& device, const Mesh* mesh);
 
-/// The factor for all gradients: 1 / (micro_batches * loss_scale). If the norm exceeds clip_norm >
-/// 0 it also has clip_norm / (norm + 1e-6), as in torch.nn.utils.clip_grad_norm_.
-ZG_API float gradient_scale(double norm, int64_t micro_batches, float clip_norm,
-                            double loss_scale = 1.0);
+/// Whether a step needs no wait of the host between gradients and update: a kernel computes the
+/// clip factor from the sums, and the update reads it from the device's memory. Otherwise the host
+/// decides: on CPU and HPU; if it updates states or streams them; over a mesh, where parts of the
+/// model have sums of different parameters; and for optimizers that need whole parameters.
+bool device_decides(std::span<const Storage> storages, const Config& config, const Device& device,
+                    const Mesh* mesh);
 
 struct OptimizerStep {
   float gradient_scale;
+  Tensor scale;  ///< if the device decides: the factor (OptimizerUpdate::scale), NaN to skip
   float rate;
   Betas betas;
   int64_t step;  ///< counts from 1, without skipped steps

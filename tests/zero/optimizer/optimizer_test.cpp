@@ -159,11 +159,12 @@ TEST_CASE("betas passed to Engine::step act like betas of the engine's config") 
 }
 
 TEST_CASE(
-    "gradient_scale divides torch's clip factor, max_norm / (norm + 1e-6) up to 1, by the "
+    "Clipping divides torch's clip factor, max_norm / (norm + 1e-6) up to 1, by the "
     "micro-batches") {
-  CHECK(zero::gradient_scale(0.5, 1, 1.0f) == 1.0f);
-  CHECK(zero::gradient_scale(0.5, 4, 1.0f) == 0.25f);
-  CHECK(zero::gradient_scale(8.0, 1, 0.0f) == 1.0f);
-  CHECK(zero::gradient_scale(0.0, 1, 1.0f) == 1.0f);
-  CHECK(zero::gradient_scale(8.0, 2, 1.0f) == static_cast<float>(0.5 * (1.0 / (8.0 + 1e-6))));
+  CHECK(Clipping{1, 1.0f}.factor(0.5) == 1.0f);
+  CHECK(Clipping{4, 1.0f}.factor(0.5) == 0.25f);
+  CHECK(Clipping{1, 0.0f}.factor(8.0) == 1.0f);
+  CHECK(Clipping{1, 1.0f}.factor(0.0) == 1.0f);
+  CHECK(Clipping{2, 1.0f}.factor(8.0) == static_cast<float>(0.5 * (1.0 / (8.0 + 1e-6))));
+  CHECK(Clipping{2, 0.0f, 4.0}.factor(8.0) == 0.125f);
 }

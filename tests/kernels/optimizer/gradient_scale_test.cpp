@@ -1,0 +1,162 @@
+#include <doctest/doctest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "tests/support/error_message.h"
+#include "tests/support/op_case.h"
+#include "zerograd/kernels/optimizer/optimizer.h"
+#include "zerograd/runtime/error.h"
+
+using namespace zg;
+using namespace zg::testing;
+
+namespace {
+
+constexpr int64_t limb_count = SumOfSquares::limb_count;
+
+/// The limbs of the sum of squares of x, which has a multiple of 16 elements.
+std::vector<int64_t> limbs_of(const std::vector<float>& x) {
+  const Device device = Device::cpu();
+  const auto n = static_cast<int64_t>(x.size());
+  const Tensor limbs = Tensor::zeros({limb_count}, DType::i64, device);
+  kernels::sum_of_squares({.parts = {{.x = Tensor::from(x, {n}, device),
+                                      .limbs = limbs,
+                                      .non_finite = Tensor::zeros({1}, DType::i64, device)}}},
+                          device.compute());
+  return limbs.to_host<int64_t>();
+}
+
+float scale_of(const std::vector<int64_t>& limbs, const std::vector<int64_t>& counts,
+               const Clipping& clipping, const Device& device) {
+  const Tensor scale = Tensor::full({1}, 7.0, DType::f32, device);
+  kernels::gradient_scale(
+      {.limbs = Tensor::from(limbs, {limb_count}, device),
+       .non_finite = Tensor::from(counts, {static_cast<int64_t>(counts.size())}, device),
+       .scale = scale,
+       .clipping = clipping},
+      device.compute());
+  return scale.to_host<float>()[0];
+}
+
+uint32_t bits_of(float x) { return std::bit_cast<uint32_t>(x); }
+
+/// The state of one parameter, and its update by adam.
+struct ScaledUpdate {
+  explicit ScaledUpdate(const Device& device, int64_t n)
+      : parameter(random_tensor({n}, DType::f32, device, 1)),
+        gradient(random_tensor({n}, DType::f32, device, 2)),
+        moment1(random_tensor({n}, DType::f32, device, 3)),
+        moment2(random_tensor({n}, DType::f32, device, 4, 0.0, 1.0)),
+        low(Tensor::zeros({n}, DType::bf16, device)) {}
+
+  void run(float gradient_scale, const Tensor& scale) const {
+    kernels::optimizer_update({.tensors = {{.parameter = parameter,
+                                            .gradient = gradient,
+                                            .moment1 = moment1,
+                                            .moment2 = moment2,
+                                            .low_precision = low}},
+                               .gradient_scale = gradient_scale,
+                               .scale = scale},
+                              parameter.device().compute());
+  }
+  bool equals(const ScaledUpdate& other) const {
+    return same_bits(parameter, other.parameter) && same_bits(moment1, other.moment1) &&
+           same_bits(moment2, other.moment2) && same_bits(low, other.low);
+  }
+
+  Tensor parameter, gradient, moment1, moment2, low;
+};
+
+}  // namespace
+
+TEST_CASE("gradient_scale gives the bits of the factor that the host computes of the norm" *
+          doctest::test_suite("every device")) {
+  const Clipping clippings[] = {{},
+                                {.micro_batches = 3, .clip_norm = 1.0f},
+                                {.micro_batches = 8, .clip_norm = 0.1f, .loss_scale = 65536.0},
+                                {.micro_batches = 1, .clip_norm = 1e30f}};
+  std::vector<std::vector<float>> gradients = {std::vector<float>(16), {}, {}, {}};
+  for (const uint64_t seed : {1, 2, 3})
+    gradients[seed] =
+        random_tensor({160}, DType::f32, Device::cpu(), seed, -1.0, 1.0).to_host<float>();
+  for (float& x : gradients[2]) x *= 1e-25f;
+  for (float& x : gradients[3]) x *= 1e30f;
+  for (const Device& device : devices_at_every_level())
+    for (const Clipping& clipping : clippings)
+      for (const std::vector<float>& x : gradients) {
+        CAPTURE(level_of(device));
+        CAPTURE(clipping.clip_norm);
+        CAPTURE(x[1]);
+        const std::vector<int64_t> limbs = limbs_of(x);
+        double sum = 0.0;
+        for (const float value : x) sum += double{value} * value;
+        CHECK(value_of_limbs(limbs.data()) == doctest::Approx(sum));
+        const double norm = std::sqrt(value_of_limbs(limbs.data())) /
+                            (static_cast<double>(clipping.micro_batches) * clipping.loss_scale);
+        const float expected = clipping.factor(norm);
+        CHECK(bits_of(scale_of(limbs, {0, 0, 0}, clipping, device)) == bits_of(expected));
+      }
+}
+
+TEST_CASE("gradient_scale is NaN if any parameter's gradient is not finite" *
+          doctest::test_suite("every device")) {
+  for (const Device& device : devices_at_every_level())
+    for (const int64_t count : {1, 2, 255, 256, 257, 700})
+      for (const int64_t bad : {int64_t{0}, count / 2, count - 1}) {
+        CAPTURE(count);
+        CAPTURE(bad);
+        std::vector<int64_t> counts(static_cast<size_t>(count));
+        CHECK(scale_of(std::vector<int64_t>(limb_count), counts, {}, device) == 1.0f);
+        counts[static_cast<size_t>(bad)] = 1;
+        CHECK(std::isnan(scale_of(std::vector<int64_t>(limb_count), counts, {}, device)));
+      }
+}
+
+TEST_CASE("an update with a factor in memory has the bits of the same factor as a number" *
+          doctest::test_suite("every device")) {
+  for (const Device& device : devices_at_every_level())
+    for (const int64_t n : {3, 64, 1001}) {
+      CAPTURE(n);
+      const ScaledUpdate by_number(device, n), by_tensor(device, n);
+      by_number.run(0.37f, {});
+      by_tensor.run(1.0f, Tensor::full({1}, 0.37f, DType::f32, device));
+      CHECK(by_tensor.equals(by_number));
+    }
+}
+
+TEST_CASE("an update with a factor of NaN in memory changes nothing" *
+          doctest::test_suite("every device")) {
+  for (const Device& device : devices_at_every_level())
+    for (const int64_t n : {3, 64, 1001}) {
+      CAPTURE(n);
+      const ScaledUpdate skipped(device, n), before(device, n);
+      skipped.run(1.0f,
+                  Tensor::full({1}, std::numeric_limits<double>::quiet_NaN(), DType::f32, device));
+      CHECK(skipped.equals(before));
+    }
+}
+
+TEST_CASE("gradient_scale and an update refuse a factor of another shape or dtype") {
+  const Device device = Device::cpu();
+  const Tensor limbs = Tensor::zeros({limb_count}, DType::i64, device);
+  const Tensor one = Tensor::zeros({1}, DType::f32, device);
+  const Tensor two = Tensor::zeros({2}, DType::f32, device);
+  const Tensor wide = Tensor::zeros({1}, DType::f64, device);
+  const auto refused = [&](const Tensor& sums, const Tensor& counts, const Tensor& scale) {
+    return message_of<Error>([&] {
+      kernels::gradient_scale({.limbs = sums, .non_finite = counts, .scale = scale},
+                              device.compute());
+    });
+  };
+  const Tensor counts = Tensor::zeros({3}, DType::i64, device);
+  CHECK(refused(counts, counts, one) == "gradient_scale: limbs has shape [3]; expected [40]");
+  CHECK(refused(limbs, one, one) == "gradient_scale: non_finite holds f32; expected i64");
+  CHECK(refused(limbs, counts, two) == "gradient_scale: scale has shape [2]; expected [1]");
+  CHECK(refused(limbs, counts, wide) == "gradient_scale: scale holds f64; expected f32");
+  const ScaledUpdate update(device, 4);
+  CHECK(message_of<Error>([&] { update.run(1.0f, two); }) ==
+        "adam: scale has shape [2]; expected [1]");
+}
