@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "zerograd/runtime/comm/communicator.h"
+#include "zerograd/runtime/pending.h"
 #include "zerograd/runtime/trace.h"
 
 namespace zg::cpu {
@@ -36,8 +37,9 @@ struct Job {
   Tensor window;      ///< reduce_scatter on accelerators only: memory that receives peers' slices
   int root = -1;      ///< broadcast only: the root's rank in the group
   int64_t bytes = 0;  ///< bytes that peers send to this rank
-  int64_t queued_ns = 0;              ///< by the trace's clock
-  std::shared_ptr<Trace> trace = {};  ///< receives its span; null: no trace
+  int64_t queued_ns = 0;                    ///< by the trace's clock
+  std::shared_ptr<Trace> trace = {};        ///< receives its span; null: no trace
+  std::shared_ptr<StreamMark> inputs = {};  ///< the device's work before it; null: it is done
   bool finished = false;
 };
 

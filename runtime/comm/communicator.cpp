@@ -119,9 +119,9 @@ class CountingCommunicator final : public Communicator {
     const int64_t bytes = CommWindow::bytes_for(op, full, chunk.count, size_);
     if (!window_.covers(bytes)) window_.grow(full.device(), bytes);
   }
-  /// A run waits here for the device's work on x.
+  /// With one rank a run waits here for the device's work on x; otherwise its worker waits.
   Ticket count(const Tensor& x, Collective collective, int64_t bytes) {
-    if (x) x.device().compute().synchronize();
+    if (x && size_ == 1) x.device().compute().synchronize();
     WireCount& count = counts_[static_cast<size_t>(collective)];
     ++count.calls;
     count.bytes += bytes;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/pending.h"
 
 namespace zg::cpu {
 
@@ -132,7 +133,10 @@ Communicator::Ticket QueuedCommunicator::enqueue(Job job) {
     job.trace = trace->shared_from_this();
     job.queued_ns = trace->now_ns();
   }
-  device_.compute().synchronize();
+  if (size_ > 1)
+    job.inputs = mark_compute(device_);
+  else
+    device_.compute().synchronize();
   std::unique_lock lock(mutex_);
   if (failure_) throw_failure();
   jobs_.push_back(std::move(job));
@@ -151,6 +155,7 @@ Communicator::Ticket QueuedCommunicator::enqueue(Job job) {
 }
 
 void QueuedCommunicator::run_logged(const Job& job, Ticket ticket) {
+  if (job.inputs) job.inputs->wait();
   log_->started(ticket);
   const int64_t begin_ns = job.trace ? job.trace->now_ns() : 0;
   arrived_ns_ = -1;

@@ -20,8 +20,10 @@
 namespace zg::cpu {
 
 /// Base of every transport. It checks, counts and queues collectives. work(), which a thread of the
-/// transport calls, runs them in order. On an accelerator a collective is queued after the device
-/// has finished all earlier work, and it is done when its results are in memory.
+/// transport calls, runs them in order. On an accelerator a collective begins after the device has
+/// finished all work that was queued before it: that thread waits for an event, not the caller. If
+/// a kernel found an error in that work, the collective fails. It is done when its results are in
+/// memory.
 class QueuedCommunicator : public Communicator {
  public:
   using StepNumber = std::shared_ptr<std::atomic<int64_t>>;  ///< shared by a rank's groups
