@@ -42,8 +42,8 @@ struct LaunchRow {
 };
 
 struct ZG_API LaunchCounts {
-  /// Calls that block the host until work that was queued before is done, also those before a
-  /// collective begins; not the waits until one is done.
+  /// Calls that block the host until work that was queued before is done; not waits for the results
+  /// of collectives (kernels/cuda/README.md, "When the host waits in a step").
   int64_t host_waits = 0;
   std::vector<LaunchRow> rows;  ///< in the order of op and kernel
 
