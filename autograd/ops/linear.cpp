@@ -1,3 +1,5 @@
+#include <optional>
+
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/op.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
@@ -68,28 +70,33 @@ void project_back(const Projection& p, const Tensor& dy, const Tensor& weight, c
   kernels::matmul({.a = dy, .b = weight, .c = dx, .M = p.rows, .N = p.in, .K = p.out}, stream);
 }
 
-/// Accumulates the gradient of the input `weight`, if it is needed.
-void accumulate_weight(const Projection& p, const BackwardPass& pass, int weight, const Tensor& dy,
-                       const Tensor& x) {
-  const InputGradient dweight(pass, weight);
-  if (!dweight) return;
-  kernels::matmul({.a = dy,
-                   .b = x,
-                   .c = dweight.tensor(),
-                   .M = p.out,
-                   .N = p.in,
-                   .K = p.rows,
-                   .transpose_a = true},
-                  pass.stream());
-  dweight.accumulate();
-}
+/// The indices of a projection's parameters among the inputs of a record; no bias: -1.
+struct ProjectionInputs {
+  int weight, bias;
+};
 
-/// Accumulates the gradient of the input `bias`, if it is needed.
-void accumulate_bias(const BackwardPass& pass, int bias, const Tensor& dy) {
-  const InputGradient dbias(pass, bias);
-  if (!dbias) return;
-  kernels::reduce({ReduceOp::sum, dy, dbias.tensor(), 1u << 0}, pass.stream());
-  dbias.accumulate();
+/// Accumulates the gradients of the weight and the bias, if they are needed. x is read for that of
+/// the weight only.
+void accumulate_parameters(const Projection& p, const BackwardPass& pass,
+                           const ProjectionInputs& inputs, const Tensor& dy, const Tensor& x) {
+  const InputGradient dweight(pass, inputs.weight);
+  std::optional<InputGradient> dbias;
+  if (inputs.bias >= 0) dbias.emplace(pass, inputs.bias);
+  const Tensor sums = dbias ? dbias->tensor() : Tensor();
+  if (dweight)
+    kernels::matmul({.a = dy,
+                     .b = x,
+                     .c = dweight.tensor(),
+                     .M = p.out,
+                     .N = p.in,
+                     .K = p.rows,
+                     .transpose_a = true,
+                     .row_sums = sums},
+                    pass.stream());
+  else if (sums)
+    kernels::reduce({ReduceOp::sum, dy, sums, 1u << 0}, pass.stream());
+  dweight.accumulate();
+  if (dbias) dbias->accumulate();
 }
 
 struct Linear {
@@ -112,8 +119,8 @@ void backward_of_linear(const Linear& n, const BackwardPass& pass) {
     project_back(n.projection, dsum, pass.saved(1), dx.tensor(), pass.stream());
     dx.accumulate();
   }
-  if (pass.needs(1)) accumulate_weight(n.projection, pass, 1, dsum, pass.saved(0));
-  accumulate_bias(pass, 2, dsum);
+  accumulate_parameters(n.projection, pass, {.weight = 1, .bias = 2}, dsum,
+                        pass.needs(1) ? pass.saved(0) : Tensor());
 }
 
 constexpr const char* feed_forward_op = "feed_forward";
@@ -141,9 +148,8 @@ Tensor backward_to_hidden(const FeedForward& n, const BackwardPass& pass) {
   const Tensor dy = pass.gradient_of_output().view({n.out.rows, n.out.out});
   const bool needs_weight = pass.needs(input_out_weight);
   const Tensor hidden = n.keeps_sum || needs_weight ? pass.saved(saved_hidden) : Tensor();
-  if (needs_weight)
-    accumulate_weight(n.out, pass, input_out_weight, dy, activation_of(n, pass, hidden));
-  accumulate_bias(pass, input_out_bias, dy);
+  accumulate_parameters(n.out, pass, {input_out_weight, input_out_bias}, dy,
+                        needs_weight ? activation_of(n, pass, hidden) : Tensor());
   if (!n.keeps_sum) return {};
   const Tensor dsum = empty_like(hidden);
   project_back(n.out, dy, pass.saved(saved_out_weight), dsum, pass.stream());
@@ -158,9 +164,8 @@ void backward_of_feed_forward(const FeedForward& n, const BackwardPass& pass) {
     project_back(n.fc, dsum, pass.saved(saved_fc_weight), dx.tensor(), pass.stream());
     dx.accumulate();
   }
-  if (pass.needs(input_fc_weight))
-    accumulate_weight(n.fc, pass, input_fc_weight, dsum, pass.saved(saved_x));
-  accumulate_bias(pass, input_fc_bias, dsum);
+  accumulate_parameters(n.fc, pass, {input_fc_weight, input_fc_bias}, dsum,
+                        pass.needs(input_fc_weight) ? pass.saved(saved_x) : Tensor());
 }
 
 // --- gated ---
@@ -186,7 +191,7 @@ GatedGradient backward_to_products(const GatedFeedForward& n, const BackwardPass
   if (pass.needs(gated_out_weight)) {
     const Tensor hidden = empty_like(gate);
     kernels::gated_forward({.gate = gate, .up = up, .y = hidden, .form = n.form}, pass.stream());
-    accumulate_weight(n.out, pass, gated_out_weight, dy, hidden);
+    accumulate_parameters(n.out, pass, {gated_out_weight, -1}, dy, hidden);
   }
   if (!pass.needs(gated_x) && !pass.needs(gated_gate_weight) && !pass.needs(gated_up_weight))
     return {};
@@ -209,9 +214,9 @@ void backward_of_gated_feed_forward(const GatedFeedForward& n, const BackwardPas
     dx.accumulate();
   }
   if (pass.needs(gated_gate_weight))
-    accumulate_weight(n.in, pass, gated_gate_weight, gradient.gate, pass.saved(kept_x));
+    accumulate_parameters(n.in, pass, {gated_gate_weight, -1}, gradient.gate, pass.saved(kept_x));
   if (pass.needs(gated_up_weight))
-    accumulate_weight(n.in, pass, gated_up_weight, gradient.up, pass.saved(kept_x));
+    accumulate_parameters(n.in, pass, {gated_up_weight, -1}, gradient.up, pass.saved(kept_x));
 }
 
 }  // namespace

@@ -38,14 +38,15 @@ int64_t workspace_bytes(const AttentionBackward& a, const Device::Traits&) {
   return a.shape.B * a.shape.H * a.shape.T * int64_t{sizeof(float)};
 }
 
-int64_t workspace_bytes(const Matmul& m, const Device::Traits&) {
+int64_t workspace_bytes(const Matmul& m, const Device::Traits& traits) {
   // 32 MiB is the size that the cuBLAS documentation recommends for Hopper. Small products need
   // none.
   constexpr int64_t bytes = int64_t{32} << 20;
   constexpr double small = 1e8;
   const double products = static_cast<double>(m.M) * static_cast<double>(m.N) *
                           static_cast<double>(m.K) * static_cast<double>(m.batch);
-  return m.a.dtype() == DType::f64 || products < small ? 0 : bytes;
+  const int64_t sums = m.row_sums ? workspace_bytes(reduce_rows(m), traits) : 0;
+  return std::max(sums, m.a.dtype() == DType::f64 || products < small ? 0 : bytes);
 }
 
 }  // namespace zg::cuda

@@ -35,6 +35,7 @@ int64_t workspace_bytes(const ProjectionCrossEntropy&, const Device::Traits&);
 int64_t workspace_bytes(const AttentionBackward&, const Device::Traits&);
 
 /// For cuBLASLt algorithms that cut K into parts; they pay when c has too few tiles for the GPU.
+/// And for row_sums, if the library does not compute them.
 int64_t workspace_bytes(const Matmul&, const Device::Traits&);
 
 }  // namespace zg::cuda

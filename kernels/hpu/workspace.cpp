@@ -38,6 +38,10 @@ int64_t workspace_bytes(const Reduce& a, const Device::Traits&) {
   return ReduceChunks(a).scratch_bytes();
 }
 
+int64_t workspace_bytes(const Matmul& m, const Device::Traits& traits) {
+  return m.row_sums ? workspace_bytes(reduce_rows(m), traits) : 0;
+}
+
 int64_t workspace_bytes(const EmbeddingBackward& a, const Device::Traits&) {
   return a.dweight ? a.dy.extent(0) * int64_t{sizeof(int64_t)} : 0;
 }

@@ -2,6 +2,7 @@
 
 #include "zerograd/kernels/attention/attention.h"
 #include "zerograd/kernels/loss/projection_chunks.h"
+#include "zerograd/kernels/matmul/matmul.h"
 #include "zerograd/kernels/movement/movement.h"
 #include "zerograd/kernels/norm/layer_norm.h"
 #include "zerograd/kernels/optimizer/optimizer.h"
@@ -30,6 +31,9 @@ struct SquareGroups {
 int64_t workspace_bytes(const SumOfSquares&, const Device::Traits&);
 
 int64_t workspace_bytes(const Reduce&, const Device::Traits&);
+
+/// For row_sums.
+int64_t workspace_bytes(const Matmul&, const Device::Traits&);
 
 /// One index for each token: the next token with the same id.
 int64_t workspace_bytes(const EmbeddingBackward&, const Device::Traits&);

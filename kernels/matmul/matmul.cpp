@@ -4,6 +4,7 @@
 
 #include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/matmul/matmul_cpu.h"
+#include "zerograd/kernels/reduce/reduce.h"
 #include "zerograd/kernels/slots.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -48,7 +49,25 @@ void check_disjoint(const Matmul& m) {
                     op, m.stride_c, (m.M - 1) * row_stride + m.N));
 }
 
+void check_row_sums(const Matmul& m) {
+  check_shape(op, "row_sums", m.row_sums, {m.M});
+  check_dtype(op, "row_sums", m.row_sums, {m.a.dtype(), accumulator(m.a.dtype())});
+  if (m.batch > 1 || !m.transpose_a || (m.lda && m.lda != m.M) || m.accumulate)
+    throw Unsupported(fmt::format(
+        "{}: row_sums; expected one product, a transposed with rows {} apart, no accumulate; got "
+        "{}{}, rows {} apart{}; try reduce",
+        op, m.M, sizes(m), m.transpose_a ? "" : ", a not transposed",
+        m.lda           ? m.lda
+        : m.transpose_a ? m.M
+                        : m.K,
+        m.accumulate ? ", accumulate" : ""));
+}
+
 }  // namespace
+
+Reduce reduce_rows(const Matmul& m) {
+  return {ReduceOp::sum, m.a.flat(0, m.K * m.M).view({m.K, m.M}), m.row_sums, 1u << 0};
+}
 
 std::string sizes(const Matmul& m) {
   return fmt::format("{}M {}, N {}, K {}{}{}",
@@ -64,7 +83,7 @@ void validate(const Matmul& m) {
     check_dtype(op, "c to accumulate into", m.c, sum);
   else
     check_dtype(op, "c", m.c, {m.a.dtype(), sum});
-  check_device(op, {&m.a, &m.b, &m.c, &m.bias, &m.pre_activation});
+  check_device(op, {&m.a, &m.b, &m.c, &m.bias, &m.pre_activation, &m.row_sums});
   if (m.M < 0 || m.N < 0 || m.K < 0 || m.batch < 1)
     throw ShapeError(fmt::format(
         "{}: expected M, N, K of 0 or more and batch of 1 or more, got {}, {}, {} and {}", op, m.M,
@@ -90,6 +109,7 @@ void validate(const Matmul& m) {
     check_dtype(op, "pre_activation", m.pre_activation, m.c.dtype());
     check_extent({"pre_activation", m.pre_activation, m.M, m.N, m.ldc, m.stride_c}, m.batch);
   }
+  if (m.row_sums) check_row_sums(m);
 }
 
 ZG_KERNEL(Matmul, matmul)

@@ -1,5 +1,7 @@
 #include "zerograd/kernels/matmul/matmul.cuh"
 
+#include "zerograd/kernels/reduce/reduce.h"
+
 // matmul for CUDA: cuBLASLt if it accepts the product (matmul_cublaslt.cu), else matmul_mma.cu for
 // bf16 and f16, else the kernel in this file: f32 on the ordinary cores, bound by their arithmetic.
 // A block of 256 threads computes one 64 x 64 tile of c, each thread 16 elements of it. It sums
@@ -75,7 +77,15 @@ __global__ void __launch_bounds__(threads) multiply(Product p) {
 }  // namespace
 
 void matmul(const Matmul& m, Workspace workspace, Stream& stream) {
-  if (m.M == 0 || m.N == 0 || cublaslt_matmul(m, workspace, stream)) return;
+  const bool is_empty = m.M == 0 || m.N == 0;
+  if (!is_empty && cublaslt_matmul(m, workspace, stream)) return;
+  if (m.row_sums) {
+    kernels::reduce[Device::Type::cuda].function(reduce_rows(m), workspace, stream);
+    Matmul product = m;
+    product.row_sums = {};
+    return matmul(product, workspace, stream);
+  }
+  if (is_empty) return;
   const Product product{.a = {m.a.raw(), m.stride_a,
                               m.lda           ? m.lda
                               : m.transpose_a ? m.M

@@ -75,7 +75,8 @@ inline dim3 blocks_of(const Product& p, int tile) {
 /// rows and addresses aligned to 16 bytes. Returns false, having done nothing, otherwise. The
 /// algorithm is the library's first choice for the device and shape among those that add in a fixed
 /// order; it is chosen once and cached. So equal calls on one device and library version give the
-/// same bits.
+/// same bits. A call with row_sums is also refused if the library has no algorithm that computes
+/// them; without them it may be accepted.
 bool cublaslt_matmul(const Matmul&, Workspace, Stream&);
 
 /// The count of the launch of a product. The library does not apply the activation.
@@ -87,7 +88,8 @@ inline Work matmul_work(const Matmul& m, const char* kernel, bool by_library = f
   const int64_t results = m.batch * m.M * m.N;
   return {"matmul", kernel,
           bytes(m.a, items(m.stride_a) * m.M * m.K) + bytes(m.b, items(m.stride_b) * m.K * m.N) +
-              bytes(m.bias, m.N) + bytes(m.c, m.accumulate ? 2 * results : results) +
+              bytes(m.bias, m.N) + bytes(m.row_sums, m.M) +
+              bytes(m.c, m.accumulate ? 2 * results : results) +
               (by_library ? 0 : bytes(m.pre_activation, results)),
           2 * results * m.K};
 }

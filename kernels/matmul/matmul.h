@@ -4,6 +4,8 @@
 
 namespace zg {
 
+struct Reduce;
+
 /// The function that is applied to a product before it is stored.
 enum class Activation : uint8_t { none, gelu_tanh, gelu_erf };
 
@@ -25,6 +27,11 @@ struct Matmul {
   Activation activation = Activation::none;
   Tensor pre_activation;  ///< out or absent, like c: the argument of the activation; applying the
                           ///< activation to it gives the bits of c
+  /// [M] out or absent: the sum of each row of op(a), a's or the accumulator dtype. So the product
+  /// that gives a weight's gradient also gives the bias's. For one product whose a is transposed
+  /// and packed. On CUDA cuBLASLt may compute it beside the product, in f32, if it has c's dtype;
+  /// otherwise it has the bits of reduce over axis 0 of the stored a.
+  Tensor row_sums;
   int64_t lda = 0, ldb = 0, ldc = 0;  ///< elements between stored rows; 0: rows follow each other
   int64_t batch = 1;                  ///< independent products
   int64_t stride_a = 0, stride_b = 0, stride_c = 0;  ///< between them; stride_a, stride_b 0: shared
@@ -35,9 +42,11 @@ inline std::vector<Operand> operands(const Matmul& a) {
           {"b", a.b},
           {"bias", a.bias},
           {"c", a.c, Operand::out},
-          {"pre_activation", a.pre_activation, Operand::out}};
+          {"pre_activation", a.pre_activation, Operand::out},
+          {"row_sums", a.row_sums, Operand::out}};
 }
 ZG_API std::string sizes(const Matmul&);  ///< "M 64, N 48, K 48, b transposed"
+Reduce reduce_rows(const Matmul&);        ///< the call that computes row_sums by itself
 
 namespace kernels {
 extern ZG_API Kernel<Matmul> matmul;

@@ -298,14 +298,17 @@ int matmul_threads(const Matmul& m, const Device::Traits& traits) {
 }
 
 int64_t workspace_bytes(const Matmul& args, const Device::Traits& traits) {
-  if (args.M == 0 || args.N == 0) return 0;
-  if (tiles_for(args, traits)) return tile_matmul_workspace_bytes(args, traits);
+  const int64_t sums = args.row_sums ? workspace_bytes(reduce_rows(args), traits) : 0;
+  if (args.M == 0 || args.N == 0) return sums;
+  if (tiles_for(args, traits)) return std::max(sums, tile_matmul_workspace_bytes(args, traits));
   const MatmulTable* table = table_for(args, traits);
-  if (!table) return matmul_reference_workspace_bytes(args, traits);
-  return Plan(*table, args, traits).words() * static_cast<int64_t>(sizeof(float));
+  if (!table) return std::max(sums, matmul_reference_workspace_bytes(args, traits));
+  return std::max(sums, Plan(*table, args, traits).words() * static_cast<int64_t>(sizeof(float)));
 }
 
 void matmul(const Matmul& args, Workspace workspace, Stream& stream) {
+  if (args.row_sums)
+    kernels::reduce[Device::Type::cpu].function(reduce_rows(args), workspace, stream);
   if (args.M == 0 || args.N == 0) return;
   if (const TileTable* tiles = tiles_for(args, stream.traits()))
     return tile_matmul(*tiles, args, workspace, stream.traits());

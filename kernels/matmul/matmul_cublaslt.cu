@@ -40,7 +40,8 @@ using Key = std::array<int64_t, 16>;
 struct Problem {
   MatrixLayout first, second, result;  // c^T = b^T a^T: the library's first matrix is b
   DType operands, sums;
-  bool transpose_first, transpose_second, has_bias;
+  bool transpose_first, transpose_second;
+  cublasLtEpilogue_t epilogue;
   int64_t batch;
   Key key(int device, int64_t workspace) const {
     return {device,
@@ -57,7 +58,7 @@ struct Problem {
             result.stride,
             static_cast<int64_t>(operands),
             static_cast<int64_t>(sums),
-            transpose_first + 2 * transpose_second + 4 * has_bias,
+            transpose_first + 2 * transpose_second + 4 * int64_t{epilogue},
             batch};
   }
 };
@@ -87,22 +88,25 @@ class Layout {
 
 class Operation {
  public:
-  Operation(const CublasLt& library, const Problem& problem, const void* bias)
+  Operation(const CublasLt& library, const Problem& problem)
       : library_(library), operation_{nullptr, library.desc_destroy} {
     check(library.desc_create(&operation_.object, CUBLAS_COMPUTE_32F, CUDA_R_32F),
           "cublasLtMatmulDescCreate");
     const auto way = [](bool transpose) { return transpose ? CUBLAS_OP_T : CUBLAS_OP_N; };
     set(CUBLASLT_MATMUL_DESC_TRANSA, way(problem.transpose_first));
     set(CUBLASLT_MATMUL_DESC_TRANSB, way(problem.transpose_second));
-    if (!bias) return;
-    set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    if (problem.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return;
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, problem.epilogue);
+    // A choice of algorithm depends on the alignment of this address, and reads nothing there.
+    set_vector(reinterpret_cast<const void*>(alignment));
   }
+  /// The address of the bias, or where the sums of the second matrix are stored.
+  void set_vector(const void* vector) const { set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector); }
   operator cublasLtMatmulDesc_t() const { return operation_.object; }
 
  private:
   template <class Value>
-  void set(cublasLtMatmulDescAttributes_t attribute, const Value& value) {
+  void set(cublasLtMatmulDescAttributes_t attribute, const Value& value) const {
     check(library_.desc_set(operation_.object, attribute, &value, sizeof value),
           "cublasLtMatmulDescSetAttribute");
   }
@@ -172,12 +176,14 @@ bool accepts_activation(const Matmul& m) {
   return packed && m.c.numel() == m.batch * m.M * m.N && (m.batch == 1 || m.stride_c == m.M * m.N);
 }
 
-/// Whether cuBLASLt can compute the product. The bias must have the dtype of c, which can be wider
-/// than that of the operands.
+/// Whether cuBLASLt can compute the product. The bias or row_sums, of which a product has one, must
+/// have the dtype of c, which can be wider than that of the operands.
 bool accepts(const Matmul& m, const Problem& p) {
   constexpr int64_t most = int64_t{1} << 31;
+  const Tensor& vector = m.bias ? m.bias : m.row_sums;
   return m.a.dtype() != DType::f64 && m.K > 0 && m.M < most && m.N < most && m.K < most &&
-         (!m.bias || (m.bias.dtype() == m.c.dtype() && is_aligned(m.bias, 0, 0))) &&
+         !(m.bias && m.row_sums) &&
+         (!vector || (vector.dtype() == m.c.dtype() && is_aligned(vector, 0, 0))) &&
          accepts_activation(m) && is_aligned(m.a, p.second.distance, m.stride_a) &&
          is_aligned(m.b, p.first.distance, m.stride_b) &&
          is_aligned(m.c, p.result.distance, m.stride_c) &&
@@ -197,7 +203,9 @@ Problem problem_of(const Matmul& m) {
           .sums = m.c.dtype(),
           .transpose_first = m.transpose_b,
           .transpose_second = m.transpose_a,
-          .has_bias = static_cast<bool>(m.bias),
+          .epilogue = m.bias       ? CUBLASLT_EPILOGUE_BIAS
+                      : m.row_sums ? CUBLASLT_EPILOGUE_BGRADB  // a is the library's second matrix
+                                   : CUBLASLT_EPILOGUE_DEFAULT,
           .batch = m.batch};
 }
 
@@ -206,7 +214,7 @@ bool multiply_by_library(const CublasLt* library, const Problem& problem, const 
                          const Tensor& sums, Workspace workspace, Stream& stream) {
   const int device = stream.device().index();
   const OnDevice on(device);
-  const Operation operation(*library, problem, m.bias.raw());
+  const Operation operation(*library, problem);
   const Layout first(*library, problem.first, problem.operands, m.batch);
   const Layout second(*library, problem.second, problem.operands, m.batch);
   const Layout result(*library, problem.result, problem.sums, m.batch);
@@ -224,6 +232,7 @@ bool multiply_by_library(const CublasLt* library, const Problem& problem, const 
     choice = entry->second;
   }
   if (!choice) return false;
+  if (const Tensor& vector = m.bias ? m.bias : m.row_sums) operation.set_vector(vector.raw());
   const float alpha = 1.0f, beta = m.accumulate ? 1.0f : 0.0f;
   check(library->matmul(library_handle, operation, &alpha, m.b.raw(), first, m.a.raw(), second,
                         &beta, sums.raw(), result, sums.raw(), result, &*choice, workspace.data,

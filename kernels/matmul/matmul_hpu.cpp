@@ -5,6 +5,7 @@
 
 #include "zerograd/kernels/hpu/launch.h"
 #include "zerograd/kernels/hpu/variant.h"
+#include "zerograd/kernels/hpu/workspace.h"
 #include "zerograd/kernels/matmul/matmul.h"
 #include "zerograd/runtime/error.h"
 
@@ -78,7 +79,8 @@ int dpas_lanes(int index) {
   return known[index] = lanes > 0 && dpas_works(index, lanes) ? lanes : 0;
 }
 
-void matmul(const Matmul& m, Workspace, Stream& stream) {
+void matmul(const Matmul& m, Workspace workspace, Stream& stream) {
+  if (m.row_sums) kernels::reduce[Device::Type::hpu].function(reduce_rows(m), workspace, stream);
   const Variant variant = variant_of(stream);
   const DType dtype = m.a.dtype();
   if (variant == Variant::dpas && dtype == DType::bf16)

@@ -6,6 +6,7 @@
 #include "zerograd/kernels/matmul/matmul.h"
 #include "zerograd/runtime/cuda/cublaslt.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/launches.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -68,6 +69,56 @@ TEST_CASE("products that cuBLASLt accepts use it, and equal those of the project
     kernels::matmul(m, device.compute());
     CHECK(emulator::cublaslt_products() - before == (c.by_library ? 2 : 0));
     CHECK(excess(m.c, library, 1e-4, 2.0 * unit_roundoff(c.out)) < 1.0);
+  }
+}
+
+TEST_CASE("matmul's row_sums come from cuBLASLt where it has an algorithm, else from reduce" *
+          doctest::test_suite("every device")) {
+  struct Case {
+    const char* name;
+    bool by_library;       // the product
+    bool sums_by_library;  // row_sums
+    DType dtype = DType::bf16, out = DType::f32, sums = DType::f32;
+    int64_t M = 24, N = 16, K = 40;
+  };
+  const Case cases[] = {
+      {"bf16, gradients in f32", true, true},
+      {"bf16, all in bf16", true, true, DType::bf16, DType::bf16, DType::bf16},
+      {"f16", true, true, DType::f16},
+      {"f32", true, true, DType::f32},
+      {"sums of another dtype", true, false, DType::bf16, DType::f32, DType::bf16},
+      {"no algorithm with sums", true, false, DType::bf16, DType::f32, DType::f32, 24, 8},
+      {"rows off 16 bytes", false, false, DType::bf16, DType::f32, DType::f32, 23},
+  };
+  for (const Case& c : cases) {
+    CAPTURE(c.name);
+    const Device device = Device::cuda(0, {.count_launches = true});
+    const Tensor a = random_tensor({c.K, c.M}, c.dtype, device, 1);
+    const Tensor b = random_tensor({c.K, c.N}, c.dtype, device, 2);
+    std::vector<double> expected(static_cast<size_t>(c.M)), values = a.to_doubles();
+    for (size_t i = 0; i < values.size(); ++i) expected[i % expected.size()] += values[i];
+    Matmul m{.a = a, .b = b, .M = c.M, .N = c.N, .K = c.K, .transpose_a = true};
+    Tensor product;
+    for (const char* wish : {"cublaslt", "cublaslt", "own"}) {
+      CAPTURE(wish);
+      const bool wants_library = std::string(wish) == "cublaslt";
+      const ScopedVariable variable("ZG_CUDA_MATMUL", wish);
+      m.c = random_tensor({c.M, c.N}, c.out, device, 3);
+      m.row_sums = random_tensor({c.M}, c.sums, device, 4);
+      const LaunchCounts before = device.launches()->counts();
+      const int64_t products = emulator::cublaslt_products();
+      kernels::matmul(m, device.compute());
+      const LaunchCounts counts = device.launches()->counts().since(before);
+      CHECK(emulator::cublaslt_products() - products == (c.by_library && wants_library ? 1 : 0));
+      const bool reduces = !(c.sums_by_library && wants_library);
+      CHECK(counts.launches() == (reduces ? 2 : 1));
+      const int64_t elements = size_of(c.dtype) * c.M * c.K;
+      CHECK(counts.bytes() == elements + size_of(c.dtype) * c.K * c.N + m.c.bytes() +
+                                  m.row_sums.bytes() + (reduces ? elements : 0));
+      CHECK(excess(m.row_sums, expected, 1e-4, 2.0 * unit_roundoff(c.sums)) < 1.0);
+      if (product) CHECK(excess(m.c, product.to_doubles(), 1e-4, 2.0 * unit_roundoff(c.out)) < 1.0);
+      product = m.c;
+    }
   }
 }
 

@@ -77,6 +77,33 @@ TEST_CASE("a plan takes a product for cuBLASLt's exactly where a run does" *
   for (const bench::Op& op : bench::product_ops()) check_counts(op);
 }
 
+TEST_CASE("a plan counts the product of a weight's gradient and the bias's as a run does" *
+          doctest::test_suite("every device")) {
+  constexpr int64_t rows = 300, in = 16, out = 24;
+  for (const char* wish : {"own", "cublaslt"}) {
+    CAPTURE(wish);
+    const ScopedVariable variable("ZG_CUDA_MATMUL", wish);
+    const auto counts_on = [](const Device& device) {
+      const auto empty = [&](const Shape& shape, DType dtype) {
+        return Tensor::empty(shape, dtype, device);
+      };
+      kernels::matmul({.a = empty({rows, out}, DType::bf16),
+                       .b = empty({rows, in}, DType::bf16),
+                       .c = empty({out, in}, DType::f32),
+                       .M = out,
+                       .N = in,
+                       .K = rows,
+                       .transpose_a = true,
+                       .row_sums = empty({out}, DType::f32)},
+                      device.compute());
+      return text_of_counts(device.launches()->counts());
+    };
+    const std::string planned = counts_on(Device::meta(0, counting, Device::Type::cuda));
+    CHECK(planned == counts_on(Device::cuda(0, counting)));
+    CHECK((planned.find("reduce") == std::string::npos) == (std::string(wish) == "cublaslt"));
+  }
+}
+
 TEST_CASE("the bytes and operations of a product are those of its matrices" *
           doctest::test_suite("every device")) {
   const Device device = Device::meta(0, counting, Device::Type::cuda);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "tests/fakes/cuda/launch.h"
@@ -21,7 +22,8 @@ struct EmulatedLtLayout {
 struct EmulatedLtOperation {
   cublasOperation_t a = CUBLAS_OP_N, b = CUBLAS_OP_N;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  const void* bias = nullptr;
+  void* vector = nullptr;  ///< the bias, which is read, or its gradient, which is written
+  bool sums_b() const { return epilogue == CUBLASLT_EPILOGUE_BGRADB; }
 };
 struct EmulatedLtPreference {
   uint64_t workspace = 0;
@@ -54,8 +56,7 @@ cublasLtMatmulAlgo_t algorithm(const EmulatedLtOperation& operation, const Emula
   algo.data[0] = layout(a);
   algo.data[1] = layout(b);
   algo.data[2] = layout(d);
-  algo.data[3] = static_cast<uint64_t>(operation.a + 2 * operation.b) +
-                 (operation.epilogue == CUBLASLT_EPILOGUE_BIAS ? 4u : 0u);
+  algo.data[3] = static_cast<uint64_t>(operation.a + 2 * operation.b + 4 * operation.epilogue);
   algo.data[4] = static_cast<uint64_t>(a.stride);
   algo.data[5] = static_cast<uint64_t>(b.stride);
   algo.data[6] = static_cast<uint64_t>(d.stride);
@@ -123,6 +124,11 @@ void multiply(const Product& p) {
     // op(a)^T and op(b)^T by rows, so that the inner loop runs along m.
     const std::vector<float> a = rows_of(p.a_layout, p.a, p.operation.a == CUBLAS_OP_N, item, k, m);
     const std::vector<float> b = rows_of(p.b_layout, p.b, p.operation.b == CUBLAS_OP_N, item, n, k);
+    if (p.operation.sums_b())
+      for (uint64_t j = 0; j < n; ++j)
+        store(p.d_layout.type, p.operation.vector, static_cast<int64_t>(j),
+              std::accumulate(b.begin() + static_cast<int64_t>(j * k),
+                              b.begin() + static_cast<int64_t>((j + 1) * k), 0.0f));
     std::vector<float> sums(m);
     for (uint64_t j = 0; j < n; ++j) {
       std::fill(sums.begin(), sums.end(), 0.0f);
@@ -133,7 +139,7 @@ void multiply(const Product& p) {
                            static_cast<int64_t>(j) * p.d_layout.distance + static_cast<int64_t>(i);
         float sum = sums[i];
         if (p.operation.epilogue == CUBLASLT_EPILOGUE_BIAS)
-          sum += load(p.d_layout.type, p.operation.bias, static_cast<int64_t>(i));
+          sum += load(p.d_layout.type, p.operation.vector, static_cast<int64_t>(i));
         if (p.beta != 0.0f) sum += p.beta * load(p.d_layout.type, p.d, at);
         store(p.d_layout.type, p.d, at, sum);
       }
@@ -169,7 +175,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
   if (attribute == CUBLASLT_MATMUL_DESC_TRANSA) take(operation->a, value, bytes, what);
   if (attribute == CUBLASLT_MATMUL_DESC_TRANSB) take(operation->b, value, bytes, what);
   if (attribute == CUBLASLT_MATMUL_DESC_EPILOGUE) take(operation->epilogue, value, bytes, what);
-  if (attribute == CUBLASLT_MATMUL_DESC_BIAS_POINTER) take(operation->bias, value, bytes, what);
+  if (attribute == CUBLASLT_MATMUL_DESC_BIAS_POINTER) take(operation->vector, value, bytes, what);
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -226,7 +232,13 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
          "a reduction whose order is open");
   const Extents e = extents(*operation, *a, *b, *d);
   *count = 0;
-  if (e.n < 4) return CUBLAS_STATUS_NOT_SUPPORTED;  // as cuBLASLt may for any problem
+  expect((operation->epilogue == CUBLASLT_EPILOGUE_DEFAULT) == !operation->vector,
+         "a vector without its epilogue, or an epilogue without its vector");
+  expect(!operation->vector || reinterpret_cast<uintptr_t>(operation->vector) % 32 == 16,
+         "a choice that depends on where a vector is");
+  // As cuBLASLt may for any problem.
+  if (e.n < 4 || (operation->sums_b() && (d->batch > 1 || e.m < 16)))
+    return CUBLAS_STATUS_NOT_SUPPORTED;
   *count = 1;
   *results = {.algo = algorithm(*operation, *a, *b, *d), .state = CUBLAS_STATUS_SUCCESS};
   results->algo.data[7] = *std::max_element(preference->alignments, preference->alignments + 4);
@@ -243,7 +255,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
          "only d = ab or d += ab is asked for");
   const cublasLtMatmulAlgo_t own = algorithm(*operation, *a_layout, *b_layout, *d_layout);
   expect(std::equal(own.data, own.data + 7, algo->data), "an algorithm of another problem");
-  for (const void* place : {a, b, static_cast<const void*>(d)})
+  for (const void* place :
+       {a, b, static_cast<const void*>(d), static_cast<const void*>(operation->vector)})
     expect(reinterpret_cast<uintptr_t>(place) % algo->data[7] == 0,
            "an address off the alignment that was promised");
   const Product product{*operation, *a_layout, *b_layout, *d_layout,

@@ -6,6 +6,7 @@
 
 #include "tests/support/op_case.h"
 #include "zerograd/kernels/elementwise/gelu.h"
+#include "zerograd/kernels/reduce/reduce.h"
 #include "zerograd/runtime/error.h"
 
 using namespace zg;
@@ -145,6 +146,50 @@ TEST_CASE("matmul's epilogue adds the bias, stores the sum and gives gelu_forwar
             run_matmul(m);
             CHECK(same_bits(again, m.c));
           }
+}
+
+TEST_CASE("matmul's row_sums are the sums of the columns of the stored a, beside the same product" *
+          doctest::test_suite("every device")) {
+  for (const Device& device : devices_at_every_level())
+    for (DType dtype : on_device(floating_dtypes, device))
+      for (DType out : on_device({dtype, accumulator(dtype)}, device))
+        for (DType sums : {dtype, accumulator(dtype)})
+          for (const Size& size :
+               {Size{24, 40, 700}, Size{24, 8, 64}, Size{23, 37, 65}, Size{3, 40, 16},
+                Size{2000, 16, 33}, Size{8, 0, 40}, Size{5, 7, 0}}) {
+            Matmul m = packed(size, dtype, out, device, true, false);
+            m.row_sums = random_tensor({size.M}, sums, device, 4);
+            CAPTURE(level_of(device));
+            CAPTURE(name_of(dtype));
+            CAPTURE(name_of(out));
+            CAPTURE(name_of(sums));
+            CAPTURE(size.M);
+            CAPTURE(size.N);
+            CAPTURE(size.K);
+            const ExpectedProduct e = expect(m);
+            const std::vector<double> a = m.a.to_doubles();
+            std::vector<double> expected(static_cast<size_t>(size.M));
+            for (size_t i = 0; i < a.size(); ++i) expected[i % expected.size()] += a[i];
+            run_matmul(m);
+            check_close(m, e);
+            CHECK(excess(m.row_sums, expected, absolute_tolerance(m), 1.01 * unit_roundoff(sums)) <
+                  1.0);
+          }
+}
+
+TEST_CASE("matmul's row_sums have the bits of reduce on the cpu") {
+  for (DType dtype : floating_dtypes) {
+    const Device device = Device::cpu(0, {.threads = 2});
+    Matmul m = packed({70, 40, 3000}, dtype, accumulator(dtype), device, true, false);
+    m.row_sums = Tensor::empty({70}, accumulator(dtype), device);
+    run_matmul(m);
+    const Tensor sums = Tensor::empty({70}, accumulator(dtype), device);
+    kernels::reduce({ReduceOp::sum, m.a.view({3000, 70}), sums, 1u << 0}, device.compute());
+    CHECK(same_bits(sums, m.row_sums));
+    const Matmul alone = packed({70, 40, 3000}, dtype, accumulator(dtype), device, true, false);
+    run_matmul(alone);
+    CHECK(same_bits(alone.c, m.c));
+  }
 }
 
 TEST_CASE("matmul follows batch strides and leading dimensions, and writes nothing in the gaps" *
@@ -338,6 +383,19 @@ TEST_CASE("matmul refuses operands that do not fit, by name, before any work") {
   m.accumulate = true;
   m.activation = Activation::gelu_erf;
   CHECK(message(m).starts_with("Unsupported matmul: accumulate with an epilogue"));
+  m = packed({8, 6, 4}, DType::f32, DType::f32, device, true, false);
+  m.row_sums = Tensor::zeros({6}, DType::f32, device);
+  CHECK(message(m) == "ShapeError matmul: row_sums has shape [6]; expected [8]");
+  m.row_sums = Tensor::zeros({8}, DType::f32, device);
+  m.transpose_a = false;
+  CHECK(message(m) ==
+        "Unsupported matmul: row_sums; expected one product, a transposed with rows 8 apart, no "
+        "accumulate; got M 8, N 6, K 4, a not transposed, rows 4 apart; try reduce");
+  m.transpose_a = m.accumulate = true;
+  CHECK(message(m).ends_with("a transposed, rows 8 apart, accumulate; try reduce"));
+  m = packed({8, 6, 4}, DType::bf16, DType::bf16, device, true, false);
+  m.row_sums = Tensor::zeros({8}, DType::f16, device);
+  CHECK(message(m) == "DTypeError matmul: row_sums holds f16; expected bf16 or f32");
   m = packed({8, 6, 4}, DType::bf16, DType::bf16, device, false, false);
   m.accumulate = true;
   CHECK(message(m) == "DTypeError matmul: c to accumulate into holds bf16; expected f32");
