@@ -26,7 +26,8 @@ int64_t workspace_bytes(const Reduce& a, const Device::Traits&) {
 }
 
 ProjectionPlan projection_plan(const ProjectionCrossEntropy& a, const Device::Traits& traits) {
-  return {a, traits, LogitLimits::for_gpus(), int64_t{sizeof(OnlineLogSum)},
+  constexpr int64_t no_sums = 0;  // a chunk has whole rows
+  return {a, traits, LogitLimits::for_gpus(), no_sums,
           kernels::matmul[Device::Type::cuda].workspace_bytes};
 }
 

@@ -22,12 +22,6 @@ int64_t workspace_bytes(const RmsNormBackward&, const Device::Traits&);
 
 int64_t workspace_bytes(const Reduce&, const Device::Traits&);
 
-/// The log-sum-exp of a row whose chunks come one by one. Milakov, Gimelshein 2018,
-/// arXiv:1805.02867, algorithm 3.
-struct OnlineLogSum {
-  float max, sum;  ///< running maximum, and sum of exp(logit - max)
-  float target;    ///< the target's logit, once its chunk has passed
-};
 ProjectionPlan projection_plan(const ProjectionCrossEntropy&, const Device::Traits&);
 int64_t workspace_bytes(const ProjectionCrossEntropy&, const Device::Traits&);
 

@@ -26,7 +26,7 @@ struct CrossEntropyBackward {
 /// the loss alone one chunk of 16 MiB of logits, with an online log-sum-exp over chunks of columns.
 /// With gradients all logits of a block of rows, 40 MiB (80 MiB in f64; more if one row is longer),
 /// and a chunk of gradients in x's dtype. On CUDA a block has at least 4096 rows, of all columns,
-/// or 16 MiB of logits (projection_chunks.h).
+/// or 16 MiB of logits (projection_chunks.h), which the gradients overwrite.
 struct ProjectionCrossEntropy {
   Tensor x;        ///< [N, C] f64 | f32 | bf16 | f16
   Tensor weight;   ///< [V, C] same dtype

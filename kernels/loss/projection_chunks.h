@@ -23,6 +23,8 @@ struct LogitLimits {
   int64_t loss_elements, gradient_elements;
   int64_t fewest_rows = 1;  ///< of a block, if there are so many; wins over the elements
   int64_t row_step = 1;     ///< rows begin at multiples of so many elements
+  /// Narrow gradients are stored over the logits of their row. For chunks of all columns.
+  bool overwrites = false;
 
   /// For processors. So many columns that a product with these rows of the weight is fast, so few
   /// that a chunk stays in a cache between the product that computes it and the pass that reads it:
@@ -41,7 +43,8 @@ struct LogitLimits {
             .loss_elements = int64_t{4} << 20,
             .gradient_elements = int64_t{4} << 20,
             .fewest_rows = 4096,
-            .row_step = 8};
+            .row_step = 8,
+            .overwrites = true};
   }
 };
 
@@ -98,9 +101,11 @@ struct ProjectionPlan {
   LogitTiling tiling;
   bool gradients;
   bool narrow;  ///< the gradient of the logits is rounded to x's dtype, for the products
+  int64_t dlogits_step = 1;                       ///< `distance` of dlogits over that of logits
   int64_t logits, dlogits, sums, product, bytes;  ///< offsets in the scratch, and its size
 
-  /// `limits`: the backend's. `bytes_of_sum`: size of the running log-sum-exp of a row.
+  /// `limits`: the backend's. `bytes_of_sum`: size of the running log-sum-exp of a row, if the
+  /// backend keeps one.
   /// `product_bytes`: workspace_bytes of the backend's matmul, or null.
   ProjectionPlan(const ProjectionCrossEntropy& a, const Device::Traits& traits,
                  const LogitLimits& limits, int64_t bytes_of_sum,
@@ -116,7 +121,10 @@ struct ProjectionPlan {
       block += tiling.rows * part.distance;
     });
     logits = take((gradients ? block : chunk) * size_of(args.loss.dtype()));
-    dlogits = take(narrow ? chunk * size_of(args.x.dtype()) : 0);
+    if (narrow && limits.overwrites)
+      dlogits_step = size_of(args.loss.dtype()) / size_of(args.x.dtype());
+    dlogits =
+        narrow && limits.overwrites ? logits : take(narrow ? chunk * size_of(args.x.dtype()) : 0);
     sums = take(tiling.rows * bytes_of_sum);
     // The scratch of a product depends only on its extents and dtypes. So `loss` can stand for any
     // tensor of the accumulator dtype, and `x` for one of a narrower dtype.
@@ -142,10 +150,13 @@ struct ProjectionPlan {
     const DType dtype = args.loss.dtype();
     return part_of(workspace, logits + before * size_of(dtype), chunk, dtype);
   }
-  /// Where a chunk's dlogits are stored: over the logits, unless their dtype is narrower.
+  /// Where a chunk's dlogits are stored: over the logits, unless their dtype is narrower and the
+  /// backend does not overwrite. Rows are distance * dlogits_step apart.
   Tensor dlogits_of(const Workspace& workspace, const LogitChunk& chunk) const {
-    return narrow ? part_of(workspace, dlogits, chunk, args.x.dtype())
-                  : logits_of(workspace, chunk);
+    if (!narrow) return logits_of(workspace, chunk);
+    LogitChunk apart = chunk;
+    apart.distance *= dlogits_step;
+    return part_of(workspace, dlogits, apart, args.x.dtype());
   }
 
   Matmul logits_product(const Tensor& to, const LogitChunk& chunk) const {
@@ -166,7 +177,7 @@ struct ProjectionPlan {
             .N = tiling.C,
             .K = chunk.columns,
             .accumulate = chunk.column > 0,
-            .lda = chunk.distance};
+            .lda = chunk.distance * dlogits_step};
   }
   Matmul dweight_product(const Tensor& from, const LogitChunk& chunk) const {
     return {.a = from,
@@ -177,7 +188,7 @@ struct ProjectionPlan {
             .K = chunk.rows,
             .transpose_a = true,
             .accumulate = chunk.row > 0,
-            .lda = chunk.distance};
+            .lda = chunk.distance * dlogits_step};
   }
 
  private:

@@ -1,122 +1,215 @@
 #include "zerograd/kernels/cuda/rows.cuh"
 #include "zerograd/kernels/cuda/workspace.h"
 
-// Cross-entropy of logits = x weight^T [N, V] without holding all logits: they are computed in
-// chunks of rows and columns (projection_chunks.h) by matmul. add_chunk adds each chunk to the
-// rows' log-sums; for gradients the chunk is computed again, logit_gradients turns it into dlogits,
-// and matmul adds it to dx and dweight.
+// Cross-entropy of logits = x weight^T [N, V] without holding all logits: matmul computes them for
+// a block of rows, all columns at once (LogitLimits::for_gpus). loss_of_rows turns them into the
+// loss and into dlogits, which matmul multiplies for dx and adds to dweight.
 namespace zg::cuda {
 namespace {
 
 constexpr const char* op = "projection_cross_entropy";  // for the host
 constexpr FaultSite site = FaultSite::projection_cross_entropy_targets;
-constexpr int finish_threads = 256;
 
-/// Adds a chunk of logits, columns [column, column + columns) in rows `distance` apart, to the
-/// log-sums of its rows. The chunk at column 0 starts them. A team of threads for each row.
-template <class Index, int warps>
-__global__ void __launch_bounds__(lanes* row_warps)
-    add_chunk(const float* logits, const Index* targets, OnlineLogSum* sums, int64_t rows,
-              int64_t column, int64_t columns, int64_t distance) {
-  const Row<warps> row;
-  if (row.n >= rows) return;  // the whole team
-  const float* const x = logits + row.n * distance;
-  const OnlineLogSum previous = column > 0 ? sums[row.n] : OnlineLogSum{-CUDART_INF_F, 0.0f, 0.0f};
-  const float chunk_maximum = row_max<warps>(x, columns, row.first);
-  const float maximum =
-      previous.max > chunk_maximum ? previous.max : chunk_maximum;  // NaN is kept by `sum`
-  // If the maximum is minus infinity, all logits are minus infinity or NaN. Subtracting it would
-  // turn minus infinity into NaN, so 0 is subtracted instead.
-  const float shift = maximum == -CUDART_INF_F ? 0.0f : maximum;
-  const float sum = row_exp_sum<warps>(x, shift, columns, row.first);
-  if (row.first != 0) return;
-  const int64_t target_column = int64_t{targets[row.n]} - column;
-  sums[row.n] = {
-      maximum, previous.sum * expf(previous.max - shift) + sum,
-      target_column >= 0 && target_column < columns ? x[target_column] : previous.target};
-}
+constexpr int width = 8;  // logits that a thread handles at a time: one vector of bf16 gradients
+// Shared memory of a block for its logits. Two such blocks fit a multiprocessor of sm_80 and above,
+// with 164 KiB or more. The rest of the rows that an H100 handles at a time, 264, is 32 MB if V is
+// 50257; its L2 cache has 50 MB.
+constexpr int shared_bytes = 80 << 10;
 
-/// loss[row + i] from the log-sum of row i, one thread for each row.
-template <class Index>
-__global__ void __launch_bounds__(finish_threads)
-    write_loss(const OnlineLogSum* sums, const Index* targets, float* loss, int64_t row,
-               int64_t rows, int64_t V, int64_t ignored, Fault* fault) {
-  const int64_t i = int64_t{blockIdx.x} * finish_threads + threadIdx.x;
-  if (i >= rows) return;
-  // Subtract the two large terms first; adding the small logarithm to one of them would round it.
-  loss[row + i] = has_target(targets, row + i, V, ignored, true, site, fault)
-                      ? (sums[i].max - sums[i].target) + logf(sums[i].sum)
-                      : 0.0f;
-}
+/// The running log-sum-exp of some logits. Milakov, Gimelshein 2018, arXiv:1805.02867, algorithm 3.
+struct OnlineLogSum {
+  float max, sum;  ///< sum of exp(logit - max)
 
-/// dlogits = (softmax(logits) - one_hot(target)) * factor. dlogits may be the same memory as
-/// logits.
+  /// The number that is subtracted for a maximum. Minus infinity minus itself would be NaN.
+  __device__ static float shift_of(float maximum) {
+    return maximum == -CUDART_INF_F ? 0.0f : maximum;
+  }
+  template <int n>
+  __device__ void add(const float (&x)[n]) {
+    float largest = max;
+#pragma unroll
+    for (int k = 0; k < n; ++k) largest = fmaxf(largest, x[k]);  // NaN is kept by the sum
+    const float shift = shift_of(largest);
+    float added = sum * expf(max - shift);
+#pragma unroll
+    for (int k = 0; k < n; ++k) added += expf(x[k] - shift);
+    max = largest;
+    sum = added;
+  }
+  /// The same for all threads of a team, from those of each thread.
+  template <int warps>
+  __device__ OnlineLogSum of_team() const {
+    OnlineLogSum all;
+    all.max = block_max<warps>(max);
+    all.sum = block_sum<warps>(sum * expf(max - shift_of(all.max)));
+    return all;
+  }
+};
+
+/// The logits of one row that a thread handles, `width` neighbours in each of `passes` passes; a
+/// pass covers `width` logits for each thread of the team. Shared memory keeps those of the first
+/// passes, so that they are read from global memory once.
+template <int warps>
+struct RowPasses {
+  static constexpr int threads = Row<warps>::threads;
+  float* kept;  ///< of the team: [kept_passes][width / 4][threads] vectors of 4
+  int kept_passes;
+  int first;  ///< index of the thread in the team
+
+  __device__ float* place(int pass, int part) const {
+    return kept + ((pass * (width / 4) + part) * threads + first) * 4;
+  }
+  __device__ void read(const float* x, int pass, float (&values)[width]) const {
+    const Vec<float, width> from = load<width>(x + (int64_t{pass} * threads + first) * width);
+#pragma unroll
+    for (int k = 0; k < width; ++k) values[k] = from.v[k];
+  }
+  __device__ void keep(int pass, const float (&values)[width]) const {
+#pragma unroll
+    for (int part = 0; part < width / 4; ++part)
+      store(place(pass, part), Vec<float, 4>{values[part * 4], values[part * 4 + 1],
+                                             values[part * 4 + 2], values[part * 4 + 3]});
+  }
+  /// Those that were kept, or from x again.
+  __device__ void read_again(const float* x, int pass, float (&values)[width]) const {
+    if (pass >= kept_passes) return read(x, pass, values);
+#pragma unroll
+    for (int part = 0; part < width / 4; ++part) {
+      const Vec<float, 4> from = load<4>(static_cast<const float*>(place(pass, part)));
+#pragma unroll
+      for (int k = 0; k < 4; ++k) values[part * 4 + k] = from.v[k];
+    }
+  }
+};
+
+/// loss[row + n] of row n of logits [rows, V], which are `distance` apart, and, unless dlogits is
+/// null, dlogits = (softmax(logits) - one_hot(target)) * factor in rows `gradient_distance` apart.
+/// A team of threads for each row, which it reads from memory once, and from shared memory or L2 a
+/// second time. Memory bound: 4 + sizeof(T) bytes an element. dlogits may begin where logits begin,
+/// if their rows do: row n of dlogits is then the first part of row n of logits, in T.
 template <class T, class Index, int warps>
 __global__ void __launch_bounds__(lanes* row_warps)
-    logit_gradients(const float* logits, const Index* targets, const OnlineLogSum* sums, T* dlogits,
-                    float factor, int64_t rows, int64_t column, int64_t columns, int64_t distance,
-                    int64_t V, int64_t ignored) {
+    loss_of_rows(const float* logits, const Index* targets, float* loss, T* dlogits, float factor,
+                 int64_t first_row, int64_t rows, int64_t V, int64_t distance,
+                 int64_t gradient_distance, int kept_passes, int64_t ignored, Fault* fault) {
   const Row<warps> row;
-  if (row.n >= rows) return;
-  const bool is_counted = has_target(targets, row.n, V, ignored, false, site, nullptr);
-  const int64_t target_column = int64_t{targets[row.n]} - column;
-  const float log_sum = sums[row.n].max + logf(sums[row.n].sum);
-  for (int64_t i = row.first; i < columns; i += Row<warps>::threads) {
-    const int64_t at = row.n * distance + i;
-    const float log_probability = logits[at] - log_sum;
-    const float gradient = i == target_column ? expm1f(log_probability) : expf(log_probability);
-    dlogits[at] = from_float<T>(is_counted ? gradient * factor : 0.0f);
+  if (row.n >= rows) return;  // the whole team
+  constexpr int threads = Row<warps>::threads;
+  const float* const x = logits + row.n * distance;
+  const int team = static_cast<int>(threadIdx.x) / threads;
+  const RowPasses<warps> part{dynamic_shared<float>() + team * kept_passes * width * threads,
+                              kept_passes, row.first};
+  const int vectors = static_cast<int>(V / width);
+  const int passes = (vectors + threads - 1) / threads;
+
+  OnlineLogSum sums{-CUDART_INF_F, 0.0f};
+  constexpr int at_once = 2;  // passes whose loads are under way at a time
+  for (int pass = 0; pass < passes; pass += at_once) {
+    float values[at_once][width];
+#pragma unroll
+    for (int k = 0; k < at_once; ++k) {
+      if ((pass + k) * threads + row.first < vectors) {
+        part.read(x, pass + k, values[k]);
+      } else {
+#pragma unroll
+        for (float& value : values[k]) value = -CUDART_INF_F;
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < at_once; ++k) {
+      if (pass + k < kept_passes) part.keep(pass + k, values[k]);
+      sums.add(values[k]);
+    }
   }
+  // The last V % width logits, one a thread.
+  const int64_t last = int64_t{vectors} * width + row.first;
+  const bool has_last = last < V && row.first < width;
+  const float last_value[1] = {has_last ? x[last] : -CUDART_INF_F};
+  if (has_last) sums.add(last_value);
+
+  const bool is_counted =
+      has_target(targets, first_row + row.n, V, ignored, row.first == 0, site, fault);
+  const int64_t target = is_counted ? int64_t{targets[first_row + row.n]} : -1;
+  const float target_value = is_counted ? x[target] : 0.0f;  // before dlogits are written over it
+  const OnlineLogSum all = sums.of_team<warps>();
+  // Subtract the two large terms first; adding the small logarithm to one of them would round it.
+  if (row.first == 0)
+    loss[first_row + row.n] = is_counted ? (all.max - target_value) + logf(all.sum) : 0.0f;
+  if (!dlogits) return;
+
+  T* const y = dlogits + row.n * gradient_distance;
+  const float log_sum = all.max + logf(all.sum);
+  const auto gradient = [&](float value, int64_t column) {
+    const float log_probability = value - log_sum;
+    const float exact = column == target ? expm1f(log_probability) : expf(log_probability);
+    return from_float<T>(is_counted ? exact * factor : 0.0f);
+  };
+  if constexpr (warps == 1)
+    __syncwarp();  // all lanes have read the target's logit and the last ones
+#pragma unroll 1
+  for (int pass = 0; pass < passes; ++pass) {
+    float values[width];
+    const int vector = pass * threads + row.first;
+    const bool is_inside = vector < vectors;
+    if (is_inside) part.read_again(x, pass, values);
+    // Over the logits: a pass of narrower gradients covers logits of passes up to this one, which
+    // all threads must have read.
+    if constexpr (warps > 1) {
+      if (pass >= kept_passes) __syncthreads();
+    }
+    if (!is_inside) continue;
+    Vec<T, width> results;
+#pragma unroll
+    for (int k = 0; k < width; ++k) results.v[k] = gradient(values[k], int64_t{vector} * width + k);
+    store(y + int64_t{vector} * width, results);
+  }
+  if (has_last) y[last] = gradient(last_value[0], last);
+}
+
+/// Launches loss_of_rows for a block of rows.
+template <class T, class Index>
+void add_loss(const ProjectionCrossEntropy& a, const ProjectionPlan& plan, const LogitChunk& chunk,
+              Workspace workspace, Stream& stream) {
+  const int64_t elements = chunk.rows * chunk.columns;
+  const bool has_gradients = plan.gradients && elements > 0;  // without columns there is no scratch
+  const float* const logits =
+      elements > 0 ? plan.logits_of(workspace, chunk).data<float>() : nullptr;
+  T* const dlogits = has_gradients ? plan.dlogits_of(workspace, chunk).data<T>() : nullptr;
+  constexpr int64_t size = sizeof(T), row_bytes = sizeof(Index) + sizeof(float);
+  const int64_t bytes =
+      elements * (int64_t{sizeof(float)} + (dlogits ? size : 0)) + chunk.rows * row_bytes;
+  with_row_warps(chunk.columns, [&](auto team) {
+    constexpr int warps = decltype(team)::value, teams = row_warps / warps;
+    constexpr int64_t pass = int64_t{width} * Row<warps>::threads;  // elements
+    constexpr int64_t most = shared_bytes / (teams * pass * int64_t{sizeof(float)});
+    const int64_t kept =
+        dlogits ? std::min((chunk.columns / width * width + pass - 1) / pass, most) : 0;
+    Grid grid = row_grid<warps>(chunk.rows);
+    grid.shared = static_cast<size_t>(kept * teams * pass) * sizeof(float);
+    launch({op, "loss_of_rows", bytes, elements}, loss_of_rows<T, Index, warps>, grid, stream,
+           logits, static_cast<const Index*>(a.targets.data<Index>()), a.loss.data<float>(),
+           dlogits, static_cast<float>(a.gradient_factor), chunk.row, chunk.rows, chunk.columns,
+           chunk.distance, chunk.distance * plan.dlogits_step, static_cast<int>(kept),
+           a.ignore_index, fault_place(stream));
+  });
 }
 
 template <class T, class Index>
 void run(const ProjectionCrossEntropy& a, Workspace workspace, Stream& stream) {
   const ProjectionPlan plan = projection_plan(a, stream.traits());
   const LogitTiling& tiling = plan.tiling;
-  const Index* const targets = a.targets.data<Index>();
-  auto* const sums = reinterpret_cast<OnlineLogSum*>(workspace.data + plan.sums);
   const auto multiply = [&](const Matmul& product) {
     kernels::matmul[Device::Type::cuda].function(
         product, {workspace.data + plan.product, workspace.bytes - plan.product}, stream);
   };
-  constexpr int64_t size_of_sum = sizeof(OnlineLogSum), index_bytes = sizeof(Index);
   for (int64_t row = 0; row < tiling.N; row += tiling.rows) {
-    const int64_t rows = tiling.at(row, 0).rows;
-    tiling.for_each_chunk(row, [&](const LogitChunk& chunk) {
-      const int64_t elements = rows * chunk.columns;
-      const Tensor logits = plan.logits_of(workspace, chunk);
-      multiply(plan.logits_product(logits, chunk));
-      with_row_warps(chunk.columns, [&](auto warps) {
-        launch({op, "add_chunk",
-                elements * int64_t{sizeof(float)} + rows * (size_of_sum + index_bytes), elements},
-               add_chunk<Index, decltype(warps)::value>, row_grid<decltype(warps)::value>(rows),
-               stream, static_cast<const float*>(logits.data<float>()), targets + row, sums, rows,
-               chunk.column, chunk.columns, chunk.distance);
-      });
-    });
-    launch({op, "write_loss", rows * (size_of_sum + index_bytes + int64_t{sizeof(float)}), rows},
-           write_loss<Index>, {blocks_for(rows, finish_threads), dim3(finish_threads)}, stream,
-           static_cast<const OnlineLogSum*>(sums), targets, a.loss.data<float>(), row, rows,
-           tiling.V, a.ignore_index, fault_place(stream));
-    if (!plan.gradients) continue;
-    tiling.for_each_chunk(row, [&](const LogitChunk& chunk) {
-      const int64_t elements = rows * chunk.columns;
-      const Tensor logits = plan.logits_of(workspace, chunk);
-      const Tensor dlogits = plan.dlogits_of(workspace, chunk);
-      with_row_warps(chunk.columns, [&](auto warps) {
-        launch({op, "logit_gradients",
-                elements * int64_t{sizeof(float) + sizeof(T)} + rows * (size_of_sum + index_bytes),
-                elements},
-               logit_gradients<T, Index, decltype(warps)::value>,
-               row_grid<decltype(warps)::value>(rows), stream,
-               static_cast<const float*>(logits.data<float>()), targets + row,
-               static_cast<const OnlineLogSum*>(sums), dlogits.data<T>(),
-               static_cast<float>(a.gradient_factor), rows, chunk.column, chunk.columns,
-               chunk.distance, tiling.V, a.ignore_index);
-      });
-      if (a.dx) multiply(plan.dx_product(dlogits, chunk));
-      if (a.dweight) multiply(plan.dweight_product(dlogits, chunk));
-    });
+    const LogitChunk chunk = tiling.at(row, 0);
+    if (tiling.V > 0) multiply(plan.logits_product(plan.logits_of(workspace, chunk), chunk));
+    add_loss<T, Index>(a, plan, chunk, workspace, stream);
+    if (!plan.gradients || tiling.V == 0) continue;
+    const Tensor dlogits = plan.dlogits_of(workspace, chunk);
+    if (a.dx) multiply(plan.dx_product(dlogits, chunk));
+    if (a.dweight) multiply(plan.dweight_product(dlogits, chunk));
   }
 }
 

@@ -222,6 +222,14 @@ TEST_CASE(
 }
 
 TEST_CASE(
+    "projection cross entropy matches the formula in double for a row that shared memory of a GPU "
+    "cannot hold" *
+    doctest::test_suite("every device")) {
+  const Device device = devices_at_every_level().back();
+  for (DType dtype : {DType::f32, DType::bf16}) check_projection({3, 41'003, 2}, dtype, device);
+}
+
+TEST_CASE(
     "projection cross entropy matches the formula in double for a row longer than its usual "
     "scratch") {
   check_projection({2, 10'500'001, 1}, DType::f32, Device::cpu(0, {.threads = 2}));
