@@ -64,13 +64,27 @@ Op gelu_op(const std::string& name, Activation form) {
                             .activation = form};
     return call_of(kernels::gelu_backward, args, operands.device);
   };
+  const auto both = [form](const Operands& operands, const Extents& e) {
+    const GeluBackward args{.dy = operands.random({e[0]}, 1),
+                            .x = operands.random({e[0]}, 2, -5.0, 5.0),
+                            .dx = operands.zeros({e[0]}),
+                            .activation = form,
+                            .y = operands.zeros({e[0]})};
+    return call_of(kernels::gelu_backward, args, operands.device);
+  };
   return {.name = name,
           .kernels = {{.call = forward,
                        .work = element_work("gelu forward", 9.0, 1, 1),
                        .error = gelu_error},
                       {.call = backward,
                        .work = element_work("gelu backward", 18.0, 2, 1),
-                       .error = gelu_slope_error}},
+                       .error = gelu_slope_error},
+                      {.call = both,
+                       .error =
+                           [](DType dtype, const Extents& e) {
+                             return Error{.absolute = gelu_slope_error(dtype, e).absolute,
+                                          .relative = gelu_error(dtype, e).relative};
+                           }}},
           .tested = tested_lengths,
           .function = [form](std::span<const Var> in, const Extents&) { return gelu(in[0], form); },
           .variables = variables_in({{-3.0, 3.0}})};

@@ -135,25 +135,26 @@ struct FeedForward {
 enum Input { input_x, input_fc_weight, input_fc_bias, input_out_weight, input_out_bias };
 enum Saved { saved_x, saved_fc_weight, saved_hidden, saved_out_weight };
 
-Tensor activation_of(const FeedForward& n, const BackwardPass& pass, const Tensor& hidden) {
-  if (!n.keeps_sum) return hidden;
-  const Tensor activated = empty_like(hidden);
-  kernels::gelu_forward({hidden, activated, n.activation}, pass.stream());
-  return activated;
-}
-
-/// The gradient of the hidden layer before its activation. The activation is freed before this is
-/// allocated, so that only one tensor of that size exists beside the saved ones.
+/// The gradient of the hidden layer before its activation; absent if the operands before it need
+/// none. Then the saved tensor is the activation, which the gradient of out_weight needs. Otherwise
+/// it is the argument of the activation, which nothing reads after this: the activation is written
+/// over it, so that backward has one other tensor of that size.
 Tensor backward_to_hidden(const FeedForward& n, const BackwardPass& pass) {
   const Tensor dy = pass.gradient_of_output().view({n.out.rows, n.out.out});
   const bool needs_weight = pass.needs(input_out_weight);
   const Tensor hidden = n.keeps_sum || needs_weight ? pass.saved(saved_hidden) : Tensor();
-  accumulate_parameters(n.out, pass, {input_out_weight, input_out_bias}, dy,
-                        needs_weight ? activation_of(n, pass, hidden) : Tensor());
-  if (!n.keeps_sum) return {};
-  const Tensor dsum = empty_like(hidden);
-  project_back(n.out, dy, pass.saved(saved_out_weight), dsum, pass.stream());
-  kernels::gelu_backward({dsum, hidden, dsum, n.activation}, pass.stream());
+  Tensor dsum;
+  if (n.keeps_sum) {
+    dsum = empty_like(hidden);
+    project_back(n.out, dy, pass.saved(saved_out_weight), dsum, pass.stream());
+    kernels::gelu_backward({.dy = dsum,
+                            .x = hidden,
+                            .dx = dsum,
+                            .activation = n.activation,
+                            .y = needs_weight ? hidden : Tensor()},
+                           pass.stream());
+  }
+  accumulate_parameters(n.out, pass, {input_out_weight, input_out_bias}, dy, hidden);
   return dsum;
 }
 

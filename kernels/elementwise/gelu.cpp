@@ -27,7 +27,8 @@ void validate(const GeluBackward& a) {
   check_dtype(op, "x", a.x, floating);
   check_like(op, "dy", a.dy, a.x);
   check_like(op, "dx", a.dx, a.x);
-  check_device(op, {&a.x, &a.dy, &a.dx});
+  if (a.y) check_like(op, "y", a.y, a.x);
+  check_device(op, {&a.x, &a.dy, &a.dx, &a.y});
   check_form(op, a.activation);
 }
 

@@ -17,6 +17,48 @@ struct GeluSlope {
   }
 };
 
+/// dx and y for `width` neighbouring elements a thread, as map.cuh has them; dx may be dy, and y
+/// may be x.
+template <class T, Activation form, int V>
+__global__ void __launch_bounds__(map_threads)
+    backward_and_forward(const T* dy, const T* x, T* dx, T* y, int64_t n) {
+  const GeluSlope<T, form> slope;
+  const Gelu<T, form> gelu;
+  const int64_t begin = (int64_t{blockIdx.x} * map_threads + threadIdx.x) * V;
+  if (begin + V <= n) {
+    const Vec<T, V> gradient = load<V>(dy + begin), in = load<V>(x + begin);
+    map_vector<V>(slope, dx + begin, gradient, in);
+    map_vector<V>(gelu, y + begin, in);
+    return;
+  }
+  for (int64_t i = begin; i < n; ++i) {
+    const T in = x[i];
+    dx[i] = slope(dy[i], in);
+    y[i] = gelu(in);
+  }
+}
+
+template <class T, Activation form>
+void backward(const GeluBackward& a, Stream& stream) {
+  constexpr const char* op = "gelu_backward";
+  const T *x = a.x.data<T>(), *dy = a.dy.data<T>();
+  T* const dx = a.dx.data<T>();
+  const int64_t n = a.x.numel();
+  if (!a.y) return map(op, GeluSlope<T, form>(), n, stream, dx, dy, x);
+  T* const y = a.y.data<T>();
+  constexpr int width = vector_width<T>;
+  const Work work(op, "backward_and_forward", operand_bytes(a), n);
+  const auto run = [&]<int V>(std::integral_constant<int, V>) {
+    launch(work, backward_and_forward<T, form, V>,
+           {blocks_for(n, map_threads * V), dim3(map_threads)}, stream, dy, x, dx, y, n);
+  };
+  if (starts_vector<width>(x) && starts_vector<width>(dy) && starts_vector<width>(dx) &&
+      starts_vector<width>(y))
+    run(std::integral_constant<int, width>());
+  else
+    run(std::integral_constant<int, 1>());
+}
+
 }  // namespace
 
 void gelu_forward(const GeluForward& a, Workspace, Stream& stream) {
@@ -32,12 +74,10 @@ void gelu_forward(const GeluForward& a, Workspace, Stream& stream) {
 
 void gelu_backward(const GeluBackward& a, Workspace, Stream& stream) {
   visit_floating(a.x.dtype(), [&]<class T>(T) {
-    const T *x = a.x.data<T>(), *dy = a.dy.data<T>();
-    T* dx = a.dx.data<T>();
     if (a.activation == Activation::gelu_tanh)
-      map("gelu_backward", GeluSlope<T, Activation::gelu_tanh>(), a.x.numel(), stream, dx, dy, x);
+      backward<T, Activation::gelu_tanh>(a, stream);
     else
-      map("gelu_backward", GeluSlope<T, Activation::gelu_erf>(), a.x.numel(), stream, dx, dy, x);
+      backward<T, Activation::gelu_erf>(a, stream);
   });
 }
 

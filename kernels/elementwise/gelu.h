@@ -15,6 +15,7 @@ struct GeluForward {
 struct GeluBackward {
   Tensor dy, x, dx;
   Activation activation = Activation::gelu_tanh;
+  Tensor y;  ///< out, like x, or absent: gelu(x) with the bits of gelu_forward; may be x, not dx
 };
 ZG_API void validate(const GeluForward&);
 ZG_API void validate(const GeluBackward&);
@@ -22,7 +23,7 @@ inline std::vector<Operand> operands(const GeluForward& a) {
   return {{"x", a.x}, {"y", a.y, Operand::out}};
 }
 inline std::vector<Operand> operands(const GeluBackward& a) {
-  return {{"dy", a.dy}, {"x", a.x}, {"dx", a.dx, Operand::out}};
+  return {{"dy", a.dy}, {"x", a.x}, {"dx", a.dx, Operand::out}, {"y", a.y, Operand::out}};
 }
 
 namespace kernels {

@@ -67,6 +67,8 @@ void gelu_backward(const GeluBackward& a, Workspace, Stream& stream) {
                [&](int64_t begin, int64_t end) {
                  f.backward(a.dy.raw() + begin * size, a.x.raw() + begin * size,
                             a.dx.raw() + begin * size, end - begin);
+                 if (a.y)
+                   f.forward(a.x.raw() + begin * size, a.y.raw() + begin * size, end - begin);
                });
 }
 

@@ -35,6 +35,42 @@ TEST_CASE("gelu_backward may write over dy" * doctest::test_suite("every device"
         }
 }
 
+TEST_CASE("gelu_backward gives y the bits of gelu_forward, also where y is x" *
+          doctest::test_suite("every device")) {
+  for (const Device& device : devices_at_every_level())
+    for (DType dtype : on_device(floating_dtypes, device))
+      for (Activation form : forms)
+        for (int64_t n : {1, 33, 9000, 9001})
+          for (int64_t begin : {0, 1}) {  // the second begins off 16 bytes
+            CAPTURE(level_of(device));
+            CAPTURE(name_of(dtype));
+            CAPTURE(n);
+            CAPTURE(begin);
+            const Tensor x =
+                random_tensor({n + 1}, dtype, device, 1, -5.0, 5.0).slice(begin, begin + n);
+            const Tensor dy = random_tensor(x.shape(), dtype, device, 2);
+            const GeluForward forward{
+                .x = x, .y = Tensor::empty(x.shape(), dtype, device), .activation = form};
+            kernels::gelu_forward(forward, device.compute());
+            const GeluBackward alone{.dy = dy,
+                                     .x = x,
+                                     .dx = Tensor::empty(x.shape(), dtype, device),
+                                     .activation = form};
+            kernels::gelu_backward(alone, device.compute());
+            GeluBackward both = alone;
+            both.dx = Tensor::empty(x.shape(), dtype, device);
+            both.y = Tensor::empty(x.shape(), dtype, device);
+            kernels::gelu_backward(both, device.compute());
+            CHECK(same_bits(both.dx, alone.dx));
+            CHECK(same_bits(both.y, forward.y));
+            both.dx = dy;
+            both.y = x;
+            kernels::gelu_backward(both, device.compute());
+            CHECK(same_bits(dy, alone.dx));
+            CHECK(same_bits(x, forward.y));
+          }
+}
+
 TEST_CASE("gelu is the identity for large inputs, 0 for very negative ones, and keeps NaN" *
           doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
@@ -87,6 +123,9 @@ TEST_CASE("gelu refuses wrong shapes, dtypes and activations") {
   const Tensor dy = Tensor::empty({4, 8}, DType::f32, device);
   CHECK_THROWS_WITH_AS(kernels::gelu_backward({.dy = dy, .x = x, .dx = x}, device.compute()),
                        "gelu_backward: dy holds f32; expected bf16", DTypeError);
+  CHECK_THROWS_WITH_AS(
+      kernels::gelu_backward({.dy = x, .x = x, .dx = x, .y = x.slice(0, 3)}, device.compute()),
+      "gelu_backward: y has shape [3, 8]; expected [4, 8]", ShapeError);
 }
 
 TEST_CASE("the kernel tests on accelerators run with memory guards installed" *
