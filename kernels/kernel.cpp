@@ -1,5 +1,8 @@
 #include "zerograd/kernels/kernel.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
@@ -18,6 +21,56 @@ std::string text_of(const std::vector<Operand>& operands) {
   if (present > max_shown) text += fmt::format(" and {} more", present - max_shown);
   return text;
 }
+
+OpCount count_of(const std::vector<Operand>& operands) {
+  struct Range {
+    const std::byte* data;
+    int64_t bytes;
+    bool is_read, is_written;
+  };
+  std::vector<Range> ranges;
+  OpCount count;
+  bool has_dtype = false;
+  for (const auto& [name, tensor, is_written] : operands) {
+    if (!tensor) continue;
+    if (!has_dtype && is_floating(tensor.dtype())) {
+      count.dtype = tensor.dtype();
+      has_dtype = true;
+    }
+    count.operations = std::max(count.operations, tensor.numel());
+    const auto same = std::find_if(ranges.begin(), ranges.end(), [&](const Range& range) {
+      return range.data == tensor.raw() && range.bytes == tensor.bytes();
+    });
+    Range& range = same == ranges.end()
+                       ? ranges.emplace_back(Range{tensor.raw(), tensor.bytes(), false, false})
+                       : *same;
+    (is_written ? range.is_written : range.is_read) = true;
+  }
+  for (const Range& range : ranges)
+    count.bytes += range.bytes * ((range.is_read ? 1 : 0) + (range.is_written ? 1 : 0));
+  return count;
+}
+
+namespace {
+thread_local const OpCount* current_call = nullptr;
+}
+
+CountedCall::CountedCall(const char* op, const OpCount& count, LaunchCounter& counter,
+                         Device::Type backend)
+    : count_(count), outer_(std::exchange(current_call, &count_)) {
+  if (backend != Device::Type::cpu || outer_) return;
+  counter.add({.op = op,
+               .kernel = op,
+               .launches = 1,
+               .bytes = count.bytes,
+               .operations = count.operations,
+               .dtype = count.dtype,
+               .kind = count.kind});
+}
+
+CountedCall::~CountedCall() { current_call = outer_; }
+
+const OpCount* CountedCall::current() { return current_call; }
 
 void throw_no_slot(const char* op, Device::Type backend) {
   throw Unsupported(

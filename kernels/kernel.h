@@ -2,11 +2,13 @@
 
 #include <array>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/launches.h"
 #include "zerograd/runtime/memory.h"
 #include "zerograd/runtime/tensor.h"
 #include "zerograd/runtime/trace.h"
@@ -34,6 +36,34 @@ struct Operand {
   const Tensor& tensor;  ///< a member of the arguments; may be absent
   bool is_written = false;
   static constexpr bool out = true;  ///< written, or read and written
+};
+
+/// The count of a call of an op (runtime/launches.h), from its operands: each tensor once, twice if
+/// one operand reads it and another writes it; an operation for each element of the largest. An op
+/// that reads or computes something else has a function that corrects it:
+///
+///     void correct(OpCount&, const Args&);
+struct OpCount {
+  int64_t bytes = 0, operations = 0;
+  DType dtype = DType::f32;
+  KernelClass kind = KernelClass::memory;
+};
+ZG_API OpCount count_of(const std::vector<Operand>& operands);
+
+/// While it lives, the thread is in a counted call of an op. On the CPU the call itself is one
+/// launch, unless it is part of another call. On other backends the launches within it take its
+/// dtype and kind if they state none.
+class ZG_API CountedCall {
+ public:
+  CountedCall(const char* op, const OpCount& count, LaunchCounter& counter, Device::Type backend);
+  ~CountedCall();
+  CountedCall(const CountedCall&) = delete;
+  CountedCall& operator=(const CountedCall&) = delete;
+  static const OpCount* current();  ///< of this thread; null: none
+
+ private:
+  const OpCount count_;
+  const OpCount* const outer_;
 };
 
 /// "x f32 [64, 48], y f32 [64, 48]"; at most the first sixteen.
@@ -72,14 +102,16 @@ struct Kernel {
   }
 
   /// Validates, takes the declared scratch, then launches on the stream's device. On meta it stops
-  /// before that, unless launches are counted: then the backend's function runs on the host, and
-  /// each launch is counted instead. Throws Unsupported ("layer_norm_forward: no hpu kernel") when
-  /// the slot is empty.
+  /// before that, unless launches are counted for cuda: then the backend's function runs on the
+  /// host, and each launch is counted instead. Throws Unsupported ("layer_norm_forward: no hpu
+  /// kernel") when the slot is empty.
   void operator()(const Args& args, Stream& stream) const {
     validate(args);
     const Device::Traits& traits = stream.traits();
     const Slot& slot = (*this)[traits.backend];
-    const bool computes = stream.type() != Device::Type::meta || stream.launches();
+    LaunchCounter* const counter = stream.launches();
+    const bool computes =
+        stream.type() != Device::Type::meta || (counter && traits.backend != Device::Type::cpu);
     // The slot may be empty on meta: a plan may be for a machine whose kernels this build lacks.
     if (computes && !slot.function)
       throw Unsupported(std::string(name) + ": no " + name_of(traits.backend) + " kernel");
@@ -98,6 +130,8 @@ struct Kernel {
       workspace.data = scratch.raw();
       workspace.tensor = &scratch;
     }
+    std::optional<CountedCall> counted;
+    if (counter) counted.emplace(name, count(args), *counter, traits.backend);
     if (!computes) return;
     TraceSpan span(stream, name, Trace::Kind::kernel);
     if (span) note(args, span);
@@ -105,6 +139,12 @@ struct Kernel {
     if (span) stream.synchronize();  // so that the span ends with the work
   }
 
+  static OpCount count(const Args& args) {
+    OpCount count;
+    if constexpr (requires { operands(args); }) count = count_of(operands(args));
+    if constexpr (requires { correct(count, args); }) correct(count, args);
+    return count;
+  }
   static void note(const Args& args, TraceSpan& span) {
     if constexpr (requires { operands(args); }) span.add("operands", text_of(operands(args)));
     if constexpr (requires { sizes(args); }) span.add("sizes", sizes(args));

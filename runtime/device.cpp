@@ -28,15 +28,16 @@ Device::Traits traits_of(Device::Type type, const Device::Options& options, Devi
 std::unique_ptr<LaunchCounter> counter_for(Device::Type type, const Device::Options& options,
                                            Device::Type backend) {
   if (!options.count_launches) return nullptr;
-  if (backend != Device::Type::cuda)
+  if (backend == Device::Type::hpu)
     throw Unsupported(
-        fmt::format("device: launches are counted on cuda and in plans for it, got {}{}; try "
-                    "without count_launches",
+        fmt::format("device: launches are counted on cpu and cuda and in plans for them, got {}{}; "
+                    "try without count_launches (--kernels)",
                     type == Device::Type::meta ? "a plan for " : "", backend));
-  if (!backend_of(backend)->count)
+  if (backend == Device::Type::cuda && !backend_of(backend)->count)
     throw Unsupported(
-        "device: count_launches: a plan runs the host code of the CUDA kernels, which this build "
-        "lacks; configure with -DZG_CUDA=ON on a machine with nvcc (it needs no GPU)");
+        "device: count_launches (--kernels): a plan runs the host code of the CUDA kernels, which "
+        "this build lacks; configure with -DZG_CUDA=ON on a machine with nvcc (it needs no GPU), "
+        "or try --device cpu");
   return std::make_unique<LaunchCounter>();
 }
 
@@ -96,19 +97,19 @@ void DeviceState::count_copy(const Stream& stream, const void* to, const void* f
   const int64_t places = (ledger.is_on_device(to) ? 1 : 0) + (ledger.is_on_device(from) ? 1 : 0);
   const auto n = static_cast<int64_t>(bytes);
   counter->add({.op = "copy",
-                .kernel = "cudaMemcpyAsync",
+                .kernel = traits.backend == Device::Type::cpu ? "memmove" : "cudaMemcpyAsync",
                 .launches = 1,
                 .bytes = places * n,
-                .operations = 0});
+                .kind = KernelClass::copy});
 }
 
 void DeviceState::count_fill(const Stream& stream, size_t bytes) const {
   if (LaunchCounter* const counter = launches_on(stream); counter && bytes > 0)
     counter->add({.op = "fill_zero",
-                  .kernel = "cudaMemsetAsync",
+                  .kernel = traits.backend == Device::Type::cpu ? "memset" : "cudaMemsetAsync",
                   .launches = 1,
                   .bytes = static_cast<int64_t>(bytes),
-                  .operations = 0});
+                  .kind = KernelClass::copy});
 }
 
 std::unique_ptr<Stream> DeviceState::make_stream(const char* stream) {

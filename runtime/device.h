@@ -46,8 +46,8 @@ struct DeviceOptions {
   int64_t host_limit = 0;       ///< the same for Space::pinned and Space::host together
   std::optional<Isa> isa = {};  ///< absent: best_isa()
   SwapOptions swap = {};
-  /// Counts kernel launches (runtime/launches.h). Device::cuda() and, for a plan, Device::meta() of
-  /// a build with CUDA; Unsupported otherwise.
+  /// Counts kernel launches (runtime/launches.h). On cpu and cuda and, for a plan, on meta; a plan
+  /// for cuda needs a build with CUDA. Unsupported otherwise.
   bool count_launches = false;
 };
 
@@ -130,7 +130,8 @@ class ZG_API Stream {
   virtual Device device() const = 0;
   virtual const Device::Traits& traits() const = 0;
   /// The type of device(). If it is meta, kernels check their arguments, count their scratch memory
-  /// and return; if launches() are counted, their host code runs, too, and launches nothing.
+  /// and return; if launches() are counted for cuda, their host code runs, too, and launches
+  /// nothing.
   virtual Device::Type type() const = 0;
   virtual Trace* trace() const = 0;  ///< null when not tracing
   /// The device's counter if this is its compute() queue and launches are counted; else null.

@@ -2,12 +2,13 @@
 
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <utility>
 
 namespace zg {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Rows = std::map<std::pair<std::string, std::string>, LaunchRow>;
+using Rows = std::map<std::tuple<std::string, std::string, DType>, LaunchRow>;
 
 int64_t sum(const std::vector<LaunchRow>& rows, int64_t LaunchRow::*member) {
   return std::accumulate(rows.begin(), rows.end(), int64_t{0},
@@ -16,9 +17,11 @@ int64_t sum(const std::vector<LaunchRow>& rows, int64_t LaunchRow::*member) {
 
 /// Adds `factor` times the numbers of `row` to its row in `rows`.
 void add(Rows& rows, const LaunchRow& row, int64_t factor) {
-  LaunchRow& to = rows[{row.op, row.kernel}];
+  LaunchRow& to = rows[{row.op, row.kernel, row.dtype}];
   to.op = row.op;
   to.kernel = row.kernel;
+  to.dtype = row.dtype;
+  to.kind = row.kind;
   for (auto member :
        {&LaunchRow::launches, &LaunchRow::blocks, &LaunchRow::bytes, &LaunchRow::operations})
     to.*member += factor * row.*member;
@@ -39,7 +42,9 @@ Json json_of(const LaunchCounts& counts) {
                     {"launches", row.launches},
                     {"blocks", row.blocks},
                     {"bytes", row.bytes},
-                    {"operations", row.operations}});
+                    {"operations", row.operations},
+                    {"dtype", name_of(row.dtype)},
+                    {"class", name_of(row.kind)}});
   return {{"launches", counts.launches()},
           {"bytes", counts.bytes()},
           {"operations", counts.operations()},
@@ -48,6 +53,12 @@ Json json_of(const LaunchCounts& counts) {
 }
 
 }  // namespace
+
+const char* name_of(KernelClass kind) {
+  constexpr const char* names[] = {
+      "memory", "product", "attention_forward", "attention_backward", "optimizer", "copy"};
+  return names[static_cast<size_t>(kind)];
+}
 
 int64_t LaunchCounts::launches() const { return sum(rows, &LaunchRow::launches); }
 int64_t LaunchCounts::bytes() const { return sum(rows, &LaunchRow::bytes); }

@@ -4,16 +4,18 @@
 #include <map>
 #include <mutex>
 #include <string>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "zerograd/runtime/api.h"
+#include "zerograd/runtime/dtype.h"
 
 // The kernel launches of a device, counted. A device that was made with
 // DeviceOptions::count_launches has a LaunchCounter. In a run it counts what the device is given to
 // do. On a meta device that stands for a GPU (PlanOptions::type is cuda) kernels run their host
 // code, which chooses the kernels and their grids, and launch nothing: so a plan counts what a run
-// will launch, on a machine without a GPU.
+// will launch, on a machine without a GPU. On the CPU each call of an op is one launch, in a run
+// and in a plan; its own calls of other ops are part of it (kernels/kernel.h).
 //
 //     PlanOptions options{.device = {.count_launches = true}, .type = Device::Type::cuda};
 //     plan_ranks(1, [](Communicator& ranks, const Device& device) {
@@ -26,7 +28,25 @@
 // launch, also where the driver needs several, and waits within it do not count.
 namespace zg {
 
-/// All launches of one kernel.
+/// The kinds of kernels that have different limits (runtime/step_time.h).
+enum class KernelClass : uint8_t {
+  memory,  ///< reads and writes each element once
+  product,
+  attention_forward,
+  attention_backward,
+  optimizer,  ///< updates, sums of squares, sums of gradients: large arrays, once or few times a
+              ///< step
+  copy        ///< copies and fills of the runtime
+};
+inline constexpr KernelClass every_kernel_class[] = {KernelClass::memory,
+                                                     KernelClass::product,
+                                                     KernelClass::attention_forward,
+                                                     KernelClass::attention_backward,
+                                                     KernelClass::optimizer,
+                                                     KernelClass::copy};
+ZG_API const char* name_of(KernelClass kind);  ///< "attention_forward"
+
+/// All launches of one kernel with operands of one dtype.
 struct LaunchRow {
   std::string op;      ///< "attention_backward"
   std::string kernel;  ///< one of the op's kernels, or a call of a library: "cublasLtMatmul"
@@ -38,6 +58,10 @@ struct LaunchRow {
   /// Multiplications and additions of products of matrices and of attention. For other kernels one
   /// for each element of the largest operand: memory limits them.
   int64_t operations = 0;
+  /// The first floating-point operand's. A product multiplies in it. Kernels add in f32 (f64 for
+  /// f64), and other kernels compute in that.
+  DType dtype = DType::f32;
+  KernelClass kind = KernelClass::memory;
   bool operator==(const LaunchRow&) const = default;
 };
 
@@ -45,7 +69,7 @@ struct ZG_API LaunchCounts {
   /// Calls that block the host until work that was queued before is done; not waits for the results
   /// of collectives (kernels/cuda/README.md, "When the host waits in a step").
   int64_t host_waits = 0;
-  std::vector<LaunchRow> rows;  ///< in the order of op and kernel
+  std::vector<LaunchRow> rows;  ///< in the order of op, kernel and dtype
 
   int64_t launches() const;
   int64_t bytes() const;
@@ -60,14 +84,14 @@ struct ZG_API LaunchCounts {
 /// Counts from the construction of the device on. Any thread may call.
 class ZG_API LaunchCounter {
  public:
-  /// Adds one launch; `work` has its name, blocks, bytes and operations.
+  /// Adds one launch; `work` has its names, blocks, bytes, operations, dtype and kind.
   void add(const LaunchRow& work);
   void add_wait();  ///< counts only if something was launched since the wait before
   LaunchCounts counts() const;
 
  private:
   mutable std::mutex mutex_;
-  std::map<std::pair<std::string, std::string>, LaunchRow> rows_;
+  std::map<std::tuple<std::string, std::string, DType>, LaunchRow> rows_;
   int64_t host_waits_ = 0;
   bool has_work_ = false;
 };
@@ -79,7 +103,9 @@ struct ZG_API StepLaunches {
   LaunchCounts per_step;         ///< once a step: gradient norm, optimizer, the wait at its end
   bool operator==(const StepLaunches&) const = default;
   /// One line: {"schema":"zerograd.launches/1","step":...,"per_micro_batch":{"launches":...,
-  /// "bytes":...,"operations":...,"host_waits":...,"kernels":[...]},"per_step":{...}}.
+  /// "bytes":...,"operations":...,"host_waits":...,"kernels":[{"op":...,"kernel":...,"launches":...,
+  /// "blocks":...,"bytes":...,"operations":...,"dtype":"bf16","class":"product"},...]},
+  /// "per_step":{...}}.
   std::string json() const;
 };
 

@@ -170,6 +170,42 @@ HeadLayout qkv_layout(const AttentionShape& s, QKVOrder order, int64_t part) {
 std::string sizes(const AttentionForward& a) { return sizes_of(a.shape); }
 std::string sizes(const AttentionBackward& a) { return sizes_of(a.shape); }
 
+int64_t visible_pairs(const AttentionShape& s) {
+  int64_t pairs = 0;
+  for (int64_t t = 0; t < s.T; ++t) {
+    const int64_t end = s.causal ? std::min(t + s.offset + 1, s.keys) : s.keys;
+    const int64_t begin =
+        s.window > 0 ? std::max<int64_t>(t + s.offset + 1 - s.window, 0) : int64_t{0};
+    pairs += std::max<int64_t>(end - begin, 0);
+  }
+  return pairs;
+}
+
+namespace {
+
+/// `query_rows` and `key_rows`: arrays of the size of q and of k that are read or written.
+OpCount attention_count(const AttentionShape& s, const Tensor& q, const Tensor& bias,
+                        const Tensor& log_sum, int64_t query_rows, int64_t key_rows,
+                        int64_t products, KernelClass kind) {
+  const int64_t elements = s.B * s.D * (query_rows * s.H * s.T + key_rows * s.key_heads() * s.keys);
+  return {.bytes = elements * static_cast<int64_t>(size_of(q.dtype())) + (bias ? bias.bytes() : 0) +
+                   (log_sum ? log_sum.bytes() : 0),
+          .operations = 2 * products * s.D * s.B * s.H * visible_pairs(s),
+          .dtype = q.dtype(),
+          .kind = kind};
+}
+
+}  // namespace
+
+void correct(OpCount& count, const AttentionForward& a) {
+  count = attention_count(a.shape, a.q, a.bias, a.log_sum, 2, 2, 2, KernelClass::attention_forward);
+}
+
+void correct(OpCount& count, const AttentionBackward& a) {
+  count =
+      attention_count(a.shape, a.q, a.bias, a.log_sum, 4, 4, 5, KernelClass::attention_backward);
+}
+
 void validate(const AttentionForward& a) {
   const char* op = "attention_forward";
   check_operands(op, a, Access::write, {});

@@ -189,20 +189,13 @@ inline Work attention_work(const char* op, const char* kernel, DType dtype,
                            const AttentionCall& call, int64_t query_rows, int64_t key_rows,
                            int64_t statistics, int64_t products) {
   const AttentionShape& s = call.shape;
-  int64_t pairs = 0;
-  for (int64_t t = 0; t < s.T; ++t) {
-    const int64_t end = s.causal ? std::min(t + s.offset + 1, s.keys) : s.keys;
-    const int64_t begin =
-        s.window > 0 ? std::max<int64_t>(t + s.offset + 1 - s.window, 0) : int64_t{0};
-    pairs += std::max<int64_t>(end - begin, 0);
-  }
   const int64_t row = s.D * static_cast<int64_t>(size_of(dtype));
   const int64_t bias = call.bias ? (call.bias_head ? s.H : 1) * s.T * s.keys : int64_t{0};
   const int64_t floats = statistics * s.B * s.H * s.T + bias;
   return {op, kernel,
           s.B * (query_rows * s.H * s.T + key_rows * s.key_heads() * s.keys) * row +
               floats * static_cast<int64_t>(sizeof(float)),
-          2 * products * s.D * s.B * s.H * pairs};
+          2 * products * s.D * s.B * s.H * visible_pairs(s)};
 }
 /// Reads q, k, v and writes out and log_sum: q k^T and P v.
 inline Work forward_work(const char* kernel, DType dtype, const AttentionCall& call) {

@@ -19,11 +19,36 @@ struct Grid {
 /// The count of a launch: the fields of LaunchRow. Errors name the op.
 struct Work {
   Work(const char* its_op) : Work(its_op, its_op, 0, 0) {}
+  /// With the dtype and kind of the op that is called. Only launches that say so are products.
   Work(const char* its_op, const char* its_kernel, int64_t its_bytes, int64_t its_operations)
-      : op(its_op), kernel(its_kernel), bytes(its_bytes), operations(its_operations) {}
+      : Work(its_op, its_kernel, of_call(its_bytes, its_operations)) {}
+  Work(const char* its_op, const char* its_kernel, const OpCount& its_count)
+      : op(its_op), kernel(its_kernel), count(its_count) {}
   const char *op, *kernel;
-  int64_t bytes, operations;
+  OpCount count;
+
+ private:
+  static OpCount of_call(int64_t bytes, int64_t operations) {
+    OpCount count;
+    if (const OpCount* const call = CountedCall::current()) count = *call;
+    count.bytes = bytes;
+    count.operations = operations;
+    if (count.kind == KernelClass::product) count.kind = KernelClass::memory;
+    return count;
+  }
 };
+
+/// Adds a launch to the counter.
+inline void add(LaunchCounter& counter, const Work& work, int64_t blocks) {
+  counter.add({.op = work.op,
+               .kernel = work.kernel,
+               .launches = 1,
+               .blocks = blocks,
+               .bytes = work.count.bytes,
+               .operations = work.count.operations,
+               .dtype = work.count.dtype,
+               .kind = work.count.kind});
+}
 
 /// The bytes of the tensors that are present.
 inline int64_t bytes_of(std::initializer_list<const Tensor*> tensors) {
@@ -49,12 +74,7 @@ void launch(const Work& work, void (*kernel)(Parameters...), const Grid& grid, S
             Args... args) {
   const int64_t blocks = int64_t{grid.blocks.x} * grid.blocks.y * grid.blocks.z;
   if (LaunchCounter* const counter = stream.launches(); counter && blocks > 0)
-    counter->add({.op = work.op,
-                  .kernel = work.kernel,
-                  .launches = 1,
-                  .blocks = blocks,
-                  .bytes = work.bytes,
-                  .operations = work.operations});
+    add(*counter, work, blocks);
   if (stream.type() == Device::Type::meta) return;
   const OnDevice on(stream.device().index());
   load_kernel(reinterpret_cast<const void*>(kernel), stream.device().index());

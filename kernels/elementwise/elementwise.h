@@ -128,6 +128,11 @@ inline std::vector<Operand> operands(const Cast& a) {
   return {{"x", a.x}, {"y", a.y, Operand::out}};
 }
 
+/// With b, y is read, too.
+inline void correct(OpCount& count, const Axpby& a) {
+  if (a.b != 0.0 && a.x.raw() != a.y.raw()) count.bytes += a.y.bytes();
+}
+
 namespace kernels {
 extern ZG_API Kernel<Unary> unary;
 extern ZG_API Kernel<UnaryBackward> unary_backward;

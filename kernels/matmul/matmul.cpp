@@ -112,6 +112,21 @@ void validate(const Matmul& m) {
   if (m.row_sums) check_row_sums(m);
 }
 
+void correct(OpCount& count, const Matmul& m) {
+  const auto bytes = [](const Tensor& tensor, int64_t elements) {
+    return tensor ? elements * static_cast<int64_t>(size_of(tensor.dtype())) : int64_t{0};
+  };
+  const auto items = [&](int64_t stride) { return stride == 0 ? int64_t{1} : m.batch; };
+  const int64_t results = m.batch * m.M * m.N;
+  count = {.bytes = bytes(m.a, items(m.stride_a) * m.M * m.K) +
+                    bytes(m.b, items(m.stride_b) * m.K * m.N) + bytes(m.bias, m.N) +
+                    bytes(m.c, m.accumulate ? 2 * results : results) + bytes(m.row_sums, m.M) +
+                    bytes(m.pre_activation, results),
+           .operations = 2 * results * m.K,
+           .dtype = m.a.dtype(),
+           .kind = KernelClass::product};
+}
+
 ZG_KERNEL(Matmul, matmul)
 
 }  // namespace zg

@@ -81,17 +81,11 @@ bool cublaslt_matmul(const Matmul&, Workspace, Stream&);
 
 /// The count of the launch of a product. The library does not apply the activation.
 inline Work matmul_work(const Matmul& m, const char* kernel, bool by_library = false) {
-  const auto bytes = [](const Tensor& tensor, int64_t elements) {
-    return tensor ? elements * static_cast<int64_t>(size_of(tensor.dtype())) : int64_t{0};
-  };
-  const auto items = [&](int64_t stride) { return stride == 0 ? int64_t{1} : m.batch; };
-  const int64_t results = m.batch * m.M * m.N;
-  return {"matmul", kernel,
-          bytes(m.a, items(m.stride_a) * m.M * m.K) + bytes(m.b, items(m.stride_b) * m.K * m.N) +
-              bytes(m.bias, m.N) + bytes(m.row_sums, m.M) +
-              bytes(m.c, m.accumulate ? 2 * results : results) +
-              (by_library ? 0 : bytes(m.pre_activation, results)),
-          2 * results * m.K};
+  OpCount count;
+  correct(count, m);
+  if (by_library && m.pre_activation)
+    count.bytes -= m.batch * m.M * m.N * static_cast<int64_t>(size_of(m.pre_activation.dtype()));
+  return {"matmul", kernel, count};
 }
 
 /// Computes on the tensor cores; operands are bf16 or f16.

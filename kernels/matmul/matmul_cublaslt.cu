@@ -252,14 +252,8 @@ bool cublaslt_matmul(const Matmul& m, Workspace workspace, Stream& stream) {
   if (!accepts(m, problem)) return false;
   const Tensor& sums = m.pre_activation ? m.pre_activation : m.c;
   if (!planned && !multiply_by_library(library, problem, m, sums, workspace, stream)) return false;
-  if (LaunchCounter* const counter = stream.launches()) {
-    const Work work = matmul_work(m, "cublasLtMatmul", true);
-    counter->add({.op = work.op,
-                  .kernel = work.kernel,
-                  .launches = 1,
-                  .bytes = work.bytes,
-                  .operations = work.operations});
-  }
+  if (LaunchCounter* const counter = stream.launches())
+    add(*counter, matmul_work(m, "cublasLtMatmul", true), /*blocks=*/0);
   // The activation must read the rounded sums; the library's epilogues would read them unrounded.
   const int64_t numel = m.batch * m.M * m.N;  // the shapes of c and of the sums may differ
   if (m.activation != Activation::none)

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+
 #include "zerograd/kernels/kernel.h"
 
 namespace zg {
@@ -47,6 +49,16 @@ inline std::vector<Operand> operands(const ScatterAdd& a) {
   return {{"x", a.x}, {"index", a.index}, {"y", a.y, Operand::out}};
 }
 inline std::string sizes(const StridedCopy& a) { return a.extents.str(); }
+/// Only the elements that are read and written count.
+inline void correct(OpCount& count, const StridedCopy& a) {
+  count.operations = a.extents.numel();
+  count.bytes = 2 * count.operations * static_cast<int64_t>(size_of(a.x.dtype()));
+}
+inline void correct(OpCount& count, const Gather& a) {
+  count.operations = a.y.numel();
+  count.bytes = a.index.bytes() + 2 * a.y.bytes();
+}
+inline void correct(OpCount& count, const ScatterAdd& a) { count.bytes += a.y.bytes(); }
 
 namespace kernels {
 extern ZG_API Kernel<StridedCopy> strided_copy;
@@ -82,6 +94,15 @@ inline std::vector<Operand> operands(const EmbeddingBackward& a) {
           {"dy", a.dy},
           {"dweight", a.dweight, Operand::out},
           {"dposition", a.dposition, Operand::out}};
+}
+
+/// Only the rows that are read count; those of `position` once.
+inline void correct(OpCount& count, const EmbeddingForward& a) {
+  count.operations = a.y.numel();
+  count.bytes = a.ids.bytes() + 2 * a.y.bytes();
+  if (a.position)
+    count.bytes += std::min(a.T * a.y.extent(1) * static_cast<int64_t>(size_of(a.y.dtype())),
+                            a.position.bytes());
 }
 
 namespace kernels {

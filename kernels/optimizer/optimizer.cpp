@@ -164,6 +164,13 @@ std::optional<OptimizerUpdate> with_known_scale(const OptimizerUpdate& a, Stream
   return known;
 }
 
+void correct(OpCount& count, const OptimizerUpdate& a) {
+  count.kind = KernelClass::optimizer;
+  for (const OptimizerTensor& t : a.tensors)
+    for (const Tensor* state : {&t.parameter, &t.moment1, &t.moment2})
+      if (*state) count.bytes += state->bytes();
+}
+
 ZG_KERNEL(OptimizerUpdate, optimizer_update)
 
 std::vector<Operand> operands(const SumOfSquares& a) {
@@ -232,6 +239,12 @@ void validate(const FoldGradient& args) {
   if (args.rounding != DType::f32 && args.rounding != DType::bf16 && args.rounding != DType::f16)
     throw DTypeError(
         fmt::format("{}: rounding is {}; expected f32, bf16 or f16", op, args.rounding));
+}
+
+void correct(OpCount& count, const FoldGradient& a) {
+  count.kind = KernelClass::optimizer;
+  for (const FoldGradient::Part& part : a.parts)
+    if (!part.first && part.leaf.raw() != part.sum.raw()) count.bytes += part.sum.bytes();
 }
 
 ZG_KERNEL(FoldGradient, fold_gradient)

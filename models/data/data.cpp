@@ -164,7 +164,8 @@ Batch Dataset::batch(Split split, int64_t first_sample, int64_t samples,
   const int64_t T = block_size();
   const Shape shape{samples, T};
   if (device.type() == Device::Type::meta) {
-    const auto tensor = [&] { return Tensor::full(shape, 0.0, DType::i32, device); };
+    const std::vector<int32_t> zeros(static_cast<size_t>(samples * T));  // copied, as in a run
+    const auto tensor = [&] { return Tensor::from(zeros, shape, device); };
     Batch batch = {.ids = tensor(), .targets = tensor()};
     if (!has_documents()) return batch;
     batch.starts = tensor();

@@ -96,9 +96,16 @@ namespace {
 class ImmediateStream final : public DeviceStream {
  public:
   using DeviceStream::DeviceStream;
+  LaunchCounter* launches() const override { return state_.launches_on(*this); }
   void synchronize() override {}
-  void copy(void* to, const void* from, size_t bytes) override { std::memmove(to, from, bytes); }
-  void fill_zero(void* to, size_t bytes) override { std::memset(to, 0, bytes); }
+  void copy(void* to, const void* from, size_t bytes) override {
+    std::memmove(to, from, bytes);
+    state_.count_copy(*this, to, from, bytes);
+  }
+  void fill_zero(void* to, size_t bytes) override {
+    std::memset(to, 0, bytes);
+    state_.count_fill(*this, bytes);
+  }
 };
 
 /// The stream of a meta device: no work is done, some is counted.
@@ -107,6 +114,7 @@ class MetaStream final : public DeviceStream {
   using DeviceStream::DeviceStream;
   LaunchCounter* launches() const override { return state_.launches_on(*this); }
   void synchronize() override {
+    if (state_.traits.backend == Device::Type::cpu) return;  // its host never waits
     if (LaunchCounter* counter = launches()) counter->add_wait();
   }
   void copy(void* to, const void* from, size_t bytes) override {

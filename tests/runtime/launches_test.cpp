@@ -4,6 +4,7 @@
 
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/tensor.h"
 
 using namespace zg;
 
@@ -57,21 +58,57 @@ TEST_CASE("the record of a step's launches has its totals before its kernels") {
   LaunchCounter counter;
   counter.add(one_launch("a", 5));
   counter.add_wait();
-  CHECK(StepLaunches{.step = 1, .per_micro_batch = counter.counts(), .per_step = {}}.json() ==
-        R"({"schema":"zerograd.launches/1","step":1,"per_micro_batch":{"launches":1,"bytes":5,)"
-        R"("operations":50,"host_waits":1,"kernels":[{"op":"a","kernel":"k","launches":1,)"
-        R"("blocks":2,"bytes":5,"operations":50}]},"per_step":{"launches":0,"bytes":0,)"
-        R"("operations":0,"host_waits":0,"kernels":[]}})");
+  CHECK(
+      StepLaunches{.step = 1, .per_micro_batch = counter.counts(), .per_step = {}}.json() ==
+      R"({"schema":"zerograd.launches/1","step":1,"per_micro_batch":{"launches":1,"bytes":5,)"
+      R"("operations":50,"host_waits":1,"kernels":[{"op":"a","kernel":"k","launches":1,)"
+      R"("blocks":2,"bytes":5,"operations":50,"dtype":"f32","class":"memory"}]},"per_step":{"launches":0,"bytes":0,)"
+      R"("operations":0,"host_waits":0,"kernels":[]}})");
 }
 
-TEST_CASE("launches are not counted on the cpu, on hpu or in their plans") {
-  CHECK_THROWS_WITH_AS(Device::cpu(0, {.count_launches = true}),
-                       "device: launches are counted on cuda and in plans for it, got cpu; try "
-                       "without count_launches",
-                       Unsupported);
-  CHECK_THROWS_WITH_AS(Device::meta(0, {.count_launches = true}, Device::Type::hpu),
-                       "device: launches are counted on cuda and in plans for it, got a plan for "
-                       "hpu; try without count_launches",
-                       Unsupported);
+TEST_CASE("launches of a kernel with operands of another dtype are a row of their own") {
+  LaunchCounter counter;
+  LaunchRow row = one_launch("a", 5);
+  counter.add(row);
+  row.dtype = DType::bf16;
+  row.kind = KernelClass::product;
+  counter.add(row);
+  counter.add(row);
+  const LaunchCounts counts = counter.counts();
+  REQUIRE(counts.rows.size() == 2);
+  CHECK(counts.rows[0] == one_launch("a", 5));
+  CHECK(counts.rows[1].launches == 2);
+  CHECK(counts.rows[1].dtype == DType::bf16);
+  CHECK(counts.rows[1].kind == KernelClass::product);
+}
+
+TEST_CASE("copies and fills on the cpu are counted in a run and in a plan, and waits are not") {
+  for (const Device& device :
+       {Device::cpu(0, {.count_launches = true}), Device::meta(0, {.count_launches = true})}) {
+    CAPTURE(device.name());
+    const Tensor x = Tensor::from(std::vector<float>{1, 2, 3}, {3}, device);
+    fill_zero(x, device.compute());
+    device.compute().synchronize();
+    const LaunchCounts counts = device.launches()->counts();
+    CHECK(counts.host_waits == 0);
+    REQUIRE(counts.rows.size() == 2);
+    CHECK(counts.rows[0] == LaunchRow{.op = "copy",
+                                      .kernel = "memmove",
+                                      .launches = 1,
+                                      .bytes = 12,
+                                      .kind = KernelClass::copy});
+    CHECK(counts.rows[1] == LaunchRow{.op = "fill_zero",
+                                      .kernel = "memset",
+                                      .launches = 1,
+                                      .bytes = 12,
+                                      .kind = KernelClass::copy});
+  }
   CHECK(Device::cpu().launches() == nullptr);
+}
+
+TEST_CASE("launches are not counted on hpu or in its plans") {
+  CHECK_THROWS_WITH_AS(Device::meta(0, {.count_launches = true}, Device::Type::hpu),
+                       "device: launches are counted on cpu and cuda and in plans for them, got a "
+                       "plan for hpu; try without count_launches (--kernels)",
+                       Unsupported);
 }
