@@ -18,6 +18,7 @@ set(ZG_ENGINE_HEADERS
     runtime/plan.h
     runtime/random.h
     runtime/shape.h
+    runtime/step_time.h
     runtime/tensor.h
     runtime/trace.h
     runtime/comm/communicator.h

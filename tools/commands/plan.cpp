@@ -275,6 +275,14 @@ int plan(const std::vector<std::string>& arguments) {
   const bool has_data = !options.train.data.source.empty() || !options.train.resume.empty();
   if (!has_data && options.explain) return 0;
   drop_output_options(options.train);
+  std::optional<Peaks> peaks;
+  if (!options.peaks.empty()) {
+    if (options.train.kernels.empty())
+      throw ConfigError(
+          "--peaks: the predicted times are written to the file of --kernels; expected both, got "
+          "--peaks alone; try --kernels F");
+    peaks = Peaks::read(options.peaks);
+  }
   const Run run = prepare_run(options.train);
   if (run.pairs && !run.settings.seq2seq.pad_to_max && !run.options.data.source.empty())
     std::fprintf(stderr,
@@ -293,7 +301,7 @@ int plan(const std::vector<std::string>& arguments) {
   if (meshed) print("\n" + mesh_summary(run, stages));
   if (!run.options.memory_json.empty())
     write_json("--memory-json", run.options.memory_json, to_json(record));
-  write_kernels(run, first);
+  if (const std::string lines = write_kernels(run, first, peaks); !lines.empty()) print(lines);
   const std::optional<RankMemory> largest = largest_memory(run);
   const RankMemory& dearest = neediest(stages);
   const int disk = print_disk(run, dearest);

@@ -51,7 +51,6 @@ int train_on_threads(const Run& run, const zero::InterruptScope& interrupt) {
              .device = run.options.device_flags.device,
              .type = run.options.device_flags.type,
              .dump_collectives = run.options.dump_collectives});
-  if (finished) write_kernels(run, memory.front());
   if (finished && !run.options.memory_json.empty())
     write_json("--memory-json", run.options.memory_json,
                to_json(memory_record(run, std::move(memory))));
@@ -80,7 +79,6 @@ int train_as_process(const Run& prepared, const TrainOptions& given,
     run = agree_on_checkpoint(run, given, ranks);
     Training training(run, ranks, device);
     status = training.run(interrupt, nullptr);
-    if (training.finished() && ranks.rank() == 0) write_kernels(run, training.memory());
     if (!training.finished() || run.options.memory_json.empty()) return;
     const auto texts = gather_texts(ranks, to_json(training.memory()));
     if (ranks.rank() == 0)

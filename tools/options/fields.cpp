@@ -394,8 +394,8 @@ Fields output_fields(TrainOptions& options) {
       {text_flag({"--memory-json"}, "F", options.memory_json,
                  "the same of all ranks in bytes, as plan predicts it")},
       {text_flag({"--kernels"}, "F", options.kernels,
-                 "cuda: launches, bytes and operations of each kernel, of the second step's last\n"
-                 "micro-batch and of what it does once: JSON of rank 0, at the end of the run")},
+                 "cpu, cuda: launches, bytes and operations of each kernel, of the second step's\n"
+                 "last micro-batch and of what it does once: JSON of rank 0, after that step")},
       {gradients_flag(options)},
       {choice_flag({"--progress"}, options.progress, {"auto", "on", "off"},
                    "one redrawn line on stderr; auto: on a terminal")},

@@ -262,7 +262,11 @@ bool parse(const std::vector<std::string>& arguments, PlanOptions& options) {
           "is 3 if the memory exceeds --device-memory.",
       .groups = {{"plan",
                   {switch_flag({"--explain"}, options.explain,
-                               "ZeRO's formulas beside ours, and the precisions")}}},
+                               "ZeRO's formulas beside ours, and the precisions"),
+                   text_flag({"--peaks"}, "F", options.peaks,
+                             "with --kernels: the rates of a machine, such as "
+                             "bench/peaks/h100-sxm.json;\n"
+                             "predicts the time of a step and of each kernel")}}},
       .notes =
           "  zerograd plan --data sort --model-type gpt2-xl --device-memory 12GiB\n"
           "  zerograd plan --data input.txt --ranks 64 --zero-stage 3 --precision bf16\n"

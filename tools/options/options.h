@@ -237,6 +237,7 @@ bool is_import(const TrainOptions& options);
 struct PlanOptions {
   TrainOptions train;
   bool explain = false;  ///< --data is then optional
+  std::string peaks;     ///< a file of rates, which predict the times of --kernels; empty: none
 };
 
 /// `tune` also takes train's flags.

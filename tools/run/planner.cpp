@@ -12,6 +12,7 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/machine.h"
 #include "zerograd/runtime/plan.h"
+#include "zerograd/runtime/recorder.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
@@ -142,12 +143,34 @@ MemoryRecord memory_record(const Run& run, std::vector<RankMemory> ranks) {
           .ranks = std::move(ranks)};
 }
 
-void write_kernels(const Run& run, const RankMemory& first) {
+std::string write_kernels(const Run& run, const RankMemory& first,
+                          const std::optional<Peaks>& peaks) {
   const std::string& path = run.options.kernels;
-  if (path.empty()) return;
-  if (!first.launches)
-    throw ConfigError("--kernels: the run takes no step; expected --steps of 1 or more left");
-  write_json("--kernels", path, first.launches->json());
+  if (path.empty()) return {};
+  const StepLaunches& launches = *first.launches;
+  const auto text_of = [](const LaunchCounts& counts) {
+    return fmt::format("{} launches, {:.4g} GB, {:.4g} operations", counts.launches(),
+                       static_cast<double>(counts.bytes()) * 1e-9,
+                       static_cast<double>(counts.operations()));
+  };
+  std::string lines = fmt::format("kernels {}: a micro-batch {}; once a step {}", printable(path),
+                                  text_of(launches.per_micro_batch), text_of(launches.per_step));
+  if (!peaks) {
+    write_json("--kernels", path, launches.json());
+    return lines;
+  }
+  const int64_t steps = run.steps - run.steps_done;
+  StepShape shape{.micro_batches = run.settings.accumulation,
+                  .tokens = first.step_tokens,
+                  .received_bytes = received_bytes(first.wire) / steps};
+  for (const WireCount& count : first.wire) shape.collectives += count.calls / steps;
+  const StepTime time = predict(launches, *peaks, shape);
+  write_json("--kernels", path, to_json(launches, time));
+  return lines + fmt::format(
+                     "\npredicted on {}: a micro-batch {:.4g} ms, a step {:.4g} ms, "
+                     "{:.0f} tokens/s",
+                     peaks->name, 1e3 * time.micro_batch_seconds, 1e3 * time.seconds,
+                     time.tokens_per_second);
 }
 
 Needs needs_of(const RankMemory& memory) {

@@ -5,6 +5,7 @@
 
 #include "tools/output/memory_json.h"
 #include "tools/run/run.h"
+#include "zerograd/runtime/step_time.h"
 
 namespace zg::tools {
 
@@ -24,8 +25,10 @@ std::vector<RankMemory> plan_stages(const Run& run);
 /// The contents of --memory-json for a run with these ranks.
 MemoryRecord memory_record(const Run& run, std::vector<RankMemory> ranks);
 
-/// Writes --kernels, if given, of the first rank.
-void write_kernels(const Run& run, const RankMemory& first);
+/// Writes --kernels of a plan, if given, and with peaks the predicted times. `first`: of the first
+/// rank. Returns the lines that plan prints about them.
+std::string write_kernels(const Run& run, const RankMemory& first,
+                          const std::optional<Peaks>& peaks);
 
 Needs needs_of(const RankMemory& memory);
 

@@ -366,11 +366,10 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   TrainOptions& options = run.options;
   resolve_auto_resume(options);
   if (!options.only_planned) require_device(options.device_flags.type);
-  if (!options.kernels.empty() && options.device_flags.type != Device::Type::cuda)
+  if (!options.kernels.empty() && options.device_flags.type == Device::Type::hpu)
     throw ConfigError(
-        fmt::format("--kernels: launches are counted on cuda, got --device {}; try "
-                    "--device cuda, which plan takes without a GPU",
-                    options.device_flags.type));
+        "--kernels: launches are counted on cpu and cuda, got --device hpu; try --device cuda, "
+        "which plan takes without a GPU");
   if (!options.kernels.empty() && !options.trace.empty())
     throw ConfigError(
         "--kernels: a trace waits for each kernel, which changes the count; expected one of "
@@ -452,6 +451,8 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
     schedule.total_num_steps = std::max<int64_t>(1, run.steps);
   zero::validate(schedule);
   check_step_flags(options, run.resumed, done.steps, run.steps);
+  if (!options.kernels.empty() && run.steps <= run.steps_done)
+    throw ConfigError("--kernels: the run takes no step; expected --steps of 1 or more left");
   check_optimizer_flags(options.given, run.settings.optimisation.engine.update);
   run.settings.steps = run.steps;
   if (!options.trace.empty()) {

@@ -212,7 +212,8 @@ RankMemory Stepper::rank_memory() const {
       .axes = {},
       .model_slice = {},
       .io = swapped(device_),
-      .launches = launches_ ? launches_->counted() : std::nullopt};
+      .launches = launches(),
+      .step_tokens = run_.steps > run_.steps_done ? step_tokens() : 0};
   if (run_.settings.axes.model_ranks() == 1) return memory;
   memory.axes = axes_of(mesh_);
   for (const AxisWire& axis : memory.axes) memory.wire = added(memory.wire, axis.wire);

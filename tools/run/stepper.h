@@ -54,6 +54,10 @@ class Stepper {
   int64_t step_tokens() const { return model_->tokens(step_); }  ///< of the newest step
   const MemoryRows& memory() const { return memory_; }
   RankMemory rank_memory() const;  ///< counted so far in this run
+  /// With --kernels: of the step that is counted, once it is done.
+  std::optional<StepLaunches> launches() const {
+    return launches_ ? launches_->counted() : std::nullopt;
+  }
 
  private:
   void load_adapters();

@@ -238,6 +238,9 @@ void Training::note_step(const zero::TrainedStep& step) {
           .seconds = seconds,
           .peak_bytes = step_peak,
           .host_peak_bytes = stepper_.memory().host_step_peak()});
+  if (const auto launches = stepper_.launches();
+      launches && launches->step == step.step && ranks_.rank() == 0)
+    write_json("--kernels", options_.kernels, launches->json());
   if (is_due(engine_.steps(), options_.eval_interval)) validate();
   if (is_due(engine_.steps(), options_.sample_interval)) print_sample();
 }
