@@ -2,7 +2,9 @@
 #include <cstdio>
 #include <fstream>
 
+#include "bench/measure_peaks.h"
 #include "tools/commands/subcommands.h"
+#include "tools/run/run.h"
 #include "zerograd/kernels/matmul/peak.h"
 #include "zerograd/models/gpt/gpt.h"
 #include "zerograd/models/tokenizer/tokenizer.h"
@@ -12,6 +14,7 @@
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/machine.h"
+#include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/swap.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
@@ -54,15 +57,23 @@ void print_limits(const Device& device) {
 int info(const std::vector<std::string>& arguments) {
   bool measure = false;
   int64_t threads = 0;
+  std::string peaks;
   const CommandLine line = {
       .usage = "zerograd info [--measure]",
       .summary = "Says what this build and this machine can do.",
       .groups = {
           {"flags",
            {switch_flag({"--measure"}, measure, "measure matmul peak and memory bandwidth"),
-            integer_flag({"--threads"}, threads, "threads to measure with; 0: every core")}}}};
+            integer_flag({"--threads"}, threads, "threads to measure with; 0: every core"),
+            text_flag(
+                {"--peaks"}, "F", peaks,
+                "with --measure: also measures what each op reaches, in one to three minutes,\n"
+                "and writes the rates of this CPU for plan --peaks")}}}};
   Given given;
   if (!parse(line, arguments, given)) return 0;
+  if (!peaks.empty() && !measure)
+    throw ConfigError("--peaks: expected --measure beside it, got --peaks alone");
+  check_writable("--peaks", peaks);
   const Device device = Device::cpu(0, {.threads = static_cast<int>(threads)});
   row("version", ZG_VERSION);
   row("processor", processor());
@@ -89,6 +100,10 @@ int info(const std::vector<std::string>& arguments) {
   row("io_uring", absence.empty() ? "drives are read by it" : "absent: " + absence);
   row("unicode", models::unicode_tables());
   if (measure) print_limits(device);
+  if (measure && !peaks.empty()) {
+    write_text(peaks, bench::measure_peaks(device).json());
+    row("peaks", peaks);
+  }
   return 0;
 }
 
