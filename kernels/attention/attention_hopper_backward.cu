@@ -290,7 +290,7 @@ struct Consumer {
   }
 };
 
-/// Of the 64 rows of a consumer, which of the block's steps does it need?
+/// Finds the steps of the block, [first, last), that the 64 rows of a consumer need.
 template <Pass pass>
 __device__ inline void consumer_steps(const AttentionShape& s, const Steps& steps, int step,
                                       int64_t row, int& first, int& last) {

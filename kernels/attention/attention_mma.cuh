@@ -151,12 +151,12 @@ struct Mask {
 
 /// products = R S^T for the warp's resident rows R, rows [row, row + tiles * 16) of the shared
 /// matrix `resident`, and all rows S of the shared matrix `streamed`. Both have `width` columns of
-/// T.
-template <class T, int width, int tiles, int columns>
+/// T. `unrolled` groups of 16 columns are multiplied without a branch.
+template <class T, int width, int unrolled = width / 16, int tiles, int columns>
 __device__ inline void multiply_rows(Accumulators<tiles, columns>& products, SharedAddress resident,
                                      int row, SharedAddress streamed) {
   products = {};
-#pragma unroll
+#pragma unroll(unrolled)
   for (int k = 0; k < width / 16; ++k) {
     uint32_t a[tiles][4];
 #pragma unroll

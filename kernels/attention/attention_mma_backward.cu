@@ -89,8 +89,9 @@ __global__ void __launch_bounds__(mma_threads, 1)
         __syncthreads();
         const int bytes = stage_of(t0) * step_bytes;
         Accumulators<1, step> products, dproducts;
-        multiply_rows<T, width>(products, k, warp_row, q + bytes);
-        multiply_rows<T, width>(dproducts, v, warp_row, dout + bytes);
+        constexpr int unrolled = width == 64 ? 4 : 2;  // more would need more registers
+        multiply_rows<T, width, unrolled>(products, k, warp_row, q + bytes);
+        multiply_rows<T, width, unrolled>(dproducts, v, warp_row, dout + bytes);
         if constexpr (extras == Extras::alibi)  // here rows are keys and columns are queries
           add_alibi(products, -slope, t0 + s.offset - (j0 + warp_row));
         const Mask mask(keys, queries, t0, j0 + warp_row);
@@ -187,8 +188,10 @@ __global__ void __launch_bounds__(mma_threads, 1)
 
 template <class T, int width, Extras extras>
 void run(const AttentionCall& call, Stream& stream) {
-  // With 128 columns a step has only 16 queries: dk and dv need most of the registers.
-  constexpr int queries = width == 64 ? 64 : 16, keys = 64;
+  // The longest steps whose products find room beside the sums in registers: dk and dv of 128
+  // columns need most of them, and Extras::all many.
+  constexpr bool all = extras == Extras::all;
+  constexpr int queries = width == 64 && !all ? 32 : 16, keys = width == 64 || !all ? 64 : 32;
   const auto start = [&](const Work& work, auto kernel, int64_t heads, int64_t tokens, int step) {
     const int64_t blocks_per_head = (tokens + block_rows - 1) / block_rows;
     launch(work, kernel,
