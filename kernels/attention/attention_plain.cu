@@ -196,7 +196,7 @@ __device__ inline PairGradient pair_gradient(const AttentionCall& a, const HeadB
 }
 
 template <class T, int rows, int chunks>
-__global__ void __launch_bounds__(threads)
+__global__ void __launch_bounds__(threads, 1)
     backward_queries(AttentionCall a, int64_t blocks_per_head) {
   using M = SharedLayout<rows, chunks>;
   const AttentionShape& s = a.shape;
