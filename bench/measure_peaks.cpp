@@ -76,8 +76,13 @@ double seconds_per_call(const DeviceOptions& options) {
   return quantile(measure(step, short_effort), 0.5) / launches;
 }
 
-/// The cases of three sizes, those of equal shapes once. Without decoding, which training does not
-/// do.
+/// True for work on one token at a time, which training does not have.
+bool is_decoding(const Work& work) {
+  return work.name.starts_with("attention decode") ||
+         (work.name.starts_with("matmul") && work.shape.starts_with("1x"));
+}
+
+/// The cases of three sizes, those of equal shapes once.
 std::vector<Case> cases_to_time() {
   std::vector<Case> all;
   std::set<std::string> names;
@@ -90,8 +95,7 @@ std::vector<Case> cases_to_time() {
     sizes.flat = (int64_t{1} << 18) * scale * scale;
     sizes.parameters = (int64_t{1} << 18) * scale * scale;
     for (Case& c : kernel_cases(sizes))
-      if (!c.work.name.starts_with("attention decode") && names.insert(c.text()).second)
-        all.push_back(std::move(c));
+      if (!is_decoding(c.work) && names.insert(c.text()).second) all.push_back(std::move(c));
   }
   return all;
 }
