@@ -15,6 +15,7 @@ set(ZG_ENGINE_HEADERS
     runtime/machine.h
     runtime/memory.h
     runtime/memory_rows.h
+    runtime/pending.h
     runtime/plan.h
     runtime/random.h
     runtime/shape.h
