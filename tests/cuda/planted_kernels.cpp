@@ -177,7 +177,7 @@ void run_lost_copy(bool backward, int64_t number) {
                                 .k = rows,
                                 .v = rows,
                                 .out = rows};
-  const Tensor log_sum = Tensor::zeros({T}, DType::f32, device);
+  const Tensor log_sum = Tensor::zeros({1, 1, T}, DType::f32, device);
   const Tensor dq = Tensor::empty({T, D}, DType::bf16, device);
   const Tensor dk = Tensor::empty({keys, D}, DType::bf16, device);
   const Tensor dv = Tensor::empty({keys, D}, DType::bf16, device);
