@@ -1,5 +1,6 @@
 #pragma once
 
+#include "zerograd/runtime/device.h"
 #include "zerograd/runtime/step_time.h"
 
 namespace zg::bench {

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include "zerograd/runtime/device.h"
 #include "zerograd/runtime/error.h"
 
 using namespace zg;

@@ -127,10 +127,10 @@ TEST_CASE("--kernels and --peaks that cannot be met are refused before the run")
   check_refused("plan --data sort --steps 0 --kernels /dev/null", 2,
                 "--kernels: the run takes no step");
   check_refused("plan --data sort --peaks " + peaks, 2, "got --peaks alone; try --kernels F");
-  check_refused("plan --data sort --kernels /dev/null --peaks " + (folder / "none.json"), 4,
+  check_refused("plan --data sort --kernels /dev/null --peaks " + (folder / "none.json"), 5,
                 "none.json");
   std::ofstream(folder / "bad.json") << R"({"schema":"zerograd.peaks/2"})";
-  check_refused("plan --data sort --kernels /dev/null --peaks " + (folder / "bad.json"), 4,
+  check_refused("plan --data sort --kernels /dev/null --peaks " + (folder / "bad.json"), 5,
                 "bad.json: schema: expected zerograd.peaks/1, got \"zerograd.peaks/2\"");
   check_refused("info --peaks " + (folder / "p.json"), 2,
                 "--peaks: expected --measure beside it, got --peaks alone");
