@@ -75,18 +75,20 @@ team_kernel void layer_norm_forward(__global const real* x, __global const real*
   norm_forward(1, team_parts, x, residual, gamma, beta, y, sum, mean, rstd, N, C, epsilon);
 }
 
-team_kernel void rms_norm_forward(__global const real* x, __global const real* gamma,
-                                  __global real* y, __global float* rstd, long N, int C,
+team_kernel void rms_norm_forward(__global const real* x, __global const real* residual,
+                                  __global const real* gamma, __global real* y,
+                                  __global real* sum, __global float* rstd, long N, int C,
                                   float epsilon) {
   team_memory;
-  norm_forward(0, team_parts, x, 0, gamma, 0, y, 0, 0, rstd, N, C, epsilon);
+  norm_forward(0, team_parts, x, residual, gamma, 0, y, sum, 0, rstd, N, C, epsilon);
 }
 
-/// dx of the team's row, plus dsum.
+/// dx of the team's row, plus dsum. `rounds_twice`: rounded before that, too.
 static inline void norm_backward(int centred, __local float* parts, __global const real* dy,
                                  __global const real* x, __global const real* gamma,
                                  __global const real* dsum, __global const float* mean_of,
-                                 __global const float* rstd_of, __global real* dx, long N, int C) {
+                                 __global const float* rstd_of, __global real* dx, long N, int C,
+                                 int rounds_twice) {
   const long n = team_row();
   if (n >= N) return;
   const int first = team_rank();
@@ -107,24 +109,29 @@ static inline void norm_backward(int centred, __local float* parts, __global con
   for (int c = first; c < C; c += team_size) {
     const float scaled = (widened(x[c]) - mean) * rstd;
     const float weighted = widened(dy[c]) * widened(gamma[c]);
-    dx[c] =
-        narrowed(fma(weighted - mean_g - scaled * mean_gs, rstd, dsum ? widened(dsum[c]) : 0.0f));
+    const float slope = weighted - mean_g - scaled * mean_gs;
+    const float direct = dsum ? widened(dsum[c]) : 0.0f;
+    if (dsum && rounds_twice)
+      dx[c] = narrowed(widened(narrowed(fma(slope, rstd, 0.0f))) + direct);
+    else
+      dx[c] = narrowed(fma(slope, rstd, direct));
   }
 }
 
 team_kernel void layer_norm_backward(__global const real* dy, __global const real* x,
                                      __global const real* gamma, __global const real* dsum,
                                      __global const float* mean, __global const float* rstd,
-                                     __global real* dx, long N, int C) {
+                                     __global real* dx, long N, int C, int rounds_twice) {
   team_memory;
-  norm_backward(1, team_parts, dy, x, gamma, dsum, mean, rstd, dx, N, C);
+  norm_backward(1, team_parts, dy, x, gamma, dsum, mean, rstd, dx, N, C, rounds_twice);
 }
 
 team_kernel void rms_norm_backward(__global const real* dy, __global const real* x,
-                                   __global const real* gamma, __global const float* rstd,
-                                   __global real* dx, long N, int C) {
+                                   __global const real* gamma, __global const real* dsum,
+                                   __global const float* rstd, __global real* dx, long N, int C,
+                                   int rounds_twice) {
   team_memory;
-  norm_backward(0, team_parts, dy, x, gamma, 0, 0, rstd, dx, N, C);
+  norm_backward(0, team_parts, dy, x, gamma, dsum, 0, rstd, dx, N, C, rounds_twice);
 }
 
 /// dgamma and dbeta over `rows` rows: one work-item for each column and part of the rows. Writes

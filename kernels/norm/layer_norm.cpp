@@ -22,6 +22,12 @@ struct Rows {
   void like(const char* name, const Tensor& tensor) const {
     check(name, tensor, x.shape(), x.dtype());
   }
+  void residual(const Tensor& residual, const Tensor& sum) const {
+    if (residual) like("residual", residual);
+    if (residual) like("sum", sum);
+    if (sum && !residual)
+      throw ShapeError(std::string(op) + ": sum is given without a residual; leave it absent");
+  }
   void per_column(const char* name, const Tensor& tensor) const {
     check(name, tensor, {x.extent(1)}, x.dtype());
   }
@@ -46,10 +52,7 @@ void validate(const LayerNormForward& a) {
   rows.per_column("gamma", a.gamma);
   if (a.beta) rows.per_column("beta", a.beta);
   rows.like("y", a.y);
-  if (a.residual) rows.like("residual", a.residual);
-  if (a.residual) rows.like("sum", a.sum);
-  if (a.sum && !a.residual)
-    throw ShapeError(std::string(rows.op) + ": sum is given without a residual; leave it absent");
+  rows.residual(a.residual, a.sum);
   rows.statistic("mean", a.mean);
   rows.statistic("rstd", a.rstd);
   check_device(rows.op, {&a.x, &a.residual, &a.gamma, &a.beta, &a.y, &a.sum, &a.mean, &a.rstd});
@@ -73,8 +76,9 @@ void validate(const RmsNormForward& a) {
   const Rows rows("rms_norm_forward", a.x);
   rows.per_column("gamma", a.gamma);
   rows.like("y", a.y);
+  rows.residual(a.residual, a.sum);
   rows.statistic("rstd", a.rstd);
-  check_device(rows.op, {&a.x, &a.gamma, &a.y, &a.rstd});
+  check_device(rows.op, {&a.x, &a.residual, &a.gamma, &a.y, &a.sum, &a.rstd});
 }
 
 void validate(const RmsNormBackward& a) {
@@ -82,9 +86,10 @@ void validate(const RmsNormBackward& a) {
   rows.like("dy", a.dy);
   rows.per_column("gamma", a.gamma);
   rows.statistic("rstd", a.rstd);
+  if (a.dsum) rows.like("dsum", a.dsum);
   rows.like("dx", a.dx);
   if (a.dgamma) rows.column_sum("dgamma", a.dgamma);
-  check_device(rows.op, {&a.x, &a.dy, &a.gamma, &a.rstd, &a.dx, &a.dgamma});
+  check_device(rows.op, {&a.x, &a.dy, &a.gamma, &a.rstd, &a.dsum, &a.dx, &a.dgamma});
 }
 
 ZG_KERNEL(LayerNormForward, layer_norm_forward)

@@ -21,21 +21,26 @@ struct LayerNormBackward {
   Tensor dy, x, gamma;  ///< [N, C], [N, C], [C]
   Tensor mean, rstd;    ///< [N] from the forward pass
   Tensor dsum;  ///< [N, C] or absent: the gradient of `sum` from its other uses; added to dx
-  Tensor dx;    ///< [N, C] out
+  Tensor dx;    ///< [N, C] out; may be dsum
   Tensor dgamma, dbeta;  ///< [C] out, accumulator dtype; either may be absent
+  /// The norm's gradient is rounded before dsum is added, as if axpby added it to dx.
+  bool rounds_twice = false;
 };
 
-/// y = x / sqrt(mean(x^2) + epsilon) * gamma. Zhang, Sennrich 2019, arXiv:1910.07467, eq. 4.
+/// sum = x + residual; y = sum / sqrt(mean(sum^2) + epsilon) * gamma. Zhang, Sennrich 2019,
+/// arXiv:1910.07467, eq. 4.
 struct RmsNormForward {
-  Tensor x, gamma;  ///< [N, C], [C]
-  Tensor y;         ///< [N, C] out
-  Tensor rstd;      ///< [N] out, accumulator dtype
+  Tensor x, residual, gamma;  ///< [N, C], [N, C] or absent, [C]
+  Tensor y;                   ///< [N, C] out
+  Tensor sum;                 ///< [N, C] out; absent exactly when residual is
+  Tensor rstd;                ///< [N] out, accumulator dtype
   float epsilon = 1e-5f;
 };
 struct RmsNormBackward {
   Tensor dy, x, gamma, rstd;
-  Tensor dx;      ///< [N, C] out
-  Tensor dgamma;  ///< [C] out, accumulator dtype; may be absent
+  Tensor dsum, dx;  ///< as LayerNormBackward's
+  Tensor dgamma;    ///< [C] out, accumulator dtype; may be absent
+  bool rounds_twice = false;
 };
 
 ZG_API void validate(const LayerNormForward&);
@@ -64,13 +69,19 @@ inline std::vector<Operand> operands(const LayerNormBackward& a) {
           {"dbeta", a.dbeta, Operand::out}};
 }
 inline std::vector<Operand> operands(const RmsNormForward& a) {
-  return {{"x", a.x}, {"gamma", a.gamma}, {"y", a.y, Operand::out}, {"rstd", a.rstd, Operand::out}};
+  return {{"x", a.x},
+          {"residual", a.residual},
+          {"gamma", a.gamma},
+          {"y", a.y, Operand::out},
+          {"sum", a.sum, Operand::out},
+          {"rstd", a.rstd, Operand::out}};
 }
 inline std::vector<Operand> operands(const RmsNormBackward& a) {
   return {{"dy", a.dy},
           {"x", a.x},
           {"gamma", a.gamma},
           {"rstd", a.rstd},
+          {"dsum", a.dsum},
           {"dx", a.dx, Operand::out},
           {"dgamma", a.dgamma, Operand::out}};
 }

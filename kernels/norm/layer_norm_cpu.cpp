@@ -84,7 +84,10 @@ void backward(const NormBackward& a, int64_t begin, int64_t end, void* dgamma, v
     for (int64_t i = 0; i < a.C; ++i) {
       const A scaled = (static_cast<A>(x[i]) - mean) * rstd;
       const A g = static_cast<A>(dy[i]) * static_cast<A>(gamma[i]);
-      dx[i] = T((g - mean_g - scaled * mean_gs) * rstd + (dsum ? static_cast<A>(dsum[i]) : A(0)));
+      const A slope = (g - mean_g - scaled * mean_gs) * rstd;
+      const A direct = dsum ? static_cast<A>(dsum[i]) : A(0);
+      dx[i] =
+          dsum && a.rounds_twice ? T(static_cast<A>(T(slope + A(0))) + direct) : T(slope + direct);
     }
   }
 }
@@ -186,8 +189,10 @@ void rms_norm_forward(const RmsNormForward& a, Workspace, Stream& stream) {
   const NormFunctions f = functions_for(&NormTable::rms_norm, a.x.dtype(), stream.traits().isa);
   run_forward(f.forward,
               {.x = a.x.raw(),
+               .residual = a.residual.raw(),
                .gamma = a.gamma.raw(),
                .y = a.y.raw(),
+               .sum = a.sum.raw(),
                .rstd = a.rstd.raw(),
                .C = a.x.extent(1),
                .epsilon = a.epsilon},
@@ -208,7 +213,8 @@ void layer_norm_backward(const LayerNormBackward& a, Workspace workspace, Stream
                 .rstd = a.rstd.raw(),
                 .dsum = a.dsum.raw(),
                 .dx = a.dx.raw(),
-                .C = a.x.extent(1)},
+                .C = a.x.extent(1),
+                .rounds_twice = a.rounds_twice},
                a.x.extent(0), a.dgamma, a.dbeta, workspace, stream);
 }
 
@@ -223,8 +229,10 @@ void rms_norm_backward(const RmsNormBackward& a, Workspace workspace, Stream& st
                 .x = a.x.raw(),
                 .gamma = a.gamma.raw(),
                 .rstd = a.rstd.raw(),
+                .dsum = a.dsum.raw(),
                 .dx = a.dx.raw(),
-                .C = a.x.extent(1)},
+                .C = a.x.extent(1),
+                .rounds_twice = a.rounds_twice},
                a.x.extent(0), a.dgamma, {}, workspace, stream);
 }
 

@@ -4,8 +4,8 @@
 
 namespace zg::cpu {
 
-/// zg::LayerNormForward, or zg::RmsNormForward without residual, beta, sum and mean. Elements are
-/// of type T, mean and rstd of its accumulator type.
+/// zg::LayerNormForward, or zg::RmsNormForward without beta and mean. Elements are of type T, mean
+/// and rstd of its accumulator type.
 struct NormForward {
   const void *x, *residual, *gamma, *beta;
   void *y, *sum, *mean, *rstd;
@@ -16,6 +16,7 @@ struct NormBackward {
   const void *dy, *x, *gamma, *mean, *rstd, *dsum;
   void* dx;
   int64_t C;
+  bool rounds_twice;
 };
 
 /// Computes rows [begin, end).

@@ -54,22 +54,24 @@ void layer_norm_forward(const LayerNormForward& a, Workspace, Stream& stream) {
 
 void rms_norm_forward(const RmsNormForward& a, Workspace, Stream& stream) {
   const NormRows rows(a.x, stream);
-  launch(stream, rows.code, "rms_norm_forward", rows.groups, a.x.raw(), a.gamma.raw(), a.y.raw(),
-         a.rstd.raw(), a.x.extent(0), columns_of(a.x), a.epsilon);
+  launch(stream, rows.code, "rms_norm_forward", rows.groups, a.x.raw(), a.residual.raw(),
+         a.gamma.raw(), a.y.raw(), a.sum.raw(), a.rstd.raw(), a.x.extent(0), columns_of(a.x),
+         a.epsilon);
 }
 
 void layer_norm_backward(const LayerNormBackward& a, Workspace workspace, Stream& stream) {
   const NormRows rows(a.x, stream);
   launch(stream, rows.code, "layer_norm_backward", rows.groups, a.dy.raw(), a.x.raw(),
          a.gamma.raw(), a.dsum.raw(), a.mean.raw(), a.rstd.raw(), a.dx.raw(), a.x.extent(0),
-         columns_of(a.x));
+         columns_of(a.x), int32_t{a.rounds_twice});
   add_columns(a.dy, a.x, a.mean, a.rstd, a.dgamma, a.dbeta, workspace, stream);
 }
 
 void rms_norm_backward(const RmsNormBackward& a, Workspace workspace, Stream& stream) {
   const NormRows rows(a.x, stream);
   launch(stream, rows.code, "rms_norm_backward", rows.groups, a.dy.raw(), a.x.raw(), a.gamma.raw(),
-         a.rstd.raw(), a.dx.raw(), a.x.extent(0), columns_of(a.x));
+         a.dsum.raw(), a.rstd.raw(), a.dx.raw(), a.x.extent(0), columns_of(a.x),
+         int32_t{a.rounds_twice});
   add_columns(a.dy, a.x, Tensor(), a.rstd, a.dgamma, Tensor(), workspace, stream);
 }
 

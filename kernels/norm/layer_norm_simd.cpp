@@ -104,7 +104,11 @@ void backward(const NormBackward& a, int64_t begin, int64_t end, void* dgamma, v
       const Vec scaled = (load(x + i, count) - mean) * rstd;
       const Vec g = load(dy + i, count) * load(gamma + i, count);
       const Vec direct = dsum ? load(dsum + i, count) : set1(0.0f);
-      store(dx + i, fma(fnma(scaled, mean_gs, g - mean_g), rstd, direct), count);
+      const Vec slope = fnma(scaled, mean_gs, g - mean_g);
+      if (dsum && a.rounds_twice)
+        store(dx + i, rounded<T>(fma(slope, rstd, set1(0.0f))) + direct, count);
+      else
+        store(dx + i, fma(slope, rstd, direct), count);
     });
   }
 }

@@ -47,7 +47,7 @@ NormResults run_norms(int64_t N, int64_t C, DType dtype, const Device& device) {
 TEST_CASE("layer_norm on cuda equals the CPU's at every width, and repeats its bits" *
           doctest::test_suite("every device")) {
   for (DType dtype : {DType::f32, DType::bf16, DType::f16})
-    for (int64_t C : {768, 1024, 1026, 4096, 5001, 8192, 33000}) {
+    for (int64_t C : {768, 1024, 1026, 1600, 2048, 4096, 5001, 8192, 33000}) {
       CAPTURE(std::string(name_of(dtype)));
       CAPTURE(C);
       const int64_t N = C > 1024 ? 11 : 70;

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "tests/support/op_case.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -131,6 +132,26 @@ TEST_CASE("layer_norm_forward adds the residual, rounds the sum and normalises t
   });
 }
 
+TEST_CASE("rms_norm_forward of a sum gives the bits of the sum's rms_norm_forward" *
+          doctest::test_suite("every device")) {
+  for_cases([](const NormCase& c, const Device& device) {
+    const RmsNormForward a{.x = c.x,
+                           .residual = c.residual,
+                           .gamma = c.gamma,
+                           .y = like(c.x),
+                           .sum = like(c.x),
+                           .rstd = statistic(c.x)};
+    kernels::rms_norm_forward(a, device.compute());
+    const Tensor sum = like(c.x);
+    kernels::binary({.op = BinaryOp::add, .a = c.x, .b = c.residual, .y = sum}, device.compute());
+    const RmsNormForward plain{.x = sum, .gamma = c.gamma, .y = like(c.x), .rstd = statistic(c.x)};
+    kernels::rms_norm_forward(plain, device.compute());
+    CHECK(same_bits(a.sum, sum));
+    CHECK(same_bits(a.y, plain.y));
+    CHECK(same_bits(a.rstd, plain.rstd));
+  });
+}
+
 TEST_CASE("norms give the same bits for any thread count, and may write over their inputs") {
   for (Isa isa : available_levels())
     for (DType dtype : floating_dtypes) {
@@ -195,6 +216,47 @@ TEST_CASE("layer_norm_backward skips gradients that are absent and gives the oth
       if (dbeta) CHECK(same_bits(a.dbeta, b.dbeta));
     }
   }
+}
+
+TEST_CASE("rounds_twice gives the bits of a norm's backward and axpby, also in place of dsum" *
+          doctest::test_suite("every device")) {
+  for_cases([](const NormCase& c, const Device& device) {
+    const Tensor rstd = random_tensor({c.x.extent(0)}, accumulator(c.x.dtype()), device, 8, 1.0, 2);
+    const Tensor mean = random_tensor({c.x.extent(0)}, accumulator(c.x.dtype()), device, 7);
+    for (const bool centred : {true, false}) {
+      CAPTURE(centred);
+      const auto backward = [&](const Tensor& dsum, const Tensor& dx) {
+        if (centred)
+          kernels::layer_norm_backward({.dy = c.dy,
+                                        .x = c.x,
+                                        .gamma = c.gamma,
+                                        .mean = mean,
+                                        .rstd = rstd,
+                                        .dsum = dsum,
+                                        .dx = dx,
+                                        .rounds_twice = true},
+                                       device.compute());
+        else
+          kernels::rms_norm_backward({.dy = c.dy,
+                                      .x = c.x,
+                                      .gamma = c.gamma,
+                                      .rstd = rstd,
+                                      .dsum = dsum,
+                                      .dx = dx,
+                                      .rounds_twice = true},
+                                     device.compute());
+      };
+      const Tensor expected = like(c.x), own = like(c.x), actual = like(c.x), place = like(c.x);
+      backward({}, own);
+      copy(c.dsum, expected, device.compute());
+      kernels::axpby({.x = own, .y = expected, .a = 1.0, .b = 1.0}, device.compute());
+      backward(c.dsum, actual);
+      CHECK(same_bits(actual, expected));
+      copy(c.dsum, place, device.compute());
+      backward(place, place);
+      CHECK(same_bits(place, expected));
+    }
+  });
 }
 
 TEST_CASE("norms of no rows give zero gradients of gamma and beta" *
