@@ -33,6 +33,14 @@ void BackwardPass::accumulate(int input, Tensor gradient) const {
     tape_->accumulate(slot, std::move(gradient), tape_->entries[entry_].op);
 }
 
+Tensor BackwardPass::take_gradient(int input, DType dtype) const {
+  const int index = slot_of(input);
+  if (index < 0) return {};
+  TapeState::Slot& slot = tape_->slots[static_cast<size_t>(index)];
+  if (slot.parameter || !slot.gradient || slot.gradient.dtype() != dtype) return {};
+  return std::exchange(slot.gradient, Tensor());
+}
+
 Stream& BackwardPass::stream() const { return tape_->device.compute(); }
 Device BackwardPass::device() const { return tape_->device; }
 

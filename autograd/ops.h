@@ -212,6 +212,13 @@ struct NormedSum {
 ZG_API NormedSum add_layer_norm(const Var& x, const Var& delta, const Var& gamma, const Var& beta,
                                 float epsilon = 1e-5f);
 ZG_API Var rms_norm(const Var& x, const Var& gamma, float epsilon = 1e-5f);
+/// sum = add(x, delta) and its norm, in one pass over memory. Values and gradients have the bits of
+/// the two ops: the gradient of sum is rounded before the norm's is added to it, while
+/// add_layer_norm rounds their sum once.
+ZG_API NormedSum layer_norm_of_sum(const Var& x, const Var& delta, const Var& gamma,
+                                   const Var& beta, float epsilon = 1e-5f);
+ZG_API NormedSum rms_norm_of_sum(const Var& x, const Var& delta, const Var& gamma,
+                                 float epsilon = 1e-5f);
 /// weight[ids] (+ position[t + first_position]); ids [B, T] i32 | i64, result [B, T, C].
 ZG_API Var embedding(const Tensor& ids, const Var& weight, const Var& position = {},
                      int64_t first_position = 0);

@@ -64,6 +64,11 @@ class ZG_API BackwardPass {
   /// shape, and the input's dtype or its accumulator dtype. The caller must not write to `gradient`
   /// afterwards.
   void accumulate(int input, Tensor gradient) const;
+  /// Takes the sum of what the input's other uses gave so far off the tape, for an op whose kernel
+  /// adds its own gradient to it; the op accumulates the total. It may write to this tensor only if
+  /// buffer().use_count() is 1. Absent if there is none yet, if it has another dtype, or if the
+  /// input is a parameter.
+  Tensor take_gradient(int input, DType dtype) const;
   Stream& stream() const;
   Device device() const;
 

@@ -199,8 +199,14 @@ Var Norm::operator()(const Pass& pass, const Var& x) const {
 NormedSum Norm::add(const Pass& pass, const Var& x, const Var& delta) const {
   const std::vector<Var> p = parameters(pass);
   if (kind == NormKind::layer) return add_layer_norm(x, delta, p[0], p[1], epsilon);
-  const Var sum = zg::add(x, delta);
-  return {sum, rms_norm(sum, p[0], epsilon)};
+  return rms_norm_of_sum(x, delta, p[0], epsilon);
+}
+
+NormedSum Norm::of_sum(const Pass& pass, Residual in) const {
+  if (!in.delta) return {in.x, (*this)(pass, in.x)};
+  const std::vector<Var> p = parameters(pass);
+  if (kind == NormKind::rms) return rms_norm_of_sum(in.x, in.delta, p[0], epsilon);
+  return layer_norm_of_sum(in.x, in.delta, p[0], p[1], epsilon);
 }
 
 // --- feed-forward layers ---

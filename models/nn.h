@@ -228,6 +228,13 @@ struct NormConfig {
   float epsilon = 1e-5f;
 };
 
+/// x + delta between two blocks, which the second block's norm adds in the pass in which it reads
+/// them. Hand it on with std::move: delta's memory is free after the sum.
+struct ZG_API Residual {
+  Var x, delta = {};  ///< one shape; delta may be absent
+  Var sum() const { return delta ? zg::add(x, delta) : x; }
+};
+
 /// A norm over the last axis; NAME.weight and NAME.bias [width].
 struct ZG_API Norm {
   const Parameter *weight = nullptr, *bias = nullptr;
@@ -240,6 +247,8 @@ struct ZG_API Norm {
   Var operator()(const Pass& pass, const Var& x) const;
   /// x + delta and its norm.
   NormedSum add(const Pass& pass, const Var& x, const Var& delta) const;
+  /// The sum and its norm; the bits are those of operator() on Residual::sum().
+  NormedSum of_sum(const Pass& pass, Residual in) const;
 
  private:
   std::vector<Var> parameters(const Pass& pass) const;

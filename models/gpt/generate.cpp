@@ -30,7 +30,7 @@ Tensor GPT::next_logits(Tape& tape, const Tensor& ids, KeyValueCache& cache) con
   Var x = begin_stage(first, *layers_, ids, cache.length());
   nn::Pass pass = with_tables(first, *layers_, x, cache.length() + T);
   pass.cache = &cache;
-  for (const Block& block : layers_->blocks) x = run_block(pass, block, x);
+  for (const Block& block : layers_->blocks) x = run_block(pass, block, {x}).sum();
   cache.advance(T);
 
   const Shape logits{B, config().vocabulary};

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "zerograd/models/gpt/gpt_config.h"
@@ -196,23 +197,30 @@ void check_documents(const Tensor& ids, const Documents& documents) {
                       tensor->shape(), ids.shape()));
 }
 
-/// [B, T, C] after this part's last block.
-Var trunk(const nn::Pass& pass, const GPTLayers& layers, Var x, int64_t tokens,
-          bool checkpointing) {
-  const nn::Pass tables = with_tables(pass, layers, x, tokens);  // made once for all blocks
+/// [B, T, C] after this part's last block. A checkpointed block has one input, so it adds its last
+/// sum itself.
+nn::Residual trunk(const nn::Pass& pass, const GPTLayers& layers, const Var& first, int64_t tokens,
+                   bool checkpointing) {
+  const nn::Pass tables = with_tables(pass, layers, first, tokens);  // made once for all blocks
+  nn::Residual x{first};
   for (const Block& block : layers.blocks) {
+    if (!checkpointing) {
+      x = run_block(tables, block, std::move(x));
+      continue;
+    }
     const auto run = [&block, tables](Tape& on, std::span<const Var> inputs) {
-      return run_block(tables.on(on), block, inputs[0]);
+      return run_block(tables.on(on), block, {inputs[0]}).sum();
     };
-    const Var inputs[] = {x};
-    x = checkpointing ? checkpoint(pass.tape, inputs, run) : run(pass.tape, inputs);
+    const Var inputs[] = {x.x};
+    x.x = checkpoint(pass.tape, inputs, run);
   }
   return x;
 }
 
-Var head_loss(const nn::Pass& pass, const GPTLayers& layers, const Var& x, const Tensor& targets) {
+Var head_loss(const nn::Pass& pass, const GPTLayers& layers, nn::Residual x,
+              const Tensor& targets) {
   HeadUse use(pass.tape, layers);
-  const Var normed = layers.norm_f(pass, x);
+  const Var normed = layers.norm_f.of_sum(pass, std::move(x)).normed;
   return layers.lm_head.loss(pass, normed, targets);
 }
 
@@ -269,8 +277,8 @@ Var GPT::stage(Tape& tape, const Var& input, const Tensor& ids, const Tensor& ta
                       .positions = documents.positions,
                       .lora_dropout = trains ? layers_->lora.dropout : 0.0f};
   const Var first = layers_->is_first() ? embed(pass, *layers_, ids, 0) : input;
-  const Var x = trunk(pass, *layers_, first, ids.extent(1), checkpointing);
-  return layers_->is_last() ? head_loss(pass, *layers_, x, targets) : x;
+  nn::Residual x = trunk(pass, *layers_, first, ids.extent(1), checkpointing);
+  return layers_->is_last() ? head_loss(pass, *layers_, std::move(x), targets) : x.sum();
 }
 
 Var GPT::loss(Tape& tape, const Tensor& ids, const Tensor& targets, const ForwardPosition& place,
@@ -287,9 +295,9 @@ Var GPT::loss(Tape& tape, const Tensor& ids, const Tensor& targets, const Forwar
   pass.starts = documents.starts;
   pass.positions = documents.positions;
   const Var first = begin_stage(pass, *layers_, ids, /*first_position=*/0);
-  const Var x = trunk(pass, *layers_, first, ids.extent(1), /*checkpointing=*/false);
+  const Var x = trunk(pass, *layers_, first, ids.extent(1), /*checkpointing=*/false).sum();
   return Var(end_stage(tape, *layers_, x, {}, accumulator(part().activations), [&](const Var& end) {
-    return head_loss(pass, *layers_, end, targets).value();
+    return head_loss(pass, *layers_, {end}, targets).value();
   }));
 }
 
@@ -301,7 +309,7 @@ Var GPT::logits(Tape& tape, const Tensor& ids) const {
     return head(pass, *layers_, layers_->norm_f(pass, x));
   };
   const Var first = begin_stage(pass, *layers_, ids, /*first_position=*/0);
-  const Var x = trunk(pass, *layers_, first, ids.extent(1), /*checkpointing=*/false);
+  const Var x = trunk(pass, *layers_, first, ids.extent(1), /*checkpointing=*/false).sum();
   if (layers_->is_whole()) return finish(x);
   const Shape shape{ids.extent(0), ids.extent(1), config().vocabulary};
   return Var(end_stage(tape, *layers_, x, shape, part().activations,

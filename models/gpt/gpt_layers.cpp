@@ -1,5 +1,7 @@
 #include "zerograd/models/gpt/gpt_layers.h"
 
+#include <utility>
+
 namespace zg::models {
 
 nn::Pass pass_of_all_tokens(Tape& tape, const GPTLayers& layers) {
@@ -29,12 +31,12 @@ Var embed(const nn::Pass& pass, const GPTLayers& layers, const Tensor& ids,
   return pass.drop(x, layers.embedding_site);
 }
 
-Var run_block(const nn::Pass& pass, const Block& block, const Var& x) {
+nn::Residual run_block(const nn::Pass& pass, const Block& block, nn::Residual in) {
   Tape::Use use(pass.tape, *block.unit);
-  const Var before = block.norm_1(pass, x);
+  const auto [x, before] = block.norm_1.of_sum(pass, std::move(in));
   const Var mixed = block.attention(pass, before);
   const auto [sum, normed] = block.norm_2.add(pass, x, mixed);
-  return add(sum, block.mlp(pass, normed));
+  return {sum, block.mlp(pass, normed)};
 }
 
 Var head(const nn::Pass& pass, const GPTLayers& layers, const Var& x) {

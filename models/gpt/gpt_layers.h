@@ -46,7 +46,8 @@ nn::Pass pass_of_all_tokens(Tape& tape, const GPTLayers& layers);
 nn::Pass with_tables(nn::Pass pass, const GPTLayers& layers, const Var& x, int64_t positions);
 
 Var embed(const nn::Pass& pass, const GPTLayers& layers, const Tensor& ids, int64_t first_position);
-Var run_block(const nn::Pass& pass, const Block& block, const Var& x);
+/// The output, whose last sum the next norm adds.
+nn::Residual run_block(const nn::Pass& pass, const Block& block, nn::Residual in);
 
 /// Logits [B, T, V] of normed x, inside a HeadUse.
 Var head(const nn::Pass& pass, const GPTLayers& layers, const Var& x);

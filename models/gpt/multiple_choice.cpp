@@ -25,7 +25,7 @@ Tensor GPT::losses_at(Tape& tape, const Tensor& ids, const Tensor& places,
   const nn::Pass first = pass_of_all_tokens(tape, *layers_);
   Var x = begin_stage(first, *layers_, ids, /*first_position=*/0);
   const nn::Pass pass = with_tables(first, *layers_, x, ids.extent(1));
-  for (const Block& block : layers_->blocks) x = run_block(pass, block, x);
+  for (const Block& block : layers_->blocks) x = run_block(pass, block, {x}).sum();
   return end_stage(
       tape, *layers_, x, places.shape(), accumulator(part().activations), [&](const Var& end) {
         HeadUse use(tape, *layers_);

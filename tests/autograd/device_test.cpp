@@ -71,6 +71,8 @@ TEST_CASE("every kind of op refuses operands on two devices") {
       {"layer_norm", [&] { layer_norm(matrix(a), row(a), row(b)); }},
       {"add_layer_norm", [&] { add_layer_norm(matrix(a), matrix(b), row(a), row(a)); }},
       {"rms_norm", [&] { rms_norm(matrix(a), row(b)); }},
+      {"layer_norm_of_sum", [&] { layer_norm_of_sum(matrix(a), matrix(b), row(a), row(a)); }},
+      {"rms_norm_of_sum", [&] { rms_norm_of_sum(matrix(a), matrix(b), row(a)); }},
       {"attention", [&] { attention(heads(a), heads(a), heads(b), {}); }},
       {"cross_entropy", [&] { cross_entropy(matrix(a), ids(b)); }},
       {"projection_cross_entropy", [&] { projection_cross_entropy(matrix(a), matrix(b), ids(a)); }},

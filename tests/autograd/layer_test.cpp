@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "tests/autograd/op_check.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -70,6 +71,58 @@ TEST_CASE("add_layer_norm equals add followed by layer_norm, whichever of its re
       {delta});
 }
 
+TEST_CASE("a norm adds the gradients of other uses of its input as the tape does, bit by bit") {
+  const Device& device = shared_device();
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16})
+    for (const bool centred : {true, false}) {
+      CAPTURE(std::string(name_of(dtype)));
+      CAPTURE(centred);
+      const auto random = [&](const Shape& shape, uint64_t seed) {
+        return random_tensor(shape, dtype, device, seed);
+      };
+      const Tensor x = random({4, 9}, 1), delta = random({4, 9}, 2), gamma = random({9}, 3);
+      const Tensor beta = random({9}, 4), of_sum = random({4, 9}, 5), of_norm = random({4, 9}, 6);
+      // The gradients of x, delta, gamma and beta, if the sum has this gradient, the norm that one.
+      const auto gradients = [&](bool fused, bool sum_has, bool norm_has) {
+        Tape tape(device);
+        const Var in[] = {tape.variable(x), tape.variable(delta), tape.variable(gamma),
+                          tape.variable(beta)};
+        NormedSum both;
+        if (fused)
+          both = centred ? layer_norm_of_sum(in[0], in[1], in[2], in[3])
+                         : rms_norm_of_sum(in[0], in[1], in[2]);
+        else
+          both.sum = add(in[0], in[1]);
+        if (!fused)
+          both.normed = centred ? layer_norm(both.sum, in[2], in[3]) : rms_norm(both.sum, in[2]);
+        std::vector<Var> outputs;
+        std::vector<Tensor> slopes;
+        if (sum_has) outputs.push_back(both.sum), slopes.push_back(of_sum);
+        if (norm_has) outputs.push_back(both.normed), slopes.push_back(of_norm);
+        tape.backward(outputs, slopes);
+        std::vector<Tensor> results = {both.sum.value(), both.normed.value()};
+        for (const Var& variable : in)
+          if (const Tensor gradient = tape.gradient(variable)) results.push_back(gradient);
+        return results;
+      };
+      const std::vector<Tensor> apart = gradients(false, true, true);
+      const std::vector<Tensor> together = gradients(true, true, true);
+      REQUIRE(apart.size() == (centred ? 6 : 5));
+      REQUIRE(together.size() == apart.size());
+      for (size_t i = 0; i < apart.size(); ++i) CHECK(same_bits(apart[i], together[i]));
+      // The gradient of x is the rounded one of the norm plus of_sum, which itself must not change.
+      const Tensor before = Tensor::empty({4, 9}, dtype, device);
+      copy(of_sum, before, device.compute());
+      const Tensor norm_alone = gradients(true, false, true)[2];
+      const Tensor total = Tensor::empty({4, 9}, dtype, device);
+      copy(of_sum, total, device.compute());
+      kernels::axpby({.x = norm_alone, .y = total, .a = 1.0, .b = 1.0}, device.compute());
+      CHECK(same_bits(together[2], total));
+      CHECK(same_bits(together[3], total));
+      CHECK(same_bits(of_sum, before));
+    }
+}
+
 TEST_CASE("embedding picks rows, adds positions and sums the gradients of repeated ids") {
   const Tensor ids = indices({4, 0, 4, 2, 2, 2}, {2, 3});
   const Tensor weight = doubles({5, 7}, 1), position = doubles({6, 7}, 2);
@@ -124,6 +177,10 @@ TEST_CASE("layers refuse operands that do not fit") {
   CHECK(contains(message_of<DTypeError>([&] { layer_norm(x, cast(seven, DType::f32), seven); }),
                  "layer_norm: x holds f64 and gamma holds f32"));
   CHECK(contains(message_of<DTypeError>([&] { rms_norm(whole, seven); }), "rms_norm: x holds i64"));
+  CHECK(contains(message_of<ShapeError>([&] { rms_norm_of_sum(x, seven, seven); }),
+                 "rms_norm_of_sum: delta"));
+  CHECK(contains(message_of<ShapeError>([&] { layer_norm_of_sum(x, {}, seven, seven); }),
+                 "layer_norm_of_sum: delta is absent"));
   CHECK(contains(message_of<ShapeError>([&] { add_layer_norm(x, seven, seven, seven); }),
                  "add_layer_norm: delta has shape [7]; expected [2, 7]"));
   CHECK(contains(message_of<ShapeError>([&] { embedding(indices({0}, {1}), x); }),
