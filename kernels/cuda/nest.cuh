@@ -5,6 +5,21 @@
 
 namespace zg::cuda {
 
+/// Division by a positive constant without dividing. Granlund, Montgomery 1994, "Division by
+/// invariant integers using multiplication", figure 4.1.
+struct Divisor {
+  unsigned multiplier = 0, shift = 0;
+
+  Divisor() = default;
+  explicit Divisor(unsigned by) {
+    while ((uint64_t{1} << shift) < by) ++shift;
+    const uint64_t excess = (uint64_t{1} << shift) - by;
+    multiplier = static_cast<unsigned>((excess << 32) / by + 1);
+  }
+  /// x / by, for x below 2^31.
+  __device__ unsigned quotient(unsigned x) const { return (__umulhi(x, multiplier) + x) >> shift; }
+};
+
 /// A loop nest over the axes of a shape, with the strides of several operands. A kernel turns a
 /// flat index into the operands' offsets with locate(). Axes of extent 1 are dropped, and
 /// neighbouring axes merged if they are contiguous in every operand, so operands of equal
@@ -13,9 +28,11 @@ namespace zg::cuda {
 template <int operands>
 struct Nest {
   int rank = 0;
+  int fits_31_bits = 0;  ///< whether numel does; no bool, which would leave bytes without a value
   int64_t numel = 1;
   int64_t extents[Shape::max_rank] = {};
   int64_t strides[Shape::max_rank][operands] = {};
+  Divisor divisors[Shape::max_rank] = {};  ///< by extents, if numel fits
 
   Nest(const Shape& shape, const Strides (&of)[operands]) : numel(shape.numel()) {
     for (int axis = 0; axis < shape.rank(); ++axis) {
@@ -29,6 +46,9 @@ struct Nest {
       extents[rank - 1] *= shape[axis];
       for (int k = 0; k < operands; ++k) strides[rank - 1][k] = next[k];
     }
+    fits_31_bits = numel < int64_t{1} << 31 ? 1 : 0;
+    for (int axis = 1; axis < rank && fits_31_bits && numel > 0; ++axis)
+      divisors[axis] = Divisor(static_cast<unsigned>(extents[axis]));
   }
 
   /// Sets offsets[k] to where element `index`, in row-major order, lies in operand k.
@@ -36,7 +56,12 @@ struct Nest {
     for (int k = 0; k < operands; ++k) offsets[k] = 0;
     if (rank == 0) return;
     for (int axis = rank - 1; axis > 0; --axis) {
-      const int64_t rest = index / extents[axis], at = index - rest * extents[axis];
+      int64_t rest;
+      if (fits_31_bits)
+        rest = divisors[axis].quotient(static_cast<unsigned>(index));
+      else
+        rest = index / extents[axis];
+      const int64_t at = index - rest * extents[axis];
       index = rest;
       for (int k = 0; k < operands; ++k) offsets[k] += at * strides[axis][k];
     }

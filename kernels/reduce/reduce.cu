@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(threads)
 /// One thread for V results and a chunk of their elements. Neighbouring threads have neighbouring
 /// results. Without `parts` there is one chunk, whose result goes to y.
 template <class X, class Y, class Op, int V>
-__global__ void __launch_bounds__(threads)
+__global__ void __launch_bounds__(threads, 4)
     reduce_chunks(const X* x, Y* y, typename Op::State* parts, Indexing indexing, int64_t chunk,
                   double scale) {
   const int64_t first = int64_t{blockIdx.y} * chunk;
