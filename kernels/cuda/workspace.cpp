@@ -21,6 +21,10 @@ int64_t workspace_bytes(const RmsNormBackward& a, const Device::Traits&) {
   return a.dgamma ? NormBlocks(a.x.extent(0)).blocks * a.x.extent(1) * int64_t{sizeof(float)} : 0;
 }
 
+int64_t workspace_bytes(const EmbeddingBackward& a, const Device::Traits&) {
+  return a.dweight ? a.dy.extent(0) * int64_t{sizeof(uint64_t)} : 0;
+}
+
 int64_t workspace_bytes(const Reduce& a, const Device::Traits&) {
   return ReduceChunks(a).scratch_bytes();
 }

@@ -3,6 +3,7 @@
 #include "zerograd/kernels/attention/attention.h"
 #include "zerograd/kernels/loss/projection_chunks.h"
 #include "zerograd/kernels/matmul/matmul.h"
+#include "zerograd/kernels/movement/movement.h"
 #include "zerograd/kernels/norm/layer_norm.h"
 #include "zerograd/kernels/reduce/reduce_chunks.h"
 
@@ -19,6 +20,9 @@ struct NormBlocks {
 };
 int64_t workspace_bytes(const LayerNormBackward&, const Device::Traits&);
 int64_t workspace_bytes(const RmsNormBackward&, const Device::Traits&);
+
+/// Tokens and their ids, sorted by id: a key of 8 bytes for each token.
+int64_t workspace_bytes(const EmbeddingBackward&, const Device::Traits&);
 
 int64_t workspace_bytes(const Reduce&, const Device::Traits&);
 

@@ -75,9 +75,15 @@ TEST_CASE(
   struct Sizes {
     int64_t C, N = 4 * T, V = 37;
   };
-  // 299 tokens are three chunks of a search for equal ids on a GPU; most ids first come in a later
-  // one.
-  const Sizes sizes[] = {{1}, {33}, {48}, {1023}, {1160}, {.C = 5, .N = 23 * T, .V = 211}};
+  // A GPU sorts 2048 tokens at once, and a warp searches 32 of these tiles at once.
+  const Sizes sizes[] = {{1},
+                         {33},
+                         {48},
+                         {1023},
+                         {1160},
+                         {.C = 5, .N = 23 * T, .V = 211},
+                         {.C = 3, .N = 385 * T, .V = 7},
+                         {.C = 1, .N = 5200 * T, .V = 3}};
   for (DType dtype : on_device(floating_dtypes, devices_at_every_level()[0]))
     for (DType id_type : {DType::i32, DType::i64})
       for (const auto& [C, N, V] : sizes) {
