@@ -201,6 +201,24 @@ Op sum_of_squares_op() {
           .timed = elements(&Sizes::flat)};
 }
 
+/// Counts of e[0] parameters. The sum of squares exceeds the norm at which gradients are clipped.
+Op gradient_scale_op() {
+  const auto call = [](const Operands& operands, const Extents& e) {
+    std::vector<int64_t> limbs(SumOfSquares::limb_count);
+    limbs[limbs.size() / 2] = 5;  // the norm is 2.2
+    const GradientScale args{
+        .limbs = Tensor::from(limbs, {SumOfSquares::limb_count}, operands.device),
+        .non_finite = Tensor::zeros({e[0]}, DType::i64, operands.device),
+        .scale = Tensor::zeros({1}, DType::f32, operands.device),
+        .clipping = {.micro_batches = 3, .clip_norm = 0.5f}};
+    return call_of(kernels::gradient_scale, args, operands.device);
+  };
+  return {.name = "gradient scale",
+          .kernels = {{.call = call}},
+          .tested = tested_lengths,
+          .dtypes = {DType::f32}};
+}
+
 /// The case's dtype is the one that the leaf is rounded to; leaf and sum are f32.
 Op fold_op() {
   const auto call = [](const Operands& operands, const Extents& e) {
@@ -243,6 +261,7 @@ OpFamily element_ops() {
           axpby_op(),
           permute_op(),
           sum_of_squares_op(),
+          gradient_scale_op(),
           fold_op(),
           gelu_op("gelu, erf", Activation::gelu_erf),
           timed_on(&Sizes::hidden, gated_op("gated, silu", Gate::silu)),
