@@ -53,7 +53,8 @@ class ZG_API BackwardPass {
   /// op with one output.
   const Tensor& gradient_of_output(int output = 0) const;
   /// A tensor that was given to record() as saved. The unit of a saved parameter is acquired again
-  /// for this op's backward.
+  /// for this op's backward. A tape runs backward once: an op may write over a tensor that only it
+  /// has saved.
   Tensor saved(int index) const;
   bool needs(int input) const;
   /// Uninitialised memory for the gradient of an input, with the input's shape. Its dtype is the

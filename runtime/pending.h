@@ -20,7 +20,8 @@ namespace zg {
 class ZG_API PendingItem {
  public:
   explicit PendingItem(const Tensor& tensor);  ///< throws ShapeError unless it has one element
-  /// Call it after synchronize() of the device's compute stream. 0 on a meta device.
+  /// Call it after synchronize() of the device's compute stream; before, and after one that threw,
+  /// an accelerator's value is NaN or, for integers, -1. 0 on a meta device.
   double value() const;
 
  private:

@@ -72,7 +72,9 @@ class ZG_API Engine final : public ParameterSource {
   Tape tape();            ///< records for backward, connected to this engine
   Tape inference_tape();  ///< records nothing
 
-  void backward(Tape& tape, const Var& loss);  ///< accumulates one micro-batch; collective
+  /// Accumulates one micro-batch; collective. On an accelerator an invalid id in a batch may be
+  /// thrown by a later call, such as step(): drop_gradients() before the next micro-batch.
+  void backward(Tape& tape, const Var& loss);
   /// The same on a pipeline stage that is not the last. `gradients` come from the next stage and
   /// include the loss scale.
   void backward(Tape& tape, std::span<const Var> outputs, std::span<const Tensor> gradients);

@@ -234,7 +234,8 @@ class CudaStream final : public Stream {
 
   /// Queues a copy of at most half_bytes to the staging memory; synchronize() fills the result.
   std::shared_ptr<const std::vector<std::byte>> fetch(const void* from, size_t bytes) {
-    Fetched next{.to = std::make_shared<std::vector<std::byte>>(bytes)};
+    // Until they arrive the bytes are those of a NaN.
+    Fetched next{.to = std::make_shared<std::vector<std::byte>>(bytes, std::byte{0xff})};
     state_.count_copy(*this, next.to->data(), from, bytes);
     const OnDevice on(state_.index);
     next.staged = staging_place(bytes);

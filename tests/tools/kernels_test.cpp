@@ -119,6 +119,22 @@ TEST_CASE("plan --peaks predicts the time of a step, of its parts and of each ke
         doctest::Approx(tokens / (3 * micro_batch + once)));
 }
 
+TEST_CASE("plan --peaks of a batch that grows takes micro-batches and tokens of one step") {
+  const TemporaryFolder folder;
+  const std::string file = folder / "kernels.json";
+  const auto tokens_per_second = [&](const std::string& batch) {
+    const Outcome outcome =
+        zerograd("plan --data sort --model-type gpt-nano --kernels " + file + " --peaks " +
+                 write_peaks(folder / "peaks.json", slow_peaks()) + " --batch-size 4 " + batch);
+    CAPTURE(outcome.error);
+    REQUIRE(outcome.status == 0);
+    return nlohmann::json::parse(read_text(file))["predicted"]["tokens_per_second"].get<double>();
+  };
+  const double one = tokens_per_second("");
+  CHECK(tokens_per_second("--rampup-batch-size 4 4 1000 --train-batch-size 16 --steps 2") ==
+        doctest::Approx(one));
+}
+
 TEST_CASE("--kernels and --peaks that cannot be met are refused before the run") {
   const TemporaryFolder folder;
   const std::string peaks = write_peaks(folder / "peaks.json", slow_peaks());
@@ -132,6 +148,11 @@ TEST_CASE("--kernels and --peaks that cannot be met are refused before the run")
   std::ofstream(folder / "bad.json") << R"({"schema":"zerograd.peaks/2"})";
   check_refused("plan --data sort --kernels /dev/null --peaks " + (folder / "bad.json"), 5,
                 "bad.json: schema: expected zerograd.peaks/1, got \"zerograd.peaks/2\"");
+  const std::string predicted = "plan --data sort --kernels /dev/null --peaks " + peaks;
+  check_refused(predicted + " --ranks 2 --pipeline-parallel 2", 2,
+                "expected one stage, got --pipeline-parallel 2; try --kernels alone");
+  check_refused(predicted + " --offload-optimizer host", 2,
+                "expected all states on the device, got an offload to host; try --kernels alone");
   check_refused("info --peaks " + (folder / "p.json"), 2,
                 "--peaks: expected --measure beside it, got --peaks alone");
 }

@@ -266,6 +266,23 @@ int print_caps(const Run& run, const RankMemory& memory, const RankMemory* large
   return yes ? 0 : 3;
 }
 
+/// Throws ConfigError where counted launches do not give the time of a step.
+void check_predictable(const Run& run) {
+  const zero::OffloadOptions& offload = run.settings.optimisation.engine.offload;
+  if (run.settings.axes.pipeline > 1)
+    throw ConfigError(
+        fmt::format("--peaks: the time that pipeline stages wait for each other is not predicted; "
+                    "expected one stage, got --pipeline-parallel {}; try --kernels alone",
+                    run.settings.axes.pipeline));
+  for (const Space space :
+       {offload.parameter, offload.gradient, offload.optimizer, offload.activation})
+    if (space != Space::device)
+      throw ConfigError(fmt::format(
+          "--peaks: the time of transfers and of updates on the host is not predicted; expected "
+          "all states on the device, got an offload to {}; try --kernels alone",
+          name_of(space)));
+}
+
 }  // namespace
 
 int plan(const std::vector<std::string>& arguments) {
@@ -284,6 +301,7 @@ int plan(const std::vector<std::string>& arguments) {
     peaks = Peaks::read(options.peaks);
   }
   const Run run = prepare_run(options.train);
+  if (peaks) check_predictable(run);
   if (run.pairs && !run.settings.seq2seq.pad_to_max && !run.options.data.source.empty())
     std::fprintf(stderr,
                  "note: each step is padded to its longest pair, so a later step may take more; "

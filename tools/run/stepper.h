@@ -73,7 +73,8 @@ class Stepper {
   Mesh mesh_;
   ParameterStore store_;
   std::unique_ptr<RunModel> model_;
-  SampleRange step_;  // the newest step
+  SampleRange step_;                // the newest step
+  int64_t step_micro_batches_ = 0;  // of this rank in it
   std::unique_ptr<zero::Engine> engine_;
   std::unique_ptr<zero::Trainer> trainer_;
   MemoryRows memory_;
