@@ -96,7 +96,7 @@ double Curve::at(double size) const {
 }
 
 StepTime predict(const StepLaunches& launches, const Peaks& peaks, const StepShape& shape) {
-  StepTime time{.peaks = peaks.name};
+  StepTime time{.peaks = peaks.name, .shape = shape};
   const auto micro_batches = static_cast<double>(shape.micro_batches);
   time.micro_batch_seconds =
       add_times(launches.per_micro_batch, peaks, micro_batches, time.per_micro_batch, time.by_kind);
@@ -123,6 +123,10 @@ std::string to_json(const StepLaunches& launches, const StepTime& time) {
   Json kinds = Json::object();
   for (const auto& [kind, seconds] : time.by_kind) kinds[name_of(kind)] = seconds;
   record["predicted"] = {{"peaks", time.peaks},
+                         {"micro_batches", time.shape.micro_batches},
+                         {"tokens", time.shape.tokens},
+                         {"collectives", time.shape.collectives},
+                         {"received_bytes", time.shape.received_bytes},
                          {"micro_batch_seconds", time.micro_batch_seconds},
                          {"once_seconds", time.once_seconds},
                          {"collective_seconds", time.collective_seconds},

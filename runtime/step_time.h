@@ -75,6 +75,7 @@ struct StepTime {
     const char* bound = "";  ///< "bandwidth", "operations" or "launch": the longest of the three
   };
   std::string peaks;  ///< Peaks::name
+  StepShape shape;
   std::vector<Row> per_micro_batch, per_step;
   double micro_batch_seconds = 0.0;  ///< of its launches and host waits
   double once_seconds = 0.0;         ///< of the launches and host waits of per_step
@@ -87,7 +88,8 @@ struct StepTime {
 /// Throws ConfigError if the peaks lack a rate that the step needs.
 ZG_API StepTime predict(const StepLaunches& launches, const Peaks& peaks, const StepShape& shape);
 /// StepLaunches::json() with "seconds" and "bound" in each row of "kernels" and, at the end,
-/// "predicted":{"peaks":...,"micro_batch_seconds":...,"once_seconds":...,"collective_seconds":...,
+/// "predicted":{"peaks":...,"micro_batches":...,"tokens":...,"collectives":...,
+/// "received_bytes":...,"micro_batch_seconds":...,"once_seconds":...,"collective_seconds":...,
 /// "step_seconds":...,"tokens_per_second":...,"class_seconds":{"memory":...,...}}.
 ZG_API std::string to_json(const StepLaunches& launches, const StepTime& time);
 

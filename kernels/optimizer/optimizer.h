@@ -65,7 +65,7 @@ ZG_API void correct(OpCount&, const OptimizerUpdate&);  ///< parameters and mome
 ZG_API UpdateConstants constants(const OptimizerUpdate&, const OptimizerTensor&);
 /// For kernels that take the factor as a number: the update with gradient_scale read from `scale`,
 /// after a wait for `stream`. Absent: the factor is NaN.
-std::optional<OptimizerUpdate> with_known_scale(const OptimizerUpdate&, Stream& stream);
+ZG_API std::optional<OptimizerUpdate> with_known_scale(const OptimizerUpdate&, Stream& stream);
 /// The kernel variant that `update` needs. All of its tensors have the same moments.
 inline UpdateKind kind_of(const OptimizerUpdate& update) {
   switch (update.rule) {

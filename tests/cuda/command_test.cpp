@@ -223,6 +223,7 @@ TEST_CASE("the host waits as often in a step as kernels/cuda/README.md says, in 
          "--offload-gradients nvme",
          41, 41},
         {"--optimizer muon", 0, 11},
+        {"--optimizer adafactor", 0, 22},
         {"--zero-stage 1 --ranks 2", 0, 2},
         {"--zero-stage 3 --ranks 2 --param-persistence-threshold 0", 0, 2},
         {"--tensor-parallel 3 --ranks 3", 0, 4},

@@ -112,6 +112,8 @@ TEST_CASE("plan --peaks predicts the time of a step, of its parts and of each ke
   for (const auto& row : record["per_step"]["kernels"]) once += row["seconds"].get<double>();
   const auto& predicted = record["predicted"];
   CHECK(predicted["peaks"] == "slow");
+  CHECK(predicted["micro_batches"] == 3);
+  CHECK(predicted["tokens"] == 3 * 4 * 11);
   CHECK(predicted["micro_batch_seconds"].get<double>() == doctest::Approx(micro_batch));
   CHECK(predicted["step_seconds"].get<double>() == doctest::Approx(3 * micro_batch + once));
   const double tokens = 3 * 4 * 11;  // sort has 11 tokens a sample
@@ -151,6 +153,11 @@ TEST_CASE("--kernels and --peaks that cannot be met are refused before the run")
   const std::string predicted = "plan --data sort --kernels /dev/null --peaks " + peaks;
   check_refused(predicted + " --ranks 2 --pipeline-parallel 2", 2,
                 "expected one stage, got --pipeline-parallel 2; try --kernels alone");
+  Peaks gpu = slow_peaks();
+  gpu.multiprocessors = 132;
+  check_refused(
+      "plan --data sort --kernels /dev/null --peaks " + write_peaks(folder / "gpu.json", gpu), 2,
+      "'slow' has the rates of a GPU; expected those of --device cpu; try another");
   check_refused(predicted + " --offload-optimizer host", 2,
                 "expected all states on the device, got an offload to host; try --kernels alone");
   check_refused("info --peaks " + (folder / "p.json"), 2,

@@ -266,8 +266,15 @@ int print_caps(const Run& run, const RankMemory& memory, const RankMemory* large
   return yes ? 0 : 3;
 }
 
-/// Throws ConfigError where counted launches do not give the time of a step.
-void check_predictable(const Run& run) {
+/// Throws ConfigError where counted launches and these peaks do not give the time of a step.
+void check_predictable(const Run& run, const Peaks& peaks) {
+  const bool of_gpu = peaks.multiprocessors > 0;
+  const Device::Type type = run.options.device_flags.type;
+  if (of_gpu != (type != Device::Type::cpu))
+    throw ConfigError(
+        fmt::format("--peaks: '{}' has the rates of a {}; expected those of --device "
+                    "{}; try another file of bench/peaks",
+                    peaks.name, of_gpu ? "GPU" : "CPU", name_of(type)));
   const zero::OffloadOptions& offload = run.settings.optimisation.engine.offload;
   if (run.settings.axes.pipeline > 1)
     throw ConfigError(
@@ -301,7 +308,7 @@ int plan(const std::vector<std::string>& arguments) {
     peaks = Peaks::read(options.peaks);
   }
   const Run run = prepare_run(options.train);
-  if (peaks) check_predictable(run);
+  if (peaks) check_predictable(run, *peaks);
   if (run.pairs && !run.settings.seq2seq.pad_to_max && !run.options.data.source.empty())
     std::fprintf(stderr,
                  "note: each step is padded to its longest pair, so a later step may take more; "

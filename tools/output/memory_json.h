@@ -44,8 +44,8 @@ struct RankMemory {
   SwapCount io{};  ///< disk reads and writes, including initialisation
   /// With --kernels: of the run's second step, or its only one. It is not in to_json().
   std::optional<StepLaunches> launches = {};
-  /// In the newest step: of all ranks, of this rank. They are not in to_json() either.
-  int64_t step_tokens = 0, step_micro_batches = 0;
+  /// In that step: of all ranks, of this rank. They are not in to_json() either.
+  int64_t counted_tokens = 0, counted_micro_batches = 0;
 };
 
 /// The row with the largest needs on the device: the first with the largest `reserved`, or `start`.

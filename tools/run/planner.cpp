@@ -160,8 +160,8 @@ std::string write_kernels(const Run& run, const RankMemory& first,
     return lines;
   }
   const int64_t steps = run.steps - run.steps_done;
-  StepShape shape{.micro_batches = first.step_micro_batches,
-                  .tokens = first.step_tokens,
+  StepShape shape{.micro_batches = first.counted_micro_batches,
+                  .tokens = first.counted_tokens,
                   .received_bytes = received_bytes(first.wire) / steps};
   for (const WireCount& count : first.wire) shape.collectives += count.calls / steps;
   const StepTime time = predict(launches, *peaks, shape);

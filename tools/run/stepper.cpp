@@ -112,7 +112,7 @@ zero::TrainerTask Stepper::task() {
       .batch =
           [this](const zero::MicroBatch& batch) {
             step_ = {trainer_->position().samples, trainer_->next_samples()};
-            step_micro_batches_ = trainer_->next_micro_batches();
+            note_counted_step();
             return model_->batch(batch, step_);
           },
       .forward = [this](Tape& tape, const zero::MicroBatch& batch) { return forward(tape, batch); },
@@ -203,6 +203,12 @@ std::vector<int32_t> Stepper::sample() {
       .front();
 }
 
+void Stepper::note_counted_step() {
+  if (!launches_ || launches()) return;
+  counted_tokens_ = step_tokens();
+  counted_micro_batches_ = trainer_->next_micro_batches();
+}
+
 RankMemory Stepper::rank_memory() const {
   RankMemory memory = {
       .rank = ranks_.rank(),
@@ -214,8 +220,8 @@ RankMemory Stepper::rank_memory() const {
       .model_slice = {},
       .io = swapped(device_),
       .launches = launches(),
-      .step_tokens = run_.steps > run_.steps_done ? step_tokens() : 0,
-      .step_micro_batches = step_micro_batches_};
+      .counted_tokens = counted_tokens_,
+      .counted_micro_batches = counted_micro_batches_};
   if (run_.settings.axes.model_ranks() == 1) return memory;
   memory.axes = axes_of(mesh_);
   for (const AxisWire& axis : memory.axes) memory.wire = added(memory.wire, axis.wire);

@@ -61,6 +61,7 @@ class Stepper {
 
  private:
   void load_adapters();
+  void note_counted_step();
   zero::TrainerTask task();
   Var forward(Tape& tape, const zero::MicroBatch& batch);
   void observe(zero::TrainerMoment moment, const zero::MicroBatch& batch);
@@ -73,8 +74,9 @@ class Stepper {
   Mesh mesh_;
   ParameterStore store_;
   std::unique_ptr<RunModel> model_;
-  SampleRange step_;                // the newest step
-  int64_t step_micro_batches_ = 0;  // of this rank in it
+  SampleRange step_;  // the newest step
+  // With --kernels: in the step that is counted, of all ranks, of this rank.
+  int64_t counted_tokens_ = 0, counted_micro_batches_ = 0;
   std::unique_ptr<zero::Engine> engine_;
   std::unique_ptr<zero::Trainer> trainer_;
   MemoryRows memory_;
