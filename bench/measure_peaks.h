@@ -7,8 +7,8 @@ namespace zg::bench {
 
 /// The rates of this CPU with the threads of `device`, for predict(), and the shares of them that
 /// the library's ops reach in their timed cases (bench/case.h), of three sizes each. Operands are
-/// spread over more memory than the caches hold, as those of a training step are. Takes one to
-/// three minutes and up to 1 GiB. Throws Unsupported for another device than a CPU.
+/// spread over more memory than the caches hold, as those of a training step are. Takes a few
+/// minutes and up to 1 GiB. Throws Unsupported for another device than a CPU.
 Peaks measure_peaks(const Device& device);
 
 /// One timed call of an op.

@@ -41,8 +41,8 @@ struct ZG_API Peaks {
   };
   std::string name;
   std::vector<Source> sources;
-  int64_t multiprocessors = 0;  ///< 0: not a GPU. For the reader; no time depends on it
-  Curve bandwidth;              ///< bytes/s by the bytes of a launch
+  int64_t multiprocessors = 0;               ///< 0: a CPU. No time depends on it
+  Curve bandwidth;                           ///< bytes/s by the bytes of a launch
   std::map<std::string, double> operations;  ///< 1/s by the name of a dtype
   double launch_seconds = 0.0;               ///< the least time of a launch
   double call_seconds = 0.0;                 ///< that each launch takes beside its work

@@ -63,6 +63,25 @@ __device__ inline void pack_operand(uint32_t (&to)[columns / 16][4],
 
 #endif
 
+/// Calls f with a value of the storage dtype and, as integral constants, the width of the kernel's
+/// tiles, which holds the head size, and what a score gets beside the product.
+template <class F>
+void with_hopper_instance(DType dtype, const AttentionCall& call, const F& f) {
+  const auto with = [&](auto value, auto width) {
+    if (call.alibi_slopes)
+      f(value, width, std::integral_constant<Extras, Extras::alibi>());
+    else
+      f(value, width, std::integral_constant<Extras, Extras::none>());
+  };
+  const auto with_width = [&](auto value) {
+    if (call.shape.D <= 64)
+      with(value, std::integral_constant<int, 64>());
+    else
+      with(value, std::integral_constant<int, 128>());
+  };
+  dtype == DType::bf16 ? with_width(bf16()) : with_width(f16());
+}
+
 /// Whether a tensor map can hold the strides of a tensor: positive and below 2^40 bytes.
 inline bool has_mappable_strides(const HeadLayout& layout, const AttentionShape& s,
                                  int64_t tokens) {

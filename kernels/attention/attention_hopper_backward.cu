@@ -410,14 +410,9 @@ void run(const AttentionCall& call, Stream& stream) {
 
 void hopper_attention_backward(DType dtype, const AttentionCall& call, Stream& stream) {
   if (call.shape.B == 0 || call.shape.H == 0) return;
-  const auto with = [&]<class T>(T) {
-    constexpr Extras none = Extras::none, alibi = Extras::alibi;
-    if (call.shape.D <= 64)
-      call.alibi_slopes ? run<T, 64, alibi>(call, stream) : run<T, 64, none>(call, stream);
-    else
-      call.alibi_slopes ? run<T, 128, alibi>(call, stream) : run<T, 128, none>(call, stream);
-  };
-  dtype == DType::bf16 ? with(bf16()) : with(f16());
+  with_hopper_instance(dtype, call, [&](auto value, auto width, auto extras) {
+    run<decltype(value), decltype(width)::value, decltype(extras)::value>(call, stream);
+  });
 }
 
 }  // namespace zg::cuda

@@ -67,7 +67,7 @@ int info(const std::vector<std::string>& arguments) {
             integer_flag({"--threads"}, threads, "threads to measure with; 0: every core"),
             text_flag(
                 {"--peaks"}, "F", peaks,
-                "with --measure: also measures what each op reaches, in one to three minutes,\n"
+                "with --measure: also measures what each op reaches, in a few minutes,\n"
                 "and writes the rates of this CPU for plan --peaks")}}}};
   Given given;
   if (!parse(line, arguments, given)) return 0;
