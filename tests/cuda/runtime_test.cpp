@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
+#include <cmath>
 #include <functional>
 #include <string>
 #include <thread>
@@ -118,7 +119,8 @@ TEST_CASE("values on their way to the host arrive at the next wait, between copi
     if (i % (count / rounds) == 0)
       device.compute().copy(other.raw(), ordinary.data(), ordinary.size());
   }
-  PendingItem(x.flat(0, 1));  // nobody keeps it
+  PendingItem(x.flat(0, 1));                // nobody keeps it
+  CHECK(std::isnan(items.back().value()));  // not yet on the host
   device.compute().synchronize();
   for (int64_t i = 0; i < count; ++i)
     REQUIRE(items[static_cast<size_t>(i)].value() == static_cast<double>(i));
