@@ -65,10 +65,9 @@ int info(const std::vector<std::string>& arguments) {
           {"flags",
            {switch_flag({"--measure"}, measure, "measure matmul peak and memory bandwidth"),
             integer_flag({"--threads"}, threads, "threads to measure with; 0: every core"),
-            text_flag(
-                {"--peaks"}, "F", peaks,
-                "with --measure: also measures what each op reaches, in a few minutes,\n"
-                "and writes the rates of this CPU for plan --peaks")}}}};
+            text_flag({"--peaks"}, "F", peaks,
+                      "with --measure: also measures what each op reaches, in a few minutes,\n"
+                      "and writes the rates of this CPU for plan --peaks")}}}};
   Given given;
   if (!parse(line, arguments, given)) return 0;
   if (!peaks.empty() && !measure)
