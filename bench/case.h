@@ -31,6 +31,7 @@ struct Rows {
 struct Sizes {
   static constexpr int64_t hidden_width = 3072;
   bool on_accelerator;
+  int64_t layer_width = 768;  ///< of the layers whose products are timed on a CPU, 1024 tokens
   Rows tokens, logits, scores;
   int64_t hidden;      ///< elements of a feed-forward layer
   int64_t flat;        ///< elements of parameters or gradients that are cast or added

@@ -25,13 +25,13 @@ constexpr int most_copies = 48;
 constexpr Effort short_effort{
     .limit_rounds = 1, .warm_up = 1, .fewest = 3, .samples = 15, .seconds = 0.06};
 
-/// Seconds of one of `runs`, which are called in turns: a tenth of the samples is faster. Other
-/// programs slow down some samples.
+/// The median of the seconds of one of `runs`, which are called in turns. The time of a step is the
+/// sum over many calls, fast and slow ones.
 double time_in_turns(const std::vector<std::function<void()>>& runs) {
   const auto all = [&] {
     for (const auto& run : runs) run();
   };
-  return quantile(measure(all, short_effort), 0.1) / static_cast<double>(runs.size());
+  return quantile(measure(all, short_effort), 0.5) / static_cast<double>(runs.size());
 }
 
 std::vector<std::function<void()>> copies_of(const std::function<std::function<void()>()>& make,
@@ -74,7 +74,7 @@ double seconds_per_call(const DeviceOptions& options) {
   const LaunchCounts before = device.launches()->counts();
   step();
   const auto launches = static_cast<double>(device.launches()->counts().since(before).launches());
-  return quantile(measure(step, short_effort), 0.1) / launches;
+  return quantile(measure(step, short_effort), 0.5) / launches;
 }
 
 /// True for work on one token at a time, which training does not have.
@@ -89,6 +89,7 @@ std::vector<Case> cases_to_time() {
   std::set<std::string> names;
   for (const int64_t scale : {1, 4, 8}) {
     Sizes sizes(Device::Type::cpu);
+    sizes.layer_width = 128 * scale;
     sizes.tokens = {1024 * scale, 96 * scale};
     sizes.logits = {32 * scale, 50257};
     sizes.scores = {1024 * scale, 128 * scale};

@@ -38,17 +38,19 @@ Error product_error(DType dtype, const Extents& e) {
   return {.absolute = 4.0 * unit_roundoff(accumulator(dtype)) * static_cast<double>(e[2] + 1)};
 }
 
-/// Layers of GPT-2 small: forward pass, gradient of x, gradient of the weight, output head. Then a
-/// product of square matrices, layers of a nano GPT, and GPT-2 small for one generated token.
+/// Layers of a GPT, on a CPU by default those of GPT-2 small: forward pass, gradient of x, gradient
+/// of the weight. Then the output head of GPT-2 small, a product of square matrices, layers of a
+/// nano GPT, and GPT-2 small for one generated token.
 std::vector<Extents> timed_products(const Sizes& sizes) {
   if (sizes.on_accelerator)  // 16 sequences of 1024 tokens; the square exceeds all caches
     return {{16384, 2304, 768, 0, 1}, {16384, 3072, 768, 0, 1}, {16384, 768, 3072, 0, 1},
             {16384, 768, 3072, 0, 0}, {768, 3072, 16384, 1, 0}, {16384, 50304, 768, 0, 1},
             {8192, 8192, 8192, 0, 0}, {704, 192, 48, 0, 1}};
-  return {{1024, 768, 768, 0, 1},   {1024, 3072, 768, 0, 1}, {1024, 768, 3072, 0, 1},
-          {1024, 768, 3072, 0, 0},  {768, 3072, 1024, 1, 0}, {512, 50257, 768, 0, 1},
-          {2048, 2048, 2048, 0, 0}, {64, 48, 48, 0, 1},      {704, 48, 48, 0, 1},
-          {704, 192, 48, 0, 1},     {48, 192, 704, 1, 0},    {1, 3072, 768, 0, 1},
+  const int64_t C = sizes.layer_width;
+  return {{1024, C, C, 0, 1},       {1024, 4 * C, C, 0, 1}, {1024, C, 4 * C, 0, 1},
+          {1024, C, 4 * C, 0, 0},   {C, 4 * C, 1024, 1, 0}, {512, 50257, 768, 0, 1},
+          {2048, 2048, 2048, 0, 0}, {64, 48, 48, 0, 1},     {704, 48, 48, 0, 1},
+          {704, 192, 48, 0, 1},     {48, 192, 704, 1, 0},   {1, 3072, 768, 0, 1},
           {1, 50257, 768, 0, 1}};
 }
 
