@@ -54,12 +54,14 @@ struct Node {
     if (!value.is_string()) fail("a text");
     return value.get<std::string>();
   }
-  /// A finite number above 0, or from 0 on; 0 if it is absent and may be 0.
+  /// A number from 1e-12 on, or from 0 on; 0 if it is absent and may be 0. Quotients of a smaller
+  /// one could overflow.
   double number(bool may_be_zero = false, double most = 1e30) const {
     if (value.is_null() && may_be_zero) return 0.0;
+    const double least = may_be_zero ? 0.0 : 1e-12;
     const double number = value.is_number() ? value.get<double>() : -1.0;
-    if (!(number >= 0.0 && number <= most) || (number == 0.0 && !may_be_zero))
-      fail(fmt::format("a number {}{}", may_be_zero ? "from 0" : "above 0",
+    if (!(number >= least && number <= most))
+      fail(fmt::format("a number from {:g}{}", least,
                        most < 1e30 ? fmt::format(" to {:g}", most) : ""));
     return number;
   }
@@ -67,6 +69,7 @@ struct Node {
   Curve curve(double most = 1e30) const {
     if (value.is_null()) return {};
     if (value.is_number()) return {{{1.0, number(false, most)}}};
+    if (!value.is_array()) fail("a number, or a list of [size, value]");
     Curve curve;
     for (const Node& point : items()) {
       if (!point.value.is_array() || point.value.size() != 2) point.fail("[size, value]");

@@ -146,6 +146,13 @@ TEST_CASE("a bad file of peaks is refused with its key, what is expected and wha
   CHECK(refusal_of_peaks("{}") ==
         "p.json: schema: expected zerograd.peaks/1, got null; see bench/peaks/README.md");
   refused(R"(,"wait_seconds":-1)", "wait_seconds: expected a number from 0, got -1");
+  refused(R"(,"collective_bandwidth":"fast")",
+          "collective_bandwidth: expected a number from 0, got \"fast\"");
+  refused(R"(,"efficiencies":[{"operations":"fast","source":"s"}])",
+          "efficiencies[0].operations: expected a number, or a list of [size, value], got "
+          "\"fast\"");
+  refused(R"(,"efficiencies":[{"operations":1e-300,"source":"s"}])",
+          "efficiencies[0].operations: expected a number from 1e-12 to 100, got 1e-300");
   refused(R"(,"efficiencies":[{"class":"produkt","operations":0.5,"source":"s"}])",
           "efficiencies[0].class: expected memory, product, attention_forward, attention_backward, "
           "optimizer, copy, got \"produkt\"");
@@ -157,5 +164,5 @@ TEST_CASE("a bad file of peaks is refused with its key, what is expected and wha
   refused(R"(,"efficiencies":[{"operations":[[2,0.5],[1,0.5]],"source":"s"}])",
           "efficiencies[0].operations[1][0]: expected a size above the one before, got 1");
   refused(R"(,"efficiencies":[{"operations":0,"source":"s"}])",
-          "efficiencies[0].operations: expected a number above 0 to 100, got 0");
+          "efficiencies[0].operations: expected a number from 1e-12 to 100, got 0");
 }

@@ -166,10 +166,13 @@ std::string write_kernels(const Run& run, const RankMemory& first,
   for (const WireCount& count : first.wire) shape.collectives += count.calls / steps;
   const StepTime time = predict(launches, *peaks, shape);
   write_json("--kernels", path, to_json(launches, time));
-  return lines + fmt::format(
-                     "\npredicted on {}: a micro-batch {:.4g} ms, a step {:.4g} ms, "
-                     "{:.0f} tokens/s",
-                     peaks->name, 1e3 * time.micro_batch_seconds, 1e3 * time.seconds,
+  const auto in_ms = [](double seconds) {
+    return seconds < 1.0 ? fmt::format("{:.4g}", 1e3 * seconds)
+                         : fmt::format("{:.0f}", 1e3 * seconds);
+  };
+  return lines +
+         fmt::format("\npredicted on {}: a micro-batch {} ms, a step {} ms, {:.0f} tokens/s",
+                     peaks->name, in_ms(time.micro_batch_seconds), in_ms(time.seconds),
                      time.tokens_per_second);
 }
 
