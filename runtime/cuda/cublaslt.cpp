@@ -33,6 +33,7 @@ Opened open() {
   find(f.version, "cublasLtGetVersion");
   find(f.matmul, "cublasLtMatmul");
   find(f.heuristic, "cublasLtMatmulAlgoGetHeuristic");
+  find(f.algo_check, "cublasLtMatmulAlgoCheck");
   find(f.desc_create, "cublasLtMatmulDescCreate");
   find(f.desc_destroy, "cublasLtMatmulDescDestroy");
   find(f.desc_set, "cublasLtMatmulDescSetAttribute");

@@ -4,6 +4,7 @@
 
 #include "tests/accelerator/command_runs.h"
 #include "tests/support/scoped_variable.h"
+#include "zerograd/kernels/matmul/matmul_algorithms.h"
 
 using namespace zg::testing;
 
@@ -243,4 +244,86 @@ TEST_CASE("--kernels of a plan for cuda without steps is refused") {
   const Outcome none = zerograd("plan --data sort --device cuda --steps 0 --kernels /dev/null");
   CHECK(none.status == 2);
   CHECK(contains(none.error, "--kernels: the run takes no step"));
+}
+
+TEST_CASE("train repeats the algorithms of a file on cuda, at any stage and number of ranks") {
+  const TemporaryFolder folder;
+  const std::string measured = folder / "measured.json", backwards = folder / "backwards.json";
+  const std::string model = "--data adder --model-type gpt-nano --device cuda ";
+  const std::string run = "train --log-interval 0 --score-samples 0 --progress off " + model;
+  const std::string one_rank = run + "--batch-size 2 --grad-accum 2 --steps 2 ";
+  const Outcome bench =
+      zerograd("bench matmul-algorithms --rounds 1 --batch-size 2 --out " + measured + " " + model);
+  CAPTURE(bench.error);
+  REQUIRE(bench.status == 0);
+  zg::MatmulAlgorithms algorithms = zg::MatmulAlgorithms::read(measured);
+  CHECK(algorithms.library == "cuBLASLt 13.0.0");
+  CHECK(algorithms.algorithms.size() > 10);
+  for (const char* row : {"| product | first us | fastest us |", " of 2 |\n", "written to "})
+    CHECK(contains(bench.out, row));
+  // The fake cuBLASLt's second algorithm for each product, which adds from the last term on. That
+  // the run has the bits of a heuristic that names it first shows that the file has every product.
+  for (auto& [problem, algorithm] : algorithms.algorithms)
+    algorithm.words[7] = (uint64_t{1} << 32) + 16;
+  algorithms.write(backwards);
+  std::string expected;
+  {
+    const ScopedVariable first("ZG_EMULATOR_CUBLASLT_FIRST", "1");
+    expected = hash_of(one_rank);
+  }
+  CHECK(hash_of(one_rank) != expected);
+  const std::string two_ranks = run + "--batch-size 2 --ranks 2 --steps 2 ";
+  for (const std::string& line :
+       {one_rank, two_ranks, two_ranks + "--zero-stage 3 --param-persistence-threshold 0 "}) {
+    CAPTURE(line);
+    const Outcome outcome = zerograd(line + "--matmul-algorithms " + backwards);
+    CHECK(hash_of(outcome) == expected);
+    CHECK(contains(outcome.error, std::to_string(algorithms.algorithms.size()) +
+                                      " products by the algorithms of " + backwards +
+                                      ", checksum " + algorithms.checksum() + "\n"));
+  }
+  const std::string with_measured = "--matmul-algorithms " + measured;
+  CHECK(hash_of(one_rank + with_measured) == hash_of(two_ranks + with_measured));
+
+  const std::string saved = folder / "saved";
+  CHECK(zerograd(one_rank + "--save " + saved + " --matmul-algorithms " + backwards).status == 0);
+  const Outcome resumed =
+      zerograd("train --score-samples 0 --steps 3 --device cuda --resume " + saved);
+  CHECK(resumed.status == 0);
+  CHECK(contains(resumed.error, "changed: run.matmul_algorithms: \"" + algorithms.checksum() +
+                                    "\" in the checkpoint, \"\" now"));
+  const Outcome plan =
+      zerograd("plan --batch-size 2 --matmul-algorithms " + measured + " " + model);
+  CHECK(plan.status == 0);
+  CHECK(contains(plan.error, "without effect: --matmul-algorithms\n"));
+}
+
+TEST_CASE("a file of algorithms that cannot be used is refused by the command") {
+  const TemporaryFolder folder;
+  const std::string file = folder / "file.json";
+  const auto refused = [&](const std::string& line, int status, const std::string& words) {
+    const Outcome outcome = zerograd(line);
+    CAPTURE(line);
+    CAPTURE(outcome.error);
+    CHECK(outcome.status == status);
+    CHECK(contains(outcome.error, words));
+  };
+  const std::string on_cuda = sort_run + "--device cuda --steps 1 --matmul-algorithms " + file;
+  refused(on_cuda, 5, file);
+  write_file(file, "{}");
+  refused(on_cuda, 5, file + ": schema: expected a text, got nothing; try zerograd bench");
+  zg::MatmulAlgorithms{.gpu = "another GPU", .library = "cuBLASLt 13.0.0"}.write(file);
+  refused(on_cuda, 5, file + ": gpu: expected 'emulated device");
+  for (const char* device : {"cpu", "hpu"})
+    refused(sort_run + "--steps 1 --matmul-algorithms " + file + " --device " + device, 6,
+            std::string("--matmul-algorithms: the algorithms are cuBLASLt's; expected --device "
+                        "cuda with it, got --device ") +
+                device);
+  refused("bench matmul-algorithms --out " + file, 6, "expected --device cuda, got --device cpu");
+  refused("bench matmul-algorithms --device cuda --model-type gpt2", 2,
+          "--out: expected the file to write");
+  const ScopedVariable own("ZG_CUDA_MATMUL", "own");
+  refused(on_cuda, 6,
+          "matmul algorithms: they are cuBLASLt's, but cuda:0 multiplies by its own matmul "
+          "(ZG_CUDA_MATMUL=own)");
 }

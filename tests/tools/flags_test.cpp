@@ -56,6 +56,9 @@ TEST_CASE("hostile flags end in a usage error that says what to do") {
       {"train --data sort --lr inf", 2, "--lr"},
       {"train --data sort --learning_rate 1e-4x", 2, "--lr"},
       {"train --data sort --dropout 1", 2, "--dropout: expected a number of 0 or more and below 1"},
+      {"train --data sort --matmul-algorithms F", 6,
+       "--matmul-algorithms: the algorithms are cuBLASLt's; expected --device cuda with it, got "
+       "--device cpu"},
       {"train --data sort --label-smoothing 1", 2,
        "--label-smoothing: expected a number of 0 or more and below 1"},
       {"train --data sort --max-source-length 0", 2, "--max-source-length: expected"},

@@ -74,12 +74,14 @@ int bench(const std::vector<std::string>& arguments) {
   if (what == "offload") return bench_offload(rest);
   if (what == "step") return bench_step(rest);
   if (what == "generate") return bench_generate(rest);
+  if (what == "matmul-algorithms") return bench_matmul_algorithms(rest);
   if (what == "pipeline") return bench_pipeline(rest);
   if (what == "seq2seq") return bench_seq2seq(rest);
   if (what == "tokenizer") return bench_tokenizer(rest);
   if (what == "--help" || what == "-h")
     return std::printf(
-               "usage: zerograd bench kernels|step|generate|seq2seq|pipeline|offload|tokenizer "
+               "usage: zerograd bench "
+               "kernels|step|generate|seq2seq|pipeline|offload|tokenizer|matmul-algorithms "
                "[flags]\n\n"
                "  kernels    each kernel beside what bounds it\n"
                "  step       a step of train beside the machine's peak, and where it goes\n"
@@ -88,14 +90,17 @@ int bench(const std::vector<std::string>& arguments) {
                "ZeRO-2\n"
                "  pipeline   how long stages wait for each other, beside the formula\n"
                "  offload    a drive, memory and AdamW beside their limits\n"
-               "  tokenizer  text to tokens and back, bytes a second on one thread\n\n"
+               "  tokenizer  text to tokens and back, bytes a second on one thread\n"
+               "  matmul-algorithms\n"
+               "             the fastest algorithms of cuBLASLt, for train --matmul-algorithms\n\n"
                "  zerograd bench kernels --help      every flag and its default\n"),
            0;
   throw ConfigError(
-      "bench: expected kernels, step, generate, seq2seq, pipeline, offload or tokenizer, got '" +
+      "bench: expected kernels, step, generate, seq2seq, pipeline, offload, tokenizer or "
+      "matmul-algorithms, got '" +
       printable(what) + "'" +
-      did_you_mean(what,
-                   {"kernels", "step", "generate", "seq2seq", "pipeline", "offload", "tokenizer"}));
+      did_you_mean(what, {"kernels", "step", "generate", "seq2seq", "pipeline", "offload",
+                          "tokenizer", "matmul-algorithms"}));
 }
 
 }  // namespace zg::tools

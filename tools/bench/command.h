@@ -15,6 +15,7 @@ namespace zg::tools {
 
 int bench_kernels(const std::vector<std::string>& arguments);
 int bench_step(const std::vector<std::string>& arguments);
+int bench_matmul_algorithms(const std::vector<std::string>& arguments);
 int bench_generate(const std::vector<std::string>& arguments);
 int bench_pipeline(const std::vector<std::string>& arguments);
 int bench_offload(const std::vector<std::string>& arguments);

@@ -38,6 +38,7 @@ set(ZG_ENGINE_HEADERS
     kernels/elementwise/gelu.h
     kernels/loss/cross_entropy.h
     kernels/matmul/matmul.h
+    kernels/matmul/matmul_algorithms.h
     kernels/matmul/peak.h
     kernels/movement/movement.h
     kernels/norm/layer_norm.h

@@ -161,9 +161,9 @@ std::string mesh_summary(const Run& run, const std::vector<RankMemory>& stages) 
 void drop_output_options(TrainOptions& options) {
   const bool looks = options.resume == "auto";
   std::string without_effect;
-  for (const char* flag :
-       {"--save", "--metrics", "--tensorboard-dir", "--trace", "--trace-steps", "--max-restarts",
-        "--autotuning", "--exit-interval", "--kill-switch-path", "--universal-checkpoint"})
+  for (const char* flag : {"--save", "--metrics", "--tensorboard-dir", "--trace", "--trace-steps",
+                           "--max-restarts", "--autotuning", "--exit-interval",
+                           "--kill-switch-path", "--universal-checkpoint", "--matmul-algorithms"})
     if (options.given.count(flag) && !(looks && std::string(flag) == "--save"))
       without_effect += (without_effect.empty() ? "" : ", ") + std::string(flag);
   if (!without_effect.empty())
@@ -177,6 +177,7 @@ void drop_output_options(TrainOptions& options) {
   // dump_gradients_step is kept, because that step gathers gradients, which needs memory.
   options.dump_gradients.clear();
   if (!looks) options.save.clear();
+  options.matmul_algorithms.clear();  // neither launches nor workspace depend on the algorithm
   options.only_planned = true;
 }
 

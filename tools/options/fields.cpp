@@ -442,6 +442,17 @@ Fields rows_of(std::vector<Flag> flags) {
   return fields;
 }
 
+Fields place_fields(TrainOptions& options, Settings& saved) {
+  Fields fields = rows_of(place_flags(options.device_flags));
+  fields.push_back(
+      {text_flag({"--matmul-algorithms"}, "F", options.matmul_algorithms,
+                 "cuda: multiply by the algorithms of cuBLASLt in this file, which zerograd\n"
+                 "bench matmul-algorithms wrote; another file may round differently")});
+  fields.push_back(
+      {no_flag, may_change({144, "run.matmul_algorithms"}, &saved.matmul_algorithms).sparse()});
+  return fields;
+}
+
 }  // namespace
 
 std::vector<FieldGroup> fields_of(TrainOptions& options, Settings& saved) {
@@ -461,7 +472,7 @@ std::vector<FieldGroup> fields_of(TrainOptions& options, Settings& saved) {
           {"axes", axes_fields(options.axes, saved.axes)},
           {"offload",
            offload_fields(options.offload, optimisation.engine, saved_optimisation.engine.offload)},
-          {"place", rows_of(place_flags(options.device_flags))},
+          {"place", place_fields(options, saved)},
           {"output", output_fields(options)},
           {"", rows_of(tracking_flags(options.tracking))},
           {"checkpoints", checkpoint_fields(options, saved)},

@@ -96,6 +96,11 @@ void check_train(const TrainOptions& options) {
   if (options.injection.fault == FaultInjection::Fault::mismatch && options.ranks == 1)
     throw ConfigError("--inject: expected --ranks of 2 or more for fault=mismatch, got 1");
   check_length(options);
+  if (!options.matmul_algorithms.empty() && options.device_flags.type != Device::Type::cuda)
+    throw Unsupported(
+        fmt::format("--matmul-algorithms: the algorithms are cuBLASLt's; expected --device cuda "
+                    "with it, got --device {}; try without it",
+                    options.device_flags.type));
   // A run with a config is not checked, even if the flag is given. `given` does not tell the flag
   // from the config's key checkpoint.writer.decoupled, which a run that saves only once may have.
   if (given.count("--async-save") && options.config.path.empty() && options.save_interval == 0)

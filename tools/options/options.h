@@ -186,7 +186,8 @@ struct TrainOptions {
   bool activation_checkpoint = false;
   uint64_t seed = 3407;
   DeviceFlags device_flags;
-  int64_t ranks = 1;  ///< all axes together
+  std::string matmul_algorithms;  ///< path of the file of algorithms for cuBLASLt; empty: none
+  int64_t ranks = 1;              ///< all axes together
   Axes axes;
   std::optional<ProcessRank> process;  ///< the rank of this process; absent: ranks are threads
   double comm_timeout_s = 60.0;

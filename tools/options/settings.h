@@ -39,6 +39,8 @@ struct Settings {
   OptimisationOptions optimisation;
   LossMean loss_mean = LossMean::micro_batch;
   uint64_t seed = 3407;
+  /// Checksum of --matmul-algorithms, which changes the order of sums; empty: none.
+  std::string matmul_algorithms;
   /// The step at which the run ends; 0: an older checkpoint, which does not store it.
   int64_t steps = 0;
   double epochs = 0.0;          ///< the length in epochs, if it was given so; 0: it was not

@@ -86,6 +86,7 @@ void check_apart(const TrainOptions& options) {
       {"--data", &index},
       {"--config", &options.config.path},
       {"--init", &options.initial_weights},
+      {"--matmul-algorithms", &options.matmul_algorithms},
       {"--metrics", &options.metrics},
       {"--trace", &options.trace},
       {"--dump-gradients", &options.dump_gradients},
@@ -424,6 +425,10 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   const auto tokenizer = is_seq2seq(options) ? open_pairs(run, dataset, origin)
                                              : open_data(run, std::move(dataset), origin, notes);
   run.settings = settings_of(options, *run.dataset);
+  if (const std::string& path = options.matmul_algorithms; !path.empty()) {
+    run.algorithms = std::make_shared<const MatmulAlgorithms>(MatmulAlgorithms::read(path));
+    run.settings.matmul_algorithms = run.algorithms->checksum();
+  }
   if (saved_model) run.settings.special_tokens = saved_model->settings.special_tokens;
   if (tokenizer) run.settings.tokenizer_json = models::tokenizer_json(*tokenizer);
   require_dtype(options.device_flags.type, run.settings.optimisation.engine.compute, "--precision");

@@ -7,6 +7,7 @@
 #include "tools/options/options.h"
 #include "tools/options/settings.h"
 #include "tools/run/checkpoints.h"
+#include "zerograd/kernels/matmul/matmul_algorithms.h"
 #include "zerograd/models/data/data.h"
 #include "zerograd/runtime/trace.h"
 
@@ -46,6 +47,8 @@ struct Run {
   std::string data_line;             ///< log line about the data and its tokens
   double epoch_samples = 0.0;  ///< samples per epoch; 0: the run's length is not given in epochs
   std::shared_ptr<TracedSteps> traced;  ///< null: no trace was requested
+  /// Those of --matmul-algorithms; null: none.
+  std::shared_ptr<const MatmulAlgorithms> algorithms;
 };
 
 /// Throws FileError if the flag's file cannot be written. Leaves no file behind.

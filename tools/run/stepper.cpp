@@ -62,6 +62,8 @@ Stepper::Stepper(const Run& run, Communicator& ranks, const Device& device, Memo
       model_(make_run_model(run, store_, mesh_, device_)),
       memory_(device_, keep) {
   const Settings& settings = run.settings;
+  if (run.algorithms && device.type() != Device::Type::meta)
+    use_matmul_algorithms(run.algorithms, device);
   if (!run.options.kernels.empty() && run.steps > run.steps_done)
     launches_.emplace(device_, std::min(run.steps_done + 1, run.steps - 1));
   {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <vector>
@@ -10,7 +11,9 @@
 #include "zerograd/runtime/dtype.h"
 
 // A test double of cuBLASLt: computes the product by its definition and checks the caller's
-// promises. An algorithm stores the problem it was chosen for and aborts for any other.
+// promises. An algorithm stores the problem it was chosen for and aborts for any other. There are
+// three, which add in different orders: along K, back along K, and each half of K, which takes a
+// workspace. ZG_EMULATOR_CUBLASLT_FIRST=N puts algorithm N at the front of the heuristic's order.
 struct EmulatedLt {};
 struct EmulatedLtLayout {
   cudaDataType_t type;
@@ -45,7 +48,9 @@ void take(Value& place, const void* value, size_t bytes, const char* what) {
   std::memcpy(&place, value, bytes);
 }
 
-/// Encodes the problem that an algorithm is chosen for.
+enum Order : uint64_t { along, back, halves, order_count };
+
+/// Encodes the problem that an algorithm is chosen for. The last word is for order and alignment.
 cublasLtMatmulAlgo_t algorithm(const EmulatedLtOperation& operation, const EmulatedLtLayout& a,
                                const EmulatedLtLayout& b, const EmulatedLtLayout& d) {
   cublasLtMatmulAlgo_t algo = {};
@@ -61,6 +66,18 @@ cublasLtMatmulAlgo_t algorithm(const EmulatedLtOperation& operation, const Emula
   algo.data[5] = static_cast<uint64_t>(b.stride);
   algo.data[6] = static_cast<uint64_t>(d.stride);
   return algo;
+}
+
+constexpr int order_bits = 32;  // of the last word, above the alignment
+Order order_of(const cublasLtMatmulAlgo_t& algo) {
+  return static_cast<Order>(algo.data[7] >> order_bits);
+}
+uint64_t alignment_of(const cublasLtMatmulAlgo_t& algo) {
+  return algo.data[7] & ((uint64_t{1} << order_bits) - 1);
+}
+
+uint64_t workspace_of(Order order, const EmulatedLtLayout& d) {
+  return order == halves ? d.rows * d.columns * static_cast<uint64_t>(d.batch) * sizeof(float) : 0;
 }
 
 std::atomic<int64_t> products{0};
@@ -116,7 +133,17 @@ struct Product {
   const void *a, *b;
   void* d;
   float beta;
+  Order order;
 };
+
+/// sums[i] += the terms of [begin, end) of K, in order or from the last on.
+void add_terms(std::vector<float>& sums, const std::vector<float>& a, const float* b,
+               uint64_t begin, uint64_t end, bool from_last) {
+  for (uint64_t step = begin; step < end; ++step) {
+    const uint64_t l = from_last ? end - 1 - (step - begin) : step;
+    for (uint64_t i = 0; i < sums.size(); ++i) sums[i] += a[l * sums.size() + i] * b[l];
+  }
+}
 
 void multiply(const Product& p) {
   const auto [m, n, k] = extents(p.operation, p.a_layout, p.b_layout, p.d_layout);
@@ -131,9 +158,15 @@ void multiply(const Product& p) {
                               b.begin() + static_cast<int64_t>((j + 1) * k), 0.0f));
     std::vector<float> sums(m);
     for (uint64_t j = 0; j < n; ++j) {
+      const float* row = b.data() + j * k;
+      const uint64_t middle = p.order == halves ? k / 2 : k;
       std::fill(sums.begin(), sums.end(), 0.0f);
-      for (uint64_t l = 0; l < k; ++l)
-        for (uint64_t i = 0; i < m; ++i) sums[i] += a[l * m + i] * b[j * k + l];
+      add_terms(sums, a, row, 0, middle, p.order == back);
+      if (middle < k) {
+        std::vector<float> others(m);
+        add_terms(others, a, row, middle, k, false);
+        for (uint64_t i = 0; i < m; ++i) sums[i] += others[i];
+      }
       for (uint64_t i = 0; i < m; ++i) {
         const int64_t at = item * p.d_layout.stride +
                            static_cast<int64_t>(j) * p.d_layout.distance + static_cast<int64_t>(i);
@@ -227,7 +260,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               cublasLtMatmulPreference_t preference, int wanted,
                                               cublasLtMatmulHeuristicResult_t* results,
                                               int* count) {
-  expect(wanted == 1, "one algorithm is what is asked for here");
+  expect(wanted >= 1, "no algorithm is asked for");
   expect(preference->reductions == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
          "a reduction whose order is open");
   const Extents e = extents(*operation, *a, *b, *d);
@@ -239,9 +272,30 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   // As cuBLASLt may for any problem.
   if (e.n < 4 || (operation->sums_b() && (d->batch > 1 || e.m < 16)))
     return CUBLAS_STATUS_NOT_SUPPORTED;
-  *count = 1;
-  *results = {.algo = algorithm(*operation, *a, *b, *d), .state = CUBLAS_STATUS_SUCCESS};
-  results->algo.data[7] = *std::max_element(preference->alignments, preference->alignments + 4);
+  const char* const text = std::getenv("ZG_EMULATOR_CUBLASLT_FIRST");
+  const uint64_t first = text ? std::strtoull(text, nullptr, 10) : 0;
+  for (uint64_t i = 0; i < order_count && *count < wanted; ++i) {
+    const auto order = static_cast<Order>((first + i) % order_count);
+    if (workspace_of(order, *d) > preference->workspace) continue;
+    cublasLtMatmulHeuristicResult_t& result = results[(*count)++];
+    result = {.algo = algorithm(*operation, *a, *b, *d),
+              .workspaceSize = workspace_of(order, *d),
+              .state = CUBLAS_STATUS_SUCCESS};
+    result.algo.data[7] =
+        order << order_bits | *std::max_element(preference->alignments, preference->alignments + 4);
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t operation,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t* algo,
+                                       cublasLtMatmulHeuristicResult_t* result) {
+  const cublasLtMatmulAlgo_t own = algorithm(*operation, *a, *b, *d);
+  if (!std::equal(own.data, own.data + 7, algo->data) || order_of(*algo) >= order_count)
+    return CUBLAS_STATUS_INVALID_VALUE;
+  *result = {.workspaceSize = workspace_of(order_of(*algo), *d), .state = CUBLAS_STATUS_SUCCESS};
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -249,18 +303,26 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
                               const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
                               cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
                               cublasLtMatrixLayout_t, void* d, cublasLtMatrixLayout_t d_layout,
-                              const cublasLtMatmulAlgo_t* algo, void*, size_t,
+                              const cublasLtMatmulAlgo_t* algo, void*, size_t workspace,
                               cudaStream_t stream) {
   expect(*static_cast<const float*>(alpha) == 1.0f && c == d,
          "only d = ab or d += ab is asked for");
   const cublasLtMatmulAlgo_t own = algorithm(*operation, *a_layout, *b_layout, *d_layout);
   expect(std::equal(own.data, own.data + 7, algo->data), "an algorithm of another problem");
+  expect(workspace_of(order_of(*algo), *d_layout) <= workspace, "a workspace that is too small");
   for (const void* place :
        {a, b, static_cast<const void*>(d), static_cast<const void*>(operation->vector)})
-    expect(reinterpret_cast<uintptr_t>(place) % algo->data[7] == 0,
+    expect(reinterpret_cast<uintptr_t>(place) % alignment_of(*algo) == 0,
            "an address off the alignment that was promised");
-  const Product product{*operation, *a_layout, *b_layout, *d_layout,
-                        a,          b,         d,         *static_cast<const float*>(beta)};
+  const Product product{.operation = *operation,
+                        .a_layout = *a_layout,
+                        .b_layout = *b_layout,
+                        .d_layout = *d_layout,
+                        .a = a,
+                        .b = b,
+                        .d = d,
+                        .beta = *static_cast<const float*>(beta),
+                        .order = order_of(*algo)};
   ++products;
   zg::emulator::enqueue(stream, [product] { multiply(product); });
   return CUBLAS_STATUS_SUCCESS;

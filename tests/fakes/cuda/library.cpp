@@ -20,6 +20,7 @@ const Symbols& cublaslt_symbols() {
       {"cublasLtCreate", symbol(cublasLtCreate)},
       {"cublasLtGetVersion", symbol(cublasLtGetVersion)},
       {"cublasLtMatmul", symbol(cublasLtMatmul)},
+      {"cublasLtMatmulAlgoCheck", symbol(cublasLtMatmulAlgoCheck)},
       {"cublasLtMatmulAlgoGetHeuristic", symbol(cublasLtMatmulAlgoGetHeuristic)},
       {"cublasLtMatmulDescCreate", symbol(cublasLtMatmulDescCreate)},
       {"cublasLtMatmulDescDestroy", symbol(cublasLtMatmulDescDestroy)},

@@ -1,0 +1,367 @@
+#include "zerograd/kernels/matmul/matmul_algorithms.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "zerograd/kernels/matmul/matmul_cublaslt.h"
+#include "zerograd/kernels/slots.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/random.h"
+#include "zerograd/runtime/storage/checksum.h"
+#include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/text.h"
+
+namespace zg {
+namespace {
+
+using AlgorithmJson = nlohmann::ordered_json;
+using ProblemVector = MatmulProblem::Vector;
+
+constexpr const char* algorithms_schema = "zerograd.matmul-algorithms/1";
+constexpr const char* measure_again = "try zerograd bench matmul-algorithms, which measures again";
+
+/// The functions of CUDA; null in a build without it, which has no device of this type.
+constexpr struct {
+  cuda::MatmulSource (*source)(const Device&);
+  void (*set)(int, std::shared_ptr<const MatmulAlgorithms>);
+  std::optional<MatmulAlgorithm> (*fastest)(const MatmulProblem&, const Device&,
+                                            const MatmulMeasurement&);
+} library_calls{ZG_FUNCTION_cuda(matmul_source), ZG_FUNCTION_cuda(set_matmul_algorithms),
+                ZG_FUNCTION_cuda(fastest_algorithm)};
+
+cuda::MatmulSource require_cublaslt(const Device& device) {
+  if (device.type() != Device::Type::cuda)
+    throw Unsupported(
+        fmt::format("matmul algorithms: they are cuBLASLt's; expected a cuda device, got {}; try "
+                    "without them",
+                    device));
+  cuda::MatmulSource source = library_calls.source(device);
+  if (!source.is_cublaslt)
+    throw Unsupported(
+        fmt::format("matmul algorithms: they are cuBLASLt's, but {} multiplies by its {}; try "
+                    "without them, or with cuBLASLt",
+                    device, source.library));
+  return source;
+}
+
+/// The integers of a problem, with their keys. Problem: const or not.
+template <class Problem, class Visit>
+void visit_integers(Problem& problem, const Visit& visit) {
+  visit("M", problem.M);
+  visit("N", problem.N);
+  visit("K", problem.K);
+  visit("batch", problem.batch);
+  visit("lda", problem.lda);
+  visit("ldb", problem.ldb);
+  visit("ldc", problem.ldc);
+  visit("stride_a", problem.stride_a);
+  visit("stride_b", problem.stride_b);
+  visit("stride_c", problem.stride_c);
+  visit("workspace", problem.workspace);
+}
+
+std::string digits_of(const MatmulAlgorithm& algorithm) {
+  std::string digits;
+  for (const uint64_t word : algorithm.words) digits += fmt::format("{:016x}", word);
+  return digits;
+}
+
+AlgorithmJson json_of(const MatmulProblem& problem, const MatmulAlgorithm& algorithm) {
+  AlgorithmJson json;
+  visit_integers(problem, [&](const char* key, int64_t value) { json[key] = value; });
+  json["operands"] = name_of(problem.operands);
+  json["sums"] = name_of(problem.sums);
+  json["transpose_a"] = problem.transpose_a;
+  json["transpose_b"] = problem.transpose_b;
+  json["vector"] = name_of(problem.vector);
+  json["algorithm"] = digits_of(algorithm);
+  json["candidate"] = algorithm.candidate;
+  json["candidates"] = algorithm.candidates;
+  json["seconds"] = algorithm.seconds;
+  json["first_seconds"] = algorithm.first_seconds;
+  return json;
+}
+
+/// All but the checksum.
+AlgorithmJson body_of(const MatmulAlgorithms& all) {
+  AlgorithmJson json = {{"schema", algorithms_schema}, {"gpu", all.gpu}, {"library", all.library}};
+  json["products"] = AlgorithmJson::array();
+  for (const auto& [problem, algorithm] : all.algorithms)
+    json["products"].push_back(json_of(problem, algorithm));
+  return json;
+}
+
+std::string checksum_of(const AlgorithmJson& body) {
+  const std::string text = body.dump(-1, ' ', /*ensure_ascii=*/true);
+  return zg::checksum(std::as_bytes(std::span(text)));
+}
+
+/// Reads the values of an object of the file. `place` names it in errors: "F: products[2]".
+struct AlgorithmReader {
+  const AlgorithmJson& object;
+  std::string place;
+
+  [[noreturn]] void fail(const std::string& key, const std::string& expected) const {
+    const auto found = object.find(key);
+    const std::string got =
+        found == object.end()
+            ? "nothing"
+            : printable(found->dump(-1, ' ', true, AlgorithmJson::error_handler_t::replace), 60);
+    throw FileError(
+        fmt::format("{}{}: expected {}, got {}; {}", place, key, expected, got, measure_again));
+  }
+  std::string text(const std::string& key) const {
+    const auto found = object.find(key);
+    if (found == object.end() || !found->is_string()) fail(key, "a text");
+    return found->get<std::string>();
+  }
+  int64_t integer(const std::string& key) const {
+    constexpr int64_t most = int64_t{1} << 53;
+    const auto found = object.find(key);
+    if (found == object.end() || !found->is_number_integer() ||
+        (found->is_number_unsigned() && found->get<uint64_t>() > uint64_t{1} << 53) ||
+        found->get<int64_t>() < 0 || found->get<int64_t>() > most)
+      fail(key, "an integer from 0");
+    return found->get<int64_t>();
+  }
+  double seconds(const std::string& key) const {
+    const auto found = object.find(key);
+    const double value = found != object.end() && found->is_number() ? found->get<double>() : -1.0;
+    if (!(value >= 0.0)) fail(key, "a number from 0");
+    return value;
+  }
+  bool truth(const std::string& key) const {
+    const auto found = object.find(key);
+    if (found == object.end() || !found->is_boolean()) fail(key, "true or false");
+    return found->get<bool>();
+  }
+  template <class Value>
+  Value named(const std::string& key, std::initializer_list<Value> values) const {
+    const std::string name = text(key);
+    std::string known;
+    for (const Value value : values) {
+      if (name == name_of(value)) return value;
+      known += (known.empty() ? "" : ", ") + std::string(name_of(value));
+    }
+    fail(key, known);
+  }
+  std::array<uint64_t, 8> words() const {
+    const std::string digits = text("algorithm");
+    constexpr size_t each = 16;
+    std::array<uint64_t, 8> words{};
+    if (digits.size() != each * words.size() ||
+        digits.find_first_not_of("0123456789abcdef") != std::string::npos)
+      fail("algorithm", "128 hexadecimal digits");
+    for (size_t i = 0; i < words.size(); ++i)
+      words[i] = std::stoull(digits.substr(each * i, each), nullptr, 16);
+    return words;
+  }
+};
+
+MatmulProblem problem_from(const AlgorithmReader& reader) {
+  MatmulProblem problem{.operands = reader.named("operands", {DType::f32, DType::bf16, DType::f16}),
+                        .sums = reader.named("sums", {DType::f32, DType::bf16, DType::f16}),
+                        .transpose_a = reader.truth("transpose_a"),
+                        .transpose_b = reader.truth("transpose_b"),
+                        .vector = reader.named("vector", {ProblemVector::none, ProblemVector::bias,
+                                                          ProblemVector::row_sums})};
+  visit_integers(problem, [&](const char* key, int64_t& value) { value = reader.integer(key); });
+  return problem;
+}
+
+/// Seconds of a launch by the host's clock, over about 2 ms of launches.
+double seconds_of_launch(const std::function<void()>& launch, Stream& stream) {
+  using Clock = std::chrono::steady_clock;
+  constexpr double enough = 2e-3;
+  constexpr double most = 200.0;
+  const auto measured = [&](int launches) {
+    stream.synchronize();
+    const Clock::time_point start = Clock::now();
+    for (int i = 0; i < launches; ++i) launch();
+    stream.synchronize();
+    return std::chrono::duration<double>(Clock::now() - start).count() / launches;
+  };
+  launch();  // loads the kernel
+  const double once = measured(1);
+  if (once >= enough) return once;
+  return measured(static_cast<int>(std::min(most, enough / std::max(once, 1e-9)) + 1.0));
+}
+
+thread_local PlannedProducts* planned_products = nullptr;
+
+}  // namespace
+
+namespace cuda {
+
+void refuse_algorithm(const MatmulAlgorithms& algorithms, const MatmulProblem& problem, int status,
+                      int64_t workspace) {
+  const std::string why = status != 0
+                              ? fmt::format("cuBLASLt refuses it with status {}", status)
+                              : fmt::format("expected a workspace of at most {} bytes, got {}",
+                                            problem.workspace, workspace);
+  throw FileError(fmt::format("{}: the algorithm of {}: {}; {}", algorithms.path, sizes(problem),
+                              why, measure_again));
+}
+
+Tensor random_elements(int64_t count, DType dtype, const Device& device) {
+  constexpr int64_t most = int64_t{1} << 16;
+  Tensor tensor = Tensor::empty({count}, dtype, device);
+  const auto fill = [&]<class T>(T) {
+    std::vector<T> values(static_cast<size_t>(std::min(most, count)));
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] =
+          T(2.0f * uniform(Philox::block({static_cast<uint32_t>(i), 0, 0, 0}, 1)[0]) - 1.0f);
+    for (int64_t done = 0; done < count; done += most)
+      device.compute().copy(tensor.raw() + done * int64_t{sizeof(T)}, values.data(),
+                            static_cast<size_t>(std::min(most, count - done)) * sizeof(T));
+    device.compute().synchronize();
+  };
+  if (dtype == DType::bf16)
+    fill(bf16());
+  else if (dtype == DType::f16)
+    fill(f16());
+  else
+    fill(float());
+  return tensor;
+}
+
+}  // namespace cuda
+
+const char* name_of(MatmulProblem::Vector vector) {
+  return vector == ProblemVector::bias       ? "bias"
+         : vector == ProblemVector::row_sums ? "row_sums"
+                                             : "none";
+}
+
+std::string sizes(const MatmulProblem& p) {
+  const auto apart = [](const char* name, int64_t distance, int64_t packed) {
+    return distance == packed ? std::string() : fmt::format(", {} {}", name, distance);
+  };
+  return fmt::format(
+      "{}M {}, N {}, K {}, {} to {}{}{}{}{}{}{}",
+      p.batch > 1 ? fmt::format("batch {}, ", p.batch) : "", p.M, p.N, p.K, p.operands, p.sums,
+      p.transpose_a ? ", a transposed" : "", p.transpose_b ? ", b transposed" : "",
+      apart("lda", p.lda, p.transpose_a ? p.M : p.K),
+      apart("ldb", p.ldb, p.transpose_b ? p.K : p.N), apart("ldc", p.ldc, p.N),
+      p.vector == ProblemVector::none ? std::string() : fmt::format(", {}", p.vector));
+}
+
+std::string MatmulAlgorithms::json() const {
+  AlgorithmJson file = body_of(*this);
+  file["checksum"] = checksum_of(file);
+  return file.dump(1) + "\n";
+}
+
+std::string MatmulAlgorithms::checksum() const { return checksum_of(body_of(*this)); }
+
+MatmulAlgorithms MatmulAlgorithms::parse(const std::string& text, const std::string& path) {
+  constexpr int deepest = 4;
+  bool is_deep = false;
+  const auto keep = [&](int depth, AlgorithmJson::parse_event_t, const AlgorithmJson&) {
+    is_deep = is_deep || depth > deepest;
+    return !is_deep;
+  };
+  AlgorithmJson file = AlgorithmJson::parse(text, keep, /*allow_exceptions=*/false);
+  if (is_deep || file.is_discarded() || !file.is_object())
+    throw FileError(
+        fmt::format("{}: expected a JSON object of the schema {}, got something else; {}", path,
+                    algorithms_schema, measure_again));
+  const AlgorithmReader root{file, path + ": "};
+  if (root.text("schema") != algorithms_schema) root.fail("schema", algorithms_schema);
+  MatmulAlgorithms all{.gpu = root.text("gpu"), .library = root.text("library"), .path = path};
+  const std::string written = root.text("checksum");
+  AlgorithmJson body = file;
+  body.erase("checksum");
+  if (const std::string found = checksum_of(body); found != written)
+    throw FileError(
+        fmt::format("{}: checksum: expected {}, which the rest of the file has, got {}: the file "
+                    "is damaged, or was edited; {}",
+                    path, found, printable(written), measure_again));
+  const auto products = file.find("products");
+  if (products == file.end() || !products->is_array()) root.fail("products", "a list");
+  for (size_t i = 0; i < products->size(); ++i) {
+    const AlgorithmReader entry{(*products)[i], fmt::format("{}: products[{}].", path, i)};
+    if (!entry.object.is_object()) root.fail("products", "a list of objects");
+    MatmulAlgorithm algorithm{.words = entry.words(),
+                              .candidate = static_cast<int>(entry.integer("candidate")),
+                              .candidates = static_cast<int>(entry.integer("candidates")),
+                              .seconds = entry.seconds("seconds"),
+                              .first_seconds = entry.seconds("first_seconds")};
+    const MatmulProblem problem = problem_from(entry);
+    if (!all.algorithms.emplace(problem, algorithm).second)
+      throw FileError(fmt::format("{}{}: expected one algorithm, got a second; {}", entry.place,
+                                  sizes(problem), measure_again));
+  }
+  return all;
+}
+
+MatmulAlgorithms MatmulAlgorithms::read(const std::string& path) {
+  constexpr int64_t most = 64 << 20;
+  return parse(read_text(path, most), path);
+}
+
+void MatmulAlgorithms::write(const std::string& path) const {
+  if (path_exists(path) && !is_regular_file(path)) return write_text(path, json());
+  const std::string unfinished = path + ".tmp";
+  write_text(unfinished, json());
+  rename_over(unfinished, path);
+}
+
+void use_matmul_algorithms(std::shared_ptr<const MatmulAlgorithms> algorithms,
+                           const Device& device) {
+  const cuda::MatmulSource source = require_cublaslt(device);
+  if (algorithms) {
+    const auto check = [&](const char* key, const std::string& got, const std::string& expected) {
+      if (got != expected)
+        throw FileError(fmt::format(
+            "{}: {}: expected '{}', which {} has, got '{}': algorithms are those of "
+            "one GPU and one version of cuBLASLt; {}",
+            algorithms->path, key, expected, device, printable(got, 100), measure_again));
+    };
+    check("gpu", algorithms->gpu, source.gpu);
+    check("library", algorithms->library, source.library);
+  }
+  library_calls.set(device.index(), std::move(algorithms));
+}
+
+PlannedProducts::PlannedProducts() : outer_(std::exchange(planned_products, this)) {}
+PlannedProducts::~PlannedProducts() { planned_products = outer_; }
+PlannedProducts* PlannedProducts::current() { return planned_products; }
+
+MatmulAlgorithms measure_matmul_algorithms(const std::set<MatmulProblem>& problems,
+                                           const Device& device,
+                                           const MatmulMeasurement& measurement) {
+  cuda::MatmulSource source = require_cublaslt(device);
+  if (measurement.candidates < 1 || measurement.rounds < 1)
+    throw ConfigError(
+        fmt::format("measure_matmul_algorithms: expected 1 or more candidates and rounds, got {} "
+                    "and {}",
+                    measurement.candidates, measurement.rounds));
+  MatmulMeasurement how = measurement;
+  if (!how.time)
+    how.time = [&device](const MatmulProblem&, int, const std::function<void()>& launch) {
+      return seconds_of_launch(launch, device.compute());
+    };
+  MatmulAlgorithms all{.gpu = std::move(source.gpu), .library = std::move(source.library)};
+  const auto measure = [&](const MatmulProblem& problem) {
+    if (all.algorithms.contains(problem)) return true;
+    const std::optional<MatmulAlgorithm> fastest = library_calls.fastest(problem, device, how);
+    if (fastest) all.algorithms.emplace(problem, *fastest);
+    return fastest.has_value();
+  };
+  for (const MatmulProblem& problem : problems) {
+    if (measure(problem) || problem.vector != ProblemVector::row_sums) continue;
+    MatmulProblem product = problem;
+    product.vector = ProblemVector::none;
+    measure(product);
+  }
+  return all;
+}
+
+}  // namespace zg

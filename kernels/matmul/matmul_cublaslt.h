@@ -1,0 +1,35 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "zerograd/kernels/matmul/matmul_algorithms.h"
+#include "zerograd/runtime/tensor.h"
+
+// Between matmul_algorithms.cpp, which is in every build, and matmul_cublaslt.cu.
+namespace zg::cuda {
+
+/// The GPU of a device, and what multiplies on it.
+struct MatmulSource {
+  std::string gpu, library;
+  bool is_cublaslt = false;
+};
+MatmulSource matmul_source(const Device& device);
+
+/// For the index-th GPU; null: the heuristic's first.
+void set_matmul_algorithms(int index, std::shared_ptr<const MatmulAlgorithms> algorithms);
+
+/// Absent if the library has none for the problem. `measurement.time` must be there.
+std::optional<MatmulAlgorithm> fastest_algorithm(const MatmulProblem& problem, const Device& device,
+                                                 const MatmulMeasurement& measurement);
+
+/// Throws the FileError about an algorithm for which cublasLtMatmulAlgoCheck returned `status` and
+/// this workspace.
+[[noreturn]] void refuse_algorithm(const MatmulAlgorithms& algorithms, const MatmulProblem& problem,
+                                   int status, int64_t workspace);
+
+/// Elements with random values from -1 to 1.
+Tensor random_elements(int64_t count, DType dtype, const Device& device);
+
+}  // namespace zg::cuda

@@ -1,0 +1,128 @@
+#include <cstdio>
+#include <set>
+
+#include "tools/bench/command.h"
+#include "tools/deepspeed/load.h"
+#include "tools/options/options.h"
+#include "tools/run/planner.h"
+#include "tools/run/run.h"
+#include "zerograd/kernels/matmul/matmul_algorithms.h"
+#include "zerograd/runtime/comm/communicator.h"
+#include "zerograd/runtime/command_line/command_line.h"
+#include "zerograd/runtime/command_line/flags.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
+
+namespace zg::tools {
+namespace {
+
+/// The options of train that change the products of a step.
+struct AlgorithmsOptions {
+  TrainOptions train;
+  std::string out;
+  int64_t candidates = 8, rounds = 5;
+};
+
+bool parse(const std::vector<std::string>& arguments, AlgorithmsOptions& options) {
+  TrainOptions& train = options.train;
+  CommandLine line = {
+      .usage = "zerograd bench matmul-algorithms --device cuda --out F [flags of train]",
+      .summary =
+          "Plans a step of train for each of its products, measures several algorithms of "
+          "cuBLASLt\n"
+          "for each on the first GPU, and writes the fastest to a file. train --matmul-algorithms "
+          "F\n"
+          "multiplies by them. Without --data the sizes are those of plan. Another measurement "
+          "may\n"
+          "find other algorithms, which round differently: keep the file with the checkpoints.",
+      .groups = {{"bench",
+                  {text_flag({"--out"}, "F", options.out, "the file of algorithms"),
+                   integer_flag({"--candidates"}, options.candidates,
+                                "algorithms of each product, the heuristic's first", {1, nullptr}),
+                   integer_flag({"--rounds"}, options.rounds,
+                                "times that each is measured; the median counts", {1, nullptr})}}},
+      .notes =
+          "  zerograd bench matmul-algorithms --device cuda --model-type gpt2 --precision bf16 \\\n"
+          "      --batch-size 8 --out gpt2.json\n"
+          "  zerograd train --device cuda --model-type gpt2 --precision bf16 --batch-size 8 \\\n"
+          "      --data input.txt --matmul-algorithms gpt2.json"};
+  // Those of the output and of the length of a run do not change its products.
+  const std::set<std::string> groups = {"output", "checkpoints", "tuning"};
+  const std::set<std::string> flags = {"--steps",
+                                       "--epochs",
+                                       "--limit-train-batches",
+                                       "--inject",
+                                       "--dump-collectives",
+                                       "--train-samples",
+                                       "--matmul-algorithms"};
+  for (FlagGroup& group : train_groups(train)) {
+    if (groups.count(group.title)) continue;
+    std::erase_if(group.flags, [&](const Flag& flag) { return flags.count(flag.names[0]); });
+    line.groups.push_back(std::move(group));
+  }
+  if (!parse(line, arguments, train.given)) return false;
+  load_config(train);
+  check_train(train);
+  if (train.device_flags.type != Device::Type::cuda)
+    throw Unsupported(
+        fmt::format("bench matmul-algorithms: the algorithms are cuBLASLt's; expected --device "
+                    "cuda, got --device {}",
+                    train.device_flags.type));
+  if (options.out.empty())
+    throw ConfigError("--out: expected the file to write, got nothing; try --out algorithms.json");
+  return true;
+}
+
+/// The products of a step, of every rank: those of a data rank are those of all.
+std::set<MatmulProblem> products_of(const Run& run) {
+  Run planned = run;
+  planned.options.device_flags.device.count_launches = true;  // so that kernels choose
+  const PlannedProducts products;
+  const Axes& axes = run.settings.axes;
+  for (int64_t stage = 0; stage < axes.pipeline; ++stage)
+    for (int64_t rank = 0; rank < axes.tensor; ++rank)
+      dry_run(planned, static_cast<int>(stage * run.settings.ranks * axes.tensor + rank));
+  return products.found();
+}
+
+void print(const MatmulAlgorithms& all) {
+  std::printf(
+      "| product | first us | fastest us | of first | candidate |\n|---|---:|---:|---:|---:|\n");
+  double first = 0.0, fastest = 0.0;
+  for (const auto& [problem, algorithm] : all.algorithms) {
+    std::printf("| %s | %.1f | %.1f | %.1f %% | %d of %d |\n", sizes(problem).c_str(),
+                1e6 * algorithm.first_seconds, 1e6 * algorithm.seconds,
+                100.0 * algorithm.seconds / algorithm.first_seconds, algorithm.candidate + 1,
+                algorithm.candidates);
+    first += algorithm.first_seconds;
+    fastest += algorithm.seconds;
+  }
+  std::printf(
+      "\n%zu products; once each: %.1f us by the heuristic's first, %.1f us by the fastest\n",
+      all.algorithms.size(), 1e6 * first, 1e6 * fastest);
+}
+
+}  // namespace
+
+int bench_matmul_algorithms(const std::vector<std::string>& arguments) {
+  AlgorithmsOptions options;
+  if (!parse(arguments, options)) return 0;
+  const Device::Type type = options.train.device_flags.type;
+  require_device(type);
+  refuse_emulator(type);
+  check_writable("--out", options.out);
+  options.train.steps = 1;
+  options.train.only_planned = true;
+  const Run run = prepare_run(options.train);
+  const Device device = device_of_rank(type, 0, options.train.device_flags.device);
+  const MatmulAlgorithms all =
+      measure_matmul_algorithms(products_of(run), device,
+                                {.candidates = static_cast<int>(options.candidates),
+                                 .rounds = static_cast<int>(options.rounds)});
+  print(all);
+  all.write(options.out);
+  std::printf("written to %s: %s, %s\n", options.out.c_str(), all.gpu.c_str(), all.library.c_str());
+  return 0;
+}
+
+}  // namespace zg::tools
