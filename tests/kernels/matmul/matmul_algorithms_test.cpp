@@ -50,6 +50,10 @@ TEST_CASE("cuBLASLt's algorithms are written to a file and read from it, all fie
   const MatmulAlgorithms read = MatmulAlgorithms::read(folder / "F");
   CHECK(read.gpu == "a GPU");
   CHECK(read.library == "cuBLASLt 1.2.3");
+  const MatmulProblem& problem = read.algorithms.begin()->first;
+  CHECK(problem.M == 1);
+  CHECK(problem.stride_c == 10);
+  CHECK(problem.workspace == 11);
   CHECK((read.algorithms == algorithms.algorithms));
   CHECK(read.path == folder / "F");
   CHECK(read.json() == algorithms.json());
@@ -78,7 +82,7 @@ TEST_CASE("a damaged file of cuBLASLt's algorithms is refused, whichever byte it
     damaged[i] = damaged[i] == '1' ? '2' : '1';
     CAPTURE(i);
     CAPTURE(damaged.substr(i, 20));
-    CHECK(refusal(damaged).starts_with("F: "));
+    CHECK(contains(refusal(damaged), "F: "));
   }
   const char* const something_else =
       "F: expected a JSON object of the schema zerograd.matmul-algorithms/1, got something else; "
