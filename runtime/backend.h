@@ -47,6 +47,8 @@ struct Backend {
   std::shared_ptr<const std::vector<std::byte>> (*fetch)(Stream& stream, const void* from,
                                                          size_t bytes) = nullptr;
   std::unique_ptr<StreamMark> (*mark)(Stream& stream) = nullptr;
+  /// Whether all queued work is done, or has failed. Does not wait. Null where `mark` is.
+  bool (*is_idle)(Stream& stream) = nullptr;
 };
 
 /// Called with true when this thread must wait until collectives of other ranks of the process are

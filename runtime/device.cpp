@@ -70,6 +70,23 @@ DeviceState::DeviceState(Device::Type type, int index, const Device::Options& op
       launches(counter_for(type, options, backend)),
       swap(options.swap) {}
 
+void UnconfirmedCollectives::add(const void* communicator, std::function<void()> wait) {
+  waits_[communicator] = std::move(wait);
+}
+
+void UnconfirmedCollectives::remove(const void* communicator) { waits_.erase(communicator); }
+
+void UnconfirmedCollectives::confirm(const void* except) {
+  for (auto entry = waits_.begin(); entry != waits_.end();) {
+    if (entry->first == except) {
+      ++entry;
+      continue;
+    }
+    entry->second();
+    entry = waits_.erase(entry);
+  }
+}
+
 void DeviceState::reserve_file() {
   if (type == Device::Type::meta) return;
   if (swap.directory.empty())

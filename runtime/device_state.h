@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -99,6 +100,24 @@ class Ledger final : public MemoryTracker {
   Recorder* recorder_ = nullptr;
 };
 
+/// Collectives whose results the compute queue awaits by events while the host goes on
+/// (QueuedCommunicator::wait_on_device), one entry for each communicator. Only the rank's own
+/// thread uses it.
+class UnconfirmedCollectives {
+ public:
+  /// `wait` blocks until the collective, and all before it of this communicator, are done, and
+  /// throws their error.
+  void add(const void* communicator, std::function<void()> wait);
+  void remove(const void* communicator);
+  /// Waits for those of all communicators but `except` and removes them. One that has failed stays:
+  /// the next call throws its error again.
+  void confirm(const void* except = nullptr);
+  bool empty() const { return waits_.empty(); }
+
+ private:
+  std::map<const void*, std::function<void()>> waits_;
+};
+
 /// State that all handles of one logical device share.
 struct DeviceState : std::enable_shared_from_this<DeviceState> {
   DeviceState(Device::Type type, int index, const Device::Options& options, Device::Type backend);
@@ -118,6 +137,7 @@ struct DeviceState : std::enable_shared_from_this<DeviceState> {
   int trace_rank = 0;
   std::unique_ptr<LaunchCounter> launches;  ///< null: not counted
   std::unique_ptr<Stream> compute;
+  UnconfirmedCollectives unconfirmed;
   /// The counter, for work on one of the device's streams; null if it is not counted there.
   LaunchCounter* launches_on(const Stream& stream) const {
     return &stream == compute.get() ? launches.get() : nullptr;

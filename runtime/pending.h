@@ -36,6 +36,8 @@ class ZG_API StreamMark {
   /// Blocks the calling thread until the work that was queued before the mark is done. Any thread
   /// may call it. Throws the errors that kernels found; Stream::synchronize() throws them, too.
   virtual void wait() = 0;
+  /// Work that is queued on `stream` from now on runs after the mark. Does not wait.
+  virtual void hold(Stream& stream) = 0;
 };
 
 /// The end of the work that is queued on the device's compute stream. Null: it is done, because the

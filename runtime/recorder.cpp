@@ -262,6 +262,7 @@ class RecordedCommunicator final : public Communicator {
     return std::make_unique<RecordedCommunicator>(inner_.group(members, name), recorder_, name);
   }
   void wait(Ticket ticket) override { inner_.wait(ticket); }
+  void wait_on_device(Ticket ticket) override { inner_.wait_on_device(ticket); }
   void abort(const std::string& cause) noexcept override { inner_.abort(cause); }
   void set_step(int64_t step) override { inner_.set_step(step); }
   WireCounts wire() const override { return inner_.wire(); }

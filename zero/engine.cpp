@@ -86,6 +86,9 @@ EngineState::EngineState(const ParameterStore& store, Ranks given, const Device&
                          const Config& config)
     : store(store),
       device(device),
+      host(device.traits().backend == Device::Type::cpu
+               ? device
+               : Device::cpu(device.index(), {.threads = 1})),
       config(config),
       ranks(std::move(given)),
       comm(ranks.mesh   ? *ranks.mesh->data
@@ -275,10 +278,9 @@ StepResult Engine::step(float rate, const std::optional<Betas>& betas) {
     update.step = s.taken + 1;
     update.scale = scale_on_device(sums, clipping, s.device);
     zero::update(s.storages, update, s.config, s.device, s.comm, s.snapshot);
-    s.note_gradients(summarise(sums, s.store, s.device, s.mesh), clipping, result);
+    s.note_gradients(summarise(sums, s.store, s.host, s.mesh), clipping, result);
   } else {
-    s.note_gradients(summarise(std::exchange(sums, {}), s.store, s.device, s.mesh), clipping,
-                     result);
+    s.note_gradients(summarise(std::exchange(sums, {}), s.store, s.host, s.mesh), clipping, result);
     update.step = s.taken;
     update.skipped = result.skipped;
     update.gradient_scale = clipping.factor(result.gradient_norm);
@@ -317,17 +319,17 @@ double Engine::mean_loss(std::span<const double> own, int64_t count) {
   if (ranks > 1 || mesh) {
     // Each rank sends the bits of its losses as integers, the other ranks add zeros. So a sum of
     // integers, which is exact, exchanges the losses.
-    const PurposeScope purpose(state_->device, Purpose::comm);
+    const PurposeScope purpose(state_->host, Purpose::comm);
     std::vector<int64_t> bits(static_cast<size_t>(count * ranks));
     if (has_losses && (!mesh || mesh->tensor_rank == 0))
       std::transform(own.begin(), own.end(), bits.begin() + comm.rank() * count,
                      [](double loss) { return std::bit_cast<int64_t>(loss); });
     if (ranks > 1) {
-      const Tensor sum = Tensor::from(bits, {count * ranks}, state_->device);
+      const Tensor sum = Tensor::from(bits, {count * ranks}, state_->host);
       comm.wait(comm.all_reduce(sum, "losses"));
       bits = sum.to_host<int64_t>();
     }
-    if (mesh) bits = sum_over_parts(bits, *mesh, state_->device, "losses");
+    if (mesh) bits = sum_over_parts(bits, *mesh, state_->host, "losses");
     all.resize(bits.size());
     std::transform(bits.begin(), bits.end(), all.begin(),
                    [](int64_t word) { return std::bit_cast<double>(word); });

@@ -53,6 +53,9 @@ struct EngineState {
 
   const ParameterStore& store;
   const Device device;
+  /// Where ranks add a few numbers that the host has: a CPU device, so that no rank waits for an
+  /// accelerator.
+  const Device host;
   const Config config;
   const Ranks ranks;
   Communicator& comm;           // the data axis

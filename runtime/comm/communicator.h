@@ -81,6 +81,13 @@ class ZG_API Communicator {
   /// Blocks until the collective is done on this rank; then its tensors may be used again. Throws
   /// CommError.
   virtual void wait(Ticket ticket) = 0;
+  /// The same for tensors that only the device's compute() queue uses next: work that is queued
+  /// there from now on runs after the collective. By NCCL between tensors in device memory this
+  /// returns once the collective is queued on the device; then the tensors may be used there, or
+  /// freed. A CommError of the collective is then thrown by the next synchronize() of compute(),
+  /// before the host can read a value, or by the next wait(). Otherwise, and while a trace is
+  /// recorded, it is wait().
+  virtual void wait_on_device(Ticket ticket) { wait(ticket); }
   /// Reports that this rank failed: the other ranks get a CommError with the cause. Never throws.
   virtual void abort(const std::string& cause) noexcept = 0;
   /// Sets the step number that errors show.

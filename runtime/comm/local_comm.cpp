@@ -76,13 +76,16 @@ class LocalCommunicator final : public QueuedCommunicator {
 
  private:
   void run(const Job& job, Ticket ticket) override {
-    group_->meet(rank_, ticket, job.call, [&] {
+    const bool by_transport = uses_transport(job);
+    Call call = job.call;
+    if (by_transport) call.input = {};  // no peer reads it
+    group_->meet(rank_, ticket, std::move(call), [&] {
       note_arrival(job);
-      if (uses_transport(job)) return run_transport(job, ticket);
+      if (by_transport) return run_transport(job, ticket);
       run_on_peer_memory(job);
       stream_->synchronize();
     });
-    if (uses_transport(job)) return;
+    if (by_transport) return;
     // all_reduce works in place, and peers may read the input until meet() returns. Therefore the
     // sum is written to the output here.
     if (job.call.op == Collective::all_reduce)
@@ -92,9 +95,10 @@ class LocalCommunicator final : public QueuedCommunicator {
   void run_transport(const Job& job, Ticket ticket) {
     const auto deadline = group_->deadline();
     try {
-      active_transport_->run(job, *stream_, [&](const std::function<bool()>& done) {
-        group_->await(rank_, ticket, deadline, done);
-      });
+      active_transport_->run(
+          job, *stream_,
+          [&](const std::function<bool()>& done) { group_->await(rank_, ticket, deadline, done); },
+          [&] { note_queued(job); });
     } catch (const DeviceError& error) {
       world_->abort(members_[rank_], describe(std::current_exception()));
       throw CommError(world_->failure());

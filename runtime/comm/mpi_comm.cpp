@@ -231,11 +231,12 @@ void MpiCommunicator::run(const Job& job, Ticket ticket) {
 void MpiCommunicator::run_transport(const Job& job, Meeting& meeting) {
   meeting.by_transport = true;
   try {
-    active_transport_->run(job, *stream_, [&](const std::function<bool()>& done) {
+    const auto await = [&](const std::function<bool()>& done) {
       bool over = false;
       meeting.awaited = [&](int) { return !(over = over || done()); };
       world_->await_members(meeting, 1000);
-    });
+    };
+    active_transport_->run(job, *stream_, await, [&] { note_queued(job); });
   } catch (const DeviceError&) {
     world_->raise_failure_of_peer(meeting);  // if a peer failed, report the peer's error
     world_->raise_own(describe(std::current_exception()));

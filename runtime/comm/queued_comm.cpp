@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "zerograd/runtime/backend.h"
+#include "zerograd/runtime/comm/pace.h"
+#include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/pending.h"
 
@@ -104,25 +107,66 @@ Communicator::Ticket QueuedCommunicator::barrier(const std::string& name) {
   return enqueue({.call = {.op = Collective::barrier, .dtype = DType::u8, .name = name}});
 }
 
+template <class Ready>
+void QueuedCommunicator::await(std::unique_lock<std::mutex>& lock, Ticket ticket,
+                               const Ready& ready) {
+  if (ready()) return;
+  // The awaited ticket is still in the queue; the last job has the ticket next_ - 1.
+  const Call& call = jobs_[jobs_.size() - static_cast<size_t>(next_ - ticket)].call;
+  const TraceSpan span(device_.compute(), {"wait for ", name_of(call.op), " ", call.name},
+                       Trace::Kind::wait);
+  lock.unlock();
+  owner_waits(true);
+  lock.lock();
+  changed_.wait(lock, ready);
+  lock.unlock();
+  owner_waits(false);
+  lock.lock();
+}
+
 void QueuedCommunicator::wait(Ticket ticket) {
   std::unique_lock lock(mutex_);
-  const auto ready = [&] { return done_ > ticket || failure_; };
-  if (!ready()) {
-    // The awaited ticket is still in the queue; the last job has the ticket next_ - 1.
-    const Call& call = jobs_[jobs_.size() - static_cast<size_t>(next_ - ticket)].call;
-    const TraceSpan span(device_.compute(), {"wait for ", name_of(call.op), " ", call.name},
-                         Trace::Kind::wait);
-    lock.unlock();
-    owner_waits(true);
-    lock.lock();
-    changed_.wait(lock, ready);
-    lock.unlock();
-    owner_waits(false);
-    lock.lock();
-  }
+  await(lock, ticket, [&] { return done_ > ticket || failure_; });
   if (done_ <= ticket) throw_failure();
-  while (!jobs_.empty() && jobs_.front().finished)
-    jobs_.pop_front();  // their tensors are freed on this thread
+  release_jobs(ticket);
+}
+
+// The device waits only for work that is queued already, so it cannot wait for ever: a transport
+// ends its work when it fails or its deadline has passed.
+void QueuedCommunicator::wait_on_device(Ticket ticket) {
+  if (device_.trace()) return wait(ticket);  // the spans "wait" are the time that collectives cost
+  std::unique_lock lock(mutex_);
+  await(lock, ticket, [&] { return done_ > ticket || on_device_ > ticket || failure_; });
+  if (done_ <= ticket) {
+    if (failure_) throw_failure();
+    end_->hold(device_.compute());
+    DeviceState::of(device_).unconfirmed.add(this, [this, ticket] { wait(ticket); });
+  }
+  release_jobs(ticket);
+}
+
+// Frees the tensors of all jobs up to `ticket` on this thread. Each is finished or on the device.
+void QueuedCommunicator::release_jobs(Ticket ticket) {
+  while (!jobs_.empty() && jobs_.front().finished) jobs_.pop_front();
+  if (jobs_.empty() || next_ - static_cast<Ticket>(jobs_.size()) > ticket) return;
+  Job& job = jobs_.front();
+  job.call.input = job.output = job.window = {};
+}
+
+void QueuedCommunicator::note_queued(const Job& job) {
+  const auto is_on_device = [](const Tensor& tensor) {
+    return tensor && tensor.buffer()->space() == Space::device;
+  };
+  // Memory of the host that is freed can be written again at once, memory of the device only after
+  // the work that is queued.
+  if (!is_on_device(job.call.input) || !is_on_device(job.output)) return;
+  std::shared_ptr<StreamMark> end = backend_of(device_.type())->mark(*stream_);
+  {
+    const std::lock_guard lock(mutex_);
+    end_ = std::move(end);
+    on_device_ = done_ + 1;
+  }
+  changed_.notify_all();
 }
 
 Communicator::Ticket QueuedCommunicator::enqueue(Job job) {
@@ -133,10 +177,14 @@ Communicator::Ticket QueuedCommunicator::enqueue(Job job) {
     job.trace = trace->shared_from_this();
     job.queued_ns = trace->now_ns();
   }
-  if (size_ > 1)
+  if (size_ > 1) {
+    // The worker waits for the compute queue. So that errors name the group whose ranks are late,
+    // the queue must not wait for another group by then.
+    DeviceState::of(device_).unconfirmed.confirm(this);
     job.inputs = mark_compute(device_);
-  else
+  } else {
     device_.compute().synchronize();
+  }
   std::unique_lock lock(mutex_);
   if (failure_) throw_failure();
   jobs_.push_back(std::move(job));
@@ -155,7 +203,7 @@ Communicator::Ticket QueuedCommunicator::enqueue(Job job) {
 }
 
 void QueuedCommunicator::run_logged(const Job& job, Ticket ticket) {
-  if (job.inputs) job.inputs->wait();
+  if (job.inputs) await_inputs(job);
   log_->started(ticket);
   const int64_t begin_ns = job.trace ? job.trace->now_ns() : 0;
   arrived_ns_ = -1;
@@ -163,6 +211,19 @@ void QueuedCommunicator::run_logged(const Job& job, Ticket ticket) {
   stream_->synchronize();
   if (job.trace) record(job, ticket, begin_ns);
   log_->done(ticket);
+}
+
+void QueuedCommunicator::await_inputs(const Job& job) {
+  if (watch_every_.count() > 0) {
+    job.inputs->hold(*stream_);  // on which nothing else is queued
+    auto watched = std::chrono::steady_clock::now();
+    for (Pace pace(1000); !backend_of(device_.type())->is_idle(*stream_); pace.rest())
+      if (const auto now = std::chrono::steady_clock::now(); now >= watched + watch_every_) {
+        watch();
+        watched = now;
+      }
+  }
+  job.inputs->wait();
 }
 
 void QueuedCommunicator::note_arrival(const Job& job) {
@@ -268,6 +329,7 @@ void QueuedCommunicator::end_worker(const std::function<void(bool fails)>& leave
   const bool fails = std::uncaught_exceptions() > exceptions_;
   if (fails) leave(fails);
   stop();
+  DeviceState::of(device_).unconfirmed.remove(this);
   owner_waits(true);
   if (worker_.joinable()) worker_.join();
   owner_waits(false);

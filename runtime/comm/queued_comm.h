@@ -23,7 +23,7 @@ namespace zg::cpu {
 /// transport calls, runs them in order. On an accelerator a collective begins after the device has
 /// finished all work that was queued before it: that thread waits for an event, not the caller. If
 /// a kernel found an error in that work, the collective fails. It is done when its results are in
-/// memory.
+/// memory. The thread waits for that, too, so it sees a collective that hangs on the device.
 class QueuedCommunicator : public Communicator {
  public:
   using StepNumber = std::shared_ptr<std::atomic<int64_t>>;  ///< shared by a rank's groups
@@ -38,6 +38,7 @@ class QueuedCommunicator : public Communicator {
   Ticket broadcast(const Tensor& x, int root, const std::string& name) override;
   Ticket barrier(const std::string& name) override;
   void wait(Ticket ticket) override;
+  void wait_on_device(Ticket ticket) override;
   void set_step(int64_t step) override { *step_ = step; }
   WireCounts wire() const override { return counts_; }
   std::string transport() const override { return transport_; }
@@ -61,7 +62,10 @@ class QueuedCommunicator : public Communicator {
   virtual void run(const Job& job, Ticket ticket) = 0;
   /// run() calls this once all peers have arrived; a trace shows the time before it as a wait.
   void note_arrival(const Job& job);
-  virtual void watch() {}  ///< called on the same thread while no job is queued
+  /// A transport calls this when all work of the job is queued on `stream_`. From then on the
+  /// rank's own thread may take the job's tensors away.
+  void note_queued(const Job& job);
+  virtual void watch() {}  ///< called on the same thread while no collective runs
   /// Called with the exception of run() or watch() before any thread that waits receives it.
   virtual void failed(const std::exception_ptr&) {}
   /// Called without a lock when the rank's own thread starts or stops to wait for this group.
@@ -102,6 +106,10 @@ class QueuedCommunicator : public Communicator {
   Ticket enqueue(Job job);
   Tensor window_for(Collective op, const Tensor& full, int64_t count);
   void load_kernels(const Job& job);
+  void await_inputs(const Job& job);
+  template <class Ready>
+  void await(std::unique_lock<std::mutex>& lock, Ticket ticket, const Ready& ready);
+  void release_jobs(Ticket ticket);
   void fail(std::unique_lock<std::mutex>& lock);
   void run_logged(const Job& job, Ticket ticket);
   void record(const Job& job, Ticket ticket, int64_t begin_ns) const;
@@ -116,7 +124,10 @@ class QueuedCommunicator : public Communicator {
   CommWindow window_;
   bool by_library_ = false;
   Ticket next_ = 0, done_ = 0;  // number of queued and of finished jobs
-  int64_t arrived_ns_ = -1;     // when all peers had arrived at the traced job; -1: not yet
+  /// The job done_ is on the device, up to this mark of stream_, if on_device_ is done_ + 1.
+  std::shared_ptr<StreamMark> end_;
+  Ticket on_device_ = 0;
+  int64_t arrived_ns_ = -1;  // when all peers had arrived at the traced job; -1: not yet
 };
 
 }  // namespace zg::cpu

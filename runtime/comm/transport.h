@@ -22,10 +22,12 @@ class Transport {
   using Await = std::function<void(const std::function<bool()>& done)>;
 
   virtual ~Transport() = default;
-  /// Returns when the job is done on this rank. Throws DeviceError with the message of the library.
-  /// After an exception the transport must not be used again; none of its work is left on the
-  /// stream.
-  virtual void run(const cpu::Job& job, Stream& stream, const Await& await) = 0;
+  /// Returns when the job is done on this rank. Calls queued() once all of its work is on the
+  /// stream; from then on the job's tensors may be absent. Throws DeviceError with the message of
+  /// the library. After an exception the transport must not be used again; none of its work is left
+  /// on the stream.
+  virtual void run(const cpu::Job& job, Stream& stream, const Await& await,
+                   const std::function<void()>& queued) = 0;
 };
 
 /// A rank sends this to its peers before they choose a library for accelerators (NCCL). Plain data,

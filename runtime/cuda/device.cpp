@@ -57,7 +57,8 @@ const Backend& backend() {
                                .memory = make_memory,
                                .transports = nccl_transports(),
                                .fetch = fetch,
-                               .mark = mark};
+                               .mark = mark,
+                               .is_idle = is_idle};
   return present;
 }
 

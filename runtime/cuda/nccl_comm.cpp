@@ -38,7 +38,8 @@ class NcclTransport final : public Transport {
       : nccl_(*nccl()), id_(id), rank_(rank), size_(size), index_(index) {}
   ~NcclTransport() override { abort(); }
 
-  void run(const cpu::Job& job, Stream& stream, const Await& await) override {
+  void run(const cpu::Job& job, Stream& stream, const Await& await,
+           const std::function<void()>& queued) override {
     check_connections();
     const RunningCollective running;
     const OnDevice on(index_);
@@ -51,6 +52,7 @@ class NcclTransport final : public Transport {
         settle(await);
       }
       if (job.call.count > 0) move(job, stream, await);
+      queued();
       await([this] { return settled() && is_idle(); });
     } catch (...) {
       abort();  // otherwise the stream would never become idle

@@ -160,6 +160,10 @@ class EventMark final : public StreamMark {
     if (fault_.found) throw_fault(fault_);
     check(error, "cudaEventSynchronize");
   }
+  void hold(Stream& stream) override {
+    const OnDevice on(stream.device().index());
+    check(cudaStreamWaitEvent(handle(stream), event_, 0), "cudaStreamWaitEvent");
+  }
 
  private:
   const int index_;
@@ -191,10 +195,11 @@ class CudaStream final : public Stream {
   LaunchCounter* launches() const override { return state_.launches_on(*this); }
 
   void synchronize() override {
-    const OnDevice on(state_.index);
-    const cudaError_t error = cudaStreamSynchronize(queue_.stream);
     // After an error nobody may read what was fetched.
     const std::vector<Fetched> fetched = std::exchange(fetched_, {});
+    if (awaits_collectives()) state_.unconfirmed.confirm();
+    const OnDevice on(state_.index);
+    const cudaError_t error = cudaStreamSynchronize(queue_.stream);
     staged_bytes_ = 0;
     is_busy_ = {};
     if (queue_.fault->found)  // says more than the error of a kernel that ended with __trap()
@@ -208,6 +213,8 @@ class CudaStream final : public Stream {
     state_.count_copy(*this, to, from, bytes);
     const OnDevice on(state_.index);
     const bool stages = bytes > 0 && is_pageable(from);
+    if (awaits_collectives() && is_pageable(to))  // the driver may make the host wait
+      state_.unconfirmed.confirm();
     auto* destination = static_cast<std::byte*>(to);
     const auto* source = static_cast<const std::byte*>(from);
     while (bytes > 0) {
@@ -263,6 +270,7 @@ class CudaStream final : public Stream {
   std::byte* staging_place(size_t bytes) {
     constexpr size_t alignment = 16;
     if (staged_bytes_ + bytes > half_bytes) {
+      if (is_busy_[1 - half_] && awaits_collectives()) state_.unconfirmed.confirm();
       check(cudaEventRecord(queue_.half_done[half_], queue_.stream), "cudaEventRecord");
       is_busy_[half_] = true;
       half_ = 1 - half_;
@@ -276,6 +284,11 @@ class CudaStream final : public Stream {
     std::byte* const place = queue_.staging + half_ * half_bytes + staged_bytes_;
     staged_bytes_ += (bytes + alignment - 1) / alignment * alignment;
     return place;
+  }
+  /// Whether this is the compute queue and waits for collectives. Before the host waits for such a
+  /// queue it waits for the collectives, so that their errors are thrown and the group is known.
+  bool awaits_collectives() const {
+    return state_.compute.get() == this && !state_.unconfirmed.empty();
   }
   void queue_copy(void* to, const void* from, size_t bytes) {
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, queue_.stream), "copy");
@@ -311,6 +324,11 @@ std::unique_ptr<StreamMark> mark(Stream& stream) {
   const int index = stream.device().index();
   const OnDevice on(index);
   return std::make_unique<EventMark>(index, handle(stream), *fault_place(stream));
+}
+
+bool is_idle(Stream& stream) {
+  const OnDevice on(stream.device().index());
+  return cudaStreamQuery(handle(stream)) != cudaErrorNotReady;
 }
 
 int streams_on(int index) {

@@ -28,7 +28,7 @@ Tensor gathered_sums(const Storage& storage, const Config& config, const Device&
   std::vector<Communicator::Ticket> tickets;
   gather_in_buckets(in_memory(storage.sums), whole, storage.name + " gradients",
                     config.allgather_bucket_size, comm, tickets);
-  comm.wait(tickets.back());
+  comm.wait_on_device(tickets.back());
   return whole;
 }
 
@@ -138,7 +138,7 @@ GradientSums sum_gradients(std::span<const Storage> storages, const ParameterSto
     streaming->keep();
   }
   if (!moves) sum_chunks();
-  if (comm.size() > 1) comm.wait(comm.all_reduce(sums, "gradient norm"));
+  if (comm.size() > 1) comm.wait_on_device(comm.all_reduce(sums, "gradient norm"));
   return {.all = sums, .buffers = moves ? streaming : nullptr};
 }
 
@@ -222,7 +222,7 @@ void update(std::span<Storage> storages, const OptimizerStep& step, const Config
     if (!config.overlap_comm && !tickets.empty()) comm.wait(tickets.back());
   }
   update(std::move(together), step, config, device.compute());
-  if (!tickets.empty()) comm.wait(tickets.back());
+  if (!tickets.empty()) comm.wait_on_device(tickets.back());
   streaming.finish();
 }
 

@@ -237,7 +237,7 @@ Communicator::Ticket Reducer::scatter(const Tensor& whole, const Tensor& sums,
 void Reducer::wait_for(size_t in_flight) {
   while (in_flight_.size() > in_flight) {
     Leaf& first = in_flight_.front();
-    comm_.wait(first.last);
+    first.sums ? comm_.wait(first.last) : comm_.wait_on_device(first.last);
     if (first.sums) {
       first.sums->keep();
       leave(std::move(first.sums));

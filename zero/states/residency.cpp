@@ -122,7 +122,7 @@ void Residency::complete(size_t index) {
     if (!values.empty()) wait_for_swap(values.shard.device(), state.read);
     if (state.shards[0] || state.shards[1]) exchange(index);
   }
-  if (!state.tickets.empty()) comm_.wait(state.tickets.back());
+  if (!state.tickets.empty()) comm_.wait_on_device(state.tickets.back());
   state.tickets.clear();
   state.shards = {};
 }

@@ -32,7 +32,7 @@ struct NcclCommunicator {
   std::string device;
   int index = 0;  // of the device
   int rank = 0, size = 0;
-  NcclResult state = NcclResult::success;
+  std::atomic<NcclResult> state{NcclResult::success};
   bool joined = false;
   /// Enqueued on the stream once the caller has seen that the call is no longer in progress.
   cudaStream_t stream = nullptr;
@@ -40,12 +40,14 @@ struct NcclCommunicator {
   std::vector<int64_t> sent, received;  // messages, by peer
   int64_t calls = 0;
   std::shared_ptr<std::atomic<bool>> aborted = std::make_shared<std::atomic<bool>>(false);
+  NcclCommunicator* ended_before = nullptr;
 };
 
 namespace {
 
 using emulator::die;
 std::atomic<int64_t> operations{0};
+std::atomic<bool> held_may_begin{false};
 
 void expect(bool holds, const std::string& what) {
   if (!holds) die("NCCL: " + what);
@@ -111,7 +113,7 @@ struct Exchange {
   NcclCommunicator* comm;
   std::shared_ptr<std::atomic<bool>> aborted;
   std::vector<Operation> operations;
-  bool stalls = false;
+  std::string fault;
   std::vector<std::filesystem::path> outgoing;
   struct Expected {
     std::filesystem::path file;
@@ -131,8 +133,12 @@ struct Exchange {
            "\n";
   }
 
+  bool stalls() const { return fault == "stall" || fault == "fail"; }
+  bool may_begin() const { return fault != "hold" || held_may_begin || *aborted; }
+
   void begin() {
-    if (*aborted || stalls) return;
+    if (fault == "fail") comm->state = NcclResult::system_error;
+    if (*aborted || stalls()) return;
     for (size_t i = 0; i < operations.size(); ++i) {
       const Operation& o = operations[i];
       for (const auto& [peer, place] : o.out) {
@@ -166,7 +172,7 @@ struct Exchange {
   /// written.
   bool has_arrived() {
     if (*aborted) return true;
-    bool all = !stalls;
+    bool all = !stalls();
     for (Expected& e : expected) {
       if (!e.data) receive(e);
       all = all && e.data;
@@ -204,8 +210,6 @@ struct Exchange {
 };
 
 namespace {
-
-// --- calls and groups
 
 struct Group {
   int depth = 0;
@@ -245,8 +249,8 @@ NcclResult close_group() {
   const std::string fault = fault_of(comm);
   if (fault == "exit") std::_Exit(9);
   while (fault == "block") std::this_thread::sleep_for(std::chrono::seconds(1));
-  const auto exchange = std::make_shared<Exchange>(
-      Exchange{&comm, comm.aborted, std::move(group.operations), fault == "stall"});
+  const auto exchange =
+      std::make_shared<Exchange>(Exchange{&comm, comm.aborted, std::move(group.operations), fault});
   comm.stream = group.stream;
   comm.pending = exchange;
   if (fault == "error") comm.state = NcclResult::system_error;
@@ -359,8 +363,6 @@ NcclResult reduce_scatter(const void* from, void* to, size_t count, NcclType typ
   return call(comm, stream, std::move(o));
 }
 
-// --- communicators
-
 std::filesystem::path note_of(const std::filesystem::path& folder, int rank) {
   return folder / ("rank." + std::to_string(rank));
 }
@@ -438,8 +440,9 @@ NcclResult get_async_error(NcclComm comm, NcclResult* state) {
     await_delay(*comm);
     const auto collective = std::make_shared<const emulator::Collective>(emulator::Collective{
         comm->folder.filename().string() + "-" + std::to_string(comm->calls), comm->aborted});
-    emulator::enqueue_collective(comm->stream, collective, nullptr,
-                                 [exchange] { exchange->begin(); });
+    emulator::enqueue_collective(
+        comm->stream, collective, [exchange] { return exchange->may_begin(); },
+        [exchange] { exchange->begin(); });
     emulator::enqueue_collective(
         comm->stream, collective, [exchange] { return exchange->has_arrived(); },
         [exchange] { exchange->finish(); });
@@ -464,7 +467,8 @@ NcclResult abort(NcclComm comm) {
     is_last = is_last && !std::filesystem::exists(note_of(comm->folder, peer));
   if (is_last) std::filesystem::remove_all(comm->folder, ignored);
   group = {};
-  delete comm;
+  static std::atomic<NcclComm> ended{nullptr};  // a thread that waits for the stream may read them
+  comm->ended_before = ended.exchange(comm);
   return NcclResult::success;
 }
 
@@ -472,6 +476,7 @@ NcclResult abort(NcclComm comm) {
 }  // namespace zg::cuda
 
 int64_t zg::emulator::nccl_operations() { return cuda::operations; }
+void zg::emulator::let_held_collectives_begin(bool begin) { cuda::held_may_begin = begin; }
 
 const std::map<std::string, void*>& zg::emulator::nccl_symbols() {
   const auto symbol = [](auto* function) { return reinterpret_cast<void*>(function); };

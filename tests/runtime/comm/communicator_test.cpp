@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/runtime/comm/ranks.h"
+#include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/error.h"
 
 using namespace zg;
@@ -81,4 +82,32 @@ TEST_CASE("collectives that a rank queues without waiting complete in order") {
     for (const Tensor& full : fulls)
       if (full.to_host<float>() != std::vector<float>{0, 1}) throw ShapeError("gather");
   });
+}
+
+TEST_CASE(
+    "collectives that only a device waits for are confirmed once, or give their error again") {
+  UnconfirmedCollectives unconfirmed;
+  std::string waits;
+  bool fails = true;
+  const int one = 1, two = 2, three = 3;
+  unconfirmed.add(&one, [&] { waits += "old "; });
+  unconfirmed.add(&one, [&] { waits += "one "; });  // is behind the one before
+  unconfirmed.add(&two, [&] {
+    waits += "two ";
+    if (fails) throw CommError("rank 1 failed");
+  });
+  unconfirmed.confirm(&two);
+  CHECK(waits == "one ");
+  for (const char* each : {"one two ", "one two two "}) {
+    CHECK_THROWS_WITH_AS(unconfirmed.confirm(&three), "rank 1 failed", CommError);
+    CHECK(waits == each);
+  }
+  fails = false;
+  unconfirmed.confirm();
+  CHECK(waits == "one two two two ");
+  CHECK(unconfirmed.empty());
+  unconfirmed.add(&one, [&] { waits += "ended "; });
+  unconfirmed.remove(&one);
+  unconfirmed.confirm();
+  CHECK(waits == "one two two two ");
 }
