@@ -134,8 +134,8 @@ struct OffloadOptions {
   /// instead, in whole units from the first one that fits.
   int64_t parameters_on_host = 0;
   /// With `parameter` in a file: size in elements of the buffer for parameters that are read from
-  /// it, at least one unit. The next unit is prefetched only if it fits into the buffer beside the
-  /// current one.
+  /// it, at least one unit. The next units are prefetched only as far as they fit into the buffer
+  /// beside those in use.
   int64_t parameter_buffer = int64_t{500'000'000};
 };
 
@@ -170,7 +170,7 @@ struct Config {
   // Upper limits, in elements, of one collective. Larger ones are divided.
   int64_t reduce_bucket_size = 500'000'000;
   int64_t allgather_bucket_size = 500'000'000;
-  /// Stage 3: units larger than this are not prefetched.
+  /// Stage 3: limit of the elements of all units that are prefetched and not used yet; 0: none is.
   int64_t prefetch_bucket_size = 50'000'000;
   /// Stage 3: parameters of at most this many elements stay whole on every rank, as one flat unit.
   int64_t param_persistence_threshold = 100'000;

@@ -114,6 +114,22 @@ TEST_CASE("plan predicts what train measures also where steps are skipped") {
     check_plan_is_run("--data sort --batch-size 8 --precision " + std::string(flags));
 }
 
+TEST_CASE("plan predicts what train measures where several blocks are gathered ahead") {
+  const TemporaryFolder folder;
+  // A block has about 3300 elements: one is gathered ahead, or three.
+  const std::string chain = "--data " + text_in(folder) +
+                            " --block-size 16 --n-layer 6 --n-head 2 --n-embd 16 --batch-size 4 "
+                            "--grad-accum 3 --eval-interval 2 --eval-batches 2 --zero-stage 3 "
+                            "--param-persistence-threshold 0 ";
+  for (const char* ranks :
+       {"--ranks 1", "--ranks 2 --activation-checkpoint", "--ranks 4 --precision bf16",
+        "--ranks 4 --pipeline-parallel 2 --activation-checkpoint"})
+    for (const char* parameters :
+         {"--offload-param none", "--offload-param host", "--offload-param nvme --nvme-path /tmp"})
+      for (const char* bucket : {"4000", "12000"})
+        check_plan_is_run(chain + ranks + " " + parameters + " --prefetch-bucket-size " + bucket);
+}
+
 TEST_CASE("plan predicts what train measures in settings drawn at random") {
   const TemporaryFolder folder;
   const std::string text = text_in(folder);
@@ -414,7 +430,7 @@ TEST_CASE("a run fits in its planned peak, and with 2 MiB less it runs out of me
   }
   // The next test uses 40 MiB as the device memory limit.
   CHECK(needs[0] > int64_t{40} << 20);
-  CHECK(needs[3] < int64_t{40} << 20);
+  CHECK(needs[1] <= int64_t{40} << 20);
 }
 
 TEST_CASE("a run that is out of memory names a setting that fits, and that setting trains") {

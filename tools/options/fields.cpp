@@ -295,7 +295,7 @@ Fields rank_fields(TrainOptions& options, Settings& saved) {
                     "largest reduction of gradients, elements", {1, nullptr}),
        not_stored, Config::reduce_bucket_size},
       {integer_flag({"--prefetch-bucket-size"}, now.prefetch_bucket_size,
-                    "largest unit that is gathered ahead, elements"),
+                    "stage 3: units of at most so many elements in all are gathered ahead"),
        not_stored, Config::prefetch_bucket_size},
       {integer_flag({"--param-persistence-threshold"}, now.param_persistence_threshold,
                     "stage 3: parameters of at most so many elements stay whole"),

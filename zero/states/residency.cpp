@@ -1,6 +1,7 @@
 #include "zerograd/zero/states/residency.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "zerograd/zero/states/transfer.h"
 
@@ -21,6 +22,12 @@ bool rests_in_file(const Storage& storage) {
   return in_file(storage.trainable.shard) || in_file(storage.frozen.shard);
 }
 
+bool is_whole(const Storage& storage) { return storage.trainable.whole || storage.frozen.whole; }
+
+int64_t whole_numel(const Storage& storage) {
+  return storage.trainable.flat.padded + storage.frozen.flat.padded;
+}
+
 int64_t shard_numel(const Storage& storage) {
   const Tensor &trainable = storage.trainable.shard, &frozen = storage.frozen.shard;
   return (trainable ? trainable.numel() : 0) + (frozen ? frozen.numel() : 0);
@@ -31,6 +38,15 @@ int64_t shard_numel(const Storage& storage) {
 Residency::Residency(std::vector<Storage>& storages, Communicator& comm, const Config& config)
     : storages_(storages), comm_(comm), config_(config), states_(storages.size()) {}
 
+Residency::~Residency() {
+  for (size_t index = 0; index < states_.size(); ++index) {
+    try {
+      if (states_[index].gathering) wait_for_read(index);
+    } catch (...) {  // ignored: after a failure the drive no longer uses the memory
+    }
+  }
+}
+
 void Residency::start(TapeMode mode) {
   finish();
   mode_ = static_cast<size_t>(mode);
@@ -40,13 +56,16 @@ void Residency::finish() noexcept {
   if (!order_.empty()) orders_[mode_].swap(order_);
   order_.clear();
   for (size_t index = 0; index < states_.size(); ++index) {
-    if (states_[index].users > 0) continue;
+    State& state = states_[index];
+    if (state.users > 0) continue;
     try {
-      if (states_[index].gathering) complete(index);
+      if (state.gathering) wait_for_read(index);
+      if (!state.tickets.empty()) comm_.wait(state.tickets.back());
     } catch (...) {
-      // ignored: the group has failed, so its worker no longer uses the buffer, and the next call
-      // reports the error
+      // ignored: the drive or the group has failed, so its worker no longer uses the buffer, and
+      // the next call reports the error
     }
+    state = {};
     evict(index);
   }
 }
@@ -61,10 +80,10 @@ void Residency::acquire(size_t index) {
   // A storage that is being prefetched is not Evictable, because no unit has used it yet.
   for (size_t other = 0; other < states_.size(); ++other)
     if (other != index && states_[other].users == 0 && !states_[other].gathering) evict(other);
-  if (!storages_[index].trainable.whole && !storages_[index].frozen.whole) gather(index);
+  if (!is_whole(storages_[index])) gather(index);
   if (state.gathering) complete(index);
-  ++state.users;
   prefetch();
+  ++state.users;
 }
 
 void Residency::release(size_t index) noexcept { --states_[index].users; }
@@ -113,15 +132,18 @@ void Residency::exchange(size_t index) {
   if (!config_.overlap_comm && !state.tickets.empty()) comm_.wait(state.tickets.back());
 }
 
+void Residency::wait_for_read(size_t index) {
+  const Storage& storage = storages_[index];
+  if (!rests_in_file(storage)) return;
+  const Values& values = storage.trainable.empty() ? storage.frozen : storage.trainable;
+  wait_for_swap(values.shard.device(), states_[index].read);
+}
+
 void Residency::complete(size_t index) {
   State& state = states_[index];
   state.gathering = false;
-  if (rests_in_file(storages_[index])) {
-    const Values& values =
-        storages_[index].trainable.empty() ? storages_[index].frozen : storages_[index].trainable;
-    if (!values.empty()) wait_for_swap(values.shard.device(), state.read);
-    if (state.shards[0] || state.shards[1]) exchange(index);
-  }
+  wait_for_read(index);
+  if (state.shards[0] || state.shards[1]) exchange(index);
   if (!state.tickets.empty()) comm_.wait_on_device(state.tickets.back());
   state.tickets.clear();
   state.shards = {};
@@ -139,15 +161,29 @@ void Residency::prefetch() {
   if (!config_.overlap_comm || last.size() <= order_.size() ||
       !std::equal(order_.begin(), order_.end(), last.begin()))
     return;
-  const size_t next = last[order_.size()];
-  const Storage& storage = storages_[next];
-  if (storage.trainable.whole || storage.frozen.whole || states_[next].gathering) return;
-  if (storage.trainable.flat.padded + storage.frozen.flat.padded > config_.prefetch_bucket_size)
-    return;
-  if (rests_in_file(storage) && shard_numel(storages_[order_.back()]) + shard_numel(storage) >
-                                    config_.offload.parameter_buffer)
-    return;
-  gather(next);
+  int64_t ahead = 0;     // elements of the units that are gathered and not used yet
+  int64_t buffered = 0;  // elements of this rank that were read from a file
+  for (size_t index = 0; index < states_.size(); ++index) {
+    const Storage& storage = storages_[index];
+    if (states_[index].gathering) ahead += whole_numel(storage);
+    if (rests_in_file(storage) && is_whole(storage)) buffered += shard_numel(storage);
+  }
+  const auto begin = last.begin() + static_cast<std::ptrdiff_t>(order_.size());
+  size_t previous = order_.back();
+  for (auto next = begin; next != last.end(); ++next) {
+    const size_t index = *next;
+    const Storage& storage = storages_[index];
+    if (std::exchange(previous, index) == index) continue;  // it stays whole
+    // A unit that is used before is freed after that use, and cannot be gathered until then.
+    if (std::find(begin, next, index) != next) return;
+    if (states_[index].gathering || whole_numel(storage) == 0) continue;
+    if (is_whole(storage)) return;
+    ahead += whole_numel(storage);
+    if (ahead > config_.prefetch_bucket_size) return;
+    if (rests_in_file(storage)) buffered += shard_numel(storage);
+    if (rests_in_file(storage) && buffered > config_.offload.parameter_buffer) return;
+    gather(index);
+  }
 }
 
 }  // namespace zg::zero

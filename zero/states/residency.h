@@ -17,16 +17,26 @@ namespace zg::zero {
 ///
 /// The unit released last stays in memory (Evictable) until another unit is acquired, because it is
 /// often acquired again at once: by backward after forward, and by a recomputed block. The next
-/// unit is prefetched: the one that followed in the last pass of the same mode. All ranks gather
-/// and evict at the same points of the program. Nothing depends on timing.
+/// units are prefetched in the order of the last pass of the same mode, as long as all units that
+/// are prefetched and not used yet have at most Config::prefetch_bucket_size elements. A unit for
+/// its second use is prefetched after its first use. All ranks gather and evict at the same points
+/// of the program. Nothing depends on timing.
+///
+/// A prefetched unit in a file is read ahead; its shards are exchanged when it is acquired.
 class Residency {
  public:
   Residency(std::vector<Storage>& storages, Communicator& comm, const Config& config);
+  /// Waits for reads that are in progress. Collectives keep their tensors alive themselves, and
+  /// after a failure they would wait for ranks that do not arrive.
+  ~Residency();
+  Residency(const Residency&) = delete;
+  Residency& operator=(const Residency&) = delete;
 
   void resize() { states_.resize(storages_.size()); }  ///< call it when all storages exist
   /// Finishes the previous pass and begins a new one.
   void start(TapeMode mode);
-  /// Ends the pass: saves the order of its units and frees whole parameters that have no users.
+  /// Ends the pass: saves the order of its units and frees whole parameters that have no users,
+  /// prefetched ones too.
   void finish() noexcept;
 
   void acquire(size_t storage);  ///< on return, the whole parameters are in device memory
@@ -42,6 +52,7 @@ class Residency {
   };
   void gather(size_t storage);
   void exchange(size_t storage);
+  void wait_for_read(size_t storage);
   void complete(size_t storage);
   void evict(size_t storage) noexcept;
   void prefetch();

@@ -87,11 +87,18 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a unit is read ahead from disk only if it fits into parameter_buffer beside the unit in use") {
+    "units are read ahead from disk only as far as they fit into parameter_buffer beside the unit "
+    "in "
+    "use") {
   const struct {
     int64_t buffer;  ///< parameter_buffer
-    int64_t ahead;   ///< elements of b's shard on the host while a is used
-  } cases[] = {{1, 0}, {512 + 1023, 0}, {512 + 1024, 1024}, {500'000'000, 1024}};
+    int64_t ahead;   ///< elements of b's and c's shards on the host while a is used
+  } cases[] = {{1, 0},
+               {512 + 1023, 0},
+               {512 + 1024, 1024},
+               {512 + 1024 + 511, 1024},
+               {512 + 1024 + 512, 1024 + 512},
+               {500'000'000, 1024 + 512}};
   for (const auto& [buffer, ahead] : cases) {
     CAPTURE(buffer);
     run_local(
