@@ -147,6 +147,7 @@ void validate(const Config& config) {
   };
   positive("reduce_bucket_size", config.reduce_bucket_size);
   positive("allgather_bucket_size", config.allgather_bucket_size);
+  positive("prefetch_units", config.prefetch_units);
   if (config.prefetch_bucket_size < 0 || config.param_persistence_threshold < 0)
     throw ConfigError(
         fmt::format("config: prefetch_bucket_size and param_persistence_threshold are {} and {}; "

@@ -172,6 +172,9 @@ struct Config {
   int64_t allgather_bucket_size = 500'000'000;
   /// Stage 3: limit of the elements of all units that are prefetched and not used yet; 0: none is.
   int64_t prefetch_bucket_size = 50'000'000;
+  /// Stage 3: limit of the number of those units. With more, a model of small units waits less
+  /// often for the latency of a collective, and takes more memory.
+  int64_t prefetch_units = 1;
   /// Stage 3: parameters of at most this many elements stay whole on every rank, as one flat unit.
   int64_t param_persistence_threshold = 100'000;
 };

@@ -176,6 +176,7 @@ TEST_CASE("fields: every member of Settings is stored, or listed in this test as
   add(engine.reduce_bucket_size);
   add(engine.allgather_bucket_size);
   add(engine.prefetch_bucket_size);
+  add(engine.prefetch_units);
   add(engine.param_persistence_threshold);
   // Between members there is padding only.
   const char* const begin = reinterpret_cast<const char*>(&settings);

@@ -32,7 +32,8 @@ struct RanksOutcome {
 std::string setting_text(const Config& config, int ranks) {
   return "stage " + std::to_string(config.stage) + ", " + std::to_string(ranks) + " ranks, " +
          name_of(config.compute) + ", bucket " + std::to_string(config.reduce_bucket_size) +
-         ", prefetch " + std::to_string(config.prefetch_bucket_size) + ", persistence " +
+         ", prefetch " + std::to_string(config.prefetch_bucket_size) + " in " +
+         std::to_string(config.prefetch_units) + " units, persistence " +
          std::to_string(config.param_persistence_threshold) +
          (config.overlap_comm ? ", overlap" : "");
 }
@@ -98,6 +99,7 @@ TEST_CASE("every stage, world size, bucket, prefetch and persistence setting giv
                             .reduce_bucket_size = odd ? 100 : 500'000'000,
                             .allgather_bucket_size = odd ? 70 : 500'000'000,
                             .prefetch_bucket_size = stage == 3 && ranks == 8 ? 0 : 50'000'000,
+                            .prefetch_units = ranks == 2 ? 1 : 3,
                             .param_persistence_threshold = ranks == 2   ? 100'000
                                                            : ranks == 4 ? 64
                                                                         : 0};

@@ -297,6 +297,11 @@ Fields rank_fields(TrainOptions& options, Settings& saved) {
       {integer_flag({"--prefetch-bucket-size"}, now.prefetch_bucket_size,
                     "stage 3: units of at most so many elements in all are gathered ahead"),
        not_stored, Config::prefetch_bucket_size},
+      {integer_flag({"--prefetch-units"}, now.prefetch_units,
+                    "stage 3: at most so many units are gathered ahead; more hide the latency of\n"
+                    "small units, and take memory",
+                    {1, nullptr}),
+       not_stored},
       {integer_flag({"--param-persistence-threshold"}, now.param_persistence_threshold,
                     "stage 3: parameters of at most so many elements stay whole"),
        not_stored, Config::param_persistence_threshold},

@@ -161,24 +161,30 @@ void Residency::prefetch() {
   if (!config_.overlap_comm || last.size() <= order_.size() ||
       !std::equal(order_.begin(), order_.end(), last.begin()))
     return;
-  int64_t ahead = 0;     // elements of the units that are gathered and not used yet
+  int64_t units = 0;     // that are gathered and not used yet
+  int64_t ahead = 0;     // elements of those
   int64_t buffered = 0;  // elements of this rank that were read from a file
   for (size_t index = 0; index < states_.size(); ++index) {
     const Storage& storage = storages_[index];
-    if (states_[index].gathering) ahead += whole_numel(storage);
+    if (states_[index].gathering) {
+      ++units;
+      ahead += whole_numel(storage);
+    }
     if (rests_in_file(storage) && is_whole(storage)) buffered += shard_numel(storage);
   }
   const auto begin = last.begin() + static_cast<std::ptrdiff_t>(order_.size());
-  size_t previous = order_.back();
+  size_t previous = storages_.size();  // none
   for (auto next = begin; next != last.end(); ++next) {
     const size_t index = *next;
     const Storage& storage = storages_[index];
     if (std::exchange(previous, index) == index) continue;  // it stays whole
     // A unit that is used before is freed after that use, and cannot be gathered until then.
     if (std::find(begin, next, index) != next) return;
-    if (states_[index].gathering || whole_numel(storage) == 0) continue;
-    if (is_whole(storage)) return;
+    if (states_[index].gathering) continue;
+    if (is_whole(storage)) return;  // in use; those after it are gathered at its next use
+    ++units;
     ahead += whole_numel(storage);
+    if (units > config_.prefetch_units) return;
     if (ahead > config_.prefetch_bucket_size) return;
     if (rests_in_file(storage)) buffered += shard_numel(storage);
     if (rests_in_file(storage) && buffered > config_.offload.parameter_buffer) return;

@@ -17,9 +17,10 @@ namespace zg::zero {
 ///
 /// The unit released last stays in memory (Evictable) until another unit is acquired, because it is
 /// often acquired again at once: by backward after forward, and by a recomputed block. The next
-/// units are prefetched in the order of the last pass of the same mode, as long as all units that
-/// are prefetched and not used yet have at most Config::prefetch_bucket_size elements. A unit for
-/// its second use is prefetched after its first use. All ranks gather and evict at the same points
+/// units are prefetched in the order of the last pass of the same mode, as long as the units that
+/// are prefetched and not used yet are at most Config::prefetch_units and have at most
+/// Config::prefetch_bucket_size elements. A unit for its second use is prefetched after its first
+/// use. All ranks gather and evict at the same points
 /// of the program. Nothing depends on timing.
 ///
 /// A prefetched unit in a file is read ahead; its shards are exchanged when it is acquired.

@@ -313,11 +313,11 @@ zero_optimization.overlap_comm null | all_gather=18 | same | same
 zero_optimization.stage3_prefetch_bucket_size 255 | reduce_scatter=12 | forward_peak=less \
     peak=less | forward_peak=less peak=less
   with {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}
-  --prefetch-bucket-size 256 | forward_peak=less peak=less
+  --prefetch-bucket-size 256 | forward_peak=same peak=less
   --prefetch-bucket-size 0 | forward_peak=less peak=less
 zero_optimization.stage3_param_persistence_threshold 0 | all_gather=3 device_parameter=30720 | \
     all_gather=18 device_parameter=16384 | all_gather=18 device_parameter=17920
-  with {"zero_optimization": {"stage": 3, "stage3_prefetch_bucket_size": 0}}
+  with {"zero_optimization": {"stage": 3}}
   --param-persistence-threshold 200 | all_gather=15 device_parameter=18432
 zero_optimization.sub_group_size 64 | file_optimizer=49152 | drive_read=more | same
   with {"zero_optimization": {"stage": 1, \
@@ -328,12 +328,11 @@ offload_optimizer.ratio 0.5 | device_optimizer=0 host_optimizer=30720 | \
                               "offload_optimizer": {"device": "cpu"}}}
 offload_param.max_in_cpu 1000 | host_parameter=0 | host_parameter=1024 file_parameter=less | same
   with {"zero_optimization": {"stage3_param_persistence_threshold": 0, \
-                              "stage3_prefetch_bucket_size": 0, \
                               "offload_param": {"device": "nvme", "nvme_path": "DRIVE"}}}
-offload_param.buffer_size 100 | host_parameter=14336 | host_parameter=0 peak=less | same
+offload_param.buffer_size 100 | host_parameter=0 | peak=less | same
   with {"zero_optimization": {"stage3_param_persistence_threshold": 0, \
                               "offload_param": {"device": "nvme", "nvme_path": "DRIVE"}}}
-offload_param.buffer_count 1 | host_parameter=14336 | host_parameter=0 peak=less | same
+offload_param.buffer_count 1 | host_parameter=0 | peak=less | same
   with {"zero_optimization": {"stage3_param_persistence_threshold": 0, "offload_param": \
         {"device": "nvme", "nvme_path": "DRIVE", "buffer_size": 1000}}}
 writer.decoupled true | all_gather=12 | all_reduce=less | refused

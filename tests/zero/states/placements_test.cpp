@@ -88,8 +88,7 @@ TEST_CASE(
 
 TEST_CASE(
     "units are read ahead from disk only as far as they fit into parameter_buffer beside the unit "
-    "in "
-    "use") {
+    "in use") {
   const struct {
     int64_t buffer;  ///< parameter_buffer
     int64_t ahead;   ///< elements of b's and c's shards on the host while a is used
@@ -105,8 +104,9 @@ TEST_CASE(
         2,
         [&, buffer = buffer, ahead = ahead](Communicator& comm, const Device& cpu) {
           const PlacedUnits model;
-          Engine engine(model.store, comm, cpu,
-                        with({.parameter = file, .parameter_buffer = buffer}));
+          Config config = with({.parameter = file, .parameter_buffer = buffer});
+          config.prefetch_units = 8;
+          Engine engine(model.store, comm, cpu, config);
           // Pass 0 records the order of the units. Pass 1 reads ahead in that order.
           for (int pass = 0; pass < 2; ++pass) {
             Tape tape = engine.inference_tape();

@@ -144,6 +144,7 @@ TEST_CASE(
           setting.engine = {.stage = 3,
                             .offload = {.parameter = space},
                             .prefetch_bucket_size = bucket,
+                            .prefetch_units = 8,
                             .param_persistence_threshold = 0};
           return train_chain(ranks, setting);
         };

@@ -52,8 +52,9 @@ std::string pass(Engine& engine, Watching& comm, const GatheredUnits& model,
   return text;
 }
 
-Config sharded(Config config) {
+Config sharded(Config config, int64_t prefetch_units = 8) {
   config.stage = 3;
+  config.prefetch_units = prefetch_units;
   config.param_persistence_threshold = 0;
   return config;
 }
@@ -71,11 +72,11 @@ struct Pass {
   const char *order, *gathers;
 };
 void check_passes(const Config& config, const std::vector<Pass>& passes,
-                  const std::vector<int64_t>& sizes = three_units) {
+                  const std::vector<int64_t>& sizes = three_units, int64_t prefetch_units = 8) {
   run_local(2, [&](Communicator& ranks, const Device& device) {
     const GatheredUnits model(sizes);
     Watching comm(ranks);
-    Engine engine(model.store, comm, device, sharded(config));
+    Engine engine(model.store, comm, device, sharded(config, prefetch_units));
     const int64_t rest = device.memory().live();
     for (const Pass& expected : passes)
       expect_equal(std::string(expected.order) + " gathers",
@@ -94,7 +95,7 @@ TEST_CASE(
   check_passes({}, {{"abc", "a:a b:b c:c"},
                     {"abc", "a:abc b: c:"},
                     {"aabbc", "a:abc a: b: b: c:"},
-                    {"aabbc", "a:abc a: b: b: c:"}});
+                    {"aabbc", "a:a a:bc b: b: c:"}});
 }
 
 TEST_CASE("prefetch follows a changed unit order from the change on, and gathers no unit twice") {
@@ -137,14 +138,26 @@ TEST_CASE(
   check(640, "a:abcd b:e c:f d: e: f:", one_is_large);
 }
 
+TEST_CASE("at most prefetch_units units are gathered ahead") {
+  const auto check = [](int64_t units, const char* gathers) {
+    CAPTURE(units);
+    check_passes({},
+                 {{"abcdef", "a:a b:b c:c d:d e:e f:f"}, {"abcdef", gathers}, {"abcdef", gathers}},
+                 six_units, units);
+  };
+  check(Config{}.prefetch_units, "a:ab b:c c:d d:e e:f f:");
+  check(2, "a:abc b:d c:e d:f e: f:");
+  check(5, "a:abcdef b: c: d: e: f:");
+}
+
 TEST_CASE("a unit that is used twice is gathered for the second use after the first") {
   const auto check = [](int64_t bucket, const char* order, const char* first, const char* next) {
     CAPTURE(order);
     check_passes({.prefetch_bucket_size = bucket}, {{order, first}, {order, next}, {order, next}},
                  six_units);
   };
-  check(1000, "abccba", "a:a b:b c:c c: b:b a:a", "a:abc b: c:ba c: b: a:");
-  check(128, "abccba", "a:a b:b c:c c: b:b a:a", "a:ab b:c c:b c: b:a a:");
+  check(1000, "abccba", "a:a b:b c:c c: b:b a:a", "a:abc b: c: c:ba b: a:");
+  check(128, "abccba", "a:a b:b c:c c: b:b a:a", "a:ab b:c c: c:b b:a a:");
   check(1000, "abac", "a:a b:b a:a c:c", "a:ab b:ac a: c:");
   check(1000, "abcbd", "a:a b:b c:c b:b d:d", "a:abc b: c:bd b: d:");
 }
