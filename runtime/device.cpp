@@ -74,7 +74,9 @@ void UnconfirmedCollectives::add(const void* communicator, std::function<void()>
   waits_[communicator] = std::move(wait);
 }
 
-void UnconfirmedCollectives::remove(const void* communicator) { waits_.erase(communicator); }
+bool UnconfirmedCollectives::remove(const void* communicator) {
+  return waits_.erase(communicator) > 0;
+}
 
 void UnconfirmedCollectives::confirm(const void* except) {
   for (auto entry = waits_.begin(); entry != waits_.end();) {

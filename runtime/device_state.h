@@ -108,7 +108,8 @@ class UnconfirmedCollectives {
   /// `wait` blocks until the collective, and all before it of this communicator, are done, and
   /// throws their error.
   void add(const void* communicator, std::function<void()> wait);
-  void remove(const void* communicator);
+  /// Returns whether there was an entry.
+  bool remove(const void* communicator);
   /// Waits for those of all communicators but `except` and removes them. One that has failed stays:
   /// the next call throws its error again.
   void confirm(const void* except = nullptr);

@@ -61,8 +61,7 @@ struct Node {
     const double least = may_be_zero ? 0.0 : 1e-12;
     const double number = value.is_number() ? value.get<double>() : -1.0;
     if (!(number >= least && number <= most))
-      fail(fmt::format("a number from {:g}{}", least,
-                       most < 1e30 ? fmt::format(" to {:g}", most) : ""));
+      fail(fmt::format("a number from {:g} to {:g}", least, most));
     return number;
   }
   /// A number, or a list of [size, value] with rising sizes.

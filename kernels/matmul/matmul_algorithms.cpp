@@ -24,6 +24,7 @@ using AlgorithmJson = nlohmann::ordered_json;
 using ProblemVector = MatmulProblem::Vector;
 
 constexpr const char* algorithms_schema = "zerograd.matmul-algorithms/1";
+constexpr int most_candidates = 1000;
 constexpr const char* measure_again = "try zerograd bench matmul-algorithms, which measures again";
 
 /// The functions of CUDA; null in a build without it, which has no device of this type.
@@ -121,13 +122,12 @@ struct AlgorithmReader {
     if (found == object.end() || !found->is_string()) fail(key, "a text");
     return found->get<std::string>();
   }
-  int64_t integer(const std::string& key) const {
-    constexpr int64_t most = int64_t{1} << 53;
+  int64_t integer(const std::string& key, int64_t most = int64_t{1} << 53) const {
     const auto found = object.find(key);
     if (found == object.end() || !found->is_number_integer() ||
-        (found->is_number_unsigned() && found->get<uint64_t>() > uint64_t{1} << 53) ||
+        (found->is_number_unsigned() && found->get<uint64_t>() > static_cast<uint64_t>(most)) ||
         found->get<int64_t>() < 0 || found->get<int64_t>() > most)
-      fail(key, "an integer from 0");
+      fail(key, fmt::format("an integer from 0 to {}", most));
     return found->get<int64_t>();
   }
   double seconds(const std::string& key) const {
@@ -287,12 +287,15 @@ MatmulAlgorithms MatmulAlgorithms::parse(const std::string& text, const std::str
   if (products == file.end() || !products->is_array()) root.fail("products", "a list");
   for (size_t i = 0; i < products->size(); ++i) {
     const AlgorithmReader entry{(*products)[i], fmt::format("{}: products[{}].", path, i)};
-    if (!entry.object.is_object()) root.fail("products", "a list of objects");
-    MatmulAlgorithm algorithm{.words = entry.words(),
-                              .candidate = static_cast<int>(entry.integer("candidate")),
-                              .candidates = static_cast<int>(entry.integer("candidates")),
-                              .seconds = entry.seconds("seconds"),
-                              .first_seconds = entry.seconds("first_seconds")};
+    if (!entry.object.is_object())
+      throw FileError(fmt::format("{}: products[{}]: expected an object, got {}; {}", path, i,
+                                  entry.object.type_name(), measure_again));
+    MatmulAlgorithm algorithm{
+        .words = entry.words(),
+        .candidate = static_cast<int>(entry.integer("candidate", most_candidates)),
+        .candidates = static_cast<int>(entry.integer("candidates", most_candidates)),
+        .seconds = entry.seconds("seconds"),
+        .first_seconds = entry.seconds("first_seconds")};
     const MatmulProblem problem = problem_from(entry);
     if (!all.algorithms.emplace(problem, algorithm).second)
       throw FileError(fmt::format("{}{}: expected one algorithm, got a second; {}", entry.place,
@@ -338,11 +341,12 @@ MatmulAlgorithms measure_matmul_algorithms(const std::set<MatmulProblem>& proble
                                            const Device& device,
                                            const MatmulMeasurement& measurement) {
   cuda::MatmulSource source = require_cublaslt(device);
-  if (measurement.candidates < 1 || measurement.rounds < 1)
+  if (measurement.candidates < 1 || measurement.candidates > most_candidates ||
+      measurement.rounds < 1)
     throw ConfigError(
-        fmt::format("measure_matmul_algorithms: expected 1 or more candidates and rounds, got {} "
-                    "and {}",
-                    measurement.candidates, measurement.rounds));
+        fmt::format("measure_matmul_algorithms: expected 1 to {} candidates and 1 or more rounds, "
+                    "got {} and {}",
+                    most_candidates, measurement.candidates, measurement.rounds));
   MatmulMeasurement how = measurement;
   if (!how.time)
     how.time = [&device](const MatmulProblem&, int, const std::function<void()>& launch) {

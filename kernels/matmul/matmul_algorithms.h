@@ -112,7 +112,7 @@ class ZG_API PlannedProducts {
 };
 
 struct MatmulMeasurement {
-  int candidates = 8;  ///< the heuristic's first algorithms
+  int candidates = 8;  ///< the heuristic's first algorithms, at most 1000
   int rounds = 5;      ///< times that each is measured; the median counts
   /// Returns the seconds of one product by a candidate, which `launch` queues. Empty: by the host's
   /// clock, over enough launches that the wait at their end does not matter.

@@ -329,10 +329,13 @@ void QueuedCommunicator::end_worker(const std::function<void(bool fails)>& leave
   const bool fails = std::uncaught_exceptions() > exceptions_;
   if (fails) leave(fails);
   stop();
-  DeviceState::of(device_).unconfirmed.remove(this);
+  UnconfirmedCollectives& unconfirmed = DeviceState::of(device_).unconfirmed;
+  const bool was_unconfirmed = unconfirmed.remove(this);
   owner_waits(true);
   if (worker_.joinable()) worker_.join();
   owner_waits(false);
+  if (was_unconfirmed && failure_)  // its own address is the key of communicators that are gone
+    unconfirmed.add(&unconfirmed, [error = failure_] { std::rethrow_exception(error); });
   if (!fails) leave(fails);
 }
 

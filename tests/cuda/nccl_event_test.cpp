@@ -154,6 +154,30 @@ TEST_CASE("a group that stalls after the host went on is named in a collective o
   }
 }
 
+TEST_CASE(
+    "a group that fails after the host went on and is destroyed is an error before a value is "
+    "read" *
+    doctest::test_suite("every device")) {
+  const ScopedVariable wish("ZG_CUDA_COMM", "nccl"), plants("ZG_EMULATOR_NCCL", "1:1:fail");
+  std::vector<std::string> said(2);
+  const auto body = [&](Communicator& comm, const Device& device) {
+    const Tensor x = Tensor::zeros({5}, DType::f32, device);
+    const int pair[] = {0, 1};
+    std::unique_ptr<Communicator> group = comm.group(pair, "pair");
+    said[static_cast<size_t>(comm.rank())] = message_of<CommError>([&] {
+      group->wait_on_device(group->broadcast(x, 0, "activations"));
+      group = nullptr;
+      x.to_doubles();
+    });
+  };
+  run_local(2, body, {.timeout_s = 3, .type = Device::Type::cuda});
+  for (const std::string& text : said) {
+    CAPTURE(text);
+    CHECK(contains(text,
+                   "broadcast of 'activations' (f32, 5 elements, from rank 0) in group 'pair'"));
+  }
+}
+
 TEST_CASE("a collective of host memory is complete when wait_on_device returns" *
           doctest::test_suite("every device")) {
   for (const char* way : {"nccl", "direct"}) {

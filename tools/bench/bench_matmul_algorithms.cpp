@@ -32,9 +32,11 @@ bool parse(const std::vector<std::string>& arguments, AlgorithmsOptions& options
           "cuBLASLt\n"
           "for each on the first GPU, and writes the fastest to a file. train --matmul-algorithms "
           "F\n"
-          "multiplies by them. Without --data the sizes are those of plan. Another measurement "
-          "may\n"
-          "find other algorithms, which round differently: keep the file with the checkpoints.",
+          "multiplies by them where its products have the same sizes: give it the same model, "
+          "batch\n"
+          "and --data. Another measurement may find other algorithms, which round differently: "
+          "keep\n"
+          "the file with the checkpoints.",
       .groups = {{"bench",
                   {text_flag({"--out"}, "F", options.out, "the file of algorithms"),
                    integer_flag({"--candidates"}, options.candidates,
@@ -43,7 +45,7 @@ bool parse(const std::vector<std::string>& arguments, AlgorithmsOptions& options
                                 "times that each is measured; the median counts", {1, nullptr})}}},
       .notes =
           "  zerograd bench matmul-algorithms --device cuda --model-type gpt2 --precision bf16 \\\n"
-          "      --batch-size 8 --out gpt2.json\n"
+          "      --batch-size 8 --data input.txt --out gpt2.json\n"
           "  zerograd train --device cuda --model-type gpt2 --precision bf16 --batch-size 8 \\\n"
           "      --data input.txt --matmul-algorithms gpt2.json"};
   // Those of the output and of the length of a run do not change its products.
@@ -73,15 +75,18 @@ bool parse(const std::vector<std::string>& arguments, AlgorithmsOptions& options
   return true;
 }
 
-/// The products of a step, of every rank: those of a data rank are those of all.
+/// The products of a step, of every rank. Data ranks have the same, but with Muon each updates
+/// matrices of its own.
 std::set<MatmulProblem> products_of(const Run& run) {
   Run planned = run;
   planned.options.device_flags.device.count_launches = true;  // so that kernels choose
   const PlannedProducts products;
   const Axes& axes = run.settings.axes;
+  const bool by_muon = run.settings.optimisation.engine.update.rule == OptimizerRule::muon;
+  const int64_t data_ranks = run.settings.ranks, planned_data_ranks = by_muon ? data_ranks : 1;
   for (int64_t stage = 0; stage < axes.pipeline; ++stage)
-    for (int64_t rank = 0; rank < axes.tensor; ++rank)
-      dry_run(planned, static_cast<int>(stage * run.settings.ranks * axes.tensor + rank));
+    for (int64_t rank = 0; rank < planned_data_ranks * axes.tensor; ++rank)
+      dry_run(planned, static_cast<int>(stage * data_ranks * axes.tensor + rank));
   return products.found();
 }
 
@@ -110,13 +115,19 @@ int bench_matmul_algorithms(const std::vector<std::string>& arguments) {
   const Device::Type type = options.train.device_flags.type;
   require_device(type);
   refuse_emulator(type);
+  check_apart(options.train, options.out);
   check_writable("--out", options.out);
   options.train.steps = 1;
   options.train.only_planned = true;
   const Run run = prepare_run(options.train);
   const Device device = device_of_rank(type, 0, options.train.device_flags.device);
+  const std::set<MatmulProblem> products = products_of(run);
+  if (products.empty())
+    throw ConfigError(
+        "bench matmul-algorithms: no product of the step is one of cuBLASLt, whose rows take whole "
+        "16 bytes; expected one or more; try a wider model or a larger batch");
   const MatmulAlgorithms all =
-      measure_matmul_algorithms(products_of(run), device,
+      measure_matmul_algorithms(products, device,
                                 {.candidates = static_cast<int>(options.candidates),
                                  .rounds = static_cast<int>(options.rounds)});
   print(all);

@@ -59,7 +59,7 @@ int info(const std::vector<std::string>& arguments) {
   int64_t threads = 0;
   std::string peaks;
   const CommandLine line = {
-      .usage = "zerograd info [--measure]",
+      .usage = "zerograd info [--measure [--threads N] [--peaks F]]",
       .summary = "Says what this build and this machine can do.",
       .groups = {
           {"flags",

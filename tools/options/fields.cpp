@@ -295,7 +295,8 @@ Fields rank_fields(TrainOptions& options, Settings& saved) {
                     "largest reduction of gradients, elements", {1, nullptr}),
        not_stored, Config::reduce_bucket_size},
       {integer_flag({"--prefetch-bucket-size"}, now.prefetch_bucket_size,
-                    "stage 3: units of at most so many elements in all are gathered ahead"),
+                    "stage 3: units of at most so many elements in all are gathered ahead,\n"
+                    "--prefetch-units at most; with --overlap-comm off none is"),
        not_stored, Config::prefetch_bucket_size},
       {integer_flag({"--prefetch-units"}, now.prefetch_units,
                     "stage 3: at most so many units are gathered ahead; more hide the latency of\n"

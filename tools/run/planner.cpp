@@ -172,7 +172,7 @@ std::string write_kernels(const Run& run, const RankMemory& first,
   };
   return lines +
          fmt::format("\npredicted on {}: a micro-batch {} ms, a step {} ms, {:.0f} tokens/s",
-                     peaks->name, in_ms(time.micro_batch_seconds), in_ms(time.seconds),
+                     printable(peaks->name), in_ms(time.micro_batch_seconds), in_ms(time.seconds),
                      time.tokens_per_second);
 }
 

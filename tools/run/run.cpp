@@ -76,8 +76,10 @@ std::shared_ptr<const models::Dataset> meta_dataset(const ModelOptions& model,
   return std::make_shared<MetaDataset>(vocabulary, block_size, validates);
 }
 
-// Throws if two flags name the same file: one output would be lost, or the data overwritten.
-void check_apart(const TrainOptions& options) {
+}  // namespace
+
+// One output would be lost, or the data overwritten.
+void check_apart(const TrainOptions& options, const std::string& out) {
   const std::string prefix = indexed_prefix(options.data.source);
   const std::string index = prefix.empty() ? "" : prefix + ".idx";
   const std::string tokens = prefix.empty() ? options.data.source : prefix + ".bin";
@@ -91,7 +93,8 @@ void check_apart(const TrainOptions& options) {
       {"--trace", &options.trace},
       {"--dump-gradients", &options.dump_gradients},
       {"--memory-json", &options.memory_json},
-      {"--kernels", &options.kernels}};
+      {"--kernels", &options.kernels},
+      {"--out", &out}};
   for (const auto& [flag, path] : files)
     for (const auto& [other_flag, other_path] : files) {
       if (path == other_path || path->empty() || other_path->empty()) continue;
@@ -101,8 +104,6 @@ void check_apart(const TrainOptions& options) {
             fmt::format("{} and {}: both name {}; expected two files", flag, other_flag, *path));
     }
 }
-
-}  // namespace
 
 // Checks before training, not after hours of it, that a file can be written. Removes the empty file
 // if it did not exist, so that a run that fails later leaves none.

@@ -120,9 +120,11 @@ void Training::announce() {
         "ranks are connected by {}{}", ranks_.transport(),
         settings_.optimisation.engine.nccl_reduce ? ", which sums gradients: inexact" : ""));
   if (run_.algorithms)
-    console_->log(fmt::format("{} products by the algorithms of {}, checksum {}",
-                              run_.algorithms->algorithms.size(), options_.matmul_algorithms,
-                              settings_.matmul_algorithms));
+    console_->log(
+        fmt::format("{} has the algorithms of {} products, checksum {}; others are "
+                    "multiplied by the heuristic's first",
+                    options_.matmul_algorithms, run_.algorithms->algorithms.size(),
+                    settings_.matmul_algorithms));
   if (const Axes& axes = settings_.axes; axes.model_ranks() > 1)
     console_->log(fmt::format(
         "mesh: data {} x pipeline {} x tensor {}{}; idle by formula {:.1f} %", settings_.ranks,

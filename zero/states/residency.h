@@ -20,8 +20,7 @@ namespace zg::zero {
 /// units are prefetched in the order of the last pass of the same mode, as long as the units that
 /// are prefetched and not used yet are at most Config::prefetch_units and have at most
 /// Config::prefetch_bucket_size elements. A unit for its second use is prefetched after its first
-/// use. All ranks gather and evict at the same points
-/// of the program. Nothing depends on timing.
+/// use. All ranks gather and evict at the same points of the program. Nothing depends on timing.
 ///
 /// A prefetched unit in a file is read ahead; its shards are exchanged when it is acquired.
 class Residency {

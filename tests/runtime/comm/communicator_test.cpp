@@ -107,7 +107,8 @@ TEST_CASE(
   CHECK(waits == "one two two two ");
   CHECK(unconfirmed.empty());
   unconfirmed.add(&one, [&] { waits += "ended "; });
-  unconfirmed.remove(&one);
+  CHECK(unconfirmed.remove(&one));
+  CHECK_FALSE(unconfirmed.remove(&one));
   unconfirmed.confirm();
   CHECK(waits == "one two two two ");
 }
