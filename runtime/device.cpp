@@ -79,6 +79,7 @@ bool UnconfirmedCollectives::remove(const void* communicator) {
 }
 
 void UnconfirmedCollectives::confirm(const void* except) {
+  if (failure_) std::rethrow_exception(failure_);
   for (auto entry = waits_.begin(); entry != waits_.end();) {
     if (entry->first == except) {
       ++entry;

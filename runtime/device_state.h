@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -113,10 +114,13 @@ class UnconfirmedCollectives {
   /// Waits for those of all communicators but `except` and removes them. One that has failed stays:
   /// the next call throws its error again.
   void confirm(const void* except = nullptr);
-  bool empty() const { return waits_.empty(); }
+  /// For a communicator that is gone: confirm() throws its error from now on.
+  void fail(std::exception_ptr error) { failure_ = std::move(error); }
+  bool empty() const { return waits_.empty() && !failure_; }
 
  private:
   std::map<const void*, std::function<void()>> waits_;
+  std::exception_ptr failure_;
 };
 
 /// State that all handles of one logical device share.

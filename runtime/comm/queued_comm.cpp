@@ -334,8 +334,7 @@ void QueuedCommunicator::end_worker(const std::function<void(bool fails)>& leave
   owner_waits(true);
   if (worker_.joinable()) worker_.join();
   owner_waits(false);
-  if (was_unconfirmed && failure_)  // its own address is the key of communicators that are gone
-    unconfirmed.add(&unconfirmed, [error = failure_] { std::rethrow_exception(error); });
+  if (was_unconfirmed && failure_) unconfirmed.fail(failure_);
   if (!fails) leave(fails);
 }
 

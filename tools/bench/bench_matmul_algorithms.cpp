@@ -28,15 +28,11 @@ bool parse(const std::vector<std::string>& arguments, AlgorithmsOptions& options
   CommandLine line = {
       .usage = "zerograd bench matmul-algorithms --device cuda --out F [flags of train]",
       .summary =
-          "Plans a step of train for each of its products, measures several algorithms of "
-          "cuBLASLt\n"
-          "for each on the first GPU, and writes the fastest to a file. train --matmul-algorithms "
-          "F\n"
-          "multiplies by them where its products have the same sizes: give it the same model, "
-          "batch\n"
-          "and --data. Another measurement may find other algorithms, which round differently: "
-          "keep\n"
-          "the file with the checkpoints.",
+          "Plans a step of train for its products, measures several algorithms of cuBLASLt for\n"
+          "each on the first GPU, and writes the fastest to a file. train --matmul-algorithms F\n"
+          "multiplies by them where its products have the same sizes: give both the same model,\n"
+          "batch and --data. Another measurement may find other algorithms, which round\n"
+          "differently: keep the file with the checkpoints.",
       .groups = {{"bench",
                   {text_flag({"--out"}, "F", options.out, "the file of algorithms"),
                    integer_flag({"--candidates"}, options.candidates,

@@ -111,4 +111,8 @@ TEST_CASE(
   CHECK_FALSE(unconfirmed.remove(&one));
   unconfirmed.confirm();
   CHECK(waits == "one two two two ");
+  unconfirmed.fail(std::make_exception_ptr(CommError("rank 0 failed")));
+  CHECK_FALSE(unconfirmed.empty());
+  for (int i = 0; i < 2; ++i)
+    CHECK_THROWS_WITH_AS(unconfirmed.confirm(), "rank 0 failed", CommError);
 }
