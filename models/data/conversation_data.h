@@ -42,24 +42,49 @@ ZG_API ChatFormat chat_format(const std::string& json, const std::string& path);
 ZG_API std::string chat_format_json(const ChatFormat& format);  ///< chat_format() reads it
 
 struct ConversationFileOptions {
-  /// The tokens of a text, without tokens that begin or end it.
-  std::function<std::vector<int32_t>(const std::string& text)> encode;
+  /// The tokens of a text, without tokens that begin or end it: Tokenizer::encode_with_spans().
+  std::function<EncodedText(const std::string& text)> encode;
   std::vector<int32_t> first = {};  ///< begins a prompt: TokenizerParts::around.before
   std::optional<int32_t> end = {};  ///< ends the response to a prompt, as a target
+  std::string end_text = {};        ///< the text that is encoded as `end`; empty: none is
   std::optional<ChatFormat> chat = {};
+  /// Put between a text that is learned and one that is not. Empty for a tokenizer.
+  std::string separator = {};
 };
+
+/// The text of a whole conversation, and the bytes of it that are learned: in order, disjoint.
+struct RenderedConversation {
+  std::string text;
+  std::vector<TextSpan> learned;
+  /// True: ConversationFileOptions::first stands before it, and `end` ends it.
+  bool is_document = false;
+};
+/// Encodes the text as a whole, so that its ids are those of transformers. A token is a target if
+/// its span overlaps a learned one: a token that has bytes on both sides of a border is learned, as
+/// in return_assistant_tokens_mask of transformers. `end` is added unless it is the last token.
+/// Throws FileError if no token behind the first one is a target, and ConfigError for text that
+/// `encode` refuses; both messages begin with `place`.
+ZG_API Conversation conversation_of(const RenderedConversation& rendered,
+                                    const ConversationFileOptions& options,
+                                    const std::string& place);
+
 /// Reads a file with a JSON object on each line, in UTF-8: {"prompt": "Hi", "response": "Hello"},
 /// with "completion" as another name for "response", or {"messages": [{"role": "user", "content":
-/// "Hi"}, {"role": "assistant", "content": "Hello"}]}. Empty lines are left out, other members are
-/// ignored. A prompt and its response are encoded one after the other; of a chat, the text up to
-/// the content of an assistant, then that content with its suffix, and so on. So the tokens before
-/// a response are those that generation begins with.
+/// "Hi"}, {"role": "assistant", "content": "Hello"}]}. Empty lines are left out. A prompt and its
+/// response are one text, as are the messages of a chat. As in TRL's SFTTrainer, `end_text` follows
+/// a response that does not end with it. A message with "weight": 0 (OpenAI) or "train" or
+/// "training": false (axolotl) is not learned, one with 1 or true is, whatever its role.
 ///
-/// Throws FileError with file and line for invalid UTF-8 and JSON, other members and types, roles
-/// that the format lacks, and a response without tokens; ConfigError for a file without
-/// conversations and for text that `encode` refuses; Unsupported for messages without a format.
+/// `note` (optional) is set to a list of members that have no effect, or to "".
+///
+/// Throws FileError with file and line for invalid UTF-8 and JSON, other types, roles that the
+/// format lacks, and for members that are neither null nor empty and change a conversation's text
+/// or targets in a way that a format cannot say: tools, tool_calls, reasoning_content, name and the
+/// like; ConfigError for a file without conversations and for text that `encode` refuses;
+/// Unsupported for messages without a format.
 ZG_API std::vector<Conversation> read_conversations(const std::string& path,
-                                                    const ConversationFileOptions& options);
+                                                    const ConversationFileOptions& options,
+                                                    std::string* note = nullptr);
 
 /// Puts items of these lengths, from 1 to `capacity`, into bins. Returns the items of each bin.
 /// Best fit: an item goes to the fullest bin that has room for it, or to a new one.
@@ -79,6 +104,7 @@ struct ConversationOptions {
   int64_t vocabulary = 0;  ///< 0: the largest token plus 1
   /// Absent: tokens are numbers.
   std::shared_ptr<const TextCodec> codec = {};
+  std::vector<std::string> notes = {};  ///< of read_conversations(), for users
 };
 
 /// Conversations as samples of block_size tokens. A conversation of n tokens takes n - 1 of them,
@@ -102,6 +128,7 @@ class ZG_API ConversationDataset final : public Dataset {
     int64_t tokens = 0, targets = 0;  ///< in one epoch, without padding
   };
   const Counts& counts(Split split) const;
+  const std::vector<std::string>& notes() const { return options_.notes; }
 
   int64_t vocabulary() const override;
   int64_t block_size() const override;

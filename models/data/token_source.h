@@ -11,6 +11,17 @@
 
 namespace zg::models {
 
+/// Bytes [begin, end) of a text.
+struct TextSpan {
+  size_t begin = 0, end = 0;
+  bool operator==(const TextSpan&) const = default;
+};
+/// The tokens of a text, and for each one the bytes of the text that it stands for.
+struct EncodedText {
+  std::vector<int32_t> ids;
+  std::vector<TextSpan> spans;
+};
+
 /// Converts text to tokens and back.
 class ZG_API TextCodec {
  public:

@@ -102,7 +102,7 @@ void AddedTokens::split(std::string_view text, const OnText& on_text,
     if (token->lstrip) begin = std::max(end_without_spaces(text.substr(0, begin)), done);
     if (token->rstrip) end += spaces_at_begin(text.substr(end));
     if (done < begin) on_text(text.substr(done, begin - done));
-    on_token(token->id);
+    on_token(token->id, text.substr(begin, end - begin));
     done = end;
   }
   if (done < text.size()) on_text(text.substr(done));

@@ -95,17 +95,87 @@ std::string nfc(std::string_view text) {
   return out;
 }
 
+// A composed character has the origin of the first of its parts. The text is cut into sequences
+// that compose on their own.
+std::vector<TextSpan> composed_origins(const TracedText& from) {
+  const std::string_view text = from.text;
+  const auto is_mark = [&](std::string_view character) {
+    size_t at = 0;
+    if (valid_utf8(character) == 0) return false;
+    const char32_t code = next_code_point(character, at, "normalizer");
+    return !is_inert(code) &&
+           utf8proc_get_property(static_cast<utf8proc_int32_t>(code))->combining_class != 0;
+  };
+  std::vector<TextSpan> origins;
+  for (size_t begin = 0; begin < text.size();) {
+    std::vector<TextSpan> parts = {from.origins[begin]};
+    size_t end = begin + character_size(text, begin);
+    std::string composed = nfc(text.substr(begin, end - begin));
+    while (end < text.size()) {
+      const std::string_view next = text.substr(end, character_size(text, end));
+      std::string longer = nfc(text.substr(begin, end + next.size() - begin));
+      if (!is_mark(next) && longer == composed + nfc(next)) break;
+      composed = std::move(longer);
+      parts.push_back(from.origins[end]);
+      end += next.size();
+    }
+    std::vector<size_t> sizes;
+    for (size_t at = 0; at < composed.size(); at += sizes.back())
+      sizes.push_back(character_size(composed, at));
+    for (size_t i = 0; i < sizes.size(); ++i)
+      origins.insert(
+          origins.end(), sizes[i],
+          parts[i == 0 || i + parts.size() < sizes.size() ? 0 : i + parts.size() - sizes.size()]);
+    begin = end;
+  }
+  return origins;
+}
+
 }  // namespace
 
-std::string replaced(std::string_view text, const ReplaceStep& step) {
-  std::string out;
+TracedText TracedView::copy() const {
+  return {std::string(text),
+          origins ? std::vector(origins, origins + text.size()) : std::vector<TextSpan>()};
+}
+
+size_t character_size(std::string_view text, size_t at) {
+  size_t end = at;
+  if (valid_utf8(text.substr(at, longest_utf8)) == 0) return 1;
+  next_code_point(text, end, "");
+  return end - at;
+}
+
+// As in Hugging Face's tokenizers, the new characters have the origin of the last one replaced.
+void replace(TracedText& own, const ReplaceStep& step) {
+  TracedText out;
+  const std::string_view text = own.text;
+  const bool traced = !own.origins.empty();
   for (size_t at = 0;;) {
     const size_t found = text.find(step.text, at);
-    out += text.substr(at, found - at);
-    if (found == std::string_view::npos) return out;
-    out += step.by;
+    out.text += text.substr(at, found - at);
+    if (traced)
+      out.origins.insert(
+          out.origins.end(), own.origins.begin() + static_cast<ptrdiff_t>(at),
+          own.origins.begin() + static_cast<ptrdiff_t>(std::min(found, text.size())));
+    if (found == std::string_view::npos) break;
+    out.text += step.by;
     at = found + step.text.size();
+    if (traced) out.origins.insert(out.origins.end(), step.by.size(), own.origins[at - 1]);
   }
+  own = std::move(out);
+}
+
+std::string replaced(std::string_view text, const ReplaceStep& step) {
+  TracedText own{std::string(text)};
+  replace(own, step);
+  return std::move(own.text);
+}
+
+void prepend(TracedText& own, const std::string& characters) {
+  if (own.text.empty()) return;
+  own.text.insert(0, characters);
+  if (!own.origins.empty())
+    own.origins.insert(own.origins.begin(), characters.size(), own.origins.front());
 }
 
 std::string capitalized(std::string_view text) {
@@ -121,20 +191,26 @@ std::string capitalized(std::string_view text) {
 namespace {
 
 struct Normalize {
-  std::string text;
-  void operator()(const NFCStep&) { text = nfc(text); }
-  void operator()(const PrependStep& step) {
-    if (!text.empty()) text.insert(0, step.text);
+  TracedText& own;
+  void operator()(const NFCStep&) {
+    std::string composed = nfc(own.text);
+    if (!own.origins.empty() && composed != own.text) own.origins = composed_origins(own);
+    own.text = std::move(composed);
   }
-  void operator()(const ReplaceStep& step) { text = replaced(text, step); }
+  void operator()(const PrependStep& step) { prepend(own, step.text); }
+  void operator()(const ReplaceStep& step) { replace(own, step); }
 };
 
 }  // namespace
 
+void normalize(TracedText& text, std::span<const NormalizerStep> steps) {
+  for (const NormalizerStep& step : steps) std::visit(Normalize{text}, step);
+}
+
 std::string normalized(std::string_view text, std::span<const NormalizerStep> steps) {
-  Normalize normalize{std::string(text)};
-  for (const NormalizerStep& step : steps) std::visit(normalize, step);
-  return std::move(normalize.text);
+  TracedText own{std::string(text)};
+  normalize(own, steps);
+  return std::move(own.text);
 }
 
 void check_growth(std::span<const ReplaceStep> steps, const std::string& where) {

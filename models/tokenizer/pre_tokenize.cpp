@@ -48,7 +48,7 @@ void PreTokenizer::add_split(const SplitStep& step, const std::string& where, St
 
 struct PreTokenizer::Call {
   const char* begin;  // of the whole text; null: it is not at its begin
-  std::deque<std::string>& owned;
+  std::deque<TracedText>& owned;
   const OnWord& on_word;
 };
 
@@ -94,44 +94,51 @@ std::vector<std::string_view> joined_pieces(const std::vector<Piece>& pieces, Be
 }  // namespace
 
 // The text with what the stage adds before it splits.
-std::string_view PreTokenizer::changed(const Stage& stage, std::string_view text,
-                                       const Call& call) const {
-  if (stage.prefix && text.front() != ' ') return call.owned.emplace_back(" " + std::string(text));
-  if (!stage.metaspace) return text;
+TracedView PreTokenizer::changed(const Stage& stage, const TracedView& text,
+                                 const Call& call) const {
+  const bool prefixed = stage.prefix && text.text.front() != ' ';
+  if (!prefixed && !stage.metaspace) return text;
+  TracedText& own = call.owned.emplace_back(text.copy());
+  if (prefixed) {
+    prepend(own, " ");
+    return own;
+  }
   const MetaspaceStep& step = *stage.metaspace;
-  std::string spaced = replaced(text, {.text = " ", .by = step.replacement});
-  const bool adds = step.prepend == MetaspaceStep::Prepend::always ||
-                    (step.prepend == MetaspaceStep::Prepend::first && text.data() == call.begin);
-  if (adds && !spaced.starts_with(step.replacement)) spaced.insert(0, step.replacement);
-  return call.owned.emplace_back(std::move(spaced));
+  replace(own, {.text = " ", .by = step.replacement});
+  const bool adds =
+      step.prepend == MetaspaceStep::Prepend::always ||
+      (step.prepend == MetaspaceStep::Prepend::first && text.text.data() == call.begin);
+  if (adds && !own.text.starts_with(step.replacement)) prepend(own, step.replacement);
+  return own;
 }
 
-void PreTokenizer::run(size_t number, std::string_view text, const Call& call) const {
+void PreTokenizer::run(size_t number, const TracedView& text, const Call& call) const {
   if (number == stages_.size()) return call.on_word(text);
   const Stage& stage = stages_[number];
-  const std::string_view whole = changed(stage, text, call);
+  const TracedView whole = changed(stage, text, call);
   // Where the text was copied, its copy begins where it began.
-  const Call inner = {text.data() == call.begin ? whole.data() : nullptr, call.owned, call.on_word};
+  const Call inner = {text.text.data() == call.begin ? whole.text.data() : nullptr, call.owned,
+                      call.on_word};
   if (!stage.splitter) return run(number + 1, whole, inner);
-  Splitter::Pieces pieces(*stage.splitter, whole);
+  Splitter::Pieces pieces(*stage.splitter, whole.text);
   std::string_view piece;
   if (stage.behavior == Behavior::isolated || stage.behavior == Behavior::removed) {
     const bool is_last = number + 1 == stages_.size();
     while (pieces.next(piece)) {
       if (stage.behavior == Behavior::removed && pieces.is_match() != stage.invert) continue;
-      is_last ? call.on_word(piece) : run(number + 1, piece, inner);
+      is_last ? call.on_word(whole.at(piece)) : run(number + 1, whole.at(piece), inner);
     }
     return;
   }
   std::vector<Piece> all;
   while (pieces.next(piece)) all.push_back({piece, pieces.is_match() != stage.invert});
   for (const std::string_view word : joined_pieces(all, stage.behavior))
-    run(number + 1, word, inner);
+    run(number + 1, whole.at(word), inner);
 }
 
-void PreTokenizer::for_words(std::string_view text, bool begins_text,
-                             std::deque<std::string>& owned, const OnWord& on_word) const {
-  if (!text.empty()) run(0, text, {begins_text ? text.data() : nullptr, owned, on_word});
+void PreTokenizer::for_words(const TracedView& text, bool begins_text,
+                             std::deque<TracedText>& owned, const OnWord& on_word) const {
+  if (!text.text.empty()) run(0, text, {begins_text ? text.text.data() : nullptr, owned, on_word});
 }
 
 }  // namespace zg::models

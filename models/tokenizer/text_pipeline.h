@@ -16,10 +16,38 @@
 // repeat those of Hugging Face's tokenizers, odd cases included.
 namespace zg::models {
 
-/// The text after all steps. Bytes that are not UTF-8 stay as they are.
+/// A text that steps change, and for each of its bytes the span of the original text that it stands
+/// for. No origins: they are not wanted.
+struct TracedText {
+  std::string text;
+  std::vector<TextSpan> origins = {};
+};
+/// A part of a text. `origins` begins with that of its first byte; null: they are not wanted.
+struct TracedView {
+  std::string_view text;
+  const TextSpan* origins = nullptr;
+
+  TracedView() = default;
+  TracedView(std::string_view part, const TextSpan* first) : text(part), origins(first) {}
+  TracedView(const TracedText& whole)
+      : text(whole.text), origins(whole.origins.empty() ? nullptr : whole.origins.data()) {}
+  /// `part` is a part of `text`.
+  TracedView at(std::string_view part) const {
+    return {part, origins ? origins + (part.data() - text.data()) : nullptr};
+  }
+  TracedText copy() const;
+};
+
+/// Applies all steps. Bytes that are not UTF-8 stay as they are.
+void normalize(TracedText& text, std::span<const NormalizerStep> steps);
 std::string normalized(std::string_view text, std::span<const NormalizerStep> steps);
-/// The text with each occurrence of step.text, which is not empty, replaced.
+/// Replaces each occurrence of step.text, which is not empty.
+void replace(TracedText& text, const ReplaceStep& step);
 std::string replaced(std::string_view text, const ReplaceStep& step);
+/// Adds characters before a text that is not empty.
+void prepend(TracedText& text, const std::string& characters);
+/// The bytes of the character at `at`; 1 for a byte that is not UTF-8.
+size_t character_size(std::string_view text, size_t at);
 /// The first character in title case, the others in lower case, by Unicode's simple mappings.
 /// Throws ConfigError for invalid UTF-8.
 std::string capitalized(std::string_view text);
@@ -39,8 +67,9 @@ class AddedTokens {
 
   bool empty() const { return tokens_.empty(); }
   using OnText = std::function<void(std::string_view)>;
-  using OnToken = std::function<void(int32_t)>;
-  /// Calls `on_token` for each token and `on_text` for each text between, in order.
+  using OnToken = std::function<void(int32_t, std::string_view)>;
+  /// Calls `on_token` for each token, with its part of the text, and `on_text` for each text
+  /// between, in order.
   void split(std::string_view text, const OnText& on_text, const OnToken& on_token) const;
 
  private:
@@ -57,9 +86,9 @@ class PreTokenizer {
   /// Errors begin with `where`: "tokenizer.json: pre_tokenizer".
   PreTokenizer(std::span<const PreTokenizerStep> steps, const std::string& where);
 
-  using OnWord = std::function<void(std::string_view)>;
+  using OnWord = std::function<void(const TracedView&)>;
   /// `begins_text`: nothing is before `text`. Words that are no part of `text` are kept in `owned`.
-  void for_words(std::string_view text, bool begins_text, std::deque<std::string>& owned,
+  void for_words(const TracedView& text, bool begins_text, std::deque<TracedText>& owned,
                  const OnWord& on_word) const;
 
  private:
@@ -73,8 +102,8 @@ class PreTokenizer {
   };
   struct Call;
   void add_split(const SplitStep& step, const std::string& where, Stage stage);
-  std::string_view changed(const Stage& stage, std::string_view text, const Call& call) const;
-  void run(size_t stage, std::string_view text, const Call& call) const;
+  TracedView changed(const Stage& stage, const TracedView& text, const Call& call) const;
+  void run(size_t stage, const TracedView& text, const Call& call) const;
 
   std::vector<Stage> stages_;
 };

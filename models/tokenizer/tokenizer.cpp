@@ -37,7 +37,13 @@ struct TokenizerState {
 
   TokenizerState(TokenizerParts given, const std::string& where);
 
-  void append_symbols(std::string_view word, std::vector<int32_t>& ids) const;
+  /// `sizes` (optional) gets the bytes of each symbol.
+  void append_symbols(std::string_view word, std::vector<int32_t>& ids,
+                      std::vector<size_t>* sizes = nullptr) const;
+  /// The bytes of a token that merges have made.
+  size_t size_of(int32_t id) const {
+    return (byte_level ? bytes : parts.tokens)[static_cast<size_t>(id)].size();
+  }
 
  private:
   void check(const std::string& where) const;
@@ -140,25 +146,30 @@ void TokenizerState::find_characters() {
 // The tokens of single bytes or characters. An unknown one waits for the next known character, so
 // that several can be fused: tokens of byte_fallback come before it, as in Hugging Face's
 // tokenizers.
-void TokenizerState::append_symbols(std::string_view word, std::vector<int32_t>& ids) const {
-  bool waits = false;
+void TokenizerState::append_symbols(std::string_view word, std::vector<int32_t>& ids,
+                                    std::vector<size_t>* sizes) const {
+  size_t waiting = 0;  // bytes of the unknown token
+  const auto push = [&](int32_t id, size_t size) {
+    ids.push_back(id);
+    if (sizes) sizes->push_back(size);
+  };
   const auto add_unknown = [&] {
-    if (waits) ids.push_back(*parts.unknown);
-    waits = false;
+    if (waiting > 0) push(*parts.unknown, waiting);
+    waiting = 0;
   };
   const auto add = [&](int32_t id, std::string_view own_bytes) {
     if (id >= 0) {
       add_unknown();
-      return ids.push_back(id);
+      return push(id, own_bytes.size());
     }
     const auto byte_id = [&](char byte) { return id_of_byte[static_cast<unsigned char>(byte)]; };
     if (!byte_level && std::ranges::all_of(own_bytes, [&](char b) { return byte_id(b) >= 0; })) {
-      for (const char byte : own_bytes) ids.push_back(byte_id(byte));
+      for (const char byte : own_bytes) push(byte_id(byte), 1);
       return;
     }
     if (!parts.unknown) return;
-    if (waits && !parts.fuse_unknown) ids.push_back(*parts.unknown);
-    waits = true;
+    if (!parts.fuse_unknown) add_unknown();
+    waiting += own_bytes.size();
   };
   if (byte_level) {
     for (size_t i = 0; i < word.size(); ++i)
@@ -182,29 +193,73 @@ namespace {
 /// The state of one call of encode().
 class Encoder {
  public:
-  Encoder(const TokenizerState& state, std::vector<int32_t>& ids) : state_(state), ids_(ids) {}
+  /// `spans` (optional) gets the spans of the tokens.
+  Encoder(const TokenizerState& state, std::vector<int32_t>& ids,
+          std::vector<TextSpan>* spans = nullptr)
+      : state_(state), ids_(ids), spans_(spans) {}
 
   void text(std::string_view text) {
-    const AddedTokens::OnToken token = [&](int32_t id) { ids_.push_back(id); };
-    const PreTokenizer::OnWord word = [&](std::string_view bytes) { this->word(bytes); };
+    std::vector<TextSpan> characters;
+    if (spans_) {
+      for (size_t at = 0; at < text.size();) {
+        const size_t size = character_size(text, at);
+        characters.insert(characters.end(), size, {at, at + size});
+        at += size;
+      }
+    }
+    const PreTokenizer::OnWord word = [&](const TracedView& part) {
+      const size_t first = ids_.size();
+      this->word(part.text);
+      if (spans_) add_spans(part, first);
+    };
+    const TracedView whole(text, spans_ ? characters.data() : nullptr);
+    const auto token_in = [&](const TracedView& all) {
+      return [this, all](int32_t id, std::string_view part) {
+        ids_.push_back(id);
+        if (spans_) add_span(all.at(part), 0, part.size());
+      };
+    };
     state_.raw.split(
         text,
-        [&](std::string_view piece) {
-          const bool begins = piece.data() == text.data();
-          if (!state_.parts.normalizers.empty())
-            piece = owned_.emplace_back(normalized(piece, state_.parts.normalizers));
+        [&](std::string_view part) {
+          const bool begins = part.data() == text.data();
+          TracedView piece = whole.at(part);
+          if (!state_.parts.normalizers.empty()) {
+            normalize(owned_.emplace_back(piece.copy()), state_.parts.normalizers);
+            piece = owned_.back();
+          }
           state_.normalized.split(
-              piece,
+              piece.text,
               [&](std::string_view plain) {
-                state_.pre_tokenizer.for_words(plain, begins && plain.data() == piece.data(),
-                                               owned_, word);
+                state_.pre_tokenizer.for_words(
+                    piece.at(plain), begins && plain.data() == piece.text.data(), owned_, word);
               },
-              token);
+              token_in(piece));
         },
-        token);
+        token_in(whole));
   }
 
  private:
+  void add_span(const TracedView& part, size_t begin, size_t end) {
+    spans_->push_back({part.origins[begin].begin, part.origins[end - 1].end});
+  }
+
+  // The tokens of a word are its symbols, of which merges have joined some.
+  void add_spans(const TracedView& word, size_t first) {
+    if (state_.id_of.contains(word.text)) return add_span(word, 0, word.text.size());
+    std::vector<int32_t> symbols;
+    std::vector<size_t> sizes;
+    state_.append_symbols(word.text, symbols, &sizes);
+    size_t at = 0, symbol = 0;
+    for (size_t i = first; i < ids_.size(); ++i) {
+      const size_t begin = at;
+      const bool is_symbol = ids_[i] == symbols[symbol];
+      do at += sizes[symbol++];
+      while (!is_symbol && symbol < sizes.size() && at - begin < state_.size_of(ids_[i]));
+      add_span(word, begin, at);
+    }
+  }
+
   void word(std::string_view bytes) {
     if (state_.byte_level && bytes.size() == 1)
       if (const int32_t id = state_.id_of_byte[static_cast<unsigned char>(bytes.front())]; id >= 0)
@@ -226,10 +281,11 @@ class Encoder {
 
   const TokenizerState& state_;
   std::vector<int32_t>& ids_;
+  std::vector<TextSpan>* const spans_;
   WordCache cache_;
   MergeScratch scratch_;
   std::vector<int32_t> tokens_;
-  std::deque<std::string> owned_;  // the strings that cache_ refers to
+  std::deque<TracedText> owned_;  // the strings that cache_ refers to
 };
 
 }  // namespace
@@ -244,6 +300,12 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
   std::vector<int32_t> ids;
   Encoder(*state_, ids).text(text);
   return ids;
+}
+
+EncodedText Tokenizer::encode_with_spans(std::string_view text) const {
+  EncodedText encoded;
+  Encoder(*state_, encoded.ids, &encoded.spans).text(text);
+  return encoded;
 }
 
 std::vector<int32_t> Tokenizer::encode_document(std::string_view text) const {

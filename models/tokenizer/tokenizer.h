@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "zerograd/models/data/token_source.h"
 #include "zerograd/runtime/api.h"
 
 namespace zg::models {
@@ -141,6 +142,11 @@ class ZG_API Tokenizer {
   /// The ids of the text alone, without parts().around. Bytes that are not UTF-8 have tokens in
   /// byte-level BPE and with byte_fallback; otherwise they are unknown.
   std::vector<int32_t> encode(std::string_view text) const;
+  /// encode(), with the bytes of `text` that each token stands for: whole characters, so that the
+  /// tokens of a character's bytes have one span. They are the offsets of Hugging Face's tokenizers
+  /// before a post_processor's trim_offsets, odd cases included: a character that a step adds has
+  /// the span of its neighbour, and one that NFC composes the span of its first part.
+  EncodedText encode_with_spans(std::string_view text) const;
   /// encode() with the ids of parts().around, as transformers' tokenizer(text) gives a document.
   std::vector<int32_t> encode_document(std::string_view text) const;
   /// The text, added tokens included. Byte-level: bytes that may be invalid UTF-8, because a token

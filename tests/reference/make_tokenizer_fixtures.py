@@ -14,6 +14,9 @@ tests; to make the files again:
                   document    Texts by number, with their ids as the post_processor leaves them.
                   variants    Merge patches by name of the variant, with the number of ids of all texts, the XXH3-128
                               of these ids as little-endian int32, and of the texts that they decode to.
+    spans.json    By family, or family and variant, the XXH3-128 of the spans of all tokens of all texts, in bytes, as
+                  little-endian int32: the begin and the end of each. smollm2 is left out: where a byte has no token,
+                  the offsets of Hugging Face's tokenizers behind it are wrong.
     nfc.json      The XXH3-128 of the NFC of each 4096 code points, each in several contexts.
 
 --check compares with the folder instead of writing it.
@@ -251,6 +254,17 @@ def mixed_patch(file, patch):
     return {**file, **{key: mixed_patch(file.get(key), value) for key, value in patch.items()}}
 
 
+def spans_hash(file, all_texts):
+    tokenizer, flat = Tokenizer.from_str(json.dumps(file)), []
+    for text in all_texts:
+        byte_at = [0]
+        for character in text:
+            byte_at.append(byte_at[-1] + len(character.encode()))
+        for span in tokenizer.encode(text, add_special_tokens=False).offsets:
+            flat += [byte_at[at] for at in span]
+    return mixed.ids_hash(flat)
+
+
 def nfc_hashes():
     nfc, rows = normalizers.NFC(), []
     for begin in range(0, 0x110000, 0x1000):
@@ -268,8 +282,13 @@ def main():
     all_texts = texts()
     assert len(set(all_texts)) > TEXTS - 40, len(set(all_texts))
     files = {"texts.json": compact(all_texts) + "\n", "nfc.json": compact(nfc_hashes()) + "\n"}
+    spans = {}
     for name, file, variants in families():
+        if name != "smollm2":
+            spans |= {f"{name}/{variant}".rstrip("/"): spans_hash(mixed_patch(file, patch), all_texts)
+                      for variant, patch in ({"": {}} | variants).items()}
         files[f"{name}.json"] = compact(record_of(file, variants, all_texts)).replace(',"ids":', ',\n"ids":').replace('],"', '],\n"') + "\n"
+    files["spans.json"] = json.dumps(spans, indent=0) + "\n"
     for name, content in files.items():
         path = OUT / name
         if "--check" in sys.argv:

@@ -173,8 +173,8 @@ int eval(const std::vector<std::string>& arguments) {
              .end = end_token(&trained->saved_model, tokenizer ? &*tokenizer : nullptr),
              .folder = trained->saved_model.path,
              .validation_only = true});
-  if (const std::string note = lost_in(*dataset); !note.empty())
-    std::fprintf(stderr, "note: %s\n", note.c_str());
+  for (const std::string& note : notes_of(*dataset))
+    if (!note.empty()) std::fprintf(stderr, "note: %s\n", note.c_str());
   check_tokens(trained->saved_model, data, *dataset);
   check_data_flags(options, data.source, *dataset);
   if (named) check_tokenizer(data, *tokenizer, *dataset);

@@ -31,10 +31,11 @@ std::string chat_format_advice(const std::string& folder) {
 /// `flag` names the file in errors.
 std::vector<models::Conversation> conversations_in(const std::string& flag, const std::string& path,
                                                    const models::ConversationFileOptions& file,
-                                                   const std::string& folder) {
+                                                   const std::string& folder,
+                                                   std::vector<std::string>& notes) {
   const auto message = [&](const Error& error) { return flag + ": " + error.what(); };
   try {
-    return models::read_conversations(path, file);
+    return models::read_conversations(path, file, &notes.emplace_back());
   } catch (const Unsupported& error) {  // messages without a format
     throw Unsupported(message(error) + chat_format_advice(folder));
   } catch (const FileError& error) {
@@ -50,11 +51,24 @@ std::unique_ptr<models::Dataset> conversation_dataset(const DataOptions& options
                                                       const DatasetRequest& request) {
   models::ConversationFileOptions file = {.end = request.end};
   if (const models::Tokenizer* tokenizer = request.tokenizer) {
-    file.encode = [tokenizer](const std::string& text) { return tokenizer->encode(text); };
+    file.encode = [tokenizer](const std::string& text) {
+      return tokenizer->encode_with_spans(text);
+    };
     file.first = tokenizer->parts().around.before;  // as generate begins a prompt
+    for (const models::AddedToken& token : tokenizer->parts().added)
+      if (request.end == token.id) file.end_text = token.content;
   } else {
     file.encode = [numbers = std::shared_ptr(models::character_stream("", "numbers"))](
-                      const std::string& text) { return numbers->encode(text); };
+                      const std::string& text) {
+      models::EncodedText encoded{.ids = numbers->encode(text), .spans = {}};
+      for (size_t end = 0; encoded.spans.size() < encoded.ids.size();) {
+        const size_t begin = text.find_first_of("0123456789", end);
+        end = std::min(text.find_first_not_of("0123456789", begin), text.size());
+        encoded.spans.push_back({begin, end});
+      }
+      return encoded;
+    };
+    file.separator = " ";
   }
   if (!options.chat_format.empty())
     file.chat = models::chat_format(options.chat_format, "--chat-format");
@@ -65,10 +79,12 @@ std::unique_ptr<models::Dataset> conversation_dataset(const DataOptions& options
   const std::string& validation_source = options.validation_source;
   const bool has_own = !validation_source.empty();
   std::vector<models::Conversation> training, validation;
+  std::vector<std::string> notes;
   if (!has_own || !request.validation_only)
-    training = conversations_in("--data", options.source, file, request.folder);
-  validation = has_own ? conversations_in("--val-data", validation_source, file, request.folder)
-                       : models::split_off(training, options.validation_fraction);
+    training = conversations_in("--data", options.source, file, request.folder, notes);
+  validation = has_own
+                   ? conversations_in("--val-data", validation_source, file, request.folder, notes)
+                   : models::split_off(training, options.validation_fraction);
   const auto count = training.size() + validation.size();
   auto dataset = std::make_unique<models::ConversationDataset>(
       std::move(training), std::move(validation),
@@ -78,7 +94,8 @@ std::unique_ptr<models::Dataset> conversation_dataset(const DataOptions& options
           .order = options.order,
           .seed = request.seed,
           .vocabulary = request.tokenizer ? request.tokenizer->vocabulary() : 0,
-          .codec = request.tokenizer ? models::tokenizer_codec(*request.tokenizer) : nullptr});
+          .codec = request.tokenizer ? models::tokenizer_codec(*request.tokenizer) : nullptr,
+          .notes = notes});
   if (!request.validation_only && dataset->epoch_samples(models::Split::train) == 0)
     throw ConfigError(fmt::format(
         "--data: none of {} conversations is left to train on: no training conversation of {} has "
@@ -87,9 +104,10 @@ std::unique_ptr<models::Dataset> conversation_dataset(const DataOptions& options
   return dataset;
 }
 
-std::string lost_in(const models::Dataset& dataset) {
+std::vector<std::string> notes_of(const models::Dataset& dataset) {
   const auto* conversations = dynamic_cast<const models::ConversationDataset*>(&dataset);
-  if (!conversations) return "";
+  if (!conversations) return {};
+  std::vector<std::string> notes = conversations->notes();
   int64_t all = 0, cut = 0, left_out = 0;
   for (const models::Split split : {models::Split::train, models::Split::validation}) {
     const models::ConversationDataset::Counts& counts = conversations->counts(split);
@@ -97,12 +115,12 @@ std::string lost_in(const models::Dataset& dataset) {
     cut += counts.cut;
     left_out += counts.left_out;
   }
-  if (cut + left_out == 0) return "";
-  return fmt::format(
-      "{} of {} conversations are longer than the block size {} and lose their end; {} more have "
-      "no "
-      "response within it and are left out; --block-size N takes longer ones",
-      cut, all, dataset.block_size(), left_out);
+  if (cut + left_out > 0)
+    notes.push_back(fmt::format(
+        "{} of {} conversations are longer than the block size {} and lose their end; {} more have "
+        "no response within it and are left out; --block-size N takes longer ones",
+        cut, all, dataset.block_size(), left_out));
+  return notes;
 }
 
 void resolve_chat_format(DataOptions& data) {

@@ -16,8 +16,9 @@ namespace zg::tools {
 std::unique_ptr<models::Dataset> conversation_dataset(const DataOptions& data,
                                                       const DatasetRequest& request);
 
-/// A note on conversations that do not fit into the block size; empty: all fit, or other data.
-std::string lost_in(const models::Dataset& dataset);
+/// Notes on members of conversations without effect, and on conversations that do not fit into the
+/// block size. Some may be empty.
+std::vector<std::string> notes_of(const models::Dataset& dataset);
 
 /// Reads data.chat_format_path, if it is given, into data.chat_format. Throws FileError.
 void resolve_chat_format(DataOptions& data);

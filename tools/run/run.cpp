@@ -235,7 +235,7 @@ std::optional<models::Tokenizer> open_data(Run& run, std::shared_ptr<const model
     options.model.vocabulary = tokenizer->vocabulary();
   run.dataset = dataset ? std::move(dataset)
                         : dataset_of(run, tokenizer ? &*tokenizer : nullptr, saved_model);
-  notes.push_back(lost_in(*run.dataset));
+  for (const std::string& note : notes_of(*run.dataset)) notes.push_back(note);
   if (saved_model) check_tokens(*saved_model, data, *run.dataset);
   if (is_folders && !tokenizer && run.dataset->is_text())
     notes.push_back(fmt::format(

@@ -21,11 +21,15 @@ using models::Order;
 using models::read_conversations;
 using models::Split;
 
-/// The bytes of a text.
-std::vector<int32_t> byte_tokens(const std::string& text) {
-  std::vector<int32_t> ids;
-  for (const char byte : text) ids.push_back(static_cast<unsigned char>(byte));
-  return ids;
+/// The bytes of a text as tokens; "==" is one token, 300.
+models::EncodedText byte_tokens(const std::string& text) {
+  models::EncodedText encoded;
+  for (size_t at = 0; at < text.size(); at = encoded.spans.back().end) {
+    const bool is_pair = text.compare(at, 2, "==") == 0;
+    encoded.ids.push_back(is_pair ? 300 : static_cast<unsigned char>(text[at]));
+    encoded.spans.push_back({at, at + (is_pair ? 2 : 1)});
+  }
+  return encoded;
 }
 
 /// The text of the tokens; those that are targets in brackets.
@@ -34,7 +38,9 @@ std::string marked(const Conversation& conversation) {
   for (size_t i = 0; i < conversation.tokens.size(); ++i) {
     const bool is_target = conversation.is_target[i];
     if (is_target && (i == 0 || !conversation.is_target[i - 1])) text += '[';
-    text += static_cast<char>(conversation.tokens[i]);
+    text += conversation.tokens[i] == 300
+                ? "=="
+                : std::string(1, static_cast<char>(conversation.tokens[i]));
     const bool ends = i + 1 == conversation.tokens.size() || !conversation.is_target[i + 1];
     if (is_target && ends) text += ']';
   }
@@ -73,7 +79,7 @@ TEST_CASE("conversations are read from prompts with responses and from messages"
   write_file(path,
              "{\"prompt\": \"ab\", \"response\": \"cd\", \"id\": 7}\r\n\n \t\n"
              "{\"completion\": \"\\u00e9\", \"prompt\": \"\"}\n"
-             "{\"messages\": [{\"role\": \"user\", \"content\": \"x\", \"name\": \"me\"}, "
+             "{\"messages\": [{\"role\": \"user\", \"content\": \"x\", \"name\": null}, "
              "{\"role\": \"assistant\", \"content\": \"y\"}, {\"role\": \"system\", \"content\": "
              "\"\"}, {\"role\": \"assistant\", \"content\": \"z\"}, {\"role\": \"user\", "
              "\"content\": \"w\"}]}");
@@ -91,19 +97,82 @@ TEST_CASE("conversations are read from prompts with responses and from messages"
   CHECK(marked(read[1]) == "\xc3[\xa9]");  // no token before the first one could predict it
 }
 
-TEST_CASE("text between two responses is encoded as one piece") {
+TEST_CASE("a conversation is encoded as one text, and a token across a border is learned") {
   const TemporaryFolder folder;
   const std::string path = folder / "chats.jsonl";
-  write_file(path,
-             "{\"messages\": [{\"role\": \"system\", \"content\": \"s\"}, {\"role\": \"user\", "
-             "\"content\": \"u\"}, {\"role\": \"assistant\", \"content\": \"a\"}]}");
-  std::vector<std::string> pieces;
-  const auto encode = [&](const std::string& text) {
-    pieces.push_back(text);
-    return byte_tokens(text);
+  const auto of_line = [&](const std::string& line, const ConversationFileOptions& options) {
+    write_file(path, line);
+    return marked(read_conversations(path, options).at(0));
   };
-  read_conversations(path, {.encode = encode, .chat = short_format()});
-  CHECK(pieces == std::vector<std::string>{"^S:s;U:u;A:", "a;"});
+  const auto of_chat = [&](const std::string& user, const std::string& answer) {
+    return of_line("{\"messages\": [{\"role\": \"user\", \"content\": \"" + user +
+                       "\"}, {\"role\": \"assistant\", \"content\": \"" + answer + "\"}]}",
+                   {.encode = byte_tokens,
+                    .chat = ChatFormat{.first = "",
+                                       .roles = {{"user", {"", "="}}, {"assistant", {"", "="}}}}});
+  };
+  CHECK(of_chat("u", "a") == "u=[a=]");
+  CHECK(of_chat("u", "=a") == "u[==a=]");
+  CHECK(of_chat("u", "a=") == "u=[a==]");
+  CHECK(of_chat("", "==") == "==[==]");  // nothing predicts the first one
+  const auto of_prompt = [&](const std::string& prompt, const std::string& response) {
+    return of_line("{\"prompt\": \"" + prompt + "\", \"response\": \"" + response + "\"}",
+                   {.encode = byte_tokens, .first = {'<'}, .end = '>', .end_text = ">"});
+  };
+  // As TRL, which adds the end where the response does not have it.
+  CHECK(of_prompt("p", "r") == "<p[r>]");
+  CHECK(of_prompt("p", "r>") == "<p[r>]");
+  CHECK(of_prompt("p", "r> ") == "<p[r> >]");
+  CHECK(of_prompt("p=", "=r") == "<p[==r>]");
+  CHECK(of_prompt("p", "") == "<p[>]");
+  CHECK(of_prompt("", "") == "<[>]");
+  CHECK(of_line("{\"prompt\": \"1\", \"response\": \"2\"}",
+                {.encode = byte_tokens, .end = '>', .separator = " "}) == "1 [2>]");
+}
+
+TEST_CASE("weights of messages decide what is learned, and other members are noted or refused") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "chats.jsonl";
+  const auto messages = [](const std::string& user, const std::string& answer,
+                           const std::string& row = "") {
+    return "{\"messages\": [{\"role\": \"user\", \"content\": \"u\"" + user +
+           "}, {\"role\": \"assistant\", \"content\": \"a\"" + answer +
+           "}, {\"role\": \"user\", \"content\": \"v\"}, {\"role\": \"assistant\", "
+           "\"content\": \"b\"}]" +
+           row + "}\n";
+  };
+  std::string note;
+  const auto read = [&](const std::string& lines) {
+    write_file(path, lines);
+    return marked(
+        read_conversations(path, {.encode = byte_tokens, .chat = short_format()}, &note).at(0));
+  };
+  const std::string all = "^U:u;A:[a;]U:v;A:[b;]", second = "^U:u;A:a;U:v;A:[b;]";
+  CHECK(read(messages("", ", \"weight\": 1, \"tool_calls\": null")) == all);
+  CHECK(note == "");
+  CHECK(read(messages("", ", \"weight\": 0")) == second);
+  CHECK(read(messages("", ", \"train\": false")) == second);
+  CHECK(read(messages(", \"weight\": 0", ", \"training\": false")) == second);
+  CHECK(read(messages(", \"train\": true", "")) == "^U:[u;]A:[a;]U:v;A:[b;]");
+  CHECK(read(messages("", ", \"like\": 3", ", \"id\": 1") + messages("", "", ", \"id\": 2")) ==
+        all);
+  CHECK(note == path + ": without effect: id (2), messages[].like (1)");
+  const auto refused = [&](const std::string& line) {
+    return message_of<FileError>([&] { read(line); });
+  };
+  const std::string why =
+      "expected no such member, which a chat format with a prefix and a suffix for each role "
+      "cannot show, got ";
+  CHECK(refused(messages("", ", \"tool_calls\": [1]")) ==
+        path + ":1: messages[1].tool_calls: " + why + "[1]");
+  CHECK(refused(messages("", ", \"reasoning_content\": \"x\"")) ==
+        path + ":1: messages[1].reasoning_content: " + why + "\"x\"");
+  CHECK(refused(messages(", \"name\": \"me\"", "")) ==
+        path + ":1: messages[0].name: " + why + "\"me\"");
+  CHECK(refused(messages("", "") + messages("", "", ", \"tools\": [{}]")) ==
+        path + ":2: tools: " + why + "[{}]");
+  CHECK(refused(messages("", ", \"weight\": 0.5")) ==
+        path + ":1: messages[1].weight: expected 0, 1, true or false, got 0.5");
 }
 
 TEST_CASE("an invalid line of conversations is refused with its file and number") {
@@ -131,7 +200,8 @@ TEST_CASE("an invalid line of conversations is refused with its file and number"
   refuses("{\"prompt\": 1, \"response\": \"b\"}", "prompt: expected a string, got 1");
   refuses("{\"prompt\": \"a\", \"response\": null}", "response: expected a string, got null");
   refuses("{\"prompt\": \"a\", \"completion\": \"\"}",
-          "completion: it has no tokens; expected a response of one or more");
+          "there is nothing to predict; expected a response of two tokens or more, or a prompt "
+          "before it");
   refuses("{\"prompt\": \"\", \"response\": \"b\"}",
           "there is nothing to predict; expected a response of two tokens or more, or a prompt "
           "before it");
@@ -163,7 +233,7 @@ TEST_CASE("a file without conversations, messages without a format and refused t
   CHECK(message_of<Unsupported>(read({.encode = byte_tokens})) ==
         path + ":1: messages: there is no chat format that says how roles become text");
   write_file(path, "{\"prompt\": \"a\", \"response\": \"b\"}");
-  const auto refuse = [](const std::string&) -> std::vector<int32_t> {
+  const auto refuse = [](const std::string&) -> models::EncodedText {
     throw ConfigError("no letters");
   };
   CHECK(message_of<ConfigError>(read({.encode = refuse})) == path + ":1: no letters");

@@ -27,8 +27,9 @@ const std::string chat_folder = std::string(ZG_FIXTURES) + "hf_chat";
 std::vector<Conversation> chats_of_fixture(const Tokenizer& tokenizer) {
   return read_conversations(
       chat_folder + "/chats.jsonl",
-      {.encode = [&](const std::string& text) { return tokenizer.encode(text); },
+      {.encode = [&](const std::string& text) { return tokenizer.encode_with_spans(text); },
        .end = tokenizer.id_of_added("<|endoftext|>"),
+       .end_text = "<|endoftext|>",
        .chat = chat_format(read_text(chat_folder + "/chat_format.json"), "chat_format.json")});
 }
 

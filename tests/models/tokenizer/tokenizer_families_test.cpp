@@ -101,6 +101,42 @@ TEST_CASE("variants of the families' steps give the ids and texts of Hugging Fac
   }
 }
 
+TEST_CASE("the spans of tokens are the offsets of Hugging Face's tokenizers") {
+  const json hashes = family_file("spans");
+  for (const auto& [kind, expected] : hashes.items()) {
+    CAPTURE(kind);
+    const size_t slash = std::min(kind.find('/'), kind.size());
+    const json record = family_file(kind.substr(0, slash));
+    json file = record["tokenizer"];
+    if (slash < kind.size())
+      file = patched(file, record["variants"][kind.substr(slash + 1)]["patch"]);
+    const models::Tokenizer tokenizer = read_family(file);
+    Ids all;
+    for (const std::string& text : odd_texts()) {
+      const models::EncodedText encoded = tokenizer.encode_with_spans(text);
+      CHECK(encoded.ids == tokenizer.encode(text));
+      for (const models::TextSpan& span : encoded.spans)
+        all.insert(all.end(), {static_cast<int32_t>(span.begin), static_cast<int32_t>(span.end)});
+    }
+    CHECK(hash_in_all(all) == expected.get<std::string>());
+  }
+  // A prefix has the span of what follows, the bytes of a character that of the character, and
+  // NFC leaves that of the first part. lstrip and rstrip are part of an added token.
+  using Spans = std::vector<std::pair<size_t, size_t>>;
+  const auto spans = [](const char* family, const std::string& text) {
+    Spans spans;
+    for (const auto& [begin, end] :
+         read_family(family_file(family)["tokenizer"]).encode_with_spans(text).spans)
+      spans.emplace_back(begin, end);
+    return spans;
+  };
+  CHECK(spans("llama2", "Hi\n<s>x") ==
+        Spans{{0, 1}, {0, 1}, {1, 2}, {2, 3}, {3, 6}, {6, 7}, {6, 7}});
+  CHECK(spans("llama2", "\xf0\x9f\x99\x82") == Spans{{0, 4}, {0, 4}, {0, 4}, {0, 4}, {0, 4}});
+  CHECK(spans("qwen", "Xe\u0301 ") == Spans{{0, 1}, {1, 2}, {1, 2}, {4, 5}});
+  CHECK(spans("gpt2", "a  <l>b<r>  c") == Spans{{0, 1}, {1, 6}, {6, 7}, {7, 12}, {12, 13}});
+}
+
 TEST_CASE("a family's tokenizer.json is written with every field that changes ids or texts") {
   for (const char* name : family_names) {
     CAPTURE(name);
