@@ -7,30 +7,10 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/utf8.h"
 
 namespace zg::models {
 
 using nlohmann::json;
-
-json parse_json_object(const std::string& text, const std::string& path) {
-  constexpr int max_depth = 64;  // the JSON writer recurses to the depth of the object
-  const auto fail = [&](const std::string& what) { throw FileError(path + ": " + what); };
-  const auto check_depth = [&](int depth, json::parse_event_t, json&) {
-    if (depth > max_depth) fail(fmt::format("is nested deeper than {} levels", max_depth));
-    return true;
-  };
-  json root;
-  try {
-    root = json::parse(text, check_depth);
-  } catch (const json::parse_error& error) {
-    fail(fmt::format("is not JSON at byte {}", error.byte));
-  } catch (const json::exception& error) {  // a number too large for a double
-    fail(std::string("is not JSON: ") + error.what());
-  }
-  if (!root.is_object()) fail("expected a JSON object");
-  return root;
-}
 
 std::string brief(const json& value) {
   const std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
@@ -124,10 +104,7 @@ void for_each_json_line(
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     const std::string place = fmt::format("{}:{}", path, number);
-    if (const size_t valid = valid_utf8(line); valid < line.size())
-      throw FileError(
-          fmt::format("{}: invalid UTF-8 at byte {}; expected text in UTF-8", place, valid + 1));
-    const json object = parse_json_object(line, place);
+    const json object = parse_json_object(line, path, {.line = number});
     use({object, place + ": "}, place);
   }
 }

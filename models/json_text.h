@@ -7,12 +7,10 @@
 #include <vector>
 
 #include "zerograd/runtime/api.h"
+#include "zerograd/runtime/text/json.h"
 
 namespace zg::models {
 
-/// Parses a JSON object. Throws FileError, with a message that begins with `path`, if the text is
-/// not a JSON object or is nested too deep. Exported for zerograd::text.
-ZG_API nlohmann::json parse_json_object(const std::string& text, const std::string& path);
 /// A value on one line, shortened, for error messages.
 ZG_API std::string brief(const nlohmann::json& value);
 

@@ -6,6 +6,7 @@
 #include "zerograd/runtime/step_time.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/json.h"
 
 // Files of the schema zerograd.peaks/1.
 namespace zg {
@@ -130,17 +131,7 @@ Json json_of(const Curve& curve) {
 }  // namespace
 
 Peaks Peaks::parse(const std::string& text, const std::string& path) {
-  constexpr int deepest = 16;  // no value of the schema is nested deeper than 4
-  bool is_deep = false;
-  const auto keep = [&](int depth, Json::parse_event_t, const Json&) {
-    is_deep = is_deep || depth > deepest;
-    return !is_deep;
-  };
-  const Json file = Json::parse(text, keep, /*allow_exceptions=*/false);
-  if (is_deep || file.is_discarded() || !file.is_object())
-    throw FileError(path +
-                    ": expected a JSON object of the schema zerograd.peaks/1, got something else; "
-                    "see bench/peaks/README.md");
+  const Json file = parse_json_object<Json>(text, path, {.advice = "; see bench/peaks/README.md"});
   const Node root{file, path + ": "};
   root.allow({"schema", "name", "sources", "multiprocessors", "bandwidth", "operations",
               "launch_seconds", "call_seconds", "wait_seconds", "collective_seconds",

@@ -3,10 +3,33 @@
 #include <algorithm>
 #include <vector>
 
+#include "zerograd/runtime/checked_product.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
+
+std::optional<int64_t> checked_product(std::span<const int64_t> sizes) {
+  int64_t product = 1;
+  bool has_zero = false;
+  for (const int64_t size : sizes) {
+    if (size < 0) return std::nullopt;
+    if (size == 0)
+      has_zero = true;
+    else if (__builtin_mul_overflow(product, size, &product) || product > largest_product)
+      return std::nullopt;
+  }
+  return has_zero ? 0 : product;
+}
+
+int64_t checked_product(std::initializer_list<int64_t> sizes, const char* what) {
+  const auto product = checked_product(std::span<const int64_t>(sizes.begin(), sizes.size()));
+  if (product) return *product;
+  std::string text;
+  for (const int64_t size : sizes) text += (text.empty() ? "" : " x ") + std::to_string(size);
+  throw ShapeError(fmt::format(
+      "{}: expected sizes of 0 or more with a product of at most 2^60 - 1, got {}", what, text));
+}
 
 Shape::Shape(std::initializer_list<int64_t> extents)
     : Shape(std::span<const int64_t>(extents.begin(), extents.size())) {}
@@ -19,6 +42,8 @@ Shape::Shape(std::span<const int64_t> extents) {
   for (int64_t extent : extents)
     if (extent < 0)
       throw ShapeError(fmt::format("shape: expected extents of 0 or more, got {}", extent));
+  if (!checked_product(extents))
+    throw ShapeError(fmt::format("shape: expected at most 2^60 - 1 elements, got {}", str()));
 }
 
 Shape Shape::filled(std::initializer_list<int64_t> extents, int64_t numel, const char* op) {
@@ -55,7 +80,7 @@ int64_t Shape::numel() const {
 Shape Shape::with(int axis, int64_t extent) const {
   Shape copy = *this;
   copy.extent_[this->axis(axis)] = extent;
-  return copy;
+  return Shape(copy.extents());
 }
 
 std::string Shape::str() const {

@@ -9,6 +9,7 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/json.h"
 
 namespace zg::zero {
 namespace {
@@ -23,10 +24,13 @@ std::string score(const std::optional<double>& value) { return value ? number(*v
 
 // True for a complete line about a step before `step`.
 bool is_before(const std::string& line, int64_t step) {
-  const auto record = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!record.is_object()) return false;
-  return record.contains("final") ? record.value("steps", step) <= step
-                                  : record.value("step", step) < step;
+  try {
+    const auto record = parse_json_object(line, "metrics");
+    return record.contains("final") ? record.value("steps", step) <= step
+                                    : record.value("step", step) < step;
+  } catch (const FileError&) {
+    return false;
+  }
 }
 
 void drop_from(const std::string& path, int64_t step) {

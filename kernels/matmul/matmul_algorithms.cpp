@@ -15,6 +15,7 @@
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/json.h"
 #include "zerograd/runtime/text/text.h"
 
 namespace zg {
@@ -261,17 +262,8 @@ std::string MatmulAlgorithms::json() const {
 std::string MatmulAlgorithms::checksum() const { return checksum_of(body_of(*this)); }
 
 MatmulAlgorithms MatmulAlgorithms::parse(const std::string& text, const std::string& path) {
-  constexpr int deepest = 4;
-  bool is_deep = false;
-  const auto keep = [&](int depth, AlgorithmJson::parse_event_t, const AlgorithmJson&) {
-    is_deep = is_deep || depth > deepest;
-    return !is_deep;
-  };
-  AlgorithmJson file = AlgorithmJson::parse(text, keep, /*allow_exceptions=*/false);
-  if (is_deep || file.is_discarded() || !file.is_object())
-    throw FileError(
-        fmt::format("{}: expected a JSON object of the schema {}, got something else; {}", path,
-                    algorithms_schema, measure_again));
+  const AlgorithmJson file =
+      parse_json_object<AlgorithmJson>(text, path, {.advice = fmt::format("; {}", measure_again)});
   const AlgorithmReader root{file, path + ": "};
   if (root.text("schema") != algorithms_schema) root.fail("schema", algorithms_schema);
   MatmulAlgorithms all{.gpu = root.text("gpu"), .library = root.text("library"), .path = path};

@@ -12,6 +12,7 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/json.h"
 #include "zerograd/runtime/text/text.h"
 #include "zerograd/runtime/text/utf8.h"
 
@@ -24,19 +25,14 @@ bool has_lines(const std::string& path) {
   return path.ends_with(".jsonl") || path.ends_with(".json");
 }
 
-std::string text_of(const std::string& line, const std::string& key, const std::string& place) {
-  nlohmann::json object;
-  try {
-    object = nlohmann::json::parse(line);
-  } catch (const nlohmann::json::exception& error) {
-    throw FileError(fmt::format("{}: expected an object of JSON, got '{}': {}", place,
-                                printable(line), printable(error.what(), 120)));
-  }
-  const auto found = object.is_object() ? object.find(key) : object.end();
+std::string text_of(const std::string& line, const std::string& key, const std::string& path,
+                    int64_t number) {
+  const auto object = parse_json_object(line, path, {.line = number});
+  const auto found = object.find(key);
   if (found == object.end() || !found->is_string())
     throw FileError(
-        fmt::format("{}: expected an object with a text under \"{}\", got '{}'; try another key",
-                    place, key, printable(line)));
+        fmt::format("{}:{}: expected an object with a text under \"{}\", got '{}'; try another key",
+                    path, number, key, printable(line)));
   return found->get<std::string>();
 }
 
@@ -86,7 +82,7 @@ bool TextDocuments::next_line(std::string& document) {
   while (std::getline(lines_, line)) {
     ++line_;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    document = text_of(line, key_, fmt::format("{}: line {}", path, line_));
+    document = text_of(line, key_, path, line_);
     return true;
   }
   if (!lines_.is_open() || lines_.bad())

@@ -3,6 +3,7 @@
 #include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/models/tokenizer/vocabulary.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/json.h"
 
 namespace zg::models {
 namespace {
@@ -92,7 +93,7 @@ json written_post_processor(const TokenizerParts& parts,
   const TextTemplate& around = requested ? *requested : parts.around;
   if (around == TextTemplate()) return is_byte_level(parts) ? any_byte_level() : json();
   if (around == parts.around && !parts.post_processor.empty())
-    return json::parse(parts.post_processor);
+    return parse_json_object(parts.post_processor, "post_processor");
   return template_processing(parts, around);
 }
 

@@ -12,6 +12,7 @@
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/safetensors_format.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/json.h"
 
 namespace zg {
 
@@ -288,7 +289,6 @@ using nlohmann::json;
 constexpr const char* single = "model.safetensors";
 constexpr const char* index_name = "model.safetensors.index.json";
 constexpr const char* pickles[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"};
-constexpr int max_depth = 8;
 
 }  // namespace
 
@@ -297,18 +297,8 @@ std::map<std::string, std::string> weight_map_from(const std::string& text,
   const auto fail = [&](const std::string& what) {
     throw FileError(fmt::format("index: {}: {}", path, what));
   };
-  json root;
-  try {
-    root = json::parse(text, [&](int depth, json::parse_event_t, json&) {
-      if (depth > max_depth) fail(fmt::format("is nested deeper than {} levels", max_depth));
-      return true;
-    });
-  } catch (const json::parse_error& error) {
-    fail(fmt::format("is not JSON at byte {}", error.byte));
-  } catch (const json::exception& error) {  // a number too large for a double
-    fail(std::string("is not JSON: ") + error.what());
-  }
-  const auto map = root.is_object() ? root.find("weight_map") : root.end();
+  const json root = parse_json_object(text, "index: " + path);
+  const auto map = root.find("weight_map");
   if (map == root.end() || !map->is_object()) fail("expected an object with a weight_map");
   std::map<std::string, std::string> files;
   for (const auto& [tensor, file] : map->items()) {

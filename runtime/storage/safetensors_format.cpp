@@ -1,15 +1,15 @@
 #include "zerograd/runtime/storage/safetensors_format.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string_view>
 #include <vector>
 
+#include "zerograd/runtime/checked_product.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/json.h"
 
 namespace zg {
 namespace {
@@ -48,8 +48,8 @@ class HeaderParser {
 
   SafetensorsHeader parse(const std::string& text) const {
     SafetensorsHeader header;
-    const json root = parse_json(text);
-    if (!root.is_object()) fail("expected the header to be a JSON object");
+    const json root = parse_json_object(text, fmt::format("safetensors: {}: header", path_),
+                                        {.max_depth = max_header_depth, .unique_keys = true});
     for (const auto& [name, value] : root.items()) {
       if (name == safetensors_metadata)
         header.metadata = metadata(value);
@@ -66,28 +66,6 @@ class HeaderParser {
   }
   [[noreturn]] void fail(const std::string& tensor, const std::string& what) const {
     fail(fmt::format("tensor '{}': {}", tensor, what));
-  }
-
-  // By itself the parser would accept equal names (keeping the last one) and any depth.
-  json parse_json(const std::string& text) const {
-    std::array<std::set<std::string>, max_header_depth + 1> names;
-    const auto check = [&](int depth, json::parse_event_t event, json& parsed) {
-      const size_t level = static_cast<size_t>(depth);
-      if (event == json::parse_event_t::object_start || event == json::parse_event_t::array_start) {
-        if (depth >= max_header_depth)
-          fail(fmt::format("the header is nested deeper than {} levels", max_header_depth));
-        names[level + 1].clear();
-      } else if (event == json::parse_event_t::key) {
-        const std::string& name = parsed.get_ref<const std::string&>();
-        if (!names[level].insert(name).second) fail(fmt::format("the header has '{}' twice", name));
-      }
-      return true;
-    };
-    try {
-      return json::parse(text, check);
-    } catch (const json::exception& error) {
-      fail(std::string("the header is not JSON: ") + error.what());
-    }
   }
 
   std::map<std::string, std::string> metadata(const json& object) const {
@@ -139,7 +117,7 @@ class HeaderParser {
       if (!is_count(extent)) fail(name, fmt::format("shape is {}; expected counts", brief(value)));
       extents.push_back(extent.get<int64_t>());
     }
-    if (!is_addressable(extents))
+    if (!checked_product(extents))
       fail(name, fmt::format("shape {} overflows 64 bits", brief(value)));
     return Shape(std::span<const int64_t>(extents));
   }
@@ -170,15 +148,6 @@ class HeaderParser {
 };
 
 }  // namespace
-
-bool is_addressable(std::span<const int64_t> extents) {
-  int64_t room = std::numeric_limits<int64_t>::max() / size_of(DType::f64);
-  for (int64_t extent : extents) {
-    if (extent < 0 || extent > room) return false;
-    if (extent > 0) room /= extent;
-  }
-  return true;
-}
 
 const char* safetensors_name(DType dtype) {
   for (const TypeName& type : type_names)

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <span>
 #include <string>
 
 #include "zerograd/runtime/storage/safetensors.h"
@@ -17,8 +16,6 @@ inline constexpr int64_t safetensors_header_limit = 100'000'000;
 inline constexpr int64_t safetensors_alignment = 8;
 inline constexpr const char* safetensors_metadata = "__metadata__";
 
-/// True if a tensor of this shape has a number of bytes that fits in 64 bits, for any dtype.
-bool is_addressable(std::span<const int64_t> extents);
 const char* safetensors_name(DType dtype);
 std::optional<DType> safetensors_dtype(const std::string& name);
 

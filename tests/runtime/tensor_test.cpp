@@ -4,7 +4,10 @@
 
 #include <cmath>
 #include <limits>
+#include <vector>
 
+#include "tests/support/error_message.h"
+#include "zerograd/runtime/checked_product.h"
 #include "zerograd/runtime/error.h"
 
 using namespace zg;
@@ -64,6 +67,30 @@ TEST_CASE("shapes index from both ends, broadcast, and refuse invalid axes, rank
   CHECK_THROWS_AS(shape[3], ShapeError);
   CHECK_THROWS_AS((Shape{1, 1, 1, 1, 1, 1, 1}), ShapeError);
   CHECK_THROWS_AS((Shape{-1}), ShapeError);
+}
+
+TEST_CASE("a product of sizes is exact, or an error") {
+  constexpr int64_t half = int64_t{1} << 59;
+  CHECK(checked_product({}, "x") == 1);
+  CHECK(checked_product({half, 1, 1}, "x") == half);
+  CHECK(checked_product({half - 1, 2, 0}, "x") == 0);
+  CHECK(Shape{half - 1, 2}.numel() == 2 * (half - 1));
+  CHECK(testing::message_of<ShapeError>([] {
+          checked_product({half, 2}, "flat");
+        }) ==
+        "flat: expected sizes of 0 or more with a product of at most 2^60 - 1, got "
+        "576460752303423488 x 2");
+  for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{half, 2},
+                                            {INT64_MAX},
+                                            {int64_t{1} << 62, 4},
+                                            {0, half, 2},
+                                            {INT64_MAX, INT64_MAX, INT64_MAX},
+                                            {-1, 0}}) {
+    CAPTURE(sizes.front());
+    CHECK_THROWS_AS(Shape(std::span<const int64_t>(sizes)), ShapeError);
+    CHECK_FALSE(checked_product(sizes));
+  }
+  CHECK_THROWS_AS((Shape{half, 1}.with(1, 2)), ShapeError);
 }
 
 TEST_CASE("views share bytes, and copies do not") {

@@ -89,7 +89,7 @@ TEST_CASE("settings in a weights file that are nested too deeply are refused by 
         "consolidate --split " + file + " " + (folder / "split"),
         settings_run + "--init " + file}) {
     CAPTURE(line);
-    check_unreadable(zerograd(line), "are nested deeper than 64 levels");
+    check_unreadable(zerograd(line), "is nested deeper than 64 levels");
   }
   CHECK(!fs::exists(folder / "split"));
 }

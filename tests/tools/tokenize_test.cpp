@@ -182,13 +182,15 @@ TEST_CASE("tokenize refuses wrong options and inputs by name and leaves no files
   const auto lines = [&](const std::string& bytes, const std::string& part) {
     write_file(folder / "in.jsonl", bytes);
     check_refused("tokenize " + (folder / "in.jsonl") + with + out, 5,
-                  (folder / "in.jsonl") + ": line " + part);
+                  (folder / "in.jsonl") + ":" + part);
   };
-  lines("{\"text\": \"a\"}\n{\"text\": \"b\"", "2: expected an object of JSON, got '{\"text\"");
+  lines("{\"text\": \"a\"}\n{\"text\": \"b\"",
+        "2:14: is not JSON: syntax error while parsing object - unexpected end of input");
   lines("{\"text\": 3}", "1: expected an object with a text under \"text\", got '{\"text\": 3}'");
   lines("{\"body\": \"a\"}", "1: expected an object with a text under \"text\"");
-  lines("\n[1]", "2: expected an object with a text under \"text\"");
-  lines("{\"text\": \"\xff\"}", "1: expected an object of JSON");
+  lines("\n[1]", "2:1: expected a JSON object, got [1]");
+  lines("{\"text\": \"\xff\"}", "1:11: invalid UTF-8");
+  lines(std::string("{\"text\": \"a\"}\0{", 15), "1:14: has a zero byte");
   for (const char* end : {".bin", ".idx", ".bin.unfinished", ".idx.unfinished"})
     CHECK_FALSE(fs::exists((folder / "data") + end));
 }

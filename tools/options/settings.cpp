@@ -14,6 +14,7 @@
 #include "tools/options/seq2seq_flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/json.h"
 #include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/config.h"
 #include "zerograd/zero/optimizer/schedule.h"
@@ -285,12 +286,7 @@ Settings settings_from_json(const std::string& written, const std::string& path)
   TrainOptions unused;
   std::string where;
   try {
-    // The depth is limited, because the code that reads and prints values is recursive.
-    const Json json = Json::parse(written, [](int depth, Json::parse_event_t, Json&) {
-      constexpr int max_depth = 64;
-      if (depth > max_depth) throw ConfigError("are nested deeper than 64 levels");
-      return true;
-    });
+    const Json json = parse_json_object<Json>(written, "settings");
     for (const Stored& field : stored_fields(unused, settings)) {
       const auto [group, name] = parts_of(field.key);
       where = fmt::format("{}.{}: ", group, name);

@@ -7,6 +7,7 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/json.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 
 // The weights of a saved model: of a checkpoint, a file, a folder, or of adapters and their base.
@@ -21,8 +22,8 @@ namespace {
 
 /// ": rope_theta is 2.0, expected 1.0": the keys of a config.json in which two models differ.
 std::string differing_keys(const models::GPTConfig& there, const models::GPTConfig& expected) {
-  const auto own = nlohmann::json::parse(models::hf_json(there));
-  const auto wanted = nlohmann::json::parse(models::hf_json(expected));
+  const auto own = parse_json_object(models::hf_json(there), "config.json");
+  const auto wanted = parse_json_object(models::hf_json(expected), "config.json");
   std::string keys;
   for (const auto& [key, value] : wanted.items())
     if (own.value(key, nlohmann::json()) != value)

@@ -9,6 +9,7 @@
 
 #include "tools/run/child.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/json.h"
 #include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
@@ -33,8 +34,13 @@ void read_steps(const std::string& output, Trial& trial) {
   std::istringstream lines(output);
   std::vector<double> seconds;
   for (std::string line; std::getline(lines, line);) {
-    const auto record = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!record.is_object() || !record.contains("step_s")) continue;
+    nlohmann::json record;
+    try {
+      record = parse_json_object(line, "metrics");
+    } catch (const FileError&) {
+      continue;
+    }
+    if (!record.contains("step_s")) continue;
     trial.peak_bytes = std::max<int64_t>(trial.peak_bytes, record["peak_bytes"]);
     if (record["step"] >= warm_up) seconds.push_back(record["step_s"]);
   }

@@ -5,12 +5,16 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
+#include <utility>
 
+#include "zerograd/runtime/checked_product.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/safetensors_format.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/json.h"
+#include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/checkpoint/checkpoint_folder.h"
 
 namespace zg::zero {
@@ -20,7 +24,6 @@ using nlohmann::json;
 
 constexpr const char* format = "zerograd checkpoint";
 constexpr int version = 1, version_with_slices = 2;
-constexpr int max_depth = 64;  // depth limit of a caller's config; the JSON writer recurses
 constexpr int64_t max_bytes = int64_t{1} << 30;
 constexpr int64_t largest_count = int64_t{1} << 53;  // so that the sum of two does not overflow
 
@@ -39,7 +42,7 @@ Shape shape_of(const json& extents) {
   std::vector<int64_t> values;
   if (!extents.is_array()) throw FileError("expected a shape, got " + extents.dump().substr(0, 60));
   for (const json& extent : extents) values.push_back(count_of(extent));
-  if (!is_addressable(values))
+  if (!checked_product(values))
     throw FileError(fmt::format("shape {} overflows 64 bits", extents.dump().substr(0, 60)));
   return Shape(std::span<const int64_t>(values));
 }
@@ -54,12 +57,11 @@ std::string written_as(const json& manifest) { return manifest.dump(1) + "\n"; }
 json config_of(const CheckpointInfo& info) {
   if (info.config_json.empty()) return json::object();
   try {
-    json config = json::parse(info.config_json);
-    if (config.is_object()) return config;
-  } catch (const json::exception&) {
+    return parse_json_object(info.config_json, "config_json");
+  } catch (const FileError& error) {
+    throw ConfigError(fmt::format("save_checkpoint: {}; config_json is '{}'; expected an object",
+                                  error.what(), printable(info.config_json)));
   }
-  throw ConfigError(fmt::format("save_checkpoint: config_json is '{}'; expected a JSON object",
-                                info.config_json.substr(0, 40)));
 }
 
 /// Parses counts that are separated by the characters of `marks`: "12x3+4" with marks "x+" gives
@@ -134,7 +136,7 @@ void check_place(const Manifest::Piece& piece, const Shape& parameter, int64_t n
   }
   const Slice& slice = *piece.slice;
   const int64_t extents[] = {slice.outer, slice.extent, slice.inner};
-  if (!is_addressable(extents) || slice.whole_numel() != numel || slice.begin > slice.extent ||
+  if (!checked_product(extents) || slice.whole_numel() != numel || slice.begin > slice.extent ||
       slice.rows > slice.extent - slice.begin || piece.offset > slice.numel() ||
       piece.shape.numel() > slice.numel() - piece.offset)
     refuse_place(piece, parameter);
@@ -183,14 +185,6 @@ LossScaler::State scaler_of(const json& object) {
           .last_overflow = never ? -1 : count_of(object.at("last_overflow"))};
 }
 
-json parse_json(const std::string& text) {
-  return json::parse(text, [](int depth, json::parse_event_t, json&) {
-    if (depth > max_depth)
-      throw FileError(fmt::format("is nested deeper than {} levels", max_depth));
-    return true;
-  });
-}
-
 void read_optimizer(const json& optimizer, Manifest& manifest) {
   const json& rule = optimizer.at("rule");
   const int64_t moments = count_of(optimizer.at("moments"));
@@ -208,8 +202,7 @@ void read_optimizer(const json& optimizer, Manifest& manifest) {
   manifest.moments = static_cast<int>(moments);
 }
 
-Manifest parse(const std::string& text) {
-  json object = parse_json(text);
+Manifest parse(json object, const std::string& text) {
   if (object.value("format", "") != format)
     throw FileError(std::string("expected format '") + format + "'");
   if (object.at("version") != version && object.at("version") != version_with_slices)
@@ -304,7 +297,7 @@ std::string account_text(const Manifest& shard) {
 }
 
 void add_account(const std::string& text, Manifest& manifest) {
-  const json account = json::parse(text);
+  const json account = parse_json_object(text, "account of a rank");
   add_parameters(account.at("parameters"), manifest);
   add_pieces(account.at("tensors"), manifest);
   for (const auto& [file, checksum] : account.at("headers").items())
@@ -339,12 +332,10 @@ Manifest read_manifest(const std::string& path) {
 }
 
 Manifest manifest_from(const std::string& text, const std::string& file) {
+  json object = parse_json_object(text, "checkpoint: " + file,
+                                  {.advice = ": it was cut short or overwritten"});
   try {
-    return parse(text);
-  } catch (const json::parse_error& error) {
-    throw FileError(fmt::format(
-        "checkpoint: {}: is not JSON from byte {} of {} on: it was cut short or overwritten", file,
-        error.byte, text.size()));
+    return parse(std::move(object), text);
   } catch (const json::exception& error) {
     // Skips the parser's prefix "[json.exception.out_of_range.403] ".
     const std::string what = error.what();

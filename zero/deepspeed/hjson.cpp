@@ -8,6 +8,7 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/json.h"
 #include "zerograd/runtime/text/text.h"
 #include "zerograd/runtime/text/utf8.h"
 
@@ -16,7 +17,6 @@ namespace {
 
 // Limits the time to find the nearest known key for each unknown one.
 constexpr size_t max_keys = 1000;
-constexpr int max_depth = 64;  // limits the recursion of the parser
 
 bool is_punctuator(char c) { return c != '\0' && std::strchr("{}[],:", c) != nullptr; }
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
@@ -124,8 +124,10 @@ class Reader {
     switch (look()) {
       case '{':
       case '[': {
-        if (++depth_ > max_depth)
-          refuse(start, "more than 64 levels; expected fewer, got one more", "a flatter config");
+        if (++depth_ > json_depth_limit)
+          refuse(start,
+                 fmt::format("more than {} levels; expected fewer, got one more", json_depth_limit),
+                 "a flatter config");
         const bool object = look() == '{';
         step();
         Value value = object ? read_members(start, '}') : read_items(start);

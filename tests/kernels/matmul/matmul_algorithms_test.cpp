@@ -82,14 +82,14 @@ TEST_CASE("a damaged file of cuBLASLt's algorithms is refused, whichever byte it
     damaged[i] = damaged[i] == '1' ? '2' : '1';
     CAPTURE(i);
     CAPTURE(damaged.substr(i, 20));
-    CHECK(contains(refusal(damaged), "F: "));
+    CHECK(contains(refusal(damaged), "F:"));
   }
-  const char* const something_else =
-      "F: expected a JSON object of the schema zerograd.matmul-algorithms/1, got something else; "
-      "try zerograd bench matmul-algorithms, which measures again";
-  for (const size_t length : {size_t{0}, text.size() / 2, text.size() - 3})
-    CHECK(refusal(text.substr(0, length)) == something_else);
-  CHECK(refusal(std::string(9, '[') + std::string(9, ']')) == something_else);
+  const char* const advice = "; try zerograd bench matmul-algorithms, which measures again";
+  for (const size_t length : {size_t{0}, text.size() / 2, text.size() - 3}) {
+    CHECK(contains(refusal(text.substr(0, length)), "is not JSON: "));
+    CHECK(contains(refusal(text.substr(0, length)), advice));
+  }
+  CHECK(refusal("[]") == std::string("F:1:1: expected a JSON object, got []") + advice);
   CHECK(
       contains(refusal("{\"schema\": \"zerograd.peaks/1\"}"),
                "F: schema: expected zerograd.matmul-algorithms/1, got \"zerograd.peaks/1\"; try"));

@@ -180,18 +180,26 @@ TEST_CASE("an invalid line of conversations is refused with its file and number"
   const std::string path = folder / "chats.jsonl";
   const std::string good = "{\"prompt\": \"a\", \"response\": \"b\"}\n";
   const std::string user = "{\"role\": \"user\", \"content\": \"x\"}";
-  const auto refuses = [&](const std::string& line, const std::string& expected) {
+  const auto refuses_at = [&](const char* place, const std::string& line,
+                              const std::string& expected) {
     write_file(path, good + "\n" + line + "\n" + good);
     CHECK(message_of<FileError>([&] {
             read_conversations(path, {.encode = byte_tokens, .chat = short_format()});
-          }) == path + ":3: " + expected);
+          }) == path + place + expected);
+  };
+  const auto refuses = [&](const std::string& line, const std::string& expected) {
+    refuses_at(":3: ", line, expected);
   };
   const std::string forms =
       "expected {\"prompt\": \"Hi\", \"response\": \"Hello\"} or {\"messages\": [{\"role\": "
       "\"user\", \"content\": \"Hi\"}, ...]}, got ";
-  refuses("{\"prompt\": ", "is not JSON at byte 12");
-  refuses("[1]", "expected a JSON object");
-  refuses("{\"prompt\": \"\xff\"}", "invalid UTF-8 at byte 13; expected text in UTF-8");
+  refuses_at(":3:12: ", "{\"prompt\": ",
+             "is not JSON: syntax error while parsing value - unexpected end of input; expected "
+             "'[', '{', or a literal");
+  refuses_at(":3:1: ", "[1]", "expected a JSON object, got [1]");
+  refuses_at(":3:13: ", "{\"prompt\": \"\xff\"}", "invalid UTF-8; expected text in UTF-8");
+  refuses_at(":3:32: ", std::string("{\"prompt\": \"a\", \"response\": 1}\0{", 33),
+             "has a zero byte");
   refuses("{\"text\": \"a\"}", forms + "{\"text\":\"a\"}");
   refuses("{\"prompt\": \"a\", \"messages\": []}", forms + "both in one object");
   refuses("{\"prompt\": \"a\"}", "prompt: expected response or completion beside it, got neither");

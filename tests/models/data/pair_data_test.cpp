@@ -61,8 +61,8 @@ TEST_CASE("an invalid file of pairs is refused with its line") {
   const struct {
     std::string line;
     const char* part;
-  } files[] = {{"[1]", ":2: expected a JSON object"},
-               {"{\"source\": \"a\"", ":2: is not JSON at byte"},
+  } files[] = {{"[1]", ":2:1: expected a JSON object, got [1]"},
+               {"{\"source\": \"a\"", ":2:15: is not JSON: "},
                {"{\"source\": \"a\"}", ":2: target: expected"},
                {"{\"source\": 3, \"target\": \"b\"}", ":2: source: expected"}};
   for (const auto& file : files) {

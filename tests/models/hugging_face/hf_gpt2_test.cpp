@@ -127,7 +127,7 @@ TEST_CASE("special tokens are read as transformers reads them") {
   read_hf_generation(hf_generation_json({.bos = 8, .pad = {}, .eos = {9}}), "g.json", model);
   CHECK(model.tokens == SpecialTokens{.bos = 8, .pad = {}, .eos = {9}});
   CHECK(contains(message_of<FileError>([&] { read_hf_generation("[", "g.json", model); }),
-                 "g.json: is not JSON"));
+                 "g.json:1:2: is not JSON"));
 }
 
 TEST_CASE("hf_config reads alternative GPT-2 keys and values, and refuses two keys that disagree") {
@@ -190,9 +190,10 @@ TEST_CASE("hf_config refuses malformed JSON and invalid values of a config") {
   const auto error_of = [](const std::string& text) {
     return message_of<FileError>([&] { hf_config(text, "config.json"); });
   };
-  CHECK(contains(error_of(""), "config.json: is not JSON at byte 1"));
-  CHECK(contains(error_of("[]"), "config.json: expected a JSON object"));
-  CHECK(contains(error_of("{\"n_layer\": 1e999}"), "config.json: is not JSON"));
+  CHECK(contains(error_of(""), "config.json:1:1: is not JSON: "));
+  CHECK(contains(error_of("[]"), "config.json:1:1: expected a JSON object"));
+  CHECK(
+      contains(error_of("{\"n_layer\": 1e999}"), "config.json:1:17: is not JSON: number overflow"));
   CHECK(contains(error_of(std::string(100000, '[')), "nested deeper than 64 levels"));
   const auto key_error = [&](const char* key, const json& value) {
     json config = hf_gpt2_json();

@@ -64,7 +64,7 @@ TEST_CASE("a JSON line without the text key is an error that names file and line
   std::string document;
   CHECK(documents.next(document));
   CHECK(document == "one");
-  CHECK_THROWS_WITH_AS(documents.next(document), doctest::Contains("b.jsonl: line 2: expected an"),
+  CHECK_THROWS_WITH_AS(documents.next(document), doctest::Contains("b.jsonl:2: expected an"),
                        FileError);
 }
 

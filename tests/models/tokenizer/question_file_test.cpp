@@ -40,8 +40,8 @@ TEST_CASE("a bad line of a question file is an error that names line and member"
   const auto with = [&](const std::string& members) {
     return file.refusal(R"({"ctx": "She opens", )" + members + "}");
   };
-  CHECK(file.refusal("{") == "q.jsonl:3: is not JSON at byte 2");
-  CHECK(file.refusal("\"\xff\"") == "q.jsonl:3: invalid UTF-8 at byte 2; expected text in UTF-8");
+  CHECK(file.refusal("{").starts_with("q.jsonl:3:2: is not JSON: "));
+  CHECK(file.refusal("\"\xff\"") == "q.jsonl:3:2: invalid UTF-8; expected text in UTF-8");
   CHECK(file.refusal(R"({"endings": ["b", "c"], "label": 1})") ==
         "q.jsonl:3: ctx: expected a string, got null");
   CHECK(file.refusal(R"({"ctx_a": "x", "endings": ["b", "c"], "label": 1})") ==

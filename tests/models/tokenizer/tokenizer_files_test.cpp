@@ -71,7 +71,7 @@ TEST_CASE(
         {R"({"<|pad|>": 5})", "vocab.json: expected the ids 0 to 260, each once"},
         {R"({"<|endoftext|>": 9})", "token \"<|endoftext|>\" is 0 there and 9 among the added"},
         {R"({"<|pad|>": "x"})", "added_tokens.json.\"<|pad|>\": expected an id, got \"x\""},
-        {"[]", "added_tokens.json: expected a JSON object"}}) {
+        {"[]", "added_tokens.json:1:1: expected a JSON object"}}) {
     write_file(folder / "a/b/added_tokens.json", added);
     CHECK(contains(message_of<FileError>([&] { load_tokenizer(folder / "a/b"); }), expected));
   }
@@ -190,9 +190,9 @@ TEST_CASE("a malformed tokenizer.json is refused with an error that names the ke
   refused("/model/merges/0", {"t", "h", "e"}, "model.merges[0]: expected two tokens, got");
   refused("/model/merges/0", {"t", "z"}, "model.merges[0]: \"tz\" is not in the vocabulary");
   CHECK(contains(message_of<FileError>([] { tokenizer_from_json("{\"a\": ", "t.json"); }),
-                 "t.json: is not JSON at byte"));
+                 "t.json:1:7: is not JSON: "));
   CHECK(contains(message_of<FileError>([] { tokenizer_from_json("[]", "t.json"); }),
-                 "t.json: expected a JSON object"));
+                 "t.json:1:1: expected a JSON object"));
 }
 
 TEST_CASE("a byte without a token is left out, or becomes the unknown token") {

@@ -182,10 +182,11 @@ TEST_CASE(
   CHECK(of(R"({"a":)" + tensor(f32, "[2]", "[0,8]") + "}   ") == "nothing was thrown");
   CHECK(of("{}", 0) == "nothing was thrown");
 
-  CHECK(contains(of("[]", 0), "expected the header to be a JSON object"));
-  CHECK(contains(of("{\"a\":", 0), "not JSON"));
-  CHECK(contains(of("{\"\xff\":1}", 0), "not JSON"));
-  CHECK(contains(of("{} x", 0), "not JSON"));
+  CHECK(contains(of("[]", 0), "header:1:1: expected a JSON object, got []"));
+  CHECK(contains(of("{\"a\":", 0), "header:1:6: is not JSON: "));
+  CHECK(contains(of("{\"\xff\":1}", 0), "header:1:3: invalid UTF-8"));
+  CHECK(contains(of("{} x", 0), "header:1:4: is not JSON: "));
+  CHECK(contains(of(std::string("{}\0\0", 4), 0), "header:1:3: has a zero byte"));
   CHECK(contains(of(R"({"a":1})"), "tensor 'a': expected an object"));
   CHECK(contains(of(R"({"a":{"dtype":"F32","shape":[2]}})"), "has no data_offsets"));
   CHECK(contains(of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"x":1}})"),
@@ -219,9 +220,9 @@ TEST_CASE(
   CHECK(contains(of("{" + a + R"(,"b":)" + tensor(f32, "[1]", "[12,16]") + "}", 16),
                  "leave a hole after"));
   CHECK(contains(of("{" + a + "}", 12), "the tensors end at byte"));
-  CHECK(contains(of("{" + a + "," + a + "}"), "the header has 'a' twice"));
+  CHECK(contains(of("{" + a + "," + a + "}"), "has 'a' twice"));
   CHECK(contains(of(R"({"a":{"dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8]}})"),
-                 "the header has 'dtype' twice"));
+                 "header:1:20: has 'dtype' twice"));
 
   const std::string deep(1'000'000, '[');
   CHECK(contains(of(deep, 0), "nested deeper"));

@@ -210,9 +210,9 @@ TEST_CASE("finetune refuses lines, roles and files that it cannot learn, and nam
   const std::string good = "{\"prompt\": \"a\", \"response\": \"b\"}\n";
   const std::string start = "finetune --from-hf " + hf_chat + " --steps 1 --data " + path;
   write_file(path, good + "{\"prompt\": \"a\"\n");
-  check_refused(start, 5, path + ":2: is not JSON at byte 15");
+  check_refused(start, 5, path + ":2:15: is not JSON: ");
   write_file(path, good + "{\"prompt\": \"\x80\"}\n");
-  check_refused(start, 5, path + ":2: invalid UTF-8 at byte 13");
+  check_refused(start, 5, path + ":2:13: invalid UTF-8");
   write_file(path, good + "{\"prompt\": \"a\", \"response\": \"\"}\n");
   check_refused(start, 5, path + ":2: response: it has no tokens");
   write_file(path, good + "{\"messages\": [{\"role\": \"bot\", \"content\": \"a\"}]}\n");
@@ -220,7 +220,8 @@ TEST_CASE("finetune refuses lines, roles and files that it cannot learn, and nam
   check_refused(start, 6, path + ":2: messages: there is no chat format");
   check_refused(start, 6, "hf_chat/chat_template.jinja is a program in Jinja");
   check_refused(start, 6, "try --chat-format F.json");
-  check_refused(start + " --chat-format " + path, 5, "--chat-format: " + path + ": is not JSON");
+  check_refused(start + " --chat-format " + path, 5,
+                "--chat-format: " + path + ":2:1: is not JSON");
   check_refused(start + " --chat-format nowhere.json", 5, "--chat-format: open: nowhere.json");
   write_file(path, "\n");
   check_refused(start, 2, path + ": no conversations");

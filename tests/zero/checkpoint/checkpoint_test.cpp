@@ -194,8 +194,10 @@ TEST_CASE("damage to a checkpoint is reported with the name of the damaged tenso
   const auto whole = fs::file_size(manifest);
   fs::copy_file(manifest, folder / "kept");
   fs::resize_file(manifest, whole / 2);
-  CHECK(contains(file_error([&] { zero::verify_checkpoint(path); }),
-                 manifest + ": is not JSON from byte "));
+  const std::string cut = file_error([&] { zero::verify_checkpoint(path); });
+  CHECK(contains(cut, manifest + ":"));
+  CHECK(contains(cut, ": is not JSON: "));
+  CHECK(contains(cut, ": it was cut short or overwritten"));
   std::ofstream(manifest) << "{\"format\": \"zerograd checkpoint\"}";
   CHECK(contains(file_error([&] { zero::verify_checkpoint(path); }),
                  manifest + ": key 'version' not found; expected a manifest"));
