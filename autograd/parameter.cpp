@@ -75,9 +75,8 @@ void initialise(const Parameter& parameter, uint64_t seed, int64_t begin, std::s
 }
 
 const Unit& ParameterStore::unit(const std::string& name) {
-  for (const auto& unit : units_)
-    if (unit->name == name)
-      throw ConfigError(fmt::format("unit: the name '{}' is taken; expected a new one", name));
+  if (!unit_names_.insert(name).second)
+    throw ConfigError(fmt::format("unit: the name '{}' is taken; expected a new one", name));
   units_.push_back(std::make_unique<Unit>(
       Unit{.name = name, .index = static_cast<int>(units_.size()), .parameters = {}}));
   return *units_.back();

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -134,6 +135,7 @@ class ZG_API ParameterStore {
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
   std::map<std::string, const Parameter*> by_name_;
+  std::set<std::string> unit_names_;
 };
 
 /// The interface through which a tape reads parameters and returns gradients. zero::Engine

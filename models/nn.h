@@ -28,6 +28,9 @@
 // tools/examples/decoder.cpp is a whole model.
 namespace zg::models {
 
+/// Limits of a model's sizes. With them every number of parameters is below 2^63.
+inline constexpr int64_t max_layers = 1 << 16, max_width = 1 << 20, max_rows = INT32_MAX;
+
 /// Position of a forward pass in the run. Dropout masks depend on it alone.
 struct ForwardPosition {
   uint64_t seed = 0;

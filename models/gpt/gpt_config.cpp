@@ -184,8 +184,6 @@ constexpr DecoderNames llama_names = {
     .norm_f = "model.norm",
 };
 
-// With these limits every parameter count is below 2^63.
-constexpr int64_t max_layers = 1 << 16, max_width = 1 << 20, max_rows = INT32_MAX;
 constexpr int64_t largest_head = 1024;  // limit of the attention kernels
 
 void check_extent(const char* field, int64_t value, int64_t maximum) {

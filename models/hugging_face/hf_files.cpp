@@ -36,6 +36,14 @@ std::map<std::string, std::string> hf_short_names(const SafetensorsFolder& folde
   return names;
 }
 
+void require_tensors_of_blocks(const SafetensorsFolder& folder, int64_t blocks) {
+  const auto tensors = static_cast<int64_t>(folder.names().size());
+  if (blocks > tensors)
+    throw FileError(fmt::format(
+        "{}: config.json has {} blocks; expected at most one for each of the {} tensors",
+        folder.path(), blocks, tensors));
+}
+
 namespace {
 
 /// A parameter and its tensor in a folder.

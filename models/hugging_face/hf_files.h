@@ -40,6 +40,9 @@ struct HFRequest {
 /// Maps short names to those of the folder.
 std::map<std::string, std::string> hf_short_names(const SafetensorsFolder& folder,
                                                   const HFRequest& request);
+/// Throws FileError if a model has more blocks than the folder has tensors: to list the parameters
+/// of the blocks could take all memory.
+void require_tensors_of_blocks(const SafetensorsFolder& folder, int64_t blocks);
 /// The parameters' values, read on request. FileError for a missing tensor or another shape.
 WeightSource hf_weights(const std::shared_ptr<const SafetensorsFolder>& folder,
                         const HFRequest& request);

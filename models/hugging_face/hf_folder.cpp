@@ -120,6 +120,7 @@ WeightSource HuggingFaceFolder::weights(const GPTConfig& model, std::string* not
   // meanwhile.
   if (!state_->config.has_its_path() || !is_same_model(state_->model.config, model))
     throw FileError(path + ": the files were replaced while they were read; try again");
+  require_tensors_of_blocks(*folder, model.layers);
   HFRequest request{.tensors = hf_tensors(whole), .prefix = prefix};
   if (const char* table = names_of(model.family).positions)
     request.shortened.emplace(std::string(table) + ".weight", Shape{model.block_size, model.width});

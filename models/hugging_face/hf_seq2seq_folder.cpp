@@ -55,6 +55,7 @@ WeightSource Seq2SeqFolder::weights(const Seq2SeqConfig& model, std::string* not
   // meanwhile.
   if (!state_->config.has_its_path())
     throw FileError(path + ": the files were replaced while they were read; try again");
+  require_tensors_of_blocks(*folder, model.encoder_layers + model.decoder_layers);
   HFRequest request{
       .tensors = hf_tensors(whole), .optional = {"final_logits_bias"}, .prefix = "model."};
   for (const char* table :

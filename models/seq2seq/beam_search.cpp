@@ -372,7 +372,8 @@ Generated search_beams(StepDecoder& decoder, int64_t vocabulary, const Rows& sou
 }  // namespace
 
 void validate(const BeamOptions& options) {
-  if (options.beams < 1) refuse("beams from 1", options.beams);
+  if (options.beams < 1 || options.beams > largest_beams)
+    refuse(fmt::format("beams from 1 to {}", largest_beams), options.beams);
   if (options.return_sequences < 1 || options.return_sequences > options.beams)
     refuse(fmt::format("return_sequences from 1 to beams, {}", options.beams),
            options.return_sequences);

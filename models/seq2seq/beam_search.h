@@ -18,6 +18,9 @@ enum class EarlyStopping {
   never  ///< as `no`, but if length_penalty > 0 the running beam is scored at max_length
 };
 
+/// Limit of BeamOptions::beams: each has rows of logits and of the cache.
+inline constexpr int64_t largest_beams = 1024;
+
 /// Options of generation. Defaults and meaning are those of GenerationConfig in transformers 5, and
 /// so are the names, without "num_" and "_token_id". Lengths are in tokens of the decoder and
 /// include `start`, except those of new tokens.

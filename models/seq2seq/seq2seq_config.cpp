@@ -73,20 +73,18 @@ Seq2SeqConfig Seq2SeqConfig::preset(const std::string& name) {
 }
 
 void validate(const Seq2SeqConfig& config) {
-  const auto positive = [](const char* field, int64_t n) {
-    require(n > 0, field, "1 or more", std::to_string(n));
+  const auto within = [](const char* field, int64_t n, int64_t least, int64_t most) {
+    require(n >= least && n <= most, field, fmt::format("{} to {}", least, most),
+            std::to_string(n));
   };
-  positive("width", config.width);
-  positive("encoder_layers", config.encoder_layers);
-  positive("decoder_layers", config.decoder_layers);
-  positive("vocabulary", config.vocabulary);
-  positive("positions", config.positions);
-  const auto from_zero = [](const char* field, int64_t n) {
-    require(n >= 0, field, "0 or more", std::to_string(n));
-  };
-  from_zero("position_offset", config.position_offset);
-  from_zero("encoder_hidden", config.encoder_hidden);
-  from_zero("decoder_hidden", config.decoder_hidden);
+  within("width", config.width, 1, max_width);
+  within("encoder_layers", config.encoder_layers, 1, max_layers);
+  within("decoder_layers", config.decoder_layers, 1, max_layers);
+  within("vocabulary", config.vocabulary, 1, max_rows);
+  within("positions", config.positions, 1, max_rows);
+  within("position_offset", config.position_offset, 0, max_rows);
+  within("encoder_hidden", config.encoder_hidden, 0, max_width);
+  within("decoder_hidden", config.decoder_hidden, 0, max_width);
   const auto heads = [&](const char* field, int64_t n) {
     require(n > 0 && config.width % n == 0, field,
             fmt::format("a divisor of the width {}", config.width), std::to_string(n));

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
@@ -189,25 +190,29 @@ namespace {
 std::string header_text(const std::string& path,
                         const std::vector<SafetensorsWriter::Entry>& entries,
                         const std::map<std::string, std::string>& metadata) {
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  if (!metadata.empty()) header[safetensors_metadata] = metadata;
+  std::set<std::string> names = {safetensors_metadata};
+  std::string text = "{";
+  const auto add = [&](const std::string& name, const nlohmann::ordered_json& value) {
+    text += text.size() > 1 ? "," : "";
+    try {
+      text += nlohmann::json(name).dump() + ":" + value.dump();
+    } catch (const nlohmann::json::exception& error) {
+      refuse(path, std::string("a name is not UTF-8: ") + error.what());
+    }
+  };
+  if (!metadata.empty()) add(safetensors_metadata, metadata);
   int64_t end = 0;
   for (const SafetensorsWriter::Entry& entry : entries) {
-    if (entry.name == safetensors_metadata || header.contains(entry.name))
+    if (!names.insert(entry.name).second)
       refuse(path, fmt::format("the name '{}' is taken", entry.name));
     const int64_t begin = end;
     end += entry.shape.numel() * size_of(entry.dtype);
     const auto extents = entry.shape.extents();
-    header[entry.name] = {{"dtype", safetensors_name(entry.dtype)},
-                          {"shape", std::vector<int64_t>(extents.begin(), extents.end())},
-                          {"data_offsets", {begin, end}}};
+    add(entry.name, {{"dtype", safetensors_name(entry.dtype)},
+                     {"shape", std::vector<int64_t>(extents.begin(), extents.end())},
+                     {"data_offsets", {begin, end}}});
   }
-  std::string text;
-  try {
-    text = header.dump();
-  } catch (const nlohmann::json::exception& error) {
-    refuse(path, std::string("a name is not UTF-8: ") + error.what());
-  }
+  text += "}";
   while (text.size() % safetensors_alignment != 0) text += ' ';
   return text;
 }

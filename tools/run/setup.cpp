@@ -445,6 +445,8 @@ std::unique_ptr<TrainedModel> load_model(const std::string& path, const ModelOpt
       model.block_size = std::min(options.block_size, longest_context(model));
     models::validate(model);
   }
+  // Shapes are compared before the model takes memory.
+  const WeightSource weights = weights_of(saved_model);
   auto trained =
       std::make_unique<TrainedModel>(device_of_rank(device_flags.type, 0, device_flags.device));
   WholeModel whole(trained->store, saved_model.settings);
@@ -456,7 +458,7 @@ std::unique_ptr<TrainedModel> load_model(const std::string& path, const ModelOpt
   // of the training run may be missing on this machine.
   config.offload = {};
   trained->engine = std::make_unique<zero::Engine>(trained->store, trained->device, config);
-  zero::load_weights(weights_of(saved_model), *trained->engine);
+  zero::load_weights(weights, *trained->engine);
   trained->saved_model = std::move(saved_model);
   return trained;
 }

@@ -275,5 +275,5 @@ TEST_CASE("presets have the published sizes, and invalid ones are refused by fie
   CHECK(contains(refused([](auto& c) { c.mlp = nn::MlpKind::gated_silu; }),
                  "mlp: expected gelu_erf or gelu_tanh, got gated_silu"));
   CHECK(
-      contains(refused([](auto& c) { c.positions = 0; }), "positions: expected 1 or more, got 0"));
+      contains(refused([](auto& c) { c.positions = 0; }), "positions: expected 1 to 2147483647, got 0"));
 }

@@ -222,7 +222,7 @@ TEST_CASE(
   CHECK(contains(of("{" + a + "}", 12), "the tensors end at byte"));
   CHECK(contains(of("{" + a + "," + a + "}"), "has 'a' twice"));
   CHECK(contains(of(R"({"a":{"dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8]}})"),
-                 "header:1:20: has 'dtype' twice"));
+                 "header:1:21: has 'dtype' twice"));
 
   const std::string deep(1'000'000, '[');
   CHECK(contains(of(deep, 0), "nested deeper"));
