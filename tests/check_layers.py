@@ -30,6 +30,11 @@ BACKENDS = {"cpu", "cuda", "hpu", "meta"}
 # Files elsewhere that may include vendor headers: a kernel's code for one backend, and the one file that calls MPI.
 BACKEND_FILE = re.compile(r"kernels/.*(_(cpu|simd|amx|hpu)\.(h|cpp)|\.(cuh?|clh?))|runtime/comm/mpi_wire\.cpp")
 LONGEST = 500
+# Lines for a terminal go out in one place, which escapes control characters in names from files. Its exceptions are
+# help, the progress line, generated text and the tables of benchmarks.
+PRINTS = re.compile(r"std::(printf|puts|putchar|cout|cerr)\b|std::(fprintf\(std|f(?:puts|write|putc)\([^;]*\bstd(?:out|err)\))")
+PRINTERS = re.compile(r"runtime/command_line/command_line\.cpp|tools/(main|output/console|commands/generate)\.cpp|"
+                      r"tools/(bench|examples)/.*|(bench|tests)/.*")
 
 problems = []
 # The public headers of each library, and the headers that include all of them.
@@ -59,6 +64,8 @@ for path in files:
     lines = text.count("\n")
     if lines > LONGEST:
         problems.append(f"{place}: {lines} lines; expected at most {LONGEST}")
+    if PRINTS.search(re.sub(r"//.*", "", text)) and not PRINTERS.fullmatch(place.as_posix()):
+        problems.append(f"{place}: prints to a terminal; expected print_line() of zerograd/runtime/text/print.h")
     for included in INCLUDE.findall(text):
         if included.split("/")[0] in ALLOWED and "/" in included:
             problems.append(f"{place}: includes {included}; expected zerograd/{included}")

@@ -8,7 +8,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <limits>
@@ -27,6 +26,7 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/machine.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/print.h"
 #include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/interrupt.h"
 
@@ -116,10 +116,7 @@ int run(std::string name, std::vector<std::string> arguments) {
 
 int report(const char* type, const char* message) {
   std::fflush(stdout);
-  const size_t length = std::strlen(message);
-  const bool ended = length > 0 && message[length - 1] == '\n';
-  std::fprintf(stderr, "error: %s: %s%s", type, escape_controls(message).c_str(),
-               ended ? "" : "\n");
+  print_line(stderr, "error: {}: {}", type, message);
   return cpu::exit_status_of(type);
 }
 

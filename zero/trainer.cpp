@@ -11,6 +11,7 @@
 #include "zerograd/runtime/pending.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/print.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
 
@@ -110,7 +111,7 @@ struct TrainerState {
   int agree_on(int reason) const;
   void warn(const std::string& message) const {
     if (hooks.warn) return hooks.warn(message);
-    std::fprintf(stderr, "warning: trainer: %s\n", message.c_str());
+    print_line(stderr, "warning: trainer: {}", message);
   }
   /// Runs one step. The position advances together with the engine's step; an exception before that
   /// changes neither.

@@ -12,6 +12,7 @@
 #include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/print.h"
 
 namespace zg {
 
@@ -339,10 +340,10 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
           stalled += (stalled.empty() ? "" : ", ") + std::to_string(rank);
       const std::string cause =
           shared->cause ? cpu::describe(shared->cause) : "CommError: " + world->failure();
-      std::fprintf(stderr,
-                   "error: %s\nrank %s is still running the program's code and cannot be ended "
-                   "from outside; ending the process\n",
-                   cause.c_str(), stalled.c_str());
+      print_line(stderr,
+                 "error: {}\nrank {} is still running the program's code and cannot be ended from "
+                 "outside; ending the process",
+                 cause, stalled);
       std::fflush(nullptr);
       std::_Exit(shared->cause ? cpu::exit_status_of(shared->cause) : 4);
     }

@@ -9,6 +9,7 @@
 #include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/print.h"
 
 namespace zg::cpu {
 
@@ -115,7 +116,7 @@ void MpiRanks::await_owner() {
 
 void MpiRanks::end_process(const std::string& text) {
   dump();
-  std::fprintf(stderr, "error: %s\n", text.c_str());
+  print_line(stderr, "error: {}", text);
   std::fflush(nullptr);
   std::_Exit(4);
 }

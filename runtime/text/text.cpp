@@ -7,6 +7,7 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/print.h"
 #include "zerograd/runtime/text/utf8.h"
 
 namespace zg {
@@ -83,6 +84,12 @@ std::string escape_controls(const std::string& message) {
   std::string result;
   for (size_t at = 0; at < message.size();) append_shown(result, message, at, "\n\t");
   return result;
+}
+
+void print_escaped(std::FILE* stream, const std::string& lines) {
+  std::string text = escape_controls(lines);
+  if (!text.ends_with('\n')) text += '\n';
+  std::fwrite(text.data(), 1, text.size(), stream);
 }
 
 std::string nearest(const std::string& word, const std::vector<std::string>& candidates) {

@@ -14,8 +14,8 @@ namespace zg {
 /// not UTF-8 are written as \x1b.
 ZG_API std::string printable(const std::string& text, size_t most = 40);
 
-/// A message of several lines with control characters written as \x1b, because it may contain names
-/// from a file.
+/// A message of several lines with control characters written as \x1b. runtime/text/print.h prints
+/// it.
 std::string escape_controls(const std::string& message);
 
 /// The candidate for which `word` is probably a typing error: the one with the smallest edit

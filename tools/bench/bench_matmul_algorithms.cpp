@@ -12,6 +12,7 @@
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/print.h"
 
 namespace zg::tools {
 namespace {
@@ -128,7 +129,7 @@ int bench_matmul_algorithms(const std::vector<std::string>& arguments) {
                                  .rounds = static_cast<int>(options.rounds)});
   print(all);
   all.write(options.out);
-  std::printf("written to %s: %s, %s\n", options.out.c_str(), all.gpu.c_str(), all.library.c_str());
+  print_line(stdout, "written to {}: {}, {}", options.out, all.gpu, all.library);
   return 0;
 }
 

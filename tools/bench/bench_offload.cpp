@@ -26,6 +26,7 @@
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/swap.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/print.h"
 #include "zerograd/zero/config.h"
 #include "zerograd/zero/states/transfer.h"
 
@@ -332,7 +333,7 @@ double percent_of_limit(const OffloadRow& row) { return 100.0 * row.limit_s / ro
 double rate(const OffloadRow& row) { return row.bytes / row.quantile(0.5); }
 
 void print(const OffloadResult& result) {
-  if (!result.disk.empty()) std::printf("drive: %s\n\n", result.disk.c_str());
+  if (!result.disk.empty()) print_line(stdout, "drive: {}\n", result.disk);
   std::printf(
       "| case | shape | dtype | median ms | p10 - p90 | GB/s | %% of limit |\n"
       "|---|---|---|---:|---:|---:|---:|\n");

@@ -14,6 +14,7 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/print.h"
 
 namespace zg::tools {
 namespace {
@@ -47,7 +48,7 @@ std::string split(const ConsolidateOptions& options) {
     if (is_new) std::filesystem::remove(options.to, ignored);
     throw;
   }
-  std::printf("saved %s/step_0\n", options.to.c_str());
+  print_line(stdout, "saved {}/step_0", options.to);
   return hash;
 }
 
@@ -59,7 +60,7 @@ std::string consolidate_hf_folder(const ConsolidateOptions& options) {
   std::vector<std::string> notes;
   if (const auto tokenizer = folder_tokenizer(settings.data, saved_model, notes))
     settings.tokenizer_json = models::tokenizer_json(*tokenizer);
-  for (const std::string& note : notes) std::fprintf(stderr, "note: %s\n", note.c_str());
+  for (const std::string& note : notes) print_line(stderr, "note: {}", note);
   return zero::consolidate(weights_of(saved_model), checkpoint_info(settings), options.to,
                            options.dtype);
 }
@@ -88,9 +89,9 @@ int consolidate(const std::vector<std::string>& arguments) {
       from = checkpoint->path();
       hash = zero::consolidate(*checkpoint, options.to, options.dtype);
     }
-    std::printf("saved %s of %s\n", options.to.c_str(), from.c_str());
+    print_line(stdout, "saved {} of {}", options.to, from);
   }
-  std::printf("param_hash %s\n", hash.c_str());
+  print_line(stdout, "param_hash {}", hash);
   return 0;
 }
 

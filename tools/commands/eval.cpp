@@ -14,7 +14,7 @@
 #include "zerograd/models/tokenizer/question_file.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
+#include "zerograd/runtime/text/print.h"
 
 namespace zg::tools {
 namespace {
@@ -50,7 +50,7 @@ DataOptions data_options(const Settings& saved, const EvalOptions& options) {
 void note_change(const DataOptions& data, const Settings& saved) {
   if (absolute_path(data.source) != absolute_path(saved.data.source)) return;
   const std::string change = change_of(saved.contents, contents_of(data.source), data.source);
-  if (!change.empty()) std::fprintf(stderr, "changed: %s\n", escape_controls(change).c_str());
+  if (!change.empty()) print_line(stderr, "changed: {}", change);
 }
 
 // The checkpoint's options of pairs, overridden by flags.
@@ -80,10 +80,10 @@ void eval_pairs(const TrainedModel& trained, const EvalOptions& options, const D
                                      .tokenizer = tokenizer ? &*tokenizer : nullptr,
                                      .seed = saved.seed});
   note_change(data, saved);
-  std::printf("val loss %.4f\n",
-              pair_loss(
-                  *trained.seq2seq, [&] { return trained.engine->inference_tape(); }, *pairs,
-                  trained.device, options.batch, options.batches));
+  print_line(stdout, "val loss {:.4f}",
+             pair_loss(
+                 *trained.seq2seq, [&] { return trained.engine->inference_tape(); }, *pairs,
+                 trained.device, options.batch, options.batches));
 }
 
 void check_block_size(const EvalOptions& options, const Settings& saved) {
@@ -135,8 +135,8 @@ void eval_questions(const TrainedModel& trained, const EvalOptions& options) {
   const models::ChoiceScores scores =
       models::score_choices(*trained.model, [&] { return trained.engine->inference_tape(); },
                             questions, {.at_once = options.batch, .block_size = block_size});
-  if (scores.cut > 0) std::fprintf(stderr, "note: %s\n", cut_note(scores, block_size).c_str());
-  std::printf("%s\n", choice_line(scores).c_str());
+  if (scores.cut > 0) print_line(stderr, "note: {}", cut_note(scores, block_size));
+  print_line(stdout, "{}", choice_line(scores));
 }
 
 }  // namespace
@@ -174,7 +174,7 @@ int eval(const std::vector<std::string>& arguments) {
              .folder = trained->saved_model.path,
              .validation_only = true});
   for (const std::string& note : notes_of(*dataset))
-    if (!note.empty()) std::fprintf(stderr, "note: %s\n", note.c_str());
+    if (!note.empty()) print_line(stderr, "note: {}", note);
   check_tokens(trained->saved_model, data, *dataset);
   check_data_flags(options, data.source, *dataset);
   if (named) check_tokenizer(data, *tokenizer, *dataset);
@@ -185,11 +185,11 @@ int eval(const std::vector<std::string>& arguments) {
                                  .device = trained->device,
                                  .is_sort_task = data.source == "sort"};
   const double loss = evaluation.loss(options.batch, options.batches);
-  std::printf("val loss %.4f\n", loss);
-  if (dataset->question_length() == 0) std::printf("perplexity %.4f\n", std::exp(loss));
+  print_line(stdout, "val loss {:.4f}", loss);
+  if (dataset->question_length() == 0) print_line(stdout, "perplexity {:.4f}", std::exp(loss));
   if (dataset->question_length() > 0 && options.score_samples > 0)
     evaluation.scores(options.batch, options.score_samples,
-                      [](const std::string& line) { std::printf("%s\n", line.c_str()); });
+                      [](const std::string& line) { print_line(stdout, "{}", line); });
   return 0;
 }
 

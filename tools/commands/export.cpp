@@ -15,6 +15,7 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/print.h"
 
 namespace zg::tools {
 namespace {
@@ -40,7 +41,7 @@ int export_adapters(const SavedModel& saved_model, const std::string& directory)
       models::export_peft(adapter_weights(saved_model), settings.model,
                           {.lora = lora_of(settings.lora), .base = settings.base.path}, directory);
   const std::string& from = saved_model.adapter.empty() ? saved_model.path : saved_model.adapter;
-  std::printf("saved %s of %s\nadapter_hash %s\n", directory.c_str(), from.c_str(), hash.c_str());
+  print_line(stdout, "saved {} of {}\nadapter_hash {}", directory, from, hash);
   return 0;
 }
 
@@ -123,9 +124,8 @@ int export_gguf(const ExportOptions& options) {
   const models::GGUFTokenizer tokenizer = gguf_tokenizer_of(options, saved_model, tokens);
   const models::GGUFResult result = write_gguf(weights_to_write(options, saved_model),
                                                {settings.model, tokens}, options, tokenizer);
-  for (const std::string& note : result.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
-  std::printf("saved %s of %s\nparam_hash %s\n", options.gguf.c_str(), saved_model.path.c_str(),
-              result.hash.c_str());
+  for (const std::string& note : result.notes) print_line(stderr, "note: {}", note);
+  print_line(stdout, "saved {} of {}\nparam_hash {}", options.gguf, saved_model.path, result.hash);
   return 0;
 }
 
@@ -151,12 +151,11 @@ int export_folder(const ExportOptions& options) {
                                        ? open_hf_folder(saved_model.path).model().dropouts
                                        : std::string();
       !dropouts.empty())
-    std::fprintf(stderr, "note: %s: %s differ; the first is written for all\n",
-                 saved_model.path.c_str(), dropouts.c_str());
+    print_line(stderr, "note: {}: {} differ; the first is written for all", saved_model.path,
+               dropouts);
   if (!tokenizer && models::has_tokenizer(options.hugging_face))
-    std::fprintf(stderr,
-                 "note: the tokenizer in %s stays; the model does not say which one it has\n",
-                 options.hugging_face.c_str());
+    print_line(stderr, "note: the tokenizer in {} stays; the model does not say which one it has",
+               options.hugging_face);
   std::optional<models::TextTemplate> around;  // absent: as the tokenizer has it
   std::optional<models::HFSeq2Seq> seq2seq;
   if (!settings.seq2seq.config.empty()) {
@@ -179,8 +178,7 @@ int export_folder(const ExportOptions& options) {
       seq2seq ? models::export_hugging_face(weights, *seq2seq, options.hugging_face, add)
               : models::export_hugging_face(weights, {settings.model, tokens}, options.hugging_face,
                                             add);
-  std::printf("saved %s of %s\nparam_hash %s\n", options.hugging_face.c_str(),
-              saved_model.path.c_str(), hash.c_str());
+  print_line(stdout, "saved {} of {}\nparam_hash {}", options.hugging_face, saved_model.path, hash);
   return 0;
 }
 

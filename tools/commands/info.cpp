@@ -17,6 +17,7 @@
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/swap.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/print.h"
 #include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
@@ -25,7 +26,7 @@ namespace {
 constexpr Device::Type accelerators[] = {Device::Type::cuda, Device::Type::hpu};
 
 void row(const char* what, const std::string& value) {
-  std::printf("%-18s %s\n", what, value.c_str());
+  print_line(stdout, "{:<18} {}", what, value);
 }
 
 std::string processor() {

@@ -12,6 +12,7 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/print.h"
 
 namespace zg::tools {
 namespace {
@@ -75,8 +76,8 @@ std::vector<Host> hosts_of(const LaunchOptions& options) {
   if (allocated) return {};
   if (options.hostfile.empty() || !path_exists(options.hostfile)) {
     if (!options.hostfile.empty())
-      std::fprintf(stderr, "warning: --hostfile: there is no %s; this machine alone is used\n",
-                   options.hostfile.c_str());
+      print_line(stderr, "warning: --hostfile: there is no {}; this machine alone is used",
+                 options.hostfile);
     if (options.nodes > 1)
       throw ConfigError("--num_nodes: expected a --hostfile with it, got none");
     std::vector<int> slots;
@@ -145,7 +146,7 @@ int launch(const std::vector<std::string>& arguments) {
   const Launcher launcher = launcher_of(options.launcher, mpi);
   for (const char* flag : {"--master-port", "--master-addr"})
     if (given.count(flag))
-      std::fprintf(stderr, "launch: without effect: %s (MPI finds its own)\n", flag);
+      print_line(stderr, "launch: without effect: {} (MPI finds its own)", flag);
   if (!must_supervise(train)) return run_launcher(launcher_words(launcher, mpi, job)).status;
   const auto start = [&](const Words& words) {
     job.command = words;

@@ -9,6 +9,7 @@
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/recorder.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/print.h"
 #include "zerograd/zero/config.h"
 #include "zerograd/zero/states/model_states.h"
 
@@ -167,11 +168,10 @@ void drop_output_options(TrainOptions& options) {
     if (options.given.count(flag) && !(looks && std::string(flag) == "--save"))
       without_effect += (without_effect.empty() ? "" : ", ") + std::string(flag);
   if (!without_effect.empty())
-    std::fprintf(stderr,
-                 "plan walks steps and writes nothing but --memory-json and --kernels; "
-                 "without effect: "
-                 "%s\n",
-                 without_effect.c_str());
+    print_line(
+        stderr,
+        "plan walks steps and writes nothing but --memory-json and --kernels; without effect: {}",
+        without_effect);
   options.metrics.clear();
   options.trace.clear();
   // dump_gradients_step is kept, because that step gathers gradients, which needs memory.
@@ -181,7 +181,7 @@ void drop_output_options(TrainOptions& options) {
   options.only_planned = true;
 }
 
-void print(const std::string& line) { std::printf("%s\n", line.c_str()); }
+void print(const std::string& line) { print_line(stdout, "{}", line); }
 
 std::string size_in_mib(int64_t bytes) {
   const double value = static_cast<double>(bytes) / (1 << 20);
@@ -311,9 +311,9 @@ int plan(const std::vector<std::string>& arguments) {
   const Run run = prepare_run(options.train);
   if (peaks) check_predictable(run, *peaks);
   if (run.pairs && !run.settings.seq2seq.pad_to_max && !run.options.data.source.empty())
-    std::fprintf(stderr,
-                 "note: each step is padded to its longest pair, so a later step may take more; "
-                 "--pad-to-max-length plans the most\n");
+    print_line(stderr,
+               "note: each step is padded to its longest pair, so a later step may take more; "
+               "--pad-to-max-length plans the most");
   const bool meshed = run.settings.axes.model_ranks() > 1;
   const std::vector<RankMemory> stages = plan_stages(run);
   std::vector<RankMemory> ranks = {stages.front()};

@@ -15,6 +15,7 @@
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/file_set.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/print.h"
 
 namespace zg::tools {
 namespace {
@@ -209,9 +210,8 @@ class ProgressLine {
     printed_ = now;
     const double seconds = std::chrono::duration<double>(now - begin_).count();
     const double megabytes = 1e-6 * static_cast<double>(counts.bytes);
-    const std::string line = fmt::format("{} documents, {:.1f} MB, {:.1f} MB/s\n", counts.documents,
-                                         megabytes, megabytes / seconds);
-    std::fputs(line.c_str(), stderr);
+    print_line(stderr, "{} documents, {:.1f} MB, {:.1f} MB/s", counts.documents, megabytes,
+               megabytes / seconds);
   }
 
  private:
@@ -242,20 +242,15 @@ int tokenize(const std::vector<std::string>& arguments) try {
        .progress = [&](const models::CorpusCounts& counts) { progress.print(counts); }});
   writer->finish();
   out.files.finish();
-  if (trained && vocabulary < options.train_size) {
-    const std::string note =
-        fmt::format("note: {} of {} tokens: the text has no more pairs to merge\n", vocabulary,
-                    options.train_size);
-    std::fputs(note.c_str(), stderr);
-  }
-  std::string saved;
+  if (trained && vocabulary < options.train_size)
+    print_line(stderr, "note: {} of {} tokens: the text has no more pairs to merge", vocabulary,
+               options.train_size);
   if (trained)
-    saved = fmt::format("saved {}: {} tokens\n", tokenizer_folder(options.prefix), vocabulary);
-  saved += fmt::format("saved {}.bin{}: {} documents, {} tokens, vocabulary {}{}\n", options.prefix,
-                       megatron ? fmt::format(" and {}.idx", options.prefix) : "", done.documents,
-                       done.tokens, vocabulary,
-                       done.empty > 0 ? fmt::format("; {} empty left out", done.empty) : "");
-  std::fputs(saved.c_str(), stdout);
+    print_line(stdout, "saved {}: {} tokens", tokenizer_folder(options.prefix), vocabulary);
+  print_line(stdout, "saved {}.bin{}: {} documents, {} tokens, vocabulary {}{}", options.prefix,
+             megatron ? fmt::format(" and {}.idx", options.prefix) : "", done.documents,
+             done.tokens, vocabulary,
+             done.empty > 0 ? fmt::format("; {} empty left out", done.empty) : "");
   return 0;
 } catch (const FileError& error) {
   // The library does not know the flag's name, so it is added here.

@@ -8,6 +8,7 @@
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/print.h"
 #include "zerograd/zero/interrupt.h"
 
 namespace zg::tools {
@@ -28,8 +29,7 @@ Ended train_rank(const Run& run, Communicator& ranks, const Device& device,
     const int status = training.run(interrupt, &stop);
     return {status, training.finished(), training.memory()};
   } catch (const CommError& error) {
-    std::fprintf(stderr, "rank %d/%d ends: CommError: %s\n", ranks.rank(), ranks.size(),
-                 error.what());
+    print_line(stderr, "rank {}/{} ends: CommError: {}", ranks.rank(), ranks.size(), error.what());
     throw;
   }
 }

@@ -12,6 +12,7 @@
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/print.h"
 #include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
@@ -125,8 +126,8 @@ Plans plans_of(const Run& run, const TuneOptions& options) {
   Plans plans = options.find_max_batch
                     ? plan_largest(run, rates)
                     : plan_all(run, rates, options.time_s / 3.0, options.time_s / 100.0);
-  std::fprintf(stderr, "by plans %zu settings fit and %zu do not%s\n", plans.fitting.size(),
-               plans.rest.size(), plans.whole ? "" : "; there was no time for all");
+  print_line(stderr, "by plans {} settings fit and {} do not{}", plans.fitting.size(),
+             plans.rest.size(), plans.whole ? "" : "; there was no time for all");
   if (plans.fitting.empty())
     throw OutOfMemory(
         fmt::format("tune: nothing fits; the smallest setting, {}, takes {}; try more of that, "
@@ -136,18 +137,15 @@ Plans plans_of(const Run& run, const TuneOptions& options) {
 }
 
 void print(const Search& search, const Plans& plans, const Run& run, bool find_max_batch) {
-  std::printf("%s\n", table_of(search.trials(), run).c_str());
+  print_line(stdout, "{}", table_of(search.trials(), run));
   for (const Planned& plan : plans.rest)
     if (find_max_batch)
-      std::printf("--zero-stage %d: not one sample fits: %s\n", plan.tuning.stage,
-                  needs(plan).c_str());
+      print_line(stdout, "--zero-stage {}: not one sample fits: {}", plan.tuning.stage,
+                 needs(plan));
   for (const Trial& trial : search.trials())
-    if (trial.failure.empty() && trial.peak_bytes != trial.plan.needs.device) {
-      const std::string note = fmt::format("warning: {} took {} bytes, not the planned {}\n",
-                                           description_of(trial.plan.tuning, run), trial.peak_bytes,
-                                           trial.plan.needs.device);
-      std::fputs(note.c_str(), stderr);
-    }
+    if (trial.failure.empty() && trial.peak_bytes != trial.plan.needs.device)
+      print_line(stderr, "warning: {} took {} bytes, not the planned {}",
+                 description_of(trial.plan.tuning, run), trial.peak_bytes, trial.plan.needs.device);
 }
 
 }  // namespace
@@ -164,8 +162,8 @@ int tune(const std::vector<std::string>& arguments) {
     if (without_effect.count(name) && name != "--autotuning") unused.push_back(name);
   const bool goes_on = options.train.autotuning == "run";
   if (!unused.empty() && !goes_on)
-    std::fprintf(stderr, "tune runs a few steps of each setting; without effect: %s\n",
-                 join(unused, ", ").c_str());
+    print_line(stderr, "tune runs a few steps of each setting; without effect: {}",
+               join(unused, ", "));
   Words fixed = words_of(options, without_effect);
   std::set<std::string> unplanned = without_effect;
   unplanned.erase("--rampup-batch-size");  // --batch-size must divide its batch sizes
@@ -189,15 +187,15 @@ int tune(const std::vector<std::string>& arguments) {
         goes_on ? "zerograd tune" : "it", options.time_s));
   write_config(options.out, config_with(best->plan.tuning, run));
   if (best != search.fastest())
-    std::fprintf(stderr,
-                 "within the noise of the fastest the best is the one nearest to the run as given: "
-                 "%s\n",
-                 description_of(best->plan.tuning, run).c_str());
+    print_line(
+        stderr,
+        "within the noise of the fastest the best is the one nearest to the run as given: {}",
+        description_of(best->plan.tuning, run));
   Words words = words_of(options, {"--autotuning"});
   const Words flags = flags_of(best->plan.tuning, run);
   words.insert(words.end(), flags.begin(), flags.end());
   words.insert(words.end(), no_tuning.begin(), no_tuning.end());
-  std::printf("best %s\nwrote %s\n", command_of(words).c_str(), options.out.c_str());
+  print_line(stdout, "best {}\nwrote {}", command_of(words), options.out);
   std::fflush(stdout);
   return goes_on ? train(words) : 0;
 }

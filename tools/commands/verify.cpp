@@ -6,7 +6,7 @@
 #include "tools/run/checkpoints.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
+#include "zerograd/runtime/text/print.h"
 
 namespace zg::tools {
 namespace {
@@ -20,19 +20,18 @@ Found report(const std::string& step_folder) {
   try {
     const Checkpoint checkpoint = zero::CheckpointReader::open(step_folder);
     if (!checkpoint) {
-      std::printf("%s: removed meanwhile\n", step_folder.c_str());
+      print_line(stdout, "{}: removed meanwhile", step_folder);
       return Found::gone;
     }
     damages = checkpoint->damages();
   } catch (const FileError& error) {
     damages = {error.what()};
   }
-  std::printf(
-      "%s: %s\n", step_folder.c_str(),
-      damages.empty()
-          ? "verifies"
-          : fmt::format("{} damage{}", damages.size(), damages.size() == 1 ? "" : "s").c_str());
-  for (const std::string& damage : damages) std::printf("  %s\n", escape_controls(damage).c_str());
+  print_line(stdout, "{}: {}", step_folder,
+             damages.empty()
+                 ? "verifies"
+                 : fmt::format("{} damage{}", damages.size(), damages.size() == 1 ? "" : "s"));
+  for (const std::string& damage : damages) print_line(stdout, "  {}", damage);
   std::fflush(stdout);  // checking one folder may take minutes
   return damages.empty() ? Found::whole : Found::damaged;
 }
@@ -82,7 +81,7 @@ int verify(const std::vector<std::string>& arguments) {
   }
   const Summary found = report_all(path);
   const std::string resumable = found.newest.empty() ? "nothing" : found.newest;
-  std::printf("--resume %s takes %s\n", path.c_str(), resumable.c_str());
+  print_line(stdout, "--resume {} takes {}", path, resumable);
   if (found.damaged > 0)
     throw FileError(fmt::format("verify: {} of the {} checkpoints in {} {} damaged, as stdout says",
                                 found.damaged, found.all, path, found.damaged == 1 ? "is" : "are"));

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/print.h"
 #include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/deepspeed/read.h"
 
@@ -33,20 +34,17 @@ CheckedConfig checked(const Document& document, const TrainOptions& options) {
       check_config(document.root, document.file, options.config.compat, options.config.lenient,
                    document.is_yaml ? "accelerate" : "");
   if (options.is_first_process())
-    for (const std::string& line : config.warnings)
-      std::fprintf(stderr, "warning: %s\n", line.c_str());
+    for (const std::string& line : config.warnings) print_line(stderr, "warning: {}", line);
   if (config.unsupported) throw Unsupported(*config.unsupported);
   return config;
 }
 
 void report(const CheckedConfig& config, const std::vector<std::string>& overridden) {
-  for (const std::string& line : config.without_effect) std::fprintf(stderr, "%s\n", line.c_str());
+  for (const std::string& line : config.without_effect) print_line(stderr, "{}", line);
   if (!overridden.empty())
-    std::fprintf(stderr, "%s: overridden by flags: %s\n", config.file.c_str(),
-                 join(overridden, ", ").c_str());
+    print_line(stderr, "{}: overridden by flags: {}", config.file, join(overridden, ", "));
   if (!config.is_on("", "dump_state")) return;
-  for (const std::string& line : config.state())
-    std::fprintf(stderr, "%s: %s\n", config.file.c_str(), line.c_str());
+  for (const std::string& line : config.state()) print_line(stderr, "{}: {}", config.file, line);
 }
 
 /// `yaml`: the accelerate file that names or contains this config; null: there is none.

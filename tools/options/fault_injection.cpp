@@ -9,6 +9,7 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/print.h"
 
 namespace zg::tools {
 namespace {
@@ -32,9 +33,9 @@ void inject(const FaultInjection& injection, Phase phase, int64_t step, Communic
   const std::string where =
       fmt::format("in step {}", step) +
       (phase == Phase::begin ? "" : ", phase " + phase_words[static_cast<size_t>(phase) - 1]);
-  std::fprintf(stderr, "inject: %s on rank %d/%d pid %d in step %lld\n",
-               fault_words[static_cast<size_t>(injection.fault) - 1].c_str(), ranks.rank(),
-               ranks.size(), static_cast<int>(getpid()), (long long)step);
+  print_line(stderr, "inject: {} on rank {}/{} pid {} in step {}",
+             fault_words[static_cast<size_t>(injection.fault) - 1], ranks.rank(), ranks.size(),
+             static_cast<int>(getpid()), step);
   switch (injection.fault) {
     case Fault::none:
     case Fault::infinity:

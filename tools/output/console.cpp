@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
+#include "zerograd/runtime/text/print.h"
 
 namespace zg::tools {
 namespace {
@@ -109,15 +109,14 @@ Console::~Console() { clear(); }
 void Console::result(const std::string& line) {
   if (silent_) return;
   clear();
-  std::printf("%s\n", line.c_str());
+  print_line(stdout, "{}", line);
   std::fflush(stdout);
 }
 
 void Console::log(const std::string& line) {
   if (silent_) return;
   clear();
-  // The line may contain text from a checkpoint.
-  std::fprintf(stderr, "%s\n", escape_controls(line).c_str());
+  print_line(stderr, "{}", line);
 }
 
 std::string Console::progress_line(const Now& now, int width) const {
@@ -139,7 +138,7 @@ void Console::progress(const Now& now) {
   if (mode_ == Mode::plain) {
     const int64_t tenth = now.step * 10 / std::max<int64_t>(steps_, 1);
     if (std::exchange(last_tenth_, tenth) == tenth) return;
-    std::fprintf(stderr, "%s\n", progress_line(now, 0x1000).c_str());
+    print_line(stderr, "{}", progress_line(now, 0x1000));
   } else if (mode_ == Mode::redrawn) {
     // Redraw at most ten times a second.
     const Clock::time_point moment = Clock::now();

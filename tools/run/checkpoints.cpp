@@ -8,7 +8,7 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
+#include "zerograd/runtime/text/print.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 #include "zerograd/zero/checkpoint/checkpoint_folder.h"
 
@@ -32,8 +32,7 @@ bool verifies(const std::string& step_folder) {
 
 Checkpoint usable_checkpoint(const std::string& path) {
   return zero::choose_checkpoint(path, [](const StepFolder& folder, const std::string& damage) {
-    std::fprintf(stderr, "passed over %s: %s\n", folder.path.c_str(),
-                 escape_controls(damage).c_str());
+    print_line(stderr, "passed over {}: {}", folder.path, damage);
   });
 }
 
@@ -111,8 +110,7 @@ void check_own_directory(const std::string& save, const Checkpoint& resumed) {
 
 std::shared_ptr<zero::DirectoryLock> lock_directory(const std::string& directory) try {
   auto lock = std::make_shared<zero::DirectoryLock>(directory);
-  if (!lock->warning().empty())
-    std::fprintf(stderr, "warning: --save: %s\n", lock->warning().c_str());
+  if (!lock->warning().empty()) print_line(stderr, "warning: --save: {}", lock->warning());
   return lock;
 } catch (const ConfigError& error) {
   throw ConfigError(std::string("--save: ") + error.what());

@@ -18,6 +18,7 @@
 #include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/print.h"
 #include "zerograd/zero/interrupt.h"
 
 namespace zg::tools {
@@ -169,15 +170,13 @@ ChildEnd run_with_restarts(const TrainOptions& options, const std::vector<std::s
     const std::string ended =
         fmt::format("the run ended with status {} ({})", end.status, cause_of(end.status));
     if (restarted == options.max_restarts) {
-      std::fputs(fmt::format("no restart is left of {}: {}\n", restarted, ended).c_str(), stderr);
+      print_line(stderr, "no restart is left of {}: {}", restarted, ended);
       return end;
     }
     const Checkpoint checkpoint = checkpoint_to_resume("auto", options.save);
-    const std::string note =
-        fmt::format("restart {} of {}: {}; {}\n", restarted + 1, options.max_restarts, ended,
-                    checkpoint ? "it goes on from " + checkpoint->path()
-                               : "nothing was saved yet, so it begins again");
-    std::fputs(note.c_str(), stderr);
+    print_line(stderr, "restart {} of {}: {}; {}", restarted + 1, options.max_restarts, ended,
+               checkpoint ? "it goes on from " + checkpoint->path()
+                          : "nothing was saved yet, so it begins again");
   }
 }
 

@@ -8,6 +8,7 @@
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json.h"
+#include "zerograd/runtime/text/print.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 
 // The weights of a saved model: of a checkpoint, a file, a folder, or of adapters and their base.
@@ -86,7 +87,7 @@ WeightSource weights_of(const SavedModel& saved_model) {
   if (!is_directory(saved_model.path)) return zero::weights_of(saved_model.path);
   std::string note;
   WeightSource weights = hf_weights(saved_model.path, saved_model.settings, &note);
-  if (!note.empty()) std::fprintf(stderr, "note: %s\n", note.c_str());
+  if (!note.empty()) print_line(stderr, "note: {}", note);
   return weights;
 }
 

@@ -15,6 +15,7 @@
 #include "zerograd/runtime/recorder.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/print.h"
 #include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/checkpoint/checkpoint_directory.h"
 
@@ -331,8 +332,8 @@ void check_memory(const Run& run, const Needs& needs) {
   const double available = static_cast<double>(available_memory_bytes());
   if (together <= static_cast<double>(machine)) {
     if (together > available)
-      std::fprintf(stderr, "warning: all ranks together take %s by plan, and %s are free now\n",
-                   gib(together).c_str(), gib(available).c_str());
+      print_line(stderr, "warning: all ranks together take {} by plan, and {} are free now",
+                 gib(together), gib(available));
     return;
   }
   const std::string demand = fmt::format(

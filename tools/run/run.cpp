@@ -27,6 +27,7 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/print.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 
 namespace zg::tools {
@@ -351,10 +352,8 @@ void resolve_base(Run& run, const Settings* saved) {
 bool TracedSteps::write() {
   is_written = true;
   if (trace->is_empty()) {
-    const std::string note =
-        fmt::format("trace: {} is not written: none of steps {} to {} was taken\n", path,
-                    steps.first, steps.end - 1);
-    std::fputs(note.c_str(), stderr);
+    print_line(stderr, "trace: {} is not written: none of steps {} to {} was taken", path,
+               steps.first, steps.end - 1);
     return false;
   }
   trace->write(path);
@@ -443,12 +442,12 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   if (!options.from_hf.empty()) hf_weights(options.from_hf, run.settings, &notes.emplace_back());
   if (options.is_first_process())
     for (const std::string& note : notes)
-      if (!note.empty()) std::fprintf(stderr, "note: %s\n", note.c_str());
+      if (!note.empty()) print_line(stderr, "note: {}", note);
   run.epoch_samples = limit_epochs(options, *run.dataset, run.settings);
   run.steps = total_steps(options, *run.dataset, run.settings, done);
   if (const std::string note = dropped_sequences(options, run.settings, *run.dataset);
       !note.empty() && options.is_first_process())
-    std::fprintf(stderr, "note: %s\n", note.c_str());
+    print_line(stderr, "note: {}", note);
   if (options.only_planned && !options.given.count("--steps") && !options.given.count("--epochs") &&
       !options.given.count("--limit-train-batches"))
     run.steps = done.steps + given.steps;

@@ -19,7 +19,7 @@
 #include "zerograd/runtime/machine.h"
 #include "zerograd/runtime/storage/swap.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/text.h"
+#include "zerograd/runtime/text/print.h"
 
 namespace zg::tools {
 namespace {
@@ -81,7 +81,7 @@ zero::TrainerHooks Training::hooks() {
                       const zero::CheckpointSave::Result& result) { report_save(step_n, result); },
       .warn =
           [](const std::string& message) {
-            std::fprintf(stderr, "warning: --save-top-k: %s\n", escape_controls(message).c_str());
+            print_line(stderr, "warning: --save-top-k: {}", message);
           }};
 }
 
@@ -109,8 +109,8 @@ void Training::announce() {
                                    ? fmt::format("{}, {} thread{}", traits.isa, traits.threads,
                                                  traits.threads == 1 ? "" : "s")
                                    : device_.description();
-  std::fprintf(stderr, "rank %d/%d pid %d %s\n", ranks_.rank(), ranks_.size(),
-               static_cast<int>(getpid()), device_.name().c_str());
+  print_line(stderr, "rank {}/{} pid {} {}", ranks_.rank(), ranks_.size(),
+             static_cast<int>(getpid()), device_.name());
   console_->log(fmt::format("{}{}, {}, ZeRO stage {}{}", hardware,
                             ranks_.size() == 1 ? "" : " per rank",
                             settings_.optimisation.precision(), settings_.optimisation.engine.stage,
@@ -346,7 +346,7 @@ void Training::write_trace() {
                                 traced->steps.end - 1, traced->path));
   } catch (const FileError& error) {
     console_->end_progress();
-    std::fprintf(stderr, "error: FileError: %s; training goes on\n", error.what());
+    print_line(stderr, "error: FileError: {}; training goes on", error.what());
     results_lost_ = true;
   }
 }
@@ -382,10 +382,10 @@ void Training::report_save(const std::string& step_n, const zero::CheckpointSave
   // report the failure once.
   if (result.reason.empty() || std::exchange(reported_, step_n) == step_n) return;
   console_->end_progress();
-  std::fprintf(stderr,
-               "save failed: %s: rank %d: %s; earlier checkpoints stay and the next save tries "
-               "again; try to free space on the disk, or to repair it\n",
-               step_n.c_str(), ranks_.rank(), escape_controls(result.reason).c_str());
+  print_line(stderr,
+             "save failed: {}: rank {}: {}; earlier checkpoints stay and the next save tries "
+             "again; try to free space on the disk, or to repair it",
+             step_n, ranks_.rank(), result.reason);
 }
 
 // Only rank 0 checks the file: two hosts may see it at different times.

@@ -10,6 +10,7 @@
 #include "tools/run/child.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json.h"
+#include "zerograd/runtime/text/print.h"
 #include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
@@ -168,10 +169,9 @@ void Search::try_plan(const std::vector<Planned>& plans, size_t index) {
     correction_ = trial.seconds / plan.seconds;
   else if (trial.timed_out)  // its steps took longer than this
     correction_ = std::max(correction_, limit_s / least_steps / plan.seconds);
-  std::fprintf(stderr, "%s: %s\n", description_of(plan.tuning, run_).c_str(),
-               trial.failure.empty()
-                   ? fmt::format("{:.1f} samples/s", trial.samples_per_s(run_)).c_str()
-                   : trial.failure.c_str());
+  print_line(stderr, "{}: {}", description_of(plan.tuning, run_),
+             trial.failure.empty() ? fmt::format("{:.1f} samples/s", trial.samples_per_s(run_))
+                                   : trial.failure);
   trials_.push_back(std::move(trial));
 }
 
