@@ -274,6 +274,6 @@ TEST_CASE("presets have the published sizes, and invalid ones are refused by fie
       contains(refused([](auto& c) { c.dropout = 1.0f; }), "dropout: expected a number in [0, 1)"));
   CHECK(contains(refused([](auto& c) { c.mlp = nn::MlpKind::gated_silu; }),
                  "mlp: expected gelu_erf or gelu_tanh, got gated_silu"));
-  CHECK(
-      contains(refused([](auto& c) { c.positions = 0; }), "positions: expected 1 to 2147483647, got 0"));
+  CHECK(contains(refused([](auto& c) { c.positions = 0; }),
+                 "positions: expected 1 to 2147483647, got 0"));
 }
