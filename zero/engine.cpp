@@ -406,11 +406,9 @@ Tensor Engine::gradient_place(const Parameter& parameter) {
   if (state_->config.reduce_at_boundary || !is_updated(parameter)) return {};
   Storage& storage = state_->storage_of(parameter);
   if (state_->comm.size() > 1) return state_->reducer.place_of(storage, parameter);
-  const auto piece =
-      std::find_if(storage.pieces.begin(), storage.pieces.end(),
-                   [&](const FlatUnit::Piece& own) { return own.parameter == &parameter; });
-  if (piece == storage.pieces.end()) return {};  // the parameter has no elements in this shard
-  return storage.lend_sum(static_cast<size_t>(piece - storage.pieces.begin()));
+  const size_t piece = storage.index_in_shard(parameter);
+  if (piece == storage.pieces.size()) return {};  // the parameter has no elements in this shard
+  return storage.lend_sum(piece);
 }
 
 void Engine::reduce(const Unit& unit, std::span<Tensor> gradients, Stream&) {

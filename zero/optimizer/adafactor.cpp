@@ -79,7 +79,7 @@ class FactoredUpdate {
     const int64_t numel = chunk.direction.numel();
     for (const FlatUnit::Piece& piece : storage_.trainable.flat.within(first, first + numel))
       // The padding after a parameter is zero.
-      squares_of_masters_.add(index_of(*piece.parameter),
+      squares_of_masters_.add(index_of_(*piece.parameter),
                               chunk.state.flat(piece.begin, FlatUnit::aligned(piece.numel())),
                               chunk.stream);
     if (step_.skipped) return;
@@ -118,13 +118,6 @@ class FactoredUpdate {
   }
 
  private:
-  size_t index_of(const Parameter& parameter) const {
-    const auto found =
-        std::find_if(pieces_.begin(), pieces_.end(),
-                     [&](const FlatUnit::Piece& piece) { return piece.parameter == &parameter; });
-    return static_cast<size_t>(found - pieces_.begin());
-  }
-
   /// The sums of squares of the whole masters.
   std::vector<int64_t> limbs_of_masters() const {
     const std::vector<int64_t> own = squares_of_masters_.limbs();
@@ -208,6 +201,7 @@ class FactoredUpdate {
   const Device device_;
   Communicator& comm_;
   const std::vector<FlatUnit::Piece> pieces_;
+  const PieceIndex index_of_{pieces_};
   HostStream host_;
   const bool by_host_;
   const Squares squares_of_masters_;  // of this rank's shard

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "zerograd/autograd/parameter.h"
@@ -75,6 +76,22 @@ struct FlatUnit {
   std::vector<Piece> shard(int rank) const {
     return within(shard_begin(rank), shard_begin(rank + 1));
   }
+};
+
+/// The places of parameters in a list of pieces.
+class PieceIndex {
+ public:
+  explicit PieceIndex(std::span<const FlatUnit::Piece> pieces) {
+    for (size_t i = 0; i < pieces.size(); ++i) places_.emplace(pieces[i].parameter, i);
+  }
+  /// The number of pieces if the parameter has none.
+  size_t operator()(const Parameter& parameter) const {
+    const auto found = places_.find(&parameter);
+    return found == places_.end() ? places_.size() : found->second;
+  }
+
+ private:
+  std::unordered_map<const Parameter*, size_t> places_;
 };
 
 inline Slice whole_slice(int64_t numel) { return {.extent = numel, .rows = numel}; }

@@ -37,11 +37,6 @@ void fold_all(const std::vector<FoldGradient::Part>& parts, DType rounding, Stre
   }
 }
 
-const FlatUnit::Piece& piece_of(const FlatUnit& flat, const Parameter* parameter) {
-  return *std::find_if(flat.pieces.begin(), flat.pieces.end(),
-                       [&](const FlatUnit::Piece& piece) { return piece.parameter == parameter; });
-}
-
 // Whether no gradient was added to the accumulators since the last step.
 bool is_fresh(const Storage& storage) { return storage.folded.empty() || !storage.folded[0]; }
 
@@ -51,18 +46,11 @@ GradientLeaf::GradientLeaf(const Storage& storage, const Device& device)
     : device_(device),
       name_(storage.name + " gradients"),
       flat_unit_(&storage.trainable.flat),
+      index_of_(&storage.index_in_flat),
       flat_(empty_leaf(*flat_unit_, name_, storage.compute, device)),
       filled_(flat_unit_->pieces.size()),
       lent_(filled_.size()),
       missing_(filled_.size()) {}
-
-size_t GradientLeaf::index_of(const Parameter& parameter) const {
-  const std::vector<FlatUnit::Piece>& pieces = flat_unit_->pieces;
-  return static_cast<size_t>(
-      std::find_if(pieces.begin(), pieces.end(),
-                   [&](const FlatUnit::Piece& piece) { return piece.parameter == &parameter; }) -
-      pieces.begin());
-}
 
 Tensor GradientLeaf::part(size_t index) const {
   const FlatUnit::Piece& piece = flat_unit_->pieces[index];
@@ -70,7 +58,7 @@ Tensor GradientLeaf::part(size_t index) const {
 }
 
 Tensor GradientLeaf::lend(const Parameter& parameter) {
-  const size_t index = index_of(parameter);
+  const size_t index = (*index_of_)(parameter);
   if (index == filled_.size() || filled_[index] || !lent_[index].expired()) return {};
   return zero::lend(part(index), parameter.shape, lent_[index]);
 }
@@ -88,7 +76,7 @@ void GradientLeaf::move() {
 }
 
 void GradientLeaf::fill(const Parameter& parameter, const Tensor& gradient) {
-  const size_t index = index_of(parameter);
+  const size_t index = (*index_of_)(parameter);
   const bool in_place = gradient && gradient.buffer().get() == flat_.buffer().get() &&
                         gradient.byte_offset() == part(index).byte_offset();
   if (!in_place && !lent_[index].expired()) move();  // the memory has the gradient of another tape
@@ -145,12 +133,9 @@ void Reducer::fold_here(Storage& storage, std::span<const Parameter* const> para
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Tensor gradient = std::exchange(gradients[i], Tensor());
     if (!gradient || gradient.numel() == 0) continue;
-    const FlatUnit::Piece& piece = piece_of(storage.trainable.flat, parameters[i]);
-    // A single rank holds the whole array, so its shard has the same pieces.
-    const size_t index = static_cast<size_t>(
-        std::find_if(storage.pieces.begin(), storage.pieces.end(),
-                     [&](const FlatUnit::Piece& own) { return own.parameter == parameters[i]; }) -
-        storage.pieces.begin());
+    // A single rank holds the whole array in its shard.
+    const size_t index = storage.index_in_shard(*parameters[i]);
+    const FlatUnit::Piece& piece = storage.pieces[index];
     const bool in_place = gradient.buffer().get() == sums.buffer().get();
     if (!local && !in_place && storage.is_lent(index)) {
       fold_all(here, storage.compute, device_.compute());  // before the sums move elsewhere

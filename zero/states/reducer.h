@@ -33,7 +33,6 @@ class GradientLeaf {
   const Tensor& complete();
 
  private:
-  size_t index_of(const Parameter& parameter) const;
   Tensor part(size_t index) const;
   /// Moves the gradients to new memory and leaves the old memory to the tensors it is lent to.
   void move();
@@ -41,6 +40,7 @@ class GradientLeaf {
   Device device_;
   std::string name_;
   const FlatUnit* flat_unit_;
+  const PieceIndex* index_of_;
   Tensor flat_;
   std::vector<bool> filled_;                 // by piece
   std::vector<std::weak_ptr<Buffer>> lent_;  // by piece

@@ -55,6 +55,7 @@ void Residency::start(TapeMode mode) {
 void Residency::finish() noexcept {
   if (!order_.empty()) orders_[mode_].swap(order_);
   order_.clear();
+  repeats_ = true;
   for (size_t index = 0; index < states_.size(); ++index) {
     State& state = states_[index];
     if (state.users > 0) continue;
@@ -76,10 +77,14 @@ void Residency::acquire(size_t index) {
     ++state.users;
     return;
   }
+  const std::vector<size_t>& last = orders_[mode_];
+  repeats_ = repeats_ && order_.size() < last.size() && last[order_.size()] == index;
   order_.push_back(index);
-  // A storage that is being prefetched is not Evictable, because no unit has used it yet.
-  for (size_t other = 0; other < states_.size(); ++other)
+  // A storage that is being prefetched is not evictable, because no unit has used it yet.
+  for (auto next = held_.begin(); next != held_.end();) {
+    const size_t other = *next++;
     if (other != index && states_[other].users == 0 && !states_[other].gathering) evict(other);
+  }
   if (!is_whole(storages_[index])) gather(index);
   if (state.gathering) complete(index);
   prefetch();
@@ -97,6 +102,7 @@ void Residency::gather(size_t index) {
     values->whole =
         Tensor::empty({values->flat.padded}, values->shard.dtype(), values->shard.device());
   }
+  held_.insert(index);
   State& state = states_[index];
   state.gathering = true;
   if (!rests_in_file(storage)) return exchange(index);
@@ -152,25 +158,24 @@ void Residency::complete(size_t index) {
 void Residency::evict(size_t index) noexcept {
   Storage& storage = storages_[index];
   if (storage.stays_whole) return;
+  held_.erase(index);
   storage.trainable.whole = {};
   storage.frozen.whole = {};
 }
 
 void Residency::prefetch() {
   const std::vector<size_t>& last = orders_[mode_];
-  if (!config_.overlap_comm || last.size() <= order_.size() ||
-      !std::equal(order_.begin(), order_.end(), last.begin()))
-    return;
+  if (!config_.overlap_comm || !repeats_ || last.size() <= order_.size()) return;
   int64_t units = 0;     // that are gathered and not used yet
   int64_t ahead = 0;     // elements of those
   int64_t buffered = 0;  // elements of this rank that were read from a file
-  for (size_t index = 0; index < states_.size(); ++index) {
+  for (const size_t index : held_) {
     const Storage& storage = storages_[index];
     if (states_[index].gathering) {
       ++units;
       ahead += whole_numel(storage);
     }
-    if (rests_in_file(storage) && is_whole(storage)) buffered += shard_numel(storage);
+    if (rests_in_file(storage)) buffered += shard_numel(storage);
   }
   const auto begin = last.begin() + static_cast<std::ptrdiff_t>(order_.size());
   size_t previous = storages_.size();  // none

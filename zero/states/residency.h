@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <set>
 #include <vector>
 
 #include "zerograd/autograd/tape.h"
@@ -65,6 +66,9 @@ class Residency {
   // By mode: order of the units in the last complete pass.
   std::array<std::vector<size_t>, 2> orders_;
   std::vector<size_t> order_;  // order of the current pass so far
+  bool repeats_ = true;        // order_ begins orders_[mode_]
+  // Storages that are whole and may be evicted, so that a use does not go through all storages.
+  std::set<size_t> held_;
 };
 
 /// Gathers `shard` into `whole` in buckets. A bucket has at most `bucket` elements of `whole`.

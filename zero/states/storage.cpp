@@ -99,7 +99,10 @@ Storage::Storage(std::string name, std::span<const Parameter* const> parameters,
   if (moments > 1 && moment2_begin < state_end) moment2 = state(state_end - moment2_begin);
   if (config.update.rule != OptimizerRule::adafactor) return;
   int64_t length = 0;
-  for (const FlatUnit::Piece& piece : flat.pieces) length += factor_length(piece);
+  for (const FlatUnit::Piece& piece : flat.pieces) {
+    factor_begins.emplace(piece.parameter, length);
+    length += factor_length(piece);
+  }
   factors = zeros(length, DType::f32, place.device, Purpose::optimizer, Space::device);
 }
 
@@ -120,14 +123,9 @@ void Storage::initialise(uint64_t seed, DType load) {
 }
 
 Tensor Storage::factors_of(const Parameter& parameter) const {
-  int64_t begin = 0;
-  if (factors)
-    for (const FlatUnit::Piece& piece : trainable.flat.pieces) {
-      if (piece.parameter == &parameter)
-        return factors.flat(begin, moment2_numel(OptimizerRule::adafactor, parameter.shape));
-      begin += factor_length(piece);
-    }
-  return {};
+  const auto begin = factor_begins.find(&parameter);
+  if (begin == factor_begins.end()) return {};
+  return factors.flat(begin->second, moment2_numel(OptimizerRule::adafactor, parameter.shape));
 }
 
 void Storage::zero_unfolded(Stream& stream) {

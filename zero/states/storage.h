@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -78,13 +79,15 @@ struct Storage {
   int64_t state_begin = 0, state_numel = 0;
   int64_t sums_begin = 0;               ///< `sums`: start in the flat array
   std::vector<FlatUnit::Piece> pieces;  ///< the pieces in this shard
-  Tensor masters;                       ///< optimizer dtype
-  Tensor moment1, moment2;              ///< optimizer dtype; absent if not used
-  int64_t moment2_begin = 0;            ///< `moment2`: start in the flat array; with muon its
-                                        ///< matrices have none
+  PieceIndex index_in_shard{pieces}, index_in_flat{trainable.flat.pieces};
+  Tensor masters;             ///< optimizer dtype
+  Tensor moment1, moment2;    ///< optimizer dtype; absent if not used
+  int64_t moment2_begin = 0;  ///< `moment2`: start in the flat array; with muon its
+                              ///< matrices have none
   /// f32, on the device, equal on all ranks: adafactor's second moments of every parameter in
   /// `trainable`, each from a multiple of the alignment on. Absent with other rules.
   Tensor factors;
+  std::map<const Parameter*, int64_t> factor_begins;
   Tensor sums;                              ///< gradient accumulators of the current step
   Tensor local_sums;                        ///< f32, whole; with reduce_at_boundary
   std::vector<bool> folded;                 ///< by piece: its accumulator holds a gradient
