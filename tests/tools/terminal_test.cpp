@@ -103,7 +103,7 @@ TEST_CASE("names of tensors and values of a model's folder reach the terminal es
     words.insert(words.end(), {"--adapter", adapter.path});
     check_shown(words, status);
   };
-  check_adapter("target_modules", {hostile}, 6);
+  check_adapter("target_modules", {hostile}, 2);
   check_adapter("peft_type", hostile, 6);
 }
 
