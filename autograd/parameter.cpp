@@ -139,4 +139,37 @@ int64_t ParameterStore::numel() const {
   return sum;
 }
 
+namespace {
+
+/// Up to three tensor names of the file, for an error message; names of tensors with the wanted
+/// shape come first.
+std::string suggestions(const std::map<std::string, Shape>& there, const Shape& wanted,
+                        const ParameterStore& store) {
+  std::string text;
+  int count = 0;
+  for (bool same_shape : {true, false})
+    for (const auto& [name, shape] : there)
+      if (count < 3 && !store.find(name) && (shape == wanted) == same_shape)
+        text += fmt::format("{}{}' {}", count++ ? ", '" : "'", name, shape);
+  return text.empty() ? "nothing else" : text;
+}
+
+}  // namespace
+
+void check_shapes(const std::string& path, const std::map<std::string, Shape>& there,
+                  const ParameterStore& store, const std::function<bool(const Parameter&)>& only) {
+  for (const auto& parameter : store.parameters()) {
+    if (only && !only(*parameter)) continue;
+    const auto found = there.find(parameter->name);
+    if (found == there.end())
+      throw FileError(
+          fmt::format("load: {}: has no '{}' {}; of {} tensors the model has no use for {}", path,
+                      parameter->name, parameter->whole, there.size(),
+                      suggestions(there, parameter->whole, store)));
+    if (found->second != parameter->whole)
+      throw FileError(fmt::format("load: {}: '{}' has shape {}; expected {}", path, parameter->name,
+                                  found->second, parameter->whole));
+  }
+}
+
 }  // namespace zg

@@ -151,6 +151,12 @@ class ZG_API ParameterSource {
   /// The current value. Throws NotResident, with the name of the unit to open, if it is not
   /// available.
   virtual Tensor value(const Parameter& parameter) const = 0;
+  /// The value in the dtype in which it is stored. Where that is narrower than the dtype of
+  /// value(), ops that read a matrix convert a few of its rows at a time, and so never need the
+  /// memory of a converted matrix.
+  virtual Tensor stored(const Parameter& parameter) const { return value(parameter); }
+  /// The dtype of value().
+  virtual DType dtype(const Parameter& parameter) const { return value(parameter).dtype(); }
   /// Uninitialised memory into which the tape should write the gradient of a micro-batch, so that
   /// the source need not copy it. It has the parameter's shape, the accumulator dtype and
   /// Purpose::gradient. The tape returns it in reduce() or drops it. Absent: the tape allocates
@@ -176,6 +182,15 @@ struct WeightSource {
   std::function<std::optional<std::vector<float>>(const std::string& name, int64_t begin,
                                                   int64_t count)>
       read_range = {};
+  /// The dtypes in which tensors are stored, although they are read as f32. One that is not listed
+  /// is stored as f32.
+  std::map<std::string, DType> dtypes = {};
 };
+/// Throws FileError if one of these parameters (all without `only`) is not among tensors of these
+/// shapes, or has another shape. The message of a missing one lists up to three tensors that the
+/// store has no use for, those of the wanted shape first.
+ZG_API void check_shapes(const std::string& path, const std::map<std::string, Shape>& there,
+                         const ParameterStore& store,
+                         const std::function<bool(const Parameter&)>& only = {});
 
 }  // namespace zg

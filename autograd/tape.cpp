@@ -21,8 +21,12 @@ Tensor Var::value() const {
   return value_;
 }
 
+Tensor Var::stored() const { return parameter_ ? tape_->source->stored(*parameter_) : value(); }
+
 Shape Var::shape() const { return parameter_ ? parameter_->shape : value().shape(); }
-DType Var::dtype() const { return value().dtype(); }
+DType Var::dtype() const {
+  return parameter_ ? tape_->source->dtype(*parameter_) : value().dtype();
+}
 Device Var::device() const { return parameter_ ? tape_->device : value().device(); }
 
 // --- recording ---

@@ -28,6 +28,9 @@ class ZG_API Var {
   /// The tensor. A parameter is looked up at each call. value() throws NotResident if no Tape::Use
   /// of the parameter's unit is open.
   Tensor value() const;
+  /// The same, for a parameter as it is stored (ParameterSource::stored()): its dtype may be
+  /// narrower than dtype().
+  Tensor stored() const;
   Shape shape() const;
   DType dtype() const;
   Device device() const;

@@ -80,6 +80,8 @@ WeightSource joined(const WeightSource& base, const WeightSource& adapters) {
     if (!all.shapes.emplace(name, shape).second)
       throw FileError(fmt::format("lora: '{}' is in {} and in {}; expected it in one of them", name,
                                   base.path, adapters.path));
+  all.dtypes = base.dtypes;
+  all.dtypes.insert(adapters.dtypes.begin(), adapters.dtypes.end());
   all.read = [base, adapters](const std::string& name) {
     return (adapters.shapes.contains(name) ? adapters : base).read(name);
   };

@@ -70,6 +70,12 @@ void write_gradient_of_source(const Gather& args, Stream& stream) {
 Var embedding(const Tensor& ids, const Var& weight, const Var& position, int64_t first_position) {
   check_index("embedding", "ids", ids);
   if (ids.shape().rank() != 2) refuse_shape("embedding", "ids", ids.shape(), "rank 2: [B, T]");
+  if (weight && !weight.needs_gradient() && weight.stored().dtype() != weight.dtype()) {
+    // The table is stored in a narrower dtype: only the rows that are read are converted.
+    const Var rows = cast(embedding(ids, Var(weight.stored())), weight.dtype());
+    if (!position) return rows;
+    return add(rows, slice(position, 0, first_position, first_position + ids.extent(1)));
+  }
   const Tensor table = floating_operand("embedding", "weight", weight);
   if (table.shape().rank() != 2)
     refuse_shape("embedding", "weight", table.shape(), "rank 2: [V, C]");

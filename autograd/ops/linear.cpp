@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <optional>
 
 #include "zerograd/autograd/ops.h"
@@ -35,7 +36,6 @@ Projection projection_of(const ProjectionNames& names, const Tensor& x, const Te
                          const Tensor& bias) {
   const auto& [op, x_name, weight_name, bias_name] = names;
   check_rank(op, x_name, x, 1);
-  check_alike(op, x_name, x, weight_name, weight);
   if (weight.shape().rank() != 2)
     refuse_shape(op, weight_name, weight.shape(), "rank 2: [out, in]");
   if (x.extent(-1) != weight.extent(1))
@@ -51,17 +51,32 @@ Projection projection_of(const ProjectionNames& names, const Tensor& x, const Te
 }
 
 void project(const Projection& p, const ProjectionForward& forward) {
-  kernels::matmul({.a = forward.x,
-                   .b = forward.weight,
-                   .c = forward.y,
-                   .M = p.rows,
-                   .N = p.out,
-                   .K = p.in,
-                   .transpose_b = true,
-                   .bias = forward.bias,
-                   .activation = forward.activation,
-                   .pre_activation = forward.pre_activation},
-                  forward.y.device().compute());
+  Stream& stream = forward.y.device().compute();
+  Matmul product{.a = forward.x,
+                 .b = forward.weight,
+                 .c = forward.y,
+                 .M = p.rows,
+                 .N = p.out,
+                 .K = p.in,
+                 .transpose_b = true,
+                 .bias = forward.bias,
+                 .activation = forward.activation,
+                 .pre_activation = forward.pre_activation};
+  if (forward.weight.dtype() == forward.x.dtype()) return kernels::matmul(product, stream);
+  // The weight is stored in a narrower dtype. The sums of each output keep their order.
+  if (forward.y.numel() == 0) return;
+  const PurposeScope purpose(forward.y.device(), Purpose::workspace);
+  const int64_t most = std::min(widened_rows(forward.weight, p.rows), p.out);
+  const Tensor wide = empty_like(forward.x, {most, p.in});
+  product.ldc = p.out;
+  for (int64_t begin = 0; begin < p.out; begin += most) {
+    product.N = std::min(most, p.out - begin);
+    product.b = wide.slice(0, product.N);
+    kernels::cast({forward.weight.slice(begin, begin + product.N), product.b}, stream);
+    product.c = forward.y.flat(begin, forward.y.numel() - begin);
+    if (forward.bias) product.bias = forward.bias.flat(begin, product.N);
+    kernels::matmul(product, stream);
+  }
 }
 
 /// The gradient of x from that of y: dx = dy weight.
@@ -223,12 +238,12 @@ void backward_of_gated_feed_forward(const GatedFeedForward& n, const BackwardPas
 }  // namespace
 
 Var linear(const Var& x, const Var& weight, const Var& bias, Activation activation) {
+  const bool recorded = x.needs_gradient() || weight.needs_gradient() || bias.needs_gradient();
   const Tensor inputs = floating_operand("linear", "x", x);
-  const Tensor matrix = operand("linear", "weight", weight);
+  const Tensor matrix = matrix_operand("linear", "x", inputs, "weight", weight, recorded);
   const Tensor shift = bias ? bias.value() : Tensor();
   const Projection p = projection_of({"linear", "x", "weight", "bias"}, inputs, matrix, shift);
 
-  const bool recorded = x.needs_gradient() || weight.needs_gradient() || bias.needs_gradient();
   const Tensor y = empty_like(inputs, inputs.shape().with(-1, p.out));
   const Tensor pre_activation =
       recorded && activation != Activation::none ? empty_like(inputs, {p.rows, p.out}) : Tensor();
@@ -243,10 +258,16 @@ Var linear(const Var& x, const Var& weight, const Var& bias, Activation activati
 
 Var feed_forward(const Var& x, const Var& fc_weight, const Var& fc_bias, const Var& out_weight,
                  const Var& out_bias, Activation activation) {
+  const bool keeps_sum =
+      x.needs_gradient() || fc_weight.needs_gradient() || fc_bias.needs_gradient();
+  const bool recorded = keeps_sum || out_weight.needs_gradient() || out_bias.needs_gradient();
   const Tensor inputs = floating_operand(feed_forward_op, "x", x);
-  const Tensor fc_matrix = operand(feed_forward_op, "fc_weight", fc_weight);
+  const auto matrix = [&](const char* name, const Var& weight) {
+    return matrix_operand(feed_forward_op, "x", inputs, name, weight, recorded);
+  };
+  const Tensor fc_matrix = matrix("fc_weight", fc_weight);
   const Tensor fc_shift = fc_bias ? fc_bias.value() : Tensor();
-  const Tensor out_matrix = operand(feed_forward_op, "out_weight", out_weight);
+  const Tensor out_matrix = matrix("out_weight", out_weight);
   const Tensor out_shift = out_bias ? out_bias.value() : Tensor();
   if (activation == Activation::none)
     throw ConfigError("feed_forward: the activation is none; expected gelu_tanh or gelu_erf");
@@ -256,8 +277,6 @@ Var feed_forward(const Var& x, const Var& fc_weight, const Var& fc_bias, const V
   const Projection out = projection_of({feed_forward_op, "hidden", "out_weight", "out_bias"},
                                        activated, out_matrix, out_shift);
 
-  const bool keeps_sum =
-      x.needs_gradient() || fc_weight.needs_gradient() || fc_bias.needs_gradient();
   const Tensor pre_activation = keeps_sum ? empty_like(inputs, {fc.rows, fc.out}) : Tensor();
   project(fc, {inputs, fc_matrix, fc_shift, activation, activated, pre_activation});
   const Tensor y = empty_like(inputs, inputs.shape().with(-1, out.out));
@@ -299,16 +318,18 @@ Var gated(const Var& gate, const Var& up, Gate form) {
 Var gated_feed_forward(const Var& x, const Var& gate_weight, const Var& up_weight,
                        const Var& out_weight, Gate form) {
   const char* op = gated_feed_forward_op;
-  const Tensor inputs = floating_operand(op, "x", x);
-  const Tensor gate_matrix = operand(op, "gate_weight", gate_weight);
-  const Tensor up_matrix = operand(op, "up_weight", up_weight);
-  const Tensor out_matrix = operand(op, "out_weight", out_weight);
-  const Projection in = projection_of({op, "x", "gate_weight", ""}, inputs, gate_matrix, {});
-  check_alike(op, "x", inputs, "up_weight", up_matrix);
-  if (up_matrix.shape() != gate_matrix.shape())
-    refuse_shape(op, "up_weight", up_matrix.shape(), gate_matrix.shape().str());
   const bool recorded = x.needs_gradient() || gate_weight.needs_gradient() ||
                         up_weight.needs_gradient() || out_weight.needs_gradient();
+  const Tensor inputs = floating_operand(op, "x", x);
+  const auto matrix = [&](const char* name, const Var& weight) {
+    return matrix_operand(op, "x", inputs, name, weight, recorded);
+  };
+  const Tensor gate_matrix = matrix("gate_weight", gate_weight);
+  const Tensor up_matrix = matrix("up_weight", up_weight);
+  const Tensor out_matrix = matrix("out_weight", out_weight);
+  const Projection in = projection_of({op, "x", "gate_weight", ""}, inputs, gate_matrix, {});
+  if (up_matrix.shape() != gate_matrix.shape())
+    refuse_shape(op, "up_weight", up_matrix.shape(), gate_matrix.shape().str());
   const Tensor gate = empty_like(inputs, {in.rows, in.out}), up = empty_like(gate);
   project(in, {.x = inputs, .weight = gate_matrix, .y = gate});
   project(in, {.x = inputs, .weight = up_matrix, .y = up});

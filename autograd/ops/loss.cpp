@@ -200,8 +200,9 @@ Var cross_entropy(const Var& logits, const Tensor& targets, int64_t ignore_index
 Var projection_cross_entropy(const Var& x, const Var& weight, const Tensor& targets,
                              int64_t ignore_index) {
   const char* op = "projection_cross_entropy";
-  const Tensor values = floating_operand(op, "x", x), matrix = operand(op, "weight", weight);
-  check_alike(op, "x", values, "weight", matrix);
+  const bool recorded = x.needs_gradient() || weight.needs_gradient();
+  const Tensor values = floating_operand(op, "x", x);
+  const Tensor matrix = matrix_operand(op, "x", values, "weight", weight, recorded);
   const Tensor wanted = flat_targets(op, "x", values, targets);
   if (matrix.shape().rank() != 2 || matrix.extent(1) != values.extent(-1))
     refuse_shape(op, "weight", matrix.shape(), fmt::format("[V, {}]", values.extent(-1)));

@@ -1,5 +1,6 @@
 #include "zerograd/autograd/ops/op.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "zerograd/kernels/elementwise/elementwise.h"
@@ -60,6 +61,25 @@ struct Slabs {
 Tensor operand(const char* op, const char* name, const Var& x) {
   if (!x) throw ShapeError(fmt::format("{}: {} is absent; expected a tensor", op, name));
   return x.value();
+}
+
+Tensor matrix_operand(const char* op, const char* x_name, const Tensor& x, const char* name,
+                      const Var& matrix, bool recorded) {
+  if (recorded || !matrix || matrix.dtype() != x.dtype()) {
+    Tensor values = operand(op, name, matrix);
+    check_alike(op, x_name, x, name, values);
+    return values;
+  }
+  Tensor stored = matrix.stored();
+  check_device(op, {&x, &stored});
+  return stored;
+}
+
+int64_t widened_rows(const Tensor& matrix, int64_t rows) {
+  constexpr int64_t few_rows = 8;
+  const bool on_host = matrix.device().traits().backend == Device::Type::cpu;
+  const int64_t elements = int64_t{1} << (!on_host ? 23 : rows <= few_rows ? 18 : 20);
+  return std::max<int64_t>(elements / std::max<int64_t>(matrix.extent(1), 1) / 64 * 64, 64);
 }
 
 void check_index(const char* op, const char* name, const Tensor& index) {

@@ -15,6 +15,13 @@ struct ProjectionCrossEntropy;
 Tensor operand(const char* op, const char* name, const Var& x);
 /// The same; also a DTypeError, which suggests a cast, unless the dtype is floating-point.
 Tensor floating_operand(const char* op, const char* name, const Var& x);
+/// The matrix of a product with x. Without gradients (`recorded` is false) it is as it is stored,
+/// which may be narrower than x: see widened_rows(). Throws as operand() and check_alike().
+Tensor matrix_operand(const char* op, const char* x_name, const Tensor& x, const char* name,
+                      const Var& matrix, bool recorded);
+/// The rows of a matrix that are converted at a time, for a product with `rows` rows: few rows of a
+/// product read the converted ones from a cache; on an accelerator each launch costs microseconds.
+int64_t widened_rows(const Tensor& matrix, int64_t rows);
 /// For operands without a gradient, such as indices: DTypeError unless i32 or i64.
 void check_index(const char* op, const char* name, const Tensor& index);
 /// Throws DTypeError, which suggests a cast, unless the dtypes are equal; DeviceError for two

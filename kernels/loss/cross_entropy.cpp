@@ -50,7 +50,10 @@ void validate(const ProjectionCrossEntropy& args) {
   check_matrix(op, "x", args.x);
   check_matrix(op, "weight", args.weight);
   check_shape(op, "weight", args.weight, {args.weight.extent(0), args.x.extent(1)});
-  check_dtype(op, "weight", args.weight, args.x.dtype());
+  if (args.x.dtype() == DType::f32 && !args.dx && !args.dweight)
+    check_dtype(op, "weight", args.weight, {DType::f32, DType::bf16, DType::f16});
+  else
+    check_dtype(op, "weight", args.weight, args.x.dtype());
   check_targets(op, args.targets, args.x.extent(0));
   check_per_row(op, "loss", args.loss, args.x);
   const auto check_gradient = [&](const char* name, const Tensor& gradient, const Tensor& of) {

@@ -29,7 +29,7 @@ struct CrossEntropyBackward {
 /// or 16 MiB of logits (projection_chunks.h), which the gradients overwrite.
 struct ProjectionCrossEntropy {
   Tensor x;        ///< [N, C] f64 | f32 | bf16 | f16
-  Tensor weight;   ///< [V, C] same dtype
+  Tensor weight;   ///< [V, C] same dtype; bf16 or f16 beside an x in f32, if no gradient is asked
   Tensor targets;  ///< [N] i32 | i64; outside [0, V) and not ignore_index: ShapeError
   Tensor loss;     ///< [N] out, accumulator dtype
   Tensor dx;       ///< [N, C] out, accumulator dtype; may be absent

@@ -157,7 +157,8 @@ class ProjectionRun {
 
   void add_logits(const LogitChunk& chunk) const {
     const Tensor logits = plan_.logits_of(workspace_, chunk);
-    multiply(plan_.logits_product(logits, chunk));
+    plan_.make_logits(workspace_, chunk, stream_,
+                      [&](const Matmul& product) { multiply(product); });
     const A* values = logits.data<A>();
     for_rows(chunk, [&](int64_t n, int64_t at) {
       sums_[n].add(table_, values + at, chunk.columns, targets_[chunk.row + n] - chunk.column);

@@ -41,7 +41,7 @@ void projection_cross_entropy(const ProjectionCrossEntropy& a, Workspace workspa
     std::byte* const targets = a.targets.raw() + row * size_of(a.targets.dtype());
     tiling.for_each_chunk(row, [&](const LogitChunk& chunk) {
       const Tensor logits = plan.logits_of(workspace, chunk);
-      multiply(plan.logits_product(logits, chunk));
+      plan.make_logits(workspace, chunk, stream, multiply);
       launch(stream, code, ("add_chunk" + index).c_str(), {rows}, logits.raw(), targets, sums,
              chunk.column, chunk.columns);
     });

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/loss/cross_entropy.h"
 #include "zerograd/kernels/matmul/matmul.h"
 
@@ -100,9 +101,10 @@ struct ProjectionPlan {
   const ProjectionCrossEntropy& args;
   LogitTiling tiling;
   bool gradients;
-  bool narrow;  ///< the gradient of the logits is rounded to x's dtype, for the products
-  int64_t dlogits_step = 1;                       ///< `distance` of dlogits over that of logits
-  int64_t logits, dlogits, sums, product, bytes;  ///< offsets in the scratch, and its size
+  bool narrow;          ///< the gradient of the logits is rounded to x's dtype, for the products
+  int64_t widened = 0;  ///< rows of a narrower weight that are converted at a time; 0: none
+  int64_t dlogits_step = 1;  ///< `distance` of dlogits over that of logits
+  int64_t logits, dlogits, sums, wide, product, bytes;  ///< offsets in the scratch, and its size
 
   /// `limits`: the backend's. `bytes_of_sum`: size of the running log-sum-exp of a row, if the
   /// backend keeps one.
@@ -126,6 +128,12 @@ struct ProjectionPlan {
     dlogits =
         narrow && limits.overwrites ? logits : take(narrow ? chunk * size_of(args.x.dtype()) : 0);
     sums = take(tiling.rows * bytes_of_sum);
+    if (args.weight.dtype() != args.x.dtype() && tiling.columns > 0) {
+      constexpr int64_t most_elements = int64_t{1} << 20, step = 64;
+      const int64_t most = std::max(most_elements / std::max<int64_t>(tiling.C, 1), step);
+      widened = std::min(most / step * step, tiling.columns);
+    }
+    wide = take(widened * tiling.C * size_of(args.x.dtype()));
     // The scratch of a product depends only on its extents and dtypes. So `loss` can stand for any
     // tensor of the accumulator dtype, and `x` for one of a narrower dtype.
     int64_t largest = 0;
@@ -134,7 +142,7 @@ struct ProjectionPlan {
     };
     const Tensor& gradient = narrow ? args.x : args.loss;
     tiling.for_each_size([&](const LogitChunk& part) {
-      count(logits_product(args.loss, part));
+      for_each_logits_product(args.loss, part, args.x, [&](const Matmul& m, int64_t) { count(m); });
       if (args.dx) count(dx_product(gradient, part));
       if (args.dweight) count(dweight_product(gradient, part));
     });
@@ -159,15 +167,25 @@ struct ProjectionPlan {
     return part_of(workspace, dlogits, apart, args.x.dtype());
   }
 
-  Matmul logits_product(const Tensor& to, const LogitChunk& chunk) const {
-    return {.a = x(chunk),
-            .b = weight(chunk),
-            .c = to,
-            .M = chunk.rows,
-            .N = chunk.columns,
-            .K = tiling.C,
-            .transpose_b = true,
-            .ldc = chunk.distance};
+  /// Computes the logits of a chunk. A weight in a narrower dtype is converted some rows at a time;
+  /// the sums of each logit keep their order.
+  template <class Multiply>
+  void make_logits(const Workspace& workspace, const LogitChunk& chunk, Stream& stream,
+                   const Multiply& multiply) const {
+    const Tensor rows = widened ? workspace.tensor->alias(workspace.tensor->byte_offset() + wide,
+                                                          {widened, tiling.C}, args.x.dtype())
+                                : args.weight;
+    const Tensor logits_memory = logits_of(workspace, chunk);
+    for_each_logits_product(logits_memory, chunk, rows, [&](Matmul product, int64_t begin) {
+      if (widened) {
+        const int64_t row = chunk.column + begin;
+        product.b = rows.slice(0, product.N);
+        product.c = logits_memory.flat(begin, logits_memory.numel() - begin);
+        kernels::cast[args.x.device().type()].function(
+            {args.weight.slice(row, row + product.N), product.b}, {}, stream);
+      }
+      multiply(product);
+    });
   }
   Matmul dx_product(const Tensor& from, const LogitChunk& chunk) const {
     return {.a = from,
@@ -197,6 +215,26 @@ struct ProjectionPlan {
     const int64_t offset = bytes;
     bytes += part > 0 ? arena_bytes(part) : 0;
     return offset;
+  }
+  /// Calls f with the products of a chunk's logits, and the column of the chunk at which each
+  /// begins. `rows`: memory for converted rows, if the weight is narrower.
+  template <class F>
+  void for_each_logits_product(const Tensor& to, const LogitChunk& chunk, const Tensor& rows,
+                               const F& f) const {
+    Matmul product{.a = x(chunk),
+                   .b = weight(chunk),
+                   .c = to,
+                   .M = chunk.rows,
+                   .N = chunk.columns,
+                   .K = tiling.C,
+                   .transpose_b = true,
+                   .ldc = chunk.distance};
+    if (!widened) return f(product, int64_t{0});
+    product.b = rows;
+    for (int64_t begin = 0; begin < chunk.columns; begin += widened) {
+      product.N = std::min(widened, chunk.columns - begin);
+      f(product, begin);
+    }
   }
   Tensor x(const LogitChunk& chunk) const {
     return args.x.slice(chunk.row, chunk.row + chunk.rows);

@@ -204,7 +204,7 @@ void run(const ProjectionCrossEntropy& a, Workspace workspace, Stream& stream) {
   };
   for (int64_t row = 0; row < tiling.N; row += tiling.rows) {
     const LogitChunk chunk = tiling.at(row, 0);
-    if (tiling.V > 0) multiply(plan.logits_product(plan.logits_of(workspace, chunk), chunk));
+    if (tiling.V > 0) plan.make_logits(workspace, chunk, stream, multiply);
     add_loss<T, Index>(a, plan, chunk, workspace, stream);
     if (!plan.gradients || tiling.V == 0) continue;
     const Tensor dlogits = plan.dlogits_of(workspace, chunk);

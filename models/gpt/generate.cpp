@@ -146,8 +146,9 @@ Rows generate(const GPT& model, const std::function<Tape()>& make_tape, const Ro
   validate(options);
   Rows rows = prompts;
   const int64_t tokens = static_cast<int64_t>(rows[0].size()) + length;
-  KeyValueCache cache(model.config(), std::max(model.config().block_size,
-                                               std::min(tokens, longest_context(model.config()))));
+  const GPTConfig& config = model.config();
+  KeyValueCache cache(config,
+                      std::min(tokens, std::max(config.block_size, longest_context(config))));
   int64_t fresh = static_cast<int64_t>(rows[0].size());  // tokens that the cache has not seen
   const auto has_ended = [&](const std::vector<int32_t>& row, int64_t drawn) {
     return drawn > 0 &&

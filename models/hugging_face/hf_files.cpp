@@ -76,6 +76,7 @@ WeightSource hf_weights(const std::shared_ptr<const SafetensorsFolder>& folder,
     if (const Shape& shape = folder->shape(entry.name); shape != tensor.their_shape())
       throw FileError(fmt::format("{}: '{}' has shape {}; expected {}", folder->path(), entry.name,
                                   shape, tensor.their_shape()));
+    weights.dtypes.emplace(tensor.name, folder->dtype(entry.name));
   }
   weights.read = [folder, found](const std::string& name) {
     const auto& [tensor, file_name, numel] = found.at(name);

@@ -48,6 +48,7 @@ WeightSource peft_weights(const std::string& folder, const GPTConfig& model,
     if (found->second.shape != shape)
       throw FileError(fmt::format("{}: '{}{}' has shape {}; expected {}", path, tensor_prefix, name,
                                   found->second.shape, shape));
+    weights.dtypes.emplace(name, found->second.dtype);
   }
   for (const auto& entry : reader->entries()) {
     const std::string& name = entry.first;

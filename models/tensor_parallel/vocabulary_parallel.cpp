@@ -36,11 +36,11 @@ struct Places {
   }
 };
 
-void check_rows(const char* op, const Tensor& weight, int64_t vocabulary,
+void check_rows(const char* op, const Shape& weight, int64_t vocabulary,
                 const TensorParallel& parallel) {
   const int64_t rows = rows_of_rank(vocabulary, parallel).count;
-  if (weight.shape().rank() != 2 || weight.extent(0) != rows)
-    refuse_shape(op, "weight", weight.shape(),
+  if (weight.rank() != 2 || weight[0] != rows)
+    refuse_shape(op, "weight", weight,
                  fmt::format("[{}, C]: the rows of rank {} of a vocabulary of {}", rows,
                              parallel.rank(), vocabulary));
 }
@@ -207,9 +207,9 @@ Var parallel_embedding(const Tensor& ids, const Var& weight, int64_t vocabulary,
                        const TensorParallel& parallel) {
   const char* op = "parallel_embedding";
   check_index(op, "ids", ids);
-  const Tensor table = floating_operand(op, "weight", weight);
-  check_rows(op, table, vocabulary, parallel);
+  check_rows(op, weight.shape(), vocabulary, parallel);
   if (parallel.size() == 1) return embedding(ids, weight);
+  const Tensor table = floating_operand(op, "weight", weight);
   if (ids.shape().rank() != 2) refuse_shape(op, "ids", ids.shape(), "rank 2: [B, T]");
   const Places places(ids, vocabulary, parallel);
   const Shape shape{ids.extent(0), ids.extent(1), table.extent(1)};
@@ -284,9 +284,9 @@ Var parallel_projection_cross_entropy(const Var& x, const Var& weight, const Ten
                                       int64_t vocabulary, const TensorParallel& parallel,
                                       int64_t ignore_index) {
   const char* op = "parallel_projection_cross_entropy";
-  const Tensor matrix = operand(op, "weight", weight);
-  check_rows(op, matrix, vocabulary, parallel);
+  check_rows(op, weight.shape(), vocabulary, parallel);
   if (parallel.size() == 1) return projection_cross_entropy(x, weight, targets, ignore_index);
+  const Tensor matrix = operand(op, "weight", weight);
   const Var whole = parallel.enter(x);
   const Tensor values = floating_operand(op, "x", whole);
   check_alike(op, "x", values, "weight", matrix);

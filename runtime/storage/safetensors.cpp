@@ -361,6 +361,10 @@ const Shape& SafetensorsFolder::shape(const std::string& name) const {
   return place_of_.at(name)->entries().at(name).shape;
 }
 
+DType SafetensorsFolder::dtype(const std::string& name) const {
+  return place_of_.at(name)->entries().at(name).dtype;
+}
+
 std::vector<float> SafetensorsFolder::read_floats(const std::string& name) const {
   return place_of_.at(name)->read_floats(name);
 }

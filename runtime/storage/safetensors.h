@@ -88,6 +88,7 @@ class ZG_API SafetensorsFolder {
   std::vector<std::string> names() const;  ///< in byte order
   bool contains(const std::string& name) const { return place_of_.contains(name); }
   const Shape& shape(const std::string& name) const;
+  DType dtype(const std::string& name) const;  ///< as stored
   // As in SafetensorsReader.
   std::vector<float> read_floats(const std::string& name) const;
   std::vector<float> read_floats(const std::string& name, int64_t begin, int64_t numel) const;

@@ -10,6 +10,7 @@
 #include "tools/options/seq2seq_flags.h"
 #include "tools/run/run.h"
 #include "tools/run/setup.h"
+#include "zerograd/autograd/values.h"
 #include "zerograd/models/gpt/generate.h"
 #include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/error.h"
@@ -25,7 +26,7 @@ using Json = nlohmann::ordered_json;
 struct GenerateBench {
   ModelOptions model{.model_type = "gpt2", .block_size = 1024, .vocabulary = 50257};
   int64_t prompt = 128, tokens = 128, batch = 1, repeats = 3;
-  zero::Config engine;
+  ValuesOptions values;
   DeviceFlags device_flags;
   std::string json;
 };
@@ -77,11 +78,11 @@ bool parse(const std::vector<std::string>& arguments, GenerateBench& options) {
              tied_flag(model),
              {{"--precision"},
               "P",
-              "of values: f32, bf16 or f16 [f32]",
+              "of the computation: f32, bf16 or f16 [f32]",
               [&options](const std::string& name, const std::string& value) {
-                constexpr DType dtypes[] = {DType::f32, DType::bf16, DType::f16};
-                options.engine.compute = dtypes[parse_choice(name, value, {"f32", "bf16", "f16"})];
-              }}}},
+                options.values.compute = parse_dtype(name, value);
+              }},
+             dtype_flag(options.values.stored, "dtype in which weights are stored [--precision]")}},
            {"bench",
             {integer_flag({"--prompt"}, options.prompt, "tokens of the prompt", {1, nullptr}),
              integer_flag({"--tokens"}, options.tokens, "tokens to generate", {2, nullptr}),
@@ -119,12 +120,12 @@ bool parse(const std::vector<std::string>& arguments, GenerateBench& options) {
 
 /// Generates once and returns the seconds of each token.
 std::vector<double> generate_once(const GenerateBench& options, const models::GPT& model,
-                                  zero::Engine& engine,
+                                  Values& values,
                                   const std::vector<std::vector<int32_t>>& prompts) {
   std::vector<double> seconds;
   Clock::time_point last = Clock::now();
   models::generate(
-      model, [&] { return engine.inference_tape(); }, prompts, options.tokens, {.temperature = 0.0},
+      model, [&] { return values.inference_tape(); }, prompts, options.tokens, {.temperature = 0.0},
       [&](int32_t) {
         const Clock::time_point now = Clock::now();
         seconds.push_back(std::chrono::duration<double>(now - last).count());
@@ -148,14 +149,14 @@ Generated measure(const GenerateBench& options) {
   measure_read();
   ParameterStore store;
   const models::GPT model(store, measured.model);
-  zero::Engine engine(store, device, options.engine);
+  Values values(store, initial_weights(store, zero::Config().seed), device, options.values);
   const models::GPTConfig& config = measured.model;
   // A token reads one row of each embedding table; if the head is tied, it reads all of the token
   // embedding.
   const int64_t places = config.position == models::Position::learned ? config.block_size : 0;
   const int64_t looked_up = config.width * (places + (config.tied ? 0 : config.vocabulary));
   measured.weight_bytes = static_cast<double>(store.numel() - looked_up) *
-                          static_cast<double>(size_of(options.engine.compute));
+                          static_cast<double>(values.bytes()) / static_cast<double>(store.numel());
   std::vector<std::vector<int32_t>> prompts;
   for (int64_t row = 0; row < options.batch; ++row) {
     std::vector<int32_t> ids(static_cast<size_t>(config.block_size));
@@ -164,9 +165,9 @@ Generated measure(const GenerateBench& options) {
     ids.resize(static_cast<size_t>(options.prompt));
     prompts.push_back(std::move(ids));
   }
-  generate_once(options, model, engine, prompts);
+  generate_once(options, model, values, prompts);
   for (int64_t i = 0; i < options.repeats; ++i) {
-    const std::vector<double> seconds = generate_once(options, model, engine, prompts);
+    const std::vector<double> seconds = generate_once(options, model, values, prompts);
     measured.prefills.push_back(seconds.front());
     measured.tokens.insert(measured.tokens.end(), seconds.begin() + 1, seconds.end());
   }
@@ -181,7 +182,7 @@ void print(const GenerateBench& options, const Generated& measured) {
   const std::string shape = fmt::format(
       "{} blocks, width {}, {} tokens{}; B{}, prompt {}, {} more", model.layers, model.width,
       model.vocabulary, model.tied ? ", tied" : "", options.batch, options.prompt, options.tokens);
-  const char* dtype = name_of(options.engine.compute);
+  const char* dtype = name_of(options.values.stored.value_or(options.values.compute));
   std::printf(
       "| case | shape | dtype | threads | median ms | p10 - p90 | tokens/s | GB/s | %% of limit | "
       "best |\n"
@@ -222,7 +223,8 @@ Json json_of(const GenerateBench& options, const Generated& measured) {
           {"bench", "generate"},
           {"machine", bench::machine_json(options.device_flags.type)},
           {"model", model_json(measured.model)},
-          {"precision", name_of(options.engine.compute)},
+          {"precision", name_of(options.values.compute)},
+          {"dtype", name_of(options.values.stored.value_or(options.values.compute))},
           {"batch", options.batch},
           {"prompt", options.prompt},
           {"tokens", options.tokens},

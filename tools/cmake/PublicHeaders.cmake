@@ -51,6 +51,7 @@ set(ZG_ENGINE_HEADERS
     autograd/parameter.h
     autograd/pipeline.h
     autograd/tape.h
+    autograd/values.h
     zero/batch_size.h
     zero/config.h
     zero/engine.h

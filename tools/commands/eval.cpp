@@ -7,8 +7,8 @@
 #include "tools/options/seq2seq_flags.h"
 #include "tools/run/conversations.h"
 #include "tools/run/evaluation.h"
+#include "tools/run/inference.h"
 #include "tools/run/pairs.h"
-#include "tools/run/setup.h"
 #include "tools/run/tokenizers.h"
 #include "zerograd/models/gpt/multiple_choice.h"
 #include "zerograd/models/tokenizer/question_file.h"
@@ -54,36 +54,42 @@ void note_change(const DataOptions& data, const Settings& saved) {
 }
 
 // The checkpoint's options of pairs, overridden by flags.
-Seq2SeqOptions pair_options(const TrainedModel& trained, const EvalOptions& options) {
-  Seq2SeqOptions pairs = trained.saved_model.settings.seq2seq;
+Seq2SeqOptions pair_options(const Settings& saved, const EvalOptions& options) {
+  Seq2SeqOptions pairs = saved.seq2seq;
   if (options.given.count("--source-prefix")) pairs.source_prefix = options.pairs.source_prefix;
   if (options.given.count("--max-source-length")) pairs.max_source = options.pairs.max_source;
   if (options.given.count("--max-target-length")) pairs.max_target = options.pairs.max_target;
   if (options.given.count("--pad-to-max-length")) pairs.pad_to_max = options.pairs.pad_to_max;
-  resolve_lengths(trained.seq2seq->config(), pairs);
+  resolve_lengths(seq2seq_model(saved.seq2seq).config, pairs);
   return pairs;
 }
 
+int64_t batches_of(InferenceMode mode, const EvalOptions& options) {
+  return mode == InferenceMode::budget ? 1 : options.batches;
+}
+
 // An encoder-decoder: the loss of its validation pairs.
-void eval_pairs(const TrainedModel& trained, const EvalOptions& options, const DataOptions& data,
-                const std::optional<models::Tokenizer>& tokenizer) {
+int eval_pairs(const SavedModel& saved_model, const EvalOptions& options, const DataOptions& data,
+               const std::optional<models::Tokenizer>& tokenizer) {
   for (const char* flag : {"--split", "--block-size", "--score-samples", "--seed", "--val-data",
                            "--chat-format", "--pack"})
     if (options.given.count(flag))
       throw ConfigError(fmt::format(
           "{}: it has no effect on the pairs of an encoder-decoder; leave the flag out", flag));
-  const Settings& saved = trained.saved_model.settings;
-  const Seq2SeqOptions of_pairs = pair_options(trained, options);
+  const Settings& saved = saved_model.settings;
+  const Seq2SeqOptions of_pairs = pair_options(saved, options);
   const auto pairs = read_pair_data({.data = data,
                                      .options = of_pairs,
-                                     .config = trained.seq2seq->config(),
+                                     .config = seq2seq_model(saved.seq2seq).config,
                                      .tokenizer = tokenizer ? &*tokenizer : nullptr,
                                      .seed = saved.seed});
   note_change(data, saved);
-  print_line(stdout, "val loss {:.4f}",
-             pair_loss(
-                 *trained.seq2seq, [&] { return trained.engine->inference_tape(); }, *pairs,
-                 trained.device, options.batch, options.batches));
+  return run_inference(
+      saved_model, options.inference, [&](const TrainedModel& trained, InferenceMode mode) {
+        const double loss = pair_loss(*trained.seq2seq, trained.make_tape(), *pairs, trained.device,
+                                      options.batch, batches_of(mode, options));
+        if (mode == InferenceMode::run) print_line(stdout, "val loss {:.4f}", loss);
+      });
 }
 
 void check_block_size(const EvalOptions& options, const Settings& saved) {
@@ -93,23 +99,23 @@ void check_block_size(const EvalOptions& options, const Settings& saved) {
 }
 
 // Multiple choice questions: how often the likeliest ending is the right one.
-void eval_questions(const TrainedModel& trained, const EvalOptions& options) {
+int eval_questions(const SavedModel& saved_model, const EvalOptions& options) {
   for (const char* flag : {"--data", "--val-fraction", "--val-data", "--split", "--chat-format",
                            "--pack", "--seed", "--eval-batches"})
     if (options.given.count(flag))
       throw ConfigError(
           fmt::format("{}: it has no effect on --multiple-choice; leave the flag out", flag));
-  if (!trained.model)
+  const Settings& saved = saved_model.settings;
+  if (!saved.seq2seq.config.empty())
     throw Unsupported(
         "--multiple-choice: it scores the endings of a decoder, and the model is an "
         "encoder-decoder");
   refuse_pair_flags(options.given);
-  const Settings& saved = trained.saved_model.settings;
   check_block_size(options, saved);
   DataOptions data = saved.data;
   const bool named = options.given.count("--tokenizer") > 0;
   if (named) data.tokenizer = options.data.tokenizer;
-  const auto tokenizer = resolve_tokenizer(data, &trained.saved_model, named);
+  const auto tokenizer = resolve_tokenizer(data, &saved_model, named);
   if (!tokenizer)
     throw ConfigError(
         fmt::format("--multiple-choice: expected a model with a tokenizer, and {} has none; try "
@@ -119,7 +125,7 @@ void eval_questions(const TrainedModel& trained, const EvalOptions& options) {
   try {
     questions = models::read_questions(
         options.questions, *tokenizer,
-        {.plain = options.plain_questions, .first = end_token(&trained.saved_model, &*tokenizer)});
+        {.plain = options.plain_questions, .first = end_token(&saved_model, &*tokenizer)});
   } catch (const FileError& error) {
     throw FileError(std::string("--multiple-choice: ") + error.what());
   }
@@ -132,65 +138,94 @@ void eval_questions(const TrainedModel& trained, const EvalOptions& options) {
   }
   const int64_t block_size =
       options.model.block_size > 0 ? options.model.block_size : saved.model.block_size;
-  const models::ChoiceScores scores =
-      models::score_choices(*trained.model, [&] { return trained.engine->inference_tape(); },
-                            questions, {.at_once = options.batch, .block_size = block_size});
-  if (scores.cut > 0) print_line(stderr, "note: {}", cut_note(scores, block_size));
-  print_line(stdout, "{}", choice_line(scores));
+  // The question of the longest text takes the most memory.
+  const auto tokens_of = [](const models::ChoiceQuestion& question) {
+    size_t tokens = 0;
+    for (const models::Choice& choice : question.choices)
+      tokens = std::max(tokens, choice.tokens.size());
+    return tokens;
+  };
+  const auto longest =
+      std::max_element(questions.begin(), questions.end(),
+                       [&](const auto& a, const auto& b) { return tokens_of(a) < tokens_of(b); });
+  return run_inference(
+      saved_model, options.inference, [&](const TrainedModel& trained, InferenceMode mode) {
+        const bool whole = mode != InferenceMode::budget || questions.empty();
+        const models::ChoiceScores scores = models::score_choices(
+            *trained.model, trained.make_tape(), whole ? questions : std::vector{*longest},
+            {.at_once = options.batch, .block_size = block_size});
+        if (mode != InferenceMode::run) return;
+        if (scores.cut > 0) print_line(stderr, "note: {}", cut_note(scores, block_size));
+        print_line(stdout, "{}", choice_line(scores));
+      });
+}
+
+void print_evaluation(const Evaluation& evaluation, const EvalOptions& options,
+                      InferenceMode mode) {
+  const bool prints = mode == InferenceMode::run;
+  const double loss = evaluation.loss(options.batch, batches_of(mode, options));
+  const bool asks = evaluation.dataset.question_length() > 0;
+  if (prints) print_line(stdout, "val loss {:.4f}", loss);
+  if (prints && !asks) print_line(stdout, "perplexity {:.4f}", std::exp(loss));
+  if (!asks || options.score_samples == 0) return;
+  if (mode == InferenceMode::budget)
+    return evaluation.plan_scores(options.batch, options.score_samples);
+  evaluation.scores(options.batch, options.score_samples, [&](const std::string& line) {
+    if (prints) print_line(stdout, "{}", line);
+  });
 }
 
 }  // namespace
 
-int eval(const std::vector<std::string>& arguments) {
+int eval(const std::vector<std::string>& arguments, bool only_planned) {
   EvalOptions options;
   if (!parse(arguments, options)) return 0;
+  options.inference.only_planned = only_planned;
   check_model_flags(options.given, options.checkpoint);
-  const auto trained =
-      load_model(options.checkpoint, options.model, options.device_flags, options.adapters);
-  if (options.given.count("--multiple-choice")) return eval_questions(*trained, options), 0;
+  const SavedModel saved_model =
+      open_for_inference(options.checkpoint, options.model, options.adapters);
+  if (options.given.count("--multiple-choice")) return eval_questions(saved_model, options);
   if (options.plain_questions)
     throw ConfigError("--plain-questions: expected --multiple-choice PATH.jsonl beside it");
-  const Settings& saved = trained->saved_model.settings;
+  const Settings& saved = saved_model.settings;
   DataOptions data = data_options(saved, options);
   const bool named = options.given.count("--tokenizer") > 0;
-  const auto tokenizer = resolve_tokenizer(data, &trained->saved_model, named);
+  const auto tokenizer = resolve_tokenizer(data, &saved_model, named);
   if (!options.given.count("--data") && !options.given.count("--val-data"))
     check_data_exists(data.validation_source.empty() ? data.source : data.validation_source,
-                      trained->saved_model.path,
-                      data.validation_source.empty() ? "--data" : "--val-data");
-  if (trained->seq2seq) return eval_pairs(*trained, options, data, tokenizer), 0;
+                      saved_model.path, data.validation_source.empty() ? "--data" : "--val-data");
+  if (!saved.seq2seq.config.empty()) return eval_pairs(saved_model, options, data, tokenizer);
   refuse_pair_flags(options.given);
   check_block_size(options, saved);
   const int64_t max_length = saved.model.block_size;
   // A folder's model has more positions than most conversations have tokens.
-  const bool is_long = is_conversations(data.source) && is_hf_folder(trained->saved_model.path);
+  const bool is_long = is_conversations(data.source) && is_hf_folder(saved_model.path);
   const int64_t block_size = is_long ? std::min(max_length, conversation_block_size) : max_length;
   const auto dataset = make_dataset(
       data, {.block_size = options.model.block_size > 0 ? options.model.block_size : block_size,
              .seed = options.given.count("--seed") ? options.seed : saved.seed,
              .vocabulary = saved.model.vocabulary,
              .tokenizer = tokenizer ? &*tokenizer : nullptr,
-             .end = end_token(&trained->saved_model, tokenizer ? &*tokenizer : nullptr),
-             .folder = trained->saved_model.path,
+             .end = end_token(&saved_model, tokenizer ? &*tokenizer : nullptr),
+             .folder = saved_model.path,
              .validation_only = true});
   for (const std::string& note : notes_of(*dataset))
     if (!note.empty()) print_line(stderr, "note: {}", note);
-  check_tokens(trained->saved_model, data, *dataset);
+  check_tokens(saved_model, data, *dataset);
   check_data_flags(options, data.source, *dataset);
   if (named) check_tokenizer(data, *tokenizer, *dataset);
   note_change(data, saved);
-  const Evaluation evaluation = {.model = *trained->model,
-                                 .make_tape = [&] { return trained->engine->inference_tape(); },
-                                 .dataset = *dataset,
-                                 .device = trained->device,
-                                 .is_sort_task = data.source == "sort"};
-  const double loss = evaluation.loss(options.batch, options.batches);
-  print_line(stdout, "val loss {:.4f}", loss);
-  if (dataset->question_length() == 0) print_line(stdout, "perplexity {:.4f}", std::exp(loss));
-  if (dataset->question_length() > 0 && options.score_samples > 0)
-    evaluation.scores(options.batch, options.score_samples,
-                      [](const std::string& line) { print_line(stdout, "{}", line); });
-  return 0;
+  return run_inference(saved_model, options.inference,
+                       [&](const TrainedModel& trained, InferenceMode mode) {
+                         print_evaluation({.model = *trained.model,
+                                           .make_tape = trained.make_tape(),
+                                           .dataset = *dataset,
+                                           .device = trained.device,
+                                           .is_sort_task = data.source == "sort"},
+                                          options, mode);
+                       });
 }
+
+int eval(const std::vector<std::string>& arguments) { return eval(arguments, false); }
 
 }  // namespace zg::tools

@@ -8,8 +8,8 @@
 #include "tools/commands/subcommands.h"
 #include "tools/options/run_checks.h"
 #include "tools/options/seq2seq_flags.h"
+#include "tools/run/inference.h"
 #include "tools/run/pairs.h"
-#include "tools/run/setup.h"
 #include "tools/run/tokenizers.h"
 #include "zerograd/models/seq2seq/seq2seq_generate.h"
 #include "zerograd/models/tokenizer/text_stream.h"
@@ -69,13 +69,15 @@ void print_performance(const TrainedModel& trained, int64_t length,
   const models::GPTConfig& config = trained.model->config();
   const double parameters = 12.0 * static_cast<double>(config.layers) *
                             static_cast<double>(config.width) * static_cast<double>(config.width);
-  const auto bytes = static_cast<double>(size_of(trained.engine->config().compute));
+  const double bytes =
+      static_cast<double>(trained.values->bytes()) / static_cast<double>(trained.store.numel());
   std::printf("Avg Per Token Latency: %8.2f ms\n", token * 1e3);
   std::printf("Avg BW: %8.2f GB/s\n", parameters * bytes / token * 1e-9);
   std::printf("Avg flops: %8.2f TFlops/s\n", 2.0 * parameters / token * 1e-12);
 }
 
-void speak(const TrainedModel& trained, const GenerateOptions& options, models::TextStream& words) {
+void speak(const TrainedModel& trained, const GenerateOptions& options, models::TextStream& words,
+           InferenceMode mode) {
   const int64_t saved_model = trained.saved_model.settings.model.vocabulary;
   const std::vector<int32_t> prompt = prompt_tokens(words, options.prompt);
   for (int32_t token : prompt)
@@ -83,17 +85,22 @@ void speak(const TrainedModel& trained, const GenerateOptions& options, models::
       throw ConfigError(
           fmt::format("--prompt: expected tokens below {}, got {}", saved_model, token));
   if (prompt.empty()) throw ConfigError("--prompt: expected at least one token, got none");
-  for (int32_t token : prompt) write(words.decode(token));
   models::SamplingOptions sampling = options.sampling;
+  if (mode != InferenceMode::run) {
+    // In a plan each token is 0. Its longest pass is the first.
+    if (mode == InferenceMode::budget) sampling.ends = {0};
+    models::generate(*trained.model, trained.make_tape(), {prompt}, options.length, sampling);
+    return;
+  }
+  for (int32_t token : prompt) write(words.decode(token));
   // A measurement is of --length tokens.
   if (!options.test_performance) sampling.ends = trained.saved_model.settings.special_tokens.eos;
   const auto is_end = [&](int32_t token) {
     return std::find(sampling.ends.begin(), sampling.ends.end(), token) != sampling.ends.end();
   };
   const auto run = [&](const std::function<void(int32_t)>& on_token) {
-    models::generate(
-        *trained.model, [&] { return trained.engine->inference_tape(); }, {prompt}, options.length,
-        sampling, on_token);
+    models::generate(*trained.model, trained.make_tape(), {prompt}, options.length, sampling,
+                     on_token);
   };
   std::vector<double> seconds;
   for (int i = 0; i < (options.test_performance ? runs : 1); ++i) {
@@ -165,7 +172,7 @@ models::BeamOptions search_options(const Settings& settings, const GenerateOptio
 
 // Prints the answer of an encoder-decoder to the prompt.
 void answer(const TrainedModel& trained, const GenerateOptions& options,
-            const std::optional<models::Tokenizer>& tokenizer) {
+            const std::optional<models::Tokenizer>& tokenizer, InferenceMode mode) {
   if (options.test_performance)
     throw Unsupported(
         "--test-performance: it measures models with a decoder alone; try zerograd bench seq2seq");
@@ -184,28 +191,46 @@ void answer(const TrainedModel& trained, const GenerateOptions& options,
     if (token < 0 || token >= config.vocabulary)
       throw ConfigError(
           fmt::format("--prompt: expected tokens below {}, got {}", config.vocabulary, token));
-  const models::Generated answers = models::generate(
-      *trained.seq2seq, [&] { return trained.engine->inference_tape(); }, {source},
-      search_options(settings, options));
+  models::BeamOptions search = search_options(settings, options);
+  // In a plan all logits are 0. A whole answer is as long as it can be. The memory that it takes is
+  // in use after two tokens, when the beams have their rows of the cache.
+  if (mode == InferenceMode::plan) {
+    search.min_new_tokens = std::numeric_limits<int32_t>::max();
+  } else if (mode == InferenceMode::budget) {
+    search.min_new_tokens = 2;
+    search.eos = {0};
+    search.early_stopping = models::EarlyStopping::yes;
+  }
+  const models::Generated answers =
+      models::generate(*trained.seq2seq, trained.make_tape(), {source}, search);
+  if (mode != InferenceMode::run) return;
   for (const std::vector<int32_t>& row : answers.rows) write(text.decode(row) + "\n");
 }
 
 }  // namespace
 
-int generate(const std::vector<std::string>& arguments) {
+int generate(const std::vector<std::string>& arguments, bool only_planned) {
   GenerateOptions options;
   if (!parse(arguments, options)) return 0;
+  options.inference.only_planned = only_planned;
   check_model_flags(options.given, options.checkpoint);
-  const auto trained =
-      load_model(options.checkpoint, options.model, options.device_flags, options.adapters);
-  std::optional<models::Tokenizer> tokenizer = tokenizer_for(trained->saved_model, options);
-  if (trained->seq2seq) return answer(*trained, options, tokenizer), 0;
-  check_decoder_flags(options.given);
-  const auto words = tokenizer ? models::text_stream(std::move(*tokenizer))
-                               : models::character_stream(
-                                     characters_for(trained->saved_model, options), "--prompt");
-  speak(*trained, options, *words);
-  return 0;
+  const SavedModel saved_model =
+      open_for_inference(options.checkpoint, options.model, options.adapters);
+  std::optional<models::Tokenizer> tokenizer = tokenizer_for(saved_model, options);
+  const bool is_decoder = saved_model.settings.seq2seq.config.empty();
+  std::unique_ptr<models::TextStream> words;
+  if (is_decoder) {
+    check_decoder_flags(options.given);
+    words = tokenizer ? models::text_stream(std::move(*tokenizer))
+                      : models::character_stream(characters_for(saved_model, options), "--prompt");
+  }
+  return run_inference(saved_model, options.inference,
+                       [&](const TrainedModel& trained, InferenceMode mode) {
+                         if (is_decoder) return speak(trained, options, *words, mode);
+                         answer(trained, options, tokenizer, mode);
+                       });
 }
+
+int generate(const std::vector<std::string>& arguments) { return generate(arguments, false); }
 
 }  // namespace zg::tools

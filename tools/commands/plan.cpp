@@ -294,6 +294,11 @@ void check_predictable(const Run& run, const Peaks& peaks) {
 }  // namespace
 
 int plan(const std::vector<std::string>& arguments) {
+  if (!arguments.empty() && (arguments.front() == "eval" || arguments.front() == "generate")) {
+    const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
+    return arguments.front() == "eval" ? eval(rest, /*only_planned=*/true)
+                                       : generate(rest, /*only_planned=*/true);
+  }
   PlanOptions options;
   if (!parse(arguments, options)) return 0;
   if (options.explain) print(explain_formulas() + "\n");

@@ -13,6 +13,9 @@ int plan(const std::vector<std::string>& arguments);
 int tune(const std::vector<std::string>& arguments);
 int eval(const std::vector<std::string>& arguments);
 int generate(const std::vector<std::string>& arguments);
+// `plan eval` and `plan generate`: predict the memory, without reading weights.
+int eval(const std::vector<std::string>& arguments, bool only_planned);
+int generate(const std::vector<std::string>& arguments, bool only_planned);
 int launch(const std::vector<std::string>& arguments);
 int consolidate(const std::vector<std::string>& arguments);
 int export_weights(const std::vector<std::string>& arguments);

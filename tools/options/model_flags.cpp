@@ -187,6 +187,20 @@ void check_model(const ModelOptions& model, const Given& given) {
         "one of them, got both");
 }
 
+DType parse_dtype(const std::string& name, const std::string& value) {
+  constexpr DType dtypes[] = {DType::f32, DType::bf16, DType::f16};
+  return dtypes[parse_choice(name, value, {"f32", "bf16", "f16"})];
+}
+
+Flag dtype_flag(std::optional<DType>& dtype, const std::string& help) {
+  return {{"--dtype"},
+          "f32|bf16|f16",
+          help,
+          [&dtype](const std::string& name, const std::string& value) {
+            dtype = parse_dtype(name, value);
+          }};
+}
+
 std::vector<Flag> place_flags(DeviceFlags& device_flags) {
   return {
       device_flag(device_flags.type),

@@ -15,6 +15,10 @@ Flag validation_source_flag(DataOptions& data);
 Flag chat_format_flag(DataOptions& data);
 Flag pack_flag(DataOptions& data);
 std::vector<Flag> place_flags(DeviceFlags& device_flags);
+/// f32, bf16 or f16. Throws ConfigError that begins with the flag's name.
+DType parse_dtype(const std::string& name, const std::string& value);
+/// --dtype
+Flag dtype_flag(std::optional<DType>& dtype, const std::string& help);
 
 Flag model_type_flag(ModelOptions& model);
 Flag heads_flag(ModelOptions& model);

@@ -326,6 +326,18 @@ bool parse(const std::vector<std::string>& arguments, TuneOptions& options) {
 
 namespace {
 
+FlagGroup inference_flags(InferenceOptions& inference) {
+  FlagGroup group{"place", place_flags(inference.device_flags)};
+  group.flags.push_back(
+      dtype_flag(inference.dtype,
+                 "dtype in which weights are stored [that of the files; in a checkpoint the\n"
+                 "run's precision]. The run's precision, f32 for a folder, is that of the\n"
+                 "computation; with weights in another dtype it is f32"));
+  group.flags.push_back(text_flag({"--memory-json"}, "F", inference.memory_json,
+                                  "writes the bytes in use by phase and purpose"));
+  return group;
+}
+
 std::vector<Flag> data_and_heads_flags(EvalOptions& options) {
   return {source_flag(options.data),
           number_flag({"--val-fraction"}, options.data.validation_fraction,
@@ -382,7 +394,7 @@ bool parse(const std::vector<std::string>& arguments, EvalOptions& options) {
                                 "sort and adder: problems of each split to score; with\n"
                                 "--multiple-choice: questions, all unless given"),
                    seed_flag(options.seed, "of the data")}},
-                 {"place", place_flags(options.device_flags)},
+                 inference_flags(options.inference),
                  evaluation_script_flags(),
                  unsupported_flags(/*one_rank=*/true)},
       .notes =
@@ -458,7 +470,7 @@ bool parse(const std::vector<std::string>& arguments, GenerateOptions& options) 
                   {source_flag(options.data), tokenizer_flag(options.data),
                    model_type_flag(options.model), heads_flag(options.model),
                    adapter_flag(options.adapters), base_flag(options.adapters)}},
-                 {"place", place_flags(options.device_flags)},
+                 inference_flags(options.inference),
                  evaluation_script_flags(),
                  unsupported_flags(/*one_rank=*/true)},
       .notes =

@@ -252,6 +252,14 @@ struct TuneOptions {
   std::string out = "tuned.json";
 };
 
+/// How `eval` and `generate` keep a model.
+struct InferenceOptions {
+  std::optional<DType> dtype;  ///< in which weights are stored; absent: their own
+  std::string memory_json;
+  DeviceFlags device_flags;
+  bool only_planned = false;  ///< `plan eval` and `plan generate`: nothing is read or computed
+};
+
 struct EvalOptions {
   Given given;
   std::string checkpoint;
@@ -263,7 +271,7 @@ struct EvalOptions {
   bool plain_questions = false;
   int64_t batch = 64, batches = 0, score_samples = 5000;
   uint64_t seed = 3407;
-  DeviceFlags device_flags;
+  InferenceOptions inference;
 };
 
 struct GenerateOptions {
@@ -278,7 +286,7 @@ struct GenerateOptions {
   int64_t max_length = 0;      ///< the flag's value, with the first token; 0: not given
   DataOptions data;
   ModelOptions model;
-  DeviceFlags device_flags;
+  InferenceOptions inference;
 };
 
 /// Each parse() fills its options and returns false after printing help. Throws ConfigError;

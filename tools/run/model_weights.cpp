@@ -80,9 +80,11 @@ WeightSource adapter_weights(const SavedModel& saved_model) {
   return zero::weights_of(saved_model.checkpoint);
 }
 
-WeightSource weights_of(const SavedModel& saved_model) {
-  if (saved_model.settings.lora.rank > 0)
-    return models::joined(checked_base(saved_model.settings), adapter_weights(saved_model));
+WeightSource weights_of(const SavedModel& saved_model, bool check) {
+  const Settings& settings = saved_model.settings;
+  if (settings.lora.rank > 0)
+    return models::joined(check ? checked_base(settings) : base_weights(settings),
+                          adapter_weights(saved_model));
   if (saved_model.checkpoint) return zero::weights_of(saved_model.checkpoint);
   if (!is_directory(saved_model.path)) return zero::weights_of(saved_model.path);
   std::string note;

@@ -434,33 +434,4 @@ std::string check_initial_weights(const std::string& path, const Checkpoint& che
   return note;
 }
 
-std::unique_ptr<TrainedModel> load_model(const std::string& path, const ModelOptions& options,
-                                         const DeviceFlags& device_flags,
-                                         const AdapterPaths& paths) {
-  require_device(device_flags.type);
-  SavedModel saved_model = open_saved_model(path, options, paths);
-  models::GPTConfig& model = saved_model.settings.model;
-  if (saved_model.settings.seq2seq.config.empty()) {
-    if (options.block_size > model.block_size)
-      model.block_size = std::min(options.block_size, longest_context(model));
-    models::validate(model);
-  }
-  // Shapes are compared before the model takes memory.
-  const WeightSource weights = weights_of(saved_model);
-  auto trained =
-      std::make_unique<TrainedModel>(device_of_rank(device_flags.type, 0, device_flags.device));
-  WholeModel whole(trained->store, saved_model.settings);
-  trained->model = std::move(whole.decoder);
-  trained->seq2seq = std::move(whole.seq2seq);
-  zero::Config config = saved_model.settings.optimisation.engine;
-  require_dtype(device_flags.type, config.compute, saved_model.path);
-  // Offload is for training states, which inference does not have. The host memory or the NVMe path
-  // of the training run may be missing on this machine.
-  config.offload = {};
-  trained->engine = std::make_unique<zero::Engine>(trained->store, trained->device, config);
-  zero::load_weights(weights, *trained->engine);
-  trained->saved_model = std::move(saved_model);
-  return trained;
-}
-
 }  // namespace zg::tools

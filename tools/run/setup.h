@@ -88,8 +88,8 @@ std::optional<Settings> settings_in(const std::string& path);
 WeightSource hf_weights(const std::string& path, const Settings& settings,
                         std::string* note = nullptr);
 /// The weights that open_saved_model() found, with as many positions as its model has. Those of a
-/// model with adapters are both.
-WeightSource weights_of(const SavedModel& saved_model);
+/// model with adapters are both; `check` compares their base with the hash in the settings.
+WeightSource weights_of(const SavedModel& saved_model, bool check = true);
 /// Takes `path` for the base of the adapters, which was moved; `checkpoint` names them in errors.
 /// Throws ConfigError if the settings have no adapters.
 void move_base(Settings& settings, const std::string& path, const std::string& checkpoint);
@@ -106,20 +106,5 @@ WeightSource adapter_weights(const SavedModel& saved_model);
 std::string check_initial_weights(const std::string& path,
                                   const std::shared_ptr<zero::CheckpointReader>& checkpoint,
                                   const Settings& run);
-
-/// A trained model for inference: the result of open_saved_model() with its weights loaded.
-struct TrainedModel {
-  SavedModel saved_model;
-  Device device;
-  ParameterStore store;
-  std::unique_ptr<models::GPT> model;        ///< null: an encoder-decoder
-  std::unique_ptr<models::Seq2Seq> seq2seq;  ///< null: a decoder
-  std::unique_ptr<zero::Engine> engine;
-
-  explicit TrainedModel(Device where) : device(std::move(where)) {}
-};
-std::unique_ptr<TrainedModel> load_model(const std::string& path, const ModelOptions& options,
-                                         const DeviceFlags& device_flags,
-                                         const AdapterPaths& paths = {});
 
 }  // namespace zg::tools

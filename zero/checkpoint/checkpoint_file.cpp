@@ -25,38 +25,9 @@ namespace {
 namespace fs = std::filesystem;
 using State = Engine::State;
 
-/// Up to three tensor names of the file, for an error message; names of tensors with the wanted
-/// shape come first.
-std::string suggestions(const std::map<std::string, Shape>& there, const Shape& wanted,
-                        const ParameterStore& store) {
-  std::string text;
-  int count = 0;
-  for (bool same_shape : {true, false})
-    for (const auto& [name, shape] : there)
-      if (count < 3 && !store.find(name) && (shape == wanted) == same_shape)
-        text += fmt::format("{}{}' {}", count++ ? ", '" : "'", name, shape);
-  return text.empty() ? "nothing else" : text;
-}
-
 using Only = std::function<bool(const Parameter&)>;
 
 bool is_saved(const Parameter& parameter) { return parameter.saved; }
-
-void check_parameters(const std::string& path, const std::map<std::string, Shape>& there,
-                      const ParameterStore& store, const Only& only) {
-  for (const auto& parameter : store.parameters()) {
-    if (!only(*parameter)) continue;
-    const auto found = there.find(parameter->name);
-    if (found == there.end())
-      throw FileError(
-          fmt::format("load: {}: has no '{}' {}; of {} tensors the model has no use for {}", path,
-                      parameter->name, parameter->whole, there.size(),
-                      suggestions(there, parameter->whole, store)));
-    if (found->second != parameter->whole)
-      throw FileError(fmt::format("load: {}: '{}' has shape {}; expected {}", path, parameter->name,
-                                  found->second, parameter->whole));
-  }
-}
 
 bool on_meta(const Engine& engine) { return engine.device().type() == Device::Type::meta; }
 
@@ -209,7 +180,7 @@ bool is_planned(const std::string& path, const Engine& engine) {
 }
 
 CheckpointInfo load_planned(const std::string& path, const Manifest& manifest, Engine& engine) {
-  check_parameters(path, manifest.parameters, engine.store(), is_saved);
+  check_shapes(path, manifest.parameters, engine.store(), is_saved);
   check_nothing_else(path, manifest.parameters, engine);
   check_optimizer(path, manifest, engine);
   load_states({.manifest = manifest,
@@ -237,7 +208,7 @@ CheckpointInfo load_checkpoint(const std::string& path, Engine& engine) {
 
 void load_checkpoint(const CheckpointReader& reader, Engine& engine) {
   const ParameterStore& store = engine.store();
-  check_parameters(reader.path(), reader.manifest().parameters, store, is_saved);
+  check_shapes(reader.path(), reader.manifest().parameters, store, is_saved);
   check_nothing_else(reader.path(), reader.manifest().parameters, engine);
   check_optimizer(reader.path(), reader.manifest(), engine);
   for (const auto& [name, parameter] : store.by_name())
@@ -295,7 +266,10 @@ WeightSource weights_of(const std::string& path) {
       .read_range = [reader](const std::string& name, int64_t begin, int64_t count)
           -> std::optional<std::vector<float>> { return reader->read_floats(name, begin, count); }};
   for (const auto& [name, entry] : reader->entries())
-    if (is_floating(entry.dtype)) weights.shapes.emplace(name, entry.shape);
+    if (is_floating(entry.dtype)) {
+      weights.shapes.emplace(name, entry.shape);
+      weights.dtypes.emplace(name, entry.dtype);
+    }
   return weights;
 }
 
@@ -327,7 +301,7 @@ void load_weights(const WeightSource& weights, Engine& engine) {
 }
 
 void load_weights(const WeightSource& weights, Engine& engine, const Only& only) {
-  check_parameters(weights.path, weights.shapes, engine.store(), only);
+  check_shapes(weights.path, weights.shapes, engine.store(), only);
   for (const auto& [name, parameter] : engine.store().by_name()) {
     if (!only(*parameter)) continue;
     if (load_ranges(weights, *parameter, engine)) continue;

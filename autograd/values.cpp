@@ -1,0 +1,126 @@
+#include "zerograd/autograd/values.h"
+
+#include <algorithm>
+
+#include "zerograd/kernels/elementwise/elementwise.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
+
+namespace zg {
+namespace {
+
+void check_value_dtype(const char* field, DType dtype) {
+  if (dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16) return;
+  throw ConfigError(fmt::format("values: {}: expected f32, bf16 or f16, got {}", field, dtype));
+}
+
+}  // namespace
+
+Values::Values(const ParameterStore& store, const WeightSource& weights, const Device& device,
+               const ValuesOptions& options)
+    : device_(device),
+      compute_(options.compute),
+      stored_(store.parameters().size()),
+      converted_(stored_.size()),
+      uses_(store.units().size()) {
+  check_value_dtype("compute", compute_);
+  if (options.stored) check_value_dtype("stored", *options.stored);
+  check_shapes(weights.path, weights.shapes, store);
+  const PurposeScope purpose(device_, Purpose::parameter);
+  for (const auto& parameter : store.parameters()) {
+    if (!parameter->slice.is_whole())
+      throw Unsupported(fmt::format("values: '{}' is a slice of {}; expected the whole parameter",
+                                    parameter->name, parameter->whole));
+    const auto own = weights.dtypes.find(parameter->name);
+    const DType there = own == weights.dtypes.end() ? DType::f32 : own->second;
+    const DType dtype = options.stored.value_or(there);
+    const bool narrow = parameter->shape.rank() > 1 && size_of(dtype) < size_of(compute_);
+    const NameScope name(device_, parameter->name);
+    stored_[static_cast<size_t>(parameter->index)] =
+        Tensor::empty(parameter->shape, narrow ? dtype : compute_, device_);
+  }
+  for (const auto& parameter : store.parameters()) read(weights, *parameter);
+}
+
+void Values::read(const WeightSource& weights, const Parameter& parameter) {
+  constexpr int64_t most = int64_t{1} << 21;  // 8 MiB, two blocks of a checkpoint
+  const PurposeScope purpose(device_, Purpose::workspace);
+  const bool planned = device_.type() == Device::Type::meta;
+  const Tensor to = stored(parameter);
+  const int64_t numel = to.numel();
+  std::vector<float> whole;
+  for (int64_t begin = 0; begin < numel; begin += most) {
+    const int64_t count = std::min(most, numel - begin);
+    std::optional<std::vector<float>> part;
+    if (!planned && whole.empty() && weights.read_range)
+      part = weights.read_range(parameter.name, begin, count);
+    if (!planned && !part && whole.empty()) whole = weights.read(parameter.name);
+    std::span<const float> values;
+    if (part)
+      values = *part;
+    else if (!planned)
+      values = std::span(whole).subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
+    const Tensor wide = planned ? Tensor::empty({count}, DType::f32, device_)
+                                : Tensor::from(values, {count}, device_);
+    kernels::cast({wide, to.flat(begin, count)}, device_.compute());
+  }
+}
+
+int64_t Values::bytes() const {
+  int64_t sum = 0;
+  for (const Tensor& tensor : stored_) sum += tensor.bytes();
+  return sum;
+}
+
+void Values::acquire(const Unit& unit, Stream&) { ++uses_.at(static_cast<size_t>(unit.index)); }
+
+void Values::release(const Unit& unit, Stream&) noexcept {
+  if (--uses_[static_cast<size_t>(unit.index)] > 0) return;
+  for (const Parameter* parameter : unit.parameters)
+    converted_[static_cast<size_t>(parameter->index)] = {};
+}
+
+Tensor Values::stored(const Parameter& parameter) const {
+  return stored_.at(static_cast<size_t>(parameter.index));
+}
+
+Tensor Values::value(const Parameter& parameter) const {
+  const auto index = static_cast<size_t>(parameter.index);
+  const Tensor& own = stored_.at(index);
+  if (own.dtype() == compute_) return own;
+  if (uses_[static_cast<size_t>(parameter.unit->index)] == 0)
+    throw NotResident(fmt::format(
+        "values: '{}' is used outside its unit; expected unit '{}' to be open; try Tape::Use",
+        parameter.name, parameter.unit->name));
+  Tensor& converted = converted_[index];
+  if (!converted) {
+    const PurposeScope purpose(device_, Purpose::parameter);
+    converted = Tensor::empty(own.shape(), compute_, device_);
+    kernels::cast({own, converted}, device_.compute());
+  }
+  return converted;
+}
+
+void Values::reduce(const Unit& unit, std::span<Tensor>, Stream&) {
+  throw TapeError(fmt::format(
+      "values: unit '{}' got gradients; expected a tape in inference mode; try inference_tape(), "
+      "or zero::Engine to train",
+      unit.name));
+}
+
+WeightSource initial_weights(const ParameterStore& store, uint64_t seed) {
+  WeightSource weights{.path = "initial values"};
+  for (const auto& parameter : store.parameters())
+    weights.shapes.emplace(parameter->name, parameter->whole);
+  weights.read_range = [&store, seed](const std::string& name, int64_t begin, int64_t count) {
+    std::vector<float> values(static_cast<size_t>(count));
+    initialise(store.find(name)->init, seed, name, begin, values);
+    return std::optional(std::move(values));
+  };
+  weights.read = [range = weights.read_range, &store](const std::string& name) {
+    return *range(name, 0, store.find(name)->whole.numel());
+  };
+  return weights;
+}
+
+}  // namespace zg

@@ -1,0 +1,167 @@
+#include "tools/run/inference.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+
+#include "tools/output/memory_json.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/machine.h"
+#include "zerograd/runtime/recorder.h"
+#include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/print.h"
+#include "zerograd/zero/checkpoint/checkpoint_file.h"
+
+namespace zg::tools {
+namespace {
+
+/// Weights are stored in the dtype of the flag, or in their own if that is narrower than the dtype
+/// of the computation.
+ValuesOptions values_options(const Settings& settings, const InferenceOptions& options) {
+  const DType precision = settings.optimisation.engine.compute;
+  const bool same = !options.dtype || *options.dtype == precision;
+  return {.compute = same ? precision : DType::f32, .stored = options.dtype};
+}
+
+struct Inference {
+  const SavedModel& saved_model;
+  const InferenceOptions& options;
+  const InferenceWork& work;
+  const WeightSource weights;
+
+  void operator()(const Device& device, InferenceMode mode) const {
+    TrainedModel trained(saved_model, device);
+    const Settings& settings = trained.saved_model.settings;
+    WholeModel whole(trained.store, settings);
+    trained.model = std::move(whole.decoder);
+    trained.seq2seq = std::move(whole.seq2seq);
+    {
+      const PhaseScope phase(device, "load");
+      trained.values = std::make_unique<Values>(trained.store, weights, device,
+                                                values_options(settings, options));
+    }
+    const PhaseScope phase(device, "inference");
+    work(trained, mode);
+  }
+
+  Plan plan(InferenceMode mode) const {
+    constexpr int64_t unlimited = std::numeric_limits<int64_t>::max();
+    zg::PlanOptions plan_options{.device = options.device_flags.device,
+                                 .type = options.device_flags.type,
+                                 .max_reads = unlimited};
+    plan_options.device.memory_limit = plan_options.device.host_limit = 0;
+    return plan_ranks(
+        1, [&](Communicator&, const Device& device) { (*this)(device, mode); }, plan_options);
+  }
+};
+
+int64_t device_bytes(const RankReport& report) {
+  return report.reserved[static_cast<size_t>(Space::device)];
+}
+int64_t host_bytes(const RankReport& report) {
+  return report.reserved[static_cast<size_t>(Space::pinned)] +
+         report.reserved[static_cast<size_t>(Space::host)];
+}
+
+std::string bytes_text(int64_t bytes) {
+  return fmt::format("{:.1f} MiB ({} bytes)", static_cast<double>(bytes) / (1 << 20), bytes);
+}
+
+/// "2101.5 MiB (2203582464 bytes) of device memory, of which weights take 2096.0 MiB (...)".
+std::string needs_text(const RankReport& report) {
+  int64_t weights = 0;
+  for (const MemoryTracker::Row& row : report.phases)
+    if (row.space == Space::device)
+      weights = std::max(weights, row.live[static_cast<size_t>(Purpose::parameter)]);
+  return fmt::format("{} of device memory, of which weights take {}",
+                     bytes_text(device_bytes(report)), bytes_text(weights));
+}
+
+/// Whether the plan is within the limits of the flags.
+bool fits(const RankReport& report, const DeviceOptions& limits) {
+  const auto within = [](int64_t bytes, int64_t limit) { return limit == 0 || bytes <= limit; };
+  return within(device_bytes(report), limits.memory_limit) &&
+         within(host_bytes(report), limits.host_limit);
+}
+
+void check_fits(const RankReport& report, const DeviceFlags& flags) {
+  const char* advice = "try --dtype bf16, a smaller --batch-size or --length, or another device";
+  const DeviceOptions& limits = flags.device;
+  if (!fits(report, limits)) {
+    const bool on_device = limits.memory_limit > 0 && device_bytes(report) > limits.memory_limit;
+    throw OutOfMemory(fmt::format(
+        "{}: the model takes {} and {} of host memory, by plan; expected at most {}; {}",
+        on_device ? "--device-memory" : "--host-memory", needs_text(report),
+        bytes_text(host_bytes(report)),
+        bytes_text(on_device ? limits.memory_limit : limits.host_limit), advice));
+  }
+  const int64_t here =
+      host_bytes(report) + (flags.type == Device::Type::cpu ? device_bytes(report) : 0);
+  const int64_t available = std::min(memory_limit_bytes(), available_memory_bytes());
+  const int64_t addresses = addresses_left_bytes();
+  if (here > std::min(available, addresses))
+    throw OutOfMemory(fmt::format(
+        "the model takes {}, by plan; this machine has {} available{}; {}", needs_text(report),
+        bytes_text(available),
+        addresses < available
+            ? fmt::format(" and `ulimit -v` leaves this process {}", bytes_text(addresses))
+            : "",
+        advice));
+}
+
+void print_plan(const Plan& plan, const Settings& settings, DType compute) {
+  ParameterStore store;
+  const WholeModel model(store, settings);
+  const RankReport& report = plan.ranks.front();
+  print_line(stdout, "number of parameters: {}", store.numel());
+  print_line(stdout, "machine: {}, {} threads; computed in {}", name_of(plan.machine.backend),
+             plan.machine.threads, name_of(compute));
+  print_line(stdout, "{}", plan.table());
+  print_line(stdout, "peak {}", needs_text(report));
+  print_line(stdout, "host {}", bytes_text(host_bytes(report)));
+}
+
+}  // namespace
+
+SavedModel open_for_inference(const std::string& path, const ModelOptions& options,
+                              const AdapterPaths& paths) {
+  SavedModel saved_model = open_saved_model(path, options, paths);
+  models::GPTConfig& model = saved_model.settings.model;
+  if (!saved_model.settings.seq2seq.config.empty()) return saved_model;
+  if (options.block_size > model.block_size)
+    model.block_size = std::min(options.block_size, longest_context(model));
+  models::validate(model);
+  return saved_model;
+}
+
+int run_inference(const SavedModel& saved_model, const InferenceOptions& options,
+                  const InferenceWork& work) {
+  const DeviceFlags& flags = options.device_flags;
+  const Settings& settings = saved_model.settings;
+  if (!options.only_planned) require_device(flags.type);
+  const DType compute = values_options(settings, options).compute;
+  require_dtype(flags.type, compute, saved_model.path);
+  const auto write_memory = [&](const MemoryReport& report) {
+    if (!options.memory_json.empty())
+      write_json("--memory-json", options.memory_json, report.json());
+  };
+  Inference inference{saved_model, options, work, weights_of(saved_model, /*check=*/false)};
+  if (options.only_planned) {
+    const Plan plan = inference.plan(InferenceMode::plan);
+    print_plan(plan, settings, compute);
+    write_memory(plan);
+    const bool limited = flags.device.memory_limit > 0 || flags.device.host_limit > 0;
+    const bool yes = fits(plan.ranks.front(), flags.device);
+    if (limited) print_line(stdout, "fits: {}", yes ? "yes" : "no");
+    return yes ? 0 : 3;
+  }
+  check_fits(inference.plan(InferenceMode::budget).ranks.front(), flags);
+  if (settings.lora.rank > 0 && !settings.base.hash.empty())
+    zero::check_base(settings.base, base_weights(settings));
+  const Device device = device_of_rank(flags.type, 0, flags.device);
+  inference(device, InferenceMode::run);
+  write_memory({.machine = device.traits(), .ranks = {Recorder(0, nullptr).report(device)}});
+  return 0;
+}
+
+}  // namespace zg::tools

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "tools/options/options.h"
+#include "tools/run/setup.h"
+#include "zerograd/autograd/values.h"
+
+namespace zg::tools {
+
+/// A trained model for inference, with its weights on a device.
+struct TrainedModel {
+  SavedModel saved_model;
+  Device device;
+  ParameterStore store;
+  std::unique_ptr<models::GPT> model;        ///< null: an encoder-decoder
+  std::unique_ptr<models::Seq2Seq> seq2seq;  ///< null: a decoder
+  std::unique_ptr<Values> values;
+
+  TrainedModel(SavedModel saved, Device where)
+      : saved_model(std::move(saved)), device(std::move(where)) {}
+  std::function<Tape()> make_tape() const {
+    return [this] { return values->inference_tape(); };
+  }
+};
+
+/// open_saved_model(); a decoder has the block size of the options, if its positions allow it.
+SavedModel open_for_inference(const std::string& path, const ModelOptions& options,
+                              const AdapterPaths& paths);
+
+/// Why the work of a command is called.
+enum class InferenceMode : uint8_t {
+  run,
+  plan,   ///< on a device without memory: all of it, without output
+  budget  ///< the same for the part that takes the most memory, before a run
+};
+using InferenceWork = std::function<void(const TrainedModel& model, InferenceMode mode)>;
+
+/// Plans the work, and then, unless `only_planned`, reads the weights and does it. Both execute the
+/// same code, so the bytes are the same. Throws OutOfMemory before weights are read if the plan
+/// needs more than --device-memory, --host-memory or the memory that this machine has available.
+/// Writes --memory-json. Returns the exit status: 3 for a plan that exceeds a flag's limit.
+int run_inference(const SavedModel& saved_model, const InferenceOptions& options,
+                  const InferenceWork& work);
+
+}  // namespace zg::tools
