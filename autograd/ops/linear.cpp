@@ -262,12 +262,12 @@ Var feed_forward(const Var& x, const Var& fc_weight, const Var& fc_bias, const V
       x.needs_gradient() || fc_weight.needs_gradient() || fc_bias.needs_gradient();
   const bool recorded = keeps_sum || out_weight.needs_gradient() || out_bias.needs_gradient();
   const Tensor inputs = floating_operand(feed_forward_op, "x", x);
-  const auto matrix = [&](const char* name, const Var& weight) {
-    return matrix_operand(feed_forward_op, "x", inputs, name, weight, recorded);
+  const auto matrix = [&](const char* x_name, const char* name, const Var& weight) {
+    return matrix_operand(feed_forward_op, x_name, inputs, name, weight, recorded);
   };
-  const Tensor fc_matrix = matrix("fc_weight", fc_weight);
+  const Tensor fc_matrix = matrix("x", "fc_weight", fc_weight);
   const Tensor fc_shift = fc_bias ? fc_bias.value() : Tensor();
-  const Tensor out_matrix = matrix("out_weight", out_weight);
+  const Tensor out_matrix = matrix("hidden", "out_weight", out_weight);
   const Tensor out_shift = out_bias ? out_bias.value() : Tensor();
   if (activation == Activation::none)
     throw ConfigError("feed_forward: the activation is none; expected gelu_tanh or gelu_erf");
@@ -321,12 +321,12 @@ Var gated_feed_forward(const Var& x, const Var& gate_weight, const Var& up_weigh
   const bool recorded = x.needs_gradient() || gate_weight.needs_gradient() ||
                         up_weight.needs_gradient() || out_weight.needs_gradient();
   const Tensor inputs = floating_operand(op, "x", x);
-  const auto matrix = [&](const char* name, const Var& weight) {
-    return matrix_operand(op, "x", inputs, name, weight, recorded);
+  const auto matrix = [&](const char* x_name, const char* name, const Var& weight) {
+    return matrix_operand(op, x_name, inputs, name, weight, recorded);
   };
-  const Tensor gate_matrix = matrix("gate_weight", gate_weight);
-  const Tensor up_matrix = matrix("up_weight", up_weight);
-  const Tensor out_matrix = matrix("out_weight", out_weight);
+  const Tensor gate_matrix = matrix("x", "gate_weight", gate_weight);
+  const Tensor up_matrix = matrix("x", "up_weight", up_weight);
+  const Tensor out_matrix = matrix("hidden", "out_weight", out_weight);
   const Projection in = projection_of({op, "x", "gate_weight", ""}, inputs, gate_matrix, {});
   if (up_matrix.shape() != gate_matrix.shape())
     refuse_shape(op, "up_weight", up_matrix.shape(), gate_matrix.shape().str());

@@ -259,12 +259,14 @@ bool parse(const std::vector<std::string>& arguments, PlanOptions& options) {
   TrainOptions& train = options.train;
   train.steps = 3;  // unless --steps is given; later steps need the same memory
   CommandLine line = {
-      .usage = "zerograd plan [--data sort|adder|PATH.txt|PATH.bin] [flags of train]",
+      .usage =
+          "zerograd plan [--data sort|adder|PATH.txt|PATH.bin] [flags of train]\n"
+          "       zerograd plan generate|eval CHECKPOINT [flags of generate or eval]",
       .summary =
           "Plans training steps on devices without memory. Prints the bytes of memory that train\n"
           "will take on each rank, and the bytes that ranks will send. Without --data the\n"
           "vocabulary and block size are those of --model-type or of other flags. The exit status\n"
-          "is 3 if the memory exceeds --device-memory.",
+          "is 3 if the memory exceeds --device-memory. `plan generate` and `plan eval` plan those.",
       .groups = {{"plan",
                   {switch_flag({"--explain"}, options.explain,
                                "ZeRO's formulas beside ours, and the precisions"),
