@@ -16,8 +16,8 @@ const Tensor& BackwardPass::gradient_of_output(int output) const {
 }
 
 Tensor BackwardPass::saved(int index) const {
-  return tape_->fetch(
-      tape_->saved_tensors.at(tape_->entries[entry_].saved + static_cast<size_t>(index)));
+  const TapeState::Entry& entry = tape_->entries[entry_];
+  return tape_->fetch(tape_->saved_tensors.at(entry.saved + static_cast<size_t>(index)), entry.op);
 }
 
 int BackwardPass::slot_of(int input) const {
@@ -219,10 +219,13 @@ void Tape::backward(std::span<const Var> outputs, std::span<const Tensor> gradie
                                  gradients.size(), outputs.size()));
   for (const Var& output : outputs) {
     if (output.tape_ != state_)
-      throw TapeError(output.tape_
-                          ? "backward: the loss belongs to another tape; call backward on that one"
-                          : "backward: the loss is a constant; expected a value computed "
-                            "from a parameter or a variable of this tape");
+      throw TapeError(
+          output.tape_
+              ? "backward: the loss belongs to another tape; call backward on that one, and "
+                "pass gradient() of a variable() made of this tape's value to "
+                "backward(outputs, gradients)"
+              : "backward: the loss is a constant; expected a value computed "
+                "from a parameter or a variable of this tape");
     if (output.slot_ < 0)
       throw TapeError("backward: the loss depends on no parameter and no variable");
   }
@@ -239,7 +242,9 @@ Tensor Tape::gradient(const Var& variable) const {
         "gradient: backward keeps only the gradients of variables; make the input with "
         "tape.variable()");
   if (!state_->backward_ran) throw TapeError("gradient: backward has not run on this tape yet");
-  return state_->slots[static_cast<size_t>(variable.slot_)].gradient;
+  const Tensor& gradient = state_->slots[static_cast<size_t>(variable.slot_)].gradient;
+  if (gradient) gradient.buffer()->note_derivative();
+  return gradient;
 }
 
 // --- Checkpointed segments ---

@@ -168,7 +168,8 @@ ZG_API Var gather(const Var& x, int axis, const Tensor& index);
 /// axis, at most those of base. Elements of source outside of index have a gradient of 0.
 ZG_API Var scatter_add(const Var& base, int axis, const Tensor& index, const Var& source);
 ZG_API Var cast(const Var& x, DType dtype);
-ZG_API Var detach(const Var& x);  ///< the same tensor as a constant
+/// The same tensor as a constant: a number, without a gradient.
+ZG_API Var detach(const Var& x);
 
 // --- constants ---
 /// begin, begin + 1, ..., end - 1; any dtype but bool. Each number is rounded to the dtype.

@@ -77,8 +77,8 @@ void initialise(const Parameter& parameter, uint64_t seed, int64_t begin, std::s
 const Unit& ParameterStore::unit(const std::string& name) {
   if (!unit_names_.insert(name).second)
     throw ConfigError(fmt::format("unit: the name '{}' is taken; expected a new one", name));
-  units_.push_back(std::make_unique<Unit>(
-      Unit{.name = name, .index = static_cast<int>(units_.size()), .parameters = {}}));
+  units_.emplace_back(
+      new Unit{.name = name, .index = static_cast<int>(units_.size()), .parameters = {}});
   return *units_.back();
 }
 
@@ -103,20 +103,19 @@ const Parameter& ParameterStore::add(const Unit& unit, const std::string& name, 
   if (options.hidden_matrix && shape.rank() != 2)
     throw ShapeError(
         fmt::format("add: parameter '{}' {} is a hidden matrix; expected rank 2", name, shape));
-  parameters_.push_back(
-      std::make_unique<Parameter>(Parameter{.name = name,
-                                            .shape = shape,
-                                            .init = init,
-                                            .decay = options.decay,
-                                            .trainable = options.trainable,
-                                            .saved = options.saved,
-                                            .hidden_matrix = options.hidden_matrix,
-                                            .unit = &unit,
-                                            .index = static_cast<int>(parameters_.size()),
-                                            .whole = whole,
-                                            .slice = slice,
-                                            .copy = options.copy,
-                                            .has_mirror = options.has_mirror}));
+  parameters_.emplace_back(new Parameter{.name = name,
+                                         .shape = shape,
+                                         .init = init,
+                                         .decay = options.decay,
+                                         .trainable = options.trainable,
+                                         .saved = options.saved,
+                                         .hidden_matrix = options.hidden_matrix,
+                                         .unit = &unit,
+                                         .index = static_cast<int>(parameters_.size()),
+                                         .whole = whole,
+                                         .slice = slice,
+                                         .copy = options.copy,
+                                         .has_mirror = options.has_mirror});
   const Parameter* parameter = parameters_.back().get();
   units_[index]->parameters.push_back(parameter);
   by_name_.emplace(name, parameter);

@@ -37,6 +37,13 @@ ZG_API void initialise(const Init& init, uint64_t seed, const std::string& name,
 
 struct Unit;
 
+/// Members of this type make an aggregate that cannot be copied.
+struct NotCopied {
+  NotCopied() = default;
+  NotCopied(const NotCopied&) = delete;
+  NotCopied& operator=(const NotCopied&) = delete;
+};
+
 /// The elements of a parameter that one tensor-parallel rank has. The parameter is `outer` equal
 /// blocks of `extent` rows of `inner` elements; the slice is the rows [begin, begin + rows) of each
 /// block. Rows of a matrix: outer = 1. Columns of a matrix: outer = its number of rows, inner = 1.
@@ -69,7 +76,8 @@ enum class Copy : uint8_t {
 };
 
 /// An immutable description. The values belong to a ParameterSource, because ranks that are threads
-/// share the model object.
+/// share the model object. Tapes and engines know it by its address: `const Parameter& w =
+/// store.add(...)`; a copy does not compile.
 struct Parameter {
   std::string name;  ///< "transformer.h.3.attn.c_attn.weight"
   Shape shape;
@@ -85,14 +93,17 @@ struct Parameter {
   Copy copy = Copy::own;
   /// On the first pipeline stage: the last stage has a mirror of this parameter.
   bool has_mirror = false;
+  NotCopied not_copied = {};
 };
 
 /// Parameters that are gathered and released together, for example those of one transformer block.
-/// ZeRO stores and exchanges the parameters of a unit as one flat array.
+/// ZeRO stores and exchanges the parameters of a unit as one flat array. Known by its address, as a
+/// Parameter: `const Unit& unit = store.unit("block.0")`.
 struct Unit {
   std::string name;
   int index = 0;  ///< position in the store
   std::vector<const Parameter*> parameters;
+  NotCopied not_copied = {};
 };
 
 /// Writes elements [begin, begin + values.size()) of this rank's slice.

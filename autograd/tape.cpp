@@ -13,7 +13,8 @@ namespace zg {
 
 // --- Var ---
 
-Var::Var(Tensor value) : value_(std::move(value)) {}
+Var::Var(Tensor value)
+    : value_(std::move(value)), is_derivative_(value_ && value_.buffer()->is_derivative()) {}
 
 Tensor Var::value() const {
   if (parameter_) return tape_->parameter_value(*parameter_);
@@ -128,8 +129,9 @@ TapeState::Saved TapeState::keep(const Tensor& tensor) {
 
 TapeState::Saved TapeState::keep_in_store(const Tensor& tensor) const {
   // The gradient of a parameter that an op computed in forward is not offloaded.
-  if (!activations || tensor.buffer()->purpose() == Purpose::gradient) return {.tensor = tensor};
-  return {.tensor = activations->keep(tensor, device.compute()), .stored = true};
+  if (activations && tensor.buffer()->purpose() != Purpose::gradient)
+    return {.tensor = activations->keep(tensor, device.compute()), .stored = true};
+  return {.tensor = tensor, .version = tensor.buffer()->version()};
 }
 
 const TapeState::Gathered* TapeState::find_gathered(const Tensor& tensor) {
@@ -145,11 +147,23 @@ void TapeState::note_gathered(const Var& whole, const Gathered& gathered) {
   if (whole.slot_ >= 0) whole.tape_->gathered.push_back(gathered);
 }
 
-Tensor TapeState::fetch(const Saved& saved) const {
+// Buffers of gradients are shared by several parameters: writes to the others do not matter.
+void TapeState::check_unchanged(const Saved& saved, const char* op) const {
+  if (saved.stored || !saved.tensor) return;
+  const Buffer& buffer = *saved.tensor.buffer();
+  if (buffer.version() != saved.version && buffer.purpose() != Purpose::gradient)
+    throw TapeError(fmt::format(
+        "{}: backward needs the tensor {} {} as it was in forward, and it was changed in place {} "
+        "times since; expected no change before backward; copy it, or change it after backward",
+        op, saved.tensor.shape(), saved.tensor.dtype(), buffer.version() - saved.version));
+}
+
+Tensor TapeState::fetch(const Saved& saved, const char* op) const {
   if (saved.parameter) {
     const Tensor whole = source->value(*saved.parameter);
     return whole.alias(whole.byte_offset() + saved.byte_offset, saved.shape, saved.dtype);
   }
+  check_unchanged(saved, op);
   const Tensor kept =
       saved.stored ? activations->fetch(saved.tensor, device.compute()) : saved.tensor;
   if (!saved.ranks) return kept;
@@ -197,13 +211,16 @@ std::vector<Var> TapeState::record_on_tape_of(const char* op, std::span<const Va
                                               size_t numbers_bytes,
                                               detail::BackwardThunk backward) {
   TapeState* tape = nullptr;
-  bool needed = false;
+  bool needed = false, has_derivative = false;
   for (const Var& input : inputs) {
+    has_derivative = has_derivative || input.is_derivative_;
     if (!input.tape_) continue;
     if (tape && tape != input.tape_.get())
-      throw TapeError(std::string(op) +
-                      ": its inputs belong to two tapes; expected one; detach() a value that only "
-                      "serves as a number");
+      throw TapeError(
+          std::string(op) +
+          ": its inputs belong to two tapes; expected one; detach() a value that only serves as a "
+          "number; for gradients on both tapes pass it to variable() of this tape, and then "
+          "gradient() of that variable to backward(outputs, gradients) of the other tape");
     tape = input.tape_.get();
     needed = needed || input.slot_ >= 0;
   }
@@ -214,16 +231,32 @@ std::vector<Var> TapeState::record_on_tape_of(const char* op, std::span<const Va
                       ": a recorded Var was captured by a checkpointed segment; expected it among "
                       "the segment's inputs; pass it to checkpoint()");
   }
-  if (tape && needed && tape->recording())
+  if (tape && needed && tape->recording()) {
+    if (has_derivative)
+      throw TapeError(std::string(op) +
+                      ": one input was computed from a gradient that backward gave, which is a "
+                      "constant: derivatives of gradients are not recorded; expected a value of "
+                      "forward; detach() it if it serves as a number");
     return tape->record(op, inputs, outputs, saved, numbers, numbers_bytes, backward);
+  }
   std::vector<Var> constants;
-  for (const Tensor& output : outputs) constants.emplace_back(output);
+  for (const Tensor& output : outputs) {
+    constants.emplace_back(output);
+    constants.back().is_derivative_ |= has_derivative;
+  }
   return constants;
 }
 
 void TapeState::collect_in_accumulator(const Var& output) {
   if (output.slot_ >= 0)
     output.tape_->slots[static_cast<size_t>(output.slot_)].in_accumulator = true;
+}
+
+Var detach(const Var& x) {
+  if (!x) throw ShapeError("detach: x is absent; expected a tensor");
+  Var constant(x.value());
+  constant.is_derivative_ = false;
+  return constant;
 }
 
 Tensor early_gradient(const Var& input) {

@@ -43,10 +43,12 @@ class ZG_API Var {
   friend Var checkpoint(Tape&, std::span<const Var>,
                         std::function<Var(Tape&, std::span<const Var>)>);
   friend Tensor early_gradient(const Var&);
+  friend Var detach(const Var&);
   Tensor value_;
   std::shared_ptr<TapeState> tape_;  // null: a constant
   const Parameter* parameter_ = nullptr;
-  int slot_ = -1;  // index of the gradient's slot on the tape; -1: no gradient
+  int slot_ = -1;               // index of the gradient's slot on the tape; -1: no gradient
+  bool is_derivative_ = false;  // a constant computed from a gradient that backward gave
 };
 
 /// The argument of an op's backward function: everything that the function may use.
@@ -111,7 +113,9 @@ class ZG_API Tape {
   Tape& operator=(Tape&&) noexcept;
 
   Var parameter(const Parameter& parameter);
-  /// A tensor whose gradient can be read with gradient() after backward. f64, f32, bf16 or f16.
+  /// A tensor whose gradient can be read with gradient() after backward. f64, f32, bf16 or f16. A
+  /// kernel or copy() that changes a tensor between an op and its backward makes backward throw
+  /// TapeError, if the op saved the tensor. Writes through Tensor::data() are not seen.
   Var variable(Tensor value);
 
   /// Throws ShapeError unless `loss` has one element, TapeError when the loss is not on this tape,
@@ -121,7 +125,10 @@ class ZG_API Tape {
   /// Backward from several outputs, with a given gradient for each (a vector-Jacobian product).
   void backward(std::span<const Var> outputs, std::span<const Tensor> gradients);
 
-  /// The gradient of a variable() after backward; absent when the outputs do not depend on it.
+  /// The gradient of a variable() after backward; absent when the outputs do not depend on it. It
+  /// is a constant. An op that computes with it and with a value that needs a gradient throws
+  /// TapeError, because the derivative of the gradient would be left out; detach() it if that is
+  /// meant.
   Tensor gradient(const Var& variable) const;
 
   Stream& stream() const;
@@ -201,6 +208,15 @@ ZG_API Tensor early_gradient(const Var& input);
 /// Runs `segment` without recording and keeps only its inputs. Backward runs it again on a separate
 /// tape. Chen et al. 2016, arXiv:1604.06174. Pass tensors through `inputs` (using a captured Var
 /// that needs a gradient throws TapeError) and read parameters through the segment's tape argument.
+/// Backward often runs after the function that called checkpoint() has returned. So capture layers
+/// that live as long as the model by reference, and everything local by value:
+///
+///     checkpoint(tape, {x}, [&block = blocks[i], scale](Tape& on, std::span<const Var> in) {
+///       Tape::Use use(on, *block.unit);
+///       return scale * block(on, in[0]);
+///     });
+///
+/// nn::checkpoint() (models/nn.h) copies an nn::Pass.
 ZG_API Var checkpoint(Tape& tape, std::span<const Var> inputs,
                       std::function<Var(Tape&, std::span<const Var>)> segment);
 inline Var checkpoint(Tape& tape, std::initializer_list<Var> inputs,

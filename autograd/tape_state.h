@@ -50,7 +50,8 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
   /// result of an all_gather as this rank's slice.
   struct Saved {
     Tensor tensor;
-    bool stored = false;  // in `activations`
+    bool stored = false;   // in `activations`
+    uint32_t version = 0;  // of the tensor's buffer when it was saved
     Communicator* ranks = nullptr;
     int axis = 0;  // the axis along which the slices are gathered again
     const Parameter* parameter = nullptr;
@@ -81,7 +82,9 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
   Saved keep(const Tensor& tensor);
   Saved keep_in_store(const Tensor& tensor) const;
   const Gathered* find_gathered(const Tensor& tensor);
-  Tensor fetch(const Saved& saved) const;
+  /// `op`: for errors.
+  Tensor fetch(const Saved& saved, const char* op) const;
+  void check_unchanged(const Saved& saved, const char* op) const;
   std::vector<Var> record(const char* op, std::span<const Var> inputs,
                           std::span<const Tensor> outputs, std::span<const Tensor> saved,
                           const void* numbers, size_t numbers_bytes,

@@ -132,6 +132,7 @@ struct Kernel {
     }
     std::optional<CountedCall> counted;
     if (counter) counted.emplace(name, count(args), *counter, traits.backend);
+    note_writes(args);
     if (!computes) return;
     TraceSpan span(stream, name, Trace::Kind::kernel);
     if (span) note(args, span);
@@ -139,6 +140,11 @@ struct Kernel {
     if (span) stream.synchronize();  // so that the span ends with the work
   }
 
+  static void note_writes(const Args& args) {
+    if constexpr (requires { operands(args); })
+      for (const Operand& operand : operands(args))
+        if (operand.is_written && operand.tensor) operand.tensor.buffer()->note_write();
+  }
   static OpCount count(const Args& args) {
     OpCount count;
     if constexpr (requires { operands(args); }) count = count_of(operands(args));

@@ -23,6 +23,26 @@ Var shared(const Pass& pass, const Parameter* parameter) {
 
 // --- passes ---
 
+Pass Pass::on(Tape& other) const {
+  if (!life.is_alive())
+    throw TapeError(
+        "pass: a checkpointed segment reads a Pass that is gone: backward runs the segment after "
+        "the function that made the Pass has returned; expected a copy; capture the Pass by value, "
+        "or call nn::checkpoint(pass, inputs, segment)");
+  return {other,       parallel,  dropout, place,       rope_table,        alibi_slopes,
+          starts,      positions, cache,   key_lengths, attention_dropout, activation_dropout,
+          lora_dropout};
+}
+
+Var checkpoint(const Pass& pass, std::span<const Var> inputs,
+               std::function<Var(const Pass&, std::span<const Var>)> segment) {
+  return zg::checkpoint(
+      pass.tape, inputs,
+      [pass, segment = std::move(segment)](Tape& on, std::span<const Var> values) {
+        return segment(pass.on(on), values);
+      });
+}
+
 DropoutKey Pass::key(uint32_t site) const {
   return {.seed = place.seed,
           .step = static_cast<uint32_t>(place.step),

@@ -1,9 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "zerograd/autograd/ops.h"
@@ -111,6 +114,20 @@ struct Memory {
   MemoryCache* cache = nullptr;  ///< of a pass in inference mode, in place of values and lengths
 };
 
+/// A mark that its destructor removes, so that a reference to an object that is gone can be seen.
+class LifeMark {
+ public:
+  LifeMark() = default;
+  LifeMark(const LifeMark&) {}
+  LifeMark& operator=(const LifeMark&) { return *this; }
+  ~LifeMark() { value_ = 0; }
+  bool is_alive() const { return value_ == alive; }
+
+ private:
+  static constexpr uint32_t alive = 0x50617373;
+  volatile uint32_t value_ = alive;  // volatile: the compiler keeps the destructor's write
+};
+
 /// Settings of one forward pass. The optional tensors are shared by all layers of the pass.
 struct ZG_API Pass {
   Tape& tape;
@@ -131,13 +148,12 @@ struct ZG_API Pass {
   std::optional<float> attention_dropout = {};  ///< on attention weights; absent: `dropout`
   float activation_dropout = 0.0f;              ///< between the products of an Mlp without a gate
   float lora_dropout = 0.0f;                    ///< on the input of adapters
+  LifeMark life = {};
 
-  /// The same on another tape, such as that of a checkpointed segment.
-  Pass on(Tape& other) const {
-    return {other,       parallel,  dropout, place,       rope_table,        alibi_slopes,
-            starts,      positions, cache,   key_lengths, attention_dropout, activation_dropout,
-            lora_dropout};
-  }
+  /// The same on another tape, such as that of a checkpointed segment. Throws TapeError if this
+  /// Pass was a local variable that a segment captured by reference and that is gone by now. Use
+  /// nn::checkpoint(), which keeps a copy.
+  Pass on(Tape& other) const;
   /// Key for a tensor that every tensor rank has whole: the same mask on all of them.
   DropoutKey key(uint32_t site) const;
   /// Key for a tensor that is divided among the tensor ranks: each has its own mask.
@@ -145,6 +161,19 @@ struct ZG_API Pass {
   /// Dropout of a tensor between the split layers.
   Var drop(const Var& x, uint32_t site) const;
 };
+
+/// zg::checkpoint() of a segment that gets a Pass on the tape on which it runs: a copy of `pass`,
+/// which may be gone when backward runs the segment again. Layers must live until then.
+///
+///   x = nn::checkpoint(pass, {x}, [&block](const nn::Pass& on, std::span<const Var> in) {
+///     return block(on, in[0]);
+///   });
+ZG_API Var checkpoint(const Pass& pass, std::span<const Var> inputs,
+                      std::function<Var(const Pass&, std::span<const Var>)> segment);
+inline Var checkpoint(const Pass& pass, std::initializer_list<Var> inputs,
+                      std::function<Var(const Pass&, std::span<const Var>)> segment) {
+  return checkpoint(pass, std::span(inputs.begin(), inputs.size()), std::move(segment));
+}
 
 /// ALiBi slopes of this rank's heads of `heads`, in the accumulator dtype and on the device of x.
 ZG_API Tensor alibi_slopes_of(int64_t heads, const TensorParallel& parallel, const Var& x);

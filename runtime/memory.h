@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <iosfwd>
@@ -64,6 +65,14 @@ class ZG_API Buffer {
   Purpose purpose() const { return purpose_; }
   const Device& device() const { return device_; }
 
+  /// The number of writes by kernels, copy() and fill_zero() so far. Writes through data() are not
+  /// counted. A tape compares it, so that a saved tensor that was changed is an error.
+  uint32_t version() const { return version_.load(std::memory_order_relaxed); }
+  void note_write() { version_.fetch_add(1, std::memory_order_relaxed); }
+  /// True: Tape::gradient() returned it. No derivative of it is recorded.
+  bool is_derivative() const { return is_derivative_; }
+  void note_derivative() { is_derivative_ = true; }
+
  private:
   Buffer(const Device& device, int64_t bytes, Space space);
   Buffer(const Device& device, std::byte* data, int64_t bytes, Space space,
@@ -74,6 +83,8 @@ class ZG_API Buffer {
   Space space_;
   Purpose purpose_;
   std::shared_ptr<void> owner_;  // keeps the memory of another program alive
+  std::atomic<uint32_t> version_ = 0;
+  bool is_derivative_ = false;
 };
 
 /// RAII: allocations on the device belong to `purpose` until scope exit. Scopes nest.

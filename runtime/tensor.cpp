@@ -312,6 +312,7 @@ void copy(const Tensor& src, const Tensor& dst, Stream& stream) {
   if (!src || !dst || src.numel() != dst.numel() || src.dtype() != dst.dtype())
     throw ShapeError(fmt::format("copy: expected equal sizes and element types, got {} {} to {} {}",
                                  src.shape(), src.dtype(), dst.shape(), dst.dtype()));
+  dst.buffer()->note_write();
   const bool from_file = src.buffer()->space() == Space::file;
   if (from_file || dst.buffer()->space() == Space::file) {
     if (host_reaches(from_file ? dst : src))
@@ -339,6 +340,7 @@ void fill_zero_in_file(const Tensor& dst) {
 }  // namespace
 
 void fill_zero(const Tensor& dst, Stream& stream) {
+  if (dst) dst.buffer()->note_write();
   if (dst && dst.buffer()->space() == Space::file) return fill_zero_in_file(dst);
   if (dst.raw() && dst.numel() > 0) stream.fill_zero(dst.raw(), static_cast<size_t>(dst.bytes()));
 }

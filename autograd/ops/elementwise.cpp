@@ -286,7 +286,6 @@ Var cast(const Var& x, DType dtype) {
   });
 }
 
-Var detach(const Var& x) { return Var(operand("detach", "x", x)); }
 
 Var dropout(const Var& x, float p, const DropoutKey& key) {
   const Tensor values = floating_operand("dropout", "x", x);

@@ -25,7 +25,7 @@ GPTPart part_of(const Mesh& mesh, const GPTConfig& config, DType activations,
   const auto stage = static_cast<size_t>(mesh.stage);
   return {.mesh = &mesh,
           .first_layer = borders[stage],
-          .end_layer = borders[stage + 1],
+          .end_layer = mesh.stage + 1 < stages ? borders[stage + 1] : -1,
           .activations = activations,
           .sequence_parallel = sequence_parallel};
 }
@@ -110,7 +110,7 @@ struct Describe {
   void describe_embedding(GPTLayers& layers) const {
     // If the head is tied, the last of several stages also has the token embedding, but nothing
     // else of this unit.
-    if (!layers.is_first() && !(layers.is_last() && config.tied)) return;
+    if (!layers.is_first() && !(layers.has_head && config.tied)) return;
     const Unit& embedding = unit("embedding");
     layers.embedding = &embedding;
     layers.wte = vocabulary(embedding, names.tokens,
@@ -129,13 +129,23 @@ struct Describe {
     const Unit& head = unit("head");
     layers.head = &head;
     layers.norm_f = norm(head, names.norm_f);
+    if (!layers.has_head) return;
     layers.lm_head = config.tied ? layers.wte : vocabulary(head, "lm_head", {.decay = true});
   }
 
   GPTLayers layers() const {
-    GPTLayers layers{
-        .config = config, .part = part, .parallel = store.parallel, .lora = store.lora};
-    if (part.end_layer < 0) layers.part.end_layer = config.layers;
+    GPTLayers layers{.config = config,
+                     .part = part,
+                     .has_head = part.end_layer < 0,
+                     .parallel = store.parallel,
+                     .lora = store.lora};
+    if (layers.has_head) layers.part.end_layer = config.layers;
+    const auto [first, end] = std::pair(part.first_layer, layers.part.end_layer);
+    if (first < 0 || end < first || end > config.layers)
+      throw ConfigError(
+          fmt::format("gpt: part: layers {} to {}; expected a range of the model's {} layers, with "
+                      "end_layer {} for the last hidden state and -1 for the head, too",
+                      first, part.end_layer, config.layers, config.layers));
     describe_embedding(layers);
     for (int64_t layer = layers.part.first_layer; layer < layers.part.end_layer; ++layer)
       layers.blocks.push_back(block(layer));
@@ -208,11 +218,9 @@ nn::Residual trunk(const nn::Pass& pass, const GPTLayers& layers, const Var& fir
       x = run_block(tables, block, std::move(x));
       continue;
     }
-    const auto run = [&block, tables](Tape& on, std::span<const Var> inputs) {
-      return run_block(tables.on(on), block, {inputs[0]}).sum();
-    };
-    const Var inputs[] = {x.x};
-    x.x = checkpoint(pass.tape, inputs, run);
+    x.x = nn::checkpoint(tables, {x.x}, [&block](const nn::Pass& on, std::span<const Var> inputs) {
+      return run_block(on, block, {inputs[0]}).sum();
+    });
   }
   return x;
 }
@@ -278,7 +286,10 @@ Var GPT::stage(Tape& tape, const Var& input, const Tensor& ids, const Tensor& ta
                       .lora_dropout = trains ? layers_->lora.dropout : 0.0f};
   const Var first = layers_->is_first() ? embed(pass, *layers_, ids, 0) : input;
   nn::Residual x = trunk(pass, *layers_, first, ids.extent(1), checkpointing);
-  return layers_->is_last() ? head_loss(pass, *layers_, std::move(x), targets) : x.sum();
+  if (!layers_->is_last()) return x.sum();
+  if (layers_->has_head) return head_loss(pass, *layers_, std::move(x), targets);
+  const Tape::Use use(tape, *layers_->head);
+  return layers_->norm_f.of_sum(pass, std::move(x)).normed;
 }
 
 Var GPT::loss(Tape& tape, const Tensor& ids, const Tensor& targets, const ForwardPosition& place,

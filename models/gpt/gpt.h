@@ -11,12 +11,15 @@
 namespace zg::models {
 
 /// The part of a model that one rank has: layers [first_layer, end_layer), the embedding if they
-/// include the first layer, the head if they include the last. The rank has its tensor-parallel
-/// slice of each layer.
+/// include the first layer, the head if end_layer is -1. The rank has its tensor-parallel slice of
+/// each layer. Another range is a ConfigError.
 struct GPTPart {
-  const Mesh* mesh = nullptr;               ///< null: the whole model; it must outlive the model
-  int64_t first_layer = 0, end_layer = -1;  ///< -1: to the last layer
-  DType activations = DType::f32;           ///< dtype of the tensor that is sent between stages
+  const Mesh* mesh = nullptr;  ///< null: the whole model; it must outlive the model
+  int64_t first_layer = 0;
+  /// -1: to the last layer, and the head. The number of layers: to the last layer, and its norm;
+  /// stage() then returns the last hidden state [B, T, C], for a head of your own.
+  int64_t end_layer = -1;
+  DType activations = DType::f32;  ///< dtype of the tensor that is sent between stages
   /// Between the split layers each tensor rank has a slice of the tokens
   /// (TensorParallel::sequence).
   bool sequence_parallel = false;
@@ -80,7 +83,8 @@ class ZG_API GPT {
            bool checkpointing = false, const Documents& documents = {}) const;
   /// The output of this pipeline stage. `input` is the output of the previous stage; on the first
   /// stage it is absent, and ids are used. The result is the next stage's input or, on the last
-  /// stage, the loss. loss() runs all stages. If the model is only a part, loss() needs a tape in
+  /// stage, the loss; without a head (GPTPart::end_layer) it is the last hidden state. loss() runs
+  /// all stages. If the model is only a part, loss() needs a tape in
   /// inference mode (TapeError), and every stage returns the loss.
   Var stage(Tape& tape, const Var& input, const Tensor& ids, const Tensor& targets,
             const ForwardPosition& place, bool checkpointing = false,

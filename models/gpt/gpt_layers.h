@@ -21,7 +21,8 @@ struct Block {
 /// them.
 struct GPTLayers {
   GPTConfig config;
-  GPTPart part;  // its end_layer is resolved
+  GPTPart part;          // its end_layer is resolved
+  bool has_head = true;  // false: the part ends with the last hidden state
   // Used by passes that compute the loss; in other passes every rank has all tokens.
   TensorParallel parallel;
   LoraConfig lora;
@@ -36,7 +37,7 @@ struct GPTLayers {
 
   bool is_first() const { return part.first_layer == 0; }
   bool is_last() const { return part.end_layer == config.layers; }
-  bool is_whole() const { return is_first() && is_last(); }
+  bool is_whole() const { return is_first() && is_last() && has_head; }
 };
 
 /// A pass without dropout in which every rank has all tokens.

@@ -218,11 +218,11 @@ Var run_encoder(nn::Pass pass, const Seq2SeqLayers& layers, const Tensor& source
   pass.key_lengths = lengths;
   Var x = embed(pass, layers, layers.encoder, source, /*first_position=*/0);
   for (const Seq2SeqBlock& block : layers.encoder.blocks) {
-    const auto run = [&block, &config, pass](Tape& on, std::span<const Var> inputs) {
-      return run_block(pass.on(on), config, block, inputs[0], nullptr);
+    const auto run = [&block, &config](const nn::Pass& on, std::span<const Var> inputs) {
+      return run_block(on, config, block, inputs[0], nullptr);
     };
     const Var inputs[] = {x};
-    x = checkpointing ? checkpoint(pass.tape, inputs, run) : run(pass.tape, inputs);
+    x = checkpointing ? nn::checkpoint(pass, inputs, run) : run(pass, inputs);
   }
   return final_norm(pass, layers.encoder, x);
 }
@@ -234,14 +234,14 @@ Var run_decoder(const nn::Pass& pass, const Seq2SeqLayers& layers, const Tensor&
   check_ids("target ids", ids, config.positions);
   Var x = embed(pass, layers, layers.decoder, ids, /*first_position=*/0);
   for (const Seq2SeqBlock& block : layers.decoder.blocks) {
-    const auto run = [&block, &config, pass, lengths](Tape& on, std::span<const Var> inputs) {
+    const auto run = [&block, &config, lengths](const nn::Pass& on, std::span<const Var> inputs) {
       // The layer's gradients of the memory are summed here before they are added to those of other
       // layers, as in a checkpointed segment, so that both give the same bits.
       const nn::Memory cross{.values = reshape(inputs[1], inputs[1].shape()), .lengths = lengths};
-      return run_block(pass.on(on), config, block, inputs[0], &cross);
+      return run_block(on, config, block, inputs[0], &cross);
     };
     const Var inputs[] = {x, memory};
-    x = checkpointing ? checkpoint(pass.tape, inputs, run) : run(pass.tape, inputs);
+    x = checkpointing ? nn::checkpoint(pass, inputs, run) : run(pass, inputs);
   }
   return x;
 }

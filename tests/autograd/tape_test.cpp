@@ -3,10 +3,13 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <functional>
 #include <string>
+#include <type_traits>
 
 #include "tests/autograd/fake_source.h"
 #include "tests/support/error_message.h"
+#include "zerograd/autograd/ops.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/error.h"
 
@@ -134,7 +137,10 @@ TEST_CASE("misuse of a tape is an error that says what to do") {
   const Var vector = tape.variable(Tensor::zeros({2}, DType::f64, device));
   CHECK(contains(message_of<ShapeError>([&] { tape.backward(vector); }),
                  "backward: expected a loss of one element, got [2]"));
-  CHECK(contains(message_of<TapeError>([&] { times(x, z); }), "times: its inputs belong to two"));
+  const std::string two = message_of<TapeError>([&] { times(x, z); });
+  for (const char* part : {"times: its inputs belong to two", "detach()", "variable()",
+                           "backward(outputs, gradients)"})
+    CHECK(contains(two, part));
   CHECK(contains(message_of<TapeError>([&] { tape.backward(z); }), "another tape"));
   CHECK(
       contains(message_of<TapeError>([&] { tape.backward(Var(scalar(1, device))); }), "constant"));
@@ -326,4 +332,64 @@ TEST_CASE("a checkpointed segment can read a unit that was opened outside it") {
   CHECK(tape.gradient(x).item() == weight);
   CHECK(source.gradients[&w] == std::vector<double>{2});
   CHECK(std::count(source.log.begin(), source.log.end(), "acquire around") == 2);
+}
+
+TEST_CASE("a tensor that is changed between forward and backward is an error if an op saved it") {
+  const Device device = Device::cpu();
+  Stream& stream = device.compute();
+  const Tensor seven = scalar(7, device);
+  const auto backward_after = [&](const auto& change) {
+    Tape tape(device);
+    const Tensor values = scalar(3, device);
+    const Var x = tape.variable(values);
+    const Var loss = times(x, x);
+    change(values);
+    return message_of<TapeError>([&] { tape.backward(loss); });
+  };
+  const std::function<void(const Tensor&)> changes[] = {
+      [&](const Tensor& t) { copy(seven, t, stream); },
+      [&](const Tensor& t) { fill_zero(t.flat(0, 1), stream); },
+      [&](const Tensor& t) { kernels::axpby({.x = seven, .y = t, .a = 1.0, .b = 1.0}, stream); }};
+  for (const auto& change : changes)
+    CHECK(contains(backward_after(change),
+                   "times: backward needs the tensor [1] f64 as it was in forward, and it was "
+                   "changed in place 1 times since"));
+  // An op that saved nothing does not mind, and reading is no change.
+  Tape tape(device);
+  const Tensor values = scalar(3, device);
+  const Var x = tape.variable(values);
+  const Var loss = plus(x, x);
+  copy(seven, values, stream);
+  tape.backward(loss);
+  CHECK(tape.gradient(x).item() == 2);
+  CHECK(backward_after([](const Tensor& t) { t.item(); }) == "");
+}
+
+TEST_CASE("an op that mixes a gradient with a recorded value is an error; detach() allows it") {
+  const Device device = Device::cpu();
+  Tape first(device);
+  const Var x = first.variable(scalar(3, device));
+  first.backward(times(x, x));
+  const Tensor gradient = first.gradient(x);
+  Tape tape(device);
+  const Var y = tape.variable(scalar(2, device));
+  const Var penalty = times(gradient, gradient);  // a constant by itself
+  CHECK(contains(message_of<TapeError>([&] { tape.backward(penalty); }), "constant"));
+  for (const Var& derivative : {Var(gradient), penalty})
+    CHECK(contains(message_of<TapeError>([&] { plus(times(y, y), derivative); }),
+                   "plus: one input was computed from a gradient that backward gave"));
+  tape.backward(plus(times(y, y), detach(penalty)));
+  CHECK(tape.gradient(y).item() == 4);
+  // An update by ops gives ordinary values.
+  const Tensor updated = plus(Var(scalar(1, device)), gradient).value();
+  Tape next(device);
+  const Var z = next.variable(scalar(2, device));
+  next.backward(times(z, updated));
+  CHECK(next.gradient(z).item() == 7);
+}
+
+TEST_CASE("units and parameters are known by their address and cannot be copied") {
+  CHECK(!std::is_copy_constructible_v<Unit>);
+  CHECK(!std::is_copy_constructible_v<Parameter>);
+  CHECK(!std::is_copy_assignable_v<Parameter>);
 }

@@ -1,5 +1,9 @@
 #include "zerograd/models/nn.h"
 
+#include <functional>
+#include <new>
+#include <optional>
+
 #include "tests/models/stored_values.h"
 #include "tests/support/error_message.h"
 
@@ -142,4 +146,40 @@ TEST_CASE("layers without parameters or sizes are refused by name") {
   refuses("mlp 'm': width is 0", [&] { nn::Mlp(store, unit, "m", {}); });
   refuses("embedding 'e': tokens is 0", [&] { nn::Embedding(store, unit, "e", {.width = 4}); });
   refuses("attention", [&] { nn::Attention(store, unit, "a", {.heads = 2}); });
+}
+
+TEST_CASE("a checkpointed segment gets a copy of its Pass, and a Pass that is gone is an error") {
+  const OwnDecoder model;
+  StoredValues values(model.store);
+  const auto gradient_of = [&](const std::function<Var(Tape&, const Var&)>& body) {
+    Tape tape(shared_device(), &values);
+    const Var x = tape.variable(randn({1, 6, 8}, 7, "x", DType::f32, shared_device()));
+    tape.backward(sum(body(tape, x)));
+    return tape.gradient(x).to_host<float>();
+  };
+  const auto run = [&model](const nn::Pass& pass, std::span<const Var> in) {
+    const Tape::Use use(pass.tape, model.unit);
+    return pass.drop(model.mlp(pass, in[0]), 5);
+  };
+  const std::vector<float> expected = gradient_of([&](Tape& tape, const Var& x) {
+    return run(nn::Pass{.tape = tape, .dropout = 0.5f}, {&x, 1});
+  });
+  const std::vector<float> got = gradient_of([&](Tape& tape, const Var& x) {
+    const nn::Pass local{.tape = tape, .dropout = 0.5f};  // gone when backward runs
+    return nn::checkpoint(local, {x}, run);
+  });
+  CHECK(got == expected);
+  std::optional<nn::Pass> captured;
+  const std::string message = message_of<TapeError>([&] {
+    gradient_of([&](Tape& tape, const Var& x) {
+      captured.emplace(nn::Pass{.tape = tape});
+      const Var y = checkpoint(
+          tape, {x}, [&](Tape& on, std::span<const Var> in) { return run(captured->on(on), in); });
+      captured->~Pass();  // its memory stays
+      return y;
+    });
+  });
+  new (&*captured) nn::Pass{.tape = captured->tape};
+  CHECK(contains(message, "reads a Pass that is gone"));
+  CHECK(contains(message, "nn::checkpoint"));
 }

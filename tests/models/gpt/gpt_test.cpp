@@ -303,3 +303,36 @@ TEST_CASE("a model refuses ids of a wrong shape or outside the vocabulary") {
   CHECK_THROWS_AS(model.gpt.logits(tape, Tensor::from(std::vector<int32_t>{7}, {1, 1}, device)),
                   ShapeError);
 }
+
+TEST_CASE("a model whose part ends with its last layer gives the last hidden state") {
+  GPTConfig config = GPTConfig::preset("gpt-nano");
+  config.vocabulary = 11;
+  config.block_size = 6;
+  config.dropout = 0.0f;
+  const Device device = Device::cpu();
+  GPTCase whole(config, device, DType::f32);
+  ParameterStore store;
+  const GPT part(store, config, {.end_layer = config.layers});
+  CHECK(store.find("lm_head.weight") == nullptr);
+  FakeSource source(store, device, DType::f32);  // initial values depend on the names alone
+  Tape tape(device, &source, TapeMode::inference);
+  const Tensor ids = random_ids(2, 6, 11, device, 1);
+  const Var hidden = part.stage(tape, {}, ids, {}, {});
+  CHECK(hidden.shape() == Shape{2, 6, config.width});
+  Tape other = whole.tape();
+  const Unit& head = *whole.store.find("lm_head.weight")->unit;
+  const Tape::Use use(other, head);
+  const Var weight = other.parameter(*whole.store.find("lm_head.weight"));
+  CHECK(linear(Var(hidden.value()), weight).value().to_host<float>() ==
+        whole.gpt.logits(other, ids).value().to_host<float>());
+  CHECK_THROWS_WITH_AS(part.logits(tape, ids),
+                       doctest::Contains("gpt: this model has layers 0 to 3 of 3 and no head"),
+                       ConfigError);
+  for (const GPTPart& wrong : {GPTPart{.end_layer = 4}, GPTPart{.first_layer = -1},
+                               GPTPart{.first_layer = 2, .end_layer = 1}}) {
+    ParameterStore unused;
+    CHECK_THROWS_WITH_AS(GPT(unused, config, wrong),
+                         doctest::Contains("expected a range of the model's 3 layers"),
+                         ConfigError);
+  }
+}
