@@ -185,7 +185,7 @@ TEST_CASE("tokenize refuses wrong options and inputs by name and leaves no files
                   (folder / "in.jsonl") + ":" + part);
   };
   lines("{\"text\": \"a\"}\n{\"text\": \"b\"",
-        "2:14: is not JSON: syntax error while parsing object - unexpected end of input");
+        "2:13: is not JSON: syntax error while parsing object - unexpected end of input");
   lines("{\"text\": 3}", "1: expected an object with a text under \"text\", got '{\"text\": 3}'");
   lines("{\"body\": \"a\"}", "1: expected an object with a text under \"text\"");
   lines("\n[1]", "2:1: expected a JSON object, got [1]");

@@ -318,7 +318,8 @@ TEST_CASE(
   CHECK(contains(characters.error, "--tokenizer: the checkpoint's tokens are the characters of "));
   const Outcome none = zerograd("train --steps 1 --data " + a.text + " --tokenizer " + a.text);
   CHECK(none.status == 5);
-  CHECK(contains(none.error, "text.txt:1:1: is not JSON: "));
+  CHECK(contains(none.error, "text.txt:1:"));
+  CHECK(contains(none.error, ": is not JSON: "));
 }
 
 TEST_CASE("bench tokenizer prints the speed at which a text is encoded and decoded") {
