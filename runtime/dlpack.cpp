@@ -1,5 +1,6 @@
 #include "zerograd/runtime/dlpack.h"
 
+#include <limits>
 #include <memory>
 
 #include "zerograd/runtime/error.h"
@@ -141,7 +142,15 @@ Tensor from_dlpack(DLManagedTensor* managed, const Device& device) {
   const DLTensor& theirs = managed->dl_tensor;
   const DType dtype = dtype_of_type(theirs.dtype);
   const Space space = space_on(device, theirs.device);
+  if (theirs.ndim < 0 || (theirs.ndim > 0 && !theirs.shape))
+    throw ShapeError(fmt::format("from_dlpack: {} axes without extents; expected 0 to {} axes",
+                                 theirs.ndim, Shape::max_rank));
   const Shape shape(std::span<const int64_t>(theirs.shape, static_cast<size_t>(theirs.ndim)));
+  constexpr uint64_t most = std::numeric_limits<int64_t>::max();
+  if (theirs.byte_offset > most || (shape.numel() > 0 && !theirs.data))
+    throw ShapeError(fmt::format(
+        "from_dlpack: {} at byte {} of {}; expected an address and an offset of at most {} bytes",
+        shape, theirs.byte_offset, theirs.data, most));
   if (shape.numel() > 0 && !is_contiguous(theirs))
     throw ShapeError(
         fmt::format("from_dlpack: {} is not contiguous; expected rows behind each other without "

@@ -28,6 +28,9 @@ Ledger::Ledger(std::string device_name, Device::Type type, int index,
 
 namespace {
 
+// Limit of the sum of all buffers of a space, also in a plan: larger sums could overflow.
+constexpr int64_t max_bytes = int64_t{1} << 62;
+
 /// The address that stands for the start of a space on a meta device. Nothing is mapped there, so
 /// reading it ends the process. It is aligned as real memory is, since kernels choose by alignment.
 std::byte* planned_base(Space space) {
@@ -83,6 +86,9 @@ Ledger::Block Ledger::allocate(int64_t bytes, Space space) {
     } catch (const OutOfMemory& error) {
       refuse(bytes, space, error.what(), 0);
     }
+  if (bytes >= max_bytes - account.arena->reserved())
+    refuse(bytes, space, fmt::format("expected less than {} MiB in all", mib(max_bytes)),
+           account.arena->reserved());
   if (const int64_t limit = this->limit(space); limit > 0) {
     int64_t others = 0;
     if (space != Space::device) {
@@ -213,7 +219,8 @@ void MemoryTracker::print(std::ostream& out) const {
 
 Buffer::Buffer(const Device& device, int64_t bytes, Space space)
     : device_(device), bytes_(bytes), space_(space) {
-  const Ledger::Block block = device_.state_->ledger.allocate(arena_bytes(bytes, space), space);
+  const Ledger::Block block =
+      device_.state_->ledger.allocate(arena_bytes(std::min(bytes, max_bytes), space), space);
   offset_ = block.offset;
   data_ = block.data;
   if (device_.type() != Device::Type::meta) unpoison(data_, bytes);

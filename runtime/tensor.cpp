@@ -179,7 +179,7 @@ Tensor Tensor::slice(int64_t begin, int64_t end) const {
 }
 
 Tensor Tensor::flat(int64_t begin, int64_t count) const {
-  if (begin < 0 || count < 0 || begin + count > numel())
+  if (begin < 0 || count < 0 || begin > numel() || count > numel() - begin)
     throw ShapeError(fmt::format("flat: range of {} from {} is outside the {} elements of {}",
                                  count, begin, numel(), shape_));
   Tensor tensor = *this;
@@ -194,8 +194,8 @@ Tensor Tensor::alias(int64_t byte_offset, const Shape& shape, DType dtype) const
 
 Tensor Tensor::of(std::shared_ptr<Buffer> buffer, int64_t byte_offset, const Shape& shape,
                   DType dtype) {
-  const int64_t bytes = shape.numel() * size_of(dtype);
-  if (!buffer || byte_offset < 0 || byte_offset + bytes > buffer->bytes())
+  if (!buffer || byte_offset < 0 || byte_offset > buffer->bytes() ||
+      shape.numel() > (buffer->bytes() - byte_offset) / size_of(dtype))
     throw ShapeError(fmt::format("alias: {} of {} at byte {} is outside a buffer of {} bytes",
                                  shape, dtype, byte_offset, buffer ? buffer->bytes() : 0));
   Tensor tensor;

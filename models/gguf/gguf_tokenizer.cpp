@@ -124,6 +124,7 @@ std::string splitter_name(const JsonNode& node, bool ignores_merges) {
     members = node.at("pretokenizers").members();
   else
     members.push_back(node);
+  if (members.empty()) refuse(node, "ByteLevel");
   const JsonNode& last = members.back();
   if (!last.has_type("ByteLevel")) refuse(last, "ByteLevel");
   if (const JsonNode prefix = last.at("add_prefix_space"); prefix.flag(false))
@@ -221,6 +222,8 @@ bool prepends_space(const JsonNode& file) {
   return splitter.at("prepend_scheme").text() != "never";
 }
 
+constexpr size_t max_token_bytes = 1024;  // each token is looked up at each of its characters
+
 /// llama.cpp joins the two neighbours whose token has the highest score. The scores are those for
 /// which these are the neighbours with the lowest merge; SentencePiece's own are ordered so.
 /// Throws Unsupported if no scores are.
@@ -246,6 +249,11 @@ std::vector<float> scores_of(const JsonNode& merges, const GGUFVocabulary& vocab
   for (size_t id = 0; id < count; ++id) {
     const std::string& text = vocabulary.texts[id];
     if (vocabulary.kinds[id] != normal) continue;
+    if (text.size() > max_token_bytes)
+      throw Unsupported(fmt::format(
+          "{}: the token {} has {} bytes; expected at most {} (max_token_bytes); leave the "
+          "tokenizer out",
+          merges.name, id, text.size(), max_token_bytes));
     for (size_t at = 1; at < text.size(); ++at) {
       if ((static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) continue;  // within a character
       const auto left = vocabulary.find(text.substr(0, at)),

@@ -61,13 +61,32 @@ AddedTokens::AddedTokens(std::span<const AddedToken> tokens, bool normalized,
   std::erase_if(tokens_, [](const AddedToken& token) { return token.content.empty(); });
   // Two may have the same content: the special one is found, or the earlier one.
   std::stable_sort(tokens_.begin(), tokens_.end(), [](const AddedToken& a, const AddedToken& b) {
-    if (first_byte(a.content) != first_byte(b.content))
-      return first_byte(a.content) < first_byte(b.content);
-    if (a.content.size() != b.content.size()) return a.content.size() > b.content.size();
-    return a.special && !b.special;
+    const int order = a.content.compare(b.content);
+    return order != 0 ? order < 0 : a.special && !b.special;
   });
+  const auto same = [](const AddedToken& a, const AddedToken& b) { return a.content == b.content; };
+  tokens_.erase(std::unique(tokens_.begin(), tokens_.end(), same), tokens_.end());
   for (const AddedToken& token : tokens_) ++first_of_[first_byte(token.content) + size_t{1}];
   for (size_t i = 1; i < first_of_.size(); ++i) first_of_[i] += first_of_[i - 1];
+}
+
+// Narrows the tokens that begin as the text does, byte by byte.
+const AddedToken* AddedTokens::longest_at(std::string_view text) const {
+  auto begin = tokens_.begin() + first_of_[first_byte(text)];
+  auto end = tokens_.begin() + first_of_[first_byte(text) + size_t{1}];
+  const AddedToken* longest = nullptr;
+  for (size_t at = 1; begin != end; ++at) {
+    if (begin->content.size() == at) longest = &*begin++;
+    if (at == text.size()) break;
+    const auto byte = static_cast<unsigned char>(text[at]);
+    const auto is_less = [&](const AddedToken& token) {
+      return static_cast<unsigned char>(token.content[at]) < byte;
+    };
+    const auto is_same = [&](const AddedToken& token) { return token.content[at] == text[at]; };
+    if (begin != end && !is_same(*begin)) begin = std::partition_point(begin, end, is_less);
+    if (begin != end && !is_same(end[-1])) end = std::partition_point(begin, end, is_same);
+  }
+  return longest;
 }
 
 const AddedToken* AddedTokens::find(std::string_view text, size_t& from) const {
@@ -80,9 +99,7 @@ const AddedToken* AddedTokens::find(std::string_view text, size_t& from) const {
       if (!found) return nullptr;
       from = static_cast<size_t>(static_cast<const char*>(found) - text.data());
     }
-    const std::string_view rest = text.substr(from);
-    for (uint32_t i = first_of_[first_byte(rest)]; i < first_of_[first_byte(rest) + size_t{1}]; ++i)
-      if (rest.starts_with(tokens_[i].content)) return &tokens_[i];
+    if (const AddedToken* token = longest_at(text.substr(from))) return token;
   }
   return nullptr;
 }
@@ -93,14 +110,18 @@ void AddedTokens::split(std::string_view text, const OnText& on_text,
                         const OnToken& on_token) const {
   size_t done = 0;  // the text before it belongs to tokens and texts that were found
   size_t from = 0;
+  size_t spaces_end = 0;  // of the spaces that the last rstrip found
   while (const AddedToken* token = find(text, from)) {
     size_t begin = from, end = from + token->content.size();
     from = end;
     if (token->single_word && (is_word(last_code_point(text.substr(0, begin))) ||
                                is_word(first_code_point(text.substr(end)))))
       continue;
-    if (token->lstrip) begin = std::max(end_without_spaces(text.substr(0, begin)), done);
-    if (token->rstrip) end += spaces_at_begin(text.substr(end));
+    // Spaces are looked at once, however many tokens they have between them.
+    if (token->lstrip && begin > done)
+      begin = done + end_without_spaces(text.substr(done, begin - done));
+    if (token->rstrip && end >= spaces_end) spaces_end = end + spaces_at_begin(text.substr(end));
+    if (token->rstrip) end = spaces_end;
     if (done < begin) on_text(text.substr(done, begin - done));
     on_token(token->id, text.substr(begin, end - begin));
     done = end;

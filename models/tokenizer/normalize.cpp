@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <new>
+#include <utility>
+#include <vector>
 
 #include "zerograd/models/tokenizer/text_pipeline.h"
 #include "zerograd/runtime/error.h"
@@ -16,13 +19,40 @@ namespace {
 
 bool is_ascii(char c) { return static_cast<unsigned char>(c) < 0x80; }
 
+constexpr auto nfc_options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+
+/// The canonical decomposition. utf8proc sorts a run of n marks in up to n * n steps.
+std::string with_sorted_marks(std::string_view text) {
+  std::vector<utf8proc_int32_t> codes;
+  for (size_t at = 0; at < text.size();) {
+    utf8proc_int32_t parts[4];  // no character of Unicode has more
+    int boundary = 0;
+    const auto code = static_cast<utf8proc_int32_t>(next_code_point(text, at, "normalizer"));
+    const auto count = utf8proc_decompose_char(code, parts, 4, nfc_options, &boundary);
+    codes.insert(codes.end(), parts, parts + count);
+  }
+  const auto mark_class = [](utf8proc_int32_t c) {
+    return utf8proc_get_property(c)->combining_class;
+  };
+  for (auto begin = codes.begin(); begin != codes.end();) {
+    const auto end = std::find_if(begin, codes.end(), [&](auto c) { return mark_class(c) == 0; });
+    std::stable_sort(begin, end, [&](auto a, auto b) { return mark_class(a) < mark_class(b); });
+    begin = end == codes.end() ? end : end + 1;
+  }
+  std::string out;
+  for (const utf8proc_int32_t code : codes) out += utf8(static_cast<char32_t>(code));
+  return out;
+}
+
 /// Appends the canonical composition of UTF-8 text.
 void append_nfc(std::string_view text, std::string& out) {
+  constexpr size_t long_bytes = 1024;
+  std::string sorted;
+  if (text.size() > long_bytes) text = sorted = with_sorted_marks(text);
   utf8proc_uint8_t* composed = nullptr;
   const utf8proc_ssize_t size =
       utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                   static_cast<utf8proc_ssize_t>(text.size()), &composed,
-                   static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+                   static_cast<utf8proc_ssize_t>(text.size()), &composed, nfc_options);
   const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owned(composed, std::free);
   if (size == UTF8PROC_ERROR_NOMEM) throw std::bad_alloc();
   if (size < 0)
@@ -102,7 +132,8 @@ std::vector<TextSpan> composed_origins(const TracedText& from) {
   const auto is_mark = [&](std::string_view character) {
     size_t at = 0;
     if (valid_utf8(character) == 0) return false;
-    const char32_t code = next_code_point(character, at, "normalizer");
+    const std::string first = nfc(character);  // some characters are marks when they are composed
+    const char32_t code = next_code_point(first, at, "normalizer");
     return !is_inert(code) &&
            utf8proc_get_property(static_cast<utf8proc_int32_t>(code))->combining_class != 0;
   };
@@ -111,14 +142,20 @@ std::vector<TextSpan> composed_origins(const TracedText& from) {
     std::vector<TextSpan> parts = {from.origins[begin]};
     size_t end = begin + character_size(text, begin);
     std::string composed = nfc(text.substr(begin, end - begin));
+    size_t composed_end = end;
     while (end < text.size()) {
       const std::string_view next = text.substr(end, character_size(text, end));
-      std::string longer = nfc(text.substr(begin, end + next.size() - begin));
-      if (!is_mark(next) && longer == composed + nfc(next)) break;
-      composed = std::move(longer);
+      if (!is_mark(next)) {  // marks are composed together: there may be many
+        if (std::exchange(composed_end, end) < end) composed = nfc(text.substr(begin, end - begin));
+        std::string longer = nfc(text.substr(begin, end + next.size() - begin));
+        if (longer == composed + nfc(next)) break;
+        composed = std::move(longer);
+        composed_end = end + next.size();
+      }
       parts.push_back(from.origins[end]);
       end += next.size();
     }
+    if (composed_end < end) composed = nfc(text.substr(begin, end - begin));
     std::vector<size_t> sizes;
     for (size_t at = 0; at < composed.size(); at += sizes.back())
       sizes.push_back(character_size(composed, at));
@@ -151,7 +188,11 @@ void replace(TracedText& own, const ReplaceStep& step) {
   const std::string_view text = own.text;
   const bool traced = !own.origins.empty();
   for (size_t at = 0;;) {
-    const size_t found = text.find(step.text, at);
+    // memmem() takes linear time, which string_view::find does not.
+    const void* place =
+        ::memmem(text.data() + at, text.size() - at, step.text.data(), step.text.size());
+    const size_t found =
+        place ? static_cast<size_t>(static_cast<const char*>(place) - text.data()) : text.npos;
     out.text += text.substr(at, found - at);
     if (traced)
       out.origins.insert(
@@ -213,17 +254,23 @@ std::string normalized(std::string_view text, std::span<const NormalizerStep> st
   return std::move(own.text);
 }
 
+namespace {
+
+constexpr size_t max_growth = 256;
+
+}  // namespace
+
 void check_growth(std::span<const ReplaceStep> steps, const std::string& where) {
-  constexpr size_t most = 4096;
   size_t growth = 1;
   for (const ReplaceStep& step : steps) {
     if (step.text.empty())
       throw FileError(where + ": an empty text to replace; expected characters");
     growth *= std::max<size_t>(1, (step.by.size() + step.text.size() - 1) / step.text.size());
-    if (growth > most)
+    if (growth > max_growth)
       throw Unsupported(
-          fmt::format("{}: steps that may make a text {} times longer; expected at most {}", where,
-                      growth, most));
+          fmt::format("{}: steps that may make a text {} times longer; expected at most {} "
+                      "(max_growth)",
+                      where, growth, max_growth));
   }
 }
 

@@ -13,6 +13,8 @@
 namespace zg::models {
 namespace {
 
+constexpr size_t max_endings = 256;  // each is encoded behind the whole context
+
 /// The characters that Python's str.strip() removes: Unicode's White_Space and four separators.
 bool is_python_space(char32_t code) {
   return is_white_space(code) || (code >= 0x1c && code <= 0x1f);
@@ -38,9 +40,10 @@ std::string_view stripped(std::string_view text) {
 /// The text without the matches of Python's regular expression \[.*?\]: a match is on one line.
 std::string without_brackets(std::string_view text) {
   std::string out;
+  size_t close = 0;  // the first ']' or end of a line at or after the last '['
   for (size_t at = 0; at < text.size(); ++at) {
-    const size_t close = text[at] == '[' ? text.find_first_of("]\n", at) : std::string_view::npos;
-    if (close != std::string_view::npos && text[close] == ']')
+    if (text[at] == '[' && close <= at) close = text.find_first_of("]\n", at);
+    if (text[at] == '[' && close < text.size() && text[close] == ']')
       at = close;
     else
       out += text[at];
@@ -87,6 +90,8 @@ class QuestionReader {
     const JsonNode list = line.at("endings");
     const std::vector<JsonNode> endings = list.members();
     if (endings.size() < 2) list.fail("two endings or more");
+    if (endings.size() > max_endings)
+      list.fail(fmt::format("at most {} endings (max_endings)", max_endings));
     ChoiceQuestion question{.choices = {}, .place = place};
     for (const JsonNode& ending : endings) {
       const std::string text = is_hellaswag ? hellaswag_text(ending.text()) : ending.text();

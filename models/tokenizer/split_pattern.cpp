@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <new>
 #include <string_view>
 
@@ -22,7 +23,7 @@ namespace {
 
 constexpr int max_depth = 16;               // nesting depth of groups
 constexpr size_t max_pattern_bytes = 4096;  // bytes
-constexpr int largest_repeat = 1000;        // largest n or m in {n,m}
+constexpr int max_repeats = 1000;           // sum of the largest counts of all {n,m}
 // PCRE2's own \s also matches U+180E, which is not in White_Space since Unicode 6.3.
 constexpr const char* white_space =
     R"(\t-\r \x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
@@ -42,8 +43,9 @@ class Translation {
 
   std::string whole() {
     if (pattern_.size() > max_pattern_bytes)
-      throw Unsupported(fmt::format("{}: a pattern of {} bytes; expected at most {}", where_,
-                                    pattern_.size(), max_pattern_bytes));
+      throw Unsupported(
+          fmt::format("{}: a pattern of {} bytes; expected at most {} (max_pattern_bytes)", where_,
+                      pattern_.size(), max_pattern_bytes));
     alternatives(0);
     if (at_ < pattern_.size()) refuse("')' without its '('");
     return std::move(out_);
@@ -88,7 +90,8 @@ class Translation {
   }
 
   void group(int depth) {
-    if (depth > max_depth) refuse(fmt::format("groups nested deeper than {}", max_depth));
+    if (depth > max_depth)
+      refuse(fmt::format("groups nested deeper than {} (max_depth)", max_depth));
     ++at_;
     if (take("?:") || !has("?"))
       out_ += "(?:";
@@ -168,7 +171,8 @@ class Translation {
       if (has("&&") || has("[:") || has("[^"))
         refuse(fmt::format("'{}' in a class", pattern_.substr(at_, 2)));
       if (take("[")) {
-        if (depth == max_depth) refuse("classes nested too deep");
+        if (depth == max_depth)
+          refuse(fmt::format("classes nested deeper than {} (max_depth)", max_depth));
         members(depth + 1);
       } else {
         member();
@@ -202,8 +206,11 @@ class Translation {
     const size_t begin = at_;
     if (take("{")) {
       const int minimum = count();
-      if (take(",") && !has("}") && count() < minimum)
+      int maximum = minimum;
+      if (take(",") && !has("}") && (maximum = count()) < minimum)
         refuse("a range of counts downwards, ending");
+      if ((repeats_ += maximum) > max_repeats)
+        refuse(fmt::format("counts that add up to more than {} (max_repeats)", max_repeats));
       if (!take("}")) refuse("a count without its '}'");
     } else if (!take("?") && !take("*") && !take("+")) {
       return;
@@ -222,7 +229,7 @@ class Translation {
     const size_t begin = at_;
     for (; at_ < pattern_.size() && pattern_[at_] >= '0' && pattern_[at_] <= '9'; ++at_) {
       number = 10 * number + (pattern_[at_] - '0');
-      if (number > largest_repeat) refuse(fmt::format("a count beyond {}", largest_repeat));
+      if (number > max_repeats) refuse(fmt::format("a count beyond {}", max_repeats));
     }
     if (at_ == begin) refuse("a count without a number");
     return number;
@@ -231,6 +238,7 @@ class Translation {
   const std::string& pattern_;
   const std::string& where_;
   size_t at_ = 0;
+  int repeats_ = 0;
   std::string out_;
 };
 
@@ -257,8 +265,12 @@ bool is_white_space(char32_t code) {
 
 namespace {
 
-// Backtracking limit of one match. Matches are words, which need little backtracking.
-constexpr uint32_t max_steps = 1000000;
+// Most words are matched within so many bytes, by so many steps of backtracking from one place in a
+// text. What takes more is limited for the text as a whole, so that the time is linear in its
+// bytes.
+constexpr size_t few_bytes = 128;
+constexpr size_t few_steps = 256, most_steps = std::numeric_limits<uint32_t>::max();
+constexpr size_t max_match_steps = 64;  // for each byte of a text
 
 std::string reason(int error) {
   PCRE2_UCHAR text[128];
@@ -271,6 +283,8 @@ std::string configured(uint32_t what) {
   pcre2_config(what, text);
   return text;
 }
+
+bool is_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; }
 
 PCRE2_SPTR units(std::string_view text) { return reinterpret_cast<PCRE2_SPTR>(text.data()); }
 
@@ -301,7 +315,6 @@ struct SplitterState {
       pcre2_match_context_free(context);
       throw std::bad_alloc();
     }
-    pcre2_set_match_limit(context, max_steps);
   }
   SplitterState(const SplitterState&) = delete;
   ~SplitterState() {
@@ -324,12 +337,14 @@ Splitter::Splitter(const std::string& pattern, const std::string& where) : where
   pcre2_pattern_info(code->code, PCRE2_INFO_MATCHEMPTY, &matches_nothing);
   if (matches_nothing)
     throw Unsupported(where + ": the pattern may match an empty text; expected one that does not");
-  code->jit = pcre2_jit_compile(code->code, PCRE2_JIT_COMPLETE) == 0;
+  code->jit = pcre2_jit_compile(code->code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD) == 0;
   code_ = std::move(code);
 }
 
 Splitter::Pieces::Pieces(const Splitter& splitter, std::string_view text)
-    : text_(text), state_(std::make_unique<SplitterState>(splitter.code_, splitter.where_)) {}
+    : text_(text),
+      steps_left_(max_match_steps * (text.size() + few_bytes)),
+      state_(std::make_unique<SplitterState>(splitter.code_, splitter.where_)) {}
 Splitter::Pieces::~Pieces() = default;
 
 void Splitter::Pieces::next_valid_range() {
@@ -343,10 +358,54 @@ void Splitter::Pieces::next_valid_range() {
   valid_end_ = match_end_ = match_;
 }
 
-void Splitter::Pieces::match() {
-  const auto run = state_->code->jit ? pcre2_jit_match : pcre2_match;
-  const int result = run(state_->code->code, units(text_), valid_end_, at_, PCRE2_NO_UTF_CHECK,
+// Searches from `begin`, which becomes the end of what was seen, if more follows: then `bytes` must
+// be more for PCRE2_ERROR_PARTIAL, and PCRE2_ERROR_NOMATCH is a result for what was seen.
+int Splitter::Pieces::search(size_t& begin, size_t bytes, size_t steps, uint32_t options) {
+  size_t end = valid_end_;
+  if (bytes < valid_end_ - begin) {
+    options |= PCRE2_PARTIAL_HARD;
+    for (end = begin + bytes; end < valid_end_ && is_continuation(text_[end]);) ++end;
+  }
+  pcre2_set_match_limit(state_->context, static_cast<uint32_t>(std::min(steps, most_steps)));
+  // PCRE2's JIT cannot anchor.
+  const auto run = state_->code->jit && !(options & PCRE2_ANCHORED) ? pcre2_jit_match : pcre2_match;
+  const int result = run(state_->code->code, units(text_), end, begin, options | PCRE2_NO_UTF_CHECK,
                          state_->data, state_->context);
+  if (result == PCRE2_ERROR_NOMATCH) begin = end;
+  if (result == PCRE2_ERROR_PARTIAL) begin = pcre2_get_ovector_pointer(state_->data)[0];
+  return result;
+}
+
+// Searches from each place in turn, with more and more bytes and steps. Their number is known then,
+// and the text as a whole has a limit of them.
+int Splitter::Pieces::search_slowly(size_t begin) {
+  const auto needs_more = [](int result) {
+    return result == PCRE2_ERROR_PARTIAL || result == PCRE2_ERROR_MATCHLIMIT;
+  };
+  int result = PCRE2_ERROR_NOMATCH;
+  while (result == PCRE2_ERROR_NOMATCH && begin < valid_end_) {
+    size_t seen = begin, times = 1;
+    while (needs_more(
+        result = search(seen = begin, times * few_bytes, times * few_steps, PCRE2_ANCHORED))) {
+      times *= 2;
+      if (times * few_steps > steps_left_) return PCRE2_ERROR_MATCHLIMIT;
+      steps_left_ -= times * few_steps;
+    }
+    do {
+      ++begin;
+    } while (begin < valid_end_ && is_continuation(text_[begin]));
+  }
+  return result;
+}
+
+void Splitter::Pieces::match() {
+  size_t seen = at_;
+  int result;
+  do {
+    result = search(seen, few_bytes, few_steps, 0);
+  } while (result == PCRE2_ERROR_NOMATCH && seen < valid_end_);
+  if (result == PCRE2_ERROR_PARTIAL || result == PCRE2_ERROR_MATCHLIMIT)
+    result = search_slowly(seen);
   if (result > 0) {
     const PCRE2_SIZE* places = pcre2_get_ovector_pointer(state_->data);
     match_ = places[0];
@@ -354,8 +413,11 @@ void Splitter::Pieces::match() {
   } else if (result == PCRE2_ERROR_NOMATCH) {
     match_ = match_end_ = valid_end_;
   } else {
-    throw ConfigError(fmt::format("{}: the pattern cannot be matched at byte {} of the text: {}",
-                                  state_->where, at_, reason(result)));
+    throw ConfigError(fmt::format(
+        "{}: the pattern cannot be matched at byte {} of the text: {}; expected at most {} steps "
+        "for each byte of a text (max_match_steps); try a pattern that does not see the same bytes "
+        "again from each place, or shorter runs of one character",
+        state_->where, at_, reason(result), max_match_steps));
   }
 }
 

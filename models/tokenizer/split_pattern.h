@@ -12,7 +12,8 @@ extern const char* const gpt2_split_pattern;
 /// Translates a regular expression of a tokenizer.json from Oniguruma's syntax to PCRE2's: nested
 /// classes are flattened, and \s becomes Unicode's White_Space. Supported are literals, classes, \s
 /// \S \d \D \p{general category}, ".", alternatives in groups and look-aheads, and quantifiers
-/// after one character. For anything else it throws Unsupported; the message begins with `where`.
+/// after one character, whose counts add up to 1000. For anything else it throws Unsupported; the
+/// message begins with `where`.
 std::string pcre2_pattern(const std::string& oniguruma, const std::string& where);
 /// A regular expression in Oniguruma's syntax that matches only `text`.
 std::string literal_pattern(std::string_view text);
@@ -40,8 +41,8 @@ class Splitter {
    public:
     Pieces(const Splitter& splitter, std::string_view text);
     ~Pieces();
-    /// The next piece, never empty; false at the end. Throws ConfigError when the expression takes
-    /// too many steps.
+    /// The next piece, never empty; false at the end. Takes time linear in the text: throws
+    /// ConfigError when the expression takes too many steps.
     bool next(std::string_view& piece);
     /// Whether the expression matched the last piece.
     bool is_match() const { return is_match_; }
@@ -49,12 +50,15 @@ class Splitter {
    private:
     void next_valid_range();
     void match();
+    int search(size_t& begin, size_t bytes, size_t steps, uint32_t options);
+    int search_slowly(size_t begin);
 
     std::string_view text_;
     size_t at_ = 0;                     // where the next piece begins
     size_t valid_end_ = 0;              // end of the valid UTF-8 range that contains at_
     size_t match_ = 0, match_end_ = 0;  // the match at or after at_
     bool is_match_ = false;
+    size_t steps_left_;  // of those that are more than a few for one match
     std::unique_ptr<struct SplitterState> state_;
   };
 

@@ -52,7 +52,7 @@ size_t character_size(std::string_view text, size_t at);
 /// Throws ConfigError for invalid UTF-8.
 std::string capitalized(std::string_view text);
 /// Throws Unsupported, with a message that begins with `where`, for steps that may make a text more
-/// than 4096 times longer. Throws FileError for a step that replaces the empty text.
+/// than 256 times longer. Throws FileError for a step that replaces the empty text.
 void check_growth(std::span<const ReplaceStep> steps, const std::string& where);
 /// Version of utf8proc and its Unicode tables: "15.0.0 (utf8proc 2.8.0)".
 std::string normalizer_tables();
@@ -73,10 +73,12 @@ class AddedTokens {
   void split(std::string_view text, const OnText& on_text, const OnToken& on_token) const;
 
  private:
+  /// The longest token that the text, which is not empty, begins with. Null: none.
+  const AddedToken* longest_at(std::string_view text) const;
   /// Finds the next token and moves `from` to its begin. Null: none.
   const AddedToken* find(std::string_view text, size_t& from) const;
 
-  std::vector<AddedToken> tokens_;           // sorted by first byte, then the longest first
+  std::vector<AddedToken> tokens_;           // sorted by content
   std::array<uint32_t, 257> first_of_ = {};  // by first byte: index of its first token
 };
 

@@ -20,6 +20,21 @@ bool is_byte_level(const TokenizerParts& parts) {
          std::holds_alternative<ByteLevelStep>(parts.pre_tokenizers.back());
 }
 
+// Limits of the work for each byte of a text.
+constexpr size_t max_steps = 16;
+constexpr size_t max_added_token_bytes = 256;
+
+// Checked before the steps are made from them.
+TokenizerParts with_few_steps(TokenizerParts parts, const std::string& where) {
+  for (const auto& [key, count] : {std::pair("normalizer", parts.normalizers.size()),
+                                   {"pre_tokenizer", parts.pre_tokenizers.size()},
+                                   {"decoder", parts.decoders.size()}})
+    if (count > max_steps)
+      throw Unsupported(fmt::format("{}: {}: {} steps; expected at most {} (max_steps)", where, key,
+                                    count, max_steps));
+  return parts;
+}
+
 struct TokenizerState {
   TokenizerParts parts;
   bool byte_level;
@@ -55,7 +70,7 @@ struct TokenizerState {
 };
 
 TokenizerState::TokenizerState(TokenizerParts given, const std::string& where)
-    : parts(std::move(given)),
+    : parts(with_few_steps(std::move(given), where)),
       byte_level(is_byte_level(parts)),
       merges(parts.merges),
       pre_tokenizer(parts.pre_tokenizers, where + ": pre_tokenizer"),
@@ -65,6 +80,13 @@ TokenizerState::TokenizerState(TokenizerParts given, const std::string& where)
   for (const AddedToken& token : parts.added)
     if (token.normalized)
       names[static_cast<size_t>(token.id)] = models::normalized(token.content, parts.normalizers);
+  for (const AddedToken& token : parts.added)
+    if (const size_t bytes = names[static_cast<size_t>(token.id)].size();
+        bytes > max_added_token_bytes)
+      throw Unsupported(
+          fmt::format("{}: added_tokens: the token {} has {} bytes; expected at most {} "
+                      "(max_added_token_bytes)",
+                      where, token.id, bytes, max_added_token_bytes));
   id_of_byte.fill(-1);
   bytes.reserve(parts.tokens.size());
   byte_level ? find_bytes() : find_characters();
@@ -95,10 +117,22 @@ void TokenizerState::check(const std::string& where) const {
   if (parts.unknown && !known(*parts.unknown))
     throw FileError(fmt::format("{}: model.unk_token: token {}; expected ids below {}", where,
                                 *parts.unknown, parts.tokens.size()));
-  std::vector<ReplaceStep> replacements;
-  for (const NormalizerStep& step : parts.normalizers)
-    if (const auto* replace = std::get_if<ReplaceStep>(&step)) replacements.push_back(*replace);
-  check_growth(replacements, where + ": normalizer");
+  // A step that puts a text before each piece makes it longer, as one that replaces a character.
+  std::vector<ReplaceStep> growth;
+  for (const NormalizerStep& step : parts.normalizers) {
+    if (const auto* replace = std::get_if<ReplaceStep>(&step)) growth.push_back(*replace);
+    if (const auto* prepend = std::get_if<PrependStep>(&step))
+      growth.push_back({.text = " ", .by = prepend->text + " "});
+  }
+  check_growth(growth, where + ": normalizer");
+  for (const PreTokenizerStep& step : parts.pre_tokenizers)
+    if (const auto* metaspace = std::get_if<MetaspaceStep>(&step))
+      growth.push_back(
+          {.text = " ",
+           .by = metaspace->replacement + (metaspace->prepend == MetaspaceStep::Prepend::always
+                                               ? metaspace->replacement
+                                               : "")});
+  check_growth(growth, where + ": pre_tokenizer");
 }
 
 void TokenizerState::find_bytes() {

@@ -159,6 +159,8 @@ std::vector<DecoderStep> read_decoder(const JsonNode& node, bool byte_level) {
   return steps;
 }
 
+constexpr size_t max_template_tokens = 4096;  // each text has them again
+
 void read_template(const JsonNode& node, TextTemplate& around) {
   int texts = 0;
   for (const JsonNode& piece : node.at("single").members()) {
@@ -172,6 +174,11 @@ void read_template(const JsonNode& node, TextTemplate& around) {
     const std::string& name = special.at("id").text();
     for (const JsonNode& id : node.at("special_tokens").at(name).at("ids").members())
       ids.push_back(id.id());
+    if (ids.size() > max_template_tokens)
+      node.at("single").refuse(
+          fmt::format("at most {} tokens before a text and behind it "
+                      "(max_template_tokens)",
+                      max_template_tokens));
   }
   if (texts == 0) node.at("single").refuse("a Sequence \"A\"");
 }

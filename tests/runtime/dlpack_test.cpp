@@ -147,6 +147,13 @@ TEST_CASE("dlpack: from_dlpack refuses wrong strides, dtypes and devices, and ca
   int64_t negative[] = {2, -3};
   CHECK(
       contains(refused([&](DLTensor& t) { t.shape = negative; }), "expected extents of 0 or more"));
+  int64_t wraps[] = {int64_t{1} << 62, 6};
+  CHECK(contains(refused([&](DLTensor& t) { t.shape = wraps; }), "[4611686018427387904, 6]"));
+  CHECK(contains(refused([&](DLTensor& t) { t.strides = wraps; }), "[2, 3] is not contiguous"));
+  CHECK(contains(refused([](DLTensor& t) { t.shape = nullptr; }), "2 axes without extents"));
+  CHECK(contains(refused([](DLTensor& t) { t.ndim = -1; }), "-1 axes without extents"));
+  CHECK(contains(refused([](DLTensor& t) { t.byte_offset = -uint64_t{4}; }), "offset of at most"));
+  CHECK(contains(refused([](DLTensor& t) { t.data = nullptr; }), "expected an address"));
   // A row of one element may have any stride there.
   Theirs single;
   single.shape = {1, 6};

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <limits>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -117,6 +118,30 @@ TEST_CASE("memory that is live when a phase begins counts in the phase's peak") 
 }
 
 // A limit on addresses cannot be lifted again: what has one is a process of its own.
+TEST_CASE("ranges and sums of sizes that pass 2^63 are refused, also in a plan") {
+  constexpr int64_t most = std::numeric_limits<int64_t>::max();
+  const Tensor five = Tensor::zeros({5}, DType::f32, Device::cpu());
+  CHECK_THROWS_AS(five.alias(most - 3, {4}, DType::f32), ShapeError);
+  CHECK_THROWS_AS(five.alias(4, {5}, DType::f32), ShapeError);
+  CHECK(five.alias(4, {4}, DType::f32).numel() == 4);
+  CHECK(five.alias(20, {0}, DType::f32).numel() == 0);
+  CHECK_THROWS_AS(five.flat(most, 5), ShapeError);
+  CHECK_THROWS_AS(five.flat(5, most), ShapeError);
+  CHECK_THROWS_AS(five.view({(int64_t{1} << 62) + 1, 4}), ShapeError);
+  CHECK(five.flat(5, 0).numel() == 0);
+  const Device meta = Device::meta();
+  const int64_t third = (int64_t{1} << 62) / 3 / 8;  // elements
+  const Tensor first = Tensor::empty({third}, DType::f64, meta);
+  const Tensor second = Tensor::empty({third}, DType::f64, meta);
+  const std::string message = testing::message_of<OutOfMemory>([&] {
+    Tensor::empty({third / 2 + 1, 2}, DType::f64, meta);
+  });
+  CHECK_MESSAGE(testing::contains(message, "expected less than 4398046511104.00 MiB in all"),
+                message);
+  CHECK_THROWS_AS(Tensor::empty({most / 8}, DType::f64, meta), OutOfMemory);
+  CHECK(meta.memory().live() >= 16 * third);
+}
+
 TEST_CASE("arenas under a limit on addresses: run by the next test" * doctest::skip()) {
   constexpr int64_t mebibyte = 1 << 20;
   std::vector<Device> devices;

@@ -236,6 +236,9 @@ TEST_CASE("SentencePiece's BPE becomes scores for which llama.cpp makes the same
   tokenizer["model"]["merges"] = {"▁ a", "a b", "▁a b"};
   CHECK(contains(c.refusal(tokenizer), "model.merges has no merge of '▁' and 'ab'"));
   tokenizer = small_sentencepiece();
+  tokenizer["model"]["vocab"][std::string(1 << 20, 'a')] = 10;
+  CHECK(contains(c.refusal(tokenizer), "the token 10 has 1048576 bytes; expected at most 1024"));
+  tokenizer = small_sentencepiece();
   tokenizer["model"]["byte_fallback"] = false;
   CHECK(contains(c.refusal(tokenizer), "model.byte_fallback is false; expected true"));
 }
@@ -304,6 +307,8 @@ TEST_CASE("save_gguf names the key of a tokenizer that is damaged or does not fi
   CHECK(
       contains(c.refusal(with("/added_tokens/0/lstrip", true)), "added_tokens[0].lstrip is true"));
   CHECK(contains(c.refusal(with("/normalizer", {{"type", "Lowercase"}})), "normalizer is"));
+  const json none = {{"type", "Sequence"}, {"pretokenizers", json::array()}};
+  CHECK(contains(c.refusal(with("/pre_tokenizer", none)), "pre_tokenizer is"));
   CHECK(c.refusal(small_byte_level()) == "nothing was thrown");
 }
 

@@ -309,9 +309,13 @@ TEST_CASE("steps that no family here has are refused with file, key and the know
   const json longer = {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}};
   refused("qwen", "/normalizer",
           {{"type", "Sequence"}, {"normalizers", std::vector<json>(13, longer)}},
-          place + "normalizer: steps that may make a text 8192 times longer");
+          place + "normalizer: steps that may make a text 512 times longer");
   refused("llama2", "/decoder", {{"type", "Sequence"}, {"decoders", std::vector<json>(13, longer)}},
-          place + "decoder: steps that may make a text 8192 times longer");
+          place + "decoder: steps that may make a text 512 times longer");
+  refused("mistral", "/normalizer", {{"type", "Prepend"}, {"prepend", std::string(256, 'a')}},
+          place + "normalizer: steps that may make a text 257 times longer");
+  refused("llama2", "/post_processor/special_tokens/<s>/ids", std::vector<int>(4097, 1),
+          place + "post_processor.single is");
   for (const char* type : {"Whitespace", "BertPreTokenizer", "Punctuation", "UnicodeScripts"})
     refused("llama3", "/pre_tokenizer/pretokenizers/0/type", type,
             place + "pre_tokenizer.pretokenizers[0].type is \"" + type + "\"; expected \"Split\"");

@@ -235,6 +235,10 @@ TEST_CASE("split patterns that PCRE2 could read differently are refused with the
   refused("a++", place + "a quantifier of a quantifier");
   refused("a{2,1}", place + "a range of counts downwards");
   refused("a{1001}", place + "a count beyond 1000");
+  refused("a{2,600}b{401}",
+          place + "counts that add up to more than 1000 (max_repeats) at byte 13");
+  refused(std::string(17, '(').c_str(), place + "groups nested deeper than 16 (max_depth)");
+  refused(std::string(100000, '(').c_str(), place + "a pattern of 100000 bytes; expected at most");
   refused("a{,2}", place + "a count without a number");
   refused("a{2", place + "a count without its '}'");
   refused("^a", place + "'^'");
