@@ -29,13 +29,6 @@ std::string HFRequest::short_name(const std::string& name) const {
   return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
 }
 
-std::map<std::string, std::string> hf_short_names(const SafetensorsFolder& folder,
-                                                  const HFRequest& request) {
-  std::map<std::string, std::string> names;
-  for (const std::string& name : folder.names()) names.emplace(request.short_name(name), name);
-  return names;
-}
-
 void require_tensors_of_blocks(const SafetensorsFolder& folder, int64_t blocks) {
   const auto tensors = static_cast<int64_t>(folder.names().size());
   if (blocks > tensors)
@@ -45,6 +38,51 @@ void require_tensors_of_blocks(const SafetensorsFolder& folder, int64_t blocks) 
 }
 
 namespace {
+
+/// Maps short names to those of the folder.
+std::map<std::string, std::string> short_names(const SafetensorsFolder& folder,
+                                               const HFRequest& request) {
+  std::map<std::string, std::string> names;
+  for (const std::string& name : folder.names())
+    if (name.starts_with(request.prefix))
+      names.insert_or_assign(request.short_name(name), name);
+    else
+      names.emplace(name, name);
+  return names;
+}
+
+/// Throws FileError if two tensors of a folder, which config.json ties, have different values.
+void require_equal_tensors(const SafetensorsFolder& folder, const std::string& head,
+                           const std::string& tokens, const std::string& advice) {
+  const auto refuse = [&] {
+    throw FileError(
+        fmt::format("{}: '{}' has other values than '{}', to which config.json ties it; expected "
+                    "equal values; {}",
+                    folder.path(), head, tokens, advice));
+  };
+  if (folder.shape(head) != folder.shape(tokens)) refuse();
+  constexpr int64_t elements_at_once = 1 << 20;
+  const int64_t elements = folder.shape(tokens).numel();
+  for (int64_t begin = 0; begin < elements; begin += elements_at_once) {
+    const int64_t count = std::min(elements_at_once, elements - begin);
+    if (folder.read_floats(head, begin, count) != folder.read_floats(tokens, begin, count))
+      refuse();
+  }
+}
+
+[[noreturn]] void refuse_absent(const SafetensorsFolder& folder, const HFRequest& request,
+                                const HFTensor& tensor) {
+  std::string why;
+  for (const auto& [name, file] : folder.absent())
+    if (request.short_name(name) == request.short_name(tensor.name))
+      why = fmt::format("; the index says that {} has it", file);
+  if (tensor.name == "lm_head.weight" && why.empty())
+    why =
+        "; a folder of the base model alone has no head; expected that of the causal language "
+        "model, or \"tie_word_embeddings\": true";
+  throw FileError(
+      fmt::format("{}: has no '{}' {}{}", folder.path(), tensor.name, tensor.their_shape(), why));
+}
 
 /// A parameter and its tensor in a folder.
 struct FoundTensor {
@@ -57,7 +95,7 @@ struct FoundTensor {
 
 WeightSource hf_weights(const std::shared_ptr<const SafetensorsFolder>& folder,
                         const HFRequest& request) {
-  const std::map<std::string, std::string> theirs = hf_short_names(*folder, request);
+  const std::map<std::string, std::string> theirs = short_names(*folder, request);
   WeightSource weights = {.path = folder->path()};
   std::map<std::string, FoundTensor> found;
   for (const HFTensor& tensor : request.tensors) {
@@ -66,13 +104,16 @@ WeightSource hf_weights(const std::shared_ptr<const SafetensorsFolder>& folder,
     weights.shapes.emplace(tensor.name, own);
     FoundTensor& entry =
         found.emplace(tensor.name, FoundTensor{tensor, "", own.numel()}).first->second;
-    const auto name = theirs.find(request.short_name(tensor.name));
-    if (name == theirs.end()) {
-      if (request.optional.contains(tensor.name)) continue;
-      throw FileError(
-          fmt::format("{}: has no '{}' {}", folder->path(), tensor.name, tensor.their_shape()));
-    }
-    entry.name = name->second;
+    const bool is_tied = !request.tied.empty() && request.tied.front() == tensor.name;
+    for (const std::string& name : is_tied ? request.tied : std::vector{tensor.name})
+      if (const auto place = theirs.find(request.short_name(name)); place == theirs.end())
+        continue;
+      else if (entry.name.empty())
+        entry.name = place->second;
+      else
+        require_equal_tensors(*folder, place->second, entry.name, request.tied_advice);
+    if (entry.name.empty() && request.optional.contains(tensor.name)) continue;
+    if (entry.name.empty()) refuse_absent(*folder, request, tensor);
     if (const Shape& shape = folder->shape(entry.name); shape != tensor.their_shape())
       throw FileError(fmt::format("{}: '{}' has shape {}; expected {}", folder->path(), entry.name,
                                   shape, tensor.their_shape()));
@@ -94,28 +135,11 @@ WeightSource hf_weights(const std::shared_ptr<const SafetensorsFolder>& folder,
   return weights;
 }
 
-void require_equal_tensors(const SafetensorsFolder& folder, const std::string& head,
-                           const std::string& tokens, const char* advice) {
-  const auto refuse = [&] {
-    throw FileError(
-        fmt::format("{}: '{}' has other values than '{}', to which config.json ties it; expected "
-                    "equal values; {}",
-                    folder.path(), head, tokens, advice));
-  };
-  if (folder.shape(head) != folder.shape(tokens)) refuse();
-  constexpr int64_t elements_at_once = 1 << 20;
-  const int64_t elements = folder.shape(tokens).numel();
-  for (int64_t begin = 0; begin < elements; begin += elements_at_once) {
-    const int64_t count = std::min(elements_at_once, elements - begin);
-    if (folder.read_floats(head, begin, count) != folder.read_floats(tokens, begin, count))
-      refuse();
-  }
-}
-
 std::string unused_hf_tensors(const SafetensorsFolder& folder, const HFRequest& request,
                               const HFUnused& unused) {
   std::set<std::string> used;
   for (const HFTensor& tensor : request.tensors) used.insert(request.short_name(tensor.name));
+  for (const std::string& name : request.tied) used.insert(request.short_name(name));
   std::string first;
   int64_t count = 0;
   for (const std::string& name : folder.names()) {
@@ -127,8 +151,15 @@ std::string unused_hf_tensors(const SafetensorsFolder& folder, const HFRequest& 
                                     folder.path(), name, unused.model));
     if (count++ == 0) first = name;
   }
-  if (count == 0) return "";
-  return fmt::format("{}: {} tensors are not used, '{}' for one", folder.path(), count, first);
+  std::string note;
+  if (count > 0)
+    note = fmt::format("{}: {} tensors are not used, '{}' for one", folder.path(), count, first);
+  if (const auto& left_out = folder.unlisted(); !left_out.empty())
+    note += fmt::format(
+        "{}{}: {} tensors are not used, because the index does not list them in their files, '{}' "
+        "for one",
+        note.empty() ? "" : "; ", folder.path(), left_out.size(), left_out.front());
+  return note;
 }
 
 void require_weights(const WeightSource& weights, const std::vector<HFTensor>& tensors) {

@@ -30,6 +30,11 @@ struct HFRequest {
   /// Parameters with fewer rows than their tensors, and their shapes: they are the first rows.
   std::map<std::string, Shape> shortened = {};
   std::set<std::string> optional = {};  ///< tensors that are zeros where the folder has none
+  /// Names of one tensor, which config.json ties; the first is the parameter's. The folder has one
+  /// of them or several with equal values. (transformers 4 uses the first where they differ, and 5
+  /// each for itself.)
+  std::vector<std::string> tied = {};
+  std::string tied_advice = {};  ///< ends the error where they differ
   /// A prefix that the folder's names may lack.
   std::string prefix = {};
 
@@ -37,19 +42,13 @@ struct HFRequest {
   std::string short_name(const std::string& name) const;
 };
 
-/// Maps short names to those of the folder.
-std::map<std::string, std::string> hf_short_names(const SafetensorsFolder& folder,
-                                                  const HFRequest& request);
 /// Throws FileError if a model has more blocks than the folder has tensors: to list the parameters
 /// of the blocks could take all memory.
 void require_tensors_of_blocks(const SafetensorsFolder& folder, int64_t blocks);
-/// The parameters' values, read on request. FileError for a missing tensor or another shape.
+/// The parameters' values, read on request. FileError for a missing tensor, another shape, a dtype
+/// without floats, or tied tensors with different values.
 WeightSource hf_weights(const std::shared_ptr<const SafetensorsFolder>& folder,
                         const HFRequest& request);
-/// Throws FileError if two tensors of a folder, which config.json ties, have different values.
-/// transformers 4 uses the embedding for such a folder, and 5 the head. `advice` ends the error.
-void require_equal_tensors(const SafetensorsFolder& folder, const std::string& head,
-                           const std::string& tokens, const char* advice);
 
 /// Tensors of a folder that are not parameters.
 struct HFUnused {

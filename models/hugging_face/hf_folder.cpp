@@ -13,7 +13,6 @@
 namespace zg::models {
 namespace {
 
-constexpr const char* prefix = "transformer.";
 constexpr const char* conv1d_weights[] = {".attn.c_attn.weight", ".attn.c_proj.weight",
                                           ".mlp.c_fc.weight", ".mlp.c_proj.weight"};
 constexpr const char* masks[] = {".attn.bias", ".attn.masked_bias"};
@@ -38,10 +37,6 @@ std::vector<HFTensor> hf_tensors(const GPTConfig& config) {
     tensors.push_back(
         {name, shape, config.family == Family::gpt && ends_with_any(name, conv1d_weights)});
   return tensors;
-}
-
-std::string hf_short_name(const std::string& name) {
-  return name.starts_with(prefix) ? name.substr(std::string(prefix).size()) : name;
 }
 
 bool hf_ignores(const std::string& name, const GPTConfig& config) {
@@ -81,17 +76,6 @@ bool is_same_model(const GPTConfig& a, GPTConfig b) {
   return a == b;
 }
 
-/// Throws FileError if the folder has a head whose values are not those of the embedding.
-void check_tied_head(const SafetensorsFolder& folder, const GPTConfig& model,
-                     const HFRequest& request) {
-  const std::map<std::string, std::string> names = hf_short_names(folder, request);
-  const std::string table = hf_short_name(names_of(model.family).tokens) + ".weight";
-  const auto head = names.find("lm_head.weight"), tokens = names.find(table);
-  if (model.tied && head != names.end() && tokens != names.end())
-    require_equal_tensors(folder, head->second, tokens->second,
-                          "try \"tie_word_embeddings\": false");
-}
-
 }  // namespace
 
 struct HuggingFaceFolderState {
@@ -121,15 +105,18 @@ WeightSource HuggingFaceFolder::weights(const GPTConfig& model, std::string* not
   if (!state_->config.has_its_path() || !is_same_model(state_->model.config, model))
     throw FileError(path + ": the files were replaced while they were read; try again");
   require_tensors_of_blocks(*folder, model.layers);
-  HFRequest request{.tensors = hf_tensors(whole), .prefix = prefix};
+  HFRequest request{.tensors = hf_tensors(whole),
+                    .tied_advice = "try \"tie_word_embeddings\": false",
+                    .prefix = has_llama_names(model.family) ? "model." : "transformer."};
+  if (model.tied)
+    request.tied = {names_of(model.family).tokens + std::string(".weight"), "lm_head.weight"};
   if (const char* table = names_of(model.family).positions)
     request.shortened.emplace(std::string(table) + ".weight", Shape{model.block_size, model.width});
   WeightSource weights = hf_weights(folder, request);
-  check_tied_head(*folder, model, request);
   const std::string unused = unused_hf_tensors(
       *folder, request,
       {.ignored = [&](const std::string& name) { return hf_ignores(name, model); },
-       .blocks = {hf_short_name(names_of(model.family).blocks)},
+       .blocks = {request.short_name(names_of(model.family).blocks)},
        .model = fmt::format("{} of {} blocks", hf_title(model.family), model.layers)});
   if (note) *note = unused;
   return weights;

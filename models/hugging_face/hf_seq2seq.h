@@ -65,7 +65,8 @@ class ZG_API Seq2SeqFolder {
   const HFSeq2Seq& model() const;
   /// The folder's tensors. Position tables are cut to the positions of `model`; final_logits_bias
   /// is 0 where the folder has none. Throws FileError for a missing tensor, a wrong shape, a layer
-  /// that `model` does not have, or a copy of the token table with other values. `note` (optional)
+  /// that `model` does not have, or copies of the token table with different values. Any copy
+  /// suffices. `note` (optional)
   /// is set to a list of tensors that are not used, or to "".
   WeightSource weights(const Seq2SeqConfig& model, std::string* note = nullptr) const;
 

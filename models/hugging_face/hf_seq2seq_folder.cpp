@@ -56,25 +56,21 @@ WeightSource Seq2SeqFolder::weights(const Seq2SeqConfig& model, std::string* not
   if (!state_->config.has_its_path())
     throw FileError(path + ": the files were replaced while they were read; try again");
   require_tensors_of_blocks(*folder, model.encoder_layers + model.decoder_layers);
-  HFRequest request{
-      .tensors = hf_tensors(whole), .optional = {"final_logits_bias"}, .prefix = "model."};
+  HFRequest request{.tensors = hf_tensors(whole),
+                    .optional = {"final_logits_bias"},
+                    .tied = {"model.shared.weight", "model.encoder.embed_tokens.weight",
+                             "model.decoder.embed_tokens.weight", "lm_head.weight"},
+                    .tied_advice = "this version has one table for them",
+                    .prefix = "model."};
   for (const char* table :
        {"model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"})
     request.shortened.emplace(table, Shape{model.positions + model.position_offset, model.width});
   WeightSource weights = hf_weights(folder, request);
-  const std::map<std::string, std::string> names = hf_short_names(*folder, request);
-  const std::vector<std::string> copies = {"encoder.embed_tokens.weight",
-                                           "decoder.embed_tokens.weight", "lm_head.weight"};
-  for (const std::string& copy : copies)
-    if (const auto found = names.find(copy); found != names.end())
-      require_equal_tensors(*folder, found->second, names.at("shared.weight"),
-                            "this version has one table for them");
   const std::string unused = unused_hf_tensors(
       *folder, request,
       {.ignored =
            [&](const std::string& name) {
-             return std::find(copies.begin(), copies.end(), name) != copies.end() ||
-                    name == "encoder.version" || name == "decoder.version";
+             return name == "encoder.version" || name == "decoder.version";
            },
        .blocks = {"encoder.layers.", "decoder.layers."},
        .model = fmt::format("{} of {} encoder and {} decoder layers", name_of(model.family),

@@ -54,8 +54,9 @@ ZG_API std::string hf_generation_json(const SpecialTokens& tokens);
 ZG_API const char* hf_title(Family family);
 
 struct HFTensor {
-  std::string name;  ///< the parameter's name in this library; some files omit "transformer."
-  Shape shape;       ///< the parameter's shape in this library
+  std::string
+      name;  ///< the parameter's name in this library; some files omit "transformer." or "model."
+  Shape shape;  ///< the parameter's shape in this library
   /// True: a matrix of GPT-2's Conv1D, which is [in, out] in the file and [out, in] in this
   /// library.
   bool conv1d = false;
@@ -64,8 +65,6 @@ struct HFTensor {
 };
 /// Every parameter of the model, in byte order of names. A tied head is not listed.
 ZG_API std::vector<HFTensor> hf_tensors(const GPTConfig& config);
-/// The name without "transformer.".
-ZG_API std::string hf_short_name(const std::string& name);
 /// True for tensors of a file that are not parameters: attention masks, angles of rotary positions,
 /// and the copy of a tied head.
 ZG_API bool hf_ignores(const std::string& name, const GPTConfig& config);
@@ -92,7 +91,8 @@ class ZG_API HuggingFaceFolder {
   /// The folder's tensors with the names and layout of this library. The position table is cut to
   /// the block size of `model`. Throws FileError for a missing tensor, a wrong shape, a block or a
   /// block's tensor that `model` does not have, or a head with other values than the embedding that
-  /// it is tied to. `note` (optional) is set to a list of tensors that are not used, or to "".
+  /// it is tied to. One of those two suffices. `note` (optional) is set to a list of tensors that
+  /// are not used, or to "".
   WeightSource weights(const GPTConfig& model, std::string* note = nullptr) const;
 
  private:

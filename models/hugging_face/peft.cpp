@@ -39,13 +39,14 @@ std::map<std::string, Shape> matrices_of(const GPTConfig& model, const LoraConfi
 WeightSource peft_weights(const std::string& folder, const GPTConfig& model,
                           const LoraConfig& lora) {
   const std::string path = folder + "/" + weights_name;
+  if (!path_exists(path)) refuse_pickle(folder, "adapter_model.bin", weights_name);
   const auto reader = std::make_shared<SafetensorsReader>(path);
   WeightSource weights{.path = path, .shapes = matrices_of(model, lora)};
   for (const auto& [name, shape] : weights.shapes) {
     const auto found = reader->entries().find(tensor_prefix + name);
     if (found == reader->entries().end())
       throw FileError(fmt::format("{}: has no '{}{}' {}", path, tensor_prefix, name, shape));
-    if (found->second.shape != shape)
+    if (reader->floats(found->first).shape != shape)
       throw FileError(fmt::format("{}: '{}{}' has shape {}; expected {}", path, tensor_prefix, name,
                                   found->second.shape, shape));
     weights.dtypes.emplace(name, found->second.dtype);

@@ -98,7 +98,9 @@ const SafetensorsReader::Entry& SafetensorsReader::floats(const std::string& nam
   if (!is_floating(found->second.dtype))
     throw FileError(
         fmt::format("safetensors: {}: tensor '{}' holds {}; expected f64, f32, bf16 or f16",
-                    state_->file.path(), name, found->second.dtype));
+                    state_->file.path(), name,
+                    found->second.foreign.empty() ? name_of(found->second.dtype)
+                                                  : found->second.foreign.c_str()));
   return found->second;
 }
 
@@ -318,37 +320,43 @@ std::map<std::string, std::string> weight_map_from(const std::string& text,
 SafetensorsFolder::SafetensorsFolder(const std::string& folder) : path_(folder) {
   const auto has = [&](const std::string& name) { return path_exists(path_ + "/" + name); };
   if (has(single)) {
-    open(single);
+    const SafetensorsReader& file = files_.try_emplace(single, path_ + "/" + single).first->second;
+    for (const auto& entry : file.entries()) place_of_.emplace(entry.first, &file);
     return;
   }
   if (has(index_name)) {
     read_index(read_text(path_ + "/" + index_name, safetensors_header_limit));
     return;
   }
-  for (const char* pickle : pickles)
-    if (has(pickle))
-      throw Unsupported(
-          fmt::format("{}: has {}, a pickle, which can run any program when it is read; expected "
-                      "{}; try saving it with safe_serialization",
-                      path_, pickle, single));
+  for (const char* pickle : pickles) refuse_pickle(path_, pickle, single);
   throw FileError(fmt::format("{}: expected a folder with {} or {}", path_, single, index_name));
 }
 
-void SafetensorsFolder::open(const std::string& file) {
-  const auto opened = files_.try_emplace(file, path_ + "/" + file).first;
-  for (const auto& [name, entry] : opened->second.entries())
-    if (!place_of_.emplace(name, &opened->second).second)
-      throw FileError(fmt::format("{}/{}: tensor '{}' is in another file too", path_, file, name));
+void refuse_pickle(const std::string& folder, const char* pickle, const char* expected) {
+  if (path_exists(folder + "/" + pickle))
+    throw Unsupported(
+        fmt::format("{}: has {}, a pickle, which can run any program when it is read; expected {}; "
+                    "try saving it with safe_serialization",
+                    folder, pickle, expected));
 }
 
 void SafetensorsFolder::read_index(const std::string& text) {
   const auto files = weight_map_from(text, path_ + "/" + index_name);
   for (const auto& [tensor, file] : files) {
-    if (!files_.contains(file)) open(file);
-    if (!files_.at(file).contains(tensor))
-      throw FileError(fmt::format("{}/{}: has no tensor '{}', which {} says is there", path_, file,
-                                  tensor, index_name));
+    if (!files_.contains(file) && !path_exists(path_ + "/" + file))
+      throw FileError(fmt::format("{}: has no {}; expected it, because {} says that it has '{}'",
+                                  path_, file, index_name, tensor));
+    const SafetensorsReader& reader = files_.try_emplace(file, path_ + "/" + file).first->second;
+    if (reader.contains(tensor))
+      place_of_.emplace(tensor, &reader);
+    else
+      absent_.emplace(tensor, file);
   }
+  for (const auto& [file, reader] : files_)
+    for (const auto& entry : reader.entries())
+      if (const auto place = place_of_.find(entry.first);
+          place == place_of_.end() || place->second != &reader)
+        unlisted_.push_back(entry.first);
 }
 
 std::vector<std::string> SafetensorsFolder::names() const {
@@ -358,7 +366,7 @@ std::vector<std::string> SafetensorsFolder::names() const {
 }
 
 const Shape& SafetensorsFolder::shape(const std::string& name) const {
-  return place_of_.at(name)->entries().at(name).shape;
+  return place_of_.at(name)->floats(name).shape;
 }
 
 DType SafetensorsFolder::dtype(const std::string& name) const {

@@ -16,13 +16,17 @@ namespace zg {
 
 /// Reads a safetensors file. The header is checked when the file is opened: offsets in bounds, no
 /// overlap, sizes equal to shape times dtype, no duplicate names, header up to 100 MB. Tensors are
-/// read on request. Throws FileError naming file, tensor and offset.
+/// read on request. Throws FileError naming file, tensor and offset. A tensor that this library
+/// cannot hold, of dtype F8_E4M3 or of seven axes for example, is an entry without use.
 class ZG_API SafetensorsReader {
  public:
   struct Entry {
     DType dtype;
     Shape shape;
     int64_t begin, end;  ///< byte offsets from the start of the file
+    /// "F8_E4M3 [4]": dtype and shape in the file if DType or Shape does not have them; the entry's
+    /// own are then the tensor's bytes, as u8. Else empty.
+    std::string foreign = {};
   };
 
   explicit SafetensorsReader(const std::string& path);
@@ -32,6 +36,8 @@ class ZG_API SafetensorsReader {
   const std::map<std::string, Entry>& entries() const;
   const std::map<std::string, std::string>& metadata() const;
   bool contains(const std::string& name) const;
+  /// The entry of a tensor that read_floats() can read. Throws FileError for another.
+  const Entry& floats(const std::string& name) const;
   /// Converts f64, f32, bf16 or f16 to f32. Throws FileError for other dtypes and unknown names.
   std::vector<float> read_floats(const std::string& name) const;
   std::vector<float> read_floats(const std::string& name, int64_t begin, int64_t numel) const;
@@ -44,8 +50,6 @@ class ZG_API SafetensorsReader {
   const std::string& header_checksum() const;
 
  private:
-  const Entry& floats(const std::string& name) const;
-
   std::unique_ptr<struct SafetensorsReaderState> state_;
 };
 
@@ -77,9 +81,10 @@ class ZG_API SafetensorsWriter {
 };
 
 /// The tensors of a folder written by Hugging Face's transformers: in model.safetensors, or in the
-/// files that model.safetensors.index.json lists. Throws FileError naming file, tensor and offset;
-/// Unsupported if the folder has only pickles. Symbolic links are followed, because a downloaded
-/// model is a folder of links. File names in the index that lead out of the folder are refused.
+/// files that model.safetensors.index.json lists, which decides which file has a tensor. Throws
+/// FileError naming file, tensor and offset; Unsupported if the folder has only pickles. Symbolic
+/// links are followed, because a downloaded model is a folder of links. File names in the index
+/// that lead out of the folder are refused.
 class ZG_API SafetensorsFolder {
  public:
   explicit SafetensorsFolder(const std::string& folder);
@@ -87,20 +92,28 @@ class ZG_API SafetensorsFolder {
   const std::string& path() const { return path_; }
   std::vector<std::string> names() const;  ///< in byte order
   bool contains(const std::string& name) const { return place_of_.contains(name); }
-  const Shape& shape(const std::string& name) const;
-  DType dtype(const std::string& name) const;  ///< as stored
+  const Shape& shape(const std::string& name) const;  ///< FileError unless it can be read as floats
+  DType dtype(const std::string& name) const;         ///< as stored
+  /// Tensors of the index that its file lacks, and that file.
+  const std::map<std::string, std::string>& absent() const { return absent_; }
+  /// Tensors of the files that the index does not list, or lists in another file.
+  const std::vector<std::string>& unlisted() const { return unlisted_; }
   // As in SafetensorsReader.
   std::vector<float> read_floats(const std::string& name) const;
   std::vector<float> read_floats(const std::string& name, int64_t begin, int64_t numel) const;
 
  private:
-  void open(const std::string& file);
   void read_index(const std::string& text);
 
   std::string path_;
   std::map<std::string, SafetensorsReader> files_;
   std::map<std::string, const SafetensorsReader*> place_of_;  // by tensor name
+  std::map<std::string, std::string> absent_;
+  std::vector<std::string> unlisted_;
 };
+
+/// Throws Unsupported if the folder has a pickle of this name. `expected` is the file that is read.
+ZG_API void refuse_pickle(const std::string& folder, const char* pickle, const char* expected);
 
 /// Parses the weight_map of an index: tensor name to file name. Throws FileError that begins with
 /// `path`.

@@ -25,6 +25,16 @@ constexpr TypeName type_names[] = {
     {DType::f64, "F64"}, {DType::f32, "F32"}, {DType::bf16, "BF16"}, {DType::f16, "F16"},
     {DType::i32, "I32"}, {DType::i64, "I64"}, {DType::u8, "U8"},     {DType::boolean, "BOOL"}};
 
+// Other types of the format: they are skipped, not read.
+struct ForeignType {
+  const char* name;
+  int64_t bits;  // of an element
+};
+constexpr ForeignType foreign_types[] = {
+    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"I8", 8},          {"F8_E5M2", 8},
+    {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
+    {"U16", 16},    {"U32", 32},    {"U64", 64},        {"C64", 64}};
+
 constexpr int max_header_depth = 3;  // the header, a tensor, its shape
 
 bool is_count(const json& value) {
@@ -83,7 +93,8 @@ class HeaderParser {
     for (const char* field : {"dtype", "shape", "data_offsets"})
       if (!object.contains(field)) fail(name, std::string("has no ") + field);
     if (object.size() != 3) fail(name, "has fields besides dtype, shape and data_offsets");
-    Entry entry{.dtype = dtype(name, object["dtype"]), .shape = shape(name, object["shape"])};
+    const int64_t bits = bits_of(name, object["dtype"]);
+    const std::vector<int64_t> extents = extents_of(name, object["shape"]);
     const json& offsets = object["data_offsets"];
     if (!offsets.is_array() || offsets.size() != 2 || !is_count(offsets[0]) ||
         !is_count(offsets[1]))
@@ -92,26 +103,40 @@ class HeaderParser {
     if (begin > end || end > file_bytes_ - data_begin_)
       fail(name, fmt::format("data_offsets {} are outside the {} bytes after the header",
                              brief(offsets), file_bytes_ - data_begin_));
-    entry.begin = data_begin_ + begin;
-    entry.end = data_begin_ + end;
-    const int64_t bytes = entry.shape.numel() * size_of(entry.dtype);
+    Entry entry{.dtype = DType::u8, .begin = data_begin_ + begin, .end = data_begin_ + end};
+    int64_t numel = 1;
+    for (const int64_t extent : extents) numel *= extent;
+    const int64_t bytes = numel / 8 * bits + numel % 8 * bits / 8;  // does not overflow
+    const std::string& type = object["dtype"].get_ref<const std::string&>();
+    const std::string text = fmt::format("{} {}", type, brief(object["shape"]));
     if (end - begin != bytes)
-      fail(name, fmt::format("{} {} takes {} bytes, got {}", entry.shape, entry.dtype, bytes,
-                             range_of(entry)));
+      fail(name, fmt::format("{} takes {} bytes, got {}", text, bytes, range_of(entry)));
+    const std::optional<DType> dtype = safetensors_dtype(type);
+    if (dtype && std::ssize(extents) <= Shape::max_rank) {
+      entry.dtype = *dtype;
+      entry.shape = Shape(std::span<const int64_t>(extents));
+    } else {
+      entry.shape = {bytes};
+      entry.foreign = text;
+    }
     return entry;
   }
 
-  DType dtype(const std::string& name, const json& value) const {
-    if (value.is_string())
-      if (const auto dtype = safetensors_dtype(value.get_ref<const std::string&>())) return *dtype;
-    fail(name, fmt::format("dtype is {}; expected F64, F32, BF16, F16, I32, I64, U8 or BOOL",
+  int64_t bits_of(const std::string& name, const json& value) const {
+    if (value.is_string()) {
+      const std::string& type = value.get_ref<const std::string&>();
+      if (const auto dtype = safetensors_dtype(type)) return 8 * size_of(*dtype);
+      for (const ForeignType& foreign : foreign_types)
+        if (type == foreign.name) return foreign.bits;
+    }
+    fail(name, fmt::format("dtype is {}; expected F64, F32, BF16, F16, I32, I64, U8, BOOL or "
+                           "another of the format",
                            brief(value)));
   }
 
-  Shape shape(const std::string& name, const json& value) const {
-    if (!value.is_array() || value.size() > static_cast<size_t>(Shape::max_rank))
-      fail(name, fmt::format("shape is {}; expected an array of up to {} extents", brief(value),
-                             Shape::max_rank));
+  std::vector<int64_t> extents_of(const std::string& name, const json& value) const {
+    if (!value.is_array())
+      fail(name, fmt::format("shape is {}; expected an array of extents", brief(value)));
     std::vector<int64_t> extents;
     for (const json& extent : value) {
       if (!is_count(extent)) fail(name, fmt::format("shape is {}; expected counts", brief(value)));
@@ -119,7 +144,7 @@ class HeaderParser {
     }
     if (!checked_product(extents))
       fail(name, fmt::format("shape {} overflows 64 bits", brief(value)));
-    return Shape(std::span<const int64_t>(extents));
+    return extents;
   }
 
   // Throws unless the tensors, sorted by offset, follow one another without gap and overlap.

@@ -247,6 +247,11 @@ TEST_CASE("a folder of PEFT with other matrices than its config says is refused"
   lora.rank = 3;
   CHECK(contains(message_of<FileError>([&] { peft_weights(peft.theirs.path, config, lora); }),
                  "has shape [4, 28]; expected [3, 28]"));
+  const TemporaryFolder pickled;
+  write_file(pickled / "adapter_model.bin", "PK");
+  CHECK(contains(message_of<Unsupported>([&] { peft_weights(pickled.path(), config, lora); }),
+                 "has adapter_model.bin, a pickle, which can run any program when it is read; "
+                 "expected adapter_model.safetensors; try saving it with safe_serialization"));
 }
 
 TEST_CASE("a target that names no layer is refused with the names that there are") {

@@ -220,6 +220,23 @@ TEST_CASE("missing tensors, wrong shapes, further layers and copies that differ 
                    t["lm_head.weight"].second[3] += 1.0f;
                  }),
                  "'lm_head.weight' has other values than '" + shared + "'"));
+  // Any of the names that are tied has the table: safetensors keeps one of them.
+  for (const char* name : {"model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight",
+                           "lm_head.weight"}) {
+    CAPTURE(std::string(name));
+    const auto rename = [&](auto& t) {
+      t[name] = t[shared];
+      t.erase(shared);
+    };
+    CHECK(read(rename).read(shared) == weights.read(shared));
+    CHECK(contains(refused([&](auto& t) {
+                     rename(t);
+                     t["shared.weight"] = t[name];
+                     t["shared.weight"].second[3] += 1.0f;
+                   }),
+                   "' has other values than 'shared.weight'"));
+  }
+  CHECK(contains(refused([&](auto& t) { t.erase(shared); }), "has no '" + shared + "' [41, "));
   // Copies with equal values, a head without a bias, and names without "model." are as usual.
   std::string note;
   const WeightSource short_names = read(

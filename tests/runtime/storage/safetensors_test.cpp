@@ -196,8 +196,8 @@ TEST_CASE(
 
   for (const char* dtype : {R"("F33")", R"("f32")", R"("")", "7", "null", R"(["F32"])"})
     CHECK(contains(of(R"({"a":)" + tensor(dtype, "[2]", "[0,8]") + "}"), "tensor 'a': dtype is"));
-  for (const char* shape : {"[-1]", "[2.0]", "[\"2\"]", "2", "[1,1,1,1,1,1,2]", "{}", "[null]",
-                            "[18446744073709551615]"})
+  for (const char* shape :
+       {"[-1]", "[2.0]", "[\"2\"]", "2", "{}", "[null]", "[18446744073709551615]"})
     CHECK(contains(of(R"({"a":)" + tensor(f32, shape, "[0,8]") + "}"), "tensor 'a': shape is"));
   for (const char* shape : {"[4294967296,4294967296]", "[4611686018427387904,4]",
                             "[9223372036854775807,0,2]", "[2305843009213693952]"})
@@ -210,7 +210,9 @@ TEST_CASE(
     CHECK(contains(of(R"({"a":)" + tensor(f32, "[2]", offsets) + "}"),
                    "are outside the 8 bytes after the header"));
   CHECK(contains(of(R"({"a":)" + tensor(f32, "[3]", "[0,8]") + "}"),
-                 "[3] f32 takes 12 bytes, got bytes"));
+                 "F32 [3] takes 12 bytes, got bytes"));
+  CHECK(contains(of(R"({"a":)" + tensor(R"("F6_E2M3")", "[12]", "[0,8]") + "}"),
+                 "F6_E2M3 [12] takes 9 bytes, got bytes"));
   CHECK(contains(of(R"({"a":)" + tensor(f32, "[]", "[0,8]") + "}"), "takes 4 bytes"));
 
   const std::string a = R"("a":)" + tensor(f32, "[2]", "[0,8]");
@@ -230,6 +232,64 @@ TEST_CASE(
   std::string objects;
   for (int i = 0; i < 100'000; ++i) objects += "{\"a\":";
   CHECK(contains(of(objects, 0), "nested deeper"));
+}
+
+TEST_CASE("tensors of foreign dtypes and ranks are skipped, and an error for one that is needed") {
+  const TemporaryFolder folder;
+  struct Foreign {
+    const char *dtype, *shape;
+    int64_t bytes;
+  };
+  constexpr Foreign all[] = {
+      {"I8", "[2]", 2},      {"I16", "[2]", 4},         {"U16", "[2]", 4},
+      {"U32", "[2]", 8},     {"U64", "[2]", 16},        {"F8_E4M3", "[2]", 2},
+      {"F8_E5M2", "[2]", 2}, {"F8_E4M3FNUZ", "[2]", 2}, {"F8_E5M2FNUZ", "[2]", 2},
+      {"F8_E8M0", "[2]", 2}, {"C64", "[2]", 16},        {"F4", "[3,2]", 3},
+      {"F6_E2M3", "[4]", 3}, {"F6_E3M2", "[4]", 3},     {"F32", "[1,1,1,1,1,1,2]", 8}};
+  for (const Foreign& a : all) {
+    CAPTURE(std::string(a.dtype));
+    const std::string header = R"({"f":)" +
+                               tensor('"' + std::string(a.dtype) + '"', a.shape,
+                                      "[4," + std::to_string(4 + a.bytes) + "]") +
+                               R"(,"x":)" + tensor(R"("F32")", "[1]", "[0,4]") + "}";
+    write_file(folder / "f", safetensors_file(header, static_cast<size_t>(4 + a.bytes)));
+    const SafetensorsReader reader(folder / "f");
+    CHECK(reader.read_floats("x").size() == 1);
+    CHECK(reader.entries().at("x").foreign == "");
+    CHECK(reader.entries().at("f").shape == Shape{a.bytes});
+    CHECK(contains(message_of<FileError>([&] { reader.read_floats("f"); }),
+                   std::string("tensor 'f' holds ") + a.dtype + " " + a.shape +
+                       "; expected f64, f32, bf16 or f16"));
+  }
+}
+
+TEST_CASE("the index of a folder decides which file has a tensor") {
+  const TemporaryFolder folder;
+  const auto write = [&](const std::string& file, const std::vector<std::string>& names,
+                         float value) {
+    std::vector<SafetensorsWriter::Entry> entries;
+    for (const std::string& name : names) entries.push_back({name, DType::f32, {1}});
+    SafetensorsWriter writer(folder / file, entries);
+    for (size_t i = 0; i < names.size(); ++i) writer.write_floats(std::vector{value});
+    writer.finish();
+  };
+  write("base", {"a", "b", "extra"}, 1.0f);
+  write("overlay", {"b"}, 2.0f);
+  const auto open = [&](const std::string& map) {
+    write_file(folder / "model.safetensors.index.json", R"({"weight_map":{)" + map + "}}");
+    return SafetensorsFolder(folder.path());
+  };
+  const SafetensorsFolder opened = open(R"("a":"base","b":"overlay","c":"overlay")");
+  CHECK(opened.names() == std::vector<std::string>{"a", "b"});
+  CHECK(opened.read_floats("a") == std::vector{1.0f});
+  CHECK(opened.read_floats("b") == std::vector{2.0f});
+  CHECK(opened.unlisted() == std::vector<std::string>{"b", "extra"});
+  CHECK(opened.absent() == std::map<std::string, std::string>{{"c", "overlay"}});
+  CHECK(contains(message_of<FileError>([&] { open(R"("a":"base","b":"lost")"); }),
+                 "has no lost; expected it, because model.safetensors.index.json says that it has "
+                 "'b'"));
+  CHECK(contains(message_of<FileError>([&] { open(R"("a":"../base")"); }),
+                 "expected the name of a file beside it"));
 }
 
 TEST_CASE("no damage to a header makes the reader crash or read outside the file") {
