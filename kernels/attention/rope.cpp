@@ -19,14 +19,14 @@ double scale_of(const RopeOptions& o) {
 template <class T>
 Tensor table_of(const RopeOptions& options, int64_t R, int64_t positions, const Device& device) {
   const std::vector<float> frequencies = rope_frequencies(options, R);
-  const double scale = scale_of(options);
+  const T scale = static_cast<T>(scale_of(options));
   std::vector<T> table(static_cast<size_t>(positions * R));
   T* row = table.data();
   for (int64_t p = 0; p < positions; ++p, row += R)
     for (int64_t i = 0; i < R / 2; ++i) {
       const float angle = static_cast<float>(p) * frequencies[static_cast<size_t>(i)];
-      row[i] = static_cast<T>(std::cos(static_cast<double>(angle)) * scale);
-      row[R / 2 + i] = static_cast<T>(std::sin(static_cast<double>(angle)) * scale);
+      row[i] = static_cast<T>(std::cos(static_cast<double>(angle))) * scale;
+      row[R / 2 + i] = static_cast<T>(std::sin(static_cast<double>(angle))) * scale;
     }
   return Tensor::from(table, {positions, R}, device);
 }

@@ -33,11 +33,13 @@ struct RopeOptions {
 };
 ZG_API void validate(const RopeOptions&);  ///< ConfigError naming the field
 
-/// The R / 2 frequencies, in radians a token, rounded to f32 as in Hugging Face's transformers.
+/// The R / 2 frequencies, in radians a token: the bits that transformers 5 and PyTorch compute on a
+/// CPU with AVX-512. (With AVX2 some of theirs differ by 1 ulp where 64 does not divide R.)
 /// ConfigError unless R is even and at least 2.
 ZG_API std::vector<float> rope_frequencies(const RopeOptions& options, int64_t R);
 /// The table of Rope: [positions, R], f32 | f64. Row p has the cosines of the R / 2 angles p *
-/// frequency, then their sines. The angles are rounded to f32.
+/// frequency, then their sines. The angles are rounded to f32, as in transformers. f32 cosines and
+/// sines are the nearest to them; PyTorch's differ by at most 1 ulp.
 ZG_API Tensor rope_table(const RopeOptions& options, int64_t R, int64_t positions, DType dtype,
                          const Device& device);
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "zerograd/kernels/attention/rope.h"
@@ -17,13 +18,100 @@ void check_positive(const char* field, double value) {
     throw ConfigError(fmt::format("rope: {}: expected a number above 0, got {}", field, value));
 }
 
+// --- PyTorch's powers, to the bit ---
+
+/// A sum of two floats that are not rounded to one.
+struct TwoFloats {
+  float high, low;
+};
+
+TwoFloats sum_of(float a, float b) {  // exact
+  const float sum = a + b, taken = sum - a;
+  return {sum, (a - (sum - taken)) + (b - taken)};
+}
+TwoFloats operator+(TwoFloats a, TwoFloats b) {
+  const TwoFloats sum = sum_of(a.high, b.high);
+  return {sum.high, sum.low + (a.low + b.low)};
+}
+/// The same for |a| >= |b|.
+TwoFloats add_smaller(TwoFloats a, TwoFloats b) {
+  const float sum = a.high + b.high;
+  return {sum, a.high - sum + b.high + a.low + b.low};
+}
+TwoFloats operator*(TwoFloats a, TwoFloats b) {
+  const float product = a.high * b.high, rest = std::fma(a.high, b.high, -product);
+  return {product, std::fma(a.high, b.low, std::fma(a.low, b.high, rest))};
+}
+TwoFloats operator*(TwoFloats a, float b) {
+  const float product = a.high * b;
+  return {product, std::fma(a.low, b, std::fma(a.high, b, -product))};
+}
+TwoFloats square(TwoFloats a) {
+  const float product = a.high * a.high;
+  return {product, std::fma(a.high + a.high, a.low, std::fma(a.high, a.high, -product))};
+}
+TwoFloats operator/(TwoFloats a, TwoFloats b) {
+  const float inverse = 1.0f / b.high, quotient = a.high * inverse;
+  const float rest = std::fma(inverse, a.high, -quotient);
+  const float error = std::fma(-b.low, inverse, std::fma(-b.high, inverse, 1.0f));
+  return {quotient, std::fma(quotient, error, std::fma(a.low, inverse, rest))};
+}
+
+TwoFloats logarithm(float x) {
+  const int exponent = std::ilogb(x * (1.0f / 0.75f));
+  const float mantissa = std::ldexp(x, -exponent);
+  const TwoFloats y = sum_of(-1.0f, mantissa) / sum_of(1.0f, mantissa), y2 = square(y);
+  float t = 0.240320354700088500976562f;
+  t = std::fma(t, y2.high, 0.285112679004669189453125f);
+  t = std::fma(t, y2.high, 0.400007992982864379882812f);
+  const TwoFloats third{0.66666662693023681640625f, 3.69183861259614332084311e-09f};
+  const TwoFloats ln2{0.69314718246459960938f, -1.904654323148236017e-09f};
+  const TwoFloats sum =
+      add_smaller(ln2 * static_cast<float>(exponent), {2.0f * y.high, 2.0f * y.low});
+  return add_smaller(sum, y2 * y * (y2 * t + third));
+}
+
+float exponential(TwoFloats x) {
+  const float whole = std::rint((x.high + x.low) * std::numbers::log2e_v<float>);
+  const TwoFloats rest = x + TwoFloats{whole * -0.693145751953125f, 0.0f} +
+                         TwoFloats{whole * -1.428606765330187045e-06f, 0.0f};
+  const float high = rest.high + rest.low;
+  const TwoFloats r{high, rest.high - high + rest.low};
+  float t = 0.00136324646882712841033936f;
+  for (const float term : {0.00836596917361021041870117f, 0.0416710823774337768554688f,
+                           0.166665524244308471679688f, 0.499999850988388061523438f})
+    t = std::fma(t, r.high, term);
+  const TwoFloats sum = add_smaller({1.0f, 0.0f}, add_smaller(r, square(r) * t));
+  return std::ldexp(sum.high + sum.low, static_cast<int>(whole));
+}
+
+/// theta^(2 i / R) in f32, as torch.pow() computes these R / 2 powers with AVX-512: 32 at a time by
+/// SLEEF's powf with an error of 1 ulp (sleefsimdsp.c), and the remainder by the C library's.
+std::vector<float> powers_of(double theta, int64_t R) {
+  constexpr int64_t at_once = 32;
+  const float base = static_cast<float>(theta);
+  std::vector<float> powers;
+  for (int64_t i = 0; i < R / 2; ++i) {
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(R);
+    powers.push_back(i < R / 2 / at_once * at_once ? exponential(logarithm(base) * exponent)
+                                                   : std::pow(base, exponent));
+  }
+  return powers;
+}
+
+// --- scaling: f32 operations in transformers' order (modeling_rope_utils.py) ---
+
 /// Llama 3.1's rule for one frequency.
-double llama3_frequency(const RopeOptions& o, double frequency) {
-  const double turns = static_cast<double>(o.original_positions) * frequency / turn;
-  if (turns < o.low_freq_factor) return frequency / o.factor;
-  if (turns > o.high_freq_factor) return frequency;
-  const double smooth = (turns - o.low_freq_factor) / (o.high_freq_factor - o.low_freq_factor);
-  return (1.0 - smooth) * frequency / o.factor + smooth * frequency;
+float llama3_frequency(const RopeOptions& o, float frequency) {
+  const float factor = static_cast<float>(o.factor);
+  const auto longest = static_cast<double>(o.original_positions);
+  const float length = 1.0f / frequency * static_cast<float>(turn);
+  if (length > static_cast<float>(longest / o.low_freq_factor)) return frequency / factor;
+  if (length < static_cast<float>(longest / o.high_freq_factor)) return frequency;
+  const float turns = 1.0f / length * static_cast<float>(longest);
+  const float smooth = (turns - static_cast<float>(o.low_freq_factor)) /
+                       static_cast<float>(o.high_freq_factor - o.low_freq_factor);
+  return (1.0f - smooth) * frequency / factor + smooth * frequency;
 }
 
 /// The index, as a real number, of the frequency that makes `turns` turns in the longest text.
@@ -33,14 +121,17 @@ double yarn_index(const RopeOptions& o, int64_t R, double turns) {
          (2.0 * std::log(o.theta));
 }
 
-double yarn_frequency(const RopeOptions& o, int64_t R, int64_t i, double frequency) {
+float yarn_frequency(const RopeOptions& o, int64_t R, int64_t i, float power) {
   double low = yarn_index(o, R, o.beta_fast), high = yarn_index(o, R, o.beta_slow);
   if (o.truncate) low = std::floor(low), high = std::ceil(high);
   low = std::max(low, 0.0);
   high = std::min(high, static_cast<double>(R - 1));
   if (low == high) high += 0.001;
-  const double ramp = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
-  return frequency / o.factor * ramp + frequency * (1.0 - ramp);
+  const float ramp =
+      std::clamp((static_cast<float>(i) - static_cast<float>(low)) / static_cast<float>(high - low),
+                 0.0f, 1.0f);
+  const float kept = 1.0f - ramp;
+  return 1.0f / (power * static_cast<float>(o.factor)) * (1.0f - kept) + 1.0f / power * kept;
 }
 
 }  // namespace
@@ -51,7 +142,7 @@ const char* name_of(RopeScaling scaling) {
 }
 
 void validate(const RopeOptions& o) {
-  if (!(o.theta > 1.0 && std::isfinite(o.theta)))
+  if (!(o.theta > 1.0 && o.theta <= double{std::numeric_limits<float>::max()}))
     throw ConfigError(fmt::format("rope: theta: expected a number above 1, got {}", o.theta));
   check_positive("factor", o.factor);
   check_positive("original_positions", static_cast<double>(o.original_positions));
@@ -75,15 +166,16 @@ std::vector<float> rope_frequencies(const RopeOptions& options, int64_t R) {
   if (R < 2 || R % 2 != 0)
     throw ConfigError(
         fmt::format("rope: expected an even number of rotated elements from 2 on, got {}", R));
-  std::vector<float> frequencies;
+  std::vector<float> frequencies = powers_of(options.theta, R);
   for (int64_t i = 0; i < R / 2; ++i) {
-    const double exponent = static_cast<double>(2 * i) / static_cast<double>(R);
-    double frequency = static_cast<double>(static_cast<float>(std::pow(options.theta, -exponent)));
-    if (options.scaling == RopeScaling::linear) frequency /= options.factor;
+    float& frequency = frequencies[static_cast<size_t>(i)];
+    if (options.scaling == RopeScaling::yarn) {
+      frequency = yarn_frequency(options, R, i, frequency);
+      continue;
+    }
+    frequency = 1.0f / frequency;
+    if (options.scaling == RopeScaling::linear) frequency /= static_cast<float>(options.factor);
     if (options.scaling == RopeScaling::llama3) frequency = llama3_frequency(options, frequency);
-    if (options.scaling == RopeScaling::yarn)
-      frequency = yarn_frequency(options, R, i, std::pow(options.theta, -exponent));
-    frequencies.push_back(static_cast<float>(frequency));
   }
   return frequencies;
 }

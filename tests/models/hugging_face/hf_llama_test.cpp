@@ -1,11 +1,13 @@
 #include <doctest/doctest.h>
 
+#include <bit>
 #include <nlohmann/json.hpp>
 
 #include "tests/models/gpt/gpt_case.h"
 #include "tests/models/hugging_face/folder_weights.h"
 #include "tests/models/hugging_face/transformers_results.h"
 #include "tests/support/error_message.h"
+#include "tests/support/temporary_folder.h"
 #include "zerograd/models/hugging_face/hugging_face.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
@@ -141,6 +143,67 @@ TEST_CASE(
     CHECK(contains(message_of<FileError>([&] { config_of(config); }),
                    "config.json: model_type is absent; expected the model_type of \""));
   }
+}
+
+TEST_CASE("frequencies of rotary positions have the bits that transformers computes") {
+  for (const json& row : json::parse(read_text(std::string(ZG_FIXTURES) + "rope.json"))) {
+    CAPTURE(row.at("rope_parameters").dump());
+    json config = config_json("hf_llama");
+    config["rope_parameters"] = row.at("rope_parameters");
+    config["head_dim"] = row.at("head_dim");
+    config["max_position_embeddings"] = 131072;
+    const std::vector<float> ours = rope_frequencies(config_of(config).rope, row.at("head_dim"));
+    REQUIRE(ours.size() == row.at("bits").size());
+    for (size_t i = 0; i < ours.size(); ++i) {
+      CAPTURE(i);
+      CHECK(std::bit_cast<int32_t>(ours[i]) == row.at("bits")[i].get<int32_t>());
+    }
+  }
+}
+
+TEST_CASE("a folder of the base model alone, without names' prefix and head, is read if tied") {
+  const HuggingFaceFolder theirs(std::string(ZG_FIXTURES) + "hf_qwen3");
+  const GPTConfig whole = theirs.model().config;
+  const WeightSource weights = theirs.weights(whole);
+  const TemporaryFolder folder;
+  std::string note;
+  const auto read = [&](bool tied, const auto& name_of_tensor) {
+    json config = config_json("hf_qwen3");
+    config["tie_word_embeddings"] = tied;
+    write_file(folder / "config.json", config.dump());
+    std::vector<SafetensorsWriter::Entry> entries;
+    std::vector<std::string> ours;
+    for (const auto& [name, shape] : weights.shapes)
+      if (const std::string own = name_of_tensor(name); !own.empty()) {
+        entries.push_back({own, DType::f32, shape});
+        ours.push_back(name);
+      }
+    entries.push_back({"score.weight", DType::i64, {1}});
+    SafetensorsWriter writer(folder / "model.safetensors", entries);
+    for (const std::string& name : ours) writer.write_floats(weights.read(name));
+    writer.write(std::vector<std::byte>(8));
+    writer.finish();
+    const HuggingFaceFolder there(folder.path());
+    return there.weights(there.model().config, &note);
+  };
+  const std::string table = "model.embed_tokens.weight", head = "lm_head.weight";
+  const auto bare = [&](const std::string& name) {
+    return name == head ? "" : name.starts_with("model.") ? name.substr(6) : name;
+  };
+  const WeightSource base = read(true, bare);
+  CHECK(base.shapes.size() == weights.shapes.size() - (whole.tied ? 0 : 1));
+  for (const auto& [name, shape] : base.shapes) {
+    CAPTURE(name);
+    CHECK(base.read(name) == weights.read(name));
+  }
+  CHECK(contains(note, ": 1 tensors are not used, 'score.weight' for one"));
+  CHECK(contains(message_of<FileError>([&] { read(false, bare); }), "has no 'lm_head.weight' ["));
+  CHECK(contains(message_of<FileError>([&] { read(false, bare); }),
+                 "a folder of the base model alone has no head"));
+  const auto only_head = [&](const std::string& name) {
+    return name == table ? head : name == head ? "" : name;
+  };
+  CHECK(read(true, only_head).read(table) == weights.read(table));
 }
 
 TEST_CASE("angles of rotary positions, which older folders have, are no parameters") {
