@@ -22,16 +22,12 @@ void check_positive(const char* field, double value) {
 
 /// A sum of two floats that are not rounded to one.
 struct TwoFloats {
-  float high, low;
+  float high, low = 0.0f;
 };
 
-TwoFloats sum_of(float a, float b) {  // exact
-  const float sum = a + b, taken = sum - a;
-  return {sum, (a - (sum - taken)) + (b - taken)};
-}
 TwoFloats operator+(TwoFloats a, TwoFloats b) {
-  const TwoFloats sum = sum_of(a.high, b.high);
-  return {sum.high, sum.low + (a.low + b.low)};
+  const float sum = a.high + b.high, taken = sum - a.high;
+  return {sum, (a.high - (sum - taken)) + (b.high - taken) + (a.low + b.low)};
 }
 /// The same for |a| >= |b|.
 TwoFloats add_smaller(TwoFloats a, TwoFloats b) {
@@ -41,10 +37,6 @@ TwoFloats add_smaller(TwoFloats a, TwoFloats b) {
 TwoFloats operator*(TwoFloats a, TwoFloats b) {
   const float product = a.high * b.high, rest = std::fma(a.high, b.high, -product);
   return {product, std::fma(a.high, b.low, std::fma(a.low, b.high, rest))};
-}
-TwoFloats operator*(TwoFloats a, float b) {
-  const float product = a.high * b;
-  return {product, std::fma(a.low, b, std::fma(a.high, b, -product))};
 }
 TwoFloats square(TwoFloats a) {
   const float product = a.high * a.high;
@@ -60,28 +52,28 @@ TwoFloats operator/(TwoFloats a, TwoFloats b) {
 TwoFloats logarithm(float x) {
   const int exponent = std::ilogb(x * (1.0f / 0.75f));
   const float mantissa = std::ldexp(x, -exponent);
-  const TwoFloats y = sum_of(-1.0f, mantissa) / sum_of(1.0f, mantissa), y2 = square(y);
+  const TwoFloats m{mantissa}, y = (TwoFloats{-1.0f} + m) / (TwoFloats{1.0f} + m), y2 = square(y);
   float t = 0.240320354700088500976562f;
   t = std::fma(t, y2.high, 0.285112679004669189453125f);
   t = std::fma(t, y2.high, 0.400007992982864379882812f);
   const TwoFloats third{0.66666662693023681640625f, 3.69183861259614332084311e-09f};
   const TwoFloats ln2{0.69314718246459960938f, -1.904654323148236017e-09f};
   const TwoFloats sum =
-      add_smaller(ln2 * static_cast<float>(exponent), {2.0f * y.high, 2.0f * y.low});
-  return add_smaller(sum, y2 * y * (y2 * t + third));
+      add_smaller(ln2 * TwoFloats{static_cast<float>(exponent)}, {2.0f * y.high, 2.0f * y.low});
+  return add_smaller(sum, y2 * y * (y2 * TwoFloats{t} + third));
 }
 
 float exponential(TwoFloats x) {
   const float whole = std::rint((x.high + x.low) * std::numbers::log2e_v<float>);
-  const TwoFloats rest = x + TwoFloats{whole * -0.693145751953125f, 0.0f} +
-                         TwoFloats{whole * -1.428606765330187045e-06f, 0.0f};
+  const TwoFloats rest =
+      x + TwoFloats{whole * -0.693145751953125f} + TwoFloats{whole * -1.428606765330187045e-06f};
   const float high = rest.high + rest.low;
   const TwoFloats r{high, rest.high - high + rest.low};
   float t = 0.00136324646882712841033936f;
   for (const float term : {0.00836596917361021041870117f, 0.0416710823774337768554688f,
                            0.166665524244308471679688f, 0.499999850988388061523438f})
     t = std::fma(t, r.high, term);
-  const TwoFloats sum = add_smaller({1.0f, 0.0f}, add_smaller(r, square(r) * t));
+  const TwoFloats sum = add_smaller({1.0f}, add_smaller(r, square(r) * TwoFloats{t}));
   return std::ldexp(sum.high + sum.low, static_cast<int>(whole));
 }
 
@@ -93,8 +85,9 @@ std::vector<float> powers_of(double theta, int64_t R) {
   std::vector<float> powers;
   for (int64_t i = 0; i < R / 2; ++i) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(R);
-    powers.push_back(i < R / 2 / at_once * at_once ? exponential(logarithm(base) * exponent)
-                                                   : std::pow(base, exponent));
+    powers.push_back(i < R / 2 / at_once * at_once
+                         ? exponential(logarithm(base) * TwoFloats{exponent})
+                         : std::pow(base, exponent));
   }
   return powers;
 }

@@ -73,6 +73,12 @@ bool is_tanh_gelu(const JsonNode& activation) {
   return std::find(std::begin(names), std::end(names), activation.value) != std::end(names);
 }
 
+void set_hf_dtype(nlohmann::json& config, DType dtype) {
+  config["dtype"] = config["torch_dtype"] = dtype == DType::bf16  ? "bfloat16"
+                                            : dtype == DType::f16 ? "float16"
+                                                                  : "float32";
+}
+
 float epsilon_at(const JsonNode& theirs, const char* key, double absent) {
   return static_cast<float>(theirs.at(key).number(absent));
 }
@@ -153,7 +159,6 @@ json hf_gpt2_json(const GPTConfig& config) {
           {"initializer_range", 0.02},
           {"scale_attn_weights", true},
           {"tie_word_embeddings", config.tied},
-          {"torch_dtype", "float32"},
           {"use_cache", true}};
 }
 
@@ -198,7 +203,6 @@ json hf_bloom_json(const GPTConfig& config) {
           {"pretraining_tp", 1},
           {"slow_but_exact", false},
           {"tie_word_embeddings", config.tied},
-          {"torch_dtype", "float32"},
           {"use_cache", true}};
 }
 
@@ -311,10 +315,11 @@ void read_hf_generation(const std::string& text, const std::string& path, HFMode
   model.tokens = hf_tokens({config, path + ": "}, model.tokens, model.config.vocabulary);
 }
 
-std::string hf_json(const GPTConfig& config, const SpecialTokens& tokens) {
+std::string hf_json(const GPTConfig& config, const SpecialTokens& tokens, DType dtype) {
   json written = has_llama_names(config.family)   ? hf_llama_json(config)
                  : config.family == Family::bloom ? hf_bloom_json(config)
                                                   : hf_gpt2_json(config);
+  set_hf_dtype(written, dtype);
   written["bos_token_id"] = hf_id(tokens.bos);
   written["eos_token_id"] = hf_ids(tokens.eos);
   written["pad_token_id"] = hf_id(tokens.pad);

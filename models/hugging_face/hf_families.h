@@ -20,6 +20,8 @@ nlohmann::json hf_ids(const std::vector<int32_t>& tokens);
 nlohmann::json hf_id(std::optional<int32_t> token);
 /// True for the names of the tanh approximation of GELU, of which transformers has five.
 bool is_tanh_gelu(const JsonNode& activation);
+/// Sets the dtype of the weights, by the keys of transformers 5 and 4.
+void set_hf_dtype(nlohmann::json& config, DType dtype);
 float epsilon_at(const JsonNode& theirs, const char* key, double absent);
 /// The special tokens of a config that are in the vocabulary.
 SpecialTokens hf_tokens(const JsonNode& theirs, const SpecialTokens& absent, int64_t vocabulary);

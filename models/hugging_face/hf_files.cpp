@@ -174,11 +174,11 @@ void require_weights(const WeightSource& weights, const std::vector<HFTensor>& t
 std::string write_hf_folder(const WeightSource& weights, const std::vector<HFTensor>& tensors,
                             const std::string& config, const std::string& generation,
                             const std::string& directory,
-                            const std::function<void(FileSet& files)>& add) {
+                            const std::function<void(FileSet& files)>& add, DType dtype) {
   std::vector<SafetensorsWriter::Entry> entries;
   entries.reserve(tensors.size());
   for (const HFTensor& tensor : tensors)
-    entries.push_back({tensor.name, DType::f32, tensor.their_shape()});
+    entries.push_back({tensor.name, dtype, tensor.their_shape()});
   make_directories(directory);
   FileSet files(directory);
   if (add) add(files);
@@ -186,10 +186,14 @@ std::string write_hf_folder(const WeightSource& weights, const std::vector<HFTen
   SafetensorsWriter writer(files.add("model.safetensors"), entries, {{"format", "pt"}});
   Checksum hash;
   for (const HFTensor& tensor : tensors) {
-    const std::vector<float> values = weights.read(tensor.name);
-    hash.update(std::as_bytes(std::span(values)));
+    std::vector<float> values = weights.read(tensor.name);
     writer.write_floats(tensor.conv1d ? transposed(values, tensor.shape[0], tensor.shape[1])
                                       : values);
+    for (float& value : values)
+      value = dtype == DType::bf16  ? static_cast<float>(bf16(value))
+              : dtype == DType::f16 ? static_cast<float>(f16(value))
+                                    : value;
+    hash.update(std::as_bytes(std::span(values)));
   }
   writer.finish();
   write_text(files.add(hf_generation_name), generation);

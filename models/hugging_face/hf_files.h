@@ -61,12 +61,11 @@ struct HFUnused {
 std::string unused_hf_tensors(const SafetensorsFolder& folder, const HFRequest& request,
                               const HFUnused& unused);
 
-/// Writes DIR/model.safetensors (f32) with these tensors, and both configs. As
-/// export_hugging_face().
+/// Writes DIR/model.safetensors with these tensors, and both configs. As export_hugging_face().
 std::string write_hf_folder(const WeightSource& weights, const std::vector<HFTensor>& tensors,
                             const std::string& config, const std::string& generation,
                             const std::string& directory,
-                            const std::function<void(FileSet& files)>& add);
+                            const std::function<void(FileSet& files)>& add, DType dtype);
 /// Throws FileError unless the weights have every tensor, in its shape.
 void require_weights(const WeightSource& weights, const std::vector<HFTensor>& tensors);
 

@@ -124,13 +124,13 @@ WeightSource HuggingFaceFolder::weights(const GPTConfig& model, std::string* not
 
 std::string export_hugging_face(const WeightSource& weights, const HFModel& model,
                                 const std::string& directory,
-                                const std::function<void(FileSet& files)>& add) {
+                                const std::function<void(FileSet& files)>& add, DType dtype) {
   const std::vector<HFTensor> tensors = hf_tensors(model.config);
   require_weights(weights, tensors);
   // Throws for models that transformers does not have, before a file is written.
-  const std::string config = hf_json(model.config, model.tokens);
-  return write_hf_folder(weights, tensors, config, hf_generation_json(model.tokens), directory,
-                         add);
+  const std::string config = hf_json(model.config, model.tokens, dtype);
+  return write_hf_folder(weights, tensors, config, hf_generation_json(model.tokens), directory, add,
+                         dtype);
 }
 
 }  // namespace zg::models

@@ -217,7 +217,6 @@ json hf_llama_json(const GPTConfig& config) {
       {"initializer_range", 0.02},
       {"attention_dropout", 0.0},
       {"tie_word_embeddings", config.tied},
-      {"torch_dtype", "float32"},
       {"use_cache", true}};
   if (config.family == Family::llama) {
     written["attention_bias"] = config.qkv_bias;

@@ -210,10 +210,10 @@ void read_hf_generation(const std::string& text, const std::string& path, HFSeq2
   model.generation = read_generation({parsed, path + ": "}, absent);
 }
 
-std::string hf_json(const Seq2SeqConfig& config) {
+std::string hf_json(const Seq2SeqConfig& config, DType dtype) {
   const bool is_bart = config.family == Seq2SeqFamily::bart;
   const auto hidden = [&](int64_t n) { return n > 0 ? n : 4 * config.width; };
-  const json written = {
+  json written = {
       {"architectures",
        {is_bart ? "BartForConditionalGeneration" : "BlenderbotForConditionalGeneration"}},
       {"model_type", name_of(config.family)},
@@ -243,8 +243,8 @@ std::string hf_json(const Seq2SeqConfig& config) {
       {"eos_token_id", hf_ids(config.tokens.eos)},
       {"forced_bos_token_id", hf_id(config.tokens.forced_bos)},
       {"forced_eos_token_id", hf_ids(config.tokens.forced_eos)},
-      {"torch_dtype", "float32"},
       {"use_cache", true}};
+  set_hf_dtype(written, dtype);
   std::string text = written.dump(2) + "\n";
   require_same_model(config, hf_seq2seq(text, "export").config);
   return text;

@@ -39,7 +39,7 @@ ZG_API void read_hf_generation(const std::string& json, const std::string& path,
 /// Returns a config.json that transformers loads and hf_seq2seq() reads back as the same model.
 /// Throws Unsupported, with the field, for a model that transformers does not have: a BlenderBot
 /// with norms behind the layers, a BART with another position_offset, ...
-ZG_API std::string hf_json(const Seq2SeqConfig& config);
+ZG_API std::string hf_json(const Seq2SeqConfig& config, DType dtype = DType::f32);
 /// Returns a generation_config.json with these options, but without sampling.
 ZG_API std::string hf_generation_json(const Seq2SeqConfig& config, const BeamOptions& options);
 
@@ -74,10 +74,11 @@ class ZG_API Seq2SeqFolder {
   std::unique_ptr<struct Seq2SeqFolderState> state_;
 };
 
-/// Writes DIR/model.safetensors (f32), config.json and generation_config.json, as
+/// Writes DIR/model.safetensors, config.json and generation_config.json, as
 /// export_hugging_face() in hugging_face.h does for decoders.
 ZG_API std::string export_hugging_face(const WeightSource& weights, const HFSeq2Seq& model,
                                        const std::string& directory,
-                                       const std::function<void(FileSet& files)>& add = {});
+                                       const std::function<void(FileSet& files)>& add = {},
+                                       DType dtype = DType::f32);
 
 }  // namespace zg::models

@@ -81,13 +81,13 @@ WeightSource Seq2SeqFolder::weights(const Seq2SeqConfig& model, std::string* not
 
 std::string export_hugging_face(const WeightSource& weights, const HFSeq2Seq& model,
                                 const std::string& directory,
-                                const std::function<void(FileSet& files)>& add) {
+                                const std::function<void(FileSet& files)>& add, DType dtype) {
   const std::vector<HFTensor> tensors = hf_tensors(model.config);
   require_weights(weights, tensors);
   // Throws for models that transformers does not have, before a file is written.
-  const std::string config = hf_json(model.config);
+  const std::string config = hf_json(model.config, dtype);
   return write_hf_folder(weights, tensors, config,
-                         hf_generation_json(model.config, model.generation), directory, add);
+                         hf_generation_json(model.config, model.generation), directory, add, dtype);
 }
 
 }  // namespace zg::models

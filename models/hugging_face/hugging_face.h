@@ -45,9 +45,11 @@ ZG_API HFModel hf_config(const std::string& json, const std::string& path);
 ZG_API void read_hf_generation(const std::string& json, const std::string& path, HFModel& model);
 
 /// Returns a config.json that transformers loads and hf_config() reads back as the same model.
-/// Throws Unsupported, with the field, for a model that transformers does not have: GPT-2 with
-/// ALiBi or a sliding window, BLOOM with learned positions.
-ZG_API std::string hf_json(const GPTConfig& config, const SpecialTokens& tokens = {});
+/// `dtype` is that of the weights, f32, bf16 or f16. Throws Unsupported, with the field, for a
+/// model that transformers does not have: GPT-2 with ALiBi or a sliding window, BLOOM with learned
+/// positions.
+ZG_API std::string hf_json(const GPTConfig& config, const SpecialTokens& tokens = {},
+                           DType dtype = DType::f32);
 /// Returns a generation_config.json, which tells generate() where a text ends.
 ZG_API std::string hf_generation_json(const SpecialTokens& tokens);
 /// "GPT-2", "BLOOM", "Llama", ...
@@ -99,14 +101,16 @@ class ZG_API HuggingFaceFolder {
   std::unique_ptr<struct HuggingFaceFolderState> state_;
 };
 
-/// Writes DIR/model.safetensors (f32), config.json and generation_config.json; older files of these
-/// names are replaced when all are written. `add` may add files to the set, for example a
-/// tokenizer's (models/tokenizer/tokenizer_files.h). Only one rank calls it, and not in a plan. To
-/// export an engine's weights, save a checkpoint: zero::weights_of(zero::save_checkpoint(directory,
-/// engine, info)). Returns Engine::parameter_hash() of these weights. Throws FileError if the
-/// weights do not fit the model.
+/// Writes DIR/model.safetensors of this dtype (f32, or rounded to bf16 or f16), config.json and
+/// generation_config.json; older files of these names are replaced when all are written. `add` may
+/// add files to the set, for example a tokenizer's (models/tokenizer/tokenizer_files.h). Only one
+/// rank calls it, and not in a plan. To export an engine's weights, save a checkpoint:
+/// zero::weights_of(zero::save_checkpoint(directory, engine, info)). Returns
+/// Engine::parameter_hash() of the written weights. Throws FileError if the weights do not fit the
+/// model or the dtype.
 ZG_API std::string export_hugging_face(const WeightSource& weights, const HFModel& model,
                                        const std::string& directory,
-                                       const std::function<void(FileSet& files)>& add = {});
+                                       const std::function<void(FileSet& files)>& add = {},
+                                       DType dtype = DType::f32);
 
 }  // namespace zg::models

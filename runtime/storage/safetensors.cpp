@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -266,10 +267,22 @@ void SafetensorsWriter::write_part(std::span<const std::byte> bytes) {
 
 void SafetensorsWriter::write_floats(std::span<const float> values) {
   SafetensorsWriterState& s = *state_;
-  if (s.next < s.entries.size() && s.entries[s.next].dtype != DType::f32)
-    refuse(s.path, fmt::format("tensor '{}' is declared as {}, got f32", s.entries[s.next].name,
-                               s.entries[s.next].dtype));
-  write(std::as_bytes(values));
+  const DType dtype = s.next < s.entries.size() ? s.entries[s.next].dtype : DType::f32;
+  if (dtype == DType::f32) return write(std::as_bytes(values));
+  if (dtype == DType::bf16) {
+    const std::vector<bf16> rounded(values.begin(), values.end());
+    return write(std::as_bytes(std::span(rounded)));
+  }
+  if (dtype != DType::f16)
+    refuse(s.path,
+           fmt::format("tensor '{}' is declared as {}, got f32", s.entries[s.next].name, dtype));
+  const std::vector<f16> rounded(values.begin(), values.end());
+  for (size_t i = 0; i < values.size(); ++i)
+    if (std::isfinite(values[i]) && std::isinf(static_cast<float>(rounded[i])))
+      refuse(s.path, fmt::format("tensor '{}' has the value {}, which f16 cannot hold; try bf16 or "
+                                 "f32",
+                                 s.entries[s.next].name, values[i]));
+  write(std::as_bytes(std::span(rounded)));
 }
 
 void SafetensorsWriter::finish() {

@@ -70,6 +70,8 @@ class ZG_API SafetensorsWriter {
 
   /// Writes the next entry. Throws FileError if the size is not the entry's.
   void write(std::span<const std::byte> bytes);
+  /// Rounds to the entry's f32, bf16 or f16, to nearest even. Throws FileError for another dtype
+  /// and for a finite value that f16 cannot hold.
   void write_floats(std::span<const float> values);
   /// Writes the next bytes of an entry that is written in several calls.
   void write_part(std::span<const std::byte> bytes);

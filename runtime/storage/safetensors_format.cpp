@@ -103,7 +103,8 @@ class HeaderParser {
     if (begin > end || end > file_bytes_ - data_begin_)
       fail(name, fmt::format("data_offsets {} are outside the {} bytes after the header",
                              brief(offsets), file_bytes_ - data_begin_));
-    Entry entry{.dtype = DType::u8, .begin = data_begin_ + begin, .end = data_begin_ + end};
+    Entry entry{
+        .dtype = DType::u8, .shape = {}, .begin = data_begin_ + begin, .end = data_begin_ + end};
     int64_t numel = 1;
     for (const int64_t extent : extents) numel *= extent;
     const int64_t bytes = numel / 8 * bits + numel % 8 * bits / 8;  // does not overflow

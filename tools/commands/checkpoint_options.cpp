@@ -69,12 +69,12 @@ bool parse(const std::vector<std::string>& arguments, ConsolidateOptions& option
 bool parse(const std::vector<std::string>& arguments, ExportOptions& options) {
   const CommandLine line = {
       .usage =
-          "zerograd export CHECKPOINT --hf DIR [--merge]\n"
+          "zerograd export CHECKPOINT --hf DIR [--dtype f32|f16|bf16] [--merge]\n"
           "       zerograd export CHECKPOINT --gguf FILE [--dtype f32|f16|bf16|q8_0] [--merge]\n"
           "       zerograd export CHECKPOINT --peft DIR",
       .summary =
           "Writes a model as transformers loads it with GPT2LMHeadModel.from_pretrained(DIR), or\n"
-          "BloomForCausalLM: config.json and model.safetensors, the masters in f32, and the\n"
+          "BloomForCausalLM: config.json, model.safetensors with the masters in f32, and the\n"
           "tokenizer that it was trained with. What else is in DIR stays.\n"
           "Or writes a Llama, Mistral, Qwen2, Qwen3 or SmolLM2 as one file for llama.cpp.\n"
           "Or writes adapters as PEFT loads them with PeftModel.from_pretrained(base, DIR).",
@@ -83,7 +83,7 @@ bool parse(const std::vector<std::string>& arguments, ExportOptions& options) {
                   {text_flag({"--hf"}, "DIR", options.hugging_face, "the folder to write"),
                    text_flag({"--gguf"}, "FILE", options.gguf, "the GGUF file to write"),
                    choice_flag({"--dtype"}, options.dtype, {"f32", "f16", "bf16", "q8_0"},
-                               "of a GGUF file's matrices"),
+                               "of the folder's tensors or a GGUF file's matrices; q8_0: GGUF"),
                    switch_flag({"--merge"}, options.merge,
                                "add the adapters to the weights that they were trained for"),
                    text_flag({"--peft"}, "DIR", options.peft,
@@ -100,6 +100,7 @@ bool parse(const std::vector<std::string>& arguments, ExportOptions& options) {
           "them none is written. A folder of --tokenizer also has the chat template of a GGUF "
           "file.\n\n"
           "  zerograd export checkpoints --hf gpt2-mine\n"
+          "  zerograd export llama-mine --hf llama-half --dtype bf16\n"
           "  zerograd train --from-hf gpt2-mine --data tokens.bin\n"
           "  zerograd export llama-mine --gguf llama-mine.gguf --dtype q8_0\n"
           "  zerograd export runs/adapters --peft adapters\n"
@@ -113,8 +114,10 @@ bool parse(const std::vector<std::string>& arguments, ExportOptions& options) {
             ? "--hf: expected a folder to write, got nothing; try --hf DIR, --gguf FILE or --peft "
               "DIR"
             : "export: expected one of --hf, --gguf and --peft, got more; export twice");
-  if (options.gguf.empty() && options.given.count("--dtype"))
-    throw ConfigError("--dtype: only a GGUF file has one; expected --gguf FILE with it");
+  if (!options.peft.empty() && options.given.count("--dtype"))
+    throw ConfigError("--dtype: adapters are written in f32; leave the flag out of --peft");
+  if (options.gguf.empty() && options.dtype == models::GGUFType::q8_0)
+    throw ConfigError("--dtype: expected f32, f16 or bf16 for --hf, got q8_0; try --gguf FILE");
   if (options.merge && !options.peft.empty())
     throw ConfigError("--merge: expected --hf DIR or --gguf FILE with it, got --peft");
   check_model(options.model, options.given);

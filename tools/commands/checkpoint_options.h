@@ -34,7 +34,7 @@ struct ExportOptions {
   std::string hugging_face;                        ///< path of a folder
   std::string gguf;                                ///< path of a file
   std::string peft;                                ///< path of a folder for adapters
-  models::GGUFType dtype = models::GGUFType::f32;  ///< of the GGUF file
+  models::GGUFType dtype = models::GGUFType::f32;  ///< of the file's or folder's matrices
   bool merge = false;                              ///< add the adapters to the weights
   AdapterPaths adapters;
   std::string tokenizer;  ///< empty: the tokenizer stored in the checkpoint

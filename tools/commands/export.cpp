@@ -45,12 +45,25 @@ int export_adapters(const SavedModel& saved_model, const std::string& directory)
   return 0;
 }
 
-/// The weights to write: with --merge those of the base and the adapters.
+/// The model to write: with --merge it has every position of the base, of which the adapters may
+/// have been trained on the first ones only.
+models::GPTConfig model_to_write(const ExportOptions& options, const Settings& settings) {
+  models::GPTConfig model = settings.model;
+  if (options.merge && is_hf_folder(settings.base.path))
+    model.block_size = open_hf_folder(settings.base.path).model().config.block_size;
+  return model;
+}
+
+/// Its weights: with --merge those of the base and the adapters.
 WeightSource weights_to_write(const ExportOptions& options, const SavedModel& saved_model) {
-  const Settings& settings = saved_model.settings;
+  Settings settings = saved_model.settings;
   if (!options.merge) return weights_of(saved_model);
-  return models::merged(checked_base(settings), adapter_weights(saved_model),
-                        lora_of(settings.lora));
+  WeightSource base = checked_base(settings);
+  if (const models::GPTConfig model = model_to_write(options, settings); model != settings.model) {
+    settings.model = model;
+    base = base_weights(settings);
+  }
+  return models::merged(base, adapter_weights(saved_model), lora_of(settings.lora));
 }
 
 /// The tokenizer.json at a path as it is, or made of a folder's vocab.json and merges.txt.
@@ -140,7 +153,8 @@ int export_folder(const ExportOptions& options) {
   check_not_read(options.peft.empty() ? "--hf" : "--peft", directory,
                  {saved_model.path, settings.base.path, options.adapters.adapter});
   if (!options.peft.empty()) return export_adapters(saved_model, options.peft);
-  if (settings.seq2seq.config.empty()) models::validate(settings.model);
+  const models::GPTConfig model = model_to_write(options, settings);
+  if (settings.seq2seq.config.empty()) models::validate(model);
   DataOptions data = settings.data;
   const bool named = !options.tokenizer.empty();
   if (named) data.tokenizer = options.tokenizer;
@@ -166,19 +180,23 @@ int export_folder(const ExportOptions& options) {
   }
   const auto add_files = [&](FileSet& files) {
     models::add_tokenizer(*tokenizer, files, "", around);
-    write_text(files.add("tokenizer_config.json"),
-               models::hf_tokenizer_config_json(*tokenizer, tokens,
-                                                models::longest_context(settings.model)));
+    write_text(
+        files.add("tokenizer_config.json"),
+        models::hf_tokenizer_config_json(*tokenizer, tokens, models::longest_context(model)));
     if (const std::string text = chat_template_of(options, saved_model); !text.empty())
       write_text(files.add("chat_template.jinja"), text);
   };
   const auto add = tokenizer ? std::function<void(FileSet&)>(add_files) : nullptr;
   const WeightSource weights = weights_to_write(options, saved_model);
+  const DType dtype = options.dtype == models::GGUFType::bf16  ? DType::bf16
+                      : options.dtype == models::GGUFType::f16 ? DType::f16
+                                                               : DType::f32;
   const std::string hash =
-      seq2seq ? models::export_hugging_face(weights, *seq2seq, options.hugging_face, add)
-              : models::export_hugging_face(weights, {settings.model, tokens}, options.hugging_face,
-                                            add);
-  print_line(stdout, "saved {} of {}\nparam_hash {}", options.hugging_face, saved_model.path, hash);
+      seq2seq
+          ? models::export_hugging_face(weights, *seq2seq, options.hugging_face, add, dtype)
+          : models::export_hugging_face(weights, {model, tokens}, options.hugging_face, add, dtype);
+  print_line(stdout, "saved {} of {}
+param_hash {}", options.hugging_face, saved_model.path, hash);
   return 0;
 }
 

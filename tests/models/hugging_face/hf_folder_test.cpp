@@ -77,6 +77,45 @@ TEST_CASE("weights exported to a Hugging Face folder are imported unchanged") {
   CHECK(note == "");
 }
 
+TEST_CASE("a Hugging Face folder in bf16 or f16 has rounded weights and says so") {
+  const TemporaryFolder folder;
+  const Trained first(two_small_layers(), 1);
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    CAPTURE(std::string(name_of(dtype)));
+    const std::string path = folder / name_of(dtype);
+    const std::string hash = models::export_hugging_face(
+        first.weights(), {.config = two_small_layers()}, path, {}, dtype);
+    const SafetensorsReader file(path + "/model.safetensors");
+    for (const auto& [name, entry] : file.entries()) CHECK(entry.dtype == dtype);
+    const std::string config = read_file(path + "/config.json");
+    for (const char* key : {"dtype", "torch_dtype"})
+      CHECK(contains(config, '"' + std::string(key) + "\": \"" +
+                                 (dtype == DType::bf16 ? "bfloat16" : "float16") + '"'));
+    Trained second(two_small_layers(), 2);
+    const WeightSource weights = models::HuggingFaceFolder(path).weights(two_small_layers());
+    for (const auto& [name, shape] : weights.shapes) {
+      std::vector<float> expected = first.weights().read(name);
+      for (float& value : expected)
+        value =
+            dtype == DType::bf16 ? static_cast<float>(bf16(value)) : static_cast<float>(f16(value));
+      CHECK(weights.read(name) == expected);
+    }
+    zero::load_weights(weights, second.engine);
+    CHECK(second.engine.parameter_hash() == hash);
+    CHECK(hash != first.engine.parameter_hash());
+  }
+  WeightSource large = first.weights();
+  large.read = [&](const std::string& name) {
+    return std::vector<float>(static_cast<size_t>(large.shapes.at(name).numel()), 1e5f);
+  };
+  CHECK(contains(message_of<FileError>([&] {
+                   models::export_hugging_face(large, {.config = two_small_layers()},
+                                               folder / "large", {}, DType::f16);
+                 }),
+                 "tensor 'transformer.h.0.attn.c_attn.bias' has the value 100000, which f16 cannot "
+                 "hold; try bf16 or f32"));
+}
+
 TEST_CASE("a model with a smaller block size reads the first positions of a Hugging Face folder") {
   const TemporaryFolder folder;
   const Trained first(two_small_layers(), 1);

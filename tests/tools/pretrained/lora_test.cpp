@@ -267,6 +267,26 @@ TEST_CASE("adapters go to PEFT's format and back, and into merged weights") {
                 "--init: ");
 }
 
+TEST_CASE("a GPT-2 merged with adapters of fewer positions keeps all of the base, in any dtype") {
+  const TemporaryFolder folder;
+  const std::string base = std::string(ZG_FIXTURES) + "hf_gpt2", save = folder / "save",
+                    merged = folder / "merged";
+  hash_of("train " + data_flags(folder) + "--from-hf " + base +
+          " --block-size 8 --batch-size 4 --lora 2 --lr 0.01 --steps 1 --save " + save);
+  hash_of("export " + save + " --merge --hf " + merged + " --dtype bf16");
+  const SafetensorsReader ours(merged + "/model.safetensors"), theirs(base + "/model.safetensors");
+  const std::string table = "transformer.wpe.weight";
+  CHECK(ours.entries().at(table).dtype == DType::bf16);
+  std::vector<float> expected = theirs.read_floats(table);
+  for (float& value : expected) value = static_cast<float>(bf16(value));
+  CHECK(ours.read_floats(table) == expected);
+  CHECK(json::parse(read_file(merged + "/config.json")).at("n_positions") == 16);
+  check_refused("export " + save + " --merge --hf " + merged + " --dtype q8_0", 2,
+                "expected f32, f16 or bf16 for --hf, got q8_0");
+  check_refused("export " + save + " --peft " + merged + " --dtype bf16", 2,
+                "--dtype: adapters are written in f32");
+}
+
 TEST_CASE("flags of adapters without adapters or without a base are refused") {
   const TemporaryFolder folder;
   const std::string run = "train --data sort --steps 1 ";
