@@ -58,7 +58,7 @@ struct GGUFResult {
 /// what hf_json() refuses, a Qwen2 with a head size of its own, a Qwen with Llama 3's rope, yarn
 /// with other ramps than llama.cpp's; and, with the key, for a tokenizer that llama.cpp does not
 /// have. Throws FileError if the weights do not fit the model, a value does not fit the type, the
-/// tokenizer is invalid or has tokens that the model does not, or the file cannot be written.
+/// tokenizer is invalid, or the file cannot be written.
 ///
 /// llama.cpp gives these architectures no sliding window. For a model with one the file's
 /// context_length is at most the window, within which both are equal.

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -41,7 +42,18 @@ constexpr const char* digit_split = R"(\p{N})";
 
 bool is_null(const JsonNode& node) { return node.value.is_null(); }
 
-/// The tokens of a file by id. Ids of the model that the file does not have are unused tokens.
+/// Added tokens that convert_hf_to_gguf.py takes for control tokens although no file marks them.
+bool looks_special(std::string_view text) {
+  for (const char* known : {"<pad>", "<mask>", "<2mass>", "[@BOS@]"})
+    if (text == known) return true;
+  for (const auto& [begin, end] :
+       {std::pair("<|", "|>"), std::pair("<\uff5c", "\uff5c>"), std::pair("<unused", ">")})
+    if (text.starts_with(begin) && text.ends_with(end)) return true;
+  return false;
+}
+
+/// The tokens of a file by id, with the types of convert_hf_to_gguf.py. Ids of the model that the
+/// file does not have are unused tokens; tokens beyond the model's are left out.
 class GGUFVocabulary {
  public:
   GGUFVocabulary(const JsonNode& file, int64_t model_vocabulary) {
@@ -69,12 +81,15 @@ class GGUFVocabulary {
 
   std::vector<std::string> texts;
   std::vector<int32_t> kinds;
+  std::unordered_set<std::string> beyond;  ///< texts that are left out
 
  private:
   void add(const std::string& text, int32_t kind, const JsonNode& id) {
     const int32_t number = id.id();
-    if (number >= std::ssize(texts))
-      id.fail(fmt::format("an id below the model's vocabulary, {}", texts.size()));
+    if (number >= std::ssize(texts)) {
+      beyond.insert(text);
+      return;
+    }
     const auto slot = static_cast<size_t>(number);
     const bool is_new = ids_.emplace(text, number).second;
     if (is_new ? kinds[slot] != unused : ids_.at(text) != number)
@@ -86,10 +101,13 @@ class GGUFVocabulary {
     for (const char* key : {"single_word", "lstrip", "rstrip"})
       if (const JsonNode flag = token.at(key); !is_null(flag) && flag.flag()) refuse(flag, "false");
     const std::string& text = token.at("content").text();
-    // Some models do not mark their control tokens; convert_hf_to_gguf.py finds them so.
-    const bool looks_special = text.starts_with("<|") && text.ends_with("|>");
-    const bool is_special = token.at("special").flag(false) || looks_special;
-    add(text, is_special ? control : user_defined, token.at("id"));
+    const JsonNode id = token.at("id");
+    const bool is_special = token.at("special").flag(false) || looks_special(text);
+    add(text, is_special ? control : user_defined, id);
+    if (is_special || beyond.contains(text)) return;
+    std::string& written = texts[static_cast<size_t>(id.id())];  // llama.cpp's has plain spaces
+    for (size_t at = 0; (at = written.find(space, at)) != std::string::npos;)
+      written.replace(at, std::string_view(space).size(), " ");
   }
   void add_unused(size_t id, const std::string& where) {
     texts[id] = fmt::format("[PAD{}]", id);
@@ -180,6 +198,7 @@ void add_byte_level(const JsonNode& file, const GGUFVocabulary& vocabulary, GGUF
   std::vector<std::string> merges;
   for (const JsonNode& node : model.at("merges").members()) {
     const auto [left, right] = merge_of(node);
+    if (vocabulary.beyond.contains(left + right)) continue;
     for (const std::string& text : {left, right, left + right}) vocabulary.id_of(node, text);
     merges.push_back(fmt::format("{} {}", left, right));
     if (std::count(merges.back().begin(), merges.back().end(), ' ') != 1)
@@ -236,6 +255,7 @@ std::vector<float> scores_of(const JsonNode& merges, const GGUFVocabulary& vocab
   const std::vector<JsonNode> nodes = merges.members();
   for (size_t i = 0; i < nodes.size(); ++i) {
     const auto [left, right] = merge_of(nodes[i]);
+    if (vocabulary.beyond.contains(left + right)) continue;
     const int32_t a = vocabulary.id_of(nodes[i], left), b = vocabulary.id_of(nodes[i], right),
                   joined = vocabulary.id_of(nodes[i], left + right);
     pairs.insert(static_cast<uint64_t>(a) << 32 | static_cast<uint32_t>(b));
@@ -286,9 +306,14 @@ void add_sentencepiece(const JsonNode& file, GGUFVocabulary& vocabulary, GGUFMet
   if (const JsonNode ignores = model.at("ignore_merges"); ignores.flag(false))
     refuse(ignores, "false with byte_fallback");
   for (size_t id = 0; id < vocabulary.texts.size(); ++id)
-    if (is_byte_token(vocabulary.texts[id])) vocabulary.kinds[id] = byte;
+    if (vocabulary.kinds[id] == normal && is_byte_token(vocabulary.texts[id]))
+      vocabulary.kinds[id] = byte;
+  // An added token keeps its type, as in convert_hf_to_gguf.py.
   if (const JsonNode token = model.at("unk_token"); !is_null(token))
-    vocabulary.kinds[static_cast<size_t>(vocabulary.id_of(token, token.text()))] = unknown;
+    if (int32_t& kind =
+            vocabulary.kinds[static_cast<size_t>(vocabulary.id_of(token, token.text()))];
+        kind == normal)
+      kind = unknown;
   metadata.add("tokenizer.ggml.model", std::string("llama"));
   metadata.add("tokenizer.ggml.pre", std::string("default"));
   metadata.add("tokenizer.ggml.tokens", vocabulary.texts);
@@ -394,6 +419,10 @@ void add_gguf_tokenizer(const GGUFTokenizer& tokenizer, const HFModel& model,
     if (const JsonNode text = bpe.at(key); !is_null(text) && !text.text().empty())
       refuse(text, "none");
   GGUFVocabulary vocabulary(file, model.config.vocabulary);
+  if (!vocabulary.beyond.empty())
+    notes.push_back(
+        fmt::format("{}{} tokens are left out, '{}' for one: the model has ids below {}", file.name,
+                    vocabulary.beyond.size(), *vocabulary.beyond.begin(), model.config.vocabulary));
   const JsonNode splitter = file.at("pre_tokenizer");
   if (is_null(splitter) || splitter.has_type("Metaspace"))
     add_sentencepiece(file, vocabulary, metadata);
