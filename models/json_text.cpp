@@ -105,7 +105,12 @@ void for_each_json_line(
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     const std::string place = fmt::format("{}:{}", path, number);
     const json object = parse_json_object(line, path, {.line = number});
-    use({object, place + ": "}, place);
+    try {
+      use({object, place + ": "}, place);
+    } catch (const ConfigError& error) {
+      if (std::string_view(error.what()).starts_with(place)) throw;
+      throw ConfigError(fmt::format("{}: {}", place, error.what()));
+    }
   }
 }
 

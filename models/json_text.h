@@ -43,7 +43,7 @@ struct ZG_API JsonNode {
 
 /// Reads a file with a JSON object on each line, in UTF-8. Lines of white space are left out.
 /// `place` is "PATH:LINE", which the name of `line` begins with, too. Throws FileError, with the
-/// place, for another line.
+/// place, for another line. A ConfigError that `use` throws gets the place.
 ZG_API void for_each_json_line(
     const std::string& path,
     const std::function<void(const JsonNode& line, const std::string& place)>& use);

@@ -152,8 +152,14 @@ std::unique_ptr<Dataset> tokenized_dataset(const std::string& path, const Tokeni
                                            const TextOptions& options) {
   const std::string text = read_text(path);
   if (text.empty()) throw ConfigError(path + ": the file is empty; expected text");
+  std::vector<int32_t> ids;
+  try {
+    ids = tokenizer.encode_document(text);
+  } catch (const ConfigError& error) {
+    throw ConfigError(path + ": " + error.what());
+  }
   return window_dataset({.path = path,
-                         .tokens = tokens_in_memory(tokenizer.encode_document(text)),
+                         .tokens = tokens_in_memory(std::move(ids)),
                          .vocabulary = tokenizer.vocabulary(),
                          .codec = tokenizer_codec(tokenizer)},
                         options);

@@ -11,6 +11,7 @@
 #include "zerograd/models/tokenizer/vocabulary.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/text.h"
 #include "zerograd/runtime/text/utf8.h"
 
 namespace zg::models {
@@ -325,20 +326,41 @@ class Encoder {
 }  // namespace
 
 Tokenizer::Tokenizer(TokenizerParts parts, const std::string& where)
-    : state_(std::make_shared<const TokenizerState>(std::move(parts), where)) {}
+    : state_(std::make_shared<const TokenizerState>(std::move(parts), where)),
+      vocabulary_(std::ssize(state_->bytes)) {}
 
-int64_t Tokenizer::vocabulary() const { return static_cast<int64_t>(state_->bytes.size()); }
+int64_t Tokenizer::vocabulary() const { return vocabulary_; }
+Tokenizer Tokenizer::limited_to(int64_t vocabulary) const {
+  Tokenizer limited = *this;
+  limited.vocabulary_ = std::min(vocabulary_, vocabulary);
+  return limited;
+}
 const TokenizerParts& Tokenizer::parts() const { return state_->parts; }
+
+void Tokenizer::check_ids(const std::vector<int32_t>& ids) const {
+  if (vocabulary_ == std::ssize(state_->bytes)) return;
+  const auto beyond =
+      std::find_if(ids.begin(), ids.end(), [this](int32_t id) { return id >= vocabulary_; });
+  if (beyond == ids.end()) return;
+  const std::string before = decode({ids.begin(), beyond});
+  throw ConfigError(
+      fmt::format("'{}' in line {} of the text is the token {}; expected tokens below {}, the "
+                  "model's vocabulary",
+                  printable(state_->parts.tokens[static_cast<size_t>(*beyond)]),
+                  1 + std::count(before.begin(), before.end(), '\n'), *beyond, vocabulary_));
+}
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
   std::vector<int32_t> ids;
   Encoder(*state_, ids).text(text);
+  check_ids(ids);
   return ids;
 }
 
 EncodedText Tokenizer::encode_with_spans(std::string_view text) const {
   EncodedText encoded;
   Encoder(*state_, encoded.ids, &encoded.spans).text(text);
+  check_ids(encoded.ids);
   return encoded;
 }
 
@@ -347,6 +369,7 @@ std::vector<int32_t> Tokenizer::encode_document(std::string_view text) const {
   std::vector<int32_t> ids = around.before;
   Encoder(*state_, ids).text(text);
   ids.insert(ids.end(), around.after.begin(), around.after.end());
+  check_ids(ids);
   return ids;
 }
 

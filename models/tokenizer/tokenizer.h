@@ -136,8 +136,11 @@ class ZG_API Tokenizer {
   /// models/tokenizer/split_pattern.h does not support.
   Tokenizer(TokenizerParts parts, const std::string& where);
 
-  int64_t vocabulary() const;
+  int64_t vocabulary() const;  ///< the number of ids that encode() gives and decode() takes
   const TokenizerParts& parts() const;
+  /// The tokenizer of a model whose table has fewer rows. Encoding a text that needs a token from
+  /// `vocabulary` on throws ConfigError with the token and its line.
+  Tokenizer limited_to(int64_t vocabulary) const;
 
   /// The ids of the text alone, without parts().around. Bytes that are not UTF-8 have tokens in
   /// byte-level BPE and with byte_fallback; otherwise they are unknown.
@@ -159,7 +162,10 @@ class ZG_API Tokenizer {
   std::optional<int32_t> id_of_added(std::string_view content) const;
 
  private:
+  void check_ids(const std::vector<int32_t>& ids) const;
+
   std::shared_ptr<const struct TokenizerState> state_;
+  int64_t vocabulary_;
 };
 
 struct TokenizerTraining {

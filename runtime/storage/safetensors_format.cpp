@@ -105,8 +105,7 @@ class HeaderParser {
                              brief(offsets), file_bytes_ - data_begin_));
     Entry entry{
         .dtype = DType::u8, .shape = {}, .begin = data_begin_ + begin, .end = data_begin_ + end};
-    int64_t numel = 1;
-    for (const int64_t extent : extents) numel *= extent;
+    const int64_t numel = *checked_product(extents);
     const int64_t bytes = numel / 8 * bits + numel % 8 * bits / 8;  // does not overflow
     const std::string& type = object["dtype"].get_ref<const std::string&>();
     const std::string text = fmt::format("{} {}", type, brief(object["shape"]));

@@ -195,8 +195,7 @@ int export_folder(const ExportOptions& options) {
       seq2seq
           ? models::export_hugging_face(weights, *seq2seq, options.hugging_face, add, dtype)
           : models::export_hugging_face(weights, {model, tokens}, options.hugging_face, add, dtype);
-  print_line(stdout, "saved {} of {}
-param_hash {}", options.hugging_face, saved_model.path, hash);
+  print_line(stdout, "saved {} of {}\nparam_hash {}", options.hugging_face, saved_model.path, hash);
   return 0;
 }
 

@@ -52,7 +52,8 @@ std::vector<int32_t> prompt_tokens(const models::TextStream& words, const std::s
   return words.encode(prompt);
 } catch (const ConfigError& error) {
   const std::string message = error.what();
-  if (message.find("neither characters nor a tokenizer") == std::string::npos) throw;
+  if (message.find("neither characters nor a tokenizer") == std::string::npos)
+    throw ConfigError(message.starts_with("--prompt") ? message : "--prompt: " + message);
   throw ConfigError(message +
                     "; try --tokenizer PATH, or --data with the text that it was trained on");
 }

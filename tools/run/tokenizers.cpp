@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tools/options/seq2seq_flags.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
@@ -112,8 +113,12 @@ std::optional<models::Tokenizer> resolve_tokenizer(DataOptions& data, const Save
   const models::Tokenizer tokenizer =
       saved_model && !named ? tokenizer_of(*saved_model) : models::load_tokenizer(data.tokenizer);
   data.tokenizer_checksum = checksum_of(tokenizer);
-  if (saved_model) check_same(*saved_model, data, tokenizer);
-  return tokenizer;
+  if (!saved_model) return tokenizer;
+  check_same(*saved_model, data, tokenizer);
+  const Settings& saved = saved_model->settings;
+  return tokenizer.limited_to(saved.seq2seq.config.empty()
+                                  ? saved.model.vocabulary
+                                  : seq2seq_model(saved.seq2seq).config.vocabulary);
 }
 
 std::optional<models::Tokenizer> folder_tokenizer(DataOptions& data, const SavedModel& folder,

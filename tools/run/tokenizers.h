@@ -26,7 +26,8 @@ models::Tokenizer tokenizer_named(const std::string& name, std::string_view text
 /// `named` it, the trained model's tokenizer is used, if any; checkpoints store a copy of theirs.
 /// Throws ConfigError when the named tokenizer differs from the model's, or the model uses
 /// characters. Throws FileError when the tokenizer of an older checkpoint does not exist any more.
-/// Absent: there is none.
+/// A tokenizer with more tokens than the trained model is limited to the model's. Absent: there is
+/// none.
 std::optional<models::Tokenizer> resolve_tokenizer(DataOptions& data, const SavedModel* saved_model,
                                                    bool named);
 

@@ -7,6 +7,9 @@
 
 #include "tests/models/tokenizer/tokenizer_text.h"
 #include "tests/support/error_message.h"
+#include "zerograd/models/data/data.h"
+#include "zerograd/models/json_text.h"
+#include "zerograd/models/tokenizer/corpus.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
@@ -212,6 +215,34 @@ TEST_CASE("added tokens are encoded by their content and found by id_of_added") 
   CHECK(tokenizer.decode(std::vector<int32_t>{2, 3}) == "</s><pad>");
   CHECK(contains(message_of<ConfigError>([&] { tokenizer.decode(std::vector<int32_t>{2500}); }),
                  "expected ids below 2500, got 2500"));
+}
+
+TEST_CASE("tokens beyond a model's table are an error only in a text that needs them") {
+  const Tokenizer whole = load_tokenizer(tokenizer_fixture + "bloom"),
+                  limited = whole.limited_to(3);
+  CHECK(limited.vocabulary() == 3);
+  CHECK(whole.limited_to(1 << 20).vocabulary() == whole.vocabulary());
+  CHECK(limited.parts().tokens.size() == static_cast<size_t>(whole.vocabulary()));
+  CHECK(limited.encode("</s></s>") == std::vector<int32_t>{2, 2});
+  CHECK(message_of<ConfigError>([&] { limited.encode("</s><pad>"); }) ==
+        "'<pad>' in line 1 of the text is the token 3; expected tokens below 3, the model's "
+        "vocabulary");
+  const Tokenizer letters = whole.limited_to(whole.vocabulary() - 1);
+  const TemporaryFolder folder;
+  const std::string last = letters.parts().tokens.back();
+  CAPTURE(last);
+  write_file(folder / "text",
+             "a\nb\n" + whole.decode(std::vector{static_cast<int32_t>(whole.vocabulary() - 1)}));
+  CHECK(contains(message_of<ConfigError>([&] { tokenized_dataset(folder / "text", letters, {}); }),
+                 folder / "text" + ": '"));
+  CHECK(contains(message_of<ConfigError>([&] { tokenized_dataset(folder / "text", letters, {}); }),
+                 "' in line 3 of the text is the token "));
+  write_file(folder / "lines", "{\"a\": 1}\n\n{\"a\": 2}\n");
+  CHECK(message_of<ConfigError>([&] {
+          for_each_json_line(folder / "lines", [&](const JsonNode& line, const std::string&) {
+            if (line.at("a").value == 2) limited.encode("<pad>");
+          });
+        }).starts_with(folder / "lines" + ":3: '<pad>' in line 1 of the text"));
 }
 
 TEST_CASE("a split pattern that takes too many matching steps is an error") {

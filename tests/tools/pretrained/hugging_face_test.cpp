@@ -263,6 +263,22 @@ TEST_CASE(
   const Outcome named = a.from_hf("--data " + a.text + " --tokenizer " + a.tokenizer);
   CHECK(line_after(named.out, "param_hash ") == line_after(own.out, "param_hash "));
   CHECK(zerograd({"generate", save, "--prompt", "the dög", "--length", "0"}).out == "the dög\n");
+  // A token beyond the model's table is no error in a text without it.
+  const std::string exported = a.folder / "exported", more = a.folder / "more.txt";
+  json grown = json::parse(read_file(a.hf + "/tokenizer.json"));
+  grown["added_tokens"].push_back({{"id", 280}, {"content", "<extra>"}, {"special", true}});
+  write_file(a.hf + "/tokenizer.json", grown.dump());
+  CHECK(line_after(a.from_hf("--data " + a.text).out, "param_hash ") ==
+        line_after(own.out, "param_hash "));
+  write_file(more, TextCase::lines() + "sea\n<extra>\n");
+  const std::string beyond = "'<extra>' in line 62 of the text is the token 280; expected tokens";
+  check_refused("train --from-hf " + a.hf + " --steps 1 --data " + more, 2, more + ": " + beyond);
+  check_refused("eval " + a.hf + " --data " + more, 2, more + ": " + beyond);
+  check_refused("generate " + a.hf + " --prompt <extra>", 2, "--prompt: '<extra>' in line 1");
+  hash_of("export " + a.hf + " --hf " + exported);
+  CHECK(json::parse(read_file(exported + "/tokenizer.json")).at("added_tokens").size() ==
+        grown.at("added_tokens").size());
+
   fs::remove(a.hf + "/tokenizer.json");  // vocab.json and merges.txt say the same
   CHECK(line_after(a.from_hf("--data " + a.text).out, "param_hash ") ==
         line_after(own.out, "param_hash "));
