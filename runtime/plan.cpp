@@ -137,7 +137,8 @@ void plan_rank(int rank, int world, const Program& program, const PlanOptions& o
     } catch (const PlanEnd&) {
       plan.complete = false;
     } catch (const OutOfMemory&) {
-      if (!recorder.refused())  // not a memory limit of the options: memory of this machine
+      // Not a memory limit of the options: memory of this machine, or more than can be counted.
+      if (!recorder.refused() || (!device_options.memory_limit && !device_options.host_limit))
         std::rethrow_exception(cpu::of_rank(std::current_exception(), rank, world));
     } catch (...) {
       std::rethrow_exception(cpu::of_rank(std::current_exception(), rank, world));

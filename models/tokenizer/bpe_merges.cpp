@@ -8,6 +8,9 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
+
 namespace zg::models {
 namespace {
 
@@ -48,6 +51,10 @@ int32_t MergeTable::rank(int32_t left, int32_t right) const {
 
 void MergeTable::apply(std::vector<int32_t>& tokens, MergeScratch& scratch) const {
   if (tokens.size() < 2) return;
+  if (tokens.size() >= static_cast<size_t>(none))
+    throw ConfigError(fmt::format(
+        "tokenizer: a word of {} tokens; expected fewer than 2^31; try a text in several documents",
+        tokens.size()));
   if (tokens.size() <= short_word)
     apply_to_short(tokens, scratch);
   else

@@ -12,6 +12,7 @@
 #include "tests/support/error_message.h"
 #include "tests/support/own_process.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/plan.h"
 #include "zerograd/runtime/tensor.h"
 
 using namespace zg;
@@ -140,6 +141,10 @@ TEST_CASE("ranges and sums of sizes that pass 2^63 are refused, also in a plan")
                 message);
   CHECK_THROWS_AS(Tensor::empty({most / 8}, DType::f64, meta), OutOfMemory);
   CHECK(meta.memory().live() >= 16 * third);
+  const auto take = [](Communicator&, const Device& device) {
+    const Tensor all = Tensor::empty({most / 8}, DType::f64, device);
+  };
+  CHECK_THROWS_AS(plan_ranks(1, take), OutOfMemory);
 }
 
 TEST_CASE("arenas under a limit on addresses: run by the next test" * doctest::skip()) {
