@@ -53,12 +53,12 @@ std::map<std::string, std::string> short_names(const SafetensorsFolder& folder,
 
 /// Throws FileError if two tensors of a folder, which config.json ties, have different values.
 void require_equal_tensors(const SafetensorsFolder& folder, const std::string& head,
-                           const std::string& tokens, const std::string& advice) {
+                           const std::string& tokens) {
   const auto refuse = [&] {
     throw FileError(
         fmt::format("{}: '{}' has other values than '{}', to which config.json ties it; expected "
-                    "equal values; {}",
-                    folder.path(), head, tokens, advice));
+                    "equal values; try \"tie_word_embeddings\": false, which decoders have",
+                    folder.path(), head, tokens));
   };
   if (folder.shape(head) != folder.shape(tokens)) refuse();
   constexpr int64_t elements_at_once = 1 << 20;
@@ -111,7 +111,7 @@ WeightSource hf_weights(const std::shared_ptr<const SafetensorsFolder>& folder,
       else if (entry.name.empty())
         entry.name = place->second;
       else
-        require_equal_tensors(*folder, place->second, entry.name, request.tied_advice);
+        require_equal_tensors(*folder, place->second, entry.name);
     if (entry.name.empty() && request.optional.contains(tensor.name)) continue;
     if (entry.name.empty()) refuse_absent(*folder, request, tensor);
     if (const Shape& shape = folder->shape(entry.name); shape != tensor.their_shape())

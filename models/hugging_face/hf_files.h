@@ -34,7 +34,6 @@ struct HFRequest {
   /// of them or several with equal values. (transformers 4 uses the first where they differ, and 5
   /// each for itself.)
   std::vector<std::string> tied = {};
-  std::string tied_advice = {};  ///< ends the error where they differ
   /// A prefix that the folder's names may lack.
   std::string prefix = {};
 

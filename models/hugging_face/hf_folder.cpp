@@ -42,8 +42,7 @@ std::vector<HFTensor> hf_tensors(const GPTConfig& config) {
 bool hf_ignores(const std::string& name, const GPTConfig& config) {
   // transformers before 4.32 stored the angles of Llama's rotary positions.
   return (config.family == Family::gpt && ends_with_any(name, masks)) ||
-         (has_llama_names(config.family) && name.ends_with(".rotary_emb.inv_freq")) ||
-         (config.tied && name == "lm_head.weight");
+         (has_llama_names(config.family) && name.ends_with(".rotary_emb.inv_freq"));
 }
 
 std::vector<float> transposed(std::span<const float> values, int64_t rows, int64_t columns) {
@@ -106,7 +105,6 @@ WeightSource HuggingFaceFolder::weights(const GPTConfig& model, std::string* not
     throw FileError(path + ": the files were replaced while they were read; try again");
   require_tensors_of_blocks(*folder, model.layers);
   HFRequest request{.tensors = hf_tensors(whole),
-                    .tied_advice = "try \"tie_word_embeddings\": false",
                     .prefix = has_llama_names(model.family) ? "model." : "transformer."};
   if (model.tied)
     request.tied = {names_of(model.family).tokens + std::string(".weight"), "lm_head.weight"};

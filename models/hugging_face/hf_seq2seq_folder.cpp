@@ -60,7 +60,6 @@ WeightSource Seq2SeqFolder::weights(const Seq2SeqConfig& model, std::string* not
                     .optional = {"final_logits_bias"},
                     .tied = {"model.shared.weight", "model.encoder.embed_tokens.weight",
                              "model.decoder.embed_tokens.weight", "lm_head.weight"},
-                    .tied_advice = "this version has one table for them",
                     .prefix = "model."};
   for (const char* table :
        {"model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"})

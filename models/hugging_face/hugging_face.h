@@ -67,8 +67,8 @@ struct HFTensor {
 };
 /// Every parameter of the model, in byte order of names. A tied head is not listed.
 ZG_API std::vector<HFTensor> hf_tensors(const GPTConfig& config);
-/// True for tensors of a file that are not parameters: attention masks, angles of rotary positions,
-/// and the copy of a tied head.
+/// True for tensors of a file that are not parameters: attention masks and angles of rotary
+/// positions.
 ZG_API bool hf_ignores(const std::string& name, const GPTConfig& config);
 
 /// The transpose of a matrix: values [rows, columns] as [columns, rows].
