@@ -286,7 +286,6 @@ Var cast(const Var& x, DType dtype) {
   });
 }
 
-
 Var dropout(const Var& x, float p, const DropoutKey& key) {
   const Tensor values = floating_operand("dropout", "x", x);
   if (!(p >= 0.0f && p < 1.0f))
