@@ -117,6 +117,7 @@ struct TrainerState {
   /// changes neither.
   std::optional<TrainedStep> attempt();
   double next_rate() const;
+  void note_bad(const TrainedStep& done);  // throws at the same step on all ranks
   void set_position(const CheckpointInfo& info, const std::string& path);
   /// The run was resumed from `path`. If that is in the run's directory, this step need not be
   /// saved again.
@@ -140,7 +141,8 @@ struct TrainerState {
   TrainerPosition position;
   bool scored = false;  // set_score() was called
   std::optional<CheckpointDirectory> checkpoints;
-  int64_t saved_at = -1;  // the step of the last save
+  int64_t saved_at = -1, bad_steps = 0;  // the step of the last save; bad steps in a row
+  std::string first_bad;                 // "the gradient of wte.weight of step 7 is not finite"
 };
 
 namespace {
@@ -248,6 +250,7 @@ Trainer::Trainer(Engine& engine, TrainerOptions options, TrainerTask task, Train
   check("steps", options.steps, 0);
   check("save_interval", options.save_interval, 0);
   check("stop_interval", options.stop_interval, 0);
+  check("max_bad_steps", options.max_bad_steps, 0);
   if (options.save_interval > 0 && !options.checkpoints)
     throw ConfigError(
         "trainer: save_interval: expected TrainerOptions::checkpoints with it, got none");
@@ -347,10 +350,24 @@ void Trainer::resume(const CheckpointReader& checkpoint) {
   state_->note_saved(path);
 }
 
+void TrainerState::note_bad(const TrainedStep& done) {
+  const StepResult& step = done.result;
+  const bool bad = (step.skipped && step.scaler_line.empty()) || !std::isfinite(done.loss);
+  bad_steps = bad && options.max_bad_steps > 0 ? bad_steps + 1 : 0;
+  if (bad_steps == 1)
+    first_bad = (step.skipped ? "the gradient of " : "the loss") + step.bad_tensor +
+                fmt::format(" of step {} is not finite", done.step);
+  if (bad_steps > 0 && bad_steps == options.max_bad_steps)
+    throw Error(fmt::format(
+        "trainer: {} steps in a row taught nothing: {}; try a lower rate, clipping or f32",
+        bad_steps, first_bad));
+}
+
 TrainingEnd Trainer::run() {
   TrainerState& s = *state_;
   using Reason = TrainingEnd::Reason;
   TrainingEnd end;
+  bool is_save_due = false;
   try {
     while (end.reason == Reason::finished && s.engine.steps() < s.options.steps) {
       if (s.hooks.before_step) s.hooks.before_step(s.engine.steps());
@@ -359,7 +376,9 @@ TrainingEnd Trainer::run() {
       if (s.hooks.after_step) s.hooks.after_step(*done);
       if (s.checkpoints) s.checkpoints->poll();
       const int64_t steps = s.engine.steps();
-      if (s.checkpoints && is_due(steps, s.options.save_interval)) save();
+      s.note_bad(*done);
+      is_save_due = is_save_due || is_due(steps, s.options.save_interval);
+      if (s.checkpoints && s.bad_steps == 0 && std::exchange(is_save_due, false)) save();
       if (s.hooks.stop) end.stop = s.agree_on(s.hooks.stop());
       if (end.stop > 0)
         end.reason = Reason::stopped;

@@ -59,6 +59,10 @@ struct TrainerOptions {
   std::optional<CheckpointDirectory::Options> checkpoints = {};
   int64_t save_interval = 0;  ///< steps between saves; 0: save only at the end
   int64_t stop_interval = 0;  ///< run() ends after each multiple of this many steps; 0: never
+  /// After this many steps in a row that are skipped or have a loss that is not finite, run()
+  /// throws Error with the first bad tensor. Steps that lower a dynamic loss scale do not count; it
+  /// has an end of its own. A save that is due in such a row is made after it. 0: never.
+  int64_t max_bad_steps = 50;
   std::shared_ptr<Trace> trace = {};  ///< records the steps [trace_first, trace_end)
   int64_t trace_first = 0, trace_end = 0;
   /// The base of checkpoints (CheckpointInfo::base), if parameters are not saved. resume() does not
@@ -180,7 +184,7 @@ class ZG_API Trainer {
   void resume(const CheckpointReader& checkpoint);
 
   /// Runs steps until there is a reason to end (TrainingEnd), then saves. A failed save does not
-  /// end the run.
+  /// end the run. Throws Error on all ranks after TrainerOptions::max_bad_steps.
   TrainingEnd run();
   /// Runs one step. Returns nothing if TrainerHooks::give_up or StopTraining ended it.
   std::optional<TrainedStep> step();

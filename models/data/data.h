@@ -82,7 +82,7 @@ struct TextOptions {
 /// FileError if it cannot be read. Throws ConfigError with the byte offset of invalid UTF-8, or
 /// with the sizes if a split is shorter than one block.
 ZG_API std::unique_ptr<Dataset> text_dataset(const std::string& path, const TextOptions& options);
-/// llm.c's token files: 256 little-endian int32 (20240520, 1, token count, zeros), then uint16. The
+/// llm.c's token files, with the header and uint16 or uint32 of open_token_file(). The
 /// vocabulary is the largest token plus 1. Throws FileError for any other header or size.
 ZG_API std::unique_ptr<Dataset> token_dataset(const std::string& path, const TextOptions& options);
 

@@ -52,12 +52,15 @@ void expect(const std::string& path, const char* what, int64_t expected, int64_t
                                 expected, got));
 }
 
-void check(const std::string& path, const TokenFileHeader& header, int64_t file_bytes) {
-  expect(path, "magic number", token_file_magic, header[0]);
-  expect(path, "version", token_file_version, header[1]);
+/// Returns the bytes of a token.
+int64_t check(const std::string& path, const TokenFileHeader& header, int64_t file_bytes) {
+  const bool wide = header[0] == wide_token_file_magic;
+  if (!wide) expect(path, "magic number", token_file_magic, header[0]);
+  expect(path, "version", wide ? wide_token_file_version : token_file_version, header[1]);
   for (size_t i = 3; i < header.size(); ++i) expect(path, "header padding", 0, header[i]);
-  const int64_t tokens = header[2];
-  expect(path, "bytes", static_cast<int64_t>(sizeof(TokenFileHeader)) + 2 * tokens, file_bytes);
+  const int64_t tokens = header[2], token_bytes = wide ? 4 : 2;
+  expect(path, "bytes", static_cast<int64_t>(sizeof header) + token_bytes * tokens, file_bytes);
+  return token_bytes;
 }
 
 class TokenFile final : public TokenSource {
@@ -69,21 +72,29 @@ class TokenFile final : public TokenSource {
       throw FileError(fmt::format(
           "{}: not a token file of llm.c: expected at least 1024 bytes, got {}", path, file_bytes));
     file_.read_at(0, std::as_writable_bytes(std::span(header)));
-    check(path, header, file_bytes);
+    token_bytes_ = check(path, header, file_bytes);
     size_ = header[2];
   }
 
   int64_t size() const override { return size_; }
   void read(int64_t begin, std::span<int32_t> tokens) const override {
+    const int64_t at = static_cast<int64_t>(sizeof(TokenFileHeader)) + token_bytes_ * begin;
+    if (token_bytes_ == 4) {
+      file_.read_at(at, std::as_writable_bytes(tokens));
+      for (const int32_t token : tokens)
+        if (token < 0)
+          throw FileError(fmt::format("{}: expected tokens below 2^31, got {}", file_.path(),
+                                      static_cast<uint32_t>(token)));
+      return;
+    }
     std::vector<uint16_t> narrow(tokens.size());
-    file_.read_at(static_cast<int64_t>(sizeof(TokenFileHeader)) + 2 * begin,
-                  std::as_writable_bytes(std::span(narrow)));
+    file_.read_at(at, std::as_writable_bytes(std::span(narrow)));
     std::copy(narrow.begin(), narrow.end(), tokens.begin());
   }
 
  private:
   File file_;
-  int64_t size_ = 0;
+  int64_t size_ = 0, token_bytes_ = 2;
 };
 
 }  // namespace

@@ -48,9 +48,11 @@ ZG_API int64_t vocabulary_of(const TokenSource& tokens);
 
 using TokenFileHeader = std::array<int32_t, 256>;
 inline constexpr int32_t token_file_magic = 20240520, token_file_version = 1;
+inline constexpr int32_t wide_token_file_magic = 20240801, wide_token_file_version = 7;
 
 /// The tokens of an llm.c file: 256 little-endian int32 (20240520, 1, token count, zeros), then
-/// uint16. Throws FileError for any other header or size.
+/// uint16; or, as llm.c writes for Llama 3, (20240801, 7, ...), then uint32. Throws FileError for
+/// any other header or size.
 ZG_API std::unique_ptr<const TokenSource> open_token_file(const std::string& path);
 
 }  // namespace zg::models

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <filesystem>
+#include <mutex>
 
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
@@ -379,6 +380,43 @@ TEST_CASE("invalid or contradictory trainer options are refused with the name of
         Trainer(engine, {.steps = 1}, task_of(net, device), {.stop = [] { return 6; }}).run();
       }),
       "stop: expected 0 to 5, got 6"));
+}
+
+TEST_CASE("a run whose steps are all bad ends on every rank, and saves nothing in that row") {
+  for (const int world : {1, 3}) {
+    CAPTURE(world);
+    const TemporaryFolder folder;
+    TrainerOptions options = ten_steps();
+    // The first update makes weights near 3e38, whose products are infinite.
+    options.schedule = {.rate = 3e38};
+    options.checkpoints = {.path = folder.path(), .keep = -1};
+    options.save_interval = 1;
+    options.max_bad_steps = 4;
+    std::vector<double> losses;
+    const auto bad_run = [&](const std::string& resume) {
+      return message_of<Error>([&] {
+        losses.clear();
+        run({.world = world,
+             .options = options,
+             .resume = resume,
+             .hooks = {.after_step = [&losses, mutex = std::make_shared<std::mutex>()](
+                                         const zero::TrainedStep& step) {
+               const std::lock_guard lock(*mutex);
+               losses.push_back(step.loss);
+             }}});
+      });
+    };
+    const std::string error = bad_run("");
+    CHECK(contains(
+        error, "4 steps in a row taught nothing: the gradient of first of step 1 is not finite"));
+    CHECK(losses.size() == static_cast<size_t>(5 * world));  // the first step was good
+    CHECK(zero::find_checkpoint(folder.path()) == folder / "step_1");
+    CHECK(contains(bad_run(folder.path()), "4 steps in a row"));  // the row is counted again
+    CHECK(zero::find_checkpoint(folder.path()) == folder / "step_1");
+    options.max_bad_steps = 0;
+    CHECK(run({.world = world, .options = options, .resume = folder.path()}).end.saved);
+    CHECK(zero::find_checkpoint(folder.path()) == folder / "step_10");
+  }
 }
 
 TEST_CASE("a trainer refuses a checkpoint of another program and names its step folder") {

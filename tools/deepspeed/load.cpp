@@ -87,13 +87,6 @@ std::optional<Document> deepspeed_of(const Document& document, const CheckedConf
 void load_accelerate(const Document& document, TrainOptions& options) {
   const CheckedConfig yaml = checked(document, options);
   const Given flags = options.given;
-  const Setting* type = yaml.find("accelerate", "distributed_type");
-  const std::string kind = type ? type->text : "";
-  if (kind == "FSDP" || kind == "MEGATRON_LM" || kind == "XLA" || kind == "TPU")
-    throw Unsupported(yaml.place_of(*type) + kind +
-                      ": this version does not do it; expected "
-                      "DEEPSPEED, got " +
-                      kind + "; try DEEPSPEED with zero_stage: 3");
   std::optional<CheckedConfig> deepspeed;
   if (const std::optional<Document> own = deepspeed_of(document, yaml))
     deepspeed = load_deepspeed(*own, &yaml, options);

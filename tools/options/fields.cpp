@@ -85,6 +85,9 @@ Fields length_fields(TrainOptions& options, Settings& saved) {
            .when(has_length)},
       {epoch_limit_flag(options.epoch_limit)},
       loss_mean_field(options.loss_mean, saved.loss_mean),
+      {integer_flag({"--max-bad-steps"}, options.max_bad_steps,
+                    "the run ends (exit 1) after so many steps in a row that are skipped or whose\n"
+                    "loss is not finite; 0: never")},
   };
 }
 
@@ -97,14 +100,23 @@ Fields schedule_fields(TrainOptions& options, Settings& saved) {
                    "learning rate, the highest where a schedule moves it"),
        kept({32, "run.rate"}, now.rate, was.rate, not_negative), Config::rate},
       {schedule_flag(now),
-       kept({33, "run.schedule"}, now.kind, was.kind),
+       kept({33, "run.schedule"}, now.kind, was.kind).unless({"--lr-scheduler-type"}),
        Config::schedule,
-       {"--schedule", annealing_flags[0], annealing_flags[1], annealing_flags[2]}},
-      {integer_flag({"--warmup-steps", "--num-warmup-steps"}, now.warmup_num_steps,
-                    "until the highest rate", {0, "DeepSpeed's 1000, cosine 0"}),
+       {"--schedule", "--lr-scheduler-type", annealing_flags[0], annealing_flags[1],
+        annealing_flags[2]}},
+      {lr_scheduler_flag(now)},
+      {text_flag({"--lr-scheduler-kwargs"}, "JSON", now.lr_scheduler_kwargs,
+                 "its numbers, such as {\"num_decay_steps\": 100}"),
+       kept({145, "run.lr_scheduler_kwargs"}, now.lr_scheduler_kwargs, was.lr_scheduler_kwargs)
+           .sparse()},
+      {warmup_steps_flag(options),
        kept({34, "run.warmup_steps"}, now.warmup_num_steps, was.warmup_num_steps, any_count)
+           .unless({"--warmup-ratio"})
            .when(same_kind),
-       Config::warmup_steps},
+       Config::warmup_steps,
+       {"--warmup-steps", "--warmup-ratio"}},
+      {number_flag({"--warmup-ratio"}, options.warmup_ratio, share,
+                   "the same, as a share of the run's steps", "")},
       {choice_flag({"--lr-decay-style"}, decay.lr_decay_style, {"linear", "cosine", "constant"},
                    "the rate by samples, as Megatron: linearly up from 0 in\n"
                    "--lr-warmup-samples, then down to --min-lr at --lr-decay-samples"),

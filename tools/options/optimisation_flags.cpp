@@ -1,10 +1,20 @@
-#include "tools/options/train_flags.h"
+#include <cstring>
 
+#include "tools/options/train_flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/config.h"
 
 namespace zg::tools {
+
+// The numbers of TRL's SFTTrainer, version 1.16; a checkpoint's, a config's and flags replace them.
+TrainOptions finetune_options() {
+  TrainOptions options{.finetunes = true, .epochs = 3.0};
+  options.optimisation.schedule = {.kind = zero::ScheduleKind::hf_linear, .rate = 2e-5};
+  options.optimisation.engine.update.beta2 = 0.999f;
+  options.optimisation.engine.update.weight_decay = 0.0f;
+  return options;
+}
 
 void resolve_precision(TrainOptions& options) {
   if (!options.given.count("--precision")) return;
@@ -18,6 +28,43 @@ void resolve_precision(TrainOptions& options) {
   if (options.given.count("--grad-accum-dtype")) engine.grad_accum = sums;
 }
 
+Flag lr_scheduler_flag(zero::ScheduleOptions& schedule) {
+  std::vector<std::string> names;
+  for (int kind = static_cast<int>(zero::ScheduleKind::hf_linear);
+       kind <= static_cast<int>(zero::ScheduleKind::hf_warmup_stable_decay); ++kind)
+    names.emplace_back(name_of(static_cast<zero::ScheduleKind>(kind)) + std::strlen("hf_"));
+  return {{"--lr-scheduler-type"},
+          "NAME",
+          "the rate as transformers computes it: linear, cosine, cosine_with_restarts,\n"
+          "polynomial, constant, constant_with_warmup, inverse_sqrt, warmup_stable_decay [" +
+              std::string(zero::is_of_transformers(schedule.kind) ? "linear]" : "none]"),
+          [&schedule, names](const std::string& flag, const std::string& value) {
+            for (const char* other : {"cosine_with_min_lr", "cosine_warmup_with_min_lr",
+                                      "reduce_lr_on_plateau", "greedy"})
+              if (value == other)
+                throw Unsupported(
+                    fmt::format("{}: {}: this version does not do it; try cosine, or "
+                                "--schedule cosine with --min-lr",
+                                flag, value));
+            schedule.kind = zero::schedule_kind("hf_" + names[parse_choice(flag, value, names)]);
+          }};
+}
+
+Flag warmup_steps_flag(TrainOptions& options) {
+  return {
+      {"--warmup-steps", "--num-warmup-steps"},
+      "N",
+      "until the highest rate; below 1: a share, as --warmup-ratio [DeepSpeed's 1000, others 0]",
+      [&options](const std::string& name, const std::string& value) {
+        if (value.find('.') != std::string::npos && value.front() == '0')
+          options.warmup_ratio =
+              parse_number(name, value, {0.0, 1.0, false, false, "a share below 1, or steps"});
+        else
+          options.optimisation.schedule.warmup_num_steps =
+              parse_integer(name, value, 0, largest_count);
+      }};
+}
+
 namespace {
 
 constexpr int64_t deepspeed_warmup_steps = 1000;  // DeepSpeed's default of warmup_num_steps
@@ -29,9 +76,10 @@ void resolve_annealing(TrainOptions& options) {
   zero::ScheduleOptions& schedule = options.optimisation.schedule;
   for (const char* flag : annealing_flags) {
     if (!given.count(flag)) continue;
-    if (given.count("--schedule"))
-      throw ConfigError(std::string(flag) + ": expected one of --schedule and " + flag +
-                        ", got both");
+    for (const char* other : {"--schedule", "--lr-scheduler-type"})
+      if (given.count(other))
+        throw ConfigError(
+            fmt::format("{}: expected one of {} and {}, got both", flag, other, flag));
     schedule.kind = zero::ScheduleKind::annealing;
   }
   const bool anneals = schedule.kind == zero::ScheduleKind::annealing;
@@ -40,9 +88,10 @@ void resolve_annealing(TrainOptions& options) {
                       std::string(zero::name_of(schedule.kind)) +
                       "; try --lr-decay-style cosine, or --schedule cosine");
   if (!anneals) return;
-  if (given.count("--warmup-steps"))
-    throw ConfigError(
-        "--warmup-steps: expected --lr-warmup-samples with a rate that goes by samples, got steps");
+  for (const char* flag : {"--warmup-steps", "--warmup-ratio"})
+    if (given.count(flag))
+      throw ConfigError(fmt::format(
+          "{}: expected --lr-warmup-samples with a rate that goes by samples, got steps", flag));
   if (schedule.min_rate > schedule.rate)
     throw ConfigError(fmt::format("--min-lr: expected at most --lr {:.6g}, got {:.6g}",
                                   schedule.rate, schedule.min_rate));
@@ -75,15 +124,24 @@ void resolve_schedule(TrainOptions& options) {
   zero::ScheduleOptions& schedule = options.optimisation.schedule;
   const std::string kind = name_of(schedule.kind);
   const bool deepspeed = zero::is_deepspeed_warmup(schedule.kind);
+  for (const auto& [flag, other] : {std::pair{"--lr-scheduler-type", "--schedule"},
+                                    std::pair{"--warmup-ratio", "--warmup-steps"}})
+    if (given.count(flag) && given.count(other))
+      throw ConfigError(fmt::format("{}: expected one of {} and {}, got both", flag, other, flag));
+  if (given.count("--lr-scheduler-kwargs") && !zero::is_of_transformers(schedule.kind))
+    throw ConfigError(
+        "--lr-scheduler-kwargs: expected --lr-scheduler-type with it, got --schedule " + kind);
   // LRRangeTest and OneCycle have a warmup of their own, which no flag sets.
   const bool warms_up = schedule.kind != zero::ScheduleKind::none &&
+                        schedule.kind != zero::ScheduleKind::hf_constant &&
                         schedule.kind != zero::ScheduleKind::lr_range_test &&
                         schedule.kind != zero::ScheduleKind::one_cycle;
   const bool asks = schedule.kind == zero::ScheduleKind::none || given.count("--warmup-steps");
-  if (!warms_up && asks && schedule.warmup_num_steps > 0)
-    throw ConfigError("--warmup-steps: expected a --schedule that warms up, got --schedule " +
-                      kind + "; try --schedule WarmupLR");
-  if (deepspeed && schedule.warmup_num_steps == 0) {
+  if (!warms_up && ((asks && schedule.warmup_num_steps > 0) || options.warmup_ratio > 0.0))
+    throw ConfigError(fmt::format(
+        "{}: expected a --schedule that warms up, got --schedule {}; try --schedule WarmupLR",
+        given.count("--warmup-ratio") ? "--warmup-ratio" : "--warmup-steps", kind));
+  if (deepspeed && schedule.warmup_num_steps == 0 && options.warmup_ratio == 0.0) {
     if (given.count("--warmup-steps"))
       throw ConfigError("--warmup-steps: expected 1 or more with --schedule " + kind + ", got 0");
     schedule.warmup_num_steps = deepspeed_warmup_steps;
@@ -93,6 +151,40 @@ void resolve_schedule(TrainOptions& options) {
       power != zero::LossScaleOptions{}.initial_scale_power)
     throw ConfigError("--initial-scale-power: only the loss of f16 is scaled; expected " +
                       std::string("--precision f16, got --precision ") + optimisation.precision());
+}
+
+std::vector<std::string> flags_without_effect(const TrainOptions& options,
+                                              const zero::Config& engine) {
+  const zero::OffloadOptions& places = engine.offload;
+  const auto on_disk = [](Space space) { return space == Space::file; };
+  const bool no_disk = !on_disk(places.parameter) && !on_disk(places.gradient) &&
+                       !on_disk(places.optimizer) && !on_disk(places.activation);
+  const bool one_rank = options.ranks == 1, alone = options.data_ranks() == 1;
+  const bool gathers = engine.stage == 3;
+  const std::string& source = options.data.source;
+  const bool is_scored = options.eval_interval == 0 && (source == "sort" || source == "adder");
+  constexpr const char* gathered = "parameters are gathered at stage 3 alone";
+  const struct {
+    const char* flag;
+    bool has_none;
+    const char* why;
+  } rows[] = {{"--nvme-path", no_disk, "no state is offloaded to nvme"},
+              {"--prefetch-units", !gathers || !engine.overlap_comm,
+               gathers ? "with --overlap-comm off nothing is gathered ahead" : gathered},
+              {"--prefetch-bucket-size", !gathers || !engine.overlap_comm,
+               gathers ? "with --overlap-comm off nothing is gathered ahead" : gathered},
+              {"--param-persistence-threshold", !gathers, gathered},
+              {"--comm-timeout", one_rank, "one rank waits for no other"},
+              {"--reduce-bucket-size", alone, "one rank sums gradients where they are"},
+              {"--nccl-reduce", alone, "one rank sums gradients where they are"},
+              {"--eval-batches", is_scored, "without --eval-interval this data is scored alone"},
+              {"--schedule-pipeline", options.axes.pipeline == 1, "there is one pipeline stage"}};
+  std::vector<std::string> lines;
+  // A config may have keys for other runs than this one.
+  for (const auto& [flag, has_none, why] : rows)
+    if (has_none && options.given.count(flag) && options.config.path.empty())
+      lines.push_back(fmt::format("{} is without effect: {}", flag, why));
+  return lines;
 }
 
 }  // namespace zg::tools

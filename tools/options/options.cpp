@@ -5,6 +5,7 @@
 #include "tools/options/lora_flags.h"
 #include "tools/options/model_flags.h"
 #include "tools/options/seq2seq_flags.h"
+#include "tools/options/train_flags.h"
 #include "tools/run/processes.h"
 #include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/command_line/flags.h"
@@ -13,14 +14,6 @@
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
-
-// The numbers of TRL's SFTTrainer; a checkpoint's, a config's and flags replace them.
-TrainOptions finetune_options() {
-  TrainOptions options{.finetunes = true, .epochs = 3.0};
-  options.optimisation.schedule.rate = 2e-5f;
-  options.optimisation.engine.update.weight_decay = 0.0f;
-  return options;
-}
 
 bool is_import(const TrainOptions& options) {
   const Given& given = options.given;
@@ -189,8 +182,9 @@ bool parse_finetune_flags(const std::vector<std::string>& arguments, TrainOption
       .summary =
           "Trains a decoder (GPT-2, Llama, Mistral, Qwen2, Qwen3, BLOOM) on conversations: the "
           "loss "
-          "is\non responses alone. It is train with other defaults: --epochs 3, --lr 2e-05 and\n"
-          "--weight-decay 0. As in train, conversations have --loss-mean token, --batch-size 8 "
+          "is\non responses alone. It is train with other defaults: --epochs 3, --lr 2e-05,\n"
+          "--lr-scheduler-type linear, --betas 0.9,0.999 and --weight-decay 0. As in train, "
+          "conversations have --loss-mean token, --batch-size 8 "
           "and\n"
           "--block-size 1024, or the model's positions if fewer. A line of the data is\n"
           "{\"prompt\": \"Hi\", \"response\": \"Hello\"}, with \"completion\" as another name, or\n"

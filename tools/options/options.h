@@ -178,10 +178,12 @@ struct TrainOptions {
   BatchOptions batch;
   int64_t steps = 2000;
   double epochs = 0.0;        ///< 0: not given
+  double warmup_ratio = 0.0;  ///< warmup steps as a share of the run's steps; 0: not given
   int64_t train_samples = 0;  ///< the run ends before it would exceed this number; 0: not given
   EpochLimit epoch_limit;
   std::optional<LossMean> loss_mean;  ///< absent: token for conversations, else micro_batch
   OptimisationOptions optimisation;
+  int64_t max_bad_steps = 50;  ///< 0: the run never ends because of them
   OffloadFlags offload;
   bool activation_checkpoint = false;
   uint64_t seed = 3407;

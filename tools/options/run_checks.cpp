@@ -113,6 +113,8 @@ void check_optimizer_flags(const Given& given, const zero::UpdateOptions& update
       throw ConfigError(fmt::format("{}: the optimizer is {}; expected {}; leave the flag out",
                                     flag, zero::optimizer_name(update), expected));
   };
+  if (rule != OptimizerRule::sgd)
+    for (const char* flag : {"--momentum", "--nesterov"}) refuse(flag, "sgd");
   const bool is_adafactor = rule == OptimizerRule::adafactor;
   if (rule == OptimizerRule::sgd || is_adafactor)
     for (const char* flag : {"--betas", "--adam-beta1", "--adam-beta2"})

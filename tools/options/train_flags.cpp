@@ -51,9 +51,13 @@ Flag schedule_flag(zero::ScheduleOptions& schedule) {
   for (Kind kind :
        {Kind::none, Kind::warmup_lr, Kind::warmup_decay_lr, Kind::warmup_cosine_lr, Kind::cosine})
     names.emplace_back(name_of(kind));
+  // Help shows an initial value of --schedule; finetune's is one of --lr-scheduler-type.
+  const Kind initial = schedule.kind;
+  if (zero::is_of_transformers(initial)) schedule.kind = Kind::none;
   Flag flag = choice_flag({"--schedule"}, schedule.kind, names,
                           "the learning rate over the steps taken: none, DeepSpeed's\n"
                           "WarmupLR, WarmupDecayLR or WarmupCosineLR, or nanoGPT's cosine");
+  schedule.kind = initial;
   flag.value = "S";  // the names are too long for the left column
   return flag;
 }

@@ -18,6 +18,10 @@ Flag rampup_flag(BatchRampup& rampup);
 Flag epoch_limit_flag(EpochLimit& limit);
 
 Flag schedule_flag(zero::ScheduleOptions& schedule);
+/// Hugging Face's names of schedules.
+Flag lr_scheduler_flag(zero::ScheduleOptions& schedule);
+/// Steps, or a share of the run's.
+Flag warmup_steps_flag(TrainOptions& options);
 Flag optimizer_flag(zero::UpdateOptions& update);
 Flag muon_rate_flag(zero::MuonRate& rate);
 Flag parameter_groups_flag(std::vector<zero::ParameterGroup>& groups);
@@ -58,5 +62,10 @@ void resolve_precision(TrainOptions& options);
 /// Fills in the default warmup and end of a schedule. Call it after the options of a checkpoint are
 /// applied. ConfigError where flags contradict each other or the checkpoint.
 void resolve_schedule(TrainOptions& options);
+
+/// A line for each given flag that has no effect in a run with this engine and that changes no
+/// value, such as --prefetch-units below stage 3.
+std::vector<std::string> flags_without_effect(const TrainOptions& options,
+                                              const zero::Config& engine);
 
 }  // namespace zg::tools

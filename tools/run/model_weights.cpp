@@ -2,6 +2,7 @@
 
 #include "tools/options/lora_flags.h"
 #include "tools/options/seq2seq_flags.h"
+#include "tools/run/checkpoints.h"
 #include "tools/run/setup.h"
 #include "zerograd/models/hugging_face/peft.h"
 #include "zerograd/runtime/error.h"

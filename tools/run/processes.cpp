@@ -39,13 +39,14 @@ std::string path_of(const Run& run) {
   const TrainOptions& options = run.options;
   const zero::Config& engine = run.settings.optimisation.engine;
   return fmt::format(
-      "{} {} {} {} {} {:d} {:d} {} {} {} {} {} {} {:d} {:d} {}{} {} {}{}",
+      "{} {} {} {} {} {:d} {:d} {} {} {} {} {} {} {} {:d} {:d} {}{} {} {}{}",
       engine.reduce_bucket_size, engine.allgather_bucket_size, engine.prefetch_bucket_size,
       engine.prefetch_units, engine.param_persistence_threshold, engine.overlap_comm,
       options.activation_checkpoint, options.eval_interval, options.eval_batches,
-      options.sample_interval, options.save_interval, options.exit_interval, options.score_samples,
-      options.save.empty(), options.memory_json.empty(), options.dump_gradients_step.value_or(-1),
-      offload_of(engine.offload), options.initial_weights, options.from_hf,
+      options.sample_interval, options.save_interval, options.exit_interval, options.max_bad_steps,
+      options.score_samples, options.save.empty(), options.memory_json.empty(),
+      options.dump_gradients_step.value_or(-1), offload_of(engine.offload), options.initial_weights,
+      options.from_hf,
       run.checkpoint && zero::lies_in(run.resumed, options.save) ? " goes on in its folder" : "");
 }
 

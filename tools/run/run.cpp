@@ -454,6 +454,9 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   zero::ScheduleOptions& schedule = run.settings.optimisation.schedule;
   if (zero::decays(schedule.kind) && schedule.total_num_steps == 0)
     schedule.total_num_steps = std::max<int64_t>(1, run.steps);
+  if (options.warmup_ratio > 0.0)  // as get_warmup_steps() of transformers
+    schedule.warmup_num_steps =
+        std::max<int64_t>(1, std::ceil(static_cast<double>(run.steps) * options.warmup_ratio));
   zero::validate(schedule);
   check_step_flags(options, run.resumed, done.steps, run.steps);
   if (!options.kernels.empty() && run.steps <= run.steps_done)

@@ -98,7 +98,8 @@ Stepper::Stepper(const Run& run, Communicator& ranks, const Device& device, Memo
                                   .pipeline = run.options.axes.schedule,
                                   .checkpoints = checkpoints,
                                   .save_interval = checkpoints ? run.options.save_interval : 0,
-                                  .stop_interval = run.options.exit_interval};
+                                  .stop_interval = run.options.exit_interval,
+                                  .max_bad_steps = run.options.max_bad_steps};
   if (const TracedSteps* traced = run.traced.get()) {
     options.trace = traced->trace;
     options.trace_first = traced->steps.first;

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "tools/options/run_checks.h"
+#include "tools/options/train_flags.h"
 #include "tools/output/console.h"
 #include "zerograd/kernels/matmul/peak.h"
 #include "zerograd/models/gpt/generate.h"
@@ -157,8 +158,9 @@ void Training::announce() {
   if (!run_.resumed.empty() && engine_.steps() == run_.steps)
     console_->log(fmt::format(
         "nothing is left to train: the run ends at step {}; --steps N goes beyond", run_.steps));
-  if (!run_.resumed.empty() && options_.save.empty())
-    console_->log("without --save DIR nothing of this run will be saved");
+  if (options_.save.empty()) console_->log("without --save DIR nothing of this run will be saved");
+  for (const std::string& note : flags_without_effect(options_, settings_.optimisation.engine))
+    console_->log("note: " + note);
   console_->result(fmt::format("number of parameters: {:.2f}M",
                                static_cast<double>(stepper_.model().shown_parameters()) / 1e6));
 }

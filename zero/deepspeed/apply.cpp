@@ -272,8 +272,11 @@ class Mapping {
       if (is_automatic(in, key) && !is_decided(field)) by_width = factor;
     };
     BucketsByWidth& buckets = result_.buckets;
-    // "auto" means the default.
-    store(in, "allgather_bucket_size", engine_.allgather_bucket_size);
+    // "auto" means the default, and so does 0, with which DeepSpeed gathers one parameter at a
+    // time.
+    take(in, "allgather_bucket_size", {}, [&](const Setting& s) {
+      if (s.integer > 0) engine_.allgather_bucket_size = s.integer;
+    });
     size("reduce_bucket_size", Field::reduce_bucket_size, engine_.reduce_bucket_size,
          buckets.reduce_per_square, 1.0);
     size("stage3_prefetch_bucket_size", Field::prefetch_bucket_size, engine_.prefetch_bucket_size,
@@ -305,11 +308,12 @@ class Mapping {
 
   void offload_parameters(const Setting& device, const std::string& to) {
     if (to == "none") return;
-    if (engine_.stage != 3)
-      throw ConfigError(
-          fmt::format("{}parameters are offloaded at stage 3 only; expected \"stage\": 3, got {}; "
-                      "try offload_optimizer, or stage 3",
-                      config_.place_of(device), engine_.stage));
+    if (engine_.stage != 3) {  // as in DeepSpeed
+      result_.without_effect.push_back(
+          config_.place_of(device) +
+          "accepted without effect (parameters are offloaded at stage 3 only)");
+      return;
+    }
     engine_.offload.parameter = to == "cpu" ? Space::host : Space::file;
   }
 
@@ -329,8 +333,9 @@ class Mapping {
       offload_parameters(s, s.text);
     });
     apply_nvme_path();
+    // With 0 DeepSpeed updates one parameter at a time; values do not depend on the size.
     take(in, "sub_group_size", {}, [&](const Setting& s) {
-      offload.sub_group_size = std::min(offload.sub_group_size, s.integer);
+      if (s.integer > 0) offload.sub_group_size = std::min(offload.sub_group_size, s.integer);
     });
     store("offload_optimizer", "ratio", offload.optimizer_ratio);
     // DeepSpeed's default keeps up to 1e9 elements per rank in memory that the config sends to
@@ -342,7 +347,7 @@ class Mapping {
     const Setting* const size = config_.find("offload_param", "buffer_size");
     if (count && size)
       offload.parameter_buffer =
-          static_cast<int64_t>(std::min(0x1p62, count->number * size->number));
+          static_cast<int64_t>(std::clamp(count->number * size->number, 1.0, 0x1p62));
     SwapOptions& swap = result_.swap;
     store("aio", "block_size", swap.block_size);
     store("aio", "queue_depth", swap.queue_depth);

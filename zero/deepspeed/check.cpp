@@ -43,9 +43,12 @@ class Checker {
 
   void check_section(const std::string& section, const Value& object) {
     sections_.insert(section);
+    const bool is_off = is_switched_off(section, object);
     for (const Value::Member& member : object.members) {
       const Row* row = find_row(section, member.key);
-      if (row)
+      if (is_off && member.key != "enabled")
+        keep_if_valid(row, member);
+      else if (row)
         check_key(*row, member, object);
       else
         refuse_unknown(section, member);
@@ -69,11 +72,45 @@ class Checker {
     return place(config_.file, at, path_of(row));
   }
 
+  static bool is_switched_off(const std::string& section, const Value& object) {
+    if (!find_row(section, "enabled")) return false;
+    for (const Value::Member& member : object.members)
+      if (member.key == "enabled") return is_disabled(member.value);
+    return false;
+  }
+
+  // A section that is switched off has no effect and is not checked. A flag may switch it on, so
+  // what is valid in it counts.
+  void keep_if_valid(const Row* row, const Value::Member& member) {
+    if (!row || row->type == Type::section || member.value.text == "auto") return;
+    try {
+      Setting setting = coerced(*row, member.value, "");
+      setting.at = member.at;
+      config_.settings.emplace(name_of(*row), setting);
+    } catch (const ConfigError&) {
+    }
+  }
+
+  // DeepSpeed ignores keys that it does not know at its top level, and accelerate those of its
+  // deepspeed_config. Here only keys that are similar to no other are ignored.
+  static bool is_ignored(const std::string& section, const std::string& advice) {
+    return (section.empty() || section == "accelerate_deepspeed") &&
+           (advice.starts_with("try leaving it out") || advice.ends_with(", of another section?"));
+  }
+
   void refuse_unknown(const std::string& section, const Value::Member& member) {
     const std::string in = section == "accelerate" ? "" : path_of(section);
     const std::string begin =
         place(config_.file, member.at, in.empty() ? member.key : in + "." + member.key);
     const std::string advice = advice_on(section, member.key);
+    // A config for SageMaker has keys of its own, and is not supported.
+    if (section == "accelerate" && config_.unsupported) return;
+    if (!lenient_ && is_ignored(section, advice)) {
+      config_.without_effect.push_back(
+          fmt::format("{}accepted without effect ({} has no such key and ignores it)", begin,
+                      section.empty() ? "DeepSpeed" : "accelerate"));
+      return;
+    }
     if (!lenient_)
       throw ConfigError(fmt::format("{}unknown key; expected a key of {}, got '{}'; {}", begin,
                                     section.empty() ? "DeepSpeed's config"
@@ -101,7 +138,7 @@ class Checker {
           fmt::format("{}{} is another name of a key that stands in line {} too; expected it once, "
                       "got both; try leaving one of the two out",
                       begin, member.key, other->second.at.line));
-    if (row.effect == Effect::nothing)
+    if (row.effect == Effect::nothing && !is_switched_off(row.choices, value))
       config_.without_effect.push_back(
           fmt::format("{}accepted without effect ({})", begin, row.why));
     if (row.effect == Effect::only && !is_default(setting, config_.version))
@@ -223,7 +260,9 @@ void check_offload(CheckedConfig& config) {
 
 void check_sizes(const CheckedConfig& config) {
   const Setting* gather = given(config, "zero_optimization", "allgather_bucket_size");
-  if (gather && !gather->automatic && gather->integer % 2 != 0)
+  const Setting* stage = config.find("zero_optimization", "stage");
+  const bool is_checked = stage && (stage->integer == 1 || stage->integer == 2);
+  if (is_checked && gather && !gather->automatic && gather->integer % 2 != 0)
     throw ConfigError(fmt::format("{}expected an even number, got {}; try {}",
                                   config.place_of(*gather), gather->integer, gather->integer + 1));
 }
@@ -240,6 +279,29 @@ void check_scheduler(const CheckedConfig& config) {
                     config.place_of(*type), type->text, row.key, row.key,
                     total ? "\"auto\", which is the run's --steps" : "0.001"));
   }
+}
+
+void check_accelerate(CheckedConfig& config) {
+  const Setting* type = config.find("accelerate", "distributed_type");
+  for (const char* kind : {"FSDP", "MEGATRON_LM", "XLA", "TPU"})
+    if (type && type->text == kind)
+      note_unsupported(
+          config, fmt::format("{}{}: this version does not do it; expected DEEPSPEED, got {}; try "
+                              "DEEPSPEED with zero_stage: 3",
+                              config.place_of(*type), kind, kind));
+  const auto processes = config.settings.find("accelerate.num_processes");
+  if (type && type->text == "NO" && processes != config.settings.end() &&
+      processes->second.integer > 1) {
+    processes->second.integer = 1;
+    config.without_effect.push_back(
+        config.place_of(processes->second) +
+        "accepted without effect (distributed_type: NO is one process)");
+  }
+  const Setting* precision = config.find("accelerate", "mixed_precision");
+  if (precision && precision->text == "fp8")
+    note_unsupported(config, config.place_of(*precision) +
+                                 "fp8: this version does not do it; expected no, fp16 or bf16; try "
+                                 "bf16");
 }
 
 }  // namespace
@@ -276,6 +338,7 @@ void check_contradictions(CheckedConfig& config) {
   check_offload(config);
   check_sizes(config);
   check_scheduler(config);
+  check_accelerate(config);
 }
 
 CheckedConfig check_config(const Value& root, const std::string& file, DeepSpeedVersion version,

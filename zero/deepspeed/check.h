@@ -18,7 +18,7 @@ struct Setting {
   bool given = false;      ///< false: the default
   bool automatic = false;  ///< "auto": the run computes the value
   bool null = false;
-  bool disabled = false;  ///< false, {} or a block that is not enabled: it has no effect
+  bool disabled = false;  ///< false, "no", {} or a block that is switched off: it has no effect
   bool boolean = false;
   int64_t integer = 0;
   double number = 0.0;
@@ -58,6 +58,10 @@ void check_contradictions(CheckedConfig& config);
 
 /// Records an unsupported feature, if it is the first one.
 void note_unsupported(CheckedConfig& config, const std::string& message);
+
+/// True for a value without effect: false, "no", {}, an object whose switch (`enabled` or that of a
+/// compiler or of tensor ranks) is off, or one that has only numbers of ranks, each 0 or 1.
+bool is_disabled(const Value& value);
 
 /// Converts a value to the row's type as pydantic does: "true" and 1 are booleans; 2e8, 50000000.0
 /// and "15" are whole numbers. Throws ConfigError, beginning with `where`.

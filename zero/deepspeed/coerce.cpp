@@ -100,17 +100,23 @@ bool read_boolean(const Value& value, bool& boolean) {
          (is_word && one_of({"false", "0", "no", "n", "off", "f"}));
 }
 
-// True for a value without effect: false, {}, or a section that is not enabled.
+}  // namespace
+
 bool is_disabled(const Value& value) {
   bool boolean = true;
-  if (value.kind == Value::Kind::boolean) return !value.boolean;
-  if (value.kind != Value::Kind::object) return false;
-  for (const Value::Member& member : value.members)
-    if (member.key == "enabled") return read_boolean(member.value, boolean) && !boolean;
-  return value.members.empty();
+  if (value.kind != Value::Kind::object)
+    return lower(value.text) == "none" || (read_boolean(value, boolean) && !boolean);
+  const auto is_one = [](const Value& v) {
+    return v.kind == Value::Kind::number && v.number == 1.0;
+  };
+  bool all_off = true;
+  for (const auto& [key, at, inner] : value.members) {
+    const bool off = is_disabled(inner);
+    if (key == "enabled" || key == "deepcompile" || key == "dynamo_backend") return off;
+    all_off = all_off && (off || is_one(inner));
+  }
+  return all_off;
 }
-
-}  // namespace
 
 Setting coerced(const Row& row, const Value& value, const std::string& where) {
   Setting setting{.row = &row, .given = true};

@@ -16,18 +16,19 @@ constexpr double below_one = 0x1.fffffep-1;  // the largest f32 below 1
 constexpr const char* off = "this version does not do it";
 constexpr const char* layout = "gradients and values are always in flat shards";
 constexpr const char* units = "values are gathered unit by unit and freed after their last use";
+constexpr const char* speed = "it changes the speed or the log of DeepSpeed alone";
 constexpr const char* one_writer = "each rank writes its shard through one buffer of 4 MiB at most";
 constexpr const char* monitors = "--metrics F writes a JSON line per step";
 
 std::vector<Row> top_level() {
-  return {
+  std::vector<Row> rows = {
       {"", "train_batch_size", integer, "null", honoured, "", "", 0, largest_count, nullptr, "",
        true},
       {"", "train_micro_batch_size_per_gpu", integer, "null", honoured, "", "", 0, largest_count,
        nullptr, "", true},
       {"", "gradient_accumulation_steps", integer, "null", honoured, "", "", 0, largest_count,
        nullptr, "", true},
-      {"", "steps_per_print", integer, "null", honoured, "", "", 1, largest_count},
+      {"", "steps_per_print", integer, "null", honoured, "", "", 1, largest_integer},
       {"", "gradient_clipping", number, "1.0", honoured, "", "", 0, largest_float, "0.0", "", true},
       {"", "memory_breakdown", boolean, "false"},
       {"", "dump_state", boolean, "false"},
@@ -63,26 +64,18 @@ std::vector<Row> top_level() {
       {"", "zerograd", section, "null", inner, "", "zerograd"},
       {"", "elasticity", section, "null", inner, "", "elasticity"},
       {"", "amp", section, "null", inner, "", "amp"},
-      {"", "data_efficiency", any, "null", only, off},
-      {"", "curriculum_learning", any, "null", only, off},
-      {"", "compression_training", any, "null", only, off},
-      {"", "sparse_attention", any, "null", only, off},
-      {"", "hybrid_engine", any, "null", only, off},
-      {"", "torch_autocast", any, "null", only, off},
-      {"", "compile", any, "null", only, off},
-      {"", "tensor_parallel", any, "null", only, off},
-      {"", "pipeline", any, "null", only, off},
-      {"", "timers", any, "null", only, off},
-      {"", "eigenvalue", any, "null", only, off},
-      {"", "progressive_layer_drop", any, "null", only, off},
-      {"", "nebula", any, "null", only, off},
+      {"", "comet", any, "null", nothing, monitors},
       {"data_types", "grad_accum_dtype", choice, "null", honoured, "", "fp32|bf16|fp16"},
+      {"data_types", "param_dtype", any, "null", only, off},
+      {"data_types", "buffer_dtype", any, "null", only, off},
+      {"data_types", "keep_in_fp32_modules", text, "\"auto\"", only, off},
       {"checkpoint", "tag_validation", choice, "\"Warn\"", nothing,
        "all ranks write to the same step_N", "Ignore|Warn|Fail"},
       {"checkpoint", "load_universal", boolean, "false", only,
        "checkpoints always load on any number of ranks"},
       {"checkpoint", "use_node_local_storage", boolean, "false", only, off},
       {"checkpoint", "parallel_write", any, "null", only, off},
+      {"checkpoint", "checkpoint_serialization", boolean, "true", inner},
       {"checkpoint", "writer", section, "null", inner, "", "writer"},
       {"writer", "decoupled", boolean, "false"},
       {"writer", "type", choice, "\"FAST\"", only, one_writer, "FAST|PYTHON|MOCK"},
@@ -92,12 +85,27 @@ std::vector<Row> top_level() {
       {"writer", "show_statistics", boolean, "false", only, off},
       {"writer", "data_parallel", choice, "null", only, one_writer, "REPLICA|SOCKET|MACHINE"},
   };
+  for (const char* key :
+       {"data_efficiency", "curriculum_learning", "compression_training", "sparse_attention",
+        "hybrid_engine", "torch_autocast", "compile", "tensor_parallel", "pipeline", "eigenvalue",
+        "progressive_layer_drop", "nebula", "quantize_training", "graph_harvesting",
+        "expert_parallel", "weight_quantization", "datastates_ckpt", "msamp", "fp8"})
+    rows.push_back({"", key, any, "null", only, off});
+  // Older or newer keys that change no value of a run here: there are no expert ranks, and Python's
+  // garbage collector, warnings and timers of DeepSpeed do not exist.
+  for (const char* key :
+       {"timers", "disable_python_gc", "managed_gradient_accumulation", "vocabulary_size",
+        "log_level", "use_data_before_expert_parallelism", "seq_parallel_communication_data_type",
+        "fp32_allreduce", "allgather_size"})
+    rows.push_back({"", key, any, "null", inner});
+  return rows;
 }
 
 std::vector<Row> precision() {
   return {
       {"fp16", "enabled", boolean, "false"},
-      {"fp16", "auto_cast", boolean, "false", only, off},
+      {"fp16", "auto_cast", boolean, "false", nothing,
+       "inputs are token numbers, which are not cast"},
       {"fp16", "loss_scale", number, "0", honoured, "", "", 0, largest_float},
       {"fp16", "initial_scale_power", integer, "16", honoured, "", "", 0, 127},
       {"fp16", "loss_scale_window", integer, "1000", honoured, "", "", 1, largest_integer},
@@ -220,13 +228,16 @@ std::vector<Row> zero_optimization() {
     return Row{in, key,     integer,         fallback, honoured, "",
                "", minimum, largest_integer, nullptr,  alias,    true};
   };
-  const auto only_default = [&](const char* key, const char* fallback, const char* alias = "") {
-    return Row{in, key, boolean, fallback, only, off, "", 0, 0, nullptr, alias};
+  const auto only_default = [&](const char* key, const char* fallback) {
+    return Row{in, key, boolean, fallback, only, off};
+  };
+  const auto listed = [&](const char* key, const char* fallback, const char* alias = "") {
+    return Row{in, key, boolean, fallback, nothing, speed, "", 0, 0, nullptr, alias};
   };
   return {
       {in, "stage", integer, "0", honoured, "", "", 0, 3},
       size("reduce_bucket_size", "5e8", "", 1),
-      size("allgather_bucket_size", "5e8", "", 1),
+      size("allgather_bucket_size", "5e8", "", 0),
       {in, "overlap_comm", boolean, "null"},
       size("stage3_prefetch_bucket_size", "5e7", "prefetch_bucket_size", 0),
       size("stage3_param_persistence_threshold", "1e5", "param_persistence_threshold", 0),
@@ -242,7 +253,7 @@ std::vector<Row> zero_optimization() {
       {in, "round_robin_gradients", boolean, "false", nothing, layout},
       // Every moment is stored where offload_optimizer says.
       {in, "save_muon_momentum_buffer_in_memory", boolean, "false", inner},
-      {in, "sub_group_size", integer, "1e9", honoured, "", "", 1, largest_integer},
+      {in, "sub_group_size", integer, "1e9", honoured, "", "", 0, largest_integer},
       {in, "stage3_max_live_parameters", integer, "1e9", nothing, units, "", 0, largest_integer,
        nullptr, "max_live_parameters"},
       {in, "stage3_max_reuse_distance", integer, "1e9", nothing, units, "", 0, largest_integer,
@@ -250,27 +261,28 @@ std::vector<Row> zero_optimization() {
       {in, "stage3_gather_16bit_weights_on_model_save", boolean, "false", nothing,
        "a checkpoint has the f32 masters, not 16-bit weights", "", 0, 0, nullptr,
        "gather_16bit_weights_on_model_save|stage3_gather_fp16_weights_on_model_save"},
-      {in, "stage3_model_persistence_threshold", integer, "9223372036854775807", only, off, "", 0,
-       1e19, nullptr, "model_persistence_threshold"},
-      {in, "stage3_module_granularity_threshold", integer, "0", only, off, "", 0, largest_integer,
-       nullptr, "module_granularity_threshold"},
-      only_default("stage3_use_all_reduce_for_fetch_params", "false",
-                   "use_all_reduce_for_fetch_params"),
-      only_default("stage3_allgather_sequential", "false", "allgather_sequential"),
-      only_default("use_multi_rank_bucket_allreduce", "true"),
-      only_default("load_from_fp32_weights", "true"),
-      only_default("elastic_checkpoint", "false"),
+      {in, "stage3_model_persistence_threshold", integer, "9223372036854775807", nothing, units, "",
+       0, 1e19, nullptr, "model_persistence_threshold"},
+      {in, "stage3_module_granularity_threshold", integer, "0", nothing, units, "",
+       -largest_integer, largest_integer, nullptr, "module_granularity_threshold"},
+      listed("stage3_use_all_reduce_for_fetch_params", "false", "use_all_reduce_for_fetch_params"),
+      listed("stage3_allgather_sequential", "false", "allgather_sequential"),
+      listed("use_multi_rank_bucket_allreduce", "true"),
+      {in, "load_from_fp32_weights", boolean, "true", nothing, "masters are loaded from f32"},
+      listed("elastic_checkpoint", "false"),
+      listed("compute_grad_norm", "true"),
+      listed("parameter_alignment", "false"),
       only_default("ignore_unused_parameters", "true"),
       only_default("legacy_stage1", "false"),
       only_default("zero_quantized_weights", "false"),
       only_default("zero_quantized_nontrainable_weights", "false"),
       only_default("zero_quantized_gradients", "false"),
       only_default("mics_hierarchical_params_gather", "false"),
-      only_default("memory_efficient_linear", "true"),
+      listed("memory_efficient_linear", "true"),
       only_default("override_module_apply", "true"),
-      only_default("pipeline_loading_checkpoint", "false"),
-      only_default("log_trace_cache_warnings", "false"),
-      only_default("enable_sanity_checks", "false"),
+      listed("pipeline_loading_checkpoint", "false"),
+      listed("log_trace_cache_warnings", "false"),
+      listed("enable_sanity_checks", "false"),
       {in, "zero_hpz_partition_size", integer, "1", only, off, "", 0, largest_count},
       {in, "mics_shard_size", integer, "-1", only, off, "", -1, largest_count},
       {in, "zeropp_loco_param", any, "null", only, off},
@@ -287,13 +299,13 @@ std::vector<Row> offload() {
     rows.push_back({in, "nvme_path", text, "null"});
     rows.push_back({in, "pin_memory", boolean, "true", inner, "", "", 0, 0, "false"});
     if (!optimizer) {
-      rows.push_back({in, "buffer_count", integer, "5", honoured, "", "", 1, largest_count});
-      rows.push_back({in, "buffer_size", integer, "1e8", honoured, "", "", 1, largest_integer});
+      rows.push_back({in, "buffer_count", integer, "5", honoured, "", "", 0, largest_count});
+      rows.push_back({in, "buffer_size", integer, "1e8", honoured, "", "", 0, largest_integer});
       rows.push_back({in, "max_in_cpu", integer, "1e9", honoured, "", "", 0, largest_integer});
       continue;
     }
     rows.push_back({in, "buffer_count", integer, "4", nothing,
-                    "states are streamed through two sets of buffers of sub_group_size", "", 1,
+                    "states are streamed through two sets of buffers of sub_group_size", "", 0,
                     largest_count});
     for (const char* key : {"pipeline_read", "pipeline_write"})
       rows.push_back(
@@ -311,11 +323,11 @@ std::vector<Row> activation_checkpointing() {
   return {
       {in, "partition_activations", boolean, "false", nothing, "one rank has the whole model"},
       {in, "number_checkpoints", integer, "null", nothing,
-       "--activation-checkpoint checkpoints every block", "", 1, largest_count},
+       "--activation-checkpoint checkpoints every block", "", 0, largest_count},
       {in, "contiguous_memory_optimization", boolean, "false", nothing,
        "the memory arena always allocates contiguously"},
-      {in, "synchronize_checkpoint_boundary", boolean, "false", only, off},
-      {in, "profile", boolean, "false", only, off},
+      {in, "synchronize_checkpoint_boundary", boolean, "false", nothing, speed},
+      {in, "profile", boolean, "false", nothing, "--trace F shows each phase's time"},
       {in, "cpu_checkpointing", boolean, "false"},
   };
 }
@@ -384,8 +396,9 @@ std::vector<Row> services() {
     if (std::string_view(section) == "autotuning")
       rows.push_back({section, "enabled", boolean, "false"});
     else
-      rows.push_back(
-          {section, "enabled", boolean, "false", listed ? inner : only, listed ? "" : off});
+      rows.push_back({section, "enabled", boolean, "false", listed ? inner : only,
+                      listed ? "" : off, "", 0, 0, nullptr, "",
+                      std::string_view(section) == "amp"});
     for (const char* key : keys) rows.push_back({section, key, any, "null", inner});
   }
   return rows;
@@ -400,9 +413,10 @@ std::vector<Row> accelerate() {
        "LOCAL_MACHINE|AMAZON_SAGEMAKER"},
       {in, "deepspeed_config", section, "null", inner, "", block},
       {in, "distributed_type", choice, "\"DEEPSPEED\"", inner, "",
-       "DEEPSPEED|NO|MULTI_CPU|MULTI_GPU|MULTI_HPU|MULTI_XPU|MULTI_NPU|FSDP|MEGATRON_LM|XLA|TPU"},
+       "DEEPSPEED|NO|MULTI_CPU|MULTI_GPU|MULTI_HPU|MULTI_XPU|MULTI_NPU|MULTI_MLU|MULTI_SDAA|"
+       "MULTI_MUSA|MULTI_NEURON|FSDP|MEGATRON_LM|XLA|TPU"},
       {in, "num_processes", integer, "null", honoured, "", "", 1, largest_count},
-      {in, "mixed_precision", choice, "\"no\"", honoured, "", "no|fp16|bf16"},
+      {in, "mixed_precision", choice, "\"no\"", honoured, "", "no|fp16|bf16|fp8"},
       {in, "num_machines", integer, "1", only, threads, "", 0, largest_count},
       {in, "machine_rank", integer, "0", only, threads, "", 0, largest_count},
       {in, "main_process_ip", any, "null", inner},    // only used with several machines,
@@ -413,12 +427,23 @@ std::vector<Row> accelerate() {
       {in, "use_cpu", boolean, "false", inner},  // --device selects the device
       {in, "gpu_ids", any, "null", inner},
       {in, "enable_cpu_affinity", boolean, "false", only, off},
-      {in, "debug", boolean, "false", only, off},
+      {in, "debug", boolean, "false", nothing, "collectives are always compared between ranks"},
       {in, "downcast_bf16", choice, "\"no\"", only, off, "no|yes"},
       {in, "fsdp_config", any, "null", inner},  // distributed_type tells whether FSDP is used
       {in, "megatron_lm_config", any, "null", inner},
       {in, "dynamo_config", any, "null", only, off},
-      {in, "tpu_env", any, "null", inner},
+      {in, "tpu_env", any, "null", inner},  // the next six are of TPUs and mpirun, used elsewhere
+      {in, "tpu_name", any, "null", inner},
+      {in, "tpu_zone", any, "null", inner},
+      {in, "tpu_vm", any, "null", inner},
+      {in, "command_file", any, "null", inner},
+      {in, "commands", any, "null", inner},
+      {in, "mpirun_config", any, "null", inner},
+      {in, "fp8_config", any, "null", inner},   // mixed_precision tells whether fp8 is used
+      {in, "ipex_config", any, "null", inner},  // older files; it changes the speed alone
+      {in, "parallelism_config", any, "null", only, off},
+      {in, "dynamo_backend", any, "null", only, off},
+      {in, "fp16", boolean, "false", only, "try mixed_precision: fp16"},
       {in, "tpu_use_cluster", boolean, "false", only, off},
       {in, "tpu_use_sudo", boolean, "false", only, off},
       {block, "deepspeed_config_file", text, "null", inner},
@@ -434,6 +459,8 @@ std::vector<Row> accelerate() {
       {block, "offload_param_nvme_path", text, "null", inner},
       {block, "deepspeed_hostfile", any, "null", only, threads},
       {block, "deepspeed_multinode_launcher", any, "null", inner},
+      {block, "deepspeed_inclusion_filter", any, "null", inner},
+      {block, "deepspeed_exclusion_filter", any, "null", inner},
       {block, "deepspeed_moe_layer_cls_names", any, "null", only, off},
   };
 }

@@ -7,13 +7,17 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/zero/deepspeed/hjson.h"
 
 namespace zg::zero {
 namespace {
 
-constexpr const char* schedule_names[] = {"none",           "WarmupLR",   "WarmupDecayLR",
-                                          "WarmupCosineLR", "cosine",     "LRRangeTest",
-                                          "OneCycle",       "AnnealingLR"};
+// clang-format off
+constexpr const char* schedule_names[] = {
+    "none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "cosine", "LRRangeTest", "OneCycle",
+    "AnnealingLR", "hf_linear", "hf_cosine", "hf_cosine_with_restarts", "hf_polynomial",
+    "hf_constant", "hf_constant_with_warmup", "hf_inverse_sqrt", "hf_warmup_stable_decay"};
+// clang-format on
 constexpr const char* styles[] = {"linear", "cosine", "constant"};
 constexpr double one_cycle_beta2 = 0.99;  // DeepSpeed uses this value
 
@@ -74,6 +78,76 @@ void check_schedule(const AnnealingOptions& o, double rate, double min_rate) {
       o.lr_decay_style == DecayStyle::constant || o.lr_decay_samples > o.lr_warmup_samples,
       "annealing.lr_decay_samples", static_cast<double>(o.lr_decay_samples),
       "more than lr_warmup_samples");
+}
+
+TransformersNumbers numbers_of(const ScheduleOptions& o) {
+  TransformersNumbers n;
+  if (!is_of_transformers(o.kind) || o.lr_scheduler_kwargs.empty()) return n;
+  const std::pair<const char*, double*> known[] = {{"num_cycles", &n.num_cycles},
+                                                   {"power", &n.power},
+                                                   {"lr_end", &n.lr_end},
+                                                   {"timescale", &n.timescale},
+                                                   {"num_decay_steps", &n.num_decay_steps},
+                                                   {"num_stable_steps", &n.num_stable_steps},
+                                                   {"min_lr_ratio", &n.min_lr_ratio}};
+  const char* const name = "lr_scheduler_kwargs";
+  for (const auto& [key, at, value] : deepspeed::read_hjson(o.lr_scheduler_kwargs, name).members) {
+    const auto* const row = std::find_if(std::begin(known), std::end(known),
+                                         [&](const auto& pair) { return key == pair.first; });
+    const std::string place = deepspeed::place(name, at, key);
+    if (row == std::end(known) || value.kind != deepspeed::Value::Kind::number || value.number < 0)
+      throw ConfigError(place +
+                        "expected a number of 0 or more for num_cycles, power, lr_end, timescale, "
+                        "num_decay_steps, num_stable_steps or min_lr_ratio, got " +
+                        deepspeed::shown(value));
+    *row->second = value.number;
+  }
+  return n;
+}
+
+/// The factor of the rate as get_scheduler() of transformers computes it, in its order of
+/// operations.
+double transformers_factor(const ScheduleOptions& o, const TransformersNumbers& n, int64_t k) {
+  if (o.kind == ScheduleKind::hf_constant) return 1.0;
+  const bool is_wsd = o.kind == ScheduleKind::hf_warmup_stable_decay;
+  const int64_t warmup = o.warmup_num_steps;
+  const double low = is_wsd ? n.min_lr_ratio : 0.0;
+  if (k < warmup) return ratio(k, warmup) * (1.0 - low) + low;
+  const double progress = ratio(k - warmup, o.total_num_steps - warmup);
+  const auto wave = [&n](double passed) {
+    const double cycles = n.num_cycles > 0.0 ? n.num_cycles : 0.5;
+    return 0.5 * (1.0 + std::cos(std::numbers::pi * cycles * 2.0 * passed));
+  };
+  if (is_wsd) {
+    const double after = static_cast<double>(k - warmup), decay = n.num_decay_steps;
+    const double stable = n.num_stable_steps >= 0.0
+                              ? n.num_stable_steps
+                              : static_cast<double>(o.total_num_steps - warmup) - decay;
+    if (after < stable) return 1.0;
+    if (after >= stable + decay) return low;
+    return std::max(0.0, wave((after - stable) / std::max(1.0, decay)) * (1.0 - low) + low);
+  }
+  switch (o.kind) {
+    case ScheduleKind::hf_linear:
+      return std::max(0.0, ratio(o.total_num_steps - k, o.total_num_steps - warmup));
+    case ScheduleKind::hf_cosine:
+      return std::max(0.0, wave(progress));
+    case ScheduleKind::hf_cosine_with_restarts: {
+      if (progress >= 1.0) return 0.0;
+      const double cycles = n.num_cycles > 0.0 ? n.num_cycles : 1.0;
+      return 0.5 * (1.0 + std::cos(std::numbers::pi * std::fmod(cycles * progress, 1.0)));
+    }
+    case ScheduleKind::hf_polynomial:
+      if (k > o.total_num_steps) return n.lr_end / o.rate;
+      return ((o.rate - n.lr_end) * std::pow(1.0 - progress, n.power) + n.lr_end) / o.rate;
+    case ScheduleKind::hf_inverse_sqrt: {
+      const auto begin = static_cast<double>(warmup);
+      const double scale = n.timescale > 0.0 ? n.timescale : warmup > 0 ? begin : 10'000.0;
+      return 1.0 / std::sqrt((static_cast<double>(k) + (scale - begin)) / scale);
+    }
+    default:
+      return 1.0;
+  }
 }
 
 double range_test_rate(const RangeTestOptions& o, double rate, int64_t k) {
@@ -137,9 +211,14 @@ bool is_deepspeed_warmup(ScheduleKind kind) {
 }
 
 bool decays(ScheduleKind kind) {
-  return kind == ScheduleKind::warmup_decay_lr || kind == ScheduleKind::warmup_cosine_lr ||
-         kind == ScheduleKind::cosine;
+  using enum ScheduleKind;
+  for (const ScheduleKind ends : {warmup_decay_lr, warmup_cosine_lr, cosine, hf_linear, hf_cosine,
+                                  hf_cosine_with_restarts, hf_polynomial, hf_warmup_stable_decay})
+    if (kind == ends) return true;
+  return false;
 }
+
+bool is_of_transformers(ScheduleKind kind) { return kind >= ScheduleKind::hf_linear; }
 
 bool counts_samples(ScheduleKind kind) { return kind == ScheduleKind::annealing; }
 
@@ -160,9 +239,16 @@ void validate(const ScheduleOptions& o) {
   check_schedule(o.range_test);
   check_schedule(o.one_cycle);
   if (o.kind == ScheduleKind::annealing) check_schedule(o.annealing, o.rate, o.min_rate);
+  const TransformersNumbers numbers = numbers_of(o);
+  if (o.kind == ScheduleKind::hf_polynomial)
+    check_schedule(numbers.lr_end < o.rate, "lr_end", numbers.lr_end, "less than the rate");
+  if (o.kind == ScheduleKind::hf_warmup_stable_decay)
+    check_schedule(numbers.num_decay_steps >= 1.0, "num_decay_steps", numbers.num_decay_steps,
+                   "1 or more; try --lr-scheduler-kwargs '{\"num_decay_steps\": 100}'");
 }
 
-Schedule::Schedule(const ScheduleOptions& options) : options_(options) {
+Schedule::Schedule(const ScheduleOptions& options)
+    : options_(options), numbers_(numbers_of(options)) {
   validate(options);
   if (is_deepspeed_warmup(options.kind))  // the log warm-up divides by ln(steps), and ln(1) = 0
     options_.warmup_num_steps = std::max<int64_t>(2, options.warmup_num_steps);
@@ -209,8 +295,9 @@ double Schedule::rate(int64_t k) const {
     case ScheduleKind::cosine:
       if (k < warmup_steps) return o.rate * ratio(k + 1, warmup_steps + 1);
       return o.min_rate + (o.rate - o.min_rate) * half_cosine(ratio(k - warmup_steps, decay));
+    default:
+      return o.rate * transformers_factor(o, numbers_, k);
   }
-  return o.rate;
 }
 
 std::optional<Betas> Schedule::betas(int64_t k) const {

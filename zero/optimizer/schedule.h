@@ -20,14 +20,25 @@ enum class ScheduleKind : uint8_t {
   lr_range_test,     ///< up from rate without end, to find the rate at which training diverges
   one_cycle,  ///< up from cycle_min_lr to rate and down again, beta1 in the opposite direction;
               ///< then decay
-  annealing   ///< Megatron's, by samples: linearly up from 0, then down to min_rate
+  annealing,  ///< Megatron's, by samples: linearly up from 0, then down to min_rate
+  // Those of transformers (get_scheduler() in its optimization.py, version 5): all but hf_constant
+  // go linearly up from 0 in warmup_num_steps.
+  hf_linear,                ///< then linearly down to 0 at total_num_steps
+  hf_cosine,                ///< then along num_cycles waves of a cosine
+  hf_cosine_with_restarts,  ///< then num_cycles times along half a cosine
+  hf_polynomial,            ///< then to lr_end, as a power of what is left
+  hf_constant,
+  hf_constant_with_warmup,
+  hf_inverse_sqrt,        ///< then as 1 / sqrt(step / timescale)
+  hf_warmup_stable_decay  ///< then rate, then num_decay_steps along a cosine
 };
 /// "none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "cosine", "LRRangeTest", "OneCycle",
-/// "AnnealingLR".
+/// "AnnealingLR"; those of transformers with "hf_" before their names.
 ZG_API const char* name_of(ScheduleKind kind);
 ZG_API ScheduleKind schedule_kind(const std::string& name);  ///< throws ConfigError: lists them
 ZG_API bool is_deepspeed_warmup(ScheduleKind kind);          ///< one of DeepSpeed's three
 ZG_API bool decays(ScheduleKind kind);                       ///< ends at total_num_steps
+ZG_API bool is_of_transformers(ScheduleKind kind);
 /// True for a schedule over samples instead of steps: a step with a larger batch advances it
 /// further.
 ZG_API bool counts_samples(ScheduleKind kind);
@@ -67,6 +78,17 @@ struct AnnealingOptions {
   DecayStyle lr_decay_style = DecayStyle::linear;
 };
 
+/// The numbers of the kinds of transformers, with the names and defaults of its
+/// lr_scheduler_kwargs.
+struct TransformersNumbers {
+  double num_cycles = 0.0;  ///< 0: 1 with restarts, otherwise 0.5
+  double power = 1.0, lr_end = 1e-7;
+  double timescale = 0.0;          ///< 0: warmup_num_steps or, without a warmup, 10000
+  double num_decay_steps = 0.0;    ///< hf_warmup_stable_decay needs 1 or more
+  double num_stable_steps = -1.0;  ///< below 0: what warmup and decay leave of total_num_steps
+  double min_lr_ratio = 0.0;
+};
+
 struct ScheduleOptions {
   ScheduleKind kind = ScheduleKind::none;
   /// The highest rate (DeepSpeed's warmup_max_lr, cycle_max_lr); for LRRangeTest the lowest
@@ -82,6 +104,8 @@ struct ScheduleOptions {
   RangeTestOptions range_test = {};
   OneCycleOptions one_cycle = {};
   AnnealingOptions annealing = {};
+  /// TransformersNumbers as a JSON object, {"num_decay_steps": 100}; empty: the defaults.
+  std::string lr_scheduler_kwargs = {};
 };
 /// Throws ConfigError. total_num_steps < warmup_num_steps is accepted, because DeepSpeed only warns
 /// about it.
@@ -104,6 +128,7 @@ class ZG_API Schedule {
  private:
   double warmup(int64_t iteration) const;  // from 0 to 1
   ScheduleOptions options_;
+  TransformersNumbers numbers_;
 };
 
 }  // namespace zg::zero

@@ -184,6 +184,16 @@ TEST_CASE("token_dataset refuses an llm.c file whose header or size is wrong") {
   CHECK_FALSE(data->is_text());
   CHECK_THROWS_AS(data->encode("a"), ConfigError);
 
+  // As llm.c writes for Llama 3.
+  std::vector<int32_t> wide_header = header(4);
+  wide_header[0] = 20240801;
+  wide_header[1] = 7;
+  const std::vector<uint32_t> wide_tokens{128000, 65536, 3, 4};
+  const TemporaryFile wide(bytes_of(wide_header) + bytes_of(wide_tokens));
+  const auto llama = token_dataset(wide.path(), {.block_size = 3, .validation_fraction = 0});
+  CHECK(llama->vocabulary() == 128001);
+  CHECK(ids_of(*llama, Split::train, 0) == std::vector<int32_t>{128000, 65536, 3});
+
   auto refused = [&](const char* message, const std::string& bytes) {
     const TemporaryFile file(bytes);
     const std::string expected = file.path() + ": not a token file of llm.c: expected " + message;
@@ -197,6 +207,10 @@ TEST_CASE("token_dataset refuses an llm.c file whose header or size is wrong") {
   };
   refused("magic number 20240520, got 20240521", changed(0, 20240521));
   refused("version 1, got 2", changed(1, 2));
+  wide_header[1] = 1;
+  refused("version 7, got 1", bytes_of(wide_header) + bytes_of(wide_tokens));
+  wide_header[1] = 7;
+  refused("bytes 1040, got 1032", bytes_of(wide_header) + bytes_of(tokens));
   refused("bytes 1034, got 1032", changed(2, 5));
   refused("bytes 1022, got 1032", changed(2, -1));
   refused("header padding 0, got 7", changed(255, 7));

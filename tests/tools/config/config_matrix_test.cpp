@@ -210,7 +210,7 @@ zero_optimization.cpu_offload false | offload_optimizer=device | same | same
 zero_optimization.cpu_offload_param true | offload_parameter=device | offload_parameter=host | same
   with {"zero_optimization": {"stage": 3}}
   --offload-param none | same
-  --zero-stage 2 | status 2: parameters are offloaded at stage 3 only | stage=2 | stage=2
+  --zero-stage 2 | stage=2 | stage=2 | stage=2 | -
 zero_optimization.cpu_offload_param false | offload_parameter=device | same | same
   with {"zero_optimization": {"stage": 3}}
   --cpu-offload | offload_optimizer=host offload_gradient=host offload_parameter=host
@@ -230,9 +230,8 @@ offload_optimizer.device nvme | offload_optimizer=device | offload_optimizer=fil
   --cpu-offload | offload_optimizer=host offload_gradient=host offload_parameter=host
 offload_param.device cpu | offload_parameter=device | offload_parameter=host | same
   --offload-param none | same
-  --zero-stage 2 | status 2: parameters are offloaded at stage 3 only | stage=2 | stage=2
-offload_param.device cpu | offload_parameter=device | \
-    status 2: parameters are offloaded at stage 3 only | same
+  --zero-stage 2 | stage=2 | stage=2 | stage=2 | -
+offload_param.device cpu | offload_parameter=device | same | same
   with {"zero_optimization": {"stage": 2}}
   --zero-stage 3 | stage=3 offload_parameter=host | stage=3 | . | -
 offload_param.device none | offload_parameter=device | same | same

@@ -21,12 +21,15 @@ const char* const refused_keys = R"(
 : gradient_predivide_factor=2/1 gradient_allreduce_op=sum/mean sparse_gradients=true/false
 : disable_allgather=true/false data_efficiency=true/false curriculum_learning=true/false
 : compression_training=true/false sparse_attention=true/false hybrid_engine=true/false
-: torch_autocast=true/false compile=true/false tensor_parallel=true/false pipeline=true/false
-: timers=true/false eigenvalue=true/false progressive_layer_drop=true/false nebula=true/false
+: torch_autocast=true/false compile=true/{"deepcompile":0} tensor_parallel=true/{"autotp_size":1}
+: eigenvalue=true/false progressive_layer_drop=true/false nebula=true/false pipeline=true/false
+: quantize_training=true/false graph_harvesting=true/false expert_parallel=true/false fp8=true/false
+: weight_quantization=true/false datastates_ckpt=true/false msamp=true/{"enabled":false,"x":2}
+data_types: param_dtype=bf16/null buffer_dtype=bf16/null keep_in_fp32_modules=norm/auto
 checkpoint: load_universal=true/false use_node_local_storage=true/false parallel_write=true/false
 writer: type=PYTHON/FAST io_buffer_size=1024/67108864 io_buffer_double=false/true io_multiplier=2/1
 writer: show_statistics=true/false data_parallel=SOCKET/null
-fp16: auto_cast=true/false fp16_master_weights_and_grads=true/false
+fp16: fp16_master_weights_and_grads=true/false
 bf16: immediate_grad_update=true/false check_grad_overflow=false/true
 optimizer: legacy_fusion=true/false
 adam: bias_correction=false/true amsgrad=true/false
@@ -37,46 +40,52 @@ WarmupDecayLR: last_batch_iteration=5/-1
 WarmupCosineLR: last_batch_iteration=5/-1
 LRRangeTest: last_batch_iteration=5/-1
 OneCycle: last_batch_iteration=5/-1
-zero_optimization: stage3_model_persistence_threshold=100/9223372036854775807
-zero_optimization: stage3_module_granularity_threshold=1/0 zero_hpz_partition_size=2/1
-zero_optimization: stage3_use_all_reduce_for_fetch_params=true/false mics_shard_size=2/-1
-zero_optimization: stage3_allgather_sequential=true/false load_from_fp32_weights=false/true
-zero_optimization: use_multi_rank_bucket_allreduce=false/true elastic_checkpoint=true/false
+zero_optimization: zero_hpz_partition_size=2/1
+zero_optimization: mics_shard_size=2/-1
 zero_optimization: ignore_unused_parameters=false/true legacy_stage1=true/false
 zero_optimization: zero_quantized_weights=true/false zero_quantized_gradients=true/false
 zero_optimization: zero_quantized_nontrainable_weights=true/false
-zero_optimization: mics_hierarchical_params_gather=true/false memory_efficient_linear=false/true
-zero_optimization: override_module_apply=false/true pipeline_loading_checkpoint=true/false
-zero_optimization: log_trace_cache_warnings=true/false enable_sanity_checks=true/false
+zero_optimization: mics_hierarchical_params_gather=true/false override_module_apply=false/true
 zero_optimization: zeropp_loco_param=true/false zenflow=true/false leaf_module=true/false
 offload_optimizer: super_offload=true/false
-activation_checkpointing: synchronize_checkpoint_boundary=true/false profile=true/false
 flops_profiler: enabled=true/false
 comms_logger: enabled=true/false
 elasticity: enabled=true/false
 amp: enabled=true/false
 accelerate: compute_environment=AMAZON_SAGEMAKER/LOCAL_MACHINE num_machines=2/1 machine_rank=1/0
-accelerate: enable_cpu_affinity=true/false debug=true/false downcast_bf16=yes/no
-accelerate: dynamo_config=true/false tpu_use_cluster=true/false tpu_use_sudo=true/false
+accelerate: enable_cpu_affinity=true/false downcast_bf16=yes/no fp16=true/false
+accelerate: parallelism_config={"x":2}/{"x":1} dynamo_backend=INDUCTOR/NO
+accelerate: dynamo_config=true/{"dynamo_backend":"no","x":2} tpu_use_cluster=true/false tpu_use_sudo=true/false
 accelerate_deepspeed: deepspeed_hostfile=true/false deepspeed_moe_layer_cls_names=true/false
 )";
 
 const char* const listed_keys = R"(
 : prescale_gradients=true communication_data_type=fp16 wall_clock_breakdown=true
 : zero_allow_untested_optimizer=true dataloader_drop_last=true
-: tensorboard={} csv_monitor={} wandb={}
+: tensorboard={} csv_monitor={} wandb={} comet={}
+fp16: auto_cast=true
 checkpoint: tag_validation=Fail
 adam: torch_adam=true
 zero_optimization: contiguous_gradients=false reduce_scatter=false allgather_partitions=false
 zero_optimization: round_robin_gradients=true stage3_max_live_parameters=7
+zero_optimization: stage3_model_persistence_threshold=7 stage3_module_granularity_threshold=7
+zero_optimization: stage3_use_all_reduce_for_fetch_params=true stage3_allgather_sequential=true
+zero_optimization: use_multi_rank_bucket_allreduce=false elastic_checkpoint=true
+zero_optimization: compute_grad_norm=false parameter_alignment=true memory_efficient_linear=false
+zero_optimization: pipeline_loading_checkpoint=true log_trace_cache_warnings=true
+zero_optimization: enable_sanity_checks=true load_from_fp32_weights=false
 zero_optimization: stage3_max_reuse_distance=7 stage3_gather_16bit_weights_on_model_save=true
 offload_optimizer: buffer_count=7 pipeline_read=true pipeline_write=true
 activation_checkpointing: partition_activations=true number_checkpoints=7
-activation_checkpointing: contiguous_memory_optimization=true
+activation_checkpointing: contiguous_memory_optimization=true profile=true
+activation_checkpointing: synchronize_checkpoint_boundary=true
 )";
 
 const char* const meaningless_keys = R"(
-: zero_force_ds_cpu_optimizer=false
+: zero_force_ds_cpu_optimizer=false timers={} disable_python_gc=true vocabulary_size=7
+: managed_gradient_accumulation=false use_data_before_expert_parallelism=true log_level=info
+: seq_parallel_communication_data_type=bf16 fp32_allreduce=true allgather_size=7
+checkpoint: checkpoint_serialization=false
 muon: ns_method=standard
 OneCycle: cycle_first_stair_count=7 cycle_second_stair_count=7
 zero_optimization: cpu_offload_use_pin_memory=true save_muon_momentum_buffer_in_memory=true
@@ -101,14 +110,17 @@ amp: opt_level=O1
 )";
 
 const char* const listed_of_accelerate = R"(
-accelerate: main_training_function=x
+accelerate: main_training_function=x debug=true
 accelerate_deepspeed: zero3_init_flag=true
 )";
 
 const char* const meaningless_of_accelerate = R"(
 accelerate: main_process_ip=x main_process_port=7 rdzv_backend=x same_network=false use_cpu=true
 accelerate: gpu_ids=all fsdp_config={} megatron_lm_config={} tpu_env=[]
-accelerate_deepspeed: deepspeed_multinode_launcher=x
+accelerate: tpu_name=x tpu_zone=x tpu_vm=[] command_file=x commands=[] mpirun_config={} fp8_config={}
+accelerate: ipex_config={}
+accelerate_deepspeed: deepspeed_multinode_launcher=x deepspeed_inclusion_filter=x
+accelerate_deepspeed: deepspeed_exclusion_filter=x
 )";
 
 struct OtherKey {
@@ -165,12 +177,13 @@ std::pair<json, json> all_of(const std::vector<OtherKey>& keys, const json& valu
   return configs;
 }
 
-// Where DeepSpeed reads a section by a pydantic model, which drops "auto".
+// Where DeepSpeed reads a section by a pydantic model, which drops "auto", or where the key has it.
 bool drops_auto(const Row& row) {
   static const std::set<std::string> sections = {
       "zero_optimization", "offload_param", "offload_optimizer", "fp16", "bf16", "tensorboard",
       "csv_monitor",       "wandb"};
-  return sections.count(row.section) > 0;
+  return sections.count(row.section) > 0 || row.automatic ||
+         std::string(row.fallback) == "\"auto\"";
 }
 
 std::string problem(const ConfigRuns::Run& run, const ConfigRuns::Run& without) {

@@ -3,8 +3,11 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <vector>
 
+#include "tests/support/error_message.h"
+#include "tests/support/temporary_folder.h"
 #include "zerograd/runtime/error.h"
 
 using namespace zg;
@@ -245,7 +248,9 @@ TEST_CASE("schedules have names, and options out of range are refused by name") 
     CHECK(std::string(name_of(zero::schedule_kind(name))) == name);
   CHECK_THROWS_WITH_AS(zero::schedule_kind("Cyclic"),
                        "schedule: no 'Cyclic'; expected one of none, WarmupLR, WarmupDecayLR, "
-                       "WarmupCosineLR, cosine, LRRangeTest, OneCycle, AnnealingLR",
+                       "WarmupCosineLR, cosine, LRRangeTest, OneCycle, AnnealingLR, hf_linear, "
+                       "hf_cosine, hf_cosine_with_restarts, hf_polynomial, hf_constant, "
+                       "hf_constant_with_warmup, hf_inverse_sqrt, hf_warmup_stable_decay",
                        ConfigError);
   CHECK_THROWS_WITH_AS(Schedule({.kind = ScheduleKind::warmup_lr}),
                        "schedule: warmup_num_steps is 0.000000; expected 1 or more", ConfigError);
@@ -257,4 +262,45 @@ TEST_CASE("schedules have names, and options out of range are refused by name") 
   CHECK_THROWS_AS(Schedule({.range_test = {.step_size = 0}}), ConfigError);
   CHECK_THROWS_AS(Schedule({.one_cycle = {.cycle_first_step_size = 0}}), ConfigError);
   CHECK_THROWS_AS(Schedule({.one_cycle = {.cycle_max_mom = 1.0}}), ConfigError);
+}
+
+TEST_CASE("the schedules of transformers have the exact rates of its get_scheduler()") {
+  const nlohmann::json file =
+      nlohmann::json::parse(testing::read_file(std::string(ZG_FIXTURES) + "schedules.json"));
+  const nlohmann::json& cases = file.at("cases");
+  CHECK(cases.size() == 26);
+  for (const nlohmann::json& item : cases) {
+    CAPTURE(item.at("name").get<std::string>());
+    CAPTURE(item.at("kwargs").dump());
+    CAPTURE(item.at("warmup").get<int>());
+    const Schedule schedule(
+        {.kind = zero::schedule_kind("hf_" + item.at("name").get<std::string>()),
+         .rate = file.at("rate"),
+         .warmup_num_steps = item.at("warmup"),
+         .total_num_steps = file.at("steps"),
+         .lr_scheduler_kwargs = item.at("kwargs").dump()});
+    int64_t k = 0;
+    for (const double rate : item.at("rates")) {
+      CAPTURE(k);
+      CHECK(schedule.rate(k++) == rate);
+    }
+  }
+}
+
+TEST_CASE("numbers of transformers' schedules that it would not take are refused by name") {
+  const auto refusal = [](ScheduleKind kind, const char* kwargs, double rate = 1e-3) {
+    return testing::message_of<Error>([&] {
+      Schedule({.kind = kind, .rate = rate, .total_num_steps = 9, .lr_scheduler_kwargs = kwargs});
+    });
+  };
+  using enum ScheduleKind;
+  CHECK(testing::contains(refusal(hf_warmup_stable_decay, ""),
+                          "num_decay_steps is 0.000000; expected 1"));
+  CHECK(testing::contains(refusal(hf_polynomial, "", 1e-8),
+                          "lr_end is 0.000000; expected less than"));
+  CHECK(testing::contains(refusal(hf_cosine, "{num_cycle: 1}"),
+                          "lr_scheduler_kwargs:1:2: num_cycle: expected"));
+  CHECK(testing::contains(refusal(hf_cosine, "{\"num_cycles\": \"x\"}"), "got 'x'"));
+  CHECK(testing::contains(refusal(hf_warmup_stable_decay, "{\"decay_type\": \"linear\"}"),
+                          "decay_type: "));
 }
