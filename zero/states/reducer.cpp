@@ -133,9 +133,10 @@ void Reducer::fold_here(Storage& storage, std::span<const Parameter* const> para
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Tensor gradient = std::exchange(gradients[i], Tensor());
     if (!gradient || gradient.numel() == 0) continue;
-    // A single rank holds the whole array in its shard.
+    const FlatUnit::Piece& piece =
+        storage.trainable.flat.pieces[storage.index_in_flat(*parameters[i])];
+    // Used without local sums: a single rank, which has the whole array in its shard.
     const size_t index = storage.index_in_shard(*parameters[i]);
-    const FlatUnit::Piece& piece = storage.pieces[index];
     const bool in_place = gradient.buffer().get() == sums.buffer().get();
     if (!local && !in_place && storage.is_lent(index)) {
       fold_all(here, storage.compute, device_.compute());  // before the sums move elsewhere
