@@ -85,14 +85,15 @@ Tensor last_tokens(const Rows& rows, int64_t count, const Device& device) {
   return Tensor::from(ids, {static_cast<int64_t>(rows.size()), count}, device);
 }
 
-/// The next token of a row of [B, V]. One row is read at a time, as a vocabulary can be large. On a
-/// meta device, which has no logits, the token is 0.
-int32_t draw_token(const Tensor& logits, int64_t row, const SamplingOptions& options,
-                   uint64_t index) {
+/// The next token of a row of [B, V], whose tokens so far are given. One row is read at a time, as
+/// a vocabulary can be large. On a meta device, which has no logits, the token is 0.
+int32_t draw_token(const Tensor& logits, int64_t row, const std::vector<int32_t>& tokens,
+                   const SamplingOptions& options, uint64_t index) {
   if (logits.device().type() == Device::Type::meta) return 0;
   const int64_t V = logits.extent(1);
   const std::vector<double> wide = logits.flat(row * V, V).to_doubles();
-  const std::vector<float> values(wide.begin(), wide.end());
+  std::vector<float> values(wide.begin(), wide.end());
+  if (options.process) options.process(values, tokens);
   return sample_token(values, options, static_cast<uint64_t>(row) << 32 | index);
 }
 
@@ -165,9 +166,10 @@ Rows generate(const GPT& model, const std::function<Tape()>& make_tape, const Ro
     const Tensor logits = model.next_logits(tape, ids, cache);
     const bool first_goes_on = !has_ended(rows[0], i);
     for (size_t row = 0; row < rows.size(); ++row)
-      rows[row].push_back(has_ended(rows[row], i) ? rows[row].back()
-                                                  : draw_token(logits, static_cast<int64_t>(row),
-                                                               options, static_cast<uint64_t>(i)));
+      rows[row].push_back(has_ended(rows[row], i)
+                              ? rows[row].back()
+                              : draw_token(logits, static_cast<int64_t>(row), rows[row], options,
+                                           static_cast<uint64_t>(i)));
     if (on_token && first_goes_on) on_token(rows[0].back());
     fresh = 1;
     if (std::all_of(rows.begin(), rows.end(),

@@ -20,6 +20,9 @@ struct SamplingOptions {
   /// generate() ends a row that draws one of these. The row is filled with that token while others
   /// go on; when all rows have ended, they are returned, shorter than asked for.
   std::vector<int32_t> ends = {};
+  /// Changes the logits [V] of a row before a token is drawn; `tokens`: the row so far. generate()
+  /// calls it, for example with process_logits() of models/seq2seq/beam_search.h.
+  std::function<void(std::span<float> logits, std::span<const int32_t> tokens)> process = {};
 };
 /// Throws ConfigError naming the field unless temperature is finite and at least 0, top_k at least
 /// 0, top_p in (0, 1] and min_p in [0, 1].

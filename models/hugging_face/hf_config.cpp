@@ -313,6 +313,7 @@ HFModel hf_config(const std::string& text, const std::string& path) {
 void read_hf_generation(const std::string& text, const std::string& path, HFModel& model) {
   const json config = parse_json_object(text, path);
   model.tokens = hf_tokens({config, path + ": "}, model.tokens, model.config.vocabulary);
+  model.generation_json = text;
 }
 
 std::string hf_json(const GPTConfig& config, const SpecialTokens& tokens, DType dtype) {
@@ -328,8 +329,8 @@ std::string hf_json(const GPTConfig& config, const SpecialTokens& tokens, DType 
   return text;
 }
 
-std::string hf_generation_json(const SpecialTokens& tokens) {
-  json written = {{"_from_model_config", true}};
+std::string hf_generation_json(const SpecialTokens& tokens, const std::string& read) {
+  json written = read.empty() ? json{{"_from_model_config", true}} : json::parse(read);
   if (tokens.bos) written["bos_token_id"] = *tokens.bos;
   if (!tokens.eos.empty()) written["eos_token_id"] = hf_ids(tokens.eos);
   if (tokens.pad) written["pad_token_id"] = *tokens.pad;

@@ -127,7 +127,8 @@ std::string export_hugging_face(const WeightSource& weights, const HFModel& mode
   require_weights(weights, tensors);
   // Throws for models that transformers does not have, before a file is written.
   const std::string config = hf_json(model.config, model.tokens, dtype);
-  return write_hf_folder(weights, tensors, config, hf_generation_json(model.tokens), directory, add,
+  return write_hf_folder(weights, tensors, config,
+                         hf_generation_json(model.tokens, model.generation_json), directory, add,
                          dtype);
 }
 

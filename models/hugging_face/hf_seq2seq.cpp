@@ -10,6 +10,7 @@
 #include "zerograd/models/json_text.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg::models {
 namespace {
@@ -104,23 +105,45 @@ Seq2SeqConfig read_config(const JsonNode& theirs) {
   return config;
 }
 
-/// Refuses keys of generation that change the result and that BeamOptions does not have.
-void require_known_generation(const JsonNode& theirs) {
-  for (const char* key : {"repetition_penalty", "encoder_repetition_penalty", "guidance_scale"})
-    theirs.at(key).require(1.0);
-  theirs.at("num_beam_groups").require(1);
-  for (const char* key : {"diversity_penalty", "penalty_alpha"}) theirs.at(key).require(0.0);
-  for (const char* key : {"renormalize_logits", "remove_invalid_values"})
-    theirs.at(key).require(false);
+/// The keys of generation that change what transformers generates and that BeamOptions does not
+/// have.
+std::string note_on_generation(const JsonNode& theirs) {
+  const bool samples = theirs.at("do_sample").flag(false);
+  const bool searches = theirs.at("num_beams").count(1) > 1;
+  std::vector<std::string> keys;
+  for (const auto& [key, neutral] :
+       std::initializer_list<std::pair<const char*, json>>{{"encoder_repetition_penalty", 1},
+                                                           {"guidance_scale", 1},
+                                                           {"num_beam_groups", 1},
+                                                           {"diversity_penalty", 0},
+                                                           {"penalty_alpha", 0},
+                                                           {"typical_p", 1},
+                                                           {"epsilon_cutoff", 0},
+                                                           {"eta_cutoff", 0},
+                                                           {"renormalize_logits", false},
+                                                           {"remove_invalid_values", false}})
+    if (const json& value = theirs.at(key).value; !value.is_null() && value != neutral)
+      keys.emplace_back(key);
   for (const char* key :
-       {"exponential_decay_length_penalty", "sequence_bias", "bad_words_ids", "suppress_tokens",
-        "begin_suppress_tokens", "stop_strings", "constraints", "force_words_ids"})
-    if (const JsonNode node = theirs.at(key); !node.value.empty()) node.refuse("no such key");
+       {"exponential_decay_length_penalty", "sequence_bias", "bad_words_ids", "stop_strings",
+        "constraints", "force_words_ids", "top_h", "watermarking_config"})
+    if (!theirs.at(key).value.empty()) keys.emplace_back(key);
+  for (const char* key : {"temperature", "top_k", "top_p", "min_p"})
+    if ((!samples || searches) && !theirs.at(key).value.is_null()) keys.emplace_back(key);
+  if (samples && searches) keys.emplace_back("do_sample");
+  return join(keys, ", ");
+}
+
+/// The sampling of do_sample.
+SamplingOptions sampling_of(const JsonNode& theirs) {
+  return {.temperature = theirs.at("temperature").number(1.0),
+          .top_k = whole_number(theirs.at("top_k"), 50),
+          .top_p = theirs.at("top_p").number(1.0),
+          .min_p = theirs.at("min_p").number(0.0)};
 }
 
 /// The keys of generation; `absent` has the model's tokens.
 BeamOptions read_generation(const JsonNode& theirs, const BeamOptions& absent) {
-  require_known_generation(theirs);
   BeamOptions options;
   options.beams = theirs.at("num_beams").count(1);
   options.return_sequences = theirs.at("num_return_sequences").count(1);
@@ -142,6 +165,11 @@ BeamOptions read_generation(const JsonNode& theirs, const BeamOptions& absent) {
     options.early_stopping = EarlyStopping::yes;
   options.no_repeat_ngram_size = whole_number(theirs.at("no_repeat_ngram_size"), 0);
   options.encoder_no_repeat_ngram_size = whole_number(theirs.at("encoder_no_repeat_ngram_size"), 0);
+  options.repetition_penalty = theirs.at("repetition_penalty").number(1.0);
+  options.suppressed = hf_ids(theirs, "suppress_tokens", {});
+  options.begin_suppressed = hf_ids(theirs, "begin_suppress_tokens", {});
+  if (theirs.at("do_sample").flag(false) && options.beams == 1)
+    options.sampling = sampling_of(theirs);
   options.forced_bos = first_id(theirs, "forced_bos_token_id", absent.forced_bos);
   options.forced_eos = hf_ids(theirs, "forced_eos_token_id", absent.forced_eos);
   return options;
@@ -195,19 +223,34 @@ HFSeq2Seq hf_seq2seq(const std::string& text, const std::string& path) {
   HFSeq2Seq model{.config = read_config(theirs), .generation = {}};
   validate_in_file(model.config, path);
   model.generation = read_generation(theirs, tokens_of(model.config));
+  model.generation_note = note_on_generation(theirs);
   constexpr const char* ngrams = "encoder_no_repeat_ngram_size";
   if (model.config.family == Seq2SeqFamily::blenderbot && !parsed.contains(ngrams))
     model.generation.encoder_no_repeat_ngram_size = 3;  // the default of BlenderbotConfig
   return model;
 }
 
-void read_hf_generation(const std::string& text, const std::string& path, HFSeq2Seq& model) {
+HFGeneration hf_generation(const std::string& text, const std::string& path,
+                           const BeamOptions& absent) {
   const json parsed = parse_json_object(text, path);
+  const JsonNode theirs{parsed, path + ": "};
+  HFGeneration generation{.options = read_generation(theirs, absent),
+                          .do_sample = {},
+                          .note = note_on_generation(theirs)};
+  if (const JsonNode samples = theirs.at("do_sample"); !samples.value.is_null())
+    generation.do_sample = samples.flag();
+  return generation;
+}
+
+void read_hf_generation(const std::string& text, const std::string& path, HFSeq2Seq& model) {
   BeamOptions absent = tokens_of(model.config);
   // transformers takes only decoder_start_token_id from config.json here.
   absent.forced_bos = {};
   absent.forced_eos = {};
-  model.generation = read_generation({parsed, path + ": "}, absent);
+  HFGeneration read = hf_generation(text, path, absent);
+  model.generation = std::move(read.options);
+  model.generation_note = std::move(read.note);
+  model.generation_json = text;
 }
 
 std::string hf_json(const Seq2SeqConfig& config, DType dtype) {
@@ -250,9 +293,10 @@ std::string hf_json(const Seq2SeqConfig& config, DType dtype) {
   return text;
 }
 
-std::string hf_generation_json(const Seq2SeqConfig& config, const BeamOptions& options) {
+std::string hf_generation_json(const Seq2SeqConfig& config, const BeamOptions& options,
+                               const std::string& read) {
   const BeamOptions absent;
-  json written = json::object();
+  json written = read.empty() ? json::object() : json::parse(read);
   const auto add = [&](const char* key, const auto& value, const auto& otherwise) {
     if (value != otherwise) written[key] = value;
   };
@@ -274,6 +318,9 @@ std::string hf_generation_json(const Seq2SeqConfig& config, const BeamOptions& o
   add("length_penalty", options.length_penalty, absent.length_penalty);
   if (options.early_stopping == EarlyStopping::never) written["early_stopping"] = "never";
   if (options.early_stopping == EarlyStopping::yes) written["early_stopping"] = true;
+  add("repetition_penalty", options.repetition_penalty, absent.repetition_penalty);
+  add("suppress_tokens", options.suppressed, absent.suppressed);
+  add("begin_suppress_tokens", options.begin_suppressed, absent.begin_suppressed);
   add("no_repeat_ngram_size", options.no_repeat_ngram_size, absent.no_repeat_ngram_size);
   add("encoder_no_repeat_ngram_size", options.encoder_no_repeat_ngram_size,
       absent.encoder_no_repeat_ngram_size);

@@ -18,10 +18,22 @@ namespace zg::models {
 struct HFSeq2Seq {
   Seq2SeqConfig config;
   /// How generate() of transformers generates: by generation_config.json, or where the folder has
-  /// none, by the keys of config.json. Sampling is not read: do_sample, temperature and such are
-  /// ignored.
+  /// none, by the keys of config.json.
   BeamOptions generation;
+  std::string generation_json = {};  ///< the text of generation_config.json; empty: none
+  std::string generation_note = {};  ///< HFGeneration::note
 };
+
+/// How generate() of transformers generates.
+struct HFGeneration {
+  BeamOptions options;            ///< `sampling` is set where do_sample is true and beams is 1
+  std::optional<bool> do_sample;  ///< as the file has it
+  std::string note;  ///< a list of keys that have an effect there and none here; empty: all have it
+};
+/// Reads a generation_config.json. `absent`: the tokens of keys that it does not have. Throws
+/// FileError with the key for an invalid value.
+ZG_API HFGeneration hf_generation(const std::string& json, const std::string& path,
+                                  const BeamOptions& absent);
 
 /// True if a config.json describes a model of this file: by its model_type. FileError if the text
 /// is no JSON object.
@@ -29,19 +41,19 @@ ZG_API bool is_hf_seq2seq(const std::string& json, const std::string& path);
 /// Reads a config.json. Absent keys have transformers' defaults. Throws FileError with the key if a
 /// value is invalid. Throws Unsupported with the key for a feature that Seq2SeqConfig does not
 /// have: another model_type (blenderbot-small is another model) or activation_function, embeddings
-/// that are not tied, layerdrop, quantized weights, and generation that BeamOptions does not have
-/// (repetition_penalty, bad_words_ids, ...). Errors begin with `path`.
+/// that are not tied, layerdrop, quantized weights. Errors begin with `path`.
 ZG_API HFSeq2Seq hf_seq2seq(const std::string& json, const std::string& path);
-/// Replaces `generation` in `model` by the options of a generation_config.json. Throws FileError,
-/// ConfigError, and Unsupported as hf_seq2seq() does.
+/// Replaces `generation` in `model` by the options of a generation_config.json. Throws FileError.
 ZG_API void read_hf_generation(const std::string& json, const std::string& path, HFSeq2Seq& model);
 
 /// Returns a config.json that transformers loads and hf_seq2seq() reads back as the same model.
 /// Throws Unsupported, with the field, for a model that transformers does not have: a BlenderBot
 /// with norms behind the layers, a BART with another position_offset, ...
 ZG_API std::string hf_json(const Seq2SeqConfig& config, DType dtype = DType::f32);
-/// Returns a generation_config.json with these options, but without sampling.
-ZG_API std::string hf_generation_json(const Seq2SeqConfig& config, const BeamOptions& options);
+/// Returns a generation_config.json with these options. `read`: the text of one whose other members
+/// are kept, such as temperature.
+ZG_API std::string hf_generation_json(const Seq2SeqConfig& config, const BeamOptions& options,
+                                      const std::string& read = {});
 
 /// Every parameter of the model, in byte order of names. The copies of the token table that
 /// encoder, decoder and head of transformers have are not listed.

@@ -86,7 +86,8 @@ std::string export_hugging_face(const WeightSource& weights, const HFSeq2Seq& mo
   // Throws for models that transformers does not have, before a file is written.
   const std::string config = hf_json(model.config, dtype);
   return write_hf_folder(weights, tensors, config,
-                         hf_generation_json(model.config, model.generation), directory, add, dtype);
+                         hf_generation_json(model.config, model.generation, model.generation_json),
+                         directory, add, dtype);
 }
 
 }  // namespace zg::models

@@ -26,8 +26,9 @@ struct SpecialTokens {
 };
 
 struct HFModel {
-  GPTConfig config;      ///< dropout: resid_pdrop or hidden_dropout
-  SpecialTokens tokens;  ///< those that are in the vocabulary
+  GPTConfig config;               ///< dropout: resid_pdrop or hidden_dropout
+  SpecialTokens tokens;           ///< those that are in the vocabulary
+  std::string generation_json{};  ///< the text of generation_config.json; empty: none
   /// Names of dropout keys with different values; empty: all dropouts are equal.
   std::string dropouts{};
 };
@@ -50,8 +51,9 @@ ZG_API void read_hf_generation(const std::string& json, const std::string& path,
 /// positions.
 ZG_API std::string hf_json(const GPTConfig& config, const SpecialTokens& tokens = {},
                            DType dtype = DType::f32);
-/// Returns a generation_config.json, which tells generate() where a text ends.
-ZG_API std::string hf_generation_json(const SpecialTokens& tokens);
+/// Returns a generation_config.json, which tells generate() where a text ends. `read`: the text of
+/// one whose other members are kept, such as temperature.
+ZG_API std::string hf_generation_json(const SpecialTokens& tokens, const std::string& read = {});
 /// "GPT-2", "BLOOM", "Llama", ...
 ZG_API const char* hf_title(Family family);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -77,19 +78,39 @@ void force(std::span<float> scores, std::span<const int32_t> ids) {
   for (int32_t id : ids) scores[static_cast<size_t>(id)] = 0.0f;
 }
 
-/// The logits processors of transformers, in its order. `scores` [V] are of the token after
-/// `tokens`.
-void process(std::span<float> scores, std::span<const int32_t> tokens,
-             std::span<const int32_t> source, const BeamOptions& options) {
+void ban(std::span<float> scores, std::span<const int32_t> ids) {
+  for (int32_t id : ids)
+    if (id >= 0 && static_cast<size_t>(id) < scores.size())
+      scores[static_cast<size_t>(id)] = minus_infinity;
+}
+
+void penalize_repeats(std::span<float> scores, std::span<const int32_t> tokens, float penalty) {
+  const std::set<int32_t> distinct(tokens.begin(), tokens.end());
+  for (int32_t id : distinct) {
+    float& score = scores[static_cast<size_t>(id)];
+    score = score < 0.0f ? score * penalty : score / penalty;
+  }
+}
+
+}  // namespace
+
+void process_logits(std::span<float> scores, std::span<const int32_t> tokens,
+                    std::span<const int32_t> source, const BeamOptions& options) {
   const Lengths lengths = lengths_of(options);
+  if (options.repetition_penalty != 1.0)
+    penalize_repeats(scores, tokens, static_cast<float>(options.repetition_penalty));
   ban_repeats(scores, tokens, tokens, options.no_repeat_ngram_size);
   ban_repeats(scores, source, tokens, options.encoder_no_repeat_ngram_size);
-  if (tokens.size() < lengths.min)
-    for (int32_t id : options.eos) scores[static_cast<size_t>(id)] = minus_infinity;
+  if (tokens.size() < lengths.min) ban(scores, options.eos);
   if (options.forced_bos && tokens.size() == 1) force(scores, std::span(&*options.forced_bos, 1));
   if (!options.forced_eos.empty() && tokens.size() + 1 == lengths.max)
     force(scores, options.forced_eos);
+  ban(scores, options.suppressed);
+  if (tokens.size() == lengths.start + (lengths.start == 1 && options.forced_bos ? 1 : 0))
+    ban(scores, options.begin_suppressed);
 }
+
+namespace {
 
 /// In place, in f32 with the operations of torch.log_softmax except for the sum.
 void to_log_probabilities(std::span<float> row) {
@@ -166,7 +187,7 @@ Rows search_one_beam(StepDecoder& decoder, const Rows& sources, const BeamOption
   for (size_t index = 0;; ++index) {
     std::vector<int32_t> tokens;
     for (size_t row = 0; row < rows.size(); ++row) {
-      process(decoder.row(row), rows[row], sources[row], options);
+      process_logits(decoder.row(row), rows[row], sources[row], options);
       tokens.push_back(finished[row] ? options.pad.value_or(options.eos[0])
                                      : next_token(decoder.row(row), options, row, index));
       rows[row].push_back(tokens.back());
@@ -353,7 +374,7 @@ Generated search_beams(StepDecoder& decoder, int64_t vocabulary, const Rows& sou
         const std::span<float> row = decoder.row(row_of(beam));
         if (!first || beam == 0) {
           to_log_probabilities(row);
-          process(row, running.tokens, sources[source], options);
+          process_logits(row, running.tokens, sources[source], options);
         }
         for (size_t token = 0; token < V; ++token)
           scores[beam * V + token] = row[token] + running.score;
@@ -385,6 +406,8 @@ void validate(const BeamOptions& options) {
         {"no_repeat_ngram_size", options.no_repeat_ngram_size},
         {"encoder_no_repeat_ngram_size", options.encoder_no_repeat_ngram_size}})
     if (value < 0) refuse(fmt::format("{} from 0", field), value);
+  if (!(options.repetition_penalty > 0.0))
+    refuse("repetition_penalty above 0", options.repetition_penalty);
   const auto start = static_cast<int64_t>(options.start.size());
   if (options.max_new_tokens && *options.max_new_tokens < 1)
     refuse("max_new_tokens from 1", *options.max_new_tokens);

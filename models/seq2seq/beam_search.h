@@ -41,14 +41,22 @@ struct BeamOptions {
   EarlyStopping early_stopping = EarlyStopping::no;
   int64_t no_repeat_ngram_size = 0;          ///< no n-gram is generated twice; 0: off
   int64_t encoder_no_repeat_ngram_size = 0;  ///< no n-gram of the source is generated; 0: off
-  std::optional<int32_t> forced_bos;         ///< the second token, if `start` is one token
-  std::vector<int32_t> forced_eos;           ///< the last token at max_length is one of these
+  /// Divides the logit, or multiplies a negative one, of each token that the sequence has; 1: off.
+  double repetition_penalty = 1.0;
+  std::vector<int32_t> suppressed, begin_suppressed;  ///< never generated; not as the first one
+  std::optional<int32_t> forced_bos;                  ///< the second token, if `start` is one token
+  std::vector<int32_t> forced_eos;  ///< the last token at max_length is one of these
 
   std::optional<SamplingOptions> sampling;  ///< do_sample, for beams == 1
 };
 /// Throws ConfigError naming the field, the expected value and the actual one. A min_length above
 /// max_length is no error: then no sequence has an eos, except a forced one.
 ZG_API void validate(const BeamOptions& options);
+
+/// Applies those options that change logits, as the logits processors of transformers and in their
+/// order. `scores` [V] are of the token after `tokens`, which begin with `start`.
+ZG_API void process_logits(std::span<float> scores, std::span<const int32_t> tokens,
+                           std::span<const int32_t> source, const BeamOptions& options);
 
 /// The input of one call of a decoder.
 struct BeamStep {

@@ -15,6 +15,14 @@
 #include "zerograd/runtime/text/utf8.h"
 
 namespace zg::models {
+
+size_t character_size(std::string_view text, size_t at, int32_t* code) {
+  int32_t unused = 0;
+  return static_cast<size_t>(std::max<utf8proc_ssize_t>(
+      1, utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data() + at),
+                          static_cast<utf8proc_ssize_t>(text.size() - at), code ? code : &unused)));
+}
+
 namespace {
 
 bool is_ascii(char c) { return static_cast<unsigned char>(c) < 0x80; }
@@ -125,46 +133,32 @@ std::string nfc(std::string_view text) {
   return out;
 }
 
-// A composed character has the origin of the first of its parts. The text is cut into sequences
-// that compose on their own.
+// A composed character has the origin of the first of its parts. Compositions do not cross the
+// borders of grapheme clusters, at which the text is cut.
 std::vector<TextSpan> composed_origins(const TracedText& from) {
   const std::string_view text = from.text;
-  const auto is_mark = [&](std::string_view character) {
-    size_t at = 0;
-    if (valid_utf8(character) == 0) return false;
-    const std::string first = nfc(character);  // some characters are marks when they are composed
-    const char32_t code = next_code_point(first, at, "normalizer");
-    return !is_inert(code) &&
-           utf8proc_get_property(static_cast<utf8proc_int32_t>(code))->combining_class != 0;
-  };
   std::vector<TextSpan> origins;
   for (size_t begin = 0; begin < text.size();) {
-    std::vector<TextSpan> parts = {from.origins[begin]};
-    size_t end = begin + character_size(text, begin);
-    std::string composed = nfc(text.substr(begin, end - begin));
-    size_t composed_end = end;
-    while (end < text.size()) {
-      const std::string_view next = text.substr(end, character_size(text, end));
-      if (!is_mark(next)) {  // marks are composed together: there may be many
-        if (std::exchange(composed_end, end) < end) composed = nfc(text.substr(begin, end - begin));
-        std::string longer = nfc(text.substr(begin, end + next.size() - begin));
-        if (longer == composed + nfc(next)) break;
-        composed = std::move(longer);
-        composed_end = end + next.size();
-      }
+    std::vector<TextSpan> parts;
+    size_t end = begin;
+    int32_t last = 0, next = 0;
+    do {
       parts.push_back(from.origins[end]);
-      end += next.size();
-    }
-    if (composed_end < end) composed = nfc(text.substr(begin, end - begin));
+      end += character_size(text, end, &last);
+    } while (end < text.size() && character_size(text, end, &next) > 0 &&
+             !utf8proc_grapheme_break(last, next));
+    const std::string composed = nfc(text.substr(begin, end - begin));
     std::vector<size_t> sizes;
     for (size_t at = 0; at < composed.size(); at += sizes.back())
       sizes.push_back(character_size(composed, at));
-    for (size_t i = 0; i < sizes.size(); ++i)
-      origins.insert(
-          origins.end(), sizes[i],
-          parts[i == 0 || i + parts.size() < sizes.size() ? 0 : i + parts.size() - sizes.size()]);
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const size_t left = sizes.size() - i;
+      origins.insert(origins.end(), sizes[i],
+                     parts[i == 0 || left > parts.size() ? 0 : parts.size() - left]);
+    }
     begin = end;
   }
+  origins.resize(nfc(text).size(), origins.back());
   return origins;
 }
 
@@ -173,13 +167,6 @@ std::vector<TextSpan> composed_origins(const TracedText& from) {
 TracedText TracedView::copy() const {
   return {std::string(text),
           origins ? std::vector(origins, origins + text.size()) : std::vector<TextSpan>()};
-}
-
-size_t character_size(std::string_view text, size_t at) {
-  size_t end = at;
-  if (valid_utf8(text.substr(at, longest_utf8)) == 0) return 1;
-  next_code_point(text, end, "");
-  return end - at;
 }
 
 // As in Hugging Face's tokenizers, the new characters have the origin of the last one replaced.

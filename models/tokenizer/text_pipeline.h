@@ -46,8 +46,8 @@ void replace(TracedText& text, const ReplaceStep& step);
 std::string replaced(std::string_view text, const ReplaceStep& step);
 /// Adds characters before a text that is not empty.
 void prepend(TracedText& text, const std::string& characters);
-/// The bytes of the character at `at`; 1 for a byte that is not UTF-8.
-size_t character_size(std::string_view text, size_t at);
+/// The bytes of the character at `at`; 1 for a byte that is not UTF-8, whose `code` is -1.
+size_t character_size(std::string_view text, size_t at, int32_t* code = nullptr);
 /// The first character in title case, the others in lower case, by Unicode's simple mappings.
 /// Throws ConfigError for invalid UTF-8.
 std::string capitalized(std::string_view text);

@@ -120,6 +120,9 @@ struct TokenizerParts {
   TextTemplate around = {};    ///< encode() does not add it
   /// The file's JSON that says `around`, for texts and pairs of texts; empty: none.
   std::string post_processor = {};
+  /// The object of tokenizer_config.json as JSON, with members of special_tokens_map.json and the
+  /// text of chat_template.jinja; empty: there is none.
+  std::string config = {};
 };
 /// True if tokens are made of bytes: the last pre-tokenizer is ByteLevelStep.
 ZG_API bool is_byte_level(const TokenizerParts& parts);

@@ -50,7 +50,9 @@ std::vector<AddedToken> tokens_that_no_merge_makes(const TokenizerParts& parts) 
 
 }  // namespace
 
-Tokenizer tokenizer_from_gpt2(const GPT2Files& files, const std::string& directory) {
+namespace {
+
+TokenizerParts gpt2_parts(const GPT2Files& files, const std::string& directory) {
   const std::string path = directory + "/" + vocabulary_name;
   VocabularyMap vocabulary(parse_json_object(files.vocabulary, path), path);
   if (!files.added.empty()) {
@@ -61,7 +63,13 @@ Tokenizer tokenizer_from_gpt2(const GPT2Files& files, const std::string& directo
   parts.merges = read_merges(files.merges, vocabulary, directory + "/" + merges_name);
   parts.tokens = vocabulary.tokens();
   parts.added = tokens_that_no_merge_makes(parts);
-  return Tokenizer(std::move(parts), path);
+  return parts;
+}
+
+}  // namespace
+
+Tokenizer tokenizer_from_gpt2(const GPT2Files& files, const std::string& directory) {
+  return Tokenizer(gpt2_parts(files, directory), directory + "/" + vocabulary_name);
 }
 
 GPT2Files gpt2_files(const Tokenizer& tokenizer) {
@@ -84,18 +92,26 @@ bool has_tokenizer(const std::string& folder) {
 
 Tokenizer load_tokenizer(const std::string& path) {
   if (!is_directory(path)) return tokenizer_from_json(read_text(path, max_bytes), path);
-  const std::string whole = path + "/" + tokenizer_name;
-  if (path_exists(whole)) return tokenizer_from_json(read_text(whole, max_bytes), whole);
-  if (!path_exists(path + "/" + vocabulary_name))
+  std::string whole = path + "/" + tokenizer_name;
+  TokenizerParts parts;
+  if (path_exists(whole)) {
+    parts = tokenizer_parts(read_text(whole, max_bytes), whole);
+    add_tokenizer_config(path, parts);
+    return Tokenizer(std::move(parts), whole);
+  }
+  whole = path + "/" + vocabulary_name;
+  if (!path_exists(whole))
     throw FileError(
         fmt::format("{}: has neither tokenizer.json nor vocab.json and merges.txt; expected a "
                     "folder as Hugging Face's libraries write one",
                     path));
   const std::string added = path + "/" + added_name;
-  return tokenizer_from_gpt2({.vocabulary = read_text(path + "/" + vocabulary_name, max_bytes),
-                              .merges = read_text(path + "/" + merges_name, max_bytes),
-                              .added = path_exists(added) ? read_text(added, max_bytes) : ""},
-                             path);
+  parts = gpt2_parts({.vocabulary = read_text(whole, max_bytes),
+                      .merges = read_text(path + "/" + merges_name, max_bytes),
+                      .added = path_exists(added) ? read_text(added, max_bytes) : ""},
+                     path);
+  add_tokenizer_config(path, parts);
+  return Tokenizer(std::move(parts), whole);
 }
 
 void save_tokenizer(const Tokenizer& tokenizer, const std::string& directory) {
@@ -127,8 +143,16 @@ std::string hf_tokenizer_config_json(const Tokenizer& tokenizer, const SpecialTo
                             {"model_input_names", {"input_ids", "attention_mask"}},
                             {"model_max_length", positions},
                             {"clean_up_tokenization_spaces", false}};
+  if (const std::string& own = tokenizer.parts().config; !own.empty()) {
+    nlohmann::json read = nlohmann::json::parse(own);
+    if (read["chat_template"].is_string() || read["chat_template"].is_null())
+      read.erase("chat_template");
+    read["tokenizer_class"] = written["tokenizer_class"];
+    read.erase("auto_map");
+    written.update(read);
+  }
   const auto name = [&](const char* key, std::optional<int32_t> id) {
-    if (id && *id < tokenizer.vocabulary())
+    if (id && *id < tokenizer.vocabulary() && !written.contains(key))
       written[key] = tokenizer.parts().tokens[static_cast<size_t>(*id)];
   };
   name("bos_token", tokens.bos);
@@ -145,10 +169,15 @@ SpecialTokens special_tokens_of(const Tokenizer& tokenizer) {
       if (!found) found = id(name);
     return found;
   };
-  SpecialTokens tokens = {.bos = first_of({"<s>", "<|begin_of_text|>", "<|endoftext|>"}),
-                          .pad = id("<pad>"),
+  const auto token = [&](const char* key, const std::vector<const char*>& names) {
+    const std::optional<int32_t> named = named_token(tokenizer, key);
+    return named ? named : first_of(names);
+  };
+  SpecialTokens tokens = {.bos = token("bos_token", {"<s>", "<|begin_of_text|>", "<|endoftext|>"}),
+                          .pad = token("pad_token", {"<pad>"}),
                           .eos = {}};
-  if (const auto end = first_of({"</s>", "<|end_of_text|>", "<|endoftext|>"})) tokens.eos = {*end};
+  if (const auto end = token("eos_token", {"</s>", "<|end_of_text|>", "<|endoftext|>"}))
+    tokens.eos = {*end};
   return tokens;
 }
 

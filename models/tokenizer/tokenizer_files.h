@@ -13,8 +13,12 @@
 // does not have is Unsupported. Both begin with the file's path and name the key.
 namespace zg::models {
 
-/// `path` is a tokenizer.json or a folder. A folder has a tokenizer.json, or vocab.json, merges.txt
-/// and optionally added_tokens.json.
+/// `path` is a tokenizer.json or a folder. A folder has a tokenizer.json, or vocab.json and
+/// merges.txt. Of a folder AutoTokenizer's other files are read, too: the tokens that
+/// tokenizer_config.json (added_tokens_decoder, eos_token and the like) names or, where it has no
+/// added_tokens_decoder, special_tokens_map.json and added_tokens.json, and chat_template.jinja.
+/// As there, a new token gets the next id, and add_bos_token and add_eos_token have no effect
+/// beside a tokenizer.json.
 ZG_API Tokenizer load_tokenizer(const std::string& path);
 /// True if load_tokenizer() finds such files in a folder.
 ZG_API bool has_tokenizer(const std::string& folder);
@@ -33,7 +37,9 @@ ZG_API std::vector<std::string> tokenizer_file_names();
 /// TemplateProcessing, RobertaProcessing, ByteLevel. decoder: ByteLevel if the pre_tokenizer is;
 /// otherwise Replace, ByteFallback, Fuse, Strip, Metaspace. Each may be a Sequence. Truncation and
 /// padding are ignored.
-ZG_API Tokenizer tokenizer_from_json(const std::string& json, const std::string& path);
+/// `config`: TokenizerParts::config.
+ZG_API Tokenizer tokenizer_from_json(const std::string& json, const std::string& path,
+                                     const std::string& config = {});
 /// `around`: the tokens that the post_processor adds; absent: parts().around, as the file had it.
 ZG_API std::string tokenizer_json(const Tokenizer& tokenizer,
                                   const std::optional<TextTemplate>& around = {});
@@ -48,13 +54,19 @@ struct GPT2Files {
 ZG_API Tokenizer tokenizer_from_gpt2(const GPT2Files& files, const std::string& directory);
 ZG_API GPT2Files gpt2_files(const Tokenizer& tokenizer);
 
-/// The special tokens of a tokenizer, found by their names in GPT-2, Llama and BLOOM:
-/// `<|endoftext|>` begins and ends a text; or `<|begin_of_text|>` and `<|end_of_text|>`; or `<s>`,
-/// `</s>` and `<pad>`.
+/// The special tokens of a tokenizer: bos_token, eos_token and pad_token of its config. One that
+/// the config does not have is found by its name in GPT-2, Llama and BLOOM: `<|endoftext|>` begins
+/// and ends a text; or `<|begin_of_text|>` and `<|end_of_text|>`; or `<s>`, `</s>` and `<pad>`.
 ZG_API SpecialTokens special_tokens_of(const Tokenizer& tokenizer);
-/// Returns a tokenizer_config.json. It tells transformers to use tokenizer.json unchanged, and has
-/// the special tokens and the longest sequence. Without it transformers 5 uses GPT-2's split for
-/// every GPT-2 model.
+/// The chat template in a tokenizer's config: of several the one that is named "default". Empty:
+/// there is none.
+ZG_API std::string chat_template_of(const Tokenizer& tokenizer);
+/// The token that the config has under "eos_token" or another key of special tokens.
+ZG_API std::optional<int32_t> named_token(const Tokenizer& tokenizer, const char* key);
+/// Returns a tokenizer_config.json: the tokenizer's config, and where that has no such member the
+/// special tokens and the longest sequence. It tells transformers to use tokenizer.json unchanged:
+/// without it transformers 5 uses GPT-2's split for every GPT-2 model. A chat template that is one
+/// text is left out: transformers writes it to chat_template.jinja.
 ZG_API std::string hf_tokenizer_config_json(const Tokenizer& tokenizer, const SpecialTokens& tokens,
                                             int64_t positions);
 

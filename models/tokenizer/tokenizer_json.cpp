@@ -218,17 +218,6 @@ Merge read_merge(const JsonNode& node, const VocabularyMap& vocabulary) {
   return vocabulary.merge(both.substr(0, space), both.substr(space + 1), node.name);
 }
 
-AddedToken read_added_token(const JsonNode& node) {
-  const bool special = node.at("special").flag(false);
-  return {.content = filled_text(node.at("content"), "a text"),
-          .id = node.at("id").id(),
-          .special = special,
-          .normalized = node.at("normalized").flag(!special),
-          .single_word = node.at("single_word").flag(false),
-          .lstrip = node.at("lstrip").flag(false),
-          .rstrip = node.at("rstrip").flag(false)};
-}
-
 // Adds them to the vocabulary. Hugging Face's tokenizers number those that model.vocab does not
 // have, whatever their ids in the file.
 void read_added_tokens(const JsonNode& node, TokenizerParts& parts, const json& model_vocabulary,
@@ -236,7 +225,8 @@ void read_added_tokens(const JsonNode& node, TokenizerParts& parts, const json& 
   if (node.value.is_null()) return;
   auto next = static_cast<int32_t>(model_vocabulary.size());
   for (const JsonNode& member : node.members()) {
-    AddedToken& token = parts.added.emplace_back(read_added_token(member));
+    AddedToken& token = parts.added.emplace_back(added_token_of(member, false));
+    token.id = member.at("id").id();
     token.in_model = model_vocabulary.contains(token.content);
     const bool is_new = vocabulary.add(token.content, token.id);
     if (is_new && token.id != next++)
@@ -283,7 +273,17 @@ void read_model(const JsonNode& node, const JsonNode& added, TokenizerParts& par
 
 }  // namespace
 
-Tokenizer tokenizer_from_json(const std::string& text, const std::string& path) {
+AddedToken added_token_of(const JsonNode& node, bool absent) {
+  const bool special = node.at("special").flag(absent);
+  return {.content = filled_text(node.at("content"), "a text"),
+          .special = special,
+          .normalized = node.at("normalized").flag(!special),
+          .single_word = node.at("single_word").flag(false),
+          .lstrip = node.at("lstrip").flag(false),
+          .rstrip = node.at("rstrip").flag(false)};
+}
+
+TokenizerParts tokenizer_parts(const std::string& text, const std::string& path) {
   const json root = parse_json_object(text, path);
   const JsonNode file{root, path + ": "};
   require_bpe(file.at("model"));  // checked first: the other checks assume it
@@ -297,6 +297,13 @@ Tokenizer tokenizer_from_json(const std::string& text, const std::string& path) 
   if (parts.around != TextTemplate()) parts.post_processor = post_processor.value.dump();
   parts.decoders = read_decoder(file.at("decoder"), is_byte_level(parts));
   read_model(file.at("model"), file.at("added_tokens"), parts);
+  return parts;
+}
+
+Tokenizer tokenizer_from_json(const std::string& text, const std::string& path,
+                              const std::string& config) {
+  TokenizerParts parts = tokenizer_parts(text, path);
+  parts.config = config;
   return Tokenizer(std::move(parts), path);
 }
 

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "zerograd/models/json_text.h"
 #include "zerograd/models/tokenizer/tokenizer.h"
 
 namespace zg::models {
@@ -23,6 +24,13 @@ std::array<unsigned char, 256> bytes_by_character();
 std::string to_alphabet(std::string_view bytes);
 /// Absent for a character that does not encode a byte.
 std::optional<std::string> from_alphabet(std::string_view characters);
+
+/// Reads all but the id. `special`: what it is where the object does not say it.
+AddedToken added_token_of(const JsonNode& object, bool special);
+/// The parts in a tokenizer.json.
+TokenizerParts tokenizer_parts(const std::string& json, const std::string& path);
+/// Adds the tokens and the config of the files beside a folder's tokenizer.json.
+void add_tokenizer_config(const std::string& folder, TokenizerParts& parts);
 
 /// The ids of a file's tokens by content, used while reading the file: {"token": id, ...} and the
 /// added tokens.

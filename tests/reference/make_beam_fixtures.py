@@ -180,6 +180,14 @@ def beam_options():
                    "max_new_tokens": None}, {"bias": {"3": 2}}
 
 
+def banning_options():
+    yield "repetition_penalty", {"repetition_penalty": 1.3}, {}
+    yield "repetition_penalty below 1", {"repetition_penalty": 0.7}, {"start": (START, 5, 6)}
+    yield "suppress_tokens", {"suppress_tokens": [4, 5, 6, 7]}, {}
+    yield "begin_suppress_tokens", {"begin_suppress_tokens": [4, 5, 6, 7, 8, 9, 10]}, {}
+    yield "begin_suppress_tokens after forced_bos", {"begin_suppress_tokens": list(range(4, 12)), "forced_bos_token_id": 5}, {}
+
+
 def combined(rng):
     """Many options at once."""
     beams = rng.choice((1, 2, 3, 4, 10))
@@ -243,6 +251,9 @@ def main():
     for number in range(80):
         options, arguments = combined(rng)
         cases.append(case_of(rng, f"combination {number}", options, **arguments))
+    for name, options, arguments in banning_options():
+        for beams in (1, 4):
+            cases.append(case_of(rng, f"{name}, {beams} beams", {**options, "num_beams": beams}, **arguments))
     for case in cases:
         case.update(generated(case))
     write(OUT, cases)

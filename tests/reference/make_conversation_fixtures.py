@@ -10,15 +10,20 @@ expected.json has the ids of each conversation, which tokens are targets, and th
 a chat are those of apply_chat_template(), and its targets those between {% generation %} and {% endgeneration %}.
 expected.safetensors has the mean loss of all targets in one batch, padded on the right with an attention mask, and
 the gradient of every parameter.
+
+tokenizer/configs.json has files to put beside hf_chat/tokenizer.json, and what AutoTokenizer makes of them: the ids of
+TEXT, those of the named tokens, the chat template and the added tokens. tokenizer/borders.json has chats with white
+space at every border, the ids of apply_chat_template() with a tokenizer of each family and the assistant's masks.
 """
 import json
 import pathlib
 import shutil
+import tempfile
 
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
 FOLDER = FIXTURES / "hf_chat"
@@ -63,6 +68,86 @@ def tokens_of(chat, tokenizer):
     return prompt + response, [0] * len(prompt) + [1] * len(response)
 
 
+TEXT = "<|im_start|>user hi<|im_end|>  <new>\n<|endoftext|><pad>you the"
+PLAIN = {"lstrip": False, "rstrip": False, "normalized": False, "single_word": False}
+NEW = {"content": "<new>", "lstrip": True, "rstrip": True, "normalized": False, "single_word": False}
+CONFIGS = {
+    "a decoder adds and changes tokens, and names find or add theirs": {"tokenizer_config.json": {
+        "added_tokens_decoder": {"301": {"content": "<pad>", "special": False, **PLAIN}, "300": NEW | {"special": True},
+                                 "2": {"content": "<|im_end|>", "special": True, **PLAIN, "lstrip": True}},
+        "eos_token": "<|im_end|>", "pad_token": "<pad>", "bos_token": None, "unk_token": "<unk>", "add_bos_token": True,
+        "chat_template": [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}]}},
+    "older files": {
+        "tokenizer_config.json": {"eos_token": "<|endoftext|>", "pad_token": "you", "chat_template": "C"},
+        "special_tokens_map.json": {"eos_token": NEW, "additional_special_tokens": ["<pad>"]},
+        "added_tokens.json": {"hi": 301, "the": 300, "<|im_end|>": 2}},
+    "special tokens of all kinds, and a template of its own": {
+        "tokenizer_config.json": {"bos_token": NEW | {"__type": "AddedToken", "special": False}, "image_token": "you",
+                                  "extra_special_tokens": ["the", "<pad>"], "chat_template": "C", "add_eos_token": True},
+        "chat_template.jinja": "J"},
+}
+
+
+def read_config(tokenizer_json, files):
+    with tempfile.TemporaryDirectory() as folder:
+        (pathlib.Path(folder) / "tokenizer.json").write_text(tokenizer_json)
+        for name, content in files.items():
+            if name == "tokenizer_config.json":
+                content = {"tokenizer_class": "PreTrainedTokenizerFast"} | content
+            (pathlib.Path(folder) / name).write_text(content if isinstance(content, str) else json.dumps(content))
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    template = tokenizer.chat_template
+    return {"files": files, "ids": tokenizer(TEXT)["input_ids"],
+            "named": {key: getattr(tokenizer, key + "_id") for key in ("bos_token", "eos_token", "pad_token", "unk_token")},
+            "template": template["default"] if isinstance(template, dict) else template,
+            "added": [[number, token.content, token.special, token.normalized, token.lstrip, token.rstrip]
+                      for number, token in sorted(tokenizer.added_tokens_decoder.items())]}
+
+
+SPACES = ["", " ", "  ", "\n", " \n", "\t"]
+FORMATS = {"chatml": FORMAT, "zephyr": {role: [f"<|{role}|>\n", "</s>\n"] for role in ("system", "user", "assistant")},
+           "mistral": {"first": "<s>", "user": ["[INST] ", " [/INST]"], "assistant": [" ", "</s>"]}}
+
+
+def template_of(form):
+    """The chat template that does what a format says."""
+    text = lambda value: "{{ " + json.dumps(value) + " }}"
+    parts = [text(form.get("first", "")), "{% for m in messages %}"]
+    for role in sorted(set(form) - {"first"}):
+        content = "{{ m['content'] }}" + text(form[role][1])
+        if role == "assistant":
+            content = "{% generation %}" + content + "{% endgeneration %}"
+        parts.append("{% if m['role'] == '" + role + "' %}" + text(form[role][0]) + content + "{% endif %}")
+    return "".join(parts) + "{% endfor %}"
+
+
+def borders():
+    words = ["the", "Hello world", "\u4e2d", "e\u0301", "1", ""]
+    chats = []
+    for number in range(6):
+        turn = lambda at: SPACES[(number + at) % 6] + words[(number + 2 * at) % 6] + SPACES[(number * 5 + at) % 6]
+        chats.append([{"role": role, "content": turn(at)} for at, role in
+                      enumerate(["user", "assistant", "user", "assistant"])])
+    rows = {}
+    for family in ("gpt2", "llama3", "qwen", "llama2", "mistral"):
+        record = json.loads((FIXTURES / f"tokenizer/families/{family}.json").read_text())
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(record["tokenizer"])))
+        for name, form in FORMATS.items():
+            made = [tokenizer.apply_chat_template(chat, chat_template=template_of(form), return_dict=True,
+                                                  return_assistant_tokens_mask=True) for chat in chats]
+            rows[f"{family}/{name}"] = [[row["input_ids"], "".join(map(str, row["assistant_masks"]))] for row in made]
+    return {"formats": FORMATS, "chats": chats, "rows": rows}
+
+
+def write_more():
+    tokenizer_json = (FOLDER / "tokenizer.json").read_text()
+    compact = lambda value: json.dumps(value, separators=(",", ":"))
+    for name, value in (("configs", {"text": TEXT, "cases": {name: read_config(tokenizer_json, files)
+                                                             for name, files in CONFIGS.items()}}),
+                        ("borders", borders())):
+        (FIXTURES / f"tokenizer/{name}.json").write_text(compact(value).replace('],["', '],\n["').replace("]],", "]],\n") + "\n")
+
+
 def main():
     tokenizer = make_tokenizer()
     model = LlamaForCausalLM(LlamaConfig(
@@ -96,6 +181,7 @@ def main():
                   for i, (ids, _) in enumerate(rows)]
     expected = [{"ids": ids, "is_target": targets, "loss": mean} for (ids, targets), mean in zip(rows, losses)]
     (FOLDER / "expected.json").write_text(json.dumps(expected) + "\n")
+    write_more()
 
 
 if __name__ == "__main__":

@@ -161,7 +161,9 @@ TEST_CASE("fields: every member of Settings is stored, or listed in this test as
     members[reinterpret_cast<const char*>(&member)] = sizeof(member);
   };
   for (const Stored& row : stored_rows(unused, settings)) with_value(row, add);
-  add(settings.tokenizer_json);         // a file of its own in the checkpoint
+  add(settings.tokenizer_json);  // these three are files of their own in the checkpoint
+  add(settings.tokenizer_config);
+  add(settings.generation_config);
   add(settings.base);                   // in the checkpoint's info, beside the JSON
   add(settings.data.chat_format_path);  // chat_format has the contents
   // A resumed run chooses again how it works: the bits are the same.

@@ -59,7 +59,7 @@ std::string consolidate_hf_folder(const ConsolidateOptions& options) {
   Settings settings = saved_model.settings;
   std::vector<std::string> notes;
   if (const auto tokenizer = folder_tokenizer(settings.data, saved_model, notes))
-    settings.tokenizer_json = models::tokenizer_json(*tokenizer);
+    keep_tokenizer(*tokenizer, settings);
   for (const std::string& note : notes) print_line(stderr, "note: {}", note);
   return zero::consolidate(weights_of(saved_model), checkpoint_info(settings), options.to,
                            options.dtype);

@@ -75,9 +75,11 @@ models::GGUFTokenizer gguf_tokenizer_at(const std::string& path) {
   return tokenizer;
 }
 
-/// The chat template of the folder of --tokenizer, of the one that is read or of the base of its
-/// adapters. Other checkpoints do not know the folder that they began with.
-std::string chat_template_of(const ExportOptions& options, const SavedModel& saved_model) {
+/// The chat template of the tokenizer, or of the folder of --tokenizer, of the one that is read or
+/// of the base of its adapters, as older checkpoints have none.
+std::string template_to_write(const models::Tokenizer& tokenizer, const ExportOptions& options,
+                              const SavedModel& saved_model) {
+  if (std::string text = models::chat_template_of(tokenizer); !text.empty()) return text;
   for (const std::string& folder :
        {options.tokenizer, saved_model.path, saved_model.settings.base.path})
     if (is_directory(folder) && (folder == options.tokenizer || is_hf_folder(folder)))
@@ -102,7 +104,7 @@ models::GGUFTokenizer gguf_tokenizer_of(const ExportOptions& options, const Save
   if (named) return gguf_tokenizer_at(options.tokenizer);
   return {.json = models::tokenizer_json(*tokenizer),
           .path = "tokenizer of " + saved_model.path,
-          .chat_template = chat_template_of(options, saved_model)};
+          .chat_template = template_to_write(*tokenizer, options, saved_model)};
 }
 
 models::GGUFResult write_gguf(const WeightSource& weights, const models::HFModel& model,
@@ -183,7 +185,7 @@ int export_folder(const ExportOptions& options) {
     write_text(
         files.add("tokenizer_config.json"),
         models::hf_tokenizer_config_json(*tokenizer, tokens, models::longest_context(model)));
-    if (const std::string text = chat_template_of(options, saved_model); !text.empty())
+    if (const std::string text = template_to_write(*tokenizer, options, saved_model); !text.empty())
       write_text(files.add("chat_template.jinja"), text);
   };
   const auto add = tokenizer ? std::function<void(FileSet&)>(add_files) : nullptr;
@@ -192,9 +194,9 @@ int export_folder(const ExportOptions& options) {
                       : options.dtype == models::GGUFType::f16 ? DType::f16
                                                                : DType::f32;
   const std::string hash =
-      seq2seq
-          ? models::export_hugging_face(weights, *seq2seq, options.hugging_face, add, dtype)
-          : models::export_hugging_face(weights, {model, tokens}, options.hugging_face, add, dtype);
+      seq2seq ? models::export_hugging_face(weights, *seq2seq, options.hugging_face, add, dtype)
+              : models::export_hugging_face(weights, {model, tokens, settings.generation_config},
+                                            options.hugging_face, add, dtype);
   print_line(stdout, "saved {} of {}\nparam_hash {}", options.hugging_face, saved_model.path, hash);
   return 0;
 }

@@ -15,6 +15,7 @@
 #include "zerograd/models/tokenizer/text_stream.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/print.h"
 
 namespace zg::tools {
 namespace {
@@ -77,6 +78,55 @@ void print_performance(const TrainedModel& trained, int64_t length,
   std::printf("Avg flops: %8.2f TFlops/s\n", 2.0 * parameters / token * 1e-12);
 }
 
+void note_on_generation(const std::string& keys) {
+  if (!keys.empty()) print_line(stderr, "note: generation_config.json: without effect: {}", keys);
+}
+
+bool draws(const Given& given) {
+  return given.count("--top-k") || given.count("--top-p") || given.count("--min-p");
+}
+
+models::SamplingOptions with_flags(models::SamplingOptions own, const GenerateOptions& options) {
+  const models::SamplingOptions& flags = options.sampling;
+  own.seed = flags.seed;
+  if (options.given.count("--temperature")) own.temperature = flags.temperature;
+  if (options.given.count("--top-k")) own.top_k = flags.top_k;
+  if (options.given.count("--top-p")) own.top_p = flags.top_p;
+  if (options.given.count("--min-p")) own.min_p = flags.min_p;
+  return own;
+}
+
+// The flags, and where there are none the model's generation_config.json, as transformers applies
+// it. Without do_sample there the flags' defaults draw.
+models::SamplingOptions sampling_of(const Settings& settings, const GenerateOptions& options,
+                                    const std::vector<int32_t>& prompt, int64_t& length,
+                                    InferenceMode mode) {
+  models::SamplingOptions sampling = options.sampling;
+  if (settings.generation_config.empty()) return sampling;
+  const models::HFGeneration own =
+      models::hf_generation(settings.generation_config, "generation_config.json",
+                            {.start = {0}, .eos = settings.special_tokens.eos});
+  models::BeamOptions rules = own.options;
+  if (mode == InferenceMode::run)
+    note_on_generation(rules.beams > 1 ? own.note + (own.note.empty() ? "" : ", ") + "num_beams"
+                                       : own.note);
+  if (rules.sampling)
+    sampling = with_flags(*rules.sampling, options);
+  else if (own.do_sample && !draws(options.given) && !options.given.count("--temperature"))
+    sampling.temperature = 0.0;
+  const auto used = static_cast<int64_t>(prompt.size());
+  if (!options.given.count("--length") && (rules.max_new_tokens || rules.max_length))
+    length =
+        std::max<int64_t>(1, rules.max_new_tokens.value_or(rules.max_length.value_or(0) - used));
+  rules.start = prompt;
+  rules.max_new_tokens = std::max<int64_t>(1, length);
+  models::validate(rules);
+  sampling.process = [rules](std::span<float> logits, std::span<const int32_t> tokens) {
+    models::process_logits(logits, tokens, {}, rules);
+  };
+  return sampling;
+}
+
 void speak(const TrainedModel& trained, const GenerateOptions& options, models::TextStream& words,
            InferenceMode mode) {
   const int64_t saved_model = trained.saved_model.settings.model.vocabulary;
@@ -86,11 +136,13 @@ void speak(const TrainedModel& trained, const GenerateOptions& options, models::
       throw ConfigError(
           fmt::format("--prompt: expected tokens below {}, got {}", saved_model, token));
   if (prompt.empty()) throw ConfigError("--prompt: expected at least one token, got none");
-  models::SamplingOptions sampling = options.sampling;
+  int64_t length = options.length;
+  models::SamplingOptions sampling =
+      sampling_of(trained.saved_model.settings, options, prompt, length, mode);
   if (mode != InferenceMode::run) {
     // In a plan each token is 0. Its longest pass is the first.
     if (mode == InferenceMode::budget) sampling.ends = {0};
-    models::generate(*trained.model, trained.make_tape(), {prompt}, options.length, sampling);
+    models::generate(*trained.model, trained.make_tape(), {prompt}, length, sampling);
     return;
   }
   for (int32_t token : prompt) write(words.decode(token));
@@ -100,8 +152,7 @@ void speak(const TrainedModel& trained, const GenerateOptions& options, models::
     return std::find(sampling.ends.begin(), sampling.ends.end(), token) != sampling.ends.end();
   };
   const auto run = [&](const std::function<void(int32_t)>& on_token) {
-    models::generate(*trained.model, trained.make_tape(), {prompt}, options.length, sampling,
-                     on_token);
+    models::generate(*trained.model, trained.make_tape(), {prompt}, length, sampling, on_token);
   };
   std::vector<double> seconds;
   for (int i = 0; i < (options.test_performance ? runs : 1); ++i) {
@@ -113,7 +164,7 @@ void speak(const TrainedModel& trained, const GenerateOptions& options, models::
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
     if (i == 0) write(words.rest() + "\n");
   }
-  if (options.test_performance) print_performance(trained, options.length, seconds);
+  if (options.test_performance) print_performance(trained, length, seconds);
 }
 
 constexpr const char* beam_flags[] = {"--num-beams",
@@ -155,14 +206,18 @@ models::BeamOptions search_options(const Settings& settings, const GenerateOptio
     search.encoder_no_repeat_ngram_size = now.encoder_no_repeat_ngram_size;
   if (given("--length-penalty")) search.length_penalty = now.length_penalty;
   if (given("--early-stopping")) search.early_stopping = now.early_stopping;
-  const bool samples = given("--top-k") || given("--top-p") || given("--min-p") ||
-                       (given("--temperature") && options.sampling.temperature > 0.0);
+  const bool samples =
+      draws(options.given) || (given("--temperature") && options.sampling.temperature > 0.0);
   if (samples) {
     if (given("--num-beams") && now.beams > 1)
       throw Unsupported(
           "--num-beams: beams are searched, not sampled; leave out the flags of samples");
     search.beams = search.return_sequences = 1;
-    search.sampling = options.sampling;
+    search.sampling = with_flags(search.sampling.value_or(models::SamplingOptions()), options);
+  } else if (given("--temperature")) {
+    search.sampling.reset();
+  } else if (search.sampling) {
+    search.sampling->seed = options.sampling.seed;
   } else if (given("--seed")) {
     throw ConfigError(
         "--seed: nothing is drawn; expected --top-k, --top-p, --min-p or --temperature with it, "
@@ -205,6 +260,7 @@ void answer(const TrainedModel& trained, const GenerateOptions& options,
   const models::Generated answers =
       models::generate(*trained.seq2seq, trained.make_tape(), {source}, search);
   if (mode != InferenceMode::run) return;
+  note_on_generation(seq2seq_model(settings.seq2seq).generation_note);
   for (const std::vector<int32_t>& row : answers.rows) write(text.decode(row) + "\n");
 }
 

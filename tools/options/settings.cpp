@@ -24,7 +24,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* tokenizer_file = "tokenizer.json";  // file name inside a checkpoint
+// Files inside a checkpoint.
+constexpr std::pair<const char*, std::string Settings::*> files_of_settings[] = {
+    {"tokenizer.json", &Settings::tokenizer_json},
+    {"tokenizer_config.json", &Settings::tokenizer_config},
+    {"generation_config.json", &Settings::generation_config}};
 
 const char* name_of(models::Order order) {
   return order == models::Order::random ? "random" : "sequential";
@@ -327,7 +331,8 @@ zero::CheckpointInfo checkpoint_info(const Settings& settings) {
       path = absolute_path(path);
     }
   zero::CheckpointInfo info{.config_json = to_json(portable), .base = settings.base};
-  if (!settings.tokenizer_json.empty()) info.files.emplace(tokenizer_file, settings.tokenizer_json);
+  for (const auto& [name, text] : files_of_settings)
+    if (!(settings.*text).empty()) info.files.emplace(name, settings.*text);
   return info;
 }
 
@@ -338,8 +343,9 @@ Settings settings_from(const zero::CheckpointInfo& info, const std::string& path
     throw FileError(path +
                     ": it has adapters, and does not say of which weights; expected a "
                     "checkpoint that zerograd train wrote");
-  const auto tokenizer = info.files.find(tokenizer_file);
-  if (tokenizer != info.files.end()) settings.tokenizer_json = tokenizer->second;
+  for (const auto& [name, text] : files_of_settings)
+    if (const auto found = info.files.find(name); found != info.files.end())
+      settings.*text = found->second;
   return settings;
 }
 

@@ -31,6 +31,8 @@ struct Settings {
   /// models::tokenizer_json() of the data's tokenizer. Empty: there is none, or an older checkpoint
   /// was read. A checkpoint stores it in a separate file.
   std::string tokenizer_json;
+  /// Stored so, too: TokenizerParts::config, and the generation_config.json of an imported decoder.
+  std::string tokenizer_config, generation_config;
   int64_t micro_batch = 0;
   int64_t accumulation = 1;  ///< for the full batch
   int64_t ranks = 1;         ///< ranks that share the data

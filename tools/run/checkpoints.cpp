@@ -217,7 +217,8 @@ std::vector<std::string> adopt_hf(const models::Seq2SeqFolder& folder, TrainOpti
   if (options.given.count("--block-size")) config.positions = options.model.block_size;
   check_positions(positions, options, config.positions);
   options.seq2seq.config = models::hf_json(config);
-  options.seq2seq.generation = models::hf_generation_json(config, folder.model().generation);
+  options.seq2seq.generation =
+      models::hf_generation_json(config, folder.model().generation, folder.model().generation_json);
   if (config.positions == positions) return {};
   return {note_on_positions(positions, options)};
 }

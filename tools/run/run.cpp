@@ -429,8 +429,11 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
     run.algorithms = std::make_shared<const MatmulAlgorithms>(MatmulAlgorithms::read(path));
     run.settings.matmul_algorithms = run.algorithms->checksum();
   }
-  if (saved_model) run.settings.special_tokens = saved_model->settings.special_tokens;
-  if (tokenizer) run.settings.tokenizer_json = models::tokenizer_json(*tokenizer);
+  if (saved_model) {
+    run.settings.special_tokens = saved_model->settings.special_tokens;
+    run.settings.generation_config = saved_model->settings.generation_config;
+  }
+  if (tokenizer) keep_tokenizer(*tokenizer, run.settings);
   require_dtype(options.device_flags.type, run.settings.optimisation.engine.compute, "--precision");
   if (const std::string& path = options.initial_weights; !path.empty()) {
     if (is_hf_folder(path))

@@ -181,7 +181,8 @@ std::optional<Settings> settings_in(const std::string& path) {
     const models::HFSeq2Seq model = models::Seq2SeqFolder(path).model();
     Settings settings{.model = sizes_of(model.config)};
     settings.seq2seq = {.config = models::hf_json(model.config),
-                        .generation = models::hf_generation_json(model.config, model.generation)};
+                        .generation = models::hf_generation_json(model.config, model.generation,
+                                                                 model.generation_json)};
     resolve_lengths(model.config, settings.seq2seq);
     if (models::has_tokenizer(path)) settings.data.tokenizer = path;
     const models::Seq2SeqTokens& tokens = model.config.tokens;
@@ -194,6 +195,7 @@ std::optional<Settings> settings_in(const std::string& path) {
     Settings settings{.model = folder.model().config};
     if (models::has_tokenizer(path)) settings.data.tokenizer = path;
     settings.special_tokens = folder.model().tokens;
+    settings.generation_config = folder.model().generation_json;
     settings.micro_batch = zero::default_micro_batch;
     return settings;
   }

@@ -19,7 +19,8 @@ namespace {
 models::Tokenizer tokenizer_of(const SavedModel& saved_model) {
   const std::string& path = saved_model.settings.data.tokenizer;
   if (const std::string& json = saved_model.settings.tokenizer_json; !json.empty())
-    return models::tokenizer_from_json(json, saved_model.path + ": tokenizer.json");
+    return models::tokenizer_from_json(json, saved_model.path + ": tokenizer.json",
+                                       saved_model.settings.tokenizer_config);
   try {
     return models::load_tokenizer(path);
   } catch (const Unsupported& error) {
@@ -121,6 +122,11 @@ std::optional<models::Tokenizer> resolve_tokenizer(DataOptions& data, const Save
                                   : seq2seq_model(saved.seq2seq).config.vocabulary);
 }
 
+void keep_tokenizer(const models::Tokenizer& tokenizer, Settings& settings) {
+  settings.tokenizer_json = models::tokenizer_json(tokenizer);
+  settings.tokenizer_config = tokenizer.parts().config;
+}
+
 std::optional<models::Tokenizer> folder_tokenizer(DataOptions& data, const SavedModel& folder,
                                                   std::vector<std::string>& notes) {
   data.tokenizer = folder.settings.data.tokenizer;
@@ -140,6 +146,8 @@ std::optional<models::Tokenizer> folder_tokenizer(DataOptions& data, const Saved
 
 std::optional<int32_t> end_token(const SavedModel* saved_model,
                                  const models::Tokenizer* tokenizer) {
+  if (tokenizer)
+    if (const auto named = models::named_token(*tokenizer, "eos_token")) return named;
   if (saved_model)
     if (const std::vector<int32_t>& eos = saved_model->settings.special_tokens.eos; !eos.empty())
       return eos.front();

@@ -31,12 +31,16 @@ models::Tokenizer tokenizer_named(const std::string& name, std::string_view text
 std::optional<models::Tokenizer> resolve_tokenizer(DataOptions& data, const SavedModel* saved_model,
                                                    bool named);
 
+/// Sets tokenizer_json and tokenizer_config, which a checkpoint stores.
+void keep_tokenizer(const models::Tokenizer& tokenizer, Settings& settings);
+
 /// resolve_tokenizer() for the tokenizer in a Hugging Face folder, if no flag named one. Only text
 /// needs it: for other data a problem with it becomes a note, and no tokenizer is used.
 std::optional<models::Tokenizer> folder_tokenizer(DataOptions& data, const SavedModel& folder,
                                                   std::vector<std::string>& notes);
 
-/// The token that ends a text: the trained model's, else the tokenizer's. Absent: neither has one.
+/// The token that ends a response: eos_token of the tokenizer's config, else the first end token of
+/// the trained model, else a token whose name says it. Absent: there is none.
 std::optional<int32_t> end_token(const SavedModel* saved_model, const models::Tokenizer* tokenizer);
 
 /// Throws ConfigError when the data has tokens that the tokenizer does not, or consists of a task's

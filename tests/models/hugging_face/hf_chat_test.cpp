@@ -6,6 +6,7 @@
 #include "tests/models/gpt/gpt_case.h"
 #include "tests/models/hugging_face/folder_weights.h"
 #include "tests/models/hugging_face/transformers_results.h"
+#include "tests/support/temporary_folder.h"
 #include "zerograd/models/data/conversation_data.h"
 #include "zerograd/models/hugging_face/hugging_face.h"
 #include "zerograd/models/tokenizer/corpus.h"
@@ -56,6 +57,33 @@ TEST_CASE("conversations have the ids and targets of transformers' chat template
     CHECK(chats[i].tokens == expected[i]["ids"].get<std::vector<int32_t>>());
     std::vector<int> is_target(chats[i].is_target.begin(), chats[i].is_target.end());
     CHECK(is_target == expected[i]["is_target"].get<std::vector<int>>());
+  }
+}
+
+TEST_CASE("chats with white space at every border have the ids and masks of transformers") {
+  const json fixture = json::parse(read_text(ZG_FIXTURES "tokenizer/borders.json"));
+  const TemporaryFolder folder;
+  std::string lines;
+  for (const json& chat : fixture["chats"]) lines += json{{"messages", chat}}.dump() + "\n";
+  write_file(folder / "chats.jsonl", lines);
+  for (const auto& [kind, expected] : fixture["rows"].items()) {
+    CAPTURE(kind);
+    const size_t slash = kind.find('/');
+    const json family =
+        json::parse(read_text(ZG_FIXTURES "tokenizer/families/" + kind.substr(0, slash) + ".json"));
+    const Tokenizer tokenizer = tokenizer_from_json(family["tokenizer"].dump(), kind);
+    const std::vector<Conversation> chats = read_conversations(
+        folder / "chats.jsonl",
+        {.encode = [&](const std::string& text) { return tokenizer.encode_with_spans(text); },
+         .chat = chat_format(fixture["formats"][kind.substr(slash + 1)].dump(), "format")});
+    REQUIRE(chats.size() == expected.size());
+    for (size_t i = 0; i < chats.size(); ++i) {
+      CAPTURE(fixture["chats"][i].dump());
+      CHECK(json(chats[i].tokens) == expected[i][0]);
+      std::string mask;
+      for (const bool is_target : chats[i].is_target) mask += is_target ? '1' : '0';
+      CHECK(mask == expected[i][1].get<std::string>());
+    }
   }
 }
 

@@ -124,6 +124,9 @@ TEST_CASE("special tokens are read as transformers reads them") {
   model.tokens = {.bos = 1, .pad = 2, .eos = {3}};
   read_hf_generation(R"({"eos_token_id": [5, 6], "pad_token_id": null})", "g.json", model);
   CHECK(model.tokens == SpecialTokens{.bos = 1, .pad = {}, .eos = {5, 6}});
+  read_hf_generation(R"({"temperature": 0.6, "eos_token_id": 5})", "g.json", model);
+  CHECK(json::parse(hf_generation_json(model.tokens, model.generation_json)) ==
+        json{{"temperature", 0.6}, {"eos_token_id", 5}, {"bos_token_id", 1}});
   read_hf_generation(hf_generation_json({.bos = 8, .pad = {}, .eos = {9}}), "g.json", model);
   CHECK(model.tokens == SpecialTokens{.bos = 8, .pad = {}, .eos = {9}});
   CHECK(contains(message_of<FileError>([&] { read_hf_generation("[", "g.json", model); }),

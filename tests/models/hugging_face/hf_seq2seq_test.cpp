@@ -159,31 +159,64 @@ TEST_CASE("hf_seq2seq refuses other models and features and names the key") {
                  "c.json: early_stopping: expected true, false or \"never\", got \"sometimes\""));
 }
 
-TEST_CASE("generation that beam search does not have is refused by its key, in both files") {
-  const std::pair<const char*, json> keys[] = {{"repetition_penalty", 1.2},
-                                               {"encoder_repetition_penalty", 2},
-                                               {"num_beam_groups", 2},
-                                               {"diversity_penalty", 0.5},
-                                               {"exponential_decay_length_penalty", {5, 1.1}},
-                                               {"sequence_bias", {{{5}, -2.0}}},
-                                               {"bad_words_ids", {{3}}},
-                                               {"suppress_tokens", {3}},
-                                               {"stop_strings", "."},
-                                               {"renormalize_logits", true}};
-  HFSeq2Seq model = hf_seq2seq(seq2seq_json("hf_blenderbot").dump(), "c.json");
-  for (const auto& entry : keys) {
-    const std::string key = entry.first;
-    CAPTURE(key);
-    CHECK(contains(refused_seq2seq(key.c_str(), entry.second), "c.json: " + key + " is "));
-    const std::string generation = json{{key, entry.second}}.dump();
-    CHECK(
-        contains(message_of<Unsupported>([&] { read_hf_generation(generation, "g.json", model); }),
-                 "g.json: " + key + " is "));
-  }
+TEST_CASE("keys of generation without effect are noted, in both files, and written again") {
+  json generation = {{"encoder_repetition_penalty", 2},
+                     {"num_beam_groups", 2},
+                     {"diversity_penalty", 0.5},
+                     {"exponential_decay_length_penalty", {5, 1.1}},
+                     {"sequence_bias", {{{5}, -2.0}}},
+                     {"bad_words_ids", {{3}}},
+                     {"stop_strings", "."},
+                     {"renormalize_logits", true},
+                     {"temperature", 0.7}};
+  const std::string note =
+      "encoder_repetition_penalty, num_beam_groups, diversity_penalty, renormalize_logits, "
+      "exponential_decay_length_penalty, sequence_bias, bad_words_ids, stop_strings, temperature";
+  json old = seq2seq_json("hf_blenderbot");
+  old.update(generation);
+  HFSeq2Seq model = hf_seq2seq(old.dump(), "c.json");
+  CHECK(model.generation_note == note);
+  read_hf_generation(generation.dump(), "g.json", model);
+  CHECK(model.generation_note == note);
+  const json written =
+      json::parse(hf_generation_json(model.config, model.generation, model.generation_json));
+  for (const auto& [key, value] : generation.items()) CHECK(written[key] == value);
   // Values without effect.
   read_hf_generation(R"({"repetition_penalty": 1, "num_beam_groups": 1, "suppress_tokens": [],
-                         "bad_words_ids": null, "diversity_penalty": 0.0, "temperature": 0.7})",
+                         "bad_words_ids": null, "diversity_penalty": 0.0, "do_sample": true,
+                         "temperature": 0.7})",
                      "g.json", model);
+  CHECK(model.generation_note == "");
+}
+
+TEST_CASE("do_sample, its options and penalties are read from generation_config.json") {
+  const auto read = [](const json& generation) {
+    return hf_generation(generation.dump(), "g.json", {.start = {7}, .eos = {8}});
+  };
+  HFGeneration sampled = read({{"do_sample", true},
+                               {"temperature", 0.6},
+                               {"top_p", 0.9},
+                               {"repetition_penalty", 1.1},
+                               {"suppress_tokens", {3, 4}},
+                               {"begin_suppress_tokens", {5}}});
+  REQUIRE(sampled.options.sampling);
+  CHECK(sampled.options.sampling->temperature == 0.6);
+  CHECK(sampled.options.sampling->top_k == 50);  // the default of transformers
+  CHECK(sampled.options.sampling->top_p == 0.9);
+  CHECK(sampled.options.repetition_penalty == 1.1);
+  CHECK(sampled.options.suppressed == std::vector<int32_t>{3, 4});
+  CHECK(sampled.options.begin_suppressed == std::vector<int32_t>{5});
+  CHECK(sampled.options.eos == std::vector<int32_t>{8});
+  CHECK(sampled.note == "");
+  CHECK_FALSE(read({{"do_sample", false}}).options.sampling);
+  CHECK(read({{"do_sample", false}}).do_sample == false);
+  CHECK_FALSE(read({{"temperature", 0.6}}).do_sample.has_value());
+  CHECK(read({{"top_k", 5}}).note == "top_k");  // needs do_sample
+  CHECK(read({{"do_sample", true}, {"num_beams", 2}}).note == "do_sample");
+  CHECK(contains(message_of<FileError>([&] {
+                   read({{"do_sample", true}, {"top_k", "x"}});
+                 }),
+                 "g.json: top_k: expected a"));
 }
 
 TEST_CASE("missing tensors, wrong shapes, further layers and copies that differ are refused") {

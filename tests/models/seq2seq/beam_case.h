@@ -49,6 +49,12 @@ inline models::BeamOptions options_of_generate(const nlohmann::json& test_case) 
       options.early_stopping = early_stopping_of(value);
     else if (name == "no_repeat_ngram_size")
       options.no_repeat_ngram_size = value;
+    else if (name == "suppress_tokens")
+      options.suppressed = value.get<std::vector<int32_t>>();
+    else if (name == "begin_suppress_tokens")
+      options.begin_suppressed = value.get<std::vector<int32_t>>();
+    else if (name == "repetition_penalty")
+      options.repetition_penalty = value;
     else if (name == "encoder_no_repeat_ngram_size")
       options.encoder_no_repeat_ngram_size = value;
     else if (name == "forced_bos_token_id")
