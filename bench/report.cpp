@@ -306,7 +306,7 @@ std::string json(const std::vector<Report>& reports) {
 }
 
 void write_json(const std::string& path, const std::vector<Report>& reports) {
-  write_text(path, json(reports));
+  replace_text(path, json(reports));
 }
 
 }  // namespace zg::bench

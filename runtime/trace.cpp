@@ -53,20 +53,10 @@ std::string json_of(const Trace::Value& value) {
 /// In microseconds, the unit of the trace format.
 std::string json_of_ns(int64_t ns) { return fmt::format("{}.{:03}", ns / 1000, ns % 1000); }
 
-/// A file that is written under a temporary name and renamed when it is complete on the disk.
+/// Collects the text of a file.
 class Output {
  public:
-  explicit Output(const std::string& path) : path_(resolved(path)) {
-    std::error_code ignored;
-    const auto status = std::filesystem::status(path_, ignored);
-    if (!std::filesystem::exists(status) || std::filesystem::is_regular_file(status))
-      unfinished_ = path_ + ".unfinished";
-    file_.emplace(File::create(unfinished_.empty() ? path_ : unfinished_));
-  }
-  ~Output() {
-    file_.reset();
-    if (!unfinished_.empty()) std::remove(unfinished_.c_str());
-  }
+  explicit Output(const std::string& path) : unfinished_(path) {}
 
   void write(const std::string& text) {
     buffer_ += text;
@@ -74,30 +64,16 @@ class Output {
   }
   void finish() {
     flush();
-    file_->sync();
-    file_->close();
-    if (!unfinished_.empty()) rename_over(std::exchange(unfinished_, ""), path_);
+    unfinished_.finish();
   }
 
  private:
-  // Follows symbolic links, so that the target is replaced and not the link, also if the target
-  // does not exist yet.
-  static std::string resolved(const std::string& path) {
-    namespace fs = std::filesystem;
-    std::error_code error;
-    if (!fs::is_symlink(path, error)) return path;
-    fs::path target = fs::canonical(path, error);
-    if (error) target = fs::path(path).parent_path() / fs::read_symlink(path, error);
-    return error ? path : target.string();
-  }
   void flush() {
-    file_->write(std::as_bytes(std::span(buffer_)));
+    unfinished_.file().write(std::as_bytes(std::span(buffer_)));
     buffer_.clear();
   }
 
-  const std::string path_;
-  std::string unfinished_;
-  std::optional<File> file_;
+  UnfinishedFile unfinished_;
   std::string buffer_;
 };
 

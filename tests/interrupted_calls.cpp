@@ -2,8 +2,11 @@
 // interrupted as if by a signal, and every second submission to io_uring is refused for now. At the
 // end of the process a line with name and number of calls is written to the file ZG_INTERRUPTED for
 // each function. ZG_NO_URING disables io_uring; ZG_NO_LOCKS emulates a file system without locks.
+// ZG_MOST_THREADS is a limit of the threads beside the first one, as `ulimit -u` sets it, which
+// does not bind root; then no call is interrupted.
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -23,6 +26,7 @@ struct Function {
   std::atomic<int> calls{0}, interrupted{0};
 
   bool is_interrupted() {
+    if (std::getenv("ZG_MOST_THREADS")) return false;
     if (calls++ % 2 != 0) return false;
     ++interrupted;
     errno = EINTR;
@@ -37,6 +41,20 @@ struct Function {
 Function fsyncs{"fsync"}, flocks{"flock"}, fallocates{"fallocate"},
     posix_fallocates{"posix_fallocate"}, opens{"open"}, closes{"close"}, preads{"pread"},
     pwrites{"pwrite"}, submits{"io_uring_submit"};
+
+struct Start {
+  void* (*run)(void*);
+  void* argument;
+};
+std::atomic<int> threads{0};
+
+void* run_thread(void* started) {
+  const Start start = *static_cast<Start*>(started);
+  delete static_cast<Start*>(started);
+  void* const result = start.run(start.argument);
+  --threads;
+  return result;
+}
 
 struct Report {
   ~Report() {
@@ -94,6 +112,15 @@ ssize_t pwrite(int file, const void* from, size_t bytes, off_t offset) {
   return pwrites.is_interrupted() ? -1
                                   : pwrites.original<ssize_t(int, const void*, size_t, off_t)>()(
                                         file, from, bytes, offset);
+}
+int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*),
+                   void* argument) {
+  const Function original{"pthread_create"};
+  const char* most = std::getenv("ZG_MOST_THREADS");
+  if (most && threads >= std::atoi(most)) return EAGAIN;
+  ++threads;
+  return original.original<int(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*)>()(
+      thread, attributes, run_thread, new Start{run, argument});
 }
 int io_uring_queue_init(unsigned entries, struct io_uring* ring, unsigned flags) {
   if (std::getenv("ZG_NO_URING")) return -ENOSYS;

@@ -205,8 +205,11 @@ std::optional<int> error_of(int& status, const std::string& name,
     return report("FileError", error.what());
   } catch (const std::system_error& error) {
     const bool thread = error.code() == std::errc::resource_unavailable_try_again;
-    return thread ? report("OutOfMemory", "the system refused another thread; try fewer --ranks")
-                  : report("Error", error.what());
+    return thread
+               ? report("OutOfMemory",
+                        "the system refused another thread; expected room below `ulimit -u`; try "
+                        "fewer --ranks or --threads, or a higher limit")
+               : report("Error", error.what());
   } catch (const std::exception& error) {
     return report("Error", error.what());
   }

@@ -1,5 +1,7 @@
 #include "zerograd/zero/metrics.h"
 
+#include <sys/file.h>
+
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -8,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json.h"
 
@@ -47,10 +50,19 @@ void drop_from(const std::string& path, int64_t step) {
 }  // namespace
 
 MetricsFile::MetricsFile(const std::string& path, bool resumed, int64_t first_step)
-    : path_(path), file_(nullptr, std::fclose) {
-  if (resumed) drop_from(path, first_step);
-  file_.reset(std::fopen(path.c_str(), resumed ? "a" : "w"));
+    : path_(path), file_(std::fopen(path.c_str(), "ae"), std::fclose) {
   if (!file_) throw FileError(fmt::format("{} cannot be written: {}", path, std::strerror(errno)));
+  std::error_code special;
+  if (!std::filesystem::is_regular_file(path, special)) return;
+  // The lock ends with the process. A file system without locks has another error.
+  const auto lock = [&] { return ::flock(fileno(file_.get()), LOCK_EX | LOCK_NB); };
+  if (retried(lock) != 0 && errno == EWOULDBLOCK)
+    throw FileError(fmt::format(
+        "{} cannot be written: another run writes it; expected a file for each run", path));
+  if (resumed)
+    drop_from(path, first_step);
+  else
+    std::filesystem::resize_file(path, 0);
 }
 
 void MetricsFile::write_line(const std::string& line) {

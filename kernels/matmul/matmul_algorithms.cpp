@@ -301,12 +301,7 @@ MatmulAlgorithms MatmulAlgorithms::read(const std::string& path) {
   return parse(read_text(path, most), path);
 }
 
-void MatmulAlgorithms::write(const std::string& path) const {
-  if (path_exists(path) && !is_regular_file(path)) return write_text(path, json());
-  const std::string unfinished = path + ".tmp";
-  write_text(unfinished, json());
-  rename_over(unfinished, path);
-}
+void MatmulAlgorithms::write(const std::string& path) const { replace_text(path, json()); }
 
 void use_matmul_algorithms(std::shared_ptr<const MatmulAlgorithms> algorithms,
                            const Device& device) {

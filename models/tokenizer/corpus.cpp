@@ -52,8 +52,11 @@ std::vector<Ids> encode(const Tokenizer& tokenizer, const std::vector<std::strin
   };
   {
     std::vector<std::jthread> threads;
-    for (size_t worker = 1; worker < std::min(workers, texts.size()); ++worker)
-      threads.emplace_back(work, worker);
+    try {
+      for (size_t worker = 1; worker < std::min(workers, texts.size()); ++worker)
+        threads.emplace_back(work, worker);
+    } catch (const std::system_error&) {  // the system refuses more threads: these do the work
+    }
     work(0);
   }
   for (const std::exception_ptr& failure : failures)

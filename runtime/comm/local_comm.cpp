@@ -305,9 +305,10 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
   } catch (const std::exception& error) {
     // The threads that already run use objects of this call. They must end before the call returns.
     const int rank = static_cast<int>(threads.size());
-    const std::string cause =
-        fmt::format("ranks: the system has no thread for rank {} of {}: {}; try fewer ranks", rank,
-                    ranks, error.what());
+    const std::string cause = fmt::format(
+        "ranks: the system has no thread for rank {} of {}: {}; try fewer ranks, or a higher limit "
+        "(`ulimit -u`)",
+        rank, ranks, error.what());
     world->abort(rank, cause);
     std::lock_guard lock(shared->mutex);
     shared->errors[static_cast<size_t>(rank)] = std::make_exception_ptr(OutOfMemory(cause));

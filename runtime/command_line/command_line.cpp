@@ -98,7 +98,7 @@ std::vector<std::string> normalised(const std::vector<std::string>& arguments, c
 
 bool is_accepted(const Flag& flag, const std::string& value) {
   try {
-    flag.set(flag.names.front(), value);
+    flag.set(flag.names.empty() ? flag.value : flag.names.front(), value);
   } catch (const ConfigError&) {
     return false;
   } catch (const Error&) {  // Unsupported here, but not misspelled
@@ -112,6 +112,32 @@ void refuse_split_value(const Flag& flag, const std::string& value, const std::s
   if (!is_accepted(flag, value) && is_accepted(flag, whole))
     throw ConfigError(fmt::format("{}: expected a value in one word, got '{} {}'; did you mean {}?",
                                   flag.names.front(), value, rest, whole));
+}
+
+void add_paths(const Flag& flag, std::vector<NamedPath>& paths) {
+  if (flag.use == PathUse::none) return;
+  for (NamedPath& path : flag.paths()) {
+    path.flag = flag.names.empty() ? flag.value : flag.names.front();
+    paths.push_back(std::move(path));
+  }
+}
+
+// Every positional and flag of the line.
+std::vector<const Flag*> flags_of(const CommandLine& line) {
+  std::vector<const Flag*> flags;
+  for (const Flag& positional : line.positionals) flags.push_back(&positional);
+  if (line.rest) flags.push_back(&*line.rest);
+  for (const FlagGroup& group : line.groups)
+    for (const Flag& flag : group.flags) flags.push_back(&flag);
+  return flags;
+}
+
+void list_flags(const CommandLine& line) {
+  for (const Flag* flag : flags_of(line)) {
+    const std::string name = flag->names.empty() ? flag->value : flag->names.front();
+    std::printf("%s\t%s\t%s\t%s\n", name.c_str(), flag->value.c_str(), name_of(flag->use),
+                !flag->value.empty() && is_accepted(*flag, "any/text") ? "text" : "");
+  }
 }
 
 // The left column of help: "--batch-size N".
@@ -148,7 +174,15 @@ void print_help(const CommandLine& line) {
 
 }  // namespace
 
+std::vector<NamedPath> paths_of(const std::vector<FlagGroup>& groups) {
+  std::vector<NamedPath> paths;
+  for (const FlagGroup& group : groups)
+    for (const Flag& flag : group.flags) add_paths(flag, paths);
+  return paths;
+}
+
 bool parse(const CommandLine& line, const std::vector<std::string>& arguments, Given& given) {
+  if (arguments == std::vector<std::string>{"--list-flags"}) return list_flags(line), false;
   const Known known = known_flags(line);
   CLI::App app;
   app.set_help_flag("-h,--help");
@@ -202,6 +236,9 @@ bool parse(const CommandLine& line, const std::vector<std::string>& arguments, G
     if (!flag->names.empty()) given.insert(flag->names.front());
     flag->set(flag->names.empty() ? flag->value : flag->names.front(), option->results().back());
   }
+  std::vector<NamedPath> paths;
+  for (const Flag* flag : flags_of(line)) add_paths(*flag, paths);
+  check_paths(paths);
   return true;
 }
 

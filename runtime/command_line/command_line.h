@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "zerograd/runtime/command_line/paths.h"
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/dtype.h"
 
@@ -28,6 +29,11 @@ struct Flag {
   int max_words = 1;
   /// Other flags that set this one to a value: {"--bf16", "bf16"} for --precision.
   std::vector<std::pair<std::string, std::string>> with_value;
+  /// The use that the command makes of the path that is the value.
+  PathUse use = PathUse::none;
+  /// The paths that the flag means by its variable's present value, also by a default: a PREFIX
+  /// means two files. NamedPath::flag may be empty. Required unless `use` is none.
+  std::function<std::vector<NamedPath>()> paths = nullptr;
 };
 
 struct FlagGroup {
@@ -45,14 +51,19 @@ struct CommandLine {
   std::string notes;  ///< printed below the flags
 };
 
+/// The paths that the flags name now. A command calls check_paths(paths_of(groups)) again when a
+/// config or a checkpoint has changed them.
+std::vector<NamedPath> paths_of(const std::vector<FlagGroup>& groups);
+
 /// The flags that were given, each by its first name.
 using Given = std::set<std::string>;
 
 /// Reads `arguments` (without the names of program and subcommand) and calls the functions of the
 /// given flags, in the order of `line`, not of the arguments. `-` and `_` are equal in names.
 /// Throws ConfigError for an unknown flag (with the nearest known one), a missing value or a stray
-/// word; if a flag is given twice, the last one counts. Returns false after printing help to
-/// stdout.
+/// word, or for outputs that are inputs (check_paths()); if a flag is given twice, the last one
+/// counts. Returns false after printing help to stdout, or after --list-flags alone a line for each
+/// flag: its name, value and PathUse, and "text" if it takes any text, separated by tabs.
 bool parse(const CommandLine& line, const std::vector<std::string>& arguments, Given& given);
 
 /// Throws ConfigError if both --device and --use-hpu were given.

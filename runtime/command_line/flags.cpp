@@ -163,9 +163,18 @@ Flag text_flag(Names names, const std::string& value, std::string& target,
           }};
 }
 
-Flag positional(const char* name, const char* help, std::string& target) {
-  return {
-      {}, name, help, [&target](const std::string&, const std::string& value) { target = value; }};
+Flag path_flag(Names names, const std::string& value, std::string& target, PathUse use,
+               const std::string& help) {
+  Flag flag = text_flag(std::move(names), value, target, help);
+  flag.use = use;
+  flag.paths = [use, &target] { return used(use, {target}); };
+  return flag;
+}
+
+Flag positional(const char* name, const char* help, std::string& target, PathUse use) {
+  Flag flag = path_flag({}, name, target, use, help);
+  flag.set = [&target](const std::string&, const std::string& value) { target = value; };
+  return flag;
 }
 
 Flag switch_flag(Names names, bool& target, const std::string& help) {

@@ -58,8 +58,11 @@ Flag number_flag(Names names, T& target, const Range& range, const std::string& 
                  const char* shown = nullptr);
 Flag seed_flag(uint64_t& target, const std::string& help);
 Flag text_flag(Names names, const std::string& value, std::string& target, const std::string& help);
-/// A positional argument.
-Flag positional(const char* name, const char* help, std::string& target);
+/// A text that is one path. For a flag that means other paths, set Flag::paths of the result.
+Flag path_flag(Names names, const std::string& value, std::string& target, PathUse use,
+               const std::string& help);
+/// A positional argument, a path.
+Flag positional(const char* name, const char* help, std::string& target, PathUse use);
 Flag switch_flag(Names names, bool& target, const std::string& help);
 
 /// --device cpu|cuda|hpu.

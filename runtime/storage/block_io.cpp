@@ -12,6 +12,7 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -55,8 +56,16 @@ class PreadIo final : public BlockIo {
   PreadIo(const SwapOptions& options, int descriptor, bool direct)
       : BlockIo(options, descriptor, direct) {
     constexpr int max_threads = 4;  // more threads do not hide more latency
-    for (int i = 0; i < std::min(depth_, max_threads); ++i)
-      threads_.emplace_back([this] { serve(); });
+    try {
+      for (int i = 0; i < std::min(depth_, max_threads); ++i)
+        threads_.emplace_back([this] { serve(); });
+    } catch (const std::system_error& error) {  // the system refuses more threads: these suffice
+      if (threads_.empty())
+        throw OutOfMemory(
+            fmt::format("nvme: the system refused a thread: {}; expected room below "
+                        "`ulimit -u`; try a higher limit",
+                        error.what()));
+    }
   }
   ~PreadIo() override {
     {

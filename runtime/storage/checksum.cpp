@@ -3,7 +3,11 @@
 #define XXH_INLINE_ALL  // header-only: users of a static library need not link libxxhash
 #include <xxhash.h>
 
+#include <algorithm>
 #include <new>
+#include <vector>
+
+#include "zerograd/runtime/storage/file_io.h"
 
 namespace zg {
 namespace {
@@ -42,6 +46,19 @@ std::string Checksum::hex() const { return hex_of(XXH3_128bits_digest(state_->xx
 
 std::string checksum(std::span<const std::byte> bytes) {
   return hex_of(XXH3_128bits(bytes.data(), bytes.size()));
+}
+
+std::string file_checksum(const File& file) {
+  Checksum sum;
+  std::vector<std::byte> chunk(size_t{1} << 20);
+  const int64_t bytes = file.size();
+  for (int64_t begin = 0; begin < bytes; begin += static_cast<int64_t>(chunk.size())) {
+    const auto count = std::min(static_cast<int64_t>(chunk.size()), bytes - begin);
+    const std::span part(chunk.data(), static_cast<size_t>(count));
+    file.read_at(begin, part);
+    sum.update(part);
+  }
+  return sum.hex();
 }
 
 }  // namespace zg

@@ -9,6 +9,8 @@
 
 namespace zg {
 
+class File;
+
 /// XXH3 with 128 bits, updated with bytes in order.
 class ZG_API Checksum {
  public:
@@ -22,5 +24,7 @@ class ZG_API Checksum {
 };
 
 ZG_API std::string checksum(std::span<const std::byte> bytes);
+/// The checksum of a whole file, read a MiB at a time. Throws FileError.
+ZG_API std::string file_checksum(const File& file);
 
 }  // namespace zg

@@ -50,15 +50,34 @@ int followed(const std::string& path, const F& call) {
   return result;
 }
 
-int open_descriptor(const std::string& path, int flags) {
+/// -1 with errno if it cannot be opened.
+int try_open(const std::string& path, int flags) {
   const auto open = [&] {
     return followed(path, [&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); });
   };
   int descriptor = open();
   // A checkpoint of a thousand ranks has as many shards, which are open at the same time.
   if (descriptor < 0 && errno == EMFILE && raise_open_files()) descriptor = open();
+  return descriptor;
+}
+
+int open_descriptor(const std::string& path, int flags) {
+  const int descriptor = try_open(path, flags);
   if (descriptor < 0) fail("open", path);
   return descriptor;
+}
+
+/// False if another process has locked it. True also if the file system has no locks.
+bool try_lock(int descriptor) {
+  return retried([&] { return ::flock(descriptor, LOCK_EX | LOCK_NB); }) == 0 ||
+         errno != EWOULDBLOCK;
+}
+
+[[noreturn]] void refuse_in_use(const std::string& path) {
+  throw FileError(
+      fmt::format("write: {} is in use: another process writes the same file; expected one at a "
+                  "time; try again when it has ended, or another path",
+                  path));
 }
 
 struct stat status_of(int descriptor, const std::string& path) {
@@ -104,6 +123,26 @@ File File::open(const std::string& path) {
 
 File File::create(const std::string& path) {
   return File(path, open_descriptor(path, O_WRONLY | O_CREAT | O_TRUNC));
+}
+
+File File::create_locked(const std::string& path) {
+  constexpr int max_attempts = 100;  // other processes may remove and create it meanwhile
+  for (int attempt = 0; attempt < max_attempts; ++attempt) {
+    if (const int made = try_open(path, O_WRONLY | O_CREAT | O_EXCL); made >= 0) {
+      File file(path, made);
+      if (try_lock(made) && file.has_its_path()) return file;
+      continue;
+    }
+    if (errno != EEXIST) fail("open", path);
+    const int found = try_open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+    if (found < 0 && errno == ENOENT) continue;
+    if (found < 0 && errno != ELOOP) fail("open", path);
+    const File leftover(path, found);  // -1: a link
+    if (found >= 0 && !try_lock(found)) refuse_in_use(path);
+    if ((found < 0 || leftover.has_its_path()) && ::unlink(path.c_str()) != 0 && errno != ENOENT)
+      fail("remove", path);
+  }
+  refuse_in_use(path);
 }
 
 File::~File() {
@@ -173,8 +212,59 @@ void File::close() {
   if (::close(std::exchange(descriptor_, -1)) != 0 && errno != EINTR) fail("close", path_);
 }
 
+namespace {
+namespace fs = std::filesystem;
+
+/// Follows links, so that the target is replaced and not the link, also if it does not exist yet.
+std::string target_of(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_symlink(path, error)) return path;
+  fs::path target = fs::canonical(path, error);
+  if (error) target = fs::path(path).parent_path() / fs::read_symlink(path, error);
+  return error ? path : target.string();
+}
+
+/// False for what a new file must not replace: a device, a pipe, a file that stdout is.
+bool is_replaceable(const std::string& path) {
+  std::error_code missing;
+  for (const char* open : {"/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/self/fd/"})
+    if (path.starts_with(open)) return false;
+  return !fs::exists(path, missing) || fs::is_regular_file(path, missing);
+}
+
+std::string folder_of(const std::string& path) {
+  const fs::path folder = fs::path(path).parent_path();
+  return folder.empty() ? "." : folder.string();
+}
+}  // namespace
+
+UnfinishedFile::UnfinishedFile(const std::string& path)
+    : path_(is_replaceable(path) ? target_of(path) : path),
+      in_place_(!is_replaceable(path)),
+      file_(in_place_ ? File::create(path_) : File::create_locked(path_ + ".unfinished")) {}
+
+UnfinishedFile::~UnfinishedFile() {
+  if (in_place_ || finished_) return;
+  try {
+    if (file_.has_its_path()) ::unlink(file_.path().c_str());
+  } catch (const FileError&) {  // ignored: the next one of this PATH removes it
+  }
+}
+
+void UnfinishedFile::finish() {
+  file_.sync();
+  if (!in_place_) {
+    if (!file_.has_its_path()) refuse_in_use(file_.path());  // the file system has no locks
+    rename_over(file_.path(), path_);
+  }
+  finished_ = true;
+  file_.close();
+  if (!in_place_) sync_directory(folder_of(path_));
+}
+
 std::optional<Folder> Folder::open(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int descriptor =
+      retried([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
   if (descriptor >= 0) return Folder(descriptor);
   if (errno == ENOENT) return std::nullopt;
   fail("open", path);
@@ -193,7 +283,7 @@ Folder& Folder::operator=(Folder&& other) noexcept {
 
 bool Folder::is_at(const std::string& path) const { return leads_to(path, descriptor_); }
 
-bool Folder::lock() { return ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; }
+bool Folder::lock() { return try_lock(descriptor_); }
 
 std::string read_text(const std::string& path, int64_t max_bytes) {
   return read_text(File::open(path), max_bytes);
@@ -213,6 +303,12 @@ void write_text(const std::string& path, const std::string& text) {
   file.write(std::as_bytes(std::span(text)));
   file.sync();
   file.close();
+}
+
+void replace_text(const std::string& path, const std::string& text) {
+  UnfinishedFile unfinished(path);
+  unfinished.file().write(std::as_bytes(std::span(text)));
+  unfinished.finish();
 }
 
 std::optional<int64_t> free_bytes(const std::string& path) {

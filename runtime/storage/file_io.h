@@ -26,6 +26,9 @@ class ZG_API File {
  public:
   static File open(const std::string& path);    ///< to read; must be a regular file
   static File create(const std::string& path);  ///< to write; empties an existing file
+  /// A new file to write, locked until it is closed. A leftover of its name, without a lock, is
+  /// removed first and never written through: it may be a link. A locked one is a FileError.
+  static File create_locked(const std::string& path);
   ~File();
   File(File&& other) noexcept;
   File& operator=(File&&) = delete;
@@ -50,6 +53,25 @@ class ZG_API File {
   File(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
   std::string path_;
   int descriptor_;
+};
+
+/// A file that is written as PATH.unfinished and replaces PATH when it is complete. It is locked:
+/// two processes that write one PATH at a time are an error of the second one. Links at PATH are
+/// followed; a device or a pipe is written directly. Functions throw FileError.
+class ZG_API UnfinishedFile {
+ public:
+  explicit UnfinishedFile(const std::string& path);
+  ~UnfinishedFile();  ///< removes it, unless it is finished
+
+  const std::string& path() const { return path_; }
+  File& file() { return file_; }
+  void finish();  ///< renames it to PATH; returns when it is on the disk
+
+ private:
+  const std::string path_;
+  const bool in_place_;
+  File file_;
+  bool finished_ = false;
 };
 
 /// An open folder. It stays the same folder if its name is given to another one. Functions throw
@@ -77,6 +99,8 @@ class ZG_API Folder {
 ZG_API std::string read_text(const std::string& path, int64_t max_bytes = INT64_MAX);
 ZG_API std::string read_text(const File& file, int64_t max_bytes = INT64_MAX);
 ZG_API void write_text(const std::string& path, const std::string& text);  ///< and syncs it
+/// The same as an UnfinishedFile.
+ZG_API void replace_text(const std::string& path, const std::string& text);
 /// Bytes that this process may still write to the file system of `path`, or of the nearest existing
 /// folder above it. Absent where the system does not report them.
 ZG_API std::optional<int64_t> free_bytes(const std::string& path);

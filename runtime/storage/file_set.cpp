@@ -11,12 +11,15 @@
 #include <filesystem>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <system_error>
 #include <vector>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg {
 namespace {
@@ -24,8 +27,9 @@ namespace {
 namespace fs = std::filesystem;
 
 // Names in the hidden folder: the folder through which links lead, the folder that replaces it, and
-// a link that is not in its place yet.
-constexpr const char *current = "current", *fresh = "new", *spare = "spare";
+// a link that is not in its place yet; the list of the files with their checksums, which is there
+// before the first link.
+constexpr const char *current = "current", *fresh = "new", *spare = "spare", *listing = "files";
 
 [[noreturn]] void fail(const char* operation, const fs::path& path, int reason = errno) {
   throw FileError(fmt::format("{}: {}: {}", operation, path.string(), std::strerror(reason)));
@@ -62,8 +66,26 @@ void remove_tree(const fs::path& path) {
   if (error) throw FileError(fmt::format("remove: {}: {}", path.string(), error.message()));
 }
 
-/// Adds the paths of all files below `folder`, if it exists.
+/// Throws FileError if a folder on the way from `base` to `file` is a link, which could lead to
+/// files of somebody else.
+void refuse_links(const fs::path& base, const fs::path& file) {
+  fs::path place = base;
+  for (const fs::path& part : file.parent_path())
+    if (kind_of(place /= part) == Kind::link)
+      throw FileError(
+          fmt::format("write: {} is a link; expected a folder or nothing; try again without it",
+                      place.string()));
+}
+
+/// The checksum of a file; "-" if there is none, or a link.
+std::string sum_of(const fs::path& path) {
+  if (kind_of(path) != Kind::file) return "-";
+  return file_checksum(File::open(path.string()));
+}
+
+/// Adds the paths of all files below `folder`, if it exists and is no link.
 void add_files(const fs::path& folder, std::set<fs::path>& files) {
+  if (kind_of(folder) != Kind::other) return;
   std::error_code error;
   for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end;
        it.increment(error))
@@ -92,10 +114,7 @@ struct FileSetState {
     for (;;) {
       const bool made = ::mkdir(hidden.c_str(), 0777) == 0;
       if (!made && errno != EEXIST) fail("create", hidden);
-      if (std::error_code gone; fs::is_symlink(hidden, gone))  // a link could lead to itself
-        throw FileError(
-            fmt::format("write: {} is a link; expected a folder or nothing; try again without it",
-                        hidden.string()));
+      refuse_links(folder, fs::path(hidden.filename()) / listing);
       lock = Folder::open(hidden.string());
       if (lock && !lock->lock())
         throw FileError(
@@ -135,11 +154,55 @@ struct FileSetState {
       if (std::error_code missing; fs::is_directory(each, missing)) sync_directory(each.string());
   }
 
+  [[noreturn]] void refuse_work(const std::string& why) const {
+    throw FileError(
+        fmt::format("write: {} has unfinished work, but {}; expected that of a process that was "
+                    "killed here; try again without it",
+                    hidden.string(), why));
+  }
+
+  /// The files of unfinished work. Throws FileError, before anything is changed, if links, a list
+  /// that is not ours or other contents show that it came from elsewhere.
+  std::set<fs::path> checked_files() const {
+    std::set<fs::path> stored, names;
+    add_files(hidden / current, stored);
+    const fs::path path = hidden / listing;
+    if (kind_of(hidden / current) == Kind::link) refuse_work("its current is a link");
+    if (kind_of(path) != Kind::file) {
+      if (!stored.empty()) refuse_work("no list of its files");
+      return names;
+    }
+    constexpr int64_t max_bytes = 1 << 20;
+    std::istringstream lines(read_text(path.string(), max_bytes));
+    for (std::string name, before, after;
+         lines >> before >> after && lines.get() == ' ' && std::getline(lines, name);) {
+      const fs::path file = fs::path(name).lexically_normal();
+      if (file != name || file.is_absolute() || file.empty() || *file.begin() == "..")
+        refuse_work(fmt::format("'{}' in its list is no name in a folder", printable(name)));
+      refuse_links(hidden / current, file);
+      refuse_links(folder, file);
+      names.insert(file);
+      if (kind_of(hidden / current / file) != Kind::file) continue;
+      const std::string sum = sum_of(hidden / current / file);
+      if (is_our_link(file) && sum != before && sum != after)
+        refuse_work(fmt::format("{} is neither its old nor its new file", name));
+    }
+    return names;
+  }
+
+  void write_list() const {
+    std::string text;
+    for (const fs::path& file : files)
+      text += fmt::format("{} {} {}\n", sum_of(folder / file), sum_of(hidden / fresh / file),
+                          file.string());
+    write_text((hidden / listing).string(), text);
+    sync_directory(hidden.string());
+  }
+
   /// Replaces each link by the file that it leads to and removes the hidden folder. Before the
   /// exchange of the two folders these are the old files, after it the new ones.
   void complete_or_revert() const {
-    std::set<fs::path> names;
-    for (const char* side : {current, fresh}) add_files(hidden / side, names);
+    std::set<fs::path> names = checked_files();
     for (const fs::path& file : names) {
       const fs::path path = folder / file, stored = hidden / current / file;
       if (!is_our_link(file)) continue;
@@ -149,12 +212,16 @@ struct FileSetState {
         rename_over(stored.string(), path.string());
     }
     // Remove folders that were made for files that were not written.
+    add_files(hidden / fresh, names);
     for (const fs::path& file : names)
       if (file.has_parent_path() && kind_of(folder / file) == Kind::none)
         ::rmdir((folder / file).parent_path().c_str());
     sync_names(names);
     // Otherwise the removal of the hidden folder could reach the disk before the moves out of it.
     sync_tree(hidden);
+    // The list goes last: without it, files in `current` would not be ours.
+    remove_tree(hidden / current);
+    sync_directory(hidden.string());
     remove_tree(hidden);
     sync_directory(folder.string());
   }
@@ -205,6 +272,7 @@ struct FileSetState {
   }
 
   void replace_all() const {
+    write_list();
     for (const fs::path& file : files) {
       make_directories((folder / file).parent_path().string());
       make_directories((hidden / current / file).parent_path().string());
@@ -270,6 +338,7 @@ std::string FileSet::add(const std::string& file) {
   if (path.has_parent_path() && kind_of(state_->folder / path.parent_path()) == Kind::file)
     throw FileError(fmt::format("replace: {}: expected a folder",
                                 (state_->folder / path.parent_path()).string()));
+  refuse_links(state_->folder, path);
   make_directories(place.parent_path().string());
   state_->files.push_back(path);
   return place.string();

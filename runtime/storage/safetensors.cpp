@@ -141,33 +141,10 @@ std::vector<float> SafetensorsReader::read_floats(const std::string& name, int64
 
 // --- writing ---
 
-namespace {
-namespace fs = std::filesystem;
-
-/// The file that a symbolic link points to: writing replaces that file and keeps the link.
-std::string target_of(const std::string& path) {
-  std::error_code error;
-  const fs::path target = fs::weakly_canonical(path, error);
-  return error || !fs::is_symlink(path, error) ? path : target.string();
-}
-
-/// False for a device or a pipe: it is written directly, and no file may replace it.
-bool is_replaceable(const std::string& path) {
-  std::error_code missing;
-  return !fs::exists(path, missing) || fs::is_regular_file(path, missing);
-}
-}  // namespace
-
 struct SafetensorsWriterState {
   SafetensorsWriterState(const std::string& path,
                          const std::vector<SafetensorsWriter::Entry>& entries)
-      : path(target_of(path)),
-        written(is_replaceable(this->path) ? this->path + ".unfinished" : this->path),
-        entries(entries),
-        file(File::create(written)) {}
-  ~SafetensorsWriterState() {
-    if (!finished && written != path) std::remove(written.c_str());
-  }
+      : unfinished(path), entries(entries) {}
 
   int64_t expected() const { return entries[next].shape.numel() * size_of(entries[next].dtype); }
   // Callers write no bytes for an empty tensor, so its entry is skipped.
@@ -175,13 +152,13 @@ struct SafetensorsWriterState {
     while (next < entries.size() && expected() == 0) ++next;
   }
 
-  const std::string path, written;  // the temporary name of the file until it is complete
+  UnfinishedFile unfinished;
+  File& file = unfinished.file();
+  const std::string& path = unfinished.path();
   const std::vector<SafetensorsWriter::Entry> entries;
-  File file;
   std::string header_checksum;
   size_t next = 0;
   int64_t next_bytes = 0;  // bytes of entries[next] written so far
-  bool finished = false;
 };
 
 namespace {
@@ -290,14 +267,7 @@ void SafetensorsWriter::finish() {
   s.skip_empty();
   if (s.next != s.entries.size())
     refuse(s.path, fmt::format("tensor '{}' was declared but not written", s.entries[s.next].name));
-  s.file.sync();
-  s.file.close();
-  if (s.written != s.path) rename_over(s.written, s.path);
-  s.finished = true;
-  if (s.written != s.path) {
-    const std::string folder = fs::path(s.path).parent_path().string();
-    sync_directory(folder.empty() ? "." : folder);
-  }
+  s.unfinished.finish();
 }
 
 // --- folder ---

@@ -221,6 +221,47 @@ TEST_CASE(
   CHECK(contains(outcome.out, "saved " + (folder / "save/step_60")));
 }
 
+TEST_CASE("under a limit of threads a run ends before it trains, or trains and saves") {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  std::printf("SKIPPED: a sanitizer must be the first library that is loaded\n");
+#else
+  const TemporaryFolder folder;
+  const std::string async = "--save-interval 1 --save-top-k -1 --async-save ";
+  for (const std::string& flags :
+       {std::string(), async + "--ranks 2 --zero-stage 3 --offload-optimizer nvme --nvme-path " +
+                           folder.path() + " "}) {
+    int saved = 0, limit = 0;
+    for (; saved < 3 && limit < 40; ++limit) {
+      const std::string save = folder / ("save" + std::to_string(limit));
+      setenv("ZG_MOST_THREADS", std::to_string(limit).c_str(), 1);
+      setenv("ZG_NO_URING", "1", 1);  // its own threads are the kernel's
+      setenv("LD_PRELOAD", ZG_INTERRUPTED_CALLS, 1);
+      const Outcome outcome =
+          zerograd(saving_run + flags + "--steps 3 --log-interval 1 --save " + save);
+      unsetenv("LD_PRELOAD");
+      unsetenv("ZG_NO_URING");
+      unsetenv("ZG_MOST_THREADS");
+      CAPTURE(flags);
+      CAPTURE(limit);
+      CAPTURE(outcome.error);
+      if (outcome.status == 0) {
+        ++saved;
+        CHECK(zerograd("verify " + save + "/step_3").status == 0);
+      } else {
+        CHECK(saved == 0);
+        CHECK(outcome.status == 3);
+        CHECK(contains(outcome.error, "thread"));
+        CHECK(contains(outcome.error, "ulimit -u"));
+        CHECK(!contains(outcome.out, "iter "));
+      }
+      fs::remove_all(save);
+    }
+    CHECK(saved == 3);
+    CHECK(limit > 3);  // at least one limit was too low
+  }
+#endif
+}
+
 TEST_CASE("interrupted system calls and a busy drive do not change the result of a run") {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   std::printf("SKIPPED: a sanitizer must be the first library that is loaded\n");

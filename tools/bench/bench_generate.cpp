@@ -97,7 +97,7 @@ bool parse(const std::vector<std::string>& arguments, GenerateBench& options) {
                     static_cast<int>(parse_integer(name, value, 0, 4096));
               }},
              device_flag(options.device_flags.type),
-             text_flag({"--json"}, "F", options.json, "writes the same as JSON")}},
+             path_flag({"--json"}, "F", options.json, PathUse::writes, "writes the same as JSON")}},
            unsupported_flags(/*one_rank=*/true)},
       .notes = "  zerograd bench generate --tied --precision bf16 --batch-size 8"};
   Given given;
@@ -241,7 +241,7 @@ int bench_generate(const std::vector<std::string>& arguments) {
   if (!parse(arguments, options)) return 0;
   const Generated measured = measure(options);
   print(options, measured);
-  if (!options.json.empty()) write_text(options.json, json_of(options, measured).dump(1));
+  if (!options.json.empty()) replace_text(options.json, json_of(options, measured).dump(1));
   return 0;
 }
 

@@ -84,7 +84,7 @@ int bench_kernels(const std::vector<std::string>& arguments) {
                     [&](const std::string& name, const std::string& value) {
                       threads = parse_threads(name, value);
                     }},
-                   text_flag({"--json"}, "F", json, "writes the same as JSON")}},
+                   path_flag({"--json"}, "F", json, PathUse::writes, "writes the same as JSON")}},
                  unsupported_flags(/*one_rank=*/true)},
       .notes = "  zerograd bench kernels --filter 'attention.*f32' --threads 1"};
   Given given;

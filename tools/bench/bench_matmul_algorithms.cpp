@@ -35,7 +35,8 @@ bool parse(const std::vector<std::string>& arguments, AlgorithmsOptions& options
           "batch and --data. Another measurement may find other algorithms, which round\n"
           "differently: keep the file with the checkpoints.",
       .groups = {{"bench",
-                  {text_flag({"--out"}, "F", options.out, "the file of algorithms"),
+                  {path_flag({"--out"}, "F", options.out, PathUse::writes,
+                             "the file of algorithms"),
                    integer_flag({"--candidates"}, options.candidates,
                                 "algorithms of each product, the heuristic's first", {1, nullptr}),
                    integer_flag({"--rounds"}, options.rounds,
@@ -112,7 +113,6 @@ int bench_matmul_algorithms(const std::vector<std::string>& arguments) {
   const Device::Type type = options.train.device_flags.type;
   require_device(type);
   refuse_emulator(type);
-  check_apart(options.train, options.out);
   check_writable("--out", options.out);
   options.train.steps = 1;
   options.train.only_planned = true;

@@ -402,14 +402,15 @@ int bench_offload(const std::vector<std::string>& arguments) {
           "accelerator:\n"
           "copies to and from pinned memory, and AdamW with its states on either side.",
       .groups = {{"flags",
-                  {text_flag({"--nvme-path"}, "DIR", swap.directory, "a directory on the drive"),
+                  {path_flag({"--nvme-path"}, "DIR", swap.directory, PathUse::watches,
+                             "a directory on the drive"),
                    size_flag({"--size"}, options.bytes,
                              "bytes of a transfer, and of the masters that AdamW updates"),
                    integer_flag({"--threads"}, threads, "threads to compute with; 0: every core"),
                    device_flag(options.type),
                    text_flag({"--filter"}, "RE", filter,
                              "only cases of which this finds something in \"case dtype\""),
-                   text_flag({"--json"}, "F", json, "writes the same as JSON")}},
+                   path_flag({"--json"}, "F", json, PathUse::writes, "writes the same as JSON")}},
                  unsupported_flags(/*one_rank=*/true)}};
   Given given;
   if (!parse(line, arguments, given)) return 0;
@@ -427,7 +428,7 @@ int bench_offload(const std::vector<std::string>& arguments) {
       options, [&](const std::string& row) { return std::regex_search(row, pattern); });
   print(result);
   if (!json.empty())
-    write_text(json, json_of(result, device_of_rank(options.type, 0, options.device)));
+    replace_text(json, json_of(result, device_of_rank(options.type, 0, options.device)));
   return 0;
 }
 

@@ -1,6 +1,5 @@
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -13,6 +12,7 @@
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
@@ -136,7 +136,7 @@ int bench_pipeline(const std::vector<std::string>& arguments) {
             number_flag({"--forward-ms"}, options.forward_ms, positive,
                         "a stage's forward; its backward takes twice as long"),
             integer_flag({"--steps"}, options.steps, "steps that are measured", {1, nullptr}),
-            text_flag({"--json"}, "F", json, "writes the same as JSON")}}}};
+            path_flag({"--json"}, "F", json, PathUse::writes, "writes the same as JSON")}}}};
   Given given;
   if (!parse(line, arguments, given)) return 0;
   check_writable("--json", json);
@@ -150,11 +150,7 @@ int bench_pipeline(const std::vector<std::string>& arguments) {
                 (long long)options.stages, (long long)options.micro_batches, 100.0 * row.predicted,
                 100.0 * row.measured, 100.0 * row.difference(), 1e3 * row.step_s);
   }
-  if (json.empty()) return 0;
-  std::ofstream file(json);
-  file << json_of(options, rows).dump(1) << "\n";
-  file.close();
-  if (!file) throw FileError("--json: " + json + " cannot be written");
+  if (!json.empty()) replace_text(json, json_of(options, rows).dump(1) + "\n");
   return 0;
 }
 

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -13,6 +12,7 @@
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/plan.h"
+#include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/engine.h"
@@ -278,7 +278,7 @@ bool parse(const std::vector<std::string>& arguments, Seq2SeqBench& options, std
                                 "threads for kernels, of each rank; 0: its share of the cores"),
                    size_flag({"--device-memory"}, options.memory, "memory of each rank's device"),
                    switch_flag({"--run"}, options.runs, "also run an epoch of each"),
-                   text_flag({"--json"}, "F", json, "writes the same as JSON")}}},
+                   path_flag({"--json"}, "F", json, PathUse::writes, "writes the same as JSON")}}},
       .notes =
           "  zerograd bench seq2seq --device-memory 24GB\n"
           "  zerograd bench seq2seq --device-memory 64MiB --n-embd 64 --n-head 4 --decoder-layers "
@@ -338,29 +338,25 @@ int bench_seq2seq(const std::vector<std::string>& arguments) {
                     {"evaluation_s", row.evaluation_s}});
   }
   if (json.empty()) return 0;
-  std::ofstream file(json);
-  file << nlohmann::ordered_json({{"schema", 1},
-                                  {"bench", "seq2seq"},
-                                  {"machine", bench::machine_json()},
-                                  {"model", options.model},
-                                  {"encoder_layers", config.encoder_layers},
-                                  {"decoder_layers", config.decoder_layers},
-                                  {"width", config.width},
-                                  {"heads", config.decoder_heads},
-                                  {"vocabulary", config.vocabulary},
-                                  {"dtype", name_of(options.compute)},
-                                  {"source", options.source},
-                                  {"target", options.target},
-                                  {"beams", options.beams},
-                                  {"train_samples", options.train_samples},
-                                  {"validation_samples", options.validation_samples},
-                                  {"ranks", options.ranks},
-                                  {"device_memory", options.memory},
-                                  {"rows", rows}})
-              .dump(1)
-       << "\n";
-  file.close();
-  if (!file) throw FileError("--json: " + json + " cannot be written");
+  const nlohmann::ordered_json record = {{"schema", 1},
+                                         {"bench", "seq2seq"},
+                                         {"machine", bench::machine_json()},
+                                         {"model", options.model},
+                                         {"encoder_layers", config.encoder_layers},
+                                         {"decoder_layers", config.decoder_layers},
+                                         {"width", config.width},
+                                         {"heads", config.decoder_heads},
+                                         {"vocabulary", config.vocabulary},
+                                         {"dtype", name_of(options.compute)},
+                                         {"source", options.source},
+                                         {"target", options.target},
+                                         {"beams", options.beams},
+                                         {"train_samples", options.train_samples},
+                                         {"validation_samples", options.validation_samples},
+                                         {"ranks", options.ranks},
+                                         {"device_memory", options.memory},
+                                         {"rows", rows}};
+  replace_text(json, record.dump(1) + "\n");
   return 0;
 }
 

@@ -137,7 +137,8 @@ bool parse(const std::vector<std::string>& arguments, BenchStepOptions& options)
       .groups = {{"bench",
                   {integer_flag({"--steps"}, options.steps, "steps that are timed", {1, nullptr}),
                    integer_flag({"--warm-up"}, options.warm_up, "steps before them"),
-                   text_flag({"--json"}, "F", options.json, "writes the same as JSON")}}},
+                   path_flag({"--json"}, "F", options.json, PathUse::writes,
+                             "writes the same as JSON")}}},
       .notes = "  zerograd bench step --model-type gpt2 --tied --block-size 256 --batch-size 4"};
   // Options for reading and writing files and for the length of a run do not change a step.
   const std::set<std::string> groups = {"config", "output", "checkpoints", "tuning",
@@ -338,7 +339,7 @@ int bench_step(const std::vector<std::string>& arguments) {
   const MeasuredSteps measured = measure(run, options);
   const StepReport report{run, measured};
   print(report);
-  if (!options.json.empty()) write_text(options.json, json_of(report).dump(1));
+  if (!options.json.empty()) replace_text(options.json, json_of(report).dump(1));
   return 0;
 }
 

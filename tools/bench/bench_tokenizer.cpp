@@ -7,6 +7,7 @@
 #include "bench/measure.h"
 #include "bench/report.h"
 #include "tools/bench/command.h"
+#include "tools/options/model_flags.h"
 #include "tools/run/run.h"
 #include "tools/run/tokenizers.h"
 #include "zerograd/runtime/command_line/flags.h"
@@ -90,14 +91,15 @@ int bench_tokenizer(const std::vector<std::string>& arguments) {
       .usage = "zerograd bench tokenizer TEXT --tokenizer PATH|train:SIZE [flags]",
       .summary =
           "Encodes a text and decodes its tokens on one thread, whose processor time counts.",
-      .positionals = {positional("TEXT", "a file", path)},
+      .positionals = {positional("TEXT", "a file", path, PathUse::reads)},
       .groups = {{"flags",
-                  {text_flag({"--tokenizer"}, "PATH", name,
-                             "a tokenizer.json, a folder with one or with vocab.json and "
-                             "merges.txt,\nor train:SIZE for one of SIZE tokens, trained on TEXT"),
+                  {tokenizer_flag(
+                       {"--tokenizer"}, "PATH", name,
+                       "a tokenizer.json, a folder with one or with vocab.json and "
+                       "merges.txt,\nor train:SIZE for one of SIZE tokens, trained on TEXT"),
                    integer_flag({"--repeats"}, repeats, "times, after one that is not counted",
                                 {1, nullptr}),
-                   text_flag({"--json"}, "F", json, "writes the same as JSON")}}},
+                   path_flag({"--json"}, "F", json, PathUse::writes, "writes the same as JSON")}}},
       .notes = "  zerograd bench tokenizer input.txt --tokenizer train:4096"};
   Given given;
   if (!parse(line, arguments, given)) return 0;
@@ -115,7 +117,7 @@ int bench_tokenizer(const std::vector<std::string>& arguments) {
   if (back != text) throw Error("bench tokenizer: " + path + " did not come back");
   const auto bytes = static_cast<int64_t>(text.size()), tokens = static_cast<int64_t>(ids.size());
   print(rows, bytes, tokens);
-  if (!json.empty()) write_text(json, json_of(rows, tokenizer, bytes, tokens).dump(1));
+  if (!json.empty()) replace_text(json, json_of(rows, tokenizer, bytes, tokens).dump(1));
   return 0;
 }
 

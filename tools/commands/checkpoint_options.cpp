@@ -14,7 +14,8 @@ bool parse(const std::vector<std::string>& arguments, VerifyOptions& options) {
           "Reads every byte of every checkpoint in DIR, or of one step_N, and names each damage "
           "by\n"
           "file, tensor and place. Exit status 5 when there is any.",
-      .positionals = {positional("DIR", "a checkpoints' DIR or one step_N", options.checkpoint)},
+      .positionals = {positional("DIR", "a checkpoints' DIR or one step_N", options.checkpoint,
+                                 PathUse::reads)},
       .notes =
           "For a DIR the last line says which step --resume, eval and generate would take: the\n"
           "newest without damage.\n\n"
@@ -31,10 +32,10 @@ bool parse(const std::vector<std::string>& arguments, ConsolidateOptions& option
       .summary =
           "Writes a checkpoint's master parameters as one safetensors file, or such a file as a\n"
           "checkpoint, a few MiB at a time.",
-      .positionals = {positional("FROM", "a checkpoint's DIR or one step_N; to split: a file",
-                                 options.from),
+      .positionals = {checkpoint_flag({}, "FROM", options.from,
+                                      "a checkpoint's DIR or one step_N; to split: a file"),
                       positional("TO", "the file to write; to split: a DIR without checkpoints",
-                                 options.to)},
+                                 options.to, PathUse::writes)},
       .groups = {{"to a file",
                   {{{"--dtype"},
                     "f32|bf16",
@@ -80,19 +81,21 @@ bool parse(const std::vector<std::string>& arguments, ExportOptions& options) {
           "Or writes adapters as PEFT loads them with PeftModel.from_pretrained(base, DIR).",
       .positionals = {checkpoint_positional(options.checkpoint)},
       .groups = {{"to",
-                  {text_flag({"--hf"}, "DIR", options.hugging_face, "the folder to write"),
-                   text_flag({"--gguf"}, "FILE", options.gguf, "the GGUF file to write"),
+                  {path_flag({"--hf"}, "DIR", options.hugging_face, PathUse::writes,
+                             "the folder to write"),
+                   path_flag({"--gguf"}, "FILE", options.gguf, PathUse::writes,
+                             "the GGUF file to write"),
                    choice_flag({"--dtype"}, options.dtype, {"f32", "f16", "bf16", "q8_0"},
                                "of the folder's tensors or a GGUF file's matrices; q8_0: GGUF"),
                    switch_flag({"--merge"}, options.merge,
                                "add the adapters to the weights that they were trained for"),
-                   text_flag({"--peft"}, "DIR", options.peft,
+                   path_flag({"--peft"}, "DIR", options.peft, PathUse::writes,
                              "write adapter_config.json and adapter_model.safetensors there")}},
                  {"model (the checkpoint's own unless given)",
                   {model_type_flag(options.model), heads_flag(options.model),
-                   text_flag({"--tokenizer"}, "PATH", options.tokenizer,
-                             "where the run's tokenizer is now, or one for tokens of a file;\n"
-                             "none: a GGUF file without one"),
+                   tokenizer_flag({"--tokenizer"}, "PATH", options.tokenizer,
+                                  "where the run's tokenizer is now, or one for tokens of a file;\n"
+                                  "none: a GGUF file without one"),
                    adapter_flag(options.adapters), base_flag(options.adapters)}}},
       .notes =
           "Characters are no tokenizer that transformers or llama.cpp knows: of a model that "

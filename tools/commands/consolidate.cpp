@@ -77,7 +77,6 @@ int consolidate(const std::vector<std::string>& arguments) {
     check_not_in_checkpoint(options.to, "consolidate");
     std::string from = options.from;
     if (is_hf_folder(from)) {
-      check_not_read("consolidate", options.to, {from});
       hash = consolidate_hf_folder(options);
     } else {
       const Checkpoint checkpoint = usable_checkpoint(from);

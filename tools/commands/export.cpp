@@ -126,9 +126,8 @@ int export_gguf(const ExportOptions& options) {
       open_saved_model(options.checkpoint, options.model, options.adapters);
   const Settings& settings = saved_model.settings;
   check_form(options, settings);
-  check_not_read(
-      "--gguf", options.gguf,
-      {saved_model.path, settings.base.path, options.adapters.adapter, options.tokenizer});
+  check_paths({{"the adapters' base", PathUse::reads, settings.base.path},
+               {"--gguf", PathUse::writes, options.gguf}});
   if (!settings.seq2seq.config.empty())
     throw Unsupported(
         fmt::format("--gguf: {} has an encoder-decoder; expected a Llama, Mistral, Qwen2 or Qwen3; "
@@ -152,8 +151,8 @@ int export_folder(const ExportOptions& options) {
       open_saved_model(options.checkpoint, options.model, options.adapters);
   const Settings& settings = saved_model.settings;
   check_form(options, settings);
-  check_not_read(options.peft.empty() ? "--hf" : "--peft", directory,
-                 {saved_model.path, settings.base.path, options.adapters.adapter});
+  check_paths({{"the adapters' base", PathUse::reads, settings.base.path},
+               {options.peft.empty() ? "--hf" : "--peft", PathUse::writes, directory}});
   if (!options.peft.empty()) return export_adapters(saved_model, options.peft);
   const models::GPTConfig model = model_to_write(options, settings);
   if (settings.seq2seq.config.empty()) models::validate(model);

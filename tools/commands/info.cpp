@@ -66,7 +66,7 @@ int info(const std::vector<std::string>& arguments) {
           {"flags",
            {switch_flag({"--measure"}, measure, "measure matmul peak and memory bandwidth"),
             integer_flag({"--threads"}, threads, "threads to measure with; 0: every core"),
-            text_flag({"--peaks"}, "F", peaks,
+            path_flag({"--peaks"}, "F", peaks, PathUse::writes,
                       "with --measure: also measures what each op reaches, in a few minutes,\n"
                       "and writes the rates of this CPU for plan --peaks")}}}};
   Given given;
@@ -101,7 +101,7 @@ int info(const std::vector<std::string>& arguments) {
   row("unicode", models::unicode_tables());
   if (measure) print_limits(device);
   if (measure && !peaks.empty()) {
-    write_text(peaks, bench::measure_peaks(device).json());
+    replace_text(peaks, bench::measure_peaks(device).json());
     row("peaks", peaks);
   }
   return 0;

@@ -39,7 +39,7 @@ CommandLine command_line(LaunchOptions& options) {
                                   "ranks on each host; without a hostfile all is a rank for each\n"
                                   "core"),
                        count_flag({"--num-nodes"}, options.nodes, "of the hostfile, the first N"),
-                       text_flag({"--hostfile", "-H"}, "F", options.hostfile,
+                       path_flag({"--hostfile", "-H"}, "F", options.hostfile, PathUse::reads,
                                  "lines of 'host slots=N'; none: this machine"),
                        text_flag({"--include", "-i"}, "S", options.include,
                                  "host@host:0,2: these hosts and slots only"),

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tools/commands/subcommands.h"
+#include "tools/options/model_flags.h"
 #include "zerograd/models/data/token_writer.h"
 #include "zerograd/models/tokenizer/corpus.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
@@ -39,10 +40,32 @@ struct TokenizeOptions {
 namespace fs = std::filesystem;
 using Format = TokenizeOptions::Format;
 
-Flag input_flag(std::vector<std::string>& inputs) {
-  return {{"--input"}, "IN", "", [&inputs](const std::string&, const std::string& value) {
-            inputs.push_back(value);
-          }};
+std::string tokenizer_folder(const std::string& prefix) { return prefix + ".tokenizer"; }
+
+std::string document_suffix(const TokenizeOptions& options) {
+  return fmt::format("_{}_document", options.json_key);
+}
+
+Flag input_flag(Names names, const std::string& help, std::vector<std::string>& inputs) {
+  Flag flag = {
+      std::move(names), "IN", help,
+      [&inputs](const std::string&, const std::string& value) { inputs.push_back(value); }};
+  flag.use = PathUse::reads;
+  flag.paths = [&inputs] { return used(PathUse::reads, inputs); };
+  return flag;
+}
+
+// The value is the PREFIX of the output files, or becomes it with `end`.
+Flag prefix_flag(Names names, const char* value, std::string& prefix, const std::string& help,
+                 std::function<std::string()> end) {
+  Flag flag = path_flag(std::move(names), value, prefix, PathUse::writes, help);
+  flag.paths = [&prefix, end = std::move(end)] {
+    std::string whole = prefix + end();
+    if (whole.ends_with(".bin")) whole.resize(whole.size() - 4);
+    if (prefix.empty()) return std::vector<NamedPath>();
+    return used(PathUse::writes, {whole + ".bin", whole + ".idx", tokenizer_folder(whole)});
+  };
+  return flag;
 }
 
 // A flag of Megatron's script that accepts only its default.
@@ -54,13 +77,13 @@ Flag only_flag(const char* name, const char* value, const std::vector<std::strin
 
 std::vector<Flag> tokenizer_flags(TokenizeOptions& options) {
   return {
-      text_flag({"--tokenizer", "--tokenizer-name-or-path", "--tokenizer-model"}, "T",
-                options.tokenizer,
-                "a tokenizer.json, or a folder with one or with vocab.json and merges.txt;\n"
-                "train:SIZE makes one of SIZE tokens from the inputs, PREFIX.tokenizer"),
-      text_flag({"--vocab-file"}, "F", options.vocabulary_file,
+      tokenizer_flag({"--tokenizer", "--tokenizer-name-or-path", "--tokenizer-model"}, "T",
+                     options.tokenizer,
+                     "a tokenizer.json, or a folder with one or with vocab.json and merges.txt;\n"
+                     "train:SIZE makes one of SIZE tokens from the inputs, PREFIX.tokenizer"),
+      path_flag({"--vocab-file"}, "F", options.vocabulary_file, PathUse::reads,
                 "with --merge-file instead of --tokenizer: GPT-2's two files"),
-      text_flag({"--merge-file"}, "F", options.merges_file, "GPT-2's merges"),
+      path_flag({"--merge-file"}, "F", options.merges_file, PathUse::reads, "GPT-2's merges"),
       only_flag("--tokenizer-type", "T",
                 {"GPT2BPETokenizer", "PretrainedFromHf", "HFTokenizer", "HuggingFaceTokenizer"}),
       switch_flag({"--append-eod"}, options.append_eod,
@@ -70,13 +93,15 @@ std::vector<Flag> tokenizer_flags(TokenizeOptions& options) {
 }
 
 std::vector<Flag> output_flags(TokenizeOptions& options, std::string& megatron_prefix) {
-  return {
-      text_flag({"--out"}, "PREFIX", options.prefix, "of the files that are written"),
-      text_flag({"--output-prefix"}, "P", megatron_prefix, "Megatron's: PREFIX is P_text_document"),
-      choice_flag({"--format"}, options.format, {"megatron", "llmc"},
-                  "Megatron's PREFIX.bin and PREFIX.idx; or llm.c's\n"
-                  "PREFIX.bin, for vocabularies of at most 65536"),
-      only_flag("--dataset-impl", "mmap", {"mmap"})};
+  return {prefix_flag({"--out"}, "PREFIX", options.prefix, "of the files that are written",
+                      [] { return std::string(); }),
+          prefix_flag({"--output-prefix"}, "P", megatron_prefix,
+                      "Megatron's: PREFIX is P_text_document",
+                      [&options] { return document_suffix(options); }),
+          choice_flag({"--format"}, options.format, {"megatron", "llmc"},
+                      "Megatron's PREFIX.bin and PREFIX.idx; or llm.c's\n"
+                      "PREFIX.bin, for vocabularies of at most 65536"),
+          only_flag("--dataset-impl", "mmap", {"mmap"})};
 }
 
 void settle(TokenizeOptions& options, const std::string& megatron_prefix) {
@@ -96,8 +121,7 @@ void settle(TokenizeOptions& options, const std::string& megatron_prefix) {
   if (options.prefix.empty() == megatron_prefix.empty())
     throw ConfigError(std::string("--out: expected one of --out and --output-prefix, got ") +
                       (options.prefix.empty() ? "nothing; try --out PREFIX" : "both"));
-  if (options.prefix.empty())
-    options.prefix = fmt::format("{}_{}_document", megatron_prefix, options.json_key);
+  if (options.prefix.empty()) options.prefix = megatron_prefix + document_suffix(options);
   if (options.prefix.ends_with(".bin")) options.prefix.resize(options.prefix.size() - 4);
   if (!options.eod.empty() && !options.append_eod)
     throw ConfigError("--eod: expected --append-eod with it, got none");
@@ -110,14 +134,9 @@ bool parse(const std::vector<std::string>& arguments, TokenizeOptions& options) 
       .summary =
           "Writes texts as tokens for train --data. Of a .jsonl or .json each line is an object\n"
           "with a document; any other file is one document.",
-      .rest = Flag{{},
-                   "IN",
-                   "a text, or a .jsonl; as many as there are",
-                   [&options](const std::string&, const std::string& value) {
-                     options.inputs.push_back(value);
-                   }},
+      .rest = input_flag({}, "a text, or a .jsonl; as many as there are", options.inputs),
       .groups = {{"input",
-                  {input_flag(options.inputs),
+                  {input_flag({"--input"}, "", options.inputs),
                    text_flag({"--json-key", "--json-keys"}, "KEY", options.json_key,
                              "where a line of JSON has its text [text]"),
                    integer_flag({"--workers"}, options.workers,
@@ -134,8 +153,6 @@ bool parse(const std::vector<std::string>& arguments, TokenizeOptions& options) 
   settle(options, megatron_prefix);
   return true;
 }
-
-std::string tokenizer_folder(const std::string& prefix) { return prefix + ".tokenizer"; }
 
 /// The output files, replaced together when all are complete.
 struct Output {
@@ -155,16 +172,8 @@ struct Output {
   }
 };
 
-// Refuses outputs that would overwrite an input or be mistaken for another kind of data.
+// Refuses an output that would be mistaken for another kind of data.
 void check_outputs(const TokenizeOptions& options) {
-  for (const char* end : {".bin", ".idx"})
-    for (const std::string& input : options.inputs) {
-      std::error_code ignored;  // two paths that cannot be compared are treated as different
-      const std::string output = options.prefix + end;
-      if (input == output || fs::equivalent(input, output, ignored))
-        throw ConfigError(
-            fmt::format("--out: {} is a text to read; expected another PREFIX", output));
-    }
   if (options.format == Format::llmc && path_exists(options.prefix + ".idx"))
     throw ConfigError(
         fmt::format("--out: {}.idx is there, so that {}.bin would be read as Megatron's; expected "

@@ -1,7 +1,5 @@
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <set>
 
 #include "tools/commands/subcommands.h"
@@ -11,6 +9,7 @@
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/print.h"
 #include "zerograd/runtime/text/text.h"
@@ -80,18 +79,6 @@ void check(const TuneOptions& options) {
       throw ConfigError(std::string(flag) +
                         ": expected a run from its beginning, got one that goes on; try tune "
                         "without it, and train with what tune writes and with it");
-  std::error_code ignored;
-  for (const std::string& input : {options.train.config.path, options.train.data.source})
-    if (!input.empty() &&
-        (input == options.out || std::filesystem::equivalent(input, options.out, ignored)))
-      throw ConfigError(fmt::format("--out: {} is read; expected a file of its own", options.out));
-}
-
-void write_config(const std::string& path, const std::string& config) {
-  std::ofstream file(path, std::ios::binary);
-  file << config;
-  file.close();
-  if (!file) throw FileError(fmt::format("--out: {} cannot be written", path));
 }
 
 Run prepared(const Words& words) {
@@ -185,7 +172,7 @@ int tune(const std::vector<std::string>& arguments) {
         "tune: every trial failed, as the table says; try {} with a --time above {:g}, or train "
         "with the flags of a row to see all that it says",
         goes_on ? "zerograd tune" : "it", options.time_s));
-  write_config(options.out, config_with(best->plan.tuning, run));
+  replace_text(options.out, config_with(best->plan.tuning, run));
   if (best != search.fastest())
     print_line(
         stderr,

@@ -6,12 +6,12 @@ namespace zg::tools {
 bool is_conversations(const std::string& source) { return source.ends_with(".jsonl"); }
 
 Flag validation_source_flag(DataOptions& data) {
-  return text_flag({"--val-data"}, "PATH.jsonl", data.validation_source,
+  return path_flag({"--val-data"}, "PATH.jsonl", data.validation_source, PathUse::reads,
                    "conversations to validate on, instead of the end of --data");
 }
 
 Flag chat_format_flag(DataOptions& data) {
-  return text_flag({"--chat-format"}, "F.json", data.chat_format_path,
+  return path_flag({"--chat-format"}, "F.json", data.chat_format_path, PathUse::reads,
                    "how messages become text: {\"user\": [PREFIX, SUFFIX], \"assistant\": ...,\n"
                    "\"first\": TEXT}; an assistant's content and suffix are learned");
 }

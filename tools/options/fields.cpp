@@ -7,7 +7,7 @@ namespace {
 
 Fields config_fields(ConfigOptions& config) {
   return {
-      {text_flag({"--config", "--deepspeed-config"}, "F", config.path,
+      {path_flag({"--config", "--deepspeed-config"}, "F", config.path, PathUse::reads,
                  "DeepSpeed's config F.json or accelerate's F.yaml, as it is;\n"
                  "flags that are given override it")},
       {choice_flag({"--compat"}, config.compat, {"0.19", "0.16"},
@@ -279,9 +279,9 @@ Fields optimisation_fields(TrainOptions& options, Settings& saved) {
                    options.activation_checkpoint,
                    "keep each block's input only and compute the rest again"),
        not_stored, Config::activation_checkpoint},
-      {text_flag({"--init"}, "F", options.initial_weights,
-                 "weights from a safetensors file or a checkpoint")},
-      {text_flag({"--from-hf", "--model-name-or-path"}, "DIR", options.from_hf,
+      {checkpoint_flag({"--init"}, "F", options.initial_weights,
+                       "weights from a safetensors file or a checkpoint")},
+      {path_flag({"--from-hf", "--model-name-or-path"}, "DIR", options.from_hf, PathUse::reads,
                  "a model of Hugging Face's transformers: config.json says which,\n"
                  "model.safetensors has its weights; --block-size may take fewer positions,\n"
                  "a text is read by its tokenizer")},
@@ -379,7 +379,7 @@ Fields offload_fields(OffloadFlags& offload, zero::Config& engine, zero::Offload
                     "where what backward needs is until then [none]"),
        kept({77, "run.offload_activation"}, now.activation, was.activation).unless({"--config"}),
        Config::offload_activations},
-      {text_flag({"--nvme-path"}, "DIR", offload.nvme_path,
+      {path_flag({"--nvme-path"}, "DIR", offload.nvme_path, PathUse::watches,
                  "where nvme is: a file without a name, gone when the run ends"),
        not_stored, Config::nvme_path},
       {switch_flag({"--cpu-offload"}, offload.cpu_offload,
@@ -399,19 +399,19 @@ Fields output_fields(TrainOptions& options) {
                     "steps between samples of text from the model", {0, "none"})},
       {integer_flag({"--score-samples"}, options.score_samples,
                     "sort and adder: problems of each split to score at the end")},
-      {text_flag({"--metrics"}, "F", options.metrics, "a JSON line per step")},
-      {text_flag({"--tensorboard-dir"}, "DIR", options.tensorboard,
+      {path_flag({"--metrics"}, "F", options.metrics, PathUse::writes, "a JSON line per step")},
+      {path_flag({"--tensorboard-dir"}, "DIR", options.tensorboard, PathUse::adds,
                  "a file of events for TensorBoard, under Megatron's tags")},
-      {text_flag({"--trace"}, "F", options.trace,
+      {path_flag({"--trace"}, "F", options.trace, PathUse::writes,
                  "a Chrome trace (Perfetto opens it) of some steps: each rank's kernels,\n"
                  "collectives, copies, waits and memory; written when they are done")},
       {trace_steps_flag(options.trace_steps)},
       {switch_flag({"--dump-memory"}, options.dump_memory,
                    "a Markdown table of memory per phase and step"),
        not_stored, Config::memory_breakdown},
-      {text_flag({"--memory-json"}, "F", options.memory_json,
+      {path_flag({"--memory-json"}, "F", options.memory_json, PathUse::writes,
                  "the same of all ranks in bytes, as plan predicts it")},
-      {text_flag({"--kernels"}, "F", options.kernels,
+      {path_flag({"--kernels"}, "F", options.kernels, PathUse::writes,
                  "cpu, cuda: launches, bytes and operations of each kernel, of the second step's\n"
                  "last micro-batch and of what it does once: JSON of rank 0, after that step")},
       {gradients_flag(options)},
@@ -422,7 +422,7 @@ Fields output_fields(TrainOptions& options) {
 
 Fields checkpoint_fields(TrainOptions& options, Settings& saved) {
   return {
-      {text_flag({"--save", "--output-dir"}, "DIR", options.save,
+      {path_flag({"--save", "--output-dir"}, "DIR", options.save, PathUse::adds,
                  "write DIR/step_N at the end and when interrupted; a directory\n"
                  "without another run's checkpoints")},
       {integer_flag({"--save-interval"}, options.save_interval,
@@ -434,13 +434,14 @@ Fields checkpoint_fields(TrainOptions& options, Settings& saved) {
                    "write those of --save-interval while training goes on; a step waits\n"
                    "for what it is about to overwrite"),
        not_stored, Config::async_save},
-      {text_flag({"--resume", "--load"}, "DIR|auto", options.resume,
-                 "go on from DIR's newest checkpoint or a step_N; auto: from --save\n"
-                 "or checkpoints when it has one. What no flag says of model, data and training "
-                 "is\nthe checkpoint's")},
+      {checkpoint_flag(
+          {"--resume", "--load"}, "DIR|auto", options.resume,
+          "go on from DIR's newest checkpoint or a step_N; auto: from --save\n"
+          "or checkpoints when it has one. What no flag says of model, data and training "
+          "is\nthe checkpoint's")},
       {integer_flag({"--exit-interval"}, options.exit_interval,
                     "save and end after each N steps, for jobs in a row; 0: never")},
-      {text_flag({"--kill-switch-path"}, "F", options.kill_switch,
+      {path_flag({"--kill-switch-path"}, "F", options.kill_switch, PathUse::watches,
                  "save and end after the step in which a file of this name comes")},
       {switch_flag({"--universal-checkpoint"}, options.universal_checkpoint, "")},
       {integer_flag({"--max-restarts"}, options.max_restarts,
@@ -463,7 +464,7 @@ Fields rows_of(std::vector<Flag> flags) {
 Fields place_fields(TrainOptions& options, Settings& saved) {
   Fields fields = rows_of(place_flags(options.device_flags));
   fields.push_back(
-      {text_flag({"--matmul-algorithms"}, "F", options.matmul_algorithms,
+      {path_flag({"--matmul-algorithms"}, "F", options.matmul_algorithms, PathUse::reads,
                  "cuda: multiply by the algorithms of cuBLASLt in this file, which zerograd\n"
                  "bench matmul-algorithms wrote; another file may round differently")});
   fields.push_back(

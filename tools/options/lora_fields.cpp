@@ -22,11 +22,11 @@ Fields lora_fields(TrainOptions& options, LoraOptions& was) {
        must_equal({136, "run.lora_targets"}, now.targets, was.targets).sparse()},
       {switch_flag({"--rslora"}, now.rank_stabilised, "scale by alpha / sqrt(rank) instead"),
        must_equal({137, "run.rslora"}, now.rank_stabilised, was.rank_stabilised).sparse()},
-      {text_flag({"--init-adapter"}, "DIR", options.initial_adapter,
+      {path_flag({"--init-adapter"}, "DIR", options.initial_adapter, PathUse::reads,
                  "begin with the adapters in a folder of Hugging Face's PEFT, which\n"
                  "says what --lora and its flags say")},
-      {text_flag({"--base"}, "PATH", options.moved_base,
-                 "with --resume: where the weights are now that the adapters are for")},
+      {checkpoint_flag({"--base"}, "PATH", options.moved_base,
+                       "with --resume: where the weights are now that the adapters are for")},
   };
 }
 

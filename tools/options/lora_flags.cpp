@@ -58,13 +58,13 @@ void resolve_lora(TrainOptions& options) {
 }
 
 Flag adapter_flag(AdapterPaths& paths) {
-  return text_flag({"--adapter"}, "DIR", paths.adapter,
+  return path_flag({"--adapter"}, "DIR", paths.adapter, PathUse::reads,
                    "adapters of the model, in a folder of Hugging Face's PEFT");
 }
 
 Flag base_flag(AdapterPaths& paths) {
-  return text_flag({"--base"}, "PATH", paths.base,
-                   "where the weights are now that the checkpoint's adapters are for");
+  return checkpoint_flag({"--base"}, "PATH", paths.base,
+                         "where the weights are now that the checkpoint's adapters are for");
 }
 
 }  // namespace zg::tools

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 
 #include "tools/options/seq2seq_flags.h"
+#include "tools/run/data_file.h"
 #include "zerograd/models/gpt/gpt_config.h"
 #include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/command_line/flags.h"
@@ -61,10 +63,21 @@ Flag unsupported_flag(Names names, const std::vector<double>& accepted, const st
 }  // namespace
 
 Flag source_flag(DataOptions& data) {
-  return text_flag({"--data", "--data-path"}, "D", data.source,
-                   "sort, adder, a text PATH.txt, tokens PATH.bin, the PREFIX of Megatron's\n"
-                   "PREFIX.bin and PREFIX.idx, or PATH.jsonl: conversations {\"prompt\": ...,\n"
-                   "\"response\": ...} or {\"messages\": [...]}, of an encoder-decoder pairs");
+  Flag flag =
+      path_flag({"--data", "--data-path"}, "D", data.source, PathUse::reads,
+                "sort, adder, a text PATH.txt, tokens PATH.bin, the PREFIX of Megatron's\n"
+                "PREFIX.bin and PREFIX.idx, or PATH.jsonl: conversations {\"prompt\": ...,\n"
+                "\"response\": ...} or {\"messages\": [...]}, of an encoder-decoder pairs");
+  flag.paths = [&source = data.source] {
+    std::vector<std::string> paths;
+    const std::string prefix = indexed_prefix(source);
+    if (!prefix.empty())
+      paths = {prefix + ".bin", prefix + ".idx"};
+    else if (source != "sort" && source != "adder")
+      paths = {source};
+    return used(PathUse::reads, paths);
+  };
+  return flag;
 }
 
 Flag validation_fraction_flag(DataOptions& data) {
@@ -82,10 +95,54 @@ Flag split_flag(DataOptions& data) {
           }};
 }
 
+Flag tokenizer_flag(Names names, const std::string& value, std::string& target,
+                    const std::string& help) {
+  Flag flag = path_flag(std::move(names), value, target, PathUse::reads, help);
+  flag.paths = [&target] {
+    std::vector<std::string> paths = {target};
+    std::error_code ignored;  // what cannot be read is no input
+    const std::filesystem::path folder = std::filesystem::path(target).parent_path();
+    if (std::filesystem::is_regular_file(target, ignored))
+      for (const char* beside :
+           {"vocab.json", "merges.txt", "tokenizer.json", "config.json", "tokenizer_config.json",
+            "added_tokens.json", "special_tokens_map.json", "chat_template.jinja"})
+        if (std::filesystem::is_regular_file(folder / beside, ignored))
+          paths.push_back((folder / beside).string());
+    return used(PathUse::reads, paths);
+  };
+  return flag;
+}
+
 Flag tokenizer_flag(DataOptions& data) {
-  return text_flag({"--tokenizer", "--tokenizer-name"}, "PATH", data.tokenizer,
-                   "BPE for text, and for what tokens mean: a tokenizer.json, or a folder with\n"
-                   "one or with vocab.json and merges.txt");
+  return tokenizer_flag(
+      {"--tokenizer", "--tokenizer-name"}, "PATH", data.tokenizer,
+      "BPE for text, and for what tokens mean: a tokenizer.json, or a folder with\n"
+      "one or with vocab.json and merges.txt");
+}
+
+namespace {
+
+/// The checkpoints that a path names, or the model's folder or file.
+std::vector<NamedPath> checkpoints_in(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;  // what cannot be read is no input
+  if (path == "auto") return {};
+  if (fs::exists(fs::path(path) / "manifest.json", ignored)) return used(PathUse::resumes, {path});
+  if (!fs::is_directory(path, ignored) || fs::exists(fs::path(path) / "config.json", ignored))
+    return used(PathUse::reads, {path});
+  std::vector<std::string> steps;
+  for (fs::directory_iterator it(path, ignored), end; !ignored && it != end; it.increment(ignored))
+    if (it->path().filename().string().starts_with("step_")) steps.push_back(it->path().string());
+  return used(PathUse::resumes, steps);
+}
+
+}  // namespace
+
+Flag checkpoint_flag(Names names, const std::string& value, std::string& target,
+                     const std::string& help) {
+  Flag flag = path_flag(std::move(names), value, target, PathUse::resumes, help);
+  flag.paths = [&target] { return checkpoints_in(target); };
+  return flag;
 }
 
 Flag model_type_flag(ModelOptions& model) {
@@ -167,9 +224,11 @@ void check_sizes(const ModelOptions& model) {
 }
 
 Flag checkpoint_positional(std::string& target) {
-  return positional("CHECKPOINT",
-                    "a checkpoint's DIR, one step_N, a safetensors file or a Hugging Face folder",
-                    target);
+  Flag flag = checkpoint_flag(
+      {}, "CHECKPOINT", target,
+      "a checkpoint's DIR, one step_N, a safetensors file or a Hugging Face folder");
+  flag.set = [&target](const std::string&, const std::string& value) { target = value; };
+  return flag;
 }
 
 int64_t own_vocabulary(const ModelOptions& model) {

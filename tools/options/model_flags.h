@@ -10,6 +10,9 @@ Flag source_flag(DataOptions& data);
 Flag validation_fraction_flag(DataOptions& data);
 Flag split_flag(DataOptions& data);
 Flag tokenizer_flag(DataOptions& data);
+/// The same under other names and help. The files beside a file of a tokenizer are inputs too.
+Flag tokenizer_flag(Names names, const std::string& value, std::string& target,
+                    const std::string& help);
 // Conversations, in conversation_fields.cpp.
 Flag validation_source_flag(DataOptions& data);
 Flag chat_format_flag(DataOptions& data);
@@ -24,6 +27,9 @@ Flag model_type_flag(ModelOptions& model);
 Flag heads_flag(ModelOptions& model);
 Flag tied_flag(ModelOptions& model);
 Flag position_flag(ModelOptions& model);
+/// A flag whose value is a checkpoint, a folder of them, a model's folder or a file of weights.
+Flag checkpoint_flag(Names names, const std::string& value, std::string& target,
+                     const std::string& help);
 Flag checkpoint_positional(std::string& target);
 /// The family of a name such as "bloom" or "llama", whose sizes come from flags; absent: no family.
 std::optional<models::Family> family_named(const std::string& model_type);

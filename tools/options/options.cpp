@@ -264,7 +264,7 @@ bool parse(const std::vector<std::string>& arguments, PlanOptions& options) {
       .groups = {{"plan",
                   {switch_flag({"--explain"}, options.explain,
                                "ZeRO's formulas beside ours, and the precisions"),
-                   text_flag({"--peaks"}, "F", options.peaks,
+                   path_flag({"--peaks"}, "F", options.peaks, PathUse::reads,
                              "with --kernels: the rates of a machine, such as "
                              "bench/peaks/h100-sxm.json;\n"
                              "predicts the time of a step and of each kernel")}}},
@@ -298,7 +298,7 @@ bool parse(const std::vector<std::string>& arguments, TuneOptions& options) {
                    number_flag({"--time"}, options.time_s,
                                {0.0, 1e6, true, false, "seconds above 0 and at most 1e6"},
                                "seconds that all of it may take"),
-                   text_flag({"--out"}, "F", options.out,
+                   path_flag({"--out"}, "F", options.out, PathUse::writes,
                              "the best setting, for train --config F [" + options.out + "]")}}},
       .notes =
           "  zerograd tune --data sort --model-type gpt-mini --ranks 2 --device-memory 40MiB\n"
@@ -359,7 +359,7 @@ std::vector<Flag> data_and_heads_flags(EvalOptions& options) {
 }
 
 std::vector<Flag> question_flags(EvalOptions& options) {
-  return {text_flag({"--multiple-choice"}, "PATH.jsonl", options.questions,
+  return {path_flag({"--multiple-choice"}, "PATH.jsonl", options.questions, PathUse::reads,
                     "questions in HellaSwag's format in place of data: {\"ctx\": ...,\n"
                     "\"endings\": [...], \"label\": 0}"),
           switch_flag({"--plain-questions"}, options.plain_questions,

@@ -251,20 +251,18 @@ Flag injection_flag(FaultInjection& injection) {
 }
 
 Flag gradients_flag(TrainOptions& options) {
-  return {{"--dump-gradients"},
-          "F[:STEP]",
-          "gradients of a step as safetensors [step 0]",
-          [&options](const std::string& name, const std::string& value) {
-            const size_t colon = value.rfind(':');
-            const bool has_step =
-                colon != std::string::npos && colon + 1 < value.size() &&
-                value.find_first_not_of("0123456789", colon + 1) == std::string::npos;
-            options.dump_gradients = has_step ? value.substr(0, colon) : value;
-            options.dump_gradients_step =
-                has_step ? parse_integer(name, value.substr(colon + 1), 0) : 0;
-            if (options.dump_gradients.empty())
-              throw ConfigError(name + ": expected a path, got '" + value + "'");
-          }};
+  Flag flag = path_flag({"--dump-gradients"}, "F[:STEP]", options.dump_gradients, PathUse::writes,
+                        "gradients of a step as safetensors [step 0]");
+  flag.set = [&options](const std::string& name, const std::string& value) {
+    const size_t colon = value.rfind(':');
+    const bool has_step = colon != std::string::npos && colon + 1 < value.size() &&
+                          value.find_first_not_of("0123456789", colon + 1) == std::string::npos;
+    options.dump_gradients = has_step ? value.substr(0, colon) : value;
+    options.dump_gradients_step = has_step ? parse_integer(name, value.substr(colon + 1), 0) : 0;
+    if (options.dump_gradients.empty())
+      throw ConfigError(name + ": expected a path, got '" + value + "'");
+  };
+  return flag;
 }
 
 Flag trace_steps_flag(std::optional<StepRange>& steps) {

@@ -1,11 +1,11 @@
 #include "tools/output/memory_json.h"
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
@@ -114,10 +114,11 @@ std::string to_json(const MemoryRecord& record, const std::vector<std::string>& 
 }
 
 void write_json(const char* flag, const std::string& path, const std::string& json) {
-  std::ofstream file(path, std::ios::binary);
-  file << json << "\n";
-  file.close();
-  if (!file) throw FileError(fmt::format("{}: {} cannot be written", flag, path));
+  try {
+    replace_text(path, json + "\n");
+  } catch (const FileError& error) {
+    throw FileError(fmt::format("{}: {}", flag, error.what()));
+  }
 }
 
 }  // namespace zg::tools

@@ -62,34 +62,6 @@ void check_not_in_checkpoint(const std::string& file, const char* command) {
                     command, file));
 }
 
-void check_not_read(const char* flag, const std::string& path,
-                    const std::vector<std::string>& read) {
-  std::error_code ignored;  // two paths that cannot be compared are treated as different
-  const fs::path folder = fs::absolute(path).parent_path();
-  const bool is_gguf = fs::path(path).extension() == ".gguf";
-  for (const std::string& source : read) {
-    if (source.empty()) continue;
-    if (fs::equivalent(path, source, ignored))
-      throw ConfigError(fmt::format("{}: {} is the {} to read; expected another one to write", flag,
-                                    path, is_directory(path) ? "folder" : "file"));
-    if (!is_directory(path) && !is_gguf && fs::equivalent(folder, source, ignored))
-      throw ConfigError(fmt::format(
-          "{}: {} is, or would be, a file of {}, which is read; expected a path outside of it",
-          flag, path, source));
-  }
-}
-
-void check_not_base(const std::string& save, const std::string& base) {
-  std::error_code ignored;  // two paths that cannot be compared are treated as different
-  const fs::path folder = fs::path(base).parent_path();
-  const bool is_step = fs::exists(fs::path(base) / zero::manifest_name, ignored);
-  if (fs::equivalent(save, base, ignored) || (is_step && fs::equivalent(save, folder, ignored)))
-    throw ConfigError(fmt::format(
-        "--save: {} has the base of the adapters, {}, which each resumed run reads; expected "
-        "another directory",
-        save, base));
-}
-
 void check_own_directory(const std::string& save, const Checkpoint& resumed) {
   const std::vector<StepFolder> folders = step_folders(save);
   if (folders.empty()) return;

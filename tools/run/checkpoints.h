@@ -29,16 +29,6 @@ void resolve_auto_resume(TrainOptions& options);
 /// checkpoint.
 void check_not_in_checkpoint(const std::string& file, const char* command);
 
-/// Throws ConfigError, which begins with the flag, if writing `path`, a folder or a file, would
-/// replace one of the files or files in the folders that are read. A new or old file PATH.gguf may
-/// be in such a folder.
-void check_not_read(const char* flag, const std::string& path,
-                    const std::vector<std::string>& read);
-
-/// Throws ConfigError if the checkpoints of --save would be found where a run of adapters reads its
-/// base.
-void check_not_base(const std::string& save, const std::string& base);
-
 /// Checks that two runs do not share a directory. The newest checkpoint is the one with the highest
 /// step number, so each run could resume from the checkpoint of the other. Throws ConfigError when
 /// `save` contains checkpoints and `resumed` (null: a fresh start) is not one of them, or is not

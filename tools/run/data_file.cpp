@@ -1,7 +1,5 @@
 #include "tools/run/data_file.h"
 
-#include <algorithm>
-
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
@@ -22,16 +20,7 @@ Contents contents_of(const std::string& path) {
             .checksum = contents_of(prefix + ".idx").checksum};
   if (!is_regular_file(path)) return {};
   const File file = File::open(path);
-  const int64_t bytes = file.size();
-  Checksum checksum;
-  std::vector<std::byte> chunk(size_t{1} << 20);
-  for (int64_t begin = 0; begin < bytes; begin += static_cast<int64_t>(chunk.size())) {
-    const auto count = std::min(static_cast<int64_t>(chunk.size()), bytes - begin);
-    const std::span part(chunk.data(), static_cast<size_t>(count));
-    file.read_at(begin, part);
-    checksum.update(part);
-  }
-  return {.bytes = bytes, .checksum = checksum.hex()};
+  return {.bytes = file.size(), .checksum = file_checksum(file)};
 }
 
 std::string change_of(const Contents& saved, const Contents& now, const std::string& path) {

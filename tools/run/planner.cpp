@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <exception>
 #include <limits>
+#include <system_error>
 #include <thread>
 
 #include "tools/run/setup.h"
@@ -121,7 +122,10 @@ std::vector<RankMemory> plan_stages(const Run& run) {
   };
   std::vector<std::thread> helpers;
   const auto threads = std::min(stages, static_cast<size_t>(available_cores()));
-  for (size_t i = 1; i < threads; ++i) helpers.emplace_back(work);
+  try {
+    for (size_t i = 1; i < threads; ++i) helpers.emplace_back(work);
+  } catch (const std::system_error&) {  // the system refuses more threads: these do the work
+  }
   work();
   for (std::thread& helper : helpers) helper.join();
   if (failure) std::rethrow_exception(failure);

@@ -79,33 +79,6 @@ std::shared_ptr<const models::Dataset> meta_dataset(const ModelOptions& model,
 
 }  // namespace
 
-// One output would be lost, or the data overwritten.
-void check_apart(const TrainOptions& options, const std::string& out) {
-  const std::string prefix = indexed_prefix(options.data.source);
-  const std::string index = prefix.empty() ? "" : prefix + ".idx";
-  const std::string tokens = prefix.empty() ? options.data.source : prefix + ".bin";
-  const std::pair<const char*, const std::string*> files[] = {
-      {"--data", &tokens},
-      {"--data", &index},
-      {"--config", &options.config.path},
-      {"--init", &options.initial_weights},
-      {"--matmul-algorithms", &options.matmul_algorithms},
-      {"--metrics", &options.metrics},
-      {"--trace", &options.trace},
-      {"--dump-gradients", &options.dump_gradients},
-      {"--memory-json", &options.memory_json},
-      {"--kernels", &options.kernels},
-      {"--out", &out}};
-  for (const auto& [flag, path] : files)
-    for (const auto& [other_flag, other_path] : files) {
-      if (path == other_path || path->empty() || other_path->empty()) continue;
-      std::error_code ignored;  // two paths that cannot be compared are treated as different
-      if (*path == *other_path || std::filesystem::equivalent(*path, *other_path, ignored))
-        throw ConfigError(
-            fmt::format("{} and {}: both name {}; expected two files", flag, other_flag, *path));
-    }
-}
-
 // Checks before training, not after hours of it, that a file can be written. Removes the empty file
 // if it did not exist, so that a run that fails later leaves none.
 void check_writable(const char* flag, const std::string& path) {
@@ -128,8 +101,8 @@ bool writes_checkpoints(const TrainOptions& options) {
 }
 
 void check_outputs(Run& run) {
-  const TrainOptions& options = run.options;
-  check_apart(options);
+  TrainOptions& options = run.options;
+  check_paths(paths_of(train_groups(options)));  // of the config and of the checkpoint, too
   if (!options.is_first_process()) return;
   check_writable("--trace", options.trace);
   check_writable("--dump-gradients", options.dump_gradients);
@@ -334,15 +307,19 @@ void resolve_base(Run& run, const Settings* saved) {
   if (saved) settings.base = saved->base;
   if (!options.moved_base.empty()) move_base(settings, options.moved_base, run.resumed);
   if (settings.lora.rank == 0) return;
+  const auto check_save = [&] {
+    check_paths({{"the adapters' base", PathUse::reads, settings.base.path},
+                 {"--save", PathUse::adds, options.save}});
+  };
   if (saved) {
-    check_not_base(options.save, settings.base.path);
+    check_save();
     if (!options.only_planned) checked_base(settings);
     return;
   }
   settings.base.path = absolute_path(!options.from_hf.empty() ? options.from_hf
                                      : run.initial            ? run.initial->path()
                                                               : options.initial_weights);
-  check_not_base(options.save, settings.base.path);
+  check_save();
   if (options.only_planned) return;
   settings.base.hash = zero::weights_hash(base_weights(settings));
 }

@@ -51,8 +51,6 @@ struct Run {
   std::shared_ptr<const MatmulAlgorithms> algorithms;
 };
 
-/// Throws ConfigError if two flags name one file. `out` is the file of a command's --out, or empty.
-void check_apart(const TrainOptions& options, const std::string& out = "");
 /// Throws FileError if the flag's file cannot be written. Leaves no file behind.
 void check_writable(const char* flag, const std::string& path);
 

@@ -72,7 +72,11 @@ std::vector<fs::path> entries_of(const std::string& directory) {
 void remove_unfinished(const std::string& directory) noexcept try {
   for (const fs::path& entry : entries_of(directory)) {
     std::error_code ignored;
-    if (entry.filename().string().starts_with(unfinished_prefix)) fs::remove_all(entry, ignored);
+    if (!entry.filename().string().starts_with(unfinished_prefix)) continue;
+    std::optional<Folder> folder;
+    if (fs::symlink_status(entry, ignored).type() == fs::file_type::directory)
+      folder = Folder::open(entry.string());
+    if (!folder || folder->lock()) fs::remove_all(entry, ignored);  // no process writes it
   }
 } catch (const std::exception&) {  // ignored: a remaining folder only uses disk space
 }
@@ -86,6 +90,11 @@ UnfinishedFolder::UnfinishedFolder(const std::string& directory, int64_t step)
   if (!fs::create_directory(path_, error) && !error)
     error = std::make_error_code(std::errc::file_exists);
   check(error, "create", path_);
+  lock_ = Folder::open(path_);
+  if (!lock_ || !lock_->lock() || !lock_->is_at(path_)) {
+    lock_.reset();
+    throw FileError(fmt::format("create: {}: another process has removed it", path_));
+  }
 }
 
 UnfinishedFolder::~UnfinishedFolder() {

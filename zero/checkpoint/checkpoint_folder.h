@@ -1,10 +1,12 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/zero/checkpoint/manifest.h"
 #include "zerograd/zero/engine.h"
 
@@ -37,9 +39,9 @@ std::vector<std::filesystem::path> entries_of(const std::string& directory);  //
 void check(const std::error_code& error, const char* operation, const std::string& path);
 
 /// RAII: the temporary folder in which a step_N is written. It is in the same directory as the
-/// final folder; finish() renames it. The destructor removes an unfinished folder. Only one process
-/// at a time writes to a directory; the constructor removes what a killed process left. Throws
-/// FileError.
+/// final folder; finish() renames it. The destructor removes an unfinished folder. It is locked:
+/// the constructor removes what killed processes left, and refuses a step_N that another process
+/// writes. Throws FileError.
 class UnfinishedFolder {
  public:
   UnfinishedFolder(const std::string& directory, int64_t step);
@@ -55,6 +57,7 @@ class UnfinishedFolder {
 
  private:
   const std::string directory_, name_, path_;
+  std::optional<Folder> lock_;
 };
 
 }  // namespace zg::zero

@@ -206,9 +206,8 @@ struct CheckpointSaveState {
   void start_writer() {
     try {
       writer = std::thread([this] { write(); });
-    } catch (const std::system_error& error) {  // the system refuses another thread
-      failure = error.what();
-      snapshot->abandon();
+    } catch (const std::system_error&) {  // the system refuses another thread
+      write();
     }
   }
 
@@ -308,7 +307,7 @@ bool CheckpointSave::commit_if_written() {
     std::error_code ignored;
     if (!fs::exists(account_name(s.unfinished, rank), ignored)) return false;
   }
-  s.writer.join();  // from here on this thread may use `failure`
+  if (s.writer.joinable()) s.writer.join();  // from here on this thread may use `failure`
   s.commit();
   return s.committed;
 }

@@ -130,11 +130,12 @@ TEST_CASE("a checkpoint of adapters has no weight of the base, and finds it agai
   // Nothing is written over the base.
   const std::string weights = base + "/model-00001-of-00004.safetensors",
                     bytes_before = read_file(weights);
-  check_refused("export " + save + " --merge --hf " + base, 2, "is the folder to read");
+  check_refused("export " + save + " --merge --hf " + base, 2,
+                "the adapters' base and --hf: both name ");
   check_refused("export " + save + " --merge --gguf " + weights, 2, "which is read; expected a");
-  check_refused("export " + base + " --gguf " + weights, 2, "which is read; expected a path");
-  check_refused("consolidate " + base + " " + weights, 2, "which is read; expected a path");
-  check_refused(run + "--lora 2 --steps 1 --save " + base, 2, "has the base of the adapters");
+  check_refused("export " + base + " --gguf " + weights, 2, "CHECKPOINT and --gguf: ");
+  check_refused("consolidate " + base + " " + weights, 2, "FROM and TO: ");
+  check_refused(run + "--lora 2 --steps 1 --save " + base, 2, "--from-hf and --save: both name ");
   CHECK((read_file(weights) == bytes_before));
 
   fs::remove_all(base);

@@ -10,6 +10,7 @@
 #include "tests/zero/toy.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/storage/file_io.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -102,4 +103,60 @@ TEST_CASE("DirectoryLock lets only one run at a time write to a checkpoint direc
   }
   const zero::DirectoryLock again(folder.path());
   CHECK(contains(zero::DirectoryLock(folder / "none").warning(), "cannot be locked"));
+}
+
+TEST_CASE("links in a directory of checkpoints are removed and replaced, but never followed") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "save", home = folder / "home";
+  const Toy toy;
+  Engine engine(toy.store, Device::cpu());
+  zero::save_checkpoint(home, engine, info_with(engine, "9"));
+  write_file(home + "/own", "own");
+  const auto home_files = [&] {
+    std::string found;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(home))
+      found += entry.path().string() +
+               (entry.is_regular_file() ? read_file(entry.path().string()) : "") + "\n";
+    return found;
+  };
+  const std::string before = home_files();
+  std::filesystem::create_directories(path);
+  for (const auto& [name, target] : std::initializer_list<std::pair<const char*, const char*>>{
+           {".unfinished_a", ""},
+           {".unfinished_latest", "/own"},
+           {".unfinished_step_1", ""},
+           {".unfinished_step_0.removed", ""},
+           {"latest", "/own"},
+           {"step_0", "/step_0"},
+           {".unfinished_b", "/nowhere"}})
+    std::filesystem::create_symlink(home + target, path + "/" + name);
+  std::filesystem::create_hard_link(home + "/own", path + "/.unfinished_c");
+  CheckpointDirectory checkpoints({.path = path, .keep = 1, .loss_of = loss_of});
+  for (const std::string loss : {"3", "1", "2"}) {  // step_0, whose loss is 9, is removed
+    train_step(engine, static_cast<int>(engine.steps()));
+    CHECK(checkpoints.save(engine, info_with(engine, loss)));
+  }
+  CHECK(checkpoints.finish());
+  CHECK(saved_steps(path) == std::vector<int64_t>{3, 2});
+  CHECK(read_file(path + "/latest") == "step_3");
+  CHECK(std::distance(std::filesystem::directory_iterator(path), {}) == 3);
+  CHECK(home_files() == before);
+}
+
+TEST_CASE("a checkpoint that another process writes is left alone, and its step is refused") {
+  const TemporaryFolder folder;
+  const Toy toy;
+  Engine engine(toy.store, Device::cpu());
+  const std::string unfinished = folder / ".unfinished_step_0";
+  std::filesystem::create_directories(unfinished);
+  auto other = Folder::open(unfinished);
+  REQUIRE(other.has_value());
+  REQUIRE(other->lock());
+  const std::string error = message_of<FileError>(
+      [&] { zero::save_checkpoint(folder.path(), engine, info_with(engine, "1")); });
+  CHECK(contains(error, "create: " + unfinished + ": File exists"));
+  CHECK(std::filesystem::exists(unfinished));
+  other.reset();
+  zero::save_checkpoint(folder.path(), engine, info_with(engine, "1"));
+  CHECK(saved_steps(folder.path()) == std::vector<int64_t>{0});
 }
