@@ -207,7 +207,7 @@ TEST_CASE(
   for (const char* file : {"/step_2/shard_00000.safetensors", "/latest", "/step_2/new"}) {
     const Outcome refused = zerograd("consolidate " + save + " " + save + file);
     CHECK(refused.status == 2);
-    CHECK(contains(refused.error, "a file of a checkpoint"));
+    CHECK(contains(refused.error, " a file of "));
   }
   CHECK(zerograd("export " + save + " --hf " + save + "/step_2").status == 2);
   CHECK(zerograd("verify " + save).status == 0);

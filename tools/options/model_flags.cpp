@@ -128,11 +128,12 @@ std::vector<NamedPath> checkpoints_in(const std::string& path) {
   std::error_code ignored;  // what cannot be read is no input
   if (path == "auto") return {};
   if (fs::exists(fs::path(path) / "manifest.json", ignored)) return used(PathUse::resumes, {path});
-  if (!fs::is_directory(path, ignored) || fs::exists(fs::path(path) / "config.json", ignored))
-    return used(PathUse::reads, {path});
+  if (!fs::is_directory(path, ignored)) return used(PathUse::reads, {path});
   std::vector<std::string> steps;
   for (fs::directory_iterator it(path, ignored), end; !ignored && it != end; it.increment(ignored))
     if (it->path().filename().string().starts_with("step_")) steps.push_back(it->path().string());
+  if (steps.empty() && fs::exists(fs::path(path) / "config.json", ignored))
+    return used(PathUse::reads, {path});
   return used(PathUse::resumes, steps);
 }
 

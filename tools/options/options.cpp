@@ -329,7 +329,7 @@ FlagGroup inference_flags(InferenceOptions& inference) {
                  "dtype in which weights are stored [that of the files; in a checkpoint the\n"
                  "run's precision]. The run's precision, f32 for a folder, is that of the\n"
                  "computation; with weights in another dtype it is f32"));
-  group.flags.push_back(text_flag({"--memory-json"}, "F", inference.memory_json,
+  group.flags.push_back(path_flag({"--memory-json"}, "F", inference.memory_json, PathUse::writes,
                                   "writes the bytes in use by phase and purpose"));
   return group;
 }

@@ -93,7 +93,8 @@ TEST_CASE("export --gguf says what a file lacks, and refuses what llama.cpp does
   refused(2, llama, "try --hf DIR, --gguf FILE or --peft DIR");
   refused(2, llama + " --hf " + folder / "hf" + " --dtype f16", "expected --gguf FILE with it");
   refused(2, llama + " --gguf " + llama + "/step_2/x.gguf", "step_2");
-  refused(5, llama + " --gguf " + folder.path(), "is a folder; expected the path of a file");
+  refused(2, llama + " --gguf " + folder.path(), "CHECKPOINT and --gguf: ");
+  refused(5, llama + " --gguf " + gpt, "is a folder; expected the path of a file");
   refused(5, llama + " --gguf " + file + "/x.gguf", "x.gguf");
   refused(5, folder / "absent" + " --gguf " + file, "absent");
 }

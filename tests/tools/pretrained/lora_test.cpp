@@ -179,7 +179,7 @@ TEST_CASE("the base of adapters may move, and is known by its hash") {
   CHECK(zerograd("export " + save + " --base " + moved + " --merge --hf " + folder / "merged")
             .status == 0);
   check_refused("export " + save + " --base " + moved + " --merge --hf " + moved, 2,
-                "is the folder to read");
+                "--base and --hf: both name ");
   check_refused("eval " + save + " --base " + hf_other, 5, "describes another model");
   check_refused("eval " + moved + " --base " + moved, 2,
                 "--base: " + moved + " has a whole model, not adapters");
