@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <set>
 #include <sstream>
@@ -30,7 +29,7 @@ struct ListedFlag {
 
 struct ListedCommand {
   std::string words;
-  std::function<int(const std::vector<std::string>&)> run;
+  int (*run)(const std::vector<std::string>& arguments);
 
   std::vector<ListedFlag> flags() const {
     std::vector<ListedFlag> flags;
