@@ -177,7 +177,7 @@ TEST_CASE("tokenize refuses wrong options and inputs by name and leaves no files
                 (folder / "none.idx") + " is there");
   fs::copy_file(text, folder / "tokens.bin");
   check_refused("tokenize " + (folder / "tokens.bin") + with + " --out " + (folder / "tokens"), 2,
-                "is a text to read");
+                "IN and --out: both name ");
 
   const auto lines = [&](const std::string& bytes, const std::string& part) {
     write_file(folder / "in.jsonl", bytes);
