@@ -74,7 +74,9 @@ Flag use_hpu_flag(Device::Type& type);
 template <class E>
 Flag choice_flag(Names names, E& target, const std::vector<std::string>& choices,
                  const std::string& help) {
-  const std::string& shown = choices[static_cast<size_t>(target)];
+  // A config may have set a value that the flag does not offer.
+  const auto now = static_cast<size_t>(target);
+  const std::string shown = now < choices.size() ? choices[now] : "";
   return {std::move(names), join(choices, "|"), fmt::format("{} [{}]", help, shown),
           [&target, choices](const std::string& name, const std::string& value) {
             target = static_cast<E>(parse_choice(name, value, choices));
