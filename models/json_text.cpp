@@ -106,7 +106,7 @@ void for_each_json_line(
     const std::string place = fmt::format("{}:{}", path, number);
     const json object = parse_json_object(line, path, {.line = number});
     try {
-      use({object, place + ": "}, place);
+      use({object, place + ": ", line}, place);
     } catch (const ConfigError& error) {
       if (std::string_view(error.what()).starts_with(place)) throw;
       throw ConfigError(fmt::format("{}: {}", place, error.what()));

@@ -18,7 +18,8 @@ ZG_API std::string brief(const nlohmann::json& value);
 /// key is absent. A value of another type than asked for is a FileError.
 struct ZG_API JsonNode {
   const nlohmann::json& value;
-  std::string name;  ///< of the root: the file, ": "
+  std::string name;         ///< of the root: the file, ": "
+  std::string source = {};  ///< the text of a line of for_each_json_line()
 
   [[noreturn]] void fail(const std::string& expected) const;    ///< FileError
   [[noreturn]] void refuse(const std::string& expected) const;  ///< Unsupported

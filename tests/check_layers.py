@@ -33,7 +33,7 @@ LONGEST = 500
 # Lines for a terminal go out in one place, which escapes control characters in names from files. Its exceptions are
 # help, the progress line, generated text and the tables of benchmarks.
 PRINTS = re.compile(r"std::(printf|puts|putchar|cout|cerr)\b|std::(fprintf\(std|f(?:puts|write|putc)\([^;]*\bstd(?:out|err)\))")
-PRINTERS = re.compile(r"runtime/command_line/command_line\.cpp|tools/(main|output/console|commands/generate)\.cpp|"
+PRINTERS = re.compile(r"runtime/command_line/command_line\.cpp|tools/(main|output/console|commands/(generate|chat))\.cpp|"
                       r"tools/(bench|examples)/.*|(bench|tests)/.*")
 
 problems = []

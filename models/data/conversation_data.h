@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "zerograd/models/data/chat_template.h"
 #include "zerograd/models/data/data.h"
 #include "zerograd/models/data/token_source.h"
 #include "zerograd/runtime/api.h"
@@ -23,21 +24,24 @@ struct Conversation {
   bool operator==(const Conversation&) const = default;
 };
 
-/// How the messages of a chat become text. Models of Hugging Face bring a chat template, a program
-/// in Jinja, which is not rendered here; this is its effect on plain messages.
+/// How the messages of a chat become text: by a template, or by texts before and after contents.
 struct ChatFormat {
   /// The text before and after a message's content.
   struct Role {
     std::string prefix, suffix;
     bool operator==(const Role&) const = default;
   };
-  std::string first;                  ///< begins a chat: "<s>"
-  std::map<std::string, Role> roles;  ///< of "assistant", contents and suffixes are targets
+  std::string first;                       ///< begins a chat: "<s>"
+  std::map<std::string, Role> roles;       ///< of "assistant", contents and suffixes are targets
+  std::optional<ChatTemplate> jinja = {};  ///< then first and roles are empty
   bool operator==(const ChatFormat&) const = default;
 };
 /// Reads {"first": "...", "system": ["<|im_start|>system\n", "<|im_end|>\n"], "user": [...],
-/// "assistant": [...]}: a prefix and a suffix for each role. "first" may be left out. Throws
-/// FileError, with a message that begins with `path`, for other JSON and without an assistant.
+/// "assistant": [...]}: a prefix and a suffix for each role. "first" may be left out. Or a
+/// template:
+/// {"template": "...", "tool_template": "...", "variables": {...}, "date": "2024-07-26"}, as in
+/// ChatTemplate. Throws FileError, with a message that begins with `path`, for other JSON and
+/// without an assistant.
 ZG_API ChatFormat chat_format(const std::string& json, const std::string& path);
 ZG_API std::string chat_format_json(const ChatFormat& format);  ///< chat_format() reads it
 
@@ -75,13 +79,16 @@ ZG_API Conversation conversation_of(const RenderedConversation& rendered,
 /// a response that does not end with it. A message with "weight": 0 (OpenAI) or "train" or
 /// "training": false (axolotl) is not learned, one with 1 or true is, whatever its role.
 ///
-/// `note` (optional) is set to a list of members that have no effect, or to "".
+/// With a template each of the answers of ChatRenderer is learned, and it gets all members.
+///
+/// `note` (optional) is set to a list of members that have no effect and the number of answers that
+/// are not learned because the template changes them, or to "".
 ///
 /// Throws FileError with file and line for invalid UTF-8 and JSON, other types, roles that the
-/// format lacks, and for members that are neither null nor empty and change a conversation's text
-/// or targets in a way that a format cannot say: tools, tool_calls, reasoning_content, name and the
-/// like; ConfigError for a file without conversations and for text that `encode` refuses;
-/// Unsupported for messages without a format.
+/// format lacks, what a template refuses, and for members that are neither null nor empty and
+/// change a conversation's text or targets in a way that a format cannot say: tools, tool_calls,
+/// reasoning_content, name and the like; ConfigError for a file without conversations and for text
+/// that `encode` refuses; Unsupported for messages without a format.
 ZG_API std::vector<Conversation> read_conversations(const std::string& path,
                                                     const ConversationFileOptions& options,
                                                     std::string* note = nullptr);

@@ -16,6 +16,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* assistant = "assistant";
+const std::set<std::string> message_members = {"role", "content", "weight", "train", "training"};
 
 std::string names_of(const ChatFormat& format) {
   std::vector<std::string> names;
@@ -26,13 +27,26 @@ std::string names_of(const ChatFormat& format) {
 /// Members that are not used, with the number of objects that have them.
 using Unused = std::map<std::string, int64_t>;
 
+struct FileState {
+  Unused unused = {};
+  int64_t changed = 0;  // answers that the template writes in another way in the whole chat
+  std::unique_ptr<ChatRenderer> renderer = {};  // made for the first chat
+};
+
+/// Whether a template names a member. transformers gives thoughts all names of a template.
+bool is_read(const std::string& jinja, const std::string& key) {
+  const auto has = [&](const std::string& name) { return jinja.find(name) != std::string::npos; };
+  return has(key) || (key.starts_with("reasoning") && has("thinking"));
+}
+
 /// Counts the members that are not in `used`. One that a text would have to show is refused.
 void check_members(const JsonNode& object, const std::set<std::string>& used,
-                   const std::set<std::string>& refused, const std::string& prefix,
-                   Unused& unused) {
+                   const std::set<std::string>& refused, const std::string& jinja,
+                   const std::string& prefix, Unused& unused) {
   for (const auto& [key, value] : object.value.items()) {
-    if (used.contains(key) || value.is_null() || value == "" || value == json::array()) continue;
-    if (refused.contains(key))
+    if (used.contains(key) || is_read(jinja, key)) continue;
+    const bool is_empty = value.is_null() || value == "" || value == json::array();
+    if (refused.contains(key) && !is_empty)
       object.at(key).fail(
           "no such member, which a chat format with a prefix and a suffix for each role cannot "
           "show");
@@ -79,8 +93,48 @@ RenderedConversation prompt_and_response(const JsonNode& line,
   return rendered;
 }
 
+RenderedConversation jinja_chat(const JsonNode& line, const ChatTemplate& jinja,
+                                const std::string& place, FileState& state) {
+  const std::string source = jinja.text + jinja.tool_text;
+  check_members(line, {"messages", "chat_template_kwargs"}, {"weight", "train", "training"}, source,
+                "", state.unused);
+  const std::vector<JsonNode> messages = line.at("messages").members();
+  std::vector<size_t> by_assistant;
+  std::vector<bool> learned;
+  bool by_role = true;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const bool answers = messages[i].at("role").text() == assistant;
+    if (answers) by_assistant.push_back(i);
+    learned.push_back(is_learned(messages[i], answers));
+    by_role = by_role && learned.back() == answers;
+    check_members(messages[i], message_members, {}, source, "messages[].", state.unused);
+  }
+  if (std::ranges::count(learned, true) == 0)
+    throw FileError(place + ": messages: expected one or more that are learned, got none");
+  if (!state.renderer)
+    state.renderer = std::make_unique<ChatRenderer>(jinja, ChatRenderer::Text::chat);
+  RenderedChat chat = state.renderer->render(line.source, place);
+  RenderedConversation rendered{.text = std::move(chat.text)};
+  const bool in_order = chat.answers.size() == by_assistant.size();
+  for (size_t i = 0; i < chat.answers.size(); ++i) {
+    const auto& [begin, end, message] = chat.answers[i];
+    if (message < 0 && !by_role && !in_order)
+      throw FileError(fmt::format(
+          "{}: messages: weight, train and training have no effect: the template marks {} answers "
+          "for {} messages of the assistant",
+          place, chat.answers.size(), by_assistant.size()));
+    const bool is_learned =
+        message >= 0 ? learned[static_cast<size_t>(message)] : by_role || learned[by_assistant[i]];
+    if (is_learned && begin < end)
+      rendered.learned.push_back({begin, end});
+    else if (is_learned)
+      ++state.changed;
+  }
+  return rendered;
+}
+
 RenderedConversation chat(const JsonNode& line, const ConversationFileOptions& options,
-                          const std::string& place, Unused& unused) {
+                          const std::string& place, FileState& state) {
   if (!options.chat)
     throw Unsupported(place +
                       ": messages: there is no chat format that says how roles become text");
@@ -93,10 +147,10 @@ RenderedConversation chat(const JsonNode& line, const ConversationFileOptions& o
     const auto role = format.roles.find(name.text());
     if (role == format.roles.end()) name.fail("a role of the chat format: " + names_of(format));
     check_members(
-        message, {"role", "content", "weight", "train", "training"},
+        message, message_members,
         {"tool_calls", "function_call", "tool_call_id", "reasoning_content", "reasoning",
          "thinking", "thoughts", "name", "audio", "images", "training_detail", "train_detail"},
-        "messages[].", unused);
+        "", "messages[].", state.unused);
     const auto& [prefix, suffix] = role->second;
     append(rendered, prefix, false, options.separator);
     append(rendered, content.text() + suffix, is_learned(message, role->first == assistant),
@@ -109,7 +163,7 @@ RenderedConversation chat(const JsonNode& line, const ConversationFileOptions& o
 }
 
 RenderedConversation rendered(const JsonNode& line, const ConversationFileOptions& options,
-                              const std::string& place, Unused& unused) {
+                              const std::string& place, FileState& state) {
   const json& object = line.value;
   const bool is_chat = object.contains("messages"), has_prompt = object.contains("prompt");
   if (is_chat == has_prompt)
@@ -117,18 +171,26 @@ RenderedConversation rendered(const JsonNode& line, const ConversationFileOption
         "{}: expected {{\"prompt\": \"Hi\", \"response\": \"Hello\"}} or {{\"messages\": "
         "[{{\"role\": \"user\", \"content\": \"Hi\"}}, ...]}}, got {}",
         place, is_chat ? "both in one object" : brief(object)));
+  if (is_chat && options.chat && options.chat->jinja)
+    return jinja_chat(line, *options.chat->jinja, place, state);
   check_members(
       line, {"messages", "prompt", "response", "completion"},
       {"tools", "functions", "documents", "chat_template_kwargs", "weight", "train", "training"},
-      "", unused);
-  return is_chat ? chat(line, options, place, unused) : prompt_and_response(line, options, place);
+      "", "", state.unused);
+  return is_chat ? chat(line, options, place, state) : prompt_and_response(line, options, place);
 }
 
-std::string note_of(const Unused& unused, const std::string& path) {
+std::string note_of(const FileState& state, const std::string& path) {
   std::vector<std::string> members;
-  for (const auto& [key, count] : unused)
+  for (const auto& [key, count] : state.unused)
     members.push_back(fmt::format("{} ({})", printable(key), count));
-  return members.empty() ? "" : fmt::format("{}: without effect: {}", path, join(members, ", "));
+  std::vector<std::string> notes;
+  if (!members.empty()) notes.push_back("without effect: " + join(members, ", "));
+  if (state.changed > 0)
+    notes.push_back(fmt::format(
+        "{} answers are not learned, because the chat template changes them once others follow",
+        state.changed));
+  return notes.empty() ? "" : path + ": " + join(notes, "; ");
 }
 
 }  // namespace
@@ -137,6 +199,23 @@ ChatFormat chat_format(const std::string& text, const std::string& path) {
   const json object = parse_json_object(text, path);
   const JsonNode root{object, path + ": "};
   ChatFormat format;
+  if (object.contains("template")) {
+    ChatTemplate& jinja = format.jinja.emplace();
+    for (const auto& [key, value] : object.items()) {
+      const JsonNode node = root.at(key);
+      if (key == "template")
+        jinja.text = node.text();
+      else if (key == "tool_template")
+        jinja.tool_text = node.text();
+      else if (key == "date")
+        jinja.date = node.text();
+      else if (key == "variables" && value.is_object())
+        jinja.variables = value.dump();
+      else
+        node.fail("only template, tool_template, date and variables, an object");
+    }
+    return format;
+  }
   for (const auto& [key, value] : object.items()) {
     const JsonNode node = root.at(key);
     if (key == "first") {
@@ -159,6 +238,11 @@ ChatFormat chat_format(const std::string& text, const std::string& path) {
 
 std::string chat_format_json(const ChatFormat& format) {
   nlohmann::ordered_json object;
+  if (const auto& jinja = format.jinja) {
+    object = {{"template", jinja->text}, {"variables", json::parse(jinja->variables)}};
+    if (!jinja->tool_text.empty()) object["tool_template"] = jinja->tool_text;
+    if (!jinja->date.empty()) object["date"] = jinja->date;
+  }
   if (!format.first.empty()) object["first"] = format.first;
   for (const auto& [name, role] : format.roles) object[name] = {role.prefix, role.suffix};
   return object.dump();
@@ -201,12 +285,11 @@ std::vector<Conversation> read_conversations(const std::string& path,
                                              const ConversationFileOptions& options,
                                              std::string* note) {
   std::vector<Conversation> conversations;
-  Unused unused;
+  FileState state;
   for_each_json_line(path, [&](const JsonNode& line, const std::string& place) {
-    conversations.push_back(
-        conversation_of(rendered(line, options, place, unused), options, place));
+    conversations.push_back(conversation_of(rendered(line, options, place, state), options, place));
   });
-  if (note) *note = note_of(unused, path);
+  if (note) *note = note_of(state, path);
   if (conversations.empty())
     throw ConfigError(path +
                       ": no conversations; expected a line such as {\"prompt\": \"Hi\", "

@@ -67,6 +67,7 @@ set(ZG_ENGINE_HEADERS
     zero/optimizer/schedule.h
     zero/states/model_states.h
     models/data/data.h
+    models/data/chat_template.h
     models/data/conversation_data.h
     models/data/pair_data.h
     models/data/random_stream.h

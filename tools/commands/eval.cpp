@@ -35,10 +35,9 @@ DataOptions data_options(const Settings& saved, const EvalOptions& options) {
     data.validation_source = options.data.validation_source;
     if (!options.given.count("--data")) data.source = data.validation_source;
   }
-  if (options.given.count("--chat-format")) {
-    data.chat_format_path = options.data.chat_format_path;
-    resolve_chat_format(data);
-  }
+  data.chat_format_path = options.data.chat_format_path;
+  resolve_chat_format(data, is_hf_folder(options.checkpoint) ? options.checkpoint : saved.base.path,
+                      saved.data.chat_format);
   if (data.source.empty())
     throw ConfigError(fmt::format(
         "--data: expected sort, adder, PATH.txt, PATH.bin or PATH.jsonl, got nothing: {} "

@@ -5,9 +5,11 @@
 #include <functional>
 #include <limits>
 
+#include "tools/commands/chat.h"
 #include "tools/commands/subcommands.h"
 #include "tools/options/run_checks.h"
 #include "tools/options/seq2seq_flags.h"
+#include "tools/run/conversations.h"
 #include "tools/run/inference.h"
 #include "tools/run/pairs.h"
 #include "tools/run/tokenizers.h"
@@ -167,6 +169,24 @@ void speak(const TrainedModel& trained, const GenerateOptions& options, models::
   if (options.test_performance) print_performance(trained, length, seconds);
 }
 
+// The chats of training have the format in the settings.
+ChatOptions chat_options(const SavedModel& saved_model, const GenerateOptions& options) {
+  const Settings& settings = saved_model.settings;
+  const std::string &path = options.data.chat_format_path, &saved = settings.data.chat_format,
+                    &folder =
+                        is_hf_folder(saved_model.path) ? saved_model.path : settings.base.path;
+  const auto format = path.empty() && !saved.empty() ? models::chat_format(saved, saved_model.path)
+                                                     : chat_format_of(path, folder, saved);
+  if (!format)
+    throw Unsupported(fmt::format(
+        "--chat: {} has no chat template; try --chat-format F.jinja, or F.json with a prefix and a "
+        "suffix for each role",
+        saved_model.path));
+  ChatOptions chat = {*format, options.prompt, options.length, options.sampling};
+  chat.sampling.ends = settings.special_tokens.eos;
+  return chat;
+}
+
 constexpr const char* beam_flags[] = {"--num-beams",
                                       "--min-length",
                                       "--max-length",
@@ -270,22 +290,31 @@ int generate(const std::vector<std::string>& arguments, bool only_planned) {
   GenerateOptions options;
   if (!parse(arguments, options)) return 0;
   options.inference.only_planned = only_planned;
+  for (const char* flag : {"--test-performance", "--data"})
+    if (options.chat && options.given.count(flag))
+      throw ConfigError(fmt::format("{}: it has no effect on --chat; leave the flag out", flag));
+  if (!options.chat && options.given.count("--chat-format"))
+    throw ConfigError("--chat-format: expected --chat with it, got none");
   check_model_flags(options.given, options.checkpoint);
   const SavedModel saved_model =
       open_for_inference(options.checkpoint, options.model, options.adapters);
   std::optional<models::Tokenizer> tokenizer = tokenizer_for(saved_model, options);
   const bool is_decoder = saved_model.settings.seq2seq.config.empty();
+  if (options.chat && !(is_decoder && tokenizer))
+    throw Unsupported(fmt::format("--chat: expected a decoder with a tokenizer, and {} is none",
+                                  saved_model.path));
   std::unique_ptr<models::TextStream> words;
-  if (is_decoder) {
-    check_decoder_flags(options.given);
+  if (is_decoder) check_decoder_flags(options.given);
+  if (is_decoder && !options.chat)
     words = tokenizer ? models::text_stream(std::move(*tokenizer))
                       : models::character_stream(characters_for(saved_model, options), "--prompt");
-  }
-  return run_inference(saved_model, options.inference,
-                       [&](const TrainedModel& trained, InferenceMode mode) {
-                         if (is_decoder) return speak(trained, options, *words, mode);
-                         answer(trained, options, tokenizer, mode);
-                       });
+  return run_inference(
+      saved_model, options.inference, [&](const TrainedModel& trained, InferenceMode mode) {
+        if (options.chat)
+          return talk(trained, *tokenizer, chat_options(saved_model, options), mode);
+        if (is_decoder) return speak(trained, options, *words, mode);
+        answer(trained, options, tokenizer, mode);
+      });
 }
 
 int generate(const std::vector<std::string>& arguments) { return generate(arguments, false); }

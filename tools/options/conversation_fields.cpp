@@ -11,9 +11,17 @@ Flag validation_source_flag(DataOptions& data) {
 }
 
 Flag chat_format_flag(DataOptions& data) {
-  return path_flag({"--chat-format"}, "F.json", data.chat_format_path, PathUse::reads,
-                   "how messages become text: {\"user\": [PREFIX, SUFFIX], \"assistant\": ...,\n"
-                   "\"first\": TEXT}; an assistant's content and suffix are learned");
+  return path_flag({"--chat-format"}, "F", data.chat_format_path, PathUse::reads,
+                   "how messages become text: a chat template, F.jinja; or F.json, {\"user\":\n"
+                   "[PREFIX, SUFFIX], \"assistant\": ..., \"first\": TEXT}, with an assistant's\n"
+                   "content and suffix learned [the chat template of the model's folder]");
+}
+
+Flag chat_flag(bool& chat) {
+  return switch_flag({"--chat"}, chat,
+                     "each line of stdin is a turn of the user and is answered, in the model's\n"
+                     "own chat template; --prompt: the first turn, --length: most tokens of\n"
+                     "an answer");
 }
 
 Flag pack_flag(DataOptions& data) {

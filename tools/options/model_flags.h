@@ -16,6 +16,7 @@ Flag tokenizer_flag(Names names, const std::string& value, std::string& target,
 // Conversations, in conversation_fields.cpp.
 Flag validation_source_flag(DataOptions& data);
 Flag chat_format_flag(DataOptions& data);
+Flag chat_flag(bool& chat);
 Flag pack_flag(DataOptions& data);
 std::vector<Flag> place_flags(DeviceFlags& device_flags);
 /// f32, bf16 or f16. Throws ConfigError that begins with the flag's name.

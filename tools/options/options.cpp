@@ -440,12 +440,13 @@ FlagGroup search_flags(GenerateOptions& options) {
 bool parse(const std::vector<std::string>& arguments, GenerateOptions& options) {
   models::SamplingOptions& sampling = options.sampling;
   const CommandLine line = {
-      .usage = "zerograd generate CHECKPOINT --prompt TEXT [flags]",
-      .summary = "Continues a prompt and prints it as it grows.",
+      .usage = "zerograd generate CHECKPOINT --prompt TEXT|--chat [flags]",
+      .summary = "Continues a prompt and prints it as it grows, or answers in turns.",
       .positionals = {checkpoint_positional(options.checkpoint)},
       .groups = {{"text",
                   {text_flag({"--prompt"}, "TEXT", options.prompt,
                              "how the text begins; token numbers for PATH.bin models"),
+                   chat_flag(options.chat), chat_format_flag(options.data),
                    integer_flag({"--length", "--max-new-tokens", "--max-tokens"}, options.length,
                                 "tokens to add"),
                    number_flag({"--temperature"}, sampling.temperature, not_negative,
@@ -472,9 +473,10 @@ bool parse(const std::vector<std::string>& arguments, GenerateOptions& options) 
       .notes =
           "  zerograd generate checkpoints --prompt 'O God, O God!' --top-k 10\n"
           "  zerograd generate checkpoints --prompt 210021 --length 6 --temperature 0\n"
+          "  zerograd generate QWEN_FOLDER --chat\n"
           "  zerograd generate runs/chat --prompt hello --num-beams 10"};
   if (!parse(line, arguments, options.given)) return false;
-  if (options.prompt.empty())
+  if (options.prompt.empty() && !options.chat)
     throw ConfigError("--prompt: expected text to begin with, got nothing; try --prompt 'O God'");
   if (options.test_performance && options.length == 0)
     throw ConfigError("--test-performance: expected --length of 1 or more with it, got 0");

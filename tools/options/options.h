@@ -281,6 +281,7 @@ struct GenerateOptions {
   std::string checkpoint;
   AdapterPaths adapters;
   std::string prompt;
+  bool chat = false;  ///< each line of stdin is a turn
   int64_t length = 200;
   bool test_performance = false;
   models::SamplingOptions sampling;

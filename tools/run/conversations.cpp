@@ -1,5 +1,6 @@
 #include "tools/run/conversations.h"
 
+#include <ctime>
 #include <utility>
 
 #include "zerograd/models/data/conversation_data.h"
@@ -12,20 +13,16 @@
 namespace zg::tools {
 namespace {
 
-// The end of an error about messages without a chat format. It names a template of Hugging Face.
-std::string chat_format_advice(const std::string& folder) {
-  std::string found;
-  if (is_regular_file(folder + "/chat_template.jinja"))
-    found = folder + "/chat_template.jinja";
-  else if (is_regular_file(folder + "/tokenizer_config.json") &&
-           read_text(folder + "/tokenizer_config.json").find("\"chat_template\"") !=
-               std::string::npos)
-    found = "chat_template in " + folder + "/tokenizer_config.json";
-  return (found.empty() ? ""
-                        : "; " + found + " is a program in Jinja, which is not rendered here") +
-         std::string(
-             "; try --chat-format F.json, which has a prefix and a suffix for each role, or lines "
-             "with prompt and response");
+bool has_messages(const std::string& source) {
+  return is_conversations(source) && is_regular_file(source) &&
+         read_text(source).find("\"messages\"") != std::string::npos;
+}
+
+std::string today() {
+  char text[11];
+  const std::time_t now = std::time(nullptr);
+  std::strftime(text, sizeof text, "%Y-%m-%d", std::localtime(&now));
+  return text;
 }
 
 /// `flag` names the file in errors.
@@ -36,8 +33,12 @@ std::vector<models::Conversation> conversations_in(const std::string& flag, cons
   const auto message = [&](const Error& error) { return flag + ": " + error.what(); };
   try {
     return models::read_conversations(path, file, &notes.emplace_back());
-  } catch (const Unsupported& error) {  // messages without a format
-    throw Unsupported(message(error) + chat_format_advice(folder));
+  } catch (const Unsupported& error) {
+    if (file.chat) throw Unsupported(message(error));
+    throw Unsupported(
+        message(error) + (folder.empty() ? "" : fmt::format("; {} has no chat template", folder)) +
+        "; try --chat-format F.jinja, or F.json with a prefix and a suffix for each role, or lines "
+        "with prompt and response");
   } catch (const FileError& error) {
     throw FileError(message(error));
   } catch (const ConfigError& error) {
@@ -123,14 +124,39 @@ std::vector<std::string> notes_of(const models::Dataset& dataset) {
   return notes;
 }
 
-void resolve_chat_format(DataOptions& data) {
-  const std::string& path = data.chat_format_path;
-  if (path.empty()) return;
+std::optional<models::ChatFormat> chat_format_of(const std::string& path, const std::string& folder,
+                                                 const std::string& saved) {
+  models::ChatTemplate jinja;
   try {
-    data.chat_format = models::chat_format_json(models::chat_format(read_text(path), path));
+    if (!path.empty() && !path.ends_with(".jinja"))
+      return models::chat_format(read_text(path), path);
+    if (!folder.empty()) jinja = models::folder_chat_template(folder);
+    if (!path.empty()) {
+      jinja.text = read_text(path);
+      jinja.tool_text.clear();
+    }
   } catch (const FileError& error) {
-    throw FileError(std::string("--chat-format: ") + error.what());
+    throw FileError((path.empty() ? "" : "--chat-format: ") + std::string(error.what()));
   }
+  if (jinja.text.empty()) return std::nullopt;
+  if (!saved.empty())
+    if (const auto format = models::chat_format(saved, "chat format");
+        format.jinja && format.jinja->text == jinja.text)
+      return format;
+  if ((jinja.text + jinja.tool_text).find("strftime_now") != std::string::npos)
+    jinja.date = today();
+  return models::ChatFormat{.first = "", .roles = {}, .jinja = std::move(jinja)};
+}
+
+void resolve_chat_format(DataOptions& data, const std::string& folder, const std::string& saved) {
+  const std::string& path = data.chat_format_path;
+  const auto is_needed = [&] {
+    return data.chat_format.empty() &&
+           (has_messages(data.source) || has_messages(data.validation_source));
+  };
+  if (!path.empty() || is_needed())
+    if (const auto format = chat_format_of(path, folder, saved))
+      data.chat_format = models::chat_format_json(*format);
 }
 
 }  // namespace zg::tools

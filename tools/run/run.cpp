@@ -376,7 +376,7 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
     if (options.given.count("--dropout") && !options.seq2seq.config.empty())
       set_dropout(options.seq2seq, options.model.dropout);
   }
-  resolve_chat_format(options.data);
+  resolve_chat_format(options.data, options.from_hf, saved ? saved->data.chat_format : "");
   std::vector<std::string> notes;
   std::optional<SavedModel> saved_model;  // settings of the weights that the run starts from
   if (saved) saved_model = {*saved, run.resumed, run.checkpoint};

@@ -1,7 +1,13 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <regex>
+#include <span>
 
 #include "tests/models/gpt/gpt_case.h"
 #include "tests/models/hugging_face/folder_weights.h"
@@ -11,6 +17,7 @@
 #include "zerograd/models/hugging_face/hugging_face.h"
 #include "zerograd/models/tokenizer/corpus.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
+#include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/safetensors.h"
 
@@ -25,13 +32,23 @@ namespace {
 
 const std::string chat_folder = std::string(ZG_FIXTURES) + "hf_chat";
 
-std::vector<Conversation> chats_of_fixture(const Tokenizer& tokenizer) {
+std::vector<Conversation> chats_of_fixture(const Tokenizer& tokenizer, bool by_template = false) {
   return read_conversations(
       chat_folder + "/chats.jsonl",
       {.encode = [&](const std::string& text) { return tokenizer.encode_with_spans(text); },
        .end = tokenizer.id_of_added("<|endoftext|>"),
        .end_text = "<|endoftext|>",
-       .chat = chat_format(read_text(chat_folder + "/chat_format.json"), "chat_format.json")});
+       .chat = by_template
+                   ? ChatFormat{.jinja = folder_chat_template(chat_folder)}
+                   : chat_format(read_text(chat_folder + "/chat_format.json"), "chat_format")});
+}
+
+// Applies the patch of a variant: an object with a type replaces the other one.
+json patched(json file, const json& patch) {
+  for (const auto& [key, value] : patch.items())
+    file[key] =
+        value.is_object() && !value.contains("type") ? patched(file[key], value) : json(value);
+  return file;
 }
 
 struct ChatModel : GPTCase {
@@ -49,14 +66,17 @@ struct ChatModel : GPTCase {
 
 TEST_CASE("conversations have the ids and targets of transformers' chat template") {
   const Tokenizer tokenizer = load_tokenizer(chat_folder);
-  const std::vector<Conversation> chats = chats_of_fixture(tokenizer);
   const json expected = json::parse(read_text(chat_folder + "/expected.json"));
-  REQUIRE(chats.size() == expected.size());
-  for (size_t i = 0; i < chats.size(); ++i) {
-    CAPTURE(i);
-    CHECK(chats[i].tokens == expected[i]["ids"].get<std::vector<int32_t>>());
-    std::vector<int> is_target(chats[i].is_target.begin(), chats[i].is_target.end());
-    CHECK(is_target == expected[i]["is_target"].get<std::vector<int>>());
+  for (const bool by_template : {false, true}) {
+    CAPTURE(by_template);
+    const std::vector<Conversation> chats = chats_of_fixture(tokenizer, by_template);
+    REQUIRE(chats.size() == expected.size());
+    for (size_t i = 0; i < chats.size(); ++i) {
+      CAPTURE(i);
+      CHECK(chats[i].tokens == expected[i]["ids"].get<std::vector<int32_t>>());
+      std::vector<int> is_target(chats[i].is_target.begin(), chats[i].is_target.end());
+      CHECK(is_target == expected[i]["is_target"].get<std::vector<int>>());
+    }
   }
 }
 
@@ -85,6 +105,67 @@ TEST_CASE("chats with white space at every border have the ids and masks of tran
       CHECK(mask == expected[i][1].get<std::string>());
     }
   }
+}
+
+// tests/reference/make_chat_fixtures.py makes the file; tests/long/chat-templates a larger one.
+TEST_CASE("ids and targets of chat templates are those of transformers for each tokenizer") {
+  const char* larger = std::getenv("ZG_CHAT_TOKENS");
+  const std::string fixtures = ZG_FIXTURES, folder = fixtures + "chat_templates/";
+  const auto expected =  // members in their order, as templates see them
+      nlohmann::ordered_json::parse(read_text(larger ? larger : folder + "ids.json"));
+  const std::regex mark(R"(\{%-? (end)?generation -?%\}\n?)");
+  std::map<std::string, std::vector<RenderedConversation>> rendered;
+  for (const auto& [name, rows] : expected["rows"].items())
+    for (const std::string kind : {"", ", unmarked"}) {
+      ChatTemplate chat_template{.text = read_text(folder + name + ".jinja"),
+                                 .variables = R"({"bos_token": "<s>", "eos_token": "</s>"})",
+                                 .date = "2024-07-26"};
+      if (!kind.empty()) chat_template.text = std::regex_replace(chat_template.text, mark, "");
+      ChatRenderer renderer(chat_template, ChatRenderer::Text::chat);
+      for (const auto& row : rows) {
+        RenderedChat chat = renderer.render(row.dump(), name);
+        RenderedConversation& one = rendered[name + kind].emplace_back();
+        one.text = std::move(chat.text);
+        for (const auto& [begin, end, message] : chat.answers)
+          if (begin < end) one.learned.push_back({begin, end});
+      }
+    }
+  REQUIRE(rendered.size() == 12);
+  int64_t wrong = 0, all = 0;
+  for (const std::string kind : expected["tokenizers"]) {
+    const size_t comma = kind.find(", ");
+    const json family =
+        json::parse(read_text(fixtures + "tokenizer/families/" + kind.substr(0, comma) + ".json"));
+    json file = family["tokenizer"];
+    if (comma != std::string::npos)
+      file = patched(file, family["variants"][kind.substr(comma + 2)]["patch"]);
+    const Tokenizer tokenizer = tokenizer_from_json(file.dump(), kind);
+    for (const auto& [name, conversations] : rendered)
+      for (size_t i = 0; i < conversations.size(); ++i) {
+        const Conversation made = conversation_of(
+            conversations[i],
+            {.encode = [&](const std::string& text) { return tokenizer.encode_with_spans(text); }},
+            name);
+        std::vector<int32_t> both = made.tokens;
+        both.insert(both.end(), made.is_target.begin(), made.is_target.end());
+        const nlohmann::ordered_json got = {made.tokens.size(),
+                                            std::ranges::count(made.is_target, true),
+                                            checksum(std::as_bytes(std::span(both)))};
+        const auto& wanted = expected["tokens"][kind + ": " + name][i];
+        ++all;
+        if (got == wanted || ++wrong > 20) continue;
+        CAPTURE(kind);
+        CAPTURE(name);
+        CAPTURE(i);
+        CAPTURE(conversations[i].text);
+        CHECK(got.dump() == wanted.dump());
+      }
+  }
+  CAPTURE(all);
+  CHECK(wrong == 0);
+  if (larger)
+    std::printf("%lld chats have the tokens of transformers\n",
+                static_cast<long long>(all - wrong));
 }
 
 TEST_CASE("losses and gradients of packed and padded conversations match transformers") {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
@@ -217,9 +218,13 @@ TEST_CASE("finetune refuses lines, roles and files that it cannot learn, and nam
   check_refused(start, 5, path + ":2: response: it has no tokens");
   write_file(path, good + "{\"messages\": [{\"role\": \"bot\", \"content\": \"a\"}]}\n");
   check_refused(start + chat_flags, 5, path + ":2: messages[0].role: expected a role of the chat");
-  check_refused(start, 6, path + ":2: messages: there is no chat format");
-  check_refused(start, 6, "hf_chat/chat_template.jinja is a program in Jinja");
-  check_refused(start, 6, "try --chat-format F.json");
+  check_refused(start, 5, path + ":2: messages: expected one or more that are learned, got none");
+  const std::string plain = folder / "plain";  // no chat template
+  std::filesystem::copy(hf_chat, plain);
+  std::filesystem::remove(plain + "/chat_template.jinja");
+  check_refused("finetune --from-hf " + plain + " --steps 1 --data " + path, 6,
+                path + ":2: messages: there is no chat format that says how roles become text; " +
+                    plain + " has no chat template; try --chat-format F.jinja");
   check_refused(start + " --chat-format " + path, 5,
                 "--chat-format: " + path + ":2:1: is not JSON");
   check_refused(start + " --chat-format nowhere.json", 5, "--chat-format: open: nowhere.json");
@@ -300,6 +305,53 @@ TEST_CASE("generate stops at the end token that fine-tuning taught, and does not
   const Outcome text = zerograd("generate " + save + " --temperature 0 --length 40 --prompt ab");
   CHECK(text.error == "");
   CHECK(text.out == "abc\n");
+}
+
+TEST_CASE(
+    "finetune learns chats by the folder's template, which its checkpoint keeps with a date") {
+  const TemporaryFolder folder;
+  const std::string model = folder / "model", save = folder / "save", out = folder / "out";
+  std::filesystem::copy(hf_chat, model);
+  const std::string jinja =
+      "{{ strftime_now('%Y') }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+      "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+  write_file(model + "/chat_template.jinja", jinja);
+  json messages = json::array();
+  for (const char* turn : {"ab", "c", "de", "f"})
+    messages.push_back({{"role", messages.size() % 2 ? "assistant" : "user"}, {"content", turn}});
+  const std::string chats = folder / "chats.jsonl";
+  write_file(chats, json{{"messages", messages}, {"id", 1}}.dump() + "\n");
+  const Outcome run =
+      zerograd("finetune --from-hf " + model + " --data " + chats +
+               " --block-size 64 --batch-size 1 --steps 80 --lr 2e-2 --threads 1 --save " + save);
+  CAPTURE(run.error);
+  REQUIRE(run.status == 0);
+  CHECK(contains(run.error, "note: " + chats + ": without effect: id (1)"));
+  CHECK(contains(zerograd("eval " + model + " --val-data " + chats).out, "val loss "));
+  // The checkpoint needs neither the folder nor today's date.
+  std::filesystem::remove_all(model);
+  CHECK(contains(read_file(save + "/step_80/manifest.json"), "strftime_now"));
+  CHECK(zerograd("train --resume " + save + " --save " + save + " --steps 81").status == 0);
+  CHECK(zerograd("export " + save + " --hf " + out).status == 0);
+  CHECK(read_file(out + "/chat_template.jinja") == jinja);
+  // An answer ends with the token that the template writes behind answers. Empty lines are no
+  // turns.
+  write_file(folder / "talk", "printf 'ab\\n\\nde\\n' | " ZG_COMMAND " generate " + save +
+                                  " --chat --temperature 0 --length 9\n");
+  const Outcome talk = program("sh " + folder / "talk");
+  CHECK(talk.error == "");
+  CHECK(talk.out == "c\nf\n");
+  // The date and the variables of a template can be given.
+  write_file(folder / "f.json", json{{"template", "{{ name + strftime_now('%F') }}" + jinja},
+                                     {"date", "2001-02-03"},
+                                     {"variables", {{"name", "n"}}}}
+                                    .dump());
+  const std::string second = folder / "second";
+  hash_of("finetune --from-hf " + hf_chat + " --data " + chats + " --chat-format " +
+          folder / "f.json" + " --steps 1 --batch-size 1 --save " + second);
+  CHECK(contains(read_file(second + "/step_1/manifest.json"), "2001-02-03"));
+  check_refused("generate " + save + " --prompt a --chat-format f.json", 2,
+                "--chat-format: expected --chat with it, got none");
 }
 
 TEST_CASE("export writes the chat template of a folder, of --tokenizer and of adapters' base") {

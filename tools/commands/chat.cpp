@@ -1,0 +1,124 @@
+#include "tools/commands/chat.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "zerograd/models/tokenizer/text_stream.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/print.h"
+
+namespace zg::tools {
+namespace {
+
+/// Messages as the text that an answer continues.
+class ChatText {
+ public:
+  explicit ChatText(const models::ChatFormat& format) : format_(format) {
+    if (format.jinja)
+      renderer_ =
+          std::make_unique<models::ChatRenderer>(*format.jinja, models::ChatRenderer::Text::prompt);
+    for (const char* role : {"user", "assistant"})
+      if (!format.jinja && !format.roles.contains(role))
+        throw ConfigError(
+            fmt::format("--chat-format: expected the role {} to talk, got none", role));
+  }
+  std::string prompt(const nlohmann::ordered_json& messages) {
+    if (renderer_)
+      return renderer_
+          ->render(nlohmann::ordered_json{{"messages", messages}}.dump(
+                       -1, ' ', false, nlohmann::ordered_json::error_handler_t::replace),
+                   "chat")
+          .text;
+    std::string text = format_.first;
+    for (const auto& message : messages) {
+      const auto& [prefix, suffix] = format_.roles.at(message["role"]);
+      text += prefix + message["content"].get<std::string>() + suffix;
+    }
+    return text + format_.roles.at("assistant").prefix;
+  }
+
+ private:
+  const models::ChatFormat& format_;
+  std::unique_ptr<models::ChatRenderer> renderer_;
+};
+
+nlohmann::ordered_json message(const char* role, const std::string& content) {
+  return {{"role", role}, {"content", content}};
+}
+
+/// The special token behind an answer, if there is one.
+std::optional<int32_t> token_behind_answers(ChatText& chat, const models::Tokenizer& tokenizer) {
+  const std::string mark = "\uE000";  // of private use: no template has it
+  std::string text;
+  try {
+    text = chat.prompt({message("user", "x"), message("assistant", mark)});
+  } catch (const FileError&) {  // it wants another chat
+  }
+  const size_t at = text.find(mark);
+  if (at == std::string::npos) return std::nullopt;
+  const std::vector<int32_t> ids = tokenizer.encode(text.substr(at + mark.size()));
+  for (const models::AddedToken& token : tokenizer.parts().added)
+    if (!ids.empty() && token.special && token.id == ids.front()) return token.id;
+  return std::nullopt;
+}
+
+}  // namespace
+
+void talk(const TrainedModel& trained, const models::Tokenizer& tokenizer,
+          const ChatOptions& options, InferenceMode mode) {
+  const models::GPT& model = *trained.model;
+  ChatText chat(options.format);
+  models::SamplingOptions sampling = options.sampling;
+  if (const auto end = token_behind_answers(chat, tokenizer)) sampling.ends.push_back(*end);
+  const bool is_terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
+  const int64_t context = models::longest_context(model.config());
+  auto messages = nlohmann::ordered_json::array();
+  for (std::string line = options.prompt;; line.clear()) {
+    if (mode != InferenceMode::run && line.empty()) line = "Hi";
+    while (line.empty()) {
+      if (is_terminal) std::fputs("> ", stdout);
+      std::fflush(stdout);
+      if (!std::getline(std::cin, line)) return;
+    }
+    messages.push_back(message("user", line));
+    const std::vector<int32_t> ids = tokenizer.encode(chat.prompt(messages));
+    for (const int32_t id : ids)
+      if (id >= model.config().vocabulary)
+        throw ConfigError(
+            fmt::format("--chat: expected tokens below {}, got {}", model.config().vocabulary, id));
+    if (const auto all = static_cast<int64_t>(ids.size()) + options.length; all > context)
+      print_line(stderr, "note: chat and answer may have {} tokens, and the model sees the last {}",
+                 all, context);
+    if (mode != InferenceMode::run) {
+      // In a plan each token is 0. Its longest pass is the first.
+      if (mode == InferenceMode::budget) sampling.ends = {0};
+      models::generate(model, trained.make_tape(), {ids}, options.length, sampling);
+      return;
+    }
+    const auto words = models::text_stream(tokenizer);
+    std::string answer;
+    const auto print = [&](const std::string& text) {
+      answer += text;
+      std::fwrite(text.data(), 1, text.size(), stdout);
+      std::fflush(stdout);
+    };
+    models::generate(model, trained.make_tape(), {ids}, options.length, sampling,
+                     [&](int32_t token) {
+                       if (std::ranges::count(sampling.ends, token) == 0)
+                         print(words->decode(token));
+                     });
+    print(words->rest());
+    std::fputs("\n", stdout);
+    messages.push_back(message("assistant", answer));
+    ++sampling.seed;  // other draws for the next answer
+  }
+}
+
+}  // namespace zg::tools
