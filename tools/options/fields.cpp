@@ -86,8 +86,7 @@ Fields length_fields(TrainOptions& options, Settings& saved) {
       {epoch_limit_flag(options.epoch_limit)},
       loss_mean_field(options.loss_mean, saved.loss_mean),
       {integer_flag({"--max-bad-steps"}, options.max_bad_steps,
-                    "the run ends (exit 1) after so many steps in a row that are skipped or whose\n"
-                    "loss is not finite; 0: never")},
+                    "skipped steps or infinite losses in a row that end the run; 0: never")},
   };
 }
 
