@@ -198,7 +198,7 @@ TEST_CASE("an invalid line of conversations is refused with its file and number"
              "'[', '{', or a literal");
   refuses_at(":3:1: ", "[1]", "expected a JSON object, got [1]");
   refuses_at(":3:13: ", "{\"prompt\": \"\xff\"}", "invalid UTF-8; expected text in UTF-8");
-  refuses_at(":3:32: ", std::string("{\"prompt\": \"a\", \"response\": 1}\0{", 33),
+  refuses_at(":3:31: ", std::string("{\"prompt\": \"a\", \"response\": 1}\0{", 33),
              "has a zero byte");
   refuses("{\"text\": \"a\"}", forms + "{\"text\":\"a\"}");
   refuses("{\"prompt\": \"a\", \"messages\": []}", forms + "both in one object");
@@ -263,7 +263,7 @@ TEST_CASE("a chat format is read from JSON, written again, and refused where it 
         "[\"<|im_start|>user\\n\", \"<|im_end|>\\n\"], got [\"a\"]");
   CHECK(refused("{\"assistant\": [\"a\", 1]}") == "f.json: assistant[1]: expected a string, got 1");
   CHECK(refused("{\"first\": 1}") == "f.json: first: expected a string, got 1");
-  CHECK(contains(refused("{"), "f.json: is not JSON"));
+  CHECK(contains(refused("{"), "f.json:1:2: is not JSON"));
 }
 
 TEST_CASE("best fit puts each item into the fullest bin with room, and fills no bin beyond it") {

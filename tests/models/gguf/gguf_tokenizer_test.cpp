@@ -365,5 +365,5 @@ TEST_CASE("gguf_tokenizer reads a folder's tokenizer.json and its chat template"
   CHECK(gguf_tokenizer(folder.path()).chat_template == "{{ c }}");
   write_file(folder / "tokenizer_config.json", "[");
   CHECK(contains(message_of<FileError>([&] { gguf_tokenizer(folder.path()); }),
-                 "tokenizer_config.json:1:1: is not JSON"));
+                 "tokenizer_config.json:1:2: is not JSON"));
 }
