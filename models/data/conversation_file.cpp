@@ -44,9 +44,9 @@ void check_members(const JsonNode& object, const std::set<std::string>& used,
                    const std::set<std::string>& refused, const std::string& jinja,
                    const std::string& prefix, Unused& unused) {
   for (const auto& [key, value] : object.value.items()) {
-    if (used.contains(key) || is_read(jinja, key)) continue;
     const bool is_empty = value.is_null() || value == "" || value == json::array();
-    if (refused.contains(key) && !is_empty)
+    if (is_empty || used.contains(key) || is_read(jinja, key)) continue;
+    if (refused.contains(key))
       object.at(key).fail(
           "no such member, which a chat format with a prefix and a suffix for each role cannot "
           "show");

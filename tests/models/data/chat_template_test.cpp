@@ -187,7 +187,7 @@ TEST_CASE("conversations of a chat template learn its answers, by weights, and n
                     "others follow");
   CHECK(read(chat("", ", \"weight\": 0", ""), text) == "</s>u:u;a:b;u:v;a:[c;]");
   CHECK(read(chat(", \"train\": true", "", ""), text) == "</s>u:[u;]a:[b;]u:v;a:[c;]");
-  CHECK(read(chat(", \"name\": \"n\"", "", "", ", \"tools\": [], \"id\": 3"), text) ==
+  CHECK(read(chat(", \"name\": \"n\"", "", "", ", \"tools\": [1], \"id\": 3"), text) ==
         "</s>u:u;a:[b;]u:v;a:[c;]");
   CHECK(note == path + ": without effect: id (1), messages[].name (1), tools (1)");
   const std::string marks =
