@@ -362,10 +362,10 @@ TEST_CASE("a tensor that is changed between forward and backward is an error if 
   copy(seven, values, stream);
   tape.backward(loss);
   CHECK(tape.gradient(x).item() == 2);
-  CHECK(backward_after([](const Tensor& t) { t.item(); }) == "");
+  CHECK(backward_after([](const Tensor& t) { t.item(); }) == "nothing was thrown");
 }
 
-TEST_CASE("an op that mixes a gradient with a recorded value is an error; detach() allows it") {
+TEST_CASE("an op that mixes a gradient with a recorded value is an error, unless it is detached") {
   const Device device = Device::cpu();
   Tape first(device);
   const Var x = first.variable(scalar(3, device));

@@ -153,18 +153,18 @@ TEST_CASE("a checkpointed segment gets a copy of its Pass, and a Pass that is go
   StoredValues values(model.store);
   const auto gradient_of = [&](const std::function<Var(Tape&, const Var&)>& body) {
     Tape tape(shared_device(), &values);
-    const Var x = tape.variable(randn({1, 6, 8}, 7, "x", DType::f32, shared_device()));
+    const Var x = tape.variable(randn({1, 6, 8}, 7, "x", DType::f64, shared_device()));
     tape.backward(sum(body(tape, x)));
-    return tape.gradient(x).to_host<float>();
+    return values_of(tape.gradient(x));
   };
   const auto run = [&model](const nn::Pass& pass, std::span<const Var> in) {
     const Tape::Use use(pass.tape, model.unit);
     return pass.drop(model.mlp(pass, in[0]), 5);
   };
-  const std::vector<float> expected = gradient_of([&](Tape& tape, const Var& x) {
+  const std::vector<double> expected = gradient_of([&](Tape& tape, const Var& x) {
     return run(nn::Pass{.tape = tape, .dropout = 0.5f}, {&x, 1});
   });
-  const std::vector<float> got = gradient_of([&](Tape& tape, const Var& x) {
+  const std::vector<double> got = gradient_of([&](Tape& tape, const Var& x) {
     const nn::Pass local{.tape = tape, .dropout = 0.5f};  // gone when backward runs
     return nn::checkpoint(local, {x}, run);
   });

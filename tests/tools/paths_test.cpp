@@ -126,7 +126,7 @@ TEST_CASE("for every pair of path flags an output that is an input is refused, b
   CHECK(pairs > 400);
 }
 
-TEST_CASE("paths are compared by inode, whatever their spelling; folders contain their files") {
+TEST_CASE("paths are compared by inode, whatever their spelling, and folders contain their files") {
   const TemporaryFolder folder;
   fs::create_directories(folder / "model");
   fs::create_directories(folder / "blobs");

@@ -208,7 +208,7 @@ TEST_CASE("generation refuses invalid options and says field, expected and actua
     change(options);
     CHECK(beam_error(options) == "beam_search: expected " + message);
   };
-  refused("beams from 1, got 0", [](BeamOptions& o) { o.beams = 0; });
+  refused("beams from 1 to 1024, got 0", [](BeamOptions& o) { o.beams = 0; });
   refused("return_sequences from 1 to beams, 1, got 2",
           [](BeamOptions& o) { o.return_sequences = 2; });
   refused("return_sequences from 1 to beams, 1, got 0",

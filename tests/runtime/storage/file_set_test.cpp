@@ -210,7 +210,7 @@ TEST_CASE("a FileSet that is not finished or fails changes no file") {
                  place + "/.replacing_c is a link; expected a folder or nothing"));
 }
 
-TEST_CASE("unfinished work that came from elsewhere is refused; its links are not followed") {
+TEST_CASE("unfinished work that came from elsewhere is refused, and its links are not followed") {
   const FastFolder folder;
   const std::string place = folder / "place", hidden = place + "/.replacing_a";
   const std::string current = hidden + "/current", home = folder / "home";

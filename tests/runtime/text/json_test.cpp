@@ -19,7 +19,7 @@ std::string refusal(const std::string& text, const JsonRules& rules = {}) {
 
 }  // namespace
 
-TEST_CASE("parse_json_object reads each kind of value; the last of two equal keys counts") {
+TEST_CASE("parse_json_object reads each kind of value, and the last of two equal keys counts") {
   const std::string text = R"({"a":[1,{"b":[]},-2,2.5,"x\n\u00e9",null,true],"c":{"a":{}}})";
   CHECK(parse_json_object(text, "f") == nlohmann::json::parse(text));
   CHECK(parse_json_object<nlohmann::ordered_json>(R"({"b":[{}],"a":2})", "f").dump() ==
