@@ -229,7 +229,8 @@ TEST_CASE("an option that this version does not support is refused by name and n
     CHECK(contains(outcome.error, "error: Unsupported: --"));
     CHECK(contains(outcome.error, "try ") != contains(outcome.error, "leave the flag out"));
   }
-  CHECK(zerograd("eval somewhere --device cuda").status == 6);
+  CHECK(zerograd("eval " ZG_FIXTURES "hf_gpt2 --data sort --block-size 11 --device cuda").status ==
+        6);
   CHECK(zerograd("generate somewhere --prompt a --ranks 2").status == 6);
 }
 

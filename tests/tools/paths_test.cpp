@@ -78,7 +78,7 @@ std::string refusal_of(const std::vector<NamedPath>& paths) {
 TEST_CASE("each flag that takes any text says what its command does with a path, or is no path") {
   const std::set<std::string> texts = {
       "--prompt", "--lora-targets", "--source-prefix", "--json-key", "--eod", "--include",
-      "--exclude", "--launcher", "--filter", "--master-addr",
+      "--exclude", "--launcher", "--filter", "--master-addr", "--lr-scheduler-kwargs",
       // Whatever the value is, these are refused.
       "--local-rank", "--ranks", "--num-beams", "--n-val-batch-generations",
       "--val-max-target-length", "--val-min-target-length"};

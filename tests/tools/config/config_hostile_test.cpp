@@ -175,7 +175,11 @@ TEST_CASE(
   uint64_t seed = 40;
   for (const std::string& path : paths) {
     const bool is_yaml = path.ends_with(".yaml");
-    Damage damage(read_file(path), is_yaml, ++seed);
+    std::string original = read_file(path);
+    const std::string off = "\"enabled\": false";  // the keys of a section that is off are not read
+    if (const size_t at = original.find(off); at != std::string::npos)
+      original.replace(at, off.size(), "\"enabled\": true");
+    Damage damage(original, is_yaml, ++seed);
     std::vector<Damaged> all;
     for (int i = 0; i < 6; ++i) {
       all.push_back(damage.misspelt());
@@ -196,6 +200,13 @@ TEST_CASE(
       CAPTURE(kind);
       CAPTURE(text);
       CAPTURE(outcome.error);
+      if (std::string(kind) == "misplaced" && outcome.status == 0) {  // unlike all top-level keys
+        CHECK(contains(outcome.error,
+                       file + ":" + std::to_string(at.line) + ":" + std::to_string(at.column)));
+        CHECK(contains(outcome.error, ": accepted without effect (DeepSpeed has no such key"));
+        ++refused;
+        continue;
+      }
       CHECK(outcome.status == 2);
       CHECK(outcome.out.empty());
       CHECK(flaw_of(error, file, text) == "");

@@ -46,7 +46,7 @@ TEST_CASE("printable escapes control characters and invalid UTF-8 and shortens l
 
 TEST_CASE(
     "config: an error about a long key or control characters is one line with place and advice") {
-  const std::string text = "{train_batch_size: 8,\n ";
+  const std::string text = "{train_batch_size: 8, zero_optimization: {\n ";
   for (const std::string& key :
        {std::string("\"a\\u0000b\": 1"), std::string("\"\\u001b[2J\\r\\n\": 1"),
         std::string("\"\\u009b\": 1"), std::string("steps_per_print: \"\\u0000\""),
@@ -55,12 +55,13 @@ TEST_CASE(
         "optimizer: {type: \"" + std::string(5000, 'k') + "\"}",
         "a: {b: {\"" + std::string(5000, 'c') + "\": {\"d\": @}}}}\t", std::string("\"a\\n\" 1"),
         std::string("steps_per_print: \"a\\u001b"), std::string("x \t\t: [1 2}")}) {
-    const std::string whole = text + key + "\n}", error = text_error(whole);
+    const std::string whole = text + key + "\n}}", error = text_error(whole);
     CAPTURE(whole);
     CAPTURE(error);
     CHECK(flaw_of(error, "c.json", whole) == "");
   }
-  const Loaded lenient = load("{train_batch_size: 8, \"a\\u0000\\u001b\": 1}", {.lenient = true});
+  const Loaded lenient =
+      load("{train_batch_size: 8, zero_optimization: {\"a\\u0000\\u001b\": 1}}", {.lenient = true});
   REQUIRE(lenient.config.warnings.size() == 1);
   CHECK(is_one_line(lenient.config.warnings[0]));
   CHECK(contains(lenient.config.warnings[0], "try leaving it out"));
@@ -104,7 +105,8 @@ TEST_CASE(
   CHECK(text_error("{train_batch_size: " + digits + "x" + commas + "\n}")
             .starts_with("c.json:1:20: train_batch_size: expected"));
   // The distance between a word and every key takes the product of their lengths.
-  CHECK(text_error("{" + std::string(2 * half - 64, 'k') + ": 1}").starts_with("c.json:1:2: kkk"));
+  CHECK(text_error("{zero_optimization: {" + std::string(2 * half - 64, 'k') + ": 1}}")
+            .starts_with("c.json:1:22: zero_optimization.kkk"));
   CHECK(nearest(std::string(half, 's'), {"stage", "steps"}).empty());
   std::string keys = "{";
   for (int i = 0; i < 1001; ++i) keys += "k" + std::to_string(i) + ": 1,\n";

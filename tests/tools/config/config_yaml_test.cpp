@@ -85,7 +85,7 @@ TEST_CASE("accelerate: wrong or unsupported YAML is refused with its place and a
        "a.yaml:2:15: deepspeed_config.zero_stage: ", "a whole number from 0 to 3, got 4"},
       {"deepspeed_config:\n  mixed_precision: bf16",
        "a.yaml:2:3: deepspeed_config.mixed_precision: ", "accelerate's YAML, where it belongs"},
-      {"mixed_precision: fp8", "a.yaml:1:18: mixed_precision: ", "no, fp16, bf16"},
+      {"mixed_precision: fp4", "a.yaml:1:18: mixed_precision: ", "no, fp16, bf16"},
       {"num_processes: 0", "a.yaml:1:16: num_processes: ", "1 or more, or null, got 0"},
       {"num_processes: 1e999", "a.yaml:1:16: num_processes: ", "got '1e999'"},
       {"a: [1", "a.yaml:", "not valid YAML"},

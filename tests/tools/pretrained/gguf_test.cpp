@@ -91,7 +91,8 @@ TEST_CASE("export --gguf says what a file lacks, and refuses what llama.cpp does
   refused(2, llama + " --gguf " + file + " --hf " + folder / "hf",
           "expected one of --hf, --gguf and --peft");
   refused(2, llama, "try --hf DIR, --gguf FILE or --peft DIR");
-  refused(2, llama + " --hf " + folder / "hf" + " --dtype f16", "expected --gguf FILE with it");
+  refused(2, llama + " --hf " + folder / "hf" + " --dtype q8_0",
+          "--dtype: expected f32, f16 or bf16 for --hf, got q8_0; try --gguf FILE");
   refused(2, llama + " --gguf " + llama + "/step_2/x.gguf", "step_2");
   refused(2, llama + " --gguf " + folder.path(), "CHECKPOINT and --gguf: ");
   refused(5, llama + " --gguf " + gpt, "is a folder; expected the path of a file");

@@ -228,7 +228,7 @@ TEST_CASE("--from-hf refuses a folder that is not a supported GPT-2, and the err
   refused(5, hf, "", "'transformer.h.1.attn.c_attn.bias', which a GPT-2 of 1 blocks has not");
   // The commands that only read a folder make the same check.
   for (const std::string& line :
-       {"eval " + hf + " --data " + write_tokens(folder, {.vocabulary = 61}),
+       {"eval " + hf + " --block-size 4 --data " + write_tokens(folder, {.vocabulary = 61}),
         "generate " + hf + " --prompt 1", "export " + hf + " --hf " + (folder / "out"),
         "consolidate " + hf + " " + (folder / "file")}) {
     const Outcome outcome = zerograd(line);
