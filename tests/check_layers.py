@@ -35,6 +35,8 @@ LONGEST = 500
 PRINTS = re.compile(r"std::(printf|puts|putchar|cout|cerr)\b|std::(fprintf\(std|f(?:puts|write|putc)\([^;]*\bstd(?:out|err)\))")
 PRINTERS = re.compile(r"runtime/command_line/command_line\.cpp|tools/(main|output/console|commands/(generate|chat))\.cpp|"
                       r"tools/(bench|examples)/.*|(bench|tests)/.*")
+# JSON is read in one place, which has limits and refuses zero bytes.
+PARSES = re.compile(r"\bjson::(parse|sax_parse)\(")
 
 problems = []
 # The public headers of each library, and the headers that include all of them.
@@ -66,6 +68,8 @@ for path in files:
         problems.append(f"{place}: {lines} lines; expected at most {LONGEST}")
     if PRINTS.search(re.sub(r"//.*", "", text)) and not PRINTERS.fullmatch(place.as_posix()):
         problems.append(f"{place}: prints to a terminal; expected print_line() of zerograd/runtime/text/print.h")
+    if PARSES.search(text) and place.parts[0] != "tests":
+        problems.append(f"{place}: parses JSON; expected parse_json_object() of zerograd/runtime/text/json.h")
     for included in INCLUDE.findall(text):
         if included.split("/")[0] in ALLOWED and "/" in included:
             problems.append(f"{place}: includes {included}; expected zerograd/{included}")

@@ -45,6 +45,7 @@ PLANTED = [
     ("zero/engine.h", '#include "arena.h"\n', "arena.h, which is internal"),
     ("models/tokenizer/tokenizer.h", "#include <nlohmann/json.hpp>\n", "the C++ library's only"),
     ("zero/says.cpp", 'std::fputs(name.c_str(), stderr);\n', "expected print_line()"),
+    ("models/reads.cpp", "return json::parse(text);\n", "expected parse_json_object()"),
     ("tools/long.cpp", "int x;\n" * 501, "501 lines; expected at most 500"),
     ("kernels/scale/new.h", "extern ZG_API Kernel<New> fresh;\noperands(const New& a);\n",
      "fresh is not in tests/kernels/every_kernel.h"),

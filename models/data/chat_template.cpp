@@ -168,7 +168,7 @@ struct ChatRenderer::Child {
       // Warnings of Python may come before.
       const size_t begin = said.rfind('\n', said.size() - 2) + 1;
       if (said[begin] == '{')
-        return json::parse(said.begin() + static_cast<ptrdiff_t>(begin), said.end());
+        return parse_json_object(std::string_view(said).substr(begin), "chat template: an answer");
     }
   }
 

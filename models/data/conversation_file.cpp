@@ -239,7 +239,8 @@ ChatFormat chat_format(const std::string& text, const std::string& path) {
 std::string chat_format_json(const ChatFormat& format) {
   nlohmann::ordered_json object;
   if (const auto& jinja = format.jinja) {
-    object = {{"template", jinja->text}, {"variables", json::parse(jinja->variables)}};
+    object = {{"template", jinja->text},
+              {"variables", parse_json_object(jinja->variables, "variables")}};
     if (!jinja->tool_text.empty()) object["tool_template"] = jinja->tool_text;
     if (!jinja->date.empty()) object["date"] = jinja->date;
   }

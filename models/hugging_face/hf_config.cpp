@@ -330,7 +330,8 @@ std::string hf_json(const GPTConfig& config, const SpecialTokens& tokens, DType 
 }
 
 std::string hf_generation_json(const SpecialTokens& tokens, const std::string& read) {
-  json written = read.empty() ? json{{"_from_model_config", true}} : json::parse(read);
+  json written = read.empty() ? json{{"_from_model_config", true}}
+                              : parse_json_object(read, "generation_config.json");
   if (tokens.bos) written["bos_token_id"] = *tokens.bos;
   if (!tokens.eos.empty()) written["eos_token_id"] = hf_ids(tokens.eos);
   if (tokens.pad) written["pad_token_id"] = *tokens.pad;

@@ -296,7 +296,7 @@ std::string hf_json(const Seq2SeqConfig& config, DType dtype) {
 std::string hf_generation_json(const Seq2SeqConfig& config, const BeamOptions& options,
                                const std::string& read) {
   const BeamOptions absent;
-  json written = read.empty() ? json::object() : json::parse(read);
+  json written = read.empty() ? json::object() : parse_json_object(read, "generation_config.json");
   const auto add = [&](const char* key, const auto& value, const auto& otherwise) {
     if (value != otherwise) written[key] = value;
   };

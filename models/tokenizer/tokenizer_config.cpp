@@ -137,7 +137,7 @@ namespace {
 
 json config_of(const Tokenizer& tokenizer) {
   const std::string& config = tokenizer.parts().config;
-  return config.empty() ? json::object() : json::parse(config);
+  return config.empty() ? json::object() : parse_json_object(config, "tokenizer_config.json");
 }
 
 }  // namespace

@@ -144,7 +144,7 @@ std::string hf_tokenizer_config_json(const Tokenizer& tokenizer, const SpecialTo
                             {"model_max_length", positions},
                             {"clean_up_tokenization_spaces", false}};
   if (const std::string& own = tokenizer.parts().config; !own.empty()) {
-    nlohmann::json read = nlohmann::json::parse(own);
+    nlohmann::json read = parse_json_object(own, "tokenizer_config.json");
     if (read["chat_template"].is_string() || read["chat_template"].is_null())
       read.erase("chat_template");
     read["tokenizer_class"] = written["tokenizer_class"];

@@ -1,5 +1,6 @@
 #include "tools/options/field_rows.h"
 #include "tools/options/lora_flags.h"
+#include "tools/options/model_flags.h"
 #include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {

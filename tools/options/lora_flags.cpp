@@ -1,5 +1,6 @@
 #include "tools/options/lora_flags.h"
 
+#include "tools/options/model_flags.h"
 #include "tools/options/seq2seq_flags.h"
 #include "zerograd/models/hugging_face/peft.h"
 #include "zerograd/runtime/command_line/flags.h"

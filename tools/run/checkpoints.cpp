@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "tools/options/seq2seq_flags.h"
 #include "tools/run/setup.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
