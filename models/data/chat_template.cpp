@@ -19,6 +19,7 @@
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
+#include "zerograd/runtime/text/utf8.h"
 
 namespace zg::models {
 
@@ -185,6 +186,10 @@ struct ChatRenderer::Child {
 ChatRenderer::ChatRenderer(ChatTemplate chat_template, Text text, int64_t seconds)
     : template_(std::move(chat_template)), child_(std::make_unique<Child>()) {
   child_->seconds = seconds;
+  for (const std::string& program : {template_.text, template_.tool_text})
+    if (const size_t at = valid_utf8(program); at < program.size())
+      throw FileError(
+          fmt::format("{}: expected UTF-8, got another byte at offset {}", template_.name, at));
   const json task = {{"template", template_.text},
                      {"tool_template", template_.tool_text},
                      {"variables", parse_json_object(template_.variables, template_.name)},

@@ -49,6 +49,7 @@ std::vector<AddedToken> special_tokens_in(const JsonNode& config, size_t& named)
   const JsonNode more =
       config.at(config.at("extra_special_tokens").value.empty() ? "additional_special_tokens"
                                                                 : "extra_special_tokens");
+  if (!more.value.is_null() && !more.value.is_structured()) more.fail("a list or an object");
   for (const auto& [key, value] : more.value.items()) add({value, more.name + "." + key + ": "});
   return tokens;
 }

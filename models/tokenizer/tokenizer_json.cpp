@@ -134,6 +134,7 @@ std::vector<DecoderStep> read_decoder(const JsonNode& node, bool byte_level) {
     if (byte_level) {
       if (!step.has_type("Fuse") && !step.has_type("ByteLevel"))
         refuse_type(step, "\"ByteLevel\", as the pre_tokenizer");
+      step.at("add_prefix_space").flag(true);  // has no effect
     } else if (step.has_type("Replace")) {
       steps.emplace_back(read_replace(step));
     } else if (step.has_type("ByteFallback")) {
@@ -163,6 +164,8 @@ constexpr size_t max_template_tokens = 4096;  // each text has them again
 
 void read_template(const JsonNode& node, TextTemplate& around) {
   int texts = 0;
+  const JsonNode tokens = node.at("special_tokens");
+  if (!tokens.value.is_null() && !tokens.value.is_object()) tokens.fail("an object");
   for (const JsonNode& piece : node.at("single").members()) {
     const JsonNode special = piece.at("SpecialToken");
     if (special.value.is_null()) {
@@ -172,8 +175,7 @@ void read_template(const JsonNode& node, TextTemplate& around) {
     }
     std::vector<int32_t>& ids = texts == 0 ? around.before : around.after;
     const std::string& name = special.at("id").text();
-    for (const JsonNode& id : node.at("special_tokens").at(name).at("ids").members())
-      ids.push_back(id.id());
+    for (const JsonNode& id : tokens.at(name).at("ids").members()) ids.push_back(id.id());
     if (ids.size() > max_template_tokens)
       node.at("single").refuse(
           fmt::format("at most {} tokens before a text and behind it "
@@ -246,13 +248,14 @@ void read_unknown(const JsonNode& node, TokenizerParts& parts, const VocabularyM
   bool all_bytes = byte_level;
   for (const std::string& character : byte_alphabet())
     all_bytes = all_bytes && vocabulary.find(character);
+  const bool fallback = node.at("byte_fallback").flag(false);
   if (all_bytes) return;
   if (const JsonNode token = node.at("unk_token"); !token.value.is_null()) {
     parts.unknown = vocabulary.find(token.text());
     if (!parts.unknown) token.fail("a token of model.vocab");
   }
   parts.fuse_unknown = node.at("fuse_unk").flag(false);
-  parts.byte_fallback = node.at("byte_fallback").flag(false);
+  parts.byte_fallback = fallback;
   if (byte_level && parts.byte_fallback)
     node.at("byte_fallback").refuse("false, as the pre_tokenizer is ByteLevel");
 }

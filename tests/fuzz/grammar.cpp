@@ -7,10 +7,12 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <set>
 
 #include "tests/models/tokenizer/tokenizer_text.h"
 #include "zerograd/kernels/matmul/matmul_algorithms.h"
+#include "zerograd/models/data/chat_template.h"
 #include "zerograd/models/data/conversation_data.h"
 #include "zerograd/models/data/pair_data.h"
 #include "zerograd/models/hugging_face/hf_seq2seq.h"
@@ -36,14 +38,21 @@ namespace {
 using Json = nlohmann::ordered_json;
 using models::Tokenizer;
 
+struct Input {
+  std::string text, what;
+  enum { valid, flawed, any } is = valid;
+};
+
 struct Reader {
   std::function<void(const std::string& text)> read;
   std::set<std::string> free;   ///< keys whose values have no effect, with what they contain
   std::set<std::string> names;  ///< keys with a list of known texts
   std::set<std::string> reals;  ///< keys that take any number
+  std::set<std::string> types;  ///< keys that take values of several types
   bool has_lines = false;
   bool unique_keys = false;  ///< otherwise the last of two counts, as in Python
   std::function<void(Json&)> finish = [](Json&) {};
+  Input (*from_text)(std::string document, Draws& draws) = nullptr;  ///< it is not JSON
 };
 
 /// The path of a file with this content.
@@ -71,6 +80,66 @@ void read_config(const std::string& text) {
     models::hf_seq2seq(text, "config.json");
   else
     models::validate(models::hf_config(text, "config.json").config);
+}
+
+const TemporaryFolder folder;  // removed by the parent process
+
+void read_tokenizer_config(const std::string& text) {
+  write_file(folder / "tokenizer.json", read_file("tests/fuzz/corpus/tokenizer/llama"));
+  write_file(folder / "tokenizer_config.json", text);
+  const Tokenizer tokenizer = models::load_tokenizer(folder.path());
+  models::special_tokens_of(tokenizer);
+  models::chat_template_of(tokenizer);
+  models::folder_chat_template(folder.path());
+}
+
+void render(const std::string& text) {
+  models::ChatRenderer renderer({.text = text,
+                                 .variables = R"({"bos_token": "<s>", "eos_token": "</s>"})",
+                                 .date = "2024-07-26"},
+                                models::ChatRenderer::Text::chat, /*seconds=*/1);
+  renderer.render(R"({"messages": [{"role": "user", "content": "a"},
+                      {"role": "assistant", "content": "b"}]})",
+                  "row");
+}
+
+Input damaged(std::string text, Draws& draws) {
+  for (uint64_t times = 1 + draws.below(8); times > 0 && !text.empty(); --times) {
+    const size_t at = draws.below(text.size());
+    if (draws.below(2))
+      text[at] = static_cast<char>(draws.next());
+    else
+      text.insert(at, text.substr(draws.below(text.size()), draws.below(40)));
+  }
+  return {text, "damaged bytes", Input::any};
+}
+
+/// A template of chats, with at most one thing that Jinja or its sandbox refuses.
+Input template_of(std::string text, Draws& draws) {
+  static const std::vector<std::string> bad = {
+      "{{ ''.__class__.__mro__ }}", "{{ messages | no_such_filter }}", "{{ messages.append(1) }}",
+      "{{ no_such_function() }}", "{{ 'x' * 99999999999 }}", "{% include 'x' %}",
+      "{% import 'os' as os %}", "{{ raise_exception('no') }}", "{{ namespace(_x=1)._x }}",
+      "{% no_such_tag %}", "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "{{ 1 / 0 }}",
+      "{% for i in range(999999) %}{% endfor %}", "{% endfor %}", "{% if true %}", "{{ ( }}",
+      "{{ '%999999999d' % 1 }}", "{{ cycler.__init__.__globals__ }}",
+      // Takes its second in each of some texts.
+      "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}"};
+  const uint64_t kind = draws.below(8);
+  if (kind == 0) return {text, "the document"};
+  if (kind <= 3) {
+    const std::string& added = bad[draws.below(50) ? draws.below(bad.size() - 1) : bad.size() - 1];
+    return {added + text, added, Input::flawed};
+  }
+  if (kind <= 5) {
+    static const std::regex end_of_block(R"(\{%-? *end(for|if|macro|generation) *-?%\})");
+    std::vector<std::smatch> ends(std::sregex_iterator(text.begin(), text.end(), end_of_block), {});
+    const std::smatch& end = draws.one_of(ends);
+    const std::string what = "without " + end.str();
+    return {text.erase(static_cast<size_t>(end.position()), static_cast<size_t>(end.length())),
+            what, Input::flawed};
+  }
+  return damaged(std::move(text), draws);
 }
 
 // Without its own keys a file of algorithms has a wrong checksum, which would hide other flaws.
@@ -116,6 +185,12 @@ const std::map<std::string, Reader>& readers() {
         .free = {"version", "truncation", "padding", "type_id", "tokens", "pair", "trim_offsets",
                  "id", "use_regex", "fuse_unk"},
         .names = {"type", "behavior", "prepend_scheme"}}},
+      {"tokenizer_config",
+       {.read = read_tokenizer_config,
+        .free = {"__type", "add_bos_token", "clean_up_tokenization_spaces", "model_max_length",
+                 "tokenizer_class"},
+        .types = {"bos_token", "chat_template", "extra_special_tokens"}}},
+      {"jinja", {.read = render, .from_text = template_of}},
       {"template",
        {.read = [](const std::string& text) { models::chat_format(text, "chat.json"); },
         .unique_keys = true}},
@@ -176,11 +251,6 @@ void collect(Json& value, const Place& at, const Reader& reader, std::vector<Pla
     for (Json& item : value) collect(item, {&item, at.key, at.object, at.is_free}, reader, places);
 }
 
-struct Input {
-  std::string text, what;
-  enum { valid, flawed, any } is = valid;
-};
-
 // Marks a place whose text no library writes.
 constexpr const char* mark = "(mark)";
 
@@ -211,7 +281,7 @@ Input input_of(const Reader& reader, Json file, Draws& draws) {
         true, 7, "x", Json::array(), Json::object(), Json::array({Json::array({1})})};
     const Json& other = draws.one_of(others);
     const bool same = other.type_name() == std::string(place.value->type_name());
-    return changed(other, !same && !place.value->is_null() &&
+    return changed(other, !same && !place.value->is_null() && !reader.types.contains(place.key) &&
                               !(other == 7 && reader.reals.contains(place.key)));
   }
   if (kind == 3) {
@@ -253,14 +323,7 @@ Input input_of(const Reader& reader, Json file, Draws& draws) {
   if (kind == 8)
     return {text.substr(0, 1 + draws.below(text.size() - 1)), "the begin of the document",
             Input::flawed};
-  for (uint64_t times = 1 + draws.below(8); times > 0 && !text.empty(); --times) {
-    const size_t at = draws.below(text.size());
-    if (draws.below(2))
-      text[at] = static_cast<char>(draws.next());
-    else
-      text.insert(at, text.substr(draws.below(text.size()), draws.below(40)));
-  }
-  return {text, "damaged bytes", Input::any};
+  return damaged(std::move(text), draws);
 }
 
 struct Counts {
@@ -272,7 +335,8 @@ void run(const Reader& reader, const std::vector<Json>& files, Counts& counts, i
   while (counts.next <= last) {
     const int64_t seed = counts.next++;
     Draws draws(static_cast<uint64_t>(seed));
-    Input input = input_of(reader, draws.one_of(files), draws);
+    const Json& file = draws.one_of(files);
+    Input input = reader.from_text ? reader.from_text(file, draws) : input_of(reader, file, draws);
     if (reader.has_lines) input.text = files[0].dump() + "\n" + input.text + "\n";
     std::string message = "it is accepted";
     alarm(seconds);
@@ -297,8 +361,12 @@ void run(const Reader& reader, const std::vector<Json>& files, Counts& counts, i
 int main(int argc, char** argv) {
   using namespace zg::testing;
   if (argc < 5 || !readers().contains(argv[1])) return 2;
+  const Reader& reader = readers().at(argv[1]);
   std::vector<Json> files;
-  for (int i = 4; i < argc; ++i) files.push_back(Json::parse(read_file(argv[i])));
+  for (int i = 4; i < argc; ++i) {
+    const std::string text = read_file(argv[i]);
+    files.push_back(reader.from_text ? Json(text) : Json::parse(text));
+  }
   auto& counts = *static_cast<Counts*>(
       mmap(nullptr, sizeof(Counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   const int64_t first = std::atoll(argv[2]), last = std::atoll(argv[3]);
@@ -308,7 +376,7 @@ int main(int argc, char** argv) {
   while (counts.next <= last) {
     std::fflush(stdout);
     if (fork() == 0) {
-      run(readers().at(argv[1]), files, counts, last);
+      run(reader, files, counts, last);
       std::fflush(stdout);
       _exit(0);
     }

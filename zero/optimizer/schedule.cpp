@@ -92,8 +92,7 @@ TransformersNumbers numbers_of(const ScheduleOptions& o) {
                                                    {"min_lr_ratio", &n.min_lr_ratio}};
   const char* const name = "lr_scheduler_kwargs";
   for (const auto& [key, at, value] : deepspeed::read_hjson(o.lr_scheduler_kwargs, name).members) {
-    const auto* const row = std::find_if(std::begin(known), std::end(known),
-                                         [&](const auto& pair) { return key == pair.first; });
+    const auto* const row = std::ranges::find(known, key, &std::pair<const char*, double*>::first);
     const std::string place = deepspeed::place(name, at, key);
     if (row == std::end(known) || value.kind != deepspeed::Value::Kind::number || value.number < 0)
       throw ConfigError(place +
