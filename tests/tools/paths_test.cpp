@@ -211,10 +211,34 @@ TEST_CASE("commands whose output is their input exit with a usage error and chan
   REQUIRE(
       zerograd(run + "--data " + (folder / "text.txt") + " --save " + (folder / "run")).status ==
       0);
-  check_refused(
-      "train --steps 2 --resume " + (folder / "run") + " --metrics " + (folder / "text.txt"), 2,
-      "--data and --metrics: both name ");
-  CHECK(fs::file_size(folder / "text.txt") == 2003);
+  REQUIRE(zerograd("train --steps 1 --score-samples 0 --from-hf " + model +
+                   " --data sort --lora 1 --save " + (folder / "lora"))
+              .status == 0);
+  write_file(folder / "ds.json", "{\"train_micro_batch_size_per_gpu\": 2}");
+  write_file(folder / "a.yaml",
+             "distributed_type: DEEPSPEED\ndeepspeed_config:\n"
+             "  deepspeed_config_file: " +
+                 (folder / "ds.json") + "\n");
+  const std::string text = " " + (folder / "text.txt"), prompt = " --prompt a --memory-json ";
+  // What a checkpoint or a config names, and no flag.
+  const std::pair<std::string, std::string> named[] = {
+      {"train --steps 2 --resume " + (folder / "run") + " --metrics" + text,
+       "--data and --metrics"},
+      {"eval " + (folder / "run") + " --memory-json" + text, "--data and --memory-json"},
+      {"plan eval " + (folder / "run") + " --memory-json" + text, "--data and --memory-json"},
+      {"generate " + (folder / "run") + prompt + text, "--data and --memory-json"},
+      {"consolidate " + (folder / "run") + text, "--data and TO"},
+      {"export " + (folder / "run") + " --hf" + text, "--data and --hf"},
+      {"generate " + (folder / "lora") + prompt + weights, "the adapters' base and --memory-json"},
+      {"train --steps 2 --resume " + (folder / "lora") + " --trace " + weights,
+       "the adapters' base and --trace"},
+      {run + "--data sort --config " + (folder / "a.yaml") + " --metrics " + (folder / "ds.json"),
+       "deepspeed_config_file and --metrics"}};
+  const auto now = contents();
+  for (const auto& [line, part] : named) {
+    check_refused(line, 2, part + ": ");
+    CHECK(contents() == now);
+  }
 }
 
 }  // namespace zg::testing

@@ -126,8 +126,7 @@ int export_gguf(const ExportOptions& options) {
       open_saved_model(options.checkpoint, options.model, options.adapters);
   const Settings& settings = saved_model.settings;
   check_form(options, settings);
-  check_paths({{"the adapters' base", PathUse::reads, settings.base.path},
-               {"--gguf", PathUse::writes, options.gguf}});
+  check_output(settings, "--gguf", options.gguf);
   if (!settings.seq2seq.config.empty())
     throw Unsupported(
         fmt::format("--gguf: {} has an encoder-decoder; expected a Llama, Mistral, Qwen2 or Qwen3; "
@@ -151,8 +150,7 @@ int export_folder(const ExportOptions& options) {
       open_saved_model(options.checkpoint, options.model, options.adapters);
   const Settings& settings = saved_model.settings;
   check_form(options, settings);
-  check_paths({{"the adapters' base", PathUse::reads, settings.base.path},
-               {options.peft.empty() ? "--hf" : "--peft", PathUse::writes, directory}});
+  check_output(settings, options.peft.empty() ? "--hf" : "--peft", directory);
   if (!options.peft.empty()) return export_adapters(saved_model, options.peft);
   const models::GPTConfig model = model_to_write(options, settings);
   if (settings.seq2seq.config.empty()) models::validate(model);

@@ -88,8 +88,12 @@ void load_accelerate(const Document& document, TrainOptions& options) {
   const CheckedConfig yaml = checked(document, options);
   const Given flags = options.given;
   std::optional<CheckedConfig> deepspeed;
-  if (const std::optional<Document> own = deepspeed_of(document, yaml))
+  if (const std::optional<Document> own = deepspeed_of(document, yaml)) {
     deepspeed = load_deepspeed(*own, &yaml, options);
+    std::vector<NamedPath> paths = paths_of(train_groups(options));
+    paths.push_back({"deepspeed_config_file", PathUse::reads, own->file});
+    check_paths(paths);
+  }
   const std::vector<std::string> overridden =
       apply_accelerate(yaml, deepspeed ? &*deepspeed : nullptr, flags, options);
   if (options.is_first_process()) report(yaml, overridden);

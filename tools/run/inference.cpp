@@ -138,6 +138,7 @@ int run_inference(const SavedModel& saved_model, const InferenceOptions& options
                   const InferenceWork& work) {
   const DeviceFlags& flags = options.device_flags;
   const Settings& settings = saved_model.settings;
+  check_output(settings, "--memory-json", options.memory_json);
   if (!options.only_planned) require_device(flags.type);
   const DType compute = values_options(settings, options).compute;
   require_dtype(flags.type, compute, saved_model.path);

@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/options/lora_flags.h"
+#include "tools/options/model_flags.h"
 #include "tools/options/seq2seq_flags.h"
 #include "tools/run/checkpoints.h"
 #include "tools/run/setup.h"
@@ -35,6 +36,17 @@ std::string differing_keys(const models::GPTConfig& there, const models::GPTConf
 }
 
 }  // namespace
+
+void check_output(const Settings& saved, const std::string& flag, const std::string& path) {
+  DataOptions data = saved.data;
+  std::vector<NamedPath> paths = paths_of({{"data",
+                                            {source_flag(data), validation_source_flag(data),
+                                             chat_format_flag(data), tokenizer_flag(data)}}});
+  paths.push_back({"the adapters' base", PathUse::reads, saved.base.path});
+  std::erase_if(paths, [](const NamedPath& input) { return !path_exists(input.path); });
+  paths.push_back({flag, PathUse::writes, path});
+  check_paths(paths);
+}
 
 void move_base(Settings& settings, const std::string& path, const std::string& checkpoint) {
   if (settings.lora.rank == 0)

@@ -307,19 +307,20 @@ void resolve_base(Run& run, const Settings* saved) {
   if (saved) settings.base = saved->base;
   if (!options.moved_base.empty()) move_base(settings, options.moved_base, run.resumed);
   if (settings.lora.rank == 0) return;
-  const auto check_save = [&] {
-    check_paths({{"the adapters' base", PathUse::reads, settings.base.path},
-                 {"--save", PathUse::adds, options.save}});
+  const auto check_with_base = [&] {
+    std::vector<NamedPath> paths = paths_of(train_groups(run.options));
+    paths.push_back({"the adapters' base", PathUse::reads, settings.base.path});
+    check_paths(paths);
   };
   if (saved) {
-    check_save();
+    check_with_base();
     if (!options.only_planned) checked_base(settings);
     return;
   }
   settings.base.path = absolute_path(!options.from_hf.empty() ? options.from_hf
                                      : run.initial            ? run.initial->path()
                                                               : options.initial_weights);
-  check_save();
+  check_with_base();
   if (options.only_planned) return;
   settings.base.hash = zero::weights_hash(base_weights(settings));
 }

@@ -100,6 +100,10 @@ WeightSource checked_base(const Settings& settings);
 /// The matrices of a model with adapters.
 WeightSource adapter_weights(const SavedModel& saved_model);
 
+/// Throws ConfigError if `path`, which `flag` names, is, contains or lies in the data, the
+/// tokenizer or the adapters' base of a checkpoint's run, as far as they exist.
+void check_output(const Settings& saved, const std::string& flag, const std::string& path);
+
 /// Checks the weights of --init, an open checkpoint or a file. Throws ConfigError when their tokens
 /// mean something else than the run's. Throws FileError when their model has another size; the
 /// message names the flags that match. Returns a note about their tokens for the user; empty: none.
