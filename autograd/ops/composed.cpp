@@ -7,6 +7,7 @@
 #include "zerograd/autograd/ops/op.h"
 #include "zerograd/autograd/parameter.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
+#include "zerograd/runtime/checked_product.h"
 #include "zerograd/runtime/text/format.h"
 
 // Ops that are made of other ops. Their gradients are those of the parts.
@@ -51,6 +52,9 @@ Tensor arange(int64_t begin, int64_t end, DType dtype, const Device& device) {
     throw ConfigError(fmt::format(
         "arange: begin is {}, end is {}, dtype is {}; expected begin <= end and any dtype but bool",
         begin, end, dtype));
+  if (int64_t count = 0; __builtin_sub_overflow(end, begin, &count) || count > largest_product)
+    throw ShapeError(fmt::format("arange: begin is {}, end is {}; expected at most {} numbers",
+                                 begin, end, largest_product));
   std::vector<int64_t> numbers(static_cast<size_t>(end - begin));
   std::iota(numbers.begin(), numbers.end(), begin);
   return cast(Var(Tensor::from(numbers, {end - begin}, device)), dtype).value();
@@ -171,11 +175,15 @@ Var repeat(const Var& x, std::initializer_list<int64_t> counts) {
   if (static_cast<int>(counts.size()) != shape.rank())
     refuse_shape("repeat", "x", shape,
                  fmt::format("rank {}, a count for each axis", counts.size()));
+  std::vector<int64_t> sizes(counts);
+  sizes.push_back(shape.numel());
+  if (!checked_product(sizes))
+    throw ShapeError(
+        fmt::format("repeat: x has shape {}; expected counts of 0 or more, and at most {} elements",
+                    shape, largest_product));
   Var repeated = x;
   int axis = 0;
   for (const int64_t count : counts) {
-    if (count < 0)
-      throw ShapeError(fmt::format("repeat: a count of {}; expected 0 or more", count));
     if (count == 0) repeated = slice(repeated, axis, 0, 0);
     if (count > 1) repeated = concat(std::vector<Var>(static_cast<size_t>(count), repeated), axis);
     ++axis;

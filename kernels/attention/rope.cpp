@@ -63,10 +63,9 @@ void validate(const Rope& a) {
   if (a.positions) {
     check_dtype(op, "positions", a.positions, DType::i32);
     check_shape(op, "positions", a.positions, {a.x.extent(0), a.x.extent(1)});
-  } else if (a.first_position < 0 || a.first_position + a.x.extent(1) > table[0]) {
-    throw ShapeError(fmt::format("rope: positions {} to {} are needed; expected 0 to {}",
-                                 a.first_position, a.first_position + a.x.extent(1) - 1,
-                                 table[0] - 1));
+  } else if (a.first_position < 0 || a.first_position > table[0] - a.x.extent(1)) {
+    throw ShapeError(fmt::format("rope: {} positions from {} are needed; expected 0 to {}",
+                                 a.x.extent(1), a.first_position, table[0] - 1));
   }
 }
 

@@ -100,10 +100,10 @@ void check_positions(const char* op, int64_t N, int64_t T, int64_t first, int64_
     throw ShapeError(fmt::format(
         "{}: T (tokens per sequence) is {}; expected a divisor of the number of tokens, {}", op, T,
         N));
-  if (first < 0 || first + T > P)
+  if (first < 0 || first > P - T)
     throw ShapeError(fmt::format(
-        "{}: positions {} to {} are used; expected 0 to {}, the rows of the position table", op,
-        first, first + T - 1, P - 1));
+        "{}: {} positions from {} are used; expected 0 to {}, the rows of the position table", op,
+        T, first, P - 1));
 }
 
 }  // namespace

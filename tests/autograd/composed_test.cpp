@@ -144,6 +144,10 @@ TEST_CASE("composed ops refuse wrong operands with an error that names the op") 
         "unsqueeze: axis 3 of a result of rank 3; expected -3 to 2, and at most rank 6");
   CHECK(message_of<ShapeError>([&] { var(x, {0}); }) ==
         "var: x has shape [1, 2]; expected more than 1 elements along the axes, got 1");
+  constexpr int64_t many = int64_t{1} << 32;
+  CHECK_THROWS_AS(repeat(x, {many, many}), ShapeError);
+  CHECK_THROWS_AS(arange(-INT64_MAX, INT64_MAX, DType::i64, Device::cpu()), ShapeError);
+  CHECK_THROWS_AS(one_hot(arange(0, 1, DType::i64, Device::cpu()), INT64_MAX), ShapeError);
   CHECK(message_of<ShapeError>([&] { repeat(x, {2}); }) ==
         "repeat: x has shape [1, 2]; expected rank 1, a count for each axis");
   CHECK(message_of<ConfigError>([&] { clamp(x, 2, 1); }) ==

@@ -171,10 +171,13 @@ TEST_CASE("rope refuses invalid heads, tables, positions and options") {
       "rope: table has shape [8, 4]; expected [positions, R] with R even and at most the head size "
       "2",
       ShapeError);
-  CHECK_THROWS_WITH_AS(
-      kernels::rope({.x = x, .y = x, .table = table, .heads = 2, .first_position = 4},
-                    device.compute()),
-      "rope: positions 4 to 8 are needed; expected 0 to 7", ShapeError);
+  for (const int64_t first : {int64_t{4}, INT64_MAX})
+    CHECK_THROWS_WITH_AS(
+        kernels::rope({.x = x, .y = x, .table = table, .heads = 2, .first_position = first},
+                      device.compute()),
+        ("rope: 5 positions from " + std::to_string(first) + " are needed; expected 0 to 7")
+            .c_str(),
+        ShapeError);
   CHECK_THROWS_WITH_AS(rope_frequencies({}, 5),
                        "rope: expected an even number of rotated elements from 2 on, got 5",
                        ConfigError);

@@ -245,9 +245,10 @@ TEST_CASE("embedding refuses wrong shapes and dtypes, and positions out of range
   CHECK_THROWS_AS(refused([&](auto& b) { b.T = 0; }), ShapeError);
   CHECK_THROWS_WITH_AS(
       refused([&](auto& b) { b.first_position = 2; }),
-      "embedding_forward: positions 2 to 4 are used; expected 0 to 3, the rows of the "
+      "embedding_forward: 3 positions from 2 are used; expected 0 to 3, the rows of the "
       "position table",
       ShapeError);
+  CHECK_THROWS_AS(refused([&](auto& b) { b.first_position = INT64_MAX; }), ShapeError);
   const EmbeddingBackward b{.ids = a.ids, .dy = a.y, .dweight = a.weight};
   CHECK_THROWS_WITH_AS(kernels::embedding_backward(b, device.compute()),
                        "embedding_backward: dweight holds bf16; expected f32", DTypeError);
