@@ -220,7 +220,7 @@ TEST_CASE("commands whose output is their input exit with a usage error and chan
              "  deepspeed_config_file: " +
                  (folder / "ds.json") + "\n");
   const std::string text = " " + (folder / "text.txt"), prompt = " --prompt a --memory-json ";
-  // What a checkpoint or a config names, and no flag.
+  // Paths that a checkpoint or a config names, and no flag.
   const std::pair<std::string, std::string> named[] = {
       {"train --steps 2 --resume " + (folder / "run") + " --metrics" + text,
        "--data and --metrics"},
