@@ -79,6 +79,49 @@ ById tokens_in_file(const std::string& path, const TokenizerParts& parts) {
   return tokens;
 }
 
+/// The class that AutoTokenizer of transformers 5 makes, without "Fast".
+std::string class_of(const JsonNode& config, const JsonNode& model) {
+  std::string name, type;
+  for (const JsonNode& node : {config, model})
+    if (const JsonNode own = node.at("tokenizer_class"); name.empty() && own.value.is_string())
+      name = own.text();
+  if (name.ends_with("Fast")) name.resize(name.size() - 4);
+  if (const JsonNode node = model.at("model_type"); node.value.is_string()) type = node.text();
+  if (type == "mistral") return "";
+  if (type == "qwen2" || (type == "qwen3" && name.empty())) return "Qwen2Tokenizer";
+  return type == "gpt2" && name.empty() ? "GPT2Tokenizer" : name;
+}
+
+/// Some classes have steps of their own, whatever tokenizer.json says.
+void use_steps_of_class(const std::string& name, const JsonNode& config, TokenizerParts& parts) {
+  const bool is_llama = name == "LlamaTokenizer", is_qwen = name == "Qwen2Tokenizer";
+  if (is_byte_level(parts) == is_llama || !(is_llama || is_qwen || name == "GPT2Tokenizer")) return;
+  const bool adds_space = config.at("add_prefix_space").flag(is_llama);
+  parts.normalizers.clear();
+  if (is_llama) {
+    using enum MetaspaceStep::Prepend;
+    const MetaspaceStep spaces = {.prepend = !adds_space                       ? never
+                                             : config.at("legacy").flag(false) ? always
+                                                                               : first,
+                                  .split = false};
+    parts.pre_tokenizers = {spaces};
+    parts.decoders = {ReplaceStep{spaces.replacement, " "}, ByteFallbackStep(), FuseStep()};
+    if (adds_space) parts.decoders.emplace_back(StripStep{" ", 1, 0});
+  } else {
+    parts.pre_tokenizers = {ByteLevelStep{.add_prefix_space = adds_space, .use_regex = !is_qwen}};
+    if (is_qwen) {
+      parts.normalizers = {NFCStep()};
+      const SplitStep words = {
+          R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+)"
+          R"([\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"};
+      parts.pre_tokenizers.insert(parts.pre_tokenizers.begin(), words);
+    }
+  }
+  parts.unknown.reset();
+  parts.fuse_unknown = parts.byte_fallback = is_llama;
+  parts.ignore_merges = false;
+}
+
 }  // namespace
 
 void add_tokenizer_config(const std::string& folder, TokenizerParts& parts) {
@@ -90,6 +133,9 @@ void add_tokenizer_config(const std::string& folder, TokenizerParts& parts) {
     config["chat_template"] = read_text(separate);
   const JsonNode root{config, path + ": "};
   root.at("split_special_tokens").require_false();
+  const std::string model_path = folder + "/config.json";
+  const json model = object_in(model_path);
+  use_steps_of_class(class_of(root, {model, model_path + ": "}), root, parts);
   std::unordered_map<std::string, size_t> added, known;  // places in parts.added and parts.tokens
   for (size_t i = 0; i < parts.added.size(); ++i) added.emplace(parts.added[i].content, i);
   const auto add = [&](AddedToken token) {

@@ -17,8 +17,10 @@ namespace zg::models {
 /// merges.txt. Of a folder AutoTokenizer's other files are read, too: the tokens that
 /// tokenizer_config.json (added_tokens_decoder, eos_token and the like) names or, where it has no
 /// added_tokens_decoder, special_tokens_map.json and added_tokens.json, and chat_template.jinja.
-/// As there, a new token gets the next id, and add_bos_token and add_eos_token have no effect
-/// beside a tokenizer.json.
+/// As there, a new token gets the next id, add_bos_token and add_eos_token have no effect beside a
+/// tokenizer.json, and some classes (tokenizer_class, or model_type of config.json) have
+/// normalizers, pre-tokenizers and decoders of their own: LlamaTokenizer puts a space only before
+/// a text's begin, or with "legacy" also behind each special token.
 ZG_API Tokenizer load_tokenizer(const std::string& path);
 /// True if load_tokenizer() finds such files in a folder.
 ZG_API bool has_tokenizer(const std::string& folder);

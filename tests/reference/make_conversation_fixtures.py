@@ -22,7 +22,7 @@ import tempfile
 
 import torch
 from safetensors.torch import save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
@@ -68,7 +68,24 @@ def tokens_of(chat, tokenizer):
     return prompt + response, [0] * len(prompt) + [1] * len(response)
 
 
-TEXT = "<|im_start|>user hi<|im_end|>  <new>\n<|endoftext|><pad>you the"
+TEXT = "<|im_start|>user hi<|im_end|>  <new>\n<|endoftext|><pad>you the<|im_end|>the e\u0301"
+
+
+def sentencepiece():
+    """As the tokenizer.json of Llama 2: a space before each text between special tokens."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    trainer = trainers.BpeTrainer(vocab_size=50, special_tokens=["<unk>", "<|im_end|>"], show_progress=False)
+    tokenizer.train_from_iterator(["user hi you the <new> <|im_start|>", " the  you <pad> endoftext"], trainer)
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
+    return tokenizer.to_str()
+
+
+def of_class(model_type, name, tokens, **more):
+    """Files of a class that takes no steps from tokenizer.json."""
+    named = dict(zip(("unk_token", "bos_token", "eos_token", "pad_token"), tokens))
+    return {"config.json": {"model_type": model_type},
+            "tokenizer_config.json": {"tokenizer_class": name, "chat_template": "C", **named, **more}}
 PLAIN = {"lstrip": False, "rstrip": False, "normalized": False, "single_word": False}
 NEW = {"content": "<new>", "lstrip": True, "rstrip": True, "normalized": False, "single_word": False}
 CONFIGS = {
@@ -85,6 +102,14 @@ CONFIGS = {
         "tokenizer_config.json": {"bos_token": NEW | {"__type": "AddedToken", "special": False}, "image_token": "you",
                                   "extra_special_tokens": ["the", "<pad>"], "chat_template": "C", "add_eos_token": True},
         "chat_template.jinja": "J"},
+    "Llama's class": of_class("llama", "LlamaTokenizerFast", ["<unk>"] + 2 * ["<|im_end|>"]) | {
+        "tokenizer.json": sentencepiece()},
+    "Llama's class as it was": of_class("llama", "LlamaTokenizer", ["<unk>"] + 2 * ["<|im_end|>"], legacy=True) | {
+        "tokenizer.json": sentencepiece()},
+    "Llama's class under Mistral": of_class("mistral", "LlamaTokenizer", ["<unk>"] + 2 * ["<|im_end|>"]) | {
+        "tokenizer.json": sentencepiece()},
+    "Qwen2's class": of_class("qwen2", "PreTrainedTokenizerFast", SPECIAL[:1] * 4, add_prefix_space=True),
+    "GPT-2's class": of_class("gpt2", None, SPECIAL[:1] * 3, add_prefix_space=True),
 }
 
 
