@@ -1,7 +1,6 @@
 #include "bench/measure_peaks.h"
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <map>
 #include <set>

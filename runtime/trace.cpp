@@ -2,11 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
-#include <filesystem>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <utility>
 

@@ -2,7 +2,6 @@
 
 #include <fnmatch.h>
 
-#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <set>

@@ -3,7 +3,6 @@
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/ops/op.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cfloat>
-
 #include "zerograd/kernels/attention/attention.h"
 #include "zerograd/kernels/cuda/tile.cuh"
 

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <optional>
-#include <string>
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/tensor.h"

@@ -2,8 +2,6 @@
 
 #include <cuda_runtime.h>
 
-#include <type_traits>
-
 #include "zerograd/kernels/kernel.h"
 #include "zerograd/runtime/cuda/api.h"
 #include "zerograd/runtime/launches.h"

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cmath>
-
 #include "zerograd/kernels/elementwise/dropout_cpu.h"
 
 // Dropout factors in plain C++; kernels/cpu/philox_simd.h has the vector code.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <utility>

@@ -4,7 +4,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <utility>
 
 #include "zerograd/runtime/dtype.h"
 #include "zerograd/runtime/error.h"

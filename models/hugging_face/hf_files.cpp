@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <utility>
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"

@@ -1,6 +1,5 @@
 #include "zerograd/models/hugging_face/hf_seq2seq.h"
 
-#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>

@@ -1,5 +1,3 @@
-#include <map>
-#include <set>
 #include <utility>
 
 #include "zerograd/models/hugging_face/hf_files.h"

@@ -1,6 +1,5 @@
 #include "zerograd/models/seq2seq/seq2seq_generate.h"
 
-#include <algorithm>
 #include <memory>
 #include <utility>
 

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
-#include <string>
 #include <system_error>
 #include <thread>
 #include <vector>

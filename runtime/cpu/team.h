@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <type_traits>
 
 #include "zerograd/runtime/api.h"

@@ -5,7 +5,6 @@
 #include <map>
 #include <shared_mutex>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "zerograd/runtime/arena.h"

@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <mutex>
-#include <numeric>
 #include <string>
 #include <vector>
 

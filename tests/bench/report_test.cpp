@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <utility>

@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "tests/fuzz/bounded.h"
 #include "zerograd/models/data/indexed_dataset.h"

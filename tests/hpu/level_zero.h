@@ -2,7 +2,6 @@
 
 #include <level_zero/ze_api.h>
 
-#include <cstring>
 #include <span>
 #include <stdexcept>
 #include <string>

@@ -1,7 +1,5 @@
 // Programs with one mistake each, which the test driver must report: planted_hpu_bugs NAME [mended]
 #include <cstdio>
-#include <cstdlib>
-#include <functional>
 #include <map>
 
 #include "tests/hpu/level_zero.h"

@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstdint>
-#include <cstdlib>
 
 #include "tests/hpu/level_zero.h"
 

@@ -2,8 +2,6 @@
 
 #include <doctest/doctest.h>
 
-#include <set>
-
 using namespace zg;
 
 TEST_CASE("Philox4x32-10 gives the known answers of the Random123 distribution") {

@@ -1,6 +1,5 @@
 #include <doctest/doctest.h>
 
-#include <filesystem>
 #include <thread>
 
 #include "tests/support/temporary_folder.h"

@@ -4,9 +4,6 @@
 // place.
 #include <doctest/doctest.h>
 
-#include <functional>
-#include <map>
-
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "zerograd/autograd/ops.h"

@@ -3,8 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <map>
-#include <span>
-#include <string>
 #include <vector>
 
 #include "tests/support/op_case.h"

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/commands/subcommands.h"
-#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/random.h"
 #include "zerograd/runtime/text/text.h"

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <limits>
-#include <utility>
 
 #include "tools/options/fields.h"
 

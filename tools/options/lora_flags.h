@@ -1,7 +1,5 @@
 #pragma once
 
-#include <string>
-
 #include "tools/options/options.h"
 #include "zerograd/models/gpt/gpt_config.h"
 #include "zerograd/models/lora.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/cpu/team.h"
 #include "zerograd/zero/states/partition.h"
 #include "zerograd/zero/states/transfer.h"

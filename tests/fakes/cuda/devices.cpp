@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
-#include <iterator>
 #include <map>
 #include <mutex>
 #include <string>

@@ -2,7 +2,6 @@
 
 #include <sys/mman.h>
 
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>

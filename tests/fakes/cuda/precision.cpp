@@ -1,6 +1,5 @@
 #include "tests/fakes/cuda/precision.h"
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdio>

@@ -1,6 +1,5 @@
 #include "tests/fakes/cuda/queues.h"
 
-#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 
 #include "tests/fakes/level_zero/launch.h"
 #include "tests/fakes/level_zero/scheduler.h"

@@ -1,9 +1,7 @@
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <mutex>
-#include <set>
 #include <tuple>
 #include <unordered_set>
 #include <vector>

@@ -2,8 +2,6 @@
 
 #include <doctest/doctest.h>
 
-#include <numeric>
-
 #include "tests/support/op_case.h"
 #include "zerograd/runtime/error.h"
 

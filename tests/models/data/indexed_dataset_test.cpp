@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 

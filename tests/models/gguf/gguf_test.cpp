@@ -1,6 +1,5 @@
 #include <doctest/doctest.h>
 
-#include <bit>
 #include <cmath>
 #include <filesystem>
 #include <limits>

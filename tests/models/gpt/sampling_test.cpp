@@ -1,7 +1,6 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <limits>
 #include <set>
 
 #include "tests/support/op_case.h"

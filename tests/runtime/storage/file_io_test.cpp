@@ -4,7 +4,6 @@
 
 #include <filesystem>
 #include <functional>
-#include <vector>
 
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"

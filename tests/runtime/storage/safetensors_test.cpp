@@ -9,7 +9,6 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"

@@ -1,6 +1,5 @@
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <regex>
 
 #include "tests/support/temporary_folder.h"

@@ -2,10 +2,8 @@
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <set>
-#include <vector>
 
 #include "zerograd/runtime/dtype.h"
 #include "zerograd/runtime/error.h"

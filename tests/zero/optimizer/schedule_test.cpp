@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <vector>
 
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
