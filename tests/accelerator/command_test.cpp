@@ -73,16 +73,12 @@ TEST_CASE("a checkpoint moves between an accelerator and the cpu") {
   for (const std::string& device : {std::string("cpu"), accelerator_name}) {
     CAPTURE(device);
     const Outcome eval =
-        zerograd("eval " + (folder / "whole") + " --batch-size 4 --eval-batches 1 " +
-                 "--score-samples 4 --device " + device);
-    CAPTURE(eval.error);
-    CHECK(eval.status == 0);
+        checked(zerograd("eval " + (folder / "whole") + " --batch-size 4 --eval-batches 1 " +
+                         "--score-samples 4 --device " + device));
     CHECK(contains(eval.out, "val loss "));
     CHECK(contains(eval.out, "test final score: "));
-    const Outcome text = zerograd("generate " + (folder / "whole") +
-                                  " --prompt 012012 --length 5 --device " + device);
-    CAPTURE(text.error);
-    CHECK(text.status == 0);
+    const Outcome text = checked(zerograd("generate " + (folder / "whole") +
+                                          " --prompt 012012 --length 5 --device " + device));
     CHECK(text.out.starts_with("012012"));
   }
 }

@@ -11,13 +11,11 @@ using namespace zg::testing;
 // The command on emulated CUDA devices.
 
 TEST_CASE("the emulated command reports that its devices are emulated") {
-  const Outcome info = zerograd("info");
-  CHECK(info.status == 0);
+  const Outcome info = checked(zerograd("info"));
   CHECK(contains(info.out, "emulated device, no GPU"));
   CHECK(contains(info.out, "cuda:1"));
   CHECK(contains(info.out, ", NCCL 2.28.9\n"));
-  const Outcome run = zerograd(sort_run + "--device cuda --steps 1");
-  CHECK(run.status == 0);
+  const Outcome run = checked(zerograd(sort_run + "--device cuda --steps 1"));
   CHECK(contains(run.error, "rank 0/1 pid "));
   CHECK(contains(run.error, " cuda:0"));
   CHECK(contains(run.error, "emulated device, no GPU"));
@@ -39,9 +37,7 @@ TEST_CASE(
     const ScopedVariable wish("ZG_CUDA_COMM", way);
     const std::string line = sort_run + "--device cuda --steps 3 --batch-size 2 --zero-stage " +
                              stage + " --param-persistence-threshold 0 --memory-json ";
-    const Outcome outcome = mpirun("-np 2 zerograd " + line + measured);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 0);
+    const Outcome outcome = checked(mpirun("-np 2 zerograd " + line + measured));
     CHECK(contains(outcome.error, "rank 1/2 pid "));
     CHECK(contains(outcome.error, " cuda:1"));
     CHECK(contains(outcome.error,
@@ -70,10 +66,7 @@ TEST_CASE("the transport between ranks on cuda is reported, and does not change 
   const ScopedVariable absent("ZG_EMULATOR_NCCL", "absent");
   CHECK(contains(zerograd("info").out, ", no NCCL (libnccl.so.2 has no double)\n"));
   const ScopedVariable insists("ZG_CUDA_COMM", "nccl");
-  const Outcome refused = zerograd(line);
-  CHECK(refused.status == 2);
-  CHECK(contains(refused.error,
-                 "ZG_CUDA_COMM=nccl, but NCCL cannot be used: libnccl.so.2 has no double"));
+  check_refused(line, 2, "ZG_CUDA_COMM=nccl, but NCCL cannot be used: libnccl.so.2 has no double");
 }
 
 TEST_CASE("--nccl-reduce is reported as inexact, and is refused without NCCL") {
@@ -81,16 +74,13 @@ TEST_CASE("--nccl-reduce is reported as inexact, and is refused without NCCL") {
   const std::string line = sort_run + "--device cuda --steps 3 --ranks 4 --batch-size 1 ";
   const std::string exact = folder / "exact", inexact = folder / "inexact";
   const std::string exact_hash = hash_of(line + "--metrics " + exact);
-  const Outcome run = zerograd(line + "--nccl-reduce --metrics " + inexact);
-  CHECK(run.status == 0);
+  const Outcome run = checked(zerograd(line + "--nccl-reduce --metrics " + inexact));
   CHECK(contains(run.error, "ranks are connected by NCCL 2.28.9, which sums gradients: inexact"));
   const std::vector<double> expected = losses_of(exact), losses = losses_of(inexact);
   CHECK(line_after(run.out, "param_hash ") != exact_hash);
   for (size_t step = 0; step < 3; ++step) CHECK(std::fabs(losses[step] - expected[step]) <= 1e-3);
   const auto refused = [](const std::string& flags, const std::string& words) {
-    const Outcome outcome = zerograd(flags);
-    CHECK(outcome.status == 6);
-    CHECK(contains(outcome.error, words));
+    CHECK(contains(checked(zerograd(flags), 6).error, words));
   };
   refused(sort_run + "--ranks 2 --nccl-reduce",
           "nccl_reduce is for ranks on cuda devices; try without it");
@@ -102,10 +92,8 @@ TEST_CASE("a rank whose thread hangs in NCCL is named, and the run ends") {
   const TemporaryFolder folder;
   const ScopedVariable messages("ZG_EMULATOR_NCCL_FOLDER", folder.path().c_str());
   const ScopedVariable plants("ZG_EMULATOR_NCCL", "1:9:block");
-  const Outcome outcome =
-      zerograd(sort_run + "--device cuda --ranks 3 --batch-size 1 --steps 9 --comm-timeout 10");
-  CAPTURE(outcome.error);
-  CHECK(outcome.status == 4);
+  const Outcome outcome = checked(
+      zerograd(sort_run + "--device cuda --ranks 3 --batch-size 1 --steps 9 --comm-timeout 10"), 4);
   CHECK(contains(outcome.error, "rank 1 did not finish within 10 s: collective #"));
   CHECK(contains(outcome.error, ", in step "));
 }
@@ -125,9 +113,8 @@ TEST_CASE("a step whose collective fails on the device has no loss and is in no 
     const std::string saves = folder / call, metrics = saves + ".json";
     {
       const ScopedVariable plants("ZG_EMULATOR_NCCL", ("1:" + std::string(call) + ":fail").c_str());
-      const Outcome failed = zerograd(line + "--save " + saves + " --metrics " + metrics);
-      CAPTURE(failed.error);
-      CHECK(failed.status == 4);
+      const Outcome failed =
+          checked(zerograd(line + "--save " + saves + " --metrics " + metrics), 4);
       CHECK(contains(failed.error, "rank 1 failed in step "));
       CHECK(contains(failed.error, "NCCL: unhandled system error"));
     }
@@ -161,29 +148,19 @@ TEST_CASE("a process that dies or hangs in NCCL is named by the others") {
 
 TEST_CASE("benchmarks run on cuda, and an absent device is refused by name") {
   const auto refused = [](const std::string& line, const std::string& part) {
-    const Outcome outcome = zerograd(line);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 6);
-    CHECK(contains(outcome.error, part));
+    CHECK(contains(checked(zerograd(line), 6).error, part));
   };
   const std::string small =
       " --device cuda --n-layer 1 --n-head 1 --n-embd 16 --block-size 8 --vocab-size 16 "
       "--batch-size 1";
-  const Outcome step = zerograd("bench step --steps 1 --warm-up 0" + small);
-  CAPTURE(step.error);
-  CHECK(step.status == 0);
-  CHECK(contains(step.out, "| step |"));
-  const Outcome generate = zerograd("bench generate --prompt 2 --tokens 3 --repeats 1" + small);
-  CAPTURE(generate.error);
-  CHECK(generate.status == 0);
+  CHECK(contains(checked(zerograd("bench step --steps 1 --warm-up 0" + small)).out, "| step |"));
+  checked(zerograd("bench generate --prompt 2 --tokens 3 --repeats 1" + small));
   const Outcome kernels = zerograd("bench kernels --device cuda --filter 704x192x48");
   CAPTURE(kernels.error);
   for (const char* row : {"| limit: matmul peak | | bf16 | 1 |", "| limit: memory, a copy |",
                           "| matmul NT | 704x192x48 | f32 |"})
     CHECK(contains(kernels.out, row));
-  const Outcome offload = zerograd("bench offload --device cuda --size 1MiB");
-  CAPTURE(offload.error);
-  CHECK(offload.status == 0);
+  const Outcome offload = checked(zerograd("bench offload --device cuda --size 1MiB"));
   for (const char* row : {"| limit: copy to the host |", "| limit: copy to the device |",
                           "| adamw, states on the device |", "| adamw, states on the host |"})
     CHECK(contains(offload.out, row));
@@ -199,13 +176,10 @@ namespace {
 std::string kernels_of(const std::string& command, const std::string& flags) {
   const TemporaryFolder folder;
   const std::string file = folder / "kernels.json";
-  const Outcome outcome =
-      zerograd(command +
-               " --data adder --model-type gpt-nano --log-interval 0 --score-samples 0 "
-               "--progress off --device cuda --steps 2 " +
-               flags + " --kernels " + file);
-  CAPTURE(outcome.error);
-  REQUIRE(outcome.status == 0);
+  checked(zerograd(command +
+                   " --data adder --model-type gpt-nano --log-interval 0 --score-samples 0 "
+                   "--progress off --device cuda --steps 2 " +
+                   flags + " --kernels " + file));
   return read_file(file);
 }
 
@@ -270,21 +244,18 @@ TEST_CASE("the host waits as often in a step as kernels/cuda/README.md says, in 
 }
 
 TEST_CASE("--kernels of a plan for cuda without steps is refused") {
-  const Outcome none = zerograd("plan --data sort --device cuda --steps 0 --kernels /dev/null");
-  CHECK(none.status == 2);
-  CHECK(contains(none.error, "--kernels: the run takes no step"));
+  check_refused("plan --data sort --device cuda --steps 0 --kernels /dev/null", 2,
+                "--kernels: the run takes no step");
 }
 
 TEST_CASE("bench matmul-algorithms finds the same products on any number of ranks, with Muon too") {
   const TemporaryFolder folder;
   const std::string file = folder / "file.json";
   const auto products_of = [&](const std::string& ranks) {
-    const Outcome outcome = zerograd(
-        "bench matmul-algorithms --rounds 1 --candidates 1 --device cuda --data adder "
-        "--n-layer 2 --n-head 2 --n-embd 32 --optimizer muon --batch-size 1 " +
-        ranks + " --out " + file);
-    CAPTURE(outcome.error);
-    REQUIRE(outcome.status == 0);
+    checked(
+        zerograd("bench matmul-algorithms --rounds 1 --candidates 1 --device cuda --data adder "
+                 "--n-layer 2 --n-head 2 --n-embd 32 --optimizer muon --batch-size 1 " +
+                 ranks + " --out " + file));
     std::string products;
     for (const auto& [problem, algorithm] : zg::MatmulAlgorithms::read(file).algorithms)
       products += sizes(problem) + "\n";
@@ -302,10 +273,8 @@ TEST_CASE("train repeats the algorithms of a file on cuda, at any stage and numb
   const std::string model = "--data adder --model-type gpt-nano --device cuda ";
   const std::string run = "train --log-interval 0 --score-samples 0 --progress off " + model;
   const std::string one_rank = run + "--batch-size 2 --grad-accum 2 --steps 2 ";
-  const Outcome bench =
-      zerograd("bench matmul-algorithms --rounds 1 --batch-size 2 --out " + measured + " " + model);
-  CAPTURE(bench.error);
-  REQUIRE(bench.status == 0);
+  const Outcome bench = checked(zerograd(
+      "bench matmul-algorithms --rounds 1 --batch-size 2 --out " + measured + " " + model));
   zg::MatmulAlgorithms algorithms = zg::MatmulAlgorithms::read(measured);
   CHECK(algorithms.library == "cuBLASLt 13.0.0");
   CHECK(algorithms.algorithms.size() > 10);
@@ -346,13 +315,11 @@ TEST_CASE("train repeats the algorithms of a file on cuda, at any stage and numb
   const std::string saved = folder / "saved";
   CHECK(zerograd(one_rank + "--save " + saved + " --matmul-algorithms " + backwards).status == 0);
   const Outcome resumed =
-      zerograd("train --score-samples 0 --steps 3 --device cuda --resume " + saved);
-  CHECK(resumed.status == 0);
+      checked(zerograd("train --score-samples 0 --steps 3 --device cuda --resume " + saved));
   CHECK(contains(resumed.error, "changed: run.matmul_algorithms: \"" + algorithms.checksum() +
                                     "\" in the checkpoint, \"\" now"));
   const Outcome plan =
-      zerograd("plan --batch-size 2 --matmul-algorithms " + measured + " " + model);
-  CHECK(plan.status == 0);
+      checked(zerograd("plan --batch-size 2 --matmul-algorithms " + measured + " " + model));
   CHECK(contains(plan.error, "without effect: --matmul-algorithms\n"));
 }
 
@@ -360,11 +327,8 @@ TEST_CASE("a file of algorithms that cannot be used is refused by the command") 
   const TemporaryFolder folder;
   const std::string file = folder / "file.json";
   const auto refused = [&](const std::string& line, int status, const std::string& words) {
-    const Outcome outcome = zerograd(line);
     CAPTURE(line);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == status);
-    CHECK(contains(outcome.error, words));
+    CHECK(contains(checked(zerograd(line), status).error, words));
   };
   const std::string on_cuda = sort_run + "--device cuda --steps 1 --matmul-algorithms " + file;
   refused(on_cuda, 5, file);

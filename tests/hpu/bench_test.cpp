@@ -30,9 +30,7 @@ TEST_CASE("bench refuses to run on the test driver and shows no figures") {
         "bench generate", "bench offload --size 1MiB"}) {
     CAPTURE(line);
     const std::string json = folder / "figures.json";
-    const Outcome outcome = zerograd(line + " --device hpu --json " + json);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 6);
+    const Outcome outcome = checked(zerograd(line + " --device hpu --json " + json), 6);
     CHECK(outcome.out.empty());
     CHECK(contains(outcome.error,
                    "Unsupported: --device hpu: hpu:0 is the zerograd test driver (CPU), not an "
@@ -42,9 +40,7 @@ TEST_CASE("bench refuses to run on the test driver and shows no figures") {
 }
 
 TEST_CASE("training on the test driver names its device and reports no share of the matmul peak") {
-  const Outcome run = zerograd("train --steps 2 --log-interval 1" + benched_run);
-  CAPTURE(run.error);
-  REQUIRE(run.status == 0);
+  const Outcome run = checked(zerograd("train --steps 2 --log-interval 1" + benched_run));
   CHECK(contains(run.error, "zerograd test driver (CPU), not an accelerator"));
   CHECK(contains(run.out, " tokens/s"));
   CHECK(!contains(run.out, "of matmul peak"));
@@ -53,10 +49,9 @@ TEST_CASE("training on the test driver names its device and reports no share of 
 TEST_CASE("plan for hpu runs without a Level Zero driver and gives the same result") {
   const TemporaryFolder folder;
   const auto plan = [&](const std::string& name) {
-    const Outcome outcome = zerograd("plan --steps 2" + benched_run + " --ranks 2 --zero-stage 2" +
-                                     " --cpu-offload --memory-json " + folder / name);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 0);
+    const Outcome outcome =
+        checked(zerograd("plan --steps 2" + benched_run + " --ranks 2 --zero-stage 2" +
+                         " --cpu-offload --memory-json " + folder / name));
     CHECK(contains(outcome.out, "machine: hpu, ranks as threads"));
     return read_file(folder / name);
   };

@@ -21,12 +21,10 @@ size_t count_of(const std::string& part, const std::string& text) {
 }  // namespace
 
 TEST_CASE("the test driver's devices report that they are not accelerators") {
-  const Outcome info = zerograd("info");
-  CHECK(info.status == 0);
+  const Outcome info = checked(zerograd("info"));
   CHECK(contains(info.out, "zerograd test driver (CPU), not an accelerator"));
   CHECK(contains(info.out, "hpu:1"));
-  const Outcome run = zerograd(sort_run + "--use_hpu --steps 1");
-  CHECK(run.status == 0);
+  const Outcome run = checked(zerograd(sort_run + "--use_hpu --steps 1"));
   CHECK(contains(run.error, " hpu:0"));
   CHECK(contains(run.error, "zerograd test driver (CPU), not an accelerator"));
 }
@@ -43,9 +41,7 @@ TEST_CASE(
     CAPTURE(stage);
     const std::string line = sort_run + "--device hpu --steps 3 --batch-size 2 --zero-stage " +
                              stage + " --param-persistence-threshold 0 --memory-json ";
-    const Outcome outcome = mpirun("-np 2 zerograd " + line + measured);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 0);
+    const Outcome outcome = checked(mpirun("-np 2 zerograd " + line + measured));
     CHECK(contains(outcome.error, " hpu:1"));
     CHECK(line_after(outcome.out, "param_hash ") == hash_of(line + planned + " --ranks 2"));
     CHECK(read_file(planned) == read_file(measured));
@@ -79,8 +75,7 @@ TEST_CASE("modules are built once for each device, and again if the cached binar
     bool operator==(const Built&) const = default;
   };
   const auto built = [&](const std::string& flags = "") {
-    const Outcome run = zerograd(line + flags);
-    CHECK(run.status == 0);
+    const Outcome run = checked(zerograd(line + flags));
     const std::string hash = line_after(run.out, "param_hash ");
     if (expected.empty()) expected = hash;
     if (flags.empty()) CHECK(hash == expected);
@@ -116,10 +111,8 @@ TEST_CASE("modules are built once for each device, and again if the cached binar
 
 TEST_CASE("an allocation that does not fit names the request and what the device holds") {
   const ScopedVariable memory("ZE_TEST_DRIVER_MEMORY", "8388608");
-  const Outcome outcome =
-      zerograd("train --data sort --model-type gpt-mini --batch-size 1 --steps 2 --device hpu");
-  CAPTURE(outcome.error);
-  CHECK(outcome.status == 3);
+  const Outcome outcome = checked(
+      zerograd("train --data sort --model-type gpt-mini --batch-size 1 --steps 2 --device hpu"), 3);
   for (const char* part : {"error: OutOfMemory: allocate: ", " on hpu:0 (device) in phase ",
                            "arena: the system refused to grow from 8388608 to ", " MiB live",
                            "\n  parameter ", "\n  optimizer "})
@@ -128,10 +121,7 @@ TEST_CASE("an allocation that does not fit names the request and what the device
 
 TEST_CASE("features that an hpu lacks are refused by name") {
   const auto refused = [](const std::string& line, const std::string& part) {
-    const Outcome outcome = zerograd(line);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 6);
-    CHECK(contains(outcome.error, part));
+    CHECK(contains(checked(zerograd(line), 6).error, part));
   };
   const std::string no_f16 = ": hpu devices do not compute in f16; expected f32 or bf16";
   refused(sort_run + "--device hpu --precision f16 --steps 1", "--precision" + no_f16);

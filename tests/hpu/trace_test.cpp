@@ -22,12 +22,10 @@ TEST_CASE(
     "a trace has the time of each kernel by the device's clock, within the op that launched it") {
   const TemporaryFolder folder;
   const std::string path = folder / "trace.json";
-  const Outcome run = zerograd(
-      "train --data sort --model-type gpt-nano --batch-size 2 --steps 1 --score-samples 0 "
-      "--log-interval 0 --progress off --device hpu --trace " +
-      path);
-  CAPTURE(run.error);
-  REQUIRE(run.status == 0);
+  checked(
+      zerograd("train --data sort --model-type gpt-nano --batch-size 2 --steps 1 --score-samples 0 "
+               "--log-interval 0 --progress off --device hpu --trace " +
+               path));
   const std::vector<TraceEvent> events = trace_events(path);
   CHECK(misnested(events) == "");
   const std::vector<TraceEvent> ops = on_track(events, "compute"),

@@ -21,9 +21,7 @@ std::vector<std::string> settings_in_order() {
 
 int64_t measured_peak(const std::string& flags) {
   const TemporaryFolder folder;
-  const Outcome outcome = zerograd("train " + flags + " --memory-json " + folder / "memory");
-  CAPTURE(outcome.error);
-  REQUIRE(outcome.status == 0);
+  checked(zerograd("train " + flags + " --memory-json " + folder / "memory"));
   int64_t peak = 0;
   const nlohmann::json record = json_lines(folder / "memory").at(0);
   for (const nlohmann::json& rank : record.at("ranks"))

@@ -36,9 +36,7 @@ TEST_CASE(
     "bench offload prints the limits and how far each case reaches them, and leaves no file") {
   const TemporaryFolder folder, elsewhere;
   const std::string json = elsewhere / "offload.json";
-  const Outcome outcome = zerograd(quick + folder.path() + " --json " + json);
-  CAPTURE(outcome.error);
-  REQUIRE(outcome.status == 0);
+  const Outcome outcome = checked(zerograd(quick + folder.path() + " --json " + json));
   CHECK(std::filesystem::is_empty(folder.path()));
   const auto table = table_of(outcome.out);
   REQUIRE(!table.empty());
@@ -69,9 +67,8 @@ TEST_CASE(
 
 TEST_CASE("bench offload --filter measures only the matching cases and the limits") {
   const TemporaryFolder folder;
-  const Outcome outcome = zerograd({"bench", "offload", "--size", "1MiB", "--nvme-path",
-                                    folder.path(), "--filter", "^swap (read|write) u8$"});
-  REQUIRE(outcome.status == 0);
+  const Outcome outcome = checked(zerograd({"bench", "offload", "--size", "1MiB", "--nvme-path",
+                                            folder.path(), "--filter", "^swap (read|write) u8$"}));
   int chosen = 0;
   for (const auto& cells : table_of(outcome.out))
     if (cells[0] != "case" && !cells[0].starts_with("limit: ")) {
@@ -85,10 +82,8 @@ TEST_CASE("bench offload --filter measures only the matching cases and the limit
 TEST_CASE("bench kernels prints the limits, then each case with the limit that bounds it") {
   const TemporaryFolder folder;
   const std::string json = folder / "kernels.json";
-  const Outcome outcome = zerograd({"bench", "kernels", "--threads", "1,2", "--filter",
-                                    "64x48x48 f32|sum of rows .* bf16", "--json", json});
-  CAPTURE(outcome.error);
-  REQUIRE(outcome.status == 0);
+  const Outcome outcome = checked(zerograd({"bench", "kernels", "--threads", "1,2", "--filter",
+                                            "64x48x48 f32|sum of rows .* bf16", "--json", json}));
   const auto table = table_of(outcome.out);
   REQUIRE(!table.empty());
   CHECK(table[0] == std::vector<std::string>{"case", "shape", "dtype", "threads", "median ms",
@@ -138,9 +133,8 @@ TEST_CASE("every case of bench kernels can be run") {
   const std::string filter =
       "T128 d16|decode B1 H12 T1024|8192x768 bf16|12288x1024 bf16|"
       "4096x3072 bf16|^(cast|sum of squares|fold).* bf16";
-  const Outcome outcome = zerograd({"bench", "kernels", "--threads", "1", "--filter", filter});
-  CAPTURE(outcome.error);
-  REQUIRE(outcome.status == 0);
+  const Outcome outcome =
+      checked(zerograd({"bench", "kernels", "--threads", "1", "--filter", filter}));
   for (const char* name :
        {"attention forward", "attention backward", "attention decode",
         "layer_norm forward, residual", "layer_norm backward, residual", "rms_norm forward",
@@ -153,12 +147,10 @@ TEST_CASE("every case of bench kernels can be run") {
 TEST_CASE("bench step runs train's steps, and the times of its parts add up to 100 percent") {
   const TemporaryFolder folder;
   const std::string json = folder / "step.json";
-  const Outcome outcome = zerograd(
+  const Outcome outcome = checked(zerograd(
       "bench step --n-layer 2 --n-head 2 --n-embd 32 --vocab-size 65 --block-size 16 --batch-size 2"
       " --ranks 2 --zero-stage 2 --precision bf16 --warm-up 1 --steps 3 --json " +
-      json);
-  CAPTURE(outcome.error);
-  REQUIRE(outcome.status == 0);
+      json));
   const nlohmann::json record = nlohmann::json::parse(std::ifstream(json));
   CHECK(record["schema"] == 1);
   CHECK(record["bench"] == "step");
@@ -195,12 +187,10 @@ TEST_CASE("bench step names the optimizer whose update it times") {
                                     {"adafactor", "adafactor"},
                                     {"adafactor", "factored moments"},
                                     {"sgd --momentum 0.9", "sgd"}}) {
-    const Outcome outcome = zerograd(
-        "bench step --n-layer 1 --n-head 2 --n-embd 16 --block-size 8 --vocab-size 65 "
-        "--batch-size 1 --steps 1 --warm-up 0 --threads 1 --optimizer " +
-        flags);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 0);
+    const Outcome outcome = checked(
+        zerograd("bench step --n-layer 1 --n-head 2 --n-embd 16 --block-size 8 --vocab-size 65 "
+                 "--batch-size 1 --steps 1 --warm-up 0 --threads 1 --optimizer " +
+                 flags));
     CHECK(contains(outcome.out, "| " + part + " | "));
   }
 }
@@ -209,12 +199,10 @@ TEST_CASE(
     "bench generate reports the prompt (prefill) and the tokens after it (decode) separately") {
   const TemporaryFolder folder;
   const std::string json = folder / "generate.json";
-  const Outcome outcome = zerograd(
+  const Outcome outcome = checked(zerograd(
       "bench generate --n-layer 2 --n-head 2 --n-embd 32 --vocab-size 65 --block-size 32 --tied "
       "--prompt 8 --tokens 5 --batch-size 3 --precision bf16 --repeats 2 --json " +
-      json);
-  CAPTURE(outcome.error);
-  REQUIRE(outcome.status == 0);
+      json));
   const nlohmann::json record = nlohmann::json::parse(std::ifstream(json));
   CHECK(record["bench"] == "generate");
   // Matrices, biases and LayerNorms of two blocks, the last LayerNorm, and the head; no positions.
@@ -242,10 +230,7 @@ TEST_CASE(
       "--max-source-length 8 --max-target-length 6 --num-beams 3 --n-train 480 --n-val 24 "
       "--threads 1 --json " +
       json;
-  const Outcome outcome = zerograd(flags + " --device-memory 2MiB --run");
-  CAPTURE(outcome.error);
-  CAPTURE(outcome.out);
-  REQUIRE(outcome.status == 0);
+  const Outcome outcome = checked(zerograd(flags + " --device-memory 2MiB --run"));
   CHECK(table_of(outcome.out).at(0) ==
         std::vector<std::string>{"method", "largest batch, training", "largest batch, evaluation",
                                  "training epoch s", "evaluation epoch s"});
@@ -278,9 +263,7 @@ TEST_CASE(
     "bench refuses wrong options, unknown devices and unwritable paths, and the error names them") {
   const TemporaryFolder folder;
   const auto refused = [](const std::string& line, int status, const std::string& part) {
-    const Outcome outcome = zerograd(line);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == status);
+    const Outcome outcome = checked(zerograd(line), status);
     CHECK(outcome.out.empty());
     CHECK(contains(outcome.error, part));
   };

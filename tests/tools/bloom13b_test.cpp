@@ -32,11 +32,8 @@ void write_dataset(const TemporaryFolder& folder) {
     text << "\"}\n";
   }
   text.close();
-  const Outcome outcome =
-      zerograd("tokenize " + (folder / "documents.jsonl") + " --tokenizer train:300 --out " +
-               (folder / "meg-gpt2_text_document"));
-  CAPTURE(outcome.error);
-  REQUIRE(outcome.status == 0);
+  checked(zerograd("tokenize " + (folder / "documents.jsonl") + " --tokenizer train:300 --out " +
+                   (folder / "meg-gpt2_text_document")));
 }
 
 std::vector<double> losses_of(const std::string& metrics) {
@@ -56,11 +53,9 @@ TEST_CASE(
   const auto run = [&](const std::string& name, const std::string& mesh, const std::string& flags,
                        int ranks = 0) {
     const std::string metrics = folder / (name + ".jsonl");
-    const Outcome outcome = bloom13b(data + (folder / name) + " " + mesh,
-                                     scaled + flags + " --metrics " + metrics, ranks);
     CAPTURE(name);
-    CAPTURE(outcome.error);
-    REQUIRE(outcome.status == 0);
+    checked(bloom13b(data + (folder / name) + " " + mesh, scaled + flags + " --metrics " + metrics,
+                     ranks));
     return losses_of(metrics);
   };
   const std::string tutorial = "HL_NUM_NODES=1 HL_PP=2 HL_TP=4 HL_DP=1";
@@ -86,20 +81,14 @@ TEST_CASE(
 }
 
 TEST_CASE("the bloom13b script prints help, and refuses unknown and invalid variables by name") {
-  const Outcome help = bloom13b("", "--help");
-  CHECK(help.status == 0);
-  CHECK(contains(help.out, "HL_RAMPUP_BS"));
-  const Outcome word = bloom13b("HL_TP=four", "");
-  CHECK(word.status == 2);
+  CHECK(contains(checked(bloom13b("", "--help")).out, "HL_RAMPUP_BS"));
+  const Outcome word = checked(bloom13b("HL_TP=four", ""), 2);
   CHECK(contains(word.error, "HL_TP: expected a whole number, got 'four'"));
-  const Outcome unknown = bloom13b("HL_PPP=2", "");
-  CHECK(unknown.status == 2);
-  CHECK(contains(unknown.error, "HL_PPP: there is no such variable"));
+  CHECK(contains(checked(bloom13b("HL_PPP=2", ""), 2).error, "HL_PPP: there is no such variable"));
   CHECK(contains(bloom13b("HL_DP=1", "").error, "HL_DATA_DIR_ROOT: expected the folder of"));
   CHECK(contains(bloom13b("HL_NUM_NODES=2", "--data x").error, "need HL_HOSTSFILE"));
   CHECK(bloom13b("HL_HOSTSFILE=nowhere", "--data x").status == 5);
-  const Outcome none = bloom13b("HL_DP=0", "");
-  CHECK(none.status == 2);
+  checked(bloom13b("HL_DP=0", ""), 2);
 }
 
 }  // namespace zg::testing

@@ -27,11 +27,8 @@ std::string from_hf(const TemporaryFolder& folder, const std::string& from,
 }
 
 std::string succeed(const std::string& line, const std::string& prefix) {
-  const Outcome outcome = zerograd(line);
   CAPTURE(line);
-  CAPTURE(outcome.error);
-  CHECK(outcome.status == 0);
-  return line_after(outcome.out, prefix);
+  return line_after(checked(zerograd(line)).out, prefix);
 }
 
 /// Copies a file's tensors under the names that `rename` returns; "": the tensor is omitted.
@@ -62,8 +59,8 @@ TEST_CASE("BLOOM trains, resumes with the same bits, evaluates and generates") {
   CHECK(hash_of(train + " --steps 4 --activation-checkpoint --ranks 2 --batch-size 32") ==
         hash_of(train + " --steps 4 --batch-size 32 --grad-accum 2"));
   const std::string loss = succeed("eval " + save + " --score-samples 0", "val loss ");
-  const Outcome generated = zerograd("generate " + save + " --prompt 210 --length 9 --seed 1");
-  CHECK(generated.status == 0);
+  const Outcome generated =
+      checked(zerograd("generate " + save + " --prompt 210 --length 9 --seed 1"));
   CHECK(generated.out.size() == 3 + 9 + 1);
   CHECK(contains(generated.out, "210"));
 

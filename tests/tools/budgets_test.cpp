@@ -33,9 +33,8 @@ TEST_CASE(
         "--offload-activations nvme --nvme-path /tmp --cpu-offload --model-type gpt-micro "}) {
     CAPTURE(offload);
     const std::string run = small_model + offload + "--host-memory ";
-    const Outcome refused = zerograd("train" + run + "1 --metrics " + (folder / "metrics"));
-    CAPTURE(refused.error);
-    CHECK(refused.status == 3);
+    const Outcome refused =
+        checked(zerograd("train" + run + "1 --metrics " + (folder / "metrics")), 3);
     CHECK(refused.out.empty());
     CHECK(!contains(refused.error, "rank 0/2 pid"));
     CHECK(!std::filesystem::exists(folder / "metrics"));
@@ -44,9 +43,7 @@ TEST_CASE(
     const int64_t needed = bytes_after(refused.error, "a rank takes ");
     CHECK(zerograd("train" + run + std::to_string(needed - 1)).status == 3);
     const Outcome trained =
-        zerograd("train" + run + std::to_string(needed) + " --save " + (folder / "save"));
-    CAPTURE(trained.error);
-    CHECK(trained.status == 0);
+        checked(zerograd("train" + run + std::to_string(needed) + " --save " + (folder / "save")));
     CHECK(contains(trained.out, "\nparam_hash "));
     std::filesystem::remove_all(folder / "save");
     CHECK(zerograd("plan" + run + std::to_string(needed)).status == 0);
@@ -59,17 +56,14 @@ TEST_CASE(
     "step 0") {
   const std::string run =
       small_model + std::string("--offload-optimizer nvme ") + "--offload-param nvme --nvme-path ";
-  const Outcome plan = zerograd("plan" + run + "/tmp");
-  CHECK(plan.status == 0);
+  const Outcome plan = checked(zerograd("plan" + run + "/tmp"));
   const int64_t needed = bytes_after(plan.out, "\nfits /tmp: yes; 2 ranks take ");
   constexpr int64_t block = 4096;
   const SmallDisk exact(needed), short_of_one(needed - block);
   if (!exact.reason().empty()) return;
   const TemporaryFolder folder;
-  const Outcome refused =
-      zerograd("train" + run + short_of_one.path() + " --metrics " + (folder / "metrics"));
-  CAPTURE(refused.error);
-  CHECK(refused.status == 5);
+  const Outcome refused = checked(
+      zerograd("train" + run + short_of_one.path() + " --metrics " + (folder / "metrics")), 5);
   CHECK(refused.out.empty());
   CHECK(!contains(refused.error, "rank 0/2 pid"));
   CHECK(std::filesystem::is_empty(folder.path()));
@@ -78,8 +72,7 @@ TEST_CASE(
   CHECK(bytes_after(refused.error, "2 ranks take ") == needed);
   CHECK(bytes_after(refused.error, "by plan, and ") == needed - block);
   CHECK(contains(refused.error, "; try another --nvme-path, or host instead of nvme"));
-  const Outcome planned = zerograd("plan" + run + short_of_one.path());
-  CHECK(planned.status == 5);
+  const Outcome planned = checked(zerograd("plan" + run + short_of_one.path()), 5);
   CHECK(contains(planned.out, "\nfits " + short_of_one.path() + ": no; 2 ranks take "));
   CHECK(zerograd("train" + run + exact.path()).status == 0);
 }
@@ -89,11 +82,8 @@ TEST_CASE("a model whose optimizer states fit on no drive is refused at once") {
   const std::string run =
       " --data sort --n-layer 48 --n-head 64 --n-embd 8192 --batch-size 1 --precision bf16 "
       "--ranks 100 --offload-optimizer nvme --nvme-path /tmp";
-  const Outcome outcome = zerograd("train" + run);
-  CAPTURE(outcome.error);
-  CHECK(outcome.status == 5);
-  CHECK(contains(outcome.error,
-                 "error: FileError: --nvme-path: /tmp has too little room: 100 ranks take 4"));
+  check_refused("train" + run, 5,
+                "error: FileError: --nvme-path: /tmp has too little room: 100 ranks take 4");
   CHECK(zerograd("plan" + run).status == 5);
 }
 
@@ -101,9 +91,7 @@ TEST_CASE("a run without steps that does not fit is refused before anything is a
   const TemporaryFolder folder;
   const std::string huge =
       "train --data sort --vocab-size 100000000 --steps 0 --save " + (folder / "huge");
-  const Outcome refused = zerograd(huge);
-  CAPTURE(refused.error);
-  CHECK(refused.status == 3);
+  const Outcome refused = checked(zerograd(huge), 3);
   CHECK(contains(refused.error, "error: OutOfMemory: train: "));
   CHECK(contains(refused.error, " by plan; this machine has "));
   CHECK(!contains(refused.error, "rank 0/1 pid"));
@@ -112,9 +100,7 @@ TEST_CASE("a run without steps that does not fit is refused before anything is a
   const std::string small =
       " --data sort --steps 0 --ranks 2 --zero-stage 3 --param-persistence-threshold 0 "
       "--cpu-offload --score-samples 0 --model-type gpt-micro --host-memory ";
-  const Outcome capped = zerograd("train" + small + "1");
-  CAPTURE(capped.error);
-  CHECK(capped.status == 3);
+  const Outcome capped = checked(zerograd("train" + small + "1"), 3);
   const int64_t needed = bytes_after(capped.error, "--host-memory: a rank takes ");
   CHECK(needed > 1 << 20);
   CHECK(zerograd("train" + small + std::to_string(needed)).status == 0);
@@ -139,11 +125,8 @@ TEST_CASE("plan predicts the memory of a run without steps to the byte") {
       CAPTURE(flags);
       const std::string run = " --data sort --score-samples 0 " + start + " " + flags;
       const std::string ran = folder / "ran", planned = folder / "planned";
-      const Outcome train = zerograd("train" + run + "--memory-json " + ran);
-      CAPTURE(train.error);
-      CHECK(train.status == 0);
-      const Outcome plan = zerograd("plan" + run + "--memory-json " + planned);
-      CHECK(plan.status == 0);
+      checked(zerograd("train" + run + "--memory-json " + ran));
+      const Outcome plan = checked(zerograd("plan" + run + "--memory-json " + planned));
       CHECK(contains(plan.out, "(rank 0, no steps, "));
       CHECK(read_file(ran) == read_file(planned));
       const auto peak = nlohmann::json::parse(read_file(ran))["ranks"][0]["peak"];
@@ -155,10 +138,9 @@ TEST_CASE("plan predicts the memory of a run without steps to the byte") {
 
 TEST_CASE("plan counts the memory of saving and of scores for a run without steps") {
   const auto peak = [](const std::string& flags) {
-    const Outcome plan = zerograd(
+    const Outcome plan = checked(zerograd(
         "plan --data sort --steps 0 --vocab-size 100000 --n-layer 1 --n-head 1 --n-embd 8 " +
-        flags);
-    CHECK(plan.status == 0);
+        flags));
     return std::stod(line_after(plan.out, "peak "));
   };
   // Two tables of [100000, 8] with their gradients, masters and moments; 64 rows of logits.
@@ -168,9 +150,8 @@ TEST_CASE("plan counts the memory of saving and of scores for a run without step
   CHECK(peak("--score-samples 0") == doctest::Approx(states + first_values).epsilon(0.05));
   CHECK(peak("--score-samples 500") == doctest::Approx(states + logits).epsilon(0.1));
   const auto host = [](const std::string& flags) {
-    const Outcome plan =
-        zerograd("plan --data sort --steps 0 --precision fsdp-memory --score-samples 0 " + flags);
-    CHECK(plan.status == 0);
+    const Outcome plan = checked(
+        zerograd("plan --data sort --steps 0 --precision fsdp-memory --score-samples 0 " + flags));
     return std::stod(line_after(plan.out, "host "));
   };
   CHECK(host("") == 0.0);
@@ -193,16 +174,12 @@ TEST_CASE("runs under `ulimit -v` give the same bits, or end with OutOfMemory") 
       folder.path() + " ";
   for (const std::string& flags : {std::string("--threads 2 "), "--ranks 3 " + nvme.substr(10)}) {
     CAPTURE(flags);
-    const Outcome outcome = limited(4000000, run + flags);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 0);
-    CHECK(line_after(outcome.out, "param_hash ") ==
+    CHECK(line_after(checked(limited(4000000, run + flags)).out, "param_hash ") ==
           line_after(zerograd(run + flags).out, "param_hash "));
   }
   // 1.4 GB of states do not fit; that is known before anything is allocated.
-  const Outcome refused = limited(1000000, "train --data sort --model-type gpt2 --steps 1");
-  CAPTURE(refused.error);
-  CHECK(refused.status == 3);
+  const Outcome refused =
+      checked(limited(1000000, "train --data sort --model-type gpt2 --steps 1"), 3);
   CHECK(contains(refused.error, "; `ulimit -v` leaves this process "));
   CHECK(!contains(refused.error, "rank 0/1 pid"));
   // Near the limit, where the plan cannot see what libraries and stacks take: with CUDA's library

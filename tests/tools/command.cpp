@@ -235,10 +235,15 @@ std::vector<nlohmann::json> json_lines(const std::string& path) {
   return values;
 }
 
-std::string hash_of(const Outcome& outcome) {
+Outcome checked(Outcome outcome, int status) {
+  CAPTURE(outcome.out);
   CAPTURE(outcome.error);
-  CHECK(outcome.status == 0);
-  const std::string hash = line_after(outcome.out, "param_hash ");
+  REQUIRE(outcome.status == status);
+  return outcome;
+}
+
+std::string hash_of(const Outcome& outcome) {
+  const std::string hash = line_after(checked(outcome).out, "param_hash ");
   CHECK(hash.size() == 32);
   return hash;
 }
@@ -249,20 +254,15 @@ std::string hash_of(const std::string& line) {
 }
 
 void check_refused(const std::string& line, int status, const std::string& part) {
-  const Outcome outcome = zerograd(line);
   CAPTURE(line);
-  CAPTURE(outcome.error);
-  CHECK(outcome.status == status);
-  CHECK(contains(outcome.error, part));
+  CHECK(contains(checked(zerograd(line), status).error, part));
 }
 
 Curve curve_of(const std::string& line) {
   const TemporaryFolder folder;
   const std::string metrics = folder / "metrics";
-  const Outcome outcome = zerograd(line + " --metrics " + metrics);
   CAPTURE(line);
-  CAPTURE(outcome.error);
-  REQUIRE(outcome.status == 0);
+  const Outcome outcome = checked(zerograd(line + " --metrics " + metrics));
   Curve curve{
       .hash = line_after(outcome.out, "param_hash "), .losses = {}, .norms = {}, .last = {}};
   for (const nlohmann::json& record : json_lines(metrics)) {

@@ -70,6 +70,9 @@ std::string line_after(const std::string& text, const std::string& prefix);
 /// One JSON value for each line. Throws for an invalid line.
 std::vector<nlohmann::json> json_lines(const std::string& path);
 
+/// Checks the exit status, and shows the run's errors where it is another. Returns the run.
+Outcome checked(Outcome outcome, int status = 0);
+
 /// Checks that the run succeeded; the hash of the parameters that it printed.
 std::string hash_of(const Outcome& outcome);
 std::string hash_of(const std::string& line);

@@ -14,9 +14,8 @@ const std::string consolidated_run =
     "--n-head 2 --n-embd 16 --steps 3 ";
 
 std::string evaluated(const std::string& what) {
-  const Outcome outcome = zerograd("eval " + what + " --eval-batches 3 --score-samples 20");
-  CAPTURE(outcome.error);
-  CHECK(outcome.status == 0);
+  const Outcome outcome =
+      checked(zerograd("eval " + what + " --eval-batches 3 --score-samples 20"));
   CHECK(contains(outcome.out, "val loss "));
   return outcome.out;
 }
@@ -46,9 +45,7 @@ TEST_CASE(
     const std::string save = folder / "save", file = folder / "weights.safetensors";
     const Outcome trained = zerograd(consolidated_run + flags + " --save " + save);
     const std::string hash = line_after(trained.out, "param_hash ");
-    const Outcome outcome = zerograd("consolidate " + save + " " + file);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 0);
+    const Outcome outcome = checked(zerograd("consolidate " + save + " " + file));
     CHECK(outcome.out == "saved " + file + " of " + save + "/step_3\nparam_hash " + hash + "\n");
     const bool tied = contains(flags, "--tied");
     CHECK(SafetensorsReader(file).contains("lm_head.weight") == !tied);
@@ -56,9 +53,8 @@ TEST_CASE(
     CHECK(zerograd("eval " + file + " --n-head 2").status == 2);
 
     const std::string three = folder / "three";
-    const Outcome split = zerograd("consolidate --split " + file + " " + three + " --ranks 3");
-    CHECK(split.status == 0);
-    CHECK(split.out == "saved " + three + "/step_0\nparam_hash " + hash + "\n");
+    CHECK(checked(zerograd("consolidate --split " + file + " " + three + " --ranks 3")).out ==
+          "saved " + three + "/step_0\nparam_hash " + hash + "\n");
     CHECK(zerograd("verify " + three).status == 0);
     CHECK(evaluated(three) == evaluated(save));
     CHECK(zerograd("consolidate --split " + file + " " + three).status == 2);
@@ -83,13 +79,10 @@ TEST_CASE("consolidate needs a few MiB of memory, not the size of the model") {
   write_large(folder / "small", 1);
   write_large(folder / "large", 24);
   const auto converted = [&](const std::string& name) {
-    const Outcome split = zerograd("consolidate --split " + (folder / name) + " " +
-                                   (folder / name + "_split") + " --n-head 1 --ranks 2");
-    CAPTURE(split.error);
-    REQUIRE(split.status == 0);
-    const Outcome joined =
-        zerograd("consolidate " + (folder / name + "_split") + " " + (folder / name + "_joined"));
-    REQUIRE(joined.status == 0);
+    const Outcome split = checked(zerograd("consolidate --split " + (folder / name) + " " +
+                                           (folder / name + "_split") + " --n-head 1 --ranks 2"));
+    const Outcome joined = checked(
+        zerograd("consolidate " + (folder / name + "_split") + " " + (folder / name + "_joined")));
     CHECK(line_after(split.out, "param_hash ") == line_after(joined.out, "param_hash "));
     return std::max(split.resident_bytes, joined.resident_bytes);
   };
@@ -135,8 +128,7 @@ TEST_CASE("an error escapes the control characters of a tensor name in a weights
   std::string length(8, '\0');
   length[0] = static_cast<char>(header.size());
   write_file(folder / "f", length + header);
-  const Outcome outcome = zerograd("eval " + (folder / "f") + " --n-head 1");
-  CHECK(outcome.status == 5);
+  const Outcome outcome = checked(zerograd("eval " + (folder / "f") + " --n-head 1"), 5);
   CHECK(contains(outcome.error, R"(tensor 'a\x1b[2J': dtype is "X")"));
 }
 

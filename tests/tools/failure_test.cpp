@@ -45,9 +45,7 @@ TEST_CASE(
     "collectives: with --dump-collectives each rank lists its last 64 collectives after a "
     "failure") {
   const std::string drill = failing_run + "--inject rank=1,step=7,fault=throw ";
-  const Outcome outcome = zerograd(drill + "--ranks 2 --dump-collectives");
-  CHECK(outcome.status == 1);
-  check_dump(outcome.error);
+  check_dump(checked(zerograd(drill + "--ranks 2 --dump-collectives"), 1).error);
   const Outcome silent = zerograd(drill + "--ranks 2");
   CHECK(lines_with(silent.error, "ms: queued").empty());
   CHECK(lines_with(zerograd(failing_run + "--ranks 2 --dump-collectives").error, "queued").empty());
@@ -65,9 +63,7 @@ TEST_CASE("restarts: a run that fails goes on from its last checkpoint and gives
     return "--save-interval 2 --save-top-k -1 --save " + folder / name + " --metrics " +
            folder / (name + ".jsonl ");
   };
-  const Outcome whole = zerograd(run + outputs("whole"));
-  REQUIRE(whole.status == 0);
-  const std::string hash = line_after(whole.out, "param_hash ");
+  const std::string hash = hash_of(run + outputs("whole"));
   const auto steps_of = [&](const std::string& name) {
     std::vector<nlohmann::json> records = json_lines(folder / (name + ".jsonl"));
     for (nlohmann::json& record : records)
@@ -80,9 +76,7 @@ TEST_CASE("restarts: a run that fails goes on from its last checkpoint and gives
     CAPTURE(fault);
     const std::string drill =
         " --comm-timeout 10 --inject rank=1,step=1+5,fault=" + std::string(fault);
-    const Outcome outcome = zerograd(run + outputs(fault) + "--max-restarts 2" + drill);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 0);
+    const Outcome outcome = checked(zerograd(run + outputs(fault) + "--max-restarts 2" + drill));
     CHECK(line_after(outcome.out, "param_hash ") == hash);
     CHECK(contains(outcome.error, std::string("\nrestart 1 of 2: the run ended with ") + ended +
                                       "; nothing was saved yet, so it begins again\n"));
@@ -90,9 +84,8 @@ TEST_CASE("restarts: a run that fails goes on from its last checkpoint and gives
                                       "; it goes on from " + folder / fault + "/step_4\n"));
     CHECK(steps_of(fault) == steps_of("whole"));
   }
-  const Outcome once =
-      zerograd(run + outputs("once") + "--max-restarts 1 --inject rank=0,step=3+5,fault=throw");
-  CHECK(once.status == 1);
+  const Outcome once = checked(
+      zerograd(run + outputs("once") + "--max-restarts 1 --inject rank=0,step=3+5,fault=throw"), 1);
   CHECK(
       contains(once.error, "\nno restart is left of 1: the run ended with status 1 (an error)\n"));
 }
@@ -106,19 +99,13 @@ TEST_CASE(
        {std::pair("--device-memory 1KiB", 3), std::pair("--dropout 2", 2),
         std::pair("--ranks 3 --train-batch-size 7", 2), std::pair("--resume /nowhere", 5)}) {
     CAPTURE(flags);
-    const Outcome outcome = zerograd(run + flags);
-    CHECK(outcome.status == status);
-    CHECK(!contains(outcome.error, "restart "));
+    CHECK(!contains(checked(zerograd(run + flags), status).error, "restart "));
   }
-  const Outcome ended =
-      zerograd_signalled(run + "--steps 1000000 --log-interval 1", "iter 3:", SIGTERM);
-  CAPTURE(ended.error);
-  CHECK(ended.status == 143);
+  const Outcome ended = checked(
+      zerograd_signalled(run + "--steps 1000000 --log-interval 1", "iter 3:", SIGTERM), 143);
   CHECK(contains(ended.out, "saved "));
   CHECK(!contains(ended.error, "restart "));
-  const Outcome nowhere = zerograd(failing_run + "--max-restarts 1");
-  CHECK(nowhere.status == 2);
-  CHECK(contains(nowhere.error, "--max-restarts: expected --save DIR"));
+  check_refused(failing_run + "--max-restarts 1", 2, "--max-restarts: expected --save DIR");
 }
 
 TEST_CASE(
@@ -132,16 +119,13 @@ TEST_CASE(
   const std::string run =
       failing_run + "--save-interval 2 --save-top-k -1 --max-restarts 1 --save " + folder / "s ";
   const Outcome outcome =
-      zerograd("launch --num_gpus 2 " + run + "--inject rank=1,step=5,fault=throw");
-  CAPTURE(outcome.error);
-  CHECK(outcome.status == 0);
+      checked(zerograd("launch --num_gpus 2 " + run + "--inject rank=1,step=5,fault=throw"));
   CHECK(contains(outcome.error, "\nrestart 1 of 1: the run ended with status "));
   CHECK(contains(outcome.error, "; it goes on from " + folder / "s/step_4\n"));
   CHECK(line_after(outcome.out, "param_hash ") ==
         line_after(zerograd(failing_run + "--ranks 2").out, "param_hash "));
-  const Outcome bare =
-      mpirun("-np 2 zerograd " + failing_run + "--max-restarts 1 --save " + folder / "t");
-  CHECK(bare.status == 2);
+  const Outcome bare = checked(
+      mpirun("-np 2 zerograd " + failing_run + "--max-restarts 1 --save " + folder / "t"), 2);
   CHECK(contains(bare.error, "--max-restarts: expected a run that this process can start again"));
   CHECK(contains(bare.error, "try zerograd launch"));
 }

@@ -21,24 +21,21 @@ TEST_CASE("a text model is trained, evaluated and continued from its checkpoint 
   const TemporaryFolder folder;
   const std::string text = folder / "text.txt", save = folder / "checkpoints";
   write_file(text, sample_text());
-  const Outcome trained = zerograd("train --data " + text +
-                                   " --steps 6 --batch-size 4 --block-size 16 --sample-interval 3 "
-                                   "--eval-interval 3 --save " +
-                                   save);
-  REQUIRE(trained.status == 0);
+  const Outcome trained =
+      checked(zerograd("train --data " + text +
+                       " --steps 6 --batch-size 4 --block-size 16 --sample-interval 3 "
+                       "--eval-interval 3 --save " +
+                       save));
   CHECK(contains(trained.out, "sample after step 3:\n"));
   CHECK(line_after(trained.out, "saved ") == save + "/step_6");
   const std::string loss =
       line_after(trained.out.substr(trained.out.rfind("val loss")), "val loss ");
 
-  const Outcome evaluated = zerograd("eval " + save);
-  CHECK(evaluated.status == 0);
-  CHECK(line_after(evaluated.out, "val loss ") == loss);
+  CHECK(line_after(checked(zerograd("eval " + save)).out, "val loss ") == loss);
 
   const std::vector<std::string> words = {"generate", save,       "--prompt",
                                           "the dög",  "--length", "30"};
-  const Outcome first = zerograd(words), second = zerograd(words);
-  CHECK(first.status == 0);
+  const Outcome first = checked(zerograd(words)), second = zerograd(words);
   CHECK(first.out.compare(0, 8, "the dög") == 0);
   CHECK(first.out.back() == '\n');
   CHECK(first.out == second.out);
@@ -46,34 +43,26 @@ TEST_CASE("a text model is trained, evaluated and continued from its checkpoint 
   other.insert(other.end(), {"--seed", "1"});
   CHECK(zerograd(other).out != first.out);
 
-  const Outcome unknown = zerograd({"generate", save, "--prompt", "QUICK"});
-  CHECK(unknown.status == 2);
+  const Outcome unknown = checked(zerograd({"generate", save, "--prompt", "QUICK"}), 2);
   CHECK(contains(unknown.error, "the model does not know 'Q'"));
   CHECK(contains(unknown.error, "characters: \\n abc"));
   CHECK(std::count(unknown.error.begin(), unknown.error.end(), '\n') == 1);
-  const Outcome invalid = zerograd({"generate", save, "--prompt", "the\xff"});
-  CHECK(invalid.status == 2);
+  const Outcome invalid = checked(zerograd({"generate", save, "--prompt", "the\xff"}), 2);
   CHECK(contains(invalid.error, "--prompt: invalid UTF-8 at byte 3"));
 
   // A checkpoint defines its model, and a text has no scores: flags for them are refused.
   for (const std::string& line :
        {"generate " + save + " --prompt a --n-head 2", "eval " + save + " --model-type gpt2"}) {
     CAPTURE(line);
-    const Outcome refused = zerograd(line);
-    CHECK(refused.status == 2);
-    CHECK(contains(refused.error, "says itself what its model is"));
+    check_refused(line, 2, "says itself what its model is");
   }
-  const Outcome scores = zerograd("eval " + save + " --score-samples 5");
-  CHECK(scores.status == 2);
-  CHECK(contains(scores.error, "--score-samples: expected data sort or adder"));
+  check_refused("eval " + save + " --score-samples 5", 2,
+                "--score-samples: expected data sort or adder");
   CHECK(zerograd("eval " + save + " --score-samples 0").status == 0);
 
-  const Outcome smaller = zerograd("train --steps 0 --data " + text + " --init " + save);
-  CHECK(smaller.status == 5);
-  CHECK(contains(smaller.error,
-                 "and block size 16; expected this run's model of 3 blocks of width 48, "));
-  const Outcome not_weights = zerograd("generate " + text + " --prompt a");
-  CHECK(not_weights.status == 5);
+  check_refused("train --steps 0 --data " + text + " --init " + save, 5,
+                "and block size 16; expected this run's model of 3 blocks of width 48, ");
+  const Outcome not_weights = checked(zerograd("generate " + text + " --prompt a"), 5);
   CHECK(contains(not_weights.error, "not a safetensors file: "));
   CHECK(contains(not_weights.error, "; expected a checkpoint's DIR"));
 }
@@ -86,12 +75,11 @@ TEST_CASE(
   for (int i = 0; i < 450; ++i) seen += "ab";
   for (int i = 0; i < 100; ++i) held_out += static_cast<char>('c' + i * i % 7);
   write_file(text, seen + held_out);
-  const Outcome trained =
+  const Outcome trained = checked(
       zerograd("train --data " + text +
                " --steps 60 --batch-size 4 --block-size 16 --lr 1e-2 --n-layer 1 --n-head 1 "
                "--n-embd 16 --dropout 0 --sample-interval 60 --eval-interval 60 --save " +
-               save);
-  REQUIRE(trained.status == 0);
+               save));
   CHECK(contains(trained.out, "sample after step 60:\n" + held_out.substr(0, 16)));
   // The validation text has letters that are not in the training text, so its loss is high.
   const double loss = std::stod(line_after(trained.out, "val loss "));
@@ -117,8 +105,7 @@ TEST_CASE("a sort model continues digits and reports its scores") {
   const std::string save = folder / "checkpoints";
   REQUIRE(zerograd("train --data sort --steps 3 --score-samples 0 --save " + save).status == 0);
   const Outcome outcome =
-      zerograd("generate " + save + "/step_3 --prompt 210021 --length 6 --temperature 0");
-  CHECK(outcome.status == 0);
+      checked(zerograd("generate " + save + "/step_3 --prompt 210021 --length 6 --temperature 0"));
   CHECK(outcome.out.size() == 13);
   CHECK(outcome.out.compare(0, 6, "210021") == 0);
   CHECK(outcome.out.find_first_not_of("012\n") == std::string::npos);
@@ -138,8 +125,7 @@ TEST_CASE(
   REQUIRE(
       zerograd("train --data sort --steps 1 --score-samples 0 --dump-gradients " + file).status ==
       0);
-  const Outcome evaluated = zerograd("eval " + file + " --data sort --score-samples 10");
-  CHECK(evaluated.status == 0);
+  const Outcome evaluated = checked(zerograd("eval " + file + " --data sort --score-samples 10"));
   CHECK(contains(line_after(evaluated.out, "train final score: "), "/10 = "));
   const Outcome digits = zerograd("generate " + file + " --data sort --prompt 210021 --length 4");
   CHECK(digits.out.compare(0, 6, "210021") == 0);
@@ -148,12 +134,10 @@ TEST_CASE(
   CHECK(numbers.out.compare(0, 6, "2 1 0 ") == 0);
 
   CHECK(zerograd("eval " + file).status == 2);
-  const Outcome unnamed = zerograd("eval " + file + " --data sort --model-type gpt2");
-  CHECK(unnamed.status == 2);
-  CHECK(contains(unnamed.error, "has 3 blocks of width 48, which is not gpt2"));
+  check_refused("eval " + file + " --data sort --model-type gpt2", 2,
+                "has 3 blocks of width 48, which is not gpt2");
   const Outcome initialised =
-      zerograd("train --data sort --steps 0 --score-samples 0 --init " + file);
-  CHECK(initialised.status == 0);
+      checked(zerograd("train --data sort --steps 0 --score-samples 0 --init " + file));
   CHECK(line_after(initialised.out, "param_hash ") !=
         line_after(zerograd("train --data sort --steps 0 --score-samples 0").out, "param_hash "));
 }

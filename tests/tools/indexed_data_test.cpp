@@ -31,8 +31,7 @@ TEST_CASE("a Megatron dataset by PREFIX or PREFIX.bin gives one hash, on any ran
   const std::string save = folder / "run";
   hash_of("train --data " + indexed_fixture + flags + "5 --save " + save);
   CHECK(hash_of("train --resume " + save + " --steps 12") == whole);
-  const Outcome eval = zerograd("eval " + save);
-  CHECK(eval.status == 0);
+  const Outcome eval = checked(zerograd("eval " + save));
   CHECK(line_after(eval.out, "val loss ").size() > 3);
   CHECK(zerograd("eval " + save + " --split 1,1,0").out != eval.out);
 }
@@ -59,11 +58,9 @@ TEST_CASE("train refuses a vocabulary too large for memory before it uses memory
   for (const std::string& data :
        {indexed_fixture + " --split 1", (folder / "text.txt") + " --sample-interval 1"}) {
     CAPTURE(data);
-    const Outcome trained = zerograd("train" + large + data),
-                  planned = zerograd("plan" + large + data);
-    CHECK(trained.status == 3);
+    const Outcome trained = checked(zerograd("train" + large + data), 3),
+                  planned = checked(zerograd("plan" + large + data));
     CHECK(contains(trained.error, " by plan; this machine has "));
-    CHECK(planned.status == 0);
     // One byte for each token of the vocabulary would be 1e9.
     CHECK(trained.resident_bytes < 200'000'000);
     CHECK(planned.resident_bytes < 200'000'000);

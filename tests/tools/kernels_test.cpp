@@ -18,11 +18,9 @@ namespace {
 std::string cpu_kernels_of(const std::string& command, const std::string& flags) {
   const TemporaryFolder folder;
   const std::string file = folder / "kernels.json";
-  const Outcome outcome = zerograd(
-      command + " --data sort --log-interval 0 --score-samples 0 --progress off --steps 2 " +
-      flags + " --kernels " + file);
-  CAPTURE(outcome.error);
-  REQUIRE(outcome.status == 0);
+  checked(zerograd(command +
+                   " --data sort --log-interval 0 --score-samples 0 --progress off --steps 2 " +
+                   flags + " --kernels " + file));
   return read_text(file);
 }
 
@@ -91,14 +89,11 @@ TEST_CASE("plan --peaks predicts the time of a step, of its parts and of each ke
   const std::string file = folder / "kernels.json";
   const std::string run =
       "plan --data sort --model-type gpt-nano --batch-size 4 --grad-accum 3 --kernels " + file;
-  const Outcome counted = zerograd(run);
-  REQUIRE(counted.status == 0);
+  const Outcome counted = checked(zerograd(run));
   CHECK(contains(counted.out, "\nkernels " + file.substr(0, 20)));
   CHECK_FALSE(contains(counted.out, "predicted"));
   const Outcome outcome =
-      zerograd(run + " --peaks " + write_peaks(folder / "peaks.json", slow_peaks()));
-  CAPTURE(outcome.error);
-  REQUIRE(outcome.status == 0);
+      checked(zerograd(run + " --peaks " + write_peaks(folder / "peaks.json", slow_peaks())));
   CHECK(contains(outcome.out, "\npredicted on slow: a micro-batch "));
   const auto record = nlohmann::json::parse(read_text(file));
   double micro_batch = 0.0, once = 0.0;
@@ -125,11 +120,9 @@ TEST_CASE("plan --peaks of a batch that grows takes micro-batches and tokens of 
   const TemporaryFolder folder;
   const std::string file = folder / "kernels.json";
   const auto tokens_per_second = [&](const std::string& batch) {
-    const Outcome outcome =
-        zerograd("plan --data sort --model-type gpt-nano --kernels " + file + " --peaks " +
-                 write_peaks(folder / "peaks.json", slow_peaks()) + " --batch-size 4 " + batch);
-    CAPTURE(outcome.error);
-    REQUIRE(outcome.status == 0);
+    checked(zerograd("plan --data sort --model-type gpt-nano --kernels " + file + " --peaks " +
+                     write_peaks(folder / "peaks.json", slow_peaks()) + " --batch-size 4 " +
+                     batch));
     return nlohmann::json::parse(read_text(file))["predicted"]["tokens_per_second"].get<double>();
   };
   const double one = tokens_per_second("");

@@ -203,11 +203,11 @@ TEST_CASE("hostile selections: no word of --include or --exclude becomes a comma
     words.emplace_back(more);
   for (const char* flag : {"--include", "--exclude"})
     for (const std::string& word : words) {
-      const Outcome outcome = zerograd({"launch", "--hostfile", file,
-                                        std::string(flag) + "=" + word, "train", "--data", "sort"});
       CAPTURE(word.substr(0, 300));
-      CAPTURE(outcome.error);
-      CHECK(outcome.status == 2);
+      const Outcome outcome =
+          checked(zerograd({"launch", "--hostfile", file, std::string(flag) + "=" + word, "train",
+                            "--data", "sort"}),
+                  2);
       CHECK(outcome.out.empty());
       CHECK(launch_error(outcome).starts_with(std::string(flag) + ": "));
       CHECK(contains(launch_error(outcome), "expected "));
@@ -223,9 +223,7 @@ TEST_CASE("hostile words: launch refuses a colon, which would begin another prog
                                  ":", "touch", trap.canary()},
         {"launch", "--num_gpus", "1", "--", "train", "--data", ":"},
         {"launch", "--num_gpus", "1", "train", "--data", "sort", "--save", ":"}}) {
-    const Outcome outcome = zerograd(words);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 2);
+    const Outcome outcome = checked(zerograd(words), 2);
     CHECK(outcome.out.empty());
     if (words.back() == ":")
       CHECK(launch_error(outcome).starts_with(

@@ -47,10 +47,8 @@ TEST_CASE("launch passes the ranks of each host to mpirun, and to train its flag
              "worker-1:2,worker-0:2"},
         Case{"--hostfile " + file + " -e worker-0:0,1,3", "3", "worker-0:1,worker-1:2"},
         Case{"--hostfile " + file + " --exclude worker-0", "2", "worker-1:2"}}) {
-    const Outcome outcome = zerograd("launch " + flags + train_words);
     CAPTURE(flags);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 0);
+    const Outcome outcome = checked(zerograd("launch " + flags + train_words));
     CHECK(contains(outcome.out, "\n-np\n" + ranks + "\n--host\n" + hosts + "\n"));
     CHECK(contains(outcome.out, "\ntrain\n--data\nsort\n"));
   }
@@ -76,10 +74,8 @@ TEST_CASE("launch passes srun a hostfile's ranks, or leaves them to the allocati
       {file, "--ntasks=3\n--distribution=arbitrary\n--nodelist=a,a,b\n/"},
       {file + " --exclude a:0", "--ntasks=2\n--distribution=arbitrary\n--nodelist=a,b\n/"}};
   for (const auto& [flags, words] : cases) {
-    const Outcome outcome = zerograd("launch --launcher slurm" + flags + train_words);
     CAPTURE(flags);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 0);
+    const Outcome outcome = checked(zerograd("launch --launcher slurm" + flags + train_words));
     CHECK(outcome.out.starts_with("srun\n--kill-on-bad-exit=1\n" + pmi + words));
   }
   CHECK(zerograd("launch --launcher slurm --include a" + train_words).status == 2);
@@ -136,9 +132,9 @@ TEST_CASE("launch starts nothing if the hostfile or the selection of hosts is in
       {"a,b slots=1\n", "a host's name"},
       {"a:9 slots=1\n", "a host's name"}};
   for (const auto& [text, expected] : files) {
-    const Outcome outcome = zerograd("launch --hostfile " + fake.hosts(text) + train_words);
     CAPTURE(text);
-    CHECK(outcome.status == 2);
+    const Outcome outcome =
+        checked(zerograd("launch --hostfile " + fake.hosts(text) + train_words), 2);
     CHECK(outcome.out.empty());
     CHECK(contains(outcome.error, expected));
   }
@@ -146,10 +142,8 @@ TEST_CASE("launch starts nothing if the hostfile or the selection of hosts is in
   for (const char* flags : {"--include c", "--include a:2", "--include a@a", "--include a:",
                             "--include a --exclude b", "--exclude a@b", "--num_nodes 3",
                             "--num_gpus 3", "--include a --num_gpus 1", "--num_gpus 0"}) {
-    const Outcome outcome = zerograd("launch " + file + " " + flags + train_words);
     CAPTURE(flags);
-    CHECK(outcome.status == 2);
-    CHECK(outcome.out.empty());
+    CHECK(checked(zerograd("launch " + file + " " + flags + train_words), 2).out.empty());
   }
   CHECK(zerograd("launch --num_gpus 2").status == 2);
   CHECK(zerograd("launch --num_gpus 2 eval x").status == 2);
@@ -161,19 +155,16 @@ TEST_CASE("launch gives the hash of ranks as threads, and exits with 128 plus a 
     return;
   }
   const std::string run = " train --data sort --steps 2 --batch-size 2 --score-samples 0 ";
-  const Outcome processes = zerograd("launch --num_gpus 2" + run);
-  CHECK(processes.status == 0);
-  CHECK(line_after(processes.out, "param_hash ") ==
+  CHECK(hash_of("launch --num_gpus 2" + run) ==
         line_after(zerograd(run + "--ranks 2").out, "param_hash "));
   for (const auto& [signal, status] :
        {std::pair(SIGTERM, 143), std::pair(SIGINT, 130), std::pair(SIGHUP, 129)}) {
     const TemporaryFolder folder;
-    const Outcome outcome = zerograd_signalled(
-        "launch --num_gpus 2" + run + "--steps 1000000 --batch-size 64 --log-interval 1 --save " +
-            folder / "s",
-        "iter 3:", signal);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == status);
+    checked(zerograd_signalled("launch --num_gpus 2" + run +
+                                   "--steps 1000000 --batch-size 64 --log-interval 1 --save " +
+                                   folder / "s",
+                               "iter 3:", signal),
+            status);
   }
 }
 
@@ -185,13 +176,12 @@ TEST_CASE("when launch or a supervisor is killed, the processes that it started 
   for (const std::string& start : starts) {
     const TemporaryFolder folder;
     const std::string save = folder / "saved";
-    const Outcome outcome =
-        zerograd_signalled(start == "launch" ? "launch --num_gpus 2 " + run + save
-                                             : run + save + " --ranks 2 " + start,
-                           "iter 3:", SIGKILL);
     CAPTURE(start);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 128 + SIGKILL);  // its own; the pipe is closed once all have ended
+    const Outcome outcome =
+        checked(zerograd_signalled(start == "launch" ? "launch --num_gpus 2 " + run + save
+                                                     : run + save + " --ranks 2 " + start,
+                                   "iter 3:", SIGKILL),
+                128 + SIGKILL);  // its own; the pipe is closed once all have ended
     CHECK(contains(outcome.error, "interrupted by SIGTERM"));
     CHECK(!std::filesystem::is_empty(save));
   }

@@ -93,12 +93,8 @@ TEST_CASE("plan predicts the memory of a mesh's ranks to the byte") {
            {1, 2, 2, "--tied --data adder --sequence-parallel --zero-stage 3 --precision bf16"}}) {
     CAPTURE(share.str());
     const std::string line = mesh_run + share.str() + " --steps 2 --memory-json ";
-    const Outcome trained = zerograd(line + (folder / "real"));
-    CAPTURE(trained.error);
-    REQUIRE(trained.status == 0);
-    const Outcome planned = zerograd("plan" + line.substr(5) + (folder / "plan"));
-    CAPTURE(planned.error);
-    REQUIRE(planned.status == 0);
+    checked(zerograd(line + (folder / "real")));
+    const Outcome planned = checked(zerograd("plan" + line.substr(5) + (folder / "plan")));
     CHECK(read_file(folder / "plan") == read_file(folder / "real"));
     CHECK(contains(planned.out, "bubble "));
   }
@@ -117,10 +113,7 @@ TEST_CASE("validation losses, samples and scores of a pipeline are the same as o
   CHECK(contains(one.out, "val loss"));
   CHECK(contains(one.out, "sample after step 4:"));
   for (const char* share : {"--ranks 4 --pipeline-parallel 4", "--ranks 4 --pipeline-parallel 2"}) {
-    const Outcome meshed = zerograd(line + share);
-    CAPTURE(meshed.error);
-    CHECK(meshed.status == 0);
-    CHECK(meshed.out == one.out);
+    CHECK(checked(zerograd(line + share)).out == one.out);
   }
   // Scores end with the answers of a model that learnt nothing: of one and the same.
   const std::string scored = mesh_run + "--untied --score-samples 40 ";
@@ -128,29 +121,24 @@ TEST_CASE("validation losses, samples and scores of a pipeline are the same as o
 }
 
 TEST_CASE("plan needs no data for the published BLOOM models on meshes of 8 and 384 ranks") {
-  const Outcome tutorial = zerograd(
+  const Outcome tutorial = checked(zerograd(
       "plan --model-type bloom-13b --ranks 8 --pipeline-parallel 2 --tensor-parallel 4 "
-      "--precision bf16 --batch-size 1 --train-batch-size 16 --steps 1 --device-memory 96GiB");
-  CAPTURE(tutorial.error);
-  CHECK(tutorial.status == 0);
+      "--precision bf16 --batch-size 1 --train-batch-size 16 --steps 1 --device-memory 96GiB"));
   CHECK(contains(tutorial.out, "number of parameters: 12853626880\n"));
   CHECK(contains(tutorial.out, "| 1 | 4 | 20 - 39 | 1.638 |"));
   CHECK(contains(tutorial.out, "bubble 5.9 %: (p - 1) / (m + p - 1) of 2 stages and 16 "));
   CHECK(contains(tutorial.out, "fits 96GiB: yes"));
 
-  const Outcome largest = zerograd(
+  const Outcome largest = checked(zerograd(
       "plan --model-type bloom-176b --ranks 384 --pipeline-parallel 12 --tensor-parallel 4 "
       "--precision bf16 --batch-size 2 --train-batch-size 256 --zero-stage 1 --steps 1 "
-      "--device-memory 80GiB");
-  CAPTURE(largest.error);
-  CHECK(largest.status == 0);
+      "--device-memory 80GiB"));
   CHECK(contains(largest.out, "number of parameters: 176247271424\n"));
   CHECK(contains(largest.out, "mesh: data 8 x pipeline 12 x tensor 4"));
   CHECK(contains(largest.out, "fits 80GiB: yes; smallest setting that fits: --zero-stage 1"));
 
-  const Outcome unknown = zerograd("plan --model-type gpt-mini");
-  CHECK(unknown.status == 2);
-  CHECK(contains(unknown.error, "--vocab-size and --block-size for a plan without data"));
+  check_refused("plan --model-type gpt-mini", 2,
+                "--vocab-size and --block-size for a plan without data");
 }
 
 TEST_CASE("a checkpoint of one mesh continues on another mesh with the same losses") {
@@ -204,11 +192,8 @@ TEST_CASE("mpi: a mesh of processes gives the hash of threads, and an error name
     return;
   }
   const std::string mesh = "--pipeline-parallel 2 --tensor-parallel 2 --zero-stage 1 ";
-  const Outcome threads = zerograd(mesh_run + "--tied --ranks 8 " + mesh);
-  REQUIRE(threads.status == 0);
-  const Outcome processes = mpirun("-np 8 zerograd " + mesh_run + "--tied " + mesh);
-  CAPTURE(processes.error);
-  CHECK(processes.status == 0);
+  const Outcome threads = checked(zerograd(mesh_run + "--tied --ranks 8 " + mesh));
+  const Outcome processes = checked(mpirun("-np 8 zerograd " + mesh_run + "--tied " + mesh));
   CHECK(line_after(processes.out, "param_hash ") == line_after(threads.out, "param_hash "));
 
   const std::string stages = mesh_run + "--pipeline-parallel 4 --comm-timeout 60 --inject ";
@@ -231,9 +216,7 @@ TEST_CASE("mpi: a mesh of processes gives the hash of threads, and an error name
 TEST_CASE("mesh options that do not fit the ranks or the model are refused with what is expected") {
   const auto refused = [](const std::string& flags, const std::string& what) {
     const Outcome outcome =
-        zerograd("train --data sort --n-layer 2 --n-head 3 --n-embd 12 " + flags);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 2);
+        checked(zerograd("train --data sort --n-layer 2 --n-head 3 --n-embd 12 " + flags), 2);
     CHECK(contains(outcome.error, what));
   };
   refused("--ranks 3 --tensor-parallel 2", "--ranks: expected a multiple of the 2");

@@ -89,18 +89,13 @@ TEST_CASE(
     const TemporaryFolder folder;
     const std::string save = folder / "checkpoints";
     const std::string run = long_run + "--comm-timeout 240 ";
-    const Outcome outcome =
-        mpirun_signalled(started(2, run + "--save " + save), "iter 3:", "1/2", signal);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == status);
+    const Outcome outcome = checked(
+        mpirun_signalled(started(2, run + "--save " + save), "iter 3:", "1/2", signal), status);
     const std::string saved = line_after(outcome.out, "saved " + save + "/step_");
     REQUIRE(!saved.empty());
     const std::string steps = " --steps " + std::to_string(std::stoi(saved) + 2);
     const std::string rest = "train --score-samples 0 --resume " + save + steps;
-    const Outcome resumed = mpirun(started(2, rest));
-    CAPTURE(resumed.error);
-    CHECK(resumed.status == 0);
-    CHECK(line_after(resumed.out, "param_hash ") ==
+    CHECK(line_after(checked(mpirun(started(2, rest))).out, "param_hash ") ==
           line_after(zerograd(long_run + "--log-interval 0 --ranks 2" + steps).out, "param_hash "));
   }
 }
@@ -110,13 +105,11 @@ TEST_CASE(
   NEEDS_MPI("--save-top-k");
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints";
-  const Outcome outcome = mpirun(started(4,
-                                         "train --data sort --steps 40 --batch-size 2 "
-                                         "--score-samples 0 --log-interval 0 --threads 1 "
-                                         "--save-interval 2 --save-top-k 1 --save " +
-                                             save));
-  CAPTURE(outcome.error);
-  CHECK(outcome.status == 0);
+  checked(mpirun(started(4,
+                         "train --data sort --steps 40 --batch-size 2 "
+                         "--score-samples 0 --log-interval 0 --threads 1 "
+                         "--save-interval 2 --save-top-k 1 --save " +
+                             save)));
   CHECK(std::distance(std::filesystem::directory_iterator(save), {}) <= 3);  // best, newest, latest
 }
 
@@ -157,18 +150,14 @@ TEST_CASE("mpi: ranks with different settings, programs or data end before step 
       {"--param-persistence-threshold 7", "the course of rank 1"}};
   for (const auto& [flags, what] : differences) {
     const Outcome outcome =
-        mpirun("-np 1 zerograd " + mpi_run + ": -np 1 zerograd " + mpi_run + flags);
-    CHECK(outcome.status == 2);
+        checked(mpirun("-np 1 zerograd " + mpi_run + ": -np 1 zerograd " + mpi_run + flags), 2);
     CHECK(contains(outcome.error,
                    std::string("error: ConfigError: ranks differ before step 0: ") + what));
     CHECK(!contains(outcome.out, "iter"));
   }
   const TemporaryFolder folder;
   const auto refused = [&](const std::string& first, const std::string& second, const char* what) {
-    const Outcome outcome = mpirun("-np 1 " + first + " : -np 1 " + second);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 2);
-    CHECK(contains(outcome.error,
+    CHECK(contains(checked(mpirun("-np 1 " + first + " : -np 1 " + second), 2).error,
                    std::string("error: ConfigError: ranks differ before step 0: ") + what));
   };
   const std::string run = "zerograd " + mpi_run;
@@ -193,8 +182,7 @@ TEST_CASE("mpi: ranks with different settings, programs or data end before step 
   };
   CHECK(mpirun("-np 1 " + in("a") + " : -np 1 " + in("a")).status == 0);
   refused(in("a"), in("b"), "the data of rank 1");
-  const Outcome three = mpirun(started(2, mpi_run + "--ranks 3"));
-  CHECK(three.status == 2);
+  const Outcome three = checked(mpirun(started(2, mpi_run + "--ranks 3")), 2);
   CHECK(contains(three.error, "error: ConfigError: --ranks: expected the 2 processes"));
 }
 
@@ -215,10 +203,8 @@ TEST_CASE("mpi: auto bucket sizes of a config follow from the model's width") {
         std::pair("2305 --prefetch-bucket-size 2073 --param-persistence-threshold 480", 2),
         std::pair("2304 --prefetch-bucket-size 2074 --param-persistence-threshold 480", 2),
         std::pair("2304 --prefetch-bucket-size 2073 --param-persistence-threshold 481", 2)}) {
-    const Outcome outcome = mpirun(run + " : " + run + " --reduce-bucket-size " + flags);
     CAPTURE(std::string(flags));
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == status);
+    checked(mpirun(run + " : " + run + " --reduce-bucket-size " + flags), status);
   }
 }
 

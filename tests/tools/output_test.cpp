@@ -20,8 +20,8 @@ const std::string tiny_run =
 TEST_CASE("a run whose stdout cannot be written still saves and ends with a file error") {
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints";
-  const Outcome trained = zerograd_into("/dev/full", tiny_run + "--steps 2 --save " + save);
-  CHECK(trained.status == 5);
+  const Outcome trained =
+      checked(zerograd_into("/dev/full", tiny_run + "--steps 2 --save " + save), 5);
   CHECK(contains(trained.error, "error: FileError: stdout: "));
   CHECK(std::filesystem::is_directory(save + "/step_2"));
   for (const std::string& line : {"eval " + save + " --eval-batches 1 --score-samples 0",
@@ -47,15 +47,14 @@ TEST_CASE("a run that is refused does not remove a dangling symlink at --memory-
 TEST_CASE("a run whose stdout has lost its reader stops, saves and exits with SIGPIPE's status") {
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints";
-  const Outcome outcome = zerograd_unread(tiny_run + "--steps 1000000 --save " + save);
-  CHECK(outcome.status == 128 + SIGPIPE);
+  const Outcome outcome =
+      checked(zerograd_unread(tiny_run + "--steps 1000000 --save " + save), 128 + SIGPIPE);
   CHECK(contains(outcome.error, "interrupted by SIGPIPE"));
   CHECK(zerograd("eval " + save + " --eval-batches 1 --score-samples 0").status == 0);
 }
 
 TEST_CASE("a run whose loss is not finite warns at once and at its end, with the step since when") {
-  const Outcome outcome = zerograd(tiny_run + "--steps 6 --lr 1e30 --clip 0");
-  CHECK(outcome.status == 0);
+  const Outcome outcome = checked(zerograd(tiny_run + "--steps 6 --lr 1e30 --clip 0"));
   CHECK(contains(outcome.error, "warning: the loss of step "));
   CHECK(contains(outcome.error, "warning: the loss is not finite since step "));
   CHECK(!contains(zerograd(tiny_run + "--steps 2").error, "warning"));
@@ -63,10 +62,8 @@ TEST_CASE("a run whose loss is not finite warns at once and at its end, with the
 
 TEST_CASE("a run with --epochs ends with minGPT's three lines, a run with --steps does not") {
   const TemporaryFolder folder;
-  const Outcome outcome = zerograd(
-      tiny_run + "--gpus 2 --limit_train_batches 3 --epochs 2 --metrics " + (folder / "m"));
-  CAPTURE(outcome.error);
-  REQUIRE(outcome.status == 0);
+  const Outcome outcome = checked(zerograd(
+      tiny_run + "--gpus 2 --limit_train_batches 3 --epochs 2 --metrics " + (folder / "m")));
   double seconds = 0.0, peak = 0.0;
   int steps = 0;
   for (const nlohmann::json& line : json_lines(folder / "m")) {
@@ -133,9 +130,7 @@ TEST_CASE("a loop of symlinks is a file error wherever a path is read or written
         "plan --data sort --memory-json " + loop,
         "plan --data " + loop}) {
     CAPTURE(line);
-    const Outcome outcome = zerograd(line);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 5);
+    const Outcome outcome = checked(zerograd(line), 5);
     CHECK(contains(outcome.error, "error: FileError: "));
     CHECK(contains(outcome.error, loop));
     CHECK(contains(outcome.error, "Too many levels of symbolic links"));

@@ -14,10 +14,8 @@ namespace zg::testing {
 namespace {
 
 std::string memory_json(const std::string& command, const std::string& path) {
-  const Outcome outcome = zerograd(command + " --steps 3 --memory-json " + path);
   CAPTURE(command);
-  CAPTURE(outcome.error);
-  CHECK(outcome.status == 0);
+  checked(zerograd(command + " --steps 3 --memory-json " + path));
   return read_file(path);
 }
 
@@ -242,16 +240,14 @@ TEST_CASE("--precision takes names such as f16 and Lightning's numbers such as 1
 TEST_CASE("plan prints the peak, the bytes on the wire and whether the run fits") {
   const std::string large = "--data sort --model-type gpt2-xl --device-memory 12GiB ";
   const TemporaryFolder folder;
-  const Outcome alone = zerograd("plan " + large + "--memory-json " + (folder / "m.json"));
-  CHECK(alone.status == 3);
-  CHECK(line_after(alone.out, "fits 12GiB: ") ==
-        "no; smallest setting that fits: --zero-stage 0 --cpu-offload");
+  CHECK(
+      line_after(checked(zerograd("plan " + large + "--memory-json " + (folder / "m.json")), 3).out,
+                 "fits 12GiB: ") == "no; smallest setting that fits: --zero-stage 0 --cpu-offload");
   CHECK(line_after(plan_of("--data sort --model-type gpt2-xl --device-memory 300MiB"),
                    "fits 300MiB: ") ==
         "no; smallest setting that fits: none; try a smaller --batch-size or more --ranks");
   // A model too large for one rank's device trains on one rank with states on the host.
-  const Outcome offloaded = zerograd("plan " + large + "--cpu-offload --zero-stage 3");
-  CHECK(offloaded.status == 0);
+  const Outcome offloaded = checked(zerograd("plan " + large + "--cpu-offload --zero-stage 3"));
   CHECK(contains(offloaded.out, "\nhost 2"));
   CHECK(line_after(offloaded.out, "fits 12GiB: ") ==
         "yes; smallest setting that fits: --zero-stage 3");
@@ -259,15 +255,13 @@ TEST_CASE("plan prints the peak, the bytes on the wire and whether the run fits"
   double states = 0.0;
   for (const auto& [kind, bytes] : rest.items()) states += bytes.get<double>();
   CHECK(states / (1 << 30) == doctest::Approx(22.0).epsilon(0.001));
-  const Outcome zero = zerograd("plan " + large + "--ranks 8");
-  CHECK(zero.status == 3);
+  const Outcome zero = checked(zerograd("plan " + large + "--ranks 8"), 3);
   CHECK(line_after(zero.out, "number of parameters: ") == "1475588800");
   CHECK(line_after(zero.out, "fits 12GiB: ") == "no; smallest setting that fits: --zero-stage 1");
   // Each parameter has 16 bytes. Stage 0 partitions only the gradient accumulators, 4 of them.
   CHECK(std::stod(line_after(zero.out, "peak ")) > 12.5 * 1475588800 / (1 << 20));
   CHECK(contains(line_after(zero.out, "peak "), " MiB (rank 0, step 0, backward)"));
-  const Outcome one = zerograd("plan " + large + "--ranks 8 --zero-stage 1");
-  CHECK(one.status == 0);
+  const Outcome one = checked(zerograd("plan " + large + "--ranks 8 --zero-stage 1"));
   CHECK(line_after(one.out, "fits 12GiB: ") == "yes; smallest setting that fits: --zero-stage 1");
   // A reduction and a gather of bf16 from 7 of 8 owners: 283.9. Scalars add little.
   const double wire = std::stod(line_after(
@@ -283,14 +277,12 @@ TEST_CASE("gpt2-xl in 24 GiB: batch 16 fits at stage 3 with offload, no batch wi
   const std::string run = "plan --data " + text_in(folder) +
                           " --model-type gpt2-xl --vocab-size 50257 --block-size 128 "
                           "--precision f16 --ranks 2 --device-memory 24GiB ";
-  const Outcome offloaded = zerograd(run + "--batch-size 16 --zero-stage 3 --cpu-offload");
-  CHECK(offloaded.status == 0);
+  const Outcome offloaded = checked(zerograd(run + "--batch-size 16 --zero-stage 3 --cpu-offload"));
   CHECK(line_after(offloaded.out, "number of parameters: ") == "1636588800");
   CHECK(line_after(offloaded.out, "fits 24GiB: ") ==
         "yes; smallest setting that fits: --zero-stage 3");
   // Each parameter has 16 bytes. Two ranks partition only the gradient accumulators, 4 of them.
-  const Outcome plain = zerograd(run + "--batch-size 1");
-  CHECK(plain.status == 3);
+  const Outcome plain = checked(zerograd(run + "--batch-size 1"), 3);
   const double peak = std::stod(line_after(plain.out, "peak "));
   CHECK(peak > 16.0 * 1636588800 / (1 << 20));
   CHECK(peak < 17.0 * 1636588800 / (1 << 20));
@@ -315,9 +307,8 @@ TEST_CASE("plan uses a published model's own vocabulary and positions when no da
                    "number of parameters: ") ==
         line_after(plan_of("--model-type gpt2 --data sort --steps 1"), "number of parameters: "));
   for (const char* small : {"gpt-mini", "gpt-micro", "gpt-nano"}) {
-    const Outcome outcome = zerograd(std::string("plan --model-type ") + small);
-    CHECK(outcome.status == 2);
-    CHECK(contains(outcome.error, "--vocab-size and --block-size for a plan without data"));
+    check_refused(std::string("plan --model-type ") + small, 2,
+                  "--vocab-size and --block-size for a plan without data");
   }
   CHECK(zerograd("train --model-type gpt2 --steps 1").status == 2);
 }
@@ -325,9 +316,8 @@ TEST_CASE("plan uses a published model's own vocabulary and positions when no da
 TEST_CASE("plan writes no files for --save, --metrics and --trace") {
   const TemporaryFolder folder;
   const Outcome outcome =
-      zerograd("plan --data sort --steps 1 --save " + (folder / "save") + " --metrics " +
-               (folder / "metrics") + " --trace " + (folder / "trace"));
-  CHECK(outcome.status == 0);
+      checked(zerograd("plan --data sort --steps 1 --save " + (folder / "save") + " --metrics " +
+                       (folder / "metrics") + " --trace " + (folder / "trace")));
   CHECK(std::filesystem::is_empty(folder.path()));
   CHECK(contains(outcome.error, "without effect: --save, --metrics, --trace\n"));
   const std::string looks = "plan --data sort --steps 1 --resume auto --save " + (folder / "save");
@@ -339,9 +329,8 @@ TEST_CASE("a run that no machine can hold is refused before it trains") {
   for (const char* flags : {"--batch-size 1e9", "--model-type gpt2-xl --ranks 20000",
                             "--ranks 100000000", "--batch-size 1e9 --ranks 2 --zero-stage 3"}) {
     CAPTURE(flags);
-    const Outcome outcome = zerograd(std::string("train --data sort --steps 2 ") + flags);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 3);
+    const Outcome outcome =
+        checked(zerograd(std::string("train --data sort --steps 2 ") + flags), 3);
     CHECK(outcome.out.empty());
     CHECK(contains(outcome.error, "error: OutOfMemory: "));
     CHECK((contains(outcome.error, " by plan; this machine has ") ||
@@ -349,14 +338,12 @@ TEST_CASE("a run that no machine can hold is refused before it trains") {
     CHECK(contains(outcome.error, "; try "));
   }
   // The device memory limit ends the run before the machine is out of memory.
-  const Outcome capped = zerograd("train --data sort --batch-size 1e6 --device-memory 8MiB");
-  CHECK(capped.status == 3);
-  CHECK(contains(capped.error, "expected at most 8.00 MiB"));
+  check_refused("train --data sort --batch-size 1e6 --device-memory 8MiB", 3,
+                "expected at most 8.00 MiB");
 }
 
 TEST_CASE("plan --explain prints the ZeRO paper's formulas beside this runtime's") {
-  const Outcome outcome = zerograd("plan --explain");
-  CHECK(outcome.status == 0);
+  const Outcome outcome = checked(zerograd("plan --explain"));
   CHECK(contains(outcome.out,
                  "7.5e+09 parameters on 64 ranks; the paper: 2 bytes of value, 2 of "
                  "gradient, K = 12 of optimizer;"));
@@ -438,8 +425,7 @@ TEST_CASE("a run that is out of memory names a setting that fits, and that setti
   const std::string run =
       "train --data sort --model-type gpt-mini --batch-size 8 --ranks 2 --steps 3 --score-samples "
       "0 --log-interval 0 --device-memory 40MiB ";
-  const Outcome full = zerograd(run);
-  CHECK(full.status == 3);
+  const Outcome full = checked(zerograd(run), 3);
   const std::regex refusal(
       "error: OutOfMemory: rank [01]/2: allocate: [0-9.]+ MiB \\([0-9]+ bytes\\) of "
       "(activation|workspace|gradient) for [a-z0-9. ]+ on cpu:[01] \\(device\\) in phase "
@@ -449,9 +435,7 @@ TEST_CASE("a run that is out of memory names a setting that fits, and that setti
   const std::string setting = line_after(full.error, "try ");
   CHECK(setting == "--zero-stage 1: the smallest setting that fits");
   CHECK(zerograd(run + setting.substr(0, setting.find(':'))).status == 0);
-  const Outcome never = zerograd("train --data sort --device-memory 1MiB");
-  CHECK(never.status == 3);
-  CHECK(contains(never.error, "no ZeRO stage fits"));
+  check_refused("train --data sort --device-memory 1MiB", 3, "no ZeRO stage fits");
 }
 
 }  // namespace zg::testing

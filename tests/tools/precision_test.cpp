@@ -30,10 +30,8 @@ struct Trained {
 
 Trained train_with_metrics(const std::string& line) {
   const TemporaryFolder folder;
-  const Outcome outcome = zerograd(line + " --metrics " + (folder / "metrics"));
   CAPTURE(line);
-  CAPTURE(outcome.error);
-  REQUIRE(outcome.status == 0);
+  const Outcome outcome = checked(zerograd(line + " --metrics " + (folder / "metrics")));
   Trained trained{.hash = line_after(outcome.out, "param_hash "),
                   .error = outcome.error,
                   .steps = json_lines(folder / "metrics"),
@@ -132,11 +130,9 @@ TEST_CASE(
     }
   }
   const std::string resume = "train --steps 9 --score-samples 0 --resume " + save + "/step_6 ";
-  const Outcome other = zerograd(resume + "--initial-scale-power 18");
-  CHECK(other.status == 2);
-  CHECK(contains(other.error,
-                 "--initial-scale-power: a resumed run continues with the checkpoint's "
-                 "scale; expected 20 as in the checkpoint, got 18"));
+  check_refused(resume + "--initial-scale-power 18", 2,
+                "--initial-scale-power: a resumed run continues with the checkpoint's "
+                "scale; expected 20 as in the checkpoint, got 18");
   CHECK(contains(train_with_metrics(resume + "--precision f32").error,
                  "changed: run.compute: \"f16\" in the checkpoint, \"f32\" now"));
   CHECK(contains(train_with_metrics(resume + "--steps 12").error,
@@ -177,13 +173,11 @@ TEST_CASE("each precision preset is saved, resumed, evaluated and sampled with i
     const int64_t value = std::string(one.precision) == "f32" ? 4 : 2;
     CHECK(bytes == (one.bytes + value) * record.at("parameters").get<int64_t>());
 
-    const Outcome evaluated = zerograd("eval " + save + " --score-samples 20 --eval-batches 1");
-    CHECK(evaluated.status == 0);
+    const Outcome evaluated =
+        checked(zerograd("eval " + save + " --score-samples 20 --eval-batches 1"));
     CHECK(line_after(evaluated.out, "val loss ").size() == 6);
-    const Outcome sampled =
-        zerograd("generate " + save + " --prompt 210021 --length 6 --temperature 0");
-    CHECK(sampled.status == 0);
-    CHECK(sampled.out.size() == 13);
+    CHECK(checked(zerograd("generate " + save + " --prompt 210021 --length 6 --temperature 0"))
+              .out.size() == 13);
   }
   // FSDP's mixed precision and DeepSpeed are one row of dtypes by two names.
   CHECK(hashes.size() == 5);
@@ -239,10 +233,10 @@ TEST_CASE("schedules give the published rates, to the end of the run") {
 
 TEST_CASE(
     "a loss scale at its minimum ends the run, and the error names the gradient that overflowed") {
-  const Outcome outcome = zerograd(precision_run +
-                                   "--steps 9 --ranks 2 --precision f16 --initial-scale-power 1 "
-                                   "--inject rank=0,step=2+3+4,fault=inf");
-  CHECK(outcome.status == 1);
+  const Outcome outcome = checked(
+      zerograd(precision_run + "--steps 9 --ranks 2 --precision f16 --initial-scale-power 1 "
+                               "--inject rank=0,step=2+3+4,fault=inf"),
+      1);
   CHECK(contains(
       outcome.error,
       "error: Error: rank 0/2: Current loss scale already at minimum - cannot decrease scale "

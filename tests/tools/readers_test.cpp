@@ -27,9 +27,8 @@ TEST_CASE(
   const std::string save = folder / "save";
   std::set<std::string> hashes;
   for (const std::string name : {"even", "odd"}) {
-    const Outcome saved = zerograd(readers_run + "--ranks 2 --save " + (folder / name) +
-                                   (name == "odd" ? " --lr 1e-2" : ""));
-    REQUIRE(saved.status == 0);
+    const Outcome saved = checked(zerograd(readers_run + "--ranks 2 --save " + (folder / name) +
+                                           (name == "odd" ? " --lr 1e-2" : "")));
     hashes.insert(line_after(saved.out, "param_hash "));
   }
   REQUIRE(hashes.size() == 2);
@@ -68,11 +67,10 @@ TEST_CASE(
   std::vector<std::string> exports;
   for (const std::string heads : {"2", "4"}) {
     const std::string save = folder / heads;
-    const Outcome saved = zerograd(
-        "train --data sort --batch-size 2 --score-samples 0 --log-interval 0 --threads 1 "
-        "--n-layer 1 --n-embd 16 --steps 1 --n-head " +
-        heads + " --save " + save);
-    REQUIRE(saved.status == 0);
+    const Outcome saved = checked(
+        zerograd("train --data sort --batch-size 2 --score-samples 0 --log-interval 0 --threads 1 "
+                 "--n-layer 1 --n-embd 16 --steps 1 --n-head " +
+                 heads + " --save " + save));
     heads_of[line_after(saved.out, "param_hash ")] = "\"heads\":" + heads;
     exports.push_back("export " + save + " --hf " + hf);
     REQUIRE(zerograd(exports.back()).status == 0);

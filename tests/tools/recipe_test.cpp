@@ -34,9 +34,7 @@ TEST_CASE(
     "recipe: the batch grows by --rampup-batch-size, and --train-samples sets where the run ends") {
   const TemporaryFolder folder;
   const Outcome outcome =
-      zerograd(growing + "--ranks 2 --train-samples 100 --metrics " + (folder / "m"));
-  CAPTURE(outcome.error);
-  REQUIRE(outcome.status == 0);
+      checked(zerograd(growing + "--ranks 2 --train-samples 100 --metrics " + (folder / "m")));
   CHECK(values<int64_t>(folder / "m", "samples") == batches);
   CHECK(values<int64_t>(folder / "m", "micro_steps") ==
         std::vector<int64_t>{1, 1, 1, 2, 2, 3, 4, 4, 4});
@@ -81,11 +79,9 @@ TEST_CASE("recipe: a run resumed in the middle of a ramp-up has the bits of the 
     for (const char* key : {"step", "samples", "loss", "grad_norm", "lr"})
       CHECK(after[i].at(key) == before[4 + i].at(key));
   // 3 ranks cannot divide the batch, which is refused. Another ramp-up gives other steps.
-  const Outcome three = zerograd(resume + save + "/step_4 --ranks 3");
-  CHECK(three.status == 2);
-  const Outcome level = zerograd(resume + save + "/step_4 --rampup-batch-size 16,4,1 --metrics " +
-                                 (folder / "level"));
-  CHECK(level.status == 0);
+  checked(zerograd(resume + save + "/step_4 --ranks 3"), 2);
+  const Outcome level = checked(zerograd(
+      resume + save + "/step_4 --rampup-batch-size 16,4,1 --metrics " + (folder / "level")));
   CHECK(values<int64_t>(folder / "level", "samples") == std::vector<int64_t>{16, 16, 16, 16, 16});
   CHECK(contains(level.error, "changed: run.rampup_start: 4 in the checkpoint, 16 now"));
 }
@@ -94,9 +90,7 @@ TEST_CASE(
     "recipe: the learning rate follows the samples of the steps taken, without skipped steps") {
   const TemporaryFolder folder;
   const auto rates = [&](const std::string& flags) {
-    const Outcome outcome = zerograd(growing + flags + " --metrics " + (folder / "m"));
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 0);
+    checked(zerograd(growing + flags + " --metrics " + (folder / "m")));
     return values<double>(folder / "m", "lr");
   };
   const auto check = [&](const std::string& flags, const auto& expected) {
@@ -167,10 +161,8 @@ TEST_CASE(
   const std::string resume = "train --threads 1 --log-interval 0 --resume " + save;
   CHECK(contains(zerograd(resume).error, "nothing is left to train: the run ends at step 7"));
   const auto ends = [&](const std::string& flags, const char* steps, const char* decay) {
-    const Outcome outcome = zerograd(resume + flags);
     CAPTURE(flags);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 0);
+    const Outcome outcome = checked(zerograd(resume + flags));
     CHECK(contains(outcome.error, steps));
     CHECK(contains(outcome.error, std::string("then linear to 0 at ") + decay + "\n"));
   };
@@ -184,16 +176,13 @@ TEST_CASE(
     "come") {
   const TemporaryFolder folder;
   const std::string run = growing + "--ranks 2 --zero-stage 1 --steps 3 --memory-json ";
-  const Outcome planned = zerograd("plan" + run.substr(5) + (folder / "plan"));
-  CAPTURE(planned.error);
-  REQUIRE(planned.status == 0);
+  checked(zerograd("plan" + run.substr(5) + (folder / "plan")));
   REQUIRE(zerograd(run + (folder / "run")).status == 0);
   CHECK(read_file(folder / "plan") == read_file(folder / "run"));
   // A run of three steps with one micro-batch each keeps no accumulated gradients during a
   // backward.
   const std::string flags = growing.substr(5) + "--ranks 2 --zero-stage 1 --train-samples 300000 ";
-  const Outcome capped = zerograd("plan" + flags + "--device-memory 1GiB");
-  CHECK(capped.status == 0);
+  const Outcome capped = checked(zerograd("plan" + flags + "--device-memory 1GiB"));
   const std::string grown =
       line_after(capped.out, "the batch grows from 4 by 4 to 16 over 36 samples; peak ");
   CHECK(!grown.empty());
@@ -210,9 +199,7 @@ TEST_CASE("recipe: --exit-interval saves and ends with success, and jobs in a ro
   const std::string whole = hash_of(growing + "--steps 7");
   const std::string run = growing + "--steps 7 --exit-interval 3 --resume auto --save " + save;
   for (const char* step : {"step_3", "step_6"}) {
-    const Outcome part = zerograd(run);
-    CAPTURE(part.error);
-    CHECK(part.status == 0);
+    const Outcome part = checked(zerograd(run));
     CHECK(contains(part.error, "--exit-interval 3 ends the run after " +
                                    std::string(step).substr(5) + " steps"));
     CHECK(contains(part.out, "saved " + save + "/" + step + "\n"));
@@ -246,9 +233,7 @@ TEST_CASE(
   };
   check(zerograd(run + "--ranks 2"));
   // The file still exists.
-  const Outcome again = zerograd(run + "--resume auto");
-  CHECK(again.status == 2);
-  CHECK(contains(again.error,
+  CHECK(contains(checked(zerograd(run + "--resume auto"), 2).error,
                  "error: ConfigError: --kill-switch-path: expected no file of this "
                  "name before the run, got " +
                      save + "/step_2; try removing it"));
@@ -283,10 +268,8 @@ TEST_CASE("recipe: Megatron's flags do the same as the flags that they stand for
   CHECK(hash_of(base +
                 "--num-layers 1 --num-attention-heads 2 --hidden-size 32 --micro-batch-size 4 "
                 "--train-iters 3 --seq-length 11 --max-position-embeddings 11") == plain);
-  const Outcome positions = zerograd(base + model + "--max-position-embeddings 12");
-  CHECK(positions.status == 2);
-  CHECK(contains(positions.error,
-                 "--max-position-embeddings: expected 11, the block size (--block-size), got 12"));
+  check_refused(base + model + "--max-position-embeddings 12", 2,
+                "--max-position-embeddings: expected 11, the block size (--block-size), got 12");
   // Less memory with the same bits.
   const auto peak = [&](const std::string& flags) {
     return line_after(zerograd("plan" + base.substr(5) + model +
@@ -303,21 +286,19 @@ TEST_CASE(
     "recipe: --load and --eval-iters work, and the flag --universal-checkpoint is without effect") {
   const TemporaryFolder folder;
   const std::string save = folder / "saved";
-  const Outcome first = zerograd(recipe_model +
-                                 "--steps 2 --eval-interval 1 --eval-iters 1 "
-                                 "--universal-checkpoint --save " +
-                                 save);
-  CAPTURE(first.error);
-  CHECK(first.status == 0);
+  const Outcome first = checked(zerograd(recipe_model +
+                                         "--steps 2 --eval-interval 1 --eval-iters 1 "
+                                         "--universal-checkpoint --save " +
+                                         save));
   CHECK(contains(first.error, "--universal-checkpoint is without effect: every checkpoint loads"));
   CHECK(line_after(first.out, "val loss ") ==
         line_after(zerograd(recipe_model + "--steps 2 --eval-interval 1 --eval-batches 1").out,
                    "val loss "));
   CHECK(contains(zerograd("train --score-samples 0 --steps 3 --load " + save).error,
                  "resumed " + save));
-  const Outcome plan = zerograd("plan" + recipe_model.substr(5) +
-                                "--exit-interval 1 --kill-switch-path here --universal-checkpoint");
-  CHECK(plan.status == 0);
+  const Outcome plan =
+      checked(zerograd("plan" + recipe_model.substr(5) +
+                       "--exit-interval 1 --kill-switch-path here --universal-checkpoint"));
   CHECK(contains(plan.error,
                  "without effect: --exit-interval, --kill-switch-path, "
                  "--universal-checkpoint\n"));

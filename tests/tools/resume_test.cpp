@@ -31,9 +31,8 @@ TEST_CASE(
   REQUIRE(zerograd(resumable_run + "--steps 4 --save-interval 2 --save-top-k -1 --save " + first)
               .status == 0);
   const auto refused = [](const std::string& line, const std::string& directory) {
-    const Outcome outcome = zerograd(line);
     CAPTURE(line);
-    CHECK(outcome.status == 2);
+    const Outcome outcome = checked(zerograd(line), 2);
     CHECK(outcome.out.empty());
     CHECK(contains(outcome.error, "ConfigError: --save: " + directory + " holds another run's"));
     CHECK(contains(outcome.error, "try --resume " + directory));
@@ -48,9 +47,8 @@ TEST_CASE(
   // must not be replaced unless it is damaged.
   const std::string same = " --score-samples 0 --save " + first + "/";
   CHECK(zerograd("train --steps 5 --resume auto" + same).status == 0);
-  const Outcome older = zerograd("train --steps 3 --resume " + first + "/step_2/" + same);
-  CHECK(older.status == 2);
-  CHECK(contains(older.error, "has step_5, later than the step_2 that this run goes on from"));
+  check_refused("train --steps 3 --resume " + first + "/step_2/" + same, 2,
+                "has step_5, later than the step_2 that this run goes on from");
   CHECK(!std::filesystem::exists(first + "/step_3"));
   std::filesystem::resize_file(first + "/step_5/shard_00000.safetensors", 100);
   CHECK(zerograd("train --steps 5 --resume auto" + same).status == 0);
@@ -63,8 +61,7 @@ TEST_CASE("--save refuses a folder that another run is writing to") {
   std::filesystem::create_directory(save);
   const int other = ::open(save.c_str(), O_RDONLY | O_DIRECTORY);  // as another run would
   REQUIRE(::flock(other, LOCK_EX) == 0);
-  const Outcome outcome = zerograd(resumable_run + "--steps 2 --save " + save);
-  CHECK(outcome.status == 2);
+  const Outcome outcome = checked(zerograd(resumable_run + "--steps 2 --save " + save), 2);
   CHECK(contains(outcome.error, "another run is writing to " + save));
   ::close(other);
   CHECK(zerograd(resumable_run + "--steps 2 --save " + save).status == 0);
@@ -167,14 +164,11 @@ TEST_CASE(
   std::string same_size = numbers(400);
   same_size[same_size.find('7')] = '8';
   write_file(text, same_size);
-  const Outcome changed = zerograd(resume);
-  CHECK(changed.status == 0);
+  const Outcome changed = checked(zerograd(resume));
   CHECK(contains(changed.error, "changed: data: " + text + " has other contents: 1490 bytes in "));
   CHECK(contains(zerograd("eval " + save).error, "changed: data: " + text + " has other contents"));
   write_file(text, numbers(400) + "x");
-  const Outcome other = zerograd(resume);
-  CHECK(other.status == 2);
-  CHECK(contains(other.error, "has other characters than the checkpoint's"));
+  check_refused(resume, 2, "has other characters than the checkpoint's");
 }
 
 TEST_CASE("a note reports a byte order mark and CR characters in a text") {
@@ -183,8 +177,8 @@ TEST_CASE("a note reports a byte order mark and CR characters in a text") {
   std::string lines = "\xEF\xBB\xBF";
   for (int i = 0; i < 400; ++i) lines += "line\r\n";
   write_file(text, lines);
-  const Outcome outcome = zerograd("train --data " + text + " --steps 1 --block-size 16 " + flags);
-  CHECK(outcome.status == 0);
+  const Outcome outcome =
+      checked(zerograd("train --data " + text + " --steps 1 --block-size 16 " + flags));
   CHECK(contains(outcome.error, "note: " + text + " has a byte order mark"));
   CHECK(contains(outcome.error, "note: " + text + " has CR characters"));
 }
@@ -198,16 +192,11 @@ TEST_CASE(
                    "--steps 2 --offload-optimizer nvme --offload-gradients nvme --save " + save +
                    disk)
               .status == 0);
-  const Outcome scored = zerograd("eval " + save + " --score-samples 0");
-  CAPTURE(scored.error);
-  CHECK(scored.status == 0);
-  CHECK(contains(scored.out, "val loss "));
+  CHECK(contains(checked(zerograd("eval " + save + " --score-samples 0")).out, "val loss "));
   CHECK(contains(zerograd("train --steps 3 --resume " + save).error,
                  "or none or host for --offload"));
   for (const char* file : {"/step_2/shard_00000.safetensors", "/latest", "/step_2/new"}) {
-    const Outcome refused = zerograd("consolidate " + save + " " + save + file);
-    CHECK(refused.status == 2);
-    CHECK(contains(refused.error, " a file of "));
+    check_refused("consolidate " + save + " " + save + file, 2, " a file of ");
   }
   CHECK(zerograd("export " + save + " --hf " + save + "/step_2").status == 2);
   CHECK(zerograd("verify " + save).status == 0);
@@ -222,10 +211,8 @@ TEST_CASE("a resumed run keeps the batch settings that no flag sets") {
                    save)
               .status == 0);
   const auto batch = [&](const std::string& flags) {
-    const Outcome outcome =
-        zerograd("train --steps 2 --score-samples 0 --resume " + save + "/step_1 " + flags);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 0);
+    const Outcome outcome = checked(
+        zerograd("train --steps 2 --score-samples 0 --resume " + save + "/step_1 " + flags));
     return line_after(outcome.error, "batch ");
   };
   CHECK(contains(batch(""), "8 = 2 x 4 "));

@@ -41,8 +41,7 @@ TEST_CASE("a save that fails does not end a run, and the last save decides the e
     REQUIRE(zerograd(saving_run + "--steps 2 --save " + save).status == 0);
     write_file(save + "/step_4", "nothing can be renamed to this");
     const std::string line = flags + " --save-interval 2 --resume " + save + " --save " + save;
-    const Outcome last = start(line + " --steps 4");
-    CHECK(last.status == 5);
+    const Outcome last = checked(start(line + " --steps 4"), 5);
     const std::string failed = "save failed: " + save + "/step_4: rank 0: rename: " + save +
                                "/.unfinished_step_4 to " + save +
                                "/step_4: Not a directory; it "
@@ -52,9 +51,7 @@ TEST_CASE("a save that fails does not end a run, and the last save decides the e
     CHECK(contains(last.error, " are free; earlier checkpoints stay"));
     CHECK(!contains(last.out, "saved "));
     CHECK(!line_after(last.out, "param_hash ").empty());
-    const Outcome more = start(line + " --steps 6");
-    CAPTURE(more.error);
-    CHECK(more.status == 0);
+    const Outcome more = checked(start(line + " --steps 6"));
     CHECK(count_of(more.error, "save failed") == 1);
     CHECK(line_after(more.out, "saved ") == save + "/step_6");
     CHECK(line_after(more.out, "param_hash ") == whole);
@@ -81,10 +78,8 @@ TEST_CASE("a limit of the file size fails export and consolidate by the file's n
   for (const std::string& words :
        std::vector<std::string>{"export " + save + " --hf " + (folder / "hf"),
                                 "consolidate " + save + " " + (folder / "whole.safetensors")}) {
-    const Outcome outcome = program("prlimit --fsize=2000 " ZG_COMMAND " " + words);
     CAPTURE(words);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 5);
+    const Outcome outcome = checked(program("prlimit --fsize=2000 " ZG_COMMAND " " + words), 5);
     CHECK(contains(outcome.error, "error: FileError: "));
     CHECK(contains(outcome.error, folder.path()));
     CHECK(contains(outcome.error, "File too large"));
@@ -95,11 +90,11 @@ TEST_CASE("a run that is stopped by a signal and cannot save ends with a file er
   const TemporaryFolder folder;
   const FileLimit limit(2000);
   for (const std::string flags : {"", "--ranks 2 --zero-stage 2 "}) {
-    const Outcome outcome = zerograd_signalled(
-        saving_run + flags + "--log-interval 1 --steps 1000000 --save " + folder.path(),
-        "iter 3:", SIGTERM);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 5);
+    const Outcome outcome =
+        checked(zerograd_signalled(
+                    saving_run + flags + "--log-interval 1 --steps 1000000 --save " + folder.path(),
+                    "iter 3:", SIGTERM),
+                5);
     CHECK(count_of(outcome.error, "save failed: ") == 1);
     CHECK(contains(outcome.error, ".safetensors.unfinished: File too large; it needs "));
     CHECK(!contains(outcome.error, "go on with"));
@@ -120,9 +115,7 @@ TEST_CASE("on a full disk only the checkpoints that do not fit fail, and earlier
   disk.resize(each * 5 / 2 / page * page);
   const std::string run =
       saving_run + "--save-interval 2 --steps 8 --save " + save + " --save-top-k ";
-  const Outcome all = zerograd(run + "-1");
-  CAPTURE(all.error);
-  CHECK(all.status == 5);
+  const Outcome all = checked(zerograd(run + "-1"), 5);
   CHECK(count_of(all.out, "saved ") == 2);
   CHECK(count_of(all.error, "/.unfinished_step_6: too little space is left; it needs ") == 1);
   CHECK(count_of(all.error, "/.unfinished_step_8: too little space is left; it needs ") == 1);
@@ -131,10 +124,7 @@ TEST_CASE("on a full disk only the checkpoints that do not fit fail, and earlier
   fs::remove_all(save);
   // Room for three checkpoints: retention removes one before the fourth save
   disk.resize(each * 7 / 2 / page * page);
-  const Outcome best = zerograd(run + "1");
-  CAPTURE(best.error);
-  CHECK(best.status == 0);
-  CHECK(count_of(best.out, "saved ") == 4);
+  CHECK(count_of(checked(zerograd(run + "1")).out, "saved ") == 4);
   CHECK(std::distance(fs::directory_iterator(save), {}) == 3);
 }
 
@@ -211,12 +201,11 @@ TEST_CASE(
   const SmallDisk disk(4 << 10);
   if (!disk.reason().empty()) return;
   const TemporaryFolder folder;
-  const Outcome outcome = zerograd(
-      "train --data sort --steps 60 --batch-size 2 --score-samples 0 --log-interval 0 "
-      "--metrics " +
-      (disk / "metrics") + " --save " + (folder / "save"));
-  CAPTURE(outcome.error);
-  CHECK(outcome.status == 5);
+  const Outcome outcome = checked(
+      zerograd("train --data sort --steps 60 --batch-size 2 --score-samples 0 --log-interval 0 "
+               "--metrics " +
+               (disk / "metrics") + " --save " + (folder / "save")),
+      5);
   CHECK(contains(outcome.error, "No space left on device; no more of it is written"));
   CHECK(contains(outcome.out, "saved " + (folder / "save/step_60")));
 }

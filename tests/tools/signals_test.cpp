@@ -37,8 +37,8 @@ TEST_CASE("a signal saves and exits with 128 plus its number, and resuming gives
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     CAPTURE(signal);
     std::filesystem::remove_all(save);
-    const Outcome outcome = zerograd_signalled(run + "1000000 --save " + save, "iter 3:", signal);
-    CHECK(outcome.status == 128 + signal);
+    const Outcome outcome = checked(
+        zerograd_signalled(run + "1000000 --save " + save, "iter 3:", signal), 128 + signal);
     CHECK(contains(outcome.error, signal == SIGHUP ? "interrupted by SIGHUP" : "interrupted by "));
     const std::string saved = line_after(outcome.out, "saved ");
     REQUIRE(!saved.empty());
@@ -56,10 +56,11 @@ TEST_CASE("a signal before the end of the first step ends a run at once, and not
       const TemporaryFolder folder;
       const std::string save = folder / "checkpoints";
       // A step that would take minutes.
-      const Outcome outcome = zerograd_signalled(
-          signalled_run + flags + "--steps 2 --grad-accum 1000000 --save " + save,
-          "number of parameters", signal);
-      CHECK(outcome.status == 128 + signal);
+      const Outcome outcome =
+          checked(zerograd_signalled(
+                      signalled_run + flags + "--steps 2 --grad-accum 1000000 --save " + save,
+                      "number of parameters", signal),
+                  128 + signal);
       CHECK(!contains(outcome.error, "interrupted by"));
       CHECK(!contains(outcome.error, "restart "));
       CHECK(std::filesystem::is_empty(save));
@@ -125,10 +126,8 @@ TEST_CASE("a signal during validation or a sample stops it, and the step before 
     const std::string run = "train --data " + text +
                             " --batch-size 1 --threads 1 --n-layer 1 --n-head 1 --n-embd 1024 "
                             "--block-size 16 --val-fraction 0.3 --log-interval 1 --steps 3 ";
-    const Outcome outcome =
-        zerograd_signalled(run + flags + "--ranks 2 --save " + save, "iter 0:", SIGTERM);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 143);
+    const Outcome outcome = checked(
+        zerograd_signalled(run + flags + "--ranks 2 --save " + save, "iter 0:", SIGTERM), 143);
     CHECK(contains(outcome.error, "interrupted by SIGTERM after 1 steps"));
     CHECK(!contains(outcome.out, "val loss"));
     CHECK(!contains(outcome.out, "sample after"));
@@ -141,19 +140,20 @@ TEST_CASE("a signal during validation or a sample stops it, and the step before 
 TEST_CASE("a signal that comes twice at once does not keep a run from saving") {
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints";
-  const Outcome outcome =
-      zerograd_signalled(signalled_run + "--steps 1000000 --save " + save, "iter 3:", SIGTERM, 200);
-  CHECK(outcome.status == 128 + SIGTERM);
+  const Outcome outcome = checked(
+      zerograd_signalled(signalled_run + "--steps 1000000 --save " + save, "iter 3:", SIGTERM, 200),
+      128 + SIGTERM);
   CHECK(!line_after(outcome.out, "saved ").empty());
 }
 
 TEST_CASE("a signal during the final scores of a saved run ends the run") {
   const TemporaryFolder folder;
-  const Outcome outcome = zerograd_signalled(
-      "train --data sort --steps 2 --batch-size 2 --score-samples 1000000 --save " +
-          (folder / "checkpoints"),
-      "saved ", SIGINT);
-  CHECK(outcome.status == 128 + SIGINT);
+  const Outcome outcome =
+      checked(zerograd_signalled(
+                  "train --data sort --steps 2 --batch-size 2 --score-samples 1000000 --save " +
+                      (folder / "checkpoints"),
+                  "saved ", SIGINT),
+              128 + SIGINT);
   CHECK(!contains(outcome.out, "param_hash"));
 }
 
@@ -172,10 +172,8 @@ TEST_CASE("SIGHUP that is ignored at the start stays ignored, also in the run of
   for (const char* flags : {"", "--max-restarts 1 "}) {
     CAPTURE(flags);
     const std::string save = folder / (*flags ? "restarts" : "alone");
-    const Outcome outcome = zerograd_signalled(
-        signalled_run + flags + "--steps 3000 --save " + save, "iter 3:", SIGHUP);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 0);
+    checked(zerograd_signalled(signalled_run + flags + "--steps 3000 --save " + save,
+                               "iter 3:", SIGHUP));
     CHECK(std::filesystem::is_directory(save + "/step_3000"));
   }
 }
@@ -183,10 +181,10 @@ TEST_CASE("SIGHUP that is ignored at the start stays ignored, also in the run of
 TEST_CASE("a supervisor passes SIGHUP to its run, which saves and is not restarted") {
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints";
-  const Outcome outcome = zerograd_signalled(
-      signalled_run + "--max-restarts 3 --steps 1000000 --save " + save, "iter 3:", SIGHUP);
-  CAPTURE(outcome.error);
-  CHECK(outcome.status == 129);
+  const Outcome outcome =
+      checked(zerograd_signalled(signalled_run + "--max-restarts 3 --steps 1000000 --save " + save,
+                                 "iter 3:", SIGHUP),
+              129);
   CHECK(contains(outcome.error, "interrupted by SIGHUP"));
   CHECK(!contains(outcome.error, "restart "));
   CHECK(!line_after(outcome.out, "saved ").empty());

@@ -248,9 +248,8 @@ TEST_CASE(
     "tensorboard: on a full disk the event file ends with a whole record and the run trains on") {
   const SmallDisk disk(3 * 4096);
   if (!disk.reason().empty()) return;
-  const Outcome outcome = zerograd(tensorboard_run + "--steps 40 --tensorboard-dir " + disk.path());
-  CAPTURE(outcome.error);
-  CHECK(outcome.status == 5);
+  const Outcome outcome =
+      checked(zerograd(tensorboard_run + "--steps 40 --tensorboard-dir " + disk.path()), 5);
   CHECK(contains(outcome.error, "error: FileError: --tensorboard-dir: writing "));
   CHECK(contains(outcome.error, "; no more of it is written, and training goes on\n"));
   CHECK(line_after(outcome.out, "param_hash ") ==
@@ -263,9 +262,8 @@ TEST_CASE(
 TEST_CASE("tensorboard: a folder that cannot be made is an error before the run starts") {
   const TemporaryFolder folder;
   write_file(folder / "file", "");
-  const Outcome outcome =
-      zerograd(tensorboard_run + "--steps 1 --tensorboard-dir " + (folder / "file") + "/board");
-  CHECK(outcome.status == 5);
+  const Outcome outcome = checked(
+      zerograd(tensorboard_run + "--steps 1 --tensorboard-dir " + (folder / "file") + "/board"), 5);
   CHECK(outcome.out.empty());
   CHECK(contains(outcome.error, "error: FileError: "));
 }

@@ -26,14 +26,6 @@ std::vector<Ids> documents_of(const std::string& prefix) {
   return documents;
 }
 
-Outcome succeeds(const std::string& line) {
-  const Outcome outcome = zerograd(line);
-  CAPTURE(line);
-  CAPTURE(outcome.error);
-  CHECK(outcome.status == 0);
-  return outcome;
-}
-
 }  // namespace
 
 TEST_CASE("tokenize writes a document for each text and each line of JSON, in their order") {
@@ -51,17 +43,18 @@ TEST_CASE("tokenize writes a document for each text and each line of JSON, in th
 
   const std::string inputs = "tokenize " + (folder / "a.txt") + " " + (folder / "b.jsonl");
   const std::string out = folder / "data";
-  const Outcome outcome = succeeds(inputs + " --tokenizer " + gpt2 + " --out " + out);
+  const Outcome outcome = checked(zerograd(inputs + " --tokenizer " + gpt2 + " --out " + out));
   CHECK(documents_of(out) == expected);
   CHECK(outcome.out.find("saved " + out + ".bin and " + out + ".idx: 3 documents, ") !=
         std::string::npos);
   CHECK(outcome.out.find("; 1 empty left out") != std::string::npos);
 
   // In Megatron's spellings, from GPT-2's two files, by one thread.
-  succeeds("tokenize --input " + (folder / "b.jsonl") +
-           " --json-keys text --tokenizer-type GPT2BPETokenizer --vocab-file " + gpt2 +
-           "/vocab.json --merge-file " + gpt2 + "/merges.txt --append-eod --dataset_impl mmap " +
-           "--workers 1 --output-prefix " + out);
+  checked(zerograd("tokenize --input " + (folder / "b.jsonl") +
+                   " --json-keys text --tokenizer-type GPT2BPETokenizer --vocab-file " + gpt2 +
+                   "/vocab.json --merge-file " + gpt2 +
+                   "/merges.txt --append-eod --dataset_impl mmap " +
+                   "--workers 1 --output-prefix " + out));
   CHECK(documents_of(out + "_text_document") ==
         std::vector<Ids>{ended(expected[1]), ended(expected[2])});
 
@@ -69,8 +62,8 @@ TEST_CASE("tokenize writes a document for each text and each line of JSON, in th
   Ids all;
   for (const Ids& ids : expected)
     for (int32_t id : ended(ids)) all.push_back(id);
-  succeeds(inputs + " --tokenizer " + gpt2 + "/tokenizer.json --append-eod --format llmc --out " +
-           (folder / "c.bin"));
+  checked(zerograd(inputs + " --tokenizer " + gpt2 +
+                   "/tokenizer.json --append-eod --format llmc --out " + (folder / "c.bin")));
   const std::string bytes = read_file(folder / "c.bin");
   REQUIRE(bytes.size() == 1024 + 2 * all.size());
   for (size_t i = 0; i < all.size(); ++i)
@@ -91,8 +84,8 @@ TEST_CASE("Llama's <s> begins each document that is tokenized, trained on or giv
   const models::Tokenizer tokenizer = models::load_tokenizer(path);
   const int32_t bos = tokenizer.id_of_added("<s>").value();
 
-  succeeds("tokenize " + text + " " + text + " --tokenizer " + path + " --append-eod --out " +
-           (folder / "data"));
+  checked(zerograd("tokenize " + text + " " + text + " --tokenizer " + path +
+                   " --append-eod --out " + (folder / "data")));
   Ids document = {bos};
   for (const int32_t id : tokenizer.encode(words)) document.push_back(id);
   document.push_back(tokenizer.id_of_added("</s>").value());
@@ -100,23 +93,22 @@ TEST_CASE("Llama's <s> begins each document that is tokenized, trained on or giv
 
   const std::string save = folder / "run", exported = folder / "hf";
   const std::string sizes = " --n-layer 1 --n-head 2 --n-embd 16 --block-size 16 --batch-size 4";
-  const Outcome trained = succeeds("train --data " + text + " --tokenizer " + path + sizes +
-                                   " --steps 2 --save " + save);
+  const Outcome trained = checked(zerograd("train --data " + text + " --tokenizer " + path + sizes +
+                                           " --steps 2 --save " + save));
   const auto tokens = static_cast<int64_t>(document.size()) - 1, held_out = tokens / 10;
   CHECK(contains(trained.error, std::to_string((tokens - held_out - 1) / 16) + " training and "));
   // <s> is not printed.
-  const Outcome said = zerograd({"generate", save, "--prompt", "the world", "--length", "3"});
-  CHECK(said.status == 0);
-  CHECK(said.out.starts_with("the world"));
+  CHECK(checked(zerograd({"generate", save, "--prompt", "the world", "--length", "3"}))
+            .out.starts_with("the world"));
   CHECK(zerograd({"generate", save, "--prompt", "the world", "--length", "0"}).out ==
         "the world\n");
 
-  succeeds("export " + save + " --hf " + exported);
+  checked(zerograd("export " + save + " --hf " + exported));
   CHECK(models::tokenizer_json(models::load_tokenizer(exported)) ==
         models::tokenizer_json(tokenizer));
   CHECK(!fs::exists(exported + "/vocab.json"));
-  const Outcome again = succeeds("train --data " + text + " --from-hf " + exported +
-                                 " --block-size 16 --batch-size 4 --steps 1");
+  const Outcome again = checked(zerograd("train --data " + text + " --from-hf " + exported +
+                                         " --block-size 16 --batch-size 4 --steps 1"));
   CHECK(contains(again.error, std::to_string((tokens - held_out - 1) / 16) + " training and "));
 }
 
@@ -127,7 +119,7 @@ TEST_CASE("tokenize trains a tokenizer, and train learns from what it wrote") {
   write_file(folder / "in.txt", text);
   const std::string out = folder / "data";
   const Outcome outcome =
-      succeeds("tokenize " + (folder / "in.txt") + " --tokenizer train:270 --out " + out);
+      checked(zerograd("tokenize " + (folder / "in.txt") + " --tokenizer train:270 --out " + out));
   const models::Tokenizer tokenizer = models::load_tokenizer(out + ".tokenizer");
   CHECK(tokenizer.vocabulary() == 270);
   CHECK(outcome.out.find("saved " + out + ".tokenizer: 270 tokens") != std::string::npos);
@@ -138,13 +130,12 @@ TEST_CASE("tokenize trains a tokenizer, and train learns from what it wrote") {
   const std::string train =
       "train --data " + out +
       " --split 1 --n-layer 1 --n-head 2 --n-embd 16 --block-size 16 --steps 2 ";
-  const std::string hash = line_after(succeeds(train + "--vocab-size 270").out, "param_hash ");
+  const std::string hash = hash_of(train + "--vocab-size 270");
   CHECK(hash.size() == 32);
   // The tokenizer knows the vocabulary, and what tokens mean.
   const std::string save = folder / "run";
-  CHECK(line_after(succeeds(train + "--tokenizer " + out + ".tokenizer --save " + save).out,
-                   "param_hash ") == hash);
-  const Outcome spoken = succeeds("generate " + save + " --prompt women; --length 3");
+  CHECK(hash_of(train + "--tokenizer " + out + ".tokenizer --save " + save) == hash);
+  const Outcome spoken = checked(zerograd("generate " + save + " --prompt women; --length 3"));
   CHECK(spoken.out.starts_with("women;"));
 }
 

@@ -42,9 +42,8 @@ struct Case {
 
 TEST_CASE("a model is trained on a tokenizer's tokens, evaluated and continued in text") {
   const Case a;
-  const Outcome trained = zerograd(a.train() + " --steps 4 --eval-interval 4 --sample-interval 4");
-  CAPTURE(trained.error);
-  REQUIRE(trained.status == 0);
+  const Outcome trained =
+      checked(zerograd(a.train() + " --steps 4 --eval-interval 4 --sample-interval 4"));
   CHECK(contains(trained.out, "sample after step 4:\n"));
   const int64_t tokens = static_cast<int64_t>(a.own.encode(fox_lines(60)).size());
   const int64_t held_out = tokens / 10, seen = tokens - held_out;
@@ -56,8 +55,7 @@ TEST_CASE("a model is trained on a tokenizer's tokens, evaluated and continued i
   // The prompt comes back as it was given, and 280 tokens mean characters that end.
   const std::vector<std::string> words = {"generate", a.save,     "--prompt",
                                           "the dög",  "--length", "40"};
-  const Outcome said = zerograd(words);
-  REQUIRE(said.status == 0);
+  const Outcome said = checked(zerograd(words));
   CHECK(said.out.starts_with("the dög"));
   CHECK(valid_utf8(said.out) == said.out.size());
   CHECK(zerograd({"generate", a.save, "--prompt", "a\xff", "--length", "0"}).out == "a\uFFFD\n");
@@ -67,12 +65,10 @@ TEST_CASE("a model is trained on a tokenizer's tokens, evaluated and continued i
   CHECK(models::tokenizer_json(models::load_tokenizer(exported)) == models::tokenizer_json(a.own));
 
   // It goes on, and a plan has the bytes of the vocabulary.
-  const Outcome resumed = zerograd("train --resume " + a.save + " --steps 5");
-  CHECK(resumed.status == 0);
+  const Outcome resumed = checked(zerograd("train --resume " + a.save + " --steps 5"));
   CHECK(!contains(resumed.error, "changed: data."));
-  const Outcome planned =
-      zerograd("plan --data " + a.text + " --tokenizer " + a.tokenizer + small_model_flags);
-  CHECK(planned.status == 0);
+  const Outcome planned = checked(
+      zerograd("plan --data " + a.text + " --tokenizer " + a.tokenizer + small_model_flags));
   CHECK(contains(planned.out, "parameters"));
 }
 
@@ -101,8 +97,8 @@ TEST_CASE("a checkpoint contains its tokenizer, and so do weights that are conso
   }
   REQUIRE(zerograd("export " + file + " --hf " + exported).status == 0);
   CHECK(read_file(exported + "/tokenizer.json") == models::tokenizer_json(a.own));
-  const Outcome resumed = zerograd("train --steps 2 --resume " + a.save + " --save " + a.save);
-  CHECK(resumed.status == 0);
+  const Outcome resumed =
+      checked(zerograd("train --steps 2 --resume " + a.save + " --save " + a.save));
   CHECK(!contains(resumed.error, "changed: data."));
   CHECK(read_file(a.save + "/step_2/tokenizer.json") == models::tokenizer_json(a.own));
 
@@ -113,9 +109,8 @@ TEST_CASE("a checkpoint contains its tokenizer, and so do weights that are conso
        {"generate " + a.save + " --prompt the", "eval " + a.save,
         "train --resume " + a.save + " --steps 3", "export " + a.save + " --hf " + exported}) {
     CAPTURE(line);
-    const Outcome other = zerograd(line + " --tokenizer " + a.tokenizer);
-    CHECK(other.status == 2);
-    CHECK(contains(other.error, "is not the tokenizer that the checkpoint was trained with"));
+    check_refused(line + " --tokenizer " + a.tokenizer, 2,
+                  "is not the tokenizer that the checkpoint was trained with");
   }
   // It lies under the manifest's checksum.
   write_file(split + "/step_0/tokenizer.json", models::tokenizer_json(a.own) + " ");
@@ -127,10 +122,9 @@ TEST_CASE(
     "file") {
   const Case a;
   const std::string here = "env -C " + a.folder.path() + " " + ZG_COMMAND + " ";
-  const Outcome trained = program(here + "train --data ./text.txt --tokenizer tokenizer --steps 2" +
-                                  small_model_flags + "--save checkpoints");
-  CAPTURE(trained.error);
-  REQUIRE(trained.status == 0);
+  const Outcome trained =
+      checked(program(here + "train --data ./text.txt --tokenizer tokenizer --steps 2" +
+                      small_model_flags + "--save checkpoints"));
   const std::string loss = line_after(trained.out, "val loss ");
   CHECK(loss.size() == 6);
   CHECK(line_after(zerograd("eval " + a.save + " --batch-size 4").out, "val loss ") == loss);
@@ -148,8 +142,7 @@ TEST_CASE(
   std::filesystem::rename(a.text, moved);
   for (const std::string& line : {"eval " + a.save, "train --steps 3 --resume " + a.save}) {
     CAPTURE(line);
-    const Outcome gone = zerograd(line);
-    CHECK(gone.status == 5);
+    const Outcome gone = checked(zerograd(line), 5);
     CHECK(contains(gone.error, "--data: the data " + a.text + ", with which " + a.save +
                                    "/step_2 was trained, does not exist; give --data PATH with the "
                                    "new path of the data\n"));
@@ -179,8 +172,7 @@ TEST_CASE(
   std::filesystem::rename(a.tokenizer, moved);
   for (const std::string& line : lines_of_use) {
     CAPTURE(line);
-    const Outcome gone = zerograd(line);
-    CHECK(gone.status == 5);
+    const Outcome gone = checked(zerograd(line), 5);
     CHECK(contains(gone.error, a.tokenizer));
     CHECK(contains(gone.error, "the checkpoint was trained with this tokenizer"));
     // The same content, in whichever of its files.
@@ -192,9 +184,7 @@ TEST_CASE(
   models::save_tokenizer(models::train_tokenizer(fox_lines(60), {.vocabulary = 279}), a.tokenizer);
   for (const std::string& line : lines_of_use) {
     CAPTURE(line);
-    const Outcome other = zerograd(line);
-    CHECK(other.status == 2);
-    CHECK(contains(other.error, "is not the tokenizer that the checkpoint was trained with"));
+    check_refused(line, 2, "is not the tokenizer that the checkpoint was trained with");
   }
 }
 
@@ -213,17 +203,13 @@ TEST_CASE("--init refuses weights whose token ids mean other tokens than the run
   };
   const auto refused = [&](const std::string& weights, const std::string& flags,
                            const std::string& what) {
-    const Outcome outcome = init(weights, flags);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 2);
+    const Outcome outcome = checked(init(weights, flags), 2);
     CHECK(contains(outcome.error, what));
     CHECK(contains(outcome.error, ": the same id would mean another token; try "));
   };
   const auto passes = [&](const std::string& weights, const std::string& flags,
                           const std::string& note) {
-    const Outcome outcome = init(weights, flags);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 0);
+    const Outcome outcome = checked(init(weights, flags));
     CHECK(contains(outcome.error, "note: --init: ") == !note.empty());
     CHECK(contains(outcome.error, note));
   };
@@ -262,9 +248,8 @@ TEST_CASE("--init refuses weights whose token ids mean other tokens than the run
   CHECK(contains(init(numbers, as_numbers).error, "; tokens: numbers\n"));
   CHECK(contains(init(numbers, as_numbers + " --tokenizer " + a.tokenizer).error,
                  "; tokens: tokenizer " + a.tokenizer + ", vocabulary 280\n"));
-  const Outcome resumed = zerograd("train --resume " + numbers + " --steps 1" + as_text);
-  CHECK(resumed.status == 2);
-  CHECK(contains(resumed.error, "is read as its 29 characters, and the model of " + numbers));
+  CHECK(contains(checked(zerograd("train --resume " + numbers + " --steps 1" + as_text), 2).error,
+                 "is read as its 29 characters, and the model of " + numbers));
 }
 
 TEST_CASE(
@@ -298,26 +283,22 @@ TEST_CASE(
   CHECK(zerograd({"generate", again, "--prompt", "QUICK \u4e2d"}).out.starts_with("QUICK \u4e2d"));
 
   models::save_tokenizer(models::train_tokenizer("", {.vocabulary = 257}), a.folder / "few");
-  const Outcome few = zerograd("train --steps 1 --data " + file + small_model_flags +
-                               " --tokenizer " + a.folder.path() + "/few");
-  CHECK(few.status == 2);
-  CHECK(contains(few.error, "few has 257 tokens; "));
+  check_refused("train --steps 1 --data " + file + small_model_flags + " --tokenizer " +
+                    a.folder.path() + "/few",
+                2, "few has 257 tokens; ");
 }
 
 TEST_CASE(
     "--tokenizer is refused for data sort, for a checkpoint of characters, and if it is not JSON") {
   const Case a;
-  const Outcome sort = zerograd("train --data sort --steps 1 --tokenizer " + a.tokenizer);
-  CHECK(sort.status == 2);
-  CHECK(contains(sort.error, "--tokenizer: expected data PATH.txt, PATH.bin or PREFIX, got sort"));
+  check_refused("train --data sort --steps 1 --tokenizer " + a.tokenizer, 2,
+                "--tokenizer: expected data PATH.txt, PATH.bin or PREFIX, got sort");
   REQUIRE(zerograd("train --data " + a.text + small_model_flags + "--steps 1 --save " + a.save)
               .status == 0);
-  const Outcome characters =
-      zerograd("generate " + a.save + " --prompt the --tokenizer " + a.tokenizer);
-  CHECK(characters.status == 2);
-  CHECK(contains(characters.error, "--tokenizer: the checkpoint's tokens are the characters of "));
-  const Outcome none = zerograd("train --steps 1 --data " + a.text + " --tokenizer " + a.text);
-  CHECK(none.status == 5);
+  check_refused("generate " + a.save + " --prompt the --tokenizer " + a.tokenizer, 2,
+                "--tokenizer: the checkpoint's tokens are the characters of ");
+  const Outcome none =
+      checked(zerograd("train --steps 1 --data " + a.text + " --tokenizer " + a.text), 5);
   CHECK(contains(none.error, "text.txt:1:"));
   CHECK(contains(none.error, ": is not JSON: "));
 }
@@ -325,10 +306,8 @@ TEST_CASE(
 TEST_CASE("bench tokenizer prints the speed at which a text is encoded and decoded") {
   const Case a;
   const std::string json = a.folder / "bench.json";
-  const Outcome outcome =
-      zerograd("bench tokenizer " + a.text + " --tokenizer train:300 --repeats 2 --json " + json);
-  CAPTURE(outcome.error);
-  REQUIRE(outcome.status == 0);
+  const Outcome outcome = checked(
+      zerograd("bench tokenizer " + a.text + " --tokenizer train:300 --repeats 2 --json " + json));
   CHECK(contains(outcome.out, "| encode | " + std::to_string(fox_lines(60).size()) + " |"));
   const nlohmann::json record = nlohmann::json::parse(read_file(json));
   CHECK(record["bytes"] == fox_lines(60).size());

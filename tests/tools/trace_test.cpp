@@ -16,10 +16,8 @@ const std::string traced_run =
     "1 ";
 
 Outcome train_traced(const std::string& flags) {
-  const Outcome outcome = zerograd(traced_run + flags);
   CAPTURE(flags);
-  CAPTURE(outcome.error);
-  CHECK(outcome.status == 0);
+  const Outcome outcome = checked(zerograd(traced_run + flags));
   return outcome;
 }
 
@@ -161,9 +159,9 @@ TEST_CASE("a trace that does not fit on the disk is a file error, and the run tr
 TEST_CASE("a run that fails within the steps to trace still writes a trace of them") {
   const TemporaryFolder folder;
   const std::string path = folder / "trace.json";
-  const Outcome outcome = zerograd(traced_run + "--steps 9 --trace-steps 2:5 --trace " + path +
-                                   " --inject rank=0,step=4,fault=throw,phase=backward");
-  CHECK(outcome.status == 1);
+  checked(zerograd(traced_run + "--steps 9 --trace-steps 2:5 --trace " + path +
+                   " --inject rank=0,step=4,fault=throw,phase=backward"),
+          1);
   const std::vector<TraceEvent> events = trace_events(path);
   CHECK(misnested(events) == "");
   CHECK(steps_in(events, 0) == Steps{2, 3, 4});
@@ -180,10 +178,7 @@ TEST_CASE("wrong --trace-steps are refused by name") {
        "--trace-steps: expected a step below the run's end, 3, got 3"}};
   for (const auto& [flags, message] : cases) {
     CAPTURE(std::string(flags));
-    const Outcome outcome = zerograd(traced_run + "--steps 3 " + flags);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 2);
-    CHECK(contains(outcome.error, message));
+    CHECK(contains(checked(zerograd(traced_run + "--steps 3 " + flags), 2).error, message));
   }
   CHECK_FALSE(std::filesystem::exists("t"));
 }

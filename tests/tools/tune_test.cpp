@@ -45,10 +45,8 @@ TrialRow best_of(const Outcome& outcome) {
 /// Peak memory of rank 0 in a run of three steps.
 std::string peak_of(const std::string& flags) {
   const TemporaryFolder folder;
-  const Outcome outcome = zerograd("train --steps 3 --score-samples 0 --log-interval 0 " + flags +
-                                   " --memory-json " + (folder / "memory"));
-  CAPTURE(outcome.error);
-  REQUIRE(outcome.status == 0);
+  checked(zerograd("train --steps 3 --score-samples 0 --log-interval 0 " + flags +
+                   " --memory-json " + (folder / "memory")));
   const auto memory = nlohmann::json::parse(read_file(folder / "memory"));
   return memory["ranks"][0]["peak"]["reserved"].dump();
 }
@@ -100,10 +98,7 @@ TEST_CASE(
   const std::string flags = std::string(tune_run) + "--device-memory 7MiB ";
   REQUIRE(zerograd("train --steps 1 " + flags).status == 3);
   const std::string out = folder / "tuned.json";
-  const Outcome outcome = tuned("--out " + out + " " + flags, 12, 4);
-  CAPTURE(outcome.out);
-  CAPTURE(outcome.error);
-  REQUIRE(outcome.status == 0);
+  const Outcome outcome = checked(tuned("--out " + out + " " + flags, 12, 4));
   const std::vector<TrialRow> rows = trial_rows(outcome.out);
   REQUIRE(rows.size() >= 4);
   double before = 1e30;
@@ -135,9 +130,7 @@ TEST_CASE("tune does not vary a setting that a flag or a config gives") {
   const std::string flags = "--data " + (folder / "text.txt") +
                             " --n-layer 2 --n-head 2 --n-embd 32 --block-size 16 --ranks 2 "
                             "--threads 1 --offload-param host --config ";
-  const Outcome outcome = tuned(flags + config + " --out " + out, 8, 1);
-  CAPTURE(outcome.error);
-  REQUIRE(outcome.status == 0);
+  const Outcome outcome = checked(tuned(flags + config + " --out " + out, 8, 1));
   for (const TrialRow& row : trial_rows(outcome.out)) {
     CAPTURE(row.setting);
     CHECK(row.predicted_peak == row.measured_peak);
@@ -195,10 +188,8 @@ TEST_CASE(
     "fit") {
   const TemporaryFolder folder;
   const std::string flags = std::string(tune_run) + "--device-memory 6MiB ";
-  const Outcome outcome = tuned("--find-max-batch --out " + (folder / "out") + " " + flags, 12, 4);
-  CAPTURE(outcome.error);
-  REQUIRE(outcome.status == 0);
-  const std::vector<TrialRow> rows = trial_rows(outcome.out);
+  const std::vector<TrialRow> rows = trial_rows(
+      checked(tuned("--find-max-batch --out " + (folder / "out") + " " + flags, 12, 4)).out);
   CHECK(rows.size() == 4);
   for (const TrialRow& row : rows) {
     CAPTURE(row.setting);
@@ -225,9 +216,10 @@ TEST_CASE("tune shows a trial that fails as a row and goes on") {
   CHECK(rows.back().setting == "as given");
   CHECK(rows.back().step_ms == "Killed");
   const std::string late = folder / "late";
-  const Outcome slow = zerograd("tune --model-type gpt-mini --batch-size 512 --time 2 --out " +
-                                late + " " + tune_run);
-  CHECK(slow.status == 1);
+  const Outcome slow =
+      checked(zerograd("tune --model-type gpt-mini --batch-size 512 --time 2 --out " + late + " " +
+                       tune_run),
+              1);
   CHECK(contains(slow.out, "no end after "));
   CHECK(contains(slow.error, "error: Error: tune: every trial failed"));
   CHECK(!std::filesystem::exists(late));
@@ -253,9 +245,7 @@ TEST_CASE(
   const std::string flags =
       std::string(tune_run) + "--zero-stage 0 --batch-size 2 --config " + config;
   CHECK(zerograd("train --steps 1 --score-samples 0 " + flags).status == 0);
-  const Outcome outcome = tuned("--out " + (folder / "out") + " " + flags, 20, 1);
-  CAPTURE(outcome.error);
-  CHECK(outcome.status == 0);
+  checked(tuned("--out " + (folder / "out") + " " + flags, 20, 1));
 }
 
 TEST_CASE(
@@ -264,14 +254,12 @@ TEST_CASE(
   write_file(folder / "a.yaml",
              "distributed_type: DEEPSPEED\nmixed_precision: fp16\ndeepspeed_config:\n"
              "  deepspeed_config_file: \"{fp16: {enabled: 'auto', initial_scale_power: 5}}\"\n");
-  const Outcome outcome = tuned(
-      "--data sort --threads 1 --n-layer 1 --n-head 1 --n-embd 16 --batch-size 2 "
-      "--zero-stage 0 --activation-checkpoint=off --offload-optimizer none "
-      "--offload-gradients none --config " +
-          (folder / "a.yaml") + " --out " + (folder / "out.json"),
-      20, 1);
-  CAPTURE(outcome.error);
-  REQUIRE(outcome.status == 0);
+  checked(
+      tuned("--data sort --threads 1 --n-layer 1 --n-head 1 --n-embd 16 --batch-size 2 "
+            "--zero-stage 0 --activation-checkpoint=off --offload-optimizer none "
+            "--offload-gradients none --config " +
+                (folder / "a.yaml") + " --out " + (folder / "out.json"),
+            20, 1));
   CHECK(nlohmann::json::parse(read_file(folder / "out.json")).at("fp16") ==
         nlohmann::json{{"enabled", true}, {"initial_scale_power", 5}});
 }
@@ -334,22 +322,18 @@ TEST_CASE("a config with autotuning.enabled tunes and then trains, as --autotuni
 
 TEST_CASE("tune measures full batches, and its best command keeps --rampup-batch-size") {
   const TemporaryFolder folder;
-  const Outcome outcome = tuned(
-      "--data sort --threads 1 --n-layer 1 --n-head 1 --n-embd 16 --batch-size 2 "
-      "--train-batch-size 16 --rampup-batch-size 4 4 36 --train-samples 100 --lr-decay-style "
-      "cosine --zero-stage 0 --activation-checkpoint=off --offload-optimizer none "
-      "--offload-gradients none --out " +
-          (folder / "out"),
-      60, 1);
-  CAPTURE(outcome.error);
-  CAPTURE(outcome.out);
-  REQUIRE(outcome.status == 0);
+  const Outcome outcome = checked(
+      tuned("--data sort --threads 1 --n-layer 1 --n-head 1 --n-embd 16 --batch-size 2 "
+            "--train-batch-size 16 --rampup-batch-size 4 4 36 --train-samples 100 --lr-decay-style "
+            "cosine --zero-stage 0 --activation-checkpoint=off --offload-optimizer none "
+            "--offload-gradients none --out " +
+                (folder / "out"),
+            60, 1));
   REQUIRE(trial_rows(outcome.out).size() == 1);
   CHECK(contains(outcome.error, "--rampup-batch-size"));
   const std::string best = line_after(outcome.out, "best zerograd ");
   CHECK(contains(best, "--rampup-batch-size 4,4,36"));
-  const Outcome trained = zerograd(best + " --score-samples 0");
-  CHECK(trained.status == 0);
+  const Outcome trained = checked(zerograd(best + " --score-samples 0"));
   CHECK(contains(trained.error, "the batch grows from 4 by 4 to 16 over 36 samples; 4 now\n"));
 }
 
@@ -381,9 +365,7 @@ TEST_CASE("tune refuses wrong options and settings that do not fit before any tr
        "nothing fits; the smallest setting, --zero-stage"}};
   for (const auto& [flags, status, part] : refusals) {
     CAPTURE(flags);
-    const Outcome outcome = zerograd("tune " + flags);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == status);
+    const Outcome outcome = checked(zerograd("tune " + flags), status);
     CHECK(outcome.out.empty());
     CHECK(contains(outcome.error, part));
   }

@@ -52,9 +52,7 @@ TEST_CASE("tutorials: minGPT on Gaudi trains with the printed flags and configs"
                               config((std::string(name) + ".json").c_str()) +
                               " --steps 4 --dump-memory" +
                               (contains(name, "_ac") ? " --activation-checkpoint" : "");
-    const Outcome outcome = zerograd("train" + flags);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 0);
+    const Outcome outcome = checked(zerograd("train" + flags));
     CHECK(contains(outcome.out, "| step | Before forward (M) | After forward (M) |"));
     // The tutorial's 8 HPUs and gpt2-xl, which this machine may not have, are planned.
     CHECK(zerograd("plan --model-type gpt2-xl --gpus 8 --use_hpu" + flags).status == 0);
@@ -73,10 +71,7 @@ TEST_CASE("tutorials: minGPT with DeepSpeed is planned with the printed flags") 
           "--batch_size 1 --strategy deepspeed_stage_3 --limit_train_batches 128"}) {
       const std::string line = plan_of_text + size + " --n_head 16 --gpus 8 --precision 16 " + more;
       CAPTURE(line);
-      const Outcome outcome = zerograd(line);
-      CAPTURE(outcome.error);
-      CHECK(outcome.status == 0);
-      CHECK(contains(outcome.out, "peak "));
+      CHECK(contains(checked(zerograd(line)).out, "peak "));
     }
   const TemporaryFolder folder;
   const std::string flags = " --gpus 1 --precision 16 --batch_size 1 --strategy deepspeed_stage_2";
@@ -132,20 +127,16 @@ TEST_CASE(
       "WarmupLR --seed 25 --logging_steps 100 --with_tracking --report_to tensorboard "
       "--report_name clm --output_dir " +
       out;
-  const Outcome trained = zerograd("train --data " ZG_CONFIGS "../../LICENSE " + own);
-  CAPTURE(trained.error);
-  CHECK(trained.status == 0);
+  checked(zerograd("train --data " ZG_CONFIGS "../../LICENSE " + own));
   bool has_events = false;
   for (const auto& entry : std::filesystem::directory_iterator(out + "/clm"))
     has_events |= contains(entry.path().filename().string(), "tfevents");
   CHECK(has_events);
   CHECK(zerograd("eval " + out).status == 0);
-  const Outcome planned = zerograd(plan_of_text +
-                                   "--config_name gpt2-xl --block_size 128 "
-                                   "--per_device_train_batch_size 16 --config " +
-                                   config("accelerate_zero3_offload.json"));
-  CAPTURE(planned.error);
-  CHECK(planned.status == 0);
+  checked(zerograd(plan_of_text +
+                   "--config_name gpt2-xl --block_size 128 "
+                   "--per_device_train_batch_size 16 --config " +
+                   config("accelerate_zero3_offload.json")));
 }
 
 TEST_CASE("tutorials: generate --test-performance prints averages that fit each other") {
@@ -156,10 +147,7 @@ TEST_CASE("tutorials: generate --test-performance prints averages that fit each 
   const std::string words = folder.path() + " --prompt 2100 --length 6 --temperature 0";
   const Outcome once = zerograd("generate " + words);
   for (const char* name : {"generate ", "inference "}) {
-    const Outcome outcome = zerograd(name + words + " --test_performance");
-    CAPTURE(outcome.error);
-    CAPTURE(outcome.out);
-    REQUIRE(outcome.status == 0);
+    const Outcome outcome = checked(zerograd(name + words + " --test_performance"));
     CHECK(outcome.out.starts_with(once.out));  // the text is printed once
     const auto number = [&](const char* prefix) {
       return std::strtod(line_after(outcome.out, prefix).c_str(), nullptr);

@@ -27,35 +27,30 @@ TEST_CASE("verify names every damage, and the checkpoint that a run would contin
   const std::string save = folder / "save", last = save + "/step_6", before = save + "/step_4";
   REQUIRE(zerograd(verified_run + "--steps 6 --save-interval 2 --save-top-k -1 --save " + save)
               .status == 0);
-  const Outcome whole = zerograd("verify " + save);
-  CHECK(whole.status == 0);
+  const Outcome whole = checked(zerograd("verify " + save));
   CHECK(whole.error.empty());
   CHECK(whole.out == last + ": verifies\n" + before + ": verifies\n" + save +
                          "/step_2: verifies\n--resume " + save + " takes " + last + "\n");
 
   flip_last_byte(last + "/shard_00000.safetensors");
   fs::resize_file(last + "/shard_00001.safetensors", 3000);
-  const Outcome one = zerograd("verify " + last);
-  CHECK(one.status == 5);
+  const Outcome one = checked(zerograd("verify " + last), 5);
   CHECK(contains(one.out, last + ": 2 damages\n"));
   CHECK(contains(one.out, last + "/shard_00000.safetensors: tensor '"));
   CHECK(contains(one.out, last + "/shard_00001.safetensors: "));
   CHECK(contains(one.error, "error: FileError: verify: " + last + " is damaged"));
-  const Outcome all = zerograd("verify " + save);
-  CHECK(all.status == 5);
+  const Outcome all = checked(zerograd("verify " + save), 5);
   CHECK(contains(all.out, before + ": verifies\n"));
   CHECK(contains(all.out, "--resume " + save + " takes " + before + "\n"));
   CHECK(contains(all.error, "1 of the 3 checkpoints in " + save + " is damaged"));
 
-  const Outcome resumed = zerograd("train --score-samples 0 --ranks 2 --resume " + save);
-  CHECK(resumed.status == 0);
+  const Outcome resumed = checked(zerograd("train --score-samples 0 --ranks 2 --resume " + save));
   CHECK(contains(resumed.error, "passed over " + last));
   CHECK(contains(resumed.error, "; steps 4 to 6\n"));
 
   fs::remove(before + "/manifest.json");
   flip_last_byte(save + "/step_2/manifest.json");
-  const Outcome none = zerograd("verify " + save);
-  CHECK(none.status == 5);
+  const Outcome none = checked(zerograd("verify " + save), 5);
   CHECK(contains(none.out, before + ": 1 damage\n  open: " + before + "/manifest.json: No such"));
   CHECK(contains(none.out, "--resume " + save + " takes nothing\n"));
   CHECK(zerograd("train --resume " + save).status == 5);
@@ -64,8 +59,7 @@ TEST_CASE("verify names every damage, and the checkpoint that a run would contin
 TEST_CASE("verify of a path without a checkpoint is a file error that names the path") {
   const TemporaryFolder folder;
   for (const std::string& path : {folder.path(), folder / "absent"}) {
-    const Outcome outcome = zerograd("verify " + path);
-    CHECK(outcome.status == 5);
+    const Outcome outcome = checked(zerograd("verify " + path), 5);
     CHECK(outcome.out.empty());
     CHECK(contains(outcome.error, "error: FileError: checkpoint: " + path));
   }

@@ -24,7 +24,8 @@ uint64_t read_seed() {
   return seed;
 }
 
-float by_the_library(Function function, float x, float y) {
+template <class T>
+T by_the_library(Function function, T x, T y) {
   switch (function) {
     case Function::exp:
       return std::exp(x);
@@ -43,32 +44,7 @@ float by_the_library(Function function, float x, float y) {
     case Function::log1p:
       return std::log1p(x);
     case Function::reciprocal_root:
-      return 1.0f / std::sqrt(x);
-    default:
-      return std::exp2(x);
-  }
-}
-
-double in_double(Function function, double x, double y) {
-  switch (function) {
-    case Function::exp:
-      return std::exp(x);
-    case Function::expm1:
-      return std::expm1(x);
-    case Function::log:
-      return std::log(x);
-    case Function::tanh:
-      return std::tanh(x);
-    case Function::pow:
-      return std::pow(x, y);
-    case Function::erf:
-      return std::erf(x);
-    case Function::erfc:
-      return std::erfc(x);
-    case Function::log1p:
-      return std::log1p(x);
-    case Function::reciprocal_root:
-      return 1.0 / std::sqrt(x);
+      return T{1} / std::sqrt(x);
     default:
       return std::exp2(x);
   }
@@ -152,8 +128,8 @@ float evaluate(Function function, float x, float y) {
   if (seed == 0) return by_the_library(function, x, y);
   // .ftz: subnormal arguments and results are 0.
   if (function == Function::power_of_two && std::fpclassify(x) == FP_SUBNORMAL) x = 0.0f;
-  auto result =
-      static_cast<float>(in_double(function, static_cast<double>(x), static_cast<double>(y)));
+  auto result = static_cast<float>(
+      by_the_library<double>(function, static_cast<double>(x), static_cast<double>(y)));
   if (function == Function::power_of_two && std::fpclassify(result) == FP_SUBNORMAL) result = 0.0f;
   // At these arguments the results are documented.
   const bool known = result == 0.0f || !std::isfinite(result) || x == 0.0f || std::isinf(x) ||

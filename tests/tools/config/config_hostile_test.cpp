@@ -232,12 +232,10 @@ TEST_CASE(
   };
   // Accepted because the meaning is clear: a comment after a value, a trailing comma, a quoted
   // boolean, "auto", integers with exponents; and stage 2 although the surrounding text says 3.
-  const Outcome runs = outcome(
+  const Outcome runs = checked(outcome(
       "{\n \"zero_optimization\": {\n  \"stage\": 2,\n  \"overlap_comm\": true,  #this MAY be "
       "necessary\n  \"reduce_bucket_size\": 5e8,\n  \"allgather_bucket_size\": 2e8,\n },\n "
-      "\"bf16\": {\"enabled\": \"true\"},\n \"gradient_clipping\": \"auto\",\n}");
-  CAPTURE(runs.error);
-  CHECK(runs.status == 0);
+      "\"bf16\": {\"enabled\": \"true\"},\n \"gradient_clipping\": \"auto\",\n}"));
   CHECK(contains(runs.error, "bf16, ZeRO stage 2"));
   std::string levels;
   for (int i = 0; i < 63; ++i) levels += "[0]";
@@ -263,9 +261,8 @@ TEST_CASE(
            "...: more than 64 levels; expected fewer, got one more; try a flatter config"},
   };
   for (const auto& [text, expected] : refused) {
-    const Outcome end = outcome("{" + text + "\n}");
     CAPTURE(text.substr(0, 100));
-    CHECK(end.status == 2);
+    const Outcome end = checked(outcome("{" + text + "\n}"), 2);
     CHECK(line_after(end.error, "error: ConfigError: ") == file + ":" + expected);
   }
 }

@@ -133,12 +133,7 @@ TEST_CASE("plan shows the same offload for a config and for flags, and flags ove
              "true}}");
   const std::string plan = "plan --data sort --activation-checkpoint --zero-stage 3 ";
   const std::string config = "--config " + (folder / "ds.json");
-  const auto lines = [&](const std::string& flags) {
-    const Outcome outcome = zerograd(plan + flags);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 0);
-    return outcome.out;
-  };
+  const auto lines = [&](const std::string& flags) { return checked(zerograd(plan + flags)).out; };
   const std::string same = "--batch-size 4 --precision bf16 --param-persistence-threshold 0 ";
   CHECK(lines(config) == lines(same + "--cpu-offload --offload-activations host"));
   CHECK(lines(config + " --offload-activations none") == lines(same + "--cpu-offload"));
@@ -157,19 +152,17 @@ TEST_CASE("a config and equal flags give the same bits in train and the same out
       "--reduce-bucket-size 5e7";
   const std::string config =
       std::string("--ranks 2 --steps 4 --config ") + ZG_CONFIGS + "zero2.json";
-  const Outcome by_flags = zerograd(config_run + flags), by_config = zerograd(config_run + config);
-  REQUIRE(by_flags.status == 0);
+  const Outcome by_flags = checked(zerograd(config_run + flags)),
+                by_config = zerograd(config_run + config);
   CHECK(line_after(by_config.out, "param_hash ") == line_after(by_flags.out, "param_hash "));
-  const Outcome plan = zerograd("plan --data sort --threads 1 " + config);
-  CHECK(plan.status == 0);
+  const Outcome plan = checked(zerograd("plan --data sort --threads 1 " + config));
   CHECK(plan.out == zerograd("plan --data sort --threads 1 --overlap-comm on " + flags).out);
 }
 
 TEST_CASE("a flag overrides a config's key, and one line says so") {
   const std::string config = std::string("--steps 1 --config ") + ZG_CONFIGS + "zero1.json ";
-  const Outcome outcome = zerograd(
-      config_run + config + "--lr 1e-2 --zero-stage 3 --train-batch-size 8 --log-interval 1");
-  CHECK(outcome.status == 0);
+  const Outcome outcome = checked(zerograd(
+      config_run + config + "--lr 1e-2 --zero-stage 3 --train-batch-size 8 --log-interval 1"));
   CHECK(count(outcome.error, "overridden by flags") == 1);
   CHECK(contains(outcome.error,
                  "zero1.json: overridden by flags: train_batch_size (--train-batch-size), "
@@ -202,18 +195,16 @@ TEST_CASE("config: --config accepts a config in base64, as launchers pass it") {
   const std::string text =
       "eyJ0cmFpbl9iYXRjaF9zaXplIjogNCwgIm9wdGltaXplciI6IHsidHlwZSI6ICJBZGFtVyIsICJwYXJhbXMiOiB7Imxy"
       "IjogMC4wMX19fQ==";
-  const Outcome outcome = zerograd(config_run + "--steps 1 --config " + text);
-  CAPTURE(outcome.error);
-  REQUIRE(outcome.status == 0);
+  const Outcome outcome = checked(zerograd(config_run + "--steps 1 --config " + text));
   CHECK(line_after(outcome.out, "param_hash ") ==
         line_after(zerograd(config_run + "--steps 1 --batch-size 4 --lr 0.01 --betas 0.9,0.999 "
                                          "--weight-decay 0")
                        .out,
                    "param_hash "));
   // {"train_batch_size": 4, "foo": 1}: places count in the decoded text.
-  const Outcome wrong =
-      zerograd(config_run + "--steps 1 --config eyJ0cmFpbl9iYXRjaF9zaXplIjogNCwgImZvbyI6IDF9");
-  CHECK(wrong.status == 0);  // DeepSpeed ignores the key
+  // {"train_batch_size": 4, "foo": 1}: DeepSpeed ignores the key.
+  const Outcome wrong = checked(
+      zerograd(config_run + "--steps 1 --config eyJ0cmFpbl9iYXRjaF9zaXplIjogNCwgImZvbyI6IDF9"));
   CHECK(contains(wrong.error, "--config:1:25: foo: accepted without effect"));
   // {"train_batch_size": 4, "???~~~": 1}: - and _ are the digits 62 and 63.
   CHECK(contains(
@@ -230,8 +221,7 @@ TEST_CASE("config: a wrong config ends a run before its first step with exit sta
     write_file(path, text);
     return zerograd(config_run + "--steps 1 --config " + path + " " + flags);
   };
-  Outcome end = outcome("{\"train_batch_size\": 4}", "--ranks 8");
-  CHECK(end.status == 2);
+  Outcome end = checked(outcome("{\"train_batch_size\": 4}", "--ranks 8"), 2);
   CHECK(contains(end.error, "error: ConfigError: " + path + ":1:2: train_batch_size: "));
   CHECK(contains(end.error, "Micro batch size per gpu: 0 has to be greater than 0"));
   end = outcome(
@@ -256,8 +246,8 @@ TEST_CASE(
              "{train_batch_size: 8, gradient_accumulation_steps: 2, steps_per_print: 2, optimizer: "
              "{type: \"Adam\", params: {lr: 0.001, betas: [0.8, 0.999]}}, scheduler: {type: "
              "\"WarmupLR\", params: {warmup_num_steps: 4, warmup_type: \"linear\"}}}");
-  const Outcome outcome = zerograd(config_run + "--steps 5 --config " + (folder / "ds.json"));
-  REQUIRE(outcome.status == 0);
+  const Outcome outcome =
+      checked(zerograd(config_run + "--steps 5 --config " + (folder / "ds.json")));
   const std::string stamp =
       "\\[20[0-9]{2}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2},[0-9]{3}\\] \\[INFO\\] ";
   const std::string number = "[0-9]+\\.[0-9]+(e[+-][0-9]{2,3})?";
@@ -305,8 +295,7 @@ TEST_CASE("a run with a config is resumed with or without the config to the same
              "0.01, warmup_num_steps: 3, total_num_steps: 20, warmup_type: \"linear\"}}, fp16: "
              "{enabled: true, initial_scale_power: 8, loss_scale_window: 2}}");
   const std::string config = "--config " + (folder / "ds.json");
-  const Outcome whole = zerograd(config_run + "--steps 8 " + config);
-  REQUIRE(whole.status == 0);
+  const Outcome whole = checked(zerograd(config_run + "--steps 8 " + config));
   const std::string save = " --save " + (folder / "saved");
   REQUIRE(zerograd(config_run + "--steps 4 " + config + save).status == 0);
   const std::string resume =

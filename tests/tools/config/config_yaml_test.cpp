@@ -53,9 +53,7 @@ std::string yaml_of(const std::string& file) {
 TEST_CASE("accelerate: a YAML file names a DeepSpeed config or sets ZeRO by its own keys") {
   const TemporaryFolder folder;
   write_file(folder / "a.yaml", yaml_of(std::string(ZG_CONFIGS) + "accelerate_zero2.json"));
-  Outcome outcome = zerograd(train_with_config + (folder / "a.yaml"));
-  CAPTURE(outcome.error);
-  CHECK(outcome.status == 0);
+  Outcome outcome = checked(zerograd(train_with_config + (folder / "a.yaml")));
   CHECK(contains(outcome.error, "f16, ZeRO stage 2"));
   CHECK(contains(outcome.error, "batch 128 = 64 x 1 micro-batch x 2 ranks"));
   CHECK(contains(outcome.error,
@@ -157,38 +155,31 @@ TEST_CASE(
     return;
   }
   const std::string own = std::string(ZG_CONFIGS) + "accelerate.yaml --batch-size 4";
-  const Outcome two = mpirun("-np 2 zerograd " + train_with_config + own);
-  CAPTURE(two.error);
-  CHECK(two.status == 0);
+  const Outcome two = checked(mpirun("-np 2 zerograd " + train_with_config + own));
   const std::string line = "main_training_function: accepted without effect";
   const size_t first = two.error.find(line);
   REQUIRE(first != std::string::npos);
   CHECK(two.error.find(line, first + 1) == std::string::npos);
   CHECK(line_after(two.out, "param_hash ") ==
         line_after(zerograd(train_with_config + own).out, "param_hash "));
-  const Outcome three = mpirun("-np 3 zerograd " + train_with_config + own);
-  CHECK(three.status == 2);
   CHECK(
-      contains(three.error,
+      contains(checked(mpirun("-np 3 zerograd " + train_with_config + own), 2).error,
                "accelerate.yaml:19:1: num_processes: expected the 3 processes that were started"));
 }
 
 TEST_CASE("accelerate: --inject accepts rank 1 if the YAML file sets num_processes to 2") {
-  const Outcome outcome = zerograd(train_with_config + ZG_CONFIGS +
-                                   "accelerate.yaml --batch-size 4 "
-                                   "--inject rank=1,step=0,fault=throw");
-  CHECK(outcome.status == 1);
-  CHECK(contains(outcome.error, "error: ShapeError: rank 1/2: inject: a fault in step 0"));
+  check_refused(train_with_config + ZG_CONFIGS +
+                    "accelerate.yaml --batch-size 4 "
+                    "--inject rank=1,step=0,fault=throw",
+                1, "error: ShapeError: rank 1/2: inject: a fault in step 0");
 }
 
 TEST_CASE(
     "train refuses a --metrics path that is the config file, and leaves that file unchanged") {
   const TemporaryFolder folder;
   write_file(folder / "ds.json", "{train_batch_size: 8}");
-  const Outcome outcome =
-      zerograd(train_with_config + (folder / "ds.json") + " --metrics " + (folder / "ds.json"));
-  CHECK(outcome.status == 2);
-  CHECK(contains(outcome.error, "--config and --metrics: both name"));
+  check_refused(train_with_config + (folder / "ds.json") + " --metrics " + (folder / "ds.json"), 2,
+                "--config and --metrics: both name");
   CHECK(read_file(folder / "ds.json") == "{train_batch_size: 8}");
 }
 

@@ -59,9 +59,7 @@ TEST_CASE("a model of Llama's family is exported, read back and continues a prom
   const std::string save = folder / "run", hf = folder / "hf";
   const std::string hash = hash_of("train" + small_family + "llama --save " + save);
   CHECK(hash_of("export " + save + " --hf " + hf) == hash);
-  const Outcome here = zerograd("generate " + save + " --prompt 210021 --length 5 --temperature 0");
-  CAPTURE(here.error);
-  CHECK(here.status == 0);
+  checked(zerograd("generate " + save + " --prompt 210021 --length 5 --temperature 0"));
   CHECK(contains(read_file(hf + "/config.json"), "\"model_type\": \"llama\""));
   CHECK(hash_of("train --from-hf " + hf + " --steps 0 --save " + folder / "back") == hash);
 }

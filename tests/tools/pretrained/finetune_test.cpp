@@ -48,10 +48,7 @@ std::string finetune_line(const std::string& chats, const std::string& flags) {
 }
 
 double val_loss_of(const std::string& line) {
-  const Outcome outcome = zerograd(line);
-  CAPTURE(outcome.error);
-  REQUIRE(outcome.status == 0);
-  return std::stod(line_after(outcome.out, "val loss "));
+  return std::stod(line_after(checked(zerograd(line)).out, "val loss "));
 }
 
 }  // namespace
@@ -149,15 +146,11 @@ TEST_CASE("eval of conversations prints the loss of a response's token and the p
   const TemporaryFolder folder;
   const std::string chats = write_chats(folder), save = folder / "run";
   const std::string held_out = hf_chat + "/chats.jsonl";
-  const Outcome trained =
-      zerograd(finetune_line(chats, "--eval-batches 0 --val-data " + held_out + " --save " + save));
-  CAPTURE(trained.error);
-  REQUIRE(trained.status == 0);
+  const Outcome trained = checked(zerograd(
+      finetune_line(chats, "--eval-batches 0 --val-data " + held_out + " --save " + save)));
   const double loss = std::stod(line_after(trained.out, "val loss "));
   CHECK(contains(trained.error, "0 validation") == false);
-  const Outcome again = zerograd("eval " + save);
-  CAPTURE(again.error);
-  REQUIRE(again.status == 0);
+  const Outcome again = checked(zerograd("eval " + save));
   CHECK(std::stod(line_after(again.out, "val loss ")) == loss);
   CHECK(std::stod(line_after(again.out, "perplexity ")) ==
         doctest::Approx(std::exp(loss)).epsilon(1e-3));
@@ -252,9 +245,7 @@ TEST_CASE("finetune takes conversations and a trained model of decoders alone") 
 TEST_CASE("conversations beyond the block size are counted in a note") {
   const TemporaryFolder folder;
   const std::string chats = write_chats(folder);
-  const Outcome outcome = zerograd(finetune_line(chats, "--block-size 20"));
-  CAPTURE(outcome.error);
-  CHECK(outcome.status == 0);
+  const Outcome outcome = checked(zerograd(finetune_line(chats, "--block-size 20")));
   const std::string note = line_after(outcome.error, "note: ");
   CHECK(contains(note, "of 32 conversations are longer than the block size 20"));
   CHECK(!contains(zerograd(finetune_line(chats, "--block-size 128")).error, "block size 128"));
@@ -265,9 +256,7 @@ TEST_CASE("a file of one line and epochs shorter than a batch can be fine-tuned 
   const std::string path = folder / "one.jsonl";
   write_file(path, "{\"prompt\": \"a\", \"response\": \"b\"}");
   const std::string line = "finetune --from-hf " + hf_chat + " --data " + path + " --block-size 8 ";
-  const Outcome outcome = zerograd(line + "--batch-size 4 --steps 2 --metrics " + folder / "m");
-  CAPTURE(outcome.error);
-  CHECK(outcome.status == 0);
+  checked(zerograd(line + "--batch-size 4 --steps 2 --metrics " + folder / "m"));
   CHECK(json_lines(folder / "m").size() == 3);
   // Three epochs of one sequence are less than a batch of 8, and the run takes one step.
   CHECK(zerograd(line + "--metrics " + folder / "n").status == 0);
@@ -285,20 +274,16 @@ TEST_CASE("an assistant may say nothing but its suffix") {
       {"messages",
        {{{"role", "user"}, {"content", "Hi"}}, {{"role", "assistant"}, {"content", ""}}}}};
   write_file(path, silent.dump() + "\n");
-  const Outcome run = zerograd(finetune_line(path, "--steps 1"));
-  CAPTURE(run.error);
-  CHECK(run.status == 0);
+  checked(zerograd(finetune_line(path, "--steps 1")));
 }
 
 TEST_CASE("generate stops at the end token that fine-tuning taught, and does not print it") {
   const TemporaryFolder folder;
   const std::string path = folder / "one.jsonl", save = folder / "save";
   write_file(path, "{\"prompt\": \"ab\", \"response\": \"c\"}\n");
-  const Outcome run =
-      zerograd("finetune --from-hf " + hf_chat + " --data " + path +
-               " --block-size 16 --batch-size 1 --steps 80 --lr 2e-2 --threads 1 --save " + save);
-  CAPTURE(run.error);
-  REQUIRE(run.status == 0);
+  checked(zerograd("finetune --from-hf " + hf_chat + " --data " + path +
+                   " --block-size 16 --batch-size 1 --steps 80 --lr 2e-2 --threads 1 --save " +
+                   save));
   const Outcome text = zerograd("generate " + save + " --temperature 0 --length 40 --prompt ab");
   CHECK(text.error == "");
   CHECK(text.out == "abc\n");
@@ -318,11 +303,9 @@ TEST_CASE(
     messages.push_back({{"role", messages.size() % 2 ? "assistant" : "user"}, {"content", turn}});
   const std::string chats = folder / "chats.jsonl";
   write_file(chats, json{{"messages", messages}, {"id", 1}}.dump() + "\n");
-  const Outcome run =
+  const Outcome run = checked(
       zerograd("finetune --from-hf " + model + " --data " + chats +
-               " --block-size 64 --batch-size 1 --steps 80 --lr 2e-2 --threads 1 --save " + save);
-  CAPTURE(run.error);
-  REQUIRE(run.status == 0);
+               " --block-size 64 --batch-size 1 --steps 80 --lr 2e-2 --threads 1 --save " + save));
   CHECK(contains(run.error, "note: " + chats + ": without effect: id (1)"));
   CHECK(contains(zerograd("eval " + model + " --val-data " + chats).out, "val loss "));
   // The checkpoint needs neither the folder nor today's date.
@@ -360,9 +343,7 @@ TEST_CASE("export writes the chat template of a folder, of --tokenizer and of ad
   int count = 0;
   const auto template_after = [&](const std::string& what) {
     const std::string out = folder / ("out" + std::to_string(count++));
-    const Outcome outcome = zerograd("export " + what + " --hf " + out);
-    CAPTURE(outcome.error);
-    REQUIRE(outcome.status == 0);
+    checked(zerograd("export " + what + " --hf " + out));
     return path_exists(out + "/chat_template.jinja") ? read_file(out + "/chat_template.jinja") : "";
   };
   CHECK(template_after(hf_chat) == written);
@@ -372,8 +353,7 @@ TEST_CASE("export writes the chat template of a folder, of --tokenizer and of ad
 }
 
 TEST_CASE("finetune states its defaults, which a config and flags replace") {
-  const Outcome help = zerograd("finetune --help");
-  CHECK(help.status == 0);
+  const Outcome help = checked(zerograd("finetune --help"));
   for (const char* part : {"usage: zerograd finetune", "--epochs 3", "[2e-05]", "--loss-mean",
                            "--chat-format", "--val-data"})
     CHECK(contains(help.out, part));

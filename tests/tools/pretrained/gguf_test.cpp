@@ -16,12 +16,7 @@ const std::string gguf_run =
     " --n-layer 1 --n-head 2 --n-embd 32 --num-query-groups 1 --intermediate-size 64 --steps 2 "
     "--batch-size 2 --threads 1 --score-samples 0 --log-interval 0 --model-type ";
 
-std::string gguf_hash(const std::string& line) {
-  const Outcome outcome = zerograd(line);
-  CAPTURE(outcome.error);
-  REQUIRE(outcome.status == 0);
-  return line_after(outcome.out, "param_hash ");
-}
+std::string gguf_hash(const std::string& line) { return hash_of(line); }
 
 }  // namespace
 
@@ -55,9 +50,8 @@ TEST_CASE(
   CHECK(gguf_hash("export " + save + " --gguf " + file + " --tokenizer none") == hash);
   CHECK(GGUFContents(file).text_of("tokenizer.ggml.model") == "none");
   const std::string other = std::string(ZG_FIXTURES) + "tokenizer/gpt2";
-  const Outcome refused = zerograd("export " + save + " --gguf " + file + " --tokenizer " + other);
-  CHECK(refused.status == 2);
-  CHECK(contains(refused.error, "is not the tokenizer"));
+  check_refused("export " + save + " --gguf " + file + " --tokenizer " + other, 2,
+                "is not the tokenizer");
   // A model exported to transformers and read from there is the same file.
   const std::string hf = folder / "hf", again = folder / "again" + "/fox.gguf";
   gguf_hash("export " + save + " --hf " + hf);
@@ -74,15 +68,12 @@ TEST_CASE("export --gguf says what a file lacks, and refuses what llama.cpp does
       "train --data sort --n-layer 1 --n-head 2 --n-embd 8 --steps 1 --log-interval 0 "
       "--score-samples 0 --save " +
       gpt);
-  const Outcome plain = zerograd("export " + llama + " --gguf " + file);
-  CHECK(plain.status == 0);
+  const Outcome plain = checked(zerograd("export " + llama + " --gguf " + file));
   CHECK(contains(plain.error, "note: the file has no tokenizer"));
   const std::string bytes = read_file(file);
   const auto refused = [&](int status, const std::string& arguments, const std::string& words) {
     CAPTURE(arguments);
-    const Outcome outcome = zerograd("export " + arguments);
-    CHECK(outcome.status == status);
-    CHECK(contains(outcome.error, words));
+    CHECK(contains(checked(zerograd("export " + arguments), status).error, words));
     CHECK((read_file(file) == bytes));
   };
   refused(6, gpt + " --gguf " + file, "gguf: the model is a GPT-2; expected Llama, Mistral, Qwen2");

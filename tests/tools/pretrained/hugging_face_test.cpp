@@ -145,11 +145,9 @@ TEST_CASE("an untied head is exported and loaded as an untied head") {
   json ties = config;
   ties["tie_word_embeddings"] = true;
   write_file(out + "/config.json", ties.dump());
-  const Outcome tied = zerograd(train_from_hf(folder, out, "--steps 0"));
-  CHECK(tied.status == 5);
-  CHECK(contains(tied.error,
-                 "'lm_head.weight' has other values than 'transformer.wte.weight', to "
-                 "which config.json ties it"));
+  check_refused(train_from_hf(folder, out, "--steps 0"), 5,
+                "'lm_head.weight' has other values than 'transformer.wte.weight', to "
+                "which config.json ties it");
 }
 
 TEST_CASE(
@@ -180,9 +178,7 @@ TEST_CASE(
     json other = map;
     other["transformer.wte.weight"] = file;
     write_file(index, json{{"weight_map", other}}.dump());
-    const Outcome outcome = zerograd(train_from_hf(folder, parts, "--steps 0"));
-    CHECK(outcome.status == 5);
-    return outcome.error;
+    return checked(zerograd(train_from_hf(folder, parts, "--steps 0")), 5).error;
   };
   for (const std::string& path : {gpt2_fixture + "/model.safetensors", std::string("../x"),
                                   std::string(".."), std::string("")})
@@ -191,8 +187,8 @@ TEST_CASE(
   CHECK(contains(refused_index("model-00001.safetensors"),
                  "'transformer.wte.weight' [61, 8]; the index says that model-00001.safetensors"));
 
-  const Outcome shorter = zerograd(train_from_hf(folder, gpt2_fixture, "--steps 1 --block-size 8"));
-  CHECK(shorter.status == 0);
+  const Outcome shorter =
+      checked(zerograd(train_from_hf(folder, gpt2_fixture, "--steps 1 --block-size 8")));
   CHECK(contains(shorter.error, "note: of the 16 positions in " + gpt2_fixture + " the first 8"));
 }
 
@@ -200,10 +196,8 @@ TEST_CASE("--from-hf refuses a folder that is not a supported GPT-2, and the err
   const TemporaryFolder folder;
   const auto refused = [&](int status, const std::string& from, const std::string& flags,
                            const std::string& what) {
-    const Outcome outcome = zerograd(train_from_hf(folder, from, "--steps 0 " + flags));
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == status);
-    CHECK(contains(outcome.error, what));
+    CHECK(contains(
+        checked(zerograd(train_from_hf(folder, from, "--steps 0 " + flags)), status).error, what));
   };
   refused(5, folder / "absent", "", "absent: there is no such folder");
   const std::string hf = copy_of_config(folder, "hf");
@@ -230,11 +224,8 @@ TEST_CASE("--from-hf refuses a folder that is not a supported GPT-2, and the err
        {"eval " + hf + " --block-size 4 --data " + write_tokens(folder, {.vocabulary = 61}),
         "generate " + hf + " --prompt 1", "export " + hf + " --hf " + (folder / "out"),
         "consolidate " + hf + " " + (folder / "file")}) {
-    const Outcome outcome = zerograd(line);
     CAPTURE(line);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 5);
-    CHECK(contains(outcome.error, "which a GPT-2 of 1 blocks has not"));
+    check_refused(line, 5, "which a GPT-2 of 1 blocks has not");
   }
   config["attn_pdrop"] = 0.0;
   write_file(hf + "/config.json", config.dump());
@@ -333,8 +324,7 @@ TEST_CASE(
     CHECK(written.value("bos_token_id", json()) == nullptr);
   }
   const Outcome again =
-      zerograd("train --from-hf " + out + " --steps 0 --log-interval 0 --data " + a.text);
-  CHECK(again.status == 0);
+      checked(zerograd("train --from-hf " + out + " --steps 0 --log-interval 0 --data " + a.text));
   CHECK(contains(again.error, "note: " + out +
                                   " does not say what its 29 tokens are; the "
                                   "characters of " +
@@ -387,9 +377,7 @@ TEST_CASE(
   const auto said = [&](const std::string& what) {
     std::vector<std::string> line = {"generate", what};
     line.insert(line.end(), words.begin(), words.end());
-    const Outcome outcome = zerograd(line);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == 0);
+    const Outcome outcome = checked(zerograd(line));
     CHECK(outcome.out.starts_with("the dög"));
     return outcome.out;
   };
@@ -411,11 +399,8 @@ TEST_CASE(
   CHECK(zerograd(eval + " --block-size 4").status == 0);
 
   const auto refused = [](int status, const std::string& line, const std::string& what) {
-    const Outcome outcome = zerograd(line);
     CAPTURE(line);
-    CAPTURE(outcome.error);
-    CHECK(outcome.status == status);
-    CHECK(contains(outcome.error, what));
+    CHECK(contains(checked(zerograd(line), status).error, what));
   };
   refused(2, eval + " --block-size 17", "--block-size: expected at most the model's 16 positions");
   refused(2, "eval " + a.hf, a.hf + " does not name its data");
@@ -433,44 +418,34 @@ TEST_CASE(
   json config = json::parse(read_file(a.hf + "/config.json"));
   config["attn_pdrop"] = 0.5;
   write_file(a.hf + "/config.json", config.dump());
-  const Outcome differ = zerograd("export " + a.hf + " --hf " + (a.folder / "one_dropout"));
-  CHECK(differ.status == 0);
-  CHECK(
-      contains(differ.error, "note: " + a.hf + ": resid_pdrop, embd_pdrop and attn_pdrop differ"));
+  CHECK(contains(checked(zerograd("export " + a.hf + " --hf " + (a.folder / "one_dropout"))).error,
+                 "note: " + a.hf + ": resid_pdrop, embd_pdrop and attn_pdrop differ"));
 }
 
 TEST_CASE(
     "a Hugging Face folder becomes a checkpoint without data, which trains once --data is given") {
   const TextCase a;
   const std::string save = a.folder / "save", direct = a.folder / "direct";
-  const Outcome imported = zerograd("train --from-hf " + a.hf + " --steps 0 --save " + save);
-  CAPTURE(imported.error);
-  CHECK(imported.status == 0);
+  const Outcome imported =
+      checked(zerograd("train --from-hf " + a.hf + " --steps 0 --save " + save));
   CHECK(contains(imported.error, "no data; tokens: tokenizer " + a.hf + ", vocabulary 280\n"));
   CHECK(contains(imported.out, "saved " + save + "/step_0\n"));
-  const Outcome without = zerograd("train --resume " + save);
-  CHECK(without.status == 2);
+  const Outcome without = checked(zerograd("train --resume " + save), 2);
   CHECK(contains(without.error, save + "/step_0 was made without data; try --data PATH"));
   const std::string further = " --steps 2 --batch-size 4 --log-interval 0 --data " + a.text;
-  const Outcome resumed = zerograd("train --resume " + save + further);
-  CHECK(resumed.status == 0);
+  const Outcome resumed = checked(zerograd("train --resume " + save + further));
   CHECK(!contains(resumed.error, "data.source"));  // there was none to change
   CHECK(line_after(resumed.out, "param_hash ") == hash_of("train --from-hf " + a.hf + further));
   CHECK(zerograd("train --from-hf " + a.hf + " --steps 1").status == 2);
   CHECK(zerograd("train --from-hf " + a.hf + " --steps 0 --epochs 1").status == 2);
-  const Outcome planned = zerograd("plan --batch-size 1 --from-hf " + a.hf);
-  CHECK(planned.status == 0);
-  CHECK(contains(planned.out, "peak "));
+  CHECK(contains(checked(zerograd("plan --batch-size 1 --from-hf " + a.hf)).out, "peak "));
 }
 
 TEST_CASE("plan accepts a Hugging Face GPT-2 by --from-hf") {
   const TemporaryFolder folder;
   const std::string flags =
       "--data " + write_tokens(folder, {.vocabulary = 61}) + " --val-fraction 0 --from-hf ";
-  const Outcome outcome = zerograd("plan " + flags + gpt2_fixture);
-  CAPTURE(outcome.error);
-  CHECK(outcome.status == 0);
-  CHECK(contains(outcome.out, "peak "));
+  CHECK(contains(checked(zerograd("plan " + flags + gpt2_fixture)).out, "peak "));
 }
 
 }  // namespace zg::testing

@@ -95,29 +95,21 @@ TEST_CASE(
       before.insert(before.end(), after.begin(), after.end());
       return zerograd(before);
     };
-    const Outcome planned = with({"plan"}, {"--memory-json", plan});
-    CAPTURE(planned.error);
-    REQUIRE(planned.status == 0);
+    const Outcome planned = checked(with({"plan"}, {"--memory-json", plan}));
     CHECK(contains(planned.out, "of device memory, of which weights take "));
-    const Outcome narrow = with({}, {"--memory-json", run});
-    CAPTURE(narrow.error);
-    REQUIRE(narrow.status == 0);
+    const Outcome narrow = checked(with({}, {"--memory-json", run}));
     CHECK(json_lines(plan) == json_lines(run));
     const int64_t device = reserved(run), rest = int64_t{24} << 20;
     CHECK(device < weights + rest);
     CHECK(narrow.resident_bytes < weights + weights / 10 + rest + (int64_t{64} << 20));
-    const Outcome wide = with({}, {"--dtype", "f32"});
-    CHECK(wide.status == 0);
-    CHECK(wide.out == narrow.out);
+    CHECK(checked(with({}, {"--dtype", "f32"})).out == narrow.out);
 
     // A need beyond a limit is refused before weights are read.
-    const Outcome refused = with({}, {"--device-memory", std::to_string(weights)});
-    CHECK(refused.status == 3);
+    const Outcome refused = checked(with({}, {"--device-memory", std::to_string(weights)}), 3);
     CHECK(refused.out.empty());
     CHECK(contains(refused.error, "error: OutOfMemory: --device-memory: the model takes "));
     CHECK(contains(refused.error, "expected at most "));
-    const Outcome fits = with({"plan"}, {"--device-memory", std::to_string(device)});
-    CHECK(fits.status == 0);
+    const Outcome fits = checked(with({"plan"}, {"--device-memory", std::to_string(device)}));
     CHECK(contains(fits.out, "fits: yes"));
     CHECK(with({"plan"}, {"--device-memory", std::to_string(device - 1)}).status == 3);
     CHECK(with({}, {"--device-memory", std::to_string(device)}).status == 0);
@@ -128,9 +120,9 @@ TEST_CASE("a model that this machine has no memory for is refused before its wei
   const TemporaryFolder folder;
   const std::string model = folder / "model";
   write_llama(model, {.layers = 400, .width = 16384, .hidden = 65536}, /*sparse=*/true);
-  const Outcome refused =
-      zerograd({"generate", model, "--prompt", "7 8 9", "--length", "20", "--temperature", "0"});
-  CHECK(refused.status == 3);
+  const Outcome refused = checked(
+      zerograd({"generate", model, "--prompt", "7 8 9", "--length", "20", "--temperature", "0"}),
+      3);
   CHECK(contains(refused.error, "error: OutOfMemory: the model takes "));
   CHECK(contains(refused.error, "; this machine has "));
   CHECK(refused.resident_bytes < int64_t{256} << 20);

@@ -82,10 +82,8 @@ TEST_CASE("a plan with adapters is the run to the byte, and less than full train
     const std::string line =
         train_adapters(folder, std::string("--steps 3 --param-persistence-threshold 1 ") + flags);
     REQUIRE(zerograd(line + " --memory-json " + ran).status == 0);
-    const Outcome plan =
-        zerograd("plan" + line.substr(std::string("train").size()) + " --memory-json " + planned);
-    CAPTURE(plan.error);
-    REQUIRE(plan.status == 0);
+    checked(
+        zerograd("plan" + line.substr(std::string("train").size()) + " --memory-json " + planned));
     CHECK(read_file(planned) == read_file(ran));
   }
   // Full training has sums, masters and two moments for every parameter.
@@ -214,9 +212,7 @@ TEST_CASE("one command line with --resume auto begins with --from-hf, and then g
   const std::string line = "train " + data_flags(folder) + "--from-hf " + llama_base +
                            " --block-size 16 --batch-size 4 --lora 2 --resume auto --save " + save;
   hash_of(line + " --steps 2");
-  const Outcome again = zerograd(line + " --steps 3");
-  CAPTURE(again.error);
-  CHECK(again.status == 0);
+  const Outcome again = checked(zerograd(line + " --steps 3"));
   CHECK(contains(again.error, "resumed " + save + "/step_2"));
   CHECK(hash_of(again) == hash_of("train " + data_flags(folder) + "--from-hf " + llama_base +
                                   " --block-size 16 --batch-size 4 --lora 2 --steps 3"));
@@ -229,9 +225,8 @@ TEST_CASE("adapters go to PEFT's format and back, and into merged weights") {
   const std::string hash =
       hash_of(train_adapters(folder, "--batch-size 4 --steps 5 --save " + save));
   const auto loss = [&](const std::string& words) {
-    const Outcome outcome = zerograd("eval " + words + eval + "--data " + folder / "tokens.bin");
-    CAPTURE(outcome.error);
-    REQUIRE(outcome.status == 0);
+    const Outcome outcome =
+        checked(zerograd("eval " + words + eval + "--data " + folder / "tokens.bin"));
     return std::stod(line_after(outcome.out, "val loss "));
   };
   const double base_loss = loss(llama_base + " --block-size 16"), own_loss = loss(save);
@@ -255,9 +250,7 @@ TEST_CASE("adapters go to PEFT's format and back, and into merged weights") {
   CHECK(hash_of(start + " --steps 0") == hash);
   hash_of(start + " --steps 1 --lora 4 --lora-dropout 0.2");
   check_refused(start + " --steps 1 --lora 8", 2, "--lora: " + peft + " says another value");
-  const Outcome text = zerograd({"generate", save, "--prompt", "1 2 3", "--length", "4"});
-  CAPTURE(text.error);
-  CHECK(text.status == 0);
+  checked(zerograd({"generate", save, "--prompt", "1 2 3", "--length", "4"}));
 
   check_refused("export " + save + " --hf " + merged, 2, "expected --merge with it");
   check_refused("export " + llama_base + " --merge --hf " + merged, 2, "has no adapters");

@@ -148,20 +148,17 @@ TEST_CASE("pairs: plan gives the bytes of train, with and without data") {
     check_equal_records(planned, ran);
   }
   const std::string lengths = " --max-source-length 20 --max-target-length 12 --threads 1 ";
-  const Outcome stated = zerograd(
-      "plan --model-type blenderbot --n-layer 1 --n-head 2 --n-embd 16 --block-size 32 "
-      "--vocab-size 300 --batch-size 4 --train-batch-size 8 --lr 1e-3 --memory-json " +
-      planned + lengths);
-  CAPTURE(stated.error);
-  REQUIRE(stated.status == 0);
+  checked(
+      zerograd("plan --model-type blenderbot --n-layer 1 --n-head 2 --n-embd 16 --block-size 32 "
+               "--vocab-size 300 --batch-size 4 --train-batch-size 8 --lr 1e-3 --memory-json " +
+               planned + lengths));
   REQUIRE(zerograd(c.train("--vocab-size 300 --pad-to-max-length --steps 3 --memory-json " + ran +
                            lengths))
               .status == 0);
   check_equal_records(planned, ran);
-  const Outcome named = zerograd(
+  const Outcome named = checked(zerograd(
       "plan --model-type blenderbot-400m --ranks 2 --zero-stage 2 --precision f16 --batch-size 8 "
-      "--max-source-length 128 --max-target-length 64");
-  CHECK(named.status == 0);
+      "--max-source-length 128 --max-target-length 64"));
   CHECK(contains(named.out, "number of parameters: 364"));
 }
 
@@ -306,12 +303,10 @@ TEST_CASE("pairs: eval, generate, consolidate and export read the checkpoint alo
         std::erase_if(row, [](int32_t id) { return id <= 2; });
         expected += words.decode(row) + "\n";
       }
-      const Outcome answered = zerograd({"generate", save, "--prompt", "tell me of 9",
-                                         "--num-beams", std::to_string(beams), "--max-length", "12",
-                                         "--min-length", "3", "--no-repeat-ngram-size", "2",
-                                         "--length-penalty", "0.65", "--early-stopping", "true"});
-      CAPTURE(answered.error);
-      CHECK(answered.status == 0);
+      const Outcome answered = checked(zerograd(
+          {"generate", save, "--prompt", "tell me of 9", "--num-beams", std::to_string(beams),
+           "--max-length", "12", "--min-length", "3", "--no-repeat-ngram-size", "2",
+           "--length-penalty", "0.65", "--early-stopping", "true"}));
       CHECK(answered.out == expected);
     }
     fs::rename(moved, tokenizer);
@@ -354,8 +349,7 @@ TEST_CASE("pairs: a folder of transformers is trained on token numbers and keeps
     const Outcome answered = zerograd({"generate", save, "--prompt", "7 9 11"});
     CAPTURE(answered.error);
     CHECK(answered.out == numbers);
-    const Outcome shorter = zerograd(train + "--block-size 10 --steps 1");
-    CHECK(shorter.status == 0);
+    const Outcome shorter = checked(zerograd(train + "--block-size 10 --steps 1"));
     CHECK(contains(shorter.error, "the first 10 are used"));
     check_refused(train + "--block-size 99", 2, "--block-size: expected at most the");
     check_refused(train + "--n-layer 3", 2, "says itself what its model is");
