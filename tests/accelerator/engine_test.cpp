@@ -125,8 +125,7 @@ TEST_CASE("a step on an accelerator with an infinite or NaN gradient changes no 
           doctest::test_suite("every device")) {
   for (const DType compute : {DType::f32, DType::bf16})
     for (const float bad : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
-      CAPTURE(name_of(compute));
-      CAPTURE(bad);
+      INFO(name_of(compute), ", bad ", bad);
       const Toy toy;
       Engine engine(toy.store, device_of_rank(tested_type, 0, {}),
                     {.compute = compute, .clip_norm = 1.0f});
@@ -210,8 +209,7 @@ TEST_CASE(
     doctest::test_suite("every device")) {
   for (const DType compute : {DType::f32, DType::bf16})
     for (const Space space : spaces) {
-      CAPTURE(name_of(compute));
-      CAPTURE(name_of(space));
+      INFO(name_of(compute), ", ", name_of(space));
       const TemporaryFolder reference, folder;
       const Config config{.stage = 3,
                           .compute = compute,
@@ -233,8 +231,7 @@ TEST_CASE(
     doctest::test_suite("every device")) {
   for (const DType optimizer : {DType::f32, DType::bf16})
     for (const Space space : spaces) {
-      CAPTURE(name_of(optimizer));
-      CAPTURE(name_of(space));
+      INFO(name_of(optimizer), ", ", name_of(space));
       const TemporaryFolder folder, disk;
       const Toy toy;
       const Device device = device_of_rank(tested_type, 0, {.swap = {.directory = disk.path()}});
@@ -258,8 +255,7 @@ TEST_CASE(
     doctest::test_suite("every device")) {
   for (const DType compute : {DType::f32, DType::bf16})
     for (const Space space : spaces) {
-      CAPTURE(name_of(compute));
-      CAPTURE(name_of(space));
+      INFO(name_of(compute), ", ", name_of(space));
       const TemporaryFolder disk;
       const DeviceOptions options{.swap = {.directory = disk.path()}};
       const auto measured = [&](const Device& device) {

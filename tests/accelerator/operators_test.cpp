@@ -102,8 +102,7 @@ void check_relative(const Tensor& actual, const Tensor& expected, double relativ
   if (!expected) return;
   CHECK(actual.dtype() == expected.dtype());
   CHECK(actual.shape() == expected.shape());
-  CAPTURE(actual.to_doubles());
-  CAPTURE(expected.to_doubles());
+  INFO(actual.to_doubles(), ", ", expected.to_doubles());
   CHECK(excess(actual, expected.to_doubles(), 0.0, relative) <= 1.0);
 }
 
@@ -124,8 +123,7 @@ TEST_CASE(
   const Device device = device_of_rank(tested_type, 0, {});
   for (const DType dtype : on_device(floating_dtypes, device))
     for (const Operator& op : operators) {
-      CAPTURE(op.name);
-      CAPTURE(name_of(dtype));
+      INFO("name ", op.name, ", ", name_of(dtype));
       const Result expected = evaluate(op.f, same_shapes, dtype, cpu);
       const Result actual = evaluate(op.f, same_shapes, dtype, device);
       check_equal(actual.z, expected.z);
@@ -148,10 +146,7 @@ TEST_CASE(
   for (const DType dtype : on_device(floating_dtypes, device))
     for (const Operator& op : operators)
       for (const OperandShapes& shapes : broadcast_shapes) {
-        CAPTURE(op.name);
-        CAPTURE(name_of(dtype));
-        CAPTURE(shapes.x.str());
-        CAPTURE(shapes.y.str());
+        INFO("name ", op.name, ", ", name_of(dtype), ", ", shapes.x.str(), ", ", shapes.y.str());
         const Result expected = evaluate(op.f, shapes, dtype, cpu);
         const Result actual = evaluate(op.f, shapes, dtype, device);
         check_equal(actual.z, expected.z);
@@ -166,8 +161,7 @@ TEST_CASE("operators of Var have the same memory peak on a meta device as on the
   const Device meta = Device::meta(0, {}, tested_type);
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const Operator& op : operators) {
-      CAPTURE(op.name);
-      CAPTURE(name_of(dtype));
+      INFO("name ", op.name, ", ", name_of(dtype));
       const OperandShapes shapes{{64, 1, 32}, {16, 1}};
       const Result actual = evaluate(op.f, shapes, dtype, device);
       const Result planned = evaluate(op.f, shapes, dtype, meta);
@@ -217,8 +211,7 @@ TEST_CASE(
   const std::vector<float> xs = {1, 2, 3, NAN, 2, 1}, ys = {2, 3};
   for (const DType dtype : on_device({DType::f32, DType::bf16, DType::f16}, device))
     for (const Comparison& comparison : comparisons) {
-      CAPTURE(comparison.name);
-      CAPTURE(name_of(dtype));
+      INFO("name ", comparison.name, ", ", name_of(dtype));
       const auto result = [&](const Device& on) {
         const Var x = cast(Tensor::from(xs, {3, 2}, on), dtype);
         const Var y = cast(Tensor::from(ys, {2}, on), dtype);
@@ -255,8 +248,7 @@ TEST_CASE("operators on integer tensors give the same values on an accelerator a
     const Device device = device_of_rank(tested_type, 0, {});
     const std::vector<T> xs = {7, -7, 4, 0, 5, -1}, ys = {2, -3, 1};
     for (const Operator& op : whole) {
-      CAPTURE(op.name);
-      CAPTURE(name_of(dtype_of<T>));
+      INFO("name ", op.name, ", ", name_of(dtype_of<T>));
       const auto result = [&](const Device& on) {
         return op.f(Tensor::from(xs, {2, 3}, on), Tensor::from(ys, {3}, on)).value();
       };

@@ -71,9 +71,7 @@ void check_on_accelerator(OptimizerRule rule, size_t moment2, double in_f32, dou
     for (const int stage : {0, 1, 3})
       for (const int ranks : {1, 2})
         for (const Space space : {Space::device, Space::host, Space::file}) {
-          CAPTURE(stage);
-          CAPTURE(ranks);
-          CAPTURE(std::string(name_of(space)));
+          INFO("stage ", stage, ", ranks ", ranks, ", ", name_of(space));
           Config config = plain;
           config.stage = stage;
           config.offload = {.parameter = stage == 3 ? space : Space::device,

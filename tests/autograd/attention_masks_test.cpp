@@ -54,8 +54,7 @@ TEST_CASE(
                                    .key_lengths = mask_tensor(c.at("key_lengths"), {2})};
     const int heads = c.at("heads");
     hidden_rows += c.at("hidden_rows").get<int64_t>();
-    CAPTURE(heads);
-    CAPTURE(k.shape().str());
+    INFO("heads ", heads, ", ", k.shape().str());
     for (const auto& function : {by_token, by_head}) {
       Tape tape(shared_device());
       const std::vector<Var> in = {tape.variable(q), tape.variable(k), tape.variable(v)};

@@ -86,9 +86,7 @@ TEST_CASE("feed_forward is bit-identical to two linear layers, forward and backw
     for (DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16})
       for (Activation form : {Activation::gelu_tanh, Activation::gelu_erf})
         for (unsigned given : {every_operand, no_fc_bias, no_out_bias, no_fc_bias & no_out_bias}) {
-          CAPTURE(level_of(device));
-          CAPTURE(name_of(dtype));
-          CAPTURE(given);
+          INFO(level_of(device), ", ", name_of(dtype), ", given ", given);
           const std::vector<Tensor> operands = random_operands(dtype, device);
           const auto actual = pass(one_op, form, operands, given);
           const auto expected = pass(two_ops, form, operands, given);
@@ -162,8 +160,7 @@ TEST_CASE("feed_forward acquires in backward only the weights that a gradient pa
       const auto reads = [&](const char* call) {
         return std::count(source.log.begin(), source.log.end(), call) == 1;
       };
-      CAPTURE(trains_x);
-      CAPTURE(trains_fc);
+      INFO("trains x ", trains_x, ", trains fc ", trains_fc);
       CHECK(reads("acquire fc") == trains_x);
       CHECK(reads("acquire out") == (trains_x || trains_fc));
     }

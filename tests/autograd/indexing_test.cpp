@@ -40,10 +40,8 @@ TEST_CASE("gather and scatter_add with an index smaller than the input match PyT
   for (const nlohmann::json& c : cases) {
     const int axis = c.at("axis");
     const Tensor index = indices(c.at("index"), shape_in(c.at("index_shape")));
-    CAPTURE(index.shape().str());
-    CAPTURE(axis);
-    CAPTURE(c.at("x").at("shape").dump());
-    CAPTURE(c.at("source").at("shape").dump());
+    INFO(index.shape().str(), ", axis ", axis, ", ", c.at("x").at("shape").dump(), ", ",
+         c.at("source").at("shape").dump());
     {
       Tape tape(shared_device());
       const Var x = tape.variable(tensor_in(c, "x"));

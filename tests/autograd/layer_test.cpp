@@ -75,8 +75,7 @@ TEST_CASE("a norm adds the gradients of other uses of its input as the tape does
   const Device& device = shared_device();
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16})
     for (const bool centred : {true, false}) {
-      CAPTURE(std::string(name_of(dtype)));
-      CAPTURE(centred);
+      INFO(name_of(dtype), ", centred ", centred);
       const auto random = [&](const Shape& shape, uint64_t seed) {
         return random_tensor(shape, dtype, device, seed);
       };

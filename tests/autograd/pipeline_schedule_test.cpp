@@ -102,8 +102,7 @@ TEST_CASE("a step of m micro-batches on p stages takes m + p - 1 slots, as pipel
   for (const PipelineSchedule schedule : schedules)
     for (const int stages : {1, 2, 3, 4, 8})
       for (const int64_t micro_batches : {1, 2, 3, 4, 8, 13}) {
-        CAPTURE(stages);
-        CAPTURE(micro_batches);
+        INFO("stages ", stages, ", micro batches ", micro_batches);
         CHECK(end_of_step(schedule, stages, micro_batches) == 3 * (micro_batches + stages - 1));
         const double busy = 3.0 * static_cast<double>(micro_batches);
         CHECK(pipeline_bubble(stages, micro_batches) ==

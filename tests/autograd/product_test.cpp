@@ -61,8 +61,7 @@ double activated(double x, Activation activation) {
 
 TEST_CASE("matmul broadcasts its leading axes") {
   for (const ProductShapes& pair : product_shapes) {
-    CAPTURE(pair.a.str());
-    CAPTURE(pair.b.str());
+    INFO(pair.a.str(), ", ", pair.b.str());
     const Tensor a = doubles(pair.a, 1), b = doubles(pair.b, 2);
     const Var y = matmul(Var(a), Var(b));
     // Five products below 1.

@@ -18,8 +18,7 @@ TEST_CASE("matrices that are stored in bf16 or f16 give the bits of f32 matrices
   const Device device = Device::cpu();
   for (const DType dtype : {DType::bf16, DType::f16})
     for (const int64_t rows : {Net::positions, 40 * Net::positions}) {
-      CAPTURE(name_of(dtype));
-      CAPTURE(rows);
+      INFO(name_of(dtype), ", rows ", rows);
       WeightSource weights = rounded(net, dtype);
       Values narrow(net.store, weights, device);
       weights.dtypes.clear();

@@ -52,8 +52,7 @@ TEST_CASE("fitted shares predict the calls that they were fitted on") {
   Peaks peaks = plain_peaks();
   peaks.efficiencies = bench::fit_efficiencies(calls, peaks);
   for (const bench::TimedCall& call : calls) {
-    CAPTURE(call.launch.op);
-    CAPTURE(name_of(call.launch.dtype));
+    INFO("op ", call.launch.op, ", ", name_of(call.launch.dtype));
     CHECK(seconds_of_call(call, peaks) == doctest::Approx(call.seconds).epsilon(0.01));
   }
   CHECK(Peaks::parse(peaks.json(), "p").efficiencies.size() == peaks.efficiencies.size());

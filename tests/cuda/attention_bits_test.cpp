@@ -101,10 +101,7 @@ TEST_CASE("attention on tensor cores is that of the ordinary cores up to roundin
                                        {.T = 130, .D = 128, .causal = false, .alibi = true}};
   for (const Device& device : devices_of_every_generation())
     for (const AttentionSizes& sizes : every_size) {
-      CAPTURE(sizes.T);
-      CAPTURE(sizes.D);
-      CAPTURE(sizes.causal);
-      CAPTURE(sizes.alibi);
+      INFO("T ", sizes.T, ", D ", sizes.D, ", causal ", sizes.causal, ", alibi ", sizes.alibi);
       const AttentionResults plain = run_attention(DType::bf16, DType::f32, sizes, device);
       const AttentionResults mma = run_attention(DType::bf16, DType::bf16, sizes, device);
       CHECK(relative_distance(mma.out, plain.out) < 0.01);

@@ -32,8 +32,7 @@ TEST_CASE(
   const std::pair<const char*, const char*> runs[] = {
       {"0", "nccl"}, {"3", "nccl"}, {"0", "direct"}, {"3", "direct"}};
   for (const auto& [stage, way] : runs) {
-    CAPTURE(stage);
-    CAPTURE(way);
+    INFO("stage ", stage, ", way ", way);
     const ScopedVariable wish("ZG_CUDA_COMM", way);
     const std::string line = sort_run + "--device cuda --steps 3 --batch-size 2 --zero-stage " +
                              stage + " --param-persistence-threshold 0 --memory-json ";

@@ -44,9 +44,7 @@ size_t check_counts(const bench::Op& op) {
     for (const DType dtype : {DType::f32, DType::bf16})
       for (const bench::Extents& extents : op.tested) {
         if (std::find(op.dtypes.begin(), op.dtypes.end(), dtype) == op.dtypes.end()) continue;
-        CAPTURE(op.name);
-        CAPTURE(name_of(dtype));
-        CAPTURE(bench::extents_text(extents));
+        INFO("name ", op.name, ", ", name_of(dtype), ", ", bench::extents_text(extents));
         const LaunchCounts ran = counts_of(kernel, dtype, extents, Device::cuda(0, counting));
         const LaunchCounts planned =
             counts_of(kernel, dtype, extents, Device::meta(0, counting, Device::Type::cuda));

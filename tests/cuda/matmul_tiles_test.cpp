@@ -17,11 +17,8 @@ struct TileCase {
 
 /// Enough items that large tiles are used; item 0 alone uses small tiles.
 void check_tiles(const TileCase& c, DType dtype, bool transpose_a, bool transpose_b) {
-  CAPTURE(c.M);
-  CAPTURE(c.K);
-  CAPTURE(c.gap);
-  CAPTURE(transpose_a);
-  CAPTURE(transpose_b);
+  INFO("M ", c.M, ", K ", c.K, ", gap ", c.gap, ", transpose a ", transpose_a, ", transpose b ",
+       transpose_b);
   constexpr int64_t batch = 33;
   const Device device = Device::cuda();
   const int64_t a_rows = transpose_a ? c.K : c.M, lda = (transpose_a ? c.M : c.K) + c.gap;

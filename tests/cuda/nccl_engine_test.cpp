@@ -77,9 +77,7 @@ TEST_CASE("ZeRO stages give the same bits by NCCL as by copies from the peers' m
     const NcclOutcome expected = train_by({.compute = compute}, 2, "direct");
     for (const int stage : {0, 1, 2, 3})
       for (const int ranks : {2, 4}) {
-        CAPTURE(name_of(compute));
-        CAPTURE(stage);
-        CAPTURE(ranks);
+        INFO(name_of(compute), ", stage ", stage, ", ranks ", ranks);
         const Space space = compute == DType::f32 ? Space::host : Space::device;
         const int64_t before = emulator::nccl_operations();
         const NcclOutcome outcome =

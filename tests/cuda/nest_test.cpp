@@ -18,8 +18,7 @@ TEST_CASE("Divisor divides numbers below 2^31 as the processor does") {
     for (const unsigned x : numbers)
       for (const unsigned n : {x, x / by * by, x / by * by - 1u})
         if (n < 1u << 31 && divisor.quotient(n) != n / by) {
-          CAPTURE(n);
-          CAPTURE(by);
+          INFO("n ", n, ", by ", by);
           REQUIRE(divisor.quotient(n) == n / by);
         }
   }
@@ -37,8 +36,7 @@ TEST_CASE("a nest locates elements below and beyond 2^31 where their strides say
       int64_t at[2];
       nest.locate(index, at);
       const int64_t row = index / by_rows[0], rest = index % by_rows[0];
-      CAPTURE(shape.str());
-      CAPTURE(index);
+      INFO(shape.str(), ", index ", index);
       REQUIRE(at[0] == index);
       REQUIRE(at[1] == row + rest / shape[2] * shape[0] + rest % shape[2] * shape[0] * shape[1]);
     }

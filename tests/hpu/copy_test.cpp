@@ -17,8 +17,7 @@ TEST_CASE(
   const Shape shape{static_cast<int64_t>(values.size())};
   for (const Device& by : devices)
     for (const Device& from : devices) {
-      CAPTURE(by.name());
-      CAPTURE(from.name());
+      INFO(by.name(), ", ", from.name());
       const Device& to = devices[1 - from.index()];
       const Tensor source = Tensor::from(values, shape, from);
       const Tensor place = Tensor::zeros(shape, DType::f32, to);

@@ -87,9 +87,7 @@ TEST_CASE("a call of an op on the cpu is one launch, counted by a plan as by a r
         for (const DType dtype : {DType::f32, DType::bf16})
           for (const bench::Extents& extents : op.tested) {
             if (std::ranges::count(op.dtypes, dtype) == 0) continue;
-            CAPTURE(op.name);
-            CAPTURE(name_of(dtype));
-            CAPTURE(bench::extents_text(extents));
+            INFO("name ", op.name, ", ", name_of(dtype), ", ", bench::extents_text(extents));
             check_one_launch(kernel, dtype, extents);
           }
 }

@@ -43,9 +43,7 @@ void check_suggestion(const std::string& run) {
     const std::string limited_flags = flags + " --device-memory " + limit + " ";
     const Outcome plan = zerograd("plan " + limited_flags);
     const std::string line = line_after(plan.out, "fits " + limit + ": ");
-    CAPTURE(limit);
-    CAPTURE(line);
-    CAPTURE(plan.error);
+    INFO("limit ", limit, ", line ", line, ", error ", plan.error);
     const std::string words = "; smallest setting that fits: ";
     REQUIRE(contains(line, words));
     const std::string suggestion = line.substr(line.find(words) + words.size());

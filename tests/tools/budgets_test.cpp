@@ -121,8 +121,7 @@ TEST_CASE("plan predicts the memory of a run without steps to the byte") {
           "--ranks 2 --zero-stage 3 --offload-optimizer nvme --offload-param host --nvme-path "
           "/tmp ",
           "--ranks 2 --pipeline-parallel 2 "}) {
-      CAPTURE(start);
-      CAPTURE(flags);
+      INFO("start ", start, ", flags ", flags);
       const std::string run = " --data sort --score-samples 0 " + start + " " + flags;
       const std::string ran = folder / "ran", planned = folder / "planned";
       checked(zerograd("train" + run + "--memory-json " + ran));

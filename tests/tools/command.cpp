@@ -236,8 +236,7 @@ std::vector<nlohmann::json> json_lines(const std::string& path) {
 }
 
 Outcome checked(Outcome outcome, int status) {
-  CAPTURE(outcome.out);
-  CAPTURE(outcome.error);
+  INFO("out ", outcome.out, ", error ", outcome.error);
   REQUIRE(outcome.status == status);
   return outcome;
 }

@@ -178,8 +178,7 @@ TEST_CASE("hostile hostfiles: each of 200 is refused by its line, and no command
     const std::string file = trap.hosts(text);
     const Outcome outcome = zerograd({"launch", "--hostfile", file, "train", "--data", "sort"});
     const std::string error = launch_error(outcome);
-    CAPTURE(text.substr(0, 300));
-    CAPTURE(outcome.error);
+    INFO(text.substr(0, 300), ", error ", outcome.error);
     CHECK(outcome.status == 2);
     CHECK(outcome.out.empty());
     CHECK(flaw_of(error, file, text, false) == "");
@@ -243,9 +242,7 @@ TEST_CASE("hostile environments: no variable of a launcher becomes a command") {
       const Outcome outcome =
           zerograd("train --data sort --model-type gpt-nano --steps 1 --score-samples 0");
       unsetenv(variable);
-      CAPTURE(variable);
-      CAPTURE(value);
-      CAPTURE(outcome.error);
+      INFO("variable ", variable, ", value ", value, ", error ", outcome.error);
       // A WORLD_SIZE that begins with no number says nothing of other processes.
       const bool is_silent = std::string(variable) == "WORLD_SIZE" && !std::isdigit(value[0]);
       CHECK(outcome.status == (is_silent ? 0 : 2));

@@ -177,9 +177,7 @@ TEST_CASE("when a rank of a pipeline fails, the run ends and the error names tha
       });
     for (auto& [rank, ended] : outcomes) {
       const Outcome outcome = ended.get();
-      CAPTURE(fault);
-      CAPTURE(rank);
-      CAPTURE(outcome.error);
+      INFO("fault ", fault, ", rank ", rank, ", error ", outcome.error);
       CHECK(outcome.status != 0);
       CHECK(contains(outcome.error, "rank " + std::to_string(rank)));
     }

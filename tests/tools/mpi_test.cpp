@@ -52,8 +52,7 @@ TEST_CASE("mpi: processes give the same output, metrics, gradients and memory re
         Case{4, "--zero-stage 2 --precision bf16"},
         Case{4, "--zero-stage 3 --reduce-bucket-size 999 --overlap-comm off"},
         Case{8, "--zero-stage 3 --param-persistence-threshold 0"}}) {
-    CAPTURE(ranks);
-    CAPTURE(std::string(flags));
+    INFO("ranks ", ranks, ", ", std::string(flags));
     const TemporaryFolder folder;
     const std::string run = mpi_run + flags + " --dump-gradients " + folder / "gradients";
     const auto outputs = [&](const std::string& name) {

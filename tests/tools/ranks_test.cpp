@@ -141,9 +141,7 @@ TEST_CASE(
   for (size_t i = 0; i < cases.size(); ++i) {
     const Case& drill = cases[i];
     const Outcome outcome = outcomes[i].get();
-    CAPTURE(drill.fault);
-    CAPTURE(drill.stage);
-    CAPTURE(outcome.error);
+    INFO("fault ", drill.fault, ", stage ", drill.stage, ", error ", outcome.error);
     CHECK(outcome.status == drill.status);
     CHECK(contains(outcome.error, drill.cause));
     for (int peer = 0; peer + 1 < drill.ranks; ++peer) {
@@ -218,8 +216,7 @@ TEST_CASE("the bytes on the wire equal the formulas at every stage and number of
         {"3 --prefetch-bucket-size 0 --reduce-bucket-size 5000", at_stage_3},
         {"3 --activation-checkpoint", at_stage_3}};
     for (const auto& [stage, all_gather] : gathered) {
-      CAPTURE(ranks);
-      CAPTURE(stage);
+      INFO("ranks ", ranks, ", stage ", stage);
       const nlohmann::json wire =
           curve_of(sort_run + "--precision bf16 --param-persistence-threshold 0 --ranks " +
                    std::to_string(ranks) + " --zero-stage " + stage)

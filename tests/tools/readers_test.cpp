@@ -34,9 +34,7 @@ TEST_CASE(
   REQUIRE(hashes.size() == 2);
   const CheckpointChurn churn(folder / "even/step_2", folder / "odd/step_2", save);
   const auto check = [&](const Outcome& outcome, const std::string& line) {
-    CAPTURE(line);
-    CAPTURE(outcome.out);
-    CAPTURE(outcome.error);
+    INFO("line ", line, ", out ", outcome.out, ", error ", outcome.error);
     CHECK(outcome.status == 0);
     CHECK(!contains(outcome.error, "passed over"));
     const std::string own = line_after(outcome.out, "param_hash ");

@@ -62,8 +62,7 @@ TEST_CASE("recipe: a run resumed in the middle of a ramp-up has the bits of the 
   for (const char* step : {"/step_2", "/step_3", "/step_4", "/step_7"})
     for (const char* flags :
          {" --ranks 1", " --ranks 2 --zero-stage 2", " --batch-size 1 --ranks 4"}) {
-      CAPTURE(step);
-      CAPTURE(flags);
+      INFO("step ", step, ", flags ", flags);
       const bool smaller = std::string(flags).find("--batch-size") != std::string::npos;
       const std::string hash = hash_of(resume + save + step + flags);
       // Micro-batches of another size are added in another order.

@@ -230,9 +230,7 @@ TEST_CASE("under a limit of threads a run ends before it trains, or trains and s
       unsetenv("LD_PRELOAD");
       unsetenv("ZG_NO_URING");
       unsetenv("ZG_MOST_THREADS");
-      CAPTURE(flags);
-      CAPTURE(limit);
-      CAPTURE(outcome.error);
+      INFO("flags ", flags, ", limit ", limit, ", error ", outcome.error);
       if (outcome.status == 0) {
         ++saved;
         CHECK(zerograd("verify " + save + "/step_3").status == 0);

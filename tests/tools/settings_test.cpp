@@ -63,8 +63,7 @@ bool has_controls(const std::string& text) {
 }
 
 void check_unreadable(const Outcome& outcome, const std::string& why) {
-  CAPTURE(outcome.out);
-  CAPTURE(outcome.error);
+  INFO("out ", outcome.out, ", error ", outcome.error);
   CHECK(outcome.status == 5);
   CHECK(contains(outcome.error, "error: FileError: "));
   CHECK(contains(outcome.error, why));
@@ -158,8 +157,7 @@ TEST_CASE("settings: zero, negative, too large and inconsistent numbers are refu
       {"data", "split", {1, 2}},
       {"data", "source", std::string("sort\0", 5)}};
   for (const auto& [group, name, value] : cases) {
-    CAPTURE(group + "." + name);
-    CAPTURE(value.dump());
+    INFO(group + "." + name, ", ", value.dump());
     check_unreadable(forged.told(resume, [&, g = group, n = name,
                                           v = value](Json& all) { all["config"][g][n] = v; }),
                      forged.step() + unreadable);
@@ -194,8 +192,7 @@ TEST_CASE("settings: control characters in a checkpoint's settings never reach t
       "1m.txt";
   const auto told = [&](const std::string& line, const char* group, const char* name) {
     const Outcome outcome = forged.told(line, [&](Json& all) { all["config"][group][name] = bad; });
-    CAPTURE(line);
-    CAPTURE(outcome.error);
+    INFO("line ", line, ", error ", outcome.error);
     CHECK(outcome.status != 124);
     CHECK(outcome.status < 128);
     CHECK(!has_controls(outcome.out + outcome.error));

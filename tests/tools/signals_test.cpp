@@ -51,8 +51,7 @@ TEST_CASE("a signal saves and exits with 128 plus its number, and resuming gives
 TEST_CASE("a signal before the end of the first step ends a run at once, and nothing is saved") {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP})
     for (const char* flags : {"", "--ranks 2 ", "--max-restarts 1 "}) {
-      CAPTURE(signal);
-      CAPTURE(flags);
+      INFO("signal ", signal, ", flags ", flags);
       const TemporaryFolder folder;
       const std::string save = folder / "checkpoints";
       // A step that would take minutes.
@@ -89,8 +88,7 @@ TEST_CASE(
              "--ranks 2 --pipeline-parallel 2 --schedule-pipeline gpipe --zero-stage 3 "
              "--offload-activations host ",
              0.5}}) {
-    CAPTURE(flags);
-    CAPTURE(share);
+    INFO("flags ", flags, ", share ", share);
     const TemporaryFolder folder;
     const std::string save = folder / "checkpoints";
     const std::string run =

@@ -22,8 +22,7 @@ const std::string hostile = "a\x1b]0;t\a\r\u009b31m\u202eb";
 void check_shown(const std::vector<std::string>& words, int status) {
   const Outcome outcome = zerograd(words);
   const std::string shown = outcome.out + outcome.error;
-  CAPTURE(words);
-  CAPTURE(shown);
+  INFO("words ", words, ", shown ", shown);
   CHECK(outcome.status == status);
   CHECK(contains(shown, "]0;t"));
   for (const char* raw : {"\x1b", "\a", "\r", "\u009b", "\u202e"}) CHECK(!contains(shown, raw));

@@ -27,8 +27,7 @@ TEST_CASE(
     "loop") {
   for (const Device& device : devices_at_every_level())
     for (DType compute : {DType::f32, DType::bf16, DType::f16}) {
-      CAPTURE(level_of(device));
-      CAPTURE(name_of(compute));
+      INFO(level_of(device), ", ", name_of(compute));
       const Toy toy;
       Engine engine(toy.store, device, {.compute = compute, .loss_scaling = low_scale});
       const float scale = compute == DType::f16 ? 64.0f : 1.0f;

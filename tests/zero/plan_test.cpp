@@ -139,8 +139,7 @@ TEST_CASE("a plan with a mesh of data ranks alone gives the bytes of its run") {
 TEST_CASE("a plan equals its run for every stage and number of ranks") {
   for (int stage : {0, 1, 2, 3})
     for (int ranks : {1, 2, 3}) {
-      CAPTURE(stage);
-      CAPTURE(ranks);
+      INFO("stage ", stage, ", ranks ", ranks);
       check_planned(ranks, training_program({.engine = {.stage = stage}}));
       check_planned(ranks, training_program({.engine = {.stage = stage,
                                                         .compute = DType::bf16,

@@ -139,9 +139,7 @@ void for_settings(size_t places, const F& f) {
     for (const int ranks : {1, 2, 3, 4})
       for (size_t place = 0; place < places; ++place) {
         if ((static_cast<size_t>(stage + ranks) + place) % 2 == 0) continue;
-        CAPTURE(stage);
-        CAPTURE(ranks);
-        CAPTURE(place);
+        INFO("stage ", stage, ", ranks ", ranks, ", place ", place);
         f(stage, ranks, place);
       }
 }

@@ -79,8 +79,7 @@ void check_wire(const TracedRun& run) {
   for (size_t rank = 0; rank < run.wire.size(); ++rank) {
     const WireCounts traced = wire_in(run, static_cast<int>(rank));
     for (int c = 0; c < collective_count; ++c) {
-      CAPTURE(rank);
-      CAPTURE(std::string(name_of(static_cast<Collective>(c))));
+      INFO("rank ", rank, ", ", std::string(name_of(static_cast<Collective>(c))));
       CHECK(traced[static_cast<size_t>(c)].calls == run.wire[rank][static_cast<size_t>(c)].calls);
       CHECK(traced[static_cast<size_t>(c)].bytes == run.wire[rank][static_cast<size_t>(c)].bytes);
     }

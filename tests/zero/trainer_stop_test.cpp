@@ -105,8 +105,7 @@ TEST_CASE(
   const std::string straight = run({.options = ten_steps()}).hash;
   for (const int world : {1, 2})
     for (int moment = 0; moment < 8; ++moment) {
-      CAPTURE(world);
-      CAPTURE(moment);
+      INFO("world ", world, ", moment ", moment);
       const TemporaryFolder folder;
       TrainerOptions options = ten_steps();
       options.accumulation = 4 / world;
@@ -190,9 +189,7 @@ TEST_CASE("the smallest stop reason of all ranks counts, and reason 5 counts onl
   for (const Case& c :
        {Case{{0, 4, 1}, 1}, Case{{2, 2, 0}, 2}, Case{{3, 3, 3}, 3}, Case{{4, 4, 0}, 4},
         Case{{0, 5, 5}, 0}, Case{{5, 0, 0}, 5}, Case{{5, 4, 5}, 4}}) {
-    CAPTURE(c.reasons[0]);
-    CAPTURE(c.reasons[1]);
-    CAPTURE(c.reasons[2]);
+    INFO(c.reasons[0], ", ", c.reasons[1], ", ", c.reasons[2]);
     std::vector<int> stops(3, -1);
     run_ranks(3, [&](Communicator& ranks, const Device& device) {
       const auto rank = static_cast<size_t>(ranks.rank());

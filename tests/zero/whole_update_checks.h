@@ -80,8 +80,7 @@ inline void check_one_hash(const zero::UpdateOptions& update, const zero::Update
        .update = stochastic}};
   std::vector<std::string> hashes;
   for (const zero::Config& plain : precisions) {
-    CAPTURE(std::string(name_of(plain.compute)));
-    CAPTURE(std::string(name_of(plain.optimizer)));
+    INFO(name_of(plain.compute), ", ", name_of(plain.optimizer));
     const std::string expected = train_matrices(plain, {});
     CHECK(std::count(hashes.begin(), hashes.end(), expected) == 0);
     hashes.push_back(expected);
@@ -110,8 +109,7 @@ inline void check_one_hash(const zero::UpdateOptions& update, const zero::Update
 inline void check_plan(const zero::UpdateOptions& update, int skipped) {
   for (const int stage : {0, 1, 3})
     for (const Space space : {Space::device, Space::host, Space::file}) {
-      CAPTURE(stage);
-      CAPTURE(std::string(name_of(space)));
+      INFO("stage ", stage, ", ", name_of(space));
       const Program program = [&](Communicator& ranks, const Device& device) {
         const MatrixToy toy;
         zero::Engine engine(toy.store, ranks, device,

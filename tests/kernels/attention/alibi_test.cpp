@@ -154,8 +154,7 @@ TEST_CASE(
     doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
     for (DType dtype : {DType::f32, DType::bf16}) {
-      CAPTURE(level_of(device));
-      CAPTURE(name_of(dtype));
+      INFO(level_of(device), ", ", name_of(dtype));
       const Problem p = {
           .H = 3, .T = 21, .keys = 34, .offset = 13, .D = 16, .form = Form::cache, .alibi = true};
       const Tensors computed = make(p, dtype, device);
@@ -188,8 +187,7 @@ TEST_CASE("attention with ALiBi slopes of 0 gives the bits of attention without 
   for (const Device& device : devices_at_every_level())
     for (DType dtype : floating_dtypes)
       for (int64_t T : {1, 45}) {
-        CAPTURE(level_of(device));
-        CAPTURE(name_of(dtype));
+        INFO(level_of(device), ", ", name_of(dtype));
         const Problem p = {.T = T, .keys = T, .D = 20, .bias_rank = 2, .dropout = 0.1f};
         const Tensors without = make(p, dtype, device);
         Tensors with = make(p, dtype, device);
@@ -208,8 +206,7 @@ TEST_CASE("attention with ALiBi has the same bits for every number of threads") 
   for (Isa isa : available_levels())
     for (DType dtype : floating_dtypes)
       for (int64_t T : {11, 401}) {
-        CAPTURE(name_of(isa));
-        CAPTURE(name_of(dtype));
+        INFO(name_of(isa), ", ", name_of(dtype));
         const Problem p = {.B = 1, .H = 3, .T = T, .keys = T, .D = 20, .alibi = true};
         std::vector<Tensors> runs;
         for (int threads : {1, 2, 4}) {

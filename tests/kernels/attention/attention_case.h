@@ -328,8 +328,7 @@ struct Tolerance {
 
 inline void check_against_naive(const Problem& problem, DType dtype,
                                 const std::vector<Device>& devices) {
-  CAPTURE(problem.str());
-  CAPTURE(name_of(dtype));
+  INFO(problem.str(), ", ", name_of(dtype));
   const Tensors reference = make(problem, dtype, devices.front());
   const Naive naive(reference);
   const Tolerance tolerance(reference, naive, devices.front());

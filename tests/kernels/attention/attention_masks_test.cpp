@@ -78,9 +78,7 @@ void check_documents_alone(Problem p, DType dtype, const Device& device) {
   p.T = 0;
   for (int64_t length : p.documents) p.T += length;
   p.keys = p.T;
-  CAPTURE(p.str());
-  CAPTURE(name_of(dtype));
-  CAPTURE(level_of(device));
+  INFO(p.str(), ", ", name_of(dtype), ", ", level_of(device));
   const Tensors together = make(p, dtype, device);
   run(together, device);
   const Documents alone(p, together, device, !has_one_kernel(device, dtype));
@@ -144,8 +142,7 @@ TEST_CASE("grouped queries give the bits of single query heads that read the sam
   for (const Device& device : devices_of_every_generation())
     for (DType dtype : on_device(floating_dtypes, device)) {
       if (!has_one_kernel(device, dtype)) continue;
-      CAPTURE(level_of(device));
-      CAPTURE(name_of(dtype));
+      INFO(level_of(device), ", ", name_of(dtype));
       const Problem p = {.H = 6, .T = 70, .keys = 70, .D = 24, .form = Form::cache, .kv_heads = 2};
       const Tensors grouped = make(p, dtype, device);
       Tensors copied = grouped;
@@ -227,8 +224,7 @@ TEST_CASE("a sliding window of all keys gives the bits of a call without a windo
   for (const Device& device : devices_of_every_generation())
     for (DType dtype : on_device(floating_dtypes, device)) {
       if (!has_one_kernel(device, dtype)) continue;
-      CAPTURE(level_of(device));
-      CAPTURE(name_of(dtype));
+      INFO(level_of(device), ", ", name_of(dtype));
       Problem p = {.B = 1, .T = 140, .keys = 140, .D = 24, .form = Form::separate};
       const Tensors without = make(p, dtype, device);
       p.window = p.T;
@@ -361,9 +357,7 @@ TEST_CASE("queries that see nothing give zeros and zero gradients" *
     for (DType dtype : on_device(floating_dtypes, device))
       for (int64_t T : {1, 40})
         for (bool by_bias : {false, true}) {
-          CAPTURE(level_of(device));
-          CAPTURE(name_of(dtype));
-          CAPTURE(by_bias);
+          INFO(level_of(device), ", ", name_of(dtype), ", by bias ", by_bias);
           Problem p = {.B = 1, .H = 2, .T = T, .keys = T, .D = 64, .form = Form::separate};
           if (by_bias)
             p.bias_rank = 2;
@@ -388,8 +382,7 @@ TEST_CASE(
     "grouped queries with windows and documents give the same bits for any number of threads") {
   for (Isa isa : available_levels())
     for (DType dtype : floating_dtypes) {
-      CAPTURE(name_of(isa));
-      CAPTURE(name_of(dtype));
+      INFO(name_of(isa), ", ", name_of(dtype));
       Problem p = {.B = 1, .H = 6, .T = 500, .keys = 500, .D = 20, .form = Form::separate};
       p.kv_heads = 2, p.window = 130, p.documents = {3, 420, 77};
       std::vector<Tensors> runs;

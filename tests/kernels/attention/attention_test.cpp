@@ -143,8 +143,7 @@ TEST_CASE("attention has the same bits for one thread and two") {
   for (Isa isa : available_levels())
     for (DType dtype : floating_dtypes)
       for (int64_t T : {11, 401}) {
-        CAPTURE(name_of(isa));
-        CAPTURE(name_of(dtype));
+        INFO(name_of(isa), ", ", name_of(dtype));
         const Problem p = {.B = 1, .T = T, .keys = T, .D = 20, .bias_rank = 2, .dropout = 0.1f};
         std::vector<Tensors> runs;
         for (int threads : {1, 2}) {

@@ -47,9 +47,7 @@ TEST_CASE("rope rotates each head's pairs by its token's position, and backward 
                               {1, 33, 5, 40, 40},
                               {2, 3, 2, 64, 32},
                               {1, 31, 2, 128, 128}}) {
-        CAPTURE(level_of(device));
-        CAPTURE(std::string(name_of(dtype)));
-        CAPTURE(s.D);
+        INFO(level_of(device), ", ", name_of(dtype), ", D ", s.D);
         std::vector<int32_t> positions;
         for (int64_t n = 0; n < s.B * s.T; ++n)
           positions.push_back(static_cast<int32_t>((n * 7 + 3) % 50));

@@ -63,8 +63,7 @@ TEST_CASE("dropout keeps exactly the elements of a scalar Philox reference, at e
     for (const Shape& shape : {Shape{1, 1}, Shape{3, 31}, Shape{2, 33}, Shape{5, 11, 48},
                                Shape{7, 1023}, Shape{2, 16391}})
       for (float probability : {0.0f, 0.1f, 0.5f, 0.999f}) {
-        CAPTURE(shape.str());
-        CAPTURE(probability);
+        INFO(shape.str(), ", probability ", probability);
         for (bool residual : {false, true}) {
           if (device.type() == Device::Type::cpu)
             check_bits<double>(device, shape, probability, residual);
@@ -86,8 +85,7 @@ TEST_CASE(
     for (float probability :
          {std::numeric_limits<float>::denorm_min(), 0x1p-24f, half_way,
           std::nextafter(half_way, 0.0f), std::nextafter(half_way, 1.0f), below_one}) {
-      CAPTURE(level_of(device));
-      CAPTURE(probability);
+      INFO(level_of(device), ", probability ", probability);
       check_bits<float>(device, {3, 4097}, probability, false);
     }
 }
@@ -109,8 +107,7 @@ TEST_CASE("dropout gives the same bits at every alignment of its tensors" *
       };
       const Tensor expected = dropped(0, 0, 0);
       for (int64_t begin : {1, 2, 4, 8}) {
-        CAPTURE(level_of(device));
-        CAPTURE(begin);
+        INFO(level_of(device), ", begin ", begin);
         CHECK(same_bits(dropped(begin, 0, 0), expected));
         CHECK(same_bits(dropped(0, begin, 0), expected));
         CHECK(same_bits(dropped(0, 0, begin), expected));

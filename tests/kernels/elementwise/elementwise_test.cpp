@@ -98,10 +98,7 @@ TEST_CASE("axpby and cast give the rounded result for every pair of floating typ
     for (DType x_dtype : on_device(floating_dtypes, device))
       for (DType y_dtype : on_device(floating_dtypes, device))
         for (int64_t n : {1, 31, 33, 1023, 70001}) {
-          CAPTURE(level_of(device));
-          CAPTURE(name_of(x_dtype));
-          CAPTURE(name_of(y_dtype));
-          CAPTURE(n);
+          INFO(level_of(device), ", ", name_of(x_dtype), ", ", name_of(y_dtype), ", n ", n);
           const Tensor x = random_tensor({n}, x_dtype, device, 1);
           const Tensor y = random_tensor({n}, y_dtype, device, 2);
           const std::vector<double> xs = x.to_doubles(), ys = y.to_doubles();
@@ -167,11 +164,8 @@ TEST_CASE("binary ops broadcast like numpy for every type and level" *
         const Shape shape = broadcast(pair.a, pair.b, "test");
         const std::vector<double> as = a.to_doubles(), bs = b.to_doubles();
         for (int op = 0; op <= static_cast<int>(BinaryOp::greater_equal); ++op) {
-          CAPTURE(level_of(device));
-          CAPTURE(name_of(dtype));
-          CAPTURE(pair.a.str());
-          CAPTURE(pair.b.str());
-          CAPTURE(op);
+          INFO(level_of(device), ", ", name_of(dtype), ", ", pair.a.str(), ", ", pair.b.str(),
+               ", op ", op);
           std::vector<double> expected(static_cast<size_t>(shape.numel()));
           for (size_t i = 0; i < expected.size(); ++i) {
             const auto at = static_cast<int64_t>(i);
@@ -220,9 +214,7 @@ TEST_CASE("elementwise ops give the same bits at every alignment of their operan
         const std::vector<Tensor> expected = results(device, dtype, shape, 0, 0);
         for (int64_t begin : {1, 2, 4, 8})
           for (bool second : {false, true}) {
-            CAPTURE(level_of(device));
-            CAPTURE(shape.str());
-            CAPTURE(begin);
+            INFO(level_of(device), ", ", shape.str(), ", begin ", begin);
             const std::vector<Tensor> actual =
                 results(device, dtype, shape, second ? 0 : begin, second ? begin : 0);
             for (size_t i = 0; i < expected.size(); ++i) {
@@ -287,10 +279,7 @@ TEST_CASE("binary_backward equals dy times the central difference quotient" *
       for (const ShapePair& pair : pairs)
         for (int code = 0; code <= static_cast<int>(BinaryOp::minimum); ++code) {
           const BinaryOp op = BinaryOp(code);
-          CAPTURE(name_of(dtype));
-          CAPTURE(code);
-          CAPTURE(pair.a.str());
-          CAPTURE(pair.b.str());
+          INFO(name_of(dtype), ", code ", code, ", ", pair.a.str(), ", ", pair.b.str());
           const Shape shape = broadcast(pair.a, pair.b, "test");
           const Tensor a = random_tensor(pair.a, dtype, device, 3, 0.5, 2.0);
           const Tensor b = random_tensor(pair.b, dtype, device, 4, 0.5, 2.0);

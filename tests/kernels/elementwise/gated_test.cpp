@@ -29,10 +29,7 @@ TEST_CASE("gated_forward and gated_backward may write over their operands" *
     for (DType dtype : on_device(gated_dtypes, device))
       for (Gate form : gate_forms)
         for (int64_t n : {1, 33, 4096, 9001}) {
-          CAPTURE(level_of(device));
-          CAPTURE(std::string(name_of(dtype)));
-          CAPTURE(std::string(name_of(form)));
-          CAPTURE(n);
+          INFO(level_of(device), ", ", name_of(dtype), ", ", name_of(form), ", n ", n);
           const GatedBackward separate = gated_gradients(n, dtype, form, device);
           kernels::gated_backward(separate, device.compute());
           GatedBackward in_place = gated_gradients(n, dtype, form, device);
@@ -58,8 +55,7 @@ TEST_CASE(
     doctest::test_suite("every device")) {
   for (const Device& device : devices_at_every_level())
     for (Gate form : gate_forms) {
-      CAPTURE(level_of(device));
-      CAPTURE(std::string(name_of(form)));
+      INFO(level_of(device), ", ", name_of(form));
       // Exact, except that CUDA's erfcf may be off by 4 ulp (gelu_test.cpp), plus the rounding of
       // three operations: one product more than in gelu.
       const bool is_cuda = device.type() == Device::Type::cuda;

@@ -20,9 +20,7 @@ TEST_CASE("gelu_backward may write over dy" * doctest::test_suite("every device"
     for (DType dtype : on_device(floating_dtypes, device))
       for (Activation form : forms)
         for (int64_t n : {1, 33, 9001}) {
-          CAPTURE(level_of(device));
-          CAPTURE(std::string(name_of(dtype)));
-          CAPTURE(n);
+          INFO(level_of(device), ", ", name_of(dtype), ", n ", n);
           const GeluBackward apart{.dy = random_tensor({n}, dtype, device, 2),
                                    .x = random_tensor({n}, dtype, device, 1, -5.0, 5.0),
                                    .dx = Tensor::empty({n}, dtype, device),
@@ -42,10 +40,7 @@ TEST_CASE("gelu_backward gives y the bits of gelu_forward, also where y is x" *
       for (Activation form : forms)
         for (int64_t n : {1, 33, 9000, 9001})
           for (int64_t begin : {0, 1}) {  // the second begins off 16 bytes
-            CAPTURE(level_of(device));
-            CAPTURE(name_of(dtype));
-            CAPTURE(n);
-            CAPTURE(begin);
+            INFO(level_of(device), ", ", name_of(dtype), ", n ", n, ", begin ", begin);
             const Tensor x =
                 random_tensor({n + 1}, dtype, device, 1, -5.0, 5.0).slice(begin, begin + n);
             const Tensor dy = random_tensor(x.shape(), dtype, device, 2);

@@ -83,11 +83,7 @@ Tensor projection_loss(const Tensor& x, const Tensor& weight, const Tensor& targ
 }
 
 void check_projection(const Projection& p, DType dtype, const Device& device) {
-  CAPTURE(level_of(device));
-  CAPTURE(name_of(dtype));
-  CAPTURE(p.N);
-  CAPTURE(p.V);
-  CAPTURE(p.C);
+  INFO(level_of(device), ", ", name_of(dtype), ", N ", p.N, ", V ", p.V, ", C ", p.C);
   const auto N = static_cast<size_t>(p.N), V = static_cast<size_t>(p.V),
              C = static_cast<size_t>(p.C);
   const Tensor x = random_tensor({p.N, p.C}, dtype, device, 1);
@@ -143,9 +139,7 @@ TEST_CASE(
     for (DType dtype : on_device(floating_dtypes, device))
       for (int64_t V : {1, 3, 31, 33, 65, 1023, 4099})
         for (bool in_place : {false, true}) {
-          CAPTURE(level_of(device));
-          CAPTURE(name_of(dtype));
-          CAPTURE(V);
+          INFO(level_of(device), ", ", name_of(dtype), ", V ", V);
           const int64_t N = 5;
           const DType wide_type = accumulator(dtype);
           const Tensor logits = random_tensor({N, V}, dtype, device, 4, -15, 15);

@@ -80,8 +80,7 @@ TEST_CASE("a damaged file of cuBLASLt's algorithms is refused, whichever byte it
     if (text[i] == ' ' || text[i] == '\n') continue;  // between values
     std::string damaged = text;
     damaged[i] = damaged[i] == '1' ? '2' : '1';
-    CAPTURE(i);
-    CAPTURE(damaged.substr(i, 20));
+    INFO("i ", i, ", ", damaged.substr(i, 20));
     CHECK(contains(refusal(damaged), "F:"));
   }
   const char* const advice = "; try zerograd bench matmul-algorithms, which measures again";

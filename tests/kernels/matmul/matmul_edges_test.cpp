@@ -77,11 +77,7 @@ TEST_CASE("matmul of bf16 is exact on integers at every edge of a tile and of a 
                           .ldb = ldb,
                           .ldc = ldc};
         kernels::matmul(m, device.compute());
-        CAPTURE(level_of(device));
-        CAPTURE(M);
-        CAPTURE(N);
-        CAPTURE(K);
-        CAPTURE(form);
+        INFO(level_of(device), ", M ", M, ", N ", N, ", K ", K, ", form ", form);
         CHECK(m.c.to_host<float>() == expected);
       }
   }
@@ -127,9 +123,7 @@ TEST_CASE("matmul of bf16 is exact on integers where its scratch holds a part of
                           .stride_b = N * K,
                           .stride_c = M * N};
         kernels::matmul(m, device.compute());
-        CAPTURE(level_of(device));
-        CAPTURE(M);
-        CAPTURE(transpose_a);
+        INFO(level_of(device), ", M ", M, ", transpose a ", transpose_a);
         CHECK(m.c.to_host<float>() == expected);
       }
   }

@@ -92,12 +92,8 @@ TEST_CASE("matmul equals a product in doubles for odd sizes, every transpose, dt
       for (const Size& size : sizes)
         for (int transposes = 0; transposes < 4; ++transposes) {
           const Matmul m = packed(size, dtype, dtype, device, transposes & 1, transposes & 2);
-          CAPTURE(level_of(device));
-          CAPTURE(name_of(dtype));
-          CAPTURE(m.M);
-          CAPTURE(m.N);
-          CAPTURE(m.K);
-          CAPTURE(transposes);
+          INFO(level_of(device), ", ", name_of(dtype), ", M ", m.M, ", N ", m.N, ", K ", m.K,
+               ", transposes ", transposes);
           const ExpectedProduct e = expect(m);
           run_matmul(m);
           check_close(m, e);
@@ -129,8 +125,7 @@ TEST_CASE("matmul's epilogue adds the bias, stores the sum and gives gelu_forwar
             m.bias = random_tensor({size.N}, dtype, device, 4, -3.0, 3.0);
             m.pre_activation = Tensor::zeros({size.M, size.N}, out, device);
             m.activation = form;
-            CAPTURE(level_of(device));
-            CAPTURE(name_of(dtype));
+            INFO(level_of(device), ", ", name_of(dtype));
             ExpectedProduct e = expect(m);
             run_matmul(m);
             // The activation is computed from the stored pre-activation.
@@ -159,13 +154,8 @@ TEST_CASE("matmul's row_sums are the sums of the columns of the stored a, beside
                 Size{2000, 16, 33}, Size{8, 0, 40}, Size{5, 7, 0}}) {
             Matmul m = packed(size, dtype, out, device, true, false);
             m.row_sums = random_tensor({size.M}, sums, device, 4);
-            CAPTURE(level_of(device));
-            CAPTURE(name_of(dtype));
-            CAPTURE(name_of(out));
-            CAPTURE(name_of(sums));
-            CAPTURE(size.M);
-            CAPTURE(size.N);
-            CAPTURE(size.K);
+            INFO(level_of(device), ", ", name_of(dtype), ", ", name_of(out), ", ", name_of(sums),
+                 ", M ", size.M, ", N ", size.N, ", K ", size.K);
             const ExpectedProduct e = expect(m);
             const std::vector<double> a = m.a.to_doubles();
             std::vector<double> expected(static_cast<size_t>(size.M));
@@ -262,8 +252,7 @@ TEST_CASE("matmul gives the same bits for any number of threads") {
           run_matmul(m);
           results.push_back(m.c);
         }
-        CAPTURE(name_of(isa));
-        CAPTURE(name_of(dtype));
+        INFO(name_of(isa), ", ", name_of(dtype));
         CHECK(same_bits(results[0], results[1]));
         CHECK(same_bits(results[0], results[2]));
       }

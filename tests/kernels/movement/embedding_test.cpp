@@ -41,8 +41,7 @@ TEST_CASE("embedding_forward gathers rows and adds positions" *
     for (DType dtype : on_device(floating_dtypes, device))
       for (DType id_type : {DType::i32, DType::i64})
         for (int64_t C : {1, 33, 48, 1023, 1160}) {
-          CAPTURE(level_of(device));
-          CAPTURE(std::string(name_of(dtype)));
+          INFO(level_of(device), ", ", name_of(dtype));
           const std::vector<int64_t> ids = ids_below(N, V, 9);
           EmbeddingForward a{.ids = as_tensor(ids, id_type, device),
                              .weight = random_tensor({V, C}, dtype, device, 1),
@@ -87,8 +86,7 @@ TEST_CASE(
   for (DType dtype : on_device(floating_dtypes, devices_at_every_level()[0]))
     for (DType id_type : {DType::i32, DType::i64})
       for (const auto& [C, N, V] : sizes) {
-        CAPTURE(std::string(name_of(dtype)));
-        CAPTURE(C);
+        INFO(name_of(dtype), ", C ", C);
         const std::vector<int64_t> ids = ids_below(N, V, 9);
         std::vector<EmbeddingBackward> results;
         for (int threads : {1, 2, 3})
@@ -153,9 +151,7 @@ TEST_CASE("embedding kernels give the same bits at every alignment of their oper
       const auto expected = results({});
       for (size_t operand = 0; operand < 6; ++operand)
         for (int64_t begin : {1, 2, 4}) {
-          CAPTURE(level_of(device));
-          CAPTURE(operand);
-          CAPTURE(begin);
+          INFO(level_of(device), ", operand ", operand, ", begin ", begin);
           std::array<int64_t, 6> begins = {};
           begins[operand] = begin;
           const auto actual = results(begins);

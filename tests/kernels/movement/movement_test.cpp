@@ -41,8 +41,7 @@ void for_each_index(const StridedCopy& copy, const F& f) {
 void check_copy(StridedCopy copy, const Shape& x, const Shape& y) {
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device(any_type, device)) {
-      CAPTURE(name_of(dtype));
-      CAPTURE(copy.extents.str());
+      INFO(name_of(dtype), ", ", copy.extents.str());
       copy.x = random_tensor(x, dtype, device, 1, 0, 100);
       copy.y = random_tensor(y, dtype, device, 2, 0, 100);
       const std::vector<double> xs = copy.x.to_doubles();
@@ -150,8 +149,7 @@ TEST_CASE("gather reads where the index points, for every type and axis" *
   for (const Device& device : devices_at_every_level())
     for (const IndexCase& c : index_cases)
       for (DType dtype : on_device(any_type, device)) {
-        CAPTURE(c.index.str());
-        CAPTURE(name_of(dtype));
+        INFO(c.index.str(), ", ", name_of(dtype));
         const Tensor x = random_tensor(c.other, dtype, device, 3, 0, 100);
         const std::vector<int64_t> at = random_indices(c.index.numel(), c.other[c.axis], 4);
         const Tensor y = Tensor::empty(c.index, dtype, device);
@@ -169,8 +167,7 @@ TEST_CASE("scatter_add sums in the accumulator, with the same bits for any threa
           doctest::test_suite("every device")) {
   for (DType dtype : on_device(floating_dtypes, devices_at_every_level()[0]))
     for (const IndexCase& c : index_cases) {
-      CAPTURE(c.index.str());
-      CAPTURE(name_of(dtype));
+      INFO(c.index.str(), ", ", name_of(dtype));
       std::vector<Tensor> results;
       for (int threads : {1, 2}) {
         const Device device = devices_at_every_level(threads).back();

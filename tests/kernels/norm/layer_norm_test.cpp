@@ -73,10 +73,7 @@ void for_cases(const F& f) {
     for (DType dtype : on_device(floating_dtypes, device))
       for (auto [N, C] :
            {std::pair<int64_t, int64_t>{1, 1}, {3, 5}, {70, 33}, {2, 1023}, {1100, 31}}) {
-        CAPTURE(level_of(device));
-        CAPTURE(std::string(name_of(dtype)));
-        CAPTURE(N);
-        CAPTURE(C);
+        INFO(level_of(device), ", ", name_of(dtype), ", N ", N, ", C ", C);
         f(NormCase(N, C, dtype, device), device);
       }
 }
@@ -155,8 +152,7 @@ TEST_CASE("rms_norm_forward of a sum gives the bits of the sum's rms_norm_forwar
 TEST_CASE("norms give the same bits for any thread count, and may write over their inputs") {
   for (Isa isa : available_levels())
     for (DType dtype : floating_dtypes) {
-      CAPTURE(std::string(name_of(isa)));
-      CAPTURE(std::string(name_of(dtype)));
+      INFO(name_of(isa), ", ", name_of(dtype));
       std::vector<std::vector<Tensor>> results;
       for (int threads : {1, 2, 3}) {
         const Device device = Device::cpu(0, {.threads = threads, .isa = isa});

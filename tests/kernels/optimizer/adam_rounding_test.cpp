@@ -81,8 +81,7 @@ TEST_CASE(
   values.insert(values.end(), {infinity, -infinity, std::numeric_limits<float>::quiet_NaN()});
   for (const Device& device : devices_at_every_level())
     for (const int64_t first : {int64_t{0}, int64_t{5}, max_rounded_elements - 5000}) {
-      CAPTURE(level_of(device));
-      CAPTURE(first);
+      INFO(level_of(device), ", first ", first);
       OptimizerTensor t = tensors_of(values, device);
       t.first = first;
       kernels::optimizer_update(rounding_step({t}, 77), device.compute());
@@ -124,8 +123,7 @@ TEST_CASE("stochastic rounding keeps the mean" * doctest::test_suite("every devi
   // fixed. Nearest even is off by 0.25 and more in three of the four, truncation by the share.
   for (const Device& device : devices_at_every_level())
     for (const double share : {0.25, 0.5, 0.75, 1.0 / 65536.0}) {
-      CAPTURE(level_of(device));
-      CAPTURE(share);
+      INFO(level_of(device), ", share ", share);
       for (const double sign : {1.0, -1.0}) {
         const std::vector<float> values(static_cast<size_t>(n),
                                         static_cast<float>(sign * (1.0 + share * 0x1p-7)));

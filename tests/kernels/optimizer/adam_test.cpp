@@ -80,9 +80,7 @@ TEST_CASE("adam follows torch's formula in double for 20 steps" *
   for (const Device& device : devices_at_every_level())
     for (DType dtype : {DType::f32, DType::bf16})
       for (bool decoupled : {true, false}) {
-        CAPTURE(level_of(device));
-        CAPTURE(std::string(name_of(dtype)));
-        CAPTURE(decoupled);
+        INFO(level_of(device), ", ", name_of(dtype), ", decoupled ", decoupled);
         OptimizerUpdate a{.tensors = {{.parameter = random_tensor({n}, DType::f32, device, 1),
                                        .moment1 = Tensor::zeros({n}, DType::f32, device),
                                        .moment2 = Tensor::zeros({n}, DType::f32, device),
@@ -126,8 +124,7 @@ TEST_CASE("adam gives the same bits at every level, for any split and thread cou
           const OptimizerTensor expected = random_tensors(n, gradient, low, portable);
           kernels::optimizer_update(adam_part(expected, 0, n, decoupled), portable.compute());
           for (const Device& device : devices_at_every_level()) {
-            CAPTURE(level_of(device));
-            CAPTURE(n);
+            INFO(level_of(device), ", n ", n);
             if (low && !has_dtype(device, *low)) continue;
             const OptimizerTensor whole = random_tensors(n, gradient, low, device);
             kernels::optimizer_update(adam_part(whole, 0, n, decoupled), device.compute());
@@ -147,8 +144,7 @@ TEST_CASE("adam on bf16 states gives the results of adam on f32 states, each rou
     for (DType gradient : {DType::f32, DType::bf16})
       for (bool decoupled : {true, false})
         for (int64_t n : {1, 15, 31, 1023, 16417}) {
-          CAPTURE(level_of(device));
-          CAPTURE(n);
+          INFO(level_of(device), ", n ", n);
           const OptimizerTensor narrow = random_tensors(n, gradient, {}, device, DType::bf16);
           const auto values = [](const Tensor& x) {  // exact in f32
             const std::vector<double> wide = x.to_doubles();
@@ -240,8 +236,7 @@ TEST_CASE("adam on many tensors at once gives the bits of adam on one tensor aft
   for (const Device& device : devices_at_every_level())
     for (DType state : {DType::f32, DType::bf16})
       for (bool decoupled : {true, false}) {
-        CAPTURE(level_of(device));
-        CAPTURE(decoupled);
+        INFO(level_of(device), ", decoupled ", decoupled);
         const std::optional<DType> low =
             state == DType::f32 ? std::optional(DType::bf16) : std::nullopt;
         const OptimizerTensor together = random_tensors(total, DType::f32, low, device, state);

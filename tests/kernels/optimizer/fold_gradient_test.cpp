@@ -23,8 +23,7 @@ TEST_CASE("fold_gradient rounds the new gradient and adds it, with equal bits at
         for (DType kept : {DType::f32, DType::bf16})
           for (bool first : {false, true})
             for (int64_t n : {1, 31, 1023, 70001}) {
-              CAPTURE(level_of(device));
-              CAPTURE(n);
+              INFO(level_of(device), ", n ", n);
               const Tensor x = random_tensor({n}, leaf, device, 1);
               const Tensor sum = random_tensor({n}, kept, device, 2, -100.0, 100.0);
               const std::vector<double> sums = sum.to_doubles(), leaves = x.to_doubles();
@@ -59,8 +58,7 @@ TEST_CASE("fold_gradient with first = true may write over the leaf and gives the
   for (const Device& device : devices_at_every_level())
     for (DType rounding : on_device(gradient_dtypes, device))
       for (int64_t n : {1, 31, 1023, 200001}) {
-        CAPTURE(level_of(device));
-        CAPTURE(n);
+        INFO(level_of(device), ", n ", n);
         std::vector<float> values = random_tensor({n}, DType::f32, device, 1).to_host<float>();
         values[static_cast<size_t>(n / 2)] = -0.0f;
         const Tensor leaf = Tensor::from(values, {n}, device);
@@ -90,8 +88,7 @@ TEST_CASE("fold_gradient gives the same bits at every alignment of leaf and sum"
         };
         const Tensor expected = folded(0, 0);
         for (int64_t begin : {1, 2, 4, 8}) {
-          CAPTURE(level_of(device));
-          CAPTURE(begin);
+          INFO(level_of(device), ", begin ", begin);
           CHECK(same_bits(folded(begin, 0), expected));
           CHECK(same_bits(folded(0, begin), expected));
         }

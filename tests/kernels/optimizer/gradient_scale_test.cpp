@@ -87,9 +87,7 @@ TEST_CASE("gradient_scale gives the bits of the factor that the host computes of
   for (const Device& device : devices_at_every_level())
     for (const Clipping& clipping : clippings)
       for (const std::vector<float>& x : gradients) {
-        CAPTURE(level_of(device));
-        CAPTURE(clipping.clip_norm);
-        CAPTURE(x[1]);
+        INFO(level_of(device), ", clip norm ", clipping.clip_norm, ", ", x[1]);
         const std::vector<int64_t> limbs = limbs_of(x);
         double sum = 0.0;
         for (const float value : x) sum += double{value} * value;
@@ -106,8 +104,7 @@ TEST_CASE("gradient_scale is NaN if any parameter's gradient is not finite" *
   for (const Device& device : devices_at_every_level())
     for (const int64_t count : {1, 2, 255, 256, 257, 700})
       for (const int64_t bad : {int64_t{0}, count / 2, count - 1}) {
-        CAPTURE(count);
-        CAPTURE(bad);
+        INFO("count ", count, ", bad ", bad);
         std::vector<int64_t> counts(static_cast<size_t>(count));
         CHECK(scale_of(std::vector<int64_t>(limb_count), counts, {}, device) == 1.0f);
         counts[static_cast<size_t>(bad)] = 1;

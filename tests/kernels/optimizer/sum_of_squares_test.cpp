@@ -60,9 +60,7 @@ TEST_CASE("sum_of_squares is near the sum in long double, for every dtype and le
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device({DType::f64, DType::f32, DType::bf16, DType::f16}, device))
       for (int64_t granules : {1, 3, 257, 10001}) {
-        CAPTURE(level_of(device));
-        CAPTURE(std::string(name_of(dtype)));
-        CAPTURE(granules);
+        INFO(level_of(device), ", ", name_of(dtype), ", granules ", granules);
         const Tensor x = random_tensor({granules * granule}, dtype, device, 5);
         long double expected = 0.0L;
         for (double v : x.to_doubles()) expected += static_cast<long double>(v) * v;
@@ -159,8 +157,7 @@ TEST_CASE("sum_of_squares gives the same limbs for a view at any offset" *
   const Device plain = Device::cpu(0, {.threads = 1, .isa = Isa::portable});
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device({DType::f32, DType::bf16, DType::f16}, device)) {
-      CAPTURE(level_of(device));
-      CAPTURE(std::string(name_of(dtype)));
+      INFO(level_of(device), ", ", name_of(dtype));
       for (int64_t begin : {0, 1, 2, 4, 8}) {
         const Shape shape = {begin + n};
         const Sum expected = sum_of(random_tensor(shape, dtype, plain, 12).flat(begin, n));

@@ -98,9 +98,7 @@ TEST_CASE("lion and sgd follow their formulas in double for 20 steps" *
   for (const RuleCase& rule : rule_cases())
     for (const Device& device : devices_at_every_level())
       for (const DType gradient : {DType::f32, DType::bf16}) {
-        CAPTURE(std::string(rule.name));
-        CAPTURE(level_of(device));
-        CAPTURE(std::string(name_of(gradient)));
+        INFO(std::string(rule.name), ", ", level_of(device), ", ", name_of(gradient));
         OptimizerTensor t = rule_tensor(n, rule.has_momentum, DType::f32, gradient, device);
         if (t.moment1) t.moment1 = Tensor::zeros({n}, DType::f32, device);
         ReferenceRule reference{t.parameter.to_doubles(), {}};
@@ -148,11 +146,8 @@ TEST_CASE("lion and sgd give the same bits at every level and for any split" *
             const OptimizerTensor one = tensor_on(portable);
             const OptimizerTensor expected = updated(one, {one}, portable, step);
             for (const Device& device : devices_at_every_level()) {
-              CAPTURE(std::string(rule.name));
-              CAPTURE(level_of(device));
-              CAPTURE(std::string(name_of(state)));
-              CAPTURE(n);
-              CAPTURE(step);
+              INFO(std::string(rule.name), ", ", level_of(device), ", ", name_of(state), ", n ", n,
+                   ", step ", step);
               const OptimizerTensor all = tensor_on(device);
               const int64_t cut = n * 3 / 7;
               updated(all, {rule_part(all, cut, n - cut), rule_part(all, 0, cut)}, device, step);

@@ -92,10 +92,7 @@ TEST_CASE("reduce sums, averages and finds the largest over any axes of every fl
   for (const ReduceCase& c : cases)
     for (DType dtype : on_device(floating_dtypes, device))
       for (ReduceOp op : {ReduceOp::sum, ReduceOp::mean, ReduceOp::max}) {
-        CAPTURE(c.shape.str());
-        CAPTURE(c.axes);
-        CAPTURE(name_of(dtype));
-        CAPTURE(static_cast<int>(op));
+        INFO(c.shape.str(), ", axes ", c.axes, ", ", name_of(dtype), ", ", static_cast<int>(op));
         const Tensor x = random_tensor(c.shape, dtype, device, 1);
         const std::vector<double> xs = x.to_doubles();
         const std::vector<double> expected = expected_reduction(op, c, xs);
@@ -127,8 +124,7 @@ TEST_CASE("reduce gives the same bits at every alignment of x and y" *
           return y;
         };
         for (int64_t begin : {1, 2, 4}) {
-          CAPTURE(level_of(device));
-          CAPTURE(begin);
+          INFO(level_of(device), ", begin ", begin);
           CHECK(same_bits(reduced(begin, 0), reduced(0, 0)));
           CHECK(same_bits(reduced(0, begin), reduced(0, 0)));
         }

@@ -61,8 +61,7 @@ TEST_CASE("chat templates render as transformers renders them, and answers are w
     ChatRenderer without(template_of(plain), ChatRenderer::Text::chat);
     ChatRenderer prompts(template_of(plain), ChatRenderer::Text::prompt);
     for (const auto& [number, one] : cases.items()) {
-      CAPTURE(name);
-      CAPTURE(number);
+      INFO("name ", name, ", number ", number);
       const std::string row = one["row"].dump(), text = one["text"], prompt = one["prompt"];
       const RenderedChat chat = with_marks.render(row, "row");
       CHECK(chat.text == text);

@@ -332,8 +332,7 @@ TEST_CASE("the mean over targets has the same bits for every number of ranks and
   CHECK(alone.losses.size() == 3);
   for (const int world : {2, 4})
     for (const int stage : {0, 1, 3}) {
-      CAPTURE(world);
-      CAPTURE(stage);
+      INFO("world ", world, ", stage ", stage);
       const MeanOutcome shared =
           run_means({.world = world, .stage = stage, .accumulation = 8 / world, .empty_sample = 3});
       CHECK(shared.hash == alone.hash);

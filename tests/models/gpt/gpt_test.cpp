@@ -52,8 +52,7 @@ int count(const std::vector<std::string>& log, const std::string& line) {
 TEST_CASE("the loss of an untrained model is near ln V") {
   for (const Device& device : devices_at_every_level())
     for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-      CAPTURE(level_of(device));
-      CAPTURE(name_of(dtype));
+      INFO(level_of(device), ", ", name_of(dtype));
       GPTConfig config = GPTConfig::preset("gpt-nano");
       config.vocabulary = 65;
       config.block_size = 32;
@@ -74,8 +73,7 @@ TEST_CASE("the whole model's gradient agrees with finite differences in f64") {
   const ForwardPosition place{.seed = 9, .step = 4, .first_sample = 12};
   for (GPTConfig config : tiny_decoders())
     for (float dropout : {0.0f, 0.2f}) {
-      CAPTURE(text_of(config));
-      CAPTURE(dropout);
+      INFO(text_of(config), ", dropout ", dropout);
       config.dropout = dropout;
       GPTCase model(config, device, DType::f64, /*spread=*/15.0);
       const Step step = step_of(model, ids, targets, place, false);

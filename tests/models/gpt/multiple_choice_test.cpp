@@ -86,8 +86,7 @@ TEST_CASE("log-probabilities, chosen endings and accuracies are those of lm-eval
   const HuggingFaceFolder folder(choice_model);
   for (const Device& device : devices_at_every_level())
     for (const char* name : {"harness", "begins", "short", "plain"}) {
-      CAPTURE(level_of(device));
-      CAPTURE(std::string(name));
+      INFO(level_of(device), ", ", std::string(name));
       GPTCase model(folder.model().config, device);
       load_folder(folder, model);
       const json expected = expected_choices(name);
@@ -122,8 +121,7 @@ TEST_CASE("how many endings share a pass changes the rounding of their log-proba
   const std::vector<ChoiceQuestion> questions = questions_of("harness");
   for (const Device& device : devices_at_every_level())
     for (const auto& [dtype, rounding] : {std::pair{DType::f32, 1e-6}, {DType::bf16, 1e-2}}) {
-      CAPTURE(level_of(device));
-      CAPTURE(name_of(dtype));
+      INFO(level_of(device), ", ", name_of(dtype));
       GPTCase model(folder.model().config, device, dtype);
       load_folder(folder, model);
       const ChoiceScores alone = scores_of(model, questions, {.at_once = 1});

@@ -157,10 +157,7 @@ TEST_CASE("ids and targets of chat templates are those of transformers for each 
                                             std::ranges::count(made.is_target, true),
                                             checksum(std::as_bytes(std::span(both)))};
         if (got == wanted || ++wrong > 20) continue;
-        CAPTURE(kind);
-        CAPTURE(name);
-        CAPTURE(i);
-        CAPTURE(conversations[i].text);
+        INFO("kind ", kind, ", name ", name, ", i ", i, ", ", conversations[i].text);
         CHECK(got.dump() == wanted.dump());
       }
   }

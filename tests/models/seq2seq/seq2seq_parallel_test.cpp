@@ -85,8 +85,7 @@ TEST_CASE("tensor ranks train an encoder-decoder with the losses and gradients o
       CHECK(whole.losses.back() != whole.losses.front());
       for (const int ranks : {2, 4})
         for (const bool sequence : {false, true}) {
-          CAPTURE(ranks);
-          CAPTURE(sequence);
+          INFO("ranks ", ranks, ", sequence ", sequence);
           check_near(
               trained(config,
                       {.ranks = ranks, .sequence = sequence, .dtype = dtype, .steps = steps}),
@@ -221,9 +220,7 @@ TEST_CASE("a meta device counts the bytes and messages of an encoder-decoder's t
   for (const int count : {2, 4})
     for (const bool sequence : {false, true})
       for (const bool checkpointing : {false, true}) {
-        CAPTURE(count);
-        CAPTURE(sequence);
-        CAPTURE(checkpointing);
+        INFO("count ", count, ", sequence ", sequence, ", checkpointing ", checkpointing);
         std::vector<Seq2SeqAccount> real(static_cast<size_t>(count));
         run_local(count,
                   [&](Communicator& world, const Device& device) {

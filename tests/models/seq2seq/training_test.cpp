@@ -98,8 +98,7 @@ TEST_CASE("an encoder-decoder model trains to the same bits at every stage and n
     CHECK(hash_of({.config = config, .checkpointing = true}) == expected);
     for (const int world : {1, 2, 4})
       for (const int stage : {0, 1, 2, 3}) {
-        CAPTURE(world);
-        CAPTURE(stage);
+        INFO("world ", world, ", stage ", stage);
         CHECK(hash_of({.config = config,
                        .world = world,
                        .engine = {.stage = stage},
@@ -115,8 +114,7 @@ TEST_CASE(
   const std::string expected = hash_of({.config = config});
   for (const Space space : {Space::host, Space::file})
     for (const int world : {1, 2}) {
-      CAPTURE(static_cast<int>(space));
-      CAPTURE(world);
+      INFO(static_cast<int>(space), ", world ", world);
       CHECK(hash_of({.config = config,
                      .world = world,
                      .engine = {.stage = 3, .offload = {space, space, space, space}}},

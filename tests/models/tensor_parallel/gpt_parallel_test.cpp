@@ -96,8 +96,7 @@ TEST_CASE("adapters on tensor ranks train as on one rank, also with sequence par
     CHECK(whole.losses.back() != whole.losses.front());
     for (const int ranks : {2, 4})
       for (const bool sequence : {false, true}) {
-        CAPTURE(ranks);
-        CAPTURE(sequence);
+        INFO("ranks ", ranks, ", sequence ", sequence);
         const TrainingSetting setting{
             .ranks = ranks, .sequence = sequence, .dtype = DType::f64, .prepare = fill_adapters};
         check_near(trained(config, setting, lora), whole, 1e-9, 1e-12);
@@ -110,14 +109,12 @@ TEST_CASE(
   for (const GPTConfig& config : shared_decoders())
     for (const auto& [dtype, loss, gradient] :
          {std::tuple{DType::f32, 1e-5, 1e-4}, std::tuple{DType::bf16, 2e-2, 5e-2}}) {
-      CAPTURE(text_of(config));
-      CAPTURE(name_of(dtype));
+      INFO(text_of(config), ", ", name_of(dtype));
       const Training whole = trained(config, {.dtype = dtype});
       CHECK(whole.losses.back() != whole.losses.front());
       for (int ranks : {2, 4})
         for (bool sequence : {false, true}) {
-          CAPTURE(ranks);
-          CAPTURE(sequence);
+          INFO("ranks ", ranks, ", sequence ", sequence);
           check_near(trained(config, {ranks, sequence, dtype}), whole, loss, gradient);
         }
     }
@@ -159,9 +156,7 @@ TEST_CASE("with dropout, replicated parameters stay bit-identical on all tensor 
   for (GPTConfig config : shared_decoders())
     for (int ranks : {2, 4})
       for (bool sequence : {false, true}) {
-        CAPTURE(text_of(config));
-        CAPTURE(ranks);
-        CAPTURE(sequence);
+        INFO(text_of(config), ", ranks ", ranks, ", sequence ", sequence);
         config.dropout = 0.2f;
         const Training training = trained(config, {.ranks = ranks, .sequence = sequence});
         CHECK(training.replicas_agree);
@@ -340,9 +335,7 @@ TEST_CASE("a step of tensor ranks on a meta device counts the memory and message
   for (int count : {2, 4})
     for (bool sequence : {false, true})
       for (bool checkpointing : {false, true}) {
-        CAPTURE(count);
-        CAPTURE(sequence);
-        CAPTURE(checkpointing);
+        INFO("count ", count, ", sequence ", sequence, ", checkpointing ", checkpointing);
         std::vector<StepAccount> real(static_cast<size_t>(count));
         run_local(count,
                   [&](Communicator& world, const Device& device) {

@@ -66,8 +66,7 @@ TEST_CASE(
     "parallel_embedding matches the whole embedding, also with uneven and empty vocabulary parts") {
   for (bool sequence : {false, true})
     for (int64_t vocabulary : {9, 5, 2}) {
-      CAPTURE(sequence);
-      CAPTURE(vocabulary);
+      INFO("sequence ", sequence, ", vocabulary ", vocabulary);
       std::vector<int32_t> ids{0, 8, 4, 5, 3, 3, 7, 1};
       for (int32_t& id : ids) id = static_cast<int32_t>(id % vocabulary);
       check_on_ranks(
@@ -102,8 +101,7 @@ TEST_CASE(
     "parts") {
   for (bool sequence : {false, true})
     for (int64_t vocabulary : {9, 5, 2}) {
-      CAPTURE(sequence);
-      CAPTURE(vocabulary);
+      INFO("sequence ", sequence, ", vocabulary ", vocabulary);
       std::vector<int32_t> targets{0, 8, -1, 5, 4, 3, -1, 1};
       for (int32_t& target : targets)
         if (target >= 0) target = static_cast<int32_t>(target % vocabulary);
@@ -126,9 +124,8 @@ TEST_CASE(
   for (const double smoothing : {0.0, 0.2})
     for (const Reduction reduction : {Reduction::mean, Reduction::sum, Reduction::none})
       for (int64_t vocabulary : {9, 5, 2}) {
-        CAPTURE(smoothing);
-        CAPTURE(static_cast<int>(reduction));
-        CAPTURE(vocabulary);
+        INFO("smoothing ", smoothing, ", ", static_cast<int>(reduction), ", vocabulary ",
+             vocabulary);
         std::vector<int32_t> targets{0, 8, -100, 5, 4, 3, -100, 1};
         for (int32_t& target : targets)
           if (target >= 0) target = static_cast<int32_t>(target % vocabulary);
@@ -401,8 +398,7 @@ PassAccount account_of_a_pass(Communicator& ranks, const Device& device, bool se
 TEST_CASE("tensor parallel layers on a meta device count the memory and messages of real ones") {
   for (int count : {1, 2, 4})
     for (bool sequence : {false, true}) {
-      CAPTURE(count);
-      CAPTURE(sequence);
+      INFO("count ", count, ", sequence ", sequence);
       std::vector<PassAccount> real(static_cast<size_t>(count));
       run_local(count,
                 [&](Communicator& ranks, const Device& device) {

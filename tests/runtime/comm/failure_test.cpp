@@ -233,8 +233,7 @@ TEST_CASE(
 
   for (const auto& [others, last] : pairs)
     for (const int ranks : group_sizes) {
-      CAPTURE(others.text());
-      CAPTURE(last.text());
+      INFO(others.text(), ", ", last.text());
       const auto errors = errors_in_step_5(ranks, [&](Communicator& comm, const Device& device) {
         (is_last(comm) ? last : others)(comm, device);
       });

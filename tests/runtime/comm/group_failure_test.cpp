@@ -280,8 +280,7 @@ TEST_CASE("a rank that fails inside a group is named by its global rank") {
     CAPTURE(cause);
     const auto errors = errors_of(4, body);
     for (const size_t rank : {0, 1, 2}) {
-      CAPTURE(rank);
-      CAPTURE(errors[rank]);
+      INFO("rank ", rank, ", ", errors[rank]);
       CHECK(contains(errors[rank], cause));
       if (rank != 1) CHECK(contains(errors[rank], "; rank " + std::to_string(rank) + " waits in "));
     }

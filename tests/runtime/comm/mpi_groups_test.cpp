@@ -147,8 +147,7 @@ TEST_CASE("mpi: a stage that is killed, stopped, stalls, throws or leaves is nam
       }));
     for (int struck = 0; struck < mpi_stages; ++struck) {
       const Ended ended = all[static_cast<size_t>(struck)].get();
-      CAPTURE(struck);
-      CAPTURE(ended.text);
+      INFO("struck ", struck, ", text ", ended.text);
       CHECK(ended.status != 0);
       for (int rank = 0; rank < mpi_stages; ++rank) {
         if (rank == struck) continue;

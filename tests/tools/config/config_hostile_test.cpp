@@ -196,10 +196,7 @@ TEST_CASE(
       write_file(file, text);
       const Outcome outcome = zerograd(hostile_run + file);
       const std::string error = line_after(outcome.error, "error: ConfigError: ");
-      CAPTURE(path);
-      CAPTURE(kind);
-      CAPTURE(text);
-      CAPTURE(outcome.error);
+      INFO("path ", path, ", kind ", kind, ", text ", text, ", error ", outcome.error);
       if (std::string(kind) == "misplaced" && outcome.status == 0) {  // unlike all top-level keys
         CHECK(contains(outcome.error,
                        file + ":" + std::to_string(at.line) + ":" + std::to_string(at.column)));

@@ -228,8 +228,7 @@ class Matrix {
         return is_listed(names_flag ? override.listed : key.path() + " (",
                          check(key, config, override.flags, expected).outcome.error);
       };
-      CAPTURE(key.path());
-      CAPTURE(override.flags);
+      INFO(key.path(), ", flags ", override.flags);
       const bool is_overridden = override.listed != "-" && !is_error(override.with_value);
       CHECK(lists(with_value, override.with_value) == is_overridden);
       // A default is not overridden.
@@ -246,9 +245,7 @@ class Matrix {
   ConfigRuns::Run check(const Key& key, const json& config, const std::string& flags,
                         const std::string& expected) {
     const ConfigRuns::Run now = run(config, key.given + " " + flags);
-    CAPTURE(key.path());
-    CAPTURE(config.dump());
-    CAPTURE(flags);
+    INFO(key.path(), ", ", config.dump(), ", flags ", flags);
     CHECK(surprise(expected, now, base_, command_ == Command::train) == "");
     if (flags.empty() && key.given.empty())
       CHECK(!contains(now.outcome.error, "overridden by flags"));

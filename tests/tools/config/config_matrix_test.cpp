@@ -449,8 +449,7 @@ TEST_CASE("config: the batch sizes follow from the keys and flags in every combi
                                 : "micro_batch=64 accumulation=1";
     else if (!accumulation && !(train && micro))
       expected = train ? "micro_batch=12 accumulation=1" : "micro_batch=4 accumulation=1";
-    CAPTURE(config.dump());
-    CAPTURE(line);
+    INFO(config.dump(), ", line ", line);
     CHECK(surprise(expected, runs.train(config, line), {}, true) == "");
   }
 }

@@ -56,8 +56,7 @@ TEST_CASE(
         "a: {b: {\"" + std::string(5000, 'c') + "\": {\"d\": @}}}}\t", std::string("\"a\\n\" 1"),
         std::string("steps_per_print: \"a\\u001b"), std::string("x \t\t: [1 2}")}) {
     const std::string whole = text + key + "\n}}", error = text_error(whole);
-    CAPTURE(whole);
-    CAPTURE(error);
+    INFO("whole ", whole, ", error ", error);
     CHECK(flaw_of(error, "c.json", whole) == "");
   }
   const Loaded lenient =

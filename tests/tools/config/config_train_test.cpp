@@ -274,8 +274,7 @@ TEST_CASE("OneCycle sets rate and momentum for each step, and a resumed run cont
   const std::string save = " --save " + (folder / "saved");
   const Outcome outcome =
       zerograd(config_run + "--steps 3 --config " + (folder / "ds.json") + save);
-  CAPTURE(outcome.error);
-  CAPTURE(outcome.out);
+  INFO("error ", outcome.error, ", out ", outcome.out);
   CHECK(contains(outcome.error, "learning rate: OneCycle, from 0.001 to 0.005 in 4 steps"));
   for (const char* line : {"step=1, skipped=0, lr=[0.002], mom=[[0.6875, 0.99]]\n",
                            "step=2, skipped=0, lr=[0.003], mom=[[0.625, 0.99]]\n"})
@@ -304,8 +303,7 @@ TEST_CASE("a run with a config is resumed with or without the config to the same
       (folder / "saved");
   for (const std::string& flags : {std::string(), " " + config}) {
     const Outcome rest = zerograd(resume + flags);
-    CAPTURE(flags);
-    CAPTURE(rest.error);
+    INFO("flags ", flags, ", error ", rest.error);
     CHECK(line_after(rest.out, "param_hash ") == line_after(whole.out, "param_hash "));
   }
 }

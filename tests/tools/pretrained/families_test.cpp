@@ -82,8 +82,7 @@ TEST_CASE("export writes the model that was trained, or refuses it by the field'
   int run = 0;
   for (const std::string family : {"gpt", "bloom", "llama", "mistral", "qwen2", "qwen3"})
     for (const Setting& setting : settings) {
-      CAPTURE(family);
-      CAPTURE(setting.flag);
+      INFO("family ", family, ", flag ", setting.flag);
       const std::string save = folder / std::to_string(++run), hf = save + "_hf";
       const std::string type = family == "gpt" ? "" : " --model-type " + family;
       const std::string hash =

@@ -61,9 +61,7 @@ TEST_CASE("a checkpoint leaves out what is not saved, and a resumed engine has t
   for (const DType compute : {DType::f32, DType::bf16})
     for (size_t place = 0; place < base_configs().size(); ++place)
       for (const int ranks : {1, 2, 3}) {
-        CAPTURE(name_of(compute));
-        CAPTURE(place);
-        CAPTURE(ranks);
+        INFO(name_of(compute), ", place ", place, ", ranks ", ranks);
         const TemporaryFolder folder;
         Config config = base_configs()[place];
         config.compute = compute;

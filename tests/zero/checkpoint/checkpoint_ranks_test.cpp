@@ -82,10 +82,8 @@ TEST_CASE(
     for (int i = 0; i < 4; ++i)
       for (int j = 0; j < 4; ++j) {
         const Layout before{1 + i, j}, after{1 + (i ^ j), i ^ twice[j]};
-        CAPTURE(before.ranks);
-        CAPTURE(before.stage);
-        CAPTURE(after.ranks);
-        CAPTURE(after.stage);
+        INFO("ranks ", before.ranks, ", stage ", before.stage, ", ranks ", after.ranks, ", stage ",
+             after.stage);
         const std::string directory = folder / (std::to_string(i) + std::to_string(j));
         const int cut = 1 + (i + j) % (last - 1);
         const Part front = train_part(before, 0, cut, directory, compute);

@@ -363,9 +363,7 @@ TEST_CASE("parameter_hash refuses slices of tensor ranks that do not make up the
       Engine engine(store, mesh, device);
       (void)engine.parameter_hash();
     };
-    CAPTURE(rows[0].begin);
-    CAPTURE(rows[1].begin);
-    CAPTURE(rows[1].count);
+    INFO(rows[0].begin, ", ", rows[1].begin, ", ", rows[1].count);
     CHECK(contains(message_of<ConfigError>([&] { run_local(2, hash); }),
                    "the parts of parameter 'cut' on 2 ranks do not cover its shape [12, 3]"));
   }

@@ -75,10 +75,8 @@ TEST_CASE("a save stores the state from when it began, while the engine trains a
   for (const int world : {1, 2, 4})
     for (int stage = 0; stage <= 3; ++stage)
       for (const Config& config : configs(stage)) {
-        CAPTURE(world);
-        CAPTURE(stage);
-        CAPTURE(name_of(config.compute));
-        CAPTURE(name_of(config.offload.optimizer));
+        INFO("world ", world, ", stage ", stage, ", ", name_of(config.compute), ", ",
+             name_of(config.offload.optimizer));
         const TemporaryFolder folder, disk;
         Values before;
         run_local(world,
@@ -105,8 +103,7 @@ TEST_CASE(
     "Engine::step waits for a snapshot's reader, which gets the values from before the step") {
   const TemporaryFolder disk;
   for (const Config& config : configs(0)) {
-    CAPTURE(name_of(config.compute));
-    CAPTURE(name_of(config.offload.optimizer));
+    INFO(name_of(config.compute), ", ", name_of(config.offload.optimizer));
     const Toy toy;
     Engine engine(toy.store, cpu_with_drive(disk), config);
     train_step(engine, 0);
@@ -214,8 +211,7 @@ TEST_CASE("a save takes at most one bucket of host memory, and meta predicts the
   constexpr int64_t bucket = 129 * 4;  // the longest piece
   for (const Space space : {Space::device, Space::host, Space::file})
     for (const DType optimizer : {DType::f32, DType::bf16}) {
-      CAPTURE(name_of(space));
-      CAPTURE(name_of(optimizer));
+      INFO(name_of(space), ", ", name_of(optimizer));
       const Config config = {
           .compute = DType::bf16, .optimizer = optimizer, .offload = {.optimizer = space}};
       const TemporaryFolder folder, disk;

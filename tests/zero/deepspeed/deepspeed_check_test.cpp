@@ -119,8 +119,7 @@ TEST_CASE(
   };
   for (const auto& [text, begins, has] : cases) {
     const std::string error = check_error("{" + batch_of_16 + text + "\n}");
-    CAPTURE(text);
-    CAPTURE(error);
+    INFO("text ", text, ", error ", error);
     CHECK(error.starts_with(begins));
     CHECK(contains(error, has));
     CHECK((contains(error, "; try ") || contains(error, "; did you mean ")));

@@ -108,8 +108,7 @@ TEST_CASE("deepspeed: the default of every key is DeepSpeed's") {
     if (!expected.contains(row.section) || row.type == zero::deepspeed::Type::section ||
         !*row.fallback)
       continue;
-    CAPTURE(std::string(row.section));
-    CAPTURE(std::string(row.key));
+    INFO(std::string(row.section), ", ", std::string(row.key));
     REQUIRE(expected[row.section].contains(row.key));
     CHECK(json::parse(row.fallback) == expected[row.section][row.key]);
     ++compared;

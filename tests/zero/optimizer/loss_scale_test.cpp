@@ -61,9 +61,7 @@ TEST_CASE(
   for (const int64_t window : {2, 3, 7, 1000})
     for (const int64_t hysteresis : {1, 2, 3})
       for (const bool consecutive : {false, true}) {
-        CAPTURE(window);
-        CAPTURE(hysteresis);
-        CAPTURE(consecutive);
+        INFO("window ", window, ", hysteresis ", hysteresis, ", consecutive ", consecutive);
         LossScaler scaler({.window = window,
                            .hysteresis = hysteresis,
                            .consecutive_hysteresis = consecutive,

@@ -68,9 +68,7 @@ TEST_CASE("Newton-Schulz agrees with a plain double-precision iteration for ever
        {std::pair{1, 1}, {1, 12}, {12, 1}, {5, 31}, {31, 5}, {16, 16}, {64, 100}, {100, 64}})
     for (const DType dtype : {DType::f32, DType::bf16}) {
       const int rows = shape.first, columns = shape.second;
-      CAPTURE(rows);
-      CAPTURE(columns);
-      CAPTURE(std::string(name_of(dtype)));
+      INFO("rows ", rows, ", columns ", columns, ", ", name_of(dtype));
       const Tensor matrix = random_tensor({rows, columns}, dtype, Device::cpu(), 7, -3, 3);
       const std::vector<double> before = matrix.to_doubles();
       zero::orthogonalise(matrix, norm_of(before), 0.5, Device::cpu().compute());

@@ -68,8 +68,7 @@ TEST_CASE(
                                                    {DType::bf16, 1.0f, true},
                                                    {DType::bf16, 1000.0f, true},
                                                    {DType::f32, 1.0f, false}}) {
-    CAPTURE(clip);
-    CAPTURE(decoupled);
+    INFO("clip ", clip, ", decoupled ", decoupled);
     const Toy toy;
     const Config config{.compute = compute,
                         .update = {.beta2 = 0.99f, .weight_decay = 0.3f, .decoupled = decoupled},

@@ -269,9 +269,8 @@ TEST_CASE("the schedules of transformers have the exact rates of its get_schedul
   const nlohmann::json& cases = file.at("cases");
   CHECK(cases.size() == 26);
   for (const nlohmann::json& item : cases) {
-    CAPTURE(item.at("name").get<std::string>());
-    CAPTURE(item.at("kwargs").dump());
-    CAPTURE(item.at("warmup").get<int>());
+    INFO(item.at("name").get<std::string>(), ", ", item.at("kwargs").dump(), ", ",
+         item.at("warmup").get<int>());
     const Schedule schedule(
         {.kind = zero::schedule_kind("hf_" + item.at("name").get<std::string>()),
          .rate = file.at("rate"),

@@ -82,9 +82,7 @@ TEST_CASE(
                           .gradient = space,
                           .optimizer = space,
                           .sub_group_size = 64};
-        CAPTURE(stage);
-        CAPTURE(ranks);
-        CAPTURE(name_of(space));
+        INFO("stage ", stage, ", ranks ", ranks, ", ", name_of(space));
         CHECK(trained(config, ranks) == expected);
       }
 }
@@ -95,8 +93,7 @@ TEST_CASE(
   const std::string expected = trained(bf16_config(true), 1);
   for (int cut = 1; cut < rounded_steps; ++cut)
     for (const int ranks : {1, 2}) {
-      CAPTURE(cut);
-      CAPTURE(ranks);
+      INFO("cut ", cut, ", ranks ", ranks);
       const TemporaryFolder folder;
       const Toy toy;
       Engine saved(toy.store, Device::cpu(), bf16_config(true));

@@ -90,8 +90,7 @@ TEST_CASE(
     for (const DType compute : {DType::f32, DType::bf16}) {
       const Config plain{.compute = compute, .update = rule.update};
       const std::string expected = train_rule(plain, 1, 0, 3);
-      CAPTURE(std::string(rule.name));
-      CAPTURE(std::string(name_of(compute)));
+      INFO(std::string(rule.name), ", ", name_of(compute));
       CHECK(std::count(hashes.begin(), hashes.end(), expected) == 0);  // the rule has an effect
       hashes.push_back(expected);
       for_settings(std::size(places), [&](int stage, int ranks, size_t place) {
@@ -197,9 +196,7 @@ TEST_CASE("a plan equals its run for every optimizer") {
   for (const NamedRule& rule : named_rules())
     for (const int stage : {0, 1, 3})
       for (const Space space : {Space::device, Space::host, Space::file}) {
-        CAPTURE(std::string(rule.name));
-        CAPTURE(stage);
-        CAPTURE(std::string(name_of(space)));
+        INFO(std::string(rule.name), ", stage ", stage, ", ", name_of(space));
         const Program program = [&](Communicator& ranks, const Device& device) {
           ParameterStore store;
           const Unit& unit = store.unit("layer");

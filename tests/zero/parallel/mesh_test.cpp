@@ -72,8 +72,7 @@ TEST_CASE(
     for (const MeshShape& shape : {MeshShape{2, 2, 2}, MeshShape{4, 1, 2}, MeshShape{1, 4, 2},
                                    MeshShape{2, 1, 4}, MeshShape{2, 4, 1}, MeshShape{1, 2, 4}})
       for (const int stage : {0, 1, 2, 3}) {
-        CAPTURE(mesh_text(shape));
-        CAPTURE(stage);
+        INFO(mesh_text(shape), ", stage ", stage);
         const MeshOutcome outcome = train_mesh(shape, {.stage = stage,
                                                        .compute = compute,
                                                        .loss_scaling = scaling,
@@ -229,8 +228,7 @@ TEST_CASE("a mesh rank on meta has the same memory and communication volume as a
       const Device meta = Device::meta(world.rank());
       const auto counting = counting_communicator(world.rank(), 8);
       const DryRun planned = dry_run(*counting, meta, shape, config, folder.path());
-      CAPTURE(stage);
-      CAPTURE(world.rank());
+      INFO("stage ", stage, ", ", world.rank());
       REQUIRE(real.rows.size() == planned.rows.size());
       for (size_t i = 0; i < real.rows.size(); ++i) {
         CHECK(real.rows[i].live == planned.rows[i].live);

@@ -210,10 +210,7 @@ TEST_CASE("tied embeddings on two pipeline stages give the same bits as on one s
           // 1 for the order of 1F1B; all micro-batches for GPipe, which runs all forward passes
           // first.
           const size_t ahead = stage % 2 == 0 ? 1 : tied_micro_batches;
-          CAPTURE(name_of(compute));
-          CAPTURE(fused);
-          CAPTURE(data);
-          CAPTURE(stage);
+          INFO(name_of(compute), ", fused ", fused, ", data ", data, ", stage ", stage);
           CHECK(train_in_stages(data, config, fused, ahead) == alone);
         }
     }

@@ -117,9 +117,7 @@ TEST_CASE(
           Config config = plain;
           config.stage = stage;
           config.offload = {.activation = space};
-          CAPTURE(name_of(compute));
-          CAPTURE(stage);
-          CAPTURE(ranks);
+          INFO(name_of(compute), ", stage ", stage, ", ranks ", ranks);
           CHECK(train_tied(config, ranks) == expected);
           config.offload.gradient = Space::host;
           CHECK(train_tied(config, ranks) == expected);

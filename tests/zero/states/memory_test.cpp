@@ -106,8 +106,7 @@ TEST_CASE(
     (parameter->trainable ? trainable : frozen) += parameter->shape.numel();
   for (int stage = 0; stage <= 3; ++stage)
     for (int world : {1, 2, 3}) {
-      CAPTURE(stage);
-      CAPTURE(world);
+      INFO("stage ", stage, ", world ", world);
       zero::RestingBytes sum;
       for (int rank = 0; rank < world; ++rank) {
         const Device device = Device::meta(rank);

@@ -135,10 +135,8 @@ TEST_CASE(
     const std::string expected = train_chain(1, variant).hash;
     for (const Space space : {Space::device, Space::host, Space::file})
       for (const int ranks : {1, 2, 4}) {
-        CAPTURE(variant.checkpointed);
-        CAPTURE(variant.two_tapes);
-        CAPTURE(name_of(space));
-        CAPTURE(ranks);
+        INFO("checkpointed ", variant.checkpointed, ", two tapes ", variant.two_tapes, ", ",
+             name_of(space), ", ranks ", ranks);
         const auto train = [&](int64_t bucket) {
           ChainSetting setting = variant;
           setting.engine = {.stage = 3,
