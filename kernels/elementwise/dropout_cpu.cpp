@@ -1,6 +1,7 @@
 #include "zerograd/kernels/elementwise/dropout_cpu.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "zerograd/kernels/cpu/level.h"
 #include "zerograd/kernels/elementwise/dropout_scalar.h"
