@@ -6,8 +6,6 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
-#include <functional>
-#include <string>
 
 #include "bench/operands.h"
 #include "zerograd/kernels/matmul/matmul.h"

@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include "bench/measure.h"
-#include "zerograd/bench.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/error.h"

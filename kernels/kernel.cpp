@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "zerograd/runtime/device.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {

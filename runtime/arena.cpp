@@ -1,7 +1,6 @@
 #include "zerograd/runtime/arena.h"
 
 #include <iterator>
-#include <utility>
 
 #include "zerograd/runtime/cpu/poison.h"
 #include "zerograd/runtime/error.h"

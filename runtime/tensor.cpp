@@ -2,7 +2,6 @@
 
 #include <cstring>
 #include <string>
-#include <vector>
 
 #include "zerograd/runtime/backend.h"
 #include "zerograd/runtime/device_state.h"

@@ -5,7 +5,6 @@
 #include <charconv>
 #include <cmath>
 #include <set>
-#include <string>
 #include <utility>
 
 #include "zerograd/runtime/error.h"

@@ -5,11 +5,9 @@
 #include <bit>
 #include <cmath>
 #include <string>
-#include <vector>
 
 #include "zerograd/kernels/attention/attention_cpu.h"
 #include "zerograd/kernels/elementwise/dropout.h"
-#include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/slots.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"

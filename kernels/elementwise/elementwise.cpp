@@ -1,6 +1,5 @@
 #include "zerograd/kernels/elementwise/elementwise.h"
 
-#include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/slots.h"
 #include "zerograd/runtime/text/format.h"
 

@@ -1,6 +1,5 @@
 #include "zerograd/kernels/elementwise/gelu.h"
 
-#include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/slots.h"
 
 namespace zg {

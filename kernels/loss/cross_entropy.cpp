@@ -1,6 +1,5 @@
 #include "zerograd/kernels/loss/cross_entropy.h"
 
-#include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/slots.h"
 #include "zerograd/runtime/text/format.h"
 

@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/matmul/matmul_cpu.h"
 #include "zerograd/kernels/reduce/reduce.h"
 #include "zerograd/kernels/slots.h"

@@ -1,8 +1,5 @@
 #include "zerograd/kernels/movement/movement.h"
 
-#include <algorithm>
-
-#include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/slots.h"
 #include "zerograd/runtime/text/format.h"
 

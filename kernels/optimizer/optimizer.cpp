@@ -3,7 +3,6 @@
 #include <cmath>
 #include <tuple>
 
-#include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/optimizer/optimizer_cpu.h"
 #include "zerograd/kernels/slots.h"
 #include "zerograd/runtime/text/format.h"

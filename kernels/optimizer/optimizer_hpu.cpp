@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <vector>
 
 #include "zerograd/kernels/hpu/launch.h"
 #include "zerograd/kernels/hpu/workspace.h"

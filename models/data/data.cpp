@@ -6,7 +6,6 @@
 #include <system_error>
 
 #include "zerograd/models/data/random_stream.h"
-#include "zerograd/models/data/token_source.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/utf8.h"

@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "zerograd/models/gpt/gpt_config.h"
 #include "zerograd/models/gpt/gpt_layers.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"

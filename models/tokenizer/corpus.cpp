@@ -8,7 +8,6 @@
 #include <system_error>
 #include <thread>
 
-#include "zerograd/models/data/data.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"

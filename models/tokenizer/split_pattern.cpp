@@ -4,7 +4,6 @@
 #include <array>
 #include <limits>
 #include <new>
-#include <string_view>
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>

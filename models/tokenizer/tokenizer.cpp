@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <deque>
-#include <string_view>
 #include <unordered_map>
 
 #include "zerograd/models/tokenizer/bpe_merges.h"

@@ -1,7 +1,6 @@
 #include "zerograd/runtime/comm/mesh.h"
 
 #include <string>
-#include <vector>
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"

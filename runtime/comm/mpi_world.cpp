@@ -4,7 +4,6 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/random.h"
-#include "zerograd/runtime/text/format.h"
 
 namespace zg::cpu {
 namespace {

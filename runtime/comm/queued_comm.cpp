@@ -1,7 +1,6 @@
 #include "zerograd/runtime/comm/queued_comm.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "zerograd/runtime/backend.h"
 #include "zerograd/runtime/comm/pace.h"

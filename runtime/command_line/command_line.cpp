@@ -4,10 +4,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
-#include <utility>
 
 #include "zerograd/runtime/command_line/flags.h"
-#include "zerograd/runtime/device.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 

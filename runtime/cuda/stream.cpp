@@ -4,11 +4,9 @@
 #include <array>
 #include <cstring>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "zerograd/runtime/cuda/api.h"
 #include "zerograd/runtime/cuda/collective_gate.h"

@@ -6,7 +6,6 @@
 
 #include "zerograd/runtime/arena.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/hpu/module.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::hpu {

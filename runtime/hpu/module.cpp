@@ -9,7 +9,6 @@
 #include <fstream>
 #include <map>
 #include <mutex>
-#include <string>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

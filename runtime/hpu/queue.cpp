@@ -1,10 +1,8 @@
 #include "zerograd/runtime/hpu/queue.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <cstring>
 #include <utility>
-#include <vector>
 
 #include "zerograd/runtime/error.h"
 

@@ -3,9 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <functional>
 #include <string>
-#include <type_traits>
 
 #include "tests/autograd/fake_source.h"
 #include "tests/support/error_message.h"

@@ -2,7 +2,6 @@
 
 #include <doctest/doctest.h>
 
-#include "zerograd/runtime/device.h"
 #include "zerograd/runtime/error.h"
 
 using namespace zg;

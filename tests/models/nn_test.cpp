@@ -1,8 +1,6 @@
 #include "zerograd/models/nn.h"
 
-#include <functional>
 #include <new>
-#include <optional>
 
 #include "tests/models/stored_values.h"
 #include "tests/support/error_message.h"

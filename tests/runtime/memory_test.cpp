@@ -6,8 +6,6 @@
 #include <cstring>
 #include <limits>
 #include <sstream>
-#include <string>
-#include <vector>
 
 #include "tests/support/error_message.h"
 #include "tests/support/own_process.h"

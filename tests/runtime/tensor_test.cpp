@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <limits>
-#include <vector>
 
 #include "tests/support/error_message.h"
 #include "zerograd/runtime/checked_product.h"

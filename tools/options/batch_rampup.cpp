@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
-#include <string>
 #include <vector>
 
 #include "zerograd/runtime/command_line/flags.h"

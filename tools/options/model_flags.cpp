@@ -8,7 +8,6 @@
 #include "tools/run/data_file.h"
 #include "zerograd/models/gpt/gpt_config.h"
 #include "zerograd/runtime/command_line/command_line.h"
-#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 

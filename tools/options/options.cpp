@@ -7,7 +7,6 @@
 #include "tools/options/seq2seq_flags.h"
 #include "tools/options/train_flags.h"
 #include "tools/run/processes.h"
-#include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"

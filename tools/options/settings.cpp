@@ -5,7 +5,6 @@
 #include <cmath>
 #include <filesystem>
 #include <initializer_list>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <type_traits>
 
@@ -16,7 +15,6 @@
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json.h"
 #include "zerograd/runtime/text/text.h"
-#include "zerograd/zero/config.h"
 #include "zerograd/zero/optimizer/schedule.h"
 
 namespace zg::tools {

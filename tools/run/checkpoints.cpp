@@ -2,7 +2,6 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <vector>
 
 #include "tools/options/seq2seq_flags.h"
 #include "tools/run/setup.h"
@@ -10,7 +9,6 @@
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/print.h"
-#include "zerograd/zero/checkpoint/checkpoint_file.h"
 #include "zerograd/zero/checkpoint/checkpoint_folder.h"
 
 namespace zg::tools {

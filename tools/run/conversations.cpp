@@ -3,7 +3,6 @@
 #include <ctime>
 #include <utility>
 
-#include "zerograd/models/data/conversation_data.h"
 #include "zerograd/models/tokenizer/corpus.h"
 #include "zerograd/models/tokenizer/text_stream.h"
 #include "zerograd/runtime/error.h"

@@ -11,11 +11,9 @@
 
 #include "tools/options/lora_flags.h"
 #include "tools/options/model_flags.h"
-#include "tools/options/options.h"
 #include "tools/options/run_checks.h"
 #include "tools/options/seq2seq_flags.h"
 #include "tools/options/train_flags.h"
-#include "tools/run/checkpoints.h"
 #include "tools/run/conversations.h"
 #include "tools/run/pairs.h"
 #include "tools/run/processes.h"

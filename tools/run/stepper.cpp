@@ -12,7 +12,6 @@
 #include "zerograd/runtime/recorder.h"
 #include "zerograd/runtime/trace.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
-#include "zerograd/zero/metrics.h"
 
 namespace zg::tools {
 namespace {

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "tools/options/seq2seq_flags.h"
-#include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"

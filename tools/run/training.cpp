@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -12,7 +11,6 @@
 
 #include "tools/options/run_checks.h"
 #include "tools/options/train_flags.h"
-#include "tools/output/console.h"
 #include "zerograd/kernels/matmul/peak.h"
 #include "zerograd/models/gpt/generate.h"
 #include "zerograd/models/gpt/gpt.h"

@@ -1,11 +1,9 @@
 #include "tools/tune/tune_search.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <sstream>
-#include <utility>
 
 #include "tools/run/child.h"
 #include "zerograd/runtime/text/format.h"

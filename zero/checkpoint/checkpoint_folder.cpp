@@ -2,7 +2,6 @@
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
-#include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/states/partition.h"
 

@@ -3,19 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <span>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
-#include "zerograd/runtime/storage/file_io.h"
-#include "zerograd/runtime/storage/safetensors.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/checkpoint/checkpoint_folder.h"
-#include "zerograd/zero/checkpoint/manifest.h"
 #include "zerograd/zero/states/partition.h"
 
 namespace zg::zero {

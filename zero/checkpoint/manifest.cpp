@@ -9,7 +9,6 @@
 
 #include "zerograd/runtime/checked_product.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/safetensors_format.h"
 #include "zerograd/runtime/text/format.h"

@@ -1,12 +1,10 @@
 #include "zerograd/zero/optimizer/optimizer.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 #include <vector>
 
 #include "zerograd/kernels/elementwise/elementwise.h"
-#include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/runtime/device.h"
 #include "zerograd/zero/checkpoint/snapshot.h"
 #include "zerograd/zero/optimizer/adafactor.h"
@@ -14,7 +12,6 @@
 #include "zerograd/zero/optimizer/muon.h"
 #include "zerograd/zero/parallel/model_parts.h"
 #include "zerograd/zero/states/residency.h"
-#include "zerograd/zero/states/transfer.h"
 
 namespace zg::zero {
 namespace {

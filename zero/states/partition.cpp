@@ -1,7 +1,5 @@
 #include "zerograd/zero/states/partition.h"
 
-#include <algorithm>
-
 namespace zg::zero {
 
 FlatUnit FlatUnit::of(std::span<const Parameter* const> parameters, Part part, int world,

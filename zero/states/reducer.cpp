@@ -6,8 +6,6 @@
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/optimizer/optimizer.h"
-#include "zerograd/zero/states/storage.h"
-#include "zerograd/zero/states/transfer.h"
 
 namespace zg::zero {
 namespace {

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "zerograd/runtime/cpu/team.h"
-#include "zerograd/zero/states/partition.h"
 #include "zerograd/zero/states/transfer.h"
 
 namespace zg::zero {

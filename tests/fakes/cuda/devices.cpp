@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -7,8 +7,6 @@
 #include <mutex>
 #include <optional>
 #include <set>
-#include <thread>
-#include <utility>
 #include <vector>
 
 #include "tests/fakes/cuda/launch.h"

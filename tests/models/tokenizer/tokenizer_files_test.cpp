@@ -6,7 +6,6 @@
 
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
-#include "zerograd/models/hugging_face/hugging_face.h"
 #include "zerograd/runtime/error.h"
 
 using namespace zg;

@@ -2,9 +2,6 @@
 
 #include <doctest/doctest.h>
 
-#include <string>
-#include <vector>
-
 #include "tests/runtime/comm/ranks.h"
 #include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/error.h"

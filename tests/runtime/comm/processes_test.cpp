@@ -9,8 +9,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <map>
-#include <string>
-#include <vector>
 
 #include "zerograd/runtime/comm/process_id.h"
 #include "zerograd/runtime/device.h"

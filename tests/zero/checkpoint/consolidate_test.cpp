@@ -10,7 +10,6 @@
 #include "tests/zero/toy.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/storage/safetensors.h"
 
 using namespace zg;
 using namespace zg::testing;

@@ -7,7 +7,6 @@
 #include <tuple>
 
 #include "tests/zero/toy.h"
-#include "zerograd/kernels/optimizer/optimizer.h"
 
 using namespace zg;
 using namespace zg::testing;

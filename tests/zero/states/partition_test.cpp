@@ -5,7 +5,6 @@
 #include <map>
 #include <random>
 #include <set>
-#include <vector>
 
 #include "zerograd/runtime/random.h"
 
