@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/text/format.h"

@@ -1,7 +1,6 @@
 #include "zerograd/kernels/elementwise/gated.h"
 
 #include "zerograd/kernels/slots.h"
-#include "zerograd/runtime/error.h"
 
 namespace zg {
 

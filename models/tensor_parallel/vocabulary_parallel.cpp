@@ -8,7 +8,6 @@
 #include "zerograd/kernels/loss/projection_chunks.h"
 #include "zerograd/kernels/movement/movement.h"
 #include "zerograd/models/tensor_parallel/tensor_parallel.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::models {

@@ -1,5 +1,4 @@
 #include "zerograd/models/tokenizer/text_pipeline.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/utf8.h"
 
 namespace zg::models {

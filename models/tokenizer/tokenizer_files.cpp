@@ -2,7 +2,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "zerograd/models/json_text.h"
 #include "zerograd/models/tokenizer/vocabulary.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"

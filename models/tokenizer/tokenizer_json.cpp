@@ -3,7 +3,6 @@
 #include "zerograd/models/json_text.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/models/tokenizer/vocabulary.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/utf8.h"
 

@@ -13,7 +13,6 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/hpu/device.h"
 #include "zerograd/runtime/text/format.h"
 

@@ -7,7 +7,6 @@
 #include "bench/op.h"
 #include "tests/support/op_case.h"
 #include "tests/support/scoped_variable.h"
-#include "zerograd/kernels/loss/cross_entropy.h"
 #include "zerograd/kernels/matmul/matmul.h"
 
 // A plan counts the launches of a run, because both run the same host code. Here by op; whole steps

@@ -13,7 +13,6 @@
 #include "tests/support/error_message.h"
 #include "tests/support/op_case.h"
 #include "tests/support/scoped_variable.h"
-#include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
 

@@ -23,7 +23,6 @@
 #include "zerograd/runtime/step_time.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/safetensors.h"
-#include "zerograd/runtime/storage/safetensors_format.h"
 
 // Documents made by a grammar, and what a reader must say of each: a valid one is accepted, one
 // with a single flaw is an error.

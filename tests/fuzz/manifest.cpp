@@ -8,7 +8,6 @@
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/safetensors_format.h"
 #include "zerograd/runtime/text/json.h"
-#include "zerograd/zero/checkpoint/checkpoint_folder.h"
 
 // Fuzzes a checkpoint's manifest, unchanged and with a correct checksum, because an attacker can
 // compute the checksum too.

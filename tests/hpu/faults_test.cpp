@@ -6,7 +6,6 @@
 #include "zerograd/kernels/loss/cross_entropy.h"
 #include "zerograd/kernels/movement/movement.h"
 #include "zerograd/kernels/optimizer/optimizer.h"
-#include "zerograd/kernels/reduce/reduce.h"
 #include "zerograd/runtime/error.h"
 
 // Faults that HPU kernels report, and arguments that they refuse.

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/zero/perceptron.h"
 #include "zerograd/runtime/error.h"

@@ -11,7 +11,6 @@
 #include "zerograd/autograd/pipeline.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/command_line/flags.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 
 namespace zg::tools {

@@ -13,7 +13,6 @@
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
-#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 namespace {

@@ -10,7 +10,6 @@
 #include "tools/run/checkpoints.h"
 #include "tools/run/setup.h"
 #include "tools/run/tokenizers.h"
-#include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"

@@ -6,7 +6,6 @@
 #include "tools/commands/subcommands.h"
 #include "tools/run/run.h"
 #include "zerograd/kernels/matmul/peak.h"
-#include "zerograd/models/gpt/gpt.h"
 #include "zerograd/models/tokenizer/tokenizer.h"
 #include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/command_line/command_line.h"

@@ -16,7 +16,6 @@
 #include "tools/options/train_flags.h"
 #include "tools/run/conversations.h"
 #include "tools/run/pairs.h"
-#include "tools/run/processes.h"
 #include "tools/run/setup.h"
 #include "tools/run/tokenizers.h"
 #include "zerograd/models/hugging_face/peft.h"

@@ -16,7 +16,6 @@
 #include "zerograd/models/tokenizer/corpus.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/runtime/comm/communicator.h"
-#include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"

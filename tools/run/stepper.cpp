@@ -4,13 +4,11 @@
 #include <limits>
 
 #include "tools/options/lora_flags.h"
-#include "tools/options/run_checks.h"
 #include "tools/run/setup.h"
 #include "zerograd/autograd/ops.h"
 #include "zerograd/models/gpt/generate.h"
 #include "zerograd/models/hugging_face/peft.h"
 #include "zerograd/runtime/recorder.h"
-#include "zerograd/runtime/trace.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 
 namespace zg::tools {

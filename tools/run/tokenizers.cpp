@@ -8,7 +8,6 @@
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
-#include "zerograd/runtime/text/utf8.h"
 
 namespace zg::tools {
 namespace {

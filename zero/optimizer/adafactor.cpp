@@ -11,7 +11,6 @@
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/trace.h"
 #include "zerograd/zero/optimizer/whole_update.h"
-#include "zerograd/zero/states/transfer.h"
 
 namespace zg::zero {
 namespace {

@@ -3,7 +3,6 @@
 
 #include <doctest/doctest.h>
 
-#include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "zerograd/models/tokenizer/text_stream.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"

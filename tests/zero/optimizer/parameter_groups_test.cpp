@@ -6,7 +6,6 @@
 
 #include "tests/support/error_message.h"
 #include "tests/zero/matrix_toy.h"
-#include "zerograd/runtime/comm/mesh.h"
 #include "zerograd/zero/config.h"
 
 using namespace zg;
