@@ -157,7 +157,7 @@ TEST_CASE("settings: zero, negative, too large and inconsistent numbers are refu
       {"data", "split", {1, 2}},
       {"data", "source", std::string("sort\0", 5)}};
   for (const auto& [group, name, value] : cases) {
-    INFO(group + "." + name, ", ", value.dump());
+    INFO((group + "." + name), ", ", value.dump());
     check_unreadable(forged.told(resume, [&, g = group, n = name,
                                           v = value](Json& all) { all["config"][g][n] = v; }),
                      forged.step() + unreadable);
