@@ -35,8 +35,8 @@ struct GGUFTokenizer {
 };
 
 /// The tokenizer in a folder written by transformers: its tokenizer.json, and its chat template
-/// from tokenizer_config.json or chat_template.jinja. `json` is empty if the folder has no
-/// tokenizer.json. Throws FileError.
+/// as folder_chat_template() finds it. `json` is empty if the folder has no tokenizer.json. Throws
+/// FileError.
 ZG_API GGUFTokenizer gguf_tokenizer(const std::string& folder);
 
 struct GGUFOptions {

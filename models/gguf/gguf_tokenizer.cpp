@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "zerograd/models/data/chat_template.h"
 #include "zerograd/models/gguf/gguf_file.h"
 #include "zerograd/models/json_text.h"
 #include "zerograd/runtime/error.h"
@@ -383,21 +384,11 @@ void add_special_tokens(const JsonNode& file, const GGUFVocabulary& vocabulary,
 }  // namespace
 
 GGUFTokenizer gguf_tokenizer(const std::string& folder) {
-  constexpr int64_t json_bytes = int64_t{1} << 28, template_bytes = 1 << 20;
-  const std::string tokenizer = folder + "/tokenizer.json",
-                    config = folder + "/tokenizer_config.json",
-                    separate = folder + "/chat_template.jinja";
-  GGUFTokenizer result{.path = tokenizer};
-  if (!path_exists(tokenizer)) return result;
-  result.json = read_text(tokenizer, json_bytes);
-  if (path_exists(separate)) result.chat_template = read_text(separate, template_bytes);
-  if (!path_exists(config)) return result;
-  const json root = parse_json_object(read_text(config, template_bytes * 16), config);
-  const JsonNode node = JsonNode{root, config + ": "}.at("chat_template");
-  if (node.value.is_string()) result.chat_template = node.text();
-  if (!node.value.is_array()) return result;
-  for (const JsonNode& named : node.members())
-    if (named.at("name").text() == "default") result.chat_template = named.at("template").text();
+  constexpr int64_t json_bytes = int64_t{1} << 28;
+  GGUFTokenizer result{.path = folder + "/tokenizer.json"};
+  if (!path_exists(result.path)) return result;
+  result.json = read_text(result.path, json_bytes);
+  result.chat_template = folder_chat_template(folder).text;
   return result;
 }
 

@@ -9,6 +9,7 @@
 #include "tools/run/pairs.h"
 #include "tools/run/setup.h"
 #include "tools/run/tokenizers.h"
+#include "zerograd/models/data/chat_template.h"
 #include "zerograd/models/gguf/gguf.h"
 #include "zerograd/models/hugging_face/peft.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
@@ -66,12 +67,15 @@ WeightSource weights_to_write(const ExportOptions& options, const SavedModel& sa
   return models::merged(base, adapter_weights(saved_model), lora_of(settings.lora));
 }
 
-/// The tokenizer.json at a path as it is, or made of a folder's vocab.json and merges.txt.
+/// The tokenizer.json at a path; of a folder with the tokens of its other files.
 models::GGUFTokenizer gguf_tokenizer_at(const std::string& path) {
   if (!is_directory(path)) return {.json = read_text(path), .path = path};
   models::GGUFTokenizer tokenizer = models::gguf_tokenizer(path);
-  if (tokenizer.json.empty() && models::has_tokenizer(path))
-    tokenizer.json = models::tokenizer_json(models::load_tokenizer(path));
+  try {
+    if (models::has_tokenizer(path))
+      tokenizer.json = models::tokenizer_json(models::load_tokenizer(path));
+  } catch (const Unsupported&) {  // llama.cpp may have it, and refuses it otherwise
+  }
   return tokenizer;
 }
 
@@ -83,13 +87,11 @@ std::string template_to_write(const models::Tokenizer& tokenizer, const ExportOp
   for (const std::string& folder :
        {options.tokenizer, saved_model.path, saved_model.settings.base.path})
     if (is_directory(folder) && (folder == options.tokenizer || is_hf_folder(folder)))
-      if (std::string text = models::gguf_tokenizer(folder).chat_template; !text.empty())
-        return text;
+      if (std::string text = models::folder_chat_template(folder).text; !text.empty()) return text;
   return "";
 }
 
-/// A checkpoint has a copy of its run's tokenizer. That of a Hugging Face folder is not converted,
-/// because llama.cpp has some that Tokenizer does not.
+/// A checkpoint has a copy of its run's tokenizer.
 models::GGUFTokenizer gguf_tokenizer_of(const ExportOptions& options, const SavedModel& saved_model,
                                         models::SpecialTokens& tokens) {
   const bool named = !options.tokenizer.empty();

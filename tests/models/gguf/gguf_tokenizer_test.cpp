@@ -355,14 +355,15 @@ TEST_CASE("gguf_tokenizer reads a folder's tokenizer.json and its chat template"
   CHECK(gguf_tokenizer(folder.path()).json == "{}");
   CHECK(gguf_tokenizer(folder.path()).path == folder / "tokenizer.json");
   CHECK(gguf_tokenizer(folder.path()).chat_template.empty());
-  write_file(folder / "chat_template.jinja", "{{ a }}");
-  CHECK(gguf_tokenizer(folder.path()).chat_template == "{{ a }}");
   write_file(folder / "tokenizer_config.json", R"({"chat_template": "{{ b }}"})");
   CHECK(gguf_tokenizer(folder.path()).chat_template == "{{ b }}");
   write_file(folder / "tokenizer_config.json",
              R"({"chat_template": [{"name": "tools", "template": "x"},
                                    {"name": "default", "template": "{{ c }}"}]})");
   CHECK(gguf_tokenizer(folder.path()).chat_template == "{{ c }}");
+  // AutoTokenizer, too, takes it before the config's.
+  write_file(folder / "chat_template.jinja", "{{ a }}");
+  CHECK(gguf_tokenizer(folder.path()).chat_template == "{{ a }}");
   write_file(folder / "tokenizer_config.json", "[");
   CHECK(contains(message_of<FileError>([&] { gguf_tokenizer(folder.path()); }),
                  "tokenizer_config.json:1:2: is not JSON"));

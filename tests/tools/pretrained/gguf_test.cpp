@@ -58,6 +58,13 @@ TEST_CASE(
   CHECK(gguf_hash("export " + save + " --gguf " + file) == hash);
   CHECK(gguf_hash("export " + hf + " --gguf " + again) == hash);
   CHECK((read_file(again) == read_file(file)));
+  // A token that only a file beside tokenizer.json names is a control token.
+  write_file(hf + "/tokenizer_config.json", R"({"additional_special_tokens": ["q"]})");
+  CHECK(gguf_hash("export " + hf + " --gguf " + again) == hash);
+  const GGUFContents named(again);
+  const auto tokens = named.at<std::vector<std::string>>("tokenizer.ggml.tokens");
+  const auto q = std::ranges::find(tokens, "q") - tokens.begin();
+  CHECK(named.at<std::vector<int32_t>>("tokenizer.ggml.token_type").at(q) == 3);
 }
 
 TEST_CASE("export --gguf says what a file lacks, and refuses what llama.cpp does not have") {
