@@ -21,7 +21,9 @@ KWARGS = {
     "constant": [{}],
     "constant_with_warmup": [{}],
     "inverse_sqrt": [{}, {"timescale": 40}],
-    "warmup_stable_decay": [{"num_decay_steps": 6}, {"num_decay_steps": 3, "num_stable_steps": 4, "min_lr_ratio": 0.1}],
+    "warmup_stable_decay": [{"num_decay_steps": 6}, {"num_decay_steps": 3, "num_stable_steps": 4, "min_lr_ratio": 0.1},
+                            {"num_decay_steps": 5, "warmup_type": "cosine", "decay_type": "linear"},
+                            {"num_decay_steps": 5, "warmup_type": "1-sqrt", "decay_type": "1-sqrt", "min_lr_ratio": 0.2}],
 }
 
 

@@ -30,7 +30,7 @@ enum class ScheduleKind : uint8_t {
   hf_constant,
   hf_constant_with_warmup,
   hf_inverse_sqrt,        ///< then as 1 / sqrt(step / timescale)
-  hf_warmup_stable_decay  ///< then rate, then num_decay_steps along a cosine
+  hf_warmup_stable_decay  ///< then rate, then num_decay_steps of decay
 };
 /// "none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "cosine", "LRRangeTest", "OneCycle",
 /// "AnnealingLR"; those of transformers with "hf_" before their names.
@@ -87,6 +87,7 @@ struct TransformersNumbers {
   double num_decay_steps = 0.0;    ///< hf_warmup_stable_decay needs 1 or more
   double num_stable_steps = -1.0;  ///< below 0: what warmup and decay leave of total_num_steps
   double min_lr_ratio = 0.0;
+  std::string warmup_type = "linear", decay_type = "cosine";  ///< each linear, cosine or 1-sqrt
 };
 
 struct ScheduleOptions {
