@@ -84,7 +84,7 @@ def launched(config):
     if "deepspeed_config_file" in own:
         return {"ranks": ranks} | values(json.loads(own["deepspeed_config_file"]))
     found = {"ranks": ranks, "compute": compute, "stage": own.get("zero_stage", 2)}
-    return found | {f"offload.{what}": SPACES[own.get(f"offload_{key}_device", "none")]
+    return found | {f"offload.{what}": SPACES[own.get(f"offload_{key}_device") or "none"]
                     for what, key in {"optimizer": "optimizer", "parameter": "param"}.items()}
 
 

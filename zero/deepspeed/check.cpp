@@ -124,6 +124,9 @@ class Checker {
     const Value& value = member.value;
     const std::string begin = where(row, member.at);
     if (row.type == Type::section && is_shorthand(row, member)) return;
+    // accelerate takes a key that is null as one that is absent.
+    if (value.kind == Value::Kind::null && std::string_view(row.section).starts_with("accelerate"))
+      return;
     const bool is_auto = value.kind == Value::Kind::text && value.text == "auto";
     if (is_auto && !row.automatic && drops_auto(row.section)) return;
     Setting setting;
