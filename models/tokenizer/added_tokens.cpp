@@ -118,10 +118,11 @@ void AddedTokens::split(std::string_view text, const OnText& on_text,
                                is_word(first_code_point(text.substr(end)))))
       continue;
     // Spaces are looked at once, however many tokens they have between them.
-    if (token->lstrip && begin > done)
-      begin = done + end_without_spaces(text.substr(done, begin - done));
+    if (token->lstrip)
+      begin = begin < done ? done : done + end_without_spaces(text.substr(done, begin - done));
     if (token->rstrip && end >= spaces_end) spaces_end = end + spaces_at_begin(text.substr(end));
     if (token->rstrip) end = spaces_end;
+    if (begin == end) continue;  // another token has taken it with the spaces beside
     if (done < begin) on_text(text.substr(done, begin - done));
     on_token(token->id, text.substr(begin, end - begin));
     done = end;

@@ -118,6 +118,9 @@ TEST_CASE("white space between tokens that strip it is looked at once") {
     const Pieces around = left ? Pieces{"a", "<7>", " b"} : Pieces{"a ", "<7>", "b"};
     CHECK(found_in({tab}, "a \t b") == around);
   }
+  // The first one takes all, also the token itself.
+  const AddedToken both = {.content = "\t", .id = 7, .lstrip = true, .rstrip = true};
+  CHECK(found_in({both}, "a\t \t\tb") == Pieces{"a", "<7>", "b"});
 }
 
 TEST_CASE("a tokenizer has at most 16 steps of a kind") {
