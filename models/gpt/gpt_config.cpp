@@ -1,6 +1,7 @@
 #include "zerograd/models/gpt/gpt_config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 
 #include "zerograd/runtime/error.h"
@@ -290,9 +291,9 @@ void validate(const GPTConfig& config) {
                                   config.heads, config.kv_heads));
   if (config.window != 0) check_extent("window", config.window, max_rows);
   if (config.positions != 0) check_extent("positions", config.positions, max_rows);
-  if (!(config.norm_epsilon >= 0.0f))
-    throw ConfigError(
-        fmt::format("gpt: norm_epsilon: expected 0 or more, got {:f}", config.norm_epsilon));
+  if (!(config.norm_epsilon >= 0.0f && std::isfinite(config.norm_epsilon)))
+    throw ConfigError(fmt::format("gpt: norm_epsilon: expected a finite number from 0, got {:f}",
+                                  config.norm_epsilon));
   if (config.position == Position::rope) {
     validate(config.rope);
     if (config.rotated_share == 1.0 && head_size_of(config) % 2 != 0)

@@ -209,7 +209,10 @@ TEST_CASE("hf_config refuses malformed JSON and invalid values of a config") {
   CHECK(contains(key_error("n_embd", 1e300), "n_embd: expected a count"));
   CHECK(contains(key_error("n_positions", "16"), "n_positions: expected a count, got \"16\""));
   CHECK(contains(key_error("tie_word_embeddings", 1), "tie_word_embeddings: expected true or"));
-  CHECK(contains(key_error("resid_pdrop", 2.0), "config.json: "));
+  CHECK(contains(key_error("resid_pdrop", 2.0), "resid_pdrop: expected a share from 0 to 1"));
+  CHECK(
+      contains(key_error("attn_pdrop", 1.5), "attn_pdrop: expected a share from 0 to 1, got 1.5"));
+  CHECK(contains(key_error("layer_norm_epsilon", 1e300), "expected a finite number from 0"));
 }
 
 TEST_CASE("hf_ignores skips the masks of GPT-2") {
