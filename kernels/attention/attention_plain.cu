@@ -1,5 +1,6 @@
 #include "zerograd/kernels/attention/attention.cuh"
 
+#include <cfloat>
 #include <string_view>
 
 // Attention in f32 on the ordinary cores, for every dtype, head size up to 1024 and layout.
