@@ -112,7 +112,9 @@ TapeState::Saved TapeState::keep(const Tensor& tensor) {
           offset + tensor.bytes() > whole.bytes())
         continue;
       use.reads = true;
-      return {.parameter = parameter,
+      return {.version = whole.buffer()->version(),
+              .parameter = parameter,
+              .values = whole.buffer(),
               .byte_offset = offset,
               .shape = tensor.shape(),
               .dtype = tensor.dtype()};
@@ -161,6 +163,11 @@ void TapeState::check_unchanged(const Saved& saved, const char* op) const {
 Tensor TapeState::fetch(const Saved& saved, const char* op) const {
   if (saved.parameter) {
     const Tensor whole = source->value(*saved.parameter);
+    if (saved.values.lock() == whole.buffer() && whole.buffer()->version() != saved.version)
+      throw TapeError(
+          fmt::format("{}: backward needs parameter '{}' as it was in forward, and it was changed "
+                      "since; expected no step before backward",
+                      op, saved.parameter->name));
     return whole.alias(whole.byte_offset() + saved.byte_offset, saved.shape, saved.dtype);
   }
   check_unchanged(saved, op);

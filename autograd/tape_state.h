@@ -51,10 +51,11 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
   struct Saved {
     Tensor tensor;
     bool stored = false;   // in `activations`
-    uint32_t version = 0;  // of the tensor's buffer when it was saved
+    uint32_t version = 0;  // of the buffer of the tensor or parameter when it was saved
     Communicator* ranks = nullptr;
     int axis = 0;  // the axis along which the slices are gathered again
     const Parameter* parameter = nullptr;
+    std::weak_ptr<Buffer> values = {};  // of the parameter; ZeRO-3 frees them until backward
     int64_t byte_offset = 0;
     Shape shape;
     DType dtype = DType::f32;

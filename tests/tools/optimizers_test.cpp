@@ -117,6 +117,8 @@ TEST_CASE("settings that the chosen optimizer does not have are refused") {
   const std::string sgd = "the optimizer is sgd; expected adamw, adam, lion or muon";
   refused("--optimizer sgd --betas 0.9,0.95", "--betas: " + sgd);
   refused("--optimizer sgd --adam-beta2 0.95", "--adam-beta2: " + sgd);
+  refused("--optimizer adamw --momentum 0", "--momentum: the optimizer is adamw; expected sgd");
+  refused("--optimizer lion --nesterov=off", "--nesterov: the optimizer is lion; expected sgd");
   refused("--optimizer lion --muon-rate original",
           "--muon-rate: the optimizer is lion; expected muon; leave the flag out");
   refused("--optimizer muon --adafactor-clip 2",

@@ -5,7 +5,9 @@
 #include <cstring>
 #include <thread>
 
+#include "tests/support/error_message.h"
 #include "tests/zero/toy.h"
+#include "zerograd/autograd/ops.h"
 #include "zerograd/runtime/error.h"
 
 using namespace zg;
@@ -53,6 +55,26 @@ TEST_CASE(
               equal_bits(engine.read(*parameter, State::gradient),
                          std::vector<float>(static_cast<size_t>(parameter->shape.numel()), 0.0f)));
       }
+    }
+}
+
+TEST_CASE("a step between forward and backward is an error if an op saved a parameter") {
+  for (const int stage : {0, 1, 2})
+    for (const DType compute : {DType::f32, DType::bf16}) {
+      const Toy toy;
+      const Device device = Device::cpu();
+      Engine engine(toy.store, device, {.stage = stage, .compute = compute});
+      Tape tape = engine.tape();
+      Var loss;
+      {
+        const Tape::Use use(tape, toy.first);
+        const Var x = tape.variable(Tensor::full({1, 31}, 1.0, compute, device));
+        loss = sum(linear(x, tape.parameter(toy.weight)));
+      }
+      run_micro_batch(engine, random_gradients(toy.trainable(), 1));
+      engine.step(1e-1f);
+      CHECK(contains(message_of<TapeError>([&] { engine.backward(tape, loss); }),
+                     "linear: backward needs parameter 'a.weight' as it was in forward"));
     }
 }
 
