@@ -43,9 +43,10 @@ TapeState::TapeState(const Device& device, ParameterSource* source, TapeMode mod
 
 void TapeState::require_usable(const char* op) const {
   if (backward_ran)
-    throw TapeError(std::string(op) +
-                    ": backward has already run on its tape and freed the records; make a new Tape "
-                    "for each micro-batch");
+    throw TapeError(
+        std::string(op) +
+        ": backward has already run on its tape and freed the records; make a new Tape "
+        "for each micro-batch, and in a segment of checkpoint() use the tape that it gets");
   if (is_incomplete)
     throw TapeError(std::string(op) +
                     ": an exception passed through an open unit of this tape; make a new Tape");

@@ -105,13 +105,13 @@ std::vector<std::vector<int64_t>> best_fit(std::span<const int64_t> lengths, int
 }
 
 std::vector<Conversation> split_off(std::vector<Conversation>& conversations, double fraction) {
-  if (!(fraction >= 0.0 && fraction < 1.0))
+  if (!(fraction >= 0.0 && fraction <= 1.0))
     throw ConfigError(fmt::format(
-        "conversations: the validation fraction is {}; expected a number from 0 and below 1",
-        fraction));
+        "conversations: the validation fraction is {}; expected a number from 0 to 1", fraction));
   const auto count = static_cast<int64_t>(conversations.size());
-  const int64_t part = std::clamp<int64_t>(std::llround(static_cast<double>(count) * fraction), 0,
-                                           std::max<int64_t>(0, count - 1));
+  const int64_t most = fraction < 1.0 ? std::max<int64_t>(0, count - 1) : count;
+  const int64_t part =
+      std::clamp<int64_t>(std::llround(static_cast<double>(count) * fraction), 0, most);
   const auto first = conversations.end() - part;
   std::vector<Conversation> taken(std::make_move_iterator(first),
                                   std::make_move_iterator(conversations.end()));

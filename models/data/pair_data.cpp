@@ -50,13 +50,12 @@ std::vector<TokenPair> read_pairs(
 
 PairDataset::PairDataset(std::vector<TokenPair> pairs, const PairOptions& options)
     : pairs_(std::move(pairs)), options_(options) {
-  if (!(options.validation_fraction >= 0.0 && options.validation_fraction < 1.0))
-    throw ConfigError(
-        fmt::format("pairs: validation_fraction is {}; expected a number from 0 and below 1",
-                    options.validation_fraction));
+  if (!(options.validation_fraction >= 0.0 && options.validation_fraction <= 1.0))
+    throw ConfigError(fmt::format("pairs: validation_fraction is {}; expected a number from 0 to 1",
+                                  options.validation_fraction));
   const auto count = static_cast<int64_t>(pairs_.size());
   training_ = count - std::llround(static_cast<double>(count) * options.validation_fraction);
-  if (training_ < 1)
+  if (training_ < 1 && options.validation_fraction < 1.0)
     throw ConfigError(
         fmt::format("pairs: {} pairs, validation_fraction {}: none is left to train on; expected "
                     "one or more",
@@ -71,7 +70,9 @@ const TokenPair& PairDataset::sample(Split split, int64_t index) const {
   const int64_t count = epoch_samples(split);
   if (count == 0)
     throw ConfigError(
-        "pairs: there is no validation split; expected a validation_fraction above 0");
+        split == Split::train
+            ? "pairs: there is no training split; expected a validation_fraction below 1"
+            : "pairs: there is no validation split; expected a validation_fraction above 0");
   int64_t place = index % count;
   if (split == Split::train && options_.order == Order::random)
     place = Permutation(options_.seed, "pairs", static_cast<uint64_t>(index / count), count)(place);

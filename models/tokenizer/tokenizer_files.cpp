@@ -142,16 +142,19 @@ std::string hf_tokenizer_config_json(const Tokenizer& tokenizer, const SpecialTo
                             {"model_input_names", {"input_ids", "attention_mask"}},
                             {"model_max_length", positions},
                             {"clean_up_tokenization_spaces", false}};
+  bool has_defaults = true;  // its class names the special tokens that the config does not
   if (const std::string& own = tokenizer.parts().config; !own.empty()) {
     nlohmann::json read = parse_json_object(own, "tokenizer_config.json");
     if (read["chat_template"].is_string() || read["chat_template"].is_null())
       read.erase("chat_template");
+    const nlohmann::json& kind = read["tokenizer_class"];
+    has_defaults = kind != "TokenizersBackend" && kind != "PreTrainedTokenizerFast";
     read["tokenizer_class"] = written["tokenizer_class"];
     read.erase("auto_map");
     written.update(read);
   }
   const auto name = [&](const char* key, std::optional<int32_t> id) {
-    if (id && *id < tokenizer.vocabulary() && !written.contains(key))
+    if (has_defaults && id && *id < tokenizer.vocabulary() && !written.contains(key))
       written[key] = tokenizer.parts().tokens[static_cast<size_t>(*id)];
   };
   name("bos_token", tokens.bos);

@@ -66,7 +66,8 @@ ZG_API std::string chat_template_of(const Tokenizer& tokenizer);
 /// The token that the config has under "eos_token" or another key of special tokens.
 ZG_API std::optional<int32_t> named_token(const Tokenizer& tokenizer, const char* key);
 /// Returns a tokenizer_config.json: the tokenizer's config, and where that has no such member the
-/// special tokens and the longest sequence. It tells transformers to use tokenizer.json unchanged:
+/// longest sequence and, unless it has a class without special tokens (TokenizersBackend), the
+/// special tokens. It tells transformers to use tokenizer.json unchanged:
 /// without it transformers 5 uses GPT-2's split for every GPT-2 model. A chat template that is one
 /// text is left out: transformers writes it to chat_template.jinja.
 ZG_API std::string hf_tokenizer_config_json(const Tokenizer& tokenizer, const SpecialTokens& tokens,

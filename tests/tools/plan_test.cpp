@@ -164,6 +164,9 @@ TEST_CASE("plan with --epochs predicts the memory of train with --epochs") {
   REQUIRE(zerograd("train --score-samples 0" + flags + (folder / "train")).status == 0);
   CHECK(contains(read_file(folder / "plan"), "\"steps\":6,"));
   CHECK(read_file(folder / "plan") == read_file(folder / "train"));
+  // Without data an epoch has no number of steps.
+  const std::string no_data = "--vocab-size 3 --block-size 11 --model-type gpt-nano";
+  CHECK(plan_of(no_data + " --epochs 9") == plan_of(no_data));
 }
 
 TEST_CASE("plan predicts the memory of runs that start from a checkpoint") {

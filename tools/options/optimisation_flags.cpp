@@ -131,13 +131,14 @@ void resolve_schedule(TrainOptions& options) {
   if (given.count("--lr-scheduler-kwargs") && !zero::is_of_transformers(schedule.kind))
     throw ConfigError(
         "--lr-scheduler-kwargs: expected --lr-scheduler-type with it, got --schedule " + kind);
+  const bool is_constant = schedule.kind == zero::ScheduleKind::hf_constant;
   // LRRangeTest and OneCycle have a warmup of their own, which no flag sets.
-  const bool warms_up = schedule.kind != zero::ScheduleKind::none &&
-                        schedule.kind != zero::ScheduleKind::hf_constant &&
+  const bool warms_up = schedule.kind != zero::ScheduleKind::none && !is_constant &&
                         schedule.kind != zero::ScheduleKind::lr_range_test &&
                         schedule.kind != zero::ScheduleKind::one_cycle;
   const bool asks = schedule.kind == zero::ScheduleKind::none || given.count("--warmup-steps");
-  if (!warms_up && ((asks && schedule.warmup_num_steps > 0) || options.warmup_ratio > 0.0))
+  if (!warms_up && !is_constant &&
+      ((asks && schedule.warmup_num_steps > 0) || options.warmup_ratio > 0.0))
     throw ConfigError(fmt::format(
         "{}: expected a --schedule that warms up, got --schedule {}; try --schedule WarmupLR",
         given.count("--warmup-ratio") ? "--warmup-ratio" : "--warmup-steps", kind));
@@ -163,6 +164,7 @@ std::vector<std::string> flags_without_effect(const TrainOptions& options,
   const bool gathers = engine.stage == 3;
   const std::string& source = options.data.source;
   const bool is_scored = options.eval_interval == 0 && (source == "sort" || source == "adder");
+  const bool is_constant = options.optimisation.schedule.kind == zero::ScheduleKind::hf_constant;
   constexpr const char* gathered = "parameters are gathered at stage 3 alone";
   const struct {
     const char* flag;
@@ -177,6 +179,8 @@ std::vector<std::string> flags_without_effect(const TrainOptions& options,
               {"--comm-timeout", one_rank, "one rank waits for no other"},
               {"--reduce-bucket-size", alone, "one rank sums gradients where they are"},
               {"--nccl-reduce", alone, "one rank sums gradients where they are"},
+              {"--warmup-steps", is_constant, "a constant rate has no warmup"},
+              {"--warmup-ratio", is_constant, "a constant rate has no warmup"},
               {"--eval-batches", is_scored, "without --eval-interval this data is scored alone"},
               {"--schedule-pipeline", options.axes.pipeline == 1, "there is one pipeline stage"}};
   std::vector<std::string> lines;

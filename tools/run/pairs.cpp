@@ -171,7 +171,7 @@ double limit_pairs(const PairSource& source, std::vector<models::TokenPair>& pai
   pairs.erase(pairs.begin() + (count - validation + held_out), pairs.end());
   pairs.erase(pairs.begin() + train, pairs.begin() + (count - validation));
   const auto left = static_cast<double>(train + held_out);
-  return left > 0.0 ? static_cast<double>(held_out) / left : fraction;
+  return train > 0 ? static_cast<double>(held_out) / left : fraction;
 }
 
 PairData::Padding padding_of(const Seq2SeqOptions& options) {

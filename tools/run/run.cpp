@@ -426,8 +426,11 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   if (const std::string note = dropped_sequences(options, run.settings, *run.dataset);
       !note.empty() && options.is_first_process())
     print_line(stderr, "note: {}", note);
-  if (options.only_planned && !options.given.count("--steps") && !options.given.count("--epochs") &&
-      !options.given.count("--limit-train-batches"))
+  // Without data an epoch has no number of steps.
+  const bool counts_epochs =
+      !options.data.source.empty() &&
+      (options.given.count("--epochs") || options.given.count("--limit-train-batches"));
+  if (options.only_planned && !options.given.count("--steps") && !counts_epochs)
     run.steps = done.steps + given.steps;
   zero::ScheduleOptions& schedule = run.settings.optimisation.schedule;
   if (zero::decays(schedule.kind) && schedule.total_num_steps == 0)

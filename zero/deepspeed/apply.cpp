@@ -192,7 +192,7 @@ class Mapping {
          [&](const Setting& s) { schedule_.warmup_num_steps = std::max<int64_t>(2, s.integer); });
     if (is_automatic(kind, "warmup_num_steps")) {
       schedule_.warmup_num_steps = std::max<int64_t>(2, schedule_.warmup_num_steps);
-      result_.taken.insert(Field::warmup_steps);
+      if (!is_decided(Field::warmup_steps)) result_.taken.insert(Field::warmup_steps);
     }
     store(kind, "total_num_steps", schedule_.total_num_steps);
     take(kind, "warmup_type", {}, [&](const Setting& s) {

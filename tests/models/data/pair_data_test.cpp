@@ -113,10 +113,14 @@ TEST_CASE("the longest pair of a step is a function of the step's samples") {
   CHECK(data.vocabulary() == 21);
   CHECK(contains(message_of<ConfigError>([&] { data.sample(Split::validation, 0); }),
                  "there is no validation split"));
-  for (const double fraction : {-0.1, 1.0, std::nan("")})
+  const PairDataset whole(numbered(3), {.validation_fraction = 1.0});  // to evaluate a whole file
+  CHECK(whole.epoch_samples(Split::validation) == 3);
+  CHECK(contains(message_of<ConfigError>([&] { whole.sample(Split::train, 0); }),
+                 "there is no training split"));
+  for (const double fraction : {-0.1, 1.1, std::nan("")})
     CHECK(contains(message_of<ConfigError>(
                        [&] { PairDataset(numbered(3), {.validation_fraction = fraction}); }),
-                   "expected a number from 0 and below 1"));
+                   "expected a number from 0 to 1"));
   CHECK(contains(message_of<ConfigError>([] { PairDataset({}); }), "none is left to train on"));
 }
 

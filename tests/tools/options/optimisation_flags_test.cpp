@@ -47,7 +47,6 @@ TEST_CASE("--lr-scheduler-type takes transformers' names, and refuses what it ca
       {{"--lr-scheduler-type", "linaer"}, "did you mean linear?"},
       {{"--lr-scheduler-type", "linear", "--schedule", "cosine"}, "expected one of --schedule and"},
       {{"--lr-scheduler-type", "linear", "--lr-warmup-samples", "9"}, "expected one of --lr-sched"},
-      {{"--lr-scheduler-type", "constant", "--warmup-ratio", "0.1"}, "--warmup-ratio: expected a"},
       {{"--warmup-ratio", "0.1"}, "--warmup-ratio: expected a --schedule that warms up, got"},
       {{"--lr-scheduler-type", "cosine", "--warmup-ratio", "1.1"},
        "--warmup-ratio: expected a numb"},
@@ -92,6 +91,10 @@ TEST_CASE("a share of warmup becomes steps as in transformers, and a flag overri
   write_file(folder / "c.json",
              "{scheduler: {type: \"WarmupLR\", params: {warmup_max_lr: 0.25}}, "
              "train_batch_size: 4}");
+  write_file(folder / "auto.json",
+             "{scheduler: {type: \"WarmupLR\", params: {warmup_num_steps: \"auto\"}}}");
+  CHECK(options_of({"--config", folder / "auto.json", "--warmup-ratio", "0.3"}).warmup_ratio ==
+        0.3);
   // 0.3 of 7 steps are 3: a linear warmup, then a linear decay.
   for (const std::string warmup : {"--warmup-ratio 0.3", "--warmup-steps 0.3"}) {
     const Outcome outcome = checked(zerograd(
@@ -123,6 +126,9 @@ TEST_CASE("flags without effect are named with the reason, and others are not") 
       contains(notes({"--prefetch-units", "2", "--zero-stage", "3", "--overlap-comm", "off"}).at(0),
                "with --overlap-comm off nothing is gathered ahead"));
   CHECK(notes({"--param-persistence-threshold", "2", "--prefetch-bucket-size", "2"}).size() == 2);
+  CHECK(
+      notes({"--lr-scheduler-type", "constant", "--warmup-ratio", "0.1"}) ==
+      std::vector<std::string>{"--warmup-ratio is without effect: a constant rate has no warmup"});
   CHECK(notes({"--comm-timeout", "9"}).size() == 1);
   CHECK(notes({"--comm-timeout", "9", "--ranks", "2"}).empty());
   CHECK(notes({"--schedule-pipeline", "gpipe", "--ranks", "2"}).size() == 1);
