@@ -115,7 +115,7 @@ TEST_CASE("a chat template that refuses a chat is named with its line and the pl
   CHECK(refusal("{{ ''.__class__.__mro__ }}").find("unsafe") != std::string::npos);
   CHECK(refusal("{% set n = namespace() %}{% set n._a = 1 %}").find("SecurityError") !=
         std::string::npos);
-  CHECK(refusal("a \xff") == "FileError: t.jinja: expected UTF-8, got another byte at offset 2");
+  CHECK(refusal("a \xff") == "t.jinja: expected UTF-8, got another byte at offset 2");
   CHECK(refusal("{% include 'x' %}").find("no loader") != std::string::npos);
   CHECK(refusal("{{ '\\ud800' }}").find("UnicodeEncodeError") != std::string::npos);
   // The next row is rendered all the same.

@@ -80,11 +80,10 @@ TEST_CASE("a config's eos_token goes before names, and its members are written a
   CHECK(written["model_max_length"] == 77);
   CHECK(written["padding"] == "left");
   // Without a class that has special tokens of its own, transformers knows no others.
-  const models::Tokenizer plain =
-      ConfigFolder({{"tokenizer_config.json", {{"tokenizer_class", "TokenizersBackend"}}}})
-          .tokenizer();
-  CHECK(
-      !json::parse(models::hf_tokenizer_config_json(plain, {.bos = 0}, 128)).contains("bos_token"));
+  const json plain = {{"tokenizer_config.json", {{"tokenizer_class", "TokenizersBackend"}}}};
+  CHECK(!json::parse(
+             models::hf_tokenizer_config_json(ConfigFolder(plain).tokenizer(), {.bos = 0}, 128))
+             .contains("bos_token"));
 }
 
 TEST_CASE("a wrong value beside tokenizer.json is an error with its file and key") {
