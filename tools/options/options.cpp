@@ -323,11 +323,11 @@ namespace {
 
 FlagGroup inference_flags(InferenceOptions& inference) {
   FlagGroup group{"place", place_flags(inference.device_flags)};
-  group.flags.push_back(
-      dtype_flag(inference.dtype,
-                 "dtype in which matrices are stored, others in f32 [the files'; in a checkpoint the\n"
-                 "run's precision]. The run's precision, f32 for a folder, is that of the\n"
-                 "computation; with weights in another dtype it is f32"));
+  group.flags.push_back(dtype_flag(
+      inference.dtype,
+      "dtype in which matrices are stored, others in f32 [the files'; in a checkpoint the\n"
+      "run's precision]. The run's precision, f32 for a folder, is that of the\n"
+      "computation; with weights in another dtype it is f32"));
   group.flags.push_back(path_flag({"--memory-json"}, "F", inference.memory_json, PathUse::writes,
                                   "writes the bytes in use by phase and purpose"));
   return group;

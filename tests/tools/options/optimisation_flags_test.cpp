@@ -93,8 +93,8 @@ TEST_CASE("a share of warmup becomes steps as in transformers, and a flag overri
              "train_batch_size: 4}");
   write_file(folder / "auto.json",
              "{scheduler: {type: \"WarmupLR\", params: {warmup_num_steps: \"auto\"}}}");
-  CHECK(options_of({"--config", folder / "auto.json", "--warmup-ratio", "0.3"}).warmup_ratio ==
-        0.3);
+  checked(zerograd("plan --data sort --steps 7 --batch-size 4 --warmup-ratio 0.3 --config " +
+                   folder / "auto.json"));
   // 0.3 of 7 steps are 3: a linear warmup, then a linear decay.
   for (const std::string warmup : {"--warmup-ratio 0.3", "--warmup-steps 0.3"}) {
     const Outcome outcome = checked(zerograd(
