@@ -89,7 +89,7 @@ ChatTemplate folder_chat_template(const std::string& folder) {
 struct ChatRenderer::Child {
   pid_t process = -1;
   int socket = -1;
-  int64_t seconds = 0;  // of processor time for a text
+  int64_t seconds = 0;  // of processor time for a chat, beside 20 ms a message
 
   Child() {
     int ends[2];
@@ -178,7 +178,7 @@ struct ChatRenderer::Child {
       return fmt::format("python3 ended with status {}: {}", WEXITSTATUS(status),
                          printable(said, 400));
     if (WTERMSIG(status) == SIGPROF)
-      return fmt::format("it takes more than {} s of processor time", seconds);
+      return fmt::format("it takes more than {} s of processor time, and 20 ms a message", seconds);
     return fmt::format("python3 was ended by a signal: {}", strsignal(WTERMSIG(status)));
   }
 };

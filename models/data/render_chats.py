@@ -76,8 +76,8 @@ def limit(resource_, most):
     resource.setrlimit(resource_, (most, most))
 
 
-def start_clock():
-    signal.setitimer(signal.ITIMER_PROF, task["seconds"])  # SIGPROF ends this process
+def start_clock(messages=()):
+    signal.setitimer(signal.ITIMER_PROF, task["seconds"] + 0.02 * len(messages))  # SIGPROF ends this process
 
 
 def template_now():
@@ -89,7 +89,6 @@ def text_of(messages, prompts=False):
     global written
     marks.clear()
     written, blocks = 0, []
-    start_clock()
     for block in template_now()[0].generate(messages=messages, add_generation_prompt=prompts, **variables):
         blocks.append(block)
         written += len(block)
@@ -169,6 +168,7 @@ def span_of(messages, i, text):
 
 def answer(line):
     row, messages = json.loads(line), []
+    start_clock(row["messages"])  # one for all its texts: the first messages are rendered again for each answer
     for message in row["messages"]:
         message = {key: value for key, value in message.items() if value is not None}
         if thought := [message[key] for key in thoughts if key in message]:

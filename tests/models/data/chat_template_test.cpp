@@ -126,7 +126,15 @@ TEST_CASE("a chat template that refuses a chat is named with its line and the pl
 
 TEST_CASE("chat templates without an end come to limits of time, memory and text") {
   CHECK(refusal("{% for i in range(99999) %}{% for j in range(99999) %}{% set k = j %}{% endfor %}"
-                "{% endfor %}") == "d.jsonl:1: t.jinja: it takes more than 2 s of processor time");
+                "{% endfor %}") ==
+        "d.jsonl:1: t.jinja: it takes more than 2 s of processor time, and 20 ms a message");
+  // Each text is within the limit, but not all texts of a chat.
+  std::string row = R"({"messages": [)";
+  for (int i = 0; i < 20; ++i) row += R"({"role": "user"}, {"role": "assistant"}, )";
+  CHECK(contains(refusal("{% for i in range(30) %}{% for j in range(99999) %}{% endfor %}"
+                         "{% endfor %}{{ messages | length }}",
+                         row + R"({"role": "user"}]})"),
+                 "it takes more than 2 s of processor time"));
   CHECK(refusal("{{ 'x' * 10**10 }}") ==
         "d.jsonl:1: t.jinja: it needs more than 512 MiB of memory");
   CHECK(refusal("{% for i in range(99999) %}{{ 'x' * 1000 }}{% endfor %}") ==
