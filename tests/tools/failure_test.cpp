@@ -101,6 +101,10 @@ TEST_CASE(
     CAPTURE(flags);
     CHECK(!contains(checked(zerograd(run + flags), status).error, "restart "));
   }
+  // It cannot learn. Before, three restarts came to the same step.
+  const Outcome bad = checked(zerograd(run + "--lr 1e30 --steps 9 --max-bad-steps 2"), 1);
+  CHECK(contains(bad.error, "error: Error: trainer: 2 steps in a row taught nothing"));
+  CHECK(!contains(bad.error, "restart "));
   const Outcome ended = checked(
       zerograd_signalled(run + "--steps 1000000 --log-interval 1", "iter 3:", SIGTERM), 143);
   CHECK(contains(ended.out, "saved "));

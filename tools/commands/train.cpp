@@ -159,6 +159,11 @@ int train_with(TrainOptions options, const std::vector<std::string>& arguments) 
       throw;
     } catch (const OutOfMemory& error) {
       explain(run, error);
+    } catch (const Error& error) {
+      // Thrown as Error itself when nothing can be learned; the numbers would be the same again.
+      if (typeid(error) != typeid(Error) || !options.given.count("--restarted")) throw;
+      print_line(stderr, "error: Error: {}", error.what());
+      return fails_again;
     }
   }
   remove_leftovers(run);

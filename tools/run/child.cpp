@@ -166,6 +166,7 @@ ChildEnd run_with_restarts(const TrainOptions& options, const std::vector<std::s
     std::vector<std::string> attempt = words;
     attempt.insert(attempt.end(), {"--restarted", std::to_string(restarted)});
     const ChildEnd end = start(attempt);
+    if (end.status == fails_again) return {.status = 1, .signal = end.signal};
     if (!is_worth_a_restart(end)) return end;
     const std::string ended =
         fmt::format("the run ended with status {} ({})", end.status, cause_of(end.status));

@@ -17,6 +17,9 @@ struct ChildEnd {
   int signal;  ///< SIGINT, SIGTERM or SIGHUP that this process received meanwhile; 0: none
 };
 
+/// The status by which a restarted child says that a restart would fail in the same way.
+inline constexpr int fails_again = 7;
+
 /// Runs this_program, or another program found as by execvp, until it ends. No shell interprets the
 /// words. A SIGINT, SIGTERM or SIGHUP sent to this process alone is forwarded to the child (an
 /// ignored SIGHUP stays ignored in both). If this process dies, the child receives SIGTERM. Throws
