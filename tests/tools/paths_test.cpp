@@ -227,7 +227,6 @@ TEST_CASE("commands whose output is their input exit with a usage error and chan
       {"eval " + (folder / "run") + " --memory-json" + text, "--data and --memory-json"},
       {"plan eval " + (folder / "run") + " --memory-json" + text, "--data and --memory-json"},
       {"generate " + (folder / "run") + prompt + text, "--data and --memory-json"},
-      {"consolidate " + (folder / "run") + text, "--data and TO"},
       {"export " + (folder / "run") + " --hf" + text, "--data and --hf"},
       {"generate " + (folder / "lora") + prompt + weights, "the adapters' base and --memory-json"},
       {"train --steps 2 --resume " + (folder / "lora") + " --trace " + weights,

@@ -85,7 +85,6 @@ int consolidate(const std::vector<std::string>& arguments) {
             "export {0} --peft DIR, or --merge --hf DIR",
             checkpoint->path(), base.path));
       from = checkpoint->path();
-      check_output(settings_of(*checkpoint), "TO", options.to);
       hash = zero::consolidate(*checkpoint, options.to, options.dtype);
     }
     print_line(stdout, "saved {} of {}", options.to, from);
