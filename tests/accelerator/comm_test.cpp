@@ -47,8 +47,9 @@ std::vector<std::vector<float>> folded(int ranks, DType dtype, Device::Type type
 
 }  // namespace
 
-TEST_CASE("ranks on accelerators gather tensors that queued kernels have not yet written" *
-          doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("ranks on accelerators gather tensors that queued kernels have not yet written") {
   for (const int ranks : {1, 2, 3}) {
     on_devices(ranks, [&](Communicator& comm, const Device& device) {
       expect(device.name() ==
@@ -79,14 +80,12 @@ TEST_CASE("ranks on accelerators gather tensors that queued kernels have not yet
 
 TEST_CASE(
     "ranks on accelerators send tensors that queued kernels have yet to write, in concurrent "
-    "groups" *
-    doctest::test_suite("every device")) {
+    "groups") {
   on_devices(4, check_channels);
 }
 
 TEST_CASE(
-    "folding gradients in two concurrent groups gives the bits of separate worlds of two ranks" *
-    doctest::test_suite("every device")) {
+    "folding gradients in two concurrent groups gives the bits of separate worlds of two ranks") {
   const auto folds = [](Communicator& comm, const Device& device, int seed) {
     const Tensor full = random_tensor({comm.size() * 37}, DType::bf16, device,
                                       static_cast<uint64_t>(10 * seed + comm.rank()), -1e3, 1e3);
@@ -108,8 +107,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "after a broadcast, an accelerator and its plan on a meta device have the same live bytes" *
-    doctest::test_suite("every device")) {
+    "after a broadcast, an accelerator and its plan on a meta device have the same live bytes") {
   const auto live_after = [](Communicator& comm, const Device& device) {
     const int members[] = {1, 0};
     const auto group = comm.group(members, "both");
@@ -129,15 +127,14 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("pieces of gradients on accelerators are folded in rank order, with the bits of the CPU" *
-          doctest::test_suite("every device")) {
+TEST_CASE(
+    "pieces of gradients on accelerators are folded in rank order, with the bits of the CPU") {
   for (const int ranks : {2, 4})
     for (const DType dtype : {DType::f32, DType::bf16})
       CHECK(folded(ranks, dtype, tested_type) == folded(ranks, dtype, Device::Type::cpu));
 }
 
-TEST_CASE("ranks may share an accelerator, and sum integers" *
-          doctest::test_suite("every device")) {
+TEST_CASE("ranks may share an accelerator, and sum integers") {
   const int ranks = Device::count(tested_type) + 1;
   std::mutex mutex;
   std::vector<std::string> names;
@@ -153,8 +150,8 @@ TEST_CASE("ranks may share an accelerator, and sum integers" *
   CHECK(std::count(names.begin(), names.end(), tested_name() + ":0") == 2);
 }
 
-TEST_CASE("collectives queued on accelerators without waits each read the value of their own turn" *
-          doctest::test_suite("every device")) {
+TEST_CASE(
+    "collectives queued on accelerators without waits each read the value of their own turn") {
   on_devices(2, [&](Communicator& comm, const Device& device) {
     std::vector<Tensor> fulls;
     Tensor shard = Tensor::full({3}, comm.rank() + 1.0, DType::f32, device);
@@ -176,8 +173,7 @@ TEST_CASE("collectives queued on accelerators without waits each read the value 
   });
 }
 
-TEST_CASE("a rank that has no memory for its peers' gradient pieces throws OutOfMemory" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a rank that has no memory for its peers' gradient pieces throws OutOfMemory") {
   constexpr int64_t numel = 1 << 19;
   const auto body = [](Communicator& comm, const Device& device) {
     const Tensor full = Tensor::zeros({2 * numel}, DType::f32, device);
@@ -188,8 +184,7 @@ TEST_CASE("a rank that has no memory for its peers' gradient pieces throws OutOf
   CHECK_THROWS_AS(run_local(2, body, {.device = small, .type = tested_type}), OutOfMemory);
 }
 
-TEST_CASE("a fault of a kernel on one rank ends all ranks at the next collective" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a fault of a kernel on one rank ends all ranks at the next collective") {
   const auto body = [](Communicator& comm, const Device& device) {
     const Tensor weight = Tensor::zeros({5, 8}, DType::f32, device);
     const Tensor y = Tensor::empty({1, 8}, DType::f32, device);
@@ -201,3 +196,5 @@ TEST_CASE("a fault of a kernel on one rank ends all ranks at the next collective
   CHECK_THROWS_WITH_AS(on_devices(2, body),
                        "rank 1/2: embedding_forward: ids[0] is 7; expected 0 to 4", ShapeError);
 }
+
+TEST_SUITE_END();

@@ -80,8 +80,9 @@ std::string str(const Config& config, int ranks) {
 
 }  // namespace
 
-TEST_CASE("ZeRO stages, world sizes and offload on accelerators give the cpu's bits" *
-          doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("ZeRO stages, world sizes and offload on accelerators give the cpu's bits") {
   const DType every[] = {DType::f32, DType::bf16, DType::f16};
   for (const DType compute : on_device(every, device_of_rank(tested_type, 0, {}))) {
     // In f16 the first step overflows and is skipped.
@@ -121,8 +122,7 @@ std::vector<std::vector<float>> states_of(const Engine& engine, const Toy& toy) 
 
 }  // namespace
 
-TEST_CASE("a step on an accelerator with an infinite or NaN gradient changes no state" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a step on an accelerator with an infinite or NaN gradient changes no state") {
   for (const DType compute : {DType::f32, DType::bf16})
     for (const float bad : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
       INFO(name_of(compute), ", bad ", bad);
@@ -149,8 +149,7 @@ TEST_CASE("a step on an accelerator with an infinite or NaN gradient changes no 
     }
 }
 
-TEST_CASE("an invalid value that a kernel finds is thrown by the step, which changes no state" *
-          doctest::test_suite("every device")) {
+TEST_CASE("an invalid value that a kernel finds is thrown by the step, which changes no state") {
   const Toy toy;
   const Device device = device_of_rank(tested_type, 0, {});
   Engine engine(toy.store, device, {.compute = DType::f32});
@@ -168,8 +167,7 @@ TEST_CASE("an invalid value that a kernel finds is thrown by the step, which cha
   CHECK(states_of(engine, toy) == before);
 }
 
-TEST_CASE("stochastic rounding on accelerators, with or without offload, gives the cpu's bits" *
-          doctest::test_suite("every device")) {
+TEST_CASE("stochastic rounding on accelerators, with or without offload, gives the cpu's bits") {
   const Config plain{
       .compute = DType::bf16, .optimizer = DType::bf16, .update = {.stochastic_rounding = true}};
   const EngineOutcome expected = train_engine(plain, 1, Device::Type::cpu);
@@ -187,8 +185,7 @@ TEST_CASE("stochastic rounding on accelerators, with or without offload, gives t
       }
 }
 
-TEST_CASE("states on the host of an accelerator are updated by the cpu, others by the device" *
-          doctest::test_suite("every device")) {
+TEST_CASE("states on the host of an accelerator are updated by the cpu, others by the device") {
   const auto updated = [](const OffloadOptions& offload) {
     return train_engine({.stage = 1, .compute = DType::bf16, .offload = offload}, 2, tested_type);
   };
@@ -205,8 +202,8 @@ TEST_CASE("states on the host of an accelerator are updated by the cpu, others b
 }
 
 TEST_CASE(
-    "training that moves by checkpoints to the CPU and back to an accelerator equals CPU training" *
-    doctest::test_suite("every device")) {
+    "training that moves by checkpoints to the CPU and back to an accelerator equals CPU "
+    "training") {
   for (const DType compute : {DType::f32, DType::bf16})
     for (const Space space : spaces) {
       INFO(name_of(compute), ", ", name_of(space));
@@ -227,8 +224,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a save beside training on an accelerator stores the state of the step at which it began" *
-    doctest::test_suite("every device")) {
+    "a save beside training on an accelerator stores the state of the step at which it began") {
   for (const DType optimizer : {DType::f32, DType::bf16})
     for (const Space space : spaces) {
       INFO(name_of(optimizer), ", ", name_of(space));
@@ -251,8 +247,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "an engine on a meta device counts an accelerator's memory per phase, for every offload space" *
-    doctest::test_suite("every device")) {
+    "an engine on a meta device counts an accelerator's memory per phase, for every offload "
+    "space") {
   for (const DType compute : {DType::f32, DType::bf16})
     for (const Space space : spaces) {
       INFO(name_of(compute), ", ", name_of(space));
@@ -292,3 +288,5 @@ TEST_CASE(
       CHECK(pinned > 0);
     }
 }
+
+TEST_SUITE_END();

@@ -115,10 +115,11 @@ double tolerance(int64_t terms, DType dtype) {
 
 }  // namespace
 
+TEST_SUITE_BEGIN("every device");
+
 TEST_CASE(
     "operators of Var on an accelerator give the CPU's bits, gradients of divisions up to "
-    "rounding" *
-    doctest::test_suite("every device")) {
+    "rounding") {
   const Device cpu = Device::cpu(0, {.threads = 1});
   const Device device = device_of_rank(tested_type, 0, {});
   for (const DType dtype : on_device(floating_dtypes, device))
@@ -139,8 +140,7 @@ TEST_CASE(
 
 TEST_CASE(
     "operators of Var on an accelerator broadcast as on the CPU and sum gradients over broadcast "
-    "axes" *
-    doctest::test_suite("every device")) {
+    "axes") {
   const Device cpu = Device::cpu(0, {.threads = 1});
   const Device device = device_of_rank(tested_type, 0, {});
   for (const DType dtype : on_device(floating_dtypes, device))
@@ -155,8 +155,7 @@ TEST_CASE(
       }
 }
 
-TEST_CASE("operators of Var have the same memory peak on a meta device as on the accelerator" *
-          doctest::test_suite("every device")) {
+TEST_CASE("operators of Var have the same memory peak on a meta device as on the accelerator") {
   const Device device = device_of_rank(tested_type, 0, {});
   const Device meta = Device::meta(0, {}, tested_type);
   for (const DType dtype : {DType::f32, DType::bf16})
@@ -177,8 +176,7 @@ TEST_CASE("operators of Var have the same memory peak on a meta device as on the
 }
 
 TEST_CASE(
-    "comparisons with tensors and numbers give the same results on an accelerator as on the CPU" *
-    doctest::test_suite("every device")) {
+    "comparisons with tensors and numbers give the same results on an accelerator as on the CPU") {
   struct Comparison {
     const char* name;
     TwoOperands f;
@@ -227,8 +225,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("operators on integer tensors give the same values on an accelerator as on the CPU" *
-          doctest::test_suite("every device")) {
+TEST_CASE("operators on integer tensors give the same values on an accelerator as on the CPU") {
   const Operator whole[] = {
       {"x + y", [](const Var& x, const Var& y) { return x + y; }},
       {"x - y", [](const Var& x, const Var& y) { return x - y; }},
@@ -261,8 +258,7 @@ TEST_CASE("operators on integer tensors give the same values on an accelerator a
   check(int64_t{});
 }
 
-TEST_CASE("operators refuse operands on two devices, the CPU and an accelerator" *
-          doctest::test_suite("every device")) {
+TEST_CASE("operators refuse operands on two devices, the CPU and an accelerator") {
   const Tensor here = Tensor::full({2}, 1.0, DType::f32, device_of_rank(tested_type, 0, {}));
   const Tensor there = Tensor::full({2}, 1.0, DType::f32, Device::cpu());
   const std::string two =
@@ -274,3 +270,5 @@ TEST_CASE("operators refuse operands on two devices, the CPU and an accelerator"
   CHECK(message_of<DeviceError>([&] { Var(here) < there; }) == "less: " + two);
   CHECK(message_of<DeviceError>([&] { Var(here) == there; }) == "equal: " + two);
 }
+
+TEST_SUITE_END();

@@ -9,8 +9,9 @@
 using namespace zg;
 using namespace zg::testing;
 
-TEST_CASE("a cuda device counts the same memory as a meta device" *
-          doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("a cuda device counts the same memory as a meta device") {
   const auto run = [](const Device& device) {
     const PhaseScope phase(device, "work");
     const Tensor x = Tensor::zeros({1000}, DType::f32, device);
@@ -28,8 +29,7 @@ TEST_CASE("a cuda device counts the same memory as a meta device" *
   CHECK(run(Device::cuda()) == run(Device::meta()));
 }
 
-TEST_CASE("a cuda device refuses allocations above its limit, and an absent device is an error" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a cuda device refuses allocations above its limit, and an absent device is an error") {
   const Device small = Device::cuda(0, {.memory_limit = 4 << 20});
   CHECK_THROWS_AS(Tensor::empty({5 << 20}, DType::u8, small), OutOfMemory);
   CHECK(small.memory().live() == 0);
@@ -38,8 +38,7 @@ TEST_CASE("a cuda device refuses allocations above its limit, and an absent devi
   CHECK(Device::parse("cuda:1").name() == "cuda:1");
 }
 
-TEST_CASE("values copied to a cuda device and back are unchanged, in every dtype" *
-          doctest::test_suite("every device")) {
+TEST_CASE("values copied to a cuda device and back are unchanged, in every dtype") {
   const Device device = Device::cuda(1);
   for (DType dtype : {DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8}) {
     const Tensor x = random_tensor({3, 77}, dtype, device, 5, 0.0, 9.0);
@@ -54,8 +53,7 @@ TEST_CASE("values copied to a cuda device and back are unchanged, in every dtype
   CHECK(Tensor::zeros({4}, DType::i64, device).to_host<int64_t>() == std::vector<int64_t>(4));
 }
 
-TEST_CASE("an error that a cuda kernel finds is thrown once, by the next wait" *
-          doctest::test_suite("every device")) {
+TEST_CASE("an error that a cuda kernel finds is thrown once, by the next wait") {
   const Device device = Device::cuda();
   const Tensor ids = Tensor::from(std::vector<int64_t>{1, 5, -2}, {3}, device);
   const Tensor weight = random_tensor({5, 8}, DType::f32, device, 1);
@@ -78,8 +76,7 @@ TEST_CASE("an error that a cuda kernel finds is thrown once, by the next wait" *
                        ShapeError);
 }
 
-TEST_CASE("an op without a cuda kernel throws Unsupported and names itself" *
-          doctest::test_suite("every device")) {
+TEST_CASE("an op without a cuda kernel throws Unsupported and names itself") {
   const Device device = Device::cuda();
   const Tensor x = Tensor::zeros({1}, DType::f32, device);
   Kernel<Unary> none = kernels::unary;
@@ -88,8 +85,7 @@ TEST_CASE("an op without a cuda kernel throws Unsupported and names itself" *
                        Unsupported);
 }
 
-TEST_CASE("a target outside the vocabulary is an error at the next wait, and counts as ignored" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a target outside the vocabulary is an error at the next wait, and counts as ignored") {
   const Device device = Device::cuda();
   const auto zeros = [&](const Shape& shape) { return Tensor::zeros(shape, DType::f32, device); };
   const Tensor loss = zeros({3}), dx = zeros({3, 8});
@@ -104,3 +100,5 @@ TEST_CASE("a target outside the vocabulary is an error at the next wait, and cou
                        "projection_cross_entropy: targets[1] is 5; expected 0 to 4", ShapeError);
   CHECK(excess(loss, {std::log(5.0), 0, 0}, 0, 1e-6) <= 1);
 }
+
+TEST_SUITE_END();

@@ -59,8 +59,9 @@ size_t check_counts(const bench::Op& op) {
 
 }  // namespace
 
-TEST_CASE("a plan counts the launches, blocks, bytes and operations of every op as a run does" *
-          doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("a plan counts the launches, blocks, bytes and operations of every op as a run does") {
   for (const bench::OpFamily& family : bench::every_op())
     for (const bench::Op& op : family) {
       CAPTURE(op.name);
@@ -68,14 +69,12 @@ TEST_CASE("a plan counts the launches, blocks, bytes and operations of every op 
     }
 }
 
-TEST_CASE("a plan takes a product for cuBLASLt's exactly where a run does" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a plan takes a product for cuBLASLt's exactly where a run does") {
   const ScopedVariable wish("ZG_CUDA_MATMUL", "cublaslt");
   for (const bench::Op& op : bench::product_ops()) check_counts(op);
 }
 
-TEST_CASE("a plan counts the product of a weight's gradient and the bias's as a run does" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a plan counts the product of a weight's gradient and the bias's as a run does") {
   constexpr int64_t rows = 300, in = 16, out = 24;
   for (const char* wish : {"own", "cublaslt"}) {
     CAPTURE(wish);
@@ -101,8 +100,7 @@ TEST_CASE("a plan counts the product of a weight's gradient and the bias's as a 
   }
 }
 
-TEST_CASE("the bytes and operations of a product are those of its matrices" *
-          doctest::test_suite("every device")) {
+TEST_CASE("the bytes and operations of a product are those of its matrices") {
   const Device device = Device::meta(0, counting, Device::Type::cuda);
   const auto bf16_of = [&](const Shape& shape) {
     return Tensor::empty(shape, DType::bf16, device);
@@ -125,8 +123,7 @@ TEST_CASE("the bytes and operations of a product are those of its matrices" *
   CHECK(counts.host_waits == 0);
 }
 
-TEST_CASE("memory of a plan that counts launches has addresses and no content" *
-          doctest::test_suite("every device")) {
+TEST_CASE("memory of a plan that counts launches has addresses and no content") {
   const Device device = Device::meta(0, counting, Device::Type::cuda);
   const Tensor x = Tensor::from(std::vector<float>{1, 2, 3}, {3}, device);
   CHECK(x.raw() != nullptr);
@@ -137,3 +134,5 @@ TEST_CASE("memory of a plan that counts launches has addresses and no content" *
         "host waits 1\ncopy cudaMemcpyAsync: launches 2, blocks 0, bytes 24, operations 0");
   CHECK(Device::meta(0, {}, Device::Type::cuda).launches() == nullptr);
 }
+
+TEST_SUITE_END();

@@ -98,8 +98,9 @@ class AlgorithmsInUse {
 
 }  // namespace
 
-TEST_CASE("the fastest algorithm of cuBLASLt is measured, written, read and used bit for bit" *
-          doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("the fastest algorithm of cuBLASLt is measured, written, read and used bit for bit") {
   const ScopedVariable wish("ZG_CUDA_MATMUL", "cublaslt");
   const Device device = Device::cuda(0, {.count_launches = true});
   const std::set<MatmulProblem> problems = planned_problems();
@@ -135,8 +136,7 @@ TEST_CASE("the fastest algorithm of cuBLASLt is measured, written, read and used
   CHECK(product_values(device) == sums_in_order(device, 0));
 }
 
-TEST_CASE("among equal times the heuristic's first algorithm is chosen, by the host's clock any" *
-          doctest::test_suite("every device")) {
+TEST_CASE("among equal times the heuristic's first algorithm is chosen, by the host's clock any") {
   const ScopedVariable wish("ZG_CUDA_MATMUL", "cublaslt");
   const Device device = Device::cuda();
   const auto chosen = [&](const MatmulMeasurement& how) {
@@ -150,8 +150,7 @@ TEST_CASE("among equal times the heuristic's first algorithm is chosen, by the h
   CHECK_THROWS_AS(chosen({.candidates = 0}), ConfigError);
 }
 
-TEST_CASE("a product that is not in the file takes the heuristic's first algorithm" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a product that is not in the file takes the heuristic's first algorithm") {
   const ScopedVariable wish("ZG_CUDA_MATMUL", "cublaslt");
   const Device device = Device::cuda();
   const AlgorithmsInUse in_use(measure_matmul_algorithms(planned_problems(), device, fastest_is(1)),
@@ -161,8 +160,7 @@ TEST_CASE("a product that is not in the file takes the heuristic's first algorit
   CHECK(product_values(device) == sums_in_order(device, 1));
 }
 
-TEST_CASE("an algorithm may take matmul's workspace and no more" *
-          doctest::test_suite("every device")) {
+TEST_CASE("an algorithm may take matmul's workspace and no more") {
   const ScopedVariable wish("ZG_CUDA_MATMUL", "cublaslt");
   const Device device = Device::cuda();
   const Side large{.M = 480, .N = 480, .K = 480};
@@ -198,8 +196,7 @@ TEST_CASE("an algorithm may take matmul's workspace and no more" *
             measure_again);
 }
 
-TEST_CASE("a product with row_sums that cuBLASLt refuses is measured without them" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a product with row_sums that cuBLASLt refuses is measured without them") {
   const ScopedVariable wish("ZG_CUDA_MATMUL", "cublaslt");
   MatmulProblem problem{.M = 24,
                         .N = 8,
@@ -218,8 +215,7 @@ TEST_CASE("a product with row_sums that cuBLASLt refuses is measured without the
   CHECK((measured.algorithms.begin()->first == problem));
 }
 
-TEST_CASE("algorithms of another GPU or another cuBLASLt are refused" *
-          doctest::test_suite("every device")) {
+TEST_CASE("algorithms of another GPU or another cuBLASLt are refused") {
   const ScopedVariable wish("ZG_CUDA_MATMUL", "cublaslt");
   const Device device = Device::cuda();
   const MatmulAlgorithms measured =
@@ -241,9 +237,10 @@ TEST_CASE("algorithms of another GPU or another cuBLASLt are refused" *
                  "F: gpu: expected '" + measured.gpu + "', which cuda:0 has, got 'NVIDIA A100"));
 }
 
-TEST_CASE("algorithms of cuBLASLt are refused on a device that does not multiply by it" *
-          doctest::test_suite("every device")) {
+TEST_CASE("algorithms of cuBLASLt are refused on a device that does not multiply by it") {
   const ScopedVariable wish("ZG_CUDA_MATMUL", "own");
   CHECK(contains(message_of<Unsupported>([] { measure_matmul_algorithms({}, Device::cuda()); }),
                  "but cuda:0 multiplies by its own matmul (ZG_CUDA_MATMUL=own)"));
 }
+
+TEST_SUITE_END();

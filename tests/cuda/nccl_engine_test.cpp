@@ -71,8 +71,9 @@ std::vector<MemoryTracker::Row> walk(const Config& config, Communicator& comm,
 
 }  // namespace
 
-TEST_CASE("ZeRO stages give the same bits by NCCL as by copies from the peers' memory" *
-          doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("ZeRO stages give the same bits by NCCL as by copies from the peers' memory") {
   for (const DType compute : {DType::f32, DType::bf16}) {
     const NcclOutcome expected = train_by({.compute = compute}, 2, "direct");
     for (const int stage : {0, 1, 2, 3})
@@ -96,8 +97,7 @@ TEST_CASE("ZeRO stages give the same bits by NCCL as by copies from the peers' m
   }
 }
 
-TEST_CASE("the planned memory equals the run's for every transport between cuda devices" *
-          doctest::test_suite("every device")) {
+TEST_CASE("the planned memory equals the run's for every transport between cuda devices") {
   for (const int stage : {0, 3})
     for (const bool at_boundary : {false, true}) {
       if (at_boundary && stage > 1) continue;
@@ -132,8 +132,7 @@ TEST_CASE("the planned memory equals the run's for every transport between cuda 
     }
 }
 
-TEST_CASE("training with nccl_reduce gives losses close to the exact ones, but other bits" *
-          doctest::test_suite("every device")) {
+TEST_CASE("training with nccl_reduce gives losses close to the exact ones, but other bits") {
   const NcclOutcome exact = train_by({.stage = 1}, 4, "nccl");
   const NcclOutcome inexact = train_by({.stage = 1, .nccl_reduce = true}, 4, "nccl");
   CHECK(inexact.hash != exact.hash);
@@ -142,3 +141,5 @@ TEST_CASE("training with nccl_reduce gives losses close to the exact ones, but o
   CHECK(inexact.losses[1] == doctest::Approx(exact.losses[1]).epsilon(1e-4));
   CHECK_THROWS_AS(train_by({.stage = 1, .nccl_reduce = true}, 4, "direct"), Unsupported);
 }
+
+TEST_SUITE_END();

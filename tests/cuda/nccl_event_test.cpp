@@ -27,8 +27,9 @@ using namespace zg;
 using namespace zg::testing;
 using namespace std::chrono_literals;
 
-TEST_CASE("work of the compute queue runs after a collective that the host does not wait for" *
-          doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("work of the compute queue runs after a collective that the host does not wait for") {
   const ScopedVariable wish("ZG_CUDA_COMM", "nccl"), holds("ZG_EMULATOR_NCCL", "1:1:hold");
   emulator::let_held_collectives_begin(false);
   std::latch both_went_on(2);
@@ -76,8 +77,7 @@ TEST_CASE("work of the compute queue runs after a collective that the host does 
 
 TEST_CASE(
     "a collective that fails on the device after the host went on is an error before a value is "
-    "read" *
-    doctest::test_suite("every device")) {
+    "read") {
   const ScopedVariable wish("ZG_CUDA_COMM", "nccl");
   struct Case {
     const char* fault;
@@ -126,8 +126,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a group that stalls after the host went on is named in a collective of another group" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a group that stalls after the host went on is named in a collective of another group") {
   const ScopedVariable wish("ZG_CUDA_COMM", "nccl"), plants("ZG_EMULATOR_NCCL", "1:1:stall");
   std::vector<std::string> said(4);
   const auto body = [&](Communicator& comm, const Device& device) {
@@ -156,8 +155,7 @@ TEST_CASE("a group that stalls after the host went on is named in a collective o
 
 TEST_CASE(
     "a group that fails after the host went on and is destroyed is an error before a value is "
-    "read" *
-    doctest::test_suite("every device")) {
+    "read") {
   const ScopedVariable wish("ZG_CUDA_COMM", "nccl"), plants("ZG_EMULATOR_NCCL", "1:1:fail");
   std::vector<std::string> said(2);
   const auto body = [&](Communicator& comm, const Device& device) {
@@ -178,8 +176,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a collective of host memory is complete when wait_on_device returns" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a collective of host memory is complete when wait_on_device returns") {
   for (const char* way : {"nccl", "direct"}) {
     CAPTURE(way);
     const ScopedVariable wish("ZG_CUDA_COMM", way);
@@ -228,8 +225,7 @@ class WatchedRank final : public cpu::QueuedCommunicator {
 
 }  // namespace
 
-TEST_CASE("a rank watches its peers while its device computes the inputs of a collective" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a rank watches its peers while its device computes the inputs of a collective") {
   const Device device = Device::cuda();
   std::atomic<bool> computed{false};
   const auto blocker = std::make_shared<const emulator::Collective>(
@@ -247,3 +243,5 @@ TEST_CASE("a rank watches its peers while its device computes the inputs of a co
   computed = true;
   rank.wait(ticket);
 }
+
+TEST_SUITE_END();

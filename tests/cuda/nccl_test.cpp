@@ -59,8 +59,9 @@ void append(std::vector<double>& all, const Tensor& tensor) {
 
 }  // namespace
 
-TEST_CASE("all_gather by NCCL equals that by peer copies: whole, in parts, in place, on the host" *
-          doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("all_gather by NCCL equals that by peer copies: whole, in parts, in place, on the host") {
   for (const int ranks : {2, 4})
     for (const DType dtype : {DType::f32, DType::bf16}) {
       const auto gathers = [&](Communicator& comm, const Device& device) {
@@ -96,8 +97,7 @@ TEST_CASE("all_gather by NCCL equals that by peer copies: whole, in parts, in pl
     }
 }
 
-TEST_CASE("reduce_scatter by NCCL adds terms in rising rank, and sums integers" *
-          doctest::test_suite("every device")) {
+TEST_CASE("reduce_scatter by NCCL adds terms in rising rank, and sums integers") {
   for (const int ranks : {2, 4})
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       const auto folds = [&](Communicator& comm, const Device& device) {
@@ -124,8 +124,7 @@ TEST_CASE("reduce_scatter by NCCL adds terms in rising rank, and sums integers" 
 }
 
 TEST_CASE(
-    "broadcast by NCCL equals that by peer copies: from any root, on the device and on the host" *
-    doctest::test_suite("every device")) {
+    "broadcast by NCCL equals that by peer copies: from any root, on the device and on the host") {
   for (const int ranks : {2, 4})
     for (const DType dtype : {DType::f32, DType::bf16, DType::i64}) {
       const auto sends = [&](Communicator& comm, const Device& device) {
@@ -146,8 +145,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("each group has its own NCCL communicator, and groups work at the same time" *
-          doctest::test_suite("every device")) {
+TEST_CASE("each group has its own NCCL communicator, and groups work at the same time") {
   const auto values = [](const Way& way) {
     return values_of(4, way, [&](Communicator& comm, const Device& device) {
       const int rank = comm.rank();
@@ -177,8 +175,7 @@ TEST_CASE("each group has its own NCCL communicator, and groups work at the same
   CHECK(values(by_nccl) == values(direct));
 }
 
-TEST_CASE("a group whose ranks share no GPU uses NCCL even if the world does not" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a group whose ranks share no GPU uses NCCL even if the world does not") {
   const ScopedVariable wish("ZG_CUDA_COMM", "");
   const int ranks = Device::count(Device::Type::cuda) + 1;
   run_local(ranks,
@@ -197,8 +194,7 @@ TEST_CASE("a group whose ranks share no GPU uses NCCL even if the world does not
             {.type = Device::Type::cuda});
 }
 
-TEST_CASE("a reduce_scatter larger than the window takes several rounds" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a reduce_scatter larger than the window takes several rounds") {
   const int64_t numel = (int64_t{16} << 20) / 4 + 77;  // a slot of two ranks is 16 MiB
   const auto rounds = [&](Communicator& comm, const Device& device) {
     const Tensor full = Tensor::full({2 * numel}, comm.rank() + 0.5, DType::f32, device);
@@ -215,8 +211,7 @@ TEST_CASE("a reduce_scatter larger than the window takes several rounds" *
   CHECK(values_of(2, by_nccl, rounds) == ValuesByRank{{2.0}, {2.0}});
 }
 
-TEST_CASE("a transfer from the host larger than the window takes several rounds" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a transfer from the host larger than the window takes several rounds") {
   const int64_t numel = (int64_t{16} << 20) / 4 + 77;  // the window is 16 MiB
   const auto rounds = [&](Communicator& comm, const Device& device) {
     const Tensor x = Tensor::full({numel}, comm.rank() + 0.5, DType::f32, device);
@@ -231,8 +226,7 @@ TEST_CASE("a transfer from the host larger than the window takes several rounds"
   CHECK(values_of(2, by_nccl, rounds) == ValuesByRank{{1.5}, {1.5}});
 }
 
-TEST_CASE("sums computed by NCCL itself are close to the exact ones but not equal, and need NCCL" *
-          doctest::test_suite("every device")) {
+TEST_CASE("sums computed by NCCL itself are close to the exact ones but not equal, and need NCCL") {
   const auto sums_of = [](bool by_library) {
     return values_of(4, by_nccl, [by_library](Communicator& comm, const Device& device) {
       if (by_library) comm.sum_by_library();
@@ -264,8 +258,7 @@ TEST_CASE("sums computed by NCCL itself are close to the exact ones but not equa
   run_local(1, asks);  // one rank has nothing to add
 }
 
-TEST_CASE("ranks that share a GPU work without NCCL, or are refused if it is requested" *
-          doctest::test_suite("every device")) {
+TEST_CASE("ranks that share a GPU work without NCCL, or are refused if it is requested") {
   const int ranks = Device::count(Device::Type::cuda) + 1;
   const auto body = [](Communicator& comm, const Device&) {
     if (!contains(comm.transport(), "the peers' memory; not by NCCL: ranks 0 and 8 share "))
@@ -284,8 +277,7 @@ TEST_CASE("ranks that share a GPU work without NCCL, or are refused if it is req
 }
 
 TEST_CASE(
-    "ranks whose machine gives NCCL no id work without it, or are refused if it is requested" *
-    doctest::test_suite("every device")) {
+    "ranks whose machine gives NCCL no id work without it, or are refused if it is requested") {
   const ScopedVariable fault("ZG_EMULATOR_NCCL", "no id");
   const auto body = [](Communicator& comm, const Device&) {
     if (!contains(comm.transport(), "the peers' memory; not by NCCL: no id for the ranks: "))
@@ -303,7 +295,7 @@ TEST_CASE(
   CHECK(contains(text, "expected NCCL with a network, and a GPU for every rank"));
 }
 
-TEST_CASE("ZG_CUDA_COMM is direct or nccl" * doctest::test_suite("every device")) {
+TEST_CASE("ZG_CUDA_COMM is direct or nccl") {
   {
     const ScopedVariable wish("ZG_CUDA_COMM", "direct");
     CHECK(cuda::describe_nccl() == "no NCCL (ZG_CUDA_COMM=direct)");
@@ -315,8 +307,7 @@ TEST_CASE("ZG_CUDA_COMM is direct or nccl" * doctest::test_suite("every device")
                        ConfigError);
 }
 
-TEST_CASE("a rank that fails or stalls in NCCL ends all ranks, which name it and the collective" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a rank that fails or stalls in NCCL ends all ranks, which name it and the collective") {
   const ScopedVariable wish("ZG_CUDA_COMM", "nccl");
   struct Case {
     const char* fault;
@@ -349,8 +340,7 @@ TEST_CASE("a rank that fails or stalls in NCCL ends all ranks, which name it and
   }
 }
 
-TEST_CASE("a group that stalls in NCCL ends all ranks, which name the collective" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a group that stalls in NCCL ends all ranks, which name the collective") {
   const ScopedVariable wish("ZG_CUDA_COMM", "nccl");
   const ScopedVariable plants("ZG_EMULATOR_NCCL",
                               "1:1:stall");  // the group's rank 1, in its first call
@@ -377,8 +367,7 @@ TEST_CASE("a group that stalls in NCCL ends all ranks, which name the collective
   CHECK(contains(said[3], "; rank 3 waits in collective #0, barrier of 'end'"));
 }
 
-TEST_CASE("a rank that throws while its group is in an NCCL call is named by all ranks" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a rank that throws while its group is in an NCCL call is named by all ranks") {
   const ScopedVariable wish("ZG_CUDA_COMM", "nccl");
   const ScopedVariable plants("ZG_EMULATOR_NCCL", "1:1:stall");
   std::vector<std::string> said(1);
@@ -397,8 +386,7 @@ TEST_CASE("a rank that throws while its group is in an NCCL call is named by all
   CHECK(contains(said[0], ": ShapeError: a shape; rank 0 waits in collective #0, broadcast of "));
 }
 
-TEST_CASE("a rank that throws or stays away is named while peers wait in NCCL" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a rank that throws or stays away is named while peers wait in NCCL") {
   const ScopedVariable wish("ZG_CUDA_COMM", "nccl");
   const auto body = [](Communicator& comm, const Device& device) {
     comm.set_step(3);
@@ -415,3 +403,5 @@ TEST_CASE("a rank that throws or stays away is named while peers wait in NCCL" *
   CHECK_THROWS_WITH_AS(run_local(3, body, {.type = Device::Type::cuda}), "rank 1/3: a shape",
                        ShapeError);
 }
+
+TEST_SUITE_END();

@@ -36,8 +36,9 @@ std::vector<uint8_t> there_and_back(const std::vector<uint8_t>& bytes, const Dev
 
 }  // namespace
 
-TEST_CASE("probe: a token id outside the vocabulary is a ShapeError, and the device goes on" *
-          doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("probe: a token id outside the vocabulary is a ShapeError, and the device goes on") {
   const Device device = Device::cuda();
   const Tensor ids = Tensor::from(std::vector<int64_t>{1, 5, -2}, {3}, device);
   const Tensor weight = random_tensor({5, 8}, DType::f32, device, 1);
@@ -51,7 +52,7 @@ TEST_CASE("probe: a token id outside the vocabulary is a ShapeError, and the dev
   CHECK_NOTHROW(device.compute().synchronize());
 }
 
-TEST_CASE("probe: a divisor of 0 is a ShapeError" * doctest::test_suite("every device")) {
+TEST_CASE("probe: a divisor of 0 is a ShapeError") {
   const Device device = Device::cuda();
   const Tensor ones = Tensor::full({2}, 1, DType::i32, device);
   const Tensor zero = Tensor::zeros({}, DType::i32, device);
@@ -61,8 +62,7 @@ TEST_CASE("probe: a divisor of 0 is a ShapeError" * doctest::test_suite("every d
                        ShapeError);
 }
 
-TEST_CASE("probe: a target outside the vocabulary is a ShapeError" *
-          doctest::test_suite("every device")) {
+TEST_CASE("probe: a target outside the vocabulary is a ShapeError") {
   const Device device = Device::cuda();
   const auto zeros = [&](const Shape& shape) { return Tensor::zeros(shape, DType::f32, device); };
   kernels::projection_cross_entropy(
@@ -76,8 +76,7 @@ TEST_CASE("probe: a target outside the vocabulary is a ShapeError" *
                        doctest::Contains("projection_cross_entropy: targets[1] is 5"), ShapeError);
 }
 
-TEST_CASE("probe: an allocation that does not fit is OutOfMemory, and a smaller one still works" *
-          doctest::test_suite("every device")) {
+TEST_CASE("probe: an allocation that does not fit is OutOfMemory, and a smaller one still works") {
   const Device small = Device::cuda(0, {.memory_limit = 4 << 20});
   CHECK_THROWS_AS(Tensor::empty({5 << 20}, DType::u8, small), OutOfMemory);
   CHECK(Tensor::full({1 << 20}, 3, DType::u8, small).to_host<uint8_t>() ==
@@ -88,8 +87,7 @@ TEST_CASE("probe: an allocation that does not fit is OutOfMemory, and a smaller 
   CHECK(Tensor::full({7}, 2, DType::u8, device).to_host<uint8_t>() == std::vector<uint8_t>(7, 2));
 }
 
-TEST_CASE("probe: pinned memory of any size goes to the device and back" *
-          doctest::test_suite("every device")) {
+TEST_CASE("probe: pinned memory of any size goes to the device and back") {
   const Device device = Device::cuda();
   // The pinned memory grows with each, so that some tensors cross what was there before.
   for (const int64_t bytes :
@@ -100,8 +98,7 @@ TEST_CASE("probe: pinned memory of any size goes to the device and back" *
   }
 }
 
-TEST_CASE("probe: ordinary memory that is changed after a copy does not change the copy" *
-          doctest::test_suite("every device")) {
+TEST_CASE("probe: ordinary memory that is changed after a copy does not change the copy") {
   const Device device = Device::cuda();
   std::vector<Tensor> tensors;
   std::vector<uint8_t> bytes;
@@ -113,3 +110,5 @@ TEST_CASE("probe: ordinary memory that is changed after a copy does not change t
   for (uint8_t first = 0; first < 8; ++first)
     CHECK(tensors[first].to_host<uint8_t>() == numbered_bytes(3 << 20, first));
 }
+
+TEST_SUITE_END();

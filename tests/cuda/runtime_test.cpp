@@ -33,8 +33,9 @@ Tensor allocate(const Device& device, int64_t bytes, Space space = Space::device
 
 }  // namespace
 
-TEST_CASE("an arena stays unchanged when the driver refuses its growth, and can grow later" *
-          doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("an arena stays unchanged when the driver refuses its growth, and can grow later") {
   const Device device = Device::cuda();
   const Tensor first = allocate(device, mib);
   int64_t bytes = 4 * mib;  // more than the arena has, each time
@@ -56,8 +57,7 @@ TEST_CASE("an arena stays unchanged when the driver refuses its growth, and can 
   CHECK(allocate(device, mib, Space::pinned).raw());
 }
 
-TEST_CASE("a driver error other than out of memory is thrown as a DeviceError with its name" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a driver error other than out of memory is thrown as a DeviceError with its name") {
   const Device device = Device::cuda();
   for (const std::string call : {"cuMemCreate", "cuMemMap", "cuMemSetAccess"}) {
     emulator::plant_failure(call, CUDA_ERROR_INVALID_DEVICE);
@@ -69,8 +69,7 @@ TEST_CASE("a driver error other than out of memory is thrown as a DeviceError wi
         "cuda: cudaHostRegister: invalid argument");
 }
 
-TEST_CASE("pinned tensors that lie in several registrations are copied and zeroed" *
-          doctest::test_suite("every device")) {
+TEST_CASE("pinned tensors that lie in several registrations are copied and zeroed") {
   const Device device = Device::cuda();
   const Tensor x = random_tensor({3 * mib}, DType::u8, device, 5, 0.0, 255.0);
   std::vector<Tensor> pinned;
@@ -88,8 +87,7 @@ TEST_CASE("pinned tensors that lie in several registrations are copied and zeroe
   CHECK(pinned[1].to_host<uint8_t>() == std::vector<uint8_t>(static_cast<size_t>(3 * mib)));
 }
 
-TEST_CASE("ordinary memory may be changed after a copy from it, of any size" *
-          doctest::test_suite("every device")) {
+TEST_CASE("ordinary memory may be changed after a copy from it, of any size") {
   const Device device = Device::cuda();
   for (const int64_t bytes : {int64_t{4}, mib / 2, mib, 3 * mib + 5}) {
     const Tensor x = allocate(device, bytes), y = allocate(device, bytes);
@@ -103,8 +101,7 @@ TEST_CASE("ordinary memory may be changed after a copy from it, of any size" *
   }
 }
 
-TEST_CASE("values on their way to the host arrive at the next wait, between copies to the device" *
-          doctest::test_suite("every device")) {
+TEST_CASE("values on their way to the host arrive at the next wait, between copies to the device") {
   const Device device = Device::cuda();
   // The staging memory has 1 MiB, and a value takes 16 bytes of it.
   constexpr int64_t count = 5000, rounds = 40;
@@ -128,8 +125,7 @@ TEST_CASE("values on their way to the host arrive at the next wait, between copi
         "item: expected a tensor of one element, got [5000]");
 }
 
-TEST_CASE("another thread can wait for the work of a stream up to a mark" *
-          doctest::test_suite("every device")) {
+TEST_CASE("another thread can wait for the work of a stream up to a mark") {
   const Device device = Device::cuda();
   const Tensor pinned = Tensor::empty({1}, DType::i64, device, Space::pinned);
   *pinned.data<int64_t>() = 5;
@@ -143,8 +139,7 @@ TEST_CASE("another thread can wait for the work of a stream up to a mark" *
   CHECK(mark_compute(Device::meta(0, {}, Device::Type::cuda)) == nullptr);
 }
 
-TEST_CASE("make_stream reuses streams that are no longer in use" *
-          doctest::test_suite("every device")) {
+TEST_CASE("make_stream reuses streams that are no longer in use") {
   const Device device = Device::cuda(3);
   device.make_stream("first");
   const int streams = cuda::streams_on(3);
@@ -181,8 +176,7 @@ __global__ void write_number(int* out) {
 
 }  // namespace
 
-TEST_CASE("a rank whose memory grows while NCCL waits for a peer does not stop the peer" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a rank whose memory grows while NCCL waits for a peer does not stop the peer") {
   std::vector<Tensor> grown;
   call_during_a_collective([&](const Device& device, int) {
     grown.push_back(allocate(device, 3 * mib));
@@ -191,8 +185,7 @@ TEST_CASE("a rank whose memory grows while NCCL waits for a peer does not stop t
   CHECK(grown.size() == 40);
 }
 
-TEST_CASE("a rank that loads a kernel while NCCL waits for a peer does not stop the peer" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a rank that loads a kernel while NCCL waits for a peer does not stop the peer") {
   int numbers = 0;
   call_during_a_collective([&](const Device& device, int turn) {
     const Tensor out = Tensor::empty({}, DType::i32, device);
@@ -209,3 +202,5 @@ TEST_CASE("a rank that loads a kernel while NCCL waits for a peer does not stop 
   });
   CHECK(numbers == 190);
 }
+
+TEST_SUITE_END();

@@ -102,20 +102,19 @@ void copy_in_groups(const float* from, float* arrived) {
 
 }  // namespace
 
-TEST_CASE("the emulated mma.sync equals the definition of a product of fragments" *
-          doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("the emulated mma.sync equals the definition of a product of fragments") {
   check_warp_product<bf16>();
   check_warp_product<f16>();
 }
 
-TEST_CASE("the emulated ldmatrix gives each lane its elements, transposed or not" *
-          doctest::test_suite("every device")) {
+TEST_CASE("the emulated ldmatrix gives each lane its elements, transposed or not") {
   check_load<false>();
   check_load<true>();
 }
 
-TEST_CASE("asynchronous copies arrive when their group is waited for, and not before" *
-          doctest::test_suite("every device")) {
+TEST_CASE("asynchronous copies arrive when their group is waited for, and not before") {
   const Device device = Device::cuda();
   const Tensor from = Tensor::full({16}, 5.0, DType::f32, device);
   const Tensor arrived = Tensor::empty({4, 16}, DType::f32, device);
@@ -132,3 +131,5 @@ TEST_CASE("asynchronous copies arrive when their group is waited for, and not be
         CHECK(std::isnan(value));
     }
 }
+
+TEST_SUITE_END();

@@ -31,9 +31,10 @@ void check_told(const Device& device, const char* words) {
 
 }  // namespace
 
+TEST_SUITE_BEGIN("every device");
+
 TEST_CASE(
-    "an index out of range is an error at the next wait, once, and element 0 is read instead" *
-    doctest::test_suite("every device")) {
+    "an index out of range is an error at the next wait, once, and element 0 is read instead") {
   const Device device = Device::hpu();
   Stream& stream = device.compute();
   const Tensor y = matrix(device, 3, 8);
@@ -53,8 +54,7 @@ TEST_CASE(
   CHECK(picked.to_host<int64_t>() == std::vector<int64_t>{9, 8, 7});
 }
 
-TEST_CASE("a fault of the last kernel before a device is released is thrown" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a fault of the last kernel before a device is released is thrown") {
   const Device device = Device::hpu();
   const Tensor picked = Tensor::zeros({1}, DType::i64, device);
   kernels::gather({.x = of<int64_t>(device, {7, 8, 9}),
@@ -65,8 +65,7 @@ TEST_CASE("a fault of the last kernel before a device is released is thrown" *
   CHECK_THROWS_AS(device.compute().synchronize(), ShapeError);
 }
 
-TEST_CASE("every index into an empty axis is an error, and nothing is read" *
-          doctest::test_suite("every device")) {
+TEST_CASE("every index into an empty axis is an error, and nothing is read") {
   const Device device = Device::hpu();
   const Tensor y = Tensor::zeros({1, 8}, DType::f32, device);
   kernels::embedding_forward(
@@ -81,8 +80,8 @@ TEST_CASE("every index into an empty axis is an error, and nothing is read" *
   CHECK_THROWS_AS(device.compute().synchronize(), ShapeError);
 }
 
-TEST_CASE("scatter_add and embedding_backward report an index out of range and add nothing for it" *
-          doctest::test_suite("every device")) {
+TEST_CASE(
+    "scatter_add and embedding_backward report an index out of range and add nothing for it") {
   const Device device = Device::hpu();
   Stream& stream = device.compute();
   const Tensor sums = Tensor::zeros({2}, DType::f32, device);
@@ -104,8 +103,7 @@ TEST_CASE("scatter_add and embedding_backward report an index out of range and a
 }
 
 TEST_CASE(
-    "a target outside the classes is an error at the next wait, and its loss and gradient are 0" *
-    doctest::test_suite("every device")) {
+    "a target outside the classes is an error at the next wait, and its loss and gradient are 0") {
   const Device device = Device::hpu();
   Stream& stream = device.compute();
   const auto check_all = [&](const Tensor& targets, const std::string& is) {
@@ -141,8 +139,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "the error for a target outside the classes names its row, also in a later block of rows" *
-    doctest::test_suite("every device")) {
+    "the error for a target outside the classes names its row, also in a later block of rows") {
   const Device device = Device::hpu();
   const int64_t N = 2700, V = 4099;
   std::vector<int64_t> targets(N, 0);
@@ -156,8 +153,7 @@ TEST_CASE(
   check_told(device, "projection_cross_entropy: targets[2699] is 4099; expected 0 to 4098");
 }
 
-TEST_CASE("an integer division by 0 is an error at the next wait" *
-          doctest::test_suite("every device")) {
+TEST_CASE("an integer division by 0 is an error at the next wait") {
   const Device device = Device::hpu();
   for (DType dtype : {DType::i32, DType::i64}) {
     const Tensor y = Tensor::empty({3}, dtype, device);
@@ -171,8 +167,7 @@ TEST_CASE("an integer division by 0 is an error at the next wait" *
 }
 
 // A message of the driver fails the test (CMakeLists.txt).
-TEST_CASE("a device can be released while work that reports faults is queued" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a device can be released while work that reports faults is queued") {
   const Device device = Device::hpu();
   const Tensor picked = Tensor::zeros({3}, DType::i64, device);
   kernels::gather({.x = of<int64_t>(device, {7, 8, 9}),
@@ -182,8 +177,7 @@ TEST_CASE("a device can be released while work that reports faults is queued" *
                   device.compute());
 }
 
-TEST_CASE("f16 is refused by name in arithmetic, and accepted in copies" *
-          doctest::test_suite("every device")) {
+TEST_CASE("f16 is refused by name in arithmetic, and accepted in copies") {
   const Device device = Device::hpu();
   Stream& stream = device.compute();
   const Tensor half = Tensor::from<f16>({f16(1.0f), f16(2.0f)}, {2}, device);
@@ -204,3 +198,5 @@ TEST_CASE("f16 is refused by name in arithmetic, and accepted in copies" *
                         stream);
   CHECK(same_bits(back, half));
 }
+
+TEST_SUITE_END();

@@ -16,8 +16,9 @@ const std::vector<uint8_t> binary = {1, 2, 3, 4, 5};
 
 }  // namespace
 
-TEST_CASE("the native cache finds a binary by its key, unchanged" *
-          doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("the native cache finds a binary by its key, unchanged") {
   const TemporaryFolder folder;
   const ScopedVariable wish("ZG_HPU_CACHE", (folder / "made/at/first").c_str());
   const NativeCache cache;
@@ -31,8 +32,7 @@ TEST_CASE("the native cache finds a binary by its key, unchanged" *
   CHECK(std::distance(Entries(folder / "made/at/first"), Entries()) == 1);
 }
 
-TEST_CASE("a native binary that is damaged, truncated or too long is not used" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a native binary that is damaged, truncated or too long is not used") {
   const TemporaryFolder folder;
   const ScopedVariable wish("ZG_HPU_CACHE", folder.path().c_str());
   const NativeCache cache;
@@ -53,8 +53,7 @@ TEST_CASE("a native binary that is damaged, truncated or too long is not used" *
   CHECK(cache.find("key") == binary);
 }
 
-TEST_CASE("a native cache without a usable folder stores and finds nothing" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a native cache without a usable folder stores and finds nothing") {
   const TemporaryFolder folder;
   write_file(folder / "file", "");
   for (const std::string& place : {std::string(), folder / "file", std::string("/proc/nowhere")}) {
@@ -65,3 +64,5 @@ TEST_CASE("a native cache without a usable folder stores and finds nothing" *
     CHECK(cache.find("key").empty());
   }
 }
+
+TEST_SUITE_END();

@@ -47,8 +47,9 @@ Variant best_here() {
 
 }  // namespace
 
-TEST_CASE("a device uses the best variant that it supports, DPAS with the right sub-group size" *
-          doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("a device uses the best variant that it supports, DPAS with the right sub-group size") {
   const Asked nothing(nullptr);
   const Device device = Device::hpu();
   CHECK(hpu::variant_of(device.compute()) == best_here());
@@ -61,7 +62,7 @@ TEST_CASE("a device uses the best variant that it supports, DPAS with the right 
   CHECK(hpu::dpas_variant(device.compute()) == std::string(of8 ? "dpas8" : "dpas16"));
 }
 
-TEST_CASE("a requested variant is used, or refused by name" * doctest::test_suite("every device")) {
+TEST_CASE("a requested variant is used, or refused by name") {
   const Device device = Device::hpu();
   for (const auto& [name, variant] : {std::pair{"portable", Variant::portable},
                                       {"sub_groups", Variant::sub_groups},
@@ -84,8 +85,7 @@ TEST_CASE("a requested variant is used, or refused by name" * doctest::test_suit
                        ConfigError);
 }
 
-TEST_CASE("products of f32 have the same bits with sub-groups and without" *
-          doctest::test_suite("every device")) {
+TEST_CASE("products of f32 have the same bits with sub-groups and without") {
   if (best_here() == Variant::portable) return;
   const Device device = Device::hpu();
   const int64_t M = 70, N = 131, K = 93;
@@ -104,8 +104,7 @@ TEST_CASE("products of f32 have the same bits with sub-groups and without" *
   CHECK(same_bits(product("portable"), product("sub_groups")));
 }
 
-TEST_CASE("products and attention of f16 are refused by name" *
-          doctest::test_suite("every device")) {
+TEST_CASE("products and attention of f16 are refused by name") {
   const Device device = Device::hpu();
   const Tensor x = Tensor::zeros({4, 16}, DType::f16, device);
   CHECK_THROWS_WITH_AS(
@@ -118,3 +117,5 @@ TEST_CASE("products and attention of f16 are refused by name" *
                            {.q = x, .k = x, .v = x, .out = x, .shape = shape}, device.compute()),
                        "attention: no hpu kernel for f16; expected f32 or bf16", Unsupported);
 }
+
+TEST_SUITE_END();

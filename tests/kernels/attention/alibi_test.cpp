@@ -73,8 +73,9 @@ TEST_CASE("slopes of ALiBi for BLOOM-176B's 112 heads are those of the published
   CHECK(slopes[111] == 0.01631677785042834f);
 }
 
-TEST_CASE("attention with ALiBi follows the definition over heads, sizes, dtypes and levels" *
-          doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("attention with ALiBi follows the definition over heads, sizes, dtypes and levels") {
   const std::vector<Device> devices = devices_at_every_level();
   int turn = 0;  // walks through masks, biases, dropout and layouts
   for (int64_t H : {1, 3, 8, 12})
@@ -91,8 +92,7 @@ TEST_CASE("attention with ALiBi follows the definition over heads, sizes, dtypes
     }
 }
 
-TEST_CASE("attention with ALiBi counts distances from the queries' positions in a cache" *
-          doctest::test_suite("every device")) {
+TEST_CASE("attention with ALiBi counts distances from the queries' positions in a cache") {
   const std::vector<Device> devices = devices_at_every_level();
   for (DType dtype : on_device(floating_dtypes, devices.front())) {
     Problem p = {.B = 1, .H = 3, .offset = 40, .form = Form::cache, .alibi = true};
@@ -122,8 +122,7 @@ TEST_CASE("attention with ALiBi counts distances from the queries' positions in 
   }
 }
 
-TEST_CASE("attention with ALiBi over several blocks of keys and queries follows the definition" *
-          doctest::test_suite("every device")) {
+TEST_CASE("attention with ALiBi over several blocks of keys and queries follows the definition") {
   const std::vector<Device> devices = devices_of_every_generation();
   for (DType dtype : on_device({DType::f32, DType::bf16, DType::f16}, devices.front()))
     for (int64_t D : {40, 64, 128}) {
@@ -150,8 +149,7 @@ TEST_CASE("attention with ALiBi over several blocks of keys and queries follows 
 }
 
 TEST_CASE(
-    "attention with ALiBi equals attention with the same bias as a dense tensor, up to rounding" *
-    doctest::test_suite("every device")) {
+    "attention with ALiBi equals attention with the same bias as a dense tensor, up to rounding") {
   for (const Device& device : devices_at_every_level())
     for (DType dtype : {DType::f32, DType::bf16}) {
       INFO(level_of(device), ", ", name_of(dtype));
@@ -182,6 +180,8 @@ TEST_CASE(
       CHECK(close(computed.dv, stored.dv, tolerance.gradient, tolerance.rounding));
     }
 }
+
+TEST_SUITE_END();
 
 TEST_CASE("attention with ALiBi slopes of 0 gives the bits of attention without slopes") {
   for (const Device& device : devices_at_every_level())

@@ -93,8 +93,9 @@ void check_documents_alone(Problem p, DType dtype, const Device& device) {
 
 }  // namespace
 
-TEST_CASE("attention of grouped queries follows the definition over heads, sizes and dtypes" *
-          doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("attention of grouped queries follows the definition over heads, sizes and dtypes") {
   const std::vector<Device> devices = devices_of_every_generation();
   int turn = 0;  // walks through masks, biases, dropout and layouts
   for (const auto& [H, kv_heads] : {std::pair{5, 1}, {4, 2}, {6, 3}, {3, 3}})
@@ -114,8 +115,7 @@ TEST_CASE("attention of grouped queries follows the definition over heads, sizes
 
 TEST_CASE(
     "attention of grouped queries follows the definition over blocks of keys, caches and wide "
-    "heads" *
-    doctest::test_suite("every device")) {
+    "heads") {
   const std::vector<Device> devices = devices_of_every_generation();
   for (DType dtype : on_device({DType::f32, DType::bf16, DType::f16}, devices.front())) {
     check_against_naive(
@@ -137,8 +137,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("grouped queries give the bits of single query heads that read the same head of keys" *
-          doctest::test_suite("every device")) {
+TEST_CASE("grouped queries give the bits of single query heads that read the same head of keys") {
   for (const Device& device : devices_of_every_generation())
     for (DType dtype : on_device(floating_dtypes, device)) {
       if (!has_one_kernel(device, dtype)) continue;
@@ -164,8 +163,7 @@ TEST_CASE("grouped queries give the bits of single query heads that read the sam
     }
 }
 
-TEST_CASE("the gradient of grouped values adds the query heads in rising order" *
-          doctest::test_suite("every device")) {
+TEST_CASE("the gradient of grouped values adds the query heads in rising order") {
   // One query a head: dv is a sum of dout with weight 1. In any other order 1 is lost.
   for (const Device& device : devices_at_every_level()) {
     CAPTURE(level_of(device));
@@ -181,8 +179,7 @@ TEST_CASE("the gradient of grouped values adds the query heads in rising order" 
   }
 }
 
-TEST_CASE("a sliding window follows the definition at its edges" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a sliding window follows the definition at its edges") {
   const std::vector<Device> devices = devices_of_every_generation();
   int turn = 0;
   for (int64_t T : {1, 33, 70})
@@ -200,8 +197,7 @@ TEST_CASE("a sliding window follows the definition at its edges" *
     }
 }
 
-TEST_CASE("a sliding window over several blocks of keys follows the definition, also in a cache" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a sliding window over several blocks of keys follows the definition, also in a cache") {
   const std::vector<Device> devices = devices_of_every_generation();
   for (DType dtype : on_device({DType::f32, DType::bf16}, devices.front()))
     for (int64_t window : {1, 100, 256, 300, 700})
@@ -219,8 +215,7 @@ TEST_CASE("a sliding window over several blocks of keys follows the definition, 
                       devices);
 }
 
-TEST_CASE("a sliding window of all keys gives the bits of a call without a window" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a sliding window of all keys gives the bits of a call without a window") {
   for (const Device& device : devices_of_every_generation())
     for (DType dtype : on_device(floating_dtypes, device)) {
       if (!has_one_kernel(device, dtype)) continue;
@@ -235,8 +230,7 @@ TEST_CASE("a sliding window of all keys gives the bits of a call without a windo
     }
 }
 
-TEST_CASE("a document mask follows the definition over sizes, groups, windows, biases and dtypes" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a document mask follows the definition over sizes, groups, windows, biases and dtypes") {
   const std::vector<Device> devices = devices_of_every_generation();
   int turn = 0;
   for (const std::vector<int64_t>& documents :
@@ -256,8 +250,7 @@ TEST_CASE("a document mask follows the definition over sizes, groups, windows, b
   }
 }
 
-TEST_CASE("a document mask has the bits of a call for each document" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a document mask has the bits of a call for each document") {
   const std::vector<Problem> problems = {
       {.H = 2, .form = Form::separate, .documents = {1, 31, 33, 2, 64, 5, 1, 1, 70}},
       {.H = 4,
@@ -285,6 +278,8 @@ TEST_CASE("a document mask has the bits of a call for each document" *
         }
 }
 
+TEST_SUITE_END();
+
 TEST_CASE(
     "a mask of long documents gives the bits of a call for each document, with a window too") {
   for (const Device& device : devices_at_every_level())
@@ -297,8 +292,9 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("key lengths follow the definition, and hidden keys are not read" *
-          doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("key lengths follow the definition, and hidden keys are not read") {
   const std::vector<Device> devices = devices_of_every_generation();
   int turn = 0;
   for (int64_t T : {1, 33, 70})
@@ -336,8 +332,7 @@ TEST_CASE("key lengths follow the definition, and hidden keys are not read" *
     }
 }
 
-TEST_CASE("a document mask together with key lengths follows the definition" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a document mask together with key lengths follows the definition") {
   const std::vector<Device> devices = devices_of_every_generation();
   for (DType dtype : on_device({DType::f32, DType::bf16}, devices.front()))
     check_against_naive({.B = 3,
@@ -351,8 +346,7 @@ TEST_CASE("a document mask together with key lengths follows the definition" *
                         dtype, devices);
 }
 
-TEST_CASE("queries that see nothing give zeros and zero gradients" *
-          doctest::test_suite("every device")) {
+TEST_CASE("queries that see nothing give zeros and zero gradients") {
   for (const Device& device : devices_of_every_generation())
     for (DType dtype : on_device(floating_dtypes, device))
       for (int64_t T : {1, 40})
@@ -377,6 +371,8 @@ TEST_CASE("queries that see nothing give zeros and zero gradients" *
           for (const Tensor& x : {t.out, t.dq, t.dk, t.dv}) CHECK(is_all(x, 0.0));
         }
 }
+
+TEST_SUITE_END();
 
 TEST_CASE(
     "grouped queries with windows and documents give the same bits for any number of threads") {

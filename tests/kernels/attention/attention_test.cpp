@@ -3,8 +3,9 @@
 using namespace zg;
 using namespace zg::testing;
 
-TEST_CASE("attention and its gradients follow the definition over sizes, dtypes and levels" *
-          doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("attention and its gradients follow the definition over sizes, dtypes and levels") {
   // CPU: a device for each instruction set, which these tests call a level. In the tests of CUDA
   // and HPU: a device of that backend. devices_of_every_generation() adds, on CUDA, a device of
   // each GPU generation for which kernels differ.
@@ -23,8 +24,7 @@ TEST_CASE("attention and its gradients follow the definition over sizes, dtypes 
     }
 }
 
-TEST_CASE("attention over a cache takes queries at an offset and more keys than queries" *
-          doctest::test_suite("every device")) {
+TEST_CASE("attention over a cache takes queries at an offset and more keys than queries") {
   const std::vector<Device> devices = devices_at_every_level();
   for (DType dtype : on_device(floating_dtypes, devices.front())) {
     for (int64_t T : {1, 2, 13})
@@ -46,8 +46,7 @@ TEST_CASE("attention over a cache takes queries at an offset and more keys than 
   }
 }
 
-TEST_CASE("attention on queries, keys and values that lie head by head follows the definition" *
-          doctest::test_suite("every device")) {
+TEST_CASE("attention on queries, keys and values that lie head by head follows the definition") {
   const std::vector<Device> devices = devices_of_every_generation();
   for (DType dtype : on_device(floating_dtypes, devices.front())) {
     for (int64_t D : {1, 16, 17, 100})
@@ -61,8 +60,7 @@ TEST_CASE("attention on queries, keys and values that lie head by head follows t
   }
 }
 
-TEST_CASE("attention over several blocks of keys and queries follows the definition" *
-          doctest::test_suite("every device")) {
+TEST_CASE("attention over several blocks of keys and queries follows the definition") {
   const std::vector<Device> devices = devices_of_every_generation();
   for (DType dtype : {DType::f32, DType::bf16}) {
     check_against_naive({.B = 1, .T = 401, .keys = 401, .D = 24, .dropout = 0.1f}, dtype, devices);
@@ -82,8 +80,7 @@ TEST_CASE("attention over several blocks of keys and queries follows the definit
   }
 }
 
-TEST_CASE("attention over many blocks of keys follows the definition" *
-          doctest::test_suite("every device")) {
+TEST_CASE("attention over many blocks of keys follows the definition") {
   const std::vector<Device> devices = devices_of_every_generation();
   for (int64_t D : {40, 128})
     for (bool causal : {true, false}) {
@@ -101,8 +98,7 @@ TEST_CASE("attention over many blocks of keys follows the definition" *
     }
 }
 
-TEST_CASE("attention of head sizes up to 128 follows the definition around whole tiles" *
-          doctest::test_suite("every device")) {
+TEST_CASE("attention of head sizes up to 128 follows the definition around whole tiles") {
   const std::vector<Device> devices = devices_of_every_generation();
   for (DType dtype : on_device({DType::bf16, DType::f16}, devices.front()))
     for (int64_t D : {8, 64, 72, 128})
@@ -122,7 +118,7 @@ TEST_CASE("attention of head sizes up to 128 follows the definition around whole
       }
 }
 
-TEST_CASE("attention takes a scale of the scores" * doctest::test_suite("every device")) {
+TEST_CASE("attention takes a scale of the scores") {
   const std::vector<Device> devices = devices_at_every_level();
   for (DType dtype : on_device({DType::f64, DType::f32}, devices.front())) {
     Problem p = {.T = 21, .keys = 21, .D = 16};
@@ -138,6 +134,8 @@ TEST_CASE("attention takes a scale of the scores" * doctest::test_suite("every d
     }
   }
 }
+
+TEST_SUITE_END();
 
 TEST_CASE("attention has the same bits for one thread and two") {
   for (Isa isa : available_levels())
@@ -159,8 +157,9 @@ TEST_CASE("attention has the same bits for one thread and two") {
       }
 }
 
-TEST_CASE("attention without log_sum writes the same output" *
-          doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("attention without log_sum writes the same output") {
   for (const Device& device : devices_at_every_level()) {
     const Problem p = {.T = 14, .keys = 14, .D = 16};
     const Tensors with = make(p, DType::f32, device);
@@ -172,8 +171,7 @@ TEST_CASE("attention without log_sum writes the same output" *
   }
 }
 
-TEST_CASE("a bias of minus infinity hides keys, also whole blocks of them before the first seen" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a bias of minus infinity hides keys, also whole blocks of them before the first seen") {
   for (const Device& device : devices_at_every_level()) {
     CAPTURE(level_of(device));
     for (const auto& [T, dtype] : {std::pair{2, DType::f32}, {9, DType::f32}, {9, DType::bf16}}) {
@@ -203,8 +201,7 @@ TEST_CASE("a bias of minus infinity hides keys, also whole blocks of them before
 }
 
 TEST_CASE(
-    "attention with a large scale of the scores does not overflow and follows the definition" *
-    doctest::test_suite("every device")) {
+    "attention with a large scale of the scores does not overflow and follows the definition") {
   for (const Device& device : devices_at_every_level()) {
     CAPTURE(level_of(device));
     const Problem p = {.B = 1, .H = 1, .T = 3, .keys = 3, .D = 16};
@@ -218,8 +215,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("attention propagates a NaN to the queries that see it and to no other" *
-          doctest::test_suite("every device")) {
+TEST_CASE("attention propagates a NaN to the queries that see it and to no other") {
   for (const Device& device : devices_at_every_level()) {
     CAPTURE(level_of(device));
     for (DType dtype : {DType::f32, DType::bf16}) {
@@ -241,7 +237,7 @@ TEST_CASE("attention propagates a NaN to the queries that see it and to no other
   }
 }
 
-TEST_CASE("attention of no samples does nothing" * doctest::test_suite("every device")) {
+TEST_CASE("attention of no samples does nothing") {
   for (const Device& device : devices_at_every_level()) {
     Problem p = {.B = 0, .T = 4, .keys = 4, .D = 8};
     const Tensors t = make(p, DType::f32, device);
@@ -249,6 +245,8 @@ TEST_CASE("attention of no samples does nothing" * doctest::test_suite("every de
     kernels::attention_backward(t.backward(), device.compute());
   }
 }
+
+TEST_SUITE_END();
 
 TEST_CASE("attention scratch grows linearly with the tokens") {
   for (Isa isa : available_levels())

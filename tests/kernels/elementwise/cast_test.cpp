@@ -11,8 +11,9 @@ using namespace zg::testing;
 
 // Between floating types: elementwise_test.cpp.
 
-TEST_CASE("cast to integers truncates, saturates and turns NaN into 0" *
-          doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("cast to integers truncates, saturates and turns NaN into 0") {
   for (const Device& device : devices_at_every_level()) {
     const Tensor x = Tensor::from<float>(
         {1.9f, -1.9f, 3e9f, -3e9f, std::numeric_limits<float>::quiet_NaN(), 0.5f, 1e19f, -1e19f},
@@ -30,8 +31,7 @@ TEST_CASE("cast to integers truncates, saturates and turns NaN into 0" *
   }
 }
 
-TEST_CASE("cast to integers saturates from the first value that does not fit" *
-          doctest::test_suite("every device")) {
+TEST_CASE("cast to integers saturates from the first value that does not fit") {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   constexpr int32_t most32 = std::numeric_limits<int32_t>::max(), least32 = -most32 - 1;
   constexpr int64_t most64 = std::numeric_limits<int64_t>::max(), least64 = -most64 - 1;
@@ -62,7 +62,7 @@ TEST_CASE("cast to integers saturates from the first value that does not fit" *
     }
 }
 
-TEST_CASE("cast to bf16 keeps a NaN of any bits a NaN" * doctest::test_suite("every device")) {
+TEST_CASE("cast to bf16 keeps a NaN of any bits a NaN") {
   for (const Device& device : devices_at_every_level()) {
     const Tensor bits =
         Tensor::from<int32_t>({0x7fffffff, -1, 0x7f800001, 0x7fc00000}, {4}, device);
@@ -72,8 +72,7 @@ TEST_CASE("cast to bf16 keeps a NaN of any bits a NaN" * doctest::test_suite("ev
   }
 }
 
-TEST_CASE("cast of integers to floats rounds to nearest even" *
-          doctest::test_suite("every device")) {
+TEST_CASE("cast of integers to floats rounds to nearest even") {
   const Device device = devices_at_every_level().back();
   const Tensor x = Tensor::from<int64_t>(
       {(1 << 24) + 1, (1 << 24) + 3, -((1 << 24) + 1), 257, 259, (int64_t{1} << 40) + (1 << 16)},
@@ -87,7 +86,7 @@ TEST_CASE("cast of integers to floats rounds to nearest even" *
   CHECK(to(DType::bf16) == std::vector<double>{0x1p24, 0x1p24, -0x1p24, 256, 260, 0x1p40});
 }
 
-TEST_CASE("cast between integers wraps around" * doctest::test_suite("every device")) {
+TEST_CASE("cast between integers wraps around") {
   const Device device = devices_at_every_level().back();
   const Tensor x = Tensor::from<int64_t>({-1, 300, (int64_t{1} << 32) + 7}, {3}, device);
   auto to = [&](DType dtype) {
@@ -100,8 +99,7 @@ TEST_CASE("cast between integers wraps around" * doctest::test_suite("every devi
   CHECK(to(DType::boolean) == std::vector<double>{1, 1, 1});
 }
 
-TEST_CASE("cast between integers and booleans keeps values that fit" *
-          doctest::test_suite("every device")) {
+TEST_CASE("cast between integers and booleans keeps values that fit") {
   const Device device = devices_at_every_level().back();
   const std::vector<DType> types =
       on_device({DType::i32, DType::i64, DType::u8, DType::f32, DType::bf16, DType::f64}, device);
@@ -124,3 +122,5 @@ TEST_CASE("cast between integers and booleans keeps values that fit" *
     CHECK(back.to_doubles() == std::vector<double>{0, 1});
   }
 }
+
+TEST_SUITE_END();

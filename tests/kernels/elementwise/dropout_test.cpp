@@ -56,8 +56,9 @@ void check_bits(const Device& device, const Shape& shape, float probability, boo
 
 }  // namespace
 
-TEST_CASE("dropout keeps exactly the elements of a scalar Philox reference, at every level" *
-          doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("dropout keeps exactly the elements of a scalar Philox reference, at every level") {
   for (const Device& device : devices_at_every_level()) {
     CAPTURE(level_of(device));
     for (const Shape& shape : {Shape{1, 1}, Shape{3, 31}, Shape{2, 33}, Shape{5, 11, 48},
@@ -77,8 +78,7 @@ TEST_CASE("dropout keeps exactly the elements of a scalar Philox reference, at e
 }
 
 TEST_CASE(
-    "dropout with probabilities near 0, 1/2 and 1 keeps the elements of the scalar reference" *
-    doctest::test_suite("every device")) {
+    "dropout with probabilities near 0, 1/2 and 1 keeps the elements of the scalar reference") {
   // Neighbours of 0 and 1, and k / 2^24 with its neighbours, where a word decides.
   const float half_way = 0x1p-1f, below_one = 1.0f - 0x1p-24f;
   for (const Device& device : devices_at_every_level())
@@ -90,8 +90,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("dropout gives the same bits at every alignment of its tensors" *
-          doctest::test_suite("every device")) {
+TEST_CASE("dropout gives the same bits at every alignment of its tensors") {
   const Shape shape = {3, 1000};
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device({DType::f32, DType::bf16}, device)) {
@@ -114,6 +113,8 @@ TEST_CASE("dropout gives the same bits at every alignment of its tensors" *
       }
     }
 }
+
+TEST_SUITE_END();
 
 TEST_CASE("dropout keeps the mean of its input") {
   const Device device = Device::cpu();

@@ -92,8 +92,9 @@ Tensor run_binary(BinaryOp op, const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
-TEST_CASE("axpby and cast give the rounded result for every pair of floating types" *
-          doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("axpby and cast give the rounded result for every pair of floating types") {
   for (const Device& device : devices_at_every_level())
     for (DType x_dtype : on_device(floating_dtypes, device))
       for (DType y_dtype : on_device(floating_dtypes, device))
@@ -118,7 +119,7 @@ TEST_CASE("axpby and cast give the rounded result for every pair of floating typ
         }
 }
 
-TEST_CASE("axpby with b = 0 overwrites whatever y held" * doctest::test_suite("every device")) {
+TEST_CASE("axpby with b = 0 overwrites whatever y held") {
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device(floating_dtypes, device)) {
       const Tensor x = random_tensor({37}, dtype, device, 1);
@@ -128,8 +129,7 @@ TEST_CASE("axpby with b = 0 overwrites whatever y held" * doctest::test_suite("e
     }
 }
 
-TEST_CASE("axpby, cast and add have the same bits at every level and for any thread count" *
-          doctest::test_suite("every device")) {
+TEST_CASE("axpby, cast and add have the same bits at every level and for any thread count") {
   const Device reference = Device::cpu(0, {.threads = 1, .isa = Isa::portable});
   auto results = [](const Device& device) {
     std::vector<Tensor> all;
@@ -154,8 +154,7 @@ TEST_CASE("axpby, cast and add have the same bits at every level and for any thr
     }
 }
 
-TEST_CASE("binary ops broadcast like numpy for every type and level" *
-          doctest::test_suite("every device")) {
+TEST_CASE("binary ops broadcast like numpy for every type and level") {
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device(floating_dtypes, device))
       for (const ShapePair& pair : pairs) {
@@ -182,8 +181,7 @@ TEST_CASE("binary ops broadcast like numpy for every type and level" *
       }
 }
 
-TEST_CASE("elementwise ops give the same bits at every alignment of their operands" *
-          doctest::test_suite("every device")) {
+TEST_CASE("elementwise ops give the same bits at every alignment of their operands") {
   const auto results = [](const Device& device, DType dtype, const Shape& shape, int64_t a_begin,
                           int64_t b_begin) {
     const DType other = dtype == DType::f32 ? DType::bf16 : DType::f32;
@@ -225,8 +223,7 @@ TEST_CASE("elementwise ops give the same bits at every alignment of their operan
       }
 }
 
-TEST_CASE("maximum and minimum pass NaN on and comparisons with it are false" *
-          doctest::test_suite("every device")) {
+TEST_CASE("maximum and minimum pass NaN on and comparisons with it are false") {
   const Device device = devices_at_every_level().back();
   constexpr float nan = std::numeric_limits<float>::quiet_NaN(), most = float(infinity);
   const Tensor a = Tensor::from<float>({nan, 1, nan, 2, -most}, {5}, device);
@@ -243,7 +240,7 @@ TEST_CASE("maximum and minimum pass NaN on and comparisons with it are false" *
   CHECK(run_binary(BinaryOp::not_equal, a, b).to_doubles() == std::vector<double>{1, 1, 1, 0, 1});
 }
 
-TEST_CASE("integer arithmetic wraps and division truncates" * doctest::test_suite("every device")) {
+TEST_CASE("integer arithmetic wraps and division truncates") {
   const Device device = devices_at_every_level().back();
   const int32_t least = std::numeric_limits<int32_t>::min();
   const Tensor a = Tensor::from<int32_t>({7, -7, least, 5}, {4}, device);
@@ -261,6 +258,8 @@ TEST_CASE("integer arithmetic wraps and division truncates" * doctest::test_suit
         std::vector<int64_t>{most - 6, 6 - most});
   CHECK(run_binary(BinaryOp::less, c, d).to_doubles() == std::vector<double>{1, 1});
 }
+
+TEST_SUITE_END();
 
 TEST_CASE("an integer division by 0 throws a ConfigError with the divisor's index") {
   const Device device = Device::cpu();

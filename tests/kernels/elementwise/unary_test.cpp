@@ -83,8 +83,9 @@ TEST_CASE("the plain unary ops and their gradients are those of the C library, i
   }
 }
 
-TEST_CASE("unary ops keep NaN, reach their limits and may work in place, at every level" *
-          doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("unary ops keep NaN, reach their limits and may work in place, at every level") {
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device(floating_dtypes, device))
       for (size_t code = 0; code < unary_op_count; ++code) {
@@ -112,8 +113,7 @@ TEST_CASE("unary ops keep NaN, reach their limits and may work in place, at ever
   }
 }
 
-TEST_CASE("sin, cos and their gradients are accurate for arguments of any size, NaN at infinity" *
-          doctest::test_suite("every device")) {
+TEST_CASE("sin, cos and their gradients are accurate for arguments of any size, NaN at infinity") {
   // Near multiples of pi / 2, and the f32 that is nearest to one: 16367173 * 2^72.
   const std::vector<float> xs = {
       0.0f,    -0.0f,    1e-30f,         0.5f, -1.0f,  3.1415927f, -3.1415927f,
@@ -147,8 +147,7 @@ TEST_CASE("sin, cos and their gradients are accurate for arguments of any size, 
   }
 }
 
-TEST_CASE("erf and log1p keep the digits of small arguments and reach their limits" *
-          doctest::test_suite("every device")) {
+TEST_CASE("erf and log1p keep the digits of small arguments and reach their limits") {
   for (const Device& device : devices_at_every_level()) {
     CAPTURE(level_of(device));
     const auto results = [&](UnaryOp op, const std::vector<float>& xs) {
@@ -173,3 +172,5 @@ TEST_CASE("erf and log1p keep the digits of small arguments and reach their limi
     CHECK(std::isnan(ends[3]));
   }
 }
+
+TEST_SUITE_END();

@@ -132,9 +132,10 @@ void check_projection(const Projection& p, DType dtype, const Device& device) {
 
 }  // namespace
 
+TEST_SUITE_BEGIN("every device");
+
 TEST_CASE(
-    "cross entropy and its gradient match the formula in double for every type, level and width" *
-    doctest::test_suite("every device")) {
+    "cross entropy and its gradient match the formula in double for every type, level and width") {
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device(floating_dtypes, device))
       for (int64_t V : {1, 3, 31, 33, 65, 1023, 4099})
@@ -170,8 +171,7 @@ TEST_CASE(
         }
 }
 
-TEST_CASE("cross entropy is stable for huge logits and for logits of minus infinity" *
-          doctest::test_suite("every device")) {
+TEST_CASE("cross entropy is stable for huge logits and for logits of minus infinity") {
   for (const Device& device : devices_at_every_level()) {
     const float infinity = std::numeric_limits<float>::infinity();
     const Tensor logits = Tensor::from<float>({1e5f, 1e5f, -1e5f, 2, -infinity, 2}, {2, 3}, device);
@@ -193,8 +193,7 @@ TEST_CASE("cross entropy is stable for huge logits and for logits of minus infin
   }
 }
 
-TEST_CASE("projection cross entropy matches the formula in double for every type and level" *
-          doctest::test_suite("every device")) {
+TEST_CASE("projection cross entropy matches the formula in double for every type and level") {
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device(floating_dtypes, device))
       for (const Projection& p :
@@ -204,8 +203,7 @@ TEST_CASE("projection cross entropy matches the formula in double for every type
 }
 
 TEST_CASE(
-    "projection cross entropy matches the formula in double when it cuts many rows into blocks" *
-    doctest::test_suite("every device")) {
+    "projection cross entropy matches the formula in double when it cuts many rows into blocks") {
   const Device device = devices_at_every_level().back();
   // CUDA's blocks have at least 4096 rows.
   const bool large_blocks = device.type() == Device::Type::cuda;
@@ -218,8 +216,7 @@ TEST_CASE(
 // With one row of one element, 1, the gradient of a weight is that of its logit.
 TEST_CASE(
     "projection cross entropy gives each logit its gradient in a row that shared memory of a GPU "
-    "cannot hold" *
-    doctest::test_suite("every device")) {
+    "cannot hold") {
   const Device device = devices_at_every_level().back();
   constexpr int64_t V = 49'003;
   for (DType dtype : {DType::f32, DType::bf16}) {
@@ -235,6 +232,8 @@ TEST_CASE(
     CHECK(excess(r.dweight, expected.dlogits, 0, unit_roundoff(dtype) + wide) <= 1);
   }
 }
+
+TEST_SUITE_END();
 
 TEST_CASE(
     "projection cross entropy matches the formula in double for a row longer than its usual "

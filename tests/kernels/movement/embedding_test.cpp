@@ -34,8 +34,9 @@ double at(const std::vector<double>& matrix, int64_t row, int64_t column, int64_
 
 }  // namespace
 
-TEST_CASE("embedding_forward gathers rows and adds positions" *
-          doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("embedding_forward gathers rows and adds positions") {
   constexpr int64_t V = 37, P = 20, T = 13, first = 5, N = 4 * T;
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device(floating_dtypes, device))
@@ -68,8 +69,7 @@ TEST_CASE("embedding_forward gathers rows and adds positions" *
 }
 
 TEST_CASE(
-    "embedding_backward sums the tokens of each row in token order and zeroes the other rows" *
-    doctest::test_suite("every device")) {
+    "embedding_backward sums the tokens of each row in token order and zeroes the other rows") {
   constexpr int64_t P = 20, T = 13, first = 5;
   struct Sizes {
     int64_t C, N = 4 * T, V = 37;
@@ -122,8 +122,7 @@ TEST_CASE(
       }
 }
 
-TEST_CASE("embedding kernels give the same bits at every alignment of their operands" *
-          doctest::test_suite("every device")) {
+TEST_CASE("embedding kernels give the same bits at every alignment of their operands") {
   constexpr int64_t V = 37, P = 20, T = 13, N = 4 * T, C = 48;
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device({DType::f32, DType::bf16}, device)) {
@@ -159,6 +158,8 @@ TEST_CASE("embedding kernels give the same bits at every alignment of their oper
         }
     }
 }
+
+TEST_SUITE_END();
 
 TEST_CASE("embedding_backward computes only the gradients that are given a tensor") {
   const Device device = Device::cpu();

@@ -102,8 +102,9 @@ std::vector<size_t> places_in(const Shape& other, const IndexCase& c,
 
 }  // namespace
 
-TEST_CASE("strided_copy permutes, slices, concatenates, repeats and flips any type" *
-          doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("strided_copy permutes, slices, concatenates, repeats and flips any type") {
   // [3, 5, 7, 4] to [4, 7, 3, 5]
   const std::array<int64_t, 6> permuted = {5, 1, 15, 105};
   check_copy(
@@ -144,8 +145,7 @@ TEST_CASE("strided_copy permutes, slices, concatenates, repeats and flips any ty
   check_copy({.extents = {200000}, .x_strides = {1}, .y_strides = {1}}, {200000}, {200000});
 }
 
-TEST_CASE("gather reads where the index points, for every type and axis" *
-          doctest::test_suite("every device")) {
+TEST_CASE("gather reads where the index points, for every type and axis") {
   for (const Device& device : devices_at_every_level())
     for (const IndexCase& c : index_cases)
       for (DType dtype : on_device(any_type, device)) {
@@ -163,8 +163,7 @@ TEST_CASE("gather reads where the index points, for every type and axis" *
       }
 }
 
-TEST_CASE("scatter_add sums in the accumulator, with the same bits for any thread count" *
-          doctest::test_suite("every device")) {
+TEST_CASE("scatter_add sums in the accumulator, with the same bits for any thread count") {
   for (DType dtype : on_device(floating_dtypes, devices_at_every_level()[0]))
     for (const IndexCase& c : index_cases) {
       INFO(c.index.str(), ", ", name_of(dtype));
@@ -197,7 +196,7 @@ TEST_CASE("scatter_add sums in the accumulator, with the same bits for any threa
     }
 }
 
-TEST_CASE("scatter_add in bf16 counts beyond 256" * doctest::test_suite("every device")) {
+TEST_CASE("scatter_add in bf16 counts beyond 256") {
   for (const Device& device : devices_at_every_level()) {
     const Tensor x = Tensor::full({1000}, 1, DType::bf16, device);
     const Tensor index = Tensor::zeros({1000}, DType::i32, device);
@@ -206,6 +205,8 @@ TEST_CASE("scatter_add in bf16 counts beyond 256" * doctest::test_suite("every d
     CHECK(y.item() == 1000);
   }
 }
+
+TEST_SUITE_END();
 
 TEST_CASE(
     "strided_copy, gather and scatter_add refuse accesses out of range and wrong shapes and "

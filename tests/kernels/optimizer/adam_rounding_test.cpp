@@ -115,7 +115,9 @@ TEST_CASE("stochastic_bf16 keeps a NaN a NaN for every random word") {
   CHECK(stochastic_bf16(0x80000000u, 0xffffffffu) == 0x8000u);
 }
 
-TEST_CASE("stochastic rounding keeps the mean" * doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("stochastic rounding keeps the mean") {
   constexpr int64_t n = 1 << 14;
   // Shares of a place of 2^-7 above 1. The mean of n draws of 0 or 1 deviates by sqrt(s (1 - s) /
   // n)
@@ -137,8 +139,7 @@ TEST_CASE("stochastic rounding keeps the mean" * doctest::test_suite("every devi
     }
 }
 
-TEST_CASE("updates too small for bf16 move the mean parameter only under stochastic rounding" *
-          doctest::test_suite("every device")) {
+TEST_CASE("updates too small for bf16 move the mean parameter only under stochastic rounding") {
   constexpr int64_t n = 4096;
   constexpr int steps = 64;
   // A constant gradient moves by the rate: 2^-11 below 1, an eighth of the place of 2^-8 there.
@@ -171,8 +172,7 @@ TEST_CASE("updates too small for bf16 move the mean parameter only under stochas
     }
 }
 
-TEST_CASE("stochastic rounding gives the same bits at every level and for any split into tensors" *
-          doctest::test_suite("every device")) {
+TEST_CASE("stochastic rounding gives the same bits at every level and for any split into tensors") {
   const Device portable = Device::cpu(0, {.threads = 1, .isa = Isa::portable});
   constexpr int64_t n = 16417 * 2;
   const auto random = [](DType state, DType gradient, const Device& device) {
@@ -218,8 +218,7 @@ TEST_CASE("stochastic rounding gives the same bits at every level and for any sp
       }
 }
 
-TEST_CASE("seed, step, name and offset each change the random rounding, and beta1 does not" *
-          doctest::test_suite("every device")) {
+TEST_CASE("seed, step, name and offset each change the random rounding, and beta1 does not") {
   const std::vector<float> values(1024, 1.0f + 0x1p-8f);  // a tie: one or the other
   for (const Device& device : devices_at_every_level()) {
     const auto rounded = [&](const auto& change) {
@@ -240,6 +239,8 @@ TEST_CASE("seed, step, name and offset each change the random rounding, and beta
     CHECK(rounded([](OptimizerUpdate& a) { a.tensors[0].first = 4; }) != bits);
   }
 }
+
+TEST_SUITE_END();
 
 TEST_CASE(
     "adam refuses stochastic rounding to any dtype but bf16, and elements out of Philox's range") {

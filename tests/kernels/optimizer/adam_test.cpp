@@ -74,8 +74,9 @@ struct ReferenceAdam {
 
 }  // namespace
 
-TEST_CASE("adam follows torch's formula in double for 20 steps" *
-          doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("adam follows torch's formula in double for 20 steps") {
   constexpr int64_t n = 1023;
   for (const Device& device : devices_at_every_level())
     for (DType dtype : {DType::f32, DType::bf16})
@@ -112,8 +113,7 @@ TEST_CASE("adam follows torch's formula in double for 20 steps" *
       }
 }
 
-TEST_CASE("adam gives the same bits at every level, for any split and thread count" *
-          doctest::test_suite("every device")) {
+TEST_CASE("adam gives the same bits at every level, for any split and thread count") {
   const Device portable = Device::cpu(0, {.threads = 1, .isa = Isa::portable});
   for (DType gradient : {DType::f32, DType::bf16})
     for (std::optional<DType> low :
@@ -138,8 +138,7 @@ TEST_CASE("adam gives the same bits at every level, for any split and thread cou
         }
 }
 
-TEST_CASE("adam on bf16 states gives the results of adam on f32 states, each rounded once" *
-          doctest::test_suite("every device")) {
+TEST_CASE("adam on bf16 states gives the results of adam on f32 states, each rounded once") {
   for (const Device& device : devices_at_every_level())
     for (DType gradient : {DType::f32, DType::bf16})
       for (bool decoupled : {true, false})
@@ -173,8 +172,7 @@ TEST_CASE("adam on bf16 states gives the results of adam on f32 states, each rou
         }
 }
 
-TEST_CASE("adam rounds the low-precision copy to nearest even, as bf16(float) and f16(float) do" *
-          doctest::test_suite("every device")) {
+TEST_CASE("adam rounds the low-precision copy to nearest even, as bf16(float) and f16(float) do") {
   std::vector<float> values;
   // Every exponent with mantissas at and beside ties, both signs; then infinity and NaN.
   for (uint32_t exponent = 0; exponent < 255; ++exponent)
@@ -212,8 +210,7 @@ TEST_CASE("adam rounds the low-precision copy to nearest even, as bf16(float) an
     }
 }
 
-TEST_CASE("adam on many tensors at once gives the bits of adam on one tensor after the other" *
-          doctest::test_suite("every device")) {
+TEST_CASE("adam on many tensors at once gives the bits of adam on one tensor after the other") {
   // Empty ones first, last and beside each other, odd ones, one of several chunks; and more than a
   // launch on a GPU takes.
   std::vector<int64_t> lengths = {0, 1, 3, 64, 0, 0, 1023, 1024, 1025, 33000};
@@ -250,6 +247,8 @@ TEST_CASE("adam on many tensors at once gives the bits of adam on one tensor aft
         kernels::optimizer_update(step_of({}, decoupled), device.compute());  // nothing to do
       }
 }
+
+TEST_SUITE_END();
 
 TEST_CASE("adam refuses wrong shapes, dtypes, devices and numbers before it changes a parameter") {
   const Device device = Device::cpu();

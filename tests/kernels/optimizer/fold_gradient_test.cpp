@@ -15,8 +15,9 @@ constexpr DType gradient_dtypes[] = {DType::f32, DType::bf16, DType::f16};
 
 }  // namespace
 
-TEST_CASE("fold_gradient rounds the new gradient and adds it, with equal bits at every level" *
-          doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("fold_gradient rounds the new gradient and adds it, with equal bits at every level") {
   for (const Device& device : devices_at_every_level())
     for (DType leaf : on_device(gradient_dtypes, device))
       for (DType rounding : on_device(gradient_dtypes, device))
@@ -42,8 +43,7 @@ TEST_CASE("fold_gradient rounds the new gradient and adds it, with equal bits at
             }
 }
 
-TEST_CASE("fold_gradient with first = true gives the bits of 0 + leaf, whatever sum held before" *
-          doctest::test_suite("every device")) {
+TEST_CASE("fold_gradient with first = true gives the bits of 0 + leaf, whatever sum held before") {
   for (const Device& device : devices_at_every_level()) {
     const Tensor leaf = Tensor::from(std::vector<float>(20, -0.0f), {20}, device);
     const Tensor sum = Tensor::full({20}, NAN, DType::f32, device);
@@ -53,8 +53,7 @@ TEST_CASE("fold_gradient with first = true gives the bits of 0 + leaf, whatever 
   }
 }
 
-TEST_CASE("fold_gradient with first = true may write over the leaf and gives the same bits there" *
-          doctest::test_suite("every device")) {
+TEST_CASE("fold_gradient with first = true may write over the leaf and gives the same bits there") {
   for (const Device& device : devices_at_every_level())
     for (DType rounding : on_device(gradient_dtypes, device))
       for (int64_t n : {1, 31, 1023, 200001}) {
@@ -72,8 +71,7 @@ TEST_CASE("fold_gradient with first = true may write over the leaf and gives the
       }
 }
 
-TEST_CASE("fold_gradient gives the same bits at every alignment of leaf and sum" *
-          doctest::test_suite("every device")) {
+TEST_CASE("fold_gradient gives the same bits at every alignment of leaf and sum") {
   constexpr int64_t n = 1023;
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device(gradient_dtypes, device))
@@ -95,8 +93,7 @@ TEST_CASE("fold_gradient gives the same bits at every alignment of leaf and sum"
       }
 }
 
-TEST_CASE("fold_gradient gives each of many parts the bits that it has alone" *
-          doctest::test_suite("every device")) {
+TEST_CASE("fold_gradient gives each of many parts the bits that it has alone") {
   constexpr int64_t parts = 300;  // more than a launch on CUDA takes
   for (const Device& device : devices_at_every_level())
     for (DType dtype : {DType::f32, DType::bf16}) {
@@ -124,6 +121,8 @@ TEST_CASE("fold_gradient gives each of many parts the bits that it has alone" *
       }
     }
 }
+
+TEST_SUITE_END();
 
 TEST_CASE("fold_gradient refuses other shapes and dtypes") {
   const Device device = Device::cpu();

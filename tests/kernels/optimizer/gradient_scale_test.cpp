@@ -72,8 +72,9 @@ struct ScaledUpdate {
 
 }  // namespace
 
-TEST_CASE("gradient_scale gives the bits of the factor that the host computes of the norm" *
-          doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("gradient_scale gives the bits of the factor that the host computes of the norm") {
   const Clipping clippings[] = {{},
                                 {.micro_batches = 3, .clip_norm = 1.0f},
                                 {.micro_batches = 8, .clip_norm = 0.1f, .loss_scale = 65536.0},
@@ -99,8 +100,7 @@ TEST_CASE("gradient_scale gives the bits of the factor that the host computes of
       }
 }
 
-TEST_CASE("gradient_scale is NaN if any parameter's gradient is not finite" *
-          doctest::test_suite("every device")) {
+TEST_CASE("gradient_scale is NaN if any parameter's gradient is not finite") {
   for (const Device& device : devices_at_every_level())
     for (const int64_t count : {1, 2, 255, 256, 257, 700})
       for (const int64_t bad : {int64_t{0}, count / 2, count - 1}) {
@@ -112,8 +112,7 @@ TEST_CASE("gradient_scale is NaN if any parameter's gradient is not finite" *
       }
 }
 
-TEST_CASE("an update with a factor in memory has the bits of the same factor as a number" *
-          doctest::test_suite("every device")) {
+TEST_CASE("an update with a factor in memory has the bits of the same factor as a number") {
   for (const Device& device : devices_at_every_level())
     for (const int64_t n : {3, 64, 1001}) {
       CAPTURE(n);
@@ -124,8 +123,7 @@ TEST_CASE("an update with a factor in memory has the bits of the same factor as 
     }
 }
 
-TEST_CASE("an update with a factor of NaN in memory changes nothing" *
-          doctest::test_suite("every device")) {
+TEST_CASE("an update with a factor of NaN in memory changes nothing") {
   for (const Device& device : devices_at_every_level())
     for (const int64_t n : {3, 64, 1001}) {
       CAPTURE(n);
@@ -135,6 +133,8 @@ TEST_CASE("an update with a factor of NaN in memory changes nothing" *
       CHECK(skipped.equals(before));
     }
 }
+
+TEST_SUITE_END();
 
 TEST_CASE("gradient_scale and an update refuse a factor of another shape or dtype") {
   const Device device = Device::cpu();

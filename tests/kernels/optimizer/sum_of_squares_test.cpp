@@ -55,8 +55,9 @@ std::vector<float> wide_values(int64_t n, uint64_t seed) {
 
 }  // namespace
 
-TEST_CASE("sum_of_squares is near the sum in long double, for every dtype and level" *
-          doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("sum_of_squares is near the sum in long double, for every dtype and level") {
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device({DType::f64, DType::f32, DType::bf16, DType::f16}, device))
       for (int64_t granules : {1, 3, 257, 10001}) {
@@ -73,8 +74,7 @@ TEST_CASE("sum_of_squares is near the sum in long double, for every dtype and le
       }
 }
 
-TEST_CASE("sum_of_squares has the same limbs for any order, split, level and thread count" *
-          doctest::test_suite("every device")) {
+TEST_CASE("sum_of_squares has the same limbs for any order, split, level and thread count") {
   constexpr int64_t granules = 9001;
   const std::vector<float> values = wide_values(granules * granule, 11);
   const Sum expected = sum_of(values, Device::cpu(0, {.threads = 1, .isa = Isa::portable}));
@@ -110,8 +110,7 @@ TEST_CASE("sum_of_squares has the same limbs for any order, split, level and thr
   }
 }
 
-TEST_CASE("sum_of_squares adds the elements of a granule in the documented order" *
-          doctest::test_suite("every device")) {
+TEST_CASE("sum_of_squares adds the elements of a granule in the documented order") {
   // 2^54 + 1 rounds back to 2^54, so each level of the tree can be seen to lose its ones or not.
   for (const Device& device : devices_at_every_level()) {
     CAPTURE(level_of(device));
@@ -128,8 +127,7 @@ TEST_CASE("sum_of_squares adds the elements of a granule in the documented order
   }
 }
 
-TEST_CASE("sum_of_squares is exact from the smallest square of an f32 to the largest" *
-          doctest::test_suite("every device")) {
+TEST_CASE("sum_of_squares is exact from the smallest square of an f32 to the largest") {
   for (const Device& device : devices_at_every_level()) {
     CAPTURE(level_of(device));
     CHECK(sum_of_granules(std::vector<float>{0x1p-149f}, device).value() == 0x1p-298);
@@ -151,8 +149,7 @@ TEST_CASE("sum_of_squares is exact from the smallest square of an f32 to the lar
   }
 }
 
-TEST_CASE("sum_of_squares gives the same limbs for a view at any offset" *
-          doctest::test_suite("every device")) {
+TEST_CASE("sum_of_squares gives the same limbs for a view at any offset") {
   constexpr int64_t n = 300 * granule;
   const Device plain = Device::cpu(0, {.threads = 1, .isa = Isa::portable});
   for (const Device& device : devices_at_every_level())
@@ -168,8 +165,7 @@ TEST_CASE("sum_of_squares gives the same limbs for a view at any offset" *
     }
 }
 
-TEST_CASE("sum_of_squares gives each of many parts the limbs that it has alone" *
-          doctest::test_suite("every device")) {
+TEST_CASE("sum_of_squares gives each of many parts the limbs that it has alone") {
   constexpr int64_t parts = 230, limb_count = SumOfSquares::limb_count;  // parts: over one launch
   for (const Device& device : devices_at_every_level()) {
     CAPTURE(level_of(device));
@@ -200,6 +196,8 @@ TEST_CASE("sum_of_squares gives each of many parts the limbs that it has alone" 
     }
   }
 }
+
+TEST_SUITE_END();
 
 TEST_CASE("value_of_limbs carries from full limbs into higher ones") {
   std::vector<int64_t> limbs(SumOfSquares::limb_count);

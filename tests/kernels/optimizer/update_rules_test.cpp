@@ -92,8 +92,9 @@ OptimizerUpdate with_tensors(OptimizerUpdate update, std::vector<OptimizerTensor
 
 }  // namespace
 
-TEST_CASE("lion and sgd follow their formulas in double for 20 steps" *
-          doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("lion and sgd follow their formulas in double for 20 steps") {
   constexpr int64_t n = 1023;
   for (const RuleCase& rule : rule_cases())
     for (const Device& device : devices_at_every_level())
@@ -123,8 +124,7 @@ TEST_CASE("lion and sgd follow their formulas in double for 20 steps" *
       }
 }
 
-TEST_CASE("lion and sgd give the same bits at every level and for any split" *
-          doctest::test_suite("every device")) {
+TEST_CASE("lion and sgd give the same bits at every level and for any split") {
   const Device portable = Device::cpu(0, {.threads = 1, .isa = Isa::portable});
   for (const RuleCase& rule : rule_cases())
     for (const DType state : {DType::f32, DType::bf16})
@@ -159,8 +159,7 @@ TEST_CASE("lion and sgd give the same bits at every level and for any split" *
         }
 }
 
-TEST_CASE("lion moves each element by the rate, and not at all for a gradient of 0" *
-          doctest::test_suite("every device")) {
+TEST_CASE("lion moves each element by the rate, and not at all for a gradient of 0") {
   for (const Device& device : devices_at_every_level()) {
     CAPTURE(level_of(device));
     const OptimizerTensor t{
@@ -172,6 +171,8 @@ TEST_CASE("lion moves each element by the rate, and not at all for a gradient of
     CHECK(t.parameter.to_host<float>() == std::vector<float>{0.75f, 1.25f, 1.0f, 1.25f});
   }
 }
+
+TEST_SUITE_END();
 
 TEST_CASE("lion and sgd refuse moments that their rule does not use, and lion requires moment1") {
   const Device device = Device::cpu();

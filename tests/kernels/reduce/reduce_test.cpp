@@ -86,8 +86,9 @@ Tensor rows(const std::vector<float>& values, int64_t columns) {
 
 }  // namespace
 
-TEST_CASE("reduce sums, averages and finds the largest over any axes of every floating type" *
-          doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("reduce sums, averages and finds the largest over any axes of every floating type") {
   const Device device = devices_at_every_level().back();
   for (const ReduceCase& c : cases)
     for (DType dtype : on_device(floating_dtypes, device))
@@ -111,8 +112,7 @@ TEST_CASE("reduce sums, averages and finds the largest over any axes of every fl
       }
 }
 
-TEST_CASE("reduce gives the same bits at every alignment of x and y" *
-          doctest::test_suite("every device")) {
+TEST_CASE("reduce gives the same bits at every alignment of x and y") {
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device({DType::f32, DType::bf16}, device))
       for (const ReduceCase& c :
@@ -131,8 +131,7 @@ TEST_CASE("reduce gives the same bits at every alignment of x and y" *
       }
 }
 
-TEST_CASE("a sum of a million f32 elements has a relative error of at most 1e-6" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a sum of a million f32 elements has a relative error of at most 1e-6") {
   for (const ReduceCase& c :
        {ReduceCase{{1 << 20}, 1}, ReduceCase{{1 << 20, 1, 3}, 1}, ReduceCase{{3, 1 << 20}, 2}}) {
     const Device device = devices_at_every_level().back();
@@ -142,8 +141,7 @@ TEST_CASE("a sum of a million f32 elements has a relative error of at most 1e-6"
   }
 }
 
-TEST_CASE("a sum keeps the small elements beside a very large one" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a sum keeps the small elements beside a very large one") {
   for (const ReduceCase& c :
        {ReduceCase{{1 << 20}, 1}, ReduceCase{{1 << 20, 1, 3}, 1}, ReduceCase{{3, 1 << 20}, 2}}) {
     const Device device = devices_at_every_level().back();
@@ -155,6 +153,8 @@ TEST_CASE("a sum keeps the small elements beside a very large one" *
     CHECK(excess(run_reduce(ReduceOp::sum, c, x, DType::f32), expected, 0, 33 * 0x1p-24) <= 1);
   }
 }
+
+TEST_SUITE_END();
 
 TEST_CASE("reduce has the same bits for any thread count") {
   for (const ReduceCase& c : cases)
@@ -170,7 +170,9 @@ TEST_CASE("reduce has the same bits for any thread count") {
     }
 }
 
-TEST_CASE("integer sums are exact and wrap around" * doctest::test_suite("every device")) {
+TEST_SUITE_BEGIN("every device");
+
+TEST_CASE("integer sums are exact and wrap around") {
   const Device device = devices_at_every_level().back();
   const Tensor x = Tensor::from<int32_t>({2147483647, 1, -5, 2147483647, 7, 9}, {2, 3}, device);
   CHECK(run_reduce(ReduceOp::sum, {{2, 3}, 2}, x, DType::i64).to_host<int64_t>() ==
@@ -179,8 +181,7 @@ TEST_CASE("integer sums are exact and wrap around" * doctest::test_suite("every 
         std::vector<int32_t>{-2, 8, 4});
 }
 
-TEST_CASE("a sum with an infinity is infinite, and with both signs NaN" *
-          doctest::test_suite("every device")) {
+TEST_CASE("a sum with an infinity is infinite, and with both signs NaN") {
   for (int64_t C : {3, 1000}) {  // a result for a thread, and for many
     std::vector<float> values(static_cast<size_t>(3 * C), 1.0f);
     values[1] = infinity;
@@ -195,8 +196,7 @@ TEST_CASE("a sum with an infinity is infinite, and with both signs NaN" *
   }
 }
 
-TEST_CASE("max propagates NaN, and a sum of no elements is 0" *
-          doctest::test_suite("every device")) {
+TEST_CASE("max propagates NaN, and a sum of no elements is 0") {
   const Tensor x = rows({1, not_a_number, 3, -infinity, -infinity, -infinity}, 3);
   const std::vector<double> largest =
       run_reduce(ReduceOp::max, {{2, 3}, 2}, x, DType::f32).to_doubles();
@@ -218,8 +218,7 @@ TEST_CASE("max propagates NaN, and a sum of no elements is 0" *
             .numel() == 0);
 }
 
-TEST_CASE("argmax finds the first largest along any axis, NaN counting as largest" *
-          doctest::test_suite("every device")) {
+TEST_CASE("argmax finds the first largest along any axis, NaN counting as largest") {
   const Device device = devices_at_every_level().back();
   for (DType dtype : on_device(floating_dtypes, device))
     for (const Shape& shape : {Shape{1}, Shape{1023}, Shape{31, 33}, Shape{4, 5, 6}})
@@ -248,8 +247,7 @@ TEST_CASE("argmax finds the first largest along any axis, NaN counting as larges
   CHECK(places.to_host<int64_t>() == std::vector<int64_t>{1, 0, 1});
 }
 
-TEST_CASE("top_k sorts the first elements, equal ones by index, NaN as largest" *
-          doctest::test_suite("every device")) {
+TEST_CASE("top_k sorts the first elements, equal ones by index, NaN as largest") {
   const Device device = devices_at_every_level().back();
   for (DType dtype : on_device(floating_dtypes, device))
     for (const Shape& shape : {Shape{1}, Shape{300}, Shape{31, 33}, Shape{4, 5, 6}})
@@ -290,8 +288,7 @@ TEST_CASE("top_k sorts the first elements, equal ones by index, NaN as largest" 
   kernels::top_k({.x = special, .y = none, .axis = 1}, special.device().compute());
 }
 
-TEST_CASE("softmax is correct for huge and masked elements, and in place" *
-          doctest::test_suite("every device")) {
+TEST_CASE("softmax is correct for huge and masked elements, and in place") {
   for (const Device& device : devices_at_every_level()) {
     const Tensor x = Tensor::from<float>(
         {1e30f, 1e30f, -1e30f, 5, -float(infinity), 5, float(not_a_number), 1, 2}, {3, 3}, device);
@@ -302,6 +299,8 @@ TEST_CASE("softmax is correct for huge and masked elements, and in place" *
     for (size_t i = 6; i < 9; ++i) CHECK(std::isnan(y[i]));
   }
 }
+
+TEST_SUITE_END();
 
 TEST_CASE("reductions refuse wrong shapes, dtypes and axes, on meta devices too") {
   for (const Device& device : {Device::cpu(), Device::meta()}) {
