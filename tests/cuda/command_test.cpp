@@ -23,10 +23,7 @@ TEST_CASE("the emulated command reports that its devices are emulated") {
 
 TEST_CASE(
     "ranks on cuda give the same bits as processes and as threads, and use the planned memory") {
-  if (const std::string why = missing_mpi(); !why.empty()) {
-    std::printf("SKIPPED: mpi: ranks on cuda as processes (%s)\n", why.c_str());
-    return;
-  }
+  if (skips_mpi("ranks on cuda as processes")) return;
   const TemporaryFolder folder;
   const std::string measured = folder / "measured.json", planned = folder / "planned.json";
   const std::pair<const char*, const char*> runs[] = {
@@ -126,10 +123,7 @@ TEST_CASE("a step whose collective fails on the device has no loss and is in no 
 }
 
 TEST_CASE("a process that dies or hangs in NCCL is named by the others") {
-  if (const std::string why = missing_mpi(); !why.empty()) {
-    std::printf("SKIPPED: mpi: processes that die in NCCL (%s)\n", why.c_str());
-    return;
-  }
+  if (skips_mpi("processes that die in NCCL")) return;
   const TemporaryFolder folder;
   const ScopedVariable messages("ZG_EMULATOR_NCCL_FOLDER", folder.path().c_str());
   const auto ends = [](const char* fault, const std::string& words) {

@@ -31,10 +31,7 @@ TEST_CASE("the test driver's devices report that they are not accelerators") {
 
 TEST_CASE(
     "ranks on hpu give the same bits as processes and as threads, and use the planned memory") {
-  if (const std::string why = missing_mpi(); !why.empty()) {
-    std::printf("SKIPPED: mpi: ranks on hpu as processes (%s)\n", why.c_str());
-    return;
-  }
+  if (skips_mpi("ranks on hpu as processes")) return;
   const TemporaryFolder folder;
   const std::string measured = folder / "measured.json", planned = folder / "planned.json";
   for (const char* stage : {"0", "3"}) {

@@ -52,8 +52,7 @@ TEST_CASE(
   check(async_run + "--ranks 2 --zero-stage 3 --offload-param nvme --offload-optimizer nvme" + nvme,
         threads);
   check(async_run + "--zero-stage 1 --offload-optimizer nvme" + nvme, threads);
-  const std::string why = missing_mpi();
-  if (!why.empty()) return (void)std::printf("SKIPPED: mpi: --async-save (%s)\n", why.c_str());
+  if (skips_mpi("--async-save")) return;
   check("-np 2 zerograd " + async_run + "--zero-stage 2",
         [](const std::string& line) { return mpirun(line); });
 }

@@ -9,9 +9,11 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <sstream>
 #include <stdexcept>
 #include <thread>
@@ -55,10 +57,9 @@ Started start(const std::vector<std::string>& words, const char* path = nullptr,
   return {pid, out[0], error[0]};
 }
 
-// Reads both ends until they close; `seen` is called whenever stdout grew and says whether to read
-// on there.
-template <class Seen>
-Outcome finish(const Started& process, const Seen& seen) {
+// Reads both ends until they close; `seen`, if given, is called whenever stdout grew and says
+// whether to read on there.
+Outcome finish(const Started& process, const std::function<bool(Outcome&)>& seen = {}) {
   Outcome outcome{};
   pollfd ends[2] = {{process.out, POLLIN, 0}, {process.error, POLLIN, 0}};
   std::string* texts[2] = {&outcome.out, &outcome.error};
@@ -70,7 +71,7 @@ Outcome finish(const Started& process, const Seen& seen) {
       const ssize_t count = read(ends[i].fd, bytes, sizeof bytes);
       bool more = count > 0;
       if (more) texts[i]->append(bytes, static_cast<size_t>(count));
-      if (more && i == 0) more = seen(outcome);
+      if (more && i == 0 && seen) more = seen(outcome);
       if (more) continue;
       close(ends[i].fd);
       ends[i].fd = -1;
@@ -94,9 +95,7 @@ std::vector<std::string> words_of(const std::string& line) {
 
 }  // namespace
 
-Outcome zerograd(const std::vector<std::string>& words) {
-  return finish(start(words), [](const Outcome&) { return true; });
-}
+Outcome zerograd(const std::vector<std::string>& words) { return finish(start(words)); }
 
 Outcome zerograd(const std::string& line) { return zerograd(words_of(line)); }
 
@@ -139,7 +138,7 @@ StruckStep zerograd_signalled_within_step(const std::string& line, const std::st
 }
 
 Outcome zerograd_into(const std::string& path, const std::string& line) {
-  return finish(start(words_of(line), path.c_str()), [](const Outcome&) { return true; });
+  return finish(start(words_of(line), path.c_str()));
 }
 
 Outcome zerograd_unread(const std::string& line) {
@@ -165,22 +164,22 @@ std::vector<std::string> mpirun_words(const std::string& line) {
 std::string missing_mpi() {
   if (contains(line_after(zerograd("info").out, "mpi "), "absent"))
     return "this build links no MPI";
-  return finish(start({"--version"}, nullptr, "mpirun"),
-                [](const Outcome&) {
-                  return true;
-                }).status == 127
-             ? "there is no mpirun"
-             : "";
+  return program("mpirun --version").status == 127 ? "there is no mpirun" : "";
+}
+
+bool skips_mpi(const char* what) {
+  const std::string why = missing_mpi();
+  if (!why.empty()) std::printf("SKIPPED: mpi: %s (%s)\n", what, why.c_str());
+  return !why.empty();
 }
 
 Outcome mpirun(const std::string& line) {
-  return finish(start(mpirun_words(line), nullptr, "mpirun"), [](const Outcome&) { return true; });
+  return finish(start(mpirun_words(line), nullptr, "mpirun"));
 }
 
 Outcome program(const std::string& line) {
   const std::vector<std::string> words = words_of(line);
-  return finish(start({words.begin() + 1, words.end()}, nullptr, words.front()),
-                [](const Outcome&) { return true; });
+  return finish(start({words.begin() + 1, words.end()}, nullptr, words.front()));
 }
 
 Outcome mpirun_signalled(const std::string& line, const std::string& text, const std::string& rank,

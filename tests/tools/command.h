@@ -49,6 +49,8 @@ Outcome program(const std::string& line);
 
 /// Why ranks cannot be processes on this machine; empty: they can.
 std::string missing_mpi();
+/// True if they cannot. Then it prints a line that ctest reads, as doctest cannot skip at run time.
+bool skips_mpi(const char* what);
 
 /// The same under mpirun: mpirun("-np 2 zerograd train --data sort").
 Outcome mpirun(const std::string& line);

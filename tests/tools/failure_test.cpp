@@ -49,10 +49,7 @@ TEST_CASE(
   const Outcome silent = zerograd(drill + "--ranks 2");
   CHECK(lines_with(silent.error, "ms: queued").empty());
   CHECK(lines_with(zerograd(failing_run + "--ranks 2 --dump-collectives").error, "queued").empty());
-  if (const std::string why = missing_mpi(); !why.empty()) {
-    std::printf("SKIPPED: mpi: lists of processes (%s)\n", why.c_str());
-    return;
-  }
+  if (skips_mpi("lists of processes")) return;
   check_dump(mpirun("-np 2 zerograd " + drill + "--dump-collectives").error);
 }
 
@@ -115,10 +112,7 @@ TEST_CASE(
 TEST_CASE(
     "restarts: launch starts the processes again, and under mpirun alone --max-restarts is "
     "refused") {
-  if (const std::string why = missing_mpi(); !why.empty()) {
-    std::printf("SKIPPED: mpi: restarts (%s)\n", why.c_str());
-    return;
-  }
+  if (skips_mpi("restarts")) return;
   const TemporaryFolder folder;
   const std::string run =
       failing_run + "--save-interval 2 --save-top-k -1 --max-restarts 1 --save " + folder / "s ";

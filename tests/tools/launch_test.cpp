@@ -28,10 +28,7 @@ const std::string train_words = " train --data sort";
 }  // namespace
 
 TEST_CASE("launch passes the ranks of each host to mpirun, and to train its flags unchanged") {
-  if (const std::string why = missing_mpi(); !why.empty()) {
-    std::printf("SKIPPED: mpi: launch (%s)\n", why.c_str());
-    return;
-  }
+  if (skips_mpi("launch")) return;
   const FakeMpirun fake;
   const std::string file = fake.hosts("# two\nworker-0 slots=4\n\nworker-1  slots=2  # small\n");
   struct Case {
@@ -61,10 +58,7 @@ TEST_CASE("launch passes the ranks of each host to mpirun, and to train its flag
 }
 
 TEST_CASE("launch passes srun a hostfile's ranks, or leaves them to the allocation") {
-  if (const std::string why = missing_mpi(); !why.empty()) {
-    std::printf("SKIPPED: mpi: launch (%s)\n", why.c_str());
-    return;
-  }
+  if (skips_mpi("launch")) return;
   const FakeMpirun fake;
   const std::string file = " --hostfile " + fake.hosts("a slots=2\nb slots=1\n");
   const std::string pmi = mpi_version().starts_with("Open MPI") ? "--mpi=pmix\n" : "--mpi=pmi2\n";
@@ -150,10 +144,7 @@ TEST_CASE("launch starts nothing if the hostfile or the selection of hosts is in
 }
 
 TEST_CASE("launch gives the hash of ranks as threads, and exits with 128 plus a signal's number") {
-  if (const std::string why = missing_mpi(); !why.empty()) {
-    std::printf("SKIPPED: mpi: launch (%s)\n", why.c_str());
-    return;
-  }
+  if (skips_mpi("launch")) return;
   const std::string run = " train --data sort --steps 2 --batch-size 2 --score-samples 0 ";
   CHECK(hash_of("launch --num_gpus 2" + run) ==
         line_after(zerograd(run + "--ranks 2").out, "param_hash "));

@@ -185,10 +185,7 @@ TEST_CASE("when a rank of a pipeline fails, the run ends and the error names tha
 }
 
 TEST_CASE("mpi: a mesh of processes gives the hash of threads, and an error names a killed rank") {
-  if (const std::string why = missing_mpi(); !why.empty()) {
-    std::printf("SKIPPED: mpi: a mesh of processes (%s)\n", why.c_str());
-    return;
-  }
+  if (skips_mpi("a mesh of processes")) return;
   const std::string mesh = "--pipeline-parallel 2 --tensor-parallel 2 --zero-stage 1 ";
   const Outcome threads = checked(zerograd(mesh_run + "--tied --ranks 8 " + mesh));
   const Outcome processes = checked(mpirun("-np 8 zerograd " + mesh_run + "--tied " + mesh));

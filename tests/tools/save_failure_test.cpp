@@ -64,8 +64,7 @@ TEST_CASE("a save that fails does not end a run, and the last save decides the e
   check_start("train --score-samples 0 --async-save", threads);
   check_start(rest + "--zero-stage 3", threads);
   check_start(rest + "--zero-stage 2 --async-save", threads);
-  const std::string why = missing_mpi();
-  if (!why.empty()) return (void)std::printf("SKIPPED: mpi: saves that fail (%s)\n", why.c_str());
+  if (skips_mpi("saves that fail")) return;
   for (const std::string how : {"", " --async-save"})
     check_start("-np 2 zerograd " + rest + "--zero-stage 1" + how,
                 [](const std::string& line) { return mpirun(line); });

@@ -150,10 +150,7 @@ TEST_CASE("accelerate: 500 damaged YAML files are each read, or refused with a p
 TEST_CASE(
     "accelerate: only one of several MPI processes prints the warnings, and num_processes must "
     "equal the number of processes") {
-  if (const std::string why = missing_mpi(); !why.empty()) {
-    MESSAGE("not tested: " << why);
-    return;
-  }
+  if (skips_mpi("the warnings of accelerate's configs")) return;
   const std::string own = std::string(ZG_CONFIGS) + "accelerate.yaml --batch-size 4";
   const Outcome two = checked(mpirun("-np 2 zerograd " + train_with_config + own));
   const std::string line = "main_training_function: accepted without effect";
