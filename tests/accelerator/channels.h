@@ -3,16 +3,11 @@
 #include <string>
 #include <vector>
 
+#include "tests/runtime/comm/ranks.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/optimizer/optimizer.h"
-#include "zerograd/runtime/comm/communicator.h"
-#include "zerograd/runtime/error.h"
 
 namespace zg::testing {
-
-inline void expect(bool holds, const std::string& what) {
-  if (!holds) throw ShapeError(what);
-}
 
 /// The fold of a gradient into its accumulator, as zero's engine has it.
 inline void fold(const Tensor& piece, const Tensor& shard, bool first, Stream& stream) {

@@ -10,16 +10,6 @@ using namespace zg::testing;
 
 // The command on devices of Level Zero.
 
-namespace {
-
-size_t count_of(const std::string& part, const std::string& text) {
-  size_t count = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
-  return count;
-}
-
-}  // namespace
-
 TEST_CASE("the test driver's devices report that they are not accelerators") {
   const Outcome info = checked(zerograd("info"));
   CHECK(contains(info.out, "zerograd test driver (CPU), not an accelerator"));
@@ -76,8 +66,8 @@ TEST_CASE("modules are built once for each device, and again if the cached binar
     const std::string hash = line_after(run.out, "param_hash ");
     if (expected.empty()) expected = hash;
     if (flags.empty()) CHECK(hash == expected);
-    return Built{count_of("module from SPIR-V", run.error),
-                 count_of("module from native code", run.error)};
+    return Built{count_of(run.error, "module from SPIR-V"),
+                 count_of(run.error, "module from native code")};
   };
   const auto files = [&] {
     return static_cast<size_t>(std::distance(fs::directory_iterator(kept), {}));

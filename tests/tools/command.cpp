@@ -219,6 +219,12 @@ std::vector<Process> processes_with(const std::string& word) {
   return found;
 }
 
+size_t count_of(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
 std::string line_after(const std::string& text, const std::string& prefix) {
   std::istringstream stream(text);
   for (std::string line; std::getline(stream, line);)

@@ -67,6 +67,8 @@ struct Process {
 /// The processes with `word` in their command line.
 std::vector<Process> processes_with(const std::string& word);
 
+/// How often `text` has the part.
+size_t count_of(const std::string& text, const std::string& part);
 /// The rest of the line of `text` that begins with `prefix`; "" if there is none.
 std::string line_after(const std::string& text, const std::string& prefix);
 /// One JSON value for each line. Throws for an invalid line.

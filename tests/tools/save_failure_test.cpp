@@ -22,12 +22,6 @@ const std::string saving_run =
     "train --data sort --batch-size 2 --score-samples 0 --threads 1 --n-layer 1 --n-head 1 "
     "--n-embd 16 --grad-accum 2 ";
 
-size_t count_of(const std::string& text, const std::string& part) {
-  size_t count = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
-  return count;
-}
-
 }  // namespace
 
 TEST_CASE("a save that fails does not end a run, and the last save decides the exit status") {

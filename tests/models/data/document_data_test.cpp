@@ -184,13 +184,8 @@ TEST_CASE(
     "vocabulary") {
   const TemporaryFolder folder;
   const std::string prefix = counting_documents(folder, {9, 1});
-  const auto message = [&](const DocumentOptions& options) -> std::string {
-    try {
-      indexed_dataset(prefix, options);
-    } catch (const ConfigError& error) {
-      return error.what();
-    }
-    return "nothing was thrown";
+  const auto message = [&](const DocumentOptions& options) {
+    return message_of<ConfigError>([&] { indexed_dataset(prefix, options); });
   };
   CHECK(message({.block_size = 4, .split = {1, 1, 0}}) ==
         prefix +

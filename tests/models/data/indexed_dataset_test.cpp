@@ -57,12 +57,7 @@ class Damaged {
   }
   std::string message(const std::string& index) const {
     write_file(prefix() + ".idx", index);
-    try {
-      documents_of(IndexedDataset(indexed_files(prefix())));
-    } catch (const FileError& error) {
-      return error.what();
-    }
-    return "nothing was thrown";
+    return message_of<FileError>([&] { documents_of(IndexedDataset(indexed_files(prefix()))); });
   }
   const std::string& index() const { return index_; }
 

@@ -62,12 +62,7 @@ std::vector<int32_t> ids_of(const Dataset& data, Split split, int64_t index) {
 }
 
 std::string data_error(const std::string& path, const TextOptions& options) {
-  try {
-    text_dataset(path, options);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
+  return message_of<Error>([&] { text_dataset(path, options); });
 }
 
 }  // namespace

@@ -10,13 +10,10 @@
 
 using namespace zg;
 using zg::testing::add_floats;
+using zg::testing::expect;
 using zg::testing::message_of;
 
 namespace {
-
-void expect(bool holds, const std::string& what) {
-  if (!holds) throw ShapeError(what);
-}
 
 Tensor value(double number, const Device& device, int64_t numel = 3) {
   return Tensor::full({numel}, number, DType::f32, device);

@@ -3,14 +3,10 @@
 #include <string>
 #include <vector>
 
+#include "tests/runtime/comm/ranks.h"
 #include "zerograd/runtime/comm/mesh.h"
-#include "zerograd/runtime/error.h"
 
 namespace zg::testing {
-
-inline void expect(bool holds, const std::string& what) {
-  if (!holds) throw ShapeError(what);
-}
 
 /// The ranks of a group, by their number in it.
 inline std::vector<int64_t> ranks_of(Communicator& group, int rank, const Device& device) {

@@ -16,10 +16,6 @@ using namespace zg::testing;
 
 namespace {
 
-void require(bool holds, const char* what) {
-  if (!holds) throw ShapeError(what);
-}
-
 // Differs between neighbouring ranks and indices. Sums depend on the order of addition.
 float value_of(int rank, int64_t i) {
   return (rank % 2 ? -1.0f : 1.0f) * static_cast<float>(1 + i % 7) * (rank % 3 ? 1e8f : 1.1f);
@@ -34,8 +30,8 @@ void check_gather(Communicator& comm, const Device& device, int64_t numel, Chunk
   for (int rank = 0; rank < comm.size(); ++rank)
     for (int64_t i = 0; i < numel; ++i) {
       const bool moved = rank == comm.rank() || (i >= chunk.begin && i < end);
-      require(full.data<float>()[rank * numel + i] == (moved ? value_of(rank, i) : -1.0f),
-              "all_gather: wrong values");
+      expect(full.data<float>()[rank * numel + i] == (moved ? value_of(rank, i) : -1.0f),
+             "all_gather: wrong values");
     }
 }
 
@@ -48,7 +44,7 @@ void check_reduce_scatter(Communicator& comm, const Device& device, int64_t nume
     const int64_t place = comm.rank() * numel + i;
     float sum = fresh ? value_of(0, place) : value_of(0, place) + 3.0f;
     for (int rank = 1; rank < comm.size(); ++rank) sum = value_of(rank, place) + sum;
-    require(shard.data<float>()[i] == sum, "reduce_scatter: wrong values");
+    expect(shard.data<float>()[i] == sum, "reduce_scatter: wrong values");
   }
 }
 
@@ -57,9 +53,9 @@ void check_sum(Communicator& comm, const Device& device, int64_t numel) {
   x.data<int64_t>()[numel - 1] = int64_t{1} << 40;
   comm.wait(comm.all_reduce(x, "limbs"));  // as the i64 words of a gradient norm
   const int64_t n = comm.size();
-  require(x.data<int64_t>()[0] == (numel == 1 ? n << 40 : n * (n + 1) / 2),
-          "all_reduce: wrong first sum");
-  require(x.data<int64_t>()[numel - 1] == n << 40, "all_reduce: wrong last sum");
+  expect(x.data<int64_t>()[0] == (numel == 1 ? n << 40 : n * (n + 1) / 2),
+         "all_reduce: wrong first sum");
+  expect(x.data<int64_t>()[numel - 1] == n << 40, "all_reduce: wrong last sum");
 }
 
 // More bytes than one round of a transfer moves, so that several rounds are needed. The last round
@@ -72,7 +68,7 @@ void check_broadcast(Communicator& comm, const Device& device, int64_t numel) {
     for (int64_t i = 0; i < numel; ++i) x.data<float>()[i] = value_of(comm.rank(), i);
     comm.wait(comm.broadcast(x, root, "h"));
     for (int64_t i = 0; i < numel; ++i)
-      require(x.data<float>()[i] == value_of(root, i), "broadcast: wrong values");
+      expect(x.data<float>()[i] == value_of(root, i), "broadcast: wrong values");
   }
 }
 
@@ -95,8 +91,8 @@ void check_collectives(Communicator& comm, const Device& device) {
   const Tensor full = Tensor::zeros({9 * comm.size()}, DType::bf16, device);
   comm.wait(comm.all_gather(shard, full, "counted"));
   counting->all_gather(shard, full, "counted");
-  require(comm.wire()[0].bytes - before == counting->wire()[0].bytes,
-          "wire(): wrong number of bytes");
+  expect(comm.wire()[0].bytes - before == counting->wire()[0].bytes,
+         "wire(): wrong number of bytes");
 }
 
 }  // namespace

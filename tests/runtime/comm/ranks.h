@@ -1,9 +1,15 @@
 #pragma once
 
 #include "zerograd/runtime/comm/communicator.h"
+#include "zerograd/runtime/error.h"
 
 // Shared by tests of collectives and of ranks that stall.
 namespace zg::testing {
+
+/// Ends the rank with an error: CHECK is for the main thread.
+inline void expect(bool holds, const std::string& what) {
+  if (!holds) throw ShapeError(what);
+}
 
 /// The sum of a reduce_scatter, in f32.
 inline void add_floats(const Tensor& piece, const Tensor& shard, bool first, Stream&) {

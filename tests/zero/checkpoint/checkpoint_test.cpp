@@ -31,16 +31,6 @@ CheckpointInfo toy_info(const Engine& engine) {
           .config_json = R"({"lr":0.001,"name":"toy"})"};
 }
 
-template <class F>
-std::string file_error(F f) {
-  try {
-    f();
-  } catch (const FileError& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
-
 void change_byte(const std::string& path, int64_t at) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   at < 0 ? file.seekg(at, std::ios::end) : file.seekg(at);
@@ -114,9 +104,10 @@ TEST_CASE("find_checkpoint returns the step_N folder with the highest number") {
   Engine engine(toy.store, Device::cpu());
   const TemporaryFolder folder;
   const std::string directory = folder / "a/b";
-  CHECK(contains(file_error([&] { zero::find_checkpoint(folder.path()); }),
+  CHECK(contains(message_of<FileError>([&] { zero::find_checkpoint(folder.path()); }),
                  "expected a step_N folder"));
-  CHECK(contains(file_error([&] { zero::find_checkpoint(folder / "absent"); }), "absent"));
+  CHECK(
+      contains(message_of<FileError>([&] { zero::find_checkpoint(folder / "absent"); }), "absent"));
   for (int64_t step : {2, 10, 9}) {
     engine.set_steps(step, 0);
     zero::save_checkpoint(directory, engine, {.steps = step});
@@ -179,35 +170,36 @@ TEST_CASE("damage to a checkpoint is reported with the name of the damaged tenso
   CHECK_NOTHROW(zero::verify_checkpoint(folder.path()));
 
   change_byte(shard, -1);  // the last byte of the last tensor
-  const std::string damaged = file_error([&] { zero::verify_checkpoint(path); });
+  const std::string damaged = message_of<FileError>([&] { zero::verify_checkpoint(path); });
   CHECK(contains(damaged, "tensor 'gain:moment2@0' is damaged"));
   CHECK(contains(damaged, shard));
-  CHECK(contains(file_error([&] { zero::load_checkpoint(path, engine); }), "gain:moment2@0"));
+  CHECK(contains(message_of<FileError>([&] { zero::load_checkpoint(path, engine); }),
+                 "gain:moment2@0"));
   change_byte(shard, -1);
   CHECK_NOTHROW(zero::verify_checkpoint(path));
 
   change_byte(manifest, static_cast<int64_t>(fs::file_size(manifest)) / 2);
-  CHECK(contains(file_error([&] { zero::verify_checkpoint(path); }), manifest));
+  CHECK(contains(message_of<FileError>([&] { zero::verify_checkpoint(path); }), manifest));
   change_byte(manifest, static_cast<int64_t>(fs::file_size(manifest)) / 2);
   CHECK_NOTHROW(zero::verify_checkpoint(path));
 
   const auto whole = fs::file_size(manifest);
   fs::copy_file(manifest, folder / "kept");
   fs::resize_file(manifest, whole / 2);
-  const std::string cut = file_error([&] { zero::verify_checkpoint(path); });
+  const std::string cut = message_of<FileError>([&] { zero::verify_checkpoint(path); });
   CHECK(contains(cut, manifest + ":"));
   CHECK(contains(cut, ": is not JSON: "));
   CHECK(contains(cut, ": it was cut short or overwritten"));
   std::ofstream(manifest) << "{\"format\": \"zerograd checkpoint\"}";
-  CHECK(contains(file_error([&] { zero::verify_checkpoint(path); }),
+  CHECK(contains(message_of<FileError>([&] { zero::verify_checkpoint(path); }),
                  manifest + ": key 'version' not found; expected a manifest"));
   fs::copy_file(folder / "kept", manifest, fs::copy_options::overwrite_existing);
   CHECK_NOTHROW(zero::verify_checkpoint(path));
 
   fs::resize_file(shard, fs::file_size(shard) - 1);
-  CHECK(contains(file_error([&] { zero::verify_checkpoint(path); }), shard));
+  CHECK(contains(message_of<FileError>([&] { zero::verify_checkpoint(path); }), shard));
   fs::remove(shard);
-  CHECK(contains(file_error([&] { zero::load_checkpoint(path, engine); }), shard));
+  CHECK(contains(message_of<FileError>([&] { zero::load_checkpoint(path, engine); }), shard));
 }
 
 TEST_CASE("a checkpoint stores extra files of the run and verifies their checksums") {
@@ -229,8 +221,8 @@ TEST_CASE("a checkpoint stores extra files of the run and verifies their checksu
   const std::string damage =
       "checkpoint: " + file + ": is damaged: its checksum differs from the manifest's";
   CHECK(zero::damages_of(path) == std::vector{damage});
-  CHECK(file_error([&] { zero::read_checkpoint_info(path); }) == damage);
-  CHECK(file_error([&] { zero::load_checkpoint(path, loaded); }) == damage);
+  CHECK(message_of<FileError>([&] { zero::read_checkpoint_info(path); }) == damage);
+  CHECK(message_of<FileError>([&] { zero::load_checkpoint(path, loaded); }) == damage);
   fs::remove(file);
   CHECK(contains(zero::damages_of(path).front(), file + ": No such file"));
 
@@ -284,7 +276,7 @@ TEST_CASE(
     const std::string text = manifest.dump();
     manifest["checksum"] = checksum(std::as_bytes(std::span(text)));
     write_file(path + "/manifest.json", manifest.dump(1) + "\n");
-    const std::string error = file_error([&] { zero::read_checkpoint_info(path); });
+    const std::string error = message_of<FileError>([&] { zero::read_checkpoint_info(path); });
     CHECK(contains(error, "checkpoint: " + path + "/manifest.json: "));
     CHECK(contains(error, "; expected "));
   }
@@ -335,13 +327,13 @@ TEST_CASE("several pieces of a parameter are put together by offset") {
 
   const std::string before = loaded.parameter_hash();
   rewrite({part("gain:master@64", tail)});
-  CHECK(contains(file_error([&] { zero::load_checkpoint(path, loaded); }),
+  CHECK(contains(message_of<FileError>([&] { zero::load_checkpoint(path, loaded); }),
                  "'gain:master@64' begins at element 64; expected 0"));
   rewrite({part("gain:master@0", head)});
-  CHECK(contains(file_error([&] { zero::load_checkpoint(path, loaded); }),
+  CHECK(contains(message_of<FileError>([&] { zero::load_checkpoint(path, loaded); }),
                  "the master of 'gain' has 64 elements; expected 129"));
   rewrite({});
-  CHECK(contains(file_error([&] { zero::load_checkpoint(path, loaded); }),
+  CHECK(contains(message_of<FileError>([&] { zero::load_checkpoint(path, loaded); }),
                  "has no master of 'gain'"));
   CHECK(loaded.parameter_hash() == before);
 }
@@ -357,7 +349,7 @@ TEST_CASE("load_checkpoint refuses a checkpoint of another model and changes no 
   store.add(unit, "gain", {129}, Init::ones());
   Engine smaller(store, Device::cpu());
   const std::string before = smaller.parameter_hash();
-  CHECK(contains(file_error([&] { zero::load_checkpoint(folder.path(), smaller); }),
+  CHECK(contains(message_of<FileError>([&] { zero::load_checkpoint(folder.path(), smaller); }),
                  "has 'a.weight' [5, 31], which the model does not have"));
   CHECK(smaller.parameter_hash() == before);
   zero::load_weights(folder.path(), smaller);  // ignores all other parameters
@@ -366,7 +358,7 @@ TEST_CASE("load_checkpoint refuses a checkpoint of another model and changes no 
   ParameterStore wrong;
   wrong.add(wrong.unit("unit"), "gain", {43, 3}, Init::ones());
   Engine reshaped(wrong, Device::cpu());
-  CHECK(contains(file_error([&] { zero::load_weights(folder.path(), reshaped); }),
+  CHECK(contains(message_of<FileError>([&] { zero::load_weights(folder.path(), reshaped); }),
                  "'gain' has shape [129]; expected [43, 3]"));
 }
 
@@ -403,7 +395,8 @@ TEST_CASE(
     }
     const std::string before = engine.parameter_hash();
     write("gain", dtype);
-    const std::string error = file_error([&] { zero::load_weights(folder / "w", engine); });
+    const std::string error =
+        message_of<FileError>([&] { zero::load_weights(folder / "w", engine); });
     CHECK(contains(error, folder / "w"));
     CHECK(contains(error, "has no 'gain' [129]"));
     CHECK(contains(error, "'h.gain' [129]"));
