@@ -93,11 +93,10 @@ Var TapeState::parameter(const Parameter& parameter) {
   if (!recording() || !parameter.trainable) return var;
   const auto [place, is_new] =
       parameter_slots.try_emplace(&parameter, static_cast<int>(slots.size()));
-  if (is_new) {
+  if (is_new)
     slots.push_back({.shape = parameter.shape,
                      .dtype = source->value(parameter).dtype(),
                      .parameter = &parameter});
-  }
   var.slot_ = place->second;
   return var;
 }

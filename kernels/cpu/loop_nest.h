@@ -23,9 +23,7 @@ class LoopNest {
       if (extents[axis] == 1) continue;
       Axis next{extents[axis], {}};
       for (size_t k = 0; k < operands; ++k) next.strides[k] = strides[k][static_cast<size_t>(axis)];
-      if (rank_ > 0 && continues(axes_[rank_ - 1], next)) {
-        next.extent *= axes_[--rank_].extent;
-      }
+      if (rank_ > 0 && continues(axes_[rank_ - 1], next)) next.extent *= axes_[--rank_].extent;
       axes_[rank_++] = next;
     }
     if (rank_ == 0) axes_[rank_++] = {1, {}};

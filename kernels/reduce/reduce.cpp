@@ -90,9 +90,8 @@ void validate(const SoftmaxForward& args) {
 void validate(const SoftmaxBackward& args) {
   const char* op = "softmax_backward";
   check_rows(op, args.y);
-  for (const auto& [name, tensor] : {std::pair{"dy", &args.dy}, {"dx", &args.dx}}) {
+  for (const auto& [name, tensor] : {std::pair{"dy", &args.dy}, {"dx", &args.dx}})
     check_like(op, name, *tensor, args.y);
-  }
   check_device(op, {&args.y, &args.dy, &args.dx});
 }
 

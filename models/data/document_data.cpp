@@ -106,9 +106,8 @@ class DocumentDataset final : public Dataset {
 
   std::string split_text() const {
     std::string text;
-    for (double weight : options_.split) {
+    for (double weight : options_.split)
       text += fmt::format("{}{:g}", text.empty() ? "" : ",", weight);
-    }
     return text;
   }
 

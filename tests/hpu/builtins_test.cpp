@@ -198,9 +198,8 @@ TEST_CASE("kernel arguments of every size arrive, structs included") {
          uint8_t{200}, int16_t{-300}, int32_t{4000}, int64_t{50000}, 0.5f, Int4{{1, 2, 3, 4}},
          Long8{{1, 2, 3, 4, 5, 6, 7, 8}}, Source{5, {0, 1, 2}, 2.0f});
   const std::vector<float> got = l0.download(out, count);
-  for (size_t i = 0; i < count; ++i) {
+  for (size_t i = 0; i < count; ++i)
     CHECK(got[i] == 200 - 300 + 4000 + 50000 + 0.5f + 1 + 4 + 2 + 8 + x[5 + i + i % 3] * 2.0f);
-  }
 }
 
 TEST_CASE("work-items have the right indices in three dimensions") {

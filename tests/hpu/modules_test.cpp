@@ -71,9 +71,8 @@ TEST_CASE("each kernel's SPIR-V turns off the contraction of a multiply and an a
     std::set<uint32_t> kernels, strict;
     for (const Instruction& instruction : instructions(module)) {
       if (instruction.opcode == op_entry_point) kernels.insert(instruction.operands[1]);
-      if (instruction.opcode == op_execution_mode && instruction.operands[1] == contraction_off) {
+      if (instruction.opcode == op_execution_mode && instruction.operands[1] == contraction_off)
         strict.insert(instruction.operands[0]);
-      }
     }
     CHECK(!kernels.empty());
     CHECK(kernels == strict);

@@ -134,10 +134,9 @@ TEST_CASE("the DPAS product of bf16 tiles equals the product of the matrices") {
     const uint32_t block = k / depth, within = k % depth;
     for (uint32_t m = 0; m < rows; ++m)
       a[block * rows * depth + m * depth + within] = bf16(a_at(m, k));
-    for (uint32_t n = 0; n < size; ++n) {
+    for (uint32_t n = 0; n < size; ++n)
       b[block * depth / 2 * size + within / 2 * size + n] |= uint32_t{bf16(b_at(k, n))}
                                                              << 16 * (k % 2);
-    }
   }
   float* const c = static_cast<float*>(l0.allocate(rows * size * sizeof(float)));
   launch(l0, kernel, 1, size, c, l0.upload<uint16_t>(a), l0.upload<uint32_t>(b), int{blocks});

@@ -112,9 +112,8 @@ TEST_CASE("validation losses, samples and scores of a pipeline are the same as o
   const Outcome one = zerograd(line);
   CHECK(contains(one.out, "val loss"));
   CHECK(contains(one.out, "sample after step 4:"));
-  for (const char* share : {"--ranks 4 --pipeline-parallel 4", "--ranks 4 --pipeline-parallel 2"}) {
+  for (const char* share : {"--ranks 4 --pipeline-parallel 4", "--ranks 4 --pipeline-parallel 2"})
     CHECK(checked(zerograd(line + share)).out == one.out);
-  }
   // Scores end with the answers of a model that learnt nothing: of one and the same.
   const std::string scored = mesh_run + "--untied --score-samples 40 ";
   CHECK(zerograd(scored + "--ranks 2 --pipeline-parallel 2").out == zerograd(scored).out);

@@ -309,10 +309,9 @@ TEST_CASE("plan uses a published model's own vocabulary and positions when no da
   CHECK(line_after(plan_of("--model-type gpt2 --vocab-size 3 --block-size 11 --steps 1"),
                    "number of parameters: ") ==
         line_after(plan_of("--model-type gpt2 --data sort --steps 1"), "number of parameters: "));
-  for (const char* small : {"gpt-mini", "gpt-micro", "gpt-nano"}) {
+  for (const char* small : {"gpt-mini", "gpt-micro", "gpt-nano"})
     check_refused(std::string("plan --model-type ") + small, 2,
                   "--vocab-size and --block-size for a plan without data");
-  }
   CHECK(zerograd("train --model-type gpt2 --steps 1").status == 2);
 }
 

@@ -356,7 +356,7 @@ std::string json_of(const OffloadResult& result, const Device& device) {
   const Device::Traits& traits = device.traits();
   using Json = nlohmann::ordered_json;
   Json rows = Json::array();
-  for (const OffloadRow& row : result.rows) {
+  for (const OffloadRow& row : result.rows)
     rows.push_back(
         {{"case", row.name},
          {"shape", row.shape},
@@ -368,7 +368,6 @@ std::string json_of(const OffloadResult& result, const Device& device) {
          {"bytes", row.bytes},
          {"bytes_per_s", rate(row)},
          {"percent_of_limit", row.limit_s > 0.0 ? Json(percent_of_limit(row)) : Json(nullptr)}});
-  }
   const Json json = {
       {"schema", 1},
       {"bench", "offload"},

@@ -25,15 +25,13 @@ ze_result_t check_range(const CommandList& list, Range range, const char* what) 
   const Allocation* const a = state().memory.find(range.begin);
   if (!a) return ZE_RESULT_SUCCESS;
   const size_t at = static_cast<size_t>(static_cast<const std::byte*>(range.begin) - a->begin);
-  if (range.bytes > a->bytes - at) {
+  if (range.bytes > a->bytes - at)
     return refuse(ZE_RESULT_ERROR_INVALID_SIZE, "%s: %zu bytes from byte %zu of %zu on", what,
                   range.bytes, at, a->bytes);
-  }
-  if (a->device && a->device != list.device) {
+  if (a->device && a->device != list.device)
     return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT,
                   "%s lies in the memory of %s, the list is of %s", what, a->device->name,
                   list.device->name);
-  }
   return ZE_RESULT_SUCCESS;
 }
 
@@ -93,23 +91,19 @@ ze_result_t append_fill(ze_command_list_handle_t handle, void* to, const void* p
   if (!list) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
   if (!pattern) return ZE_RESULT_ERROR_INVALID_NULL_POINTER;
   if (!pattern_bytes || pattern_bytes > longest || (pattern_bytes & (pattern_bytes - 1)) ||
-      bytes % pattern_bytes) {
+      bytes % pattern_bytes)
     return refuse(ZE_RESULT_ERROR_INVALID_SIZE,
                   "zeCommandListAppendMemoryFill: %zu bytes of a pattern of %zu", bytes,
                   pattern_bytes);
-  }
-  if (const ze_result_t bad =
-          check_range(*list, {to, bytes}, "zeCommandListAppendMemoryFill: ptr")) {
+  if (const ze_result_t bad = check_range(*list, {to, bytes}, "zeCommandListAppendMemoryFill: ptr"))
     return bad;
-  }
   const std::string part(static_cast<const char*>(pattern), pattern_bytes);
   Command command{.what = "fill of " + std::to_string(bytes) + " bytes",
                   .work =
                       [=] {
                         device_does = "a fill";
-                        for (size_t i = 0; i < bytes; i += part.size()) {
+                        for (size_t i = 0; i < bytes; i += part.size())
                           std::memcpy(static_cast<char*>(to) + i, part.data(), part.size());
-                        }
                         device_does = nullptr;
                         return std::string();
                       },

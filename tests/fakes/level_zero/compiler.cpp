@@ -64,9 +64,8 @@ void run_program(const fs::path& folder, const std::vector<std::string>& command
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  if (!WIFEXITED(status) || WEXITSTATUS(status)) {
+  if (!WIFEXITED(status) || WEXITSTATUS(status))
     throw std::runtime_error(command[0] + " failed: " + read_text(said));
-  }
 }
 
 /// FNV-1a; each half of the name uses another start value.
@@ -100,10 +99,9 @@ void check_resolved(const std::string& kernels, const std::string& library) {
     unresolved +=
         (unresolved.empty() ? "" : ", ") + std::string(plain ? plain.get() : name.c_str());
   }
-  if (!unresolved.empty()) {
+  if (!unresolved.empty())
     throw std::runtime_error("unresolved: " + unresolved +
                              "; built-in functions are in tests/fakes/level_zero/library");
-  }
 }
 
 /// A folder that only this process uses.
@@ -163,9 +161,8 @@ std::vector<std::string> compiled_copies(std::span<const std::byte> spirv,
   const std::string name =
       hash_of({{reinterpret_cast<const char*>(spirv.data()), spirv.size()}, library, hooks, flags});
   std::vector<std::string> files;
-  for (unsigned i = 0; i < copies; ++i) {
+  for (unsigned i = 0; i < copies; ++i)
     files.push_back(cache / (name + "." + std::to_string(i) + ".so"));
-  }
   // The last file is written last, so all of them exist.
   if (fs::exists(files.back())) return files;
   const FileLock lock(cache / (name + ".lock"));

@@ -66,9 +66,8 @@ ze_result_t device_get(ze_driver_handle_t, uint32_t* count, ze_device_handle_t* 
   const uint32_t there = static_cast<uint32_t>(devices.size());
   if (*count && handles) {
     *count = std::min(*count, there);
-    for (uint32_t i = 0; i < *count; ++i) {
+    for (uint32_t i = 0; i < *count; ++i)
       handles[i] = reinterpret_cast<ze_device_handle_t>(devices[i].get());
-    }
   } else {
     *count = there;
   }
@@ -185,27 +184,21 @@ using namespace zg::test_driver;
 
 ZE_DLLEXPORT ze_result_t ZE_APICALL zeGetGlobalProcAddrTable(ze_api_version_t version,
                                                              ze_global_dditable_t* table) {
-  if (ZE_MAJOR_VERSION(version) != ZE_MAJOR_VERSION(ZE_API_VERSION_1_4)) {
+  if (ZE_MAJOR_VERSION(version) != ZE_MAJOR_VERSION(ZE_API_VERSION_1_4))
     return ZE_RESULT_ERROR_UNSUPPORTED_VERSION;
-  }
   table->pfnInit = init;
   return ZE_RESULT_SUCCESS;
 }
 
-ZE_DLLEXPORT ze_result_t ZE_APICALL zeGetDriverProcAddrTable(ze_api_version_t,
-                                                             ze_driver_dditable_t* table) {
-  *table = {};
+ZG_TABLE(Driver, driver) {
   table->pfnGet = driver_get;
   table->pfnGetApiVersion = driver_api_version;
   table->pfnGetProperties = driver_properties;
   table->pfnGetExtensionProperties = driver_extensions;
   table->pfnGetExtensionFunctionAddress = driver_function;
-  return ZE_RESULT_SUCCESS;
 }
 
-ZE_DLLEXPORT ze_result_t ZE_APICALL zeGetDeviceProcAddrTable(ze_api_version_t,
-                                                             ze_device_dditable_t* table) {
-  *table = {};
+ZG_TABLE(Device, device) {
   table->pfnGet = device_get;
   table->pfnGetSubDevices = device_sub_devices;
   table->pfnGetProperties = device_properties;
@@ -217,5 +210,4 @@ ZE_DLLEXPORT ze_result_t ZE_APICALL zeGetDeviceProcAddrTable(ze_api_version_t,
   table->pfnCanAccessPeer = device_can_access_peer;
   table->pfnGetStatus = device_status;
   table->pfnGetGlobalTimestamps = device_timestamps;
-  return ZE_RESULT_SUCCESS;
 }

@@ -23,10 +23,9 @@ ze_result_t pool_destroy(ze_event_pool_handle_t handle) {
   Lock lock(state().mutex);
   EventPool* const pool = from_handle<EventPool>(handle, "zeEventPoolDestroy");
   if (!pool) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
-  if (!pool->used.empty()) {
+  if (!pool->used.empty())
     return refuse(ZE_RESULT_ERROR_HANDLE_OBJECT_IN_USE, "zeEventPoolDestroy: %zu events are left",
                   pool->used.size());
-  }
   end_handle(pool);
   return ZE_RESULT_SUCCESS;
 }
@@ -36,11 +35,10 @@ ze_result_t event_create(ze_event_pool_handle_t pool_handle, const ze_event_desc
   Lock lock(state().mutex);
   EventPool* const pool = from_handle<EventPool>(pool_handle, "zeEventCreate");
   if (!pool) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
-  if (description->index >= pool->count || !pool->used.insert(description->index).second) {
+  if (description->index >= pool->count || !pool->used.insert(description->index).second)
     return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT, "zeEventCreate: index %u of a pool of %u %s",
                   description->index, pool->count,
                   description->index >= pool->count ? "does not exist" : "is in use");
-  }
   Event* const event = make_handle<Event>(handle);
   event->pool = pool;
   event->index = description->index;
@@ -51,11 +49,10 @@ ze_result_t event_destroy(ze_event_handle_t handle) {
   Lock lock(state().mutex);
   Event* const event = from_handle<Event>(handle, "zeEventDestroy");
   if (!event) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
-  if ((event->signals || event->waits) && !state().lost) {
+  if ((event->signals || event->waits) && !state().lost)
     return refuse(ZE_RESULT_ERROR_HANDLE_OBJECT_IN_USE,
                   "zeEventDestroy: %d commands will signal it, %d wait for it", event->signals,
                   event->waits);
-  }
   event->pool->used.erase(event->index);
   end_handle(event);
   return ZE_RESULT_SUCCESS;
@@ -103,10 +100,9 @@ ze_result_t event_reset(ze_event_handle_t handle) {
   Lock lock(state().mutex);
   Event* const event = from_handle<Event>(handle, "zeEventHostReset");
   if (!event) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
-  if (event->signals && !state().lost) {
+  if (event->signals && !state().lost)
     return refuse(ZE_RESULT_ERROR_HANDLE_OBJECT_IN_USE,
                   "zeEventHostReset: %d commands that signal it have not run", event->signals);
-  }
   event->signalled = false;
   return ZE_RESULT_SUCCESS;
 }
@@ -115,10 +111,9 @@ ze_result_t event_timestamp(ze_event_handle_t handle, ze_kernel_timestamp_result
   Lock lock(state().mutex);
   Event* const event = from_handle<Event>(handle, "zeEventQueryKernelTimestamp");
   if (!event) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
-  if (!event->pool->timestamps) {
+  if (!event->pool->timestamps)
     return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT,
                   "zeEventQueryKernelTimestamp: its pool is not of KERNEL_TIMESTAMP");
-  }
   if (!event->signalled) return ZE_RESULT_NOT_READY;
   const uint64_t start = ticks(event->start_ns, kernel_timestamp_bits);
   const uint64_t end = ticks(event->end_ns, kernel_timestamp_bits);
@@ -131,17 +126,12 @@ ze_result_t event_timestamp(ze_event_handle_t handle, ze_kernel_timestamp_result
 
 using namespace zg::test_driver;
 
-ZE_DLLEXPORT ze_result_t ZE_APICALL zeGetEventPoolProcAddrTable(ze_api_version_t,
-                                                                ze_event_pool_dditable_t* table) {
-  *table = {};
+ZG_TABLE(EventPool, event_pool) {
   table->pfnCreate = pool_create;
   table->pfnDestroy = pool_destroy;
-  return ZE_RESULT_SUCCESS;
 }
 
-ZE_DLLEXPORT ze_result_t ZE_APICALL zeGetEventProcAddrTable(ze_api_version_t,
-                                                            ze_event_dditable_t* table) {
-  *table = {};
+ZG_TABLE(Event, event) {
   table->pfnCreate = event_create;
   table->pfnDestroy = event_destroy;
   table->pfnHostSignal = event_signal;
@@ -149,5 +139,4 @@ ZE_DLLEXPORT ze_result_t ZE_APICALL zeGetEventProcAddrTable(ze_api_version_t,
   table->pfnQueryStatus = event_query;
   table->pfnHostReset = event_reset;
   table->pfnQueryKernelTimestamp = event_timestamp;
-  return ZE_RESULT_SUCCESS;
 }

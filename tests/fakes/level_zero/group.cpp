@@ -71,9 +71,8 @@ class Group {
     for (WorkItem& w : items_) std::copy(index.begin(), index.end(), w.item.group_id);
     work_.poison();
     if (const size_t bytes = static_cast<std::byte*>(work_.dynamic_local[1]) -
-                             static_cast<std::byte*>(work_.dynamic_local[0])) {
+                             static_cast<std::byte*>(work_.dynamic_local[0]))
       std::memset(work_.dynamic_local[0], 0xff, bytes);
-    }
     work_.meets ? run_fibers() : run_rows();
     if (error_.empty()) return {};
     return error_ + " in group " + std::to_string(index[0]) + "," + std::to_string(index[1]) + "," +
@@ -105,9 +104,8 @@ class Group {
       leave(false);
     } else {
       for (uint32_t i = first; i < first + me.item.lanes; ++i) {
-        if (items_[i].place != place) {
+        if (items_[i].place != place)
           stop("lanes of a sub-group meet in different operations" + who_waits());
-        }
       }
       waiting_[me.item.sub_group] = 0;
       for (uint32_t i = first; i < first + me.item.lanes; ++i) make_ready(items_[i], me);
@@ -181,14 +179,12 @@ class Group {
     std::map<std::pair<std::string, const void*>, int> waits;
     for (const WorkItem& w : items_) {
       if (w.state == WorkItem::State::done) ++waits[{"have returned", nullptr}];
-      if (w.state == WorkItem::State::at_barrier || w.state == WorkItem::State::meeting) {
+      if (w.state == WorkItem::State::at_barrier || w.state == WorkItem::State::meeting)
         ++waits[{std::string("wait at ") + w.operation, w.place}];
-      }
     }
     std::string words;
-    for (const auto& [where, count] : waits) {
+    for (const auto& [where, count] : waits)
       words += (words.empty() ? ": " : "; ") + std::to_string(count) + " x " + where.first;
-    }
     return words;
   }
 
@@ -237,9 +233,8 @@ std::string run_groups(const Work& work, uint64_t first, uint64_t last) {
     while (std::gcd(step, all) != 1) ++step;
   }
   std::string error;
-  for (uint64_t i = first; i < last && error.empty(); ++i) {
+  for (uint64_t i = first; i < last && error.empty(); ++i)
     error = group.run((i * step + work.seed) % all);
-  }
   running = nullptr;
   return error;
 }

@@ -21,18 +21,16 @@ void erase_all(std::string& line, std::string_view word) {
 }
 
 void replace_all(std::string& line, std::string_view word, std::string_view by) {
-  for (size_t at = 0; (at = line.find(word, at)) != std::string::npos; at += by.size()) {
+  for (size_t at = 0; (at = line.find(word, at)) != std::string::npos; at += by.size())
     line.replace(at, word.size(), by);
-  }
 }
 
 /// Removes each " word(...)", up to the matching parenthesis.
 void erase_calls(std::string& line, std::string_view word) {
   for (size_t at = 0; (at = line.find(word, at)) != std::string::npos;) {
     size_t end = at + word.size();
-    for (int depth = 1; depth && end < line.size(); ++end) {
+    for (int depth = 1; depth && end < line.size(); ++end)
       depth += (line[end] == '(') - (line[end] == ')');
-    }
     line.erase(at, end - at);
   }
 }
@@ -52,9 +50,8 @@ std::string host_line(std::string_view from) {
   std::string line(from);
   erase_calls(line, " addrspace(");
   for (const char* word : {"spir_kernel ", "spir_func ", "dso_local ", " zeroext", " signext",
-                           "readnone", "local_unnamed_addr "}) {
+                           "readnone", "local_unnamed_addr "})
     erase_all(line, word);
-  }
   replace_all(line, "addrspacecast", "bitcast");
 #ifdef __SANITIZE_ADDRESS__
   if (line.starts_with("attributes #")) replace_all(line, "{ ", "{ sanitize_address ");
@@ -77,10 +74,9 @@ std::vector<Parameter> parameters_of(std::string_view line) {
       text.erase(0, text.find_first_not_of(' '));
       if (!text.empty()) {  // the type ends at the first space outside of brackets
         size_t end = 0;
-        for (int inside = 0; end < text.size() && (inside || text[end] != ' '); ++end) {
+        for (int inside = 0; end < text.size() && (inside || text[end] != ' '); ++end)
           inside += (std::string_view("<[{(").find(text[end]) != std::string_view::npos) -
                     (std::string_view(">]})").find(text[end]) != std::string_view::npos);
-        }
         parameters.push_back({text.substr(0, end), text.find(" byval(") != std::string::npos});
         text.clear();
       }
@@ -222,9 +218,8 @@ std::string host_text_of_kernels(std::string_view device_text,
         line.insert(7, "internal ");  // a kernel may be called as a function of the C library
       }
     } else if (!function.empty()) {
-      for (size_t at = line.find('@'); at != std::string::npos; at = line.find('@', at + 1)) {
+      for (size_t at = line.find('@'); at != std::string::npos; at = line.find('@', at + 1))
         calls[function].insert(std::string(name_in(line, at)));
-      }
     }
     erase_calls(line, " byval(");
     text += line + "\n";
@@ -232,9 +227,8 @@ std::string host_text_of_kernels(std::string_view device_text,
   text += "@zg_item = external global i32*\ndeclare void @zg_poison(i8*, i64)\n";
   for (const KernelSignature& kernel : kernels) {
     const auto found = parameters.find(kernel.name);
-    if (found == parameters.end() || found->second.size() != kernel.arguments.size()) {
+    if (found == parameters.end() || found->second.size() != kernel.arguments.size())
       throw std::runtime_error("kernel " + kernel.name + ": LLVM's text has other parameters");
-    }
     std::set<std::string> seen;
     text += entry_points(kernel.name, found->second) + poison(kernel.name, arrays) + "@zg_meets_" +
             kernel.name + " = constant i8 " + (may_meet(kernel.name, calls, seen) ? "1" : "0") +

@@ -17,16 +17,14 @@ ze_result_t kernel_create(ze_module_handle_t module_handle, const ze_kernel_desc
   Lock lock(state().mutex);
   Module* const module = from_handle<Module>(module_handle, "zeKernelCreate");
   if (!module) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
-  if (!module->unlinked.empty()) {
+  if (!module->unlinked.empty())
     return refuse(ZE_RESULT_ERROR_INVALID_MODULE_UNLINKED, "zeKernelCreate: the device lacks %s",
                   module->unlinked.c_str());
-  }
   const auto& kernels = module->contents.kernels;
   const auto found = std::ranges::find(kernels, description->pKernelName, &KernelSignature::name);
-  if (found == kernels.end()) {
+  if (found == kernels.end())
     return refuse(ZE_RESULT_ERROR_INVALID_KERNEL_NAME, "zeKernelCreate: the module has no %s",
                   description->pKernelName);
-  }
   Kernel* const kernel = make_handle<Kernel>(handle);
   kernel->module = module;
   kernel->program = module->program;
@@ -49,13 +47,12 @@ ze_result_t kernel_group_size(ze_kernel_handle_t handle, uint32_t x, uint32_t y,
   if (!kernel) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
   const Extent group{x, y, z};
   const auto& required = kernel->signature.required_group;
-  if (!x || !y || !z || uint64_t{x} * y * z > most_items || (required[0] && required != group)) {
+  if (!x || !y || !z || uint64_t{x} * y * z > most_items || (required[0] && required != group))
     return refuse(ZE_RESULT_ERROR_INVALID_GROUP_SIZE_DIMENSION,
                   "zeKernelSetGroupSize: %s in groups of %u,%u,%u; %s %u,%u,%u",
                   kernel->signature.name.c_str(), x, y, z,
                   required[0] ? "it requires" : "the most items are 1024, not", required[0],
                   required[1], required[2]);
-  }
   kernel->group = group;
   return ZE_RESULT_SUCCESS;
 }
@@ -85,25 +82,22 @@ ze_result_t kernel_argument(ze_kernel_handle_t handle, uint32_t index, size_t by
   if (!kernel) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
   const char* const name = kernel->signature.name.c_str();
   const auto& arguments = kernel->signature.arguments;
-  if (index >= arguments.size()) {
+  if (index >= arguments.size())
     return refuse(ZE_RESULT_ERROR_INVALID_KERNEL_ARGUMENT_INDEX, "argument %u of %s: it has %zu",
                   index, name, arguments.size());
-  }
   const Argument& argument = arguments[index];
   ArgumentValue set{.set = true};
   if (argument.kind == ArgumentKind::local) {
-    if (value || !bytes || bytes > local_memory) {
+    if (value || !bytes || bytes > local_memory)
       return refuse(ZE_RESULT_ERROR_INVALID_KERNEL_ARGUMENT_SIZE,
                     "argument %u of %s is local memory: %zu bytes %s; expected 1 to %zu and null",
                     index, name, bytes, value ? "and an address" : "", local_memory);
-    }
     set.local_bytes = bytes;
   } else {
-    if (bytes != argument.bytes) {
+    if (bytes != argument.bytes)
       return refuse(ZE_RESULT_ERROR_INVALID_KERNEL_ARGUMENT_SIZE,
                     "argument %u of %s is %s of %zu bytes; got %zu", index, name, kind_of(argument),
                     argument.bytes, bytes);
-    }
     set.bytes.resize(bytes);
     if (value) {
       std::memcpy(set.bytes.data(), value, bytes);
@@ -159,30 +153,26 @@ ze_result_t check_arguments(const Kernel& kernel, const CommandList& list,
   size_t local_bytes = 0;
   for (size_t i = 0; i < kernel.arguments.size(); ++i) {
     const ArgumentValue& value = kernel.arguments[i];
-    if (!value.set) {
+    if (!value.set)
       return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT, "argument %zu of %s was never set", i, name);
-    }
     local_bytes += value.local_bytes;
     if (kernel.signature.arguments[i].kind != ArgumentKind::global) continue;
     const void* pointer;
     std::memcpy(&pointer, value.bytes.data(), sizeof pointer);
     if (!pointer) continue;
     const Allocation* const a = state().memory.find(pointer);
-    if (!a) {
+    if (!a)
       return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT,
                     "argument %zu of %s: %p is no memory of Level Zero", i, name, pointer);
-    }
-    if (a->device && a->device != list.device) {
+    if (a->device && a->device != list.device)
       return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT,
                     "argument %zu of %s: memory of %s, the list is of %s", i, name, a->device->name,
                     list.device->name);
-    }
     memory.push_back({pointer, 0});
   }
-  if (local_bytes > local_memory) {
+  if (local_bytes > local_memory)
     return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT, "%s: %zu bytes of local memory; there are %zu",
                   name, local_bytes, local_memory);
-  }
   return ZE_RESULT_SUCCESS;
 }
 
@@ -197,17 +187,14 @@ ze_result_t append_kernel(ze_command_list_handle_t list_handle, ze_kernel_handle
   Kernel* const kernel = from_handle<Kernel>(handle, function);
   if (!list || !kernel) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
   const char* const name = kernel->signature.name.c_str();
-  if (!kernel->group[0]) {
+  if (!kernel->group[0])
     return refuse(ZE_RESULT_ERROR_INVALID_GROUP_SIZE_DIMENSION,
                   "launch of %s without zeKernelSetGroupSize", name);
-  }
-  if (!groups->groupCountX || !groups->groupCountY || !groups->groupCountZ) {
+  if (!groups->groupCountX || !groups->groupCountY || !groups->groupCountZ)
     return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT, "launch of %s with no groups", name);
-  }
-  if (kernel->module->device != list->device) {
+  if (kernel->module->device != list->device)
     return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT, "launch of %s, of %s, by a list of %s", name,
                   kernel->module->device->name, list->device->name);
-  }
   Command command{.what = std::string("kernel ") + name};
   if (const ze_result_t bad = check_arguments(*kernel, *list, command.memory)) return bad;
   if (!set_events(command, signal, count, waits)) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
@@ -224,9 +211,7 @@ ze_result_t append_kernel(ze_command_list_handle_t list_handle, ze_kernel_handle
 
 using namespace zg::test_driver;
 
-ZE_DLLEXPORT ze_result_t ZE_APICALL zeGetKernelProcAddrTable(ze_api_version_t,
-                                                             ze_kernel_dditable_t* table) {
-  *table = {};
+ZG_TABLE(Kernel, kernel) {
   table->pfnCreate = kernel_create;
   table->pfnDestroy = kernel_destroy;
   table->pfnSetGroupSize = kernel_group_size;
@@ -236,5 +221,4 @@ ZE_DLLEXPORT ze_result_t ZE_APICALL zeGetKernelProcAddrTable(ze_api_version_t,
   table->pfnGetName = kernel_name;
   table->pfnSetIndirectAccess = kernel_indirect;
   table->pfnSetCacheConfig = kernel_cache;
-  return ZE_RESULT_SUCCESS;
 }

@@ -23,9 +23,8 @@ unsigned sub_group_of(const Launch& launch) {
 std::string run_on(unsigned copy, const Launch& launch, uint64_t seed, uint64_t first,
                    uint64_t last) {
   size_t local_bytes = 0;
-  for (const ArgumentValue& a : launch.arguments) {
+  for (const ArgumentValue& a : launch.arguments)
     local_bytes += (a.local_bytes + line - 1) / line * line;
-  }
   std::vector<std::byte> local(local_bytes + line);
   void* begin = local.data();
   size_t room = local.size();
@@ -67,9 +66,8 @@ std::string run(const Launch& launch) {
   const uint64_t seed = settings().chaos ? settings().chaos + ++launches : 0;
   const uint64_t groups = uint64_t{launch.groups[0]} * launch.groups[1] * launch.groups[2];
   const uint64_t items = groups * launch.group[0] * launch.group[1] * launch.group[2];
-  if (settings().threads < 2 || groups < 2 || items <= few_items) {
+  if (settings().threads < 2 || groups < 2 || items <= few_items)
     return run_on(0, launch, seed, 0, groups);
-  }
   std::string other_error;
   std::thread other([&] { other_error = run_on(1, launch, seed, groups / 2, groups); });
   std::string error = run_on(0, launch, seed, 0, groups / 2);

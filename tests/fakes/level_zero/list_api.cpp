@@ -75,10 +75,9 @@ ze_result_t queue_execute(ze_command_queue_handle_t handle, uint32_t count,
   for (uint32_t i = 0; i < count; ++i) {
     CommandList* const list = from_handle<CommandList>(lists[i], name);
     if (!list) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
-    if (list->immediate || !list->closed) {
+    if (list->immediate || !list->closed)
       return refuse(ZE_RESULT_ERROR_INVALID_COMMAND_LIST_TYPE, "%s: a list that is not closed",
                     name);
-    }
     for (const Command& command : list->recorded) enqueue(*queue, command);
   }
   if (fence) {
@@ -184,9 +183,7 @@ ze_result_t fence_reset(ze_fence_handle_t handle) {
 
 using namespace zg::test_driver;
 
-ZE_DLLEXPORT ze_result_t ZE_APICALL
-zeGetCommandListProcAddrTable(ze_api_version_t, ze_command_list_dditable_t* table) {
-  *table = {};
+ZG_TABLE(CommandList, command_list) {
   table->pfnCreate = list_create;
   table->pfnCreateImmediate = list_create_immediate;
   table->pfnDestroy = list_destroy;
@@ -200,26 +197,19 @@ zeGetCommandListProcAddrTable(ze_api_version_t, ze_command_list_dditable_t* tabl
   table->pfnAppendWaitOnEvents = append_wait;
   table->pfnAppendEventReset = append_reset;
   table->pfnAppendLaunchKernel = append_kernel;
-  return ZE_RESULT_SUCCESS;
 }
 
-ZE_DLLEXPORT ze_result_t ZE_APICALL
-zeGetCommandQueueProcAddrTable(ze_api_version_t, ze_command_queue_dditable_t* table) {
-  *table = {};
+ZG_TABLE(CommandQueue, command_queue) {
   table->pfnCreate = queue_create;
   table->pfnDestroy = queue_destroy;
   table->pfnExecuteCommandLists = queue_execute;
   table->pfnSynchronize = queue_synchronize;
-  return ZE_RESULT_SUCCESS;
 }
 
-ZE_DLLEXPORT ze_result_t ZE_APICALL zeGetFenceProcAddrTable(ze_api_version_t,
-                                                            ze_fence_dditable_t* table) {
-  *table = {};
+ZG_TABLE(Fence, fence) {
   table->pfnCreate = fence_create;
   table->pfnDestroy = fence_destroy;
   table->pfnHostSynchronize = fence_synchronize;
   table->pfnQueryStatus = fence_query;
   table->pfnReset = fence_reset;
-  return ZE_RESULT_SUCCESS;
 }

@@ -13,13 +13,11 @@ ze_result_t allocate(const char* function, size_t bytes, size_t alignment, ze_me
                      Device* device, void** pointer) {
   State& s = state();
   if (!bytes) return refuse(ZE_RESULT_ERROR_UNSUPPORTED_SIZE, "%s: 0 bytes", function);
-  if (alignment > most_alignment || (alignment & (alignment - 1))) {
+  if (alignment > most_alignment || (alignment & (alignment - 1)))
     return refuse(ZE_RESULT_ERROR_UNSUPPORTED_ALIGNMENT, "%s: alignment %zu", function, alignment);
-  }
   if (bytes > settings().memory) return ZE_RESULT_ERROR_UNSUPPORTED_SIZE;
-  if (device && device->allocated + bytes > settings().memory) {
+  if (device && device->allocated + bytes > settings().memory)
     return ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY;
-  }
   *pointer = s.memory.allocate(bytes, alignment, type, device);
   if (!*pointer) return ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY;
   if (device) device->allocated += bytes;
@@ -56,14 +54,12 @@ ze_result_t mem_free(ze_context_handle_t, void* pointer) {
   Lock lock(state().mutex);
   State& s = state();
   const Allocation* const a = s.memory.find(pointer);
-  if (!a || a->begin != pointer) {
+  if (!a || a->begin != pointer)
     return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT, "zeMemFree: %p is no allocation", pointer);
-  }
-  if (const Command* const user = s.lost ? nullptr : user_of(*a)) {
+  if (const Command* const user = s.lost ? nullptr : user_of(*a))
     return refuse(ZE_RESULT_ERROR_HANDLE_OBJECT_IN_USE,
                   "zeMemFree: %zu bytes of which a command has not run: %s", a->bytes,
                   user->what.c_str());
-  }
   s.changed.wait(lock, [&] { return !s.running; });
   if (a->device) a->device->allocated -= a->bytes;
   s.memory.free(*a);
@@ -85,10 +81,9 @@ ze_result_t alloc_properties(ze_context_handle_t, const void* pointer,
 ze_result_t address_range(ze_context_handle_t, const void* pointer, void** begin, size_t* bytes) {
   Lock lock(state().mutex);
   const Allocation* const a = state().memory.find(pointer);
-  if (!a) {
+  if (!a)
     return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT, "zeMemGetAddressRange: %p is no allocation",
                   pointer);
-  }
   if (begin) *begin = a->begin;
   if (bytes) *bytes = a->bytes;
   return ZE_RESULT_SUCCESS;
@@ -124,23 +119,17 @@ ze_result_t context_status(ze_context_handle_t) {
 
 using namespace zg::test_driver;
 
-ZE_DLLEXPORT ze_result_t ZE_APICALL zeGetMemProcAddrTable(ze_api_version_t,
-                                                          ze_mem_dditable_t* table) {
-  *table = {};
+ZG_TABLE(Mem, mem) {
   table->pfnAllocDevice = alloc_device;
   table->pfnAllocHost = alloc_host;
   table->pfnFree = mem_free;
   table->pfnGetAllocProperties = alloc_properties;
   table->pfnGetAddressRange = address_range;
-  return ZE_RESULT_SUCCESS;
 }
 
-ZE_DLLEXPORT ze_result_t ZE_APICALL zeGetContextProcAddrTable(ze_api_version_t,
-                                                              ze_context_dditable_t* table) {
-  *table = {};
+ZG_TABLE(Context, context) {
   table->pfnCreate = context_create;
   table->pfnCreateEx = context_create_ex;
   table->pfnDestroy = context_destroy;
   table->pfnGetStatus = context_status;
-  return ZE_RESULT_SUCCESS;
 }

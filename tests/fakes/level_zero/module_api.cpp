@@ -27,9 +27,8 @@ std::span<const std::byte> bytes_of(const ze_module_desc_t& description) {
 /// The SPIR-V of a native module; throws if it belongs to another driver or is truncated.
 std::span<const std::byte> from_native(std::span<const std::byte> bytes) {
   const std::string head = native_head();
-  if (bytes.size() <= head.size() || std::memcmp(bytes.data(), head.data(), head.size()) != 0) {
+  if (bytes.size() <= head.size() || std::memcmp(bytes.data(), head.data(), head.size()) != 0)
     throw std::invalid_argument("not a native module of this driver and device");
-  }
   return bytes.subspan(head.size());
 }
 
@@ -49,15 +48,13 @@ void check(const SpirvModule& contents) {
   const auto& sizes = settings().sub_groups;
   if (contents.halves) throw std::runtime_error("half type is not supported on this platform");
   if (contents.doubles) throw std::runtime_error("double type is not supported on this platform");
-  if (contents.sub_groups && sizes.empty()) {
+  if (contents.sub_groups && sizes.empty())
     throw std::runtime_error("sub-groups are not supported on this platform");
-  }
   for (const KernelSignature& kernel : contents.kernels) {
     const uint32_t size = kernel.required_sub_group;
-    if (size && std::ranges::find(sizes, size) == sizes.end()) {
+    if (size && std::ranges::find(sizes, size) == sizes.end())
       throw std::runtime_error("kernel " + kernel.name + " needs a sub-group of " +
                                std::to_string(size) + ", which the device lacks");
-    }
   }
 }
 
@@ -74,9 +71,8 @@ ze_result_t build(Module& module, const ze_module_desc_t& description, std::stri
     } else {
       log = "undefined reference to " + module.unlinked;
     }
-    if (settings().trace) {
+    if (settings().trace)
       report("%s: module from %s", module.device->name, native ? "native code" : "SPIR-V");
-    }
     return ZE_RESULT_SUCCESS;
   } catch (const std::invalid_argument& error) {
     log = error.what();
@@ -115,11 +111,10 @@ ze_result_t module_destroy(ze_module_handle_t handle) {
   Module* const module = from_handle<Module>(handle, "zeModuleDestroy");
   if (!module) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
   for (const Kernel* kernel : std::get<std::unordered_set<const Kernel*>>(state().live)) {
-    if (kernel->module == module) {
+    if (kernel->module == module)
       return refuse(ZE_RESULT_ERROR_HANDLE_OBJECT_IN_USE,
                     "zeModuleDestroy: its kernel %s was not destroyed",
                     kernel->signature.name.c_str());
-    }
   }
   end_handle(module);
   return ZE_RESULT_SUCCESS;
@@ -132,10 +127,9 @@ ze_result_t module_native(ze_module_handle_t handle, size_t* bytes, uint8_t* bin
   const std::string head = native_head();
   const size_t all = head.size() + module->spirv.size();
   if (binary) {
-    if (*bytes < all) {
+    if (*bytes < all)
       return refuse(ZE_RESULT_ERROR_INVALID_SIZE, "zeModuleGetNativeBinary: %zu bytes for %zu",
                     *bytes, all);
-    }
     std::memcpy(binary, head.data(), head.size());  // NOLINT: bytes, not a string
     std::memcpy(binary + head.size(), module->spirv.data(), module->spirv.size());
   }
@@ -189,21 +183,15 @@ ze_result_t log_string(ze_module_build_log_handle_t handle, size_t* bytes, char*
 
 using namespace zg::test_driver;
 
-ZE_DLLEXPORT ze_result_t ZE_APICALL zeGetModuleProcAddrTable(ze_api_version_t,
-                                                             ze_module_dditable_t* table) {
-  *table = {};
+ZG_TABLE(Module, module) {
   table->pfnCreate = module_create;
   table->pfnDestroy = module_destroy;
   table->pfnGetNativeBinary = module_native;
   table->pfnGetKernelNames = module_kernel_names;
   table->pfnGetProperties = module_properties;
-  return ZE_RESULT_SUCCESS;
 }
 
-ZE_DLLEXPORT ze_result_t ZE_APICALL
-zeGetModuleBuildLogProcAddrTable(ze_api_version_t, ze_module_build_log_dditable_t* table) {
-  *table = {};
+ZG_TABLE(ModuleBuildLog, module_build_log) {
   table->pfnDestroy = log_destroy;
   table->pfnGetString = log_string;
-  return ZE_RESULT_SUCCESS;
 }

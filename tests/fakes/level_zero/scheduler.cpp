@@ -68,10 +68,9 @@ void run(Lock& lock, const Candidate& candidate) {
     s.running = false;
     const Allocation* const touched =
         error.empty() && settings().strict ? s.memory.find_touched() : nullptr;
-    if (touched) {
+    if (touched)
       error = "wrote just before or behind " + std::to_string(touched->bytes) + " bytes of " +
               (touched->device ? touched->device->name : "the host's");
-    }
   }
   if (!error.empty()) {
     report("%s: %s", command.what.c_str(), error.c_str());
@@ -128,10 +127,9 @@ void enqueue(Queue& queue, Command command) {
 ze_result_t submit(Lock& lock, CommandList& list, Command command) {
   if (state().lost) return ZE_RESULT_ERROR_DEVICE_LOST;
   if (!list.immediate) {
-    if (list.closed) {
+    if (list.closed)
       return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT, "%s: appended to a closed list",
                     command.what.c_str());
-    }
     list.recorded.push_back(std::move(command));
     return ZE_RESULT_SUCCESS;
   }

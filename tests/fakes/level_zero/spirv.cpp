@@ -43,9 +43,8 @@ size_t align_up(size_t bytes, size_t alignment) {
 class Reader {
  public:
   SpirvModule read(std::span<const std::byte> bytes) {
-    if (bytes.size() < 20 || bytes.size() % 4) {
+    if (bytes.size() < 20 || bytes.size() % 4)
       throw std::runtime_error("not SPIR-V: " + std::to_string(bytes.size()) + " bytes");
-    }
     std::vector<uint32_t> words(bytes.size() / 4);
     std::memcpy(words.data(), bytes.data(), bytes.size());
     if (words[0] != magic) throw std::runtime_error("not SPIR-V: it begins with another number");
@@ -84,9 +83,8 @@ class Reader {
         }
         break;
       case op_decorate:
-        if (w[1] == linkage_attributes && w.back() == linkage_import) {
+        if (w[1] == linkage_attributes && w.back() == linkage_import)
           module_.imports.emplace_back(reinterpret_cast<const char*>(&w[2]));
-        }
         break;
       case op_constant:
         constants_[w[1]] = w[2];
@@ -95,9 +93,8 @@ class Reader {
         function_ = w[1];
         break;
       case op_function_parameter:
-        if (KernelSignature* kernel = kernel_of(function_)) {
+        if (KernelSignature* kernel = kernel_of(function_))
           kernel->arguments.push_back({types_[w[0]].kind, types_[w[0]].bytes});
-        }
         break;
       default:
         type(opcode, w);

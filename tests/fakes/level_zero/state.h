@@ -70,3 +70,14 @@ Device* device_of(Handle handle, const char* function) {
 void* extension_function(const char* name);
 
 }  // namespace zg::test_driver
+
+/// Begins the function that fills the loader's table of functions for objects of one kind.
+#define ZG_TABLE(Kind, kind)                                                                      \
+  static void fill_##kind(ze_##kind##_dditable_t* table);                                         \
+  ZE_DLLEXPORT ze_result_t ZE_APICALL zeGet##Kind##ProcAddrTable(ze_api_version_t,                \
+                                                                 ze_##kind##_dditable_t* table) { \
+    *table = {};                                                                                  \
+    fill_##kind(table);                                                                           \
+    return ZE_RESULT_SUCCESS;                                                                     \
+  }                                                                                               \
+  static void fill_##kind(ze_##kind##_dditable_t* table)

@@ -185,21 +185,15 @@ void* extension_function(const char* name) {
 
 using namespace zg::test_driver;
 
-ZE_DLLEXPORT ze_result_t ZE_APICALL zeGetVirtualMemProcAddrTable(ze_api_version_t,
-                                                                 ze_virtual_mem_dditable_t* table) {
-  *table = {};
+ZG_TABLE(VirtualMem, virtual_mem) {
   table->pfnReserve = reserve;
   table->pfnFree = free_range;
   table->pfnQueryPageSize = page_size;
   table->pfnMap = map;
   table->pfnUnmap = unmap;
-  return ZE_RESULT_SUCCESS;
 }
 
-ZE_DLLEXPORT ze_result_t ZE_APICALL
-zeGetPhysicalMemProcAddrTable(ze_api_version_t, ze_physical_mem_dditable_t* table) {
-  *table = {};
+ZG_TABLE(PhysicalMem, physical_mem) {
   table->pfnCreate = create;
   table->pfnDestroy = destroy;
-  return ZE_RESULT_SUCCESS;
 }
