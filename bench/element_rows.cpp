@@ -23,56 +23,24 @@ Range result_of(UnaryOp op) {
 }
 
 Var unary_of(UnaryOp op, const Var& x) {
-  switch (op) {
-    case UnaryOp::negate:
-      return neg(x);
-    case UnaryOp::exp:
-      return exp(x);
-    case UnaryOp::log:
-      return log(x);
-    case UnaryOp::sqrt:
-      return sqrt(x);
-    case UnaryOp::tanh:
-      return tanh(x);
-    case UnaryOp::sigmoid:
-      return sigmoid(x);
-    case UnaryOp::relu:
-      return relu(x);
-    case UnaryOp::silu:
-      return silu(x);
-    case UnaryOp::reciprocal:
-      return reciprocal(x);
-    case UnaryOp::sin:
-      return sin(x);
-    case UnaryOp::cos:
-      return cos(x);
-    case UnaryOp::erf:
-      return erf(x);
-    case UnaryOp::log1p:
-      return log1p(x);
-    case UnaryOp::abs:
-      return abs(x);
-  }
+  constexpr std::pair<UnaryOp, Var (*)(const Var&)> functions[] = {
+      {UnaryOp::negate, neg},  {UnaryOp::exp, exp},   {UnaryOp::log, log},
+      {UnaryOp::sqrt, sqrt},   {UnaryOp::tanh, tanh}, {UnaryOp::sigmoid, sigmoid},
+      {UnaryOp::relu, relu},   {UnaryOp::silu, silu}, {UnaryOp::reciprocal, reciprocal},
+      {UnaryOp::sin, sin},     {UnaryOp::cos, cos},   {UnaryOp::erf, erf},
+      {UnaryOp::log1p, log1p}, {UnaryOp::abs, abs}};
+  for (const auto& [known, function] : functions)
+    if (known == op) return function(x);
   throw Unsupported("unary_of: a value outside of UnaryOp");
 }
 
 Var binary_of(BinaryOp op, const Var& a, const Var& b) {
-  switch (op) {
-    case BinaryOp::add:
-      return add(a, b);
-    case BinaryOp::subtract:
-      return sub(a, b);
-    case BinaryOp::multiply:
-      return mul(a, b);
-    case BinaryOp::divide:
-      return div(a, b);
-    case BinaryOp::power:
-      return pow(a, b);
-    case BinaryOp::maximum:
-      return maximum(a, b);
-    default:
-      return minimum(a, b);
-  }
+  constexpr std::pair<BinaryOp, Var (*)(const Var&, const Var&)> functions[] = {
+      {BinaryOp::add, add},    {BinaryOp::subtract, sub}, {BinaryOp::multiply, mul},
+      {BinaryOp::divide, div}, {BinaryOp::power, pow},    {BinaryOp::maximum, maximum}};
+  for (const auto& [known, function] : functions)
+    if (known == op) return function(a, b);
+  return minimum(a, b);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "zerograd/runtime/dtype.h"
 
+#include <iterator>
+
 namespace zg {
 
 uint16_t f16_from_float(float value) {
@@ -30,25 +32,9 @@ float float_from_f16(uint16_t bits) {
 }
 
 const char* name_of(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return "f64";
-    case DType::f32:
-      return "f32";
-    case DType::bf16:
-      return "bf16";
-    case DType::f16:
-      return "f16";
-    case DType::i32:
-      return "i32";
-    case DType::i64:
-      return "i64";
-    case DType::u8:
-      return "u8";
-    case DType::boolean:
-      return "bool";
-  }
-  return "?";
+  constexpr const char* names[] = {"f64", "f32", "bf16", "f16", "i32", "i64", "u8", "bool"};
+  const auto index = static_cast<size_t>(dtype);
+  return index < std::size(names) ? names[index] : "?";
 }
 
 }  // namespace zg

@@ -6,76 +6,31 @@
 // f.template operator()<op>().
 namespace zg {
 
+/// Calls f with the one of the ops that `op` is, or else with the last one.
+template <auto first, auto... others, class F>
+void visit_op(decltype(first) op, const F& f) {
+  if constexpr (sizeof...(others) > 0)
+    if (op != first) return visit_op<others...>(op, f);
+  f.template operator()<first>();
+}
+
 template <class F>
 void visit_unary(UnaryOp op, const F& f) {
-  switch (op) {
-    case UnaryOp::negate:
-      return f.template operator()<UnaryOp::negate>();
-    case UnaryOp::exp:
-      return f.template operator()<UnaryOp::exp>();
-    case UnaryOp::log:
-      return f.template operator()<UnaryOp::log>();
-    case UnaryOp::sqrt:
-      return f.template operator()<UnaryOp::sqrt>();
-    case UnaryOp::tanh:
-      return f.template operator()<UnaryOp::tanh>();
-    case UnaryOp::sigmoid:
-      return f.template operator()<UnaryOp::sigmoid>();
-    case UnaryOp::relu:
-      return f.template operator()<UnaryOp::relu>();
-    case UnaryOp::silu:
-      return f.template operator()<UnaryOp::silu>();
-    case UnaryOp::abs:
-      return f.template operator()<UnaryOp::abs>();
-    case UnaryOp::reciprocal:
-      return f.template operator()<UnaryOp::reciprocal>();
-    case UnaryOp::sin:
-      return f.template operator()<UnaryOp::sin>();
-    case UnaryOp::cos:
-      return f.template operator()<UnaryOp::cos>();
-    case UnaryOp::erf:
-      return f.template operator()<UnaryOp::erf>();
-    case UnaryOp::log1p:
-      return f.template operator()<UnaryOp::log1p>();
-  }
+  using Op = UnaryOp;
+  visit_op<Op::negate, Op::exp, Op::log, Op::sqrt, Op::tanh, Op::sigmoid, Op::relu, Op::silu,
+           Op::abs, Op::reciprocal, Op::sin, Op::cos, Op::erf, Op::log1p>(op, f);
 }
 
 template <class F>
 void visit_arithmetic(BinaryOp op, const F& f) {
-  switch (op) {
-    case BinaryOp::add:
-      return f.template operator()<BinaryOp::add>();
-    case BinaryOp::subtract:
-      return f.template operator()<BinaryOp::subtract>();
-    case BinaryOp::multiply:
-      return f.template operator()<BinaryOp::multiply>();
-    case BinaryOp::divide:
-      return f.template operator()<BinaryOp::divide>();
-    case BinaryOp::power:
-      return f.template operator()<BinaryOp::power>();
-    case BinaryOp::maximum:
-      return f.template operator()<BinaryOp::maximum>();
-    default:
-      return f.template operator()<BinaryOp::minimum>();
-  }
+  using B = BinaryOp;
+  visit_op<B::add, B::subtract, B::multiply, B::divide, B::power, B::maximum, B::minimum>(op, f);
 }
 
 template <class F>
 void visit_comparison(BinaryOp op, const F& f) {
-  switch (op) {
-    case BinaryOp::equal:
-      return f.template operator()<BinaryOp::equal>();
-    case BinaryOp::not_equal:
-      return f.template operator()<BinaryOp::not_equal>();
-    case BinaryOp::less:
-      return f.template operator()<BinaryOp::less>();
-    case BinaryOp::less_equal:
-      return f.template operator()<BinaryOp::less_equal>();
-    case BinaryOp::greater:
-      return f.template operator()<BinaryOp::greater>();
-    default:
-      return f.template operator()<BinaryOp::greater_equal>();
-  }
+  using B = BinaryOp;
+  visit_op<B::equal, B::not_equal, B::less, B::less_equal, B::greater, B::greater_equal>(op, f);
 }
 
 }  // namespace zg

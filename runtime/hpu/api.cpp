@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <utility>
+
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -92,32 +94,21 @@ Function extension(const char* name) {
 }
 
 const char* name_of(ze_result_t result) {
-  switch (result) {
-    case ZE_RESULT_ERROR_DEVICE_LOST:
-      return "the device is lost";
-    case ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY:
-      return "out of host memory";
-    case ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY:
-      return "out of device memory";
-    case ZE_RESULT_ERROR_MODULE_BUILD_FAILURE:
-      return "the module does not build";
-    case ZE_RESULT_ERROR_UNINITIALIZED:
-      return "no driver could be initialised";
-    case ZE_RESULT_ERROR_UNSUPPORTED_FEATURE:
-      return "the driver does not support it";
-    case ZE_RESULT_ERROR_INVALID_KERNEL_NAME:
-      return "there is no kernel of that name";
-    case ZE_RESULT_ERROR_INVALID_KERNEL_ARGUMENT_INDEX:
-      return "there is no argument of that index";
-    case ZE_RESULT_ERROR_INVALID_KERNEL_ARGUMENT_SIZE:
-      return "the argument has another size";
-    case ZE_RESULT_ERROR_INVALID_ARGUMENT:
-      return "an invalid argument";
-    case ZE_RESULT_NOT_READY:
-      return "not done within the time";
-    default:
-      return nullptr;
-  }
+  constexpr std::pair<ze_result_t, const char*> names[] = {
+      {ZE_RESULT_ERROR_DEVICE_LOST, "the device is lost"},
+      {ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY, "out of host memory"},
+      {ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY, "out of device memory"},
+      {ZE_RESULT_ERROR_MODULE_BUILD_FAILURE, "the module does not build"},
+      {ZE_RESULT_ERROR_UNINITIALIZED, "no driver could be initialised"},
+      {ZE_RESULT_ERROR_UNSUPPORTED_FEATURE, "the driver does not support it"},
+      {ZE_RESULT_ERROR_INVALID_KERNEL_NAME, "there is no kernel of that name"},
+      {ZE_RESULT_ERROR_INVALID_KERNEL_ARGUMENT_INDEX, "there is no argument of that index"},
+      {ZE_RESULT_ERROR_INVALID_KERNEL_ARGUMENT_SIZE, "the argument has another size"},
+      {ZE_RESULT_ERROR_INVALID_ARGUMENT, "an invalid argument"},
+      {ZE_RESULT_NOT_READY, "not done within the time"}};
+  for (const auto& [known, name] : names)
+    if (known == result) return name;
+  return nullptr;
 }
 
 /// The GPUs of one driver; NPUs and FPGAs are not used. A driver whose devices are CPUs is accepted

@@ -210,26 +210,18 @@ cudaError_t cudaDriverGetVersion(int* version) {
   return cudaSuccess;
 }
 const char* cudaGetErrorString(cudaError_t error) {
-  switch (error) {
-    case cudaSuccess:
-      return "no error";
-    case cudaErrorInvalidValue:
-      return "invalid argument";
-    case cudaErrorMemoryAllocation:
-      return "out of memory";
-    case cudaErrorInvalidConfiguration:
-      return "invalid configuration argument";
-    case cudaErrorInvalidDevice:
-      return "invalid device ordinal";
-    case cudaErrorInvalidResourceHandle:
-      return "invalid resource handle";
-    case cudaErrorLaunchFailure:
-      return "unspecified launch failure";
-    case cudaErrorIllegalAddress:
-      return "an illegal memory access was encountered";
-    default:
-      return "an error of the emulator";
-  }
+  constexpr std::pair<cudaError_t, const char*> texts[] = {
+      {cudaSuccess, "no error"},
+      {cudaErrorInvalidValue, "invalid argument"},
+      {cudaErrorMemoryAllocation, "out of memory"},
+      {cudaErrorInvalidConfiguration, "invalid configuration argument"},
+      {cudaErrorInvalidDevice, "invalid device ordinal"},
+      {cudaErrorInvalidResourceHandle, "invalid resource handle"},
+      {cudaErrorLaunchFailure, "unspecified launch failure"},
+      {cudaErrorIllegalAddress, "an illegal memory access was encountered"}};
+  for (const auto& [known, text] : texts)
+    if (known == error) return text;
+  return "an error of the emulator";
 }
 cudaError_t cudaFree(void*) { return begin_call(); }
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
