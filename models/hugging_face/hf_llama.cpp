@@ -17,23 +17,18 @@ using nlohmann::json;
 
 namespace {
 
-/// Values of transformers for keys that a config.json of the family leaves out.
-struct LlamaDefaults {
+/// The class of transformers, and its values for keys that a config.json leaves out.
+struct LlamaClass {
+  const char* name;
   int64_t vocabulary, hidden, kv_heads, positions, head_size;  // kv_heads 0: as many as heads
-  std::vector<int32_t> eos;
-  std::optional<int32_t> bos;
+  std::vector<int32_t> eos = {};
+  std::optional<int32_t> bos = {};
 };
-LlamaDefaults llama_defaults(Family family) {
-  switch (family) {
-    case Family::mistral:
-      return {32000, 14336, 8, 131072, 0, {2}, 1};
-    case Family::qwen2:
-      return {151936, 22016, 32, 32768, 0, {}, {}};
-    case Family::qwen3:
-      return {151936, 22016, 32, 32768, 128, {}, {}};
-    default:
-      return {32000, 11008, 0, 2048, 0, {2}, 1};
-  }
+LlamaClass class_of(Family family) {
+  if (family == Family::mistral) return {"MistralForCausalLM", 32000, 14336, 8, 131072, 0, {2}, 1};
+  if (family == Family::qwen2) return {"Qwen2ForCausalLM", 151936, 22016, 32, 32768, 0};
+  if (family == Family::qwen3) return {"Qwen3ForCausalLM", 151936, 22016, 32, 32768, 128};
+  return {"LlamaForCausalLM", 32000, 11008, 0, 2048, 0, {2}, 1};
 }
 
 /// `rope_scaling` of transformers 4 (`type` or `rope_type`), or `rope_parameters` of 5. A key is
@@ -131,19 +126,6 @@ int64_t window_of(const JsonNode& theirs, Family family, int64_t layers) {
   return with_window > 0 ? size : 0;
 }
 
-const char* hf_class(Family family) {
-  switch (family) {
-    case Family::mistral:
-      return "MistralForCausalLM";
-    case Family::qwen2:
-      return "Qwen2ForCausalLM";
-    case Family::qwen3:
-      return "Qwen3ForCausalLM";
-    default:
-      return "LlamaForCausalLM";
-  }
-}
-
 /// In the keys of transformers 4, which 5 reads, too.
 json rope_scaling_of(const GPTConfig& config) {
   const RopeOptions& rope = config.rope;
@@ -167,7 +149,7 @@ json rope_scaling_of(const GPTConfig& config) {
 
 HFModel hf_llama_config(const JsonNode& theirs, Family family) {
   GPTConfig config = GPTConfig::of(family);
-  const LlamaDefaults absent = llama_defaults(family);
+  const LlamaClass absent = class_of(family);
   config.width = theirs.at("hidden_size").count(4096);
   config.layers = theirs.at("num_hidden_layers").count(32);
   config.heads = theirs.at("num_attention_heads").count(32);
@@ -200,7 +182,7 @@ HFModel hf_llama_config(const JsonNode& theirs, Family family) {
 
 json hf_llama_json(const GPTConfig& config) {
   json written = {
-      {"architectures", {hf_class(config.family)}},
+      {"architectures", {class_of(config.family).name}},
       {"model_type", name_of(config.family)},
       {"vocab_size", config.vocabulary},
       {"hidden_size", config.width},
