@@ -44,24 +44,20 @@ struct Rows {
   }
 };
 
-}  // namespace
-
-void validate(const LayerNormForward& a) {
-  const Rows rows("layer_norm_forward", a.x);
+void check(const Rows& rows, const LayerNormForward& a, bool centred) {
   rows.per_column("gamma", a.gamma);
   if (a.beta) rows.per_column("beta", a.beta);
   rows.like("y", a.y);
   rows.residual(a.residual, a.sum);
-  rows.statistic("mean", a.mean);
+  if (centred) rows.statistic("mean", a.mean);
   rows.statistic("rstd", a.rstd);
   check_device(rows.op, {&a.x, &a.residual, &a.gamma, &a.beta, &a.y, &a.sum, &a.mean, &a.rstd});
 }
 
-void validate(const LayerNormBackward& a) {
-  const Rows rows("layer_norm_backward", a.x);
+void check(const Rows& rows, const LayerNormBackward& a, bool centred) {
   rows.like("dy", a.dy);
   rows.per_column("gamma", a.gamma);
-  rows.statistic("mean", a.mean);
+  if (centred) rows.statistic("mean", a.mean);
   rows.statistic("rstd", a.rstd);
   if (a.dsum) rows.like("dsum", a.dsum);
   rows.like("dx", a.dx);
@@ -71,24 +67,15 @@ void validate(const LayerNormBackward& a) {
                {&a.x, &a.dy, &a.gamma, &a.mean, &a.rstd, &a.dsum, &a.dx, &a.dgamma, &a.dbeta});
 }
 
-void validate(const RmsNormForward& a) {
-  const Rows rows("rms_norm_forward", a.x);
-  rows.per_column("gamma", a.gamma);
-  rows.like("y", a.y);
-  rows.residual(a.residual, a.sum);
-  rows.statistic("rstd", a.rstd);
-  check_device(rows.op, {&a.x, &a.residual, &a.gamma, &a.y, &a.sum, &a.rstd});
-}
+}  // namespace
 
+void validate(const LayerNormForward& a) { check({"layer_norm_forward", a.x}, a, true); }
+void validate(const LayerNormBackward& a) { check({"layer_norm_backward", a.x}, a, true); }
+void validate(const RmsNormForward& a) {
+  check({"rms_norm_forward", a.x}, as_layer_norm(a), /*centred=*/false);
+}
 void validate(const RmsNormBackward& a) {
-  const Rows rows("rms_norm_backward", a.x);
-  rows.like("dy", a.dy);
-  rows.per_column("gamma", a.gamma);
-  rows.statistic("rstd", a.rstd);
-  if (a.dsum) rows.like("dsum", a.dsum);
-  rows.like("dx", a.dx);
-  if (a.dgamma) rows.column_sum("dgamma", a.dgamma);
-  check_device(rows.op, {&a.x, &a.dy, &a.gamma, &a.rstd, &a.dsum, &a.dx, &a.dgamma});
+  check({"rms_norm_backward", a.x}, as_layer_norm(a), /*centred=*/false);
 }
 
 ZG_KERNEL(LayerNormForward, layer_norm_forward)

@@ -355,12 +355,27 @@ bool aligned(const Tensor& tensor, int64_t C) {
   return !tensor || takes_vectors(reinterpret_cast<const T*>(tensor.raw()), C);
 }
 
+float* floats(const Tensor& tensor) { return tensor ? tensor.data<float>() : nullptr; }
+
 template <bool centred>
-void forward(const char* name, const Forward& a, int64_t bytes, DType dtype,
-             std::initializer_list<const Tensor*> tensors, Stream& stream) {
-  visit_floating(dtype, [&]<class T>(T) {
+void forward(const char* name, const LayerNormForward& args, Stream& stream) {
+  const Forward a{.x = args.x.raw(),
+                  .residual = args.residual.raw(),
+                  .gamma = args.gamma.raw(),
+                  .beta = args.beta.raw(),
+                  .y = args.y.raw(),
+                  .sum = args.sum.raw(),
+                  .mean = floats(args.mean),
+                  .rstd = floats(args.rstd),
+                  .N = args.x.extent(0),
+                  .C = static_cast<int>(args.x.extent(1)),
+                  .epsilon = args.epsilon};
+  const int64_t bytes = operand_bytes(args);
+  visit_floating(args.x.dtype(), [&]<class T>(T) {
     bool vectors = true;
-    for (const Tensor* tensor : tensors) vectors = vectors && aligned<T>(*tensor, a.C);
+    for (const Tensor* tensor :
+         {&args.x, &args.residual, &args.gamma, &args.beta, &args.y, &args.sum})
+      vectors = vectors && aligned<T>(*tensor, a.C);
     choose<T>(vectors, a.C, [&](auto V, auto team) {
       launch({name, "norm_forward", bytes, a.N * a.C},
              norm_forward<T, V, team.warps, team.kept, centred>,
@@ -370,9 +385,21 @@ void forward(const char* name, const Forward& a, int64_t bytes, DType dtype,
 }
 
 template <bool centred>
-void backward(const char* name, Backward a, int64_t bytes, const Tensor& dgamma,
-              const Tensor& dbeta, DType dtype, std::initializer_list<const Tensor*> tensors,
-              Workspace workspace, Stream& stream) {
+void backward(const char* name, const LayerNormBackward& args, Workspace workspace,
+              Stream& stream) {
+  const Tensor &dgamma = args.dgamma, &dbeta = args.dbeta;
+  Backward a{.dy = args.dy.raw(),
+             .x = args.x.raw(),
+             .gamma = args.gamma.raw(),
+             .dsum = args.dsum.raw(),
+             .mean = floats(args.mean),
+             .rstd = floats(args.rstd),
+             .dx = args.dx.raw(),
+             .N = args.x.extent(0),
+             .C = static_cast<int>(args.x.extent(1)),
+             .rounds_twice = args.rounds_twice};
+  const int64_t bytes =
+      bytes_of({&args.dy, &args.x, &args.gamma, &args.mean, &args.rstd, &args.dsum, &args.dx});
   const NormBlocks cut(a.N);
   a.rows = cut.rows;
   float* scratch = reinterpret_cast<float*>(workspace.data);
@@ -381,9 +408,10 @@ void backward(const char* name, Backward a, int64_t bytes, const Tensor& dgamma,
   // Partial sums are written by one kernel and read by another.
   const int64_t bytes_of_sums =
       ((dgamma ? 1 : 0) + (dbeta ? 1 : 0)) * cut.blocks * a.C * int64_t{sizeof(float)};
-  visit_floating(dtype, [&]<class T>(T) {
+  visit_floating(args.x.dtype(), [&]<class T>(T) {
     bool vectors = true;
-    for (const Tensor* tensor : tensors) vectors = vectors && aligned<T>(*tensor, a.C);
+    for (const Tensor* tensor : {&args.x, &args.dy, &args.gamma, &args.dsum, &args.dx})
+      vectors = vectors && aligned<T>(*tensor, a.C);
     choose<T>(vectors, a.C, [&](auto V, auto team) {
       constexpr bool row_fits = team.kept > 0;
       const dim3 blocks(static_cast<unsigned>(cut.blocks));
@@ -409,71 +437,22 @@ void backward(const char* name, Backward a, int64_t bytes, const Tensor& dgamma,
          second ? second.data<float>() : nullptr, static_cast<int>(cut.blocks), a.C);
 }
 
-float* floats(const Tensor& tensor) { return tensor ? tensor.data<float>() : nullptr; }
-
 }  // namespace
 
 void layer_norm_forward(const LayerNormForward& a, Workspace, Stream& stream) {
-  forward<true>("layer_norm_forward",
-                {.x = a.x.raw(),
-                 .residual = a.residual.raw(),
-                 .gamma = a.gamma.raw(),
-                 .beta = a.beta.raw(),
-                 .y = a.y.raw(),
-                 .sum = a.sum.raw(),
-                 .mean = floats(a.mean),
-                 .rstd = floats(a.rstd),
-                 .N = a.x.extent(0),
-                 .C = static_cast<int>(a.x.extent(1)),
-                 .epsilon = a.epsilon},
-                operand_bytes(a), a.x.dtype(), {&a.x, &a.residual, &a.gamma, &a.beta, &a.y, &a.sum},
-                stream);
+  forward<true>("layer_norm_forward", a, stream);
 }
 
 void rms_norm_forward(const RmsNormForward& a, Workspace, Stream& stream) {
-  forward<false>("rms_norm_forward",
-                 {.x = a.x.raw(),
-                  .residual = a.residual.raw(),
-                  .gamma = a.gamma.raw(),
-                  .y = a.y.raw(),
-                  .sum = a.sum.raw(),
-                  .rstd = floats(a.rstd),
-                  .N = a.x.extent(0),
-                  .C = static_cast<int>(a.x.extent(1)),
-                  .epsilon = a.epsilon},
-                 operand_bytes(a), a.x.dtype(), {&a.x, &a.residual, &a.gamma, &a.y, &a.sum},
-                 stream);
+  forward<false>("rms_norm_forward", as_layer_norm(a), stream);
 }
 
 void layer_norm_backward(const LayerNormBackward& a, Workspace workspace, Stream& stream) {
-  backward<true>("layer_norm_backward",
-                 {.dy = a.dy.raw(),
-                  .x = a.x.raw(),
-                  .gamma = a.gamma.raw(),
-                  .dsum = a.dsum.raw(),
-                  .mean = floats(a.mean),
-                  .rstd = floats(a.rstd),
-                  .dx = a.dx.raw(),
-                  .N = a.x.extent(0),
-                  .C = static_cast<int>(a.x.extent(1)),
-                  .rounds_twice = a.rounds_twice},
-                 bytes_of({&a.dy, &a.x, &a.gamma, &a.mean, &a.rstd, &a.dsum, &a.dx}), a.dgamma,
-                 a.dbeta, a.x.dtype(), {&a.x, &a.dy, &a.gamma, &a.dsum, &a.dx}, workspace, stream);
+  backward<true>("layer_norm_backward", a, workspace, stream);
 }
 
 void rms_norm_backward(const RmsNormBackward& a, Workspace workspace, Stream& stream) {
-  backward<false>("rms_norm_backward",
-                  {.dy = a.dy.raw(),
-                   .x = a.x.raw(),
-                   .gamma = a.gamma.raw(),
-                   .dsum = a.dsum.raw(),
-                   .rstd = floats(a.rstd),
-                   .dx = a.dx.raw(),
-                   .N = a.x.extent(0),
-                   .C = static_cast<int>(a.x.extent(1)),
-                   .rounds_twice = a.rounds_twice},
-                  bytes_of({&a.dy, &a.x, &a.gamma, &a.rstd, &a.dsum, &a.dx}), a.dgamma, Tensor(),
-                  a.x.dtype(), {&a.x, &a.dy, &a.gamma, &a.dsum, &a.dx}, workspace, stream);
+  backward<false>("rms_norm_backward", as_layer_norm(a), workspace, stream);
 }
 
 }  // namespace zg::cuda

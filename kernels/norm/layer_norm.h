@@ -43,6 +43,27 @@ struct RmsNormBackward {
   bool rounds_twice = false;
 };
 
+/// The same norm as a LayerNorm without mean and beta.
+inline LayerNormForward as_layer_norm(const RmsNormForward& a) {
+  return {.x = a.x,
+          .residual = a.residual,
+          .gamma = a.gamma,
+          .y = a.y,
+          .sum = a.sum,
+          .rstd = a.rstd,
+          .epsilon = a.epsilon};
+}
+inline LayerNormBackward as_layer_norm(const RmsNormBackward& a) {
+  return {.dy = a.dy,
+          .x = a.x,
+          .gamma = a.gamma,
+          .rstd = a.rstd,
+          .dsum = a.dsum,
+          .dx = a.dx,
+          .dgamma = a.dgamma,
+          .rounds_twice = a.rounds_twice};
+}
+
 ZG_API void validate(const LayerNormForward&);
 ZG_API void validate(const LayerNormBackward&);
 ZG_API void validate(const RmsNormForward&);

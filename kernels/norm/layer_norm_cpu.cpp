@@ -102,7 +102,9 @@ constexpr NormTable portable = {
 
 static_assert(static_cast<int>(DType::f64) == 0 && static_cast<int>(DType::f16) == 3);
 
-NormFunctions functions_for(NormFunctions const (NormTable::*norm)[4], DType dtype, Isa isa) {
+using NormsByDType = NormFunctions const (NormTable::*)[4];
+
+NormFunctions functions_for(NormsByDType norm, DType dtype, Isa isa) {
   const NormTable* table = ZG_AT_LEVEL(isa, norm_table);
   const auto index = static_cast<size_t>(dtype);
   if (table && (table->*norm)[index].forward) return (table->*norm)[index];
@@ -114,9 +116,20 @@ int64_t rows_per_chunk(int64_t C) {
   return std::max<int64_t>(1, (1 << 14) / std::max<int64_t>(1, C));
 }
 
-void run_forward(NormForwardRows rows, const NormForward& a, int64_t N, const Stream& stream) {
-  parallel_for(stream.traits().threads, N, rows_per_chunk(a.C),
-               [&](int64_t begin, int64_t end) { rows(a, begin, end); });
+void run_forward(NormsByDType norm, const LayerNormForward& a, const Stream& stream) {
+  const auto rows = functions_for(norm, a.x.dtype(), stream.traits().isa).forward;
+  const NormForward pointers{.x = a.x.raw(),
+                             .residual = a.residual.raw(),
+                             .gamma = a.gamma.raw(),
+                             .beta = a.beta.raw(),
+                             .y = a.y.raw(),
+                             .sum = a.sum.raw(),
+                             .mean = a.mean.raw(),
+                             .rstd = a.rstd.raw(),
+                             .C = a.x.extent(1),
+                             .epsilon = a.epsilon};
+  parallel_for(stream.traits().threads, a.x.extent(0), rows_per_chunk(pointers.C),
+               [&](int64_t begin, int64_t end) { rows(pointers, begin, end); });
 }
 
 // dgamma and dbeta: each block of rows writes its sums to scratch [block, gamma | beta, C], then
@@ -146,20 +159,31 @@ void add_blocks(const std::byte* scratch, int64_t block_bytes, int64_t blocks, c
   });
 }
 
-void run_backward(NormBackwardRows rows, const NormBackward& a, int64_t N, const Tensor& dgamma,
-                  const Tensor& dbeta, Workspace workspace, const Stream& stream) {
+void run_backward(NormsByDType norm, const LayerNormBackward& a, Workspace workspace,
+                  const Stream& stream) {
+  const auto rows = functions_for(norm, a.x.dtype(), stream.traits().isa).backward;
+  const NormBackward pointers{.dy = a.dy.raw(),
+                              .x = a.x.raw(),
+                              .gamma = a.gamma.raw(),
+                              .mean = a.mean.raw(),
+                              .rstd = a.rstd.raw(),
+                              .dsum = a.dsum.raw(),
+                              .dx = a.dx.raw(),
+                              .C = a.x.extent(1),
+                              .rounds_twice = a.rounds_twice};
   const int threads = stream.traits().threads;
+  const int64_t N = a.x.extent(0);
   const RowBlocks blocks(N);
-  const int64_t dgamma_bytes = dgamma ? dgamma.bytes() : 0, dbeta_bytes = dbeta ? dbeta.bytes() : 0;
-  const int64_t block_bytes = dgamma_bytes + dbeta_bytes;
+  const int64_t dgamma_bytes = a.dgamma ? a.dgamma.bytes() : 0;
+  const int64_t block_bytes = dgamma_bytes + (a.dbeta ? a.dbeta.bytes() : 0);
   team(threads, blocks.count, [&](int64_t block, int) {
     std::byte* sums = workspace.data + block * block_bytes;
     if (block_bytes > 0) std::memset(sums, 0, static_cast<size_t>(block_bytes));
-    rows(a, block * blocks.rows, std::min(N, (block + 1) * blocks.rows), dgamma ? sums : nullptr,
-         dbeta ? sums + dgamma_bytes : nullptr);
+    rows(pointers, block * blocks.rows, std::min(N, (block + 1) * blocks.rows),
+         a.dgamma ? sums : nullptr, a.dbeta ? sums + dgamma_bytes : nullptr);
   });
   const std::byte* sums = workspace.data;
-  for (const Tensor* out : {&dgamma, &dbeta}) {
+  for (const Tensor* out : {&a.dgamma, &a.dbeta}) {
     if (!*out) continue;
     const auto add = out->dtype() == DType::f64 ? add_blocks<double> : add_blocks<float>;
     add(sums, block_bytes, blocks.count, *out, threads);
@@ -170,33 +194,11 @@ void run_backward(NormBackwardRows rows, const NormBackward& a, int64_t N, const
 }  // namespace
 
 void layer_norm_forward(const LayerNormForward& a, Workspace, Stream& stream) {
-  const NormFunctions f = functions_for(&NormTable::layer_norm, a.x.dtype(), stream.traits().isa);
-  run_forward(f.forward,
-              {.x = a.x.raw(),
-               .residual = a.residual.raw(),
-               .gamma = a.gamma.raw(),
-               .beta = a.beta.raw(),
-               .y = a.y.raw(),
-               .sum = a.sum.raw(),
-               .mean = a.mean.raw(),
-               .rstd = a.rstd.raw(),
-               .C = a.x.extent(1),
-               .epsilon = a.epsilon},
-              a.x.extent(0), stream);
+  run_forward(&NormTable::layer_norm, a, stream);
 }
 
 void rms_norm_forward(const RmsNormForward& a, Workspace, Stream& stream) {
-  const NormFunctions f = functions_for(&NormTable::rms_norm, a.x.dtype(), stream.traits().isa);
-  run_forward(f.forward,
-              {.x = a.x.raw(),
-               .residual = a.residual.raw(),
-               .gamma = a.gamma.raw(),
-               .y = a.y.raw(),
-               .sum = a.sum.raw(),
-               .rstd = a.rstd.raw(),
-               .C = a.x.extent(1),
-               .epsilon = a.epsilon},
-              a.x.extent(0), stream);
+  run_forward(&NormTable::rms_norm, as_layer_norm(a), stream);
 }
 
 int64_t workspace_bytes(const LayerNormBackward& a, const Device::Traits&) {
@@ -204,18 +206,7 @@ int64_t workspace_bytes(const LayerNormBackward& a, const Device::Traits&) {
 }
 
 void layer_norm_backward(const LayerNormBackward& a, Workspace workspace, Stream& stream) {
-  const NormFunctions f = functions_for(&NormTable::layer_norm, a.x.dtype(), stream.traits().isa);
-  run_backward(f.backward,
-               {.dy = a.dy.raw(),
-                .x = a.x.raw(),
-                .gamma = a.gamma.raw(),
-                .mean = a.mean.raw(),
-                .rstd = a.rstd.raw(),
-                .dsum = a.dsum.raw(),
-                .dx = a.dx.raw(),
-                .C = a.x.extent(1),
-                .rounds_twice = a.rounds_twice},
-               a.x.extent(0), a.dgamma, a.dbeta, workspace, stream);
+  run_backward(&NormTable::layer_norm, a, workspace, stream);
 }
 
 int64_t workspace_bytes(const RmsNormBackward& a, const Device::Traits&) {
@@ -223,17 +214,7 @@ int64_t workspace_bytes(const RmsNormBackward& a, const Device::Traits&) {
 }
 
 void rms_norm_backward(const RmsNormBackward& a, Workspace workspace, Stream& stream) {
-  const NormFunctions f = functions_for(&NormTable::rms_norm, a.x.dtype(), stream.traits().isa);
-  run_backward(f.backward,
-               {.dy = a.dy.raw(),
-                .x = a.x.raw(),
-                .gamma = a.gamma.raw(),
-                .rstd = a.rstd.raw(),
-                .dsum = a.dsum.raw(),
-                .dx = a.dx.raw(),
-                .C = a.x.extent(1),
-                .rounds_twice = a.rounds_twice},
-               a.x.extent(0), a.dgamma, {}, workspace, stream);
+  run_backward(&NormTable::rms_norm, as_layer_norm(a), workspace, stream);
 }
 
 }  // namespace zg::cpu
