@@ -14,7 +14,7 @@
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/json.h"
+#include "zerograd/runtime/text/json_node.h"
 #include "zerograd/runtime/text/text.h"
 
 namespace zg {
@@ -103,75 +103,50 @@ std::string checksum_of(const AlgorithmJson& body) {
   return zg::checksum(std::as_bytes(std::span(text)));
 }
 
-/// Reads the values of an object of the file. `place` names it in errors: "F: products[2]".
-struct AlgorithmReader {
-  const AlgorithmJson& object;
-  std::string place;
+int64_t integer(const JsonNode& node, int64_t most = int64_t{1} << 53) {
+  if (!node.value.is_number_unsigned() || node.value.get<uint64_t>() > static_cast<uint64_t>(most))
+    node.fail(fmt::format("an integer from 0 to {}", most));
+  return node.value.get<int64_t>();
+}
 
-  [[noreturn]] void fail(const std::string& key, const std::string& expected) const {
-    const auto found = object.find(key);
-    const std::string got =
-        found == object.end()
-            ? "nothing"
-            : printable(found->dump(-1, ' ', true, AlgorithmJson::error_handler_t::replace), 60);
-    throw FileError(
-        fmt::format("{}{}: expected {}, got {}; {}", place, key, expected, got, measure_again));
-  }
-  std::string text(const std::string& key) const {
-    const auto found = object.find(key);
-    if (found == object.end() || !found->is_string()) fail(key, "a text");
-    return found->get<std::string>();
-  }
-  int64_t integer(const std::string& key, int64_t most = int64_t{1} << 53) const {
-    const auto found = object.find(key);
-    if (found == object.end() || !found->is_number_integer() ||
-        (found->is_number_unsigned() && found->get<uint64_t>() > static_cast<uint64_t>(most)) ||
-        found->get<int64_t>() < 0 || found->get<int64_t>() > most)
-      fail(key, fmt::format("an integer from 0 to {}", most));
-    return found->get<int64_t>();
-  }
-  double seconds(const std::string& key) const {
-    const auto found = object.find(key);
-    const double value = found != object.end() && found->is_number() ? found->get<double>() : -1.0;
-    if (!(value >= 0.0)) fail(key, "a number from 0");
-    return value;
-  }
-  bool truth(const std::string& key) const {
-    const auto found = object.find(key);
-    if (found == object.end() || !found->is_boolean()) fail(key, "true or false");
-    return found->get<bool>();
-  }
-  template <class Value>
-  Value named(const std::string& key, std::initializer_list<Value> values) const {
-    const std::string name = text(key);
-    std::string known;
-    for (const Value value : values) {
-      if (name == name_of(value)) return value;
-      known += (known.empty() ? "" : ", ") + std::string(name_of(value));
-    }
-    fail(key, known);
-  }
-  std::array<uint64_t, 8> words() const {
-    const std::string digits = text("algorithm");
-    constexpr size_t each = 16;
-    std::array<uint64_t, 8> words{};
-    if (digits.size() != each * words.size() ||
-        digits.find_first_not_of("0123456789abcdef") != std::string::npos)
-      fail("algorithm", "128 hexadecimal digits");
-    for (size_t i = 0; i < words.size(); ++i)
-      words[i] = std::stoull(digits.substr(each * i, each), nullptr, 16);
-    return words;
-  }
-};
+double seconds(const JsonNode& node) {
+  const double value = node.value.is_number() ? node.value.get<double>() : -1.0;
+  if (!(value >= 0.0)) node.fail("a number from 0");
+  return value;
+}
 
-MatmulProblem problem_from(const AlgorithmReader& reader) {
-  MatmulProblem problem{.operands = reader.named("operands", {DType::f32, DType::bf16, DType::f16}),
-                        .sums = reader.named("sums", {DType::f32, DType::bf16, DType::f16}),
-                        .transpose_a = reader.truth("transpose_a"),
-                        .transpose_b = reader.truth("transpose_b"),
-                        .vector = reader.named("vector", {ProblemVector::none, ProblemVector::bias,
-                                                          ProblemVector::row_sums})};
-  visit_integers(problem, [&](const char* key, int64_t& value) { value = reader.integer(key); });
+template <class Value>
+Value named(const JsonNode& node, std::initializer_list<Value> values) {
+  std::vector<std::string> known;
+  for (const Value value : values) {
+    if (node.text() == name_of(value)) return value;
+    known.emplace_back(name_of(value));
+  }
+  node.fail(join(known, ", "));
+}
+
+std::array<uint64_t, 8> words_of(const JsonNode& node) {
+  const std::string& digits = node.text();
+  constexpr size_t each = 16;
+  std::array<uint64_t, 8> words{};
+  if (digits.size() != each * words.size() ||
+      digits.find_first_not_of("0123456789abcdef") != std::string::npos)
+    node.fail("128 hexadecimal digits");
+  for (size_t i = 0; i < words.size(); ++i)
+    words[i] = std::stoull(digits.substr(each * i, each), nullptr, 16);
+  return words;
+}
+
+MatmulProblem problem_from(const JsonNode& node) {
+  const std::initializer_list<DType> dtypes = {DType::f32, DType::bf16, DType::f16};
+  MatmulProblem problem{
+      .operands = named(node.at("operands"), dtypes),
+      .sums = named(node.at("sums"), dtypes),
+      .transpose_a = node.at("transpose_a").flag(),
+      .transpose_b = node.at("transpose_b").flag(),
+      .vector = named(node.at("vector"),
+                      {ProblemVector::none, ProblemVector::bias, ProblemVector::row_sums})};
+  visit_integers(problem, [&](const char* key, int64_t& value) { value = integer(node.at(key)); });
   return problem;
 }
 
@@ -261,35 +236,31 @@ std::string MatmulAlgorithms::json() const {
 std::string MatmulAlgorithms::checksum() const { return checksum_of(body_of(*this)); }
 
 MatmulAlgorithms MatmulAlgorithms::parse(const std::string& text, const std::string& path) {
-  const AlgorithmJson file =
-      parse_json_object<AlgorithmJson>(text, path, {.advice = fmt::format("; {}", measure_again)});
-  const AlgorithmReader root{file, path + ": "};
-  if (root.text("schema") != algorithms_schema) root.fail("schema", algorithms_schema);
-  MatmulAlgorithms all{.gpu = root.text("gpu"), .library = root.text("library"), .path = path};
-  const std::string written = root.text("checksum");
-  AlgorithmJson body = file;
+  const std::string advice = fmt::format("; {}", measure_again);
+  // In the order of the file, as the checksum is.
+  AlgorithmJson body = parse_json_object<AlgorithmJson>(text, path, {.advice = advice});
+  const nlohmann::json file = body;
+  const JsonNode root{.value = file, .name = path + ": ", .advice = advice};
+  if (root.at("schema").text() != algorithms_schema) root.at("schema").fail(algorithms_schema);
+  MatmulAlgorithms all{
+      .gpu = root.at("gpu").text(), .library = root.at("library").text(), .path = path};
+  const std::string& written = root.at("checksum").text();
   body.erase("checksum");
   if (const std::string found = checksum_of(body); found != written)
     throw FileError(
         fmt::format("{}: checksum: expected {}, which the rest of the file has, got {}: the file "
                     "is damaged, or was edited; {}",
                     path, found, printable(written), measure_again));
-  const auto products = file.find("products");
-  if (products == file.end() || !products->is_array()) root.fail("products", "a list");
-  for (size_t i = 0; i < products->size(); ++i) {
-    const AlgorithmReader entry{(*products)[i], fmt::format("{}: products[{}].", path, i)};
-    if (!entry.object.is_object())
-      throw FileError(fmt::format("{}: products[{}]: expected an object, got {}; {}", path, i,
-                                  entry.object.type_name(), measure_again));
+  for (const JsonNode& entry : root.at("products").members()) {
     MatmulAlgorithm algorithm{
-        .words = entry.words(),
-        .candidate = static_cast<int>(entry.integer("candidate", most_candidates)),
-        .candidates = static_cast<int>(entry.integer("candidates", most_candidates)),
-        .seconds = entry.seconds("seconds"),
-        .first_seconds = entry.seconds("first_seconds")};
+        .words = words_of(entry.at("algorithm")),
+        .candidate = static_cast<int>(integer(entry.at("candidate"), most_candidates)),
+        .candidates = static_cast<int>(integer(entry.at("candidates"), most_candidates)),
+        .seconds = seconds(entry.at("seconds")),
+        .first_seconds = seconds(entry.at("first_seconds"))};
     const MatmulProblem problem = problem_from(entry);
     if (!all.algorithms.emplace(problem, algorithm).second)
-      throw FileError(fmt::format("{}{}: expected one algorithm, got a second; {}", entry.place,
+      throw FileError(fmt::format("{}.{}: expected one algorithm, got a second; {}", entry.name,
                                   sizes(problem), measure_again));
   }
   return all;

@@ -14,10 +14,10 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "zerograd/models/json_text.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/json_node.h"
 #include "zerograd/runtime/text/text.h"
 #include "zerograd/runtime/text/utf8.h"
 

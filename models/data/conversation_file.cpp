@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "zerograd/models/data/conversation_data.h"
-#include "zerograd/models/json_text.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/json_node.h"
 #include "zerograd/runtime/text/text.h"
 
 namespace zg::models {

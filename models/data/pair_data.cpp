@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "zerograd/models/data/indexed_dataset.h"
-#include "zerograd/models/json_text.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/json_node.h"
 
 namespace zg::models {
 namespace {

@@ -11,10 +11,10 @@
 
 #include "zerograd/models/data/chat_template.h"
 #include "zerograd/models/gguf/gguf_file.h"
-#include "zerograd/models/json_text.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/json_node.h"
 
 // A tokenizer.json as the keys of GGUF. llama.cpp knows a fixed list of ways to split a text, each
 // by a name; a tokenizer that splits otherwise is refused, because llama.cpp would give other ids.

@@ -11,9 +11,9 @@
 #include "zerograd/models/gpt/gpt_config.h"
 #include "zerograd/models/hugging_face/hf_families.h"
 #include "zerograd/models/hugging_face/hugging_face.h"
-#include "zerograd/models/json_text.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/json_node.h"
 
 namespace zg::models {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "zerograd/models/hugging_face/hugging_face.h"
-#include "zerograd/models/json_text.h"
+#include "zerograd/runtime/text/json_node.h"
 
 // Parts of hf_config() and hf_json() that the sources of this folder share.
 namespace zg::models {

@@ -7,8 +7,8 @@
 #include "zerograd/models/gpt/gpt_config.h"
 #include "zerograd/models/hugging_face/hf_families.h"
 #include "zerograd/models/hugging_face/hugging_face.h"
-#include "zerograd/models/json_text.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/json_node.h"
 
 // config.json of Llama, Mistral, Qwen2 and Qwen3.
 namespace zg::models {

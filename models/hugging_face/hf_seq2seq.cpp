@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "zerograd/models/hugging_face/hf_families.h"
-#include "zerograd/models/json_text.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/json_node.h"
 #include "zerograd/runtime/text/text.h"
 
 namespace zg::models {

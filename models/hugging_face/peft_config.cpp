@@ -2,10 +2,10 @@
 #include <nlohmann/json.hpp>
 
 #include "zerograd/models/hugging_face/peft.h"
-#include "zerograd/models/json_text.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/json_node.h"
 
 // adapter_config.json of PEFT.
 namespace zg::models {

@@ -4,10 +4,10 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "zerograd/models/json_text.h"
 #include "zerograd/models/tokenizer/text_pipeline.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/json_node.h"
 #include "zerograd/runtime/text/utf8.h"
 
 namespace zg::models {

@@ -4,10 +4,10 @@
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
-#include "zerograd/models/json_text.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/models/tokenizer/vocabulary.h"
 #include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/json_node.h"
 
 // The files beside tokenizer.json, as AutoTokenizer of transformers 5 reads them.
 namespace zg::models {

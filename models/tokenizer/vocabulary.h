@@ -7,8 +7,8 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "zerograd/models/json_text.h"
 #include "zerograd/models/tokenizer/tokenizer.h"
+#include "zerograd/runtime/text/json_node.h"
 
 namespace zg::models {
 

@@ -9,7 +9,7 @@
 #include "zerograd/runtime/checked_product.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/runtime/text/json.h"
+#include "zerograd/runtime/text/json_node.h"
 
 namespace zg {
 namespace {
@@ -40,11 +40,6 @@ constexpr int max_header_depth = 3;  // the header, a tensor, its shape
 bool is_count(const json& value) {
   return value.is_number_unsigned() &&
          value.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()};
-}
-
-std::string brief(const json& value) {
-  const std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
-  return text.size() <= 60 ? text : text.substr(0, 57) + "...";
 }
 
 std::string range_of(const Entry& entry) {

@@ -158,7 +158,7 @@ TEST_CASE("a bad file of peaks is refused with its key, what is expected and wha
           "efficiencies[0]: expected bandwidth, operations or both, got "
           R"({"class":"product","source":"s"})");
   refused(R"(,"efficiencies":[{"operations":0.5}])",
-          "efficiencies[0].source: expected a text, got null");
+          "efficiencies[0].source: expected a string, got null");
   refused(R"(,"efficiencies":[{"operations":[[2,0.5],[1,0.5]],"source":"s"}])",
           "efficiencies[0].operations[1][0]: expected a size above the one before, got 1");
   refused(R"(,"efficiencies":[{"operations":0,"source":"s"}])",

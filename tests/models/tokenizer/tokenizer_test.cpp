@@ -8,11 +8,11 @@
 #include "tests/models/tokenizer/tokenizer_text.h"
 #include "tests/support/error_message.h"
 #include "zerograd/models/data/data.h"
-#include "zerograd/models/json_text.h"
 #include "zerograd/models/tokenizer/corpus.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
+#include "zerograd/runtime/text/json_node.h"
 
 using namespace zg;
 using namespace zg::testing;

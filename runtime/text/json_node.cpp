@@ -1,4 +1,4 @@
-#include "zerograd/models/json_text.h"
+#include "zerograd/runtime/text/json_node.h"
 
 #include <algorithm>
 #include <limits>
@@ -8,7 +8,7 @@
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 
-namespace zg::models {
+namespace zg {
 
 using nlohmann::json;
 
@@ -18,7 +18,7 @@ std::string brief(const json& value) {
 }
 
 void JsonNode::fail(const std::string& expected) const {
-  throw FileError(fmt::format("{}: expected {}, got {}", name, expected, brief(value)));
+  throw FileError(fmt::format("{}: expected {}, got {}{}", name, expected, brief(value), advice));
 }
 
 void JsonNode::refuse(const std::string& expected) const {
@@ -31,14 +31,14 @@ JsonNode JsonNode::at(const std::string& key) const {
   if (!value.is_object()) fail("an object");
   const auto found = value.find(key);
   const bool is_root = name.ends_with(": ");
-  return {found == value.end() ? absent : *found, name + (is_root ? "" : ".") + key};
+  return {found == value.end() ? absent : *found, name + (is_root ? "" : ".") + key, "", advice};
 }
 
 std::vector<JsonNode> JsonNode::members() const {
   if (!value.is_array()) fail("an array");
   std::vector<JsonNode> nodes;
   for (size_t i = 0; i < value.size(); ++i)
-    nodes.push_back({value[i], fmt::format("{}[{}]", name, i)});
+    nodes.push_back({value[i], fmt::format("{}[{}]", name, i), "", advice});
   return nodes;
 }
 
@@ -114,4 +114,4 @@ void for_each_json_line(
   }
 }
 
-}  // namespace zg::models
+}  // namespace zg

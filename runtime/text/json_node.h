@@ -9,7 +9,7 @@
 #include "zerograd/runtime/api.h"
 #include "zerograd/runtime/text/json.h"
 
-namespace zg::models {
+namespace zg {
 
 /// A value on one line, shortened, for error messages.
 ZG_API std::string brief(const nlohmann::json& value);
@@ -20,6 +20,7 @@ struct ZG_API JsonNode {
   const nlohmann::json& value;
   std::string name;         ///< of the root: the file, ": "
   std::string source = {};  ///< the text of a line of for_each_json_line()
+  std::string advice = {};  ///< end of the messages of fail(): "; try ..."
 
   [[noreturn]] void fail(const std::string& expected) const;    ///< FileError
   [[noreturn]] void refuse(const std::string& expected) const;  ///< Unsupported
@@ -49,4 +50,4 @@ ZG_API void for_each_json_line(
     const std::string& path,
     const std::function<void(const JsonNode& line, const std::string& place)>& use);
 
-}  // namespace zg::models
+}  // namespace zg
