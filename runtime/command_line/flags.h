@@ -7,6 +7,7 @@
 
 #include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/device.h"
+#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
@@ -34,6 +35,19 @@ bool parse_switch(const std::string& flag, const std::string& value);
 /// The position of `value` in `choices`; the error lists them and names the nearest.
 size_t parse_choice(const std::string& flag, const std::string& value,
                     const std::vector<std::string>& choices);
+
+/// Throws an E, "FLAG: WHY", for the first of the flags that is given.
+template <class E = ConfigError>
+void refuse_flags(const Given& given, const std::vector<const char*>& flags,
+                  const std::string& why) {
+  for (const char* flag : flags)
+    if (given.count(flag)) throw E(fmt::format("{}: {}", flag, why));
+}
+/// Throws ConfigError if both are given.
+inline void refuse_both(const Given& given, const char* flag, const char* other) {
+  if (given.count(other))
+    refuse_flags(given, {flag}, fmt::format("expected one of {} and {}, got both", other, flag));
+}
 
 // Functions that make flags. A flag stores its value in a variable. The help of an integer, number,
 // seed or choice flag ends with the default: the variable's value, or `shown` if that is given ("":

@@ -70,11 +70,10 @@ int64_t batches_of(InferenceMode mode, const EvalOptions& options) {
 // An encoder-decoder: the loss of its validation pairs.
 int eval_pairs(const SavedModel& saved_model, const EvalOptions& options, const DataOptions& data,
                const std::optional<models::Tokenizer>& tokenizer) {
-  for (const char* flag : {"--split", "--block-size", "--score-samples", "--seed", "--val-data",
-                           "--chat-format", "--pack"})
-    if (options.given.count(flag))
-      throw ConfigError(fmt::format(
-          "{}: it has no effect on the pairs of an encoder-decoder; leave the flag out", flag));
+  refuse_flags(options.given,
+               {"--split", "--block-size", "--score-samples", "--seed", "--val-data",
+                "--chat-format", "--pack"},
+               "it has no effect on the pairs of an encoder-decoder; leave the flag out");
   const Settings& saved = saved_model.settings;
   const Seq2SeqOptions of_pairs = pair_options(saved, options);
   const auto pairs = read_pair_data({.data = data,
@@ -99,11 +98,10 @@ void check_block_size(const EvalOptions& options, const Settings& saved) {
 
 // Multiple choice questions: how often the likeliest ending is the right one.
 int eval_questions(const SavedModel& saved_model, const EvalOptions& options) {
-  for (const char* flag : {"--data", "--val-fraction", "--val-data", "--split", "--chat-format",
-                           "--pack", "--seed", "--eval-batches"})
-    if (options.given.count(flag))
-      throw ConfigError(
-          fmt::format("{}: it has no effect on --multiple-choice; leave the flag out", flag));
+  refuse_flags(options.given,
+               {"--data", "--val-fraction", "--val-data", "--split", "--chat-format", "--pack",
+                "--seed", "--eval-batches"},
+               "it has no effect on --multiple-choice; leave the flag out");
   const Settings& saved = saved_model.settings;
   if (!saved.seq2seq.config.empty())
     throw Unsupported(

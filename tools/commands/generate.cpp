@@ -187,21 +187,12 @@ ChatOptions chat_options(const SavedModel& saved_model, const GenerateOptions& o
   return chat;
 }
 
-constexpr const char* beam_flags[] = {"--num-beams",
-                                      "--min-length",
-                                      "--max-length",
-                                      "--no-repeat-ngram-size",
-                                      "--encoder-no-repeat-ngram-size",
-                                      "--length-penalty",
-                                      "--early-stopping"};
-
 void check_decoder_flags(const Given& given) {
-  for (const char* flag : beam_flags)
-    if (given.count(flag))
-      throw ConfigError(fmt::format(
-          "{}: expected an encoder-decoder model, got one with a decoder alone, which samples; try "
-          "--length, --top-k or --temperature 0",
-          flag));
+  refuse_flags(given,
+               {"--num-beams", "--min-length", "--max-length", "--no-repeat-ngram-size",
+                "--encoder-no-repeat-ngram-size", "--length-penalty", "--early-stopping"},
+               "expected an encoder-decoder model, got one with a decoder alone, which samples; "
+               "try --length, --top-k or --temperature 0");
 }
 
 // The model's own options, overridden by flags.
@@ -290,9 +281,9 @@ int generate(const std::vector<std::string>& arguments, bool only_planned) {
   GenerateOptions options;
   if (!parse(arguments, options)) return 0;
   options.inference.only_planned = only_planned;
-  for (const char* flag : {"--test-performance", "--data"})
-    if (options.chat && options.given.count(flag))
-      throw ConfigError(fmt::format("{}: it has no effect on --chat; leave the flag out", flag));
+  if (options.chat)
+    refuse_flags(options.given, {"--test-performance", "--data"},
+                 "it has no effect on --chat; leave the flag out");
   if (!options.chat && options.given.count("--chat-format"))
     throw ConfigError("--chat-format: expected --chat with it, got none");
   check_model_flags(options.given, options.checkpoint);

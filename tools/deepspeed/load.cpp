@@ -103,13 +103,9 @@ void load_accelerate(const Document& document, TrainOptions& options) {
 
 void load_config(TrainOptions& options) {
   const std::string& path = options.config.path;
-  if (path.empty()) {
-    for (const char* flag : {"--compat", "--lenient"})
-      if (options.given.count(flag))
-        throw ConfigError(std::string(flag) +
-                          ": expected --config F with it, got none; leave the flag out");
-    return;
-  }
+  if (path.empty())
+    return refuse_flags(options.given, {"--compat", "--lenient"},
+                        "expected --config F with it, got none; leave the flag out");
   const Document document = document_of(path);
   if (document.is_yaml)
     load_accelerate(document, options);

@@ -41,12 +41,10 @@ void resolve_lora(TrainOptions& options) {
         "--base: expected --resume with it, got none; a new run names its base with --from-hf or "
         "--init");
   if (!options.initial_adapter.empty()) adopt_adapter(options);
-  if (options.lora.rank == 0) {
-    for (const char* flag : {"--lora-alpha", "--lora-dropout", "--lora-targets", "--rslora"})
-      if (options.given.count(flag))
-        throw ConfigError(fmt::format("{}: expected --lora RANK with it, got none", flag));
-    return;
-  }
+  if (options.lora.rank == 0)
+    return refuse_flags(options.given,
+                        {"--lora-alpha", "--lora-dropout", "--lora-targets", "--rslora"},
+                        "expected --lora RANK with it, got none");
   if (is_seq2seq(options))
     throw Unsupported("--lora: an encoder-decoder has no adapters here; expected a decoder");
   if (options.lora.targets.empty() && options.given.count("--lora-targets"))

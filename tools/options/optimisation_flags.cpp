@@ -76,10 +76,7 @@ void resolve_annealing(TrainOptions& options) {
   zero::ScheduleOptions& schedule = options.optimisation.schedule;
   for (const char* flag : annealing_flags) {
     if (!given.count(flag)) continue;
-    for (const char* other : {"--schedule", "--lr-scheduler-type"})
-      if (given.count(other))
-        throw ConfigError(
-            fmt::format("{}: expected one of {} and {}, got both", flag, other, flag));
+    for (const char* other : {"--schedule", "--lr-scheduler-type"}) refuse_both(given, flag, other);
     schedule.kind = zero::ScheduleKind::annealing;
   }
   const bool anneals = schedule.kind == zero::ScheduleKind::annealing;
@@ -88,21 +85,15 @@ void resolve_annealing(TrainOptions& options) {
                       std::string(zero::name_of(schedule.kind)) +
                       "; try --lr-decay-style cosine, or --schedule cosine");
   if (!anneals) return;
-  for (const char* flag : {"--warmup-steps", "--warmup-ratio"})
-    if (given.count(flag))
-      throw ConfigError(fmt::format(
-          "{}: expected --lr-warmup-samples with a rate that goes by samples, got steps", flag));
+  refuse_flags(given, {"--warmup-steps", "--warmup-ratio"},
+               "expected --lr-warmup-samples with a rate that goes by samples, got steps");
   if (schedule.min_rate > schedule.rate)
     throw ConfigError(fmt::format("--min-lr: expected at most --lr {:.6g}, got {:.6g}",
                                   schedule.rate, schedule.min_rate));
   zero::AnnealingOptions& annealing = schedule.annealing;
-  if (annealing.lr_decay_style == zero::DecayStyle::constant) {
-    for (const char* flag : {"--lr-decay-samples", "--min-lr"})
-      if (given.count(flag))
-        throw ConfigError(std::string(flag) +
-                          ": expected --lr-decay-style linear or cosine with it, got constant");
-    return;
-  }
+  if (annealing.lr_decay_style == zero::DecayStyle::constant)
+    return refuse_flags(given, {"--lr-decay-samples", "--min-lr"},
+                        "expected --lr-decay-style linear or cosine with it, got constant");
   if (annealing.lr_decay_samples == 0) annealing.lr_decay_samples = options.train_samples;
   if (annealing.lr_decay_samples == 0)
     throw ConfigError(
@@ -124,10 +115,8 @@ void resolve_schedule(TrainOptions& options) {
   zero::ScheduleOptions& schedule = options.optimisation.schedule;
   const std::string kind = name_of(schedule.kind);
   const bool deepspeed = zero::is_deepspeed_warmup(schedule.kind);
-  for (const auto& [flag, other] : {std::pair{"--lr-scheduler-type", "--schedule"},
-                                    std::pair{"--warmup-ratio", "--warmup-steps"}})
-    if (given.count(flag) && given.count(other))
-      throw ConfigError(fmt::format("{}: expected one of {} and {}, got both", flag, other, flag));
+  refuse_both(given, "--lr-scheduler-type", "--schedule");
+  refuse_both(given, "--warmup-ratio", "--warmup-steps");
   if (given.count("--lr-scheduler-kwargs") && !zero::is_of_transformers(schedule.kind))
     throw ConfigError(
         "--lr-scheduler-kwargs: expected --lr-scheduler-type with it, got --schedule " + kind);

@@ -56,8 +56,7 @@ void check_finetune(const TrainOptions& options) {
 
 void check_length(const TrainOptions& options) {
   const Given& given = options.given;
-  if (given.count("--steps") && given.count("--epochs"))
-    throw ConfigError("--epochs: expected one of --steps and --epochs, got both");
+  refuse_both(given, "--epochs", "--steps");
   for (const char* other : {"--steps", "--epochs", "--limit-train-batches"})
     if (given.count("--train-samples") && given.count(other))
       throw ConfigError(std::string("--train-samples: expected one of it and ") + other +
@@ -75,10 +74,8 @@ void check_train(const TrainOptions& options) {
   check_model(options.model, given);
   check_device(given);
   check_axes(options);
-  if (given.count("--tied") && given.count("--untied"))
-    throw ConfigError("--tied: expected one of --tied and --untied, got both");
-  if (given.count("--zero-stage") && given.count("--strategy"))
-    throw ConfigError("--strategy: expected one of --zero-stage and --strategy, got both");
+  refuse_both(given, "--untied", "--tied");
+  refuse_both(given, "--strategy", "--zero-stage");
   if (given.count("--trace-steps") && !given.count("--trace"))
     throw ConfigError("--trace-steps: expected --trace F, which they are written to, got none");
   if (options.injection.fault != FaultInjection::Fault::none &&

@@ -14,22 +14,18 @@ namespace {
 using models::Split;
 
 void check_conversation_flags(const Given& given, const std::string& source) {
-  if (given.count("--val-fraction") && given.count("--val-data"))
-    throw ConfigError("--val-data: expected one of --val-fraction and --val-data, got both");
+  refuse_both(given, "--val-data", "--val-fraction");
   if (is_conversations(source)) return;
-  for (const char* flag : {"--val-data", "--chat-format", "--pack"})
-    if (given.count(flag))
-      throw ConfigError(
-          fmt::format("{}: expected conversations, --data PATH.jsonl, got {}; leave the flag out",
-                      flag, source.empty() ? "no data" : source));
+  refuse_flags(given, {"--val-data", "--chat-format", "--pack"},
+               fmt::format("expected conversations, --data PATH.jsonl, got {}; leave the flag out",
+                           source.empty() ? "no data" : source));
 }
 
 void check_split_flags(const Given& given, const std::string& source, int64_t score_samples,
                        const models::Dataset& dataset) {
   check_conversation_flags(given, source);
   const bool asks = dataset.question_length() > 0, indexed = !indexed_prefix(source).empty();
-  if (given.count("--val-fraction") && given.count("--split"))
-    throw ConfigError("--split: expected one of --val-fraction and --split, got both");
+  refuse_both(given, "--split", "--val-fraction");
   if (given.count("--val-fraction") && indexed)
     throw ConfigError(
         "--val-fraction: expected data PATH.txt or llm.c's PATH.bin, got the documents of " +
@@ -133,10 +129,9 @@ void check_optimizer_flags(const Given& given, const zero::UpdateOptions& update
 }
 
 void check_model_flags(const Given& given, const std::string& checkpoint) {
-  for (const char* flag : {"--model-type", "--n-head"})
-    if (given.count(flag) && settings_in(checkpoint))
-      throw ConfigError(std::string(flag) + ": " + checkpoint +
-                        " says itself what its model is; leave the flag out");
+  if (settings_in(checkpoint))
+    refuse_flags(given, {"--model-type", "--n-head"},
+                 checkpoint + " says itself what its model is; leave the flag out");
 }
 
 bool kill_switch_exists(const std::string& kill_switch_path) {

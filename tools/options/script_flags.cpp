@@ -58,13 +58,9 @@ std::vector<Flag> tracking_flags(Tracking& tracking) {
 
 void resolve_tracking(TrainOptions& options) {
   const Tracking& tracking = options.tracking;
-  if (!tracking.enabled) {
-    for (const char* flag : {"--report-to", "--report-name"})
-      if (options.given.count(flag))
-        throw ConfigError(fmt::format(
-            "{}: expected --with-tracking with it, got none; try --tensorboard-dir DIR", flag));
-    return;
-  }
+  if (!tracking.enabled)
+    return refuse_flags(options.given, {"--report-to", "--report-name"},
+                        "expected --with-tracking with it, got none; try --tensorboard-dir DIR");
   if (tracking.service == "none") return;
   if (!options.tensorboard.empty()) {
     if (options.given.count("--report-name"))

@@ -125,17 +125,14 @@ void check_seq2seq_flags(const TrainOptions& options, const std::string& origin)
           "{}: expected a decoder, which learns conversations; an encoder-decoder model learns "
           "pairs; leave the flag out",
           flag));
-  for (const char* flag : {"--tied", "--untied", "--position-embedding", "--num-query-groups",
-                           "--kv-channels", "--ffn-hidden-size", "--sliding-window",
-                           "--rotary-base", "--norm-epsilon", "--max-position-embeddings"})
-    if (given(flag))
-      throw Unsupported(fmt::format(
-          "{}: encoder-decoder models have no such setting here; leave the flag out", flag));
+  refuse_flags<Unsupported>(options.given,
+                            {"--tied", "--untied", "--position-embedding", "--num-query-groups",
+                             "--kv-channels", "--ffn-hidden-size", "--sliding-window",
+                             "--rotary-base", "--norm-epsilon", "--max-position-embeddings"},
+                            "encoder-decoder models have no such setting here; leave the flag out");
   if (origin.empty()) return;
-  for (const char* flag : {"--model-type", "--n-layer", "--n-head", "--n-embd", "--vocab-size"})
-    if (given(flag))
-      throw ConfigError(
-          fmt::format("{}: {} says itself what its model is; leave the flag out", flag, origin));
+  refuse_flags(options.given, {"--model-type", "--n-layer", "--n-head", "--n-embd", "--vocab-size"},
+               origin + " says itself what its model is; leave the flag out");
   if (!options.resume.empty()) check_positions_resumed(options, origin);
 }
 

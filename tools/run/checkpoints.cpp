@@ -142,13 +142,11 @@ std::string note_on_positions(int64_t positions, const TrainOptions& options) {
 
 std::vector<std::string> adopt_hf(const models::HuggingFaceFolder& folder, TrainOptions& options) {
   const models::GPTConfig& config = folder.model().config;
-  for (const char* flag :
-       {"--model-type", "--n-layer", "--n-head", "--n-embd", "--vocab-size", "--tied", "--untied",
-        "--position-embedding", "--num-query-groups", "--kv-channels", "--ffn-hidden-size",
-        "--sliding-window", "--rotary-base", "--norm-epsilon"})
-    if (options.given.count(flag))
-      throw ConfigError(fmt::format("{}: {} says itself what its model is; leave the flag out",
-                                    flag, options.from_hf));
+  refuse_flags(options.given,
+               {"--model-type", "--n-layer", "--n-head", "--n-embd", "--vocab-size", "--tied",
+                "--untied", "--position-embedding", "--num-query-groups", "--kv-channels",
+                "--ffn-hidden-size", "--sliding-window", "--rotary-base", "--norm-epsilon"},
+               options.from_hf + " says itself what its model is; leave the flag out");
   ModelOptions& model = options.model;
   model.layers = config.layers;
   model.heads = config.heads;
