@@ -57,12 +57,6 @@ std::array<unsigned char, 256> bytes_by_character() {
   return bytes;
 }
 
-std::string to_alphabet(std::string_view bytes) {
-  std::string characters;
-  for (const char byte : bytes) characters += byte_alphabet()[static_cast<unsigned char>(byte)];
-  return characters;
-}
-
 std::optional<std::string> from_alphabet(std::string_view characters) {
   static const auto bytes_of = byte_of_code_point();
   std::string bytes;

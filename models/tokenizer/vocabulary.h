@@ -21,7 +21,6 @@ const std::array<std::string, 256>& byte_alphabet();
 /// The bytes in the order of their characters' code points.
 std::array<unsigned char, 256> bytes_by_character();
 
-std::string to_alphabet(std::string_view bytes);
 /// Absent for a character that does not encode a byte.
 std::optional<std::string> from_alphabet(std::string_view characters);
 
