@@ -51,7 +51,7 @@ TEST_CASE(
     const std::string hash = hash_of(line + measured);
     if (expected.empty()) expected = hash;
     CHECK(hash == expected);
-    CHECK(zerograd("plan" + line.substr(line.find(' ')) + planned).status == 0);
+    checked(zerograd("plan" + line.substr(line.find(' ')) + planned));
     CHECK(read_file(planned) == read_file(measured));
     CHECK(contains(read_file(measured),
                    "\"machine\":{\"backend\":\"" + accelerator_name + "\",\"granule\":256}"));

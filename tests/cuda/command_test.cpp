@@ -300,13 +300,13 @@ TEST_CASE("train repeats the algorithms of a file on cuda, at any stage and numb
   CHECK(kernels_of("train", "--batch-size 2 " + with_measured) ==
         kernels_of("plan", "--batch-size 2"));
   const std::string memory = "--steps 2 --batch-size 2 " + model + "--memory-json ";
-  CHECK(zerograd("plan " + memory + folder / "planned.json").status == 0);
-  CHECK(zerograd("train --score-samples 0 " + with_measured + " " + memory + folder / "used.json")
-            .status == 0);
+  checked(zerograd("plan " + memory + folder / "planned.json"));
+  checked(
+      zerograd("train --score-samples 0 " + with_measured + " " + memory + folder / "used.json"));
   CHECK(read_file(folder / "used.json") == read_file(folder / "planned.json"));
 
   const std::string saved = folder / "saved";
-  CHECK(zerograd(one_rank + "--save " + saved + " --matmul-algorithms " + backwards).status == 0);
+  checked(zerograd(one_rank + "--save " + saved + " --matmul-algorithms " + backwards));
   const Outcome resumed =
       checked(zerograd("train --score-samples 0 --steps 3 --device cuda --resume " + saved));
   CHECK(contains(resumed.error, "changed: run.matmul_algorithms: \"" + algorithms.checksum() +

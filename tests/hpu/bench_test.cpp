@@ -57,7 +57,7 @@ TEST_CASE("plan for hpu runs without a Level Zero driver and gives the same resu
   };
   const std::string with = plan("with.json");
   const ScopedVariable none("ZE_ENABLE_ALT_DRIVERS", "/no/such/driver.so");
-  CHECK(zerograd("train --steps 1" + benched_run).status == 6);
+  checked(zerograd("train --steps 1" + benched_run), 6);
   CHECK(plan("without.json") == with);
   CHECK(contains(with, "\"machine\":{\"backend\":\"hpu\",\"granule\":256}"));
 }

@@ -33,7 +33,7 @@ TEST_CASE(
     for (const int step : {2, 4, 6, 8, 9}) {
       const std::string path = save + "/step_" + std::to_string(step);
       CHECK(contains(outcome.out, "saved " + path + "\n"));
-      CHECK(zerograd("verify " + path).status == 0);
+      checked(zerograd("verify " + path));
       if (step == 9) continue;
       const int index = step / 2 - 1;
       CHECK(hash_of(zerograd("train --score-samples 0 --log-interval 0 --threads 1 --batch-size 1 "
@@ -70,7 +70,7 @@ TEST_CASE(
           "saved " + (folder / "step_2000\n"), SIGTERM),
       128 + SIGTERM);
   CHECK(!contains(outcome.out, "iter 3999"));
-  CHECK(zerograd("verify " + folder.path()).status == 0);
+  checked(zerograd("verify " + folder.path()));
 }
 
 TEST_CASE(
@@ -87,7 +87,7 @@ TEST_CASE(
     CHECK(outcome.status != 0);
     for (const auto& entry : fs::directory_iterator(save))
       if (entry.path().filename().string().starts_with("step_"))
-        CHECK(zerograd("verify " + entry.path().string()).status == 0);
+        checked(zerograd("verify " + entry.path().string()));
     CHECK(fs::exists(save + "/step_4"));  // before the one that was under way
   }
 }

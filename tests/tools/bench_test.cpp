@@ -244,7 +244,7 @@ TEST_CASE(
     CHECK(row.at("train_s") > 0.0);
     CHECK(row.at("evaluation_s") > 0.0);
   }
-  REQUIRE(zerograd(flags + " --device-memory 4MiB").status == 0);
+  checked(zerograd(flags + " --device-memory 4MiB"));
   const nlohmann::json more = nlohmann::json::parse(std::ifstream(json)).at("rows");
   CHECK(more[0].at("train_batch") > rows[0].at("train_batch"));
   CHECK(more[0].at("train_s") == 0.0);

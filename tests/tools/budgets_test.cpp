@@ -41,13 +41,13 @@ TEST_CASE(
     CHECK(contains(refused.error, "error: OutOfMemory: --host-memory: a rank takes "));
     CHECK(contains(refused.error, "; try "));
     const int64_t needed = bytes_after(refused.error, "a rank takes ");
-    CHECK(zerograd("train" + run + std::to_string(needed - 1)).status == 3);
+    checked(zerograd("train" + run + std::to_string(needed - 1)), 3);
     const Outcome trained =
         checked(zerograd("train" + run + std::to_string(needed) + " --save " + (folder / "save")));
     CHECK(contains(trained.out, "\nparam_hash "));
     std::filesystem::remove_all(folder / "save");
-    CHECK(zerograd("plan" + run + std::to_string(needed)).status == 0);
-    CHECK(zerograd("plan" + run + std::to_string(needed - 1)).status == 3);
+    checked(zerograd("plan" + run + std::to_string(needed)));
+    checked(zerograd("plan" + run + std::to_string(needed - 1)), 3);
   }
 }
 
@@ -74,7 +74,7 @@ TEST_CASE(
   CHECK(contains(refused.error, "; try another --nvme-path, or host instead of nvme"));
   const Outcome planned = checked(zerograd("plan" + run + short_of_one.path()), 5);
   CHECK(contains(planned.out, "\nfits " + short_of_one.path() + ": no; 2 ranks take "));
-  CHECK(zerograd("train" + run + exact.path()).status == 0);
+  checked(zerograd("train" + run + exact.path()));
 }
 
 TEST_CASE("a model whose optimizer states fit on no drive is refused at once") {
@@ -84,7 +84,7 @@ TEST_CASE("a model whose optimizer states fit on no drive is refused at once") {
       "--ranks 100 --offload-optimizer nvme --nvme-path /tmp";
   check_refused("train" + run, 5,
                 "error: FileError: --nvme-path: /tmp has too little room: 100 ranks take 4");
-  CHECK(zerograd("plan" + run).status == 5);
+  checked(zerograd("plan" + run), 5);
 }
 
 TEST_CASE("a run without steps that does not fit is refused before anything is allocated") {
@@ -103,17 +103,17 @@ TEST_CASE("a run without steps that does not fit is refused before anything is a
   const Outcome capped = checked(zerograd("train" + small + "1"), 3);
   const int64_t needed = bytes_after(capped.error, "--host-memory: a rank takes ");
   CHECK(needed > 1 << 20);
-  CHECK(zerograd("train" + small + std::to_string(needed)).status == 0);
-  CHECK(zerograd("train" + small + std::to_string(needed - 1)).status == 3);
-  CHECK(zerograd("plan" + small + std::to_string(needed)).status == 0);
-  CHECK(zerograd("plan" + small + std::to_string(needed - 1)).status == 3);
+  checked(zerograd("train" + small + std::to_string(needed)));
+  checked(zerograd("train" + small + std::to_string(needed - 1)), 3);
+  checked(zerograd("plan" + small + std::to_string(needed)));
+  checked(zerograd("plan" + small + std::to_string(needed - 1)), 3);
 }
 
 TEST_CASE("plan predicts the memory of a run without steps to the byte") {
   const TemporaryFolder folder;
   const std::string saved = folder / "saved", weights = folder / "weights.safetensors";
-  REQUIRE(zerograd("train --data sort --steps 1 --score-samples 0 --save " + saved).status == 0);
-  REQUIRE(zerograd("consolidate " + saved + " " + weights).status == 0);
+  checked(zerograd("train --data sort --steps 1 --score-samples 0 --save " + saved));
+  checked(zerograd("consolidate " + saved + " " + weights));
   for (const std::string& start :
        {std::string("--steps 0"), "--steps 0 --init " + weights, "--steps 1 --resume " + saved})
     for (const char* flags :

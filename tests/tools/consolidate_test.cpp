@@ -50,14 +50,14 @@ TEST_CASE(
     const bool tied = contains(flags, "--tied");
     CHECK(SafetensorsReader(file).contains("lm_head.weight") == !tied);
     CHECK(evaluated(file) == evaluated(save));
-    CHECK(zerograd("eval " + file + " --n-head 2").status == 2);
+    checked(zerograd("eval " + file + " --n-head 2"), 2);
 
     const std::string three = folder / "three";
     CHECK(checked(zerograd("consolidate --split " + file + " " + three + " --ranks 3")).out ==
           "saved " + three + "/step_0\nparam_hash " + hash + "\n");
-    CHECK(zerograd("verify " + three).status == 0);
+    checked(zerograd("verify " + three));
     CHECK(evaluated(three) == evaluated(save));
-    CHECK(zerograd("consolidate --split " + file + " " + three).status == 2);
+    checked(zerograd("consolidate --split " + file + " " + three), 2);
     // Nothing is behind it: --init and --resume of it train alike.
     const std::string rest = consolidated_run + flags + " --dropout 0 ";
     const Outcome resumed = zerograd(rest + "--resume " + three);
@@ -68,7 +68,7 @@ TEST_CASE(
     CHECK(resumed_hash.size() == 32);
 
     const std::string half = folder / "half.safetensors";
-    REQUIRE(zerograd("consolidate " + save + " " + half + " --dtype bf16").status == 0);
+    checked(zerograd("consolidate " + save + " " + half + " --dtype bf16"));
     CHECK(SafetensorsReader(half).entries().begin()->second.dtype == DType::bf16);
     evaluated(half);
   }
@@ -96,8 +96,8 @@ TEST_CASE("when two splits write to one new folder, one succeeds and the other i
   std::vector<std::string> files;
   for (const std::string seed : {"1", "2"}) {
     const std::string save = folder / seed, file = folder / (seed + ".safetensors");
-    REQUIRE(zerograd(consolidated_run + "--seed " + seed + " --save " + save).status == 0);
-    REQUIRE(zerograd("consolidate " + save + " " + file).status == 0);
+    checked(zerograd(consolidated_run + "--seed " + seed + " --save " + save));
+    checked(zerograd("consolidate " + save + " " + file));
     files.push_back(file);
   }
   for (int round = 0; round < 10; ++round) {
@@ -118,7 +118,7 @@ TEST_CASE("when two splits write to one new folder, one succeeds and the other i
     CHECK(refused.status == 2);
     CHECK((contains(refused.error, "another run is writing") ||
            contains(refused.error, "holds checkpoints, up to step_0")));
-    CHECK(zerograd("verify " + target).status == 0);
+    checked(zerograd("verify " + target));
   }
 }
 
@@ -133,11 +133,11 @@ TEST_CASE("an error escapes the control characters of a tensor name in a weights
 }
 
 TEST_CASE("consolidate refuses options that do not go together and missing files") {
-  CHECK(zerograd("consolidate a b --ranks 2").status == 2);
-  CHECK(zerograd("consolidate --split a b --dtype bf16").status == 2);
-  CHECK(zerograd("consolidate a").status == 2);
-  CHECK(zerograd("consolidate absent b").status == 5);
-  CHECK(zerograd("consolidate --split absent b").status == 5);
+  checked(zerograd("consolidate a b --ranks 2"), 2);
+  checked(zerograd("consolidate --split a b --dtype bf16"), 2);
+  checked(zerograd("consolidate a"), 2);
+  checked(zerograd("consolidate absent b"), 5);
+  checked(zerograd("consolidate --split absent b"), 5);
 }
 
 }  // namespace zg::testing

@@ -206,8 +206,8 @@ TEST_CASE("missing files and files of a wrong format end in a file error") {
       {"eval /nowhere", 5, "/nowhere: there is nothing of that name; expected a step_N folder"},
       {"generate /nowhere --prompt a", 5, "/nowhere"},
   });
-  CHECK(zerograd({"train", "--data", tokens}).status == 5);
-  CHECK(zerograd({"eval", text, "--data", "sort"}).status == 5);
+  checked(zerograd({"train", "--data", tokens}), 5);
+  checked(zerograd({"eval", text, "--data", "sort"}), 5);
   const std::string no_folder = text + ": is not a folder; expected a step_N folder";
   CHECK(contains(zerograd({"verify", text}).error, no_folder));
   CHECK(contains(zerograd({"train", "--data", "sort", "--resume", text}).error, no_folder));
@@ -225,9 +225,8 @@ TEST_CASE("an option that this version does not support is refused by name and n
     CHECK(contains(outcome.error, "error: Unsupported: --"));
     CHECK(contains(outcome.error, "try ") != contains(outcome.error, "leave the flag out"));
   }
-  CHECK(zerograd("eval " ZG_FIXTURES "hf_gpt2 --data sort --block-size 11 --device cuda").status ==
-        6);
-  CHECK(zerograd("generate somewhere --prompt a --ranks 2").status == 6);
+  checked(zerograd("eval " ZG_FIXTURES "hf_gpt2 --data sort --block-size 11 --device cuda"), 6);
+  checked(zerograd("generate somewhere --prompt a --ranks 2"), 6);
 }
 
 TEST_CASE(
@@ -264,7 +263,7 @@ TEST_CASE("help names every flag with its default and exits with 0") {
   for (const char* line :
        {"--help", "help", "eval --help", "generate -h", "info --help", "--version"}) {
     CAPTURE(line);
-    CHECK(zerograd(line).status == 0);
+    checked(zerograd(line));
   }
   check_refused("", 2, "usage: zerograd");
 }

@@ -58,7 +58,7 @@ TEST_CASE("a text model is trained, evaluated and continued from its checkpoint 
   }
   check_refused("eval " + save + " --score-samples 5", 2,
                 "--score-samples: expected data sort or adder");
-  CHECK(zerograd("eval " + save + " --score-samples 0").status == 0);
+  checked(zerograd("eval " + save + " --score-samples 0"));
 
   check_refused("train --steps 0 --data " + text + " --init " + save, 5,
                 "and block size 16; expected this run's model of 3 blocks of width 48, ");
@@ -103,7 +103,7 @@ TEST_CASE(
 TEST_CASE("a sort model continues digits and reports its scores") {
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints";
-  REQUIRE(zerograd("train --data sort --steps 3 --score-samples 0 --save " + save).status == 0);
+  checked(zerograd("train --data sort --steps 3 --score-samples 0 --save " + save));
   const Outcome outcome =
       checked(zerograd("generate " + save + "/step_3 --prompt 210021 --length 6 --temperature 0"));
   CHECK(outcome.out.size() == 13);
@@ -133,7 +133,7 @@ TEST_CASE(
   const Outcome numbers = zerograd({"generate", file, "--prompt", "2 1 0", "--length", "1"});
   CHECK(numbers.out.compare(0, 6, "2 1 0 ") == 0);
 
-  CHECK(zerograd("eval " + file).status == 2);
+  checked(zerograd("eval " + file), 2);
   check_refused("eval " + file + " --data sort --model-type gpt2", 2,
                 "has 3 blocks of width 48, which is not gpt2");
   const Outcome initialised =

@@ -72,7 +72,7 @@ TEST_CASE("launch passes srun a hostfile's ranks, or leaves them to the allocati
     const Outcome outcome = checked(zerograd("launch --launcher slurm" + flags + train_words));
     CHECK(outcome.out.starts_with("srun\n--kill-on-bad-exit=1\n" + pmi + words));
   }
-  CHECK(zerograd("launch --launcher slurm --include a" + train_words).status == 2);
+  checked(zerograd("launch --launcher slurm --include a" + train_words), 2);
 }
 
 TEST_CASE(
@@ -139,8 +139,8 @@ TEST_CASE("launch starts nothing if the hostfile or the selection of hosts is in
     CAPTURE(flags);
     CHECK(checked(zerograd("launch " + file + " " + flags + train_words), 2).out.empty());
   }
-  CHECK(zerograd("launch --num_gpus 2").status == 2);
-  CHECK(zerograd("launch --num_gpus 2 eval x").status == 2);
+  checked(zerograd("launch --num_gpus 2"), 2);
+  checked(zerograd("launch --num_gpus 2 eval x"), 2);
 }
 
 TEST_CASE("launch gives the hash of ranks as threads, and exits with 128 plus a signal's number") {

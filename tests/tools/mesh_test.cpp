@@ -146,8 +146,7 @@ TEST_CASE("a checkpoint of one mesh continues on another mesh with the same loss
   const std::string saved = folder / "saved";
   const std::string first = "--ranks 8 --pipeline-parallel 2 --tensor-parallel 4 ";
   const Curve whole = curve_of(long_run + first);
-  REQUIRE(zerograd(mesh_run + "--tied --dropout 0 --steps 2 " + first + "--save " + saved).status ==
-          0);
+  checked(zerograd(mesh_run + "--tied --dropout 0 --steps 2 " + first + "--save " + saved));
   const auto resumed = [&](const std::string& share) {
     return curve_of("train --resume " + saved + " --steps 4 --score-samples 0 --log-interval 0 " +
                     "--threads 1 " + share);

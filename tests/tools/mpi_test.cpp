@@ -65,9 +65,8 @@ TEST_CASE("mpi: processes give the same output, metrics, gradients and memory re
     CHECK(read_file(folder / "gradients_processes") == read_file(folder / "gradients_threads"));
     const std::string record = read_file(folder / "processes.memory");
     CHECK(record == read_file(folder / "threads.memory"));
-    REQUIRE(zerograd("plan" + run.substr(5, run.find(" --dump") - 5) + asked +
-                     " --dump-gradients x --memory-json " + folder / "plan")
-                .status == 0);
+    checked(zerograd("plan" + run.substr(5, run.find(" --dump") - 5) + asked +
+                     " --dump-gradients x --memory-json " + folder / "plan"));
     CHECK(record == read_file(folder / "plan"));
   }
 }
@@ -171,7 +170,7 @@ TEST_CASE("mpi: ranks with different settings, programs or data end before step 
     return "-wdir " + folder / host + " zerograd train --data text.txt --block-size 8 --steps 1 " +
            "--batch-size 2 --log-interval 0 --threads 1";
   };
-  CHECK(mpirun("-np 1 " + in("a") + " : -np 1 " + in("a")).status == 0);
+  checked(mpirun("-np 1 " + in("a") + " : -np 1 " + in("a")));
   refused(in("a"), in("b"), "the data of rank 1");
   const Outcome three = checked(mpirun(started(2, mpi_run + "--ranks 3")), 2);
   CHECK(contains(three.error, "error: ConfigError: --ranks: expected the 2 processes"));

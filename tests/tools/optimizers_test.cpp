@@ -55,15 +55,15 @@ TEST_CASE("plan predicts the memory of each optimizer's run to the byte") {
     const std::string flags = optimizer_run + optimizer +
                               " --ranks 2 --zero-stage 2 --precision bf16 --cpu-offload "
                               "--memory-json ";
-    CHECK(zerograd("train" + flags + folder / "run").status == 0);
-    CHECK(zerograd("plan" + flags + folder / "plan").status == 0);
+    checked(zerograd("train" + flags + folder / "run"));
+    checked(zerograd("plan" + flags + folder / "plan"));
     CHECK(read_file(folder / "run") == read_file(folder / "plan"));
   }
 }
 
 TEST_CASE("Muon keeps one moment for the blocks' matrices and two for all other parameters") {
   const TemporaryFolder folder;
-  CHECK(zerograd("plan" + optimizer_run + "muon --memory-json " + folder / "plan").status == 0);
+  checked(zerograd("plan" + optimizer_run + "muon --memory-json " + folder / "plan"));
   const nlohmann::json rest =
       nlohmann::json::parse(read_file(folder / "plan")).at("ranks")[0].at("rest");
   const int64_t width = 48, matrices = 3 * (3 + 1 + 4 + 4) * width * width;
@@ -73,8 +73,7 @@ TEST_CASE("Muon keeps one moment for the blocks' matrices and two for all other 
 TEST_CASE("Adafactor keeps one second moment for each row and column, and none for each element") {
   const TemporaryFolder folder;
   const auto rest = [&](const std::string& optimizer) {
-    CHECK(zerograd("plan" + optimizer_run + optimizer + " --memory-json " + folder / optimizer)
-              .status == 0);
+    checked(zerograd("plan" + optimizer_run + optimizer + " --memory-json " + folder / optimizer));
     return nlohmann::json::parse(read_file(folder / optimizer)).at("ranks")[0].at("rest");
   };
   const int64_t moments = rest("adafactor").at("optimizer");
@@ -87,14 +86,14 @@ TEST_CASE("a checkpoint continues with its optimizer, and another optimizer is r
   const std::string resume =
       "train --score-samples 0 --log-interval 0 --threads 1 --steps 4 --resume " + folder.path() +
       " --optimizer ";
-  CHECK(zerograd("train" + optimizer_run + "lion --save " + folder.path()).status == 0);
+  checked(zerograd("train" + optimizer_run + "lion --save " + folder.path()));
   check_refused(resume + "adamw", 2,
                 "was saved by lion with moment1; expected adamw with moment1 and moment2, as this "
                 "engine has; try the optimizer that saved it");
   CHECK(contains(zerograd(resume + "sgd --momentum 0.9").error, "expected sgd with moment1"));
-  CHECK(zerograd(resume + "lion").status == 0);
+  checked(zerograd(resume + "lion"));
   const std::string own = folder / "muon", muon = "train" + optimizer_run + "muon --save ";
-  CHECK(zerograd(muon + own).status == 0);
+  checked(zerograd(muon + own));
   const Outcome grouped =
       checked(zerograd("train --log-interval 0 --score-samples 0 --steps 4 --resume " + own +
                        " --parameter-groups *.h.1.*:optimizer=adamw"),

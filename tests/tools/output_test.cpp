@@ -39,8 +39,8 @@ TEST_CASE("a run that is refused does not remove a dangling symlink at --memory-
   const std::string link = folder / "stdout";
   std::filesystem::create_symlink(folder / "closed", link);
   CHECK(zerograd("train --data /nowhere/text --memory-json " + link).status != 0);
-  CHECK(zerograd("train --data sort --stepz 1 --memory-json " + link).status == 2);
-  CHECK(zerograd(tiny_run + "--steps 1 --save /proc/nowhere --memory-json " + link).status == 5);
+  checked(zerograd("train --data sort --stepz 1 --memory-json " + link), 2);
+  checked(zerograd(tiny_run + "--steps 1 --save /proc/nowhere --memory-json " + link), 5);
   CHECK(std::filesystem::is_symlink(link));
 }
 
@@ -50,7 +50,7 @@ TEST_CASE("a run whose stdout has lost its reader stops, saves and exits with SI
   const Outcome outcome =
       checked(zerograd_unread(tiny_run + "--steps 1000000 --save " + save), 128 + SIGPIPE);
   CHECK(contains(outcome.error, "interrupted by SIGPIPE"));
-  CHECK(zerograd("eval " + save + " --eval-batches 1 --score-samples 0").status == 0);
+  checked(zerograd("eval " + save + " --eval-batches 1 --score-samples 0"));
 }
 
 TEST_CASE("a run whose loss is not finite warns at once and at its end, with the step since when") {
@@ -94,7 +94,7 @@ TEST_CASE("a loop of symlinks is a file error wherever a path is read or written
   const std::string loop = folder / "loop", text = folder / "text.txt", save = folder / "save";
   for (const std::string& name : {loop, loop + ".txt"}) std::filesystem::create_symlink(name, name);
   write_file(text, "some letters to read");
-  REQUIRE(zerograd(tiny_run + "--steps 1 --save " + save).status == 0);
+  checked(zerograd(tiny_run + "--steps 1 --save " + save));
   const std::string run = tiny_run + "--steps 1 ";
   for (const std::string& line :
        {"train --data " + loop,

@@ -181,8 +181,8 @@ TEST_CASE("commands whose output is their input exit with a usage error and chan
   const TemporaryFolder folder;
   const std::string save = folder / "save", model = folder / "model", chats = folder / "c.jsonl";
   write_file(chats, "{\"prompt\": \"1 2\", \"response\": \"3 4\"}\n");
-  REQUIRE(zerograd("train --data sort --steps 1 --score-samples 0 --save " + save).status == 0);
-  REQUIRE(zerograd("export " + save + " --hf " + model).status == 0);
+  checked(zerograd("train --data sort --steps 1 --score-samples 0 --save " + save));
+  checked(zerograd("export " + save + " --hf " + model));
   const auto contents = [&] {
     std::map<std::string, std::string> files;
     for (const auto& entry : fs::recursive_directory_iterator(folder.path()))

@@ -160,8 +160,8 @@ TEST_CASE("plan predicts the memory of validations, samples, saves and gradient 
 TEST_CASE("plan with --epochs predicts the memory of train with --epochs") {
   const TemporaryFolder folder;
   const std::string flags = " --data sort --batch-size 32 --epochs 0.02 --memory-json ";
-  REQUIRE(zerograd("plan" + flags + (folder / "plan")).status == 0);
-  REQUIRE(zerograd("train --score-samples 0" + flags + (folder / "train")).status == 0);
+  checked(zerograd("plan" + flags + (folder / "plan")));
+  checked(zerograd("train --score-samples 0" + flags + (folder / "train")));
   CHECK(contains(read_file(folder / "plan"), "\"steps\":6,"));
   CHECK(read_file(folder / "plan") == read_file(folder / "train"));
   // Without data an epoch has no number of steps.
@@ -271,7 +271,7 @@ TEST_CASE("plan prints the peak, the bytes on the wire and whether the run fits"
       plan_of("--data sort --model-type gpt2 --ranks 8 --zero-stage 1 --precision bf16"), "wire "));
   CHECK(wire >= 283.9);
   CHECK(wire < 284.5);
-  CHECK(zerograd("plan --data sort --device-memory 1MiB").status == 3);
+  checked(zerograd("plan --data sort --device-memory 1MiB"), 3);
   CHECK(contains(plan_of("--data sort --device-memory 50MiB"), "\nfits 50MiB: yes; "));
 }
 
@@ -312,7 +312,7 @@ TEST_CASE("plan uses a published model's own vocabulary and positions when no da
   for (const char* small : {"gpt-mini", "gpt-micro", "gpt-nano"})
     check_refused(std::string("plan --model-type ") + small, 2,
                   "--vocab-size and --block-size for a plan without data");
-  CHECK(zerograd("train --model-type gpt2 --steps 1").status == 2);
+  checked(zerograd("train --model-type gpt2 --steps 1"), 2);
 }
 
 TEST_CASE("plan writes no files for --save, --metrics and --trace") {
@@ -436,7 +436,7 @@ TEST_CASE("a run that is out of memory names a setting that fits, and that setti
   CHECK(contains(full.error, "\n  optimizer 20.40 MiB\n"));
   const std::string setting = line_after(full.error, "try ");
   CHECK(setting == "--zero-stage 1: the smallest setting that fits");
-  CHECK(zerograd(run + setting.substr(0, setting.find(':'))).status == 0);
+  checked(zerograd(run + setting.substr(0, setting.find(':'))));
   check_refused("train --data sort --device-memory 1MiB", 3, "no ZeRO stage fits");
 }
 

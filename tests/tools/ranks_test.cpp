@@ -25,13 +25,12 @@ const std::string sort_run =
 TEST_CASE("--dump-gradients writes the same bytes with gradients on NVMe as on the device") {
   const TemporaryFolder folder;
   const std::string run = sort_run + "--precision bf16 --zero-stage 3 --steps 2 --dump-gradients ";
-  REQUIRE(zerograd(run + (folder / "device")).status == 0);
+  checked(zerograd(run + (folder / "device")));
   const std::string expected = read_file(folder / "device");
   CHECK(expected.size() > 85'000 * 4);
   for (const char* ranks : {"1", "2"}) {
     const std::string file = folder / ranks;
-    REQUIRE(zerograd(run + file + " --offload-gradients nvme --nvme-path /tmp --ranks " + ranks)
-                .status == 0);
+    checked(zerograd(run + file + " --offload-gradients nvme --nvme-path /tmp --ranks " + ranks));
     CHECK(read_file(file) == expected);
   }
 }
@@ -86,10 +85,10 @@ TEST_CASE(
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints";
   const Curve whole = curve_of(sort_run);
-  CHECK(zerograd(sort_run + "--steps 1 --ranks 4 --zero-stage 3 --save " + save).status == 0);
+  checked(zerograd(sort_run + "--steps 1 --ranks 4 --zero-stage 3 --save " + save));
   const std::string flags = " --score-samples 0 --log-interval 0 --resume " + save;
   // Settings without a flag come from the checkpoint, also the batch; this run takes one more step.
-  CHECK(zerograd("train --steps 2 --ranks 2 --zero-stage 1 --save " + save + flags).status == 0);
+  checked(zerograd("train --steps 2 --ranks 2 --zero-stage 1 --save " + save + flags));
   const Curve rest = curve_of("train --steps 3" + flags);
   CHECK(rest.hash == whole.hash);
   REQUIRE(rest.losses.size() == 1);
@@ -236,9 +235,8 @@ TEST_CASE("the memory that each rank keeps between steps falls from stage 0 to 1
   for (const int stage : {0, 1, 2, 3}) {
     const TemporaryFolder folder;
     const std::string path = folder / "memory";
-    REQUIRE(zerograd(sort_run + "--ranks 2 --param-persistence-threshold 0 --zero-stage " +
-                     std::to_string(stage) + " --memory-json " + path)
-                .status == 0);
+    checked(zerograd(sort_run + "--ranks 2 --param-persistence-threshold 0 --zero-stage " +
+                     std::to_string(stage) + " --memory-json " + path));
     const nlohmann::json record = nlohmann::json::parse(read_file(path));
     REQUIRE(record.at("ranks").size() == ranks);
     for (int rank = 0; rank < ranks; ++rank)
@@ -255,9 +253,8 @@ TEST_CASE("the memory that each rank keeps between steps falls from stage 0 to 1
 TEST_CASE("gradients dumped by four ranks at stage 3 are the same file as by one rank") {
   const TemporaryFolder folder;
   const std::string one = folder / "one", four = folder / "four";
-  REQUIRE(zerograd(sort_run + "--dump-gradients " + one + ":1").status == 0);
-  REQUIRE(zerograd(sort_run + "--ranks 4 --zero-stage 3 --dump-gradients " + four + ":1").status ==
-          0);
+  checked(zerograd(sort_run + "--dump-gradients " + one + ":1"));
+  checked(zerograd(sort_run + "--ranks 4 --zero-stage 3 --dump-gradients " + four + ":1"));
   CHECK(read_file(one) == read_file(four));
 }
 

@@ -71,7 +71,7 @@ TEST_CASE(
                  heads + " --save " + save));
     heads_of[line_after(saved.out, "param_hash ")] = "\"heads\":" + heads;
     exports.push_back("export " + save + " --hf " + hf);
-    REQUIRE(zerograd(exports.back()).status == 0);
+    checked(zerograd(exports.back()));
   }
   REQUIRE(heads_of.size() == 2);
   std::atomic<bool> stop = false;

@@ -155,8 +155,7 @@ TEST_CASE(
     "again") {
   const TemporaryFolder folder;
   const std::string save = folder / "saved";
-  REQUIRE(zerograd(growing + "--train-samples 60 --lr-decay-style linear --save " + save).status ==
-          0);
+  checked(zerograd(growing + "--train-samples 60 --lr-decay-style linear --save " + save));
   const std::string resume = "train --threads 1 --log-interval 0 --resume " + save;
   CHECK(contains(zerograd(resume).error, "nothing is left to train: the run ends at step 7"));
   const auto ends = [&](const std::string& flags, const char* steps, const char* decay) {
@@ -176,7 +175,7 @@ TEST_CASE(
   const TemporaryFolder folder;
   const std::string run = growing + "--ranks 2 --zero-stage 1 --steps 3 --memory-json ";
   checked(zerograd("plan" + run.substr(5) + (folder / "plan")));
-  REQUIRE(zerograd(run + (folder / "run")).status == 0);
+  checked(zerograd(run + (folder / "run")));
   CHECK(read_file(folder / "plan") == read_file(folder / "run"));
   // A run of three steps with one micro-batch each keeps no accumulated gradients during a
   // backward.
@@ -236,7 +235,7 @@ TEST_CASE(
                  "error: ConfigError: --kill-switch-path: expected no file of this "
                  "name before the run, got " +
                      save + "/step_2; try removing it"));
-  CHECK(zerograd("plan" + run.substr(5)).status == 0);
+  checked(zerograd("plan" + run.substr(5)));
   if (missing_mpi().empty()) {
     std::filesystem::remove_all(save);
     check(mpirun("-np 2 zerograd " + run));

@@ -58,8 +58,8 @@ TEST_CASE("loading a checkpoint or weights takes at most 100 MB beyond the count
       "train --data sort --vocab-size 4000000 --tied --n-layer 1 --n-head 1 --n-embd 8 "
       "--batch-size 1 --score-samples 0 --log-interval 0 --memory-json " +
       memory + " --steps 0 ";
-  REQUIRE(zerograd(run + "--save " + save).status == 0);
-  REQUIRE(zerograd("consolidate " + save + " " + file).status == 0);
+  checked(zerograd(run + "--save " + save));
+  checked(zerograd("consolidate " + save + " " + file));
   for (const std::string& start : {"--resume " + save, "--init " + file}) {
     CAPTURE(start);
     const Outcome outcome = zerograd(run + start);

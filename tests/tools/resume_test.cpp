@@ -28,8 +28,7 @@ TEST_CASE(
     "--save refuses a folder with another run's checkpoints, or with later ones of the same run") {
   const TemporaryFolder folder;
   const std::string first = folder / "first", second = folder / "second";
-  REQUIRE(zerograd(resumable_run + "--steps 4 --save-interval 2 --save-top-k -1 --save " + first)
-              .status == 0);
+  checked(zerograd(resumable_run + "--steps 4 --save-interval 2 --save-top-k -1 --save " + first));
   const auto refused = [](const std::string& line, const std::string& directory) {
     CAPTURE(line);
     const Outcome outcome = checked(zerograd(line), 2);
@@ -46,13 +45,13 @@ TEST_CASE(
   // Its own directory: it resumes from the newest, for any spelling of the path. A newer checkpoint
   // must not be replaced unless it is damaged.
   const std::string same = " --score-samples 0 --save " + first + "/";
-  CHECK(zerograd("train --steps 5 --resume auto" + same).status == 0);
+  checked(zerograd("train --steps 5 --resume auto" + same));
   check_refused("train --steps 3 --resume " + first + "/step_2/" + same, 2,
                 "has step_5, later than the step_2 that this run goes on from");
   CHECK(!std::filesystem::exists(first + "/step_3"));
   std::filesystem::resize_file(first + "/step_5/shard_00000.safetensors", 100);
-  CHECK(zerograd("train --steps 5 --resume auto" + same).status == 0);
-  CHECK(zerograd("eval " + first + "/step_5 --eval-batches 1 --score-samples 0").status == 0);
+  checked(zerograd("train --steps 5 --resume auto" + same));
+  checked(zerograd("eval " + first + "/step_5 --eval-batches 1 --score-samples 0"));
 }
 
 TEST_CASE("--save refuses a folder that another run is writing to") {
@@ -64,7 +63,7 @@ TEST_CASE("--save refuses a folder that another run is writing to") {
   const Outcome outcome = checked(zerograd(resumable_run + "--steps 2 --save " + save), 2);
   CHECK(contains(outcome.error, "another run is writing to " + save));
   ::close(other);
-  CHECK(zerograd(resumable_run + "--steps 2 --save " + save).status == 0);
+  checked(zerograd(resumable_run + "--steps 2 --save " + save));
 }
 
 TEST_CASE(
@@ -90,7 +89,7 @@ TEST_CASE(
   const std::string go_on = "train --score-samples 0 --resume " + epochs + "/step_2";
   CHECK(contains(zerograd(go_on).error, "; steps 2 to 4\n"));
   CHECK(contains(zerograd(go_on + " --batch-size 4").error, "; steps 2 to 3\n"));
-  CHECK(zerograd("plan --resume " + epochs).status == 0);
+  checked(zerograd("plan --resume " + epochs));
 }
 
 TEST_CASE("--limit-train-batches ends an epoch after that many batches, also in a continued run") {
@@ -132,7 +131,7 @@ TEST_CASE(
   CHECK(!contains(resumed.error, "changed: "));
 
   // There was no validation in between: the loss to compare with comes from the checkpoint.
-  REQUIRE(zerograd(rest + save + "/step_6 --steps 7 --save " + (folder / "more")).status == 0);
+  checked(zerograd(rest + save + "/step_6 --steps 7 --save " + (folder / "more")));
   const auto loss_of = [](const std::string& step) {
     return nlohmann::json::parse(read_file(step + "/manifest.json"))
         .at("config")
@@ -188,27 +187,26 @@ TEST_CASE(
     "files") {
   const TemporaryFolder folder;
   const std::string save = folder / "save", disk = " --nvme-path " + folder.path();
-  REQUIRE(zerograd(resumable_run +
+  checked(zerograd(resumable_run +
                    "--steps 2 --offload-optimizer nvme --offload-gradients nvme --save " + save +
-                   disk)
-              .status == 0);
+                   disk));
   CHECK(contains(checked(zerograd("eval " + save + " --score-samples 0")).out, "val loss "));
   CHECK(contains(zerograd("train --steps 3 --resume " + save).error,
                  "or none or host for --offload"));
   for (const char* file : {"/step_2/shard_00000.safetensors", "/latest", "/step_2/new"})
     check_refused("consolidate " + save + " " + save + file, 2, " a file of ");
-  CHECK(zerograd("export " + save + " --hf " + save + "/step_2").status == 2);
-  CHECK(zerograd("verify " + save).status == 0);
-  CHECK(zerograd("consolidate " + save + " " + save + "/whole.safetensors").status == 0);
+  checked(zerograd("export " + save + " --hf " + save + "/step_2"), 2);
+  checked(zerograd("verify " + save));
+  checked(zerograd("consolidate " + save + " " + save + "/whole.safetensors"));
 }
 
 TEST_CASE("a resumed run keeps the batch settings that no flag sets") {
   const TemporaryFolder folder;
   const std::string save = folder / "save";
-  REQUIRE(zerograd("train --data sort --score-samples 0 --steps 1 --batch-size 2 --grad-accum 4 "
-                   "--save " +
-                   save)
-              .status == 0);
+  checked(
+      zerograd("train --data sort --score-samples 0 --steps 1 --batch-size 2 --grad-accum 4 "
+               "--save " +
+               save));
   const auto batch = [&](const std::string& flags) {
     const Outcome outcome = checked(
         zerograd("train --steps 2 --score-samples 0 --resume " + save + "/step_1 " + flags));

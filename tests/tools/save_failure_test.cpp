@@ -32,7 +32,7 @@ TEST_CASE("a save that fails does not end a run, and the last save decides the e
   const auto check_start = [&](const std::string& flags, Outcome (*start)(const std::string&)) {
     CAPTURE(flags);
     const std::string save = folder / std::to_string(starts++);
-    REQUIRE(zerograd(saving_run + "--steps 2 --save " + save).status == 0);
+    checked(zerograd(saving_run + "--steps 2 --save " + save));
     write_file(save + "/step_4", "nothing can be renamed to this");
     const std::string line = flags + " --save-interval 2 --resume " + save + " --save " + save;
     const Outcome last = checked(start(line + " --steps 4"), 5);
@@ -50,8 +50,8 @@ TEST_CASE("a save that fails does not end a run, and the last save decides the e
     CHECK(line_after(more.out, "saved ") == save + "/step_6");
     CHECK(line_after(more.out, "param_hash ") == whole);
     CHECK(std::distance(fs::directory_iterator(save), {}) == 4);  // 2, somebody's 4, 6, latest
-    CHECK(zerograd("verify " + save + "/step_2").status == 0);
-    CHECK(zerograd("verify " + save + "/step_6").status == 0);
+    checked(zerograd("verify " + save + "/step_2"));
+    checked(zerograd("verify " + save + "/step_6"));
   };
   const auto threads = [](const std::string& line) { return zerograd(line); };
   check_start("train --score-samples 0", threads);
@@ -67,7 +67,7 @@ TEST_CASE("a save that fails does not end a run, and the last save decides the e
 TEST_CASE("a limit of the file size fails export and consolidate by the file's name") {
   const TemporaryFolder folder;
   const std::string save = folder / "save";
-  REQUIRE(zerograd("train --data sort --score-samples 0 --steps 1 --save " + save).status == 0);
+  checked(zerograd("train --data sort --score-samples 0 --steps 1 --save " + save));
   for (const std::string& words :
        std::vector<std::string>{"export " + save + " --hf " + (folder / "hf"),
                                 "consolidate " + save + " " + (folder / "whole.safetensors")}) {
@@ -99,7 +99,7 @@ TEST_CASE("on a full disk only the checkpoints that do not fit fail, and earlier
   const SmallDisk disk(4 << 20);
   if (!disk.reason().empty()) return;
   const std::string save = disk / "save";
-  REQUIRE(zerograd(saving_run + "--steps 1 --save " + save).status == 0);
+  checked(zerograd(saving_run + "--steps 1 --save " + save));
   const int64_t page = 4096;
   int64_t each = 0;
   for (const auto& file : fs::directory_iterator(save + "/step_1"))
@@ -112,8 +112,8 @@ TEST_CASE("on a full disk only the checkpoints that do not fit fail, and earlier
   CHECK(count_of(all.out, "saved ") == 2);
   CHECK(count_of(all.error, "/.unfinished_step_6: too little space is left; it needs ") == 1);
   CHECK(count_of(all.error, "/.unfinished_step_8: too little space is left; it needs ") == 1);
-  CHECK(zerograd("verify " + save + "/step_2").status == 0);
-  CHECK(zerograd("verify " + save + "/step_4").status == 0);
+  checked(zerograd("verify " + save + "/step_2"));
+  checked(zerograd("verify " + save + "/step_4"));
   fs::remove_all(save);
   // Room for three checkpoints: retention removes one before the fourth save
   disk.resize(each * 7 / 2 / page * page);
@@ -125,7 +125,7 @@ TEST_CASE("checkpoints that --save-top-k cannot remove give a warning and do not
   const SmallDisk disk(4 << 20);
   if (!disk.reason().empty()) return;
   const std::string save = disk / "save";
-  REQUIRE(zerograd(saving_run + "--steps 1 --save " + save).status == 0);
+  checked(zerograd(saving_run + "--steps 1 --save " + save));
   REQUIRE(::mount("zerograd", (save + "/step_1").c_str(), "", MS_BIND, "") != 0);
   REQUIRE(::mount((save + "/step_1").c_str(), (save + "/step_1").c_str(), "", MS_BIND, "") == 0);
   const Outcome outcome = zerograd(
@@ -140,7 +140,7 @@ TEST_CASE("checkpoints that --save-top-k cannot remove give a warning and do not
                                     "rename: " +
                                     save + "/step_1"));
   CHECK(line_after(outcome.out, "saved " + save + "/step_4").empty());
-  CHECK(zerograd("verify " + save + "/step_4").status == 0);
+  checked(zerograd("verify " + save + "/step_4"));
 }
 
 TEST_CASE("a run leaves no unfinished checkpoint, and removes those that a killed run left") {
@@ -159,20 +159,21 @@ TEST_CASE("a run leaves no unfinished checkpoint, and removes those that a kille
     return found;
   };
   using Names = std::set<std::string>;
-  REQUIRE(zerograd(saving_run + "--steps 2 --save " + save).status == 0);
+  checked(zerograd(saving_run + "--steps 2 --save " + save));
   const std::string resume = "train --score-samples 0 --resume " + save + " --save " + save;
   leave();
-  CHECK(zerograd(resume).status == 0);  // which has nothing to save
+  checked(zerograd(resume));  // which has nothing to save
   CHECK(names() == Names{"latest", "step_2"});
   leave();
   {
     const FileLimit limit(2000);
-    CHECK(zerograd(resume + " --steps 3").status == 5);
+    checked(zerograd(resume + " --steps 3"), 5);
   }
   CHECK(names() == Names{"latest", "step_2"});
   leave();
-  CHECK(zerograd(resume + " --ranks 2 --grad-accum 1 --steps 4 --inject rank=1,step=3,fault=throw")
-            .status == 1);
+  checked(
+      zerograd(resume + " --ranks 2 --grad-accum 1 --steps 4 --inject rank=1,step=3,fault=throw"),
+      1);
   CHECK(names() == Names{"latest", "step_2"});
   leave();
   CHECK(
@@ -184,7 +185,7 @@ TEST_CASE("a run leaves no unfinished checkpoint, and removes those that a kille
   leave();
   const int lock = ::open(save.c_str(), O_RDONLY | O_DIRECTORY);
   REQUIRE(::flock(lock, LOCK_EX) == 0);
-  CHECK(zerograd(resume).status == 2);
+  checked(zerograd(resume), 2);
   ::close(lock);
   CHECK(names().contains(".unfinished_step_77"));
 }
@@ -226,7 +227,7 @@ TEST_CASE("under a limit of threads a run ends before it trains, or trains and s
       INFO("flags ", flags, ", limit ", limit, ", error ", outcome.error);
       if (outcome.status == 0) {
         ++saved;
-        CHECK(zerograd("verify " + save + "/step_3").status == 0);
+        checked(zerograd("verify " + save + "/step_3"));
       } else {
         CHECK(saved == 0);
         CHECK(outcome.status == 3);
@@ -267,7 +268,7 @@ TEST_CASE("interrupted system calls and a busy drive do not change the result of
     CAPTURE(outcome.error);
     CHECK(outcome.status == 0);
     CHECK(!contains(outcome.error, "cannot be locked"));
-    CHECK(zerograd("verify " + save).status == 0);
+    checked(zerograd("verify " + save));
     CHECK(line_after(outcome.out, "param_hash ") == line_after(zerograd(run).out, "param_hash "));
     const std::string report = read_file(calls);
     CAPTURE(report);

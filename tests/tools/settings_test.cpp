@@ -28,7 +28,7 @@ const std::string unreadable = ": the checkpoint's settings cannot be read: ";
 class Forged {
  public:
   Forged() {
-    REQUIRE(zerograd(settings_run + "--save " + path()).status == 0);
+    checked(zerograd(settings_run + "--save " + path()));
     manifest_ = Json::parse(read_file(file()));
     manifest_.erase("checksum");
   }
@@ -210,7 +210,7 @@ TEST_CASE("settings: the settings in a weights file are checked in the same way"
   const Forged forged;
   const TemporaryFolder folder;
   const std::string file = folder / "weights";
-  REQUIRE(zerograd("consolidate " + forged.path() + " " + file).status == 0);
+  checked(zerograd("consolidate " + forged.path() + " " + file));
   const std::string bytes = read_file(file);
   uint64_t length = 0;
   std::memcpy(&length, bytes.data(), sizeof length);

@@ -187,11 +187,10 @@ TEST_CASE("tensorboard: a run's events equal its metrics, and a resumed run star
   const TemporaryFolder folder;
   const std::string board = folder / "board", save = folder / "saved", metrics = folder / "metrics";
   const std::string flags = " --tensorboard-dir " + board + " --metrics " + metrics;
-  REQUIRE(zerograd(tensorboard_run +
+  checked(zerograd(tensorboard_run +
                    "--ranks 2 --train-batch-size 8 --rampup-batch-size 4 4 8 --steps 4 "
                    "--precision bf16 --eval-interval 2 --eval-batches 1 --save " +
-                   save + flags)
-              .status == 0);
+                   save + flags));
   const auto check = [&](const std::string& file, size_t first, int64_t samples) {
     std::vector<nlohmann::json> lines;
     for (const nlohmann::json& line : json_lines(metrics))
@@ -223,8 +222,7 @@ TEST_CASE("tensorboard: a run's events equal its metrics, and a resumed run star
     validations += static_cast<int>(event.values.count("lm-loss-validation/lm loss validation"));
   CHECK(validations == 2);
   const std::string first = files[0];
-  REQUIRE(zerograd("train --ranks 2 --steps 6 --score-samples 0 --resume " + save + flags).status ==
-          0);
+  checked(zerograd("train --ranks 2 --steps 6 --score-samples 0 --resume " + save + flags));
   files = files_in(board);
   REQUIRE(files.size() == 2);
   check(files[files[0] == first ? 1 : 0], 4, samples);

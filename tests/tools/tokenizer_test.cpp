@@ -61,7 +61,7 @@ TEST_CASE("a model is trained on a tokenizer's tokens, evaluated and continued i
   CHECK(zerograd({"generate", a.save, "--prompt", "a\xff", "--length", "0"}).out == "a\uFFFD\n");
 
   const std::string exported = a.folder / "exported";
-  REQUIRE(zerograd("export " + a.save + " --hf " + exported).status == 0);
+  checked(zerograd("export " + a.save + " --hf " + exported));
   CHECK(models::tokenizer_json(models::load_tokenizer(exported)) == models::tokenizer_json(a.own));
 
   // It goes on, and a plan has the bytes of the vocabulary.
@@ -74,14 +74,14 @@ TEST_CASE("a model is trained on a tokenizer's tokens, evaluated and continued i
 
 TEST_CASE("a checkpoint contains its tokenizer, and so do weights that are consolidated from it") {
   const Case a;
-  REQUIRE(zerograd(a.train() + " --steps 1").status == 0);
+  checked(zerograd(a.train() + " --steps 1"));
   const std::string step = a.save + "/step_1", file = a.folder / "weights.safetensors",
                     split = a.folder / "split", exported = a.folder / "exported";
   CHECK(read_file(step + "/tokenizer.json") == models::tokenizer_json(a.own));
   CHECK(zero::read_manifest(step).file_checksums.contains("tokenizer.json"));
-  REQUIRE(zerograd("consolidate " + a.save + " " + file).status == 0);
+  checked(zerograd("consolidate " + a.save + " " + file));
   std::filesystem::remove_all(a.tokenizer);
-  REQUIRE(zerograd("consolidate --split " + file + " " + split).status == 0);
+  checked(zerograd("consolidate --split " + file + " " + split));
   CHECK(read_file(split + "/step_0/tokenizer.json") == models::tokenizer_json(a.own));
   const std::string said = zerograd("generate " + a.save + " --prompt the --length 9").out;
   CHECK(said.starts_with("the"));
@@ -89,13 +89,13 @@ TEST_CASE("a checkpoint contains its tokenizer, and so do weights that are conso
   CHECK(loss.starts_with("val loss "));
   CHECK(std::stod(line_after(loss, "perplexity ")) ==
         doctest::Approx(std::exp(std::stod(line_after(loss, "val loss ")))).epsilon(1e-4));
-  CHECK(zerograd("eval " + a.save + " --val-fraction 1").status == 0);  // the whole text
+  checked(zerograd("eval " + a.save + " --val-fraction 1"));  // the whole text
   check_refused("eval " + a.save + " --val-fraction 1.5", 2, "expected a number from 0 to 1");
   for (const std::string& other : {file, split}) {
     CHECK(zerograd("generate " + other + " --prompt the --length 9").out == said);
     CHECK(zerograd("eval " + other).out == loss);
   }
-  REQUIRE(zerograd("export " + file + " --hf " + exported).status == 0);
+  checked(zerograd("export " + file + " --hf " + exported));
   CHECK(read_file(exported + "/tokenizer.json") == models::tokenizer_json(a.own));
   const Outcome resumed =
       checked(zerograd("train --steps 2 --resume " + a.save + " --save " + a.save));
@@ -104,7 +104,7 @@ TEST_CASE("a checkpoint contains its tokenizer, and so do weights that are conso
 
   // Another one that is named is refused, whatever lies where the first one was.
   models::save_tokenizer(models::train_tokenizer(fox_lines(60), {.vocabulary = 279}), a.tokenizer);
-  CHECK(zerograd("generate " + a.save + " --prompt the --length 9").status == 0);
+  checked(zerograd("generate " + a.save + " --prompt the --length 9"));
   for (const std::string& line :
        {"generate " + a.save + " --prompt the", "eval " + a.save,
         "train --resume " + a.save + " --steps 3", "export " + a.save + " --hf " + exported}) {
@@ -114,7 +114,7 @@ TEST_CASE("a checkpoint contains its tokenizer, and so do weights that are conso
   }
   // It lies under the manifest's checksum.
   write_file(split + "/step_0/tokenizer.json", models::tokenizer_json(a.own) + " ");
-  CHECK(zerograd("verify " + split).status == 5);
+  checked(zerograd("verify " + split), 5);
 }
 
 TEST_CASE(
@@ -146,7 +146,7 @@ TEST_CASE(
     CHECK(contains(gone.error, "--data: the data " + a.text + ", with which " + a.save +
                                    "/step_2 was trained, does not exist; give --data PATH with the "
                                    "new path of the data\n"));
-    CHECK(zerograd(line + " --data " + moved).status == 0);
+    checked(zerograd(line + " --data " + moved));
   }
 }
 
@@ -154,7 +154,7 @@ TEST_CASE(
     "an older checkpoint with only the path of its tokenizer is read with a tokenizer of equal "
     "content") {
   const Case a;
-  REQUIRE(zerograd(a.train() + " --steps 1").status == 0);
+  checked(zerograd(a.train() + " --steps 1"));
   const std::string step = a.save + "/step_1";
   zero::Manifest manifest = zero::read_manifest(step);
   manifest.file_checksums.clear();
@@ -163,12 +163,12 @@ TEST_CASE(
   manifest.info.config_json = config.dump();
   write_file(step + "/manifest.json", zero::manifest_text(manifest));
   std::filesystem::remove(step + "/tokenizer.json");
-  REQUIRE(zerograd("verify " + a.save).status == 0);
+  checked(zerograd("verify " + a.save));
 
   const std::string moved = a.folder / "moved";
   const std::string lines_of_use[] = {"generate " + a.save + " --prompt the", "eval " + a.save,
                                       "train --resume " + a.save + " --steps 2"};
-  for (const std::string& line : lines_of_use) CHECK(zerograd(line).status == 0);
+  for (const std::string& line : lines_of_use) checked(zerograd(line));
   std::filesystem::rename(a.tokenizer, moved);
   for (const std::string& line : lines_of_use) {
     CAPTURE(line);
@@ -176,10 +176,10 @@ TEST_CASE(
     CHECK(contains(gone.error, a.tokenizer));
     CHECK(contains(gone.error, "the checkpoint was trained with this tokenizer"));
     // The same content, in whichever of its files.
-    CHECK(zerograd(line + " --tokenizer " + moved).status == 0);
+    checked(zerograd(line + " --tokenizer " + moved));
   }
   std::filesystem::remove(moved + "/tokenizer.json");
-  CHECK(zerograd("eval " + a.save + " --tokenizer " + moved).status == 0);
+  checked(zerograd("eval " + a.save + " --tokenizer " + moved));
 
   models::save_tokenizer(models::train_tokenizer(fox_lines(60), {.vocabulary = 279}), a.tokenizer);
   for (const std::string& line : lines_of_use) {
@@ -193,8 +193,8 @@ TEST_CASE("--init refuses weights whose token ids mean other tokens than the run
   const std::string other_text = a.folder / "other.txt", numbers = a.folder / "numbers",
                     characters = a.folder / "characters", digits = a.folder / "digits";
   const std::string model = small_model_flags + "--vocab-size 300 --steps 0 --log-interval 0";
-  REQUIRE(zerograd(a.train() + model).status == 0);
-  REQUIRE(zerograd("train --data " + a.text + model + " --save " + characters).status == 0);
+  checked(zerograd(a.train() + model));
+  checked(zerograd("train --data " + a.text + model + " --save " + characters));
   REQUIRE(
       zerograd("train --data sort --n-layer 1 --n-head 2 --n-embd 16 --steps 0 --save " + digits)
           .status == 0);
@@ -240,7 +240,7 @@ TEST_CASE("--init refuses weights whose token ids mean other tokens than the run
   writer->add_document(ids);
   writer->finish();
   const std::string as_numbers = " --data " + (a.folder / "tokens.bin");
-  REQUIRE(zerograd("train" + as_numbers + model + " --save " + numbers).status == 0);
+  checked(zerograd("train" + as_numbers + model + " --save " + numbers));
   passes(numbers, as_numbers, "");
   passes(numbers, tokenized + a.tokenizer,
          "note: --init: the tokens of " + numbers + "/step_0 are numbers");
@@ -269,17 +269,16 @@ TEST_CASE(
   write_file(file, bytes);
   const std::string line =
       "train --data " + file + small_model_flags + "--steps 1 --save " + a.save;
-  REQUIRE(zerograd(line).status == 0);
-  CHECK(zerograd("generate " + a.save + " --prompt the --length 3").status == 2);
+  checked(zerograd(line));
+  checked(zerograd("generate " + a.save + " --prompt the --length 3"), 2);
   const std::vector<std::string> words = {"generate", a.save,        "--prompt",
                                           "the fox",  "--tokenizer", a.tokenizer};
   CHECK(zerograd(words).out.starts_with("the fox"));
 
   // Remembered where training names it; then the model has all of its tokens.
   const std::string again = a.folder / "again";
-  REQUIRE(zerograd("train --data " + file + " --tokenizer " + a.tokenizer + small_model_flags +
-                   "--steps 1 --save " + again)
-              .status == 0);
+  checked(zerograd("train --data " + file + " --tokenizer " + a.tokenizer + small_model_flags +
+                   "--steps 1 --save " + again));
   CHECK(zerograd({"generate", again, "--prompt", "QUICK \u4e2d"}).out.starts_with("QUICK \u4e2d"));
 
   models::save_tokenizer(models::train_tokenizer("", {.vocabulary = 257}), a.folder / "few");
@@ -293,8 +292,7 @@ TEST_CASE(
   const Case a;
   check_refused("train --data sort --steps 1 --tokenizer " + a.tokenizer, 2,
                 "--tokenizer: expected data PATH.txt, PATH.bin or PREFIX, got sort");
-  REQUIRE(zerograd("train --data " + a.text + small_model_flags + "--steps 1 --save " + a.save)
-              .status == 0);
+  checked(zerograd("train --data " + a.text + small_model_flags + "--steps 1 --save " + a.save));
   check_refused("generate " + a.save + " --prompt the --tokenizer " + a.tokenizer, 2,
                 "--tokenizer: the checkpoint's tokens are the characters of ");
   const Outcome none =
@@ -313,8 +311,8 @@ TEST_CASE("bench tokenizer prints the speed at which a text is encoded and decod
   CHECK(record["bytes"] == fox_lines(60).size());
   CHECK(record["rows"].size() == 2);
   for (const auto& row : record["rows"]) CHECK(row["bytes_per_s"] > 0.0);
-  CHECK(zerograd("bench tokenizer " + a.text + " --tokenizer train:5").status == 2);
-  CHECK(zerograd("bench tokenizer " + a.text).status == 2);
+  checked(zerograd("bench tokenizer " + a.text + " --tokenizer train:5"), 2);
+  checked(zerograd("bench tokenizer " + a.text), 2);
 }
 
 }  // namespace zg::testing

@@ -116,7 +116,7 @@ TEST_CASE("batch sizes that do not fit are explained in DeepSpeed's words") {
       checked(zerograd("train --data sort --train-batch-size 10 --batch-size 4"), 2);
   CHECK(contains(unequal.error, "10 != 4 * 2 * 1"));
   CHECK(contains(unequal.error, "try --batch-size 1, 2, 5, 10"));
-  CHECK(zerograd("train --data sort --train-batch-size 0").status == 2);
+  checked(zerograd("train --data sort --train-batch-size 0"), 2);
   check_refused("train --data sort --train-batch-size 2 --batch-size 4", 2,
                 "Gradient accumulation steps: 0");
   const auto advice = [](const std::string& flags) {
@@ -257,7 +257,7 @@ TEST_CASE("a damaged checkpoint is skipped, and the newest one that verifies is 
   const Outcome outcome = checked(zerograd(with("--resume " + save)));
   CHECK(contains(outcome.error, "passed over " + save + "/step_8: "));
   CHECK(line_after(outcome.out, "param_hash ") == hash);
-  CHECK(zerograd(with("--resume " + save + "/step_8")).status == 5);
+  checked(zerograd(with("--resume " + save + "/step_8")), 5);
 }
 
 TEST_CASE(

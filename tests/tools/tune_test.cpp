@@ -96,7 +96,7 @@ TEST_CASE(
     "so") {
   const TemporaryFolder folder;
   const std::string flags = std::string(tune_run) + "--device-memory 7MiB ";
-  REQUIRE(zerograd("train --steps 1 " + flags).status == 3);
+  checked(zerograd("train --steps 1 " + flags), 3);
   const std::string out = folder / "tuned.json";
   const Outcome outcome = checked(tuned("--out " + out + " " + flags, 12, 4));
   const std::vector<TrialRow> rows = trial_rows(outcome.out);
@@ -197,8 +197,8 @@ TEST_CASE(
     const size_t space = row.setting.rfind(' ');
     const int batch = std::stoi(row.setting.substr(space));
     const std::string plan = "plan " + flags + row.setting.substr(0, space + 1);
-    CHECK(zerograd(plan + std::to_string(batch)).status == 0);
-    CHECK(zerograd(plan + std::to_string(batch + 1)).status == 3);
+    checked(zerograd(plan + std::to_string(batch)));
+    checked(zerograd(plan + std::to_string(batch + 1)), 3);
   }
 }
 
@@ -244,7 +244,7 @@ TEST_CASE(
   write_file(config, R"({"checkpoint": {"writer": {"decoupled": true}}})");
   const std::string flags =
       std::string(tune_run) + "--zero-stage 0 --batch-size 2 --config " + config;
-  CHECK(zerograd("train --steps 1 --score-samples 0 " + flags).status == 0);
+  checked(zerograd("train --steps 1 --score-samples 0 " + flags));
   checked(tuned("--out " + (folder / "out") + " " + flags, 20, 1));
 }
 

@@ -55,7 +55,7 @@ TEST_CASE("tutorials: minGPT on Gaudi trains with the printed flags and configs"
     const Outcome outcome = checked(zerograd("train" + flags));
     CHECK(contains(outcome.out, "| step | Before forward (M) | After forward (M) |"));
     // The tutorial's 8 HPUs and gpt2-xl, which this machine may not have, are planned.
-    CHECK(zerograd("plan --model-type gpt2-xl --gpus 8 --use_hpu" + flags).status == 0);
+    checked(zerograd("plan --model-type gpt2-xl --gpus 8 --use_hpu" + flags));
   }
   check_refused("train --deepspeed --deepspeed_config " + config("zero0.json") + " --steps 4", 2,
                 "--data: expected sort, adder, PATH.txt or PATH.bin, got nothing; try --data sort");
@@ -79,8 +79,7 @@ TEST_CASE("tutorials: minGPT with DeepSpeed is planned with the printed flags") 
       zerograd("train --data sort --score-samples 0 --steps 1" + flags + " --save " + folder.path())
           .status == 0);
   check_refused("eval " + folder.path() + flags, 2, "leave the flag out");
-  CHECK(zerograd("eval " + folder.path() + " --gpus 1 --batch_size 1 --score-samples 1").status ==
-        0);
+  checked(zerograd("eval " + folder.path() + " --gpus 1 --batch_size 1 --score-samples 1"));
 }
 
 TEST_CASE(
@@ -132,7 +131,7 @@ TEST_CASE(
   for (const auto& entry : std::filesystem::directory_iterator(out + "/clm"))
     has_events |= contains(entry.path().filename().string(), "tfevents");
   CHECK(has_events);
-  CHECK(zerograd("eval " + out).status == 0);
+  checked(zerograd("eval " + out));
   checked(zerograd(plan_of_text +
                    "--config_name gpt2-xl --block_size 128 "
                    "--per_device_train_batch_size 16 --config " +

@@ -25,8 +25,7 @@ void flip_last_byte(const std::string& path) {
 TEST_CASE("verify names every damage, and the checkpoint that a run would continue from") {
   const TemporaryFolder folder;
   const std::string save = folder / "save", last = save + "/step_6", before = save + "/step_4";
-  REQUIRE(zerograd(verified_run + "--steps 6 --save-interval 2 --save-top-k -1 --save " + save)
-              .status == 0);
+  checked(zerograd(verified_run + "--steps 6 --save-interval 2 --save-top-k -1 --save " + save));
   const Outcome whole = checked(zerograd("verify " + save));
   CHECK(whole.error.empty());
   CHECK(whole.out == last + ": verifies\n" + before + ": verifies\n" + save +
@@ -53,7 +52,7 @@ TEST_CASE("verify names every damage, and the checkpoint that a run would contin
   const Outcome none = checked(zerograd("verify " + save), 5);
   CHECK(contains(none.out, before + ": 1 damage\n  open: " + before + "/manifest.json: No such"));
   CHECK(contains(none.out, "--resume " + save + " takes nothing\n"));
-  CHECK(zerograd("train --resume " + save).status == 5);
+  checked(zerograd("train --resume " + save), 5);
 }
 
 TEST_CASE("verify of a path without a checkpoint is a file error that names the path") {
@@ -63,7 +62,7 @@ TEST_CASE("verify of a path without a checkpoint is a file error that names the 
     CHECK(outcome.out.empty());
     CHECK(contains(outcome.error, "error: FileError: checkpoint: " + path));
   }
-  CHECK(zerograd("verify").status == 2);
+  checked(zerograd("verify"), 2);
   CHECK(contains(zerograd("verify --help").out, "Exit status 5"));
 }
 

@@ -187,7 +187,7 @@ TEST_CASE("a resumed run keeps its offload unless it is told otherwise") {
   CHECK(line_after(none.out, "param_hash ") ==
         line_after(zerograd(config_run + "--steps 2").out, "param_hash "));
   // Sixteen samples a step on one rank are eight on each of two.
-  CHECK(zerograd("train --ranks 2" + tail).status == 0);
+  checked(zerograd("train --ranks 2" + tail));
 }
 
 TEST_CASE("config: --config accepts a config in base64, as launchers pass it") {
@@ -211,7 +211,7 @@ TEST_CASE("config: --config accepts a config in base64, as launchers pass it") {
       zerograd(config_run + "--steps 1 --config eyJ0cmFpbl9iYXRjaF9zaXplIjogNCwgIj8_P35-fiI6IDF9")
           .error,
       "--config:1:25: ???~~~: "));
-  CHECK(zerograd(config_run + "--steps 1 --config eyJ0cmFpbl9iX").status == 5);
+  checked(zerograd(config_run + "--steps 1 --config eyJ0cmFpbl9iX"), 5);
 }
 
 TEST_CASE("config: a wrong config ends a run before its first step with exit status 2, 5 or 6") {
@@ -234,9 +234,9 @@ TEST_CASE("config: a wrong config ends a run before its first step with exit sta
   CHECK(outcome("{\"train_batch_size\": 4, \"steps_per_prin\": 1}").status == 2);
   CHECK(outcome("{\"train_batch_size\": 4, \"foo\": 1}", "--lenient").status == 0);
   CHECK(outcome("{\"train_batch_size\": 4, \"optimizer\": {\"type\": \"Lamb\"}}").status == 6);
-  CHECK(zerograd(config_run + "--config " + (folder / "none.json")).status == 5);
-  CHECK(zerograd(config_run + "--steps 1 --compat 0.16").status == 2);
-  CHECK(zerograd(config_run + "--steps 1 --lenient").status == 2);
+  checked(zerograd(config_run + "--config " + (folder / "none.json")), 5);
+  checked(zerograd(config_run + "--steps 1 --compat 0.16"), 2);
+  checked(zerograd(config_run + "--steps 1 --lenient"), 2);
 }
 
 TEST_CASE(
@@ -296,7 +296,7 @@ TEST_CASE("a run with a config is resumed with or without the config to the same
   const std::string config = "--config " + (folder / "ds.json");
   const Outcome whole = checked(zerograd(config_run + "--steps 8 " + config));
   const std::string save = " --save " + (folder / "saved");
-  REQUIRE(zerograd(config_run + "--steps 4 " + config + save).status == 0);
+  checked(zerograd(config_run + "--steps 4 " + config + save));
   const std::string resume =
       "train --score-samples 0 --log-interval 0 --threads 1 --steps 8 "
       "--resume " +

@@ -48,8 +48,8 @@ TEST_CASE("plan predicts the memory of Llama and Qwen3 runs to the byte") {
   for (const std::string family : {"llama", "qwen3 --head-dim 12"}) {
     CAPTURE(family);
     const std::string flags = small_family + family + " --ranks 2 --zero-stage 3 --memory-json ";
-    CHECK(zerograd("train" + flags + folder / "run").status == 0);
-    CHECK(zerograd("plan" + flags + folder / "plan").status == 0);
+    checked(zerograd("train" + flags + folder / "run"));
+    checked(zerograd("plan" + flags + folder / "plan"));
     CHECK(read_file(folder / "run") == read_file(folder / "plan"));
   }
 }

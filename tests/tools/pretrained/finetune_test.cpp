@@ -69,7 +69,7 @@ TEST_CASE("finetune has one hash over ranks, stages, offload, pipelines and rest
     CHECK(curve_of(finetune_line(chats, flags)) == alone);
   }
   const std::string save = folder / "run";
-  CHECK(zerograd(finetune_line(chats, "--exit-interval 2 --save " + save)).status == 0);
+  checked(zerograd(finetune_line(chats, "--exit-interval 2 --save " + save)));
   const std::string rest = " --resume " + save + " --steps 4 --threads 1 --log-interval 0 ";
   CHECK(hash_of("finetune" + rest + "--ranks 2 --zero-stage 3") == alone.hash);
   CHECK(hash_of("train" + rest) == alone.hash);
@@ -109,15 +109,15 @@ TEST_CASE("plan predicts the memory of finetune to the byte") {
         "--loss-mean micro_batch --activation-checkpoint", "--ranks 2 --pipeline-parallel 2"}) {
     CAPTURE(flags);
     const std::string line = finetune_line(chats, flags + " --memory-json ");
-    CHECK(zerograd(line + folder / "run").status == 0);
-    CHECK(zerograd("plan" + line.substr(8) + folder / "plan").status == 0);
+    checked(zerograd(line + folder / "run"));
+    checked(zerograd("plan" + line.substr(8) + folder / "plan"));
     CHECK(read_file(folder / "run") == read_file(folder / "plan"));
   }
   // The same with all defaults that the data has, and by train.
   const std::string line =
       " --from-hf " + hf_chat + " --data " + chats + chat_flags + "--steps 3 --memory-json ";
-  CHECK(zerograd("train" + line + folder / "run").status == 0);
-  CHECK(zerograd("plan" + line + folder / "plan").status == 0);
+  checked(zerograd("train" + line + folder / "run"));
+  checked(zerograd("plan" + line + folder / "plan"));
   CHECK(read_file(folder / "run") == read_file(folder / "plan"));
 }
 
@@ -174,7 +174,7 @@ TEST_CASE("a continued run reports changed contents of its validation data") {
                     held_out = folder / "held_out.jsonl";
   write_file(held_out, read_file(hf_chat + "/chats.jsonl"));
   const std::string own = finetune_line(chats, "--val-data " + held_out);
-  REQUIRE(zerograd(own + " --save " + save).status == 0);
+  checked(zerograd(own + " --save " + save));
   const std::string resume = "train --steps 5 --resume " + save;
   CHECK_FALSE(contains(zerograd(resume).error, "has other contents"));
   write_file(held_out, read_file(chats));
@@ -259,7 +259,7 @@ TEST_CASE("a file of one line and epochs shorter than a batch can be fine-tuned 
   checked(zerograd(line + "--batch-size 4 --steps 2 --metrics " + folder / "m"));
   CHECK(json_lines(folder / "m").size() == 3);
   // Three epochs of one sequence are less than a batch of 8, and the run takes one step.
-  CHECK(zerograd(line + "--metrics " + folder / "n").status == 0);
+  checked(zerograd(line + "--metrics " + folder / "n"));
   CHECK(json_lines(folder / "n").back()["steps"] == 1);
   CHECK(
       contains(zerograd(line).error, "note: the 3 sequences of 3 epochs are fewer than a step's"));
@@ -311,8 +311,8 @@ TEST_CASE(
   // The checkpoint needs neither the folder nor today's date.
   std::filesystem::remove_all(model);
   CHECK(contains(read_file(save + "/step_80/manifest.json"), "strftime_now"));
-  CHECK(zerograd("train --resume " + save + " --save " + save + " --steps 81").status == 0);
-  CHECK(zerograd("export " + save + " --hf " + out).status == 0);
+  checked(zerograd("train --resume " + save + " --save " + save + " --steps 81"));
+  checked(zerograd("export " + save + " --hf " + out));
   CHECK(read_file(out + "/chat_template.jinja") == jinja);
   // An answer ends with the token that the template writes behind answers. Empty lines are no
   // turns.
@@ -364,7 +364,7 @@ TEST_CASE("finetune states its defaults, which a config and flags replace") {
   const std::string line = "finetune --from-hf " + hf_chat + " --data " + path +
                            " --block-size 3 --batch-size 1 --val-fraction 0 --pack off --metrics ";
   const auto rate = [&](const std::string& flags) {
-    CHECK(zerograd(line + folder / "m" + flags).status == 0);
+    checked(zerograd(line + folder / "m" + flags));
     return json_lines(folder / "m").at(0)["lr"].get<double>();
   };
   CHECK(rate("") == doctest::Approx(2e-5));
@@ -395,7 +395,7 @@ TEST_CASE("train learns conversations with a fresh model, and its mean is kept i
   const std::string token = hash_of(fresh), micro = hash_of(fresh + " --loss-mean micro_batch");
   CHECK(token == hash_of(fresh + " --loss-mean token"));
   CHECK(token != micro);
-  CHECK(zerograd(fresh + " --loss-mean micro_batch --steps 2 --save " + save).status == 0);
+  checked(zerograd(fresh + " --loss-mean micro_batch --steps 2 --save " + save));
   CHECK(hash_of("train --log-interval 0 --steps 4 --resume " + save) == micro);
   const Outcome changed =
       zerograd("train --log-interval 0 --steps 4 --loss-mean token --resume " + save);

@@ -95,9 +95,8 @@ std::string copy_of_config(const TemporaryFolder& folder, const std::string& nam
 TEST_CASE("a Hugging Face GPT-2 starts at PyTorch's loss and is exported with the same weights") {
   const TemporaryFolder folder;
   const std::string metrics = folder / "metrics", save = folder / "save";
-  REQUIRE(zerograd(train_from_hf(folder, gpt2_fixture,
-                                 "--steps 1 --dropout 0 --metrics " + metrics + " --save " + save))
-              .status == 0);
+  checked(zerograd(train_from_hf(
+      folder, gpt2_fixture, "--steps 1 --dropout 0 --metrics " + metrics + " --save " + save)));
   const double expected = json::parse(read_file(gpt2_fixture + "/expected.json")).at("loss");
   // The mean of 64 numbers near 4.5 from f32 logits, each of which is known to a few u = 2^-24.
   CHECK(std::fabs(json_lines(metrics)[0].at("loss").get<double>() - expected) < 16 * 4.5 * 0x1p-24);
@@ -238,8 +237,8 @@ TEST_CASE("--from-hf refuses a folder that is not a supported GPT-2, and the err
             std::string(flag) + ": " + gpt2_fixture + " says itself what its model is");
   refused(2, gpt2_fixture, "--block-size 17", "expected at most the 16 positions");
   refused(2, gpt2_fixture, "--init x", "expected one of --init and --from-hf");
-  CHECK(zerograd("export absent --hf " + (folder / "out")).status == 5);
-  CHECK(zerograd("export absent").status == 2);
+  checked(zerograd("export absent --hf " + (folder / "out")), 5);
+  checked(zerograd("export absent"), 2);
 }
 
 TEST_CASE(
@@ -295,8 +294,8 @@ TEST_CASE(
                                  "characters, and the model of " +
                                  a.hf + " knows 280 tokens"));
   CHECK(contains(none.error, "try --tokenizer PATH"));
-  CHECK(zerograd("eval " + a.hf + " --data " + a.text).status == 2);
-  CHECK(zerograd("generate " + a.hf + " --prompt the --data " + a.text).status == 2);
+  checked(zerograd("eval " + a.hf + " --data " + a.text), 2);
+  checked(zerograd("generate " + a.hf + " --prompt the --data " + a.text), 2);
   CHECK(a.from_hf("--data " + a.text + " --tokenizer " + a.tokenizer).status == 0);
 
   write_file(a.hf + "/tokenizer.json", R"({"model": {"type": "WordPiece"}})");
@@ -395,8 +394,8 @@ TEST_CASE(
   const std::string text = a.folder / "short.txt";
   write_file(text, TextCase::lines().substr(0, 60));
   const std::string eval = "eval " + a.hf + " --val-fraction 0.5 --data " + text;
-  CHECK(zerograd(eval).status == 2);
-  CHECK(zerograd(eval + " --block-size 4").status == 0);
+  checked(zerograd(eval), 2);
+  checked(zerograd(eval + " --block-size 4"));
 
   const auto refused = [](int status, const std::string& line, const std::string& what) {
     CAPTURE(line);
@@ -436,8 +435,8 @@ TEST_CASE(
   const Outcome resumed = checked(zerograd("train --resume " + save + further));
   CHECK(!contains(resumed.error, "data.source"));  // there was none to change
   CHECK(line_after(resumed.out, "param_hash ") == hash_of("train --from-hf " + a.hf + further));
-  CHECK(zerograd("train --from-hf " + a.hf + " --steps 1").status == 2);
-  CHECK(zerograd("train --from-hf " + a.hf + " --steps 0 --epochs 1").status == 2);
+  checked(zerograd("train --from-hf " + a.hf + " --steps 1"), 2);
+  checked(zerograd("train --from-hf " + a.hf + " --steps 0 --epochs 1"), 2);
   CHECK(contains(checked(zerograd("plan --batch-size 1 --from-hf " + a.hf)).out, "peak "));
 }
 

@@ -81,7 +81,7 @@ TEST_CASE("a plan with adapters is the run to the byte, and less than full train
     const std::string ran = folder / "ran", planned = folder / "planned";
     const std::string line =
         train_adapters(folder, std::string("--steps 3 --param-persistence-threshold 1 ") + flags);
-    REQUIRE(zerograd(line + " --memory-json " + ran).status == 0);
+    checked(zerograd(line + " --memory-json " + ran));
     checked(
         zerograd("plan" + line.substr(std::string("train").size()) + " --memory-json " + planned));
     CHECK(read_file(planned) == read_file(ran));
@@ -89,10 +89,10 @@ TEST_CASE("a plan with adapters is the run to the byte, and less than full train
   // Full training has sums, masters and two moments for every parameter.
   const auto resting = [&](const std::string& flags) {
     const std::string path = folder / "resting";
-    REQUIRE(zerograd("plan --model-type smollm2-135m --block-size 64 --batch-size 1 --precision "
-                     "bf16 --memory-json " +
-                     path + flags)
-                .status == 0);
+    checked(
+        zerograd("plan --model-type smollm2-135m --block-size 64 --batch-size 1 --precision "
+                 "bf16 --memory-json " +
+                 path + flags));
     const json rest = json::parse(read_file(path)).at("ranks").at(0).at("rest");
     return rest.at("parameter").get<int64_t>() + rest.at("gradient").get<int64_t>() +
            rest.at("optimizer").get<int64_t>();
@@ -114,7 +114,7 @@ TEST_CASE("a checkpoint of adapters has no weight of the base, and finds it agai
   CHECK(manifest.at("parameters").size() == 8);  // A and B of q_proj and v_proj in two layers
   for (const auto& [name, shape] : manifest.at("parameters").items())
     CHECK(name.find(".lora_") != std::string::npos);
-  CHECK(zerograd("verify " + save).status == 0);
+  checked(zerograd("verify " + save));
   const std::string resume = "train --log-interval 0 --batch-size 4 --steps 3 --resume " + save;
   hash_of(resume);
   // A flag may repeat what the checkpoint has.
@@ -174,8 +174,7 @@ TEST_CASE("the base of adapters may move, and is known by its hash") {
   fs::rename(base, moved);
   check_refused("eval " + save, 5, "base: " + base + ", the weights");
   CHECK(line_after(zerograd("eval " + save + " --base " + moved).out, "val loss ") == loss);
-  CHECK(zerograd("export " + save + " --base " + moved + " --merge --hf " + folder / "merged")
-            .status == 0);
+  checked(zerograd("export " + save + " --base " + moved + " --merge --hf " + folder / "merged"));
   check_refused("export " + save + " --base " + moved + " --merge --hf " + moved, 2,
                 "--base and --hf: both name ");
   check_refused("eval " + save + " --base " + hf_other, 5, "describes another model");
@@ -184,7 +183,7 @@ TEST_CASE("the base of adapters may move, and is known by its hash") {
   check_refused("train --data sort --steps 1 --base " + moved, 2, "--base: expected --resume");
   CHECK(hash_of(resume + " --base " + moved) == expected);
   CHECK(manifest_of(save + "/step_3").at("base").at("path") == moved);
-  CHECK(zerograd("eval " + save).status == 0);  // the next checkpoint names the new path
+  checked(zerograd("eval " + save));  // the next checkpoint names the new path
 }
 
 TEST_CASE("a moved base that is a run's step is found among that run's later steps") {
@@ -203,7 +202,7 @@ TEST_CASE("a moved base that is a run's step is found among that run's later ste
   hash_of("train --log-interval 0 --save-top-k -1 --steps 2 --save " + moved + " --resume " +
           moved);
   hash_of(resume + "3");
-  CHECK(zerograd("eval " + save + " --base " + moved).status == 0);
+  checked(zerograd("eval " + save + " --base " + moved));
 }
 
 TEST_CASE("one command line with --resume auto begins with --from-hf, and then goes on") {
@@ -231,11 +230,11 @@ TEST_CASE("adapters go to PEFT's format and back, and into merged weights") {
   };
   const double base_loss = loss(llama_base + " --block-size 16"), own_loss = loss(save);
   CHECK(own_loss < base_loss - 0.05);
-  REQUIRE(zerograd("export " + save + " --peft " + peft).status == 0);
+  checked(zerograd("export " + save + " --peft " + peft));
   CHECK(models::open_peft(peft).lora.rank == 4);
   CHECK(models::open_peft(peft).base == llama_base);
   CHECK(loss(llama_base + " --block-size 16 --adapter " + peft) == own_loss);
-  REQUIRE(zerograd("export " + save + " --merge --hf " + merged).status == 0);
+  checked(zerograd("export " + save + " --merge --hf " + merged));
   // Printed with four decimals.
   CHECK(std::fabs(loss(merged + " --block-size 16") - own_loss) < 2e-4);
   REQUIRE(
@@ -313,7 +312,7 @@ TEST_CASE("a base may be a checkpoint or a file of weights") {
         manifest_of(from_file + "/step_3").at("base").at("hash"));
   for (const std::string& save : {from_checkpoint, from_file}) {
     CHECK(hash_of("train --score-samples 0 --log-interval 0 --resume " + save) == hash);
-    CHECK(zerograd("eval --score-samples 50 " + save).status == 0);
+    checked(zerograd("eval --score-samples 50 " + save));
   }
 }
 

@@ -48,11 +48,10 @@ TEST_CASE("eval of multiple choice questions reads a checkpoint and its tokenize
   const TemporaryFolder folder;
   const std::string save = folder / "run";
   write_file(folder / "text.txt", std::string(400, 'a') + read_file(questions_path));
-  REQUIRE(zerograd("train --from-hf " + choosing_model + " --data " + folder / "text.txt" +
+  checked(zerograd("train --from-hf " + choosing_model + " --data " + folder / "text.txt" +
                    " --block-size 128 --batch-size 1 --steps 1 --lr 1e-12 --weight-decay 0 "
                    "--log-interval 0 --save " +
-                   save)
-              .status == 0);
+                   save));
   const std::string eval = " --multiple-choice " + questions_path;
   CHECK(zerograd("eval " + save + eval).out == zerograd(eval_choices).out);
 }

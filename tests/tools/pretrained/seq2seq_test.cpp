@@ -143,8 +143,8 @@ TEST_CASE("pairs: plan gives the bytes of train, with and without data") {
         "--ranks 4 --tensor-parallel 2 --sequence-parallel --zero-stage 3 --precision bf16"}) {
     CAPTURE(flags);
     const std::string line = c.train(std::string(flags) + " --steps 3 --threads 1 --memory-json ");
-    REQUIRE(zerograd("plan" + line.substr(5) + planned).status == 0);
-    REQUIRE(zerograd(line + ran).status == 0);
+    checked(zerograd("plan" + line.substr(5) + planned));
+    checked(zerograd(line + ran));
     check_equal_records(planned, ran);
   }
   const std::string lengths = " --max-source-length 20 --max-target-length 12 --threads 1 ";
@@ -152,9 +152,8 @@ TEST_CASE("pairs: plan gives the bytes of train, with and without data") {
       zerograd("plan --model-type blenderbot --n-layer 1 --n-head 2 --n-embd 16 --block-size 32 "
                "--vocab-size 300 --batch-size 4 --train-batch-size 8 --lr 1e-3 --memory-json " +
                planned + lengths));
-  REQUIRE(zerograd(c.train("--vocab-size 300 --pad-to-max-length --steps 3 --memory-json " + ran +
-                           lengths))
-              .status == 0);
+  checked(zerograd(
+      c.train("--vocab-size 300 --pad-to-max-length --steps 3 --memory-json " + ran + lengths)));
   check_equal_records(planned, ran);
   const Outcome named = checked(zerograd(
       "plan --model-type blenderbot-400m --ranks 2 --zero-stage 2 --precision f16 --batch-size 8 "
@@ -266,7 +265,7 @@ TEST_CASE("pairs: eval, generate, consolidate and export read the checkpoint alo
     for (const char* flags :
          {" --max-source-length 3", " --max-target-length 3", " --source-prefix you:"})
       CHECK(line_after(zerograd(eval + flags).out, "val loss ") != loss);
-    CHECK(zerograd("verify " + save).status == 0);
+    checked(zerograd("verify " + save));
     CHECK(hash_of("consolidate " + save + " " + file) == hash);
     CHECK(line_after(zerograd("eval " + file + " --batch-size 4").out, "val loss ") == loss);
     CHECK(hash_of("consolidate --split " + file + " " + save + "-split --ranks 2") == hash);
