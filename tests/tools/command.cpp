@@ -13,7 +13,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <functional>
 #include <sstream>
 #include <stdexcept>
 #include <thread>
@@ -277,6 +276,17 @@ Curve curve_of(const std::string& line) {
     }
   }
   return curve;
+}
+
+void edit_json(const std::string& path, const std::function<void(nlohmann::json&)>& edit) {
+  nlohmann::json object = nlohmann::json::parse(read_file(path));
+  edit(object);
+  write_file(path, object.dump());
+}
+
+FolderCopy::FolderCopy(const std::string& from)
+    : path(folder / std::filesystem::path(from).filename().string()) {
+  std::filesystem::copy(from, path, std::filesystem::copy_options::recursive);
 }
 
 std::string write_tokens(const TemporaryFolder& folder, const TokenFile& tokens) {

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -95,6 +96,17 @@ struct Curve {
   }
 };
 Curve curve_of(const std::string& line);
+
+void edit_json(const std::string& path, const std::function<void(nlohmann::json&)>& edit);
+
+/// A copy of a folder, under its name.
+struct FolderCopy {
+  explicit FolderCopy(const std::string& from);
+  std::string operator/(const std::string& file) const { return path + "/" + file; }
+
+  TemporaryFolder folder;
+  std::string path;
+};
 
 struct TokenFile {
   int32_t vocabulary, count = 65;

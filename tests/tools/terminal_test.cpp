@@ -1,7 +1,6 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
-#include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
 
@@ -28,12 +27,6 @@ void check_shown(const std::vector<std::string>& words, int status) {
   for (const char* raw : {"\x1b", "\a", "\r", "\u009b", "\u202e"}) CHECK(!contains(shown, raw));
 }
 
-void edit_json(const std::string& path, const std::function<void(json&)>& edit) {
-  json object = json::parse(read_file(path));
-  edit(object);
-  write_file(path, object.dump());
-}
-
 /// Edits the header of a safetensors file.
 void edit_header(const std::string& path, const std::function<void(json&)>& edit) {
   const std::string file = read_file(path);
@@ -47,17 +40,6 @@ void edit_header(const std::string& path, const std::function<void(json&)>& edit
              std::string(reinterpret_cast<const char*>(&length), sizeof length) + text + data);
 }
 
-/// A copy of a fixture.
-struct Copy {
-  explicit Copy(const std::string& name) : path(folder / name) {
-    std::filesystem::copy(ZG_FIXTURES + name, path, std::filesystem::copy_options::recursive);
-  }
-  std::string operator/(const std::string& file) const { return path + "/" + file; }
-
-  TemporaryFolder folder;
-  std::string path;
-};
-
 std::vector<std::string> generate(const std::string& model) {
   return {"generate", model, "--prompt", "1", "--length", "1"};
 }
@@ -66,7 +48,7 @@ std::vector<std::string> generate(const std::string& model) {
 
 TEST_CASE("names of tensors and values of a model's folder reach the terminal escaped") {
   const auto check_edited = [](const char* file, int status, const auto& edit) {
-    const Copy model("hf_llama");
+    const FolderCopy model(ZG_FIXTURES "hf_llama");
     edit_json(model / file, edit);
     check_shown(generate(model.path), status);
   };
@@ -79,7 +61,7 @@ TEST_CASE("names of tensors and values of a model's folder reach the terminal es
   check_edited("generation_config.json", 5, [](json& all) { all["eos_token_id"] = hostile; });
   const json none = {{"dtype", "F32"}, {"shape", {0}}, {"data_offsets", {0, 0}}};
   const auto check_tensor = [&](const std::string& name, const json& entry, int status) {
-    const Copy model("hf_chat");
+    const FolderCopy model(ZG_FIXTURES "hf_chat");
     edit_header(model / "model.safetensors", [&](json& all) { all[name] = entry; });
     check_shown(generate(model.path), status);
   };
@@ -88,7 +70,7 @@ TEST_CASE("names of tensors and values of a model's folder reach the terminal es
   check_tensor(hostile, {{"dtype", "F32"}, {"shape", {2}}, {"data_offsets", {0, 0}}}, 5);
   check_tensor("x", {{"dtype", hostile}, {"shape", {0}}, {"data_offsets", {0, 0}}}, 5);
   const auto check_tokenizer = [](const auto& edit, int status) {
-    const Copy model("hf_chat");
+    const FolderCopy model(ZG_FIXTURES "hf_chat");
     edit_json(model / "tokenizer.json", edit);
     check_shown(generate(model.path), status);
   };
@@ -96,7 +78,7 @@ TEST_CASE("names of tensors and values of a model's folder reach the terminal es
   check_tokenizer([](json& all) { all["model"]["vocab"][hostile] = "x"; }, 5);
   check_tokenizer([](json& all) { all["model"]["merges"] = {hostile}; }, 5);
   const auto check_adapter = [](const char* key, const json& value, int status) {
-    const Copy adapter("lora_llama");
+    const FolderCopy adapter(ZG_FIXTURES "lora_llama");
     edit_json(adapter / "adapter_config.json", [&](json& all) { all[key] = value; });
     std::vector<std::string> words = generate(ZG_FIXTURES "hf_llama");
     words.insert(words.end(), {"--adapter", adapter.path});

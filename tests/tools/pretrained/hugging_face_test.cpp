@@ -56,10 +56,10 @@ struct TextCase {
     hash_of(model(" --vocab-size 280 --data " + write_tokens(folder, {.vocabulary = 61}) +
                   " --save " + (folder / "first")));
     hash_of("export " + (folder / "first") + " --hf " + hf);
-    json config = json::parse(read_file(hf + "/config.json"));
-    config["eos_token_id"] = 5;
-    config["bos_token_id"] = 4;
-    write_file(hf + "/config.json", config.dump());
+    edit_json(hf + "/config.json", [](json& all) {
+      all["eos_token_id"] = 5;
+      all["bos_token_id"] = 4;
+    });
     fs::remove(hf + "/generation_config.json");
   }
   static std::string lines() {
@@ -414,9 +414,7 @@ TEST_CASE(
   CHECK(said(save) == said(a.hf));
   CHECK(hash_of("train --steps 1 --log-interval 0 --resume " + save + " --data " + a.text).size() ==
         32);
-  json config = json::parse(read_file(a.hf + "/config.json"));
-  config["attn_pdrop"] = 0.5;
-  write_file(a.hf + "/config.json", config.dump());
+  edit_json(a.hf + "/config.json", [](json& all) { all["attn_pdrop"] = 0.5; });
   CHECK(contains(checked(zerograd("export " + a.hf + " --hf " + (a.folder / "one_dropout"))).error,
                  "note: " + a.hf + ": resid_pdrop, embd_pdrop and attn_pdrop differ"));
 }

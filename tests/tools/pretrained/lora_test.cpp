@@ -140,9 +140,7 @@ TEST_CASE("a checkpoint of adapters has no weight of the base, and finds it agai
   check_refused(resume, 5, "base: " + base + ", the weights that the adapters are trained for");
   check_refused(resume, 5, "try --base PATH with the path where they are now");
   fs::copy(llama_base, base);
-  json config = json::parse(read_file(base + "/config.json"));
-  config["rms_norm_eps"] = 0.25;
-  write_file(base + "/config.json", config.dump());
+  edit_json(base + "/config.json", [](json& all) { all["rms_norm_eps"] = 0.25; });
   check_refused("eval " + save, 5, "describes another model than the one that the adapters are");
   check_refused("eval " + save, 5, "rms_norm_eps is 0.25, expected");
   fs::remove_all(base);

@@ -359,9 +359,9 @@ TEST_CASE("pairs: --dropout 0 turns off every dropout of a folder's model") {
   const TemporaryFolder folder;
   const std::string model = folder / "bart";
   std::filesystem::copy(bart_fixture, model);
-  json config = json::parse(read_file(model + "/config.json"));
-  for (const char* key : {"dropout", "attention_dropout", "activation_dropout"}) config[key] = 0.25;
-  write_file(model + "/config.json", config.dump());
+  edit_json(model + "/config.json", [](json& all) {
+    for (const char* key : {"dropout", "attention_dropout", "activation_dropout"}) all[key] = 0.25;
+  });
   const std::string run = "train --from-hf " + model + " --data " + write_number_pairs(folder) +
                           " --order sequential --batch-size 4 --steps 1 --log-interval 0 ";
   CHECK(hash_of(run + "--seed 1") != hash_of(run + "--seed 2"));

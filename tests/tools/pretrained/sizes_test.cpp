@@ -15,16 +15,11 @@ using nlohmann::json;
 constexpr int64_t small = int64_t{200} << 20;  // the command itself takes less
 
 /// A copy of a fixture with other values in one of its files.
-struct Edited {
+struct Edited : FolderCopy {
   Edited(const std::string& fixture, const std::string& file, const json& values)
-      : path(folder / fixture) {
-    std::filesystem::copy(ZG_FIXTURES + fixture, path, std::filesystem::copy_options::recursive);
-    json object = json::parse(read_file(path + "/" + file));
-    object.update(values);
-    write_file(path + "/" + file, object.dump());
+      : FolderCopy(ZG_FIXTURES + fixture) {
+    edit_json(*this / file, [&](json& all) { all.update(values); });
   }
-  TemporaryFolder folder;
-  std::string path;
 };
 
 void check_small_refusal(const std::string& line, int status, const std::string& part) {
