@@ -3,28 +3,18 @@
 
 #include <cstdio>
 
+#include "tests/support/listener.h"
 #include "tests/support/tested_type.h"
 
 namespace {
 
 /// Detects a run without a test case. Otherwise a wrong name in ctest would always pass.
-struct EmptyRun final : doctest::IReporter {
+struct EmptyRun final : zg::testing::Listener {
   static inline bool seen = false;
-  explicit EmptyRun(const doctest::ContextOptions&) {}
+  using Listener::Listener;
   void test_run_end(const doctest::TestRunStats& run) override {
     seen = run.numTestCasesPassingFilters == 0;
   }
-  void report_query(const doctest::QueryData&) override {}
-  void test_run_start() override {}
-  void test_case_start(const doctest::TestCaseData&) override {}
-  void test_case_reenter(const doctest::TestCaseData&) override {}
-  void test_case_end(const doctest::CurrentTestCaseStats&) override {}
-  void test_case_exception(const doctest::TestCaseException&) override {}
-  void subcase_start(const doctest::SubcaseSignature&) override {}
-  void subcase_end() override {}
-  void log_assert(const doctest::AssertData&) override {}
-  void log_message(const doctest::MessageData&) override {}
-  void test_case_skipped(const doctest::TestCaseData&) override {}
 };
 REGISTER_LISTENER("empty run", 1, EmptyRun);
 

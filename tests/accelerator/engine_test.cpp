@@ -277,11 +277,9 @@ TEST_CASE(
       REQUIRE(real.size() == plan.size());
       int64_t pinned = 0;
       for (size_t i = 0; i < real.size(); ++i) {
-        CHECK(real[i].phase == plan[i].phase);
-        CHECK(real[i].space == plan[i].space);
-        CHECK(real[i].live == plan[i].live);
-        CHECK(real[i].peak == plan[i].peak);
-        CHECK(real[i].reserved == plan[i].reserved);
+        INFO(real[i].phase, ", ", name_of(real[i].space), ", peak ", real[i].peak, " and ",
+             plan[i].peak);
+        CHECK(real[i] == plan[i]);
         CHECK(real[i].space != Space::host);
         if (real[i].space == Space::pinned) pinned += real[i].peak;
       }

@@ -8,6 +8,7 @@
 
 #include "tests/kernels/every_kernel.h"
 #include "tests/kernels/guarded_call.h"
+#include "tests/support/listener.h"
 #include "tests/support/tested_type.h"
 
 #ifdef ZG_TEST_HPU
@@ -56,8 +57,8 @@ bool is_of_kernels(const std::filesystem::path& file) {
 }
 
 /// Installs guards for each test of kernels.
-struct Guards : doctest::IReporter {
-  explicit Guards(const doctest::ContextOptions&) {}
+struct Guards : Listener {
+  using Listener::Listener;
   void test_case_start(const doctest::TestCaseData& test) override {
     if (!is_of_kernels(test.m_file.c_str())) return;
     for_every_kernel([]<class Args>(Kernel<Args>& kernel) { GuardedSlot<Args>::install(kernel); });
@@ -68,16 +69,6 @@ struct Guards : doctest::IReporter {
     for_every_kernel([]<class Args>(Kernel<Args>& kernel) { GuardedSlot<Args>::remove(kernel); });
     guards_installed = false;
   }
-  void report_query(const doctest::QueryData&) override {}
-  void test_run_start() override {}
-  void test_run_end(const doctest::TestRunStats&) override {}
-  void test_case_reenter(const doctest::TestCaseData&) override {}
-  void test_case_exception(const doctest::TestCaseException&) override {}
-  void subcase_start(const doctest::SubcaseSignature&) override {}
-  void subcase_end() override {}
-  void log_assert(const doctest::AssertData&) override {}
-  void log_message(const doctest::MessageData&) override {}
-  void test_case_skipped(const doctest::TestCaseData&) override {}
 };
 REGISTER_LISTENER("guards", 1, Guards);
 

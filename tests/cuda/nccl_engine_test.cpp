@@ -120,11 +120,9 @@ TEST_CASE("the planned memory equals the run's for every transport between cuda 
         REQUIRE(real.size() == plan.size());
         int64_t window = 0;
         for (size_t i = 0; i < real.size(); ++i) {
-          CHECK(real[i].phase == plan[i].phase);
-          CHECK(real[i].space == plan[i].space);
-          CHECK(real[i].live == plan[i].live);
-          CHECK(real[i].peak == plan[i].peak);
-          CHECK(real[i].reserved == plan[i].reserved);
+          INFO(real[i].phase, ", ", name_of(real[i].space), ", peak ", real[i].peak, " and ",
+               plan[i].peak);
+          CHECK(real[i] == plan[i]);
           window = std::max(window, real[i].live[static_cast<size_t>(Purpose::comm)]);
         }
         CHECK(window >= 2 * arena_granule);
