@@ -299,18 +299,9 @@ Input input_of(const Reader& reader, Json file, Draws& draws) {
             place.key + " twice", reader.unique_keys ? Input::flawed : Input::any};
   }
   if (kind == 6) {
-    static const std::vector<std::string> raw = {"1e999",
-                                                 "NaN",
-                                                 "tru",
-                                                 "01",
-                                                 "-",
-                                                 "\"\xff\"",
-                                                 "\"\\ud800\"",
-                                                 "\"a\nb\"",
-                                                 "'x'",
-                                                 "1,",
-                                                 std::string(100000, '['),
-                                                 std::string(2000, '[') + std::string(2000, ']')};
+    static const std::vector<std::string> raw(
+        {"1e999", "NaN", "tru", "01", "-", "\"\xff\"", "\"\\ud800\"", "\"a\nb\"", "'x'", "1,",
+         std::string(100000, '['), std::string(2000, '[') + std::string(2000, ']')});
     const std::string& text = draws.one_of(raw);
     *place.value = mark;
     return {with_mark(file, reader, text), place.key + " becomes " + text.substr(0, 20),

@@ -4,9 +4,11 @@
 
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 #include <type_traits>
 
 #include "tests/support/error_message.h"
@@ -193,33 +195,11 @@ TEST_CASE("fields: every member of Settings is stored, or listed in this test as
 }
 
 TEST_CASE("fields: every flag sets its option, and the list of flags that help omits is exact") {
-  const std::vector<std::string> values = {"true",
-                                           "2",
-                                           "0.5",
-                                           "0.5,0.25",
-                                           "host",
-                                           "bf16",
-                                           "sequential",
-                                           "gpipe",
-                                           "0.16",
-                                           "alibi",
-                                           "x",
-                                           "gpt2",
-                                           "cosine",
-                                           "deepspeed_stage_1",
-                                           "rank=0,step=1,fault=inf",
-                                           "1:2",
-                                           "1,1,9",
-                                           "run",
-                                           "off",
-                                           "lion",
-                                           "original",
-                                           "cuda",
-                                           "*.bias:rate=2",
-                                           "-0.5",
-                                           "tensorboard",
-                                           "token",
-                                           "f"};
+  std::istringstream words(
+      "true 2 0.5 0.5,0.25 host bf16 sequential gpipe 0.16 alibi x gpt2 cosine deepspeed_stage_1 "
+      "rank=0,step=1,fault=inf 1:2 1,1,9 run off lion original cuda *.bias:rate=2 -0.5 tensorboard "
+      "token f");
+  const std::vector<std::string> values(std::istream_iterator<std::string>(words), {});
   std::set<std::string> names, hidden;
   TrainOptions scratch;
   Settings saved;

@@ -48,13 +48,9 @@ bool parse(const std::vector<std::string>& arguments, AlgorithmsOptions& options
           "      --data input.txt --matmul-algorithms gpt2.json"};
   // Those of the output and of the length of a run do not change its products.
   const std::set<std::string> groups = {"output", "checkpoints", "tuning"};
-  const std::set<std::string> flags = {"--steps",
-                                       "--epochs",
-                                       "--limit-train-batches",
-                                       "--inject",
-                                       "--dump-collectives",
-                                       "--train-samples",
-                                       "--matmul-algorithms"};
+  const std::set<std::string> flags({"--steps", "--epochs", "--limit-train-batches", "--inject",
+                                     "--dump-collectives", "--train-samples",
+                                     "--matmul-algorithms"});
   for (FlagGroup& group : train_groups(train)) {
     if (groups.count(group.title)) continue;
     std::erase_if(group.flags, [&](const Flag& flag) { return flags.count(flag.names[0]); });

@@ -21,16 +21,9 @@ using Words = std::vector<std::string>;
 
 // Flags of train that tune ignores: trials set their own outputs, checkpoints and length.
 std::set<std::string> flags_without_effect() {
-  std::set<std::string> names = {"--steps",
-                                 "--epochs",
-                                 "--limit-train-batches",
-                                 "--train-samples",
-                                 "--lr-decay-style",
-                                 "--lr-warmup-samples",
-                                 "--lr-decay-samples",
-                                 "--min-lr",
-                                 "--inject",
-                                 "--rampup-batch-size"};
+  std::set<std::string> names({"--steps", "--epochs", "--limit-train-batches", "--train-samples",
+                               "--lr-decay-style", "--lr-warmup-samples", "--lr-decay-samples",
+                               "--min-lr", "--inject", "--rampup-batch-size"});
   const std::set<std::string> groups = {"output", "checkpoints", "tuning"};
   TrainOptions unused;
   for (const FlagGroup& group : train_groups(unused))

@@ -241,21 +241,9 @@ TEST_CASE(
   const Toy toy;
   const Engine engine(toy.store, Device::cpu());
   const TemporaryFolder folder;
-  const std::vector<std::string> names = {"",
-                                          ".",
-                                          "..",
-                                          "../out",
-                                          "a/b",
-                                          "/etc/a",
-                                          ".hidden",
-                                          "a\nb",
-                                          "\x1b[",
-                                          "\xff",
-                                          "shard_00000.safetensors",
-                                          "shard_1",
-                                          "manifest.json",
-                                          std::string("a\0b", 3)};
-  for (const std::string& name : names) {
+  for (const std::string& name : std::vector<std::string>{
+           "", ".", "..", "../out", "a/b", "/etc/a", ".hidden", "a\nb", "\x1b[", "\xff",
+           "shard_00000.safetensors", "shard_1", "manifest.json", std::string("a\0b", 3)}) {
     CAPTURE(name);
     CHECK_THROWS_AS(zero::save_checkpoint(folder.path(), engine, {.files = {{name, "x"}}}),
                     ConfigError);
