@@ -111,13 +111,20 @@ void check_dtype(const char* op, const char* name, const Tensor& tensor,
 }
 
 void check_device(const char* op, std::initializer_list<const Tensor*> tensors) {
+  std::vector<Operand> operands;
+  for (const Tensor* tensor : tensors) operands.push_back({"", *tensor});
+  check_device(op, operands);
+}
+
+void check_device(const char* op, const std::vector<Operand>& operands) {
   const Tensor* reference = nullptr;
-  for (const Tensor* tensor : tensors) {
-    if (!*tensor) continue;
-    if (!reference) reference = tensor;
-    if (!(tensor->device() == reference->device()))
+  for (const Operand& operand : operands) {
+    const Tensor& tensor = operand.tensor;
+    if (!tensor) continue;
+    if (!reference) reference = &tensor;
+    if (!(tensor.device() == reference->device()))
       throw DeviceError(
-          fmt::format("{}: tensors on {}", op, difference(reference->device(), tensor->device())));
+          fmt::format("{}: tensors on {}", op, difference(reference->device(), tensor.device())));
   }
 }
 

@@ -69,6 +69,9 @@ class ZG_API CountedCall {
 /// "x f32 [64, 48], y f32 [64, 48]"; at most the first sixteen.
 ZG_API std::string text_of(const std::vector<Operand>& operands);
 
+/// Throws unless all that are present are on one device.
+ZG_API void check_device(const char* op, const std::vector<Operand>& operands);
+
 /// Throws Unsupported. Called for meta, which is no backend and has no slot.
 [[noreturn]] ZG_API void throw_no_slot(const char* op, Device::Type backend);
 
@@ -101,12 +104,14 @@ struct Kernel {
     return slots[static_cast<size_t>(backend)];
   }
 
-  /// Validates, takes the declared scratch, then launches on the stream's device. On meta it stops
-  /// before that, unless launches are counted for cuda: then the backend's function runs on the
-  /// host, and each launch is counted instead. Throws Unsupported ("layer_norm_forward: no hpu
-  /// kernel") when the slot is empty.
+  /// Validates, also that all operands are on one device, takes the declared scratch, then launches
+  /// on the stream's device. On meta it stops before that, unless launches are counted for cuda:
+  /// then the backend's function runs on the host, and each launch is counted instead. Throws
+  /// Unsupported ("layer_norm_forward: no hpu kernel") when the slot is empty.
   void operator()(const Args& args, Stream& stream) const {
     validate(args);
+    const std::vector<Operand> tensors = operands_of(args);
+    check_device(name, tensors);
     const Device::Traits& traits = stream.traits();
     const Slot& slot = (*this)[traits.backend];
     LaunchCounter* const counter = stream.launches();
@@ -131,28 +136,27 @@ struct Kernel {
       workspace.tensor = &scratch;
     }
     std::optional<CountedCall> counted;
-    if (counter) counted.emplace(name, count(args), *counter, traits.backend);
-    note_writes(args);
+    if (counter) counted.emplace(name, count(args, tensors), *counter, traits.backend);
+    for (const Operand& operand : tensors)
+      if (operand.is_written && operand.tensor) operand.tensor.buffer()->note_write();
     if (!computes) return;
     TraceSpan span(stream, name, Trace::Kind::kernel);
-    if (span) note(args, span);
+    if (span) note(args, tensors, span);
     slot.function(args, workspace, stream);
     if (span) stream.synchronize();  // so that the span ends with the work
   }
 
-  static void note_writes(const Args& args) {
-    if constexpr (requires { operands(args); })
-      for (const Operand& operand : operands(args))
-        if (operand.is_written && operand.tensor) operand.tensor.buffer()->note_write();
+  static std::vector<Operand> operands_of(const Args& args) {
+    if constexpr (requires { operands(args); }) return operands(args);
+    return {};
   }
-  static OpCount count(const Args& args) {
-    OpCount count;
-    if constexpr (requires { operands(args); }) count = count_of(operands(args));
+  static OpCount count(const Args& args, const std::vector<Operand>& tensors) {
+    OpCount count = count_of(tensors);
     if constexpr (requires { correct(count, args); }) correct(count, args);
     return count;
   }
-  static void note(const Args& args, TraceSpan& span) {
-    if constexpr (requires { operands(args); }) span.add("operands", text_of(operands(args)));
+  static void note(const Args& args, const std::vector<Operand>& tensors, TraceSpan& span) {
+    if (!tensors.empty()) span.add("operands", text_of(tensors));
     if constexpr (requires { sizes(args); }) span.add("sizes", sizes(args));
   }
 };
@@ -165,7 +169,7 @@ ZG_API void check_dtype(const char* op, const char* name, const Tensor& tensor, 
 /// Throws unless the dtype is one of `allowed`.
 ZG_API void check_dtype(const char* op, const char* name, const Tensor& tensor,
                         std::initializer_list<DType> allowed);
-/// Throws unless all tensors that are present are on one device.
+/// Throws unless all tensors that are present are on one device. Kernel's call checks its operands.
 ZG_API void check_device(const char* op, std::initializer_list<const Tensor*> tensors);
 
 }  // namespace zg

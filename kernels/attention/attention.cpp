@@ -89,12 +89,10 @@ void check_masks(const char* op, const Args& a) {
              "causal attention at offset 0 to as many keys as queries");
     check_dtype(op, "starts", a.starts, DType::i32);
     check_shape(op, "starts", a.starts, {s.B, s.T});
-    check_device(op, {&a.q, &a.starts});
   }
   if (a.key_lengths) {
     check_dtype(op, "key_lengths", a.key_lengths, DType::i32);
     check_shape(op, "key_lengths", a.key_lengths, {s.B});
-    check_device(op, {&a.q, &a.key_lengths});
   }
 }
 
@@ -124,17 +122,14 @@ void check_operands(const char* op, const Args& a, Access out,
     else
       check_dtype(op, o.name, *o.tensor, a.q.dtype());
     check_layout(op, o.name, *o.tensor, *o.layout, s, o.heads, o.tokens, o.access);
-    check_device(op, {&a.q, o.tensor});
   }
   const DType dtype = accumulator(a.q.dtype());
   if (a.bias) {
     check_dtype(op, "bias", a.bias, dtype);
-    check_device(op, {&a.q, &a.bias});
     if (a.bias.shape() != Shape{s.T, s.keys}) check_shape(op, "bias", a.bias, {s.H, s.T, s.keys});
   }
   if (a.alibi_slopes) {
     check_dtype(op, "alibi_slopes", a.alibi_slopes, dtype);
-    check_device(op, {&a.q, &a.alibi_slopes});
     check_shape(op, "alibi_slopes", a.alibi_slopes, {s.H});
   }
   check_masks(op, a);
@@ -144,7 +139,6 @@ void check_log_sum(const char* op, const Tensor& log_sum, const Tensor& q,
                    const AttentionShape& s) {
   check_dtype(op, "log_sum", log_sum, accumulator(q.dtype()));
   check_shape(op, "log_sum", log_sum, {s.B, s.H, s.T});
-  check_device(op, {&q, &log_sum});
 }
 
 std::string sizes_of(const AttentionShape& s) {

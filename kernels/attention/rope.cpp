@@ -59,7 +59,6 @@ void validate(const Rope& a) {
         fmt::format("rope: table has shape {}; expected [positions, R] with R even and at most the "
                     "head size {}",
                     table, D));
-  check_device(op, {&a.x, &a.y, &a.table, &a.positions});
   if (a.positions) {
     check_dtype(op, "positions", a.positions, DType::i32);
     check_shape(op, "positions", a.positions, {a.x.extent(0), a.x.extent(1)});

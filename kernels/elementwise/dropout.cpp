@@ -27,7 +27,6 @@ void validate(const Dropout& a) {
     check_dtype(op, "residual", a.residual, a.x.dtype());
     check_shape(op, "residual", a.residual, a.x.shape());
   }
-  check_device(op, {&a.x, &a.residual, &a.y});
   const int64_t samples = a.x.extent(0);
   check_dropout(op, a.probability, samples > 0 ? a.x.numel() / samples : 0);
 }

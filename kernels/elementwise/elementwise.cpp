@@ -20,7 +20,6 @@ void check_numel(const char* op, const Tensor& x, const Tensor& y) {
 void validate(const Unary& args) {
   check_dtype("unary", "x", args.x, floating);
   check_like("unary", "y", args.y, args.x);
-  check_device("unary", {&args.x, &args.y});
 }
 
 void validate(const UnaryBackward& args) {
@@ -31,7 +30,6 @@ void validate(const UnaryBackward& args) {
   else
     check_like(op, "x", args.x, args.dy);
   check_like(op, "dx", args.dx, args.dy);
-  check_device(op, {&args.x, &args.y, &args.dy, &args.dx});
 }
 
 void validate(const Binary& args) {
@@ -43,7 +41,6 @@ void validate(const Binary& args) {
   check_dtype(op, "b", args.b, args.a.dtype());
   check_shape(op, "y", args.y, broadcast(args.a.shape(), args.b.shape(), op));
   check_dtype(op, "y", args.y, is_comparison(args.op) ? DType::boolean : args.a.dtype());
-  check_device(op, {&args.a, &args.b, &args.y});
 }
 
 void validate(const BinaryBackward& args) {
@@ -56,7 +53,6 @@ void validate(const BinaryBackward& args) {
   check_dtype(op, "dy", args.dy, args.a.dtype());
   if (args.da) check_like(op, "da", args.da, args.dy);
   if (args.db) check_like(op, "db", args.db, args.dy);
-  check_device(op, {&args.a, &args.b, &args.dy, &args.da, &args.db});
 }
 
 void validate(const Where& args) {
@@ -67,21 +63,18 @@ void validate(const Where& args) {
   const Shape values = broadcast(args.a.shape(), args.b.shape(), op);
   check_shape(op, "y", args.y, broadcast(args.condition.shape(), values, op));
   check_dtype(op, "y", args.y, args.a.dtype());
-  check_device(op, {&args.condition, &args.a, &args.b, &args.y});
 }
 
 void validate(const Axpby& args) {
   check_dtype("axpby", "x", args.x, floating);
   check_dtype("axpby", "y", args.y, floating);
   check_numel("axpby", args.x, args.y);
-  check_device("axpby", {&args.x, &args.y});
 }
 
 void validate(const Cast& args) {
   check_present("cast", "x", args.x);
   check_present("cast", "y", args.y);
   check_numel("cast", args.x, args.y);
-  check_device("cast", {&args.x, &args.y});
 }
 
 ZG_KERNEL(Unary, unary)

@@ -14,7 +14,6 @@ void validate(const GatedForward& a) {
   check_dtype(op, "gate", a.gate, floating);
   check_like(op, "up", a.up, a.gate);
   check_like(op, "y", a.y, a.gate);
-  check_device(op, {&a.gate, &a.up, &a.y});
 }
 
 void validate(const GatedBackward& a) {
@@ -24,7 +23,6 @@ void validate(const GatedBackward& a) {
   check_like(op, "dy", a.dy, a.gate);
   check_like(op, "dgate", a.dgate, a.gate);
   check_like(op, "dup", a.dup, a.gate);
-  check_device(op, {&a.gate, &a.up, &a.dy, &a.dgate, &a.dup});
 }
 
 ZG_KERNEL(GatedForward, gated_forward)

@@ -31,7 +31,6 @@ void validate(const CrossEntropyForward& args) {
   check_targets(op, args.targets, args.logits.extent(0));
   check_per_row(op, "loss", args.loss, args.logits);
   check_per_row(op, "log_sum", args.log_sum, args.logits);
-  check_device(op, {&args.logits, &args.targets, &args.loss, &args.log_sum});
 }
 
 void validate(const CrossEntropyBackward& args) {
@@ -41,7 +40,6 @@ void validate(const CrossEntropyBackward& args) {
   check_per_row(op, "log_sum", args.log_sum, args.logits);
   check_per_row(op, "dloss", args.dloss, args.logits);
   check_like(op, "dlogits", args.dlogits, args.logits);
-  check_device(op, {&args.logits, &args.targets, &args.log_sum, &args.dloss, &args.dlogits});
 }
 
 void validate(const ProjectionCrossEntropy& args) {
@@ -62,7 +60,6 @@ void validate(const ProjectionCrossEntropy& args) {
   };
   check_gradient("dx", args.dx, args.x);
   check_gradient("dweight", args.dweight, args.weight);
-  check_device(op, {&args.x, &args.weight, &args.targets, &args.loss, &args.dx, &args.dweight});
 }
 
 ZG_KERNEL(CrossEntropyForward, cross_entropy_forward)

@@ -82,7 +82,6 @@ void validate(const Matmul& m) {
     check_dtype(op, "c to accumulate into", m.c, sum);
   else
     check_dtype(op, "c", m.c, {m.a.dtype(), sum});
-  check_device(op, {&m.a, &m.b, &m.c, &m.bias, &m.pre_activation, &m.row_sums});
   if (m.M < 0 || m.N < 0 || m.K < 0 || m.batch < 1)
     throw ShapeError(fmt::format(
         "{}: expected M, N, K of 0 or more and batch of 1 or more, got {}, {}, {} and {}", op, m.M,

@@ -39,7 +39,6 @@ void check_indexed(const char* op, const Tensor& index, const Tensor& x, const T
   check_present(op, "x", x);
   check_dtype(op, "index", index, {DType::i32, DType::i64});
   check_dtype(op, "y", y, x.dtype());
-  check_device(op, {&index, &x, &y});
 }
 
 }  // namespace
@@ -56,7 +55,6 @@ void validate(const StridedCopy& args) {
           fmt::format("strided_copy: y has stride 0 along axis {} of the copied block {}; expected "
                       "another stride, because several elements would be written to one",
                       i, args.extents));
-  check_device(op, {&args.x, &args.y});
 }
 
 void validate(const Gather& args) {
@@ -117,7 +115,6 @@ void validate(const EmbeddingForward& a) {
     check_matrix(op, "position", a.position, a.y.extent(1));
     check_positions(op, a.y.extent(0), a.T, a.first_position, a.position.extent(0));
   }
-  check_device(op, {&a.ids, &a.weight, &a.position, &a.y});
 }
 
 void validate(const EmbeddingBackward& a) {
@@ -134,7 +131,6 @@ void validate(const EmbeddingBackward& a) {
     check_matrix(op, "dposition", a.dposition, a.dy.extent(1));
     check_positions(op, a.dy.extent(0), a.T, a.first_position, a.dposition.extent(0));
   }
-  check_device(op, {&a.ids, &a.dy, &a.dweight, &a.dposition});
 }
 
 ZG_KERNEL(EmbeddingForward, embedding_forward)

@@ -25,7 +25,6 @@ void check_reduced(const char* op, const Tensor& x, const Tensor& y, uint32_t ax
                     x.shape(), x.shape().rank() - 1));
   if (y.shape() != reduced_shape(x.shape(), axes, /*keep=*/true))
     check_shape(op, "y", y, reduced_shape(x.shape(), axes, /*keep=*/false));
-  check_device(op, {&x, &y});
 }
 
 void check_not_empty(const char* op, const Shape& shape, uint32_t axes) {
@@ -77,14 +76,12 @@ void validate(const TopK& args) {
     throw ShapeError(
         fmt::format("{}: y has shape {}; expected {} with at most {} elements along axis {}", op,
                     args.y.shape(), args.x.shape(), args.x.extent(axis), axis));
-  check_device(op, {&args.x, &args.y});
 }
 
 void validate(const SoftmaxForward& args) {
   const char* op = "softmax_forward";
   check_rows(op, args.x);
   check_like(op, "y", args.y, args.x);
-  check_device(op, {&args.x, &args.y});
 }
 
 void validate(const SoftmaxBackward& args) {
@@ -92,7 +89,6 @@ void validate(const SoftmaxBackward& args) {
   check_rows(op, args.y);
   for (const auto& [name, tensor] : {std::pair{"dy", &args.dy}, {"dx", &args.dx}})
     check_like(op, name, *tensor, args.y);
-  check_device(op, {&args.y, &args.dy, &args.dx});
 }
 
 ZG_KERNEL(Reduce, reduce)
