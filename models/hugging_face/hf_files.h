@@ -5,6 +5,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "zerograd/autograd/parameter.h"
@@ -23,6 +24,22 @@ inline constexpr const char *hf_config_name = "config.json",
 File open_hf_config(const std::string& directory);
 /// The text of a config; FileError above 1 MiB.
 std::string read_hf_text(const File& file);
+
+/// A folder's config.json and what it and generation_config.json say. `read` reads a config.
+template <class Model>
+struct HFFolderState {
+  HFFolderState(std::string folder, Model (*read)(const std::string& text, const std::string& path))
+      : path(std::move(folder)),
+        config(open_hf_config(path)),
+        model(read(read_hf_text(config), config.path())) {
+    const std::string generation = path + "/" + hf_generation_name;
+    if (path_exists(generation))
+      read_hf_generation(read_hf_text(File::open(generation)), generation, model);
+  }
+  const std::string path;
+  const File config;
+  Model model;
+};
 
 /// Tensors of a folder that become the parameters of a model.
 struct HFRequest {

@@ -60,14 +60,6 @@ std::vector<float> transposed(std::span<const float> values, int64_t rows, int64
 
 namespace {
 
-HFModel read_model(const File& config, const std::string& directory) {
-  HFModel model = hf_config(read_hf_text(config), config.path());
-  const std::string generation = directory + "/" + hf_generation_name;
-  if (path_exists(generation))
-    read_hf_generation(read_hf_text(File::open(generation)), generation, model);
-  return model;
-}
-
 /// Compares all but the longest sequence and the dropout, which a program can change.
 bool is_same_model(const GPTConfig& a, GPTConfig b) {
   b.block_size = a.block_size;
@@ -77,17 +69,12 @@ bool is_same_model(const GPTConfig& a, GPTConfig b) {
 
 }  // namespace
 
-struct HuggingFaceFolderState {
-  explicit HuggingFaceFolderState(std::string folder)
-      : path(std::move(folder)), config(open_hf_config(path)), model(read_model(config, path)) {}
-
-  const std::string path;
-  const File config;
-  const HFModel model;
+struct HuggingFaceFolderState : HFFolderState<HFModel> {
+  using HFFolderState::HFFolderState;
 };
 
 HuggingFaceFolder::HuggingFaceFolder(std::string path)
-    : state_(std::make_unique<HuggingFaceFolderState>(std::move(path))) {}
+    : state_(std::make_unique<HuggingFaceFolderState>(std::move(path), hf_config)) {}
 HuggingFaceFolder::~HuggingFaceFolder() = default;
 HuggingFaceFolder::HuggingFaceFolder(HuggingFaceFolder&& other) noexcept = default;
 

@@ -17,23 +17,12 @@ std::vector<HFTensor> hf_tensors(const Seq2SeqConfig& config) {
   return tensors;
 }
 
-struct Seq2SeqFolderState {
-  explicit Seq2SeqFolderState(std::string folder)
-      : path(std::move(folder)),
-        config(open_hf_config(path)),
-        model(hf_seq2seq(read_hf_text(config), config.path())) {
-    const std::string generation = path + "/" + hf_generation_name;
-    if (path_exists(generation))
-      read_hf_generation(read_hf_text(File::open(generation)), generation, model);
-  }
-
-  const std::string path;
-  const File config;
-  HFSeq2Seq model;
+struct Seq2SeqFolderState : HFFolderState<HFSeq2Seq> {
+  using HFFolderState::HFFolderState;
 };
 
 Seq2SeqFolder::Seq2SeqFolder(std::string path)
-    : state_(std::make_unique<Seq2SeqFolderState>(std::move(path))) {}
+    : state_(std::make_unique<Seq2SeqFolderState>(std::move(path), hf_seq2seq)) {}
 Seq2SeqFolder::~Seq2SeqFolder() = default;
 Seq2SeqFolder::Seq2SeqFolder(Seq2SeqFolder&& other) noexcept = default;
 
