@@ -65,6 +65,17 @@ struct NormCase {
         beta(random_tensor({C}, dtype, device, 4)),
         dy(random_tensor({N, C}, dtype, device, 5)),
         dsum(random_tensor({N, C}, dtype, device, 6)) {}
+
+  LayerNormForward forward(bool adds_residual) const {
+    return {.x = x,
+            .residual = adds_residual ? residual : Tensor(),
+            .gamma = gamma,
+            .beta = beta,
+            .y = like(x),
+            .sum = adds_residual ? like(x) : Tensor(),
+            .mean = statistic(x),
+            .rstd = statistic(x)};
+  }
 };
 
 template <class F>
@@ -83,12 +94,7 @@ void for_cases(const F& f) {
 TEST_CASE("layer_norm_forward equals the formula in double" * doctest::test_suite("every device")) {
   for_cases([](const NormCase& c, const Device& device) {
     const DType dtype = c.x.dtype();
-    const LayerNormForward a{.x = c.x,
-                             .gamma = c.gamma,
-                             .beta = c.beta,
-                             .y = like(c.x),
-                             .mean = statistic(c.x),
-                             .rstd = statistic(c.x)};
+    const LayerNormForward a = c.forward(/*adds_residual=*/false);
     kernels::layer_norm_forward(a, device.compute());
     const ReferenceNorm expected(c.x.to_doubles(), c.gamma.to_doubles(), c.beta.to_doubles(), true);
     // |x| <= 2; rstd is near 1.2 in a wide row and at most a few, but 316 = 1/sqrt(epsilon) for a
@@ -103,25 +109,15 @@ TEST_CASE("layer_norm_forward equals the formula in double" * doctest::test_suit
 TEST_CASE("layer_norm_forward adds the residual, rounds the sum and normalises the rounded sum" *
           doctest::test_suite("every device")) {
   for_cases([](const NormCase& c, const Device& device) {
-    const LayerNormForward a{.x = c.x,
-                             .residual = c.residual,
-                             .gamma = c.gamma,
-                             .y = like(c.x),
-                             .sum = like(c.x),
-                             .mean = statistic(c.x),
-                             .rstd = statistic(c.x)};
+    const LayerNormForward a = c.forward(/*adds_residual=*/true);
     kernels::layer_norm_forward(a, device.compute());
     Values sum = c.x.to_doubles();
     const Values residual = c.residual.to_doubles();
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += residual[i];
     // One rounding to the accumulator and one to the dtype.
     CHECK(excess(a.sum, sum, 0.0, 1.01 * unit_roundoff(c.x.dtype())) <= 1.0);
-    LayerNormForward plain = a;
+    LayerNormForward plain = c.forward(/*adds_residual=*/false);
     plain.x = a.sum;
-    plain.residual = plain.sum = Tensor();
-    plain.y = like(c.x);
-    plain.mean = statistic(c.x);
-    plain.rstd = statistic(c.x);
     kernels::layer_norm_forward(plain, device.compute());
     CHECK(same_bits(a.y, plain.y));
     CHECK(same_bits(a.mean, plain.mean));
@@ -157,14 +153,7 @@ TEST_CASE("norms give the same bits for any thread count, and may write over the
       for (int threads : {1, 2, 3}) {
         const Device device = Device::cpu(0, {.threads = threads, .isa = isa});
         const NormCase c(1100, 77, dtype, device);
-        LayerNormForward forward{.x = c.x,
-                                 .residual = c.residual,
-                                 .gamma = c.gamma,
-                                 .beta = c.beta,
-                                 .y = like(c.x),
-                                 .sum = like(c.x),
-                                 .mean = statistic(c.x),
-                                 .rstd = statistic(c.x)};
+        LayerNormForward forward = c.forward(/*adds_residual=*/true);
         if (threads == 3) forward.sum = c.x, forward.y = c.residual;
         kernels::layer_norm_forward(forward, device.compute());
         LayerNormBackward backward{.dy = c.dy,
