@@ -33,8 +33,7 @@ TEST_CASE("gradcheck finds a wrong backward and says where") {
                 {doubles({4}, 1), doubles({4}, 2, 0.5, 1.0)});
   CHECK_FALSE(result);
   CHECK(result.worst > 1e-4);
-  CHECK(contains(result.report, "input 1, element "));
-  CHECK(contains(result.report, "analytic"));
+  for (const char* part : {"input 1, element ", "analytic"}) CHECK(contains(result.report, part));
 }
 
 TEST_CASE("gradcheck fails on a gradient that is not a number") {

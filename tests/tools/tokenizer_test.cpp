@@ -297,8 +297,7 @@ TEST_CASE(
                 "--tokenizer: the checkpoint's tokens are the characters of ");
   const Outcome none =
       checked(zerograd("train --steps 1 --data " + a.text + " --tokenizer " + a.text), 5);
-  CHECK(contains(none.error, "text.txt:1:"));
-  CHECK(contains(none.error, ": is not JSON: "));
+  for (const char* part : {"text.txt:1:", ": is not JSON: "}) CHECK(contains(none.error, part));
 }
 
 TEST_CASE("bench tokenizer prints the speed at which a text is encoded and decoded") {

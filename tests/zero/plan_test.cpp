@@ -254,8 +254,7 @@ TEST_CASE("planning the load of a checkpoint that was not saved is an error that
     zero::load_checkpoint("nowhere/step_7", engine);
   };
   const std::string what = message_of<FileError>([&] { plan_ranks(2, program); });
-  CHECK(contains(what, "rank 0/2: "));
-  CHECK(contains(what, "nowhere/step_7"));
+  for (const char* part : {"rank 0/2: ", "nowhere/step_7"}) CHECK(contains(what, part));
 }
 
 TEST_CASE("a PlanError names the step at which a run ends early because of a loss value") {
@@ -275,9 +274,8 @@ TEST_CASE("a PlanError names the step at which a run ends early because of a los
   CHECK(plan.events[0].reads >= 5);
   const std::string what = message_of<PlanError>([&] { run_ranks(2, program, {.expect = &plan}); });
   // An event is an allocation or a collective.
-  CHECK(contains(what, "ended after event"));
-  CHECK(contains(what, "in step 3"));
-  CHECK(contains(what, "a branch on a value"));
+  for (const char* part : {"ended after event", "in step 3", "a branch on a value"})
+    CHECK(contains(what, part));
 }
 
 TEST_CASE(

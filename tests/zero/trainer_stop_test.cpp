@@ -274,8 +274,7 @@ TEST_CASE("an error of one rank reaches the others with its rank, step and cause
     }
   };
   CHECK(contains(message_of<FileError>([&] { run_ranks(2, program); }), "no metrics"));
-  CHECK(contains(told, "rank 1 failed in step 3"));
-  CHECK(contains(told, "no metrics"));
+  for (const char* part : {"rank 1 failed in step 3", "no metrics"}) CHECK(contains(told, part));
 }
 
 TEST_CASE(
@@ -456,8 +455,7 @@ TEST_CASE("an error names the rank that returns early from a user's training loo
       }
     });
   });
-  CHECK(contains(message, "rank 1 returned early"));
-  CHECK(contains(message, "in step 2"));
+  for (const char* part : {"rank 1 returned early", "in step 2"}) CHECK(contains(message, part));
 }
 
 TEST_CASE("a run checked against a plan that ran out of memory throws a PlanError that says so") {

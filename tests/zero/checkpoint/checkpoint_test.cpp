@@ -386,8 +386,7 @@ TEST_CASE(
     const std::string error =
         message_of<FileError>([&] { zero::load_weights(folder / "w", engine); });
     CHECK(contains(error, folder / "w"));
-    CHECK(contains(error, "has no 'gain' [129]"));
-    CHECK(contains(error, "'h.gain' [129]"));
+    for (const char* part : {"has no 'gain' [129]", "'h.gain' [129]"}) CHECK(contains(error, part));
     CHECK(engine.parameter_hash() == before);
   }
 }
