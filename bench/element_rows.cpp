@@ -36,8 +36,8 @@ Var unary_of(UnaryOp op, const Var& x) {
 
 Var binary_of(BinaryOp op, const Var& a, const Var& b) {
   constexpr std::pair<BinaryOp, Var (*)(const Var&, const Var&)> functions[] = {
-      {BinaryOp::add, add},    {BinaryOp::subtract, sub}, {BinaryOp::multiply, mul},
-      {BinaryOp::divide, div}, {BinaryOp::power, pow},    {BinaryOp::maximum, maximum}};
+      {BinaryOp::add, zg::add}, {BinaryOp::subtract, sub}, {BinaryOp::multiply, mul},
+      {BinaryOp::divide, div},  {BinaryOp::power, pow},    {BinaryOp::maximum, maximum}};
   for (const auto& [known, function] : functions)
     if (known == op) return function(a, b);
   return minimum(a, b);
