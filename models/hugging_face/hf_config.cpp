@@ -5,7 +5,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "zerograd/models/gpt/gpt_config.h"
@@ -118,17 +117,10 @@ void require_our_arithmetic(const JsonNode& theirs) {
   theirs.at("quantization_config").require(nullptr);
 }
 
-/// The dropout of the first key, and whether the other keys have the same.
-std::pair<float, bool> dropout_of(const JsonNode& theirs, std::initializer_list<const char*> keys,
-                                  double absent) {
-  const double dropout = theirs.at(*keys.begin()).number(absent);
-  bool one_for_all = true;
-  for (const char* key : keys) {
-    const double share = theirs.at(key).number(absent);
-    if (!(share >= 0.0 && share <= 1.0)) theirs.at(key).fail("a share from 0 to 1");
-    one_for_all = one_for_all && share == dropout;
-  }
-  return {static_cast<float>(dropout), one_for_all};
+double share_at(const JsonNode& theirs, const char* key, double absent) {
+  const double share = theirs.at(key).number(absent);
+  if (!(share >= 0.0 && share <= 1.0)) theirs.at(key).fail("a share from 0 to 1");
+  return share;
 }
 
 HFModel hf_gpt2_config(const JsonNode& theirs) {
@@ -143,9 +135,10 @@ HFModel hf_gpt2_config(const JsonNode& theirs) {
   if (config.hidden == 4 * config.width) config.hidden = 0;  // the default
   config.norm_epsilon = epsilon_at(theirs, "layer_norm_epsilon", default_epsilon);
   config.tied = theirs.at("tie_word_embeddings").flag(true);
-  const auto [dropout, one_for_all] =
-      dropout_of(theirs, {"resid_pdrop", "embd_pdrop", "attn_pdrop"}, 0.1);
-  config.dropout = dropout;
+  const double dropout = share_at(theirs, "resid_pdrop", 0.1);
+  config.dropout = static_cast<float>(dropout);
+  const bool one_for_all = share_at(theirs, "embd_pdrop", 0.1) == dropout &&
+                           share_at(theirs, "attn_pdrop", 0.1) == dropout;
   return {.config = config,
           .tokens = hf_tokens(theirs, {.bos = end_of_text, .pad = {}, .eos = {end_of_text}},
                               config.vocabulary),
@@ -191,9 +184,9 @@ HFModel hf_bloom_config(const JsonNode& theirs) {
   theirs.at("n_inner").require(4 * config.width);
   theirs.at("pruned_heads").require(json::object());
   theirs.at("quantization_config").require(nullptr);
-  const auto [dropout, one_for_all] =
-      dropout_of(theirs, {"hidden_dropout", "attention_dropout"}, 0.0);
-  config.dropout = dropout;
+  const double dropout = share_at(theirs, "hidden_dropout", 0.0);
+  config.dropout = static_cast<float>(dropout);
+  const bool one_for_all = share_at(theirs, "attention_dropout", 0.0) == dropout;
   return {.config = config,
           .tokens = hf_tokens(theirs, {.bos = 1, .pad = {}, .eos = {2}}, config.vocabulary),
           .dropouts = one_for_all ? "" : "hidden_dropout and attention_dropout"};

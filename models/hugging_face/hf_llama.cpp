@@ -103,10 +103,7 @@ int64_t window_of(const JsonNode& theirs, Family family, int64_t layers) {
     constexpr int64_t absent = 4096;
     return theirs.value.contains("sliding_window") ? window.count(0) : absent;
   }
-  if (family == Family::llama) {
-    window.require(nullptr);
-    return 0;
-  }
+  if (family == Family::llama) return 0;  // transformers does not look at it
   // layer_types says it of each layer. Without it layers from max_window_layers on have the window.
   const JsonNode uses = theirs.at("use_sliding_window");
   const bool has_key = theirs.value.contains("sliding_window");

@@ -47,10 +47,6 @@ std::vector<AddedToken> tokens_that_no_merge_makes(const TokenizerParts& parts) 
   return added;
 }
 
-}  // namespace
-
-namespace {
-
 TokenizerParts gpt2_parts(const GPT2Files& files, const std::string& directory) {
   const std::string path = directory + "/" + vocabulary_name;
   VocabularyMap vocabulary(parse_json_object(files.vocabulary, path), path);
@@ -129,10 +125,6 @@ void add_tokenizer(const Tokenizer& tokenizer, FileSet& files, const std::string
     write_text(files.add(begin + merges_name), two.merges);
   }
   write_text(files.add(begin + tokenizer_name), tokenizer_json(tokenizer, around));
-}
-
-std::vector<std::string> tokenizer_file_names() {
-  return {vocabulary_name, merges_name, tokenizer_name};
 }
 
 std::string hf_tokenizer_config_json(const Tokenizer& tokenizer, const SpecialTokens& tokens,

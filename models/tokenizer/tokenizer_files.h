@@ -31,8 +31,6 @@ ZG_API void save_tokenizer(const Tokenizer& tokenizer, const std::string& direct
 /// `around`: as in tokenizer_json().
 ZG_API void add_tokenizer(const Tokenizer& tokenizer, FileSet& files, const std::string& folder,
                           const std::optional<TextTemplate>& around = {});
-/// The names of these files.
-ZG_API std::vector<std::string> tokenizer_file_names();
 
 /// Reads model BPE with these steps. normalizer: NFC, Prepend, Replace (of a String).
 /// pre_tokenizer: Split, Digits, Metaspace, and ByteLevel as the last one. post_processor:

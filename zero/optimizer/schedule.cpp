@@ -94,18 +94,18 @@ TransformersNumbers numbers_of(const ScheduleOptions& o) {
   for (const auto& [key, at, value] : deepspeed::read_hjson(o.lr_scheduler_kwargs, name).members) {
     const auto* const row = std::ranges::find(known, key, &std::pair<const char*, double*>::first);
     const std::string place = deepspeed::place(name, at, key);
-    if (key == "warmup_type" || key == "decay_type") {
-      if (value.text != "linear" && value.text != "cosine" && value.text != "1-sqrt")
-        throw ConfigError(place + "expected linear, cosine or 1-sqrt, got " +
-                          deepspeed::shown(value));
-      (key == "warmup_type" ? n.warmup_type : n.decay_type) = value.text;
+    std::string* const curve = key == "warmup_type"  ? &n.warmup_type
+                               : key == "decay_type" ? &n.decay_type
+                                                     : nullptr;
+    if (curve && (value.text == "linear" || value.text == "cosine" || value.text == "1-sqrt")) {
+      *curve = value.text;
       continue;
     }
     if (row == std::end(known) || value.kind != deepspeed::Value::Kind::number || value.number < 0)
       throw ConfigError(place +
                         "expected a number of 0 or more for num_cycles, power, lr_end, timescale, "
-                        "num_decay_steps, num_stable_steps or min_lr_ratio, or warmup_type or "
-                        "decay_type, got " +
+                        "num_decay_steps, num_stable_steps or min_lr_ratio, or linear, cosine or "
+                        "1-sqrt as warmup_type or decay_type, got " +
                         deepspeed::shown(value));
     *row->second = value.number;
   }
@@ -119,13 +119,15 @@ double transformers_factor(const ScheduleOptions& o, const TransformersNumbers& 
   const bool is_wsd = o.kind == ScheduleKind::hf_warmup_stable_decay;
   const int64_t warmup = o.warmup_num_steps;
   const double low = is_wsd ? n.min_lr_ratio : 0.0;
+  const auto shaped = [](const std::string& type, double linear, double cosine, double root) {
+    return type == "linear" ? linear : type == "cosine" ? cosine : root;
+  };
   if (k < warmup) {
     const double passed = ratio(k, warmup);
-    const double risen = n.warmup_type == "linear" ? passed
-                         : n.warmup_type == "cosine"
-                             ? 0.5 * (1.0 - std::cos(std::numbers::pi * passed))
-                             : 1.0 - std::sqrt(1.0 - passed);
-    return risen * (1.0 - low) + low;
+    return shaped(n.warmup_type, passed, 0.5 * (1.0 - std::cos(std::numbers::pi * passed)),
+                  1.0 - std::sqrt(1.0 - passed)) *
+               (1.0 - low) +
+           low;
   }
   const double progress = ratio(k - warmup, o.total_num_steps - warmup);
   const auto wave = [&n](double passed) {
@@ -140,9 +142,7 @@ double transformers_factor(const ScheduleOptions& o, const TransformersNumbers& 
     if (after < stable) return 1.0;
     if (after >= stable + decay) return low;
     const double passed = (after - stable) / std::max(1.0, decay);
-    const double left = n.decay_type == "linear"   ? 1.0 - passed
-                        : n.decay_type == "cosine" ? wave(passed)
-                                                   : 1.0 - std::sqrt(passed);
+    const double left = shaped(n.decay_type, 1.0 - passed, wave(passed), 1.0 - std::sqrt(passed));
     return std::max(0.0, left * (1.0 - low) + low);
   }
   switch (o.kind) {

@@ -224,6 +224,7 @@ TEST_CASE(
     return config_of(config);
   };
   const json in_all = {{"use_sliding_window", true}, {"sliding_window", 4}};
+  CHECK(read("hf_llama", in_all).window == 0);
   for (const char* name : {"hf_qwen2", "hf_qwen3"}) {
     CAPTURE(std::string(name));
     const size_t layers = config_json(name).at("num_hidden_layers");

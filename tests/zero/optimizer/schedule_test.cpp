@@ -300,5 +300,5 @@ TEST_CASE("numbers of transformers' schedules that it would not take are refused
                           "lr_scheduler_kwargs:1:2: num_cycle: expected"));
   CHECK(testing::contains(refusal(hf_cosine, "{\"num_cycles\": \"x\"}"), "got 'x'"));
   CHECK(testing::contains(refusal(hf_warmup_stable_decay, "{\"decay_type\": \"cubic\"}"),
-                          "decay_type: expected linear, cosine or 1-sqrt, got 'cubic'"));
+                          "1-sqrt as warmup_type or decay_type, got 'cubic'"));
 }
