@@ -129,9 +129,10 @@ void check_optimizer_flags(const Given& given, const zero::UpdateOptions& update
 }
 
 void check_model_flags(const Given& given, const std::string& checkpoint) {
-  if (settings_in(checkpoint))
-    refuse_flags(given, {"--model-type", "--n-head"},
-                 checkpoint + " says itself what its model is; leave the flag out");
+  for (const char* flag : {"--model-type", "--n-head"})
+    if (given.count(flag) && settings_in(checkpoint))
+      throw ConfigError(std::string(flag) + ": " + checkpoint +
+                        " says itself what its model is; leave the flag out");
 }
 
 bool kill_switch_exists(const std::string& kill_switch_path) {
