@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/print.h"
 #include "zerograd/runtime/text/text.h"

@@ -5,6 +5,7 @@
 
 #include "tools/run/data_file.h"
 #include "tools/run/setup.h"
+#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
