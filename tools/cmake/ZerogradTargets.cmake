@@ -34,11 +34,23 @@ target_include_directories(zg_options INTERFACE ${ZG_INCLUDE_DIR})
 include(CheckCXXCompilerFlag)
 check_cxx_compiler_flag("-mamx-tile -mamx-bf16" ZG_AMX)
 target_compile_definitions(zg_options INTERFACE $<$<BOOL:${ZG_AMX}>:ZG_AMX>)
+# ZG_WERROR changes the content of files that compilers read, not their command lines: tools/test, which
+# sets it, compiles nothing again that tools/quickstart has compiled.
+set(ZG_WARNING_FLAGS ${PROJECT_BINARY_DIR}/warnings.flags)
+set(ZG_CUDA_WARNING_FLAGS ${PROJECT_BINARY_DIR}/cuda_warnings.flags)
+set(strict 0)
+if(ZG_WERROR)
+  set(strict 1)
+endif()
+string(REPEAT "-Werror" ${strict} flag)
+file(CONFIGURE OUTPUT ${ZG_WARNING_FLAGS} CONTENT "${flag}\n")
+string(REPEAT "-Werror all-warnings" ${strict} flag)
+file(CONFIGURE OUTPUT ${ZG_CUDA_WARNING_FLAGS} CONTENT "${flag}\n")
 # Designated initialisers leave fields to their defaults on purpose; -Wrestrict is wrong about
 # std::string in g++ 12.
 target_compile_options(zg_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;\
 -Wno-missing-field-initializers;$<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>;-ffp-contract=off;\
--fvisibility=hidden;-fvisibility-inlines-hidden;$<$<BOOL:${ZG_WERROR}>:-Werror>>")
+-fvisibility=hidden;-fvisibility-inlines-hidden;@${ZG_WARNING_FLAGS}>")
 # -O3 is for the folders and sources that compute (HOT_CODE). The rest dispatches and parses; -O1 shortens
 # its compilation.
 define_property(TARGET PROPERTY HOT_CODE INITIALIZE_FROM_VARIABLE ZG_HOT_CODE)
