@@ -197,7 +197,8 @@ TEST_CASE("states on the host of an accelerator are updated by the cpu, others b
   const auto here = message_of<Unsupported>([&] { updated({}); });
   const EngineOutcome on_host = updated({.optimizer = Space::host, .sub_group_size = 64});
   slot = own;
-  CHECK(here == "rank 0/2: optimizer_update: no " + tested_name() + " kernel");
+  // Both ranks fail; the first one is named.
+  CHECK(here.substr(here.find(':')) == ": optimizer_update: no " + tested_name() + " kernel");
   CHECK(on_host == expected);
 }
 

@@ -323,7 +323,7 @@ TEST_CASE("a file of algorithms that cannot be used is refused by the command") 
   const std::string on_cuda = sort_run + "--device cuda --steps 1 --matmul-algorithms " + file;
   refused(on_cuda, 5, file);
   write_file(file, "{}");
-  refused(on_cuda, 5, file + ": schema: expected a text, got nothing; try zerograd bench");
+  refused(on_cuda, 5, file + ": schema: expected a string, got null; try zerograd bench");
   zg::MatmulAlgorithms{.gpu = "another GPU", .library = "cuBLASLt 13.0.0"}.write(file);
   refused(on_cuda, 5, file + ": gpu: expected 'emulated device");
   for (const char* device : {"cpu", "hpu"})
