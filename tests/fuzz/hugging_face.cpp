@@ -63,9 +63,9 @@ void read_index(const std::string& text) {
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* bytes, size_t size) {
   using namespace zg::testing;
   const std::string text(bytes, bytes + size);
-  bounded([&] { guarded("config.json: ", [&] { read_config(text); }); });
-  bounded([&] { guarded("config.json: ", [&] { read_encoder_decoder(text); }); });
-  bounded([&] { guarded("adapter_config.json: ", [&] { read_adapter(text); }); });
-  bounded([&] { guarded("index: index.json: ", [&] { read_index(text); }); });
+  bounded([&] { guarded("config.json:", [&] { read_config(text); }); });
+  bounded([&] { guarded("config.json:", [&] { read_encoder_decoder(text); }); });
+  bounded([&] { guarded("adapter_config.json:", [&] { read_adapter(text); }); });
+  bounded([&] { guarded("index: index.json:", [&] { read_index(text); }); });
   return 0;
 }

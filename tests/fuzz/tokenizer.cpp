@@ -108,7 +108,7 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* bytes, size_t size) {
   using namespace zg::testing;
   const std::string text(bytes, bytes + size);
   bounded([&] {
-    guarded("tokenizer.json: ", text,
+    guarded("tokenizer.json:", text,
             [&] { return models::tokenizer_from_json(with_bytes(text), "tokenizer.json"); });
   });
   bounded([&] {
