@@ -1,4 +1,4 @@
-# The program of data/chat_template.h in Python is a text in the library, of which this writes the source ${chat_program}.
+# Writes ${chat_program}: data/render_chats.py as a text in C++, for the library and the fuzzers.
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/data/render_chats.py)
 file(READ ${CMAKE_CURRENT_LIST_DIR}/data/render_chats.py program)
 set(chat_program ${CMAKE_CURRENT_BINARY_DIR}/chat_program.cpp)

@@ -1,12 +1,21 @@
 #pragma once
 
-#include "zerograd/kernels/attention/attention.h"
-#include "zerograd/kernels/loss/cross_entropy.h"
-#include "zerograd/kernels/matmul/matmul.h"
-#include "zerograd/kernels/movement/movement.h"
-#include "zerograd/kernels/norm/layer_norm.h"
-#include "zerograd/kernels/optimizer/optimizer.h"
-#include "zerograd/kernels/reduce/reduce.h"
+#include "zerograd/runtime/device.h"
+
+namespace zg {
+
+struct AttentionBackward;
+struct AttentionForward;
+struct EmbeddingBackward;
+struct LayerNormBackward;
+struct Matmul;
+struct ProjectionCrossEntropy;
+struct Reduce;
+struct RmsNormBackward;
+struct ScatterAdd;
+struct SumOfSquares;
+
+}  // namespace zg
 
 // Bytes of scratch memory of the CPU kernels, computed from shapes and traits alone. Kernels that
 // are not listed need none.

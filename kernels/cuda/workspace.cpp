@@ -2,6 +2,13 @@
 
 #include <algorithm>
 
+#include "zerograd/kernels/attention/attention.h"
+#include "zerograd/kernels/loss/projection_chunks.h"
+#include "zerograd/kernels/matmul/matmul.h"
+#include "zerograd/kernels/movement/movement.h"
+#include "zerograd/kernels/norm/layer_norm.h"
+#include "zerograd/kernels/reduce/reduce_chunks.h"
+
 namespace zg::cuda {
 
 NormBlocks::NormBlocks(int64_t N) {

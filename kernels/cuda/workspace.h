@@ -1,11 +1,19 @@
 #pragma once
 
-#include "zerograd/kernels/attention/attention.h"
-#include "zerograd/kernels/loss/projection_chunks.h"
-#include "zerograd/kernels/matmul/matmul.h"
-#include "zerograd/kernels/movement/movement.h"
-#include "zerograd/kernels/norm/layer_norm.h"
-#include "zerograd/kernels/reduce/reduce_chunks.h"
+#include "zerograd/runtime/device.h"
+
+namespace zg {
+
+struct AttentionBackward;
+struct EmbeddingBackward;
+struct LayerNormBackward;
+struct Matmul;
+struct ProjectionCrossEntropy;
+struct ProjectionPlan;
+struct Reduce;
+struct RmsNormBackward;
+
+}  // namespace zg
 
 // Scratch memory of the CUDA kernels, in bytes. Computed from shapes alone and compiled in every
 // build, so that a machine without CUDA can plan a run for a machine with CUDA.

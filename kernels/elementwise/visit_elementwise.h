@@ -1,17 +1,19 @@
 #pragma once
 
+#include <cstdlib>
+
 #include "zerograd/kernels/elementwise/elementwise.h"
 
 // From an op known at run time to one known at compile time, for every backend:
 // f.template operator()<op>().
 namespace zg {
 
-/// Calls f with the one of the ops that `op` is, or else with the last one.
+/// Calls f with the one of the ops that `op` is.
 template <auto first, auto... others, class F>
 void visit_op(decltype(first) op, const F& f) {
-  if constexpr (sizeof...(others) > 0)
-    if (op != first) return visit_op<others...>(op, f);
-  f.template operator()<first>();
+  if (op == first) return f.template operator()<first>();
+  if constexpr (sizeof...(others) > 0) return visit_op<others...>(op, f);
+  std::abort();  // an op that the lists below do not have
 }
 
 template <class F>

@@ -2,6 +2,14 @@
 
 #include <algorithm>
 
+#include "zerograd/kernels/attention/attention.h"
+#include "zerograd/kernels/loss/projection_chunks.h"
+#include "zerograd/kernels/matmul/matmul.h"
+#include "zerograd/kernels/movement/movement.h"
+#include "zerograd/kernels/norm/layer_norm.h"
+#include "zerograd/kernels/optimizer/optimizer.h"
+#include "zerograd/kernels/reduce/reduce_chunks.h"
+
 namespace zg::hpu {
 
 NormParts::NormParts(int64_t N) {

@@ -1,12 +1,20 @@
 #pragma once
 
-#include "zerograd/kernels/attention/attention.h"
-#include "zerograd/kernels/loss/projection_chunks.h"
-#include "zerograd/kernels/matmul/matmul.h"
-#include "zerograd/kernels/movement/movement.h"
-#include "zerograd/kernels/norm/layer_norm.h"
-#include "zerograd/kernels/optimizer/optimizer.h"
-#include "zerograd/kernels/reduce/reduce_chunks.h"
+#include "zerograd/runtime/device.h"
+
+namespace zg {
+
+struct AttentionBackward;
+struct EmbeddingBackward;
+struct LayerNormBackward;
+struct Matmul;
+struct ProjectionCrossEntropy;
+struct ProjectionPlan;
+struct Reduce;
+struct RmsNormBackward;
+struct SumOfSquares;
+
+}  // namespace zg
 
 // Scratch memory of the HPU kernels, in bytes. Computed from shapes alone and compiled in every
 // build, so that a machine without Level Zero can plan a run for a machine with Level Zero.

@@ -2,6 +2,7 @@
 
 #include "zerograd/kernels/hpu/launch.h"
 #include "zerograd/kernels/hpu/workspace.h"
+#include "zerograd/kernels/loss/projection_chunks.h"
 
 namespace zg::hpu {
 

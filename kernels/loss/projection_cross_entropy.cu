@@ -1,5 +1,7 @@
 #include "zerograd/kernels/cuda/rows.cuh"
 #include "zerograd/kernels/cuda/workspace.h"
+#include "zerograd/kernels/loss/projection_chunks.h"
+#include "zerograd/kernels/matmul/matmul.h"
 
 // Cross-entropy of logits = x weight^T [N, V] without holding all logits: matmul computes them for
 // a block of rows, all columns at once (LogitLimits::for_gpus). loss_of_rows turns them into the

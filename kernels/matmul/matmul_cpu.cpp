@@ -5,6 +5,7 @@
 #include "zerograd/kernels/cpu/level.h"
 #include "zerograd/kernels/cpu/workspace.h"
 #include "zerograd/kernels/matmul/matmul_table.h"
+#include "zerograd/kernels/reduce/reduce.h"
 #include "zerograd/runtime/cpu/team.h"
 
 namespace zg::cpu {

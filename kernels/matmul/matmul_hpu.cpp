@@ -7,6 +7,7 @@
 #include "zerograd/kernels/hpu/variant.h"
 #include "zerograd/kernels/hpu/workspace.h"
 #include "zerograd/kernels/matmul/matmul.h"
+#include "zerograd/kernels/reduce/reduce.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::hpu {

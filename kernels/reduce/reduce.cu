@@ -2,6 +2,7 @@
 
 #include "zerograd/kernels/cuda/nest.cuh"
 #include "zerograd/kernels/cuda/workspace.h"
+#include "zerograd/kernels/reduce/reduce_chunks.h"
 
 namespace zg::cuda {
 namespace {

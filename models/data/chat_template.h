@@ -40,10 +40,11 @@ struct RenderedChat {
   std::vector<Span> answers = {};
 };
 
-/// Renders chats as transformers 5 does: by the sandbox of jinja2, a package of Python, in a child
-/// process. That has no environment, opens no files, and has 512 MiB of memory, for each text 2^22
-/// characters, and for each chat some seconds of processor time and 20 ms a message. It ends with
-/// this object or, after the chat that it renders, with this process.
+/// Renders chats as transformers 5 does: by jinja2, a package of Python, which refuses attributes
+/// that begin with _ and changes of values. It runs in a child process, which has no environment,
+/// opens no files, and has 512 MiB of memory, for each text 2^22 characters, and for each chat some
+/// seconds of processor time and 20 ms a message. That ends with this object or, after the chat
+/// that it renders, with this process.
 ///
 /// A template that has {% generation %} says itself what is an answer. Otherwise message i begins
 /// where the text of the messages before it ends, with add_generation_prompt, and ends where the

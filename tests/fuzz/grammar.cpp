@@ -113,7 +113,7 @@ Input damaged(std::string text, Draws& draws) {
   return {text, "damaged bytes", Input::any};
 }
 
-/// A template of chats, with at most one thing that Jinja or its sandbox refuses.
+/// A template of chats, with at most one thing that jinja2 refuses.
 Input template_of(std::string text, Draws& draws) {
   static const std::vector<std::string> bad = {
       "{{ ''.__class__.__mro__ }}", "{{ messages | no_such_filter }}", "{{ messages.append(1) }}",
@@ -122,7 +122,7 @@ Input template_of(std::string text, Draws& draws) {
       "{% no_such_tag %}", "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "{{ 1 / 0 }}",
       "{% for i in range(999999) %}{% endfor %}", "{% endfor %}", "{% if true %}", "{{ ( }}",
       "{{ '%999999999d' % 1 }}", "{{ cycler.__init__.__globals__ }}",
-      // Takes its second in each of some texts.
+      // Takes the whole second.
       "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}"};
   const uint64_t kind = draws.below(8);
   if (kind == 0) return {text, "the document"};
