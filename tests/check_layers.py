@@ -35,6 +35,9 @@ LONGEST = 500
 PRINTS = re.compile(r"std::(printf|puts|putchar|cout|cerr)\b|std::(fprintf\(std|f(?:puts|write|putc)\([^;]*\bstd(?:out|err)\))")
 PRINTERS = re.compile(r"runtime/command_line/command_line\.cpp|tools/(main|output/console|commands/(generate|chat))\.cpp|"
                       r"tools/(bench|examples)/.*|(bench|tests)/.*")
+# What every family of kernels includes; it includes no family, or a change of one compiles all.
+SHARED = re.compile(r"kernels/(\w+|(cpu|cuda|hpu)/workspace)\.h")
+FAMILY = re.compile(r"zerograd/kernels/(?!cpu/|cuda/|hpu/)\w+/")
 # JSON is read in one place, which has limits and refuses zero bytes.
 PARSES = re.compile(r"\bjson::(parse|sax_parse)\(")
 
@@ -85,6 +88,8 @@ for path in files:
             problems.append(f"{place}: includes {included}; only {TEXT} may, which is zerograd::text")
         if included.count("/") == 1 and included in umbrellas and place.parts[0] in ALLOWED:
             problems.append(f"{place}: includes {included}, which has every layer; include what is used")
+        if SHARED.fullmatch(place.as_posix()) and FAMILY.match(included):
+            problems.append(f"{place}: includes {included}; every family includes {place.name}, declare what is needed")
         if VENDOR.match(included) and place.parts[0] in ALLOWED and place.parts[1] not in BACKENDS and \
                 not BACKEND_FILE.fullmatch(place.as_posix()):
             problems.append(f"{place}: includes {included} outside a backend's folders and files")

@@ -38,6 +38,7 @@ PLANTED = [
     ("models/tokenizer/all.cpp", '#include "zerograd/text.h"\n', "include what is used"),
     ("kernels/all.cpp", '#include "zerograd/bench.h"\n', "include what is used"),
     ("bench/glue.cpp", '#include "tools/run/run.h"\n', "bench includes nothing of tools"),
+    ("kernels/hpu/workspace.h", '#include "zerograd/kernels/scale/scale.h"\n', "declare what is needed"),
     ("autograd/vendor.cpp", "#include <cuda_runtime.h>\n", "outside a backend's folders and files"),
     ("kernels/scale/scale.cpp", "#include <cuda_runtime.h>\n", "outside a backend's folders and files"),
     ("zero/level_zero.cpp", "#include <level_zero/ze_api.h>\n", "Level Zero belongs in"),
