@@ -1,4 +1,4 @@
-#include "tools/options/settings.h"
+#include "tools/options/run_spec.h"
 
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -15,11 +15,11 @@ namespace zg::testing {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using tools::Settings;
+using tools::RunSpec;
 
 const Json& written() {
   static const Json settings = [] {
-    Settings own{.model = {.vocabulary = 3, .block_size = 11}, .micro_batch = 4};
+    RunSpec own{.model = {.vocabulary = 3, .block_size = 11}, .micro_batch = 4};
     own.data.source = "sort";
     own.steps = 20;
     return Json::parse(tools::to_json(own));
@@ -54,7 +54,7 @@ Json changed(const std::string& bytes) {
 }
 
 /// Computes from them as load and --resume do.
-void use(const Settings& settings) {
+void use(const RunSpec& settings) {
   const int64_t whole = settings.samples_per_step();
   if (whole < 1 || settings.step_samples() < 1 || settings.step_samples() > whole ||
       settings.step_accumulation() < 1)
@@ -82,7 +82,7 @@ void read(const std::string& config) {
   manifest.pieces = {{.parameter = "w", .state = "master", .shape = shape, .file = "f"}};
   const std::string json =
       zero::manifest_from(zero::manifest_text(manifest), "manifest.json").info.config_json;
-  Settings settings;
+  RunSpec settings;
   try {
     settings = tools::settings_from_json(json, "c");
   } catch (const FileError& error) {

@@ -22,13 +22,13 @@ using Json = nlohmann::json;
 using tools::Field;
 using tools::FieldGroup;
 using tools::Resume;
-using tools::Settings;
+using tools::RunSpec;
 using tools::Stored;
 using tools::TrainOptions;
 
 /// Settings with which every condition of a row holds.
-Settings saved_run() {
-  Settings saved{.model = {.vocabulary = 3, .block_size = 11}, .micro_batch = 4, .steps = 5};
+RunSpec saved_run() {
+  RunSpec saved{.model = {.vocabulary = 3, .block_size = 11}, .micro_batch = 4, .steps = 5};
   saved.data.source = "sort";
   saved.data.tokenizer = "/tokenizer";
   saved.data.validation_source = "/held_out.jsonl";
@@ -38,14 +38,14 @@ Settings saved_run() {
   return saved;
 }
 
-std::vector<Field> all_fields(TrainOptions& options, Settings& saved) {
+std::vector<Field> all_fields(TrainOptions& options, RunSpec& saved) {
   std::vector<Field> rows;
   for (FieldGroup& group : tools::fields_of(options, saved))
     for (Field& field : group.fields) rows.push_back(std::move(field));
   return rows;
 }
 
-std::vector<Stored> stored_rows(TrainOptions& options, Settings& saved) {
+std::vector<Stored> stored_rows(TrainOptions& options, RunSpec& saved) {
   std::vector<Stored> rows;
   for (Field& field : all_fields(options, saved))
     if (field.stored.rule != Resume::not_stored) rows.push_back(std::move(field.stored));
@@ -100,7 +100,7 @@ std::vector<std::byte> bytes_of(const T& object) {
 /// Whether a resumed run with the flag ("": none) takes the changed row from its checkpoint.
 bool is_taken(size_t row, const std::string& flag) {
   TrainOptions options;
-  Settings saved = saved_run();
+  RunSpec saved = saved_run();
   tools::adopt(saved, options);
   if (!flag.empty()) options.given.insert(flag);
   TrainOptions unused;
@@ -115,12 +115,12 @@ bool is_taken(size_t row, const std::string& flag) {
 TEST_CASE("fields: each stored field is exactly one value of the settings' JSON") {
   TrainOptions unused;
   const Json before = Json::parse(tools::to_json(saved_run())).flatten();
-  Settings counted = saved_run();
+  RunSpec counted = saved_run();
   const size_t rows = stored_rows(unused, counted).size();
   std::set<std::string> names;
   std::set<int> places;
   for (size_t i = 0; i < rows; ++i) {
-    Settings settings = saved_run();
+    RunSpec settings = saved_run();
     const Stored row = stored_rows(unused, settings)[i];
     CAPTURE(row.key.name);
     CHECK(names.insert(row.key.name).second);
@@ -140,7 +140,7 @@ TEST_CASE("fields: each stored field is exactly one value of the settings' JSON"
 }
 
 TEST_CASE("fields: the largest float of a range is read back unchanged from the settings' JSON") {
-  Settings saved = saved_run();
+  RunSpec saved = saved_run();
   saved.optimisation.schedule.warmup_num_steps = 2;
   saved.optimisation.engine.clip_norm = 3e38f;  // as a double it is above 3e38
   const std::string json = tools::to_json(saved);
@@ -155,8 +155,8 @@ TEST_CASE("fields: a number too large for a float is refused and not read as inf
         "of 0 or more, got 1e+300; expected those that zerograd train wrote");
 }
 
-TEST_CASE("fields: every member of Settings is stored, or listed in this test as not stored") {
-  Settings settings = saved_run();
+TEST_CASE("fields: every member of RunSpec is stored, or listed in this test as not stored") {
+  RunSpec settings = saved_run();
   TrainOptions unused;
   std::map<const char*, size_t> members;
   const auto add = [&members](const auto& member) {
@@ -175,7 +175,7 @@ TEST_CASE("fields: every member of Settings is stored, or listed in this test as
   add(engine.offload.optimizer_ratio);
   add(engine.offload.parameters_on_host);
   add(engine.offload.parameter_buffer);
-  add(engine.seed);  // of Settings::seed
+  add(engine.seed);  // of RunSpec::seed
   add(engine.overlap_comm);
   add(engine.reduce_bucket_size);
   add(engine.allgather_bucket_size);
@@ -202,7 +202,7 @@ TEST_CASE("fields: every flag sets its option, and the list of flags that help o
   const std::vector<std::string> values(std::istream_iterator<std::string>(words), {});
   std::set<std::string> names, hidden;
   TrainOptions scratch;
-  Settings saved;
+  RunSpec saved;
   const size_t rows = all_fields(scratch, saved).size();
   for (size_t i = 0; i < rows; ++i) {
     TrainOptions options;
@@ -235,7 +235,7 @@ TEST_CASE(
     "fields: a resumed run takes each kept field from its checkpoint unless a flag for it is "
     "given") {
   TrainOptions unused;
-  Settings saved = saved_run();
+  RunSpec saved = saved_run();
   std::map<std::string, std::string> own_flags;
   for (const Field& field : all_fields(unused, saved))
     if (!field.flag.names.empty()) own_flags[field.stored.key.name] = field.flag.names.front();
@@ -254,10 +254,10 @@ TEST_CASE(
 
 TEST_CASE("fields: a resumed run reports, refuses or ignores a change as the row says") {
   TrainOptions unused;
-  Settings counted = saved_run();
+  RunSpec counted = saved_run();
   const size_t rows = stored_rows(unused, counted).size();
   for (size_t i = 0; i < rows; ++i) {
-    Settings now = saved_run();
+    RunSpec now = saved_run();
     const Stored row = stored_rows(unused, now)[i];
     const std::string name = row.key.name;
     CAPTURE(name);
@@ -276,7 +276,7 @@ TEST_CASE("fields: a resumed run reports, refuses or ignores a change as the row
 
 TEST_CASE("fields: each field of DeepSpeed's config is overridden by the flags of one row") {
   TrainOptions options;
-  Settings saved;
+  RunSpec saved;
   std::set<std::string> names;
   std::multiset<int> fields;
   for (const Field& row : all_fields(options, saved))

@@ -251,7 +251,7 @@ struct StepReport {
   }
 };
 
-std::string description_of(const Settings& settings) {
+std::string description_of(const RunSpec& settings) {
   const models::GPTConfig& model = settings.model;
   return fmt::format("{} blocks, width {}, {} tokens{}; B{} T{}", model.layers, model.width,
                      model.vocabulary, model.tied ? ", tied" : "", settings.samples_per_step(),
@@ -292,7 +292,7 @@ void print(const StepReport& report) {
 
 Json json_of(const StepReport& report) {
   const auto& [run, measured] = report;
-  const Settings& settings = run.settings;
+  const RunSpec& settings = run.settings;
   const double median = report.seconds(0.5);
   const bool known = measured.peak_flops > 0.0;
   Json parts = Json::array();
@@ -305,7 +305,7 @@ Json json_of(const StepReport& report) {
           {"machine", bench::machine_json(run.options.device_flags.type)},
           {"model", model_json(settings.model)},
           {"precision", settings.optimisation.precision()},
-          {"ranks", settings.ranks},
+          {"ranks", settings.data_ranks},
           {"stage", settings.optimisation.engine.stage},
           {"micro_batch", settings.micro_batch},
           {"accumulation", settings.accumulation},

@@ -30,7 +30,7 @@ void check_without_checkpoints(const std::string& directory) {
 std::string split(const ConsolidateOptions& options) {
   check_without_checkpoints(options.to);
   check_model_flags(options.given, options.from);
-  Settings settings = open_saved_model(options.from, options.model).settings;
+  RunSpec settings = open_saved_model(options.from, options.model).settings;
   // A run that starts from this file begins at step 0.
   settings.samples = settings.skipped_samples = 0;
   settings.loss = std::numeric_limits<double>::quiet_NaN();
@@ -55,7 +55,7 @@ std::string split(const ConsolidateOptions& options) {
 // read that.
 std::string consolidate_hf_folder(const ConsolidateOptions& options) {
   const SavedModel saved_model = open_saved_model(options.from, options.model);
-  Settings settings = saved_model.settings;
+  RunSpec settings = saved_model.settings;
   std::vector<std::string> notes;
   if (const auto tokenizer = folder_tokenizer(settings.data, saved_model, notes))
     keep_tokenizer(*tokenizer, settings);

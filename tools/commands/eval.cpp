@@ -20,7 +20,7 @@ namespace zg::tools {
 namespace {
 
 // The checkpoint's data options, overridden by flags.
-DataOptions data_options(const Settings& saved, const EvalOptions& options) {
+DataOptions data_options(const RunSpec& saved, const EvalOptions& options) {
   DataOptions data = saved.data;
   if (options.given.count("--data")) data.source = options.data.source;
   if (options.given.count("--val-fraction"))
@@ -46,14 +46,14 @@ DataOptions data_options(const Settings& saved, const EvalOptions& options) {
   return data;
 }
 
-void note_change(const DataOptions& data, const Settings& saved) {
+void note_change(const DataOptions& data, const RunSpec& saved) {
   if (absolute_path(data.source) != absolute_path(saved.data.source)) return;
   const std::string change = change_of(saved.contents, contents_of(data.source), data.source);
   if (!change.empty()) print_line(stderr, "changed: {}", change);
 }
 
 // The checkpoint's options of pairs, overridden by flags.
-Seq2SeqOptions pair_options(const Settings& saved, const EvalOptions& options) {
+Seq2SeqOptions pair_options(const RunSpec& saved, const EvalOptions& options) {
   Seq2SeqOptions pairs = saved.seq2seq;
   if (options.given.count("--source-prefix")) pairs.source_prefix = options.pairs.source_prefix;
   if (options.given.count("--max-source-length")) pairs.max_source = options.pairs.max_source;
@@ -74,7 +74,7 @@ int eval_pairs(const SavedModel& saved_model, const EvalOptions& options, const 
                {"--split", "--block-size", "--score-samples", "--seed", "--val-data",
                 "--chat-format", "--pack"},
                "it has no effect on the pairs of an encoder-decoder; leave the flag out");
-  const Settings& saved = saved_model.settings;
+  const RunSpec& saved = saved_model.settings;
   const Seq2SeqOptions of_pairs = pair_options(saved, options);
   const auto pairs = read_pair_data({.data = data,
                                      .options = of_pairs,
@@ -90,7 +90,7 @@ int eval_pairs(const SavedModel& saved_model, const EvalOptions& options, const 
       });
 }
 
-void check_block_size(const EvalOptions& options, const Settings& saved) {
+void check_block_size(const EvalOptions& options, const RunSpec& saved) {
   if (options.model.block_size > saved.model.block_size)
     throw ConfigError(fmt::format("--block-size: expected at most the model's {} positions, got {}",
                                   saved.model.block_size, options.model.block_size));
@@ -102,7 +102,7 @@ int eval_questions(const SavedModel& saved_model, const EvalOptions& options) {
                {"--data", "--val-fraction", "--val-data", "--split", "--chat-format", "--pack",
                 "--seed", "--eval-batches"},
                "it has no effect on --multiple-choice; leave the flag out");
-  const Settings& saved = saved_model.settings;
+  const RunSpec& saved = saved_model.settings;
   if (!saved.seq2seq.config.empty())
     throw Unsupported(
         "--multiple-choice: it scores the endings of a decoder, and the model is an "
@@ -184,7 +184,7 @@ int eval(const std::vector<std::string>& arguments, bool only_planned) {
   if (options.given.count("--multiple-choice")) return eval_questions(saved_model, options);
   if (options.plain_questions)
     throw ConfigError("--plain-questions: expected --multiple-choice PATH.jsonl beside it");
-  const Settings& saved = saved_model.settings;
+  const RunSpec& saved = saved_model.settings;
   DataOptions data = data_options(saved, options);
   const bool named = options.given.count("--tokenizer") > 0;
   const auto tokenizer = resolve_tokenizer(data, &saved_model, named);

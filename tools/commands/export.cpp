@@ -22,7 +22,7 @@ namespace zg::tools {
 namespace {
 
 // A model with adapters is written as adapters or merged; a whole model is neither.
-void check_form(const ExportOptions& options, const Settings& settings) {
+void check_form(const ExportOptions& options, const RunSpec& settings) {
   const bool has_adapters = settings.lora.rank > 0;
   if (has_adapters && options.peft.empty() && !options.merge)
     throw ConfigError(fmt::format(
@@ -37,7 +37,7 @@ void check_form(const ExportOptions& options, const Settings& settings) {
 }
 
 int export_adapters(const SavedModel& saved_model, const std::string& directory) {
-  const Settings& settings = saved_model.settings;
+  const RunSpec& settings = saved_model.settings;
   const std::string hash =
       models::export_peft(adapter_weights(saved_model), settings.model,
                           {.lora = lora_of(settings.lora), .base = settings.base.path}, directory);
@@ -48,7 +48,7 @@ int export_adapters(const SavedModel& saved_model, const std::string& directory)
 
 /// The model to write: with --merge it has every position of the base, of which the adapters may
 /// have been trained on the first ones only.
-models::GPTConfig model_to_write(const ExportOptions& options, const Settings& settings) {
+models::GPTConfig model_to_write(const ExportOptions& options, const RunSpec& settings) {
   models::GPTConfig model = settings.model;
   if (options.merge && is_hf_folder(settings.base.path))
     model.block_size = open_hf_folder(settings.base.path).model().config.block_size;
@@ -57,7 +57,7 @@ models::GPTConfig model_to_write(const ExportOptions& options, const Settings& s
 
 /// Its weights: with --merge those of the base and the adapters.
 WeightSource weights_to_write(const ExportOptions& options, const SavedModel& saved_model) {
-  Settings settings = saved_model.settings;
+  RunSpec settings = saved_model.settings;
   if (!options.merge) return weights_of(saved_model);
   WeightSource base = checked_base(settings);
   if (const models::GPTConfig model = model_to_write(options, settings); model != settings.model) {
@@ -126,7 +126,7 @@ int export_gguf(const ExportOptions& options) {
   check_not_in_checkpoint(options.gguf, "export");
   const SavedModel saved_model =
       open_saved_model(options.checkpoint, options.model, options.adapters);
-  const Settings& settings = saved_model.settings;
+  const RunSpec& settings = saved_model.settings;
   check_form(options, settings);
   check_output(settings, "--gguf", options.gguf);
   if (!settings.seq2seq.config.empty())
@@ -150,7 +150,7 @@ int export_folder(const ExportOptions& options) {
   const bool from_hf = is_hf_folder(options.checkpoint);
   const SavedModel saved_model =
       open_saved_model(options.checkpoint, options.model, options.adapters);
-  const Settings& settings = saved_model.settings;
+  const RunSpec& settings = saved_model.settings;
   check_form(options, settings);
   check_output(settings, options.peft.empty() ? "--hf" : "--peft", directory);
   if (!options.peft.empty()) return export_adapters(saved_model, options.peft);

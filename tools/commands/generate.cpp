@@ -30,7 +30,7 @@ void write(const std::string& text) {
 // A weights file does not store the characters: they come from the training data, which a flag
 // names.
 std::string characters_for(const SavedModel& saved_model, const GenerateOptions& options) {
-  const Settings& settings = saved_model.settings;
+  const RunSpec& settings = saved_model.settings;
   if (options.data.source.empty()) return settings.characters;
   const auto dataset = make_dataset(options.data, {.block_size = settings.model.block_size,
                                                    .seed = settings.seed,
@@ -100,7 +100,7 @@ models::SamplingOptions with_flags(models::SamplingOptions own, const GenerateOp
 
 // The flags, and where there are none the model's generation_config.json, as transformers applies
 // it. Without do_sample there the flags' defaults draw.
-models::SamplingOptions sampling_of(const Settings& settings, const GenerateOptions& options,
+models::SamplingOptions sampling_of(const RunSpec& settings, const GenerateOptions& options,
                                     const std::vector<int32_t>& prompt, int64_t& length,
                                     InferenceMode mode) {
   models::SamplingOptions sampling = options.sampling;
@@ -171,7 +171,7 @@ void speak(const TrainedModel& trained, const GenerateOptions& options, models::
 
 // The chats of training have the format in the settings.
 ChatOptions chat_options(const SavedModel& saved_model, const GenerateOptions& options) {
-  const Settings& settings = saved_model.settings;
+  const RunSpec& settings = saved_model.settings;
   const std::string &path = options.data.chat_format_path, &saved = settings.data.chat_format,
                     &folder =
                         is_hf_folder(saved_model.path) ? saved_model.path : settings.base.path;
@@ -196,7 +196,7 @@ void check_decoder_flags(const Given& given) {
 }
 
 // The model's own options, overridden by flags.
-models::BeamOptions search_options(const Settings& settings, const GenerateOptions& options) {
+models::BeamOptions search_options(const RunSpec& settings, const GenerateOptions& options) {
   models::BeamOptions search = seq2seq_model(settings.seq2seq).generation;
   const models::BeamOptions& now = options.search;
   const auto given = [&](const char* flag) { return options.given.count(flag) > 0; };
@@ -246,7 +246,7 @@ void answer(const TrainedModel& trained, const GenerateOptions& options,
   if (options.given.count("--data"))
     throw ConfigError(
         "--data: without a tokenizer the prompt is token numbers; leave the flag out");
-  const Settings& settings = trained.saved_model.settings;
+  const RunSpec& settings = trained.saved_model.settings;
   const models::Seq2SeqConfig& config = trained.seq2seq->config();
   const PairText text(config, tokenizer ? &*tokenizer : nullptr, "--prompt");
   const std::vector<int32_t> source = text.encode(settings.seq2seq.source_prefix + options.prompt,

@@ -69,7 +69,7 @@ std::string explain_formulas() {
 /// The same formulas at the run's size, and the resting bytes of the planned rank, exact to the
 /// byte.
 std::string explain_run(const Run& run, int64_t parameters, const RankMemory& memory) {
-  const int ranks = static_cast<int>(run.options.data_ranks());
+  const int ranks = static_cast<int>(run.settings.data_ranks);
   const zero::Config& config = run.settings.optimisation.engine;
   const zero::RestingBytes& rest = memory.resting;
   zero::Config stages = config;
@@ -122,13 +122,13 @@ double imbalance(const models::GPTConfig& model, const std::vector<RankMemory>& 
 /// The text that `plan` prints for a mesh: a Markdown table with a row per pipeline stage, its peak
 /// bytes by purpose and the bytes received in a step by axis, then the pipeline bubble.
 std::string mesh_summary(const Run& run, const std::vector<RankMemory>& stages) {
-  const Settings& settings = run.settings;
+  const RunSpec& settings = run.settings;
   const Axes& axes = settings.axes;
   std::string summary = fmt::format(
       "mesh: data {} x pipeline {} x tensor {}\n\n"
       "MiB of a rank of each stage at its peak, and received a step by axis:\n\n"
       "| stage | rank | layers | parameters (B) |",
-      settings.ranks, axes.pipeline, axes.tensor);
+      settings.data_ranks, axes.pipeline, axes.tensor);
   std::string rule = "\n|---:|---:|---:|---:|";
   const auto column = [&](const std::string& title) {
     summary += fmt::format(" {} |", title);

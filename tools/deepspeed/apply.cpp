@@ -14,7 +14,7 @@ using zero::DeepSpeedField;
 const std::map<DeepSpeedField, std::vector<std::string>>& field_flags() {
   static const std::map<DeepSpeedField, std::vector<std::string>> all = [] {
     TrainOptions options;
-    Settings saved;
+    RunSpec saved;
     std::map<DeepSpeedField, std::vector<std::string>> flags;
     for (const FieldGroup& group : fields_of(options, saved))
       for (const auto& [flag, stored, config, config_flags] : group.fields)

@@ -16,7 +16,7 @@ Fields config_fields(ConfigOptions& config) {
   };
 }
 
-Fields data_fields(DataOptions& now, Settings& saved) {
+Fields data_fields(DataOptions& now, RunSpec& saved) {
   DataOptions& was = saved.data;
   return {
       {source_flag(now), kept({10, "data.source", always}, now.source, was.source).as_path()},
@@ -41,7 +41,7 @@ Fields data_fields(DataOptions& now, Settings& saved) {
   };
 }
 
-Fields length_fields(TrainOptions& options, Settings& saved) {
+Fields length_fields(TrainOptions& options, RunSpec& saved) {
   // Older checkpoints do not store the step at which their run ends.
   const auto has_length = [&saved] { return saved.steps > 0; };
   BatchOptions& batch = options.batch;
@@ -90,7 +90,7 @@ Fields length_fields(TrainOptions& options, Settings& saved) {
   };
 }
 
-Fields schedule_fields(TrainOptions& options, Settings& saved) {
+Fields schedule_fields(TrainOptions& options, RunSpec& saved) {
   zero::ScheduleOptions &now = options.optimisation.schedule, &was = saved.optimisation.schedule;
   zero::AnnealingOptions &decay = now.annealing, &decayed = was.annealing;
   const auto same_kind = [&now, &was] { return now.kind == was.kind; };
@@ -138,7 +138,7 @@ Fields schedule_fields(TrainOptions& options, Settings& saved) {
 
 // Only a config sets these fields. A config sets all of them, so a run with a config takes none of
 // them from its checkpoint.
-Fields fields_without_flags(OptimisationOptions& options, Settings& saved) {
+Fields fields_without_flags(OptimisationOptions& options, RunSpec& saved) {
   zero::ScheduleOptions &now = options.schedule, &was = saved.optimisation.schedule;
   zero::RangeTestOptions &test = now.range_test, &tested = was.range_test;
   zero::OneCycleOptions &cycle = now.one_cycle, &cycled = was.one_cycle;
@@ -187,7 +187,7 @@ Fields fields_without_flags(OptimisationOptions& options, Settings& saved) {
   return fields;
 }
 
-Fields optimisation_fields(TrainOptions& options, Settings& saved) {
+Fields optimisation_fields(TrainOptions& options, RunSpec& saved) {
   zero::Config &now = options.optimisation.engine, &was = saved.optimisation.engine;
   zero::UpdateOptions &update = now.update, &updated = was.update;
   zero::MuonOptions &muon = update.muon, &muon_was = updated.muon;
@@ -289,14 +289,14 @@ Fields optimisation_fields(TrainOptions& options, Settings& saved) {
   };
 }
 
-Fields rank_fields(TrainOptions& options, Settings& saved) {
+Fields rank_fields(TrainOptions& options, RunSpec& saved) {
   zero::Config &now = options.optimisation.engine, &was = saved.optimisation.engine;
   return {
       {integer_flag({"--ranks", "--gpus", "--num-gpus"}, options.ranks,
                     "ranks of all axes: threads of this process, or processes where\n"
                     "mpirun -np N starts them; then it may be left out",
                     {1, nullptr}),
-       may_change({24, "run.ranks"}, &saved.ranks, extent)},
+       may_change({24, "run.ranks"}, &saved.data_ranks, extent)},
       {stage_flag(now),
        kept({73, "run.stage"}, now.stage, was.stage, zero_stage).unless({"--strategy"}),
        Config::stage,
@@ -419,7 +419,7 @@ Fields output_fields(TrainOptions& options) {
   };
 }
 
-Fields checkpoint_fields(TrainOptions& options, Settings& saved) {
+Fields checkpoint_fields(TrainOptions& options, RunSpec& saved) {
   return {
       {path_flag({"--save", "--output-dir"}, "DIR", options.save, PathUse::adds,
                  "write DIR/step_N at the end and when interrupted; a directory\n"
@@ -460,20 +460,20 @@ Fields rows_of(std::vector<Flag> flags) {
   return fields;
 }
 
-Fields place_fields(TrainOptions& options, Settings& saved) {
+Fields place_fields(TrainOptions& options, RunSpec& saved) {
   Fields fields = rows_of(place_flags(options.device_flags));
   fields.push_back(
       {path_flag({"--matmul-algorithms"}, "F", options.matmul_algorithms, PathUse::reads,
                  "cuda: multiply by the algorithms of cuBLASLt in this file, which zerograd\n"
                  "bench matmul-algorithms wrote; another file may round differently")});
   fields.push_back(
-      {no_flag, may_change({144, "run.matmul_algorithms"}, &saved.matmul_algorithms).sparse()});
+      {no_flag, may_change({144, "run.matmul_algorithms"}, &saved.matmul_checksum).sparse()});
   return fields;
 }
 
 }  // namespace
 
-std::vector<FieldGroup> fields_of(TrainOptions& options, Settings& saved) {
+std::vector<FieldGroup> fields_of(TrainOptions& options, RunSpec& saved) {
   OptimisationOptions &optimisation = options.optimisation,
                       &saved_optimisation = saved.optimisation;
   return {{"config", config_fields(options.config)},

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tools/options/options.h"
-#include "tools/options/settings.h"
+#include "tools/options/run_spec.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/zero/deepspeed/deepspeed.h"
 
@@ -38,7 +38,7 @@ struct AnyNumber {};
 /// Numbers have bounds: those of their flag, if there is one.
 using Bounds = std::variant<std::monostate, Between, Range, AnyNumber>;
 
-/// Points to a stored value. settings.cpp has the JSON of each type.
+/// Points to a stored value. run_spec.cpp has the JSON of each type.
 using Slot = std::variant<std::monostate, bool*, int*, int64_t*, uint64_t*, float*, double*,
                           std::string*, std::array<double, 3>*, std::optional<int32_t>*,
                           std::vector<int32_t>*, DType*, Space*, models::Order*, models::Family*,
@@ -64,7 +64,7 @@ struct Stored {
   std::vector<const char*> other_flags = {};  ///< none of them is given
   std::function<bool()> condition = {};       ///< empty: true
   bool is_path = false;                       ///< stored as an absolute path
-  bool is_sparse = false;  ///< not written where it has the initial value of Settings
+  bool is_sparse = false;  ///< not written where it has the initial value of RunSpec
 
   Stored unless(std::vector<const char*> flags) && {
     other_flags = std::move(flags);
@@ -99,6 +99,6 @@ struct FieldGroup {
 
 /// The table, in the order of help. Its flags write to `options`, its slots point into `saved`, and
 /// Stored::take copies from `saved` to `options`.
-std::vector<FieldGroup> fields_of(TrainOptions& options, Settings& saved);
+std::vector<FieldGroup> fields_of(TrainOptions& options, RunSpec& saved);
 
 }  // namespace zg::tools

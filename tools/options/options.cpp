@@ -152,7 +152,7 @@ void choose_folder(TrainOptions& options) {
 }  // namespace
 
 std::vector<FlagGroup> train_groups(TrainOptions& options) {
-  Settings unused;
+  RunSpec unused;
   std::vector<FlagGroup> groups;
   for (FieldGroup& group : fields_of(options, unused)) {
     if (!group.title.empty()) groups.push_back({.title = std::move(group.title)});

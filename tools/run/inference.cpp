@@ -17,7 +17,7 @@ namespace {
 
 /// Weights are stored in the dtype of the flag, or in their own if that is narrower than the dtype
 /// of the computation.
-ValuesOptions values_options(const Settings& settings, const InferenceOptions& options) {
+ValuesOptions values_options(const RunSpec& settings, const InferenceOptions& options) {
   const DType precision = settings.optimisation.engine.compute;
   const bool same = !options.dtype || *options.dtype == precision;
   return {.compute = same ? precision : DType::f32, .stored = options.dtype};
@@ -31,7 +31,7 @@ struct Inference {
 
   void operator()(const Device& device, InferenceMode mode) const {
     TrainedModel trained(saved_model, device);
-    const Settings& settings = trained.saved_model.settings;
+    const RunSpec& settings = trained.saved_model.settings;
     WholeModel whole(trained.store, settings);
     trained.model = std::move(whole.decoder);
     trained.seq2seq = std::move(whole.seq2seq);
@@ -109,7 +109,7 @@ void check_fits(const RankReport& report, const DeviceFlags& flags) {
         advice));
 }
 
-void print_plan(const Plan& plan, const Settings& settings, DType compute) {
+void print_plan(const Plan& plan, const RunSpec& settings, DType compute) {
   ParameterStore store;
   const WholeModel model(store, settings);
   const RankReport& report = plan.ranks.front();
@@ -137,7 +137,7 @@ SavedModel open_for_inference(const std::string& path, const ModelOptions& optio
 int run_inference(const SavedModel& saved_model, const InferenceOptions& options,
                   const InferenceWork& work) {
   const DeviceFlags& flags = options.device_flags;
-  const Settings& settings = saved_model.settings;
+  const RunSpec& settings = saved_model.settings;
   check_output(settings, "--memory-json", options.memory_json);
   if (!options.only_planned) require_device(flags.type);
   const DType compute = values_options(settings, options).compute;

@@ -16,7 +16,7 @@
 // The weights of a saved model: of a checkpoint, a file, a folder, or of adapters and their base.
 namespace zg::tools {
 
-WeightSource hf_weights(const std::string& path, const Settings& settings, std::string* note) {
+WeightSource hf_weights(const std::string& path, const RunSpec& settings, std::string* note) {
   if (settings.seq2seq.config.empty()) return open_hf_folder(path).weights(settings.model, note);
   return models::Seq2SeqFolder(path).weights(seq2seq_model(settings.seq2seq).config, note);
 }
@@ -37,7 +37,7 @@ std::string differing_keys(const models::GPTConfig& there, const models::GPTConf
 
 }  // namespace
 
-void check_output(const Settings& saved, const std::string& flag, const std::string& path) {
+void check_output(const RunSpec& saved, const std::string& flag, const std::string& path) {
   DataOptions data = saved.data;
   std::vector<NamedPath> paths = paths_of({{"data",
                                             {source_flag(data), validation_source_flag(data),
@@ -48,7 +48,7 @@ void check_output(const Settings& saved, const std::string& flag, const std::str
   check_paths(paths);
 }
 
-void move_base(Settings& settings, const std::string& path, const std::string& checkpoint) {
+void move_base(RunSpec& settings, const std::string& path, const std::string& checkpoint) {
   if (settings.lora.rank == 0)
     throw ConfigError(
         fmt::format("--base: {} has a whole model, not adapters; leave the flag out", checkpoint));
@@ -59,7 +59,7 @@ void move_base(Settings& settings, const std::string& path, const std::string& c
     settings.base.path += "/" + step.string();
 }
 
-WeightSource base_weights(const Settings& settings) {
+WeightSource base_weights(const RunSpec& settings) {
   const std::string& path = settings.base.path;
   if (!path_exists(path))
     throw FileError(
@@ -80,21 +80,21 @@ WeightSource base_weights(const Settings& settings) {
   return is_hf_folder(path) ? hf_weights(path, settings) : zero::weights_of(path);
 }
 
-WeightSource checked_base(const Settings& settings) {
+WeightSource checked_base(const RunSpec& settings) {
   WeightSource base = base_weights(settings);
   if (!settings.base.hash.empty()) zero::check_base(settings.base, base);
   return base;
 }
 
 WeightSource adapter_weights(const SavedModel& saved_model) {
-  const Settings& settings = saved_model.settings;
+  const RunSpec& settings = saved_model.settings;
   if (!saved_model.adapter.empty())
     return models::peft_weights(saved_model.adapter, settings.model, lora_of(settings.lora));
   return zero::weights_of(saved_model.checkpoint);
 }
 
 WeightSource weights_of(const SavedModel& saved_model, bool check) {
-  const Settings& settings = saved_model.settings;
+  const RunSpec& settings = saved_model.settings;
   if (settings.lora.rank > 0)
     return models::joined(check ? checked_base(settings) : base_weights(settings),
                           adapter_weights(saved_model));

@@ -89,7 +89,7 @@ RankMemory dry_run(const Run& run, int rank) {
 Run largest_steps(const Run& run) {
   Run largest = run;
   largest.traced = nullptr;
-  Settings& settings = largest.settings;
+  RunSpec& settings = largest.settings;
   // If plan chose the number of steps itself, the run must not end after them.
   const bool ends = !run.options.only_planned || run.options.given.count("--steps") > 0;
   constexpr int64_t never = std::numeric_limits<int64_t>::max();
@@ -107,7 +107,7 @@ Run largest_steps(const Run& run) {
 
 std::vector<RankMemory> plan_stages(const Run& run) {
   const auto stages = static_cast<size_t>(run.settings.axes.pipeline);
-  const auto stride = static_cast<size_t>(run.settings.ranks * run.settings.axes.tensor);
+  const auto stride = static_cast<size_t>(run.settings.data_ranks * run.settings.axes.tensor);
   std::vector<RankMemory> stage_memory(stages);
   std::atomic<size_t> next = 0;
   std::exception_ptr failure;
@@ -227,7 +227,7 @@ std::optional<std::string> smallest_fitting(const Run& run) {
     candidate.options.activation_checkpoint = checkpointing;
     for (int stage = 0; stage <= 3; ++stage) {
       const bool moves = offload || places.parameter != Space::device;
-      const bool shares = run.settings.ranks > 1 || (moves && stage == 3);
+      const bool shares = run.settings.data_ranks > 1 || (moves && stage == 3);
       if ((stage > 0 && !shares) || (stage > 1 && engine.reduce_at_boundary)) continue;
       if (stage < 3 && places.parameter != Space::device) continue;
       engine.stage = stage;

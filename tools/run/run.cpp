@@ -131,14 +131,14 @@ bool learns_conversations(const TrainOptions& options) {
   return !is_seq2seq(options) && is_conversations(options.data.source);
 }
 
-Settings settings_of(const TrainOptions& options, const models::Dataset& dataset) {
+RunSpec settings_of(const TrainOptions& options, const models::Dataset& dataset) {
   constexpr int64_t few_conversations = 8;  // a sequence of them is long
   const bool talks = learns_conversations(options);
   const zero::BatchSize size = batch_size_of(options.batch, options.data_ranks(),
                                              talks ? few_conversations : zero::default_micro_batch);
   check_rampup(options.batch.rampup, size);
   const bool is_decoder = options.seq2seq.config.empty();
-  Settings settings = {
+  RunSpec settings = {
       .model = is_decoder ? model_config(options.model, dataset)
                           : sizes_of(seq2seq_model(options.seq2seq).config),
       .seq2seq = options.seq2seq,
@@ -149,7 +149,7 @@ Settings settings_of(const TrainOptions& options, const models::Dataset& dataset
       .validation_contents = contents_of(options.data.validation_source),
       .micro_batch = size.micro,
       .accumulation = size.accumulation,
-      .ranks = options.data_ranks(),
+      .data_ranks = options.data_ranks(),
       .axes = options.axes,
       .rampup = options.batch.rampup,
       .optimisation = options.optimisation,
@@ -231,11 +231,11 @@ std::optional<models::Tokenizer> open_data(Run& run, std::shared_ptr<const model
 // Applies --limit-train-batches: an epoch with fewer batches counts as a fraction of an epoch.
 // Epochs are counted in samples, so the remaining samples use the current batch size. Returns the
 // samples of an epoch; 0: the run's length is not given in epochs.
-double limit_epochs(TrainOptions& options, const models::Dataset& dataset, Settings& settings) {
+double limit_epochs(TrainOptions& options, const models::Dataset& dataset, RunSpec& settings) {
   const auto all = static_cast<double>(dataset.epoch_samples(Split::train));
   if (!options.given.count("--limit-train-batches")) return options.epochs > 0.0 ? all : 0.0;
   const EpochLimit& limit = options.epoch_limit;
-  const auto batch = static_cast<double>(settings.micro_batch * settings.ranks);
+  const auto batch = static_cast<double>(settings.micro_batch * settings.data_ranks);
   const double batches = limit.batches > 0
                              ? std::min(static_cast<double>(limit.batches), std::floor(all / batch))
                              : std::floor(limit.share * std::floor(all / batch));
@@ -246,7 +246,7 @@ double limit_epochs(TrainOptions& options, const models::Dataset& dataset, Setti
 
 // Epochs end with the last whole step. A note if that leaves out a tenth of the conversations or
 // more, or repeats them; empty: it does not.
-std::string dropped_sequences(const TrainOptions& options, const Settings& settings,
+std::string dropped_sequences(const TrainOptions& options, const RunSpec& settings,
                               const models::Dataset& dataset) {
   if (options.epochs <= 0.0 || !learns_conversations(options)) return "";
   const int64_t samples = dataset.epoch_samples(Split::train), batch = settings.samples_per_step();
@@ -265,7 +265,7 @@ std::string dropped_sequences(const TrainOptions& options, const Settings& setti
 }
 
 int64_t total_steps(const TrainOptions& options, const models::Dataset& dataset,
-                    const Settings& settings, const Progress& done) {
+                    const RunSpec& settings, const Progress& done) {
   const int64_t whole = settings.samples_per_step();
   double samples = static_cast<double>(options.train_samples);
   // Tolerance for a fraction of an epoch that is a whole number of steps.
@@ -298,9 +298,9 @@ std::string trace_path(const TrainOptions& options) {
 
 // The weights that the adapters are trained for: their path, and the hash by which a resumed run
 // knows them. A plan reads no values.
-void resolve_base(Run& run, const Settings* saved) {
+void resolve_base(Run& run, const RunSpec* saved) {
   const TrainOptions& options = run.options;
-  Settings& settings = run.settings;
+  RunSpec& settings = run.settings;
   if (saved) settings.base = saved->base;
   if (!options.moved_base.empty()) move_base(settings, options.moved_base, run.resumed);
   if (settings.lora.rank == 0) return;
@@ -354,7 +354,7 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   if (options.resume.empty())
     resolve_offload(options);  // when resuming, the stage is not known yet
   resolve_precision(options);
-  std::optional<Settings> saved;
+  std::optional<RunSpec> saved;
   Progress done;
   if (options.resume != "auto" && is_hf_folder(options.resume))
     throw ConfigError(fmt::format("--resume: {} is a Hugging Face folder; try --from-hf {}",
@@ -402,7 +402,7 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   run.settings = settings_of(options, *run.dataset);
   if (const std::string& path = options.matmul_algorithms; !path.empty()) {
     run.algorithms = std::make_shared<const MatmulAlgorithms>(MatmulAlgorithms::read(path));
-    run.settings.matmul_algorithms = run.algorithms->checksum();
+    run.settings.matmul_checksum = run.algorithms->checksum();
   }
   if (saved_model) {
     run.settings.special_tokens = saved_model->settings.special_tokens;

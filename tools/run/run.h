@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tools/options/options.h"
-#include "tools/options/settings.h"
+#include "tools/options/run_spec.h"
 #include "tools/run/checkpoints.h"
 #include "zerograd/kernels/matmul/matmul_algorithms.h"
 #include "zerograd/models/data/data.h"
@@ -41,7 +41,7 @@ struct Run {
   std::shared_ptr<const models::Dataset> dataset;
   /// The same of an encoder-decoder; null: the model is a decoder.
   std::shared_ptr<const PairData> pairs;
-  Settings settings;                 ///< settings at the start of the run
+  RunSpec settings;                  ///< settings at the start of the run
   std::vector<std::string> changes;  ///< differences from the checkpoint, one per line
   int64_t steps = 0;                 ///< the step at which the run ends
   std::string data_line;             ///< log line about the data and its tokens

@@ -129,7 +129,7 @@ namespace {
 /// Throws FileError unless the tensors of the same file or checkpoint have the shapes of the model
 /// that its settings describe. Without this check, damaged settings could make the program allocate
 /// a huge model.
-void check_model(const Settings& settings, const std::map<std::string, Shape>& shapes,
+void check_model(const RunSpec& settings, const std::map<std::string, Shape>& shapes,
                  const std::string& path) {
   const auto refuse = [&](const std::string& said, const std::string& there) {
     throw FileError(path + ": its settings describe a model with " + said +
@@ -167,7 +167,7 @@ models::GPTConfig sizes_of(const models::Seq2SeqConfig& config) {
           .dropout = config.dropout};
 }
 
-WholeModel::WholeModel(ParameterStore& store, const Settings& settings) {
+WholeModel::WholeModel(ParameterStore& store, const RunSpec& settings) {
   if (settings.seq2seq.config.empty())
     decoder = std::make_unique<models::GPT>(store, settings.model, models::GPTPart(),
                                             lora_of(settings.lora));
@@ -175,10 +175,10 @@ WholeModel::WholeModel(ParameterStore& store, const Settings& settings) {
     seq2seq = std::make_unique<models::Seq2Seq>(store, seq2seq_model(settings.seq2seq).config);
 }
 
-std::optional<Settings> settings_in(const std::string& path) {
+std::optional<RunSpec> settings_in(const std::string& path) {
   if (is_seq2seq_folder(path)) {
     const models::HFSeq2Seq model = models::Seq2SeqFolder(path).model();
-    Settings settings{.model = sizes_of(model.config)};
+    RunSpec settings{.model = sizes_of(model.config)};
     settings.seq2seq = {.config = models::hf_json(model.config),
                         .generation = models::hf_generation_json(model.config, model.generation,
                                                                  model.generation_json)};
@@ -191,7 +191,7 @@ std::optional<Settings> settings_in(const std::string& path) {
   }
   if (is_hf_folder(path)) {
     const models::HuggingFaceFolder folder = open_hf_folder(path);
-    Settings settings{.model = folder.model().config};
+    RunSpec settings{.model = folder.model().config};
     if (models::has_tokenizer(path)) settings.data.tokenizer = path;
     settings.special_tokens = folder.model().tokens;
     settings.generation_config = folder.model().generation_json;
@@ -204,13 +204,13 @@ std::optional<Settings> settings_in(const std::string& path) {
   if (!info) return std::nullopt;
   std::map<std::string, Shape> shapes;
   for (const auto& [name, entry] : reader.entries()) shapes.emplace(name, entry.shape);
-  Settings settings = settings_from(*info, path);
+  RunSpec settings = settings_from(*info, path);
   check_model(settings, shapes, path);
   return settings;
 }
 
-Settings settings_of(const zero::CheckpointReader& checkpoint) {
-  Settings settings = settings_from(checkpoint.info(), checkpoint.path());
+RunSpec settings_of(const zero::CheckpointReader& checkpoint) {
+  RunSpec settings = settings_from(checkpoint.info(), checkpoint.path());
   check_model(settings, checkpoint.manifest().parameters, checkpoint.path());
   return settings;
 }
@@ -223,9 +223,9 @@ SavedModel open_whole_model(const std::string& path, const ModelOptions& options
     const Checkpoint checkpoint = usable_checkpoint(path);
     return {tools::settings_of(*checkpoint), checkpoint->path(), checkpoint};
   }
-  Settings settings{.micro_batch = zero::default_micro_batch};
+  RunSpec settings{.micro_batch = zero::default_micro_batch};
   try {
-    if (std::optional<Settings> own = settings_in(path)) return {*own, path};
+    if (std::optional<RunSpec> own = settings_in(path)) return {*own, path};
     settings.model = config_from_shapes(path, options);
   } catch (const FileError& error) {
     throw FileError(std::string(error.what()) +
@@ -240,7 +240,7 @@ SavedModel open_whole_model(const std::string& path, const ModelOptions& options
 SavedModel open_saved_model(const std::string& path, const ModelOptions& options,
                             const AdapterPaths& paths) {
   SavedModel saved_model = open_whole_model(path, options);
-  Settings& settings = saved_model.settings;
+  RunSpec& settings = saved_model.settings;
   if (!paths.base.empty()) move_base(settings, paths.base, path);
   const std::string& adapter = paths.adapter;
   if (adapter.empty()) return saved_model;
@@ -382,8 +382,8 @@ models::GPTConfig model_config(const ModelOptions& options, const models::Datase
 }
 
 std::string check_initial_weights(const std::string& path, const Checkpoint& checkpoint,
-                                  const Settings& run) {
-  const std::optional<Settings> settings =
+                                  const RunSpec& run) {
+  const std::optional<RunSpec> settings =
       checkpoint ? std::optional(settings_of(*checkpoint)) : settings_in(path);
   const bool is_seq2seq = !run.seq2seq.config.empty();
   // Names and shapes of tensors without settings are compared when they are loaded.

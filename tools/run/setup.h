@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "tools/options/options.h"
-#include "tools/options/settings.h"
+#include "tools/options/run_spec.h"
 #include "zerograd/models/data/data.h"
 #include "zerograd/models/gpt/gpt.h"
 #include "zerograd/models/seq2seq/seq2seq.h"
@@ -54,7 +54,7 @@ int64_t block_size_of(const ModelOptions& model, const DataOptions& data);
 /// data has more tokens.
 models::GPTConfig model_config(const ModelOptions& options, const models::Dataset& dataset);
 
-/// The sizes of an encoder-decoder, as Settings::model has them.
+/// The sizes of an encoder-decoder, as RunSpec::model has them.
 models::GPTConfig sizes_of(const models::Seq2SeqConfig& config);
 
 /// The model of some settings: one of both.
@@ -62,12 +62,12 @@ struct WholeModel {
   std::unique_ptr<models::GPT> decoder;
   std::unique_ptr<models::Seq2Seq> seq2seq;
 
-  WholeModel(ParameterStore& store, const Settings& settings);
+  WholeModel(ParameterStore& store, const RunSpec& settings);
 };
 
 /// Trained weights and the settings that are stored with them.
 struct SavedModel {
-  Settings settings;
+  RunSpec settings;
   std::string path;  ///< a step_N, a safetensors file or a Hugging Face folder
   /// The step_N, with open files; null: the path is not a step_N.
   std::shared_ptr<zero::CheckpointReader> checkpoint = nullptr;
@@ -80,35 +80,35 @@ struct SavedModel {
 /// give the sizes, and the options give the number of heads. Throws FileError, ConfigError.
 SavedModel open_saved_model(const std::string& path, const ModelOptions& options,
                             const AdapterPaths& paths = {});
-Settings settings_of(const zero::CheckpointReader& checkpoint);
+RunSpec settings_of(const zero::CheckpointReader& checkpoint);
 /// The settings that a step_N, file or Hugging Face folder stores; absent: a file with weights
 /// only.
-std::optional<Settings> settings_in(const std::string& path);
+std::optional<RunSpec> settings_in(const std::string& path);
 /// The weights in a Hugging Face folder for the settings' model, as HuggingFaceFolder::weights().
-WeightSource hf_weights(const std::string& path, const Settings& settings,
+WeightSource hf_weights(const std::string& path, const RunSpec& settings,
                         std::string* note = nullptr);
 /// The weights that open_saved_model() found, with as many positions as its model has. Those of a
 /// model with adapters are both; `check` compares their base with the hash in the settings.
 WeightSource weights_of(const SavedModel& saved_model, bool check = true);
 /// Takes `path` for the base of the adapters, which was moved; `checkpoint` names them in errors.
 /// Throws ConfigError if the settings have no adapters.
-void move_base(Settings& settings, const std::string& path, const std::string& checkpoint);
+void move_base(RunSpec& settings, const std::string& path, const std::string& checkpoint);
 /// The weights that the adapters of these settings are trained for. Throws FileError.
-WeightSource base_weights(const Settings& settings);
+WeightSource base_weights(const RunSpec& settings);
 /// The same after a comparison with the hash in the settings. Throws FileError.
-WeightSource checked_base(const Settings& settings);
+WeightSource checked_base(const RunSpec& settings);
 /// The matrices of a model with adapters.
 WeightSource adapter_weights(const SavedModel& saved_model);
 
 /// Throws ConfigError if `path`, which `flag` names, is, contains or lies in the data, the
 /// tokenizer or the adapters' base of a checkpoint's run, as far as they exist.
-void check_output(const Settings& saved, const std::string& flag, const std::string& path);
+void check_output(const RunSpec& saved, const std::string& flag, const std::string& path);
 
 /// Checks the weights of --init, an open checkpoint or a file. Throws ConfigError when their tokens
 /// mean something else than the run's. Throws FileError when their model has another size; the
 /// message names the flags that match. Returns a note about their tokens for the user; empty: none.
 std::string check_initial_weights(const std::string& path,
                                   const std::shared_ptr<zero::CheckpointReader>& checkpoint,
-                                  const Settings& run);
+                                  const RunSpec& run);
 
 }  // namespace zg::tools

@@ -14,8 +14,8 @@
 namespace zg::tools {
 namespace {
 
-MeshShape shape_of(const Settings& settings) {
-  return {.data = static_cast<int>(settings.ranks),
+MeshShape shape_of(const RunSpec& settings) {
+  return {.data = static_cast<int>(settings.data_ranks),
           .pipeline = static_cast<int>(settings.axes.pipeline),
           .tensor = static_cast<int>(settings.axes.tensor)};
 }
@@ -58,7 +58,7 @@ Stepper::Stepper(const Run& run, Communicator& ranks, const Device& device, Memo
       mesh_(ranks, shape_of(run.settings)),
       model_(make_run_model(run, store_, mesh_, device_)),
       memory_(device_, keep) {
-  const Settings& settings = run.settings;
+  const RunSpec& settings = run.settings;
   if (run.algorithms && device.type() != Device::Type::meta)
     use_matmul_algorithms(run.algorithms, device);
   if (!run.options.kernels.empty() && run.steps > run.steps_done)
@@ -74,7 +74,7 @@ Stepper::Stepper(const Run& run, Communicator& ranks, const Device& device, Memo
   hooks.describe = [this](const zero::TrainerPosition& position) {
     // The engine has counted the step that is saved.
     inject_fault(FaultInjection::Phase::save, engine_->steps() - 1);
-    Settings now = run_.settings;
+    RunSpec now = run_.settings;
     now.samples = position.samples;
     now.skipped_samples = position.skipped_samples;
     now.loss = position.score;  // the loss, or the value of set_score()
@@ -83,7 +83,7 @@ Stepper::Stepper(const Run& run, Communicator& ranks, const Device& device, Memo
     return tools::checkpoint_info(now);
   };
   hooks.position_of = [](const zero::CheckpointInfo& info, const std::string& path) {
-    const Settings saved = settings_from_json(info.config_json, path);
+    const RunSpec saved = settings_from_json(info.config_json, path);
     return zero::TrainerPosition{
         .samples = saved.samples, .skipped_samples = saved.skipped_samples, .score = saved.loss};
   };
@@ -147,7 +147,7 @@ void Stepper::observe(zero::TrainerMoment moment, const zero::MicroBatch& batch)
 }
 
 void Stepper::load_adapters() {
-  const Settings& settings = run_.settings;
+  const RunSpec& settings = run_.settings;
   if (!settings.base.path.empty())
     zero::load_weights(base_weights(settings), *engine_,
                        [](const Parameter& parameter) { return !parameter.saved; });

@@ -74,14 +74,14 @@ bool reads_characters(const DataOptions& data, const models::Dataset& dataset) {
 }
 
 // Says in a message how a model reads its token ids; empty: unknown.
-std::string meaning_of(const Settings& settings) {
+std::string meaning_of(const RunSpec& settings) {
   if (!settings.characters.empty()) return "the characters of " + settings.data.source;
   if (!settings.data.tokenizer.empty()) return "those of the tokenizer " + settings.data.tokenizer;
   return "";
 }
 
 // With different numbers of characters, the common ids must be equal.
-bool mean_the_same(const Settings& a, const Settings& b) {
+bool mean_the_same(const RunSpec& a, const RunSpec& b) {
   if (!a.characters.empty() || !b.characters.empty())
     return !a.characters.empty() && !b.characters.empty() &&
            (a.characters.starts_with(b.characters) || b.characters.starts_with(a.characters));
@@ -114,13 +114,13 @@ std::optional<models::Tokenizer> resolve_tokenizer(DataOptions& data, const Save
   data.tokenizer_checksum = checksum_of(tokenizer);
   if (!saved_model) return tokenizer;
   check_same(*saved_model, data, tokenizer);
-  const Settings& saved = saved_model->settings;
+  const RunSpec& saved = saved_model->settings;
   return tokenizer.limited_to(saved.seq2seq.config.empty()
                                   ? saved.model.vocabulary
                                   : seq2seq_model(saved.seq2seq).config.vocabulary);
 }
 
-void keep_tokenizer(const models::Tokenizer& tokenizer, Settings& settings) {
+void keep_tokenizer(const models::Tokenizer& tokenizer, RunSpec& settings) {
   settings.tokenizer_json = models::tokenizer_json(tokenizer);
   settings.tokenizer_config = tokenizer.parts().config;
 }
@@ -169,7 +169,7 @@ void check_tokenizer(const DataOptions& data, const models::Tokenizer& tokenizer
 
 void check_tokens(const SavedModel& saved_model, const DataOptions& data,
                   const models::Dataset& dataset) {
-  const Settings& saved = saved_model.settings;
+  const RunSpec& saved = saved_model.settings;
   const int64_t expected = saved.model.vocabulary, got = dataset.vocabulary();
   if (!saved.characters.empty() && characters_of(dataset) != saved.characters)
     throw ConfigError(fmt::format("--data: {} has other characters than the checkpoint's {}",
@@ -188,7 +188,7 @@ void check_tokens(const SavedModel& saved_model, const DataOptions& data,
                                : fmt::format(", as the tokenizer {} has", data.tokenizer)));
 }
 
-std::string check_initial_tokens(const SavedModel& saved_model, const Settings& run) {
+std::string check_initial_tokens(const SavedModel& saved_model, const RunSpec& run) {
   const std::string there = meaning_of(saved_model.settings), here = meaning_of(run);
   if (saved_model.weights_only || (there.empty() && here.empty())) return "";
   const std::string both =

@@ -32,7 +32,7 @@ std::optional<models::Tokenizer> resolve_tokenizer(DataOptions& data, const Save
                                                    bool named);
 
 /// Sets tokenizer_json and tokenizer_config, which a checkpoint stores.
-void keep_tokenizer(const models::Tokenizer& tokenizer, Settings& settings);
+void keep_tokenizer(const models::Tokenizer& tokenizer, RunSpec& settings);
 
 /// resolve_tokenizer() for the tokenizer in a Hugging Face folder, if no flag named one. Only text
 /// needs it: for other data a problem with it becomes a note, and no tokenizer is used.
@@ -56,7 +56,7 @@ void check_tokens(const SavedModel& saved_model, const DataOptions& data,
 /// For the weights of --init, which may know fewer characters than the run. Throws ConfigError when
 /// an id means one token there and another in the run. Returns a note when only one of the two
 /// stores the meaning of its tokens; empty: none.
-std::string check_initial_tokens(const SavedModel& saved_model, const Settings& run);
+std::string check_initial_tokens(const SavedModel& saved_model, const RunSpec& run);
 
 /// The log line with the number of samples and how text became tokens.
 std::string description_of(const DataOptions& data, const models::Dataset& dataset,

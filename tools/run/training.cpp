@@ -119,25 +119,24 @@ void Training::announce() {
         "ranks are connected by {}{}", ranks_.transport(),
         settings_.optimisation.engine.nccl_reduce ? ", which sums gradients: inexact" : ""));
   if (run_.algorithms)
-    console_->log(
-        fmt::format("{} has the algorithms of {} products, checksum {}; others are "
-                    "multiplied by the heuristic's first",
-                    options_.matmul_algorithms, run_.algorithms->algorithms.size(),
-                    settings_.matmul_algorithms));
+    console_->log(fmt::format(
+        "{} has the algorithms of {} products, checksum {}; others are "
+        "multiplied by the heuristic's first",
+        options_.matmul_algorithms, run_.algorithms->algorithms.size(), settings_.matmul_checksum));
   if (const Axes& axes = settings_.axes; axes.model_ranks() > 1)
     console_->log(fmt::format(
-        "mesh: data {} x pipeline {} x tensor {}{}; idle by formula {:.1f} %", settings_.ranks,
+        "mesh: data {} x pipeline {} x tensor {}{}; idle by formula {:.1f} %", settings_.data_ranks,
         axes.pipeline, axes.tensor, axes.sequence_parallel ? ", which share the tokens too" : "",
         100.0 * pipeline_bubble(static_cast<int>(axes.pipeline), settings_.accumulation)));
   if (const std::string disk = swap_description(device_); !disk.empty())
     console_->log(
         fmt::format("drive {}: {}; {}", options_.offload.nvme_path, disk, swap_requests(device_)));
   console_->log(run_.data_line);
-  console_->log(fmt::format("batch {} = {} x {} micro-batch{}{}; steps {} to {}",
-                            settings_.samples_per_step(), settings_.micro_batch,
-                            settings_.accumulation, settings_.accumulation == 1 ? "" : "es",
-                            settings_.ranks == 1 ? "" : fmt::format(" x {} ranks", settings_.ranks),
-                            engine_.steps(), run_.steps));
+  console_->log(fmt::format(
+      "batch {} = {} x {} micro-batch{}{}; steps {} to {}", settings_.samples_per_step(),
+      settings_.micro_batch, settings_.accumulation, settings_.accumulation == 1 ? "" : "es",
+      settings_.data_ranks == 1 ? "" : fmt::format(" x {} ranks", settings_.data_ranks),
+      engine_.steps(), run_.steps));
   if (settings_.rampup.start > 0)
     console_->log(description_of(settings_.rampup, settings_.samples_per_step()) +
                   fmt::format("; {} now", settings_.step_samples()));
@@ -266,7 +265,7 @@ void Training::note_growth(int64_t samples) {
   const int64_t next = trainer_.next_samples();
   if (next != samples && engine_.steps() < run_.steps)
     console_->log(fmt::format("batch {} = {} x {} from step {} on, after {} samples", next,
-                              settings_.micro_batch * settings_.ranks,
+                              settings_.micro_batch * settings_.data_ranks,
                               trainer_.next_micro_batches(), engine_.steps(),
                               trainer_.position().samples));
 }
@@ -306,14 +305,15 @@ void Training::report(const zero::StepRecord& record) {
 
 void Training::report_as_deepspeed(const zero::StepRecord& record) {
   const int64_t steps = engine_.steps();
-  for (const std::string& line : deepspeed_log_->lines({.steps = steps,
-                                 .skipped = engine_.skipped(),
-                                 .micro_steps = trainer_.position().micro_batches / settings_.ranks,
-                                 .samples = record.samples,
-                                 .next_rate = trainer_.next_rate(),
-                                 .seconds = record.seconds,
-                                 .live_bytes = stepper_.memory().rows().back().live,
-                                 .peak_bytes = record.peak_bytes}))
+  for (const std::string& line :
+       deepspeed_log_->lines({.steps = steps,
+       .skipped = engine_.skipped(),
+       .micro_steps = trainer_.position().micro_batches / settings_.data_ranks,
+       .samples = record.samples,
+       .next_rate = trainer_.next_rate(),
+       .seconds = record.seconds,
+       .live_bytes = stepper_.memory().rows().back().live,
+       .peak_bytes = record.peak_bytes}))
     console_->result(line);
 }
 

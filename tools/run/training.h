@@ -63,7 +63,7 @@ class Training {
   const models::Dataset& dataset_;
   Communicator& ranks_;
   Device device_;
-  const Settings& settings_;  ///< settings at the start of the run
+  const RunSpec& settings_;  ///< settings at the start of the run
   const zero::InterruptScope* interrupt_ = nullptr;
   Stepper stepper_;
   zero::Engine& engine_;

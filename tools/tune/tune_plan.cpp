@@ -140,7 +140,7 @@ Rates measured_rates(const Run& run) {
 }
 
 double predicted_seconds(const Run& run, const RankMemory& memory, const Rates& rates) {
-  const Settings& settings = run.settings;
+  const RunSpec& settings = run.settings;
   const zero::Config& engine = settings.optimisation.engine;
   const zero::OffloadOptions& offload = engine.offload;
   const auto W = static_cast<double>(run.options.ranks);

@@ -4,7 +4,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
 #include "tools/options/fields.h"
-#include "tools/options/settings.h"
+#include "tools/options/run_spec.h"
 #include "tools/options/train_flags.h"
 #include "zerograd/runtime/error.h"
 
@@ -16,7 +16,7 @@ using zero::ScheduleKind;
 
 /// The options of flags and their values, after what follows from them together.
 TrainOptions options_of(const std::vector<std::string>& words, TrainOptions options = {}) {
-  tools::Settings unused;
+  tools::RunSpec unused;
   for (size_t i = 0; i + 1 < words.size(); i += 2)
     for (const tools::FieldGroup& group : tools::fields_of(options, unused))
       for (const tools::Field& field : group.fields)
@@ -76,7 +76,7 @@ TEST_CASE("finetune has the numbers of TRL's SFTConfig, and those of an older ch
   CHECK(fresh.optimisation.engine.clip_norm == 1.0f);
   CHECK(fresh.epochs == 3.0);
 
-  tools::Settings saved;  // as finetune had them before
+  tools::RunSpec saved;  // as finetune had them before
   saved.optimisation.schedule.rate = 2e-5f;
   saved.optimisation.engine.update.weight_decay = 0.0f;
   TrainOptions resumed = tools::finetune_options();

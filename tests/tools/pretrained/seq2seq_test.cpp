@@ -4,7 +4,7 @@
 
 #include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
-#include "tools/options/settings.h"
+#include "tools/options/run_spec.h"
 #include "zerograd/models/hugging_face/hf_seq2seq.h"
 #include "zerograd/models/seq2seq/seq2seq_generate.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
@@ -369,7 +369,7 @@ TEST_CASE("pairs: --dropout 0 turns off every dropout of a folder's model") {
 }
 
 TEST_CASE("pairs: settings of a decoder have no fields of pairs, and of pairs are read back") {
-  tools::Settings settings{.model = {.vocabulary = 3, .block_size = 11}, .micro_batch = 4};
+  tools::RunSpec settings{.model = {.vocabulary = 3, .block_size = 11}, .micro_batch = 4};
   const std::string decoder = tools::to_json(settings);
   for (const char* field : {"seq2seq", "generation", "max_source", "pad_to_max", "label_smoothing"})
     CHECK(!contains(decoder, field));

@@ -1,4 +1,4 @@
-#include "tools/options/settings.h"
+#include "tools/options/run_spec.h"
 
 #include <algorithm>
 #include <array>
@@ -23,10 +23,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Files inside a checkpoint.
-constexpr std::pair<const char*, std::string Settings::*> files_of_settings[] = {
-    {"tokenizer.json", &Settings::tokenizer_json},
-    {"tokenizer_config.json", &Settings::tokenizer_config},
-    {"generation_config.json", &Settings::generation_config}};
+constexpr std::pair<const char*, std::string RunSpec::*> files_of_settings[] = {
+    {"tokenizer.json", &RunSpec::tokenizer_json},
+    {"tokenizer_config.json", &RunSpec::tokenizer_config},
+    {"generation_config.json", &RunSpec::generation_config}};
 
 const char* name_of(models::Order order) {
   return order == models::Order::random ? "random" : "sequential";
@@ -61,7 +61,7 @@ Json value_of(const Stored& field) {
 }
 
 // The stored fields, in the order of the JSON.
-std::vector<Stored> stored_fields(TrainOptions& options, Settings& saved) {
+std::vector<Stored> stored_fields(TrainOptions& options, RunSpec& saved) {
   std::vector<Stored> all;
   for (FieldGroup& group : fields_of(options, saved))
     for (Field& field : group.fields)
@@ -205,7 +205,7 @@ void read(const Json& json, const Stored& field) {
 
 /// Checks combinations of fields: a number that is computed from them must not overflow or exceed
 /// what flags allow.
-void check_together(const Settings& settings) {
+void check_together(const RunSpec& settings) {
   if (const Seq2SeqOptions& pairs = settings.seq2seq; !pairs.config.empty()) {
     const int64_t positions = seq2seq_model(pairs).config.positions;
     for (const int64_t length : {pairs.max_source, pairs.max_target})
@@ -224,9 +224,10 @@ void check_together(const Settings& settings) {
       throw ConfigError(fmt::format("{}: expected a product of at most {}", names, limit));
   };
   check_product("run.micro_batch, accumulation, ranks",
-                {settings.micro_batch, settings.accumulation, settings.ranks}, int64_t{1} << 40);
+                {settings.micro_batch, settings.accumulation, settings.data_ranks},
+                int64_t{1} << 40);
   check_product("run.ranks, tensor_parallel, pipeline_parallel",
-                {settings.ranks, settings.axes.tensor, settings.axes.pipeline}, largest_count);
+                {settings.data_ranks, settings.axes.tensor, settings.axes.pipeline}, largest_count);
   const BatchRampup& rampup = settings.rampup;
   if (rampup.start > 0) {
     if (rampup.increment < 1 || rampup.samples < 1)
@@ -264,9 +265,9 @@ std::pair<std::string, std::string> parts_of(const Key& key) {
   return {name.substr(0, dot), name.substr(dot + 1)};
 }
 
-Json json_of(const Settings& settings) {
+Json json_of(const RunSpec& settings) {
   TrainOptions unused;
-  Settings values = settings, initial;
+  RunSpec values = settings, initial;
   const std::vector<Stored> fields = stored_fields(unused, values),
                             initial_fields = stored_fields(unused, initial);
   Json json;
@@ -281,10 +282,10 @@ Json json_of(const Settings& settings) {
 
 }  // namespace
 
-std::string to_json(const Settings& settings) { return json_of(settings).dump(); }
+std::string to_json(const RunSpec& settings) { return json_of(settings).dump(); }
 
-Settings settings_from_json(const std::string& written, const std::string& path) {
-  Settings settings;
+RunSpec settings_from_json(const std::string& written, const std::string& path) {
+  RunSpec settings;
   TrainOptions unused;
   std::string where;
   try {
@@ -320,8 +321,8 @@ std::string absolute_path(const std::string& path) {
   return (has_parent ? absolute : absolute.lexically_normal()).string();
 }
 
-zero::CheckpointInfo checkpoint_info(const Settings& settings) {
-  Settings portable = settings;
+zero::CheckpointInfo checkpoint_info(const RunSpec& settings) {
+  RunSpec portable = settings;
   TrainOptions unused;
   for (const Stored& field : stored_fields(unused, portable))
     if (field.is_path) {
@@ -334,8 +335,8 @@ zero::CheckpointInfo checkpoint_info(const Settings& settings) {
   return info;
 }
 
-Settings settings_from(const zero::CheckpointInfo& info, const std::string& path) {
-  Settings settings = settings_from_json(info.config_json, path);
+RunSpec settings_from(const zero::CheckpointInfo& info, const std::string& path) {
+  RunSpec settings = settings_from_json(info.config_json, path);
   settings.base = info.base;
   if (settings.lora.rank > 0 && settings.base.path.empty())
     throw FileError(path +
@@ -347,8 +348,8 @@ Settings settings_from(const zero::CheckpointInfo& info, const std::string& path
   return settings;
 }
 
-void adopt(const Settings& saved, TrainOptions& options) {
-  Settings values = saved;
+void adopt(const RunSpec& saved, TrainOptions& options) {
+  RunSpec values = saved;
   const auto given = [&](const std::string& flag) { return options.given.count(flag) > 0; };
   for (const FieldGroup& group : fields_of(options, values))
     for (const auto& [flag, stored, config, config_flags] : group.fields) {
@@ -373,9 +374,9 @@ void adopt(const Settings& saved, TrainOptions& options) {
   }
 }
 
-std::vector<std::string> check_resumed(const Settings& saved, const Settings& now) {
+std::vector<std::string> check_resumed(const RunSpec& saved, const RunSpec& now) {
   TrainOptions unused;
-  Settings before_values = saved, after_values = now;
+  RunSpec before_values = saved, after_values = now;
   // The dropout is compared as run.dropout, which may change.
   if (!saved.seq2seq.config.empty() && !now.seq2seq.config.empty() &&
       saved.model.dropout != now.model.dropout)
