@@ -83,7 +83,8 @@ class TraceScope {
 
 }  // namespace
 
-struct TrainerState {
+/// A trainer's state, and this rank's work on one micro-batch (PipelineStage).
+struct TrainerState final : PipelineStage {
   TrainerState(Engine& engine, TrainerOptions options, TrainerTask task, TrainerHooks hooks)
       : engine(engine),
         device(engine.device()),
@@ -95,6 +96,7 @@ struct TrainerState {
   int64_t data_ranks() const { return engine.ranks().size(); }
   int64_t whole_batch() const { return options.micro_batch * options.accumulation * data_ranks(); }
   bool has_loss() const { return !engine.mesh() || engine.mesh()->is_last_stage(); }
+  bool has_stages() const { return engine.mesh() && engine.mesh()->shape.pipeline > 1; }
   void observe(TrainerMoment moment, const MicroBatch& batch) const {
     if (hooks.observe) hooks.observe(moment, batch);
   }
@@ -113,6 +115,14 @@ struct TrainerState {
     if (hooks.warn) return hooks.warn(message);
     print_line(stderr, "warning: trainer: {}", message);
   }
+  bool goes_on(int64_t) override {
+    given_up = given_up || (hooks.give_up && hooks.give_up());
+    return !given_up;
+  }
+  Tape tape() override { return engine.tape(); }
+  Var forward(Tape& tape, const Var& input, int64_t index) override;
+  void backward(Tape& tape, const Var& output, const Tensor& gradient, int64_t index) override;
+  void run_micro_batches(int64_t count);
   /// Runs one step. The position advances together with the engine's step; an exception before that
   /// changes neither.
   std::optional<TrainedStep> attempt();
@@ -143,80 +153,70 @@ struct TrainerState {
   std::optional<CheckpointDirectory> checkpoints;
   int64_t saved_at = -1, bad_steps = 0;  // the step of the last save; bad steps in a row
   std::string first_bad;                 // "the gradient of wte.weight of step 7 is not finite"
-};
-
-namespace {
-
-/// This rank's work on the micro-batches of one step.
-class Step final : public PipelineStage {
- public:
-  explicit Step(TrainerState& trainer) : trainer_(trainer) {
-    if (trainer.task.targets && trainer.has_loss())
-      targets_ = trainer.task.targets(trainer.position.samples, trainer.samples());
-  }
-
-  bool goes_on(int64_t) override {
-    given_up = given_up || (trainer_.hooks.give_up && trainer_.hooks.give_up());
-    return !given_up;
-  }
-
-  Tape tape() override { return trainer_.engine.tape(); }
-
-  Var forward(Tape& tape, const Var& input, int64_t index) override {
-    MicroBatch batch = trainer_.micro_batch(index);
-    if (trainer_.task.batch) batch.tensors = trainer_.task.batch(batch);
-    if (trainer_.task.batch && batch.tensors.empty())
-      throw ConfigError(
-          fmt::format("trainer: batch: expected the tensors of samples {} to {}, got none",
-                      batch.first_sample, batch.first_sample + batch.samples));
-    batch.input = input;
-    trainer_.observe(TrainerMoment::batch_ready, batch);
-    Var output;
-    {
-      const PhaseScope phase(trainer_.device, "forward");
-      const TraceSpan span(trainer_.device.compute(), "forward");
-      output = trainer_.task.forward(tape, batch);
-      if (targets_) output = mul(output, weight_of(batch));
-    }
-    if (trainer_.has_loss()) losses_.emplace_back(output.value());
-    trainer_.observe(TrainerMoment::forward_done, batch);
-    return output;
-  }
-
-  void backward(Tape& tape, const Var& output, const Tensor& gradient, int64_t index) override {
-    const MicroBatch batch = trainer_.micro_batch(index);
-    trainer_.observe(TrainerMoment::backward_begins, batch);
-    {
-      const TraceSpan span(trainer_.device.compute(), "backward");
-      if (gradient)
-        trainer_.engine.backward(tape, {&output, 1}, {&gradient, 1});
-      else
-        trainer_.engine.backward(tape, output);
-    }
-    trainer_.observe(TrainerMoment::backward_done, batch);
-  }
-
-  /// By micro-batch, on the last stage. The device must have finished the step.
-  std::vector<double> losses() const {
-    std::vector<double> values;
-    for (const PendingItem& loss : losses_) values.push_back(loss.value());
-    return values;
-  }
+  // Of the step that runs.
+  std::optional<int64_t> targets;   // if its loss is a mean over them
+  std::vector<PendingItem> losses;  // by micro-batch, on the last stage
   bool given_up = false;
-
- private:
-  double weight_of(const MicroBatch& batch) const {
-    return target_weight({.micro_batch = trainer_.task.targets(batch.first_sample, batch.samples),
-                          .step = *targets_,
-                          .micro_batches = trainer_.micro_batches() * trainer_.data_ranks()});
-  }
-
-  TrainerState& trainer_;
-  std::optional<int64_t> targets_;   // of the step, if its loss is a mean over them
-  std::vector<PendingItem> losses_;  // by micro-batch, on the last stage
 };
 
-}  // namespace
+Var TrainerState::forward(Tape& tape, const Var& input, int64_t index) {
+  MicroBatch batch = micro_batch(index);
+  if (task.batch) batch.tensors = task.batch(batch);
+  if (task.batch && batch.tensors.empty())
+    throw ConfigError(
+        fmt::format("trainer: batch: expected the tensors of samples {} to {}, got none",
+                    batch.first_sample, batch.first_sample + batch.samples));
+  batch.input = input;
+  observe(TrainerMoment::batch_ready, batch);
+  Var output;
+  {
+    const PhaseScope phase(device, "forward");
+    const TraceSpan span(device.compute(), "forward");
+    output = task.forward(tape, batch);
+    if (targets)
+      output =
+          mul(output, target_weight({.micro_batch = task.targets(batch.first_sample, batch.samples),
+                                     .step = *targets,
+                                     .micro_batches = micro_batches() * data_ranks()}));
+  }
+  if (has_loss()) losses.emplace_back(output.value());
+  observe(TrainerMoment::forward_done, batch);
+  return output;
+}
+
+void TrainerState::backward(Tape& tape, const Var& output, const Tensor& gradient, int64_t index) {
+  const MicroBatch batch = micro_batch(index);
+  observe(TrainerMoment::backward_begins, batch);
+  {
+    const TraceSpan span(device.compute(), "backward");
+    if (gradient)
+      engine.backward(tape, {&output, 1}, {&gradient, 1});
+    else
+      engine.backward(tape, output);
+  }
+  observe(TrainerMoment::backward_done, batch);
+}
+
+void TrainerState::run_micro_batches(int64_t count) {
+  if (!has_stages()) {
+    for (int64_t i = 0; i < count && goes_on(i); ++i) {
+      Tape tape = this->tape();
+      const Var loss = forward(tape, {}, i);
+      backward(tape, loss, {}, i);
+    }
+    return;
+  }
+  try {
+    run_pipeline(engine.mesh(), options.pipeline, count, task.stage_output(options.micro_batch),
+                 device, *this);
+  } catch (const StopTraining&) {
+    throw ConfigError(
+        fmt::format("trainer: StopTraining was thrown within a micro-batch of step {}, where the "
+                    "stages of a pipeline are at different points; expected it from a hook between "
+                    "micro-batches; try TrainerHooks::give_up",
+                    engine.steps()));
+  }
+}
 
 // Sums one integer over the ranks. It consists of five counters; counter r is the number of ranks
 // with reason r + 1. The first four counters have 15 bits each. The fifth has the remaining three
@@ -409,12 +409,16 @@ std::optional<TrainedStep> Trainer::step() {
   TraceSpan span(s.device.compute(), "step");
   span.add("step", step);
   engine.world().set_step(step);
+  s.losses.clear();
+  s.given_up = false;
+  std::optional<TrainedStep> done;
   try {
-    if (const std::optional<TrainedStep> done = s.attempt()) return done;
+    done = s.attempt();
   } catch (const StopTraining&) {
   }
-  if (engine.steps() == step) engine.drop_gradients();
-  return std::nullopt;
+  s.losses.clear();
+  if (!done && engine.steps() == step) engine.drop_gradients();
+  return done;
 }
 
 double TrainerState::next_rate() const {
@@ -430,20 +434,9 @@ std::optional<TrainedStep> TrainerState::attempt() {
   TrainedStep done{
       .step = step, .micro_batches = micro_batches(), .samples = samples(), .rate = next_rate()};
   const auto betas = schedule.betas(step - engine.skipped());
-  Step stage(*this);
-  const StageOutput between =
-      task.stage_output ? task.stage_output(options.micro_batch) : StageOutput{};
-  try {
-    run_pipeline(engine.mesh(), options.pipeline, done.micro_batches, between, device, stage);
-  } catch (const StopTraining&) {
-    if (!engine.mesh() || engine.mesh()->shape.pipeline == 1) throw;
-    throw ConfigError(
-        fmt::format("trainer: StopTraining was thrown within a micro-batch of step {}, where the "
-                    "stages of a pipeline are at different points; expected it from a hook between "
-                    "micro-batches; try TrainerHooks::give_up",
-                    step));
-  }
-  if (stage.given_up) return std::nullopt;
+  if (task.targets && has_loss()) targets = task.targets(position.samples, samples());
+  run_micro_batches(done.micro_batches);
+  if (given_up) return std::nullopt;
   observe(TrainerMoment::gradients_ready, no_batch);
   {
     const PhaseScope phase(device, "step");
@@ -453,7 +446,9 @@ std::optional<TrainedStep> TrainerState::attempt() {
     // So that time and errors of the device's work belong to this step.
     device.compute().synchronize();
   }
-  done.loss = engine.mean_loss(stage.losses(), done.micro_batches);
+  std::vector<double> values;  // the device has finished the step
+  for (const PendingItem& loss : losses) values.push_back(loss.value());
+  done.loss = engine.mean_loss(values, done.micro_batches);
   position.samples += done.samples;
   if (done.result.skipped) position.skipped_samples += done.samples;
   position.micro_batches += done.micro_batches * data_ranks();

@@ -73,8 +73,8 @@ std::vector<std::vector<int32_t>> texts(const models::Seq2SeqConfig& config, con
 }
 
 /// One rank's model and engine.
-struct Rank {
-  Rank(const Seq2SeqBench& options, int stage, Communicator& ranks, const Device& device)
+struct PairRank {
+  PairRank(const Seq2SeqBench& options, int stage, Communicator& ranks, const Device& device)
       : config(options.config()),
         model(store, config),
         engine(store, ranks, device, {.stage = stage, .compute = options.compute}) {}
@@ -88,7 +88,7 @@ struct Rank {
 /// The program that trains `steps` steps of `batch` samples a rank.
 Program training(const Seq2SeqBench& options, int stage, int64_t batch, int64_t steps) {
   return [=](Communicator& ranks, const Device& device) {
-    Rank rank(options, stage, ranks, device);
+    PairRank rank(options, stage, ranks, device);
     const models::Seq2SeqConfig& config = rank.config;
     zero::Trainer trainer(
         rank.engine, {.micro_batch = batch, .steps = steps, .schedule = {.rate = 1e-6}},
@@ -116,7 +116,7 @@ Program training(const Seq2SeqBench& options, int stage, int64_t batch, int64_t 
 /// the longest length, so neither time nor memory depends on values.
 Program evaluation(const Seq2SeqBench& options, int stage, int64_t batch, int64_t samples) {
   return [=](Communicator& ranks, const Device& device) {
-    Rank rank(options, stage, ranks, device);
+    PairRank rank(options, stage, ranks, device);
     models::BeamOptions beams = models::beam_options_of(rank.config);
     beams.beams = options.beams;
     beams.max_new_tokens = beams.min_new_tokens = options.target - 1;
@@ -134,7 +134,7 @@ Program evaluation(const Seq2SeqBench& options, int stage, int64_t batch, int64_
 /// minutes for a large batch and no memory of the device.
 Program decoding(const Seq2SeqBench& options, int stage, int64_t batch) {
   return [=](Communicator& ranks, const Device& device) {
-    Rank rank(options, stage, ranks, device);
+    PairRank rank(options, stage, ranks, device);
     const models::Seq2SeqBatch padded = models::padded_batch(
         texts(rank.config, "sources", 0, batch, options.source), {}, rank.config.tokens, device);
     const auto encoded = [&] {

@@ -12,8 +12,8 @@
 #include "tools/bench/command.h"
 #include "tools/options/model_flags.h"
 #include "tools/options/seq2seq_flags.h"
+#include "tools/run/rank.h"
 #include "tools/run/run.h"
-#include "tools/run/stepper.h"
 #include "zerograd/kernels/matmul/peak.h"
 #include "zerograd/models/gpt/gpt.h"
 #include "zerograd/runtime/comm/communicator.h"
@@ -184,12 +184,12 @@ rusage used() {
   return usage;
 }
 
-void timed_steps(Stepper& stepper, const BenchStepOptions& options, MeasuredSteps& measured) {
-  for (int64_t i = 0; i < options.warm_up; ++i) stepper.trainer().step();
+void timed_steps(Rank& rank, const BenchStepOptions& options, MeasuredSteps& measured) {
+  for (int64_t i = 0; i < options.warm_up; ++i) rank.trainer().step();
   for (int64_t i = 0; i < options.steps; ++i) {
     const int64_t faults = used().ru_minflt;
     const Clock::time_point start = Clock::now();
-    stepper.trainer().step();
+    rank.trainer().step();
     measured.seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
     measured.minor_faults = std::max<int64_t>(measured.minor_faults, used().ru_minflt - faults);
   }
@@ -216,11 +216,11 @@ MeasuredSteps measure(const Run& run, const BenchStepOptions& bench) {
   const auto trace = std::make_shared<Trace>();
   run_local(ranks,
             [&](Communicator& communicator, const Device& device) {
-              Stepper stepper(run, communicator, device, MemoryRows::Keep::one_step, {}, {});
+              Rank rank(run, communicator, device);
               MeasuredSteps own;
-              timed_steps(stepper, bench, communicator.rank() == 0 ? first : own);
+              timed_steps(rank, bench, communicator.rank() == 0 ? first : own);
               device.set_trace(trace);
-              for (int64_t i = 0; i < traced; ++i) stepper.trainer().step();
+              for (int64_t i = 0; i < traced; ++i) rank.trainer().step();
               device.set_trace(nullptr);
             },
             {.timeout_s = run.options.comm_timeout_s,

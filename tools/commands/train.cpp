@@ -4,7 +4,7 @@
 #include "tools/run/child.h"
 #include "tools/run/planner.h"
 #include "tools/run/processes.h"
-#include "tools/run/training.h"
+#include "tools/run/rank.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
@@ -25,9 +25,9 @@ struct Ended {
 Ended train_rank(const Run& run, Communicator& ranks, const Device& device,
                  const zero::InterruptScope& interrupt, zero::CommonStop& stop) {
   try {
-    Training training(run, ranks, device);
-    const int status = training.run(interrupt, &stop);
-    return {status, training.finished(), training.memory()};
+    Rank rank(run, ranks, device);
+    const int status = rank.train(interrupt, &stop);
+    return {status, rank.finished(), rank.memory()};
   } catch (const CommError& error) {
     print_line(stderr, "rank {}/{} ends: CommError: {}", ranks.rank(), ranks.size(), error.what());
     throw;
@@ -77,10 +77,10 @@ int train_as_process(const Run& prepared, const TrainOptions& given,
   Run run = prepared;
   const auto train_rank = [&](Communicator& ranks, const Device& device) {
     run = agree_on_checkpoint(run, given, ranks);
-    Training training(run, ranks, device);
-    status = training.run(interrupt, nullptr);
-    if (!training.finished() || run.options.memory_json.empty()) return;
-    const auto texts = gather_texts(ranks, to_json(training.memory()));
+    Rank rank(run, ranks, device);
+    status = rank.train(interrupt, nullptr);
+    if (!rank.finished() || run.options.memory_json.empty()) return;
+    const auto texts = gather_texts(ranks, to_json(rank.memory()));
     if (ranks.rank() == 0)
       write_json("--memory-json", run.options.memory_json, to_json(memory_record(run, {}), texts));
   };

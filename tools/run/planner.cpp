@@ -8,8 +8,8 @@
 #include <system_error>
 #include <thread>
 
+#include "tools/run/rank.h"
 #include "tools/run/setup.h"
-#include "tools/run/stepper.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/machine.h"
 #include "zerograd/runtime/plan.h"
@@ -21,52 +21,6 @@
 #include "zerograd/zero/checkpoint/checkpoint_directory.h"
 
 namespace zg::tools {
-namespace {
-
-// Does the work after the last step in a plan, to count its memory: the first batch of scores or of
-// validation, and the parameter hash.
-void plan_end(const Run& run, Stepper& stepper) {
-  const TrainOptions& options = run.options;
-  const bool asks = run.dataset->question_length() > 0;
-  if (asks && options.score_samples > 0)
-    stepper.evaluation().plan_scores(run.settings.micro_batch, options.score_samples);
-  if (!asks && run.dataset->epoch_samples(models::Split::validation) > 0)
-    stepper.validation_loss(/*batches=*/1);
-  for (const auto& [name, parameter] : stepper.engine().store().by_name())
-    stepper.engine().read(*parameter, zero::Engine::State::master);
-}
-
-// The program that is planned: the run's training, without its output.
-RankMemory train_on_meta(const Run& run, Communicator& ranks, const Device& device) {
-  const TrainOptions& options = run.options;
-  const bool saves =
-      run.steps > run.steps_done || !options.save.empty() || options.given.count("--save") > 0;
-  std::optional<zero::CheckpointDirectory::Options> checkpoints;
-  if (saves) checkpoints = {.path = options.save, .in_background = options.async_save};
-  std::optional<Stepper> stepper;
-  RankMemory memory;
-  stepper.emplace(run, ranks, device, MemoryRows::Keep::all_steps, checkpoints,
-                  zero::TrainerHooks{
-                      .after_step =
-                          [&](const zero::TrainedStep& step) {
-                            const int64_t steps = step.step + 1;
-                            if (is_due(steps, options.eval_interval)) stepper->validation_loss();
-                            if (is_due(steps, options.sample_interval)) stepper->sample();
-                          },
-                      .stop = [] { return 0; },
-                      .ended = [&](const zero::TrainingEnd&) { memory = stepper->rank_memory(); }});
-  stepper->load();
-  stepper->trainer().run();
-  if (memory.rows.empty()) {
-    plan_end(run, *stepper);
-    const MemoryRow end = stepper->memory().now();
-    memory.end = {.device = end.reserved, .host = end.host_max, .file = end.file_max};
-  }
-  return memory;
-}
-
-}  // namespace
-
 RankMemory dry_run(const Run& run, int rank) {
   zg::PlanOptions options{.device = run.options.device_flags.device,
                           .type = run.options.device_flags.type,
@@ -77,9 +31,7 @@ RankMemory dry_run(const Run& run, int rank) {
   RankMemory memory;
   plan_ranks(
       static_cast<int>(run.options.ranks),
-      [&](Communicator& ranks, const Device& device) {
-        memory = train_on_meta(run, ranks, device);
-      },
+      [&](Communicator& ranks, const Device& device) { memory = Rank(run, ranks, device).plan(); },
       options);
   return memory;
 }

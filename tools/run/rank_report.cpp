@@ -1,4 +1,4 @@
-#include "tools/run/training.h"
+#include "tools/run/rank.h"
 
 #include <unistd.h>
 
@@ -45,64 +45,25 @@ double shown(double loss) { return std::isnan(loss) ? std::fabs(loss) : loss; }
 /// Reasons to end a run; zero::TrainerHooks::stop returns an index into them plus 1.
 constexpr int stop_reasons[] = {SIGTERM, SIGINT, SIGHUP, SIGPIPE, kill_switch};
 
-std::optional<zero::CheckpointDirectory::Options> checkpoint_options(const Run& run) {
-  const TrainOptions& options = run.options;
-  if (options.save.empty()) return std::nullopt;
-  return zero::CheckpointDirectory::Options{
-      .path = options.save, .keep = options.save_top_k, .in_background = options.async_save};
-}
-
 }  // namespace
 
-Training::Training(const Run& run, Communicator& ranks, const Device& device)
-    : run_(run),
-      options_(run.options),
-      dataset_(*run.dataset),
-      ranks_(ranks),
-      device_(device),
-      settings_(run.settings),
-      stepper_(run, ranks, device,
-               options_.dump_memory || !options_.memory_json.empty() ? MemoryRows::Keep::all_steps
-                                                                     : MemoryRows::Keep::one_step,
-               checkpoint_options(run), hooks()),
-      engine_(stepper_.engine()),
-      trainer_(stepper_.trainer()) {
-  prepare_engine();
-}
-
-zero::TrainerHooks Training::hooks() {
-  return {
-      .before_step = [this](int64_t) { begin_step(); },
-      .after_step = [this](const zero::TrainedStep& step) { note_step(step); },
-      .stop = [this] { return reason_to_end(); },
-      .ended = [this](const zero::TrainingEnd& end) { note_end(end); },
-      .saved = [this](const std::string& step_n,
-                      const zero::CheckpointSave::Result& result) { report_save(step_n, result); },
-      .warn =
-          [](const std::string& message) {
-            print_line(stderr, "warning: --save-top-k: {}", message);
-          }};
-}
-
-void Training::prepare_engine() {
-  stepper_.load();
+void Rank::open_outputs() {
   // Until the next validation, retention uses the loss of the last validation, also after a resume.
-  if (options_.eval_interval > 0) trainer_.set_score(trainer_.position().score);
+  if (options_.eval_interval > 0) trainer_->set_score(trainer_->position().score);
   if (is_first() && !options_.metrics.empty())
-    open("--metrics", metrics_, options_.metrics, !run_.resumed.empty(), engine_.steps());
+    open("--metrics", metrics_, options_.metrics, !run_.resumed.empty(), engine_->steps());
   if (is_first() && !options_.tensorboard.empty())
     open("--tensorboard-dir", tensorboard_, options_.tensorboard);
-  console_.emplace(options_.progress, engine_.steps(), run_.steps, !is_first());
-  deepspeed_log_.emplace(options_.steps_per_print, engine_.steps(), settings_.optimisation.schedule,
-                         settings_.optimisation.engine.update);
-  announce();
-  if (is_first() && options_.log_interval > 0 && stepper_.model().flops_per_token() > 0.0)
+  console_.emplace(options_.progress, engine_->steps(), run_.steps, !is_first());
+  deepspeed_log_.emplace(options_.steps_per_print, engine_->steps(),
+                         settings_.optimisation.schedule, settings_.optimisation.engine.update);
+  if (is_first() && options_.log_interval > 0 && model_->flops_per_token() > 0.0)
     peak_flops_ =
         matmul_peak_or_zero(device_, settings_.optimisation.engine.compute) *
         std::min(ranks_.size(), std::max(1, available_cores() / device_.traits().threads));
 }
 
-void Training::announce() {
+void Rank::announce() {
   const Device::Traits& traits = device_.traits();
   const std::string hardware = device_.type() == Device::Type::cpu
                                    ? fmt::format("{}, {} thread{}", traits.isa, traits.threads,
@@ -136,7 +97,7 @@ void Training::announce() {
       "batch {} = {} x {} micro-batch{}{}; steps {} to {}", settings_.samples_per_step(),
       settings_.micro_batch, settings_.accumulation, settings_.accumulation == 1 ? "" : "es",
       settings_.data_ranks == 1 ? "" : fmt::format(" x {} ranks", settings_.data_ranks),
-      engine_.steps(), run_.steps));
+      engine_->steps(), run_.steps));
   if (settings_.rampup.start > 0)
     console_->log(description_of(settings_.rampup, settings_.samples_per_step()) +
                   fmt::format("; {} now", settings_.step_samples()));
@@ -152,20 +113,20 @@ void Training::announce() {
   for (const std::string& change : run_.changes) console_->log("changed: " + change);
   for (const std::string& oddity : oddities_of(settings_.characters, settings_.data.source))
     console_->log("note: " + oddity);
-  if (!run_.resumed.empty() && engine_.steps() == run_.steps)
+  if (!run_.resumed.empty() && engine_->steps() == run_.steps)
     console_->log(fmt::format(
         "nothing is left to train: the run ends at step {}; --steps N goes beyond", run_.steps));
   if (options_.save.empty()) console_->log("without --save DIR nothing of this run will be saved");
   for (const std::string& note : flags_without_effect(options_, settings_.optimisation.engine))
     console_->log("note: " + note);
   console_->result(fmt::format("number of parameters: {:.2f}M",
-                               static_cast<double>(stepper_.model().shown_parameters()) / 1e6));
+                               static_cast<double>(model_->shown_parameters()) / 1e6));
 }
 
-std::string Training::description_of_adapters() const {
+std::string Rank::description_of_adapters() const {
   const LoraOptions& lora = settings_.lora;
   int64_t all = 0, trained = 0;
-  for (const auto& parameter : engine_.store().parameters()) {
+  for (const auto& parameter : engine_->store().parameters()) {
     all += parameter->shape.numel();
     if (parameter->trainable) trained += parameter->shape.numel();
   }
@@ -177,9 +138,12 @@ std::string Training::description_of_adapters() const {
       settings_.base.hash);
 }
 
-int Training::run(const zero::InterruptScope& interrupt, zero::CommonStop* stop) {
+int Rank::train(const zero::InterruptScope& interrupt, zero::CommonStop* stop) {
+  load();
+  open_outputs();
+  announce();
   interrupt_ = &interrupt;
-  stepper_.stop_with(stop);
+  stop_ = stop;
   try {
     return run_steps();
   } catch (const LeftEarly&) {
@@ -190,16 +154,16 @@ int Training::run(const zero::InterruptScope& interrupt, zero::CommonStop* stop)
   }
 }
 
-int Training::run_steps() {
-  ranks_.set_step(engine_.steps());
-  stepper_.inject_fault(FaultInjection::Phase::init);
+int Rank::run_steps() {
+  ranks_.set_step(engine_->steps());
+  inject_fault(Phase::init);
   ranks_.wait(ranks_.barrier("start"));
   // All ranks have loaded. Open files would keep the disk space of a checkpoint that is removed
   // later.
   if (is_first() || options_.process)
     for (const Checkpoint& checkpoint : {run_.checkpoint, run_.initial})
       if (checkpoint) checkpoint->close();
-  const zero::TrainingEnd end = trainer_.run();
+  const zero::TrainingEnd end = trainer_->run();
   using Reason = zero::TrainingEnd::Reason;
   if (end.reason == Reason::finished) {
     const int status = finish();
@@ -213,14 +177,21 @@ int Training::run_steps() {
   return signal == 0 || signal == kill_switch ? 0 : 128 + signal;
 }
 
-void Training::begin_step() {
+void Rank::begin_step() {
+  if (is_planned_) return;
   write_trace();  // all ranks have finished the previous step
-  ranks_.set_step(engine_.steps());
-  stepper_.inject_fault(FaultInjection::Phase::begin);
+  ranks_.set_step(engine_->steps());
+  inject_fault(Phase::begin);
   step_began_ = Clock::now();
 }
 
-void Training::note_step(const zero::TrainedStep& step) {
+void Rank::note_step(const zero::TrainedStep& step) {
+  if (!is_planned_) report(step);
+  if (is_due(engine_->steps(), options_.eval_interval)) validate();
+  if (is_due(engine_->steps(), options_.sample_interval)) print_sample();
+}
+
+void Rank::report(const zero::TrainedStep& step) {
   note_divergence(step.step, step.loss);
   if (!step.result.scaler_line.empty()) console_->log(step.result.scaler_line);
   if (step.result.skipped)
@@ -228,30 +199,31 @@ void Training::note_step(const zero::TrainedStep& step) {
                               step.result.bad_tensor));
   const double seconds = seconds_since(step_began_);
   seconds_ += seconds;
-  const int64_t step_peak = stepper_.memory().step_peak();
+  const int64_t step_peak = rows_.step_peak();
   peak_bytes_ = std::max(peak_bytes_, step_peak);
   interrupt_->save_from_now();  // before the step is reported as done
-  report({.step = step.step,
-          .micro_steps = step.micro_batches,
-          .samples = step.samples,
-          .loss = step.loss,
-          .grad_norm = step.result.gradient_norm,
-          .rate = step.rate,
-          .loss_scale = step.result.loss_scale,
-          .skipped = step.result.skipped,
-          .tokens_per_second = static_cast<double>(stepper_.step_tokens()) / seconds,
-          .seconds = seconds,
-          .peak_bytes = step_peak,
-          .host_peak_bytes = stepper_.memory().host_step_peak()});
-  if (const auto launches = stepper_.launches();
-      launches && launches->step == step.step && ranks_.rank() == 0)
-    write_json("--kernels", options_.kernels, launches->json());
-  if (is_due(engine_.steps(), options_.eval_interval)) validate();
-  if (is_due(engine_.steps(), options_.sample_interval)) print_sample();
+  const zero::StepRecord record = {
+      .step = step.step,
+      .micro_steps = step.micro_batches,
+      .samples = step.samples,
+      .loss = step.loss,
+      .grad_norm = step.result.gradient_norm,
+      .rate = step.rate,
+      .loss_scale = step.result.loss_scale,
+      .skipped = step.result.skipped,
+      .tokens_per_second = static_cast<double>(model_->tokens(step_)) / seconds,
+      .seconds = seconds,
+      .peak_bytes = step_peak,
+      .host_peak_bytes = rows_.host_step_peak()};
+  write("--metrics", metrics_, record);
+  write("--tensorboard-dir", tensorboard_, record, place());
+  print_step(record);
+  if (launches_ && launches_->counted() && launches_->counted()->step == step.step && is_first())
+    write_json("--kernels", options_.kernels, launches_->counted()->json());
 }
 
 // Tracks a non-finite loss. The run continues, as it may recover, and prints a warning at its end.
-void Training::note_divergence(int64_t step, double loss) {
+void Rank::note_divergence(int64_t step, double loss) {
   if (std::isfinite(loss)) {
     diverged_at_ = -1;
   } else if (diverged_at_ < 0) {
@@ -261,18 +233,18 @@ void Training::note_divergence(int64_t step, double loss) {
 }
 
 // Logs the growth of the batch by --rampup-batch-size.
-void Training::note_growth(int64_t samples) {
-  const int64_t next = trainer_.next_samples();
-  if (next != samples && engine_.steps() < run_.steps)
+void Rank::note_growth(int64_t samples) {
+  const int64_t next = trainer_->next_samples();
+  if (next != samples && engine_->steps() < run_.steps)
     console_->log(fmt::format("batch {} = {} x {} from step {} on, after {} samples", next,
                               settings_.micro_batch * settings_.data_ranks,
-                              trainer_.next_micro_batches(), engine_.steps(),
-                              trainer_.position().samples));
+                              trainer_->next_micro_batches(), engine_->steps(),
+                              trainer_->position().samples));
 }
 
 // A write error, for example on a full disk, loses the file and not the run.
 template <class File, class... What>
-void Training::write(const char* flag, std::optional<File>& file, const What&... what) {
+void Rank::write(const char* flag, std::optional<File>& file, const What&... what) {
   if (!file) return;
   try {
     file->write(what...);
@@ -285,42 +257,34 @@ void Training::write(const char* flag, std::optional<File>& file, const What&...
   }
 }
 
-void Training::report(const zero::StepRecord& record) {
-  write("--metrics", metrics_, record);
-  write("--tensorboard-dir", tensorboard_, record, place());
+void Rank::print_step(const zero::StepRecord& record) {
   if (is_due(record.step, options_.log_interval)) {
     std::string line = fmt::format("iter_dt {:.2f}ms; iter {}: train loss {:.5f}; {:.0f} tokens/s",
                                    record.seconds * 1e3, record.step, shown(record.loss),
                                    record.tokens_per_second);
     if (peak_flops_ > 0.0)
-      line += fmt::format(
-          "; {:.1f}% of matmul peak",
-          100.0 * record.tokens_per_second * stepper_.model().flops_per_token() / peak_flops_);
+      line += fmt::format("; {:.1f}% of matmul peak", 100.0 * record.tokens_per_second *
+                                                          model_->flops_per_token() / peak_flops_);
     console_->result(line);
   }
-  report_as_deepspeed(record);
+  for (const std::string& line :
+       deepspeed_log_->lines({.steps = engine_->steps(),
+       .skipped = engine_->skipped(),
+       .micro_steps = trainer_->position().micro_batches / settings_.data_ranks,
+       .samples = record.samples,
+       .next_rate = trainer_->next_rate(),
+       .seconds = record.seconds,
+       .live_bytes = rows_.rows().back().live,
+       .peak_bytes = record.peak_bytes}))
+    console_->result(line);
   note_growth(record.samples);
   console_->progress({record.step + 1, record.loss, record.tokens_per_second});
 }
 
-void Training::report_as_deepspeed(const zero::StepRecord& record) {
-  const int64_t steps = engine_.steps();
-  for (const std::string& line :
-       deepspeed_log_->lines({.steps = steps,
-       .skipped = engine_.skipped(),
-       .micro_steps = trainer_.position().micro_batches / settings_.data_ranks,
-       .samples = record.samples,
-       .next_rate = trainer_.next_rate(),
-       .seconds = record.seconds,
-       .live_bytes = stepper_.memory().rows().back().live,
-       .peak_bytes = record.peak_bytes}))
-    console_->result(line);
-}
-
 // Prints means over all ranks, as minGPT's benchmark does. Time between steps is not part of an
 // epoch. A run shorter than one epoch counts as one.
-void Training::report_epochs() {
-  const auto samples = static_cast<double>(trainer_.position().samples - settings_.samples);
+void Rank::report_epochs() {
+  const auto samples = static_cast<double>(trainer_->position().samples - settings_.samples);
   if (run_.epoch_samples <= 0.0 || samples <= 0.0) return;
   const PurposeScope purpose(device_, Purpose::comm);
   const std::vector<int64_t> own = {std::llround(seconds_ * 1e6), peak_bytes_};
@@ -336,10 +300,10 @@ void Training::report_epochs() {
     console_->result(line);
 }
 
-void Training::write_trace() {
+void Rank::write_trace() {
   TracedSteps* traced = run_.traced.get();
   const bool writes = is_first() || options_.process;
-  if (!traced || !writes || traced->is_written || engine_.steps() < traced->steps.end) return;
+  if (!traced || !writes || traced->is_written || engine_->steps() < traced->steps.end) return;
   try {
     if (traced->write())
       console_->log(fmt::format("trace of steps {} to {}: {}", traced->steps.first,
@@ -351,32 +315,36 @@ void Training::write_trace() {
   }
 }
 
-zero::MetricsBoard::Progress Training::place() const {
-  return {.steps = engine_.steps(), .samples = trainer_.position().samples};
+zero::MetricsBoard::Progress Rank::place() const {
+  return {.steps = engine_->steps(), .samples = trainer_->position().samples};
 }
 
-void Training::validate() {
-  if (validated_at_ == engine_.steps()) return;
-  validated_at_ = engine_.steps();
-  const double loss = stepper_.validation_loss();
-  if (options_.eval_interval > 0) trainer_.set_score(loss);
+void Rank::validate() {
+  if (validated_at_ == engine_->steps()) return;
+  validated_at_ = engine_->steps();
+  const double loss = validation_loss(options_.eval_batches);
+  if (is_planned_) return;
+  if (options_.eval_interval > 0) trainer_->set_score(loss);
   write("--tensorboard-dir", tensorboard_, zero::MetricsBoard::Validation{loss}, place());
   console_->result(fmt::format("val loss {:.4f}", shown(loss)));
 }
 
-void Training::print_sample() {
-  console_->result(fmt::format("sample after step {}:\n", engine_.steps()) +
-                   dataset_.decode(stepper_.sample()));
+void Rank::print_sample() {
+  const std::vector<int32_t> tokens = sample();
+  if (is_planned_) return;
+  console_->result(fmt::format("sample after step {}:\n", engine_->steps()) +
+                   dataset_.decode(tokens));
 }
 
 // Prints the table at once, so that no other line appears between its rows.
-void Training::print_memory_table() {
+void Rank::print_memory_table() {
   console_->end_progress();
   if (options_.dump_memory && !std::exchange(table_printed_, true))
-    console_->result(memory_table(stepper_.memory().rows()));
+    console_->result(memory_table(rows_.rows()));
 }
 
-void Training::report_save(const std::string& step_n, const zero::CheckpointSave::Result& result) {
+void Rank::report_save(const std::string& step_n, const zero::CheckpointSave::Result& result) {
+  if (is_planned_) return;
   if (result.failed_rank < 0) return console_->result("saved " + step_n);
   // After a failed save at an interval the same step may be saved again at the end of the run:
   // report the failure once.
@@ -389,7 +357,8 @@ void Training::report_save(const std::string& step_n, const zero::CheckpointSave
 }
 
 // Only rank 0 checks the file: two hosts may see it at different times.
-int Training::reason_to_end() const {
+int Rank::reason_to_end() const {
+  if (is_planned_) return 0;
   int reason = interrupt_->signal();
   if (reason == 0 && is_first() && kill_switch_exists(options_.kill_switch)) reason = kill_switch;
   const auto* const found = std::find(std::begin(stop_reasons), std::end(stop_reasons), reason);
@@ -398,18 +367,22 @@ int Training::reason_to_end() const {
 }
 
 // The signal that ended the run, or kill_switch; 0: none.
-int Training::signal_of(const zero::TrainingEnd& end) const {
+int Rank::signal_of(const zero::TrainingEnd& end) const {
   if (end.reason == zero::TrainingEnd::Reason::given_up) return interrupt_->signal();
   return end.stop > 0 ? stop_reasons[end.stop - 1] : 0;
 }
 
 // Prints the lines that precede the save of the last step.
-void Training::note_end(const zero::TrainingEnd& end) {
+void Rank::note_end(const zero::TrainingEnd& end) {
+  if (is_planned_) {
+    memory_ = count_memory();
+    return;
+  }
   write_trace();
   if (end.reason == zero::TrainingEnd::Reason::finished) {
     interrupt_->save_from_now();
-    stepper_.stop_with(nullptr);
-    memory_ = stepper_.rank_memory();  // excludes the memory of scores and the hash
+    stop_ = nullptr;
+    memory_ = count_memory();  // excludes the memory of scores and the hash
     return print_memory_table();
   }
   print_memory_table();
@@ -420,12 +393,12 @@ void Training::note_end(const zero::TrainingEnd& end) {
       : signal == kill_switch ? fmt::format("the kill switch {} ends the run", options_.kill_switch)
                               : "interrupted by " + name_of_signal(signal);
   console_->log(
-      fmt::format("{} after {} steps{}", why, engine_.steps(),
+      fmt::format("{} after {} steps{}", why, engine_->steps(),
                   options_.save.empty() ? "" : "; saving, a second signal ends that too"));
   if (options_.save.empty()) console_->log("nothing is saved without --save DIR");
 }
 
-int Training::finish() {
+int Rank::finish() {
   report_epochs();
   // Scores can be computed again with eval.
   if (is_first() || options_.process) interrupt_->release();
@@ -434,8 +407,8 @@ int Training::finish() {
   if (dataset_.question_length() > 0 && options_.score_samples > 0) {
     console_->log("Evaluating the trained model ...");
     try {
-      scores = stepper_.evaluation().scores(settings_.micro_batch, options_.score_samples, print);
-      if (settings_.data.source == "sort") stepper_.evaluation().print_example(print);
+      scores = evaluation().scores(settings_.micro_batch, options_.score_samples, print);
+      if (settings_.data.source == "sort") evaluation().print_example(print);
     } catch (const ConfigError& error) {  // a diverged run still prints its results
       console_->log(std::string("no scores: ") + error.what());
     }
@@ -447,10 +420,10 @@ int Training::finish() {
         fmt::format("warning: the loss is not finite since step {}: this model is of no use; try a "
                     "lower --lr, or --clip 1",
                     diverged_at_));
-  const std::string hash = engine_.parameter_hash();
+  const std::string hash = engine_->parameter_hash();
   console_->result("param_hash " + hash);
-  zero::FinalRecord record = {.steps = engine_.steps(),
-                              .skipped = engine_.skipped(),
+  zero::FinalRecord record = {.steps = engine_->steps(),
+                              .skipped = engine_->skipped(),
                               .param_hash = hash,
                               .wire = memory_.wire};
   if (scores) {

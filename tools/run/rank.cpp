@@ -1,0 +1,281 @@
+#include "tools/run/rank.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "tools/options/lora_flags.h"
+#include "tools/run/setup.h"
+#include "zerograd/autograd/ops.h"
+#include "zerograd/models/gpt/generate.h"
+#include "zerograd/models/hugging_face/peft.h"
+#include "zerograd/runtime/recorder.h"
+#include "zerograd/runtime/text/print.h"
+#include "zerograd/zero/checkpoint/checkpoint_file.h"
+
+namespace zg::tools {
+namespace {
+
+MeshShape shape_of(const RunSpec& settings) {
+  return {.data = static_cast<int>(settings.data_ranks),
+          .pipeline = static_cast<int>(settings.axes.pipeline),
+          .tensor = static_cast<int>(settings.axes.tensor)};
+}
+
+// Returns the counts of each axis. An axis that spans the whole mesh has none: it uses mesh.world,
+// whose collectives the caller counts.
+std::vector<AxisWire> axes_of(const Mesh& mesh) {
+  const auto of = [&](const Communicator* ranks) {
+    return ranks && ranks != &mesh.world ? ranks->wire() : WireCounts{};
+  };
+  WireCounts stages = of(mesh.pipeline);
+  for (const std::unique_ptr<Communicator>* channel :
+       {&mesh.previous.forward, &mesh.previous.backward, &mesh.next.forward, &mesh.next.backward,
+        &mesh.ends})
+    stages = added(stages, of(channel->get()));
+  return {{"data", of(mesh.data)}, {"tensor", of(mesh.tensor)}, {"pipeline", stages}};
+}
+
+/// Returns x; its gradient is infinite: an injected fault that does not change the loss.
+Var with_infinite_gradient(const Var& x) {
+  struct None {};
+  return record("infinity", {x}, x.value(), {}, None{}, [](const None&, const BackwardPass& pass) {
+    const Var gradient = pass.gradient_of_output();
+    pass.accumulate(0, mul(gradient, std::numeric_limits<double>::infinity()).value());
+  });
+}
+
+}  // namespace
+
+Rank::Rank(const Run& run, Communicator& ranks, const Device& device)
+    : run_(run),
+      options_(run.options),
+      settings_(run.settings),
+      dataset_(*run.dataset),
+      ranks_(ranks),
+      device_(device),
+      is_planned_(device.type() == Device::Type::meta),
+      mesh_(ranks, shape_of(settings_)),
+      model_(make_run_model(run, store_, mesh_, device_)),
+      rows_(device_, is_planned_ || options_.dump_memory || !options_.memory_json.empty()
+                         ? MemoryRows::Keep::all_steps
+                         : MemoryRows::Keep::one_step) {
+  if (run.algorithms && !is_planned_) use_matmul_algorithms(run.algorithms, device);
+  if (!options_.kernels.empty() && run.steps > run.steps_done)
+    launches_.emplace(device_, std::min(run.steps_done + 1, run.steps - 1));
+  {
+    const PhaseScope phase(device_, "initialise");
+    engine_ = std::make_unique<zero::Engine>(store_, mesh_, device_, settings_.optimisation.engine);
+  }
+  trainer_ = std::make_unique<zero::Trainer>(*engine_, trainer_options(), task(), hooks());
+}
+
+Rank::~Rank() = default;
+
+zero::TrainerOptions Rank::trainer_options() const {
+  zero::TrainerOptions options = {.micro_batch = settings_.micro_batch,
+                                  .accumulation = settings_.accumulation,
+                                  .rampup = settings_.rampup,
+                                  .steps = run_.steps,
+                                  .schedule = settings_.optimisation.schedule,
+                                  .pipeline = options_.axes.schedule,
+                                  .stop_interval = options_.exit_interval,
+                                  .max_bad_steps = options_.max_bad_steps};
+  // A plan covers a save also where the path of --save is not used, and keeps every checkpoint.
+  const bool plans_save =
+      is_planned_ && (run_.steps > run_.steps_done || options_.given.count("--save") > 0);
+  if (!options_.save.empty() || plans_save) {
+    options.checkpoints = {.path = options_.save,
+                           .keep = is_planned_ ? -1 : options_.save_top_k,
+                           .in_background = options_.async_save};
+    options.save_interval = options_.save_interval;
+  }
+  if (const TracedSteps* traced = run_.traced.get()) {
+    options.trace = traced->trace;
+    options.trace_first = traced->steps.first;
+    options.trace_end = traced->steps.end;
+  }
+  return options;
+}
+
+zero::TrainerTask Rank::task() {
+  zero::TrainerTask task = {
+      .batch =
+          [this](const zero::MicroBatch& batch) {
+            step_ = {trainer_->position().samples, trainer_->next_samples()};
+            note_counted_step();
+            return model_->batch(batch, step_);
+          },
+      .forward = [this](Tape& tape, const zero::MicroBatch& batch) { return forward(tape, batch); },
+      .stage_output = [this](int64_t samples) { return model_->stage_output(samples); }};
+  if (settings_.loss_mean == LossMean::token)
+    task.targets = [this](int64_t first, int64_t samples) {
+      return model_->targets({first, samples});
+    };
+  return task;
+}
+
+zero::TrainerHooks Rank::hooks() {
+  return {
+      .before_step = [this](int64_t) { begin_step(); },
+      .after_step = [this](const zero::TrainedStep& step) { note_step(step); },
+      .stop = [this] { return reason_to_end(); },
+      .give_up = [this] { return reaches_stop(); },
+      .ended = [this](const zero::TrainingEnd& end) { note_end(end); },
+      .observe = [this](zero::TrainerMoment moment,
+                        const zero::MicroBatch& batch) { observe(moment, batch); },
+      .saved = [this](const std::string& step_n,
+                      const zero::CheckpointSave::Result& result) { report_save(step_n, result); },
+      .warn =
+          [](const std::string& message) {
+            print_line(stderr, "warning: --save-top-k: {}", message);
+          },
+      .describe =
+          [this](const zero::TrainerPosition& position) {
+            inject_fault(Phase::save, 1);  // the engine has counted the step that is saved
+            RunSpec now = settings_;
+            now.samples = position.samples;
+            now.skipped_samples = position.skipped_samples;
+            now.loss = position.score;  // the loss, or the value of set_score()
+            // A plan does not read the weights of a base, and may have none.
+            if (now.lora.rank > 0 && now.base.hash.empty()) now.base = {"planned", "planned"};
+            return tools::checkpoint_info(now);
+          },
+      .position_of =
+          [](const zero::CheckpointInfo& info, const std::string& path) {
+            const RunSpec saved = settings_from_json(info.config_json, path);
+            return zero::TrainerPosition{.samples = saved.samples,
+                                         .skipped_samples = saved.skipped_samples,
+                                         .score = saved.loss};
+          }};
+}
+
+Var Rank::forward(Tape& tape, const zero::MicroBatch& batch) {
+  if (batch.last) inject_fault(Phase::forward);
+  const Var output = model_->forward(tape, batch);
+  const FaultInjection& injection = options_.injection;
+  // The fault `infinity` has no phase of its own: its injection has the default, `begin`.
+  const bool applies = mesh_.is_last_stage() && batch.index == 0 &&
+                       injection.fault == FaultInjection::Fault::infinity &&
+                       injection.applies(ranks_.rank(), batch.step, Phase::begin);
+  return applies ? with_infinite_gradient(output) : output;
+}
+
+void Rank::observe(zero::TrainerMoment moment, const zero::MicroBatch& batch) {
+  using Moment = zero::TrainerMoment;
+  if (moment == Moment::gradients_ready && options_.dump_gradients_step == engine_->steps())
+    zero::dump_gradients(options_.dump_gradients, *engine_);
+  zero::note_memory(rows_, moment, batch);
+  if (launches_) launches_->note(moment, batch);
+  if (moment == Moment::backward_begins && batch.last) inject_fault(Phase::backward);
+  if (moment == Moment::optimizer_begins) inject_fault(Phase::step);
+}
+
+void Rank::load_adapters() {
+  if (!settings_.base.path.empty())
+    zero::load_weights(base_weights(settings_), *engine_,
+                       [](const Parameter& parameter) { return !parameter.saved; });
+  if (run_.checkpoint) return trainer_->resume(*run_.checkpoint);
+  if (const std::string& folder = options_.initial_adapter; !folder.empty())
+    zero::load_weights(models::peft_weights(folder, settings_.model, lora_of(settings_.lora)),
+                       *engine_, [](const Parameter& parameter) { return parameter.saved; });
+}
+
+void Rank::load() {
+  if (settings_.lora.rank > 0) return load_adapters();
+  if (run_.checkpoint) return trainer_->resume(*run_.checkpoint);
+  if (run_.initial)
+    zero::load_weights(zero::weights_of(run_.initial), *engine_);
+  else if (!options_.initial_weights.empty())
+    zero::load_weights(options_.initial_weights, *engine_);
+  if (!options_.from_hf.empty())
+    zero::load_weights(hf_weights(options_.from_hf, settings_), *engine_);
+}
+
+void Rank::inject_fault(Phase phase, int64_t steps_ago) {
+  inject(options_.injection, phase, engine_->steps() - steps_ago, ranks_, device_);
+}
+
+Tape Rank::inference_tape() {
+  if (reaches_stop()) throw zero::StopTraining{};
+  return engine_->inference_tape();
+}
+
+Evaluation Rank::evaluation() {
+  return {.model = model_->decoder(),
+          .make_tape = [this] { return inference_tape(); },
+          .dataset = dataset_,
+          .device = device_,
+          .is_sort_task = settings_.data.source == "sort"};
+}
+
+double Rank::validation_loss(int64_t batches) {
+  return model_->validation_loss([this] { return inference_tape(); }, batches);
+}
+
+std::vector<int32_t> Rank::sample() {
+  constexpr int64_t prompt_tokens = 16, sample_tokens = 200;
+  const models::Split split = dataset_.epoch_samples(models::Split::validation) > 0
+                                  ? models::Split::validation
+                                  : models::Split::train;
+  std::vector<int32_t> ids(static_cast<size_t>(dataset_.block_size())), targets(ids.size());
+  dataset_.sample(split, 0, ids.data(), targets.data());
+  ids.resize(std::min(ids.size(), static_cast<size_t>(prompt_tokens)));
+  return models::generate(model_->decoder(), [this] { return inference_tape(); }, {ids},
+                          sample_tokens, {.top_k = 10, .seed = settings_.seed})
+      .front();
+}
+
+void Rank::note_counted_step() {
+  if (!launches_ || launches_->counted()) return;
+  counted_tokens_ = model_->tokens(step_);
+  counted_micro_batches_ = trainer_->next_micro_batches();
+}
+
+// Does the work after the last step in a plan, to count its memory: the first batch of scores or of
+// validation, and the parameter hash.
+void Rank::plan_end() {
+  const bool asks = dataset_.question_length() > 0;
+  if (asks && options_.score_samples > 0)
+    evaluation().plan_scores(settings_.micro_batch, options_.score_samples);
+  if (!asks && dataset_.epoch_samples(models::Split::validation) > 0)
+    validation_loss(/*batches=*/1);
+  for (const auto& [name, parameter] : store_.by_name())
+    engine_->read(*parameter, zero::Engine::State::master);
+}
+
+RankMemory Rank::plan() {
+  load();
+  trainer_->run();
+  if (memory_.rows.empty()) {
+    plan_end();
+    const MemoryRow end = rows_.now();
+    memory_.end = {.device = end.reserved, .host = end.host_max, .file = end.file_max};
+  }
+  return memory_;
+}
+
+RankMemory Rank::count_memory() const {
+  RankMemory memory = {.rank = ranks_.rank(),
+                       .resting = engine_->resting_bytes(),
+                       .rows = rows_.rows(),
+                       .start = rows_.rows().empty() ? std::optional(rows_.now()) : std::nullopt,
+                       .wire = ranks_.wire(),
+                       .axes = {},
+                       .model_slice = {},
+                       .io = swapped(device_),
+                       .launches = launches_ ? launches_->counted() : std::nullopt,
+                       .counted_tokens = counted_tokens_,
+                       .counted_micro_batches = counted_micro_batches_};
+  if (settings_.axes.model_ranks() == 1) return memory;
+  memory.axes = axes_of(mesh_);
+  for (const AxisWire& axis : memory.axes) memory.wire = added(memory.wire, axis.wire);
+  const LayerRange layers = model_->layers();
+  memory.model_slice = {.stage = mesh_.stage,
+                        .tensor_rank = mesh_.tensor_rank,
+                        .first_layer = layers.first,
+                        .end_layer = layers.end,
+                        .parameters = store_.numel()};
+  return memory;
+}
+
+}  // namespace zg::tools

@@ -1,0 +1,138 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/deepspeed/deepspeed_log.h"
+#include "tools/options/fault_injection.h"
+#include "tools/output/console.h"
+#include "tools/output/memory_json.h"
+#include "tools/run/evaluation.h"
+#include "tools/run/run.h"
+#include "tools/run/run_model.h"
+#include "zerograd/runtime/comm/mesh.h"
+#include "zerograd/zero/engine.h"
+#include "zerograd/zero/interrupt.h"
+#include "zerograd/zero/metrics.h"
+#include "zerograd/zero/trainer.h"
+
+namespace zg::tools {
+
+/// True every `interval` steps; false if `interval` is 0.
+inline bool is_due(int64_t step, int64_t interval) { return interval > 0 && step % interval == 0; }
+
+/// One rank of a run: its part of the model, the engine, the trainer and, for `train`, the console
+/// and the files of metrics. All ranks compute the same steps, validations, samples and scores,
+/// each on its own micro-batches of a step. Only rank 0 prints and writes. `plan` uses it on a meta
+/// device, where losses and norms are 0, no weights are read and nothing is printed or written.
+/// Every function is collective.
+class Rank {
+ public:
+  /// Run, communicator and the device's owner must outlive it. The initial parameters depend only
+  /// on the run's seed.
+  Rank(const Run& run, Communicator& ranks, const Device& device);
+  ~Rank();
+  /// Loads the weights that the run resumes or starts from, prints the first lines of the run and
+  /// trains. Returns the exit status. Rank 0 prints the memory table, after an error too. A signal
+  /// to one rank ends all ranks, after the last step is saved. `stop`: shared by ranks that are
+  /// threads, which can then also stop before a micro-batch of training and validation and before a
+  /// token of a sample. Null: the run stops between steps only.
+  int train(const zero::InterruptScope& interrupt, zero::CommonStop* stop);
+  /// On a meta device: takes the steps of train() without its output. Returns their memory.
+  RankMemory plan();
+  zero::Trainer& trainer() { return *trainer_; }        ///< for single steps
+  const RankMemory& memory() const { return memory_; }  ///< after train(): counted over its steps
+  /// After train(): neither interrupted nor ended by an injected fault.
+  bool finished() const { return finished_; }
+
+ private:
+  using Phase = FaultInjection::Phase;
+
+  zero::TrainerOptions trainer_options() const;
+  zero::TrainerTask task();
+  zero::TrainerHooks hooks();
+  void load();
+  void load_adapters();
+  Var forward(Tape& tape, const zero::MicroBatch& batch);
+  void observe(zero::TrainerMoment moment, const zero::MicroBatch& batch);
+  void note_counted_step();
+  /// Injects the fault of the run's options if it is for this rank, phase and step.
+  void inject_fault(Phase phase, int64_t steps_ago = 0);
+  bool reaches_stop() { return stop_ && stop_->reached(ranks_.rank()); }
+  Tape inference_tape();
+  Evaluation evaluation();                  // of a decoder
+  double validation_loss(int64_t batches);  // 0: of the whole split
+  std::vector<int32_t> sample();            // the tokens of a short text
+  void validate();
+  void print_sample();
+  void plan_end();
+  RankMemory count_memory() const;  // so far in this run
+
+  // The run's output: rank_report.cpp.
+  void open_outputs();
+  void announce();
+  std::string description_of_adapters() const;
+  int run_steps();
+  void begin_step();
+  void note_step(const zero::TrainedStep& step);
+  void note_divergence(int64_t step, double loss);
+  void note_growth(int64_t samples);
+  /// Writes to the file of `flag` if it is open. After a write error the file is closed and the run
+  /// goes on.
+  template <class File, class... What>
+  void write(const char* flag, std::optional<File>& file, const What&... what);
+  void report(const zero::TrainedStep& step);
+  void print_step(const zero::StepRecord& record);
+  void report_epochs();
+  void write_trace();
+  zero::MetricsBoard::Progress place() const;
+  void print_memory_table();
+  void report_save(const std::string& step_n, const zero::CheckpointSave::Result& result);
+  int reason_to_end() const;
+  int signal_of(const zero::TrainingEnd& end) const;
+  void note_end(const zero::TrainingEnd& end);
+  int finish();
+  bool is_first() const { return ranks_.rank() == 0; }
+
+  const Run& run_;
+  const TrainOptions& options_;
+  const RunSpec& settings_;  // at the start of the run
+  const models::Dataset& dataset_;
+  Communicator& ranks_;
+  const Device device_;
+  const bool is_planned_;
+  Mesh mesh_;
+  ParameterStore store_;
+  std::unique_ptr<RunModel> model_;
+  std::unique_ptr<zero::Engine> engine_;
+  std::unique_ptr<zero::Trainer> trainer_;
+
+  SampleRange step_;  // of the newest step
+  MemoryRows rows_;
+  std::optional<zero::StepLaunchNotes> launches_;  // with --kernels
+  // In the step that `launches_` counts: of all ranks, of this rank.
+  int64_t counted_tokens_ = 0, counted_micro_batches_ = 0;
+  RankMemory memory_;
+  int64_t validated_at_ = -1;
+
+  // In train() only.
+  const zero::InterruptScope* interrupt_ = nullptr;
+  zero::CommonStop* stop_ = nullptr;
+  std::optional<Console> console_;
+  std::optional<zero::MetricsFile> metrics_;
+  std::optional<zero::MetricsBoard> tensorboard_;
+  std::optional<DeepSpeedLog> deepspeed_log_;
+  std::string reported_;  // path of the last step_N whose failed save was printed
+  std::chrono::steady_clock::time_point step_began_;
+  int64_t diverged_at_ = -1;   // first step with a non-finite loss since the last finite one
+  double peak_flops_ = 0.0;    // all ranks together; 0: unknown
+  double seconds_ = 0.0;       // total over the steps of this run
+  int64_t peak_bytes_ = 0;     // largest value in the steps of this run
+  bool results_lost_ = false;  // a file of results could not be written completely
+  bool table_printed_ = false, finished_ = false;
+};
+
+}  // namespace zg::tools
