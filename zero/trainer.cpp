@@ -153,7 +153,7 @@ struct TrainerState final : PipelineStage {
   std::optional<CheckpointDirectory> checkpoints;
   int64_t saved_at = -1, bad_steps = 0;  // the step of the last save; bad steps in a row
   std::string first_bad;                 // "the gradient of wte.weight of step 7 is not finite"
-  // Of the step that runs.
+  // These belong to the step that runs.
   std::optional<int64_t> targets;   // if its loss is a mean over them
   std::vector<PendingItem> losses;  // by micro-batch, on the last stage
   bool given_up = false;
