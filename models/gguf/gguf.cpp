@@ -10,6 +10,7 @@
 
 #include "zerograd/kernels/attention/rope.h"
 #include "zerograd/models/gguf/gguf_file.h"
+#include "zerograd/models/gpt/family.h"
 #include "zerograd/models/hugging_face/hf_files.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
@@ -24,19 +25,13 @@ constexpr const char* rope_factors_name = "rope_freqs.weight";
 
 /// llama.cpp's name of the architecture.
 std::string architecture_of(const GPTConfig& config) {
-  switch (config.family) {
-    case Family::llama:
-    case Family::mistral:
-      return "llama";
-    case Family::qwen2:
-    case Family::qwen3:
-      return name_of(config.family);
-    default:
-      throw Unsupported(
-          fmt::format("gguf: the model is a {}; expected Llama, Mistral, Qwen2 or Qwen3; try a "
-                      "Hugging Face folder and llama.cpp's convert_hf_to_gguf.py",
-                      hf_title(config.family)));
-  }
+  const FamilyRow& row = row_of(config.family);
+  if (row.gguf) return row.gguf;
+  throw Unsupported(fmt::format(
+      "gguf: the model is a {}; expected {}; try a Hugging Face folder and llama.cpp's "
+      "convert_hf_to_gguf.py",
+      row.title,
+      list_families(&FamilyRow::title, [](const FamilyRow& one) { return one.gguf != nullptr; })));
 }
 
 /// Throws Unsupported, with the field, for a model of these families that llama.cpp does not
@@ -51,8 +46,7 @@ void require_llama_cpp(const GPTConfig& config) {
   if (config.family == Family::qwen2 && head * config.heads != config.width)
     refuse("head_size", head, fmt::format("{}, width / heads", config.width / config.heads));
   const RopeOptions& rope = config.rope;
-  const bool is_qwen = config.family == Family::qwen2 || config.family == Family::qwen3;
-  if (rope.scaling == RopeScaling::llama3 && is_qwen)
+  if (rope.scaling == RopeScaling::llama3 && architecture_of(config) != "llama")
     refuse("rope.scaling", name_of(rope.scaling), "none, linear or yarn");
   if (rope.scaling != RopeScaling::yarn) return;
   const RopeOptions absent;

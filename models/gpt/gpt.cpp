@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "zerograd/models/gpt/family.h"
 #include "zerograd/models/gpt/gpt_layers.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
@@ -30,11 +31,6 @@ GPTPart part_of(const Mesh& mesh, const GPTConfig& config, DType activations,
 }
 
 namespace {
-
-/// The family's order of fused queries, keys and values.
-QKVOrder qkv_order(const GPTConfig& config) {
-  return config.family == Family::bloom ? QKVOrder::by_head : QKVOrder::by_part;
-}
 
 constexpr float weight_stddev = 0.02f;
 
@@ -79,7 +75,7 @@ struct Describe {
                                   .names = names.attention,
                                   .site = block + ".attn"};
     if (config.position == Position::rope) attention.rope = config.rope;
-    if (!has_llama_names(config.family)) attention.fused = qkv_order(config);
+    if (names.attention.qkv) attention.fused = names.qkv_order;
     return attention;
   }
   // Each block adds two branches to the residual stream; this keeps its variance as with one layer.
@@ -129,7 +125,7 @@ struct Describe {
     layers.head = &head;
     layers.norm_f = norm(head, names.norm_f);
     if (!layers.has_head) return;
-    layers.lm_head = config.tied ? layers.wte : vocabulary(head, "lm_head", {.decay = true});
+    layers.lm_head = config.tied ? layers.wte : vocabulary(head, names.head, {.decay = true});
   }
 
   GPTLayers layers() const {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "zerograd/models/gpt/family.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -31,8 +32,8 @@ constexpr Preset gpt_presets[] = {
 // Megatron-LM pads GPT-2's 50257 to a multiple of 128.
 constexpr int64_t padded_gpt2_vocabulary = 50304;
 
-constexpr GPTConfig sized(int64_t layers, int64_t heads, int64_t width) {
-  GPTConfig config = bloom_family;
+GPTConfig sized(int64_t layers, int64_t heads, int64_t width) {
+  GPTConfig config = GPTConfig::of(Family::bloom);
   config.layers = layers;
   config.heads = heads;
   config.width = width;
@@ -42,7 +43,7 @@ constexpr GPTConfig sized(int64_t layers, int64_t heads, int64_t width) {
 }
 
 /// tr1-13B of BigScience. The tutorial's script calls it BLOOM.
-constexpr GPTConfig tutorial() {
+GPTConfig tutorial() {
   GPTConfig config = sized(40, 32, 5120);
   config.vocabulary = padded_gpt2_vocabulary;
   config.position = Position::learned;
@@ -54,37 +55,14 @@ struct NamedConfig {
   const char* name;
   GPTConfig config;
 };
-/// "bloom-13b" is the model of Habana's BLOOM tutorial: BLOOM's layout with learned positions, no
-/// norm of the embedding and GPT-2's vocabulary.
-constexpr NamedConfig bloom_presets[] = {
-    {"bloom-560m", sized(24, 16, 1024)},   {"bloom-1b1", sized(24, 16, 1536)},
-    {"bloom-1b7", sized(24, 16, 2048)},    {"bloom-3b", sized(30, 32, 2560)},
-    {"bloom-7b1", sized(30, 32, 4096)},    {"bloom-13b", tutorial()},
-    {"bloom-176b", sized(70, 112, 14336)},
-};
-
-constexpr GPTConfig llama_family(Family family) {
-  GPTConfig config;
-  config.dropout = 0.0f;
-  config.family = family;
-  config.position = Position::rope;
-  config.norm = nn::NormKind::rms;
-  config.norm_epsilon = family >= Family::qwen2 ? 1e-6f : 1e-5f;  // as published
-  config.mlp = nn::MlpKind::gated_silu;
-  config.bias = false;
-  config.qkv_bias = family == Family::qwen2;
-  config.query_key_norm = family == Family::qwen3;
-  return config;
-}
-
 struct LlamaSizes {
   int64_t layers, heads, kv_heads, width, hidden, vocabulary, positions;
   double theta;
   bool tied;
   int64_t head_size = 0;
 };
-constexpr GPTConfig sized(Family family, const LlamaSizes& sizes) {
-  GPTConfig config = llama_family(family);
+GPTConfig sized(Family family, const LlamaSizes& sizes) {
+  GPTConfig config = GPTConfig::of(family);
   config.layers = sizes.layers;
   config.heads = sizes.heads;
   config.kv_heads = sizes.kv_heads;
@@ -98,92 +76,63 @@ constexpr GPTConfig sized(Family family, const LlamaSizes& sizes) {
   config.head_size = sizes.head_size;
   return config;
 }
-constexpr GPTConfig with_llama3_rope(GPTConfig config, double factor) {
+GPTConfig with_llama3_rope(GPTConfig config, double factor) {
   config.rope.scaling = RopeScaling::llama3;
   config.rope.factor = factor;
   return config;
 }
-constexpr GPTConfig with_window(GPTConfig config, int64_t window) {
+GPTConfig with_window(GPTConfig config, int64_t window) {
   config.window = window;
   return config;
 }
 
-/// The sizes in the config.json files that Hugging Face's hub has under these names.
-constexpr NamedConfig llama_presets[] = {
-    {"llama-2-7b", sized(Family::llama, {32, 32, 32, 4096, 11008, 32000, 4096, 1e4, false})},
-    {"llama-3.1-8b",
-     with_llama3_rope(sized(Family::llama, {32, 32, 8, 4096, 14336, 128256, 131072, 5e5, false}),
-                      8.0)},
-    {"llama-3.2-1b",
-     with_llama3_rope(sized(Family::llama, {16, 32, 8, 2048, 8192, 128256, 131072, 5e5, true, 64}),
-                      32.0)},
-    {"llama-3.2-3b",
-     with_llama3_rope(sized(Family::llama, {28, 24, 8, 3072, 8192, 128256, 131072, 5e5, true, 128}),
-                      32.0)},
-    {"smollm2-135m", sized(Family::llama, {30, 9, 3, 576, 1536, 49152, 8192, 1e5, true})},
-    {"smollm2-360m", sized(Family::llama, {32, 15, 5, 960, 2560, 49152, 8192, 1e5, true})},
-    {"smollm2-1.7b", sized(Family::llama, {24, 32, 32, 2048, 8192, 49152, 8192, 1.3e5, true})},
-    {"mistral-7b",
-     with_window(sized(Family::mistral, {32, 32, 8, 4096, 14336, 32000, 32768, 1e4, false}), 4096)},
-    {"qwen2-0.5b", sized(Family::qwen2, {24, 14, 2, 896, 4864, 151936, 131072, 1e6, true})},
-    {"qwen2-1.5b", sized(Family::qwen2, {28, 12, 2, 1536, 8960, 151936, 131072, 1e6, true})},
-    {"qwen3-0.6b", sized(Family::qwen3, {28, 16, 8, 1024, 3072, 151936, 40960, 1e6, true, 128})},
-    {"qwen3-1.7b", sized(Family::qwen3, {28, 16, 8, 2048, 6144, 151936, 40960, 1e6, true, 128})},
-    {"qwen3-4b", sized(Family::qwen3, {36, 32, 8, 2560, 9728, 151936, 40960, 1e6, true, 128})},
-};
+/// "bloom-13b" is the model of Habana's BLOOM tutorial: BLOOM's layout with learned positions, no
+/// norm of the embedding and GPT-2's vocabulary. Llama's family has the sizes in the config.json
+/// files that Hugging Face's hub has under these names.
+std::vector<NamedConfig> named_configs() {
+  return {
+      {"bloom-560m", sized(24, 16, 1024)},
+      {"bloom-1b1", sized(24, 16, 1536)},
+      {"bloom-1b7", sized(24, 16, 2048)},
+      {"bloom-3b", sized(30, 32, 2560)},
+      {"bloom-7b1", sized(30, 32, 4096)},
+      {"bloom-13b", tutorial()},
+      {"bloom-176b", sized(70, 112, 14336)},
+      {"llama-2-7b", sized(Family::llama, {32, 32, 32, 4096, 11008, 32000, 4096, 1e4, false})},
+      {"llama-3.1-8b",
+       with_llama3_rope(sized(Family::llama, {32, 32, 8, 4096, 14336, 128256, 131072, 5e5, false}),
+                        8.0)},
+      {"llama-3.2-1b",
+       with_llama3_rope(
+           sized(Family::llama, {16, 32, 8, 2048, 8192, 128256, 131072, 5e5, true, 64}), 32.0)},
+      {"llama-3.2-3b",
+       with_llama3_rope(
+           sized(Family::llama, {28, 24, 8, 3072, 8192, 128256, 131072, 5e5, true, 128}), 32.0)},
+      {"smollm2-135m", sized(Family::llama, {30, 9, 3, 576, 1536, 49152, 8192, 1e5, true})},
+      {"smollm2-360m", sized(Family::llama, {32, 15, 5, 960, 2560, 49152, 8192, 1e5, true})},
+      {"smollm2-1.7b", sized(Family::llama, {24, 32, 32, 2048, 8192, 49152, 8192, 1.3e5, true})},
+      {"mistral-7b",
+       with_window(sized(Family::mistral, {32, 32, 8, 4096, 14336, 32000, 32768, 1e4, false}),
+                   4096)},
+      {"qwen2-0.5b", sized(Family::qwen2, {24, 14, 2, 896, 4864, 151936, 131072, 1e6, true})},
+      {"qwen2-1.5b", sized(Family::qwen2, {28, 12, 2, 1536, 8960, 151936, 131072, 1e6, true})},
+      {"qwen3-0.6b", sized(Family::qwen3, {28, 16, 8, 1024, 3072, 151936, 40960, 1e6, true, 128})},
+      {"qwen3-1.7b", sized(Family::qwen3, {28, 16, 8, 2048, 6144, 151936, 40960, 1e6, true, 128})},
+      {"qwen3-4b", sized(Family::qwen3, {36, 32, 8, 2560, 9728, 151936, 40960, 1e6, true, 128})},
+  };
+}
 
 const std::vector<NamedConfig>& presets() {
   static const std::vector<NamedConfig> all = [] {
     std::vector<NamedConfig> both;
     for (const Preset& gpt : gpt_presets)
       both.push_back({gpt.name, {.layers = gpt.layers, .heads = gpt.heads, .width = gpt.width}});
-    both.insert(both.end(), std::begin(bloom_presets), std::end(bloom_presets));
-    both.insert(both.end(), std::begin(llama_presets), std::end(llama_presets));
+    const std::vector<NamedConfig> named = named_configs();
+    both.insert(both.end(), named.begin(), named.end());
     return both;
   }();
   return all;
 }
-
-constexpr DecoderNames gpt_names = {
-    .tokens = "transformer.wte",
-    .positions = "transformer.wpe",
-    .embedding_norm = nullptr,
-    .blocks = "transformer.h.",
-    .norm_1 = ".ln_1",
-    .norm_2 = ".ln_2",
-    .attention = {.qkv = ".attn.c_attn", .out = ".attn.c_proj"},
-    .mlp = {.up = ".mlp.c_fc", .down = ".mlp.c_proj"},
-    .norm_f = "transformer.ln_f",
-};
-
-constexpr DecoderNames bloom_names = {
-    .tokens = "transformer.word_embeddings",
-    .positions = "transformer.position_embeddings",
-    .embedding_norm = "transformer.word_embeddings_layernorm",
-    .blocks = "transformer.h.",
-    .norm_1 = ".input_layernorm",
-    .norm_2 = ".post_attention_layernorm",
-    .attention = {.qkv = ".self_attention.query_key_value", .out = ".self_attention.dense"},
-    .mlp = {.up = ".mlp.dense_h_to_4h", .down = ".mlp.dense_4h_to_h"},
-    .norm_f = "transformer.ln_f",
-};
-
-constexpr DecoderNames llama_names = {
-    .tokens = "model.embed_tokens",
-    .positions = nullptr,
-    .embedding_norm = nullptr,
-    .blocks = "model.layers.",
-    .norm_1 = ".input_layernorm",
-    .norm_2 = ".post_attention_layernorm",
-    .attention = {.q = ".self_attn.q_proj",
-                  .k = ".self_attn.k_proj",
-                  .v = ".self_attn.v_proj",
-                  .out = ".self_attn.o_proj",
-                  .q_norm = ".self_attn.q_norm",
-                  .k_norm = ".self_attn.k_norm"},
-    .mlp = {.gate = ".mlp.gate_proj", .up = ".mlp.up_proj", .down = ".mlp.down_proj"},
-    .norm_f = "model.norm",
-};
 
 constexpr int64_t largest_head = 1024;  // limit of the attention kernels
 
@@ -194,10 +143,6 @@ void check_extent(const char* field, int64_t value, int64_t maximum) {
 
 }  // namespace
 
-const char* name_of(Family family) {
-  constexpr const char* names[] = {"gpt", "bloom", "llama", "mistral", "qwen2", "qwen3"};
-  return names[static_cast<size_t>(family)];
-}
 const char* name_of(Position position) {
   constexpr const char* names[] = {"learned", "alibi", "rope"};
   return names[static_cast<size_t>(position)];
@@ -238,10 +183,7 @@ GPTConfig GPTConfig::published(const std::string& model_type) {
   return config;
 }
 
-GPTConfig GPTConfig::of(Family family) {
-  if (has_llama_names(family)) return llama_family(family);
-  return family == Family::bloom ? bloom_family : GPTConfig();
-}
+GPTConfig GPTConfig::of(Family family) { return row_of(family).defaults; }
 
 const std::vector<std::string>& GPTConfig::preset_names() {
   static const std::vector<std::string> names = [] {
@@ -308,33 +250,26 @@ void validate(const GPTConfig& config) {
                       "more, got {}",
                       head_size_of(config), config.rotated_share));
   }
-  const bool llama = has_llama_names(config.family);
-  if (llama != (config.position == Position::rope))
+  const FamilyRow& row = row_of(config.family);
+  if (has_rope(row) != (config.position == Position::rope))
     throw ConfigError(fmt::format("gpt: position: expected {} in the family {}, got {}",
-                                  llama ? "rope" : "learned or alibi", name_of(config.family),
+                                  has_rope(row) ? "rope" : "learned or alibi", row.name,
                                   name_of(config.position)));
-  if (!llama && (config.norm != nn::NormKind::layer || nn::is_gated(config.mlp) ||
-                 kv_heads_of(config) != config.heads || config.query_key_norm))
-    throw ConfigError(fmt::format(
-        "gpt: family: expected llama, mistral, qwen2 or qwen3, which have names for RMS norms, "
-        "gates, grouped queries and norms of queries and keys; got {}",
-        name_of(config.family)));
+  const auto is_llama = [](const FamilyRow& other) { return other.names.mlp.gate != nullptr; };
+  if (!is_llama(row) && (config.norm != nn::NormKind::layer || nn::is_gated(config.mlp) ||
+                         kv_heads_of(config) != config.heads || config.query_key_norm))
+    throw ConfigError(
+        fmt::format("gpt: family: expected {}, which have names for RMS norms, gates, grouped "
+                    "queries and norms "
+                    "of queries and keys; got {}",
+                    list_families(&FamilyRow::name, is_llama), row.name));
   if (!(config.dropout >= 0.0f && config.dropout < 1.0f))
     throw ConfigError(
         fmt::format("gpt: dropout: expected a probability in [0, 1), got {:f}", config.dropout));
-  if (config.embedding_norm && config.family != Family::bloom)
+  if (config.embedding_norm && !row.names.embedding_norm)
     throw ConfigError(fmt::format(
         "gpt: embedding_norm: expected the family bloom, got {}, which has no name for it",
-        name_of(config.family)));
-}
-
-std::string block_name(Family family, int64_t layer) {
-  return fmt::format("{}{}", names_of(family).blocks, layer);
-}
-
-const DecoderNames& names_of(Family family) {
-  if (has_llama_names(family)) return llama_names;
-  return family == Family::bloom ? bloom_names : gpt_names;
+        row.name));
 }
 
 }  // namespace zg::models

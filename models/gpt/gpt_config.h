@@ -26,8 +26,6 @@ enum class Position : uint8_t {
 };
 inline constexpr Family all_families[] = {Family::gpt,     Family::bloom, Family::llama,
                                           Family::mistral, Family::qwen2, Family::qwen3};
-/// True for llama and its relatives, whose parameters have Llama's names.
-inline bool has_llama_names(Family family) { return family >= Family::llama; }
 ZG_API const char* name_of(Family family);
 ZG_API const char* name_of(Position position);
 
@@ -107,24 +105,5 @@ inline constexpr int64_t bloom_sequence =
 /// The longest sequence of a published model with rotary positions, unless a program asks for more.
 /// Their tables would allow 4096 to 131072.
 inline constexpr int64_t rope_sequence = 2048;
-
-inline constexpr GPTConfig bloom_family = {
-    .tied = true, .family = Family::bloom, .position = Position::alibi, .embedding_norm = true};
-
-/// A family's names of decoder parameters, without ".weight" and ".bias".
-struct DecoderNames {
-  const char* tokens;
-  const char* positions;  ///< null: the family has none, as below
-  const char* embedding_norm;
-  const char* blocks;           ///< "transformer.h.": block N is "transformer.h.N"
-  const char *norm_1, *norm_2;  ///< after the block's name, as the next two
-  nn::AttentionNames attention;
-  nn::MlpNames mlp;
-  const char* norm_f;
-};
-
-/// The name of block N, "transformer.h.N" or "model.layers.N".
-ZG_API std::string block_name(Family family, int64_t layer);
-ZG_API const DecoderNames& names_of(Family family);
 
 }  // namespace zg::models

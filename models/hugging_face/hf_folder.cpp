@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <functional>
-#include <map>
 #include <memory>
 #include <utility>
 
+#include "zerograd/models/gpt/family.h"
 #include "zerograd/models/gpt/gpt_config.h"
 #include "zerograd/models/hugging_face/hf_files.h"
 #include "zerograd/models/hugging_face/hugging_face.h"
@@ -11,38 +11,24 @@
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
-namespace {
-
-constexpr const char* conv1d_weights[] = {".attn.c_attn.weight", ".attn.c_proj.weight",
-                                          ".mlp.c_fc.weight", ".mlp.c_proj.weight"};
-constexpr const char* masks[] = {".attn.bias", ".attn.masked_bias"};
-
-bool ends_with_any(const std::string& name, std::span<const char* const> ends) {
-  for (const char* end : ends)
-    if (name.ends_with(end)) return true;
-  return false;
-}
-
-}  // namespace
 
 std::vector<HFTensor> hf_tensors(const GPTConfig& config) {
   ParameterStore store;
   const GPT model(store, config);
-  std::map<std::string, Shape> by_name;
-  for (const auto& parameter : store.parameters())
-    by_name.emplace(parameter->name, parameter->shape);
+  const DecoderNames& names = names_of(config.family);
   std::vector<HFTensor> tensors;
-  tensors.reserve(by_name.size());
-  for (const auto& [name, shape] : by_name)
+  for (const auto& [name, parameter] : store.by_name()) {
+    const Shape& shape = parameter->shape;
     tensors.push_back(
-        {name, shape, config.family == Family::gpt && ends_with_any(name, conv1d_weights)});
+        {name, shape, names.conv1d && name.starts_with(names.blocks) && shape.rank() == 2});
+  }
   return tensors;
 }
 
-bool hf_ignores(const std::string& name, const GPTConfig& config) {
-  // transformers before 4.32 stored the angles of Llama's rotary positions.
-  return (config.family == Family::gpt && ends_with_any(name, masks)) ||
-         (has_llama_names(config.family) && name.ends_with(".rotary_emb.inv_freq"));
+bool hf_ignores(const std::string& name) {
+  // transformers before 4.32 stored masks, and the angles of rotary positions.
+  const char* stored[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
+  return std::ranges::any_of(stored, [&](const char* end) { return name.ends_with(end); });
 }
 
 std::vector<float> transposed(std::span<const float> values, int64_t rows, int64_t columns) {
@@ -91,17 +77,17 @@ WeightSource HuggingFaceFolder::weights(const GPTConfig& model, std::string* not
   if (!state_->config.has_its_path() || !is_same_model(state_->model.config, model))
     throw FileError(path + ": the files were replaced while they were read; try again");
   require_tensors_of_blocks(*folder, model.layers);
-  HFRequest request{.tensors = hf_tensors(whole),
-                    .prefix = has_llama_names(model.family) ? "model." : "transformer."};
+  HFRequest request{.tensors = hf_tensors(whole), .prefix = name_prefix(model.family)};
+  const DecoderNames& names = names_of(model.family);
   if (model.tied)
-    request.tied = {names_of(model.family).tokens + std::string(".weight"), "lm_head.weight"};
-  if (const char* table = names_of(model.family).positions)
+    request.tied = {names.tokens + std::string(".weight"), names.head + std::string(".weight")};
+  if (const char* table = names.positions)
     request.shortened.emplace(std::string(table) + ".weight", Shape{model.block_size, model.width});
   WeightSource weights = hf_weights(folder, request);
   const std::string unused = unused_hf_tensors(
       *folder, request,
-      {.ignored = [&](const std::string& name) { return hf_ignores(name, model); },
-       .blocks = {request.short_name(names_of(model.family).blocks)},
+      {.ignored = hf_ignores,
+       .blocks = {request.short_name(names.blocks)},
        .model = fmt::format("{} of {} blocks", hf_title(model.family), model.layers)});
   if (note) *note = unused;
   return weights;

@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "zerograd/models/hugging_face/hf_families.h"
+#include "zerograd/models/hugging_face/hf_keys.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json_node.h"
@@ -47,13 +47,6 @@ std::optional<int32_t> first_id(const JsonNode& theirs, const char* key,
   return ids.empty() ? std::nullopt : std::optional(ids.front());
 }
 
-nn::MlpKind mlp_of(const JsonNode& activation) {
-  if (activation.value.is_null() || activation.value == "gelu" || activation.value == "gelu_python")
-    return nn::MlpKind::gelu_erf;
-  if (is_tanh_gelu(activation)) return nn::MlpKind::gelu_tanh;
-  activation.refuse("\"gelu\" or \"gelu_new\"");
-}
-
 Seq2SeqTokens tokens_of(const JsonNode& theirs, const Seq2SeqTokens& absent) {
   const auto required = [&](const char* key, int32_t otherwise) {
     const std::optional<int32_t> id = first_id(theirs, key, otherwise);
@@ -68,39 +61,62 @@ Seq2SeqTokens tokens_of(const JsonNode& theirs, const Seq2SeqTokens& absent) {
           .forced_eos = hf_ids(theirs, "forced_eos_token_id", absent.forced_eos)};
 }
 
+int64_t encoder_hidden_of(const Seq2SeqConfig& config) {
+  return config.encoder_hidden > 0 ? config.encoder_hidden : 4 * config.width;
+}
+int64_t decoder_hidden_of(const Seq2SeqConfig& config) {
+  return config.decoder_hidden > 0 ? config.decoder_hidden : 4 * config.width;
+}
+
+HFMap<Seq2SeqConfig> map_of(Seq2SeqFamily family) {
+  using C = Seq2SeqConfig;
+  const Seq2SeqDefaults absent = defaults_of(family);
+  return {{hf_row("width", &C::width, {"d_model"}, absent.width),
+           hf_row("encoder_layers", &C::encoder_layers, {"encoder_layers"}, absent.encoder_layers),
+           hf_row("decoder_layers", &C::decoder_layers, {"decoder_layers"}, absent.decoder_layers),
+           hf_row("encoder_heads", &C::encoder_heads, {"encoder_attention_heads"}, absent.heads),
+           hf_row("decoder_heads", &C::decoder_heads, {"decoder_attention_heads"}, absent.heads),
+           hf_row("encoder_hidden", &C::encoder_hidden, {"encoder_ffn_dim"}, absent.hidden,
+                  encoder_hidden_of),
+           hf_row("decoder_hidden", &C::decoder_hidden, {"decoder_ffn_dim"}, absent.hidden,
+                  decoder_hidden_of),
+           hf_row("vocabulary", &C::vocabulary, {"vocab_size"}, absent.vocabulary),
+           hf_row("positions", &C::positions, {"max_position_embeddings"}, absent.positions),
+           hf_row(&C::scaled_embedding, "scale_embedding", false),
+           hf_row("dropout", &C::dropout, "dropout", 0.1),
+           hf_row("attention_dropout", &C::attention_dropout, "attention_dropout", 0.0),
+           hf_row("activation_dropout", &C::activation_dropout, "activation_dropout", 0.0),
+           hf_row("stddev", &C::stddev, "init_std", 0.02),
+           {nullptr, "activation_function",
+            [](const JsonNode& theirs, C& config) {
+              config.mlp = hf_gelu(theirs.at("activation_function"), nn::MlpKind::gelu_erf);
+              config.tokens = tokens_of(theirs, config.tokens);
+            },
+            [](json& written, const C& config) {
+              const bool is_tanh = config.mlp == nn::MlpKind::gelu_tanh;
+              written["activation_function"] = is_tanh ? "gelu_new" : "gelu";
+              written["num_hidden_layers"] = config.encoder_layers;
+              written["pad_token_id"] = config.tokens.pad;
+              written["decoder_start_token_id"] = config.tokens.decoder_start;
+              written["bos_token_id"] = hf_id(config.tokens.bos);
+              written["eos_token_id"] = hf_ids(config.tokens.eos);
+              written["forced_bos_token_id"] = hf_id(config.tokens.forced_bos);
+              written["forced_eos_token_id"] = hf_ids(config.tokens.forced_eos);
+            }}},
+          {{"encoder_layerdrop", 0.0},
+           {"decoder_layerdrop", 0.0},
+           {"tie_word_embeddings", true},
+           {"is_encoder_decoder", true}},
+          {{"is_decoder", false}}};
+}
+
 Seq2SeqConfig read_config(const JsonNode& theirs) {
   const JsonNode type = theirs.at("model_type");
   if (type.value != "blenderbot" && type.value != "bart")
     type.refuse("blenderbot or bart here (HuggingFaceFolder reads decoders)");
   Seq2SeqConfig config =
       Seq2SeqConfig::of(type.value == "bart" ? Seq2SeqFamily::bart : Seq2SeqFamily::blenderbot);
-  const Seq2SeqDefaults absent = defaults_of(config.family);
-  config.width = theirs.at("d_model").count(absent.width);
-  config.encoder_layers = theirs.at("encoder_layers").count(absent.encoder_layers);
-  config.decoder_layers = theirs.at("decoder_layers").count(absent.decoder_layers);
-  config.encoder_heads = theirs.at("encoder_attention_heads").count(absent.heads);
-  config.decoder_heads = theirs.at("decoder_attention_heads").count(absent.heads);
-  config.encoder_hidden = theirs.at("encoder_ffn_dim").count(absent.hidden);
-  config.decoder_hidden = theirs.at("decoder_ffn_dim").count(absent.hidden);
-  config.vocabulary = theirs.at("vocab_size").count(absent.vocabulary);
-  config.positions = theirs.at("max_position_embeddings").count(absent.positions);
-  config.scaled_embedding = theirs.at("scale_embedding").flag(false);
-  config.mlp = mlp_of(theirs.at("activation_function"));
-  const auto number = [&](const char* key, double otherwise) {
-    return static_cast<float>(theirs.at(key).number(otherwise));
-  };
-  config.dropout = number("dropout", 0.1);
-  config.attention_dropout = number("attention_dropout", 0.0);
-  config.activation_dropout = number("activation_dropout", 0.0);
-  config.stddev = number("init_std", 0.02);
-  config.tokens = tokens_of(theirs, config.tokens);
-  theirs.at("encoder_layerdrop").require(0.0);
-  theirs.at("decoder_layerdrop").require(0.0);
-  theirs.at("tie_word_embeddings").require(true);
-  theirs.at("is_encoder_decoder").require(true);
-  theirs.at("is_decoder").require(false);
-  theirs.at("pruned_heads").require(json::object());
-  theirs.at("quantization_config").require(nullptr);
+  map_of(config.family).read(theirs, config);
   return config;
 }
 
@@ -193,8 +209,8 @@ void require_same_model(Seq2SeqConfig ours, const Seq2SeqConfig& theirs) {
   require("position_offset", ours.position_offset, theirs.position_offset);
   require("pre_norm", ours.pre_norm, theirs.pre_norm);
   require("embedding_norm", ours.embedding_norm, theirs.embedding_norm);
-  if (ours.encoder_hidden == 0) ours.encoder_hidden = 4 * ours.width;
-  if (ours.decoder_hidden == 0) ours.decoder_hidden = 4 * ours.width;
+  ours.encoder_hidden = encoder_hidden_of(ours);
+  ours.decoder_hidden = decoder_hidden_of(ours);
   if (ours != theirs)
     throw Unsupported(fmt::format("export: a {} with settings that transformers does not have",
                                   name_of(ours.family)));
@@ -254,38 +270,10 @@ void read_hf_generation(const std::string& text, const std::string& path, HFSeq2
 
 std::string hf_json(const Seq2SeqConfig& config, DType dtype) {
   const bool is_bart = config.family == Seq2SeqFamily::bart;
-  const auto hidden = [&](int64_t n) { return n > 0 ? n : 4 * config.width; };
-  json written = {
-      {"architectures",
-       {is_bart ? "BartForConditionalGeneration" : "BlenderbotForConditionalGeneration"}},
-      {"model_type", name_of(config.family)},
-      {"is_encoder_decoder", true},
-      {"vocab_size", config.vocabulary},
-      {"max_position_embeddings", config.positions},
-      {"d_model", config.width},
-      {"encoder_layers", config.encoder_layers},
-      {"decoder_layers", config.decoder_layers},
-      {"num_hidden_layers", config.encoder_layers},
-      {"encoder_attention_heads", config.encoder_heads},
-      {"decoder_attention_heads", config.decoder_heads},
-      {"encoder_ffn_dim", hidden(config.encoder_hidden)},
-      {"decoder_ffn_dim", hidden(config.decoder_hidden)},
-      {"activation_function", config.mlp == nn::MlpKind::gelu_tanh ? "gelu_new" : "gelu"},
-      {"scale_embedding", config.scaled_embedding},
-      {"dropout", hf_number(config.dropout)},
-      {"attention_dropout", hf_number(config.attention_dropout)},
-      {"activation_dropout", hf_number(config.activation_dropout)},
-      {"encoder_layerdrop", 0.0},
-      {"decoder_layerdrop", 0.0},
-      {"init_std", hf_number(config.stddev)},
-      {"tie_word_embeddings", true},
-      {"pad_token_id", config.tokens.pad},
-      {"decoder_start_token_id", config.tokens.decoder_start},
-      {"bos_token_id", hf_id(config.tokens.bos)},
-      {"eos_token_id", hf_ids(config.tokens.eos)},
-      {"forced_bos_token_id", hf_id(config.tokens.forced_bos)},
-      {"forced_eos_token_id", hf_ids(config.tokens.forced_eos)},
-      {"use_cache", true}};
+  json written =
+      map_of(config.family)
+          .write(is_bart ? "BartForConditionalGeneration" : "BlenderbotForConditionalGeneration",
+                 name_of(config.family), config);
   set_hf_dtype(written, dtype);
   std::string text = written.dump(2) + "\n";
   require_same_model(config, hf_seq2seq(text, "export").config);

@@ -71,7 +71,7 @@ struct HFTensor {
 ZG_API std::vector<HFTensor> hf_tensors(const GPTConfig& config);
 /// True for tensors of a file that are not parameters: attention masks and angles of rotary
 /// positions.
-ZG_API bool hf_ignores(const std::string& name, const GPTConfig& config);
+ZG_API bool hf_ignores(const std::string& name);
 
 /// The transpose of a matrix: values [rows, columns] as [columns, rows].
 ZG_API std::vector<float> transposed(std::span<const float> values, int64_t rows, int64_t columns);

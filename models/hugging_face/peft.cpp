@@ -5,8 +5,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "zerograd/models/gpt/family.h"
 #include "zerograd/models/gpt/gpt.h"
-#include "zerograd/models/hugging_face/hf_families.h"
+#include "zerograd/models/hugging_face/hf_keys.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
@@ -83,7 +84,7 @@ std::string peft_json(const GPTConfig& model, const PeftAdapter& adapter) {
       {"lora_dropout", hf_number(lora.dropout)},
       {"use_rslora", lora.rank_stabilised},
       {"target_modules", targets},
-      {"fan_in_fan_out", model.family == Family::gpt},  // GPT-2's Conv1D is [in, out]
+      {"fan_in_fan_out", names_of(model.family).conv1d},  // GPT-2's Conv1D is [in, out]
       {"bias", "none"},
       {"modules_to_save", nullptr},
       {"use_dora", false},

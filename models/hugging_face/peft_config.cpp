@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "zerograd/models/gpt/family.h"
 #include "zerograd/models/hugging_face/peft.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
@@ -53,9 +54,10 @@ void require_plain(const JsonNode& config) {
 }  // namespace
 
 std::vector<std::string> peft_targets(Family family) {
-  if (family == Family::gpt) return {"c_attn"};
-  if (family == Family::bloom) return {"query_key_value"};
-  return {"q_proj", "v_proj"};
+  const nn::AttentionNames& names = names_of(family).attention;
+  const auto last = [](std::string name) { return name.substr(name.rfind('.') + 1); };
+  if (names.qkv) return {last(names.qkv)};
+  return {last(names.q), last(names.v)};
 }
 
 bool is_peft_folder(const std::string& path) { return path_exists(path + "/" + peft_config_name); }

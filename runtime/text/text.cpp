@@ -130,6 +130,13 @@ std::string join(const std::vector<std::string>& parts, const std::string& separ
   for (const std::string& part : parts) joined += (joined.empty() ? "" : separator) + part;
   return joined;
 }
+std::string join(std::vector<std::string> parts, const std::string& separator,
+                 const std::string& last) {
+  if (parts.size() < 2) return join(parts, separator);
+  const std::string end = last + parts.back();
+  parts.pop_back();
+  return join(parts, separator) + end;
+}
 
 std::string mib(int64_t bytes) {
   return fmt::format("{:.2f}", static_cast<double>(bytes) / (1 << 20));

@@ -27,6 +27,9 @@ std::string did_you_mean(const std::string& word, const std::vector<std::string>
 
 std::string lower(std::string word);  ///< ASCII letters in lower case
 std::string join(const std::vector<std::string>& parts, const std::string& separator);
+/// The same with another separator before the last part: "a, b or c".
+std::string join(std::vector<std::string> parts, const std::string& separator,
+                 const std::string& last);
 
 /// Bytes as MiB with two decimals, without the unit.
 std::string mib(int64_t bytes);

@@ -74,6 +74,7 @@ set(ZG_ENGINE_HEADERS
     models/data/token_source.h
     models/data/token_writer.h
     models/gguf/gguf.h
+    models/gpt/family.h
     models/gpt/generate.h
     models/gpt/gpt.h
     models/gpt/gpt_config.h

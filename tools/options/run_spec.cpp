@@ -11,6 +11,7 @@
 #include "tools/options/fields.h"
 #include "tools/options/lora_flags.h"
 #include "tools/options/seq2seq_flags.h"
+#include "zerograd/models/gpt/family.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json.h"
@@ -93,7 +94,7 @@ void read(const Json& json, models::Order& order) {
 void read(const Json& json, models::Family& family) {
   for (const models::Family one : models::all_families)
     if (value_of(one) == json) return void(family = one);
-  refuse("gpt, bloom, llama, mistral, qwen2 or qwen3", json);
+  refuse(models::list_families(&models::FamilyRow::name), json);
 }
 void read(const Json& json, models::Position& position) {
   read_one_of(json, position,

@@ -11,6 +11,7 @@
 #include "tools/run/conversations.h"
 #include "tools/run/pairs.h"
 #include "tools/run/tokenizers.h"
+#include "zerograd/models/gpt/family.h"
 #include "zerograd/models/gpt/gpt_config.h"
 #include "zerograd/models/hugging_face/peft.h"
 #include "zerograd/models/tokenizer/corpus.h"
@@ -75,21 +76,20 @@ models::GPTConfig sizes_from_shapes(const std::string& path) {
   models::GPTConfig config = models::GPTConfig::of(family);
   config.vocabulary = shape(names.tokens)[0];
   config.width = shape(names.tokens)[1];
-  config.tied = !has("lm_head");
+  config.tied = !has(names.head);
   config.layers = 0;
-  const char* projection = names.attention.qkv;
-  if (has_llama_names(family)) {
+  if (has_rope(models::row_of(family))) {
     // The shapes do not show the number of heads, from which the head sizes follow. --n-head or a
     // preset gives it.
     config.block_size = models::rope_sequence;
     config.hidden = shape(models::block_name(family, 0) + names.mlp.gate)[0];
-    projection = names.attention.q;
   } else {
     const bool learned = has(names.positions);
     config.position = learned ? models::Position::learned : models::Position::alibi;
     config.block_size = learned ? shape(names.positions)[0] : alibi_block_size;
   }
   config.embedding_norm = names.embedding_norm && has(names.embedding_norm);
+  const char* projection = names.attention.qkv ? names.attention.qkv : names.attention.q;
   while (has(models::block_name(family, config.layers) + projection)) ++config.layers;
   return config;
 }
@@ -371,8 +371,9 @@ models::GPTConfig model_config(const ModelOptions& options, const models::Datase
   if (options.rope_theta > 0.0) {
     if (config.position != models::Position::rope)
       throw ConfigError(fmt::format(
-          "--rotary-base: expected a model with rotary positions (llama, mistral, qwen2 or qwen3), "
-          "got one with {} positions; leave the flag out",
+          "--rotary-base: expected a model with rotary positions ({}), got one with {} positions; "
+          "leave the flag out",
+          models::list_families(&models::FamilyRow::name, models::has_rope),
           name_of(config.position)));
     config.rope.theta = options.rope_theta;
   }

@@ -6,6 +6,7 @@
 #include "tests/models/gpt/gpt_case.h"
 #include "tests/support/error_message.h"
 #include "zerograd/models/data/data.h"
+#include "zerograd/models/gpt/family.h"
 #include "zerograd/models/hugging_face/hugging_face.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
@@ -231,11 +232,11 @@ TEST_CASE("hf_json refuses a model that transformers does not have") {
     };
     CHECK(hf_config(hf_json(own), "c").config.norm_epsilon == own.norm_epsilon);
     const std::string accepted = "nothing was thrown";
-    const bool has_windows = has_llama_names(family) && family != Family::llama;
+    const bool has_windows = has_rope(row_of(family)) && family != Family::llama;
     CHECK(contains(refused_field(&GPTConfig::window, 3),
                    has_windows ? accepted : "window is 3; expected 0"));
     CHECK(contains(refused_field(&GPTConfig::head_size, 6),
-                   has_llama_names(family) ? accepted : "head_size is 6; expected 4"));
+                   has_rope(row_of(family)) ? accepted : "head_size is 6; expected 4"));
     CHECK(contains(refused_field(&GPTConfig::hidden, 20),
                    family == Family::bloom ? "hidden is 20; expected 32" : accepted));
     CHECK(contains(refused_field(&GPTConfig::qkv_bias, !own.qkv_bias), "bias is "));

@@ -208,8 +208,8 @@ TEST_CASE("a folder of the base model alone, without names' prefix and head, is 
 
 TEST_CASE("angles of rotary positions, which older folders have, are no parameters") {
   const GPTConfig model = config_of(config_json("hf_llama"));
-  CHECK(hf_ignores("model.layers.0.self_attn.rotary_emb.inv_freq", model));
-  CHECK(!hf_ignores("model.layers.0.self_attn.q_proj.weight", model));
+  CHECK(hf_ignores("model.layers.0.self_attn.rotary_emb.inv_freq"));
+  CHECK(!hf_ignores("model.layers.0.self_attn.q_proj.weight"));
   GPTConfig odd = model;
   odd.head_size = 7;
   CHECK(contains(message_of<ConfigError>([&] { validate(odd); }),

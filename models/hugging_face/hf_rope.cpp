@@ -1,35 +1,19 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "zerograd/models/gpt/gpt_config.h"
-#include "zerograd/models/hugging_face/hf_families.h"
-#include "zerograd/models/hugging_face/hugging_face.h"
+#include "zerograd/models/hugging_face/hf_keys.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json_node.h"
 
-// config.json of Llama, Mistral, Qwen2 and Qwen3.
+// Rotary positions and sliding windows in config.json.
 namespace zg::models {
 
 using nlohmann::json;
 
 namespace {
-
-/// The class of transformers, and its values for keys that a config.json leaves out.
-struct LlamaClass {
-  const char* name;
-  int64_t vocabulary, hidden, kv_heads, positions, head_size;  // kv_heads 0: as many as heads
-  std::vector<int32_t> eos = {};
-  std::optional<int32_t> bos = {};
-};
-LlamaClass class_of(Family family) {
-  if (family == Family::mistral) return {"MistralForCausalLM", 32000, 14336, 8, 131072, 0, {2}, 1};
-  if (family == Family::qwen2) return {"Qwen2ForCausalLM", 151936, 22016, 32, 32768, 0};
-  if (family == Family::qwen3) return {"Qwen3ForCausalLM", 151936, 22016, 32, 32768, 128};
-  return {"LlamaForCausalLM", 32000, 11008, 0, 2048, 0, {2}, 1};
-}
 
 /// `rope_scaling` of transformers 4 (`type` or `rope_type`), or `rope_parameters` of 5. A key is
 /// required where transformers requires it: another value would be another model.
@@ -144,75 +128,28 @@ json rope_scaling_of(const GPTConfig& config) {
 
 }  // namespace
 
-HFModel hf_llama_config(const JsonNode& theirs, Family family) {
-  GPTConfig config = GPTConfig::of(family);
-  const LlamaClass absent = class_of(family);
-  config.width = theirs.at("hidden_size").count(4096);
-  config.layers = theirs.at("num_hidden_layers").count(32);
-  config.heads = theirs.at("num_attention_heads").count(32);
-  const bool has_kv_heads = theirs.value.contains("num_key_value_heads");  // null: as many as heads
-  config.kv_heads = theirs.at("num_key_value_heads")
-                        .count(absent.kv_heads && !has_kv_heads ? absent.kv_heads : config.heads);
-  config.head_size = theirs.at("head_dim").count(absent.head_size);
-  if (config.head_size * config.heads == config.width) config.head_size = 0;  // the default
-  config.hidden = theirs.at("intermediate_size").count(absent.hidden);
-  config.vocabulary = theirs.at("vocab_size").count(absent.vocabulary);
-  config.positions = theirs.at("max_position_embeddings").count(absent.positions);
-  config.block_size = std::min(config.positions, rope_sequence);
-  config.norm_epsilon = epsilon_at(theirs, "rms_norm_eps", 1e-6);
-  config.tied = theirs.at("tie_word_embeddings").flag(false);
-  theirs.at("attention_dropout").require(0.0);
-  theirs.at("hidden_act").require("silu");
-  theirs.at("mlp_bias").require(false);
-  theirs.at("quantization_config").require(nullptr);
-  const JsonNode bias = theirs.at("attention_bias");
-  if (family == Family::llama)
-    config.qkv_bias = config.bias = bias.flag(false);
-  else
-    bias.require(family == Family::qwen2);
-  read_rope(theirs, config);
-  config.window = window_of(theirs, family, config.layers);
-  return {.config = config,
-          .tokens = hf_tokens(theirs, {.bos = absent.bos, .pad = {}, .eos = absent.eos},
-                              config.vocabulary)};
+DecoderKey hf_rope() {
+  return {"rope: theta", "rope_theta", read_rope, [](json& written, const GPTConfig& config) {
+            written["rope_theta"] = config.rope.theta;
+            written["rope_scaling"] = rope_scaling_of(config);
+          }};
 }
 
-json hf_llama_json(const GPTConfig& config) {
-  json written = {
-      {"architectures", {class_of(config.family).name}},
-      {"model_type", name_of(config.family)},
-      {"vocab_size", config.vocabulary},
-      {"hidden_size", config.width},
-      {"intermediate_size", hidden_of(config)},
-      {"num_hidden_layers", config.layers},
-      {"num_attention_heads", config.heads},
-      {"num_key_value_heads", kv_heads_of(config)},
-      {"head_dim", head_size_of(config)},
-      {"hidden_act", "silu"},
-      {"max_position_embeddings", config.positions > 0 ? config.positions : config.block_size},
-      {"rms_norm_eps", hf_number(config.norm_epsilon)},
-      {"rope_theta", config.rope.theta},
-      {"rope_scaling", rope_scaling_of(config)},
-      {"initializer_range", 0.02},
-      {"attention_dropout", 0.0},
-      {"tie_word_embeddings", config.tied},
-      {"use_cache", true}};
-  if (config.family == Family::llama) {
-    written["attention_bias"] = config.qkv_bias;
-    written["mlp_bias"] = false;
-  }
-  if (config.family == Family::mistral)
-    written["sliding_window"] = config.window > 0 ? json(config.window) : json(nullptr);
-  if (config.family == Family::qwen2 || config.family == Family::qwen3) {
-    written["use_sliding_window"] = config.window > 0;
-    written["sliding_window"] = config.window > 0 ? json(config.window) : json(nullptr);
-    if (config.window > 0) {
-      written["max_window_layers"] = 0;
-      written["layer_types"] =
-          std::vector<std::string>(static_cast<size_t>(config.layers), "sliding_attention");
-    }
-  }
-  return written;
+DecoderKey hf_window(Family family) {
+  return {"window", "sliding_window",
+          [family](const JsonNode& theirs, GPTConfig& config) {
+            config.window = window_of(theirs, family, config.layers);
+          },
+          [family](json& written, const GPTConfig& config) {
+            if (family == Family::llama) return;
+            written["sliding_window"] = config.window > 0 ? json(config.window) : json(nullptr);
+            if (family == Family::mistral) return;
+            written["use_sliding_window"] = config.window > 0;
+            if (config.window == 0) return;
+            written["max_window_layers"] = 0;
+            written["layer_types"] =
+                std::vector<std::string>(static_cast<size_t>(config.layers), "sliding_attention");
+          }};
 }
 
 }  // namespace zg::models

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "zerograd/models/hugging_face/hugging_face.h"
+#include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/json_node.h"
+
+// Key maps of config.json: a model is a list of rows, and one reader and one writer take them all.
+namespace zg::models {
+
+/// The shortest decimal number for a float: 0.1f gives 0.1 and not 0.100000001.
+double hf_number(float value);
+/// Token ids: one, several, or none for null.
+std::vector<int32_t> hf_ids(const JsonNode& config, const char* key, std::vector<int32_t> absent);
+/// As transformers writes ids: null, one as a number, several as a list.
+nlohmann::json hf_ids(const std::vector<int32_t>& tokens);
+nlohmann::json hf_id(std::optional<int32_t> token);
+/// One count that may have several keys. Those that are present must be equal.
+int64_t hf_count(const JsonNode& config, const std::vector<const char*>& keys, int64_t absent);
+/// True for the names of the tanh approximation of GELU, of which transformers has five.
+bool is_tanh_gelu(const JsonNode& activation);
+/// gelu_erf or gelu_tanh by transformers' names.
+nn::MlpKind hf_gelu(const JsonNode& activation, nn::MlpKind absent);
+/// Sets the dtype of the weights, by the keys of transformers 5 and 4.
+void set_hf_dtype(nlohmann::json& config, DType dtype);
+
+/// A row of a model's key map: a key of config.json, or several for one setting.
+template <class Config>
+struct HFKey {
+  const char* field;  ///< of Config, as validate() names it; null: none
+  const char* key;
+  std::function<void(const JsonNode& theirs, Config& config)> read;
+  std::function<void(nlohmann::json& written, const Config& config)> write = {};
+};
+
+/// Makes rows. `absent` is transformers' value where config.json lacks the key. Of several keys for
+/// one setting the first is written. `shown` is the value to write, if not the member's.
+template <class Config>
+HFKey<Config> hf_row(const char* field, int64_t Config::*member, std::vector<const char*> keys,
+                     int64_t absent, int64_t (*shown)(const Config&) = nullptr) {
+  return {field, keys.front(),
+          [=](const JsonNode& theirs, Config& config) {
+            config.*member = hf_count(theirs, keys, absent);
+          },
+          [=](nlohmann::json& written, const Config& config) {
+            written[keys.front()] = shown ? shown(config) : config.*member;
+          }};
+}
+template <class Config>
+HFKey<Config> hf_row(const char* field, float Config::*member, const char* key, double absent) {
+  return {field, key,
+          [=](const JsonNode& theirs, Config& config) {
+            config.*member = static_cast<float>(theirs.at(key).number(absent));
+          },
+          [=](nlohmann::json& written, const Config& config) {
+            written[key] = hf_number(config.*member);
+          }};
+}
+template <class Config>
+HFKey<Config> hf_row(bool Config::*member, const char* key, bool absent) {
+  return {
+      nullptr, key,
+      [=](const JsonNode& theirs, Config& config) { config.*member = theirs.at(key).flag(absent); },
+      [=](nlohmann::json& written, const Config& config) { written[key] = config.*member; }};
+}
+
+/// How config.json describes a model.
+template <class Config>
+struct HFMap {
+  std::vector<HFKey<Config>> keys;
+  /// Objects with keys whose other values would be another model: written, or left out as absent.
+  nlohmann::json fixed = nlohmann::json::object(), required = nlohmann::json::object();
+
+  void read(const JsonNode& theirs, Config& config) const {
+    for (const HFKey<Config>& row : keys) row.read(theirs, config);
+    for (const nlohmann::json* all : {&fixed, &required})
+      for (const auto& [key, value] : all->items()) theirs.at(key).require(value);
+    theirs.at("pruned_heads").require(nlohmann::json::object());
+    theirs.at("quantization_config").require(nullptr);
+  }
+  nlohmann::json write(const char* name_of_class, const char* type, const Config& config) const {
+    nlohmann::json written = fixed;
+    written["architectures"] = {name_of_class};
+    written["model_type"] = type;
+    written["use_cache"] = true;
+    for (const HFKey<Config>& row : keys)
+      if (row.write) row.write(written, config);
+    return written;
+  }
+};
+
+using DecoderKey = HFKey<GPTConfig>;
+/// Rotary positions: `rope_scaling` of transformers 4, or `rope_parameters` of 5.
+DecoderKey hf_rope();
+/// The sliding window of a family of Llama's.
+DecoderKey hf_window(Family family);
+
+}  // namespace zg::models
