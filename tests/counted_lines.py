@@ -54,6 +54,24 @@ class Sizes(unittest.TestCase):
         self.assertEqual((rows["sources"], rows["headers with one user"]), (6, 2))
         self.assertEqual(rows["layers: most files in a folder"], "runtime: 5")
 
+    def test_scripts_and_tables_of_layers_are_counted_but_results_and_fixtures_are_not(self):
+        self.assertEqual([path for path in ("bench/a.py", "tools/a.json", "kernels/a.inc", "bench/results/a.json",
+                                            "tests/a.py", "tests/a.json", "tools/a.md")
+                          if count_lines.is_counted(path)], ["bench/a.py", "tools/a.json", "kernels/a.inc"])
+        rows = count_lines.measure(self.FILES | {"tools/a.py": "# a\n\nb = 1\nc = 2\n", "tools/a.json": "{}\n"})
+        self.assertEqual((rows["scripts and tables: lines"], rows["all layers: code lines"]), (3, 8))
+
+    def test_a_row_above_the_budget_is_named_with_both_numbers(self):
+        rows = count_lines.measure(self.FILES)
+        self.assertEqual(count_lines.over_budget(rows, "# why\n\nruntime: code lines 6\ntests: code lines 2\n"), [])
+        problems = count_lines.over_budget(rows, "runtime: code lines 5\ntests: code lines 2\n")
+        self.assertEqual(len(problems), 1, problems)
+        self.assertIn("runtime: code lines: expected at most 5, got 6", problems[0])
+
+    def test_the_sources_are_within_their_budget(self):
+        budget = (root / "tools/budget.txt").read_text()
+        self.assertEqual(count_lines.over_budget(count_lines.measure(count_lines.files_of()), budget), [])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -20,6 +20,13 @@
 
 namespace zg::cuda {
 
+/// Whether this build has machine code for sm_90a. Without it no kernel for Hopper may start: its body is empty.
+#if !defined(__CUDACC__) || defined(ZG_SM90A)
+inline constexpr bool has_hopper_code = true;
+#else
+inline constexpr bool has_hopper_code = false;
+#endif
+
 inline constexpr int warpgroup_threads = 128;
 inline constexpr int panel_columns = 64, panel_row_bytes = 128;
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Configures the engine without PCRE2, utf8proc, yaml-cpp, CLI11 and doctest, with forwarding headers in place of
-links; and looks into the built libraries: only zerograd::text calls PCRE2 and utf8proc.
+links; the core alone with its tests; and looks into the built libraries: only zerograd::text calls PCRE2 and utf8proc.
 
 usage: engine_alone.py SOURCE WORK CMAKE COMPILER NM ENGINE_LIBRARY TEXT_LIBRARY
 """
@@ -14,8 +14,8 @@ source, work, cmake, compiler, nm, engine, text = sys.argv[1:]
 source, build = pathlib.Path(source), empty(work)
 configure = [cmake, "-S", source, "-B", build, "-G", "Ninja", f"-DCMAKE_CXX_COMPILER={compiler}",
              "-DZG_CUDA=OFF", "-DZG_HPU=OFF", "-DZG_FORWARD_HEADERS=ON",
-             *disabled(["PCRE2", "utf8proc", "yaml-cpp", "CLI11", "doctest", "Python3"])]
-output = run(*configure, "-DZG_TOOLS=OFF", "-DZG_TESTS=OFF")
+             *disabled(["PCRE2", "utf8proc", "yaml-cpp", "CLI11"])]
+output = run(*configure, *disabled(["doctest", "Python3"]), "-DZG_TOOLS=OFF", "-DZG_TESTS=OFF")
 expect_in("Text: OFF", output, "configure")
 targets = run(cmake, "--build", build, "--target", "help")
 expect_in("zerograd_static", targets, "targets")
@@ -37,6 +37,18 @@ expect_in("PCRE2 was not found (Debian: libpcre2-dev)",
           run(*configure, "-DZG_TEXT=ON", succeeds=False), "ZG_TEXT=ON")
 expect_in("set ZG_TOOLS=OFF and ZG_TESTS=OFF",
           run(*configure, "-DZG_TEXT=AUTO", "-DZG_TOOLS=ON", succeeds=False), "ZG_TOOLS=ON")
+
+# The core and its tests need no more packages than doctest and Python.
+core = empty(f"{work}-core")
+configure[configure.index(build)] = core
+run(*configure, "-DZG_CORE=ON")
+targets = run(cmake, "--build", core, "--target", "help")
+for target in ("test_runtime", "test_kernels", "test_autograd", "test_zero", "zerograd_static"):
+    expect_in(f"{target}:", targets, "targets of the core")
+expect(not re.search("zg_models|test_models|test_tools|zerograd_command|zerograd_text", targets),
+       f"the core has more than itself:\n{targets}")
+umbrella = (core / "include/zerograd/zerograd.h").read_text()
+expect("zero/engine.h" in umbrella and "models/" not in umbrella, f"zerograd.h of the core:\n{umbrella}")
 
 
 def undefined(library):
