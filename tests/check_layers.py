@@ -35,7 +35,7 @@ LONGEST = 500
 PRINTS = re.compile(r"std::(printf|puts|putchar|cout|cerr)\b|std::(fprintf\(std|f(?:puts|write|putc)\([^;]*\bstd(?:out|err)\))")
 PRINTERS = re.compile(r"runtime/command_line/command_line\.cpp|tools/(main|output/console|commands/(generate|chat))\.cpp|"
                       r"tools/(bench|examples)/.*|(bench|tests)/.*")
-# What every family of kernels includes; it includes no family, or a change of one compiles all.
+# Every family of kernels includes these headers; they include no family, or a change of one compiles all.
 SHARED = re.compile(r"kernels/(\w+|(cpu|cuda|hpu)/workspace)\.h")
 FAMILY = re.compile(r"zerograd/kernels/(?!cpu/|cuda/|hpu/)\w+/")
 # JSON is read in one place, which has limits and refuses zero bytes.

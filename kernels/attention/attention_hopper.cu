@@ -241,10 +241,10 @@ bool suits_hopper(const AttentionCall& call, const Stream& stream) {
     check(
         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, stream.device().index()),
         "attention_forward: compute capability");
-  return has_hopper_code && major == 9 && s.T >= fewest_queries && s.T < most_tokens && s.keys < most_tokens &&
-         extras_of(call) != Extras::all && has_mappable_strides(s.q, s, s.T) &&
-         has_mappable_strides(s.k, s, s.keys) && has_mappable_strides(s.v, s, s.keys) &&
-         has_mappable_strides(s.out, s, s.T);
+  return has_hopper_code && major == 9 && s.T >= fewest_queries && s.T < most_tokens &&
+         s.keys < most_tokens && extras_of(call) != Extras::all &&
+         has_mappable_strides(s.q, s, s.T) && has_mappable_strides(s.k, s, s.keys) &&
+         has_mappable_strides(s.v, s, s.keys) && has_mappable_strides(s.out, s, s.T);
 }
 
 void hopper_attention_forward(DType dtype, const AttentionCall& call, Stream& stream) {

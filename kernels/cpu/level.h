@@ -5,12 +5,12 @@
 namespace zg::cpu {
 
 /// Returns the table of functions for `isa`; null for portable. A *_simd.cpp source is compiled
-/// three times and each time defines `extern const Table name` in namespace zg::cpu::ZG_ISA. AMX
-/// only multiplies matrices: at level amx_bf16 everything else uses the table of avx512_bf16, and
-/// matmul first looks for a tile_table (kernels/matmul/matmul_cpu.h).
+/// for avx2 and avx512, in kernels/matmul also for avx512_bf16, and each time defines
+/// `extern const Table name` in namespace zg::cpu::ZG_ISA. The instructions of bf16 and AMX
+/// multiply only: at their levels everything else uses the table of avx512. matmul first looks for
+/// a tile_table (kernels/matmul/matmul_cpu.h).
 template <class Table>
 const Table* at_level(Isa isa, const Table& avx2, const Table& avx512, const Table& avx512_bf16) {
-#if defined(__x86_64__)
   switch (isa) {
     case Isa::avx2:
       return &avx2;
@@ -22,14 +22,16 @@ const Table* at_level(Isa isa, const Table& avx2, const Table& avx512, const Tab
     case Isa::portable:
       break;
   }
-#endif
   return nullptr;
 }
 
-/// ZG_AT_LEVEL(isa, table) is the table for `isa`, or null. Other processors than x86-64 have no
-/// tables.
+/// ZG_AT_LEVEL(isa, table) is the table for `isa`, or null; ZG_AT_PRODUCT_LEVEL is that of a source
+/// in kernels/matmul. Other processors than x86-64 have no tables.
 #if defined(__x86_64__)
 #define ZG_AT_LEVEL(isa, table)                                              \
+  ::zg::cpu::at_level(isa, ::zg::cpu::avx2::table, ::zg::cpu::avx512::table, \
+                      ::zg::cpu::avx512::table)
+#define ZG_AT_PRODUCT_LEVEL(isa, table)                                      \
   ::zg::cpu::at_level(isa, ::zg::cpu::avx2::table, ::zg::cpu::avx512::table, \
                       ::zg::cpu::avx512_bf16::table)
 #define ZG_DECLARE_LEVELS(Table, table) \
@@ -44,6 +46,7 @@ const Table* at_level(Isa isa, const Table& avx2, const Table& avx512, const Tab
   }
 #else
 #define ZG_AT_LEVEL(isa, table) nullptr
+#define ZG_AT_PRODUCT_LEVEL(isa, table) nullptr
 #define ZG_DECLARE_LEVELS(Table, table)
 #endif
 

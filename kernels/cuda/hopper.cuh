@@ -20,7 +20,8 @@
 
 namespace zg::cuda {
 
-/// Whether this build has machine code for sm_90a. Without it no kernel for Hopper may start: its body is empty.
+/// Whether this build has machine code for sm_90a. Without it no kernel for Hopper may start: its
+/// body is empty.
 #if !defined(__CUDACC__) || defined(ZG_SM90A)
 inline constexpr bool has_hopper_code = true;
 #else

@@ -19,28 +19,24 @@ typedef float wide, wrapping;
 #define nest_parameters int rank, long8 extents, long8 a_strides, long8 b_strides
 #define operands_at(i) located(i, rank, extents, a_strides, b_strides, (long8)(0))
 
-#define BINARY(name, type, value)                                                         \
+#define COMBINE(name, type, value)                                                        \
   element_kernel void binary_##name(__global const real* a_of, __global const real* b_of, \
-                                    __global type* y, long n, nest_parameters) {          \
+                                    __global type* y_of, long n, nest_parameters) {       \
     const long i = element_index();                                                       \
     if (i >= n) return;                                                                   \
     const long3 at = operands_at(i);                                                      \
     const wide a = widened(a_of[at.s0]), b = widened(b_of[at.s1]);                        \
-    y[i] = value;                                                                         \
+    const wrapping wa = (wrapping)a, wb = (wrapping)b;                                    \
+    (void)wa, (void)wb;                                                                   \
+    y_of[i] = value;                                                                      \
   }
-
-BINARY(add, real, narrowed((wide)((wrapping)a + (wrapping)b)))
-BINARY(subtract, real, narrowed((wide)((wrapping)a - (wrapping)b)))
-BINARY(multiply, real, narrowed((wide)((wrapping)a*(wrapping)b)))
-// A comparison with NaN is false, and a + b is NaN when either is.
-BINARY(maximum, real, narrowed(a > b ? a : b >= a ? b : a + b))
-BINARY(minimum, real, narrowed(a < b ? a : b <= a ? b : a + b))
-BINARY(equal, uchar, a == b)
-BINARY(not_equal, uchar, a != b)
-BINARY(less, uchar, a < b)
-BINARY(less_equal, uchar, a <= b)
-BINARY(greater, uchar, a > b)
-BINARY(greater_equal, uchar, a >= b)
+#define quotient(a, b) ((a) / (b))
+#define ZG_BINARY(name, y, da, db) COMBINE(name, real, narrowed((wide)(y)))
+#define ZG_COMPARISON(name, y) COMBINE(name, uchar, y)
+#if defined(ZG_I32) || defined(ZG_I64)
+#define ZG_FLOATING(...)
+#endif
+#include "zerograd/kernels/elementwise/formulas.inc"
 
 #if defined(ZG_I32) || defined(ZG_I64)
 
@@ -57,11 +53,8 @@ element_kernel void binary_divide(__global const real* a_of, __global const real
 
 #else
 
-BINARY(divide, real, narrowed(a / b))
-BINARY(power, real, narrowed(pow(a, b)))
-
-/// dy times both partial derivatives, as PyTorch defines them at ties and at 0.
-#define SLOPES(name, da_value, db_value)                                                    \
+/// dy times both partial derivatives.
+#define ZG_BINARY(name, y, da_value, db_value)                                              \
   element_kernel void slopes_##name(__global const real* a_of, __global const real* b_of,   \
                                     __global const real* dy_of, __global real* da,          \
                                     __global real* db, long n, nest_parameters) {           \
@@ -69,19 +62,12 @@ BINARY(power, real, narrowed(pow(a, b)))
     if (i >= n) return;                                                                     \
     const long3 at = operands_at(i);                                                        \
     const float a = widened(a_of[at.s0]), b = widened(b_of[at.s1]), dy = widened(dy_of[i]); \
-    const float half_at_tie = a == b ? dy / 2.0f : dy;                                      \
-    (void)half_at_tie;                                                                      \
+    const float tied = a == b ? dy / 2.0f : dy;                                             \
+    (void)tied;                                                                             \
     if (da) da[i] = narrowed(da_value);                                                     \
     if (db) db[i] = narrowed(db_value);                                                     \
   }
 
-SLOPES(add, dy, dy)
-SLOPES(subtract, dy, -dy)
-SLOPES(multiply, (dy * b), (dy * a))
-SLOPES(divide, (dy / b), (-dy * (a / b) / b))
-SLOPES(power, (b == 0.0f ? 0.0f : dy * b * pow(a, b - 1.0f)),
-       (a == 0.0f && b >= 0.0f ? 0.0f : dy * pow(a, b) * log(a)))
-SLOPES(maximum, (a < b ? 0.0f : half_at_tie), (a > b ? 0.0f : half_at_tie))
-SLOPES(minimum, (a > b ? 0.0f : half_at_tie), (a < b ? 0.0f : half_at_tie))
+#include "zerograd/kernels/elementwise/formulas.inc"
 
 #endif

@@ -14,49 +14,43 @@ __device__ inline T narrowed(A x) {
     return from_float<T>(static_cast<float>(x));
 }
 
-/// Integer arithmetic in the unsigned type wraps where the signed one would be undefined.
+__device__ inline float log(float x) { return logf(x); }
+__device__ inline float pow(float a, float b) { return powf(a, b); }
+
+/// Without the division by 0 that `combine` reports.
+template <class A>
+__device__ inline A quotient(A a, A b) {
+  if constexpr (std::is_integral_v<A>) {
+    if (b == A(-1)) return static_cast<A>(A(0) - static_cast<std::make_unsigned_t<A>>(a));
+    if (b == A(0)) return A(0);
+  }
+  return static_cast<A>(a / b);
+}
+
 template <BinaryOp op, class A>
 __device__ inline auto value(A a, A b) {
+  // Signed arithmetic that overflows would be undefined.
   using U = std::conditional_t<std::is_integral_v<A>, std::make_unsigned<A>, std::type_identity<A>>;
   using W = typename U::type;
-  if constexpr (op == BinaryOp::add) return static_cast<A>(W(a) + W(b));
-  if constexpr (op == BinaryOp::subtract) return static_cast<A>(W(a) - W(b));
-  if constexpr (op == BinaryOp::multiply) return static_cast<A>(W(a) * W(b));
-  if constexpr (op == BinaryOp::divide) {
-    if constexpr (std::is_integral_v<A>)
-      return b == A(-1) ? static_cast<A>(W(0) - W(a)) : b == A(0) ? A(0) : static_cast<A>(a / b);
-    else
-      return a / b;
-  }
-  if constexpr (op == BinaryOp::power) return static_cast<A>(powf(a, b));
-  // A comparison with NaN is false, and a + b is NaN when either is.
-  if constexpr (op == BinaryOp::maximum) return a > b ? a : b >= a ? b : static_cast<A>(a + b);
-  if constexpr (op == BinaryOp::minimum) return a < b ? a : b <= a ? b : static_cast<A>(a + b);
-  if constexpr (op == BinaryOp::equal) return a == b;
-  if constexpr (op == BinaryOp::not_equal) return a != b;
-  if constexpr (op == BinaryOp::less) return a < b;
-  if constexpr (op == BinaryOp::less_equal) return a <= b;
-  if constexpr (op == BinaryOp::greater) return a > b;
-  if constexpr (op == BinaryOp::greater_equal) return a >= b;
+  [[maybe_unused]] const W wa = static_cast<W>(a), wb = static_cast<W>(b);
+#define ZG_BINARY(name, y, ...) \
+  if constexpr (op == BinaryOp::name) return static_cast<A>(y);
+#define ZG_COMPARISON(name, y) \
+  if constexpr (op == BinaryOp::name) return y;
+#include "zerograd/kernels/elementwise/formulas.inc"
 }
 
 struct Gradients {
   float a, b;
 };
 
-/// dy times both partial derivatives, as PyTorch defines them at ties and at 0.
+/// dy times both partial derivatives.
 template <BinaryOp op>
 __device__ inline Gradients gradients(float a, float b, float dy) {
-  if constexpr (op == BinaryOp::add) return {dy, dy};
-  if constexpr (op == BinaryOp::subtract) return {dy, -dy};
-  if constexpr (op == BinaryOp::multiply) return {dy * b, dy * a};
-  if constexpr (op == BinaryOp::divide) return {dy / b, -dy * (a / b) / b};
-  if constexpr (op == BinaryOp::power)
-    return {b == 0.0f ? 0.0f : dy * b * powf(a, b - 1.0f),
-            a == 0.0f && b >= 0.0f ? 0.0f : dy * powf(a, b) * logf(a)};
-  const float half = a == b ? dy / 2.0f : dy;
-  if constexpr (op == BinaryOp::maximum) return {a < b ? 0.0f : half, a > b ? 0.0f : half};
-  return {a > b ? 0.0f : half, a < b ? 0.0f : half};
+  [[maybe_unused]] const float tied = a == b ? dy / 2.0f : dy;
+#define ZG_BINARY(name, y, da, db) \
+  if constexpr (op == BinaryOp::name) return {da, db};
+#include "zerograd/kernels/elementwise/formulas.inc"
 }
 
 /// y = a op b with broadcasting, V elements for each thread. An integer division by 0 is reported.

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <numbers>
 
 #include "zerograd/kernels/cpu/dispatch.h"
 #include "zerograd/kernels/cpu/level.h"
@@ -21,45 +20,25 @@ namespace {
 // The slowest of these functions takes about 20 ns for each element.
 constexpr int64_t grain = 1 << 13;
 
+using std::cos, std::erf, std::exp, std::fabs, std::log, std::log1p, std::pow, std::sin, std::sqrt,
+    std::tanh;
+#define ZG_NUMBER(x) static_cast<A>(x)
+#define ZG_FUNCTION template <class number>
+#include "zerograd/kernels/elementwise/formulas.inc"
+
 template <UnaryOp op, class A>
 A value(A x) {
-  if constexpr (op == UnaryOp::negate) return -x;
-  if constexpr (op == UnaryOp::exp) return std::exp(x);
-  if constexpr (op == UnaryOp::log) return std::log(x);
-  if constexpr (op == UnaryOp::sqrt) return std::sqrt(x);
-  if constexpr (op == UnaryOp::tanh) return std::tanh(x);
-  if constexpr (op == UnaryOp::sigmoid) return A{1} / (A{1} + std::exp(-x));
-  if constexpr (op == UnaryOp::relu) return x <= 0 ? A{0} : x;  // so that NaN stays
-  if constexpr (op == UnaryOp::silu) return x / (A{1} + std::exp(-x));
-  if constexpr (op == UnaryOp::abs) return std::abs(x);
-  if constexpr (op == UnaryOp::reciprocal) return A{1} / x;
-  if constexpr (op == UnaryOp::sin) return std::sin(x);
-  if constexpr (op == UnaryOp::cos) return std::cos(x);
-  if constexpr (op == UnaryOp::erf) return std::erf(x);
-  if constexpr (op == UnaryOp::log1p) return std::log1p(x);
+#define ZG_UNARY(name, y, ...) \
+  if constexpr (op == UnaryOp::name) return y;
+#include "zerograd/kernels/elementwise/formulas.inc"
 }
 
 /// dy times the slope, made from y where reads_result(op), else from x.
 template <UnaryOp op, class A>
-A gradient(A v, A dy) {
-  if constexpr (op == UnaryOp::negate) return -dy;
-  if constexpr (op == UnaryOp::exp) return dy * v;
-  if constexpr (op == UnaryOp::log) return dy / v;
-  if constexpr (op == UnaryOp::sqrt) return dy / (A{2} * v);
-  if constexpr (op == UnaryOp::tanh) return dy * (A{1} - v * v);
-  if constexpr (op == UnaryOp::sigmoid) return dy * v * (A{1} - v);
-  if constexpr (op == UnaryOp::relu) return v <= 0 ? A{0} : dy;
-  if constexpr (op == UnaryOp::silu) {
-    const A s = A{1} / (A{1} + std::exp(-v));
-    return dy * s * (A{1} + v * (A{1} - s));
-  }
-  if constexpr (op == UnaryOp::abs) return v > 0 ? dy : v < 0 ? -dy : A{0};
-  if constexpr (op == UnaryOp::reciprocal) return -dy / (v * v);
-  if constexpr (op == UnaryOp::sin) return dy * std::cos(v);
-  if constexpr (op == UnaryOp::cos) return -dy * std::sin(v);
-  if constexpr (op == UnaryOp::erf)
-    return dy * (A{2} * std::numbers::inv_sqrtpi_v<A> * std::exp(-v * v));
-  if constexpr (op == UnaryOp::log1p) return dy / (A{1} + v);
+A gradient([[maybe_unused]] A v, A dy) {
+#define ZG_UNARY(name, y, dx) \
+  if constexpr (op == UnaryOp::name) return dx;
+#include "zerograd/kernels/elementwise/formulas.inc"
 }
 
 /// Null if there is only plain code.
@@ -126,43 +105,24 @@ ZG_DECLARE_LEVELS(ElementwiseTable, elementwise_table)
 
 namespace {
 
-/// Integer arithmetic in the unsigned type wraps where the signed one would be undefined.
-template <class A, class F>
-A wrapped(A a, A b, const F& f) {
-  if constexpr (std::is_integral_v<A>) {
-    using U = std::make_unsigned_t<A>;
-    return static_cast<A>(f(static_cast<U>(a), static_cast<U>(b)));
-  } else {
-    return f(a, b);
-  }
-}
-
 template <class A>
 A quotient(A a, A b) {
-  if constexpr (std::is_integral_v<A>) {
-    if (b == -1) return wrapped(A{0}, a, [](auto zero, auto v) { return zero - v; });
-  }
+  if constexpr (std::is_integral_v<A>)
+    if (b == -1) return static_cast<A>(A{0} - static_cast<std::make_unsigned_t<A>>(a));
   return a / b;
 }
 
 template <BinaryOp op, class A>
 auto value(A a, A b) {
-  if constexpr (op == BinaryOp::add) return wrapped(a, b, [](auto x, auto y) { return x + y; });
-  if constexpr (op == BinaryOp::subtract)
-    return wrapped(a, b, [](auto x, auto y) { return x - y; });
-  if constexpr (op == BinaryOp::multiply)
-    return wrapped(a, b, [](auto x, auto y) { return x * y; });
-  if constexpr (op == BinaryOp::divide) return quotient(a, b);
-  if constexpr (op == BinaryOp::power) return static_cast<A>(std::pow(a, b));
-  // A comparison with NaN is false, and a + b is NaN when either is.
-  if constexpr (op == BinaryOp::maximum) return a > b ? a : b >= a ? b : a + b;
-  if constexpr (op == BinaryOp::minimum) return a < b ? a : b <= a ? b : a + b;
-  if constexpr (op == BinaryOp::equal) return a == b;
-  if constexpr (op == BinaryOp::not_equal) return a != b;
-  if constexpr (op == BinaryOp::less) return a < b;
-  if constexpr (op == BinaryOp::less_equal) return a <= b;
-  if constexpr (op == BinaryOp::greater) return a > b;
-  if constexpr (op == BinaryOp::greater_equal) return a >= b;
+  // Signed arithmetic that overflows would be undefined.
+  using U = std::conditional_t<std::is_integral_v<A>, std::make_unsigned<A>, std::type_identity<A>>;
+  [[maybe_unused]] const auto wa = static_cast<typename U::type>(a),
+                              wb = static_cast<typename U::type>(b);
+#define ZG_BINARY(name, y, ...) \
+  if constexpr (op == BinaryOp::name) return static_cast<A>(y);
+#define ZG_COMPARISON(name, y) \
+  if constexpr (op == BinaryOp::name) return y;
+#include "zerograd/kernels/elementwise/formulas.inc"
 }
 
 template <class A>
@@ -170,19 +130,13 @@ struct Gradients {
   A a, b;
 };
 
-/// dy times both partial derivatives, as PyTorch defines them at ties and at 0.
+/// dy times both partial derivatives.
 template <BinaryOp op, class A>
-Gradients<A> gradients(A a, A b, A dy) {
-  if constexpr (op == BinaryOp::add) return {dy, dy};
-  if constexpr (op == BinaryOp::subtract) return {dy, -dy};
-  if constexpr (op == BinaryOp::multiply) return {dy * b, dy * a};
-  if constexpr (op == BinaryOp::divide) return {dy / b, -dy * (a / b) / b};
-  if constexpr (op == BinaryOp::power)
-    return {b == 0 ? A{0} : dy * b * std::pow(a, b - A{1}),
-            a == 0 && b >= 0 ? A{0} : dy * std::pow(a, b) * std::log(a)};
-  const A half = a == b ? dy / A{2} : dy;
-  if constexpr (op == BinaryOp::maximum) return {a < b ? A{0} : half, a > b ? A{0} : half};
-  return {a > b ? A{0} : half, a < b ? A{0} : half};
+Gradients<A> gradients([[maybe_unused]] A a, [[maybe_unused]] A b, A dy) {
+  [[maybe_unused]] const A tied = a == b ? dy / A{2} : dy;
+#define ZG_BINARY(name, y, da, db) \
+  if constexpr (op == BinaryOp::name) return {da, db};
+#include "zerograd/kernels/elementwise/formulas.inc"
 }
 
 /// Operands: a, b, result. The result is contiguous, so its inner stride is 1.

@@ -11,15 +11,15 @@ namespace zg::hpu {
 namespace {
 
 /// In the order of UnaryOp.
-constexpr const char* values[] = {"unary_negate", "unary_exp",        "unary_log",  "unary_sqrt",
-                                  "unary_tanh",   "unary_sigmoid",    "unary_relu", "unary_silu",
-                                  "unary_abs",    "unary_reciprocal", "unary_sin",  "unary_cos",
-                                  "unary_erf",    "unary_log1p"};
-constexpr const char* slopes[] = {"slope_negate", "slope_exp",        "slope_log",  "slope_sqrt",
-                                  "slope_tanh",   "slope_sigmoid",    "slope_relu", "slope_silu",
-                                  "slope_abs",    "slope_reciprocal", "slope_sin",  "slope_cos",
-                                  "slope_erf",    "slope_log1p"};
-static_assert(std::size(values) == unary_op_count && std::size(slopes) == unary_op_count);
+constexpr const char* values[] = {
+#define ZG_UNARY(name, ...) "unary_" #name,
+#include "zerograd/kernels/elementwise/formulas.inc"
+};
+constexpr const char* slopes[] = {
+#define ZG_UNARY(name, ...) "slope_" #name,
+#include "zerograd/kernels/elementwise/formulas.inc"
+};
+static_assert(std::size(values) == unary_op_count);
 
 }  // namespace
 
@@ -39,9 +39,11 @@ void unary_backward(const UnaryBackward& a, Workspace, Stream& stream) {
 namespace {
 
 /// In the order of BinaryOp.
-constexpr const char* names[] = {"add",        "subtract", "multiply",     "divide",    "power",
-                                 "maximum",    "minimum",  "equal",        "not_equal", "less",
-                                 "less_equal", "greater",  "greater_equal"};
+constexpr const char* names[] = {
+#define ZG_BINARY(name, ...) #name,
+#define ZG_COMPARISON(name, ...) #name,
+#include "zerograd/kernels/elementwise/formulas.inc"
+};
 
 std::string kernel_of(const char* prefix, BinaryOp op) {
   return std::string(prefix) + names[static_cast<size_t>(op)];

@@ -5,55 +5,44 @@
 namespace zg::cuda {
 namespace {
 
-/// kernels/elementwise/elementwise_cpu.cpp has the same formulas in plain C++.
+__device__ inline float cos(float x) { return cosine(x); }
+__device__ inline float erf(float x) { return erff(x); }
+__device__ inline float exp(float x) { return expf(x); }
+__device__ inline float fabs(float x) { return fabsf(x); }
+__device__ inline float log(float x) { return logf(x); }
+__device__ inline float log1p(float x) { return log1pf(x); }
+__device__ inline float sin(float x) { return sine(x); }
+__device__ inline float sqrt(float x) { return __fsqrt_rn(x); }
+__device__ inline float tanh(float x) { return tanhf(x); }
+using number = float;
+#define ZG_NUMBER(x) x##f
+#define ZG_FUNCTION __device__ inline
+#include "zerograd/kernels/elementwise/formulas.inc"
+
+template <UnaryOp op>
+__device__ inline float value(float x) {
+#define ZG_UNARY(name, y, ...) \
+  if constexpr (op == UnaryOp::name) return y;
+#include "zerograd/kernels/elementwise/formulas.inc"
+}
+
+/// dx = dy * derivative. `v` is y if reads_result(op), else x.
+template <UnaryOp op>
+__device__ inline float gradient(float v, float dy) {
+#define ZG_UNARY(name, y, dx) \
+  if constexpr (op == UnaryOp::name) return dx;
+#include "zerograd/kernels/elementwise/formulas.inc"
+}
+
 template <UnaryOp op, class T>
 struct Value {
-  __device__ T operator()(T element) const {
-    const float x = to_float(element);
-    float y = 0.0f;
-    if constexpr (op == UnaryOp::negate) y = -x;
-    if constexpr (op == UnaryOp::exp) y = expf(x);
-    if constexpr (op == UnaryOp::log) y = logf(x);
-    if constexpr (op == UnaryOp::sqrt) y = __fsqrt_rn(x);
-    if constexpr (op == UnaryOp::tanh) y = tanhf(x);
-    if constexpr (op == UnaryOp::sigmoid) y = 1.0f / (1.0f + expf(-x));
-    if constexpr (op == UnaryOp::relu) y = x <= 0.0f ? 0.0f : x;  // so that NaN stays
-    if constexpr (op == UnaryOp::silu) y = x / (1.0f + expf(-x));
-    if constexpr (op == UnaryOp::abs) y = fabsf(x);
-    if constexpr (op == UnaryOp::reciprocal) y = 1.0f / x;
-    if constexpr (op == UnaryOp::sin) y = sine(x);
-    if constexpr (op == UnaryOp::cos) y = cosine(x);
-    if constexpr (op == UnaryOp::erf) y = erff(x);
-    if constexpr (op == UnaryOp::log1p) y = log1pf(x);
-    return from_float<T>(y);
-  }
+  __device__ T operator()(T x) const { return from_float<T>(value<op>(to_float(x))); }
 };
 
-/// dx = dy * derivative. `known` is y if reads_result(op), else x.
 template <UnaryOp op, class T>
 struct Gradient {
-  __device__ T operator()(T known, T gradient) const {
-    const float v = to_float(known), dy = to_float(gradient);
-    float dx = 0.0f;
-    if constexpr (op == UnaryOp::negate) dx = -dy;
-    if constexpr (op == UnaryOp::exp) dx = dy * v;
-    if constexpr (op == UnaryOp::log) dx = dy / v;
-    if constexpr (op == UnaryOp::sqrt) dx = dy / (2.0f * v);
-    if constexpr (op == UnaryOp::tanh) dx = dy * (1.0f - v * v);
-    if constexpr (op == UnaryOp::sigmoid) dx = dy * v * (1.0f - v);
-    if constexpr (op == UnaryOp::relu) dx = v <= 0.0f ? 0.0f : dy;
-    if constexpr (op == UnaryOp::silu) {
-      const float s = 1.0f / (1.0f + expf(-v));
-      dx = dy * s * (1.0f + v * (1.0f - s));
-    }
-    if constexpr (op == UnaryOp::abs) dx = v > 0.0f ? dy : v < 0.0f ? -dy : 0.0f;
-    if constexpr (op == UnaryOp::reciprocal) dx = -dy / (v * v);
-    if constexpr (op == UnaryOp::sin) dx = dy * cosine(v);
-    if constexpr (op == UnaryOp::cos) dx = -dy * sine(v);
-    if constexpr (op == UnaryOp::erf)
-      dx = dy * (1.1283791670955126f * expf(-v * v));  // 2 / sqrt(pi)
-    if constexpr (op == UnaryOp::log1p) dx = dy / (1.0f + v);
-    return from_float<T>(dx);
+  __device__ T operator()(T known, T dy) const {
+    return from_float<T>(gradient<op>(to_float(known), to_float(dy)));
   }
 };
 

@@ -8,31 +8,31 @@
 // f.template operator()<op>().
 namespace zg {
 
-/// Calls f with the one of the ops that `op` is.
-template <auto first, auto... others, class F>
-void visit_op(decltype(first) op, const F& f) {
-  if (op == first) return f.template operator()<first>();
-  if constexpr (sizeof...(others) > 0) return visit_op<others...>(op, f);
-  std::abort();  // an op that the lists below do not have
-}
-
 template <class F>
 void visit_unary(UnaryOp op, const F& f) {
-  using Op = UnaryOp;
-  visit_op<Op::negate, Op::exp, Op::log, Op::sqrt, Op::tanh, Op::sigmoid, Op::relu, Op::silu,
-           Op::abs, Op::reciprocal, Op::sin, Op::cos, Op::erf, Op::log1p>(op, f);
+  switch (op) {
+#define ZG_UNARY(name, ...) \
+  case UnaryOp::name:       \
+    return f.template operator()<UnaryOp::name>();
+#include "zerograd/kernels/elementwise/formulas.inc"
+  }
+  std::abort();  // no value of UnaryOp
 }
 
 template <class F>
 void visit_arithmetic(BinaryOp op, const F& f) {
-  using B = BinaryOp;
-  visit_op<B::add, B::subtract, B::multiply, B::divide, B::power, B::maximum, B::minimum>(op, f);
+#define ZG_BINARY(name, ...) \
+  if (op == BinaryOp::name) return f.template operator()<BinaryOp::name>();
+#include "zerograd/kernels/elementwise/formulas.inc"
+  std::abort();  // a comparison
 }
 
 template <class F>
 void visit_comparison(BinaryOp op, const F& f) {
-  using B = BinaryOp;
-  visit_op<B::equal, B::not_equal, B::less, B::less_equal, B::greater, B::greater_equal>(op, f);
+#define ZG_COMPARISON(name, ...) \
+  if (op == BinaryOp::name) return f.template operator()<BinaryOp::name>();
+#include "zerograd/kernels/elementwise/formulas.inc"
+  std::abort();  // arithmetic
 }
 
 }  // namespace zg

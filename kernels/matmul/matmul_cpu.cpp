@@ -268,7 +268,7 @@ const TileTable* tiles_for(const Matmul& args, const Device::Traits& traits) {
 }
 
 const MatmulTable* table_for(const Matmul& m, const Device::Traits& traits) {
-  return m.a.dtype() == DType::f64 ? nullptr : ZG_AT_LEVEL(traits.isa, matmul_table);
+  return m.a.dtype() == DType::f64 ? nullptr : ZG_AT_PRODUCT_LEVEL(traits.isa, matmul_table);
 }
 
 }  // namespace

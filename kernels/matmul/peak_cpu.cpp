@@ -20,7 +20,7 @@ ZG_DECLARE_LEVELS(PeakTable, peak_table)
 double measure_matmul_peak(const Device& device, DType dtype) {
   const Device::Traits& traits = device.traits();
   const cpu::PeakTable* table =
-      device.type() == Device::Type::cpu ? ZG_AT_LEVEL(traits.isa, peak_table) : nullptr;
+      device.type() == Device::Type::cpu ? ZG_AT_PRODUCT_LEVEL(traits.isa, peak_table) : nullptr;
   if (!table || (dtype != DType::f32 && dtype != DType::bf16))
     throw Unsupported(fmt::format(
         "measure_matmul_peak: expected f32 or bf16 on a cpu with avx2 or more, got {} on {} ({})",

@@ -16,7 +16,7 @@ function(zg_link_headers)
     endif()
     if(failed)
       file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
-           ${folder}/*.h ${folder}/*.cuh ${folder}/*.clh)
+           ${folder}/*.h ${folder}/*.cuh ${folder}/*.clh ${folder}/*.inc)
       foreach(header ${headers})
         file(CONFIGURE OUTPUT ${ZG_INCLUDE_DIR}/zerograd/${header} @ONLY
              CONTENT "#include \"${PROJECT_SOURCE_DIR}/${header}\"\n")
@@ -89,8 +89,8 @@ function(zg_add_folder name)
 endfunction()
 
 # Compiles the *_simd.cpp below the folder once for each instruction set, with ZG_ISA naming the
-# namespace that the copy lives in, and *_amx.cpp for AMX. kernels/cpu/simd.h picks the vector types
-# from the flags.
+# namespace that the copy lives in, those of matmul also for avx512_bf16, and *_amx.cpp for AMX.
+# kernels/cpu/simd.h picks the vector types from the flags.
 function(zg_add_simd name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *_simd.cpp)
   if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
@@ -105,7 +105,9 @@ function(zg_add_simd name)
     return()
   endif()
   foreach(isa avx2 avx512 avx512_bf16 amx_bf16)
-    if(isa STREQUAL "amx_bf16")
+    if(isa STREQUAL "avx512_bf16")
+      list(FILTER sources INCLUDE REGEX "/matmul/")
+    elseif(isa STREQUAL "amx_bf16")
       if(NOT ZG_AMX)
         break()
       endif()
