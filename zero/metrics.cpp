@@ -117,21 +117,20 @@ void MetricsBoard::write(const Validation& validation, const Progress& after) {
 }
 
 void note_memory(MemoryRows& rows, TrainerMoment moment, const MicroBatch& batch) {
+  const auto note_if = [&](bool condition, StepPoint at) {
+    if (condition) rows.note(at);
+  };
   switch (moment) {
     case TrainerMoment::step_begins:
       return rows.begin_step(batch.step);
     case TrainerMoment::batch_ready:
-      if (batch.index == 0) rows.note(StepPoint::before_forward);
-      return;
+      return note_if(batch.index == 0, StepPoint::before_forward);
     case TrainerMoment::forward_done:
-      if (batch.last) rows.note(StepPoint::after_forward);
-      return;
+      return note_if(batch.last, StepPoint::after_forward);
     case TrainerMoment::backward_begins:
-      if (batch.last) rows.note(StepPoint::before_backward);
-      return;
+      return note_if(batch.last, StepPoint::before_backward);
     case TrainerMoment::backward_done:
-      if (batch.last) rows.note(StepPoint::after_backward);
-      return;
+      return note_if(batch.last, StepPoint::after_backward);
     case TrainerMoment::gradients_ready:
       return rows.note(StepPoint::before_step);
     case TrainerMoment::optimizer_begins:
@@ -155,25 +154,13 @@ void StepLaunchNotes::note(TrainerMoment moment, const MicroBatch& batch) {
   const LaunchCounts now = device_.launches()->counts();
   const LaunchCounts since = now.since(before_);
   before_ = now;
-  switch (moment) {
-    case TrainerMoment::step_begins:
-      now_ = {.step = step_, .per_micro_batch = {}, .per_step = {}};
-      return;
-    case TrainerMoment::batch_ready:
-    case TrainerMoment::forward_done:
-    case TrainerMoment::backward_begins:
-    case TrainerMoment::backward_done:
-      if (batch.last) now_.per_micro_batch += since;
-      return;
-    case TrainerMoment::gradients_ready:
-    case TrainerMoment::optimizer_begins:
-      now_.per_step += since;
-      return;
-    case TrainerMoment::step_done:
-      now_.per_step += since;
-      counted_ = now_;
-      return;
-  }
+  if (moment == TrainerMoment::step_begins)
+    now_ = {.step = step_, .per_micro_batch = {}, .per_step = {}};
+  else if (moment >= TrainerMoment::gradients_ready)
+    now_.per_step += since;
+  else if (batch.last)
+    now_.per_micro_batch += since;
+  if (moment == TrainerMoment::step_done) counted_ = now_;
 }
 
 }  // namespace zg::zero

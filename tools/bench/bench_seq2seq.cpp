@@ -6,6 +6,7 @@
 
 #include "bench/report.h"
 #include "tools/bench/command.h"
+#include "tools/run/planner.h"
 #include "tools/run/run.h"
 #include "zerograd/models/data/random_stream.h"
 #include "zerograd/models/seq2seq/seq2seq_generate.h"
@@ -154,22 +155,6 @@ Program decoding(const Seq2SeqBench& options, int stage, int64_t batch) {
   };
 }
 
-/// The largest n in [1, most] for which fits(n), which holds up to some n; 0: not even 1.
-template <class Fits>
-int64_t largest(int64_t most, const Fits& fits) {
-  int64_t low = 0, high = 1;
-  while (high <= most && fits(high)) {
-    low = high;
-    high = std::min(2 * high, most + 1);
-    if (low == most) return low;
-  }
-  while (high - low > 1) {
-    const int64_t middle = low + (high - low) / 2;
-    (fits(middle) ? low : high) = middle;
-  }
-  return low;
-}
-
 Plan planned(const Seq2SeqBench& options, const Program& program, std::vector<int> ranks = {}) {
   return plan_ranks(static_cast<int>(options.ranks), program,
                     {.device = options.device(), .ranks = std::move(ranks)});
@@ -199,10 +184,10 @@ struct Method {
 Method measured(Method method, const Seq2SeqBench& options) {
   const int64_t most = options.samples_of_rank(options.train_samples);
   const int64_t evaluated = options.samples_of_rank(options.validation_samples);
-  method.train_batch = largest(most, [&](int64_t batch) {
+  method.train_batch = largest_fitting(most, [&](int64_t batch) {
     return fits(options, training(options, method.stage, batch, /*steps=*/2));
   });
-  method.evaluation_batch = largest(evaluated, [&](int64_t batch) {
+  method.evaluation_batch = largest_fitting(evaluated, [&](int64_t batch) {
     return fits(options, decoding(options, method.stage, batch));
   });
   if (!options.runs) return method;

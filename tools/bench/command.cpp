@@ -6,6 +6,8 @@
 #include "tools/commands/subcommands.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/random.h"
+#include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/print.h"
 #include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
@@ -65,41 +67,44 @@ std::shared_ptr<const models::Dataset> random_tokens(int64_t vocabulary, int64_t
   return std::make_shared<RandomTokens>(vocabulary, block_size);
 }
 
+namespace {
+
+constexpr struct {
+  const char* name;
+  int (*run)(const std::vector<std::string>& arguments);
+  const char* help;
+} benches[] = {
+    {"kernels", bench_kernels, "each kernel beside what bounds it"},
+    {"step", bench_step, "a step of train beside the machine's peak, and where it goes"},
+    {"generate", bench_generate, "tokens a second beside memory that is read"},
+    {"seq2seq", bench_seq2seq,
+     "largest batches and epochs of an encoder-decoder model, DDP and ZeRO-2"},
+    {"pipeline", bench_pipeline, "how long stages wait for each other, beside the formula"},
+    {"offload", bench_offload, "a drive, memory and AdamW beside their limits"},
+    {"tokenizer", bench_tokenizer, "text to tokens and back, bytes a second on one thread"},
+    {"matmul-algorithms", bench_matmul_algorithms,
+     "the fastest algorithms of cuBLASLt, for train --matmul-algorithms"}};
+
+}  // namespace
+
 int bench(const std::vector<std::string>& arguments) {
   const std::string what = arguments.empty() ? "--help" : arguments.front();
-  const std::vector<std::string> rest(arguments.begin() + (arguments.empty() ? 0 : 1),
-                                      arguments.end());
-  if (what == "kernels") return bench_kernels(rest);
-  if (what == "offload") return bench_offload(rest);
-  if (what == "step") return bench_step(rest);
-  if (what == "generate") return bench_generate(rest);
-  if (what == "matmul-algorithms") return bench_matmul_algorithms(rest);
-  if (what == "pipeline") return bench_pipeline(rest);
-  if (what == "seq2seq") return bench_seq2seq(rest);
-  if (what == "tokenizer") return bench_tokenizer(rest);
-  if (what == "--help" || what == "-h")
-    return std::printf(
-               "usage: zerograd bench "
-               "kernels|step|generate|seq2seq|pipeline|offload|tokenizer|matmul-algorithms "
-               "[flags]\n\n"
-               "  kernels    each kernel beside what bounds it\n"
-               "  step       a step of train beside the machine's peak, and where it goes\n"
-               "  generate   tokens a second beside memory that is read\n"
-               "  seq2seq    largest batches and epochs of an encoder-decoder model, DDP and "
-               "ZeRO-2\n"
-               "  pipeline   how long stages wait for each other, beside the formula\n"
-               "  offload    a drive, memory and AdamW beside their limits\n"
-               "  tokenizer  text to tokens and back, bytes a second on one thread\n"
-               "  matmul-algorithms\n"
-               "             the fastest algorithms of cuBLASLt, for train --matmul-algorithms\n\n"
-               "  zerograd bench kernels --help      every flag and its default\n"),
-           0;
-  throw ConfigError(
-      "bench: expected kernels, step, generate, seq2seq, pipeline, offload, tokenizer or "
-      "matmul-algorithms, got '" +
-      printable(what) + "'" +
-      did_you_mean(what, {"kernels", "step", "generate", "seq2seq", "pipeline", "offload",
-                          "tokenizer", "matmul-algorithms"}));
+  std::vector<std::string> names;
+  std::string lines;
+  for (const auto& [name, run, help] : benches) {
+    if (what == name) return run({arguments.begin() + 1, arguments.end()});
+    names.emplace_back(name);
+    const bool is_long = names.back().size() > 9;
+    lines += fmt::format("  {:<9}{}{}\n", name, is_long ? "\n             " : "  ", help);
+  }
+  if (what != "--help" && what != "-h")
+    throw ConfigError(fmt::format("bench: expected {}, got '{}'{}", join(names, ", "),
+                                  printable(what), did_you_mean(what, names)));
+  print_line(stdout,
+             "usage: zerograd bench {} [flags]\n\n{}\n"
+             "  zerograd bench kernels --help      every flag and its default",
+             join(names, "|"), lines);
+  return 0;
 }
 
 }  // namespace zg::tools

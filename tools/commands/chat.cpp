@@ -89,33 +89,14 @@ void talk(const TrainedModel& trained, const models::Tokenizer& tokenizer,
     }
     messages.push_back(message("user", line));
     const std::vector<int32_t> ids = tokenizer.encode(chat.prompt(messages));
-    for (const int32_t id : ids)
-      if (id >= model.config().vocabulary)
-        throw ConfigError(
-            fmt::format("--chat: expected tokens below {}, got {}", model.config().vocabulary, id));
+    check_prompt("--chat", ids, model.config().vocabulary);
     if (const auto all = static_cast<int64_t>(ids.size()) + options.length; all > context)
       print_line(stderr, "note: chat and answer may have {} tokens, and the model sees the last {}",
                  all, context);
-    if (mode != InferenceMode::run) {
-      // In a plan each token is 0. Its longest pass is the first.
-      if (mode == InferenceMode::budget) sampling.ends = {0};
-      models::generate(model, trained.make_tape(), {ids}, options.length, sampling);
-      return;
-    }
     const auto words = models::text_stream(tokenizer);
-    std::string answer;
-    const auto print = [&](const std::string& text) {
-      answer += text;
-      std::fwrite(text.data(), 1, text.size(), stdout);
-      std::fflush(stdout);
-    };
-    models::generate(model, trained.make_tape(), {ids}, options.length, sampling,
-                     [&](int32_t token) {
-                       if (std::ranges::count(sampling.ends, token) == 0)
-                         print(words->decode(token));
-                     });
-    print(words->rest());
-    std::fputs("\n", stdout);
+    const std::string answer =
+        write_continuation(trained, ids, options.length, sampling, words.get(), mode);
+    if (mode != InferenceMode::run) return;
     messages.push_back(message("assistant", answer));
     ++sampling.seed;  // other draws for the next answer
   }

@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <variant>
 
 #include "tools/commands/checkpoint_options.h"
 #include "tools/commands/subcommands.h"
@@ -122,13 +123,9 @@ models::GGUFResult write_gguf(const WeightSource& weights, const models::HFModel
   }
 }
 
-int export_gguf(const ExportOptions& options) {
-  check_not_in_checkpoint(options.gguf, "export");
-  const SavedModel saved_model =
-      open_saved_model(options.checkpoint, options.model, options.adapters);
+/// Returns the hash of the parameters, as export_folder() does.
+std::string export_gguf(const ExportOptions& options, const SavedModel& saved_model) {
   const RunSpec& settings = saved_model.settings;
-  check_form(options, settings);
-  check_output(settings, "--gguf", options.gguf);
   if (!settings.seq2seq.config.empty())
     throw Unsupported(
         fmt::format("--gguf: {} has an encoder-decoder; expected a Llama, Mistral, Qwen2 or Qwen3; "
@@ -140,29 +137,21 @@ int export_gguf(const ExportOptions& options) {
   const models::GGUFResult result = write_gguf(weights_to_write(options, saved_model),
                                                {settings.model, tokens}, options, tokenizer);
   for (const std::string& note : result.notes) print_line(stderr, "note: {}", note);
-  print_line(stdout, "saved {} of {}\nparam_hash {}", options.gguf, saved_model.path, result.hash);
-  return 0;
+  return result.hash;
 }
 
-int export_folder(const ExportOptions& options) {
-  const std::string& directory = options.peft.empty() ? options.hugging_face : options.peft;
-  check_not_in_checkpoint(directory + "/config.json", "export");
-  const bool from_hf = is_hf_folder(options.checkpoint);
-  const SavedModel saved_model =
-      open_saved_model(options.checkpoint, options.model, options.adapters);
+std::string export_folder(const ExportOptions& options, const SavedModel& saved_model) {
   const RunSpec& settings = saved_model.settings;
-  check_form(options, settings);
-  check_output(settings, options.peft.empty() ? "--hf" : "--peft", directory);
-  if (!options.peft.empty()) return export_adapters(saved_model, options.peft);
+  const bool is_decoder = settings.seq2seq.config.empty();
   const models::GPTConfig model = model_to_write(options, settings);
-  if (settings.seq2seq.config.empty()) models::validate(model);
+  if (is_decoder) models::validate(model);
   DataOptions data = settings.data;
   const bool named = !options.tokenizer.empty();
   if (named) data.tokenizer = options.tokenizer;
   const auto tokenizer = resolve_tokenizer(data, &saved_model, named);
   models::SpecialTokens tokens = settings.special_tokens;
   if (tokenizer && tokens == models::SpecialTokens()) tokens = special_tokens_of(*tokenizer);
-  if (const std::string dropouts = from_hf && settings.seq2seq.config.empty()
+  if (const std::string dropouts = is_decoder && is_hf_folder(options.checkpoint)
                                        ? open_hf_folder(saved_model.path).model().dropouts
                                        : std::string();
       !dropouts.empty())
@@ -172,14 +161,16 @@ int export_folder(const ExportOptions& options) {
     print_line(stderr, "note: the tokenizer in {} stays; the model does not say which one it has",
                options.hugging_face);
   std::optional<models::TextTemplate> around;  // absent: as the tokenizer has it
-  std::optional<models::HFSeq2Seq> seq2seq;
-  if (!settings.seq2seq.config.empty()) {
-    seq2seq = seq2seq_model(settings.seq2seq);
-    const models::Seq2SeqTokens& own = seq2seq->config.tokens;
-    tokens = {.bos = own.bos, .pad = own.pad, .eos = own.eos};
-    around = template_of(seq2seq->config);
+  std::variant<models::HFModel, models::HFSeq2Seq> written =
+      models::HFModel{model, tokens, settings.generation_config};
+  if (!is_decoder) {
+    written = seq2seq_model(settings.seq2seq);
+    const models::Seq2SeqConfig& config = std::get<models::HFSeq2Seq>(written).config;
+    tokens = {.bos = config.tokens.bos, .pad = config.tokens.pad, .eos = config.tokens.eos};
+    around = template_of(config);
   }
   const auto add_files = [&](FileSet& files) {
+    if (!tokenizer) return;
     models::add_tokenizer(*tokenizer, files, "", around);
     write_text(
         files.add("tokenizer_config.json"),
@@ -187,17 +178,15 @@ int export_folder(const ExportOptions& options) {
     if (const std::string text = template_to_write(*tokenizer, options, saved_model); !text.empty())
       write_text(files.add("chat_template.jinja"), text);
   };
-  const auto add = tokenizer ? std::function<void(FileSet&)>(add_files) : nullptr;
-  const WeightSource weights = weights_to_write(options, saved_model);
   const DType dtype = options.dtype == models::GGUFType::bf16  ? DType::bf16
                       : options.dtype == models::GGUFType::f16 ? DType::f16
                                                                : DType::f32;
-  const std::string hash =
-      seq2seq ? models::export_hugging_face(weights, *seq2seq, options.hugging_face, add, dtype)
-              : models::export_hugging_face(weights, {model, tokens, settings.generation_config},
-                                            options.hugging_face, add, dtype);
-  print_line(stdout, "saved {} of {}\nparam_hash {}", options.hugging_face, saved_model.path, hash);
-  return 0;
+  return std::visit(
+      [&](const auto& hf) {
+        return models::export_hugging_face(weights_to_write(options, saved_model), hf,
+                                           options.hugging_face, add_files, dtype);
+      },
+      written);
 }
 
 }  // namespace
@@ -206,7 +195,18 @@ int export_weights(const std::vector<std::string>& arguments) {
   ExportOptions options;
   if (!parse(arguments, options)) return 0;
   check_model_flags(options.given, options.checkpoint);
-  return options.gguf.empty() ? export_folder(options) : export_gguf(options);
+  const bool to_gguf = !options.gguf.empty(), to_peft = !options.peft.empty();
+  const std::string& path = to_gguf ? options.gguf : to_peft ? options.peft : options.hugging_face;
+  check_not_in_checkpoint(to_gguf ? path : path + "/config.json", "export");
+  const SavedModel saved_model =
+      open_saved_model(options.checkpoint, options.model, options.adapters);
+  check_form(options, saved_model.settings);
+  check_output(saved_model.settings, to_gguf ? "--gguf" : to_peft ? "--peft" : "--hf", path);
+  if (to_peft) return export_adapters(saved_model, path);
+  const std::string hash =
+      to_gguf ? export_gguf(options, saved_model) : export_folder(options, saved_model);
+  print_line(stdout, "saved {} of {}\nparam_hash {}", path, saved_model.path, hash);
+  return 0;
 }
 
 }  // namespace zg::tools

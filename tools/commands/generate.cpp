@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <cstdio>
-#include <functional>
 #include <limits>
 
 #include "tools/commands/chat.h"
@@ -21,11 +20,6 @@
 
 namespace zg::tools {
 namespace {
-
-void write(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
-}
 
 // A weights file does not store the characters: they come from the training data, which a flag
 // names.
@@ -131,42 +125,25 @@ models::SamplingOptions sampling_of(const RunSpec& settings, const GenerateOptio
 
 void speak(const TrainedModel& trained, const GenerateOptions& options, models::TextStream& words,
            InferenceMode mode) {
-  const int64_t saved_model = trained.saved_model.settings.model.vocabulary;
+  const RunSpec& settings = trained.saved_model.settings;
   const std::vector<int32_t> prompt = prompt_tokens(words, options.prompt);
-  for (int32_t token : prompt)
-    if (token >= saved_model)
-      throw ConfigError(
-          fmt::format("--prompt: expected tokens below {}, got {}", saved_model, token));
+  check_prompt("--prompt", prompt, settings.model.vocabulary);
   if (prompt.empty()) throw ConfigError("--prompt: expected at least one token, got none");
   int64_t length = options.length;
-  models::SamplingOptions sampling =
-      sampling_of(trained.saved_model.settings, options, prompt, length, mode);
-  if (mode != InferenceMode::run) {
-    // In a plan each token is 0. Its longest pass is the first.
-    if (mode == InferenceMode::budget) sampling.ends = {0};
-    models::generate(*trained.model, trained.make_tape(), {prompt}, length, sampling);
-    return;
-  }
-  for (int32_t token : prompt) write(words.decode(token));
+  models::SamplingOptions sampling = sampling_of(settings, options, prompt, length, mode);
+  const bool is_run = mode == InferenceMode::run, measures = is_run && options.test_performance;
+  if (is_run)
+    for (const int32_t token : prompt) print_text(words.decode(token));
   // A measurement is of --length tokens.
-  if (!options.test_performance) sampling.ends = trained.saved_model.settings.special_tokens.eos;
-  const auto is_end = [&](int32_t token) {
-    return std::find(sampling.ends.begin(), sampling.ends.end(), token) != sampling.ends.end();
-  };
-  const auto run = [&](const std::function<void(int32_t)>& on_token) {
-    models::generate(*trained.model, trained.make_tape(), {prompt}, length, sampling, on_token);
-  };
+  if (is_run && !measures) sampling.ends = settings.special_tokens.eos;
   std::vector<double> seconds;
-  for (int i = 0; i < (options.test_performance ? runs : 1); ++i) {
+  for (int i = 0; i < (measures ? runs : 1); ++i) {
     const auto begin = std::chrono::steady_clock::now();
-    run(i > 0 ? [](int32_t) {} : std::function([&](int32_t t) {
-      if (!is_end(t)) write(words.decode(t));
-    }));
+    write_continuation(trained, prompt, length, sampling, i == 0 ? &words : nullptr, mode);
     seconds.push_back(
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-    if (i == 0) write(words.rest() + "\n");
   }
-  if (options.test_performance) print_performance(trained, length, seconds);
+  if (measures) print_performance(trained, length, seconds);
 }
 
 // The chats of training have the format in the settings.
@@ -254,10 +231,7 @@ void answer(const TrainedModel& trained, const GenerateOptions& options,
   if (static_cast<int64_t>(source.size()) > config.positions)
     throw ConfigError(fmt::format("--prompt: expected at most the model's {} tokens, got {}",
                                   config.positions, source.size()));
-  for (const int32_t token : source)
-    if (token < 0 || token >= config.vocabulary)
-      throw ConfigError(
-          fmt::format("--prompt: expected tokens below {}, got {}", config.vocabulary, token));
+  check_prompt("--prompt", source, config.vocabulary);
   models::BeamOptions search = search_options(settings, options);
   // In a plan all logits are 0. A whole answer is as long as it can be. The memory that it takes is
   // in use after two tokens, when the beams have their rows of the cache.
@@ -272,7 +246,7 @@ void answer(const TrainedModel& trained, const GenerateOptions& options,
       models::generate(*trained.seq2seq, trained.make_tape(), {source}, search);
   if (mode != InferenceMode::run) return;
   note_on_generation(seq2seq_model(settings.seq2seq).generation_note);
-  for (const std::vector<int32_t>& row : answers.rows) write(text.decode(row) + "\n");
+  for (const std::vector<int32_t>& row : answers.rows) print_text(text.decode(row) + "\n");
 }
 
 }  // namespace

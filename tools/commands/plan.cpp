@@ -254,7 +254,7 @@ int print_disk(const Run& run, const RankMemory& memory) {
 int print_caps(const Run& run, const RankMemory& memory, const RankMemory* largest) {
   const DeviceOptions& limits = run.options.device_flags.device;
   if (!limits.memory_limit && !limits.host_limit) return 0;
-  const bool yes = fits(run, memory) && (!largest || fits(run, *largest));
+  const bool yes = needs_of(memory).fit(limits) && (!largest || needs_of(*largest).fit(limits));
   const std::optional<std::string> smallest = smallest_fitting(run);
   std::string caps = limits.memory_limit ? flag_size(limits.memory_limit) : "";
   if (limits.host_limit)

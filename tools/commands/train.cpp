@@ -14,49 +14,6 @@
 namespace zg::tools {
 namespace {
 
-struct Ended {
-  int status = 0;
-  bool finished = false;
-  RankMemory memory;
-};
-
-// Runs one rank. Each rank that sees a failure prints it; the first cause becomes the command's
-// error.
-Ended train_rank(const Run& run, Communicator& ranks, const Device& device,
-                 const zero::InterruptScope& interrupt, zero::CommonStop& stop) {
-  try {
-    Rank rank(run, ranks, device);
-    const int status = rank.train(interrupt, &stop);
-    return {status, rank.finished(), rank.memory()};
-  } catch (const CommError& error) {
-    print_line(stderr, "rank {}/{} ends: CommError: {}", ranks.rank(), ranks.size(), error.what());
-    throw;
-  }
-}
-
-int train_on_threads(const Run& run, const zero::InterruptScope& interrupt) {
-  int status = 0;
-  bool finished = false;
-  zero::CommonStop stop(run.options.ranks, interrupt);
-  std::vector<RankMemory> memory(static_cast<size_t>(run.options.ranks));
-  run_local(static_cast<int>(run.options.ranks),
-            [&](Communicator& ranks, const Device& device) {
-              Ended own = train_rank(run, ranks, device, interrupt, stop);
-              memory[static_cast<size_t>(ranks.rank())] = std::move(own.memory);
-              if (ranks.rank() > 0) return;
-              status = own.status;
-              finished = own.finished;
-            },
-            {.timeout_s = run.options.comm_timeout_s,
-             .device = run.options.device_flags.device,
-             .type = run.options.device_flags.type,
-             .dump_collectives = run.options.dump_collectives});
-  if (finished && !run.options.memory_json.empty())
-    write_json("--memory-json", run.options.memory_json,
-               to_json(memory_record(run, std::move(memory))));
-  return status;
-}
-
 // Adds to an out-of-memory error the settings that would fit, found by a plan.
 [[noreturn]] void explain(const Run& run, const OutOfMemory& error) {
   const DeviceOptions& limits = run.options.device_flags.device;
@@ -70,46 +27,64 @@ int train_on_threads(const Run& run, const zero::InterruptScope& interrupt) {
                                 "a smaller --batch-size or more --ranks\n"));
 }
 
-// Runs this process as one rank of several, which reports its own errors.
-int train_as_process(const Run& prepared, const TrainOptions& given,
-                     const zero::InterruptScope& interrupt) {
-  int status = 0;
+// Trains with ranks that are threads, or with this process as one rank of several, which reports
+// its own errors. Each rank that sees another one fail prints it.
+int train_on_ranks(const Run& prepared, const TrainOptions& given) {
+  const zero::InterruptScope interrupt;
   Run run = prepared;
+  const TrainOptions& options = run.options;
+  const bool is_process = options.process.has_value();
+  zero::CommonStop stop(options.ranks, interrupt);
+  int status = 0;
+  std::vector<std::string> memory;  // of all ranks, as JSON
   const auto train_rank = [&](Communicator& ranks, const Device& device) {
-    run = agree_on_checkpoint(run, given, ranks);
     Rank rank(run, ranks, device);
-    status = rank.train(interrupt, nullptr);
-    if (!rank.finished() || run.options.memory_json.empty()) return;
-    const auto texts = gather_texts(ranks, to_json(rank.memory()));
-    if (ranks.rank() == 0)
-      write_json("--memory-json", run.options.memory_json, to_json(memory_record(run, {}), texts));
+    const int own = rank.train(interrupt, is_process ? nullptr : &stop);
+    if (is_process || ranks.rank() == 0) status = own;
+    if (!rank.finished() || options.memory_json.empty()) return;
+    std::vector<std::string> texts = gather_texts(ranks, to_json(rank.memory()));
+    if (ranks.rank() == 0) memory = std::move(texts);
   };
-  const auto rank = [&](Communicator& ranks, const Device& device) {
+  const auto train_thread = [&](Communicator& ranks, const Device& device) {
     try {
       train_rank(ranks, device);
-    } catch (const OutOfMemory& error) {
-      explain(run,
-              error);  // before any output: planning takes a while, and the other ranks exit soon
+    } catch (const CommError& error) {
+      print_line(stderr, "rank {}/{} ends: CommError: {}", ranks.rank(), ranks.size(),
+                 error.what());
+      throw;
     }
   };
-  try {
-    run_processes(rank, {.timeout_s = run.options.comm_timeout_s,
-                         .device = run.options.device_flags.device,
-                         .type = run.options.device_flags.type,
-                         .dump_collectives = run.options.dump_collectives,
-                         .told_to_end = zero::last_warning,
-                         .same = common_values(run)});
-  } catch (const CommError& error) {
-    throw CommError(fmt::format("rank {}/{} ends: {}", run.options.process->rank,
-                                run.options.process->size, error.what()));
+  const auto train_process = [&](Communicator& ranks, const Device& device) {
+    try {
+      run = agree_on_checkpoint(run, given, ranks);
+      train_rank(ranks, device);
+    } catch (const OutOfMemory& error) {
+      // Explained before any output: planning takes a while, and the other ranks exit soon.
+      explain(run, error);
+    }
+  };
+  if (!is_process) {
+    run_local(static_cast<int>(options.ranks), train_thread,
+              {.timeout_s = options.comm_timeout_s,
+               .device = options.device_flags.device,
+               .type = options.device_flags.type,
+               .dump_collectives = options.dump_collectives});
+  } else {
+    try {
+      run_processes(train_process, {.timeout_s = options.comm_timeout_s,
+                                    .device = options.device_flags.device,
+                                    .type = options.device_flags.type,
+                                    .dump_collectives = options.dump_collectives,
+                                    .told_to_end = zero::last_warning,
+                                    .same = common_values(run)});
+    } catch (const CommError& error) {
+      throw CommError(fmt::format("rank {}/{} ends: {}", options.process->rank,
+                                  options.process->size, error.what()));
+    }
   }
+  if (!memory.empty())
+    write_json("--memory-json", options.memory_json, to_json(memory_record(run, {}), memory));
   return status;
-}
-
-int train_on_ranks(const Run& run, const TrainOptions& given) {
-  const zero::InterruptScope interrupt;
-  return run.options.process ? train_as_process(run, given, interrupt)
-                             : train_on_threads(run, interrupt);
 }
 
 /// Removes unfinished folders of failed or killed saves, including those of earlier runs. No other

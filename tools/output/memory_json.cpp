@@ -83,6 +83,28 @@ const MemoryRow& peak_of(const RankMemory& memory) {
       [](const MemoryRow& a, const MemoryRow& b) { return a.reserved < b.reserved; });
 }
 
+bool Needs::fit(const DeviceOptions& limits) const {
+  const auto within = [](int64_t bytes, int64_t limit) { return limit == 0 || bytes <= limit; };
+  return within(device, limits.memory_limit) && within(host, limits.host_limit);
+}
+
+Needs needs_of(const RankMemory& memory) {
+  Needs needs = memory.end;
+  const auto add = [&](const MemoryRow& row) {
+    needs.device = std::max(needs.device, row.reserved);
+    needs.host = std::max(needs.host, row.host_max);
+    needs.file = std::max(needs.file, row.file_max);
+  };
+  for (const MemoryRow& row : memory.rows) add(row);
+  if (memory.start) add(*memory.start);
+  return needs;
+}
+
+Needs needs_of(const RankReport& report) {
+  const auto [device, pinned, host, file] = report.reserved;
+  return {.device = device, .host = pinned + host, .file = file};
+}
+
 std::string to_json(const RankMemory& rank) { return json_of(rank).dump(); }
 
 std::string to_json(const MemoryRecord& record) {

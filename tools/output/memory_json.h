@@ -8,6 +8,7 @@
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/launches.h"
 #include "zerograd/runtime/memory_rows.h"
+#include "zerograd/runtime/plan.h"
 #include "zerograd/runtime/storage/swap.h"
 #include "zerograd/zero/states/model_states.h"
 
@@ -29,6 +30,9 @@ struct ModelSlice {
 /// The largest reserved bytes of each space; host includes pinned memory.
 struct Needs {
   int64_t device = 0, host = 0, file = 0;
+
+  /// Whether they are within --device-memory and --host-memory; a limit of 0 is none.
+  bool fit(const DeviceOptions& limits) const;
 };
 
 /// The memory of one rank, measured in a run or predicted by a plan.
@@ -50,6 +54,9 @@ struct RankMemory {
 
 /// The row with the largest needs on the device: the first with the largest `reserved`, or `start`.
 const MemoryRow& peak_of(const RankMemory& memory);
+
+Needs needs_of(const RankMemory& memory);
+Needs needs_of(const RankReport& report);
 
 /// The memory of a run or of a plan. Equal records give the same bytes of JSON.
 struct MemoryRecord {

@@ -55,14 +55,6 @@ struct Inference {
   }
 };
 
-int64_t device_bytes(const RankReport& report) {
-  return report.reserved[static_cast<size_t>(Space::device)];
-}
-int64_t host_bytes(const RankReport& report) {
-  return report.reserved[static_cast<size_t>(Space::pinned)] +
-         report.reserved[static_cast<size_t>(Space::host)];
-}
-
 std::string bytes_text(int64_t bytes) {
   return fmt::format("{:.1f} MiB ({} bytes)", static_cast<double>(bytes) / (1 << 20), bytes);
 }
@@ -74,29 +66,21 @@ std::string needs_text(const RankReport& report) {
     if (row.space == Space::device)
       weights = std::max(weights, row.live[static_cast<size_t>(Purpose::parameter)]);
   return fmt::format("{} of device memory, of which weights take {}",
-                     bytes_text(device_bytes(report)), bytes_text(weights));
-}
-
-/// Whether the plan is within the limits of the flags.
-bool fits(const RankReport& report, const DeviceOptions& limits) {
-  const auto within = [](int64_t bytes, int64_t limit) { return limit == 0 || bytes <= limit; };
-  return within(device_bytes(report), limits.memory_limit) &&
-         within(host_bytes(report), limits.host_limit);
+                     bytes_text(needs_of(report).device), bytes_text(weights));
 }
 
 void check_fits(const RankReport& report, const DeviceFlags& flags) {
   const char* advice = "try --dtype bf16, a smaller --batch-size or --length, or another device";
   const DeviceOptions& limits = flags.device;
-  if (!fits(report, limits)) {
-    const bool on_device = limits.memory_limit > 0 && device_bytes(report) > limits.memory_limit;
+  const Needs needs = needs_of(report);
+  if (!needs.fit(limits)) {
+    const bool on_device = limits.memory_limit > 0 && needs.device > limits.memory_limit;
     throw OutOfMemory(fmt::format(
         "{}: the model takes {} and {} of host memory, by plan; expected at most {}; {}",
-        on_device ? "--device-memory" : "--host-memory", needs_text(report),
-        bytes_text(host_bytes(report)),
+        on_device ? "--device-memory" : "--host-memory", needs_text(report), bytes_text(needs.host),
         bytes_text(on_device ? limits.memory_limit : limits.host_limit), advice));
   }
-  const int64_t here =
-      host_bytes(report) + (flags.type == Device::Type::cpu ? device_bytes(report) : 0);
+  const int64_t here = needs.host + (flags.type == Device::Type::cpu ? needs.device : 0);
   const int64_t available = std::min(memory_limit_bytes(), available_memory_bytes());
   const int64_t addresses = addresses_left_bytes();
   if (here > std::min(available, addresses))
@@ -118,7 +102,7 @@ void print_plan(const Plan& plan, const RunSpec& settings, DType compute) {
              plan.machine.threads, name_of(compute));
   print_line(stdout, "{}", plan.table());
   print_line(stdout, "peak {}", needs_text(report));
-  print_line(stdout, "host {}", bytes_text(host_bytes(report)));
+  print_line(stdout, "host {}", bytes_text(needs_of(report).host));
 }
 
 }  // namespace
@@ -152,7 +136,7 @@ int run_inference(const SavedModel& saved_model, const InferenceOptions& options
     print_plan(plan, settings, compute);
     write_memory(plan);
     const bool limited = flags.device.memory_limit > 0 || flags.device.host_limit > 0;
-    const bool yes = fits(plan.ranks.front(), flags.device);
+    const bool yes = needs_of(plan.ranks.front()).fit(flags.device);
     if (limited) print_line(stdout, "fits: {}", yes ? "yes" : "no");
     return yes ? 0 : 3;
   }
@@ -163,6 +147,40 @@ int run_inference(const SavedModel& saved_model, const InferenceOptions& options
   inference(device, InferenceMode::run);
   write_memory({.machine = device.traits(), .ranks = {Recorder(0, nullptr).report(device)}});
   return 0;
+}
+
+void check_prompt(const char* flag, std::span<const int32_t> prompt, int64_t vocabulary) {
+  for (const int32_t token : prompt)
+    if (token < 0 || token >= vocabulary)
+      throw ConfigError(
+          fmt::format("{}: expected tokens below {}, got {}", flag, vocabulary, token));
+}
+
+void print_text(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+std::string write_continuation(const TrainedModel& trained, const std::vector<int32_t>& prompt,
+                               int64_t length, models::SamplingOptions sampling,
+                               models::TextStream* words, InferenceMode mode) {
+  // In a plan each token is 0. Its longest pass is the first.
+  if (mode == InferenceMode::budget) sampling.ends = {0};
+  const bool writes = words && mode == InferenceMode::run;
+  std::string text;
+  const auto print = [&](const std::string& part) {
+    text += part;
+    print_text(part);
+  };
+  models::generate(*trained.model, trained.make_tape(), {prompt}, length, sampling,
+                   [&](int32_t token) {
+                     if (writes && std::ranges::count(sampling.ends, token) == 0)
+                       print(words->decode(token));
+                   });
+  if (!writes) return text;
+  print(words->rest());
+  print_text("\n");
+  return text;
 }
 
 }  // namespace zg::tools

@@ -133,25 +133,6 @@ std::string write_kernels(const Run& run, const RankMemory& first,
                      time.tokens_per_second);
 }
 
-Needs needs_of(const RankMemory& memory) {
-  Needs needs = memory.end;
-  const auto add = [&](const MemoryRow& row) {
-    needs.device = std::max(needs.device, row.reserved);
-    needs.host = std::max(needs.host, row.host_max);
-    needs.file = std::max(needs.file, row.file_max);
-  };
-  for (const MemoryRow& row : memory.rows) add(row);
-  if (memory.start) add(*memory.start);
-  return needs;
-}
-
-bool fits(const Run& run, const RankMemory& memory) {
-  const auto within = [](int64_t bytes, int64_t limit) { return limit == 0 || bytes <= limit; };
-  const DeviceOptions& limits = run.options.device_flags.device;
-  const Needs needs = needs_of(memory);
-  return within(needs.device, limits.memory_limit) && within(needs.host, limits.host_limit);
-}
-
 namespace {
 
 // Whether to suggest --cpu-offload. Not for a run that already offloads something.
@@ -173,6 +154,7 @@ std::optional<std::string> smallest_fitting(const Run& run) {
   const bool always = run.options.activation_checkpoint;
   zero::Config& engine = candidate.settings.optimisation.engine;
   const zero::OffloadOptions places = engine.offload;
+  const DeviceOptions& limits = run.options.device_flags.device;
   for (const auto& [offload, checkpointing] : {std::pair(false, false), std::pair(false, true),
                                                std::pair(true, false), std::pair(true, true)}) {
     if ((always && !checkpointing) || (offload && !may_offload(run))) continue;
@@ -187,7 +169,7 @@ std::optional<std::string> smallest_fitting(const Run& run) {
       if (offload) set_offload(engine);
       const std::vector<RankMemory> stages = plan_stages(candidate);
       if (std::all_of(stages.begin(), stages.end(),
-                      [&](const RankMemory& stage) { return fits(candidate, stage); }))
+                      [&](const RankMemory& stage) { return needs_of(stage).fit(limits); }))
         return fmt::format("--zero-stage {}{}{}", stage, offload ? " --cpu-offload" : "",
                            checkpointing && !always ? " --activation-checkpoint" : "");
     }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -30,14 +31,22 @@ MemoryRecord memory_record(const Run& run, std::vector<RankMemory> ranks);
 std::string write_kernels(const Run& run, const RankMemory& first,
                           const std::optional<Peaks>& peaks);
 
-Needs needs_of(const RankMemory& memory);
-
-/// Whether `memory`, from a dry run, is within --device-memory and --host-memory.
-bool fits(const Run& run, const RankMemory& memory);
-
 /// Flags for train that make the run fit its limits: the first that fits among the ZeRO stages,
 /// then among those with --activation-checkpoint. Absent: none fits.
 std::optional<std::string> smallest_fitting(const Run& run);
+
+/// The largest n in [1, most] for which fits(n), which holds up to some n; 0: not even 1.
+template <class Fits>
+int64_t largest_fitting(int64_t most, const Fits& fits) {
+  int64_t fitting = 0, beyond = 1;  // beyond: the smallest that is known not to fit
+  for (; beyond <= most && fits(beyond); beyond *= 2) fitting = beyond;
+  beyond = std::min(beyond, most + 1);
+  while (beyond - fitting > 1) {
+    const int64_t middle = fitting + (beyond - fitting) / 2;
+    (fits(middle) ? fitting : beyond) = middle;
+  }
+  return fitting;
+}
 
 /// Whether the NVMe file of a run fits on its disk: the bytes that a plan of all ranks on this
 /// machine gives, and the free bytes of the disk.

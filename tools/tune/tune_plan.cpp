@@ -51,7 +51,7 @@ Planned planned(const Run& run, const Tuning& tuning, const Rates& rates) {
     plan.load = share;
     plan.tight = load.what;
   }
-  plan.fits = plan.load <= 1.0 && fits(run, memory);
+  plan.fits = plan.load <= 1.0 && plan.needs.fit(limits);
   return plan;
 }
 
@@ -82,23 +82,6 @@ Plans plan_all(const Run& run, const Rates& rates, double seconds, double longes
   return plans;
 }
 
-namespace {
-
-// How many of sizes 1 to `count` fit, if all sizes up to some size fit.
-template <class Fits>
-int64_t count_fitting(int64_t count, const Fits& fits) {
-  int64_t fitting = 0, beyond = 1;  // beyond: the smallest size that is known not to fit
-  for (; beyond <= count && fits(beyond - 1); beyond *= 2) fitting = beyond;
-  beyond = std::min(beyond, count + 1);
-  while (beyond - fitting > 1) {
-    const int64_t middle = fitting + (beyond - fitting) / 2;
-    (fits(middle - 1) ? fitting : beyond) = middle;
-  }
-  return fitting;
-}
-
-}  // namespace
-
 Plans plan_largest(const Run& run, const Rates& rates) {
   const bool solved = !may_vary(run.options, "--train-batch-size");
   const std::vector<int64_t> divisors = solved ? micro_batches_of(run) : std::vector<int64_t>{};
@@ -114,8 +97,8 @@ Plans plan_largest(const Run& run, const Rates& rates) {
       return planned(run, with_micro_batch(tuning, size, run), rates);
     };
     const int64_t count =
-        count_fitting(solved ? static_cast<int64_t>(divisors.size()) : largest_count,
-                      [&](int64_t index) { return of_size(index).fits; });
+        largest_fitting(solved ? static_cast<int64_t>(divisors.size()) : largest_count,
+                        [&](int64_t size) { return of_size(size - 1).fits; });
     (count > 0 ? plans.fitting : plans.rest).push_back(of_size(std::max<int64_t>(0, count - 1)));
   }
   return plans;
