@@ -71,6 +71,40 @@ std::optional<int32_t> token_behind_answers(ChatText& chat, const models::Tokeni
 
 }  // namespace
 
+void check_prompt(const char* flag, std::span<const int32_t> prompt, int64_t vocabulary) {
+  for (const int32_t token : prompt)
+    if (token < 0 || token >= vocabulary)
+      throw ConfigError(
+          fmt::format("{}: expected tokens below {}, got {}", flag, vocabulary, token));
+}
+
+void print_text(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+std::string write_continuation(const TrainedModel& trained, const std::vector<int32_t>& prompt,
+                               int64_t length, models::SamplingOptions sampling,
+                               models::TextStream* words, InferenceMode mode) {
+  // In a plan each token is 0. Its longest pass is the first.
+  if (mode == InferenceMode::budget) sampling.ends = {0};
+  const bool writes = words && mode == InferenceMode::run;
+  std::string text;
+  const auto print = [&](const std::string& part) {
+    text += part;
+    print_text(part);
+  };
+  models::generate(*trained.model, trained.make_tape(), {prompt}, length, sampling,
+                   [&](int32_t token) {
+                     if (writes && std::ranges::count(sampling.ends, token) == 0)
+                       print(words->decode(token));
+                   });
+  if (!writes) return text;
+  print(words->rest());
+  print_text("\n");
+  return text;
+}
+
 void talk(const TrainedModel& trained, const models::Tokenizer& tokenizer,
           const ChatOptions& options, InferenceMode mode) {
   const models::GPT& model = *trained.model;

@@ -2,15 +2,10 @@
 
 #include <functional>
 #include <memory>
-#include <span>
-#include <string>
-#include <vector>
 
 #include "tools/options/options.h"
 #include "tools/run/setup.h"
 #include "zerograd/autograd/values.h"
-#include "zerograd/models/gpt/generate.h"
-#include "zerograd/models/tokenizer/text_stream.h"
 
 namespace zg::tools {
 
@@ -48,15 +43,5 @@ using InferenceWork = std::function<void(const TrainedModel& model, InferenceMod
 /// Writes --memory-json. Returns the exit status: 3 for a plan that exceeds a flag's limit.
 int run_inference(const SavedModel& saved_model, const InferenceOptions& options,
                   const InferenceWork& work);
-
-/// Throws ConfigError that begins with `flag` for a token that a model does not know.
-void check_prompt(const char* flag, std::span<const int32_t> prompt, int64_t vocabulary);
-void print_text(const std::string& text);  ///< to stdout, flushed
-/// Continues the prompt with a decoder by `length` tokens, or until one of sampling.ends. Writes
-/// the text as it comes, and a new line, with `words`; null, or in a plan: writes nothing. Returns
-/// the text.
-std::string write_continuation(const TrainedModel& trained, const std::vector<int32_t>& prompt,
-                               int64_t length, models::SamplingOptions sampling,
-                               models::TextStream* words, InferenceMode mode);
 
 }  // namespace zg::tools
