@@ -8,6 +8,7 @@
 
 #include "bench/case.h"
 #include "bench/measure.h"
+#include "bench/operands.h"
 #include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/tape.h"
 #include "zerograd/kernels/elementwise/elementwise.h"

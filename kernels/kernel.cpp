@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "zerograd/runtime/launches.h"
+#include "zerograd/runtime/memory.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/trace.h"
 
 namespace zg {
 
@@ -69,6 +72,22 @@ CountedCall::CountedCall(const char* op, const OpCount& count, LaunchCounter& co
 CountedCall::~CountedCall() { current_call = outer_; }
 
 const OpCount* CountedCall::current() { return current_call; }
+
+Tensor scratch_of(const char* op, int64_t bytes, Device::Type backend, const Device& device) {
+  const PurposeScope purpose(device, Purpose::workspace);
+  const NameScope name(device, op);
+  // The CPU may compute on host memory of an accelerator, whose own memory it cannot reach.
+  const bool by_host = backend == Device::Type::cpu && device.traits().backend != Device::Type::cpu;
+  return Tensor::empty({bytes}, DType::u8, device, by_host ? host_space(device) : Space::device);
+}
+
+std::shared_ptr<TraceSpan> span_of(const char* op, const std::vector<Operand>& operands,
+                                   const std::string& sizes, const Stream& stream) {
+  const auto span = std::make_shared<TraceSpan>(stream, op, Trace::Kind::kernel);
+  if (!operands.empty()) span->add("operands", text_of(operands));
+  if (!sizes.empty()) span->add("sizes", sizes);
+  return span;
+}
 
 void throw_no_slot(const char* op, Device::Type backend) {
   throw Unsupported(

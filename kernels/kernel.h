@@ -2,18 +2,19 @@
 
 #include <array>
 #include <initializer_list>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/launches.h"
-#include "zerograd/runtime/memory.h"
 #include "zerograd/runtime/tensor.h"
-#include "zerograd/runtime/trace.h"
 
 namespace zg {
+
+enum class KernelClass : uint8_t;  // runtime/launches.h
+class TraceSpan;
 
 /// Scratch memory of one kernel call; declared by the kernel's workspace_bytes, so that meta
 /// devices account for exactly what a real run takes.
@@ -46,7 +47,7 @@ struct Operand {
 struct OpCount {
   int64_t bytes = 0, operations = 0;
   DType dtype = DType::f32;
-  KernelClass kind = KernelClass::memory;
+  KernelClass kind{};  ///< memory
 };
 ZG_API OpCount count_of(const std::vector<Operand>& operands);
 
@@ -71,6 +72,13 @@ ZG_API std::string text_of(const std::vector<Operand>& operands);
 
 /// Throws unless all that are present are on one device.
 ZG_API void check_device(const char* op, const std::vector<Operand>& operands);
+
+/// The scratch of a call, for a function of this backend.
+ZG_API Tensor scratch_of(const char* op, int64_t bytes, Device::Type backend, const Device& device);
+
+/// The call's span, with its operands and sizes; null without a trace.
+ZG_API std::shared_ptr<TraceSpan> span_of(const char* op, const std::vector<Operand>& operands,
+                                          const std::string& sizes, const Stream& stream);
 
 /// Throws Unsupported. Called for meta, which is no backend and has no slot.
 [[noreturn]] ZG_API void throw_no_slot(const char* op, Device::Type backend);
@@ -124,14 +132,7 @@ struct Kernel {
     Workspace workspace;
     if (slot.workspace_bytes) workspace.bytes = slot.workspace_bytes(args, traits);
     if (workspace.bytes > 0) {
-      const Device device = stream.device();
-      PurposeScope purpose(device, Purpose::workspace);
-      NameScope scratch_of(device, name);
-      // The CPU may compute on host memory of an accelerator, whose own memory it cannot reach.
-      const bool by_host =
-          traits.backend == Device::Type::cpu && device.traits().backend != Device::Type::cpu;
-      scratch = Tensor::empty({workspace.bytes}, DType::u8, device,
-                              by_host ? host_space(device) : Space::device);
+      scratch = scratch_of(name, workspace.bytes, traits.backend, stream.device());
       workspace.data = scratch.raw();
       workspace.tensor = &scratch;
     }
@@ -140,8 +141,8 @@ struct Kernel {
     for (const Operand& operand : tensors)
       if (operand.is_written && operand.tensor) operand.tensor.buffer()->note_write();
     if (!computes) return;
-    TraceSpan span(stream, name, Trace::Kind::kernel);
-    if (span) note(args, tensors, span);
+    std::shared_ptr<TraceSpan> span;
+    if (stream.trace()) span = span_of(name, tensors, sizes_of(args), stream);
     slot.function(args, workspace, stream);
     if (span) stream.synchronize();  // so that the span ends with the work
   }
@@ -155,9 +156,9 @@ struct Kernel {
     if constexpr (requires { correct(count, args); }) correct(count, args);
     return count;
   }
-  static void note(const Args& args, const std::vector<Operand>& tensors, TraceSpan& span) {
-    if (!tensors.empty()) span.add("operands", text_of(tensors));
-    if constexpr (requires { sizes(args); }) span.add("sizes", sizes(args));
+  static std::string sizes_of(const Args& args) {
+    if constexpr (requires { sizes(args); }) return sizes(args);
+    return {};
   }
 };
 

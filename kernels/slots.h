@@ -1,17 +1,15 @@
 #pragma once
 
-#include <type_traits>
+#include <array>
 
-#include "zerograd/kernels/cpu/workspace.h"
-#include "zerograd/kernels/cuda/workspace.h"
-#include "zerograd/kernels/hpu/workspace.h"
 #include "zerograd/kernels/kernel.h"
 
 // ZG_KERNEL(GeluForward, gelu_forward), at the end of an op's source, declares
 // zg::cpu::gelu_forward, zg::cuda::gelu_forward and zg::hpu::gelu_forward, which the backends
 // define, and defines zg::kernels::gelu_forward with them in its slots. If a backend does not
-// define the function, linking fails. The size of the scratch is a backend's workspace_bytes(const
-// GeluForward&, traits); without such a function there is no scratch.
+// define the function, linking fails. Further arguments are the functions that return the bytes of
+// scratch, in the order of the backends; nullptr, or none: no scratch. They are compiled in every
+// build, because a plan may be for another machine, and use shapes and traits alone.
 //
 // A new backend is a column here, a Device::Type and its sources. No op changes.
 #define ZG_FOR_EACH_BACKEND(DO, Args, name) \
@@ -35,27 +33,24 @@
   void name(const Args&, Workspace, Stream&);    \
   }
 
-// The scratch size is known also in builds without the backend: a plan may be for another machine.
-#define ZG_WORKSPACE_BYTES(backend, Args)                                    \
-  []<class A>(std::type_identity<A>) -> typename Kernel<A>::WorkspaceBytes { \
-    if constexpr (requires(const A& args, const Device::Traits& traits) {    \
-                    ::zg::backend::workspace_bytes(args, traits);            \
-                  })                                                         \
-      return ::zg::backend::workspace_bytes;                                 \
-    else                                                                     \
-      return nullptr;                                                        \
-  }(std::type_identity<Args>{})
+#define ZG_SLOT(backend, Args, name) {ZG_FUNCTION_##backend(name)},
 
-#define ZG_SLOT(backend, Args, name) \
-  {ZG_FUNCTION_##backend(name), ZG_WORKSPACE_BYTES(backend, Args)},
-
-#define ZG_KERNEL(Args, name)                                                       \
-  ZG_FOR_EACH_BACKEND(ZG_DECLARE_FUNCTION, Args, name)                              \
-  namespace kernels {                                                               \
-  constinit Kernel<Args> name{#name, {{ZG_FOR_EACH_BACKEND(ZG_SLOT, Args, name)}}}; \
+#define ZG_KERNEL(Args, name, ...)                                                             \
+  ZG_FOR_EACH_BACKEND(ZG_DECLARE_FUNCTION, Args, name)                                         \
+  namespace kernels {                                                                          \
+  constinit Kernel<Args> name{                                                                 \
+      #name, with_scratch<Args>({{ZG_FOR_EACH_BACKEND(ZG_SLOT, Args, name)}}, {__VA_ARGS__})}; \
   }
 
 namespace zg {
+
+template <class Args, class Slots = decltype(Kernel<Args>::slots)>
+constexpr Slots with_scratch(
+    Slots slots,
+    std::array<typename Kernel<Args>::WorkspaceBytes, std::tuple_size_v<Slots>> bytes) {
+  for (size_t i = 0; i < slots.size(); ++i) slots[i].workspace_bytes = bytes[i];
+  return slots;
+}
 
 // Shared by validate() of several ops.
 inline constexpr auto floating = {DType::f64, DType::f32, DType::bf16, DType::f16};

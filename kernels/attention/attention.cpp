@@ -6,10 +6,10 @@
 #include <cmath>
 #include <string>
 
-#include "zerograd/kernels/attention/attention_cpu.h"
 #include "zerograd/kernels/elementwise/dropout.h"
 #include "zerograd/kernels/slots.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/launches.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -215,8 +215,23 @@ void validate(const AttentionBackward& a) {
   check_log_sum(op, a.log_sum, a.q, s);
 }
 
-ZG_KERNEL(AttentionForward, attention_forward)
-ZG_KERNEL(AttentionBackward, attention_backward)
+namespace cpu {
+int64_t workspace_bytes(const AttentionForward&, const Device::Traits&);
+int64_t workspace_bytes(const AttentionBackward&, const Device::Traits&);
+}  // namespace cpu
+
+namespace {
+
+/// row_dots: one float for each query of each head.
+int64_t row_dots_bytes(const AttentionBackward& a, const Device::Traits&) {
+  return a.shape.B * a.shape.H * a.shape.T * int64_t{sizeof(float)};
+}
+
+}  // namespace
+
+ZG_KERNEL(AttentionForward, attention_forward, cpu::workspace_bytes)
+ZG_KERNEL(AttentionBackward, attention_backward, cpu::workspace_bytes, row_dots_bytes,
+          row_dots_bytes)
 
 std::vector<float> alibi_slopes(int64_t heads) {
   if (heads < 1)

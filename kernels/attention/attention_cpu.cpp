@@ -7,8 +7,6 @@
 
 #include "zerograd/kernels/cpu/indices.h"
 #include "zerograd/kernels/cpu/level.h"
-#include "zerograd/kernels/cpu/workspace.h"
-#include "zerograd/kernels/elementwise/dropout_scalar.h"
 #include "zerograd/runtime/cpu/team.h"
 
 namespace zg::cpu {

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "zerograd/kernels/cpu/level.h"
-#include "zerograd/kernels/elementwise/dropout_scalar.h"
 #include "zerograd/runtime/cpu/team.h"
 
 namespace zg::cpu {

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "zerograd/kernels/cuda/tile.cuh"
-#include "zerograd/kernels/matmul/matmul.h"
+#include "zerograd/kernels/elementwise/gelu.h"
 
 // GELU of one element: kernels/elementwise/gelu_scalar.h explains the forms.
 namespace zg::cuda {

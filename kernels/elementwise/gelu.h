@@ -1,9 +1,12 @@
 #pragma once
 
 #include "zerograd/kernels/kernel.h"
-#include "zerograd/kernels/matmul/matmul.h"
 
 namespace zg {
+
+/// The form of GELU. Also the function that is applied to a product before it is stored
+/// (kernels/matmul/matmul.h); only there it may be none.
+enum class Activation : uint8_t { none, gelu_tanh, gelu_erf };
 
 /// y = gelu(x), tanh or erf form. Hendrycks, Gimpel 2016, arXiv:1606.08415.
 struct GeluForward {

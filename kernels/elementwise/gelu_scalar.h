@@ -3,7 +3,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "zerograd/kernels/matmul/matmul.h"
+#include "zerograd/kernels/elementwise/gelu.h"
 
 // GELU in plain C++, for f64, and for all dtypes with Isa::portable.
 // kernels/elementwise/gelu_simd.h has the same functions on vectors of f32; tests compare both with

@@ -64,6 +64,5 @@ void validate(const ProjectionCrossEntropy& args) {
 
 ZG_KERNEL(CrossEntropyForward, cross_entropy_forward)
 ZG_KERNEL(CrossEntropyBackward, cross_entropy_backward)
-ZG_KERNEL(ProjectionCrossEntropy, projection_cross_entropy)
 
 }  // namespace zg

@@ -65,11 +65,7 @@ inline std::vector<Operand> operands(const ProjectionCrossEntropy& a) {
 }
 
 /// The products of the logits and of the gradients.
-inline void correct(OpCount& count, const ProjectionCrossEntropy& a) {
-  count.operations =
-      2 * a.x.numel() * a.weight.extent(0) * (1 + (a.dx ? 1 : 0) + (a.dweight ? 1 : 0));
-  count.kind = KernelClass::product;
-}
+ZG_API void correct(OpCount&, const ProjectionCrossEntropy&);
 
 namespace kernels {
 extern ZG_API Kernel<CrossEntropyForward> cross_entropy_forward;

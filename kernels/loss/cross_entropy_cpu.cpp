@@ -3,7 +3,6 @@
 #include "zerograd/kernels/cpu/dispatch.h"
 #include "zerograd/kernels/cpu/indices.h"
 #include "zerograd/kernels/cpu/rows.h"
-#include "zerograd/kernels/cpu/workspace.h"
 #include "zerograd/kernels/loss/projection_chunks.h"
 #include "zerograd/runtime/cpu/team.h"
 

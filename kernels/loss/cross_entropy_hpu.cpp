@@ -1,7 +1,6 @@
 #include "zerograd/kernels/loss/cross_entropy.h"
 
 #include "zerograd/kernels/hpu/launch.h"
-#include "zerograd/kernels/hpu/workspace.h"
 #include "zerograd/kernels/loss/projection_chunks.h"
 
 namespace zg::hpu {

@@ -249,4 +249,22 @@ struct ProjectionPlan {
   }
 };
 
+namespace cuda {
+inline ProjectionPlan projection_plan(const ProjectionCrossEntropy& a,
+                                      const Device::Traits& traits) {
+  constexpr int64_t no_sums = 0;  // a chunk has whole rows
+  return {a, traits, LogitLimits::for_gpus(), no_sums,
+          kernels::matmul[Device::Type::cuda].workspace_bytes};
+}
+}  // namespace cuda
+
+namespace hpu {
+/// Also four floats for each row of a block; see projection_cross_entropy.cl.
+inline ProjectionPlan projection_plan(const ProjectionCrossEntropy& a,
+                                      const Device::Traits& traits) {
+  return {a, traits, LogitLimits::for_caches(), 4 * int64_t{sizeof(float)},
+          kernels::matmul[Device::Type::hpu].workspace_bytes};
+}
+}  // namespace hpu
+
 }  // namespace zg

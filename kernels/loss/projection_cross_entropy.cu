@@ -1,5 +1,4 @@
 #include "zerograd/kernels/cuda/rows.cuh"
-#include "zerograd/kernels/cuda/workspace.h"
 #include "zerograd/kernels/loss/projection_chunks.h"
 #include "zerograd/kernels/matmul/matmul.h"
 

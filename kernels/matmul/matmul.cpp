@@ -1,10 +1,11 @@
 #include "zerograd/kernels/matmul/matmul.h"
 
+#include <algorithm>
 #include <string>
 
-#include "zerograd/kernels/matmul/matmul_cpu.h"
 #include "zerograd/kernels/reduce/reduce.h"
 #include "zerograd/kernels/slots.h"
+#include "zerograd/runtime/launches.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -125,6 +126,35 @@ void correct(OpCount& count, const Matmul& m) {
            .kind = KernelClass::product};
 }
 
-ZG_KERNEL(Matmul, matmul)
+namespace {
+
+int64_t row_sums_bytes(const Matmul& m, const Device::Traits& traits, Device::Type backend) {
+  return m.row_sums ? kernels::reduce[backend].workspace_bytes(reduce_rows(m), traits) : 0;
+}
+
+/// For cuBLASLt algorithms that cut K into parts; they pay when c has too few tiles for the GPU.
+/// And for row_sums, if the library does not compute them.
+int64_t cuda_bytes(const Matmul& m, const Device::Traits& traits) {
+  // 32 MiB is the size that the cuBLAS documentation recommends for Hopper. Small products need
+  // none.
+  constexpr int64_t bytes = int64_t{32} << 20;
+  constexpr double small = 1e8;
+  const double products = static_cast<double>(m.M) * static_cast<double>(m.N) *
+                          static_cast<double>(m.K) * static_cast<double>(m.batch);
+  return std::max(row_sums_bytes(m, traits, Device::Type::cuda),
+                  m.a.dtype() == DType::f64 || products < small ? 0 : bytes);
+}
+
+int64_t hpu_bytes(const Matmul& m, const Device::Traits& traits) {
+  return row_sums_bytes(m, traits, Device::Type::hpu);
+}
+
+}  // namespace
+
+namespace cpu {
+int64_t workspace_bytes(const Matmul&, const Device::Traits&);
+}
+
+ZG_KERNEL(Matmul, matmul, cpu::workspace_bytes, cuda_bytes, hpu_bytes)
 
 }  // namespace zg

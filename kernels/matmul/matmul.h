@@ -1,13 +1,11 @@
 #pragma once
 
+#include "zerograd/kernels/elementwise/gelu.h"
 #include "zerograd/kernels/kernel.h"
 
 namespace zg {
 
 struct Reduce;
-
-/// The function that is applied to a product before it is stored.
-enum class Activation : uint8_t { none, gelu_tanh, gelu_erf };
 
 /// c = activation(op(a) op(b) + bias), batched, with leading dimensions. Matrices are row-major
 /// inside their tensor, whose own shape does not matter: extents and strides are given here, in

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "zerograd/kernels/matmul/matmul_cublaslt.h"
+#include "zerograd/kernels/matmul/matmul_source.h"
 #include "zerograd/kernels/slots.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/random.h"

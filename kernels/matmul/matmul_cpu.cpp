@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "zerograd/kernels/cpu/level.h"
-#include "zerograd/kernels/cpu/workspace.h"
 #include "zerograd/kernels/matmul/matmul_table.h"
 #include "zerograd/kernels/reduce/reduce.h"
 #include "zerograd/runtime/cpu/team.h"
@@ -299,7 +298,9 @@ int matmul_threads(const Matmul& m, const Device::Traits& traits) {
 }
 
 int64_t workspace_bytes(const Matmul& args, const Device::Traits& traits) {
-  const int64_t sums = args.row_sums ? workspace_bytes(reduce_rows(args), traits) : 0;
+  const int64_t sums =
+      args.row_sums ? kernels::reduce[Device::Type::cpu].workspace_bytes(reduce_rows(args), traits)
+                    : 0;
   if (args.M == 0 || args.N == 0) return sums;
   if (tiles_for(args, traits)) return std::max(sums, tile_matmul_workspace_bytes(args, traits));
   const MatmulTable* table = table_for(args, traits);

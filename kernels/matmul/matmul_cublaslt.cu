@@ -9,7 +9,8 @@
 #include <vector>
 
 #include "zerograd/kernels/elementwise/gelu.h"
-#include "zerograd/kernels/matmul/matmul_cublaslt.h"
+#include "zerograd/kernels/matmul/matmul_algorithms.h"
+#include "zerograd/kernels/matmul/matmul_source.h"
 #include "zerograd/runtime/cuda/api.h"
 #include "zerograd/runtime/cuda/collective_gate.h"
 #include "zerograd/runtime/cuda/cublaslt.h"

@@ -5,7 +5,6 @@
 
 #include "zerograd/kernels/hpu/launch.h"
 #include "zerograd/kernels/hpu/variant.h"
-#include "zerograd/kernels/hpu/workspace.h"
 #include "zerograd/kernels/matmul/matmul.h"
 #include "zerograd/kernels/reduce/reduce.h"
 #include "zerograd/runtime/error.h"

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "zerograd/kernels/cpu/dispatch.h"
-#include "zerograd/kernels/cpu/workspace.h"
 #include "zerograd/runtime/cpu/team.h"
 #include "zerograd/runtime/text/format.h"
 

@@ -72,7 +72,10 @@ void validate(const ScatterAdd& args) {
 
 ZG_KERNEL(StridedCopy, strided_copy)
 ZG_KERNEL(Gather, gather)
-ZG_KERNEL(ScatterAdd, scatter_add)
+namespace cpu {
+int64_t workspace_bytes(const ScatterAdd&, const Device::Traits&);
+}
+ZG_KERNEL(ScatterAdd, scatter_add, cpu::workspace_bytes)
 
 namespace {
 
@@ -134,6 +137,19 @@ void validate(const EmbeddingBackward& a) {
 }
 
 ZG_KERNEL(EmbeddingForward, embedding_forward)
-ZG_KERNEL(EmbeddingBackward, embedding_backward)
+
+namespace cpu {
+int64_t workspace_bytes(const EmbeddingBackward&, const Device::Traits&);
+}
+namespace {
+
+/// 8 bytes for each token: on CUDA the token and its id, sorted by id; on HPU the index of the next
+/// token with the same id.
+int64_t token_bytes(const EmbeddingBackward& a, const Device::Traits&) {
+  return a.dweight ? a.dy.extent(0) * int64_t{sizeof(int64_t)} : 0;
+}
+
+}  // namespace
+ZG_KERNEL(EmbeddingBackward, embedding_backward, cpu::workspace_bytes, token_bytes, token_bytes)
 
 }  // namespace zg

@@ -7,7 +7,6 @@
 #include "zerograd/kernels/cpu/dispatch.h"
 #include "zerograd/kernels/cpu/indices.h"
 #include "zerograd/kernels/cpu/loop_nest.h"
-#include "zerograd/kernels/cpu/workspace.h"
 #include "zerograd/kernels/movement/indexed.h"
 
 namespace zg::cpu {

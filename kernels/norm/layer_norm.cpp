@@ -1,5 +1,6 @@
 #include "zerograd/kernels/norm/layer_norm.h"
 
+#include "zerograd/kernels/norm/norm_blocks.h"
 #include "zerograd/kernels/slots.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -75,9 +76,31 @@ void validate(const RmsNormBackward& a) {
   check({"rms_norm_backward", a.x}, as_layer_norm(a), /*centred=*/false);
 }
 
+namespace cpu {
+int64_t workspace_bytes(const LayerNormBackward&, const Device::Traits&);
+int64_t workspace_bytes(const RmsNormBackward&, const Device::Traits&);
+}  // namespace cpu
+
+namespace {
+
+/// The partial sums of the blocks for dgamma and dbeta.
+template <NormBlocks blocks_of(int64_t N)>
+int64_t column_bytes(const LayerNormBackward& a, const Device::Traits&) {
+  const int64_t wanted = (a.dgamma ? 1 : 0) + (a.dbeta ? 1 : 0);
+  return blocks_of(a.x.extent(0)).blocks * wanted * a.x.extent(1) * int64_t{sizeof(float)};
+}
+template <NormBlocks blocks_of(int64_t N)>
+int64_t column_bytes(const RmsNormBackward& a, const Device::Traits& traits) {
+  return column_bytes<blocks_of>(as_layer_norm(a), traits);
+}
+
+}  // namespace
+
 ZG_KERNEL(LayerNormForward, layer_norm_forward)
-ZG_KERNEL(LayerNormBackward, layer_norm_backward)
+ZG_KERNEL(LayerNormBackward, layer_norm_backward, cpu::workspace_bytes,
+          column_bytes<NormBlocks::on_cuda>, column_bytes<NormBlocks::on_hpu>)
 ZG_KERNEL(RmsNormForward, rms_norm_forward)
-ZG_KERNEL(RmsNormBackward, rms_norm_backward)
+ZG_KERNEL(RmsNormBackward, rms_norm_backward, cpu::workspace_bytes,
+          column_bytes<NormBlocks::on_cuda>, column_bytes<NormBlocks::on_hpu>)
 
 }  // namespace zg

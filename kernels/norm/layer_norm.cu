@@ -1,7 +1,7 @@
 #include "zerograd/kernels/norm/layer_norm.h"
 
 #include "zerograd/kernels/cuda/tile.cuh"
-#include "zerograd/kernels/cuda/workspace.h"
+#include "zerograd/kernels/norm/norm_blocks.h"
 
 // LayerNorm and RMSNorm over rows x [N, C]. Memory bound: forward reads x and writes y once,
 // backward reads x and dy and writes dx once.
@@ -400,7 +400,7 @@ void backward(const char* name, const LayerNormBackward& args, Workspace workspa
              .rounds_twice = args.rounds_twice};
   const int64_t bytes =
       bytes_of({&args.dy, &args.x, &args.gamma, &args.mean, &args.rstd, &args.dsum, &args.dx});
-  const NormBlocks cut(a.N);
+  const NormBlocks cut = NormBlocks::on_cuda(a.N);
   a.rows = cut.rows;
   float* scratch = reinterpret_cast<float*>(workspace.data);
   a.dgamma = dgamma ? scratch : nullptr;

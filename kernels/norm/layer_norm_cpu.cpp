@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "zerograd/kernels/cpu/level.h"
-#include "zerograd/kernels/cpu/workspace.h"
 #include "zerograd/kernels/norm/layer_norm_cpu.h"
 #include "zerograd/runtime/cpu/team.h"
 

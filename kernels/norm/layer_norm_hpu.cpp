@@ -2,7 +2,7 @@
 
 #include "zerograd/kernels/hpu/launch.h"
 #include "zerograd/kernels/hpu/variant.h"
-#include "zerograd/kernels/hpu/workspace.h"
+#include "zerograd/kernels/norm/norm_blocks.h"
 
 namespace zg::hpu {
 namespace {
@@ -30,17 +30,17 @@ void add_columns(const Tensor& dy, const Tensor& x, const Tensor& mean, const Te
   if (!dgamma && !dbeta) return;
   const int64_t N = x.extent(0);
   const int32_t C = columns_of(x);
-  const NormParts cut(N);
+  const NormBlocks cut = NormBlocks::on_hpu(N);
   float* const gamma_sums = dgamma ? reinterpret_cast<float*>(workspace.data) : nullptr;
   float* const beta_sums =
-      dbeta ? reinterpret_cast<float*>(workspace.data) + (dgamma ? cut.parts * C : 0) : nullptr;
+      dbeta ? reinterpret_cast<float*>(workspace.data) + (dgamma ? cut.blocks * C : 0) : nullptr;
   const Code code = module("layer_norm", x.dtype());
-  launch(stream, code, "norm_columns", {groups_for(C), cut.parts}, dy.raw(), x.raw(), mean.raw(),
+  launch(stream, code, "norm_columns", {groups_for(C), cut.blocks}, dy.raw(), x.raw(), mean.raw(),
          rstd.raw(), gamma_sums, beta_sums, N, C, cut.rows);
   if (dgamma)
-    launch(stream, code, "add_parts", {groups_for(C)}, gamma_sums, dgamma.raw(), cut.parts, C);
+    launch(stream, code, "add_parts", {groups_for(C)}, gamma_sums, dgamma.raw(), cut.blocks, C);
   if (dbeta)
-    launch(stream, code, "add_parts", {groups_for(C)}, beta_sums, dbeta.raw(), cut.parts, C);
+    launch(stream, code, "add_parts", {groups_for(C)}, beta_sums, dbeta.raw(), cut.blocks, C);
 }
 
 }  // namespace

@@ -111,7 +111,7 @@ struct SumOfSquares {
 };
 ZG_API void validate(const SumOfSquares&);
 ZG_API std::vector<Operand> operands(const SumOfSquares&);  ///< the operands of every part
-inline void correct(OpCount& count, const SumOfSquares&) { count.kind = KernelClass::optimizer; }
+ZG_API void correct(OpCount&, const SumOfSquares&);
 /// 2^exponent, for exponents of normal doubles.
 constexpr double power_of_two(int exponent) {
   return std::bit_cast<double>(static_cast<uint64_t>(exponent + 1023) << 52);

@@ -8,7 +8,6 @@
 
 #include "zerograd/kernels/cpu/dispatch.h"
 #include "zerograd/kernels/cpu/level.h"
-#include "zerograd/kernels/cpu/workspace.h"
 #include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/runtime/cpu/team.h"
 

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "zerograd/kernels/hpu/launch.h"
-#include "zerograd/kernels/hpu/workspace.h"
+#include "zerograd/kernels/optimizer/square_groups.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::hpu {
@@ -55,10 +55,11 @@ void optimizer_update(const OptimizerUpdate& a, Workspace workspace, Stream& str
 
 void sum_of_squares(const SumOfSquares& a, Workspace workspace, Stream& stream) {
   for (const SumOfSquares::Part& part : a.parts) {
-    const SquareGroups cut(part.x.numel());
-    if (cut.granules == 0) continue;
+    const int64_t granules = part.x.numel() / SumOfSquares::granule;
+    if (granules == 0) continue;
+    const SquareGroups cut(granules);
     const Code code = module("sum_of_squares", part.x.dtype());
-    launch(stream, code, "squares", {cut.groups}, part.x.raw(), workspace.data, cut.granules);
+    launch(stream, code, "squares", {cut.groups}, part.x.raw(), workspace.data, granules);
     launch(stream, code, "add_squares", {}, workspace.data, part.limbs.raw(), part.non_finite.raw(),
            cut.groups);
   }

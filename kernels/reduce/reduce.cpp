@@ -1,5 +1,6 @@
 #include "zerograd/kernels/reduce/reduce.h"
 
+#include "zerograd/kernels/reduce/reduce_chunks.h"
 #include "zerograd/kernels/slots.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -91,7 +92,17 @@ void validate(const SoftmaxBackward& args) {
     check_like(op, name, *tensor, args.y);
 }
 
-ZG_KERNEL(Reduce, reduce)
+namespace cpu {
+int64_t workspace_bytes(const Reduce&, const Device::Traits&);
+}
+namespace {
+
+int64_t chunk_bytes(const Reduce& a, const Device::Traits&) {
+  return ReduceChunks(a.x.shape(), a.axes).scratch_bytes();
+}
+
+}  // namespace
+ZG_KERNEL(Reduce, reduce, cpu::workspace_bytes, chunk_bytes, chunk_bytes)
 ZG_KERNEL(ArgMax, argmax)
 ZG_KERNEL(TopK, top_k)
 ZG_KERNEL(SoftmaxForward, softmax_forward)

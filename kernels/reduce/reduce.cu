@@ -1,7 +1,6 @@
 #include "zerograd/kernels/reduce/reduce.h"
 
 #include "zerograd/kernels/cuda/nest.cuh"
-#include "zerograd/kernels/cuda/workspace.h"
 #include "zerograd/kernels/reduce/reduce_chunks.h"
 
 namespace zg::cuda {
@@ -138,7 +137,7 @@ Nest<1> nest_of_axes(const Shape& shape, uint32_t axes) {
 
 template <class X, class Y, class Op>
 void run(const Reduce& a, Workspace workspace, Stream& stream) {
-  const ReduceChunks chunks_plan(a);
+  const ReduceChunks chunks_plan(a.x.shape(), a.axes);
   const Indexing indexing{nest_of_axes(a.x.shape(), ~a.axes), nest_of_axes(a.x.shape(), a.axes)};
   const double scale =
       a.op == ReduceOp::mean ? 1.0 / static_cast<double>(chunks_plan.elements) : 1.0;

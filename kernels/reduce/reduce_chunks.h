@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "zerograd/kernels/reduce/reduce.h"
+#include "zerograd/runtime/shape.h"
 
 namespace zg {
 
@@ -15,14 +15,13 @@ struct ReduceChunks {
   bool group_each;
   int64_t chunks = 1, chunk;  ///< per result; 1 chunk needs no scratch
 
-  explicit ReduceChunks(const Reduce& a) {
-    const Shape& shape = a.x.shape();
+  ReduceChunks(const Shape& shape, uint32_t axes) {
     for (int axis = 0; axis < shape.rank(); ++axis)
-      (a.axes >> axis & 1u ? elements : results) *= shape[axis];
+      (axes >> axis & 1u ? elements : results) *= shape[axis];
     constexpr int64_t enough_for_a_group = 256, enough_threads = 1 << 16, fewest_elements = 64;
     constexpr int64_t max_chunks = 4096;
     const int last = shape.rank() - 1;
-    group_each = last >= 0 && (a.axes >> last & 1u) && elements >= enough_for_a_group;
+    group_each = last >= 0 && (axes >> last & 1u) && elements >= enough_for_a_group;
     if (!group_each && results > 0)
       chunks = std::clamp<int64_t>(enough_threads / results, 1,
                                    std::clamp<int64_t>(elements / fewest_elements, 1, max_chunks));

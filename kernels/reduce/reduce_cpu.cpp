@@ -6,7 +6,6 @@
 
 #include "zerograd/kernels/cpu/dispatch.h"
 #include "zerograd/kernels/cpu/rows.h"
-#include "zerograd/kernels/cpu/workspace.h"
 #include "zerograd/runtime/cpu/team.h"
 
 namespace zg::cpu {

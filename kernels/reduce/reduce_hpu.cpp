@@ -29,7 +29,7 @@ Nest<1> part_of(const Shape& shape, uint32_t axes) {
 }  // namespace
 
 void reduce(const Reduce& a, Workspace workspace, Stream& stream) {
-  const ReduceChunks cut(a);
+  const ReduceChunks cut(a.x.shape(), a.axes);
   const Code code = module("reduce", a.x.dtype());
   const std::string op = a.op == ReduceOp::max ? "max_" : "sum_";
   const std::string to = std::string("_") + word("reduce", a.y.dtype(),

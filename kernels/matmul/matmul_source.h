@@ -4,11 +4,17 @@
 #include <optional>
 #include <string>
 
-#include "zerograd/kernels/matmul/matmul_algorithms.h"
 #include "zerograd/runtime/tensor.h"
 
 // Between matmul_algorithms.cpp, which is in every build, and matmul_cublaslt.cu.
-namespace zg::cuda {
+namespace zg {
+
+struct MatmulAlgorithm;
+struct MatmulAlgorithms;
+struct MatmulMeasurement;
+struct MatmulProblem;
+
+namespace cuda {
 
 /// The GPU of a device, and what multiplies on it.
 struct MatmulSource {
@@ -32,4 +38,5 @@ std::optional<MatmulAlgorithm> fastest_algorithm(const MatmulProblem& problem, c
 /// Elements with random values from -1 to 1.
 Tensor random_elements(int64_t count, DType dtype, const Device& device);
 
-}  // namespace zg::cuda
+}  // namespace cuda
+}  // namespace zg
