@@ -10,7 +10,6 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
-#include "zerograd/zero/states/partition.h"
 
 namespace zg::zero {
 namespace {
@@ -117,10 +116,6 @@ int moments_of(const UpdateOptions& options) {
       break;
   }
   return options.momentum > 0.0f ? 1 : 0;
-}
-
-int moments_of(const UpdateOptions& options, const Parameter& parameter) {
-  return is_muon_matrix(parameter, options) ? 1 : moments_of(options);
 }
 
 int64_t moment2_numel(OptimizerRule rule, const Shape& shape) {

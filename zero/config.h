@@ -98,10 +98,9 @@ ZG_API UpdateNumbers numbers_of(const UpdateOptions& options, const Parameter& p
 ZG_API const char* optimizer_name(const UpdateOptions& options);
 
 /// Moments of each parameter that have its shape: adam has two, lion one, sgd one if it has a
-/// momentum. Muon has one for a hidden matrix and two for others; without a parameter two, the most
-/// that one has. Adafactor has none, but factors (moment2_numel()).
+/// momentum. Muon has one for a hidden matrix and two for others: two, the most that one has.
+/// Adafactor has none, but factors (moment2_numel()).
 ZG_API int moments_of(const UpdateOptions& options);
-ZG_API int moments_of(const UpdateOptions& options, const Parameter& parameter);
 
 /// Elements of a parameter's second moments. Adafactor has one for each row and one for each column
 /// of a matrix, in this order; every other rule, and Adafactor for a vector, one for each element.

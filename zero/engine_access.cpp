@@ -4,7 +4,6 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/zero/checkpoint/snapshot.h"
 #include "zerograd/zero/engine_state.h"
 #include "zerograd/zero/parallel/whole_model.h"
 #include "zerograd/zero/states/transfer.h"

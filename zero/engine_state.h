@@ -14,7 +14,7 @@
 
 namespace zg::zero {
 
-/// State shared by engine.cpp (steps) and engine_access.cpp (reading and writing parameters).
+/// State shared by engine_state.cpp (steps) and engine_access.cpp (reading and writing parameters).
 struct EngineState {
   /// One rank alone, a data axis or a mesh. Exactly one of the three is not null.
   struct Ranks {
@@ -71,8 +71,7 @@ struct EngineState {
   Mirrors mirrors;
   const std::unique_ptr<OffloadedActivations> activations;  // null: they stay on the device
   LossScaler scaler;
-  // The current snapshot, whose reads a step waits for; null: none.
-  class Snapshot* snapshot = nullptr;
+  StateReader* snapshot = nullptr;  // a step waits for its reads; null: none
   int64_t micro_batches = 0, taken = 0, skipped = 0;
 };
 

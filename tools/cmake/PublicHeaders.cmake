@@ -60,6 +60,7 @@ set(ZG_ENGINE_HEADERS
     zero/trainer.h
     zero/checkpoint/checkpoint_directory.h
     zero/checkpoint/checkpoint_file.h
+    zero/checkpoint/checkpoint_info.h
     zero/checkpoint/checkpoint_save.h
     zero/checkpoint/consolidate.h
     zero/deepspeed/deepspeed.h

@@ -33,14 +33,6 @@ void write_latest(const std::string& directory, const std::string& name) {
 
 std::string shard_name(int rank) { return fmt::format("{}{:05}.safetensors", shard_prefix, rank); }
 
-bool is_own_file_name(const std::string& name) {
-  constexpr const char* letters =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
-  return !name.empty() && name.size() <= 200 && name.front() != '.' &&
-         name.find_first_not_of(letters) == std::string::npos && !name.starts_with(shard_prefix) &&
-         name != manifest_name;
-}
-
 const char* saved_name(Engine::State state) {
   for (const NamedState& saved : saved_states)
     if (saved.state == state) return saved.name;

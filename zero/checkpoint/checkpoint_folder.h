@@ -11,17 +11,13 @@
 #include "zerograd/zero/engine.h"
 
 // The folder of a checkpoint: the names of its files and tensors, and the class that writes it.
-// checkpoint_file.h documents the contents.
+// checkpoint_info.h documents the contents.
 namespace zg::zero {
 
 inline constexpr const char* step_prefix = "step_";
-inline constexpr const char* shard_prefix = "shard_";
-inline constexpr const char* manifest_name = "manifest.json";
 inline constexpr const char* unfinished_prefix = ".unfinished_";
 inline constexpr const char* latest_name = "latest";
-std::string shard_name(int rank);  ///< "shard_00003.safetensors"
-/// True if CheckpointInfo::files may contain the name; the rule is in the comment there.
-bool is_own_file_name(const std::string& name);
+std::string shard_name(int rank);                            ///< "shard_00003.safetensors"
 inline constexpr int64_t max_file_bytes = int64_t{1} << 30;  ///< total size of these files
 
 /// The name of a state in a checkpoint: "master", "moment1", "moment2".
@@ -37,6 +33,8 @@ std::span<const NamedState> states_of(const Parameter& parameter, const Config& 
 std::vector<std::filesystem::path> entries_of(const std::string& directory);  ///< throws FileError
 /// Throws FileError "operation: path: reason" if `error` is an error.
 void check(const std::error_code& error, const char* operation, const std::string& path);
+
+ZG_API void remove_unfinished(const std::string& directory) noexcept;  // checkpoint_file.h
 
 /// RAII: the temporary folder in which a step_N is written. It is in the same directory as the
 /// final folder; finish() renames it. The destructor removes an unfinished folder. It is locked:

@@ -14,7 +14,6 @@
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json.h"
 #include "zerograd/runtime/text/text.h"
-#include "zerograd/zero/checkpoint/checkpoint_folder.h"
 
 namespace zg::zero {
 namespace {
@@ -255,6 +254,14 @@ Manifest parse(json object, const std::string& text) {
 
 }  // namespace
 
+bool is_own_file_name(const std::string& name) {
+  constexpr const char* letters =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+  return !name.empty() && name.size() <= 200 && name.front() != '.' &&
+         name.find_first_not_of(letters) == std::string::npos && !name.starts_with(shard_prefix) &&
+         name != manifest_name;
+}
+
 void PieceChecksum::update(std::span<const float> values) {
   whole_.update(std::as_bytes(values));
   while (!values.empty()) {
@@ -285,7 +292,7 @@ std::string Manifest::Piece::name() const {
 
 int64_t Manifest::numel_of(const std::string& parameter, const std::string& state) const {
   const Shape& shape = parameters.at(parameter);
-  return state == saved_name(Engine::State::moment2) ? moment2_numel(rule, shape) : shape.numel();
+  return state == "moment2" ? moment2_numel(rule, shape) : shape.numel();
 }
 
 std::string account_text(const Manifest& shard) {

@@ -11,9 +11,16 @@
 #include "zerograd/autograd/parameter.h"
 #include "zerograd/runtime/shape.h"
 #include "zerograd/runtime/storage/checksum.h"
-#include "zerograd/zero/checkpoint/checkpoint_file.h"
+#include "zerograd/zero/checkpoint/checkpoint_info.h"
+#include "zerograd/zero/config.h"
+#include "zerograd/zero/optimizer/loss_scale.h"
 
 namespace zg::zero {
+
+inline constexpr const char* manifest_name = "manifest.json";
+inline constexpr const char* shard_prefix = "shard_";
+/// True if CheckpointInfo::files may contain the name; the rule is in the comment there.
+bool is_own_file_name(const std::string& name);
 
 /// Elements of a checkpoint piece that share a checksum. A reader that needs a range of a long
 /// piece reads and verifies only the blocks of that range.
@@ -34,7 +41,7 @@ class PieceChecksum {
   int64_t filled_ = 0;
 };
 
-/// The contents of a checkpoint's manifest.json; checkpoint_file.h documents the format.
+/// The contents of a checkpoint's manifest.json; checkpoint_info.h documents the format.
 struct Manifest {
   struct Piece {
     std::string parameter, state;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "zerograd/zero/engine.h"
+#include "zerograd/zero/optimizer/optimizer.h"
 #include "zerograd/zero/states/storage.h"
 
 namespace zg::zero {
@@ -19,7 +20,7 @@ namespace zg::zero {
 /// copied through one host bucket, the only memory that a snapshot allocates. An engine has at most
 /// one snapshot. It is constructed and destroyed on the engine's thread. On a meta device only the
 /// list of pieces exists.
-class ZG_API Snapshot {
+class ZG_API Snapshot final : public StateReader {
  public:
   /// Throws ConfigError when the engine already has a snapshot, OutOfMemory.
   explicit Snapshot(const Engine& engine);
@@ -43,10 +44,9 @@ class ZG_API Snapshot {
   using Visit = std::function<void(std::span<const float>)>;
   void read(size_t piece, const Visit& visit);
 
-  /// Returns when elements [0, end) of the storage's trainable array have been read.
-  void wait_until_read(const Storage& storage, int64_t end);
-  void wait_until_read();  ///< until everything has been read
-  void abandon();          ///< ends the reading: steps no longer wait
+  void wait_until_read(const Storage& storage, int64_t end) override;
+  void wait_until_read() override;
+  void abandon();  ///< ends the reading: steps no longer wait
 
  private:
   struct Source {

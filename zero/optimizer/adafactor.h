@@ -4,7 +4,7 @@
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/tensor.h"
 #include "zerograd/zero/config.h"
-#include "zerograd/zero/optimizer/optimizer.h"
+#include "zerograd/zero/optimizer/lanes.h"
 #include "zerograd/zero/states/storage.h"
 
 // Adafactor: Shazeer, Stern 2018, arXiv:1804.04235, as torch.optim.Adafactor. For a parameter p

@@ -48,6 +48,16 @@ void append(const Storage& storage, int64_t begin, const Tensor& gradients,
             std::span<const Tensor> states, const UpdateOptions& options,
             std::vector<OptimizerTensor>& to);
 
+/// The numbers of one update.
+struct OptimizerStep {
+  float gradient_scale;
+  Tensor scale;  ///< if the device decides: the factor (OptimizerUpdate::scale), NaN to skip
+  float rate;
+  Betas betas;
+  int64_t step;  ///< counts from 1, without skipped steps
+  bool skipped = false;
+};
+
 /// A stream that runs CPU kernels at once, on the caller's thread, on host memory of any device.
 /// The caller must have waited for the device's own work on that memory.
 class HostStream final : public Stream {

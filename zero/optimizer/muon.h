@@ -7,7 +7,7 @@
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/tensor.h"
 #include "zerograd/zero/config.h"
-#include "zerograd/zero/optimizer/optimizer.h"
+#include "zerograd/zero/optimizer/lanes.h"
 #include "zerograd/zero/states/partition.h"
 #include "zerograd/zero/states/storage.h"
 

@@ -6,7 +6,6 @@
 
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/device.h"
-#include "zerograd/zero/checkpoint/snapshot.h"
 #include "zerograd/zero/optimizer/adafactor.h"
 #include "zerograd/zero/optimizer/lanes.h"
 #include "zerograd/zero/optimizer/muon.h"
@@ -54,9 +53,9 @@ void update(std::vector<OptimizerTensor> tensors, const OptimizerStep& step, con
 /// Updates the parameters that the optimizer needs whole.
 void update_whole_parameters(Storage& storage, const Tensor& all_sums, const OptimizerStep& step,
                              const Config& config, const Device& device, Communicator& comm,
-                             Snapshot* snapshot) {
+                             StateReader* reader) {
   if (storage.trainable.flat.whole_end == 0) return;
-  if (snapshot) snapshot->wait_until_read(storage, storage.state_begin + whole_in(storage));
+  if (reader) reader->wait_until_read(storage, storage.state_begin + whole_in(storage));
   const bool is_muon = config.update.rule == OptimizerRule::muon;
   (is_muon ? update_matrices : update_factored)(storage, all_sums, step, config, device, comm);
 }
@@ -176,7 +175,7 @@ bool device_decides(std::span<const Storage> storages, const Config& config, con
 }
 
 void update(std::span<Storage> storages, const OptimizerStep& step, const Config& config,
-            const Device& device, Communicator& comm, Snapshot* snapshot) {
+            const Device& device, Communicator& comm, StateReader* reader) {
   std::vector<Communicator::Ticket> tickets;
   for (Storage& storage : storages) storage.zero_unfolded(device.compute());
   HostStream host(device);
@@ -195,13 +194,13 @@ void update(std::span<Storage> storages, const OptimizerStep& step, const Config
                                 : gathered_sums(storage, config, device,
                                                 by_host ? host_space(device) : Space::device, comm);
     const bool gathers = config.stage > 0 && storage.stays_whole && comm.size() > 1;
-    const bool waits = !streams(storage) && !all_sums && !gathers && !snapshot;
-    update_whole_parameters(storage, all_sums, step, config, device, comm, snapshot);
+    const bool waits = !streams(storage) && !all_sums && !gathers && !reader;
+    update_whole_parameters(storage, all_sums, step, config, device, comm, reader);
     const int64_t chunk_numel = step_of(storage, config);
     for (int64_t begin = whole_in(storage); begin < storage.state_numel; begin += chunk_numel) {
       const int64_t count = std::min(chunk_numel, storage.state_numel - begin);
       const std::vector<Tensor>& states = streaming.next();
-      if (snapshot) snapshot->wait_until_read(storage, storage.state_begin + begin + count);
+      if (reader) reader->wait_until_read(storage, storage.state_begin + begin + count);
       if (!step.skipped) {
         std::vector<OptimizerTensor> now;
         append(storage, storage.state_begin + begin,

@@ -10,12 +10,22 @@
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/comm/mesh.h"
 #include "zerograd/zero/config.h"
+#include "zerograd/zero/optimizer/lanes.h"
 #include "zerograd/zero/states/storage.h"
 #include "zerograd/zero/states/transfer.h"
 
 namespace zg::zero {
 
-class Snapshot;
+/// Reads states while the engine continues, as a snapshot for a checkpoint does.
+class StateReader {
+ public:
+  /// Returns when elements [0, end) of the storage's trainable array have been read.
+  virtual void wait_until_read(const Storage& storage, int64_t end) = 0;
+  virtual void wait_until_read() = 0;  ///< until everything has been read
+
+ protected:
+  ~StateReader() = default;
+};
 
 /// Sums over the gradients of a data axis since the last step, which are accumulated and not
 /// averaged. They are on the device and may not be complete: work that needs them is queued.
@@ -52,20 +62,11 @@ GradientSummary summarise(const GradientSums& sums, const ParameterStore& store,
 bool device_decides(std::span<const Storage> storages, const Config& config, const Device& device,
                     const Mesh* mesh);
 
-struct OptimizerStep {
-  float gradient_scale;
-  Tensor scale;  ///< if the device decides: the factor (OptimizerUpdate::scale), NaN to skip
-  float rate;
-  Betas betas;
-  int64_t step;  ///< counts from 1, without skipped steps
-  bool skipped = false;
-};
 /// Runs the optimizer on the states that the ZeRO stage assigns to this rank, then gathers the
 /// parameters that stay whole. A parameter without a gradient is updated with a zero gradient. A
 /// skipped step changes nothing but has the same collectives, so memory and traffic do not depend
-/// on values. If `snapshot` is not null, a state is overwritten only after the snapshot has read
-/// it.
+/// on values. If `reader` is not null, a state is overwritten only after it has been read.
 void update(std::span<Storage> storages, const OptimizerStep& step, const Config& config,
-            const Device& device, Communicator& comm, Snapshot* snapshot = nullptr);
+            const Device& device, Communicator& comm, StateReader* reader = nullptr);
 
 }  // namespace zg::zero

@@ -8,7 +8,6 @@
 #include "zerograd/runtime/tensor.h"
 #include "zerograd/zero/config.h"
 #include "zerograd/zero/optimizer/lanes.h"
-#include "zerograd/zero/optimizer/optimizer.h"
 #include "zerograd/zero/states/partition.h"
 #include "zerograd/zero/states/storage.h"
 

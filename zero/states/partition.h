@@ -27,6 +27,11 @@ inline bool is_muon_matrix(const Parameter& parameter, const UpdateOptions& opti
   return !group || !group->by_adam;
 }
 
+/// The moments of this parameter, if it is updated.
+inline int moments_of(const UpdateOptions& options, const Parameter& parameter) {
+  return is_muon_matrix(parameter, options) ? 1 : moments_of(options);
+}
+
 /// True if an update needs the whole parameter: Muon's matrices, and all parameters of
 /// OptimizerRule::adafactor.
 inline bool needs_whole(const Parameter& parameter, const UpdateOptions& options) {

@@ -1,4 +1,4 @@
-#include "zerograd/zero/engine.h"
+#include "zerograd/zero/engine_state.h"
 
 #include <algorithm>
 #include <bit>
@@ -10,7 +10,6 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/plan.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/zero/engine_state.h"
 #include "zerograd/zero/optimizer/adafactor.h"
 #include "zerograd/zero/optimizer/muon.h"
 #include "zerograd/zero/optimizer/optimizer.h"
