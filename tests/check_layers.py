@@ -36,8 +36,10 @@ PRINTS = re.compile(r"std::(printf|puts|putchar|cout|cerr)\b|std::(fprintf\(std|
 PRINTERS = re.compile(r"runtime/command_line/command_line\.cpp|tools/(main|output/console|commands/(generate|chat))\.cpp|"
                       r"tools/(bench|examples)/.*|(bench|tests)/.*")
 # Every family of kernels includes these headers; they include no family, or a change of one compiles all.
-SHARED = re.compile(r"kernels/(\w+|(cpu|cuda|hpu)/workspace)\.h")
+SHARED = re.compile(r"kernels/\w+\.h")
 FAMILY = re.compile(r"zerograd/kernels/(?!cpu/|cuda/|hpu/)\w+/")
+# A room is a header with its source (x.h, x.cpp, x.cu). Rooms of these folders must not include each other in turn.
+ROOMS = ("kernels", "zero", "bench")
 # JSON is read in one place, which has limits and refuses zero bytes.
 PARSES = re.compile(r"\bjson::(parse|sax_parse)\(")
 
@@ -60,7 +62,7 @@ for header in public:
             problems.append(f"{header}: includes {included}, which is internal; "
                             f"declare what is needed, or list it in {PUBLIC_HEADERS}")
 
-files = [path for pattern in ("*.h", "*.cpp", "*.cu", "*.cuh", "*.cl", "*.py")
+files = [path for pattern in ("*.h", "*.cpp", "*.cu", "*.cuh", "*.cl", "*.clh", "*.py")
          for folder in (*ALLOWED, "tools", "tests", "bench")
          for path in (root / folder).rglob(pattern)]
 for path in files:
@@ -100,6 +102,29 @@ for path in files:
         if LEVEL_ZERO.match(included) and all(place.parts[:len(folder)] != folder for folder in LEVEL_ZERO_FOLDERS):
             problems.append(f"{place}: includes {included}; Level Zero belongs in " +
                             ", ".join("/".join(folder) for folder in sorted(LEVEL_ZERO_FOLDERS)))
+
+for folder in ROOMS:
+    includes = {}  # of a room: the rooms that it includes, and the file that does
+    for path in files:
+        place = path.relative_to(root)
+        for included in INCLUDE.findall(path.read_text()) if place.parts[0] == folder else ():
+            other = pathlib.Path(included.removeprefix("zerograd/")).with_suffix("")
+            if other.parts[0] == folder and other != place.with_suffix(""):
+                includes.setdefault(place.with_suffix(""), {})[other] = place
+    reached = {}
+    for room in includes:
+        reached[room], waiting = set(), [room]
+        while waiting:
+            new = set(includes.get(waiting.pop(), ())) - reached[room]
+            reached[room] |= new
+            waiting += new
+    for room in sorted(includes):
+        circle = [other for other in sorted(reached[room]) if room in reached.get(other, ())]
+        if circle[:1] == [room]:
+            pairs = [f"{place} -> {other}" for one in circle for other, place in sorted(includes[one].items())
+                     if other in circle]
+            problems.append(f"{pairs[0].split()[0]}: {len(circle)} rooms include each other in turn; expected none, "
+                            f"got {', '.join(pairs)}")
 
 # Every kernel that a header declares must be in the list of kernels that tests guard.
 listed = (root / "tests/kernels/every_kernel.h").read_text()
