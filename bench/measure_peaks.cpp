@@ -10,7 +10,6 @@
 #include "bench/measure.h"
 #include "bench/operands.h"
 #include "zerograd/autograd/ops.h"
-#include "zerograd/autograd/tape.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/matmul/peak.h"
 #include "zerograd/runtime/error.h"
