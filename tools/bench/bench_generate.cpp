@@ -24,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
 struct GenerateBench {
-  ModelOptions model{.model_type = "gpt2", .block_size = 1024, .vocabulary = 50257};
+  TrainOptions train;  ///< the model
   int64_t prompt = 128, tokens = 128, batch = 1, repeats = 3;
   ValuesOptions values;
   DeviceFlags device_flags;
@@ -57,7 +57,11 @@ std::vector<Row> rows_of(const GenerateBench& options, const Generated& measured
 }
 
 bool parse(const std::vector<std::string>& arguments, GenerateBench& options) {
-  ModelOptions& model = options.model;
+  TrainOptions& train = options.train;
+  models::GPTConfig& model = train.model;
+  train.model_type = "gpt2";
+  model.block_size = 1024;
+  model.vocabulary = 50257;
   const CommandLine line = {
       .usage = "zerograd bench generate [flags]",
       .summary =
@@ -66,16 +70,16 @@ bool parse(const std::vector<std::string>& arguments, GenerateBench& options) {
           "beside the time in which memory gives up the weights.",
       .groups =
           {{"model",
-            {model_type_flag(model),
+            {model_type_flag(train.model_type),
              integer_flag({"--n-layer"}, model.layers,
                           "blocks; with --n-head and --n-embd instead of a name", {1, ""}),
-             heads_flag(model),
+             heads_flag(model.heads),
              integer_flag({"--n-embd"}, model.width, "width", {1, ""}),
              integer_flag({"--block-size"}, model.block_size, "longest sequence", {2, nullptr}),
              integer_flag({"--vocab-size"}, model.vocabulary, "tokens that the model knows",
                           {1, nullptr}),
-             position_flag(model),
-             tied_flag(model),
+             position_flag(model.position),
+             tied_flag(model.tied),
              {{"--precision"},
               "P",
               "of the computation: f32, bf16 or f16 [f32]",
@@ -100,14 +104,13 @@ bool parse(const std::vector<std::string>& arguments, GenerateBench& options) {
              path_flag({"--json"}, "F", options.json, PathUse::writes, "writes the same as JSON")}},
            unsupported_flags(/*one_rank=*/true)},
       .notes = "  zerograd bench generate --tied --precision bf16 --batch-size 8"};
-  Given given;
-  if (!parse(line, arguments, given)) return false;
-  check_model(model, given);
-  if (is_seq2seq_name(model.model_type))
+  if (!parse(line, arguments, train.given)) return false;
+  check_model(train.model_type, train.given);
+  if (is_seq2seq(train))
     throw Unsupported(
         "--model-type: bench generate takes models with a decoder alone; try zerograd bench "
         "seq2seq");
-  if (const int64_t own = own_vocabulary(model); own > 0 && !given.count("--vocab-size"))
+  if (const int64_t own = own_vocabulary(train); own > 0 && !train.given.count("--vocab-size"))
     model.vocabulary = own;
   if (options.prompt + options.tokens > model.block_size)
     throw ConfigError("--tokens: expected at most the " + std::to_string(model.block_size) +
@@ -135,9 +138,10 @@ std::vector<double> generate_once(const GenerateBench& options, const models::GP
 }
 
 Generated measure(const GenerateBench& options) {
-  const auto tokens = random_tokens(options.model.vocabulary, options.model.block_size);
-  ModelOptions sizes = options.model;
-  sizes.dropout = 0.0;
+  const auto tokens = random_tokens(options.train.model.vocabulary, options.train.model.block_size);
+  TrainOptions sizes = options.train;
+  sizes.given.insert("--dropout");
+  sizes.model.dropout = 0.0f;
   const Device device = device_of_rank(options.device_flags.type, 0, options.device_flags.device);
   Generated measured{.model = model_config(sizes, *tokens), .threads = device.traits().threads};
   const auto measure_read = [&] {  // measured twice, because other processes on this machine vary

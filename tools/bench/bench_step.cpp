@@ -162,8 +162,7 @@ bool parse(const std::vector<std::string>& arguments, BenchStepOptions& options)
   if (is_seq2seq(train))
     throw Unsupported(
         "--model-type: bench step takes models with a decoder alone; try zerograd bench seq2seq");
-  if (const int64_t own = own_vocabulary(train.model);
-      own > 0 && !train.given.count("--vocab-size"))
+  if (const int64_t own = own_vocabulary(train); own > 0 && !train.given.count("--vocab-size"))
     train.model.vocabulary = own;
   return true;
 }

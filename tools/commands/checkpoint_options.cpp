@@ -47,7 +47,7 @@ bool parse(const std::vector<std::string>& arguments, ConsolidateOptions& option
                  {"to a checkpoint",
                   {switch_flag({"--split"}, options.split, "write DIR/step_0 from a file"),
                    integer_flag({"--ranks"}, options.ranks, "shards", {1, nullptr}),
-                   model_type_flag(options.model), heads_flag(options.model)}}},
+                   model_type_flag(options.model.model_type), heads_flag(options.model.heads)}}},
       .notes =
           "A file holds each parameter once, by name, and the settings of its run, so that eval,\n"
           "generate and --split need no flags for it. step_0 has these parameters, AdamW's\n"
@@ -58,7 +58,7 @@ bool parse(const std::vector<std::string>& arguments, ConsolidateOptions& option
           "  zerograd consolidate checkpoints weights.safetensors --dtype bf16\n"
           "  zerograd consolidate --split weights.safetensors eight --ranks 8"};
   if (!parse(line, arguments, options.given)) return false;
-  check_model(options.model, options.given);
+  check_model(options.model.model_type, options.given);
   for (const char* flag : {"--ranks", "--n-head", "--model-type"})
     if (!options.split && options.given.count(flag))
       throw ConfigError(std::string(flag) + ": expected --split with it, got none");
@@ -92,7 +92,7 @@ bool parse(const std::vector<std::string>& arguments, ExportOptions& options) {
                    path_flag({"--peft"}, "DIR", options.peft, PathUse::writes,
                              "write adapter_config.json and adapter_model.safetensors there")}},
                  {"model (the checkpoint's own unless given)",
-                  {model_type_flag(options.model), heads_flag(options.model),
+                  {model_type_flag(options.model.model_type), heads_flag(options.model.heads),
                    tokenizer_flag({"--tokenizer"}, "PATH", options.tokenizer,
                                   "where the run's tokenizer is now, or one for tokens of a file;\n"
                                   "none: a GGUF file without one"),
@@ -123,7 +123,7 @@ bool parse(const std::vector<std::string>& arguments, ExportOptions& options) {
     throw ConfigError("--dtype: expected f32, f16 or bf16 for --hf, got q8_0; try --gguf FILE");
   if (options.merge && !options.peft.empty())
     throw ConfigError("--merge: expected --hf DIR or --gguf FILE with it, got --peft");
-  check_model(options.model, options.given);
+  check_model(options.model.model_type, options.given);
   return true;
 }
 

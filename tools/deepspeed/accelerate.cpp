@@ -269,6 +269,7 @@ std::vector<std::string> apply_accelerate(const CheckedConfig& yaml, const Check
     }
     set(*setting);
     options.given.insert(flag);
+    options.sources[flag] = Source::config;
   };
   take("num_processes", "--ranks", [&](const Setting& s) {
     if (options.process && s.integer != options.ranks)

@@ -13,15 +13,13 @@ using zero::DeepSpeedField;
 /// The flags that set each field, its own first.
 const std::map<DeepSpeedField, std::vector<std::string>>& field_flags() {
   static const std::map<DeepSpeedField, std::vector<std::string>> all = [] {
-    TrainOptions options;
-    RunSpec saved;
     std::map<DeepSpeedField, std::vector<std::string>> flags;
-    for (const FieldGroup& group : fields_of(options, saved))
-      for (const auto& [flag, stored, config, config_flags] : group.fields)
-        if (config && config_flags.empty())
-          flags[*config] = {flag.names.front()};
-        else if (config)
-          flags[*config].assign(config_flags.begin(), config_flags.end());
+    for (const Field* field : all_fields()) {
+      if (!field->config) continue;
+      const std::vector<const char*>& others = field->config_flags;
+      flags[*field->config] = {others.begin(), others.end()};
+      if (others.empty()) flags[*field->config] = {field->name()};
+    }
     return flags;
   }();
   return all;
@@ -91,8 +89,11 @@ std::vector<std::string> apply_config(const zero::deepspeed::CheckedConfig& chec
     const std::string line = key + " (" + flag_of(field, options.given) + ")";
     if (overridden.empty() || overridden.back() != line) overridden.push_back(line);
   }
-  for (const DeepSpeedField field : config.taken)
-    options.given.insert(field_flags().at(field).front());
+  for (const DeepSpeedField field : config.taken) {
+    const std::string& flag = field_flags().at(field).front();
+    options.given.insert(flag);
+    options.sources[flag] = Source::config;
+  }
   for (const DeepSpeedField field : config.defaulted)
     options.defaulted.insert(field_flags().at(field).front());
   return overridden;

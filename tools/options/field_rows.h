@@ -1,16 +1,18 @@
 #pragma once
 
 #include <limits>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "tools/options/fields.h"
 
-// Bounds and rules that the rows of the table share, for the files that have rows.
+// Bounds, rules and kinds of flags for the rows of the table, for the files that have rows.
 namespace zg::tools {
 
 using Config = zero::DeepSpeedField;
 using Fields = std::vector<Field>;
 
-inline constexpr bool always = true;  // for Key::always
 /// The largest integer in a checkpoint: other JSON readers round larger ones, and the sum of two
 /// does not overflow.
 inline constexpr int64_t exact = int64_t{1} << 53;
@@ -18,6 +20,7 @@ inline constexpr Between extent{1, largest_count}, count{0, largest_count}, any_
     any_count{0, exact}, zero_stage{0, 3}, exponent{-126, 127}, top_k{-1, largest_count},
     token_id{0, largest_count}, any_seed{0, std::numeric_limits<int64_t>::max()};
 inline constexpr Range finite{0.0, 1.7e308, false, false, "a finite number of 0 or more"};
+inline constexpr Range above_zero{0.0, 1.7e308, true, false, "a finite number above 0"};
 inline constexpr Range share{0.0, 1.0, false, false, "a number from 0 to 1"};
 inline constexpr Range not_positive{-3e38, 0.0, false, false, "a number of 0 or less"};
 inline constexpr Range from_one{1.0, 3e38, false, false, "a number of 1 or more"};
@@ -26,40 +29,80 @@ inline constexpr Range epoch_count{0.0, 1e6, false, false, "a number from 0 to 1
 inline constexpr Range timeout{0.0, 1e6, true, false, "seconds above 0 and at most 1e6"};
 inline constexpr Range some_epochs{0.0, 1e6, true, false, "a number above 0 and at most 1e6"};
 
-inline const Flag no_flag;
-inline const Stored not_stored;
+// Rules of stored fields. Without bounds a number has those of its flag.
 
-// Functions for the rows of stored fields, one for each rule of Resume.
-
-template <class Option, class Value>
-Stored kept(Key key, Option& option, Value& saved, Bounds bounds = {}) {
-  return {.rule = Resume::kept,
-          .key = key,
-          .value = &saved,
-          .bounds = bounds,
-          .take = [&option, &saved] { option = saved; }};
+inline Stored kept(const char* key, Bounds bounds = {}) {
+  return {.rule = Resume::kept, .key = key, .bounds = bounds};
 }
-template <class Option, class Value>
-Stored must_equal(Key key, Option& option, Value& saved, Bounds bounds = {}) {
-  Stored stored = kept(key, option, saved, bounds);
-  stored.rule = Resume::must_equal;
+inline Stored must_equal(const char* key, Bounds bounds = {}) {
+  return {.rule = Resume::must_equal, .key = key, .bounds = bounds};
+}
+inline Stored may_change(const char* key, Bounds bounds = {}) {
+  return {.rule = Resume::may_change, .key = key, .bounds = bounds};
+}
+inline Stored unchecked(const char* key, Bounds bounds = {}) {
+  return {.rule = Resume::unchecked, .key = key, .bounds = bounds};
+}
+/// Every version wrote it.
+inline Stored always(Stored stored) {
+  stored.always = true;
   return stored;
 }
-inline Stored may_change(Key key, Slot saved, Bounds bounds = {}) {
-  return {.rule = Resume::may_change, .key = key, .value = saved, .bounds = bounds};
-}
-inline Stored unchecked(Key key, Slot saved, Bounds bounds = {}) {
-  return {.rule = Resume::unchecked, .key = key, .value = saved, .bounds = bounds};
-}
+inline const Stored not_stored;
 
-/// The rows of the model, in model_fields.cpp.
-Fields model_fields(ModelOptions& now, models::GPTConfig& was);
-/// The rows of adapters, in lora_fields.cpp.
-Fields lora_fields(TrainOptions& options, LoraOptions& was);
-/// The rows of encoder-decoder models and their pairs, in seq2seq_fields.cpp.
-Fields seq2seq_fields(Seq2SeqOptions& now, Seq2SeqOptions& was);
-/// The rows of conversations, in conversation_fields.cpp.
-Fields conversation_fields(DataOptions& now, DataOptions& was);
-Field loss_mean_field(std::optional<LossMean>& now, LossMean& was);
+// Kinds of flags.
+
+inline FlagRow integer_row(Names names, const char* help, Count count = {}) {
+  return {.names = std::move(names), .help = help, .shown = count.shown, .minimum = count.minimum};
+}
+inline FlagRow number_row(Names names, const Range& range, const char* help,
+                          const char* shown = nullptr) {
+  return {.names = std::move(names), .help = help, .shown = shown, .range = range};
+}
+inline FlagRow switch_row(Names names, const char* help) {
+  return {.names = std::move(names), .help = help};
+}
+/// A switch that is on at first.
+inline FlagRow on_off_row(Names names, const char* help) {
+  return {.names = std::move(names), .value = "on|off", .help = help};
+}
+inline FlagRow text_row(Names names, const char* value, const char* help) {
+  return {.names = std::move(names), .value = value, .help = help};
+}
+inline FlagRow path_row(Names names, const char* value, PathUse use, const char* help) {
+  return {.names = std::move(names), .value = value, .help = help, .use = use};
+}
+/// `value`: how help shows it; null: the choices.
+inline FlagRow choice_row(Names names, std::vector<std::string> choices, const char* help,
+                          const char* shown = nullptr, const char* value = "") {
+  return {.names = std::move(names),
+          .value = value,
+          .help = help,
+          .shown = shown,
+          .choices = std::move(choices)};
+}
+inline FlagRow parsed_row(Names names, const char* value, std::string help,
+                          void (*parse)(TrainOptions&, const std::string&, const std::string&)) {
+  return {.names = std::move(names), .value = value, .help = std::move(help), .parse = parse};
+}
+FlagRow made_row(Flag (*make)(TrainOptions&));
+
+// Parts of the table.
+
+Fields data_fields();
+Fields model_fields();
+Fields conversation_fields();
+Fields seq2seq_fields();
+Fields length_fields();
+Fields schedule_fields();
+Fields config_only_fields();
+Fields optimisation_fields();
+Fields lora_fields();
+Fields rank_fields();
+Fields axes_fields();
+Fields offload_fields();
+Fields place_fields();
+Fields output_fields();
+Fields checkpoint_fields();
 
 }  // namespace zg::tools

@@ -1,10 +1,9 @@
 #pragma once
 
-#include <array>
-#include <cstdint>
-#include <functional>
 #include <optional>
+#include <set>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -14,10 +13,9 @@
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/zero/deepspeed/deepspeed.h"
 
-// The table of a training run's fields. A row has the flag, the place in a checkpoint's settings,
-// what a resumed run does with the field, and the field of DeepSpeed's config. Flags and help, the
-// settings' JSON, the rules for resuming and which flags override a config's key all follow from
-// it.
+// The table of a run's settings. A row has the field, the flag, the key in a checkpoint's JSON,
+// what a resumed run does with it, and the field of DeepSpeed's config. Flags and help, the JSON,
+// the rules for resuming, precedence, and which flags override a config's key all follow from it.
 namespace zg::tools {
 
 /// How a resumed run treats a field of its checkpoint.
@@ -38,40 +36,63 @@ struct AnyNumber {};
 /// Numbers have bounds: those of their flag, if there is one.
 using Bounds = std::variant<std::monostate, Between, Range, AnyNumber>;
 
-/// Points to a stored value. run_spec.cpp has the JSON of each type.
-using Slot = std::variant<std::monostate, bool*, int*, int64_t*, uint64_t*, float*, double*,
-                          std::string*, std::array<double, 3>*, std::optional<int32_t>*,
-                          std::vector<int32_t>*, DType*, Space*, models::Order*, models::Family*,
-                          models::Position*, nn::NormKind*, nn::MlpKind*, RopeScaling*,
-                          OptimizerRule*, zero::MuonRate*, zero::ScheduleKind*, zero::WarmupType*,
-                          zero::DecayStyle*, std::vector<zero::ParameterGroup>*, LossMean*>;
+struct Codec;  // codec.h
+/// The codec of a field's type. codec.cpp has the types.
+template <class T>
+const Codec& codec_of();
 
-/// A field in the JSON of settings.
-struct Key {
-  int place = 0;  ///< order in the JSON. A new field has the next number, so that the bytes of
-                  ///< what is there stay the same.
-  const char* name = "";  ///< "model.layers": layers in the object model
-  bool always = false;    ///< every version wrote it: reading fails if it is missing
+/// Finds a field in a RunSpec or in TrainOptions. ZG_AT(optimisation.schedule.rate) is one.
+struct Location {
+  void* (*in_spec)(RunSpec&) = nullptr;  ///< null: RunSpec does not have it
+  void* (*in_options)(TrainOptions&) = nullptr;
+  const Codec* codec = nullptr;
+
+  template <class Access>
+  Location(Access) : in_options([](TrainOptions& options) -> void* { return &Access()(options); }) {
+    codec = &codec_of<std::remove_reference_t<std::invoke_result_t<Access, TrainOptions&>>>();
+    if constexpr (std::is_invocable_v<Access, RunSpec&>)
+      in_spec = [](RunSpec& spec) -> void* { return &Access()(spec); };
+  }
+};
+#define ZG_AT(field) [](auto& of) -> decltype((of.field)) { return (of.field); }
+
+/// A flag, for any TrainOptions.
+struct FlagRow {
+  Names names = {};                       ///< empty: no flag sets the field
+  std::string value = {};                 ///< how help shows the value
+  std::string help = {};                  ///< without the default
+  const char* shown = nullptr;            ///< the default in help; null: the field's value
+  int64_t minimum = 0;                    ///< of a whole number
+  Range range = {};                       ///< of another number
+  std::vector<std::string> choices = {};  ///< words for the enumerators, in their order
+  PathUse use = PathUse::none;
+  int max_words = 1;                                                 ///< as Flag::max_words
+  std::vector<std::pair<std::string, std::string>> with_value = {};  ///< as Flag::with_value
+  /// Sets what a value with a syntax of its own means. Null: the codec of the field's type reads
+  /// it.
+  void (*parse)(TrainOptions&, const std::string& flag, const std::string& value) = nullptr;
+  /// Makes a flag that other commands have, too. Null: it follows from the other members.
+  Flag (*make)(TrainOptions&) = nullptr;
 };
 
 struct Stored {
   Resume rule = Resume::not_stored;
-  Key key = {};
-  Slot value = {};
+  std::string key = {};  ///< "model.layers": layers in the object model
   Bounds bounds = {};
-  std::function<void()> take = {};  ///< copies the checkpoint's value to the run's options
-  // Conditions of `take`, beside the field's own flag, which must not be given.
+  bool always = false;  ///< every version wrote it: reading fails if it is missing
+  // Conditions under which a resumed run takes the value, beside the field's own flag, which must
+  // not be given.
   std::vector<const char*> other_flags = {};  ///< none of them is given
-  std::function<bool()> condition = {};       ///< empty: true
-  bool is_path = false;                       ///< stored as an absolute path
+  bool (*condition)(const TrainOptions& now, const RunSpec& saved) = nullptr;  ///< null: true
+  bool is_path = false;    ///< stored as an absolute path
   bool is_sparse = false;  ///< not written where it has the initial value of RunSpec
 
   Stored unless(std::vector<const char*> flags) && {
     other_flags = std::move(flags);
     return std::move(*this);
   }
-  Stored when(std::function<bool()> holds) && {
-    condition = std::move(holds);
+  Stored when(bool (*holds)(const TrainOptions&, const RunSpec&)) && {
+    condition = holds;
     return std::move(*this);
   }
   Stored as_path() && {
@@ -84,21 +105,62 @@ struct Stored {
   }
 };
 
+/// Commands that take a flag of train without effect.
+enum class Ignored : uint8_t { never, by_plan, by_tune, by_both };
+
 struct Field {
-  Flag flag = {};      ///< without names: another field's flag, a config or the run sets it
-  Stored stored = {};  ///< default: not stored
+  Location location;
+  FlagRow flag;
+  Stored stored = {};                               ///< default: not stored
   std::optional<zero::DeepSpeedField> config = {};  ///< absent: no key of a config sets it
   /// First names of the flags that override the config's key. Empty: the field's own flag.
   std::vector<const char*> config_flags = {};
+  Ignored ignored = Ignored::never;
+
+  Field(Location location, FlagRow flag, Stored stored = {},
+        std::optional<zero::DeepSpeedField> config = {}, std::vector<const char*> flags = {})
+      : location(location),
+        flag(std::move(flag)),
+        stored(std::move(stored)),
+        config(config),
+        config_flags(std::move(flags)) {}
+  Field(Location location, Stored stored) : location(location), stored(std::move(stored)) {}
+
+  Field ignored_by(Ignored commands) && {
+    ignored = commands;
+    return std::move(*this);
+  }
+  /// The flag's first name, or the key of a field without a flag.
+  const std::string& name() const { return flag.names.empty() ? stored.key : flag.names.front(); }
+  /// The bounds of a stored number: those of its flag, unless the row has others.
+  Bounds bounds() const {
+    return std::holds_alternative<std::monostate>(stored.bounds) ? flag.range : stored.bounds;
+  }
+  bool is_stored() const { return stored.rule != Resume::not_stored; }
+  /// Copies the field; both have it.
+  void copy(const RunSpec& from, RunSpec& to) const;
 };
 
 struct FieldGroup {
   std::string title;  ///< in help; empty: these rows continue the group before
   std::vector<Field> fields;
+  Ignored ignored = Ignored::never;  ///< all of them
 };
 
-/// The table, in the order of help. Its flags write to `options`, its slots point into `saved`, and
-/// Stored::take copies from `saved` to `options`.
-std::vector<FieldGroup> fields_of(TrainOptions& options, RunSpec& saved);
+/// The table, in the order of help.
+const std::vector<FieldGroup>& field_groups();
+/// Its rows.
+const std::vector<const Field*>& all_fields();
+/// The stored rows, in the order of the JSON.
+const std::vector<const Field*>& stored_fields();
+
+/// The flag of a row, which writes to `options`. Its help has the default that `options` has.
+Flag flag_of(const Field& field, TrainOptions& options);
+/// Sets the fields of `model` that flags, a config, a checkpoint or a folder set.
+void set_given(const TrainOptions& options, models::GPTConfig& model);
+/// Sets the fields of the model that no flag sets to those of a folder.
+void adopt_model(const RunSpec& theirs, TrainOptions& options);
+/// The flags of train that `plan` or `tune` takes without effect, by first name.
+std::set<std::string> ignored_flags(Ignored by);
 
 }  // namespace zg::tools

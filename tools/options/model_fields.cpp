@@ -1,143 +1,158 @@
-#include <utility>
-
 #include "tools/options/field_rows.h"
 #include "tools/options/model_flags.h"
-#include "tools/options/train_flags.h"
+#include "tools/options/seq2seq_flags.h"
 
+// The rows of the data and the model.
 namespace zg::tools {
-namespace {
 
-constexpr Range above_zero{0.0, 1.7e308, true, false, "a finite number above 0"};
-
-/// A field of the model that ModelOptions has in `base`. `field` gives a reference to it.
-template <class Field>
-Stored of_model(Key key, ModelOptions& now, models::GPTConfig& was, Field field,
-                Bounds bounds = {}) {
-  Stored stored{.rule = Resume::must_equal, .key = key, .value = &field(was), .bounds = bounds};
-  stored.take = [&now, &was, field] {
-    if (!now.base) now.base = models::GPTConfig::of(was.family);
-    field(*now.base) = field(was);
+Fields data_fields() {
+  return {
+      {ZG_AT(data.source), made_row([](TrainOptions& o) { return source_flag(o.data); }),
+       always(kept("data.source")).as_path()},
+      {ZG_AT(data.order), choice_row({"--order"}, {"random", "sequential"}, "of training samples"),
+       always(kept("data.order"))},
+      {ZG_AT(data.validation_fraction),
+       made_row([](TrainOptions& o) { return validation_fraction_flag(o.data); }),
+       always(kept("data.validation_fraction", below_one))},
+      {ZG_AT(data.split), made_row([](TrainOptions& o) { return split_flag(o.data); }),
+       kept("data.split", split_weight)},
+      {ZG_AT(data.tokenizer), made_row([](TrainOptions& o) { return tokenizer_flag(o.data); }),
+       kept("data.tokenizer").as_path()},
+      {ZG_AT(data.tokenizer_checksum), may_change("data.tokenizer_checksum")},
+      // Not compared here: characters and file are compared when the data is read.
+      {ZG_AT(characters), always(unchecked("data.characters"))},
+      {ZG_AT(contents.bytes), unchecked("data.bytes", any_count)},
+      {ZG_AT(contents.checksum), unchecked("data.checksum")},
+      {ZG_AT(validation_contents.bytes), unchecked("data.validation_bytes", any_count)},
+      {ZG_AT(validation_contents.checksum), unchecked("data.validation_checksum")},
+      {ZG_AT(special_tokens.bos), may_change("data.bos_token", token_id)},
+      {ZG_AT(special_tokens.eos), may_change("data.eos_tokens", token_id)},
+      {ZG_AT(special_tokens.pad), may_change("data.pad_token", token_id)},
   };
-  return std::move(stored).unless({"--model-type"});
 }
 
-}  // namespace
-
-Fields model_fields(ModelOptions& now, models::GPTConfig& was) {
-  using Model = models::GPTConfig;
-  // A model of the family "bloom" that is not a preset: flags give its sizes.
-  Stored family = must_equal({7, "model.family"}, was.family, was.family);
-  family.take = [&now, &was] {
-    if (was.family != models::Family::gpt) now.model_type = name_of(was.family);
+Fields model_fields() {
+  const auto of_model = [](const char* key, Bounds bounds = {}) {
+    return must_equal(key, bounds).unless({"--model-type"});
   };
   return {
-      {model_type_flag(now), family},
-      {integer_flag({"--n-layer", "--num-layers"}, now.layers,
-                    "blocks; with --n-head and --n-embd instead of a name", {1, ""}),
-       must_equal({1, "model.layers", always}, now.layers, was.layers, extent)
-           .unless({"--model-type"})},
-      {heads_flag(now), must_equal({2, "model.heads", always}, now.heads, was.heads, extent)
-                            .unless({"--model-type"})},
-      {integer_flag({"--n-embd", "--hidden-size"}, now.width, "width", {1, ""}),
-       must_equal({3, "model.width", always}, now.width, was.width, extent)
-           .unless({"--model-type"})},
-      {no_flag, must_equal({9, "model.embedding_norm"}, now.embedding_norm, was.embedding_norm)
-                    .unless({"--model-type"})},
+      {ZG_AT(model_type), made_row([](TrainOptions& o) { return model_type_flag(o.model_type); })},
+      {ZG_AT(model.family), of_model("model.family")},
+      {ZG_AT(model.layers),
+       integer_row({"--n-layer", "--num-layers"},
+                   "blocks; with --n-head and --n-embd instead of a name", {1, ""}),
+       always(of_model("model.layers", extent))},
+      {ZG_AT(model.heads), made_row([](TrainOptions& o) { return heads_flag(o.model.heads); }),
+       always(of_model("model.heads", extent))},
+      {ZG_AT(model.width), integer_row({"--n-embd", "--hidden-size"}, "width", {1, ""}),
+       always(of_model("model.width", extent))},
+      {ZG_AT(model.embedding_norm), of_model("model.embedding_norm")},
       // Models with ALiBi accept any length: check_resumed() does not compare theirs.
-      {integer_flag({"--block-size", "--seq-length"}, now.block_size, "longest sequence",
-                    {1, "sort 11, adder 6, text 128, conversations 1024 or fewer, a BLOOM's own"}),
-       must_equal({5, "model.block_size", always}, now.block_size, was.block_size, extent)},
-      {integer_flag({"--max-position-embeddings"}, now.max_positions, "", {1, ""})},
-      {integer_flag({"--vocab-size"}, now.vocabulary, "tokens that the model knows",
-                    {1, "a BLOOM's own, else from the data"}),
-       must_equal({4, "model.vocabulary", always}, now.vocabulary, was.vocabulary, extent)},
-      {position_flag(now), must_equal({8, "model.position"}, now.position, was.position)},
-      {tied_flag(now),
-       must_equal({6, "model.tied", always}, now.tied, was.tied).unless({"--untied"})},
-      {untied_flag(now.tied)},
-      {number_flag({"--dropout"}, now.dropout, below_one, "on embeddings, attention and residuals",
-                   "0.1; Llama's family 0"),
-       kept({31, "run.dropout"}, now.dropout, was.dropout, below_one)},
-      {integer_flag({"--num-query-groups", "--num-key-value-heads"}, now.kv_heads,
-                    "key-value heads, only of llama, mistral, qwen2 and qwen3",
-                    {1, "as many as heads"}),
-       of_model(
-           {89, "model.kv_heads"}, now, was, [](Model & model) -> auto& { return model.kv_heads; },
-           count)},
-      {integer_flag({"--kv-channels", "--head-dim"}, now.head_size, "size of a head",
-                    {1, "width / heads"}),
-       of_model(
-           {90, "model.head_size"}, now, was,
-           [](Model & model) -> auto& { return model.head_size; }, count)},
-      {integer_flag({"--ffn-hidden-size", "--intermediate-size"}, now.hidden,
-                    "width of the feed-forward layer", {1, "4 x width"}),
-       of_model(
-           {91, "model.hidden"}, now, was, [](Model & model) -> auto& { return model.hidden; },
-           count)},
-      {integer_flag({"--sliding-window"}, now.window, "tokens that a token sees",
-                    {1, "all before it"}),
-       of_model(
-           {92, "model.window"}, now, was, [](Model & model) -> auto& { return model.window; },
-           count)},
-      {number_flag({"--rotary-base", "--rope-theta"}, now.rope_theta, above_zero,
-                   "base of the rotary positions, only of llama, mistral, qwen2 and qwen3",
-                   "10000; a named model's own"),
-       of_model(
-           {93, "model.rope_theta"}, now, was,
-           [](Model & model) -> auto& { return model.rope.theta; }, above_zero)},
-      {number_flag({"--norm-epsilon", "--rms-norm-eps"}, now.norm_epsilon, above_zero,
-                   "epsilon of the norms", "1e-05; qwen2 and qwen3 1e-06"),
-       of_model(
-           {94, "model.norm_epsilon"}, now, was,
-           [](Model & model) -> auto& { return model.norm_epsilon; }, finite)},
-      {no_flag,
-       of_model(
-           {95, "model.norm"}, now, was, [](Model & model) -> auto& { return model.norm; })},
-      {no_flag, of_model(
-                    {96, "model.mlp"}, now, was, [](Model & model) -> auto& { return model.mlp; })},
-      {no_flag,
-       of_model(
-           {97, "model.bias"}, now, was, [](Model & model) -> auto& { return model.bias; })},
-      {no_flag, of_model(
-                    {98, "model.qkv_bias"}, now, was,
-                    [](Model & model) -> auto& { return model.qkv_bias; })},
-      {no_flag, of_model(
-                    {99, "model.query_key_norm"}, now, was,
-                    [](Model & model) -> auto& { return model.query_key_norm; })},
-      {no_flag, of_model(
-                    {100, "model.rope_scaling"}, now, was,
-                    [](Model & model) -> auto& { return model.rope.scaling; })},
-      {no_flag, of_model(
-                    {101, "model.rope_factor"}, now, was,
-                    [](Model & model) -> auto& { return model.rope.factor; }, above_zero)},
-      {no_flag, of_model(
-                    {102, "model.rope_original_positions"}, now, was,
-                    [](Model & model) -> auto& { return model.rope.original_positions; }, extent)},
-      {no_flag, of_model(
-                    {103, "model.rope_low_freq_factor"}, now, was,
-                    [](Model & model) -> auto& { return model.rope.low_freq_factor; }, above_zero)},
-      {no_flag,
-       of_model(
-           {104, "model.rope_high_freq_factor"}, now, was,
-           [](Model & model) -> auto& { return model.rope.high_freq_factor; }, above_zero)},
-      {no_flag, of_model(
-                    {105, "model.rope_beta_fast"}, now, was,
-                    [](Model & model) -> auto& { return model.rope.beta_fast; }, above_zero)},
-      {no_flag, of_model(
-                    {106, "model.rope_beta_slow"}, now, was,
-                    [](Model & model) -> auto& { return model.rope.beta_slow; }, above_zero)},
-      {no_flag, of_model(
-                    {107, "model.rope_attention_factor"}, now, was,
-                    [](Model & model) -> auto& { return model.rope.attention_factor; }, finite)},
-      {no_flag, of_model(
-                    {108, "model.rope_truncate"}, now, was,
-                    [](Model & model) -> auto& { return model.rope.truncate; })},
-      {no_flag, of_model(
-                    {109, "model.rotated_share"}, now, was,
-                    [](Model & model) -> auto& { return model.rotated_share; }, share)},
-      {no_flag, of_model(
-                    {110, "model.positions"}, now, was,
-                    [](Model & model) -> auto& { return model.positions; }, count)},
+      {ZG_AT(model.block_size),
+       integer_row({"--block-size", "--seq-length"}, "longest sequence",
+                   {1, "sort 11, adder 6, text 128, conversations 1024 or fewer, a BLOOM's own"}),
+       always(must_equal("model.block_size", extent))},
+      {ZG_AT(max_positions), integer_row({"--max-position-embeddings"}, "", {1, ""})},
+      {ZG_AT(model.vocabulary),
+       integer_row({"--vocab-size"}, "tokens that the model knows",
+                   {1, "a BLOOM's own, else from the data"}),
+       always(must_equal("model.vocabulary", extent))},
+      {ZG_AT(model.position),
+       made_row([](TrainOptions& o) { return position_flag(o.model.position); }),
+       must_equal("model.position")},
+      {ZG_AT(model.tied), made_row([](TrainOptions& o) { return tied_flag(o.model.tied); }),
+       always(of_model("model.tied")).unless({"--untied"})},
+      {ZG_AT(model.tied),
+       parsed_row({"--untied"}, "", "the head has weights of its own [GPT's default]",
+                  [](TrainOptions& o, const std::string& name, const std::string& value) {
+                    o.model.tied = !parse_switch(name, value);
+                  })},
+      {ZG_AT(model.dropout),
+       number_row({"--dropout"}, below_one, "on embeddings, attention and residuals",
+                  "0.1; Llama's family 0"),
+       kept("run.dropout")},
+      {ZG_AT(model.kv_heads),
+       integer_row({"--num-query-groups", "--num-key-value-heads"},
+                   "key-value heads, only of llama, mistral, qwen2 and qwen3",
+                   {1, "as many as heads"}),
+       of_model("model.kv_heads", count)},
+      {ZG_AT(model.head_size),
+       integer_row({"--kv-channels", "--head-dim"}, "size of a head", {1, "width / heads"}),
+       of_model("model.head_size", count)},
+      {ZG_AT(model.hidden),
+       integer_row({"--ffn-hidden-size", "--intermediate-size"}, "width of the feed-forward layer",
+                   {1, "4 x width"}),
+       of_model("model.hidden", count)},
+      {ZG_AT(model.window),
+       integer_row({"--sliding-window"}, "tokens that a token sees", {1, "all before it"}),
+       of_model("model.window", count)},
+      {ZG_AT(model.rope.theta),
+       number_row({"--rotary-base", "--rope-theta"}, above_zero,
+                  "base of the rotary positions, only of llama, mistral, qwen2 and qwen3",
+                  "10000; a named model's own"),
+       of_model("model.rope_theta")},
+      {ZG_AT(model.norm_epsilon),
+       number_row({"--norm-epsilon", "--rms-norm-eps"}, above_zero, "epsilon of the norms",
+                  "1e-05; qwen2 and qwen3 1e-06"),
+       of_model("model.norm_epsilon", finite)},
+      {ZG_AT(model.norm), of_model("model.norm")},
+      {ZG_AT(model.mlp), of_model("model.mlp")},
+      {ZG_AT(model.bias), of_model("model.bias")},
+      {ZG_AT(model.qkv_bias), of_model("model.qkv_bias")},
+      {ZG_AT(model.query_key_norm), of_model("model.query_key_norm")},
+      {ZG_AT(model.rope.scaling), of_model("model.rope_scaling")},
+      {ZG_AT(model.rope.factor), of_model("model.rope_factor", above_zero)},
+      {ZG_AT(model.rope.original_positions), of_model("model.rope_original_positions", extent)},
+      {ZG_AT(model.rope.low_freq_factor), of_model("model.rope_low_freq_factor", above_zero)},
+      {ZG_AT(model.rope.high_freq_factor), of_model("model.rope_high_freq_factor", above_zero)},
+      {ZG_AT(model.rope.beta_fast), of_model("model.rope_beta_fast", above_zero)},
+      {ZG_AT(model.rope.beta_slow), of_model("model.rope_beta_slow", above_zero)},
+      {ZG_AT(model.rope.attention_factor), of_model("model.rope_attention_factor", finite)},
+      {ZG_AT(model.rope.truncate), of_model("model.rope_truncate")},
+      {ZG_AT(model.rotated_share), of_model("model.rotated_share", share)},
+      {ZG_AT(model.positions), of_model("model.positions", count)},
+  };
+}
+
+Fields conversation_fields() {
+  return {
+      {ZG_AT(data.validation_source),
+       made_row([](TrainOptions& o) { return validation_source_flag(o.data); }),
+       kept("data.validation_source").unless({"--val-fraction"}).as_path().sparse()},
+      {ZG_AT(data.chat_format), made_row([](TrainOptions& o) { return chat_format_flag(o.data); }),
+       kept("data.chat_format").sparse()},
+      {ZG_AT(data.pack), made_row([](TrainOptions& o) { return pack_flag(o.data); }),
+       kept("data.pack").sparse()},
+  };
+}
+
+Fields seq2seq_fields() {
+  static constexpr const char* own_length = "128, or the model's positions";
+  return {
+      {ZG_AT(seq2seq.config), must_equal("model.seq2seq").unless({"--model-type"}).sparse()},
+      {ZG_AT(seq2seq.generation), kept("model.generation").unless({"--model-type"}).sparse()},
+      {ZG_AT(seq2seq.source_prefix),
+       made_row([](TrainOptions& o) { return source_prefix_flag(o.seq2seq); }),
+       kept("data.source_prefix").sparse()},
+      {ZG_AT(seq2seq.max_source),
+       made_row([](TrainOptions& o) { return max_source_flag(o.seq2seq, own_length); }),
+       kept("data.max_source", count).sparse()},
+      {ZG_AT(seq2seq.max_target),
+       made_row([](TrainOptions& o) { return max_target_flag(o.seq2seq, own_length); }),
+       kept("data.max_target", count).sparse()},
+      {ZG_AT(seq2seq.pad_to_max),
+       made_row([](TrainOptions& o) { return pad_to_max_flag(o.seq2seq); }),
+       kept("data.pad_to_max").sparse()},
+      {ZG_AT(seq2seq.train_pairs),
+       integer_row({"--n-train"}, "train on the first N training pairs", {1, "all"}),
+       kept("data.train_pairs", count).sparse()},
+      {ZG_AT(seq2seq.validation_pairs),
+       integer_row({"--n-val"}, "validate on the first N validation pairs", {1, "all"}),
+       kept("data.validation_pairs", count).sparse()},
+      {ZG_AT(seq2seq.label_smoothing),
+       number_row({"--label-smoothing"}, below_one,
+                  "share of each label's weight that all tokens get, in training"),
+       kept("run.label_smoothing").sparse()},
   };
 }
 

@@ -84,6 +84,35 @@ Flag validation_fraction_flag(DataOptions& data) {
                      "the end of a text, token file or conversations that is held out");
 }
 
+bool is_conversations(const std::string& source) { return source.ends_with(".jsonl"); }
+
+Flag validation_source_flag(DataOptions& data) {
+  return path_flag({"--val-data"}, "PATH.jsonl", data.validation_source, PathUse::reads,
+                   "conversations to validate on, instead of the end of --data");
+}
+
+Flag chat_format_flag(DataOptions& data) {
+  return path_flag({"--chat-format"}, "F", data.chat_format_path, PathUse::reads,
+                   "how messages become text: a chat template, F.jinja; or F.json, {\"user\":\n"
+                   "[PREFIX, SUFFIX], \"assistant\": ..., \"first\": TEXT}, with an assistant's\n"
+                   "content and suffix learned [the chat template of the model's folder]");
+}
+
+Flag chat_flag(bool& chat) {
+  return switch_flag({"--chat"}, chat,
+                     "each line of stdin is a turn of the user and is answered, in the model's\n"
+                     "own chat template; --prompt: the first turn, --length: most tokens of\n"
+                     "an answer");
+}
+
+Flag pack_flag(DataOptions& data) {
+  Flag flag = switch_flag({"--pack"}, data.pack,
+                          "several conversations in a sequence, each by itself; else one and\n"
+                          "padding [on]");
+  flag.value = "on|off";
+  return flag;
+}
+
 Flag split_flag(DataOptions& data) {
   return {{"--split"},
           "A,B,C",
@@ -145,7 +174,7 @@ Flag checkpoint_flag(Names names, const std::string& value, std::string& target,
   return flag;
 }
 
-Flag model_type_flag(ModelOptions& model) {
+Flag model_type_flag(std::string& model_type) {
   std::string names;
   for (const std::string& name : model_types()) {
     const size_t line = names.rfind('\n') == std::string::npos ? 0 : names.rfind('\n');
@@ -154,40 +183,39 @@ Flag model_type_flag(ModelOptions& model) {
   }
   return {{"--model-type", "--config-name"},
           "NAME",
-          names + " (with --n-layer, --n-head and --n-embd) [" + model.model_type + "]",
-          [&model](const std::string& name, const std::string& value) {
+          names + " (with --n-layer, --n-head and --n-embd) [" + model_type + "]",
+          [&model_type](const std::string& name, const std::string& value) {
             if (value.find('/') != std::string::npos)
               throw ConfigError(fmt::format(
                   "{}: expected the name of a model, got the path '{}'; try --from-hf with a "
                   "Hugging Face folder, which has the config and the weights",
                   name, printable(value)));
-            model.model_type = model_types()[parse_choice(name, value, model_types())];
+            model_type = model_types()[parse_choice(name, value, model_types())];
           }};
 }
 
-Flag heads_flag(ModelOptions& model) {
-  return integer_flag({"--n-head", "--num-attention-heads"}, model.heads, "attention heads",
-                      {1, ""});
+Flag heads_flag(int64_t& heads) {
+  return integer_flag({"--n-head", "--num-attention-heads"}, heads, "attention heads", {1, ""});
 }
 
-Flag tied_flag(ModelOptions& model) {
+Flag tied_flag(bool& tied) {
   return {{"--tied"},
           "",
           "the head shares the token embedding's weights [BLOOM's default]",
-          [&model](const std::string& name, const std::string& value) {
-            model.tied = parse_switch(name, value);
+          [&tied](const std::string& name, const std::string& value) {
+            tied = parse_switch(name, value);
           }};
 }
 
-Flag position_flag(ModelOptions& model) {
-  return {{"--position-embedding", "--position-embedding-type"},
-          "learned|alibi",
-          "positions: a table, or ALiBi in attention [learned; BLOOM alibi, bloom-13b learned];\n"
-          "Llama's family has rotary ones",
-          [&model](const std::string& name, const std::string& value) {
-            model.position =
-                static_cast<models::Position>(parse_choice(name, value, {"learned", "alibi"}));
-          }};
+Flag position_flag(models::Position& position) {
+  return {
+      {"--position-embedding", "--position-embedding-type"},
+      "learned|alibi",
+      "positions: a table, or ALiBi in attention [learned; BLOOM alibi, bloom-13b learned];\n"
+      "Llama's family has rotary ones",
+      [&position](const std::string& name, const std::string& value) {
+        position = static_cast<models::Position>(parse_choice(name, value, {"learned", "alibi"}));
+      }};
 }
 
 std::optional<models::Family> family_named(const std::string& model_type) {
@@ -209,18 +237,21 @@ std::string preset_of(const std::string& family) {
 
 }  // namespace
 
-void check_sizes(const ModelOptions& model) {
-  const std::pair<const char*, int64_t> sizes[] = {
-      {"--n-layer", model.layers}, {"--n-head", model.heads}, {"--n-embd", model.width}};
+void check_sizes(const TrainOptions& options) {
+  constexpr const char* sizes[] = {"--n-layer", "--n-head", "--n-embd"};
   std::string missing;
-  for (const auto& [flag, value] : sizes)
-    if (value == 0) missing += (missing.empty() ? "" : " and ") + std::string(flag);
-  const bool family = is_family(model.model_type);
-  const bool any = model.layers || model.heads || model.width;
-  if (missing.empty() || (!family && !any)) return;
-  throw ConfigError((family ? "--model-type " + model.model_type : "--n-layer") +
+  for (const char* flag : sizes)
+    if (!options.is_set(flag)) missing += (missing.empty() ? "" : " and ") + std::string(flag);
+  const std::string& type = options.model_type;
+  const bool family = is_family(type);
+  if (missing.empty() || (!family && !has_sizes(options))) return;
+  throw ConfigError((family ? "--model-type " + type : "--n-layer") +
                     ": expected --n-layer, --n-head and --n-embd together, got none of " + missing +
-                    (family ? "; or try a name, " + preset_of(model.model_type) : ""));
+                    (family ? "; or try a name, " + preset_of(type) : ""));
+}
+
+bool has_sizes(const TrainOptions& options) {
+  return options.is_set("--n-layer") || options.is_set("--n-head") || options.is_set("--n-embd");
 }
 
 Flag checkpoint_positional(std::string& target) {
@@ -231,16 +262,15 @@ Flag checkpoint_positional(std::string& target) {
   return flag;
 }
 
-int64_t own_vocabulary(const ModelOptions& model) {
-  const bool named =
-      !model.layers && !is_family(model.model_type) && !is_seq2seq_name(model.model_type);
-  return named ? models::GPTConfig::preset(model.model_type).vocabulary : 0;
+int64_t own_vocabulary(const TrainOptions& options) {
+  const std::string& type = options.model_type;
+  const bool named = !options.is_set("--n-layer") && !is_family(type) && !is_seq2seq_name(type);
+  return named ? models::GPTConfig::preset(type).vocabulary : 0;
 }
 
-void check_model(const ModelOptions& model, const Given& given) {
-  const bool any = model.layers || model.heads || model.width;
-  if (any && given.count("--model-type") && !is_family(model.model_type) &&
-      !seq2seq_family(model.model_type))
+void check_model(const std::string& model_type, const Given& given) {
+  const bool any = given.count("--n-layer") || given.count("--n-head") || given.count("--n-embd");
+  if (any && given.count("--model-type") && !is_family(model_type) && !seq2seq_family(model_type))
     throw ConfigError(
         "--model-type: a model is a name or --n-layer, --n-head and --n-embd; expected "
         "one of them, got both");

@@ -13,7 +13,6 @@ Flag tokenizer_flag(DataOptions& data);
 /// The same under other names and help. The files beside a file of a tokenizer are inputs too.
 Flag tokenizer_flag(Names names, const std::string& value, std::string& target,
                     const std::string& help);
-// Conversations, in conversation_fields.cpp.
 Flag validation_source_flag(DataOptions& data);
 Flag chat_format_flag(DataOptions& data);
 Flag chat_flag(bool& chat);
@@ -24,10 +23,10 @@ DType parse_dtype(const std::string& name, const std::string& value);
 /// --dtype
 Flag dtype_flag(std::optional<DType>& dtype, const std::string& help);
 
-Flag model_type_flag(ModelOptions& model);
-Flag heads_flag(ModelOptions& model);
-Flag tied_flag(ModelOptions& model);
-Flag position_flag(ModelOptions& model);
+Flag model_type_flag(std::string& model_type);
+Flag heads_flag(int64_t& heads);
+Flag tied_flag(bool& tied);
+Flag position_flag(models::Position& position);
 /// A flag whose value is a checkpoint, a folder of them, a model's folder or a file of weights.
 Flag checkpoint_flag(Names names, const std::string& value, std::string& target,
                      const std::string& help);
@@ -37,11 +36,13 @@ std::optional<models::Family> family_named(const std::string& model_type);
 bool is_family(const std::string& model_type);
 /// Throws ConfigError if a family is named but not all sizes are given, or if only some sizes are
 /// given.
-void check_sizes(const ModelOptions& model);
+void check_sizes(const TrainOptions& options);
+/// Whether any of the sizes is set.
+bool has_sizes(const TrainOptions& options);
 /// The vocabulary of a named BLOOM; 0: the model has no vocabulary of its own.
-int64_t own_vocabulary(const ModelOptions& model);
+int64_t own_vocabulary(const TrainOptions& options);
 /// Throws ConfigError if both a model name and sizes are given.
-void check_model(const ModelOptions& model, const Given& given);
+void check_model(const std::string& model_type, const Given& given);
 
 /// --local-rank of torchrun's scripts and, if `one_rank`, --ranks. A value other than the default
 /// is Unsupported, so that no flag is accepted and ignored.

@@ -9,7 +9,9 @@ namespace zg::tools {
 
 // The numbers of TRL's SFTTrainer, version 1.16; a checkpoint's, a config's and flags replace them.
 TrainOptions finetune_options() {
-  TrainOptions options{.finetunes = true, .epochs = 3.0};
+  TrainOptions options;
+  options.finetunes = true;
+  options.epochs = 3.0;
   options.optimisation.schedule = {.kind = zero::ScheduleKind::hf_linear, .rate = 2e-5};
   options.optimisation.engine.update.beta2 = 0.999f;
   options.optimisation.engine.update.weight_decay = 0.0f;
@@ -149,7 +151,7 @@ std::vector<std::string> flags_without_effect(const TrainOptions& options,
   const auto on_disk = [](Space space) { return space == Space::file; };
   const bool no_disk = !on_disk(places.parameter) && !on_disk(places.gradient) &&
                        !on_disk(places.optimizer) && !on_disk(places.activation);
-  const bool one_rank = options.ranks == 1, alone = options.data_ranks() == 1;
+  const bool one_rank = options.ranks == 1, alone = options.data_axis() == 1;
   const bool gathers = engine.stage == 3;
   const std::string& source = options.data.source;
   const bool is_scored = options.eval_interval == 0 && (source == "sort" || source == "adder");

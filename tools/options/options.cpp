@@ -71,7 +71,7 @@ void check_length(const TrainOptions& options) {
 
 void check_train(const TrainOptions& options) {
   const Given& given = options.given;
-  check_model(options.model, given);
+  check_model(options.model_type, given);
   check_device(given);
   check_axes(options);
   refuse_both(given, "--untied", "--tied");
@@ -152,12 +152,11 @@ void choose_folder(TrainOptions& options) {
 }  // namespace
 
 std::vector<FlagGroup> train_groups(TrainOptions& options) {
-  RunSpec unused;
   std::vector<FlagGroup> groups;
-  for (FieldGroup& group : fields_of(options, unused)) {
-    if (!group.title.empty()) groups.push_back({.title = std::move(group.title)});
-    for (Field& field : group.fields)
-      if (!field.flag.names.empty()) groups.back().flags.push_back(std::move(field.flag));
+  for (const FieldGroup& group : field_groups()) {
+    if (!group.title.empty()) groups.push_back({.title = group.title});
+    for (const Field& field : group.fields)
+      if (!field.flag.names.empty()) groups.back().flags.push_back(flag_of(field, options));
   }
   groups.push_back(script_flags());
   groups.push_back(unsupported_flags(/*one_rank=*/false));
@@ -344,8 +343,8 @@ std::vector<Flag> data_and_heads_flags(EvalOptions& options) {
           integer_flag({"--block-size", "--seq-length"}, options.model.block_size,
                        "sequence length, if shorter than the model's block size",
                        {.minimum = 1, .shown = ""}),
-          model_type_flag(options.model),
-          heads_flag(options.model),
+          model_type_flag(options.model.model_type),
+          heads_flag(options.model.heads),
           source_prefix_flag(options.pairs),
           max_source_flag(options.pairs, ""),
           max_target_flag(options.pairs, ""),
@@ -396,7 +395,7 @@ bool parse(const std::vector<std::string>& arguments, EvalOptions& options) {
           "  zerograd eval runs/chat --val-data held_out.jsonl\n"
           "  zerograd eval GPT2_FOLDER --multiple-choice hellaswag_val.jsonl"};
   if (!parse(line, arguments, options.given)) return false;
-  check_model(options.model, options.given);
+  check_model(options.model.model_type, options.given);
   check_device(options.given);
   return true;
 }
@@ -461,7 +460,7 @@ bool parse(const std::vector<std::string>& arguments, GenerateOptions& options) 
                  search_flags(options),
                  {"model (the checkpoint's own unless given)",
                   {source_flag(options.data), tokenizer_flag(options.data),
-                   model_type_flag(options.model), heads_flag(options.model),
+                   model_type_flag(options.model.model_type), heads_flag(options.model.heads),
                    adapter_flag(options.adapters), base_flag(options.adapters)}},
                  inference_flags(options.inference),
                  evaluation_script_flags(),
@@ -479,7 +478,7 @@ bool parse(const std::vector<std::string>& arguments, GenerateOptions& options) 
   if (sampling.min_p > 0.0 && sampling.temperature == 0.0)
     throw ConfigError(
         "--min-p: with --temperature 0 nothing is sampled; expected --temperature above 0");
-  check_model(options.model, options.given);
+  check_model(options.model.model_type, options.given);
   check_device(options.given);
   return true;
 }

@@ -1,20 +1,90 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 
-#include "tools/options/options.h"
+#include "tools/options/batch_rampup.h"
 #include "tools/run/data_file.h"
-#include "zerograd/models/gpt/gpt.h"
+#include "zerograd/autograd/pipeline.h"
+#include "zerograd/models/data/data.h"
+#include "zerograd/models/gpt/gpt_config.h"
 #include "zerograd/models/hugging_face/hugging_face.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 #include "zerograd/zero/config.h"
+#include "zerograd/zero/optimizer/schedule.h"
 
 namespace zg::tools {
 
-/// The settings of a run, resolved to numbers. A checkpoint stores them beside its tensors, so that
-/// resuming, eval and generate need only the checkpoint.
+struct DataOptions {
+  std::string source;  ///< sort, adder, PATH.txt, .bin, .jsonl or PREFIX; empty: not given
+  models::Order order = models::Order::random;
+  double validation_fraction = 0.1;
+  std::array<double, 3> split = {969, 30, 1};  ///< for Megatron's PREFIX, as Megatron's --split
+  std::string tokenizer;  ///< PATH of the tokenizer for text; empty: one token per character
+  /// checksum_of() from tools/run/tokenizers.h, set once the tokenizer is read.
+  std::string tokenizer_checksum;
+  // Conversations only.
+  std::string validation_source;  ///< another PATH.jsonl to validate on; empty: the end of `source`
+  bool pack = true;               ///< several conversations in a sequence
+  std::string chat_format_path;   ///< empty: chat_format is as it is
+  std::string chat_format;        ///< models::chat_format_json(); empty: no format
+};
+
+/// The mean that a step's loss and gradient are.
+enum class LossMean : uint8_t {
+  micro_batch,  ///< over micro-batches, of the means over their targets
+  token         ///< over all targets of the step
+};
+inline const char* name_of(LossMean mean) {
+  return mean == LossMean::token ? "token" : "micro_batch";
+}
+
+/// An encoder-decoder model and its pairs; a decoder has the initial values.
+struct Seq2SeqOptions {
+  std::string config;      ///< config.json as models::hf_json() writes it; empty: a decoder
+  std::string generation;  ///< generation_config.json of an imported model; empty: none
+  std::string source_prefix;
+  int64_t max_source = 0, max_target = 0;  ///< tokens; 0: 128, or the model's positions if fewer
+  bool pad_to_max = false;  ///< false: a step's pairs are padded to the longest of them
+  int64_t train_pairs = 0, validation_pairs = 0;  ///< the first N of each split; 0: all
+  double label_smoothing = 0.0;
+};
+
+/// Adapters of a decoder (models/lora.h); a rank of 0: the model is trained as a whole.
+struct LoraOptions {
+  int64_t rank = 0;
+  float alpha = 8.0f;
+  float dropout = 0.0f;
+  bool rank_stabilised = false;
+  std::string targets;  ///< separated by commas; empty: PEFT's of the model's family
+};
+
+/// The axes along which ranks share the model; the remaining ranks share the data.
+struct Axes {
+  int64_t tensor = 1, pipeline = 1;
+  PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
+  bool sequence_parallel = false;
+
+  int64_t model_ranks() const { return tensor * pipeline; }
+};
+
+struct OptimisationOptions {
+  /// total_num_steps is set from the run's length if the schedule decays.
+  zero::ScheduleOptions schedule{.rate = 5e-4};
+  /// deepspeed, fsdp-mixed or fsdp-memory, which set the engine's dtypes; empty: they follow from
+  /// its compute dtype.
+  std::string preset;
+  zero::Config engine;
+
+  std::string precision() const { return preset.empty() ? name_of(engine.compute) : preset; }
+};
+
+/// A run: its model, data and training. Flags, a config and a checkpoint fill it; a checkpoint
+/// stores it beside its tensors, so that resuming, eval and generate need only the checkpoint. The
+/// initial values are a valid run. Each field is a row of the table in fields.h.
 struct RunSpec {
   /// For an encoder-decoder: its sizes. `seq2seq` describes it.
   models::GPTConfig model;
@@ -33,7 +103,7 @@ struct RunSpec {
   std::string tokenizer_json;
   /// Stored so, too: TokenizerParts::config, and the generation_config.json of an imported decoder.
   std::string tokenizer_config, generation_config;
-  int64_t micro_batch = 0;
+  int64_t micro_batch = zero::default_micro_batch;
   int64_t accumulation = 1;  ///< for the full batch
   int64_t data_ranks = 1;    ///< ranks that share the data
   Axes axes;                 ///< numbers of ranks that share the model
@@ -44,10 +114,10 @@ struct RunSpec {
   /// Checksum of --matmul-algorithms, which changes the order of sums; empty: none.
   std::string matmul_checksum;
   /// The step at which the run ends; 0: an older checkpoint, which does not store it.
-  int64_t steps = 0;
+  int64_t steps = 2000;
   double epochs = 0.0;          ///< the length in epochs, if it was given so; 0: it was not
   int64_t train_samples = 0;    ///< the length in samples, if it was given so; 0: it was not
-  int64_t save_top_k = -1;      ///< -1: every checkpoint is kept, as in older versions
+  int64_t save_top_k = 1;       ///< -1: every checkpoint is kept
   int64_t samples = 0;          ///< samples consumed so far; the data continues there
   int64_t skipped_samples = 0;  ///< the part of `samples` that was consumed by skipped steps
   /// The value that --save-top-k compares: the last validation loss if there is one, else the loss
@@ -64,21 +134,22 @@ struct RunSpec {
   }
 };
 
-std::string to_json(const RunSpec& settings);  ///< without tokenizer_json and base
+/// The settings of a model whose run is unknown: a file or folder of other make. An older
+/// checkpoint has these where it does not store a setting.
+RunSpec unknown_run();
+
+std::string to_json(const RunSpec& spec);  ///< without tokenizer_json and base
 /// Throws FileError.
 RunSpec settings_from_json(const std::string& json, const std::string& path);
 
 /// The settings as a checkpoint stores them, beside tensors and counters. Paths are made absolute,
 /// so that they name the same files from any working directory.
-zero::CheckpointInfo checkpoint_info(const RunSpec& settings);
+zero::CheckpointInfo checkpoint_info(const RunSpec& spec);
 /// Reads the settings from a checkpoint's info; errors name `path`. Throws FileError.
 RunSpec settings_from(const zero::CheckpointInfo& info, const std::string& path);
 
 /// A path as a checkpoint stores it: absolute, except for an empty one, sort and adder.
 std::string absolute_path(const std::string& path);
-
-/// Sets the options that a resumed run takes from its checkpoint: those that no flag sets.
-void adopt(const RunSpec& saved, TrainOptions& options);
 
 /// Compares a resumed run with its checkpoint. Throws ConfigError when the model differs. Returns
 /// all other differences, including the contents of the data file, as lines "run.rate: 0.0005 in

@@ -83,7 +83,7 @@ std::optional<Seq2SeqFamily> seq2seq_family(const std::string& model_type) {
 }
 
 bool is_seq2seq(const TrainOptions& options) {
-  return !options.seq2seq.config.empty() || is_seq2seq_name(options.model.model_type);
+  return !options.seq2seq.config.empty() || is_seq2seq_name(options.model_type);
 }
 
 models::HFSeq2Seq seq2seq_model(const Seq2SeqOptions& options) {
@@ -147,15 +147,16 @@ void set_dropout(Seq2SeqOptions& options, double dropout) {
   options.config = models::hf_json(config);
 }
 
-models::Seq2SeqConfig fresh_seq2seq(const ModelOptions& model, int64_t tokenizer_vocabulary,
+models::Seq2SeqConfig fresh_seq2seq(const TrainOptions& options, int64_t tokenizer_vocabulary,
                                     const std::optional<models::Seq2SeqTokens>& tokens) {
+  const models::GPTConfig& model = options.model;
   Seq2SeqConfig config;
-  if (const std::optional<Seq2SeqFamily> family = seq2seq_family(model.model_type)) {
-    if (!model.layers || !model.heads || !model.width)
+  if (const std::optional<Seq2SeqFamily> family = seq2seq_family(options.model_type)) {
+    if (!options.is_set("--n-layer") || !options.is_set("--n-head") || !options.is_set("--n-embd"))
       throw ConfigError(fmt::format(
           "--model-type {}: expected --n-layer, --n-head and --n-embd with it; or try "
           "a name, {}",
-          model.model_type, *family == Seq2SeqFamily::bart ? "bart-base" : "blenderbot-400m"));
+          options.model_type, *family == Seq2SeqFamily::bart ? "bart-base" : "blenderbot-400m"));
     config = Seq2SeqConfig::of(*family);
     config.encoder_layers = config.decoder_layers = model.layers;
     config.encoder_heads = config.decoder_heads = model.heads;
@@ -164,19 +165,19 @@ models::Seq2SeqConfig fresh_seq2seq(const ModelOptions& model, int64_t tokenizer
     config.positions = default_positions;
     config.vocabulary = tokenizer_vocabulary;
   } else {
-    config = Seq2SeqConfig::preset(model.model_type);
+    config = Seq2SeqConfig::preset(options.model_type);
   }
   if (model.vocabulary > 0) config.vocabulary = model.vocabulary;
   if (config.vocabulary == 0)
     throw ConfigError("--vocab-size: expected it, or --tokenizer, with --model-type " +
-                      model.model_type + "; got neither");
+                      options.model_type + "; got neither");
   if (config.vocabulary < tokenizer_vocabulary)
     throw ConfigError(
         fmt::format("--vocab-size: expected at least {}, the vocabulary size of the "
                     "tokenizer, got {}",
                     tokenizer_vocabulary, config.vocabulary));
   if (model.block_size > 0) config.positions = model.block_size;
-  if (model.dropout >= 0.0) set_dropout(config, model.dropout);
+  if (options.is_set("--dropout")) set_dropout(config, model.dropout);
   if (tokens) config.tokens = *tokens;
   models::validate(config);
   return config;

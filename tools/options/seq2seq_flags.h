@@ -49,7 +49,7 @@ void check_initial_seq2seq(const std::string& path, const Seq2SeqOptions& there,
 
 /// The model of a fresh run, by its name or sizes. Throws ConfigError without a vocabulary, and for
 /// a size that the model cannot have. `tokens`: of the tokenizer; absent: those of the family.
-models::Seq2SeqConfig fresh_seq2seq(const ModelOptions& model, int64_t tokenizer_vocabulary,
+models::Seq2SeqConfig fresh_seq2seq(const TrainOptions& options, int64_t tokenizer_vocabulary,
                                     const std::optional<models::Seq2SeqTokens>& tokens);
 
 }  // namespace zg::tools

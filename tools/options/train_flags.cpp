@@ -10,15 +10,6 @@
 
 namespace zg::tools {
 
-Flag untied_flag(std::optional<bool>& tied) {
-  return {{"--untied"},
-          "",
-          "the head has weights of its own [GPT's default]",
-          [&tied](const std::string& name, const std::string& value) {
-            tied = !parse_switch(name, value);
-          }};
-}
-
 Flag rampup_flag(BatchRampup& rampup) {
   Flag flag = {{"--rampup-batch-size"},
                "START INCREMENT SAMPLES",
@@ -77,12 +68,6 @@ Flag optimizer_flag(zero::UpdateOptions& update) {
             update.rule = rules[choice];
             update.decoupled = value != "adam" && value != "sgd";
           }};
-}
-
-Flag muon_rate_flag(zero::MuonRate& rate) {
-  return choice_flag({"--muon-rate"}, rate,
-                     {name_of(zero::MuonRate::original), name_of(zero::MuonRate::match_rms_adamw)},
-                     "how muon adjusts the rate to a matrix, as torch's\nadjust_lr_fn");
 }
 
 Flag parameter_groups_flag(std::vector<zero::ParameterGroup>& groups) {
@@ -163,13 +148,6 @@ Flag strategy_flag(zero::Config& engine, OffloadFlags& offload) {
             offload.cpu_offload = offload.cpu_offload || choice > 3;
             engine.stage = static_cast<int>(choice > 3 ? choice - 3 : choice);
           }};
-}
-
-Flag overlap_flag(bool& overlap_comm) {
-  Flag flag = switch_flag({"--overlap-comm"}, overlap_comm,
-                          "communicate while computing; =off turns it off [on]");
-  flag.value = "on|off";
-  return flag;
 }
 
 Flag accumulator_flag(DType& grad_accum) {

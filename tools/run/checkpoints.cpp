@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "tools/options/fields.h"
 #include "tools/options/seq2seq_flags.h"
 #include "tools/run/setup.h"
 #include "zerograd/runtime/error.h"
@@ -147,27 +148,16 @@ std::vector<std::string> adopt_hf(const models::HuggingFaceFolder& folder, Train
                 "--untied", "--position-embedding", "--num-query-groups", "--kv-channels",
                 "--ffn-hidden-size", "--sliding-window", "--rotary-base", "--norm-epsilon"},
                options.from_hf + " says itself what its model is; leave the flag out");
-  ModelOptions& model = options.model;
-  model.layers = config.layers;
-  model.heads = config.heads;
-  model.width = config.width;
-  model.vocabulary = config.vocabulary;
-  model.tied = config.tied;
-  model.position = config.position;
-  model.embedding_norm = config.embedding_norm;
-  if (config.family != models::Family::gpt) model.model_type = name_of(config.family);
-  model.base = config;
-  if (!options.given.count("--dropout")) {
-    if (!folder.model().dropouts.empty())
-      throw Unsupported(fmt::format(
-          "{}/config.json: {} differ; this version has one dropout for all; try --dropout",
-          options.from_hf, folder.model().dropouts));
-    model.dropout = static_cast<double>(config.dropout);
-  }
-  if (!options.given.count("--block-size"))
-    model.block_size = is_conversations(options.data.source)
-                           ? std::min(config.block_size, conversation_block_size)
-                           : config.block_size;
+  models::GPTConfig& model = options.model;
+  if (!options.given.count("--dropout") && !folder.model().dropouts.empty())
+    throw Unsupported(fmt::format(
+        "{}/config.json: {} differ; this version has one dropout for all; try --dropout",
+        options.from_hf, folder.model().dropouts));
+  RunSpec theirs;
+  theirs.model = config;
+  if (is_conversations(options.data.source))
+    theirs.model.block_size = std::min(config.block_size, conversation_block_size);
+  adopt_model(theirs, options);
   if (config.position == models::Position::rope && model.block_size > config.block_size)
     return {fmt::format(
         "--block-size {}: {} was trained on the first {} positions; rotary positions beyond them "

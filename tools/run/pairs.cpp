@@ -255,14 +255,14 @@ std::optional<models::Tokenizer> open_pairs(Run& run,
   if (!options.from_hf.empty() && !named) data.tokenizer = saved_model->settings.data.tokenizer;
   std::optional<models::Tokenizer> tokenizer = resolve_tokenizer(data, saved_model, named);
   if (options.seq2seq.config.empty()) {
-    const std::optional<models::Seq2SeqFamily> family = seq2seq_family(options.model.model_type);
+    const std::optional<models::Seq2SeqFamily> family = seq2seq_family(options.model_type);
     std::optional<models::Seq2SeqTokens> tokens;
     if (tokenizer)
       tokens = seq2seq_tokens(
-          family ? *family : models::Seq2SeqConfig::preset(options.model.model_type).family,
-          *tokenizer, data.tokenizer);
-    options.seq2seq.config = models::hf_json(
-        fresh_seq2seq(options.model, tokenizer ? tokenizer->vocabulary() : 0, tokens));
+          family ? *family : models::Seq2SeqConfig::preset(options.model_type).family, *tokenizer,
+          data.tokenizer);
+    options.seq2seq.config =
+        models::hf_json(fresh_seq2seq(options, tokenizer ? tokenizer->vocabulary() : 0, tokens));
   }
   const models::Seq2SeqConfig config = seq2seq_model(options.seq2seq).config;
   resolve_lengths(config, options.seq2seq);

@@ -58,12 +58,12 @@ class MetaDataset final : public models::Dataset {
 /// Data for a plan without --data and for an import, which takes no step: an unlimited number of
 /// samples that contain only token 0. Vocabulary and block size come from the flags or from the
 /// published configuration of the named model. Throws ConfigError when neither gives them.
-std::shared_ptr<const models::Dataset> meta_dataset(const ModelOptions& model,
+std::shared_ptr<const models::Dataset> meta_dataset(const TrainOptions& options,
                                                     Validates validates) {
-  int64_t vocabulary = model.vocabulary, block_size = model.block_size;
-  check_sizes(model);
-  if (model.layers == 0) {
-    const models::GPTConfig named = models::GPTConfig::published(model.model_type);
+  int64_t vocabulary = options.model.vocabulary, block_size = options.model.block_size;
+  check_sizes(options);
+  if (!options.is_set("--n-layer")) {
+    const models::GPTConfig named = models::GPTConfig::published(options.model_type);
     if (vocabulary == 0) vocabulary = named.vocabulary;
     if (block_size == 0) block_size = named.block_size;
   }
@@ -134,30 +134,19 @@ bool learns_conversations(const TrainOptions& options) {
 RunSpec settings_of(const TrainOptions& options, const models::Dataset& dataset) {
   constexpr int64_t few_conversations = 8;  // a sequence of them is long
   const bool talks = learns_conversations(options);
-  const zero::BatchSize size = batch_size_of(options.batch, options.data_ranks(),
+  const zero::BatchSize size = batch_size_of(options.batch, options.data_axis(),
                                              talks ? few_conversations : zero::default_micro_batch);
-  check_rampup(options.batch.rampup, size);
-  const bool is_decoder = options.seq2seq.config.empty();
-  RunSpec settings = {
-      .model = is_decoder ? model_config(options.model, dataset)
-                          : sizes_of(seq2seq_model(options.seq2seq).config),
-      .seq2seq = options.seq2seq,
-      .lora = options.lora,
-      .data = options.data,
-      .characters = options.data.tokenizer.empty() ? characters_of(dataset) : "",
-      .contents = contents_of(options.data.source),
-      .validation_contents = contents_of(options.data.validation_source),
-      .micro_batch = size.micro,
-      .accumulation = size.accumulation,
-      .data_ranks = options.data_ranks(),
-      .axes = options.axes,
-      .rampup = options.batch.rampup,
-      .optimisation = options.optimisation,
-      .loss_mean = options.loss_mean.value_or(talks ? LossMean::token : LossMean::micro_batch),
-      .seed = options.seed,
-      .epochs = options.epochs,
-      .train_samples = options.train_samples,
-      .save_top_k = options.save_top_k};
+  check_rampup(options.rampup, size);
+  RunSpec settings = options;
+  settings.model = options.seq2seq.config.empty() ? model_config(options, dataset)
+                                                  : sizes_of(seq2seq_model(options.seq2seq).config);
+  settings.characters = options.data.tokenizer.empty() ? characters_of(dataset) : "";
+  settings.contents = contents_of(options.data.source);
+  settings.validation_contents = contents_of(options.data.validation_source);
+  settings.micro_batch = size.micro;
+  settings.accumulation = size.accumulation;
+  settings.data_ranks = options.data_axis();
+  if (!options.is_set("--loss-mean") && talks) settings.loss_mean = LossMean::token;
   if (settings.lora.rank > 0 && settings.lora.targets.empty())
     settings.lora.targets = join(models::peft_targets(settings.model.family), ",");
   settings.optimisation.engine.seed = options.seed;
@@ -172,15 +161,15 @@ std::shared_ptr<const models::Dataset> dataset_of(const Run& run,
   const TrainOptions& options = run.options;
   if (!options.data.source.empty())
     return make_dataset(options.data,
-                        {.block_size = block_size_of(options.model, options.data),
+                        {.block_size = block_size_of(options),
                          .seed = options.seed,
                          .vocabulary = options.model.vocabulary > 0 ? options.model.vocabulary
-                                                                    : own_vocabulary(options.model),
+                                                                    : own_vocabulary(options),
                          .tokenizer = tokenizer,
                          .end = end_token(saved_model, tokenizer),
                          .folder = options.from_hf});
-  if (options.only_planned) return meta_dataset(options.model, Validates::yes);
-  if (is_import(options)) return meta_dataset(options.model, Validates::no);
+  if (options.only_planned) return meta_dataset(options, Validates::yes);
+  if (is_import(options)) return meta_dataset(options, Validates::no);
   throw ConfigError(
       "--data: expected sort, adder, PATH.txt, PATH.bin or PATH.jsonl, got nothing, "
       "and " +
@@ -202,7 +191,7 @@ std::optional<models::Tokenizer> open_data(Run& run, std::shared_ptr<const model
   std::optional<models::Tokenizer> tokenizer = is_folders
                                                    ? folder_tokenizer(data, *saved_model, notes)
                                                    : resolve_tokenizer(data, saved_model, named);
-  if (options.model.vocabulary == 0 && own_vocabulary(options.model) == 0 && tokenizer)
+  if (options.model.vocabulary == 0 && own_vocabulary(options) == 0 && tokenizer)
     options.model.vocabulary = tokenizer->vocabulary();
   run.dataset = dataset ? std::move(dataset)
                         : dataset_of(run, tokenizer ? &*tokenizer : nullptr, saved_model);

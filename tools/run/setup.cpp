@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <numeric>
 
+#include "tools/options/fields.h"
 #include "tools/options/lora_flags.h"
 #include "tools/options/model_flags.h"
 #include "tools/options/seq2seq_flags.h"
@@ -178,7 +179,8 @@ WholeModel::WholeModel(ParameterStore& store, const RunSpec& settings) {
 std::optional<RunSpec> settings_in(const std::string& path) {
   if (is_seq2seq_folder(path)) {
     const models::HFSeq2Seq model = models::Seq2SeqFolder(path).model();
-    RunSpec settings{.model = sizes_of(model.config)};
+    RunSpec settings = unknown_run();
+    settings.model = sizes_of(model.config);
     settings.seq2seq = {.config = models::hf_json(model.config),
                         .generation = models::hf_generation_json(model.config, model.generation,
                                                                  model.generation_json)};
@@ -186,16 +188,15 @@ std::optional<RunSpec> settings_in(const std::string& path) {
     if (models::has_tokenizer(path)) settings.data.tokenizer = path;
     const models::Seq2SeqTokens& tokens = model.config.tokens;
     settings.special_tokens = {.bos = tokens.bos, .pad = tokens.pad, .eos = tokens.eos};
-    settings.micro_batch = zero::default_micro_batch;
     return settings;
   }
   if (is_hf_folder(path)) {
     const models::HuggingFaceFolder folder = open_hf_folder(path);
-    RunSpec settings{.model = folder.model().config};
+    RunSpec settings = unknown_run();
+    settings.model = folder.model().config;
     if (models::has_tokenizer(path)) settings.data.tokenizer = path;
     settings.special_tokens = folder.model().tokens;
     settings.generation_config = folder.model().generation_json;
-    settings.micro_batch = zero::default_micro_batch;
     return settings;
   }
   if (is_directory(path)) return settings_of(*zero::open_checkpoint(path));
@@ -223,7 +224,7 @@ SavedModel open_whole_model(const std::string& path, const ModelOptions& options
     const Checkpoint checkpoint = usable_checkpoint(path);
     return {tools::settings_of(*checkpoint), checkpoint->path(), checkpoint};
   }
-  RunSpec settings{.micro_batch = zero::default_micro_batch};
+  RunSpec settings = unknown_run();
   try {
     if (std::optional<RunSpec> own = settings_in(path)) return {*own, path};
     settings.model = config_from_shapes(path, options);
@@ -327,29 +328,25 @@ std::string characters_of(const models::Dataset& dataset) {
   return digits ? std::string("0123456789").substr(0, ids.size()) : dataset.decode(ids);
 }
 
-int64_t block_size_of(const ModelOptions& model, const DataOptions& data) {
-  const bool is_preset = !model.layers && !is_family(model.model_type);
-  if (model.block_size > 0 || is_task(data.source) || !is_preset) return model.block_size;
-  const int64_t own = models::GPTConfig::preset(model.model_type).block_size;
-  return is_conversations(data.source) ? std::min(own, conversation_block_size) : own;
+int64_t block_size_of(const TrainOptions& options) {
+  const int64_t given = options.model.block_size;
+  const bool is_preset = !options.is_set("--n-layer") && !is_family(options.model_type);
+  if (given > 0 || is_task(options.data.source) || !is_preset) return given;
+  const int64_t own = models::GPTConfig::preset(options.model_type).block_size;
+  return is_conversations(options.data.source) ? std::min(own, conversation_block_size) : own;
 }
 
-models::GPTConfig model_config(const ModelOptions& options, const models::Dataset& dataset) {
+models::GPTConfig model_config(const TrainOptions& options, const models::Dataset& dataset) {
   models::GPTConfig config;
   const std::optional<models::Family> family = family_named(options.model_type);
-  if (family || options.layers || options.heads || options.width) {
-    if (options.base)
-      config = *options.base;
-    else if (family)
-      config = models::GPTConfig::of(*family);
+  if (family || has_sizes(options)) {
+    if (family) config = models::GPTConfig::of(*family);
     check_sizes(options);
-    config.layers = options.layers;
-    config.heads = options.heads;
-    config.width = options.width;
   } else {
     config = models::GPTConfig::preset(options.model_type);
   }
-  if (options.vocabulary > 0) config.vocabulary = options.vocabulary;
+  set_given(options, config);
+  if (options.model.vocabulary > 0) config.vocabulary = options.model.vocabulary;
   if (config.vocabulary == 0) config.vocabulary = dataset.vocabulary();
   if (config.vocabulary < dataset.vocabulary())
     throw ConfigError("--vocab-size: expected at least " + std::to_string(dataset.vocabulary()) +
@@ -360,24 +357,12 @@ models::GPTConfig model_config(const ModelOptions& options, const models::Datase
     throw ConfigError("--max-position-embeddings: expected " + std::to_string(config.block_size) +
                       ", the block size (--block-size), got " +
                       std::to_string(options.max_positions));
-  config.tied = options.tied.value_or(config.tied);
-  config.position = options.position.value_or(config.position);
-  config.embedding_norm = options.embedding_norm.value_or(config.embedding_norm);
-  if (options.dropout >= 0.0) config.dropout = static_cast<float>(options.dropout);
-  if (options.kv_heads > 0) config.kv_heads = options.kv_heads;
-  if (options.head_size > 0) config.head_size = options.head_size;
-  if (options.hidden > 0) config.hidden = options.hidden;
-  if (options.window > 0) config.window = options.window;
-  if (options.rope_theta > 0.0) {
-    if (config.position != models::Position::rope)
-      throw ConfigError(fmt::format(
-          "--rotary-base: expected a model with rotary positions ({}), got one with {} positions; "
-          "leave the flag out",
-          models::list_families(&models::FamilyRow::name, models::has_rope),
-          name_of(config.position)));
-    config.rope.theta = options.rope_theta;
-  }
-  if (options.norm_epsilon > 0.0) config.norm_epsilon = static_cast<float>(options.norm_epsilon);
+  if (options.given.count("--rotary-base") && config.position != models::Position::rope)
+    throw ConfigError(fmt::format(
+        "--rotary-base: expected a model with rotary positions ({}), got one with {} positions; "
+        "leave the flag out",
+        models::list_families(&models::FamilyRow::name, models::has_rope),
+        name_of(config.position)));
   models::validate(config);
   return config;
 }

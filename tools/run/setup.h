@@ -48,11 +48,11 @@ std::unique_ptr<models::Dataset> make_dataset(const DataOptions& options,
 std::string characters_of(const models::Dataset& dataset);
 
 /// The block size that flags and the model's name give for the data; 0: the default of the data.
-int64_t block_size_of(const ModelOptions& model, const DataOptions& data);
+int64_t block_size_of(const TrainOptions& options);
 /// The model's configuration, from its name or sizes and the dataset's block size. The vocabulary
 /// comes from a flag, a BLOOM's name or the dataset, in this order. Throws ConfigError when the
 /// data has more tokens.
-models::GPTConfig model_config(const ModelOptions& options, const models::Dataset& dataset);
+models::GPTConfig model_config(const TrainOptions& options, const models::Dataset& dataset);
 
 /// The sizes of an encoder-decoder, as RunSpec::model has them.
 models::GPTConfig sizes_of(const models::Seq2SeqConfig& config);

@@ -16,14 +16,12 @@ using zero::ScheduleKind;
 
 /// The options of flags and their values, after what follows from them together.
 TrainOptions options_of(const std::vector<std::string>& words, TrainOptions options = {}) {
-  tools::RunSpec unused;
   for (size_t i = 0; i + 1 < words.size(); i += 2)
-    for (const tools::FieldGroup& group : tools::fields_of(options, unused))
-      for (const tools::Field& field : group.fields)
-        if (!field.flag.names.empty() && field.flag.names.front() == words[i]) {
-          field.flag.set(words[i], words[i + 1]);
-          options.given.insert(words[i]);
-        }
+    for (const tools::Field* field : tools::all_fields())
+      if (!field->flag.names.empty() && field->name() == words[i]) {
+        flag_of(*field, options).set(words[i], words[i + 1]);
+        options.given.insert(words[i]);
+      }
   tools::resolve_schedule(options);
   return options;
 }

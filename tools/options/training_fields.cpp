@@ -1,0 +1,383 @@
+#include "tools/options/field_rows.h"
+#include "tools/options/model_flags.h"
+#include "tools/options/train_flags.h"
+
+// The rows of the length, the learning rate and the update.
+namespace zg::tools {
+namespace {
+
+// Older checkpoints do not store the step at which their run ends.
+bool has_length(const TrainOptions&, const RunSpec& saved) { return saved.steps > 0; }
+
+bool same_schedule(const TrainOptions& now, const RunSpec& saved) {
+  return now.optimisation.schedule.kind == saved.optimisation.schedule.kind;
+}
+
+bool same_rule(const TrainOptions& now, const RunSpec& saved) {
+  return now.optimisation.engine.update.rule == saved.optimisation.engine.update.rule;
+}
+
+// If the end of the schedule differs from the end of the run, a config has set it.
+bool has_own_end(const TrainOptions& now, const RunSpec& saved) {
+  return same_schedule(now, saved) && zero::decays(now.optimisation.schedule.kind) &&
+         saved.steps > 0 && saved.optimisation.schedule.total_num_steps != saved.steps;
+}
+
+// If the decay ended with the run, it ends with the resumed run, too.
+bool has_own_decay(const TrainOptions& now, const RunSpec& saved) {
+  return now.train_samples == 0 ||
+         saved.optimisation.schedule.annealing.lr_decay_samples != saved.train_samples;
+}
+
+// Another precision has its own dtype for gradient accumulators.
+bool same_precision(const TrainOptions& now, const RunSpec& saved) {
+  return now.optimisation.precision() == saved.optimisation.precision();
+}
+
+}  // namespace
+
+Fields length_fields() {
+  return {
+      // adopt() divides the batch again, for the number of ranks.
+      {ZG_AT(batch.micro),
+       integer_row({"--batch-size", "--per-device-train-batch-size", "--micro-batch-size", "-b"},
+                   "samples in a micro-batch", {1, "64, conversations 8"}),
+       not_stored, Config::micro_batch},
+      {ZG_AT(micro_batch), may_change("run.micro_batch", extent)},
+      {ZG_AT(batch.accumulation),
+       integer_row({"--grad-accum", "--gradient-accumulation-steps"}, "micro-batches in a step",
+                   {1, "1"}),
+       not_stored, Config::accumulation},
+      {ZG_AT(accumulation), may_change("run.accumulation", extent)},
+      {ZG_AT(rampup.start), made_row([](TrainOptions& o) { return rampup_flag(o.rampup); }),
+       kept("run.rampup_start", count)},
+      {ZG_AT(rampup.increment),
+       kept("run.rampup_increment", count).unless({"--rampup-batch-size"})},
+      {ZG_AT(rampup.samples), kept("run.rampup_samples", count).unless({"--rampup-batch-size"})},
+      // 0 is accepted here; the batch solver's error explains it together with the other two flags.
+      {ZG_AT(batch.train),
+       integer_row({"--train-batch-size", "--global-batch-size"},
+                   "samples in a step = batch-size x grad-accum x ranks", {0, ""}),
+       not_stored, Config::train_batch},
+      {ZG_AT(steps),
+       integer_row({"--steps", "--train-iters"},
+                   "optimizer steps, counted from step 0 also when resuming"),
+       kept("run.steps", any_count).unless({"--epochs", "--train-samples"}).when(has_length)},
+      {ZG_AT(train_samples),
+       integer_row({"--train-samples"},
+                   "samples, instead of --steps: the last step is the last that does not go beyond",
+                   {1, ""}),
+       kept("run.train_samples", any_count).unless({"--steps", "--epochs"}).when(has_length)},
+      {ZG_AT(epochs),
+       number_row({"--epochs", "--num-train-epochs"}, some_epochs,
+                  "passes over the training data, instead of --steps; at the end their average "
+                  "time and peak",
+                  ""),
+       kept("run.epochs", epoch_count).unless({"--steps", "--train-samples"}).when(has_length)},
+      {ZG_AT(epoch_limit),
+       made_row([](TrainOptions& o) { return epoch_limit_flag(o.epoch_limit); })},
+      {ZG_AT(loss_mean),
+       choice_row({"--loss-mean"}, {"micro_batch", "token"},
+                  "a step's loss and gradient: the mean over micro-batches of the means over\n"
+                  "their targets, or over all targets of the step",
+                  "conversations: token"),
+       kept("run.loss_mean").sparse()},
+      {ZG_AT(max_bad_steps),
+       integer_row({"--max-bad-steps"},
+                   "skipped steps or infinite losses in a row that end the run; 0: never")},
+  };
+}
+
+Fields schedule_fields() {
+  return {
+      {ZG_AT(optimisation.schedule.rate),
+       number_row({"--lr", "--learning-rate"}, positive,
+                  "learning rate, the highest where a schedule moves it"),
+       kept("run.rate", not_negative), Config::rate},
+      {ZG_AT(optimisation.schedule.kind),
+       made_row([](TrainOptions& o) { return schedule_flag(o.optimisation.schedule); }),
+       kept("run.schedule").unless({"--lr-scheduler-type"}),
+       Config::schedule,
+       {"--schedule", "--lr-scheduler-type", annealing_flags[0], annealing_flags[1],
+        annealing_flags[2]}},
+      {ZG_AT(optimisation.schedule.kind),
+       made_row([](TrainOptions& o) { return lr_scheduler_flag(o.optimisation.schedule); })},
+      {ZG_AT(optimisation.schedule.lr_scheduler_kwargs),
+       text_row({"--lr-scheduler-kwargs"}, "JSON",
+                "its numbers, such as {\"num_decay_steps\": 100}"),
+       kept("run.lr_scheduler_kwargs").sparse()},
+      {ZG_AT(optimisation.schedule.warmup_num_steps),
+       made_row(warmup_steps_flag),
+       kept("run.warmup_steps", any_count).unless({"--warmup-ratio"}).when(same_schedule),
+       Config::warmup_steps,
+       {"--warmup-steps", "--warmup-ratio"}},
+      {ZG_AT(warmup_ratio),
+       number_row({"--warmup-ratio"}, share, "the same, as a share of the run's steps", "")},
+      {ZG_AT(optimisation.schedule.annealing.lr_decay_style),
+       choice_row({"--lr-decay-style"}, {"linear", "cosine", "constant"},
+                  "the rate by samples, as Megatron: linearly up from 0 in\n"
+                  "--lr-warmup-samples, then down to --min-lr at --lr-decay-samples"),
+       kept("run.decay_style")},
+      {ZG_AT(optimisation.schedule.annealing.lr_warmup_samples),
+       integer_row({"--lr-warmup-samples"}, "until the highest rate"),
+       kept("run.warmup_samples", any_count)},
+      {ZG_AT(optimisation.schedule.annealing.lr_decay_samples),
+       integer_row({"--lr-decay-samples"}, "until the lowest, counted from the first",
+                   {1, "--train-samples"}),
+       kept("run.decay_samples", any_count).when(has_own_decay)},
+      {ZG_AT(optimisation.schedule.min_rate),
+       number_row({"--min-lr"}, not_negative,
+                  "the lowest rate, of --lr-decay-style and of --schedule cosine"),
+       kept("run.min_rate")},
+  };
+}
+
+// Only a config sets these fields. A config sets all of them, so a run with a config takes none of
+// them from its checkpoint.
+Fields config_only_fields() {
+  const auto with_schedule = [](const char* key, Bounds bounds = {}) {
+    return kept(key, bounds).unless({"--config"}).when(same_schedule);
+  };
+  const auto by_config = [](const char* key, Bounds bounds = {}) {
+    return kept(key, bounds).unless({"--config"});
+  };
+  return {
+      {ZG_AT(optimisation.schedule.total_num_steps),
+       by_config("run.schedule_steps", any_count).when(has_own_end)},
+      {ZG_AT(optimisation.engine.update.stochastic_rounding), by_config("run.stochastic_rounding")},
+      {ZG_AT(optimisation.engine.loss_scaling.loss_scale),
+       by_config("run.loss_scale", not_negative)},
+      {ZG_AT(optimisation.engine.loss_scaling.window),
+       by_config("run.loss_scale_window", any_size)},
+      {ZG_AT(optimisation.engine.loss_scaling.hysteresis), by_config("run.hysteresis", any_size)},
+      {ZG_AT(optimisation.engine.loss_scaling.consecutive_hysteresis),
+       by_config("run.consecutive_hysteresis")},
+      {ZG_AT(optimisation.engine.loss_scaling.min_loss_scale),
+       by_config("run.min_loss_scale", positive)},
+      {ZG_AT(optimisation.schedule.warmup_type), with_schedule("run.warmup_type")},
+      {ZG_AT(optimisation.schedule.warmup_min_lr),
+       with_schedule("run.warmup_min_rate", not_negative)},
+      {ZG_AT(optimisation.schedule.warmup_min_ratio), with_schedule("run.warmup_min_ratio", share)},
+      {ZG_AT(optimisation.schedule.cos_min_ratio), with_schedule("run.cosine_min_ratio", share)},
+      {ZG_AT(optimisation.schedule.range_test.step_size),
+       with_schedule("run.range_test_step_size", any_size)},
+      {ZG_AT(optimisation.schedule.range_test.step_rate),
+       with_schedule("run.range_test_step_rate", finite)},
+      {ZG_AT(optimisation.schedule.range_test.staircase),
+       with_schedule("run.range_test_staircase")},
+      {ZG_AT(optimisation.schedule.one_cycle.cycle_min_lr),
+       with_schedule("run.cycle_min_rate", finite)},
+      {ZG_AT(optimisation.schedule.one_cycle.decay_lr_rate),
+       with_schedule("run.cycle_decay_rate", finite)},
+      {ZG_AT(optimisation.schedule.one_cycle.cycle_first_step_size),
+       with_schedule("run.cycle_first_steps", any_count)},
+      {ZG_AT(optimisation.schedule.one_cycle.cycle_second_step_size),
+       with_schedule("run.cycle_second_steps", any_count)},
+      {ZG_AT(optimisation.schedule.one_cycle.decay_step_size),
+       with_schedule("run.cycle_decay_steps", any_count)},
+      {ZG_AT(optimisation.schedule.one_cycle.cycle_momentum), with_schedule("run.cycle_momentum")},
+      {ZG_AT(optimisation.schedule.one_cycle.cycle_min_mom),
+       with_schedule("run.cycle_min_momentum", finite)},
+      {ZG_AT(optimisation.schedule.one_cycle.cycle_max_mom),
+       with_schedule("run.cycle_max_momentum", finite)},
+      {ZG_AT(optimisation.schedule.one_cycle.decay_mom_rate),
+       with_schedule("run.cycle_momentum_decay", finite)},
+  };
+}
+
+Fields optimisation_fields() {
+  const auto of_rule = [](const char* key, Bounds bounds = {}) {
+    return kept(key, bounds).when(same_rule);
+  };
+  return {
+      {ZG_AT(optimisation.engine.update.rule),
+       made_row([](TrainOptions& o) { return optimizer_flag(o.optimisation.engine.update); }),
+       kept("run.rule"), Config::optimizer},
+      {ZG_AT(optimisation.engine.update.decoupled), kept("run.decoupled").unless({"--optimizer"})},
+      {ZG_AT(optimisation.engine.update.momentum),
+       number_row({"--momentum", "--sgd-momentum"}, below_one,
+                  "of sgd; 0: no momentum, and no memory for it"),
+       of_rule("run.momentum"), Config::momentum},
+      {ZG_AT(optimisation.engine.update.dampening),
+       of_rule("run.dampening", share).unless({"--optimizer"})},
+      {ZG_AT(optimisation.engine.update.nesterov),
+       switch_row({"--nesterov"}, "sgd: Nesterov's momentum"), of_rule("run.nesterov"),
+       Config::nesterov},
+      {ZG_AT(optimisation.engine.update.muon.momentum),
+       number_row({"--muon-momentum"}, below_one, "of muon's matrices"),
+       of_rule("run.muon_momentum"), Config::muon_momentum},
+      {ZG_AT(optimisation.engine.update.muon.nesterov),
+       switch_row({"--muon-nesterov"}, "muon: Nesterov's momentum; =off turns it off [on]"),
+       of_rule("run.muon_nesterov"), Config::muon_nesterov},
+      {ZG_AT(optimisation.engine.update.muon.rate),
+       choice_row({"--muon-rate"},
+                  {name_of(zero::MuonRate::original), name_of(zero::MuonRate::match_rms_adamw)},
+                  "how muon adjusts the rate to a matrix, as torch's\nadjust_lr_fn"),
+       of_rule("run.muon_rate"), Config::muon_rate},
+      {ZG_AT(optimisation.engine.update.muon.adam_rate),
+       number_row({"--muon-adam-rate"}, not_negative,
+                  "of muon's AdamW, as a multiple of the learning rate"),
+       of_rule("run.muon_adam_rate"), Config::muon_adam_rate},
+      {ZG_AT(optimisation.engine.update.adafactor.beta2_decay),
+       number_row({"--adafactor-beta2-decay"}, not_positive,
+                  "adafactor: step^X is the weight of a new gradient"),
+       of_rule("run.adafactor_beta2_decay")},
+      {ZG_AT(optimisation.engine.update.adafactor.epsilon1),
+       number_row({"--adafactor-eps1"}, positive, "adafactor: the least root of a second moment"),
+       of_rule("run.adafactor_epsilon1")},
+      {ZG_AT(optimisation.engine.update.adafactor.epsilon2),
+       number_row({"--adafactor-eps2"}, not_negative,
+                  "adafactor: the least root mean square of a parameter"),
+       of_rule("run.adafactor_epsilon2")},
+      {ZG_AT(optimisation.engine.update.adafactor.clip),
+       number_row({"--adafactor-clip"}, from_one,
+                  "adafactor: the largest root mean square of an update"),
+       of_rule("run.adafactor_clip")},
+      {ZG_AT(optimisation.engine.update.weight_decay),
+       number_row({"--weight-decay"}, not_negative, "on matrices of linear layers"),
+       kept("run.weight_decay"), Config::weight_decay},
+      {ZG_AT(optimisation.engine.update.groups), made_row([](TrainOptions& o) {
+         return parameter_groups_flag(o.optimisation.engine.update.groups);
+       }),
+       kept("run.parameter_groups")},
+      {ZG_AT(optimisation.engine.update.beta1),
+       made_row([](TrainOptions& o) { return betas_flag(o.optimisation.engine.update); })},
+      {ZG_AT(optimisation.engine.update.beta1),
+       number_row({"--adam-beta1"}, below_one, "", ""),
+       kept("run.beta1").unless({"--betas"}),
+       Config::beta1,
+       {"--betas", "--adam-beta1"}},
+      {ZG_AT(optimisation.engine.update.beta2),
+       number_row({"--adam-beta2"}, below_one, "", ""),
+       kept("run.beta2").unless({"--betas"}),
+       Config::beta2,
+       {"--betas", "--adam-beta2"}},
+      {ZG_AT(optimisation.engine.update.epsilon),
+       number_row({"--adam-eps"}, positive,
+                  "adamw, adam, muon: added to the root of the second moment"),
+       kept("run.epsilon", not_negative).unless({"--config"}), Config::epsilon},
+      {ZG_AT(optimisation.engine.clip_norm),
+       number_row({"--clip", "--clip-grad"}, not_negative, "largest gradient norm; 0: no clipping"),
+       kept("run.clip_norm"), Config::clip_norm},
+      {ZG_AT(optimisation.preset),
+       made_row([](TrainOptions& o) { return precision_flag(o.optimisation); }), kept("run.preset"),
+       Config::precision},
+      {ZG_AT(optimisation.engine.compute), kept("run.compute").unless({"--precision"})},
+      {ZG_AT(optimisation.engine.load), kept("run.load").unless({"--precision"})},
+      {ZG_AT(optimisation.engine.optimizer), kept("run.optimizer").unless({"--precision"})},
+      {ZG_AT(optimisation.engine.loss_scaling.initial_scale_power), made_row([](TrainOptions& o) {
+         return initial_scale_flag(o.optimisation.engine.loss_scaling);
+       }),
+       kept("run.initial_scale_power", exponent), Config::initial_scale_power},
+      {ZG_AT(activation_checkpoint),
+       switch_row({"--activation-checkpoint", "--checkpoint-activations",
+                   "--deepspeed-activation-checkpointing"},
+                  "keep each block's input only and compute the rest again"),
+       not_stored, Config::activation_checkpoint},
+      {ZG_AT(initial_weights), made_row([](TrainOptions& o) {
+         return checkpoint_flag({"--init"}, "F", o.initial_weights,
+                                "weights from a safetensors file or a checkpoint");
+       })},
+      {ZG_AT(from_hf),
+       path_row({"--from-hf", "--model-name-or-path"}, "DIR", PathUse::reads,
+                "a model of Hugging Face's transformers: config.json says which,\n"
+                "model.safetensors has its weights; --block-size may take fewer positions,\n"
+                "a text is read by its tokenizer")},
+      {ZG_AT(seed), made_row([](TrainOptions& o) {
+         return seed_flag(o.seed, "of initial weights, data and dropout");
+       }),
+       kept("run.seed", any_seed)},
+  };
+}
+
+Fields lora_fields() {
+  return {
+      {ZG_AT(lora.rank),
+       integer_row({"--lora"},
+                   "train adapters of this rank, and keep the weights of --from-hf\n"
+                   "or --init as they are; checkpoints have the adapters alone",
+                   {1, "off"}),
+       must_equal("run.lora_rank", count).sparse()},
+      {ZG_AT(lora.alpha),
+       number_row({"--lora-alpha"}, positive, "their output is scaled by this / rank"),
+       must_equal("run.lora_alpha").sparse()},
+      {ZG_AT(lora.dropout), number_row({"--lora-dropout"}, below_one, "on their input"),
+       kept("run.lora_dropout").sparse()},
+      {ZG_AT(lora.targets),
+       text_row({"--lora-targets"}, "NAMES",
+                "layers that get one: all-linear, or the ends of names, as\n"
+                "q_proj,v_proj [PEFT's: c_attn, query_key_value, or q_proj,v_proj]"),
+       must_equal("run.lora_targets").sparse()},
+      {ZG_AT(lora.rank_stabilised), switch_row({"--rslora"}, "scale by alpha / sqrt(rank) instead"),
+       must_equal("run.rslora").sparse()},
+      {ZG_AT(initial_adapter),
+       path_row({"--init-adapter"}, "DIR", PathUse::reads,
+                "begin with the adapters in a folder of Hugging Face's PEFT, which\n"
+                "says what --lora and its flags say")},
+      {ZG_AT(moved_base), made_row([](TrainOptions& o) {
+         return checkpoint_flag(
+             {"--base"}, "PATH", o.moved_base,
+             "with --resume: where the weights are now that the adapters are for");
+       })},
+  };
+}
+
+Fields rank_fields() {
+  return {
+      {ZG_AT(ranks), integer_row({"--ranks", "--gpus", "--num-gpus"},
+                                 "ranks of all axes: threads of this process, or processes where\n"
+                                 "mpirun -np N starts them; then it may be left out",
+                                 {1, nullptr})},
+      {ZG_AT(data_ranks), may_change("run.ranks", extent)},
+      {ZG_AT(optimisation.engine.stage),
+       made_row([](TrainOptions& o) { return stage_flag(o.optimisation.engine); }),
+       kept("run.stage", zero_stage).unless({"--strategy"}),
+       Config::stage,
+       {"--zero-stage", "--strategy"}},
+      {ZG_AT(optimisation.engine.stage),
+       made_row([](TrainOptions& o) { return strategy_flag(o.optimisation.engine, o.offload); })},
+      {ZG_AT(optimisation.engine.reduce_bucket_size),
+       integer_row({"--reduce-bucket-size"}, "largest reduction of gradients, elements",
+                   {1, nullptr}),
+       not_stored, Config::reduce_bucket_size},
+      {ZG_AT(optimisation.engine.prefetch_bucket_size),
+       integer_row({"--prefetch-bucket-size"},
+                   "stage 3: the prefetch limit, in elements of all units that are gathered\n"
+                   "ahead, --prefetch-units at most; with --overlap-comm off none is"),
+       not_stored, Config::prefetch_bucket_size},
+      {ZG_AT(optimisation.engine.prefetch_units),
+       integer_row({"--prefetch-units"},
+                   "stage 3: at most so many units are gathered ahead; more hide the latency of\n"
+                   "small units, and take memory",
+                   {1, nullptr})},
+      {ZG_AT(optimisation.engine.param_persistence_threshold),
+       integer_row({"--param-persistence-threshold"},
+                   "stage 3: parameters of at most so many elements stay whole"),
+       not_stored, Config::param_persistence_threshold},
+      {ZG_AT(optimisation.engine.overlap_comm),
+       on_off_row({"--overlap-comm"}, "communicate while computing; =off turns it off [on]"),
+       not_stored, Config::overlap_comm},
+      {ZG_AT(optimisation.engine.reduce_at_boundary),
+       switch_row({"--reduce-at-boundary"},
+                  "stages 0 and 1: reduce once a step; bits then depend on the ranks"),
+       kept("run.reduce_at_boundary")},
+      {ZG_AT(optimisation.engine.nccl_reduce),
+       switch_row({"--nccl-reduce"},
+                  "inexact, GPUs with NCCL: gradients are summed in its order and\n"
+                  "rounding; bits then depend on the ranks and the machine"),
+       kept("run.nccl_reduce")},
+      {ZG_AT(optimisation.engine.grad_accum),
+       made_row([](TrainOptions& o) { return accumulator_flag(o.optimisation.engine.grad_accum); }),
+       kept("run.grad_accum").when(same_precision), Config::grad_accum_dtype},
+      {ZG_AT(comm_timeout_s),
+       number_row({"--comm-timeout"}, timeout,
+                  "seconds until a rank that stays away ends the run (exit 4)")},
+      {ZG_AT(dump_collectives),
+       switch_row({"--dump-collectives"},
+                  "after a failure: each rank's last 64 collectives on stderr, with\n"
+                  "step, state and times")},
+      {ZG_AT(injection), made_row([](TrainOptions& o) { return injection_flag(o.injection); })},
+  };
+}
+
+}  // namespace zg::tools
