@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "tools/commands/subcommands.h"
+#include "tools/options/fields.h"
 #include "tools/output/console.h"
 #include "tools/run/planner.h"
 #include "zerograd/models/gpt/gpt.h"
@@ -162,11 +163,9 @@ std::string mesh_summary(const Run& run, const std::vector<RankMemory>& stages) 
 void drop_output_options(TrainOptions& options) {
   const bool looks = options.resume == "auto";
   std::string without_effect;
-  for (const char* flag : {"--save", "--metrics", "--tensorboard-dir", "--trace", "--trace-steps",
-                           "--max-restarts", "--autotuning", "--exit-interval",
-                           "--kill-switch-path", "--universal-checkpoint", "--matmul-algorithms"})
-    if (options.given.count(flag) && !(looks && std::string(flag) == "--save"))
-      without_effect += (without_effect.empty() ? "" : ", ") + std::string(flag);
+  for (const std::string& flag : ignored_flags(by_plan))
+    if (options.given.count(flag) && !(looks && flag == "--save"))
+      without_effect += (without_effect.empty() ? "" : ", ") + flag;
   if (!without_effect.empty())
     print_line(
         stderr,
@@ -314,6 +313,10 @@ int plan(const std::vector<std::string>& arguments) {
     peaks = Peaks::read(options.peaks);
   }
   const Run run = prepare_run(options.train);
+  if (run.options.explain_settings) {
+    print(explain_settings(run.options, run.settings));
+    return 0;
+  }
   if (peaks) check_predictable(run, *peaks);
   if (run.pairs && !run.settings.seq2seq.pad_to_max && !run.options.data.source.empty())
     print_line(stderr,

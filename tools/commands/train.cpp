@@ -1,6 +1,7 @@
 #include <cstdio>
 
 #include "tools/commands/subcommands.h"
+#include "tools/options/fields.h"
 #include "tools/run/child.h"
 #include "tools/run/planner.h"
 #include "tools/run/processes.h"
@@ -111,6 +112,12 @@ int supervise(const TrainOptions& options, std::vector<std::string> arguments) {
 
 int train_with(TrainOptions options, const std::vector<std::string>& arguments) {
   if (!parse(arguments, options)) return 0;
+  if (options.explain_settings) {
+    const Run run = prepare_run(options);
+    if (options.is_first_process())
+      print_line(stdout, "{}", explain_settings(run.options, run.settings));
+    return 0;
+  }
   if (!options.autotuning.empty()) {
     std::vector<std::string> words = arguments;
     words.insert(words.end(), {"--autotuning", options.autotuning});  // a config may have said it

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "tools/commands/subcommands.h"
+#include "tools/options/fields.h"
 #include "tools/tune/tune_search.h"
 #include "tools/tune/tune_space.h"
 #include "zerograd/runtime/comm/processes.h"
@@ -18,19 +19,6 @@ namespace zg::tools {
 namespace {
 
 using Words = std::vector<std::string>;
-
-// Flags of train that tune ignores: trials set their own outputs, checkpoints and length.
-std::set<std::string> flags_without_effect() {
-  std::set<std::string> names({"--steps", "--epochs", "--limit-train-batches", "--train-samples",
-                               "--lr-decay-style", "--lr-warmup-samples", "--lr-decay-samples",
-                               "--min-lr", "--inject", "--rampup-batch-size"});
-  const std::set<std::string> groups = {"output", "checkpoints", "tuning"};
-  TrainOptions unused;
-  for (const FlagGroup& group : train_groups(unused))
-    if (groups.count(group.title))
-      for (const Flag& flag : group.flags) names.insert(flag.names.front());
-  return names;
-}
 
 Words words_of(const TuneOptions& options, const std::set<std::string>& but) {
   Words words;
@@ -135,7 +123,8 @@ int tune(const std::vector<std::string>& arguments) {
   TuneOptions options;
   if (!parse(arguments, options)) return 0;
   check(options);
-  const std::set<std::string> without_effect = flags_without_effect();
+  // Trials have outputs, checkpoints and a length of their own.
+  const std::set<std::string> without_effect = ignored_flags(by_tune);
   check_writable("--out", options.out);
   Words unused;
   for (const auto& [name, words] : options.flags)

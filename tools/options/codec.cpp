@@ -1,8 +1,10 @@
 #include "tools/options/codec.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <concepts>
+#include <functional>
 #include <initializer_list>
 #include <limits>
 #include <string>
@@ -174,25 +176,58 @@ void read_json(const Json& json, std::array<double, 3>& values, const Bounds& bo
 
 // --- flags ---
 
+Flag choice_of(const FlagRow& row, size_t now, const std::function<void(size_t)>& choose) {
+  const std::string shown = row.shown                  ? row.shown
+                            : now < row.choices.size() ? row.choices[now]
+                                                       : "";
+  return {row.names, join(row.choices, "|"),
+          shown.empty() ? row.help : fmt::format("{} [{}]", row.help, shown),
+          [choose, choices = row.choices](const std::string& name, const std::string& value) {
+            choose(parse_choice(name, value, choices));
+          }};
+}
+
 template <class T>
 Flag flag_for(const FlagRow& row, T& target) {
-  if constexpr (std::is_same_v<T, bool>)
+  if constexpr (std::is_same_v<T, bool>) {
     return switch_flag(row.names, target, row.help);
-  else if constexpr (std::is_same_v<T, int64_t> || std::is_same_v<T, std::optional<int64_t>>)
+  } else if constexpr (std::is_same_v<T, int64_t>) {
+    return row.value == "SIZE"
+               ? size_flag(row.names, target, row.help)
+               : integer_flag(row.names, target, row.help, {row.minimum, row.shown});
+  } else if constexpr (std::is_same_v<T, std::optional<int64_t>>) {
     return integer_flag(row.names, target, row.help, {row.minimum, row.shown});
-  else if constexpr (std::is_same_v<T, uint64_t>)
+  } else if constexpr (std::is_same_v<T, int>) {
+    const auto now = static_cast<size_t>(target);
+    if (!row.choices.empty())
+      return choice_of(row, now, [&target](size_t choice) { target = static_cast<int>(choice); });
+    return {row.names, "N", fmt::format("{} [{}]", row.help, target),
+            [&target, &row](const std::string& name, const std::string& value) {
+              target = static_cast<int>(parse_integer(name, value, row.minimum, row.maximum));
+            }};
+  } else if constexpr (std::is_same_v<T, uint64_t>) {
     return seed_flag(target, row.help);
-  else if constexpr (std::is_floating_point_v<T>)
+  } else if constexpr (std::is_floating_point_v<T>) {
     return number_flag(row.names, target, row.range, row.help, row.shown);
-  else if constexpr (std::is_same_v<T, std::string>)
+  } else if constexpr (std::is_same_v<T, std::string>) {
     return row.use == PathUse::none ? text_flag(row.names, row.value, target, row.help)
                                     : path_flag(row.names, row.value, target, row.use, row.help);
-  else if constexpr (std::is_enum_v<T>) {
-    Flag flag = choice_flag(row.names, target, row.choices, row.help);
-    if (row.shown) flag.help = fmt::format("{} [{}]", row.help, row.shown);
-    return flag;
-  } else
-    return {};
+  } else if constexpr (std::is_same_v<T, std::vector<zero::ParameterGroup>>) {
+    return {row.names, row.value, row.help,
+            [&target](const std::string& name, const std::string& value) {
+              target = zero::parameter_groups(value, name);
+            }};
+  } else if constexpr (std::is_enum_v<T>) {
+    const auto values = known<T>;
+    const auto found = std::find(values.begin(), values.end(), target);
+    const auto now = values.size() > 0 ? static_cast<size_t>(found - values.begin())
+                                       : static_cast<size_t>(target);
+    return choice_of(row, now, [&target, values](size_t choice) {
+      target = values.size() > 0 ? values.begin()[choice] : static_cast<T>(choice);
+    });
+  } else {
+    return {row.names, row.value, row.help};
+  }
 }
 
 template <class T>
@@ -204,7 +239,7 @@ void read_any(const Json& json, void* value, const Bounds& bounds) {
 }  // namespace
 
 template <class T>
-const Codec& codec_of() {
+[[gnu::noinline]] const Codec& codec_of() {
   static const Codec codec = {
       .bytes = sizeof(T),
       .write = [](const void* value) { return Json(json_of(*static_cast<const T*>(value))); },
@@ -216,40 +251,24 @@ const Codec& codec_of() {
   return codec;
 }
 
-// The types of fields.
-template const Codec& codec_of<bool>();
-template const Codec& codec_of<int>();
-template const Codec& codec_of<int64_t>();
-template const Codec& codec_of<uint64_t>();
-template const Codec& codec_of<float>();
-template const Codec& codec_of<double>();
-template const Codec& codec_of<std::string>();
-template const Codec& codec_of<std::array<double, 3>>();
-template const Codec& codec_of<std::optional<int32_t>>();
-template const Codec& codec_of<std::optional<int64_t>>();
-template const Codec& codec_of<std::vector<int32_t>>();
-template const Codec& codec_of<std::vector<zero::ParameterGroup>>();
-template const Codec& codec_of<DType>();
-template const Codec& codec_of<Space>();
-template const Codec& codec_of<LossMean>();
-template const Codec& codec_of<models::Order>();
-template const Codec& codec_of<models::Family>();
-template const Codec& codec_of<models::Position>();
-template const Codec& codec_of<nn::NormKind>();
-template const Codec& codec_of<nn::MlpKind>();
-template const Codec& codec_of<RopeScaling>();
-template const Codec& codec_of<OptimizerRule>();
-template const Codec& codec_of<zero::MuonRate>();
-template const Codec& codec_of<zero::ScheduleKind>();
-template const Codec& codec_of<zero::WarmupType>();
-template const Codec& codec_of<zero::DecayStyle>();
-template const Codec& codec_of<zero::DeepSpeedVersion>();
-template const Codec& codec_of<PipelineSchedule>();
-template const Codec& codec_of<Device::Type>();
-template const Codec& codec_of<EpochLimit>();
-template const Codec& codec_of<std::optional<StepRange>>();
-template const Codec& codec_of<FaultInjection>();
-template const Codec& codec_of<TrainOptions::Progress>();
+namespace {
+
+template <class... Types>
+std::vector<const Codec*> codecs_of() {
+  return {&codec_of<Types>()...};
+}
+
+}  // namespace
+
+std::vector<const Codec*> all_codecs() {
+  return codecs_of<bool, int, int64_t, uint64_t, float, double, std::string, std::array<double, 3>,
+                   std::optional<int32_t>, std::optional<int64_t>, std::vector<int32_t>,
+                   std::vector<zero::ParameterGroup>, DType, Space, LossMean, models::Order,
+                   models::Family, models::Position, nn::NormKind, nn::MlpKind, RopeScaling,
+                   OptimizerRule, zero::MuonRate, zero::ScheduleKind, zero::WarmupType,
+                   zero::DecayStyle, zero::DeepSpeedVersion, PipelineSchedule, Device::Type,
+                   EpochLimit, std::optional<StepRange>, FaultInjection, TrainOptions::Progress>();
+}
 
 // A field has no accessor for a constant object; nothing is written here.
 Json value_of(const Field& field, const RunSpec& spec) {

@@ -18,6 +18,9 @@ struct Codec {
   Flag (*flag)(const FlagRow& row, void* target);
 };
 
+/// The codecs of the types that fields may have. A type that is not in its list has none.
+std::vector<const Codec*> all_codecs();
+
 /// The value of a field as JSON. A field of TrainOptions alone is not in a RunSpec.
 Json value_of(const Field& field, const RunSpec& spec);
 Json value_of(const Field& field, const TrainOptions& options);

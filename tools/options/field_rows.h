@@ -52,8 +52,17 @@ inline const Stored not_stored;
 
 // Kinds of flags.
 
-inline FlagRow integer_row(Names names, const char* help, Count count = {}) {
-  return {.names = std::move(names), .help = help, .shown = count.shown, .minimum = count.minimum};
+inline FlagRow integer_row(Names names, const char* help, Count count = {},
+                           int64_t maximum = largest_count) {
+  return {.names = std::move(names),
+          .help = help,
+          .shown = count.shown,
+          .minimum = count.minimum,
+          .maximum = maximum};
+}
+/// Bytes. Help shows no default.
+inline FlagRow size_row(Names names, const char* help) {
+  return {.names = std::move(names), .value = "SIZE", .help = help};
 }
 inline FlagRow number_row(Names names, const Range& range, const char* help,
                           const char* shown = nullptr) {
@@ -82,8 +91,12 @@ inline FlagRow choice_row(Names names, std::vector<std::string> choices, const c
           .choices = std::move(choices)};
 }
 inline FlagRow parsed_row(Names names, const char* value, std::string help,
-                          void (*parse)(TrainOptions&, const std::string&, const std::string&)) {
-  return {.names = std::move(names), .value = value, .help = std::move(help), .parse = parse};
+                          void (*parse)(TrainOptions&, const FlagValue&), int max_words = 1) {
+  return {.names = std::move(names),
+          .value = value,
+          .help = std::move(help),
+          .max_words = max_words,
+          .parse = parse};
 }
 FlagRow made_row(Flag (*make)(TrainOptions&));
 

@@ -98,23 +98,23 @@ Fields axes_fields() {
 
 Fields offload_fields() {
   return {
-      {ZG_AT(optimisation.engine.offload.optimizer), made_row([](TrainOptions& o) {
+      {ZG_AT(engine().offload.optimizer), made_row([](TrainOptions& o) {
          return offload_flag("--offload-optimizer", o.optimisation.engine.offload.optimizer,
                              "where optimizer states are stored and updated [none]");
        }),
        kept("run.offload_optimizer").unless({"--config"}), Config::offload_optimizer},
-      {ZG_AT(optimisation.engine.offload.gradient), made_row([](TrainOptions& o) {
+      {ZG_AT(engine().offload.gradient), made_row([](TrainOptions& o) {
          return offload_flag("--offload-gradients", o.optimisation.engine.offload.gradient,
                              "where gradient accumulators are stored [none]");
        }),
        kept("run.offload_gradient").unless({"--config"}), Config::offload_gradients},
-      {ZG_AT(optimisation.engine.offload.parameter), made_row([](TrainOptions& o) {
+      {ZG_AT(engine().offload.parameter), made_row([](TrainOptions& o) {
          return offload_flag("--offload-param", o.optimisation.engine.offload.parameter,
                              "stage 3: where idle parameters are stored [none]");
        }),
        kept("run.offload_parameter").unless({"--config"}).when(is_stage_3),
        Config::offload_parameters},
-      {ZG_AT(optimisation.engine.offload.activation), made_row([](TrainOptions& o) {
+      {ZG_AT(engine().offload.activation), made_row([](TrainOptions& o) {
          return offload_flag("--offload-activations", o.optimisation.engine.offload.activation,
                              "where saved activations are stored [none]");
        }),
@@ -136,16 +136,17 @@ Fields place_fields() {
       {ZG_AT(device_flags.type),
        made_row([](TrainOptions& o) { return use_hpu_flag(o.device_flags.type); })},
       {ZG_AT(device_flags.device.threads),
-       made_row([](TrainOptions& o) { return place_flags(o.device_flags)[2]; })},
+       integer_row({"--threads"}, "threads for kernels, of each rank; 0: its share of the cores",
+                   {}, 4096)},
       {ZG_AT(device_flags.device.memory_limit),
-       made_row([](TrainOptions& o) { return place_flags(o.device_flags)[3]; })},
+       size_row({"--device-memory"}, "cap on each device's bytes; beyond it OutOfMemory (exit 3)")},
       {ZG_AT(device_flags.device.host_limit),
-       made_row([](TrainOptions& o) { return place_flags(o.device_flags)[4]; })},
+       size_row({"--host-memory"}, "cap on each rank's pinned and host bytes together")},
       Field{ZG_AT(matmul_algorithms),
             path_row({"--matmul-algorithms"}, "F", PathUse::reads,
                      "cuda: multiply by the algorithms of cuBLASLt in this file, which zerograd\n"
                      "bench matmul-algorithms wrote; another file may round differently")}
-          .ignored_by(Ignored::by_plan),
+          .ignored_by(by_plan),
       {ZG_AT(matmul_checksum), may_change("run.matmul_algorithms").sparse()},
   };
 }
@@ -164,18 +165,25 @@ Fields output_fields() {
       {ZG_AT(score_samples),
        integer_row({"--score-samples"},
                    "sort and adder: problems of each split to score at the end")},
-      {ZG_AT(metrics), path_row({"--metrics"}, "F", PathUse::writes, "a JSON line per step")},
-      {ZG_AT(tensorboard), path_row({"--tensorboard-dir"}, "DIR", PathUse::adds,
-                                    "a file of events for TensorBoard, under Megatron's tags")},
-      {ZG_AT(trace),
-       path_row({"--trace"}, "F", PathUse::writes,
-                "a Chrome trace (Perfetto opens it) of some steps: each rank's kernels,\n"
-                "collectives, copies, waits and memory; written when they are done")},
-      {ZG_AT(trace_steps),
-       made_row([](TrainOptions& o) { return trace_steps_flag(o.trace_steps); })},
+      Field{ZG_AT(metrics), path_row({"--metrics"}, "F", PathUse::writes, "a JSON line per step")}
+          .ignored_by(by_plan),
+      Field{ZG_AT(tensorboard), path_row({"--tensorboard-dir"}, "DIR", PathUse::adds,
+                                         "a file of events for TensorBoard, under Megatron's tags")}
+          .ignored_by(by_plan),
+      Field{ZG_AT(trace),
+            path_row({"--trace"}, "F", PathUse::writes,
+                     "a Chrome trace (Perfetto opens it) of some steps: each rank's kernels,\n"
+                     "collectives, copies, waits and memory; written when they are done")}
+          .ignored_by(by_plan),
+      Field{ZG_AT(trace_steps),
+            made_row([](TrainOptions& o) { return trace_steps_flag(o.trace_steps); })}
+          .ignored_by(by_plan),
       {ZG_AT(dump_memory),
        switch_row({"--dump-memory"}, "a Markdown table of memory per phase and step"), not_stored,
        Config::memory_breakdown},
+      {ZG_AT(explain_settings),
+       switch_row({"--explain-settings"},
+                  "print each setting with its value and where it comes from, and end")},
       {ZG_AT(memory_json), path_row({"--memory-json"}, "F", PathUse::writes,
                                     "the same of all ranks in bytes, as plan predicts it")},
       {ZG_AT(kernels),
@@ -195,9 +203,10 @@ Fields output_fields() {
 
 Fields checkpoint_fields() {
   return {
-      {ZG_AT(save), path_row({"--save", "--output-dir"}, "DIR", PathUse::adds,
-                             "write DIR/step_N at the end and when interrupted; a directory\n"
-                             "without another run's checkpoints")},
+      Field{ZG_AT(save), path_row({"--save", "--output-dir"}, "DIR", PathUse::adds,
+                                  "write DIR/step_N at the end and when interrupted; a directory\n"
+                                  "without another run's checkpoints")}
+          .ignored_by(by_plan),
       {ZG_AT(save_interval),
        integer_row({"--save-interval"},
                    "and every N steps; without --save: in the folder checkpoints", {1, ""})},
@@ -217,17 +226,21 @@ Fields checkpoint_fields() {
              "or checkpoints when it has one. Settings without a flag come from "
              "the\ncheckpoint");
        })},
-      {ZG_AT(exit_interval),
-       integer_row({"--exit-interval"},
-                   "save and end after each N steps, for jobs in a row; 0: never")},
-      {ZG_AT(kill_switch),
-       path_row({"--kill-switch-path"}, "F", PathUse::watches,
-                "save and end after the step in which a file of this name comes")},
-      {ZG_AT(universal_checkpoint), switch_row({"--universal-checkpoint"}, "")},
-      {ZG_AT(max_restarts),
-       integer_row({"--max-restarts"},
-                   "after a failure go on from --save's newest checkpoint, at most so\n"
-                   "often; not after signals and what would fail again the same way")},
+      Field{ZG_AT(exit_interval),
+            integer_row({"--exit-interval"},
+                        "save and end after each N steps, for jobs in a row; 0: never")}
+          .ignored_by(by_plan),
+      Field{ZG_AT(kill_switch),
+            path_row({"--kill-switch-path"}, "F", PathUse::watches,
+                     "save and end after the step in which a file of this name comes")}
+          .ignored_by(by_plan),
+      Field{ZG_AT(universal_checkpoint), switch_row({"--universal-checkpoint"}, "")}.ignored_by(
+          by_plan),
+      Field{ZG_AT(max_restarts),
+            integer_row({"--max-restarts"},
+                        "after a failure go on from --save's newest checkpoint, at most so\n"
+                        "often; not after signals and what would fail again the same way")}
+          .ignored_by(by_plan),
       {ZG_AT(restarted), integer_row({"--restarted"}, "", {0, ""})},
       // The position of the run; no option sets it.
       {ZG_AT(samples), always(unchecked("position.samples", any_count))},
@@ -252,11 +265,14 @@ const std::vector<FieldGroup>& field_groups() {
       {"axes", axes_fields()},
       {"offload", offload_fields()},
       {"place", place_fields()},
-      {"output", output_fields()},
-      {"checkpoints", checkpoint_fields()},
+      {"output", output_fields(), by_tune},
+      {"checkpoints", checkpoint_fields(), by_tune},
       {"tuning",
-       {{ZG_AT(autotuning), made_row([](TrainOptions& o) { return autotuning_flag(o.autotuning); }),
-         not_stored, Config::autotuning}}}};
+       {Field{ZG_AT(autotuning),
+              made_row([](TrainOptions& o) { return autotuning_flag(o.autotuning); }), not_stored,
+              Config::autotuning}
+            .ignored_by(by_plan)},
+       by_tune}};
   return groups;
 }
 
@@ -284,6 +300,18 @@ const std::vector<const Field*>& stored_fields() {
   return stored;
 }
 
+std::set<std::string> ignored_flags(Ignored by) {
+  std::set<std::string> names;
+  unsigned of_group = never;
+  for (const FieldGroup& group : field_groups()) {
+    of_group = group.title.empty() ? of_group : group.ignored;
+    for (const Field& field : group.fields)
+      if (((field.ignored | of_group) & by) && !field.flag.names.empty())
+        names.insert(field.name());
+  }
+  return names;
+}
+
 FlagRow made_row(Flag (*make)(TrainOptions&)) {
   TrainOptions example;  // for the names, which do not depend on it
   return {.names = make(example).names, .make = make};
@@ -292,15 +320,14 @@ FlagRow made_row(Flag (*make)(TrainOptions&)) {
 Flag flag_of(const Field& field, TrainOptions& options) {
   const FlagRow& row = field.flag;
   if (row.make) return row.make(options);
-  if (!row.parse) {
-    Flag flag = field.location.codec->flag(row, field.location.in_options(options));
-    if (!row.value.empty()) flag.value = row.value;
-    return flag;
+  Flag flag = field.location.codec->flag(row, field.location.in_options(options));
+  if (!row.value.empty()) flag.value = row.value;
+  if (row.parse) {
+    flag.help = row.help;
+    flag.set = [&options, parse = row.parse](const std::string& name, const std::string& value) {
+      parse(options, {name, value});
+    };
   }
-  Flag flag{row.names, row.value, row.help,
-            [&options, parse = row.parse](const std::string& name, const std::string& value) {
-              parse(options, name, value);
-            }};
   flag.max_words = row.max_words;
   flag.with_value = row.with_value;
   return flag;

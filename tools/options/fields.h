@@ -56,21 +56,26 @@ struct Location {
 };
 #define ZG_AT(field) [](auto& of) -> decltype((of.field)) { return (of.field); }
 
+/// A value on the command line, and the flag that errors name.
+struct FlagValue {
+  const std::string &flag, &value;
+};
+
 /// A flag, for any TrainOptions.
 struct FlagRow {
-  Names names = {};                       ///< empty: no flag sets the field
-  std::string value = {};                 ///< how help shows the value
-  std::string help = {};                  ///< without the default
-  const char* shown = nullptr;            ///< the default in help; null: the field's value
-  int64_t minimum = 0;                    ///< of a whole number
-  Range range = {};                       ///< of another number
-  std::vector<std::string> choices = {};  ///< words for the enumerators, in their order
+  Names names = {};                              ///< empty: no flag sets the field
+  std::string value = {};                        ///< how help shows the value
+  std::string help = {};                         ///< without the default
+  const char* shown = nullptr;                   ///< the default in help; null: the field's value
+  int64_t minimum = 0, maximum = largest_count;  ///< of a whole number
+  Range range = {};                              ///< of another number
+  std::vector<std::string> choices = {};         ///< words for the enumerators, in their order
   PathUse use = PathUse::none;
   int max_words = 1;                                                 ///< as Flag::max_words
   std::vector<std::pair<std::string, std::string>> with_value = {};  ///< as Flag::with_value
   /// Sets what a value with a syntax of its own means. Null: the codec of the field's type reads
   /// it.
-  void (*parse)(TrainOptions&, const std::string& flag, const std::string& value) = nullptr;
+  void (*parse)(TrainOptions&, const FlagValue&) = nullptr;
   /// Makes a flag that other commands have, too. Null: it follows from the other members.
   Flag (*make)(TrainOptions&) = nullptr;
 };
@@ -105,8 +110,8 @@ struct Stored {
   }
 };
 
-/// Commands that take a flag of train without effect.
-enum class Ignored : uint8_t { never, by_plan, by_tune, by_both };
+/// The commands that take a flag of train without effect, as bits.
+enum Ignored : unsigned { never = 0, by_plan = 1, by_tune = 2 };
 
 struct Field {
   Location location;
@@ -115,7 +120,7 @@ struct Field {
   std::optional<zero::DeepSpeedField> config = {};  ///< absent: no key of a config sets it
   /// First names of the flags that override the config's key. Empty: the field's own flag.
   std::vector<const char*> config_flags = {};
-  Ignored ignored = Ignored::never;
+  unsigned ignored = never;
 
   Field(Location location, FlagRow flag, Stored stored = {},
         std::optional<zero::DeepSpeedField> config = {}, std::vector<const char*> flags = {})
@@ -126,7 +131,7 @@ struct Field {
         config_flags(std::move(flags)) {}
   Field(Location location, Stored stored) : location(location), stored(std::move(stored)) {}
 
-  Field ignored_by(Ignored commands) && {
+  Field ignored_by(unsigned commands) && {
     ignored = commands;
     return std::move(*this);
   }
@@ -144,7 +149,7 @@ struct Field {
 struct FieldGroup {
   std::string title;  ///< in help; empty: these rows continue the group before
   std::vector<Field> fields;
-  Ignored ignored = Ignored::never;  ///< all of them
+  unsigned ignored = never;  ///< all of them
 };
 
 /// The table, in the order of help.
@@ -160,7 +165,14 @@ Flag flag_of(const Field& field, TrainOptions& options);
 void set_given(const TrainOptions& options, models::GPTConfig& model);
 /// Sets the fields of the model that no flag sets to those of a folder.
 void adopt_model(const RunSpec& theirs, TrainOptions& options);
-/// The flags of train that `plan` or `tune` takes without effect, by first name.
+/// The source of a field's value: "flag", "config", "config's default", "checkpoint", "folder",
+/// "flag
+/// --other", or, if no source is known, "default" or "derived" (from other settings or the data).
+std::string source_of(const Field& field, const TrainOptions& options, bool is_standard);
+/// A line for each setting: name, value and source. `spec`: as prepare_run() resolved it.
+std::string explain_settings(const TrainOptions& options, const RunSpec& spec);
+
+/// The flags of train that a command takes without effect, by first name.
 std::set<std::string> ignored_flags(Ignored by);
 
 }  // namespace zg::tools

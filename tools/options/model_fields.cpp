@@ -42,7 +42,8 @@ Fields model_fields() {
        integer_row({"--n-layer", "--num-layers"},
                    "blocks; with --n-head and --n-embd instead of a name", {1, ""}),
        always(of_model("model.layers", extent))},
-      {ZG_AT(model.heads), made_row([](TrainOptions& o) { return heads_flag(o.model.heads); }),
+      {ZG_AT(model.heads),
+       integer_row({"--n-head", "--num-attention-heads"}, "attention heads", {1, ""}),
        always(of_model("model.heads", extent))},
       {ZG_AT(model.width), integer_row({"--n-embd", "--hidden-size"}, "width", {1, ""}),
        always(of_model("model.width", extent))},
@@ -58,14 +59,18 @@ Fields model_fields() {
                    {1, "a BLOOM's own, else from the data"}),
        always(must_equal("model.vocabulary", extent))},
       {ZG_AT(model.position),
-       made_row([](TrainOptions& o) { return position_flag(o.model.position); }),
+       choice_row({"--position-embedding", "--position-embedding-type"}, {"learned", "alibi"},
+                  "positions: a table, or ALiBi in attention [learned; BLOOM alibi, bloom-13b "
+                  "learned];\nLlama's family has rotary ones",
+                  ""),
        must_equal("model.position")},
-      {ZG_AT(model.tied), made_row([](TrainOptions& o) { return tied_flag(o.model.tied); }),
+      {ZG_AT(model.tied),
+       switch_row({"--tied"}, "the head shares the token embedding's weights [BLOOM's default]"),
        always(of_model("model.tied")).unless({"--untied"})},
       {ZG_AT(model.tied),
        parsed_row({"--untied"}, "", "the head has weights of its own [GPT's default]",
-                  [](TrainOptions& o, const std::string& name, const std::string& value) {
-                    o.model.tied = !parse_switch(name, value);
+                  [](TrainOptions& o, const FlagValue& v) {
+                    o.model.tied = !parse_switch(v.flag, v.value);
                   })},
       {ZG_AT(model.dropout),
        number_row({"--dropout"}, below_one, "on embeddings, attention and residuals",

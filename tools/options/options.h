@@ -77,9 +77,8 @@ struct Tracking {
   std::string name = "zerograd";  ///< of the folder, in --output-dir
 };
 
-/// Where the value of a setting comes from.
-enum class Source : uint8_t { standard, derived, flag, config, checkpoint, folder };
-const char* name_of(Source source);
+/// The origin of a setting that no flag sets.
+enum class Source : uint8_t { config, checkpoint, folder };
 
 /// All options of `train`: the run, and how a process executes it. The fields of RunSpec are those
 /// that flags, a config, a checkpoint and a folder give; prepare_run() resolves the others.
@@ -123,6 +122,7 @@ struct TrainOptions : RunSpec {
   std::string tensorboard;               ///< folder of the event files; empty: none
   Tracking tracking;
   bool dump_memory = false;
+  bool explain_settings = false;  ///< print each setting and its source instead of running
   std::string memory_json, kernels;
   std::string dump_gradients;                  ///< output path; empty: none
   std::optional<int64_t> dump_gradients_step;  ///< given with the path

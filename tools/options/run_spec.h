@@ -124,6 +124,9 @@ struct RunSpec {
   /// of the last step. NaN: unknown.
   double loss = std::numeric_limits<double>::quiet_NaN();
 
+  zero::ScheduleOptions& schedule() { return optimisation.schedule; }
+  zero::Config& engine() { return optimisation.engine; }
+  zero::UpdateOptions& update() { return optimisation.engine.update; }
   /// The full batch.
   int64_t samples_per_step() const { return micro_batch * accumulation * data_ranks; }
   /// Samples of the next step, which may have a smaller batch during the ramp-up.

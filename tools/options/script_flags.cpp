@@ -10,20 +10,29 @@
 namespace zg::tools {
 namespace {
 
-constexpr const char* no_hub =
-    "there is no hub here; save the texts in one file and give it as --data PATH.txt";
-constexpr const char* no_generation =
-    "a validation takes the loss and generates nothing; generate has --num-beams, --min-length and "
-    "--max-length; leave the flag out";
-
 /// A flag without a counterpart: the error says what to write instead.
-template <class Refusal>
-Flag refused_flag(std::string name, bool is_switch, const char* instead) {
-  return {{std::move(name)},
-          is_switch ? "" : "X",
-          "",
-          [instead](const std::string& flag, const std::string&) {
-            throw Refusal(fmt::format("{}: {}", flag, instead));
+struct RefusedFlag {
+  const char* name;
+  const char* value;  ///< empty: a switch
+  const char* instead;
+  bool is_unsupported = false;  ///< Unsupported, else ConfigError
+};
+
+FlagGroup refused(const std::vector<RefusedFlag>& rows) {
+  FlagGroup group;
+  for (const RefusedFlag& row : rows)
+    group.flags.push_back({{row.name}, row.value, "", [row](const std::string& flag, const auto&) {
+                             const std::string why = fmt::format("{}: {}", flag, row.instead);
+                             if (row.is_unsupported) throw Unsupported(why);
+                             throw ConfigError(why);
+                           }});
+  return group;
+}
+
+/// A switch without effect here, which scripts have.
+Flag accepted_flag(const char* name) {
+  return {{name}, "", "", [](const std::string& flag, const std::string& value) {
+            parse_switch(flag, value);
           }};
 }
 
@@ -77,31 +86,28 @@ void resolve_tracking(TrainOptions& options) {
 }
 
 FlagGroup script_flags() {
-  constexpr bool has_value = false;
-  FlagGroup group;
-  for (const char* name : {"--dataset-name", "--dataset-config-name"})
-    group.flags.push_back(refused_flag<ConfigError>(name, has_value, no_hub));
-  group.flags.push_back(refused_flag<ConfigError>(
-      "--per-device-eval-batch-size", has_value,
-      "a validation takes micro-batches of --batch-size; leave the flag out"));
-  group.flags.push_back(
-      {{"--do-train"}, "", "", [](const std::string& name, const std::string& value) {
-         parse_switch(name, value);  // this command always trains
-       }});
-  constexpr bool is_switch = true;
-  group.flags.push_back(refused_flag<ConfigError>(
-      "--do-eval", is_switch,
-      "train validates every --eval-interval N steps, and zerograd eval a checkpoint; write one of "
-      "them"));
-  group.flags.push_back(refused_flag<ConfigError>(
-      "--do-predict", is_switch, "zerograd generate reads a checkpoint; leave the flag out"));
-  group.flags.push_back(refused_flag<ConfigError>(
-      "--overwrite-output-dir", is_switch,
-      "a run never overwrites a checkpoint of another; give --output-dir a new folder, or go on "
-      "with --resume DIR"));
-  for (const char* name : {"--val-max-target-length", "--val-min-target-length", "--num-beams",
-                           "--n-val-batch-generations"})
-    group.flags.push_back(refused_flag<Unsupported>(name, has_value, no_generation));
+  constexpr const char* no_hub =
+      "there is no hub here; save the texts in one file and give it as --data PATH.txt";
+  constexpr const char* no_generation =
+      "a validation takes the loss and generates nothing; generate has --num-beams, --min-length "
+      "and --max-length; leave the flag out";
+  FlagGroup group = refused(
+      {{"--dataset-name", "X", no_hub},
+       {"--dataset-config-name", "X", no_hub},
+       {"--per-device-eval-batch-size", "X",
+        "a validation takes micro-batches of --batch-size; leave the flag out"},
+       {"--do-eval", "",
+        "train validates every --eval-interval N steps, and zerograd eval a checkpoint; write one "
+        "of them"},
+       {"--do-predict", "", "zerograd generate reads a checkpoint; leave the flag out"},
+       {"--overwrite-output-dir", "",
+        "a run never overwrites a checkpoint of another; give --output-dir a new folder, or go on "
+        "with --resume DIR"},
+       {"--val-max-target-length", "X", no_generation, true},
+       {"--val-min-target-length", "X", no_generation, true},
+       {"--num-beams", "X", no_generation, true},
+       {"--n-val-batch-generations", "X", no_generation, true}});
+  group.flags.push_back(accepted_flag("--do-train"));  // this command always trains
   return group;
 }
 
@@ -109,15 +115,12 @@ FlagGroup evaluation_script_flags() {
   constexpr const char* own = "the checkpoint says it; leave the flag out";
   constexpr const char* one_rank =
       "this runs on one rank, whatever the stage that trained the checkpoint; leave the flag out";
-  FlagGroup group;
-  for (const char* name : {"--precision", "--config", "--deepspeed-config"})
-    group.flags.push_back(refused_flag<ConfigError>(name, /*is_switch=*/false, own));
-  for (const char* name : {"--strategy", "--zero-stage"})
-    group.flags.push_back(refused_flag<ConfigError>(name, /*is_switch=*/false, one_rank));
-  group.flags.push_back(
-      {{"--deepspeed"}, "", "", [](const std::string& name, const std::string& value) {
-         parse_switch(name, value);
-       }});
+  FlagGroup group = refused({{"--precision", "X", own},
+                             {"--config", "X", own},
+                             {"--deepspeed-config", "X", own},
+                             {"--strategy", "X", one_rank},
+                             {"--zero-stage", "X", one_rank}});
+  group.flags.push_back(accepted_flag("--deepspeed"));
   return group;
 }
 

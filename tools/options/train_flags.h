@@ -10,26 +10,10 @@
 // several flags together say of the optimisation (optimisation_flags.cpp).
 namespace zg::tools {
 
-Flag rampup_flag(BatchRampup& rampup);
-/// Lightning's flag: 120 batches, or 0.25 for a quarter of them. Help lists it as an alternative
-/// spelling only.
-Flag epoch_limit_flag(EpochLimit& limit);
-
-Flag schedule_flag(zero::ScheduleOptions& schedule);
 /// Hugging Face's names of schedules.
 Flag lr_scheduler_flag(zero::ScheduleOptions& schedule);
 /// Steps, or a share of the run's.
 Flag warmup_steps_flag(TrainOptions& options);
-Flag optimizer_flag(zero::UpdateOptions& update);
-Flag parameter_groups_flag(std::vector<zero::ParameterGroup>& groups);
-Flag betas_flag(zero::UpdateOptions& update);
-Flag precision_flag(OptimisationOptions& optimisation);
-Flag initial_scale_flag(zero::LossScaleOptions& scaling);
-
-Flag stage_flag(zero::Config& engine);
-/// Lightning's name for the stage. Help lists it as an alternative spelling only.
-Flag strategy_flag(zero::Config& engine, OffloadFlags& offload);
-Flag accumulator_flag(DType& grad_accum);
 Flag offload_flag(const char* name, Space& space, const std::string& help);
 /// --inject rank=R,step=S[+S...],fault=throw|return|stall|inf|kill|stop|oom|mismatch[,phase=P]
 Flag injection_flag(FaultInjection& injection);

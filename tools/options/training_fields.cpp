@@ -1,4 +1,6 @@
+#include <iterator>
 #include "tools/options/field_rows.h"
+
 #include "tools/options/model_flags.h"
 #include "tools/options/train_flags.h"
 
@@ -34,6 +36,65 @@ bool same_precision(const TrainOptions& now, const RunSpec& saved) {
   return now.optimisation.precision() == saved.optimisation.precision();
 }
 
+// Lightning's flag: 120 batches, or 0.25 for a quarter of them.
+void parse_epoch_limit(TrainOptions& options, const FlagValue& v) {
+  options.epoch_limit = {};
+  if (v.value.find('.') == std::string::npos)
+    options.epoch_limit.batches = parse_integer(v.flag, v.value, 1, largest_count);
+  else
+    options.epoch_limit.share =
+        parse_number(v.flag, v.value, {0.0, 1.0, true, false, "a share above 0 and at most 1.0"});
+}
+
+void parse_optimizer(TrainOptions& options, const FlagValue& v) {
+  using enum OptimizerRule;
+  constexpr OptimizerRule rules[] = {adam, adam, lion, sgd, muon, adafactor};
+  options.update().rule =
+      rules[parse_choice(v.flag, v.value, {"adamw", "adam", "lion", "sgd", "muon", "adafactor"})];
+  options.update().decoupled = v.value != "adam" && v.value != "sgd";
+}
+
+void parse_betas(TrainOptions& options, const FlagValue& v) {
+  const size_t comma = v.value.find(',');
+  if (comma == std::string::npos)
+    throw ConfigError(v.flag + ": expected two numbers like 0.9,0.95, got '" + v.value + "'");
+  const auto beta = [&](const std::string& word) {
+    return static_cast<float>(parse_number(v.flag, word, below_one));
+  };
+  options.update().beta1 = beta(v.value.substr(0, comma));
+  options.update().beta2 = beta(v.value.substr(comma + 1));
+}
+
+FlagRow precision_row() {
+  FlagRow row = parsed_row(
+      {"--precision"}, "P",
+      "data type for computing, of values, activations and gradients: f32 or 32;\n"
+      "bf16, or f16 or 16 with a loss scale, beside f32 masters; deepspeed,\n"
+      "fsdp-mixed or fsdp-memory, whose dtypes plan --explain prints [f32]",
+      [](TrainOptions& options, const FlagValue& v) {
+        constexpr DType computes[] = {DType::f32, DType::f32, DType::bf16, DType::f16, DType::f16};
+        const size_t choice = parse_choice(
+            v.flag, v.value,
+            {"f32", "32", "bf16", "f16", "16", "deepspeed", "fsdp-mixed", "fsdp-memory"});
+        const bool preset = choice >= std::size(computes);
+        options.optimisation.preset = preset ? v.value : "";
+        if (!preset) options.engine().compute = computes[choice];
+      });
+  row.with_value = {{"--bf16", "bf16"}, {"--fp16", "f16"}};
+  return row;
+}
+
+// Lightning's name for the stage. Help lists it as an alternative spelling only.
+void parse_strategy(TrainOptions& options, const FlagValue& v) {
+  const std::string stage = "deepspeed_stage_";
+  const size_t choice =
+      parse_choice(v.flag, v.value,
+                   {"ddp", stage + "1", stage + "2", stage + "3", stage + "1_offload",
+                    stage + "2_offload", stage + "3_offload"});
+  options.offload.cpu_offload = options.offload.cpu_offload || choice > 3;
+  options.engine().stage = static_cast<int>(choice > 3 ? choice - 3 : choice);
+}
+
 }  // namespace
 
 Fields length_fields() {
@@ -49,8 +110,16 @@ Fields length_fields() {
                    {1, "1"}),
        not_stored, Config::accumulation},
       {ZG_AT(accumulation), may_change("run.accumulation", extent)},
-      {ZG_AT(rampup.start), made_row([](TrainOptions& o) { return rampup_flag(o.rampup); }),
-       kept("run.rampup_start", count)},
+      Field{
+          ZG_AT(rampup.start),
+          parsed_row(
+              {"--rampup-batch-size"}, "START INCREMENT SAMPLES",
+              "a step's samples grow from START by INCREMENT to --train-batch-size over\n"
+              "the first SAMPLES",
+              [](TrainOptions& o, const FlagValue& v) { o.rampup = parse_rampup(v.flag, v.value); },
+              /*max_words=*/3),
+          kept("run.rampup_start", count)}
+          .ignored_by(by_tune),
       {ZG_AT(rampup.increment),
        kept("run.rampup_increment", count).unless({"--rampup-batch-size"})},
       {ZG_AT(rampup.samples), kept("run.rampup_samples", count).unless({"--rampup-batch-size"})},
@@ -59,23 +128,28 @@ Fields length_fields() {
        integer_row({"--train-batch-size", "--global-batch-size"},
                    "samples in a step = batch-size x grad-accum x ranks", {0, ""}),
        not_stored, Config::train_batch},
-      {ZG_AT(steps),
-       integer_row({"--steps", "--train-iters"},
-                   "optimizer steps, counted from step 0 also when resuming"),
-       kept("run.steps", any_count).unless({"--epochs", "--train-samples"}).when(has_length)},
-      {ZG_AT(train_samples),
-       integer_row({"--train-samples"},
-                   "samples, instead of --steps: the last step is the last that does not go beyond",
-                   {1, ""}),
-       kept("run.train_samples", any_count).unless({"--steps", "--epochs"}).when(has_length)},
-      {ZG_AT(epochs),
-       number_row({"--epochs", "--num-train-epochs"}, some_epochs,
-                  "passes over the training data, instead of --steps; at the end their average "
-                  "time and peak",
-                  ""),
-       kept("run.epochs", epoch_count).unless({"--steps", "--train-samples"}).when(has_length)},
-      {ZG_AT(epoch_limit),
-       made_row([](TrainOptions& o) { return epoch_limit_flag(o.epoch_limit); })},
+      Field{ZG_AT(steps),
+            integer_row({"--steps", "--train-iters"},
+                        "optimizer steps, counted from step 0 also when resuming"),
+            kept("run.steps", any_count).unless({"--epochs", "--train-samples"}).when(has_length)}
+          .ignored_by(by_tune),
+      Field{ZG_AT(train_samples),
+            integer_row(
+                {"--train-samples"},
+                "samples, instead of --steps: the last step is the last that does not go beyond",
+                {1, ""}),
+            kept("run.train_samples", any_count).unless({"--steps", "--epochs"}).when(has_length)}
+          .ignored_by(by_tune),
+      Field{
+          ZG_AT(epochs),
+          number_row({"--epochs", "--num-train-epochs"}, some_epochs,
+                     "passes over the training data, instead of --steps; at the end their average "
+                     "time and peak",
+                     ""),
+          kept("run.epochs", epoch_count).unless({"--steps", "--train-samples"}).when(has_length)}
+          .ignored_by(by_tune),
+      Field{ZG_AT(epoch_limit), parsed_row({"--limit-train-batches"}, "N", "", parse_epoch_limit)}
+          .ignored_by(by_tune),
       {ZG_AT(loss_mean),
        choice_row({"--loss-mean"}, {"micro_batch", "token"},
                   "a step's loss and gradient: the mean over micro-batches of the means over\n"
@@ -90,45 +164,52 @@ Fields length_fields() {
 
 Fields schedule_fields() {
   return {
-      {ZG_AT(optimisation.schedule.rate),
+      {ZG_AT(schedule().rate),
        number_row({"--lr", "--learning-rate"}, positive,
                   "learning rate, the highest where a schedule moves it"),
        kept("run.rate", not_negative), Config::rate},
-      {ZG_AT(optimisation.schedule.kind),
-       made_row([](TrainOptions& o) { return schedule_flag(o.optimisation.schedule); }),
+      {ZG_AT(schedule().kind),
+       choice_row({"--schedule"}, {"none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "cosine"},
+                  "the learning rate over the steps taken: none, DeepSpeed's\n"
+                  "WarmupLR, WarmupDecayLR or WarmupCosineLR, or nanoGPT's cosine",
+                  "none", "S"),
        kept("run.schedule").unless({"--lr-scheduler-type"}),
        Config::schedule,
        {"--schedule", "--lr-scheduler-type", annealing_flags[0], annealing_flags[1],
         annealing_flags[2]}},
-      {ZG_AT(optimisation.schedule.kind),
+      {ZG_AT(schedule().kind),
        made_row([](TrainOptions& o) { return lr_scheduler_flag(o.optimisation.schedule); })},
-      {ZG_AT(optimisation.schedule.lr_scheduler_kwargs),
+      {ZG_AT(schedule().lr_scheduler_kwargs),
        text_row({"--lr-scheduler-kwargs"}, "JSON",
                 "its numbers, such as {\"num_decay_steps\": 100}"),
        kept("run.lr_scheduler_kwargs").sparse()},
-      {ZG_AT(optimisation.schedule.warmup_num_steps),
+      {ZG_AT(schedule().warmup_num_steps),
        made_row(warmup_steps_flag),
        kept("run.warmup_steps", any_count).unless({"--warmup-ratio"}).when(same_schedule),
        Config::warmup_steps,
        {"--warmup-steps", "--warmup-ratio"}},
       {ZG_AT(warmup_ratio),
        number_row({"--warmup-ratio"}, share, "the same, as a share of the run's steps", "")},
-      {ZG_AT(optimisation.schedule.annealing.lr_decay_style),
-       choice_row({"--lr-decay-style"}, {"linear", "cosine", "constant"},
-                  "the rate by samples, as Megatron: linearly up from 0 in\n"
-                  "--lr-warmup-samples, then down to --min-lr at --lr-decay-samples"),
-       kept("run.decay_style")},
-      {ZG_AT(optimisation.schedule.annealing.lr_warmup_samples),
-       integer_row({"--lr-warmup-samples"}, "until the highest rate"),
-       kept("run.warmup_samples", any_count)},
-      {ZG_AT(optimisation.schedule.annealing.lr_decay_samples),
-       integer_row({"--lr-decay-samples"}, "until the lowest, counted from the first",
-                   {1, "--train-samples"}),
-       kept("run.decay_samples", any_count).when(has_own_decay)},
-      {ZG_AT(optimisation.schedule.min_rate),
-       number_row({"--min-lr"}, not_negative,
-                  "the lowest rate, of --lr-decay-style and of --schedule cosine"),
-       kept("run.min_rate")},
+      Field{ZG_AT(schedule().annealing.lr_decay_style),
+            choice_row({"--lr-decay-style"}, {"linear", "cosine", "constant"},
+                       "the rate by samples, as Megatron: linearly up from 0 in\n"
+                       "--lr-warmup-samples, then down to --min-lr at --lr-decay-samples"),
+            kept("run.decay_style")}
+          .ignored_by(by_tune),
+      Field{ZG_AT(schedule().annealing.lr_warmup_samples),
+            integer_row({"--lr-warmup-samples"}, "until the highest rate"),
+            kept("run.warmup_samples", any_count)}
+          .ignored_by(by_tune),
+      Field{ZG_AT(schedule().annealing.lr_decay_samples),
+            integer_row({"--lr-decay-samples"}, "until the lowest, counted from the first",
+                        {1, "--train-samples"}),
+            kept("run.decay_samples", any_count).when(has_own_decay)}
+          .ignored_by(by_tune),
+      Field{ZG_AT(schedule().min_rate),
+            number_row({"--min-lr"}, not_negative,
+                       "the lowest rate, of --lr-decay-style and of --schedule cosine"),
+            kept("run.min_rate")}
+          .ignored_by(by_tune),
   };
 }
 
@@ -142,45 +223,34 @@ Fields config_only_fields() {
     return kept(key, bounds).unless({"--config"});
   };
   return {
-      {ZG_AT(optimisation.schedule.total_num_steps),
+      {ZG_AT(schedule().total_num_steps),
        by_config("run.schedule_steps", any_count).when(has_own_end)},
-      {ZG_AT(optimisation.engine.update.stochastic_rounding), by_config("run.stochastic_rounding")},
-      {ZG_AT(optimisation.engine.loss_scaling.loss_scale),
-       by_config("run.loss_scale", not_negative)},
-      {ZG_AT(optimisation.engine.loss_scaling.window),
-       by_config("run.loss_scale_window", any_size)},
-      {ZG_AT(optimisation.engine.loss_scaling.hysteresis), by_config("run.hysteresis", any_size)},
-      {ZG_AT(optimisation.engine.loss_scaling.consecutive_hysteresis),
+      {ZG_AT(update().stochastic_rounding), by_config("run.stochastic_rounding")},
+      {ZG_AT(engine().loss_scaling.loss_scale), by_config("run.loss_scale", not_negative)},
+      {ZG_AT(engine().loss_scaling.window), by_config("run.loss_scale_window", any_size)},
+      {ZG_AT(engine().loss_scaling.hysteresis), by_config("run.hysteresis", any_size)},
+      {ZG_AT(engine().loss_scaling.consecutive_hysteresis),
        by_config("run.consecutive_hysteresis")},
-      {ZG_AT(optimisation.engine.loss_scaling.min_loss_scale),
-       by_config("run.min_loss_scale", positive)},
-      {ZG_AT(optimisation.schedule.warmup_type), with_schedule("run.warmup_type")},
-      {ZG_AT(optimisation.schedule.warmup_min_lr),
-       with_schedule("run.warmup_min_rate", not_negative)},
-      {ZG_AT(optimisation.schedule.warmup_min_ratio), with_schedule("run.warmup_min_ratio", share)},
-      {ZG_AT(optimisation.schedule.cos_min_ratio), with_schedule("run.cosine_min_ratio", share)},
-      {ZG_AT(optimisation.schedule.range_test.step_size),
-       with_schedule("run.range_test_step_size", any_size)},
-      {ZG_AT(optimisation.schedule.range_test.step_rate),
-       with_schedule("run.range_test_step_rate", finite)},
-      {ZG_AT(optimisation.schedule.range_test.staircase),
-       with_schedule("run.range_test_staircase")},
-      {ZG_AT(optimisation.schedule.one_cycle.cycle_min_lr),
-       with_schedule("run.cycle_min_rate", finite)},
-      {ZG_AT(optimisation.schedule.one_cycle.decay_lr_rate),
-       with_schedule("run.cycle_decay_rate", finite)},
-      {ZG_AT(optimisation.schedule.one_cycle.cycle_first_step_size),
+      {ZG_AT(engine().loss_scaling.min_loss_scale), by_config("run.min_loss_scale", positive)},
+      {ZG_AT(schedule().warmup_type), with_schedule("run.warmup_type")},
+      {ZG_AT(schedule().warmup_min_lr), with_schedule("run.warmup_min_rate", not_negative)},
+      {ZG_AT(schedule().warmup_min_ratio), with_schedule("run.warmup_min_ratio", share)},
+      {ZG_AT(schedule().cos_min_ratio), with_schedule("run.cosine_min_ratio", share)},
+      {ZG_AT(schedule().range_test.step_size), with_schedule("run.range_test_step_size", any_size)},
+      {ZG_AT(schedule().range_test.step_rate), with_schedule("run.range_test_step_rate", finite)},
+      {ZG_AT(schedule().range_test.staircase), with_schedule("run.range_test_staircase")},
+      {ZG_AT(schedule().one_cycle.cycle_min_lr), with_schedule("run.cycle_min_rate", finite)},
+      {ZG_AT(schedule().one_cycle.decay_lr_rate), with_schedule("run.cycle_decay_rate", finite)},
+      {ZG_AT(schedule().one_cycle.cycle_first_step_size),
        with_schedule("run.cycle_first_steps", any_count)},
-      {ZG_AT(optimisation.schedule.one_cycle.cycle_second_step_size),
+      {ZG_AT(schedule().one_cycle.cycle_second_step_size),
        with_schedule("run.cycle_second_steps", any_count)},
-      {ZG_AT(optimisation.schedule.one_cycle.decay_step_size),
+      {ZG_AT(schedule().one_cycle.decay_step_size),
        with_schedule("run.cycle_decay_steps", any_count)},
-      {ZG_AT(optimisation.schedule.one_cycle.cycle_momentum), with_schedule("run.cycle_momentum")},
-      {ZG_AT(optimisation.schedule.one_cycle.cycle_min_mom),
-       with_schedule("run.cycle_min_momentum", finite)},
-      {ZG_AT(optimisation.schedule.one_cycle.cycle_max_mom),
-       with_schedule("run.cycle_max_momentum", finite)},
-      {ZG_AT(optimisation.schedule.one_cycle.decay_mom_rate),
+      {ZG_AT(schedule().one_cycle.cycle_momentum), with_schedule("run.cycle_momentum")},
+      {ZG_AT(schedule().one_cycle.cycle_min_mom), with_schedule("run.cycle_min_momentum", finite)},
+      {ZG_AT(schedule().one_cycle.cycle_max_mom), with_schedule("run.cycle_max_momentum", finite)},
+      {ZG_AT(schedule().one_cycle.decay_mom_rate),
        with_schedule("run.cycle_momentum_decay", finite)},
   };
 }
@@ -190,84 +260,89 @@ Fields optimisation_fields() {
     return kept(key, bounds).when(same_rule);
   };
   return {
-      {ZG_AT(optimisation.engine.update.rule),
-       made_row([](TrainOptions& o) { return optimizer_flag(o.optimisation.engine.update); }),
+      {ZG_AT(update().rule),
+       parsed_row({"--optimizer"}, "adamw|adam|lion|sgd|muon|adafactor",
+                  "the rule of the update; adam and sgd add weight decay to the\n"
+                  "gradients; muon: AdamW, but for hidden matrices; adafactor: second\n"
+                  "moments of rows and columns alone, whole on every rank. Its --lr is\n"
+                  "relative to a parameter's size and at most 1/sqrt(step): try 0.01 [adamw]",
+                  parse_optimizer),
        kept("run.rule"), Config::optimizer},
-      {ZG_AT(optimisation.engine.update.decoupled), kept("run.decoupled").unless({"--optimizer"})},
-      {ZG_AT(optimisation.engine.update.momentum),
+      {ZG_AT(update().decoupled), kept("run.decoupled").unless({"--optimizer"})},
+      {ZG_AT(update().momentum),
        number_row({"--momentum", "--sgd-momentum"}, below_one,
                   "of sgd; 0: no momentum, and no memory for it"),
        of_rule("run.momentum"), Config::momentum},
-      {ZG_AT(optimisation.engine.update.dampening),
-       of_rule("run.dampening", share).unless({"--optimizer"})},
-      {ZG_AT(optimisation.engine.update.nesterov),
-       switch_row({"--nesterov"}, "sgd: Nesterov's momentum"), of_rule("run.nesterov"),
-       Config::nesterov},
-      {ZG_AT(optimisation.engine.update.muon.momentum),
+      {ZG_AT(update().dampening), of_rule("run.dampening", share).unless({"--optimizer"})},
+      {ZG_AT(update().nesterov), switch_row({"--nesterov"}, "sgd: Nesterov's momentum"),
+       of_rule("run.nesterov"), Config::nesterov},
+      {ZG_AT(update().muon.momentum),
        number_row({"--muon-momentum"}, below_one, "of muon's matrices"),
        of_rule("run.muon_momentum"), Config::muon_momentum},
-      {ZG_AT(optimisation.engine.update.muon.nesterov),
+      {ZG_AT(update().muon.nesterov),
        switch_row({"--muon-nesterov"}, "muon: Nesterov's momentum; =off turns it off [on]"),
        of_rule("run.muon_nesterov"), Config::muon_nesterov},
-      {ZG_AT(optimisation.engine.update.muon.rate),
+      {ZG_AT(update().muon.rate),
        choice_row({"--muon-rate"},
                   {name_of(zero::MuonRate::original), name_of(zero::MuonRate::match_rms_adamw)},
                   "how muon adjusts the rate to a matrix, as torch's\nadjust_lr_fn"),
        of_rule("run.muon_rate"), Config::muon_rate},
-      {ZG_AT(optimisation.engine.update.muon.adam_rate),
+      {ZG_AT(update().muon.adam_rate),
        number_row({"--muon-adam-rate"}, not_negative,
                   "of muon's AdamW, as a multiple of the learning rate"),
        of_rule("run.muon_adam_rate"), Config::muon_adam_rate},
-      {ZG_AT(optimisation.engine.update.adafactor.beta2_decay),
+      {ZG_AT(update().adafactor.beta2_decay),
        number_row({"--adafactor-beta2-decay"}, not_positive,
                   "adafactor: step^X is the weight of a new gradient"),
        of_rule("run.adafactor_beta2_decay")},
-      {ZG_AT(optimisation.engine.update.adafactor.epsilon1),
+      {ZG_AT(update().adafactor.epsilon1),
        number_row({"--adafactor-eps1"}, positive, "adafactor: the least root of a second moment"),
        of_rule("run.adafactor_epsilon1")},
-      {ZG_AT(optimisation.engine.update.adafactor.epsilon2),
+      {ZG_AT(update().adafactor.epsilon2),
        number_row({"--adafactor-eps2"}, not_negative,
                   "adafactor: the least root mean square of a parameter"),
        of_rule("run.adafactor_epsilon2")},
-      {ZG_AT(optimisation.engine.update.adafactor.clip),
+      {ZG_AT(update().adafactor.clip),
        number_row({"--adafactor-clip"}, from_one,
                   "adafactor: the largest root mean square of an update"),
        of_rule("run.adafactor_clip")},
-      {ZG_AT(optimisation.engine.update.weight_decay),
+      {ZG_AT(update().weight_decay),
        number_row({"--weight-decay"}, not_negative, "on matrices of linear layers"),
        kept("run.weight_decay"), Config::weight_decay},
-      {ZG_AT(optimisation.engine.update.groups), made_row([](TrainOptions& o) {
-         return parameter_groups_flag(o.optimisation.engine.update.groups);
-       }),
+      {ZG_AT(update().groups),
+       text_row({"--parameter-groups"}, "PATTERN:rate=R,decay=D;...",
+                "parameters whose names match have R times --lr and D for\n"
+                "--weight-decay; the first match decides: '*.bias:rate=2;*wte*:decay=0'.\n"
+                "optimizer=adamw: muon leaves their matrices to adamw"),
        kept("run.parameter_groups")},
-      {ZG_AT(optimisation.engine.update.beta1),
-       made_row([](TrainOptions& o) { return betas_flag(o.optimisation.engine.update); })},
-      {ZG_AT(optimisation.engine.update.beta1),
+      {ZG_AT(update().beta1),
+       parsed_row({"--betas"}, "B1,B2",
+                  "decay rates of AdamW, Adam, Lion and muon's AdamW [0.9,0.95]", parse_betas)},
+      {ZG_AT(update().beta1),
        number_row({"--adam-beta1"}, below_one, "", ""),
        kept("run.beta1").unless({"--betas"}),
        Config::beta1,
        {"--betas", "--adam-beta1"}},
-      {ZG_AT(optimisation.engine.update.beta2),
+      {ZG_AT(update().beta2),
        number_row({"--adam-beta2"}, below_one, "", ""),
        kept("run.beta2").unless({"--betas"}),
        Config::beta2,
        {"--betas", "--adam-beta2"}},
-      {ZG_AT(optimisation.engine.update.epsilon),
+      {ZG_AT(update().epsilon),
        number_row({"--adam-eps"}, positive,
                   "adamw, adam, muon: added to the root of the second moment"),
        kept("run.epsilon", not_negative).unless({"--config"}), Config::epsilon},
-      {ZG_AT(optimisation.engine.clip_norm),
+      {ZG_AT(engine().clip_norm),
        number_row({"--clip", "--clip-grad"}, not_negative, "largest gradient norm; 0: no clipping"),
        kept("run.clip_norm"), Config::clip_norm},
-      {ZG_AT(optimisation.preset),
-       made_row([](TrainOptions& o) { return precision_flag(o.optimisation); }), kept("run.preset"),
-       Config::precision},
-      {ZG_AT(optimisation.engine.compute), kept("run.compute").unless({"--precision"})},
-      {ZG_AT(optimisation.engine.load), kept("run.load").unless({"--precision"})},
-      {ZG_AT(optimisation.engine.optimizer), kept("run.optimizer").unless({"--precision"})},
-      {ZG_AT(optimisation.engine.loss_scaling.initial_scale_power), made_row([](TrainOptions& o) {
-         return initial_scale_flag(o.optimisation.engine.loss_scaling);
-       }),
+      {ZG_AT(optimisation.preset), precision_row(), kept("run.preset"), Config::precision},
+      {ZG_AT(engine().compute), kept("run.compute").unless({"--precision"})},
+      {ZG_AT(engine().load), kept("run.load").unless({"--precision"})},
+      {ZG_AT(engine().optimizer), kept("run.optimizer").unless({"--precision"})},
+      {ZG_AT(engine().loss_scaling.initial_scale_power),
+       integer_row({"--initial-scale-power"}, "f16: the loss is scaled by 2^N at first", {},
+                   127)  // 2^127 is the largest power that an f32 holds
+       ,
        kept("run.initial_scale_power", exponent), Config::initial_scale_power},
       {ZG_AT(activation_checkpoint),
        switch_row({"--activation-checkpoint", "--checkpoint-activations",
@@ -329,45 +404,47 @@ Fields rank_fields() {
                                  "mpirun -np N starts them; then it may be left out",
                                  {1, nullptr})},
       {ZG_AT(data_ranks), may_change("run.ranks", extent)},
-      {ZG_AT(optimisation.engine.stage),
-       made_row([](TrainOptions& o) { return stage_flag(o.optimisation.engine); }),
+      {ZG_AT(engine().stage),
+       choice_row({"--zero-stage"}, {"0", "1", "2", "3"},
+                  "what the ranks share out: 0 gradient sums, 1 and 2 also masters\nand moments, 3 "
+                  "also values"),
        kept("run.stage", zero_stage).unless({"--strategy"}),
        Config::stage,
        {"--zero-stage", "--strategy"}},
-      {ZG_AT(optimisation.engine.stage),
-       made_row([](TrainOptions& o) { return strategy_flag(o.optimisation.engine, o.offload); })},
-      {ZG_AT(optimisation.engine.reduce_bucket_size),
+      {ZG_AT(engine().stage), parsed_row({"--strategy"}, "S", "", parse_strategy)},
+      {ZG_AT(engine().reduce_bucket_size),
        integer_row({"--reduce-bucket-size"}, "largest reduction of gradients, elements",
                    {1, nullptr}),
        not_stored, Config::reduce_bucket_size},
-      {ZG_AT(optimisation.engine.prefetch_bucket_size),
+      {ZG_AT(engine().prefetch_bucket_size),
        integer_row({"--prefetch-bucket-size"},
                    "stage 3: the prefetch limit, in elements of all units that are gathered\n"
                    "ahead, --prefetch-units at most; with --overlap-comm off none is"),
        not_stored, Config::prefetch_bucket_size},
-      {ZG_AT(optimisation.engine.prefetch_units),
+      {ZG_AT(engine().prefetch_units),
        integer_row({"--prefetch-units"},
                    "stage 3: at most so many units are gathered ahead; more hide the latency of\n"
                    "small units, and take memory",
                    {1, nullptr})},
-      {ZG_AT(optimisation.engine.param_persistence_threshold),
+      {ZG_AT(engine().param_persistence_threshold),
        integer_row({"--param-persistence-threshold"},
                    "stage 3: parameters of at most so many elements stay whole"),
        not_stored, Config::param_persistence_threshold},
-      {ZG_AT(optimisation.engine.overlap_comm),
+      {ZG_AT(engine().overlap_comm),
        on_off_row({"--overlap-comm"}, "communicate while computing; =off turns it off [on]"),
        not_stored, Config::overlap_comm},
-      {ZG_AT(optimisation.engine.reduce_at_boundary),
+      {ZG_AT(engine().reduce_at_boundary),
        switch_row({"--reduce-at-boundary"},
                   "stages 0 and 1: reduce once a step; bits then depend on the ranks"),
        kept("run.reduce_at_boundary")},
-      {ZG_AT(optimisation.engine.nccl_reduce),
+      {ZG_AT(engine().nccl_reduce),
        switch_row({"--nccl-reduce"},
                   "inexact, GPUs with NCCL: gradients are summed in its order and\n"
                   "rounding; bits then depend on the ranks and the machine"),
        kept("run.nccl_reduce")},
-      {ZG_AT(optimisation.engine.grad_accum),
-       made_row([](TrainOptions& o) { return accumulator_flag(o.optimisation.engine.grad_accum); }),
+      {ZG_AT(engine().grad_accum),
+       choice_row({"--grad-accum-dtype"}, {"f32", "bf16"}, "of gradient sums",
+                  "f32; of fsdp-memory bf16"),
        kept("run.grad_accum").when(same_precision), Config::grad_accum_dtype},
       {ZG_AT(comm_timeout_s),
        number_row({"--comm-timeout"}, timeout,
@@ -376,7 +453,8 @@ Fields rank_fields() {
        switch_row({"--dump-collectives"},
                   "after a failure: each rank's last 64 collectives on stderr, with\n"
                   "step, state and times")},
-      {ZG_AT(injection), made_row([](TrainOptions& o) { return injection_flag(o.injection); })},
+      Field{ZG_AT(injection), made_row([](TrainOptions& o) { return injection_flag(o.injection); })}
+          .ignored_by(by_tune),
   };
 }
 

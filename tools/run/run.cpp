@@ -94,13 +94,14 @@ void check_writable(const char* flag, const std::string& path) {
 namespace {
 
 bool writes_checkpoints(const TrainOptions& options) {
-  return !options.only_planned && !options.save.empty() && options.is_first_process();
+  return !options.only_planned && !options.explain_settings && !options.save.empty() &&
+         options.is_first_process();
 }
 
 void check_outputs(Run& run) {
   TrainOptions& options = run.options;
   check_paths(paths_of(train_groups(options)));  // of the config and of the checkpoint, too
-  if (!options.is_first_process()) return;
+  if (!options.is_first_process() || options.explain_settings) return;
   check_writable("--trace", options.trace);
   check_writable("--dump-gradients", options.dump_gradients);
   check_writable("--memory-json", options.memory_json);

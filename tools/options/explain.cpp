@@ -1,0 +1,58 @@
+#include <algorithm>
+
+#include "tools/options/codec.h"
+#include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/text.h"
+
+// train --explain-settings.
+namespace zg::tools {
+
+namespace {
+
+// The given flag that decides a field instead of its own; null: there is none.
+const char* other_flag(const Field& field, const TrainOptions& options) {
+  for (const char* flag : field.stored.other_flags)
+    if (options.given.count(flag)) return flag;
+  return nullptr;
+}
+
+// Whether another row shows the same field: the flag is only another way to set it.
+bool is_alternative(const Field& field) {
+  const std::vector<const Field*>& all = all_fields();
+  TrainOptions options;
+  const void* const at = field.location.in_options(options);
+  return !field.is_stored() && std::any_of(all.begin(), all.end(), [&](const Field* other) {
+    return other->is_stored() && other->location.in_options(options) == at;
+  });
+}
+
+}  // namespace
+
+std::string source_of(const Field& field, const TrainOptions& options, bool is_standard) {
+  const auto found = options.sources.find(field.name());
+  if (found != options.sources.end() && found->second == Source::config)
+    return options.defaulted.count(field.name()) ? "config's default" : "config";
+  if (options.given.count(field.name())) return "flag";
+  if (found != options.sources.end())
+    return found->second == Source::folder ? "folder" : "checkpoint";
+  if (const char* flag = other_flag(field, options)) return fmt::format("flag {}", flag);
+  return is_standard ? "default" : "derived";
+}
+
+std::string explain_settings(const TrainOptions& options, const RunSpec& spec) {
+  const TrainOptions standard = options.finetunes ? finetune_options() : TrainOptions();
+  std::string text;
+  for (const FieldGroup& group : field_groups()) {
+    if (!group.title.empty()) text += fmt::format("\n{}\n", group.title);
+    for (const Field& field : group.fields) {
+      if (is_alternative(field)) continue;
+      const bool is_resolved = field.location.in_spec != nullptr;
+      const Json value = is_resolved ? value_of(field, spec) : value_of(field, options);
+      text += fmt::format("  {:<30}  {:<24}  {}\n", field.name(), printable(value.dump(), 200),
+                          source_of(field, options, value == value_of(field, standard)));
+    }
+  }
+  return text.substr(1);
+}
+
+}  // namespace zg::tools
