@@ -6,6 +6,7 @@
 #include "bench/measure.h"
 #include "bench/report.h"
 #include "tools/bench/command.h"
+#include "tools/options/fields.h"
 #include "tools/options/model_flags.h"
 #include "tools/options/seq2seq_flags.h"
 #include "tools/run/run.h"
@@ -70,16 +71,15 @@ bool parse(const std::vector<std::string>& arguments, GenerateBench& options) {
           "beside the time in which memory gives up the weights.",
       .groups =
           {{"model",
-            {model_type_flag(train.model_type),
-             integer_flag({"--n-layer"}, model.layers,
-                          "blocks; with --n-head and --n-embd instead of a name", {1, ""}),
-             heads_flag(model.heads),
-             integer_flag({"--n-embd"}, model.width, "width", {1, ""}),
+            {flag_named("--model-type", train),
+             flag_named("--n-layer", train),
+             flag_named("--n-head", train),
+             flag_named("--n-embd", train),
              integer_flag({"--block-size"}, model.block_size, "longest sequence", {2, nullptr}),
              integer_flag({"--vocab-size"}, model.vocabulary, "tokens that the model knows",
                           {1, nullptr}),
-             position_flag(model.position),
-             tied_flag(model.tied),
+             flag_named("--position-embedding", train),
+             flag_named("--tied", train),
              {{"--precision"},
               "P",
               "of the computation: f32, bf16 or f16 [f32]",
@@ -105,7 +105,7 @@ bool parse(const std::vector<std::string>& arguments, GenerateBench& options) {
            unsupported_flags(/*one_rank=*/true)},
       .notes = "  zerograd bench generate --tied --precision bf16 --batch-size 8"};
   if (!parse(line, arguments, train.given)) return false;
-  check_model(train.model_type, train.given);
+  check_model(train);
   if (is_seq2seq(train))
     throw Unsupported(
         "--model-type: bench generate takes models with a decoder alone; try zerograd bench "

@@ -1,5 +1,6 @@
 #include "tools/commands/checkpoint_options.h"
 
+#include "tools/options/fields.h"
 #include "tools/options/lora_flags.h"
 #include "tools/options/model_flags.h"
 #include "zerograd/runtime/command_line/flags.h"
@@ -47,7 +48,8 @@ bool parse(const std::vector<std::string>& arguments, ConsolidateOptions& option
                  {"to a checkpoint",
                   {switch_flag({"--split"}, options.split, "write DIR/step_0 from a file"),
                    integer_flag({"--ranks"}, options.ranks, "shards", {1, nullptr}),
-                   model_type_flag(options.model.model_type), heads_flag(options.model.heads)}}},
+                   flag_named("--model-type", options.train),
+                   flag_named("--n-head", options.train)}}},
       .notes =
           "A file holds each parameter once, by name, and the settings of its run, so that eval,\n"
           "generate and --split need no flags for it. step_0 has these parameters, AdamW's\n"
@@ -57,12 +59,12 @@ bool parse(const std::vector<std::string>& arguments, ConsolidateOptions& option
           "--model-type.\n\n"
           "  zerograd consolidate checkpoints weights.safetensors --dtype bf16\n"
           "  zerograd consolidate --split weights.safetensors eight --ranks 8"};
-  if (!parse(line, arguments, options.given)) return false;
-  check_model(options.model.model_type, options.given);
+  if (!parse(line, arguments, options.train.given)) return false;
+  check_model(options.train);
   for (const char* flag : {"--ranks", "--n-head", "--model-type"})
-    if (!options.split && options.given.count(flag))
+    if (!options.split && options.train.given.count(flag))
       throw ConfigError(std::string(flag) + ": expected --split with it, got none");
-  if (options.split && options.given.count("--dtype"))
+  if (options.split && options.train.given.count("--dtype"))
     throw ConfigError("--dtype: a checkpoint's masters are f32; leave the flag out of --split");
   return true;
 }
@@ -92,7 +94,7 @@ bool parse(const std::vector<std::string>& arguments, ExportOptions& options) {
                    path_flag({"--peft"}, "DIR", options.peft, PathUse::writes,
                              "write adapter_config.json and adapter_model.safetensors there")}},
                  {"model (the checkpoint's own unless given)",
-                  {model_type_flag(options.model.model_type), heads_flag(options.model.heads),
+                  {flag_named("--model-type", options.train), flag_named("--n-head", options.train),
                    tokenizer_flag({"--tokenizer"}, "PATH", options.tokenizer,
                                   "where the run's tokenizer is now, or one for tokens of a file;\n"
                                   "none: a GGUF file without one"),
@@ -108,7 +110,7 @@ bool parse(const std::vector<std::string>& arguments, ExportOptions& options) {
           "  zerograd export llama-mine --gguf llama-mine.gguf --dtype q8_0\n"
           "  zerograd export runs/adapters --peft adapters\n"
           "  zerograd export runs/adapters --merge --hf merged"};
-  if (!parse(line, arguments, options.given)) return false;
+  if (!parse(line, arguments, options.train.given)) return false;
   const int64_t targets =
       !options.hugging_face.empty() + !options.gguf.empty() + !options.peft.empty();
   if (targets != 1)
@@ -117,13 +119,13 @@ bool parse(const std::vector<std::string>& arguments, ExportOptions& options) {
             ? "--hf: expected a folder to write, got nothing; try --hf DIR, --gguf FILE or --peft "
               "DIR"
             : "export: expected one of --hf, --gguf and --peft, got more; export twice");
-  if (!options.peft.empty() && options.given.count("--dtype"))
+  if (!options.peft.empty() && options.train.given.count("--dtype"))
     throw ConfigError("--dtype: adapters are written in f32; leave the flag out of --peft");
   if (options.gguf.empty() && options.dtype == models::GGUFType::q8_0)
     throw ConfigError("--dtype: expected f32, f16 or bf16 for --hf, got q8_0; try --gguf FILE");
   if (options.merge && !options.peft.empty())
     throw ConfigError("--merge: expected --hf DIR or --gguf FILE with it, got --peft");
-  check_model(options.model.model_type, options.given);
+  check_model(options.train);
   return true;
 }
 

@@ -19,16 +19,14 @@ struct VerifyOptions {
 
 /// Options to turn a checkpoint into one file or, with --split, a file into a checkpoint.
 struct ConsolidateOptions {
-  Given given;
   std::string from, to;
   bool split = false;
   DType dtype = DType::f32;
   int64_t ranks = 1;
-  ModelOptions model;
+  TrainOptions train;  ///< flags of train: the model
 };
 
 struct ExportOptions {
-  Given given;
   std::string checkpoint;
   // One of these three is given.
   std::string hugging_face;                        ///< path of a folder
@@ -38,7 +36,7 @@ struct ExportOptions {
   bool merge = false;                              ///< add the adapters to the weights
   AdapterPaths adapters;
   std::string tokenizer;  ///< empty: the tokenizer stored in the checkpoint
-  ModelOptions model;
+  TrainOptions train;     ///< flags of train: the model
 };
 
 bool parse(const std::vector<std::string>& arguments, VerifyOptions& options);

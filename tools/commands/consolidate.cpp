@@ -29,8 +29,8 @@ void check_without_checkpoints(const std::string& directory) {
 
 std::string split(const ConsolidateOptions& options) {
   check_without_checkpoints(options.to);
-  check_model_flags(options.given, options.from);
-  RunSpec settings = open_saved_model(options.from, options.model).settings;
+  check_model_flags(options.train.given, options.from);
+  RunSpec settings = open_saved_model(options.from, options.train).settings;
   // A run that starts from this file begins at step 0.
   settings.samples = settings.skipped_samples = 0;
   settings.loss = std::numeric_limits<double>::quiet_NaN();
@@ -54,7 +54,7 @@ std::string split(const ConsolidateOptions& options) {
 // Writes the weights of a Hugging Face folder to one file, with its tokenizer if this version can
 // read that.
 std::string consolidate_hf_folder(const ConsolidateOptions& options) {
-  const SavedModel saved_model = open_saved_model(options.from, options.model);
+  const SavedModel saved_model = open_saved_model(options.from, options.train);
   RunSpec settings = saved_model.settings;
   std::vector<std::string> notes;
   if (const auto tokenizer = folder_tokenizer(settings.data, saved_model, notes))

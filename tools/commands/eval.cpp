@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "tools/commands/subcommands.h"
+#include "tools/options/fields.h"
 #include "tools/options/run_checks.h"
 #include "tools/options/seq2seq_flags.h"
 #include "tools/run/conversations.h"
@@ -21,21 +22,15 @@ namespace {
 
 // The checkpoint's data options, overridden by flags.
 DataOptions data_options(const RunSpec& saved, const EvalOptions& options) {
-  DataOptions data = saved.data;
-  if (options.given.count("--data")) data.source = options.data.source;
-  if (options.given.count("--val-fraction"))
-    data.validation_fraction = options.data.validation_fraction;
-  if (options.given.count("--split")) data.split = options.data.split;
-  if (options.given.count("--tokenizer")) data.tokenizer = options.data.tokenizer;
-  if (options.given.count("--pack")) data.pack = options.data.pack;
+  DataOptions data = with_flags(saved, options.train).data;
   // Only the named data is evaluated: its end, or all of --val-data.
-  if (options.given.count("--data") || options.given.count("--val-fraction"))
+  if (options.train.given.count("--data") || options.train.given.count("--val-fraction"))
     data.validation_source.clear();
-  if (options.given.count("--val-data")) {
-    data.validation_source = options.data.validation_source;
-    if (!options.given.count("--data")) data.source = data.validation_source;
+  if (options.train.given.count("--val-data")) {
+    data.validation_source = options.train.data.validation_source;
+    if (!options.train.given.count("--data")) data.source = data.validation_source;
   }
-  data.chat_format_path = options.data.chat_format_path;
+  data.chat_format_path = options.train.data.chat_format_path;
   resolve_chat_format(data, is_hf_folder(options.checkpoint) ? options.checkpoint : saved.base.path,
                       saved.data.chat_format);
   if (data.source.empty())
@@ -54,11 +49,7 @@ void note_change(const DataOptions& data, const RunSpec& saved) {
 
 // The checkpoint's options of pairs, overridden by flags.
 Seq2SeqOptions pair_options(const RunSpec& saved, const EvalOptions& options) {
-  Seq2SeqOptions pairs = saved.seq2seq;
-  if (options.given.count("--source-prefix")) pairs.source_prefix = options.pairs.source_prefix;
-  if (options.given.count("--max-source-length")) pairs.max_source = options.pairs.max_source;
-  if (options.given.count("--max-target-length")) pairs.max_target = options.pairs.max_target;
-  if (options.given.count("--pad-to-max-length")) pairs.pad_to_max = options.pairs.pad_to_max;
+  Seq2SeqOptions pairs = with_flags(saved, options.train).seq2seq;
   resolve_lengths(seq2seq_model(saved.seq2seq).config, pairs);
   return pairs;
 }
@@ -70,7 +61,7 @@ int64_t batches_of(InferenceMode mode, const EvalOptions& options) {
 // An encoder-decoder: the loss of its validation pairs.
 int eval_pairs(const SavedModel& saved_model, const EvalOptions& options, const DataOptions& data,
                const std::optional<models::Tokenizer>& tokenizer) {
-  refuse_flags(options.given,
+  refuse_flags(options.train.given,
                {"--split", "--block-size", "--score-samples", "--seed", "--val-data",
                 "--chat-format", "--pack"},
                "it has no effect on the pairs of an encoder-decoder; leave the flag out");
@@ -91,14 +82,14 @@ int eval_pairs(const SavedModel& saved_model, const EvalOptions& options, const 
 }
 
 void check_block_size(const EvalOptions& options, const RunSpec& saved) {
-  if (options.model.block_size > saved.model.block_size)
+  if (options.train.model.block_size > saved.model.block_size)
     throw ConfigError(fmt::format("--block-size: expected at most the model's {} positions, got {}",
-                                  saved.model.block_size, options.model.block_size));
+                                  saved.model.block_size, options.train.model.block_size));
 }
 
 // Multiple choice questions: how often the likeliest ending is the right one.
 int eval_questions(const SavedModel& saved_model, const EvalOptions& options) {
-  refuse_flags(options.given,
+  refuse_flags(options.train.given,
                {"--data", "--val-fraction", "--val-data", "--split", "--chat-format", "--pack",
                 "--seed", "--eval-batches"},
                "it has no effect on --multiple-choice; leave the flag out");
@@ -107,11 +98,11 @@ int eval_questions(const SavedModel& saved_model, const EvalOptions& options) {
     throw Unsupported(
         "--multiple-choice: it scores the endings of a decoder, and the model is an "
         "encoder-decoder");
-  refuse_pair_flags(options.given);
+  refuse_pair_flags(options.train.given);
   check_block_size(options, saved);
   DataOptions data = saved.data;
-  const bool named = options.given.count("--tokenizer") > 0;
-  if (named) data.tokenizer = options.data.tokenizer;
+  const bool named = options.train.given.count("--tokenizer") > 0;
+  if (named) data.tokenizer = options.train.data.tokenizer;
   const auto tokenizer = resolve_tokenizer(data, &saved_model, named);
   if (!tokenizer)
     throw ConfigError(
@@ -126,15 +117,15 @@ int eval_questions(const SavedModel& saved_model, const EvalOptions& options) {
   } catch (const FileError& error) {
     throw FileError(std::string("--multiple-choice: ") + error.what());
   }
-  if (options.given.count("--score-samples")) {
-    if (options.score_samples < 1)
+  if (options.train.given.count("--score-samples")) {
+    if (options.train.score_samples < 1)
       throw ConfigError(
           fmt::format("--score-samples: expected 1 question or more for --multiple-choice, got {}",
-                      options.score_samples));
-    questions.resize(std::min(questions.size(), static_cast<size_t>(options.score_samples)));
+                      options.train.score_samples));
+    questions.resize(std::min(questions.size(), static_cast<size_t>(options.train.score_samples)));
   }
   const int64_t block_size =
-      options.model.block_size > 0 ? options.model.block_size : saved.model.block_size;
+      options.train.model.block_size > 0 ? options.train.model.block_size : saved.model.block_size;
   // The question of the longest text takes the most memory.
   const auto tokens_of = [](const models::ChoiceQuestion& question) {
     size_t tokens = 0;
@@ -164,10 +155,10 @@ void print_evaluation(const Evaluation& evaluation, const EvalOptions& options,
   const bool asks = evaluation.dataset.question_length() > 0;
   if (prints) print_line(stdout, "val loss {:.4f}", loss);
   if (prints && !asks) print_line(stdout, "perplexity {:.4f}", std::exp(loss));
-  if (!asks || options.score_samples == 0) return;
+  if (!asks || options.train.score_samples == 0) return;
   if (mode == InferenceMode::budget)
-    return evaluation.plan_scores(options.batch, options.score_samples);
-  evaluation.scores(options.batch, options.score_samples, [&](const std::string& line) {
+    return evaluation.plan_scores(options.batch, options.train.score_samples);
+  evaluation.scores(options.batch, options.train.score_samples, [&](const std::string& line) {
     if (prints) print_line(stdout, "{}", line);
   });
 }
@@ -178,29 +169,30 @@ int eval(const std::vector<std::string>& arguments, bool only_planned) {
   EvalOptions options;
   if (!parse(arguments, options)) return 0;
   options.inference.only_planned = only_planned;
-  check_model_flags(options.given, options.checkpoint);
+  check_model_flags(options.train.given, options.checkpoint);
   const SavedModel saved_model =
-      open_for_inference(options.checkpoint, options.model, options.adapters);
-  if (options.given.count("--multiple-choice")) return eval_questions(saved_model, options);
+      open_for_inference(options.checkpoint, options.train, options.adapters);
+  if (options.train.given.count("--multiple-choice")) return eval_questions(saved_model, options);
   if (options.plain_questions)
     throw ConfigError("--plain-questions: expected --multiple-choice PATH.jsonl beside it");
   const RunSpec& saved = saved_model.settings;
   DataOptions data = data_options(saved, options);
-  const bool named = options.given.count("--tokenizer") > 0;
+  const bool named = options.train.given.count("--tokenizer") > 0;
   const auto tokenizer = resolve_tokenizer(data, &saved_model, named);
-  if (!options.given.count("--data") && !options.given.count("--val-data"))
+  if (!options.train.given.count("--data") && !options.train.given.count("--val-data"))
     check_data_exists(data.validation_source.empty() ? data.source : data.validation_source,
                       saved_model.path, data.validation_source.empty() ? "--data" : "--val-data");
   if (!saved.seq2seq.config.empty()) return eval_pairs(saved_model, options, data, tokenizer);
-  refuse_pair_flags(options.given);
+  refuse_pair_flags(options.train.given);
   check_block_size(options, saved);
   const int64_t max_length = saved.model.block_size;
   // A folder's model has more positions than most conversations have tokens.
   const bool is_long = is_conversations(data.source) && is_hf_folder(saved_model.path);
   const int64_t block_size = is_long ? std::min(max_length, conversation_block_size) : max_length;
   const auto dataset = make_dataset(
-      data, {.block_size = options.model.block_size > 0 ? options.model.block_size : block_size,
-             .seed = options.given.count("--seed") ? options.seed : saved.seed,
+      data, {.block_size =
+                 options.train.model.block_size > 0 ? options.train.model.block_size : block_size,
+             .seed = options.train.given.count("--seed") ? options.train.seed : saved.seed,
              .vocabulary = saved.model.vocabulary,
              .tokenizer = tokenizer ? &*tokenizer : nullptr,
              .end = end_token(&saved_model, tokenizer ? &*tokenizer : nullptr),

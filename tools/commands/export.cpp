@@ -194,12 +194,12 @@ std::string export_folder(const ExportOptions& options, const SavedModel& saved_
 int export_weights(const std::vector<std::string>& arguments) {
   ExportOptions options;
   if (!parse(arguments, options)) return 0;
-  check_model_flags(options.given, options.checkpoint);
+  check_model_flags(options.train.given, options.checkpoint);
   const bool to_gguf = !options.gguf.empty(), to_peft = !options.peft.empty();
   const std::string& path = to_gguf ? options.gguf : to_peft ? options.peft : options.hugging_face;
   check_not_in_checkpoint(to_gguf ? path : path + "/config.json", "export");
   const SavedModel saved_model =
-      open_saved_model(options.checkpoint, options.model, options.adapters);
+      open_saved_model(options.checkpoint, options.train, options.adapters);
   check_form(options, saved_model.settings);
   check_output(saved_model.settings, to_gguf ? "--gguf" : to_peft ? "--peft" : "--hf", path);
   if (to_peft) return export_adapters(saved_model, path);

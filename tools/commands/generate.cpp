@@ -25,11 +25,11 @@ namespace {
 // names.
 std::string characters_for(const SavedModel& saved_model, const GenerateOptions& options) {
   const RunSpec& settings = saved_model.settings;
-  if (options.data.source.empty()) return settings.characters;
-  const auto dataset = make_dataset(options.data, {.block_size = settings.model.block_size,
-                                                   .seed = settings.seed,
-                                                   .vocabulary = settings.model.vocabulary});
-  check_tokens(saved_model, options.data, *dataset);
+  if (options.train.data.source.empty()) return settings.characters;
+  const auto dataset = make_dataset(options.train.data, {.block_size = settings.model.block_size,
+                                                         .seed = settings.seed,
+                                                         .vocabulary = settings.model.vocabulary});
+  check_tokens(saved_model, options.train.data, *dataset);
   return characters_of(*dataset);
 }
 
@@ -37,9 +37,9 @@ std::string characters_for(const SavedModel& saved_model, const GenerateOptions&
 std::optional<models::Tokenizer> tokenizer_for(const SavedModel& saved_model,
                                                const GenerateOptions& options) {
   DataOptions data = saved_model.settings.data;
-  const bool named = options.given.count("--tokenizer") > 0;
-  if (named) data.tokenizer = options.data.tokenizer;
-  if (!data.tokenizer.empty() && !options.data.source.empty())
+  const bool named = options.train.given.count("--tokenizer") > 0;
+  if (named) data.tokenizer = options.train.data.tokenizer;
+  if (!data.tokenizer.empty() && !options.train.data.source.empty())
     throw ConfigError(fmt::format(
         "--data: the tokens are those of the tokenizer {}; leave the flag out", data.tokenizer));
   return resolve_tokenizer(data, &saved_model, named);
@@ -85,10 +85,10 @@ bool draws(const Given& given) {
 models::SamplingOptions with_flags(models::SamplingOptions own, const GenerateOptions& options) {
   const models::SamplingOptions& flags = options.sampling;
   own.seed = flags.seed;
-  if (options.given.count("--temperature")) own.temperature = flags.temperature;
-  if (options.given.count("--top-k")) own.top_k = flags.top_k;
-  if (options.given.count("--top-p")) own.top_p = flags.top_p;
-  if (options.given.count("--min-p")) own.min_p = flags.min_p;
+  if (options.train.given.count("--temperature")) own.temperature = flags.temperature;
+  if (options.train.given.count("--top-k")) own.top_k = flags.top_k;
+  if (options.train.given.count("--top-p")) own.top_p = flags.top_p;
+  if (options.train.given.count("--min-p")) own.min_p = flags.min_p;
   return own;
 }
 
@@ -108,10 +108,11 @@ models::SamplingOptions sampling_of(const RunSpec& settings, const GenerateOptio
                                        : own.note);
   if (rules.sampling)
     sampling = with_flags(*rules.sampling, options);
-  else if (own.do_sample && !draws(options.given) && !options.given.count("--temperature"))
+  else if (own.do_sample && !draws(options.train.given) &&
+           !options.train.given.count("--temperature"))
     sampling.temperature = 0.0;
   const auto used = static_cast<int64_t>(prompt.size());
-  if (!options.given.count("--length") && (rules.max_new_tokens || rules.max_length))
+  if (!options.train.given.count("--length") && (rules.max_new_tokens || rules.max_length))
     length =
         std::max<int64_t>(1, rules.max_new_tokens.value_or(rules.max_length.value_or(0) - used));
   rules.start = prompt;
@@ -149,7 +150,7 @@ void speak(const TrainedModel& trained, const GenerateOptions& options, models::
 // The chats of training have the format in the settings.
 ChatOptions chat_options(const SavedModel& saved_model, const GenerateOptions& options) {
   const RunSpec& settings = saved_model.settings;
-  const std::string &path = options.data.chat_format_path, &saved = settings.data.chat_format,
+  const std::string &path = options.train.data.chat_format_path, &saved = settings.data.chat_format,
                     &folder =
                         is_hf_folder(saved_model.path) ? saved_model.path : settings.base.path;
   const auto format = path.empty() && !saved.empty() ? models::chat_format(saved, saved_model.path)
@@ -176,7 +177,7 @@ void check_decoder_flags(const Given& given) {
 models::BeamOptions search_options(const RunSpec& settings, const GenerateOptions& options) {
   models::BeamOptions search = seq2seq_model(settings.seq2seq).generation;
   const models::BeamOptions& now = options.search;
-  const auto given = [&](const char* flag) { return options.given.count(flag) > 0; };
+  const auto given = [&](const char* flag) { return options.train.given.count(flag) > 0; };
   if (given("--length") && given("--max-length"))
     throw ConfigError("--max-length: expected one of it and --length, got both");
   if (given("--num-beams")) search.beams = now.beams;
@@ -195,7 +196,7 @@ models::BeamOptions search_options(const RunSpec& settings, const GenerateOption
   if (given("--length-penalty")) search.length_penalty = now.length_penalty;
   if (given("--early-stopping")) search.early_stopping = now.early_stopping;
   const bool samples =
-      draws(options.given) || (given("--temperature") && options.sampling.temperature > 0.0);
+      draws(options.train.given) || (given("--temperature") && options.sampling.temperature > 0.0);
   if (samples) {
     if (given("--num-beams") && now.beams > 1)
       throw Unsupported(
@@ -220,7 +221,7 @@ void answer(const TrainedModel& trained, const GenerateOptions& options,
   if (options.test_performance)
     throw Unsupported(
         "--test-performance: it measures models with a decoder alone; try zerograd bench seq2seq");
-  if (options.given.count("--data"))
+  if (options.train.given.count("--data"))
     throw ConfigError(
         "--data: without a tokenizer the prompt is token numbers; leave the flag out");
   const RunSpec& settings = trained.saved_model.settings;
@@ -256,20 +257,20 @@ int generate(const std::vector<std::string>& arguments, bool only_planned) {
   if (!parse(arguments, options)) return 0;
   options.inference.only_planned = only_planned;
   if (options.chat)
-    refuse_flags(options.given, {"--test-performance", "--data"},
+    refuse_flags(options.train.given, {"--test-performance", "--data"},
                  "it has no effect on --chat; leave the flag out");
-  if (!options.chat && options.given.count("--chat-format"))
+  if (!options.chat && options.train.given.count("--chat-format"))
     throw ConfigError("--chat-format: expected --chat with it, got none");
-  check_model_flags(options.given, options.checkpoint);
+  check_model_flags(options.train.given, options.checkpoint);
   const SavedModel saved_model =
-      open_for_inference(options.checkpoint, options.model, options.adapters);
+      open_for_inference(options.checkpoint, options.train, options.adapters);
   std::optional<models::Tokenizer> tokenizer = tokenizer_for(saved_model, options);
   const bool is_decoder = saved_model.settings.seq2seq.config.empty();
   if (options.chat && !(is_decoder && tokenizer))
     throw Unsupported(fmt::format("--chat: expected a decoder with a tokenizer, and {} is none",
                                   saved_model.path));
   std::unique_ptr<models::TextStream> words;
-  if (is_decoder) check_decoder_flags(options.given);
+  if (is_decoder) check_decoder_flags(options.train.given);
   if (is_decoder && !options.chat)
     words = tokenizer ? models::text_stream(std::move(*tokenizer))
                       : models::character_stream(characters_for(saved_model, options), "--prompt");

@@ -91,10 +91,12 @@ inline FlagRow choice_row(Names names, std::vector<std::string> choices, const c
           .choices = std::move(choices)};
 }
 inline FlagRow parsed_row(Names names, const char* value, std::string help,
-                          void (*parse)(TrainOptions&, const FlagValue&), int max_words = 1) {
+                          void (*parse)(TrainOptions&, const FlagValue&), int max_words = 1,
+                          const char* shown = "") {
   return {.names = std::move(names),
           .value = value,
           .help = std::move(help),
+          .shown = shown,
           .max_words = max_words,
           .parse = parse};
 }

@@ -324,13 +324,26 @@ Flag flag_of(const Field& field, TrainOptions& options) {
   if (!row.value.empty()) flag.value = row.value;
   if (row.parse) {
     flag.help = row.help;
+    if (!row.shown) flag.help += fmt::format(" [{}]", value_of(field, options).get<std::string>());
     flag.set = [&options, parse = row.parse](const std::string& name, const std::string& value) {
       parse(options, {name, value});
     };
   }
+  if (row.paths) {
+    const auto* const path = static_cast<std::string*>(field.location.in_options(options));
+    flag.paths = [path, paths = row.paths] { return paths(*path); };
+  }
   flag.max_words = row.max_words;
   flag.with_value = row.with_value;
   return flag;
+}
+
+std::vector<Flag> flags_named(const std::vector<std::string>& names, TrainOptions& options) {
+  std::vector<Flag> flags;
+  for (const std::string& name : names)
+    for (const Field* field : all_fields())
+      if (field->name() == name) flags.push_back(flag_of(*field, options));
+  return flags;
 }
 
 }  // namespace zg::tools

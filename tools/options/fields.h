@@ -71,6 +71,8 @@ struct FlagRow {
   Range range = {};                              ///< of another number
   std::vector<std::string> choices = {};         ///< words for the enumerators, in their order
   PathUse use = PathUse::none;
+  /// The paths that a value means. Null: the value is one path.
+  std::vector<NamedPath> (*paths)(const std::string& value) = nullptr;
   int max_words = 1;                                                 ///< as Flag::max_words
   std::vector<std::pair<std::string, std::string>> with_value = {};  ///< as Flag::with_value
   /// Sets what a value with a syntax of its own means. Null: the codec of the field's type reads
@@ -161,6 +163,14 @@ const std::vector<const Field*>& stored_fields();
 
 /// The flag of a row, which writes to `options`. Its help has the default that `options` has.
 Flag flag_of(const Field& field, TrainOptions& options);
+/// The flags of rows, by their first names.
+std::vector<Flag> flags_named(const std::vector<std::string>& names, TrainOptions& options);
+inline Flag flag_named(const char* name, TrainOptions& options) {
+  return flags_named({name}, options).front();
+}
+
+/// The settings of a checkpoint, replaced by those whose flags are given.
+RunSpec with_flags(RunSpec saved, const TrainOptions& options);
 /// Sets the fields of `model` that flags, a config, a checkpoint or a folder set.
 void set_given(const TrainOptions& options, models::GPTConfig& model);
 /// Sets the fields of the model that no flag sets to those of a folder.

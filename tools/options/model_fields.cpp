@@ -4,19 +4,43 @@
 
 // The rows of the data and the model.
 namespace zg::tools {
+namespace {
+
+FlagRow data_row() {
+  FlagRow row =
+      path_row({"--data", "--data-path"}, "D", PathUse::reads,
+               "sort, adder, a text PATH.txt, tokens PATH.bin, the PREFIX of Megatron's\n"
+               "PREFIX.bin and PREFIX.idx, or PATH.jsonl: conversations {\"prompt\": ...,\n"
+               "\"response\": ...} or {\"messages\": [...]}, of an encoder-decoder pairs");
+  row.paths = data_files;
+  return row;
+}
+
+}  // namespace
 
 Fields data_fields() {
   return {
-      {ZG_AT(data.source), made_row([](TrainOptions& o) { return source_flag(o.data); }),
-       always(kept("data.source")).as_path()},
+      {ZG_AT(data.source), data_row(), always(kept("data.source")).as_path()},
       {ZG_AT(data.order), choice_row({"--order"}, {"random", "sequential"}, "of training samples"),
        always(kept("data.order"))},
       {ZG_AT(data.validation_fraction),
-       made_row([](TrainOptions& o) { return validation_fraction_flag(o.data); }),
+       number_row({"--val-fraction"}, below_one,
+                  "the end of a text, token file or conversations that is held out"),
        always(kept("data.validation_fraction", below_one))},
-      {ZG_AT(data.split), made_row([](TrainOptions& o) { return split_flag(o.data); }),
+      {ZG_AT(data.split),
+       parsed_row({"--split"}, "A,B,C",
+                  "weights of training, validation and test in the documents of a PREFIX,\n"
+                  "as Megatron cuts them; the third part is in neither [969,30,1]",
+                  [](TrainOptions& o, const FlagValue& v) {
+                    o.data.split = parse_split(v.flag, v.value);
+                  }),
        kept("data.split", split_weight)},
-      {ZG_AT(data.tokenizer), made_row([](TrainOptions& o) { return tokenizer_flag(o.data); }),
+      {ZG_AT(data.tokenizer), made_row([](TrainOptions& o) {
+         return tokenizer_flag(
+             {"--tokenizer", "--tokenizer-name"}, "PATH", o.data.tokenizer,
+             "BPE for text, and for what tokens mean: a tokenizer.json, or a folder with\n"
+             "one or with vocab.json and merges.txt");
+       }),
        kept("data.tokenizer").as_path()},
       {ZG_AT(data.tokenizer_checksum), may_change("data.tokenizer_checksum")},
       // Not compared here: characters and file are compared when the data is read.
@@ -36,7 +60,12 @@ Fields model_fields() {
     return must_equal(key, bounds).unless({"--model-type"});
   };
   return {
-      {ZG_AT(model_type), made_row([](TrainOptions& o) { return model_type_flag(o.model_type); })},
+      {ZG_AT(model_type),
+       parsed_row(
+           {"--model-type", "--config-name"}, "NAME",
+           model_names() + " (with --n-layer, --n-head and --n-embd)",
+           [](TrainOptions& o, const FlagValue& v) { parse_model_type(o, v.flag, v.value); }, 1,
+           nullptr)},
       {ZG_AT(model.family), of_model("model.family")},
       {ZG_AT(model.layers),
        integer_row({"--n-layer", "--num-layers"},
@@ -122,31 +151,42 @@ Fields model_fields() {
 Fields conversation_fields() {
   return {
       {ZG_AT(data.validation_source),
-       made_row([](TrainOptions& o) { return validation_source_flag(o.data); }),
+       path_row({"--val-data"}, "PATH.jsonl", PathUse::reads,
+                "conversations to validate on, instead of the end of --data"),
        kept("data.validation_source").unless({"--val-fraction"}).as_path().sparse()},
-      {ZG_AT(data.chat_format), made_row([](TrainOptions& o) { return chat_format_flag(o.data); }),
-       kept("data.chat_format").sparse()},
-      {ZG_AT(data.pack), made_row([](TrainOptions& o) { return pack_flag(o.data); }),
+      {ZG_AT(data.chat_format_path),
+       path_row({"--chat-format"}, "F", PathUse::reads,
+                "how messages become text: a chat template, F.jinja; or F.json, {\"user\":\n"
+                "[PREFIX, SUFFIX], \"assistant\": ..., \"first\": TEXT}, with an assistant's\n"
+                "content and suffix learned [the chat template of the model's folder]")},
+      {ZG_AT(data.chat_format), kept("data.chat_format").unless({"--chat-format"}).sparse()},
+      {ZG_AT(data.pack),
+       on_off_row({"--pack"},
+                  "several conversations in a sequence, each by itself; else one and\n"
+                  "padding [on]"),
        kept("data.pack").sparse()},
   };
 }
 
 Fields seq2seq_fields() {
-  static constexpr const char* own_length = "128, or the model's positions";
+  constexpr Count own_length{1, "128, or the model's positions"};
   return {
       {ZG_AT(seq2seq.config), must_equal("model.seq2seq").unless({"--model-type"}).sparse()},
       {ZG_AT(seq2seq.generation), kept("model.generation").unless({"--model-type"}).sparse()},
       {ZG_AT(seq2seq.source_prefix),
-       made_row([](TrainOptions& o) { return source_prefix_flag(o.seq2seq); }),
+       text_row({"--source-prefix"}, "TEXT", "before each source, such as \"chatbot: \""),
        kept("data.source_prefix").sparse()},
       {ZG_AT(seq2seq.max_source),
-       made_row([](TrainOptions& o) { return max_source_flag(o.seq2seq, own_length); }),
+       integer_row({"--max-source-length"}, "tokens; the end of a longer source is dropped",
+                   own_length),
        kept("data.max_source", count).sparse()},
       {ZG_AT(seq2seq.max_target),
-       made_row([](TrainOptions& o) { return max_target_flag(o.seq2seq, own_length); }),
+       integer_row({"--max-target-length"}, "tokens; the end of a longer target is dropped",
+                   own_length),
        kept("data.max_target", count).sparse()},
       {ZG_AT(seq2seq.pad_to_max),
-       made_row([](TrainOptions& o) { return pad_to_max_flag(o.seq2seq); }),
+       switch_row({"--pad-to-max-length"},
+                  "pad every pair to these lengths; else a step's pairs to the longest of them"),
        kept("data.pad_to_max").sparse()},
       {ZG_AT(seq2seq.train_pairs),
        integer_row({"--n-train"}, "train on the first N training pairs", {1, "all"}),

@@ -27,20 +27,6 @@ const std::vector<std::string>& model_types() {
   return names;
 }
 
-// Parses Megatron's --split. It has up to three weights; missing weights are 0.
-void read_split(const std::string& name, const std::string& value, std::array<double, 3>& split) {
-  constexpr Range weight{0.0, 1e12, false, false, "up to three weights from 0, like 949,50,1"};
-  std::array<double, 3> weights{};
-  size_t begin = 0;
-  for (size_t i = 0; begin <= value.size(); ++i) {
-    const size_t end = std::min(value.find_first_of(",/", begin), value.size());
-    const std::string number = i < weights.size() ? value.substr(begin, end - begin) : value;
-    weights[std::min<size_t>(i, 2)] = parse_number(name, number, weight);
-    begin = end + 1;
-  }
-  split = weights;
-}
-
 // A flag without effect. It accepts only the values in `accepted`; others throw Unsupported.
 Flag unsupported_flag(Names names, const std::vector<double>& accepted, const std::string& why) {
   return {std::move(names), "N", "",
@@ -61,42 +47,17 @@ Flag unsupported_flag(Names names, const std::vector<double>& accepted, const st
 
 }  // namespace
 
-Flag source_flag(DataOptions& data) {
-  Flag flag =
-      path_flag({"--data", "--data-path"}, "D", data.source, PathUse::reads,
-                "sort, adder, a text PATH.txt, tokens PATH.bin, the PREFIX of Megatron's\n"
-                "PREFIX.bin and PREFIX.idx, or PATH.jsonl: conversations {\"prompt\": ...,\n"
-                "\"response\": ...} or {\"messages\": [...]}, of an encoder-decoder pairs");
-  flag.paths = [&source = data.source] {
-    std::vector<std::string> paths;
-    const std::string prefix = indexed_prefix(source);
-    if (!prefix.empty())
-      paths = {prefix + ".bin", prefix + ".idx"};
-    else if (source != "sort" && source != "adder")
-      paths = {source};
-    return used(PathUse::reads, paths);
-  };
-  return flag;
-}
-
-Flag validation_fraction_flag(DataOptions& data) {
-  return number_flag({"--val-fraction"}, data.validation_fraction, below_one,
-                     "the end of a text, token file or conversations that is held out");
+std::vector<NamedPath> data_files(const std::string& source) {
+  std::vector<std::string> paths;
+  const std::string prefix = indexed_prefix(source);
+  if (!prefix.empty())
+    paths = {prefix + ".bin", prefix + ".idx"};
+  else if (source != "sort" && source != "adder")
+    paths = {source};
+  return used(PathUse::reads, paths);
 }
 
 bool is_conversations(const std::string& source) { return source.ends_with(".jsonl"); }
-
-Flag validation_source_flag(DataOptions& data) {
-  return path_flag({"--val-data"}, "PATH.jsonl", data.validation_source, PathUse::reads,
-                   "conversations to validate on, instead of the end of --data");
-}
-
-Flag chat_format_flag(DataOptions& data) {
-  return path_flag({"--chat-format"}, "F", data.chat_format_path, PathUse::reads,
-                   "how messages become text: a chat template, F.jinja; or F.json, {\"user\":\n"
-                   "[PREFIX, SUFFIX], \"assistant\": ..., \"first\": TEXT}, with an assistant's\n"
-                   "content and suffix learned [the chat template of the model's folder]");
-}
 
 Flag chat_flag(bool& chat) {
   return switch_flag({"--chat"}, chat,
@@ -105,22 +66,17 @@ Flag chat_flag(bool& chat) {
                      "an answer");
 }
 
-Flag pack_flag(DataOptions& data) {
-  Flag flag = switch_flag({"--pack"}, data.pack,
-                          "several conversations in a sequence, each by itself; else one and\n"
-                          "padding [on]");
-  flag.value = "on|off";
-  return flag;
-}
-
-Flag split_flag(DataOptions& data) {
-  return {{"--split"},
-          "A,B,C",
-          "weights of training, validation and test in the documents of a PREFIX,\n"
-          "as Megatron cuts them; the third part is in neither [969,30,1]",
-          [&data](const std::string& name, const std::string& value) {
-            read_split(name, value, data.split);
-          }};
+std::array<double, 3> parse_split(const std::string& flag, const std::string& value) {
+  constexpr Range weight{0.0, 1e12, false, false, "up to three weights from 0, like 949,50,1"};
+  std::array<double, 3> weights{};
+  size_t begin = 0;
+  for (size_t i = 0; begin <= value.size(); ++i) {
+    const size_t end = std::min(value.find_first_of(",/", begin), value.size());
+    const std::string number = i < weights.size() ? value.substr(begin, end - begin) : value;
+    weights[std::min<size_t>(i, 2)] = parse_number(flag, number, weight);
+    begin = end + 1;
+  }
+  return weights;
 }
 
 Flag tokenizer_flag(Names names, const std::string& value, std::string& target,
@@ -139,13 +95,6 @@ Flag tokenizer_flag(Names names, const std::string& value, std::string& target,
     return used(PathUse::reads, paths);
   };
   return flag;
-}
-
-Flag tokenizer_flag(DataOptions& data) {
-  return tokenizer_flag(
-      {"--tokenizer", "--tokenizer-name"}, "PATH", data.tokenizer,
-      "BPE for text, and for what tokens mean: a tokenizer.json, or a folder with\n"
-      "one or with vocab.json and merges.txt");
 }
 
 namespace {
@@ -174,48 +123,23 @@ Flag checkpoint_flag(Names names, const std::string& value, std::string& target,
   return flag;
 }
 
-Flag model_type_flag(std::string& model_type) {
+std::string model_names() {
   std::string names;
   for (const std::string& name : model_types()) {
     const size_t line = names.rfind('\n') == std::string::npos ? 0 : names.rfind('\n');
     names += names.empty() ? "" : names.size() - line > 48 ? ",\n" : ", ";
     names += name;
   }
-  return {{"--model-type", "--config-name"},
-          "NAME",
-          names + " (with --n-layer, --n-head and --n-embd) [" + model_type + "]",
-          [&model_type](const std::string& name, const std::string& value) {
-            if (value.find('/') != std::string::npos)
-              throw ConfigError(fmt::format(
-                  "{}: expected the name of a model, got the path '{}'; try --from-hf with a "
-                  "Hugging Face folder, which has the config and the weights",
-                  name, printable(value)));
-            model_type = model_types()[parse_choice(name, value, model_types())];
-          }};
+  return names;
 }
 
-Flag heads_flag(int64_t& heads) {
-  return integer_flag({"--n-head", "--num-attention-heads"}, heads, "attention heads", {1, ""});
-}
-
-Flag tied_flag(bool& tied) {
-  return {{"--tied"},
-          "",
-          "the head shares the token embedding's weights [BLOOM's default]",
-          [&tied](const std::string& name, const std::string& value) {
-            tied = parse_switch(name, value);
-          }};
-}
-
-Flag position_flag(models::Position& position) {
-  return {
-      {"--position-embedding", "--position-embedding-type"},
-      "learned|alibi",
-      "positions: a table, or ALiBi in attention [learned; BLOOM alibi, bloom-13b learned];\n"
-      "Llama's family has rotary ones",
-      [&position](const std::string& name, const std::string& value) {
-        position = static_cast<models::Position>(parse_choice(name, value, {"learned", "alibi"}));
-      }};
+void parse_model_type(TrainOptions& options, const std::string& flag, const std::string& value) {
+  if (value.find('/') != std::string::npos)
+    throw ConfigError(
+        fmt::format("{}: expected the name of a model, got the path '{}'; try --from-hf with a "
+                    "Hugging Face folder, which has the config and the weights",
+                    flag, printable(value)));
+  options.model_type = model_types()[parse_choice(flag, value, model_types())];
 }
 
 std::optional<models::Family> family_named(const std::string& model_type) {
@@ -268,9 +192,11 @@ int64_t own_vocabulary(const TrainOptions& options) {
   return named ? models::GPTConfig::preset(type).vocabulary : 0;
 }
 
-void check_model(const std::string& model_type, const Given& given) {
+void check_model(const TrainOptions& options) {
+  const Given& given = options.given;
   const bool any = given.count("--n-layer") || given.count("--n-head") || given.count("--n-embd");
-  if (any && given.count("--model-type") && !is_family(model_type) && !seq2seq_family(model_type))
+  const std::string& type = options.model_type;
+  if (any && given.count("--model-type") && !is_family(type) && !seq2seq_family(type))
     throw ConfigError(
         "--model-type: a model is a name or --n-layer, --n-head and --n-embd; expected "
         "one of them, got both");
@@ -288,23 +214,6 @@ Flag dtype_flag(std::optional<DType>& dtype, const std::string& help) {
           [&dtype](const std::string& name, const std::string& value) {
             dtype = parse_dtype(name, value);
           }};
-}
-
-std::vector<Flag> place_flags(DeviceFlags& device_flags) {
-  return {
-      device_flag(device_flags.type),
-      use_hpu_flag(device_flags.type),
-      {{"--threads"},
-       "N",
-       "threads for kernels, of each rank; 0: its share of the cores [0]",
-       [&device_flags](const std::string& name, const std::string& value) {
-         device_flags.device.threads = static_cast<int>(parse_integer(name, value, 0, 4096));
-       }},
-      size_flag({"--device-memory"}, device_flags.device.memory_limit,
-                "cap on each device's bytes; beyond it OutOfMemory (exit 3)"),
-      size_flag({"--host-memory"}, device_flags.device.host_limit,
-                "cap on each rank's pinned and host bytes together"),
-  };
 }
 
 FlagGroup unsupported_flags(bool one_rank) {

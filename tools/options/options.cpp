@@ -71,7 +71,7 @@ void check_length(const TrainOptions& options) {
 
 void check_train(const TrainOptions& options) {
   const Given& given = options.given;
-  check_model(options.model_type, given);
+  check_model(options);
   check_device(given);
   check_axes(options);
   refuse_both(given, "--untied", "--tied");
@@ -317,8 +317,10 @@ bool parse(const std::vector<std::string>& arguments, TuneOptions& options) {
 
 namespace {
 
-FlagGroup inference_flags(InferenceOptions& inference) {
-  FlagGroup group{"place", place_flags(inference.device_flags)};
+FlagGroup inference_flags(TrainOptions& train, InferenceOptions& inference) {
+  FlagGroup group{"place", flags_named({"--device", "--use-hpu", "--threads", "--device-memory",
+                                        "--host-memory"},
+                                       train)};
   group.flags.push_back(dtype_flag(
       inference.dtype,
       "dtype in which matrices are stored, others in f32 [the files'; in a checkpoint the\n"
@@ -330,27 +332,23 @@ FlagGroup inference_flags(InferenceOptions& inference) {
 }
 
 std::vector<Flag> data_and_heads_flags(EvalOptions& options) {
-  return {source_flag(options.data),
-          number_flag({"--val-fraction"}, options.data.validation_fraction,
-                      {0.0, 1.0, false, false, "a number from 0 to 1"},
-                      "the end of a text, token file or conversations to evaluate on;\n1: a whole "
-                      "text"),
-          validation_source_flag(options.data),
-          chat_format_flag(options.data),
-          pack_flag(options.data),
-          split_flag(options.data),
-          tokenizer_flag(options.data),
-          integer_flag({"--block-size", "--seq-length"}, options.model.block_size,
-                       "sequence length, if shorter than the model's block size",
-                       {.minimum = 1, .shown = ""}),
-          model_type_flag(options.model.model_type),
-          heads_flag(options.model.heads),
-          source_prefix_flag(options.pairs),
-          max_source_flag(options.pairs, ""),
-          max_target_flag(options.pairs, ""),
-          pad_to_max_flag(options.pairs),
-          adapter_flag(options.adapters),
-          base_flag(options.adapters)};
+  std::vector<Flag> flags =
+      flags_named({"--data", "--val-data", "--chat-format", "--pack", "--split", "--tokenizer",
+                   "--block-size", "--model-type", "--n-head", "--source-prefix",
+                   "--max-source-length", "--max-target-length", "--pad-to-max-length"},
+                  options.train);
+  for (Flag& flag : flags)
+    if (flag.names.front() == "--block-size")
+      flag.help = "sequence length, if shorter than the model's block size";
+    else if (flag.names.front().starts_with("--max-"))
+      flag.help = flag.help.substr(0, flag.help.find(" ["));  // the default is the checkpoint's
+  flags.push_back(number_flag({"--val-fraction"}, options.train.data.validation_fraction,
+                              {0.0, 1.0, false, false, "a number from 0 to 1"},
+                              "the end of a text, token file or conversations to evaluate on;\n1: "
+                              "a whole text"));
+  flags.push_back(adapter_flag(options.adapters));
+  flags.push_back(base_flag(options.adapters));
+  return flags;
 }
 
 std::vector<Flag> question_flags(EvalOptions& options) {
@@ -381,11 +379,11 @@ bool parse(const std::vector<std::string>& arguments, EvalOptions& options) {
                                 "samples at a time", {.minimum = 1}),
                    integer_flag({"--eval-batches", "--eval-iters"}, options.batches,
                                 "batches of the validation split; 0: all of it"),
-                   integer_flag({"--score-samples"}, options.score_samples,
+                   integer_flag({"--score-samples"}, options.train.score_samples,
                                 "sort and adder: problems of each split to score; with\n"
                                 "--multiple-choice: questions, all unless given"),
-                   seed_flag(options.seed, "of the data")}},
-                 inference_flags(options.inference),
+                   seed_flag(options.train.seed, "of the data")}},
+                 inference_flags(options.train, options.inference),
                  evaluation_script_flags(),
                  unsupported_flags(/*one_rank=*/true)},
       .notes =
@@ -394,9 +392,10 @@ bool parse(const std::vector<std::string>& arguments, EvalOptions& options) {
           "  zerograd eval checkpoints/step_300 --data input.txt --val-fraction 1\n"
           "  zerograd eval runs/chat --val-data held_out.jsonl\n"
           "  zerograd eval GPT2_FOLDER --multiple-choice hellaswag_val.jsonl"};
-  if (!parse(line, arguments, options.given)) return false;
-  check_model(options.model.model_type, options.given);
-  check_device(options.given);
+  if (!parse(line, arguments, options.train.given)) return false;
+  check_model(options.train);
+  check_device(options.train.given);
+  options.inference.device_flags = options.train.device_flags;
   return true;
 }
 
@@ -441,7 +440,7 @@ bool parse(const std::vector<std::string>& arguments, GenerateOptions& options) 
       .groups = {{"text",
                   {text_flag({"--prompt"}, "TEXT", options.prompt,
                              "how the text begins; token numbers for PATH.bin models"),
-                   chat_flag(options.chat), chat_format_flag(options.data),
+                   chat_flag(options.chat), flag_named("--chat-format", options.train),
                    integer_flag({"--length", "--max-new-tokens", "--max-tokens"}, options.length,
                                 "tokens to add"),
                    number_flag({"--temperature"}, sampling.temperature, not_negative,
@@ -459,10 +458,10 @@ bool parse(const std::vector<std::string>& arguments, GenerateOptions& options) 
                                "latency of a token, bandwidth, operations")}},
                  search_flags(options),
                  {"model (the checkpoint's own unless given)",
-                  {source_flag(options.data), tokenizer_flag(options.data),
-                   model_type_flag(options.model.model_type), heads_flag(options.model.heads),
+                  {flag_named("--data", options.train), flag_named("--tokenizer", options.train),
+                   flag_named("--model-type", options.train), flag_named("--n-head", options.train),
                    adapter_flag(options.adapters), base_flag(options.adapters)}},
-                 inference_flags(options.inference),
+                 inference_flags(options.train, options.inference),
                  evaluation_script_flags(),
                  unsupported_flags(/*one_rank=*/true)},
       .notes =
@@ -470,7 +469,7 @@ bool parse(const std::vector<std::string>& arguments, GenerateOptions& options) 
           "  zerograd generate checkpoints --prompt 210021 --length 6 --temperature 0\n"
           "  zerograd generate QWEN_FOLDER --chat\n"
           "  zerograd generate runs/chat --prompt hello --num-beams 10"};
-  if (!parse(line, arguments, options.given)) return false;
+  if (!parse(line, arguments, options.train.given)) return false;
   if (options.prompt.empty() && !options.chat)
     throw ConfigError("--prompt: expected text to begin with, got nothing; try --prompt 'O God'");
   if (options.test_performance && options.length == 0)
@@ -478,8 +477,9 @@ bool parse(const std::vector<std::string>& arguments, GenerateOptions& options) 
   if (sampling.min_p > 0.0 && sampling.temperature == 0.0)
     throw ConfigError(
         "--min-p: with --temperature 0 nothing is sampled; expected --temperature above 0");
-  check_model(options.model.model_type, options.given);
-  check_device(options.given);
+  check_model(options.train);
+  check_device(options.train.given);
+  options.inference.device_flags = options.train.device_flags;
   return true;
 }
 

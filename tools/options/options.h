@@ -18,13 +18,6 @@
 
 namespace zg::tools {
 
-/// The model of a file that has weights alone: the name of a model, or its number of heads.
-struct ModelOptions {
-  std::string model_type = "gpt-nano";
-  int64_t heads = 0;       ///< 0: not given
-  int64_t block_size = 0;  ///< of eval; 0: the model's own
-};
-
 /// Adapters that eval, generate and export read.
 struct AdapterPaths {
   std::string adapter;  ///< path of a folder of PEFT; empty: none
@@ -184,22 +177,19 @@ struct InferenceOptions {
   bool only_planned = false;  ///< `plan eval` and `plan generate`: nothing is read or computed
 };
 
+/// The options of `eval`. Settings without a flag come from the checkpoint.
 struct EvalOptions {
-  Given given;
+  TrainOptions train;  ///< flags of train: data, model, pairs, seed, place
   std::string checkpoint;
   AdapterPaths adapters;
-  DataOptions data;
-  ModelOptions model;
-  Seq2SeqOptions pairs;   ///< prefix and lengths
   std::string questions;  ///< path of multiple choice questions; empty: evaluate on data
   bool plain_questions = false;
-  int64_t batch = 64, batches = 0, score_samples = 5000;
-  uint64_t seed = 3407;
+  int64_t batch = 64, batches = 0;
   InferenceOptions inference;
 };
 
 struct GenerateOptions {
-  Given given;
+  TrainOptions train;  ///< flags of train: data, model, place
   std::string checkpoint;
   AdapterPaths adapters;
   std::string prompt;
@@ -209,8 +199,6 @@ struct GenerateOptions {
   models::SamplingOptions sampling;
   models::BeamOptions search;  ///< of an encoder-decoder; the fields whose flags are given
   int64_t max_length = 0;      ///< the flag's value, with the first token; 0: not given
-  DataOptions data;
-  ModelOptions model;
   InferenceOptions inference;
 };
 

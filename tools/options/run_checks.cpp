@@ -86,7 +86,7 @@ void check_data_flags(const TrainOptions& options, const models::Dataset& datase
 
 void check_data_flags(const EvalOptions& options, const std::string& source,
                       const models::Dataset& dataset) {
-  check_split_flags(options.given, source, options.score_samples, dataset);
+  check_split_flags(options.train.given, source, options.train.score_samples, dataset);
 }
 
 void check_step_flags(const TrainOptions& options, const std::string& resumed, int64_t first,

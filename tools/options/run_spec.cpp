@@ -222,6 +222,12 @@ void set_given(const TrainOptions& options, models::GPTConfig& model) {
   model = spec.model;
 }
 
+RunSpec with_flags(RunSpec saved, const TrainOptions& options) {
+  for (const Field* field : all_fields())
+    if (field->location.in_spec && options.given.count(field->name())) field->copy(options, saved);
+  return saved;
+}
+
 void adopt_model(const RunSpec& theirs, TrainOptions& options) {
   adopt_fields(theirs, options, Source::folder, is_of_model);
 }

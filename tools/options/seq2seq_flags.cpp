@@ -95,26 +95,6 @@ models::HFSeq2Seq seq2seq_model(const Seq2SeqOptions& options) {
   return model;
 }
 
-Flag source_prefix_flag(Seq2SeqOptions& options) {
-  return text_flag({"--source-prefix"}, "TEXT", options.source_prefix,
-                   "before each source, such as \"chatbot: \"");
-}
-
-Flag max_source_flag(Seq2SeqOptions& options, const char* shown) {
-  return integer_flag({"--max-source-length"}, options.max_source,
-                      "tokens; the end of a longer source is dropped", {1, shown});
-}
-
-Flag max_target_flag(Seq2SeqOptions& options, const char* shown) {
-  return integer_flag({"--max-target-length"}, options.max_target,
-                      "tokens; the end of a longer target is dropped", {1, shown});
-}
-
-Flag pad_to_max_flag(Seq2SeqOptions& options) {
-  return switch_flag({"--pad-to-max-length"}, options.pad_to_max,
-                     "pad every pair to these lengths; else a step's pairs to the longest of them");
-}
-
 void check_seq2seq_flags(const TrainOptions& options, const std::string& origin) {
   if (!is_seq2seq(options)) return refuse_pair_flags(options.given);
   const auto given = [&](const char* flag) { return options.given.count(flag) > 0; };

@@ -23,12 +23,7 @@ bool is_seq2seq(const TrainOptions& options);
 /// generates with its own tokens, up to its positions. Throws FileError.
 models::HFSeq2Seq seq2seq_model(const Seq2SeqOptions& options);
 
-// Flags of pairs that several subcommands have. `shown`: the default, for the help.
-Flag source_prefix_flag(Seq2SeqOptions& options);
-Flag max_source_flag(Seq2SeqOptions& options, const char* shown);
-Flag max_target_flag(Seq2SeqOptions& options, const char* shown);
-Flag pad_to_max_flag(Seq2SeqOptions& options);
-/// Throws ConfigError if one of these flags, or another of pairs, is given.
+/// Throws ConfigError if a flag of pairs is given.
 void refuse_pair_flags(const Given& given);
 
 /// Checks the flags that decoders alone or encoder-decoder models alone have. `origin`: the

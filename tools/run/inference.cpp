@@ -107,13 +107,13 @@ void print_plan(const Plan& plan, const RunSpec& settings, DType compute) {
 
 }  // namespace
 
-SavedModel open_for_inference(const std::string& path, const ModelOptions& options,
+SavedModel open_for_inference(const std::string& path, const TrainOptions& options,
                               const AdapterPaths& paths) {
   SavedModel saved_model = open_saved_model(path, options, paths);
   models::GPTConfig& model = saved_model.settings.model;
   if (!saved_model.settings.seq2seq.config.empty()) return saved_model;
-  if (options.block_size > model.block_size)
-    model.block_size = std::min(options.block_size, longest_context(model));
+  if (options.model.block_size > model.block_size)
+    model.block_size = std::min(options.model.block_size, longest_context(model));
   models::validate(model);
   return saved_model;
 }

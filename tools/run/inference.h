@@ -26,7 +26,7 @@ struct TrainedModel {
 };
 
 /// open_saved_model(); a decoder has the block size of the options, if its positions allow it.
-SavedModel open_for_inference(const std::string& path, const ModelOptions& options,
+SavedModel open_for_inference(const std::string& path, const TrainOptions& options,
                               const AdapterPaths& paths);
 
 /// Why the work of a command is called.

@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include "tools/options/fields.h"
 #include "tools/options/lora_flags.h"
 #include "tools/options/model_flags.h"
 #include "tools/options/seq2seq_flags.h"
@@ -38,10 +39,10 @@ std::string differing_keys(const models::GPTConfig& there, const models::GPTConf
 }  // namespace
 
 void check_output(const RunSpec& saved, const std::string& flag, const std::string& path) {
-  DataOptions data = saved.data;
-  std::vector<NamedPath> paths = paths_of({{"data",
-                                            {source_flag(data), validation_source_flag(data),
-                                             chat_format_flag(data), tokenizer_flag(data)}}});
+  TrainOptions run;
+  run.data = saved.data;
+  std::vector<NamedPath> paths = paths_of(
+      {{"data", flags_named({"--data", "--val-data", "--chat-format", "--tokenizer"}, run)}});
   paths.push_back({"the adapters' base", PathUse::reads, saved.base.path});
   std::erase_if(paths, [](const NamedPath& input) { return !path_exists(input.path); });
   paths.push_back({flag, PathUse::writes, path});

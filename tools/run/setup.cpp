@@ -95,10 +95,10 @@ models::GPTConfig sizes_from_shapes(const std::string& path) {
   return config;
 }
 
-models::GPTConfig config_from_shapes(const std::string& path, const ModelOptions& options) {
+models::GPTConfig config_from_shapes(const std::string& path, const TrainOptions& options) {
   models::GPTConfig config = sizes_from_shapes(path);
-  if (options.heads > 0) {
-    config.heads = options.heads;
+  if (options.is_set("--n-head")) {
+    config.heads = options.model.heads;
   } else if (is_family(options.model_type)) {
     throw ConfigError("--model-type: " + options.model_type +
                       " is a family without a fixed number of heads, and the shapes do not show "
@@ -218,7 +218,7 @@ RunSpec settings_of(const zero::CheckpointReader& checkpoint) {
 
 namespace {
 
-SavedModel open_whole_model(const std::string& path, const ModelOptions& options) {
+SavedModel open_whole_model(const std::string& path, const TrainOptions& options) {
   if (is_hf_folder(path)) return {*settings_in(path), path};
   if (!is_regular_file(path)) {
     const Checkpoint checkpoint = usable_checkpoint(path);
@@ -238,7 +238,7 @@ SavedModel open_whole_model(const std::string& path, const ModelOptions& options
 
 }  // namespace
 
-SavedModel open_saved_model(const std::string& path, const ModelOptions& options,
+SavedModel open_saved_model(const std::string& path, const TrainOptions& options,
                             const AdapterPaths& paths) {
   SavedModel saved_model = open_whole_model(path, options);
   RunSpec& settings = saved_model.settings;

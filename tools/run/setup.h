@@ -78,7 +78,7 @@ struct SavedModel {
 /// Opens a checkpoint (the newest step_N that verifies), a Hugging Face folder, or a safetensors
 /// file. The settings of a file are those that consolidate stored in it, else the tensors' shapes
 /// give the sizes, and the options give the number of heads. Throws FileError, ConfigError.
-SavedModel open_saved_model(const std::string& path, const ModelOptions& options,
+SavedModel open_saved_model(const std::string& path, const TrainOptions& options,
                             const AdapterPaths& paths = {});
 RunSpec settings_of(const zero::CheckpointReader& checkpoint);
 /// The settings that a step_N, file or Hugging Face folder stores; absent: a file with weights
