@@ -43,7 +43,7 @@ struct Operand {
 /// one operand reads it and another writes it; an operation for each element of the largest. An op
 /// that reads or computes something else has a function that corrects it:
 ///
-///     void correct(OpCount&, const Args&);
+///     void adjust_count(OpCount&, const Args&);
 struct OpCount {
   int64_t bytes = 0, operations = 0;
   DType dtype = DType::f32;
@@ -153,7 +153,9 @@ struct Kernel {
   }
   static OpCount count(const Args& args, const std::vector<Operand>& tensors) {
     OpCount count = count_of(tensors);
-    if constexpr (requires { correct(count, args); }) correct(count, args);
+    static_assert(
+        !requires { correct(count, args); }, "rename correct() to adjust_count()");
+    if constexpr (requires { adjust_count(count, args); }) adjust_count(count, args);
     return count;
   }
   static std::string sizes_of(const Args& args) {

@@ -189,11 +189,11 @@ OpCount attention_count(const AttentionShape& s, const Tensor& q, const Tensor& 
 
 }  // namespace
 
-void correct(OpCount& count, const AttentionForward& a) {
+void adjust_count(OpCount& count, const AttentionForward& a) {
   count = attention_count(a.shape, a.q, a.bias, a.log_sum, 2, 2, 2, KernelClass::attention_forward);
 }
 
-void correct(OpCount& count, const AttentionBackward& a) {
+void adjust_count(OpCount& count, const AttentionBackward& a) {
   count =
       attention_count(a.shape, a.q, a.bias, a.log_sum, 4, 4, 5, KernelClass::attention_backward);
 }

@@ -107,8 +107,8 @@ inline std::vector<Operand> operands(const AttentionBackward& a) {
 /// The pairs of a query and a key that it sees, of one head, as if starts and key_lengths hid none.
 ZG_API int64_t visible_pairs(const AttentionShape&);
 /// Two products for each visible pair forward, five backward; the elements of the layouts.
-ZG_API void correct(OpCount&, const AttentionForward&);
-ZG_API void correct(OpCount&, const AttentionBackward&);
+ZG_API void adjust_count(OpCount&, const AttentionForward&);
+ZG_API void adjust_count(OpCount&, const AttentionBackward&);
 /// "B 8, H 12, T 1024, keys 1024, D 64, causal", then kv_heads and window if they are set.
 ZG_API std::string sizes(const AttentionForward&);
 ZG_API std::string sizes(const AttentionBackward&);

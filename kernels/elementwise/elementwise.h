@@ -129,7 +129,7 @@ inline std::vector<Operand> operands(const Cast& a) {
 }
 
 /// With b, y is read, too.
-inline void correct(OpCount& count, const Axpby& a) {
+inline void adjust_count(OpCount& count, const Axpby& a) {
   if (a.b != 0.0 && a.x.raw() != a.y.raw()) count.bytes += a.y.bytes();
 }
 

@@ -65,7 +65,7 @@ inline std::vector<Operand> operands(const ProjectionCrossEntropy& a) {
 }
 
 /// The products of the logits and of the gradients.
-ZG_API void correct(OpCount&, const ProjectionCrossEntropy&);
+ZG_API void adjust_count(OpCount&, const ProjectionCrossEntropy&);
 
 namespace kernels {
 extern ZG_API Kernel<CrossEntropyForward> cross_entropy_forward;

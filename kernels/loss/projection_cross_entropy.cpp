@@ -4,7 +4,7 @@
 
 namespace zg {
 
-void correct(OpCount& count, const ProjectionCrossEntropy& a) {
+void adjust_count(OpCount& count, const ProjectionCrossEntropy& a) {
   count.operations =
       2 * a.x.numel() * a.weight.extent(0) * (1 + (a.dx ? 1 : 0) + (a.dweight ? 1 : 0));
   count.kind = KernelClass::product;

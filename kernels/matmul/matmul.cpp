@@ -111,7 +111,7 @@ void validate(const Matmul& m) {
   if (m.row_sums) check_row_sums(m);
 }
 
-void correct(OpCount& count, const Matmul& m) {
+void adjust_count(OpCount& count, const Matmul& m) {
   const auto bytes = [](const Tensor& tensor, int64_t elements) {
     return tensor ? elements * static_cast<int64_t>(size_of(tensor.dtype())) : int64_t{0};
   };

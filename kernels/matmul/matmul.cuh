@@ -82,7 +82,7 @@ bool cublaslt_matmul(const Matmul&, Workspace, Stream&);
 /// The count of the launch of a product. The library does not apply the activation.
 inline Work matmul_work(const Matmul& m, const char* kernel, bool by_library = false) {
   OpCount count;
-  correct(count, m);
+  adjust_count(count, m);
   if (by_library && m.pre_activation)
     count.bytes -= m.batch * m.M * m.N * static_cast<int64_t>(size_of(m.pre_activation.dtype()));
   return {"matmul", kernel, count};

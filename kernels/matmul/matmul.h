@@ -44,7 +44,7 @@ inline std::vector<Operand> operands(const Matmul& a) {
           {"row_sums", a.row_sums, Operand::out}};
 }
 /// 2 M N K operations; the matrices' elements; c twice if it is added to.
-ZG_API void correct(OpCount&, const Matmul&);
+ZG_API void adjust_count(OpCount&, const Matmul&);
 ZG_API std::string sizes(const Matmul&);   ///< "M 64, N 48, K 48, b transposed"
 ZG_API Reduce reduce_rows(const Matmul&);  ///< the call that computes row_sums by itself
 

@@ -50,15 +50,15 @@ inline std::vector<Operand> operands(const ScatterAdd& a) {
 }
 inline std::string sizes(const StridedCopy& a) { return a.extents.str(); }
 /// Only the elements that are read and written count.
-inline void correct(OpCount& count, const StridedCopy& a) {
+inline void adjust_count(OpCount& count, const StridedCopy& a) {
   count.operations = a.extents.numel();
   count.bytes = 2 * count.operations * static_cast<int64_t>(size_of(a.x.dtype()));
 }
-inline void correct(OpCount& count, const Gather& a) {
+inline void adjust_count(OpCount& count, const Gather& a) {
   count.operations = a.y.numel();
   count.bytes = a.index.bytes() + 2 * a.y.bytes();
 }
-inline void correct(OpCount& count, const ScatterAdd& a) { count.bytes += a.y.bytes(); }
+inline void adjust_count(OpCount& count, const ScatterAdd& a) { count.bytes += a.y.bytes(); }
 
 namespace kernels {
 extern ZG_API Kernel<StridedCopy> strided_copy;
@@ -97,7 +97,7 @@ inline std::vector<Operand> operands(const EmbeddingBackward& a) {
 }
 
 /// Only the rows that are read count; those of `position` once.
-inline void correct(OpCount& count, const EmbeddingForward& a) {
+inline void adjust_count(OpCount& count, const EmbeddingForward& a) {
   count.operations = a.y.numel();
   count.bytes = a.ids.bytes() + 2 * a.y.bytes();
   if (a.position)

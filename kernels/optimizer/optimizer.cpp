@@ -164,7 +164,7 @@ std::optional<OptimizerUpdate> with_known_scale(const OptimizerUpdate& a, Stream
   return known;
 }
 
-void correct(OpCount& count, const OptimizerUpdate& a) {
+void adjust_count(OpCount& count, const OptimizerUpdate& a) {
   count.kind = KernelClass::optimizer;
   for (const OptimizerTensor& t : a.tensors)
     for (const Tensor* state : {&t.parameter, &t.moment1, &t.moment2})
@@ -199,7 +199,7 @@ void validate(const SumOfSquares& a) {
   }
 }
 
-void correct(OpCount& count, const SumOfSquares&) { count.kind = KernelClass::optimizer; }
+void adjust_count(OpCount& count, const SumOfSquares&) { count.kind = KernelClass::optimizer; }
 
 namespace cpu {
 int64_t workspace_bytes(const SumOfSquares&, const Device::Traits&);
@@ -257,7 +257,7 @@ void validate(const FoldGradient& args) {
         fmt::format("{}: rounding is {}; expected f32, bf16 or f16", op, args.rounding));
 }
 
-void correct(OpCount& count, const FoldGradient& a) {
+void adjust_count(OpCount& count, const FoldGradient& a) {
   count.kind = KernelClass::optimizer;
   for (const FoldGradient::Part& part : a.parts)
     if (!part.first && part.leaf.raw() != part.sum.raw()) count.bytes += part.sum.bytes();

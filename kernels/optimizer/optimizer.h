@@ -61,7 +61,8 @@ struct OptimizerUpdate {
 /// Throws ShapeError, DTypeError; ConfigError for numbers out of range.
 ZG_API void validate(const OptimizerUpdate&);
 ZG_API std::vector<Operand> operands(const OptimizerUpdate&);  ///< the operands of every tensor
-ZG_API void correct(OpCount&, const OptimizerUpdate&);  ///< parameters and moments are read, too
+ZG_API void adjust_count(OpCount&,
+                         const OptimizerUpdate&);  ///< parameters and moments are read, too
 ZG_API UpdateConstants constants(const OptimizerUpdate&, const OptimizerTensor&);
 /// For kernels that take the factor as a number: the update with gradient_scale read from `scale`,
 /// after a wait for `stream`. Absent: the factor is NaN.
@@ -111,7 +112,7 @@ struct SumOfSquares {
 };
 ZG_API void validate(const SumOfSquares&);
 ZG_API std::vector<Operand> operands(const SumOfSquares&);  ///< the operands of every part
-ZG_API void correct(OpCount&, const SumOfSquares&);
+ZG_API void adjust_count(OpCount&, const SumOfSquares&);
 /// 2^exponent, for exponents of normal doubles.
 constexpr double power_of_two(int exponent) {
   return std::bit_cast<double>(static_cast<uint64_t>(exponent + 1023) << 52);
@@ -197,7 +198,7 @@ struct FoldGradient {
 };
 ZG_API void validate(const FoldGradient&);                  ///< throws ShapeError, DTypeError
 ZG_API std::vector<Operand> operands(const FoldGradient&);  ///< the operands of every part
-ZG_API void correct(OpCount&, const FoldGradient&);  ///< a sum that is not first is read, too
+ZG_API void adjust_count(OpCount&, const FoldGradient&);  ///< a sum that is not first is read, too
 
 namespace kernels {
 extern ZG_API Kernel<FoldGradient> fold_gradient;
