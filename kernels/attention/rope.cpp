@@ -11,14 +11,19 @@ namespace {
 
 /// The factor of cosines and sines.
 double scale_of(const RopeOptions& o) {
-  if (o.scaling != RopeScaling::yarn) return 1.0;
+  if (o.scaling != RopeScaling::yarn && o.scaling != RopeScaling::longrope) return 1.0;
   if (o.attention_factor > 0.0) return o.attention_factor;
+  if (o.scaling == RopeScaling::longrope)
+    return o.factor <= 1.0
+               ? 1.0
+               : std::sqrt(1.0 + std::log(o.factor) /
+                                     std::log(static_cast<double>(o.original_positions)));
   return o.factor <= 1.0 ? 1.0 : 0.1 * std::log(o.factor) + 1.0;
 }
 
 template <class T>
 Tensor table_of(const RopeOptions& options, int64_t R, int64_t positions, const Device& device) {
-  const std::vector<float> frequencies = rope_frequencies(options, R);
+  const std::vector<float> frequencies = rope_frequencies(options, R, positions);
   const T scale = static_cast<T>(scale_of(options));
   std::vector<T> table(static_cast<size_t>(positions * R));
   T* row = table.data();

@@ -14,7 +14,8 @@ enum class RopeScaling : uint8_t {
   none,
   linear,  ///< all divided by `factor`. Chen et al. 2023, arXiv:2306.15595
   llama3,  ///< low ones divided by `factor`, high ones kept, those between interpolated (Llama 3.1)
-  yarn     ///< the same by the number of turns. Peng et al. 2023, arXiv:2309.00071, section 3.2
+  yarn,    ///< the same by the number of turns. Peng et al. 2023, arXiv:2309.00071, section 3.2
+  longrope  ///< each divided by a factor of its own. Ding et al. 2024, arXiv:2402.13753
 };
 ZG_API const char* name_of(RopeScaling scaling);
 
@@ -24,19 +25,24 @@ struct RopeOptions {
   double theta = 10000.0;  ///< frequency i of R / 2 is theta^(-2 i / R) radians a token
   RopeScaling scaling = RopeScaling::none;
   double factor = 1.0;
-  int64_t original_positions = 8192;  ///< llama3, yarn: the longest text of the first training
+  int64_t original_positions = 8192;  ///< all but linear: the longest text of the first training
   double low_freq_factor = 1.0, high_freq_factor = 4.0;  ///< llama3
   double beta_fast = 32.0, beta_slow = 1.0;              ///< yarn: turns in the longest text
-  double attention_factor = 0.0;  ///< yarn: factor of cosine and sine; 0: 0.1 ln(factor) + 1
-  bool truncate = true;           ///< yarn: the borders of the ramp are whole numbers
+  /// yarn, longrope: factor of cosine and sine; 0: 0.1 ln(factor) + 1, with longrope
+  /// sqrt(1 + ln(factor) / ln(original_positions)).
+  double attention_factor = 0.0;
+  bool truncate = true;  ///< yarn: the borders of the ramp are whole numbers
+  /// longrope: R / 2 factors for texts of up to original_positions, and for longer ones.
+  std::vector<double> short_factors = {}, long_factors = {};
   bool operator==(const RopeOptions&) const = default;
 };
 ZG_API void validate(const RopeOptions&);  ///< ConfigError naming the field
 
 /// The R / 2 frequencies, in radians a token: the bits that transformers 5 and PyTorch compute on a
 /// CPU with AVX-512. (With AVX2 some of theirs differ by 1 ulp where 64 does not divide R.)
-/// ConfigError unless R is even and at least 2.
-ZG_API std::vector<float> rope_frequencies(const RopeOptions& options, int64_t R);
+/// ConfigError unless R is even and at least 2. `positions`: tokens of the text, for longrope.
+ZG_API std::vector<float> rope_frequencies(const RopeOptions& options, int64_t R,
+                                           int64_t positions = 0);
 /// The table of Rope: [positions, R], f32 | f64. Row p has the cosines of the R / 2 angles p *
 /// frequency, then their sines. The angles are rounded to f32, as in transformers. f32 cosines and
 /// sines are the nearest to them; PyTorch's differ by at most 1 ulp.

@@ -130,7 +130,7 @@ float yarn_frequency(const RopeOptions& o, int64_t R, int64_t i, float power) {
 }  // namespace
 
 const char* name_of(RopeScaling scaling) {
-  constexpr const char* names[] = {"none", "linear", "llama3", "yarn"};
+  constexpr const char* names[] = {"none", "linear", "llama3", "yarn", "longrope"};
   return names[static_cast<size_t>(scaling)];
 }
 
@@ -149,13 +149,22 @@ void validate(const RopeOptions& o) {
     throw ConfigError(
         fmt::format("rope: beta_fast: expected a finite number from beta_slow {} on, got {}",
                     o.beta_slow, o.beta_fast));
+  for (const std::vector<double>* factors : {&o.short_factors, &o.long_factors})
+    for (const double factor : *factors) check_positive("factors of longrope", factor);
   if (!(o.attention_factor >= 0.0 && std::isfinite(o.attention_factor)))
     throw ConfigError(fmt::format(
         "rope: attention_factor: expected a finite number from 0 on, got {}", o.attention_factor));
 }
 
-std::vector<float> rope_frequencies(const RopeOptions& options, int64_t R) {
+std::vector<float> rope_frequencies(const RopeOptions& options, int64_t R, int64_t positions) {
   validate(options);
+  const bool is_long = positions > options.original_positions;
+  const std::vector<double>& factors = is_long ? options.long_factors : options.short_factors;
+  if (options.scaling == RopeScaling::longrope && std::ssize(factors) != R / 2)
+    throw ConfigError(
+        fmt::format("rope: {}_factors: expected {} numbers, one for each pair of the "
+                    "{} rotated elements of a head, got {}",
+                    is_long ? "long" : "short", R / 2, R, factors.size()));
   if (R < 2 || R % 2 != 0)
     throw ConfigError(
         fmt::format("rope: expected an even number of rotated elements from 2 on, got {}", R));
@@ -166,6 +175,8 @@ std::vector<float> rope_frequencies(const RopeOptions& options, int64_t R) {
       frequency = yarn_frequency(options, R, i, frequency);
       continue;
     }
+    if (options.scaling == RopeScaling::longrope)
+      frequency *= static_cast<float>(factors[static_cast<size_t>(i)]);
     frequency = 1.0f / frequency;
     if (options.scaling == RopeScaling::linear) frequency /= static_cast<float>(options.factor);
     if (options.scaling == RopeScaling::llama3) frequency = llama3_frequency(options, frequency);
