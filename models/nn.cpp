@@ -29,9 +29,9 @@ Pass Pass::on(Tape& other) const {
         "pass: a checkpointed segment reads a Pass that is gone: backward runs the segment after "
         "the function that made the Pass has returned; expected a copy; capture the Pass by value, "
         "or call nn::checkpoint(pass, inputs, segment)");
-  return {other,       parallel,  dropout, place,       rope_table,        alibi_slopes,
-          starts,      positions, cache,   key_lengths, attention_dropout, activation_dropout,
-          lora_dropout};
+  return {
+      other,  parallel,  dropout, place,       rope_table,        local_rope_table,   alibi_slopes,
+      starts, positions, cache,   key_lengths, attention_dropout, activation_dropout, lora_dropout};
 }
 
 Var checkpoint(const Pass& pass, std::span<const Var> inputs,
@@ -198,7 +198,8 @@ Norm::Norm(const ParallelStore& store, const Unit& unit, const std::string& name
            const NormConfig& config)
     : kind(config.kind), epsilon(config.epsilon) {
   check_size("norm", name, "width", config.width);
-  weight = &store.whole(unit, name + ".weight", {config.width}, Init::ones());
+  const Init init = kind == NormKind::rms_plus_one ? Init::zeros() : Init::ones();
+  weight = &store.whole(unit, name + ".weight", {config.width}, init);
   if (kind == NormKind::layer && config.bias)
     bias = &store.whole(unit, name + ".bias", {config.width}, Init::zeros());
 }
@@ -211,21 +212,31 @@ std::vector<Var> Norm::parameters(const Pass& pass) const {
   return values;
 }
 
+Var Norm::rms_with(const Var& x, const Var& weights) const {
+  if (kind == NormKind::rms) return rms_norm(x, weights, epsilon);
+  const DType wide = accumulator(x.dtype());
+  const Var gain = zg::add(cast(weights, wide), 1.0);
+  const Var normed = rms_norm(cast(x, wide), gain, epsilon);
+  return cast(normed, x.dtype());
+}
+
 Var Norm::operator()(const Pass& pass, const Var& x) const {
   const std::vector<Var> p = parameters(pass);
-  return kind == NormKind::rms ? rms_norm(x, p[0], epsilon) : layer_norm(x, p[0], p[1], epsilon);
+  return kind == NormKind::layer ? layer_norm(x, p[0], p[1], epsilon) : rms_with(x, p[0]);
 }
 
 NormedSum Norm::add(const Pass& pass, const Var& x, const Var& delta) const {
   const std::vector<Var> p = parameters(pass);
   if (kind == NormKind::layer) return add_layer_norm(x, delta, p[0], p[1], epsilon);
-  return rms_norm_of_sum(x, delta, p[0], epsilon);
+  if (kind == NormKind::rms) return rms_norm_of_sum(x, delta, p[0], epsilon);
+  const Var sum = zg::add(x, delta);
+  return {sum, rms_with(sum, p[0])};
 }
 
 NormedSum Norm::of_sum(const Pass& pass, Residual in) const {
   if (!in.delta) return {in.x, (*this)(pass, in.x)};
+  if (kind != NormKind::layer) return add(pass, in.x, in.delta);
   const std::vector<Var> p = parameters(pass);
-  if (kind == NormKind::rms) return rms_norm_of_sum(in.x, in.delta, p[0], epsilon);
   return layer_norm_of_sum(in.x, in.delta, p[0], p[1], epsilon);
 }
 
@@ -237,16 +248,18 @@ Mlp::Mlp(const ParallelStore& store, const Unit& unit, const std::string& name,
   check_size("mlp", name, "width", config.width);
   const int64_t hidden = config.hidden > 0 ? config.hidden : 4 * config.width;
   const bool bias = config.bias && !is_gated(kind_);
-  const auto in = [&](const char* part) {
+  const auto in = [&](const char* part, int64_t blocks = 1) {
     return Linear(store, unit, name + part,
                   {.in = config.width,
-                   .out = hidden,
+                   .out = blocks * hidden,
                    .bias = bias,
                    .split = Split::out,
-                   .stddev = config.stddev});
+                   .stddev = config.stddev,
+                   .blocks = blocks});
   };
-  if (is_gated(kind_)) gate_ = in(config.names.gate);
-  up_ = in(config.names.up);
+  const char* both = is_gated(kind_) ? config.names.gate_up : nullptr;
+  if (is_gated(kind_) && !both) gate_ = in(config.names.gate);
+  up_ = both ? in(both, 2) : in(config.names.up);
   down_ = Linear(store, unit, name + config.names.down,
                  {.in = hidden,
                   .out = config.width,
@@ -279,10 +292,17 @@ Var Mlp::operator()(const Pass& pass, const Var& x) const {
         fmt::format("mlp: activation_dropout is {:f} in a layer with a gate; expected 0, or a "
                     "layer without one",
                     pass.activation_dropout));
-  const Var gate = pass.tape.parameter(*gate_.weight);
   const auto form =
       static_cast<Gate>(static_cast<int>(kind_) - static_cast<int>(MlpKind::gated_silu));
   const Var whole = pass.parallel.enter(x);
+  if (!gate_.weight) {
+    const Var both = up_.product(pass, whole, {});
+    const int64_t axis = both.shape().rank() - 1, hidden = both.shape()[-1] / 2;
+    const Var gates = slice(both, static_cast<int>(axis), 0, hidden);
+    const Var ups = slice(both, static_cast<int>(axis), hidden, 2 * hidden);
+    return pass.drop(down_(pass, gated(gates, ups, form)), site_);
+  }
+  const Var gate = pass.tape.parameter(*gate_.weight);
   if (has_adapter) {
     const Var gates = gate_.product(pass, whole, {});
     const Var ups = up_.product(pass, whole, {});

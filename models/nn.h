@@ -136,7 +136,8 @@ struct ZG_API Pass {
   ForwardPosition place = {};
   /// [positions, R] of rope_table(). Absent: each attention layer with rope makes its own.
   Tensor rope_table = {};
-  Tensor alibi_slopes = {};  ///< [heads of this rank], as alibi_slopes_of() makes them
+  Tensor local_rope_table = {};  ///< the same of layers with AttentionConfig::is_local
+  Tensor alibi_slopes = {};      ///< [heads of this rank], as alibi_slopes_of() makes them
   /// [B, T] i32: the first token of each token's document. Tokens see their document alone. Absent:
   /// a sample is one document.
   Tensor starts = {};
@@ -249,9 +250,14 @@ ZG_API Var add_positions(const Pass& pass, const Parameter& table, const Var& x,
 
 enum class NormKind : uint8_t {
   layer,  ///< Ba et al. 2016, arXiv:1607.06450
-  rms     ///< Zhang, Sennrich 2019, arXiv:1910.07467: no mean, no bias
+  rms,    ///< Zhang, Sennrich 2019, arXiv:1910.07467: no mean, no bias
+  /// The same times 1 + weight, as in Gemma: weights begin as 0, and bf16 is computed in f32.
+  rms_plus_one
 };
-inline const char* name_of(NormKind kind) { return kind == NormKind::rms ? "rms" : "layer"; }
+inline const char* name_of(NormKind kind) {
+  constexpr const char* names[] = {"layer", "rms", "rms_plus_one"};
+  return names[static_cast<size_t>(kind)];
+}
 
 struct NormConfig {
   int64_t width = 0;
@@ -281,6 +287,8 @@ struct ZG_API Norm {
   NormedSum add(const Pass& pass, const Var& x, const Var& delta) const;
   /// The sum and its norm; the bits are those of operator() on Residual::sum().
   NormedSum of_sum(const Pass& pass, Residual in) const;
+  /// The norm of x with these weights, for NormKind::rms and rms_plus_one.
+  Var rms_with(const Var& x, const Var& weights) const;
 
  private:
   std::vector<Var> parameters(const Pass& pass) const;
@@ -299,12 +307,19 @@ struct AttentionConfig {
   int64_t head_size = 0;  ///< 0: width / heads
   bool bias = false;      ///< of queries, keys and values
   bool out_bias = false;
-  std::optional<QKVOrder> fused = {};  ///< one matrix for q, k and v; only without grouped queries
+  /// One matrix for q, k and v. With grouped queries only by_part, with rope and on one tensor
+  /// rank.
+  std::optional<QKVOrder> fused = {};
   std::optional<RopeOptions> rope = {};  ///< RopeOptions() for plain rope; {} is without positions
   double rotated_share = 1.0;            ///< of a head's elements that rope turns
   bool query_key_norm = false;           ///< RMS norm of each head's queries and keys, before rope
-  float norm_epsilon = 1e-6f;            ///< of that norm
-  int64_t window = 0;  ///< a token sees this many tokens, itself included; 0: all before
+  /// The norm is over all heads' elements together; on one tensor rank, else Unsupported.
+  bool wide_query_key_norm = false;
+  NormKind norm = NormKind::rms;  ///< of that norm, as the next one
+  float norm_epsilon = 1e-6f;
+  float scale = 0.0f;     ///< of scores; 0: 1 / sqrt(head_size)
+  int64_t window = 0;     ///< a token sees this many tokens, itself included; 0: all before
+  bool is_local = false;  ///< the layer reads Pass::local_rope_table
   bool causal = true;
   float stddev = 0.02f;
   float out_stddev = 0.0f;  ///< 0: stddev
@@ -335,6 +350,7 @@ class ZG_API Attention {
   Heads project(const Pass& pass, const Var& x, const Memory* memory = nullptr,
                 const Var& source = {}) const;
   Var turned(const Pass& pass, const Var& x, int64_t heads) const;
+  void split_fused(Heads& heads, const Pass& pass) const;
   Var attend(const Pass& pass, const Heads& heads, const Tensor& key_lengths) const;
   Tensor attend_cached(const Pass& pass, const Heads& heads) const;
 
@@ -364,6 +380,7 @@ inline bool is_gated(MlpKind kind) { return kind >= MlpKind::gated_silu; }
 /// product of an Mlp without a gate.
 struct MlpNames {
   const char *gate = ".gate_proj", *up = ".up_proj", *down = ".down_proj";
+  const char* gate_up = nullptr;  ///< one matrix of gate, then up, in place of both
 };
 
 struct MlpConfig {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "zerograd/autograd/collective.h"
 #include "zerograd/kernels/attention/attention.h"
@@ -160,11 +161,13 @@ void MemoryCache::fill(int64_t index, const Tensor& keys, const Tensor& values) 
 
 // --- attention ---
 
-/// Queries, keys and values of a call. q, k and v are one tensor [B, T, 3C] (fused), or three.
+/// Queries, keys and values of a call. q, k and v are one tensor [B, T, 3C] in the order `fused`,
+/// or three.
 struct Attention::Heads {
   Var q, k, v;
   int64_t heads = 0, kv_heads = 0;  ///< of this rank
   int64_t head_size = 0;
+  std::optional<QKVOrder> fused = {};
 };
 
 namespace {
@@ -184,14 +187,22 @@ AttentionConfig resolved(AttentionConfig config, const TensorParallel& parallel)
   check_divides("heads", config.heads, config.kv_heads, "the number of key-value heads");
   check_divides("heads", config.heads, parallel.size(), "the number of tensor ranks");
   check_divides("kv_heads", config.kv_heads, parallel.size(), "the number of tensor ranks");
-  if (config.fused && config.kv_heads != config.heads)
+  const bool is_grouped = config.kv_heads != config.heads;
+  if (config.fused && is_grouped && !(config.rope && *config.fused == QKVOrder::by_part))
     throw ConfigError(
         fmt::format("attention: fused: expected as many key-value heads as heads, {}, got {}",
                     config.heads, config.kv_heads));
-  if (config.fused && (config.rope || config.query_key_norm))
+  if (parallel.size() > 1 && ((config.fused && is_grouped) || config.wide_query_key_norm))
+    throw Unsupported(fmt::format(
+        "attention: {} with {} tensor ranks; expected one: {}",
+        config.fused ? "one matrix for grouped queries, keys and values"
+                     : "a norm of all heads' queries and keys",
+        parallel.size(),
+        config.fused ? "its parts have different sizes" : "the norm reads every rank's heads"));
+  if (config.fused && config.query_key_norm)
     throw ConfigError(
-        "attention: fused: set together with rope or query_key_norm; expected separate matrices "
-        "for queries, keys and values; leave fused unset");
+        "attention: fused: set together with query_key_norm; expected separate matrices for "
+        "queries, keys and values; leave fused unset");
   if (config.rope) validate(*config.rope);
   return config;
 }
@@ -227,16 +238,21 @@ Attention::Attention(const ParallelStore& store, const Unit& unit, const std::st
                    .blocks = blocks});
   };
   if (c.fused) {
-    qkv_ = in(c.names.qkv, 3 * queries, *c.fused == QKVOrder::by_part ? 3 : 1);
+    const bool has_blocks = *c.fused == QKVOrder::by_part && keys == queries;
+    qkv_ = in(c.names.qkv, queries + 2 * keys, has_blocks ? 3 : 1);
   } else {
     q_ = in(c.names.q, queries);
     k_ = in(c.names.k, keys);
     v_ = in(c.names.v, keys);
   }
   if (c.query_key_norm) {
-    const NormConfig norm{.width = c.head_size, .kind = NormKind::rms, .epsilon = c.norm_epsilon};
-    q_norm_ = Norm(store, unit, name + c.names.q_norm, norm);
-    k_norm_ = Norm(store, unit, name + c.names.k_norm, norm);
+    const bool wide = c.wide_query_key_norm;
+    const auto norm = [&](const char* part, int64_t width) {
+      return Norm(store, unit, name + part,
+                  {.width = width, .kind = c.norm, .epsilon = c.norm_epsilon});
+    };
+    q_norm_ = norm(c.names.q_norm, wide ? queries : c.head_size);
+    k_norm_ = norm(c.names.k_norm, wide ? keys : c.head_size);
   }
   out_ = Linear(store, unit, name + c.names.out,
                 {.in = queries,
@@ -257,9 +273,26 @@ Tensor Attention::rope_table(int64_t positions, DType dtype, const Device& devic
 /// Applies the rotary position embedding to queries or keys [B, T, heads * D].
 Var Attention::turned(const Pass& pass, const Var& x, int64_t heads) const {
   const int64_t first = pass.cache ? pass.cache->length() : 0, T = x.shape()[1];
-  const Tensor table =
-      pass.rope_table ? pass.rope_table : rope_table(first + T, x.dtype(), x.device());
+  const Tensor& shared = config_.is_local ? pass.local_rope_table : pass.rope_table;
+  const Tensor table = shared ? shared : rope_table(first + T, x.dtype(), x.device());
   return pass.positions ? rope(x, heads, table, pass.positions) : rope(x, heads, table, first);
+}
+
+/// Makes three tensors of one, and turns queries and keys.
+void Attention::split_fused(Heads& heads, const Pass& pass) const {
+  const Shape shape = heads.q.shape();
+  const int64_t D = heads.head_size, queries = heads.heads * D, keys = heads.kv_heads * D;
+  const auto by_head = [&](const Var& all, int64_t part) {
+    const Var rows = reshape(all, Shape{shape[0], shape[1], heads.heads, 3 * D});
+    return reshape(slice(rows, 3, part * D, (part + 1) * D), Shape{shape[0], shape[1], queries});
+  };
+  const Var qkv = heads.q;
+  const bool is_by_part = *std::exchange(heads.fused, {}) == QKVOrder::by_part;
+  heads.q = is_by_part ? slice(qkv, 2, 0, queries) : by_head(qkv, 0);
+  heads.k = is_by_part ? slice(qkv, 2, queries, queries + keys) : by_head(qkv, 1);
+  heads.v = is_by_part ? slice(qkv, 2, queries + keys, queries + 2 * keys) : by_head(qkv, 2);
+  heads.q = turned(pass, heads.q, heads.heads);
+  heads.k = turned(pass, heads.k, heads.kv_heads);
 }
 
 /// Queries of x, keys and values of `source`. Without a memory that is x. With one that has the
@@ -272,6 +305,8 @@ Attention::Heads Attention::project(const Pass& pass, const Var& x, const Memory
                .head_size = config_.head_size};
   if (config_.fused) {
     result.q = result.k = result.v = qkv_(pass, x);
+    result.fused = config_.fused;
+    if (config_.rope) split_fused(result, pass);
     return result;
   }
   // The three products have the same input: gather it from the tensor ranks once.
@@ -292,8 +327,9 @@ Attention::Heads Attention::project(const Pass& pass, const Var& x, const Memory
       Var weight = pass.tape.parameter(*norm.weight);
       if (ranks > 1) weight = copy_to_ranks(weight, *pass.parallel.ranks);
       const Shape shape = y.shape();
+      if (config_.wide_query_key_norm) return norm.rms_with(y, weight);
       const Var rows = reshape(y, Shape{shape[0], shape[1], heads, result.head_size});
-      const Var done = rms_norm(rows, weight, norm.epsilon);
+      const Var done = norm.rms_with(rows, weight);
       return reshape(done, shape);
     };
     result.q = normed(q_norm_, result.q, result.heads);
@@ -308,14 +344,15 @@ Attention::Heads Attention::project(const Pass& pass, const Var& x, const Memory
 
 Var Attention::attend(const Pass& pass, const Heads& heads, const Tensor& key_lengths) const {
   const AttentionOptions options{.causal = config_.causal,
+                                 .scale = config_.scale,
                                  .dropout = pass.attention_dropout.value_or(pass.dropout),
                                  .key = pass.key_of_rank(weights_site_),
                                  .alibi_slopes = pass.alibi_slopes,
-                                 .order = config_.fused.value_or(QKVOrder::by_part),
+                                 .order = heads.fused.value_or(QKVOrder::by_part),
                                  .window = config_.window,
                                  .starts = pass.starts,
                                  .key_lengths = key_lengths};
-  if (config_.fused) return attention(heads.q, static_cast<int>(heads.heads), options);
+  if (heads.fused) return attention(heads.q, static_cast<int>(heads.heads), options);
   return attention(heads.q, heads.k, heads.v, static_cast<int>(heads.heads), options);
 }
 
@@ -347,15 +384,15 @@ Tensor Attention::attend_cached(const Pass& pass, const Heads& heads) const {
                           .out = {.batch = T * C, .head = D, .token = C},
                           .kv_heads = heads.kv_heads,
                           .window = config_.window};
-  if (config_.fused) shape.q = qkv_layout(shape, *config_.fused, 0);
+  shape.scale = config_.scale;
+  if (heads.fused) shape.q = qkv_layout(shape, *heads.fused, 0);
   KeyValueCache::Layer& layer = cache.layer(layer_, B, T);
   Stream& stream = pass.tape.stream();
   const auto append = [&](Tensor& to, const Var& from, int64_t part) {
     const Tensor values = from.value();
     if (!to) to = Tensor::empty({B, cache.capacity(), keys}, values.dtype(), values.device());
-    const HeadLayout layout = config_.fused
-                                  ? qkv_layout(shape, *config_.fused, part)
-                                  : HeadLayout{.batch = T * keys, .head = D, .token = keys};
+    const HeadLayout layout = heads.fused ? qkv_layout(shape, *heads.fused, part)
+                                          : HeadLayout{.batch = T * keys, .head = D, .token = keys};
     kernels::strided_copy({.x = values,
                            .y = to,
                            .extents = {B, T, heads.kv_heads, D},

@@ -44,8 +44,48 @@ constexpr DecoderNames llama_names = {
     .mlp = {.gate = ".mlp.gate_proj", .up = ".mlp.up_proj", .down = ".mlp.down_proj"},
     .norm_f = "model.norm"};
 
-constexpr GPTConfig bloom_defaults = {
+constexpr DecoderNames gpt_neox_names = {
+    .tokens = "gpt_neox.embed_in",
+    .blocks = "gpt_neox.layers.",
+    .norm_1 = ".input_layernorm",
+    .norm_2 = ".post_attention_layernorm",
+    .attention = {.qkv = ".attention.query_key_value", .out = ".attention.dense"},
+    .mlp = {.gate = nullptr, .up = ".mlp.dense_h_to_4h", .down = ".mlp.dense_4h_to_h"},
+    .norm_f = "gpt_neox.final_layer_norm",
+    .head = "embed_out",
+    .qkv_order = QKVOrder::by_head};
+
+DecoderNames olmo2_names() {
+  DecoderNames names = llama_names;
+  names.norm_1 = names.norm_2 = nullptr;
+  names.post_norm_1 = ".post_attention_layernorm";
+  names.post_norm_2 = ".post_feedforward_layernorm";
+  return names;
+}
+
+DecoderNames gemma3_names() {
+  DecoderNames names = olmo2_names();
+  names.norm_1 = ".input_layernorm";
+  names.norm_2 = ".pre_feedforward_layernorm";
+  return names;
+}
+
+DecoderNames phi3_names() {
+  DecoderNames names = llama_names;
+  names.attention.qkv = ".self_attn.qkv_proj";
+  names.mlp.gate_up = ".mlp.gate_up_proj";
+  return names;
+}
+
+const GPTConfig bloom_defaults = {
     .tied = true, .family = Family::bloom, .position = Position::alibi, .embedding_norm = true};
+
+const GPTConfig gpt_neox_defaults = {.dropout = 0.0f,
+                                     .family = Family::gpt_neox,
+                                     .position = Position::rope,
+                                     .mlp = nn::MlpKind::gelu_erf,
+                                     .rotated_share = 0.25,
+                                     .parallel_residual = true};
 
 /// With Llama's blocks.
 GPTConfig llama_defaults(GPTConfig config) {
@@ -57,9 +97,26 @@ GPTConfig llama_defaults(GPTConfig config) {
   return config;
 }
 
+GPTConfig gemma3_defaults() {
+  GPTConfig config = llama_defaults({.tied = true,
+                                     .family = Family::gemma3,
+                                     .head_size = 256,
+                                     .norm_epsilon = 1e-6f,
+                                     .qkv_bias = false,
+                                     .query_key_norm = true,
+                                     .window = 4096,
+                                     .rope = {.theta = 1e6},
+                                     .query_scalar = 256,
+                                     .window_period = 6,
+                                     .local_theta = 1e4});
+  config.norm = nn::NormKind::rms_plus_one;
+  config.mlp = nn::MlpKind::gated_gelu_tanh;
+  return config;
+}
+
 FamilyRow llama_row(const char* name, const char* title, const char* hf_class, const char* gguf,
                     const GPTConfig& config) {
-  return {name, title, name, hf_class, llama_names, llama_defaults(config), gguf};
+  return {name, title, name, hf_class, llama_names, llama_defaults(config), false, false, gguf};
 }
 
 /// In the order of Family.
@@ -78,6 +135,13 @@ const std::vector<FamilyRow>& rows() {
                  .norm_epsilon = 1e-6f,
                  .qkv_bias = false,
                  .query_key_norm = true}),
+      {"gpt_neox", "GPT-NeoX", "gpt_neox", "GPTNeoXForCausalLM", gpt_neox_names, gpt_neox_defaults},
+      {"olmo2", "OLMo 2", "olmo2", "Olmo2ForCausalLM", olmo2_names(),
+       llama_defaults({.family = Family::olmo2, .qkv_bias = false, .query_key_norm = true}), true},
+      {"gemma3", "Gemma 3", "gemma3_text", "Gemma3ForCausalLM", gemma3_names(), gemma3_defaults(),
+       false, true},
+      {"phi3", "Phi-3", "phi3", "Phi3ForCausalLM", phi3_names(),
+       llama_defaults({.family = Family::phi3, .qkv_bias = false})},
   };
   return all;
 }

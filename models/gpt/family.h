@@ -16,12 +16,14 @@ struct DecoderNames {
   const char* tokens;
   const char* positions = nullptr;
   const char* embedding_norm = nullptr;
-  const char* blocks;           ///< "transformer.h.": block N is "transformer.h.N"
-  const char *norm_1, *norm_2;  ///< after the block's name, as the next two
+  const char* blocks;  ///< "transformer.h.": block N is "transformer.h.N"
+  /// After the block's name, as the next two: norms of the inputs of attention and feed-forward.
+  const char *norm_1 = nullptr, *norm_2 = nullptr;
   nn::AttentionNames attention;
   nn::MlpNames mlp;
   const char* norm_f;
   const char* head = "lm_head";
+  const char *post_norm_1 = nullptr, *post_norm_2 = nullptr;  ///< norms of their outputs
   QKVOrder qkv_order = QKVOrder::by_part;  ///< of one matrix for queries, keys and values
   bool conv1d = false;  ///< the blocks' matrices are [in, out] in Hugging Face's files
 };
@@ -31,7 +33,9 @@ struct FamilyRow {
   const char* title;                  ///< for readers: "GPT-2"
   const char *model_type, *hf_class;  ///< of config.json: "gpt2", "GPT2LMHeadModel"
   DecoderNames names;
-  GPTConfig defaults;          ///< GPTConfig::of()
+  GPTConfig defaults;                ///< GPTConfig::of()
+  bool wide_query_key_norm = false;  ///< nn::AttentionConfig::wide_query_key_norm
+  bool scaled_embedding = false;     ///< token embeddings are multiplied by sqrt(width)
   const char* gguf = nullptr;  ///< llama.cpp's name of the architecture; null: none is written
 };
 
@@ -44,6 +48,8 @@ ZG_API std::string block_name(Family family, int64_t layer);
 /// "gpt2, bloom, llama or mistral": a member of the rows that `listed` accepts, for messages.
 ZG_API std::string list_families(const char* FamilyRow::*member,
                                  bool (*listed)(const FamilyRow&) = nullptr);
+/// True with a gate in the feed-forward layer and grouped queries.
+inline bool has_gate(const FamilyRow& row) { return row.names.mlp.gate != nullptr; }
 inline bool has_rope(const FamilyRow& row) { return row.defaults.position == Position::rope; }
 
 }  // namespace zg::models

@@ -59,7 +59,8 @@ struct Describe {
             name,
             {.width = config.width, .kind = config.norm, .epsilon = config.norm_epsilon}};
   }
-  nn::AttentionConfig attention(const std::string& block) const {
+  nn::AttentionConfig attention(const std::string& block, int64_t layer) const {
+    const bool is_local = config.window_period == 0 || (layer + 1) % config.window_period != 0;
     nn::AttentionConfig attention{.width = config.width,
                                   .heads = config.heads,
                                   .kv_heads = config.kv_heads,
@@ -68,13 +69,22 @@ struct Describe {
                                   .out_bias = config.bias,
                                   .rotated_share = config.rotated_share,
                                   .query_key_norm = config.query_key_norm,
+                                  .wide_query_key_norm = row_of(config.family).wide_query_key_norm,
+                                  .norm = config.norm,
                                   .norm_epsilon = config.norm_epsilon,
-                                  .window = config.window,
+                                  .window = is_local ? config.window : 0,
                                   .stddev = weight_stddev,
                                   .out_stddev = residual_stddev(),
                                   .names = names.attention,
                                   .site = block + ".attn"};
     if (config.position == Position::rope) attention.rope = config.rope;
+    if (config.window > 0 && is_local && config.local_theta > 0.0) {
+      attention.rope = RopeOptions{.theta = config.local_theta};
+      attention.is_local = true;
+    }
+    if (config.query_scalar > 0)
+      attention.scale =
+          static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.query_scalar)));
     if (names.attention.qkv) attention.fused = names.qkv_order;
     return attention;
   }
@@ -86,10 +96,16 @@ struct Describe {
   Block block(int64_t layer) const {
     const std::string name = block_name(config.family, layer);
     const Unit& unit = this->unit(fmt::format("block.{}", layer));
-    Block block{.unit = &unit};
-    block.norm_1 = norm(unit, name + names.norm_1);
-    block.attention = nn::Attention(store, unit, name, attention(name), layer - part.first_layer);
-    block.norm_2 = norm(unit, name + names.norm_2);
+    Block block{.unit = &unit, .parallel = config.parallel_residual};
+    const auto optional = [&](const char* part) {
+      return part ? norm(unit, name + part) : nn::Norm();
+    };
+    block.norm_1 = optional(names.norm_1);
+    block.attention =
+        nn::Attention(store, unit, name, attention(name, layer), layer - part.first_layer);
+    block.post_norm_1 = optional(names.post_norm_1);
+    block.norm_2 = optional(names.norm_2);
+    block.post_norm_2 = optional(names.post_norm_2);
     block.mlp = nn::Mlp(store, unit, name,
                         {.width = config.width,
                          .hidden = config.hidden,
@@ -116,6 +132,8 @@ struct Describe {
       layers.wpe = &store.whole(embedding, std::string(names.positions) + ".weight",
                                 {config.block_size, config.width}, Init::normal(weight_stddev));
     if (config.embedding_norm) layers.embedding_norm = norm(embedding, names.embedding_norm);
+    if (row_of(config.family).scaled_embedding)
+      layers.embedding_scale = std::sqrt(static_cast<float>(config.width));
     layers.embedding_site = static_cast<uint32_t>(hash_name("transformer.drop"));
   }
 

@@ -232,12 +232,15 @@ void validate(const GPTConfig& config) {
     throw ConfigError(fmt::format("gpt: kv_heads: expected a divisor of the {} heads, got {}",
                                   config.heads, config.kv_heads));
   if (config.window != 0) check_extent("window", config.window, max_rows);
+  if (config.query_scalar != 0) check_extent("query_scalar", config.query_scalar, max_rows);
+  if (config.window_period != 0) check_extent("window_period", config.window_period, max_layers);
   if (config.positions != 0) check_extent("positions", config.positions, max_rows);
   if (!(config.norm_epsilon >= 0.0f && std::isfinite(config.norm_epsilon)))
     throw ConfigError(fmt::format("gpt: norm_epsilon: expected a finite number from 0, got {:f}",
                                   config.norm_epsilon));
   if (config.position == Position::rope) {
     validate(config.rope);
+    if (config.local_theta != 0.0) validate(RopeOptions{.theta = config.local_theta});
     if (config.rotated_share == 1.0 && head_size_of(config) % 2 != 0)
       throw ConfigError(
           fmt::format("gpt: head_size: rotary positions turn pairs of elements; expected an even "
@@ -255,14 +258,23 @@ void validate(const GPTConfig& config) {
     throw ConfigError(fmt::format("gpt: position: expected {} in the family {}, got {}",
                                   has_rope(row) ? "rope" : "learned or alibi", row.name,
                                   name_of(config.position)));
-  const auto is_llama = [](const FamilyRow& other) { return other.names.mlp.gate != nullptr; };
-  if (!is_llama(row) && (config.norm != nn::NormKind::layer || nn::is_gated(config.mlp) ||
+  if (!has_gate(row) && (config.norm != nn::NormKind::layer || nn::is_gated(config.mlp) ||
                          kv_heads_of(config) != config.heads || config.query_key_norm))
     throw ConfigError(
         fmt::format("gpt: family: expected {}, which have names for RMS norms, gates, grouped "
                     "queries and norms "
                     "of queries and keys; got {}",
-                    list_families(&FamilyRow::name, is_llama), row.name));
+                    list_families(&FamilyRow::name, has_gate), row.name));
+  const auto only_where_default = [&](const char* field, auto value, auto default_value) {
+    if (value != decltype(value){} && default_value == decltype(value){})
+      throw ConfigError(fmt::format("gpt: {}: expected {} in the family {}, got {}", field,
+                                    decltype(value){}, row.name, value));
+  };
+  const GPTConfig& usual = row.defaults;
+  only_where_default("parallel_residual", config.parallel_residual, usual.parallel_residual);
+  only_where_default("query_scalar", config.query_scalar, usual.query_scalar);
+  only_where_default("window_period", config.window_period, usual.window_period);
+  only_where_default("local_theta", config.local_theta, usual.local_theta);
   if (!(config.dropout >= 0.0f && config.dropout < 1.0f))
     throw ConfigError(
         fmt::format("gpt: dropout: expected a probability in [0, 1), got {:f}", config.dropout));

@@ -14,18 +14,23 @@ enum class Family : uint8_t {
   gpt,    ///< minGPT and GPT-2; all queries, then all keys, then all values
   bloom,  ///< BLOOM in Hugging Face's layout; queries, keys and values of each head together
   // Hugging Face's names of Llama; queries, keys and values are three parameters.
-  llama,    ///< Llama 2, 3 and 3.2, SmolLM2
-  mistral,  ///< a sliding window where the config has one
-  qwen2,    ///< biases of queries, keys and values
-  qwen3     ///< norms of queries and keys, a head size of its own
+  llama,     ///< Llama 2, 3 and 3.2, SmolLM2
+  mistral,   ///< a sliding window where the config has one
+  qwen2,     ///< biases of queries, keys and values
+  qwen3,     ///< norms of queries and keys, a head size of its own
+  gpt_neox,  ///< GPT-NeoX and Pythia: attention and feed-forward side by side, rotary positions
+  olmo2,     ///< norms of what attention and feed-forward layer give, in place of their input
+  gemma3,    ///< Gemma 3 (text): norms on both sides, a window in all but every sixth layer
+  phi3       ///< Phi-3: one matrix for queries, keys and values, one for gate and up
 };
 enum class Position : uint8_t {
   learned,  ///< a table with one row for each of block_size positions
   alibi,    ///< bias that grows with distance. Press et al. 2022, arXiv:2108.12409
   rope      ///< rotary positions, GPTConfig::rope
 };
-inline constexpr Family all_families[] = {Family::gpt,     Family::bloom, Family::llama,
-                                          Family::mistral, Family::qwen2, Family::qwen3};
+inline constexpr Family all_families[] = {
+    Family::gpt,   Family::bloom,    Family::llama, Family::mistral, Family::qwen2,
+    Family::qwen3, Family::gpt_neox, Family::olmo2, Family::gemma3,  Family::phi3};
 ZG_API const char* name_of(Family family);
 ZG_API const char* name_of(Position position);
 
@@ -57,6 +62,11 @@ struct GPTConfig {
   /// Hugging Face's config names; 0: block_size. block_size may be less, and costs memory.
   int64_t positions = 0;
   double rotated_share = 1.0;  ///< of a head's elements that rope turns
+  /// Attention and feed-forward layer both read the block's input; only with gpt_neox's names.
+  bool parallel_residual = false;
+  int64_t query_scalar = 0;   ///< scores are divided by its square root; 0: the head size
+  int64_t window_period = 0;  ///< every layer of this number has no window; 0: all have it
+  double local_theta = 0.0;   ///< base of plain rotary positions in layers with a window; 0: rope
 
   /// One of minGPT's nine names, "gpt-nano" to "gpt2-xl", without vocabulary and block size, or one
   /// of BLOOM's, "bloom-560m" to "bloom-176b", or of Llama's family ("llama-3.2-1b", "mistral-7b",

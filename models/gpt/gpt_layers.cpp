@@ -15,7 +15,11 @@ nn::Pass with_tables(nn::Pass pass, const GPTLayers& layers, const Var& x, int64
   if (layers.blocks.empty()) return pass;
   if (layers.config.position == Position::alibi)
     pass.alibi_slopes = nn::alibi_slopes_of(layers.config.heads, pass.parallel, x);
-  pass.rope_table = layers.blocks.front().attention.rope_table(positions, x.dtype(), x.device());
+  for (const Block& block : layers.blocks) {
+    const nn::Attention& attention = block.attention;
+    Tensor& table = attention.config().is_local ? pass.local_rope_table : pass.rope_table;
+    if (!table) table = attention.rope_table(positions, x.dtype(), x.device());
+  }
   return pass;
 }
 
@@ -30,16 +34,38 @@ Var embed(const nn::Pass& pass, const GPTLayers& layers, const Tensor& ids,
     x = layers.wte(pass, ids);
     if (layers.wpe) x = nn::add_positions(pass, *layers.wpe, x, first_position);
   }
+  if (layers.embedding_scale > 0.0f) {
+    const float scale = x.dtype() == DType::bf16  ? static_cast<float>(bf16(layers.embedding_scale))
+                        : x.dtype() == DType::f16 ? static_cast<float>(f16(layers.embedding_scale))
+                                                  : layers.embedding_scale;
+    x = mul(x, scale);
+  }
   if (layers.embedding_norm) x = (*layers.embedding_norm)(pass, x);
   return pass.drop(x, layers.embedding_site);
 }
 
 nn::Residual run_block(const nn::Pass& pass, const Block& block, nn::Residual in) {
   Tape::Use use(pass.tape, *block.unit);
-  const auto [x, before] = block.norm_1.of_sum(pass, std::move(in));
-  const Var mixed = block.attention(pass, before);
+  const auto after = [&](const nn::Norm& norm, const Var& y) {
+    return norm.weight ? norm(pass, y) : y;
+  };
+  NormedSum first;
+  if (block.norm_1.weight)
+    first = block.norm_1.of_sum(pass, std::move(in));
+  else
+    first.sum = first.normed = std::exchange(in, {}).sum();
+  const auto [x, before] = std::move(first);
+  const Var mixed = after(block.post_norm_1, block.attention(pass, before));
+  if (block.parallel) {
+    const Var fed = block.mlp(pass, block.norm_2(pass, x));
+    return {x, add(fed, mixed)};
+  }
+  if (!block.norm_2.weight) {
+    const Var sum = add(x, mixed);
+    return {sum, after(block.post_norm_2, block.mlp(pass, sum))};
+  }
   const auto [sum, normed] = block.norm_2.add(pass, x, mixed);
-  return {sum, block.mlp(pass, normed)};
+  return {sum, after(block.post_norm_2, block.mlp(pass, normed))};
 }
 
 Var head(const nn::Pass& pass, const GPTLayers& layers, const Var& x) {

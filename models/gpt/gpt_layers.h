@@ -11,9 +11,10 @@ namespace zg::models {
 
 struct Block {
   const Unit* unit;
-  nn::Norm norm_1;
+  bool parallel = false;  // GPTConfig::parallel_residual
+  // Without a weight where the family has no such norm.
+  nn::Norm norm_1, post_norm_1, norm_2, post_norm_2;
   nn::Attention attention;
-  nn::Norm norm_2;
   nn::Mlp mlp;
 };
 
@@ -30,6 +31,7 @@ struct GPTLayers {
   nn::Embedding wte;
   const Parameter* wpe = nullptr;  // null without learned positions
   std::optional<nn::Norm> embedding_norm;
+  float embedding_scale = 0.0f;  // rounded to the dtype of computing; 0: none
   uint32_t embedding_site = 0;
   std::vector<Block> blocks;
   nn::Norm norm_f;

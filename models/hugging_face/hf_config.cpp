@@ -85,50 +85,126 @@ DecoderMap bloom_map() {
           {"hidden_dropout", "attention_dropout"}};
 }
 
-int64_t positions_of(const GPTConfig& config) {
-  return config.positions > 0 ? config.positions : config.block_size;
+DecoderKey hf_positions(int64_t absent) {
+  return {"positions", "max_position_embeddings",
+          [absent](const JsonNode& theirs, GPTConfig& config) {
+            config.positions = theirs.at("max_position_embeddings").count(absent);
+            config.block_size = std::min(config.positions, rope_sequence);
+          },
+          [](json& written, const GPTConfig& config) {
+            written["max_position_embeddings"] =
+                config.positions > 0 ? config.positions : config.block_size;
+          }};
 }
 
-/// Rows of Llama's families. kv_heads 0: as many as heads.
-DecoderMap llama_map(Family family, const SpecialTokens& tokens, int64_t vocabulary, int64_t hidden,
-                     int64_t kv_heads, int64_t positions, int64_t head_size = 0) {
+int64_t query_scalar_of(const GPTConfig& config) {
+  return config.query_scalar > 0 ? config.query_scalar : head_size_of(config);
+}
+
+/// transformers' values for keys that a config.json of Llama's families lacks.
+struct LlamaAbsent {
+  SpecialTokens tokens = {};
+  int64_t vocabulary, hidden, kv_heads, positions;  // kv_heads 0: as many as heads
+  int64_t head_size = 0, width = 4096, layers = 32, heads = 32;
+  double epsilon = 1e-6;
+  bool tied = false;
+};
+
+/// Rows of Llama's families, without rotary positions and window.
+DecoderMap llama_map(Family family, const LlamaAbsent& absent, std::vector<DecoderKey> own) {
+  const int64_t kv_heads = absent.kv_heads;
   DecoderMap map{
-      {{hf_row("width", &GPTConfig::width, {"hidden_size"}, 4096),
-        hf_row("layers", &GPTConfig::layers, {"num_hidden_layers"}, 32),
-        hf_row("heads", &GPTConfig::heads, {"num_attention_heads"}, 32),
+      {{hf_row("width", &GPTConfig::width, {"hidden_size"}, absent.width),
+        hf_row("layers", &GPTConfig::layers, {"num_hidden_layers"}, absent.layers),
+        hf_row("heads", &GPTConfig::heads, {"num_attention_heads"}, absent.heads),
         hf_row("kv_heads", &GPTConfig::kv_heads, {"num_key_value_heads"}, 0, kv_heads_of),
-        hf_row("head_size", &GPTConfig::head_size, {"head_dim"}, head_size, head_size_of),
-        hf_row("hidden", &GPTConfig::hidden, {"intermediate_size"}, hidden, hidden_of),
-        hf_row("vocabulary", &GPTConfig::vocabulary, {"vocab_size"}, vocabulary),
-        hf_row("positions", &GPTConfig::positions, {"max_position_embeddings"}, positions,
-               positions_of),
+        hf_row("head_size", &GPTConfig::head_size, {"head_dim"}, absent.head_size, head_size_of),
+        hf_row("hidden", &GPTConfig::hidden, {"intermediate_size"}, absent.hidden, hidden_of),
+        hf_row("vocabulary", &GPTConfig::vocabulary, {"vocab_size"}, absent.vocabulary),
+        hf_positions(absent.positions),
         {"block_size", "max_position_embeddings",
          [kv_heads](const JsonNode& theirs, GPTConfig& config) {
-           config.block_size = std::min(config.positions, rope_sequence);
            // null: as many as heads
            if (!theirs.value.contains("num_key_value_heads")) config.kv_heads = kv_heads;
            config.kv_heads = kv_heads_of(config);
            if (config.head_size * config.heads == config.width) config.head_size = 0;
          }},
-        hf_row("norm_epsilon", &GPTConfig::norm_epsilon, "rms_norm_eps", 1e-6),
-        hf_row(&GPTConfig::tied, "tie_word_embeddings", false)},
-       {{"attention_dropout", 0.0}, {"hidden_act", "silu"}},
-       {{"mlp_bias", false}}},
-      tokens};
-  if (family == Family::llama) {
-    map.fixed["mlp_bias"] = false;
-    map.keys.push_back({nullptr, "attention_bias",
-                        [](const JsonNode& theirs, GPTConfig& config) {
-                          config.qkv_bias = config.bias = theirs.at("attention_bias").flag(false);
-                        },
-                        [](json& written, const GPTConfig& config) {
-                          written["attention_bias"] = config.qkv_bias;
-                        }});
-  } else {
-    map.required["attention_bias"] = row_of(family).defaults.qkv_bias;
-  }
-  map.keys.insert(map.keys.end(), {hf_rope(), hf_window(family)});
+        hf_row("norm_epsilon", &GPTConfig::norm_epsilon, "rms_norm_eps", absent.epsilon),
+        hf_row(&GPTConfig::tied, "tie_word_embeddings", absent.tied)},
+       {{"attention_dropout", 0.0}},
+       {{"mlp_bias", false}, {"attention_bias", row_of(family).defaults.qkv_bias}}},
+      absent.tokens};
+  map.fixed[family == Family::gemma3 ? "hidden_activation" : "hidden_act"] =
+      family == Family::gemma3 ? "gelu_pytorch_tanh" : "silu";
+  map.keys.insert(map.keys.end(), own.begin(), own.end());
   return map;
+}
+
+/// Llama has a switch for the biases of attention.
+DecoderMap with_bias(DecoderMap map) {
+  map.required.erase("attention_bias");
+  map.fixed["mlp_bias"] = false;
+  map.keys.push_back({nullptr, "attention_bias",
+                      [](const JsonNode& theirs, GPTConfig& config) {
+                        config.qkv_bias = config.bias = theirs.at("attention_bias").flag(false);
+                      },
+                      [](json& written, const GPTConfig& config) {
+                        written["attention_bias"] = config.qkv_bias;
+                      }});
+  return map;
+}
+
+DecoderMap gemma3_map() {
+  DecoderMap map = llama_map(
+      Family::gemma3,
+      {.tokens = {.bos = 2, .pad = 0, .eos = {1}},
+       .vocabulary = 262208,
+       .hidden = 9216,
+       .kv_heads = 4,
+       .positions = 131072,
+       .head_size = 256,
+       .width = 2304,
+       .layers = 26,
+       .heads = 8,
+       .tied = true},
+      {hf_rope({.theta_absent = 1e6, .local_theta = "rope_local_base_freq"}), hf_window_period(),
+       hf_row("query_scalar", &GPTConfig::query_scalar, {"query_pre_attn_scalar"}, 256,
+              query_scalar_of)});
+  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"})
+    map.fixed[key] = nullptr;
+  map.fixed["use_bidirectional_attention"] = false;
+  return map;
+}
+
+DecoderMap phi3_map() {
+  DecoderMap map =
+      llama_map(Family::phi3,
+                {.tokens = {.bos = 1, .pad = 32000, .eos = {32000}},
+                 .vocabulary = 32064,
+                 .hidden = 8192,
+                 .kv_heads = 0,
+                 .positions = 4096,
+                 .width = 3072,
+                 .epsilon = 1e-5},
+                {hf_rope({.rotated_share = 1.0, .has_longrope = true}), hf_window(Family::phi3)});
+  for (const char* key : {"resid_pdrop", "embd_pdrop"}) map.fixed[key] = 0.0;
+  return map;
+}
+
+DecoderMap gpt_neox_map() {
+  return {{{hf_row("width", &GPTConfig::width, {"hidden_size"}, 6144),
+            hf_row("layers", &GPTConfig::layers, {"num_hidden_layers"}, 44),
+            hf_row("heads", &GPTConfig::heads, {"num_attention_heads"}, 64),
+            hf_row("hidden", &GPTConfig::hidden, {"intermediate_size"}, 24576, hidden_of),
+            hf_row("vocabulary", &GPTConfig::vocabulary, {"vocab_size"}, 50432), hf_positions(2048),
+            hf_activation<GPTConfig>("hidden_act", nn::MlpKind::gelu_erf),
+            hf_row("norm_epsilon", &GPTConfig::norm_epsilon, "layer_norm_eps", 1e-5),
+            hf_row(&GPTConfig::tied, "tie_word_embeddings", false),
+            hf_row(&GPTConfig::parallel_residual, "use_parallel_residual", true),
+            hf_rope({"rotary_emb_base", "rotary_pct", 0.25})},
+           {{"attention_bias", true}}},
+          {.bos = 0, .pad = {}, .eos = {2}},
+          {"hidden_dropout", "attention_dropout"}};
 }
 
 const DecoderMap& map_of(Family family) {
@@ -136,10 +212,25 @@ const DecoderMap& map_of(Family family) {
       // In the order of Family.
       gpt2_map(),
       bloom_map(),
-      llama_map(Family::llama, {.bos = 1, .pad = {}, .eos = {2}}, 32000, 11008, 0, 2048),
-      llama_map(Family::mistral, {.bos = 1, .pad = {}, .eos = {2}}, 32000, 14336, 8, 131072),
-      llama_map(Family::qwen2, {}, 151936, 22016, 32, 32768),
-      llama_map(Family::qwen3, {}, 151936, 22016, 32, 32768, 128),
+      with_bias(llama_map(Family::llama, {{.bos = 1, .pad = {}, .eos = {2}}, 32000, 11008, 0, 2048},
+                          {hf_rope(), hf_window(Family::llama)})),
+      llama_map(Family::mistral, {{.bos = 1, .pad = {}, .eos = {2}}, 32000, 14336, 8, 131072},
+                {hf_rope(), hf_window(Family::mistral)}),
+      llama_map(Family::qwen2, {{}, 151936, 22016, 32, 32768},
+                {hf_rope(), hf_window(Family::qwen2)}),
+      llama_map(Family::qwen3, {{}, 151936, 22016, 32, 32768, 128},
+                {hf_rope(), hf_window(Family::qwen3)}),
+      gpt_neox_map(),
+      llama_map(Family::olmo2,
+                {.tokens = {.bos = {}, .pad = 1, .eos = {50279}},
+                 .vocabulary = 50304,
+                 .hidden = 11008,
+                 .kv_heads = 0,
+                 .positions = 2048,
+                 .epsilon = 1e-5},
+                {hf_rope()}),
+      gemma3_map(),
+      phi3_map(),
   };
   return all[static_cast<size_t>(family)];
 }
@@ -208,6 +299,12 @@ GPTConfig model_of(GPTConfig config) {
   config.kv_heads = kv_heads_of(config);
   config.head_size = head_size_of(config);
   config.hidden = hidden_of(config);
+  config.query_scalar = query_scalar_of(config);
+  if (config.window_period > config.layers) config.window_period = 0;
+  if (config.window == 0) {
+    config.window_period = 0;
+    config.local_theta = 0.0;
+  }
   config.block_size = config.positions = 0;
   config.dropout = 0.0f;
   if (config.position != Position::rope) {
@@ -238,6 +335,9 @@ void require_same_model(const GPTConfig& config, const GPTConfig& written) {
   require("hidden", &GPTConfig::hidden);
   require("window", &GPTConfig::window);
   require("rotated_share", &GPTConfig::rotated_share);
+  require("parallel_residual", &GPTConfig::parallel_residual);
+  require("window_period", &GPTConfig::window_period);
+  require("local_theta", &GPTConfig::local_theta);
   require("norm", &GPTConfig::norm);
   require("mlp", &GPTConfig::mlp);
   require("bias", &GPTConfig::bias);

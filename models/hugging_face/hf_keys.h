@@ -97,9 +97,30 @@ struct HFMap {
 };
 
 using DecoderKey = HFKey<GPTConfig>;
+/// A family's keys of rotary positions and transformers' values for absent ones.
+struct RopeKeys {
+  const char *theta = "rope_theta", *share = "partial_rotary_factor";
+  std::optional<double> rotated_share = {};  ///< absent: only 1
+  double theta_absent = 1e4;
+  const char* local_theta = nullptr;  ///< of layers with a window, 1e4 if absent; null: no such key
+  bool has_longrope = false;          ///< the only scaling
+};
 /// Rotary positions: `rope_scaling` of transformers 4, or `rope_parameters` of 5.
-DecoderKey hf_rope();
+DecoderKey hf_rope(const RopeKeys& keys = {});
 /// The sliding window of a family of Llama's.
 DecoderKey hf_window(Family family);
+/// Gemma's: every layer of some number has none.
+DecoderKey hf_window_period();
+
+/// GELU in one of its forms.
+template <class Config>
+HFKey<Config> hf_activation(const char* key, nn::MlpKind absent) {
+  return {
+      nullptr, key,
+      [=](const JsonNode& theirs, Config& config) { config.mlp = hf_gelu(theirs.at(key), absent); },
+      [=](nlohmann::json& written, const Config& config) {
+        written[key] = config.mlp == nn::MlpKind::gelu_tanh ? "gelu_new" : "gelu";
+      }};
+}
 
 }  // namespace zg::models

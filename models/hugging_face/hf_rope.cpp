@@ -15,32 +15,80 @@ using nlohmann::json;
 
 namespace {
 
+/// Phi-3's, which has three names there.
+void read_longrope(const JsonNode& original, const JsonNode& scaling, GPTConfig& config) {
+  RopeOptions& rope = config.rope;
+  const JsonNode type = scaling.at(scaling.value.contains("rope_type") ? "rope_type" : "type");
+  if (type.value != "longrope" && type.value != "su" && type.value != "yarn")
+    type.refuse("default or longrope");
+  const auto share = static_cast<double>(head_size_of(config)) * config.rotated_share;
+  const auto numbers = [&](const char* key) {
+    const JsonNode list = scaling.at(key);
+    const auto count = static_cast<size_t>(share) / 2;
+    if (!list.value.is_array() || list.value.size() != count)
+      list.fail(fmt::format("a list of {} numbers, one for each rotated pair of a head", count));
+    std::vector<double> values;
+    for (const JsonNode& number : list.members()) {
+      values.push_back(number.number(0.0));
+      if (!(values.back() > 0.0)) number.fail("a number above 0");
+    }
+    return values;
+  };
+  rope.scaling = RopeScaling::longrope;
+  rope.short_factors = numbers("short_factor");
+  rope.long_factors = numbers("long_factor");
+  rope.original_positions = original.count(4096);
+  const double stretched = static_cast<double>(config.positions);
+  rope.factor =
+      scaling.at("factor").number(stretched / static_cast<double>(rope.original_positions));
+  rope.attention_factor = scaling.at("attention_factor").number(0.0);
+}
+
 /// `rope_scaling` of transformers 4 (`type` or `rope_type`), or `rope_parameters` of 5. A key is
 /// required where transformers requires it: another value would be another model.
-void read_rope(const JsonNode& theirs, GPTConfig& config) {
+void read_rope(const RopeKeys& keys, const JsonNode& theirs, GPTConfig& config) {
   RopeOptions& rope = config.rope;
-  const JsonNode newer = theirs.at("rope_parameters");
-  const bool is_newer = !newer.value.is_null();
+  const JsonNode all = theirs.at("rope_parameters");
+  const bool is_newer = !all.value.is_null();
+  const JsonNode newer = is_newer && keys.local_theta ? all.at("full_attention") : all;
   const JsonNode scaling = is_newer ? newer : theirs.at("rope_scaling");
   if (!scaling.value.is_null() && !scaling.value.is_object()) scaling.fail("an object");
   // Which of two values counts depends on the version of transformers.
   const JsonNode older = theirs.at("rope_scaling");
   if (is_newer && !older.value.is_null() && older.value != newer.value)
     older.refuse("it absent, or equal to rope_parameters");
-  const auto once = [&](const char* key) {
-    const JsonNode outer = theirs.at(key);
+  const auto once = [&](const char* key, const char* outer_key = nullptr) {
+    const JsonNode outer = theirs.at(outer_key ? outer_key : key);
     if (!scaling.value.is_object() || !scaling.value.contains(key)) return outer;
     const JsonNode inner = scaling.at(key);
     if (!outer.value.is_null() && outer.value != inner.value) outer.refuse(inner.value.dump());
     return inner;
   };
-  rope.theta = once("rope_theta").number(1e4);
-  once("partial_rotary_factor").require(1.0);
+  rope.theta = once("rope_theta", keys.theta).number(keys.theta_absent);
+  if (keys.local_theta) {
+    config.local_theta = theirs.at(keys.local_theta).number(1e4);
+    if (is_newer && all.value.contains("sliding_attention")) {
+      const JsonNode local = all.at("sliding_attention");
+      local.at("rope_type").require("default");
+      config.local_theta = local.at("rope_theta").number(config.local_theta);
+    }
+  }
+  const JsonNode rotated = once("partial_rotary_factor", keys.share);
+  if (!keys.rotated_share) rotated.require(1.0);
+  config.rotated_share = rotated.number(keys.rotated_share.value_or(1.0));
+  if (!(config.rotated_share > 0.0 && config.rotated_share <= 1.0))
+    rotated.fail("a share above 0, up to 1");
+  const double elements = static_cast<double>(head_size_of(config)) * config.rotated_share;
+  if (config.rotated_share < 1.0 && static_cast<int64_t>(elements) % 2 != 0)
+    rotated.refuse(fmt::format("a share that rotates an even number of a head's {} elements",
+                               head_size_of(config)));
   if (scaling.value.is_null()) return;
   for (const auto& [key, value] : scaling.value.items())
     if (value.is_object()) scaling.at(key).refuse("no object: one rope for all layers");
   const JsonNode type = scaling.at(scaling.value.contains("rope_type") ? "rope_type" : "type");
   if (type.value.is_null() || type.text() == "default") return;
+  if (keys.has_longrope)
+    return read_longrope(once("original_max_position_embeddings"), scaling, config);
   const auto required = [&scaling](const char* key) {
     const JsonNode node = scaling.at(key);
     if (node.value.is_null()) node.fail("a number");
@@ -83,8 +131,8 @@ int64_t window_of(const JsonNode& theirs, Family family, int64_t layers) {
       else if (type == "sliding_attention" && family == Family::llama)
         types.refuse("full_attention");
   }
-  if (family == Family::mistral) {
-    constexpr int64_t absent = 4096;
+  if (family == Family::mistral || family == Family::phi3) {
+    const int64_t absent = family == Family::mistral ? 4096 : 0;
     return theirs.value.contains("sliding_window") ? window.count(0) : absent;
   }
   if (family == Family::llama) return 0;  // transformers does not look at it
@@ -111,6 +159,16 @@ int64_t window_of(const JsonNode& theirs, Family family, int64_t layers) {
 json rope_scaling_of(const GPTConfig& config) {
   const RopeOptions& rope = config.rope;
   if (rope.scaling == RopeScaling::none) return nullptr;
+  if (rope.scaling == RopeScaling::longrope) {
+    json longrope = {{"type", "longrope"},  // transformers 4 takes these three keys alone
+                     {"short_factor", rope.short_factors},
+                     {"long_factor", rope.long_factors}};
+    if (rope.factor !=
+        static_cast<double>(config.positions) / static_cast<double>(rope.original_positions))
+      longrope["factor"] = rope.factor;
+    if (rope.attention_factor > 0.0) longrope["attention_factor"] = rope.attention_factor;
+    return longrope;
+  }
   json scaling = {{"rope_type", name_of(rope.scaling)}, {"factor", rope.factor}};
   if (rope.scaling == RopeScaling::linear) return scaling;
   scaling["original_max_position_embeddings"] = rope.original_positions;
@@ -128,11 +186,52 @@ json rope_scaling_of(const GPTConfig& config) {
 
 }  // namespace
 
-DecoderKey hf_rope() {
-  return {"rope: theta", "rope_theta", read_rope, [](json& written, const GPTConfig& config) {
-            written["rope_theta"] = config.rope.theta;
+DecoderKey hf_rope(const RopeKeys& keys) {
+  return {"rope: theta", keys.theta,
+          [keys](const JsonNode& theirs, GPTConfig& config) { read_rope(keys, theirs, config); },
+          [keys](json& written, const GPTConfig& config) {
+            written[keys.theta] = config.rope.theta;
             written["rope_scaling"] = rope_scaling_of(config);
+            if (keys.rotated_share) written[keys.share] = config.rotated_share;
+            if (keys.local_theta)
+              written[keys.local_theta] = config.local_theta > 0.0 ? config.local_theta : 1e4;
+            if (config.rope.scaling == RopeScaling::longrope)
+              written["original_max_position_embeddings"] = config.rope.original_positions;
           }};
+}
+
+DecoderKey hf_window_period() {
+  const auto has_window = [](const GPTConfig& config, int64_t period, int64_t layer) {
+    return config.window > 0 && (period == 0 || (layer + 1) % period != 0);
+  };
+  return {
+      "window", "sliding_window",
+      [has_window](const JsonNode& theirs, GPTConfig& config) {
+        config.window = theirs.at("sliding_window").count(4096);
+        const int64_t layers = config.layers;
+        const JsonNode types = theirs.at("layer_types");
+        int64_t period = theirs.at("sliding_window_pattern").count(6);
+        if (!types.value.is_null()) {
+          if (!types.value.is_array() || std::ssize(types.value) != layers)
+            types.fail(fmt::format("a list with a type for each of the {} layers", layers));
+          const auto first = std::find(types.value.begin(), types.value.end(), "full_attention");
+          period = first - types.value.begin() + 1;
+          for (int64_t layer = 0; layer < layers; ++layer)
+            if (types.value[static_cast<size_t>(layer)] !=
+                (has_window(config, period, layer) ? "sliding_attention" : "full_attention"))
+              types.refuse("full_attention for every layer of some number, else sliding_attention");
+        }
+        if (period == 1) config.window = 0;
+        config.window_period = period == 1 || period > layers ? 0 : period;
+        if (config.window == 0) config.local_theta = 0.0;
+      },
+      [has_window](json& written, const GPTConfig& config) {
+        written["sliding_window"] = config.window > 0 ? config.window : 4096;
+        for (int64_t layer = 0; layer < config.layers; ++layer)
+          written["layer_types"].push_back(has_window(config, config.window_period, layer)
+                                               ? "sliding_attention"
+                                               : "full_attention");
+      }};
 }
 
 DecoderKey hf_window(Family family) {
@@ -143,7 +242,7 @@ DecoderKey hf_window(Family family) {
           [family](json& written, const GPTConfig& config) {
             if (family == Family::llama) return;
             written["sliding_window"] = config.window > 0 ? json(config.window) : json(nullptr);
-            if (family == Family::mistral) return;
+            if (family == Family::mistral || family == Family::phi3) return;
             written["use_sliding_window"] = config.window > 0;
             if (config.window == 0) return;
             written["max_window_layers"] = 0;

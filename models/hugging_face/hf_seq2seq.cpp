@@ -71,43 +71,40 @@ int64_t decoder_hidden_of(const Seq2SeqConfig& config) {
 HFMap<Seq2SeqConfig> map_of(Seq2SeqFamily family) {
   using C = Seq2SeqConfig;
   const Seq2SeqDefaults absent = defaults_of(family);
-  return {{hf_row("width", &C::width, {"d_model"}, absent.width),
-           hf_row("encoder_layers", &C::encoder_layers, {"encoder_layers"}, absent.encoder_layers),
-           hf_row("decoder_layers", &C::decoder_layers, {"decoder_layers"}, absent.decoder_layers),
-           hf_row("encoder_heads", &C::encoder_heads, {"encoder_attention_heads"}, absent.heads),
-           hf_row("decoder_heads", &C::decoder_heads, {"decoder_attention_heads"}, absent.heads),
-           hf_row("encoder_hidden", &C::encoder_hidden, {"encoder_ffn_dim"}, absent.hidden,
-                  encoder_hidden_of),
-           hf_row("decoder_hidden", &C::decoder_hidden, {"decoder_ffn_dim"}, absent.hidden,
-                  decoder_hidden_of),
-           hf_row("vocabulary", &C::vocabulary, {"vocab_size"}, absent.vocabulary),
-           hf_row("positions", &C::positions, {"max_position_embeddings"}, absent.positions),
-           hf_row(&C::scaled_embedding, "scale_embedding", false),
-           hf_row("dropout", &C::dropout, "dropout", 0.1),
-           hf_row("attention_dropout", &C::attention_dropout, "attention_dropout", 0.0),
-           hf_row("activation_dropout", &C::activation_dropout, "activation_dropout", 0.0),
-           hf_row("stddev", &C::stddev, "init_std", 0.02),
-           {nullptr, "activation_function",
-            [](const JsonNode& theirs, C& config) {
-              config.mlp = hf_gelu(theirs.at("activation_function"), nn::MlpKind::gelu_erf);
-              config.tokens = tokens_of(theirs, config.tokens);
-            },
-            [](json& written, const C& config) {
-              const bool is_tanh = config.mlp == nn::MlpKind::gelu_tanh;
-              written["activation_function"] = is_tanh ? "gelu_new" : "gelu";
-              written["num_hidden_layers"] = config.encoder_layers;
-              written["pad_token_id"] = config.tokens.pad;
-              written["decoder_start_token_id"] = config.tokens.decoder_start;
-              written["bos_token_id"] = hf_id(config.tokens.bos);
-              written["eos_token_id"] = hf_ids(config.tokens.eos);
-              written["forced_bos_token_id"] = hf_id(config.tokens.forced_bos);
-              written["forced_eos_token_id"] = hf_ids(config.tokens.forced_eos);
-            }}},
-          {{"encoder_layerdrop", 0.0},
-           {"decoder_layerdrop", 0.0},
-           {"tie_word_embeddings", true},
-           {"is_encoder_decoder", true}},
-          {{"is_decoder", false}}};
+  return {
+      {hf_row("width", &C::width, {"d_model"}, absent.width),
+       hf_row("encoder_layers", &C::encoder_layers, {"encoder_layers"}, absent.encoder_layers),
+       hf_row("decoder_layers", &C::decoder_layers, {"decoder_layers"}, absent.decoder_layers),
+       hf_row("encoder_heads", &C::encoder_heads, {"encoder_attention_heads"}, absent.heads),
+       hf_row("decoder_heads", &C::decoder_heads, {"decoder_attention_heads"}, absent.heads),
+       hf_row("encoder_hidden", &C::encoder_hidden, {"encoder_ffn_dim"}, absent.hidden,
+              encoder_hidden_of),
+       hf_row("decoder_hidden", &C::decoder_hidden, {"decoder_ffn_dim"}, absent.hidden,
+              decoder_hidden_of),
+       hf_row("vocabulary", &C::vocabulary, {"vocab_size"}, absent.vocabulary),
+       hf_row("positions", &C::positions, {"max_position_embeddings"}, absent.positions),
+       hf_row(&C::scaled_embedding, "scale_embedding", false),
+       hf_row("dropout", &C::dropout, "dropout", 0.1),
+       hf_row("attention_dropout", &C::attention_dropout, "attention_dropout", 0.0),
+       hf_row("activation_dropout", &C::activation_dropout, "activation_dropout", 0.0),
+       hf_row("stddev", &C::stddev, "init_std", 0.02),
+       hf_activation<C>("activation_function", nn::MlpKind::gelu_erf),
+       {nullptr, "pad_token_id",
+        [](const JsonNode& theirs, C& config) { config.tokens = tokens_of(theirs, config.tokens); },
+        [](json& written, const C& config) {
+          written["num_hidden_layers"] = config.encoder_layers;
+          written["pad_token_id"] = config.tokens.pad;
+          written["decoder_start_token_id"] = config.tokens.decoder_start;
+          written["bos_token_id"] = hf_id(config.tokens.bos);
+          written["eos_token_id"] = hf_ids(config.tokens.eos);
+          written["forced_bos_token_id"] = hf_id(config.tokens.forced_bos);
+          written["forced_eos_token_id"] = hf_ids(config.tokens.forced_eos);
+        }}},
+      {{"encoder_layerdrop", 0.0},
+       {"decoder_layerdrop", 0.0},
+       {"tie_word_embeddings", true},
+       {"is_encoder_decoder", true}},
+      {{"is_decoder", false}}};
 }
 
 Seq2SeqConfig read_config(const JsonNode& theirs) {

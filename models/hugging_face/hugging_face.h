@@ -11,9 +11,9 @@
 #include "zerograd/models/gpt/gpt.h"
 #include "zerograd/runtime/storage/file_set.h"
 
-// Models in the format of Hugging Face's transformers: GPT2LMHeadModel, BloomForCausalLM, and
-// LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM. Their config.json,
-// names and layout of their tensors, and folders with these files.
+// Models in the format of Hugging Face's transformers: the classes that the rows of
+// models/gpt/family.h name. Their config.json, names and layout of their tensors, and folders with
+// these files.
 namespace zg::models {
 
 /// Ids with which transformers' generate() begins, ends and pads a text. Absent or empty: the model

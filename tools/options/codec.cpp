@@ -34,14 +34,15 @@ template <>
 constexpr auto known<models::Position> = {models::Position::learned, models::Position::alibi,
                                           models::Position::rope};
 template <>
-constexpr auto known<nn::NormKind> = {nn::NormKind::layer, nn::NormKind::rms};
+constexpr auto known<nn::NormKind> = {nn::NormKind::layer, nn::NormKind::rms,
+                                      nn::NormKind::rms_plus_one};
 template <>
 constexpr auto known<nn::MlpKind> = {nn::MlpKind::gelu_tanh, nn::MlpKind::gelu_erf,
                                      nn::MlpKind::gated_silu, nn::MlpKind::gated_gelu_tanh,
                                      nn::MlpKind::gated_gelu_erf};
 template <>
 constexpr auto known<RopeScaling> = {RopeScaling::none, RopeScaling::linear, RopeScaling::llama3,
-                                     RopeScaling::yarn};
+                                     RopeScaling::yarn, RopeScaling::longrope};
 template <>
 constexpr auto known<OptimizerRule> = {OptimizerRule::adam, OptimizerRule::lion, OptimizerRule::sgd,
                                        OptimizerRule::muon, OptimizerRule::adafactor};
@@ -168,6 +169,11 @@ void read_json(const Json& json, Real& value, const Bounds& bounds) {
   value = static_cast<Real>(number);  // a float may overflow within the range
   if (!above || !below || !std::isfinite(value)) refuse_json(range.words, json);
 }
+void read_json(const Json& json, std::vector<double>& numbers, const Bounds& bounds) {
+  if (!json.is_array()) refuse_json("a list of numbers", json);
+  numbers.clear();
+  for (const Json& number : json) read_json(number, numbers.emplace_back(), bounds);
+}
 void read_json(const Json& json, std::array<double, 3>& values, const Bounds& bounds) {
   if (!json.is_array() || json.size() != values.size())
     refuse_json(std::get<Range>(bounds).words, json);
@@ -263,9 +269,9 @@ std::vector<const Codec*> codecs_of() {
 std::vector<const Codec*> all_codecs() {
   return codecs_of<bool, int, int64_t, uint64_t, float, double, std::string, std::array<double, 3>,
                    std::optional<int32_t>, std::optional<int64_t>, std::vector<int32_t>,
-                   std::vector<zero::ParameterGroup>, DType, Space, LossMean, models::Order,
-                   models::Family, models::Position, nn::NormKind, nn::MlpKind, RopeScaling,
-                   OptimizerRule, zero::MuonRate, zero::ScheduleKind, zero::WarmupType,
+                   std::vector<double>, std::vector<zero::ParameterGroup>, DType, Space, LossMean,
+                   models::Order, models::Family, models::Position, nn::NormKind, nn::MlpKind,
+                   RopeScaling, OptimizerRule, zero::MuonRate, zero::ScheduleKind, zero::WarmupType,
                    zero::DecayStyle, zero::DeepSpeedVersion, PipelineSchedule, Device::Type,
                    EpochLimit, std::optional<StepRange>, FaultInjection, TrainOptions::Progress>();
 }

@@ -1,6 +1,7 @@
 #include "tools/options/field_rows.h"
 #include "tools/options/model_flags.h"
 #include "tools/options/seq2seq_flags.h"
+#include "zerograd/models/gpt/family.h"
 
 // The rows of the data and the model.
 namespace zg::tools {
@@ -14,6 +15,10 @@ FlagRow data_row() {
                "\"response\": ...} or {\"messages\": [...]}, of an encoder-decoder pairs");
   row.paths = data_files;
   return row;
+}
+
+std::string families_with(bool (*feature)(const models::FamilyRow&)) {
+  return models::list_families(&models::FamilyRow::name, feature);
 }
 
 }  // namespace
@@ -107,7 +112,7 @@ Fields model_fields() {
        kept("run.dropout")},
       {ZG_AT(model.kv_heads),
        integer_row({"--num-query-groups", "--num-key-value-heads"},
-                   "key-value heads, only of llama, mistral, qwen2 and qwen3",
+                   "key-value heads, only of " + families_with(models::has_gate),
                    {1, "as many as heads"}),
        of_model("model.kv_heads", count)},
       {ZG_AT(model.head_size),
@@ -122,12 +127,12 @@ Fields model_fields() {
        of_model("model.window", count)},
       {ZG_AT(model.rope.theta),
        number_row({"--rotary-base", "--rope-theta"}, above_zero,
-                  "base of the rotary positions, only of llama, mistral, qwen2 and qwen3",
+                  "base of the rotary positions, only of " + families_with(models::has_rope),
                   "10000; a named model's own"),
        of_model("model.rope_theta")},
       {ZG_AT(model.norm_epsilon),
        number_row({"--norm-epsilon", "--rms-norm-eps"}, above_zero, "epsilon of the norms",
-                  "1e-05; qwen2 and qwen3 1e-06"),
+                  "the family's own, 1e-05 or 1e-06"),
        of_model("model.norm_epsilon", finite)},
       {ZG_AT(model.norm), of_model("model.norm")},
       {ZG_AT(model.mlp), of_model("model.mlp")},
@@ -145,6 +150,12 @@ Fields model_fields() {
       {ZG_AT(model.rope.truncate), of_model("model.rope_truncate")},
       {ZG_AT(model.rotated_share), of_model("model.rotated_share", share)},
       {ZG_AT(model.positions), of_model("model.positions", count)},
+      {ZG_AT(model.parallel_residual), of_model("model.parallel_residual").sparse()},
+      {ZG_AT(model.query_scalar), of_model("model.query_scalar", count).sparse()},
+      {ZG_AT(model.window_period), of_model("model.window_period", count).sparse()},
+      {ZG_AT(model.local_theta), of_model("model.local_theta", finite).sparse()},
+      {ZG_AT(model.rope.short_factors), of_model("model.rope_short_factors", above_zero).sparse()},
+      {ZG_AT(model.rope.long_factors), of_model("model.rope_long_factors", above_zero).sparse()},
   };
 }
 

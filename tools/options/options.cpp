@@ -175,9 +175,8 @@ bool parse_finetune_flags(const std::vector<std::string>& arguments, TrainOption
   const CommandLine line = {
       .usage = "zerograd finetune --from-hf FOLDER --data CHATS.jsonl [flags]",
       .summary =
-          "Trains a decoder (GPT-2, Llama, Mistral, Qwen2, Qwen3, BLOOM) on conversations: the "
-          "loss "
-          "is\non responses alone. It is train with other defaults: --epochs 3, --lr 2e-05,\n"
+          "Trains a decoder of Hugging Face's on conversations: the loss is\non responses alone. "
+          "It is train with other defaults: --epochs 3, --lr 2e-05,\n"
           "--lr-scheduler-type linear, --betas 0.9,0.999 and --weight-decay 0. As in train, "
           "conversations have --loss-mean token, --batch-size 8 "
           "and\n"

@@ -9,6 +9,7 @@
 
 #include "tests/models/gpt/gpt_case.h"
 #include "tests/models/tensor_parallel/parallel_training.h"
+#include "tests/support/error_message.h"
 #include "zerograd/kernels/attention/attention.h"
 #include "zerograd/kernels/elementwise/dropout.h"
 #include "zerograd/models/gpt/generate.h"
@@ -81,15 +82,44 @@ Training trained(const GPTConfig& config, const TrainingSetting& setting,
 
 }  // namespace
 
+namespace {
+
+/// A small decoder with rotary positions.
+GPTConfig small_decoder(Family family) {
+  GPTConfig config = GPTConfig::of(family);
+  config.layers = 2;
+  config.heads = config.kv_heads = config.head_size = 4;
+  config.width = 16;
+  config.vocabulary = 13;
+  config.block_size = 8;
+  if (config.rotated_share < 1.0) config.rotated_share = 0.5;
+  if (config.window_period > 0) {
+    config.window_period = 2;
+    config.window = 3;
+  }
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("a structure that tensor ranks cannot divide is Unsupported") {
+  GPTConfig grouped = small_decoder(Family::phi3);
+  grouped.kv_heads = 2;
+  for (const auto& [config, why] :
+       {std::pair(small_decoder(Family::olmo2),
+                  "attention: a norm of all heads' queries and keys "
+                  "with 2 tensor ranks; expected one"),
+        std::pair(grouped,
+                  "attention: one matrix for grouped queries, keys and values with 2 "
+                  "tensor ranks; expected one")})
+    CHECK(contains(message_of<Unsupported>([&] { trained(config, {.ranks = 2}); }), why));
+}
+
 TEST_CASE("adapters on tensor ranks train as on one rank, also with sequence parallelism") {
-  GPTConfig llama = GPTConfig::of(Family::llama);
-  llama.layers = 2;
-  llama.heads = llama.kv_heads = 4;
-  llama.width = 16;
-  llama.vocabulary = 13;
-  llama.block_size = 8;
   const LoraConfig lora{.rank = 3, .targets = {"all-linear"}};
-  for (const GPTConfig& config : {shared_gpt(), shared_bloom(), llama}) {
+  for (const GPTConfig& config :
+       {shared_gpt(), shared_bloom(), small_decoder(Family::llama), small_decoder(Family::gpt_neox),
+        small_decoder(Family::gemma3), small_decoder(Family::phi3)}) {
     CAPTURE(text_of(config));
     // In f32 the rounding of 20 such steps grows above any useful limit.
     const Training whole = trained(config, {.dtype = DType::f64, .prepare = fill_adapters}, lora);
