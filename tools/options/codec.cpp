@@ -148,11 +148,6 @@ void read_json(const Json& json, std::optional<int32_t>& token, const Bounds& bo
   token.reset();
   if (!json.is_null()) read_json(json, token.emplace(), bounds);
 }
-void read_json(const Json& json, std::vector<int32_t>& tokens, const Bounds& bounds) {
-  if (!json.is_array()) refuse_json("a list of tokens", json);
-  tokens.clear();
-  for (const Json& token : json) read_json(token, tokens.emplace_back(), bounds);
-}
 template <std::floating_point Real>
 void read_json(const Json& json, Real& value, const Bounds& bounds) {
   if (std::holds_alternative<AnyNumber>(bounds)) {
@@ -169,8 +164,11 @@ void read_json(const Json& json, Real& value, const Bounds& bounds) {
   value = static_cast<Real>(number);  // a float may overflow within the range
   if (!above || !below || !std::isfinite(value)) refuse_json(range.words, json);
 }
-void read_json(const Json& json, std::vector<double>& numbers, const Bounds& bounds) {
-  if (!json.is_array()) refuse_json("a list of numbers", json);
+template <class T>
+requires std::is_arithmetic_v<T>
+void read_json(const Json& json, std::vector<T>& numbers, const Bounds& bounds) {
+  if (!json.is_array())
+    refuse_json(std::is_integral_v<T> ? "a list of tokens" : "a list of numbers", json);
   numbers.clear();
   for (const Json& number : json) read_json(number, numbers.emplace_back(), bounds);
 }

@@ -52,7 +52,7 @@ inline const Stored not_stored;
 
 // Kinds of flags.
 
-inline FlagRow integer_row(Names names, const char* help, Count count = {},
+inline FlagRow integer_row(Names names, const std::string& help, Count count = {},
                            int64_t maximum = largest_count) {
   return {.names = std::move(names),
           .help = help,
@@ -64,7 +64,7 @@ inline FlagRow integer_row(Names names, const char* help, Count count = {},
 inline FlagRow size_row(Names names, const char* help) {
   return {.names = std::move(names), .value = "SIZE", .help = help};
 }
-inline FlagRow number_row(Names names, const Range& range, const char* help,
+inline FlagRow number_row(Names names, const Range& range, const std::string& help,
                           const char* shown = nullptr) {
   return {.names = std::move(names), .help = help, .shown = shown, .range = range};
 }
