@@ -4,14 +4,16 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "zerograd/runtime/comm/transport.h"
 #include "zerograd/runtime/memory.h"
-#include "zerograd/runtime/pending.h"
 
 namespace zg {
+
+class StreamMark;
+class Transport;
 
 /// The memory of an arena: one range of addresses, to which memory is added as the arena grows.
 class ArenaMemory {
@@ -27,6 +29,27 @@ class ArenaMemory {
 
 /// Memory of the process, on huge pages where the system has them.
 std::unique_ptr<ArenaMemory> host_memory();
+
+/// A rank sends this to its peers before they choose a library for accelerators (NCCL). Plain data,
+/// so that it can be sent as bytes.
+struct TransportEndpoint {
+  char device[128] = {};   ///< host and accelerator, which must be different on every rank
+  char id[128] = {};       ///< the group's id; only the endpoint made with `first` has it
+  char absence[256] = {};  ///< the reason why this rank cannot use the library; empty: it can
+};
+
+/// The functions by which the ranks of a backend set up such a library.
+struct TransportFactory {
+  /// The TransportEndpoint of a rank on the index-th device. `first`: this rank makes the id that
+  /// the group uses.
+  TransportEndpoint (*endpoint)(int index, bool first) = nullptr;
+  /// Why these ranks do not use the library; empty: they use it. Throws ConfigError when the
+  /// environment demands the library and they cannot use it.
+  std::string (*absence)(std::span<const TransportEndpoint> endpoints) = nullptr;
+  std::string (*name)() = nullptr;  ///< "NCCL 2.28.9"
+  std::unique_ptr<Transport> (*make)(std::span<const TransportEndpoint> endpoints, int rank,
+                                     int index) = nullptr;
+};
 
 /// The functions of one type of accelerator; one per backend.
 struct Backend {

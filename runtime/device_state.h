@@ -12,14 +12,25 @@
 #include "zerograd/runtime/arena.h"
 #include "zerograd/runtime/launches.h"
 #include "zerograd/runtime/memory.h"
-#include "zerograd/runtime/storage/swap.h"
 
 namespace zg {
 
 namespace cpu {
 class SwapFile;
 }
-class Recorder;
+
+/// A plan, or a run that is compared with one, sees here what a device does (runtime/recorder.h).
+class DeviceObserver {
+ public:
+  virtual void note_allocation(int64_t bytes, Space space, Purpose purpose,
+                               const std::string& phase, const std::string& name) = 0;
+  virtual void note_refusal(RefusedAllocation refused) = 0;
+  virtual void note_read() = 0;  ///< the host reads values of a tensor
+  virtual void note_step() = 0;
+
+ protected:
+  ~DeviceObserver() = default;
+};
 
 /// The arenas and the memory accounting of one device.
 class Ledger final : public MemoryTracker {
@@ -53,10 +64,10 @@ class Ledger final : public MemoryTracker {
   Purpose exchange_purpose(Purpose purpose);
   std::string exchange_phase(std::string phase);
   std::string exchange_name(std::string name);
-  /// Sets the recorder that is called before every allocation; null: none. It must outlive the
+  /// Sets the observer that is called before every allocation; null: none. It must outlive the
   /// device's allocations.
-  void set_recorder(Recorder* recorder) { recorder_ = recorder; }
-  Recorder* recorder() const { return recorder_; }
+  void set_observer(DeviceObserver* observer) { observer_ = observer; }
+  DeviceObserver* observer() const { return observer_; }
   /// Whether the address is in Space::device of this device.
   bool is_on_device(const void* place) const;
 
@@ -98,7 +109,7 @@ class Ledger final : public MemoryTracker {
   Purpose purpose_ = Purpose::activation;
   std::string phase_ = "outside", name_;
   Rows rows_, lifetime_rows_;
-  Recorder* recorder_ = nullptr;
+  DeviceObserver* observer_ = nullptr;
 };
 
 /// Collectives whose results the compute queue awaits by events while the host goes on

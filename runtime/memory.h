@@ -40,6 +40,23 @@ constexpr int64_t arena_bytes(int64_t bytes, Space space = Space::device) {
 
 using BytesByPurpose = std::array<int64_t, purpose_count>;
 
+/// Bytes read from and written to Space::file, in whole blocks of 4096.
+struct SwapCount {
+  int64_t read = 0, written = 0;
+  bool operator==(const SwapCount&) const = default;
+};
+
+/// An allocation that was refused because it exceeds a limit (DeviceOptions).
+struct RefusedAllocation {
+  int64_t bytes = 0;
+  Space space = Space::device;
+  Purpose purpose = Purpose::activation;
+  std::string phase;
+  std::string name;  ///< purpose of the allocation, "block.3 moments"; may be empty
+  std::string message;
+  bool operator==(const RefusedAllocation&) const = default;
+};
+
 /// Owns bytes. All tensor memory of the library is allocated here and so is always counted: under
 /// the device's current Purpose (PurposeScope), until the buffer is freed. Buffers start on a
 /// 256-byte boundary; their content is undefined.

@@ -1,4 +1,4 @@
-// Not in memory.cpp: code that reads settings links these names but no device.
+// Not in ledger.cpp: code that reads settings links these names but no device.
 #include "zerograd/runtime/memory.h"
 
 namespace zg {

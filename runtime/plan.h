@@ -31,17 +31,6 @@ namespace zg {
 
 using Program = std::function<void(Communicator& ranks, const Device& device)>;
 
-/// An allocation that was refused because it exceeds a limit (DeviceOptions).
-struct RefusedAllocation {
-  int64_t bytes = 0;
-  Space space = Space::device;
-  Purpose purpose = Purpose::activation;
-  std::string phase;
-  std::string name;  ///< purpose of the allocation, "block.3 moments"; may be empty
-  std::string message;
-  bool operator==(const RefusedAllocation&) const = default;
-};
-
 /// The memory and the communication of one rank, measured or planned.
 struct RankReport {
   int rank = 0;

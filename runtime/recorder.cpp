@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 

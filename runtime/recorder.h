@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/plan.h"
 
 namespace zg {
@@ -13,7 +14,7 @@ int64_t received_bytes(const WireCounts& wire);       ///< of all collectives
 
 /// Records allocations and collectives of one rank in program order. It keeps them as events of a
 /// plan, or compares them with those of a plan. Used by the rank's own thread only.
-class Recorder {
+class Recorder final : public DeviceObserver {
  public:
   enum class Mode : uint8_t { keep, compare, ignore };
 
@@ -22,18 +23,18 @@ class Recorder {
   Recorder(int rank, const Plan* expected);
 
   void note_allocation(int64_t bytes, Space space, Purpose purpose, const std::string& phase,
-                       const std::string& name);
+                       const std::string& name) override;
   void note_collective(Collective collective, int64_t bytes, const std::string& name,
                        const std::string& group);
   /// Records a refused allocation, in a plan only: in a run the error itself is thrown.
-  void note_refusal(RefusedAllocation refused) {
+  void note_refusal(RefusedAllocation refused) override {
     if (mode_ == Mode::keep) refused_ = std::move(refused);
   }
   void forget_refusal() { refused_.reset(); }  ///< the program continued without the memory
-  void note_read();
+  void note_read() override;
   /// Adds the byte counts of a communicator that is destroyed.
   void note_wire(const WireCounts& wire);
-  void note_step();  ///< may throw PlanEnd or PlanError
+  void note_step() override;  ///< may throw PlanEnd or PlanError
 
   /// Throws PlanError if the plan has more events, or if its report differs from `measured`.
   void finish(const RankReport& measured) const;

@@ -114,4 +114,6 @@ Strides broadcast_strides(const Shape& shape, const Shape& extents) {
   return strides;
 }
 
+std::string message_text(const Shape& shape) { return shape.str(); }
+
 }  // namespace zg

@@ -2,7 +2,6 @@
 
 #include "zerograd/models/tokenizer/text_pipeline.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text/format.h"
 
 namespace zg::models {
 

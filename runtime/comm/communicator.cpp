@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "zerograd/runtime/comm/transport.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -74,74 +73,6 @@ int Communicator::check_group(std::span<const int> members, const std::string& n
   return own;
 }
 
-namespace {
-
-class CountingCommunicator final : public Communicator {
- public:
-  CountingCommunicator(int rank, int size) : rank_(rank), size_(size) {}
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  Ticket all_gather(const Tensor& shard, const Tensor& full, const std::string&,
-                    Chunk chunk) override {
-    chunk = check_all_gather(shard, full, chunk);
-    take_window(Collective::all_gather, full, chunk);
-    return count(full, Collective::all_gather, chunk.count * size_of(shard.dtype()) * (size_ - 1));
-  }
-  Ticket reduce_scatter(const Tensor& full, const Tensor& shard, bool, Combine, const std::string&,
-                        Chunk chunk) override {
-    chunk = check_reduce_scatter(full, shard, chunk);
-    take_window(Collective::reduce_scatter, full, chunk);
-    return count(full, Collective::reduce_scatter,
-                 chunk.count * size_of(full.dtype()) * (size_ - 1));
-  }
-  Ticket all_reduce(const Tensor& x, const std::string&) override {
-    return count(x, Collective::all_reduce, x.bytes() * (size_ - 1));
-  }
-  Ticket broadcast(const Tensor& x, int root, const std::string&) override {
-    check_root(root);
-    take_window(Collective::broadcast, x, {.count = x.numel()});
-    return count(x, Collective::broadcast, rank_ == root ? 0 : x.bytes());
-  }
-  Ticket barrier(const std::string&) override { return count({}, Collective::barrier, 0); }
-  std::unique_ptr<Communicator> group(std::span<const int> members,
-                                      const std::string& name) override {
-    const int own = check_group(members, name);
-    return std::make_unique<CountingCommunicator>(own, static_cast<int>(members.size()));
-  }
-  void wait(Ticket) override {}
-  void abort(const std::string&) noexcept override {}
-  void set_step(int64_t) override {}
-  WireCounts wire() const override { return counts_; }
-  void sum_by_library() override {}
-
- private:
-  void take_window(Collective op, const Tensor& full, Chunk chunk) {
-    const int64_t bytes = CommWindow::bytes_for(op, full, chunk.count, size_);
-    if (!window_.covers(bytes)) window_.grow(full.device(), bytes);
-  }
-  /// With one rank a run waits here for the device's work on x; otherwise its worker waits.
-  Ticket count(const Tensor& x, Collective collective, int64_t bytes) {
-    if (x && size_ == 1) x.device().compute().synchronize();
-    WireCount& count = counts_[static_cast<size_t>(collective)];
-    ++count.calls;
-    count.bytes += bytes;
-    return next_++;
-  }
-  const int rank_, size_;
-  WireCounts counts_{};
-  CommWindow window_;
-  Ticket next_ = 0;
-};
-
-}  // namespace
-
-std::unique_ptr<Communicator> counting_communicator(int rank, int size) {
-  if (size < 1 || rank < 0 || rank >= size)
-    throw ConfigError(
-        fmt::format("communicator: expected a rank in [0, size), got rank {} of {}", rank, size));
-  return std::make_unique<CountingCommunicator>(rank, size);
-}
-
 std::vector<std::string> gather_texts(Communicator& ranks, const std::string& text) {
   const Device device = Device::cpu(ranks.rank(), {.threads = 1});
   const auto world = static_cast<size_t>(ranks.size());
@@ -164,35 +95,6 @@ std::vector<std::string> gather_texts(Communicator& ranks, const std::string& te
     texts.emplace_back(first, first + sizes[rank]);
   }
   return texts;
-}
-
-namespace {
-
-// Larger windows are not faster. Smaller ones need more rounds, and a GPU is idle between rounds.
-constexpr int64_t max_window_bytes = int64_t{32} << 20, min_slot_bytes = int64_t{1} << 20;
-
-}  // namespace
-
-int64_t CommWindow::bytes_for(Collective op, const Tensor& full, int64_t count, int size) {
-  const Device::Type backend = full.device().traits().backend;
-  if (size == 1 || count == 0 || backend == Device::Type::cpu) return 0;
-  // Libraries such as NCCL can access device memory only: tensors in host memory are copied to the
-  // window and back.
-  const bool on_device = full.buffer()->space() == Space::device;
-  const bool copies = op == Collective::all_gather || op == Collective::broadcast;
-  if (copies && (on_device || backend == Device::Type::hpu)) return 0;
-  const int64_t longest =
-      std::max(min_slot_bytes, max_window_bytes / size / arena_granule * arena_granule);
-  const int64_t slot = std::min(longest, arena_bytes(count * size_of(full.dtype())));
-  if (op == Collective::broadcast) return slot;
-  return slot * size * (op == Collective::reduce_scatter && !on_device ? 2 : 1);
-}
-
-void CommWindow::grow(const Device& device, int64_t bytes) {
-  const PurposeScope purpose(device, Purpose::comm);
-  const NameScope name(device, "pieces of peers");
-  tensor_ = {};
-  tensor_ = Tensor::empty({bytes}, DType::u8, device);
 }
 
 }  // namespace zg

@@ -2,9 +2,9 @@
 
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
 
+#include "zerograd/runtime/backend.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/device.h"
 
@@ -28,27 +28,6 @@ class Transport {
   /// on the stream.
   virtual void run(const cpu::Job& job, Stream& stream, const Await& await,
                    const std::function<void()>& queued) = 0;
-};
-
-/// A rank sends this to its peers before they choose a library for accelerators (NCCL). Plain data,
-/// so that it can be sent as bytes.
-struct TransportEndpoint {
-  char device[128] = {};   ///< host and accelerator, which must be different on every rank
-  char id[128] = {};       ///< the group's id; only the endpoint made with `first` has it
-  char absence[256] = {};  ///< the reason why this rank cannot use the library; empty: it can
-};
-
-/// The functions by which the ranks of a backend set up such a library.
-struct TransportFactory {
-  /// The TransportEndpoint of a rank on the index-th device. `first`: this rank makes the id that
-  /// the group uses.
-  TransportEndpoint (*endpoint)(int index, bool first) = nullptr;
-  /// Why these ranks do not use the library; empty: they use it. Throws ConfigError when the
-  /// environment demands the library and they cannot use it.
-  std::string (*absence)(std::span<const TransportEndpoint> endpoints) = nullptr;
-  std::string (*name)() = nullptr;  ///< "NCCL 2.28.9"
-  std::unique_ptr<Transport> (*make)(std::span<const TransportEndpoint> endpoints, int rank,
-                                     int index) = nullptr;
 };
 
 /// Accelerator memory that receives the data of peers, one slot for each rank; internal. It is

@@ -5,9 +5,9 @@
 #include <cstdio>
 #include <map>
 
-#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg {
 namespace {

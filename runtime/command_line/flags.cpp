@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {

@@ -8,7 +8,6 @@
 #include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
 // Parsers of the values of flags. Each parser takes the flag's name, for its error: a ConfigError
@@ -41,12 +40,13 @@ template <class E = ConfigError>
 void refuse_flags(const Given& given, const std::vector<const char*>& flags,
                   const std::string& why) {
   for (const char* flag : flags)
-    if (given.count(flag)) throw E(fmt::format("{}: {}", flag, why));
+    if (given.count(flag)) throw E(flag + (": " + why));
 }
 /// Throws ConfigError if both are given.
 inline void refuse_both(const Given& given, const char* flag, const char* other) {
   if (given.count(other))
-    refuse_flags(given, {flag}, fmt::format("expected one of {} and {}, got both", other, flag));
+    refuse_flags(given, {flag},
+                 std::string("expected one of ") + other + " and " + flag + ", got both");
 }
 
 // Functions that make flags. A flag stores its value in a variable. The help of an integer, number,
@@ -90,7 +90,7 @@ Flag choice_flag(Names names, E& target, const std::vector<std::string>& choices
   // A config may have set a value that the flag does not offer.
   const auto now = static_cast<size_t>(target);
   const std::string shown = now < choices.size() ? choices[now] : "";
-  return {std::move(names), join(choices, "|"), fmt::format("{} [{}]", help, shown),
+  return {std::move(names), join(choices, "|"), help + " [" + shown + "]",
           [&target, choices](const std::string& name, const std::string& value) {
             target = static_cast<E>(parse_choice(name, value, choices));
           }};

@@ -74,6 +74,14 @@ struct Driver {
 
 /// The drivers are searched at the first call. Any thread may call.
 const Driver& driver();
+inline ze_device_handle_t handle_of(int index) {
+  return driver().devices.at(static_cast<size_t>(index));
+}
+
+struct Code;  // runtime/hpu/module.h
+/// The module that a device's driver built from the code, built at the first call. Any thread may
+/// call.
+ze_module_handle_t module_of(int index, const Code& code);
 
 /// An extension of Intel's driver: devices can reach this range of the process's own memory until
 /// it is released. Throws DeviceError where the driver has no such function.

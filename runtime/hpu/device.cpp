@@ -6,6 +6,7 @@
 
 #include "zerograd/runtime/arena.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/hpu/module.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::hpu {
@@ -178,8 +179,6 @@ std::string emulator_name(int index) {
 }
 
 }  // namespace
-
-ze_device_handle_t handle_of(int index) { return driver().devices.at(static_cast<size_t>(index)); }
 
 bool reaches(int index, int other) {
   if (index == other) return true;

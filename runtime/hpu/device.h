@@ -4,11 +4,9 @@
 
 #include "zerograd/runtime/backend.h"
 #include "zerograd/runtime/hpu/api.h"
-#include "zerograd/runtime/hpu/module.h"
 
 namespace zg::hpu {
 
-ze_device_handle_t handle_of(int index);
 /// Whether kernels of device `index` can access the memory of device `other`.
 bool reaches(int index, int other);
 
@@ -16,10 +14,6 @@ bool reaches(int index, int other);
 inline constexpr int pinned_memory = -1;   ///< host memory that devices can access
 inline constexpr int process_memory = -2;  ///< host memory that no device can access
 int memory_of(const void* address);
-
-/// The module that a device's driver built from the code, built at the first call. Any thread may
-/// call.
-ze_module_handle_t module_of(int index, const Code& code);
 
 std::unique_ptr<ArenaMemory> make_memory(int index, Space space);
 std::unique_ptr<Stream> make_stream(DeviceState& state, const char* name);

@@ -13,7 +13,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "zerograd/runtime/hpu/device.h"
+#include "zerograd/runtime/hpu/api.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::hpu {

@@ -8,6 +8,7 @@
 #include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/hpu/device.h"
+#include "zerograd/runtime/hpu/module.h"
 #include "zerograd/runtime/hpu/queue.h"
 #include "zerograd/runtime/text/format.h"
 

@@ -28,12 +28,7 @@ ZG_API void wait_for_swap(const Device& device, SwapTicket ticket);
 ZG_API void count_read(const Tensor& file);
 ZG_API void read_counted(const Tensor& file, const Tensor& memory);
 
-/// Bytes read from and written to Space::file so far, in whole blocks of 4096.
-struct SwapCount {
-  int64_t read = 0, written = 0;
-  bool operator==(const SwapCount&) const = default;
-};
-ZG_API SwapCount swapped(const Device& device);
+ZG_API SwapCount swapped(const Device& device);  ///< so far
 
 /// How Space::file is accessed, "io_uring past the page cache"; empty: Space::file was not used
 /// yet.

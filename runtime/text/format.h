@@ -7,14 +7,16 @@
 #include <string>
 #include <string_view>
 
-#include "zerograd/runtime/device.h"
-#include "zerograd/runtime/shape.h"
+#include "zerograd/runtime/api.h"
 
 // Messages are built by fmt::format(). This header is for sources: programs that embed the library
 // need no {fmt}, so no public header includes it. Kernels that are compiled for several instruction
 // sets (*_simd.cpp) do not include it either: the linker keeps one copy of an inline function, and
 // that copy could need AVX-512.
 namespace zg {
+
+class Device;
+class Shape;
 
 template <class T>
 concept HasName = requires(const T& value) {
@@ -27,8 +29,8 @@ template <HasName T>
 std::string_view message_text(const T& value) {
   return name_of(value);
 }
-inline std::string message_text(const Shape& shape) { return shape.str(); }
-inline std::string message_text(const Device& device) { return device.name(); }
+ZG_API std::string message_text(const Shape& shape);
+ZG_API std::string message_text(const Device& device);
 
 }  // namespace zg
 

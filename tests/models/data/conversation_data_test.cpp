@@ -8,7 +8,6 @@
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text/format.h"
 
 namespace zg::testing {
 namespace {

@@ -6,7 +6,6 @@
 #include "tests/support/error_message.h"
 #include "zerograd/models/gguf/gguf.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text/format.h"
 
 // tests/long/gguf compares the ids that llama.cpp gives with those of transformers.
 using namespace zg;

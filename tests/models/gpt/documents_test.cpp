@@ -11,7 +11,6 @@
 #include "zerograd/models/data/conversation_data.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/trainer.h"
 
 // Documents that share a sequence, and losses that are means over targets.

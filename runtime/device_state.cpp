@@ -1,4 +1,4 @@
-#include "zerograd/runtime/device.h"
+#include "zerograd/runtime/device_state.h"
 
 #include <sched.h>
 
@@ -6,7 +6,6 @@
 #include <charconv>
 
 #include "zerograd/runtime/backend.h"
-#include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/swap_file.h"
 #include "zerograd/runtime/text/format.h"
@@ -224,6 +223,7 @@ std::string difference(const Device& one, const Device& other) {
 Device::Type Device::type() const { return state_->type; }
 int Device::index() const { return state_->index; }
 std::string Device::name() const { return state_->name; }
+std::string message_text(const Device& device) { return device.name(); }
 std::string Device::description() const {
   const Backend* backend = backend_of(state_->type);
   return backend ? backend->describe(state_->index) : "";

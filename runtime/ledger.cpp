@@ -8,7 +8,6 @@
 #include "zerograd/runtime/cpu/poison.h"
 #include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/recorder.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
@@ -67,7 +66,7 @@ void Ledger::refuse(int64_t bytes, Space space, const std::string& why, int64_t 
   for (int p = 0; p < purpose_count; ++p)
     message << "  " << name_of(static_cast<Purpose>(p)) << " "
             << mib(account(space).live[static_cast<size_t>(p)]) << " MiB\n";
-  if (recorder_) recorder_->note_refusal({bytes, space, purpose_, phase_, name_, message.str()});
+  if (observer_) observer_->note_refusal({bytes, space, purpose_, phase_, name_, message.str()});
   throw OutOfMemory(message.str());
 }
 
@@ -79,7 +78,7 @@ std::unique_ptr<ArenaMemory> Ledger::make_memory(Space space) const {
 
 Ledger::Block Ledger::allocate(int64_t bytes, Space space) {
   std::lock_guard lock(mutex_);
-  if (recorder_) recorder_->note_allocation(bytes, space, purpose_, phase_, name_);
+  if (observer_) observer_->note_allocation(bytes, space, purpose_, phase_, name_);
   Account& account = this->account(space);
   if (!account.arena) try {
       account.arena = std::make_unique<Arena>(make_memory(space));

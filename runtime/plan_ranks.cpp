@@ -22,9 +22,9 @@ using Json = nlohmann::ordered_json;
 class RecordingScope {
  public:
   RecordingScope(const Device& device, Recorder& recorder) : device_(device) {
-    DeviceState::of(device_).ledger.set_recorder(&recorder);
+    DeviceState::of(device_).ledger.set_observer(&recorder);
   }
-  ~RecordingScope() { DeviceState::of(device_).ledger.set_recorder(nullptr); }
+  ~RecordingScope() { DeviceState::of(device_).ledger.set_observer(nullptr); }
   RecordingScope(const RecordingScope&) = delete;
   RecordingScope& operator=(const RecordingScope&) = delete;
 
@@ -203,7 +203,7 @@ std::string MemoryReport::json() const {
 }
 
 void count_step(const Device& device) {
-  if (Recorder* recorder = DeviceState::of(device).ledger.recorder()) recorder->note_step();
+  if (DeviceObserver* observer = DeviceState::of(device).ledger.observer()) observer->note_step();
 }
 
 Plan plan_ranks(int world, const Program& program, const PlanOptions& options) {

@@ -1,0 +1,134 @@
+#include "zerograd/runtime/pending.h"
+
+#include <cstring>
+#include <string>
+
+#include "zerograd/runtime/backend.h"
+#include "zerograd/runtime/device_state.h"
+#include "zerograd/runtime/error.h"
+
+// How values reach the host: at once, by functions of Tensor, or later, by PendingItem.
+namespace zg {
+namespace {
+
+template <class T>
+double element(const std::byte* raw, int64_t i) {
+  return static_cast<double>(reinterpret_cast<const T*>(raw)[i]);
+}
+
+double element(const std::byte* raw, DType dtype, int64_t i) {
+  switch (dtype) {
+    case DType::f64:
+      return element<double>(raw, i);
+    case DType::f32:
+      return element<float>(raw, i);
+    case DType::bf16:
+      return element<bf16>(raw, i);
+    case DType::f16:
+      return element<f16>(raw, i);
+    case DType::i32:
+      return element<int32_t>(raw, i);
+    case DType::i64:
+      return element<int64_t>(raw, i);
+    case DType::u8:
+    case DType::boolean:
+      return element<uint8_t>(raw, i);
+  }
+  return 0;
+}
+
+/// The elements as the host sees them: in place, a copy, or zeros on a meta device. Waits once for
+/// queued work.
+class HostView {
+ public:
+  explicit HostView(const Tensor& tensor) : raw_(tensor.raw()) {
+    Stream& stream = tensor.device().compute();
+    const bool is_meta = tensor.device().type() == Device::Type::meta;
+    const bool in_place = tensor.numel() == 0 || host_reaches(tensor);
+    if (!in_place || is_meta) {
+      copy_.resize(static_cast<size_t>(tensor.bytes()));
+      raw_ = copy_.data();
+    }
+    if (!in_place) stream.copy(copy_.data(), tensor.raw(), copy_.size());
+    stream.synchronize();
+  }
+  const std::byte* raw() const { return raw_; }
+
+ private:
+  const std::byte* raw_;
+  std::vector<std::byte> copy_;
+};
+
+/// Called before the host reads values: counts the read.
+void begin_read(const Tensor& tensor, const char* what) {
+  if (!tensor) throw ShapeError(std::string(what) + ": the tensor is absent");
+  if (DeviceObserver* observer = DeviceState::of(tensor.device()).ledger.observer())
+    observer->note_read();
+}
+
+void check_one_element(const Tensor& tensor) {
+  if (tensor.numel() != 1)
+    throw ShapeError("item: expected a tensor of one element, got " + tensor.shape().str());
+}
+
+}  // namespace
+
+void Tensor::copy_to_host(void* values) const {
+  begin_read(*this, "to_host");
+  if (device().type() == Device::Type::meta) std::memset(values, 0, static_cast<size_t>(bytes()));
+  if (numel() > 0) device().compute().copy(values, raw(), static_cast<size_t>(bytes()));
+  device().compute().synchronize();
+}
+
+template <>
+std::vector<bool> Tensor::to_host<bool>() const {
+  check_dtype(DType::boolean);
+  begin_read(*this, "to_host");
+  std::vector<bool> values(static_cast<size_t>(numel()));
+  const HostView view(*this);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = view.raw()[i] != std::byte{0};
+  return values;
+}
+
+std::vector<double> Tensor::to_doubles() const {
+  begin_read(*this, "to_doubles");
+  std::vector<double> values(static_cast<size_t>(numel()));
+  const HostView view(*this);
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = element(view.raw(), dtype_, static_cast<int64_t>(i));
+  return values;
+}
+
+double Tensor::item() const {
+  check_one_element(*this);
+  begin_read(*this, "item");
+  return element(HostView(*this).raw(), dtype_, 0);
+}
+
+PendingItem::PendingItem(const Tensor& tensor) : dtype_(tensor.dtype()) {
+  check_one_element(tensor);
+  begin_read(tensor, "item");
+  const auto bytes = static_cast<size_t>(tensor.bytes());
+  Stream& stream = tensor.device().compute();
+  const Backend* const backend = backend_of(stream.type());
+  if (backend && backend->fetch) {
+    bytes_ = backend->fetch(stream, tensor.raw(), bytes);
+    return;
+  }
+  const auto copied = std::make_shared<std::vector<std::byte>>(bytes);
+  stream.copy(copied->data(), tensor.raw(), bytes);
+  if (backend) stream.synchronize();  // it may write late, when nobody keeps the bytes any more
+  bytes_ = copied;
+}
+
+double PendingItem::value() const { return element(bytes_->data(), dtype_, 0); }
+
+std::unique_ptr<StreamMark> mark_compute(const Device& device) {
+  if (device.type() == Device::Type::meta) return nullptr;
+  const Backend* const backend = backend_of(device.type());
+  if (backend && backend->mark) return backend->mark(device.compute());
+  device.compute().synchronize();
+  return nullptr;
+}
+
+}  // namespace zg
