@@ -139,7 +139,7 @@ Var Linear::product(const Pass& pass, const Var& x, const Var& shift) const {
 Var Linear::operator()(const Pass& pass, const Var& x) const {
   require_parameter("linear", weight);
   if (split == Split::out) {
-    const Var b = value_of(pass, bias);
+    const Var b = value_of(pass.tape, bias);
     return product(pass, pass.parallel.enter(x), b);
   }
   const Var b = shared(pass, bias);
@@ -283,7 +283,7 @@ Var Mlp::operator()(const Pass& pass, const Var& x) const {
           zg::dropout(activated, pass.activation_dropout, pass.key_of_rank(activation_site_));
       return pass.drop(down_(pass, kept), site_);
     }
-    const Var out = models::parallel_feed_forward(x, up, value_of(pass, up_.bias), down,
+    const Var out = models::parallel_feed_forward(x, up, value_of(pass.tape, up_.bias), down,
                                                   shared(pass, down_.bias), pass.parallel, form);
     return pass.drop(out, site_);
   }

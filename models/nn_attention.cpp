@@ -312,7 +312,7 @@ Attention::Heads Attention::project(const Pass& pass, const Var& x, const Memory
   // The three products have the same input: gather it from the tensor ranks once.
   const Var whole = pass.parallel.enter(x);
   const auto product = [&](const Linear& layer, const Var& input) {
-    const Var shift = value_of(pass, layer.bias);
+    const Var shift = value_of(pass.tape, layer.bias);
     return layer.product(pass, input, shift);
   };
   result.q = product(q_, whole);

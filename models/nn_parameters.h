@@ -3,8 +3,9 @@
 #include <cstdint>
 #include <string>
 
-#include "zerograd/models/nn.h"
+#include "zerograd/autograd/tape.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/random.h"
 #include "zerograd/runtime/text/format.h"
 
 // Parameters of layers, for the sources of nn.h.
@@ -32,8 +33,8 @@ inline void check_size(const char* layer, const std::string& name, const char* f
 }
 
 /// The value of an optional parameter; absent if the layer has none.
-inline Var value_of(const Pass& pass, const Parameter* parameter) {
-  return parameter ? pass.tape.parameter(*parameter) : Var();
+inline Var value_of(Tape& tape, const Parameter* parameter) {
+  return parameter ? tape.parameter(*parameter) : Var();
 }
 
 }  // namespace zg::nn

@@ -1,6 +1,5 @@
 #include "zerograd/models/seq2seq/seq2seq_config.h"
 
-#include "zerograd/models/seq2seq/seq2seq_generate.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -109,17 +108,6 @@ void validate(const Seq2SeqConfig& config) {
   if (tokens.forced_bos) token("tokens.forced_bos", *tokens.forced_bos);
   for (const int32_t id : tokens.eos) token("tokens.eos", id);
   for (const int32_t id : tokens.forced_eos) token("tokens.forced_eos", id);
-}
-
-BeamOptions beam_options_of(const Seq2SeqConfig& config) {
-  BeamOptions options;
-  options.start = {config.tokens.decoder_start};
-  options.eos = config.tokens.eos;
-  options.pad = config.tokens.pad;
-  options.max_length = config.positions;
-  options.forced_bos = config.tokens.forced_bos;
-  options.forced_eos = config.tokens.forced_eos;
-  return options;
 }
 
 }  // namespace zg::models

@@ -18,7 +18,16 @@ ZG_API NextLogits next_logits_of(const Seq2Seq& model, std::function<Tape()> mak
 
 /// The options for a model: `start`, `eos`, `pad`, `forced_bos` and `forced_eos` are its tokens.
 /// Sequences have at most `positions` tokens if no other limit is set.
-ZG_API BeamOptions beam_options_of(const Seq2SeqConfig& config);
+inline BeamOptions beam_options_of(const Seq2SeqConfig& config) {
+  BeamOptions options;
+  options.start = {config.tokens.decoder_start};
+  options.eos = config.tokens.eos;
+  options.pad = config.tokens.pad;
+  options.max_length = config.positions;
+  options.forced_bos = config.tokens.forced_bos;
+  options.forced_eos = config.tokens.forced_eos;
+  return options;
+}
 
 /// beam_search() with the model, for sources of any lengths. Throws what beam_search() and
 /// padded_batch() throw, and ConfigError for a longest sequence above the model's positions.
