@@ -40,6 +40,16 @@ SHARED = re.compile(r"kernels/\w+\.h")
 FAMILY = re.compile(r"zerograd/kernels/(?!cpu/|cuda/|hpu/)\w+/")
 # A room is a header with its source (x.h, x.cpp, x.cu). Rooms of these folders must not include each other in turn.
 ROOMS = ("runtime", "kernels", "autograd", "zero", "bench")
+# The floors of runtime, from the lowest; a room includes rooms of its own floor and of lower ones.
+FLOORS = {
+    "base": re.compile(r"(api|error|dtype|shape|random|checked_product|version|machine)|text/.*|"
+                       r"storage/(file_io|checksum|file_set|safetensors\w*|tensorboard)"),
+    "device": re.compile(r"(device\w*|backend|memory\w*|ledger|arena|tensor|copy|pending|dlpack|launches|trace)|"
+                         r"(cpu|hpu)/.*|cuda/(?!nccl|device).*|storage/(swap\w*|block_io|uring\w*)"),
+    "ranks": re.compile(r"comm/.*|cuda/.*"),
+    "plan": re.compile(r"plan\w*|recorder|step_time|peaks"),
+    "command_line": re.compile(r"command_line/.*"),
+}
 # JSON is read in one place, which has limits and refuses zero bytes.
 PARSES = re.compile(r"\bjson::(parse|sax_parse)\(")
 
@@ -125,6 +135,22 @@ for folder in ROOMS:
                      if other in circle]
             problems.append(f"{pairs[0].split()[0]}: {len(circle)} rooms include each other in turn; expected none, "
                             f"got {', '.join(pairs)}")
+
+def floor_of(path):
+    room = path.relative_to("runtime").with_suffix("").as_posix()
+    return next((number for number, rooms in enumerate(FLOORS.values()) if rooms.fullmatch(room)), None)
+
+
+for path in files:
+    place = path.relative_to(root)
+    for included in INCLUDE.findall(path.read_text()) if place.parts[0] == "runtime" else ():
+        if floor_of(place) is None:
+            problems.append(f"{place}: expected a room of {', '.join(FLOORS)}; add it to FLOORS of tests/check_layers.py")
+            break
+        if included.startswith("zerograd/runtime/") and \
+                (floor_of(pathlib.Path(included).relative_to("zerograd")) or 0) > floor_of(place):
+            problems.append(f"{place}: includes {included}, of a higher floor; the floors of runtime are "
+                            f"{', '.join(FLOORS)}")
 
 # Every kernel that a header declares must be in the list of kernels that tests guard.
 listed = (root / "tests/kernels/every_kernel.h").read_text()
