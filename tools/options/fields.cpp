@@ -8,6 +8,7 @@
 #include "tools/options/field_rows.h"
 #include "tools/options/model_flags.h"
 #include "tools/options/train_flags.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
 namespace {
