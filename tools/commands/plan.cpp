@@ -208,20 +208,20 @@ void print_summary(const Run& run, const RankMemory& memory) {
   const MemoryRow& peak = peak_of(memory);
   const Needs needs = needs_of(memory);
   if (memory.rows.empty()) {
-    print(fmt::format("peak {} (rank {}, no steps, {})", size_in_mib(needs.device), memory.rank,
-                      needs.device > peak.reserved ? "scores and saving" : peak.phase));
+    print_line(stdout, "peak {} (rank {}, no steps, {})", size_in_mib(needs.device), memory.rank,
+               needs.device > peak.reserved ? "scores and saving" : peak.phase);
   } else {
-    print(fmt::format("peak {} (rank {}, step {}, {})", size_in_mib(peak.reserved), memory.rank,
-                      peak.step, peak.phase));
-    print(fmt::format("wire {:.1f} MiB per step",
-                      static_cast<double>(received_bytes(memory.wire)) / (1 << 20) /
-                          static_cast<double>(run.steps - run.steps_done)));
+    print_line(stdout, "peak {} (rank {}, step {}, {})", size_in_mib(peak.reserved), memory.rank,
+               peak.step, peak.phase);
+    print_line(stdout, "wire {:.1f} MiB per step",
+               static_cast<double>(received_bytes(memory.wire)) / (1 << 20) /
+                   static_cast<double>(run.steps - run.steps_done));
   }
   print("host " + size_in_mib(needs.host));
   print("disk " + size_in_mib(needs.file));
   if (needs.file > 0)
-    print(fmt::format("drive reads {} and writes {}, first values included",
-                      size_in_mib(memory.io.read), size_in_mib(memory.io.written)));
+    print_line(stdout, "drive reads {} and writes {}, first values included",
+               size_in_mib(memory.io.read), size_in_mib(memory.io.written));
 }
 
 const RankMemory& neediest(const std::vector<RankMemory>& ranks) {
@@ -245,8 +245,8 @@ std::optional<RankMemory> largest_memory(const Run& run) {
 int print_disk(const Run& run, const RankMemory& memory) {
   const DiskBudget budget = disk_budget(run, needs_of(memory));
   if (budget.needed == 0) return 0;
-  print(fmt::format("fits {}: {}{}", run.options.offload.nvme_path,
-                    budget.suffices() ? "yes; " : "no; ", budget.str()));
+  print_line(stdout, "fits {}: {}{}", run.options.offload.nvme_path,
+             budget.suffices() ? "yes; " : "no; ", budget.str());
   return budget.suffices() ? 0 : 5;
 }
 
@@ -329,7 +329,7 @@ int plan(const std::vector<std::string>& arguments) {
     for (int rank = 1; rank < run.options.ranks; ++rank) ranks.push_back(dry_run(run, rank));
   const MemoryRecord record = memory_record(run, std::move(ranks));
   const RankMemory& first = record.ranks.front();
-  print(fmt::format("number of parameters: {}", record.parameters));
+  print_line(stdout, "number of parameters: {}", record.parameters);
   if (options.explain) print(explain_run(run, record.parameters, first) + "\n");
   print_summary(run, first);
   if (meshed) print("\n" + mesh_summary(run, stages));

@@ -3,9 +3,11 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "tools/options/batch_rampup.h"
 #include "tools/options/options.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/config.h"
 #include "zerograd/zero/optimizer/schedule.h"
 
@@ -29,6 +31,14 @@ class Console {
 
   void result(const std::string& line);  ///< stdout, flushed
   void log(const std::string& line);     ///< stderr
+  template <class... Args>
+  void result(fmt::format_string<Args...> format, Args&&... args) {
+    result(fmt::format(format, std::forward<Args>(args)...));
+  }
+  template <class... Args>
+  void log(fmt::format_string<Args...> format, Args&&... args) {
+    log(fmt::format(format, std::forward<Args>(args)...));
+  }
 
   struct Now {
     int64_t step;  ///< steps done

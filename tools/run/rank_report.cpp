@@ -71,33 +71,31 @@ void Rank::announce() {
                                    : device_.description();
   print_line(stderr, "rank {}/{} pid {} {}", ranks_.rank(), ranks_.size(),
              static_cast<int>(getpid()), device_.name());
-  console_->log(fmt::format("{}{}, {}, ZeRO stage {}{}", hardware,
-                            ranks_.size() == 1 ? "" : " per rank",
-                            settings_.optimisation.precision(), settings_.optimisation.engine.stage,
-                            description_of(settings_.optimisation.engine.offload)));
+  console_->log("{}{}, {}, ZeRO stage {}{}", hardware, ranks_.size() == 1 ? "" : " per rank",
+                settings_.optimisation.precision(), settings_.optimisation.engine.stage,
+                description_of(settings_.optimisation.engine.offload));
   if (device_.type() == Device::Type::cuda && ranks_.size() > 1)
-    console_->log(fmt::format(
+    console_->log(
         "ranks are connected by {}{}", ranks_.transport(),
-        settings_.optimisation.engine.nccl_reduce ? ", which sums gradients: inexact" : ""));
+        settings_.optimisation.engine.nccl_reduce ? ", which sums gradients: inexact" : "");
   if (run_.algorithms)
-    console_->log(fmt::format(
+    console_->log(
         "{} has the algorithms of {} products, checksum {}; others are "
         "multiplied by the heuristic's first",
-        options_.matmul_algorithms, run_.algorithms->algorithms.size(), settings_.matmul_checksum));
+        options_.matmul_algorithms, run_.algorithms->algorithms.size(), settings_.matmul_checksum);
   if (const Axes& axes = settings_.axes; axes.model_ranks() > 1)
-    console_->log(fmt::format(
-        "mesh: data {} x pipeline {} x tensor {}{}; idle by formula {:.1f} %", settings_.data_ranks,
-        axes.pipeline, axes.tensor, axes.sequence_parallel ? ", which share the tokens too" : "",
-        100.0 * pipeline_bubble(static_cast<int>(axes.pipeline), settings_.accumulation)));
+    console_->log("mesh: data {} x pipeline {} x tensor {}{}; idle by formula {:.1f} %",
+                  settings_.data_ranks, axes.pipeline, axes.tensor,
+                  axes.sequence_parallel ? ", which share the tokens too" : "",
+                  100.0 * pipeline_bubble(static_cast<int>(axes.pipeline), settings_.accumulation));
   if (const std::string disk = swap_description(device_); !disk.empty())
-    console_->log(
-        fmt::format("drive {}: {}; {}", options_.offload.nvme_path, disk, swap_requests(device_)));
+    console_->log("drive {}: {}; {}", options_.offload.nvme_path, disk, swap_requests(device_));
   console_->log(run_.data_line);
-  console_->log(fmt::format(
-      "batch {} = {} x {} micro-batch{}{}; steps {} to {}", settings_.samples_per_step(),
-      settings_.micro_batch, settings_.accumulation, settings_.accumulation == 1 ? "" : "es",
-      settings_.data_ranks == 1 ? "" : fmt::format(" x {} ranks", settings_.data_ranks),
-      engine_->steps(), run_.steps));
+  console_->log("batch {} = {} x {} micro-batch{}{}; steps {} to {}", settings_.samples_per_step(),
+                settings_.micro_batch, settings_.accumulation,
+                settings_.accumulation == 1 ? "" : "es",
+                settings_.data_ranks == 1 ? "" : fmt::format(" x {} ranks", settings_.data_ranks),
+                engine_->steps(), run_.steps);
   if (settings_.rampup.start > 0)
     console_->log(description_of(settings_.rampup, settings_.samples_per_step()) +
                   fmt::format("; {} now", settings_.step_samples()));
@@ -109,18 +107,18 @@ void Rank::announce() {
         "and any stage");
   if (settings_.lora.rank > 0) console_->log(description_of_adapters());
   if (!run_.resumed.empty())
-    console_->log(fmt::format("resumed {}: {} samples seen", run_.resumed, settings_.samples));
+    console_->log("resumed {}: {} samples seen", run_.resumed, settings_.samples);
   for (const std::string& change : run_.changes) console_->log("changed: " + change);
   for (const std::string& oddity : oddities_of(settings_.characters, settings_.data.source))
     console_->log("note: " + oddity);
   if (!run_.resumed.empty() && engine_->steps() == run_.steps)
-    console_->log(fmt::format(
-        "nothing is left to train: the run ends at step {}; --steps N goes beyond", run_.steps));
+    console_->log("nothing is left to train: the run ends at step {}; --steps N goes beyond",
+                  run_.steps);
   if (options_.save.empty()) console_->log("without --save DIR nothing of this run will be saved");
   for (const std::string& note : flags_without_effect(options_, settings_.optimisation.engine))
     console_->log("note: " + note);
-  console_->result(fmt::format("number of parameters: {:.2f}M",
-                               static_cast<double>(model_->shown_parameters()) / 1e6));
+  console_->result("number of parameters: {:.2f}M",
+                   static_cast<double>(model_->shown_parameters()) / 1e6);
 }
 
 std::string Rank::description_of_adapters() const {
@@ -172,7 +170,7 @@ int Rank::run_steps() {
   }
   if (!end.saved) return file_error;
   if (!options_.save.empty())
-    console_->log(fmt::format("go on with: --resume {} --save {}", options_.save, options_.save));
+    console_->log("go on with: --resume {} --save {}", options_.save, options_.save);
   const int signal = signal_of(end);
   return signal == 0 || signal == kill_switch ? 0 : 128 + signal;
 }
@@ -195,8 +193,8 @@ void Rank::report(const zero::TrainedStep& step) {
   note_divergence(step.step, step.loss);
   if (!step.result.scaler_line.empty()) console_->log(step.result.scaler_line);
   if (step.result.skipped)
-    console_->log(fmt::format("step {} skipped: the gradient of {} is not finite", step.step,
-                              step.result.bad_tensor));
+    console_->log("step {} skipped: the gradient of {} is not finite", step.step,
+                  step.result.bad_tensor);
   const double seconds = seconds_since(step_began_);
   seconds_ += seconds;
   const int64_t step_peak = rows_.step_peak();
@@ -228,7 +226,7 @@ void Rank::note_divergence(int64_t step, double loss) {
     diverged_at_ = -1;
   } else if (diverged_at_ < 0) {
     diverged_at_ = step;
-    console_->log(fmt::format("warning: the loss of step {} is not finite", step));
+    console_->log("warning: the loss of step {} is not finite", step);
   }
 }
 
@@ -236,10 +234,9 @@ void Rank::note_divergence(int64_t step, double loss) {
 void Rank::note_growth(int64_t samples) {
   const int64_t next = trainer_->next_samples();
   if (next != samples && engine_->steps() < run_.steps)
-    console_->log(fmt::format("batch {} = {} x {} from step {} on, after {} samples", next,
-                              settings_.micro_batch * settings_.data_ranks,
-                              trainer_->next_micro_batches(), engine_->steps(),
-                              trainer_->position().samples));
+    console_->log("batch {} = {} x {} from step {} on, after {} samples", next,
+                  settings_.micro_batch * settings_.data_ranks, trainer_->next_micro_batches(),
+                  engine_->steps(), trainer_->position().samples);
 }
 
 // A write error, for example on a full disk, loses the file and not the run.
@@ -249,9 +246,8 @@ void Rank::write(const char* flag, std::optional<File>& file, const What&... wha
   try {
     file->write(what...);
   } catch (const FileError& error) {
-    console_->log(
-        fmt::format("error: FileError: {}: {}; no more of it is written, and training goes on",
-                    flag, error.what()));
+    console_->log("error: FileError: {}: {}; no more of it is written, and training goes on", flag,
+                  error.what());
     file.reset();
     results_lost_ = true;
   }
@@ -306,8 +302,8 @@ void Rank::write_trace() {
   if (!traced || !writes || traced->is_written || engine_->steps() < traced->steps.end) return;
   try {
     if (traced->write())
-      console_->log(fmt::format("trace of steps {} to {}: {}", traced->steps.first,
-                                traced->steps.end - 1, traced->path));
+      console_->log("trace of steps {} to {}: {}", traced->steps.first, traced->steps.end - 1,
+                    traced->path);
   } catch (const FileError& error) {
     console_->end_progress();
     print_line(stderr, "error: FileError: {}; training goes on", error.what());
@@ -326,7 +322,7 @@ void Rank::validate() {
   if (is_planned_) return;
   if (options_.eval_interval > 0) trainer_->set_score(loss);
   write("--tensorboard-dir", tensorboard_, zero::MetricsBoard::Validation{loss}, place());
-  console_->result(fmt::format("val loss {:.4f}", shown(loss)));
+  console_->result("val loss {:.4f}", shown(loss));
 }
 
 void Rank::print_sample() {
@@ -392,9 +388,8 @@ void Rank::note_end(const zero::TrainingEnd& end) {
           ? fmt::format("--exit-interval {} ends the run", options_.exit_interval)
       : signal == kill_switch ? fmt::format("the kill switch {} ends the run", options_.kill_switch)
                               : "interrupted by " + name_of_signal(signal);
-  console_->log(
-      fmt::format("{} after {} steps{}", why, engine_->steps(),
-                  options_.save.empty() ? "" : "; saving, a second signal ends that too"));
+  console_->log("{} after {} steps{}", why, engine_->steps(),
+                options_.save.empty() ? "" : "; saving, a second signal ends that too");
   if (options_.save.empty()) console_->log("nothing is saved without --save DIR");
 }
 
@@ -417,9 +412,9 @@ int Rank::finish() {
   }
   if (diverged_at_ >= 0)
     console_->log(
-        fmt::format("warning: the loss is not finite since step {}: this model is of no use; try a "
-                    "lower --lr, or --clip 1",
-                    diverged_at_));
+        "warning: the loss is not finite since step {}: this model is of no use; try a "
+        "lower --lr, or --clip 1",
+        diverged_at_);
   const std::string hash = engine_->parameter_hash();
   console_->result("param_hash " + hash);
   zero::FinalRecord record = {.steps = engine_->steps(),
