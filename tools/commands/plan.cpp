@@ -221,7 +221,7 @@ void print_summary(const Run& run, const RankMemory& memory) {
   print("disk " + size_in_mib(needs.file));
   if (needs.file > 0)
     print_line(stdout, "drive reads {} and writes {}, first values included",
-               size_in_mib(memory.io.read), size_in_mib(memory.io.written));
+               size_in_mib(memory.file_io.read), size_in_mib(memory.file_io.written));
 }
 
 const RankMemory& neediest(const std::vector<RankMemory>& ranks) {
@@ -324,17 +324,18 @@ int plan(const std::vector<std::string>& arguments) {
                "--pad-to-max-length plans the most");
   const bool meshed = run.settings.axes.model_ranks() > 1;
   const std::vector<RankMemory> stages = plan_stages(run);
-  std::vector<RankMemory> ranks = {stages.front()};
-  if (!run.options.memory_json.empty())
-    for (int rank = 1; rank < run.options.ranks; ++rank) ranks.push_back(dry_run(run, rank));
-  const MemoryRecord record = memory_record(run, std::move(ranks));
-  const RankMemory& first = record.ranks.front();
+  const RankMemory& first = stages.front();
+  const MemoryRecord record = memory_record(run);
   print_line(stdout, "number of parameters: {}", record.parameters);
   if (options.explain) print(explain_run(run, record.parameters, first) + "\n");
   print_summary(run, first);
   if (meshed) print("\n" + mesh_summary(run, stages));
-  if (!run.options.memory_json.empty())
-    write_json("--memory-json", run.options.memory_json, to_json(record));
+  if (const std::string& path = run.options.memory_json; !path.empty()) {
+    std::vector<std::string> ranks = {to_json(first)};
+    for (int rank = 1; rank < run.options.ranks; ++rank)
+      ranks.push_back(to_json(dry_run(run, rank)));
+    write_json("--memory-json", path, to_json(record, ranks));
+  }
   if (const std::string lines = write_kernels(run, first, peaks); !lines.empty()) print(lines);
   const std::optional<RankMemory> largest = largest_memory(run);
   const RankMemory& dearest = neediest(stages);

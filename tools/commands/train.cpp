@@ -84,7 +84,7 @@ int train_on_ranks(const Run& prepared, const TrainOptions& given) {
     }
   }
   if (!memory.empty())
-    write_json("--memory-json", options.memory_json, to_json(memory_record(run, {}), memory));
+    write_json("--memory-json", options.memory_json, to_json(memory_record(run), memory));
   return status;
 }
 

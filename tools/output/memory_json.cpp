@@ -64,7 +64,7 @@ Json json_of(const RankMemory& rank) {
                {"peak", peak_json(rank)},
                {"rows", rows},
                {"wire", json_of(rank.wire)},
-               {"io", {{"read", rank.io.read}, {"written", rank.io.written}}}};
+               {"io", {{"read", rank.file_io.read}, {"written", rank.file_io.written}}}};
   if (rank.axes.empty()) return json;
   json["place"] = {{"stage", rank.model_slice.stage},
                    {"tensor_rank", rank.model_slice.tensor_rank},
@@ -89,14 +89,13 @@ bool Needs::fit(const DeviceOptions& limits) const {
 }
 
 Needs needs_of(const RankMemory& memory) {
-  Needs needs = memory.end;
-  const auto add = [&](const MemoryRow& row) {
+  if (memory.rows.empty()) return needs_of(static_cast<const RankReport&>(memory));
+  Needs needs;
+  for (const MemoryRow& row : memory.rows) {
     needs.device = std::max(needs.device, row.reserved);
     needs.host = std::max(needs.host, row.host_max);
     needs.file = std::max(needs.file, row.file_max);
-  };
-  for (const MemoryRow& row : memory.rows) add(row);
-  if (memory.start) add(*memory.start);
+  }
   return needs;
 }
 
@@ -106,12 +105,6 @@ Needs needs_of(const RankReport& report) {
 }
 
 std::string to_json(const RankMemory& rank) { return json_of(rank).dump(); }
-
-std::string to_json(const MemoryRecord& record) {
-  std::vector<std::string> ranks;
-  for (const RankMemory& rank : record.ranks) ranks.push_back(to_json(rank));
-  return to_json(record, ranks);
-}
 
 std::string to_json(const MemoryRecord& record, const std::vector<std::string>& rank_texts) {
   Json ranks = Json::array();

@@ -9,7 +9,6 @@
 #include "zerograd/runtime/launches.h"
 #include "zerograd/runtime/memory_rows.h"
 #include "zerograd/runtime/plan.h"
-#include "zerograd/runtime/storage/swap.h"
 #include "zerograd/zero/states/model_states.h"
 
 namespace zg::tools {
@@ -35,19 +34,18 @@ struct Needs {
   bool fit(const DeviceOptions& limits) const;
 };
 
-/// The memory of one rank, measured in a run or predicted by a plan.
-struct RankMemory {
-  int rank = 0;
+/// The memory of one rank of training, measured in a run or predicted by a plan: its report at the
+/// end of the steps, in which `wire` is received in the steps, and the rows of the steps.
+struct RankMemory : RankReport {
   zero::RestingBytes resting;
   std::vector<MemoryRow> rows;
-  std::optional<MemoryRow> start = {};  ///< for a run without steps: construction and loading
-  Needs end = {};  ///< for such a run, in a plan: additional needs of saving, scores and the hash
-  WireCounts wire{};           ///< received in the steps of the rows
-  std::vector<AxisWire> axes;  ///< the same by axis; empty if ranks share only the data
+  /// For a run without steps: construction and loading. In a plan of such a run, `reserved` has
+  /// also the needs of saving, scores and the hash.
+  std::optional<MemoryRow> start;
+  std::vector<AxisWire> axes;  ///< the wire by axis; empty if ranks share only the data
   ModelSlice model_slice;
-  SwapCount io{};  ///< disk reads and writes, including initialisation
   /// With --kernels: of the run's second step, or its only one. It is not in to_json().
-  std::optional<StepLaunches> launches = {};
+  std::optional<StepLaunches> launches;
   /// In that step: of all ranks, of this rank. They are not in to_json() either.
   int64_t counted_tokens = 0, counted_micro_batches = 0;
 };
@@ -58,20 +56,18 @@ const MemoryRow& peak_of(const RankMemory& memory);
 Needs needs_of(const RankMemory& memory);
 Needs needs_of(const RankReport& report);
 
-/// The memory of a run or of a plan. Equal records give the same bytes of JSON.
+/// The run or plan whose memory is recorded. Equal records give the same bytes of JSON.
 struct MemoryRecord {
   int64_t parameters = 0;
   int world = 1, stage = 0;
   std::string precision;
   int64_t steps = 0;
   Device::Traits machine;
-  std::vector<RankMemory> ranks;
 };
 
 /// One line, keys in a fixed order, integers in bytes; no times, paths or host names.
-std::string to_json(const MemoryRecord& record);
 std::string to_json(const RankMemory& rank);
-/// The record with `ranks`, texts from to_json(), in place of its own ranks.
+/// The same with `ranks`, texts from to_json().
 std::string to_json(const MemoryRecord& record, const std::vector<std::string>& ranks);
 /// Writes one such text, or that of StepLaunches, to the file that `flag` names. Throws FileError.
 void write_json(const char* flag, const std::string& path, const std::string& json);

@@ -84,7 +84,7 @@ std::vector<RankMemory> plan_stages(const Run& run) {
   return stage_memory;
 }
 
-MemoryRecord memory_record(const Run& run, std::vector<RankMemory> ranks) {
+MemoryRecord memory_record(const Run& run) {
   ParameterStore store;
   const WholeModel model(store, run.settings);
   const zero::Config& engine = run.settings.optimisation.engine;
@@ -96,8 +96,7 @@ MemoryRecord memory_record(const Run& run, std::vector<RankMemory> ranks) {
           .steps = run.steps,
           .machine = {.backend = run.options.device_flags.type,
                       .isa = device.isa.value_or(best_isa()),
-                      .threads = device.threads},
-          .ranks = std::move(ranks)};
+                      .threads = device.threads}};
 }
 
 std::string write_kernels(const Run& run, const RankMemory& first,

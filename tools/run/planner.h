@@ -23,8 +23,8 @@ Run largest_steps(const Run& run);
 /// 0, which needs the most memory of its stage.
 std::vector<RankMemory> plan_stages(const Run& run);
 
-/// The contents of --memory-json for a run with these ranks.
-MemoryRecord memory_record(const Run& run, std::vector<RankMemory> ranks);
+/// The contents of --memory-json beside those of ranks.
+MemoryRecord memory_record(const Run& run);
 
 /// Writes --kernels of a plan, if given, and with peaks the predicted times. `first`: of the first
 /// rank. Returns the lines that plan prints about them.

@@ -248,24 +248,20 @@ RankMemory Rank::plan() {
   trainer_->run();
   if (memory_.rows.empty()) {
     plan_end();
-    const MemoryRow end = rows_.now();
-    memory_.end = {.device = end.reserved, .host = end.host_max, .file = end.file_max};
+    memory_.reserved = Recorder(ranks_.rank(), nullptr).report(device_).reserved;
   }
   return memory_;
 }
 
 RankMemory Rank::count_memory() const {
-  RankMemory memory = {.rank = ranks_.rank(),
-                       .resting = engine_->resting_bytes(),
-                       .rows = rows_.rows(),
-                       .start = rows_.rows().empty() ? std::optional(rows_.now()) : std::nullopt,
-                       .wire = ranks_.wire(),
-                       .axes = {},
-                       .model_slice = {},
-                       .io = swapped(device_),
-                       .launches = launches_ ? launches_->counted() : std::nullopt,
-                       .counted_tokens = counted_tokens_,
-                       .counted_micro_batches = counted_micro_batches_};
+  RankMemory memory{Recorder(ranks_.rank(), nullptr).report(device_)};
+  memory.wire = ranks_.wire();
+  memory.resting = engine_->resting_bytes();
+  memory.rows = rows_.rows();
+  if (memory.rows.empty()) memory.start = rows_.now();
+  if (launches_) memory.launches = launches_->counted();
+  memory.counted_tokens = counted_tokens_;
+  memory.counted_micro_batches = counted_micro_batches_;
   if (settings_.axes.model_ranks() == 1) return memory;
   memory.axes = axes_of(mesh_);
   for (const AxisWire& axis : memory.axes) memory.wire = added(memory.wire, axis.wire);

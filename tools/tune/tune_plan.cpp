@@ -132,7 +132,7 @@ double predicted_seconds(const Run& run, const RankMemory& memory, const Rates& 
       static_cast<double>(memory.rows.back().step - memory.rows.front().step + 1) *
       std::min(1.0, static_cast<double>(planned_micro_batches) / micro_batches);
   const auto value_bytes = static_cast<double>(size_of(engine.compute));
-  const double P = static_cast<double>(memory_record(run, {}).parameters);
+  const double P = static_cast<double>(memory_record(run).parameters);
 
   const double again = run.options.activation_checkpoint ? 4.0 / 3.0 : 1.0;
   const double flops = again * models::matmul_flops_per_token(settings.model) *
@@ -160,7 +160,7 @@ double predicted_seconds(const Run& run, const RankMemory& memory, const Rates& 
     bytes += moved * value_bytes * P * (2.0 * micro_batches + 1.0);
   bytes += 2.0 * moved * saved_on_host * W * micro_batches;
 
-  const auto disk = static_cast<double>(memory.io.read + memory.io.written);
+  const auto disk = static_cast<double>(memory.file_io.read + memory.file_io.written);
   return flops / rates.flops + bytes / rates.memory + disk / counted_steps * W / rates.disk;
 }
 
