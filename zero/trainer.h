@@ -53,7 +53,8 @@ struct TrainerOptions {
   /// run() ends at this step number; skipped steps and steps before a resume are counted.
   int64_t steps = 0;
   ScheduleOptions schedule = {};
-  PipelineSchedule pipeline = PipelineSchedule::one_f_one_b;  ///< with several pipeline stages
+  /// With several pipeline stages. One stage does a micro-batch before the next one begins.
+  PipelineSchedule pipeline = PipelineSchedule::one_f_one_b;
   /// Directory and retention of checkpoints. Absent: nothing is saved. `loss_of` may be absent: the
   /// trainer knows where a checkpoint stores the loss.
   std::optional<CheckpointDirectory::Options> checkpoints = {};

@@ -234,6 +234,9 @@ TEST_CASE("TrainerHooks::observe is called at each moment of a training step, in
   zero::Engine engine(net.store, device);
   TrainerOptions options = ten_steps();
   options.steps = 1;
+  // With one stage a micro-batch is done before the next one begins, whatever the schedule.
+  SUBCASE("1F1B") { options.pipeline = PipelineSchedule::one_f_one_b; }
+  SUBCASE("GPipe") { options.pipeline = PipelineSchedule::gpipe; }
   int64_t forwards = 0;
   TrainerTask task = task_of(net, device);
   task.forward = [&, forward = task.forward](Tape& tape, const MicroBatch& batch) {

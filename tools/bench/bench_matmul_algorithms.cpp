@@ -47,15 +47,11 @@ bool parse(const std::vector<std::string>& arguments, AlgorithmsOptions& options
           "  zerograd train --device cuda --model-type gpt2 --precision bf16 --batch-size 8 \\\n"
           "      --data input.txt --matmul-algorithms gpt2.json"};
   // Those of the output and of the length of a run do not change its products.
-  const std::set<std::string> groups = {"output", "checkpoints", "tuning"};
-  const std::set<std::string> flags({"--steps", "--epochs", "--limit-train-batches", "--inject",
-                                     "--dump-collectives", "--train-samples",
-                                     "--matmul-algorithms"});
-  for (FlagGroup& group : train_groups(train)) {
-    if (groups.count(group.title)) continue;
-    std::erase_if(group.flags, [&](const Flag& flag) { return flags.count(flag.names[0]); });
+  for (FlagGroup& group :
+       train_groups_without(train, {"output", "checkpoints", "tuning", "--steps", "--epochs",
+                                    "--limit-train-batches", "--inject", "--dump-collectives",
+                                    "--train-samples", "--matmul-algorithms"}))
     line.groups.push_back(std::move(group));
-  }
   if (!parse(line, arguments, train.given)) return false;
   load_config(train);
   check_train(train);

@@ -58,7 +58,7 @@ struct OffloadRow {
   double limit_s;  ///< time for `bytes` at the measured limits; 0: the row is itself a limit, or no
                    ///< limit was measured
 
-  double quantile(double q) const;
+  double quantile(double q) const { return bench::quantile(seconds, q); }
 };
 
 struct OffloadResult {
@@ -178,7 +178,11 @@ class Update {
 };
 
 /// Fills a result, limits first. Each group of rows uses its own device, which frees memory and
-/// file at the end.
+/// file at the end. `wanted` receives "name dtype" and returns whether to measure the row. Limits
+/// are always measured, and so is AdamW on states in memory, with which AdamW on the disk is
+/// compared. Takes 5 times options.bytes of memory and 4 times of disk space, in files without
+/// names that leave nothing behind. Throws FileError when the directory does not exist or has too
+/// little space.
 class Measurement {
  public:
   Measurement(const OffloadOptions& options, const std::function<bool(const std::string&)>& wanted)
@@ -309,17 +313,6 @@ class Measurement {
   OffloadResult result_;
 };
 
-double OffloadRow::quantile(double q) const { return bench::quantile(seconds, q); }
-
-/// `wanted` receives "name dtype" and returns whether to measure the row. Limits are always
-/// measured, and so is AdamW on states in memory, with which AdamW on the disk is compared. Takes 5
-/// times options.bytes of memory and 4 times of disk space, in files without names that leave
-/// nothing behind. Throws FileError when the directory does not exist or has too little space.
-OffloadResult measure_offload(const OffloadOptions& options,
-                              const std::function<bool(const std::string&)>& wanted) {
-  return Measurement(options, wanted).run();
-}
-
 }  // namespace
 }  // namespace zg::bench
 
@@ -423,8 +416,10 @@ int bench_offload(const std::vector<std::string>& arguments) {
   check_writable("--json", json);
   const std::regex pattern = pattern_of(filter);
   options.device.threads = static_cast<int>(threads);
-  const OffloadResult result = bench::measure_offload(
-      options, [&](const std::string& row) { return std::regex_search(row, pattern); });
+  const std::function<bool(const std::string&)> wanted = [&](const std::string& row) {
+    return std::regex_search(row, pattern);
+  };
+  const OffloadResult result = bench::Measurement(options, wanted).run();
   print(result);
   if (!json.empty())
     replace_text(json, json_of(result, device_of_rank(options.type, 0, options.device)));

@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "bench/measure.h"
 #include "bench/report.h"
@@ -141,16 +140,11 @@ bool parse(const std::vector<std::string>& arguments, BenchStepOptions& options)
                              "writes the same as JSON")}}},
       .notes = "  zerograd bench step --model-type gpt2 --tied --block-size 256 --batch-size 4"};
   // Options for reading and writing files and for the length of a run do not change a step.
-  const std::set<std::string> groups = {"config", "output", "checkpoints", "tuning",
-                                        "pairs, of encoder-decoder models"};
-  const std::set<std::string> flags = {"--data",         "--order",
-                                       "--val-fraction", "--steps",
-                                       "--epochs",       "--limit-train-batches",
-                                       "--init",         "--from-hf",
-                                       "--inject",       "--dump-collectives"};
-  for (FlagGroup& group : train_groups(train)) {
-    if (groups.count(group.title)) continue;
-    std::erase_if(group.flags, [&](const Flag& flag) { return flags.count(flag.names[0]); });
+  for (FlagGroup& group : train_groups_without(
+           train,
+           {"config", "output", "checkpoints", "tuning", "pairs, of encoder-decoder models",
+            "--data", "--order", "--val-fraction", "--steps", "--epochs", "--limit-train-batches",
+            "--init", "--from-hf", "--inject", "--dump-collectives"})) {
     for (Flag& flag : group.flags) {
       if (flag.names[0] == "--block-size") flag.help = "longest sequence [128]";
       if (flag.names[0] == "--vocab-size") flag.help = "tokens that the model knows [50257]";

@@ -63,6 +63,15 @@ std::regex pattern_of(const std::string& filter) {
   }
 }
 
+std::vector<FlagGroup> train_groups_without(TrainOptions& options,
+                                            const std::set<std::string>& left_out) {
+  std::vector<FlagGroup> groups = train_groups(options);
+  std::erase_if(groups, [&](const FlagGroup& group) { return left_out.contains(group.title); });
+  for (FlagGroup& group : groups)
+    std::erase_if(group.flags, [&](const Flag& flag) { return left_out.contains(flag.names[0]); });
+  return groups;
+}
+
 std::shared_ptr<const models::Dataset> random_tokens(int64_t vocabulary, int64_t block_size) {
   return std::make_shared<RandomTokens>(vocabulary, block_size);
 }

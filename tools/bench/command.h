@@ -3,9 +3,11 @@
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <regex>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "tools/options/options.h"
 #include "zerograd/models/data/data.h"
 #include "zerograd/models/gpt/gpt.h"
 
@@ -27,6 +29,10 @@ nlohmann::ordered_json model_json(const models::GPTConfig& model);
 
 /// Parses --filter. Throws ConfigError when it is not a regular expression.
 std::regex pattern_of(const std::string& filter);
+
+/// The flags of train without some groups and flags, by title and name.
+std::vector<FlagGroup> train_groups_without(TrainOptions& options,
+                                            const std::set<std::string>& left_out);
 
 /// Random tokens, uniform in [0, vocabulary). Each is the target of the previous one. The time of a
 /// step does not depend on their values.
