@@ -321,7 +321,7 @@ TEST_CASE("plan writes no files for --save, --metrics and --trace") {
       checked(zerograd("plan --data sort --steps 1 --save " + (folder / "save") + " --metrics " +
                        (folder / "metrics") + " --trace " + (folder / "trace")));
   CHECK(std::filesystem::is_empty(folder.path()));
-  CHECK(contains(outcome.error, "without effect: --save, --metrics, --trace\n"));
+  CHECK(contains(outcome.error, "without effect: --metrics, --save, --trace\n"));
   const std::string looks = "plan --data sort --steps 1 --resume auto --save " + (folder / "save");
   CHECK(zerograd(looks).error.empty());
   CHECK(std::filesystem::is_empty(folder.path()));
