@@ -141,6 +141,11 @@ void check_extent(const char* field, int64_t value, int64_t maximum) {
     throw ConfigError(fmt::format("gpt: {}: expected 1 to {}, got {}", field, maximum, value));
 }
 
+/// An extent of which 0 stands for a default.
+void check_optional(const char* field, int64_t value, int64_t maximum) {
+  if (value != 0) check_extent(field, value, maximum);
+}
+
 }  // namespace
 
 const char* name_of(Position position) {
@@ -226,15 +231,15 @@ void validate(const GPTConfig& config) {
         "gpt: heads: expected at least {} for a width of {} (a head size of at most {}), got {}",
         (config.width + largest_head - 1) / largest_head, config.width, largest_head,
         config.heads));
-  if (config.head_size != 0) check_extent("head_size", config.head_size, largest_head);
-  if (config.hidden != 0) check_extent("hidden", config.hidden, max_width);
+  check_optional("head_size", config.head_size, largest_head);
+  check_optional("hidden", config.hidden, max_width);
   if (config.kv_heads < 0 || config.heads % kv_heads_of(config) != 0)
     throw ConfigError(fmt::format("gpt: kv_heads: expected a divisor of the {} heads, got {}",
                                   config.heads, config.kv_heads));
-  if (config.window != 0) check_extent("window", config.window, max_rows);
-  if (config.query_scalar != 0) check_extent("query_scalar", config.query_scalar, max_rows);
-  if (config.window_period != 0) check_extent("window_period", config.window_period, max_layers);
-  if (config.positions != 0) check_extent("positions", config.positions, max_rows);
+  check_optional("window", config.window, max_rows);
+  check_optional("query_scalar", config.query_scalar, max_rows);
+  check_optional("window_period", config.window_period, max_layers);
+  check_optional("positions", config.positions, max_rows);
   if (!(config.norm_epsilon >= 0.0f && std::isfinite(config.norm_epsilon)))
     throw ConfigError(fmt::format("gpt: norm_epsilon: expected a finite number from 0, got {:f}",
                                   config.norm_epsilon));

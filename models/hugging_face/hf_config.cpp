@@ -51,8 +51,8 @@ DecoderMap gpt2_map() {
              [](json& written, const GPTConfig& config) {
                written["n_inner"] = config.hidden > 0 ? json(config.hidden) : json(nullptr);
              }},
-            hf_row("norm_epsilon", &GPTConfig::norm_epsilon, "layer_norm_epsilon", 1e-5),
-            hf_row(&GPTConfig::tied, "tie_word_embeddings", true)},
+            hf_row("norm_epsilon", &GPTConfig::norm_epsilon, {"layer_norm_epsilon"}, 1e-5f),
+            hf_row(nullptr, &GPTConfig::tied, {"tie_word_embeddings"}, true)},
            {{"scale_attn_weights", true}},
            {{"scale_attn_by_inverse_layer_idx", false}, {"add_cross_attention", false}}},
           {.bos = end_of_text, .pad = {}, .eos = {end_of_text}},
@@ -67,7 +67,7 @@ DecoderMap bloom_map() {
             hf_row("heads", &GPTConfig::heads, {"n_head", "num_attention_heads"}, 8),
             hf_row("vocabulary", &GPTConfig::vocabulary, {"vocab_size"}, bloom_vocabulary),
             hf_row("block_size", &GPTConfig::block_size, {"seq_length"}, bloom_sequence),
-            hf_row(&GPTConfig::tied, "tie_word_embeddings", true),
+            hf_row(nullptr, &GPTConfig::tied, {"tie_word_embeddings"}, true),
             {nullptr, "pretraining_tp",
              [](const JsonNode& theirs, GPTConfig& config) {
                // With several parts transformers leaves out biases here.
@@ -79,7 +79,7 @@ DecoderMap bloom_map() {
                written["pretraining_tp"] = 1;
                written["slow_but_exact"] = false;
              }},
-            hf_row("norm_epsilon", &GPTConfig::norm_epsilon, "layer_norm_epsilon", 1e-5)},
+            hf_row("norm_epsilon", &GPTConfig::norm_epsilon, {"layer_norm_epsilon"}, 1e-5f)},
            {{"apply_residual_connection_post_layernorm", false}}},
           {.bos = 1, .pad = {}, .eos = {2}},
           {"hidden_dropout", "attention_dropout"}};
@@ -106,7 +106,7 @@ struct LlamaAbsent {
   SpecialTokens tokens = {};
   int64_t vocabulary, hidden, kv_heads, positions;  // kv_heads 0: as many as heads
   int64_t head_size = 0, width = 4096, layers = 32, heads = 32;
-  double epsilon = 1e-6;
+  float epsilon = 1e-6f;
   bool tied = false;
 };
 
@@ -129,8 +129,8 @@ DecoderMap llama_map(Family family, const LlamaAbsent& absent, std::vector<Decod
            config.kv_heads = kv_heads_of(config);
            if (config.head_size * config.heads == config.width) config.head_size = 0;
          }},
-        hf_row("norm_epsilon", &GPTConfig::norm_epsilon, "rms_norm_eps", absent.epsilon),
-        hf_row(&GPTConfig::tied, "tie_word_embeddings", absent.tied)},
+        hf_row("norm_epsilon", &GPTConfig::norm_epsilon, {"rms_norm_eps"}, absent.epsilon),
+        hf_row(nullptr, &GPTConfig::tied, {"tie_word_embeddings"}, absent.tied)},
        {{"attention_dropout", 0.0}},
        {{"mlp_bias", false}, {"attention_bias", row_of(family).defaults.qkv_bias}}},
       absent.tokens};
@@ -177,16 +177,16 @@ DecoderMap gemma3_map() {
 }
 
 DecoderMap phi3_map() {
-  DecoderMap map =
-      llama_map(Family::phi3,
-                {.tokens = {.bos = 1, .pad = 32000, .eos = {32000}},
-                 .vocabulary = 32064,
-                 .hidden = 8192,
-                 .kv_heads = 0,
-                 .positions = 4096,
-                 .width = 3072,
-                 .epsilon = 1e-5},
-                {hf_rope({.rotated_share = 1.0, .has_longrope = true}), hf_window(Family::phi3)});
+  DecoderMap map = llama_map(
+      Family::phi3,
+      {.tokens = {.bos = 1, .pad = 32000, .eos = {32000}},
+       .vocabulary = 32064,
+       .hidden = 8192,
+       .kv_heads = 0,
+       .positions = 4096,
+       .width = 3072,
+       .epsilon = 1e-5f},
+      {hf_rope({.rotated_share = 1.0, .has_longrope = true}), hf_window(WindowKeys::one)});
   for (const char* key : {"resid_pdrop", "embd_pdrop"}) map.fixed[key] = 0.0;
   return map;
 }
@@ -198,9 +198,9 @@ DecoderMap gpt_neox_map() {
             hf_row("hidden", &GPTConfig::hidden, {"intermediate_size"}, 24576, hidden_of),
             hf_row("vocabulary", &GPTConfig::vocabulary, {"vocab_size"}, 50432), hf_positions(2048),
             hf_activation<GPTConfig>("hidden_act", nn::MlpKind::gelu_erf),
-            hf_row("norm_epsilon", &GPTConfig::norm_epsilon, "layer_norm_eps", 1e-5),
-            hf_row(&GPTConfig::tied, "tie_word_embeddings", false),
-            hf_row(&GPTConfig::parallel_residual, "use_parallel_residual", true),
+            hf_row("norm_epsilon", &GPTConfig::norm_epsilon, {"layer_norm_eps"}, 1e-5f),
+            hf_row(nullptr, &GPTConfig::tied, {"tie_word_embeddings"}, false),
+            hf_row(nullptr, &GPTConfig::parallel_residual, {"use_parallel_residual"}, true),
             hf_rope({"rotary_emb_base", "rotary_pct", 0.25})},
            {{"attention_bias", true}}},
           {.bos = 0, .pad = {}, .eos = {2}},
@@ -213,13 +213,13 @@ const DecoderMap& map_of(Family family) {
       gpt2_map(),
       bloom_map(),
       with_bias(llama_map(Family::llama, {{.bos = 1, .pad = {}, .eos = {2}}, 32000, 11008, 0, 2048},
-                          {hf_rope(), hf_window(Family::llama)})),
+                          {hf_rope(), hf_window(WindowKeys::none)})),
       llama_map(Family::mistral, {{.bos = 1, .pad = {}, .eos = {2}}, 32000, 14336, 8, 131072},
-                {hf_rope(), hf_window(Family::mistral)}),
+                {hf_rope(), hf_window(WindowKeys::one, 4096)}),
       llama_map(Family::qwen2, {{}, 151936, 22016, 32, 32768},
-                {hf_rope(), hf_window(Family::qwen2)}),
+                {hf_rope(), hf_window(WindowKeys::qwen)}),
       llama_map(Family::qwen3, {{}, 151936, 22016, 32, 32768, 128},
-                {hf_rope(), hf_window(Family::qwen3)}),
+                {hf_rope(), hf_window(WindowKeys::qwen)}),
       gpt_neox_map(),
       llama_map(Family::olmo2,
                 {.tokens = {.bos = {}, .pad = 1, .eos = {50279}},
@@ -227,7 +227,7 @@ const DecoderMap& map_of(Family family) {
                  .hidden = 11008,
                  .kv_heads = 0,
                  .positions = 2048,
-                 .epsilon = 1e-5},
+                 .epsilon = 1e-5f},
                 {hf_rope()}),
       gemma3_map(),
       phi3_map(),

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -40,35 +41,30 @@ struct HFKey {
   std::function<void(nlohmann::json& written, const Config& config)> write = {};
 };
 
-/// Makes rows. `absent` is transformers' value where config.json lacks the key. Of several keys for
-/// one setting the first is written. `shown` is the value to write, if not the member's.
-template <class Config>
-HFKey<Config> hf_row(const char* field, int64_t Config::*member, std::vector<const char*> keys,
-                     int64_t absent, int64_t (*shown)(const Config&) = nullptr) {
+inline bool hf_value(const JsonNode& node, bool absent) { return node.flag(absent); }
+inline float hf_value(const JsonNode& node, float absent) {
+  return static_cast<float>(node.number(absent));
+}
+
+/// A row of one member. `absent` is transformers' value where config.json lacks the key. Of several
+/// keys for one setting the first is written. `shown` is the value to write, if not the member's.
+template <class Config, class T>
+HFKey<Config> hf_row(const char* field, T Config::*member, std::vector<const char*> keys,
+                     std::type_identity_t<T> absent, T (*shown)(const Config&) = nullptr) {
   return {field, keys.front(),
           [=](const JsonNode& theirs, Config& config) {
-            config.*member = hf_count(theirs, keys, absent);
+            if constexpr (std::is_same_v<T, int64_t>)
+              config.*member = hf_count(theirs, keys, absent);
+            else
+              config.*member = hf_value(theirs.at(keys.front()), absent);
           },
           [=](nlohmann::json& written, const Config& config) {
-            written[keys.front()] = shown ? shown(config) : config.*member;
+            const T value = shown ? shown(config) : config.*member;
+            if constexpr (std::is_same_v<T, float>)
+              written[keys.front()] = hf_number(value);
+            else
+              written[keys.front()] = value;
           }};
-}
-template <class Config>
-HFKey<Config> hf_row(const char* field, float Config::*member, const char* key, double absent) {
-  return {field, key,
-          [=](const JsonNode& theirs, Config& config) {
-            config.*member = static_cast<float>(theirs.at(key).number(absent));
-          },
-          [=](nlohmann::json& written, const Config& config) {
-            written[key] = hf_number(config.*member);
-          }};
-}
-template <class Config>
-HFKey<Config> hf_row(bool Config::*member, const char* key, bool absent) {
-  return {
-      nullptr, key,
-      [=](const JsonNode& theirs, Config& config) { config.*member = theirs.at(key).flag(absent); },
-      [=](nlohmann::json& written, const Config& config) { written[key] = config.*member; }};
 }
 
 /// How config.json describes a model.
@@ -107,8 +103,9 @@ struct RopeKeys {
 };
 /// Rotary positions: `rope_scaling` of transformers 4, or `rope_parameters` of 5.
 DecoderKey hf_rope(const RopeKeys& keys = {});
-/// The sliding window of a family of Llama's.
-DecoderKey hf_window(Family family);
+/// Which keys a family has for its sliding window.
+enum class WindowKeys : uint8_t { none, one, qwen };
+DecoderKey hf_window(WindowKeys keys, int64_t absent = 0);
 /// Gemma's: every layer of some number has none.
 DecoderKey hf_window_period();
 

@@ -120,7 +120,7 @@ void read_rope(const RopeKeys& keys, const JsonNode& theirs, GPTConfig& config) 
 }
 
 /// The sliding window; 0: none. Qwen's configs have one, and use it in all, some or no layers.
-int64_t window_of(const JsonNode& theirs, Family family, int64_t layers) {
+int64_t window_of(const JsonNode& theirs, WindowKeys keys, int64_t absent, int64_t layers) {
   const JsonNode window = theirs.at("sliding_window"), types = theirs.at("layer_types");
   if (!types.value.is_null()) {
     if (!types.value.is_array() || std::ssize(types.value) != layers)
@@ -128,14 +128,12 @@ int64_t window_of(const JsonNode& theirs, Family family, int64_t layers) {
     for (const json& type : types.value)
       if (type != "full_attention" && type != "sliding_attention")
         types.refuse("full_attention or sliding_attention");
-      else if (type == "sliding_attention" && family == Family::llama)
+      else if (type == "sliding_attention" && keys == WindowKeys::none)
         types.refuse("full_attention");
   }
-  if (family == Family::mistral || family == Family::phi3) {
-    const int64_t absent = family == Family::mistral ? 4096 : 0;
+  if (keys == WindowKeys::one)
     return theirs.value.contains("sliding_window") ? window.count(0) : absent;
-  }
-  if (family == Family::llama) return 0;  // transformers does not look at it
+  if (keys == WindowKeys::none) return 0;  // transformers does not look at it
   // layer_types says it of each layer. Without it layers from max_window_layers on have the window.
   const JsonNode uses = theirs.at("use_sliding_window");
   const bool has_key = theirs.value.contains("sliding_window");
@@ -234,15 +232,15 @@ DecoderKey hf_window_period() {
       }};
 }
 
-DecoderKey hf_window(Family family) {
+DecoderKey hf_window(WindowKeys keys, int64_t absent) {
   return {"window", "sliding_window",
-          [family](const JsonNode& theirs, GPTConfig& config) {
-            config.window = window_of(theirs, family, config.layers);
+          [=](const JsonNode& theirs, GPTConfig& config) {
+            config.window = window_of(theirs, keys, absent, config.layers);
           },
-          [family](json& written, const GPTConfig& config) {
-            if (family == Family::llama) return;
+          [keys](json& written, const GPTConfig& config) {
+            if (keys == WindowKeys::none) return;
             written["sliding_window"] = config.window > 0 ? json(config.window) : json(nullptr);
-            if (family == Family::mistral || family == Family::phi3) return;
+            if (keys == WindowKeys::one) return;
             written["use_sliding_window"] = config.window > 0;
             if (config.window == 0) return;
             written["max_window_layers"] = 0;

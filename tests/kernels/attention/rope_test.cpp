@@ -157,6 +157,30 @@ TEST_CASE("rope's frequencies follow Llama 3.1's and YaRN's rules") {
   CHECK(row[32] == 0.0f);
 }
 
+TEST_CASE("longrope has factors for texts of the first training's length, others for longer ones") {
+  const RopeOptions options{.scaling = RopeScaling::longrope,
+                            .factor = 4.0,
+                            .original_positions = 8,
+                            .short_factors = {1.0, 1.25, 1.5},
+                            .long_factors = {1.0, 2.5, 7.0}};
+  // transformers 5.24, ROPE_INIT_FUNCTIONS["longrope"], with seq_len 8 and 9.
+  const std::vector<float> within = {1.0f, 0x1.3030eep-5f, 0x1.7883c2p-10f},
+                           beyond = {1.0f, 0x1.3030eep-6f, 0x1.42ba14p-12f};
+  CHECK(rope_frequencies(options, 6, 8) == within);
+  CHECK(rope_frequencies(options, 6, 9) == beyond);
+  for (const int64_t positions : {8, 9}) {
+    const std::vector<float> table =
+        rope_table(options, 6, positions, DType::f32, Device::cpu()).to_host<float>();
+    CHECK(table[0] == 0x1.4a7e9cp+0f);  // of position 0; that of position 1 shows the frequency
+    const float angle = positions == 8 ? within[2] : beyond[2];
+    CHECK(table[6 + 5] == static_cast<float>(std::sin(double{angle})) * 0x1.4a7e9cp+0f);
+  }
+  CHECK_THROWS_WITH_AS(rope_frequencies(options, 8, 9),
+                       "rope: long_factors: expected 4 numbers, one for each pair of the 8 rotated "
+                       "elements of a head, got 3",
+                       ConfigError);
+}
+
 TEST_CASE("rope refuses invalid heads, tables, positions and options") {
   const Device device = Device::meta();
   const Tensor x = Tensor::empty({2, 5, 12}, DType::bf16, device);
