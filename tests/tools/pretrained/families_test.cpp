@@ -16,16 +16,24 @@ using namespace zg::testing;
 namespace {
 
 const std::string small_family =
-    " --data sort --n-layer 2 --n-head 4 --n-embd 32 --num-query-groups 2 --intermediate-size 40 "
+    " --data sort --n-layer 2 --n-head 4 --n-embd 32 --intermediate-size 40 "
     "--steps 3 --batch-size 2 --threads 1 --score-samples 0 --log-interval 0 --model-type ";
+/// GPT-NeoX has no grouped queries.
+const std::string families[] = {"gpt_neox",
+                                "llama --num-query-groups 2",
+                                "mistral --num-query-groups 2 --sliding-window 4",
+                                "qwen2 --num-query-groups 2",
+                                "qwen3 --num-query-groups 2 --head-dim 12",
+                                "olmo2 --num-query-groups 2",
+                                "gemma3 --num-query-groups 2 --head-dim 12 --sliding-window 4",
+                                "phi3 --num-query-groups 2"};
 
 }  // namespace
 
 TEST_CASE(
-    "Llama, Mistral, Qwen2 and Qwen3 train to one hash over ranks, stages, pipelines and offload") {
+    "families with rotary positions train to one hash over ranks, stages, pipelines and offload") {
   const TemporaryFolder folder;
-  for (const std::string family :
-       {"llama", "mistral --sliding-window 4", "qwen2", "qwen3 --head-dim 12"}) {
+  for (const std::string& family : families) {
     CAPTURE(family);
     const std::string run = "train" + small_family + family;
     const std::string alone = hash_of(run + " --grad-accum 4");
@@ -43,9 +51,9 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("plan predicts the memory of Llama and Qwen3 runs to the byte") {
+TEST_CASE("plan predicts the memory of families with rotary positions to the byte") {
   const TemporaryFolder folder;
-  for (const std::string family : {"llama", "qwen3 --head-dim 12"}) {
+  for (const std::string& family : families) {
     CAPTURE(family);
     const std::string flags = small_family + family + " --ranks 2 --zero-stage 3 --memory-json ";
     checked(zerograd("train" + flags + folder / "run"));
@@ -57,7 +65,7 @@ TEST_CASE("plan predicts the memory of Llama and Qwen3 runs to the byte") {
 TEST_CASE("a model of Llama's family is exported, read back and continues a prompt") {
   const TemporaryFolder folder;
   const std::string save = folder / "run", hf = folder / "hf";
-  const std::string hash = hash_of("train" + small_family + "llama --save " + save);
+  const std::string hash = hash_of("train" + small_family + families[1] + " --save " + save);
   CHECK(hash_of("export " + save + " --hf " + hf) == hash);
   checked(zerograd("generate " + save + " --prompt 210021 --length 5 --temperature 0"));
   CHECK(contains(read_file(hf + "/config.json"), "\"model_type\": \"llama\""));
@@ -74,13 +82,20 @@ TEST_CASE("export writes the model that was trained, or refuses it by the field'
     std::vector<std::string> families;  ///< those that have it in transformers
   };
   const Setting settings[] = {
-      {"--sliding-window 3", "window is 3", {"mistral", "qwen2", "qwen3"}},
-      {"--head-dim 6", "head_size is 6", {"llama", "mistral", "qwen2", "qwen3"}},
-      {"--intermediate-size 20", "hidden is 20", {"gpt", "llama", "mistral", "qwen2", "qwen3"}},
-      {"--norm-epsilon 0.5", "", {"gpt", "bloom", "llama", "mistral", "qwen2", "qwen3"}},
+      {"--sliding-window 3", "window is 3", {"mistral", "qwen2", "qwen3", "gemma3", "phi3"}},
+      {"--head-dim 6",
+       "head_size is 6",
+       {"llama", "mistral", "qwen2", "qwen3", "olmo2", "gemma3", "phi3"}},
+      {"--intermediate-size 20",
+       "hidden is 20",
+       {"gpt", "llama", "mistral", "qwen2", "qwen3", "olmo2", "gemma3", "phi3"}},
+      {"--norm-epsilon 0.5",
+       "",
+       {"gpt", "bloom", "llama", "mistral", "qwen2", "qwen3", "olmo2", "gemma3", "phi3"}},
   };
   int run = 0;
-  for (const std::string family : {"gpt", "bloom", "llama", "mistral", "qwen2", "qwen3"})
+  for (const std::string family :
+       {"gpt", "bloom", "llama", "mistral", "qwen2", "qwen3", "olmo2", "gemma3", "phi3"})
     for (const Setting& setting : settings) {
       INFO("family ", family, ", flag ", setting.flag);
       const std::string save = folder / std::to_string(++run), hf = save + "_hf";
@@ -113,7 +128,7 @@ TEST_CASE("export writes the model that was trained, or refuses it by the field'
 TEST_CASE(
     "--init refuses weights of a model with other ropes, norms, windows and heads, by the flag") {
   const TemporaryFolder folder;
-  const std::string run = "train" + small_family + "qwen3 --steps 0 ";
+  const std::string run = "train" + small_family + "qwen3 --num-query-groups 2 --steps 0 ";
   const std::string own = "--rotary-base 500 --norm-epsilon 0.25 --sliding-window 5 --head-dim 12 ";
   const std::string save = folder / "save";
   const std::string hash = hash_of(run + own + "--save " + save);
