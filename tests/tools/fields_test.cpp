@@ -1,4 +1,4 @@
-#include "tools/options/codec.h"
+#include "tools/options/fields.h"
 
 #include <doctest/doctest.h>
 

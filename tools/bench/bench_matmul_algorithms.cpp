@@ -3,6 +3,7 @@
 
 #include "tools/bench/command.h"
 #include "tools/deepspeed/load.h"
+#include "tools/options/fields.h"
 #include "tools/options/options.h"
 #include "tools/run/planner.h"
 #include "tools/run/run.h"

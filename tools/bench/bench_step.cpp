@@ -9,6 +9,7 @@
 #include "bench/measure.h"
 #include "bench/report.h"
 #include "tools/bench/command.h"
+#include "tools/options/fields.h"
 #include "tools/options/model_flags.h"
 #include "tools/options/seq2seq_flags.h"
 #include "tools/run/rank.h"

@@ -6,6 +6,7 @@
 #include "tools/options/fields.h"
 #include "tools/options/run_checks.h"
 #include "tools/options/seq2seq_flags.h"
+#include "tools/run/checkpoints.h"
 #include "tools/run/conversations.h"
 #include "tools/run/evaluation.h"
 #include "tools/run/inference.h"

@@ -8,6 +8,7 @@
 #include "tools/commands/subcommands.h"
 #include "tools/options/run_checks.h"
 #include "tools/options/seq2seq_flags.h"
+#include "tools/run/checkpoints.h"
 #include "tools/run/conversations.h"
 #include "tools/run/inference.h"
 #include "tools/run/pairs.h"

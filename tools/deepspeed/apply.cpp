@@ -1,4 +1,4 @@
-#include <map>
+#include <algorithm>
 
 #include "tools/deepspeed/load.h"
 #include "tools/options/fields.h"
@@ -10,19 +10,16 @@ namespace {
 using zero::DeepSpeedConfig;
 using zero::DeepSpeedField;
 
-/// The flags that set each field, its own first.
-const std::map<DeepSpeedField, std::vector<std::string>>& field_flags() {
-  static const std::map<DeepSpeedField, std::vector<std::string>> all = [] {
-    std::map<DeepSpeedField, std::vector<std::string>> flags;
-    for (const Field* field : all_fields()) {
-      if (!field->config) continue;
-      const std::vector<const char*>& others = field->config_flags;
-      flags[*field->config] = {others.begin(), others.end()};
-      if (others.empty()) flags[*field->config] = {field->name()};
-    }
-    return flags;
-  }();
-  return all;
+/// The flags that override the config's key of a row, the row's own first.
+std::vector<std::string> flags_of(const Field& row) {
+  if (row.config_flags.empty()) return {row.name()};
+  return {row.config_flags.begin(), row.config_flags.end()};
+}
+
+std::vector<std::string> flags_of(DeepSpeedField field) {
+  const std::vector<const Field*>& all = all_fields();
+  return flags_of(**std::find_if(all.begin(), all.end(),
+                                 [&](const Field* row) { return row->config == field; }));
 }
 
 int stage_of(const zero::deepspeed::CheckedConfig& config, const TrainOptions& options,
@@ -35,9 +32,9 @@ int stage_of(const zero::deepspeed::CheckedConfig& config, const TrainOptions& o
 std::set<DeepSpeedField> decided_by_flags(const zero::deepspeed::CheckedConfig& config,
                                           const TrainOptions& options) {
   std::set<DeepSpeedField> decided;
-  for (const auto& [field, flags] : field_flags())
-    for (const std::string& flag : flags)
-      if (options.given.count(flag)) decided.insert(field);
+  for (const Field* row : all_fields())
+    for (const std::string& flag : flags_of(*row))
+      if (row->config && options.given.count(flag)) decided.insert(*row->config);
   // Set by --cpu-offload and Lightning's strategies that end in _offload.
   if (options.offload.cpu_offload) {
     decided.insert({DeepSpeedField::offload_optimizer, DeepSpeedField::offload_gradients});
@@ -48,7 +45,7 @@ std::set<DeepSpeedField> decided_by_flags(const zero::deepspeed::CheckedConfig& 
 
 // The flag that set the field.
 std::string flag_of(DeepSpeedField field, const Given& given) {
-  for (const std::string& flag : field_flags().at(field))
+  for (const std::string& flag : flags_of(field))
     if (given.count(flag)) return flag;
   return given.count("--cpu-offload") ? "--cpu-offload" : "--strategy";
 }
@@ -90,12 +87,12 @@ std::vector<std::string> apply_config(const zero::deepspeed::CheckedConfig& chec
     if (overridden.empty() || overridden.back() != line) overridden.push_back(line);
   }
   for (const DeepSpeedField field : config.taken) {
-    const std::string& flag = field_flags().at(field).front();
+    const std::string flag = flags_of(field).front();
     options.given.insert(flag);
     options.sources[flag] = Source::config;
   }
   for (const DeepSpeedField field : config.defaulted)
-    options.defaulted.insert(field_flags().at(field).front());
+    options.defaulted.insert(flags_of(field).front());
   return overridden;
 }
 

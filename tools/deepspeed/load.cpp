@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "tools/options/fields.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/print.h"
@@ -59,7 +60,8 @@ CheckedConfig load_deepspeed(const Document& document, const CheckedConfig* yaml
   return config;
 }
 
-// Throws if accelerate's file has keys that belong in the DeepSpeed config; accelerate throws too.
+// Throws if accelerate's file has keys that belong in the DeepSpeed config; accelerate throws
+// too.
 void refuse_beside_file(const CheckedConfig& yaml) {
   for (const char* key :
        {"gradient_accumulation_steps", "gradient_clipping", "zero_stage", "zero3_save_16bit_model",

@@ -7,6 +7,7 @@
 #include <functional>
 #include <initializer_list>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "zerograd/models/gpt/family.h"
@@ -187,19 +188,19 @@ Flag choice_of(const FlagRow& row, size_t now, const std::function<void(size_t)>
   return {row.names, join(row.choices, "|"),
           shown.empty() ? row.help : fmt::format("{} [{}]", row.help, shown),
           [choose, choices = row.choices](const std::string& name, const std::string& value) {
-            choose(parse_choice(name, value, choices));
+            // DeepSpeed's name of the host is cpu.
+            const bool is_host = value == "cpu" && choices.back() == "nvme";
+            choose(parse_choice(name, is_host ? "host" : value, choices));
           }};
 }
 
 template <class T>
 Flag flag_for(const FlagRow& row, T& target) {
+  if constexpr (std::is_same_v<T, int64_t>)
+    if (row.value == "SIZE") return size_flag(row.names, target, row.help);
   if constexpr (std::is_same_v<T, bool>) {
     return switch_flag(row.names, target, row.help);
-  } else if constexpr (std::is_same_v<T, int64_t>) {
-    return row.value == "SIZE"
-               ? size_flag(row.names, target, row.help)
-               : integer_flag(row.names, target, row.help, {row.minimum, row.shown});
-  } else if constexpr (std::is_same_v<T, std::optional<int64_t>>) {
+  } else if constexpr (std::is_same_v<T, int64_t> || std::is_same_v<T, std::optional<int64_t>>) {
     return integer_flag(row.names, target, row.help, {row.minimum, row.shown});
   } else if constexpr (std::is_same_v<T, int>) {
     const auto now = static_cast<size_t>(target);
@@ -272,17 +273,6 @@ std::vector<const Codec*> all_codecs() {
                    RopeScaling, OptimizerRule, zero::MuonRate, zero::ScheduleKind, zero::WarmupType,
                    zero::DecayStyle, zero::DeepSpeedVersion, PipelineSchedule, Device::Type,
                    EpochLimit, std::optional<StepRange>, FaultInjection, TrainOptions::Progress>();
-}
-
-// A field has no accessor for a constant object; nothing is written here.
-Json value_of(const Field& field, const RunSpec& spec) {
-  return field.location.codec->write(field.location.in_spec(const_cast<RunSpec&>(spec)));
-}
-Json value_of(const Field& field, const TrainOptions& options) {
-  return field.location.codec->write(field.location.in_options(const_cast<TrainOptions&>(options)));
-}
-void Field::copy(const RunSpec& from, RunSpec& to) const {
-  location.codec->copy(location.in_spec(const_cast<RunSpec&>(from)), location.in_spec(to));
 }
 
 }  // namespace zg::tools

@@ -1,6 +1,7 @@
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
-#include "tools/options/codec.h"
+#include "tools/options/fields.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
@@ -26,6 +27,17 @@ bool is_alternative(const Field& field) {
   });
 }
 
+// The value as flags take it.
+std::string shown_value(const Field& field, const Json& value) {
+  const std::vector<std::string>& choices = field.flag.choices;
+  if (value.is_number_integer() && value.get<size_t>() < choices.size())
+    return choices[value.get<size_t>()];
+  if (value.is_boolean()) return value.get<bool>() ? "on" : "off";
+  if (value.is_number_float()) return fmt::format("{:.7g}", value.get<double>());
+  const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  return text.empty() || value.is_null() ? "-" : printable(text, 100);
+}
+
 }  // namespace
 
 std::string source_of(const Field& field, const TrainOptions& options, bool is_standard) {
@@ -48,7 +60,7 @@ std::string explain_settings(const TrainOptions& options, const RunSpec& spec) {
       if (is_alternative(field)) continue;
       const bool is_resolved = field.location.in_spec != nullptr;
       const Json value = is_resolved ? value_of(field, spec) : value_of(field, options);
-      text += fmt::format("  {:<30}  {:<24}  {}\n", field.name(), printable(value.dump(), 200),
+      text += fmt::format("  {:<30}  {:<24}  {}\n", field.name(), shown_value(field, value),
                           source_of(field, options, value == value_of(field, standard)));
     }
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tools/options/fields.h"
+#include "tools/options/model_flags.h"
 
 // Bounds, rules and kinds of flags for the rows of the table, for the files that have rows.
 namespace zg::tools {
@@ -31,74 +32,62 @@ inline constexpr Range some_epochs{0.0, 1e6, true, false, "a number above 0 and 
 
 // Rules of stored fields. Without bounds a number has those of its flag.
 
-inline Stored kept(const char* key, Bounds bounds = {}) {
-  return {.rule = Resume::kept, .key = key, .bounds = bounds};
-}
+inline Stored kept(const char* key, Bounds bounds = {}) { return {Resume::kept, key, bounds}; }
 inline Stored must_equal(const char* key, Bounds bounds = {}) {
-  return {.rule = Resume::must_equal, .key = key, .bounds = bounds};
+  return {Resume::must_equal, key, bounds};
 }
 inline Stored may_change(const char* key, Bounds bounds = {}) {
-  return {.rule = Resume::may_change, .key = key, .bounds = bounds};
+  return {Resume::may_change, key, bounds};
 }
 inline Stored unchecked(const char* key, Bounds bounds = {}) {
-  return {.rule = Resume::unchecked, .key = key, .bounds = bounds};
+  return {Resume::unchecked, key, bounds};
 }
 /// Every version wrote it.
-inline Stored always(Stored stored) {
-  stored.always = true;
-  return stored;
-}
+inline Stored always(const Stored& stored) { return stored.with(&Stored::always, true); }
 inline const Stored not_stored;
 
 // Kinds of flags.
 
 inline FlagRow integer_row(Names names, const std::string& help, Count count = {},
                            int64_t maximum = largest_count) {
-  return {.names = std::move(names),
-          .help = help,
-          .shown = count.shown,
-          .minimum = count.minimum,
-          .maximum = maximum};
+  return {std::move(names), "", help, count.shown, count.minimum, maximum};
 }
 /// Bytes. Help shows no default.
-inline FlagRow size_row(Names names, const char* help) {
-  return {.names = std::move(names), .value = "SIZE", .help = help};
-}
+inline FlagRow size_row(Names names, const char* help) { return {std::move(names), "SIZE", help}; }
 inline FlagRow number_row(Names names, const Range& range, const std::string& help,
                           const char* shown = nullptr) {
-  return {.names = std::move(names), .help = help, .shown = shown, .range = range};
+  return {std::move(names), "", help, shown, 0, 0, range};
 }
-inline FlagRow switch_row(Names names, const char* help) {
-  return {.names = std::move(names), .help = help};
-}
+inline FlagRow switch_row(Names names, const char* help) { return {std::move(names), "", help}; }
 /// A switch that is on at first.
 inline FlagRow on_off_row(Names names, const char* help) {
-  return {.names = std::move(names), .value = "on|off", .help = help};
+  return {std::move(names), "on|off", help};
 }
 inline FlagRow text_row(Names names, const char* value, const char* help) {
-  return {.names = std::move(names), .value = value, .help = help};
+  return {std::move(names), value, help};
 }
 inline FlagRow path_row(Names names, const char* value, PathUse use, const char* help) {
-  return {.names = std::move(names), .value = value, .help = help, .use = use};
+  return {std::move(names), value, help, nullptr, 0, 0, {}, {}, use};
 }
-/// `value`: how help shows it; null: the choices.
+/// `value`: how help shows it; empty: the choices.
 inline FlagRow choice_row(Names names, std::vector<std::string> choices, const char* help,
                           const char* shown = nullptr, const char* value = "") {
-  return {.names = std::move(names),
-          .value = value,
-          .help = help,
-          .shown = shown,
-          .choices = std::move(choices)};
+  return {std::move(names), value, help, shown, 0, 0, {}, std::move(choices)};
 }
+/// A value with a syntax of its own. `shown`: null for a text whose default help shows.
 inline FlagRow parsed_row(Names names, const char* value, std::string help,
                           void (*parse)(TrainOptions&, const FlagValue&), int max_words = 1,
                           const char* shown = "") {
-  return {.names = std::move(names),
-          .value = value,
-          .help = std::move(help),
-          .shown = shown,
-          .max_words = max_words,
-          .parse = parse};
+  FlagRow row{std::move(names), value, std::move(help), shown};
+  row.max_words = max_words;
+  row.parse = parse;
+  return row;
+}
+/// A checkpoint, a folder of them, a model's folder or a file of weights.
+inline FlagRow checkpoint_row(Names names, const char* value, const char* help) {
+  FlagRow row = path_row(std::move(names), value, PathUse::resumes, help);
+  row.paths = checkpoints_in;
+  return row;
 }
 FlagRow made_row(Flag (*make)(TrainOptions&));
 

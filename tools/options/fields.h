@@ -5,12 +5,10 @@
 #include <string>
 #include <type_traits>
 #include <utility>
-#include <variant>
 #include <vector>
 
+#include "tools/options/codec.h"
 #include "tools/options/options.h"
-#include "tools/options/run_spec.h"
-#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/zero/deepspeed/deepspeed.h"
 
 // The table of a run's settings. A row has the field, the flag, the key in a checkpoint's JSON,
@@ -27,20 +25,6 @@ enum class Resume : uint8_t {
   unchecked    ///< the value of the new command line is used; a change is not reported
 };
 
-/// The range of a whole number in a checkpoint.
-struct Between {
-  int64_t minimum, maximum;
-};
-/// Any number, NaN and infinities too.
-struct AnyNumber {};
-/// Numbers have bounds: those of their flag, if there is one.
-using Bounds = std::variant<std::monostate, Between, Range, AnyNumber>;
-
-struct Codec;  // codec.h
-/// The codec of a field's type. codec.cpp has the types.
-template <class T>
-const Codec& codec_of();
-
 /// Finds a field in a RunSpec or in TrainOptions. ZG_AT(optimisation.schedule.rate) is one.
 struct Location {
   void* (*in_spec)(RunSpec&) = nullptr;  ///< null: RunSpec does not have it
@@ -56,32 +40,6 @@ struct Location {
 };
 #define ZG_AT(field) [](auto& of) -> decltype((of.field)) { return (of.field); }
 
-/// A value on the command line, and the flag that errors name.
-struct FlagValue {
-  const std::string &flag, &value;
-};
-
-/// A flag, for any TrainOptions.
-struct FlagRow {
-  Names names = {};                              ///< empty: no flag sets the field
-  std::string value = {};                        ///< how help shows the value
-  std::string help = {};                         ///< without the default
-  const char* shown = nullptr;                   ///< the default in help; null: the field's value
-  int64_t minimum = 0, maximum = largest_count;  ///< of a whole number
-  Range range = {};                              ///< of another number
-  std::vector<std::string> choices = {};         ///< words for the enumerators, in their order
-  PathUse use = PathUse::none;
-  /// The paths that a value means. Null: the value is one path.
-  std::vector<NamedPath> (*paths)(const std::string& value) = nullptr;
-  int max_words = 1;                                                 ///< as Flag::max_words
-  std::vector<std::pair<std::string, std::string>> with_value = {};  ///< as Flag::with_value
-  /// Sets what a value with a syntax of its own means. Null: the codec of the field's type reads
-  /// it.
-  void (*parse)(TrainOptions&, const FlagValue&) = nullptr;
-  /// Makes a flag that other commands have, too. Null: it follows from the other members.
-  Flag (*make)(TrainOptions&) = nullptr;
-};
-
 struct Stored {
   Resume rule = Resume::not_stored;
   std::string key = {};  ///< "model.layers": layers in the object model
@@ -94,22 +52,18 @@ struct Stored {
   bool is_path = false;    ///< stored as an absolute path
   bool is_sparse = false;  ///< not written where it has the initial value of RunSpec
 
-  Stored unless(std::vector<const char*> flags) && {
-    other_flags = std::move(flags);
-    return std::move(*this);
+  template <class T>
+  Stored with(T Stored::*member, T value) const {
+    Stored stored = *this;
+    stored.*member = std::move(value);
+    return stored;
   }
-  Stored when(bool (*holds)(const TrainOptions&, const RunSpec&)) && {
-    condition = holds;
-    return std::move(*this);
+  Stored unless(std::vector<const char*> flags) const { return with(&Stored::other_flags, flags); }
+  Stored when(bool (*holds)(const TrainOptions&, const RunSpec&)) const {
+    return with(&Stored::condition, holds);
   }
-  Stored as_path() && {
-    is_path = true;
-    return std::move(*this);
-  }
-  Stored sparse() && {
-    is_sparse = true;
-    return std::move(*this);
-  }
+  Stored as_path() const { return with(&Stored::is_path, true); }
+  Stored sparse() const { return with(&Stored::is_sparse, true); }
 };
 
 /// The commands that take a flag of train without effect, as bits.
@@ -158,11 +112,16 @@ struct FieldGroup {
 const std::vector<FieldGroup>& field_groups();
 /// Its rows.
 const std::vector<const Field*>& all_fields();
-/// The stored rows, in the order of the JSON.
+/// The stored rows. Files have their keys in the order of the alphabet.
 const std::vector<const Field*>& stored_fields();
 
+/// The value of a field as JSON. A field of TrainOptions alone is not in a RunSpec.
+Json value_of(const Field& field, const RunSpec& spec);
+Json value_of(const Field& field, const TrainOptions& options);
 /// The flag of a row, which writes to `options`. Its help has the default that `options` has.
 Flag flag_of(const Field& field, TrainOptions& options);
+/// The flags of train, in the groups of help. The parsed values go to `options`.
+std::vector<FlagGroup> train_groups(TrainOptions& options);
 /// The flags of rows, by their first names.
 std::vector<Flag> flags_named(const std::vector<std::string>& names, TrainOptions& options);
 inline Flag flag_named(const char* name, TrainOptions& options) {

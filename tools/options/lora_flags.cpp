@@ -2,7 +2,6 @@
 
 #include "tools/options/model_flags.h"
 #include "tools/options/seq2seq_flags.h"
-#include "zerograd/models/hugging_face/peft.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
@@ -13,11 +12,10 @@ namespace {
 constexpr const char* lora_flags[] = {"--lora", "--lora-alpha", "--lora-targets", "--rslora"};
 
 // The folder's adapters. A flag may repeat what the folder says; --lora-dropout may differ.
-void adopt_adapter(TrainOptions& options) {
+void adopt_adapter(TrainOptions& options, LoraOptions theirs) {
   const std::string& folder = options.initial_adapter;
   if (!options.resume.empty())
     throw ConfigError("--init-adapter: expected one of --init-adapter and --resume, got both");
-  LoraOptions theirs = lora_options(models::open_peft(folder).lora);
   const LoraOptions& now = options.lora;
   const bool same[] = {now.rank == theirs.rank, now.alpha == theirs.alpha,
                        now.targets == theirs.targets,
@@ -35,12 +33,12 @@ void adopt_adapter(TrainOptions& options) {
 
 }  // namespace
 
-void resolve_lora(TrainOptions& options) {
+void resolve_lora(TrainOptions& options, const std::optional<LoraOptions>& adapter) {
   if (!options.moved_base.empty() && options.resume.empty())
     throw ConfigError(
         "--base: expected --resume with it, got none; a new run names its base with --from-hf or "
         "--init");
-  if (!options.initial_adapter.empty()) adopt_adapter(options);
+  if (!options.initial_adapter.empty()) adopt_adapter(options, adapter.value_or(LoraOptions()));
   if (options.lora.rank == 0)
     return refuse_flags(options.given,
                         {"--lora-alpha", "--lora-dropout", "--lora-targets", "--rslora"},

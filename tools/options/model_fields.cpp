@@ -71,7 +71,6 @@ Fields model_fields() {
            model_names() + " (with --n-layer, --n-head and --n-embd)",
            [](TrainOptions& o, const FlagValue& v) { parse_model_type(o, v.flag, v.value); }, 1,
            nullptr)},
-      {ZG_AT(model.family), of_model("model.family")},
       {ZG_AT(model.layers),
        integer_row({"--n-layer", "--num-layers"},
                    "blocks; with --n-head and --n-embd instead of a name", {1, ""}),
@@ -81,7 +80,6 @@ Fields model_fields() {
        always(of_model("model.heads", extent))},
       {ZG_AT(model.width), integer_row({"--n-embd", "--hidden-size"}, "width", {1, ""}),
        always(of_model("model.width", extent))},
-      {ZG_AT(model.embedding_norm), of_model("model.embedding_norm")},
       // Models with ALiBi accept any length: check_resumed() does not compare theirs.
       {ZG_AT(model.block_size),
        integer_row({"--block-size", "--seq-length"}, "longest sequence",
@@ -106,6 +104,8 @@ Fields model_fields() {
                   [](TrainOptions& o, const FlagValue& v) {
                     o.model.tied = !parse_switch(v.flag, v.value);
                   })},
+      {ZG_AT(model.family), of_model("model.family")},
+      {ZG_AT(model.embedding_norm), of_model("model.embedding_norm")},
       {ZG_AT(model.dropout),
        number_row({"--dropout"}, below_one, "on embeddings, attention and residuals",
                   "0.1; Llama's family 0"),

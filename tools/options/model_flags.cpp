@@ -57,8 +57,6 @@ std::vector<NamedPath> data_files(const std::string& source) {
   return used(PathUse::reads, paths);
 }
 
-bool is_conversations(const std::string& source) { return source.ends_with(".jsonl"); }
-
 Flag chat_flag(bool& chat) {
   return switch_flag({"--chat"}, chat,
                      "each line of stdin is a turn of the user and is answered, in the model's\n"
@@ -97,9 +95,6 @@ Flag tokenizer_flag(Names names, const std::string& value, std::string& target,
   return flag;
 }
 
-namespace {
-
-/// The checkpoints that a path names, or the model's folder or file.
 std::vector<NamedPath> checkpoints_in(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code ignored;  // what cannot be read is no input
@@ -113,8 +108,6 @@ std::vector<NamedPath> checkpoints_in(const std::string& path) {
     return used(PathUse::reads, {path});
   return used(PathUse::resumes, steps);
 }
-
-}  // namespace
 
 Flag checkpoint_flag(Names names, const std::string& value, std::string& target,
                      const std::string& help) {

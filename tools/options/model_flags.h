@@ -24,6 +24,8 @@ DType parse_dtype(const std::string& name, const std::string& value);
 /// --dtype
 Flag dtype_flag(std::optional<DType>& dtype, const std::string& help);
 
+/// The checkpoints that a path names, or the model's folder or file.
+std::vector<NamedPath> checkpoints_in(const std::string& path);
 /// A flag whose value is a checkpoint, a folder of them, a model's folder or a file of weights.
 Flag checkpoint_flag(Names names, const std::string& value, std::string& target,
                      const std::string& help);

@@ -52,21 +52,6 @@ Flag lr_scheduler_flag(zero::ScheduleOptions& schedule) {
           }};
 }
 
-Flag warmup_steps_flag(TrainOptions& options) {
-  return {
-      {"--warmup-steps", "--num-warmup-steps"},
-      "N",
-      "until the highest rate; below 1: a share, as --warmup-ratio [DeepSpeed's 1000, others 0]",
-      [&options](const std::string& name, const std::string& value) {
-        if (value.find('.') != std::string::npos && value.front() == '0')
-          options.warmup_ratio =
-              parse_number(name, value, {0.0, 1.0, false, false, "a share below 1, or steps"});
-        else
-          options.optimisation.schedule.warmup_num_steps =
-              parse_integer(name, value, 0, largest_count);
-      }};
-}
-
 namespace {
 
 constexpr int64_t deepspeed_warmup_steps = 1000;  // DeepSpeed's default of warmup_num_steps
@@ -147,10 +132,7 @@ void resolve_schedule(TrainOptions& options) {
 
 std::vector<std::string> flags_without_effect(const TrainOptions& options,
                                               const zero::Config& engine) {
-  const zero::OffloadOptions& places = engine.offload;
-  const auto on_disk = [](Space space) { return space == Space::file; };
-  const bool no_disk = !on_disk(places.parameter) && !on_disk(places.gradient) &&
-                       !on_disk(places.optimizer) && !on_disk(places.activation);
+  const bool no_disk = !uses_disk(engine.offload);
   const bool one_rank = options.ranks == 1, alone = options.data_axis() == 1;
   const bool gathers = engine.stage == 3;
   const std::string& source = options.data.source;

@@ -141,9 +141,6 @@ struct TrainOptions : RunSpec {
   bool is_first_process() const { return !process || process->rank == 0; }
 };
 
-/// Whether --data names conversations, which decoders learn; an encoder-decoder learns pairs.
-bool is_conversations(const std::string& source);
-
 /// The options of `finetune` before its flags are read.
 TrainOptions finetune_options();
 
@@ -214,14 +211,17 @@ bool parse(const std::vector<std::string>& arguments, GenerateOptions& options);
 /// flags.
 bool parse_flags(const std::vector<std::string>& arguments, TrainOptions& options);
 
-/// For a command that accepts some of train's flags: the table of all flags, and a check that
-/// throws ConfigError if the given ones contradict each other.
-std::vector<FlagGroup> train_groups(TrainOptions& options);
+/// Throws ConfigError if the given flags contradict each other.
 void check_train(const TrainOptions& options);
 
 /// Sets the options that a resumed run takes from its checkpoint: those that no flag sets.
 void adopt(const RunSpec& saved, TrainOptions& options);
 
+/// Whether a kind of state is offloaded to a disk.
+inline bool uses_disk(const zero::OffloadOptions& offload) {
+  return offload.parameter == Space::file || offload.gradient == Space::file ||
+         offload.optimizer == Space::file || offload.activation == Space::file;
+}
 /// Decides the location of each kind of state that no flag names, from --cpu-offload, a strategy
 /// that offloads, and a config's cpu_checkpointing: optimizer states and gradients go to the host,
 /// at stage 3 parameters too. Throws ConfigError when parameters are offloaded at a stage that does

@@ -2,14 +2,113 @@
 
 #include <csignal>
 #include <filesystem>
+#include <utility>
+#include <vector>
 
+#include "tools/options/model_flags.h"
 #include "tools/run/data_file.h"
-#include "tools/run/setup.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
+
+bool is_import(const TrainOptions& options) {
+  const Given& given = options.given;
+  return !options.from_hf.empty() && given.count("--steps") && options.steps == 0 &&
+         !given.count("--epochs") && !given.count("--train-samples") &&
+         !given.count("--limit-train-batches");
+}
+
+namespace {
+
+constexpr std::pair<const char*, const char*> exclusive_flags[] = {
+    {"--epochs", "--steps"},         {"--train-samples", "--steps"},
+    {"--train-samples", "--epochs"}, {"--train-samples", "--limit-train-batches"},
+    {"--untied", "--tied"},          {"--strategy", "--zero-stage"}};
+
+void check_axes(const TrainOptions& options) {
+  const Axes& axes = options.axes;
+  const int64_t model_ranks = axes.model_ranks();
+  if (options.ranks % model_ranks != 0)
+    throw ConfigError(
+        fmt::format("--ranks: expected a multiple of the {} that --tensor-parallel {} "
+                    "and --pipeline-parallel {} take, got {}; try --ranks {}",
+                    model_ranks, axes.tensor, axes.pipeline, options.ranks,
+                    (options.ranks / model_ranks + 1) * model_ranks));
+  if (axes.sequence_parallel && axes.tensor == 1)
+    throw ConfigError(
+        "--sequence-parallel: it needs ranks that share layers; expected --tensor-parallel 2 or "
+        "more with it, got 1");
+}
+
+}  // namespace
+
+void check_train(const TrainOptions& options) {
+  check_model(options);
+  check_device(options.given);
+  check_axes(options);
+  for (const auto& [flag, other] : exclusive_flags) refuse_both(options.given, flag, other);
+  const auto given = [&](const char* flag) { return options.given.count(flag) > 0; };
+  const bool resumes = !options.resume.empty() && options.resume != "auto";
+  const bool has_folder = !options.from_hf.empty(), has_init = !options.initial_weights.empty();
+  const FaultInjection& injection = options.injection;
+  const std::pair<bool, std::string> refusals[] = {
+      {given("--trace-steps") && !given("--trace"),
+       "--trace-steps: expected --trace F, which they are written to, got none"},
+      {injection.fault != FaultInjection::Fault::none && injection.rank >= options.ranks,
+       fmt::format("--inject: expected a rank below {}, got {}", options.ranks, injection.rank)},
+      {injection.fault == FaultInjection::Fault::mismatch && options.ranks == 1,
+       "--inject: expected --ranks of 2 or more for fault=mismatch, got 1"},
+      {given("--steps") && given("--limit-train-batches"),
+       "--limit-train-batches: it limits an epoch; expected --epochs with it, or neither --epochs "
+       "nor --steps, got --steps"},
+      // A run with a config is not checked, even if the flag is given. `given` does not tell the
+      // flag from the config's key checkpoint.writer.decoupled, which a run that saves only once
+      // may have.
+      {given("--async-save") && options.config.path.empty() && options.save_interval == 0,
+       "--async-save: expected --save-interval N with it, got none: only checkpoints before the "
+       "last one can be written while training continues"},
+      {options.save_top_k == 0,
+       "--save-top-k: expected a number of 1 or more, or -1 for all, got 0"},
+      {has_folder && has_init, "--from-hf: expected one of --init and --from-hf, got both"},
+      {resumes && has_folder, "--from-hf: expected one of --from-hf and --resume, got both"},
+      {resumes && has_init, "--init: expected one of --init and --resume, got both"}};
+  for (const auto& [holds, message] : refusals)
+    if (holds) throw ConfigError(message);
+  if (!options.matmul_algorithms.empty() && options.device_flags.type != Device::Type::cuda)
+    throw Unsupported(
+        fmt::format("--matmul-algorithms: the algorithms are cuBLASLt's; expected --device cuda "
+                    "with it, got --device {}; try without it",
+                    options.device_flags.type));
+}
+
+void resolve_offload(TrainOptions& options) {
+  zero::Config& engine = options.optimisation.engine;
+  zero::OffloadOptions& places = engine.offload;
+  const auto move = [&](const char* flag, Space& space) {
+    if (!options.given.count(flag)) space = Space::host;
+  };
+  if (options.offload.cpu_offload) {
+    move("--offload-optimizer", places.optimizer);
+    move("--offload-gradients", places.gradient);
+    if (engine.stage == 3) move("--offload-param", places.parameter);
+  }
+  if (options.offload.cpu_checkpointing && options.activation_checkpoint)
+    move("--offload-activations", places.activation);
+  if (uses_disk(places) && options.offload.nvme_path.empty())
+    throw ConfigError(
+        "--nvme-path: expected a directory on a disk for data offloaded to nvme, got none; try "
+        "--nvme-path DIR, or none or host for --offload-param, --offload-optimizer, "
+        "--offload-gradients and --offload-activations (a resumed run begins with the values of "
+        "its checkpoint)");
+  options.device_flags.device.swap.directory = options.offload.nvme_path;
+  if (places.parameter != Space::device && engine.stage != 3)
+    throw ConfigError("--offload-param: expected --zero-stage 3 with it, got stage " +
+                      std::to_string(engine.stage) +
+                      ", where every rank needs whole values all the time");
+}
+
 namespace {
 
 using models::Split;
@@ -104,36 +203,29 @@ void check_step_flags(const TrainOptions& options, const std::string& resumed, i
 }
 
 void check_optimizer_flags(const Given& given, const zero::UpdateOptions& update) {
+  using enum OptimizerRule;
   const OptimizerRule rule = update.rule;
-  const auto refuse = [&](const char* flag, const char* expected) {
-    if (given.count(flag))
-      throw ConfigError(fmt::format("{}: the optimizer is {}; expected {}; leave the flag out",
-                                    flag, zero::optimizer_name(update), expected));
-  };
-  if (rule != OptimizerRule::sgd)
-    for (const char* flag : {"--momentum", "--nesterov"}) refuse(flag, "sgd");
-  const bool is_adafactor = rule == OptimizerRule::adafactor;
-  if (rule == OptimizerRule::sgd || is_adafactor)
-    for (const char* flag : {"--betas", "--adam-beta1", "--adam-beta2"})
-      refuse(flag, "adamw, adam, lion or muon, which have betas");
-  const bool is_muon = rule == OptimizerRule::muon;
-  if (rule != OptimizerRule::adam && !is_muon)
-    refuse("--adam-eps", "adamw, adam or muon, which have an epsilon");
-  if (!is_muon)
-    for (const char* flag :
-         {"--muon-momentum", "--muon-nesterov", "--muon-rate", "--muon-adam-rate"})
-      refuse(flag, "muon");
-  if (!is_adafactor)
-    for (const char* flag :
-         {"--adafactor-beta2-decay", "--adafactor-eps1", "--adafactor-eps2", "--adafactor-clip"})
-      refuse(flag, "adafactor");
-}
-
-void check_model_flags(const Given& given, const std::string& checkpoint) {
-  for (const char* flag : {"--model-type", "--n-head"})
-    if (given.count(flag) && settings_in(checkpoint))
-      throw ConfigError(std::string(flag) + ": " + checkpoint +
-                        " says itself what its model is; leave the flag out");
+  const struct {
+    bool has;  ///< the optimizer has these numbers
+    std::vector<const char*> flags;
+    const char* expected;
+  } rows[] = {
+      {rule == sgd, {"--momentum", "--nesterov"}, "sgd"},
+      {rule != sgd && rule != adafactor,
+       {"--betas", "--adam-beta1", "--adam-beta2"},
+       "adamw, adam, lion or muon, which have betas"},
+      {rule == adam || rule == muon, {"--adam-eps"}, "adamw, adam or muon, which have an epsilon"},
+      {rule == muon,
+       {"--muon-momentum", "--muon-nesterov", "--muon-rate", "--muon-adam-rate"},
+       "muon"},
+      {rule == adafactor,
+       {"--adafactor-beta2-decay", "--adafactor-eps1", "--adafactor-eps2", "--adafactor-clip"},
+       "adafactor"}};
+  for (const auto& row : rows)
+    if (!row.has)
+      refuse_flags(given, row.flags,
+                   fmt::format("the optimizer is {}; expected {}; leave the flag out",
+                               zero::optimizer_name(update), row.expected));
 }
 
 bool kill_switch_exists(const std::string& kill_switch_path) {

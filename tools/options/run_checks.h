@@ -21,10 +21,6 @@ void check_step_flags(const TrainOptions& options, const std::string& resumed, i
 /// run, which may be that of a checkpoint or a config.
 void check_optimizer_flags(const Given& given, const zero::UpdateOptions& update);
 
-/// Checks --n-head and --model-type: they have no effect beside a checkpoint or file that stores
-/// its model.
-void check_model_flags(const Given& given, const std::string& checkpoint);
-
 /// The reason for an early end other than a signal: the file of --kill-switch-path exists.
 inline constexpr int kill_switch = 1 << 8;
 

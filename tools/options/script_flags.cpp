@@ -38,33 +38,6 @@ Flag accepted_flag(const char* name) {
 
 }  // namespace
 
-std::vector<Flag> tracking_flags(Tracking& tracking) {
-  return {switch_flag({"--with-tracking"}, tracking.enabled, ""),
-          {{"--report-to"},
-           "tensorboard|all|none",
-           "",
-           [&tracking](const std::string& name, const std::string& value) {
-             for (const char* service : {"wandb", "comet_ml", "clearml", "mlflow", "aim"})
-               if (value == service)
-                 throw Unsupported(fmt::format(
-                     "{} {}: this version reports to files alone; try {} tensorboard, or --metrics "
-                     "F for a JSON line per step",
-                     name, value, name));
-             parse_choice(name, value, {"tensorboard", "all", "none"});
-             tracking.service = value;
-           }},
-          {{"--report-name"},
-           "NAME",
-           "",
-           [&tracking](const std::string& name, const std::string& value) {
-             if (value.empty() || value.find('/') != std::string::npos || value.starts_with("."))
-               throw ConfigError(fmt::format(
-                   "{}: expected the name of a folder in --output-dir, without '/', got '{}'", name,
-                   printable(value)));
-             tracking.name = value;
-           }}};
-}
-
 void resolve_tracking(TrainOptions& options) {
   const Tracking& tracking = options.tracking;
   if (!tracking.enabled)

@@ -6,25 +6,12 @@
 #include "tools/options/options.h"
 #include "zerograd/runtime/command_line/flags.h"
 
-// Flags of train whose values have a syntax of their own, for the table in fields.cpp, and what
-// several flags together say of the optimisation (optimisation_flags.cpp).
+// Flags of scripts (script_flags.cpp), and what several flags together mean for the optimisation
+// (optimisation_flags.cpp).
 namespace zg::tools {
 
 /// Hugging Face's names of schedules.
 Flag lr_scheduler_flag(zero::ScheduleOptions& schedule);
-/// Steps, or a share of the run's.
-Flag warmup_steps_flag(TrainOptions& options);
-Flag offload_flag(const char* name, Space& space, const std::string& help);
-/// --inject rank=R,step=S[+S...],fault=throw|return|stall|inf|kill|stop|oom|mismatch[,phase=P]
-Flag injection_flag(FaultInjection& injection);
-
-Flag gradients_flag(TrainOptions& options);
-Flag trace_steps_flag(std::optional<StepRange>& steps);
-Flag autotuning_flag(std::string& mode);
-
-/// --with-tracking, --report-to and --report-name of Hugging Face's scripts: events for
-/// TensorBoard.
-std::vector<Flag> tracking_flags(Tracking& tracking);
 /// Sets the folder of events that these flags ask for. ConfigError if they lack one.
 void resolve_tracking(TrainOptions& options);
 /// Other flags of these scripts, each refused with what to write instead.

@@ -31,11 +31,6 @@ bool has_own_decay(const TrainOptions& now, const RunSpec& saved) {
          saved.optimisation.schedule.annealing.lr_decay_samples != saved.train_samples;
 }
 
-// Another precision has its own dtype for gradient accumulators.
-bool same_precision(const TrainOptions& now, const RunSpec& saved) {
-  return now.optimisation.precision() == saved.optimisation.precision();
-}
-
 // Lightning's flag: 120 batches, or 0.25 for a quarter of them.
 void parse_epoch_limit(TrainOptions& options, const FlagValue& v) {
   options.epoch_limit = {};
@@ -44,6 +39,14 @@ void parse_epoch_limit(TrainOptions& options, const FlagValue& v) {
   else
     options.epoch_limit.share =
         parse_number(v.flag, v.value, {0.0, 1.0, true, false, "a share above 0 and at most 1.0"});
+}
+
+void parse_warmup_steps(TrainOptions& options, const FlagValue& v) {
+  if (v.value.find('.') != std::string::npos && v.value.front() == '0')
+    options.warmup_ratio =
+        parse_number(v.flag, v.value, {0.0, 1.0, false, false, "a share below 1, or steps"});
+  else
+    options.schedule().warmup_num_steps = parse_integer(v.flag, v.value, 0, largest_count);
 }
 
 void parse_optimizer(TrainOptions& options, const FlagValue& v) {
@@ -82,17 +85,6 @@ FlagRow precision_row() {
       });
   row.with_value = {{"--bf16", "bf16"}, {"--fp16", "f16"}};
   return row;
-}
-
-// Lightning's name for the stage. Help lists it as an alternative spelling only.
-void parse_strategy(TrainOptions& options, const FlagValue& v) {
-  const std::string stage = "deepspeed_stage_";
-  const size_t choice =
-      parse_choice(v.flag, v.value,
-                   {"ddp", stage + "1", stage + "2", stage + "3", stage + "1_offload",
-                    stage + "2_offload", stage + "3_offload"});
-  options.offload.cpu_offload = options.offload.cpu_offload || choice > 3;
-  options.engine().stage = static_cast<int>(choice > 3 ? choice - 3 : choice);
 }
 
 }  // namespace
@@ -184,7 +176,10 @@ Fields schedule_fields() {
                 "its numbers, such as {\"num_decay_steps\": 100}"),
        kept("run.lr_scheduler_kwargs").sparse()},
       {ZG_AT(schedule().warmup_num_steps),
-       made_row(warmup_steps_flag),
+       parsed_row({"--warmup-steps", "--num-warmup-steps"}, "N",
+                  "until the highest rate; below 1: a share, as --warmup-ratio [DeepSpeed's 1000, "
+                  "others 0]",
+                  parse_warmup_steps),
        kept("run.warmup_steps", any_count).unless({"--warmup-ratio"}).when(same_schedule),
        Config::warmup_steps,
        {"--warmup-steps", "--warmup-ratio"}},
@@ -349,18 +344,14 @@ Fields optimisation_fields() {
                    "--deepspeed-activation-checkpointing"},
                   "keep each block's input only and compute the rest again"),
        not_stored, Config::activation_checkpoint},
-      {ZG_AT(initial_weights), made_row([](TrainOptions& o) {
-         return checkpoint_flag({"--init"}, "F", o.initial_weights,
-                                "weights from a safetensors file or a checkpoint");
-       })},
+      {ZG_AT(initial_weights),
+       checkpoint_row({"--init"}, "F", "weights from a safetensors file or a checkpoint")},
       {ZG_AT(from_hf),
        path_row({"--from-hf", "--model-name-or-path"}, "DIR", PathUse::reads,
                 "a model of Hugging Face's transformers: config.json says which,\n"
                 "model.safetensors has its weights; --block-size may take fewer positions,\n"
                 "a text is read by its tokenizer")},
-      {ZG_AT(seed), made_row([](TrainOptions& o) {
-         return seed_flag(o.seed, "of initial weights, data and dropout");
-       }),
+      {ZG_AT(seed), integer_row({"--seed"}, "of initial weights, data and dropout"),
        kept("run.seed", any_seed)},
   };
 }
@@ -389,72 +380,9 @@ Fields lora_fields() {
        path_row({"--init-adapter"}, "DIR", PathUse::reads,
                 "begin with the adapters in a folder of Hugging Face's PEFT, which\n"
                 "says what --lora and its flags say")},
-      {ZG_AT(moved_base), made_row([](TrainOptions& o) {
-         return checkpoint_flag(
-             {"--base"}, "PATH", o.moved_base,
-             "with --resume: where the weights are now that the adapters are for");
-       })},
-  };
-}
-
-Fields rank_fields() {
-  return {
-      {ZG_AT(ranks), integer_row({"--ranks", "--gpus", "--num-gpus"},
-                                 "ranks of all axes: threads of this process, or processes where\n"
-                                 "mpirun -np N starts them; then it may be left out",
-                                 {1, nullptr})},
-      {ZG_AT(data_ranks), may_change("run.ranks", extent)},
-      {ZG_AT(engine().stage),
-       choice_row({"--zero-stage"}, {"0", "1", "2", "3"},
-                  "what the ranks share out: 0 gradient sums, 1 and 2 also masters\nand moments, 3 "
-                  "also values"),
-       kept("run.stage", zero_stage).unless({"--strategy"}),
-       Config::stage,
-       {"--zero-stage", "--strategy"}},
-      {ZG_AT(engine().stage), parsed_row({"--strategy"}, "S", "", parse_strategy)},
-      {ZG_AT(engine().reduce_bucket_size),
-       integer_row({"--reduce-bucket-size"}, "largest reduction of gradients, elements",
-                   {1, nullptr}),
-       not_stored, Config::reduce_bucket_size},
-      {ZG_AT(engine().prefetch_bucket_size),
-       integer_row({"--prefetch-bucket-size"},
-                   "stage 3: the prefetch limit, in elements of all units that are gathered\n"
-                   "ahead, --prefetch-units at most; with --overlap-comm off none is"),
-       not_stored, Config::prefetch_bucket_size},
-      {ZG_AT(engine().prefetch_units),
-       integer_row({"--prefetch-units"},
-                   "stage 3: at most so many units are gathered ahead; more hide the latency of\n"
-                   "small units, and take memory",
-                   {1, nullptr})},
-      {ZG_AT(engine().param_persistence_threshold),
-       integer_row({"--param-persistence-threshold"},
-                   "stage 3: parameters of at most so many elements stay whole"),
-       not_stored, Config::param_persistence_threshold},
-      {ZG_AT(engine().overlap_comm),
-       on_off_row({"--overlap-comm"}, "communicate while computing; =off turns it off [on]"),
-       not_stored, Config::overlap_comm},
-      {ZG_AT(engine().reduce_at_boundary),
-       switch_row({"--reduce-at-boundary"},
-                  "stages 0 and 1: reduce once a step; bits then depend on the ranks"),
-       kept("run.reduce_at_boundary")},
-      {ZG_AT(engine().nccl_reduce),
-       switch_row({"--nccl-reduce"},
-                  "inexact, GPUs with NCCL: gradients are summed in its order and\n"
-                  "rounding; bits then depend on the ranks and the machine"),
-       kept("run.nccl_reduce")},
-      {ZG_AT(engine().grad_accum),
-       choice_row({"--grad-accum-dtype"}, {"f32", "bf16"}, "of gradient sums",
-                  "f32; of fsdp-memory bf16"),
-       kept("run.grad_accum").when(same_precision), Config::grad_accum_dtype},
-      {ZG_AT(comm_timeout_s),
-       number_row({"--comm-timeout"}, timeout,
-                  "seconds until a rank that stays away ends the run (exit 4)")},
-      {ZG_AT(dump_collectives),
-       switch_row({"--dump-collectives"},
-                  "after a failure: each rank's last 64 collectives on stderr, with\n"
-                  "step, state and times")},
-      Field{ZG_AT(injection), made_row([](TrainOptions& o) { return injection_flag(o.injection); })}
-          .ignored_by(by_tune),
+      {ZG_AT(moved_base),
+       checkpoint_row({"--base"}, "PATH",
+                      "with --resume: where the weights are now that the adapters are for")},
   };
 }
 

@@ -3,9 +3,6 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "tools/options/fields.h"
-#include "tools/options/seq2seq_flags.h"
-#include "tools/run/setup.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
@@ -124,62 +121,6 @@ models::HuggingFaceFolder open_hf_folder(const std::string& path) {
       throw FileError(std::string("--from-hf: ") + error.what());
     }
   return models::HuggingFaceFolder(path);
-}
-
-namespace {
-
-void check_positions(int64_t positions, const TrainOptions& options, int64_t block_size) {
-  if (block_size > positions)
-    throw ConfigError(fmt::format("--block-size: expected at most the {} positions of {}, got {}",
-                                  positions, options.from_hf, block_size));
-}
-
-std::string note_on_positions(int64_t positions, const TrainOptions& options) {
-  return fmt::format("of the {} positions in {} the first {} are used", positions, options.from_hf,
-                     options.model.block_size);
-}
-
-}  // namespace
-
-std::vector<std::string> adopt_hf(const models::HuggingFaceFolder& folder, TrainOptions& options) {
-  const models::GPTConfig& config = folder.model().config;
-  refuse_flags(options.given,
-               {"--model-type", "--n-layer", "--n-head", "--n-embd", "--vocab-size", "--tied",
-                "--untied", "--position-embedding", "--num-query-groups", "--kv-channels",
-                "--ffn-hidden-size", "--sliding-window", "--rotary-base", "--norm-epsilon"},
-               options.from_hf + " says itself what its model is; leave the flag out");
-  models::GPTConfig& model = options.model;
-  if (!options.given.count("--dropout") && !folder.model().dropouts.empty())
-    throw Unsupported(fmt::format(
-        "{}/config.json: {} differ; this version has one dropout for all; try --dropout",
-        options.from_hf, folder.model().dropouts));
-  RunSpec theirs;
-  theirs.model = config;
-  if (is_conversations(options.data.source))
-    theirs.model.block_size = std::min(config.block_size, conversation_block_size);
-  adopt_model(theirs, options);
-  if (config.position == models::Position::rope && model.block_size > config.block_size)
-    return {fmt::format(
-        "--block-size {}: {} was trained on the first {} positions; rotary positions beyond them "
-        "are new to it",
-        model.block_size, options.from_hf, config.block_size)};
-  if (config.position != models::Position::learned) return {};  // ALiBi takes any length
-  check_positions(config.block_size, options, model.block_size);
-  if (model.block_size == config.block_size) return {};
-  return {note_on_positions(config.block_size, options)};
-}
-
-std::vector<std::string> adopt_hf(const models::Seq2SeqFolder& folder, TrainOptions& options) {
-  models::Seq2SeqConfig config = folder.model().config;
-  const int64_t positions = config.positions;
-  if (options.given.count("--dropout")) set_dropout(config, options.model.dropout);
-  if (options.given.count("--block-size")) config.positions = options.model.block_size;
-  check_positions(positions, options, config.positions);
-  options.seq2seq.config = models::hf_json(config);
-  options.seq2seq.generation =
-      models::hf_generation_json(config, folder.model().generation, folder.model().generation_json);
-  if (config.positions == positions) return {};
-  return {note_on_positions(positions, options)};
 }
 
 }  // namespace zg::tools

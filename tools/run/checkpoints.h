@@ -50,12 +50,4 @@ bool is_seq2seq_folder(const std::string& path);
 /// Opens the folder of a decoder. Throws FileError; the message names the flag.
 models::HuggingFaceFolder open_hf_folder(const std::string& path);
 
-/// Fills the model's options from the folder of --from-hf. Two flags may differ from it:
-/// --block-size, which may be smaller (the first positions are used) or, with ALiBi, any length,
-/// and --dropout. Throws ConfigError for other flags about the model's size; Unsupported if the
-/// folder has several different dropouts. Returns notes for the user, one per line.
-std::vector<std::string> adopt_hf(const models::HuggingFaceFolder& folder, TrainOptions& options);
-/// The same for an encoder-decoder. A --dropout replaces the folder's first one.
-std::vector<std::string> adopt_hf(const models::Seq2SeqFolder& folder, TrainOptions& options);
-
 }  // namespace zg::tools

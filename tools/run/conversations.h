@@ -3,14 +3,29 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tools/options/options.h"
-#include "tools/run/setup.h"
 #include "zerograd/models/data/conversation_data.h"
 #include "zerograd/models/data/data.h"
+#include "zerograd/models/tokenizer/tokenizer.h"
 
-// The data of decoders that are fine-tuned on conversations.
+// The data of decoders, and of those that are fine-tuned on conversations.
 namespace zg::tools {
+
+struct DatasetRequest {
+  int64_t block_size = 0;  ///< 0: the default of the data
+  uint64_t seed = 3407;
+  /// For documents. 0: the tokenizer's vocabulary or, without a tokenizer, the largest token plus
+  /// 1, which reads all documents.
+  int64_t vocabulary = 0;
+  /// Null: one token per character; in conversations texts are numbers, "15 2 7".
+  const models::Tokenizer* tokenizer = nullptr;
+  // Conversations only.
+  std::optional<int32_t> end = {};  ///< ends a response
+  std::string folder = {};          ///< the model's, for errors; empty: none
+  bool validation_only = false;     ///< data.source is not read if there is data.validation_source
+};
 
 /// Reads the conversations of data.source and of data.validation_source, if that is given. Throws
 /// FileError and ConfigError for invalid files, and where none is left to train on; Unsupported for

@@ -1,17 +1,35 @@
 #include "tools/run/data_file.h"
 
+#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
 
 std::string indexed_prefix(const std::string& source) {
-  if (source == "sort" || source == "adder") return "";
+  if (is_task(source)) return "";
   if (is_regular_file(source + ".idx")) return source;
   if (!source.ends_with(".bin")) return "";
   const std::string prefix = source.substr(0, source.size() - 4);
   return is_regular_file(prefix + ".idx") ? prefix : "";
+}
+
+DataKind kind_of(const std::string& source) {
+  if (source.empty()) return DataKind::none;
+  if (is_task(source)) return DataKind::task;
+  if (!indexed_prefix(source).empty()) return DataKind::documents;
+  if (source.ends_with(".bin")) return DataKind::tokens;
+  if (is_conversations(source)) return DataKind::conversations;
+  if (source.ends_with(".txt") || is_regular_file(source)) return DataKind::text;
+  const std::string found = is_directory(source)  ? " is a folder"
+                            : path_exists(source) ? " is not a regular file"
+                                                  : " does not exist";
+  throw ConfigError(
+      "--data: '" + source + "'" + found + ", and " + source +
+      ".idx does not exist; expected sort, adder, PATH.txt, PATH.bin, PATH.jsonl or PREFIX" +
+      did_you_mean(source, {"sort", "adder"}));
 }
 
 Contents contents_of(const std::string& path) {

@@ -14,6 +14,19 @@ struct Contents {
   bool known() const { return !checksum.empty(); }
 };
 
+/// Whether --data names conversations, which decoders learn; an encoder-decoder learns pairs.
+inline bool is_conversations(const std::string& source) { return source.ends_with(".jsonl"); }
+inline bool is_task(const std::string& source) { return source == "sort" || source == "adder"; }
+
+/// The kinds of --data: empty; sort or adder; Megatron's PREFIX; PATH.bin; PATH.jsonl; PATH.txt or
+/// any other file.
+enum class DataKind : uint8_t { none, task, documents, tokens, conversations, text };
+/// Throws ConfigError for an unknown kind; the message tells whether such a file exists.
+DataKind kind_of(const std::string& source);
+
+/// The default block size of conversations, if the model has as many positions.
+inline constexpr int64_t conversation_block_size = 1024;
+
 /// Returns PREFIX if `source` names Megatron's indexed dataset: it is PREFIX or PREFIX.bin, and the
 /// file PREFIX.idx exists. Otherwise returns "".
 std::string indexed_prefix(const std::string& source);

@@ -4,10 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "tools/options/run_checks.h"
-#include "tools/options/seq2seq_flags.h"
 #include "tools/run/data_file.h"
-#include "tools/run/tokenizers.h"
 #include "zerograd/models/tokenizer/text_stream.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
@@ -174,12 +171,12 @@ double limit_pairs(const PairSource& source, std::vector<models::TokenPair>& pai
   return train > 0 ? static_cast<double>(held_out) / left : fraction;
 }
 
+}  // namespace
+
 PairData::Padding padding_of(const Seq2SeqOptions& options) {
   return {.longest = {.source = options.max_source, .target = options.max_target},
           .always = options.pad_to_max};
 }
-
-}  // namespace
 
 std::shared_ptr<const PairData> read_pair_data(const PairSource& source) {
   const std::string& path = source.data.source;
@@ -208,71 +205,6 @@ void resolve_lengths(const models::Seq2SeqConfig& config, Seq2SeqOptions& option
       throw ConfigError(fmt::format("{}: expected at most the {} positions of the model, got {}",
                                     flag, config.positions, *length));
   }
-}
-
-namespace {
-
-std::string description_of(const PairData& data, const DataOptions& options,
-                           const std::optional<models::Tokenizer>& tokenizer) {
-  const std::string tokens = tokenizer ? fmt::format("tokenizer {}, vocabulary {}",
-                                                     options.tokenizer, tokenizer->vocabulary())
-                                       : "numbers";
-  const PairData::Lengths longest = data.longest();
-  if (options.source.empty())
-    return fmt::format("no data; pairs of {} and {} tokens", longest.source, longest.target);
-  return fmt::format(
-      "data {}: {} training and {} validation pairs of up to {} and {} tokens; tokens: {}",
-      options.source, data.epoch_samples(Split::train), data.epoch_samples(Split::validation),
-      longest.source, longest.target, tokens);
-}
-
-std::shared_ptr<const PairData> pairs_of(const Run& run, const models::Seq2SeqConfig& config,
-                                         const std::optional<models::Tokenizer>& tokenizer) {
-  const TrainOptions& options = run.options;
-  if (!options.data.source.empty())
-    return read_pair_data({.data = options.data,
-                           .options = options.seq2seq,
-                           .config = config,
-                           .tokenizer = tokenizer ? &*tokenizer : nullptr,
-                           .seed = options.seed});
-  if (options.only_planned || is_import(options))
-    return std::make_shared<const PairData>(padding_of(options.seq2seq), config,
-                                            options.only_planned);
-  throw ConfigError("--data: expected pairs PATH.jsonl, got nothing" +
-                    (run.resumed.empty() ? "" : "; " + run.resumed + " was made without data"));
-}
-
-}  // namespace
-
-std::optional<models::Tokenizer> open_pairs(Run& run,
-                                            const std::shared_ptr<const models::Dataset>& dataset,
-                                            const SavedModel* saved_model) {
-  TrainOptions& options = run.options;
-  DataOptions& data = options.data;
-  if (!run.resumed.empty() && !options.given.count("--data"))
-    check_data_exists(data.source, run.resumed);
-  const bool named = options.given.count("--tokenizer") > 0;
-  if (!options.from_hf.empty() && !named) data.tokenizer = saved_model->settings.data.tokenizer;
-  std::optional<models::Tokenizer> tokenizer = resolve_tokenizer(data, saved_model, named);
-  if (options.seq2seq.config.empty()) {
-    const std::optional<models::Seq2SeqFamily> family = seq2seq_family(options.model_type);
-    std::optional<models::Seq2SeqTokens> tokens;
-    if (tokenizer)
-      tokens = seq2seq_tokens(
-          family ? *family : models::Seq2SeqConfig::preset(options.model_type).family, *tokenizer,
-          data.tokenizer);
-    options.seq2seq.config =
-        models::hf_json(fresh_seq2seq(options, tokenizer ? tokenizer->vocabulary() : 0, tokens));
-  }
-  const models::Seq2SeqConfig config = seq2seq_model(options.seq2seq).config;
-  resolve_lengths(config, options.seq2seq);
-  run.pairs = dataset ? std::dynamic_pointer_cast<const PairData>(dataset)
-                      : pairs_of(run, config, tokenizer);
-  if (!run.pairs) throw Unsupported("--model-type: an encoder-decoder model trains on pairs alone");
-  run.dataset = run.pairs;
-  check_data_flags(options, *run.dataset);
-  run.data_line = description_of(*run.pairs, data, tokenizer);
-  return tokenizer;
 }
 
 double pair_loss(const models::Seq2Seq& model, const std::function<Tape()>& make_tape,

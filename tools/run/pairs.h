@@ -8,8 +8,6 @@
 #include <vector>
 
 #include "tools/options/options.h"
-#include "tools/run/run.h"
-#include "tools/run/setup.h"
 #include "zerograd/models/data/pair_data.h"
 #include "zerograd/models/seq2seq/seq2seq.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
@@ -89,15 +87,11 @@ struct PairSource {
 /// tokens that the model does not know, and for --n-train or --n-val above the number of pairs.
 std::shared_ptr<const PairData> read_pair_data(const PairSource& source);
 
+PairData::Padding padding_of(const Seq2SeqOptions& options);
+
 /// Replaces the lengths that are not given. Throws ConfigError for lengths above the model's
 /// positions.
 void resolve_lengths(const models::Seq2SeqConfig& config, Seq2SeqOptions& options);
-
-/// For the run of an encoder-decoder: fills in its model, lengths, pairs and the log line about
-/// them. `dataset`: the pairs, if they are read already. Returns the tokenizer.
-std::optional<models::Tokenizer> open_pairs(Run& run,
-                                            const std::shared_ptr<const models::Dataset>& dataset,
-                                            const SavedModel* saved_model);
 
 /// Mean loss of a label over the first `batches` batches of `batch` pairs of the validation split,
 /// without label smoothing; 0 batches: the whole split. Throws ConfigError without such a split.

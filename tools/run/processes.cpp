@@ -13,18 +13,6 @@
 namespace zg::tools {
 namespace {
 
-// Throws if torchrun, accelerate or deepspeed started several processes: each would train alone.
-void refuse_other_launchers() {
-  const char* size = std::getenv("WORLD_SIZE");
-  const long long processes =
-      size ? std::atoll(size) : 1;  // WORLD_SIZE as a number, which is safe to print
-  if (processes <= 1) return;
-  throw ConfigError(fmt::format(
-      "WORLD_SIZE: expected processes that MPI starts, got {} of another launcher, which cannot "
-      "communicate; try zerograd launch --num_gpus {} train ..., or unset WORLD_SIZE",
-      processes, processes));
-}
-
 std::string checksum_of(const std::string& bytes) {
   return checksum(std::as_bytes(std::span(bytes)));
 }
@@ -67,24 +55,6 @@ size_t first_different(const std::vector<std::string>& texts) {
 }
 
 }  // namespace
-
-void adopt_processes(TrainOptions& options) {
-  const std::optional<ProcessRank> place = process_rank();
-  if (!place) refuse_other_launchers();
-  if (!place || place->size == 1) return;
-  if (mpi_version().empty())
-    throw Unsupported(
-        fmt::format("ranks: this build links no MPI, so the {} processes that were started cannot "
-                    "communicate; try "
-                    "--ranks {} in one process, or install libopenmpi-dev and build again",
-                    place->size, place->size));
-  if (options.given.count("--ranks") && options.ranks != place->size)
-    throw ConfigError(
-        fmt::format("--ranks: expected the {} processes that were started, or nothing; got {}",
-                    place->size, options.ranks));
-  options.ranks = place->size;
-  options.process = place;
-}
 
 std::vector<std::pair<std::string, std::string>> common_values(const Run& run) {
   std::vector<std::pair<std::string, std::string>> values = {

@@ -9,12 +9,6 @@
 
 namespace zg::tools {
 
-/// If mpirun or srun started this process as one of several, their number becomes the number of
-/// ranks; --ranks may be absent or equal to it. Throws ConfigError if --ranks differs, or if
-/// torchrun's variables ask for several processes, which could not communicate. Throws Unsupported
-/// in a build without MPI.
-void adopt_processes(TrainOptions& options);
-
 /// Name and value of all settings that must be equal on every rank before step 0; long values are
 /// given as checksums. Settings that follow from a checkpoint are checked by agree_on_checkpoint().
 std::vector<std::pair<std::string, std::string>> common_values(const Run& run);

@@ -9,9 +9,7 @@
 #include "tools/options/model_flags.h"
 #include "tools/options/seq2seq_flags.h"
 #include "tools/run/checkpoints.h"
-#include "tools/run/conversations.h"
 #include "tools/run/pairs.h"
-#include "tools/run/tokenizers.h"
 #include "zerograd/models/gpt/family.h"
 #include "zerograd/models/gpt/gpt_config.h"
 #include "zerograd/models/hugging_face/peft.h"
@@ -28,19 +26,17 @@
 #include "zerograd/zero/checkpoint/consolidate.h"
 
 namespace zg::tools {
-namespace {
 
-constexpr int64_t text_block_size = 128;
-constexpr int64_t alibi_block_size = 2048;  // default; ALiBi works with any length
-
-bool is_task(const std::string& source) { return source == "sort" || source == "adder"; }
-
-/// The family whose tensor names the weights file uses; nullopt: the names are of no known family.
 std::optional<models::Family> family_of(const SafetensorsReader& reader) {
   for (const models::Family family : models::all_families)
     if (reader.contains(std::string(models::names_of(family).tokens) + ".weight")) return family;
   return std::nullopt;
 }
+
+namespace {
+
+constexpr int64_t text_block_size = 128;
+constexpr int64_t alibi_block_size = 2048;  // default; ALiBi works with any length
 
 [[noreturn]] void refuse_block_size(const char* task, const char* form, int64_t block_size) {
   throw ConfigError(std::string("--block-size: for data ") + task + " expected " + form + ", got " +
@@ -59,6 +55,8 @@ std::unique_ptr<models::Dataset> token_file_dataset(const std::string& path,
                     index + " is missing");
   }
 }
+
+}  // namespace
 
 // The model's sizes from the shapes of a weights file. Shapes do not show the number of heads and,
 // without a table of positions, do not show the block size.
@@ -95,6 +93,8 @@ models::GPTConfig sizes_from_shapes(const std::string& path) {
   return config;
 }
 
+namespace {
+
 models::GPTConfig config_from_shapes(const std::string& path, const TrainOptions& options) {
   models::GPTConfig config = sizes_from_shapes(path);
   if (options.is_set("--n-head")) {
@@ -112,15 +112,6 @@ models::GPTConfig config_from_shapes(const std::string& path, const TrainOptions
     config.heads = named.heads;
   }
   return config;
-}
-
-std::string sizes(const models::GPTConfig& model) {
-  return fmt::format("{} blocks of width {}, {} tokens and block size {}{}{}{}", model.layers,
-                     model.width, model.vocabulary, model.block_size, model.tied ? ", tied" : "",
-                     model.position == models::Position::alibi ? ", ALiBi" : "",
-                     model.family == models::Family::gpt
-                         ? ""
-                         : fmt::format(", with {}'s tensor names", models::hf_title(model.family)));
 }
 
 }  // namespace
@@ -256,22 +247,6 @@ SavedModel open_saved_model(const std::string& path, const TrainOptions& options
   return saved_model;
 }
 
-DataKind kind_of(const std::string& source) {
-  if (source.empty()) return DataKind::none;
-  if (is_task(source)) return DataKind::task;
-  if (!indexed_prefix(source).empty()) return DataKind::documents;
-  if (source.ends_with(".bin")) return DataKind::tokens;
-  if (is_conversations(source)) return DataKind::conversations;
-  if (source.ends_with(".txt") || is_regular_file(source)) return DataKind::text;
-  const std::string found = is_directory(source)  ? " is a folder"
-                            : path_exists(source) ? " is not a regular file"
-                                                  : " does not exist";
-  throw ConfigError(
-      "--data: '" + source + "'" + found + ", and " + source +
-      ".idx does not exist; expected sort, adder, PATH.txt, PATH.bin, PATH.jsonl or PREFIX" +
-      did_you_mean(source, {"sort", "adder"}));
-}
-
 void check_data_exists(const std::string& source, const std::string& checkpoint,
                        const std::string& flag) {
   std::error_code ignored;  // other errors are reported when the file is read
@@ -367,58 +342,11 @@ models::GPTConfig model_config(const TrainOptions& options, const models::Datase
   return config;
 }
 
-std::string check_initial_weights(const std::string& path, const Checkpoint& checkpoint,
-                                  const RunSpec& run) {
-  const std::optional<RunSpec> settings =
-      checkpoint ? std::optional(settings_of(*checkpoint)) : settings_in(path);
-  const bool is_seq2seq = !run.seq2seq.config.empty();
-  // Names and shapes of tensors without settings are compared when they are loaded.
-  if (!settings && (is_seq2seq || !family_of(SafetensorsReader(path)))) return "";
-  if (settings && (is_seq2seq || !settings->seq2seq.config.empty()))
-    check_initial_seq2seq(path, settings->seq2seq, run.seq2seq);
-  const std::string found = checkpoint ? checkpoint->path() : path;
-  if (settings && settings->lora.rank > 0)
-    throw ConfigError(
-        fmt::format("--init: {0} has adapters alone, of {1}; expected a whole model; "
-                    "try zerograd export {0} --merge --hf DIR, and --from-hf DIR",
-                    found, settings->base.path));
-  const std::string note = settings ? check_initial_tokens({*settings, found}, run) : "";
-  if (is_seq2seq) return note;
-  const models::GPTConfig there = settings ? settings->model : sizes_from_shapes(path);
-  const models::GPTConfig& model = run.model;
-  const bool learned = there.position == models::Position::learned;
-  std::string flags;
-  const auto compare = [&](const char* flag, int64_t size, int64_t own) {
-    if (size != own) flags += std::string(" ") + flag + " " + std::to_string(size);
-  };
-  if (there.layers != model.layers || there.width != model.width || there.family != model.family ||
-      (settings && there.heads != model.heads))
-    flags = fmt::format("{} --n-layer {} --n-head {} --n-embd {}",
-                        there.family == models::Family::gpt
-                            ? ""
-                            : fmt::format(" --model-type {}", name_of(there.family)),
-                        there.layers, settings ? std::to_string(there.heads) : "N", there.width);
-  if (there.position != model.position)
-    flags += std::string(" --position-embedding ") + name_of(there.position);
-  compare("--vocab-size", there.vocabulary, model.vocabulary);
-  if (learned) compare("--block-size", there.block_size, model.block_size);
-  if (there.tied != model.tied) flags += there.tied ? " --tied" : " --untied";
-  if (settings && flags.empty()) {
-    const auto compare_numbers = [&](const char* flag, double number, double own) {
-      if (number != own) flags += fmt::format(" {} {:.6g}", flag, number);
-    };
-    compare_numbers("--norm-epsilon", there.norm_epsilon, model.norm_epsilon);
-    if (model.position == models::Position::rope && there.position == model.position)
-      compare_numbers("--rotary-base", there.rope.theta, model.rope.theta);
-    compare("--sliding-window", there.window, model.window);
-    compare("--num-query-groups", kv_heads_of(there), kv_heads_of(model));
-    compare("--kv-channels", head_size_of(there), head_size_of(model));
-    compare("--ffn-hidden-size", hidden_of(there), hidden_of(model));
-  }
-  if (!flags.empty())
-    throw FileError("--init: " + path + " has a model of " + sizes(there) +
-                    "; expected this run's model of " + sizes(model) + "; try" + flags);
-  return note;
+void check_model_flags(const Given& given, const std::string& checkpoint) {
+  for (const char* flag : {"--model-type", "--n-head"})
+    if (given.count(flag) && settings_in(checkpoint))
+      throw ConfigError(std::string(flag) + ": " + checkpoint +
+                        " says itself what its model is; leave the flag out");
 }
 
 }  // namespace zg::tools

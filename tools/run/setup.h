@@ -5,6 +5,7 @@
 
 #include "tools/options/options.h"
 #include "tools/options/run_spec.h"
+#include "tools/run/conversations.h"
 #include "zerograd/models/data/data.h"
 #include "zerograd/models/gpt/gpt.h"
 #include "zerograd/models/seq2seq/seq2seq.h"
@@ -12,34 +13,16 @@
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
 #include "zerograd/zero/engine.h"
 
+namespace zg {
+class SafetensorsReader;
+}
+
 namespace zg::tools {
-
-/// The kinds of --data: empty; sort or adder; Megatron's PREFIX; PATH.bin; PATH.jsonl; PATH.txt or
-/// any other file.
-enum class DataKind : uint8_t { none, task, documents, tokens, conversations, text };
-/// Throws ConfigError for an unknown kind; the message tells whether such a file exists.
-DataKind kind_of(const std::string& source);
-
-/// The default block size of conversations, if the model has as many positions.
-inline constexpr int64_t conversation_block_size = 1024;
 
 /// Throws FileError when the data that a checkpoint names does not exist any more.
 void check_data_exists(const std::string& source, const std::string& checkpoint,
                        const std::string& flag = "--data");
 
-struct DatasetRequest {
-  int64_t block_size = 0;  ///< 0: the default of the data
-  uint64_t seed = 3407;
-  /// For documents. 0: the tokenizer's vocabulary or, without a tokenizer, the largest token plus
-  /// 1, which reads all documents.
-  int64_t vocabulary = 0;
-  /// Null: one token per character; in conversations texts are numbers, "15 2 7".
-  const models::Tokenizer* tokenizer = nullptr;
-  // Conversations only.
-  std::optional<int32_t> end = {};  ///< ends a response
-  std::string folder = {};          ///< the model's, for errors; empty: none
-  bool validation_only = false;     ///< data.source is not read if there is data.validation_source
-};
 /// Throws ConfigError for a block size that the task does not support, or for an unknown source.
 std::unique_ptr<models::Dataset> make_dataset(const DataOptions& options,
                                               const DatasetRequest& request);
@@ -81,6 +64,10 @@ struct SavedModel {
 SavedModel open_saved_model(const std::string& path, const TrainOptions& options,
                             const AdapterPaths& paths = {});
 RunSpec settings_of(const zero::CheckpointReader& checkpoint);
+/// Checks --n-head and --model-type: they have no effect beside a checkpoint or file that stores
+/// its model.
+void check_model_flags(const Given& given, const std::string& checkpoint);
+
 /// The settings that a step_N, file or Hugging Face folder stores; absent: a file with weights
 /// only.
 std::optional<RunSpec> settings_in(const std::string& path);
@@ -103,6 +90,12 @@ WeightSource adapter_weights(const SavedModel& saved_model);
 /// Throws ConfigError if `path`, which `flag` names, is, contains or lies in the data, the
 /// tokenizer or the adapters' base of a checkpoint's run, as far as they exist.
 void check_output(const RunSpec& saved, const std::string& flag, const std::string& path);
+
+/// The sizes in the shapes of a file of weights, but for the number of heads, which they do not
+/// show.
+models::GPTConfig sizes_from_shapes(const std::string& path);
+/// The family whose tensor names the file uses; absent: the names are of no known family.
+std::optional<models::Family> family_of(const SafetensorsReader& reader);
 
 /// Checks the weights of --init, an open checkpoint or a file. Throws ConfigError when their tokens
 /// mean something else than the run's. Throws FileError when their model has another size; the

@@ -1,42 +1,19 @@
-#include "tools/options/options.h"
+#include <cstdlib>
 
 #include "tools/deepspeed/load.h"
 #include "tools/options/fields.h"
 #include "tools/options/lora_flags.h"
 #include "tools/options/model_flags.h"
-#include "tools/options/seq2seq_flags.h"
+#include "tools/options/options.h"
 #include "tools/options/train_flags.h"
-#include "tools/run/processes.h"
+#include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 
+// The command lines of train, finetune, plan, tune, eval and generate.
 namespace zg::tools {
-
-bool is_import(const TrainOptions& options) {
-  const Given& given = options.given;
-  return !options.from_hf.empty() && given.count("--steps") && options.steps == 0 &&
-         !given.count("--epochs") && !given.count("--train-samples") &&
-         !given.count("--limit-train-batches");
-}
-
 namespace {
-
-void check_axes(const TrainOptions& options) {
-  const Axes& axes = options.axes;
-  const int64_t model_ranks = axes.model_ranks();
-  if (options.ranks % model_ranks != 0)
-    throw ConfigError(
-        fmt::format("--ranks: expected a multiple of the {} that --tensor-parallel {} "
-                    "and --pipeline-parallel {} take, got {}; try --ranks {}",
-                    model_ranks, axes.tensor, axes.pipeline, options.ranks,
-                    (options.ranks / model_ranks + 1) * model_ranks));
-  if (axes.sequence_parallel && axes.tensor == 1)
-    throw ConfigError(
-        "--sequence-parallel: it needs ranks that share layers; expected --tensor-parallel 2 or "
-        "more with it, got 1");
-}
 
 void check_finetune(const TrainOptions& options) {
   if (options.from_hf.empty() && options.resume.empty() && options.initial_weights.empty())
@@ -54,120 +31,52 @@ void check_finetune(const TrainOptions& options) {
         "finetune --config tuned.json");
 }
 
-void check_length(const TrainOptions& options) {
-  const Given& given = options.given;
-  refuse_both(given, "--epochs", "--steps");
-  for (const char* other : {"--steps", "--epochs", "--limit-train-batches"})
-    if (given.count("--train-samples") && given.count(other))
-      throw ConfigError(std::string("--train-samples: expected one of it and ") + other +
-                        ", got both");
-  if (given.count("--steps") && given.count("--limit-train-batches"))
-    throw ConfigError(
-        "--limit-train-batches: it limits an epoch; expected --epochs with it, or neither --epochs "
-        "nor --steps, got --steps");
+// Throws if torchrun, accelerate or deepspeed started several processes: each would train alone.
+void refuse_other_launchers() {
+  const char* size = std::getenv("WORLD_SIZE");
+  const long long processes =
+      size ? std::atoll(size) : 1;  // WORLD_SIZE as a number, which is safe to print
+  if (processes <= 1) return;
+  throw ConfigError(fmt::format(
+      "WORLD_SIZE: expected processes that MPI starts, got {} of another launcher, which cannot "
+      "communicate; try zerograd launch --num_gpus {} train ..., or unset WORLD_SIZE",
+      processes, processes));
 }
 
-}  // namespace
-
-void check_train(const TrainOptions& options) {
-  const Given& given = options.given;
-  check_model(options);
-  check_device(given);
-  check_axes(options);
-  refuse_both(given, "--untied", "--tied");
-  refuse_both(given, "--strategy", "--zero-stage");
-  if (given.count("--trace-steps") && !given.count("--trace"))
-    throw ConfigError("--trace-steps: expected --trace F, which they are written to, got none");
-  if (options.injection.fault != FaultInjection::Fault::none &&
-      options.injection.rank >= options.ranks)
-    throw ConfigError("--inject: expected a rank below " + std::to_string(options.ranks) +
-                      ", got " + std::to_string(options.injection.rank));
-  if (options.injection.fault == FaultInjection::Fault::mismatch && options.ranks == 1)
-    throw ConfigError("--inject: expected --ranks of 2 or more for fault=mismatch, got 1");
-  check_length(options);
-  if (!options.matmul_algorithms.empty() && options.device_flags.type != Device::Type::cuda)
+// If mpirun or srun started this process as one of several, their number becomes the number of
+// ranks; --ranks may be absent or equal to it. Throws ConfigError if --ranks differs, or if
+// torchrun's variables ask for several processes, which could not communicate. Throws Unsupported
+// in a build without MPI.
+void adopt_processes(TrainOptions& options) {
+  const std::optional<ProcessRank> place = process_rank();
+  if (!place) refuse_other_launchers();
+  if (!place || place->size == 1) return;
+  if (mpi_version().empty())
     throw Unsupported(
-        fmt::format("--matmul-algorithms: the algorithms are cuBLASLt's; expected --device cuda "
-                    "with it, got --device {}; try without it",
-                    options.device_flags.type));
-  // A run with a config is not checked, even if the flag is given. `given` does not tell the flag
-  // from the config's key checkpoint.writer.decoupled, which a run that saves only once may have.
-  if (given.count("--async-save") && options.config.path.empty() && options.save_interval == 0)
+        fmt::format("ranks: this build links no MPI, so the {} processes that were started cannot "
+                    "communicate; try "
+                    "--ranks {} in one process, or install libopenmpi-dev and build again",
+                    place->size, place->size));
+  if (options.given.count("--ranks") && options.ranks != place->size)
     throw ConfigError(
-        "--async-save: expected --save-interval N with it, got none: only checkpoints before the "
-        "last one can be written while training continues");
-  if (options.save_top_k == 0)
-    throw ConfigError("--save-top-k: expected a number of 1 or more, or -1 for all, got 0");
-  if (!options.from_hf.empty() && !options.initial_weights.empty())
-    throw ConfigError("--from-hf: expected one of --init and --from-hf, got both");
-  const bool resumes = !options.resume.empty() && options.resume != "auto";
-  if (resumes && !options.from_hf.empty())
-    throw ConfigError("--from-hf: expected one of --from-hf and --resume, got both");
-  if (resumes && !options.initial_weights.empty())
-    throw ConfigError("--init: expected one of --init and --resume, got both");
+        fmt::format("--ranks: expected the {} processes that were started, or nothing; got {}",
+                    place->size, options.ranks));
+  options.ranks = place->size;
+  options.process = place;
 }
 
-void resolve_offload(TrainOptions& options) {
-  zero::Config& engine = options.optimisation.engine;
-  zero::OffloadOptions& places = engine.offload;
-  const auto move = [&](const char* flag, Space& space) {
-    if (!options.given.count(flag)) space = Space::host;
-  };
-  if (options.offload.cpu_offload) {
-    move("--offload-optimizer", places.optimizer);
-    move("--offload-gradients", places.gradient);
-    if (engine.stage == 3) move("--offload-param", places.parameter);
-  }
-  if (options.offload.cpu_checkpointing && options.activation_checkpoint)
-    move("--offload-activations", places.activation);
-  const bool on_disk = places.parameter == Space::file || places.gradient == Space::file ||
-                       places.optimizer == Space::file || places.activation == Space::file;
-  if (on_disk && options.offload.nvme_path.empty())
-    throw ConfigError(
-        "--nvme-path: expected a directory on a disk for data offloaded to nvme, got none; try "
-        "--nvme-path DIR, or none or host for --offload-param, --offload-optimizer, "
-        "--offload-gradients and --offload-activations (a resumed run begins with the values of "
-        "its checkpoint)");
-  if (on_disk && !is_directory(options.offload.nvme_path))
-    throw FileError(
-        "--nvme-path: " + options.offload.nvme_path +
-        " is not a directory; expected a directory on a disk for data offloaded to nvme");
-  options.device_flags.device.swap.directory = options.offload.nvme_path;
-  if (places.parameter != Space::device && engine.stage != 3)
-    throw ConfigError("--offload-param: expected --zero-stage 3 with it, got stage " +
-                      std::to_string(engine.stage) +
-                      ", where every rank needs whole values all the time");
-}
-
-namespace {
-
-/// Sets the default folder of checkpoints, for runs where a flag asks for checkpoints and --save is
-/// absent. It is the folder that minGPT's trainer and Lightning use.
-void choose_folder(TrainOptions& options) {
+// Reads the config, sets the default folder of checkpoints, where a flag asks for checkpoints and
+// --save is absent, and checks the flags. minGPT's trainer and Lightning use the same folder.
+void complete(TrainOptions& options) {
+  load_config(options);
   const bool asked = options.given.count("--save-interval") ||
                      options.given.count("--save-top-k") || options.resume == "auto";
   if (asked && options.save.empty()) options.save = "checkpoints";
+  resolve_tracking(options);
+  check_train(options);
 }
 
 }  // namespace
-
-std::vector<FlagGroup> train_groups(TrainOptions& options) {
-  std::vector<FlagGroup> groups;
-  for (const FieldGroup& group : field_groups()) {
-    if (!group.title.empty()) groups.push_back({.title = group.title});
-    for (const Field& field : group.fields)
-      if (!field.flag.names.empty()) groups.back().flags.push_back(flag_of(field, options));
-  }
-  groups.push_back(script_flags());
-  groups.push_back(unsupported_flags(/*one_rank=*/false));
-  // --deepspeed has no effect. Scripts of other systems enable DeepSpeed with it; here ZeRO is
-  // always enabled.
-  groups.back().flags.push_back(
-      {{"--deepspeed"}, "", "", [](const std::string& name, const std::string& value) {
-         parse_switch(name, value);
-       }});
-  return groups;
-}
 
 namespace {
 
@@ -232,10 +141,7 @@ bool parse(const std::vector<std::string>& arguments, TrainOptions& options) {
                     "try --data ") +
         (options.from_hf.empty() ? "sort" : "text.txt, or --steps 0 --save DIR"));
   adopt_processes(options);
-  load_config(options);
-  choose_folder(options);
-  resolve_tracking(options);
-  check_train(options);
+  complete(options);
   if (options.injection.fault == FaultInjection::Fault::stop && !options.process)
     throw ConfigError(
         "--inject: expected processes of mpirun or launch for fault=stop, got ranks that are "
@@ -269,10 +175,7 @@ bool parse(const std::vector<std::string>& arguments, PlanOptions& options) {
           "--pipeline-parallel 2"};
   for (FlagGroup& group : train_groups(train)) line.groups.push_back(std::move(group));
   if (!parse(line, arguments, train.given)) return false;
-  load_config(train);
-  choose_folder(train);
-  resolve_tracking(train);
-  check_train(train);
+  complete(train);
   return true;
 }
 

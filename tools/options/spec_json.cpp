@@ -4,8 +4,9 @@
 #include <filesystem>
 #include <functional>
 #include <initializer_list>
+#include <nlohmann/json.hpp>
 
-#include "tools/options/codec.h"
+#include "tools/options/fields.h"
 #include "tools/options/lora_flags.h"
 #include "tools/options/seq2seq_flags.h"
 #include "zerograd/runtime/error.h"

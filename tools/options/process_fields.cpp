@@ -1,0 +1,417 @@
+#include <algorithm>
+#include <sstream>
+
+#include "tools/options/field_rows.h"
+#include "tools/options/model_flags.h"
+
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/text.h"
+
+// The rows of a config, and of how a run is executed: ranks, devices, output, checkpoints.
+namespace zg::tools {
+namespace {
+
+Fields config_fields() {
+  return {
+      {ZG_AT(config.path), path_row({"--config", "--deepspeed-config"}, "F", PathUse::reads,
+                                    "DeepSpeed's config F.json or accelerate's F.yaml, as it is;\n"
+                                    "flags that are given override it")},
+      {ZG_AT(config.compat),
+       choice_row({"--compat"}, {"0.19", "0.16"}, "the DeepSpeed whose defaults fill a config")},
+      {ZG_AT(config.lenient),
+       switch_row({"--lenient"}, "warn of a config's unknown keys and go on")},
+  };
+}
+
+// rank=R,step=S[+S...],fault=F[,phase=P]
+std::vector<int64_t> parse_steps(const std::string& flag, const std::string& value) {
+  std::vector<int64_t> steps;
+  for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
+    end = value.find('+', begin);
+    steps.push_back(parse_integer(flag, value.substr(begin, end - begin), 0));
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+void parse_injection(TrainOptions& options, const FlagValue& v) {
+  const std::string &name = v.flag, &value = v.value;
+  FaultInjection& injection = options.injection;
+  using Fault = FaultInjection::Fault;
+  using Phase = FaultInjection::Phase;
+  Given given;
+  std::istringstream parts(value);
+  for (std::string part; std::getline(parts, part, ',');) {
+    const size_t equals = part.find('=');
+    const std::string key = part.substr(0, equals);
+    const std::string what = equals == std::string::npos ? "" : part.substr(equals + 1);
+    const std::string path = fmt::format("{} {}", name, key);
+    given.insert(key);
+    if (key == "rank") {
+      injection.rank = parse_integer(path, what, 0);
+    } else if (key == "step") {
+      injection.steps = parse_steps(path, what);
+    } else if (key == "fault") {
+      injection.fault = static_cast<Fault>(parse_choice(path, what, fault_words) + 1);
+    } else if (key == "phase") {
+      injection.phase = static_cast<Phase>(parse_choice(path, what, phase_words) + 1);
+    } else {
+      throw ConfigError(
+          fmt::format("{}: expected rank, step, fault and phase, got '{}'", name, key));
+    }
+  }
+  const bool has_step = given.count("step") > 0, wants_step = injection.phase != Phase::init;
+  if (!given.count("rank") || !given.count("fault") || has_step != wants_step)
+    throw ConfigError(name + ": expected rank=R,step=S,fault=F[,phase=P], or rank=R,fault=F," +
+                      "phase=init, got '" + value + "'");
+  if (injection.fault == Fault::infinity && injection.phase != Phase::begin)
+    throw ConfigError(name + ": expected fault=inf without a phase, got '" + value + "'");
+}
+
+void parse_gradients(TrainOptions& options, const FlagValue& v) {
+  const size_t colon = v.value.rfind(':');
+  const bool has_step = colon != std::string::npos && colon + 1 < v.value.size() &&
+                        v.value.find_first_not_of("0123456789", colon + 1) == std::string::npos;
+  options.dump_gradients = has_step ? v.value.substr(0, colon) : v.value;
+  options.dump_gradients_step = has_step ? parse_integer(v.flag, v.value.substr(colon + 1), 0) : 0;
+  if (options.dump_gradients.empty())
+    throw ConfigError(v.flag + ": expected a path, got '" + v.value + "'");
+}
+
+void parse_trace_steps(TrainOptions& options, const FlagValue& v) {
+  const size_t colon = v.value.find(':');
+  if (colon == std::string::npos)
+    throw ConfigError(v.flag + ": expected FIRST:COUNT such as 10:3, got '" + v.value + "'");
+  const int64_t first = parse_integer(v.flag, v.value.substr(0, colon), 0, largest_count);
+  const int64_t steps = parse_integer(v.flag, v.value.substr(colon + 1), 1, largest_count);
+  options.trace_steps = StepRange{first, first + steps};
+}
+
+void parse_report_to(TrainOptions& options, const FlagValue& v) {
+  for (const char* service : {"wandb", "comet_ml", "clearml", "mlflow", "aim"})
+    if (v.value == service)
+      throw Unsupported(fmt::format(
+          "{} {}: this version reports to files alone; try {} tensorboard, or --metrics F for a "
+          "JSON line per step",
+          v.flag, v.value, v.flag));
+  parse_choice(v.flag, v.value, {"tensorboard", "all", "none"});
+  options.tracking.service = v.value;
+}
+
+void parse_report_name(TrainOptions& options, const FlagValue& v) {
+  if (v.value.empty() || v.value.find('/') != std::string::npos || v.value.starts_with("."))
+    throw ConfigError(
+        fmt::format("{}: expected the name of a folder in --output-dir, without '/', got '{}'",
+                    v.flag, printable(v.value)));
+  options.tracking.name = v.value;
+}
+
+FlagRow autotuning_row() {
+  return parsed_row(
+      {"--autotuning"}, "run|tune|off",
+      "find a fast setting as zerograd tune does, write it to tuned.json, and\n"
+      "train with it (run) or not (tune); off: not even where a config enables it [off]",
+      [](TrainOptions& options, const FlagValue& v) {
+        const size_t choice = parse_choice(v.flag, v.value, {"run", "tune", "off"});
+        options.autotuning = choice == 2 ? "" : v.value;
+      });
+}
+
+FlagRow gradients_row() {
+  FlagRow row = parsed_row({"--dump-gradients"}, "F[:STEP]",
+                           "gradients of a step as safetensors [step 0]", parse_gradients);
+  row.use = PathUse::writes;
+  return row;
+}
+
+// Another precision has its own dtype for gradient accumulators.
+bool same_precision(const TrainOptions& now, const RunSpec& saved) {
+  return now.optimisation.precision() == saved.optimisation.precision();
+}
+
+// Lightning's name for the stage. Help lists it as an alternative spelling only.
+void parse_strategy(TrainOptions& options, const FlagValue& v) {
+  const std::string stage = "deepspeed_stage_";
+  const size_t choice =
+      parse_choice(v.flag, v.value,
+                   {"ddp", stage + "1", stage + "2", stage + "3", stage + "1_offload",
+                    stage + "2_offload", stage + "3_offload"});
+  options.offload.cpu_offload = options.offload.cpu_offload || choice > 3;
+  options.engine().stage = static_cast<int>(choice > 3 ? choice - 3 : choice);
+}
+
+bool is_stage_3(const TrainOptions& now, const RunSpec&) {
+  return now.optimisation.engine.stage == 3;
+}
+
+}  // namespace
+
+Fields rank_fields() {
+  return {
+      {ZG_AT(ranks), integer_row({"--ranks", "--gpus", "--num-gpus"},
+                                 "ranks of all axes: threads of this process, or processes where\n"
+                                 "mpirun -np N starts them; then it may be left out",
+                                 {1, nullptr})},
+      {ZG_AT(data_ranks), may_change("run.ranks", extent)},
+      {ZG_AT(engine().stage),
+       choice_row({"--zero-stage"}, {"0", "1", "2", "3"},
+                  "what the ranks share out: 0 gradient sums, 1 and 2 also masters\nand moments, 3 "
+                  "also values"),
+       kept("run.stage", zero_stage).unless({"--strategy"}),
+       Config::stage,
+       {"--zero-stage", "--strategy"}},
+      {ZG_AT(engine().stage), parsed_row({"--strategy"}, "S", "", parse_strategy)},
+      {ZG_AT(engine().reduce_bucket_size),
+       integer_row({"--reduce-bucket-size"}, "largest reduction of gradients, elements",
+                   {1, nullptr}),
+       not_stored, Config::reduce_bucket_size},
+      {ZG_AT(engine().prefetch_bucket_size),
+       integer_row({"--prefetch-bucket-size"},
+                   "stage 3: the prefetch limit, in elements of all units that are gathered\n"
+                   "ahead, --prefetch-units at most; with --overlap-comm off none is"),
+       not_stored, Config::prefetch_bucket_size},
+      {ZG_AT(engine().prefetch_units),
+       integer_row({"--prefetch-units"},
+                   "stage 3: at most so many units are gathered ahead; more hide the latency of\n"
+                   "small units, and take memory",
+                   {1, nullptr})},
+      {ZG_AT(engine().param_persistence_threshold),
+       integer_row({"--param-persistence-threshold"},
+                   "stage 3: parameters of at most so many elements stay whole"),
+       not_stored, Config::param_persistence_threshold},
+      {ZG_AT(engine().overlap_comm),
+       on_off_row({"--overlap-comm"}, "communicate while computing; =off turns it off [on]"),
+       not_stored, Config::overlap_comm},
+      {ZG_AT(engine().reduce_at_boundary),
+       switch_row({"--reduce-at-boundary"},
+                  "stages 0 and 1: reduce once a step; bits then depend on the ranks"),
+       kept("run.reduce_at_boundary")},
+      {ZG_AT(engine().nccl_reduce),
+       switch_row({"--nccl-reduce"},
+                  "inexact, GPUs with NCCL: gradients are summed in its order and\n"
+                  "rounding; bits then depend on the ranks and the machine"),
+       kept("run.nccl_reduce")},
+      {ZG_AT(engine().grad_accum),
+       choice_row({"--grad-accum-dtype"}, {"f32", "bf16"}, "of gradient sums",
+                  "f32; of fsdp-memory bf16"),
+       kept("run.grad_accum").when(same_precision), Config::grad_accum_dtype},
+      {ZG_AT(comm_timeout_s),
+       number_row({"--comm-timeout"}, timeout,
+                  "seconds until a rank that stays away ends the run (exit 4)")},
+      {ZG_AT(dump_collectives),
+       switch_row({"--dump-collectives"},
+                  "after a failure: each rank's last 64 collectives on stderr, with\n"
+                  "step, state and times")},
+      Field{ZG_AT(injection),
+            parsed_row({"--inject"}, "DRILL",
+                       "a fault on purpose: rank=R,step=S[+S...],fault=F[,phase=P]; F:\n" +
+                           join(fault_words, "|") + ";\nP: " + join(phase_words, "|") +
+                           " [the step's begin]; init has no step",
+                       parse_injection)}
+          .ignored_by(by_tune),
+  };
+}
+
+Fields axes_fields() {
+  return {
+      {ZG_AT(axes.tensor),
+       integer_row({"--tensor-parallel", "--tensor-model-parallel-size"},
+                   "ranks that share each layer's heads and columns; what remains of the\n"
+                   "ranks shares the data",
+                   {1, nullptr}),
+       may_change("run.tensor_parallel", extent)},
+      {ZG_AT(axes.pipeline),
+       integer_row({"--pipeline-parallel", "--pipeline-model-parallel-size"},
+                   "stages that share the layers", {1, nullptr}),
+       may_change("run.pipeline_parallel", extent)},
+      {ZG_AT(axes.schedule),
+       choice_row({"--schedule-pipeline"}, {"1f1b", "gpipe"},
+                  "the order of a stage's micro-batches; the bits are the same")},
+      {ZG_AT(axes.sequence_parallel),
+       switch_row({"--sequence-parallel"},
+                  "tensor ranks also share the tokens of norms and dropout"),
+       may_change("run.sequence_parallel")},
+  };
+}
+
+Fields offload_fields() {
+  return {
+      {ZG_AT(engine().offload.optimizer),
+       choice_row({"--offload-optimizer"}, {"none", "host", "nvme"},
+                  "where optimizer states are stored and updated"),
+       kept("run.offload_optimizer").unless({"--config"}), Config::offload_optimizer},
+      {ZG_AT(engine().offload.gradient),
+       choice_row({"--offload-gradients"}, {"none", "host", "nvme"},
+                  "where gradient accumulators are stored"),
+       kept("run.offload_gradient").unless({"--config"}), Config::offload_gradients},
+      {ZG_AT(engine().offload.parameter),
+       choice_row({"--offload-param"}, {"none", "host", "nvme"},
+                  "stage 3: where idle parameters are stored"),
+       kept("run.offload_parameter").unless({"--config"}).when(is_stage_3),
+       Config::offload_parameters},
+      {ZG_AT(engine().offload.activation),
+       choice_row({"--offload-activations"}, {"none", "host", "nvme"},
+                  "where saved activations are stored"),
+       kept("run.offload_activation").unless({"--config"}), Config::offload_activations},
+      {ZG_AT(offload.nvme_path),
+       path_row({"--nvme-path"}, "DIR", PathUse::watches,
+                "where nvme is: a file without a name, gone when the run ends"),
+       not_stored, Config::nvme_path},
+      {ZG_AT(offload.cpu_offload),
+       switch_row({"--cpu-offload"},
+                  "optimizer and gradients, at stage 3 parameters too, to the host")},
+  };
+}
+
+Fields place_fields() {
+  return {
+      {ZG_AT(device_flags.type),
+       made_row([](TrainOptions& o) { return device_flag(o.device_flags.type); })},
+      {ZG_AT(device_flags.type),
+       made_row([](TrainOptions& o) { return use_hpu_flag(o.device_flags.type); })},
+      {ZG_AT(device_flags.device.threads),
+       integer_row({"--threads"}, "threads for kernels, of each rank; 0: its share of the cores",
+                   {}, 4096)},
+      {ZG_AT(device_flags.device.memory_limit),
+       size_row({"--device-memory"}, "cap on each device's bytes; beyond it OutOfMemory (exit 3)")},
+      {ZG_AT(device_flags.device.host_limit),
+       size_row({"--host-memory"}, "cap on each rank's pinned and host bytes together")},
+      Field{ZG_AT(matmul_algorithms),
+            path_row({"--matmul-algorithms"}, "F", PathUse::reads,
+                     "cuda: multiply by the algorithms of cuBLASLt in this file, which zerograd\n"
+                     "bench matmul-algorithms wrote; another file may round differently")}
+          .ignored_by(by_plan),
+      {ZG_AT(matmul_checksum), may_change("run.matmul_algorithms").sparse()},
+  };
+}
+
+Fields output_fields() {
+  return {
+      {ZG_AT(log_interval),
+       integer_row({"--log-interval", "--logging-steps"}, "steps between loss lines; 0: none")},
+      {ZG_AT(eval_interval),
+       integer_row({"--eval-interval"}, "steps between validations", {0, "none"})},
+      {ZG_AT(eval_batches), integer_row({"--eval-batches", "--eval-iters"},
+                                        "micro-batches of a validation; 0: the whole split")},
+      {ZG_AT(sample_interval),
+       integer_row({"--sample-interval"}, "steps between samples of text from the model",
+                   {0, "none"})},
+      {ZG_AT(score_samples),
+       integer_row({"--score-samples"},
+                   "sort and adder: problems of each split to score at the end")},
+      Field{ZG_AT(metrics), path_row({"--metrics"}, "F", PathUse::writes, "a JSON line per step")}
+          .ignored_by(by_plan),
+      Field{ZG_AT(tensorboard), path_row({"--tensorboard-dir"}, "DIR", PathUse::adds,
+                                         "a file of events for TensorBoard, under Megatron's tags")}
+          .ignored_by(by_plan),
+      Field{ZG_AT(trace),
+            path_row({"--trace"}, "F", PathUse::writes,
+                     "a Chrome trace (Perfetto opens it) of some steps: each rank's kernels,\n"
+                     "collectives, copies, waits and memory; written when they are done")}
+          .ignored_by(by_plan),
+      Field{ZG_AT(trace_steps),
+            parsed_row({"--trace-steps"}, "FIRST:COUNT",
+                       "steps that --trace has [3 after 2 of warm-up]", parse_trace_steps)}
+          .ignored_by(by_plan),
+      {ZG_AT(dump_memory),
+       switch_row({"--dump-memory"}, "a Markdown table of memory per phase and step"), not_stored,
+       Config::memory_breakdown},
+      {ZG_AT(explain_settings),
+       switch_row({"--explain-settings"},
+                  "print each setting with its value and where it comes from, and end")},
+      {ZG_AT(memory_json), path_row({"--memory-json"}, "F", PathUse::writes,
+                                    "the same of all ranks in bytes, as plan predicts it")},
+      {ZG_AT(kernels),
+       path_row({"--kernels"}, "F", PathUse::writes,
+                "cpu, cuda: launches, bytes and operations of each kernel, of the second step's\n"
+                "last micro-batch and of what it does once: JSON of rank 0, after that step")},
+      {ZG_AT(dump_gradients), gradients_row()},
+      {ZG_AT(progress), choice_row({"--progress"}, {"auto", "on", "off"},
+                                   "one redrawn line on stderr; auto: on a terminal")},
+      {ZG_AT(tracking.enabled), switch_row({"--with-tracking"}, "")},
+      {ZG_AT(tracking.service),
+       parsed_row({"--report-to"}, "tensorboard|all|none", "", parse_report_to)},
+      {ZG_AT(tracking.name), parsed_row({"--report-name"}, "NAME", "", parse_report_name)},
+  };
+}
+
+Fields checkpoint_fields() {
+  return {
+      Field{ZG_AT(save), path_row({"--save", "--output-dir"}, "DIR", PathUse::adds,
+                                  "write DIR/step_N at the end and when interrupted; a directory\n"
+                                  "without another run's checkpoints")}
+          .ignored_by(by_plan),
+      {ZG_AT(save_interval),
+       integer_row({"--save-interval"},
+                   "and every N steps; without --save: in the folder checkpoints", {1, ""})},
+      {ZG_AT(save_top_k),
+       integer_row({"--save-top-k"}, "keep the N with the lowest loss, and the newest; -1: all",
+                   {-1, "1"}),
+       kept("run.save_top_k", top_k)},
+      {ZG_AT(async_save),
+       switch_row({"--async-save"},
+                  "write those of --save-interval while training goes on; a step waits\n"
+                  "for what it is about to overwrite"),
+       not_stored, Config::async_save},
+      {ZG_AT(resume), made_row([](TrainOptions& o) {
+         return checkpoint_flag(
+             {"--resume", "--load"}, "DIR|auto", o.resume,
+             "go on from DIR's newest checkpoint or a step_N; auto: from --save\n"
+             "or checkpoints when it has one. Settings without a flag come from "
+             "the\ncheckpoint");
+       })},
+      Field{ZG_AT(exit_interval),
+            integer_row({"--exit-interval"},
+                        "save and end after each N steps, for jobs in a row; 0: never")}
+          .ignored_by(by_plan),
+      Field{ZG_AT(kill_switch),
+            path_row({"--kill-switch-path"}, "F", PathUse::watches,
+                     "save and end after the step in which a file of this name comes")}
+          .ignored_by(by_plan),
+      Field{ZG_AT(universal_checkpoint), switch_row({"--universal-checkpoint"}, "")}.ignored_by(
+          by_plan),
+      Field{ZG_AT(max_restarts),
+            integer_row({"--max-restarts"},
+                        "after a failure go on from --save's newest checkpoint, at most so\n"
+                        "often; not after signals and what would fail again the same way")}
+          .ignored_by(by_plan),
+      {ZG_AT(restarted), integer_row({"--restarted"}, "", {0, ""})},
+      // The position of the run; no option sets it.
+      {ZG_AT(samples), always(unchecked("position.samples", any_count))},
+      {ZG_AT(skipped_samples), unchecked("position.skipped_samples", any_count)},
+      {ZG_AT(loss), always(unchecked("position.loss", AnyNumber{}))},
+  };
+}
+
+const std::vector<FieldGroup>& field_groups() {
+  static const std::vector<FieldGroup> groups = {
+      {"config", config_fields()},
+      {"data and model", data_fields()},
+      {"", model_fields()},
+      {"conversations, of decoders", conversation_fields()},
+      {"pairs, of encoder-decoder models", seq2seq_fields()},
+      {"batch and length", length_fields()},
+      {"optimisation", schedule_fields()},
+      {"", config_only_fields()},
+      {"", optimisation_fields()},
+      {"adapters, LoRA", lora_fields()},
+      {"ranks", rank_fields()},
+      {"axes", axes_fields()},
+      {"offload", offload_fields()},
+      {"place", place_fields()},
+      {"output", output_fields(), by_tune},
+      {"checkpoints", checkpoint_fields(), by_tune},
+      {"tuning",
+       {Field{ZG_AT(autotuning), autotuning_row(), not_stored, Config::autotuning}.ignored_by(
+           by_plan)},
+       by_tune}};
+  return groups;
+}
+
+FlagRow made_row(Flag (*make)(TrainOptions&)) {
+  TrainOptions example;  // for the names, which do not depend on it
+  return {.names = make(example).names, .make = make};
+}
+
+}  // namespace zg::tools
