@@ -76,7 +76,8 @@ bool parse(const std::vector<std::string>& arguments, ExportOptions& options) {
           "       zerograd export CHECKPOINT --gguf FILE [--dtype f32|f16|bf16|q8_0] [--merge]\n"
           "       zerograd export CHECKPOINT --peft DIR",
       .summary =
-          "Writes a model as transformers loads it with AutoModelForCausalLM.from_pretrained(DIR):\n"
+          "Writes a model as transformers loads it with "
+          "AutoModelForCausalLM.from_pretrained(DIR):\n"
           "config.json, model.safetensors with the masters in f32, and the tokenizer that it was\n"
           "trained with. What else is in DIR stays.\n"
           "Or writes a Llama, Mistral, Qwen2, Qwen3 or SmolLM2 as one file for llama.cpp.\n"
