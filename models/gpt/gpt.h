@@ -10,21 +10,6 @@
 
 namespace zg::models {
 
-/// The part of a model that one rank has: layers [first_layer, end_layer), the embedding if they
-/// include the first layer, the head if end_layer is -1. The rank has its tensor-parallel slice of
-/// each layer. Another range is a ConfigError.
-struct GPTPart {
-  const Mesh* mesh = nullptr;  ///< null: the whole model; it must outlive the model
-  int64_t first_layer = 0;
-  /// -1: to the last layer, and the head. The number of layers: to the last layer, and its norm;
-  /// stage() then returns the last hidden state [B, T, C], for a head of your own.
-  int64_t end_layer = -1;
-  DType activations = DType::f32;  ///< dtype of the tensor that is sent between stages
-  /// Between the split layers each tensor rank has a slice of the tokens
-  /// (TensorParallel::sequence).
-  bool sequence_parallel = false;
-};
-
 /// The part of the model for this rank of a mesh. Stages have whole layers and need about the same
 /// number of operations. Throws ConfigError if there are fewer layers than stages, or if the tensor
 /// ranks do not divide the heads.

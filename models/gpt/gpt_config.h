@@ -7,6 +7,10 @@
 #include "zerograd/models/nn.h"
 #include "zerograd/runtime/api.h"
 
+namespace zg {
+struct Mesh;
+}
+
 namespace zg::models {
 
 /// The model family that defines names and layout of a decoder's parameters.
@@ -115,5 +119,20 @@ inline constexpr int64_t bloom_sequence =
 /// The longest sequence of a published model with rotary positions, unless a program asks for more.
 /// Their tables would allow 4096 to 131072.
 inline constexpr int64_t rope_sequence = 2048;
+
+/// The part of a model that one rank has: layers [first_layer, end_layer), the embedding if they
+/// include the first layer, the head if end_layer is -1. The rank has its tensor-parallel slice of
+/// each layer. Another range is a ConfigError.
+struct GPTPart {
+  const Mesh* mesh = nullptr;  ///< null: the whole model; it must outlive the model
+  int64_t first_layer = 0;
+  /// -1: to the last layer, and the head. The number of layers: to the last layer, and its norm;
+  /// stage() then returns the last hidden state [B, T, C], for a head of your own.
+  int64_t end_layer = -1;
+  DType activations = DType::f32;  ///< dtype of the tensor that is sent between stages
+  /// Between the split layers each tensor rank has a slice of the tokens
+  /// (TensorParallel::sequence).
+  bool sequence_parallel = false;
+};
 
 }  // namespace zg::models

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "zerograd/autograd/pipeline.h"
+#include "zerograd/runtime/comm/mesh.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 

@@ -3,7 +3,8 @@
 #include <functional>
 #include <optional>
 
-#include "zerograd/models/gpt/gpt.h"
+#include "zerograd/models/gpt/gpt_config.h"
+#include "zerograd/models/lora.h"
 #include "zerograd/models/nn.h"
 #include "zerograd/models/tensor_parallel/tensor_parallel.h"
 
