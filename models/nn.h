@@ -196,9 +196,9 @@ struct LinearConfig {
 };
 
 /// y = x weight^T + bias; NAME.weight [out, in], NAME.bias [out]. A layer that a target of
-/// ParallelStore::lora names has an adapter (models/lora.h), of which a tensor rank has what it has
-/// of the weight: with Split::out all of A and some rows of B, with Split::in some columns of A and
-/// all of B.
+/// ParallelStore::lora names has an adapter (models/lora.h), which is sliced like the weight: a
+/// tensor rank has all of A and some rows of B with Split::out, some columns of A and all of B with
+/// Split::in.
 struct ZG_API Linear {
   const Parameter *weight = nullptr, *bias = nullptr;
   Split split = Split::none;

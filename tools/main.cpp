@@ -42,7 +42,7 @@ struct Subcommand {
 constexpr Subcommand subcommands[] = {
     {"train", "trains a language model on a task, a text or tokens", train},
     {"finetune", "trains a decoder on conversations, the loss on responses alone", finetune},
-    {"plan", "the bytes that train will take, without taking them", plan},
+    {"plan", "predicts the memory that train needs, to the byte", plan},
     {"tune", "the fastest setting that fits, planned and then measured", tune},
     {"eval", "validation loss and scores of a checkpoint", eval},
     {"generate", "continues a prompt with a trained model", generate},
@@ -50,7 +50,7 @@ constexpr Subcommand subcommands[] = {
     {"export", "a model as Hugging Face's transformers loads it", export_weights},
     {"verify", "reads every byte of checkpoints and names what is damaged", verify},
     {"tokenize", "texts as tokens for train, in Megatron's format or llm.c's", tokenize},
-    {"bench", "what this machine reaches, beside its limits", bench},
+    {"bench", "measures kernels against the machine's limits", bench},
     {"launch", "train as one process for each rank, here or on the hosts of a file", launch},
     {"info", "version, instruction set, memory, devices and measured limits", info},
 };

@@ -146,7 +146,7 @@ std::string unused_hf_tensors(const SafetensorsFolder& folder, const HFRequest& 
     if (used.contains(own) || unused.ignored(own)) continue;
     for (const std::string& block : unused.blocks)
       if (own.starts_with(block))
-        throw FileError(fmt::format("{}: has '{}', which a {} has not, as its config.json says",
+        throw FileError(fmt::format("{}: unexpected tensor '{}' for a {} (config.json)",
                                     folder.path(), name, unused.model));
     if (count++ == 0) first = name;
   }

@@ -57,8 +57,8 @@ int64_t end_of_step(PipelineSchedule schedule, int stages, int64_t micro_batches
   return *std::max_element(free.begin(), free.end());
 }
 
-double dearest(std::span<const double> costs, double first, double last,
-               const std::vector<int64_t>& borders) {
+double most_expensive(std::span<const double> costs, double first, double last,
+                      const std::vector<int64_t>& borders) {
   double most = 0.0;
   for (size_t stage = 0; stage + 1 < borders.size(); ++stage) {
     const double cost =
@@ -75,7 +75,7 @@ double least(std::span<const double> costs, double first, double last, int stage
   const auto layers = static_cast<int64_t>(costs.size());
   if (static_cast<int>(borders.size()) == stages) {
     borders.push_back(layers);
-    return dearest(costs, first, last, borders);
+    return most_expensive(costs, first, last, borders);
   }
   double found = std::numeric_limits<double>::infinity();
   const int64_t left = stages - static_cast<int64_t>(borders.size());
@@ -149,7 +149,7 @@ TEST_CASE("balanced_stages cuts layers so that the most expensive stage costs th
       const bool rise = std::adjacent_find(borders.begin(), borders.end(),
                                            std::greater_equal<>()) == borders.end();
       CHECK(rise);
-      CHECK(dearest(uneven, 0.5, last, borders) == least(uneven, 0.5, last, stages));
+      CHECK(most_expensive(uneven, 0.5, last, borders) == least(uneven, 0.5, last, stages));
     }
   CHECK_THROWS_WITH_AS(balanced_stages(std::span(even).first(3), 0, 0, 4),
                        "pipeline: expected 1 to 3 stages for as many layers, got 4", ConfigError);

@@ -157,7 +157,7 @@ TEST_CASE(
   CHECK(hash_of(from_hf(folder, bare, "--steps 0")) == start);
   published["n_layer"] = 1;
   write_file(bare + "/config.json", published.dump());
-  check_refused(from_hf(folder, bare, "--steps 0"), 5, "which a BLOOM of 1 blocks has not");
+  check_refused(from_hf(folder, bare, "--steps 0"), 5, "for a BLOOM of 1 blocks (config.json)");
   published["apply_residual_connection_post_layernorm"] = true;
   write_file(bare + "/config.json", published.dump());
   check_refused(from_hf(folder, bare, "--steps 0"), 6,

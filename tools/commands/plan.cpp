@@ -224,7 +224,7 @@ void print_summary(const Run& run, const RankMemory& memory) {
                size_in_mib(memory.file_io.read), size_in_mib(memory.file_io.written));
 }
 
-const RankMemory& neediest(const std::vector<RankMemory>& ranks) {
+const RankMemory& rank_with_peak(const std::vector<RankMemory>& ranks) {
   return *std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) {
     return needs_of(a).device < needs_of(b).device;
   });
@@ -235,7 +235,7 @@ std::optional<RankMemory> largest_memory(const Run& run) {
   if (run.settings.rampup.start == 0) return std::nullopt;
   const Run largest = largest_steps(run);
   const std::vector<RankMemory> stages = plan_stages(largest);
-  const RankMemory& memory = neediest(stages);
+  const RankMemory& memory = rank_with_peak(stages);
   print(description_of(run.settings.rampup, run.settings.samples_per_step()) +
         fmt::format("; peak {} in its largest steps", size_in_mib(needs_of(memory).device)));
   return memory;
@@ -338,9 +338,9 @@ int plan(const std::vector<std::string>& arguments) {
   }
   if (const std::string lines = write_kernels(run, first, peaks); !lines.empty()) print(lines);
   const std::optional<RankMemory> largest = largest_memory(run);
-  const RankMemory& dearest = neediest(stages);
-  const int disk = print_disk(run, dearest);
-  const int caps = print_caps(run, dearest, largest ? &*largest : nullptr);
+  const RankMemory& peak = rank_with_peak(stages);
+  const int disk = print_disk(run, peak);
+  const int caps = print_caps(run, peak, largest ? &*largest : nullptr);
   return caps ? caps : disk;
 }
 

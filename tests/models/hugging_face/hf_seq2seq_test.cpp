@@ -247,7 +247,7 @@ TEST_CASE("missing tensors, wrong shapes, further layers and copies that differ 
   CHECK(contains(refused([&](auto& t) {
                    t["model.decoder.layers.1.fc1.bias"] = {Shape{1}, {1}};
                  }),
-                 "which a bart of 2 encoder and 1 decoder layers has not"));
+                 "for a bart of 2 encoder and 1 decoder layers (config.json)"));
   CHECK(contains(refused([&](auto& t) {
                    t["lm_head.weight"] = t[shared];
                    t["lm_head.weight"].second[3] += 1.0f;

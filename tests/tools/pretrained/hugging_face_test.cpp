@@ -217,14 +217,16 @@ TEST_CASE("--from-hf refuses a folder that is not a supported GPT-2, and the err
   config["n_layer"] = 1;
   write_file(hf + "/config.json", config.dump());
   write_part(hf + "/model.safetensors", [](const std::string& name) { return name; });
-  refused(5, hf, "", "'transformer.h.1.attn.c_attn.bias', which a GPT-2 of 1 blocks has not");
+  refused(
+      5, hf, "",
+      "unexpected tensor 'transformer.h.1.attn.c_attn.bias' for a GPT-2 of 1 blocks (config.json)");
   // The commands that only read a folder make the same check.
   for (const std::string& line :
        {"eval " + hf + " --block-size 4 --data " + write_tokens(folder, {.vocabulary = 61}),
         "generate " + hf + " --prompt 1", "export " + hf + " --hf " + (folder / "out"),
         "consolidate " + hf + " " + (folder / "file")}) {
     CAPTURE(line);
-    check_refused(line, 5, "which a GPT-2 of 1 blocks has not");
+    check_refused(line, 5, "for a GPT-2 of 1 blocks (config.json)");
   }
   config["attn_pdrop"] = 0.0;
   write_file(hf + "/config.json", config.dump());
