@@ -2,136 +2,73 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
+#include <span>
 
 #include "zerograd/models/gpt/family.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/text.h"
 
 namespace zg::models {
 namespace {
 
+/// A published model's sizes. Those of the fields from kv_heads on are in the config.json files
+/// that Hugging Face's hub has under these names.
 struct Preset {
   const char* name;
+  Family family;
   int64_t layers, heads, width;
-  int64_t vocabulary = 0, positions = 0;  // as published; 0: minGPT's own, for any data
+  int64_t vocabulary = 0, positions = 0;  // 0: minGPT's own, for any data
+  int64_t kv_heads = 0, hidden = 0;
+  double theta = 1e4;
+  bool tied = false;
+  int64_t head_size = 0;
+  double llama3_factor = 0.0;  // of RopeScaling::llama3; 0: plain rope
+  int64_t window = 0;
 };
 // Radford et al. 2018 and 2019; Rae et al. 2021, arXiv:2112.11446, section 2 (gopher).
-constexpr Preset gpt_presets[] = {
-    {"openai-gpt", 12, 12, 768, 40478, 512},
-    {"gpt2", 12, 12, 768, 50257, 1024},
-    {"gpt2-medium", 24, 16, 1024, 50257, 1024},
-    {"gpt2-large", 36, 20, 1280, 50257, 1024},
-    {"gpt2-xl", 48, 25, 1600, 50257, 1024},
-    {"gopher-44m", 8, 16, 512, 32000, 2048},
-    {"gpt-mini", 6, 6, 192},
-    {"gpt-micro", 4, 4, 128},
-    {"gpt-nano", 3, 3, 48},
-};
-
-// Megatron-LM pads GPT-2's 50257 to a multiple of 128.
-constexpr int64_t padded_gpt2_vocabulary = 50304;
-
-GPTConfig sized(int64_t layers, int64_t heads, int64_t width) {
-  GPTConfig config = GPTConfig::of(Family::bloom);
-  config.layers = layers;
-  config.heads = heads;
-  config.width = width;
-  config.vocabulary = bloom_vocabulary;
-  config.block_size = bloom_sequence;
-  return config;
-}
-
-/// tr1-13B of BigScience. The tutorial's script calls it BLOOM.
-GPTConfig tutorial() {
-  GPTConfig config = sized(40, 32, 5120);
-  config.vocabulary = padded_gpt2_vocabulary;
-  config.position = Position::learned;
-  config.embedding_norm = false;
-  return config;
-}
-
-struct NamedConfig {
-  const char* name;
-  GPTConfig config;
-};
-struct LlamaSizes {
-  int64_t layers, heads, kv_heads, width, hidden, vocabulary, positions;
-  double theta;
-  bool tied;
-  int64_t head_size = 0;
-};
-GPTConfig sized(Family family, const LlamaSizes& sizes) {
-  GPTConfig config = GPTConfig::of(family);
-  config.layers = sizes.layers;
-  config.heads = sizes.heads;
-  config.kv_heads = sizes.kv_heads;
-  config.width = sizes.width;
-  config.hidden = sizes.hidden;
-  config.vocabulary = sizes.vocabulary;
-  config.positions = sizes.positions;
-  config.block_size = rope_sequence;
-  config.rope.theta = sizes.theta;
-  config.tied = sizes.tied;
-  config.head_size = sizes.head_size;
-  return config;
-}
-GPTConfig with_llama3_rope(GPTConfig config, double factor) {
-  config.rope.scaling = RopeScaling::llama3;
-  config.rope.factor = factor;
-  return config;
-}
-GPTConfig with_window(GPTConfig config, int64_t window) {
-  config.window = window;
-  return config;
-}
-
-/// "bloom-13b" is the model of Habana's BLOOM tutorial: BLOOM's layout with learned positions, no
-/// norm of the embedding and GPT-2's vocabulary. Llama's family has the sizes in the config.json
-/// files that Hugging Face's hub has under these names.
-std::vector<NamedConfig> named_configs() {
-  return {
-      {"bloom-560m", sized(24, 16, 1024)},
-      {"bloom-1b1", sized(24, 16, 1536)},
-      {"bloom-1b7", sized(24, 16, 2048)},
-      {"bloom-3b", sized(30, 32, 2560)},
-      {"bloom-7b1", sized(30, 32, 4096)},
-      {"bloom-13b", tutorial()},
-      {"bloom-176b", sized(70, 112, 14336)},
-      {"llama-2-7b", sized(Family::llama, {32, 32, 32, 4096, 11008, 32000, 4096, 1e4, false})},
-      {"llama-3.1-8b",
-       with_llama3_rope(sized(Family::llama, {32, 32, 8, 4096, 14336, 128256, 131072, 5e5, false}),
-                        8.0)},
-      {"llama-3.2-1b",
-       with_llama3_rope(
-           sized(Family::llama, {16, 32, 8, 2048, 8192, 128256, 131072, 5e5, true, 64}), 32.0)},
-      {"llama-3.2-3b",
-       with_llama3_rope(
-           sized(Family::llama, {28, 24, 8, 3072, 8192, 128256, 131072, 5e5, true, 128}), 32.0)},
-      {"smollm2-135m", sized(Family::llama, {30, 9, 3, 576, 1536, 49152, 8192, 1e5, true})},
-      {"smollm2-360m", sized(Family::llama, {32, 15, 5, 960, 2560, 49152, 8192, 1e5, true})},
-      {"smollm2-1.7b", sized(Family::llama, {24, 32, 32, 2048, 8192, 49152, 8192, 1.3e5, true})},
-      {"mistral-7b",
-       with_window(sized(Family::mistral, {32, 32, 8, 4096, 14336, 32000, 32768, 1e4, false}),
-                   4096)},
-      {"qwen2-0.5b", sized(Family::qwen2, {24, 14, 2, 896, 4864, 151936, 131072, 1e6, true})},
-      {"qwen2-1.5b", sized(Family::qwen2, {28, 12, 2, 1536, 8960, 151936, 131072, 1e6, true})},
-      {"qwen3-0.6b", sized(Family::qwen3, {28, 16, 8, 1024, 3072, 151936, 40960, 1e6, true, 128})},
-      {"qwen3-1.7b", sized(Family::qwen3, {28, 16, 8, 2048, 6144, 151936, 40960, 1e6, true, 128})},
-      {"qwen3-4b", sized(Family::qwen3, {36, 32, 8, 2560, 9728, 151936, 40960, 1e6, true, 128})},
+std::span<const Preset> presets() {
+  using enum Family;
+  static constexpr Preset all[] = {
+      {"openai-gpt", gpt, 12, 12, 768, 40478, 512},
+      {"gpt2", gpt, 12, 12, 768, 50257, 1024},
+      {"gpt2-medium", gpt, 24, 16, 1024, 50257, 1024},
+      {"gpt2-large", gpt, 36, 20, 1280, 50257, 1024},
+      {"gpt2-xl", gpt, 48, 25, 1600, 50257, 1024},
+      {"gopher-44m", gpt, 8, 16, 512, 32000, 2048},
+      {"gpt-mini", gpt, 6, 6, 192},
+      {"gpt-micro", gpt, 4, 4, 128},
+      {"gpt-nano", gpt, 3, 3, 48},
+      {"bloom-560m", bloom, 24, 16, 1024, bloom_vocabulary, bloom_sequence},
+      {"bloom-1b1", bloom, 24, 16, 1536, bloom_vocabulary, bloom_sequence},
+      {"bloom-1b7", bloom, 24, 16, 2048, bloom_vocabulary, bloom_sequence},
+      {"bloom-3b", bloom, 30, 32, 2560, bloom_vocabulary, bloom_sequence},
+      {"bloom-7b1", bloom, 30, 32, 4096, bloom_vocabulary, bloom_sequence},
+      // Megatron-LM pads GPT-2's 50257 to a multiple of 128.
+      {"bloom-13b", bloom, 40, 32, 5120, 50304, bloom_sequence},
+      {"bloom-176b", bloom, 70, 112, 14336, bloom_vocabulary, bloom_sequence},
+      {"llama-2-7b", llama, 32, 32, 4096, 32000, 4096, 32, 11008},
+      {"llama-3.1-8b", llama, 32, 32, 4096, 128256, 131072, 8, 14336, 5e5, false, 0, 8.0},
+      {"llama-3.2-1b", llama, 16, 32, 2048, 128256, 131072, 8, 8192, 5e5, true, 64, 32.0},
+      {"llama-3.2-3b", llama, 28, 24, 3072, 128256, 131072, 8, 8192, 5e5, true, 128, 32.0},
+      {"smollm2-135m", llama, 30, 9, 576, 49152, 8192, 3, 1536, 1e5, true},
+      {"smollm2-360m", llama, 32, 15, 960, 49152, 8192, 5, 2560, 1e5, true},
+      {"smollm2-1.7b", llama, 24, 32, 2048, 49152, 8192, 32, 8192, 1.3e5, true},
+      {"mistral-7b", mistral, 32, 32, 4096, 32000, 32768, 8, 14336, 1e4, false, 0, 0.0, 4096},
+      {"qwen2-0.5b", qwen2, 24, 14, 896, 151936, 131072, 2, 4864, 1e6, true},
+      {"qwen2-1.5b", qwen2, 28, 12, 1536, 151936, 131072, 2, 8960, 1e6, true},
+      {"qwen3-0.6b", qwen3, 28, 16, 1024, 151936, 40960, 8, 3072, 1e6, true, 128},
+      {"qwen3-1.7b", qwen3, 28, 16, 2048, 151936, 40960, 8, 6144, 1e6, true, 128},
+      {"qwen3-4b", qwen3, 36, 32, 2560, 151936, 40960, 8, 9728, 1e6, true, 128},
   };
+  return all;
 }
 
-const std::vector<NamedConfig>& presets() {
-  static const std::vector<NamedConfig> all = [] {
-    std::vector<NamedConfig> both;
-    for (const Preset& gpt : gpt_presets)
-      both.push_back({gpt.name, {.layers = gpt.layers, .heads = gpt.heads, .width = gpt.width}});
-    const std::vector<NamedConfig> named = named_configs();
-    both.insert(both.end(), named.begin(), named.end());
-    return both;
-  }();
-  return all;
+const Preset& preset_named(const std::string& model_type) {
+  for (const Preset& preset : presets())
+    if (model_type == preset.name) return preset;
+  throw ConfigError(fmt::format("gpt: model type: expected one of {}, got '{}'",
+                                join(GPTConfig::preset_names(), ", "), model_type));
 }
 
 constexpr int64_t largest_head = 1024;  // limit of the attention kernels
@@ -169,22 +106,40 @@ int64_t longest_context(const GPTConfig& config) {
 }
 
 GPTConfig GPTConfig::preset(const std::string& model_type) {
-  std::string names;
-  for (const NamedConfig& preset : presets()) {
-    if (model_type == preset.name) return preset.config;
-    names += (names.empty() ? "" : ", ") + std::string(preset.name);
+  const Preset& preset = preset_named(model_type);
+  GPTConfig config = of(preset.family);
+  config.layers = preset.layers;
+  config.heads = preset.heads;
+  config.width = preset.width;
+  if (preset.family == Family::gpt) return config;
+  config.vocabulary = preset.vocabulary;
+  config.block_size = preset.positions;
+  if (model_type == "bloom-13b") {
+    // tr1-13B of BigScience, which Habana's tutorial calls BLOOM.
+    config.position = Position::learned;
+    config.embedding_norm = false;
   }
-  throw ConfigError(
-      fmt::format("gpt: model type: expected one of {}, got '{}'", names, model_type));
+  if (config.position != Position::rope) return config;
+  config.block_size = rope_sequence;
+  config.positions = preset.positions;
+  config.kv_heads = preset.kv_heads;
+  config.hidden = preset.hidden;
+  config.rope.theta = preset.theta;
+  config.tied = preset.tied;
+  config.head_size = preset.head_size;
+  config.window = preset.window;
+  if (preset.llama3_factor > 0.0) {
+    config.rope.scaling = RopeScaling::llama3;
+    config.rope.factor = preset.llama3_factor;
+  }
+  return config;
 }
 
 GPTConfig GPTConfig::published(const std::string& model_type) {
+  const Preset& published = preset_named(model_type);
   GPTConfig config = preset(model_type);
-  for (const Preset& gpt : gpt_presets)
-    if (model_type == gpt.name) {
-      config.vocabulary = gpt.vocabulary;
-      config.block_size = gpt.positions;
-    }
+  config.vocabulary = published.vocabulary;
+  if (published.family == Family::gpt) config.block_size = published.positions;
   return config;
 }
 
@@ -193,7 +148,7 @@ GPTConfig GPTConfig::of(Family family) { return row_of(family).defaults; }
 const std::vector<std::string>& GPTConfig::preset_names() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> all;
-    for (const NamedConfig& preset : presets()) all.emplace_back(preset.name);
+    for (const Preset& preset : presets()) all.emplace_back(preset.name);
     return all;
   }();
   return names;
