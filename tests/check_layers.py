@@ -39,7 +39,7 @@ PRINTERS = re.compile(r"runtime/command_line/command_line\.cpp|tools/(main|outpu
 SHARED = re.compile(r"kernels/\w+\.h")
 FAMILY = re.compile(r"zerograd/kernels/(?!cpu/|cuda/|hpu/)\w+/")
 # A room is a header with its source (x.h, x.cpp, x.cu). Rooms of these folders must not include each other in turn.
-ROOMS = ("runtime", "kernels", "autograd", "zero", "bench", "tools")
+ROOMS = ("runtime", "kernels", "autograd", "zero", "models", "bench", "tools")
 # The floors of runtime, from the lowest; a room includes rooms of its own floor and of lower ones.
 FLOORS = {
     "base": re.compile(r"(api|error|dtype|shape|random|checked_product|version|machine)|text/.*|"
