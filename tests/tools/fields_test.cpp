@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "tests/support/error_message.h"
+#include "tools/options/field_rows.h"
 #include "zerograd/runtime/error.h"
 
 // The table of fields: each row is executed, and no field is left out of it.
@@ -121,6 +122,20 @@ TEST_CASE("fields: each stored field is exactly one value of the settings' JSON"
     REQUIRE(!changed.empty());
     for (const std::string& name : changed) CHECK(name.starts_with(pointer));
   }
+}
+
+TEST_CASE("fields: a stored whole number has the bounds of its flag, unless its row has others") {
+  const auto read = [](const tools::Stored& stored, const Json& json) {
+    const Field field{ZG_AT(save_top_k), tools::integer_row({"--top"}, "", {2, nullptr}, 9),
+                      stored};
+    RunSpec spec;
+    const std::string error = message_of<ConfigError>(
+        [&] { field.location.codec->read(json, field.location.in_spec(spec), field.bounds()); });
+    return error == "nothing was thrown" ? std::to_string(spec.save_top_k) : error;
+  };
+  CHECK(read(tools::kept("run.top"), 9) == "9");
+  CHECK(read(tools::kept("run.top"), 10) == "expected a whole number from 2 to 9, got 10");
+  CHECK(read(tools::kept("run.top", tools::count), 1) == "1");
 }
 
 TEST_CASE("fields: the largest float of a range is read back unchanged from the settings' JSON") {

@@ -95,7 +95,8 @@ struct Field {
   const std::string& name() const { return flag.names.empty() ? stored.key : flag.names.front(); }
   /// The bounds of a stored number: those of its flag, unless the row has others.
   Bounds bounds() const {
-    return std::holds_alternative<std::monostate>(stored.bounds) ? flag.range : stored.bounds;
+    if (!std::holds_alternative<std::monostate>(stored.bounds)) return stored.bounds;
+    return flag.range.words ? Bounds(flag.range) : Bounds(Between{flag.minimum, flag.maximum});
   }
   bool is_stored() const { return stored.rule != Resume::not_stored; }
   /// Copies the field; both have it.
@@ -134,9 +135,9 @@ RunSpec with_flags(RunSpec saved, const TrainOptions& options);
 void set_given(const TrainOptions& options, models::GPTConfig& model);
 /// Sets the fields of the model that no flag sets to those of a folder.
 void adopt_model(const RunSpec& theirs, TrainOptions& options);
-/// The source of a field's value: "flag", "config", "config's default", "checkpoint", "folder",
-/// "flag
-/// --other", or, if no source is known, "default" or "derived" (from other settings or the data).
+/// The source of a field's value: "flag", "flag --other", "config", "config's default",
+/// "checkpoint", "folder", or, if no source is known, "default" or "derived" (from other settings
+/// or the data).
 std::string source_of(const Field& field, const TrainOptions& options, bool is_standard);
 /// A line for each setting: name, value and source. `spec`: as prepare_run() resolved it.
 std::string explain_settings(const TrainOptions& options, const RunSpec& spec);

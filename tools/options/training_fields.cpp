@@ -1,6 +1,6 @@
 #include <iterator>
-#include "tools/options/field_rows.h"
 
+#include "tools/options/field_rows.h"
 #include "tools/options/model_flags.h"
 #include "tools/options/train_flags.h"
 
