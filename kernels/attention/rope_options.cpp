@@ -149,6 +149,11 @@ void validate(const RopeOptions& o) {
     throw ConfigError(
         fmt::format("rope: beta_fast: expected a finite number from beta_slow {} on, got {}",
                     o.beta_slow, o.beta_fast));
+  if (o.scaling == RopeScaling::longrope && o.attention_factor == 0.0 && o.original_positions < 2)
+    throw ConfigError(
+        fmt::format("rope: original_positions: longrope divides by its logarithm; expected 2 or "
+                    "more, got {}",
+                    o.original_positions));
   for (const std::vector<double>* factors : {&o.short_factors, &o.long_factors})
     for (const double factor : *factors) check_positive("factors of longrope", factor);
   if (!(o.attention_factor >= 0.0 && std::isfinite(o.attention_factor)))

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "zerograd/models/data/random_stream.h"
@@ -155,8 +156,13 @@ Rows generate(const GPT& model, const std::function<Tape()>& make_tape, const Ro
     return drawn > 0 &&
            std::find(options.ends.begin(), options.ends.end(), row.back()) != options.ends.end();
   };
+  // With longrope the frequencies of every position change where the text becomes longer than this.
+  const int64_t border = config.rope.scaling == RopeScaling::longrope
+                             ? config.rope.original_positions
+                             : std::numeric_limits<int64_t>::max();
   for (int64_t i = 0; i < length; ++i) {
-    if (cache.length() + fresh > cache.capacity()) {
+    const int64_t seen = cache.length();
+    if (seen + fresh > cache.capacity() || (seen <= border && seen + fresh > border)) {
       // Positions are absolute: when the window moves, the position of every token in it changes.
       cache.clear();
       fresh = std::min(static_cast<int64_t>(rows[0].size()), cache.capacity());

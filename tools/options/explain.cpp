@@ -27,8 +27,12 @@ bool is_alternative(const Field& field) {
   });
 }
 
-// The value as flags take it.
-std::string shown_value(const Field& field, const Json& value) {
+// The value in the words of the flag, where it has words.
+std::string shown_value(const Field& field, const Json& value, const RunSpec& spec) {
+  if (field.name() == "--precision") return spec.optimisation.precision();
+  // The flag sets run.decoupled, too.
+  if (field.name() == "--optimizer" && value == "adam" && spec.optimisation.engine.update.decoupled)
+    return "adamw";
   const std::vector<std::string>& choices = field.flag.choices;
   if (value.is_number_integer() && value.get<size_t>() < choices.size())
     return choices[value.get<size_t>()];
@@ -47,7 +51,11 @@ std::string source_of(const Field& field, const TrainOptions& options, bool is_s
   if (options.given.count(field.name())) return "flag";
   if (found != options.sources.end())
     return found->second == Source::folder ? "folder" : "checkpoint";
-  if (const char* flag = other_flag(field, options)) return fmt::format("flag {}", flag);
+  if (const char* flag = other_flag(field, options)) {
+    const auto other = options.sources.find(flag);
+    const bool is_config = other != options.sources.end() && other->second == Source::config;
+    return is_config || flag == std::string("--config") ? "config" : fmt::format("flag {}", flag);
+  }
   return is_standard ? "default" : "derived";
 }
 
@@ -60,7 +68,7 @@ std::string explain_settings(const TrainOptions& options, const RunSpec& spec) {
       if (is_alternative(field)) continue;
       const bool is_resolved = field.location.in_spec != nullptr;
       const Json value = is_resolved ? value_of(field, spec) : value_of(field, options);
-      text += fmt::format("  {:<30}  {:<24}  {}\n", field.name(), shown_value(field, value),
+      text += fmt::format("  {:<30}  {:<24}  {}\n", field.name(), shown_value(field, value, spec),
                           source_of(field, options, value == value_of(field, standard)));
     }
   }

@@ -195,6 +195,7 @@ std::vector<std::string> resolve_options(TrainOptions& options, const Facts& fac
         "--kernels: a trace waits for each kernel, which changes the count; expected one of "
         "--kernels and --trace, got both");
   options.device_flags.device.count_launches = !options.kernels.empty();
+  if (!facts.saved) resolve_offload(options);  // a checkpoint has a stage of its own
   resolve_precision(options);
   if (facts.saved) {
     adopt(*facts.saved, options);

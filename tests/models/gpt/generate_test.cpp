@@ -133,6 +133,22 @@ TEST_CASE("generate takes a context up to the positions of a model with rotary p
   CHECK(rows == recomputed(whole, prompt, 30));
 }
 
+TEST_CASE("generate turns the whole text by the long factors once it needs them") {
+  GPTConfig config = GPTConfig::of(Family::phi3);
+  config.layers = config.heads = 2;
+  config.width = 16;
+  config.vocabulary = 31;
+  config.block_size = 24;
+  config.rope.scaling = RopeScaling::longrope;
+  config.rope.original_positions = 7;
+  config.rope.factor = 4.0;
+  config.rope.short_factors = {1.0, 1.0, 1.0, 1.0};
+  config.rope.long_factors = {1.5, 4.0, 9.0, 25.0};
+  GPTCase model(config, Device::cpu(0, {.threads = 1}), DType::f32, 15.0);
+  for (const Rows& prompt : {Rows{{3, 14, 15, 9}}, Rows{{3, 14, 15, 9, 26, 5, 3, 5, 8}}})
+    CHECK(generated(model, prompt, 12, greedy) == recomputed(model, prompt, 12));
+}
+
 TEST_CASE("sampled tokens depend on the seed and the row, not on the other rows") {
   GPTCase model(generating_config(), Device::cpu(0, {.threads = 1}), DType::f32, 5.0);
   const Rows both = generated(model, {{1, 2}, {1, 2}}, 20, {.seed = 1});
