@@ -15,10 +15,24 @@ using nlohmann::json;
 
 namespace {
 
-/// Phi-3's, which has three names there.
+/// The name of a scaling, under the key of new files or of old ones.
+JsonNode type_of(const JsonNode& scaling) {
+  return scaling.at(scaling.value.contains("rope_type") ? "rope_type" : "type");
+}
+
+/// 0: the default.
+double attention_factor_of(const JsonNode& scaling) {
+  const JsonNode factor = scaling.at("attention_factor");
+  const double value = factor.number(0.0);
+  if (!factor.value.is_null() && !(value > 0.0)) factor.fail("a number above 0");
+  return value;
+}
+
+/// Phi-3's, which has three names there. `original`: where the model was trained, which
+/// transformers reads outside of the scaling.
 void read_longrope(const JsonNode& original, const JsonNode& scaling, GPTConfig& config) {
   RopeOptions& rope = config.rope;
-  const JsonNode type = scaling.at(scaling.value.contains("rope_type") ? "rope_type" : "type");
+  const JsonNode type = type_of(scaling);
   if (type.value != "longrope" && type.value != "su" && type.value != "yarn")
     type.refuse("default or longrope");
   const auto share = static_cast<double>(head_size_of(config)) * config.rotated_share;
@@ -38,10 +52,13 @@ void read_longrope(const JsonNode& original, const JsonNode& scaling, GPTConfig&
   rope.short_factors = numbers("short_factor");
   rope.long_factors = numbers("long_factor");
   rope.original_positions = original.count(4096);
+  if (const JsonNode inner = scaling.at("original_max_position_embeddings");
+      !inner.value.is_null() && inner.value != rope.original_positions)
+    inner.refuse(fmt::format("the {} of {}", rope.original_positions, original.name));
   const double stretched = static_cast<double>(config.positions);
   rope.factor =
       scaling.at("factor").number(stretched / static_cast<double>(rope.original_positions));
-  rope.attention_factor = scaling.at("attention_factor").number(0.0);
+  rope.attention_factor = attention_factor_of(scaling);
 }
 
 /// `rope_scaling` of transformers 4 (`type` or `rope_type`), or `rope_parameters` of 5. A key is
@@ -69,7 +86,7 @@ void read_rope(const RopeKeys& keys, const JsonNode& theirs, GPTConfig& config) 
     config.local_theta = theirs.at(keys.local_theta).number(1e4);
     if (is_newer && all.value.contains("sliding_attention")) {
       const JsonNode local = all.at("sliding_attention");
-      local.at("rope_type").require("default");
+      type_of(local).require("default");
       config.local_theta = local.at("rope_theta").number(config.local_theta);
     }
   }
@@ -85,10 +102,10 @@ void read_rope(const RopeKeys& keys, const JsonNode& theirs, GPTConfig& config) 
   if (scaling.value.is_null()) return;
   for (const auto& [key, value] : scaling.value.items())
     if (value.is_object()) scaling.at(key).refuse("no object: one rope for all layers");
-  const JsonNode type = scaling.at(scaling.value.contains("rope_type") ? "rope_type" : "type");
+  const JsonNode type = type_of(scaling);
   if (type.value.is_null() || type.text() == "default") return;
   if (keys.has_longrope)
-    return read_longrope(once("original_max_position_embeddings"), scaling, config);
+    return read_longrope(theirs.at("original_max_position_embeddings"), scaling, config);
   const auto required = [&scaling](const char* key) {
     const JsonNode node = scaling.at(key);
     if (node.value.is_null()) node.fail("a number");
@@ -107,9 +124,7 @@ void read_rope(const RopeKeys& keys, const JsonNode& theirs, GPTConfig& config) 
     rope.original_positions = once(original).count(config.positions);
     rope.beta_fast = scaling.at("beta_fast").number(rope.beta_fast);
     rope.beta_slow = scaling.at("beta_slow").number(rope.beta_slow);
-    const JsonNode factor = scaling.at("attention_factor");
-    rope.attention_factor = factor.number(0.0);
-    if (!factor.value.is_null() && !(rope.attention_factor > 0.0)) factor.fail("a number above 0");
+    rope.attention_factor = attention_factor_of(scaling);
     rope.truncate = scaling.at("truncate").flag(true);
     scaling.at("mscale").require(nullptr);
     scaling.at("mscale_all_dim").require(nullptr);

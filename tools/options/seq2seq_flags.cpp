@@ -44,7 +44,7 @@ void refuse_pair_flags(const Given& given) {
 
 namespace {
 
-void check_axes(const TrainOptions& options) {
+void check_seq2seq_axes(const TrainOptions& options) {
   if (options.axes.pipeline > 1)
     throw Unsupported(
         "--pipeline-parallel: ranks share the data and the heads of an encoder-decoder model, not "
@@ -98,7 +98,7 @@ models::HFSeq2Seq seq2seq_model(const Seq2SeqOptions& options) {
 void check_seq2seq_flags(const TrainOptions& options, const std::string& origin) {
   if (!is_seq2seq(options)) return refuse_pair_flags(options.given);
   const auto given = [&](const char* flag) { return options.given.count(flag) > 0; };
-  check_axes(options);
+  check_seq2seq_axes(options);
   for (const char* flag : conversation_flags)
     if (given(flag))
       throw ConfigError(fmt::format(

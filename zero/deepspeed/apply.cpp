@@ -56,8 +56,12 @@ class Mapping {
       }
     set(*setting);
     if (fields.empty()) return;
-    result_.taken.insert(fields.front());
-    if (!setting->given) result_.defaulted.insert(fields.front());
+    // Several keys may set a field: it has a default if the config gives none of them.
+    const bool is_first = result_.taken.insert(fields.front()).second;
+    if (setting->given)
+      result_.defaulted.erase(fields.front());
+    else if (is_first)
+      result_.defaulted.insert(fields.front());
   }
 
   /// The same; the value becomes that of `target`.

@@ -179,6 +179,10 @@ TEST_CASE("longrope has factors for texts of the first training's length, others
                        "rope: long_factors: expected 4 numbers, one for each pair of the 8 rotated "
                        "elements of a head, got 3",
                        ConfigError);
+  CHECK_THROWS_WITH_AS(
+      validate({.scaling = RopeScaling::longrope, .factor = 4.0, .original_positions = 1}),
+      "rope: original_positions: longrope divides by its logarithm; expected 2 or more, got 1",
+      ConfigError);
 }
 
 TEST_CASE("rope refuses invalid heads, tables, positions and options") {

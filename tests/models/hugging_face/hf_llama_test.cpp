@@ -333,6 +333,14 @@ TEST_CASE("hf_config refuses unsupported settings of Llama's family and names th
                  "rope_type is \"linear\"; expected default or longrope"));
   CHECK(contains(with_rope("hf_phi3", "long_factor", {1.0, 2.0}),
                  "long_factor: expected a list of 3 numbers, one for each rotated pair of a head"));
+  CHECK(contains(with_rope("hf_phi3", "attention_factor", 0.0),
+                 "rope_parameters.attention_factor: expected a number above 0"));
+  // transformers reads it outside of rope_parameters.
+  CHECK(contains(message("hf_phi3", "original_max_position_embeddings", nullptr),
+                 "rope_parameters.original_max_position_embeddings is 8; expected the 4096 of "
+                 "c.json: original_max_position_embeddings"));
+  CHECK(contains(with_rope("hf_gemma3", "sliding_attention", {{"type", "linear"}, {"factor", 4.0}}),
+                 "rope_parameters.sliding_attention.type is \"linear\"; expected \"default\""));
   CHECK(contains(message("hf_llama", "hidden_act", "relu"), "c.json: hidden_act is \"relu\""));
   CHECK(contains(message("hf_llama", "mlp_bias", true), "c.json: mlp_bias is true"));
   CHECK(contains(message("hf_llama", "rope_parameters", {{"rope_type", "longrope"}}),

@@ -52,6 +52,13 @@ TEST_CASE("explain: a flag comes before a config, a config before a checkpoint o
   CHECK(line_of(text, "--lr") == "--lr 0.25 flag");
   CHECK(line_of(text, "--adam-beta1") == "--adam-beta1 0.5 flag --betas");
   CHECK(line_of(text, "--clip") == "--clip 3 config");
+  CHECK(line_of(text, "--optimizer") == "--optimizer adamw default");
+  CHECK(line_of(text, "--precision") == "--precision f32 default");
+  options.sources["--betas"] = Source::config;
+  options.given.insert("--config");
+  const std::string configured = tools::explain_settings(options, spec);
+  CHECK(line_of(configured, "--adam-beta1") == "--adam-beta1 0.5 config");
+  CHECK(line_of(configured, "run.hysteresis") == "run.hysteresis 2 config");
   CHECK(line_of(text, "--zero-stage") == "--zero-stage 0 config's default");
   CHECK(line_of(text, "--weight-decay") == "--weight-decay 0.5 checkpoint");
   CHECK(line_of(text, "--n-embd") == "--n-embd 24 checkpoint");

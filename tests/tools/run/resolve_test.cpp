@@ -114,6 +114,8 @@ TEST_CASE("resolve: flags that contradict each other are refused without reading
   CHECK(refusal({"--warmup-steps", "3"}).starts_with("--warmup-steps: expected a --schedule"));
   CHECK(
       refusal({"--offload-param", "host"}).starts_with("--offload-param: expected --zero-stage 3"));
+  CHECK(refusal({"--offload-param", "host", "--precision", "bf16"})
+            .starts_with("--offload-param: expected --zero-stage 3"));
   CHECK(refusal({"--lora-alpha", "3"}).starts_with("--lora-alpha: expected --lora RANK with it"));
   CHECK(refusal({"--optimizer", "sgd", "--betas", "0.5,0.75"})
             .starts_with("--betas: the optimizer is sgd"));

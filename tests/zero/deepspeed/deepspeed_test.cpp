@@ -110,6 +110,10 @@ TEST_CASE(
   CHECK(config.taken.count(Field::beta2) == 0);
   CHECK(config.defaulted.count(Field::epsilon) == 1);
   CHECK(config.defaulted.count(Field::beta1) == 0);
+  // Two keys set the loss scale.
+  for (const char* key : {"initial_scale_power", "loss_scale"})
+    CHECK(read_deepspeed_config(batch_of_8 + "fp16: {enabled: true, " + key + ": 12}}")
+              .defaulted.count(Field::initial_scale_power) == 0);
   // The values of one config for what another leaves out: only the keys of that one are told.
   const DeepSpeedConfig next =
       read_deepspeed_config(batch_of_8 + "gradient_clipping: 0.5}", {.program = config});
