@@ -28,7 +28,7 @@ std::string architecture_of(const GPTConfig& config) {
   const FamilyRow& row = row_of(config.family);
   if (row.gguf) return row.gguf;
   throw Unsupported(fmt::format(
-      "gguf: the model is a {}; expected {}; try a Hugging Face folder and llama.cpp's "
+      "gguf: the family is {}; expected {}; try a Hugging Face folder and llama.cpp's "
       "convert_hf_to_gguf.py",
       row.title,
       list_families(&FamilyRow::title, [](const FamilyRow& one) { return one.gguf != nullptr; })));

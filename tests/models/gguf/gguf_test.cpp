@@ -351,7 +351,7 @@ TEST_CASE("save_gguf refuses, by the field, a model that llama.cpp does not comp
     config.block_size = 8;
     const std::string message = refusal(config);
     CHECK(contains(message,
-                   fmt::format("gguf: the model is a {}; expected Llama, Mistral, Qwen2 or Qwen3",
+                   fmt::format("gguf: the family is {}; expected Llama, Mistral, Qwen2 or Qwen3",
                                hf_title(family))));
     CHECK(contains(message, "convert_hf_to_gguf.py"));
   }

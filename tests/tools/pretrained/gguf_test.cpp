@@ -83,7 +83,7 @@ TEST_CASE("export --gguf says what a file lacks, and refuses what llama.cpp does
     CHECK(contains(checked(zerograd("export " + arguments), status).error, words));
     CHECK((read_file(file) == bytes));
   };
-  refused(6, gpt + " --gguf " + file, "gguf: the model is a GPT-2; expected Llama, Mistral, Qwen2");
+  refused(6, gpt + " --gguf " + file, "gguf: the family is GPT-2; expected Llama, Mistral, Qwen2");
   refused(6, std::string(ZG_FIXTURES) + "hf_bart --gguf " + file, "has an encoder-decoder");
   refused(2, llama + " --gguf " + file + " --dtype q4_0", "--dtype: expected");
   refused(2, llama + " --gguf " + file + " --hf " + folder / "hf",
