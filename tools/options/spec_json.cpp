@@ -200,7 +200,7 @@ bool is_of_model(const Field& field) {
          std::less<>()(at, static_cast<const void*>(&spec.model + 1));
 }
 
-// Sets the fields that `takes` to those of `from`, unless a flag sets them.
+// Copies the stored fields for which `takes` is true, unless a flag sets them.
 template <class Takes>
 void adopt_fields(const RunSpec& from, TrainOptions& options, Source source, const Takes& takes) {
   for (const Field* field : all_fields()) {
