@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "tests/support/error_message.h"
-#include "tests/zero/toy.h"
+#include "tests/zero/training_run.h"
 #include "zerograd/autograd/ops.h"
 #include "zerograd/runtime/error.h"
 
@@ -181,9 +181,7 @@ TEST_CASE("a parameter that no micro-batch used is updated with a zero gradient"
   }
 }
 
-TEST_CASE("a frozen parameter keeps its value and has no optimizer state") {
-  const Toy toy;
-  Engine engine(toy.store, Device::cpu());
+TEST_CASE_FIXTURE(ToyEngine, "a frozen parameter keeps its value and has no optimizer state") {
   const std::vector<float> before = engine.read(toy.table, State::master);
   train_step(engine, 0);
   CHECK(engine.read(toy.table, State::master) == before);
@@ -191,10 +189,9 @@ TEST_CASE("a frozen parameter keeps its value and has no optimizer state") {
   CHECK(engine.read(toy.table, State::gradient).empty());
 }
 
-TEST_CASE(
+TEST_CASE_FIXTURE(
+    ToyEngine,
     "reading a value outside its unit is an error that names the parameter and the unit to open") {
-  const Toy toy;
-  Engine engine(toy.store, Device::cpu());
   const char* message =
       "value: 'gain' is read outside its unit; expected unit 'second' to be open; open it with "
       "Tape::Use use(tape, unit)";

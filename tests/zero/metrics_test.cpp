@@ -68,12 +68,9 @@ TEST_CASE("an error while metrics are written names the file and no command-line
                        "writing /dev/full failed: No space left on device", FileError);
 }
 
-TEST_CASE("a trainer's observer notes memory at six points of each step") {
-  const Device device = Device::cpu();
-  const Net net;
-  zero::Engine engine(net.store, device);
+TEST_CASE_FIXTURE(NetEngine, "a trainer's observer notes memory at six points of each step") {
   MemoryRows rows(device, MemoryRows::Keep::all_steps);
-  zero::TrainerOptions options{.micro_batch = 2, .accumulation = 3, .steps = 2};
+  options = {.micro_batch = 2, .accumulation = 3, .steps = 2};
   zero::Trainer trainer(engine, options, task_of(net, device),
                         {.observe = [&](zero::TrainerMoment moment, const zero::MicroBatch& batch) {
                           zero::note_memory(rows, moment, batch);

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/temporary_folder.h"
 #include "zerograd/autograd/ops.h"
 #include "zerograd/runtime/plan.h"
 #include "zerograd/zero/trainer.h"
@@ -115,5 +116,18 @@ inline zero::TrainerOptions ten_steps() {
                        .warmup_num_steps = 3,
                        .total_num_steps = 10}};
 }
+
+/// For TEST_CASE_FIXTURE: options to change, and a folder for checkpoints.
+struct TenSteps {
+  const TemporaryFolder folder = {};
+  zero::TrainerOptions options = ten_steps();
+};
+
+/// The same with an engine of one rank.
+struct NetEngine : TenSteps {
+  const Device device = Device::cpu();
+  const Net net;
+  zero::Engine engine{net.store, device};
+};
 
 }  // namespace zg::testing

@@ -131,17 +131,4 @@ inline double train_step(zero::Engine& engine, int64_t step, float rate = 1e-2f)
   return losses;
 }
 
-/// Calls f(stage, ranks, place) for stages 0 to 3 on 1 to 4 ranks, each with every second one of
-/// `places` kinds of offload.
-template <class F>
-void for_settings(size_t places, const F& f) {
-  for (const int stage : {0, 1, 2, 3})
-    for (const int ranks : {1, 2, 3, 4})
-      for (size_t place = 0; place < places; ++place) {
-        if ((static_cast<size_t>(stage + ranks) + place) % 2 == 0) continue;
-        INFO("stage ", stage, ", ranks ", ranks, ", place ", place);
-        f(stage, ranks, place);
-      }
-}
-
 }  // namespace zg::testing

@@ -53,9 +53,8 @@ TEST_CASE("a stop reason on one rank stops all ranks after the same step, and th
   }
 }
 
-TEST_CASE("a step dropped by the give_up hook leaves the engine as before the step") {
-  const TemporaryFolder folder;
-  TrainerOptions options = ten_steps();
+TEST_CASE_FIXTURE(TenSteps,
+                  "a step dropped by the give_up hook leaves the engine as before the step") {
   const Outcome three = [&] {
     TrainerOptions shorter = options;
     shorter.steps = 3;
@@ -71,9 +70,7 @@ TEST_CASE("a step dropped by the give_up hook leaves the engine as before the st
   CHECK(zero::find_checkpoint(folder.path()) == folder / "step_3");
 }
 
-TEST_CASE("a hook that throws StopTraining ends the run, and the step is saved") {
-  const TemporaryFolder folder;
-  TrainerOptions options = ten_steps();
+TEST_CASE_FIXTURE(TenSteps, "a hook that throws StopTraining ends the run, and the step is saved") {
   options.checkpoints = {.path = folder.path()};
   const Outcome outcome =
       run({.options = options, .hooks = {.after_step = [](const zero::TrainedStep& step) {
@@ -83,9 +80,9 @@ TEST_CASE("a hook that throws StopTraining ends the run, and the step is saved")
   CHECK(zero::find_checkpoint(folder.path()) == folder / "step_4");
 }
 
-TEST_CASE("stop_interval splits a run into several, which together give the same hash as one run") {
-  const TemporaryFolder folder;
-  TrainerOptions options = ten_steps();
+TEST_CASE_FIXTURE(
+    TenSteps,
+    "stop_interval splits a run into several, which together give the same hash as one run") {
   const std::string expected = run({.options = options}).hash;
   options.stop_interval = 4;
   options.checkpoints = {.path = folder.path()};
@@ -102,20 +99,18 @@ TEST_CASE("stop_interval splits a run into several, which together give the same
 
 TEST_CASE(
     "StopTraining thrown at any moment of a step discards the step or ends the run after it") {
-  const std::string straight = run({.options = ten_steps()}).hash;
-  for (const int world : {1, 2})
+  for (const int world : {1, 2}) {
+    Job job{.world = world,
+            .engine = {.stage = world == 1 ? 0 : 3, .param_persistence_threshold = 0},
+            .options = ten_steps()};
+    job.options.accumulation = 4 / world;
+    job.options.steps = 5;
+    const std::string expected = run(job).hash;
     for (int moment = 0; moment < 8; ++moment) {
       INFO("world ", world, ", moment ", moment);
       const TemporaryFolder folder;
-      TrainerOptions options = ten_steps();
-      options.accumulation = 4 / world;
-      options.steps = 5;
-      options.checkpoints = {.path = folder.path()};
-      Job job{.world = world,
-              .engine = {.stage = world == 1 ? 0 : 3, .param_persistence_threshold = 0},
-              .options = options};
-      const std::string expected = run(job).hash;
-      std::filesystem::remove_all(folder.path());
+      job.options.checkpoints = {.path = folder.path()};
+      job.resume.clear();
       job.hooks.observe = [&](zero::TrainerMoment at, const MicroBatch& batch) {
         const bool in_batch = moment >= 1 && moment <= 4;
         if (static_cast<int>(at) == moment && batch.step == 3 && batch.index == (in_batch ? 1 : 0))
@@ -132,6 +127,7 @@ TEST_CASE(
       job.resume = folder.path();
       CHECK(run(job).hash == expected);
     }
+  }
 }
 
 TEST_CASE(
@@ -160,11 +156,10 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("after a failed step Trainer::run is refused until Engine::drop_gradients is called") {
+TEST_CASE_FIXTURE(
+    NetEngine,
+    "after a failed step Trainer::run is refused until Engine::drop_gradients is called") {
   const std::string straight = run({.options = ten_steps()}).hash;
-  const Device device = Device::cpu();
-  const Net net;
-  zero::Engine engine(net.store, device);
   bool fails = true;
   Trainer trainer(engine, ten_steps(), task_of(net, device),
                   {.observe = [&](zero::TrainerMoment, const MicroBatch& batch) {
@@ -300,13 +295,10 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("Trainer::save returns false each time it fails and true once the cause is removed") {
-  const TemporaryFolder folder;
+TEST_CASE_FIXTURE(
+    NetEngine,
+    "Trainer::save returns false each time it fails and true once the cause is removed") {
   write_file(folder / "a", "no folder");
-  const Device device = Device::cpu();
-  const Net net;
-  zero::Engine engine(net.store, device);
-  TrainerOptions options = ten_steps();
   options.checkpoints = {.path = folder / "a"};
   Trainer trainer(engine, options, task_of(net, device));
   trainer.step();
@@ -317,13 +309,9 @@ TEST_CASE("Trainer::save returns false each time it fails and true once the caus
   CHECK(zero::find_checkpoint(folder / "a") == folder / "a/step_1");
 }
 
-TEST_CASE(
+TEST_CASE_FIXTURE(
+    NetEngine,
     "a failed background save is reported by the next Trainer::save, which saves the step again") {
-  const TemporaryFolder folder;
-  const Device device = Device::cpu();
-  const Net net;
-  zero::Engine engine(net.store, device);
-  TrainerOptions options = ten_steps();
   options.checkpoints = {.path = folder.path(), .in_background = true};
   std::vector<int> failed;
   Trainer trainer(engine, options, task_of(net, device),
@@ -346,9 +334,7 @@ TEST_CASE(
   CHECK(zero::find_checkpoint(folder.path()) == folder / "step_2");
 }
 
-TEST_CASE("a background save is committed before the next save begins") {
-  const TemporaryFolder folder;
-  TrainerOptions options = ten_steps();
+TEST_CASE_FIXTURE(TenSteps, "a background save is committed before the next save begins") {
   // A disk that is slow or busy is waited for: two minutes.
   options.steps = 1199;
   options.save_interval = 600;
@@ -368,10 +354,9 @@ TEST_CASE("a background save is committed before the next save begins") {
   CHECK(there);
 }
 
-TEST_CASE(
+TEST_CASE_FIXTURE(
+    TenSteps,
     "all ranks load the checkpoint that rank 0 chose, and a rank that does not have it throws") {
-  const TemporaryFolder folder;
-  TrainerOptions options = ten_steps();
   options.accumulation = 1;
   options.steps = 4;
   options.save_interval = 2;
@@ -396,10 +381,10 @@ TEST_CASE(
             "directory that all ranks see alike; try again, or give the path of one step_N");
 }
 
-TEST_CASE("without a saved hook, failed saves and damaged checkpoints are reported as warnings") {
-  const TemporaryFolder folder;
+TEST_CASE_FIXTURE(
+    TenSteps,
+    "without a saved hook, failed saves and damaged checkpoints are reported as warnings") {
   std::vector<std::string> warnings;
-  TrainerOptions options = ten_steps();
   options.steps = 2;
   options.checkpoints = {.path = folder / "a"};
   options.save_interval = 1;
@@ -426,17 +411,14 @@ TEST_CASE("without a saved hook, failed saves and damaged checkpoints are report
   CHECK(contains(warnings[0], "save failed: " + folder / "file/step_2: rank 0: "));
 }
 
-TEST_CASE(
+TEST_CASE_FIXTURE(
+    NetEngine,
     "a trainer refuses a batch without tensors and a save_interval without a checkpoint "
     "directory") {
-  const Device device = Device::cpu();
-  const Net net;
-  zero::Engine engine(net.store, device);
   TrainerTask task = task_of(net, device);
   task.batch = [](const MicroBatch&) { return std::vector<Tensor>{}; };
   CHECK(message_of<ConfigError>([&] { Trainer(engine, ten_steps(), task).run(); }) ==
         "trainer: batch: expected the tensors of samples 0 to 2, got none");
-  TrainerOptions options = ten_steps();
   options.save_interval = 2;
   CHECK(contains(message_of<ConfigError>([&] { Trainer(engine, options, task); }),
                  "save_interval: expected TrainerOptions::checkpoints with it"));

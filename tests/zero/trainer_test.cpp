@@ -8,12 +8,12 @@
 #include <mutex>
 
 #include "tests/support/error_message.h"
+#include "tests/support/planned.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/zero/perceptron.h"
 #include "zerograd/autograd/ops.h"
 #include "zerograd/runtime/comm/mesh.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/plan.h"
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
 
 using namespace zg;
@@ -101,24 +101,18 @@ TEST_CASE("a resumed trainer goes on with the same bits, also on other ranks") {
   }
 }
 
-TEST_CASE("a directory without checkpoints resumes nothing") {
-  const TemporaryFolder folder;
-  TrainerOptions options = ten_steps();
+TEST_CASE_FIXTURE(TenSteps, "a directory without checkpoints resumes nothing") {
   options.steps = 1;
   CHECK_FALSE(run({.options = options, .resume = folder / "nowhere"}).resumed);
   CHECK_FALSE(run({.world = 2, .options = options, .resume = folder.path()}).resumed);
 }
 
-TEST_CASE("retention keeps the checkpoint with the lowest score and the newest one") {
-  const TemporaryFolder folder;
-  TrainerOptions options = ten_steps();
+TEST_CASE_FIXTURE(NetEngine,
+                  "retention keeps the checkpoint with the lowest score and the newest one") {
   options.steps = 6;
   options.checkpoints = {.path = folder.path(), .keep = 1};
   options.save_interval = 1;
   // A score counts until the next one is set: the checkpoints 2 and 3 have -1, the later ones 5.
-  const Device device = Device::cpu();
-  const Net net;
-  zero::Engine engine(net.store, device);
   Trainer* self = nullptr;
   Trainer trainer(engine, options, task_of(net, device),
                   {.after_step = [&](const zero::TrainedStep& step) {
@@ -178,13 +172,9 @@ TEST_CASE("a plan of a trainer equals its run with saves, a resume, three ranks 
       };
     };
     const DeviceOptions device{.swap = {.directory = disk.path()}};
-    const Plan plan = plan_ranks(3, program(folder / "run"), {.device = device});
+    plan_ranks(3, program(folder / "run"), {.device = device});
     CHECK_FALSE(std::filesystem::exists(folder / "run"));
-    const MemoryReport report =
-        run_ranks(3, program(folder / "run"), {.local = {.device = device}, .expect = &plan});
-    CHECK((report == plan));
-    CHECK(report.table() == plan.table());
-    CHECK(plan.ranks[2].steps == 5);
+    CHECK(check_planned(3, program(folder / "run"), device).ranks[2].steps == 5);
   }
 }
 
@@ -205,10 +195,7 @@ TEST_CASE("a plan of a trainer equals its run with a pipeline, batch ramp-up and
       options.save_interval = 2;
       Trainer(engine, options, task_of(net, device)).run();
     };
-    const Plan plan = plan_ranks(4, program);
-    CHECK_FALSE(std::filesystem::exists(folder / "run"));
-    CHECK((run_ranks(4, program, {.expect = &plan}) == plan));
-    CHECK(plan.ranks[3].steps == 7);
+    CHECK(check_planned(4, program).ranks[3].steps == 7);
   }
   const TemporaryFolder folder;
   const auto program = [&](Communicator& ranks, const Device& device) {
@@ -224,15 +211,11 @@ TEST_CASE("a plan of a trainer equals its run with a pipeline, batch ramp-up and
     if (device.type() != Device::Type::meta && engine.skipped() != 3)
       throw Error("expected 3 skipped steps, got " + std::to_string(engine.skipped()));
   };
-  const Plan plan = plan_ranks(2, program);
-  CHECK((run_ranks(2, program, {.expect = &plan}) == plan));
+  check_planned(2, program);
 }
 
-TEST_CASE("TrainerHooks::observe is called at each moment of a training step, in order") {
-  const Device device = Device::cpu();
-  const Net net;
-  zero::Engine engine(net.store, device);
-  TrainerOptions options = ten_steps();
+TEST_CASE_FIXTURE(NetEngine,
+                  "TrainerHooks::observe is called at each moment of a training step, in order") {
   options.steps = 1;
   // With one stage a micro-batch is done before the next one begins, whatever the schedule.
   SUBCASE("1F1B") { options.pipeline = PipelineSchedule::one_f_one_b; }
@@ -354,15 +337,13 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("invalid or contradictory trainer options are refused with the name of the option") {
-  const Device device = Device::cpu();
-  const Net net;
-  zero::Engine engine(net.store, device);
-  const auto refusal = [&](TrainerOptions options, bool with_forward = true,
+TEST_CASE_FIXTURE(
+    NetEngine, "invalid or contradictory trainer options are refused with the name of the option") {
+  const auto refusal = [&](TrainerOptions invalid, bool with_forward = true,
                            TrainerHooks hooks = {}) {
     TrainerTask task = task_of(net, device);
     if (!with_forward) task.forward = {};
-    return message_of<ConfigError>([&] { Trainer(engine, options, task, hooks); });
+    return message_of<ConfigError>([&] { Trainer(engine, invalid, task, hooks); });
   };
   CHECK(refusal({.micro_batch = 0}) == "trainer: micro_batch: expected 1 or more, got 0");
   CHECK(refusal({.accumulation = -1}) == "trainer: accumulation: expected 1 or more, got -1");
@@ -422,11 +403,8 @@ TEST_CASE("a run whose steps are all bad ends on every rank, and saves nothing i
   }
 }
 
-TEST_CASE("a trainer refuses a checkpoint of another program and names its step folder") {
-  const TemporaryFolder folder;
-  const Device device = Device::cpu();
-  const Net net;
-  zero::Engine engine(net.store, device);
+TEST_CASE_FIXTURE(NetEngine,
+                  "a trainer refuses a checkpoint of another program and names its step folder") {
   for (const char* config : {R"({"mine":1})", R"({"schema":"zerograd.trainer/1","samples":-4})"}) {
     zero::save_checkpoint(folder.path(), engine, {.config_json = config});
     Trainer trainer(engine, {.steps = 1}, task_of(net, device));

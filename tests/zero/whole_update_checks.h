@@ -4,7 +4,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <iterator>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -14,49 +13,15 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/cover.h"
+#include "tests/support/planned.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/zero/matrix_toy.h"
-#include "zerograd/runtime/error.h"
-#include "zerograd/runtime/plan.h"
-#include "zerograd/zero/checkpoint/checkpoint_file.h"
+#include "tests/zero/training_run.h"
 #include "zerograd/zero/checkpoint/snapshot.h"
 
 // The promises of every optimizer that needs whole parameters (zero/optimizer/whole_update.h).
 namespace zg::testing {
-
-struct MatrixRun {
-  int ranks = 1, first = 0, end = 3, threads = 1;
-  std::string directory = {};  ///< of checkpoints; empty: none
-};
-
-/// Trains MatrixToy in steps [first, end), from the checkpoint if first > 0, and saves a checkpoint
-/// at the end if run.directory is not empty. Returns the hash of the parameters.
-inline std::string train_matrices(zero::Config config, const MatrixRun& run) {
-  constexpr int micro_batches = 12;  // in a step; divisible by 1 to 4 ranks
-  std::string hash;
-  std::mutex mutex;
-  // `wide` and `alone` have fewer elements and stay gathered at stage 3; `tall` does not.
-  config.param_persistence_threshold = 160;
-  const auto rank = [&](Communicator& comm, const Device& device) {
-    const MatrixToy toy;
-    zero::Engine engine(toy.store, comm, device, config);
-    if (run.first > 0) zero::load_checkpoint(run.directory, engine);
-    for (int step = run.first; step < run.end; ++step) {
-      for (int g = comm.rank(); g < micro_batches; g += run.ranks)
-        train_micro_batch(engine, static_cast<uint64_t>(step * 100 + g));
-      engine.step(1e-2f);
-    }
-    const std::string own = engine.parameter_hash();
-    if (!run.directory.empty())
-      zero::save_checkpoint(run.directory, engine,
-                            {.steps = run.end, .micro_batches = run.end * micro_batches});
-    const std::lock_guard lock(mutex);
-    if (!hash.empty() && hash != own) throw ShapeError("ranks ended with different parameters");
-    hash = own;
-  };
-  run_local(run.ranks, rank, {.device = {.threads = run.threads, .swap = {.directory = "/tmp"}}});
-  return hash;
-}
 
 /// One hash for each precision: f32, bf16 and f16 with f32 masters, and all bf16 with stochastic
 /// rounding, over stages, ranks, offload, threads, and a restart at another stage on other ranks.
@@ -70,7 +35,7 @@ inline void check_one_hash(const zero::UpdateOptions& update, const zero::Update
                                          {.optimizer = file, .sub_group_size = 128},
                                          {.gradient = file, .optimizer = file},
                                          {.optimizer = host, .optimizer_ratio = 0.5}};
-  const zero::Config precisions[] = {
+  std::vector<zero::Config> precisions = {
       {.update = update},
       {.compute = DType::bf16, .update = grouped},
       {.compute = DType::f16, .update = update, .loss_scaling = low_scale},
@@ -79,30 +44,37 @@ inline void check_one_hash(const zero::UpdateOptions& update, const zero::Update
        .grad_accum = DType::bf16,
        .update = stochastic}};
   std::vector<std::string> hashes;
-  for (const zero::Config& plain : precisions) {
-    INFO(name_of(plain.compute), ", ", name_of(plain.optimizer));
-    const std::string expected = train_matrices(plain, {});
-    CHECK(std::count(hashes.begin(), hashes.end(), expected) == 0);
-    hashes.push_back(expected);
-    for_settings(std::size(places), [&](int stage, int ranks, size_t place) {
-      zero::Config config = plain;
-      config.stage = stage;
-      config.offload = places[place];
-      if (stage == 3 && ranks > 1) config.offload.parameter = file;
-      config.allgather_bucket_size = ranks == 3 ? 100 : 500'000'000;
-      CHECK(train_matrices(config, {.ranks = ranks, .threads = 1 + ranks % 2}) == expected);
-    });
+  for (zero::Config& plain : precisions) {
+    // `wide` and `alone` have fewer elements and stay gathered at stage 3; `tall` does not.
+    plain.param_persistence_threshold = 160;
+    hashes.push_back(train_on_ranks<MatrixToy>(plain, {}).hash);
+    CHECK(std::count(hashes.begin(), hashes.end(), hashes.back()) == 1);
+  }
+  for_cover(
+      [&](size_t precision, int stage, int ranks, const zero::OffloadOptions& offload) {
+        INFO("precision ", precision, ", stage ", stage, ", ranks ", ranks, ", ",
+             name_of(offload.optimizer));
+        zero::Config config = precisions[precision];
+        config.stage = stage;
+        config.offload = offload;
+        if (stage == 3 && ranks > 1) config.offload.parameter = file;
+        config.allgather_bucket_size = ranks == 3 ? 100 : 500'000'000;
+        const TrainingRun run{.ranks = ranks, .threads = 1 + ranks % 2};
+        CHECK(train_on_ranks<MatrixToy>(config, run).hash == hashes[precision]);
+      },
+      std::vector<size_t>{0, 1, 2, 3}, std::vector{0, 1, 2, 3}, std::vector{1, 2, 3, 4}, places);
+  for (size_t precision = 0; precision < hashes.size(); ++precision)
     for (const int stage : {0, 3}) {
+      INFO("precision ", precision, ", saved at stage ", stage);
       const TemporaryFolder folder;
-      zero::Config config = plain;
+      zero::Config config = precisions[precision];
       config.stage = stage;
-      train_matrices(config, {.ranks = 3, .end = 2, .directory = folder.path()});
+      train_on_ranks<MatrixToy>(config, {.ranks = 3, .end = 2, .directory = folder.path()});
       zero::verify_checkpoint(folder / "step_2");
       config.stage = 3 - stage;
-      CHECK(train_matrices(config, {.ranks = 2, .first = 2, .directory = folder.path()}) ==
-            expected);
+      const TrainingRun rest{.ranks = 2, .first = 2, .directory = folder.path()};
+      CHECK(train_on_ranks<MatrixToy>(config, rest).hash == hashes[precision]);
     }
-  }
 }
 
 /// A plan equals its run, in which step `skipped` has infinite gradients.
@@ -127,10 +99,7 @@ inline void check_plan(const zero::UpdateOptions& update, int skipped) {
           if (device.type() != Device::Type::meta) CHECK(result.skipped == (step == skipped));
         }
       };
-      const DeviceOptions device{.swap = {.directory = "/tmp"}};
-      const Plan planned = plan_ranks(3, program, {.device = device});
-      CHECK(planned.complete);
-      CHECK((run_ranks(3, program, {.local = {.device = device}, .expect = &planned}) == planned));
+      check_planned(3, program, {.swap = {.directory = "/tmp"}});
     }
 }
 

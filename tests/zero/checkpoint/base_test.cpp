@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/support/cover.h"
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/zero/toy.h"
@@ -58,28 +59,32 @@ CheckpointInfo info_with_base(const Engine& engine, const CheckpointInfo::Base& 
 }  // namespace
 
 TEST_CASE("a checkpoint leaves out what is not saved, and a resumed engine has the same bits") {
-  for (const DType compute : {DType::f32, DType::bf16})
-    for (size_t place = 0; place < base_configs().size(); ++place)
-      for (const int ranks : {1, 2, 3}) {
-        INFO(name_of(compute), ", place ", place, ", ranks ", ranks);
+  for_cover(
+      [](DType compute, const Config& place, int ranks) {
+        INFO(name_of(compute), ", place ", &place - base_configs().data(), ", ranks ", ranks);
         const TemporaryFolder folder;
-        Config config = base_configs()[place];
-        config.compute = compute;
         const BasedToy toy;
         const WeightSource base = source_of("the base", toy, 1.0f);
         const CheckpointInfo::Base named{"the base", weights_hash(base)};
-        std::string hashes[2];
-        run_local(ranks,
-                  [&](Communicator& comm, const Device& device) {
-                    Engine engine(toy.store, comm, device, config);
-                    load_weights(base, engine, is_left_out);
-                    for (int step = 0; step < 2; ++step) train_step(engine, step);
-                    save_checkpoint(folder.path(), engine, info_with_base(engine, named));
-                    train_step(engine, 2);
-                    const std::string hash = engine.parameter_hash();
-                    if (comm.rank() == 0) hashes[0] = hash;
-                  },
-                  {.device = {.swap = {.directory = folder.path()}}});
+        const auto hash_of = [&](Config config, const auto& train) {
+          config.compute = compute;
+          std::string hash;
+          run_local(ranks,
+                    [&](Communicator& comm, const Device& device) {
+                      Engine engine(toy.store, comm, device, config);
+                      load_weights(base, engine, is_left_out);
+                      train(engine);
+                      train_step(engine, 2);
+                      const std::string own = engine.parameter_hash();
+                      if (comm.rank() == 0) hash = own;
+                    },
+                    {.device = {.swap = {.directory = folder.path()}}});
+          return hash;
+        };
+        const std::string whole = hash_of(place, [&](Engine& engine) {
+          for (int step = 0; step < 2; ++step) train_step(engine, step);
+          save_checkpoint(folder.path(), engine, info_with_base(engine, named));
+        });
         const nlohmann::json manifest =
             nlohmann::json::parse(read_text(folder / "step_2/manifest.json"));
         CHECK(manifest.at("base").at("path") == "the base");
@@ -89,18 +94,10 @@ TEST_CASE("a checkpoint leaves out what is not saved, and a resumed engine has t
         CHECK(damages_of(folder / "step_2").empty());
         CHECK(read_checkpoint_info(folder.path()).base == named);
         // Another stage, without offload.
-        Config other = base_configs()[0];
-        other.compute = compute;
-        run_local(ranks, [&](Communicator& comm, const Device& device) {
-          Engine engine(toy.store, comm, device, other);
-          load_weights(base, engine, is_left_out);
-          load_checkpoint(folder.path(), engine);
-          train_step(engine, 2);
-          const std::string hash = engine.parameter_hash();
-          if (comm.rank() == 0) hashes[1] = hash;
-        });
-        CHECK(hashes[1] == hashes[0]);
-      }
+        CHECK(hash_of(base_configs()[0],
+                      [&](Engine& engine) { load_checkpoint(folder.path(), engine); }) == whole);
+      },
+      std::vector{DType::f32, DType::bf16}, base_configs(), std::vector{1, 2, 3});
 }
 
 TEST_CASE("a save that would lose parameters, or another base, is refused") {

@@ -7,7 +7,7 @@
 
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/zero/toy.h"
+#include "tests/zero/training_run.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
@@ -105,11 +105,9 @@ TEST_CASE("DirectoryLock lets only one run at a time write to a checkpoint direc
   CHECK(contains(zero::DirectoryLock(folder / "none").warning(), "cannot be locked"));
 }
 
-TEST_CASE("links in a directory of checkpoints are removed and replaced, but never followed") {
-  const TemporaryFolder folder;
+TEST_CASE_FIXTURE(
+    ToyEngine, "links in a directory of checkpoints are removed and replaced, but never followed") {
   const std::string path = folder / "save", home = folder / "home";
-  const Toy toy;
-  Engine engine(toy.store, Device::cpu());
   zero::save_checkpoint(home, engine, info_with(engine, "9"));
   write_file(home + "/own", "own");
   const auto home_files = [&] {
@@ -143,10 +141,8 @@ TEST_CASE("links in a directory of checkpoints are removed and replaced, but nev
   CHECK(home_files() == before);
 }
 
-TEST_CASE("a checkpoint that another process writes is left alone, and its step is refused") {
-  const TemporaryFolder folder;
-  const Toy toy;
-  Engine engine(toy.store, Device::cpu());
+TEST_CASE_FIXTURE(
+    ToyEngine, "a checkpoint that another process writes is left alone, and its step is refused") {
   const std::string unfinished = folder / ".unfinished_step_0";
   std::filesystem::create_directories(unfinished);
   auto other = Folder::open(unfinished);

@@ -1,68 +1,36 @@
 #include <doctest/doctest.h>
 
 #include <filesystem>
-#include <mutex>
+#include <map>
 #include <set>
 
+#include "tests/support/cover.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/zero/toy.h"
-#include "zerograd/runtime/comm/communicator.h"
+#include "tests/zero/training_run.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/safetensors.h"
-#include "zerograd/zero/checkpoint/checkpoint_file.h"
 
 using namespace zg;
 using namespace zg::testing;
-using zero::Config;
 using zero::Engine;
 
 namespace {
 
-constexpr int micro_batches_a_step = 12;  // per step; divisible by 1, 2, 3 and 4 ranks
 constexpr int last = 5;
 
 struct Layout {
   int ranks, stage;
 };
 
-/// Trains the toy from `first` to `end` on the layout, from a checkpoint when there is one, and
-/// leaves one at the end. Losses and the hash are those that every rank agrees on.
-struct Part {
-  std::vector<double> losses;
-  std::string hash;
-  int64_t skipped = 0;
-};
-Part train_part(const Layout& layout, int first, int end, const std::string& directory,
-                DType compute = DType::f32) {
-  Part part;
-  std::mutex mutex;
-  run_local(layout.ranks, [&](Communicator& comm, const Device& device) {
-    const Toy toy;
-    Engine engine(toy.store, comm, device,
-                  {.stage = layout.stage,
-                   .compute = compute,
-                   .seed = first > 0 ? 99u : 3407u,
-                   .param_persistence_threshold = 20});
-    if (first > 0) zero::load_checkpoint(directory, engine);
-    Part own;
-    for (int step = first; step < end; ++step) {
-      std::vector<double> losses;
-      for (int g = comm.rank(); g < micro_batches_a_step; g += layout.ranks)
-        losses.push_back(train_micro_batch(engine, static_cast<uint64_t>(step * 100 + g)));
-      own.losses.push_back(engine.mean_loss(losses));
-      engine.step(1e-2f);
-    }
-    own.hash = engine.parameter_hash();
-    zero::save_checkpoint(
-        directory, engine,
-        {.steps = end, .skipped = engine.skipped(), .micro_batches = end * micro_batches_a_step});
-    own.skipped = engine.skipped();
-    const std::lock_guard lock(mutex);
-    if (!part.hash.empty() && (part.hash != own.hash || part.losses != own.losses))
-      throw ShapeError("ranks ended with different outcomes");
-    part = own;
-  });
-  return part;
+/// Trains the toy on the layout, from a checkpoint when there is one, and leaves one at the end.
+TrainingOutcome train_part(const Layout& layout, int first, int end, const std::string& directory,
+                           DType compute = DType::f32) {
+  return train_on_ranks(
+      {.stage = layout.stage,
+       .compute = compute,
+       .seed = first > 0 ? 99u : 3407u,
+       .param_persistence_threshold = 20},
+      {.ranks = layout.ranks, .first = first, .end = end, .directory = directory});
 }
 
 }  // namespace
@@ -70,31 +38,33 @@ Part train_part(const Layout& layout, int first, int end, const std::string& dir
 TEST_CASE(
     "a run saved on any ranks and stage and resumed on any others gives the uninterrupted run's "
     "bits") {
+  const TemporaryFolder folder;
+  std::map<DType, TrainingOutcome> wholes;
   for (const DType compute : {DType::f32, DType::bf16, DType::f16}) {
-    const TemporaryFolder folder;
-    const Part whole = train_part({1, 0}, 0, last, folder / "whole", compute);
+    wholes[compute] = train_part({1, 0}, 0, last, folder / name_of(compute), compute);
     // From 2^16 on gradients near 3 overflow f16 up to 2^14, once more for hysteresis: cuts after
     // a skipped step and after a taken one.
-    CHECK(whole.skipped == (compute == DType::f16 ? 3 : 0));
-    // Ranks and stage before and after: an orthogonal array over GF(4), in which each pair of the
-    // four columns has all of its 16 combinations once. Addition is ^.
-    const int twice[] = {0, 2, 3, 1};
-    for (int i = 0; i < 4; ++i)
-      for (int j = 0; j < 4; ++j) {
-        const Layout before{1 + i, j}, after{1 + (i ^ j), i ^ twice[j]};
-        INFO("ranks ", before.ranks, ", stage ", before.stage, ", ranks ", after.ranks, ", stage ",
-             after.stage);
-        const std::string directory = folder / (std::to_string(i) + std::to_string(j));
-        const int cut = 1 + (i + j) % (last - 1);
-        const Part front = train_part(before, 0, cut, directory, compute);
-        const Part back = train_part(after, cut, last, directory, compute);
+    CHECK(wholes[compute].skipped == (compute == DType::f16 ? 3 : 0));
+  }
+  int number = 0;
+  for_cover(
+      [&](DType compute, int cut, int ranks, int stage, int other_ranks, int other_stage) {
+        INFO(name_of(compute), ", ", ranks, " ranks, stage ", stage, ", cut ", cut, ", ",
+             other_ranks, " ranks, stage ", other_stage);
+        const std::string directory = folder / std::to_string(number++);
+        const TrainingOutcome& whole = wholes.at(compute);
+        const TrainingOutcome front = train_part({ranks, stage}, 0, cut, directory, compute);
+        const TrainingOutcome back =
+            train_part({other_ranks, other_stage}, cut, last, directory, compute);
         std::vector<double> losses = front.losses;
         losses.insert(losses.end(), back.losses.begin(), back.losses.end());
         CHECK(losses == whole.losses);
         CHECK(back.hash == whole.hash);
         CHECK(back.skipped == whole.skipped);
-      }
-  }
+      },
+      std::vector{DType::f32, DType::bf16, DType::f16}, std::vector{1, 2, 3, 4},
+      std::vector{1, 2, 3, 4}, std::vector{0, 1, 2, 3}, std::vector{1, 2, 3, 4},
+      std::vector{0, 1, 2, 3});
 }
 
 TEST_CASE("each rank writes its own shard, and together they tile every parameter") {

@@ -8,7 +8,7 @@
 
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/zero/toy.h"
+#include "tests/zero/training_run.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
@@ -99,10 +99,7 @@ TEST_CASE("a run that is saved and resumed at any step is the uninterrupted run,
   }
 }
 
-TEST_CASE("find_checkpoint returns the step_N folder with the highest number") {
-  const Toy toy;
-  Engine engine(toy.store, Device::cpu());
-  const TemporaryFolder folder;
+TEST_CASE_FIXTURE(ToyEngine, "find_checkpoint returns the step_N folder with the highest number") {
   const std::string directory = folder / "a/b";
   CHECK(contains(message_of<FileError>([&] { zero::find_checkpoint(folder.path()); }),
                  "expected a step_N folder"));
@@ -120,11 +117,9 @@ TEST_CASE("find_checkpoint returns the step_N folder with the highest number") {
   CHECK(zero::read_checkpoint_info(directory).config_json == "{}");
 }
 
-TEST_CASE(
+TEST_CASE_FIXTURE(
+    ToyEngine,
     "saving again replaces the checkpoint and removes the unfinished folder of a killed run") {
-  const Toy toy;
-  Engine engine(toy.store, Device::cpu());
-  const TemporaryFolder folder;
   fs::create_directories(folder / ".unfinished_step_7");
   std::ofstream(folder / ".unfinished_step_7/shard_00000.safetensors") << "half";
   const std::string path = zero::save_checkpoint(folder.path(), engine, toy_info(engine));
@@ -140,10 +135,9 @@ TEST_CASE(
   CHECK(loaded.parameter_hash() != before);
 }
 
-TEST_CASE("save_checkpoint refuses a wrong step count, a bad config and pending micro-batches") {
-  const Toy toy;
-  Engine engine(toy.store, Device::cpu());
-  const TemporaryFolder folder;
+TEST_CASE_FIXTURE(
+    ToyEngine,
+    "save_checkpoint refuses a wrong step count, a bad config and pending micro-batches") {
   CHECK_THROWS_AS(zero::save_checkpoint(folder.path(), engine, {.steps = 3}), ConfigError);
   CHECK_THROWS_AS(zero::save_checkpoint(folder.path(), engine, {.config_json = "[1]"}),
                   ConfigError);
@@ -160,11 +154,9 @@ TEST_CASE("save_checkpoint refuses a wrong step count, a bad config and pending 
   CHECK(planned.parameter_hash() == "planned");
 }
 
-TEST_CASE("damage to a checkpoint is reported with the name of the damaged tensor or file") {
-  const Toy toy;
-  Engine engine(toy.store, Device::cpu());
+TEST_CASE_FIXTURE(
+    ToyEngine, "damage to a checkpoint is reported with the name of the damaged tensor or file") {
   train_step(engine, 0);
-  const TemporaryFolder folder;
   const std::string path = zero::save_checkpoint(folder.path(), engine, toy_info(engine));
   const std::string shard = path + "/shard_00000.safetensors", manifest = path + "/manifest.json";
   CHECK_NOTHROW(zero::verify_checkpoint(folder.path()));
@@ -202,10 +194,8 @@ TEST_CASE("damage to a checkpoint is reported with the name of the damaged tenso
   CHECK(contains(message_of<FileError>([&] { zero::load_checkpoint(path, engine); }), shard));
 }
 
-TEST_CASE("a checkpoint stores extra files of the run and verifies their checksums") {
-  const Toy toy;
-  Engine engine(toy.store, Device::cpu());
-  const TemporaryFolder folder;
+TEST_CASE_FIXTURE(ToyEngine,
+                  "a checkpoint stores extra files of the run and verifies their checksums") {
   const std::string any_bytes("\0\xff\n{", 4);
   CheckpointInfo info = toy_info(engine);
   info.files = {{"tokenizer.json", R"({"model": "BPE"})"}, {"Notes-2_b", any_bytes}, {"e", ""}};
@@ -236,11 +226,9 @@ TEST_CASE("a checkpoint stores extra files of the run and verifies their checksu
   CHECK(!contains(read_file(path + "/manifest.json"), "files"));
 }
 
-TEST_CASE(
+TEST_CASE_FIXTURE(
+    ToyEngine,
     "an extra file with an unsafe or reserved name is refused when a checkpoint is saved or read") {
-  const Toy toy;
-  const Engine engine(toy.store, Device::cpu());
-  const TemporaryFolder folder;
   for (const std::string& name : std::vector<std::string>{
            "", ".", "..", "../out", "a/b", "/etc/a", ".hidden", "a\nb", "\x1b[", "\xff",
            "shard_00000.safetensors", "shard_1", "manifest.json", std::string("a\0b", 3)}) {
@@ -270,11 +258,8 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("several pieces of a parameter are put together by offset") {
-  const Toy toy;
-  Engine engine(toy.store, Device::cpu());
+TEST_CASE_FIXTURE(ToyEngine, "several pieces of a parameter are put together by offset") {
   train_step(engine, 0);
-  const TemporaryFolder folder;
   const std::string path = zero::save_checkpoint(folder.path(), engine, toy_info(engine));
 
   // The same checkpoint with gain's master cut at element 64. Both pieces are in a second shard
@@ -326,10 +311,8 @@ TEST_CASE("several pieces of a parameter are put together by offset") {
   CHECK(loaded.parameter_hash() == before);
 }
 
-TEST_CASE("load_checkpoint refuses a checkpoint of another model and changes no parameter") {
-  const Toy toy;
-  const Engine engine(toy.store, Device::cpu());
-  const TemporaryFolder folder;
+TEST_CASE_FIXTURE(
+    ToyEngine, "load_checkpoint refuses a checkpoint of another model and changes no parameter") {
   zero::save_checkpoint(folder.path(), engine, {});
 
   ParameterStore store;
@@ -391,10 +374,8 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("dump_gradients writes the mean gradient over the micro-batches by parameter name") {
-  const Toy toy;
-  Engine engine(toy.store, Device::cpu());
-  const TemporaryFolder folder;
+TEST_CASE_FIXTURE(
+    ToyEngine, "dump_gradients writes the mean gradient over the micro-batches by parameter name") {
   CHECK_THROWS_AS(zero::dump_gradients(folder / "g", engine), ConfigError);
   for (uint64_t m = 1; m <= 3; ++m) {
     Gradients gradients = random_gradients(toy.trainable(), m);
@@ -415,16 +396,14 @@ TEST_CASE("dump_gradients writes the mean gradient over the micro-batches by par
 TEST_CASE(
     "a parameter longer than one read chunk loads whole from a checkpoint and from a weights "
     "file") {
-  const auto make_store = [](ParameterStore& store) -> const Parameter& {
-    // Read in two ranges, of 2^23 elements and of 1003, which is no multiple of a block or an
-    // alignment.
-    return store.add(store.unit("unit"), "long.weight", {(int64_t{1} << 23) + 1003},
-                     Init::normal(0.5f), {.decay = true});
-  };
   const TemporaryFolder folder;
   const Device device = Device::cpu(0, {.threads = 2});
   ParameterStore store;
-  const Parameter& parameter = make_store(store);
+  // Read in two ranges, of 2^23 elements and of 1003, which is no multiple of a block or an
+  // alignment.
+  const Parameter& parameter =
+      store.add(store.unit("unit"), "long.weight", {(int64_t{1} << 23) + 1003}, Init::normal(0.5f),
+                {.decay = true});
   Engine saved(store, device, {.seed = 7});
   std::vector<float> moments(static_cast<size_t>(parameter.shape.numel()));
   for (size_t i = 0; i < moments.size(); ++i) moments[i] = static_cast<float>(i % 1000003) + 0.5f;
@@ -436,26 +415,14 @@ TEST_CASE(
     writer.write_floats(saved.read(parameter, State::master));
     writer.finish();
   }
-  for (const int ranks : {1, 3}) {
-    CAPTURE(ranks);
-    run_local(ranks, [&](Communicator& comm, const Device& own) {
-      ParameterStore other;
-      const Parameter& loaded = make_store(other);
-      Engine engine(other, comm, own, {.stage = 3, .seed = 8, .param_persistence_threshold = 0});
-      zero::load_checkpoint(step, engine);
-      const std::string from_checkpoint = engine.parameter_hash();
-      const std::vector<float> restored = engine.read(loaded, State::moment2);
-      engine.write(loaded, State::master, moments);
-      zero::load_weights(file, engine);
-      const std::string from_file = engine.parameter_hash();
-      engine.write(loaded, State::master, moments);
-      zero::load_weights(step, engine);
-      const std::string from_masters = engine.parameter_hash();
-      if (comm.rank() > 0) return;
-      CHECK(from_checkpoint == hash);
-      CHECK(restored == moments);
-      CHECK(from_file == hash);
-      CHECK(from_masters == hash);
-    });
+  Engine engine(store, device, {.stage = 3, .seed = 8, .param_persistence_threshold = 0});
+  zero::load_checkpoint(step, engine);
+  CHECK(engine.parameter_hash() == hash);
+  CHECK((engine.read(parameter, State::moment2) == moments));
+  for (const std::string& source : {file, step}) {
+    CAPTURE(source);
+    engine.write(parameter, State::master, moments);
+    zero::load_weights(source, engine);
+    CHECK(engine.parameter_hash() == hash);
   }
 }

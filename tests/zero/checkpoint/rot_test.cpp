@@ -50,7 +50,8 @@ void check_each_byte(const Saved& saved, const std::string& path, size_t end) {
   const std::string whole = read_file(path);
   for (size_t at = 0; at < end; ++at) {
     const char byte = whole[at];
-    for (char other : {static_cast<char>(byte ^ 1), static_cast<char>(byte ^ 0x20), '\n', '0'}) {
+    const char alike[] = {static_cast<char>(byte ^ 0x20), '\n', '0'};
+    for (const char other : {static_cast<char>(byte ^ 1), alike[at % 3]}) {
       if (other == byte) continue;
       std::string bytes = whole;
       bytes[at] = other;

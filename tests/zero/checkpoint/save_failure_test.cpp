@@ -7,7 +7,7 @@
 #include "tests/support/file_limit.h"
 #include "tests/support/small_disk.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/zero/toy.h"
+#include "tests/zero/training_run.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/zero/checkpoint/checkpoint_save.h"
@@ -91,10 +91,8 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a save that hits a write error keeps the old checkpoint, and later saves succeed") {
-  const Toy toy;
-  Engine engine(toy.store, Device::cpu());
-  const TemporaryFolder folder;
+TEST_CASE_FIXTURE(
+    ToyEngine, "a save that hits a write error keeps the old checkpoint, and later saves succeed") {
   zero::save_checkpoint(folder.path(), engine, step_info(engine));
   train_step(engine, 0);
   {
@@ -111,10 +109,7 @@ TEST_CASE("a save that hits a write error keeps the old checkpoint, and later sa
   zero::verify_checkpoint(folder / "step_1");
 }
 
-TEST_CASE("a save that fails before it writes does not block the next step") {
-  const Toy toy;
-  Engine engine(toy.store, Device::cpu());
-  const TemporaryFolder folder;
+TEST_CASE_FIXTURE(ToyEngine, "a save that fails before it writes does not block the next step") {
   const FileLimit limit(2000);  // bytes: less than the shard needs
   CheckpointSave save_now(folder.path(), engine, step_info(engine));
   train_step(engine, 0);
@@ -122,10 +117,8 @@ TEST_CASE("a save that fails before it writes does not block the next step") {
   CHECK(entries_of(folder.path()) == 0);
 }
 
-TEST_CASE("CheckpointSave with read_back reads the written shard before it reports success") {
-  const Toy toy;
-  Engine engine(toy.store, Device::cpu());
-  const TemporaryFolder folder;
+TEST_CASE_FIXTURE(
+    ToyEngine, "CheckpointSave with read_back reads the written shard before it reports success") {
   // Bytes that this process has read so far.
   const auto bytes_read = [] {
     const std::string io = read_file("/proc/self/io");
@@ -141,10 +134,8 @@ TEST_CASE("CheckpointSave with read_back reads the written shard before it repor
   CHECK(with - without >= static_cast<int64_t>(shard));
 }
 
-TEST_CASE("a save whose folder cannot be renamed to step_N fails and leaves nothing behind") {
-  const Toy toy;
-  Engine engine(toy.store, Device::cpu());
-  const TemporaryFolder folder;
+TEST_CASE_FIXTURE(
+    ToyEngine, "a save whose folder cannot be renamed to step_N fails and leaves nothing behind") {
   write_file(folder / "step_0", "somebody's file");
   const CheckpointSave::Result result = save_now(folder.path(), engine);
   CHECK(contains(result.reason, "rename: " + (folder / ".unfinished_step_0 to ")));
@@ -152,11 +143,10 @@ TEST_CASE("a save whose folder cannot be renamed to step_N fails and leaves noth
   CHECK(read_file(folder / "step_0") == "somebody's file");
 }
 
-TEST_CASE(
+TEST_CASE_FIXTURE(
+    ToyEngine,
     "an unfinished folder that cannot be removed fails the save of its step but not of another "
     "step") {
-  const Toy toy;
-  Engine engine(toy.store, Device::cpu());
   SmallDisk disk(1 << 20);
   if (!disk.reason().empty()) return;
   fs::create_directories(disk / ".unfinished_step_0/busy");
@@ -169,10 +159,9 @@ TEST_CASE(
   ::umount2((disk / ".unfinished_step_0/busy").c_str(), MNT_DETACH);
 }
 
-TEST_CASE(
+TEST_CASE_FIXTURE(
+    ToyEngine,
     "a save on a full disk names the needed and the free bytes and keeps the old checkpoint") {
-  const Toy toy;
-  Engine engine(toy.store, Device::cpu());
   const SmallDisk disk(20 << 10);
   if (!disk.reason().empty()) return;
   zero::save_checkpoint(disk.path(), engine, step_info(engine));

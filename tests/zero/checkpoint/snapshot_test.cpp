@@ -7,8 +7,9 @@
 #include <map>
 #include <thread>
 
+#include "tests/support/cover.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/zero/toy.h"
+#include "tests/zero/training_run.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/swap.h"
@@ -43,24 +44,21 @@ Values loaded(const std::string& path) {
   return states_of(engine);
 }
 
-/// Where states rest and in which dtypes: in place, through the bucket, and through a drive.
-std::vector<Config> configs(int stage) {
-  std::vector<Config> all;
-  for (const Space space : {Space::device, Space::host, Space::file}) {
-    all.push_back({.stage = stage, .offload = {.optimizer = space}});
-    all.push_back({.stage = stage, .compute = DType::bf16, .offload = {.optimizer = space}});
-    all.push_back({.stage = stage,
-                   .compute = DType::bf16,
-                   .optimizer = DType::bf16,
-                   .offload = {.optimizer = space}});
-    if (stage == 3)
-      all.push_back({.stage = 3, .offload = {.parameter = space, .optimizer = space}});
-  }
-  for (Config& config : all) {
-    config.param_persistence_threshold = 20;
-    config.offload.sub_group_size = 64;
-  }
-  return all;
+/// Dtypes of compute and optimizer.
+using Dtypes = std::pair<DType, DType>;
+const Dtypes dtypes[] = {
+    {DType::f32, DType::f32}, {DType::bf16, DType::f32}, {DType::bf16, DType::bf16}};
+const Space spaces[] = {Space::device, Space::host, Space::file};
+
+/// States in place, or through the bucket, or through a drive.
+Config config_of(const Dtypes& types, Space states, int stage = 0, Space values = Space::device) {
+  return {.stage = stage,
+          .compute = types.first,
+          .optimizer = types.second,
+          .offload = {.parameter = stage == 3 ? values : Space::device,
+                      .optimizer = states,
+                      .sub_group_size = 64},
+          .param_persistence_threshold = 20};
 }
 
 Device cpu_with_drive(const TemporaryFolder& folder) {
@@ -70,17 +68,15 @@ Device cpu_with_drive(const TemporaryFolder& folder) {
 }  // namespace
 
 TEST_CASE("a save stores the state from when it began, while the engine trains and writes") {
-  for (const int world : {1, 2, 4})
-    for (int stage = 0; stage <= 3; ++stage)
-      for (const Config& config : configs(stage)) {
-        INFO("world ", world, ", stage ", stage, ", ", name_of(config.compute), ", ",
-             name_of(config.offload.optimizer));
+  for_cover(
+      [](int world, int stage, const Dtypes& types, Space states, Space values) {
+        INFO("world ", world, ", stage ", stage, ", ", name_of(types.first), ", ", name_of(states));
         const TemporaryFolder folder, disk;
         Values before;
         run_local(world,
                   [&](Communicator& comm, const Device& device) {
                     const Toy toy;
-                    Engine engine(toy.store, comm, device, config);
+                    Engine engine(toy.store, comm, device, config_of(types, states, stage, values));
                     train_step(engine, 0);
                     const Values own = states_of(engine);
                     if (comm.rank() == 0) before = own;
@@ -94,14 +90,16 @@ TEST_CASE("a save stores the state from when it began, while the engine trains a
                   },
                   {.device = {.swap = {.directory = disk.path()}}});
         CHECK(loaded(folder / "step_1") == before);
-      }
+      },
+      std::vector{1, 2, 4}, std::vector{0, 1, 2, 3}, dtypes, spaces, spaces);
 }
 
 TEST_CASE(
     "Engine::step waits for a snapshot's reader, which gets the values from before the step") {
   const TemporaryFolder disk;
-  for (const Config& config : configs(0)) {
-    INFO(name_of(config.compute), ", ", name_of(config.offload.optimizer));
+  const auto check = [&](const Dtypes& types, Space states) {
+    INFO(name_of(types.first), ", ", name_of(types.second), ", ", name_of(states));
+    const Config config = config_of(types, states);
     const Toy toy;
     Engine engine(toy.store, cpu_with_drive(disk), config);
     train_step(engine, 0);
@@ -138,14 +136,15 @@ TEST_CASE(
     for (const auto& [key, values] : before)
       if (!values.empty()) CHECK(read[key] == values);
     CHECK(states_of(engine) != before);
-  }
+  };
+  for (const Dtypes& types : dtypes)
+    for (const Space states : spaces) check(types, states);
 }
 
-TEST_CASE(
+TEST_CASE_FIXTURE(
+    ToyEngine,
     "an unread snapshot does not block micro-batches, and a failed or abandoned one blocks no "
     "step") {
-  const Toy toy;
-  Engine engine(toy.store, Device::cpu());
   train_step(engine, 0);
   {
     Snapshot snapshot(engine);  // nobody reads it
@@ -159,9 +158,7 @@ TEST_CASE(
   train_step(engine, 1);
 }
 
-TEST_CASE("Engine::write waits until the snapshot is read") {
-  const Toy toy;
-  Engine engine(toy.store, Device::cpu());
+TEST_CASE_FIXTURE(ToyEngine, "Engine::write waits until the snapshot is read") {
   train_step(engine, 0);
   const Values before = states_of(engine);
   Snapshot snapshot(engine);
@@ -238,10 +235,7 @@ TEST_CASE("a save takes at most one bucket of host memory, and meta predicts the
     }
 }
 
-TEST_CASE("a CheckpointSave that is destroyed while it writes leaves no files") {
-  const Toy toy;
-  Engine engine(toy.store, Device::cpu());
-  const TemporaryFolder folder;
+TEST_CASE_FIXTURE(ToyEngine, "a CheckpointSave that is destroyed while it writes leaves no files") {
   for (int i = 0; i < 20; ++i) CheckpointSave(folder.path(), engine, {});
   CHECK(std::filesystem::is_empty(folder.path()));
   train_step(engine, 0);

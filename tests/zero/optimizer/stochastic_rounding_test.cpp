@@ -1,13 +1,11 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <mutex>
 
+#include "tests/support/cover.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/zero/toy.h"
-#include "zerograd/runtime/comm/communicator.h"
+#include "tests/zero/training_run.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/zero/checkpoint/checkpoint_file.h"
 #include "zerograd/zero/config.h"
 
 using namespace zg;
@@ -24,33 +22,14 @@ Config bf16_config(bool stochastic) {
   return config;
 }
 
-constexpr int rounded_micro_batches = 4, rounded_steps = 3;
+constexpr int rounded_steps = 3;
 
-void train_steps(Engine& engine, int ranks, int rank, int first, int end) {
-  for (int step = first; step < end; ++step) {
-    for (int g = rank; g < rounded_micro_batches; g += ranks)
-      train_micro_batch(engine, static_cast<uint64_t>(step * rounded_micro_batches + g));
-    engine.step(1e-2f);
-  }
+TrainingRun rounded_run(int ranks, int first = 0, int end = rounded_steps) {
+  return {.ranks = ranks, .first = first, .end = end, .micro_batches = 4};
 }
 
 std::string trained(const Config& config, int ranks) {
-  std::string hash;
-  std::mutex mutex;
-  const LocalOptions options{.device = {.swap = {.directory = "/tmp"}}};
-  run_local(
-      ranks,
-      [&](Communicator& comm, const Device& device) {
-        const Toy toy;
-        Engine engine(toy.store, comm, device, config);
-        train_steps(engine, ranks, comm.rank(), 0, rounded_steps);
-        const std::string own = engine.parameter_hash();
-        const std::lock_guard lock(mutex);
-        if (hash.empty()) hash = own;
-        if (hash != own) throw ShapeError("ranks ended with different parameters");
-      },
-      options);
-  return hash;
+  return train_on_ranks(config, rounded_run(ranks)).hash;
 }
 
 }  // namespace
@@ -67,13 +46,11 @@ TEST_CASE(
     CAPTURE(level_of(device));
     const Toy toy;
     Engine engine(toy.store, device, bf16_config(true));
-    train_steps(engine, 1, 0, 0, rounded_steps);
-    CHECK(engine.parameter_hash() == expected);
+    CHECK(take_steps(engine, rounded_run(1), train_micro_batch).hash == expected);
   }
   using enum Space;
-  for (const int stage : {0, 1, 2, 3})
-    for (const int ranks : {1, 2, 4})
-      for (const Space space : {device, host, file}) {
+  for_cover(
+      [&](int stage, int ranks, Space space) {
         Config config = bf16_config(true);
         config.stage = stage;
         config.overlap_comm = ranks != 2;
@@ -84,7 +61,8 @@ TEST_CASE(
                           .sub_group_size = 64};
         INFO("stage ", stage, ", ranks ", ranks, ", ", name_of(space));
         CHECK(trained(config, ranks) == expected);
-      }
+      },
+      std::vector{0, 1, 2, 3}, std::vector{1, 2, 4}, std::vector{device, host, file});
 }
 
 TEST_CASE(
@@ -95,18 +73,12 @@ TEST_CASE(
     for (const int ranks : {1, 2}) {
       INFO("cut ", cut, ", ranks ", ranks);
       const TemporaryFolder folder;
-      const Toy toy;
-      Engine saved(toy.store, Device::cpu(), bf16_config(true));
-      train_steps(saved, 1, 0, 0, cut);
-      zero::save_checkpoint(folder.path(), saved, {.steps = saved.steps()});
-      run_local(ranks, [&](Communicator& comm, const Device& device) {
-        Config config = bf16_config(true);
-        config.stage = ranks == 2 ? 3 : 0;
-        Engine resumed(toy.store, comm, device, config);
-        zero::load_checkpoint(folder.path(), resumed);
-        train_steps(resumed, ranks, comm.rank(), cut, rounded_steps);
-        if (resumed.parameter_hash() != expected) throw ShapeError("other bits");
-      });
+      TrainingRun saved = rounded_run(1, 0, cut), rest = rounded_run(ranks, cut);
+      saved.directory = rest.directory = folder.path();
+      train_on_ranks(bf16_config(true), saved);
+      Config config = bf16_config(true);
+      config.stage = ranks == 2 ? 3 : 0;
+      CHECK(train_on_ranks(config, rest).hash == expected);
     }
 }
 

@@ -1,22 +1,19 @@
 // Every optimizer keeps the engine's promises: bits, plans, checkpoints.
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "tests/support/cover.h"
 #include "tests/support/error_message.h"
+#include "tests/support/planned.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/zero/toy.h"
+#include "tests/zero/training_run.h"
 #include "zerograd/autograd/ops.h"
-#include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
-#include "zerograd/runtime/plan.h"
-#include "zerograd/zero/checkpoint/checkpoint_file.h"
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
 
 using namespace zg;
@@ -44,36 +41,6 @@ std::vector<NamedRule> named_rules() {
       {"sgd, nesterov", {.rule = sgd, .momentum = 0.9f, .nesterov = true, .decoupled = false}, 1}};
 }
 
-constexpr int rule_micro_batches = 12;  // in a step; divisible by 1 to 4 ranks
-
-/// Trains the toy in steps [first, end), from the checkpoint in `directory` if first > 0, and saves
-/// at the end if there is a directory. Returns the hash of the parameters.
-std::string train_rule(Config config, int ranks, int first, int end,
-                       const std::string& directory = "") {
-  std::string hash;
-  std::mutex mutex;
-  config.param_persistence_threshold = 20;
-  const auto rank = [&](Communicator& comm, const Device& device) {
-    const Toy toy;
-    Engine engine(toy.store, comm, device, config);
-    if (first > 0) zero::load_checkpoint(directory, engine);
-    for (int step = first; step < end; ++step) {
-      for (int g = comm.rank(); g < rule_micro_batches; g += ranks)
-        train_micro_batch(engine, static_cast<uint64_t>(step * 100 + g));
-      engine.step(1e-2f);
-    }
-    const std::string own = engine.parameter_hash();
-    if (!directory.empty())
-      zero::save_checkpoint(directory, engine,
-                            {.steps = end, .micro_batches = end * rule_micro_batches});
-    const std::lock_guard lock(mutex);
-    if (!hash.empty() && hash != own) throw ShapeError("ranks ended with different parameters");
-    hash = own;
-  };
-  run_local(ranks, rank, {.device = {.swap = {.directory = "/tmp"}}});
-  return hash;
-}
-
 }  // namespace
 
 TEST_CASE(
@@ -85,31 +52,39 @@ TEST_CASE(
                                          {.optimizer = file, .sub_group_size = 64},
                                          {.gradient = host},
                                          {.optimizer = host, .optimizer_ratio = 0.5}};
-  std::vector<std::string> hashes;
+  std::vector<std::pair<Config, std::string>> plain;  // with the hash of one rank
   for (const NamedRule& rule : named_rules())
     for (const DType compute : {DType::f32, DType::bf16}) {
-      const Config plain{.compute = compute, .update = rule.update};
-      const std::string expected = train_rule(plain, 1, 0, 3);
       INFO(std::string(rule.name), ", ", name_of(compute));
-      CHECK(std::count(hashes.begin(), hashes.end(), expected) == 0);  // the rule has an effect
-      hashes.push_back(expected);
-      for_settings(std::size(places), [&](int stage, int ranks, size_t place) {
-        Config config = plain;
+      const Config config{
+          .compute = compute, .update = rule.update, .param_persistence_threshold = 20};
+      const std::string hash = train_on_ranks(config, {}).hash;
+      for (const auto& other : plain) CHECK(hash != other.second);  // the rule has an effect
+      plain.emplace_back(config, hash);
+    }
+  for_cover(
+      [&](const std::pair<Config, std::string>& rule, int stage, int ranks,
+          const zero::OffloadOptions& offload) {
+        INFO("setting ", &rule - plain.data());
+        INFO(name_of(rule.first.update.rule), ", stage ", stage, ", ranks ", ranks);
+        Config config = rule.first;
         config.stage = stage;
-        config.offload = places[place];
-        CHECK(train_rule(config, ranks, 0, 3) == expected);
-      });
-      for (const int stage : {0, 3}) {
-        const TemporaryFolder folder;
-        Config config = plain;
-        config.stage = stage;
-        train_rule(config, 3, 0, 2, folder.path());
-        zero::verify_checkpoint(folder / "step_2");
-        config.stage = 3 - stage;
-        config.offload = {.optimizer = host};
-        CAPTURE(stage);
-        CHECK(train_rule(config, 2, 2, 3, folder.path()) == expected);
-      }
+        config.offload = offload;
+        CHECK(train_on_ranks(config, {.ranks = ranks}).hash == rule.second);
+      },
+      plain, std::vector{0, 1, 2, 3}, std::vector{1, 2, 3, 4}, places);
+  for (const auto& [rule, expected] : plain)
+    for (const int stage : {0, 3}) {
+      INFO(name_of(rule.update.rule), ", stage ", stage);
+      const TemporaryFolder folder;
+      Config config = rule;
+      config.stage = stage;
+      train_on_ranks(config, {.ranks = 3, .end = 2, .directory = folder.path()});
+      zero::verify_checkpoint(folder / "step_2");
+      config.stage = 3 - stage;
+      config.offload = {.optimizer = host};
+      CHECK(train_on_ranks(config, {.ranks = 2, .first = 2, .directory = folder.path()}).hash ==
+            expected);
     }
 }
 
@@ -220,11 +195,7 @@ TEST_CASE("a plan equals its run for every optimizer") {
             engine.step(1e-3f);
           }
         };
-        const DeviceOptions device{.swap = {.directory = "/tmp"}};
-        const Plan planned = plan_ranks(2, program, {.device = device});
-        CHECK(planned.complete);
-        CHECK(
-            (run_ranks(2, program, {.local = {.device = device}, .expect = &planned}) == planned));
+        check_planned(2, program, {.swap = {.directory = "/tmp"}});
       }
 }
 

@@ -2,14 +2,15 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "tests/support/cover.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/zero/mesh_toy.h"
-#include "zerograd/runtime/error.h"
-#include "zerograd/zero/checkpoint/checkpoint_file.h"
+#include "tests/zero/training_run.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -21,26 +22,20 @@ namespace {
 
 constexpr int mesh_micro_batches = 4, mesh_steps = 3;
 
-struct MeshOutcome {
-  std::string hash;
-  std::vector<double> losses, norms, scales;
-  bool operator==(const MeshOutcome&) const = default;
-};
-
 std::string mesh_text(const MeshShape& shape) {
   return "data " + std::to_string(shape.data) + " x pipeline " + std::to_string(shape.pipeline) +
          " x tensor " + std::to_string(shape.tensor);
 }
 
 /// Trains the toy for three steps on a mesh. Returns results that are equal on all ranks.
-MeshOutcome train_mesh(const MeshShape& shape, const Config& config) {
-  MeshOutcome outcome;
+TrainingOutcome train_mesh(const MeshShape& shape, const Config& config) {
+  TrainingOutcome outcome;
   std::mutex mutex;
   run_local(shape.ranks(), [&](Communicator& world, const Device& device) {
     const Mesh mesh(world, shape);
     const MeshToy toy(mesh);
     Engine engine(toy.store, mesh, device, config);
-    MeshOutcome own;
+    TrainingOutcome own;
     for (int step = 0; step < mesh_steps; ++step) {
       std::vector<double> losses;
       for (int g = mesh.data_rank; g < mesh_micro_batches; g += shape.data) {
@@ -65,31 +60,34 @@ MeshOutcome train_mesh(const MeshShape& shape, const Config& config) {
 TEST_CASE(
     "a mesh of any shape trains to the same parameters as one rank, at every stage and dtype") {
   const zero::LossScaleOptions scaling{.initial_scale_power = 15, .hysteresis = 1};
+  std::map<DType, TrainingOutcome> one;
   for (const DType compute : {DType::f32, DType::bf16, DType::f16}) {
-    const MeshOutcome alone = train_mesh({}, {.compute = compute, .loss_scaling = scaling});
+    const TrainingOutcome& alone = one[compute] =
+        train_mesh({}, {.compute = compute, .loss_scaling = scaling});
     CHECK(std::isinf(alone.norms[0]) == (compute == DType::f16));
     CHECK(std::isfinite(alone.norms[mesh_steps - 1]));
-    for (const MeshShape& shape : {MeshShape{2, 2, 2}, MeshShape{4, 1, 2}, MeshShape{1, 4, 2},
-                                   MeshShape{2, 1, 4}, MeshShape{2, 4, 1}, MeshShape{1, 2, 4}})
-      for (const int stage : {0, 1, 2, 3}) {
-        INFO(mesh_text(shape), ", stage ", stage);
-        const MeshOutcome outcome = train_mesh(shape, {.stage = stage,
-                                                       .compute = compute,
-                                                       .loss_scaling = scaling,
-                                                       .param_persistence_threshold = 40});
+  }
+  for_cover(
+      [&](DType compute, const MeshShape& shape, int stage) {
+        INFO(name_of(compute), ", ", mesh_text(shape), ", stage ", stage);
+        const TrainingOutcome& alone = one.at(compute);
+        const TrainingOutcome outcome = train_mesh(shape, {.stage = stage,
+                                                           .compute = compute,
+                                                           .loss_scaling = scaling,
+                                                           .param_persistence_threshold = 40});
         CHECK(outcome.hash == alone.hash);
         CHECK(outcome.losses == alone.losses);
         CHECK(outcome.scales == alone.scales);
         // Other slices group the squares differently: 16 at a time are added in f64.
-        for (int step = 0; step < mesh_steps; ++step) {
-          const auto i = static_cast<size_t>(step);
+        for (size_t i = 0; i < mesh_steps; ++i)
           if (shape.tensor == 1 || std::isinf(alone.norms[i]))
             CHECK(outcome.norms[i] == alone.norms[i]);
           else
             CHECK(outcome.norms[i] == doctest::Approx(alone.norms[i]).epsilon(1e-14));
-        }
-      }
-  }
+      },
+      std::vector{DType::f32, DType::bf16, DType::f16},
+      std::vector<MeshShape>{{2, 2, 2}, {4, 1, 2}, {1, 4, 2}, {2, 1, 4}, {2, 4, 1}, {1, 2, 4}},
+      std::vector{0, 1, 2, 3});
 }
 
 TEST_CASE("stochastic rounding on a mesh gives the same parameters as on one rank") {
@@ -97,7 +95,7 @@ TEST_CASE("stochastic rounding on a mesh gives the same parameters as on one ran
                       .compute = DType::bf16,
                       .optimizer = DType::bf16,
                       .update = {.stochastic_rounding = true}};
-  const MeshOutcome alone = train_mesh({}, config);
+  const TrainingOutcome alone = train_mesh({}, config);
   for (const MeshShape& shape : {MeshShape{2, 2, 2}, MeshShape{2, 1, 4}}) {
     CAPTURE(mesh_text(shape));
     CHECK(train_mesh(shape, config).hash == alone.hash);
@@ -110,7 +108,7 @@ TEST_CASE(
   // The first group is on one of four stages, the second on the first and the last.
   Config config{.stage = 1,
                 .update = {.groups = {{"unit.[01].*", 0.25f, 0.5f}, {"tied", 2.0f, 0.0f}}}};
-  const MeshOutcome alone = train_mesh({}, config);
+  const TrainingOutcome alone = train_mesh({}, config);
   for (const MeshShape& shape : {MeshShape{2, 2, 2}, MeshShape{1, 4, 2}, MeshShape{2, 1, 4}}) {
     CAPTURE(mesh_text(shape));
     CHECK(train_mesh(shape, config).hash == alone.hash);
