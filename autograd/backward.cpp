@@ -4,7 +4,6 @@
 
 #include "zerograd/autograd/tape_state.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -74,13 +73,12 @@ Tensor TapeState::make_gradient(int index) const {
 void TapeState::accumulate(int index, Tensor gradient, const char* op) {
   Slot& slot = slots[static_cast<size_t>(index)];
   if (gradient.shape() != slot.shape)
-    throw ShapeError(
-        fmt::format("{}: backward gave a gradient of shape {}; expected the input's {}", op,
-                    gradient.shape(), slot.shape));
+    raise<ShapeError>("{}: backward gave a gradient of shape {}; expected the input's {}", op,
+                      gradient.shape(), slot.shape);
   const DType wanted = slot.gradient_dtype();
   if (gradient.dtype() != slot.dtype && gradient.dtype() != accumulator(slot.dtype))
-    throw DTypeError(fmt::format("{}: backward gave a gradient of {}; expected {}", op,
-                                 gradient.dtype(), wanted));
+    raise<DTypeError>("{}: backward gave a gradient of {}; expected {}", op, gradient.dtype(),
+                      wanted);
   Stream& stream = device.compute();
   PurposeScope purpose(device, slot.parameter ? Purpose::gradient : Purpose::activation);
   Tensor& sum = slot.parameter ? root.leaves[slot.parameter] : slot.gradient;
@@ -198,10 +196,10 @@ void TapeState::visit_entries() {
 
 void Tape::backward(const Var& loss, double scale) {
   if (loss.shape().numel() != 1)
-    throw ShapeError(
-        fmt::format("backward: expected a loss of one element, got {}; reduce it with sum() or "
-                    "mean(), or pass gradients of the outputs",
-                    loss.shape()));
+    raise<ShapeError>(
+        "backward: expected a loss of one element, got {}; reduce it with sum() or mean(), or pass "
+        "gradients of the outputs",
+        loss.shape());
   const Tensor seed = Tensor::full(loss.shape(), scale, loss.dtype(), state_->device);
   backward(std::span<const Var>(&loss, 1), std::span<const Tensor>(&seed, 1));
 }
@@ -211,12 +209,11 @@ void Tape::backward(std::span<const Var> outputs, std::span<const Tensor> gradie
   if (state_->mode == TapeMode::inference)
     throw TapeError("backward: an inference tape records nothing; use a recording tape");
   if (!state_->open.empty())
-    throw TapeError(
-        fmt::format("backward: unit '{}' is still open; end the scope of its Tape::Use first",
-                    state_->uses[state_->open.back()].unit->name));
+    raise<TapeError>("backward: unit '{}' is still open; end the scope of its Tape::Use first",
+                     state_->uses[state_->open.back()].unit->name);
   if (outputs.size() != gradients.size())
-    throw ShapeError(fmt::format("backward: expected a gradient per output, got {} for {}",
-                                 gradients.size(), outputs.size()));
+    raise<ShapeError>("backward: expected a gradient per output, got {} for {}", gradients.size(),
+                      outputs.size());
   for (const Var& output : outputs) {
     if (output.tape_ != state_)
       throw TapeError(

@@ -15,8 +15,7 @@ using Function = std::function<Var(Tape&, std::span<const Var>)>;
 Var weighted_sum(const Function& function, Tape& tape, std::span<const Var> inputs) {
   const Var output = function(tape, inputs);
   if (output.dtype() != DType::f64)
-    throw DTypeError(
-        fmt::format("gradcheck: the function's output holds {}; expected f64", output.dtype()));
+    raise<DTypeError>("gradcheck: the function's output holds {}; expected f64", output.dtype());
   constexpr uint64_t key = hash_name("gradcheck");
   std::vector<double> weights(static_cast<size_t>(output.shape().numel()));
   for (size_t i = 0; i < weights.size(); ++i)
@@ -56,9 +55,8 @@ void check_inputs(const std::vector<Tensor>& inputs) {
   if (inputs.empty()) throw ShapeError("gradcheck: no inputs; expected at least one tensor");
   for (size_t i = 0; i < inputs.size(); ++i)
     if (inputs[i].dtype() != DType::f64 || inputs[i].device().type() != Device::Type::cpu)
-      throw DTypeError(
-          fmt::format("gradcheck: input {} holds {} on {}; expected f64 on a cpu device", i,
-                      inputs[i].dtype(), inputs[i].device()));
+      raise<DTypeError>("gradcheck: input {} holds {} on {}; expected f64 on a cpu device", i,
+                        inputs[i].dtype(), inputs[i].device());
 }
 
 /// Copies of the inputs, with one element of input `input` moved by the step.

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <numbers>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/random.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -38,11 +37,11 @@ void check_slice(const std::string& name, const Shape& shape, const Shape& whole
   const bool inside = slice.begin >= 0 && slice.rows >= 0 && slice.outer >= 0 && slice.inner >= 0 &&
                       slice.begin + slice.rows <= slice.extent;
   if (inside && slice.numel() == shape.numel() && slice.whole_numel() == whole.numel()) return;
-  throw ShapeError(
-      fmt::format("add: parameter '{}' {} does not fit its slice of {}: {} x rows {} "
-                  "to {} of {} x {}; expected the same number of elements, inside it",
-                  name, shape, whole, slice.outer, slice.begin, slice.begin + slice.rows,
-                  slice.extent, slice.inner));
+  raise<ShapeError>(
+      "add: parameter '{}' {} does not fit its slice of {}: {} x rows {} to {} of {} x {}; "
+      "expected the same number of elements, inside it",
+      name, shape, whole, slice.outer, slice.begin, slice.begin + slice.rows, slice.extent,
+      slice.inner);
 }
 
 }  // namespace
@@ -76,7 +75,7 @@ void initialise(const Parameter& parameter, uint64_t seed, int64_t begin, std::s
 
 const Unit& ParameterStore::unit(const std::string& name) {
   if (!unit_names_.insert(name).second)
-    throw ConfigError(fmt::format("unit: the name '{}' is taken; expected a new one", name));
+    raise<ConfigError>("unit: the name '{}' is taken; expected a new one", name);
   units_.emplace_back(
       new Unit{.name = name, .index = static_cast<int>(units_.size()), .parameters = {}});
   return *units_.back();
@@ -86,23 +85,21 @@ const Parameter& ParameterStore::add(const Unit& unit, const std::string& name, 
                                      Init init, Options options) {
   const size_t index = static_cast<size_t>(unit.index);
   if (index >= units_.size() || units_[index].get() != &unit)
-    throw ConfigError(
-        fmt::format("add: unit '{}' of parameter '{}' belongs to another store", unit.name, name));
+    raise<ConfigError>("add: unit '{}' of parameter '{}' belongs to another store", unit.name,
+                       name);
   if (find(name))
-    throw ConfigError(
-        fmt::format("add: the parameter name '{}' is taken; expected a new one", name));
+    raise<ConfigError>("add: the parameter name '{}' is taken; expected a new one", name);
   const int64_t numel = shape.numel();
   const Slice slice = options.slice.value_or(Slice{.extent = numel, .rows = numel});
   const Shape& whole = options.slice ? options.whole : shape;
   check_slice(name, shape, whole, slice);
   if (options.trainable && !options.saved)
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "add: parameter '{}' is trainable and not saved; expected one of both: a checkpoint has "
         "every value that changes",
-        name));
+        name);
   if (options.hidden_matrix && shape.rank() != 2)
-    throw ShapeError(
-        fmt::format("add: parameter '{}' {} is a hidden matrix; expected rank 2", name, shape));
+    raise<ShapeError>("add: parameter '{}' {} is a hidden matrix; expected rank 2", name, shape);
   parameters_.emplace_back(new Parameter{.name = name,
                                          .shape = shape,
                                          .init = init,
@@ -161,13 +158,12 @@ void check_shapes(const std::string& path, const std::map<std::string, Shape>& t
     if (only && !only(*parameter)) continue;
     const auto found = there.find(parameter->name);
     if (found == there.end())
-      throw FileError(
-          fmt::format("load: {}: has no '{}' {}; of {} tensors the model has no use for {}", path,
-                      parameter->name, parameter->whole, there.size(),
-                      suggestions(there, parameter->whole, store)));
+      raise<FileError>("load: {}: has no '{}' {}; of {} tensors the model has no use for {}", path,
+                       parameter->name, parameter->whole, there.size(),
+                       suggestions(there, parameter->whole, store));
     if (found->second != parameter->whole)
-      throw FileError(fmt::format("load: {}: '{}' has shape {}; expected {}", path, parameter->name,
-                                  found->second, parameter->whole));
+      raise<FileError>("load: {}: '{}' has shape {}; expected {}", path, parameter->name,
+                       found->second, parameter->whole);
   }
 }
 

@@ -7,7 +7,6 @@
 #include <optional>
 #include <utility>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -52,8 +51,8 @@ std::vector<int64_t> balanced_stages(std::span<const double> costs, double first
                                      int stages) {
   const auto layers = static_cast<int64_t>(costs.size());
   if (stages < 1 || layers < stages)
-    throw ConfigError(fmt::format("pipeline: expected 1 to {} stages for as many layers, got {}",
-                                  layers, stages));
+    raise<ConfigError>("pipeline: expected 1 to {} stages for as many layers, got {}", layers,
+                       stages);
   std::vector<double> until(costs.size() + 1, 0.0);
   for (size_t i = 0; i < costs.size(); ++i) until[i + 1] = until[i] + costs[i];
   const auto cost = [&](int stage, int64_t begin, int64_t end) {

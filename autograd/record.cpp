@@ -6,7 +6,6 @@
 
 #include "zerograd/autograd/collective.h"
 #include "zerograd/autograd/tape_state.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -43,13 +42,13 @@ TapeState::TapeState(const Device& device, ParameterSource* source, TapeMode mod
 
 void TapeState::require_usable(const char* op) const {
   if (backward_ran)
-    throw TapeError(
-        std::string(op) +
-        ": backward has already run on its tape and freed the records; make a new Tape "
-        "for each micro-batch, and in a segment of checkpoint() use the tape that it gets");
+    raise<TapeError>(
+        "{}: backward has already run on its tape and freed the records; make a new Tape for each "
+        "micro-batch, and in a segment of checkpoint() use the tape that it gets",
+        op);
   if (is_incomplete)
-    throw TapeError(std::string(op) +
-                    ": an exception passed through an open unit of this tape; make a new Tape");
+    raise<TapeError>("{}: an exception passed through an open unit of this tape; make a new Tape",
+                     op);
 }
 
 bool TapeState::is_open(const Unit& unit) const {
@@ -78,15 +77,15 @@ int TapeState::make_slot(const Tensor& value) {
 Var TapeState::parameter(const Parameter& parameter) {
   require_usable("parameter");
   if (!source)
-    throw TapeError(fmt::format(
-        "parameter: '{}' is used on a tape without a ParameterSource; make the tape with "
-        "one, such as engine.tape()",
-        parameter.name));
+    raise<TapeError>(
+        "parameter: '{}' is used on a tape without a ParameterSource; make the tape with one, such "
+        "as engine.tape()",
+        parameter.name);
   if (!is_open(*parameter.unit))
-    throw NotResident(
-        fmt::format("parameter: '{}' is used outside its unit; expected unit '{}' to be open; try "
-                    "Tape::Use use(tape, unit) around its use",
-                    parameter.name, parameter.unit->name));
+    raise<NotResident>(
+        "parameter: '{}' is used outside its unit; expected unit '{}' to be open; try Tape::Use "
+        "use(tape, unit) around its use",
+        parameter.name, parameter.unit->name);
   Var var;
   var.tape_ = shared_from_this();
   var.parameter_ = &parameter;
@@ -154,20 +153,20 @@ void TapeState::check_unchanged(const Saved& saved, const char* op) const {
   if (saved.stored || !saved.tensor) return;
   const Buffer& buffer = *saved.tensor.buffer();
   if (buffer.version() != saved.version && buffer.purpose() != Purpose::gradient)
-    throw TapeError(fmt::format(
+    raise<TapeError>(
         "{}: backward needs the tensor {} {} as it was in forward, and it was changed in place {} "
         "times since; expected no change before backward; copy it, or change it after backward",
-        op, saved.tensor.shape(), saved.tensor.dtype(), buffer.version() - saved.version));
+        op, saved.tensor.shape(), saved.tensor.dtype(), buffer.version() - saved.version);
 }
 
 Tensor TapeState::fetch(const Saved& saved, const char* op) const {
   if (saved.parameter) {
     const Tensor whole = source->value(*saved.parameter);
     if (saved.values.lock() == whole.buffer() && whole.buffer()->version() != saved.version)
-      throw TapeError(
-          fmt::format("{}: backward needs parameter '{}' as it was in forward, and it was changed "
-                      "since; expected no step before backward",
-                      op, saved.parameter->name));
+      raise<TapeError>(
+          "{}: backward needs parameter '{}' as it was in forward, and it was changed since; "
+          "expected no step before backward",
+          op, saved.parameter->name);
     return whole.alias(whole.byte_offset() + saved.byte_offset, saved.shape, saved.dtype);
   }
   check_unchanged(saved, op);
@@ -223,11 +222,11 @@ std::vector<Var> TapeState::record_on_tape_of(const char* op, std::span<const Va
     has_derivative = has_derivative || input.is_derivative_;
     if (!input.tape_) continue;
     if (tape && tape != input.tape_.get())
-      throw TapeError(
-          std::string(op) +
-          ": its inputs belong to two tapes; expected one; detach() a value that only serves as a "
-          "number; for gradients on both tapes pass it to variable() of this tape, and then "
-          "gradient() of that variable to backward(outputs, gradients) of the other tape");
+      raise<TapeError>(
+          "{}: its inputs belong to two tapes; expected one; detach() a value that only serves as "
+          "a number; for gradients on both tapes pass it to variable() of this tape, and then "
+          "gradient() of that variable to backward(outputs, gradients) of the other tape",
+          op);
     tape = input.tape_.get();
     needed = needed || input.slot_ >= 0;
   }
@@ -280,10 +279,10 @@ Tensor early_gradient(const Var& input) {
 size_t TapeState::open_use(const Unit& unit) {
   require_usable("use");
   if (!source)
-    throw TapeError(
-        fmt::format("use: unit '{}' opened on a tape without a ParameterSource; make the tape with "
-                    "one, such as engine.tape()",
-                    unit.name));
+    raise<TapeError>(
+        "use: unit '{}' opened on a tape without a ParameterSource; make the tape with one, such "
+        "as engine.tape()",
+        unit.name);
   uses.push_back({.unit = &unit});
   open.push_back(uses.size() - 1);
   try {
@@ -335,8 +334,7 @@ Var Tape::parameter(const Parameter& parameter) { return state_->parameter(param
 Var Tape::variable(Tensor value) {
   state_->require_usable("variable");
   if (!is_floating(value.dtype()))
-    throw DTypeError(std::string("variable: expected a floating tensor, got ") +
-                     name_of(value.dtype()));
+    raise<DTypeError>("variable: expected a floating tensor, got {}", name_of(value.dtype()));
   if (!state_->recording()) return Var(std::move(value));
   const int slot = state_->make_slot(value);
   state_->slots[static_cast<size_t>(slot)].keep = true;

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "zerograd/kernels/elementwise/elementwise.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -11,7 +10,7 @@ namespace {
 
 void check_value_dtype(const char* field, DType dtype) {
   if (dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16) return;
-  throw ConfigError(fmt::format("values: {}: expected f32, bf16 or f16, got {}", field, dtype));
+  raise<ConfigError>("values: {}: expected f32, bf16 or f16, got {}", field, dtype);
 }
 
 }  // namespace
@@ -29,8 +28,8 @@ Values::Values(const ParameterStore& store, const WeightSource& weights, const D
   const PurposeScope purpose(device_, Purpose::parameter);
   for (const auto& parameter : store.parameters()) {
     if (!parameter->slice.is_whole())
-      throw Unsupported(fmt::format("values: '{}' is a slice of {}; expected the whole parameter",
-                                    parameter->name, parameter->whole));
+      raise<Unsupported>("values: '{}' is a slice of {}; expected the whole parameter",
+                         parameter->name, parameter->whole);
     const auto own = weights.dtypes.find(parameter->name);
     const DType there = own == weights.dtypes.end() ? DType::f32 : own->second;
     const DType dtype = options.stored.value_or(there);
@@ -89,9 +88,9 @@ Tensor Values::value(const Parameter& parameter) const {
   const Tensor& own = stored_.at(index);
   if (own.dtype() == compute_) return own;
   if (uses_[static_cast<size_t>(parameter.unit->index)] == 0)
-    throw NotResident(fmt::format(
+    raise<NotResident>(
         "values: '{}' is used outside its unit; expected unit '{}' to be open; try Tape::Use",
-        parameter.name, parameter.unit->name));
+        parameter.name, parameter.unit->name);
   Tensor& converted = converted_[index];
   if (!converted) {
     const PurposeScope purpose(device_, Purpose::parameter);
@@ -102,10 +101,10 @@ Tensor Values::value(const Parameter& parameter) const {
 }
 
 void Values::reduce(const Unit& unit, std::span<Tensor>, Stream&) {
-  throw TapeError(fmt::format(
+  raise<TapeError>(
       "values: unit '{}' got gradients; expected a tape in inference mode; try inference_tape(), "
       "or zero::Engine to train",
-      unit.name));
+      unit.name);
 }
 
 WeightSource initial_weights(const ParameterStore& store, uint64_t seed) {

@@ -90,10 +90,10 @@ std::shared_ptr<TraceSpan> span_of(const char* op, const std::vector<Operand>& o
 }
 
 void throw_no_slot(const char* op, Device::Type backend) {
-  throw Unsupported(
-      fmt::format("{}: slot: expected cpu, cuda or hpu, got {}; a meta device stands for the "
-                  "backend in its traits().backend",
-                  op, backend));
+  raise<Unsupported>(
+      "{}: slot: expected cpu, cuda or hpu, got {}; a meta device stands for the backend in its "
+      "traits().backend",
+      op, backend);
 }
 
 namespace {
@@ -103,14 +103,13 @@ std::string subject(const char* op, const char* name) { return std::string(op) +
 }  // namespace
 
 void check_present(const char* op, const char* name, const Tensor& tensor) {
-  if (!tensor) throw ShapeError(subject(op, name) + " is absent; expected a tensor");
+  if (!tensor) raise<ShapeError>("{} is absent; expected a tensor", subject(op, name));
 }
 
 void check_shape(const char* op, const char* name, const Tensor& tensor, const Shape& expected) {
   check_present(op, name, tensor);
   if (tensor.shape() != expected)
-    throw ShapeError(
-        fmt::format("{} has shape {}; expected {}", subject(op, name), tensor.shape(), expected));
+    raise<ShapeError>("{} has shape {}; expected {}", subject(op, name), tensor.shape(), expected);
 }
 
 void check_dtype(const char* op, const char* name, const Tensor& tensor, DType expected) {
@@ -125,8 +124,7 @@ void check_dtype(const char* op, const char* name, const Tensor& tensor,
     if (tensor.dtype() == dtype) return;
     names += (names.empty() ? "" : " or ") + std::string(name_of(dtype));
   }
-  throw DTypeError(
-      fmt::format("{} holds {}; expected {}", subject(op, name), tensor.dtype(), names));
+  raise<DTypeError>("{} holds {}; expected {}", subject(op, name), tensor.dtype(), names);
 }
 
 void check_device(const char* op, std::initializer_list<const Tensor*> tensors) {
@@ -142,8 +140,7 @@ void check_device(const char* op, const std::vector<Operand>& operands) {
     if (!tensor) continue;
     if (!reference) reference = &tensor;
     if (!(tensor.device() == reference->device()))
-      throw DeviceError(
-          fmt::format("{}: tensors on {}", op, difference(reference->device(), tensor.device())));
+      raise<DeviceError>("{}: tensors on {}", op, difference(reference->device(), tensor.device()));
   }
 }
 

@@ -3,7 +3,6 @@
 #include <iterator>
 
 #include "zerograd/runtime/cpu/poison.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -26,8 +25,8 @@ int64_t Arena::allocate(int64_t bytes) {
   }
   if (const int64_t needed = in_steps(top_ + bytes); needed > held_) {
     if (memory_ && (needed > memory_->capacity() || !memory_->grow(held_, needed)))
-      throw OutOfMemory(fmt::format("arena: the system refused to grow from {} to {} bytes{}",
-                                    held_, needed, memory_->cause()));
+      raise<OutOfMemory>("arena: the system refused to grow from {} to {} bytes{}", held_, needed,
+                         memory_->cause());
     if (memory_) poison(base() + held_, needed - held_);
     held_ = needed;
   }

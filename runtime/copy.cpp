@@ -1,6 +1,5 @@
 #include <algorithm>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/swap.h"
 #include "zerograd/runtime/tensor.h"
 #include "zerograd/runtime/text/format.h"
@@ -25,8 +24,8 @@ void through_host(int64_t n, DType dtype, const Device& device, const F& f) {
 
 void copy(const Tensor& src, const Tensor& dst, Stream& stream) {
   if (!src || !dst || src.numel() != dst.numel() || src.dtype() != dst.dtype())
-    throw ShapeError(fmt::format("copy: expected equal sizes and element types, got {} {} to {} {}",
-                                 src.shape(), src.dtype(), dst.shape(), dst.dtype()));
+    raise<ShapeError>("copy: expected equal sizes and element types, got {} {} to {} {}",
+                      src.shape(), src.dtype(), dst.shape(), dst.dtype());
   dst.buffer()->note_write();
   const bool from_file = src.buffer()->space() == Space::file;
   if (from_file || dst.buffer()->space() == Space::file) {

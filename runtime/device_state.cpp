@@ -6,7 +6,6 @@
 #include <charconv>
 
 #include "zerograd/runtime/backend.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/swap_file.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -18,8 +17,8 @@ Device::Traits traits_of(Device::Type type, const Device::Options& options, Devi
   traits.backend = backend;
   traits.isa = options.isa ? *options.isa : best_isa();
   if (type == Device::Type::cpu && traits.isa > cpu::machine_isa())
-    throw ConfigError(
-        fmt::format("device: this machine goes up to {}, got {}", cpu::machine_isa(), traits.isa));
+    raise<ConfigError>("device: this machine goes up to {}, got {}", cpu::machine_isa(),
+                       traits.isa);
   traits.threads = options.threads > 0 ? options.threads : available_cores();
   return traits;
 }
@@ -28,10 +27,10 @@ std::unique_ptr<LaunchCounter> counter_for(Device::Type type, const Device::Opti
                                            Device::Type backend) {
   if (!options.count_launches) return nullptr;
   if (backend == Device::Type::hpu)
-    throw Unsupported(
-        fmt::format("device: launches are counted on cpu and cuda and in plans for them, got {}{}; "
-                    "try without count_launches (--kernels)",
-                    type == Device::Type::meta ? "a plan for " : "", backend));
+    raise<Unsupported>(
+        "device: launches are counted on cpu and cuda and in plans for them, got {}{}; try without "
+        "count_launches (--kernels)",
+        type == Device::Type::meta ? "a plan for " : "", backend);
   if (backend == Device::Type::cuda && !backend_of(backend)->count)
     throw Unsupported(
         "device: count_launches (--kernels): a plan runs the host code of the CUDA kernels, which "
@@ -92,18 +91,17 @@ void UnconfirmedCollectives::confirm(const void* except) {
 void DeviceState::reserve_file() {
   if (type == Device::Type::meta) return;
   if (swap.directory.empty())
-    throw ConfigError(
-        fmt::format("allocate: Space::file needs a directory on a disk; expected {} with "
-                    "Device::Options::swap.directory; got none; try --nvme-path DIR",
-                    name));
+    raise<ConfigError>(
+        "allocate: Space::file needs a directory on a disk; expected {} with "
+        "Device::Options::swap.directory; got none; try --nvme-path DIR",
+        name);
   if (!swap_file) swap_file = std::make_unique<cpu::SwapFile>(swap);
   swap_file->reserve(ledger.reserved(Space::file));
 }
 
 Device DeviceState::make(Device::Type type, int index, const Device::Options& options,
                          Device::Type backend) {
-  if (index < 0)
-    throw ConfigError(fmt::format("device: expected an index of 0 or more, got {}", index));
+  if (index < 0) raise<ConfigError>("device: expected an index of 0 or more, got {}", index);
   auto state = std::make_shared<DeviceState>(type, index, options, backend);
   state->compute = state->make_stream("compute");
   return Device(std::move(state));
@@ -151,10 +149,9 @@ Device Device::hpu(int index, const Options& options) {
 Device Device::accelerator(Type type, int index, const Options& options) {
   const std::string name = fmt::format("{}:{}", type, index);
   if (const std::string why = absence(type); !why.empty())
-    throw Unsupported(fmt::format("device: {}: {}; try cpu", name, why));
+    raise<Unsupported>("device: {}: {}; try cpu", name, why);
   if (index >= count(type))
-    throw ConfigError(
-        fmt::format("device: {} is not there; expected 0 to {}", name, count(type) - 1));
+    raise<ConfigError>("device: {} is not there; expected 0 to {}", name, count(type) - 1);
   return DeviceState::make(type, index, options, type);
 }
 
@@ -187,14 +184,13 @@ Device Device::parse(const std::string& name, const Options& options) {
     const char* last = name.data() + name.size();
     if (const auto [end, error] = std::from_chars(first, last, index);
         error != std::errc() || end != last || first == last || index < 0)
-      throw ConfigError(fmt::format("device: expected a name like cpu:1, got '{}'", name));
+      raise<ConfigError>("device: expected a name like cpu:1, got '{}'", name);
   }
   if (kind == "cpu") return cpu(index, options);
   if (kind == "meta") return meta(index, options);
   if (kind == "cuda") return cuda(index, options);
   if (kind == "hpu") return hpu(index, options);
-  throw ConfigError(
-      fmt::format("device: expected cpu, cuda, hpu or meta with an index, got '{}'", name));
+  raise<ConfigError>("device: expected cpu, cuda, hpu or meta with an index, got '{}'", name);
 }
 
 std::string difference(const Device& one, const Device& other) {

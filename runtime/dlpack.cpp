@@ -3,7 +3,6 @@
 #include <limits>
 #include <memory>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 // The declarations of DLPack's dlpack.h. Names and layout are the ABI of the protocol, the same in
@@ -51,26 +50,25 @@ constexpr struct {
 DLDataType type_of(DType dtype) {
   for (const auto& row : types)
     if (row.dtype == dtype) return row.type;
-  throw DTypeError(std::string("to_dlpack: DLPack has no ") + name_of(dtype));
+  raise<DTypeError>("to_dlpack: DLPack has no {}", name_of(dtype));
 }
 
 DType dtype_of_type(const DLDataType& type) {
   for (const auto& row : types)
     if (row.type.code == type.code && row.type.bits == type.bits && row.type.lanes == type.lanes)
       return row.dtype;
-  throw DTypeError(
-      fmt::format("from_dlpack: element type of code {}, {} bits, {} lanes; expected f64, f32, "
-                  "f16, bf16, i64, i32, u8 or bool",
-                  type.code, type.bits, type.lanes));
+  raise<DTypeError>(
+      "from_dlpack: element type of code {}, {} bits, {} lanes; expected f64, f32, f16, bf16, i64, "
+      "i32, u8 or bool",
+      type.code, type.bits, type.lanes);
 }
 
 DLDevice device_code(const Tensor& tensor) {
   const Device& device = tensor.device();
   const Space space = tensor.buffer()->space();
   if (device.type() == Device::Type::meta || space == Space::file)
-    throw Unsupported(
-        fmt::format("to_dlpack: {} on {} ({}) has no memory to share; try a copy on the device",
-                    tensor.shape(), device, space));
+    raise<Unsupported>("to_dlpack: {} on {} ({}) has no memory to share; try a copy on the device",
+                       tensor.shape(), device, space);
   if (space == Space::host || device.type() == Device::Type::cpu) return {on_cpu, 0};
   if (device.type() == Device::Type::hpu) return {on_oneapi, device.index()};
   return space == Space::pinned ? DLDevice{on_cuda_host, 0} : DLDevice{on_cuda, device.index()};
@@ -87,10 +85,10 @@ Space space_on(const Device& device, const DLDevice& there) {
   if (there.device_type == own && there.device_id == device.index()) return Space::device;
   if (device.type() == Device::Type::cuda && there.device_type == on_cuda_host)
     return Space::pinned;
-  throw DeviceError(
-      fmt::format("from_dlpack: memory of DLPack device type {}, index {}; expected memory of {}; "
-                  "copy it over in the other program",
-                  there.device_type, there.device_id, device));
+  raise<DeviceError>(
+      "from_dlpack: memory of DLPack device type {}, index {}; expected memory of {}; copy it over "
+      "in the other program",
+      there.device_type, there.device_id, device);
 }
 
 bool is_contiguous(const DLTensor& tensor) {
@@ -143,25 +141,25 @@ Tensor from_dlpack(DLManagedTensor* managed, const Device& device) {
   const DType dtype = dtype_of_type(theirs.dtype);
   const Space space = space_on(device, theirs.device);
   if (theirs.ndim < 0 || (theirs.ndim > 0 && !theirs.shape))
-    throw ShapeError(fmt::format("from_dlpack: {} axes without extents; expected 0 to {} axes",
-                                 theirs.ndim, Shape::max_rank));
+    raise<ShapeError>("from_dlpack: {} axes without extents; expected 0 to {} axes", theirs.ndim,
+                      Shape::max_rank);
   const Shape shape(std::span<const int64_t>(theirs.shape, static_cast<size_t>(theirs.ndim)));
   constexpr uint64_t most = std::numeric_limits<int64_t>::max();
   if (theirs.byte_offset > most || (shape.numel() > 0 && !theirs.data))
-    throw ShapeError(fmt::format(
+    raise<ShapeError>(
         "from_dlpack: {} at byte {} of {}; expected an address and an offset of at most {} bytes",
-        shape, theirs.byte_offset, theirs.data, most));
+        shape, theirs.byte_offset, theirs.data, most);
   if (shape.numel() > 0 && !is_contiguous(theirs))
-    throw ShapeError(
-        fmt::format("from_dlpack: {} is not contiguous; expected rows behind each other without "
-                    "gaps; try contiguous() in the other program",
-                    shape));
+    raise<ShapeError>(
+        "from_dlpack: {} is not contiguous; expected rows behind each other without gaps; try "
+        "contiguous() in the other program",
+        shape);
   std::byte* data = static_cast<std::byte*>(theirs.data) + theirs.byte_offset;
   if (reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(size_of(dtype)) != 0)
-    throw ShapeError(
-        fmt::format("from_dlpack: {} of {} does not lie at a multiple of its element's size; try a "
-                    "copy in the other program",
-                    shape, dtype));
+    raise<ShapeError>(
+        "from_dlpack: {} of {} does not lie at a multiple of its element's size; try a copy in the "
+        "other program",
+        shape, dtype);
   return Tensor::of(Buffer::share(device, data, shape.numel() * size_of(dtype), space, owner), 0,
                     shape, dtype);
 }

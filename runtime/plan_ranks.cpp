@@ -8,7 +8,6 @@
 #include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/device_state.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/recorder.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
@@ -92,7 +91,7 @@ std::array<int64_t, space_count> spaces_from(const Json& json) {
 Space space_from(const std::string& name) {
   for (int s = 0; s < space_count; ++s)
     if (name == name_of(static_cast<Space>(s))) return static_cast<Space>(s);
-  throw CommError(fmt::format("run_ranks: a rank reports a space '{}'", name));
+  raise<CommError>("run_ranks: a rank reports a space '{}'", name);
 }
 
 std::string description_of(const Device::Traits& machine) {
@@ -119,7 +118,7 @@ RankReport report_from(const Json& json) {
 
 void check(int world, const Program& program) {
   if (!program) throw ConfigError("ranks: expected a program, got an empty function");
-  if (world < 1) throw ConfigError(fmt::format("ranks: expected 1 or more, got {}", world));
+  if (world < 1) raise<ConfigError>("ranks: expected 1 or more, got {}", world);
 }
 
 void plan_rank(int rank, int world, const Program& program, const PlanOptions& options,
@@ -209,9 +208,9 @@ void count_step(const Device& device) {
 Plan plan_ranks(int world, const Program& program, const PlanOptions& options) {
   check(world, program);
   if (options.steps < 0 || options.max_steps < 1 || options.max_reads < 1)
-    throw ConfigError(
-        fmt::format("plan: expected steps of 0 or more and limits of 1 or more, got {}, {} and {}",
-                    options.steps, options.max_steps, options.max_reads));
+    raise<ConfigError>(
+        "plan: expected steps of 0 or more and limits of 1 or more, got {}, {} and {}",
+        options.steps, options.max_steps, options.max_reads);
   if (options.type == Device::Type::meta)
     throw ConfigError("plan: expected the type of the run's devices, cpu, cuda or hpu; got meta");
   DeviceOptions device_options = options.device;
@@ -227,7 +226,7 @@ Plan plan_ranks(int world, const Program& program, const PlanOptions& options) {
   plan.world = world;
   for (int rank : planned) {
     if (rank < 0 || rank >= world)
-      throw ConfigError(fmt::format("plan: expected ranks in [0, {}), got {}", world, rank));
+      raise<ConfigError>("plan: expected ranks in [0, {}), got {}", world, rank);
     plan_rank(rank, world, program, options, device_options, plan);
   }
   return plan;
@@ -236,17 +235,17 @@ Plan plan_ranks(int world, const Program& program, const PlanOptions& options) {
 MemoryReport run_ranks(int world, const Program& program, const RunOptions& options) {
   check(world, program);
   if (options.expect && options.expect->world != world)
-    throw ConfigError(fmt::format("run_ranks: expected a plan of {} ranks, got one of {}", world,
-                                  options.expect->world));
+    raise<ConfigError>("run_ranks: expected a plan of {} ranks, got one of {}", world,
+                       options.expect->world);
   MemoryReport report{.world = world};
   report.ranks.resize(static_cast<size_t>(world));
   std::mutex mutex;
   const auto run_rank = [&](Communicator& inner, const Device& device) {
     if (options.expect && options.expect->machine != device.traits())
-      throw PlanError(
-          fmt::format("run_ranks: the plan was made for {}, the run has {}; expected the same; see "
-                      "PlanOptions::device and type",
-                      description_of(options.expect->machine), description_of(device.traits())));
+      raise<PlanError>(
+          "run_ranks: the plan was made for {}, the run has {}; expected the same; see "
+          "PlanOptions::device and type",
+          description_of(options.expect->machine), description_of(device.traits()));
     Recorder recorder(inner.rank(), options.expect);
     {
       const RecordingScope scope(device, recorder);
@@ -265,9 +264,8 @@ MemoryReport run_ranks(int world, const Program& program, const RunOptions& opti
     return report;
   }
   if (process->size != world)
-    throw ConfigError(
-        fmt::format("run_ranks: expected the {} processes that were started as ranks, got {}",
-                    process->size, world));
+    raise<ConfigError>("run_ranks: expected the {} processes that were started as ranks, got {}",
+                       process->size, world);
   run_processes(
       [&](Communicator& ranks, const Device& device) {
         run_rank(ranks, device);

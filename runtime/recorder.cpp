@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -104,11 +103,11 @@ void Recorder::note_collective(Collective collective, int64_t bytes, const std::
 
 void Recorder::note_read() {
   if (mode_ != Mode::keep || ++own_.reads <= max_reads_) return;
-  throw PlanError(
-      fmt::format("plan: has read {} values in step {}; a plan reads zeros, so a loop that waits "
-                  "for a value does not end; expected a loop whose length does not depend on "
-                  "values; try PlanOptions::steps",
-                  own_.reads, steps_));
+  raise<PlanError>(
+      "plan: has read {} values in step {}; a plan reads zeros, so a loop that waits for a value "
+      "does not end; expected a loop whose length does not depend on values; try "
+      "PlanOptions::steps",
+      own_.reads, steps_);
 }
 
 void Recorder::note_wire(const WireCounts& wire) { wire_ = added(wire_, wire); }
@@ -118,11 +117,11 @@ void Recorder::note_step() {
   if (mode_ != Mode::keep) return;
   if (steps_ == last_step_) throw PlanEnd();
   if (steps_ > max_steps_)
-    throw PlanError(fmt::format(
+    raise<PlanError>(
         "plan: goes on after {} steps; a plan reads zeros, so a loop that waits for a value (a "
         "loss, say) does not end; expected a number of steps that does not depend on values; try "
         "PlanOptions::steps to plan the first ones, or raise max_steps",
-        max_steps_));
+        max_steps_);
 }
 
 namespace {
@@ -142,18 +141,18 @@ void Recorder::finish(const RankReport& measured) const {
   if (next_ == expected_->events.size()) {
     if (measured == *expected_report_) return;
     if (expected_report_->refused) throw PlanError(beyond_refusal(next_));
-    throw PlanError(fmt::format(
+    raise<PlanError>(
         "plan: every allocation and collective is as planned, but {}; look for memory that is "
         "freed earlier or later, or for steps that are counted, depending on a value",
-        first_difference(*expected_report_, measured)));
+        first_difference(*expected_report_, measured));
   }
   const PlannedEvent& event = expected_->events[next_];
-  throw PlanError(fmt::format(
+  raise<PlanError>(
       "plan: the program ended after event {} of {}; next was planned: {}; the program ends "
       "earlier than its plan: look for a branch on a value, on time or on state that ranks share",
       next_, expected_->events.size(),
       text(event, expected_->names[static_cast<size_t>(event.name)],
-           expected_->names[static_cast<size_t>(event.phase)])));
+           expected_->names[static_cast<size_t>(event.phase)]));
 }
 
 RankReport Recorder::report(const Device& device) const {
@@ -183,10 +182,10 @@ void Recorder::compare(const PlannedEvent& event, const std::string& name,
   if (next_ == expected_->events.size()) {
     if (!expected_is_complete_) return;  // the plan covers only the first steps
     if (expected_report_->refused) throw PlanError(beyond_refusal(next_));
-    throw PlanError(
-        fmt::format("plan: expected the end after event {}, got {}; the program goes on after its "
-                    "plan: look for a branch on a value, on time or on state that ranks share",
-                    next_, text(event, name, phase)));
+    raise<PlanError>(
+        "plan: expected the end after event {}, got {}; the program goes on after its plan: look "
+        "for a branch on a value, on time or on state that ranks share",
+        next_, text(event, name, phase));
   }
   const PlannedEvent& planned = expected_->events[next_];
   const std::string& planned_name = expected_->names[static_cast<size_t>(planned.name)];
@@ -196,10 +195,10 @@ void Recorder::compare(const PlannedEvent& event, const std::string& name,
   renumbered.name = event.name;
   renumbered.phase = event.phase;
   if (renumbered != event || planned_name != name || planned_phase != phase)
-    throw PlanError(
-        fmt::format("plan: event {} differs from the plan: expected {}, got {}; look for a branch "
-                    "on a value, on time or on state that ranks share",
-                    next_, text(planned, planned_name, planned_phase), text(event, name, phase)));
+    raise<PlanError>(
+        "plan: event {} differs from the plan: expected {}, got {}; look for a branch on a value, "
+        "on time or on state that ranks share",
+        next_, text(planned, planned_name, planned_phase), text(event, name, phase));
   ++next_;
 }
 

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "zerograd/runtime/checked_product.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -27,8 +26,8 @@ int64_t checked_product(std::initializer_list<int64_t> sizes, const char* what) 
   if (product) return *product;
   std::string text;
   for (const int64_t size : sizes) text += (text.empty() ? "" : " x ") + std::to_string(size);
-  throw ShapeError(fmt::format(
-      "{}: expected sizes of 0 or more with a product of at most 2^60 - 1, got {}", what, text));
+  raise<ShapeError>("{}: expected sizes of 0 or more with a product of at most 2^60 - 1, got {}",
+                    what, text);
 }
 
 Shape::Shape(std::initializer_list<int64_t> extents)
@@ -36,14 +35,13 @@ Shape::Shape(std::initializer_list<int64_t> extents)
 
 Shape::Shape(std::span<const int64_t> extents) {
   if (extents.size() > max_rank)
-    throw ShapeError(fmt::format("shape: expected rank up to 6, got rank {}", extents.size()));
+    raise<ShapeError>("shape: expected rank up to 6, got rank {}", extents.size());
   rank_ = static_cast<int>(extents.size());
   std::copy(extents.begin(), extents.end(), extent_);
   for (int64_t extent : extents)
-    if (extent < 0)
-      throw ShapeError(fmt::format("shape: expected extents of 0 or more, got {}", extent));
+    if (extent < 0) raise<ShapeError>("shape: expected extents of 0 or more, got {}", extent);
   if (!checked_product(extents))
-    throw ShapeError(fmt::format("shape: expected at most 2^60 - 1 elements, got {}", str()));
+    raise<ShapeError>("shape: expected at most 2^60 - 1 elements, got {}", str());
 }
 
 Shape Shape::filled(std::initializer_list<int64_t> extents, int64_t numel, const char* op) {
@@ -51,12 +49,12 @@ Shape Shape::filled(std::initializer_list<int64_t> extents, int64_t numel, const
   const auto unknown = std::find(values.begin(), values.end(), -1);
   if (unknown == values.end()) return Shape(extents);
   if (std::count(values.begin(), values.end(), -1) > 1)
-    throw ShapeError(std::string(op) + ": expected one extent of -1 at most, got two or more");
+    raise<ShapeError>("{}: expected one extent of -1 at most, got two or more", op);
   *unknown = 1;
   const int64_t others = Shape(std::span<const int64_t>(values)).numel();
   if (others == 0 || numel % others != 0)
-    throw ShapeError(fmt::format(
-        "{}: the extents beside -1 hold {} elements; expected a divisor of {}", op, others, numel));
+    raise<ShapeError>("{}: the extents beside -1 hold {} elements; expected a divisor of {}", op,
+                      others, numel);
   *unknown = numel / others;
   return Shape(std::span<const int64_t>(values));
 }
@@ -64,8 +62,7 @@ Shape Shape::filled(std::initializer_list<int64_t> extents, int64_t numel, const
 int Shape::axis(int axis) const {
   const int wrapped = axis < 0 ? axis + rank_ : axis;
   if (wrapped < 0 || wrapped >= rank_)
-    throw ShapeError(
-        fmt::format("axis {} of shape {}; expected {} to {}", axis, str(), -rank_, rank_ - 1));
+    raise<ShapeError>("axis {} of shape {}; expected {} to {}", axis, str(), -rank_, rank_ - 1);
   return wrapped;
 }
 
@@ -96,9 +93,9 @@ Shape broadcast(const Shape& a, const Shape& b, const char* op) {
     const int ia = i - (rank - a.rank()), ib = i - (rank - b.rank());
     const int64_t ea = ia < 0 ? 1 : a[ia], eb = ib < 0 ? 1 : b[ib];
     if (ea != eb && ea != 1 && eb != 1)
-      throw ShapeError(fmt::format(
+      raise<ShapeError>(
           "{}: cannot broadcast {} with {}; axis {} has {} against {}, expected equal extents or 1",
-          op, a, b, i - rank, ea, eb));
+          op, a, b, i - rank, ea, eb);
     extents[i] = ea == 1 ? eb : ea;
   }
   return Shape(std::span<const int64_t>(extents, static_cast<size_t>(rank)));

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -29,10 +28,10 @@ const Curve* curve_of(const Peaks& peaks, const LaunchRow& row, Curve Efficiency
 }
 
 [[noreturn]] void refuse(const Peaks& peaks, const LaunchRow& row, const std::string& missing) {
-  throw ConfigError(
-      fmt::format("peaks: '{}' has no {} for {} ({}, {}, class {}); expected one; try a file of "
-                  "bench/peaks, or add it with its source",
-                  peaks.name, missing, row.op, row.kernel, row.dtype, name_of(row.kind)));
+  raise<ConfigError>(
+      "peaks: '{}' has no {} for {} ({}, {}, class {}); expected one; try a file of bench/peaks, "
+      "or add it with its source",
+      peaks.name, missing, row.op, row.kernel, row.dtype, name_of(row.kind));
 }
 
 StepTime::Row time_of(const LaunchRow& row, const Peaks& peaks) {
@@ -102,10 +101,10 @@ StepTime predict(const StepLaunches& launches, const Peaks& peaks, const StepSha
       add_times(launches.per_micro_batch, peaks, micro_batches, time.per_micro_batch, time.by_kind);
   time.once_seconds = add_times(launches.per_step, peaks, 1.0, time.per_step, time.by_kind);
   if (shape.received_bytes > 0 && peaks.collective_bandwidth == 0.0)
-    throw ConfigError(
-        fmt::format("peaks: '{}' has no collective_bandwidth, and a step receives {} bytes from "
-                    "other ranks; expected a rate in bytes/s; try --ranks 1, or add it",
-                    peaks.name, shape.received_bytes));
+    raise<ConfigError>(
+        "peaks: '{}' has no collective_bandwidth, and a step receives {} bytes from other ranks; "
+        "expected a rate in bytes/s; try --ranks 1, or add it",
+        peaks.name, shape.received_bytes);
   if (shape.received_bytes > 0)
     time.collective_seconds =
         static_cast<double>(shape.collectives) * peaks.collective_seconds +

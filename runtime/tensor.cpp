@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -27,7 +26,7 @@ void fill(std::byte* raw, int64_t count, double value) {
 Tensor Tensor::empty(const Shape& shape, DType dtype, const Device& device, Space space) {
   if (dtype == DType::f64 && device.type() != Device::Type::cpu &&
       device.type() != Device::Type::meta)
-    throw Unsupported("tensor: f64 exists on cpu devices only, got " + device.name());
+    raise<Unsupported>("tensor: f64 exists on cpu devices only, got {}", device.name());
   Tensor tensor;
   tensor.buffer_ = Buffer::allocate(device, shape.numel() * size_of(dtype), space);
   tensor.shape_ = shape;
@@ -89,8 +88,8 @@ const Device& Tensor::device() const {
 
 Tensor Tensor::view(const Shape& shape) const {
   if (shape.numel() != numel())
-    throw ShapeError(fmt::format("view: {} has {} elements, expected the same of {}, got {}",
-                                 shape_, numel(), shape, shape.numel()));
+    raise<ShapeError>("view: {} has {} elements, expected the same of {}, got {}", shape_, numel(),
+                      shape, shape.numel());
   Tensor tensor = *this;
   tensor.shape_ = shape;
   return tensor;
@@ -102,8 +101,7 @@ Tensor Tensor::view(std::initializer_list<int64_t> extents) const {
 
 Tensor Tensor::slice(int64_t begin, int64_t end) const {
   if (shape_.rank() == 0 || begin < 0 || end < begin || end > shape_[0])
-    throw ShapeError(
-        fmt::format("slice: range {} to {} is outside axis 0 of {}", begin, end, shape_));
+    raise<ShapeError>("slice: range {} to {} is outside axis 0 of {}", begin, end, shape_);
   const int64_t row = shape_[0] == 0 ? 0 : numel() / shape_[0];
   Tensor tensor = *this;
   tensor.shape_ = shape_.with(0, end - begin);
@@ -113,8 +111,8 @@ Tensor Tensor::slice(int64_t begin, int64_t end) const {
 
 Tensor Tensor::flat(int64_t begin, int64_t count) const {
   if (begin < 0 || count < 0 || begin > numel() || count > numel() - begin)
-    throw ShapeError(fmt::format("flat: range of {} from {} is outside the {} elements of {}",
-                                 count, begin, numel(), shape_));
+    raise<ShapeError>("flat: range of {} from {} is outside the {} elements of {}", count, begin,
+                      numel(), shape_);
   Tensor tensor = *this;
   tensor.shape_ = Shape{count};
   tensor.offset_ += begin * size_of(dtype_);
@@ -129,8 +127,8 @@ Tensor Tensor::of(std::shared_ptr<Buffer> buffer, int64_t byte_offset, const Sha
                   DType dtype) {
   if (!buffer || byte_offset < 0 || byte_offset > buffer->bytes() ||
       shape.numel() > (buffer->bytes() - byte_offset) / size_of(dtype))
-    throw ShapeError(fmt::format("alias: {} of {} at byte {} is outside a buffer of {} bytes",
-                                 shape, dtype, byte_offset, buffer ? buffer->bytes() : 0));
+    raise<ShapeError>("alias: {} of {} at byte {} is outside a buffer of {} bytes", shape, dtype,
+                      byte_offset, buffer ? buffer->bytes() : 0);
   Tensor tensor;
   tensor.buffer_ = std::move(buffer);
   tensor.shape_ = shape;
@@ -141,22 +139,20 @@ Tensor Tensor::of(std::shared_ptr<Buffer> buffer, int64_t byte_offset, const Sha
 
 void Tensor::check_dtype(DType asked) const {
   if (asked != dtype_)
-    throw DTypeError(
-        fmt::format("data: the tensor {} holds {}, asked for {}", shape_, dtype_, asked));
+    raise<DTypeError>("data: the tensor {} holds {}, asked for {}", shape_, dtype_, asked);
 }
 
 void Tensor::throw_no_data() const {
-  throw Unsupported(
-      fmt::format("data: {} on {} has no memory, as this is a plan; expected values that come by "
-                  "Tensor::from(values, shape, device) and are read by to_host() or item(), which "
-                  "work on every device",
-                  shape_, device()));
+  raise<Unsupported>(
+      "data: {} on {} has no memory, as this is a plan; expected values that come by "
+      "Tensor::from(values, shape, device) and are read by to_host() or item(), which work on "
+      "every device",
+      shape_, device());
 }
 
 void Tensor::copy_from_host(const void* values, int64_t count, DType dtype) {
   if (count != numel())
-    throw ShapeError(
-        fmt::format("from: expected {} values for {}, got {}", numel(), shape_, count));
+    raise<ShapeError>("from: expected {} values for {}, got {}", numel(), shape_, count);
   check_dtype(dtype);
   if (raw() && count > 0) device().compute().copy(raw(), values, static_cast<size_t>(bytes()));
 }

@@ -7,7 +7,6 @@
 #include <span>
 #include <utility>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -189,8 +188,7 @@ void Trace::write(const std::string& path) const {
     state_->write_to(output);
     output.finish();
   } catch (const FileError& error) {
-    throw FileError(
-        fmt::format("trace: {} is not written: {}; try another path", path, error.what()));
+    raise<FileError>("trace: {} is not written: {}; try another path", path, error.what());
   }
 }
 

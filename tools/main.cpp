@@ -23,7 +23,6 @@
 #include "zerograd/runtime/comm/call.h"
 #include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/command_line/flags.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/machine.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/print.h"
@@ -108,10 +107,10 @@ int run(std::string name, std::vector<std::string> arguments) {
     known.emplace_back(subcommand.name);
   }
   const std::string counterpart = counterpart_of(name);
-  throw ConfigError(fmt::format(
+  raise<ConfigError>(
       "expected a subcommand (train, finetune, plan, tune, eval, generate, consolidate, export, "
       "verify, tokenize, bench, launch or info), got '{}'{}",
-      name, counterpart.empty() ? did_you_mean(name, known) : counterpart));
+      name, counterpart.empty() ? did_you_mean(name, known) : counterpart);
 }
 
 int report(const char* type, const char* message) {
@@ -205,11 +204,10 @@ std::optional<int> error_of(int& status, const std::string& name,
     return report("FileError", error.what());
   } catch (const std::system_error& error) {
     const bool thread = error.code() == std::errc::resource_unavailable_try_again;
-    return thread
-               ? report("OutOfMemory",
-                        "the system refused another thread; expected room below `ulimit -u`; try "
-                        "fewer --ranks or --threads, or a higher limit")
-               : report("Error", error.what());
+    return thread ? report("OutOfMemory",
+                           "the system refused another thread; expected room below `ulimit -u`; "
+                           "try fewer --ranks or --threads, or a higher limit")
+                  : report("Error", error.what());
   } catch (const std::exception& error) {
     return report("Error", error.what());
   }

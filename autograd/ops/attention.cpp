@@ -19,12 +19,11 @@ HeadLayout by_token(int64_t heads, int64_t tokens, int64_t D) {
 
 void check_options(const AttentionOptions& options, const AttentionShape& n, const Tensor& q) {
   if (!(options.dropout >= 0.0f && options.dropout < 1.0f))
-    throw ConfigError(
-        fmt::format("attention: dropout {:f}; expected 0 <= dropout < 1", options.dropout));
+    raise<ConfigError>("attention: dropout {:f}; expected 0 <= dropout < 1", options.dropout);
   const auto check_dtype = [&](const char* name, const Tensor& tensor) {
     if (tensor.dtype() != accumulator(q.dtype()))
-      throw DTypeError(fmt::format("attention: {} holds {}; expected {}; try cast", name,
-                                   tensor.dtype(), accumulator(q.dtype())));
+      raise<DTypeError>("attention: {} holds {}; expected {}; try cast", name, tensor.dtype(),
+                        accumulator(q.dtype()));
   };
   if (options.bias) {
     const Shape& bias = options.bias.shape();
@@ -40,19 +39,18 @@ void check_options(const AttentionOptions& options, const AttentionShape& n, con
     check_dtype("alibi_slopes", options.alibi_slopes);
   }
   if (options.window < 0 || (options.window > 0 && !options.causal))
-    throw ConfigError(fmt::format("attention: window {}{}; expected 0, or more if causal",
-                                  options.window, options.causal ? "" : " without causal"));
+    raise<ConfigError>("attention: window {}{}; expected 0, or more if causal", options.window,
+                       options.causal ? "" : " without causal");
   if (options.starts && (!options.causal || n.keys != n.T))
-    throw ConfigError(
-        fmt::format("attention: starts with {} attention of {} queries to {} keys; expected causal "
-                    "attention to as many keys as queries",
-                    options.causal ? "causal" : "full", n.T, n.keys));
+    raise<ConfigError>(
+        "attention: starts with {} attention of {} queries to {} keys; expected causal attention "
+        "to as many keys as queries",
+        options.causal ? "causal" : "full", n.T, n.keys);
   const auto check_integers = [&](const char* name, const Tensor& tensor, const Shape& expected) {
     if (!tensor) return;
     if (tensor.shape() != expected) refuse_shape("attention", name, tensor.shape(), expected.str());
     if (tensor.dtype() != DType::i32)
-      throw DTypeError(
-          fmt::format("attention: {} holds {}; expected i32; try cast", name, tensor.dtype()));
+      raise<DTypeError>("attention: {} holds {}; expected i32; try cast", name, tensor.dtype());
   };
   check_integers("starts", options.starts, {n.B, n.T});
   check_integers("key_lengths", options.key_lengths, {n.B});

@@ -23,9 +23,8 @@ Var number_like(double value, const Tensor& x) {
 int new_axis(const char* op, const Shape& shape, int axis) {
   const int rank = shape.rank() + 1, place = axis < 0 ? axis + rank : axis;
   if (place < 0 || place >= rank || rank > Shape::max_rank)
-    throw ShapeError(
-        fmt::format("{}: axis {} of a result of rank {}; expected {} to {}, and at most rank {}",
-                    op, axis, rank, -rank, rank - 1, Shape::max_rank));
+    raise<ShapeError>("{}: axis {} of a result of rank {}; expected {} to {}, and at most rank {}",
+                      op, axis, rank, -rank, rank - 1, Shape::max_rank);
   return place;
 }
 
@@ -49,12 +48,12 @@ Var triangle(const char* op, const Var& x, int64_t diagonal, bool lower) {
 
 Tensor arange(int64_t begin, int64_t end, DType dtype, const Device& device) {
   if (begin > end || dtype == DType::boolean)
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "arange: begin is {}, end is {}, dtype is {}; expected begin <= end and any dtype but bool",
-        begin, end, dtype));
+        begin, end, dtype);
   if (int64_t count = 0; __builtin_sub_overflow(end, begin, &count) || count > largest_product)
-    throw ShapeError(fmt::format("arange: begin is {}, end is {}; expected at most {} numbers",
-                                 begin, end, largest_product));
+    raise<ShapeError>("arange: begin is {}, end is {}; expected at most {} numbers", begin, end,
+                      largest_product);
   std::vector<int64_t> numbers(static_cast<size_t>(end - begin));
   std::iota(numbers.begin(), numbers.end(), begin);
   return cast(Var(Tensor::from(numbers, {end - begin}, device)), dtype).value();
@@ -69,8 +68,7 @@ Tensor randn(const Shape& shape, uint64_t seed, const std::string& name, DType d
 
 Tensor one_hot(const Tensor& ids, int64_t classes, DType dtype) {
   check_index("one_hot", "ids", ids);
-  if (classes < 1)
-    throw ConfigError(fmt::format("one_hot: classes is {}; expected 1 or more", classes));
+  if (classes < 1) raise<ConfigError>("one_hot: classes is {}; expected 1 or more", classes);
   const Var columns(arange(0, classes, ids.dtype(), ids.device())), rows = unsqueeze(Var(ids), -1);
   return cast(equal(rows, columns), dtype).value();
 }
@@ -79,9 +77,8 @@ Var pad(const Var& x, int axis, int64_t before, int64_t after, double value) {
   const Tensor values = floating_operand("pad", "x", x);
   axis = axis_of("pad", values.shape(), axis);
   if (before < 0 || after < 0)
-    throw ConfigError(
-        fmt::format("pad: before is {}, after is {}; expected 0 or more; try slice, which cuts",
-                    before, after));
+    raise<ConfigError>("pad: before is {}, after is {}; expected 0 or more; try slice, which cuts",
+                       before, after);
   std::vector<Var> parts;
   const auto fill = [&](int64_t extent) {
     const Shape shape = values.shape().with(axis, extent);
@@ -121,8 +118,7 @@ Var masked_fill(const Var& x, const Var& mask, double value) {
 Var clamp(const Var& x, double low, double high) {
   const Tensor values = floating_operand("clamp", "x", x);
   if (!(low <= high))
-    throw ConfigError(
-        fmt::format("clamp: low is {:g}, high is {:g}; expected low <= high", low, high));
+    raise<ConfigError>("clamp: low is {:g}, high is {:g}; expected low <= high", low, high);
   const Var from_below = masked_fill(x, less(x, low), low);
   return masked_fill(from_below, greater(x, high), high);
 }
@@ -178,9 +174,9 @@ Var repeat(const Var& x, std::initializer_list<int64_t> counts) {
   std::vector<int64_t> sizes(counts);
   sizes.push_back(shape.numel());
   if (!checked_product(sizes))
-    throw ShapeError(
-        fmt::format("repeat: x has shape {}; expected counts of 0 or more, and at most {} elements",
-                    shape, largest_product));
+    raise<ShapeError>(
+        "repeat: x has shape {}; expected counts of 0 or more, and at most {} elements", shape,
+        largest_product);
   Var repeated = x;
   int axis = 0;
   for (const int64_t count : counts) {

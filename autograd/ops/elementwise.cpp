@@ -27,15 +27,14 @@ Operands operands(const char* op, const Var& a, const Var& b) {
 /// A number as a constant in the dtype of `like`. For an integer dtype it must be a whole number.
 Var constant(const char* op, double value, const Tensor& like) {
   if (!is_floating(like.dtype()) && value != std::trunc(value))
-    throw DTypeError(
-        fmt::format("{}: got the number {:f} for an operand of {} {}; expected a whole number; try "
-                    "to cast the operand to a floating dtype",
-                    op, value, like.dtype(), like.shape()));
+    raise<DTypeError>(
+        "{}: got the number {:f} for an operand of {} {}; expected a whole number; try to cast the "
+        "operand to a floating dtype",
+        op, value, like.dtype(), like.shape());
   const double limit = like.dtype() == DType::i32 ? 0x1p31 : 0x1p63;
   if (!is_floating(like.dtype()) && !(value >= -limit && value < limit))
-    throw DTypeError(
-        fmt::format("{}: got the number {:g} for an operand of {} {}; the dtype cannot hold it", op,
-                    value, like.dtype(), like.shape()));
+    raise<DTypeError>("{}: got the number {:g} for an operand of {} {}; the dtype cannot hold it",
+                      op, value, like.dtype(), like.shape());
   return Tensor::full({}, value, like.dtype(), like.device());
 }
 
@@ -289,7 +288,7 @@ Var cast(const Var& x, DType dtype) {
 Var dropout(const Var& x, float p, const DropoutKey& key) {
   const Tensor values = floating_operand("dropout", "x", x);
   if (!(p >= 0.0f && p < 1.0f))
-    throw ConfigError(fmt::format("dropout: probability {:f}; expected 0 <= p < 1", p));
+    raise<ConfigError>("dropout: probability {:f}; expected 0 <= p < 1", p);
   if (p == 0.0f) return x;
   const DropoutSettings settings{p, key};
   const Tensor y = empty_like(values);

@@ -15,9 +15,9 @@ void check_positions(const Tensor& weight, const Tensor& position, const Embeddi
   if (position.shape().rank() != 2 || position.extent(1) != n.C)
     refuse_shape("embedding", "position", position.shape(), fmt::format("[P, {}]", n.C));
   if (n.first_position < 0 || n.first_position > position.extent(0) - n.T)
-    throw ShapeError(fmt::format(
+    raise<ShapeError>(
         "embedding: position {} has no {} rows from {}; expected a longer table or fewer tokens",
-        position.shape(), n.T, n.first_position));
+        position.shape(), n.T, n.first_position);
 }
 
 void backward_of_embedding(const EmbeddingNumbers& n, const BackwardPass& pass) {

@@ -8,7 +8,6 @@
 #include "zerograd/kernels/elementwise/gelu.h"
 #include "zerograd/kernels/matmul/matmul.h"
 #include "zerograd/kernels/reduce/reduce.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -39,9 +38,9 @@ Projection projection_of(const ProjectionNames& names, const Tensor& x, const Te
   if (weight.shape().rank() != 2)
     refuse_shape(op, weight_name, weight.shape(), "rank 2: [out, in]");
   if (x.extent(-1) != weight.extent(1))
-    throw ShapeError(fmt::format(
-        "{}: {} {} does not match {} {}; expected a last axis of {} of {}, got {}", op, weight_name,
-        weight.shape(), x_name, x.shape(), x_name, weight.extent(1), x.extent(-1)));
+    raise<ShapeError>("{}: {} {} does not match {} {}; expected a last axis of {} of {}, got {}",
+                      op, weight_name, weight.shape(), x_name, x.shape(), x_name, weight.extent(1),
+                      x.extent(-1));
   if (bias) {
     check_alike(op, x_name, x, bias_name, bias);
     const Shape expected{weight.extent(0)};

@@ -152,8 +152,7 @@ Tensor flat_targets(const char* op, const char* name, const Tensor& x, const Ten
 
 void check_label_smoothing(const char* op, double smoothing) {
   if (!(smoothing >= 0.0 && smoothing <= 1.0))
-    throw ConfigError(
-        fmt::format("{}: label_smoothing is {:g}; expected a number in [0, 1]", op, smoothing));
+    raise<ConfigError>("{}: label_smoothing is {:g}; expected a number in [0, 1]", op, smoothing);
 }
 
 Var reduced_losses(const Var& losses, const Tensor& targets, const CrossEntropyOptions& options) {

@@ -174,9 +174,8 @@ Var matmul(const Var& a, const Var& b) {
   check_rank("matmul", "a", rows, 2);
   check_rank("matmul", "b", columns, 2);
   if (rows.extent(-1) != columns.extent(-2))
-    throw ShapeError(fmt::format("matmul: a {} does not match b {}; expected {} rows of b, got {}",
-                                 rows.shape(), columns.shape(), rows.extent(-1),
-                                 columns.extent(-2)));
+    raise<ShapeError>("matmul: a {} does not match b {}; expected {} rows of b, got {}",
+                      rows.shape(), columns.shape(), rows.extent(-1), columns.extent(-2));
   const Batch n = batch_of(rows.shape(), columns.shape());
   const Tensor y = empty_like(rows, n.shape);
   multiply({.a = rows, .b = columns, .c = y, .M = n.M, .N = n.N, .K = n.K}, left, right, result,

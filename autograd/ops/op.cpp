@@ -7,7 +7,6 @@
 #include "zerograd/kernels/kernel.h"
 #include "zerograd/kernels/movement/movement.h"
 #include "zerograd/kernels/reduce/reduce.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -59,7 +58,7 @@ struct Slabs {
 }  // namespace
 
 Tensor operand(const char* op, const char* name, const Var& x) {
-  if (!x) throw ShapeError(fmt::format("{}: {} is absent; expected a tensor", op, name));
+  if (!x) raise<ShapeError>("{}: {} is absent; expected a tensor", op, name);
   return x.value();
 }
 
@@ -89,17 +88,16 @@ void check_index(const char* op, const char* name, const Tensor& index) {
 Tensor floating_operand(const char* op, const char* name, const Var& x) {
   const Tensor values = operand(op, name, x);
   if (!is_floating(values.dtype()))
-    throw DTypeError(
-        fmt::format("{}: {} holds {}; expected f64, f32, bf16 or f16; try cast({}, DType::f32)", op,
-                    name, values.dtype(), name));
+    raise<DTypeError>("{}: {} holds {}; expected f64, f32, bf16 or f16; try cast({}, DType::f32)",
+                      op, name, values.dtype(), name);
   return values;
 }
 
 void check_alike(const char* op, const char* name_a, const Tensor& a, const char* name_b,
                  const Tensor& b) {
   if (a.dtype() != b.dtype())
-    throw DTypeError(fmt::format("{}: {} holds {} and {} holds {}; expected one dtype; try cast",
-                                 op, name_a, a.dtype(), name_b, b.dtype()));
+    raise<DTypeError>("{}: {} holds {} and {} holds {}; expected one dtype; try cast", op, name_a,
+                      a.dtype(), name_b, b.dtype());
   check_device(op, {&a, &b});
 }
 
@@ -109,15 +107,15 @@ void check_rank(const char* op, const char* name, const Tensor& x, int rank) {
 }
 
 void refuse_shape(const char* op, const char* name, const Shape& got, const std::string& expected) {
-  throw ShapeError(fmt::format("{}: {} has shape {}; expected {}", op, name, got, expected));
+  raise<ShapeError>("{}: {} has shape {}; expected {}", op, name, got, expected);
 }
 
 int axis_of(const char* op, const Shape& shape, int axis) {
   const int rank = shape.rank();
   if (axis < -rank || axis >= rank)
-    throw ShapeError(fmt::format(
+    raise<ShapeError>(
         "{}: axis {} of shape {}; expected {}", op, axis, shape,
-        rank == 0 ? std::string("no axis of a scalar") : fmt::format("{} to {}", -rank, rank - 1)));
+        rank == 0 ? std::string("no axis of a scalar") : fmt::format("{} to {}", -rank, rank - 1));
   return axis < 0 ? axis + rank : axis;
 }
 

@@ -32,8 +32,7 @@ ReducedAxes reduction_of(const char* op, const Shape& x, const Axes& axes, bool 
   ReducedAxes reduction{.x = x, .kept = x};
   auto reduce = [&](int axis) {
     if (reduction.axes & (1u << axis))
-      throw ShapeError(
-          fmt::format("{}: axis {} of {} is given twice; expected distinct axes", op, axis, x));
+      raise<ShapeError>("{}: axis {} of {} is given twice; expected distinct axes", op, axis, x);
     reduction.axes |= 1u << axis;
     reduction.kept = reduction.kept.with(axis, 1);
   };
@@ -203,9 +202,8 @@ LargestElements topk(const Var& x, int64_t k, int axis, bool largest) {
   axis = axis_of("topk", values.shape(), axis);
   const int64_t extent = values.extent(axis);
   if (k < 0 || k > extent)
-    throw ConfigError(
-        fmt::format("topk: k is {}; expected 0 to {}, the elements of x {} along axis {}", k,
-                    extent, values.shape(), axis));
+    raise<ConfigError>("topk: k is {}; expected 0 to {}, the elements of x {} along axis {}", k,
+                       extent, values.shape(), axis);
   const Tensor indices = Tensor::empty(values.shape().with(axis, k), DType::i64, values.device());
   kernels::top_k({values, indices, axis, largest}, values.device().compute());
   return {gather(x, axis, indices), indices};

@@ -89,8 +89,8 @@ Var permute(const Var& x, std::initializer_list<int> axes) {
   for (size_t i = 0; i < axes.size(); ++i) {
     const int axis = order.order[i] = axis_of("permute", shape, axes.begin()[i]);
     if (seen & (1u << axis))
-      throw ShapeError(fmt::format("permute: axis {} of {} is given twice; expected each axis once",
-                                   axis, shape));
+      raise<ShapeError>("permute: axis {} of {} is given twice; expected each axis once", axis,
+                        shape);
     seen |= 1u << axis;
   }
   return permuted("permute", x, order);
@@ -100,9 +100,9 @@ Var slice(const Var& x, int axis, int64_t begin, int64_t end) {
   const Tensor values = operand("slice", "x", x);
   axis = axis_of("slice", values.shape(), axis);
   if (begin < 0 || end < begin || end > values.extent(axis))
-    throw ShapeError(fmt::format(
+    raise<ShapeError>(
         "slice: range {} to {} is outside axis {} of {}; expected 0 <= begin <= end <= {}", begin,
-        end, axis, values.shape(), values.extent(axis)));
+        end, axis, values.shape(), values.extent(axis));
   struct Range {
     int axis;
     int64_t begin;
@@ -153,7 +153,7 @@ std::vector<Var> split(const Var& x, std::span<const int64_t> sizes, int axis) {
   axis = axis_of("split", values.shape(), axis);
   ConcatParts numbers(axis);
   for (int64_t size : sizes) {
-    if (size < 0) throw ShapeError(fmt::format("split: a size of {}; expected 0 or more", size));
+    if (size < 0) raise<ShapeError>("split: a size of {}; expected 0 or more", size);
     numbers.append(size);
   }
   if (numbers.whole() != values.extent(axis))

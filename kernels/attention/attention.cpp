@@ -8,7 +8,6 @@
 
 #include "zerograd/kernels/elementwise/dropout.h"
 #include "zerograd/kernels/slots.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/launches.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -18,7 +17,7 @@ namespace {
 constexpr int64_t max_head_size = 1024;
 
 [[noreturn]] void refuse(const char* op, const std::string& what, const std::string& expected) {
-  throw ShapeError(fmt::format("{}: {}; expected {}", op, what, expected));
+  raise<ShapeError>("{}: {}; expected {}", op, what, expected);
 }
 
 void check_at_least(const char* op, const char* name, int64_t value, int64_t minimum) {
@@ -234,8 +233,7 @@ ZG_KERNEL(AttentionBackward, attention_backward, cpu::workspace_bytes, row_dots_
           row_dots_bytes)
 
 std::vector<float> alibi_slopes(int64_t heads) {
-  if (heads < 1)
-    throw ConfigError(fmt::format("alibi_slopes: heads is {}; expected 1 or more", heads));
+  if (heads < 1) raise<ConfigError>("alibi_slopes: heads is {}; expected 1 or more", heads);
   const auto power_of_two = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(heads)));
   const auto power = [](int64_t i, int64_t of_heads) {
     return static_cast<float>(

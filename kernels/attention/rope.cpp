@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "zerograd/kernels/slots.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -41,10 +40,10 @@ Tensor table_of(const RopeOptions& options, int64_t R, int64_t positions, const 
 Tensor rope_table(const RopeOptions& options, int64_t R, int64_t positions, DType dtype,
                   const Device& device) {
   if (positions < 1)
-    throw ShapeError(fmt::format("rope_table: positions is {}; expected 1 or more", positions));
+    raise<ShapeError>("rope_table: positions is {}; expected 1 or more", positions);
   if (dtype == DType::f64) return table_of<double>(options, R, positions, device);
   if (dtype == DType::f32) return table_of<float>(options, R, positions, device);
-  throw DTypeError(fmt::format("rope_table: the dtype is {}; expected f32 or f64", dtype));
+  raise<DTypeError>("rope_table: the dtype is {}; expected f32 or f64", dtype);
 }
 
 void validate(const Rope& a) {
@@ -52,24 +51,24 @@ void validate(const Rope& a) {
   check_dtype(op, "x", a.x, floating);
   check_like(op, "y", a.y, a.x);
   if (a.x.shape().rank() != 3)
-    throw ShapeError(fmt::format("rope: x has shape {}; expected [B, T, heads * D]", a.x.shape()));
+    raise<ShapeError>("rope: x has shape {}; expected [B, T, heads * D]", a.x.shape());
   if (a.heads < 1 || a.x.extent(2) % a.heads != 0)
-    throw ShapeError(fmt::format("rope: heads is {}; expected a divisor of x's last axis {}",
-                                 a.heads, a.x.extent(2)));
+    raise<ShapeError>("rope: heads is {}; expected a divisor of x's last axis {}", a.heads,
+                      a.x.extent(2));
   check_dtype(op, "table", a.table, accumulator(a.x.dtype()));
   const int64_t D = a.x.extent(2) / a.heads;
   const Shape& table = a.table.shape();
   if (table.rank() != 2 || table[1] < 2 || table[1] % 2 != 0 || table[1] > D)
-    throw ShapeError(
-        fmt::format("rope: table has shape {}; expected [positions, R] with R even and at most the "
-                    "head size {}",
-                    table, D));
+    raise<ShapeError>(
+        "rope: table has shape {}; expected [positions, R] with R even and at most the head size "
+        "{}",
+        table, D);
   if (a.positions) {
     check_dtype(op, "positions", a.positions, DType::i32);
     check_shape(op, "positions", a.positions, {a.x.extent(0), a.x.extent(1)});
   } else if (a.first_position < 0 || a.first_position > table[0] - a.x.extent(1)) {
-    throw ShapeError(fmt::format("rope: {} positions from {} are needed; expected 0 to {}",
-                                 a.x.extent(1), a.first_position, table[0] - 1));
+    raise<ShapeError>("rope: {} positions from {} are needed; expected 0 to {}", a.x.extent(1),
+                      a.first_position, table[0] - 1);
   }
 }
 

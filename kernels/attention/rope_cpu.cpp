@@ -5,7 +5,6 @@
 #include "zerograd/kernels/attention/rope.h"
 #include "zerograd/kernels/cpu/level.h"
 #include "zerograd/runtime/cpu/team.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 // Memory bound: one read and one write of x. A row of the table serves all heads of a token.
@@ -40,8 +39,8 @@ void check_positions(const Rope& a) {
   const int32_t* positions = a.positions.data<int32_t>();
   for (int64_t n = 0; n < a.positions.numel(); ++n)
     if (positions[n] < 0 || positions[n] >= a.table.extent(0))
-      throw ShapeError(fmt::format("rope: positions[{}] is {}; expected 0 to {}", n, positions[n],
-                                   a.table.extent(0) - 1));
+      raise<ShapeError>("rope: positions[{}] is {}; expected 0 to {}", n, positions[n],
+                        a.table.extent(0) - 1);
 }
 
 }  // namespace

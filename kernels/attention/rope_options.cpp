@@ -4,7 +4,6 @@
 #include <numbers>
 
 #include "zerograd/kernels/attention/rope.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 // Frequencies of rotary positions. Readers of configs link this file without the kernels.
@@ -15,7 +14,7 @@ constexpr double turn = 2.0 * std::numbers::pi;
 
 void check_positive(const char* field, double value) {
   if (!(value > 0.0 && std::isfinite(value)))
-    throw ConfigError(fmt::format("rope: {}: expected a number above 0, got {}", field, value));
+    raise<ConfigError>("rope: {}: expected a number above 0, got {}", field, value);
 }
 
 // --- PyTorch's powers, to the bit ---
@@ -136,29 +135,27 @@ const char* name_of(RopeScaling scaling) {
 
 void validate(const RopeOptions& o) {
   if (!(o.theta > 1.0 && o.theta <= double{std::numeric_limits<float>::max()}))
-    throw ConfigError(fmt::format("rope: theta: expected a number above 1, got {}", o.theta));
+    raise<ConfigError>("rope: theta: expected a number above 1, got {}", o.theta);
   check_positive("factor", o.factor);
   check_positive("original_positions", static_cast<double>(o.original_positions));
   check_positive("low_freq_factor", o.low_freq_factor);
   check_positive("beta_slow", o.beta_slow);
   if (!(o.high_freq_factor > o.low_freq_factor && std::isfinite(o.high_freq_factor)))
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "rope: high_freq_factor: expected a finite number above low_freq_factor {}, got {}",
-        o.low_freq_factor, o.high_freq_factor));
+        o.low_freq_factor, o.high_freq_factor);
   if (!(o.beta_fast >= o.beta_slow && std::isfinite(o.beta_fast)))
-    throw ConfigError(
-        fmt::format("rope: beta_fast: expected a finite number from beta_slow {} on, got {}",
-                    o.beta_slow, o.beta_fast));
+    raise<ConfigError>("rope: beta_fast: expected a finite number from beta_slow {} on, got {}",
+                       o.beta_slow, o.beta_fast);
   if (o.scaling == RopeScaling::longrope && o.attention_factor == 0.0 && o.original_positions < 2)
-    throw ConfigError(
-        fmt::format("rope: original_positions: longrope divides by its logarithm; expected 2 or "
-                    "more, got {}",
-                    o.original_positions));
+    raise<ConfigError>(
+        "rope: original_positions: longrope divides by its logarithm; expected 2 or more, got {}",
+        o.original_positions);
   for (const std::vector<double>* factors : {&o.short_factors, &o.long_factors})
     for (const double factor : *factors) check_positive("factors of longrope", factor);
   if (!(o.attention_factor >= 0.0 && std::isfinite(o.attention_factor)))
-    throw ConfigError(fmt::format(
-        "rope: attention_factor: expected a finite number from 0 on, got {}", o.attention_factor));
+    raise<ConfigError>("rope: attention_factor: expected a finite number from 0 on, got {}",
+                       o.attention_factor);
 }
 
 std::vector<float> rope_frequencies(const RopeOptions& options, int64_t R, int64_t positions) {
@@ -166,13 +163,12 @@ std::vector<float> rope_frequencies(const RopeOptions& options, int64_t R, int64
   const bool is_long = positions > options.original_positions;
   const std::vector<double>& factors = is_long ? options.long_factors : options.short_factors;
   if (options.scaling == RopeScaling::longrope && std::ssize(factors) != R / 2)
-    throw ConfigError(
-        fmt::format("rope: {}_factors: expected {} numbers, one for each pair of the "
-                    "{} rotated elements of a head, got {}",
-                    is_long ? "long" : "short", R / 2, R, factors.size()));
+    raise<ConfigError>(
+        "rope: {}_factors: expected {} numbers, one for each pair of the {} rotated elements of a "
+        "head, got {}",
+        is_long ? "long" : "short", R / 2, R, factors.size());
   if (R < 2 || R % 2 != 0)
-    throw ConfigError(
-        fmt::format("rope: expected an even number of rotated elements from 2 on, got {}", R));
+    raise<ConfigError>("rope: expected an even number of rotated elements from 2 on, got {}", R);
   std::vector<float> frequencies = powers_of(options.theta, R);
   for (int64_t i = 0; i < R / 2; ++i) {
     float& frequency = frequencies[static_cast<size_t>(i)];

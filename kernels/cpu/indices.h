@@ -2,7 +2,6 @@
 
 #include <optional>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/tensor.h"
 #include "zerograd/runtime/text/format.h"
 

@@ -7,13 +7,13 @@ namespace zg {
 
 void check_dropout(const char* op, float probability, int64_t elements) {
   if (!(probability >= 0.0f && probability < 1.0f))
-    throw ConfigError(fmt::format("{}: dropout probability is {:f}; expected a number in [0, 1)",
-                                  op, probability));
+    raise<ConfigError>("{}: dropout probability is {:f}; expected a number in [0, 1)", op,
+                       probability);
   if (probability > 0.0f && elements > max_dropout_elements)
-    throw ShapeError(
-        fmt::format("{}: a sample has {} elements; expected at most 2^34, because one word of "
-                    "a Philox counter, of 32 bits, numbers blocks of four elements",
-                    op, elements));
+    raise<ShapeError>(
+        "{}: a sample has {} elements; expected at most 2^34, because one word of a Philox "
+        "counter, of 32 bits, numbers blocks of four elements",
+        op, elements);
 }
 
 void validate(const Dropout& a) {

@@ -10,9 +10,8 @@ constexpr auto number = {DType::f64, DType::f32, DType::bf16, DType::f16, DType:
 
 void check_numel(const char* op, const Tensor& x, const Tensor& y) {
   if (x.numel() != y.numel())
-    throw ShapeError(
-        fmt::format("{}: y {} does not have as many elements as x; expected {}, got {}", op,
-                    y.shape(), x.numel(), y.numel()));
+    raise<ShapeError>("{}: y {} does not have as many elements as x; expected {}, got {}", op,
+                      y.shape(), x.numel(), y.numel());
 }
 
 }  // namespace

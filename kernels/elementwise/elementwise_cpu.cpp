@@ -151,10 +151,10 @@ void refuse_zero_divisors(const Tensor& b) {
     const T* divisor = b.data<T>();
     for (int64_t i = 0; i < b.numel(); ++i)
       if (divisor[i] == 0)
-        throw ConfigError(
-            fmt::format("binary: an integer division; expected no divisor of 0, got one at {}; "
-                        "cast to a floating type first",
-                        i));
+        raise<ConfigError>(
+            "binary: an integer division; expected no divisor of 0, got one at {}; cast to a "
+            "floating type first",
+            i);
   });
 }
 

@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <string>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/hpu/module.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -29,14 +28,13 @@ Variant variant_of(const Stream& stream) {
   const auto found =
       std::find(std::begin(variant_names), std::end(variant_names), std::string(asked));
   if (found == std::end(variant_names))
-    throw ConfigError(std::string("ZG_HPU_VARIANT: expected portable, sub_groups or dpas, got '") +
-                      asked + "'");
+    raise<ConfigError>("ZG_HPU_VARIANT: expected portable, sub_groups or dpas, got '{}'", asked);
   const auto variant = static_cast<Variant>(found - variant_names);
   if (variant == Variant::portable) return variant;
   const Variant best = best_of(index);
   if (variant > best)
-    throw ConfigError(fmt::format("ZG_HPU_VARIANT: this device has no {}; expected {} or less",
-                                  asked, variant_names[static_cast<size_t>(best)]));
+    raise<ConfigError>("ZG_HPU_VARIANT: this device has no {}; expected {} or less", asked,
+                       variant_names[static_cast<size_t>(best)]);
   return variant;
 }
 

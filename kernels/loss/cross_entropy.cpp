@@ -9,7 +9,7 @@ namespace {
 void check_matrix(const char* op, const char* name, const Tensor& tensor) {
   check_dtype(op, name, tensor, floating);
   if (tensor.shape().rank() != 2)
-    throw ShapeError(fmt::format("{}: {} has shape {}; expected rank 2", op, name, tensor.shape()));
+    raise<ShapeError>("{}: {} has shape {}; expected rank 2", op, name, tensor.shape());
 }
 
 void check_targets(const char* op, const Tensor& targets, int64_t N) {

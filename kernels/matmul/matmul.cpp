@@ -24,17 +24,15 @@ struct Stored {
 void check_extent(const Stored& s, int64_t batch) {
   const int64_t row_stride = s.row_stride ? s.row_stride : s.columns;
   if (row_stride < s.columns)
-    throw ShapeError(fmt::format("{}: rows of {} are {} apart; expected at least {}", op, s.name,
-                                 row_stride, s.columns));
+    raise<ShapeError>("{}: rows of {} are {} apart; expected at least {}", op, s.name, row_stride,
+                      s.columns);
   if (s.stride < 0)
-    throw ShapeError(
-        fmt::format("{}: stride of {} is {}; expected 0 or more", op, s.name, s.stride));
+    raise<ShapeError>("{}: stride of {} is {}; expected 0 or more", op, s.name, s.stride);
   if (s.rows == 0 || s.columns == 0) return;
   const int64_t needed = (batch - 1) * s.stride + (s.rows - 1) * row_stride + s.columns;
   if (needed > s.tensor.numel())
-    throw ShapeError(
-        fmt::format("{}: {} {} has {} elements; expected at least {} for {} of [{}, {}]", op,
-                    s.name, s.tensor.shape(), s.tensor.numel(), needed, batch, s.rows, s.columns));
+    raise<ShapeError>("{}: {} {} has {} elements; expected at least {} for {} of [{}, {}]", op,
+                      s.name, s.tensor.shape(), s.tensor.numel(), needed, batch, s.rows, s.columns);
 }
 
 /// Items of a batch are written at the same time, so they must not share an element: either each
@@ -44,23 +42,22 @@ void check_disjoint(const Matmul& m) {
   const bool behind = m.stride_c >= (m.M - 1) * row_stride + m.N;
   const bool beside = m.stride_c >= m.N && (m.batch - 1) * m.stride_c + m.N <= row_stride;
   if (m.batch > 1 && m.M > 0 && m.N > 0 && !behind && !beside)
-    throw ShapeError(
-        fmt::format("{}: products of a batch overlap in c; stride_c is {}, expected at least {}",
-                    op, m.stride_c, (m.M - 1) * row_stride + m.N));
+    raise<ShapeError>("{}: products of a batch overlap in c; stride_c is {}, expected at least {}",
+                      op, m.stride_c, (m.M - 1) * row_stride + m.N);
 }
 
 void check_row_sums(const Matmul& m) {
   check_shape(op, "row_sums", m.row_sums, {m.M});
   check_dtype(op, "row_sums", m.row_sums, {m.a.dtype(), accumulator(m.a.dtype())});
   if (m.batch > 1 || !m.transpose_a || (m.lda && m.lda != m.M) || m.accumulate)
-    throw Unsupported(fmt::format(
+    raise<Unsupported>(
         "{}: row_sums; expected one product, a transposed with rows {} apart, no accumulate; got "
         "{}{}, rows {} apart{}; try reduce",
         op, m.M, sizes(m), m.transpose_a ? "" : ", a not transposed",
         m.lda           ? m.lda
         : m.transpose_a ? m.M
                         : m.K,
-        m.accumulate ? ", accumulate" : ""));
+        m.accumulate ? ", accumulate" : "");
 }
 
 }  // namespace
@@ -84,9 +81,9 @@ void validate(const Matmul& m) {
   else
     check_dtype(op, "c", m.c, {m.a.dtype(), sum});
   if (m.M < 0 || m.N < 0 || m.K < 0 || m.batch < 1)
-    throw ShapeError(fmt::format(
+    raise<ShapeError>(
         "{}: expected M, N, K of 0 or more and batch of 1 or more, got {}, {}, {} and {}", op, m.M,
-        m.N, m.K, m.batch));
+        m.N, m.K, m.batch);
   const auto stored = [](bool transpose, int64_t rows, int64_t columns) {
     return transpose ? std::pair(columns, rows) : std::pair(rows, columns);
   };

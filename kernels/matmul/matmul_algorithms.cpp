@@ -9,7 +9,6 @@
 
 #include "zerograd/kernels/matmul/matmul_source.h"
 #include "zerograd/kernels/slots.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/random.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
@@ -38,16 +37,15 @@ constexpr struct {
 
 cuda::MatmulSource require_cublaslt(const Device& device) {
   if (device.type() != Device::Type::cuda)
-    throw Unsupported(
-        fmt::format("matmul algorithms: they are cuBLASLt's; expected a cuda device, got {}; try "
-                    "without them",
-                    device));
+    raise<Unsupported>(
+        "matmul algorithms: they are cuBLASLt's; expected a cuda device, got {}; try without them",
+        device);
   cuda::MatmulSource source = library_calls.source(device);
   if (!source.is_cublaslt)
-    throw Unsupported(
-        fmt::format("matmul algorithms: they are cuBLASLt's, but {} multiplies by its {}; try "
-                    "without them, or with cuBLASLt",
-                    device, source.library));
+    raise<Unsupported>(
+        "matmul algorithms: they are cuBLASLt's, but {} multiplies by its {}; try without them, or "
+        "with cuBLASLt",
+        device, source.library);
   return source;
 }
 
@@ -180,8 +178,8 @@ void refuse_algorithm(const MatmulAlgorithms& algorithms, const MatmulProblem& p
                               ? fmt::format("cuBLASLt refuses it with status {}", status)
                               : fmt::format("expected a workspace of at most {} bytes, got {}",
                                             problem.workspace, workspace);
-  throw FileError(fmt::format("{}: the algorithm of {}: {}; {}", algorithms.path, sizes(problem),
-                              why, measure_again));
+  raise<FileError>("{}: the algorithm of {}: {}; {}", algorithms.path, sizes(problem), why,
+                   measure_again);
 }
 
 Tensor random_elements(int64_t count, DType dtype, const Device& device) {
@@ -247,10 +245,10 @@ MatmulAlgorithms MatmulAlgorithms::parse(const std::string& text, const std::str
   const std::string& written = root.at("checksum").text();
   body.erase("checksum");
   if (const std::string found = checksum_of(body); found != written)
-    throw FileError(
-        fmt::format("{}: checksum: expected {}, which the rest of the file has, got {}: the file "
-                    "is damaged, or was edited; {}",
-                    path, found, printable(written), measure_again));
+    raise<FileError>(
+        "{}: checksum: expected {}, which the rest of the file has, got {}: the file is damaged, "
+        "or was edited; {}",
+        path, found, printable(written), measure_again);
   for (const JsonNode& entry : root.at("products").members()) {
     MatmulAlgorithm algorithm{
         .words = words_of(entry.at("algorithm")),
@@ -260,8 +258,8 @@ MatmulAlgorithms MatmulAlgorithms::parse(const std::string& text, const std::str
         .first_seconds = seconds(entry.at("first_seconds"))};
     const MatmulProblem problem = problem_from(entry);
     if (!all.algorithms.emplace(problem, algorithm).second)
-      throw FileError(fmt::format("{}.{}: expected one algorithm, got a second; {}", entry.name,
-                                  sizes(problem), measure_again));
+      raise<FileError>("{}.{}: expected one algorithm, got a second; {}", entry.name,
+                       sizes(problem), measure_again);
   }
   return all;
 }
@@ -279,10 +277,10 @@ void use_matmul_algorithms(std::shared_ptr<const MatmulAlgorithms> algorithms,
   if (algorithms) {
     const auto check = [&](const char* key, const std::string& got, const std::string& expected) {
       if (got != expected)
-        throw FileError(fmt::format(
-            "{}: {}: expected '{}', which {} has, got '{}': algorithms are those of "
-            "one GPU and one version of cuBLASLt; {}",
-            algorithms->path, key, expected, device, printable(got, 100), measure_again));
+        raise<FileError>(
+            "{}: {}: expected '{}', which {} has, got '{}': algorithms are those of one GPU and "
+            "one version of cuBLASLt; {}",
+            algorithms->path, key, expected, device, printable(got, 100), measure_again);
     };
     check("gpu", algorithms->gpu, source.gpu);
     check("library", algorithms->library, source.library);
@@ -300,10 +298,10 @@ MatmulAlgorithms measure_matmul_algorithms(const std::set<MatmulProblem>& proble
   cuda::MatmulSource source = require_cublaslt(device);
   if (measurement.candidates < 1 || measurement.candidates > most_candidates ||
       measurement.rounds < 1)
-    throw ConfigError(
-        fmt::format("measure_matmul_algorithms: expected 1 to {} candidates and 1 or more rounds, "
-                    "got {} and {}",
-                    most_candidates, measurement.candidates, measurement.rounds));
+    raise<ConfigError>(
+        "measure_matmul_algorithms: expected 1 to {} candidates and 1 or more rounds, got {} and "
+        "{}",
+        most_candidates, measurement.candidates, measurement.rounds);
   MatmulMeasurement how = measurement;
   if (!how.time)
     how.time = [&device](const MatmulProblem&, int, const std::function<void()>& launch) {

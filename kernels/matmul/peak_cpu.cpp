@@ -8,7 +8,6 @@
 #include "zerograd/kernels/matmul/matmul_cpu.h"
 #include "zerograd/kernels/matmul/peak_table.h"
 #include "zerograd/runtime/cpu/team.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/tensor.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -22,9 +21,9 @@ double measure_matmul_peak(const Device& device, DType dtype) {
   const cpu::PeakTable* table =
       device.type() == Device::Type::cpu ? ZG_AT_PRODUCT_LEVEL(traits.isa, peak_table) : nullptr;
   if (!table || (dtype != DType::f32 && dtype != DType::bf16))
-    throw Unsupported(fmt::format(
+    raise<Unsupported>(
         "measure_matmul_peak: expected f32 or bf16 on a cpu with avx2 or more, got {} on {} ({})",
-        dtype, device, traits.isa));
+        dtype, device, traits.isa);
   const cpu::TileTable* tiles = dtype == DType::bf16 ? cpu::tile_table(traits.isa) : nullptr;
   const cpu::PeakLoop& loop = tiles ? tiles->peak : dtype == DType::f32 ? table->f32 : table->bf16;
   constexpr int runs = 50;
@@ -51,7 +50,7 @@ double matmul_peak_or_zero(const Device& device, DType dtype) {
 
 double measure_memory_bandwidth(const Device& device) {
   if (device.type() != Device::Type::cpu)
-    throw Unsupported("measure_memory_bandwidth: expected a cpu, got " + device.name());
+    raise<Unsupported>("measure_memory_bandwidth: expected a cpu, got {}", device.name());
   constexpr int64_t numel = int64_t{32} << 20, grain = int64_t{1} << 16;
   constexpr int passes = 6;
   const Tensor x = Tensor::full({numel}, 1.0, DType::f32, device);

@@ -16,8 +16,7 @@ template <class Id>
 void check_ids(const char* op, const Id* ids, int64_t N, int64_t V) {
   for (int64_t n = 0; n < N; ++n)
     if (ids[n] < 0 || ids[n] >= V)
-      throw ShapeError(
-          fmt::format("{}: ids[{}] is {}; expected an id in [0, {})", op, n, ids[n], V));
+      raise<ShapeError>("{}: ids[{}] is {}; expected an id in [0, {})", op, n, ids[n], V);
 }
 
 /// Rows of one task: about 16 Ki elements.

@@ -15,10 +15,10 @@ void check_range(const char* name, const Tensor& tensor, const Shape& extents,
     high += std::max<int64_t>(span, 0);
   }
   if (extents.numel() > 0 && (low < 0 || high >= tensor.numel()))
-    throw ShapeError(
-        fmt::format("strided_copy: elements {} to {} of {} are accessed; expected 0 to {}, the "
-                    "elements of shape {}",
-                    low, high, name, tensor.numel() - 1, tensor.shape()));
+    raise<ShapeError>(
+        "strided_copy: elements {} to {} of {} are accessed; expected 0 to {}, the elements of "
+        "shape {}",
+        low, high, name, tensor.numel() - 1, tensor.shape());
 }
 
 /// Throws ShapeError unless `index` has as many axes as `tensor`, and no axis of `index` is longer
@@ -30,9 +30,9 @@ void check_fits(const char* op, const Tensor& index, const char* name, const Ten
   for (int i = 0; fits && i < index.shape().rank(); ++i)
     fits = i == axis || index.extent(i) <= tensor.extent(i);
   if (!fits)
-    throw ShapeError(fmt::format(
-        "{}: index has shape {}; expected as many axes as {} {}, none longer{}", op, index.shape(),
-        name, tensor.shape(), axis < 0 ? "" : fmt::format(" except axis {}", axis)));
+    raise<ShapeError>("{}: index has shape {}; expected as many axes as {} {}, none longer{}", op,
+                      index.shape(), name, tensor.shape(),
+                      axis < 0 ? "" : fmt::format(" except axis {}", axis));
 }
 
 void check_indexed(const char* op, const Tensor& index, const Tensor& x, const Tensor& y) {
@@ -51,10 +51,10 @@ void validate(const StridedCopy& args) {
   check_range("y", args.y, args.extents, args.y_strides, args.y_offset);
   for (int i = 0; i < args.extents.rank(); ++i)
     if (args.extents[i] > 1 && args.y_strides[static_cast<size_t>(i)] == 0)
-      throw ShapeError(
-          fmt::format("strided_copy: y has stride 0 along axis {} of the copied block {}; expected "
-                      "another stride, because several elements would be written to one",
-                      i, args.extents));
+      raise<ShapeError>(
+          "strided_copy: y has stride 0 along axis {} of the copied block {}; expected another "
+          "stride, because several elements would be written to one",
+          i, args.extents);
 }
 
 void validate(const Gather& args) {
@@ -82,8 +82,8 @@ namespace {
 void check_matrix(const char* op, const char* name, const Tensor& tensor, int64_t columns) {
   check_present(op, name, tensor);
   if (tensor.shape().rank() != 2 || tensor.extent(1) != columns)
-    throw ShapeError(fmt::format("{}: {} has shape {}; expected a matrix with {} columns", op, name,
-                                 tensor.shape(), columns));
+    raise<ShapeError>("{}: {} has shape {}; expected a matrix with {} columns", op, name,
+                      tensor.shape(), columns);
 }
 
 void check_ids(const char* op, const Tensor& ids, int64_t tokens) {
@@ -95,13 +95,13 @@ void check_ids(const char* op, const Tensor& ids, int64_t tokens) {
 /// the number of rows of the position table.
 void check_positions(const char* op, int64_t N, int64_t T, int64_t first, int64_t P) {
   if (T <= 0 || N % T != 0)
-    throw ShapeError(fmt::format(
+    raise<ShapeError>(
         "{}: T (tokens per sequence) is {}; expected a divisor of the number of tokens, {}", op, T,
-        N));
+        N);
   if (first < 0 || first > P - T)
-    throw ShapeError(fmt::format(
+    raise<ShapeError>(
         "{}: {} positions from {} are used; expected 0 to {}, the rows of the position table", op,
-        T, first, P - 1));
+        T, first, P - 1);
 }
 
 }  // namespace

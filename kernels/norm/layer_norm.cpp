@@ -16,8 +16,7 @@ struct Rows {
   Rows(const char* op, const Tensor& x) : op(op), x(x) {
     check_dtype(op, "x", x, floating);
     if (x.shape().rank() != 2)
-      throw ShapeError(
-          fmt::format("{}: x has shape {}; expected [N, C], view it as that", op, x.shape()));
+      raise<ShapeError>("{}: x has shape {}; expected [N, C], view it as that", op, x.shape());
   }
   void like(const char* name, const Tensor& tensor) const {
     check(name, tensor, x.shape(), x.dtype());
@@ -26,7 +25,7 @@ struct Rows {
     if (residual) like("residual", residual);
     if (residual) like("sum", sum);
     if (sum && !residual)
-      throw ShapeError(std::string(op) + ": sum is given without a residual; leave it absent");
+      raise<ShapeError>("{}: sum is given without a residual; leave it absent", op);
   }
   void per_column(const char* name, const Tensor& tensor) const {
     check(name, tensor, {x.extent(1)}, x.dtype());

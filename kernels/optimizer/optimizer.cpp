@@ -19,8 +19,7 @@ double power(double base, int64_t exponent) {
 }
 
 void check_number(const char* op, bool within, const char* name, double value, const char* range) {
-  if (!within)
-    throw ConfigError(fmt::format("{}: {} is {:f}; expected {}", op, name, value, range));
+  if (!within) raise<ConfigError>("{}: {} is {:f}; expected {}", op, name, value, range);
 }
 
 void check_tensor(const char* op, const OptimizerUpdate& a, const OptimizerTensor& t) {
@@ -35,18 +34,17 @@ void check_tensor(const char* op, const OptimizerUpdate& a, const OptimizerTenso
       check_dtype(op, name, *moment, t.parameter.dtype());
       check_shape(op, name, *moment, t.parameter.shape());
     } else if (*moment) {
-      throw ShapeError(fmt::format("{}: {} is given; expected it absent{}", op, name,
-                                   a.rule == OptimizerRule::sgd && name == std::string("moment1")
-                                       ? ", as in tensor 0"
-                                       : ""));
+      raise<ShapeError>(
+          "{}: {} is given; expected it absent{}", op, name,
+          a.rule == OptimizerRule::sgd && name == std::string("moment1") ? ", as in tensor 0" : "");
     }
   }
   if (t.low_precision) {
     check_dtype(op, "low_precision", t.low_precision, {DType::bf16, DType::f16});
     check_shape(op, "low_precision", t.low_precision, t.parameter.shape());
     if (t.parameter.dtype() == DType::bf16)
-      throw DTypeError(std::string(op) +
-                       ": low_precision is given beside a bf16 parameter; expected it absent");
+      raise<DTypeError>("{}: low_precision is given beside a bf16 parameter; expected it absent",
+                        op);
   }
   check_number(op, std::isfinite(t.weight_decay), "weight_decay", t.weight_decay,
                "a finite number");
@@ -60,8 +58,8 @@ void check_alike(const char* op, const OptimizerTensor& t, const OptimizerTensor
   if (first.low_precision)
     check_dtype(op, "low_precision", t.low_precision, first.low_precision.dtype());
   else if (t.low_precision)
-    throw DTypeError(fmt::format(
-        "{}: low_precision is given, tensor 0 has none; expected it in all or in none", op));
+    raise<DTypeError>(
+        "{}: low_precision is given, tensor 0 has none; expected it in all or in none", op);
   check_device(
       op, {&first.parameter, &t.parameter, &t.gradient, &t.moment1, &t.moment2, &t.low_precision});
 }
@@ -69,15 +67,15 @@ void check_alike(const char* op, const OptimizerTensor& t, const OptimizerTensor
 void check_rounding(const char* op, const OptimizerUpdate& a, const OptimizerTensor& t) {
   const Tensor& rounded = t.low_precision ? t.low_precision : t.parameter;
   if (rounded.dtype() != DType::bf16)
-    throw DTypeError(
-        fmt::format("{}: rounding_seed is given, {} holds {}; expected bf16, the one dtype that is "
-                    "rounded stochastically",
-                    op, t.low_precision ? "low_precision" : "parameter", rounded.dtype()));
+    raise<DTypeError>(
+        "{}: rounding_seed is given, {} holds {}; expected bf16, the one dtype that is rounded "
+        "stochastically",
+        op, t.low_precision ? "low_precision" : "parameter", rounded.dtype());
   if (t.first < 0 || t.first + t.parameter.numel() > max_rounded_elements)
-    throw ShapeError(
-        fmt::format("{}: elements {} to {} of a parameter are rounded stochastically; expected "
-                    "them in 0 to 2^34, because a Philox counter has 32 bits and gives four words",
-                    op, t.first, t.first + t.parameter.numel()));
+    raise<ShapeError>(
+        "{}: elements {} to {} of a parameter are rounded stochastically; expected them in 0 to "
+        "2^34, because a Philox counter has 32 bits and gives four words",
+        op, t.first, t.first + t.parameter.numel());
   check_number(op, a.step < int64_t{1} << 32, "step", static_cast<double>(a.step), "below 2^32");
 }
 
@@ -189,8 +187,8 @@ void validate(const SumOfSquares& a) {
     check_dtype(op, "x", part.x, floating);
     check_dtype(op, "x", part.x, a.parts[0].x.dtype());
     if (part.x.numel() % SumOfSquares::granule != 0)
-      throw ShapeError(fmt::format(
-          "{}: x has {} elements; expected a multiple of 16, pad with zeros", op, part.x.numel()));
+      raise<ShapeError>("{}: x has {} elements; expected a multiple of 16, pad with zeros", op,
+                        part.x.numel());
     check_dtype(op, "limbs", part.limbs, DType::i64);
     check_shape(op, "limbs", part.limbs, {SumOfSquares::limb_count});
     check_dtype(op, "non_finite", part.non_finite, DType::i64);
@@ -253,8 +251,7 @@ void validate(const FoldGradient& args) {
     check_device(op, {&other.leaf, &part.leaf, &part.sum});
   }
   if (args.rounding != DType::f32 && args.rounding != DType::bf16 && args.rounding != DType::f16)
-    throw DTypeError(
-        fmt::format("{}: rounding is {}; expected f32, bf16 or f16", op, args.rounding));
+    raise<DTypeError>("{}: rounding is {}; expected f32, bf16 or f16", op, args.rounding);
 }
 
 void adjust_count(OpCount& count, const FoldGradient& a) {

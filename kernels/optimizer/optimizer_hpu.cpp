@@ -39,8 +39,8 @@ void optimizer_update(const OptimizerUpdate& a, Workspace workspace, Stream& str
   }
   for (const OptimizerTensor& t : a.tensors) {
     if (t.low_precision && t.low_precision.dtype() != DType::bf16)
-      throw Unsupported(fmt::format("{}: no hpu kernel for a low_precision of {}; expected bf16",
-                                    name_of(a.rule), t.low_precision.dtype()));
+      raise<Unsupported>("{}: no hpu kernel for a low_precision of {}; expected bf16",
+                         name_of(a.rule), t.low_precision.dtype());
     const int64_t n = t.parameter.numel();
     if (n == 0) continue;
     const std::string kernel = fmt::format("{}_{}_{}", kinds[static_cast<size_t>(kind_of(a))],

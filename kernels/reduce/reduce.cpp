@@ -21,9 +21,8 @@ Shape reduced_shape(const Shape& shape, uint32_t axes, bool keep) {
 void check_reduced(const char* op, const Tensor& x, const Tensor& y, uint32_t axes) {
   check_present(op, "y", y);
   if (axes >> x.shape().rank())
-    throw ShapeError(
-        fmt::format("{}: axes has a bit beyond the last axis of x {}; expected bits 0 to {}", op,
-                    x.shape(), x.shape().rank() - 1));
+    raise<ShapeError>("{}: axes has a bit beyond the last axis of x {}; expected bits 0 to {}", op,
+                      x.shape(), x.shape().rank() - 1);
   if (y.shape() != reduced_shape(x.shape(), axes, /*keep=*/true))
     check_shape(op, "y", y, reduced_shape(x.shape(), axes, /*keep=*/false));
 }
@@ -31,15 +30,14 @@ void check_reduced(const char* op, const Tensor& x, const Tensor& y, uint32_t ax
 void check_not_empty(const char* op, const Shape& shape, uint32_t axes) {
   for (int i = 0; i < shape.rank(); ++i)
     if ((axes >> i & 1u) && shape[i] == 0)
-      throw ShapeError(fmt::format(
+      raise<ShapeError>(
           "{}: axis {} of x {} is empty, so it has no largest element; expected 1 or more", op, i,
-          shape));
+          shape);
 }
 
 void check_rows(const char* op, const Tensor& x) {
   check_dtype(op, "x", x, floating);
-  if (x.shape().rank() == 0)
-    throw ShapeError(std::string(op) + ": x has shape []; expected a last axis");
+  if (x.shape().rank() == 0) raise<ShapeError>("{}: x has shape []; expected a last axis", op);
 }
 
 }  // namespace
@@ -74,9 +72,8 @@ void validate(const TopK& args) {
   const bool same_rank = args.y.shape().rank() == args.x.shape().rank();
   if (!same_rank || args.y.extent(axis) > args.x.extent(axis) ||
       args.y.shape() != args.x.shape().with(axis, args.y.extent(axis)))
-    throw ShapeError(
-        fmt::format("{}: y has shape {}; expected {} with at most {} elements along axis {}", op,
-                    args.y.shape(), args.x.shape(), args.x.extent(axis), axis));
+    raise<ShapeError>("{}: y has shape {}; expected {} with at most {} elements along axis {}", op,
+                      args.y.shape(), args.x.shape(), args.x.extent(axis), axis);
 }
 
 void validate(const SoftmaxForward& args) {

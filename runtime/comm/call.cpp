@@ -8,7 +8,6 @@
 #include <typeinfo>
 #include <utility>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::cpu {

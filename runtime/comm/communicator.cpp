@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -17,12 +16,12 @@ namespace {
 
 Chunk checked(const char* op, const Tensor& shard, const Tensor& full, int size, Chunk chunk) {
   if (full.numel() != shard.numel() * size)
-    throw ShapeError(fmt::format("{}: full has {} elements; expected {} shards of {}", op,
-                                 full.numel(), size, shard.numel()));
+    raise<ShapeError>("{}: full has {} elements; expected {} shards of {}", op, full.numel(), size,
+                      shard.numel());
   if (chunk.count < 0) chunk.count = shard.numel() - chunk.begin;
   if (chunk.begin < 0 || chunk.count < 0 || chunk.begin + chunk.count > shard.numel())
-    throw ShapeError(fmt::format("{}: a chunk of {} from {} is outside the shard's {} elements", op,
-                                 chunk.count, chunk.begin, shard.numel()));
+    raise<ShapeError>("{}: a chunk of {} from {} is outside the shard's {} elements", op,
+                      chunk.count, chunk.begin, shard.numel());
   return chunk;
 }
 
@@ -30,16 +29,16 @@ Chunk checked(const char* op, const Tensor& shard, const Tensor& full, int size,
 
 void Communicator::sum_by_library() {
   if (size() > 1)
-    throw Unsupported(fmt::format(
+    raise<Unsupported>(
         "nccl_reduce: NCCL does not carry these ranks' data ({}); expected ranks on GPUs of their "
         "own where libnccl.so.2 is installed; try without it: sums are then exact",
-        transport()));
+        transport());
 }
 
 Chunk Communicator::check_all_gather(const Tensor& shard, const Tensor& full, Chunk chunk) const {
   if (full.dtype() != shard.dtype())
-    throw DTypeError(fmt::format("all_gather: full holds {}; expected the shard's {}", full.dtype(),
-                                 shard.dtype()));
+    raise<DTypeError>("all_gather: full holds {}; expected the shard's {}", full.dtype(),
+                      shard.dtype());
   return checked("all_gather", shard, full, size(), chunk);
 }
 
@@ -50,15 +49,14 @@ Chunk Communicator::check_reduce_scatter(const Tensor& full, const Tensor& shard
 
 void Communicator::check_root(int root) const {
   if (root < 0 || root >= size())
-    throw ConfigError(fmt::format("broadcast: expected a root in [0, {}), got {}", size(), root));
+    raise<ConfigError>("broadcast: expected a root in [0, {}), got {}", size(), root);
 }
 
 int Communicator::check_group(std::span<const int> members, const std::string& name) const {
   int own = -1;
   const auto refuse = [&](const std::string& what) {
-    throw ConfigError(
-        fmt::format("group '{}': {}; expected ranks in [0, {}), each once, rank {} among them",
-                    name, what, size(), rank()));
+    raise<ConfigError>("group '{}': {}; expected ranks in [0, {}), each once, rank {} among them",
+                       name, what, size(), rank());
   };
   for (size_t i = 0; i < members.size(); ++i) {
     const int member = members[i];

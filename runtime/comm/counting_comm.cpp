@@ -1,6 +1,5 @@
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/comm/transport.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -67,8 +66,7 @@ class CountingCommunicator final : public Communicator {
 
 std::unique_ptr<Communicator> counting_communicator(int rank, int size) {
   if (size < 1 || rank < 0 || rank >= size)
-    throw ConfigError(
-        fmt::format("communicator: expected a rank in [0, size), got rank {} of {}", rank, size));
+    raise<ConfigError>("communicator: expected a rank in [0, size), got rank {} of {}", rank, size);
   return std::make_unique<CountingCommunicator>(rank, size);
 }
 

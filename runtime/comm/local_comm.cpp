@@ -10,7 +10,6 @@
 #include "zerograd/runtime/comm/local_world.h"
 #include "zerograd/runtime/comm/queued_comm.h"
 #include "zerograd/runtime/device_state.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/print.h"
 
@@ -196,10 +195,10 @@ bool ranks_reach(Device::Type type, const Members& members) {
       if (backend_of(type)->reaches(index, other)) continue;
       // Between HPU devices, copies go through the memory of the host.
       if (type == Device::Type::hpu) return false;
-      throw Unsupported(fmt::format(
-          "ranks: cuda:{} cannot reach the memory of cuda:{}; expected GPUs with peer "
-          "access to each other; try ranks as processes (mpirun), or CUDA_VISIBLE_DEVICES={}",
-          index, other, index));
+      raise<Unsupported>(
+          "ranks: cuda:{} cannot reach the memory of cuda:{}; expected GPUs with peer access to "
+          "each other; try ranks as processes (mpirun), or CUDA_VISIBLE_DEVICES={}",
+          index, other, index);
     }
   return true;
 }
@@ -242,7 +241,7 @@ int threads_per_rank(int ranks) { return std::max(1, available_cores() / ranks);
 
 void run_local(int ranks, const std::function<void(Communicator&, const Device&)>& f,
                const LocalOptions& options) {
-  if (ranks < 1) throw ConfigError(fmt::format("ranks: expected 1 or more, got {}", ranks));
+  if (ranks < 1) raise<ConfigError>("ranks: expected 1 or more, got {}", ranks);
   const cpu::Members all = cpu::all_ranks(ranks);
   const auto transports =
       std::make_shared<const cpu::Transports>(cpu::transports_of(options.type, all));

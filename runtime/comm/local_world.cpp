@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "zerograd/runtime/comm/pace.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::cpu {
@@ -30,8 +29,8 @@ int LocalGroup::member_of(int rank) const {
 bool LocalGroup::join(int rank) {
   Member& self = at(member_of(rank));
   if (self.joined && !self.left)
-    throw ConfigError(fmt::format("group '{}': rank {} is in it already; expected a new name",
-                                  members_.group, rank));
+    raise<ConfigError>("group '{}': rank {} is in it already; expected a new name", members_.group,
+                       rank);
   return !std::exchange(self.joined, true);
 }
 
@@ -106,7 +105,7 @@ void LocalGroup::await(Lock& lock, int member, int64_t sequence, int64_t Member:
     // Checked before failures: a collective that every rank has finished succeeds on all of them.
     if (done()) return;
     if (!world_.failure_.empty()) throw CommError(failure_for(member));
-    if (at(member).fails) throw CommError(place_of(member) + ": this rank has failed");
+    if (at(member).fails) raise<CommError>("{}: this rank has failed", place_of(member));
     check_for_early_return(member, sequence);
     if (!world_.failure_.empty()) continue;
     if (changed_.wait_until(lock, deadline) == std::cv_status::timeout && !done() &&
@@ -132,7 +131,7 @@ void LocalGroup::await(int member, int64_t sequence, Clock::time_point deadline,
       world_.fail(absence(ranks, "finish", world_.timeout_.count(), place), place);
     }
     if (!world_.failure_.empty()) throw CommError(failure_for(member));
-    if (self.fails) throw CommError(place_of(member) + ": this rank has failed");
+    if (self.fails) raise<CommError>("{}: this rank has failed", place_of(member));
   }
 }
 

@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -12,9 +11,9 @@ MeshShape checked(const MeshShape& shape, int ranks) {
   const bool positive = shape.data > 0 && shape.pipeline > 0 && shape.tensor > 0;
   const auto product = static_cast<int64_t>(shape.data) * shape.pipeline;
   if (positive && product <= ranks && product * shape.tensor == ranks) return shape;
-  throw ConfigError(
-      fmt::format("mesh: data {} x pipeline {} x tensor {} expected to be the number of ranks, {}",
-                  shape.data, shape.pipeline, shape.tensor, ranks));
+  raise<ConfigError>(
+      "mesh: data {} x pipeline {} x tensor {} expected to be the number of ranks, {}", shape.data,
+      shape.pipeline, shape.tensor, ranks);
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <cstdlib>
 
 #include "zerograd/runtime/backend.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::cpu {

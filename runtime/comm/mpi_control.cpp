@@ -3,7 +3,6 @@
 #include <sstream>
 
 #include "zerograd/runtime/comm/mpi_world.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::cpu {
@@ -167,7 +166,7 @@ void MpiWorld::raise_failure(const Meeting& meeting) {
     return;
   const bool elsewhere = meeting.call && (meeting.group->number != failed_group_ ||
                                           meeting.sequence != failed_sequence_);
-  throw CommError(cause_of_end_ + (adds_place_ || elsewhere ? activity_now(meeting) : ""));
+  raise<CommError>("{}{}", cause_of_end_, adds_place_ || elsewhere ? activity_now(meeting) : "");
 }
 
 void MpiWorld::raise_failure_of_peer(const Meeting& meeting) {

@@ -7,7 +7,6 @@
 #include "zerograd/runtime/backend.h"
 #include "zerograd/runtime/comm/mpi_comm.h"
 #include "zerograd/runtime/device_state.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/print.h"
 

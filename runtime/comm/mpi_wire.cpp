@@ -7,7 +7,6 @@
 #include <cstring>
 
 #include "zerograd/runtime/comm/processes.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -31,7 +30,7 @@ void check(int result, const char* what) {
   char text[MPI_MAX_ERROR_STRING] = {};
   int length = 0;
   MPI_Error_string(result, text, &length);
-  throw CommError(std::string(what) + ": " + text);
+  raise<CommError>("{}: {}", what, text);
 }
 
 // A request is a number in MPICH and a pointer in Open MPI.
@@ -58,10 +57,10 @@ bool start(int size) {
   check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   check(MPI_Comm_size(MPI_COMM_WORLD, &seen), "MPI_Comm_size");
   if (seen != size)
-    throw ConfigError(
-        fmt::format("ranks: {} sees {} processes; expected the {} of the launcher's environment; "
-                    "start with the mpirun of this MPI",
-                    mpi_version(), seen, size));
+    raise<ConfigError>(
+        "ranks: {} sees {} processes; expected the {} of the launcher's environment; start with "
+        "the mpirun of this MPI",
+        mpi_version(), seen, size);
   return provided >= MPI_THREAD_SERIALIZED;
 }
 

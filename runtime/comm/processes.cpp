@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -20,9 +19,9 @@ std::optional<int> number_in(const char* variable, const char* end_of_number = "
   int number = 0;
   const auto [end, error] = std::from_chars(value, value + std::strlen(value), number);
   if (error != std::errc() || number < 0 || (*end != '\0' && !std::strchr(end_of_number, *end)))
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "{}: expected a number of 0 or more, got '{}'; it comes from what started this process",
-        variable, value));
+        variable, value);
   return number;
 }
 
@@ -47,8 +46,8 @@ std::optional<ProcessRank> process_rank() {
       first_of({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
   if (!rank || !size) return std::nullopt;
   if (*rank >= *size)
-    throw ConfigError(fmt::format(
-        "ranks: expected a rank below the {} that the launcher names, got {}", *size, *rank));
+    raise<ConfigError>("ranks: expected a rank below the {} that the launcher names, got {}", *size,
+                       *rank);
   ProcessRank place = {.rank = *rank, .size = *size};
   place.local_rank = first_of({"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"})
                          .value_or(place.rank);

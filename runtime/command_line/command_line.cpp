@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <map>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
@@ -32,9 +31,9 @@ const std::string* value_of(const std::string& name, const Flag& flag) {
 }
 
 [[noreturn]] void refuse_missing(const std::string& name, const Flag& flag) {
-  throw ConfigError(fmt::format(
+  raise<ConfigError>(
       "{}: expected a value, got nothing{}", name,
-      flag.help.empty() ? "" : fmt::format("; {} {}: {}", name, flag.value, flag.help)));
+      flag.help.empty() ? "" : fmt::format("; {} {}: {}", name, flag.value, flag.help));
 }
 
 // Writes flags with dashes and splits --flag=value into two words, so that an empty value stays a
@@ -62,9 +61,8 @@ std::vector<std::string> normalised(const std::vector<std::string>& arguments, c
     } else if (const std::string* const value =
                    takes_value ? value_of(name, *found->second) : nullptr) {
       if (equals != std::string::npos)
-        throw ConfigError(fmt::format("{}: expected no value, got '{}'; it is {} {}", name,
-                                      argument.substr(equals + 1), found->second->names.front(),
-                                      *value));
+        raise<ConfigError>("{}: expected no value, got '{}'; it is {} {}", name,
+                           argument.substr(equals + 1), found->second->names.front(), *value);
       result.push_back(found->second->names.front());
       result.push_back(*value);
     } else if (equals == std::string::npos) {
@@ -83,7 +81,7 @@ std::vector<std::string> normalised(const std::vector<std::string>& arguments, c
 
 [[noreturn]] void refuse_extra(const std::string& extra, const Known& known) {
   if (extra.compare(0, 1, "-") != 0)
-    throw ConfigError(fmt::format("unexpected argument '{}'; flags begin with --", extra));
+    raise<ConfigError>("unexpected argument '{}'; flags begin with --", extra);
   const std::string name = extra.substr(0, extra.find('='));
   std::vector<std::string> names;
   for (const auto& [candidate, flag] : known)
@@ -91,7 +89,7 @@ std::vector<std::string> normalised(const std::vector<std::string>& arguments, c
   for (const auto& [candidate, flag] : known)
     if (flag->help.empty()) names.push_back(candidate);
   const std::string dashed = name.compare(0, 2, "--") == 0 ? name : "-" + name;
-  throw ConfigError(fmt::format("unknown flag {}{}", name, did_you_mean(dashed, names)));
+  raise<ConfigError>("unknown flag {}{}", name, did_you_mean(dashed, names));
 }
 
 bool is_accepted(const Flag& flag, const std::string& value) {
@@ -108,8 +106,8 @@ bool is_accepted(const Flag& flag, const std::string& value) {
 void refuse_split_value(const Flag& flag, const std::string& value, const std::string& rest) {
   const std::string whole = value + "_" + rest;
   if (!is_accepted(flag, value) && is_accepted(flag, whole))
-    throw ConfigError(fmt::format("{}: expected a value in one word, got '{} {}'; did you mean {}?",
-                                  flag.names.front(), value, rest, whole));
+    raise<ConfigError>("{}: expected a value in one word, got '{} {}'; did you mean {}?",
+                       flag.names.front(), value, rest, whole);
 }
 
 void add_paths(const Flag& flag, std::vector<NamedPath>& paths) {
@@ -228,7 +226,7 @@ bool parse(const CommandLine& line, const std::vector<std::string>& arguments, G
   for (const auto& [flag, option] : options) {
     if (option->count() == 0) {
       if (flag->names.empty())
-        throw ConfigError(fmt::format("expected {}; usage: {}", flag->value, line.usage));
+        raise<ConfigError>("expected {}; usage: {}", flag->value, line.usage);
       continue;
     }
     if (!flag->names.empty()) given.insert(flag->names.front());
@@ -249,25 +247,25 @@ void check_device(const Given& given) {
 
 void require_dtype(Device::Type type, DType dtype, const std::string& what) {
   if (type == Device::Type::hpu && dtype == DType::f16)
-    throw Unsupported(
-        fmt::format("{}: hpu devices do not compute in f16; expected f32 or bf16; try train with "
-                    "--precision bf16 (of a checkpoint with --resume or --init), or --device cpu",
-                    what));
+    raise<Unsupported>(
+        "{}: hpu devices do not compute in f16; expected f32 or bf16; try train with --precision "
+        "bf16 (of a checkpoint with --resume or --init), or --device cpu",
+        what);
 }
 
 void require_device(Device::Type type) {
   if (const std::string why = Device::absence(type); !why.empty())
-    throw Unsupported(fmt::format("--device {}: {}; try --device cpu", type, why));
+    raise<Unsupported>("--device {}: {}; try --device cpu", type, why);
 }
 
 void refuse_emulator(Device::Type type) {
   require_device(type);
   for (int index = 0; index < Device::count(type); ++index)
     if (const std::string what = emulator_name(type, index); !what.empty())
-      throw Unsupported(fmt::format(
+      raise<Unsupported>(
           "--device {}: {}:{} is the {}: times measured on it mean nothing; expected an "
           "accelerator to measure; try --device cpu",
-          type, type, index, what));
+          type, type, index, what);
 }
 
 }  // namespace zg

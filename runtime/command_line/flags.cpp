@@ -6,7 +6,6 @@
 #include <cmath>
 #include <type_traits>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -14,7 +13,7 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& flag, const std::string& expected,
                          const std::string& value) {
-  throw ConfigError(fmt::format("{}: expected {}, got '{}'", flag, expected, printable(value)));
+  raise<ConfigError>("{}: expected {}, got '{}'", flag, expected, printable(value));
 }
 
 // Reads a number at the front of `value`; `rest` is what follows it.
@@ -86,8 +85,8 @@ int64_t parse_size(const std::string& flag, const std::string& value) {
     if (!unit.empty() && (lower(unit) == lower(name) || lower(unit) + "ib" == lower(name)))
       meant =
           fmt::format("; did you mean {}{}?", value.substr(0, value.size() - unit.size()), name);
-  throw ConfigError(fmt::format("{}: expected a size like 123, 1e9, 512MiB or 2GiB, got '{}'{}",
-                                flag, value, meant));
+  raise<ConfigError>("{}: expected a size like 123, 1e9, 512MiB or 2GiB, got '{}'{}", flag, value,
+                     meant);
 }
 
 double parse_number(const std::string& flag, const std::string& value, const Range& range) {
@@ -110,8 +109,8 @@ size_t parse_choice(const std::string& flag, const std::string& value,
                     const std::vector<std::string>& choices) {
   const auto found = std::find(choices.begin(), choices.end(), value);
   if (found != choices.end()) return static_cast<size_t>(found - choices.begin());
-  throw ConfigError(fmt::format("{}: expected {}, got '{}'{}", flag, join(choices, ", "),
-                                printable(value), did_you_mean(value, choices)));
+  raise<ConfigError>("{}: expected {}, got '{}'{}", flag, join(choices, ", "), printable(value),
+                     did_you_mean(value, choices));
 }
 
 template <class T>
@@ -157,8 +156,7 @@ Flag text_flag(Names names, const std::string& value, std::string& target,
                const std::string& help) {
   return {std::move(names), value, help,
           [&target, value](const std::string& name, const std::string& given) {
-            if (given.empty())
-              throw ConfigError(fmt::format("{}: expected {}, got nothing", name, value));
+            if (given.empty()) raise<ConfigError>("{}: expected {}, got nothing", name, value);
             target = given;
           }};
 }

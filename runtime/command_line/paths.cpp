@@ -3,7 +3,6 @@
 #include <filesystem>
 #include <utility>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -52,15 +51,14 @@ void check_pair(const NamedPath& input, const fs::path& in, const NamedPath& out
                 const fs::path& out) {
   const std::string flags = fmt::format("{} and {}: ", input.flag, output.flag);
   if (is_same(in, out) && (input.use != PathUse::watches || output.use == PathUse::writes))
-    throw ConfigError(
-        fmt::format("{}both name {}; expected another path to write", flags, input.path));
+    raise<ConfigError>("{}both name {}; expected another path to write", flags, input.path);
   if (input.use == PathUse::watches) return;
   if (lies_in(out, in) || has_linked(in, out))
-    throw ConfigError(fmt::format("{}{} is a file of {}, which is read; expected a path outside",
-                                  flags, output.path, input.path));
+    raise<ConfigError>("{}{} is a file of {}, which is read; expected a path outside", flags,
+                       output.path, input.path);
   if (lies_in(in, out) && (input.use == PathUse::reads || output.use == PathUse::writes))
-    throw ConfigError(fmt::format("{}{} has {} in it, which is read; expected another folder",
-                                  flags, output.path, input.path));
+    raise<ConfigError>("{}{} has {} in it, which is read; expected another folder", flags,
+                       output.path, input.path);
 }
 
 }  // namespace
@@ -95,8 +93,8 @@ void check_paths(const std::vector<NamedPath>& paths) {
       if (const auto& [other, path] = outputs[j];
           is_same(path, out) && other->flag != output->flag &&
           (output->use == PathUse::writes || other->use == PathUse::writes))
-        throw ConfigError(fmt::format("{} and {}: both name {}; expected two paths", other->flag,
-                                      output->flag, output->path));
+        raise<ConfigError>("{} and {}: both name {}; expected two paths", other->flag, output->flag,
+                           output->path);
   }
 }
 

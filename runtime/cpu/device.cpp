@@ -2,7 +2,6 @@
 #include <cstring>
 
 #include "zerograd/runtime/device_state.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 #if defined(ZG_AMX)
@@ -69,8 +68,8 @@ namespace {
 Isa parse(const std::string& where, const std::string& name) {
   for (Isa isa : every_isa)
     if (name == name_of(isa)) return isa;
-  throw ConfigError(fmt::format(
-      "{}: expected portable, avx2, avx512, avx512_bf16 or amx_bf16, got '{}'", where, name));
+  raise<ConfigError>("{}: expected portable, avx2, avx512, avx512_bf16 or amx_bf16, got '{}'",
+                     where, name);
 }
 
 }  // namespace
@@ -83,7 +82,7 @@ Isa best_isa() {
   if (!asked || !*asked) return best;
   const Isa isa = parse("ZG_CPU_ISA", asked);
   if (isa > best)
-    throw ConfigError(fmt::format("ZG_CPU_ISA: this machine goes up to {}, got '{}'", best, asked));
+    raise<ConfigError>("ZG_CPU_ISA: this machine goes up to {}, got '{}'", best, asked);
   return isa;
 }
 

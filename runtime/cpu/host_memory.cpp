@@ -10,7 +10,6 @@
 
 #include "zerograd/runtime/arena.h"
 #include "zerograd/runtime/backend.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -64,8 +63,8 @@ class HostMemory final : public ArenaMemory {
     void* start = mmap(nullptr, static_cast<size_t>(capacity_ + step), PROT_NONE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (start == MAP_FAILED)
-      throw OutOfMemory(fmt::format("arena: cannot reserve {} bytes of addresses: {}", capacity_,
-                                    std::strerror(errno)));
+      raise<OutOfMemory>("arena: cannot reserve {} bytes of addresses: {}", capacity_,
+                         std::strerror(errno));
     // Huge pages need a 2 MiB boundary.
     const auto address = reinterpret_cast<uintptr_t>(start);
     constexpr auto boundary = static_cast<uintptr_t>(step);
@@ -91,8 +90,8 @@ class HostMemory final : public ArenaMemory {
       }
       if (errno != EEXIST) break;
     }
-    throw OutOfMemory(fmt::format("arena: cannot map {} bytes of addresses: {}{}", step,
-                                  std::strerror(errno), cause()));
+    raise<OutOfMemory>("arena: cannot map {} bytes of addresses: {}{}", step, std::strerror(errno),
+                       cause());
   }
 
   bool map(int64_t from, int64_t to) {

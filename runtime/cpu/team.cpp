@@ -11,7 +11,6 @@
 #include <thread>
 #include <vector>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 #if defined(__SANITIZE_THREAD__)
@@ -90,10 +89,10 @@ void require_threads(int workers) {
       helpers.emplace_back([&gate] { const std::lock_guard open(gate); });
   } catch (const std::system_error& error) {
     for (std::thread& helper : helpers) helper.join();
-    throw OutOfMemory(
-        fmt::format("threads: the system refused thread {} of {}: {}; expected room for their "
-                    "stacks; try fewer threads, or a higher limit (`ulimit -v`, `ulimit -u`)",
-                    had + static_cast<int>(helpers.size()) + 1, workers, error.what()));
+    raise<OutOfMemory>(
+        "threads: the system refused thread {} of {}: {}; expected room for their stacks; try "
+        "fewer threads, or a higher limit (`ulimit -v`, `ulimit -u`)",
+        had + static_cast<int>(helpers.size()) + 1, workers, error.what());
   }
   for (std::thread& helper : helpers) helper.join();
   const auto nothing = [](int64_t, int) {};

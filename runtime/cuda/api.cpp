@@ -4,7 +4,6 @@
 #include <map>
 #include <mutex>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::cuda {
@@ -12,7 +11,7 @@ namespace zg::cuda {
 void check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
   cudaGetLastError();  // clears the error: it is reported here and must not fail the next call
-  throw DeviceError(fmt::format("cuda: {}: {}", what, cudaGetErrorString(error)));
+  raise<DeviceError>("cuda: {}: {}", what, cudaGetErrorString(error));
 }
 
 std::string describe(CUresult error) {
@@ -22,7 +21,7 @@ std::string describe(CUresult error) {
 }
 
 void check(CUresult error, const char* what) {
-  if (error != CUDA_SUCCESS) throw DeviceError(fmt::format("cuda: {}: {}", what, describe(error)));
+  if (error != CUDA_SUCCESS) raise<DeviceError>("cuda: {}: {}", what, describe(error));
 }
 
 namespace {
@@ -77,8 +76,8 @@ void find(Function& function, const char* symbol, unsigned version = 11020) {
 #endif
   check(error, symbol);
   if (result != cudaDriverEntryPointSuccess || !found)
-    throw DeviceError(fmt::format("cuda: the driver lacks {}; expected one of CUDA {}.{} or newer",
-                                  symbol, version / 1000, version / 10 % 100));
+    raise<DeviceError>("cuda: the driver lacks {}; expected one of CUDA {}.{} or newer", symbol,
+                       version / 1000, version / 10 % 100);
   function = reinterpret_cast<Function>(found);
 }
 

@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "zerograd/runtime/cuda/library.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::cuda {
@@ -59,9 +58,8 @@ Wish wish() {
   if (text.empty()) return Wish::any;
   if (text == "own") return Wish::own;
   if (text == "cublaslt") return Wish::cublaslt;
-  throw ConfigError(fmt::format(
-      "ZG_CUDA_MATMUL is '{}'; expected own or cublaslt, or unset it for whichever is there",
-      text));
+  raise<ConfigError>(
+      "ZG_CUDA_MATMUL is '{}'; expected own or cublaslt, or unset it for whichever is there", text);
 }
 
 }  // namespace
@@ -71,10 +69,10 @@ const CublasLt* cublaslt() {
   if (wished == Wish::own) return nullptr;
   if (opened().absence.empty()) return &opened().functions;
   if (wished == Wish::any) return nullptr;
-  throw ConfigError(
-      fmt::format("ZG_CUDA_MATMUL=cublaslt, but cuBLASLt is absent: {}; install it, set "
-                  "LD_LIBRARY_PATH, or use ZG_CUDA_MATMUL=own",
-                  opened().absence));
+  raise<ConfigError>(
+      "ZG_CUDA_MATMUL=cublaslt, but cuBLASLt is absent: {}; install it, set LD_LIBRARY_PATH, or "
+      "use ZG_CUDA_MATMUL=own",
+      opened().absence);
 }
 
 bool plans_cublaslt() { return wish() != Wish::own; }
@@ -90,8 +88,7 @@ std::string describe_matmul() {
 
 void check(cublasStatus_t status, const char* what) {
   if (status != CUBLAS_STATUS_SUCCESS)
-    throw DeviceError(
-        fmt::format("cuda: {}: cuBLASLt's status {}", what, static_cast<int>(status)));
+    raise<DeviceError>("cuda: {}: cuBLASLt's status {}", what, static_cast<int>(status));
 }
 
 }  // namespace zg::cuda

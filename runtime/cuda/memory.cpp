@@ -10,7 +10,6 @@
 #include "zerograd/runtime/arena.h"
 #include "zerograd/runtime/cuda/api.h"
 #include "zerograd/runtime/cuda/collective_gate.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::cuda {

@@ -5,7 +5,6 @@
 #include <type_traits>
 
 #include "zerograd/runtime/cuda/library.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::cuda {
@@ -59,10 +58,10 @@ CommSetting comm_setting() {
   if (text.empty()) return CommSetting::any;
   if (text == "direct") return CommSetting::direct;
   if (text == "nccl") return CommSetting::nccl;
-  throw ConfigError(
-      fmt::format("ZG_CUDA_COMM is '{}'; expected direct or nccl; try to unset ZG_CUDA_COMM: then "
-                  "NCCL is used where it is available",
-                  text));
+  raise<ConfigError>(
+      "ZG_CUDA_COMM is '{}'; expected direct or nccl; try to unset ZG_CUDA_COMM: then NCCL is used "
+      "where it is available",
+      text);
 }
 
 }  // namespace
@@ -72,10 +71,10 @@ const Nccl* nccl() {
   if (setting == CommSetting::direct) return nullptr;
   if (opened().why_unusable.empty()) return &opened().functions;
   if (setting == CommSetting::any) return nullptr;
-  throw ConfigError(fmt::format(
+  raise<ConfigError>(
       "ZG_CUDA_COMM=nccl, but NCCL cannot be used: {}; install it, set LD_LIBRARY_PATH, or use "
       "ZG_CUDA_COMM=direct",
-      opened().why_unusable));
+      opened().why_unusable);
 }
 
 std::string nccl_absence() {

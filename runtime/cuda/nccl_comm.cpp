@@ -11,7 +11,6 @@
 #include "zerograd/runtime/cuda/api.h"
 #include "zerograd/runtime/cuda/collective_gate.h"
 #include "zerograd/runtime/cuda/stream.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::cuda {
@@ -26,8 +25,7 @@ NcclType type_of(DType dtype) {
   if (dtype == DType::f32) return NcclType::f32;
   if (dtype == DType::bf16) return NcclType::bf16;
   if (dtype == DType::f16) return NcclType::f16;
-  throw DTypeError(std::string("reduce_scatter by NCCL: expected f32, bf16 or f16, got ") +
-                   name_of(dtype));
+  raise<DTypeError>("reduce_scatter by NCCL: expected f32, bf16 or f16, got {}", name_of(dtype));
 }
 
 bool is_on_device(const Tensor& tensor) { return tensor.buffer()->space() == Space::device; }
@@ -63,11 +61,11 @@ class NcclTransport final : public Transport {
  private:
   void check_connections() const {
     if (const int streams = streams_on(index_); streams > hardware_connections())
-      throw ConfigError(fmt::format(
+      raise<ConfigError>(
           "NCCL: {} streams on cuda:{} share {} hardware connections, so that collectives of two "
           "groups could wait for each other; expected CUDA_DEVICE_MAX_CONNECTIONS of {} or more, "
           "at most 32; unset it, use fewer groups of ranks, or ZG_CUDA_COMM=direct",
-          streams, index_, hardware_connections(), streams));
+          streams, index_, hardware_connections(), streams);
   }
 
   void move(const cpu::Job& job, Stream& stream, const Await& await) {
@@ -228,8 +226,7 @@ class NcclTransport final : public Transport {
 
   void check(NcclResult result) const {
     if (result != NcclResult::success && result != NcclResult::in_progress)
-      throw DeviceError(
-          fmt::format("NCCL: {}; NCCL_DEBUG=WARN says more", nccl_.get_error_string(result)));
+      raise<DeviceError>("NCCL: {}; NCCL_DEBUG=WARN says more", nccl_.get_error_string(result));
   }
 
   // NCCL selects its device and then the one before: without a current context that is device 0,
@@ -283,11 +280,10 @@ std::string absence(std::span<const TransportEndpoint> endpoints) {
         why = fmt::format("ranks {} and {} share {}", other, rank, endpoints[rank].device);
   }
   if (!why.empty() && insists_on_nccl())
-    throw ConfigError(
-        fmt::format("ZG_CUDA_COMM=nccl, but {}; expected NCCL with a network, and a GPU for every "
-                    "rank; try fewer ranks or "
-                    "ZG_CUDA_COMM=direct",
-                    why));
+    raise<ConfigError>(
+        "ZG_CUDA_COMM=nccl, but {}; expected NCCL with a network, and a GPU for every rank; try "
+        "fewer ranks or ZG_CUDA_COMM=direct",
+        why);
   return why;
 }
 

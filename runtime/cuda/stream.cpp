@@ -12,7 +12,6 @@
 #include "zerograd/runtime/cuda/collective_gate.h"
 #include "zerograd/runtime/cuda/memory.h"
 #include "zerograd/runtime/device_state.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::cuda {

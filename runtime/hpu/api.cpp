@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::hpu {
@@ -86,10 +85,10 @@ Function extension(const char* name) {
   void* found = nullptr;
   if (api().driverGetExtensionFunctionAddress(driver().handle, name, &found) != ZE_RESULT_SUCCESS ||
       !found)
-    throw DeviceError(
-        fmt::format("hpu: the driver has no {}, so that devices do not reach pinned memory; "
-                    "expected Intel's driver of 2022 or newer; try a newer driver, or cpu",
-                    name));
+    raise<DeviceError>(
+        "hpu: the driver has no {}, so that devices do not reach pinned memory; expected Intel's "
+        "driver of 2022 or newer; try a newer driver, or cpu",
+        name);
   return reinterpret_cast<Function>(found);
 }
 
@@ -153,16 +152,16 @@ Driver find_driver() {
 }  // namespace
 
 const Api& api() {
-  if (!loader().absence.empty()) throw DeviceError("hpu: " + loader().absence);
+  if (!loader().absence.empty()) raise<DeviceError>("hpu: {}", loader().absence);
   return loader().functions;
 }
 
 void check(ze_result_t result, const char* what) {
   if (result == ZE_RESULT_SUCCESS) return;
   const char* name = name_of(result);
-  throw DeviceError(fmt::format(
+  raise<DeviceError>(
       "hpu: {}: {}", what,
-      name ? name : fmt::format("Level Zero's error {:#x}", static_cast<unsigned>(result))));
+      name ? name : fmt::format("Level Zero's error {:#x}", static_cast<unsigned>(result)));
 }
 
 void import_memory(void* begin, size_t bytes) {

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "zerograd/runtime/arena.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/hpu/module.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -48,8 +47,8 @@ class DeviceMemory final : public ArenaMemory {
     check(api().virtualMemQueryPageSize(driver().context, device_, step, &page),
           "zeVirtualMemQueryPageSize");
     if (page == 0 || step % page != 0)
-      throw DeviceError(fmt::format(
-          "hpu: memory comes in pages of {} bytes; expected a divisor of {}", page, step));
+      raise<DeviceError>("hpu: memory comes in pages of {} bytes; expected a divisor of {}", page,
+                         step);
     // Free blocks count as reserved, so twice the memory of the device is enough for any layout.
     capacity_ = features_of(index).memory_bytes * 2 / step * step;
     ze_result_t reserved = api().virtualMemReserve(driver().context, nullptr,

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "zerograd/runtime/device_state.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/hpu/device.h"
 #include "zerograd/runtime/hpu/module.h"
 #include "zerograd/runtime/hpu/queue.h"
@@ -48,9 +47,9 @@ class HpuStream final : public DeviceStream {
     const auto text = [](int64_t address) {
       return reinterpret_cast<const char*>(address);  // NOLINT: the kernel got it as a number
     };
-    throw ShapeError(fmt::format(
-        "{}: {}[{}] is {}; expected {}", text(fault.op), text(fault.name), fault.place, fault.value,
-        fault.limit >= 0 ? fmt::format("0 to {}", fault.limit - 1) : "no 0"));
+    raise<ShapeError>("{}: {}[{}] is {}; expected {}", text(fault.op), text(fault.name),
+                      fault.place, fault.value,
+                      fault.limit >= 0 ? fmt::format("0 to {}", fault.limit - 1) : "no 0");
   }
 
   // If `to` is memory that no device can access, this returns only after the copy is done.
@@ -93,12 +92,12 @@ class HpuStream final : public DeviceStream {
     if (std::any_of(counts.begin(), counts.end(), [](int64_t n) { return n == 0; })) return;
     for (const int64_t count : counts)
       if (count < 0 || count > UINT32_MAX)
-        throw ShapeError(fmt::format("{}: {}: {} work-groups; expected at most {}", code.name, name,
-                                     count, UINT32_MAX));
+        raise<ShapeError>("{}: {}: {} work-groups; expected at most {}", code.name, name, count,
+                          UINT32_MAX);
     const Kernel& kernel = this->kernel(code, name);
     if (arguments.size() != kernel.arguments)
-      throw DeviceError(fmt::format("hpu: {}: {} takes {} arguments, got {}", code.name, name,
-                                    kernel.arguments, arguments.size()));
+      raise<DeviceError>("hpu: {}: {} takes {} arguments, got {}", code.name, name,
+                         kernel.arguments, arguments.size());
     for (size_t i = 0; i < arguments.size(); ++i)
       check(api().kernelSetArgumentValue(kernel.handle, static_cast<uint32_t>(i),
                                          arguments[i].bytes, arguments[i].value),

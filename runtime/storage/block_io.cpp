@@ -17,7 +17,6 @@
 #include <utility>
 #include <vector>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -61,10 +60,10 @@ class PreadIo final : public BlockIo {
         threads_.emplace_back([this] { serve(); });
     } catch (const std::system_error& error) {  // the system refuses more threads: these suffice
       if (threads_.empty())
-        throw OutOfMemory(
-            fmt::format("nvme: the system refused a thread: {}; expected room below "
-                        "`ulimit -u`; try a higher limit",
-                        error.what()));
+        raise<OutOfMemory>(
+            "nvme: the system refused a thread: {}; expected room below `ulimit -u`; try a higher "
+            "limit",
+            error.what());
     }
   }
   ~PreadIo() override {
@@ -141,17 +140,15 @@ BlockIo::BlockIo(const SwapOptions& options, int descriptor, bool direct)
       buffer_(static_cast<std::byte*>(
           std::aligned_alloc(block, static_cast<size_t>(request_bytes_ * depth_)))) {
   if (!buffer_)
-    throw OutOfMemory(
-        fmt::format("nvme: no memory for {} bytes of requests; try a smaller aio.queue_depth",
-                    request_bytes_ * depth_));
+    raise<OutOfMemory>("nvme: no memory for {} bytes of requests; try a smaller aio.queue_depth",
+                       request_bytes_ * depth_);
 }
 
 BlockIo::~BlockIo() { close(descriptor_); }
 
 void BlockIo::fail(const char* what, int error) const {
-  throw FileError(
-      fmt::format("nvme: {} cannot be {}: {}; expected a disk that works; try another --nvme-path",
-                  directory_, what, reason(error)));
+  raise<FileError>("nvme: {} cannot be {}: {}; expected a disk that works; try another --nvme-path",
+                   directory_, what, reason(error));
 }
 
 void BlockIo::reserve(int64_t bytes) {
@@ -162,11 +159,11 @@ void BlockIo::reserve(int64_t bytes) {
   struct statvfs disk {};
   const bool known = fstatvfs(descriptor_, &disk) == 0;
   const auto free = static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
-  throw FileError(
-      fmt::format("nvme: {} has no room: {}; expected {} bytes in all, got {} more free; try "
-                  "another --nvme-path, or host instead of nvme",
-                  directory_, reason(error), bytes,
-                  known ? std::to_string(free) : std::string("an unknown number")));
+  raise<FileError>(
+      "nvme: {} has no room: {}; expected {} bytes in all, got {} more free; try another "
+      "--nvme-path, or host instead of nvme",
+      directory_, reason(error), bytes,
+      known ? std::to_string(free) : std::string("an unknown number"));
 }
 
 std::unique_ptr<BlockIo> BlockIo::open(const SwapOptions& options) {
@@ -174,9 +171,9 @@ std::unique_ptr<BlockIo> BlockIo::open(const SwapOptions& options) {
   const bool direct = file >= 0;
   if (!direct) file = open_unnamed(options.directory, 0);
   if (file < 0)
-    throw FileError(fmt::format(
+    raise<FileError>(
         "nvme: {} cannot be written: {}; expected a directory on a disk; try another --nvme-path",
-        options.directory, reason(errno)));
+        options.directory, reason(errno));
   if (options.io_uring)
     if (auto io = open_uring(options, file, direct)) return io;
   return std::make_unique<PreadIo>(options, file, direct);

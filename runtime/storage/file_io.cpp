@@ -15,7 +15,6 @@
 #include <memory>
 #include <vector>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -23,7 +22,7 @@ namespace {
 
 [[noreturn]] void fail(const char* operation, const std::string& path) {
   const int reason = errno;
-  throw FileError(fmt::format("{}: {}: {}", operation, path, std::strerror(reason)));
+  raise<FileError>("{}: {}: {}", operation, path, std::strerror(reason));
 }
 
 /// Raises the soft limit of open files, often 1024, to the hard limit. Returns whether it rose.
@@ -73,10 +72,10 @@ bool try_lock(int descriptor) {
 }
 
 [[noreturn]] void refuse_in_use(const std::string& path) {
-  throw FileError(
-      fmt::format("write: {} is in use: another process writes the same file; expected one at a "
-                  "time; try again when it has ended, or another path",
-                  path));
+  raise<FileError>(
+      "write: {} is in use: another process writes the same file; expected one at a time; try "
+      "again when it has ended, or another path",
+      path);
 }
 
 struct stat status_of(int descriptor, const std::string& path) {
@@ -116,7 +115,7 @@ File File::open(const std::string& path) {
   // Without O_NONBLOCK, opening a pipe that has no writer would block for ever.
   File file(path, open_descriptor(path, O_RDONLY | O_NONBLOCK));
   if (!S_ISREG(status_of(file.descriptor_, path).st_mode))
-    throw FileError(fmt::format("open: {}: expected a regular file", path));
+    raise<FileError>("open: {}: expected a regular file", path);
   return file;
 }
 
@@ -163,9 +162,8 @@ void File::read_at(int64_t offset, std::span<std::byte> bytes) const {
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail("read", path_);
     if (count == 0)
-      throw FileError(
-          fmt::format("read: {}: the file ends at byte {}; expected {} bytes from byte {}", path_,
-                      offset + static_cast<int64_t>(done), bytes.size(), offset));
+      raise<FileError>("read: {}: the file ends at byte {}; expected {} bytes from byte {}", path_,
+                       offset + static_cast<int64_t>(done), bytes.size(), offset);
     done += static_cast<size_t>(count);
   }
 }
@@ -290,8 +288,8 @@ std::string read_text(const std::string& path, int64_t max_bytes) {
 
 std::string read_text(const File& file, int64_t max_bytes) {
   if (file.size() > max_bytes)
-    throw FileError(fmt::format("read: {}: has {} bytes; expected at most {}", file.path(),
-                                file.size(), max_bytes));
+    raise<FileError>("read: {}: has {} bytes; expected at most {}", file.path(), file.size(),
+                     max_bytes);
   std::string text(static_cast<size_t>(file.size()), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(text)));
   return text;
@@ -338,7 +336,7 @@ void make_directories(const std::string& path) {
   }
   if (!error && !fs::is_directory(path, error) && !error)
     error = std::make_error_code(std::errc::not_a_directory);
-  if (error) throw FileError(fmt::format("create: {}: {}", path, error.message()));
+  if (error) raise<FileError>("create: {}: {}", path, error.message());
 }
 
 void sync_directory(const std::string& path) {

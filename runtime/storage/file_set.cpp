@@ -15,7 +15,6 @@
 #include <system_error>
 #include <vector>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
@@ -32,7 +31,7 @@ namespace fs = std::filesystem;
 constexpr const char *current = "current", *fresh = "new", *spare = "spare", *listing = "files";
 
 [[noreturn]] void fail(const char* operation, const fs::path& path, int reason = errno) {
-  throw FileError(fmt::format("{}: {}: {}", operation, path.string(), std::strerror(reason)));
+  raise<FileError>("{}: {}: {}", operation, path.string(), std::strerror(reason));
 }
 
 void make_link(const fs::path& target, const fs::path& path) {
@@ -63,7 +62,7 @@ void remove_file(const fs::path& path) {
 void remove_tree(const fs::path& path) {
   std::error_code error;
   fs::remove_all(path, error);
-  if (error) throw FileError(fmt::format("remove: {}: {}", path.string(), error.message()));
+  if (error) raise<FileError>("remove: {}: {}", path.string(), error.message());
 }
 
 /// Throws FileError if a folder on the way from `base` to `file` is a link, which could lead to
@@ -72,9 +71,8 @@ void refuse_links(const fs::path& base, const fs::path& file) {
   fs::path place = base;
   for (const fs::path& part : file.parent_path())
     if (kind_of(place /= part) == Kind::link)
-      throw FileError(
-          fmt::format("write: {} is a link; expected a folder or nothing; try again without it",
-                      place.string()));
+      raise<FileError>("write: {} is a link; expected a folder or nothing; try again without it",
+                       place.string());
 }
 
 /// The checksum of a file; "-" if there is none, or a link.
@@ -92,7 +90,7 @@ void add_files(const fs::path& folder, std::set<fs::path>& files) {
     if (!it->is_directory(error) || it->is_symlink(error))
       files.insert(it->path().lexically_relative(folder));
   if (error && error != std::errc::no_such_file_or_directory)
-    throw FileError(fmt::format("list: {}: {}", folder.string(), error.message()));
+    raise<FileError>("list: {}: {}", folder.string(), error.message());
 }
 
 /// Makes the names in a folder and in those inside it durable.
@@ -101,7 +99,7 @@ void sync_tree(const fs::path& folder) {
   for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end;
        it.increment(error))
     if (it->is_directory(error) && !it->is_symlink(error)) sync_directory(it->path().string());
-  if (error) throw FileError(fmt::format("list: {}: {}", folder.string(), error.message()));
+  if (error) raise<FileError>("list: {}: {}", folder.string(), error.message());
   sync_directory(folder.string());
 }
 
@@ -117,10 +115,10 @@ struct FileSetState {
       refuse_links(folder, fs::path(hidden.filename()) / listing);
       lock = Folder::open(hidden.string());
       if (lock && !lock->lock())
-        throw FileError(
-            fmt::format("write: {} is in use: another process writes the same files; expected one "
-                        "at a time; try again when it has ended, or another folder",
-                        hidden.string()));
+        raise<FileError>(
+            "write: {} is in use: another process writes the same files; expected one at a time; "
+            "try again when it has ended, or another folder",
+            hidden.string());
       if (!lock || !lock->is_at(hidden.string()))
         continue;  // another process has just removed the folder
       if (made) break;
@@ -155,10 +153,10 @@ struct FileSetState {
   }
 
   [[noreturn]] void refuse_work(const std::string& why) const {
-    throw FileError(
-        fmt::format("write: {} has unfinished work, but {}; expected that of a process that was "
-                    "killed here; try again without it",
-                    hidden.string(), why));
+    raise<FileError>(
+        "write: {} has unfinished work, but {}; expected that of a process that was killed here; "
+        "try again without it",
+        hidden.string(), why);
   }
 
   /// The files of unfinished work. Throws FileError, before anything is changed, if links, a list
@@ -268,7 +266,7 @@ struct FileSetState {
       case Kind::other:
         break;
     }
-    throw FileError(fmt::format("replace: {}: expected a file", path.string()));
+    raise<FileError>("replace: {}: expected a file", path.string());
   }
 
   void replace_all() const {
@@ -305,11 +303,11 @@ struct FileSetState {
     else if (files.size() <= 1 || there == files.end())
       rename_each();
     else
-      throw FileError(
-          fmt::format("replace: {}, one of {} files that belong together: this file system cannot "
-                      "exchange two names, so they cannot be replaced at one moment; try to remove "
-                      "the old ones first, or another folder",
-                      (folder / *there).string(), files.size()));
+      raise<FileError>(
+          "replace: {}, one of {} files that belong together: this file system cannot exchange two "
+          "names, so they cannot be replaced at one moment; try to remove the old ones first, or "
+          "another folder",
+          (folder / *there).string(), files.size());
     complete_or_revert();
   }
 
@@ -334,10 +332,10 @@ std::string FileSet::add(const std::string& file) {
   const fs::path path = file;
   const fs::path place = state_->hidden / fresh / path;
   if (kind_of(state_->folder / path) == Kind::other)
-    throw FileError(fmt::format("replace: {}: expected a file", (state_->folder / path).string()));
+    raise<FileError>("replace: {}: expected a file", (state_->folder / path).string());
   if (path.has_parent_path() && kind_of(state_->folder / path.parent_path()) == Kind::file)
-    throw FileError(fmt::format("replace: {}: expected a folder",
-                                (state_->folder / path.parent_path()).string()));
+    raise<FileError>("replace: {}: expected a folder",
+                     (state_->folder / path.parent_path()).string());
   refuse_links(state_->folder, path);
   make_directories(place.parent_path().string());
   state_->files.push_back(path);

@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/safetensors_format.h"
@@ -38,7 +37,7 @@ std::string checksum_of(uint64_t length, const std::string& header) {
 SafetensorsReaderState read_header(File file) {
   const int64_t file_bytes = file.size();
   const auto fail = [&](const std::string& what) {
-    throw FileError(fmt::format("safetensors: {}: {}", file.path(), what));
+    raise<FileError>("safetensors: {}: {}", file.path(), what);
   };
   if (file_bytes < safetensors_length_bytes)
     fail(fmt::format("has {} bytes; expected at least {}", file_bytes, safetensors_length_bytes));
@@ -93,13 +92,12 @@ const std::string& SafetensorsReader::header_checksum() const { return state_->h
 const SafetensorsReader::Entry& SafetensorsReader::floats(const std::string& name) const {
   const auto found = entries().find(name);
   if (found == entries().end())
-    throw FileError(fmt::format("safetensors: {}: has no tensor '{}'", state_->file.path(), name));
+    raise<FileError>("safetensors: {}: has no tensor '{}'", state_->file.path(), name);
   if (!is_floating(found->second.dtype))
-    throw FileError(
-        fmt::format("safetensors: {}: tensor '{}' holds {}; expected f64, f32, bf16 or f16",
-                    state_->file.path(), name,
-                    found->second.foreign.empty() ? name_of(found->second.dtype)
-                                                  : found->second.foreign.c_str()));
+    raise<FileError>("safetensors: {}: tensor '{}' holds {}; expected f64, f32, bf16 or f16",
+                     state_->file.path(), name,
+                     found->second.foreign.empty() ? name_of(found->second.dtype)
+                                                   : found->second.foreign.c_str());
   return found->second;
 }
 
@@ -162,7 +160,7 @@ struct SafetensorsWriterState {
 namespace {
 
 [[noreturn]] void refuse(const std::string& path, const std::string& what) {
-  throw FileError(fmt::format("safetensors: writing {}: {}", path, what));
+  raise<FileError>("safetensors: writing {}: {}", path, what);
 }
 
 std::string header_text(const std::string& path,
@@ -282,9 +280,7 @@ constexpr const char* pickles[] = {"pytorch_model.bin", "pytorch_model.bin.index
 
 std::map<std::string, std::string> weight_map_from(const std::string& text,
                                                    const std::string& path) {
-  const auto fail = [&](const std::string& what) {
-    throw FileError(fmt::format("index: {}: {}", path, what));
-  };
+  const auto fail = [&](const std::string& what) { raise<FileError>("index: {}: {}", path, what); };
   const json root = parse_json_object(text, "index: " + path);
   const auto map = root.find("weight_map");
   if (map == root.end() || !map->is_object()) fail("expected an object with a weight_map");
@@ -310,23 +306,23 @@ SafetensorsFolder::SafetensorsFolder(const std::string& folder) : path_(folder) 
     return;
   }
   for (const char* pickle : pickles) refuse_pickle(path_, pickle, single);
-  throw FileError(fmt::format("{}: expected a folder with {} or {}", path_, single, index_name));
+  raise<FileError>("{}: expected a folder with {} or {}", path_, single, index_name);
 }
 
 void refuse_pickle(const std::string& folder, const char* pickle, const char* expected) {
   if (path_exists(folder + "/" + pickle))
-    throw Unsupported(
-        fmt::format("{}: has {}, a pickle, which can run any program when it is read; expected {}; "
-                    "try saving it with safe_serialization",
-                    folder, pickle, expected));
+    raise<Unsupported>(
+        "{}: has {}, a pickle, which can run any program when it is read; expected {}; try saving "
+        "it with safe_serialization",
+        folder, pickle, expected);
 }
 
 void SafetensorsFolder::read_index(const std::string& text) {
   const auto files = weight_map_from(text, path_ + "/" + index_name);
   for (const auto& [tensor, file] : files) {
     if (!files_.contains(file) && !path_exists(path_ + "/" + file))
-      throw FileError(fmt::format("{}: has no {}; expected it, because {} says that it has '{}'",
-                                  path_, file, index_name, tensor));
+      raise<FileError>("{}: has no {}; expected it, because {} says that it has '{}'", path_, file,
+                       index_name, tensor);
     const SafetensorsReader& reader = files_.try_emplace(file, path_ + "/" + file).first->second;
     if (reader.contains(tensor))
       place_of_.emplace(tensor, &reader);

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "zerograd/runtime/checked_product.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json_node.h"
 
@@ -67,7 +66,7 @@ class HeaderParser {
 
  private:
   [[noreturn]] void fail(const std::string& what) const {
-    throw FileError(fmt::format("safetensors: {}: {}", path_, what));
+    raise<FileError>("safetensors: {}: {}", path_, what);
   }
   [[noreturn]] void fail(const std::string& tensor, const std::string& what) const {
     fail(fmt::format("tensor '{}': {}", tensor, what));

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "zerograd/runtime/device_state.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/swap_file.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/trace.h"
@@ -25,8 +24,8 @@ int64_t blocks_of(const Tensor& file) {
 /// Queues the transfer; note_of() and the counts are the caller's.
 SwapTicket push(const Tensor& from, const Tensor& to, cpu::SwapFile::Note note) {
   if (!from || !to || from.numel() != to.numel() || from.dtype() != to.dtype())
-    throw ShapeError(fmt::format("swap: expected equal sizes and element types, got {} and {}",
-                                 from.shape(), to.shape()));
+    raise<ShapeError>("swap: expected equal sizes and element types, got {} and {}", from.shape(),
+                      to.shape());
   const bool writes = is_on_file(to);
   if (writes == is_on_file(from))
     throw ShapeError("swap: expected one tensor in memory and one in Space::file");

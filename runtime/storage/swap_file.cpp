@@ -7,7 +7,6 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::cpu {
@@ -283,10 +282,10 @@ void SwapFile::check(int64_t first, std::span<const std::byte> bytes) const {
   for (size_t at = 0; at < bytes.size(); at += static_cast<size_t>(block)) {
     const size_t index = static_cast<size_t>(first) + at / static_cast<size_t>(block);
     if (checksums_[index] != 0 && checksums_[index] != checksum_of(bytes.data() + at))
-      throw FileError(fmt::format(
+      raise<FileError>(
           "nvme: {}: the block at byte {} is not what was written there; expected a disk that "
           "returns what was written; try another --nvme-path, and resume from the last checkpoint",
-          directory_, static_cast<int64_t>(index) * block));
+          directory_, static_cast<int64_t>(index) * block);
   }
 }
 

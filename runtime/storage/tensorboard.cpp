@@ -9,7 +9,6 @@
 #include <cstring>
 #include <ctime>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -119,7 +118,7 @@ TensorBoardWriter::TensorBoardWriter(const std::string& directory) : file_(nullp
     path_ = begin + std::to_string(number);
     file_.reset(std::fopen(path_.c_str(), "wx"));
   }
-  if (!file_) throw FileError(fmt::format("{} cannot be written: {}", path_, std::strerror(errno)));
+  if (!file_) raise<FileError>("{} cannot be written: {}", path_, std::strerror(errno));
   std::string event = event_begin(0);
   append_delimited(event, event_file_version, "brain.Event:2");
   write_bytes(tf_record(event));
@@ -134,8 +133,8 @@ void TensorBoardWriter::write_bytes(const std::string& bytes) {
   const std::string why = std::strerror(errno);
   // Cut off the incomplete record: a reader would report it as damaged.
   const bool cut = ftruncate(fileno(file_.get()), whole_bytes_) == 0;
-  throw FileError(fmt::format("writing {} failed: {}{}", path_, why,
-                              cut ? "" : "; its last record is not whole"));
+  raise<FileError>("writing {} failed: {}{}", path_, why,
+                   cut ? "" : "; its last record is not whole");
 }
 
 void TensorBoardWriter::write(std::span<const TensorBoardEvent> events) {

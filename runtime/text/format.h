@@ -6,8 +6,10 @@
 #include <concepts>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "zerograd/runtime/api.h"
+#include "zerograd/runtime/error.h"
 
 // Messages are built by fmt::format(). This header is for sources: programs that embed the library
 // need no {fmt}, so no public header includes it. Kernels that are compiled for several instruction
@@ -44,3 +46,13 @@ struct fmt::formatter<T> {
     return std::copy(text.begin(), text.end(), context.out());
   }
 };
+
+namespace zg {
+
+/// Throws an E: raise<ConfigError>("--steps: expected {} or more, got {}", least, steps).
+template <class E, class... Args>
+[[noreturn]] void raise(fmt::format_string<Args...> message, Args&&... args) {
+  throw E(fmt::format(message, std::forward<Args>(args)...));
+}
+
+}  // namespace zg

@@ -4,7 +4,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -18,12 +17,12 @@ std::string brief(const json& value) {
 }
 
 void JsonNode::fail(const std::string& expected) const {
-  throw FileError(fmt::format("{}: expected {}, got {}{}", name, expected, brief(value), advice));
+  raise<FileError>("{}: expected {}, got {}{}", name, expected, brief(value), advice);
 }
 
 void JsonNode::refuse(const std::string& expected) const {
-  throw Unsupported(fmt::format("{} is {}; expected {}, which is what this version computes", name,
-                                brief(value), expected));
+  raise<Unsupported>("{} is {}; expected {}, which is what this version computes", name,
+                     brief(value), expected);
 }
 
 JsonNode JsonNode::at(const std::string& key) const {
@@ -109,7 +108,7 @@ void for_each_json_line(
       use({object, place + ": ", line}, place);
     } catch (const ConfigError& error) {
       if (std::string_view(error.what()).starts_with(place)) throw;
-      throw ConfigError(fmt::format("{}: {}", place, error.what()));
+      raise<ConfigError>("{}: {}", place, error.what());
     }
   }
 }

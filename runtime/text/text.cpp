@@ -4,7 +4,6 @@
 #include <cctype>
 #include <cstring>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/print.h"
 #include "zerograd/runtime/text/utf8.h"

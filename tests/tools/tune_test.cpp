@@ -11,7 +11,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/support/wait_until.h"
 #include "tests/tools/command.h"
-#include "tools/tune/tune_search.h"
+#include "tools/tune/tune.h"
 
 namespace zg::testing {
 namespace {

@@ -7,14 +7,12 @@
 #include "bench/report.h"
 #include "tools/bench/command.h"
 #include "tools/options/fields.h"
-#include "tools/options/model_flags.h"
-#include "tools/options/seq2seq_flags.h"
+#include "tools/options/flags.h"
+#include "tools/run/inputs.h"
 #include "tools/run/run.h"
-#include "tools/run/setup.h"
 #include "zerograd/autograd/values.h"
 #include "zerograd/models/gpt/generate.h"
 #include "zerograd/runtime/command_line/command_line.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -113,9 +111,9 @@ bool parse(const std::vector<std::string>& arguments, GenerateBench& options) {
   if (const int64_t own = own_vocabulary(train); own > 0 && !train.given.count("--vocab-size"))
     model.vocabulary = own;
   if (options.prompt + options.tokens > model.block_size)
-    throw ConfigError("--tokens: expected at most the " + std::to_string(model.block_size) +
-                      " of --block-size with the prompt's, got " + std::to_string(options.prompt) +
-                      " and " + std::to_string(options.tokens));
+    raise<ConfigError>(
+        "--tokens: expected at most the {} of --block-size with the prompt's, got {} and {}",
+        model.block_size, options.prompt, options.tokens);
   refuse_emulator(options.device_flags.type);
   check_writable("--json", options.json);
   return true;

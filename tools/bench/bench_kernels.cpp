@@ -4,12 +4,12 @@
 #include "bench/case.h"
 #include "bench/report.h"
 #include "tools/bench/command.h"
-#include "tools/options/model_flags.h"
+#include "tools/options/flags.h"
 #include "tools/run/run.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/command_line/flags.h"
-#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
@@ -25,7 +25,7 @@ std::vector<int> parse_threads(const std::string& name, const std::string& list)
     const auto count = static_cast<int>(parse_integer(name, word, 0, 4096));
     threads.push_back(count > 0 ? count : available_cores());
   }
-  if (threads.empty()) throw ConfigError(name + ": expected numbers as in 1,2, got nothing");
+  if (threads.empty()) raise<ConfigError>("{}: expected numbers as in 1,2, got nothing", name);
   return threads;
 }
 
@@ -34,10 +34,10 @@ std::vector<Case> chosen(const std::string& filter, Device::Type type) {
   std::vector<Case> cases = bench::kernel_cases(type);
   std::erase_if(cases, [&](const Case& c) { return !std::regex_search(c.text(), pattern); });
   if (cases.empty())
-    throw ConfigError(
-        "--filter: expected part of a case, shape and dtype as in 'matmul NT "
-        "1024x768x768 f32', got '" +
-        printable(filter) + "', which is in none");
+    raise<ConfigError>(
+        "--filter: expected part of a case, shape and dtype as in 'matmul NT 1024x768x768 f32', "
+        "got '{}', which is in none",
+        printable(filter));
   return cases;
 }
 

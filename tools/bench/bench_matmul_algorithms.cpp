@@ -11,7 +11,6 @@
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/command_line/flags.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/print.h"
 
@@ -57,10 +56,10 @@ bool parse(const std::vector<std::string>& arguments, AlgorithmsOptions& options
   load_config(train);
   check_train(train);
   if (train.device_flags.type != Device::Type::cuda)
-    throw Unsupported(
-        fmt::format("bench matmul-algorithms: the algorithms are cuBLASLt's; expected --device "
-                    "cuda, got --device {}",
-                    train.device_flags.type));
+    raise<Unsupported>(
+        "bench matmul-algorithms: the algorithms are cuBLASLt's; expected --device cuda, got "
+        "--device {}",
+        train.device_flags.type);
   if (options.out.empty())
     throw ConfigError("--out: expected the file to write, got nothing; try --out algorithms.json");
   return true;

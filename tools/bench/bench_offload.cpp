@@ -12,7 +12,7 @@
 
 #include "bench/measure.h"
 #include "tools/bench/command.h"
-#include "tools/options/model_flags.h"
+#include "tools/options/flags.h"
 #include "tools/run/run.h"
 #include "zerograd/kernels/matmul/peak.h"
 #include "zerograd/kernels/optimizer/optimizer.h"
@@ -21,7 +21,6 @@
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/device.h"
 #include "zerograd/runtime/dtype.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/block_io.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/swap.h"
@@ -390,8 +389,7 @@ int bench_offload(const std::vector<std::string>& arguments) {
       .summary =
           "Measures a drive and memory, then what offload makes of them: transfers, AdamW where\n"
           "its states are, and how much of the drive's time it hides. Takes 5 times --size\n"
-          "of memory, 4 times of the drive, and half a minute; leaves no file. Of an "
-          "accelerator:\n"
+          "of memory, 4 times of the drive, and half a minute; leaves no file. Of an accelerator:\n"
           "copies to and from pinned memory, and AdamW with its states on either side.",
       .groups = {{"flags",
                   {path_flag({"--nvme-path"}, "DIR", swap.directory, PathUse::watches,
@@ -409,10 +407,10 @@ int bench_offload(const std::vector<std::string>& arguments) {
   refuse_emulator(options.type);
   constexpr int64_t min_bytes = 1 << 20;
   if (options.bytes < min_bytes || options.bytes % min_bytes != 0)
-    throw ConfigError("--size: expected a multiple of 1MiB, got " + std::to_string(options.bytes));
+    raise<ConfigError>("--size: expected a multiple of 1MiB, got {}", options.bytes);
   if (!is_directory(swap.directory))
-    throw FileError("--nvme-path: " + swap.directory +
-                    " is no directory; expected one on the drive to measure");
+    raise<FileError>("--nvme-path: {} is no directory; expected one on the drive to measure",
+                     swap.directory);
   check_writable("--json", json);
   const std::regex pattern = pattern_of(filter);
   options.device.threads = static_cast<int>(threads);

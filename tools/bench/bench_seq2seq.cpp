@@ -11,7 +11,6 @@
 #include "zerograd/models/data/random_stream.h"
 #include "zerograd/models/seq2seq/seq2seq_generate.h"
 #include "zerograd/runtime/command_line/flags.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/plan.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
@@ -267,8 +266,7 @@ bool parse(const std::vector<std::string>& arguments, Seq2SeqBench& options, std
       .notes =
           "  zerograd bench seq2seq --device-memory 24GB\n"
           "  zerograd bench seq2seq --device-memory 64MiB --n-embd 64 --n-head 4 --decoder-layers "
-          "2 "
-          "\\\n      --vocab-size 512 --n-train 256 --n-val 16 --run"};
+          "2 \\\n      --vocab-size 512 --n-train 256 --n-val 16 --run"};
   Given given;
   if (!zg::parse(line, arguments, given)) return false;
   if (options.memory == 0)
@@ -277,14 +275,14 @@ bool parse(const std::vector<std::string>& arguments, Seq2SeqBench& options, std
         "none; try --device-memory 24GB");
   if (const int64_t positions = options.config().positions;
       std::max(options.source, options.target) > positions)
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "--max-source-length, --max-target-length: expected at most the model's {} positions, got "
         "{} and {}",
-        positions, options.source, options.target));
+        positions, options.source, options.target);
   validate(options.config());
   if (options.config().vocabulary <= special_tokens)
-    throw ConfigError(fmt::format("--vocab-size: expected more than {} tokens, got {}",
-                                  special_tokens, options.config().vocabulary));
+    raise<ConfigError>("--vocab-size: expected more than {} tokens, got {}", special_tokens,
+                       options.config().vocabulary);
   check_writable("--json", json);
   return true;
 }

@@ -10,8 +10,7 @@
 #include "bench/report.h"
 #include "tools/bench/command.h"
 #include "tools/options/fields.h"
-#include "tools/options/model_flags.h"
-#include "tools/options/seq2seq_flags.h"
+#include "tools/options/flags.h"
 #include "tools/run/rank.h"
 #include "tools/run/run.h"
 #include "zerograd/kernels/matmul/peak.h"
@@ -274,8 +273,8 @@ void print(const StepReport& report) {
               1e3 * report.seconds(0.1), 1e3 * report.seconds(0.9), report.tokens() / median,
               1e-9 * report.flops() / median, percent(0.5).c_str(), percent(0.0).c_str());
   std::printf(
-      "\n%.1f GFLOP a step; peak resident memory %.0f MB; minor faults of a timed step: "
-      "%lld at most\n",
+      "\n%.1f GFLOP a step; peak resident memory %.0f MB; minor faults of a timed step: %lld at "
+      "most\n",
       1e-9 * report.flops(), 1e-6 * static_cast<double>(measured.resident_bytes),
       (long long)measured.minor_faults);
   std::printf("\n| part of a step | ms | %% |\n|---|---:|---:|\n");

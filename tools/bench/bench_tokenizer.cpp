@@ -7,12 +7,12 @@
 #include "bench/measure.h"
 #include "bench/report.h"
 #include "tools/bench/command.h"
-#include "tools/options/model_flags.h"
+#include "tools/options/flags.h"
+#include "tools/run/inputs.h"
 #include "tools/run/run.h"
-#include "tools/run/tokenizers.h"
 #include "zerograd/runtime/command_line/flags.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
+#include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
 namespace {
@@ -94,8 +94,8 @@ int bench_tokenizer(const std::vector<std::string>& arguments) {
       .groups = {{"flags",
                   {tokenizer_flag(
                        {"--tokenizer"}, "PATH", name,
-                       "a tokenizer.json, a folder with one or with vocab.json and "
-                       "merges.txt,\nor train:SIZE for one of SIZE tokens, trained on TEXT"),
+                       "a tokenizer.json, a folder with one or with vocab.json and merges.txt,\nor "
+                       "train:SIZE for one of SIZE tokens, trained on TEXT"),
                    integer_flag({"--repeats"}, repeats, "times, after one that is not counted",
                                 {1, nullptr}),
                    path_flag({"--json"}, "F", json, PathUse::writes, "writes the same as JSON")}}},
@@ -106,14 +106,14 @@ int bench_tokenizer(const std::vector<std::string>& arguments) {
     throw ConfigError("--tokenizer: expected PATH or train:SIZE, got nothing; try train:4096");
   check_writable("--json", json);
   const std::string text = read_text(path);
-  if (text.empty()) throw ConfigError(path + ": the file is empty; expected text");
+  if (text.empty()) raise<ConfigError>("{}: the file is empty; expected text", path);
   const models::Tokenizer tokenizer = tokenizer_named(name, text);
   std::vector<int32_t> ids;
   std::string back;
   std::vector<Timing> rows;
   rows.push_back(measure("encode", repeats, [&] { ids = tokenizer.encode(text); }));
   rows.push_back(measure("decode", repeats, [&] { back = tokenizer.decode(ids); }));
-  if (back != text) throw Error("bench tokenizer: " + path + " did not come back");
+  if (back != text) raise<Error>("bench tokenizer: {} did not come back", path);
   const auto bytes = static_cast<int64_t>(text.size()), tokens = static_cast<int64_t>(ids.size());
   print(rows, bytes, tokens);
   if (!json.empty()) replace_text(json, json_of(rows, tokenizer, bytes, tokens).dump(1));

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/commands/subcommands.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/random.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/print.h"
@@ -58,8 +57,8 @@ std::regex pattern_of(const std::string& filter) {
   try {
     return std::regex(filter);
   } catch (const std::regex_error& error) {
-    throw ConfigError("--filter: expected a regular expression, got '" + printable(filter) + "' (" +
-                      error.what() + ")");
+    raise<ConfigError>("--filter: expected a regular expression, got '{}' ({})", printable(filter),
+                       error.what());
   }
 }
 
@@ -107,8 +106,8 @@ int bench(const std::vector<std::string>& arguments) {
     lines += fmt::format("  {:<9}{}{}\n", name, is_long ? "\n             " : "  ", help);
   }
   if (what != "--help" && what != "-h")
-    throw ConfigError(fmt::format("bench: expected {}, got '{}'{}", join(names, ", "),
-                                  printable(what), did_you_mean(what, names)));
+    raise<ConfigError>("bench: expected {}, got '{}'{}", join(names, ", "), printable(what),
+                       did_you_mean(what, names));
   print_line(stdout,
              "usage: zerograd bench {} [flags]\n\n{}\n"
              "  zerograd bench kernels --help      every flag and its default",

@@ -10,7 +10,6 @@
 #include <optional>
 
 #include "zerograd/models/tokenizer/text_stream.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/print.h"
 
@@ -26,8 +25,7 @@ class ChatText {
           std::make_unique<models::ChatRenderer>(*format.jinja, models::ChatRenderer::Text::prompt);
     for (const char* role : {"user", "assistant"})
       if (!format.jinja && !format.roles.contains(role))
-        throw ConfigError(
-            fmt::format("--chat-format: expected the role {} to talk, got none", role));
+        raise<ConfigError>("--chat-format: expected the role {} to talk, got none", role);
   }
   std::string prompt(const nlohmann::ordered_json& messages) {
     if (renderer_)
@@ -74,8 +72,7 @@ std::optional<int32_t> token_behind_answers(ChatText& chat, const models::Tokeni
 void check_prompt(const char* flag, std::span<const int32_t> prompt, int64_t vocabulary) {
   for (const int32_t token : prompt)
     if (token < 0 || token >= vocabulary)
-      throw ConfigError(
-          fmt::format("{}: expected tokens below {}, got {}", flag, vocabulary, token));
+      raise<ConfigError>("{}: expected tokens below {}, got {}", flag, vocabulary, token);
 }
 
 void print_text(const std::string& text) {

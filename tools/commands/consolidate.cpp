@@ -4,13 +4,10 @@
 #include <filesystem>
 #include <limits>
 
-#include "tools/commands/checkpoint_options.h"
 #include "tools/commands/subcommands.h"
-#include "tools/options/run_checks.h"
-#include "tools/run/checkpoints.h"
-#include "tools/run/setup.h"
-#include "tools/run/tokenizers.h"
-#include "zerograd/runtime/error.h"
+#include "tools/options/fields.h"
+#include "tools/options/flags.h"
+#include "tools/run/inputs.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/print.h"
@@ -18,13 +15,66 @@
 namespace zg::tools {
 namespace {
 
+/// Options to turn a checkpoint into one file or, with --split, a file into a checkpoint.
+struct ConsolidateOptions {
+  std::string from, to;
+  bool split = false;
+  DType dtype = DType::f32;
+  int64_t ranks = 1;
+  TrainOptions train;  ///< flags of train: the model
+};
+
+bool parse(const std::vector<std::string>& arguments, ConsolidateOptions& options) {
+  const CommandLine line = {
+      .usage =
+          "zerograd consolidate CHECKPOINT F [--dtype f32|bf16]\n"
+          "       zerograd consolidate --split F DIR [--ranks N]",
+      .summary =
+          "Writes a checkpoint's master parameters as one safetensors file, or such a file as a\n"
+          "checkpoint, a few MiB at a time.",
+      .positionals = {checkpoint_flag({}, "FROM", options.from,
+                                      "a checkpoint's DIR or one step_N; to split: a file"),
+                      positional("TO", "the file to write; to split: a DIR without checkpoints",
+                                 options.to, PathUse::writes)},
+      .groups = {{"to a file",
+                  {{{"--dtype"},
+                    "f32|bf16",
+                    "of the file: the masters as they are, or rounded [f32]",
+                    [&options](const std::string& name, const std::string& value) {
+                      const size_t choice = parse_choice(name, value, {"f32", "bf16"});
+                      options.dtype = choice == 0 ? DType::f32 : DType::bf16;
+                    }}}},
+                 {"to a checkpoint",
+                  {switch_flag({"--split"}, options.split, "write DIR/step_0 from a file"),
+                   integer_flag({"--ranks"}, options.ranks, "shards", {1, nullptr}),
+                   flag_named("--model-type", options.train),
+                   flag_named("--n-head", options.train)}}},
+      .notes =
+          "A file holds each parameter once, by name, and the settings of its run, so that eval,\n"
+          "generate and --split need no flags for it. step_0 has these parameters, AdamW's\n"
+          "moments of zero and no step behind it. --resume trains it from step 0 with adamw or\n"
+          "adam, --init with any optimizer; eval and generate read it.\n"
+          "A file of other make does not say how many heads it has: give --n-head or "
+          "--model-type.\n\n"
+          "  zerograd consolidate checkpoints weights.safetensors --dtype bf16\n"
+          "  zerograd consolidate --split weights.safetensors eight --ranks 8"};
+  if (!parse(line, arguments, options.train.given)) return false;
+  check_model(options.train);
+  for (const char* flag : {"--ranks", "--n-head", "--model-type"})
+    if (!options.split && options.train.given.count(flag))
+      raise<ConfigError>("{}: expected --split with it, got none", flag);
+  if (options.split && options.train.given.count("--dtype"))
+    throw ConfigError("--dtype: a checkpoint's masters are f32; leave the flag out of --split");
+  return true;
+}
+
 void check_without_checkpoints(const std::string& directory) {
   const std::vector<zero::StepFolder> folders = zero::step_folders(directory);
   if (!folders.empty())
-    throw ConfigError(
-        fmt::format("consolidate: {} holds checkpoints, up to step_{}; expected a directory "
-                    "without any; try another one",
-                    directory, folders.front().steps));
+    raise<ConfigError>(
+        "consolidate: {} holds checkpoints, up to step_{}; expected a directory without any; try "
+        "another one",
+        directory, folders.front().steps);
 }
 
 std::string split(const ConsolidateOptions& options) {
@@ -80,10 +130,10 @@ int consolidate(const std::vector<std::string>& arguments) {
     } else {
       const Checkpoint checkpoint = usable_checkpoint(from);
       if (const auto& base = checkpoint->manifest().info.base; !base.path.empty())
-        throw ConfigError(fmt::format(
+        raise<ConfigError>(
             "consolidate: {0} has adapters alone, of {1}; expected a whole model; try zerograd "
             "export {0} --peft DIR, or --merge --hf DIR",
-            checkpoint->path(), base.path));
+            checkpoint->path(), base.path);
       from = checkpoint->path();
       hash = zero::consolidate(*checkpoint, options.to, options.dtype);
     }

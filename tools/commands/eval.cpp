@@ -4,22 +4,85 @@
 
 #include "tools/commands/subcommands.h"
 #include "tools/options/fields.h"
-#include "tools/options/run_checks.h"
-#include "tools/options/seq2seq_flags.h"
-#include "tools/run/checkpoints.h"
-#include "tools/run/conversations.h"
+#include "tools/options/flags.h"
 #include "tools/run/evaluation.h"
 #include "tools/run/inference.h"
-#include "tools/run/pairs.h"
-#include "tools/run/tokenizers.h"
+#include "tools/run/inputs.h"
 #include "zerograd/models/gpt/multiple_choice.h"
 #include "zerograd/models/tokenizer/question_file.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/print.h"
 
 namespace zg::tools {
 namespace {
+
+struct EvalOptions : InferenceOptions {
+  std::string questions;  ///< path of multiple choice questions; empty: evaluate on data
+  bool plain_questions = false;
+  int64_t batch = 64, batches = 0;
+};
+
+std::vector<Flag> data_and_heads_flags(EvalOptions& options) {
+  std::vector<Flag> flags =
+      flags_named({"--data", "--val-data", "--chat-format", "--pack", "--split", "--tokenizer",
+                   "--block-size", "--model-type", "--n-head", "--source-prefix",
+                   "--max-source-length", "--max-target-length", "--pad-to-max-length"},
+                  options.train);
+  for (Flag& flag : flags)
+    if (flag.names.front() == "--block-size")
+      flag.help = "sequence length, if shorter than the model's block size";
+    else if (flag.names.front().starts_with("--max-"))
+      flag.help = flag.help.substr(0, flag.help.find(" ["));  // the default is the checkpoint's
+  flags.push_back(number_flag(
+      {"--val-fraction"}, options.train.data.validation_fraction,
+      {0.0, 1.0, false, false, "a number from 0 to 1"},
+      "the end of a text, token file or conversations to evaluate on;\n1: a whole text"));
+  flags.push_back(adapter_flag(options.adapters));
+  flags.push_back(base_flag(options.adapters));
+  return flags;
+}
+
+std::vector<Flag> question_flags(EvalOptions& options) {
+  return {path_flag({"--multiple-choice"}, "PATH.jsonl", options.questions, PathUse::reads,
+                    "questions in HellaSwag's format in place of data: {\"ctx\": ...,\n"
+                    "\"endings\": [...], \"label\": 0}"),
+          switch_flag({"--plain-questions"}, options.plain_questions,
+                      "ctx and endings as they are, as in llm.c; otherwise lines with ctx_a\n"
+                      "get the texts of lm-evaluation-harness")};
+}
+
+bool parse(const std::vector<std::string>& arguments, EvalOptions& options) {
+  const CommandLine line = {
+      .usage = "zerograd eval CHECKPOINT [flags]",
+      .summary =
+          "Prints the validation loss and perplexity, of conversations those of responses, and "
+          "for\n"
+          "sort and adder the scores on both splits. Of multiple choice questions it prints how\n"
+          "often the likeliest ending is the right one.",
+      .positionals = {checkpoint_positional(options.checkpoint)},
+      .groups = {{"data and model (the checkpoint's own unless given)",
+                  data_and_heads_flags(options)},
+                 {"multiple choice", question_flags(options)},
+                 {"how much",
+                  {integer_flag({"--batch-size", "--per-device-eval-batch-size"}, options.batch,
+                                "samples at a time", {.minimum = 1}),
+                   integer_flag({"--eval-batches", "--eval-iters"}, options.batches,
+                                "batches of the validation split; 0: all of it"),
+                   integer_flag({"--score-samples"}, options.train.score_samples,
+                                "sort and adder: problems of each split to score; with\n"
+                                "--multiple-choice: questions, all unless given"),
+                   seed_flag(options.train.seed, "of the data")}},
+                 inference_flags(options),
+                 evaluation_script_flags(),
+                 unsupported_flags(/*one_rank=*/true)},
+      .notes =
+          "A safetensors file holds weights only: give --data, and --n-head or --model-type.\n\n"
+          "  zerograd eval checkpoints\n"
+          "  zerograd eval checkpoints/step_300 --data input.txt --val-fraction 1\n"
+          "  zerograd eval runs/chat --val-data held_out.jsonl\n"
+          "  zerograd eval GPT2_FOLDER --multiple-choice hellaswag_val.jsonl"};
+  return parse_inference(line, arguments, options);
+}
 
 // The checkpoint's data options, overridden by flags.
 DataOptions data_options(const RunSpec& saved, const EvalOptions& options) {
@@ -35,10 +98,10 @@ DataOptions data_options(const RunSpec& saved, const EvalOptions& options) {
   resolve_chat_format(data, is_hf_folder(options.checkpoint) ? options.checkpoint : saved.base.path,
                       saved.data.chat_format);
   if (data.source.empty())
-    throw ConfigError(fmt::format(
-        "--data: expected sort, adder, PATH.txt, PATH.bin or PATH.jsonl, got nothing: {} "
-        "does not name its data",
-        options.checkpoint));
+    raise<ConfigError>(
+        "--data: expected sort, adder, PATH.txt, PATH.bin or PATH.jsonl, got nothing: {} does not "
+        "name its data",
+        options.checkpoint);
   return data;
 }
 
@@ -74,18 +137,17 @@ int eval_pairs(const SavedModel& saved_model, const EvalOptions& options, const 
                                      .tokenizer = tokenizer ? &*tokenizer : nullptr,
                                      .seed = saved.seed});
   note_change(data, saved);
-  return run_inference(
-      saved_model, options.inference, [&](const TrainedModel& trained, InferenceMode mode) {
-        const double loss = pair_loss(*trained.seq2seq, trained.make_tape(), *pairs, trained.device,
-                                      options.batch, batches_of(mode, options));
-        if (mode == InferenceMode::run) print_line(stdout, "val loss {:.4f}", loss);
-      });
+  return run_inference(saved_model, options, [&](const TrainedModel& trained, InferenceMode mode) {
+    const double loss = pair_loss(*trained.seq2seq, trained.make_tape(), *pairs, trained.device,
+                                  options.batch, batches_of(mode, options));
+    if (mode == InferenceMode::run) print_line(stdout, "val loss {:.4f}", loss);
+  });
 }
 
 void check_block_size(const EvalOptions& options, const RunSpec& saved) {
   if (options.train.model.block_size > saved.model.block_size)
-    throw ConfigError(fmt::format("--block-size: expected at most the model's {} positions, got {}",
-                                  saved.model.block_size, options.train.model.block_size));
+    raise<ConfigError>("--block-size: expected at most the model's {} positions, got {}",
+                       saved.model.block_size, options.train.model.block_size);
 }
 
 // Multiple choice questions: how often the likeliest ending is the right one.
@@ -106,23 +168,23 @@ int eval_questions(const SavedModel& saved_model, const EvalOptions& options) {
   if (named) data.tokenizer = options.train.data.tokenizer;
   const auto tokenizer = resolve_tokenizer(data, &saved_model, named);
   if (!tokenizer)
-    throw ConfigError(
-        fmt::format("--multiple-choice: expected a model with a tokenizer, and {} has none; try "
-                    "--tokenizer PATH",
-                    options.checkpoint));
+    raise<ConfigError>(
+        "--multiple-choice: expected a model with a tokenizer, and {} has none; try --tokenizer "
+        "PATH",
+        options.checkpoint);
   std::vector<models::ChoiceQuestion> questions;
   try {
     questions = models::read_questions(
         options.questions, *tokenizer,
         {.plain = options.plain_questions, .first = end_token(&saved_model, &*tokenizer)});
   } catch (const FileError& error) {
-    throw FileError(std::string("--multiple-choice: ") + error.what());
+    raise<FileError>("--multiple-choice: {}", error.what());
   }
   if (options.train.given.count("--score-samples")) {
     if (options.train.score_samples < 1)
-      throw ConfigError(
-          fmt::format("--score-samples: expected 1 question or more for --multiple-choice, got {}",
-                      options.train.score_samples));
+      raise<ConfigError>(
+          "--score-samples: expected 1 question or more for --multiple-choice, got {}",
+          options.train.score_samples);
     questions.resize(std::min(questions.size(), static_cast<size_t>(options.train.score_samples)));
   }
   const int64_t block_size =
@@ -137,16 +199,15 @@ int eval_questions(const SavedModel& saved_model, const EvalOptions& options) {
   const auto longest =
       std::max_element(questions.begin(), questions.end(),
                        [&](const auto& a, const auto& b) { return tokens_of(a) < tokens_of(b); });
-  return run_inference(
-      saved_model, options.inference, [&](const TrainedModel& trained, InferenceMode mode) {
-        const bool whole = mode != InferenceMode::budget || questions.empty();
-        const models::ChoiceScores scores = models::score_choices(
-            *trained.model, trained.make_tape(), whole ? questions : std::vector{*longest},
-            {.at_once = options.batch, .block_size = block_size});
-        if (mode != InferenceMode::run) return;
-        if (scores.cut > 0) print_line(stderr, "note: {}", cut_note(scores, block_size));
-        print_line(stdout, "{}", choice_line(scores));
-      });
+  return run_inference(saved_model, options, [&](const TrainedModel& trained, InferenceMode mode) {
+    const bool whole = mode != InferenceMode::budget || questions.empty();
+    const models::ChoiceScores scores = models::score_choices(
+        *trained.model, trained.make_tape(), whole ? questions : std::vector{*longest},
+        {.at_once = options.batch, .block_size = block_size});
+    if (mode != InferenceMode::run) return;
+    if (scores.cut > 0) print_line(stderr, "note: {}", cut_note(scores, block_size));
+    print_line(stdout, "{}", choice_line(scores));
+  });
 }
 
 void print_evaluation(const Evaluation& evaluation, const EvalOptions& options,
@@ -169,10 +230,8 @@ void print_evaluation(const Evaluation& evaluation, const EvalOptions& options,
 int eval(const std::vector<std::string>& arguments, bool only_planned) {
   EvalOptions options;
   if (!parse(arguments, options)) return 0;
-  options.inference.only_planned = only_planned;
-  check_model_flags(options.train.given, options.checkpoint);
-  const SavedModel saved_model =
-      open_for_inference(options.checkpoint, options.train, options.adapters);
+  options.only_planned = only_planned;
+  const SavedModel saved_model = open_for_inference(options);
   if (options.train.given.count("--multiple-choice")) return eval_questions(saved_model, options);
   if (options.plain_questions)
     throw ConfigError("--plain-questions: expected --multiple-choice PATH.jsonl beside it");
@@ -202,18 +261,17 @@ int eval(const std::vector<std::string>& arguments, bool only_planned) {
   for (const std::string& note : notes_of(*dataset))
     if (!note.empty()) print_line(stderr, "note: {}", note);
   check_tokens(saved_model, data, *dataset);
-  check_data_flags(options, data.source, *dataset);
+  check_split_flags(options.train.given, data.source, options.train.score_samples, *dataset);
   if (named) check_tokenizer(data, *tokenizer, *dataset);
   note_change(data, saved);
-  return run_inference(saved_model, options.inference,
-                       [&](const TrainedModel& trained, InferenceMode mode) {
-                         print_evaluation({.model = *trained.model,
-                                           .make_tape = trained.make_tape(),
-                                           .dataset = *dataset,
-                                           .device = trained.device,
-                                           .is_sort_task = data.source == "sort"},
-                                          options, mode);
-                       });
+  return run_inference(saved_model, options, [&](const TrainedModel& trained, InferenceMode mode) {
+    print_evaluation({.model = *trained.model,
+                      .make_tape = trained.make_tape(),
+                      .dataset = *dataset,
+                      .device = trained.device,
+                      .is_sort_task = data.source == "sort"},
+                     options, mode);
+  });
 }
 
 int eval(const std::vector<std::string>& arguments) { return eval(arguments, false); }

@@ -1,20 +1,14 @@
 #include <cstdio>
 #include <variant>
 
-#include "tools/commands/checkpoint_options.h"
 #include "tools/commands/subcommands.h"
-#include "tools/options/lora_flags.h"
-#include "tools/options/run_checks.h"
-#include "tools/options/seq2seq_flags.h"
-#include "tools/run/checkpoints.h"
-#include "tools/run/pairs.h"
-#include "tools/run/setup.h"
-#include "tools/run/tokenizers.h"
+#include "tools/options/fields.h"
+#include "tools/options/flags.h"
+#include "tools/run/inputs.h"
 #include "zerograd/models/data/chat_template.h"
 #include "zerograd/models/gguf/gguf.h"
 #include "zerograd/models/hugging_face/peft.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/print.h"
@@ -22,19 +16,92 @@
 namespace zg::tools {
 namespace {
 
+struct ExportOptions {
+  std::string checkpoint;
+  // One of these three is given.
+  std::string hugging_face;                        ///< path of a folder
+  std::string gguf;                                ///< path of a file
+  std::string peft;                                ///< path of a folder for adapters
+  models::GGUFType dtype = models::GGUFType::f32;  ///< of the file's or folder's matrices
+  bool merge = false;                              ///< add the adapters to the weights
+  AdapterPaths adapters;
+  std::string tokenizer;  ///< empty: the tokenizer stored in the checkpoint
+  TrainOptions train;     ///< flags of train: the model
+};
+
+bool parse(const std::vector<std::string>& arguments, ExportOptions& options) {
+  const CommandLine line = {
+      .usage =
+          "zerograd export CHECKPOINT --hf DIR [--dtype f32|f16|bf16] [--merge]\n"
+          "       zerograd export CHECKPOINT --gguf FILE [--dtype f32|f16|bf16|q8_0] [--merge]\n"
+          "       zerograd export CHECKPOINT --peft DIR",
+      .summary =
+          "Writes a model as transformers loads it with "
+          "AutoModelForCausalLM.from_pretrained(DIR):\n"
+          "config.json, model.safetensors with the masters in f32, and the tokenizer that it was\n"
+          "trained with. What else is in DIR stays.\n"
+          "Or writes a Llama, Mistral, Qwen2, Qwen3 or SmolLM2 as one file for llama.cpp.\n"
+          "Or writes adapters as PEFT loads them with PeftModel.from_pretrained(base, DIR).",
+      .positionals = {checkpoint_positional(options.checkpoint)},
+      .groups = {{"to",
+                  {path_flag({"--hf"}, "DIR", options.hugging_face, PathUse::writes,
+                             "the folder to write"),
+                   path_flag({"--gguf"}, "FILE", options.gguf, PathUse::writes,
+                             "the GGUF file to write"),
+                   choice_flag({"--dtype"}, options.dtype, {"f32", "f16", "bf16", "q8_0"},
+                               "of the folder's tensors or a GGUF file's matrices; q8_0: GGUF"),
+                   switch_flag({"--merge"}, options.merge,
+                               "add the adapters to the weights that they were trained for"),
+                   path_flag({"--peft"}, "DIR", options.peft, PathUse::writes,
+                             "write adapter_config.json and adapter_model.safetensors there")}},
+                 {"model (the checkpoint's own unless given)",
+                  {flag_named("--model-type", options.train), flag_named("--n-head", options.train),
+                   tokenizer_flag({"--tokenizer"}, "PATH", options.tokenizer,
+                                  "where the run's tokenizer is now, or one for tokens of a file;\n"
+                                  "none: a GGUF file without one"),
+                   adapter_flag(options.adapters), base_flag(options.adapters)}}},
+      .notes =
+          "Characters are no tokenizer that transformers or llama.cpp knows: of a model that "
+          "reads\n"
+          "them none is written. A folder of --tokenizer also has the chat template of a GGUF "
+          "file.\n\n"
+          "  zerograd export checkpoints --hf gpt2-mine\n"
+          "  zerograd export llama-mine --hf llama-half --dtype bf16\n"
+          "  zerograd train --from-hf gpt2-mine --data tokens.bin\n"
+          "  zerograd export llama-mine --gguf llama-mine.gguf --dtype q8_0\n"
+          "  zerograd export runs/adapters --peft adapters\n"
+          "  zerograd export runs/adapters --merge --hf merged"};
+  if (!parse(line, arguments, options.train.given)) return false;
+  const int64_t targets =
+      !options.hugging_face.empty() + !options.gguf.empty() + !options.peft.empty();
+  if (targets != 1)
+    throw ConfigError(
+        targets == 0 ? "--hf: expected a folder to write, got nothing; try --hf DIR, --gguf FILE "
+                       "or --peft DIR"
+                     : "export: expected one of --hf, --gguf and --peft, got more; export twice");
+  if (!options.peft.empty() && options.train.given.count("--dtype"))
+    throw ConfigError("--dtype: adapters are written in f32; leave the flag out of --peft");
+  if (options.gguf.empty() && options.dtype == models::GGUFType::q8_0)
+    throw ConfigError("--dtype: expected f32, f16 or bf16 for --hf, got q8_0; try --gguf FILE");
+  if (options.merge && !options.peft.empty())
+    throw ConfigError("--merge: expected --hf DIR or --gguf FILE with it, got --peft");
+  check_model(options.train);
+  return true;
+}
+
 // A model with adapters is written as adapters or merged; a whole model is neither.
 void check_form(const ExportOptions& options, const RunSpec& settings) {
   const bool has_adapters = settings.lora.rank > 0;
   if (has_adapters && options.peft.empty() && !options.merge)
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "{}: {} has adapters of {}; expected --merge with it, which adds them to its weights, or "
         "--peft DIR, which writes the adapters alone",
-        options.gguf.empty() ? "--hf" : "--gguf", options.checkpoint, settings.base.path));
+        options.gguf.empty() ? "--hf" : "--gguf", options.checkpoint, settings.base.path);
   if (!has_adapters && (options.merge || !options.peft.empty()))
-    throw ConfigError(
-        fmt::format("{}: {} has no adapters; expected a checkpoint of train --lora, "
-                    "or --adapter DIR; leave the flag out",
-                    options.merge ? "--merge" : "--peft", options.checkpoint));
+    raise<ConfigError>(
+        "{}: {} has no adapters; expected a checkpoint of train --lora, or --adapter DIR; leave "
+        "the flag out",
+        options.merge ? "--merge" : "--peft", options.checkpoint);
 }
 
 int export_adapters(const SavedModel& saved_model, const std::string& directory) {
@@ -118,8 +185,8 @@ models::GGUFResult write_gguf(const WeightSource& weights, const models::HFModel
                              {.type = options.dtype, .tokenizer = tokenizer});
   } catch (const Unsupported& error) {
     const std::string message = error.what();
-    throw Unsupported(message +
-                      (message.ends_with("leave the tokenizer out") ? ": --tokenizer none" : ""));
+    raise<Unsupported>("{}{}", message,
+                       message.ends_with("leave the tokenizer out") ? ": --tokenizer none" : "");
   }
 }
 
@@ -127,10 +194,10 @@ models::GGUFResult write_gguf(const WeightSource& weights, const models::HFModel
 std::string export_gguf(const ExportOptions& options, const SavedModel& saved_model) {
   const RunSpec& settings = saved_model.settings;
   if (!settings.seq2seq.config.empty())
-    throw Unsupported(
-        fmt::format("--gguf: {} has an encoder-decoder; expected a Llama, Mistral, Qwen2 or Qwen3; "
-                    "try --hf DIR",
-                    saved_model.path));
+    raise<Unsupported>(
+        "--gguf: {} has an encoder-decoder; expected a Llama, Mistral, Qwen2 or Qwen3; try --hf "
+        "DIR",
+        saved_model.path);
   models::validate(settings.model);
   models::SpecialTokens tokens = settings.special_tokens;
   const models::GGUFTokenizer tokenizer = gguf_tokenizer_of(options, saved_model, tokens);

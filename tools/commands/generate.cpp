@@ -6,21 +6,104 @@
 
 #include "tools/commands/chat.h"
 #include "tools/commands/subcommands.h"
-#include "tools/options/run_checks.h"
-#include "tools/options/seq2seq_flags.h"
-#include "tools/run/checkpoints.h"
-#include "tools/run/conversations.h"
+#include "tools/options/fields.h"
+#include "tools/options/flags.h"
 #include "tools/run/inference.h"
-#include "tools/run/pairs.h"
-#include "tools/run/tokenizers.h"
+#include "tools/run/inputs.h"
 #include "zerograd/models/seq2seq/seq2seq_generate.h"
 #include "zerograd/models/tokenizer/text_stream.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/print.h"
 
 namespace zg::tools {
 namespace {
+
+struct GenerateOptions : InferenceOptions {
+  std::string prompt;
+  bool chat = false;  ///< each line of stdin is a turn
+  int64_t length = 200;
+  bool test_performance = false;
+  models::SamplingOptions sampling;
+  models::BeamOptions search;  ///< of an encoder-decoder; the fields whose flags are given
+  int64_t max_length = 0;      ///< the flag's value, with the first token; 0: not given
+};
+
+FlagGroup search_flags(GenerateOptions& options) {
+  models::BeamOptions& search = options.search;
+  constexpr const char* own = "the model's own";
+  return {
+      "search, of encoder-decoder models",
+      {integer_flag({"--num-beams"}, search.beams, "sequences that are searched at a time",
+                    {1, own}),
+       integer_flag({"--min-length"}, search.min_length,
+                    "least tokens of an answer, with the first", {0, own}),
+       integer_flag({"--max-length"}, options.max_length, "most tokens of it, with the first",
+                    {1, own}),
+       integer_flag({"--no-repeat-ngram-size"}, search.no_repeat_ngram_size,
+                    "no N tokens in a row come twice; 0: any", {0, own}),
+       integer_flag({"--encoder-no-repeat-ngram-size"}, search.encoder_no_repeat_ngram_size,
+                    "no N tokens in a row are from the prompt; 0: any", {0, own}),
+       number_flag({"--length-penalty"}, search.length_penalty,
+                   {-1e3, 1e3, false, false, "a number from -1000 to 1000"},
+                   "a score is divided by the length to this power", own),
+       {{"--early-stopping"},
+        "true|false|never",
+        std::string("end once --num-beams answers are finished [") + own + "]",
+        [&search](const std::string& name, const std::string& value) {
+          using enum models::EarlyStopping;
+          const models::EarlyStopping choices[] = {yes, no, never};
+          search.early_stopping = choices[parse_choice(name, value, {"true", "false", "never"})];
+        }}}};
+}
+
+bool parse(const std::vector<std::string>& arguments, GenerateOptions& options) {
+  models::SamplingOptions& sampling = options.sampling;
+  const CommandLine line = {
+      .usage = "zerograd generate CHECKPOINT --prompt TEXT|--chat [flags]",
+      .summary = "Continues a prompt and prints it as it grows, or answers in turns.",
+      .positionals = {checkpoint_positional(options.checkpoint)},
+      .groups = {{"text",
+                  {text_flag({"--prompt"}, "TEXT", options.prompt,
+                             "how the text begins; token numbers for PATH.bin models"),
+                   chat_flag(options.chat), flag_named("--chat-format", options.train),
+                   integer_flag({"--length", "--max-new-tokens", "--max-tokens"}, options.length,
+                                "tokens to add"),
+                   number_flag({"--temperature"}, sampling.temperature, not_negative,
+                               "divides the logits; 0: always the likeliest token"),
+                   integer_flag({"--top-k"}, sampling.top_k, "keep the N likeliest; 0: all"),
+                   number_flag({"--top-p"}, sampling.top_p,
+                               {0.0, 1.0, true, false, "a number above 0 and at most 1"},
+                               "keep the likeliest that together have this probability"),
+                   number_flag({"--min-p"}, sampling.min_p,
+                               {0.0, 1.0, false, false, "a number from 0 to 1"},
+                               "drop tokens below this share of the largest probability; 0: none"),
+                   seed_flag(sampling.seed, "of the draws"),
+                   switch_flag({"--test-performance"}, options.test_performance,
+                               "generate 30 times and print the averages without the first three:\n"
+                               "latency of a token, bandwidth, operations")}},
+                 search_flags(options),
+                 {"model (the checkpoint's own unless given)",
+                  {flag_named("--data", options.train), flag_named("--tokenizer", options.train),
+                   flag_named("--model-type", options.train), flag_named("--n-head", options.train),
+                   adapter_flag(options.adapters), base_flag(options.adapters)}},
+                 inference_flags(options),
+                 evaluation_script_flags(),
+                 unsupported_flags(/*one_rank=*/true)},
+      .notes =
+          "  zerograd generate checkpoints --prompt 'O God, O God!' --top-k 10\n"
+          "  zerograd generate checkpoints --prompt 210021 --length 6 --temperature 0\n"
+          "  zerograd generate QWEN_FOLDER --chat\n"
+          "  zerograd generate runs/chat --prompt hello --num-beams 10"};
+  if (!parse_inference(line, arguments, options)) return false;
+  if (options.prompt.empty() && !options.chat)
+    throw ConfigError("--prompt: expected text to begin with, got nothing; try --prompt 'O God'");
+  if (options.test_performance && options.length == 0)
+    throw ConfigError("--test-performance: expected --length of 1 or more with it, got 0");
+  if (sampling.min_p > 0.0 && sampling.temperature == 0.0)
+    throw ConfigError(
+        "--min-p: with --temperature 0 nothing is sampled; expected --temperature above 0");
+  return true;
+}
 
 // A weights file does not store the characters: they come from the training data, which a flag
 // names.
@@ -41,8 +124,8 @@ std::optional<models::Tokenizer> tokenizer_for(const SavedModel& saved_model,
   const bool named = options.train.given.count("--tokenizer") > 0;
   if (named) data.tokenizer = options.train.data.tokenizer;
   if (!data.tokenizer.empty() && !options.train.data.source.empty())
-    throw ConfigError(fmt::format(
-        "--data: the tokens are those of the tokenizer {}; leave the flag out", data.tokenizer));
+    raise<ConfigError>("--data: the tokens are those of the tokenizer {}; leave the flag out",
+                       data.tokenizer);
   return resolve_tokenizer(data, &saved_model, named);
 }
 
@@ -52,19 +135,19 @@ std::vector<int32_t> prompt_tokens(const models::TextStream& words, const std::s
   const std::string message = error.what();
   if (message.find("neither characters nor a tokenizer") == std::string::npos)
     throw ConfigError(message.starts_with("--prompt") ? message : "--prompt: " + message);
-  throw ConfigError(message +
-                    "; try --tokenizer PATH, or --data with the text that it was trained on");
+  raise<ConfigError>("{}; try --tokenizer PATH, or --data with the text that it was trained on",
+                     message);
 }
 
-constexpr int runs = 30, warm_up = 3;
+constexpr int runs = 30, warm_up_runs = 3;
 
 // Prints the averages of DeepSpeedExamples' inference-test.py. As there, a model has 12 layers x
 // width^2 parameters: embeddings are left out. A parameter is read once and takes two operations.
 void print_performance(const TrainedModel& trained, int64_t length,
                        const std::vector<double>& seconds) {
   double sum = 0.0;
-  for (size_t i = warm_up; i < seconds.size(); ++i) sum += seconds[i];
-  const double token = sum / static_cast<double>((seconds.size() - warm_up) * length);
+  for (size_t i = warm_up_runs; i < seconds.size(); ++i) sum += seconds[i];
+  const double token = sum / static_cast<double>((seconds.size() - warm_up_runs) * length);
   const models::GPTConfig& config = trained.model->config();
   const double parameters = 12.0 * static_cast<double>(config.layers) *
                             static_cast<double>(config.width) * static_cast<double>(config.width);
@@ -157,10 +240,10 @@ ChatOptions chat_options(const SavedModel& saved_model, const GenerateOptions& o
   const auto format = path.empty() && !saved.empty() ? models::chat_format(saved, saved_model.path)
                                                      : chat_format_of(path, folder, saved);
   if (!format)
-    throw Unsupported(fmt::format(
+    raise<Unsupported>(
         "--chat: {} has no chat template; try --chat-format F.jinja, or F.json with a prefix and a "
         "suffix for each role",
-        saved_model.path));
+        saved_model.path);
   ChatOptions chat = {*format, options.prompt, options.length, options.sampling};
   chat.sampling.ends = settings.special_tokens.eos;
   return chat;
@@ -231,8 +314,8 @@ void answer(const TrainedModel& trained, const GenerateOptions& options,
   const std::vector<int32_t> source = text.encode(settings.seq2seq.source_prefix + options.prompt,
                                                   std::numeric_limits<int32_t>::max());
   if (static_cast<int64_t>(source.size()) > config.positions)
-    throw ConfigError(fmt::format("--prompt: expected at most the model's {} tokens, got {}",
-                                  config.positions, source.size()));
+    raise<ConfigError>("--prompt: expected at most the model's {} tokens, got {}", config.positions,
+                       source.size());
   check_prompt("--prompt", source, config.vocabulary);
   models::BeamOptions search = search_options(settings, options);
   // In a plan all logits are 0. A whole answer is as long as it can be. The memory that it takes is
@@ -256,32 +339,28 @@ void answer(const TrainedModel& trained, const GenerateOptions& options,
 int generate(const std::vector<std::string>& arguments, bool only_planned) {
   GenerateOptions options;
   if (!parse(arguments, options)) return 0;
-  options.inference.only_planned = only_planned;
+  options.only_planned = only_planned;
   if (options.chat)
     refuse_flags(options.train.given, {"--test-performance", "--data"},
                  "it has no effect on --chat; leave the flag out");
   if (!options.chat && options.train.given.count("--chat-format"))
     throw ConfigError("--chat-format: expected --chat with it, got none");
-  check_model_flags(options.train.given, options.checkpoint);
-  const SavedModel saved_model =
-      open_for_inference(options.checkpoint, options.train, options.adapters);
+  const SavedModel saved_model = open_for_inference(options);
   std::optional<models::Tokenizer> tokenizer = tokenizer_for(saved_model, options);
   const bool is_decoder = saved_model.settings.seq2seq.config.empty();
   if (options.chat && !(is_decoder && tokenizer))
-    throw Unsupported(fmt::format("--chat: expected a decoder with a tokenizer, and {} is none",
-                                  saved_model.path));
+    raise<Unsupported>("--chat: expected a decoder with a tokenizer, and {} is none",
+                       saved_model.path);
   std::unique_ptr<models::TextStream> words;
   if (is_decoder) check_decoder_flags(options.train.given);
   if (is_decoder && !options.chat)
     words = tokenizer ? models::text_stream(std::move(*tokenizer))
                       : models::character_stream(characters_for(saved_model, options), "--prompt");
-  return run_inference(
-      saved_model, options.inference, [&](const TrainedModel& trained, InferenceMode mode) {
-        if (options.chat)
-          return talk(trained, *tokenizer, chat_options(saved_model, options), mode);
-        if (is_decoder) return speak(trained, options, *words, mode);
-        answer(trained, options, tokenizer, mode);
-      });
+  return run_inference(saved_model, options, [&](const TrainedModel& trained, InferenceMode mode) {
+    if (options.chat) return talk(trained, *tokenizer, chat_options(saved_model, options), mode);
+    if (is_decoder) return speak(trained, options, *words, mode);
+    answer(trained, options, tokenizer, mode);
+  });
 }
 
 int generate(const std::vector<std::string>& arguments) { return generate(arguments, false); }

@@ -11,7 +11,6 @@
 #include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/device.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/machine.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/swap.h"

@@ -9,7 +9,6 @@
 #include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/command_line/flags.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/print.h"
@@ -89,13 +88,13 @@ std::vector<Host> hosts_of(const LaunchOptions& options) {
   std::vector<Host> hosts =
       selected(read_hostfile(options.hostfile), options.include, options.exclude);
   if (options.nodes > static_cast<int64_t>(hosts.size()))
-    throw ConfigError(fmt::format("--num_nodes: expected at most the hostfile's {}, got {}",
-                                  hosts.size(), options.nodes));
+    raise<ConfigError>("--num_nodes: expected at most the hostfile's {}, got {}", hosts.size(),
+                       options.nodes);
   if (options.nodes > 0) hosts.resize(static_cast<size_t>(options.nodes));
   for (Host& host : hosts) {
     if (options.slots > static_cast<int64_t>(host.slots.size()))
-      throw ConfigError(fmt::format("--num_gpus: expected at most the {} slots of {}, got {}",
-                                    host.slots.size(), host.name, options.slots));
+      raise<ConfigError>("--num_gpus: expected at most the {} slots of {}, got {}",
+                         host.slots.size(), host.name, options.slots);
     if (options.slots > 0) host.slots.resize(static_cast<size_t>(options.slots));
   }
   return hosts;
@@ -122,10 +121,10 @@ int launch(const std::vector<std::string>& arguments) {
   if (!command.empty() && command.front() == "--") command.erase(command.begin());
   const bool finetunes = !command.empty() && command.front() == "finetune";
   if (command.empty() || (command.front() != "train" && !finetunes))
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "launch: expected train or finetune and its flags, got {}; try zerograd launch --num_gpus "
         "2 train --data sort",
-        command.empty() ? "nothing" : fmt::format("'{}'", command.front())));
+        command.empty() ? "nothing" : fmt::format("'{}'", command.front()));
   TrainOptions train = finetunes ? finetune_options() : TrainOptions();
   if (!parse_flags(Words(command.begin() + 1, command.end()), train)) return 0;
   if (!train.autotuning.empty())

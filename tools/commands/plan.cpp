@@ -4,6 +4,7 @@
 
 #include "tools/commands/subcommands.h"
 #include "tools/options/fields.h"
+#include "tools/options/flags.h"
 #include "tools/output/console.h"
 #include "tools/run/planner.h"
 #include "zerograd/models/gpt/gpt.h"
@@ -16,6 +17,44 @@
 
 namespace zg::tools {
 namespace {
+
+/// `plan` takes train's flags, but writes none of train's files.
+struct PlanOptions {
+  TrainOptions train;
+  bool explain = false;  ///< --data is then optional
+  std::string peaks;     ///< a file of rates, which predict the times of --kernels; empty: none
+};
+
+bool parse(const std::vector<std::string>& arguments, PlanOptions& options) {
+  TrainOptions& train = options.train;
+  train.steps = 3;  // unless --steps is given; later steps need the same memory
+  CommandLine line = {
+      .usage =
+          "zerograd plan [--data sort|adder|PATH.txt|PATH.bin] [flags of train]\n"
+          "       zerograd plan generate|eval CHECKPOINT [flags of generate or eval]",
+      .summary =
+          "Plans training steps on devices without memory. Prints the bytes of memory that train\n"
+          "will take on each rank, and the bytes that ranks will send. Without --data the\n"
+          "vocabulary and block size are those of --model-type or of other flags. The exit status\n"
+          "is 3 if the memory exceeds --device-memory. `plan generate` and `plan eval` plan those.",
+      .groups =
+          {{"plan",
+            {switch_flag({"--explain"}, options.explain,
+                         "ZeRO's formulas beside ours, and the precisions"),
+             path_flag(
+                 {"--peaks"}, "F", options.peaks, PathUse::reads,
+                 "with --kernels: the rates of a machine, such as bench/peaks/h100-sxm.json;\n"
+                 "predicts the time of a step and of each kernel")}}},
+      .notes =
+          "  zerograd plan --data sort --model-type gpt2-xl --device-memory 12GiB\n"
+          "  zerograd plan --data input.txt --ranks 64 --zero-stage 3 --precision bf16\n"
+          "  zerograd plan --model-type bloom-13b --ranks 8 --tensor-parallel 4 "
+          "--pipeline-parallel 2"};
+  for (FlagGroup& group : train_groups(train)) line.groups.push_back(std::move(group));
+  if (!parse(line, arguments, train.given)) return false;
+  complete(train);
+  return true;
+}
 
 std::string gigabytes(double bytes) { return fmt::format("{:.1f}", bytes / 1e9); }
 
@@ -77,8 +116,7 @@ std::string explain_run(const Run& run, int64_t parameters, const RankMemory& me
   stages.reduce_at_boundary = false;  // affects stages 0 and 1 only
   return fmt::format(
              "This run: {}\n\n{}{}\n\nresting bytes of rank {} at stage {}: {} = values {} + sums "
-             "{} + "
-             "optimizer {} + padding {}",
+             "{} + optimizer {} + padding {}",
              states_table(static_cast<double>(parameters), ranks, stages), precision_columns,
              precision_row(run.settings.optimisation.precision(), zero::precision_of(config)),
              memory.rank, config.stage, rest.total(), rest.parameter, rest.gradient, rest.optimizer,
@@ -271,23 +309,23 @@ void check_predictable(const Run& run, const Peaks& peaks) {
   const bool of_gpu = peaks.multiprocessors > 0;
   const Device::Type type = run.options.device_flags.type;
   if (of_gpu != (type != Device::Type::cpu))
-    throw ConfigError(
-        fmt::format("--peaks: '{}' has the rates of a {}; expected those of --device "
-                    "{}; try another file of bench/peaks",
-                    peaks.name, of_gpu ? "GPU" : "CPU", name_of(type)));
+    raise<ConfigError>(
+        "--peaks: '{}' has the rates of a {}; expected those of --device {}; try another file of "
+        "bench/peaks",
+        peaks.name, of_gpu ? "GPU" : "CPU", name_of(type));
   const zero::OffloadOptions& offload = run.settings.optimisation.engine.offload;
   if (run.settings.axes.pipeline > 1)
-    throw ConfigError(
-        fmt::format("--peaks: the time that pipeline stages wait for each other is not predicted; "
-                    "expected one stage, got --pipeline-parallel {}; try --kernels alone",
-                    run.settings.axes.pipeline));
+    raise<ConfigError>(
+        "--peaks: the time that pipeline stages wait for each other is not predicted; expected one "
+        "stage, got --pipeline-parallel {}; try --kernels alone",
+        run.settings.axes.pipeline);
   for (const Space space :
        {offload.parameter, offload.gradient, offload.optimizer, offload.activation})
     if (space != Space::device)
-      throw ConfigError(fmt::format(
+      raise<ConfigError>(
           "--peaks: the time of transfers and of updates on the host is not predicted; expected "
           "all states on the device, got an offload to {}; try --kernels alone",
-          name_of(space)));
+          name_of(space));
 }
 
 }  // namespace

@@ -6,13 +6,12 @@
 #include <vector>
 
 #include "tools/commands/subcommands.h"
-#include "tools/options/model_flags.h"
+#include "tools/options/flags.h"
 #include "zerograd/models/data/token_writer.h"
 #include "zerograd/models/tokenizer/corpus.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/runtime/command_line/command_line.h"
 #include "zerograd/runtime/command_line/flags.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/file_set.h"
 #include "zerograd/runtime/text/format.h"
@@ -109,18 +108,17 @@ void settle(TokenizeOptions& options, const std::string& megatron_prefix) {
   if (options.inputs.empty())
     throw ConfigError("expected texts to tokenize, got none; try zerograd tokenize IN.txt");
   if (options.tokenizer.empty() == !has_files)
-    throw ConfigError(
-        std::string("--tokenizer: expected one of --tokenizer and --vocab-file with --merge-file, "
-                    "got ") +
-        (has_files ? "both" : "nothing; try --tokenizer train:32000"));
+    raise<ConfigError>(
+        "--tokenizer: expected one of --tokenizer and --vocab-file with --merge-file, got {}",
+        has_files ? "both" : "nothing; try --tokenizer train:32000");
   if (has_files && (options.vocabulary_file.empty() || options.merges_file.empty()))
     throw ConfigError("--vocab-file: expected --vocab-file and --merge-file together, got one");
   if (options.tokenizer.starts_with("train:"))
     options.train_size =
         parse_integer("--tokenizer train:SIZE", options.tokenizer.substr(6), 257, largest_count);
   if (options.prefix.empty() == megatron_prefix.empty())
-    throw ConfigError(std::string("--out: expected one of --out and --output-prefix, got ") +
-                      (options.prefix.empty() ? "nothing; try --out PREFIX" : "both"));
+    raise<ConfigError>("--out: expected one of --out and --output-prefix, got {}",
+                       options.prefix.empty() ? "nothing; try --out PREFIX" : "both");
   if (options.prefix.empty()) options.prefix = megatron_prefix + document_suffix(options);
   if (options.prefix.ends_with(".bin")) options.prefix.resize(options.prefix.size() - 4);
   if (!options.eod.empty() && !options.append_eod)
@@ -167,18 +165,17 @@ struct Output {
   static FileSet set_of(const fs::path& prefix, const std::string& name) try {
     return FileSet(prefix.has_parent_path() ? prefix.parent_path().string() : ".", name);
   } catch (const FileError& error) {
-    throw FileError(
-        fmt::format("--out: {}.bin cannot be written: {}", prefix.string(), error.what()));
+    raise<FileError>("--out: {}.bin cannot be written: {}", prefix.string(), error.what());
   }
 };
 
 // Refuses an output that would be mistaken for another kind of data.
 void check_outputs(const TokenizeOptions& options) {
   if (options.format == Format::llmc && path_exists(options.prefix + ".idx"))
-    throw ConfigError(
-        fmt::format("--out: {}.idx is there, so that {}.bin would be read as Megatron's; expected "
-                    "another PREFIX",
-                    options.prefix, options.prefix));
+    raise<ConfigError>(
+        "--out: {}.idx is there, so that {}.bin would be read as Megatron's; expected another "
+        "PREFIX",
+        options.prefix, options.prefix);
 }
 
 models::Tokenizer trained_on(const TokenizeOptions& options) {
@@ -204,10 +201,10 @@ std::optional<int32_t> end_of_document(const TokenizeOptions& options,
   if (!options.eod.empty()) known = {options.eod};
   for (const std::string& token : known)
     if (const std::optional<int32_t> id = tokenizer.id_of_added(token)) return id;
-  throw ConfigError(
-      fmt::format("--append-eod: expected {}{} among the tokenizer's added tokens, got neither; "
-                  "try --eod TOKEN",
-                  known.front(), known.size() > 1 ? " or " + known.back() : ""));
+  raise<ConfigError>(
+      "--append-eod: expected {}{} among the tokenizer's added tokens, got neither; try --eod "
+      "TOKEN",
+      known.front(), known.size() > 1 ? " or " + known.back() : "");
 }
 
 /// Prints on stderr how far the work is, at most every five seconds.

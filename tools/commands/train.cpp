@@ -1,18 +1,147 @@
 #include <cstdio>
+#include <cstdlib>
 
 #include "tools/commands/subcommands.h"
+#include "tools/deepspeed/load.h"
 #include "tools/options/fields.h"
+#include "tools/options/flags.h"
 #include "tools/run/child.h"
 #include "tools/run/planner.h"
-#include "tools/run/processes.h"
 #include "tools/run/rank.h"
+#include "tools/run/run.h"
 #include "zerograd/runtime/comm/communicator.h"
-#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/print.h"
 #include "zerograd/zero/interrupt.h"
 
 namespace zg::tools {
+namespace {
+
+void check_finetune(const TrainOptions& options) {
+  if (options.from_hf.empty() && options.resume.empty() && options.initial_weights.empty())
+    throw ConfigError(
+        "finetune: expected a trained model, got none; try --from-hf FOLDER, --init F or --resume "
+        "DIR");
+  if (!options.data.source.empty() && !is_conversations(options.data.source))
+    raise<ConfigError>(
+        "--data: finetune learns conversations; expected PATH.jsonl with lines such as "
+        "{{\"prompt\": \"Hi\", \"response\": \"Hello\"}}, got {}; try zerograd train",
+        options.data.source);
+  if (!options.autotuning.empty())
+    throw Unsupported(
+        "--autotuning: it restarts zerograd train; try zerograd tune with the same flags, then "
+        "finetune --config tuned.json");
+}
+
+// Throws if torchrun, accelerate or deepspeed started several processes: each would train alone.
+void refuse_other_launchers() {
+  const char* size = std::getenv("WORLD_SIZE");
+  const long long processes =
+      size ? std::atoll(size) : 1;  // WORLD_SIZE as a number, which is safe to print
+  if (processes <= 1) return;
+  raise<ConfigError>(
+      "WORLD_SIZE: expected processes that MPI starts, got {} of another launcher, which cannot "
+      "communicate; try zerograd launch --num_gpus {} train ..., or unset WORLD_SIZE",
+      processes, processes);
+}
+
+// If mpirun or srun started this process as one of several, their number becomes the number of
+// ranks; --ranks may be absent or equal to it. Throws ConfigError if --ranks differs, or if
+// torchrun's variables ask for several processes, which could not communicate. Throws Unsupported
+// in a build without MPI.
+void adopt_processes(TrainOptions& options) {
+  const std::optional<ProcessRank> place = process_rank();
+  if (!place) refuse_other_launchers();
+  if (!place || place->size == 1) return;
+  if (mpi_version().empty())
+    raise<Unsupported>(
+        "ranks: this build links no MPI, so the {} processes that were started cannot communicate; "
+        "try --ranks {} in one process, or install libopenmpi-dev and build again",
+        place->size, place->size);
+  if (options.given.count("--ranks") && options.ranks != place->size)
+    raise<ConfigError>("--ranks: expected the {} processes that were started, or nothing; got {}",
+                       place->size, options.ranks);
+  options.ranks = place->size;
+  options.process = place;
+}
+
+bool parse_finetune_flags(const std::vector<std::string>& arguments, TrainOptions& options) {
+  const CommandLine line = {
+      .usage = "zerograd finetune --from-hf FOLDER --data CHATS.jsonl [flags]",
+      .summary =
+          "Trains a decoder of Hugging Face's on conversations: the loss is\non responses alone. "
+          "It is train with other defaults: --epochs 3, --lr 2e-05,\n"
+          "--lr-scheduler-type linear, --betas 0.9,0.999 and --weight-decay 0. As in train, "
+          "conversations have --loss-mean token, --batch-size 8 and\n"
+          "--block-size 1024, or the model's positions if fewer. A line of the data is\n"
+          "{\"prompt\": \"Hi\", \"response\": \"Hello\"}, with \"completion\" as another name, or\n"
+          "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, ...]} with --chat-format.",
+      .groups = train_groups(options),
+      .notes =
+          "  zerograd finetune --from-hf LLAMA_FOLDER --data chats.jsonl --save runs/chat\n"
+          "  zerograd finetune --from-hf QWEN_FOLDER --data chats.jsonl --chat-format chatml.json "
+          "\\\n"
+          "      --val-data held_out.jsonl --eval-interval 50 --save runs/chat\n"
+          "  zerograd eval runs/chat --val-data held_out.jsonl"};
+  return parse(line, arguments, options.given);
+}
+
+}  // namespace
+
+void complete(TrainOptions& options) {
+  load_config(options);
+  const bool asked = options.given.count("--save-interval") ||
+                     options.given.count("--save-top-k") || options.resume == "auto";
+  if (asked && options.save.empty()) options.save = "checkpoints";
+  resolve_tracking(options);
+  check_train(options);
+}
+
+bool parse_flags(const std::vector<std::string>& arguments, TrainOptions& options) {
+  if (options.finetunes) return parse_finetune_flags(arguments, options);
+  const CommandLine line = {
+      .usage = "zerograd train --data sort|adder|PATH.txt|PATH.bin|PATH.jsonl [flags]",
+      .summary =
+          "Trains a language model. Defaults are in brackets. Sizes are written like 512MiB, 2GiB "
+          "or 1e9.",
+      .groups = train_groups(options),
+      .notes =
+          "Spellings of other systems work too: --n_layer, --learning_rate,\n"
+          "--per_device_train_batch_size, --gradient_accumulation_steps,\n"
+          "--num_train_epochs, --num_warmup_steps, --output_dir, --logging_steps, --gpus 2,\n"
+          "--precision 16, --bf16, --strategy ddp|deepspeed_stage_N[_offload],\n"
+          "--micro-batch-size, --global-batch-size, --num-layers, --hidden-size,\n"
+          "--num-attention-heads, --seq-length, --clip-grad, --adam-beta1, --load,\n"
+          "--deepspeed_config F, --config_name gpt2, --model_name_or_path DIR, --tokenizer_name "
+          "PATH,\n"
+          "--with_tracking --report_to tensorboard --report_name NAME (in --output_dir),\n"
+          "--limit_train_batches 120 (of each epoch; without --epochs: of one).\n\n"
+          "  zerograd train --data sort --ranks 2 --zero-stage 2\n"
+          "  zerograd train --data input.txt --model-type gpt-mini --save checkpoints\n"
+          "  zerograd train --data pairs.jsonl --from-hf BLENDERBOT_FOLDER --save runs/chat"};
+  return parse(line, arguments, options.given);
+}
+
+bool parse(const std::vector<std::string>& arguments, TrainOptions& options) {
+  if (!parse_flags(arguments, options)) return false;
+  // The default length of finetune counts as not given.
+  for (const char* flag : {"--steps", "--train-samples"})
+    if (options.given.count(flag)) options.epochs = 0.0;
+  if (options.finetunes) check_finetune(options);
+  if (options.data.source.empty() && options.resume.empty() && !is_import(options))
+    raise<ConfigError>(
+        "--data: expected sort, adder, PATH.txt or PATH.bin, got nothing; try --data {}",
+        options.from_hf.empty() ? "sort" : "text.txt, or --steps 0 --save DIR");
+  adopt_processes(options);
+  complete(options);
+  if (options.injection.fault == FaultInjection::Fault::stop && !options.process)
+    throw ConfigError(
+        "--inject: expected processes of mpirun or launch for fault=stop, got ranks that are "
+        "threads: all of them would stop");
+  return true;
+}
+
 namespace {
 
 // Adds to an out-of-memory error the settings that would fit, found by a plan.
@@ -22,10 +151,11 @@ namespace {
   if (limits.memory_limit == 0 && limits.host_limit == 0) throw;
   const std::optional<std::string> smallest = smallest_fitting(run);
   const std::string what = error.what();
-  throw OutOfMemory(what + (what.ends_with('\n') ? "" : "\n") +
-                    (smallest ? fmt::format("try {}: the smallest setting that fits\n", *smallest)
-                              : "no ZeRO stage fits, with or without --activation-checkpoint; try "
-                                "a smaller --batch-size or more --ranks\n"));
+  raise<OutOfMemory>("{}{}{}", what, what.ends_with('\n') ? "" : "\n",
+                     smallest
+                         ? fmt::format("try {}: the smallest setting that fits\n", *smallest)
+                         : "no ZeRO stage fits, with or without --activation-checkpoint; try a "
+                           "smaller --batch-size or more --ranks\n");
 }
 
 // Trains with ranks that are threads, or with this process as one rank of several, which reports
@@ -79,8 +209,8 @@ int train_on_ranks(const Run& prepared, const TrainOptions& given) {
                                     .told_to_end = zero::last_warning,
                                     .same = common_values(run)});
     } catch (const CommError& error) {
-      throw CommError(fmt::format("rank {}/{} ends: {}", options.process->rank,
-                                  options.process->size, error.what()));
+      raise<CommError>("rank {}/{} ends: {}", options.process->rank, options.process->size,
+                       error.what());
     }
   }
   if (!memory.empty())

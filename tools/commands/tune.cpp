@@ -4,12 +4,11 @@
 
 #include "tools/commands/subcommands.h"
 #include "tools/options/fields.h"
-#include "tools/tune/tune_search.h"
-#include "tools/tune/tune_space.h"
+#include "tools/options/flags.h"
+#include "tools/tune/tune.h"
 #include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/device.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/print.h"
@@ -17,6 +16,55 @@
 
 namespace zg::tools {
 namespace {
+
+/// `tune` also takes train's flags.
+struct TuneOptions {
+  TrainOptions train;  ///< set by flags only; configs are not read
+  /// The flags of train that were given, by first name and in the order of the table, with their
+  /// words.
+  std::vector<std::pair<std::string, std::vector<std::string>>> flags;
+  bool find_max_batch = false;
+  double time_s = 120.0;
+  std::string out = "tuned.json";
+};
+
+bool parse(const std::vector<std::string>& arguments, TuneOptions& options) {
+  CommandLine line = {
+      .usage = "zerograd tune --data sort|adder|PATH.txt|PATH.bin [flags of train]",
+      .summary =
+          "Plans the ZeRO stages, offloads, activation checkpointing, micro-batches and buckets "
+          "that\n"
+          "fit in --device-memory and --host-memory on --ranks, runs the best plans for a few "
+          "steps\n"
+          "and writes the fastest as a config. Settings that flags or a config give are not "
+          "varied.",
+      .groups = {{"tune",
+                  {switch_flag({"--find-max-batch"}, options.find_max_batch,
+                               "the largest micro-batch of each stage, all else as it is"),
+                   number_flag({"--time"}, options.time_s,
+                               {0.0, 1e6, true, false, "seconds above 0 and at most 1e6"},
+                               "seconds that all of it may take"),
+                   path_flag({"--out"}, "F", options.out, PathUse::writes,
+                             "the best setting, for train --config F [" + options.out + "]")}}},
+      .notes =
+          "  zerograd tune --data sort --model-type gpt-mini --ranks 2 --device-memory 40MiB\n"
+          "  zerograd tune --data input.txt --train-batch-size 64 --nvme-path /mnt/drive\n"
+          "  zerograd tune --data sort --ranks 2 --device-memory 40MiB --find-max-batch"};
+  for (FlagGroup& group : train_groups(options.train)) {
+    // Each flag is also recorded with its words: tune passes them on to the runs that it starts.
+    for (Flag& flag : group.flags)
+      flag.set = [set = flag.set, is_switch = flag.value.empty(), &flags = options.flags](
+                     const std::string& name, const std::string& value) {
+        flags.emplace_back(
+            name, is_switch
+                      ? std::vector{value == "true" ? name : fmt::format("{}={}", name, value)}
+                      : std::vector{name, value});
+        set(name, value);
+      };
+    line.groups.push_back(std::move(group));
+  }
+  return parse(line, arguments, options.train.given);
+}
 
 using Words = std::vector<std::string>;
 
@@ -29,8 +77,9 @@ Words words_of(const TuneOptions& options, const std::set<std::string>& but) {
 
 // Quotes a word for a shell.
 std::string quoted(const std::string& word) {
-  if (word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                             "-_=./,:+@%") == std::string::npos)
+  if (word.find_first_not_of(
+          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./,:+@%") ==
+      std::string::npos)
     return word;
   std::string quoted = "'";
   for (char letter : word) quoted += letter == '\'' ? std::string("'\\''") : std::string(1, letter);
@@ -52,9 +101,9 @@ void check(const TuneOptions& options) {
         "--tensor-parallel, --pipeline-parallel: tune varies how ranks share the data; try plan "
         "for each mesh");
   if (options.train.device_flags.type != Device::Type::cpu)
-    throw Unsupported(
-        fmt::format("--device {}: tune predicts times of the cpu alone; try plan or train with it",
-                    options.train.device_flags.type));
+    raise<Unsupported>(
+        "--device {}: tune predicts times of the cpu alone; try plan or train with it",
+        options.train.device_flags.type);
   for (const char* flag : {"--resume", "--restarted"})
     if (options.train.given.count(flag))
       throw ConfigError(std::string(flag) +
@@ -97,10 +146,10 @@ Plans plans_of(const Run& run, const TuneOptions& options) {
   print_line(stderr, "by plans {} settings fit and {} do not{}", plans.fitting.size(),
              plans.rest.size(), plans.whole ? "" : "; there was no time for all");
   if (plans.fitting.empty())
-    throw OutOfMemory(
-        fmt::format("tune: nothing fits; the smallest setting, {}, takes {}; try more of that, "
-                    "more --ranks or a smaller model",
-                    description_of(plans.rest.front().tuning, run), needs(plans.rest.front())));
+    raise<OutOfMemory>(
+        "tune: nothing fits; the smallest setting, {}, takes {}; try more of that, more --ranks or "
+        "a smaller model",
+        description_of(plans.rest.front().tuning, run), needs(plans.rest.front()));
   return plans;
 }
 
@@ -150,10 +199,10 @@ int tune(const std::vector<std::string>& arguments) {
   print(search, plans, run, options.find_max_batch);
   const Trial* best = search.best();
   if (!best)
-    throw Error(fmt::format(
+    raise<Error>(
         "tune: every trial failed, as the table says; try {} with a --time above {:g}, or train "
         "with the flags of a row to see all that it says",
-        goes_on ? "zerograd tune" : "it", options.time_s));
+        goes_on ? "zerograd tune" : "it", options.time_s);
   replace_text(options.out, config_with(best->plan.tuning, run));
   if (best != search.fastest())
     print_line(

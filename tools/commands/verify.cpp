@@ -1,15 +1,36 @@
 #include <cstdio>
 #include <map>
 
-#include "tools/commands/checkpoint_options.h"
 #include "tools/commands/subcommands.h"
-#include "tools/run/checkpoints.h"
-#include "zerograd/runtime/error.h"
+#include "tools/run/inputs.h"
+#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/print.h"
 
 namespace zg::tools {
 namespace {
+
+struct VerifyOptions {
+  Given given;
+  std::string checkpoint;
+};
+
+bool parse(const std::vector<std::string>& arguments, VerifyOptions& options) {
+  const CommandLine line = {
+      .usage = "zerograd verify DIR",
+      .summary =
+          "Reads every byte of every checkpoint in DIR, or of one step_N, and names each damage "
+          "by\n"
+          "file, tensor and place. Exit status 5 when there is any.",
+      .positionals = {positional("DIR", "a checkpoints' DIR or one step_N", options.checkpoint,
+                                 PathUse::reads)},
+      .notes =
+          "For a DIR the last line says which step --resume, eval and generate would take: the\n"
+          "newest without damage.\n\n"
+          "  zerograd verify checkpoints\n"
+          "  zerograd verify checkpoints/step_300"};
+  return parse(line, arguments, options.given);
+}
 
 enum class Found { whole, damaged, gone };
 
@@ -76,15 +97,15 @@ int verify(const std::vector<std::string>& arguments) {
   const std::string& path = options.checkpoint;
   if (zero::step_folders(path).empty()) {
     if (report(zero::find_checkpoint(path)) == Found::damaged)
-      throw FileError(fmt::format("verify: {} is damaged, as stdout says", path));
+      raise<FileError>("verify: {} is damaged, as stdout says", path);
     return 0;
   }
   const Summary found = report_all(path);
   const std::string resumable = found.newest.empty() ? "nothing" : found.newest;
   print_line(stdout, "--resume {} takes {}", path, resumable);
   if (found.damaged > 0)
-    throw FileError(fmt::format("verify: {} of the {} checkpoints in {} {} damaged, as stdout says",
-                                found.damaged, found.all, path, found.damaged == 1 ? "is" : "are"));
+    raise<FileError>("verify: {} of the {} checkpoints in {} {} damaged, as stdout says",
+                     found.damaged, found.all, path, found.damaged == 1 ? "is" : "are");
   return 0;
 }
 

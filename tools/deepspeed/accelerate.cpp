@@ -7,7 +7,7 @@
 #include <sstream>
 #include <utility>
 
-#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
@@ -94,7 +94,7 @@ class Builder : public YAML::EventHandler {
     std::string path;
     for (const Level& level : open_)
       if (level.has_key) path += (path.empty() ? "" : ".") + level.key.key;
-    throw ConfigError(place(file_, at, path) + message);
+    raise<ConfigError>("{}{}", place(file_, at, path), message);
   }
 
   // Converts numbers, true, false and null as in JSON, and YAML's ~.
@@ -175,13 +175,13 @@ Value read_yaml(const std::string& source, const std::string& file) {
     if (!parser.HandleNextDocument(builder)) return {.kind = Value::Kind::null};
     Builder next(file, places);
     if (parser.HandleNextDocument(next))
-      throw ConfigError(place(file, next.root.at, "") +
-                        "expected one document, got two; try a file for each");
+      raise<ConfigError>("{}expected one document, got two; try a file for each",
+                         place(file, next.root.at, ""));
     return builder.root;
   } catch (const YAML::Exception& error) {
-    throw ConfigError(place(file, places.of(error.mark), "") +
-                      "not valid YAML: " + printable(error.msg, 80) +
-                      "; expected accelerate's config; try key: value on a line");
+    raise<ConfigError>(
+        "{}not valid YAML: {}; expected accelerate's config; try key: value on a line",
+        place(file, places.of(error.mark), ""), printable(error.msg, 80));
   }
 }
 
@@ -236,9 +236,9 @@ void fill_precision(const CheckedConfig& yaml, CheckedConfig& deepspeed) {
   const bool f16 = precision->text == "fp16";
   const char *const section = f16 ? "fp16" : "bf16", *const other = f16 ? "bf16" : "fp16";
   if (deepspeed.is_on(other, "enabled"))
-    throw ConfigError(yaml.place_of(*precision) + precision->text + " here and " + other + " in " +
-                      deepspeed.file +
-                      "; expected the same, got both; try mixed_precision: " + other);
+    raise<ConfigError>(
+        "{}{} here and {} in {}; expected the same, got both; try mixed_precision: {}",
+        yaml.place_of(*precision), precision->text, other, deepspeed.file, other);
   const Setting* enabled = deepspeed.find(section, "enabled");
   if (enabled && enabled->given) return;
   deepspeed.settings[std::string(section) + ".enabled"] = {
@@ -273,9 +273,9 @@ std::vector<std::string> apply_accelerate(const CheckedConfig& yaml, const Check
   };
   take("num_processes", "--ranks", [&](const Setting& s) {
     if (options.process && s.integer != options.ranks)
-      throw ConfigError(yaml.place_of(s) + "expected the " + std::to_string(options.ranks) +
-                        " processes that were started, got " + std::to_string(s.integer) +
-                        "; try num_processes: " + std::to_string(options.ranks));
+      raise<ConfigError>(
+          "{}expected the {} processes that were started, got {}; try num_processes: {}",
+          yaml.place_of(s), options.ranks, s.integer, options.ranks);
     options.ranks = s.integer;
   });
   take("mixed_precision", "--precision", [&](const Setting& s) {

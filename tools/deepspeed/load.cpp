@@ -5,7 +5,7 @@
 
 #include "tools/options/fields.h"
 #include "zerograd/runtime/command_line/flags.h"
-#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/print.h"
 #include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/deepspeed/read.h"
@@ -68,10 +68,10 @@ void refuse_beside_file(const CheckedConfig& yaml) {
         "offload_optimizer_device", "offload_optimizer_nvme_path", "offload_param_device",
         "offload_param_nvme_path"})
     if (const Setting* setting = yaml.find("accelerate_deepspeed", key); setting && setting->given)
-      throw ConfigError(
-          yaml.place_of(*setting) + key +
-          " is ignored beside deepspeed_config_file; expected it in that file, got it "
-          "here; try moving it there");
+      raise<ConfigError>(
+          "{}{} is ignored beside deepspeed_config_file; expected it in that file, got it here; "
+          "try moving it there",
+          yaml.place_of(*setting), key);
 }
 
 // The DeepSpeed config that accelerate's file names or contains; absent: the file does not use

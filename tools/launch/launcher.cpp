@@ -6,7 +6,6 @@
 #include <sstream>
 
 #include "zerograd/runtime/command_line/flags.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
@@ -56,28 +55,28 @@ std::vector<Host> parse_selection(const std::string& flag, const std::string& te
     Host host = {.name = part.substr(0, colon)};
     const auto known = find(hosts, host.name);
     if (known == hosts.end())
-      throw ConfigError(
-          fmt::format("{}: expected hosts of the hostfile, got '{}'", flag, printable(host.name)));
+      raise<ConfigError>("{}: expected hosts of the hostfile, got '{}'", flag,
+                         printable(host.name));
     if (find(chosen, host.name) != chosen.end())
-      throw ConfigError(fmt::format("{}: {} comes twice; expected it once, as {}:0,1", flag,
-                                    host.name, host.name));
+      raise<ConfigError>("{}: {} comes twice; expected it once, as {}:0,1", flag, host.name,
+                         host.name);
     if (colon != std::string::npos)
       for (const std::string& word : split(part.substr(colon + 1), ',')) {
         const auto slot = static_cast<int>(parse_integer(flag, word, 0, max_slots));
         if (std::find(known->slots.begin(), known->slots.end(), slot) == known->slots.end())
-          throw ConfigError(fmt::format("{}: {} has no slot {}; expected one of its {}", flag,
-                                        host.name, word, known->slots.size()));
+          raise<ConfigError>("{}: {} has no slot {}; expected one of its {}", flag, host.name, word,
+                             known->slots.size());
         if (std::find(host.slots.begin(), host.slots.end(), slot) != host.slots.end())
-          throw ConfigError(fmt::format("{}: slot {} of {} comes twice; expected it once", flag,
-                                        word, host.name));
+          raise<ConfigError>("{}: slot {} of {} comes twice; expected it once", flag, word,
+                             host.name);
         host.slots.push_back(slot);
       }
     if (colon != std::string::npos && host.slots.empty())
-      throw ConfigError(fmt::format("{}: expected slots after '{}', as in {}:0,2", flag,
-                                    printable(part), host.name));
+      raise<ConfigError>("{}: expected slots after '{}', as in {}:0,2", flag, printable(part),
+                         host.name);
     chosen.push_back(std::move(host));
   }
-  if (chosen.empty()) throw ConfigError(flag + ": expected host@host:0,2, got nothing");
+  if (chosen.empty()) raise<ConfigError>("{}: expected host@host:0,2, got nothing", flag);
   return chosen;
 }
 
@@ -85,7 +84,7 @@ std::vector<Host> parse_selection(const std::string& flag, const std::string& te
 
 std::vector<Host> read_hostfile(const std::string& path) {
   if (File::open(path).size() > largest_file)
-    throw ConfigError(path + ":1: expected 'host slots=N' on each line, got more than 1 MiB");
+    raise<ConfigError>("{}:1: expected 'host slots=N' on each line, got more than 1 MiB", path);
   return parse_hosts(read_text(path), path);
 }
 
@@ -99,21 +98,20 @@ std::vector<Host> parse_hosts(const std::string& text, const std::string& file) 
     std::string name, slots, more;
     if (!(words >> name)) continue;
     if (!(words >> slots) || (words >> more) || !slots.starts_with("slots="))
-      throw ConfigError(fmt::format("{}expected 'host slots=N', got '{}'", place, printable(line)));
+      raise<ConfigError>("{}expected 'host slots=N', got '{}'", place, printable(line));
     if (!is_host_name(name))
-      throw ConfigError(
-          fmt::format("{}expected a host's name of letters, digits, . and -, got '{}'", place,
-                      printable(name)));
+      raise<ConfigError>("{}expected a host's name of letters, digits, . and -, got '{}'", place,
+                         printable(name));
     if (find(hosts, name) != hosts.end())
-      throw ConfigError(fmt::format("{}{} comes twice; expected each host once", place, name));
+      raise<ConfigError>("{}{} comes twice; expected each host once", place, name);
     const int64_t count = parse_integer(place + "slots", slots.substr(6), 1, max_slots);
     ranks += count;
     if (ranks > max_ranks || hosts.size() == max_hosts)
-      throw ConfigError(place + "expected at most 4096 hosts of 65536 slots in all, got more");
+      raise<ConfigError>("{}expected at most 4096 hosts of 65536 slots in all, got more", place);
     hosts.push_back({name, first_slots(count)});
   }
   if (hosts.empty())
-    throw ConfigError(file + ":1: expected 'host slots=N' on each line, got no host");
+    raise<ConfigError>("{}:1: expected 'host slots=N' on each line, got no host", file);
   return hosts;
 }
 
@@ -221,17 +219,18 @@ Launcher launcher_of(const std::string& name, const std::string& mpi_version) {
     const bool is_other = std::find(others.begin(), others.end(), name) != others.end();
     const std::string message =
         fmt::format("--launcher: expected {}, got '{}'", join(known, ", "), name);
-    if (is_other) throw Unsupported(message + "; try leaving it out: mpirun reaches hosts by ssh");
-    throw ConfigError(message + did_you_mean(name, known));
+    if (is_other)
+      raise<Unsupported>("{}; try leaving it out: mpirun reaches hosts by ssh", message);
+    raise<ConfigError>("{}{}", message, did_you_mean(name, known));
   }
   if (mpi_version.empty())
     throw Unsupported(
         "launch: expected a build with Open MPI or MPICH, got none; try train --ranks N, whose "
         "ranks are threads");
   if (*found != known[2] && *found != own)
-    throw Unsupported(fmt::format(
+    raise<Unsupported>(
         "--launcher: this build links {}; expected {} or slurm, got {}; try leaving it out",
-        mpi_version, own, *found));
+        mpi_version, own, *found);
   return static_cast<Launcher>(found - known.begin());
 }
 

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "zerograd/runtime/command_line/flags.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
@@ -27,8 +26,8 @@ BatchRampup parse_rampup(const std::string& flag, const std::string& value) {
     begin = end + 1;
   }
   if (numbers.size() != 3)
-    throw ConfigError(flag + ": expected START INCREMENT SAMPLES, as 16 16 5000000, got '" +
-                      printable(value) + "'");
+    raise<ConfigError>("{}: expected START INCREMENT SAMPLES, as 16 16 5000000, got '{}'", flag,
+                       printable(value));
   return {.start = numbers[0], .increment = numbers[1], .samples = numbers[2]};
 }
 
@@ -41,26 +40,25 @@ void check_rampup(const BatchRampup& rampup, const zero::BatchSize& size) {
                       "; try a larger --train-batch-size");
   const int64_t growth = size.train - rampup.start;
   if (growth % rampup.increment != 0)
-    throw ConfigError(flag + "expected an INCREMENT that divides the growth from " +
-                      number(rampup.start) + " to " + number(size.train) + ", " + number(growth) +
-                      ", got " + number(rampup.increment));
+    raise<ConfigError>("{}expected an INCREMENT that divides the growth from {} to {}, {}, got {}",
+                       flag, number(rampup.start), number(size.train), number(growth),
+                       number(rampup.increment));
   // A limit, because the computation of the run's length visits every batch size.
   constexpr int64_t max_increments = int64_t{1} << 24;
   if (growth / rampup.increment > max_increments)
-    throw ConfigError(flag + "expected at most " + number(max_increments) +
-                      " steps of INCREMENT from " + number(rampup.start) + " to " +
-                      number(size.train) + ", got " + number(growth / rampup.increment));
+    raise<ConfigError>("{}expected at most {} steps of INCREMENT from {} to {}, got {}", flag,
+                       number(max_increments), number(rampup.start), number(size.train),
+                       number(growth / rampup.increment));
   // Samples of one micro-batch, over all ranks.
   const int64_t share = size.train / size.accumulation;
   const int64_t ranks = share / size.micro, common = rampup.common(size.train);
   if (common % share == 0) return;
-  throw ConfigError(
-      flag +
-      fmt::format("expected START and INCREMENT that --batch-size x ranks, {} x {} = {}, "
-                  "divides, got {} and {}; try ",
-                  size.micro, ranks, share, rampup.start, rampup.increment) +
-      (common % ranks == 0 ? "--batch-size " + number(std::gcd(common / ranks, size.micro))
-                           : "numbers that " + number(ranks) + " ranks can share"));
+  raise<ConfigError>(
+      "{}expected START and INCREMENT that --batch-size x ranks, {} x {} = {}, divides, got {} and "
+      "{}; try {}",
+      flag, size.micro, ranks, share, rampup.start, rampup.increment,
+      common % ranks == 0 ? "--batch-size " + number(std::gcd(common / ranks, size.micro))
+                          : "numbers that " + number(ranks) + " ranks can share");
 }
 
 }  // namespace zg::tools

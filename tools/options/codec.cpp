@@ -11,7 +11,6 @@
 #include <string>
 
 #include "zerograd/models/gpt/family.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/optimizer/schedule.h"
@@ -96,7 +95,7 @@ Json json_of(const FaultInjection& injection) {
 // --- reading ---
 
 [[noreturn]] void refuse_json(const std::string& expected, const Json& got) {
-  throw ConfigError("expected " + expected + ", got " + printable(got.dump()));
+  raise<ConfigError>("expected {}, got {}", expected, printable(got.dump()));
 }
 
 template <class E>

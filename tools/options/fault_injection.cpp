@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <thread>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/print.h"
 
@@ -41,12 +40,12 @@ void inject(const FaultInjection& injection, Phase phase, int64_t step, Communic
     case Fault::infinity:
       return;
     case Fault::error:
-      throw ShapeError("inject: a fault " + where);
+      raise<ShapeError>("inject: a fault {}", where);
     case Fault::leave:  // with a single rank no peer would notice
-      if (alone) throw CommError("inject: a fault ended the rank " + where);
+      if (alone) raise<CommError>("inject: a fault ended the rank {}", where);
       throw LeftEarly{};
     case Fault::stall:
-      if (alone) throw CommError("inject: a fault stalled the rank " + where);
+      if (alone) raise<CommError>("inject: a fault stalled the rank {}", where);
       stall();
     case Fault::kill:
       std::raise(SIGKILL);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tools/options/fields.h"
-#include "tools/options/model_flags.h"
+#include "tools/options/flags.h"
 
 // Bounds, rules and kinds of flags for the rows of the table, for the files that have rows.
 namespace zg::tools {

@@ -2,8 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tools/options/model_flags.h"
-#include "tools/options/train_flags.h"
+#include "tools/options/flags.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {

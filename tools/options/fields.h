@@ -79,18 +79,20 @@ struct Field {
   unsigned ignored = never;
 
   Field(Location location, FlagRow flag, Stored stored = {},
-        std::optional<zero::DeepSpeedField> config = {}, std::vector<const char*> flags = {})
+        std::optional<zero::DeepSpeedField> config = {}, std::vector<const char*> flags = {},
+        unsigned ignored = never)
       : location(location),
         flag(std::move(flag)),
         stored(std::move(stored)),
         config(config),
-        config_flags(std::move(flags)) {}
+        config_flags(std::move(flags)),
+        ignored(ignored) {}
+  Field(Location location, FlagRow flag, Ignored by)
+      : location(location), flag(std::move(flag)), ignored(by) {}
+  Field(Location location, FlagRow flag, Stored stored, Ignored by)
+      : location(location), flag(std::move(flag)), stored(std::move(stored)), ignored(by) {}
   Field(Location location, Stored stored) : location(location), stored(std::move(stored)) {}
 
-  Field ignored_by(unsigned commands) && {
-    ignored = commands;
-    return std::move(*this);
-  }
   /// The flag's first name, or the key of a field without a flag.
   const std::string& name() const { return flag.names.empty() ? stored.key : flag.names.front(); }
   /// The bounds of a stored number: those of its flag, unless the row has others.

@@ -1,9 +1,6 @@
-#include "tools/options/lora_flags.h"
+#include "tools/options/flags.h"
 
-#include "tools/options/model_flags.h"
-#include "tools/options/seq2seq_flags.h"
 #include "zerograd/runtime/command_line/flags.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
@@ -22,11 +19,11 @@ void adopt_adapter(TrainOptions& options, LoraOptions theirs) {
                        now.rank_stabilised == theirs.rank_stabilised};
   for (size_t i = 0; i < std::size(lora_flags); ++i)
     if (options.given.count(lora_flags[i]) && !same[i])
-      throw ConfigError(fmt::format(
+      raise<ConfigError>(
           "{}: {} says another value; expected rank {}, alpha {:.6g}, targets {} and rslora {}; "
           "leave the flag out",
           lora_flags[i], folder, theirs.rank, theirs.alpha, theirs.targets,
-          theirs.rank_stabilised ? "on" : "off"));
+          theirs.rank_stabilised ? "on" : "off");
   if (options.given.count("--lora-dropout")) theirs.dropout = now.dropout;
   options.lora = theirs;
 }

@@ -1,6 +1,5 @@
 #include "tools/options/field_rows.h"
-#include "tools/options/model_flags.h"
-#include "tools/options/seq2seq_flags.h"
+#include "tools/options/flags.h"
 #include "zerograd/models/gpt/family.h"
 
 // The rows of the data and the model.

@@ -1,14 +1,12 @@
-#include "tools/options/model_flags.h"
+#include "tools/options/flags.h"
 
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
 
-#include "tools/options/seq2seq_flags.h"
 #include "tools/run/data_file.h"
 #include "zerograd/models/gpt/gpt_config.h"
 #include "zerograd/runtime/command_line/command_line.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
@@ -40,8 +38,7 @@ Flag unsupported_flag(Names names, const std::vector<double>& accepted, const st
               if (read && number == one) return;
               shown.push_back(fmt::format("{:.6g}", one));
             }
-            throw Unsupported(name + " " + value + ": " + why + "; try " + name + " " +
-                              join(shown, " or "));
+            raise<Unsupported>("{} {}: {}; try {} {}", name, value, why, name, join(shown, " or "));
           }};
 }
 
@@ -128,10 +125,10 @@ std::string model_names() {
 
 void parse_model_type(TrainOptions& options, const std::string& flag, const std::string& value) {
   if (value.find('/') != std::string::npos)
-    throw ConfigError(
-        fmt::format("{}: expected the name of a model, got the path '{}'; try --from-hf with a "
-                    "Hugging Face folder, which has the config and the weights",
-                    flag, printable(value)));
+    raise<ConfigError>(
+        "{}: expected the name of a model, got the path '{}'; try --from-hf with a Hugging Face "
+        "folder, which has the config and the weights",
+        flag, printable(value));
   options.model_type = model_types()[parse_choice(flag, value, model_types())];
 }
 
@@ -162,9 +159,9 @@ void check_sizes(const TrainOptions& options) {
   const std::string& type = options.model_type;
   const bool family = is_family(type);
   if (missing.empty() || (!family && !has_sizes(options))) return;
-  throw ConfigError((family ? "--model-type " + type : "--n-layer") +
-                    ": expected --n-layer, --n-head and --n-embd together, got none of " + missing +
-                    (family ? "; or try a name, " + preset_of(type) : ""));
+  raise<ConfigError>("{}: expected --n-layer, --n-head and --n-embd together, got none of {}{}",
+                     family ? "--model-type " + type : "--n-layer", missing,
+                     family ? "; or try a name, " + preset_of(type) : "");
 }
 
 bool has_sizes(const TrainOptions& options) {
@@ -191,8 +188,8 @@ void check_model(const TrainOptions& options) {
   const std::string& type = options.model_type;
   if (any && given.count("--model-type") && !is_family(type) && !seq2seq_family(type))
     throw ConfigError(
-        "--model-type: a model is a name or --n-layer, --n-head and --n-embd; expected "
-        "one of them, got both");
+        "--model-type: a model is a name or --n-layer, --n-head and --n-embd; expected one of "
+        "them, got both");
 }
 
 DType parse_dtype(const std::string& name, const std::string& value) {

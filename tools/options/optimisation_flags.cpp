@@ -1,7 +1,6 @@
 #include <cstring>
 
-#include "tools/options/train_flags.h"
-#include "zerograd/runtime/error.h"
+#include "tools/options/flags.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/config.h"
 
@@ -44,10 +43,10 @@ Flag lr_scheduler_flag(zero::ScheduleOptions& schedule) {
             for (const char* other : {"cosine_with_min_lr", "cosine_warmup_with_min_lr",
                                       "reduce_lr_on_plateau", "greedy"})
               if (value == other)
-                throw Unsupported(
-                    fmt::format("{}: {}: this version does not do it; try cosine, or "
-                                "--schedule cosine with --min-lr",
-                                flag, value));
+                raise<Unsupported>(
+                    "{}: {}: this version does not do it; try cosine, or --schedule cosine with "
+                    "--min-lr",
+                    flag, value);
             schedule.kind = zero::schedule_kind("hf_" + names[parse_choice(flag, value, names)]);
           }};
 }
@@ -75,8 +74,8 @@ void resolve_annealing(TrainOptions& options) {
   refuse_flags(given, {"--warmup-steps", "--warmup-ratio"},
                "expected --lr-warmup-samples with a rate that goes by samples, got steps");
   if (schedule.min_rate > schedule.rate)
-    throw ConfigError(fmt::format("--min-lr: expected at most --lr {:.6g}, got {:.6g}",
-                                  schedule.rate, schedule.min_rate));
+    raise<ConfigError>("--min-lr: expected at most --lr {:.6g}, got {:.6g}", schedule.rate,
+                       schedule.min_rate);
   zero::AnnealingOptions& annealing = schedule.annealing;
   if (annealing.lr_decay_style == zero::DecayStyle::constant)
     return refuse_flags(given, {"--lr-decay-samples", "--min-lr"},
@@ -87,10 +86,10 @@ void resolve_annealing(TrainOptions& options) {
         "--lr-decay-samples: expected where the rate is lowest, or --train-samples where the run "
         "ends, got neither; try --lr-decay-style constant");
   if (annealing.lr_warmup_samples >= annealing.lr_decay_samples)
-    throw ConfigError(
-        fmt::format("--lr-warmup-samples: expected less than the {} samples of "
-                    "--lr-decay-samples or --train-samples, got {}",
-                    annealing.lr_decay_samples, annealing.lr_warmup_samples));
+    raise<ConfigError>(
+        "--lr-warmup-samples: expected less than the {} samples of --lr-decay-samples or "
+        "--train-samples, got {}",
+        annealing.lr_decay_samples, annealing.lr_warmup_samples);
 }
 
 }  // namespace
@@ -105,8 +104,8 @@ void resolve_schedule(TrainOptions& options) {
   refuse_both(given, "--lr-scheduler-type", "--schedule");
   refuse_both(given, "--warmup-ratio", "--warmup-steps");
   if (given.count("--lr-scheduler-kwargs") && !zero::is_of_transformers(schedule.kind))
-    throw ConfigError(
-        "--lr-scheduler-kwargs: expected --lr-scheduler-type with it, got --schedule " + kind);
+    raise<ConfigError>(
+        "--lr-scheduler-kwargs: expected --lr-scheduler-type with it, got --schedule {}", kind);
   const bool is_constant = schedule.kind == zero::ScheduleKind::hf_constant;
   // LRRangeTest and OneCycle have a warmup of their own, which no flag sets.
   const bool warms_up = schedule.kind != zero::ScheduleKind::none && !is_constant &&
@@ -115,12 +114,12 @@ void resolve_schedule(TrainOptions& options) {
   const bool asks = schedule.kind == zero::ScheduleKind::none || given.count("--warmup-steps");
   if (!warms_up && !is_constant &&
       ((asks && schedule.warmup_num_steps > 0) || options.warmup_ratio > 0.0))
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "{}: expected a --schedule that warms up, got --schedule {}; try --schedule WarmupLR",
-        given.count("--warmup-ratio") ? "--warmup-ratio" : "--warmup-steps", kind));
+        given.count("--warmup-ratio") ? "--warmup-ratio" : "--warmup-steps", kind);
   if (deepspeed && schedule.warmup_num_steps == 0 && options.warmup_ratio == 0.0) {
     if (given.count("--warmup-steps"))
-      throw ConfigError("--warmup-steps: expected 1 or more with --schedule " + kind + ", got 0");
+      raise<ConfigError>("--warmup-steps: expected 1 or more with --schedule {}, got 0", kind);
     schedule.warmup_num_steps = deepspeed_warmup_steps;
   }
   const int power = optimisation.engine.loss_scaling.initial_scale_power;

@@ -148,68 +148,17 @@ TrainOptions finetune_options();
 /// run needs no data.
 bool is_import(const TrainOptions& options);
 
-/// `plan` takes train's flags, but writes none of train's files.
-struct PlanOptions {
-  TrainOptions train;
-  bool explain = false;  ///< --data is then optional
-  std::string peaks;     ///< a file of rates, which predict the times of --kernels; empty: none
-};
-
-/// `tune` also takes train's flags.
-struct TuneOptions {
-  TrainOptions train;  ///< set by flags only; configs are not read
-  /// The flags of train that were given, by first name and in the order of the table, with their
-  /// words.
-  std::vector<std::pair<std::string, std::vector<std::string>>> flags;
-  bool find_max_batch = false;
-  double time_s = 120.0;
-  std::string out = "tuned.json";
-};
-
-/// How `eval` and `generate` keep a model.
-struct InferenceOptions {
-  std::optional<DType> dtype;  ///< in which weights are stored; absent: their own
-  std::string memory_json;
-  DeviceFlags device_flags;
-  bool only_planned = false;  ///< `plan eval` and `plan generate`: nothing is read or computed
-};
-
-/// The options of `eval`. Settings without a flag come from the checkpoint.
-struct EvalOptions {
-  TrainOptions train;  ///< flags of train: data, model, pairs, seed, place
-  std::string checkpoint;
-  AdapterPaths adapters;
-  std::string questions;  ///< path of multiple choice questions; empty: evaluate on data
-  bool plain_questions = false;
-  int64_t batch = 64, batches = 0;
-  InferenceOptions inference;
-};
-
-struct GenerateOptions {
-  TrainOptions train;  ///< flags of train: data, model, place
-  std::string checkpoint;
-  AdapterPaths adapters;
-  std::string prompt;
-  bool chat = false;  ///< each line of stdin is a turn
-  int64_t length = 200;
-  bool test_performance = false;
-  models::SamplingOptions sampling;
-  models::BeamOptions search;  ///< of an encoder-decoder; the fields whose flags are given
-  int64_t max_length = 0;      ///< the flag's value, with the first token; 0: not given
-  InferenceOptions inference;
-};
-
-/// Each parse() fills its options and returns false after printing help. Throws ConfigError;
-/// Unsupported for flags that this version knows but does not implement.
+/// Parses the command line of train or finetune, and returns false after printing help. Throws
+/// ConfigError; Unsupported for flags that this version knows but does not implement.
 bool parse(const std::vector<std::string>& arguments, TrainOptions& options);
-bool parse(const std::vector<std::string>& arguments, PlanOptions& options);
-bool parse(const std::vector<std::string>& arguments, TuneOptions& options);
-bool parse(const std::vector<std::string>& arguments, EvalOptions& options);
-bool parse(const std::vector<std::string>& arguments, GenerateOptions& options);
 
 /// The same without reading configs and files, and without checking processes or combinations of
 /// flags.
 bool parse_flags(const std::vector<std::string>& arguments, TrainOptions& options);
+
+/// Reads the config, sets the default folder of checkpoints, where a flag asks for checkpoints and
+/// --save is absent, and checks the flags. minGPT's trainer and Lightning use the same folder.
+void complete(TrainOptions& options);
 
 /// Throws ConfigError if the given flags contradict each other.
 void check_train(const TrainOptions& options);

@@ -2,9 +2,8 @@
 #include <sstream>
 
 #include "tools/options/field_rows.h"
-#include "tools/options/model_flags.h"
+#include "tools/options/flags.h"
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
@@ -57,8 +56,7 @@ void parse_injection(TrainOptions& options, const FlagValue& v) {
     } else if (key == "phase") {
       injection.phase = static_cast<Phase>(parse_choice(path, what, phase_words) + 1);
     } else {
-      throw ConfigError(
-          fmt::format("{}: expected rank, step, fault and phase, got '{}'", name, key));
+      raise<ConfigError>("{}: expected rank, step, fault and phase, got '{}'", name, key);
     }
   }
   const bool has_step = given.count("step") > 0, wants_step = injection.phase != Phase::init;
@@ -66,7 +64,7 @@ void parse_injection(TrainOptions& options, const FlagValue& v) {
     throw ConfigError(name + ": expected rank=R,step=S,fault=F[,phase=P], or rank=R,fault=F," +
                       "phase=init, got '" + value + "'");
   if (injection.fault == Fault::infinity && injection.phase != Phase::begin)
-    throw ConfigError(name + ": expected fault=inf without a phase, got '" + value + "'");
+    raise<ConfigError>("{}: expected fault=inf without a phase, got '{}'", name, value);
 }
 
 void parse_gradients(TrainOptions& options, const FlagValue& v) {
@@ -76,13 +74,13 @@ void parse_gradients(TrainOptions& options, const FlagValue& v) {
   options.dump_gradients = has_step ? v.value.substr(0, colon) : v.value;
   options.dump_gradients_step = has_step ? parse_integer(v.flag, v.value.substr(colon + 1), 0) : 0;
   if (options.dump_gradients.empty())
-    throw ConfigError(v.flag + ": expected a path, got '" + v.value + "'");
+    raise<ConfigError>("{}: expected a path, got '{}'", v.flag, v.value);
 }
 
 void parse_trace_steps(TrainOptions& options, const FlagValue& v) {
   const size_t colon = v.value.find(':');
   if (colon == std::string::npos)
-    throw ConfigError(v.flag + ": expected FIRST:COUNT such as 10:3, got '" + v.value + "'");
+    raise<ConfigError>("{}: expected FIRST:COUNT such as 10:3, got '{}'", v.flag, v.value);
   const int64_t first = parse_integer(v.flag, v.value.substr(0, colon), 0, largest_count);
   const int64_t steps = parse_integer(v.flag, v.value.substr(colon + 1), 1, largest_count);
   options.trace_steps = StepRange{first, first + steps};
@@ -91,19 +89,18 @@ void parse_trace_steps(TrainOptions& options, const FlagValue& v) {
 void parse_report_to(TrainOptions& options, const FlagValue& v) {
   for (const char* service : {"wandb", "comet_ml", "clearml", "mlflow", "aim"})
     if (v.value == service)
-      throw Unsupported(fmt::format(
+      raise<Unsupported>(
           "{} {}: this version reports to files alone; try {} tensorboard, or --metrics F for a "
           "JSON line per step",
-          v.flag, v.value, v.flag));
+          v.flag, v.value, v.flag);
   parse_choice(v.flag, v.value, {"tensorboard", "all", "none"});
   options.tracking.service = v.value;
 }
 
 void parse_report_name(TrainOptions& options, const FlagValue& v) {
   if (v.value.empty() || v.value.find('/') != std::string::npos || v.value.starts_with("."))
-    throw ConfigError(
-        fmt::format("{}: expected the name of a folder in --output-dir, without '/', got '{}'",
-                    v.flag, printable(v.value)));
+    raise<ConfigError>("{}: expected the name of a folder in --output-dir, without '/', got '{}'",
+                       v.flag, printable(v.value));
   options.tracking.name = v.value;
 }
 
@@ -203,13 +200,13 @@ Fields rank_fields() {
        switch_row({"--dump-collectives"},
                   "after a failure: each rank's last 64 collectives on stderr, with\n"
                   "step, state and times")},
-      Field{ZG_AT(injection),
-            parsed_row({"--inject"}, "DRILL",
-                       "a fault on purpose: rank=R,step=S[+S...],fault=F[,phase=P]; F:\n" +
-                           join(fault_words, "|") + ";\nP: " + join(phase_words, "|") +
-                           " [the step's begin]; init has no step",
-                       parse_injection)}
-          .ignored_by(by_tune),
+      {ZG_AT(injection),
+       parsed_row({"--inject"}, "DRILL",
+                  "a fault on purpose: rank=R,step=S[+S...],fault=F[,phase=P]; F:\n" +
+                      join(fault_words, "|") + ";\nP: " + join(phase_words, "|") +
+                      " [the step's begin]; init has no step",
+                  parse_injection),
+       by_tune},
   };
 }
 
@@ -277,11 +274,11 @@ Fields place_fields() {
        size_row({"--device-memory"}, "cap on each device's bytes; beyond it OutOfMemory (exit 3)")},
       {ZG_AT(device_flags.device.host_limit),
        size_row({"--host-memory"}, "cap on each rank's pinned and host bytes together")},
-      Field{ZG_AT(matmul_algorithms),
-            path_row({"--matmul-algorithms"}, "F", PathUse::reads,
-                     "cuda: multiply by the algorithms of cuBLASLt in this file, which zerograd\n"
-                     "bench matmul-algorithms wrote; another file may round differently")}
-          .ignored_by(by_plan),
+      {ZG_AT(matmul_algorithms),
+       path_row({"--matmul-algorithms"}, "F", PathUse::reads,
+                "cuda: multiply by the algorithms of cuBLASLt in this file, which zerograd\n"
+                "bench matmul-algorithms wrote; another file may round differently"),
+       by_plan},
       {ZG_AT(matmul_checksum), may_change("run.matmul_algorithms").sparse()},
   };
 }
@@ -300,20 +297,21 @@ Fields output_fields() {
       {ZG_AT(score_samples),
        integer_row({"--score-samples"},
                    "sort and adder: problems of each split to score at the end")},
-      Field{ZG_AT(metrics), path_row({"--metrics"}, "F", PathUse::writes, "a JSON line per step")}
-          .ignored_by(by_plan),
-      Field{ZG_AT(tensorboard), path_row({"--tensorboard-dir"}, "DIR", PathUse::adds,
-                                         "a file of events for TensorBoard, under Megatron's tags")}
-          .ignored_by(by_plan),
-      Field{ZG_AT(trace),
-            path_row({"--trace"}, "F", PathUse::writes,
-                     "a Chrome trace (Perfetto opens it) of some steps: each rank's kernels,\n"
-                     "collectives, copies, waits and memory; written when they are done")}
-          .ignored_by(by_plan),
-      Field{ZG_AT(trace_steps),
-            parsed_row({"--trace-steps"}, "FIRST:COUNT",
-                       "steps that --trace has [3 after 2 of warm-up]", parse_trace_steps)}
-          .ignored_by(by_plan),
+      {ZG_AT(metrics), path_row({"--metrics"}, "F", PathUse::writes, "a JSON line per step"),
+       by_plan},
+      {ZG_AT(tensorboard),
+       path_row({"--tensorboard-dir"}, "DIR", PathUse::adds,
+                "a file of events for TensorBoard, under Megatron's tags"),
+       by_plan},
+      {ZG_AT(trace),
+       path_row({"--trace"}, "F", PathUse::writes,
+                "a Chrome trace (Perfetto opens it) of some steps: each rank's kernels,\n"
+                "collectives, copies, waits and memory; written when they are done"),
+       by_plan},
+      {ZG_AT(trace_steps),
+       parsed_row({"--trace-steps"}, "FIRST:COUNT", "steps that --trace has [3 after 2 of warm-up]",
+                  parse_trace_steps),
+       by_plan},
       {ZG_AT(dump_memory),
        switch_row({"--dump-memory"}, "a Markdown table of memory per phase and step"), not_stored,
        Config::memory_breakdown},
@@ -338,10 +336,11 @@ Fields output_fields() {
 
 Fields checkpoint_fields() {
   return {
-      Field{ZG_AT(save), path_row({"--save", "--output-dir"}, "DIR", PathUse::adds,
-                                  "write DIR/step_N at the end and when interrupted; a directory\n"
-                                  "without another run's checkpoints")}
-          .ignored_by(by_plan),
+      {ZG_AT(save),
+       path_row({"--save", "--output-dir"}, "DIR", PathUse::adds,
+                "write DIR/step_N at the end and when interrupted; a directory\n"
+                "without another run's checkpoints"),
+       by_plan},
       {ZG_AT(save_interval),
        integer_row({"--save-interval"},
                    "and every N steps; without --save: in the folder checkpoints", {1, ""})},
@@ -358,24 +357,22 @@ Fields checkpoint_fields() {
          return checkpoint_flag(
              {"--resume", "--load"}, "DIR|auto", o.resume,
              "go on from DIR's newest checkpoint or a step_N; auto: from --save\n"
-             "or checkpoints when it has one. Settings without a flag come from "
-             "the\ncheckpoint");
+             "or checkpoints when it has one. Settings without a flag come from the\ncheckpoint");
        })},
-      Field{ZG_AT(exit_interval),
-            integer_row({"--exit-interval"},
-                        "save and end after each N steps, for jobs in a row; 0: never")}
-          .ignored_by(by_plan),
-      Field{ZG_AT(kill_switch),
-            path_row({"--kill-switch-path"}, "F", PathUse::watches,
-                     "save and end after the step in which a file of this name comes")}
-          .ignored_by(by_plan),
-      Field{ZG_AT(universal_checkpoint), switch_row({"--universal-checkpoint"}, "")}.ignored_by(
-          by_plan),
-      Field{ZG_AT(max_restarts),
-            integer_row({"--max-restarts"},
-                        "after a failure go on from --save's newest checkpoint, at most so\n"
-                        "often; not after signals and what would fail again the same way")}
-          .ignored_by(by_plan),
+      {ZG_AT(exit_interval),
+       integer_row({"--exit-interval"},
+                   "save and end after each N steps, for jobs in a row; 0: never"),
+       by_plan},
+      {ZG_AT(kill_switch),
+       path_row({"--kill-switch-path"}, "F", PathUse::watches,
+                "save and end after the step in which a file of this name comes"),
+       by_plan},
+      {ZG_AT(universal_checkpoint), switch_row({"--universal-checkpoint"}, ""), by_plan},
+      {ZG_AT(max_restarts),
+       integer_row({"--max-restarts"},
+                   "after a failure go on from --save's newest checkpoint, at most so\n"
+                   "often; not after signals and what would fail again the same way"),
+       by_plan},
       {ZG_AT(restarted), integer_row({"--restarted"}, "", {0, ""})},
       // The position of the run; no option sets it.
       {ZG_AT(samples), always(unchecked("position.samples", any_count))},
@@ -403,8 +400,7 @@ const std::vector<FieldGroup>& field_groups() {
       {"output", output_fields(), by_tune},
       {"checkpoints", checkpoint_fields(), by_tune},
       {"tuning",
-       {Field{ZG_AT(autotuning), autotuning_row(), not_stored, Config::autotuning}.ignored_by(
-           by_plan)},
+       {{ZG_AT(autotuning), autotuning_row(), not_stored, Config::autotuning, {}, by_plan}},
        by_tune}};
   return groups;
 }

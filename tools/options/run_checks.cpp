@@ -1,14 +1,12 @@
-#include "tools/options/run_checks.h"
+#include "tools/options/flags.h"
 
 #include <csignal>
 #include <filesystem>
 #include <utility>
 #include <vector>
 
-#include "tools/options/model_flags.h"
 #include "tools/run/data_file.h"
 #include "zerograd/runtime/command_line/flags.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
@@ -31,11 +29,11 @@ void check_axes(const TrainOptions& options) {
   const Axes& axes = options.axes;
   const int64_t model_ranks = axes.model_ranks();
   if (options.ranks % model_ranks != 0)
-    throw ConfigError(
-        fmt::format("--ranks: expected a multiple of the {} that --tensor-parallel {} "
-                    "and --pipeline-parallel {} take, got {}; try --ranks {}",
-                    model_ranks, axes.tensor, axes.pipeline, options.ranks,
-                    (options.ranks / model_ranks + 1) * model_ranks));
+    raise<ConfigError>(
+        "--ranks: expected a multiple of the {} that --tensor-parallel {} and --pipeline-parallel "
+        "{} take, got {}; try --ranks {}",
+        model_ranks, axes.tensor, axes.pipeline, options.ranks,
+        (options.ranks / model_ranks + 1) * model_ranks);
   if (axes.sequence_parallel && axes.tensor == 1)
     throw ConfigError(
         "--sequence-parallel: it needs ranks that share layers; expected --tensor-parallel 2 or "
@@ -77,10 +75,10 @@ void check_train(const TrainOptions& options) {
   for (const auto& [holds, message] : refusals)
     if (holds) throw ConfigError(message);
   if (!options.matmul_algorithms.empty() && options.device_flags.type != Device::Type::cuda)
-    throw Unsupported(
-        fmt::format("--matmul-algorithms: the algorithms are cuBLASLt's; expected --device cuda "
-                    "with it, got --device {}; try without it",
-                    options.device_flags.type));
+    raise<Unsupported>(
+        "--matmul-algorithms: the algorithms are cuBLASLt's; expected --device cuda with it, got "
+        "--device {}; try without it",
+        options.device_flags.type);
 }
 
 void resolve_offload(TrainOptions& options) {
@@ -121,32 +119,11 @@ void check_conversation_flags(const Given& given, const std::string& source) {
                            source.empty() ? "no data" : source));
 }
 
-void check_split_flags(const Given& given, const std::string& source, int64_t score_samples,
-                       const models::Dataset& dataset) {
-  check_conversation_flags(given, source);
-  const bool asks = dataset.question_length() > 0, indexed = !indexed_prefix(source).empty();
-  refuse_both(given, "--split", "--val-fraction");
-  if (given.count("--val-fraction") && indexed)
-    throw ConfigError(
-        "--val-fraction: expected data PATH.txt or llm.c's PATH.bin, got the documents of " +
-        source + ", which are not divided; try --split 9,1,0");
-  if (given.count("--split") && !indexed)
-    throw ConfigError("--split: expected data PREFIX with PREFIX.bin and PREFIX.idx, got " +
-                      source + (asks ? "; leave the flag out" : "; try --val-fraction"));
-  if (given.count("--val-fraction") && asks)
-    throw ConfigError("--val-fraction: expected data PATH.txt or PATH.bin, got " + source +
-                      ", which has a validation split of its own; leave the flag out");
-  if (given.count("--score-samples") && score_samples > 0 && !asks)
-    throw ConfigError("--score-samples: expected data sort or adder, got " + source +
-                      ", which has no answers to score; leave the flag out");
-}
-
 // A step before the resumed one is accepted, so that a run can be restarted with the same command
 // line.
 void check_step(const char* flag, int64_t step, int64_t end) {
   if (step >= end)
-    throw ConfigError(std::string(flag) + ": expected a step below the run's end, " +
-                      std::to_string(end) + ", got " + std::to_string(step));
+    raise<ConfigError>("{}: expected a step below the run's end, {}, got {}", flag, end, step);
 }
 
 void check_injection_step(const TrainOptions& options, int64_t step, int64_t end) {
@@ -161,6 +138,26 @@ void check_injection_step(const TrainOptions& options, int64_t step, int64_t end
 
 }  // namespace
 
+void check_split_flags(const Given& given, const std::string& source, int64_t score_samples,
+                       const models::Dataset& dataset) {
+  check_conversation_flags(given, source);
+  const bool asks = dataset.question_length() > 0, indexed = !indexed_prefix(source).empty();
+  refuse_both(given, "--split", "--val-fraction");
+  if (given.count("--val-fraction") && indexed)
+    throw ConfigError(
+        "--val-fraction: expected data PATH.txt or llm.c's PATH.bin, got the documents of " +
+        source + ", which are not divided; try --split 9,1,0");
+  if (given.count("--split") && !indexed)
+    raise<ConfigError>("--split: expected data PREFIX with PREFIX.bin and PREFIX.idx, got {}{}",
+                       source, asks ? "; leave the flag out" : "; try --val-fraction");
+  if (given.count("--val-fraction") && asks)
+    throw ConfigError("--val-fraction: expected data PATH.txt or PATH.bin, got " + source +
+                      ", which has a validation split of its own; leave the flag out");
+  if (given.count("--score-samples") && score_samples > 0 && !asks)
+    throw ConfigError("--score-samples: expected data sort or adder, got " + source +
+                      ", which has no answers to score; leave the flag out");
+}
+
 void check_data_flags(const TrainOptions& options, const models::Dataset& dataset) {
   const std::string& source = options.data.source;
   check_split_flags(options.given, source, options.score_samples, dataset);
@@ -168,24 +165,18 @@ void check_data_flags(const TrainOptions& options, const models::Dataset& datase
     throw ConfigError("--order: expected data PATH.txt or PATH.bin, got " + source +
                       ", whose samples are drawn at random; leave the flag out");
   if (options.sample_interval > 0 && !dataset.is_text())
-    throw ConfigError("--sample-interval: expected data PATH.txt, got " + source);
+    raise<ConfigError>("--sample-interval: expected data PATH.txt, got {}", source);
   if (options.eval_interval > 0 && dataset.epoch_samples(Split::validation) == 0)
-    throw ConfigError(!options.data.validation_source.empty()
-                          ? fmt::format("--val-data: no conversation of {} has a target in its "
-                                        "first {} tokens; try a larger --block-size",
-                                        options.data.validation_source, dataset.block_size() + 1)
-                      : is_conversations(source)
-                          ? "--eval-interval: expected conversations to validate on, got none; try "
-                            "a larger --val-fraction or --val-data PATH.jsonl"
-                      : indexed_prefix(source).empty()
-                          ? "--eval-interval: expected a --val-fraction above 0, got 0"
-                          : "--eval-interval: expected a --split with documents to validate on, "
-                            "got none");
-}
-
-void check_data_flags(const EvalOptions& options, const std::string& source,
-                      const models::Dataset& dataset) {
-  check_split_flags(options.train.given, source, options.train.score_samples, dataset);
+    throw ConfigError(
+        !options.data.validation_source.empty()
+            ? fmt::format("--val-data: no conversation of {} has a target in its first {} tokens; "
+                          "try a larger --block-size",
+                          options.data.validation_source, dataset.block_size() + 1)
+        : is_conversations(source) ? "--eval-interval: expected conversations to validate on, got "
+                                     "none; try a larger --val-fraction or --val-data PATH.jsonl"
+        : indexed_prefix(source).empty()
+            ? "--eval-interval: expected a --val-fraction above 0, got 0"
+            : "--eval-interval: expected a --split with documents to validate on, got none");
 }
 
 void check_step_flags(const TrainOptions& options, const std::string& resumed, int64_t first,

@@ -24,7 +24,7 @@ struct DataOptions {
   double validation_fraction = 0.1;
   std::array<double, 3> split = {969, 30, 1};  ///< for Megatron's PREFIX, as Megatron's --split
   std::string tokenizer;  ///< PATH of the tokenizer for text; empty: one token per character
-  /// checksum_of() from tools/run/tokenizers.h, set once the tokenizer is read.
+  /// checksum_of() from tools/run/inputs.h, set once the tokenizer is read.
   std::string tokenizer_checksum;
   // Conversations only.
   std::string validation_source;  ///< another PATH.jsonl to validate on; empty: the end of `source`

@@ -1,7 +1,6 @@
 #include <utility>
 
-#include "tools/options/train_flags.h"
-#include "zerograd/runtime/error.h"
+#include "tools/options/flags.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
@@ -64,22 +63,22 @@ FlagGroup script_flags() {
   constexpr const char* no_generation =
       "a validation takes the loss and generates nothing; generate has --num-beams, --min-length "
       "and --max-length; leave the flag out";
-  FlagGroup group = refused(
-      {{"--dataset-name", "X", no_hub},
-       {"--dataset-config-name", "X", no_hub},
-       {"--per-device-eval-batch-size", "X",
-        "a validation takes micro-batches of --batch-size; leave the flag out"},
-       {"--do-eval", "",
-        "train validates every --eval-interval N steps, and zerograd eval a checkpoint; write one "
-        "of them"},
-       {"--do-predict", "", "zerograd generate reads a checkpoint; leave the flag out"},
-       {"--overwrite-output-dir", "",
-        "a run never overwrites a checkpoint of another; give --output-dir a new folder, or go on "
-        "with --resume DIR"},
-       {"--val-max-target-length", "X", no_generation, true},
-       {"--val-min-target-length", "X", no_generation, true},
-       {"--num-beams", "X", no_generation, true},
-       {"--n-val-batch-generations", "X", no_generation, true}});
+  FlagGroup group =
+      refused({{"--dataset-name", "X", no_hub},
+               {"--dataset-config-name", "X", no_hub},
+               {"--per-device-eval-batch-size", "X",
+                "a validation takes micro-batches of --batch-size; leave the flag out"},
+               {"--do-eval", "",
+                "train validates every --eval-interval N steps, and zerograd eval a checkpoint; "
+                "write one of them"},
+               {"--do-predict", "", "zerograd generate reads a checkpoint; leave the flag out"},
+               {"--overwrite-output-dir", "",
+                "a run never overwrites a checkpoint of another; give --output-dir a new folder, "
+                "or go on with --resume DIR"},
+               {"--val-max-target-length", "X", no_generation, true},
+               {"--val-min-target-length", "X", no_generation, true},
+               {"--num-beams", "X", no_generation, true},
+               {"--n-val-batch-generations", "X", no_generation, true}});
   group.flags.push_back(accepted_flag("--do-train"));  // this command always trains
   return group;
 }

@@ -1,9 +1,8 @@
-#include "tools/options/seq2seq_flags.h"
+#include "tools/options/flags.h"
 
 #include <algorithm>
 
 #include "zerograd/models/seq2seq/seq2seq_generate.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
@@ -34,11 +33,11 @@ void refuse_pair_flags(const Given& given) {
                           : name == "--n-val"
                               ? "; a smaller validation has --eval-batches N or --val-fraction X"
                               : "";
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "{}: expected an encoder-decoder model, whose data is pairs, such as --model-type "
         "blenderbot-400m or a folder of one with --from-hf; got a model with a decoder alone, "
         "which reads one text{}",
-        flag, instead));
+        flag, instead);
   }
 }
 
@@ -54,9 +53,8 @@ void check_seq2seq_axes(const TrainOptions& options) {
 void check_positions_resumed(const TrainOptions& options, const std::string& origin) {
   const int64_t positions = seq2seq_model(options.seq2seq).config.positions;
   if (options.given.count("--block-size") && options.model.block_size != positions)
-    throw ConfigError(
-        fmt::format("--block-size: expected the {} positions of {}, got {}; leave the flag out",
-                    positions, origin, options.model.block_size));
+    raise<ConfigError>("--block-size: expected the {} positions of {}, got {}; leave the flag out",
+                       positions, origin, options.model.block_size);
 }
 
 }  // namespace
@@ -101,10 +99,10 @@ void check_seq2seq_flags(const TrainOptions& options, const std::string& origin)
   check_seq2seq_axes(options);
   for (const char* flag : conversation_flags)
     if (given(flag))
-      throw ConfigError(fmt::format(
+      raise<ConfigError>(
           "{}: expected a decoder, which learns conversations; an encoder-decoder model learns "
           "pairs; leave the flag out",
-          flag));
+          flag);
   refuse_flags<Unsupported>(options.given,
                             {"--tied", "--untied", "--position-embedding", "--num-query-groups",
                              "--kv-channels", "--ffn-hidden-size", "--sliding-window",
@@ -133,10 +131,9 @@ models::Seq2SeqConfig fresh_seq2seq(const TrainOptions& options, int64_t tokeniz
   Seq2SeqConfig config;
   if (const std::optional<Seq2SeqFamily> family = seq2seq_family(options.model_type)) {
     if (!options.is_set("--n-layer") || !options.is_set("--n-head") || !options.is_set("--n-embd"))
-      throw ConfigError(fmt::format(
-          "--model-type {}: expected --n-layer, --n-head and --n-embd with it; or try "
-          "a name, {}",
-          options.model_type, *family == Seq2SeqFamily::bart ? "bart-base" : "blenderbot-400m"));
+      raise<ConfigError>(
+          "--model-type {}: expected --n-layer, --n-head and --n-embd with it; or try a name, {}",
+          options.model_type, *family == Seq2SeqFamily::bart ? "bart-base" : "blenderbot-400m");
     config = Seq2SeqConfig::of(*family);
     config.encoder_layers = config.decoder_layers = model.layers;
     config.encoder_heads = config.decoder_heads = model.heads;
@@ -152,10 +149,9 @@ models::Seq2SeqConfig fresh_seq2seq(const TrainOptions& options, int64_t tokeniz
     throw ConfigError("--vocab-size: expected it, or --tokenizer, with --model-type " +
                       options.model_type + "; got neither");
   if (config.vocabulary < tokenizer_vocabulary)
-    throw ConfigError(
-        fmt::format("--vocab-size: expected at least {}, the vocabulary size of the "
-                    "tokenizer, got {}",
-                    tokenizer_vocabulary, config.vocabulary));
+    raise<ConfigError>(
+        "--vocab-size: expected at least {}, the vocabulary size of the tokenizer, got {}",
+        tokenizer_vocabulary, config.vocabulary);
   if (model.block_size > 0) config.positions = model.block_size;
   if (options.is_set("--dropout")) set_dropout(config, model.dropout);
   if (tokens) config.tokens = *tokens;
@@ -241,28 +237,26 @@ void check_initial_seq2seq(const std::string& path, const Seq2SeqOptions& there,
                            const Seq2SeqOptions& run) {
   const char* const through_a_folder = "export --hf DIR and --from-hf DIR";
   if (there.config.empty())
-    throw FileError(fmt::format(
+    raise<FileError>(
         "--init: {} has a model with a decoder alone; expected this run's encoder-decoder model",
-        path));
+        path);
   const Seq2SeqConfig config = seq2seq_model(there).config;
   const std::string flags = flags_of(config);
   const std::string advice = flags.empty() ? through_a_folder : flags;
   if (run.config.empty())
-    throw FileError(fmt::format(
+    raise<FileError>(
         "--init: {} has an encoder-decoder model; expected this run's model with a decoder alone; "
         "try {}",
-        path, advice));
+        path, advice);
   const Seq2SeqConfig own = seq2seq_model(run).config;
   if (const std::string list = differences(config, own); !list.empty())
-    throw FileError(
-        fmt::format("--init: {} has another model than this run: {}; try {}", path, list, advice));
+    raise<FileError>("--init: {} has another model than this run: {}; try {}", path, list, advice);
   const std::string tokens = text_of(config.tokens), own_tokens = text_of(own.tokens);
   if (tokens != own_tokens)
-    throw ConfigError(
-        fmt::format("--init: the special tokens of {} are {}; the run's are {}; try the "
-                    "--tokenizer that it was "
-                    "trained with, or {}",
-                    path, tokens, own_tokens, through_a_folder));
+    raise<ConfigError>(
+        "--init: the special tokens of {} are {}; the run's are {}; try the --tokenizer that it "
+        "was trained with, or {}",
+        path, tokens, own_tokens, through_a_folder);
 }
 
 }  // namespace zg::tools

@@ -7,9 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/options/fields.h"
-#include "tools/options/lora_flags.h"
-#include "tools/options/seq2seq_flags.h"
-#include "zerograd/runtime/error.h"
+#include "tools/options/flags.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json.h"
 #include "zerograd/zero/optimizer/schedule.h"
@@ -30,8 +28,8 @@ void check_together(const RunSpec& settings) {
     const int64_t positions = seq2seq_model(pairs).config.positions;
     for (const int64_t length : {pairs.max_source, pairs.max_target})
       if (length < 1 || length > positions)
-        throw ConfigError(fmt::format("data.max_source, max_target: expected 1 to {}, got {}",
-                                      positions, length));
+        raise<ConfigError>("data.max_source, max_target: expected 1 to {}, got {}", positions,
+                           length);
   } else {
     models::validate(settings.model);
   }
@@ -40,8 +38,7 @@ void check_together(const RunSpec& settings) {
                                 int64_t limit) {
     int64_t left = limit;
     for (const int64_t factor : factors) left /= factor;
-    if (left == 0)
-      throw ConfigError(fmt::format("{}: expected a product of at most {}", names, limit));
+    if (left == 0) raise<ConfigError>("{}: expected a product of at most {}", names, limit);
   };
   check_product("run.micro_batch, accumulation, ranks",
                 {settings.micro_batch, settings.accumulation, settings.data_ranks},
@@ -57,15 +54,13 @@ void check_together(const RunSpec& settings) {
                           .train = settings.samples_per_step()});
   }
   if (settings.epochs == 0.0 && settings.train_samples == 0 && settings.steps > largest_count)
-    throw ConfigError(
-        fmt::format("run.steps: expected at most {}, got {}", largest_count, settings.steps));
+    raise<ConfigError>("run.steps: expected at most {}, got {}", largest_count, settings.steps);
   if (settings.save_top_k == 0)
     throw ConfigError("run.save_top_k: expected 1 or more, or -1 for all, got 0");
   if (settings.skipped_samples > settings.samples)
-    throw ConfigError(
-        fmt::format("position.skipped_samples: expected at most the {} of "
-                    "position.samples, got {}",
-                    settings.samples, settings.skipped_samples));
+    raise<ConfigError>(
+        "position.skipped_samples: expected at most the {} of position.samples, got {}",
+        settings.samples, settings.skipped_samples);
   if (!settings.optimisation.preset.empty()) zero::precision_preset(settings.optimisation.preset);
   zero::validate(settings.optimisation.engine);
   zero::validate(settings.optimisation.schedule);
@@ -183,8 +178,8 @@ RunSpec settings_from(const zero::CheckpointInfo& info, const std::string& path)
   settings.base = info.base;
   if (settings.lora.rank > 0 && settings.base.path.empty())
     throw FileError(path +
-                    ": it has adapters, and does not say of which weights; expected a "
-                    "checkpoint that zerograd train wrote");
+                    ": it has adapters, and does not say of which weights; expected a checkpoint "
+                    "that zerograd train wrote");
   for (const auto& [name, text] : files_of_settings)
     if (const auto found = info.files.find(name); found != info.files.end())
       settings.*text = found->second;
@@ -278,10 +273,10 @@ std::vector<std::string> check_resumed(const RunSpec& saved, const RunSpec& now)
     // Older checkpoints do not store a run's length.
     if (saved.steps == 0 && (name == "run.steps" || name == "run.epochs")) continue;
     if (name == "run.initial_scale_power" && both_f16)
-      throw ConfigError(
-          "--initial-scale-power: a resumed run continues with the checkpoint's scale; "
-          "expected " +
-          value.dump() + " as in the checkpoint, got " + other.dump());
+      raise<ConfigError>(
+          "--initial-scale-power: a resumed run continues with the checkpoint's scale; expected {} "
+          "as in the checkpoint, got {}",
+          value.dump(), other.dump());
     if (field.rule == Resume::must_equal && !(name == "model.block_size" && any_length))
       throw ConfigError("--resume: " + name + ": expected " + value.dump() +
                         " as in the checkpoint, got " + other.dump() +

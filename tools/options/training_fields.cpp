@@ -1,8 +1,8 @@
 #include <iterator>
 
 #include "tools/options/field_rows.h"
-#include "tools/options/model_flags.h"
-#include "tools/options/train_flags.h"
+#include "tools/options/flags.h"
+#include "zerograd/runtime/text/format.h"
 
 // The rows of the length, the learning rate and the update.
 namespace zg::tools {
@@ -60,7 +60,7 @@ void parse_optimizer(TrainOptions& options, const FlagValue& v) {
 void parse_betas(TrainOptions& options, const FlagValue& v) {
   const size_t comma = v.value.find(',');
   if (comma == std::string::npos)
-    throw ConfigError(v.flag + ": expected two numbers like 0.9,0.95, got '" + v.value + "'");
+    raise<ConfigError>("{}: expected two numbers like 0.9,0.95, got '{}'", v.flag, v.value);
   const auto beta = [&](const std::string& word) {
     return static_cast<float>(parse_number(v.flag, word, below_one));
   };
@@ -102,16 +102,14 @@ Fields length_fields() {
                    {1, "1"}),
        not_stored, Config::accumulation},
       {ZG_AT(accumulation), may_change("run.accumulation", extent)},
-      Field{
-          ZG_AT(rampup.start),
-          parsed_row(
-              {"--rampup-batch-size"}, "START INCREMENT SAMPLES",
-              "a step's samples grow from START by INCREMENT to --train-batch-size over\n"
-              "the first SAMPLES",
-              [](TrainOptions& o, const FlagValue& v) { o.rampup = parse_rampup(v.flag, v.value); },
-              /*max_words=*/3),
-          kept("run.rampup_start", count)}
-          .ignored_by(by_tune),
+      {ZG_AT(rampup.start),
+       parsed_row(
+           {"--rampup-batch-size"}, "START INCREMENT SAMPLES",
+           "a step's samples grow from START by INCREMENT to --train-batch-size over\n"
+           "the first SAMPLES",
+           [](TrainOptions& o, const FlagValue& v) { o.rampup = parse_rampup(v.flag, v.value); },
+           /*max_words=*/3),
+       kept("run.rampup_start", count), by_tune},
       {ZG_AT(rampup.increment),
        kept("run.rampup_increment", count).unless({"--rampup-batch-size"})},
       {ZG_AT(rampup.samples), kept("run.rampup_samples", count).unless({"--rampup-batch-size"})},
@@ -120,28 +118,26 @@ Fields length_fields() {
        integer_row({"--train-batch-size", "--global-batch-size"},
                    "samples in a step = batch-size x grad-accum x ranks", {0, ""}),
        not_stored, Config::train_batch},
-      Field{ZG_AT(steps),
-            integer_row({"--steps", "--train-iters"},
-                        "optimizer steps, counted from step 0 also when resuming"),
-            kept("run.steps", any_count).unless({"--epochs", "--train-samples"}).when(has_length)}
-          .ignored_by(by_tune),
-      Field{ZG_AT(train_samples),
-            integer_row(
-                {"--train-samples"},
-                "samples, instead of --steps: the last step is the last that does not go beyond",
-                {1, ""}),
-            kept("run.train_samples", any_count).unless({"--steps", "--epochs"}).when(has_length)}
-          .ignored_by(by_tune),
-      Field{
-          ZG_AT(epochs),
-          number_row({"--epochs", "--num-train-epochs"}, some_epochs,
-                     "passes over the training data, instead of --steps; at the end their average "
-                     "time and peak",
-                     ""),
-          kept("run.epochs", epoch_count).unless({"--steps", "--train-samples"}).when(has_length)}
-          .ignored_by(by_tune),
-      Field{ZG_AT(epoch_limit), parsed_row({"--limit-train-batches"}, "N", "", parse_epoch_limit)}
-          .ignored_by(by_tune),
+      {ZG_AT(steps),
+       integer_row({"--steps", "--train-iters"},
+                   "optimizer steps, counted from step 0 also when resuming"),
+       kept("run.steps", any_count).unless({"--epochs", "--train-samples"}).when(has_length),
+       by_tune},
+      {ZG_AT(train_samples),
+       integer_row({"--train-samples"},
+                   "samples, instead of --steps: the last step is the last that does not go beyond",
+                   {1, ""}),
+       kept("run.train_samples", any_count).unless({"--steps", "--epochs"}).when(has_length),
+       by_tune},
+      {ZG_AT(epochs),
+       number_row({"--epochs", "--num-train-epochs"}, some_epochs,
+                  "passes over the training data, instead of --steps; at the end their "
+                  "average time and peak",
+                  ""),
+       kept("run.epochs", epoch_count).unless({"--steps", "--train-samples"}).when(has_length),
+       by_tune},
+      {ZG_AT(epoch_limit), parsed_row({"--limit-train-batches"}, "N", "", parse_epoch_limit),
+       by_tune},
       {ZG_AT(loss_mean),
        choice_row({"--loss-mean"}, {"micro_batch", "token"},
                   "a step's loss and gradient: the mean over micro-batches of the means over\n"
@@ -185,26 +181,22 @@ Fields schedule_fields() {
        {"--warmup-steps", "--warmup-ratio"}},
       {ZG_AT(warmup_ratio),
        number_row({"--warmup-ratio"}, share, "the same, as a share of the run's steps", "")},
-      Field{ZG_AT(schedule().annealing.lr_decay_style),
-            choice_row({"--lr-decay-style"}, {"linear", "cosine", "constant"},
-                       "the rate by samples, as Megatron: linearly up from 0 in\n"
-                       "--lr-warmup-samples, then down to --min-lr at --lr-decay-samples"),
-            kept("run.decay_style")}
-          .ignored_by(by_tune),
-      Field{ZG_AT(schedule().annealing.lr_warmup_samples),
-            integer_row({"--lr-warmup-samples"}, "until the highest rate"),
-            kept("run.warmup_samples", any_count)}
-          .ignored_by(by_tune),
-      Field{ZG_AT(schedule().annealing.lr_decay_samples),
-            integer_row({"--lr-decay-samples"}, "until the lowest, counted from the first",
-                        {1, "--train-samples"}),
-            kept("run.decay_samples", any_count).when(has_own_decay)}
-          .ignored_by(by_tune),
-      Field{ZG_AT(schedule().min_rate),
-            number_row({"--min-lr"}, not_negative,
-                       "the lowest rate, of --lr-decay-style and of --schedule cosine"),
-            kept("run.min_rate")}
-          .ignored_by(by_tune),
+      {ZG_AT(schedule().annealing.lr_decay_style),
+       choice_row({"--lr-decay-style"}, {"linear", "cosine", "constant"},
+                  "the rate by samples, as Megatron: linearly up from 0 in\n"
+                  "--lr-warmup-samples, then down to --min-lr at --lr-decay-samples"),
+       kept("run.decay_style"), by_tune},
+      {ZG_AT(schedule().annealing.lr_warmup_samples),
+       integer_row({"--lr-warmup-samples"}, "until the highest rate"),
+       kept("run.warmup_samples", any_count), by_tune},
+      {ZG_AT(schedule().annealing.lr_decay_samples),
+       integer_row({"--lr-decay-samples"}, "until the lowest, counted from the first",
+                   {1, "--train-samples"}),
+       kept("run.decay_samples", any_count).when(has_own_decay), by_tune},
+      {ZG_AT(schedule().min_rate),
+       number_row({"--min-lr"}, not_negative,
+                  "the lowest rate, of --lr-decay-style and of --schedule cosine"),
+       kept("run.min_rate"), by_tune},
   };
 }
 

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "zerograd/runtime/device.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -132,7 +131,7 @@ void write_json(const char* flag, const std::string& path, const std::string& js
   try {
     replace_text(path, json + "\n");
   } catch (const FileError& error) {
-    throw FileError(fmt::format("{}: {}", flag, error.what()));
+    raise<FileError>("{}: {}", flag, error.what());
   }
 }
 

@@ -1,9 +1,8 @@
-#include "tools/run/checkpoints.h"
+#include "tools/run/inputs.h"
 
 #include <cstdio>
 #include <filesystem>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/print.h"
@@ -53,10 +52,10 @@ void check_not_in_checkpoint(const std::string& file, const char* command) {
   std::error_code ignored;
   if (fs::exists(path.parent_path() / zero::manifest_name, ignored) ||
       (path.filename() == "latest" && !step_folders(path.parent_path()).empty()))
-    throw ConfigError(
-        fmt::format("{}: {} is, or would be, a file of a checkpoint; expected a path outside of "
-                    "it; try another folder",
-                    command, file));
+    raise<ConfigError>(
+        "{}: {} is, or would be, a file of a checkpoint; expected a path outside of it; try "
+        "another folder",
+        command, file);
 }
 
 void check_own_directory(const std::string& save, const Checkpoint& resumed) {
@@ -64,17 +63,17 @@ void check_own_directory(const std::string& save, const Checkpoint& resumed) {
   if (folders.empty()) return;
   const std::string newest = fs::path(folders.front().path).filename().string();
   if (!resumed || !zero::lies_in(resumed->path(), save))
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "--save: {} holds another run's checkpoints, up to {}; expected a directory without any; "
         "try --resume {} to go on from there, another directory, or remove them",
-        save, newest, save));
+        save, newest, save);
   const int64_t steps = resumed->manifest().info.steps;
   for (const StepFolder& folder : folders)
     if (folder.steps > steps && verifies(folder.path))
-      throw ConfigError(fmt::format(
+      raise<ConfigError>(
           "--save: {} has step_{}, later than the step_{} that this run goes on from, and would "
           "replace it; try another directory, or --resume {} to go on from the newest",
-          save, folder.steps, steps, save));
+          save, folder.steps, steps, save);
 }
 
 std::shared_ptr<zero::DirectoryLock> lock_directory(const std::string& directory) try {
@@ -82,7 +81,7 @@ std::shared_ptr<zero::DirectoryLock> lock_directory(const std::string& directory
   if (!lock->warning().empty()) print_line(stderr, "warning: --save: {}", lock->warning());
   return lock;
 } catch (const ConfigError& error) {
-  throw ConfigError(std::string("--save: ") + error.what());
+  raise<ConfigError>("--save: {}", error.what());
 }
 
 namespace {
@@ -111,14 +110,14 @@ bool is_seq2seq_folder(const std::string& path) {
 
 models::HuggingFaceFolder open_hf_folder(const std::string& path) {
   if (has_checkpoints(path))
-    throw FileError(
-        fmt::format("--from-hf: {} has checkpoints; expected a folder as Hugging Face's libraries "
-                    "write one; try --init or --resume",
-                    path));
+    raise<FileError>(
+        "--from-hf: {} has checkpoints; expected a folder as Hugging Face's libraries write one; "
+        "try --init or --resume",
+        path);
   if (!is_hf_folder(path)) try {
       return models::HuggingFaceFolder(path);
     } catch (const FileError& error) {
-      throw FileError(std::string("--from-hf: ") + error.what());
+      raise<FileError>("--from-hf: {}", error.what());
     }
   return models::HuggingFaceFolder(path);
 }

@@ -14,9 +14,8 @@
 #include <cstring>
 #include <iterator>
 
-#include "tools/run/checkpoints.h"
+#include "tools/run/inputs.h"
 #include "zerograd/runtime/comm/processes.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/print.h"
 #include "zerograd/zero/interrupt.h"
@@ -68,8 +67,7 @@ pid_t start(std::vector<std::string>& words, const std::string& advice, const St
     if (signal != SIGHUP || !zero::is_ignored(signal)) sigaction(signal, &action, nullptr);
   std::fflush(nullptr);
   const auto refuse = [&](int error) {
-    throw Unsupported(
-        fmt::format("{} cannot be started: {}; {}", words[0], std::strerror(error), advice));
+    raise<Unsupported>("{} cannot be started: {}; {}", words[0], std::strerror(error), advice);
   };
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) refuse(errno);
@@ -110,7 +108,7 @@ CapturedEnd capture_child(std::vector<std::string> words, const std::string& adv
   if (received_signal != 0)
     return {.end = {128 + received_signal, received_signal}, .output = "", .timed_out = false};
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) throw Unsupported(std::string("pipe: ") + std::strerror(errno));
+  if (pipe2(ends, O_CLOEXEC) != 0) raise<Unsupported>("pipe: {}", std::strerror(errno));
   CapturedEnd captured{};
   const pid_t child = start(words, advice, {.death_signal = SIGKILL, .output = ends[1]});
   close(ends[1]);

@@ -1,11 +1,10 @@
-#include "tools/run/conversations.h"
+#include "tools/run/inputs.h"
 
 #include <ctime>
 #include <utility>
 
 #include "zerograd/models/tokenizer/corpus.h"
 #include "zerograd/models/tokenizer/text_stream.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -34,10 +33,10 @@ std::vector<models::Conversation> conversations_in(const std::string& flag, cons
     return models::read_conversations(path, file, &notes.emplace_back());
   } catch (const Unsupported& error) {
     if (file.chat) throw Unsupported(message(error));
-    throw Unsupported(
-        message(error) + (folder.empty() ? "" : fmt::format("; {} has no chat template", folder)) +
-        "; try --chat-format F.jinja, or F.json with a prefix and a suffix for each role, or lines "
-        "with prompt and response");
+    raise<Unsupported>(
+        "{}{}; try --chat-format F.jinja, or F.json with a prefix and a suffix for each role, or "
+        "lines with prompt and response",
+        message(error), folder.empty() ? "" : fmt::format("; {} has no chat template", folder));
   } catch (const FileError& error) {
     throw FileError(message(error));
   } catch (const ConfigError& error) {
@@ -97,10 +96,10 @@ std::unique_ptr<models::Dataset> conversation_dataset(const DataOptions& options
           .codec = request.tokenizer ? models::tokenizer_codec(*request.tokenizer) : nullptr,
           .notes = notes});
   if (!request.validation_only && dataset->epoch_samples(models::Split::train) == 0)
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "--data: none of {} conversations is left to train on: no training conversation of {} has "
         "a target in its first {} tokens; try a larger --block-size or a smaller --val-fraction",
-        count, options.source, dataset->block_size() + 1));
+        count, options.source, dataset->block_size() + 1);
   return dataset;
 }
 
@@ -135,7 +134,7 @@ std::optional<models::ChatFormat> chat_format_of(const std::string& path, const 
       jinja.tool_text.clear();
     }
   } catch (const FileError& error) {
-    throw FileError((path.empty() ? "" : "--chat-format: ") + std::string(error.what()));
+    raise<FileError>("{}{}", path.empty() ? "" : "--chat-format: ", error.what());
   }
   if (jinja.text.empty()) return std::nullopt;
   if (!saved.empty())

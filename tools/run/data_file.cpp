@@ -1,6 +1,5 @@
 #include "tools/run/data_file.h"
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
@@ -26,10 +25,10 @@ DataKind kind_of(const std::string& source) {
   const std::string found = is_directory(source)  ? " is a folder"
                             : path_exists(source) ? " is not a regular file"
                                                   : " does not exist";
-  throw ConfigError(
-      "--data: '" + source + "'" + found + ", and " + source +
-      ".idx does not exist; expected sort, adder, PATH.txt, PATH.bin, PATH.jsonl or PREFIX" +
-      did_you_mean(source, {"sort", "adder"}));
+  raise<ConfigError>(
+      "--data: '{}'{}, and {}.idx does not exist; expected sort, adder, PATH.txt, PATH.bin, "
+      "PATH.jsonl or PREFIX{}",
+      source, found, source, did_you_mean(source, {"sort", "adder"}));
 }
 
 Contents contents_of(const std::string& path) {

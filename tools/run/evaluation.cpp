@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "zerograd/models/gpt/generate.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {

@@ -4,8 +4,9 @@
 #include <cstdio>
 #include <limits>
 
+#include "tools/options/fields.h"
+#include "tools/options/flags.h"
 #include "tools/output/memory_json.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/machine.h"
 #include "zerograd/runtime/recorder.h"
 #include "zerograd/runtime/text/format.h"
@@ -46,8 +47,8 @@ struct Inference {
 
   Plan plan(InferenceMode mode) const {
     constexpr int64_t unlimited = std::numeric_limits<int64_t>::max();
-    zg::PlanOptions plan_options{.device = options.device_flags.device,
-                                 .type = options.device_flags.type,
+    zg::PlanOptions plan_options{.device = options.train.device_flags.device,
+                                 .type = options.train.device_flags.type,
                                  .max_reads = unlimited};
     plan_options.device.memory_limit = plan_options.device.host_limit = 0;
     return plan_ranks(
@@ -75,22 +76,22 @@ void check_fits(const RankReport& report, const DeviceFlags& flags) {
   const Needs needs = needs_of(report);
   if (!needs.fit(limits)) {
     const bool on_device = limits.memory_limit > 0 && needs.device > limits.memory_limit;
-    throw OutOfMemory(fmt::format(
+    raise<OutOfMemory>(
         "{}: the model takes {} and {} of host memory, by plan; expected at most {}; {}",
         on_device ? "--device-memory" : "--host-memory", needs_text(report), bytes_text(needs.host),
-        bytes_text(on_device ? limits.memory_limit : limits.host_limit), advice));
+        bytes_text(on_device ? limits.memory_limit : limits.host_limit), advice);
   }
   const int64_t here = needs.host + (flags.type == Device::Type::cpu ? needs.device : 0);
   const int64_t available = std::min(memory_limit_bytes(), available_memory_bytes());
   const int64_t addresses = addresses_left_bytes();
   if (here > std::min(available, addresses))
-    throw OutOfMemory(fmt::format(
+    raise<OutOfMemory>(
         "the model takes {}, by plan; this machine has {} available{}; {}", needs_text(report),
         bytes_text(available),
         addresses < available
             ? fmt::format(" and `ulimit -v` leaves this process {}", bytes_text(addresses))
             : "",
-        advice));
+        advice);
 }
 
 void print_plan(const Plan& plan, const RunSpec& settings, DType compute) {
@@ -107,20 +108,42 @@ void print_plan(const Plan& plan, const RunSpec& settings, DType compute) {
 
 }  // namespace
 
-SavedModel open_for_inference(const std::string& path, const TrainOptions& options,
-                              const AdapterPaths& paths) {
-  SavedModel saved_model = open_saved_model(path, options, paths);
+FlagGroup inference_flags(InferenceOptions& options) {
+  FlagGroup group{"place", flags_named({"--device", "--use-hpu", "--threads", "--device-memory",
+                                        "--host-memory"},
+                                       options.train)};
+  group.flags.push_back(dtype_flag(
+      options.dtype,
+      "dtype in which matrices are stored, others in f32 [the files'; in a checkpoint the\n"
+      "run's precision]. The run's precision, f32 for a folder, is that of the\n"
+      "computation; with weights in another dtype it is f32"));
+  group.flags.push_back(path_flag({"--memory-json"}, "F", options.memory_json, PathUse::writes,
+                                  "writes the bytes in use by phase and purpose"));
+  return group;
+}
+
+bool parse_inference(const CommandLine& line, const std::vector<std::string>& arguments,
+                     InferenceOptions& options) {
+  if (!parse(line, arguments, options.train.given)) return false;
+  check_model(options.train);
+  check_device(options.train.given);
+  return true;
+}
+
+SavedModel open_for_inference(const InferenceOptions& options) {
+  check_model_flags(options.train.given, options.checkpoint);
+  SavedModel saved_model = open_saved_model(options.checkpoint, options.train, options.adapters);
   models::GPTConfig& model = saved_model.settings.model;
   if (!saved_model.settings.seq2seq.config.empty()) return saved_model;
-  if (options.model.block_size > model.block_size)
-    model.block_size = std::min(options.model.block_size, longest_context(model));
+  if (const int64_t longer = options.train.model.block_size; longer > model.block_size)
+    model.block_size = std::min(longer, longest_context(model));
   models::validate(model);
   return saved_model;
 }
 
 int run_inference(const SavedModel& saved_model, const InferenceOptions& options,
                   const InferenceWork& work) {
-  const DeviceFlags& flags = options.device_flags;
+  const DeviceFlags& flags = options.train.device_flags;
   const RunSpec& settings = saved_model.settings;
   check_output(settings, "--memory-json", options.memory_json);
   if (!options.only_planned) require_device(flags.type);

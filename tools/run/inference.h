@@ -4,10 +4,25 @@
 #include <memory>
 
 #include "tools/options/options.h"
-#include "tools/run/setup.h"
+#include "tools/run/inputs.h"
 #include "zerograd/autograd/values.h"
 
 namespace zg::tools {
+
+/// The options that `eval` and `generate` share. Settings without a flag come from the checkpoint.
+struct InferenceOptions {
+  TrainOptions train;  ///< flags of train: data, model, pairs, seed, place
+  std::string checkpoint;
+  AdapterPaths adapters;
+  std::optional<DType> dtype;  ///< in which weights are stored; absent: their own
+  std::string memory_json;
+  bool only_planned = false;  ///< `plan eval` and `plan generate`: nothing is read or computed
+};
+/// --device, --dtype and the like.
+FlagGroup inference_flags(InferenceOptions& options);
+/// Returns false after printing help. Throws ConfigError.
+bool parse_inference(const CommandLine& line, const std::vector<std::string>& arguments,
+                     InferenceOptions& options);
 
 /// A trained model for inference, with its weights on a device.
 struct TrainedModel {
@@ -26,8 +41,7 @@ struct TrainedModel {
 };
 
 /// open_saved_model(); a decoder has the block size of the options, if its positions allow it.
-SavedModel open_for_inference(const std::string& path, const TrainOptions& options,
-                              const AdapterPaths& paths);
+SavedModel open_for_inference(const InferenceOptions& options);
 
 /// Why the work of a command is called.
 enum class InferenceMode : uint8_t {

@@ -1,9 +1,6 @@
-#include "tools/options/seq2seq_flags.h"
-#include "tools/run/checkpoints.h"
-#include "tools/run/setup.h"
-#include "tools/run/tokenizers.h"
+#include "tools/options/flags.h"
+#include "tools/run/inputs.h"
 #include "zerograd/models/gpt/family.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/safetensors.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -33,10 +30,10 @@ std::string check_initial_weights(const std::string& path, const Checkpoint& che
     check_initial_seq2seq(path, settings->seq2seq, run.seq2seq);
   const std::string found = checkpoint ? checkpoint->path() : path;
   if (settings && settings->lora.rank > 0)
-    throw ConfigError(
-        fmt::format("--init: {0} has adapters alone, of {1}; expected a whole model; "
-                    "try zerograd export {0} --merge --hf DIR, and --from-hf DIR",
-                    found, settings->base.path));
+    raise<ConfigError>(
+        "--init: {0} has adapters alone, of {1}; expected a whole model; try zerograd export {0} "
+        "--merge --hf DIR, and --from-hf DIR",
+        found, settings->base.path);
   const std::string note = settings ? check_initial_tokens({*settings, found}, run) : "";
   if (is_seq2seq) return note;
   const models::GPTConfig there = settings ? settings->model : sizes_from_shapes(path);
@@ -71,8 +68,8 @@ std::string check_initial_weights(const std::string& path, const Checkpoint& che
     compare("--ffn-hidden-size", hidden_of(there), hidden_of(model));
   }
   if (!flags.empty())
-    throw FileError("--init: " + path + " has a model of " + sizes(there) +
-                    "; expected this run's model of " + sizes(model) + "; try" + flags);
+    raise<FileError>("--init: {} has a model of {}; expected this run's model of {}; try{}", path,
+                     sizes(there), sizes(model), flags);
   return note;
 }
 

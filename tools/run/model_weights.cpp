@@ -1,13 +1,9 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/options/fields.h"
-#include "tools/options/lora_flags.h"
-#include "tools/options/model_flags.h"
-#include "tools/options/seq2seq_flags.h"
-#include "tools/run/checkpoints.h"
-#include "tools/run/setup.h"
+#include "tools/options/flags.h"
+#include "tools/run/inputs.h"
 #include "zerograd/models/hugging_face/peft.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/json.h"
@@ -51,8 +47,8 @@ void check_output(const RunSpec& saved, const std::string& flag, const std::stri
 
 void move_base(RunSpec& settings, const std::string& path, const std::string& checkpoint) {
   if (settings.lora.rank == 0)
-    throw ConfigError(
-        fmt::format("--base: {} has a whole model, not adapters; leave the flag out", checkpoint));
+    raise<ConfigError>("--base: {} has a whole model, not adapters; leave the flag out",
+                       checkpoint);
   // A folder of checkpoints may have later steps than that of the base.
   const std::filesystem::path step = std::filesystem::path(settings.base.path).filename();
   settings.base.path = absolute_path(path);
@@ -63,20 +59,20 @@ void move_base(RunSpec& settings, const std::string& path, const std::string& ch
 WeightSource base_weights(const RunSpec& settings) {
   const std::string& path = settings.base.path;
   if (!path_exists(path))
-    throw FileError(
-        fmt::format("base: {}, the weights that the adapters are trained for, does not exist; "
-                    "expected them at this path; try --base PATH with the path where they are now",
-                    path));
+    raise<FileError>(
+        "base: {}, the weights that the adapters are trained for, does not exist; expected them at "
+        "this path; try --base PATH with the path where they are now",
+        path);
   if (is_hf_folder(path) && settings.seq2seq.config.empty()) {
     // weights() compares the models, too, but can only guess why they differ.
     models::GPTConfig there = open_hf_folder(path).model().config;
     there.block_size = settings.model.block_size;
     there.dropout = settings.model.dropout;
     if (there != settings.model)
-      throw FileError(fmt::format(
+      raise<FileError>(
           "base: {}/config.json describes another model than the one that the adapters are trained "
           "for{}; restore that folder",
-          path, differing_keys(there, settings.model)));
+          path, differing_keys(there, settings.model));
   }
   return is_hf_folder(path) ? hf_weights(path, settings) : zero::weights_of(path);
 }

@@ -1,4 +1,4 @@
-#include "tools/run/pairs.h"
+#include "tools/run/inputs.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,6 @@
 
 #include "tools/run/data_file.h"
 #include "zerograd/models/tokenizer/text_stream.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
@@ -58,9 +57,9 @@ models::Seq2SeqTokens seq2seq_tokens(models::Seq2SeqFamily family,
                                      const models::Tokenizer& tokenizer, const std::string& path) {
   const models::SpecialTokens special = models::special_tokens_of(tokenizer);
   if (special.eos.empty())
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "--tokenizer: expected a token that ends a text, </s> or <|endoftext|>, got none in {}",
-        path));
+        path);
   const int32_t eos = special.eos.front();
   const bool is_bart = family == models::Seq2SeqFamily::bart;
   return {.pad = special.pad.value_or(eos),
@@ -132,7 +131,7 @@ constexpr const char* pairs_wanted =
 void check_kind(const std::string& source) {
   if (source == "sort" || source == "adder" || source.ends_with(".bin") ||
       source.ends_with(".txt") || !indexed_prefix(source).empty())
-    throw ConfigError(fmt::format("--data: {}, got {}", pairs_wanted, source));
+    raise<ConfigError>("--data: {}, got {}", pairs_wanted, source);
 }
 
 std::vector<models::TokenPair> pairs_in(const PairSource& source) {
@@ -146,7 +145,7 @@ std::vector<models::TokenPair> pairs_in(const PairSource& source) {
          .max_target = source.options.max_target,
          .source_prefix = source.options.source_prefix});
   } catch (const FileError& error) {
-    throw FileError(fmt::format("--data: {}; {}", error.what(), pairs_wanted));
+    raise<FileError>("--data: {}; {}", error.what(), pairs_wanted);
   }
 }
 
@@ -157,8 +156,8 @@ double limit_pairs(const PairSource& source, std::vector<models::TokenPair>& pai
   const auto validation = std::llround(static_cast<double>(count) * fraction);
   const auto limited = [&](const char* flag, int64_t limit, int64_t all, const char* split) {
     if (limit > all)
-      throw ConfigError(fmt::format("{}: expected at most the {} {} pairs of {}, got {}", flag, all,
-                                    split, source.data.source, limit));
+      raise<ConfigError>("{}: expected at most the {} {} pairs of {}, got {}", flag, all, split,
+                         source.data.source, limit);
     return limit > 0 ? limit : all;
   };
   const int64_t train =
@@ -188,11 +187,10 @@ std::shared_ptr<const PairData> read_pair_data(const PairSource& source) {
           {.validation_fraction = fraction, .order = source.data.order, .seed = source.seed}),
       padding_of(source.options), source.config);
   if (data->vocabulary() > source.config.vocabulary)
-    throw ConfigError(
-        fmt::format("--data: {} has the token {}; expected ids below {}, the model's "
-                    "vocabulary{}",
-                    path, data->vocabulary() - 1, source.config.vocabulary,
-                    source.tokenizer ? "; try the model's own --tokenizer" : ""));
+    raise<ConfigError>(
+        "--data: {} has the token {}; expected ids below {}, the model's vocabulary{}", path,
+        data->vocabulary() - 1, source.config.vocabulary,
+        source.tokenizer ? "; try the model's own --tokenizer" : "");
   return data;
 }
 
@@ -202,8 +200,8 @@ void resolve_lengths(const models::Seq2SeqConfig& config, Seq2SeqOptions& option
                                      std::pair("--max-target-length", &options.max_target)}) {
     if (*length == 0) *length = std::min(default_length, config.positions);
     if (*length > config.positions)
-      throw ConfigError(fmt::format("{}: expected at most the {} positions of the model, got {}",
-                                    flag, config.positions, *length));
+      raise<ConfigError>("{}: expected at most the {} positions of the model, got {}", flag,
+                         config.positions, *length);
   }
 }
 

@@ -8,9 +8,8 @@
 #include <system_error>
 #include <thread>
 
+#include "tools/run/inputs.h"
 #include "tools/run/rank.h"
-#include "tools/run/setup.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/machine.h"
 #include "zerograd/runtime/plan.h"
 #include "zerograd/runtime/recorder.h"
@@ -213,29 +212,29 @@ std::string ranks_text(int64_t ranks) {
 void check_threads(const Run& run) {
   const int64_t threads = threads_of(run);
   if (threads > thread_limit())
-    throw OutOfMemory(
-        fmt::format("--ranks: {} ranks take {} threads; this system allows {}; try fewer --ranks",
-                    ranks_here(run), threads, thread_limit()));
+    raise<OutOfMemory>(
+        "--ranks: {} ranks take {} threads; this system allows {}; try fewer --ranks",
+        ranks_here(run), threads, thread_limit());
 }
 
 void check_host_cap(const Run& run, const Needs& each) {
   const int64_t limit = run.options.device_flags.device.host_limit;
   if (limit == 0 || each.host <= limit) return;
   const std::optional<std::string> smallest = smallest_fitting(run);
-  throw OutOfMemory(
-      fmt::format("--host-memory: a rank takes {} of host memory by plan; expected at most the cap "
-                  "of {}; try {}",
-                  size_text(each.host), size_text(limit),
-                  smallest ? *smallest + ": the smallest setting that fits"
-                           : "nvme instead of host, more --ranks or a higher cap"));
+  raise<OutOfMemory>(
+      "--host-memory: a rank takes {} of host memory by plan; expected at most the cap of {}; try "
+      "{}",
+      size_text(each.host), size_text(limit),
+      smallest ? *smallest + ": the smallest setting that fits"
+               : "nvme instead of host, more --ranks or a higher cap");
 }
 
 void check_disk(const Run& run, const Needs& each) {
   const DiskBudget budget = disk_budget(run, each);
   if (!budget.suffices())
-    throw FileError(fmt::format(
+    raise<FileError>(
         "--nvme-path: {} has too little room: {}; try another --nvme-path, or host instead of nvme",
-        run.options.offload.nvme_path, budget.str()));
+        run.options.offload.nvme_path, budget.str());
 }
 
 // The bytes of this machine's memory that a rank takes. A GPU checks its own memory.
@@ -255,11 +254,11 @@ void check_addresses(const Run& run, const Needs& needs) {
       static_cast<double>(ranks) * static_cast<double>(memory_of_rank(run, needs)) +
       static_cast<double>(threads) * static_cast<double>(thread_stack_bytes());
   if (together <= static_cast<double>(left)) return;
-  throw OutOfMemory(fmt::format(
+  raise<OutOfMemory>(
       "train: {} of addresses for the memory of {} and the stacks of {} threads, by plan; `ulimit "
       "-v` leaves this process {}; try `ulimit -v unlimited`, fewer --ranks or a smaller "
       "--batch-size",
-      size_text(static_cast<int64_t>(together)), ranks_text(ranks), threads, size_text(left)));
+      size_text(static_cast<int64_t>(together)), ranks_text(ranks), threads, size_text(left));
 }
 
 void check_memory(const Run& run, const Needs& needs) {
@@ -277,15 +276,15 @@ void check_memory(const Run& run, const Needs& needs) {
       "{} of memory for {} of {} each, by plan; this machine has {}", gib(together),
       ranks_text(ranks), gib(static_cast<double>(each)), gib(static_cast<double>(machine)));
   if (each <= machine)
-    throw OutOfMemory(fmt::format(
+    raise<OutOfMemory>(
         "train: {}; at most {} such ranks fit; try fewer --ranks or a higher --zero-stage", demand,
-        machine / each));
+        machine / each);
   Run limited = run;
   limited.options.device_flags.device.memory_limit = machine / ranks;
   const std::optional<std::string> smallest = smallest_fitting(limited);
-  throw OutOfMemory(fmt::format("train: {}; try {}", demand,
-                                smallest ? *smallest + ": the smallest setting that fits"
-                                         : "a smaller --batch-size or a smaller model"));
+  raise<OutOfMemory>("train: {}; try {}", demand,
+                     smallest ? *smallest + ": the smallest setting that fits"
+                              : "a smaller --batch-size or a smaller model");
 }
 
 }  // namespace

@@ -1,11 +1,10 @@
-#include "tools/run/processes.h"
+#include "tools/run/run.h"
 
 #include <cstdlib>
 #include <memory>
 #include <numeric>
 #include <span>
 
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
@@ -76,18 +75,18 @@ Run agree_on_checkpoint(Run run, const TrainOptions& given, Communicator& ranks)
   constexpr int max_attempts = 20;
   for (int attempt = 1; first_different(gather_texts(*group, checkpoints_of(run))) > 0; ++attempt) {
     if (attempt == max_attempts)
-      throw ConfigError(
-          fmt::format("--resume: in {} attempts the ranks found different checkpoints; expected a "
-                      "folder that every host sees alike; try one step_N of it",
-                      max_attempts));
+      raise<ConfigError>(
+          "--resume: in {} attempts the ranks found different checkpoints; expected a folder that "
+          "every host sees alike; try one step_N of it",
+          max_attempts);
     run = prepare_run(given, run.dataset, run.lock);
   }
   if (const size_t rank = first_different(
           gather_texts(*group, to_json(run.settings) + path_of(run) + run.settings.base.hash)))
-    throw ConfigError(
-        fmt::format("ranks differ before step 0: the settings of rank {} are not rank 0's; "
-                    "expected the same command, program and files on every host",
-                    rank));
+    raise<ConfigError>(
+        "ranks differ before step 0: the settings of rank {} are not rank 0's; expected the same "
+        "command, program and files on every host",
+        rank);
   return run;
 }
 

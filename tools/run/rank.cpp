@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "tools/options/lora_flags.h"
-#include "tools/run/setup.h"
+#include "tools/options/flags.h"
+#include "tools/run/inputs.h"
 #include "zerograd/autograd/ops.h"
 #include "zerograd/models/gpt/generate.h"
 #include "zerograd/models/hugging_face/peft.h"

@@ -9,12 +9,10 @@
 #include <iterator>
 #include <utility>
 
-#include "tools/options/run_checks.h"
-#include "tools/options/train_flags.h"
+#include "tools/options/flags.h"
 #include "zerograd/kernels/matmul/peak.h"
 #include "zerograd/models/gpt/generate.h"
 #include "zerograd/models/gpt/gpt.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/machine.h"
 #include "zerograd/runtime/storage/swap.h"
 #include "zerograd/runtime/text/format.h"
@@ -27,7 +25,7 @@ template <class File, class... Arguments>
 void open(const char* flag, std::optional<File>& file, const Arguments&... arguments) try {
   file.emplace(arguments...);
 } catch (const FileError& error) {
-  throw FileError(std::string(flag) + ": " + error.what());
+  raise<FileError>("{}: {}", flag, error.what());
 }
 
 using Clock = std::chrono::steady_clock;
@@ -80,8 +78,8 @@ void Rank::announce() {
         settings_.optimisation.engine.nccl_reduce ? ", which sums gradients: inexact" : "");
   if (run_.algorithms)
     console_->log(
-        "{} has the algorithms of {} products, checksum {}; others are "
-        "multiplied by the heuristic's first",
+        "{} has the algorithms of {} products, checksum {}; others are multiplied by the "
+        "heuristic's first",
         options_.matmul_algorithms, run_.algorithms->algorithms.size(), settings_.matmul_checksum);
   if (const Axes& axes = settings_.axes; axes.model_ranks() > 1)
     console_->log("mesh: data {} x pipeline {} x tensor {}{}; idle by formula {:.1f} %",
@@ -129,8 +127,8 @@ std::string Rank::description_of_adapters() const {
     if (parameter->trainable) trained += parameter->shape.numel();
   }
   return fmt::format(
-      "adapters of rank {}, alpha {:.6g}{}, on {}: {} of {} parameters{} are trained; "
-      "base {}, hash {}",
+      "adapters of rank {}, alpha {:.6g}{}, on {}: {} of {} parameters{} are trained; base {}, "
+      "hash {}",
       lora.rank, lora.alpha, lora.rank_stabilised ? " / sqrt(rank)" : "", lora.targets, trained,
       all, settings_.axes.model_ranks() > 1 ? " of this rank" : "", settings_.base.path,
       settings_.base.hash);
@@ -412,8 +410,8 @@ int Rank::finish() {
   }
   if (diverged_at_ >= 0)
     console_->log(
-        "warning: the loss is not finite since step {}: this model is of no use; try a "
-        "lower --lr, or --clip 1",
+        "warning: the loss is not finite since step {}: this model is of no use; try a lower --lr, "
+        "or --clip 1",
         diverged_at_);
   const std::string hash = engine_->parameter_hash();
   console_->result("param_hash " + hash);

@@ -5,14 +5,10 @@
 #include <limits>
 
 #include "tools/options/fields.h"
-#include "tools/options/lora_flags.h"
-#include "tools/options/run_checks.h"
-#include "tools/options/seq2seq_flags.h"
-#include "tools/options/train_flags.h"
-#include "tools/run/setup.h"
+#include "tools/options/flags.h"
+#include "tools/run/inputs.h"
 #include "zerograd/models/hugging_face/peft.h"
 #include "zerograd/runtime/command_line/flags.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 
@@ -23,8 +19,8 @@ using models::Split;
 
 void check_positions(int64_t positions, const TrainOptions& options, int64_t block_size) {
   if (block_size > positions)
-    throw ConfigError(fmt::format("--block-size: expected at most the {} positions of {}, got {}",
-                                  positions, options.from_hf, block_size));
+    raise<ConfigError>("--block-size: expected at most the {} positions of {}, got {}", positions,
+                       options.from_hf, block_size);
 }
 
 std::string note_on_positions(int64_t positions, const TrainOptions& options) {
@@ -43,19 +39,19 @@ std::vector<std::string> adopt_hf(const models::HFModel& folder, TrainOptions& o
                options.from_hf + " says itself what its model is; leave the flag out");
   models::GPTConfig& model = options.model;
   if (!options.given.count("--dropout") && !folder.dropouts.empty())
-    throw Unsupported(fmt::format(
+    raise<Unsupported>(
         "{}/config.json: {} differ; this version has one dropout for all; try --dropout",
-        options.from_hf, folder.dropouts));
+        options.from_hf, folder.dropouts);
   RunSpec theirs;
   theirs.model = config;
   if (is_conversations(options.data.source))
     theirs.model.block_size = std::min(config.block_size, conversation_block_size);
   adopt_model(theirs, options);
   if (config.position == models::Position::rope && model.block_size > config.block_size)
-    return {fmt::format(
-        "--block-size {}: {} was trained on the first {} positions; rotary positions beyond them "
-        "are new to it",
-        model.block_size, options.from_hf, config.block_size)};
+    return {
+        fmt::format("--block-size {}: {} was trained on the first {} positions; rotary positions "
+                    "beyond them are new to it",
+                    model.block_size, options.from_hf, config.block_size)};
   if (config.position != models::Position::learned) return {};  // ALiBi takes any length
   check_positions(config.block_size, options, model.block_size);
   if (model.block_size == config.block_size) return {};
@@ -166,9 +162,9 @@ int64_t total_steps(const TrainOptions& options, const models::Dataset& dataset,
       settings.rampup, whole, done,
       {.steps = std::numeric_limits<int64_t>::max(), .samples = static_cast<int64_t>(samples)});
   if (options.train_samples > 0 && end.steps == 0)
-    throw ConfigError(
-        fmt::format("--train-samples: expected at least the {} samples of the first step, got {}",
-                    settings.rampup.batch_at(0, whole), options.train_samples));
+    raise<ConfigError>(
+        "--train-samples: expected at least the {} samples of the first step, got {}",
+        settings.rampup.batch_at(0, whole), options.train_samples);
   return std::max<int64_t>(1, end.steps);
 }
 

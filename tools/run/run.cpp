@@ -8,19 +8,12 @@
 #include <utility>
 
 #include "tools/options/fields.h"
-#include "tools/options/lora_flags.h"
-#include "tools/options/model_flags.h"
-#include "tools/options/run_checks.h"
-#include "tools/options/seq2seq_flags.h"
-#include "tools/run/conversations.h"
-#include "tools/run/pairs.h"
+#include "tools/options/flags.h"
+#include "tools/run/inputs.h"
 #include "tools/run/resolve.h"
-#include "tools/run/setup.h"
-#include "tools/run/tokenizers.h"
 #include "zerograd/models/hugging_face/peft.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/runtime/command_line/command_line.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/print.h"
@@ -35,8 +28,7 @@ void check_writable(const char* flag, const std::string& path) {
   std::error_code ignored;
   const bool existed = std::filesystem::exists(path, ignored);
   std::FILE* file = std::fopen(path.c_str(), "a");
-  if (!file)
-    throw FileError(fmt::format("{}: {} cannot be written: {}", flag, path, std::strerror(errno)));
+  if (!file) raise<FileError>("{}: {} cannot be written: {}", flag, path, std::strerror(errno));
   std::fclose(file);
   // A dangling link belongs to the user, for example /dev/stdout when stdout is closed.
   if (!existed && !std::filesystem::is_symlink(path, ignored))
@@ -178,11 +170,10 @@ std::shared_ptr<const models::Dataset> dataset_of(const Run& run,
                          .folder = options.from_hf});
   if (options.only_planned) return meta_dataset(options, Validates::yes);
   if (is_import(options)) return meta_dataset(options, Validates::no);
-  throw ConfigError(
-      "--data: expected sort, adder, PATH.txt, PATH.bin or PATH.jsonl, got nothing, "
-      "and " +
-      (run.resumed.empty() ? options.save + " has no checkpoint to resume"
-                           : run.resumed + " was made without data; try --data PATH"));
+  raise<ConfigError>(
+      "--data: expected sort, adder, PATH.txt, PATH.bin or PATH.jsonl, got nothing, and {}",
+      run.resumed.empty() ? options.save + " has no checkpoint to resume"
+                          : run.resumed + " was made without data; try --data PATH");
 }
 
 // Fills in the run's dataset, the name and checksum of its tokenizer, and the log line about both.
@@ -252,8 +243,8 @@ std::shared_ptr<const PairData> pairs_of(const Run& run, const models::Seq2SeqCo
   if (options.only_planned || is_import(options))
     return std::make_shared<const PairData>(padding_of(options.seq2seq), config,
                                             options.only_planned);
-  throw ConfigError("--data: expected pairs PATH.jsonl, got nothing" +
-                    (run.resumed.empty() ? "" : "; " + run.resumed + " was made without data"));
+  raise<ConfigError>("--data: expected pairs PATH.jsonl, got nothing{}",
+                     run.resumed.empty() ? "" : "; " + run.resumed + " was made without data");
 }
 
 std::optional<models::Tokenizer> open_pairs(Run& run,
@@ -291,8 +282,8 @@ std::optional<models::Tokenizer> open_pairs(Run& run,
 Facts read_facts(Run& run, const TrainOptions& given) {
   const TrainOptions& options = run.options;
   if (options.resume != "auto" && is_hf_folder(options.resume))
-    throw ConfigError(fmt::format("--resume: {} is a Hugging Face folder; try --from-hf {}",
-                                  options.resume, options.resume));
+    raise<ConfigError>("--resume: {} is a Hugging Face folder; try --from-hf {}", options.resume,
+                       options.resume);
   // Lock before choosing the checkpoint, so that no other run saves or removes checkpoints after
   // the choice.
   if (!run.lock && writes_checkpoints(options) && is_directory(options.save))
@@ -318,8 +309,7 @@ void open_initial_weights(Run& run, std::vector<std::string>& notes) {
   const std::string& path = run.options.initial_weights;
   if (path.empty()) return;
   if (is_hf_folder(path))
-    throw ConfigError(
-        fmt::format("--init: {} is a Hugging Face folder; try --from-hf {}", path, path));
+    raise<ConfigError>("--init: {} is a Hugging Face folder; try --from-hf {}", path, path);
   if (is_directory(path)) run.initial = zero::open_checkpoint(path);
   notes.push_back(check_initial_weights(path, run.initial, run.settings));
 }

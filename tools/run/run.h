@@ -2,15 +2,18 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tools/options/options.h"
 #include "tools/options/run_spec.h"
-#include "tools/run/checkpoints.h"
+#include "tools/run/inputs.h"
 #include "zerograd/kernels/matmul/matmul_algorithms.h"
 #include "zerograd/models/data/data.h"
+#include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/trace.h"
 
+// A run, and its state before any rank starts.
 namespace zg::tools {
 
 /// The range of steps that --trace records, and the trace.
@@ -60,5 +63,17 @@ void check_writable(const char* flag, const std::string& path);
 Run prepare_run(const TrainOptions& options,
                 std::shared_ptr<const models::Dataset> dataset = nullptr,
                 std::shared_ptr<zero::DirectoryLock> lock = nullptr);
+
+// Ranks that are processes (processes.cpp).
+
+/// Name and value of all settings that must be equal on every rank before step 0; long values are
+/// given as checksums. Settings that follow from a checkpoint are checked by agree_on_checkpoint().
+std::vector<std::pair<std::string, std::string>> common_values(const Run& run);
+
+/// Makes all ranks use the same checkpoint. Each process chooses one by itself. If another run
+/// saves and removes checkpoints meanwhile, the choices may differ; then all processes choose
+/// again, from the options that the run was prepared with. Throws ConfigError when other settings
+/// differ. Collective; its collectives are not counted as the run's.
+Run agree_on_checkpoint(Run run, const TrainOptions& given, Communicator& ranks);
 
 }  // namespace zg::tools

@@ -1,8 +1,7 @@
-#include "tools/run/run_model.h"
+#include "tools/run/rank.h"
 
-#include "tools/options/lora_flags.h"
-#include "tools/options/seq2seq_flags.h"
-#include "tools/run/pairs.h"
+#include "tools/options/flags.h"
+#include "tools/run/inputs.h"
 #include "zerograd/models/gpt/score.h"
 #include "zerograd/runtime/error.h"
 

@@ -1,15 +1,11 @@
-#include "tools/run/setup.h"
+#include "tools/run/inputs.h"
 
 #include <algorithm>
 #include <filesystem>
 #include <numeric>
 
 #include "tools/options/fields.h"
-#include "tools/options/lora_flags.h"
-#include "tools/options/model_flags.h"
-#include "tools/options/seq2seq_flags.h"
-#include "tools/run/checkpoints.h"
-#include "tools/run/pairs.h"
+#include "tools/options/flags.h"
 #include "zerograd/models/gpt/family.h"
 #include "zerograd/models/gpt/gpt_config.h"
 #include "zerograd/models/hugging_face/peft.h"
@@ -17,7 +13,6 @@
 #include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/command_line/flags.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/safetensors.h"
 #include "zerograd/runtime/text/format.h"
@@ -39,8 +34,7 @@ constexpr int64_t text_block_size = 128;
 constexpr int64_t alibi_block_size = 2048;  // default; ALiBi works with any length
 
 [[noreturn]] void refuse_block_size(const char* task, const char* form, int64_t block_size) {
-  throw ConfigError(std::string("--block-size: for data ") + task + " expected " + form + ", got " +
-                    std::to_string(block_size));
+  raise<ConfigError>("--block-size: for data {} expected {}, got {}", task, form, block_size);
 }
 
 // Reads PATH.bin as a token file of llm.c. The error mentions that PATH.idx is missing, because the
@@ -51,8 +45,8 @@ std::unique_ptr<models::Dataset> token_file_dataset(const std::string& path,
     return models::token_dataset(path, options);
   } catch (const FileError& error) {
     const std::string index = path.substr(0, path.size() - 4) + ".idx";
-    throw FileError(std::string(error.what()) + "; if this is a Megatron dataset, its index " +
-                    index + " is missing");
+    raise<FileError>("{}; if this is a Megatron dataset, its index {} is missing", error.what(),
+                     index);
   }
 }
 
@@ -68,8 +62,8 @@ models::GPTConfig sizes_from_shapes(const std::string& path) {
   const auto shape = [&](const std::string& name) {
     const auto found = reader.entries().find(name + ".weight");
     if (found == reader.entries().end() || found->second.shape.rank() != 2)
-      throw FileError(path + ": expected a matrix named '" + name +
-                      ".weight', as in zerograd's models");
+      raise<FileError>("{}: expected a matrix named '{}.weight', as in zerograd's models", path,
+                       name);
     return found->second.shape;
   };
   models::GPTConfig config = models::GPTConfig::of(family);
@@ -106,17 +100,13 @@ models::GPTConfig config_from_shapes(const std::string& path, const TrainOptions
   } else {
     const models::GPTConfig named = models::GPTConfig::preset(options.model_type);
     if (named.layers != config.layers || named.width != config.width)
-      throw ConfigError("--model-type: " + path + " has " + std::to_string(config.layers) +
-                        " blocks of width " + std::to_string(config.width) + ", which is not " +
-                        options.model_type + "; try --n-head N");
+      raise<ConfigError>(
+          "--model-type: {} has {} blocks of width {}, which is not {}; try --n-head N", path,
+          config.layers, config.width, options.model_type);
     config.heads = named.heads;
   }
   return config;
 }
-
-}  // namespace
-
-namespace {
 
 /// Throws FileError unless the tensors of the same file or checkpoint have the shapes of the model
 /// that its settings describe. Without this check, damaged settings could make the program allocate
@@ -220,9 +210,9 @@ SavedModel open_whole_model(const std::string& path, const TrainOptions& options
     if (std::optional<RunSpec> own = settings_in(path)) return {*own, path};
     settings.model = config_from_shapes(path, options);
   } catch (const FileError& error) {
-    throw FileError(std::string(error.what()) +
-                    "; expected a checkpoint's DIR, a step_N, a safetensors file or a Hugging Face "
-                    "folder");
+    raise<FileError>(
+        "{}; expected a checkpoint's DIR, a step_N, a safetensors file or a Hugging Face folder",
+        error.what());
   }
   return {.settings = settings, .path = path, .weights_only = true};
 }
@@ -237,8 +227,8 @@ SavedModel open_saved_model(const std::string& path, const TrainOptions& options
   const std::string& adapter = paths.adapter;
   if (adapter.empty()) return saved_model;
   if (settings.lora.rank > 0)
-    throw ConfigError(fmt::format(
-        "--adapter: {} has adapters itself; expected a model without; leave the flag out", path));
+    raise<ConfigError>(
+        "--adapter: {} has adapters itself; expected a model without; leave the flag out", path);
   if (!settings.seq2seq.config.empty())
     throw Unsupported("--adapter: an encoder-decoder has no adapters here; expected a decoder");
   settings.lora = lora_options(models::open_peft(adapter).lora);
@@ -253,10 +243,10 @@ void check_data_exists(const std::string& source, const std::string& checkpoint,
   const bool gone =
       std::filesystem::status(source, ignored).type() == std::filesystem::file_type::not_found;
   if (source.empty() || is_task(source) || !gone || !indexed_prefix(source).empty()) return;
-  throw FileError(fmt::format(
+  raise<FileError>(
       "{0}: the data {1}, with which {2} was trained, does not exist; give {0} PATH with the new "
       "path of the data",
-      flag, source, checkpoint));
+      flag, source, checkpoint);
 }
 
 std::unique_ptr<models::Dataset> make_dataset(const DataOptions& options,
@@ -324,20 +314,20 @@ models::GPTConfig model_config(const TrainOptions& options, const models::Datase
   if (options.model.vocabulary > 0) config.vocabulary = options.model.vocabulary;
   if (config.vocabulary == 0) config.vocabulary = dataset.vocabulary();
   if (config.vocabulary < dataset.vocabulary())
-    throw ConfigError("--vocab-size: expected at least " + std::to_string(dataset.vocabulary()) +
-                      ", the vocabulary size of the data, got " +
-                      std::to_string(config.vocabulary));
+    raise<ConfigError>(
+        "--vocab-size: expected at least {}, the vocabulary size of the data, got {}",
+        dataset.vocabulary(), config.vocabulary);
   config.block_size = dataset.block_size();
   if (options.max_positions > 0 && options.max_positions != config.block_size)
-    throw ConfigError("--max-position-embeddings: expected " + std::to_string(config.block_size) +
-                      ", the block size (--block-size), got " +
-                      std::to_string(options.max_positions));
+    raise<ConfigError>(
+        "--max-position-embeddings: expected {}, the block size (--block-size), got {}",
+        config.block_size, options.max_positions);
   if (options.given.count("--rotary-base") && config.position != models::Position::rope)
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "--rotary-base: expected a model with rotary positions ({}), got one with {} positions; "
         "leave the flag out",
         models::list_families(&models::FamilyRow::name, models::has_rope),
-        name_of(config.position)));
+        name_of(config.position));
   models::validate(config);
   return config;
 }
@@ -345,8 +335,8 @@ models::GPTConfig model_config(const TrainOptions& options, const models::Datase
 void check_model_flags(const Given& given, const std::string& checkpoint) {
   for (const char* flag : {"--model-type", "--n-head"})
     if (given.count(flag) && settings_in(checkpoint))
-      throw ConfigError(std::string(flag) + ": " + checkpoint +
-                        " says itself what its model is; leave the flag out");
+      raise<ConfigError>("{}: {} says itself what its model is; leave the flag out", flag,
+                         checkpoint);
 }
 
 }  // namespace zg::tools

@@ -1,10 +1,9 @@
-#include "tools/run/tokenizers.h"
+#include "tools/run/inputs.h"
 
 #include <algorithm>
 
-#include "tools/options/seq2seq_flags.h"
+#include "tools/options/flags.h"
 #include "zerograd/runtime/command_line/flags.h"
-#include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
@@ -22,7 +21,7 @@ models::Tokenizer tokenizer_of(const SavedModel& saved_model) {
   try {
     return models::load_tokenizer(path);
   } catch (const Unsupported& error) {
-    throw Unsupported(std::string(error.what()) + "; --tokenizer PATH names another one");
+    raise<Unsupported>("{}; --tokenizer PATH names another one", error.what());
   } catch (const FileError& error) {
     if (path == saved_model.path) throw;  // the tokenizer of a Hugging Face folder
     throw FileError(std::string(error.what()) +
@@ -50,10 +49,10 @@ void check_same(const SavedModel& saved_model, const DataOptions& data,
   const DataOptions& saved = saved_model.settings.data;
   if (!saved.tokenizer_checksum.empty()) {
     if (data.tokenizer_checksum == saved.tokenizer_checksum) return;
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "--tokenizer: {} is not the tokenizer that the checkpoint was trained with: expected {} "
         "with checksum {}, got {}",
-        data.tokenizer, saved.tokenizer, saved.tokenizer_checksum, data.tokenizer_checksum));
+        data.tokenizer, saved.tokenizer, saved.tokenizer_checksum, data.tokenizer_checksum);
   }
   if (saved.tokenizer.empty()) return;
   std::optional<models::Tokenizer> own;
@@ -63,10 +62,10 @@ void check_same(const SavedModel& saved_model, const DataOptions& data,
     return;  // the folder's tokenizer is unreadable, so the flag replaces it
   }
   if (const int64_t id = first_difference(*own, tokenizer); id >= 0)
-    throw ConfigError(
-        fmt::format("--tokenizer: {} is not the tokenizer of {}: token {} is {} in it, expected "
-                    "{}; leave the flag out",
-                    data.tokenizer, saved_model.path, id, quoted(tokenizer, id), quoted(*own, id)));
+    raise<ConfigError>(
+        "--tokenizer: {} is not the tokenizer of {}: token {} is {} in it, expected {}; leave the "
+        "flag out",
+        data.tokenizer, saved_model.path, id, quoted(tokenizer, id), quoted(*own, id));
 }
 
 bool reads_characters(const DataOptions& data, const models::Dataset& dataset) {
@@ -106,9 +105,9 @@ std::optional<models::Tokenizer> resolve_tokenizer(DataOptions& data, const Save
                                                    bool named) {
   if (data.tokenizer.empty()) return std::nullopt;
   if (saved_model && !saved_model->settings.characters.empty())
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "--tokenizer: the checkpoint's tokens are the characters of {}; leave the flag out",
-        saved_model->settings.data.source));
+        saved_model->settings.data.source);
   const models::Tokenizer tokenizer =
       saved_model && !named ? tokenizer_of(*saved_model) : models::load_tokenizer(data.tokenizer);
   data.tokenizer_checksum = checksum_of(tokenizer);
@@ -157,14 +156,14 @@ std::optional<int32_t> end_token(const SavedModel* saved_model,
 void check_tokenizer(const DataOptions& data, const models::Tokenizer& tokenizer,
                      const models::Dataset& dataset) {
   if (dataset.question_length() > 0)
-    throw ConfigError(
-        fmt::format("--tokenizer: expected data PATH.txt, PATH.bin or PREFIX, got {}, whose tokens "
-                    "are digits; leave the flag out",
-                    data.source));
+    raise<ConfigError>(
+        "--tokenizer: expected data PATH.txt, PATH.bin or PREFIX, got {}, whose tokens are digits; "
+        "leave the flag out",
+        data.source);
   if (dataset.vocabulary() > tokenizer.vocabulary())
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "--tokenizer: {} has {} tokens; the tokens of {} come from another one with at least {}",
-        data.tokenizer, tokenizer.vocabulary(), data.source, dataset.vocabulary()));
+        data.tokenizer, tokenizer.vocabulary(), data.source, dataset.vocabulary());
 }
 
 void check_tokens(const SavedModel& saved_model, const DataOptions& data,
@@ -172,20 +171,20 @@ void check_tokens(const SavedModel& saved_model, const DataOptions& data,
   const RunSpec& saved = saved_model.settings;
   const int64_t expected = saved.model.vocabulary, got = dataset.vocabulary();
   if (!saved.characters.empty() && characters_of(dataset) != saved.characters)
-    throw ConfigError(fmt::format("--data: {} has other characters than the checkpoint's {}",
-                                  data.source, saved.data.source));
+    raise<ConfigError>("--data: {} has other characters than the checkpoint's {}", data.source,
+                       saved.data.source);
   if (saved.characters.empty() && !saved_model.weights_only && reads_characters(data, dataset) &&
       got != expected)
-    throw ConfigError(
-        fmt::format("--data: without a tokenizer {} is read as its {} characters, and the model of "
-                    "{} knows {} tokens of another kind; try --tokenizer PATH with the tokenizer "
-                    "that made them, or --data PATH.bin with tokens",
-                    data.source, got, saved_model.path, expected));
+    raise<ConfigError>(
+        "--data: without a tokenizer {} is read as its {} characters, and the model of {} knows {} "
+        "tokens of another kind; try --tokenizer PATH with the tokenizer that made them, or --data "
+        "PATH.bin with tokens",
+        data.source, got, saved_model.path, expected);
   if (got > expected)
-    throw ConfigError(fmt::format(
-        "--data: expected at most the model's {} tokens, got {}{}", expected, got,
-        data.tokenizer.empty() ? " in " + data.source
-                               : fmt::format(", as the tokenizer {} has", data.tokenizer)));
+    raise<ConfigError>("--data: expected at most the model's {} tokens, got {}{}", expected, got,
+                       data.tokenizer.empty()
+                           ? " in " + data.source
+                           : fmt::format(", as the tokenizer {} has", data.tokenizer));
 }
 
 std::string check_initial_tokens(const SavedModel& saved_model, const RunSpec& run) {
@@ -199,9 +198,9 @@ std::string check_initial_tokens(const SavedModel& saved_model, const RunSpec& r
   const std::string tokenizer = models::has_tokenizer(saved_model.path)
                                     ? saved_model.path
                                     : saved_model.settings.data.tokenizer;
-  throw ConfigError(fmt::format(
+  raise<ConfigError>(
       "{}: the same id would mean another token; try {}", both,
-      tokenizer.empty() ? "a text with the same characters" : "--tokenizer " + tokenizer));
+      tokenizer.empty() ? "a text with the same characters" : "--tokenizer " + tokenizer);
 }
 
 std::string description_of(const DataOptions& data, const models::Dataset& dataset,

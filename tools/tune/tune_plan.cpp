@@ -1,4 +1,4 @@
-#include "tools/tune/tune_search.h"
+#include "tools/tune/tune.h"
 
 #include <algorithm>
 #include <chrono>

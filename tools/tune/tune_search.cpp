@@ -1,4 +1,4 @@
-#include "tools/tune/tune_search.h"
+#include "tools/tune/tune.h"
 
 #include <cstdio>
 #include <cstring>
@@ -80,8 +80,7 @@ std::string table_of(std::vector<Trial> trials, const Run& run) {
   });
   std::string table =
       "| rank | setting | predicted peak B | measured peak B | predicted rank | samples/s | step "
-      "ms "
-      "|\n| ---- | ---- | ---- | ---- | ---- | ---- | ---- |";
+      "ms |\n| ---- | ---- | ---- | ---- | ---- | ---- | ---- |";
   int rank = 0;
   for (const Trial& trial : trials) {
     table += fmt::format("\n| {} | {} | {} | ", ++rank, description_of(trial.plan.tuning, run),

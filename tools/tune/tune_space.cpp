@@ -1,4 +1,4 @@
-#include "tools/tune/tune_space.h"
+#include "tools/tune/tune.h"
 
 #include <algorithm>
 #include <cmath>

@@ -80,8 +80,8 @@ void check_groups(Communicator& comm, const Device& device) {
 
 /// Runs a fault in a stage that should continue.
 bool strike(const std::string& fault) {
-  if (fault == "kill") raise(SIGKILL);
-  if (fault == "stop") raise(SIGSTOP);
+  if (fault == "kill") std::raise(SIGKILL);
+  if (fault == "stop") std::raise(SIGSTOP);
   if (fault == "throw") throw ShapeError("planted");
   while (fault == "stall") std::this_thread::sleep_for(std::chrono::hours(1));
   return false;

@@ -4,8 +4,8 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
 #include "tools/options/fields.h"
+#include "tools/options/flags.h"
 #include "tools/options/run_spec.h"
-#include "tools/options/train_flags.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::testing {

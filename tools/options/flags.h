@@ -1,0 +1,169 @@
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/options/options.h"
+#include "zerograd/models/data/data.h"
+#include "zerograd/models/gpt/gpt_config.h"
+#include "zerograd/models/hugging_face/hf_seq2seq.h"
+#include "zerograd/models/lora.h"
+#include "zerograd/runtime/command_line/flags.h"
+
+// Flags beside the table, and what flags mean together.
+namespace zg::tools {
+
+// Flags that several subcommands share: data, model, device (model_flags.cpp).
+
+/// --tokenizer. The files beside a file of a tokenizer are inputs too.
+Flag tokenizer_flag(Names names, const std::string& value, std::string& target,
+                    const std::string& help);
+/// The files of --data.
+std::vector<NamedPath> data_files(const std::string& source);
+/// The values of --model-type, in lines for help.
+std::string model_names();
+void parse_model_type(TrainOptions& options, const std::string& flag, const std::string& value);
+/// Megatron's --split, of up to three weights.
+std::array<double, 3> parse_split(const std::string& flag, const std::string& value);
+Flag chat_flag(bool& chat);
+/// f32, bf16 or f16. Throws ConfigError that begins with the flag's name.
+DType parse_dtype(const std::string& name, const std::string& value);
+/// --dtype
+Flag dtype_flag(std::optional<DType>& dtype, const std::string& help);
+
+/// The checkpoints that a path names, or the model's folder or file.
+std::vector<NamedPath> checkpoints_in(const std::string& path);
+/// A flag whose value is a checkpoint, a folder of them, a model's folder or a file of weights.
+Flag checkpoint_flag(Names names, const std::string& value, std::string& target,
+                     const std::string& help);
+Flag checkpoint_positional(std::string& target);
+/// The family of a name such as "bloom" or "llama", whose sizes come from flags; absent: no family.
+std::optional<models::Family> family_named(const std::string& model_type);
+bool is_family(const std::string& model_type);
+/// Throws ConfigError if a family is named but not all sizes are given, or if only some sizes are
+/// given.
+void check_sizes(const TrainOptions& options);
+/// Whether any of the sizes is set.
+bool has_sizes(const TrainOptions& options);
+/// The vocabulary of a named BLOOM; 0: the model has no vocabulary of its own.
+int64_t own_vocabulary(const TrainOptions& options);
+/// Throws ConfigError if both a model name and sizes are given.
+void check_model(const TrainOptions& options);
+
+/// --local-rank of torchrun's scripts and, if `one_rank`, --ranks. A value other than the default
+/// is Unsupported, so that no flag is accepted and ignored.
+FlagGroup unsupported_flags(bool one_rank);
+
+// Encoder-decoder models and their pairs (seq2seq_flags.cpp).
+
+/// The values of --model-type that are encoder-decoder models: presets, then families.
+const std::vector<std::string>& seq2seq_names();
+bool is_seq2seq_name(const std::string& model_type);
+/// The family of "blenderbot" or "bart", whose sizes come from flags; absent: no such name.
+std::optional<models::Seq2SeqFamily> seq2seq_family(const std::string& model_type);
+
+/// Whether the run's model is an encoder-decoder: by its checkpoint, folder or name.
+bool is_seq2seq(const TrainOptions& options);
+/// The model and how it generates. `config` must not be empty. Without `generation` the model
+/// generates with its own tokens, up to its positions. Throws FileError.
+models::HFSeq2Seq seq2seq_model(const Seq2SeqOptions& options);
+
+/// Throws ConfigError if a flag of pairs is given.
+void refuse_pair_flags(const Given& given);
+
+/// Checks the flags that decoders alone or encoder-decoder models alone have. `origin`: the
+/// checkpoint or folder that says what the model is; empty: flags say it. Throws ConfigError;
+/// Unsupported for a pipeline and settings that an encoder-decoder cannot have.
+void check_seq2seq_flags(const TrainOptions& options, const std::string& origin);
+
+/// Replaces the model's dropout on embeddings, residual branches and attention weights. 0 also
+/// turns off that between the products of a feed-forward layer.
+void set_dropout(models::Seq2SeqConfig& config, double dropout);
+void set_dropout(Seq2SeqOptions& options, double dropout);
+
+/// Checks that the weights of --init are of the run's model; at least one of both is an
+/// encoder-decoder. Throws FileError with the fields that differ and the flags that match;
+/// ConfigError for other special tokens.
+void check_initial_seq2seq(const std::string& path, const Seq2SeqOptions& there,
+                           const Seq2SeqOptions& run);
+
+/// The model of a fresh run, by its name or sizes. Throws ConfigError without a vocabulary, and for
+/// a size that the model cannot have. `tokens`: of the tokenizer; absent: those of the family.
+models::Seq2SeqConfig fresh_seq2seq(const TrainOptions& options, int64_t tokenizer_vocabulary,
+                                    const std::optional<models::Seq2SeqTokens>& tokens);
+
+// Adapters (lora_flags.cpp).
+
+/// The same for the library.
+models::LoraConfig lora_of(const LoraOptions& options);
+LoraOptions lora_options(const models::LoraConfig& lora);
+
+/// Sets options.lora to `adapter`, the adapters in the folder of --init-adapter, if that is given.
+/// Throws ConfigError for a flag that differs from it, for flags of adapters without --lora, and
+/// for adapters without a base; Unsupported for an encoder-decoder. Call it when a checkpoint's
+/// options are applied.
+void resolve_lora(TrainOptions& options, const std::optional<LoraOptions>& adapter);
+
+/// --adapter and --base of eval, generate and export.
+Flag adapter_flag(AdapterPaths& paths);
+Flag base_flag(AdapterPaths& paths);
+
+// Flags of scripts (script_flags.cpp), and what several flags together mean for the optimisation
+// (optimisation_flags.cpp).
+
+/// Hugging Face's names of schedules.
+Flag lr_scheduler_flag(zero::ScheduleOptions& schedule);
+/// Sets the folder of events that these flags ask for. ConfigError if they lack one.
+void resolve_tracking(TrainOptions& options);
+/// Other flags of these scripts, each refused with what to write instead.
+FlagGroup script_flags();
+/// The same for eval and generate, and --deepspeed, which has no effect.
+FlagGroup evaluation_script_flags();
+
+/// Each of these flags selects AnnealingLR.
+inline constexpr const char* annealing_flags[] = {"--lr-decay-style", "--lr-warmup-samples",
+                                                  "--lr-decay-samples"};
+
+/// Sets the engine's dtypes from --precision, then from --grad-accum-dtype, which overrides it.
+void resolve_precision(TrainOptions& options);
+
+/// Fills in the default warmup and end of a schedule. Call it after the options of a checkpoint are
+/// applied. ConfigError where flags contradict each other or the checkpoint.
+void resolve_schedule(TrainOptions& options);
+
+/// A line for each given flag that has no effect in a run with this engine and that changes no
+/// value, such as --prefetch-units below stage 3.
+std::vector<std::string> flags_without_effect(const TrainOptions& options,
+                                              const zero::Config& engine);
+
+// Checks that no flag is accepted and ignored: ConfigError for a flag that would have no effect
+// (run_checks.cpp).
+
+/// Checks the flags about data that only some kinds of data use.
+void check_data_flags(const TrainOptions& options, const models::Dataset& dataset);
+void check_split_flags(const Given& given, const std::string& source, int64_t score_samples,
+                       const models::Dataset& dataset);
+
+/// Checks the flags that name a step: a run from step `first` (0: a fresh start, else the step of
+/// `resumed`) to step `end` must reach it.
+void check_step_flags(const TrainOptions& options, const std::string& resumed, int64_t first,
+                      int64_t end);
+
+/// Checks the flags of an optimizer's numbers: sgd and adafactor have no betas, lion, sgd and
+/// adafactor no epsilon of adam, and muon and adafactor have numbers of their own. `update`: of the
+/// run, which may be that of a checkpoint or a config.
+void check_optimizer_flags(const Given& given, const zero::UpdateOptions& update);
+
+/// The reason for an early end other than a signal: the file of --kill-switch-path exists.
+inline constexpr int kill_switch = 1 << 8;
+
+bool kill_switch_exists(const std::string& kill_switch_path);  ///< false for an empty path
+/// Throws ConfigError if the file exists at the start: every run would end at once. Megatron does
+/// not start such a run either.
+void refuse_kill_switch(const std::string& kill_switch_path);
+
+std::string name_of_signal(int signal);  ///< for the signals that a zero::InterruptScope handles
+
+}  // namespace zg::tools
