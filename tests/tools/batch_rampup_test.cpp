@@ -1,8 +1,7 @@
-#include "tools/options/batch_rampup.h"
-
 #include <doctest/doctest.h>
 
 #include "tests/support/error_message.h"
+#include "tools/options/run_spec.h"
 #include "zerograd/runtime/error.h"
 
 namespace zg::testing {

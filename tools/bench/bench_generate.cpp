@@ -136,7 +136,8 @@ std::vector<double> generate_once(const GenerateBench& options, const models::GP
 }
 
 Generated measure(const GenerateBench& options) {
-  const auto tokens = random_tokens(options.train.model.vocabulary, options.train.model.block_size);
+  const auto tokens =
+      random_tokens(options.train.model.vocabulary, options.train.model.block_size, false);
   TrainOptions sizes = options.train;
   sizes.given.insert("--dropout");
   sizes.model.dropout = 0.0f;

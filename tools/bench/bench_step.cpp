@@ -327,8 +327,8 @@ int bench_step(const std::vector<std::string>& arguments) {
   check_writable("--json", options.json);
   options.train.steps = options.warm_up + options.steps + traced;
   refuse_emulator(options.train.device_flags.type);
-  const Run run = prepare_run(
-      options.train, random_tokens(options.train.model.vocabulary, options.train.model.block_size));
+  const Run run = prepare_run(options.train, random_tokens(options.train.model.vocabulary,
+                                                           options.train.model.block_size, false));
   const MeasuredSteps measured = measure(run, options);
   const StepReport report{run, measured};
   print(report);

@@ -4,43 +4,11 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/commands/subcommands.h"
-#include "zerograd/runtime/random.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/print.h"
 #include "zerograd/runtime/text/text.h"
 
 namespace zg::tools {
-namespace {
-
-class RandomTokens final : public models::Dataset {
- public:
-  RandomTokens(int64_t vocabulary, int64_t block_size)
-      : vocabulary_(vocabulary), block_size_(block_size) {}
-
-  int64_t vocabulary() const override { return vocabulary_; }
-  int64_t block_size() const override { return block_size_; }
-  int64_t epoch_samples(models::Split split) const override {
-    return split == models::Split::train ? int64_t{1} << 40 : 0;
-  }
-  void sample(models::Split, int64_t index, int32_t* ids, int32_t* targets) const override {
-    for (int64_t t = 0; t < block_size_; ++t) {
-      ids[t] = token(index, t);
-      targets[t] = token(index, t + 1);
-    }
-  }
-
- private:
-  int32_t token(int64_t index, int64_t t) const {
-    const auto word =
-        Philox::block({static_cast<uint32_t>(t), static_cast<uint32_t>(index), 0, 0}, 1)[0];
-    return static_cast<int32_t>(word % static_cast<uint64_t>(vocabulary_));
-  }
-
-  int64_t vocabulary_, block_size_;
-};
-
-}  // namespace
-
 nlohmann::ordered_json model_json(const models::GPTConfig& model) {
   return {{"layers", model.layers},
           {"heads", model.heads},
@@ -69,10 +37,6 @@ std::vector<FlagGroup> train_groups_without(TrainOptions& options,
   for (FlagGroup& group : groups)
     std::erase_if(group.flags, [&](const Flag& flag) { return left_out.contains(flag.names[0]); });
   return groups;
-}
-
-std::shared_ptr<const models::Dataset> random_tokens(int64_t vocabulary, int64_t block_size) {
-  return std::make_shared<RandomTokens>(vocabulary, block_size);
 }
 
 namespace {

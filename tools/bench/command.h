@@ -1,6 +1,5 @@
 #pragma once
 
-#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <regex>
 #include <set>
@@ -8,7 +7,6 @@
 #include <vector>
 
 #include "tools/options/options.h"
-#include "zerograd/models/data/data.h"
 #include "zerograd/models/gpt/gpt.h"
 
 // The subcommands of `zerograd bench` and their helpers. Each takes its arguments without its name
@@ -33,9 +31,5 @@ std::regex pattern_of(const std::string& filter);
 /// The flags of train without some groups and flags, by title and name.
 std::vector<FlagGroup> train_groups_without(TrainOptions& options,
                                             const std::set<std::string>& left_out);
-
-/// Random tokens, uniform in [0, vocabulary). Each is the target of the previous one. The time of a
-/// step does not depend on their values.
-std::shared_ptr<const models::Dataset> random_tokens(int64_t vocabulary, int64_t block_size);
 
 }  // namespace zg::tools

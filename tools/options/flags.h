@@ -83,6 +83,9 @@ void check_seq2seq_flags(const TrainOptions& options, const std::string& origin)
 void set_dropout(models::Seq2SeqConfig& config, double dropout);
 void set_dropout(Seq2SeqOptions& options, double dropout);
 
+/// "rope_theta is 2.0, expected 1.0; ...": the keys of `expected`, a config.json, that differ.
+std::string differing_keys(const std::string& there, const std::string& expected,
+                           bool (*ignores)(const std::string& key) = nullptr);
 /// Checks that the weights of --init are of the run's model; at least one of both is an
 /// encoder-decoder. Throws FileError with the fields that differ and the flags that match;
 /// ConfigError for other special tokens.
@@ -94,7 +97,7 @@ void check_initial_seq2seq(const std::string& path, const Seq2SeqOptions& there,
 models::Seq2SeqConfig fresh_seq2seq(const TrainOptions& options, int64_t tokenizer_vocabulary,
                                     const std::optional<models::Seq2SeqTokens>& tokens);
 
-// Adapters (lora_flags.cpp).
+// Adapters (model_flags.cpp).
 
 /// The same for the library.
 models::LoraConfig lora_of(const LoraOptions& options);

@@ -6,17 +6,27 @@
 #include <optional>
 #include <string>
 
-#include "tools/options/batch_rampup.h"
 #include "tools/run/data_file.h"
 #include "zerograd/autograd/pipeline.h"
 #include "zerograd/models/data/data.h"
 #include "zerograd/models/gpt/gpt_config.h"
 #include "zerograd/models/hugging_face/hugging_face.h"
+#include "zerograd/zero/batch_size.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 #include "zerograd/zero/config.h"
 #include "zerograd/zero/optimizer/schedule.h"
 
 namespace zg::tools {
+
+using zero::BatchRampup;
+using zero::Progress;
+
+/// Parses START,INCREMENT,SAMPLES: "16,16,5000000". Throws ConfigError.
+BatchRampup parse_rampup(const std::string& flag, const std::string& value);
+
+/// Throws ConfigError if the growing batch does not reach the full batch exactly, or if a batch
+/// size is not a multiple of micro-batch x ranks.
+void check_rampup(const BatchRampup& rampup, const zero::BatchSize& size);
 
 struct DataOptions {
   std::string source;  ///< sort, adder, PATH.txt, .bin, .jsonl or PREFIX; empty: not given

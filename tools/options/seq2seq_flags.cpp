@@ -1,9 +1,11 @@
 #include "tools/options/flags.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "zerograd/models/seq2seq/seq2seq_generate.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/json.h"
 
 namespace zg::tools {
 namespace {
@@ -159,41 +161,26 @@ models::Seq2SeqConfig fresh_seq2seq(const TrainOptions& options, int64_t tokeniz
   return config;
 }
 
-namespace {
-
-/// Without what does not change the values that a model computes from its weights.
-Seq2SeqConfig comparable(Seq2SeqConfig config) {
-  for (int64_t* hidden : {&config.encoder_hidden, &config.decoder_hidden})
-    if (*hidden == 0) *hidden = 4 * config.width;
-  config.family = {};
-  config.dropout = config.attention_dropout = config.activation_dropout = config.stddev = 0.0f;
-  config.tokens = {};
-  return config;
+std::string differing_keys(const std::string& there, const std::string& expected,
+                           bool (*ignores)(const std::string& key)) {
+  const auto own = parse_json_object(there, "config.json");
+  const auto wanted = parse_json_object(expected, "config.json");
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : wanted.items())
+    if (const auto other = own.value(key, nlohmann::json());
+        other != value && !(ignores && ignores(key)))
+      keys.push_back(fmt::format("{} is {}, expected {}", key, other.dump(), value.dump()));
+  return join(keys, "; ");
 }
 
-/// "encoder_layers 2, not 1": each field in which two models differ.
+namespace {
+
+/// The keys in which two models differ, without those that do not change what a model computes from
+/// its weights.
 std::string differences(const Seq2SeqConfig& there, const Seq2SeqConfig& here) {
-  const Seq2SeqConfig a = comparable(there), b = comparable(here);
-  std::string list;
-  const auto compare = [&](const char* field, const auto& value, const auto& own) {
-    if (value != own)
-      list += fmt::format("{}{} {}, not {}", list.empty() ? "" : "; ", field, value, own);
-  };
-  compare("encoder_layers", a.encoder_layers, b.encoder_layers);
-  compare("decoder_layers", a.decoder_layers, b.decoder_layers);
-  compare("encoder_heads", a.encoder_heads, b.encoder_heads);
-  compare("decoder_heads", a.decoder_heads, b.decoder_heads);
-  compare("width", a.width, b.width);
-  compare("encoder_hidden", a.encoder_hidden, b.encoder_hidden);
-  compare("decoder_hidden", a.decoder_hidden, b.decoder_hidden);
-  compare("vocabulary", a.vocabulary, b.vocabulary);
-  compare("positions", a.positions, b.positions);
-  compare("position_offset", a.position_offset, b.position_offset);
-  compare("pre_norm", a.pre_norm, b.pre_norm);
-  compare("embedding_norm", a.embedding_norm, b.embedding_norm);
-  compare("scaled_embedding", a.scaled_embedding, b.scaled_embedding);
-  compare("mlp", std::string(nn::name_of(a.mlp)), std::string(nn::name_of(b.mlp)));
-  return list;
+  return differing_keys(models::hf_json(there), models::hf_json(here), [](const std::string& key) {
+    return key.ends_with("dropout") || key.ends_with("token_id") || key == "init_std";
+  });
 }
 
 /// The flags of a fresh run with this model; empty: no flags describe it.
@@ -205,24 +192,20 @@ std::string flags_of(const Seq2SeqConfig& config) {
       flags += fmt::format(" --block-size {}", config.positions);
     candidate.vocabulary = config.vocabulary;
     candidate.positions = config.positions;
-    return comparable(candidate) == comparable(config) ? "--model-type " + flags : "";
+    candidate.tokens = config.tokens;
+    return differences(candidate, config).empty() ? "--model-type " + flags : "";
   };
   for (const std::string& name : Seq2SeqConfig::preset_names())
     if (const std::string flags = found(name, Seq2SeqConfig::preset(name)); !flags.empty())
       return flags;
-  for (const Seq2SeqFamily family : {Seq2SeqFamily::blenderbot, Seq2SeqFamily::bart}) {
-    Seq2SeqConfig candidate = Seq2SeqConfig::of(family);
-    candidate.encoder_layers = candidate.decoder_layers = config.encoder_layers;
-    candidate.encoder_heads = candidate.decoder_heads = config.encoder_heads;
-    candidate.width = config.width;
-    candidate.positions = default_positions;
-    const std::string flags =
-        found(fmt::format("{} --n-layer {} --n-head {} --n-embd {}", name_of(family),
-                          config.encoder_layers, config.encoder_heads, config.width),
-              candidate);
-    if (!flags.empty()) return flags;
-  }
-  return "";
+  Seq2SeqConfig candidate = Seq2SeqConfig::of(config.family);
+  candidate.encoder_layers = candidate.decoder_layers = config.encoder_layers;
+  candidate.encoder_heads = candidate.decoder_heads = config.encoder_heads;
+  candidate.width = config.width;
+  candidate.positions = default_positions;
+  return found(fmt::format("{} --n-layer {} --n-head {} --n-embd {}", name_of(config.family),
+                           config.encoder_layers, config.encoder_heads, config.width),
+               candidate);
 }
 
 std::string text_of(const models::Seq2SeqTokens& tokens) {
@@ -249,8 +232,9 @@ void check_initial_seq2seq(const std::string& path, const Seq2SeqOptions& there,
         "try {}",
         path, advice);
   const Seq2SeqConfig own = seq2seq_model(run).config;
-  if (const std::string list = differences(config, own); !list.empty())
-    raise<FileError>("--init: {} has another model than this run: {}; try {}", path, list, advice);
+  const std::string keys = differences(config, own);
+  if (!keys.empty())
+    raise<FileError>("--init: {} has another model than this run: {}; try {}", path, keys, advice);
   const std::string tokens = text_of(config.tokens), own_tokens = text_of(own.tokens);
   if (tokens != own_tokens)
     raise<ConfigError>(

@@ -1,8 +1,11 @@
+#include <algorithm>
 #include <iterator>
+#include <numeric>
 
 #include "tools/options/field_rows.h"
 #include "tools/options/flags.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/text.h"
 
 // The rows of the length, the learning rate and the update.
 namespace zg::tools {
@@ -88,6 +91,51 @@ FlagRow precision_row() {
 }
 
 }  // namespace
+
+BatchRampup parse_rampup(const std::string& flag, const std::string& value) {
+  std::vector<int64_t> numbers;
+  for (size_t begin = 0; begin <= value.size() && numbers.size() < 4;) {
+    const size_t end = std::min(value.find(',', begin), value.size());
+    numbers.push_back(parse_integer(flag, value.substr(begin, end - begin), 1, largest_count));
+    begin = end + 1;
+  }
+  if (numbers.size() != 3)
+    raise<ConfigError>("{}: expected START INCREMENT SAMPLES, as 16 16 5000000, got '{}'", flag,
+                       printable(value));
+  return {.start = numbers[0], .increment = numbers[1], .samples = numbers[2]};
+}
+
+void check_rampup(const BatchRampup& rampup, const zero::BatchSize& size) {
+  if (rampup.start == 0) return;
+  if (rampup.start > size.train)
+    raise<ConfigError>(
+        "--rampup-batch-size: expected a START of at most the batch that it grows to, {}, got {}; "
+        "try a larger --train-batch-size",
+        size.train, rampup.start);
+  const int64_t growth = size.train - rampup.start;
+  if (growth % rampup.increment != 0)
+    raise<ConfigError>(
+        "--rampup-batch-size: expected an INCREMENT that divides the growth from {} to {}, {}, got "
+        "{}",
+        rampup.start, size.train, growth, rampup.increment);
+  // A limit, because the computation of the run's length visits every batch size.
+  constexpr int64_t max_increments = int64_t{1} << 24;
+  if (growth / rampup.increment > max_increments)
+    raise<ConfigError>(
+        "--rampup-batch-size: expected at most {} steps of INCREMENT from {} to {}, got {}",
+        max_increments, rampup.start, size.train, growth / rampup.increment);
+  // Samples of one micro-batch, over all ranks.
+  const int64_t share = size.train / size.accumulation;
+  const int64_t ranks = share / size.micro, common = rampup.common(size.train);
+  if (common % share != 0)
+    raise<ConfigError>(
+        "--rampup-batch-size: expected START and INCREMENT that --batch-size x ranks, {} x {} = "
+        "{}, "
+        "divides, got {} and {}; try {}",
+        size.micro, ranks, share, rampup.start, rampup.increment,
+        common % ranks == 0 ? fmt::format("--batch-size {}", std::gcd(common / ranks, size.micro))
+                            : fmt::format("numbers that {} ranks can share", ranks));
+}
 
 Fields length_fields() {
   return {

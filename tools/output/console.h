@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "tools/options/batch_rampup.h"
 #include "tools/options/options.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/config.h"

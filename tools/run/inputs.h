@@ -106,7 +106,7 @@ std::optional<models::ChatFormat> chat_format_of(const std::string& path, const 
 /// there is no format yet and the data has messages.
 void resolve_chat_format(DataOptions& data, const std::string& folder, const std::string& saved);
 
-// Models, their settings and weights (setup.cpp, model_weights.cpp, initial_weights.cpp).
+// Models, their settings and weights (setup.cpp, model_weights.cpp).
 
 /// Throws FileError when the data that a checkpoint names does not exist any more.
 void check_data_exists(const std::string& source, const std::string& checkpoint,
@@ -115,6 +115,11 @@ void check_data_exists(const std::string& source, const std::string& checkpoint,
 /// Throws ConfigError for a block size that the task does not support, or for an unknown source.
 std::unique_ptr<models::Dataset> make_dataset(const DataOptions& options,
                                               const DatasetRequest& request);
+
+/// An unlimited number of samples of random tokens, uniform in [0, vocabulary). Each is the target
+/// of the previous one. The time of a step does not depend on their values.
+std::shared_ptr<const models::Dataset> random_tokens(int64_t vocabulary, int64_t block_size,
+                                                     bool validates);
 
 /// The characters of a dataset's tokens in order of their ids; empty if tokens are numbers.
 std::string characters_of(const models::Dataset& dataset);

@@ -1,7 +1,12 @@
 #include "tools/run/rank.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <chrono>
+#include <csignal>
 #include <limits>
+#include <thread>
 
 #include "tools/options/flags.h"
 #include "tools/run/inputs.h"
@@ -9,6 +14,7 @@
 #include "zerograd/models/gpt/generate.h"
 #include "zerograd/models/hugging_face/peft.h"
 #include "zerograd/runtime/recorder.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/print.h"
 #include "zerograd/zero/checkpoint/checkpoint_file.h"
 
@@ -42,6 +48,55 @@ Var with_infinite_gradient(const Var& x) {
     const Var gradient = pass.gradient_of_output();
     pass.accumulate(0, mul(gradient, std::numeric_limits<double>::infinity()).value());
   });
+}
+
+// Hangs. After the timeout the other ranks report this rank and the process is ended.
+[[noreturn]] void stall() {
+  for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+}
+
+// Called when a rank enters a phase. If the injection requests a fault there, prints a line on
+// stderr and injects the fault. (Fault::infinity is implemented in the forward pass instead.) Does
+// nothing on a device without memory.
+void inject(const FaultInjection& injection, FaultInjection::Phase phase, int64_t step,
+            Communicator& ranks, const Device& device) {
+  if (!injection.applies(ranks.rank(), step, phase) ||
+      injection.fault == FaultInjection::Fault::infinity || device.type() == Device::Type::meta)
+    return;
+  const bool alone = ranks.size() == 1;
+  const std::string where = fmt::format("in step {}", step) +
+                            (phase == FaultInjection::Phase::begin
+                                 ? ""
+                                 : ", phase " + phase_words[static_cast<size_t>(phase) - 1]);
+  print_line(stderr, "inject: {} on rank {}/{} pid {} in step {}",
+             fault_words[static_cast<size_t>(injection.fault) - 1], ranks.rank(), ranks.size(),
+             static_cast<int>(getpid()), step);
+  using Fault = FaultInjection::Fault;
+  switch (injection.fault) {
+    case Fault::none:
+    case Fault::infinity:
+      return;
+    case Fault::error:
+      raise<ShapeError>("inject: a fault {}", where);
+    case Fault::leave:  // with a single rank no peer would notice
+      if (alone) raise<CommError>("inject: a fault ended the rank {}", where);
+      throw LeftEarly{};
+    case Fault::stall:
+      if (alone) raise<CommError>("inject: a fault stalled the rank {}", where);
+      stall();
+    case Fault::kill:
+      std::raise(SIGKILL);
+      return;
+    case Fault::stop:
+      std::raise(SIGSTOP);
+      return;
+    case Fault::memory:
+      Tensor::empty({int64_t{1} << 50}, DType::u8, device);
+      return;
+    case Fault::mismatch:
+      ranks.wait(ranks.barrier("inject: a fault"));
+      return;
+  }
 }
 
 }  // namespace

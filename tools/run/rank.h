@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "tools/deepspeed/deepspeed_log.h"
-#include "tools/options/fault_injection.h"
 #include "tools/output/console.h"
 #include "tools/output/memory_json.h"
 #include "tools/run/evaluation.h"
@@ -62,6 +61,9 @@ class RunModel {
 /// `run`, `store` and `mesh` must outlive the model.
 std::unique_ptr<RunModel> make_run_model(const Run& run, ParameterStore& store, const Mesh& mesh,
                                          const Device& device);
+
+/// Thrown for the fault "return".
+struct LeftEarly {};
 
 /// True every `interval` steps; false if `interval` is 0.
 inline bool is_due(int64_t step, int64_t interval) { return interval > 0 && step % interval == 0; }

@@ -113,34 +113,10 @@ namespace {
 
 using models::Split;
 
-enum class Validates : uint8_t { no, yes };
-
-class MetaDataset final : public models::Dataset {
- public:
-  MetaDataset(int64_t vocabulary, int64_t block_size, Validates validates)
-      : vocabulary_(vocabulary), block_size_(block_size), validates_(validates) {}
-
-  int64_t vocabulary() const override { return vocabulary_; }
-  int64_t block_size() const override { return block_size_; }
-  int64_t epoch_samples(models::Split split) const override {
-    const bool has = split == models::Split::train || validates_ == Validates::yes;
-    return has ? int64_t{1} << 40 : 0;
-  }
-  void sample(models::Split, int64_t, int32_t* ids, int32_t* targets) const override {
-    std::fill(ids, ids + block_size_, 0);
-    std::fill(targets, targets + block_size_, 0);
-  }
-
- private:
-  const int64_t vocabulary_, block_size_;
-  const Validates validates_;
-};
-
-/// Data for a plan without --data and for an import, which takes no step: an unlimited number of
-/// samples that contain only token 0. Vocabulary and block size come from the flags or from the
-/// published configuration of the named model. Throws ConfigError when neither gives them.
-std::shared_ptr<const models::Dataset> meta_dataset(const TrainOptions& options,
-                                                    Validates validates) {
+/// Data for a plan without --data and for an import, which takes no step. Vocabulary and block size
+/// come from the flags or from the published configuration of the named model. Throws ConfigError
+/// when neither gives them.
+std::shared_ptr<const models::Dataset> no_data(const TrainOptions& options) {
   int64_t vocabulary = options.model.vocabulary, block_size = options.model.block_size;
   check_sizes(options);
   if (!options.is_set("--n-layer")) {
@@ -152,7 +128,7 @@ std::shared_ptr<const models::Dataset> meta_dataset(const TrainOptions& options,
     throw ConfigError(
         "--data: expected sort, adder, PATH.txt or PATH.bin, got nothing; try --data sort, or "
         "--vocab-size and --block-size for a plan without data");
-  return std::make_shared<MetaDataset>(vocabulary, block_size, validates);
+  return random_tokens(vocabulary, block_size, /*validates=*/options.only_planned);
 }
 
 std::shared_ptr<const models::Dataset> dataset_of(const Run& run,
@@ -168,8 +144,7 @@ std::shared_ptr<const models::Dataset> dataset_of(const Run& run,
                          .tokenizer = tokenizer,
                          .end = end_token(saved_model, tokenizer),
                          .folder = options.from_hf});
-  if (options.only_planned) return meta_dataset(options, Validates::yes);
-  if (is_import(options)) return meta_dataset(options, Validates::no);
+  if (options.only_planned || is_import(options)) return no_data(options);
   raise<ConfigError>(
       "--data: expected sort, adder, PATH.txt, PATH.bin or PATH.jsonl, got nothing, and {}",
       run.resumed.empty() ? options.save + " has no checkpoint to resume"

@@ -13,6 +13,7 @@
 #include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/command_line/flags.h"
+#include "zerograd/runtime/random.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/storage/safetensors.h"
 #include "zerograd/runtime/text/format.h"
@@ -29,6 +30,34 @@ std::optional<models::Family> family_of(const SafetensorsReader& reader) {
 }
 
 namespace {
+
+class RandomTokens final : public models::Dataset {
+ public:
+  RandomTokens(int64_t vocabulary, int64_t block_size, bool validates)
+      : vocabulary_(vocabulary), block_size_(block_size), validates_(validates) {}
+
+  int64_t vocabulary() const override { return vocabulary_; }
+  int64_t block_size() const override { return block_size_; }
+  int64_t epoch_samples(models::Split split) const override {
+    return split == models::Split::train || validates_ ? int64_t{1} << 40 : 0;
+  }
+  void sample(models::Split, int64_t index, int32_t* ids, int32_t* targets) const override {
+    for (int64_t t = 0; t < block_size_; ++t) {
+      ids[t] = token(index, t);
+      targets[t] = token(index, t + 1);
+    }
+  }
+
+ private:
+  int32_t token(int64_t index, int64_t t) const {
+    const auto word =
+        Philox::block({static_cast<uint32_t>(t), static_cast<uint32_t>(index), 0, 0}, 1)[0];
+    return static_cast<int32_t>(word % static_cast<uint64_t>(vocabulary_));
+  }
+
+  const int64_t vocabulary_, block_size_;
+  const bool validates_;
+};
 
 constexpr int64_t text_block_size = 128;
 constexpr int64_t alibi_block_size = 2048;  // default; ALiBi works with any length
@@ -247,6 +276,11 @@ void check_data_exists(const std::string& source, const std::string& checkpoint,
       "{0}: the data {1}, with which {2} was trained, does not exist; give {0} PATH with the new "
       "path of the data",
       flag, source, checkpoint);
+}
+
+std::shared_ptr<const models::Dataset> random_tokens(int64_t vocabulary, int64_t block_size,
+                                                     bool validates) {
+  return std::make_shared<RandomTokens>(vocabulary, block_size, validates);
 }
 
 std::unique_ptr<models::Dataset> make_dataset(const DataOptions& options,

@@ -228,14 +228,14 @@ TEST_CASE("pairs: --init takes weights of the same model, and names what differs
     const std::string own = c.train("--steps 0 --vocab-size 300 --init " + path);
     CHECK(hash_of(own + " --ranks 2 --zero-stage 3") == hash);
     for (const auto& [flags, part] :
-         {std::pair{"--n-layer 2",
-                    "encoder_layers 1, not 2; decoder_layers 1, not 2; try "
-                    "--model-type blenderbot --n-layer 1 --n-head 2 --n-embd 16 "
+         {std::pair{"--n-layer 2", "encoder_layers is 1, expected 2"},
+          std::pair{"--n-layer 2",
+                    "; try --model-type blenderbot --n-layer 1 --n-head 2 --n-embd 16 "
                     "--vocab-size 300 --block-size 32"},
-          std::pair{"--n-head 4", "encoder_heads 2, not 4; decoder_heads 2, not 4; try"},
-          std::pair{"--block-size 40", "positions 32, not 40; try"},
-          std::pair{"--vocab-size 310", "vocabulary 300, not 310; try"},
-          std::pair{"--model-type bart", "position_offset 0, not 2; pre_norm true, not false"}})
+          std::pair{"--n-head 4", "encoder_attention_heads is 2, expected 4"},
+          std::pair{"--block-size 40", "max_position_embeddings is 32, expected 40; try"},
+          std::pair{"--vocab-size 310", "vocab_size is 300, expected 310; try"},
+          std::pair{"--model-type bart", "model_type is \"blenderbot\", expected \"bart\""}})
       check_refused(c.train("--steps 0 " + std::string(flags) + " --init " + path), 5, part);
     check_refused("train --data sort --steps 0 --init " + path, 5,
                   "has an encoder-decoder model; expected this run's model with a decoder alone");
