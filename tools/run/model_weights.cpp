@@ -1,3 +1,5 @@
+#include <filesystem>
+
 #include "tools/options/fields.h"
 #include "tools/options/flags.h"
 #include "tools/run/inputs.h"
