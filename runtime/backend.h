@@ -38,13 +38,13 @@ struct TransportEndpoint {
   char absence[256] = {};  ///< the reason why this rank cannot use the library; empty: it can
 };
 
-/// The functions by which the ranks of a backend set up such a library.
+/// The functions with which the ranks of a backend set up a communication library such as NCCL.
 struct TransportFactory {
   /// The TransportEndpoint of a rank on the index-th device. `first`: this rank makes the id that
   /// the group uses.
   TransportEndpoint (*endpoint)(int index, bool first) = nullptr;
-  /// Why these ranks do not use the library; empty: they use it. Throws ConfigError when the
-  /// environment demands the library and they cannot use it.
+  /// Returns the reason why these ranks do not use the library, or an empty string if they do.
+  /// Throws ConfigError when the environment demands the library and they cannot use it.
   std::string (*absence)(std::span<const TransportEndpoint> endpoints) = nullptr;
   std::string (*name)() = nullptr;  ///< "NCCL 2.28.9"
   std::unique_ptr<Transport> (*make)(std::span<const TransportEndpoint> endpoints, int rank,
@@ -65,18 +65,20 @@ struct Backend {
   /// For Space::device and Space::pinned; other spaces use memory of the process.
   std::unique_ptr<ArenaMemory> (*memory)(int index, Space space) = nullptr;
   TransportFactory transports = {};
-  /// Queues a copy to the host that may be read after synchronize() (PendingItem), and marks the
-  /// end of queued work. Null: the stream waits instead.
+  /// Queues a copy to the host, which may be read after synchronize() (PendingItem). Null: the
+  /// caller synchronizes the stream instead.
   std::shared_ptr<const std::vector<std::byte>> (*fetch)(Stream& stream, const void* from,
                                                          size_t bytes) = nullptr;
+  /// Marks the end of the queued work. Null: the caller synchronizes the stream instead.
   std::unique_ptr<StreamMark> (*mark)(Stream& stream) = nullptr;
   /// Whether all queued work is done, or has failed. Does not wait. Null where `mark` is.
   bool (*is_idle)(Stream& stream) = nullptr;
 };
 
-/// Called with true when this thread must wait until collectives of other ranks of the process are
-/// done, before a driver can serve it, and with false afterwards. run_local() sets it on the thread
-/// of each rank, so that a late rank is not taken for the cause. Null: nobody asks.
+/// A callback of the calling thread. It is called with true when the thread starts to wait until
+/// the collectives of other ranks of the process are done, and with false afterwards. run_local()
+/// sets it on the thread of each rank, so that this rank is not reported as late while it waits.
+/// Null: there is no callback.
 std::function<void(bool waits)>& on_wait_for_collectives();
 
 namespace cuda {

@@ -59,8 +59,8 @@ class HostView {
   std::vector<std::byte> copy_;
 };
 
-/// Called before the host reads values: counts the read.
-void begin_read(const Tensor& tensor, const char* what) {
+/// Checks that the tensor is present and reports the read to the device's observer.
+void note_read_of(const Tensor& tensor, const char* what) {
   if (!tensor) throw ShapeError(std::string(what) + ": the tensor is absent");
   if (DeviceObserver* observer = DeviceState::of(tensor.device()).ledger.observer())
     observer->note_read();
@@ -74,7 +74,7 @@ void check_one_element(const Tensor& tensor) {
 }  // namespace
 
 void Tensor::copy_to_host(void* values) const {
-  begin_read(*this, "to_host");
+  note_read_of(*this, "to_host");
   if (device().type() == Device::Type::meta) std::memset(values, 0, static_cast<size_t>(bytes()));
   if (numel() > 0) device().compute().copy(values, raw(), static_cast<size_t>(bytes()));
   device().compute().synchronize();
@@ -83,7 +83,7 @@ void Tensor::copy_to_host(void* values) const {
 template <>
 std::vector<bool> Tensor::to_host<bool>() const {
   check_dtype(DType::boolean);
-  begin_read(*this, "to_host");
+  note_read_of(*this, "to_host");
   std::vector<bool> values(static_cast<size_t>(numel()));
   const HostView view(*this);
   for (size_t i = 0; i < values.size(); ++i) values[i] = view.raw()[i] != std::byte{0};
@@ -91,7 +91,7 @@ std::vector<bool> Tensor::to_host<bool>() const {
 }
 
 std::vector<double> Tensor::to_doubles() const {
-  begin_read(*this, "to_doubles");
+  note_read_of(*this, "to_doubles");
   std::vector<double> values(static_cast<size_t>(numel()));
   const HostView view(*this);
   for (size_t i = 0; i < values.size(); ++i)
@@ -101,13 +101,13 @@ std::vector<double> Tensor::to_doubles() const {
 
 double Tensor::item() const {
   check_one_element(*this);
-  begin_read(*this, "item");
+  note_read_of(*this, "item");
   return element(HostView(*this).raw(), dtype_, 0);
 }
 
 PendingItem::PendingItem(const Tensor& tensor) : dtype_(tensor.dtype()) {
   check_one_element(tensor);
-  begin_read(tensor, "item");
+  note_read_of(tensor, "item");
   const auto bytes = static_cast<size_t>(tensor.bytes());
   Stream& stream = tensor.device().compute();
   const Backend* const backend = backend_of(stream.type());
@@ -117,7 +117,8 @@ PendingItem::PendingItem(const Tensor& tensor) : dtype_(tensor.dtype()) {
   }
   const auto copied = std::make_shared<std::vector<std::byte>>(bytes);
   stream.copy(copied->data(), tensor.raw(), bytes);
-  if (backend) stream.synchronize();  // it may write late, when nobody keeps the bytes any more
+  // Otherwise the queued copy could write after the bytes were freed.
+  if (backend) stream.synchronize();
   bytes_ = copied;
 }
 

@@ -7,7 +7,7 @@
 #include "zerograd/runtime/api.h"
 #include "zerograd/runtime/tensor.h"
 
-// Results of queued work that a program can ask for without waiting at once.
+// Values and marks of queued work: a program makes them at once and waits for them later.
 namespace zg {
 
 /// The value of a one-element tensor, on its way to the host. Unlike Tensor::item() it does not
@@ -20,8 +20,8 @@ namespace zg {
 class ZG_API PendingItem {
  public:
   explicit PendingItem(const Tensor& tensor);  ///< throws ShapeError unless it has one element
-  /// Call it after synchronize() of the device's compute stream; before, and after one that threw,
-  /// an accelerator's value is NaN or, for integers, -1. 0 on a meta device.
+  /// Call it after synchronize() of the device's compute stream. Before that, and if synchronize()
+  /// threw, an accelerator's value is NaN, or -1 for integers. On a meta device the value is 0.
   double value() const;
 
  private:
@@ -29,7 +29,7 @@ class ZG_API PendingItem {
   DType dtype_;
 };
 
-/// A point in the work of a stream.
+/// A point in the queued work of a stream, like an event of CUDA.
 class ZG_API StreamMark {
  public:
   virtual ~StreamMark() = default;
@@ -37,11 +37,12 @@ class ZG_API StreamMark {
   /// may call it. Throws the errors that kernels found; Stream::synchronize() throws them, too.
   virtual void wait() = 0;
   /// Work that is queued on `stream` from now on runs after the mark. Does not wait.
-  virtual void hold(Stream& stream) = 0;
+  virtual void make_wait(Stream& stream) = 0;
 };
 
-/// The end of the work that is queued on the device's compute stream. Null: it is done, because the
-/// device works at once, or because its backend has no marks and this call has waited.
+/// The end of the work that is queued on the device's compute stream. Null: the work is done
+/// already, because the device works synchronously, or because its backend has no marks and this
+/// call has waited.
 ZG_API std::unique_ptr<StreamMark> mark_compute(const Device& device);
 
 }  // namespace zg

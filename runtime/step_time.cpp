@@ -19,7 +19,7 @@ bool fits(const Efficiency& entry, const LaunchRow& row) {
          is(entry.kernel, row.kernel) && is(entry.dtype, name_of(row.dtype));
 }
 
-/// The last curve that fits the row; null: none does.
+/// The curve of the last entry that fits the row and has one; null: there is none.
 const Curve* curve_of(const Peaks& peaks, const LaunchRow& row, Curve Efficiency::*curve) {
   const Curve* found = nullptr;
   for (const Efficiency& entry : peaks.efficiencies)
@@ -30,7 +30,7 @@ const Curve* curve_of(const Peaks& peaks, const LaunchRow& row, Curve Efficiency
 [[noreturn]] void refuse(const Peaks& peaks, const LaunchRow& row, const std::string& missing) {
   raise<ConfigError>(
       "peaks: '{}' has no {} for {} ({}, {}, class {}); expected one; try a file of bench/peaks, "
-      "or add it with its source",
+      "or add the value with its source",
       peaks.name, missing, row.op, row.kernel, row.dtype, name_of(row.kind));
 }
 
@@ -45,25 +45,26 @@ StepTime::Row time_of(const LaunchRow& row, const Peaks& peaks) {
     time.bound = bound;
   };
   if (bytes > 0) {
-    const Curve* const share = curve_of(peaks, row, &Efficiency::bandwidth);
-    if (!share) refuse(peaks, row, "share of the bandwidth");
-    at_least(bytes / (peaks.bandwidth.at(bytes) * share->at(bytes)), "bandwidth");
+    const Curve* const bandwidth_share = curve_of(peaks, row, &Efficiency::bandwidth);
+    if (!bandwidth_share) refuse(peaks, row, "share of the bandwidth");
+    at_least(bytes / (peaks.bandwidth.at(bytes) * bandwidth_share->at(bytes)), "bandwidth");
   }
-  const Curve* const share = curve_of(peaks, row, &Efficiency::operations);
+  const Curve* const operations_share = curve_of(peaks, row, &Efficiency::operations);
   const bool needs_operations = row.kind == KernelClass::product ||
                                 row.kind == KernelClass::attention_forward ||
                                 row.kind == KernelClass::attention_backward;
-  if (!share && needs_operations) refuse(peaks, row, "share of the operations");
-  if (share && operations > 0) {
+  if (!operations_share && needs_operations) refuse(peaks, row, "share of the operations");
+  if (operations_share && operations > 0) {
     const auto peak = peaks.operations.find(name_of(row.dtype));
     if (peak == peaks.operations.end()) refuse(peaks, row, "operations per second");
-    at_least(operations / (peak->second * share->at(operations)), "operations");
+    at_least(operations / (peak->second * operations_share->at(operations)), "operations");
   }
   time.seconds = launches * (time.seconds + peaks.call_seconds);
   return time;
 }
 
-/// Seconds of the rows and the waits. Adds `times` of them to `by_kind`.
+/// Returns the seconds of the rows and of the host waits. Appends the rows to `rows`, and adds the
+/// seconds of each row, `times` times, to `by_kind`.
 double add_times(const LaunchCounts& counts, const Peaks& peaks, double times,
                  std::vector<StepTime::Row>& rows, std::map<KernelClass, double>& by_kind) {
   double seconds = static_cast<double>(counts.host_waits) * peaks.wait_seconds;
@@ -75,7 +76,7 @@ double add_times(const LaunchCounts& counts, const Peaks& peaks, double times,
   return seconds;
 }
 
-void add_times(Json& counts, const std::vector<StepTime::Row>& rows) {
+void write_times(Json& counts, const std::vector<StepTime::Row>& rows) {
   for (size_t i = 0; i < rows.size(); ++i) {
     counts["kernels"][i]["seconds"] = rows[i].seconds;
     counts["kernels"][i]["bound"] = rows[i].bound;
@@ -90,8 +91,8 @@ double Curve::at(double size) const {
   if (after == points.begin()) return after->second;
   if (after == points.end()) return points.back().second;
   const auto before = after - 1;
-  const double share = std::log(size / before->first) / std::log(after->first / before->first);
-  return before->second + share * (after->second - before->second);
+  const double fraction = std::log(size / before->first) / std::log(after->first / before->first);
+  return before->second + fraction * (after->second - before->second);
 }
 
 StepTime predict(const StepLaunches& launches, const Peaks& peaks, const StepShape& shape) {
@@ -117,8 +118,8 @@ StepTime predict(const StepLaunches& launches, const Peaks& peaks, const StepSha
 
 std::string to_json(const StepLaunches& launches, const StepTime& time) {
   Json record = Json::parse(launches.json());
-  add_times(record["per_micro_batch"], time.per_micro_batch);
-  add_times(record["per_step"], time.per_step);
+  write_times(record["per_micro_batch"], time.per_micro_batch);
+  write_times(record["per_step"], time.per_step);
   Json kinds = Json::object();
   for (const auto& [kind, seconds] : time.by_kind) kinds[name_of(kind)] = seconds;
   record["predicted"] = {{"peaks", time.peaks},

@@ -82,7 +82,8 @@ struct StepTime {
   double collective_seconds = 0.0;   ///< of the step's collectives, as if no kernel ran beside them
   double seconds = 0.0;              ///< micro-batches, once and collectives
   double tokens_per_second = 0.0;
-  std::map<KernelClass, double> by_kind;  ///< seconds of the whole step's launches
+  /// Seconds of the launches of the whole step, without host waits and collectives.
+  std::map<KernelClass, double> by_kind;
 };
 
 /// Throws ConfigError if the peaks lack a rate that the step needs.

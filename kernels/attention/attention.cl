@@ -1,6 +1,6 @@
 #include "zerograd/kernels/attention/attention.clh"
 
-// Attention in f32 for every Level Zero device, without sub-groups.
+// Attention for every Level Zero device: it computes in f32 and uses no sub-groups.
 //
 // A work-group of 8 teams of 32 work-items (lanes) computes the results of 8 * ROWS rows of one
 // head, its resident rows: queries for out and dq, keys for dk and dv. The rows of the other kind
@@ -25,7 +25,8 @@ force_inline void load_rows(__local float* to, int stride, int width, int count,
   }
 }
 
-/// row_dots[b, h, t] = dout_t . out_t, one team for each query.
+/// row_dots[b, h, t] = dout_t . out_t, one team for each query. `batch`, `head` and `token` are
+/// strides of out and dout.
 kernel_of(ITEMS) void attention_dot_rows(__global const real* out, __global const real* dout,
                                          __global float* row_dots, long batch, long head,
                                          long token, long H, long T, int D) {
@@ -44,7 +45,9 @@ kernel_of(ITEMS) void attention_dot_rows(__global const real* out, __global cons
   row_dots[((long)get_group_id(2) * H + (long)get_group_id(1)) * T + t] = sum;
 }
 
-/// Tests one start of a token. The ranges that are reported must hold for any documents.
+/// Checks one start: it must be t or the start of the token before. A fault reports a token, its
+/// value and an exclusive upper limit. A start below the one before it cannot be reported so; the
+/// token before is reported instead, with its start as too high.
 element_kernel void attention_check_starts(__global const int* starts, long n, long T,
                                            fault_parameters) {
   const long i = element_index();
@@ -65,7 +68,7 @@ element_kernel void attention_check_key_lengths(__global const int* key_lengths,
     report(fault_arguments, i, key_lengths[i], keys + 1);
 }
 
-// Heads of up to CHUNKS * 32 columns; a team has ROWS resident rows.
+// Heads of up to CHUNKS * 32 columns; a team has ROWS resident rows. The file undefines both.
 #define CHUNKS 2
 #define ROWS 4
 #include "zerograd/kernels/attention/attention_of_size.clh"

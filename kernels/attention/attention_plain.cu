@@ -335,8 +335,9 @@ constexpr MaskSites forward_sites = {FaultSite::attention_forward_starts,
                     backward_sites = {FaultSite::attention_backward_starts,
                                       FaultSite::attention_backward_key_lengths};
 
-/// Tests one start of a token or key length. The ranges that are reported must hold for any
-/// documents.
+/// Checks one start or key length. A start must be t or the start of the token before. A fault
+/// reports a token, its value and an exclusive upper limit. A start below the one before it cannot
+/// be reported so; the token before is reported instead, with its start as too high.
 __global__ void __launch_bounds__(threads)
     check_mask_values(AttentionCall a, MaskSites sites, Fault* fault) {
   const AttentionShape& s = a.shape;

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "zerograd/kernels/cpu/dispatch.h"
 #include "zerograd/kernels/cpu/level.h"
@@ -33,7 +34,7 @@ A value(A x) {
 #include "zerograd/kernels/elementwise/formulas.inc"
 }
 
-/// dy times the slope, made from y where reads_result(op), else from x.
+/// dy times the derivative. `v` is y if reads_result(op), else x.
 template <UnaryOp op, class A>
 A gradient([[maybe_unused]] A v, A dy) {
 #define ZG_UNARY(name, y, dx) \
@@ -41,21 +42,21 @@ A gradient([[maybe_unused]] A v, A dy) {
 #include "zerograd/kernels/elementwise/formulas.inc"
 }
 
-/// Null if there is only plain code.
-UnaryTable::Function vectorised(const Unary& args, const Stream& stream) {
+/// The vectorised function for these arguments; null: there is none.
+UnaryTable::Function vectorised_unary(const Unary& args, const Stream& stream) {
   const DType dtype = args.x.dtype();
   const UnaryTable* table = ZG_AT_LEVEL(stream.traits().isa, unary_table);
   if (!table || (dtype != DType::f32 && dtype != DType::bf16)) return nullptr;
-  const int narrow = dtype == DType::bf16 ? 1 : 0;
+  const int is_bf16 = dtype == DType::bf16 ? 1 : 0;
   switch (args.op) {
     case UnaryOp::exp:
-      return table->exp[narrow];
+      return table->exp[is_bf16];
     case UnaryOp::tanh:
-      return table->tanh[narrow];
+      return table->tanh[is_bf16];
     case UnaryOp::sigmoid:
-      return table->sigmoid[narrow];
+      return table->sigmoid[is_bf16];
     case UnaryOp::silu:
-      return table->silu[narrow];
+      return table->silu[is_bf16];
     default:
       return nullptr;
   }
@@ -64,7 +65,7 @@ UnaryTable::Function vectorised(const Unary& args, const Stream& stream) {
 }  // namespace
 
 void unary(const Unary& args, Workspace, Stream& stream) {
-  if (const auto function = vectorised(args, stream)) {
+  if (const auto function = vectorised_unary(args, stream)) {
     const int64_t size = size_of(args.x.dtype());
     const std::byte* x = args.x.raw();
     std::byte* y = args.y.raw();
@@ -114,7 +115,7 @@ A quotient(A a, A b) {
 
 template <BinaryOp op, class A>
 auto value(A a, A b) {
-  // Signed arithmetic that overflows would be undefined.
+  // Integers are computed as unsigned ones, because signed overflow is undefined behaviour.
   using U = std::conditional_t<std::is_integral_v<A>, std::make_unsigned<A>, std::type_identity<A>>;
   [[maybe_unused]] const auto wa = static_cast<typename U::type>(a),
                               wb = static_cast<typename U::type>(b);
@@ -152,8 +153,8 @@ void refuse_zero_divisors(const Tensor& b) {
     for (int64_t i = 0; i < b.numel(); ++i)
       if (divisor[i] == 0)
         raise<ConfigError>(
-            "binary: an integer division; expected no divisor of 0, got one at {}; cast to a "
-            "floating type first",
+            "binary: integer division: expected divisors other than 0, got 0 at element {}; try a "
+            "cast to a floating type",
             i);
   });
 }
@@ -258,22 +259,22 @@ void where(const Where& args, Workspace, Stream& stream) {
   });
 }
 
-ZG_DECLARE_LEVELS(ElementwiseTable, elementwise_table)
-
 namespace {
 
-// Memory bound. A task is so long that starting it costs little.
+// Elements of a task of axpby and cast, which are memory bound: so many that starting a task costs
+// little.
 constexpr int64_t cast_grain = 1 << 16;
 
-bool vectorised(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
-int narrow(const Tensor& tensor) { return tensor.dtype() == DType::bf16 ? 1 : 0; }
+bool has_vectorised(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
+int is_bf16(const Tensor& tensor) { return tensor.dtype() == DType::bf16 ? 1 : 0; }
 
 const ElementwiseTable* table_for(const Tensor& x, const Tensor& y, const Stream& stream) {
-  if (!vectorised(x.dtype()) || !vectorised(y.dtype())) return nullptr;
+  if (!has_vectorised(x.dtype()) || !has_vectorised(y.dtype())) return nullptr;
   return ZG_AT_LEVEL(stream.traits().isa, elementwise_table);
 }
 
-// A float outside the range of To would be undefined behaviour in a static_cast.
+// A static_cast of a float outside the range of To is undefined behaviour. Such values become the
+// nearest limit, and NaN becomes 0.
 template <class To, class From>
 To saturated(From value) {
   if (std::isnan(value)) return To{0};
@@ -305,7 +306,7 @@ void axpby(const Axpby& args, Workspace, Stream& stream) {
   std::byte* y = args.y.raw();
   const int64_t x_size = size_of(args.x.dtype()), y_size = size_of(args.y.dtype());
   if (const ElementwiseTable* table = table_for(args.x, args.y, stream)) {
-    const auto function = table->axpby[narrow(args.x)][narrow(args.y)];
+    const auto function = table->axpby[is_bf16(args.x)][is_bf16(args.y)];
     parallel_for(threads, args.x.numel(), cast_grain, [&](int64_t begin, int64_t end) {
       function(x + begin * x_size, y + begin * y_size, static_cast<float>(args.a),
                static_cast<float>(args.b), end - begin);
@@ -341,7 +342,7 @@ void cast(const Cast& args, Workspace, Stream& stream) {
     return;
   }
   if (const ElementwiseTable* table = table_for(args.x, args.y, stream)) {
-    const auto function = table->cast[narrow(args.x)][narrow(args.y)];
+    const auto function = table->cast[is_bf16(args.x)][is_bf16(args.y)];
     parallel_for(threads, args.x.numel(), cast_grain, [&](int64_t begin, int64_t end) {
       function(x + begin * x_size, y + begin * y_size, end - begin);
     });

@@ -13,7 +13,7 @@ namespace {
 constexpr const char* variant_names[] = {"portable", "sub_groups", "dpas"};
 
 Variant best_of(int index) {
-  if (dpas_lanes(index) > 0) return Variant::dpas;
+  if (dpas_sub_group_size(index) > 0) return Variant::dpas;
   const auto& sizes = features_of(index).sub_groups;
   return std::find(sizes.begin(), sizes.end(), 16) == sizes.end() ? Variant::portable
                                                                   : Variant::sub_groups;
@@ -39,7 +39,7 @@ Variant variant_of(const Stream& stream) {
 }
 
 const char* dpas_variant(const Stream& stream) {
-  return dpas_lanes(stream.device().index()) == 8 ? "dpas8" : "dpas16";
+  return dpas_sub_group_size(stream.device().index()) == 8 ? "dpas8" : "dpas16";
 }
 
 }  // namespace zg::hpu

@@ -5,7 +5,8 @@
 namespace zg::hpu {
 
 /// The variants of a kernel: portable runs on every device; sub_groups needs sub-groups of 16; dpas
-/// also needs the DPAS instruction (matrix multiply-add).
+/// needs the DPAS instruction (matrix multiply-add), too, which some devices have with sub-groups
+/// of 8.
 enum class Variant : uint8_t { portable, sub_groups, dpas };
 
 /// The best variant that the device supports, or the one that
@@ -13,8 +14,8 @@ enum class Variant : uint8_t { portable, sub_groups, dpas };
 /// support the requested one.
 Variant variant_of(const Stream& stream);
 
-/// The variant in a module's name if variant_of() is dpas: "dpas8" or "dpas16", by the number of
-/// lanes.
+/// The variant in a module's name if variant_of() is dpas: "dpas8" or "dpas16", by
+/// dpas_sub_group_size().
 const char* dpas_variant(const Stream& stream);
 
 inline bool uses_sub_groups(const Stream& stream) {
@@ -24,6 +25,6 @@ inline bool uses_sub_groups(const Stream& stream) {
 /// The sub-group size with which the device supports DPAS: 8 on Arc, 16 on later GPUs, 0 without
 /// DPAS. Level Zero 1.4 does not report it, and a module may build although the device lacks the
 /// instruction. So the first call for a device computes a product whose result is known.
-int dpas_lanes(int index);
+int dpas_sub_group_size(int index);
 
 }  // namespace zg::hpu

@@ -38,13 +38,14 @@ constexpr struct {
 cuda::MatmulSource require_cublaslt(const Device& device) {
   if (device.type() != Device::Type::cuda)
     raise<Unsupported>(
-        "matmul algorithms: they are cuBLASLt's; expected a cuda device, got {}; try without them",
+        "matmul algorithms: expected a cuda device, because they are for cuBLASLt, got {}; omit "
+        "them",
         device);
   cuda::MatmulSource source = library_calls.source(device);
   if (!source.is_cublaslt)
     raise<Unsupported>(
-        "matmul algorithms: they are cuBLASLt's, but {} multiplies by its {}; try without them, or "
-        "with cuBLASLt",
+        "matmul algorithms: they are for cuBLASLt, but {} multiplies by its {}; omit them, or use "
+        "cuBLASLt",
         device, source.library);
   return source;
 }
@@ -246,8 +247,8 @@ MatmulAlgorithms MatmulAlgorithms::parse(const std::string& text, const std::str
   body.erase("checksum");
   if (const std::string found = checksum_of(body); found != written)
     raise<FileError>(
-        "{}: checksum: expected {}, which the rest of the file has, got {}: the file is damaged, "
-        "or was edited; {}",
+        "{}: checksum: expected {}, that of the rest of the file, got {}: the file is damaged, or "
+        "was edited; {}",
         path, found, printable(written), measure_again);
   for (const JsonNode& entry : root.at("products").members()) {
     MatmulAlgorithm algorithm{

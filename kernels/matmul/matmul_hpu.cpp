@@ -65,7 +65,7 @@ bool dpas_works(int index, int lanes) try {
 
 }  // namespace
 
-int dpas_lanes(int index) {
+int dpas_sub_group_size(int index) {
   static std::mutex mutex;
   static std::map<int, int>& known = *new std::map<int, int>;
   std::lock_guard lock(mutex);

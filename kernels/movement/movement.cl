@@ -1,7 +1,7 @@
 #include "zerograd/kernels/hpu/nest.clh"
 #include "zerograd/kernels/hpu/tile.clh"
 
-/// y = x, both with any strides.
+/// y = x; x and y may have any strides.
 #define STRIDED_COPY(size, bits)                                                            \
   element_kernel void strided_copy_##size(__global const bits* x, __global bits* y, long n, \
                                           int rank, long8 extents, long8 x_strides,         \
@@ -12,9 +12,10 @@
     y[at.s1] = x[at.s0];                                                                    \
   }
 
-/// y = x at the index along an axis of x with `extent` elements, `stride` apart; one work-item for
-/// each of the n elements of y and index. x_strides leads to x at index 0 of that axis. An index
-/// outside the axis is reported and read as 0.
+/// y[i] is the element of x at index[i] along one axis of x, which has `extent` elements, `stride`
+/// apart. There is a work-item for each of the n elements of y and index. x_strides gives the
+/// offset of the element at index 0 of that axis. An index outside the axis is reported and read as
+/// 0.
 #define GATHER(size, bits, index_type, index_c)                                                  \
   element_kernel void gather_##size##_##index_type(                                              \
       __global const bits* x, __global const index_c* index, __global bits* y, long n, int rank, \
@@ -30,7 +31,7 @@
     if (extent > 0) y[i] = x[at + row * stride];                                                 \
   }
 
-// Copies need only the size of the elements.
+// Elements are only copied, so the kernels depend on their size, not on their dtype.
 #define MOVEMENT(size, bits)   \
   STRIDED_COPY(size, bits)     \
   GATHER(size, bits, i32, int) \

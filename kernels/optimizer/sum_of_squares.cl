@@ -1,25 +1,26 @@
 #include "zerograd/kernels/hpu/tile.clh"
 
 // The exact sum of squares: kernels/README.md, "Sum of squares". Devices may lack doubles, so f64
-// additions are done with integers. A work-item adds the squares of a granule of 16 elements and
-// adds the sum to the limbs of its work-group; add_squares adds the limbs of all work-groups.
+// additions are done with integers. A work-item sums the squares of a granule of 16 elements, then
+// adds this sum to the limbs of its work-group. add_squares() sums the limbs of all work-groups.
+// The constants are those of SumOfSquares in optimizer.h.
 #define GRANULE 16
 #define LIMBS 40
 #define LIMB_BITS 26
 #define LOWEST_EXPONENT (-520)
 #define HALF_BITS (LIMB_BITS / 2)
 
-/// A double >= 0 as integers: m * 2^e. m has 53 bits, the top one set, or is 0.
+/// A double >= 0 as the integers of m * 2^e. m is 0, or has 53 bits with the top bit set.
 typedef struct {
   ulong m;
   int e;
-} wide;
+} soft_double;
 
 /// x * x, exactly: 24 bits squared are 48 bits.
-static inline wide square_of(float x) {
+static inline soft_double square_of(float x) {
   const uint bits = as_uint(x), exponent = bits >> 23 & 0xff, fraction = bits & 0x7fffff;
   const ulong m = exponent ? fraction | 0x800000 : fraction;
-  wide result = {m * m, 2 * ((int)(exponent ? exponent : 1) - 150)};
+  soft_double result = {m * m, 2 * ((int)(exponent ? exponent : 1) - 150)};
   if (result.m) {
     const int up = (int)clz(result.m) - 11;
     result.m <<= up;
@@ -29,12 +30,12 @@ static inline wide square_of(float x) {
 }
 
 /// a + b rounded to nearest even, as IEEE 754 adds doubles. Ten more bits below the last one are
-/// enough to round correctly.
-static inline wide add(wide a, wide b) {
+/// enough to round correctly, because the lowest of them is set if any bit below it was.
+static inline soft_double add(soft_double a, soft_double b) {
   if (a.m == 0) return b;
   if (b.m == 0) return a;
   if (b.e > a.e) {
-    const wide swapped = a;
+    const soft_double swapped = a;
     a = b;
     b = swapped;
   }
@@ -52,13 +53,13 @@ static inline wide add(wide a, wide b) {
     m >>= 1;
     ++e;
   }
-  const wide result = {m, e};
+  const soft_double result = {m, e};
   return result;
 }
 
 /// Adds 26 bits to a limb, kept as two 32-bit counters of 13 bits each: a counter can take 2^19
-/// additions before it overflows.
-static inline void count(__local uint* counters, int limb, ulong digits) {
+/// additions before it overflows, and square_groups.h limits a work-group to 2^18 granules.
+static inline void add_to_limb(__local uint* counters, int limb, ulong digits) {
   atomic_add(counters + 2 * limb, (uint)digits & ((1 << HALF_BITS) - 1));
   atomic_add(counters + 2 * limb + 1, (uint)digits >> HALF_BITS);
 }
@@ -72,7 +73,7 @@ element_kernel void squares(__global const real* x, __global long* parts, long g
   if (item < 2 * (LIMBS + 1)) counters[item] = 0;
   barrier(CLK_LOCAL_MEM_FENCE);
   for (long g = element_index(); g < granules; g += (long)get_num_groups(0) * ZG_GROUP) {
-    wide sums[GRANULE];
+    soft_double sums[GRANULE];
     uint non_finite = 0;
     for (int i = 0; i < GRANULE; ++i) {
       const float value = widened(x[g * GRANULE + i]);
@@ -88,9 +89,9 @@ element_kernel void squares(__global const real* x, __global long* parts, long g
     if (sums[0].m == 0) continue;
     const int bit = sums[0].e - LOWEST_EXPONENT, limb = bit / LIMB_BITS, shift = bit % LIMB_BITS;
     const ulong mask = ((ulong)1 << LIMB_BITS) - 1;
-    count(counters, limb, sums[0].m << shift & mask);
-    count(counters, limb + 1, sums[0].m >> (LIMB_BITS - shift) & mask);
-    count(counters, limb + 2, sums[0].m >> (2 * LIMB_BITS - shift));
+    add_to_limb(counters, limb, sums[0].m << shift & mask);
+    add_to_limb(counters, limb + 1, sums[0].m >> (LIMB_BITS - shift) & mask);
+    add_to_limb(counters, limb + 2, sums[0].m >> (2 * LIMB_BITS - shift));
   }
   barrier(CLK_LOCAL_MEM_FENCE);
   if (item <= LIMBS)

@@ -70,7 +70,7 @@ class LocalCommunicator final : public QueuedCommunicator {
         world_, world_->join(members_[rank_], members_of(members, name), make), member, device_);
   }
   void abort(const std::string& cause) noexcept override {
-    world_->note_knows(members_[rank_]);
+    world_->note_saw_failure(members_[rank_]);
     world_->abort(members_[rank_], cause);
   }
 
@@ -108,9 +108,9 @@ class LocalCommunicator final : public QueuedCommunicator {
   void failed(const std::exception_ptr& error) override {
     if (!is_comm_error(error)) world_->abort(members_[rank_], describe(error));
   }
-  void owner_saw_failure() override { world_->note_knows(members_[rank_]); }
+  void owner_saw_failure() override { world_->note_saw_failure(members_[rank_]); }
   void owner_waits(bool waits) override {
-    world_->waits(members_[rank_], waits ? group_.get() : nullptr);
+    world_->set_waits_in(members_[rank_], waits ? group_.get() : nullptr);
   }
 
   void run_on_peer_memory(const Job& job) {
@@ -272,7 +272,7 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
   };
   const auto run_rank = [=, &f](int rank) {
     std::exception_ptr error;
-    on_wait_for_collectives() = [=](bool waits) { world->waits_for_collectives(rank, waits); };
+    on_wait_for_collectives() = [=](bool waits) { world->set_waits_for_collectives(rank, waits); };
     try {
       const Device device = device_of_rank(options.type, rank, device_options);
       DeviceState::of(device).rank = rank;
@@ -288,7 +288,7 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
     } catch (...) {
       error = std::current_exception();
       note_cause(error);
-      world->note_knows(rank);
+      world->note_saw_failure(rank);
       world->abort(rank, cpu::describe(error));
     }
     if (error) error = cpu::of_rank(error, rank, ranks);
@@ -321,7 +321,7 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
     // A rank that has neither ended nor received the failure.
     const auto one_computes = [&] {
       for (int rank = 0; rank < ranks; ++rank)
-        if (!shared->ended[static_cast<size_t>(rank)] && !world->knows(rank)) return true;
+        if (!shared->ended[static_cast<size_t>(rank)] && !world->saw_failure(rank)) return true;
       return false;
     };
     while (!shared->changed.wait_for(lock, std::chrono::milliseconds(100), all_ended)) {

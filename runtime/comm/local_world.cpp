@@ -57,7 +57,7 @@ Activity LocalGroup::activity(int rank) const {
   const int64_t sequence = at(member).arrived;
   Activity activity{.awaits = missing_ranks(&Member::arrived, sequence),
                     .place = place_of(member),
-                    .last_progress = std::max(at(member).alive, at(member).looked)};
+                    .last_progress = std::max(at(member).alive, at(member).last_device_wait)};
   if (activity.awaits.empty() && at(member).done == sequence) {
     activity.awaits = missing_ranks(&Member::done, sequence);
     activity.verb = "finish";
@@ -119,12 +119,12 @@ void LocalGroup::await(int member, int64_t sequence, Clock::time_point deadline,
   Member& self = at(member);
   for (Pace pace(1000); !done(); pace.rest()) {
     const Lock lock(world_.mutex_);
-    self.looked = Clock::now();
-    if (world_.failure_.empty() && self.looked > deadline) {
+    self.last_device_wait = Clock::now();
+    if (world_.failure_.empty() && self.last_device_wait > deadline) {
       // The ranks that were not seen waiting lately, if there are any: the others wait for them.
       std::vector<int> ranks = missing_ranks(&Member::done, sequence);
-      const auto recently = self.looked - std::chrono::milliseconds(500);
-      const auto silent = [&](int rank) { return at(member_of(rank)).looked < recently; };
+      const auto recently = self.last_device_wait - std::chrono::milliseconds(500);
+      const auto silent = [&](int rank) { return at(member_of(rank)).last_device_wait < recently; };
       if (std::any_of(ranks.begin(), ranks.end(), silent))
         std::erase_if(ranks, [&](int rank) { return !silent(rank); });
       const std::string place = place_of(member);
@@ -166,7 +166,9 @@ void LocalGroup::meet(int member, int64_t sequence, Call call,
 // --- LocalWorld ---
 
 LocalWorld::LocalWorld(int size, double timeout_s)
-    : timeout_(timeout_s), ranks_(static_cast<size_t>(size)), knows_(static_cast<size_t>(size)) {}
+    : timeout_(timeout_s),
+      ranks_(static_cast<size_t>(size)),
+      saw_failure_(static_cast<size_t>(size)) {}
 
 LocalWorld::~LocalWorld() = default;
 
@@ -197,13 +199,13 @@ void LocalWorld::leave(LocalGroup& group, int member, bool fails) noexcept {
   groups_.erase(found);
 }
 
-void LocalWorld::waits(int rank, const LocalGroup* group) {
+void LocalWorld::set_waits_in(int rank, const LocalGroup* group) {
   const Lock lock(mutex_);
   at(rank).waits_in = group;
   if (!group) at(rank).alive = Clock::now();
 }
 
-void LocalWorld::waits_for_collectives(int rank, bool waits) {
+void LocalWorld::set_waits_for_collectives(int rank, bool waits) {
   const Lock lock(mutex_);
   at(rank).waits_for_collectives = waits;
   at(rank).alive = Clock::now();
@@ -258,19 +260,19 @@ Activity LocalWorld::activity(int rank) const {
 LocalWorld::Clock::time_point LocalWorld::extend_or_fail(const Activity& waiting,
                                                          Clock::time_point began) {
   const auto now = Clock::now();
-  const auto patience = std::chrono::duration_cast<Clock::duration>(timeout_);
+  const auto timeout = std::chrono::duration_cast<Clock::duration>(timeout_);
   std::vector<Activity> ranks;
   ranks.reserve(static_cast<size_t>(size()));
   for (int rank = 0; rank < size(); ++rank) ranks.push_back(activity(rank));
   // A rank may be late only because it waited for another late rank. It gets more time, but all
   // waiting together is limited to one timeout per rank.
-  const bool is_at_limit = now > began + patience * size();
-  const Blame found = blame(waiting, ranks, is_at_limit ? now : now - patience);
+  const bool is_at_limit = now > began + timeout * size();
+  const Blame found = blame(waiting, ranks, is_at_limit ? now : now - timeout);
   if (!found.ranks.empty())
     fail(absence(found.ranks, found.verb, timeout_.count(), found.place), found.place);
   else if (!found.last_progress)
     fail(deadlock(ranks), "");
-  return found.last_progress.value_or(now) + patience;
+  return found.last_progress.value_or(now) + timeout;
 }
 
 }  // namespace zg::cpu

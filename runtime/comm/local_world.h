@@ -49,8 +49,8 @@ class LocalGroup {
     Call call;
     bool joined = false;
     bool left = false, fails = false;
-    Clock::time_point alive{};   // when it last waited for others
-    Clock::time_point looked{};  // when it last waited for its device
+    Clock::time_point alive{};             // when it last waited for others
+    Clock::time_point last_device_wait{};  // when it last waited for its device
     std::shared_ptr<CollectiveLog> log;
   };
   using Lock = std::unique_lock<std::mutex>;
@@ -90,20 +90,21 @@ class LocalWorld {
   /// Returns the group of these members; the first member that calls makes it. ConfigError if this
   /// rank is a member already.
   std::shared_ptr<LocalGroup> join(int rank, const Members& members, const MakeTransports& make);
-  /// A member leaves the group. `fails`: it throws; abort() may report the cause later.
+  /// A member leaves the group. `fails`: its thread is throwing an exception; abort() may report
+  /// the cause later.
   void leave(LocalGroup& group, int member, bool fails) noexcept;
 
   /// The rank's own thread starts to wait in this group; null: it stops waiting.
-  void waits(int rank, const LocalGroup* group);
+  void set_waits_in(int rank, const LocalGroup* group);
   /// The rank's own thread starts to wait until no rank runs a collective, or stops waiting.
-  void waits_for_collectives(int rank, bool waits);
+  void set_waits_for_collectives(int rank, bool waits);
   void abort(int rank, const std::string& cause) noexcept;  ///< collectives fail on all ranks
   bool failed() const;
   std::string failure() const;
   void dump_logs() const;
-  /// The rank's own thread has thrown or received the failure: it is on its way to its end.
-  void note_knows(int rank) { knows_[static_cast<size_t>(rank)] = true; }
-  bool knows(int rank) const { return knows_[static_cast<size_t>(rank)]; }
+  /// The rank's own thread has thrown or received the failure, so it will end by itself.
+  void note_saw_failure(int rank) { saw_failure_[static_cast<size_t>(rank)] = true; }
+  bool saw_failure(int rank) const { return saw_failure_[static_cast<size_t>(rank)]; }
 
   int size() const { return static_cast<int>(ranks_.size()); }
   std::shared_ptr<std::atomic<int64_t>> step(int rank) const { return at(rank).step; }
@@ -122,8 +123,8 @@ class LocalWorld {
   Rank& at(int rank) { return ranks_[static_cast<size_t>(rank)]; }
 
   // Called with the mutex locked.
-  /// `place`: where() of the failure; ranks that wait there do not repeat it in their errors.
-  /// Empty: no place.
+  /// `place`: the result of where() for the call that failed; ranks that wait in the same call do
+  /// not repeat it in their errors. Empty: no place.
   void fail(const std::string& cause, const std::string& place);
   /// Called for a rank that has waited since `began`, past its deadline. Either fails, or returns a
   /// later deadline because the ranks it waits for still make progress.
@@ -133,7 +134,7 @@ class LocalWorld {
   const std::chrono::duration<double> timeout_;
   mutable std::mutex mutex_;
   std::vector<Rank> ranks_;
-  std::vector<std::atomic<bool>> knows_;             // by rank
+  std::vector<std::atomic<bool>> saw_failure_;       // by rank
   std::vector<std::shared_ptr<LocalGroup>> groups_;  // the first: all ranks
   std::string failure_;
   std::string failed_at_;

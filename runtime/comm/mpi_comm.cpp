@@ -194,7 +194,7 @@ std::unique_ptr<Communicator> MpiCommunicator::group(std::span<const int> member
 }
 
 void MpiCommunicator::abort(const std::string& cause) noexcept {
-  world_->note_owner_knows();
+  world_->note_owner_saw_failure();
   world_->abort(cause);
 }
 
@@ -237,8 +237,8 @@ void MpiCommunicator::run_transport(const Job& job, Meeting& meeting) {
     };
     active_transport_->run(job, *stream_, await, [&] { note_queued(job); });
   } catch (const DeviceError&) {
-    world_->raise_failure_of_peer(meeting);  // if a peer failed, report the peer's error
-    world_->raise_own(describe(std::current_exception()));
+    world_->throw_peer_failure(meeting);  // if a peer failed, report the peer's error
+    world_->throw_own_failure(describe(std::current_exception()));
   }
 }
 

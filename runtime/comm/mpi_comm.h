@@ -62,7 +62,7 @@ class MpiCommunicator : public QueuedCommunicator {
   void run_transport(const Job& job, Meeting& meeting);
   void failed(const std::exception_ptr& error) override { world_->failed(error); }
   void owner_waits(bool waits) override { world_->owner_waits(waits ? group_.get() : nullptr); }
-  void owner_saw_failure() override { world_->note_owner_knows(); }
+  void owner_saw_failure() override { world_->note_owner_saw_failure(); }
 
   HostWindows windows_;
 };

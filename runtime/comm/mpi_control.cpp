@@ -68,7 +68,7 @@ void MpiWorld::process_notices() {
 }
 
 void MpiWorld::process(int rank, const Notice& notice) {
-  Peer& from = peers_[at(rank)];
+  Peer& from = peers_[index_of(rank)];
   from.step = notice.step;
   switch (notice.kind) {
     case Notice::Kind::new_group:
@@ -155,7 +155,7 @@ void MpiWorld::post_and_wait(Lock& lock, const Notice& notice, const std::vector
 
 // --- failures
 
-void MpiWorld::raise_failure(const Meeting& meeting) {
+void MpiWorld::throw_known_failure(const Meeting& meeting) {
   if (cause_of_end_.empty()) return;
   // This collective succeeds on all ranks when a member finished it before that member failed.
   const auto& each = meeting.group->each;
@@ -169,9 +169,9 @@ void MpiWorld::raise_failure(const Meeting& meeting) {
   raise<CommError>("{}{}", cause_of_end_, adds_place_ || elsewhere ? activity_now(meeting) : "");
 }
 
-void MpiWorld::raise_failure_of_peer(const Meeting& meeting) {
+void MpiWorld::throw_peer_failure(const Meeting& meeting) {
   const Lock lock = enter();
-  raise_failure(meeting);
+  throw_known_failure(meeting);
 }
 
 void MpiWorld::abort(const std::string& cause) {
@@ -181,30 +181,31 @@ void MpiWorld::abort(const std::string& cause) {
   for (Meeting* meeting : waiting_) meeting->woken.notify_one();
 }
 
-void MpiWorld::raise_own(const std::string& cause) {
+void MpiWorld::throw_own_failure(const std::string& cause) {
   Lock lock = enter();
-  raise_own(lock, cause);
+  throw_own_failure(lock, cause);
 }
 
-void MpiWorld::raise_own(Lock& lock, const std::string& cause) {
+void MpiWorld::throw_own_failure(Lock& lock, const std::string& cause) {
   const std::string text = failure_of(rank_, *step_, last_, cause);
-  announce(lock, Notice::Kind::aborted, nullptr, text);
+  announce_failure(lock, Notice::Kind::aborted, nullptr, text);
   throw CommError(text);
 }
 
 void MpiWorld::failed(const std::exception_ptr& error) {
   if (is_comm_error(error)) return;
   Lock lock = enter();
-  announce(lock, Notice::Kind::aborted, nullptr, failure_of(rank_, *step_, last_, describe(error)));
+  announce_failure(lock, Notice::Kind::aborted, nullptr,
+                   failure_of(rank_, *step_, last_, describe(error)));
 }
 
 void MpiWorld::fail(Lock& lock, const Meeting& meeting, const std::string& text) {
-  announce(lock, Notice::Kind::failed, &meeting, text);
+  announce_failure(lock, Notice::Kind::failed, &meeting, text);
   throw CommError(text);
 }
 
-void MpiWorld::announce(Lock& lock, Notice::Kind kind, const Meeting* meeting,
-                        const std::string& text) {
+void MpiWorld::announce_failure(Lock& lock, Notice::Kind kind, const Meeting* meeting,
+                                const std::string& text) {
   if (!cause_of_end_.empty()) return;
   cause_of_end_ = text;
   adds_place_ = kind == Notice::Kind::aborted;

@@ -17,7 +17,7 @@ MpiRanks::MpiRanks(const ProcessRank& place, const ProcessOptions& options, cons
 
 MpiRanks::MpiRanks(const std::shared_ptr<MpiWorld>& world, const ProcessOptions& options,
                    const Device& device)
-    : MpiCommunicator(world, world->all(), device, watch_every),
+    : MpiCommunicator(world, world->all(), device, control_poll_interval),
       dumps_(options.dump_collectives),
       told_to_end_(options.told_to_end),
       timeout_s_(options.timeout_s),
@@ -102,14 +102,14 @@ void MpiRanks::connect() {
 // An owner that still computes sees the failure at its next collective; a stalled one never does.
 void MpiRanks::await_owner() {
   std::unique_lock lock(mutex_);
-  const auto end = std::chrono::steady_clock::now() + grace;
-  while (!stop_ && !world_->owner_knows()) {
+  const auto end = std::chrono::steady_clock::now() + failure_grace;
+  while (!stop_ && !world_->owner_saw_failure()) {
     if (std::chrono::steady_clock::now() > end)
       end_process(fmt::format(
           "{}\nrank {} is still running the program's code and cannot be ended from outside; "
           "ending the process",
           describe(failure_), rank_));
-    changed_.wait_for(lock, watch_every);
+    changed_.wait_for(lock, control_poll_interval);
   }
 }
 
@@ -127,7 +127,7 @@ void MpiRanks::await_end_or(const Done& done, double timeouts, const char* what)
   const auto start = std::chrono::steady_clock::now();
   const auto longest = std::chrono::duration<double>(timeouts * timeout_s_ + 1);
   const auto over = [&] { return ended_ || done(); };
-  while (!changed_.wait_for(lock, watch_every, over)) {
+  while (!changed_.wait_for(lock, control_poll_interval, over)) {
     const bool told = !world_->is_up() && told_to_end_ && told_to_end_();
     if (!told && std::chrono::steady_clock::now() - start < longest) continue;
     end_process(fmt::format("CommError: rank {}/{} ends: {}{}", rank_, size_, what,

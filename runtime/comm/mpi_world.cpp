@@ -64,11 +64,11 @@ std::vector<RankIdentity> MpiWorld::connect(RankIdentity own) {
   Meeting meeting{.group = all_.get(), .deadline = deadline()};
   exchange(
       meeting, sizeof own, identity_tag, [&](int) { return bytes_of(own); },
-      [&](int peer) { return bytes_of(identities[at(peer)]); });
+      [&](int peer) { return bytes_of(identities[index_of(peer)]); });
   const Lock lock = enter();
   for (const int peer : others_) {
-    Peer& other = peers_[at(peer)];
-    other.process = identities[at(peer)].process;
+    Peer& other = peers_[index_of(peer)];
+    other.process = identities[index_of(peer)].process;
     other.visible = own.process.same_host(other.process) && other.process.alive();
     receive(other);
   }
@@ -78,10 +78,10 @@ std::vector<RankIdentity> MpiWorld::connect(RankIdentity own) {
 void MpiWorld::leave() {
   {
     Lock lock = enter();
-    post_and_wait(lock, {.kind = Notice::Kind::left, .step = *step_}, others_, patience());
+    post_and_wait(lock, {.kind = Notice::Kind::left, .step = *step_}, others_, timeout());
   }
   Meeting meeting{.group = all_.get(), .deadline = deadline()};
-  meeting.awaited = [this](int peer) { return !peers_[at(peer)].left; };
+  meeting.awaited = [this](int peer) { return !peers_[index_of(peer)].left; };
   await_members(meeting, 0);
   const Lock lock = enter();
   for (Peer& peer : peers_) wire::cancel(peer.receiving);
@@ -178,13 +178,14 @@ void MpiWorld::arrive(Meeting& meeting) {
   await_members(meeting, 50);
   Lock lock = enter();
   std::vector<Call> calls(group.each.size());
-  calls[at(group.own_member)] = notice.call();  // the peers' names are truncated in the same way
+  // Not `call` itself, because the peers' names are truncated to the size of a notice.
+  calls[index_of(group.own_member)] = notice.call();
   for (const int member : group.others) {
-    calls[at(member)] = group.at(member).arrivals.front().call();
+    calls[index_of(member)] = group.at(member).arrivals.front().call();
     group.at(member).arrivals.pop_front();
   }
   for (const Call& other : calls)
-    if (!other.agrees(calls[at(group.own_member)]))
+    if (!other.agrees(calls[index_of(group.own_member)]))
       fail(lock, meeting, disagreement(meeting.sequence, group.members, *step_, calls));
   meeting.arriving = false;
 }
@@ -197,14 +198,14 @@ void MpiWorld::exchange(Meeting& meeting, int64_t bytes, int tag, const Out& out
     for (const int member : group.others) {
       const int rank = group.members[member];
       if (std::byte* const memory = in(member))
-        receives[at(member)] = wire::receive(rank, tag, memory, bytes);
+        receives[index_of(member)] = wire::receive(rank, tag, memory, bytes);
       if (const std::byte* const data = out(member))
-        sends[at(member)] = wire::send(rank, tag, data, bytes);
+        sends[index_of(member)] = wire::send(rank, tag, data, bytes);
     }
   }
   meeting.awaited = [&](int member) {
-    const bool received = wire::complete(receives[at(member)]);
-    return !wire::complete(sends[at(member)]) || !received;
+    const bool received = wire::complete(receives[index_of(member)]);
+    return !wire::complete(sends[index_of(member)]) || !received;
   };
   // All members are in this exchange or, in connect(), soon will be. The transfer makes progress
   // only while MPI is called, so check many times before sleeping.
@@ -228,22 +229,23 @@ void MpiWorld::await_members(Meeting& meeting, int64_t yields) {
   for (Clock::time_point looked = Clock::now();;) {
     process_notices();
     const Clock::time_point now = Clock::now();
-    // If more than `pause` has passed since the last check, this process itself was stopped. Then
-    // the deadline moves, so that it reads its peers' messages before it reports a peer as late.
-    if (now > looked + pause) {
-      meeting.deadline = std::max(meeting.deadline, now + pause);
+    // If more than `stopped_threshold` has passed since the last check, this process itself was
+    // stopped. Then the deadline moves, so that it reads its peers' messages before it reports a
+    // peer as late.
+    if (now > looked + stopped_threshold) {
+      meeting.deadline = std::max(meeting.deadline, now + stopped_threshold);
       meeting.early_question = meeting.final_question = {};
     }
     looked = now;
     if (is_over(meeting)) return;
-    raise_failure(meeting);
+    throw_known_failure(meeting);
     if (meeting.group->fails) throw CommError(place_of(meeting) + ": this rank has failed");
-    if (aborts_) raise_own(lock, own_cause_);
+    if (aborts_) throw_own_failure(lock, own_cause_);
     check_for_early_return(lock, meeting);
     check_for_dead(lock, meeting, ranks_of(*meeting.group, meeting.missing));
     check_deadline(lock, meeting, now);
     if (!meeting.by_transport && waiting_.back() != &meeting) {
-      meeting.woken.wait_for(lock, look_every);
+      meeting.woken.wait_for(lock, liveness_check_interval);
       continue;
     }
     for (Meeting* other : waiting_)
@@ -273,8 +275,8 @@ void MpiWorld::watch() {
   Lock lock = enter();
   const Meeting computing{.group = all_.get()};
   process_notices();
-  raise_failure(computing);
-  if (aborts_) raise_own(lock, own_cause_);
+  throw_known_failure(computing);
+  if (aborts_) throw_own_failure(lock, own_cause_);
   check_for_dead(lock, computing, others_);
 }
 
@@ -283,7 +285,7 @@ void MpiWorld::watch() {
 void MpiWorld::check_for_early_return(Lock& lock, const Meeting& meeting) {
   for (const int member : meeting.missing) {
     const int rank = meeting.group->members[member];
-    const Peer& peer = peers_[at(rank)];
+    const Peer& peer = peers_[index_of(rank)];
     if (meeting.arriving && (meeting.group->at(member).left || peer.left))
       fail(lock, meeting, early_return(rank, peer.step, place_of(meeting)));
   }
@@ -292,10 +294,10 @@ void MpiWorld::check_for_early_return(Lock& lock, const Meeting& meeting) {
 /// A peer whose process two checks did not find is dead. By the second check, all messages that the
 /// peer sent have been received.
 void MpiWorld::check_for_dead(Lock& lock, const Meeting& meeting, const std::vector<int>& ranks) {
-  if (Clock::now() < looked_ + look_every) return;
+  if (Clock::now() < looked_ + liveness_check_interval) return;
   looked_ = Clock::now();
   for (const int rank : ranks) {
-    Peer& other = peers_[at(rank)];
+    Peer& other = peers_[index_of(rank)];
     if (!other.visible || other.left || other.process.alive()) continue;
     if (++other.misses < 2) continue;
     fail(lock, meeting, gone(rank, other) + activity_now(meeting));
@@ -311,7 +313,7 @@ void MpiWorld::check_deadline(Lock& lock, Meeting& meeting, Clock::time_point no
   // Before the deadline, a first question (a notice to all ranks) shows which ranks are stopped:
   // those that do not answer in time. At the deadline, a second question asks what the other ranks
   // do.
-  if (now < meeting.deadline - std::min<Clock::duration>(answered_within, patience() / 2)) return;
+  if (now < meeting.deadline - std::min<Clock::duration>(answer_timeout, timeout() / 2)) return;
   const auto ask = [&](Meeting::Question& question) {
     question = {.number = ++questions_, .asked = now};
     post({.kind = Notice::Kind::question, .sequence = question.number, .step = *step_}, others_);
@@ -320,33 +322,33 @@ void MpiWorld::check_deadline(Lock& lock, Meeting& meeting, Clock::time_point no
   if (now <= meeting.deadline) return;
   if (meeting.final_question.number == 0) return ask(meeting.final_question);
   const auto has_answered = [&](int rank) {
-    return peers_[at(rank)].answered >= meeting.final_question.number;
+    return peers_[index_of(rank)].answered >= meeting.final_question.number;
   };
   // The rank has answered, or it is stopped: it did not answer the first question in time.
   const auto is_settled = [&](int rank) {
-    return has_answered(rank) || (peers_[at(rank)].answered < meeting.early_question.number &&
-                                  now >= meeting.early_question.asked + answered_within);
+    return has_answered(rank) || (peers_[index_of(rank)].answered < meeting.early_question.number &&
+                                  now >= meeting.early_question.asked + answer_timeout);
   };
-  if (now < meeting.final_question.asked + answered_within &&
+  if (now < meeting.final_question.asked + answer_timeout &&
       !std::all_of(others_.begin(), others_.end(), is_settled))
     return;
   // A rank that has not answered keeps a default Activity: blame() treats it as a rank that waits
   // for nobody and has made no progress.
   std::vector<Activity> ranks(peers_.size());
   for (const int rank : others_)
-    if (has_answered(rank)) ranks[at(rank)] = peers_[at(rank)].activity;
-  ranks[at(rank_)] = activity();
+    if (has_answered(rank)) ranks[index_of(rank)] = peers_[index_of(rank)].activity;
+  ranks[index_of(rank_)] = activity();
   // A rank may be late only because it waited for another late rank. Then the deadline moves, but
   // one wait lasts at most one timeout multiplied by the number of ranks.
-  const bool is_at_limit = now > meeting.began + patience() * size_;
+  const bool is_at_limit = now > meeting.began + timeout() * size_;
   const Blame found = blame({.awaits = ranks_of(*meeting.group, meeting.missing),
                              .verb = verb_of(meeting),
                              .place = place_of(meeting)},
-                            ranks, is_at_limit ? now : now - patience());
+                            ranks, is_at_limit ? now : now - timeout());
   if (!found.ranks.empty())
     fail(lock, meeting, absence(found.ranks, found.verb, timeout_.count(), found.place));
   if (!found.last_progress) fail(lock, meeting, deadlock(ranks));
-  meeting.deadline = *found.last_progress + patience();
+  meeting.deadline = *found.last_progress + timeout();
   meeting.early_question = meeting.final_question = {};
 }
 
@@ -364,9 +366,10 @@ void MpiWorld::check_deadline_of_transport(Lock& lock, Meeting& meeting, Clock::
           .sequence = meeting.sequence,
           .step = *step_},
          ranks_of(group, group.others));
-    meeting.deadline = std::max(meeting.deadline, now + pause);
+    meeting.deadline = std::max(meeting.deadline, now + stopped_threshold);
   }
-  if (now <= (meeting.missing.size() > 1 ? meeting.deadline + pause : meeting.deadline)) return;
+  if (now <= (meeting.missing.size() > 1 ? meeting.deadline + stopped_threshold : meeting.deadline))
+    return;
   std::vector<int> missing = meeting.missing;
   if (std::all_of(missing.begin(), missing.end(), waits))
     missing.insert(std::lower_bound(missing.begin(), missing.end(), group.own_member),
@@ -377,12 +380,12 @@ void MpiWorld::check_deadline_of_transport(Lock& lock, Meeting& meeting, Clock::
        absence(ranks_of(group, missing), verb_of(meeting), timeout_.count(), place_of(meeting)));
 }
 
-// True when the launcher told this process to end more than `grace` ago and may kill it soon. The
-// failure must be reported before that.
+// True when the launcher told this process to end more than `failure_grace` ago and may kill it
+// soon. The failure must be reported before that.
 bool MpiWorld::soon_killed(Clock::time_point now) {
   if (!told_to_end_ || !told_to_end_()) return false;
   if (warned_at_ == Clock::time_point{}) warned_at_ = now;
-  return now > warned_at_ + grace;
+  return now > warned_at_ + failure_grace;
 }
 
 void MpiWorld::owner_waits(MpiGroup* group) {

@@ -7,12 +7,15 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
+#include <exception>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "zerograd/runtime/comm/call.h"
@@ -23,8 +26,9 @@
 #include "zerograd/runtime/comm/transport.h"
 #include "zerograd/runtime/text/format.h"
 
-// The few functions of MPI that are used here: messages that never block. One thread calls at a
-// time; the one that called start() calls stop(). Errors are CommError.
+// The functions of MPI that the runtime uses. Sending and receiving do not block. Only one thread
+// may call them at a time, and the thread that called start() must call stop(). They throw
+// CommError.
 namespace zg::cpu::wire {
 
 /// A message that is being sent or received; a default one is complete.
@@ -33,8 +37,8 @@ struct Message {
   bool pending = false;
 };
 
-/// `size`: the number of processes that the launcher reports; ConfigError when MPI sees another
-/// number of processes. Whether other threads may call, too.
+/// `size`: the number of processes that the launcher reports. Throws ConfigError if MPI has another
+/// number. Returns true if other threads may call MPI, too.
 bool start(int size);
 void stop();
 /// Sends or receives at most 2^31 - 1 bytes, which must not change until complete(). Messages of
@@ -50,14 +54,16 @@ namespace zg::cpu {
 
 using namespace std::chrono_literals;
 
-inline constexpr auto watch_every = 20ms;  // how often an idle worker reads control messages
-inline constexpr auto look_every = 50ms;   // how often a worker checks that peers are alive
-inline constexpr auto grace =
-    700ms;  // time for the rank's own thread to see a failure; mpirun kills the ranks 1 s after it
-
-inline constexpr auto pause = 500ms;  // longer than the scheduler can delay a thread between checks
-
-inline constexpr auto answered_within = 700ms;  // a rank that is not stopped answers in this time
+// How often an idle worker reads control messages, and a waiting one checks that peers are alive.
+inline constexpr auto control_poll_interval = 20ms, liveness_check_interval = 50ms;
+// Time in which the rank's own thread must see a failure. Also the time from mpirun's SIGTERM until
+// this rank reports a failure: mpirun sends SIGKILL after 1 s.
+inline constexpr auto failure_grace = 700ms;
+// If more than this passes between two checks, this process was stopped, not just delayed by the
+// scheduler.
+inline constexpr auto stopped_threshold = 500ms;
+// A rank that is not stopped answers a question within this time.
+inline constexpr auto answer_timeout = 700ms;
 
 inline constexpr int identity_tag = 1, notice_tag = 2,
                      data_tag = 3;  // a group's data has tag data_tag + its number
@@ -89,7 +95,8 @@ struct Notice {
   /// question
   int64_t sequence = 0;
   int64_t step = 0;
-  int64_t count = 0;  ///< elements; new_group: a free group number; answer: ms without progress
+  int64_t count = 0;  ///< elements of the collective; new_group: the sender's next free group
+                      ///< number; answer: milliseconds without progress
   int root = -1;      ///< broadcast only
   Collective op{};
   DType dtype{};
@@ -132,7 +139,7 @@ struct MpiGroup {
   std::shared_ptr<CollectiveLog> log;
   int64_t finished = -1;                          ///< the last collective that this rank finished
   int64_t wait_announced = -1;                    ///< the last one for which this rank sent `waits`
-  std::chrono::steady_clock::time_point alive{};  ///< when the worker last waited for members
+  std::chrono::steady_clock::time_point alive{};  ///< when the worker's last wait for members ended
   bool fails = false;                             ///< the rank's own thread throws
 
   MpiGroup(int64_t number, Members all, int rank, int ranks);
@@ -142,8 +149,8 @@ struct MpiGroup {
 inline std::string difference(const std::string& what, int rank, const RankIdentity& other,
                               const RankIdentity& first) {
   return fmt::format(
-      "ranks differ before step 0: the {} of rank {} ({}) is not rank 0's ({}); expected the same "
-      "command, program and files on every host",
+      "ranks differ before step 0: the {} of rank {} (host {}) differs from that of rank 0 (host "
+      "{}); expected the same command, program and files on every host",
       what, rank, other.process.host, first.process.host);
 }
 
@@ -189,7 +196,7 @@ class MpiWorld {
 
   MpiWorld(const ProcessRank& place, const ProcessOptions& options);
 
-  // The same thread must begin and end the run.
+  // The thread that called connect() must call leave().
   /// Exchanges identities with all ranks and returns them by rank. Throws CommError, ConfigError.
   std::vector<RankIdentity> connect(RankIdentity own);
   bool is_up() const { return is_up_; }  ///< MPI has started
@@ -198,7 +205,8 @@ class MpiWorld {
   const std::shared_ptr<MpiGroup>& all() const { return all_; }
   /// Creates a group. Every member must call it on the rank's own thread.
   std::shared_ptr<MpiGroup> make_group(Members members);
-  /// `fails`: the rank's own thread throws, so the worker of the group must stop waiting.
+  /// Leaves the group. `fails`: the rank's own thread is throwing an exception, so the worker of
+  /// the group must stop waiting.
   void leave(const std::shared_ptr<MpiGroup>& group, bool fails) noexcept;
 
   /// Announces the call to the other members. Returns when all have arrived with the same call.
@@ -211,19 +219,21 @@ class MpiWorld {
   void finished(MpiGroup& group, int64_t sequence);
   void watch();  ///< reads control messages while no collective runs
 
-  void owner_waits(MpiGroup* group);  ///< the group where the rank's own thread waits; null: none
-  void note_owner_knows() { owner_knows_ = true; }  ///< the rank's own thread has seen the failure
-  bool owner_knows() const { return owner_knows_; }
+  /// The owner is the rank's own thread. `group`: the group where it waits; null: it does not wait.
+  void owner_waits(MpiGroup* group);
+  void note_owner_saw_failure() { owner_saw_failure_ = true; }
+  bool owner_saw_failure() const { return owner_saw_failure_; }
   /// Called when the rank's own thread failed. The workers report `cause` to the other ranks.
   void abort(const std::string& cause);
   /// Called by a worker that failed. Reports `cause` to the other ranks and throws on this rank.
-  [[noreturn]] void raise_own(const std::string& cause);
-  void raise_failure_of_peer(const Meeting& meeting);
+  [[noreturn]] void throw_own_failure(const std::string& cause);
+  void throw_peer_failure(const Meeting& meeting);
+  /// The rank's own thread threw `error`. Reports it to the other ranks unless it is a CommError.
   void failed(const std::exception_ptr& error);
   void dump_logs();
 
   const std::shared_ptr<std::atomic<int64_t>>& step() const { return step_; }
-  Clock::time_point deadline() const { return Clock::now() + patience(); }
+  Clock::time_point deadline() const { return Clock::now() + timeout(); }
 
  private:
   using Lock = std::unique_lock<std::mutex>;
@@ -234,8 +244,8 @@ class MpiWorld {
     bool awaited = false;
   };
 
-  size_t at(int rank) const { return static_cast<size_t>(rank); }
-  Clock::duration patience() const { return std::chrono::duration_cast<Clock::duration>(timeout_); }
+  size_t index_of(int rank) const { return static_cast<size_t>(rank); }
+  Clock::duration timeout() const { return std::chrono::duration_cast<Clock::duration>(timeout_); }
 
   Lock enter();
 
@@ -259,10 +269,11 @@ class MpiWorld {
   void post_and_wait(Lock& lock, const Notice& notice, const std::vector<int>& ranks,
                      Clock::duration longest);
 
-  void raise_failure(const Meeting& meeting);
-  [[noreturn]] void raise_own(Lock& lock, const std::string& cause);
+  void throw_known_failure(const Meeting& meeting);
+  [[noreturn]] void throw_own_failure(Lock& lock, const std::string& cause);
   [[noreturn]] void fail(Lock& lock, const Meeting& meeting, const std::string& text);
-  void announce(Lock& lock, Notice::Kind kind, const Meeting* meeting, const std::string& text);
+  void announce_failure(Lock& lock, Notice::Kind kind, const Meeting* meeting,
+                        const std::string& text);
 
   static std::vector<int> ranks_of(const MpiGroup& group, const std::vector<int>& members);
   std::string place_of(const Meeting& meeting) const;
@@ -272,7 +283,7 @@ class MpiWorld {
   const std::chrono::duration<double> timeout_;
   const std::function<bool()> told_to_end_;
   const std::shared_ptr<std::atomic<int64_t>> step_ = std::make_shared<std::atomic<int64_t>>(0);
-  std::atomic<bool> is_up_ = false, owner_knows_ = false;
+  std::atomic<bool> is_up_ = false, owner_saw_failure_ = false;
   std::atomic<int> entering_ = 0;  // threads in enter(); the polling thread lets them lock mutex_
 
   std::mutex owner_mutex_;  // locked after mutex_ when a thread needs both

@@ -32,12 +32,12 @@ struct ProcessOptions {
   double timeout_s = 60.0;    ///< limit for one collective, including the wait for peers
   DeviceOptions device = {};  ///< threads 0: this process's share of the cores
   Device::Type type = Device::Type::cpu;  ///< cpu or cuda
-  /// After a failure each rank writes the last 64 collectives of each group on stderr: calls, steps
-  /// and times.
+  /// After a failure each rank writes the last 64 collectives of each group to stderr, with their
+  /// calls, steps and times.
   bool dump_collectives = false;
   /// Called repeatedly, on a separate thread. Returns true if the launcher has announced that it
-  /// will kill this process in about a second. A collective that cannot complete in time is then a
-  /// CommError.
+  /// will kill this process in about a second. Then a collective that cannot complete before that
+  /// throws CommError.
   std::function<bool()> told_to_end = {};
   /// Names and values, at most 8, that must be equal on every rank. They are compared before f is
   /// called.
@@ -46,11 +46,11 @@ struct ProcessOptions {
 
 /// Runs f(communicator, device) as one rank of a group of processes that an MPI launcher started.
 /// The device is cpu:rank, or the GPU with the rank's number on this host. Returns when f has
-/// returned on every rank. Bits and errors are the same as with run_local. MPI is called from
-/// separate threads, one at a time, which sleep while they wait. The death of another process on
-/// this host is detected at once. Throws ConfigError if `same` differs, Unsupported if this build
-/// has no MPI. Call it once per process, because MPI can start only once. After an error MPI is not
-/// finalised, and the process must end.
+/// returned on every rank. Results are bitwise equal to those of run_local(), and errors are the
+/// same. Separate threads call MPI, one thread at a time. They sleep while they wait. The death of
+/// another process on this host is detected at once. Throws ConfigError if `same` differs,
+/// Unsupported if this build has no MPI. Call it once per process, because MPI can start only once.
+/// After an error MPI is not finalised, and the process must end.
 ZG_API void run_processes(const std::function<void(Communicator&, const Device&)>& f,
                           const ProcessOptions& options = {});
 

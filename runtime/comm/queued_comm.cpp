@@ -138,7 +138,7 @@ void QueuedCommunicator::wait_on_device(Ticket ticket) {
   await(lock, ticket, [&] { return done_ > ticket || on_device_ > ticket || failure_; });
   if (done_ <= ticket) {
     if (failure_) throw_failure();
-    end_->hold(device_.compute());
+    end_->make_wait(device_.compute());
     DeviceState::of(device_).unconfirmed.add(this, [this, ticket] { wait(ticket); });
   }
   release_jobs(ticket);
@@ -214,7 +214,7 @@ void QueuedCommunicator::run_logged(const Job& job, Ticket ticket) {
 
 void QueuedCommunicator::await_inputs(const Job& job) {
   if (watch_every_.count() > 0) {
-    job.inputs->hold(*stream_);  // on which nothing else is queued
+    job.inputs->make_wait(*stream_);  // on which nothing else is queued
     auto watched = std::chrono::steady_clock::now();
     for (Pace pace(1000); !backend_of(device_.type())->is_idle(*stream_); pace.rest())
       if (const auto now = std::chrono::steady_clock::now(); now >= watched + watch_every_) {

@@ -81,7 +81,7 @@ std::string nccl_absence() {
   return comm_setting() == CommSetting::direct ? "ZG_CUDA_COMM=direct" : opened().why_unusable;
 }
 
-bool insists_on_nccl() { return comm_setting() == CommSetting::nccl; }
+bool requires_nccl() { return comm_setting() == CommSetting::nccl; }
 
 std::string describe_nccl() {
   const Nccl* library = nccl();

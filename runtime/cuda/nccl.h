@@ -8,8 +8,8 @@
 
 namespace zg::cuda {
 
-// The part of NCCL's interface that is used, with the values that have been the same since 2.14. So
-// a build does not need NCCL's header.
+// The part of NCCL's interface that is used. Its values have not changed since 2.14, so a build
+// does not need NCCL's header.
 using NcclComm = struct NcclCommunicator*;
 struct NcclId {
   char bytes[128];
@@ -50,18 +50,18 @@ struct Nccl {
 };
 
 /// The library, opened at the first call. Null if it is not installed or lacks one of the
-/// functions, or if ZG_CUDA_COMM=direct selects this project's own copies. With ZG_CUDA_COMM=nccl
-/// it throws ConfigError when NCCL is absent. Any thread may call.
+/// functions, or if ZG_CUDA_COMM=direct selects zerograd's own copies between GPUs. With
+/// ZG_CUDA_COMM=nccl it throws ConfigError when NCCL is absent. Any thread may call.
 const Nccl* nccl();
 std::string nccl_absence();  ///< why nccl() is null
-bool insists_on_nccl();
+bool requires_nccl();        ///< ZG_CUDA_COMM=nccl
 
 /// "NCCL 2.28.9", or "no NCCL (reason)".
 std::string describe_nccl();
 
-/// Transports that move data with NCCL; each rank has its own GPU. Sums are added by this project,
-/// in rising rank. NCCL's own sums, whose order is not defined, are used only if Job::by_library is
-/// set.
+/// Transports that move data with NCCL; each rank has its own GPU. zerograd adds the terms of a sum
+/// itself, in rising rank. NCCL's own sums, whose order is not defined, are used only if
+/// Job::by_library is set.
 TransportFactory nccl_transports();
 
 }  // namespace zg::cuda

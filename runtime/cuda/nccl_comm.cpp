@@ -279,7 +279,7 @@ std::string absence(std::span<const TransportEndpoint> endpoints) {
       if (std::strcmp(endpoints[rank].device, endpoints[other].device) == 0)
         why = fmt::format("ranks {} and {} share {}", other, rank, endpoints[rank].device);
   }
-  if (!why.empty() && insists_on_nccl())
+  if (!why.empty() && requires_nccl())
     raise<ConfigError>(
         "ZG_CUDA_COMM=nccl, but {}; expected NCCL with a network, and a GPU for every rank; try "
         "fewer ranks or ZG_CUDA_COMM=direct",

@@ -157,7 +157,7 @@ class EventMark final : public StreamMark {
     if (fault_.found) throw_fault(fault_);
     check(error, "cudaEventSynchronize");
   }
-  void hold(Stream& stream) override {
+  void make_wait(Stream& stream) override {
     const OnDevice on(stream.device().index());
     check(cudaStreamWaitEvent(handle(stream), event_, 0), "cudaStreamWaitEvent");
   }

@@ -22,7 +22,7 @@ int64_t blocks_of(const Tensor& file) {
 }
 
 /// Queues the transfer; note_of() and the counts are the caller's.
-SwapTicket push(const Tensor& from, const Tensor& to, cpu::SwapFile::Note note) {
+SwapTicket push(const Tensor& from, const Tensor& to, cpu::SwapFile::SpanInfo note) {
   if (!from || !to || from.numel() != to.numel() || from.dtype() != to.dtype())
     raise<ShapeError>("swap: expected equal sizes and element types, got {} and {}", from.shape(),
                       to.shape());
@@ -40,8 +40,9 @@ SwapTicket push(const Tensor& from, const Tensor& to, cpu::SwapFile::Note note) 
 }
 
 /// The span of a transfer in the trace; nothing without a trace.
-cpu::SwapFile::Note note_of(const Device& device, std::initializer_list<std::string_view> name) {
-  cpu::SwapFile::Note note;
+cpu::SwapFile::SpanInfo note_of(const Device& device,
+                                std::initializer_list<std::string_view> name) {
+  cpu::SwapFile::SpanInfo note;
   if (!device.trace()) return note;
   note.trace = device.trace()->shared_from_this();
   note.rank = device.trace_rank();

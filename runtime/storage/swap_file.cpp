@@ -58,13 +58,13 @@ void SwapFile::reserve(int64_t bytes) {
   reserved_ = whole;
 }
 
-SwapFile::Ticket SwapFile::read(int64_t offset, std::span<std::byte> to, Note note) {
-  return push({offset, to.data(), static_cast<int64_t>(to.size()), false, std::move(note)});
+SwapFile::Ticket SwapFile::read(int64_t offset, std::span<std::byte> to, SpanInfo span) {
+  return push({offset, to.data(), static_cast<int64_t>(to.size()), false, std::move(span)});
 }
 
-SwapFile::Ticket SwapFile::write(int64_t offset, std::span<const std::byte> from, Note note) {
+SwapFile::Ticket SwapFile::write(int64_t offset, std::span<const std::byte> from, SpanInfo span) {
   return push({offset, const_cast<std::byte*>(from.data()), static_cast<int64_t>(from.size()), true,
-               std::move(note)});
+               std::move(span)});
 }
 
 SwapFile::Ticket SwapFile::push(Job job) {
@@ -106,7 +106,7 @@ void SwapFile::serve() {
       std::exception_ptr failure;
       try {
         if (job)
-          cut(*job, ticket);
+          split(*job, ticket);
         else
           finish_one();
       } catch (...) {
@@ -123,14 +123,14 @@ void SwapFile::serve() {
   }
 }
 
-void SwapFile::cut(const Job& job, Ticket ticket) {
-  missing_.push_back(1);  // counts the call itself, until all its requests are made
-  if (job.note.trace)
+void SwapFile::split(const Job& job, Ticket ticket) {
+  unfinished_.push_back(1);  // counts the call itself, until all its requests are made
+  if (job.span.trace)
     traced_.push_back({.ticket = ticket,
-                       .note = job.note,
+                       .span = job.span,
                        .writes = job.writes,
                        .bytes = job.bytes,
-                       .begin_ns = job.note.trace->now_ns()});
+                       .begin_ns = job.span.trace->now_ns()});
   const int64_t step = io_->request_bytes() / block;
   const int64_t end = job.offset + job.bytes, last = (end + block - 1) / block;
   for (int64_t first = job.offset / block; first < last; first += step) {
@@ -143,7 +143,7 @@ void SwapFile::cut(const Job& job, Ticket ticket) {
            .writes = job.writes},
           ticket);
   }
-  leave(ticket);
+  finish_request(ticket);
 }
 
 void SwapFile::start(const Part& part, Ticket ticket) {
@@ -158,7 +158,7 @@ void SwapFile::start(const Part& part, Ticket ticket) {
                 static_cast<size_t>(part.bytes()));
   }
   submit(slot, part, direct, ticket);
-  if (part.writes) note(part.first, blocks_of(slot));  // while the disk writes
+  if (part.writes) store_checksums(part.first, blocks_of(slot));  // while the disk writes
 }
 
 // A write must keep the bytes of its first and last block that it does not cover: reads these
@@ -190,10 +190,10 @@ void SwapFile::submit(int slot, const Part& part, bool direct, Ticket ticket) {
       slot, {part.first * block, blocks.data(), static_cast<int64_t>(blocks.size()), part.writes});
   place.busy = true;
   ++busy_;
-  ++missing_[static_cast<size_t>(ticket - done_ - 1)];
+  ++unfinished_[static_cast<size_t>(ticket - done_ - 1)];
 }
 
-bool SwapFile::Part::meets(const Part& other) const {
+bool SwapFile::Part::conflicts_with(const Part& other) const {
   const bool blocks = first < other.last && other.first < last;
   const bool bytes = memory < other.memory + other.bytes() && other.memory < memory + this->bytes();
   // Two requests that only read the same blocks may run at the same time.
@@ -207,7 +207,7 @@ int SwapFile::free_slot_for(const Part& part) {
     for (int i = 0; i < io_->depth(); ++i) {
       const Slot& slot = slots_[static_cast<size_t>(i)];
       if (!slot.busy) free = i;
-      must_wait = must_wait || (slot.busy && part.meets(slot.part));
+      must_wait = must_wait || (slot.busy && part.conflicts_with(slot.part));
     }
     if (free >= 0 && !must_wait) return free;
     finish_one();
@@ -228,19 +228,19 @@ void SwapFile::finish_one() {
   const Part& part = slot.part;
   if (error != 0) io_->fail(part.writes ? "written" : "read", error);
   if (!part.writes) {
-    check(part.first, blocks_of(index));
+    verify_checksums(part.first, blocks_of(index));
     if (!slot.direct)
       std::memcpy(part.memory, io_->buffer(index) + (part.begin - part.first * block),
                   static_cast<size_t>(part.bytes()));
   }
-  leave(slot.ticket);
+  finish_request(slot.ticket);
 }
 
-void SwapFile::leave(Ticket ticket) {
-  --missing_[static_cast<size_t>(ticket - done_ - 1)];
-  if (missing_.front() > 0) return;
+void SwapFile::finish_request(Ticket ticket) {
+  --unfinished_[static_cast<size_t>(ticket - done_ - 1)];
+  if (unfinished_.front() > 0) return;
   Ticket done = done_;
-  for (; !missing_.empty() && missing_.front() == 0; missing_.pop_front()) ++done;
+  for (; !unfinished_.empty() && unfinished_.front() == 0; unfinished_.pop_front()) ++done;
   record(done);
   {
     const std::lock_guard lock(mutex_);
@@ -253,12 +253,12 @@ void SwapFile::leave(Ticket ticket) {
 void SwapFile::record(Ticket done) {
   for (; !traced_.empty() && traced_.front().ticket <= done; traced_.pop_front()) {
     const Traced& call = traced_.front();
-    Trace& trace = *call.note.trace;
+    Trace& trace = *call.span.trace;
     const int64_t end_ns = trace.now_ns();
-    trace.span({.rank = call.note.rank,
+    trace.span({.rank = call.span.rank,
                 .track = "disk",
                 .kind = Trace::Kind::copy,
-                .name = (call.writes ? "write " : "read ") + call.note.name,
+                .name = (call.writes ? "write " : "read ") + call.span.name,
                 .begin_ns = std::min(end_ns, std::max(call.begin_ns, last_end_ns_)),
                 .end_ns = end_ns,
                 .arguments = {{"bytes", call.bytes}}});
@@ -274,11 +274,11 @@ void SwapFile::give_up() noexcept {
     busy_ = 0;  // no request is in progress any more
   }
   for (Slot& slot : slots_) slot.busy = false;
-  missing_.clear();
+  unfinished_.clear();
   traced_.clear();
 }
 
-void SwapFile::check(int64_t first, std::span<const std::byte> bytes) const {
+void SwapFile::verify_checksums(int64_t first, std::span<const std::byte> bytes) const {
   for (size_t at = 0; at < bytes.size(); at += static_cast<size_t>(block)) {
     const size_t index = static_cast<size_t>(first) + at / static_cast<size_t>(block);
     if (checksums_[index] != 0 && checksums_[index] != checksum_of(bytes.data() + at))
@@ -289,7 +289,7 @@ void SwapFile::check(int64_t first, std::span<const std::byte> bytes) const {
   }
 }
 
-void SwapFile::note(int64_t first, std::span<const std::byte> bytes) {
+void SwapFile::store_checksums(int64_t first, std::span<const std::byte> bytes) {
   for (size_t at = 0; at < bytes.size(); at += static_cast<size_t>(block))
     checksums_[static_cast<size_t>(first) + at / static_cast<size_t>(block)] =
         checksum_of(bytes.data() + at);

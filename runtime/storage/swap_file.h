@@ -17,18 +17,18 @@
 
 namespace zg::cpu {
 
-/// The file of a device's Space::file. It has no name, so no other process can open it, and the
-/// system removes it when the process ends. A worker thread divides calls into requests and keeps
-/// queue_depth of them in progress. Meanwhile it computes the checksums of other requests: every
-/// block has a checksum, kept in memory. Requests for the same blocks or the same memory are done
-/// in the order of the calls. A request uses the caller's memory if that is aligned for direct I/O.
-/// Other memory, and partial blocks at the ends of a range, go through aligned buffers of
-/// queue_depth * block_size bytes.
+/// The file that holds the data of a device's Space::file. It has no name, so no other process can
+/// open it, and the system removes it when the process ends. A worker thread divides calls into
+/// requests and keeps queue_depth of them in progress. Meanwhile it computes the checksums of other
+/// requests: every block has a checksum, kept in memory. Requests for the same blocks or the same
+/// memory are done in the order of the calls. A request uses the caller's memory if that is aligned
+/// for direct I/O. Other memory, and partial blocks at the ends of a range, go through aligned
+/// buffers of queue_depth * block_size bytes.
 class SwapFile {
  public:
   using Ticket = int64_t;
-  /// The trace, rank and name of a call's span. Without a trace there is no span.
-  struct Note {
+  /// The trace, rank and name of the span that a call records. Without a trace nothing is recorded.
+  struct SpanInfo {
     std::shared_ptr<Trace> trace = {};
     int rank = 0;
     std::string name = {};
@@ -39,15 +39,16 @@ class SwapFile {
   SwapFile(const SwapFile&) = delete;
   SwapFile& operator=(const SwapFile&) = delete;
 
-  /// Allocates the space on the disk. Throws FileError with path, needed and free bytes if there is
-  /// too little.
+  /// Allocates the space on the disk. Throws FileError with path, needed and free bytes if the disk
+  /// has too little space.
   void reserve(int64_t bytes);
 
-  /// Memory must live until wait() of the ticket.
-  Ticket read(int64_t offset, std::span<std::byte> to, Note note);
-  Ticket write(int64_t offset, std::span<const std::byte> from, Note note);
+  /// The memory must stay valid until wait() of the ticket has returned.
+  Ticket read(int64_t offset, std::span<std::byte> to, SpanInfo span);
+  Ticket write(int64_t offset, std::span<const std::byte> from, SpanInfo span);
   /// Returns when this call and all before it are done. Throws FileError if one of them failed, or
-  /// if a block has other bytes than were written; every later call throws the same error.
+  /// if a block that was read does not have the checksum of the bytes written there. Every later
+  /// call throws the same error.
   void wait(Ticket ticket);
   /// True also after a failure, because then no more transfers are done.
   bool is_done(Ticket ticket);
@@ -62,12 +63,12 @@ class SwapFile {
     std::byte* memory;
     int64_t bytes;
     bool writes;
-    Note note;
+    SpanInfo span;
   };
   /// A running call that is traced.
   struct Traced {
     Ticket ticket;
-    Note note;
+    SpanInfo span;
     bool writes;
     int64_t bytes, begin_ns;
   };
@@ -81,8 +82,9 @@ class SwapFile {
     int64_t bytes() const { return end - begin; }
     bool is_whole() const { return bytes() == (last - first) * BlockIo::block; }
     /// True if one of the two requests must be done before the other starts.
-    bool meets(const Part& other) const;
+    bool conflicts_with(const Part& other) const;
   };
+  /// A buffer of the queue and the request that uses it.
   struct Slot {
     bool busy = false;
     bool direct = false;  // true: the request uses the caller's memory; false: the slot's buffer
@@ -91,18 +93,18 @@ class SwapFile {
   };
   Ticket push(Job job);
   void serve();
-  void cut(const Job& job, Ticket ticket);
+  void split(const Job& job, Ticket ticket);
   void start(const Part& part, Ticket ticket);
   void submit(int slot, const Part& part, bool direct, Ticket ticket);
   void load_ends(int slot, const Part& part, Ticket ticket);
   int free_slot_for(const Part& part);
   void finish_one();
-  void leave(Ticket ticket);
+  void finish_request(Ticket ticket);
   void record(Ticket done);
   void give_up() noexcept;
   std::span<std::byte> blocks_of(int slot) const;
-  void check(int64_t first_block, std::span<const std::byte> bytes) const;
-  void note(int64_t first_block, std::span<const std::byte> bytes);
+  void verify_checksums(int64_t first_block, std::span<const std::byte> bytes) const;
+  void store_checksums(int64_t first_block, std::span<const std::byte> bytes);
 
   const std::string directory_;
   std::unique_ptr<BlockIo> io_;
@@ -112,7 +114,7 @@ class SwapFile {
   // Used by the worker thread only.
   std::vector<Slot> slots_;
   int busy_ = 0;
-  std::deque<int> missing_;  // unfinished requests of call done_ + 1 + index
+  std::deque<int> unfinished_;  // number of unfinished requests of call done_ + 1 + index
   std::deque<Traced> traced_;
   int64_t last_end_ns_ = 0;  // end of the last traced span
 

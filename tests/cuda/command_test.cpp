@@ -338,6 +338,6 @@ TEST_CASE("a file of algorithms that cannot be used is refused by the command") 
           "--data and --out: both name " + file);
   const ScopedVariable own("ZG_CUDA_MATMUL", "own");
   refused(on_cuda, 6,
-          "matmul algorithms: they are cuBLASLt's, but cuda:0 multiplies by its own matmul "
+          "matmul algorithms: they are for cuBLASLt, but cuda:0 multiplies by its own matmul "
           "(ZG_CUDA_MATMUL=own)");
 }

@@ -106,13 +106,13 @@ TEST_CASE("peaks that lack a rate which a step needs are refused by name") {
   CHECK_THROWS_WITH_AS(
       predict(one_row_step(product_row(DType::bf16, 1, 8, 8)), peaks, {}),
       "peaks: 'round' has no operations per second for matmul (k, bf16, class product); expected "
-      "one; try a file of bench/peaks, or add it with its source",
+      "one; try a file of bench/peaks, or add the value with its source",
       ConfigError);
   peaks.efficiencies.pop_back();
   CHECK_THROWS_WITH_AS(
       predict(one_row_step(product_row(DType::f32, 1, 8, 8)), peaks, {}),
       "peaks: 'round' has no share of the operations for matmul (k, f32, class product); expected "
-      "one; try a file of bench/peaks, or add it with its source",
+      "one; try a file of bench/peaks, or add the value with its source",
       ConfigError);
   peaks = round_peaks();
   peaks.collective_bandwidth = 0.0;

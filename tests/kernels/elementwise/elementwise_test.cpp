@@ -266,8 +266,8 @@ TEST_CASE("an integer division by 0 throws a ConfigError with the divisor's inde
   const Tensor a = Tensor::from<int32_t>({7, -7, 3, 5}, {4}, device);
   CHECK_THROWS_WITH_AS(
       run_binary(BinaryOp::divide, a, Tensor::from<int32_t>({1, 0, 1, 1}, {4}, device)),
-      "binary: an integer division; expected no divisor of 0, got one at 1; cast to a floating "
-      "type first",
+      "binary: integer division: expected divisors other than 0, got 0 at element 1; try a cast "
+      "to a floating type",
       ConfigError);
 }
 

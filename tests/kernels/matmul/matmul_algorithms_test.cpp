@@ -8,13 +8,14 @@
 #include "tests/support/temporary_folder.h"
 #include "zerograd/runtime/error.h"
 
-// The file of algorithms; their measurement and use are in tests/cuda/matmul_algorithms_test.cpp.
+// Tests of the file of algorithms. tests/cuda/matmul_algorithms_test.cpp tests how they are
+// measured and used.
 using namespace zg;
 using namespace zg::testing;
 
 namespace {
 
-/// Two products, none of whose fields has the initial value.
+/// Two algorithms, whose problems have no field at its default.
 MatmulAlgorithms two_algorithms() {
   const MatmulProblem problem{.M = 1,
                               .N = 2,
@@ -94,15 +95,15 @@ TEST_CASE("a damaged file of cuBLASLt's algorithms is refused, whichever byte it
                "F: schema: expected zerograd.matmul-algorithms/1, got \"zerograd.peaks/1\"; try"));
   std::string edited = text;
   edited.replace(edited.find("a GPU"), 5, "b GPU");
-  CHECK(contains(refusal(edited), "which the rest of the file has, got " +
+  CHECK(contains(refusal(edited), ", that of the rest of the file, got " +
                                       two_algorithms().checksum() +
                                       ": the file is damaged, or was edited; try zerograd bench"));
   CHECK(
       contains(message_of<FileError>([] { MatmulAlgorithms::read("/nowhere/F"); }), "/nowhere/F"));
 }
 
-TEST_CASE("a value of a file of cuBLASLt's algorithms is refused by its key") {
-  // The checksum fits, so that each value is read.
+TEST_CASE("a wrong value in a file of cuBLASLt's algorithms is refused with the name of its key") {
+  // The checksum of the changed file is right, so each value is read.
   const auto refusal = [](const char* key, const auto& change) {
     MatmulAlgorithms algorithms = two_algorithms();
     MatmulProblem problem = algorithms.algorithms.begin()->first;
@@ -126,7 +127,8 @@ TEST_CASE("a value of a file of cuBLASLt's algorithms is refused by its key") {
 
 TEST_CASE("cuBLASLt's algorithms are refused on a cpu") {
   const char* const message =
-      "matmul algorithms: they are cuBLASLt's; expected a cuda device, got cpu:0; try without them";
+      "matmul algorithms: expected a cuda device, because they are for cuBLASLt, got cpu:0; omit "
+      "them";
   CHECK(message_of<Unsupported>([] { use_matmul_algorithms(nullptr, Device::cpu()); }) == message);
   CHECK(message_of<Unsupported>([] { measure_matmul_algorithms({}, Device::cpu()); }) == message);
 }
