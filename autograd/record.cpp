@@ -154,8 +154,9 @@ void TapeState::check_unchanged(const Saved& saved, const char* op) const {
   const Buffer& buffer = *saved.tensor.buffer();
   if (buffer.version() != saved.version && buffer.purpose() != Purpose::gradient)
     raise<TapeError>(
-        "{}: backward needs the tensor {} {} as it was in forward, and it was changed in place {} "
-        "times since; expected no change before backward; copy it, or change it after backward",
+        "{}: backward needs the tensor {} {} as it was in forward, but it was changed in place "
+        "since "
+        "(changes: {}); expected no change before backward; copy it, or change it after backward",
         op, saved.tensor.shape(), saved.tensor.dtype(), buffer.version() - saved.version);
 }
 
@@ -164,7 +165,7 @@ Tensor TapeState::fetch(const Saved& saved, const char* op) const {
     const Tensor whole = source->value(*saved.parameter);
     if (saved.values.lock() == whole.buffer() && whole.buffer()->version() != saved.version)
       raise<TapeError>(
-          "{}: backward needs parameter '{}' as it was in forward, and it was changed since; "
+          "{}: backward needs parameter '{}' as it was in forward, but it was changed since; "
           "expected no step before backward",
           op, saved.parameter->name);
     return whole.alias(whole.byte_offset() + saved.byte_offset, saved.shape, saved.dtype);
@@ -240,7 +241,7 @@ std::vector<Var> TapeState::record_on_tape_of(const char* op, std::span<const Va
   if (tape && needed && tape->recording()) {
     if (has_derivative)
       throw TapeError(std::string(op) +
-                      ": one input was computed from a gradient that backward gave, which is a "
+                      ": one input was computed from a gradient that backward returned, which is a "
                       "constant: derivatives of gradients are not recorded; expected a value of "
                       "forward; detach() it if it serves as a number");
     return tape->record(op, inputs, outputs, saved, numbers, numbers_bytes, backward);

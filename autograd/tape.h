@@ -48,7 +48,7 @@ class ZG_API Var {
   std::shared_ptr<TapeState> tape_;  // null: a constant
   const Parameter* parameter_ = nullptr;
   int slot_ = -1;               // index of the gradient's slot on the tape; -1: no gradient
-  bool is_derivative_ = false;  // a constant computed from a gradient that backward gave
+  bool is_derivative_ = false;  // a constant computed from a gradient that backward returned
 };
 
 /// The argument of an op's backward function: everything that the function may use.

@@ -59,7 +59,7 @@ int64_t bytes_of(const GGUFTensor& tensor) {
     case GGUFType::bf16:
       return numel * 2;
     case GGUFType::q8_0:
-      return numel / gguf_block * (2 + gguf_block);
+      return numel / q8_0_block * (2 + q8_0_block);
   }
   return 0;
 }
@@ -178,8 +178,8 @@ std::vector<std::byte> gguf_values(GGUFType type, std::span<const float> values,
       for (const float value : values) append_value(bytes, bf16(value));
       break;
     case GGUFType::q8_0:
-      for (size_t begin = 0; begin < values.size(); begin += gguf_block)
-        append_block(bytes, values.subspan(begin, gguf_block), where);
+      for (size_t begin = 0; begin < values.size(); begin += q8_0_block)
+        append_block(bytes, values.subspan(begin, q8_0_block), where);
       break;
   }
   return bytes;

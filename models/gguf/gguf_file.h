@@ -13,7 +13,7 @@
 // Parts of save_gguf(): the file's metadata, its tensors, and the keys of a tokenizer.
 namespace zg::models {
 
-inline constexpr int64_t gguf_block = 32;  ///< elements of a block of q8_0
+inline constexpr int64_t q8_0_block = 32;  ///< elements of a block of q8_0
 
 /// The key-value pairs of a GGUF file, in the order in which they are added.
 class GGUFMetadata {
@@ -42,8 +42,8 @@ struct GGUFTensor {
   GGUFType type;
 };
 
-/// Values in a tensor's type. q8_0 takes whole blocks. Throws FileError, beginning with `where`,
-/// for a finite value that is infinite in f16, and for a value in q8_0 that is not finite.
+/// Values in a tensor's type. q8_0 takes whole blocks. Throws FileError, beginning with `where`, if
+/// a finite value overflows f16, or if a value for q8_0 is not finite.
 std::vector<std::byte> gguf_values(GGUFType type, std::span<const float> values,
                                    const std::string& where);
 
@@ -55,7 +55,7 @@ class GGUFWriter {
   ~GGUFWriter();
   GGUFWriter(const GGUFWriter&) = delete;
 
-  /// The next values, all of one tensor.
+  /// Writes the next values. Those of one call belong to one tensor, which may take several calls.
   void write(std::span<const float> values);
   /// Throws FileError unless every value is written. Returns when the file is on the disk.
   void finish();
@@ -64,7 +64,8 @@ class GGUFWriter {
   std::unique_ptr<struct GGUFWriterState> state_;
 };
 
-/// Adds the keys of the tokenizer: "none" without one.
+/// Adds the keys of the tokenizer; without one, tokenizer.ggml.model is "none". Appends a line to
+/// `notes` for each difference from llama.cpp.
 void add_gguf_tokenizer(const GGUFTokenizer& tokenizer, const HFModel& model,
                         GGUFMetadata& metadata, std::vector<std::string>& notes);
 

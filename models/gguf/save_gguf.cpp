@@ -149,7 +149,7 @@ std::vector<Source> sources_of(const GPTConfig& config, GGUFType type) {
   for (const HFTensor& parameter : hf_tensors(config)) {
     Source source{parameter.name, {gguf_name(parameter.name), parameter.shape, GGUFType::f32}};
     if (parameter.shape.rank() > 1) {
-      const bool has_blocks = parameter.shape[-1] % gguf_block == 0;
+      const bool has_blocks = parameter.shape[-1] % q8_0_block == 0;
       source.tensor.type = type == GGUFType::q8_0 && !has_blocks ? GGUFType::f16 : type;
     }
     if (permutes && parameter.name.find(".q_proj.") != std::string::npos)
@@ -242,7 +242,7 @@ GGUFResult save_gguf(const WeightSource& weights, const HFModel& model, const st
   });
   if (fallbacks > 0)
     result.notes.push_back(
-        fmt::format("{} matrices are f16: {} does not divide their rows", fallbacks, gguf_block));
+        fmt::format("{} matrices are f16: {} does not divide their rows", fallbacks, q8_0_block));
   std::vector<GGUFTensor> tensors;
   std::vector<float> factors;
   if (config.rope.scaling == RopeScaling::llama3) {

@@ -68,7 +68,7 @@ Seq2SeqConfig Seq2SeqConfig::preset(const std::string& name) {
   if (name == "bart-large") return bart(1024, 12, 16);
   std::string names;
   for (const std::string& known : preset_names()) names += (names.empty() ? "" : ", ") + known;
-  throw ConfigError(fmt::format("seq2seq: no model is called '{}'; expected {}", name, names));
+  throw ConfigError(fmt::format("seq2seq: model type: expected one of {}, got '{}'", names, name));
 }
 
 void validate(const Seq2SeqConfig& config) {

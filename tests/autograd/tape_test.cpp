@@ -3,7 +3,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <functional>
+#include <span>
 #include <string>
+#include <type_traits>
 
 #include "tests/autograd/fake_source.h"
 #include "tests/support/error_message.h"
@@ -37,7 +40,7 @@ Var times(const Var& a, const Var& b) {
                 });
 }
 
-/// y = a + b: reads no value, hands one gradient to both inputs.
+/// y = a + b: backward reads no value and passes the same gradient tensor to both inputs.
 Var plus(const Var& a, const Var& b) {
   Tensor y = Tensor::empty(a.shape(), a.dtype(), a.device());
   kernels::binary({.op = BinaryOp::add, .a = a.value(), .b = b.value(), .y = y},
@@ -71,8 +74,9 @@ TEST_CASE("a gradient that two inputs share is not added to in place") {
   const Device device = Device::cpu();
   Tape tape(device);
   const Var x = tape.variable(scalar(3, device)), y = tape.variable(scalar(5, device));
-  const Var square = times(x, x);           // adds to x's gradient after
-  tape.backward(plus(square, plus(x, y)));  // this one went to x and y
+  // Backward adds to x's gradient for `square` after plus(x, y) has given x and y one tensor.
+  const Var square = times(x, x);
+  tape.backward(plus(square, plus(x, y)));
   CHECK(tape.gradient(x).item() == 7);
   CHECK(tape.gradient(y).item() == 1);
 }
@@ -272,7 +276,7 @@ TEST_CASE("reading a parameter outside its unit is an error that names the unit 
   CHECK(contains(message_of<TapeError>([&] { Tape::Use use(without, unit); }), "ParameterSource"));
 }
 
-TEST_CASE("an exception inside Tape::Use releases the unit and makes the tape refuse backward") {
+TEST_CASE("after an exception inside Tape::Use the unit is released and backward throws") {
   const Device device = Device::cpu();
   ParameterStore store;
   const Unit& unit = store.unit("block.0");
@@ -350,9 +354,9 @@ TEST_CASE("a tensor that is changed between forward and backward is an error if 
       [&](const Tensor& t) { kernels::axpby({.x = seven, .y = t, .a = 1.0, .b = 1.0}, stream); }};
   for (const auto& change : changes)
     CHECK(contains(backward_after(change),
-                   "times: backward needs the tensor [1] f64 as it was in forward, and it was "
-                   "changed in place 1 times since"));
-  // An op that saved nothing does not mind, and reading is no change.
+                   "times: backward needs the tensor [1] f64 as it was in forward, but it was "
+                   "changed in place since (changes: 1)"));
+  // After a change, an op that saved nothing throws no error. Reading a tensor is no change.
   Tape tape(device);
   const Tensor values = scalar(3, device);
   const Var x = tape.variable(values);
@@ -375,7 +379,7 @@ TEST_CASE("an op that mixes a gradient with a recorded value is an error, unless
   CHECK(contains(message_of<TapeError>([&] { tape.backward(penalty); }), "constant"));
   for (const Var& derivative : {Var(gradient), penalty})
     CHECK(contains(message_of<TapeError>([&] { plus(times(y, y), derivative); }),
-                   "plus: one input was computed from a gradient that backward gave"));
+                   "plus: one input was computed from a gradient that backward returned"));
   tape.backward(plus(times(y, y), detach(penalty)));
   CHECK(tape.gradient(y).item() == 4);
   // An update by ops gives ordinary values.
@@ -386,8 +390,9 @@ TEST_CASE("an op that mixes a gradient with a recorded value is an error, unless
   CHECK(next.gradient(z).item() == 7);
 }
 
-TEST_CASE("units and parameters are known by their address and cannot be copied") {
+TEST_CASE("units and parameters are identified by their address and cannot be copied") {
   CHECK(!std::is_copy_constructible_v<Unit>);
   CHECK(!std::is_copy_constructible_v<Parameter>);
+  CHECK(!std::is_copy_assignable_v<Unit>);
   CHECK(!std::is_copy_assignable_v<Parameter>);
 }

@@ -6,7 +6,7 @@
 
 using namespace zg;
 
-TEST_CASE("Divisor divides numbers below 2^31 as the processor does") {
+TEST_CASE("Divisor gives the exact quotients of numbers below 2^31") {
   std::vector<unsigned> numbers;
   for (unsigned shift = 0; shift < 31; ++shift)
     for (unsigned near = 0; near < 7; ++near)
@@ -24,7 +24,7 @@ TEST_CASE("Divisor divides numbers below 2^31 as the processor does") {
   }
 }
 
-TEST_CASE("a nest locates elements below and beyond 2^31 where their strides say") {
+TEST_CASE("a nest computes the offsets that strides give, for indices below and beyond 2^31") {
   for (const Shape& shape : {Shape{3, 5, 7}, Shape{1000, 3, 700}, Shape{70000, 9, 60007}}) {
     const Strides by_rows = {shape[1] * shape[2], shape[2], 1};
     const Strides by_columns = {1, shape[0], shape[0] * shape[1]};

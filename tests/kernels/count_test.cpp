@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "bench/op.h"
@@ -13,15 +14,15 @@
 #include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/runtime/launches.h"
 
-// Launches on the CPU: each call of an op is one, with its operands' bytes and its operations, in a
-// run and in a plan.
+// Counts of launches on the CPU: each call of an op is one launch, with the bytes of its operands
+// and its operations, in a run and in a plan.
 using namespace zg;
 
 namespace {
 
 constexpr DeviceOptions counting_calls{.threads = 2, .count_launches = true};
 
-/// The rows of one call of an op's kernel, without those of its operands.
+/// The counts of one call of an op's kernel, without the launches that make its operands.
 LaunchCounts counted_call(const bench::OpKernel& kernel, DType dtype, const bench::Extents& extents,
                           const Device& device) {
   const bench::Call call = kernel.call({device, dtype}, extents);
@@ -41,17 +42,16 @@ void check_one_launch(const bench::OpKernel& kernel, DType dtype, const bench::E
   CHECK(ran.rows[0].operations > 0);
 }
 
-/// A counting device, whose counts a test reads after one call.
+/// A device that counts launches; row() calls one kernel and returns its counts.
 struct Counted {
   Device device = Device::cpu(0, counting_calls);
-  LaunchCounts before;
 
   Tensor tensor(const Shape& shape, DType dtype = DType::f32) const {
     return Tensor::zeros(shape, dtype, device);
   }
   template <class Args>
   LaunchRow row(const Kernel<Args>& kernel, const Args& args) {
-    before = device.launches()->counts();
+    const LaunchCounts before = device.launches()->counts();
     kernel(args, device.compute());
     const LaunchCounts since = device.launches()->counts().since(before);
     REQUIRE(since.rows.size() == 1);
@@ -67,7 +67,7 @@ void twice_negated(const GeluForward& args, Workspace, Stream& stream) {
 
 }  // namespace
 
-TEST_CASE("a counted call of an op is one launch, with the calls of other ops within it") {
+TEST_CASE("a call of an op counts as one launch, which includes the ops that it calls") {
   Counted counted;
   auto& slot = kernels::gelu_forward[Device::Type::cpu];
   const auto built_in = std::exchange(slot.function, twice_negated);
@@ -161,7 +161,8 @@ TEST_CASE("counted attention has the products of the pairs that are not masked")
 }
 
 TEST_CASE(
-    "operands that are read and written count twice, and a tensor that is two operands once") {
+    "an operand that is read and written counts twice, and a tensor that is two operands counts "
+    "once") {
   Counted counted;
   const Tensor x = counted.tensor({64}), y = counted.tensor({64});
   CHECK(counted.row(kernels::gelu_forward, {.x = x, .y = y}).bytes == 2 * 256);
@@ -189,7 +190,7 @@ TEST_CASE("a counted embedding reads its tokens' rows and not the whole table") 
   CHECK(row.operations == 6 * 8);
 }
 
-TEST_CASE("a queue beside compute() and a device without the option count nothing") {
+TEST_CASE("streams other than compute() and devices without count_launches count nothing") {
   const Device device = Device::cpu(0, counting_calls);
   const Tensor x = Tensor::zeros({64}, DType::f32, device);
   const LaunchCounts before = device.launches()->counts();

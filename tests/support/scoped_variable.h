@@ -5,7 +5,7 @@
 
 namespace zg::testing {
 
-/// Sets a variable of the environment while it exists.
+/// Sets an environment variable for the lifetime of this object, then restores its old value.
 class ScopedVariable {
  public:
   ScopedVariable(const char* variable, const char* value) : variable_(variable) {

@@ -51,7 +51,7 @@ TracedRun traced_run(const Config& config, int ranks) {
   return run;
 }
 
-/// The names of a rank's spans of one category on a track.
+/// The names of the spans of one category on one track of a rank.
 std::set<std::string> names_on(const TracedRun& run, int rank, const std::string& track,
                                const std::string& category) {
   std::set<std::string> names;
@@ -147,11 +147,11 @@ TEST_CASE("a trace of states on a disk has every transfer, by unit and state") {
         for (const std::string state : {"masters", "moment1", "moment2", "gradients", "values"})
           expected.insert("write " + unit + " " + state);
         expected.insert("read " + unit + " values");
-        expected.insert("write " + unit);  // an activation, which is called by what is under way
+        expected.insert("write " + unit);  // an activation, with the name of the running unit
       }
       expected.insert("read distance");
       CHECK(names_on(run, rank, "disk", "copy") == expected);
-      // The disk moves whole blocks of 4096 bytes, for each span at most one more at either end.
+      // Transfers move whole blocks of 4096 bytes: at most one extra block at each end of a span.
       int64_t bytes[2] = {}, spans[2] = {};
       for (const TraceEvent& event : run.events)
         if (event.rank == rank && event.track == "disk") {
@@ -172,8 +172,9 @@ TEST_CASE("a trace of states on a disk has every transfer, by unit and state") {
 }
 
 TEST_CASE("a trace shows which call a rank waits for when its peer is late") {
-  // Whether rank 0 waits depends on the machine: rank 1 comes a moment after rank 0 said that it is
-  // about to, and on a busy machine that may be too early.
+  // Whether rank 0 waits depends on the machine: rank 1 starts its collective 20 ms after rank 0
+  // has started its own, and on a busy machine rank 0 may not wait yet. So the test makes up to 20
+  // attempts.
   bool seen = false;
   for (int round = 0; round < 20 && !seen; ++round) {
     const auto trace = std::make_shared<Trace>();
@@ -211,7 +212,8 @@ TEST_CASE("a trace shows which call a rank waits for when its peer is late") {
   CHECK(seen);
 }
 
-TEST_CASE("training has the same bits with and without a trace, and untraced steps leave nothing") {
+TEST_CASE(
+    "training has the same bits with and without a trace, and untraced steps record no spans") {
   std::string hashes[2];
   for (const bool traces : {false, true}) {
     const auto trace = std::make_shared<Trace>();

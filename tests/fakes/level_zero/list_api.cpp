@@ -3,7 +3,7 @@
 #include "tests/fakes/level_zero/append.h"
 #include "tests/fakes/level_zero/scheduler.h"
 
-// Queues, command lists and fences.
+// The functions of queues, command lists and fences: zeCommandQueue*, zeCommandList*, zeFence*.
 namespace zg::test_driver {
 namespace {
 
@@ -12,7 +12,7 @@ Queue* make_queue(ze_device_handle_t device, const ze_command_queue_desc_t* desc
   Device* const on = device_of(device, function);
   if (!on) return nullptr;
   if (description->ordinal != 0) {
-    report("%s: queue group %u; there is 0", function, description->ordinal);
+    report("%s: expected queue group 0, got %u", function, description->ordinal);
     return nullptr;
   }
   State& s = state();
@@ -27,7 +27,7 @@ Queue* make_queue(ze_device_handle_t device, const ze_command_queue_desc_t* desc
 
 void end_queue(Queue* queue) {
   if (!queue->commands.empty()) {
-    report("a queue or immediate list is destroyed with %zu commands that did not run, first %s",
+    report("a queue or immediate list is destroyed before %zu commands have run; the first is %s",
            queue->commands.size(), queue->commands.front().what.c_str());
     for (Command& command : queue->commands) {
       for (Event* event : command.waits) --event->waits;
@@ -76,10 +76,12 @@ ze_result_t queue_execute(ze_command_queue_handle_t handle, uint32_t count,
     CommandList* const list = from_handle<CommandList>(lists[i], name);
     if (!list) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
     if (list->immediate || !list->closed)
-      return refuse(ZE_RESULT_ERROR_INVALID_COMMAND_LIST_TYPE, "%s: a list that is not closed",
-                    name);
-    for (const Command& command : list->recorded) enqueue(*queue, command);
+      return refuse(ZE_RESULT_ERROR_INVALID_COMMAND_LIST_TYPE,
+                    "%s: expected closed lists that are not immediate", name);
   }
+  for (uint32_t i = 0; i < count; ++i)
+    for (const Command& command : from_handle<CommandList>(lists[i], name)->recorded)
+      enqueue(*queue, command);
   if (fence) {
     enqueue(*queue,
             {.what = "signal of a fence", .order = Command::Order::barrier, .work = [fence] {

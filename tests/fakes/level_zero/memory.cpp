@@ -17,7 +17,9 @@ namespace {
 
 constexpr size_t page = 4096, poisoned_bytes = size_t{16} << 20;
 
-size_t pages(size_t bytes) { return (std::max<size_t>(bytes, 1) + page - 1) / page * page; }
+size_t in_whole_pages(size_t bytes) {
+  return (std::max<size_t>(bytes, 1) + page - 1) / page * page;
+}
 
 /// A file full of 0xFF. Memory that maps it privately holds NaN and uses no RAM until it is
 /// written.
@@ -51,33 +53,38 @@ bool empty_addresses(std::byte* first, size_t bytes) {
 
 #ifndef __SANITIZE_ADDRESS__  // AddressSanitizer explains faults itself
 const Memory* explained = nullptr;
-struct sigaction before;
+struct sigaction old_action;
 
 void explain(int number, siginfo_t* info, void* context) {
   const char* const address = static_cast<const char*>(info->si_addr);
   const Allocation* const near = explained->find_near(address);
   char words[512];
-  int length = std::snprintf(words, sizeof words, "zerograd test driver: %s reached %p",
-                             device_does ? device_does : "the host", info->si_addr);
+  constexpr int longest = sizeof words - 1;  // snprintf returns the length before truncation
+  int length =
+      std::min(longest, std::snprintf(words, sizeof words, "zerograd test driver: %s accessed %p",
+                                      device_does ? device_does : "the host", info->si_addr));
   if (near) {
     const long at = address - reinterpret_cast<const char*>(near->begin);
-    const long behind = at - static_cast<long>(near->bytes);
-    length += std::snprintf(words + length, sizeof words - length, ", %ld bytes %s %zu bytes of %s",
-                            at < 0        ? -at
-                            : behind >= 0 ? behind
-                                          : at,
-                            at < 0        ? "before"
-                            : behind >= 0 ? "behind"
-                                          : "into",
-                            near->bytes, near->device ? near->device->name : "the host's");
+    const long after = at - static_cast<long>(near->bytes);
+    length += std::snprintf(words + length, sizeof words - static_cast<size_t>(length),
+                            ", %ld bytes %s an allocation of %zu bytes on %s",
+                            at < 0       ? -at
+                            : after >= 0 ? after
+                                         : at,
+                            at < 0       ? "before"
+                            : after >= 0 ? "after"
+                                         : "into",
+                            near->bytes, near->device ? near->device->name : "the host");
+    length = std::min(length, longest);
   }
-  if (length > 0 && write(2, words, static_cast<size_t>(length)) > 0 && write(2, "\n", 1) > 0) {
-  }
-  sigaction(number, &before, nullptr);  // the access is repeated and ends the process
-  if (before.sa_flags & SA_SIGINFO) {
-    before.sa_sigaction(number, info, context);
-  } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
-    before.sa_handler(number);
+  [[maybe_unused]] const bool shown =
+      write(2, words, static_cast<size_t>(length)) > 0 && write(2, "\n", 1) > 0;
+  // Restores the old handler: after the return the access is repeated and ends the process.
+  sigaction(number, &old_action, nullptr);
+  if (old_action.sa_flags & SA_SIGINFO) {
+    old_action.sa_sigaction(number, info, context);
+  } else if (old_action.sa_handler != SIG_DFL && old_action.sa_handler != SIG_IGN) {
+    old_action.sa_handler(number);
   }
 }
 #endif
@@ -86,7 +93,7 @@ void explain(int number, siginfo_t* info, void* context) {
 
 std::byte* Memory::allocate(size_t bytes, size_t alignment, ze_memory_type_t type, Device* device) {
   alignment = std::max<size_t>(alignment, 64);
-  const size_t body = pages(bytes), mapped = body + 2 * page;
+  const size_t body = in_whole_pages(bytes), mapped = body + 2 * page;
   void* const mapping =
       mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) return nullptr;
@@ -115,7 +122,7 @@ std::byte* Memory::reserve(size_t bytes) {
   std::byte* const first = static_cast<std::byte*>(mapping);
   std::byte* const begin = reinterpret_cast<std::byte*>(
       (reinterpret_cast<uintptr_t>(first) + virtual_page) & ~(virtual_page - 1));
-  // Keeps the guard pages and returns the bytes that alignment left over.
+  // Keeps a guard page at each end and unmaps the bytes that the alignment does not need.
   if (begin - page > first) munmap(first, static_cast<size_t>(begin - page - first));
   munmap(begin + bytes + page, static_cast<size_t>(first + all - (begin + bytes + page)));
   return begin;
@@ -128,22 +135,22 @@ void Memory::free_reserved(std::byte* begin, size_t bytes) {
 bool Memory::map(std::byte* begin, size_t bytes, Device* device) {
   if (!fill_addresses(begin, bytes)) return false;
   if (settings().strict && !is_open_) mprotect(begin, bytes, PROT_NONE);
-  join(begin, bytes, ZE_MEMORY_TYPE_DEVICE, device);
+  add_range(begin, bytes, ZE_MEMORY_TYPE_DEVICE, device);
   return true;
 }
 
 bool Memory::unmap(std::byte* begin, size_t bytes) {
-  return cut(begin, bytes) && empty_addresses(begin, bytes);
+  return remove_range(begin, bytes) && empty_addresses(begin, bytes);
 }
 
-void Memory::bring_in(std::byte* begin, size_t bytes) {
-  join(begin, bytes, ZE_MEMORY_TYPE_HOST, nullptr);
+void Memory::import_host(std::byte* begin, size_t bytes) {
+  add_range(begin, bytes, ZE_MEMORY_TYPE_HOST, nullptr);
 }
 
-bool Memory::release(std::byte* begin, size_t bytes) { return cut(begin, bytes); }
+bool Memory::release(std::byte* begin, size_t bytes) { return remove_range(begin, bytes); }
 
 /// Adds a range; if a range of the same kind ends where it begins, extends that one.
-void Memory::join(std::byte* begin, size_t bytes, ze_memory_type_t type, Device* device) {
+void Memory::add_range(std::byte* begin, size_t bytes, ze_memory_type_t type, Device* device) {
   Allocation made{begin, bytes, type, device, begin - page, bytes + 2 * page};
   const Allocation* const before = find(begin - 1);
   if (before && before->type == type && before->device == device &&
@@ -156,8 +163,9 @@ void Memory::join(std::byte* begin, size_t bytes, ze_memory_type_t type, Device*
   add(made);
 }
 
-/// Removes a range. What is left of the allocation before and after it stays.
-bool Memory::cut(std::byte* begin, size_t bytes) {
+/// Removes a range. The parts of the allocation before and after it stay as allocations of their
+/// own.
+bool Memory::remove_range(std::byte* begin, size_t bytes) {
   const Allocation* const found = find(begin);
   if (!found || found->begin + found->bytes < begin + bytes) return false;
   const Allocation whole = *found;
@@ -220,7 +228,7 @@ void explain_faults(const Memory& memory) {
   struct sigaction action = {};
   action.sa_sigaction = &explain;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-  sigaction(SIGSEGV, &action, &before);
+  sigaction(SIGSEGV, &action, &old_action);
 #else
   (void)memory;
 #endif

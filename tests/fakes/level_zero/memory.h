@@ -37,7 +37,7 @@ class Memory {
   bool map(std::byte* begin, size_t bytes, Device* device);
   bool unmap(std::byte* begin, size_t bytes);  ///< false: not all of it was mapped
   /// Imports memory of the process as Level Zero host memory until release().
-  void bring_in(std::byte* begin, size_t bytes);
+  void import_host(std::byte* begin, size_t bytes);
   bool release(std::byte* begin, size_t bytes);  ///< false: not all of it was imported
   static constexpr size_t virtual_page = size_t{64} << 10;
   void free(const Allocation& allocation);
@@ -55,8 +55,8 @@ class Memory {
   void add(const Allocation& allocation) {
     all_[reinterpret_cast<uintptr_t>(allocation.begin)] = allocation;
   }
-  void join(std::byte* begin, size_t bytes, ze_memory_type_t type, Device* device);
-  bool cut(std::byte* begin, size_t bytes);
+  void add_range(std::byte* begin, size_t bytes, ze_memory_type_t type, Device* device);
+  bool remove_range(std::byte* begin, size_t bytes);
 
   std::map<uintptr_t, Allocation> all_;
   bool is_open_ = false;

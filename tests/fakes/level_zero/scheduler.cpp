@@ -69,8 +69,8 @@ void run(Lock& lock, const Candidate& candidate) {
     const Allocation* const touched =
         error.empty() && settings().strict ? s.memory.find_touched() : nullptr;
     if (touched)
-      error = "wrote just before or behind " + std::to_string(touched->bytes) + " bytes of " +
-              (touched->device ? touched->device->name : "the host's");
+      error = "wrote just before or after an allocation of " + std::to_string(touched->bytes) +
+              " bytes on " + (touched->device ? touched->device->name : "the host");
   }
   if (!error.empty()) {
     report("%s: %s", command.what.c_str(), error.c_str());

@@ -149,7 +149,7 @@ ze_result_t ZE_APICALL import_pointer(ze_driver_handle_t, void* pointer, size_t 
     return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT,
                   "zexDriverImportExternalPointer: %p, %zu bytes: nothing, or known already",
                   pointer, bytes);
-  state().memory.bring_in(begin, bytes);
+  state().memory.import_host(begin, bytes);
   Addresses::all().imported[begin] = bytes;
   return ZE_RESULT_SUCCESS;
 }

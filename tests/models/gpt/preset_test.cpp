@@ -52,7 +52,7 @@ TEST_CASE("the nine presets have minGPT's parameter counts") {
     CHECK(GPT(language, config).transformer_parameters() == count.gpt2_vocabulary);
     CHECK(language.numel() == count.gpt2_vocabulary);
   }
-  CHECK(GPTConfig::preset_names().size() == 9 + 7 + 13);
+  CHECK(GPTConfig::preset_names().size() == 9 + 7 + 13);  // minGPT's, BLOOM, like Llama
   CHECK_THROWS_WITH_AS(
       GPTConfig::preset("gpt-huge"),
       "gpt: model type: expected one of openai-gpt, gpt2, gpt2-medium, "
@@ -64,7 +64,7 @@ TEST_CASE("the nine presets have minGPT's parameter counts") {
       ConfigError);
 }
 
-TEST_CASE("presets of Llama's family have the published parameter counts") {
+TEST_CASE("presets of Llama, SmolLM2, Mistral and Qwen have the published parameter counts") {
   struct Count {
     const char* name;
     int64_t parameters;
@@ -103,7 +103,7 @@ TEST_CASE(
     CHECK(config.layers == named.layers);
     CHECK(config.width == named.width);
     CHECK(config.tied == named.tied);
-    // preset() leaves the vocabulary to the data, but for BLOOM.
+    // preset() sets the vocabulary of BLOOM only; for the others the data decides it.
     CHECK(named.vocabulary == (named.family == Family::bloom ? model.vocabulary : 0));
   }
   CHECK_THROWS_AS(GPTConfig::published("gpt-huge"), ConfigError);
@@ -144,7 +144,7 @@ TEST_CASE("parameters have the names, shapes, units and decay of minGPT's state 
 }
 
 TEST_CASE(
-    "weights start with deviation 0.02, and less in the projections into the residual stream") {
+    "weights start with standard deviation 0.02, projections into the residual stream with less") {
   GPTConfig config = GPTConfig::preset("gpt-mini");
   config.vocabulary = 1000;
   config.block_size = 128;
@@ -160,7 +160,8 @@ TEST_CASE(
       CHECK(p->init.kind == Init::Kind::ones);
     } else {
       const double expected = ends("c_proj.weight") ? 0.02 / std::sqrt(2.0 * 6) : 0.02;
-      // The deviation of a sample of n normals is known to 1 / sqrt(2n); five times that.
+      // The standard deviation of n normal values has the relative standard error 1 / sqrt(2n). The
+      // test allows five times that.
       const double n = static_cast<double>(p->shape.numel());
       CHECK(std::fabs(deviation / expected - 1.0) < 5.0 / std::sqrt(2.0 * n));
     }

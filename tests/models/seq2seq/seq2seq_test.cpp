@@ -260,7 +260,8 @@ TEST_CASE("presets have the published sizes, and invalid ones are refused by fie
   CHECK(numel("bart-base") == 139420416);
   CHECK(numel("bart-large") == 406291456);
   CHECK(contains(message_of<ConfigError>([] { Seq2SeqConfig::preset("bart"); }),
-                 "no model is called 'bart'; expected blenderbot-400m, blenderbot-3b, bart-base"));
+                 "model type: expected one of blenderbot-400m, blenderbot-3b, bart-base, "
+                 "bart-large, got 'bart'"));
   const auto refused = [](auto change) {
     Seq2SeqConfig config = tiny_seq2seqs()[0];
     change(config);

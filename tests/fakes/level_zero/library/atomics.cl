@@ -1,4 +1,5 @@
-// Atomic operations on 32-bit integers, sequentially consistent whatever order is asked for.
+// OpenCL's atomic operations on 32-bit integers for the test driver. They are sequentially
+// consistent, whatever order the caller gives.
 #include "base.clh"
 
 #define ZG_ATOMIC(type, name, pointer, value)                                      \
