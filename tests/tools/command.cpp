@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,9 +14,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <sstream>
 #include <stdexcept>
 #include <thread>
+
+#include "tools/commands/subcommands.h"
+#include "zerograd/runtime/comm/call.h"
+#include "zerograd/runtime/error.h"
 
 namespace zg::testing {
 namespace {
@@ -85,6 +91,36 @@ Outcome finish(const Started& process, const std::function<bool(Outcome&)>& seen
   return outcome;
 }
 
+/// Redirects a stream of this process to a file without a name, and back.
+class Caught {
+ public:
+  explicit Caught(std::FILE* stream)
+      : stream_(stream), before_(dup(fileno(stream))), file_(memfd_create("caught", MFD_CLOEXEC)) {
+    std::fflush(stream_);
+    dup2(file_, fileno(stream_));
+  }
+  ~Caught() {
+    close(file_);
+    close(before_);
+  }
+  Caught(const Caught&) = delete;
+
+  /// Ends it; what was written meanwhile.
+  std::string text() {
+    std::fflush(stream_);
+    dup2(before_, fileno(stream_));
+    std::string all(static_cast<size_t>(lseek(file_, 0, SEEK_END)), ' ');
+    if (pread(file_, all.data(), all.size(), 0) < 0) throw std::runtime_error("no output");
+    return all;
+  }
+
+ private:
+  std::FILE* const stream_;
+  const int before_, file_;
+};
+
+}  // namespace
+
 std::vector<std::string> words_of(const std::string& line) {
   std::istringstream stream(line);
   std::vector<std::string> words;
@@ -92,7 +128,42 @@ std::vector<std::string> words_of(const std::string& line) {
   return words;
 }
 
-}  // namespace
+Outcome in_process(const std::function<int()>& call) {
+  Outcome outcome{};
+  Caught out(stdout), error(stderr);
+  try {
+    outcome.status = call();
+  } catch (const Error& thrown) {
+    outcome.status = cpu::exit_status_of(thrown.type());
+    std::fprintf(stderr, "error: %s: %s\n", thrown.type(), thrown.what());
+  } catch (const std::exception& thrown) {
+    outcome.status = cpu::exit_status_of("Error");
+    std::fprintf(stderr, "error: Error: %s\n", thrown.what());
+  }
+  outcome.out = out.text();
+  outcome.error = error.text();
+  return outcome;
+}
+
+Outcome called(const std::string& line) {
+  using Subcommand = int (*)(const std::vector<std::string>&);
+  static const std::map<std::string, Subcommand> subcommands = {{"train", tools::train},
+                                                                {"finetune", tools::finetune},
+                                                                {"plan", tools::plan},
+                                                                {"tune", tools::tune},
+                                                                {"eval", tools::eval},
+                                                                {"generate", tools::generate},
+                                                                {"consolidate", tools::consolidate},
+                                                                {"export", tools::export_weights},
+                                                                {"verify", tools::verify},
+                                                                {"tokenize", tools::tokenize},
+                                                                {"launch", tools::launch},
+                                                                {"bench", tools::bench}};
+  const std::vector<std::string> words = words_of(line);
+  const auto found = subcommands.find(words.empty() ? "" : words.front());
+  if (found == subcommands.end()) return zerograd(words);
+  return in_process([&] { return found->second({words.begin() + 1, words.end()}); });
+}
 
 Outcome zerograd(const std::vector<std::string>& words) { return finish(start(words)); }
 
@@ -257,7 +328,7 @@ std::string hash_of(const std::string& line) {
 
 void check_refused(const std::string& line, int status, const std::string& part) {
   CAPTURE(line);
-  CHECK(contains(checked(zerograd(line), status).error, part));
+  CHECK(contains(checked(called(line), status).error, part));
 }
 
 Curve curve_of(const std::string& line) {

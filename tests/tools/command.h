@@ -10,7 +10,7 @@
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 
-// Runs the built zerograd and returns its output, files and exit status.
+// Runs the built zerograd, or a part of it in this process, and returns output and exit status.
 namespace zg::testing {
 
 struct Outcome {
@@ -24,6 +24,17 @@ Outcome zerograd(const std::vector<std::string>& words);
 
 /// The same from a line of words without quotes: zerograd("train --data sort --steps 3").
 Outcome zerograd(const std::string& line);
+
+/// Calls a function in this process and returns what it prints. An error that it throws gives the
+/// line on stderr and the exit status that the command gives.
+Outcome in_process(const std::function<int()>& call);
+
+/// The same for a line of the command: called("plan --data sort"). For runs that end by themselves;
+/// a signal, a limit of the process or an injected crash needs zerograd().
+Outcome called(const std::string& line);
+
+/// The words of a line.
+std::vector<std::string> words_of(const std::string& line);
 
 /// Starts a run, waits until its stdout contains `text`, sends the signal `times` times and waits
 /// for the end.

@@ -3,11 +3,12 @@
 #include <doctest/doctest.h>
 
 #include <cstdio>
-#include <filesystem>
 #include <set>
 #include <sstream>
 
 #include "tests/zero/deepspeed/deepspeed_case.h"
+#include "tools/options/fields.h"
+#include "tools/run/resolve.h"
 
 namespace zg::testing {
 namespace {
@@ -19,12 +20,6 @@ std::string word(const json& value) {
   if (!value.is_number_float()) return value.dump();
   char text[32];
   std::snprintf(text, sizeof text, "%g", value.get<double>());
-  return text;
-}
-
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
-  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
-    text.replace(at, from.size(), to);
   return text;
 }
 
@@ -77,65 +72,52 @@ Override override_of(const Key& key, const std::string& line) {
 
 }  // namespace
 
-Outcome ConfigRuns::run(const std::string& command, const json& config, const std::string& flags) {
-  const auto with_drive = [&](const std::string& text) {
-    return replaced(text, "DRIVE", drive_.path());
-  };
+Configured configured(const json& config, const std::string& flags) {
   // YAML reads JSON, too.
-  const bool is_accelerate = config.contains("distributed_type");
-  const std::string file = folder_ / (is_accelerate ? "config.yaml" : "config.json");
-  write_file(file, with_drive(config.dump()));
-  return zerograd(command +
-                  " --data sort --vocab-size 4 --n-layer 2 --n-head 1 --n-embd 16 --threads 1 "
-                  "--config " +
-                  file + " " + with_drive(flags));
+  const TemporaryFolder folder;
+  const std::string file =
+      folder / (config.contains("distributed_type") ? "config.yaml" : "config.json");
+  write_file(file, config.dump());
+  return configured("--config " + file + " " + flags);
 }
 
-ConfigRuns::Run ConfigRuns::train(const json& config, const std::string& flags) {
-  const std::string save = folder_ / "saved";
-  std::filesystem::remove_all(save);
-  Run run;
-  run.outcome =
-      this->run("train --steps 4 --score-samples 0 --log-interval 0 --save " + save, config, flags);
-  const auto& [status, out, error, resident_bytes] = run.outcome;
-  if (status != 0) return run;
-  const json manifest = json::parse(read_file(save + "/step_4/manifest.json"));
-  for (const auto& [name, value] : manifest.at("config").at("run").items())
-    run.seen[name] = word(value);
-  std::istringstream stream(out);
-  for (std::string line; std::getline(stream, line);)
-    if (const size_t step = line.find("[Rank 0] step="); step != std::string::npos)
-      run.seen["prints"] += line.substr(step + 14, line.find(',', step) - step - 14) + ";";
-  if (contains(out, "| step |")) run.seen["prints"] += "memory;";
-  if (contains(error, ": train_batch_size = ")) run.seen["prints"] += "settings;";
-  const std::string disk = line_after(error, "drive ");
-  if (!disk.empty()) {
-    run.seen["drive"] = replaced(disk.substr(0, disk.find(':')), drive_.path(), "DRIVE");
-    run.seen["requests"] = replaced(disk.substr(disk.rfind("; ") + 2), " ", "_");
-  }
-  return run;
-}
-
-ConfigRuns::Run ConfigRuns::plan(const json& config, const std::string& flags) {
-  const std::string file = folder_ / "memory.json";
-  Run run;
-  run.outcome = this->run("plan --steps 3 --ranks 2 --memory-json " + file, config, flags);
-  if (run.outcome.status != 0) return run;
-  const json rank = json::parse(read_file(file)).at("ranks").at(0);
-  const auto see = [&](const std::string& name, const json& value) {
-    const int64_t bytes = value.get<int64_t>();
-    std::string& seen = run.seen[name];
-    if (seen.empty() || std::stoll(seen) < bytes) seen = std::to_string(bytes);
-  };
-  for (const auto& [name, counts] : rank.at("wire").items()) see(name, counts.at("calls"));
-  see("drive_read", rank.at("io").at("read"));
-  see("peak", rank.at("peak").at("live"));
-  for (const json& row : rank.at("rows")) {
-    if (row.at("step") == 2 && row.at("at") == "after_forward") see("forward_peak", row.at("max"));
-    for (const char* space : {"device", "host", "file"})
-      for (const auto& [purpose, bytes] : row.at(space).items())
-        see(std::string(space) + "_" + purpose, bytes);
-  }
+Configured configured(const std::string& flags) {
+  const std::vector<std::string> words = words_of(
+      "--data sort --vocab-size 4 --n-layer 2 --n-head 1 --n-embd 16 --threads 1 --steps 4 " +
+      flags);
+  Configured run;
+  run.outcome = in_process([&] {
+    tools::TrainOptions options;
+    tools::parse(words, options);
+    tools::resolve_options(options, {});
+    static const auto data = models::sort_dataset(options.seed);
+    const tools::RunSpec spec = tools::resolve_run(options, {}, *data).spec;
+    const json settings = json::parse(tools::to_json(spec));
+    for (const auto& [name, value] : settings.at("run").items()) run.seen[name] = word(value);
+    const zero::Config& engine = spec.optimisation.engine;
+    const SwapOptions& swap = options.device_flags.device.swap;
+    run.seen.merge(Seen{{"steps_per_print", word(options.steps_per_print)},
+                        {"dump_memory", word(options.dump_memory)},
+                        {"async_save", word(options.async_save)},
+                        {"activation_checkpoint", word(options.activation_checkpoint)},
+                        {"reduce_bucket_size", word(engine.reduce_bucket_size)},
+                        {"allgather_bucket_size", word(engine.allgather_bucket_size)},
+                        {"prefetch_bucket_size", word(engine.prefetch_bucket_size)},
+                        {"param_persistence_threshold", word(engine.param_persistence_threshold)},
+                        {"overlap_comm", word(engine.overlap_comm)},
+                        {"sub_group_size", word(engine.offload.sub_group_size)},
+                        {"optimizer_ratio", word(engine.offload.optimizer_ratio)},
+                        {"parameters_on_host", word(engine.offload.parameters_on_host)},
+                        {"parameter_buffer", word(engine.offload.parameter_buffer)}});
+    if (!tools::uses_disk(engine.offload)) return 0;
+    run.seen["drive"] = swap.directory;
+    run.seen["requests"] =
+        word(swap.queue_depth) + "_requests_of_" + word(swap.block_size) + "_bytes";
+    return 0;
+  });
+  if (!run.seen.empty())
+    run.seen["dump_state"] =
+        contains(run.outcome.error, ": train_batch_size = ") ? "true" : "false";
   return run;
 }
 
@@ -160,26 +142,24 @@ std::vector<Key> parsed(std::string table) {
   return keys;
 }
 
-std::string surprise(const std::string& expected, const ConfigRuns::Run& run, const Seen& base,
-                     bool sees_all) {
-  const auto& [status, out, error, resident_bytes] = run.outcome;
+std::string surprise(const std::string& expected, const Configured& run, const Seen& base) {
+  const std::string ended = std::to_string(run.outcome.status) + ": " + run.outcome.error;
   if (is_error(expected)) {
     const size_t colon = expected.find(": ");
-    const bool fits = std::to_string(status) == expected.substr(7, colon - 7) &&
-                      contains(error, expected.substr(colon + 2));
-    return fits ? "" : "got status " + std::to_string(status) + ": " + error;
+    const bool fits = ended.starts_with(expected.substr(7, colon - 7) + ": ") &&
+                      contains(run.outcome.error, expected.substr(colon + 2));
+    return fits ? "" : "got status " + ended;
   }
-  if (status != 0) return "got status " + std::to_string(status) + ": " + error;
+  if (run.outcome.status != 0) return "got status " + ended;
   std::string text;
+  const auto value_in = [](const Seen& seen, const std::string& name) {
+    const auto found = seen.find(name);
+    return found == seen.end() ? "" : found->second;
+  };
   const auto differ = [&](const std::string& name, const std::string& value) {
-    const auto found = run.seen.find(name), before = base.find(name);
-    const std::string got = found == run.seen.end() ? "" : found->second;
-    const std::string from = before == base.end() ? "" : before->second;
-    bool fits = got == value;
-    if (value == "same") fits = got == from;
-    if (value == "less") fits = std::stoll(got) < std::stoll(from);
-    if (value == "more") fits = std::stoll(got) > std::stoll(from);
-    if (!fits) text += name + ": expected " + value + ", got " + got + "; without " + from + "\n";
+    const std::string got = value_in(run.seen, name), from = value_in(base, name);
+    if (got != (value == "same" ? from : value))
+      text += name + ": expected " + value + ", got " + got + "; without " + from + "\n";
   };
   std::set<std::string> named;
   if (expected == "same") {
@@ -194,7 +174,7 @@ std::string surprise(const std::string& expected, const ConfigRuns::Run& run, co
     }
     if (named.empty()) return "nothing is expected";
   }
-  if (base.empty() || (!sees_all && expected != "same")) return text;
+  if (base.empty()) return text;
   for (const Seen* seen : {&run.seen, &base})
     for (const auto& [name, value] : *seen)
       if (named.insert(name).second) differ(name, "same");
@@ -203,71 +183,54 @@ std::string surprise(const std::string& expected, const ConfigRuns::Run& run, co
 
 namespace {
 
-class Matrix {
- public:
-  explicit Matrix(Command command) : command_(command) {}
+bool is_listed(const std::string& words, const std::string& error) {
+  for (const std::string& line : split(error, '\n'))
+    if (contains(line, ": overridden by flags: ") && contains(line, " " + words)) return true;
+  return false;
+}
 
-  void check(const Key& key) {
-    json absent = smallest_config_for(key.section);
-    absent.merge_patch(key.around);
-    json& object = section_in(absent, key.section);
-    if (object.is_null()) object = json::object();
-    object.erase(key.key);
-    json with_value = absent, automatic = absent;
-    const json value = json::parse(key.value, nullptr, /*allow_exceptions=*/false);
-    section_in(with_value, key.section)[key.key] = value.is_discarded() ? json(key.value) : value;
-    section_in(automatic, key.section)[key.key] = "auto";
+void check_key(const Key& key) {
+  json absent = smallest_config_for(key.section);
+  absent.merge_patch(key.around);
+  json& object = section_in(absent, key.section);
+  if (object.is_null()) object = json::object();
+  object.erase(key.key);
+  json with_value = absent, automatic = absent;
+  const json value = json::parse(key.value, nullptr, /*allow_exceptions=*/false);
+  section_in(with_value, key.section)[key.key] = value.is_discarded() ? json(key.value) : value;
+  section_in(automatic, key.section)[key.key] = "auto";
 
-    base_.clear();
-    base_ = check(key, absent, "", key.absent).seen;
-    check(key, with_value, "", key.with_value);
-    check(key, automatic, "", key.automatic);
-    for (const Override& override : key.overrides) {
-      const auto lists = [&](const json& config, const std::string& expected) {
-        const bool names_flag = override.listed != "-";
-        return is_listed(names_flag ? override.listed : key.path() + " (",
-                         check(key, config, override.flags, expected).outcome.error);
-      };
-      INFO(key.path(), ", flags ", override.flags);
-      const bool is_overridden = override.listed != "-" && !is_error(override.with_value);
-      CHECK(lists(with_value, override.with_value) == is_overridden);
-      // A default is not overridden.
-      CHECK(!lists(absent, override.absent));
-      CHECK(!lists(automatic, override.automatic));
-    }
-  }
-
- private:
-  ConfigRuns::Run run(const json& config, const std::string& flags) {
-    return command_ == Command::train ? runs_.train(config, flags) : runs_.plan(config, flags);
-  }
-
-  ConfigRuns::Run check(const Key& key, const json& config, const std::string& flags,
-                        const std::string& expected) {
-    const ConfigRuns::Run now = run(config, key.given + " " + flags);
+  Seen base;  // without the key and without flags that override it
+  const auto check = [&](const json& config, const std::string& flags,
+                         const std::string& expected) {
+    const Configured now = configured(config, key.given + " " + flags);
     INFO(key.path(), ", ", config.dump(), ", flags ", flags);
-    CHECK(surprise(expected, now, base_, command_ == Command::train) == "");
+    CHECK(surprise(expected, now, base) == "");
     if (flags.empty() && key.given.empty())
       CHECK(!contains(now.outcome.error, "overridden by flags"));
     return now;
+  };
+  base = check(absent, "", key.absent).seen;
+  check(with_value, "", key.with_value);
+  check(automatic, "", key.automatic);
+  for (const Override& override : key.overrides) {
+    const auto lists = [&](const json& config, const std::string& expected) {
+      return is_listed(override.listed != "-" ? override.listed : key.path() + " (",
+                       check(config, override.flags, expected).outcome.error);
+    };
+    INFO(key.path(), ", flags ", override.flags);
+    const bool is_overridden = override.listed != "-" && !is_error(override.with_value);
+    CHECK(lists(with_value, override.with_value) == is_overridden);
+    // A default is not overridden.
+    CHECK(!lists(absent, override.absent));
+    CHECK(!lists(automatic, override.automatic));
   }
-
-  static bool is_listed(const std::string& words, const std::string& error) {
-    for (const std::string& line : split(error, '\n'))
-      if (contains(line, ": overridden by flags: ") && contains(line, " " + words)) return true;
-    return false;
-  }
-
-  const Command command_;
-  ConfigRuns runs_;
-  Seen base_;  // result without the key and without flags that override it
-};
+}
 
 }  // namespace
 
-void check_matrix(const char* table, Command command) {
-  Matrix matrix(command);
-  for (const Key& key : parsed(table)) matrix.check(key);
+void check_matrix(const char* table) {
+  for (const Key& key : parsed(table)) check_key(key);
 }
 
 }  // namespace zg::testing

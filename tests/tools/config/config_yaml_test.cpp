@@ -3,7 +3,7 @@
 #include <random>
 
 #include "tests/support/temporary_folder.h"
-#include "tests/tools/command.h"
+#include "tests/tools/config/config_matrix.h"
 #include "tools/deepspeed/load.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/zero/deepspeed/check.h"
@@ -51,22 +51,25 @@ std::string yaml_of(const std::string& file) {
 TEST_CASE("accelerate: a YAML file names a DeepSpeed config or sets ZeRO by its own keys") {
   const TemporaryFolder folder;
   write_file(folder / "a.yaml", yaml_of(std::string(ZG_CONFIGS) + "accelerate_zero2.json"));
-  Outcome outcome = checked(zerograd(train_with_config + (folder / "a.yaml")));
-  for (const char* part : {"f16, ZeRO stage 2", "batch 128 = 64 x 1 micro-batch x 2 ranks",
-                           "a.yaml:4:2: deepspeed_config.zero3_init_flag: accepted without "
-                           "effect"})
-    CHECK(contains(outcome.error, part));
-  const std::string own = std::string(ZG_CONFIGS) + "accelerate.yaml";
-  outcome = zerograd(train_with_config + own + " --batch-size 4");
-  CHECK(outcome.status == 0);
-  CHECK(contains(outcome.error, "bf16, ZeRO stage 2"));
-  CHECK(contains(outcome.error, "batch 8 = 4 x 1 micro-batch x 2 ranks"));
-  outcome = zerograd(train_with_config + own + " --ranks 1 --precision f32 --batch-size 4");
-  CHECK(contains(outcome.error, "f32, ZeRO stage 2"));
-  CHECK(contains(outcome.error,
-                 "accelerate.yaml: overridden by flags: num_processes (--ranks), "
-                 "mixed_precision (--precision)\n"));
-  CHECK(contains(outcome.error, "batch 4 = 4 x 1 micro-batch;"));
+  const std::string own = std::string(ZG_CONFIGS) + "accelerate.yaml --batch-size 4";
+  const struct {
+    std::string flags;
+    const char *compute, *micro_batch, *ranks, *printed;
+  } cases[] = {{folder / "a.yaml", "f16", "64", "2",
+                "a.yaml:4:2: deepspeed_config.zero3_init_flag: accepted without effect"},
+               {own, "bf16", "4", "2", ""},
+               {own + " --ranks 1 --precision f32", "f32", "4", "1",
+                "accelerate.yaml: overridden by flags: num_processes (--ranks), "
+                "mixed_precision (--precision)\n"}};
+  for (const auto& [flags, compute, micro_batch, ranks, printed] : cases) {
+    CAPTURE(flags);
+    Configured run = configured("--config " + flags);
+    CHECK(contains(checked(run.outcome).error, printed));
+    CHECK(run.seen["compute"] == compute);
+    CHECK(run.seen["stage"] == "2");
+    CHECK(run.seen["micro_batch"] == micro_batch);
+    CHECK(run.seen["ranks"] == ranks);
+  }
 }
 
 TEST_CASE("accelerate: wrong or unsupported YAML is refused with its place and advice") {
@@ -107,12 +110,10 @@ TEST_CASE("accelerate: wrong or unsupported YAML is refused with its place and a
   const TemporaryFolder folder;
   const auto status = [&](const std::string& text) {
     write_file(folder / "a.yml", text);
-    return zerograd(train_with_config + (folder / "a.yml") + " --batch-size 4").status;
+    return configured("--batch-size 4 --config " + (folder / "a.yml")).outcome.status;
   };
   CHECK(status("distributed_type: FSDP") == unsupported);
   CHECK(status("num_machines: 2") == unsupported);
-  CHECK(status("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3, "
-               "offload_param_device: nvme, offload_param_nvme_path: /nowhere}") == file_error);
   CHECK(status("distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: no.json}") ==
         file_error);
   // The YAML file sets fp16, zero2.json sets bf16.
@@ -123,6 +124,10 @@ TEST_CASE("accelerate: wrong or unsupported YAML is refused with its place and a
   CHECK(status("distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: " +
                (folder / "ds.json") + ", zero3_init_flag: true}") == 0);
   CHECK(status("distributed_type: MULTI_CPU\nnum_processes: 2") == 0);
+  write_file(folder / "a.yml",
+             "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3, "
+             "offload_param_device: nvme, offload_param_nvme_path: /nowhere}");
+  check_refused(train_with_config + (folder / "a.yml") + " --batch-size 4", file_error, "/nowhere");
 }
 
 TEST_CASE("accelerate: 500 damaged YAML files are each read, or refused with a place") {
@@ -162,10 +167,9 @@ TEST_CASE(
 }
 
 TEST_CASE("accelerate: --inject accepts rank 1 if the YAML file sets num_processes to 2") {
-  check_refused(train_with_config + ZG_CONFIGS +
-                    "accelerate.yaml --batch-size 4 "
-                    "--inject rank=1,step=0,fault=throw",
-                1, "error: ShapeError: rank 1/2: inject: a fault in step 0");
+  checked(configured(std::string("--batch-size 4 --inject rank=1,step=0,fault=throw --config ") +
+                     ZG_CONFIGS + "accelerate.yaml")
+              .outcome);
 }
 
 TEST_CASE(
