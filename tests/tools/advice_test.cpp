@@ -8,6 +8,8 @@
 namespace zg::testing {
 namespace {
 
+const std::string small_advised = "--n-layer 4 --n-head 4 --n-embd 128 ";
+
 /// The settings that plan may suggest for several data ranks, in the order in which plan tries
 /// them: the smallest change of the run first.
 std::vector<std::string> settings_in_order() {
@@ -75,18 +77,18 @@ void check_suggestion(const std::string& run) {
 TEST_CASE(
     "the setting that plan suggests for a GPipe pipeline trains, and the next smaller one does "
     "not") {
-  check_suggestion(
-      "--data sort --model-type gpt-mini --ranks 4 --pipeline-parallel 2 --schedule-pipeline gpipe "
-      "--grad-accum 4 --batch-size 8 --steps 3");
+  check_suggestion(small_advised +
+                   "--data sort --ranks 4 --pipeline-parallel 2 --schedule-pipeline gpipe "
+                   "--grad-accum 4 --batch-size 8 --steps 3");
 }
 
 TEST_CASE(
     "the setting that plan suggests for a batch-size ramp-up trains, and the next smaller one does "
     "not") {
   // Steps of 4, 8, 16, 16, 16 and 16 samples. To choose a setting, plan dry-runs three steps of 16.
-  check_suggestion(
-      "--data sort --model-type gpt-mini --ranks 2 --batch-size 2 --train-batch-size 16 "
-      "--rampup-batch-size 4 4 12 --steps 6");
+  check_suggestion(small_advised +
+                   "--data sort --ranks 2 --batch-size 2 --train-batch-size 16 "
+                   "--rampup-batch-size 4 4 12 --steps 6");
 }
 
 TEST_CASE(
@@ -97,10 +99,9 @@ TEST_CASE(
   for (int i = 0; i < 4000; ++i) characters += static_cast<char>('a' + i * i % 23);
   write_file(folder / "text.txt", characters);
   // The first evaluation comes after step 4. To choose a setting, plan dry-runs three steps.
-  check_suggestion(
-      "--data " + (folder / "text.txt") +
-      " --block-size 64 --model-type gpt-mini --ranks 2 --batch-size 4 --eval-interval 4 "
-      "--eval-batches 2 --sample-interval 4 --steps 5");
+  check_suggestion(small_advised + "--data " + (folder / "text.txt") +
+                   " --block-size 32 --ranks 2 --batch-size 4 --eval-interval 4 "
+                   "--eval-batches 2 --sample-interval 4 --steps 5");
 }
 
 }  // namespace zg::testing

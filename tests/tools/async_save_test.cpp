@@ -34,8 +34,9 @@ TEST_CASE(
       const std::string path = save + "/step_" + std::to_string(step);
       CHECK(contains(outcome.out, "saved " + path + "\n"));
       checked(zerograd("verify " + path));
-      if (step == 9) continue;
+      // One of the checkpoints of each setting, on another number of ranks.
       const int index = step / 2 - 1;
+      if (step == 9 || index != runs % 4) continue;
       CHECK(hash_of(zerograd("train --score-samples 0 --log-interval 0 --threads 1 --batch-size 1 "
                              "--offload-param none --offload-optimizer none "
                              "--train-batch-size 8 --ranks " +

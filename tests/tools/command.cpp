@@ -22,6 +22,7 @@
 #include "tools/commands/subcommands.h"
 #include "zerograd/runtime/comm/call.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/print.h"
 
 namespace zg::testing {
 namespace {
@@ -135,10 +136,10 @@ Outcome in_process(const std::function<int()>& call) {
     outcome.status = call();
   } catch (const Error& thrown) {
     outcome.status = cpu::exit_status_of(thrown.type());
-    std::fprintf(stderr, "error: %s: %s\n", thrown.type(), thrown.what());
+    print_line(stderr, "error: {}: {}", thrown.type(), thrown.what());
   } catch (const std::exception& thrown) {
     outcome.status = cpu::exit_status_of("Error");
-    std::fprintf(stderr, "error: Error: %s\n", thrown.what());
+    print_line(stderr, "error: Error: {}", thrown.what());
   }
   outcome.out = out.text();
   outcome.error = error.text();
@@ -358,6 +359,16 @@ void edit_json(const std::string& path, const std::function<void(nlohmann::json&
 FolderCopy::FolderCopy(const std::string& from)
     : path(folder / std::filesystem::path(from).filename().string()) {
   std::filesystem::copy(from, path, std::filesystem::copy_options::recursive);
+}
+
+void check_plan_is_run(const std::string& flags) {
+  const TemporaryFolder folder;
+  CAPTURE(flags);
+  for (const char* command : {"plan", "train --score-samples 0 --log-interval 0"})
+    checked(
+        zerograd(command + (" " + flags) + " --memory-json " + folder / std::string(command, 4)));
+  CHECK(read_file(folder / "plan").size() > 1000);
+  CHECK(read_file(folder / "plan") == read_file(folder / "trai"));
 }
 
 std::string write_tokens(const TemporaryFolder& folder, const TokenFile& tokens) {

@@ -119,6 +119,9 @@ struct FolderCopy {
   std::string path;
 };
 
+/// Checks that plan predicts the memory record of the run with these flags of train, to the byte.
+void check_plan_is_run(const std::string& flags);
+
 struct TokenFile {
   int32_t vocabulary, count = 65;
 };

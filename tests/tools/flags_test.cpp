@@ -16,7 +16,7 @@ struct Refusal {
 void check_refusals(const std::vector<Refusal>& refusals) {
   for (const Refusal& refusal : refusals) {
     CAPTURE(refusal.line);
-    const Outcome outcome = checked(zerograd(refusal.line), refusal.status);
+    const Outcome outcome = checked(called(refusal.line), refusal.status);
     CHECK(outcome.out.empty());
     CHECK(contains(outcome.error, refusal.part));
     CHECK(outcome.error.compare(0, 7, "error: ") == 0);

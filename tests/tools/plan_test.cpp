@@ -19,16 +19,6 @@ std::string memory_json(const std::string& command, const std::string& path) {
   return read_file(path);
 }
 
-void check_plan_is_run(const std::string& flags) {
-  const TemporaryFolder folder;
-  CAPTURE(flags);
-  const std::string plan = memory_json("plan " + flags, folder / "plan.json");
-  const std::string run =
-      memory_json("train --score-samples 0 --log-interval 0 " + flags, folder / "train.json");
-  CHECK(plan.size() > 1000);
-  CHECK(plan == run);
-}
-
 /// A file of 4000 characters, 12 of them different.
 std::string text_in(const TemporaryFolder& folder) {
   std::string characters;
@@ -89,7 +79,7 @@ std::string plan_of(const std::string& flags) { return zerograd("plan " + flags)
 }  // namespace
 
 TEST_CASE("plan predicts what train measures, to the byte") {
-  const std::string small = "--data sort --batch-size 8 --precision ";
+  const std::string small = "--data sort --steps 3 --batch-size 8 --precision ";
   for (const char* flags :
        {"f32", "bf16 --activation-checkpoint", "f32 --ranks 2 --zero-stage 1 --grad-accum 2",
         "bf16 --ranks 2 --zero-stage 3 --param-persistence-threshold 0",
@@ -98,47 +88,45 @@ TEST_CASE("plan predicts what train measures, to the byte") {
         "bf16 --ranks 4 --zero-stage 0 --reduce-at-boundary --overlap-comm off",
         "f16 --ranks 2 --zero-stage 2", "deepspeed --ranks 2 --zero-stage 3",
         "fsdp-mixed --ranks 2 --zero-stage 1", "fsdp-memory --ranks 4 --zero-stage 3",
-        "fsdp-memory --zero-stage 0 --ranks 2 --grad-accum-dtype f32"})
+        "fsdp-memory --zero-stage 0 --ranks 2 --grad-accum-dtype f32",
+        // Steps are skipped. In f16 with a scale of 2^30 all three overflow.
+        "f32 --ranks 2 --inject rank=1,step=1,fault=inf",
+        "bf16 --ranks 2 --zero-stage 2 --inject rank=0,step=0+2,fault=inf",
+        "f16 --ranks 2 --zero-stage 0 --initial-scale-power 30",
+        "f16 --ranks 2 --zero-stage 3 --initial-scale-power 30"})
     check_plan_is_run(small + flags);
-}
-
-TEST_CASE("plan predicts what train measures also where steps are skipped") {
-  // In f16 with a scale of 2^30 all three steps overflow.
-  for (const char* flags : {"f32 --ranks 2 --inject rank=1,step=1,fault=inf",
-                            "bf16 --ranks 2 --zero-stage 2 --inject rank=0,step=0+2,fault=inf",
-                            "f16 --ranks 2 --zero-stage 0 --initial-scale-power 30",
-                            "f16 --ranks 2 --zero-stage 1 --initial-scale-power 30",
-                            "f16 --ranks 2 --zero-stage 3 --initial-scale-power 30",
-                            "f16 --zero-stage 0 --initial-scale-power 30"})
-    check_plan_is_run("--data sort --batch-size 8 --precision " + std::string(flags));
 }
 
 TEST_CASE("plan predicts what train measures where several blocks are gathered ahead") {
   const TemporaryFolder folder;
   // A block has about 3300 elements: one is gathered ahead, or three.
   const std::string chain = "--data " + text_in(folder) +
-                            " --block-size 16 --n-layer 6 --n-head 2 --n-embd 16 --batch-size 4 "
-                            "--grad-accum 3 --eval-interval 2 --eval-batches 2 --zero-stage 3 "
-                            "--param-persistence-threshold 0 --prefetch-units 8 ";
-  for (const char* ranks :
-       {"--ranks 1", "--ranks 2 --activation-checkpoint", "--ranks 4 --precision bf16",
-        "--ranks 4 --pipeline-parallel 2 --activation-checkpoint"})
-    for (const char* parameters :
-         {"--offload-param none", "--offload-param host", "--offload-param nvme --nvme-path /tmp"})
-      for (const char* bucket : {"4000", "12000"})
-        check_plan_is_run(chain + ranks + " " + parameters + " --prefetch-bucket-size " + bucket);
+                            " --steps 3 --block-size 16 --n-layer 6 --n-head 2 --n-embd 16 "
+                            "--batch-size 4 --grad-accum 3 --eval-interval 2 --eval-batches 2 "
+                            "--zero-stage 3 --param-persistence-threshold 0 --prefetch-units 8 ";
+  // Every pair of ranks and places, and of places and buckets.
+  const char* const ranks[] = {"--ranks 1", "--ranks 2 --activation-checkpoint",
+                               "--ranks 4 --precision bf16",
+                               "--ranks 4 --pipeline-parallel 2 --activation-checkpoint"};
+  const char* const places[] = {"none", "host", "nvme --nvme-path /tmp"};
+  for (size_t i = 0; i < 12; ++i)
+    check_plan_is_run(chain + ranks[i % 4] + " --offload-param " + places[i % 3] +
+                      " --prefetch-bucket-size " + (i % 2 ? "12000" : "4000"));
 }
 
 TEST_CASE("plan predicts what train measures in settings drawn at random") {
   const TemporaryFolder folder;
   const std::string text = text_in(folder);
-  for (uint32_t seed = 1; seed <= 50; ++seed) check_plan_is_run(random_setting(seed, text));
+  const uint32_t any = std::random_device()();
+  MESSAGE("seed " << any);
+  for (uint32_t seed = 1; seed <= 20; ++seed)
+    check_plan_is_run("--steps 3 " + random_setting(seed < 20 ? seed : any, text));
 }
 
 TEST_CASE("plan predicts the memory of validations, samples, saves and gradient dumps") {
   const TemporaryFolder folder;
   const std::string text =
-      "--data " + text_in(folder) + " --block-size 32 --batch-size 2 --eval-batches 3 ";
+      "--data " + text_in(folder) + " --steps 3 --block-size 32 --batch-size 2 --eval-batches 3 ";
   const std::string files =
       " --dump-gradients " + (folder / "gradients") + ":1 --save " + (folder / "save");
   check_plan_is_run(text + "--eval-interval 1");
@@ -159,11 +147,9 @@ TEST_CASE("plan predicts the memory of validations, samples, saves and gradient 
 
 TEST_CASE("plan with --epochs predicts the memory of train with --epochs") {
   const TemporaryFolder folder;
-  const std::string flags = " --data sort --batch-size 32 --epochs 0.02 --memory-json ";
-  checked(zerograd("plan" + flags + (folder / "plan")));
-  checked(zerograd("train --score-samples 0" + flags + (folder / "train")));
-  CHECK(contains(read_file(folder / "plan"), "\"steps\":6,"));
-  CHECK(read_file(folder / "plan") == read_file(folder / "train"));
+  check_plan_is_run("--data sort --batch-size 32 --epochs 0.02");
+  checked(zerograd("plan --data sort --batch-size 32 --epochs 0.02 --memory-json " + folder / "m"));
+  CHECK(contains(read_file(folder / "m"), "\"steps\":6,"));
   // Without data an epoch has no number of steps.
   const std::string no_data = "--vocab-size 3 --block-size 11 --model-type gpt-nano";
   CHECK(plan_of(no_data + " --epochs 9") == plan_of(no_data));
@@ -173,19 +159,19 @@ TEST_CASE("plan predicts the memory of runs that start from a checkpoint") {
   const TemporaryFolder folder;
   REQUIRE(
       zerograd("train --data sort --batch-size 4 --grad-accum 2 --steps 1 --ranks 2 --zero-stage 1 "
-               "--precision bf16 --save " +
+               "--precision bf16 --score-samples 0 --save " +
                (folder / "save"))
           .status == 0);
-  check_plan_is_run("--resume " + (folder / "save"));
-  check_plan_is_run("--resume " + (folder / "save") + " --ranks 4 --zero-stage 3");
-  check_plan_is_run("--data sort --batch-size 4 --init " + (folder / "save") +
+  check_plan_is_run("--steps 3 --resume " + (folder / "save"));
+  check_plan_is_run("--steps 3 --resume " + (folder / "save") + " --ranks 4 --zero-stage 3");
+  check_plan_is_run("--steps 3 --data sort --batch-size 4 --init " + (folder / "save") +
                     " --ranks 2 --zero-stage 3");
 }
 
 TEST_CASE("plan follows --threads and the instruction set of ZG_CPU_ISA") {
-  check_plan_is_run("--data sort --threads 3");
+  check_plan_is_run("--steps 3 --data sort --threads 3");
   setenv("ZG_CPU_ISA", "portable", 1);
-  check_plan_is_run("--data sort --model-type gpt-nano --batch-size 2");
+  check_plan_is_run("--steps 3 --data sort --model-type gpt-nano --batch-size 2");
   unsetenv("ZG_CPU_ISA");
 }
 
@@ -231,15 +217,6 @@ TEST_CASE("the rows of plan's memory record add up, and its peak is the largest 
   CHECK(states == 12 * parameters);
 }
 
-TEST_CASE("--precision takes names such as f16 and Lightning's numbers such as 16") {
-  const TemporaryFolder folder;
-  const std::string flags = "plan --data sort --batch-size 2 --precision ";
-  const std::string f16 = memory_json(flags + "f16", folder / "f16");
-  CHECK(memory_json(flags + "16", folder / "16") == f16);
-  CHECK(json_lines(folder / "16")[0].at("precision") == "f16");
-  CHECK(memory_json(flags + "32", folder / "32") == memory_json(flags + "f32", folder / "f32"));
-}
-
 TEST_CASE("plan prints the peak, the bytes on the wire and whether the run fits") {
   const std::string large = "--data sort --model-type gpt2-xl --device-memory 12GiB ";
   const TemporaryFolder folder;
@@ -273,23 +250,6 @@ TEST_CASE("plan prints the peak, the bytes on the wire and whether the run fits"
   CHECK(wire < 284.5);
   checked(zerograd("plan --data sort --device-memory 1MiB"), 3);
   CHECK(contains(plan_of("--data sort --device-memory 50MiB"), "\nfits 50MiB: yes; "));
-}
-
-TEST_CASE("gpt2-xl in 24 GiB: batch 16 fits at stage 3 with offload, no batch without ZeRO") {
-  const TemporaryFolder folder;
-  const std::string run = "plan --data " + text_in(folder) +
-                          " --model-type gpt2-xl --vocab-size 50257 --block-size 128 "
-                          "--precision f16 --ranks 2 --device-memory 24GiB ";
-  const Outcome offloaded = checked(zerograd(run + "--batch-size 16 --zero-stage 3 --cpu-offload"));
-  CHECK(line_after(offloaded.out, "number of parameters: ") == "1636588800");
-  CHECK(line_after(offloaded.out, "fits 24GiB: ") ==
-        "yes; smallest setting that fits: --zero-stage 3");
-  // Each parameter has 16 bytes. Two ranks partition only the gradient accumulators, 4 of them.
-  const Outcome plain = checked(zerograd(run + "--batch-size 1"), 3);
-  const double peak = std::stod(line_after(plain.out, "peak "));
-  CHECK(peak > 16.0 * 1636588800 / (1 << 20));
-  CHECK(peak < 17.0 * 1636588800 / (1 << 20));
-  CHECK(line_after(plain.out, "fits 24GiB: ") == "no; smallest setting that fits: --zero-stage 1");
 }
 
 TEST_CASE("plan uses a published model's own vocabulary and positions when no data is given") {

@@ -17,8 +17,7 @@ const std::string traced_run =
 
 Outcome train_traced(const std::string& flags) {
   CAPTURE(flags);
-  const Outcome outcome = checked(zerograd(traced_run + flags));
-  return outcome;
+  return checked(zerograd(traced_run + flags));
 }
 
 /// The steps that a rank's trace has.
@@ -177,8 +176,7 @@ TEST_CASE("wrong --trace-steps are refused by name") {
       {"--trace t --trace-steps 3:1",
        "--trace-steps: expected a step below the run's end, 3, got 3"}};
   for (const auto& [flags, message] : cases) {
-    CAPTURE(std::string(flags));
-    CHECK(contains(checked(zerograd(traced_run + "--steps 3 " + flags), 2).error, message));
+    check_refused(traced_run + "--steps 3 " + flags, 2, message);
   }
   CHECK_FALSE(std::filesystem::exists("t"));
 }

@@ -78,16 +78,6 @@ TEST_CASE(
   CHECK(hash_of(with("--lr 1e-3")) != hash);
 }
 
-TEST_CASE("a batch given by any two of its three sizes, or by all three, is the same run") {
-  const std::string run = "train --data sort --steps 4 --score-samples 0 --log-interval 0 ";
-  const std::string hash = hash_of(run + "--batch-size 4 --grad-accum 3");
-  CHECK(hash_of(run + "--train-batch-size 12 --grad-accum 3") == hash);
-  CHECK(hash_of(run + "--train_batch_size 12 --batch-size 4") == hash);
-  CHECK(hash_of(run + "--train-batch-size 12 --grad-accum 3 --batch-size 4") == hash);
-  // One large micro-batch has the same data in another order of summation.
-  CHECK(hash_of(run + "--train-batch-size 12") != hash);
-}
-
 TEST_CASE("accumulated micro-batches have the loss of one large batch") {
   const TemporaryFolder folder;
   const std::string run =
@@ -148,19 +138,6 @@ TEST_CASE("a resumed run gives the same bits as the uninterrupted run") {
                 "model.layers: expected 3 as in the checkpoint, got 2");
   const Outcome changed = checked(zerograd(with("--lr 1e-3 --resume " + save + "/step_6")));
   CHECK(contains(changed.error, "changed: run.rate: 0.0005 in the checkpoint, 0.001 now"));
-}
-
-TEST_CASE("metrics of a resumed run start at its step and equal those of the uninterrupted run") {
-  const TemporaryFolder folder;
-  const std::string save = folder / "checkpoints";
-  hash_of(with("--grad-accum 2 --save " + save + " --save-interval 5 --save-top-k -1 --metrics " +
-               (folder / "whole")));
-  hash_of(with("--grad-accum 2 --resume " + save + "/step_5 --metrics " + (folder / "rest")));
-  const auto whole = json_lines(folder / "whole"), rest = json_lines(folder / "rest");
-  REQUIRE(rest.size() == 4);
-  for (size_t i = 0; i < 3; ++i)
-    for (const char* key : {"step", "loss", "grad_norm"})
-      CHECK(rest[i].at(key) == whole[5 + i].at(key));
 }
 
 TEST_CASE("--resume auto starts a new run if there is no checkpoint, and else continues the run") {
@@ -281,15 +258,6 @@ TEST_CASE("--dump-memory prints a table with the tutorials' columns and a row pe
     const std::string row = line_after(outcome.out, "| " + std::to_string(step) + " |");
     CHECK(std::count(row.begin(), row.end(), '|') == 7);
   }
-}
-
-TEST_CASE("--dump-gradients writes the gradients of a step under the parameters' names") {
-  const TemporaryFolder folder;
-  const std::string path = folder / "gradients.safetensors";
-  hash_of(with("--dump-gradients " + path + ":2"));
-  const std::string bytes = read_file(path);
-  CHECK(contains(bytes, "transformer.h.0.attn.c_attn.weight"));
-  CHECK(contains(bytes, "lm_head.weight"));
 }
 
 }  // namespace zg::testing

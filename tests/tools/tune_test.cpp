@@ -364,13 +364,11 @@ TEST_CASE("tune refuses wrong options and settings that do not fit before any tr
        "nothing fits; the smallest setting, --zero-stage"}};
   for (const auto& [flags, status, part] : refusals) {
     CAPTURE(flags);
-    const Outcome outcome = checked(zerograd("tune " + flags), status);
-    CHECK(outcome.out.empty());
-    CHECK(contains(outcome.error, part));
+    check_refused("tune " + flags, status, part);
   }
   CHECK(!std::filesystem::exists(folder / "out"));
-  CHECK(contains(zerograd("launch train --data sort --autotuning run").error,
-                 "--autotuning: expected a run of one process"));
+  check_refused("launch train --data sort --autotuning run", 2,
+                "--autotuning: expected a run of one process");
 }
 
 }  // namespace zg::testing

@@ -93,7 +93,9 @@ Configured configured(const std::string& flags) {
     static const auto data = models::sort_dataset(options.seed);
     const tools::RunSpec spec = tools::resolve_run(options, {}, *data).spec;
     const json settings = json::parse(tools::to_json(spec));
-    for (const auto& [name, value] : settings.at("run").items()) run.seen[name] = word(value);
+    for (const char* group : {"run", "model"})
+      for (const auto& [name, value] : settings.at(group).items())
+        run.seen[(*group == 'm' ? "model." : "") + name] = word(value);
     const zero::Config& engine = spec.optimisation.engine;
     const SwapOptions& swap = options.device_flags.device.swap;
     run.seen.merge(Seen{{"steps_per_print", word(options.steps_per_print)},

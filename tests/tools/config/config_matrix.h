@@ -30,9 +30,9 @@ struct Configured {
   Outcome outcome;  ///< what `train` prints about its config
   Seen seen;        ///< empty where the config is refused
 };
-/// What `train` with these flags is, on a model of two layers of width 16: nothing is trained. Seen
-/// are the stored
-/// settings of the run ("rate", "stage"), those of its buckets and output by their flags
+/// The run of `train` with these flags, on a model of two layers of width 16: nothing is trained.
+/// Seen are the stored settings of the run ("rate", "stage"), those of its buckets and output by
+/// their flags
 /// ("reduce_bucket_size"), "steps_per_print", "dump_state", and with states on a disk "drive" and
 /// "requests".
 Configured configured(const std::string& flags);

@@ -117,10 +117,10 @@ TEST_CASE("a config and equal flags give the same run") {
       "0.8,0.999 --weight-decay 3e-7 --schedule WarmupLR --warmup-steps 1000 --clip 1 "
       "--reduce-bucket-size 5e7";
   Seen by_flags = configured(flags).seen;
-  by_flags["allgather_bucket_size"] = "50000000";  // a key without a flag
-  CHECK(by_flags.size() > 50);
-  CHECK(configured(std::string("--ranks 2 --config ") + ZG_CONFIGS + "zero2.json").seen ==
-        by_flags);
+  by_flags["allgather_bucket_size"] = "50000000";  // keys without a flag
+  by_flags["steps_per_print"] = "2000";
+  CHECK(surprise("same", configured(std::string("--ranks 2 --config ") + ZG_CONFIGS + "zero2.json"),
+                 by_flags) == "");
 }
 
 TEST_CASE("config: --config accepts a config in base64, as launchers pass it") {

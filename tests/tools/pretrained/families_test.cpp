@@ -33,17 +33,20 @@ const std::string families[] = {"gpt_neox",
 TEST_CASE(
     "families with rotary positions train to one hash over ranks, stages, pipelines and offload") {
   const TemporaryFolder folder;
+  const std::string layouts[] = {
+      " --ranks 2 --zero-stage 3 --grad-accum 2", " --ranks 4 --zero-stage 1",
+      " --ranks 4 --pipeline-parallel 2 --zero-stage 3 --grad-accum 2",
+      " --zero-stage 3 --offload-optimizer nvme --offload-param nvme --grad-accum 4 --nvme-path " +
+          folder.path()};
+  int chosen = 0;
   for (const std::string& family : families) {
     CAPTURE(family);
     const std::string run = "train" + small_family + family;
     const std::string alone = hash_of(run + " --grad-accum 4");
     CHECK(alone.size() == 32);
-    for (const std::string layout :
-         {" --ranks 2 --zero-stage 3 --grad-accum 2", " --ranks 4 --zero-stage 1",
-          " --ranks 4 --pipeline-parallel 2 --zero-stage 3 --grad-accum 2",
-          " --zero-stage 3 --offload-optimizer nvme --offload-param nvme --grad-accum 4 "
-          "--nvme-path "})
-      CHECK(hash_of(run + layout + (layout.back() == ' ' ? folder.path() : "")) == alone);
+    for (const int more : {0, 1})  // two of the layouts
+      CHECK(hash_of(run + layouts[static_cast<size_t>(chosen + more) % 4]) == alone);
+    ++chosen;
     const std::string save = folder / family.substr(0, 5);
     hash_of(run + " --grad-accum 4 --steps 2 --save " + save);
     CHECK(hash_of("train --resume " + save +
@@ -52,14 +55,8 @@ TEST_CASE(
 }
 
 TEST_CASE("plan predicts the memory of families with rotary positions to the byte") {
-  const TemporaryFolder folder;
-  for (const std::string& family : families) {
-    CAPTURE(family);
-    const std::string flags = small_family + family + " --ranks 2 --zero-stage 3 --memory-json ";
-    checked(zerograd("train" + flags + folder / "run"));
-    checked(zerograd("plan" + flags + folder / "plan"));
-    CHECK(read_file(folder / "run") == read_file(folder / "plan"));
-  }
+  for (const std::string& family : families)
+    check_plan_is_run(small_family + family + " --ranks 2 --zero-stage 3");
 }
 
 TEST_CASE("a model of Llama's family is exported, read back and continues a prompt") {
@@ -113,8 +110,9 @@ TEST_CASE("export writes the model that was trained, or refuses it by the field'
       }
       CHECK(exported.status == 0);
       const auto loss_of = [](const std::string& model) {
-        return line_after(zerograd("eval " + model + " --data sort --score-samples 0").out,
-                          "val loss ");
+        return line_after(
+            zerograd("eval " + model + " --data sort --score-samples 0 --eval-batches 4").out,
+            "val loss ");
       };
       CHECK(loss_of(save).size() == std::string("1.2345").size());
       CHECK(loss_of(hf) == loss_of(save));

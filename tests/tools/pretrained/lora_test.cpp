@@ -50,16 +50,20 @@ TEST_CASE("adapters train to one hash with every stage, offload, axis and restar
     const std::string expected = run("--batch-size 2");
     CHECK(expected != hash_of(train_adapters(folder, own + "--batch-size 2 --steps 3")));
     CHECK(expected != run("--batch-size 2 --lora-dropout 0"));
-    for (const char* flags :
-         {"--batch-size 2 --activation-checkpoint", "--batch-size 2 --ranks 2 --zero-stage 1",
-          "--batch-size 2 --ranks 2 --zero-stage 3", "--batch-size 2 --ranks 4 --zero-stage 2",
-          "--batch-size 2 --zero-stage 3 --offload-param host --offload-optimizer host",
-          "--batch-size 2 --ranks 2 --zero-stage 3 --offload-param nvme --offload-optimizer nvme "
-          "--offload-gradients host",
-          "--batch-size 2 --ranks 2 --pipeline-parallel 2",
-          "--batch-size 2 --ranks 4 --pipeline-parallel 2 --zero-stage 3"}) {
-      CAPTURE(std::string(flags));
-      CHECK(run(flags) == expected);
+    const char* const layouts[] = {
+        "--activation-checkpoint",
+        "--ranks 2 --zero-stage 1",
+        "--ranks 2 --zero-stage 3",
+        "--ranks 4 --zero-stage 2",
+        "--zero-stage 3 --offload-param host --offload-optimizer host",
+        "--ranks 2 --zero-stage 3 --offload-param nvme --offload-optimizer nvme "
+        "--offload-gradients host",
+        "--ranks 2 --pipeline-parallel 2",
+        "--ranks 4 --pipeline-parallel 2 --zero-stage 3"};
+    // Each with one precision.
+    for (size_t i = precision == "f32" ? 0 : 1; i < std::size(layouts); i += 2) {
+      CAPTURE(layouts[i]);
+      CHECK(run(std::string("--batch-size 2 ") + layouts[i]) == expected);
     }
     const std::string save = folder / "half";
     hash_of(train_adapters(folder, own + "--batch-size 2 --steps 2 --save " + save));
@@ -77,14 +81,8 @@ TEST_CASE("a plan with adapters is the run to the byte, and less than full train
        {"--precision bf16 --batch-size 4", "--batch-size 4 --ranks 2 --zero-stage 3",
         "--batch-size 4 --zero-stage 3 --offload-param host --precision bf16",
         "--batch-size 2 --ranks 2 --pipeline-parallel 2 --activation-checkpoint"}) {
-    CAPTURE(std::string(flags));
-    const std::string ran = folder / "ran", planned = folder / "planned";
-    const std::string line =
-        train_adapters(folder, std::string("--steps 3 --param-persistence-threshold 1 ") + flags);
-    checked(zerograd(line + " --memory-json " + ran));
-    checked(
-        zerograd("plan" + line.substr(std::string("train").size()) + " --memory-json " + planned));
-    CHECK(read_file(planned) == read_file(ran));
+    const std::string more = std::string("--steps 3 --param-persistence-threshold 1 ") + flags;
+    check_plan_is_run(train_adapters(folder, more).substr(5));
   }
   // Full training has sums, masters and two moments for every parameter.
   const auto resting = [&](const std::string& flags) {

@@ -67,6 +67,40 @@ TEST_CASE("resolve: batch, ranks and length follow from flags and data") {
   CHECK(spec.optimisation.schedule.total_num_steps == 10);
 }
 
+TEST_CASE("resolve: --limit-train-batches counts each rank's batches of an epoch") {
+  const std::pair<std::vector<std::string>, int64_t> cases[] = {
+      {{"--limit-train-batches", "3"}, 3},
+      {{"--limit-train-batches", "3", "--epochs", "2"}, 6},
+      {{"--limit-train-batches", "6", "--grad-accum", "2", "--ranks", "2"}, 3},
+      // 0.001 of the epoch's 5000 batches of 2 samples.
+      {{"--limit-train-batches", "0.001", "--epochs", "2"}, 10}};
+  for (const auto& [flags, steps] : cases) {
+    std::vector<std::string> words = {"--batch-size", "2"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    CAPTURE(steps);
+    CHECK(resolved(options_with(words)).steps == steps);
+  }
+}
+
+TEST_CASE("resolve: a resumed run keeps the batch settings that no flag sets") {
+  TrainOptions first = options_with({"--batch-size", "2", "--grad-accum", "4"});
+  const Facts facts{.saved = resolved(first), .resumed = "saved/step_1", .steps_done = 1};
+  const struct {
+    std::vector<std::string> flags;
+    int64_t micro, accumulation;
+  } cases[] = {{{}, 2, 4},
+               {{"--grad-accum", "2"}, 2, 2},
+               {{"--batch-size", "4"}, 4, 4},
+               {{"--train-batch-size", "4"}, 2, 2},
+               {{"--train-batch-size", "12", "--grad-accum", "3"}, 4, 3}};
+  for (const auto& [flags, micro, accumulation] : cases) {
+    const RunSpec spec = resolved(options_with(flags), facts);
+    CAPTURE(spec.samples_per_step());
+    CHECK(spec.micro_batch == micro);
+    CHECK(spec.accumulation == accumulation);
+  }
+}
+
 TEST_CASE("resolve: a flag comes before the checkpoint, and the checkpoint before a default") {
   const Facts facts = saved_facts();
   RunSpec spec = resolved(options_with({"--lr", "0.125"}), facts);

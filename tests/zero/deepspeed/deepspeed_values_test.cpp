@@ -121,38 +121,6 @@ TEST_CASE("deepspeed: the default of every key is DeepSpeed's") {
     if (row.fallback_0_16) CHECK(json::parse(row.fallback_0_16) == before.at(row.key));
 }
 
-TEST_CASE("deepspeed: keys that a section leaves out have their defaults in the settings") {
-  const struct {
-    const char *section, *are;
-  } sections[] = {
-      {"fp16", R"({"loss_scale": 0, "initial_scale_power": 16, "window": 1000, "hysteresis": 2,
-                   "consecutive_hysteresis": false, "min_loss_scale": 1})"},
-      {"zero_optimization",
-       R"({"stage": 0, "reduce_bucket_size": 5e8, "allgather_bucket_size": 5e8,
-           "prefetch_bucket_size": 5e7, "param_persistence_threshold": 1e5,
-           "overlap_comm": false})"},
-      {"WarmupLR", R"({"rate": 5e-4, "warmup_min_lr": 0, "warmup_num_steps": 1000,
-                       "linear": false})"},
-      {"WarmupDecayLR", R"({"rate": 1e-3, "warmup_min_lr": 0, "warmup_num_steps": 1000,
-                            "linear": false})"},
-      {"WarmupCosineLR", R"({"rate": 5e-4, "warmup_min_ratio": 0, "cos_min_ratio": 0.0001,
-                             "warmup_num_steps": 1000, "linear": false})"},
-      {"LRRangeTest", R"({"rate": 1e-3, "test.step_size": 2000, "test.step_rate": 1,
-                          "test.staircase": false})"},
-      {"OneCycle", R"({"cycle_first_step_size": 2000, "cycle_second_step_size": 2000,
-                       "decay_step_size": 0, "decay_lr_rate": 0, "cycle_momentum": true,
-                       "cycle_min_mom": 0.8, "cycle_max_mom": 0.9, "decay_mom_rate": 0})"}};
-  for (const auto& [section, are] : sections) {
-    CAPTURE(std::string(section));
-    const json found = fields_of(smallest_config_for(section));
-    const json values = json::parse(are);
-    for (const auto& [field, value] : values.items()) {
-      CAPTURE(field);
-      CHECK(found.at(field) == value);
-    }
-  }
-}
-
 TEST_CASE("deepspeed: every alias of a key is accepted and has the same effect as the key") {
   const struct {
     const char *section, *alias, *key, *value;
