@@ -40,13 +40,13 @@ TEST_CASE(
   const std::string measured = folder / "measured.json", planned = folder / "planned.json";
   std::string expected;
   for (const char* flags :
-       {"--zero-stage 0", "--zero-stage 1", "--zero-stage 2", "--zero-stage 3",
+       {"--zero-stage 0", "--zero-stage 2",
         "--zero-stage 3 --param-persistence-threshold 0 --prefetch-bucket-size 0",
         "--zero-stage 1 --cpu-offload",
         "--zero-stage 3 --cpu-offload --offload-activations host --activation-checkpoint",
         "--zero-stage 3 --offload-optimizer nvme --offload-param nvme --nvme-path /tmp"}) {
     CAPTURE(flags);
-    const std::string line = sort_run + on_accelerator + "--ranks 2 --steps 3 --batch-size 2 " +
+    const std::string line = sort_run + on_accelerator + "--ranks 2 --steps 2 --batch-size 2 " +
                              flags + " --memory-json ";
     const std::string hash = hash_of(line + measured);
     if (expected.empty()) expected = hash;
@@ -56,7 +56,7 @@ TEST_CASE(
     CHECK(contains(read_file(measured),
                    "\"machine\":{\"backend\":\"" + accelerator_name + "\",\"granule\":256}"));
   }
-  CHECK(hash_of(sort_run + on_accelerator + "--steps 3 --grad-accum 2 --batch-size 2") == expected);
+  CHECK(hash_of(sort_run + on_accelerator + "--steps 2 --grad-accum 2 --batch-size 2") == expected);
 }
 
 TEST_CASE("a checkpoint moves between an accelerator and the cpu") {
@@ -70,14 +70,11 @@ TEST_CASE("a checkpoint moves between an accelerator and the cpu") {
   hash_of(on + "/parts --device cpu --steps 6 --save " + folder.path() + "/cpu");
   hash_of(on + "/cpu " + on_accelerator + "--steps 7");
 
-  for (const std::string& device : {std::string("cpu"), accelerator_name}) {
-    CAPTURE(device);
-    const Outcome eval =
-        checked(zerograd("eval " + (folder / "whole") + " --batch-size 4 --eval-batches 1 " +
-                         "--score-samples 4 --device " + device));
-    for (const char* part : {"val loss ", "test final score: "}) CHECK(contains(eval.out, part));
-    const Outcome text = checked(zerograd("generate " + (folder / "whole") +
-                                          " --prompt 012012 --length 5 --device " + device));
-    CHECK(text.out.starts_with("012012"));
-  }
+  const Outcome eval =
+      checked(zerograd("eval " + (folder / "whole") + " --batch-size 2 --eval-batches 1 " +
+                       "--score-samples 1 " + on_accelerator));
+  for (const char* part : {"val loss ", "test final score: "}) CHECK(contains(eval.out, part));
+  const Outcome text = checked(
+      zerograd("generate " + (folder / "whole") + " --prompt 012012 --length 5 " + on_accelerator));
+  CHECK(text.out.starts_with("012012"));
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/cover.h"
 #include "tests/support/tested_type.h"
 #include "tests/zero/matrix_toy.h"
 #include "zerograd/runtime/comm/communicator.h"
@@ -68,18 +69,18 @@ void check_on_accelerator(OptimizerRule rule, size_t moment2, double in_f32, dou
     CHECK(expected.moment2.size() == moment2);
     CHECK(largest_distance(cpu.tall, expected.tall) <= bound);
     CHECK(largest_distance(cpu.moment2, expected.moment2) <= bound);
-    for (const int stage : {0, 1, 3})
-      for (const int ranks : {1, 2})
-        for (const Space space : {Space::device, Space::host, Space::file}) {
-          INFO("stage ", stage, ", ranks ", ranks, ", ", name_of(space));
-          Config config = plain;
-          config.stage = stage;
-          config.offload = {.parameter = stage == 3 ? space : Space::device,
-                            .gradient = ranks == 2 ? space : Space::device,
-                            .optimizer = space,
-                            .sub_group_size = 128};
-          CHECK(train_matrices(config, ranks, tested_type).hash == expected.hash);
-        }
+    for (const Choices& c : pairs_of({3, 2, 3})) {
+      const int stage = std::vector{0, 1, 3}[c[0]], ranks = c[1] == 0 ? 1 : 2;
+      const Space space = std::vector{Space::device, Space::host, Space::file}[c[2]];
+      INFO("stage ", stage, ", ranks ", ranks, ", ", name_of(space));
+      Config config = plain;
+      config.stage = stage;
+      config.offload = {.parameter = stage == 3 ? space : Space::device,
+                        .gradient = ranks == 2 ? space : Space::device,
+                        .optimizer = space,
+                        .sub_group_size = 128};
+      CHECK(train_matrices(config, ranks, tested_type).hash == expected.hash);
+    }
   }
 }
 

@@ -24,8 +24,7 @@ TEST_CASE(
   if (skips_mpi("ranks on cuda as processes")) return;
   const TemporaryFolder folder;
   const std::string measured = folder / "measured.json", planned = folder / "planned.json";
-  const std::pair<const char*, const char*> runs[] = {
-      {"0", "nccl"}, {"3", "nccl"}, {"0", "direct"}, {"3", "direct"}};
+  const std::pair<const char*, const char*> runs[] = {{"0", "direct"}, {"3", "nccl"}};
   for (const auto& [stage, way] : runs) {
     INFO("stage ", stage, ", way ", way);
     const ScopedVariable wish("ZG_CUDA_COMM", way);
@@ -86,8 +85,8 @@ TEST_CASE("a rank whose thread hangs in NCCL is named, and the run ends") {
   const ScopedVariable messages("ZG_EMULATOR_NCCL_FOLDER", folder.path().c_str());
   const ScopedVariable plants("ZG_EMULATOR_NCCL", "1:9:block");
   const Outcome outcome = checked(
-      zerograd(sort_run + "--device cuda --ranks 3 --batch-size 1 --steps 9 --comm-timeout 10"), 4);
-  CHECK(contains(outcome.error, "rank 1 did not finish within 10 s: collective #"));
+      zerograd(sort_run + "--device cuda --ranks 3 --batch-size 1 --steps 9 --comm-timeout 5"), 4);
+  CHECK(contains(outcome.error, "rank 1 did not finish within 5 s: collective #"));
   CHECK(contains(outcome.error, ", in step "));
 }
 
@@ -101,7 +100,7 @@ TEST_CASE("a step whose collective fails on the device has no loss and is in no 
   const std::string hash = hash_of(line + "--save " + whole + " --metrics " + whole + ".json");
   const std::vector<double> losses = losses_of(whole + ".json");
   REQUIRE(losses.size() == 3);
-  for (const char* call : {"30", "40", "45", "50"}) {
+  for (const char* call : {"30", "45"}) {
     CAPTURE(call);
     const std::string saves = folder / call, metrics = saves + ".json";
     {

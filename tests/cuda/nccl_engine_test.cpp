@@ -76,24 +76,24 @@ TEST_SUITE_BEGIN("every device");
 TEST_CASE("ZeRO stages give the same bits by NCCL as by copies from the peers' memory") {
   for (const DType compute : {DType::f32, DType::bf16}) {
     const NcclOutcome expected = train_by({.compute = compute}, 2, "direct");
-    for (const int stage : {0, 1, 2, 3})
-      for (const int ranks : {2, 4}) {
-        INFO(name_of(compute), ", stage ", stage, ", ranks ", ranks);
-        const Space space = compute == DType::f32 ? Space::host : Space::device;
-        const int64_t before = emulator::nccl_operations();
-        const NcclOutcome outcome =
-            train_by({.stage = stage,
-                      .compute = compute,
-                      .offload = {.parameter = stage == 3 ? space : Space::device,
-                                  .gradient = space,
-                                  .optimizer = space},
-                      .reduce_bucket_size = space == Space::host ? 100 : 100'000,
-                      .param_persistence_threshold = 16},
-                     ranks, "nccl");
-        CHECK(emulator::nccl_operations() > before);
-        CHECK(outcome.hash == expected.hash);
-        CHECK(outcome.losses == expected.losses);
-      }
+    for (const int stage : {0, 1, 2, 3}) {
+      const int ranks = (stage % 2 == 0) == (compute == DType::f32) ? 2 : 4;
+      INFO(name_of(compute), ", stage ", stage, ", ranks ", ranks);
+      const Space space = compute == DType::f32 ? Space::host : Space::device;
+      const int64_t before = emulator::nccl_operations();
+      const NcclOutcome outcome =
+          train_by({.stage = stage,
+                    .compute = compute,
+                    .offload = {.parameter = stage == 3 ? space : Space::device,
+                                .gradient = space,
+                                .optimizer = space},
+                    .reduce_bucket_size = space == Space::host ? 100 : 100'000,
+                    .param_persistence_threshold = 16},
+                   ranks, "nccl");
+      CHECK(emulator::nccl_operations() > before);
+      CHECK(outcome.hash == expected.hash);
+      CHECK(outcome.losses == expected.losses);
+    }
   }
 }
 

@@ -56,11 +56,8 @@ inline std::vector<std::vector<size_t>> pairwise_rows(const std::vector<size_t>&
   return rows;
 }
 
-/// Calls f with one element of each list, so that each pair of elements of two lists comes
-/// together, and once with random elements. The seed of these is printed; ZG_COVER_SEED sets it.
-template <class F, class... Lists>
-void for_cover(const F& f, const Lists&... lists) {
-  const std::vector<size_t> sizes = {std::size(lists)...};
+/// The same and a random row. Its seed is printed; ZG_COVER_SEED sets it.
+inline std::vector<std::vector<size_t>> cover_rows(const std::vector<size_t>& sizes) {
   std::vector<std::vector<size_t>> rows = pairwise_rows(sizes);
   const char* given = std::getenv("ZG_COVER_SEED");
   const uint64_t seed = given ? std::stoull(given) : std::random_device()();
@@ -68,10 +65,18 @@ void for_cover(const F& f, const Lists&... lists) {
   std::vector<size_t>& drawn = rows.emplace_back();
   for (const size_t size : sizes) drawn.push_back(random() % size);
   MESSAGE(rows.size(), " settings, the last one by ZG_COVER_SEED=", seed);
+  return rows;
+}
+
+/// Calls f with one element of each list, so that each pair of elements of two lists comes
+/// together, and once with random elements.
+template <class F, class... Lists>
+void for_cover(const F& f, const Lists&... lists) {
   const auto call = [&]<size_t... I>(const std::vector<size_t>& row, std::index_sequence<I...>) {
     f(lists[row[I]]...);
   };
-  for (const std::vector<size_t>& row : rows) call(row, std::index_sequence_for<Lists...>());
+  for (const std::vector<size_t>& row : cover_rows({std::size(lists)...}))
+    call(row, std::index_sequence_for<Lists...>());
 }
 
 }  // namespace zg::testing

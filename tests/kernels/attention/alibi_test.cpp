@@ -75,79 +75,6 @@ TEST_CASE("slopes of ALiBi for BLOOM-176B's 112 heads are those of the published
 
 TEST_SUITE_BEGIN("every device");
 
-TEST_CASE("attention with ALiBi follows the definition over heads, sizes, dtypes and levels") {
-  const std::vector<Device> devices = devices_at_every_level();
-  int turn = 0;  // walks through masks, biases, dropout and layouts
-  for (int64_t H : {1, 3, 8, 12})
-    for (int64_t T : {1, 7, 33}) {
-      Problem p = {.B = H < 8 ? 2 : 1, .H = H, .T = T, .keys = T, .alibi = true};
-      p.D = turn % 2 == 0 ? 16 : 17;
-      p.causal = turn % 3 != 2;
-      p.bias_rank = turn % 4 < 2 ? 0 : turn % 4;
-      p.dropout = turn % 5 < 3 ? 0.0f : 0.2f;
-      p.form = turn % 2 == 0 ? Form::fused : Form::cache;
-      ++turn;
-      for (DType dtype : on_device(floating_dtypes, devices.front()))
-        check_against_naive(p, dtype, devices);
-    }
-}
-
-TEST_CASE("attention with ALiBi counts distances from the queries' positions in a cache") {
-  const std::vector<Device> devices = devices_at_every_level();
-  for (DType dtype : on_device(floating_dtypes, devices.front())) {
-    Problem p = {.B = 1, .H = 3, .offset = 40, .form = Form::cache, .alibi = true};
-    for (int64_t T : {1, 2, 13}) {
-      p.T = T, p.keys = 40 + T, p.D = T == 2 ? 17 : 64;
-      check_against_naive(p, dtype, devices);
-    }
-    // Some keys lie beyond every query; then a single query over several blocks of keys.
-    check_against_naive({.H = 3,
-                         .T = 5,
-                         .keys = 31,
-                         .offset = 7,
-                         .D = 17,
-                         .dropout = 0.3f,
-                         .form = Form::cache,
-                         .alibi = true},
-                        dtype, devices);
-    check_against_naive({.B = 1,
-                         .H = 3,
-                         .T = 1,
-                         .keys = 601,
-                         .offset = 600,
-                         .D = 32,
-                         .form = Form::cache,
-                         .alibi = true},
-                        dtype, devices);
-  }
-}
-
-TEST_CASE("attention with ALiBi over several blocks of keys and queries follows the definition") {
-  const std::vector<Device> devices = devices_of_every_generation();
-  for (DType dtype : on_device({DType::f32, DType::bf16, DType::f16}, devices.front()))
-    for (int64_t D : {40, 64, 128}) {
-      const bool causal = D != 64;
-      check_against_naive(
-          {.B = 1, .H = 3, .T = 131, .keys = 131, .D = D, .causal = causal, .alibi = true}, dtype,
-          devices);
-      check_against_naive({.B = 1,
-                           .H = 1,
-                           .T = 70,
-                           .keys = 333,
-                           .offset = 263,
-                           .D = D,
-                           .bias_rank = D == 40 ? 3 : 0,
-                           .dropout = D == 128 ? 0.2f : 0.0f,
-                           .form = Form::cache,
-                           .alibi = true},
-                          dtype, devices);
-    }
-  check_against_naive({.B = 1, .H = 3, .T = 401, .keys = 401, .D = 24, .alibi = true}, DType::f32,
-                      devices);
-  check_against_naive({.B = 1, .H = 3, .T = 33, .keys = 33, .D = 300, .alibi = true}, DType::bf16,
-                      devices);
-}
-
 TEST_CASE(
     "attention with ALiBi equals attention with the same bias as a dense tensor, up to rounding") {
   for (const Device& device : devices_at_every_level())
@@ -199,25 +126,6 @@ TEST_CASE("attention with ALiBi slopes of 0 gives the bits of attention without 
         CHECK(same_bits(with.out, without.out));
         CHECK(same_bits(with.log_sum, without.log_sum));
         CHECK(same_bits(with.dq, without.dq));
-      }
-}
-
-TEST_CASE("attention with ALiBi has the same bits for every number of threads") {
-  for (Isa isa : available_levels())
-    for (DType dtype : floating_dtypes)
-      for (int64_t T : {11, 401}) {
-        INFO(name_of(isa), ", ", name_of(dtype));
-        const Problem p = {.B = 1, .H = 3, .T = T, .keys = T, .D = 20, .alibi = true};
-        std::vector<Tensors> runs;
-        for (int threads : {1, 2, 4}) {
-          const Device device = Device::cpu(0, {.threads = threads, .isa = isa});
-          runs.push_back(make(p, dtype, device));
-          kernels::attention_forward(runs.back().forward(), device.compute());
-          kernels::attention_backward(runs.back().backward(), device.compute());
-          CHECK(same_bits(runs[0].out, runs.back().out));
-          CHECK(same_bits(runs[0].log_sum, runs.back().log_sum));
-          CHECK(same_bits(runs[0].dq, runs.back().dq));
-        }
       }
 }
 

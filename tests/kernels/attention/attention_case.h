@@ -326,6 +326,11 @@ struct Tolerance {
   }
 };
 
+inline void run(const Tensors& t, const Device& device) {
+  kernels::attention_forward(t.forward(), device.compute());
+  kernels::attention_backward(t.backward(), device.compute());
+}
+
 inline void check_against_naive(const Problem& problem, DType dtype,
                                 const std::vector<Device>& devices) {
   INFO(problem.str(), ", ", name_of(dtype));
@@ -343,6 +348,23 @@ inline void check_against_naive(const Problem& problem, DType dtype,
     CHECK(excess(t.dk, naive.dk, tolerance.gradient, tolerance.rounding) < 1.0);
     CHECK(excess(t.dv, naive.dv, tolerance.gradient, tolerance.rounding) < 1.0);
   }
+}
+
+/// In each of `dtypes` that a device has; on an accelerator, which is emulated, in one of them, the
+/// next one for each problem and generation.
+inline void check_against_naive(const Problem& problem, const std::vector<Device>& devices,
+                                std::span<const DType> dtypes = floating_dtypes) {
+  static size_t problems = 0;
+  const size_t number = problems++;
+  const std::vector<DType> those = on_device(dtypes, devices.front());
+  if (devices.front().type() == Device::Type::cpu) {
+    for (const DType dtype : those) check_against_naive(problem, dtype, devices);
+    return;
+  }
+  // Two dtypes do not go with odd and even numbers, as other choices of a test do.
+  const size_t first = those.size() % 2 == 0 ? number + number / 2 : number;
+  for (size_t i = 0; i < devices.size(); ++i)
+    check_against_naive(problem, those[(first + i) % those.size()], {devices[i]});
 }
 
 }  // namespace zg::testing

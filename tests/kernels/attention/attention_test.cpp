@@ -1,4 +1,5 @@
 #include "tests/kernels/attention/attention_case.h"
+#include "tests/support/cover.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -7,115 +8,107 @@ TEST_SUITE_BEGIN("every device");
 
 TEST_CASE("attention and its gradients follow the definition over sizes, dtypes and levels") {
   // CPU: a device for each instruction set, which these tests call a level. In the tests of CUDA
-  // and HPU: a device of that backend. devices_of_every_generation() adds, on CUDA, a device of
-  // each GPU generation for which kernels differ.
-  const std::vector<Device> devices = devices_at_every_level();
-  int turn = 0;  // each case takes another combination of mask, bias, dropout and layout
-  for (int64_t T : {1, 3, 11, 33, 130})
-    for (int64_t D : {1, 16, 17, 64, 100}) {
-      Problem p = {.B = T < 100 ? 2 : 1, .T = T, .keys = T, .D = D};
-      p.causal = turn % 4 != 3;
-      p.bias_rank = turn % 3 == 0 ? 0 : turn % 3 + 1;
-      p.dropout = turn % 2 == 0 ? 0.0f : 0.2f;
-      p.form = turn % 5 < 3 ? Form::fused : Form::cache;
-      ++turn;
-      for (DType dtype : on_device(floating_dtypes, devices.front()))
-        check_against_naive(p, dtype, devices);
-    }
-}
-
-TEST_CASE("attention over a cache takes queries at an offset and more keys than queries") {
-  const std::vector<Device> devices = devices_at_every_level();
-  for (DType dtype : on_device(floating_dtypes, devices.front())) {
-    for (int64_t T : {1, 2, 13})
-      for (int64_t D : {16, 100})
-        check_against_naive({.T = T, .keys = 40 + T, .offset = 40, .D = D, .form = Form::cache},
-                            dtype, devices);
-    // Some keys lie beyond every query: their gradients are 0. The second case has no causal mask.
-    check_against_naive(
-        {.T = 5, .keys = 31, .offset = 7, .D = 17, .dropout = 0.3f, .form = Form::cache}, dtype,
-        devices);
-    check_against_naive({.T = 1,
-                         .keys = 300,
-                         .D = 33,
-                         .causal = false,
-                         .bias_rank = 3,
-                         .dropout = 0.3f,
-                         .form = Form::cache},
-                        dtype, devices);
-  }
-}
-
-TEST_CASE("attention on queries, keys and values that lie head by head follows the definition") {
+  // and HPU: a device of that backend; on CUDA, one of each GPU generation for which kernels
+  // differ.
   const std::vector<Device> devices = devices_of_every_generation();
-  for (DType dtype : on_device(floating_dtypes, devices.front())) {
-    for (int64_t D : {1, 16, 17, 100})
-      check_against_naive(
-          {.H = 3, .T = 33, .keys = 33, .D = D, .dropout = 0.2f, .form = Form::by_head}, dtype,
-          devices);
-    for (int64_t D : {64, 128})
-      check_against_naive(
-          {.B = 1, .T = 150, .keys = 150, .D = D, .form = Form::by_head, .alibi = true}, dtype,
-          devices);
+  const int64_t lengths[] = {1, 3, 33, 70, 130}, widths[] = {1, 16, 17, 64, 100};
+  const std::pair<int64_t, int64_t> heads[] = {{2, 0}, {12, 0}, {5, 1}, {4, 2}, {6, 3}, {3, 3}};
+  const Form forms[] = {Form::fused, Form::by_head, Form::separate, Form::cache, Form::cache};
+  const char* const masks[] = {"causal", "full", "window", "documents", "key lengths", "padded"};
+  for (const Choices& c : pairs_of({5, 5, 6, 5, 6, 3, 2, 2, 6})) {
+    Problem p = {.B = 2, .T = lengths[c[0]], .keys = lengths[c[0]], .D = widths[c[1]]};
+    std::tie(p.H, p.kv_heads) = heads[c[2]];
+    const std::string mask = masks[c[4]];
+    p.form = p.kv_heads > 0 ? forms[2 + c[3] % 3] : forms[c[3]];
+    p.bias_rank = std::vector{0, 2, 3}[c[5]];
+    p.dropout = c[6] == 0 ? 0.0f : 0.2f;
+    p.alibi = c[7] == 1;
+    p.causal = mask != "full" && mask != "padded";
+    if (p.form == Form::cache && mask != "documents") {  // the second has keys beyond every query
+      p.offset = c[3] % 2 == 0 ? 40 : 7;
+      p.keys += c[3] % 2 == 0 ? 40 : 26;
+    }
+    if (mask == "window") p.window = std::vector<int64_t>{1, 2, 31, 32, p.T, p.T + 5}[c[8]];
+    if (mask == "documents") {
+      const int64_t first = std::vector<int64_t>{1, 2, 31, 32, p.T, p.T / 2}[c[8]];
+      for (int64_t left = p.T; left > 0; left -= p.documents.back())
+        p.documents.push_back(std::clamp<int64_t>(first, 1, left));
+    }
+    if (mask == "key lengths" || mask == "padded") {
+      p.B = 4;
+      p.key_lengths = {0, 1, static_cast<int32_t>(p.keys), static_cast<int32_t>(p.keys / 2)};
+    }
+    check_against_naive(p, devices);
   }
 }
 
 TEST_CASE("attention over several blocks of keys and queries follows the definition") {
+  using enum Form;
+  const Problem problems[] = {
+      {.B = 1, .T = 401, .keys = 401, .D = 24, .dropout = 0.1f},
+      {.B = 1,
+       .H = 1,
+       .T = 201,
+       .keys = 560,
+       .D = 8,
+       .causal = false,
+       .bias_rank = 2,
+       .form = cache},
+      {.B = 1, .H = 1, .T = 140, .keys = 523, .offset = 383, .D = 256, .form = cache},
+      {.B = 1, .T = 33, .keys = 33, .D = 512},
+      {.B = 1, .H = 1, .T = 70, .keys = 700, .offset = 625, .D = 40, .form = cache},
+      {.B = 1, .H = 1, .T = 70, .keys = 700, .D = 128, .causal = false, .form = cache},
+      {.B = 1, .H = 1, .T = 400, .keys = 400, .D = 40, .causal = false},
+      {.B = 1, .H = 1, .T = 400, .keys = 400, .D = 128},
+      {.B = 1, .T = 150, .keys = 150, .D = 128, .form = by_head, .alibi = true},
+      // Around whole tiles.
+      {.B = 1, .T = 131, .keys = 131, .D = 8},
+      {.B = 1, .T = 64, .keys = 64, .D = 72},
+      {.B = 1, .H = 1, .T = 131, .keys = 200, .offset = 69, .D = 64, .form = cache},
+      {.B = 1,
+       .H = 1,
+       .T = 64,
+       .keys = 200,
+       .D = 128,
+       .causal = false,
+       .bias_rank = 3,
+       .dropout = 0.2f,
+       .form = cache},
+      // ALiBi; the last is one query.
+      {.B = 1, .H = 3, .T = 131, .keys = 131, .D = 64, .causal = false, .alibi = true},
+      {.B = 1,
+       .H = 1,
+       .T = 70,
+       .keys = 333,
+       .offset = 263,
+       .D = 128,
+       .dropout = 0.2f,
+       .form = cache,
+       .alibi = true},
+      {.B = 1, .H = 3, .T = 33, .keys = 33, .D = 300, .alibi = true},
+      {.B = 1, .H = 3, .T = 1, .keys = 601, .offset = 600, .D = 32, .form = cache, .alibi = true},
+      // Grouped queries.
+      {.B = 1, .H = 5, .T = 131, .keys = 131, .D = 64, .form = separate, .kv_heads = 1},
+      {.B = 1, .T = 70, .keys = 333, .offset = 263, .D = 128, .form = cache, .kv_heads = 1},
+      {.B = 1, .H = 4, .T = 2, .keys = 265, .offset = 263, .D = 128, .form = cache, .kv_heads = 2},
+      {.B = 1, .H = 4, .T = 33, .keys = 33, .D = 300, .form = separate, .kv_heads = 2},
+      // Windows.
+      {.B = 1, .H = 1, .T = 801, .keys = 801, .D = 8, .window = 50},
+      {.B = 1, .H = 1, .T = 140, .keys = 663, .offset = 523, .D = 64, .form = cache, .window = 1},
+      {.B = 1, .H = 1, .T = 140, .keys = 663, .offset = 523, .D = 64, .form = cache, .window = 256},
+      {.B = 1, .T = 5, .keys = 528, .offset = 523, .D = 64, .form = cache, .window = 100},
+      {.B = 1, .T = 1, .keys = 524, .offset = 523, .D = 64, .form = cache, .window = 300},
+      {.B = 1, .T = 5, .keys = 528, .offset = 523, .D = 64, .form = cache, .window = 700},
+      {.B = 3,
+       .T = 75,
+       .keys = 75,
+       .D = 64,
+       .form = separate,
+       .documents = {5, 40, 30},
+       .key_lengths = {3, 50, 75}}};
   const std::vector<Device> devices = devices_of_every_generation();
-  for (DType dtype : {DType::f32, DType::bf16}) {
-    check_against_naive({.B = 1, .T = 401, .keys = 401, .D = 24, .dropout = 0.1f}, dtype, devices);
-    check_against_naive({.B = 1,
-                         .H = 1,
-                         .T = 201,
-                         .keys = 560,
-                         .D = 8,
-                         .causal = false,
-                         .bias_rank = 2,
-                         .form = Form::cache},
-                        dtype, devices);
-    check_against_naive(
-        {.B = 1, .H = 1, .T = 270, .keys = 523, .offset = 253, .D = 256, .form = Form::cache},
-        dtype, devices);
-    check_against_naive({.B = 1, .H = 2, .T = 33, .keys = 33, .D = 512}, dtype, devices);
-  }
-}
-
-TEST_CASE("attention over many blocks of keys follows the definition") {
-  const std::vector<Device> devices = devices_of_every_generation();
-  for (int64_t D : {40, 128})
-    for (bool causal : {true, false}) {
-      check_against_naive({.B = 1,
-                           .H = 1,
-                           .T = 70,
-                           .keys = 700,
-                           .offset = 625,
-                           .D = D,
-                           .causal = causal,
-                           .form = Form::cache},
-                          DType::bf16, devices);
-      check_against_naive({.B = 1, .H = 1, .T = 400, .keys = 400, .D = D, .causal = causal},
-                          DType::bf16, devices);
-    }
-}
-
-TEST_CASE("attention of head sizes up to 128 follows the definition around whole tiles") {
-  const std::vector<Device> devices = devices_of_every_generation();
-  for (DType dtype : on_device({DType::bf16, DType::f16}, devices.front()))
-    for (int64_t D : {8, 64, 72, 128})
-      for (int64_t T : {64, 131}) {
-        check_against_naive({.B = 1, .T = T, .keys = T, .D = D}, dtype, devices);
-        check_against_naive({.B = 1,
-                             .H = 1,
-                             .T = T,
-                             .keys = 200,
-                             .offset = 69,
-                             .D = D,
-                             .causal = T != 64,
-                             .bias_rank = T == 64 ? 3 : 0,
-                             .dropout = D < 72 ? 0.0f : 0.2f,
-                             .form = Form::cache},
-                            dtype, devices);
-      }
+  const DType dtypes[] = {DType::f32, DType::bf16, DType::f16};
+  for (const Problem& problem : problems) check_against_naive(problem, devices, dtypes);
 }
 
 TEST_CASE("attention takes a scale of the scores") {
@@ -136,26 +129,6 @@ TEST_CASE("attention takes a scale of the scores") {
 }
 
 TEST_SUITE_END();
-
-TEST_CASE("attention has the same bits for one thread and two") {
-  for (Isa isa : available_levels())
-    for (DType dtype : floating_dtypes)
-      for (int64_t T : {11, 401}) {
-        INFO(name_of(isa), ", ", name_of(dtype));
-        const Problem p = {.B = 1, .T = T, .keys = T, .D = 20, .bias_rank = 2, .dropout = 0.1f};
-        std::vector<Tensors> runs;
-        for (int threads : {1, 2}) {
-          const Device device = Device::cpu(0, {.threads = threads, .isa = isa});
-          runs.push_back(make(p, dtype, device));
-          kernels::attention_forward(runs.back().forward(), device.compute());
-          kernels::attention_backward(runs.back().backward(), device.compute());
-        }
-        CHECK(same_bits(runs[0].out, runs[1].out));
-        CHECK(same_bits(runs[0].log_sum, runs[1].log_sum));
-        // The form is fused: dq, dk and dv are one tensor.
-        CHECK(same_bits(runs[0].dq, runs[1].dq));
-      }
-}
 
 TEST_SUITE_BEGIN("every device");
 
@@ -247,25 +220,6 @@ TEST_CASE("attention of no samples does nothing") {
 }
 
 TEST_SUITE_END();
-
-TEST_CASE("attention scratch grows linearly with the tokens") {
-  for (Isa isa : available_levels())
-    for (DType dtype : floating_dtypes) {
-      const Device device = Device::meta(0, {.threads = 1, .isa = isa});
-      const Device::Traits& traits = device.traits();
-      auto workspace = [&](int64_t T) {
-        const Tensors t = make({.B = 1, .H = 1, .T = T, .keys = T, .D = 16}, dtype, device);
-        return std::max(
-            kernels::attention_forward[Device::Type::cpu].workspace_bytes(t.forward(), traits),
-            kernels::attention_backward[Device::Type::cpu].workspace_bytes(t.backward(), traits));
-      };
-      CHECK(workspace(1 << 12) <= 2 * workspace(1 << 11));
-    }
-  const Device meta = Device::meta();
-  const Tensors t = make({.B = 3, .H = 2, .T = 77, .keys = 77, .D = 16}, DType::bf16, meta);
-  CHECK(kernels::attention_backward[Device::Type::cuda].workspace_bytes(
-            t.backward(), meta.traits()) == 3 * 2 * 77 * 4);
-}
 
 TEST_CASE("attention refuses wrong shapes, layouts, dtypes, devices and options, by name") {
   const Device device = Device::cpu();

@@ -129,31 +129,6 @@ TEST_CASE("axpby with b = 0 overwrites whatever y held") {
     }
 }
 
-TEST_CASE("axpby, cast and add have the same bits at every level and for any thread count") {
-  const Device reference = Device::cpu(0, {.threads = 1, .isa = Isa::portable});
-  auto results = [](const Device& device) {
-    std::vector<Tensor> all;
-    for (DType dtype : {DType::f32, DType::bf16}) {
-      const Tensor x = random_tensor({70001}, dtype, device, 1, -1e3, 1e3);
-      const Tensor y = random_tensor({70001}, dtype, device, 2);
-      const Tensor other =
-          Tensor::empty({70001}, dtype == DType::f32 ? DType::bf16 : DType::f32, device);
-      for (BinaryOp op : {BinaryOp::add, BinaryOp::subtract, BinaryOp::multiply, BinaryOp::divide})
-        all.push_back(run_binary(op, x, y));
-      kernels::cast({.x = x, .y = other}, device.compute());
-      kernels::axpby({.x = x, .y = y, .a = 0.3, .b = 0.7}, device.compute());
-      all.insert(all.end(), {other, y});
-    }
-    return all;
-  };
-  const std::vector<Tensor> expected = results(reference);
-  for (int threads : {1, 2})
-    for (const Device& device : devices_at_every_level(threads)) {
-      const std::vector<Tensor> actual = results(device);
-      for (size_t i = 0; i < expected.size(); ++i) CHECK(same_bits(actual[i], expected[i]));
-    }
-}
-
 TEST_CASE("binary ops broadcast like numpy for every type and level") {
   for (const Device& device : devices_at_every_level())
     for (DType dtype : on_device(floating_dtypes, device))

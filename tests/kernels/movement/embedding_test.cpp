@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "tests/support/cover.h"
 #include "tests/support/op_case.h"
 
 using namespace zg;
@@ -83,43 +84,42 @@ TEST_CASE(
                          {.C = 5, .N = 23 * T, .V = 211},
                          {.C = 3, .N = 385 * T, .V = 7},
                          {.C = 1, .N = 5200 * T, .V = 3}};
-  for (DType dtype : on_device(floating_dtypes, devices_at_every_level()[0]))
-    for (DType id_type : {DType::i32, DType::i64})
-      for (const auto& [C, N, V] : sizes) {
-        INFO(name_of(dtype), ", C ", C);
-        const std::vector<int64_t> ids = ids_below(N, V, 9);
-        std::vector<EmbeddingBackward> results;
-        for (int threads : {1, 2, 3})
-          for (const Device& device : devices_at_every_level(threads)) {
-            const DType sums = accumulator(dtype);
-            EmbeddingBackward a{.ids = as_tensor(ids, id_type, device),
-                                .dy = random_tensor({N, C}, dtype, device, 1),
-                                .dweight = Tensor::full({V, C}, NAN, sums, device),
-                                .dposition = Tensor::full({P, C}, NAN, sums, device),
-                                .T = T,
-                                .first_position = first};
-            kernels::embedding_backward(a, device.compute());
-            results.push_back(a);
-            CHECK(same_bits(a.dweight, results[0].dweight));
-            CHECK(same_bits(a.dposition, results[0].dposition));
-          }
-        // The same order in the same precision: the very same sums.
-        const std::vector<double> dy = results[0].dy.to_doubles();
-        std::vector<double> dweight(static_cast<size_t>(V * C)),
-            dposition(static_cast<size_t>(P * C));
-        const auto add = [&](double& sum, double term) {
-          sum =
-              dtype == DType::f64 ? sum + term : static_cast<float>(sum) + static_cast<float>(term);
-        };
-        for (int64_t n = 0; n < N; ++n)
-          for (int64_t c = 0; c < C; ++c) {
-            const double term = at(dy, n, c, C);
-            add(dweight[static_cast<size_t>(ids[static_cast<size_t>(n)] * C + c)], term);
-            add(dposition[static_cast<size_t>((first + n % T) * C + c)], term);
-          }
-        CHECK(results[0].dweight.to_doubles() == dweight);
-        CHECK(results[0].dposition.to_doubles() == dposition);
+  const std::vector<DType> dtypes = on_device(floating_dtypes, devices_at_every_level()[0]);
+  for (const Choices& choices : pairs_of({dtypes.size(), 2, std::size(sizes)})) {
+    const DType dtype = dtypes[choices[0]], id_type = choices[1] ? DType::i64 : DType::i32;
+    const auto [C, N, V] = sizes[choices[2]];
+    INFO(name_of(dtype), ", C ", C);
+    const std::vector<int64_t> ids = ids_below(N, V, 9);
+    std::vector<EmbeddingBackward> results;
+    for (int threads : {1, 3})
+      for (const Device& device : devices_at_every_level(threads)) {
+        const DType sums = accumulator(dtype);
+        EmbeddingBackward a{.ids = as_tensor(ids, id_type, device),
+                            .dy = random_tensor({N, C}, dtype, device, 1),
+                            .dweight = Tensor::full({V, C}, NAN, sums, device),
+                            .dposition = Tensor::full({P, C}, NAN, sums, device),
+                            .T = T,
+                            .first_position = first};
+        kernels::embedding_backward(a, device.compute());
+        results.push_back(a);
+        CHECK(same_bits(a.dweight, results[0].dweight));
+        CHECK(same_bits(a.dposition, results[0].dposition));
       }
+    // The same order in the same precision: the very same sums.
+    const std::vector<double> dy = results[0].dy.to_doubles();
+    std::vector<double> dweight(static_cast<size_t>(V * C)), dposition(static_cast<size_t>(P * C));
+    const auto add = [&](double& sum, double term) {
+      sum = dtype == DType::f64 ? sum + term : static_cast<float>(sum) + static_cast<float>(term);
+    };
+    for (int64_t n = 0; n < N; ++n)
+      for (int64_t c = 0; c < C; ++c) {
+        const double term = at(dy, n, c, C);
+        add(dweight[static_cast<size_t>(ids[static_cast<size_t>(n)] * C + c)], term);
+        add(dposition[static_cast<size_t>((first + n % T) * C + c)], term);
+      }
+    CHECK(results[0].dweight.to_doubles() == dweight);
+    CHECK(results[0].dposition.to_doubles() == dposition);
+  }
 }
 
 TEST_CASE("embedding kernels give the same bits at every alignment of their operands") {

@@ -222,11 +222,12 @@ TEST_CASE("unfinished work that came from elsewhere is refused, and its links ar
     return found;
   };
   // Work of a process that was killed after it had installed its links.
+  int call = 60;  // the system call that kills it; the first search finds it for all
   const auto begin = [&] {
     fs::remove_all(home);
     fs::create_directories(home + "/inner");
     for (const std::string& name : names) write_file(home + "/" + name, "home");
-    for (int call = 60;; ++call) {
+    for (;; ++call) {
       prepare(place, "the old ones");
       if (run_child([&] { write_set(place, all("new")); }, call) == 0) return false;
       if (is_link(place + "/a.bin") && is_link(place + "/inner/words")) return true;
