@@ -1,8 +1,15 @@
 # Installs the build into a folder of its own, then configures, builds and runs tests/consumer
 # against it, and checks that the README shows the program that was run.
-# cmake -DBUILD_DIR=... -DSOURCE_DIR=... -DGENERATOR=... -P consumer_test.cmake
-set(prefix ${BUILD_DIR}/consumer/prefix)
-file(REMOVE_RECURSE ${BUILD_DIR}/consumer)
+# cmake -DBUILD_DIR=... -DSOURCE_DIR=... -DGENERATOR=... [-DLONG=ON] -P consumer_test.cmake
+# LONG: of the built programs run those that train for seconds, else the others.
+set(folder ${BUILD_DIR}/consumer${LONG})
+set(prefix ${folder}/prefix)
+file(REMOVE_RECURSE ${folder})
+set(long "^(gpt|lora)$")
+set(which --exclude-regex)
+if(LONG)
+  set(which --tests-regex)
+endif()
 
 function(run)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE output
@@ -13,11 +20,11 @@ function(run)
 endfunction()
 
 run(${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${prefix})
-run(${CMAKE_COMMAND} -S ${SOURCE_DIR}/tests/consumer -B ${BUILD_DIR}/consumer/build
-    -G ${GENERATOR} -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH=${prefix}
+run(${CMAKE_COMMAND} -S ${SOURCE_DIR}/tests/consumer -B ${folder}/build
+    -G ${GENERATOR} -DCMAKE_BUILD_TYPE=Debug -DCMAKE_PREFIX_PATH=${prefix}
     -DCMAKE_CXX_FLAGS=${CXX_FLAGS})
-run(${CMAKE_COMMAND} --build ${BUILD_DIR}/consumer/build)
-run(${CMAKE_CTEST_COMMAND} --test-dir ${BUILD_DIR}/consumer/build --output-on-failure)
+run(${CMAKE_COMMAND} --build ${folder}/build)
+run(${CMAKE_CTEST_COMMAND} --test-dir ${folder}/build --output-on-failure --parallel 2 ${which} ${long})
 
 file(READ ${SOURCE_DIR}/README.md readme)
 foreach(file tests/consumer/train.cpp)

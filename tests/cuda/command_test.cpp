@@ -132,7 +132,6 @@ TEST_CASE("a process that dies or hangs in NCCL is named by the others") {
   };
   ends("1:9:exit", "rank 1 (pid ");
   ends("1:9:block", "rank 1 did not finish within 10 s: collective #");
-  ends("1:9:error", "rank 1 failed in step ");
 }
 
 TEST_CASE("benchmarks run on cuda, and an absent device is refused by name") {
