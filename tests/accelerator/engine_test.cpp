@@ -88,7 +88,7 @@ TEST_CASE("ZeRO stages, world sizes and offload on accelerators give the cpu's b
   const std::vector<DType> every =
       on_device({DType::f32, DType::bf16, DType::f16}, device_of_rank(tested_type, 0, {}));
   std::map<DType, EngineOutcome> expected;
-  for (const Choices& c : pairs_of({every.size(), 4, 2, 3})) {
+  for (const std::vector<size_t>& c : cover_rows({every.size(), 4, 2, 3})) {
     const DType compute = every[c[0]];
     const int stage = static_cast<int>(c[1]), ranks = c[2] == 0 ? 1 : 2;
     const Space space = spaces[c[3]];
@@ -174,7 +174,7 @@ TEST_CASE("stochastic rounding on accelerators, with or without offload, gives t
   const Config plain{
       .compute = DType::bf16, .optimizer = DType::bf16, .update = {.stochastic_rounding = true}};
   const EngineOutcome expected = train_engine(plain, 1, Device::Type::cpu);
-  for (const Choices& c : pairs_of({3, 2, 3})) {
+  for (const std::vector<size_t>& c : cover_rows({3, 2, 3})) {
     const int ranks = c[1] == 0 ? 1 : 2;
     Config config = plain;
     config.stage = std::vector{0, 1, 3}[c[0]];

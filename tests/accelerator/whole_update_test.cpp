@@ -69,7 +69,7 @@ void check_on_accelerator(OptimizerRule rule, size_t moment2, double in_f32, dou
     CHECK(expected.moment2.size() == moment2);
     CHECK(largest_distance(cpu.tall, expected.tall) <= bound);
     CHECK(largest_distance(cpu.moment2, expected.moment2) <= bound);
-    for (const Choices& c : pairs_of({3, 2, 3})) {
+    for (const std::vector<size_t>& c : cover_rows({3, 2, 3})) {
       const int stage = std::vector{0, 1, 3}[c[0]], ranks = c[1] == 0 ? 1 : 2;
       const Space space = std::vector{Space::device, Space::host, Space::file}[c[2]];
       INFO("stage ", stage, ", ranks ", ranks, ", ", name_of(space));

@@ -15,7 +15,7 @@ TEST_CASE("attention and its gradients follow the definition over sizes, dtypes 
   const std::pair<int64_t, int64_t> heads[] = {{2, 0}, {12, 0}, {5, 1}, {4, 2}, {6, 3}, {3, 3}};
   const Form forms[] = {Form::fused, Form::by_head, Form::separate, Form::cache, Form::cache};
   const char* const masks[] = {"causal", "full", "window", "documents", "key lengths", "padded"};
-  for (const Choices& c : pairs_of({5, 5, 6, 5, 6, 3, 2, 2, 6})) {
+  for (const std::vector<size_t>& c : cover_rows({5, 5, 6, 5, 6, 3, 2, 2, 6})) {
     Problem p = {.T = lengths[c[0]], .keys = lengths[c[0]], .D = widths[c[1]]};
     p.B = p.T < 70 ? 2 : 1;
     std::tie(p.H, p.kv_heads) = heads[c[2]];

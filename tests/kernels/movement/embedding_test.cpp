@@ -85,7 +85,7 @@ TEST_CASE(
                          {.C = 3, .N = 385 * T, .V = 7},
                          {.C = 1, .N = 5200 * T, .V = 3}};
   const std::vector<DType> dtypes = on_device(floating_dtypes, devices_at_every_level()[0]);
-  for (const Choices& choices : pairs_of({dtypes.size(), 2, std::size(sizes)})) {
+  for (const std::vector<size_t>& choices : cover_rows({dtypes.size(), 2, std::size(sizes)})) {
     const DType dtype = dtypes[choices[0]], id_type = choices[1] ? DType::i64 : DType::i32;
     const auto [C, N, V] = sizes[choices[2]];
     INFO(name_of(dtype), ", C ", C);
