@@ -4,6 +4,7 @@
 
 #include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
+#include "tools/run/data_file.h"
 
 // Megatron's datasets; the fixtures are made by tests/reference/make_indexed_fixtures.py.
 namespace zg::testing {
@@ -49,6 +50,14 @@ TEST_CASE("a resumed run warns when the contents of its Megatron dataset have ch
   write_file(folder / "data.idx", index);
   CHECK(zerograd("train --resume " + save + " --steps 4").error.find("other contents") !=
         std::string::npos);
+}
+
+TEST_CASE("contents with one checksum and another size have changed") {
+  // The checksum of a Megatron dataset is that of its index.
+  const tools::Contents saved{.bytes = 8, .checksum = "a"}, now{.bytes = 9, .checksum = "a"};
+  CHECK(tools::change_of(saved, now, "d") ==
+        "data: d has other contents: 8 bytes in the checkpoint, 9 now");
+  CHECK(tools::change_of(saved, saved, "d").empty());
 }
 
 TEST_CASE("train refuses a vocabulary too large for memory before it uses memory of that size") {

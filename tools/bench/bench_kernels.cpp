@@ -75,8 +75,9 @@ int bench_kernels(const std::vector<std::string>& arguments) {
           "GiB,\n"
           "for larger operands, beside the rate of a copy and of the largest product there.",
       .groups = {{"flags",
-                  {text_flag({"--filter"}, "RE", filter,
-                             "only cases of which this finds something in \"case shape dtype\""),
+                  {text_flag(
+                       {"--filter"}, "RE", filter,
+                       "only cases whose \"case shape dtype\" matches this regular expression"),
                    device_flag(type),
                    {{"--threads"},
                     "LIST",

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
+#include <regex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,10 +33,10 @@
 namespace zg::bench {
 namespace {
 
-/// Measures the operations that offloading repeats: transfers between disk and memory, AdamW on
-/// states in memory or on the disk, and both at once. On an accelerator it measures copies to and
-/// from pinned memory and AdamW without a disk.
-struct OffloadOptions {
+/// Options of the benchmark of the operations that offloading repeats: transfers between disk and
+/// memory, AdamW on states in memory or on the disk, and both at once. On an accelerator it
+/// measures copies to and from pinned memory and AdamW without a disk.
+struct OffloadBenchOptions {
   int64_t bytes =
       256 << 20;  ///< size of one transfer, and of the master weights that AdamW updates
   Device::Type type = Device::Type::cpu;
@@ -44,8 +45,10 @@ struct OffloadOptions {
 
 /// Highest measured rates in bytes per second: the best run of each.
 struct OffloadLimits {
-  double memory = 0.0;             ///< measure_memory_bandwidth(), cpu only
-  double read = 0.0, write = 0.0;  ///< sequential disk rates of the faster engine
+  double memory = 0.0;  ///< measure_memory_bandwidth(), cpu only
+  /// Sequential disk rates of the faster engine; on an accelerator, of copies from and to pinned
+  /// memory.
+  double read = 0.0, write = 0.0;
 };
 
 struct OffloadRow {
@@ -74,10 +77,11 @@ constexpr Effort effort{.warm_up = 1, .fewest = 5, .samples = 20, .seconds = 1.0
 
 std::string mebibytes(int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
-/// Sequential requests of one engine at its full queue depth: the upper limit for any reader.
+/// Sequential requests of one engine at its full queue depth: the upper limit for swap reads and
+/// writes.
 class RawDisk {
  public:
-  RawDisk(const OffloadOptions& options, bool io_uring) : bytes_(options.bytes) {
+  RawDisk(const OffloadBenchOptions& options, bool io_uring) : bytes_(options.bytes) {
     SwapOptions swap = options.device.swap;
     swap.io_uring = io_uring;
     io_ = cpu::BlockIo::open(swap);
@@ -184,7 +188,8 @@ class Update {
 /// little space.
 class Measurement {
  public:
-  Measurement(const OffloadOptions& options, const std::function<bool(const std::string&)>& wanted)
+  Measurement(const OffloadBenchOptions& options,
+              const std::function<bool(const std::string&)>& wanted)
       : options_(options), wanted_(wanted) {}
 
   OffloadResult run() {
@@ -215,8 +220,8 @@ class Measurement {
     for (const bool io_uring : {true, false}) {
       RawDisk disk(options_, io_uring);
       if (io_uring && disk.engine() != "io_uring") continue;
-      for (const bool writes : {true, false}) {  // first write: blocks that were never written
-                                                 // would not be read from the disk
+      // Writes come first: reads of blocks that were never written do not reach the disk.
+      for (const bool writes : {true, false}) {
         const OffloadRow& row =
             add(std::string("limit: drive ") + (writes ? "write, " : "read, ") + disk.engine(),
                 mebibytes(options_.bytes), DType::u8, bytes_, 0.0, [&] { disk.run(writes); });
@@ -285,10 +290,11 @@ class Measurement {
     };
     if (const std::string name = "adamw, states on the device"; wants(name, DType::f32))
       in_memory(name, Space::device);
-    const std::string near = "adamw, states on the host", far = "adamw, states on the drive";
-    if (wants(near, DType::f32) || (is_cpu && wants(far, DType::f32))) {
-      const double compute = in_memory(near, is_cpu ? Space::host : Space::pinned);
-      if (is_cpu && wants(far, DType::f32)) streamed(far, shape, numel, compute);
+    const std::string on_host = "adamw, states on the host", on_disk = "adamw, states on the drive";
+    const bool streams = is_cpu && wants(on_disk, DType::f32);
+    if (wants(on_host, DType::f32) || streams) {
+      const double compute = in_memory(on_host, is_cpu ? Space::host : Space::pinned);
+      if (streams) streamed(on_disk, shape, numel, compute);
     }
   }
 
@@ -301,12 +307,12 @@ class Measurement {
       return add(row, shape, DType::f32, read + written, limit_s, [&] { update.run(computes); })
           .seconds[0];
     };
-    const double disk = fastest("the same without computing", false);
+    const double disk = fastest("transfers only, states on the drive", false);
     const double both = fastest(name, true);
     result_.overlap = (compute + disk - both) / std::min(compute, disk);
   }
 
-  const OffloadOptions& options_;
+  const OffloadBenchOptions& options_;
   const std::function<bool(const std::string&)>& wanted_;
   const double bytes_ = static_cast<double>(options_.bytes);
   OffloadResult result_;
@@ -379,7 +385,7 @@ std::string json_of(const OffloadResult& result, const Device& device) {
 }  // namespace
 
 int bench_offload(const std::vector<std::string>& arguments) {
-  bench::OffloadOptions options;
+  bench::OffloadBenchOptions options;
   SwapOptions& swap = options.device.swap;
   swap.directory = ".";
   std::string filter, json;
@@ -387,21 +393,23 @@ int bench_offload(const std::vector<std::string>& arguments) {
   const CommandLine line = {
       .usage = "zerograd bench offload [flags]",
       .summary =
-          "Measures a drive and memory, then what offload makes of them: transfers, AdamW where\n"
-          "its states are, and how much of the drive's time it hides. Takes 5 times --size\n"
-          "of memory, 4 times of the drive, and half a minute; leaves no file. Of an accelerator:\n"
-          "copies to and from pinned memory, and AdamW with its states on either side.",
-      .groups = {{"flags",
-                  {path_flag({"--nvme-path"}, "DIR", swap.directory, PathUse::watches,
-                             "a directory on the drive"),
-                   size_flag({"--size"}, options.bytes,
-                             "bytes of a transfer, and of the masters that AdamW updates"),
-                   integer_flag({"--threads"}, threads, "threads to compute with; 0: every core"),
-                   device_flag(options.type),
-                   text_flag({"--filter"}, "RE", filter,
-                             "only cases of which this finds something in \"case dtype\""),
-                   path_flag({"--json"}, "F", json, PathUse::writes, "writes the same as JSON")}},
-                 unsupported_flags(/*one_rank=*/true)}};
+          "Measures the rates of a drive and of memory, then transfers between them, AdamW with\n"
+          "its states in memory or on the drive, and how much of the transfers AdamW hides.\n"
+          "Takes 5 times --size of memory, 4 times of the drive, and half a minute; leaves no\n"
+          "file. For an accelerator it measures copies to and from pinned memory, and AdamW with\n"
+          "its states on the device or on the host.",
+      .groups = {
+          {"flags",
+           {path_flag({"--nvme-path"}, "DIR", swap.directory, PathUse::watches,
+                      "a directory on the drive"),
+            size_flag({"--size"}, options.bytes,
+                      "bytes of a transfer, and of the masters that AdamW updates"),
+            integer_flag({"--threads"}, threads, "threads to compute with; 0: every core"),
+            device_flag(options.type),
+            text_flag({"--filter"}, "RE", filter,
+                      "only cases whose \"case dtype\" matches this regular expression"),
+            path_flag({"--json"}, "F", json, PathUse::writes, "writes the results as JSON, too")}},
+          unsupported_flags(/*one_rank=*/true)}};
   Given given;
   if (!parse(line, arguments, given)) return 0;
   refuse_emulator(options.type);
@@ -409,7 +417,7 @@ int bench_offload(const std::vector<std::string>& arguments) {
   if (options.bytes < min_bytes || options.bytes % min_bytes != 0)
     raise<ConfigError>("--size: expected a multiple of 1MiB, got {}", options.bytes);
   if (!is_directory(swap.directory))
-    raise<FileError>("--nvme-path: {} is no directory; expected one on the drive to measure",
+    raise<FileError>("--nvme-path: {} is not a directory; expected one on the drive to measure",
                      swap.directory);
   check_writable("--json", json);
   const std::regex pattern = pattern_of(filter);

@@ -1,7 +1,7 @@
 // A language model without attention: tokens are mixed by a gated linear recurrence, as in minGRU
 // (Feng et al. 2024, arXiv:2410.01201), h_t = a_t h_{t-1} + (1 - a_t) v_t with a_t = sigmoid(W
-// x_t). It is planned, trained by two ranks, saved, resumed by one rank with the same bits, and
-// writes text token by token from the state h.
+// x_t). The program plans a run, trains the model with two ranks, saves it, resumes it with one
+// rank and the same bits, and generates text token by token from the state h.
 //   recurrence [FILE]    without a file: this source
 #include <cstdio>
 #include <filesystem>
@@ -33,7 +33,8 @@ struct Block {
     mlp = {store, unit, unit.name + ".mlp", {.width = width}};
   }
 
-  // x: [B, T, width]. state: [B, 1, width], h before the first token and then after the last one.
+  // x: [B, T, width]. state: [B, 1, width], h before the first token; on return h after the last
+  // one.
   Var operator()(const nn::Pass& pass, Var x, Var& state) const {
     const Tape::Use use(pass.tape, unit);
     const Var normed = norm(pass, x);
@@ -116,7 +117,7 @@ std::string train(Communicator& ranks, const Device& device, const models::Datas
       }});
   trainer.resume(folder);
   trainer.run();
-  const std::string hash = engine.parameter_hash();  // it exchanges: a plan makes it, too
+  const std::string hash = engine.parameter_hash();  // runs collectives, so a plan calls it, too
 
   std::vector<Var> states;
   std::vector<int32_t> ids = data.encode("const "), written = ids;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <utility>
@@ -9,7 +11,8 @@
 #include "tools/options/options.h"
 #include "zerograd/runtime/command_line/flags.h"
 
-// JSON, copies and flags of each type of a field.
+// How a field of each type is written to JSON, read from it, copied, and set by a flag. The table
+// of fields is in fields.h.
 namespace zg::tools {
 
 using Json = nlohmann::ordered_json;
@@ -20,7 +23,7 @@ struct Between {
 };
 /// Any number, NaN and infinities too.
 struct AnyNumber {};
-/// Numbers have bounds: those of their flag, if there is one.
+/// The bounds of a number in a checkpoint. std::monostate: those of its flag, if there is one.
 using Bounds = std::variant<std::monostate, Between, Range, AnyNumber>;
 
 /// A value on the command line, and the flag that errors name.
@@ -28,7 +31,7 @@ struct FlagValue {
   const std::string &flag, &value;
 };
 
-/// A flag, for any TrainOptions.
+/// The row of a flag, from which the Flag of any TrainOptions object is made.
 struct FlagRow {
   Names names = {};                              ///< empty: no flag sets the field
   std::string value = {};                        ///< how help shows the value
@@ -38,22 +41,22 @@ struct FlagRow {
   Range range = {};                              ///< of another number
   std::vector<std::string> choices = {};         ///< words for the enumerators, in their order
   PathUse use = PathUse::none;
-  /// The paths that a value means. Null: the value is one path.
+  /// Returns the paths that a value names. Null: the value is one path.
   std::vector<NamedPath> (*paths)(const std::string& value) = nullptr;
   int max_words = 1;                                                 ///< as Flag::max_words
   std::vector<std::pair<std::string, std::string>> with_value = {};  ///< as Flag::with_value
-  /// Sets what a value with a syntax of its own means. Null: the codec of the field's type reads
-  /// it.
+  /// Parses a value that has a syntax of its own and sets the fields that it stands for. Null: the
+  /// codec of the field's type reads it.
   void (*parse)(TrainOptions&, const FlagValue&) = nullptr;
-  /// Makes a flag that other commands have, too. Null: it follows from the other members.
+  /// Makes a flag that other commands have, too. Null: the flag is made from the other members.
   Flag (*make)(TrainOptions&) = nullptr;
 };
 
-/// The operations of the table on the fields of one type.
+/// The functions with which the table of fields handles a field of one type.
 struct Codec {
   size_t bytes;
   Json (*write)(const void* value);
-  /// Throws ConfigError that says what was expected.
+  /// Throws ConfigError, which names what was expected.
   void (*read)(const Json& json, void* value, const Bounds& bounds);
   void (*copy)(const void* from, void* to);
   Flag (*flag)(const FlagRow& row, void* target);

@@ -41,7 +41,8 @@ Contents contents_of(const std::string& path) {
 }
 
 std::string change_of(const Contents& saved, const Contents& now, const std::string& path) {
-  if (!saved.known() || !now.known() || saved.checksum == now.checksum) return "";
+  if (!saved.known() || !now.known()) return "";
+  if (saved.checksum == now.checksum && saved.bytes == now.bytes) return "";
   return fmt::format("data: {} has other contents: {} bytes in the checkpoint, {} now{}", path,
                      saved.bytes, now.bytes,
                      saved.bytes == now.bytes ? "; the checksums differ" : "");
@@ -53,9 +54,10 @@ std::vector<std::string> oddities_of(const std::string& characters, const std::s
     lines.push_back(path +
                     " has a byte order mark (U+FEFF), which the model learns as a character");
   if (characters.find('\r') != std::string::npos)
-    lines.push_back(path +
-                    " has CR characters, perhaps of CR LF line ends, which the model learns too; "
-                    "`tr -d '\\r'` takes them out");
+    lines.push_back(
+        path +
+        " has CR characters, perhaps from CR LF line ends, which the model learns, too; "
+        "`tr -d '\\r'` removes them");
   return lines;
 }
 

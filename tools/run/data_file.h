@@ -36,8 +36,9 @@ std::string indexed_prefix(const std::string& source);
 /// size is that of the token file and the checksum that of the index. Throws FileError.
 Contents contents_of(const std::string& path);
 
-/// Returns a message if the checksums differ, for example "data: text.txt has other contents: 12
-/// bytes in the checkpoint, 13 now". Returns "" if they are equal or one of them is not known().
+/// Returns a message if the checksums or the sizes differ, for example "data: text.txt has other
+/// contents: 12 bytes in the checkpoint, 13 now". Returns "" if they are equal or one of them is
+/// not known().
 std::string change_of(const Contents& saved, const Contents& now, const std::string& path);
 
 /// Returns a warning for each kind of unwanted character that would become part of the vocabulary:
