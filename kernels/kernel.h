@@ -80,7 +80,7 @@ ZG_API Tensor scratch_of(const char* op, int64_t bytes, Device::Type backend, co
 ZG_API std::shared_ptr<TraceSpan> span_of(const char* op, const std::vector<Operand>& operands,
                                           const std::string& sizes, const Stream& stream);
 
-/// Throws Unsupported. Called for meta, which is no backend and has no slot.
+/// Throws Unsupported. Called for meta, too, which is not a backend and has no slot.
 [[noreturn]] ZG_API void throw_no_slot(const char* op, Device::Type backend);
 
 /// One computation with a slot for each backend. Args defines what the kernel computes; this object

@@ -103,7 +103,7 @@ class Ledger final : public MemoryTracker {
   const Device::Type type_;
   const int index_;
   const int64_t device_limit_, host_limit_;
-  const bool has_addresses_;  // on meta: blocks have addresses, which nobody may read
+  const bool has_addresses_;  // on meta: blocks have addresses, which must not be read
   mutable std::mutex mutex_;  // buffers may be freed while another thread reads the accounting
   std::array<Account, space_count> accounts_;
   Purpose purpose_ = Purpose::activation;

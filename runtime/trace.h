@@ -72,7 +72,7 @@ class ZG_API Trace : public std::enable_shared_from_this<Trace> {
   bool is_empty() const;            ///< no span so far
   void clear();
   /// Writes a temporary file beside `path` and renames it, so after a failure an older file is
-  /// unchanged. A path that is no regular file, such as a pipe, is written directly. Throws
+  /// unchanged. A path that is not a regular file, such as a pipe, is written directly. Throws
   /// FileError.
   void write(const std::string& path) const;
 

@@ -20,7 +20,7 @@ Tensor per_row(const Tensor& x) {
 Tensor view(const Tensor& x, const Shape& shape) { return x ? x.view(shape) : Tensor(); }
 
 /// The gradient of the normalised rows. The kernel adds `others`, what other uses of the rows gave,
-/// and writes dx: in place where it may, else to new memory, also when no one needs dx.
+/// and writes dx: in place where it may, else to new memory, even if dx is not needed.
 struct RowGradient {
   Tensor others, dx;
 

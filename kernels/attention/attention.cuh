@@ -68,7 +68,7 @@ __device__ inline int64_t visible_keys(const AttentionShape& s, int64_t t) {
 /// first token. A document is cut as in a call for it alone, so it has the same bits. A block
 /// computes, one after the other, those that begin among rows [block * rows, (block + 1) * rows) of
 /// the head; without documents these are one. So the grid depends on shapes alone. Values that are
-/// no starts of documents lead to no address outside.
+/// not starts of documents cause no access outside the tensors.
 ///
 ///     for (ResidentRows resident(a, head, rows, tokens); resident.next();) ...
 struct ResidentRows {

@@ -17,7 +17,8 @@ struct Grid {
 /// The count of a launch: the fields of LaunchRow. Errors name the op.
 struct Work {
   Work(const char* its_op) : Work(its_op, its_op, 0, 0) {}
-  /// With the dtype and kind of the op that is called. Only launches that say so are products.
+  /// Has the dtype and kind of the op that is called, but memory for product: such a launch is
+  /// counted by the constructor with an OpCount.
   Work(const char* its_op, const char* its_kernel, int64_t its_bytes, int64_t its_operations)
       : Work(its_op, its_kernel, of_call(its_bytes, its_operations)) {}
   Work(const char* its_op, const char* its_kernel, const OpCount& its_count)

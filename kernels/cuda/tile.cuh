@@ -83,7 +83,7 @@ template <class V, class T>
 __device__ inline V* vector_at(T* start) {
 #ifndef __CUDACC__
   if (reinterpret_cast<uintptr_t>(start) % alignof(V) != 0)
-    emulator::die("a vector at an address that is no multiple of " + std::to_string(alignof(V)) +
+    emulator::die("a vector at an address that is not a multiple of " + std::to_string(alignof(V)) +
                   " bytes");
 #endif
   return reinterpret_cast<V*>(start);

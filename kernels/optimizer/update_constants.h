@@ -19,8 +19,8 @@ enum class OptimizerRule : uint8_t {
   /// torch.optim.SGD: the first gradient is not dampened. The momentum begins at 0.
   sgd,
   /// Jordan et al. 2024, https://kellerjordan.github.io/posts/muon: a step of a hidden matrix is an
-  /// orthogonal matrix; adam for other parameters. It needs whole matrices, so it is no rule of
-  /// OptimizerUpdate: zero/optimizer/muon.h makes it of sgd's rule, matrix products and adam's.
+  /// orthogonal matrix; adam for other parameters. It needs whole matrices, so it is not a rule of
+  /// OptimizerUpdate: zero/optimizer/muon.h makes it from sgd's rule, matrix products and adam's.
   muon,
   /// Shazeer, Stern 2018, arXiv:1804.04235, as torch.optim.Adafactor: a matrix has second moments
   /// of

@@ -46,12 +46,12 @@ struct RenderedChat {
 /// seconds of processor time and 20 ms a message. That ends with this object or, after the chat
 /// that it renders, with this process.
 ///
-/// A template that has {% generation %} says itself what is an answer. Otherwise message i begins
-/// where the text of the messages before it ends, with add_generation_prompt, and ends where the
-/// text of messages 0 to i ends. Where the whole text does not begin with both, the message is what
-/// changes in the whole text with the content of message i, with what follows it there as in the
-/// text of messages 0 to i. If the message itself is another there, such as without its thoughts,
-/// its span is empty.
+/// A template that has {% generation %} marks the answers. Otherwise message i begins where the
+/// text of the messages before it ends, with add_generation_prompt, and ends where the text of
+/// messages 0 to i ends. Where the whole text does not begin with both, the message is what changes
+/// in the whole text with the content of message i, with what follows it there as in the text of
+/// messages 0 to i. If the message itself is another there, such as without its thoughts, its span
+/// is empty.
 class ZG_API ChatRenderer {
  public:
   enum class Text : uint8_t {

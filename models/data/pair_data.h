@@ -26,8 +26,8 @@ struct PairFileOptions {
 /// Reads a file with a JSON object on each line, such as {"source": "Hi", "target": "Hello"}, in
 /// UTF-8. Empty lines are left out. `encode` gives the tokens of a text, with special tokens, and
 /// at most `limit` of them: it decides what is dropped. Throws FileError naming file and line if a
-/// line is no object, lacks a key or has another type there, and ConfigError for limits below 1, a
-/// file without pairs, or a text without tokens.
+/// line is not an object, lacks a key or has another type there, and ConfigError for limits below
+/// 1, a file without pairs, or a text without tokens.
 ZG_API std::vector<TokenPair> read_pairs(
     const std::string& path,
     const std::function<std::vector<int32_t>(const std::string& text, int64_t limit)>& encode,

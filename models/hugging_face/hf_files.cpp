@@ -15,7 +15,7 @@ File open_hf_config(const std::string& directory) {
   throw FileError(
       fmt::format("{}{}; expected a folder as Hugging Face's libraries write one", directory,
                   !path_exists(directory)    ? ": there is no such folder"
-                  : !is_directory(directory) ? " is no folder"
+                  : !is_directory(directory) ? " is not a folder"
                                              : " has no " + std::string(hf_config_name)));
 }
 

@@ -149,7 +149,8 @@ int64_t window_of(const JsonNode& theirs, WindowKeys keys, int64_t absent, int64
   if (keys == WindowKeys::one)
     return theirs.value.contains("sliding_window") ? window.count(0) : absent;
   if (keys == WindowKeys::none) return 0;  // transformers does not look at it
-  // layer_types says it of each layer. Without it layers from max_window_layers on have the window.
+  // layer_types has the kind of attention of each layer. Without it layers from max_window_layers
+  // on have the window.
   const JsonNode uses = theirs.at("use_sliding_window");
   const bool has_key = theirs.value.contains("sliding_window");
   const int64_t size = has_key && window.value.is_null() ? 0 : window.count(4096);

@@ -36,7 +36,7 @@ ZG_API HFGeneration hf_generation(const std::string& json, const std::string& pa
                                   const BeamOptions& absent);
 
 /// True if a config.json describes a model of this file: by its model_type. FileError if the text
-/// is no JSON object.
+/// is not a JSON object.
 ZG_API bool is_hf_seq2seq(const std::string& json, const std::string& path);
 /// Reads a config.json. Absent keys have transformers' defaults. Throws FileError with the key if a
 /// value is invalid. Throws Unsupported with the key for a feature that Seq2SeqConfig does not

@@ -50,7 +50,7 @@ struct BeamOptions {
   std::optional<SamplingOptions> sampling;  ///< do_sample, for beams == 1
 };
 /// Throws ConfigError naming the field, the expected value and the actual one. A min_length above
-/// max_length is no error: then no sequence has an eos, except a forced one.
+/// max_length is not an error: then no sequence has an eos, except a forced one.
 ZG_API void validate(const BeamOptions& options);
 
 /// Applies those options that change logits, as the logits processors of transformers and in their

@@ -89,7 +89,8 @@ class PreTokenizer {
   PreTokenizer(std::span<const PreTokenizerStep> steps, const std::string& where);
 
   using OnWord = std::function<void(const TracedView&)>;
-  /// `begins_text`: nothing is before `text`. Words that are no part of `text` are kept in `owned`.
+  /// `begins_text`: nothing is before `text`. Words that are not a part of `text` are kept in
+  /// `owned`.
   void for_words(const TracedView& text, bool begins_text, std::deque<TracedText>& owned,
                  const OnWord& on_word) const;
 

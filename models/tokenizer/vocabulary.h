@@ -24,7 +24,7 @@ std::array<unsigned char, 256> bytes_by_character();
 /// Absent for a character that does not encode a byte.
 std::optional<std::string> from_alphabet(std::string_view characters);
 
-/// Reads all but the id. `special`: what it is where the object does not say it.
+/// Reads all but the id. `special`: its value if the object does not have it.
 AddedToken added_token_of(const JsonNode& object, bool special);
 /// The parts in a tokenizer.json.
 TokenizerParts tokenizer_parts(const std::string& json, const std::string& path);

@@ -332,8 +332,8 @@ void MpiWorld::check_deadline(Lock& lock, Meeting& meeting, Clock::time_point no
   if (now < meeting.final_question.asked + answer_timeout &&
       !std::all_of(others_.begin(), others_.end(), is_settled))
     return;
-  // A rank that has not answered keeps a default Activity: blame() treats it as a rank that waits
-  // for nobody and has made no progress.
+  // A rank that has not answered keeps a default Activity: blame() treats it as a rank that does
+  // not wait and has made no progress.
   std::vector<Activity> ranks(peers_.size());
   for (const int rank : others_)
     if (has_answered(rank)) ranks[index_of(rank)] = peers_[index_of(rank)].activity;

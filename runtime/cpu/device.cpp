@@ -91,7 +91,7 @@ Isa best_isa() {
 namespace zg::cpu {
 namespace {
 
-/// Work runs at once on the caller's thread, so order holds by itself.
+/// Work runs at once on the caller's thread, so it is always in order.
 class ImmediateStream final : public DeviceStream {
  public:
   using DeviceStream::DeviceStream;

@@ -192,7 +192,7 @@ class CudaStream final : public Stream {
   LaunchCounter* launches() const override { return state_.launches_on(*this); }
 
   void synchronize() override {
-    // After an error nobody may read what was fetched.
+    // After an error the fetched values must not be read.
     const std::vector<Fetched> fetched = std::exchange(fetched_, {});
     if (awaits_collectives()) state_.unconfirmed.confirm();
     const OnDevice on(state_.index);

@@ -81,7 +81,7 @@ std::string sum_of(const fs::path& path) {
   return file_checksum(File::open(path.string()));
 }
 
-/// Adds the paths of all files below `folder`, if it exists and is no link.
+/// Adds the paths of all files below `folder`, if it exists and is not a link.
 void add_files(const fs::path& folder, std::set<fs::path>& files) {
   if (kind_of(folder) != Kind::other) return;
   std::error_code error;
@@ -176,7 +176,7 @@ struct FileSetState {
          lines >> before >> after && lines.get() == ' ' && std::getline(lines, name);) {
       const fs::path file = fs::path(name).lexically_normal();
       if (file != name || file.is_absolute() || file.empty() || *file.begin() == "..")
-        refuse_work(fmt::format("'{}' in its list is no name in a folder", printable(name)));
+        refuse_work(fmt::format("'{}' in its list is not a name in a folder", printable(name)));
       refuse_links(hidden / current, file);
       refuse_links(folder, file);
       names.insert(file);

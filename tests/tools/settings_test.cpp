@@ -268,7 +268,7 @@ TEST_CASE(
         name.replace(name.find('@'), std::string::npos, "@9000000000000000000");
         all["tensors"][0]["name"] = name;
       },
-      "is no part of its parameter");
+      "is not a part of its parameter");
 }
 
 }  // namespace zg::testing

@@ -15,7 +15,7 @@ PACKAGES = ("nvidia/cublas/lib", "nvidia/cu13/lib", "nvidia/nccl/lib")
 
 
 class Unusable(Exception):
-    """The reason why a folder is no kit."""
+    """The reason why a folder is not a kit."""
 
 
 class Kit:

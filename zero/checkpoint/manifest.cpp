@@ -120,7 +120,7 @@ Manifest::Piece piece_of(const json& tensor) {
 }
 
 [[noreturn]] void refuse_place(const Manifest::Piece& piece, const Shape& parameter) {
-  throw FileError(fmt::format("tensor '{}' {} is no part of its parameter {}", piece.name(),
+  throw FileError(fmt::format("tensor '{}' {} is not a part of its parameter {}", piece.name(),
                               piece.shape, parameter));
 }
 

@@ -37,7 +37,7 @@ void write(void* barrier, Phase phase) {
 
 void check_barrier(const void* barrier) {
   if (reinterpret_cast<uintptr_t>(barrier) % sizeof(Phase) != 0)
-    die("mbarrier: an address that is no multiple of 8 bytes");
+    die("mbarrier: an address that is not a multiple of 8 bytes");
 }
 
 /// The barrier's entry in the block's list.
@@ -165,7 +165,7 @@ void copy_box(std::byte* to, const CUtensorMap& map, int x, int y, int z, int w,
   std::memcpy(&box.map, &map, sizeof box.map);
   for (uint32_t extent : box.map.box) box.bytes *= extent;
   if ((to - block.shared) % 1024 != 0)
-    die("TMA: a place in shared memory that is no multiple of 1024 bytes");
+    die("TMA: a place in shared memory that is not a multiple of 1024 bytes");
   if (to < block.shared || to + box.bytes > block.shared + block.shared_bytes)
     die("TMA: a box that does not fit in shared memory");
   if (!known_barrier(barrier).fenced)

@@ -72,7 +72,7 @@ void check_place(const char* what, const void* place) {
   const Block& block = *current->block;
   const auto* start = static_cast<const std::byte*>(place);
   if (reinterpret_cast<uintptr_t>(place) % 16 != 0)
-    die(std::string(what) + ": an address of shared memory that is no multiple of 16 bytes");
+    die(std::string(what) + ": an address of shared memory that is not a multiple of 16 bytes");
   if (start < block.shared || start + 16 > block.shared + block.shared_bytes)
     die(std::string(what) + ": an address outside dynamic shared memory");
 }
@@ -95,7 +95,7 @@ void copy_async(void* to, const void* from, int bytes) {
   constexpr unsigned all = 16;
   check_place("cp.async", to);
   if (reinterpret_cast<uintptr_t>(from) % all != 0)
-    die("cp.async: an address of global memory that is no multiple of 16 bytes");
+    die("cp.async: an address of global memory that is not a multiple of 16 bytes");
   const auto valid = static_cast<unsigned>(bytes);
   if (valid > all) die("cp.async: " + std::to_string(bytes) + " bytes; expected 0 to 16");
   std::memset(to, 0xff, all);

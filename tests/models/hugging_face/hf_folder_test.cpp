@@ -139,7 +139,7 @@ TEST_CASE(
   CHECK(contains(opened(folder / "nowhere"), "nowhere: there is no such folder"));
   CHECK(contains(opened(folder.path()), " has no config.json"));
   write_file(folder / "file", "text");
-  CHECK(contains(opened(folder / "file"), " is no folder"));
+  CHECK(contains(opened(folder / "file"), " is not a folder"));
 
   const Trained first(two_small_layers(), 1);
   models::GPTConfig wider = two_small_layers();

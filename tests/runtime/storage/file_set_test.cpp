@@ -258,7 +258,7 @@ TEST_CASE("unfinished work that came from elsewhere is refused, and its links ar
          fs::remove_all(place + "/inner");
          fs::create_directory_symlink(home + "/inner", place + "/inner");
        }},
-      {"is no name in a folder", [&] { write_file(hidden + "/files", "- - ../home/a.bin\n"); }}};
+      {"is not a name in a folder", [&] { write_file(hidden + "/files", "- - ../home/a.bin\n"); }}};
   for (const auto& [error, plant] : plants) {
     CAPTURE(error);
     if (!begin()) {

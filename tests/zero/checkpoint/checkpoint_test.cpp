@@ -399,7 +399,7 @@ TEST_CASE(
   const TemporaryFolder folder;
   const Device device = Device::cpu(0, {.threads = 2});
   ParameterStore store;
-  // Read in two ranges, of 2^23 elements and of 1003, which is no multiple of a block or an
+  // Read in two ranges, of 2^23 elements and of 1003, which is not a multiple of a block or an
   // alignment.
   const Parameter& parameter =
       store.add(store.unit("unit"), "long.weight", {(int64_t{1} << 23) + 1003}, Init::normal(0.5f),

@@ -225,7 +225,7 @@ TEST_CASE("manifest fields are validated even when the manifest's checksum is co
   CHECK(contains(tensor("shape", "x"), "expected a shape, got \"x\""));
   CHECK(contains(tensor("shape", json::array({1, 1, 1, 1, 1, 1, 1})), saved.manifest));
   CHECK(contains(tensor("shape", json::array({INT64_MAX / 1024})),
-                 "is no part of its parameter [5, 31]"));
+                 "is not a part of its parameter [5, 31]"));
   CHECK(contains(damage_with([](json& m) {
                    for (size_t i = m["tensors"].size(); i-- > 0;)
                      if (contains(m["tensors"][i]["name"], "moment2")) m["tensors"].erase(i);
