@@ -9,11 +9,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <sstream>
 #include <stdexcept>
@@ -32,7 +34,7 @@ struct Started {
   int out = -1, error = -1;  // read ends of the pipes
 };
 
-// Leaks of the MPI and threads that its own code makes are not this project's.
+// Ignores memory leaks of the MPI library, and races in its threads.
 void quiet_sanitizers() {
   const std::pair<const char*, const char*> options[] = {
       {"ASAN_OPTIONS", "detect_leaks=0"}, {"TSAN_OPTIONS", "ignore_noninstrumented_modules=1"}};
@@ -51,8 +53,9 @@ Started start(const std::vector<std::string>& words, const char* path = nullptr,
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
   const pid_t pid = fork();
+  if (pid < 0) throw std::runtime_error("no process");
   if (pid == 0) {
-    dup2(path ? open(path, O_WRONLY) : out[1], STDOUT_FILENO);
+    if (dup2(path ? open(path, O_WRONLY) : out[1], STDOUT_FILENO) < 0) _exit(126);
     dup2(error[1], STDERR_FILENO);
     if (program != ZG_COMMAND) quiet_sanitizers();
     execvp(program.c_str(), arguments.data());
@@ -63,13 +66,13 @@ Started start(const std::vector<std::string>& words, const char* path = nullptr,
   return {pid, out[0], error[0]};
 }
 
-// Reads both ends until they close; `seen`, if given, is called whenever stdout grew and says
-// whether to read on there.
+// Reads stdout and stderr until both are closed. `seen`, if given, is called after each read of
+// stdout; false closes stdout.
 Outcome finish(const Started& process, const std::function<bool(Outcome&)>& seen = {}) {
   Outcome outcome{};
   pollfd ends[2] = {{process.out, POLLIN, 0}, {process.error, POLLIN, 0}};
   std::string* texts[2] = {&outcome.out, &outcome.error};
-  for (int open = 2; open > 0;) {
+  for (int unclosed = 2; unclosed > 0;) {
     poll(ends, 2, -1);
     for (int i = 0; i < 2; ++i) {
       if (ends[i].fd < 0 || ends[i].revents == 0) continue;
@@ -81,12 +84,13 @@ Outcome finish(const Started& process, const std::function<bool(Outcome&)>& seen
       if (more) continue;
       close(ends[i].fd);
       ends[i].fd = -1;
-      --open;
+      --unclosed;
     }
   }
   int status = 0;
   rusage usage{};
-  wait4(process.pid, &status, 0, &usage);
+  if (wait4(process.pid, &status, 0, &usage) != process.pid)
+    throw std::runtime_error(std::string("no status of the program: ") + std::strerror(errno));
   outcome.resident_bytes = int64_t{usage.ru_maxrss} * 1024;
   outcome.status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   return outcome;
@@ -182,8 +186,8 @@ Outcome zerograd_signalled(const std::string& line, const std::string& text, int
   });
 }
 
-StruckStep zerograd_signalled_within_step(const std::string& line, const std::string& text,
-                                          int signal, double share) {
+SignalledStep zerograd_signalled_within_step(const std::string& line, const std::string& text,
+                                             int signal, double share) {
   const Started process = start(words_of(line));
   int steps = -1;
   const Outcome outcome = finish(process, [&](Outcome& so_far) {
@@ -192,8 +196,9 @@ StruckStep zerograd_signalled_within_step(const std::string& line, const std::st
     const double step_ms = std::stod(so_far.out.substr(so_far.out.rfind(label) + label.size()));
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(share * step_ms));
     kill(process.pid, SIGSTOP);
-    int status = 0;
-    waitpid(process.pid, &status, WUNTRACED);
+    // WNOWAIT leaves the status of a run that has ended to finish().
+    siginfo_t state{};
+    waitid(P_PID, static_cast<id_t>(process.pid), &state, WSTOPPED | WEXITED | WNOWAIT);
     int waiting = 0;
     ioctl(process.out, FIONREAD, &waiting);
     std::string rest(static_cast<size_t>(waiting), ' ');
@@ -218,9 +223,9 @@ Outcome zerograd_unread(const std::string& line) {
 
 namespace {
 
-// Allows root and more processes than cores, as in a container. It has its own temporary folder:
-// two mpirun that start at the same time could both try to create the default one, and one would
-// fail.
+// The arguments of mpirun, which allow root and more processes than cores, as in a container. It
+// has its own temporary folder: two mpirun that start at the same time could both try to create the
+// default folder, and one of them would fail.
 std::vector<std::string> mpirun_words(const std::string& line) {
   static const TemporaryFolder session;
   std::vector<std::string> words = {"--allow-run-as-root", "--oversubscribe", "--mca",
@@ -372,9 +377,9 @@ void check_plan_is_run(const std::string& flags) {
 }
 
 std::string write_tokens(const TemporaryFolder& folder, const TokenFile& tokens) {
-  int32_t header[256] = {20240520, 1, tokens.count};
+  int32_t header[256] = {20240520, 1, tokens.count};  // llm.c's magic number and version
   std::vector<uint16_t> ids;
-  for (int32_t i = 0; i < tokens.count; ++i)
+  for (int64_t i = 0; i < tokens.count; ++i)
     ids.push_back(static_cast<uint16_t>((i * i + 3 * i) % tokens.vocabulary));
   std::string bytes(sizeof header + 2 * ids.size(), '\0');
   std::memcpy(bytes.data(), header, sizeof header);

@@ -41,14 +41,14 @@ std::vector<std::string> words_of(const std::string& line);
 Outcome zerograd_signalled(const std::string& line, const std::string& text, int signal,
                            int times = 1);
 
-struct StruckStep {
+struct SignalledStep {
   Outcome outcome;
   int steps;  ///< done, by stdout, when the signal came
 };
 /// The same with one signal, after a share of the newest step's duration has passed. The run is
 /// stopped meanwhile, so that it does nothing between the last line that counts and the signal.
-StruckStep zerograd_signalled_within_step(const std::string& line, const std::string& text,
-                                          int signal, double share);
+SignalledStep zerograd_signalled_within_step(const std::string& line, const std::string& text,
+                                             int signal, double share);
 
 /// The same with stdout redirected to a path: "/dev/full".
 Outcome zerograd_into(const std::string& path, const std::string& line);
@@ -59,7 +59,7 @@ Outcome zerograd_unread(const std::string& line);
 /// Runs another program, named by the first word: program("env A=b script").
 Outcome program(const std::string& line);
 
-/// Why ranks cannot be processes on this machine; empty: they can.
+/// The reason why ranks cannot be processes on this machine; empty: they can.
 std::string missing_mpi();
 /// True if they cannot. Then it prints a line that ctest reads, as doctest cannot skip at run time.
 bool skips_mpi(const char* what);

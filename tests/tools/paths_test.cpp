@@ -75,11 +75,12 @@ std::string refusal_of(const std::vector<NamedPath>& paths) {
 
 }  // namespace
 
-TEST_CASE("each flag that takes any text says what its command does with a path, or is no path") {
+TEST_CASE(
+    "each flag that takes free text declares a PathUse, or is listed here as taking no path") {
   const std::set<std::string> texts = {
       "--prompt", "--lora-targets", "--source-prefix", "--json-key", "--eod", "--include",
       "--exclude", "--launcher", "--filter", "--master-addr", "--lr-scheduler-kwargs",
-      // Whatever the value is, these are refused.
+      // These are refused with any value.
       "--local-rank", "--ranks", "--num-beams", "--n-val-batch-generations",
       "--val-max-target-length", "--val-min-target-length"};
   int paths = 0;
@@ -94,9 +95,10 @@ TEST_CASE("each flag that takes any text says what its command does with a path,
   CHECK(paths > 130);
 }
 
-TEST_CASE("for every pair of path flags an output that is an input is refused, both are named") {
+TEST_CASE(
+    "for every pair of path flags, an output that is an input is refused with the names of both") {
   const TemporaryFolder folder;
-  // The end that a PREFIX of --output-prefix gets.
+  // tokenize appends _text_document.bin to the PREFIX of --output-prefix.
   const std::string file = folder / "f_text_document.bin", contents = "somebody's";
   write_file(file, contents);
   int pairs = 0;
@@ -117,7 +119,7 @@ TEST_CASE("for every pair of path flags an output that is an input is refused, b
         }
         CAPTURE(command.words);
         const std::string error = message_of<ConfigError>([&] { command.run(words); });
-        const std::string named = in.name == "--input" ? "IN" : in.name;  // one list of texts
+        const std::string named = in.name == "--input" ? "IN" : in.name;  // both fill one list
         CHECK_MESSAGE(error.starts_with(named + " and " + out.name + ": both name "), error);
         CHECK(read_file(file) == contents);
         ++pairs;
@@ -161,7 +163,8 @@ TEST_CASE("paths are compared by inode, whatever their spelling, and folders con
   refused("data", "link", "both name", watches, writes);
   for (const char* out : {"a", "model 2", "modeler/x", "blobs/other", "runs/metrics"})
     CHECK(refusal_of({{"--in", reads, folder / "model"}, {"--out", writes, folder / out}}) == "");
-  // A run goes on in its folder; what is only watched may lie where files are added.
+  // A run may continue in the folder that it resumes from, and a watched file may be in a folder to
+  // which files are added.
   CHECK(refusal_of({{"--resume", resumes, folder / "runs/step_3"},
                     {"--save", adds, folder / "runs"},
                     {"--stop", watches, folder / "runs/stop"},
@@ -200,7 +203,6 @@ TEST_CASE("commands whose output is their input exit with a usage error and chan
       {"export " + save + " --hf " + save, "CHECKPOINT and --hf: "},
       {"consolidate " + model + " " + weights, "FROM and TO: " + weights + " is a file of "},
       {"consolidate --split " + weights + " " + model, "FROM and TO: " + model + " has "},
-      // The data of the checkpoint, which no flag names.
       {"train --resume " + save + " --save " + save + "/step_1", "--resume and --save: both name"}};
   for (const auto& [line, part] : lines) {
     check_refused(line, 2, part);
@@ -208,12 +210,9 @@ TEST_CASE("commands whose output is their input exit with a usage error and chan
   }
   write_file(folder / "text.txt", std::string(2000, 'a') + "bcd");
   const std::string run = "train --steps 1 --block-size 8 --n-layer 1 --n-head 1 --n-embd 16 ";
-  REQUIRE(
-      zerograd(run + "--data " + (folder / "text.txt") + " --save " + (folder / "run")).status ==
-      0);
-  REQUIRE(zerograd("train --steps 1 --score-samples 0 --from-hf " + model +
-                   " --data sort --lora 1 --save " + (folder / "lora"))
-              .status == 0);
+  checked(zerograd(run + "--data " + (folder / "text.txt") + " --save " + (folder / "run")));
+  checked(zerograd("train --steps 1 --score-samples 0 --from-hf " + model +
+                   " --data sort --lora 1 --save " + (folder / "lora")));
   write_file(folder / "ds.json", "{\"train_micro_batch_size_per_gpu\": 2}");
   write_file(folder / "a.yaml",
              "distributed_type: DEEPSPEED\ndeepspeed_config:\n"

@@ -79,9 +79,9 @@ TEST_CASE("each rank says where it runs, and rank 0 alone prints results") {
 }
 
 TEST_CASE(
-    "summing gradients at the boundary or in bf16 changes the bits, in bf16 equally on 1 and 4 "
-    "ranks") {
-  // Sums of a few bf16 leaves are mostly exact in f32. Sums of f32 leaves depend on their order.
+    "gradients reduced at the boundary or summed in bf16 have other bits, and bf16 sums have the "
+    "same on 1 and 4 ranks") {
+  // In f32, because sums of a few bf16 gradients are mostly exact in f32, in any order.
   CHECK(!(curve_of(sort_run + "--ranks 2 --reduce-at-boundary") == curve_of(sort_run)));
   const std::string run = sort_run + "--ranks 4 --precision bf16 ";
   const Curve exact = curve_of(run);
@@ -141,29 +141,29 @@ TEST_CASE(
     add("stall", ranks, 2);
     add("stall", ranks, 3);
   }
-  const auto run = [](const Case& drill) {
+  const auto run = [](const Case& test_case) {
     return zerograd(sort_run + "--param-persistence-threshold 0 --comm-timeout 20 --zero-stage " +
-                    std::to_string(drill.stage) + " --ranks " + std::to_string(drill.ranks) +
-                    " --inject rank=" + std::to_string(drill.ranks - 1) +
-                    ",step=1,fault=" + drill.fault);
+                    std::to_string(test_case.stage) + " --ranks " +
+                    std::to_string(test_case.ranks) + " --inject rank=" +
+                    std::to_string(test_case.ranks - 1) + ",step=1,fault=" + test_case.fault);
   };
   // In parallel: most of the time is waiting.
   std::vector<std::future<Outcome>> outcomes;
-  for (const Case& drill : cases)
-    outcomes.push_back(std::async(std::launch::async, [&] { return run(drill); }));
+  for (const Case& test_case : cases)
+    outcomes.push_back(std::async(std::launch::async, [&] { return run(test_case); }));
   for (size_t i = 0; i < cases.size(); ++i) {
-    const Case& drill = cases[i];
+    const Case& test_case = cases[i];
     const Outcome outcome = outcomes[i].get();
-    INFO("fault ", drill.fault, ", stage ", drill.stage, ", error ", outcome.error);
-    CHECK(outcome.status == drill.status);
-    CHECK(contains(outcome.error, drill.cause));
-    for (int peer = 0; peer + 1 < drill.ranks; ++peer) {
-      const std::string world = "/" + std::to_string(drill.ranks);
+    INFO("fault ", test_case.fault, ", stage ", test_case.stage, ", error ", outcome.error);
+    CHECK(outcome.status == test_case.status);
+    CHECK(contains(outcome.error, test_case.cause));
+    for (int peer = 0; peer + 1 < test_case.ranks; ++peer) {
+      const std::string world = "/" + std::to_string(test_case.ranks);
       const std::string line = line_after(
           outcome.error, "rank " + std::to_string(peer) + world + " ends: CommError: rank ");
-      CHECK(line.substr(0, 2) == std::to_string(drill.ranks - 1) + " ");
+      CHECK(line.substr(0, 2) == std::to_string(test_case.ranks - 1) + " ");
       for (const char* part : {"in step 1", "collective #"}) CHECK(contains(line, part));
-      CHECK(contains(line, drill.waits_in));
+      CHECK(contains(line, test_case.waits_in));
     }
   }
 }
@@ -171,7 +171,7 @@ TEST_CASE(
 // A sanitizer's address space alone exceeds the limit.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST_CASE("a run whose ranks exceed `ulimit -v` ends with an error, not with an abort") {
-  // With this limit first the arenas fail and, with a few ranks, then the threads.
+  // With this limit the allocation of arenas fails; with fewer ranks the creation of threads does.
   const std::string line = "ulimit -v 600000; exec '" ZG_COMMAND "' " + sort_run +
                            "--ranks 100 --train-batch-size 200 >/dev/null 2>&1";
   const int status = std::system(line.c_str());
@@ -181,7 +181,7 @@ TEST_CASE("a run whose ranks exceed `ulimit -v` ends with an error, not with an 
 }
 #endif
 
-TEST_CASE("an infinite gradient on one rank skips the step on all of them alike") {
+TEST_CASE("an infinite gradient on one rank makes all ranks skip the step") {
   std::string hash;
   for (const char* flags : {"--ranks 2 --zero-stage 0 --inject rank=1,step=1,fault=inf",
                             "--ranks 4 --zero-stage 3 --inject rank=0,step=1,fault=inf"}) {
@@ -212,7 +212,8 @@ TEST_CASE("the bytes on the wire equal the formulas at every stage and number of
       P += padded.back();
     }
     const auto received = [&](int64_t elements) { return elements * (ranks - 1) / ranks; };
-    // i64 elements of a step: losses, limbs of the norm and a count for each parameter, the signal.
+    // i64 elements that a step all-reduces: losses, limbs of the norm, a count for each parameter,
+    // and the signal that a rank received.
     const int64_t scalars = micro_batches + SumOfSquares::limb_count +
                             static_cast<int64_t>(store.parameters().size()) + 1;
     // Stage 0 gathers f32 accumulators, stages 1 and 2 bf16 values. Stage 3 gathers every unit in

@@ -93,20 +93,20 @@ TEST_CASE(
     const std::string run =
         signalled_run + "--grad-accum " + std::to_string(micro_batches) + " " + flags;
     // A signal behind the last micro-batch of a step lets it end, so that the next try decides.
-    StruckStep struck{};
+    SignalledStep signalled{};
     std::string steps;
     for (int tries = 0; tries < 5; ++tries) {
       std::filesystem::remove_all(save);
-      struck = zerograd_signalled_within_step(run + "--steps 1000000 --save " + save,
-                                              "iter 0:", SIGTERM, share);
-      steps = std::to_string(struck.steps);
-      if (contains(struck.outcome.error, "after " + steps + " steps")) break;
+      signalled = zerograd_signalled_within_step(run + "--steps 1000000 --save " + save,
+                                                 "iter 0:", SIGTERM, share);
+      steps = std::to_string(signalled.steps);
+      if (contains(signalled.outcome.error, "after " + steps + " steps")) break;
     }
-    CAPTURE(struck.outcome.error);
-    CHECK(struck.outcome.status == 143);
-    CHECK(contains(struck.outcome.error, "interrupted by SIGTERM after " + steps + " steps"));
-    CHECK(line_after(struck.outcome.out, "saved ") == save + "/step_" + steps);
-    const std::string length = "--steps " + std::to_string(struck.steps + 1);
+    CAPTURE(signalled.outcome.error);
+    CHECK(signalled.outcome.status == 143);
+    CHECK(contains(signalled.outcome.error, "interrupted by SIGTERM after " + steps + " steps"));
+    CHECK(line_after(signalled.outcome.out, "saved ") == save + "/step_" + steps);
+    const std::string length = "--steps " + std::to_string(signalled.steps + 1);
     CHECK(hash_of(run + length + " --resume " + save) == hash_of(run + length));
   }
 }
