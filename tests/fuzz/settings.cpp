@@ -69,11 +69,11 @@ void use(const RunSpec& settings) {
       settings.rampup, whole, {.steps = 0, .samples = settings.samples},
       {.steps = std::numeric_limits<int64_t>::max(), .samples = settings.train_samples});
   if (end.steps < 0 || end.samples < 0) report("before its beginning", std::to_string(end.steps));
-  zero::Schedule schedule(settings.optimisation.schedule);
+  zero::Schedule schedule(settings.schedule);
   for (const int64_t k :
        {int64_t{0}, int64_t{1}, settings.samples - settings.skipped_samples, settings.steps})
     schedule.rate(k);
-  zero::validate(settings.optimisation.engine);
+  zero::validate(settings.engine);
 }
 
 void read(const std::string& config) {

@@ -33,9 +33,9 @@ RunSpec saved_run() {
   saved.data.source = "sort";
   saved.data.tokenizer = "/tokenizer";
   saved.data.validation_source = "/held_out.jsonl";
-  saved.optimisation.schedule.kind = zero::ScheduleKind::warmup_decay_lr;
-  saved.optimisation.schedule.total_num_steps = 9;
-  saved.optimisation.engine.stage = 3;
+  saved.schedule.kind = zero::ScheduleKind::warmup_decay_lr;
+  saved.schedule.total_num_steps = 9;
+  saved.engine.stage = 3;
   return saved;
 }
 
@@ -140,8 +140,8 @@ TEST_CASE("fields: a stored whole number has the bounds of its flag, unless its 
 
 TEST_CASE("fields: the largest float of a range is read back unchanged from the settings' JSON") {
   RunSpec saved = saved_run();
-  saved.optimisation.schedule.warmup_num_steps = 2;
-  saved.optimisation.engine.clip_norm = 3e38f;  // as a double it is above 3e38
+  saved.schedule.warmup_num_steps = 2;
+  saved.engine.clip_norm = 3e38f;  // as a double it is above 3e38
   const std::string json = tools::to_json(saved);
   CHECK(tools::to_json(tools::settings_from_json(json, "again")) == json);
 }
@@ -169,7 +169,7 @@ TEST_CASE("fields: every member of RunSpec is stored, or listed in this test as 
   add(settings.base);                   // in the checkpoint's info, beside the JSON
   add(settings.data.chat_format_path);  // chat_format has the contents
   // A resumed run chooses again how it works: the bits are the same.
-  zero::Config& engine = settings.optimisation.engine;
+  zero::Config& engine = settings.engine;
   add(settings.axes.schedule);
   add(engine.offload.sub_group_size);
   add(engine.offload.optimizer_ratio);

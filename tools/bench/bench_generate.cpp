@@ -26,7 +26,6 @@ struct GenerateBench {
   TrainOptions train;  ///< the model
   int64_t prompt = 128, tokens = 128, batch = 1, repeats = 3;
   ValuesOptions values;
-  DeviceFlags device_flags;
   std::string json;
 };
 
@@ -69,36 +68,22 @@ bool parse(const std::vector<std::string>& arguments, GenerateBench& options) {
           "beside the time in which memory gives up the weights.",
       .groups =
           {{"model",
-            {flag_named("--model-type", train),
-             flag_named("--n-layer", train),
-             flag_named("--n-head", train),
-             flag_named("--n-embd", train),
+            {flag_named("--model-type", train), flag_named("--n-layer", train),
+             flag_named("--n-head", train), flag_named("--n-embd", train),
              integer_flag({"--block-size"}, model.block_size, "longest sequence", {2, nullptr}),
              integer_flag({"--vocab-size"}, model.vocabulary, "tokens that the model knows",
                           {1, nullptr}),
-             flag_named("--position-embedding", train),
-             flag_named("--tied", train),
-             {{"--precision"},
-              "P",
-              "of the computation: f32, bf16 or f16 [f32]",
-              [&options](const std::string& name, const std::string& value) {
-                options.values.compute = parse_dtype(name, value);
-              }},
-             dtype_flag(options.values.stored, "dtype in which weights are stored [--precision]")}},
+             flag_named("--position-embedding", train), flag_named("--tied", train),
+             dtype_flag({"--precision"}, options.values.compute, "of the computation [f32]"),
+             dtype_flag({"--dtype"}, options.values.stored,
+                        "dtype in which weights are stored [--precision]")}},
            {"bench",
             {integer_flag({"--prompt"}, options.prompt, "tokens of the prompt", {1, nullptr}),
              integer_flag({"--tokens"}, options.tokens, "tokens to generate", {2, nullptr}),
              integer_flag({"--batch-size"}, options.batch, "prompts at once", {1, nullptr}),
              integer_flag({"--repeats"}, options.repeats, "times, after one that is not counted",
                           {1, nullptr}),
-             {{"--threads"},
-              "N",
-              "threads to compute with; 0: every core [0]",
-              [&options](const std::string& name, const std::string& value) {
-                options.device_flags.device.threads =
-                    static_cast<int>(parse_integer(name, value, 0, 4096));
-              }},
-             device_flag(options.device_flags.type),
+             flag_named("--threads", train), flag_named("--device", train),
              path_flag({"--json"}, "F", options.json, PathUse::writes, "writes the same as JSON")}},
            unsupported_flags(/*one_rank=*/true)},
       .notes = "  zerograd bench generate --tied --precision bf16 --batch-size 8"};
@@ -108,13 +93,13 @@ bool parse(const std::vector<std::string>& arguments, GenerateBench& options) {
     throw Unsupported(
         "--model-type: bench generate takes models with a decoder alone; try zerograd bench "
         "seq2seq");
-  if (const int64_t own = own_vocabulary(train); own > 0 && !train.given.count("--vocab-size"))
+  if (const int64_t own = own_vocabulary(train); own > 0 && !train.has("--vocab-size"))
     model.vocabulary = own;
   if (options.prompt + options.tokens > model.block_size)
     raise<ConfigError>(
         "--tokens: expected at most the {} of --block-size with the prompt's, got {} and {}",
         model.block_size, options.prompt, options.tokens);
-  refuse_emulator(options.device_flags.type);
+  refuse_emulator(options.train.device_flags.type);
   check_writable("--json", options.json);
   return true;
 }
@@ -141,10 +126,12 @@ Generated measure(const GenerateBench& options) {
   TrainOptions sizes = options.train;
   sizes.given.insert("--dropout");
   sizes.model.dropout = 0.0f;
-  const Device device = device_of_rank(options.device_flags.type, 0, options.device_flags.device);
+  const Device device =
+      device_of_rank(options.train.device_flags.type, 0, options.train.device_flags.device);
   Generated measured{.model = model_config(sizes, *tokens), .threads = device.traits().threads};
   const auto measure_read = [&] {  // measured twice, because other processes on this machine vary
-    const Device own = device_of_rank(options.device_flags.type, 0, options.device_flags.device);
+    const Device own =
+        device_of_rank(options.train.device_flags.type, 0, options.train.device_flags.device);
     measured.read =
         std::max(measured.read, own.type() == Device::Type::cpu ? bench::measure_read_bandwidth(own)
                                                                 : bench::measure_copy_rate(own));
@@ -191,8 +178,8 @@ void print(const GenerateBench& options, const Generated& measured) {
       "best |\n"
       "|---|---|---|---:|---:|---:|---:|---:|---:|---:|\n"
       "| limit: %s | | | %d | | | | %.1f | | |\n",
-      options.device_flags.type == Device::Type::cpu ? "read" : "memory, a copy", measured.threads,
-      1e-9 * measured.read);
+      options.train.device_flags.type == Device::Type::cpu ? "read" : "memory, a copy",
+      measured.threads, 1e-9 * measured.read);
   for (const Row& row : rows_of(options, measured)) {
     const auto ms = [&](double q) { return 1e3 * bench::quantile(row.seconds, q); };
     const bool limited = row.limit_s > 0.0;
@@ -224,7 +211,7 @@ Json json_of(const GenerateBench& options, const Generated& measured) {
   }
   return {{"schema", 1},
           {"bench", "generate"},
-          {"machine", bench::machine_json(options.device_flags.type)},
+          {"machine", bench::machine_json(options.train.device_flags.type)},
           {"model", model_json(measured.model)},
           {"precision", name_of(options.values.compute)},
           {"dtype", name_of(options.values.stored.value_or(options.values.compute))},

@@ -71,9 +71,9 @@ std::set<MatmulProblem> products_of(const Run& run) {
   Run planned = run;
   planned.options.device_flags.device.count_launches = true;  // so that kernels choose
   const PlannedProducts products;
-  const Axes& axes = run.settings.axes;
-  const bool by_muon = run.settings.optimisation.engine.update.rule == OptimizerRule::muon;
-  const int64_t data_ranks = run.settings.data_ranks, planned_data_ranks = by_muon ? data_ranks : 1;
+  const Axes& axes = run.options.axes;
+  const bool by_muon = run.options.engine.update.rule == OptimizerRule::muon;
+  const int64_t data_ranks = run.options.data_ranks, planned_data_ranks = by_muon ? data_ranks : 1;
   for (int64_t stage = 0; stage < axes.pipeline; ++stage)
     for (int64_t rank = 0; rank < planned_data_ranks * axes.tensor; ++rank)
       dry_run(planned, static_cast<int>(stage * data_ranks * axes.tensor + rank));

@@ -122,9 +122,9 @@ int bench_pipeline(const std::vector<std::string>& arguments) {
   const CommandLine line = {
       .usage = "zerograd bench pipeline [flags]",
       .summary =
-          "How long stages of a pipeline wait for each other, beside (p - 1) / (m + p - 1) of "
-          "p\nstages and m micro-batches. Stages are ranks as threads, and sleep for as long as "
-          "work\nwould take, so that what is measured is the schedule and the messages.",
+          "How long stages of a pipeline wait for each other, beside (p - 1) / (m + p - 1) of p\n"
+          "stages and m micro-batches. Stages are ranks as threads, and sleep for as long as work\n"
+          "would take, so that what is measured is the schedule and the messages.",
       .groups = {
           {"flags",
            {integer_flag({"--stages"}, options.stages, "stages", {1, nullptr}),

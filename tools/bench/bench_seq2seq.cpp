@@ -6,6 +6,7 @@
 
 #include "bench/report.h"
 #include "tools/bench/command.h"
+#include "tools/options/flags.h"
 #include "tools/run/planner.h"
 #include "tools/run/run.h"
 #include "zerograd/models/data/random_stream.h"
@@ -237,13 +238,7 @@ bool parse(const std::vector<std::string>& arguments, Seq2SeqBench& options, std
                    size("--n-embd", options.width, "width"),
                    size("--n-head", options.heads, "heads"),
                    size("--vocab-size", options.vocabulary, "tokens that the model knows"),
-                   {{"--precision"},
-                    "P",
-                    "f32, bf16 or f16 [f16]",
-                    [&options](const std::string& name, const std::string& value) {
-                      constexpr DType dtypes[] = {DType::f32, DType::bf16, DType::f16};
-                      options.compute = dtypes[parse_choice(name, value, {"f32", "bf16", "f16"})];
-                    }}}},
+                   dtype_flag({"--precision"}, options.compute, "of the computation [f16]")}},
                  {"work",
                   {integer_flag({"--max-source-length"}, options.source, "tokens of a source",
                                 {1, nullptr}),

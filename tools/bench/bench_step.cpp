@@ -156,7 +156,7 @@ bool parse(const std::vector<std::string>& arguments, BenchStepOptions& options)
   if (is_seq2seq(train))
     throw Unsupported(
         "--model-type: bench step takes models with a decoder alone; try zerograd bench seq2seq");
-  if (const int64_t own = own_vocabulary(train); own > 0 && !train.given.count("--vocab-size"))
+  if (const int64_t own = own_vocabulary(train); own > 0 && !train.has("--vocab-size"))
     train.model.vocabulary = own;
   return true;
 }
@@ -199,7 +199,7 @@ MeasuredSteps measure(const Run& run, const BenchStepOptions& bench) {
   const auto measure_peak = [&] {  // measured twice, because other processes on this machine vary
     const Device::Type type = run.options.device_flags.type;
     const Device device = device_of_rank(type, 0, options);
-    const DType dtype = run.settings.optimisation.engine.compute;
+    const DType dtype = run.options.engine.compute;
     first.peak_flops = std::max(first.peak_flops, type == Device::Type::cpu
                                                       ? matmul_peak_or_zero(device, dtype)
                                                       : bench::measure_product_rate(device, dtype) *
@@ -220,7 +220,7 @@ MeasuredSteps measure(const Run& run, const BenchStepOptions& bench) {
              .device = run.options.device_flags.device,
              .type = run.options.device_flags.type});
   measure_peak();
-  first.profile = profile(trace->spans(), 0, run.options.optimisation.engine.update);
+  first.profile = profile(trace->spans(), 0, run.options.engine.update);
   return first;
 }
 
@@ -230,9 +230,9 @@ struct StepReport {
   const MeasuredSteps& measured;
 
   double tokens() const {
-    return static_cast<double>(run.settings.samples_per_step() * run.dataset->block_size());
+    return static_cast<double>(run.options.samples_per_step() * run.dataset->block_size());
   }
-  double flops() const { return tokens() * models::matmul_flops_per_token(run.settings.model); }
+  double flops() const { return tokens() * models::matmul_flops_per_token(run.options.model); }
   double seconds(double q) const { return bench::quantile(measured.seconds, q); }
   double percent_of_peak(double q) const {
     return 100.0 * flops() / seconds(q) / measured.peak_flops;
@@ -253,7 +253,7 @@ std::string description_of(const RunSpec& settings) {
 
 void print(const StepReport& report) {
   const auto& [run, measured] = report;
-  const std::string precision = run.settings.optimisation.precision();
+  const std::string precision = run.options.precision();
   const auto all_threads = static_cast<int>(run.options.ranks) * measured.threads;
   const auto percent = [&](double q) {
     return measured.peak_flops > 0.0 ? fmt::format("{:.1f} %", report.percent_of_peak(q))
@@ -266,10 +266,9 @@ void print(const StepReport& report) {
       "|---|---|---|---:|---:|---:|---:|---:|---:|---:|\n");
   if (measured.peak_flops > 0.0)
     std::printf("| limit: matmul peak | | %s | %d | | | | %.1f | | |\n",
-                name_of(run.settings.optimisation.engine.compute), all_threads,
-                1e-9 * measured.peak_flops);
+                name_of(run.options.engine.compute), all_threads, 1e-9 * measured.peak_flops);
   std::printf("| step | %s | %s | %d | %.2f | %.2f - %.2f | %.0f | %.1f | %s | %s |\n",
-              description_of(run.settings).c_str(), precision.c_str(), all_threads, 1e3 * median,
+              description_of(run.options).c_str(), precision.c_str(), all_threads, 1e3 * median,
               1e3 * report.seconds(0.1), 1e3 * report.seconds(0.9), report.tokens() / median,
               1e-9 * report.flops() / median, percent(0.5).c_str(), percent(0.0).c_str());
   std::printf(
@@ -285,7 +284,7 @@ void print(const StepReport& report) {
 
 Json json_of(const StepReport& report) {
   const auto& [run, measured] = report;
-  const RunSpec& settings = run.settings;
+  const RunSpec& settings = run.options;
   const double median = report.seconds(0.5);
   const bool known = measured.peak_flops > 0.0;
   Json parts = Json::array();
@@ -297,9 +296,9 @@ Json json_of(const StepReport& report) {
           {"bench", "step"},
           {"machine", bench::machine_json(run.options.device_flags.type)},
           {"model", model_json(settings.model)},
-          {"precision", settings.optimisation.precision()},
+          {"precision", settings.precision()},
           {"ranks", settings.data_ranks},
-          {"stage", settings.optimisation.engine.stage},
+          {"stage", settings.engine.stage},
           {"micro_batch", settings.micro_batch},
           {"accumulation", settings.accumulation},
           {"threads", measured.threads},

@@ -94,8 +94,8 @@ int bench_tokenizer(const std::vector<std::string>& arguments) {
       .groups = {{"flags",
                   {tokenizer_flag(
                        {"--tokenizer"}, "PATH", name,
-                       "a tokenizer.json, a folder with one or with vocab.json and merges.txt,\nor "
-                       "train:SIZE for one of SIZE tokens, trained on TEXT"),
+                       "a tokenizer.json, a folder with one or with vocab.json and merges.txt,\n"
+                       "or train:SIZE for one of SIZE tokens, trained on TEXT"),
                    integer_flag({"--repeats"}, repeats, "times, after one that is not counted",
                                 {1, nullptr}),
                    path_flag({"--json"}, "F", json, PathUse::writes, "writes the same as JSON")}}},

@@ -91,7 +91,7 @@ std::string write_continuation(const TrainedModel& trained, const std::vector<in
     text += part;
     print_text(part);
   };
-  models::generate(*trained.model, trained.make_tape(), {prompt}, length, sampling,
+  models::generate(*trained.model.decoder, trained.make_tape(), {prompt}, length, sampling,
                    [&](int32_t token) {
                      if (writes && std::ranges::count(sampling.ends, token) == 0)
                        print(words->decode(token));
@@ -104,7 +104,7 @@ std::string write_continuation(const TrainedModel& trained, const std::vector<in
 
 void talk(const TrainedModel& trained, const models::Tokenizer& tokenizer,
           const ChatOptions& options, InferenceMode mode) {
-  const models::GPT& model = *trained.model;
+  const models::GPT& model = *trained.model.decoder;
   ChatText chat(options.format);
   models::SamplingOptions sampling = options.sampling;
   if (const auto end = token_behind_answers(chat, tokenizer)) sampling.ends.push_back(*end);

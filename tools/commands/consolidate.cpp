@@ -61,9 +61,9 @@ bool parse(const std::vector<std::string>& arguments, ConsolidateOptions& option
   if (!parse(line, arguments, options.train.given)) return false;
   check_model(options.train);
   for (const char* flag : {"--ranks", "--n-head", "--model-type"})
-    if (!options.split && options.train.given.count(flag))
+    if (!options.split && options.train.has(flag))
       raise<ConfigError>("{}: expected --split with it, got none", flag);
-  if (options.split && options.train.given.count("--dtype"))
+  if (options.split && options.train.has("--dtype"))
     throw ConfigError("--dtype: a checkpoint's masters are f32; leave the flag out of --split");
   return true;
 }

@@ -88,11 +88,11 @@ bool parse(const std::vector<std::string>& arguments, EvalOptions& options) {
 DataOptions data_options(const RunSpec& saved, const EvalOptions& options) {
   DataOptions data = with_flags(saved, options.train).data;
   // Only the named data is evaluated: its end, or all of --val-data.
-  if (options.train.given.count("--data") || options.train.given.count("--val-fraction"))
+  if (options.train.has("--data") || options.train.has("--val-fraction"))
     data.validation_source.clear();
-  if (options.train.given.count("--val-data")) {
+  if (options.train.has("--val-data")) {
     data.validation_source = options.train.data.validation_source;
-    if (!options.train.given.count("--data")) data.source = data.validation_source;
+    if (!options.train.has("--data")) data.source = data.validation_source;
   }
   data.chat_format_path = options.train.data.chat_format_path;
   resolve_chat_format(data, is_hf_folder(options.checkpoint) ? options.checkpoint : saved.base.path,
@@ -138,8 +138,8 @@ int eval_pairs(const SavedModel& saved_model, const EvalOptions& options, const 
                                      .seed = saved.seed});
   note_change(data, saved);
   return run_inference(saved_model, options, [&](const TrainedModel& trained, InferenceMode mode) {
-    const double loss = pair_loss(*trained.seq2seq, trained.make_tape(), *pairs, trained.device,
-                                  options.batch, batches_of(mode, options));
+    const double loss = pair_loss(*trained.model.seq2seq, trained.make_tape(), *pairs,
+                                  trained.device, options.batch, batches_of(mode, options));
     if (mode == InferenceMode::run) print_line(stdout, "val loss {:.4f}", loss);
   });
 }
@@ -164,7 +164,7 @@ int eval_questions(const SavedModel& saved_model, const EvalOptions& options) {
   refuse_pair_flags(options.train.given);
   check_block_size(options, saved);
   DataOptions data = saved.data;
-  const bool named = options.train.given.count("--tokenizer") > 0;
+  const bool named = options.train.has("--tokenizer");
   if (named) data.tokenizer = options.train.data.tokenizer;
   const auto tokenizer = resolve_tokenizer(data, &saved_model, named);
   if (!tokenizer)
@@ -180,7 +180,7 @@ int eval_questions(const SavedModel& saved_model, const EvalOptions& options) {
   } catch (const FileError& error) {
     raise<FileError>("--multiple-choice: {}", error.what());
   }
-  if (options.train.given.count("--score-samples")) {
+  if (options.train.has("--score-samples")) {
     if (options.train.score_samples < 1)
       raise<ConfigError>(
           "--score-samples: expected 1 question or more for --multiple-choice, got {}",
@@ -202,7 +202,7 @@ int eval_questions(const SavedModel& saved_model, const EvalOptions& options) {
   return run_inference(saved_model, options, [&](const TrainedModel& trained, InferenceMode mode) {
     const bool whole = mode != InferenceMode::budget || questions.empty();
     const models::ChoiceScores scores = models::score_choices(
-        *trained.model, trained.make_tape(), whole ? questions : std::vector{*longest},
+        *trained.model.decoder, trained.make_tape(), whole ? questions : std::vector{*longest},
         {.at_once = options.batch, .block_size = block_size});
     if (mode != InferenceMode::run) return;
     if (scores.cut > 0) print_line(stderr, "note: {}", cut_note(scores, block_size));
@@ -232,14 +232,14 @@ int eval(const std::vector<std::string>& arguments, bool only_planned) {
   if (!parse(arguments, options)) return 0;
   options.only_planned = only_planned;
   const SavedModel saved_model = open_for_inference(options);
-  if (options.train.given.count("--multiple-choice")) return eval_questions(saved_model, options);
+  if (options.train.has("--multiple-choice")) return eval_questions(saved_model, options);
   if (options.plain_questions)
     throw ConfigError("--plain-questions: expected --multiple-choice PATH.jsonl beside it");
   const RunSpec& saved = saved_model.settings;
   DataOptions data = data_options(saved, options);
-  const bool named = options.train.given.count("--tokenizer") > 0;
+  const bool named = options.train.has("--tokenizer");
   const auto tokenizer = resolve_tokenizer(data, &saved_model, named);
-  if (!options.train.given.count("--data") && !options.train.given.count("--val-data"))
+  if (!options.train.has("--data") && !options.train.has("--val-data"))
     check_data_exists(data.validation_source.empty() ? data.source : data.validation_source,
                       saved_model.path, data.validation_source.empty() ? "--data" : "--val-data");
   if (!saved.seq2seq.config.empty()) return eval_pairs(saved_model, options, data, tokenizer);
@@ -252,7 +252,7 @@ int eval(const std::vector<std::string>& arguments, bool only_planned) {
   const auto dataset = make_dataset(
       data, {.block_size =
                  options.train.model.block_size > 0 ? options.train.model.block_size : block_size,
-             .seed = options.train.given.count("--seed") ? options.train.seed : saved.seed,
+             .seed = options.train.has("--seed") ? options.train.seed : saved.seed,
              .vocabulary = saved.model.vocabulary,
              .tokenizer = tokenizer ? &*tokenizer : nullptr,
              .end = end_token(&saved_model, tokenizer ? &*tokenizer : nullptr),
@@ -265,7 +265,7 @@ int eval(const std::vector<std::string>& arguments, bool only_planned) {
   if (named) check_tokenizer(data, *tokenizer, *dataset);
   note_change(data, saved);
   return run_inference(saved_model, options, [&](const TrainedModel& trained, InferenceMode mode) {
-    print_evaluation({.model = *trained.model,
+    print_evaluation({.model = *trained.model.decoder,
                       .make_tape = trained.make_tape(),
                       .dataset = *dataset,
                       .device = trained.device,

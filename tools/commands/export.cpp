@@ -79,7 +79,7 @@ bool parse(const std::vector<std::string>& arguments, ExportOptions& options) {
         targets == 0 ? "--hf: expected a folder to write, got nothing; try --hf DIR, --gguf FILE "
                        "or --peft DIR"
                      : "export: expected one of --hf, --gguf and --peft, got more; export twice");
-  if (!options.peft.empty() && options.train.given.count("--dtype"))
+  if (!options.peft.empty() && options.train.has("--dtype"))
     throw ConfigError("--dtype: adapters are written in f32; leave the flag out of --peft");
   if (options.gguf.empty() && options.dtype == models::GGUFType::q8_0)
     throw ConfigError("--dtype: expected f32, f16 or bf16 for --hf, got q8_0; try --gguf FILE");

@@ -121,7 +121,7 @@ std::string characters_for(const SavedModel& saved_model, const GenerateOptions&
 std::optional<models::Tokenizer> tokenizer_for(const SavedModel& saved_model,
                                                const GenerateOptions& options) {
   DataOptions data = saved_model.settings.data;
-  const bool named = options.train.given.count("--tokenizer") > 0;
+  const bool named = options.train.has("--tokenizer");
   if (named) data.tokenizer = options.train.data.tokenizer;
   if (!data.tokenizer.empty() && !options.train.data.source.empty())
     raise<ConfigError>("--data: the tokens are those of the tokenizer {}; leave the flag out",
@@ -148,7 +148,7 @@ void print_performance(const TrainedModel& trained, int64_t length,
   double sum = 0.0;
   for (size_t i = warm_up_runs; i < seconds.size(); ++i) sum += seconds[i];
   const double token = sum / static_cast<double>((seconds.size() - warm_up_runs) * length);
-  const models::GPTConfig& config = trained.model->config();
+  const models::GPTConfig& config = trained.model.decoder->config();
   const double parameters = 12.0 * static_cast<double>(config.layers) *
                             static_cast<double>(config.width) * static_cast<double>(config.width);
   const double bytes =
@@ -169,10 +169,10 @@ bool draws(const Given& given) {
 models::SamplingOptions with_flags(models::SamplingOptions own, const GenerateOptions& options) {
   const models::SamplingOptions& flags = options.sampling;
   own.seed = flags.seed;
-  if (options.train.given.count("--temperature")) own.temperature = flags.temperature;
-  if (options.train.given.count("--top-k")) own.top_k = flags.top_k;
-  if (options.train.given.count("--top-p")) own.top_p = flags.top_p;
-  if (options.train.given.count("--min-p")) own.min_p = flags.min_p;
+  if (options.train.has("--temperature")) own.temperature = flags.temperature;
+  if (options.train.has("--top-k")) own.top_k = flags.top_k;
+  if (options.train.has("--top-p")) own.top_p = flags.top_p;
+  if (options.train.has("--min-p")) own.min_p = flags.min_p;
   return own;
 }
 
@@ -192,11 +192,10 @@ models::SamplingOptions sampling_of(const RunSpec& settings, const GenerateOptio
                                        : own.note);
   if (rules.sampling)
     sampling = with_flags(*rules.sampling, options);
-  else if (own.do_sample && !draws(options.train.given) &&
-           !options.train.given.count("--temperature"))
+  else if (own.do_sample && !draws(options.train.given) && !options.train.has("--temperature"))
     sampling.temperature = 0.0;
   const auto used = static_cast<int64_t>(prompt.size());
-  if (!options.train.given.count("--length") && (rules.max_new_tokens || rules.max_length))
+  if (!options.train.has("--length") && (rules.max_new_tokens || rules.max_length))
     length =
         std::max<int64_t>(1, rules.max_new_tokens.value_or(rules.max_length.value_or(0) - used));
   rules.start = prompt;
@@ -261,7 +260,7 @@ void check_decoder_flags(const Given& given) {
 models::BeamOptions search_options(const RunSpec& settings, const GenerateOptions& options) {
   models::BeamOptions search = seq2seq_model(settings.seq2seq).generation;
   const models::BeamOptions& now = options.search;
-  const auto given = [&](const char* flag) { return options.train.given.count(flag) > 0; };
+  const auto given = [&](const char* flag) { return options.train.has(flag); };
   if (given("--length") && given("--max-length"))
     throw ConfigError("--max-length: expected one of it and --length, got both");
   if (given("--num-beams")) search.beams = now.beams;
@@ -305,11 +304,11 @@ void answer(const TrainedModel& trained, const GenerateOptions& options,
   if (options.test_performance)
     throw Unsupported(
         "--test-performance: it measures models with a decoder alone; try zerograd bench seq2seq");
-  if (options.train.given.count("--data"))
+  if (options.train.has("--data"))
     throw ConfigError(
         "--data: without a tokenizer the prompt is token numbers; leave the flag out");
   const RunSpec& settings = trained.saved_model.settings;
-  const models::Seq2SeqConfig& config = trained.seq2seq->config();
+  const models::Seq2SeqConfig& config = trained.model.seq2seq->config();
   const PairText text(config, tokenizer ? &*tokenizer : nullptr, "--prompt");
   const std::vector<int32_t> source = text.encode(settings.seq2seq.source_prefix + options.prompt,
                                                   std::numeric_limits<int32_t>::max());
@@ -328,7 +327,7 @@ void answer(const TrainedModel& trained, const GenerateOptions& options,
     search.early_stopping = models::EarlyStopping::yes;
   }
   const models::Generated answers =
-      models::generate(*trained.seq2seq, trained.make_tape(), {source}, search);
+      models::generate(*trained.model.seq2seq, trained.make_tape(), {source}, search);
   if (mode != InferenceMode::run) return;
   note_on_generation(seq2seq_model(settings.seq2seq).generation_note);
   for (const std::vector<int32_t>& row : answers.rows) print_text(text.decode(row) + "\n");
@@ -343,7 +342,7 @@ int generate(const std::vector<std::string>& arguments, bool only_planned) {
   if (options.chat)
     refuse_flags(options.train.given, {"--test-performance", "--data"},
                  "it has no effect on --chat; leave the flag out");
-  if (!options.chat && options.train.given.count("--chat-format"))
+  if (!options.chat && options.train.has("--chat-format"))
     throw ConfigError("--chat-format: expected --chat with it, got none");
   const SavedModel saved_model = open_for_inference(options);
   std::optional<models::Tokenizer> tokenizer = tokenizer_for(saved_model, options);

@@ -79,11 +79,8 @@ std::vector<Host> hosts_of(const LaunchOptions& options) {
                  options.hostfile);
     if (options.nodes > 1)
       throw ConfigError("--num_nodes: expected a --hostfile with it, got none");
-    std::vector<int> slots;
     const int64_t count = options.slots == -1 ? available_cores() : options.slots;
-    slots.reserve(static_cast<size_t>(count));
-    for (int slot = 0; slot < count; ++slot) slots.push_back(slot);
-    return selected({{"localhost", slots}}, options.include, options.exclude);
+    return selected({{"localhost", first_slots(count)}}, options.include, options.exclude);
   }
   std::vector<Host> hosts =
       selected(read_hostfile(options.hostfile), options.include, options.exclude);

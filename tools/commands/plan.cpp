@@ -109,8 +109,8 @@ std::string explain_formulas() {
 /// The same formulas at the run's size, and the resting bytes of the planned rank, exact to the
 /// byte.
 std::string explain_run(const Run& run, int64_t parameters, const RankMemory& memory) {
-  const int ranks = static_cast<int>(run.settings.data_ranks);
-  const zero::Config& config = run.settings.optimisation.engine;
+  const int ranks = static_cast<int>(run.options.data_ranks);
+  const zero::Config& config = run.options.engine;
   const zero::RestingBytes& rest = memory.resting;
   zero::Config stages = config;
   stages.reduce_at_boundary = false;  // affects stages 0 and 1 only
@@ -118,10 +118,10 @@ std::string explain_run(const Run& run, int64_t parameters, const RankMemory& me
              "This run: {}\n\n{}{}\n\nresting bytes of rank {} at stage {}: {} = values {} + sums "
              "{} + optimizer {} + padding {}",
              states_table(static_cast<double>(parameters), ranks, stages), precision_columns,
-             precision_row(run.settings.optimisation.precision(), zero::precision_of(config)),
-             memory.rank, config.stage, rest.total(), rest.parameter, rest.gradient, rest.optimizer,
+             precision_row(run.options.precision(), zero::precision_of(config)), memory.rank,
+             config.stage, rest.total(), rest.parameter, rest.gradient, rest.optimizer,
              rest.padding) +
-         (run.settings.lora.rank > 0
+         (run.options.lora.rank > 0
               ? "\nThe formulas are of a run that trains every parameter; this one trains adapters."
               : "");
 }
@@ -139,7 +139,7 @@ std::string line_of(const Run& run, const RankMemory& rank) {
   for (int purpose = 0; purpose < purpose_count; ++purpose)
     line += fmt::format(" {} |", short_mib(peak.at_max[static_cast<size_t>(purpose)]));
   line += fmt::format(" {} |", short_mib(peak.reserved));
-  const auto steps = std::max<int64_t>(1, run.steps - run.steps_done);
+  const auto steps = std::max<int64_t>(1, run.options.steps - run.steps_done);
   for (const AxisWire& axis : rank.axes)
     line += fmt::format(" {} |", short_mib(received_bytes(axis.wire) / steps));
   return line;
@@ -161,7 +161,7 @@ double imbalance(const models::GPTConfig& model, const std::vector<RankMemory>& 
 /// The text that `plan` prints for a mesh: a Markdown table with a row per pipeline stage, its peak
 /// bytes by purpose and the bytes received in a step by axis, then the pipeline bubble.
 std::string mesh_summary(const Run& run, const std::vector<RankMemory>& stages) {
-  const RunSpec& settings = run.settings;
+  const RunSpec& settings = run.options;
   const Axes& axes = settings.axes;
   std::string summary = fmt::format(
       "mesh: data {} x pipeline {} x tensor {}\n\n"
@@ -185,13 +185,12 @@ std::string mesh_summary(const Run& run, const std::vector<RankMemory>& stages) 
       "stage costs {:.1f} % more than the mean",
       100.0 * bubble, axes.pipeline, settings.accumulation,
       100.0 * (imbalance(settings.model, stages) - 1.0));
-  if (settings.optimisation.engine.stage > 1)
-    summary +=
-        fmt::format("\nZeRO stage {} in a pipeline: {}; stages 0 and 1 send less",
-                    settings.optimisation.engine.stage,
-                    settings.optimisation.engine.stage == 3
-                        ? "every micro-batch gathers its stage's values, forward and backward"
-                        : "sums are shared out at every stage here, so it saves nothing over 1");
+  if (settings.engine.stage > 1)
+    summary += fmt::format(
+        "\nZeRO stage {} in a pipeline: {}; stages 0 and 1 send less", settings.engine.stage,
+        settings.engine.stage == 3
+            ? "every micro-batch gathers its stage's values, forward and backward"
+            : "sums are shared out at every stage here, so it saves nothing over 1");
   return summary;
 }
 
@@ -202,7 +201,7 @@ void drop_output_options(TrainOptions& options) {
   const bool looks = options.resume == "auto";
   std::string without_effect;
   for (const std::string& flag : ignored_flags(by_plan))
-    if (options.given.count(flag) && !(looks && flag == "--save"))
+    if (options.has(flag) && !(looks && flag == "--save"))
       without_effect += (without_effect.empty() ? "" : ", ") + flag;
   if (!without_effect.empty())
     print_line(
@@ -253,7 +252,7 @@ void print_summary(const Run& run, const RankMemory& memory) {
                peak.step, peak.phase);
     print_line(stdout, "wire {:.1f} MiB per step",
                static_cast<double>(received_bytes(memory.wire)) / (1 << 20) /
-                   static_cast<double>(run.steps - run.steps_done));
+                   static_cast<double>(run.options.steps - run.steps_done));
   }
   print("host " + size_in_mib(needs.host));
   print("disk " + size_in_mib(needs.file));
@@ -270,11 +269,11 @@ const RankMemory& rank_with_peak(const std::vector<RankMemory>& ranks) {
 
 // The memory of the largest batch, which may be larger than the batches of the planned steps.
 std::optional<RankMemory> largest_memory(const Run& run) {
-  if (run.settings.rampup.start == 0) return std::nullopt;
+  if (run.options.rampup.start == 0) return std::nullopt;
   const Run largest = largest_steps(run);
   const std::vector<RankMemory> stages = plan_stages(largest);
   const RankMemory& memory = rank_with_peak(stages);
-  print(description_of(run.settings.rampup, run.settings.samples_per_step()) +
+  print(description_of(run.options.rampup, run.options.samples_per_step()) +
         fmt::format("; peak {} in its largest steps", size_in_mib(needs_of(memory).device)));
   return memory;
 }
@@ -313,12 +312,12 @@ void check_predictable(const Run& run, const Peaks& peaks) {
         "--peaks: '{}' has the rates of a {}; expected those of --device {}; try another file of "
         "bench/peaks",
         peaks.name, of_gpu ? "GPU" : "CPU", name_of(type));
-  const zero::OffloadOptions& offload = run.settings.optimisation.engine.offload;
-  if (run.settings.axes.pipeline > 1)
+  const zero::OffloadOptions& offload = run.options.engine.offload;
+  if (run.options.axes.pipeline > 1)
     raise<ConfigError>(
         "--peaks: the time that pipeline stages wait for each other is not predicted; expected one "
         "stage, got --pipeline-parallel {}; try --kernels alone",
-        run.settings.axes.pipeline);
+        run.options.axes.pipeline);
   for (const Space space :
        {offload.parameter, offload.gradient, offload.optimizer, offload.activation})
     if (space != Space::device)
@@ -352,15 +351,15 @@ int plan(const std::vector<std::string>& arguments) {
   }
   const Run run = prepare_run(options.train);
   if (run.options.explain_settings) {
-    print(explain_settings(run.options, run.settings));
+    print(explain_settings(run.options, run.options));
     return 0;
   }
   if (peaks) check_predictable(run, *peaks);
-  if (run.pairs && !run.settings.seq2seq.pad_to_max && !run.options.data.source.empty())
+  if (run.pairs && !run.options.seq2seq.pad_to_max && !run.options.data.source.empty())
     print_line(stderr,
                "note: each step is padded to its longest pair, so a later step may take more; "
                "--pad-to-max-length plans the most");
-  const bool meshed = run.settings.axes.model_ranks() > 1;
+  const bool meshed = run.options.axes.model_ranks() > 1;
   const std::vector<RankMemory> stages = plan_stages(run);
   const RankMemory& first = stages.front();
   const MemoryRecord record = memory_record(run);

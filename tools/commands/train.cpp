@@ -59,7 +59,7 @@ void adopt_processes(TrainOptions& options) {
         "ranks: this build links no MPI, so the {} processes that were started cannot communicate; "
         "try --ranks {} in one process, or install libopenmpi-dev and build again",
         place->size, place->size);
-  if (options.given.count("--ranks") && options.ranks != place->size)
+  if (options.has("--ranks") && options.ranks != place->size)
     raise<ConfigError>("--ranks: expected the {} processes that were started, or nothing; got {}",
                        place->size, options.ranks);
   options.ranks = place->size;
@@ -70,8 +70,8 @@ bool parse_finetune_flags(const std::vector<std::string>& arguments, TrainOption
   const CommandLine line = {
       .usage = "zerograd finetune --from-hf FOLDER --data CHATS.jsonl [flags]",
       .summary =
-          "Trains a decoder of Hugging Face's on conversations: the loss is\non responses alone. "
-          "It is train with other defaults: --epochs 3, --lr 2e-05,\n"
+          "Trains a decoder of Hugging Face's on conversations: the loss is\n"
+          "on responses alone. It is train with other defaults: --epochs 3, --lr 2e-05,\n"
           "--lr-scheduler-type linear, --betas 0.9,0.999 and --weight-decay 0. As in train, "
           "conversations have --loss-mean token, --batch-size 8 and\n"
           "--block-size 1024, or the model's positions if fewer. A line of the data is\n"
@@ -91,8 +91,8 @@ bool parse_finetune_flags(const std::vector<std::string>& arguments, TrainOption
 
 void complete(TrainOptions& options) {
   load_config(options);
-  const bool asked = options.given.count("--save-interval") ||
-                     options.given.count("--save-top-k") || options.resume == "auto";
+  const bool asked =
+      options.has("--save-interval") || options.has("--save-top-k") || options.resume == "auto";
   if (asked && options.save.empty()) options.save = "checkpoints";
   resolve_tracking(options);
   check_train(options);
@@ -127,7 +127,7 @@ bool parse(const std::vector<std::string>& arguments, TrainOptions& options) {
   if (!parse_flags(arguments, options)) return false;
   // The default length of finetune counts as not given.
   for (const char* flag : {"--steps", "--train-samples"})
-    if (options.given.count(flag)) options.epochs = 0.0;
+    if (options.has(flag)) options.epochs = 0.0;
   if (options.finetunes) check_finetune(options);
   if (options.data.source.empty() && options.resume.empty() && !is_import(options))
     raise<ConfigError>(
@@ -152,10 +152,9 @@ namespace {
   const std::optional<std::string> smallest = smallest_fitting(run);
   const std::string what = error.what();
   raise<OutOfMemory>("{}{}{}", what, what.ends_with('\n') ? "" : "\n",
-                     smallest
-                         ? fmt::format("try {}: the smallest setting that fits\n", *smallest)
-                         : "no ZeRO stage fits, with or without --activation-checkpoint; try a "
-                           "smaller --batch-size or more --ranks\n");
+                     smallest ? fmt::format("try {}: the smallest setting that fits\n", *smallest)
+                              : "no ZeRO stage fits, with or without --activation-checkpoint; try "
+                                "a smaller --batch-size or more --ranks\n");
 }
 
 // Trains with ranks that are threads, or with this process as one rank of several, which reports
@@ -245,7 +244,7 @@ int train_with(TrainOptions options, const std::vector<std::string>& arguments) 
   if (options.explain_settings) {
     const Run run = prepare_run(options);
     if (options.is_first_process())
-      print_line(stdout, "{}", explain_settings(run.options, run.settings));
+      print_line(stdout, "{}", explain_settings(run.options, run.options));
     return 0;
   }
   if (!options.autotuning.empty()) {
@@ -273,7 +272,7 @@ int train_with(TrainOptions options, const std::vector<std::string>& arguments) 
       explain(run, error);
     } catch (const Error& error) {
       // Thrown as Error itself when nothing can be learned; the numbers would be the same again.
-      if (typeid(error) != typeid(Error) || !options.given.count("--restarted")) throw;
+      if (typeid(error) != typeid(Error) || !options.has("--restarted")) throw;
       print_line(stderr, "error: Error: {}", error.what());
       return fails_again;
     }

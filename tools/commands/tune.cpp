@@ -105,7 +105,7 @@ void check(const TuneOptions& options) {
         "--device {}: tune predicts times of the cpu alone; try plan or train with it",
         options.train.device_flags.type);
   for (const char* flag : {"--resume", "--restarted"})
-    if (options.train.given.count(flag))
+    if (options.train.has(flag))
       throw ConfigError(std::string(flag) +
                         ": expected a run from its beginning, got one that goes on; try tune "
                         "without it, and train with what tune writes and with it");
@@ -116,9 +116,9 @@ Run prepared(const Words& words) {
   parse(words, train);
   train.only_planned = true;
   // Parameters can be offloaded at stage 3 only, so such a run fixes the stage.
-  if (train.optimisation.engine.offload.parameter != Space::device &&
-      may_vary(train, "--zero-stage") && may_vary(train, "--strategy"))
-    train.optimisation.engine.stage = 3;
+  if (train.engine.offload.parameter != Space::device && may_vary(train, "--zero-stage") &&
+      may_vary(train, "--strategy"))
+    train.engine.stage = 3;
   Run run = prepare_run(train);
   if (run.pairs)
     throw Unsupported(
@@ -157,7 +157,7 @@ void print(const Search& search, const Plans& plans, const Run& run, bool find_m
   print_line(stdout, "{}", table_of(search.trials(), run));
   for (const Planned& plan : plans.rest)
     if (find_max_batch)
-      print_line(stdout, "--zero-stage {}: not one sample fits: {}", plan.tuning.stage,
+      print_line(stdout, "--zero-stage {}: not one sample fits: {}", plan.tuning.engine.stage,
                  needs(plan));
   for (const Trial& trial : search.trials())
     if (trial.failure.empty() && trial.peak_bytes != trial.plan.needs.device)

@@ -10,28 +10,6 @@
 namespace zg::tools {
 namespace {
 
-struct VerifyOptions {
-  Given given;
-  std::string checkpoint;
-};
-
-bool parse(const std::vector<std::string>& arguments, VerifyOptions& options) {
-  const CommandLine line = {
-      .usage = "zerograd verify DIR",
-      .summary =
-          "Reads every byte of every checkpoint in DIR, or of one step_N, and names each damage "
-          "by\n"
-          "file, tensor and place. Exit status 5 when there is any.",
-      .positionals = {positional("DIR", "a checkpoints' DIR or one step_N", options.checkpoint,
-                                 PathUse::reads)},
-      .notes =
-          "For a DIR the last line says which step --resume, eval and generate would take: the\n"
-          "newest without damage.\n\n"
-          "  zerograd verify checkpoints\n"
-          "  zerograd verify checkpoints/step_300"};
-  return parse(line, arguments, options.given);
-}
-
 enum class Found { whole, damaged, gone };
 
 /// Prints the damaged items of a step_N folder. A folder that another process removed or replaced
@@ -92,9 +70,21 @@ Summary report_all(const std::string& directory) {
 }  // namespace
 
 int verify(const std::vector<std::string>& arguments) {
-  VerifyOptions options;
-  if (!parse(arguments, options)) return 0;
-  const std::string& path = options.checkpoint;
+  std::string path;
+  const CommandLine line = {
+      .usage = "zerograd verify DIR",
+      .summary =
+          "Reads every byte of every checkpoint in DIR, or of one step_N, and names each damage "
+          "by\n"
+          "file, tensor and place. Exit status 5 when there is any.",
+      .positionals = {positional("DIR", "a checkpoints' DIR or one step_N", path, PathUse::reads)},
+      .notes =
+          "For a DIR the last line says which step --resume, eval and generate would take: the\n"
+          "newest without damage.\n\n"
+          "  zerograd verify checkpoints\n"
+          "  zerograd verify checkpoints/step_300"};
+  Given given;
+  if (!parse(line, arguments, given)) return 0;
   if (zero::step_folders(path).empty()) {
     if (report(zero::find_checkpoint(path)) == Found::damaged)
       raise<FileError>("verify: {} is damaged, as stdout says", path);

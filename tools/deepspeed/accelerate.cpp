@@ -280,7 +280,7 @@ std::vector<std::string> apply_accelerate(const CheckedConfig& yaml, const Check
   });
   take("mixed_precision", "--precision", [&](const Setting& s) {
     if (deepspeed || s.text == "no") return;  // fill_precision() takes it from DeepSpeed's config
-    options.optimisation.engine.compute = s.text == "fp16" ? DType::f16 : DType::bf16;
+    options.engine.compute = s.text == "fp16" ? DType::f16 : DType::bf16;
   });
   return overridden;
 }

@@ -26,7 +26,7 @@ int stage_of(const zero::deepspeed::CheckedConfig& config, const TrainOptions& o
              const std::set<DeepSpeedField>& decided) {
   const zero::deepspeed::Setting* stage = config.find("zero_optimization", "stage");
   return stage && !decided.count(DeepSpeedField::stage) ? static_cast<int>(stage->integer)
-                                                        : options.optimisation.engine.stage;
+                                                        : options.engine.stage;
 }
 
 std::set<DeepSpeedField> decided_by_flags(const zero::deepspeed::CheckedConfig& config,
@@ -34,7 +34,7 @@ std::set<DeepSpeedField> decided_by_flags(const zero::deepspeed::CheckedConfig& 
   std::set<DeepSpeedField> decided;
   for (const Field* row : all_fields())
     for (const std::string& flag : flags_of(*row))
-      if (row->config && options.given.count(flag)) decided.insert(*row->config);
+      if (row->config && options.has(flag)) decided.insert(*row->config);
   // Set by --cpu-offload and Lightning's strategies that end in _offload.
   if (options.offload.cpu_offload) {
     decided.insert({DeepSpeedField::offload_optimizer, DeepSpeedField::offload_gradients});
@@ -53,9 +53,9 @@ std::string flag_of(DeepSpeedField field, const Given& given) {
 // Calls `copy` with each option and the corresponding member of a config.
 template <class Copy>
 void each(TrainOptions& options, DeepSpeedConfig& config, const Copy& copy) {
-  copy(options.optimisation.engine, config.engine);
-  copy(options.optimisation.schedule, config.schedule);
-  copy(options.optimisation.preset, config.preset);
+  copy(options.engine, config.engine);
+  copy(options.schedule, config.schedule);
+  copy(options.preset, config.preset);
   copy(options.batch.micro, config.batch.micro);
   copy(options.batch.accumulation, config.batch.accumulation);
   copy(options.batch.train, config.batch.train);

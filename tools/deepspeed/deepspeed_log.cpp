@@ -26,18 +26,7 @@ std::string stamp(const char* where) {
   return fmt::format("[{},{:03d}] [INFO] [{}] ", day, static_cast<int>(ms), where);
 }
 
-// As Python's round(bytes / 1024**3, 2), which rounds the exact value, ties to even.
-std::string gigabytes(int64_t bytes) {
-  return python_number(std::stod(fmt::format("{:.2f}", static_cast<double>(bytes) / 0x1p30)));
-}
-
-// The percentage of memory in use, as psutil formats it.
-std::string percent(double share) {
-  return python_number(std::stod(fmt::format("{:.1f}", 100.0 * share)));
-}
-
-}  // namespace
-
+// As Python's repr(): 0.001, 1e-05, 3.0.
 std::string python_number(double number) {
   if (std::isnan(number)) return "nan";
   if (std::isinf(number)) return number < 0 ? "-inf" : "inf";
@@ -50,6 +39,18 @@ std::string python_number(double number) {
   std::string written(word, end);
   return fixed && written.find('.') == std::string::npos ? written + ".0" : written;
 }
+
+// As Python's round(bytes / 1024**3, 2), which rounds the exact value, ties to even.
+std::string gigabytes(int64_t bytes) {
+  return python_number(std::stod(fmt::format("{:.2f}", static_cast<double>(bytes) / 0x1p30)));
+}
+
+// The percentage of memory in use, as psutil formats it.
+std::string percent(double share) {
+  return python_number(std::stod(fmt::format("{:.1f}", 100.0 * share)));
+}
+
+}  // namespace
 
 DeepSpeedLog::DeepSpeedLog(int64_t interval, int64_t first, const zero::ScheduleOptions& schedule,
                            const zero::UpdateOptions& update)

@@ -48,7 +48,4 @@ struct EpochAverages {
 /// it.
 std::vector<std::string> epoch_lines(const EpochAverages& averages);
 
-/// Formats a number as Python's repr() does: 0.001, 1e-05, 3.0.
-std::string python_number(double number);
-
 }  // namespace zg::tools

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <numeric>
 #include <sstream>
 
 #include "zerograd/runtime/command_line/flags.h"
@@ -33,13 +34,6 @@ std::vector<std::string> split(const std::string& text, char at) {
   std::istringstream stream(text);
   for (std::string part; std::getline(stream, part, at);) parts.push_back(part);
   return parts;
-}
-
-std::vector<int> first_slots(int64_t count) {
-  std::vector<int> slots;
-  slots.reserve(static_cast<size_t>(count));
-  for (int slot = 0; slot < count; ++slot) slots.push_back(slot);
-  return slots;
 }
 
 std::vector<Host>::iterator find(std::vector<Host>& hosts, const std::string& name) {
@@ -81,6 +75,12 @@ std::vector<Host> parse_selection(const std::string& flag, const std::string& te
 }
 
 }  // namespace
+
+std::vector<int> first_slots(int64_t count) {
+  std::vector<int> slots(static_cast<size_t>(count));
+  std::iota(slots.begin(), slots.end(), 0);
+  return slots;
+}
 
 std::vector<Host> read_hostfile(const std::string& path) {
   if (File::open(path).size() > largest_file)

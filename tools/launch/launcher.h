@@ -11,6 +11,8 @@ struct Host {
   std::vector<int> slots;
 };
 
+std::vector<int> first_slots(int64_t count);  ///< 0 to count - 1
+
 /// Reads DeepSpeed's hostfile: "worker-0 slots=4" on each line, # starts a comment. Throws
 /// FileError. Throws ConfigError with file and line for any other text, an invalid host name or a
 /// repeated one.

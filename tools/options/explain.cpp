@@ -13,7 +13,7 @@ namespace {
 // The given flag that decides a field instead of its own; null: there is none.
 const char* other_flag(const Field& field, const TrainOptions& options) {
   for (const char* flag : field.stored.other_flags)
-    if (options.given.count(flag)) return flag;
+    if (options.has(flag)) return flag;
   return nullptr;
 }
 
@@ -29,9 +29,9 @@ bool is_alternative(const Field& field) {
 
 // The value in the words of the flag, where it has words.
 std::string shown_value(const Field& field, const Json& value, const RunSpec& spec) {
-  if (field.name() == "--precision") return spec.optimisation.precision();
+  if (field.name() == "--precision") return spec.precision();
   // The flag sets run.decoupled, too.
-  if (field.name() == "--optimizer" && value == "adam" && spec.optimisation.engine.update.decoupled)
+  if (field.name() == "--optimizer" && value == "adam" && spec.engine.update.decoupled)
     return "adamw";
   const std::vector<std::string>& choices = field.flag.choices;
   if (value.is_number_integer() && value.get<size_t>() < choices.size())
@@ -48,7 +48,7 @@ std::string source_of(const Field& field, const TrainOptions& options, bool is_s
   const auto found = options.sources.find(field.name());
   if (found != options.sources.end() && found->second == Source::config)
     return options.defaulted.count(field.name()) ? "config's default" : "config";
-  if (options.given.count(field.name())) return "flag";
+  if (options.has(field.name())) return "flag";
   if (found != options.sources.end())
     return found->second == Source::folder ? "folder" : "checkpoint";
   if (const char* flag = other_flag(field, options)) {

@@ -102,11 +102,5 @@ Fields schedule_fields();
 Fields config_only_fields();
 Fields optimisation_fields();
 Fields lora_fields();
-Fields rank_fields();
-Fields axes_fields();
-Fields offload_fields();
-Fields place_fields();
-Fields output_fields();
-Fields checkpoint_fields();
 
 }  // namespace zg::tools

@@ -87,12 +87,6 @@ std::vector<FlagGroup> train_groups(TrainOptions& options) {
   }
   groups.push_back(script_flags());
   groups.push_back(unsupported_flags(/*one_rank=*/false));
-  // --deepspeed has no effect. Scripts of other systems enable DeepSpeed with it; here ZeRO is
-  // always enabled.
-  groups.back().flags.push_back(
-      {{"--deepspeed"}, "", "", [](const std::string& name, const std::string& value) {
-         parse_switch(name, value);
-       }});
   return groups;
 }
 

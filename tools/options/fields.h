@@ -25,7 +25,7 @@ enum class Resume : uint8_t {
   unchecked    ///< the value of the new command line is used; a change is not reported
 };
 
-/// Finds a field in a RunSpec or in TrainOptions. ZG_AT(optimisation.schedule.rate) is one.
+/// Finds a field in a RunSpec or in TrainOptions. ZG_AT(schedule.rate) is one.
 struct Location {
   void* (*in_spec)(RunSpec&) = nullptr;  ///< null: RunSpec does not have it
   void* (*in_options)(TrainOptions&) = nullptr;

@@ -30,8 +30,14 @@ std::array<double, 3> parse_split(const std::string& flag, const std::string& va
 Flag chat_flag(bool& chat);
 /// f32, bf16 or f16. Throws ConfigError that begins with the flag's name.
 DType parse_dtype(const std::string& name, const std::string& value);
-/// --dtype
-Flag dtype_flag(std::optional<DType>& dtype, const std::string& help);
+/// A flag for one of these. T: DType or std::optional<DType>.
+template <class T>
+Flag dtype_flag(Names names, T& dtype, const std::string& help) {
+  return {std::move(names), "f32|bf16|f16", help,
+          [&dtype](const std::string& name, const std::string& value) {
+            dtype = parse_dtype(name, value);
+          }};
+}
 
 /// The checkpoints that a path names, or the model's folder or file.
 std::vector<NamedPath> checkpoints_in(const std::string& path);

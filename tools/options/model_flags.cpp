@@ -196,15 +196,6 @@ DType parse_dtype(const std::string& name, const std::string& value) {
   return dtypes[parse_choice(name, value, {"f32", "bf16", "f16"})];
 }
 
-Flag dtype_flag(std::optional<DType>& dtype, const std::string& help) {
-  return {{"--dtype"},
-          "f32|bf16|f16",
-          help,
-          [&dtype](const std::string& name, const std::string& value) {
-            dtype = parse_dtype(name, value);
-          }};
-}
-
 FlagGroup unsupported_flags(bool one_rank) {
   FlagGroup group{.flags = {unsupported_flag({"--local-rank"}, {0, -1},
                                              "a process learns its rank from mpirun")}};
@@ -228,13 +219,13 @@ void adopt_adapter(TrainOptions& options, LoraOptions theirs) {
                        now.targets == theirs.targets,
                        now.rank_stabilised == theirs.rank_stabilised};
   for (size_t i = 0; i < std::size(lora_flags); ++i)
-    if (options.given.count(lora_flags[i]) && !same[i])
+    if (options.has(lora_flags[i]) && !same[i])
       raise<ConfigError>(
           "{}: {} says another value; expected rank {}, alpha {:.6g}, targets {} and rslora {}; "
           "leave the flag out",
           lora_flags[i], folder, theirs.rank, theirs.alpha, theirs.targets,
           theirs.rank_stabilised ? "on" : "off");
-  if (options.given.count("--lora-dropout")) theirs.dropout = now.dropout;
+  if (options.has("--lora-dropout")) theirs.dropout = now.dropout;
   options.lora = theirs;
 }
 
@@ -252,7 +243,7 @@ void resolve_lora(TrainOptions& options, const std::optional<LoraOptions>& adapt
                         "expected --lora RANK with it, got none");
   if (is_seq2seq(options))
     throw Unsupported("--lora: an encoder-decoder has no adapters here; expected a decoder");
-  if (options.lora.targets.empty() && options.given.count("--lora-targets"))
+  if (options.lora.targets.empty() && options.has("--lora-targets"))
     throw ConfigError("--lora-targets: expected names of layers, or all-linear, got nothing");
   const bool has_base = !options.from_hf.empty() || !options.initial_weights.empty();
   if (!has_base && options.resume.empty() && !options.only_planned)

@@ -11,22 +11,20 @@ TrainOptions finetune_options() {
   TrainOptions options;
   options.finetunes = true;
   options.epochs = 3.0;
-  options.optimisation.schedule = {.kind = zero::ScheduleKind::hf_linear, .rate = 2e-5};
-  options.optimisation.engine.update.beta2 = 0.999f;
-  options.optimisation.engine.update.weight_decay = 0.0f;
+  options.schedule = {.kind = zero::ScheduleKind::hf_linear, .rate = 2e-5};
+  options.engine.update.beta2 = 0.999f;
+  options.engine.update.weight_decay = 0.0f;
   return options;
 }
 
 void resolve_precision(TrainOptions& options) {
-  if (!options.given.count("--precision")) return;
-  OptimisationOptions& optimisation = options.optimisation;
-  zero::Config& engine = optimisation.engine;
+  if (!options.has("--precision")) return;
+  zero::Config& engine = options.engine;
   const DType sums = engine.grad_accum;
   engine = zero::with_precision(
-      engine, optimisation.preset.empty()
-                  ? zero::precision_of(zero::Config{.compute = engine.compute})
-                  : zero::precision_of(zero::precision_preset(optimisation.preset)));
-  if (options.given.count("--grad-accum-dtype")) engine.grad_accum = sums;
+      engine, options.preset.empty() ? zero::precision_of(zero::Config{.compute = engine.compute})
+                                     : zero::precision_of(zero::precision_preset(options.preset)));
+  if (options.has("--grad-accum-dtype")) engine.grad_accum = sums;
 }
 
 Flag lr_scheduler_flag(zero::ScheduleOptions& schedule) {
@@ -59,7 +57,7 @@ constexpr int64_t deepspeed_warmup_steps = 1000;  // DeepSpeed's default of warm
 // schedules.
 void resolve_annealing(TrainOptions& options) {
   const Given& given = options.given;
-  zero::ScheduleOptions& schedule = options.optimisation.schedule;
+  zero::ScheduleOptions& schedule = options.schedule;
   for (const char* flag : annealing_flags) {
     if (!given.count(flag)) continue;
     for (const char* other : {"--schedule", "--lr-scheduler-type"}) refuse_both(given, flag, other);
@@ -97,8 +95,7 @@ void resolve_annealing(TrainOptions& options) {
 void resolve_schedule(TrainOptions& options) {
   resolve_annealing(options);
   const Given& given = options.given;
-  const OptimisationOptions& optimisation = options.optimisation;
-  zero::ScheduleOptions& schedule = options.optimisation.schedule;
+  zero::ScheduleOptions& schedule = options.schedule;
   const std::string kind = name_of(schedule.kind);
   const bool deepspeed = zero::is_deepspeed_warmup(schedule.kind);
   refuse_both(given, "--lr-scheduler-type", "--schedule");
@@ -122,11 +119,13 @@ void resolve_schedule(TrainOptions& options) {
       raise<ConfigError>("--warmup-steps: expected 1 or more with --schedule {}, got 0", kind);
     schedule.warmup_num_steps = deepspeed_warmup_steps;
   }
-  const int power = optimisation.engine.loss_scaling.initial_scale_power;
-  if (given.count("--initial-scale-power") && optimisation.engine.compute != DType::f16 &&
-      power != zero::LossScaleOptions{}.initial_scale_power)
-    throw ConfigError("--initial-scale-power: only the loss of f16 is scaled; expected " +
-                      std::string("--precision f16, got --precision ") + optimisation.precision());
+  const zero::Config& engine = options.engine;
+  if (given.count("--initial-scale-power") && engine.compute != DType::f16 &&
+      engine.loss_scaling.initial_scale_power != zero::LossScaleOptions{}.initial_scale_power)
+    raise<ConfigError>(
+        "--initial-scale-power: only the loss of f16 is scaled; expected --precision f16, got "
+        "--precision {}",
+        options.precision());
 }
 
 std::vector<std::string> flags_without_effect(const TrainOptions& options,
@@ -136,7 +135,7 @@ std::vector<std::string> flags_without_effect(const TrainOptions& options,
   const bool gathers = engine.stage == 3;
   const std::string& source = options.data.source;
   const bool is_scored = options.eval_interval == 0 && (source == "sort" || source == "adder");
-  const bool is_constant = options.optimisation.schedule.kind == zero::ScheduleKind::hf_constant;
+  const bool is_constant = options.schedule.kind == zero::ScheduleKind::hf_constant;
   constexpr const char* gathered = "parameters are gathered at stage 3 alone";
   const struct {
     const char* flag;
@@ -158,7 +157,7 @@ std::vector<std::string> flags_without_effect(const TrainOptions& options,
   std::vector<std::string> lines;
   // A config may have keys for other runs than this one.
   for (const auto& [flag, has_none, why] : rows)
-    if (has_none && options.given.count(flag) && options.config.path.empty())
+    if (has_none && options.has(flag) && options.config.path.empty())
       lines.push_back(fmt::format("{} is without effect: {}", flag, why));
   return lines;
 }

@@ -178,8 +178,10 @@ struct TrainOptions : RunSpec {
   std::string autotuning;     ///< run or tune; empty: off. A config that enables it says run
   bool only_planned = false;  ///< the command is `plan`: it writes only --memory-json and --kernels
 
+  /// Whether the flag, by its first name, or its key in a config is given.
+  bool has(const std::string& flag) const { return given.contains(flag); }
   /// Whether a flag, a config, a checkpoint or a folder sets a row of the table.
-  bool is_set(const std::string& name) const { return given.count(name) || sources.count(name); }
+  bool is_set(const std::string& name) const { return has(name) || sources.contains(name); }
   /// The ranks that share the data.
   int64_t data_axis() const { return ranks / axes.model_ranks(); }
   /// Whether this process writes the output: the first one, or the only one.

@@ -124,7 +124,7 @@ FlagRow gradients_row() {
 
 // Another precision has its own dtype for gradient accumulators.
 bool same_precision(const TrainOptions& now, const RunSpec& saved) {
-  return now.optimisation.precision() == saved.optimisation.precision();
+  return now.precision() == saved.precision();
 }
 
 // Lightning's name for the stage. Help lists it as an alternative spelling only.
@@ -135,14 +135,10 @@ void parse_strategy(TrainOptions& options, const FlagValue& v) {
                    {"ddp", stage + "1", stage + "2", stage + "3", stage + "1_offload",
                     stage + "2_offload", stage + "3_offload"});
   options.offload.cpu_offload = options.offload.cpu_offload || choice > 3;
-  options.engine().stage = static_cast<int>(choice > 3 ? choice - 3 : choice);
+  options.engine.stage = static_cast<int>(choice > 3 ? choice - 3 : choice);
 }
 
-bool is_stage_3(const TrainOptions& now, const RunSpec&) {
-  return now.optimisation.engine.stage == 3;
-}
-
-}  // namespace
+bool is_stage_3(const TrainOptions& now, const RunSpec&) { return now.engine.stage == 3; }
 
 Fields rank_fields() {
   return {
@@ -151,45 +147,45 @@ Fields rank_fields() {
                                  "mpirun -np N starts them; then it may be left out",
                                  {1, nullptr})},
       {ZG_AT(data_ranks), may_change("run.ranks", extent)},
-      {ZG_AT(engine().stage),
+      {ZG_AT(engine.stage),
        choice_row({"--zero-stage"}, {"0", "1", "2", "3"},
-                  "what the ranks share out: 0 gradient sums, 1 and 2 also masters\nand moments, 3 "
-                  "also values"),
+                  "what the ranks share out: 0 gradient sums, 1 and 2 also masters\n"
+                  "and moments, 3 also values"),
        kept("run.stage", zero_stage).unless({"--strategy"}),
        Config::stage,
        {"--zero-stage", "--strategy"}},
-      {ZG_AT(engine().stage), parsed_row({"--strategy"}, "S", "", parse_strategy)},
-      {ZG_AT(engine().reduce_bucket_size),
+      {ZG_AT(engine.stage), parsed_row({"--strategy"}, "S", "", parse_strategy)},
+      {ZG_AT(engine.reduce_bucket_size),
        integer_row({"--reduce-bucket-size"}, "largest reduction of gradients, elements",
                    {1, nullptr}),
        not_stored, Config::reduce_bucket_size},
-      {ZG_AT(engine().prefetch_bucket_size),
+      {ZG_AT(engine.prefetch_bucket_size),
        integer_row({"--prefetch-bucket-size"},
                    "stage 3: the prefetch limit, in elements of all units that are gathered\n"
                    "ahead, --prefetch-units at most; with --overlap-comm off none is"),
        not_stored, Config::prefetch_bucket_size},
-      {ZG_AT(engine().prefetch_units),
+      {ZG_AT(engine.prefetch_units),
        integer_row({"--prefetch-units"},
                    "stage 3: at most so many units are gathered ahead; more hide the latency of\n"
                    "small units, and take memory",
                    {1, nullptr})},
-      {ZG_AT(engine().param_persistence_threshold),
+      {ZG_AT(engine.param_persistence_threshold),
        integer_row({"--param-persistence-threshold"},
                    "stage 3: parameters of at most so many elements stay whole"),
        not_stored, Config::param_persistence_threshold},
-      {ZG_AT(engine().overlap_comm),
+      {ZG_AT(engine.overlap_comm),
        on_off_row({"--overlap-comm"}, "communicate while computing; =off turns it off [on]"),
        not_stored, Config::overlap_comm},
-      {ZG_AT(engine().reduce_at_boundary),
+      {ZG_AT(engine.reduce_at_boundary),
        switch_row({"--reduce-at-boundary"},
                   "stages 0 and 1: reduce once a step; bits then depend on the ranks"),
        kept("run.reduce_at_boundary")},
-      {ZG_AT(engine().nccl_reduce),
+      {ZG_AT(engine.nccl_reduce),
        switch_row({"--nccl-reduce"},
                   "inexact, GPUs with NCCL: gradients are summed in its order and\n"
                   "rounding; bits then depend on the ranks and the machine"),
        kept("run.nccl_reduce")},
-      {ZG_AT(engine().grad_accum),
+      {ZG_AT(engine.grad_accum),
        choice_row({"--grad-accum-dtype"}, {"f32", "bf16"}, "of gradient sums",
                   "f32; of fsdp-memory bf16"),
        kept("run.grad_accum").when(same_precision), Config::grad_accum_dtype},
@@ -234,20 +230,20 @@ Fields axes_fields() {
 
 Fields offload_fields() {
   return {
-      {ZG_AT(engine().offload.optimizer),
+      {ZG_AT(engine.offload.optimizer),
        choice_row({"--offload-optimizer"}, {"none", "host", "nvme"},
                   "where optimizer states are stored and updated"),
        kept("run.offload_optimizer").unless({"--config"}), Config::offload_optimizer},
-      {ZG_AT(engine().offload.gradient),
+      {ZG_AT(engine.offload.gradient),
        choice_row({"--offload-gradients"}, {"none", "host", "nvme"},
                   "where gradient accumulators are stored"),
        kept("run.offload_gradient").unless({"--config"}), Config::offload_gradients},
-      {ZG_AT(engine().offload.parameter),
+      {ZG_AT(engine.offload.parameter),
        choice_row({"--offload-param"}, {"none", "host", "nvme"},
                   "stage 3: where idle parameters are stored"),
        kept("run.offload_parameter").unless({"--config"}).when(is_stage_3),
        Config::offload_parameters},
-      {ZG_AT(engine().offload.activation),
+      {ZG_AT(engine.offload.activation),
        choice_row({"--offload-activations"}, {"none", "host", "nvme"},
                   "where saved activations are stored"),
        kept("run.offload_activation").unless({"--config"}), Config::offload_activations},
@@ -380,6 +376,8 @@ Fields checkpoint_fields() {
       {ZG_AT(loss), always(unchecked("position.loss", AnyNumber{}))},
   };
 }
+
+}  // namespace
 
 const std::vector<FieldGroup>& field_groups() {
   static const std::vector<FieldGroup> groups = {

@@ -47,7 +47,7 @@ void check_train(const TrainOptions& options) {
   check_device(options.given);
   check_axes(options);
   for (const auto& [flag, other] : exclusive_flags) refuse_both(options.given, flag, other);
-  const auto given = [&](const char* flag) { return options.given.count(flag) > 0; };
+  const auto given = [&](const char* flag) { return options.has(flag); };
   const bool resumes = !options.resume.empty() && options.resume != "auto";
   const bool has_folder = !options.from_hf.empty(), has_init = !options.initial_weights.empty();
   const FaultInjection& injection = options.injection;
@@ -82,10 +82,10 @@ void check_train(const TrainOptions& options) {
 }
 
 void resolve_offload(TrainOptions& options) {
-  zero::Config& engine = options.optimisation.engine;
+  zero::Config& engine = options.engine;
   zero::OffloadOptions& places = engine.offload;
   const auto move = [&](const char* flag, Space& space) {
-    if (!options.given.count(flag)) space = Space::host;
+    if (!options.has(flag)) space = Space::host;
   };
   if (options.offload.cpu_offload) {
     move("--offload-optimizer", places.optimizer);

@@ -81,17 +81,6 @@ struct Axes {
   int64_t model_ranks() const { return tensor * pipeline; }
 };
 
-struct OptimisationOptions {
-  /// total_num_steps is set from the run's length if the schedule decays.
-  zero::ScheduleOptions schedule{.rate = 5e-4};
-  /// deepspeed, fsdp-mixed or fsdp-memory, which set the engine's dtypes; empty: they follow from
-  /// its compute dtype.
-  std::string preset;
-  zero::Config engine;
-
-  std::string precision() const { return preset.empty() ? name_of(engine.compute) : preset; }
-};
-
 /// A run: its model, data and training. Flags, a config and a checkpoint fill it; a checkpoint
 /// stores it beside its tensors, so that resuming, eval and generate need only the checkpoint. The
 /// initial values are a valid run. Each field is a row of the table in fields.h.
@@ -118,7 +107,12 @@ struct RunSpec {
   int64_t data_ranks = 1;    ///< ranks that share the data
   Axes axes;                 ///< numbers of ranks that share the model
   BatchRampup rampup;        ///< growth of the batch up to the full batch
-  OptimisationOptions optimisation;
+  /// total_num_steps is set from the run's length if the schedule decays.
+  zero::ScheduleOptions schedule{.rate = 5e-4};
+  /// deepspeed, fsdp-mixed or fsdp-memory, which set the engine's dtypes; empty: they follow from
+  /// its compute dtype.
+  std::string preset;
+  zero::Config engine;
   LossMean loss_mean = LossMean::micro_batch;
   uint64_t seed = 3407;
   /// Checksum of --matmul-algorithms, which changes the order of sums; empty: none.
@@ -134,9 +128,8 @@ struct RunSpec {
   /// of the last step. NaN: unknown.
   double loss = std::numeric_limits<double>::quiet_NaN();
 
-  zero::ScheduleOptions& schedule() { return optimisation.schedule; }
-  zero::Config& engine() { return optimisation.engine; }
-  zero::UpdateOptions& update() { return optimisation.engine.update; }
+  zero::UpdateOptions& update() { return engine.update; }
+  std::string precision() const { return preset.empty() ? name_of(engine.compute) : preset; }
   /// The full batch.
   int64_t samples_per_step() const { return micro_batch * accumulation * data_ranks; }
   /// Samples of the next step, which may have a smaller batch during the ramp-up.

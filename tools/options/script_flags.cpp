@@ -44,7 +44,7 @@ void resolve_tracking(TrainOptions& options) {
                         "expected --with-tracking with it, got none; try --tensorboard-dir DIR");
   if (tracking.service == "none") return;
   if (!options.tensorboard.empty()) {
-    if (options.given.count("--report-name"))
+    if (options.has("--report-name"))
       throw ConfigError(
           "--report-name: expected one of it and --tensorboard-dir, which names the folder, got "
           "both");
@@ -79,7 +79,8 @@ FlagGroup script_flags() {
                {"--val-min-target-length", "X", no_generation, true},
                {"--num-beams", "X", no_generation, true},
                {"--n-val-batch-generations", "X", no_generation, true}});
-  group.flags.push_back(accepted_flag("--do-train"));  // this command always trains
+  group.flags.push_back(accepted_flag("--do-train"));   // this command always trains
+  group.flags.push_back(accepted_flag("--deepspeed"));  // ZeRO is always enabled
   return group;
 }
 

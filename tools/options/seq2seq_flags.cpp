@@ -15,51 +15,22 @@ using models::Seq2SeqFamily;
 
 constexpr int64_t default_positions = 128;  // of a family with sizes
 
-constexpr const char* conversation_flags[] = {"--val-data", "--chat-format", "--pack"};
-
-constexpr const char* pair_flags[] = {"--source-prefix",
-                                      "--max-source-length",
-                                      "--max-target-length",
-                                      "--pad-to-max-length",
-                                      "--label-smoothing",
-                                      "--n-train",
-                                      "--n-val"};
-
 }  // namespace
 
 void refuse_pair_flags(const Given& given) {
-  for (const char* flag : pair_flags) {
-    if (!given.count(flag)) continue;
-    const std::string name = flag;
-    const char* instead = name == "--n-train" ? "; a shorter run has --steps N or --train-samples N"
-                          : name == "--n-val"
-                              ? "; a smaller validation has --eval-batches N or --val-fraction X"
-                              : "";
-    raise<ConfigError>(
-        "{}: expected an encoder-decoder model, whose data is pairs, such as --model-type "
-        "blenderbot-400m or a folder of one with --from-hf; got a model with a decoder alone, "
-        "which reads one text{}",
-        flag, instead);
-  }
+  const auto refuse = [&](std::vector<const char*> flags, const char* instead) {
+    refuse_flags(given, flags,
+                 fmt::format("expected an encoder-decoder model, whose data is pairs, such as "
+                             "--model-type blenderbot-400m or a folder of one with --from-hf; got "
+                             "a model with a decoder alone, which reads one text{}",
+                             instead));
+  };
+  refuse({"--source-prefix", "--max-source-length", "--max-target-length", "--pad-to-max-length",
+          "--label-smoothing"},
+         "");
+  refuse({"--n-train"}, "; a shorter run has --steps N or --train-samples N");
+  refuse({"--n-val"}, "; a smaller validation has --eval-batches N or --val-fraction X");
 }
-
-namespace {
-
-void check_seq2seq_axes(const TrainOptions& options) {
-  if (options.axes.pipeline > 1)
-    throw Unsupported(
-        "--pipeline-parallel: ranks share the data and the heads of an encoder-decoder model, not "
-        "its layers; leave the flag out and try --tensor-parallel N or --zero-stage 3");
-}
-
-void check_positions_resumed(const TrainOptions& options, const std::string& origin) {
-  const int64_t positions = seq2seq_model(options.seq2seq).config.positions;
-  if (options.given.count("--block-size") && options.model.block_size != positions)
-    raise<ConfigError>("--block-size: expected the {} positions of {}, got {}; leave the flag out",
-                       positions, origin, options.model.block_size);
-}
-
-}  // namespace
 
 const std::vector<std::string>& seq2seq_names() {
   static const std::vector<std::string> names = [] {
@@ -97,14 +68,13 @@ models::HFSeq2Seq seq2seq_model(const Seq2SeqOptions& options) {
 
 void check_seq2seq_flags(const TrainOptions& options, const std::string& origin) {
   if (!is_seq2seq(options)) return refuse_pair_flags(options.given);
-  const auto given = [&](const char* flag) { return options.given.count(flag) > 0; };
-  check_seq2seq_axes(options);
-  for (const char* flag : conversation_flags)
-    if (given(flag))
-      raise<ConfigError>(
-          "{}: expected a decoder, which learns conversations; an encoder-decoder model learns "
-          "pairs; leave the flag out",
-          flag);
+  if (options.axes.pipeline > 1)
+    throw Unsupported(
+        "--pipeline-parallel: ranks share the data and the heads of an encoder-decoder model, not "
+        "its layers; leave the flag out and try --tensor-parallel N or --zero-stage 3");
+  refuse_flags(options.given, {"--val-data", "--chat-format", "--pack"},
+               "expected a decoder, which learns conversations; an encoder-decoder model learns "
+               "pairs; leave the flag out");
   refuse_flags<Unsupported>(options.given,
                             {"--tied", "--untied", "--position-embedding", "--num-query-groups",
                              "--kv-channels", "--ffn-hidden-size", "--sliding-window",
@@ -113,7 +83,11 @@ void check_seq2seq_flags(const TrainOptions& options, const std::string& origin)
   if (origin.empty()) return;
   refuse_flags(options.given, {"--model-type", "--n-layer", "--n-head", "--n-embd", "--vocab-size"},
                origin + " says itself what its model is; leave the flag out");
-  if (!options.resume.empty()) check_positions_resumed(options, origin);
+  if (options.resume.empty() || !options.has("--block-size")) return;
+  const int64_t positions = seq2seq_model(options.seq2seq).config.positions;
+  if (options.model.block_size != positions)
+    raise<ConfigError>("--block-size: expected the {} positions of {}, got {}; leave the flag out",
+                       positions, origin, options.model.block_size);
 }
 
 void set_dropout(Seq2SeqConfig& config, double dropout) {
@@ -176,10 +150,11 @@ std::string differing_keys(const std::string& there, const std::string& expected
 namespace {
 
 /// The keys in which two models differ, without those that do not change what a model computes from
-/// its weights.
+/// its weights or repeat others.
 std::string differences(const Seq2SeqConfig& there, const Seq2SeqConfig& here) {
   return differing_keys(models::hf_json(there), models::hf_json(here), [](const std::string& key) {
-    return key.ends_with("dropout") || key.ends_with("token_id") || key == "init_std";
+    return key.ends_with("dropout") || key.ends_with("token_id") || key == "init_std" ||
+           key == "architectures" || key == "num_hidden_layers";
   });
 }
 

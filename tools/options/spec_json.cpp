@@ -61,9 +61,9 @@ void check_together(const RunSpec& settings) {
     raise<ConfigError>(
         "position.skipped_samples: expected at most the {} of position.samples, got {}",
         settings.samples, settings.skipped_samples);
-  if (!settings.optimisation.preset.empty()) zero::precision_preset(settings.optimisation.preset);
-  zero::validate(settings.optimisation.engine);
-  zero::validate(settings.optimisation.schedule);
+  if (!settings.preset.empty()) zero::precision_preset(settings.preset);
+  zero::validate(settings.engine);
+  zero::validate(settings.schedule);
 }
 
 // Whether absolute_path() of both is equal. The checkpoint of an import has no path, so the data of
@@ -199,7 +199,7 @@ bool is_of_model(const Field& field) {
 template <class Takes>
 void adopt_fields(const RunSpec& from, TrainOptions& options, Source source, const Takes& takes) {
   for (const Field* field : all_fields()) {
-    if (!field->is_stored() || options.given.count(field->name()) || !takes(*field)) continue;
+    if (!field->is_stored() || options.has(field->name()) || !takes(*field)) continue;
     field->copy(from, options);
     options.sources[field->name()] = source;
   }
@@ -220,7 +220,7 @@ void set_given(const TrainOptions& options, models::GPTConfig& model) {
 
 RunSpec with_flags(RunSpec saved, const TrainOptions& options) {
   for (const Field* field : all_fields())
-    if (field->location.in_spec && options.given.count(field->name())) field->copy(options, saved);
+    if (field->location.in_spec && options.has(field->name())) field->copy(options, saved);
   return saved;
 }
 
@@ -234,7 +234,7 @@ void adopt(const RunSpec& saved, TrainOptions& options) {
     return (stored.rule == Resume::kept || stored.rule == Resume::must_equal) &&
            (!stored.condition || stored.condition(options, saved)) &&
            std::none_of(stored.other_flags.begin(), stored.other_flags.end(),
-                        [&](const char* flag) { return options.given.count(flag) > 0; });
+                        [&](const char* flag) { return options.has(flag); });
   });
   // With another number of ranks the same batch is divided into other micro-batches.
   BatchOptions& batch = options.batch;
@@ -261,8 +261,7 @@ std::vector<std::string> check_resumed(const RunSpec& saved, const RunSpec& now)
   // Models without a table of positions accept any length.
   const bool any_length = saved.model.position != models::Position::learned &&
                           now.model.position != models::Position::learned;
-  const bool both_f16 = saved.optimisation.engine.compute == DType::f16 &&
-                        now.optimisation.engine.compute == DType::f16;
+  const bool both_f16 = saved.engine.compute == DType::f16 && now.engine.compute == DType::f16;
   std::vector<std::string> changes;
   for (const Field* row : stored_fields()) {
     const Stored& field = row->stored;

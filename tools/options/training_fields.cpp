@@ -15,23 +15,22 @@ namespace {
 bool has_length(const TrainOptions&, const RunSpec& saved) { return saved.steps > 0; }
 
 bool same_schedule(const TrainOptions& now, const RunSpec& saved) {
-  return now.optimisation.schedule.kind == saved.optimisation.schedule.kind;
+  return now.schedule.kind == saved.schedule.kind;
 }
 
 bool same_rule(const TrainOptions& now, const RunSpec& saved) {
-  return now.optimisation.engine.update.rule == saved.optimisation.engine.update.rule;
+  return now.engine.update.rule == saved.engine.update.rule;
 }
 
 // If the end of the schedule differs from the end of the run, a config has set it.
 bool has_own_end(const TrainOptions& now, const RunSpec& saved) {
-  return same_schedule(now, saved) && zero::decays(now.optimisation.schedule.kind) &&
-         saved.steps > 0 && saved.optimisation.schedule.total_num_steps != saved.steps;
+  return same_schedule(now, saved) && zero::decays(now.schedule.kind) && saved.steps > 0 &&
+         saved.schedule.total_num_steps != saved.steps;
 }
 
 // If the decay ended with the run, it ends with the resumed run, too.
 bool has_own_decay(const TrainOptions& now, const RunSpec& saved) {
-  return now.train_samples == 0 ||
-         saved.optimisation.schedule.annealing.lr_decay_samples != saved.train_samples;
+  return now.train_samples == 0 || saved.schedule.annealing.lr_decay_samples != saved.train_samples;
 }
 
 // Lightning's flag: 120 batches, or 0.25 for a quarter of them.
@@ -49,7 +48,7 @@ void parse_warmup_steps(TrainOptions& options, const FlagValue& v) {
     options.warmup_ratio =
         parse_number(v.flag, v.value, {0.0, 1.0, false, false, "a share below 1, or steps"});
   else
-    options.schedule().warmup_num_steps = parse_integer(v.flag, v.value, 0, largest_count);
+    options.schedule.warmup_num_steps = parse_integer(v.flag, v.value, 0, largest_count);
 }
 
 void parse_optimizer(TrainOptions& options, const FlagValue& v) {
@@ -83,8 +82,8 @@ FlagRow precision_row() {
             v.flag, v.value,
             {"f32", "32", "bf16", "f16", "16", "deepspeed", "fsdp-mixed", "fsdp-memory"});
         const bool preset = choice >= std::size(computes);
-        options.optimisation.preset = preset ? v.value : "";
-        if (!preset) options.engine().compute = computes[choice];
+        options.preset = preset ? v.value : "";
+        if (!preset) options.engine.compute = computes[choice];
       });
   row.with_value = {{"--bf16", "bf16"}, {"--fp16", "f16"}};
   return row;
@@ -130,8 +129,7 @@ void check_rampup(const BatchRampup& rampup, const zero::BatchSize& size) {
   if (common % share != 0)
     raise<ConfigError>(
         "--rampup-batch-size: expected START and INCREMENT that --batch-size x ranks, {} x {} = "
-        "{}, "
-        "divides, got {} and {}; try {}",
+        "{}, divides, got {} and {}; try {}",
         size.micro, ranks, share, rampup.start, rampup.increment,
         common % ranks == 0 ? fmt::format("--batch-size {}", std::gcd(common / ranks, size.micro))
                             : fmt::format("numbers that {} ranks can share", ranks));
@@ -179,8 +177,8 @@ Fields length_fields() {
        by_tune},
       {ZG_AT(epochs),
        number_row({"--epochs", "--num-train-epochs"}, some_epochs,
-                  "passes over the training data, instead of --steps; at the end their "
-                  "average time and peak",
+                  "passes over the training data, instead of --steps; at the end their average "
+                  "time and peak",
                   ""),
        kept("run.epochs", epoch_count).unless({"--steps", "--train-samples"}).when(has_length),
        by_tune},
@@ -200,11 +198,11 @@ Fields length_fields() {
 
 Fields schedule_fields() {
   return {
-      {ZG_AT(schedule().rate),
+      {ZG_AT(schedule.rate),
        number_row({"--lr", "--learning-rate"}, positive,
                   "learning rate, the highest where a schedule moves it"),
        kept("run.rate", not_negative), Config::rate},
-      {ZG_AT(schedule().kind),
+      {ZG_AT(schedule.kind),
        choice_row({"--schedule"}, {"none", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "cosine"},
                   "the learning rate over the steps taken: none, DeepSpeed's\n"
                   "WarmupLR, WarmupDecayLR or WarmupCosineLR, or nanoGPT's cosine",
@@ -213,13 +211,13 @@ Fields schedule_fields() {
        Config::schedule,
        {"--schedule", "--lr-scheduler-type", annealing_flags[0], annealing_flags[1],
         annealing_flags[2]}},
-      {ZG_AT(schedule().kind),
-       made_row([](TrainOptions& o) { return lr_scheduler_flag(o.optimisation.schedule); })},
-      {ZG_AT(schedule().lr_scheduler_kwargs),
+      {ZG_AT(schedule.kind),
+       made_row([](TrainOptions& o) { return lr_scheduler_flag(o.schedule); })},
+      {ZG_AT(schedule.lr_scheduler_kwargs),
        text_row({"--lr-scheduler-kwargs"}, "JSON",
                 "its numbers, such as {\"num_decay_steps\": 100}"),
        kept("run.lr_scheduler_kwargs").sparse()},
-      {ZG_AT(schedule().warmup_num_steps),
+      {ZG_AT(schedule.warmup_num_steps),
        parsed_row({"--warmup-steps", "--num-warmup-steps"}, "N",
                   "until the highest rate; below 1: a share, as --warmup-ratio [DeepSpeed's 1000, "
                   "others 0]",
@@ -229,19 +227,19 @@ Fields schedule_fields() {
        {"--warmup-steps", "--warmup-ratio"}},
       {ZG_AT(warmup_ratio),
        number_row({"--warmup-ratio"}, share, "the same, as a share of the run's steps", "")},
-      {ZG_AT(schedule().annealing.lr_decay_style),
+      {ZG_AT(schedule.annealing.lr_decay_style),
        choice_row({"--lr-decay-style"}, {"linear", "cosine", "constant"},
                   "the rate by samples, as Megatron: linearly up from 0 in\n"
                   "--lr-warmup-samples, then down to --min-lr at --lr-decay-samples"),
        kept("run.decay_style"), by_tune},
-      {ZG_AT(schedule().annealing.lr_warmup_samples),
+      {ZG_AT(schedule.annealing.lr_warmup_samples),
        integer_row({"--lr-warmup-samples"}, "until the highest rate"),
        kept("run.warmup_samples", any_count), by_tune},
-      {ZG_AT(schedule().annealing.lr_decay_samples),
+      {ZG_AT(schedule.annealing.lr_decay_samples),
        integer_row({"--lr-decay-samples"}, "until the lowest, counted from the first",
                    {1, "--train-samples"}),
        kept("run.decay_samples", any_count).when(has_own_decay), by_tune},
-      {ZG_AT(schedule().min_rate),
+      {ZG_AT(schedule.min_rate),
        number_row({"--min-lr"}, not_negative,
                   "the lowest rate, of --lr-decay-style and of --schedule cosine"),
        kept("run.min_rate"), by_tune},
@@ -258,35 +256,33 @@ Fields config_only_fields() {
     return kept(key, bounds).unless({"--config"});
   };
   return {
-      {ZG_AT(schedule().total_num_steps),
+      {ZG_AT(schedule.total_num_steps),
        by_config("run.schedule_steps", any_count).when(has_own_end)},
       {ZG_AT(update().stochastic_rounding), by_config("run.stochastic_rounding")},
-      {ZG_AT(engine().loss_scaling.loss_scale), by_config("run.loss_scale", not_negative)},
-      {ZG_AT(engine().loss_scaling.window), by_config("run.loss_scale_window", any_size)},
-      {ZG_AT(engine().loss_scaling.hysteresis), by_config("run.hysteresis", any_size)},
-      {ZG_AT(engine().loss_scaling.consecutive_hysteresis),
-       by_config("run.consecutive_hysteresis")},
-      {ZG_AT(engine().loss_scaling.min_loss_scale), by_config("run.min_loss_scale", positive)},
-      {ZG_AT(schedule().warmup_type), with_schedule("run.warmup_type")},
-      {ZG_AT(schedule().warmup_min_lr), with_schedule("run.warmup_min_rate", not_negative)},
-      {ZG_AT(schedule().warmup_min_ratio), with_schedule("run.warmup_min_ratio", share)},
-      {ZG_AT(schedule().cos_min_ratio), with_schedule("run.cosine_min_ratio", share)},
-      {ZG_AT(schedule().range_test.step_size), with_schedule("run.range_test_step_size", any_size)},
-      {ZG_AT(schedule().range_test.step_rate), with_schedule("run.range_test_step_rate", finite)},
-      {ZG_AT(schedule().range_test.staircase), with_schedule("run.range_test_staircase")},
-      {ZG_AT(schedule().one_cycle.cycle_min_lr), with_schedule("run.cycle_min_rate", finite)},
-      {ZG_AT(schedule().one_cycle.decay_lr_rate), with_schedule("run.cycle_decay_rate", finite)},
-      {ZG_AT(schedule().one_cycle.cycle_first_step_size),
+      {ZG_AT(engine.loss_scaling.loss_scale), by_config("run.loss_scale", not_negative)},
+      {ZG_AT(engine.loss_scaling.window), by_config("run.loss_scale_window", any_size)},
+      {ZG_AT(engine.loss_scaling.hysteresis), by_config("run.hysteresis", any_size)},
+      {ZG_AT(engine.loss_scaling.consecutive_hysteresis), by_config("run.consecutive_hysteresis")},
+      {ZG_AT(engine.loss_scaling.min_loss_scale), by_config("run.min_loss_scale", positive)},
+      {ZG_AT(schedule.warmup_type), with_schedule("run.warmup_type")},
+      {ZG_AT(schedule.warmup_min_lr), with_schedule("run.warmup_min_rate", not_negative)},
+      {ZG_AT(schedule.warmup_min_ratio), with_schedule("run.warmup_min_ratio", share)},
+      {ZG_AT(schedule.cos_min_ratio), with_schedule("run.cosine_min_ratio", share)},
+      {ZG_AT(schedule.range_test.step_size), with_schedule("run.range_test_step_size", any_size)},
+      {ZG_AT(schedule.range_test.step_rate), with_schedule("run.range_test_step_rate", finite)},
+      {ZG_AT(schedule.range_test.staircase), with_schedule("run.range_test_staircase")},
+      {ZG_AT(schedule.one_cycle.cycle_min_lr), with_schedule("run.cycle_min_rate", finite)},
+      {ZG_AT(schedule.one_cycle.decay_lr_rate), with_schedule("run.cycle_decay_rate", finite)},
+      {ZG_AT(schedule.one_cycle.cycle_first_step_size),
        with_schedule("run.cycle_first_steps", any_count)},
-      {ZG_AT(schedule().one_cycle.cycle_second_step_size),
+      {ZG_AT(schedule.one_cycle.cycle_second_step_size),
        with_schedule("run.cycle_second_steps", any_count)},
-      {ZG_AT(schedule().one_cycle.decay_step_size),
+      {ZG_AT(schedule.one_cycle.decay_step_size),
        with_schedule("run.cycle_decay_steps", any_count)},
-      {ZG_AT(schedule().one_cycle.cycle_momentum), with_schedule("run.cycle_momentum")},
-      {ZG_AT(schedule().one_cycle.cycle_min_mom), with_schedule("run.cycle_min_momentum", finite)},
-      {ZG_AT(schedule().one_cycle.cycle_max_mom), with_schedule("run.cycle_max_momentum", finite)},
-      {ZG_AT(schedule().one_cycle.decay_mom_rate),
-       with_schedule("run.cycle_momentum_decay", finite)},
+      {ZG_AT(schedule.one_cycle.cycle_momentum), with_schedule("run.cycle_momentum")},
+      {ZG_AT(schedule.one_cycle.cycle_min_mom), with_schedule("run.cycle_min_momentum", finite)},
+      {ZG_AT(schedule.one_cycle.cycle_max_mom), with_schedule("run.cycle_max_momentum", finite)},
+      {ZG_AT(schedule.one_cycle.decay_mom_rate), with_schedule("run.cycle_momentum_decay", finite)},
   };
 }
 
@@ -367,14 +363,14 @@ Fields optimisation_fields() {
        number_row({"--adam-eps"}, positive,
                   "adamw, adam, muon: added to the root of the second moment"),
        kept("run.epsilon", not_negative).unless({"--config"}), Config::epsilon},
-      {ZG_AT(engine().clip_norm),
+      {ZG_AT(engine.clip_norm),
        number_row({"--clip", "--clip-grad"}, not_negative, "largest gradient norm; 0: no clipping"),
        kept("run.clip_norm"), Config::clip_norm},
-      {ZG_AT(optimisation.preset), precision_row(), kept("run.preset"), Config::precision},
-      {ZG_AT(engine().compute), kept("run.compute").unless({"--precision"})},
-      {ZG_AT(engine().load), kept("run.load").unless({"--precision"})},
-      {ZG_AT(engine().optimizer), kept("run.optimizer").unless({"--precision"})},
-      {ZG_AT(engine().loss_scaling.initial_scale_power),
+      {ZG_AT(preset), precision_row(), kept("run.preset"), Config::precision},
+      {ZG_AT(engine.compute), kept("run.compute").unless({"--precision"})},
+      {ZG_AT(engine.load), kept("run.load").unless({"--precision"})},
+      {ZG_AT(engine.optimizer), kept("run.optimizer").unless({"--precision"})},
+      {ZG_AT(engine.loss_scaling.initial_scale_power),
        integer_row({"--initial-scale-power"}, "f16: the loss is scaled by 2^N at first", {},
                    127)  // 2^127 is the largest power that an f32 holds
        ,

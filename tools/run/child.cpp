@@ -148,7 +148,7 @@ std::string cause_of(int status) {
 }  // namespace
 
 bool must_supervise(const TrainOptions& options) {
-  if (options.max_restarts == 0 || options.given.count("--restarted")) return false;
+  if (options.max_restarts == 0 || options.has("--restarted")) return false;
   if (process_rank())
     throw ConfigError(
         "--max-restarts: expected a run that this process can start again, got one of mpirun, "
@@ -180,7 +180,7 @@ ChildEnd run_with_restarts(const TrainOptions& options, const std::vector<std::s
 }
 
 void apply_restart(TrainOptions& options) {
-  if (!options.given.count("--restarted")) return;
+  if (!options.has("--restarted")) return;
   options.injection.injected_before = options.restarted;
   if (options.restarted == 0 || !checkpoint_to_resume("auto", options.save)) return;
   options.resume = "auto";

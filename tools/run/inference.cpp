@@ -19,7 +19,7 @@ namespace {
 /// Weights are stored in the dtype of the flag, or in their own if that is narrower than the dtype
 /// of the computation.
 ValuesOptions values_options(const RunSpec& settings, const InferenceOptions& options) {
-  const DType precision = settings.optimisation.engine.compute;
+  const DType precision = settings.engine.compute;
   const bool same = !options.dtype || *options.dtype == precision;
   return {.compute = same ? precision : DType::f32, .stored = options.dtype};
 }
@@ -32,14 +32,10 @@ struct Inference {
 
   void operator()(const Device& device, InferenceMode mode) const {
     TrainedModel trained(saved_model, device);
-    const RunSpec& settings = trained.saved_model.settings;
-    WholeModel whole(trained.store, settings);
-    trained.model = std::move(whole.decoder);
-    trained.seq2seq = std::move(whole.seq2seq);
     {
       const PhaseScope phase(device, "load");
       trained.values = std::make_unique<Values>(trained.store, weights, device,
-                                                values_options(settings, options));
+                                                values_options(saved_model.settings, options));
     }
     const PhaseScope phase(device, "inference");
     work(trained, mode);
@@ -113,7 +109,7 @@ FlagGroup inference_flags(InferenceOptions& options) {
                                         "--host-memory"},
                                        options.train)};
   group.flags.push_back(dtype_flag(
-      options.dtype,
+      {"--dtype"}, options.dtype,
       "dtype in which matrices are stored, others in f32 [the files'; in a checkpoint the\n"
       "run's precision]. The run's precision, f32 for a folder, is that of the\n"
       "computation; with weights in another dtype it is f32"));

@@ -29,12 +29,13 @@ struct TrainedModel {
   SavedModel saved_model;
   Device device;
   ParameterStore store;
-  std::unique_ptr<models::GPT> model;        ///< null: an encoder-decoder
-  std::unique_ptr<models::Seq2Seq> seq2seq;  ///< null: a decoder
+  WholeModel model;
   std::unique_ptr<Values> values;
 
   TrainedModel(SavedModel saved, Device where)
-      : saved_model(std::move(saved)), device(std::move(where)) {}
+      : saved_model(std::move(saved)),
+        device(std::move(where)),
+        model(store, saved_model.settings) {}
   std::function<Tape()> make_tape() const {
     return [this] { return values->inference_tape(); };
   }

@@ -40,25 +40,26 @@ RankMemory dry_run(const Run& run, int rank) {
 Run largest_steps(const Run& run) {
   Run largest = run;
   largest.traced = nullptr;
-  RunSpec& settings = largest.settings;
+  RunSpec& settings = largest.options;
   // If plan chose the number of steps itself, the run must not end after them.
-  const bool ends = !run.options.only_planned || run.options.given.count("--steps") > 0;
+  const bool ends = !run.options.only_planned || run.options.has("--steps");
   constexpr int64_t never = std::numeric_limits<int64_t>::max();
-  const Progress last = advanced(settings.rampup, settings.samples_per_step(),
-                                 {.steps = run.steps_done, .samples = settings.samples},
-                                 {.steps = ends ? run.steps - 1 : never, .samples = never / 2});
+  const Progress last =
+      advanced(settings.rampup, settings.samples_per_step(),
+               {.steps = run.steps_done, .samples = settings.samples},
+               {.steps = ends ? run.options.steps - 1 : never, .samples = never / 2});
   const int64_t whole = settings.accumulation_after(last.samples);
   const bool backward_starts_early = run.options.axes.schedule == PipelineSchedule::one_f_one_b;
   settings.accumulation =
       backward_starts_early ? std::min(whole, settings.axes.pipeline + 2) : whole;
   settings.rampup = {};
-  largest.steps = std::min<int64_t>(run.steps, run.steps_done + 3);
+  largest.options.steps = std::min<int64_t>(run.options.steps, run.steps_done + 3);
   return largest;
 }
 
 std::vector<RankMemory> plan_stages(const Run& run) {
-  const auto stages = static_cast<size_t>(run.settings.axes.pipeline);
-  const auto stride = static_cast<size_t>(run.settings.data_ranks * run.settings.axes.tensor);
+  const auto stages = static_cast<size_t>(run.options.axes.pipeline);
+  const auto stride = static_cast<size_t>(run.options.data_ranks * run.options.axes.tensor);
   std::vector<RankMemory> stage_memory(stages);
   std::atomic<size_t> next = 0;
   std::exception_ptr failure;
@@ -85,14 +86,14 @@ std::vector<RankMemory> plan_stages(const Run& run) {
 
 MemoryRecord memory_record(const Run& run) {
   ParameterStore store;
-  const WholeModel model(store, run.settings);
-  const zero::Config& engine = run.settings.optimisation.engine;
+  const WholeModel model(store, run.options);
+  const zero::Config& engine = run.options.engine;
   const DeviceOptions& device = run.options.device_flags.device;
   return {.parameters = store.numel(),
           .world = static_cast<int>(run.options.ranks),
           .stage = engine.stage,
-          .precision = run.settings.optimisation.precision(),
-          .steps = run.steps,
+          .precision = run.options.precision(),
+          .steps = run.options.steps,
           .machine = {.backend = run.options.device_flags.type,
                       .isa = device.isa.value_or(best_isa()),
                       .threads = device.threads}};
@@ -114,7 +115,7 @@ std::string write_kernels(const Run& run, const RankMemory& first,
     write_json("--kernels", path, launches.json());
     return lines;
   }
-  const int64_t steps = run.steps - run.steps_done;
+  const int64_t steps = run.options.steps - run.steps_done;
   StepShape shape{.micro_batches = first.counted_micro_batches,
                   .tokens = first.counted_tokens,
                   .received_bytes = received_bytes(first.wire) / steps};
@@ -135,7 +136,7 @@ namespace {
 
 // Whether to suggest --cpu-offload. Not for a run that already offloads something.
 bool may_offload(const Run& run) {
-  const zero::OffloadOptions& offload = run.settings.optimisation.engine.offload;
+  const zero::OffloadOptions& offload = run.options.engine.offload;
   return run.options.device_flags.device.memory_limit > 0 && offload.optimizer == Space::device &&
          offload.parameter == Space::device;
 }
@@ -150,7 +151,7 @@ void set_offload(zero::Config& engine) {
 std::optional<std::string> smallest_fitting(const Run& run) {
   Run candidate = largest_steps(run);
   const bool always = run.options.activation_checkpoint;
-  zero::Config& engine = candidate.settings.optimisation.engine;
+  zero::Config& engine = candidate.options.engine;
   const zero::OffloadOptions places = engine.offload;
   const DeviceOptions& limits = run.options.device_flags.device;
   for (const auto& [offload, checkpointing] : {std::pair(false, false), std::pair(false, true),
@@ -159,7 +160,7 @@ std::optional<std::string> smallest_fitting(const Run& run) {
     candidate.options.activation_checkpoint = checkpointing;
     for (int stage = 0; stage <= 3; ++stage) {
       const bool moves = offload || places.parameter != Space::device;
-      const bool shares = run.settings.data_ranks > 1 || (moves && stage == 3);
+      const bool shares = run.options.data_ranks > 1 || (moves && stage == 3);
       if ((stage > 0 && !shares) || (stage > 1 && engine.reduce_at_boundary)) continue;
       if (stage < 3 && places.parameter != Space::device) continue;
       engine.stage = stage;

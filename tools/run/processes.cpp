@@ -16,24 +16,19 @@ std::string checksum_of(const std::string& bytes) {
   return checksum(std::as_bytes(std::span(bytes)));
 }
 
-std::string offload_of(const zero::OffloadOptions& offload) {
-  return fmt::format(" {} {} {} {}", offload.parameter, offload.gradient, offload.optimizer,
-                     offload.activation);
-}
-
 // The values that the settings of a checkpoint do not contain and that must be equal on all ranks.
 std::string path_of(const Run& run) {
   const TrainOptions& options = run.options;
-  const zero::Config& engine = run.settings.optimisation.engine;
+  const zero::Config& engine = run.options.engine;
   return fmt::format(
-      "{} {} {} {} {} {:d} {:d} {} {} {} {} {} {} {} {:d} {:d} {}{} {} {}{}",
+      "{} {} {} {} {} {:d} {:d} {} {} {} {} {} {} {} {:d} {:d} {} {} {} {} {} {} {}{}",
       engine.reduce_bucket_size, engine.allgather_bucket_size, engine.prefetch_bucket_size,
       engine.prefetch_units, engine.param_persistence_threshold, engine.overlap_comm,
       options.activation_checkpoint, options.eval_interval, options.eval_batches,
       options.sample_interval, options.save_interval, options.exit_interval, options.max_bad_steps,
       options.score_samples, options.save.empty(), options.memory_json.empty(),
-      options.dump_gradients_step.value_or(-1), offload_of(engine.offload), options.initial_weights,
-      options.from_hf,
+      options.dump_gradients_step.value_or(-1), engine.offload.parameter, engine.offload.gradient,
+      engine.offload.optimizer, engine.offload.activation, options.initial_weights, options.from_hf,
       run.checkpoint && zero::lies_in(run.resumed, options.save) ? " goes on in its folder" : "");
 }
 
@@ -59,9 +54,9 @@ std::vector<std::pair<std::string, std::string>> common_values(const Run& run) {
   std::vector<std::pair<std::string, std::string>> values = {
       {"program", checksum_of(read_text("/proc/self/exe"))},
       {"instruction set", name_of(best_isa())},
-      {"data", run.settings.contents.checksum},
-      {"base", run.settings.base.hash},
-      {"settings", checksum_of(to_json(run.settings))},
+      {"data", run.options.contents.checksum},
+      {"base", run.options.base.hash},
+      {"settings", checksum_of(to_json(run.options))},
       {"course", checksum_of(path_of(run))}};
   if (reads_checkpoint(run)) values[4].second = values[5].second = "of a checkpoint";
   return values;
@@ -82,7 +77,7 @@ Run agree_on_checkpoint(Run run, const TrainOptions& given, Communicator& ranks)
     run = prepare_run(given, run.dataset, run.lock);
   }
   if (const size_t rank = first_different(
-          gather_texts(*group, to_json(run.settings) + path_of(run) + run.settings.base.hash)))
+          gather_texts(*group, to_json(run.options) + path_of(run) + run.options.base.hash)))
     raise<ConfigError>(
         "ranks differ before step 0: the settings of rank {} are not rank 0's; expected the same "
         "command, program and files on every host",

@@ -104,22 +104,21 @@ void inject(const FaultInjection& injection, FaultInjection::Phase phase, int64_
 Rank::Rank(const Run& run, Communicator& ranks, const Device& device)
     : run_(run),
       options_(run.options),
-      settings_(run.settings),
       dataset_(*run.dataset),
       ranks_(ranks),
       device_(device),
       is_planned_(device.type() == Device::Type::meta),
-      mesh_(ranks, shape_of(settings_)),
+      mesh_(ranks, shape_of(options_)),
       model_(make_run_model(run, store_, mesh_, device_)),
       rows_(device_, is_planned_ || options_.dump_memory || !options_.memory_json.empty()
                          ? MemoryRows::Keep::all_steps
                          : MemoryRows::Keep::one_step) {
   if (run.algorithms && !is_planned_) use_matmul_algorithms(run.algorithms, device);
-  if (!options_.kernels.empty() && run.steps > run.steps_done)
-    launches_.emplace(device_, std::min(run.steps_done + 1, run.steps - 1));
+  if (!options_.kernels.empty() && run.options.steps > run.steps_done)
+    launches_.emplace(device_, std::min(run.steps_done + 1, run.options.steps - 1));
   {
     const PhaseScope phase(device_, "initialise");
-    engine_ = std::make_unique<zero::Engine>(store_, mesh_, device_, settings_.optimisation.engine);
+    engine_ = std::make_unique<zero::Engine>(store_, mesh_, device_, options_.engine);
   }
   trainer_ = std::make_unique<zero::Trainer>(*engine_, trainer_options(), task(), hooks());
 }
@@ -127,17 +126,17 @@ Rank::Rank(const Run& run, Communicator& ranks, const Device& device)
 Rank::~Rank() = default;
 
 zero::TrainerOptions Rank::trainer_options() const {
-  zero::TrainerOptions options = {.micro_batch = settings_.micro_batch,
-                                  .accumulation = settings_.accumulation,
-                                  .rampup = settings_.rampup,
-                                  .steps = run_.steps,
-                                  .schedule = settings_.optimisation.schedule,
+  zero::TrainerOptions options = {.micro_batch = options_.micro_batch,
+                                  .accumulation = options_.accumulation,
+                                  .rampup = options_.rampup,
+                                  .steps = options_.steps,
+                                  .schedule = options_.schedule,
                                   .pipeline = options_.axes.schedule,
                                   .stop_interval = options_.exit_interval,
                                   .max_bad_steps = options_.max_bad_steps};
   // A plan covers a save also where the path of --save is not used, and keeps every checkpoint.
   const bool plans_save =
-      is_planned_ && (run_.steps > run_.steps_done || options_.given.count("--save") > 0);
+      is_planned_ && (options_.steps > run_.steps_done || options_.has("--save"));
   if (!options_.save.empty() || plans_save) {
     options.checkpoints = {.path = options_.save,
                            .keep = is_planned_ ? -1 : options_.save_top_k,
@@ -162,7 +161,7 @@ zero::TrainerTask Rank::task() {
           },
       .forward = [this](Tape& tape, const zero::MicroBatch& batch) { return forward(tape, batch); },
       .stage_output = [this](int64_t samples) { return model_->stage_output(samples); }};
-  if (settings_.loss_mean == LossMean::token)
+  if (options_.loss_mean == LossMean::token)
     task.targets = [this](int64_t first, int64_t samples) {
       return model_->targets({first, samples});
     };
@@ -187,7 +186,7 @@ zero::TrainerHooks Rank::hooks() {
       .describe =
           [this](const zero::TrainerPosition& position) {
             inject_fault(Phase::save, 1);  // the engine has counted the step that is saved
-            RunSpec now = settings_;
+            RunSpec now = options_;
             now.samples = position.samples;
             now.skipped_samples = position.skipped_samples;
             now.loss = position.score;  // the loss, or the value of set_score()
@@ -226,24 +225,24 @@ void Rank::observe(zero::TrainerMoment moment, const zero::MicroBatch& batch) {
 }
 
 void Rank::load_adapters() {
-  if (!settings_.base.path.empty())
-    zero::load_weights(base_weights(settings_), *engine_,
+  if (!options_.base.path.empty())
+    zero::load_weights(base_weights(options_), *engine_,
                        [](const Parameter& parameter) { return !parameter.saved; });
   if (run_.checkpoint) return trainer_->resume(*run_.checkpoint);
   if (const std::string& folder = options_.initial_adapter; !folder.empty())
-    zero::load_weights(models::peft_weights(folder, settings_.model, lora_of(settings_.lora)),
+    zero::load_weights(models::peft_weights(folder, options_.model, lora_of(options_.lora)),
                        *engine_, [](const Parameter& parameter) { return parameter.saved; });
 }
 
 void Rank::load() {
-  if (settings_.lora.rank > 0) return load_adapters();
+  if (options_.lora.rank > 0) return load_adapters();
   if (run_.checkpoint) return trainer_->resume(*run_.checkpoint);
   if (run_.initial)
     zero::load_weights(zero::weights_of(run_.initial), *engine_);
   else if (!options_.initial_weights.empty())
     zero::load_weights(options_.initial_weights, *engine_);
   if (!options_.from_hf.empty())
-    zero::load_weights(hf_weights(options_.from_hf, settings_), *engine_);
+    zero::load_weights(hf_weights(options_.from_hf, options_), *engine_);
 }
 
 void Rank::inject_fault(Phase phase, int64_t steps_ago) {
@@ -260,7 +259,7 @@ Evaluation Rank::evaluation() {
           .make_tape = [this] { return inference_tape(); },
           .dataset = dataset_,
           .device = device_,
-          .is_sort_task = settings_.data.source == "sort"};
+          .is_sort_task = options_.data.source == "sort"};
 }
 
 double Rank::validation_loss(int64_t batches) {
@@ -276,7 +275,7 @@ std::vector<int32_t> Rank::sample() {
   dataset_.sample(split, 0, ids.data(), targets.data());
   ids.resize(std::min(ids.size(), static_cast<size_t>(prompt_tokens)));
   return models::generate(model_->decoder(), [this] { return inference_tape(); }, {ids},
-                          sample_tokens, {.top_k = 10, .seed = settings_.seed})
+                          sample_tokens, {.top_k = 10, .seed = options_.seed})
       .front();
 }
 
@@ -291,7 +290,7 @@ void Rank::note_counted_step() {
 void Rank::plan_end() {
   const bool asks = dataset_.question_length() > 0;
   if (asks && options_.score_samples > 0)
-    evaluation().plan_scores(settings_.micro_batch, options_.score_samples);
+    evaluation().plan_scores(options_.micro_batch, options_.score_samples);
   if (!asks && dataset_.epoch_samples(models::Split::validation) > 0)
     validation_loss(/*batches=*/1);
   for (const auto& [name, parameter] : store_.by_name())
@@ -317,7 +316,7 @@ RankMemory Rank::count_memory() const {
   if (launches_) memory.launches = launches_->counted();
   memory.counted_tokens = counted_tokens_;
   memory.counted_micro_batches = counted_micro_batches_;
-  if (settings_.axes.model_ranks() == 1) return memory;
+  if (options_.axes.model_ranks() == 1) return memory;
   memory.axes = axes_of(mesh_);
   for (const AxisWire& axis : memory.axes) memory.wire = added(memory.wire, axis.wire);
   const LayerRange layers = model_->layers();

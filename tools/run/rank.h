@@ -65,9 +65,6 @@ std::unique_ptr<RunModel> make_run_model(const Run& run, ParameterStore& store, 
 /// Thrown for the fault "return".
 struct LeftEarly {};
 
-/// True every `interval` steps; false if `interval` is 0.
-inline bool is_due(int64_t step, int64_t interval) { return interval > 0 && step % interval == 0; }
-
 /// One rank of a run: its part of the model, the engine, the trainer and, for `train`, the console
 /// and the files of metrics. All ranks compute the same steps, validations, samples and scores,
 /// each on its own micro-batches of a step. Only rank 0 prints and writes. `plan` uses it on a meta
@@ -143,7 +140,6 @@ class Rank {
 
   const Run& run_;
   const TrainOptions& options_;
-  const RunSpec& settings_;  // at the start of the run
   const models::Dataset& dataset_;
   Communicator& ranks_;
   const Device device_;

@@ -37,6 +37,9 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+// True every `interval` steps; false if `interval` is 0.
+bool is_due(int64_t step, int64_t interval) { return interval > 0 && step % interval == 0; }
+
 // printf prints the sign of a NaN, which has no meaning.
 double shown(double loss) { return std::isnan(loss) ? std::fabs(loss) : loss; }
 
@@ -52,12 +55,12 @@ void Rank::open_outputs() {
     open("--metrics", metrics_, options_.metrics, !run_.resumed.empty(), engine_->steps());
   if (is_first() && !options_.tensorboard.empty())
     open("--tensorboard-dir", tensorboard_, options_.tensorboard);
-  console_.emplace(options_.progress, engine_->steps(), run_.steps, !is_first());
-  deepspeed_log_.emplace(options_.steps_per_print, engine_->steps(),
-                         settings_.optimisation.schedule, settings_.optimisation.engine.update);
+  console_.emplace(options_.progress, engine_->steps(), options_.steps, !is_first());
+  deepspeed_log_.emplace(options_.steps_per_print, engine_->steps(), options_.schedule,
+                         options_.engine.update);
   if (is_first() && options_.log_interval > 0 && model_->flops_per_token() > 0.0)
     peak_flops_ =
-        matmul_peak_or_zero(device_, settings_.optimisation.engine.compute) *
+        matmul_peak_or_zero(device_, options_.engine.compute) *
         std::min(ranks_.size(), std::max(1, available_cores() / device_.traits().threads));
 }
 
@@ -70,57 +73,55 @@ void Rank::announce() {
   print_line(stderr, "rank {}/{} pid {} {}", ranks_.rank(), ranks_.size(),
              static_cast<int>(getpid()), device_.name());
   console_->log("{}{}, {}, ZeRO stage {}{}", hardware, ranks_.size() == 1 ? "" : " per rank",
-                settings_.optimisation.precision(), settings_.optimisation.engine.stage,
-                description_of(settings_.optimisation.engine.offload));
+                options_.precision(), options_.engine.stage,
+                description_of(options_.engine.offload));
   if (device_.type() == Device::Type::cuda && ranks_.size() > 1)
-    console_->log(
-        "ranks are connected by {}{}", ranks_.transport(),
-        settings_.optimisation.engine.nccl_reduce ? ", which sums gradients: inexact" : "");
+    console_->log("ranks are connected by {}{}", ranks_.transport(),
+                  options_.engine.nccl_reduce ? ", which sums gradients: inexact" : "");
   if (run_.algorithms)
     console_->log(
         "{} has the algorithms of {} products, checksum {}; others are multiplied by the "
         "heuristic's first",
-        options_.matmul_algorithms, run_.algorithms->algorithms.size(), settings_.matmul_checksum);
-  if (const Axes& axes = settings_.axes; axes.model_ranks() > 1)
+        options_.matmul_algorithms, run_.algorithms->algorithms.size(), options_.matmul_checksum);
+  if (const Axes& axes = options_.axes; axes.model_ranks() > 1)
     console_->log("mesh: data {} x pipeline {} x tensor {}{}; idle by formula {:.1f} %",
-                  settings_.data_ranks, axes.pipeline, axes.tensor,
+                  options_.data_ranks, axes.pipeline, axes.tensor,
                   axes.sequence_parallel ? ", which share the tokens too" : "",
-                  100.0 * pipeline_bubble(static_cast<int>(axes.pipeline), settings_.accumulation));
+                  100.0 * pipeline_bubble(static_cast<int>(axes.pipeline), options_.accumulation));
   if (const std::string disk = swap_description(device_); !disk.empty())
     console_->log("drive {}: {}; {}", options_.offload.nvme_path, disk, swap_requests(device_));
   console_->log(run_.data_line);
-  console_->log("batch {} = {} x {} micro-batch{}{}; steps {} to {}", settings_.samples_per_step(),
-                settings_.micro_batch, settings_.accumulation,
-                settings_.accumulation == 1 ? "" : "es",
-                settings_.data_ranks == 1 ? "" : fmt::format(" x {} ranks", settings_.data_ranks),
-                engine_->steps(), run_.steps);
-  if (settings_.rampup.start > 0)
-    console_->log(description_of(settings_.rampup, settings_.samples_per_step()) +
-                  fmt::format("; {} now", settings_.step_samples()));
-  if (settings_.optimisation.schedule.kind != zero::ScheduleKind::none)
-    console_->log(description_of(settings_.optimisation.schedule));
+  console_->log("batch {} = {} x {} micro-batch{}{}; steps {} to {}", options_.samples_per_step(),
+                options_.micro_batch, options_.accumulation, options_.accumulation == 1 ? "" : "es",
+                options_.data_ranks == 1 ? "" : fmt::format(" x {} ranks", options_.data_ranks),
+                engine_->steps(), options_.steps);
+  if (options_.rampup.start > 0)
+    console_->log(description_of(options_.rampup, options_.samples_per_step()) +
+                  fmt::format("; {} now", options_.step_samples()));
+  if (options_.schedule.kind != zero::ScheduleKind::none)
+    console_->log(description_of(options_.schedule));
   if (options_.universal_checkpoint)
     console_->log(
         "--universal-checkpoint is without effect: every checkpoint loads with any number of ranks "
         "and any stage");
-  if (settings_.lora.rank > 0) console_->log(description_of_adapters());
+  if (options_.lora.rank > 0) console_->log(description_of_adapters());
   if (!run_.resumed.empty())
-    console_->log("resumed {}: {} samples seen", run_.resumed, settings_.samples);
+    console_->log("resumed {}: {} samples seen", run_.resumed, options_.samples);
   for (const std::string& change : run_.changes) console_->log("changed: " + change);
-  for (const std::string& oddity : oddities_of(settings_.characters, settings_.data.source))
+  for (const std::string& oddity : oddities_of(options_.characters, options_.data.source))
     console_->log("note: " + oddity);
-  if (!run_.resumed.empty() && engine_->steps() == run_.steps)
+  if (!run_.resumed.empty() && engine_->steps() == options_.steps)
     console_->log("nothing is left to train: the run ends at step {}; --steps N goes beyond",
-                  run_.steps);
+                  options_.steps);
   if (options_.save.empty()) console_->log("without --save DIR nothing of this run will be saved");
-  for (const std::string& note : flags_without_effect(options_, settings_.optimisation.engine))
+  for (const std::string& note : flags_without_effect(options_, options_.engine))
     console_->log("note: " + note);
   console_->result("number of parameters: {:.2f}M",
                    static_cast<double>(model_->shown_parameters()) / 1e6);
 }
 
 std::string Rank::description_of_adapters() const {
-  const LoraOptions& lora = settings_.lora;
+  const LoraOptions& lora = options_.lora;
   int64_t all = 0, trained = 0;
   for (const auto& parameter : engine_->store().parameters()) {
     all += parameter->shape.numel();
@@ -130,8 +131,8 @@ std::string Rank::description_of_adapters() const {
       "adapters of rank {}, alpha {:.6g}{}, on {}: {} of {} parameters{} are trained; base {}, "
       "hash {}",
       lora.rank, lora.alpha, lora.rank_stabilised ? " / sqrt(rank)" : "", lora.targets, trained,
-      all, settings_.axes.model_ranks() > 1 ? " of this rank" : "", settings_.base.path,
-      settings_.base.hash);
+      all, options_.axes.model_ranks() > 1 ? " of this rank" : "", options_.base.path,
+      options_.base.hash);
 }
 
 int Rank::train(const zero::InterruptScope& interrupt, zero::CommonStop* stop) {
@@ -231,9 +232,9 @@ void Rank::note_divergence(int64_t step, double loss) {
 // Logs the growth of the batch by --rampup-batch-size.
 void Rank::note_growth(int64_t samples) {
   const int64_t next = trainer_->next_samples();
-  if (next != samples && engine_->steps() < run_.steps)
+  if (next != samples && engine_->steps() < options_.steps)
     console_->log("batch {} = {} x {} from step {} on, after {} samples", next,
-                  settings_.micro_batch * settings_.data_ranks, trainer_->next_micro_batches(),
+                  options_.micro_batch * options_.data_ranks, trainer_->next_micro_batches(),
                   engine_->steps(), trainer_->position().samples);
 }
 
@@ -264,7 +265,7 @@ void Rank::print_step(const zero::StepRecord& record) {
   for (const std::string& line :
        deepspeed_log_->lines({.steps = engine_->steps(),
        .skipped = engine_->skipped(),
-       .micro_steps = trainer_->position().micro_batches / settings_.data_ranks,
+       .micro_steps = trainer_->position().micro_batches / options_.data_ranks,
        .samples = record.samples,
        .next_rate = trainer_->next_rate(),
        .seconds = record.seconds,
@@ -278,7 +279,7 @@ void Rank::print_step(const zero::StepRecord& record) {
 // Prints means over all ranks, as minGPT's benchmark does. Time between steps is not part of an
 // epoch. A run shorter than one epoch counts as one.
 void Rank::report_epochs() {
-  const auto samples = static_cast<double>(trainer_->position().samples - settings_.samples);
+  const auto samples = static_cast<double>(trainer_->position().samples - options_.samples);
   if (run_.epoch_samples <= 0.0 || samples <= 0.0) return;
   const PurposeScope purpose(device_, Purpose::comm);
   const std::vector<int64_t> own = {std::llround(seconds_ * 1e6), peak_bytes_};
@@ -400,8 +401,8 @@ int Rank::finish() {
   if (dataset_.question_length() > 0 && options_.score_samples > 0) {
     console_->log("Evaluating the trained model ...");
     try {
-      scores = evaluation().scores(settings_.micro_batch, options_.score_samples, print);
-      if (settings_.data.source == "sort") evaluation().print_example(print);
+      scores = evaluation().scores(options_.micro_batch, options_.score_samples, print);
+      if (options_.data.source == "sort") evaluation().print_example(print);
     } catch (const ConfigError& error) {  // a diverged run still prints its results
       console_->log(std::string("no scores: ") + error.what());
     }

@@ -38,7 +38,7 @@ std::vector<std::string> adopt_hf(const models::HFModel& folder, TrainOptions& o
                 "--ffn-hidden-size", "--sliding-window", "--rotary-base", "--norm-epsilon"},
                options.from_hf + " says itself what its model is; leave the flag out");
   models::GPTConfig& model = options.model;
-  if (!options.given.count("--dropout") && !folder.dropouts.empty())
+  if (!options.has("--dropout") && !folder.dropouts.empty())
     raise<Unsupported>(
         "{}/config.json: {} differ; this version has one dropout for all; try --dropout",
         options.from_hf, folder.dropouts);
@@ -62,8 +62,8 @@ std::vector<std::string> adopt_hf(const models::HFModel& folder, TrainOptions& o
 std::vector<std::string> adopt_hf(const models::HFSeq2Seq& folder, TrainOptions& options) {
   models::Seq2SeqConfig config = folder.config;
   const int64_t positions = config.positions;
-  if (options.given.count("--dropout")) set_dropout(config, options.model.dropout);
-  if (options.given.count("--block-size")) config.positions = options.model.block_size;
+  if (options.has("--dropout")) set_dropout(config, options.model.dropout);
+  if (options.has("--block-size")) config.positions = options.model.block_size;
   check_positions(positions, options, config.positions);
   options.seq2seq.config = models::hf_json(config);
   options.seq2seq.generation =
@@ -106,9 +106,9 @@ RunSpec spec_of(const TrainOptions& options, const models::Dataset& dataset) {
   if (!options.is_set("--loss-mean") && talks) settings.loss_mean = LossMean::token;
   if (settings.lora.rank > 0 && settings.lora.targets.empty())
     settings.lora.targets = join(models::peft_targets(settings.model.family), ",");
-  settings.optimisation.engine.seed = options.seed;
-  zero::fill_buckets(options.buckets, settings.model.width, settings.optimisation.engine);
-  zero::validate(settings.optimisation.engine);
+  settings.engine.seed = options.seed;
+  zero::fill_buckets(options.buckets, settings.model.width, settings.engine);
+  zero::validate(settings.engine);
   return settings;
 }
 
@@ -117,13 +117,13 @@ RunSpec spec_of(const TrainOptions& options, const models::Dataset& dataset) {
 // samples of an epoch; 0: the run's length is not given in epochs.
 double limit_epochs(TrainOptions& options, const models::Dataset& dataset, RunSpec& settings) {
   const auto all = static_cast<double>(dataset.epoch_samples(Split::train));
-  if (!options.given.count("--limit-train-batches")) return options.epochs > 0.0 ? all : 0.0;
+  if (!options.has("--limit-train-batches")) return options.epochs > 0.0 ? all : 0.0;
   const EpochLimit& limit = options.epoch_limit;
   const auto batch = static_cast<double>(settings.micro_batch * settings.data_ranks);
   const double batches = limit.batches > 0
                              ? std::min(static_cast<double>(limit.batches), std::floor(all / batch))
                              : std::floor(limit.share * std::floor(all / batch));
-  const double epochs = options.given.count("--epochs") ? options.epochs : 1.0;
+  const double epochs = options.has("--epochs") ? options.epochs : 1.0;
   options.epochs = settings.epochs = epochs * batches * batch / all;
   return batches * batch;
 }
@@ -170,7 +170,7 @@ int64_t total_steps(const TrainOptions& options, const models::Dataset& dataset,
 
 // The end of the schedule and of its warmup, which follow from the run's steps.
 void resolve_schedule_end(const TrainOptions& options, RunSpec& spec) {
-  zero::ScheduleOptions& schedule = spec.optimisation.schedule;
+  zero::ScheduleOptions& schedule = spec.schedule;
   if (zero::decays(schedule.kind) && schedule.total_num_steps == 0)
     schedule.total_num_steps = std::max<int64_t>(1, spec.steps);
   if (options.warmup_ratio > 0.0)  // as get_warmup_steps() of transformers
@@ -195,7 +195,7 @@ std::vector<std::string> resolve_options(TrainOptions& options, const Facts& fac
   resolve_precision(options);
   if (facts.saved) {
     adopt(*facts.saved, options);
-    if (options.given.count("--dropout") && !options.seq2seq.config.empty())
+    if (options.has("--dropout") && !options.seq2seq.config.empty())
       set_dropout(options.seq2seq, options.model.dropout);
   }
   std::vector<std::string> notes;
@@ -220,16 +220,15 @@ ResolvedRun resolve_run(TrainOptions& options, const Facts& facts, const models:
   spec.steps = total_steps(options, dataset, spec, done);
   run.note = dropped_sequences(options, spec, dataset);
   // Without data an epoch has no number of steps.
-  const bool counts_epochs =
-      !options.data.source.empty() &&
-      (options.given.count("--epochs") || options.given.count("--limit-train-batches"));
-  if (options.only_planned && !options.given.count("--steps") && !counts_epochs)
+  const bool counts_epochs = !options.data.source.empty() &&
+                             (options.has("--epochs") || options.has("--limit-train-batches"));
+  if (options.only_planned && !options.has("--steps") && !counts_epochs)
     spec.steps = done.steps + facts.planned_steps;
   resolve_schedule_end(options, spec);
   check_step_flags(options, facts.resumed, done.steps, spec.steps);
   if (!options.kernels.empty() && spec.steps <= done.steps)
     throw ConfigError("--kernels: the run takes no step; expected --steps of 1 or more left");
-  check_optimizer_flags(options.given, spec.optimisation.engine.update);
+  check_optimizer_flags(options.given, spec.engine.update);
   if (facts.saved) {
     spec.samples = facts.saved->samples;
     spec.skipped_samples = facts.saved->skipped_samples;

@@ -65,34 +65,28 @@ StepRange steps_to_trace(int64_t first, int64_t end) {
   return {begin, std::min(end, begin + count)};
 }
 
-std::string trace_path(const TrainOptions& options) {
-  return options.trace +
-         (options.is_first_process() ? "" : fmt::format(".rank{}", options.process->rank));
-}
-
 // The weights that the adapters are trained for: their path, and the hash by which a resumed run
 // knows them. A plan reads no values.
 void resolve_base(Run& run, bool is_resumed) {
-  const TrainOptions& options = run.options;
-  RunSpec& settings = run.settings;
-  if (!options.moved_base.empty()) move_base(settings, options.moved_base, run.resumed);
-  if (settings.lora.rank == 0) return;
+  TrainOptions& options = run.options;
+  if (!options.moved_base.empty()) move_base(options, options.moved_base, run.resumed);
+  if (options.lora.rank == 0) return;
   const auto check_with_base = [&] {
     std::vector<NamedPath> paths = paths_of(train_groups(run.options));
-    paths.push_back({"the adapters' base", PathUse::reads, settings.base.path});
+    paths.push_back({"the adapters' base", PathUse::reads, options.base.path});
     check_paths(paths);
   };
   if (is_resumed) {
     check_with_base();
-    if (!options.only_planned) checked_base(settings);
+    if (!options.only_planned) checked_base(options);
     return;
   }
-  settings.base.path = absolute_path(!options.from_hf.empty() ? options.from_hf
-                                     : run.initial            ? run.initial->path()
-                                                              : options.initial_weights);
+  options.base.path = absolute_path(!options.from_hf.empty() ? options.from_hf
+                                    : run.initial            ? run.initial->path()
+                                                             : options.initial_weights);
   check_with_base();
   if (options.only_planned) return;
-  settings.base.hash = zero::weights_hash(base_weights(settings));
+  options.base.hash = zero::weights_hash(base_weights(options));
 }
 
 }  // namespace
@@ -151,6 +145,52 @@ std::shared_ptr<const models::Dataset> dataset_of(const Run& run,
                           : run.resumed + " was made without data; try --data PATH");
 }
 
+std::string description_of(const PairData& data, const DataOptions& options,
+                           const std::optional<models::Tokenizer>& tokenizer) {
+  const std::string tokens = tokenizer ? fmt::format("tokenizer {}, vocabulary {}",
+                                                     options.tokenizer, tokenizer->vocabulary())
+                                       : "numbers";
+  const PairData::Lengths longest = data.longest();
+  if (options.source.empty())
+    return fmt::format("no data; pairs of {} and {} tokens", longest.source, longest.target);
+  return fmt::format(
+      "data {}: {} training and {} validation pairs of up to {} and {} tokens; tokens: {}",
+      options.source, data.epoch_samples(Split::train), data.epoch_samples(Split::validation),
+      longest.source, longest.target, tokens);
+}
+
+// The pairs of an encoder-decoder. Completes its model and lengths.
+std::shared_ptr<const PairData> pairs_of(Run& run,
+                                         const std::shared_ptr<const models::Dataset>& dataset,
+                                         const models::Tokenizer* tokenizer) {
+  TrainOptions& options = run.options;
+  if (options.seq2seq.config.empty()) {
+    const std::optional<models::Seq2SeqFamily> family = seq2seq_family(options.model_type);
+    std::optional<models::Seq2SeqTokens> tokens;
+    if (tokenizer)
+      tokens = seq2seq_tokens(
+          family ? *family : models::Seq2SeqConfig::preset(options.model_type).family, *tokenizer,
+          options.data.tokenizer);
+    options.seq2seq.config =
+        models::hf_json(fresh_seq2seq(options, tokenizer ? tokenizer->vocabulary() : 0, tokens));
+  }
+  const models::Seq2SeqConfig config = seq2seq_model(options.seq2seq).config;
+  resolve_lengths(config, options.seq2seq);
+  if (const auto given = std::dynamic_pointer_cast<const PairData>(dataset)) return given;
+  if (dataset) throw Unsupported("--model-type: an encoder-decoder model trains on pairs alone");
+  if (!options.data.source.empty())
+    return read_pair_data({.data = options.data,
+                           .options = options.seq2seq,
+                           .config = config,
+                           .tokenizer = tokenizer,
+                           .seed = options.seed});
+  if (options.only_planned || is_import(options))
+    return std::make_shared<const PairData>(padding_of(options.seq2seq), config,
+                                            options.only_planned);
+  raise<ConfigError>("--data: expected pairs PATH.jsonl, got nothing{}",
+                     run.resumed.empty() ? "" : "; " + run.resumed + " was made without data");
+}
+
 // Fills in the run's dataset, the name and checksum of its tokenizer, and the log line about both.
 // Returns the tokenizer.
 std::optional<models::Tokenizer> open_data(Run& run, std::shared_ptr<const models::Dataset> dataset,
@@ -158,13 +198,19 @@ std::optional<models::Tokenizer> open_data(Run& run, std::shared_ptr<const model
                                            std::vector<std::string>& notes) {
   TrainOptions& options = run.options;
   DataOptions& data = options.data;
-  if (!run.resumed.empty() && !options.given.count("--data"))
-    check_data_exists(data.source, run.resumed);
-  const bool named = options.given.count("--tokenizer") > 0;
+  if (!run.resumed.empty() && !options.has("--data")) check_data_exists(data.source, run.resumed);
+  const bool named = options.has("--tokenizer"), learns_pairs = is_seq2seq(options);
   const bool is_folders = !options.from_hf.empty() && !named;
-  std::optional<models::Tokenizer> tokenizer = is_folders
+  if (is_folders) data.tokenizer = saved_model->settings.data.tokenizer;
+  std::optional<models::Tokenizer> tokenizer = is_folders && !learns_pairs
                                                    ? folder_tokenizer(data, *saved_model, notes)
                                                    : resolve_tokenizer(data, saved_model, named);
+  if (learns_pairs) {
+    run.dataset = run.pairs = pairs_of(run, dataset, tokenizer ? &*tokenizer : nullptr);
+    check_data_flags(options, *run.dataset);
+    run.data_line = description_of(*run.pairs, data, tokenizer);
+    return tokenizer;
+  }
   if (options.model.vocabulary == 0 && own_vocabulary(options) == 0 && tokenizer)
     options.model.vocabulary = tokenizer->vocabulary();
   run.dataset = dataset ? std::move(dataset)
@@ -188,68 +234,6 @@ std::optional<models::Tokenizer> open_data(Run& run, std::shared_ptr<const model
     }
   }
   run.data_line = description_of(data, *run.dataset, tokenizer);
-  return tokenizer;
-}
-
-// The same for an encoder-decoder: its model and lengths too.
-std::string description_of(const PairData& data, const DataOptions& options,
-                           const std::optional<models::Tokenizer>& tokenizer) {
-  const std::string tokens = tokenizer ? fmt::format("tokenizer {}, vocabulary {}",
-                                                     options.tokenizer, tokenizer->vocabulary())
-                                       : "numbers";
-  const PairData::Lengths longest = data.longest();
-  if (options.source.empty())
-    return fmt::format("no data; pairs of {} and {} tokens", longest.source, longest.target);
-  return fmt::format(
-      "data {}: {} training and {} validation pairs of up to {} and {} tokens; tokens: {}",
-      options.source, data.epoch_samples(Split::train), data.epoch_samples(Split::validation),
-      longest.source, longest.target, tokens);
-}
-
-std::shared_ptr<const PairData> pairs_of(const Run& run, const models::Seq2SeqConfig& config,
-                                         const std::optional<models::Tokenizer>& tokenizer) {
-  const TrainOptions& options = run.options;
-  if (!options.data.source.empty())
-    return read_pair_data({.data = options.data,
-                           .options = options.seq2seq,
-                           .config = config,
-                           .tokenizer = tokenizer ? &*tokenizer : nullptr,
-                           .seed = options.seed});
-  if (options.only_planned || is_import(options))
-    return std::make_shared<const PairData>(padding_of(options.seq2seq), config,
-                                            options.only_planned);
-  raise<ConfigError>("--data: expected pairs PATH.jsonl, got nothing{}",
-                     run.resumed.empty() ? "" : "; " + run.resumed + " was made without data");
-}
-
-std::optional<models::Tokenizer> open_pairs(Run& run,
-                                            const std::shared_ptr<const models::Dataset>& dataset,
-                                            const SavedModel* saved_model) {
-  TrainOptions& options = run.options;
-  DataOptions& data = options.data;
-  if (!run.resumed.empty() && !options.given.count("--data"))
-    check_data_exists(data.source, run.resumed);
-  const bool named = options.given.count("--tokenizer") > 0;
-  if (!options.from_hf.empty() && !named) data.tokenizer = saved_model->settings.data.tokenizer;
-  std::optional<models::Tokenizer> tokenizer = resolve_tokenizer(data, saved_model, named);
-  if (options.seq2seq.config.empty()) {
-    const std::optional<models::Seq2SeqFamily> family = seq2seq_family(options.model_type);
-    std::optional<models::Seq2SeqTokens> tokens;
-    if (tokenizer)
-      tokens = seq2seq_tokens(
-          family ? *family : models::Seq2SeqConfig::preset(options.model_type).family, *tokenizer,
-          data.tokenizer);
-    options.seq2seq.config =
-        models::hf_json(fresh_seq2seq(options, tokenizer ? tokenizer->vocabulary() : 0, tokens));
-  }
-  const models::Seq2SeqConfig config = seq2seq_model(options.seq2seq).config;
-  resolve_lengths(config, options.seq2seq);
-  run.pairs = dataset ? std::dynamic_pointer_cast<const PairData>(dataset)
-                      : pairs_of(run, config, tokenizer);
-  if (!run.pairs) throw Unsupported("--model-type: an encoder-decoder model trains on pairs alone");
-  run.dataset = run.pairs;
-  check_data_flags(options, *run.dataset);
-  run.data_line = description_of(*run.pairs, data, tokenizer);
   return tokenizer;
 }
 
@@ -286,7 +270,7 @@ void open_initial_weights(Run& run, std::vector<std::string>& notes) {
   if (is_hf_folder(path))
     raise<ConfigError>("--init: {} is a Hugging Face folder; try --from-hf {}", path, path);
   if (is_directory(path)) run.initial = zero::open_checkpoint(path);
-  notes.push_back(check_initial_weights(path, run.initial, run.settings));
+  notes.push_back(check_initial_weights(path, run.initial, run.options));
 }
 
 }  // namespace
@@ -299,7 +283,7 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   if (!options.only_planned) require_device(options.device_flags.type);
   const Facts facts = read_facts(run, given);
   std::vector<std::string> notes = resolve_options(options, facts);
-  if (uses_disk(options.optimisation.engine.offload) && !is_directory(options.offload.nvme_path))
+  if (uses_disk(options.engine.offload) && !is_directory(options.offload.nvme_path))
     throw FileError(
         "--nvme-path: " + options.offload.nvme_path +
         " is not a directory; expected a directory on a disk for data offloaded to nvme");
@@ -312,36 +296,36 @@ Run prepare_run(const TrainOptions& given, std::shared_ptr<const models::Dataset
   std::optional<SavedModel> origin;  // settings of the weights that the run starts from
   if (facts.saved) origin = {*facts.saved, run.resumed, run.checkpoint};
   if (!options.from_hf.empty()) origin = {*settings_in(options.from_hf), options.from_hf};
-  const auto tokenizer =
-      is_seq2seq(options) ? open_pairs(run, dataset, origin ? &*origin : nullptr)
-                          : open_data(run, std::move(dataset), origin ? &*origin : nullptr, notes);
+  const auto tokenizer = open_data(run, std::move(dataset), origin ? &*origin : nullptr, notes);
   ResolvedRun resolved = resolve_run(options, facts, *run.dataset);
-  run.settings = std::move(resolved.spec);
-  run.steps = run.settings.steps;
+  static_cast<RunSpec&>(options) = std::move(resolved.spec);
   run.epoch_samples = resolved.epoch_samples;
-  run.settings.contents = contents_of(options.data.source);
-  run.settings.validation_contents = contents_of(options.data.validation_source);
+  options.contents = contents_of(options.data.source);
+  options.validation_contents = contents_of(options.data.validation_source);
   if (const std::string& path = options.matmul_algorithms; !path.empty()) {
     run.algorithms = std::make_shared<const MatmulAlgorithms>(MatmulAlgorithms::read(path));
-    run.settings.matmul_checksum = run.algorithms->checksum();
+    options.matmul_checksum = run.algorithms->checksum();
   }
   if (origin) {
-    run.settings.special_tokens = origin->settings.special_tokens;
-    run.settings.generation_config = origin->settings.generation_config;
+    options.special_tokens = origin->settings.special_tokens;
+    options.generation_config = origin->settings.generation_config;
   }
-  if (tokenizer) keep_tokenizer(*tokenizer, run.settings);
-  require_dtype(options.device_flags.type, run.settings.optimisation.engine.compute, "--precision");
+  if (tokenizer) keep_tokenizer(*tokenizer, options);
+  require_dtype(options.device_flags.type, options.engine.compute, "--precision");
   open_initial_weights(run, notes);
-  if (!options.from_hf.empty()) hf_weights(options.from_hf, run.settings, &notes.emplace_back());
+  if (!options.from_hf.empty()) hf_weights(options.from_hf, options, &notes.emplace_back());
   notes.push_back(std::move(resolved.note));
   for (const std::string& note : notes)
     if (!note.empty() && options.is_first_process()) print_line(stderr, "note: {}", note);
   if (!options.trace.empty()) {
-    const StepRange steps = options.trace_steps.value_or(steps_to_trace(run.steps_done, run.steps));
-    run.traced = std::make_shared<TracedSteps>(TracedSteps{trace_path(options), steps});
+    const StepRange steps =
+        options.trace_steps.value_or(steps_to_trace(run.steps_done, options.steps));
+    const std::string rank =
+        options.is_first_process() ? "" : fmt::format(".rank{}", options.process->rank);
+    run.traced = std::make_shared<TracedSteps>(TracedSteps{options.trace + rank, steps});
   }
   check_outputs(run);
-  if (facts.saved) run.changes = check_resumed(*facts.saved, run.settings);
+  if (facts.saved) run.changes = check_resumed(*facts.saved, options);
   resolve_base(run, facts.saved.has_value());
   return run;
 }

@@ -32,7 +32,9 @@ class PairData;
 
 /// The state that all ranks of a run share. prepare_run() makes it once, before any rank starts.
 struct Run {
-  TrainOptions options;  ///< includes the settings of a resumed checkpoint
+  /// Resolved: it includes the settings of a resumed checkpoint, and what follows from flags and
+  /// data.
+  TrainOptions options;
   /// Lock of --save, held by the process that writes there.
   std::shared_ptr<zero::DirectoryLock> lock;
   /// The step_N that the run resumes; open until every rank has loaded it. Null: a fresh start.
@@ -44,9 +46,7 @@ struct Run {
   std::shared_ptr<const models::Dataset> dataset;
   /// The same of an encoder-decoder; null: the model is a decoder.
   std::shared_ptr<const PairData> pairs;
-  RunSpec settings;                  ///< settings at the start of the run
   std::vector<std::string> changes;  ///< differences from the checkpoint, one per line
-  int64_t steps = 0;                 ///< the step at which the run ends
   std::string data_line;             ///< log line about the data and its tokens
   double epoch_samples = 0.0;  ///< samples per epoch; 0: the run's length is not given in epochs
   std::shared_ptr<TracedSteps> traced;  ///< null: no trace was requested

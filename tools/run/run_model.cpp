@@ -11,7 +11,7 @@ namespace {
 using models::Split;
 
 models::ForwardPosition place_of(const Run& run, const zero::MicroBatch& batch) {
-  return {.seed = run.settings.seed, .step = batch.step, .first_sample = batch.first_sample};
+  return {.seed = run.options.seed, .step = batch.step, .first_sample = batch.first_sample};
 }
 
 class DecoderRun final : public RunModel {
@@ -19,10 +19,10 @@ class DecoderRun final : public RunModel {
   DecoderRun(const Run& run, ParameterStore& store, const Mesh& mesh, const Device& device)
       : run_(run),
         device_(device),
-        model_(store, run.settings.model,
-               models::part_of(mesh, run.settings.model, run.settings.optimisation.engine.compute,
-                               run.settings.axes.sequence_parallel),
-               lora_of(run.settings.lora)) {}
+        model_(store, run.options.model,
+               models::part_of(mesh, run.options.model, run.options.engine.compute,
+                               run.options.axes.sequence_parallel),
+               lora_of(run.options.lora)) {}
 
   std::vector<Tensor> batch(const zero::MicroBatch& batch, const SampleRange&) override {
     const models::Batch data =
@@ -46,13 +46,13 @@ class DecoderRun final : public RunModel {
   }
   double validation_loss(const std::function<Tape()>& make_tape, int64_t batches) const override {
     return models::mean_loss(model_, make_tape, *run_.dataset, Split::validation, device_,
-                             run_.settings.micro_batch, batches);
+                             run_.options.micro_batch, batches);
   }
   int64_t shown_parameters() const override { return model_.transformer_parameters(); }
   double flops_per_token() const override {
     // A frozen base has no products for the gradients of its weights.
-    const double share = run_.settings.lora.rank > 0 ? 2.0 / 3.0 : 1.0;
-    return share * models::matmul_flops_per_token(run_.settings.model);
+    const double share = run_.options.lora.rank > 0 ? 2.0 / 3.0 : 1.0;
+    return share * models::matmul_flops_per_token(run_.options.model);
   }
   LayerRange layers() const override {
     return {model_.part().first_layer, model_.part().end_layer};
@@ -72,8 +72,8 @@ class EncoderDecoderRun final : public RunModel {
         data_(*run.pairs),
         store_(store),
         device_(device),
-        model_(store, seq2seq_model(run.settings.seq2seq).config,
-               {mesh.tensor, run.settings.axes.sequence_parallel}) {}
+        model_(store, seq2seq_model(run.options.seq2seq).config,
+               {mesh.tensor, run.options.axes.sequence_parallel}) {}
 
   // All ranks pad to the longest pair of the step, so their batches have one shape and the bits do
   // not depend on the number of ranks.
@@ -93,7 +93,7 @@ class EncoderDecoderRun final : public RunModel {
                         .labels = batch.tensors[2]},
                        place_of(run_, batch),
                        {.checkpointing = run_.options.activation_checkpoint,
-                        .label_smoothing = run_.settings.seq2seq.label_smoothing});
+                        .label_smoothing = run_.options.seq2seq.label_smoothing});
   }
   StageOutput stage_output(int64_t) const override { return {}; }  // there is one stage
   int64_t tokens(const SampleRange& step) const override {
@@ -104,7 +104,7 @@ class EncoderDecoderRun final : public RunModel {
     return data_.labels(Split::train, samples.first, samples.count);
   }
   double validation_loss(const std::function<Tape()>& make_tape, int64_t batches) const override {
-    return pair_loss(model_, make_tape, data_, device_, run_.settings.micro_batch, batches);
+    return pair_loss(model_, make_tape, data_, device_, run_.options.micro_batch, batches);
   }
   int64_t shown_parameters() const override {
     int64_t parameters = 0;
@@ -123,8 +123,8 @@ class EncoderDecoderRun final : public RunModel {
   // With sequence parallelism the tensor ranks divide the tokens of a row.
   PairData::Lengths lengths_of(const SampleRange& step) const {
     PairData::Lengths lengths = data_.lengths(Split::train, step.first, step.count);
-    if (!run_.settings.axes.sequence_parallel) return lengths;
-    const int64_t ranks = run_.settings.axes.tensor;
+    if (!run_.options.axes.sequence_parallel) return lengths;
+    const int64_t ranks = run_.options.axes.tensor;
     for (int64_t* length : {&lengths.source, &lengths.target})
       *length = (*length + ranks - 1) / ranks * ranks;
     return lengths;

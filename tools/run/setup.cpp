@@ -356,7 +356,7 @@ models::GPTConfig model_config(const TrainOptions& options, const models::Datase
     raise<ConfigError>(
         "--max-position-embeddings: expected {}, the block size (--block-size), got {}",
         config.block_size, options.max_positions);
-  if (options.given.count("--rotary-base") && config.position != models::Position::rope)
+  if (options.has("--rotary-base") && config.position != models::Position::rope)
     raise<ConfigError>(
         "--rotary-base: expected a model with rotary positions ({}), got one with {} positions; "
         "leave the flag out",

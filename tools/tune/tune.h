@@ -17,16 +17,10 @@ namespace zg::tools {
 
 // Settings (tune_space.cpp).
 
-/// The settings that `tune` varies.
-struct Tuning {
-  int stage = 0;
-  zero::OffloadOptions offload;
-  bool activation_checkpoint = false;
-  int64_t micro_batch = 0, accumulation = 1;
-  int64_t reduce_bucket_size = 0, prefetch_bucket_size = 0;  ///< elements
-};
+/// The options of a run in which `tune` varies the stage, the offloads, activation checkpointing,
+/// the micro-batch and, with it, the accumulation, and the bucket sizes.
+using Tuning = TrainOptions;
 
-Tuning tuning_of(const Run& run);
 Run tuned(const Run& run, const Tuning& tuning);
 
 /// The flags that, added to the command line of `run`, give this tuning: stage and micro-batch,
@@ -83,12 +77,6 @@ Rates measured_rates(const Run& run);
 /// Micro-batches in a planned step; later ones do not need more memory than the third.
 inline constexpr int64_t planned_micro_batches = 3;
 
-/// Predicted time of one step: the sum over its computations and transfers. Matrix products run at
-/// 0.6 of their peak (a third more operations with activation checkpointing). Weights, update,
-/// collectives and host offload run at the memory bandwidth, disk offload at 1 GB/s. `memory` comes
-/// from a dry run with at most planned_micro_batches micro-batches.
-double predicted_seconds(const Run& run, const RankMemory& memory, const Rates& rates);
-
 struct Planned {
   Tuning tuning;
   Needs needs;     ///< of rank 0, planned
@@ -129,10 +117,6 @@ struct Trial {
 
   double samples_per_s(const Run& run) const;  ///< 0: the trial failed
 };
-
-/// Trains with `flags` in a child. Its steps take about `seconds`; with start and end it may take
-/// `limit_s`. The child writes nothing and is killed if this process dies.
-Trial try_out(const Planned& plan, std::vector<std::string> flags, double seconds, double limit_s);
 
 /// Markdown table: successful trials, fastest first, then failed ones.
 std::string table_of(std::vector<Trial> trials, const Run& run);

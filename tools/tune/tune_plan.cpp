@@ -23,6 +23,52 @@ struct Load {
   int64_t bytes, limit;  // limit 0: none
 };
 
+/// Predicted time of one step: the sum over its computations and transfers. Matrix products run at
+/// 0.6 of their peak (a third more operations with activation checkpointing). Weights, update,
+/// collectives and host offload run at the memory bandwidth, disk offload at 1 GB/s. `memory` comes
+/// from a dry run with at most planned_micro_batches micro-batches.
+double predicted_seconds(const Run& run, const RankMemory& memory, const Rates& rates) {
+  const RunSpec& settings = run.options;
+  const zero::Config& engine = settings.engine;
+  const zero::OffloadOptions& offload = engine.offload;
+  const auto W = static_cast<double>(run.options.ranks);
+  const auto micro_batches = static_cast<double>(settings.accumulation);
+  const auto counted_steps =
+      static_cast<double>(memory.rows.back().step - memory.rows.front().step + 1) *
+      std::min(1.0, static_cast<double>(planned_micro_batches) / micro_batches);
+  const auto value_bytes = static_cast<double>(size_of(engine.compute));
+  const double P = static_cast<double>(memory_record(run).parameters);
+
+  const double again = run.options.activation_checkpoint ? 4.0 / 3.0 : 1.0;
+  const double flops = again * models::matmul_flops_per_token(settings.model) *
+                       static_cast<double>(settings.samples_per_step()) *
+                       static_cast<double>(settings.model.block_size);
+
+  double wire = 0.0, saved_on_host = 0.0;
+  for (const WireCount& count : memory.wire) wire += static_cast<double>(count.bytes);
+  for (const MemoryRow& row : memory.rows)
+    saved_on_host = std::max(
+        saved_on_host, static_cast<double>(row.spaces[static_cast<size_t>(Space::host)]
+                                                     [static_cast<size_t>(Purpose::activation)]));
+  // Reads value, gradient and moments; writes all but gradients. Adafactor's kernels read or write
+  // 18 times the gradients or what is made of them, all of which every rank has.
+  const bool is_adafactor = engine.update.rule == OptimizerRule::adafactor;
+  const double update = (is_adafactor ? 21.0 : 3.0 + 2.0 * zero::moments_of(engine.update)) * 4.0;
+  constexpr double moved = 2.0, added = 3.0;  // memory accesses per byte moved, and per byte added
+  // Weights read twice, gradients written once.
+  const double weights = 3.0 * value_bytes * P * W * micro_batches;
+  double bytes = weights + update * P * (engine.stage == 0 || is_adafactor ? W : 1.0) +
+                 added * wire / counted_steps * W;
+  if (offload.gradient != Space::device) bytes += added * 4.0 * P * micro_batches;
+  if (offload.optimizer != Space::device) bytes += moved * value_bytes * P;
+  if (offload.parameter != Space::device)
+    bytes += moved * value_bytes * P * (2.0 * micro_batches + 1.0);
+  bytes += 2.0 * moved * saved_on_host * W * micro_batches;
+
+  const auto disk = static_cast<double>(memory.file_io.read + memory.file_io.written);
+  return flops / rates.flops + bytes / rates.memory + disk / counted_steps * W / rates.disk;
+}
+
 }  // namespace
 
 double Planned::samples_per_s(const Run& run) const {
@@ -32,11 +78,11 @@ double Planned::samples_per_s(const Run& run) const {
 
 Planned planned(const Run& run, const Tuning& tuning, const Rates& rates) {
   Run candidate = tuned(run, tuning);
-  candidate.steps = planned_steps;
-  candidate.settings.accumulation = std::min(tuning.accumulation, planned_micro_batches);
+  candidate.options.steps = planned_steps;
+  candidate.options.accumulation = std::min(tuning.accumulation, planned_micro_batches);
   const RankMemory memory = dry_run(candidate, 0);
   Planned plan{.tuning = tuning, .needs = needs_of(memory)};
-  candidate.settings.accumulation = tuning.accumulation;
+  candidate.options.accumulation = tuning.accumulation;
   plan.seconds = predicted_seconds(candidate, memory, rates);
   const DeviceOptions& limits = run.options.device_flags.device;
   const DiskBudget disk = disk_budget(run, plan.needs);
@@ -88,10 +134,10 @@ Plans plan_largest(const Run& run, const Rates& rates) {
   Plans plans;
   std::vector<int> stages = stages_of(run);
   for (int stage : stages) {
-    Tuning tuning = tuning_of(run);
-    tuning.stage = stage;
+    Tuning tuning = run.options;
+    tuning.engine.stage = stage;
     if (stage == 3 && run.options.offload.cpu_offload && may_vary(run.options, "--offload-param"))
-      tuning.offload.parameter = Space::host;
+      tuning.engine.offload.parameter = Space::host;
     const auto of_size = [&](int64_t index) {
       const int64_t size = solved ? divisors[static_cast<size_t>(index)] : index + 1;
       return planned(run, with_micro_batch(tuning, size, run), rates);
@@ -112,56 +158,13 @@ Rates measured_rates(const Run& run) {
   constexpr double reached = 0.6;
   constexpr double disk = 1e9;     // bytes/s, a rough rate of NVMe; trials measure the real one
   constexpr double slowest = 1e9;  // used where the portable instruction set has no measurement
-  const double peak =
-      std::max({matmul_peak_or_zero(device, run.settings.optimisation.engine.compute),
-                matmul_peak_or_zero(device, DType::f32), slowest});
+  const double peak = std::max({matmul_peak_or_zero(device, run.options.engine.compute),
+                                matmul_peak_or_zero(device, DType::f32), slowest});
   const auto side_by_side = static_cast<double>(std::min<int64_t>(
       run.options.ranks, std::max(1, available_cores() / device.traits().threads)));
   return {.flops = reached * peak * side_by_side,
           .memory = measure_memory_bandwidth(device),
           .disk = disk};
-}
-
-double predicted_seconds(const Run& run, const RankMemory& memory, const Rates& rates) {
-  const RunSpec& settings = run.settings;
-  const zero::Config& engine = settings.optimisation.engine;
-  const zero::OffloadOptions& offload = engine.offload;
-  const auto W = static_cast<double>(run.options.ranks);
-  const auto micro_batches = static_cast<double>(settings.accumulation);
-  const auto counted_steps =
-      static_cast<double>(memory.rows.back().step - memory.rows.front().step + 1) *
-      std::min(1.0, static_cast<double>(planned_micro_batches) / micro_batches);
-  const auto value_bytes = static_cast<double>(size_of(engine.compute));
-  const double P = static_cast<double>(memory_record(run).parameters);
-
-  const double again = run.options.activation_checkpoint ? 4.0 / 3.0 : 1.0;
-  const double flops = again * models::matmul_flops_per_token(settings.model) *
-                       static_cast<double>(settings.samples_per_step()) *
-                       static_cast<double>(settings.model.block_size);
-
-  double wire = 0.0, saved_on_host = 0.0;
-  for (const WireCount& count : memory.wire) wire += static_cast<double>(count.bytes);
-  for (const MemoryRow& row : memory.rows)
-    saved_on_host = std::max(
-        saved_on_host, static_cast<double>(row.spaces[static_cast<size_t>(Space::host)]
-                                                     [static_cast<size_t>(Purpose::activation)]));
-  // Reads value, gradient and moments; writes all but gradients. Adafactor's kernels read or write
-  // 18 times the gradients or what is made of them, all of which every rank has.
-  const bool is_adafactor = engine.update.rule == OptimizerRule::adafactor;
-  const double update = (is_adafactor ? 21.0 : 3.0 + 2.0 * zero::moments_of(engine.update)) * 4.0;
-  constexpr double moved = 2.0, added = 3.0;  // memory accesses per byte moved, and per byte added
-  // Weights read twice, gradients written once.
-  const double weights = 3.0 * value_bytes * P * W * micro_batches;
-  double bytes = weights + update * P * (engine.stage == 0 || is_adafactor ? W : 1.0) +
-                 added * wire / counted_steps * W;
-  if (offload.gradient != Space::device) bytes += added * 4.0 * P * micro_batches;
-  if (offload.optimizer != Space::device) bytes += moved * value_bytes * P;
-  if (offload.parameter != Space::device)
-    bytes += moved * value_bytes * P * (2.0 * micro_batches + 1.0);
-  bytes += 2.0 * moved * saved_on_host * W * micro_batches;
-
-  const auto disk = static_cast<double>(memory.file_io.read + memory.file_io.written);
-  return flops / rates.flops + bytes / rates.memory + disk / counted_steps * W / rates.disk;
 }
 
 }  // namespace zg::tools

@@ -50,12 +50,8 @@ void read_steps(const std::string& output, Trial& trial) {
   trial.slow_s = seconds[seconds.size() * 3 / 4];
 }
 
-}  // namespace
-
-double Trial::samples_per_s(const Run& run) const {
-  return failure.empty() ? plan.samples_per_s(run) * plan.seconds / seconds : 0.0;
-}
-
+/// Trains with `flags` in a child. Its steps take about `seconds`; with start and end it may take
+/// `limit_s`. The child writes nothing and is killed if this process dies.
 Trial try_out(const Planned& plan, std::vector<std::string> flags, double seconds, double limit_s) {
   const auto steps = std::clamp<int64_t>(static_cast<int64_t>(seconds / plan.seconds), 3, 50);
   flags.insert(flags.begin(), {this_program, "train"});
@@ -72,6 +68,12 @@ Trial try_out(const Planned& plan, std::vector<std::string> flags, double second
   else
     read_steps(captured.output, trial);
   return trial;
+}
+
+}  // namespace
+
+double Trial::samples_per_s(const Run& run) const {
+  return failure.empty() ? plan.samples_per_s(run) * plan.seconds / seconds : 0.0;
 }
 
 std::string table_of(std::vector<Trial> trials, const Run& run) {
@@ -103,8 +105,9 @@ constexpr size_t max_families = 6, max_trials = 14;
 // Stages 1 and 2 do the same work here.
 bool same_family(const Tuning& a, const Tuning& b) {
   const auto work = [](int stage) { return stage == 2 ? 1 : stage; };
-  return work(a.stage) == work(b.stage) && a.offload.optimizer == b.offload.optimizer &&
-         a.offload.parameter == b.offload.parameter &&
+  return work(a.engine.stage) == work(b.engine.stage) &&
+         a.engine.offload.optimizer == b.engine.offload.optimizer &&
+         a.engine.offload.parameter == b.engine.offload.parameter &&
          a.activation_checkpoint == b.activation_checkpoint;
 }
 
@@ -182,7 +185,7 @@ bool Search::try_neighbours(const std::vector<Planned>& plans) {
   size_t below = plans.size(), above = plans.size();
   for (size_t i = 0; i < plans.size(); ++i) {
     const Tuning& other = plans[i].tuning;
-    if (other.stage != tuning.stage || !same_family(other, tuning)) continue;
+    if (other.engine.stage != tuning.engine.stage || !same_family(other, tuning)) continue;
     const auto nearer = [&](size_t so_far) {
       const auto distance = [&](int64_t size) { return std::abs(size - tuning.micro_batch); };
       return so_far == plans.size() ||
@@ -216,7 +219,7 @@ void Search::find_fastest(const std::vector<Planned>& plans) {
     const double longest_s = trial_limit_s(plans) / least_steps / correction_;
     try_plan(plans, indices[first_to_try(family, longest_s)]);
   }
-  const auto own = flags_of(tuning_of(run_), run_);
+  const auto own = flags_of(run_.options, run_);
   for (size_t i = 0; i < plans.size(); ++i)
     if (flags_of(plans[i].tuning, run_) == own) try_plan(plans, i);
   while (fastest() && trials_.size() < max_trials && try_neighbours(plans)) {

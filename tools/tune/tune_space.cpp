@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "tools/deepspeed/load.h"
@@ -13,33 +14,15 @@ using zero::deepspeed::CheckedConfig;
 using zero::deepspeed::Setting;
 using zero::deepspeed::Value;
 
-Tuning tuning_of(const Run& run) {
-  const zero::Config& engine = run.settings.optimisation.engine;
-  return {.stage = engine.stage,
-          .offload = engine.offload,
-          .activation_checkpoint = run.options.activation_checkpoint,
-          .micro_batch = run.settings.micro_batch,
-          .accumulation = run.settings.accumulation,
-          .reduce_bucket_size = engine.reduce_bucket_size,
-          .prefetch_bucket_size = engine.prefetch_bucket_size};
-}
-
 Run tuned(const Run& run, const Tuning& tuning) {
   Run other = run;
-  zero::Config& engine = other.settings.optimisation.engine;
-  engine.stage = tuning.stage;
-  engine.offload = tuning.offload;
-  engine.reduce_bucket_size = tuning.reduce_bucket_size;
-  engine.prefetch_bucket_size = tuning.prefetch_bucket_size;
-  other.options.activation_checkpoint = tuning.activation_checkpoint;
-  other.settings.micro_batch = tuning.micro_batch;
-  other.settings.accumulation = tuning.accumulation;
-  other.settings.rampup = {};  // the full batch is measured
+  other.options = tuning;
+  other.options.rampup = {};  // the full batch is measured
   return other;
 }
 
 bool may_vary(const TrainOptions& options, const std::string& flag) {
-  return !options.given.count(flag) || options.defaulted.count(flag) > 0;
+  return !options.has(flag) || options.defaulted.count(flag) > 0;
 }
 
 namespace {
@@ -52,44 +35,51 @@ const char* place_of(Space space) {
   return space == Space::device ? "none" : space == Space::host ? "host" : "nvme";
 }
 
+/// A value that is varied, beside the stage and the micro-batch.
+struct Varied {
+  const char* flag;
+  int64_t (*value)(const Tuning&);
+  enum : uint8_t { place, number, flag_alone } kind;
+};
+template <class T>
+int64_t as_number(T value) {
+  return static_cast<int64_t>(value);
+}
+constexpr Varied varied[] = {
+    {"--offload-optimizer", [](const Tuning& t) { return as_number(t.engine.offload.optimizer); }},
+    {"--offload-gradients", [](const Tuning& t) { return as_number(t.engine.offload.gradient); }},
+    {"--offload-param", [](const Tuning& t) { return as_number(t.engine.offload.parameter); }},
+    {"--offload-activations",
+     [](const Tuning& t) { return as_number(t.engine.offload.activation); }},
+    {"--reduce-bucket-size", [](const Tuning& t) { return t.engine.reduce_bucket_size; },
+     Varied::number},
+    {"--prefetch-bucket-size", [](const Tuning& t) { return t.engine.prefetch_bucket_size; },
+     Varied::number},
+    {"--activation-checkpoint", [](const Tuning& t) { return as_number(t.activation_checkpoint); },
+     Varied::flag_alone}};
+
 }  // namespace
 
 std::vector<std::string> flags_of(const Tuning& tuning, const Run& run) {
-  const Tuning own = tuning_of(run);
   std::vector<std::string> flags;
-  const auto say = [&](const char* flag, const std::string& value) {
-    flags.insert(flags.end(), {flag, value});
-  };
-  const auto number = [&](const char* flag, int64_t value, int64_t before) {
-    if (value != before) say(flag, std::to_string(value));
-  };
-  const auto place = [&](const char* flag, Space space, Space before) {
-    if (space != before) say(flag, place_of(space));
-  };
-  if (is_stage_open(run)) say("--zero-stage", std::to_string(tuning.stage));
+  if (is_stage_open(run)) flags = {"--zero-stage", std::to_string(tuning.engine.stage)};
   if (may_vary(run.options, "--batch-size"))
-    say("--batch-size", std::to_string(tuning.micro_batch));
-  place("--offload-optimizer", tuning.offload.optimizer, own.offload.optimizer);
-  place("--offload-gradients", tuning.offload.gradient, own.offload.gradient);
-  place("--offload-param", tuning.offload.parameter, own.offload.parameter);
-  place("--offload-activations", tuning.offload.activation, own.offload.activation);
-  number("--reduce-bucket-size", tuning.reduce_bucket_size, own.reduce_bucket_size);
-  number("--prefetch-bucket-size", tuning.prefetch_bucket_size, own.prefetch_bucket_size);
-  if (tuning.activation_checkpoint != own.activation_checkpoint)
-    flags.emplace_back("--activation-checkpoint");
+    flags.insert(flags.end(), {"--batch-size", std::to_string(tuning.micro_batch)});
+  for (const auto& [flag, value, kind] : varied)
+    if (const int64_t now = value(tuning); now != value(run.options)) {
+      flags.emplace_back(flag);
+      if (kind == Varied::place) flags.emplace_back(place_of(static_cast<Space>(now)));
+      if (kind == Varied::number) flags.push_back(std::to_string(now));
+    }
   return flags;
 }
 
 int deviations_of(const Tuning& tuning, const Run& run) {
-  const Tuning own = tuning_of(run);
-  return (tuning.stage != own.stage) + (tuning.offload.optimizer != own.offload.optimizer) +
-         (tuning.offload.gradient != own.offload.gradient) +
-         (tuning.offload.parameter != own.offload.parameter) +
-         (tuning.offload.activation != own.offload.activation) +
-         (tuning.activation_checkpoint != own.activation_checkpoint) +
-         (tuning.micro_batch != own.micro_batch) +
-         (tuning.reduce_bucket_size != own.reduce_bucket_size) +
-         (tuning.prefetch_bucket_size != own.prefetch_bucket_size);
+  const TrainOptions& own = run.options;
+  return (tuning.engine.stage != own.engine.stage) + (tuning.micro_batch != own.micro_batch) +
+         static_cast<int>(
+             std::count_if(std::begin(varied), std::end(varied),
+                           [&](const Varied& row) { return row.value(tuning) != row.value(own); }));
 }
 
 std::string description_of(const Tuning& tuning, const Run& run) {
@@ -98,7 +88,7 @@ std::string description_of(const Tuning& tuning, const Run& run) {
 }
 
 std::vector<int> stages_of(const Run& run) {
-  const zero::Config& engine = run.settings.optimisation.engine;
+  const zero::Config& engine = run.options.engine;
   if (!is_stage_open(run)) return {engine.stage};
   if (engine.offload.parameter != Space::device) return {3};
   if (run.options.ranks == 1) return {0, 3};
@@ -111,7 +101,7 @@ namespace {
 // Gradient accumulators are offloaded with the optimizer states, but never to NVMe.
 std::vector<zero::OffloadOptions> offloads_of(const Run& run, int stage) {
   const TrainOptions& options = run.options;
-  const zero::OffloadOptions own = run.settings.optimisation.engine.offload;
+  const zero::OffloadOptions own = run.options.engine.offload;
   const auto open = [&](const char* flag) {
     return may_vary(options, flag) && !options.offload.cpu_offload;
   };
@@ -145,9 +135,9 @@ std::vector<Tuning> families_of(const Run& run) {
   for (int stage : stages_of(run))
     for (const zero::OffloadOptions& offload : offloads_of(run, stage))
       for (bool checkpoint : checkpointing) {
-        Tuning family = tuning_of(run);
-        family.stage = stage;
-        family.offload = offload;
+        Tuning family = run.options;
+        family.engine.stage = stage;
+        family.engine.offload = offload;
         family.activation_checkpoint = checkpoint;
         const bool alone = run.options.ranks == 1 && stage == 3;
         if (!alone || offload.parameter != Space::device || !is_stage_open(run))
@@ -159,9 +149,9 @@ std::vector<Tuning> families_of(const Run& run) {
 std::vector<int64_t> micro_batches_of(const Run& run) {
   const bool solved = !may_vary(run.options, "--train-batch-size");
   if (!may_vary(run.options, "--batch-size") || (solved && !may_vary(run.options, "--grad-accum")))
-    return {run.settings.micro_batch};
+    return {run.options.micro_batch};
   std::vector<int64_t> sizes;
-  const int64_t share = run.settings.micro_batch * run.settings.accumulation;
+  const int64_t share = run.options.micro_batch * run.options.accumulation;
   for (int64_t size = 1; solved && size <= share; ++size)
     if (share % size == 0) sizes.push_back(size);
   for (int64_t size = 1; !solved && size <= largest_count; size *= 2) sizes.push_back(size);
@@ -171,25 +161,26 @@ std::vector<int64_t> micro_batches_of(const Run& run) {
 Tuning with_micro_batch(Tuning tuning, int64_t micro_batch, const Run& run) {
   tuning.micro_batch = micro_batch;
   if (!may_vary(run.options, "--train-batch-size"))
-    tuning.accumulation = run.settings.micro_batch * run.settings.accumulation / micro_batch;
+    tuning.accumulation = run.options.micro_batch * run.options.accumulation / micro_batch;
   return tuning;
 }
 
 std::vector<Tuning> smaller_variants(const Tuning& tuning, const Run& run) {
   const double square =
-      static_cast<double>(run.settings.model.width) * static_cast<double>(run.settings.model.width);
+      static_cast<double>(run.options.model.width) * static_cast<double>(run.options.model.width);
   Tuning cut = tuning;
   if (may_vary(run.options, "--reduce-bucket-size"))
-    cut.reduce_bucket_size = std::min(cut.reduce_bucket_size, static_cast<int64_t>(square));
-  if (tuning.stage == 3 && may_vary(run.options, "--prefetch-bucket-size"))
-    cut.prefetch_bucket_size =
-        std::min(cut.prefetch_bucket_size, static_cast<int64_t>(0.9 * square));
+    cut.engine.reduce_bucket_size =
+        std::min(cut.engine.reduce_bucket_size, static_cast<int64_t>(square));
+  if (tuning.engine.stage == 3 && may_vary(run.options, "--prefetch-bucket-size"))
+    cut.engine.prefetch_bucket_size =
+        std::min(cut.engine.prefetch_bucket_size, static_cast<int64_t>(0.9 * square));
   std::vector<Tuning> ones = {tuning};
   if (flags_of(cut, run) != flags_of(tuning, run)) ones.push_back(cut);
   if (!may_vary(run.options, "--offload-activations")) return ones;
   for (size_t i = 0, count = ones.size(); i < count; ++i) {
     ones.push_back(ones[i]);
-    ones.back().offload.activation = Space::host;
+    ones.back().engine.offload.activation = Space::host;
   }
   return ones;
 }
@@ -249,13 +240,12 @@ void set_batch(Json& config, const Tuning& tuning, const Run& run) {
 }
 
 // Sets the precision if the config leaves it open: accelerate's file or a flag gives it.
-void set_precision(Json& config, const CheckedConfig& given,
-                   const OptimisationOptions& optimisation) {
-  const DType compute = optimisation.engine.compute;
+void set_precision(Json& config, const CheckedConfig& given, const RunSpec& spec) {
+  const DType compute = spec.engine.compute;
   if (compute == DType::f32 || given.is_on("fp16", "enabled") || given.is_on("bf16", "enabled"))
     return;
   const bool is_preset_of_flag =
-      !optimisation.preset.empty() && !given.is_on("bf16", "bf16_optimizer_states");
+      !spec.preset.empty() && !given.is_on("bf16", "bf16_optimizer_states");
   if (is_preset_of_flag) return;
   const char* const name = compute == DType::f16         ? "fp16"
                            : config.contains("bfloat16") ? "bfloat16"
@@ -276,20 +266,20 @@ std::string config_with(const Tuning& tuning, const Run& run) {
   set_precision(config,
                 zero::deepspeed::check_config(given, options.config.path, options.config.compat,
                                               /*lenient=*/true),
-                run.settings.optimisation);
+                run.options);
   Json& zero = section(config, "zero_optimization");
   for (const char* old : {"cpu_offload", "cpu_offload_param", "prefetch_bucket_size"})
     zero.erase(old);
-  zero["stage"] = tuning.stage;
-  zero["reduce_bucket_size"] = tuning.reduce_bucket_size;
-  zero["stage3_prefetch_bucket_size"] = tuning.prefetch_bucket_size;
-  zero["overlap_comm"] = run.settings.optimisation.engine.overlap_comm;
-  set_place(zero, "offload_optimizer", tuning.offload.optimizer, options.offload.nvme_path);
-  set_place(zero, "offload_param", tuning.offload.parameter, options.offload.nvme_path);
+  zero["stage"] = tuning.engine.stage;
+  zero["reduce_bucket_size"] = tuning.engine.reduce_bucket_size;
+  zero["stage3_prefetch_bucket_size"] = tuning.engine.prefetch_bucket_size;
+  zero["overlap_comm"] = run.options.engine.overlap_comm;
+  set_place(zero, "offload_optimizer", tuning.engine.offload.optimizer, options.offload.nvme_path);
+  set_place(zero, "offload_param", tuning.engine.offload.parameter, options.offload.nvme_path);
   Json& own = section(config, "zerograd");
   own["activation_checkpoint"] = tuning.activation_checkpoint;
-  own["offload_gradients"] = device_of(tuning.offload.gradient);
-  own["offload_activations"] = device_of(tuning.offload.activation);
+  own["offload_gradients"] = device_of(tuning.engine.offload.gradient);
+  own["offload_activations"] = device_of(tuning.engine.offload.activation);
   return config.dump(2) + "\n";
 }
 

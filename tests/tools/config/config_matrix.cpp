@@ -96,7 +96,7 @@ Configured configured(const std::string& flags) {
     for (const char* group : {"run", "model"})
       for (const auto& [name, value] : settings.at(group).items())
         run.seen[(*group == 'm' ? "model." : "") + name] = word(value);
-    const zero::Config& engine = spec.optimisation.engine;
+    const zero::Config& engine = spec.engine;
     const SwapOptions& swap = options.device_flags.device.swap;
     run.seen.merge(Seen{{"steps_per_print", word(options.steps_per_print)},
                         {"dump_memory", word(options.dump_memory)},

@@ -22,9 +22,9 @@ Ordered launched(const Ordered& yaml) {
   options.config.path = folder / "a.yaml";
   write_file(options.config.path, yaml.dump());  // JSON is YAML
   tools::load_config(options);
-  zero::DeepSpeedConfig config{.engine = options.optimisation.engine,
-                               .schedule = options.optimisation.schedule,
-                               .preset = options.optimisation.preset,
+  zero::DeepSpeedConfig config{.engine = options.engine,
+                               .schedule = options.schedule,
+                               .preset = options.preset,
                                .batch = {.micro = options.batch.micro,
                                          .accumulation = options.batch.accumulation,
                                          .train = options.batch.train}};

@@ -39,11 +39,11 @@ TEST_CASE("explain: a flag comes before a config, a config before a checkpoint o
     options.sources[name] = Source::config;
   }
   options.defaulted.insert("--zero-stage");
-  options.optimisation.engine.clip_norm = 3.0f;
+  options.engine.clip_norm = 3.0f;
   tools::RunSpec saved;
-  saved.optimisation.schedule.rate = 0.125;
-  saved.optimisation.engine.clip_norm = 4.0f;
-  saved.optimisation.engine.update.weight_decay = 0.5f;
+  saved.schedule.rate = 0.125;
+  saved.engine.clip_norm = 4.0f;
+  saved.engine.update.weight_decay = 0.5f;
   saved.model.width = 24;
   tools::adopt(saved, options);
   tools::RunSpec spec = options;

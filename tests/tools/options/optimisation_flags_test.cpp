@@ -36,8 +36,8 @@ TEST_CASE("--lr-scheduler-type takes transformers' names, and refuses what it ca
   for (const char* name : {"linear", "cosine", "cosine_with_restarts", "polynomial", "constant",
                            "constant_with_warmup", "inverse_sqrt", "warmup_stable_decay"}) {
     const TrainOptions options = options_of({"--lr-scheduler-type", name});
-    CHECK(name_of(options.optimisation.schedule.kind) == "hf_" + std::string(name));
-    CHECK(options.optimisation.schedule.warmup_num_steps == 0);
+    CHECK(name_of(options.schedule.kind) == "hf_" + std::string(name));
+    CHECK(options.schedule.warmup_num_steps == 0);
   }
   const std::pair<std::vector<std::string>, const char*> refused[] = {
       {{"--lr-scheduler-type", "cosine_with_min_lr"}, "cosine_with_min_lr: this version does not"},
@@ -63,25 +63,25 @@ TEST_CASE("--lr-scheduler-type takes transformers' names, and refuses what it ca
 
 TEST_CASE("finetune has the numbers of TRL's SFTConfig, and those of an older checkpoint stay") {
   const TrainOptions fresh = options_of({}, tools::finetune_options());
-  const zero::UpdateOptions& update = fresh.optimisation.engine.update;
-  CHECK(fresh.optimisation.schedule.kind == ScheduleKind::hf_linear);
-  CHECK(fresh.optimisation.schedule.rate == 2e-5);
-  CHECK(fresh.optimisation.schedule.warmup_num_steps == 0);
+  const zero::UpdateOptions& update = fresh.engine.update;
+  CHECK(fresh.schedule.kind == ScheduleKind::hf_linear);
+  CHECK(fresh.schedule.rate == 2e-5);
+  CHECK(fresh.schedule.warmup_num_steps == 0);
   CHECK(update.beta1 == 0.9f);
   CHECK(update.beta2 == 0.999f);
   CHECK(update.epsilon == 1e-8f);
   CHECK(update.weight_decay == 0.0f);
-  CHECK(fresh.optimisation.engine.clip_norm == 1.0f);
+  CHECK(fresh.engine.clip_norm == 1.0f);
   CHECK(fresh.epochs == 3.0);
 
   tools::RunSpec saved;  // as finetune had them before
-  saved.optimisation.schedule.rate = 2e-5f;
-  saved.optimisation.engine.update.weight_decay = 0.0f;
+  saved.schedule.rate = 2e-5f;
+  saved.engine.update.weight_decay = 0.0f;
   TrainOptions resumed = tools::finetune_options();
   tools::adopt(saved, resumed);
-  CHECK(resumed.optimisation.schedule.kind == ScheduleKind::none);
-  CHECK(resumed.optimisation.schedule.rate == static_cast<double>(2e-5f));
-  CHECK(resumed.optimisation.engine.update.beta2 == 0.95f);
+  CHECK(resumed.schedule.kind == ScheduleKind::none);
+  CHECK(resumed.schedule.rate == static_cast<double>(2e-5f));
+  CHECK(resumed.engine.update.beta2 == 0.95f);
 }
 
 TEST_CASE("a share of warmup becomes steps as in transformers, and a flag overrides a config") {
@@ -113,7 +113,7 @@ TEST_CASE("a share of warmup becomes steps as in transformers, and a flag overri
 TEST_CASE("flags without effect are named with the reason, and others are not") {
   const auto notes = [](const std::vector<std::string>& words) {
     const TrainOptions options = options_of(words);
-    return tools::flags_without_effect(options, options.optimisation.engine);
+    return tools::flags_without_effect(options, options.engine);
   };
   CHECK(notes({"--nvme-path", "/tmp"}) ==
         std::vector<std::string>{"--nvme-path is without effect: no state is offloaded to nvme"});

@@ -56,7 +56,7 @@ TEST_CASE("settings of an earlier version are read, and written again byte for b
   CHECK(spec.model.width == 16);
   CHECK(spec.data_ranks == 2);
   CHECK(spec.rampup.samples == 32);
-  CHECK(spec.optimisation.engine.update.groups.size() == 1);
+  CHECK(spec.engine.update.groups.size() == 1);
 }
 
 TEST_CASE("settings that an old version did not write have the values that it worked with") {
@@ -71,7 +71,7 @@ TEST_CASE("settings that an old version did not write have the values that it wo
   CHECK(spec.steps == 0);
   CHECK(spec.save_top_k == -1);
   CHECK(spec.data_ranks == 1);
-  CHECK(spec.optimisation.schedule.rate == RunSpec().optimisation.schedule.rate);
+  CHECK(spec.schedule.rate == RunSpec().schedule.rate);
   json["run"].erase("micro_batch");
   CHECK(message_of<FileError>([&] { tools::settings_from_json(json.dump(), "c"); }) ==
         "c: the checkpoint's settings cannot be read: run.micro_batch: expected a number of 1 or "

@@ -63,8 +63,8 @@ TEST_CASE("resolve: batch, ranks and length follow from flags and data") {
   CHECK(spec.train_samples == 100);
   spec = resolved(
       options_with({"--steps", "10", "--warmup-ratio", "0.25", "--lr-scheduler-type", "linear"}));
-  CHECK(spec.optimisation.schedule.warmup_num_steps == 3);
-  CHECK(spec.optimisation.schedule.total_num_steps == 10);
+  CHECK(spec.schedule.warmup_num_steps == 3);
+  CHECK(spec.schedule.total_num_steps == 10);
 }
 
 TEST_CASE("resolve: --limit-train-batches counts each rank's batches of an epoch") {
@@ -104,8 +104,8 @@ TEST_CASE("resolve: a resumed run keeps the batch settings that no flag sets") {
 TEST_CASE("resolve: a flag comes before the checkpoint, and the checkpoint before a default") {
   const Facts facts = saved_facts();
   RunSpec spec = resolved(options_with({"--lr", "0.125"}), facts);
-  CHECK(spec.optimisation.schedule.rate == 0.125);
-  CHECK(spec.optimisation.engine.update.weight_decay == 0.25f);
+  CHECK(spec.schedule.rate == 0.125);
+  CHECK(spec.engine.update.weight_decay == 0.25f);
   CHECK(spec.model.width == 16);
   CHECK(spec.steps == 9);
   CHECK(spec.samples == 192);
