@@ -163,7 +163,7 @@ TEST_CASE(
   check_refused(from_hf(folder, bare, "--steps 0"), 6,
                 "apply_residual_connection_post_layernorm is true; expected false");
   check_refused(from_hf(folder, bloom_fixture, "--position-embedding learned"), 2,
-                "--position-embedding: " + bloom_fixture + " says itself");
+                "--position-embedding: " + bloom_fixture + " defines the model");
 }
 
 TEST_CASE("BLOOM weights without the embedding's LayerNorm become a checkpoint without it") {

@@ -136,7 +136,7 @@ TEST_CASE("--kernels and --peaks that cannot be met are refused before the run")
   check_refused("plan --data sort --device hpu --kernels /dev/null", 2,
                 "--kernels: launches are counted on cpu and cuda, got --device hpu");
   check_refused("plan --data sort --steps 0 --kernels /dev/null", 2,
-                "--kernels: the run takes no step");
+                "--kernels: the run has no steps left");
   check_refused("plan --data sort --peaks " + peaks, 2, "got --peaks alone; try --kernels F");
   check_refused("plan --data sort --kernels /dev/null --peaks " + (folder / "none.json"), 5,
                 "none.json");

@@ -263,14 +263,14 @@ TEST_CASE("recipe: Megatron's flags do the same as the flags that they stand for
 }
 
 TEST_CASE(
-    "recipe: --load and --eval-iters work, and the flag --universal-checkpoint is without effect") {
+    "recipe: --load and --eval-iters work, and the flag --universal-checkpoint has no effect") {
   const TemporaryFolder folder;
   const std::string save = folder / "saved";
   const Outcome first = checked(zerograd(recipe_model +
                                          "--steps 2 --eval-interval 1 --eval-iters 1 "
                                          "--universal-checkpoint --save " +
                                          save));
-  CHECK(contains(first.error, "--universal-checkpoint is without effect: every checkpoint loads"));
+  CHECK(contains(first.error, "--universal-checkpoint has no effect: every checkpoint loads"));
   CHECK(line_after(first.out, "val loss ") ==
         line_after(zerograd(recipe_model + "--steps 2 --eval-interval 1 --eval-batches 1").out,
                    "val loss "));

@@ -247,7 +247,7 @@ TEST_CASE(
     const Outcome outcome = forged.told(verify, change);
     CAPTURE(outcome.out);
     CHECK(outcome.status == 5);
-    CHECK(contains(outcome.out, forged.step() + ": 1 damage\n  checkpoint: "));
+    CHECK(contains(outcome.out, forged.step() + ": 1 damaged item\n  checkpoint: "));
     CHECK(contains(outcome.out, why));
     CHECK(!has_controls(outcome.out + outcome.error));
   };

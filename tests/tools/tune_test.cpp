@@ -358,7 +358,7 @@ TEST_CASE("tune refuses wrong options and settings that do not fit before any tr
        "--batch-size x ranks, 16 x 1 = 16, divides, got 4 and 4; try --batch-size 4"},
       {"--resume " + folder.path(), 2, "--resume: expected a run from its beginning"},
       {"--data sort --ranks 2 --device-memory 1MiB --out " + (folder / "out"), 3,
-       "takes 2097152 bytes of device memory, 0 of the host's and 0 of the drive for each rank, 2 "
+       "takes 2097152 bytes of device memory, 0 of host memory and 0 of disk for each rank, 2 "
        "times what --device-memory allows; try more of that"},
       {"--data sort --ranks 2 --device-memory 1MiB --find-max-batch --out " + (folder / "out"), 3,
        "nothing fits; the smallest setting, --zero-stage"}};

@@ -160,7 +160,7 @@ TEST_CASE("tutorials: generate --test-performance prints averages that fit each 
   check_refused("generate " + words + " --length 0 --test-performance", 2,
                 "--test-performance: expected --length of 1 or more");
   check_refused("generate " + words + " --deepspeed_config f.json", 2,
-                "the checkpoint says it; leave the flag out");
+                "the checkpoint has this setting; leave the flag out");
 }
 
 }  // namespace zg::testing

@@ -34,7 +34,7 @@ TEST_CASE("verify names every damage, and the checkpoint that a run would contin
   flip_last_byte(last + "/shard_00000.safetensors");
   fs::resize_file(last + "/shard_00001.safetensors", 3000);
   const Outcome one = checked(zerograd("verify " + last), 5);
-  CHECK(contains(one.out, last + ": 2 damages\n"));
+  CHECK(contains(one.out, last + ": 2 damaged items\n"));
   CHECK(contains(one.out, last + "/shard_00000.safetensors: tensor '"));
   CHECK(contains(one.out, last + "/shard_00001.safetensors: "));
   CHECK(contains(one.error, "error: FileError: verify: " + last + " is damaged"));
@@ -50,9 +50,18 @@ TEST_CASE("verify names every damage, and the checkpoint that a run would contin
   fs::remove(before + "/manifest.json");
   flip_last_byte(save + "/step_2/manifest.json");
   const Outcome none = checked(zerograd("verify " + save), 5);
-  CHECK(contains(none.out, before + ": 1 damage\n  open: " + before + "/manifest.json: No such"));
+  CHECK(contains(none.out,
+                 before + ": 1 damaged item\n  open: " + before + "/manifest.json: No such"));
   CHECK(contains(none.out, "--resume " + save + " takes nothing\n"));
   checked(zerograd("train --resume " + save), 5);
+}
+
+TEST_CASE("verify of checkpoints that were all removed is a file error, not a success") {
+  const TemporaryFolder folder;
+  fs::create_symlink("absent", folder / "step_7");  // listed, but nothing can be opened
+  const Outcome outcome = checked(called("verify " + folder.path()), 5);
+  CHECK(contains(outcome.out, "/step_7: was removed during the check\n"));
+  CHECK(contains(outcome.error, "verify: " + folder.path() + ": expected a checkpoint, but every"));
 }
 
 TEST_CASE("verify of a path without a checkpoint is a file error that names the path") {

@@ -61,10 +61,8 @@ bool parse(const std::vector<std::string>& arguments, ExportOptions& options) {
                                   "none: a GGUF file without one"),
                    adapter_flag(options.adapters), base_flag(options.adapters)}}},
       .notes =
-          "Characters are no tokenizer that transformers or llama.cpp knows: of a model that "
-          "reads\n"
-          "them none is written. A folder of --tokenizer also has the chat template of a GGUF "
-          "file.\n\n"
+          "A model that reads characters gets no tokenizer: transformers and llama.cpp have none\n"
+          "for them. A folder of --tokenizer also has the chat template of a GGUF file.\n\n"
           "  zerograd export checkpoints --hf gpt2-mine\n"
           "  zerograd export llama-mine --hf llama-half --dtype bf16\n"
           "  zerograd train --from-hf gpt2-mine --data tokens.bin\n"

@@ -129,7 +129,7 @@ Run prepared(const Words& words) {
 
 std::string needs(const Planned& plan) {
   return fmt::format(
-      "{} bytes of device memory, {} of the host's and {} of the drive for each rank, {:.3g} times "
+      "{} bytes of device memory, {} of host memory and {} of disk for each rank, {:.3g} times "
       "what {} allows",
       plan.needs.device, plan.needs.host, plan.needs.file, plan.load, plan.tight);
 }
@@ -200,8 +200,8 @@ int tune(const std::vector<std::string>& arguments) {
   const Trial* best = search.best();
   if (!best)
     raise<Error>(
-        "tune: every trial failed, as the table says; try {} with a --time above {:g}, or train "
-        "with the flags of a row to see all that it says",
+        "tune: every trial failed, see the table; try {} with a --time above {:g}, or train with "
+        "the flags of a row to see its whole output",
         goes_on ? "zerograd tune" : "it", options.time_s);
   replace_text(options.out, config_with(best->plan.tuning, run));
   if (best != search.fastest())

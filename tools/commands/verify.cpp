@@ -10,29 +10,29 @@
 namespace zg::tools {
 namespace {
 
-enum class Found { whole, damaged, gone };
+enum class CheckResult { intact, damaged, removed };
 
-/// Prints the damaged items of a step_N folder. A folder that another process removed or replaced
-/// during the check counts as gone, not as damaged.
-Found report(const std::string& step_folder) {
+/// Checks a step_N folder and prints its damaged items. A folder that another process removed or
+/// replaced during the check counts as removed, not as damaged.
+CheckResult check_folder(const std::string& step_folder) {
   std::vector<std::string> damages;
   try {
     const Checkpoint checkpoint = zero::CheckpointReader::open(step_folder);
     if (!checkpoint) {
-      print_line(stdout, "{}: removed meanwhile", step_folder);
-      return Found::gone;
+      print_line(stdout, "{}: was removed during the check", step_folder);
+      return CheckResult::removed;
     }
     damages = checkpoint->damages();
   } catch (const FileError& error) {
     damages = {error.what()};
   }
   print_line(stdout, "{}: {}", step_folder,
-             damages.empty()
-                 ? "verifies"
-                 : fmt::format("{} damage{}", damages.size(), damages.size() == 1 ? "" : "s"));
+             damages.empty() ? "verifies"
+                             : fmt::format("{} damaged item{}", damages.size(),
+                                           damages.size() == 1 ? "" : "s"));
   for (const std::string& damage : damages) print_line(stdout, "  {}", damage);
   std::fflush(stdout);  // checking one folder may take minutes
-  return damages.empty() ? Found::whole : Found::damaged;
+  return damages.empty() ? CheckResult::intact : CheckResult::damaged;
 }
 
 /// The results for all checkpoints of a directory.
@@ -41,11 +41,11 @@ struct Summary {
   size_t damaged = 0, all = 0;
 };
 
-/// Reports every step_N once. Lists the directory again when a step_N was removed during the check,
+/// Checks every step_N once. Lists the directory again when a step_N was removed during the check,
 /// because a new one may have replaced it.
-Summary report_all(const std::string& directory) {
+Summary check_all(const std::string& directory) {
   constexpr int max_rounds = 100;
-  std::map<int64_t, Found> seen;
+  std::map<int64_t, CheckResult> seen;
   Summary summary;
   int64_t newest = -1;
   bool changed = true;
@@ -53,18 +53,25 @@ Summary report_all(const std::string& directory) {
     changed = false;
     for (const zero::StepFolder& folder : zero::step_folders(directory)) {
       const auto before = seen.find(folder.steps);
-      if (before != seen.end() && before->second != Found::gone) continue;
-      const Found found = seen[folder.steps] = report(folder.path);
-      changed = changed || found == Found::gone;
-      if (found == Found::gone) continue;
+      if (before != seen.end() && before->second != CheckResult::removed) continue;
+      const CheckResult found = seen[folder.steps] = check_folder(folder.path);
+      changed = changed || found == CheckResult::removed;
+      if (found == CheckResult::removed) continue;
       ++summary.all;
-      if (found == Found::damaged) ++summary.damaged;
-      if (found == Found::damaged || folder.steps < newest) continue;
+      if (found == CheckResult::damaged) ++summary.damaged;
+      if (found == CheckResult::damaged || folder.steps < newest) continue;
       newest = folder.steps;
       summary.newest = folder.path;
     }
   }
   return summary;
+}
+
+[[noreturn]] void refuse_nothing(const std::string& path) {
+  raise<FileError>(
+      "verify: {}: expected a checkpoint, but every step_N was removed during the check, or is a "
+      "link to nothing; nothing was verified",
+      path);
 }
 
 }  // namespace
@@ -86,15 +93,18 @@ int verify(const std::vector<std::string>& arguments) {
   Given given;
   if (!parse(line, arguments, given)) return 0;
   if (zero::step_folders(path).empty()) {
-    if (report(zero::find_checkpoint(path)) == Found::damaged)
-      raise<FileError>("verify: {} is damaged, as stdout says", path);
+    const CheckResult result = check_folder(zero::find_checkpoint(path));
+    if (result == CheckResult::damaged)
+      raise<FileError>("verify: {} is damaged; stdout lists the damage", path);
+    if (result == CheckResult::removed) refuse_nothing(path);
     return 0;
   }
-  const Summary found = report_all(path);
+  const Summary found = check_all(path);
   const std::string resumable = found.newest.empty() ? "nothing" : found.newest;
   print_line(stdout, "--resume {} takes {}", path, resumable);
+  if (found.all == 0) refuse_nothing(path);
   if (found.damaged > 0)
-    raise<FileError>("verify: {} of the {} checkpoints in {} {} damaged, as stdout says",
+    raise<FileError>("verify: {} of the {} checkpoints in {} {} damaged; stdout lists the damage",
                      found.damaged, found.all, path, found.damaged == 1 ? "is" : "are");
   return 0;
 }

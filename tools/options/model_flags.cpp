@@ -78,7 +78,7 @@ Flag tokenizer_flag(Names names, const std::string& value, std::string& target,
   Flag flag = path_flag(std::move(names), value, target, PathUse::reads, help);
   flag.paths = [&target] {
     std::vector<std::string> paths = {target};
-    std::error_code ignored;  // what cannot be read is no input
+    std::error_code ignored;  // what cannot be read is not an input
     const std::filesystem::path folder = std::filesystem::path(target).parent_path();
     if (std::filesystem::is_regular_file(target, ignored))
       for (const char* beside :
@@ -93,7 +93,7 @@ Flag tokenizer_flag(Names names, const std::string& value, std::string& target,
 
 std::vector<NamedPath> checkpoints_in(const std::string& path) {
   namespace fs = std::filesystem;
-  std::error_code ignored;  // what cannot be read is no input
+  std::error_code ignored;  // what cannot be read is not an input
   if (path == "auto") return {};
   if (fs::exists(fs::path(path) / "manifest.json", ignored)) return used(PathUse::resumes, {path});
   if (!fs::is_directory(path, ignored)) return used(PathUse::reads, {path});

@@ -6,7 +6,8 @@
 
 namespace zg::tools {
 
-// The numbers of TRL's SFTTrainer, version 1.16; a checkpoint's, a config's and flags replace them.
+// The defaults of TRL's SFTTrainer, version 1.16. Those of a checkpoint, of a config and of flags
+// replace them.
 TrainOptions finetune_options() {
   TrainOptions options;
   options.finetunes = true;
@@ -20,11 +21,11 @@ TrainOptions finetune_options() {
 void resolve_precision(TrainOptions& options) {
   if (!options.has("--precision")) return;
   zero::Config& engine = options.engine;
-  const DType sums = engine.grad_accum;
+  const DType grad_accum = engine.grad_accum;
   engine = zero::with_precision(
       engine, options.preset.empty() ? zero::precision_of(zero::Config{.compute = engine.compute})
                                      : zero::precision_of(zero::precision_preset(options.preset)));
-  if (options.has("--grad-accum-dtype")) engine.grad_accum = sums;
+  if (options.has("--grad-accum-dtype")) engine.grad_accum = grad_accum;
 }
 
 Flag lr_scheduler_flag(zero::ScheduleOptions& schedule) {
@@ -32,21 +33,22 @@ Flag lr_scheduler_flag(zero::ScheduleOptions& schedule) {
   for (int kind = static_cast<int>(zero::ScheduleKind::hf_linear);
        kind <= static_cast<int>(zero::ScheduleKind::hf_warmup_stable_decay); ++kind)
     names.emplace_back(name_of(static_cast<zero::ScheduleKind>(kind)) + std::strlen("hf_"));
-  return {{"--lr-scheduler-type"},
-          "NAME",
-          "the rate as transformers computes it: linear, cosine, cosine_with_restarts,\n"
-          "polynomial, constant, constant_with_warmup, inverse_sqrt, warmup_stable_decay [" +
-              std::string(zero::is_of_transformers(schedule.kind) ? "linear]" : "none]"),
-          [&schedule, names](const std::string& flag, const std::string& value) {
-            for (const char* other : {"cosine_with_min_lr", "cosine_warmup_with_min_lr",
-                                      "reduce_lr_on_plateau", "greedy"})
-              if (value == other)
-                raise<Unsupported>(
-                    "{}: {}: this version does not do it; try cosine, or --schedule cosine with "
-                    "--min-lr",
-                    flag, value);
-            schedule.kind = zero::schedule_kind("hf_" + names[parse_choice(flag, value, names)]);
-          }};
+  return {
+      {"--lr-scheduler-type"},
+      "NAME",
+      "the schedule, as in transformers: linear, cosine, cosine_with_restarts,\n"
+      "polynomial, constant, constant_with_warmup, inverse_sqrt, warmup_stable_decay [" +
+          std::string(zero::is_of_transformers(schedule.kind) ? "linear]" : "none]"),
+      [&schedule, names](const std::string& flag, const std::string& value) {
+        for (const char* other :
+             {"cosine_with_min_lr", "cosine_warmup_with_min_lr", "reduce_lr_on_plateau", "greedy"})
+          if (value == other)
+            raise<Unsupported>(
+                "{}: {}: this version does not support it; try cosine, or --schedule cosine with "
+                "--min-lr",
+                flag, value);
+        schedule.kind = zero::schedule_kind("hf_" + names[parse_choice(flag, value, names)]);
+      }};
 }
 
 namespace {
@@ -70,7 +72,7 @@ void resolve_annealing(TrainOptions& options) {
                       "; try --lr-decay-style cosine, or --schedule cosine");
   if (!anneals) return;
   refuse_flags(given, {"--warmup-steps", "--warmup-ratio"},
-               "expected --lr-warmup-samples with a rate that goes by samples, got steps");
+               "expected --lr-warmup-samples, because this schedule counts samples, not steps");
   if (schedule.min_rate > schedule.rate)
     raise<ConfigError>("--min-lr: expected at most --lr {:.6g}, got {:.6g}", schedule.rate,
                        schedule.min_rate);
@@ -81,8 +83,8 @@ void resolve_annealing(TrainOptions& options) {
   if (annealing.lr_decay_samples == 0) annealing.lr_decay_samples = options.train_samples;
   if (annealing.lr_decay_samples == 0)
     throw ConfigError(
-        "--lr-decay-samples: expected where the rate is lowest, or --train-samples where the run "
-        "ends, got neither; try --lr-decay-style constant");
+        "--lr-decay-samples: expected the samples after which the rate is lowest, or "
+        "--train-samples, got neither; try --lr-decay-style constant");
   if (annealing.lr_warmup_samples >= annealing.lr_decay_samples)
     raise<ConfigError>(
         "--lr-warmup-samples: expected less than the {} samples of --lr-decay-samples or "
@@ -108,9 +110,10 @@ void resolve_schedule(TrainOptions& options) {
   const bool warms_up = schedule.kind != zero::ScheduleKind::none && !is_constant &&
                         schedule.kind != zero::ScheduleKind::lr_range_test &&
                         schedule.kind != zero::ScheduleKind::one_cycle;
-  const bool asks = schedule.kind == zero::ScheduleKind::none || given.count("--warmup-steps");
+  const bool counts_steps =
+      schedule.kind == zero::ScheduleKind::none || given.count("--warmup-steps");
   if (!warms_up && !is_constant &&
-      ((asks && schedule.warmup_num_steps > 0) || options.warmup_ratio > 0.0))
+      ((counts_steps && schedule.warmup_num_steps > 0) || options.warmup_ratio > 0.0))
     raise<ConfigError>(
         "{}: expected a --schedule that warms up, got --schedule {}; try --schedule WarmupLR",
         given.count("--warmup-ratio") ? "--warmup-ratio" : "--warmup-steps", kind);
@@ -136,29 +139,30 @@ std::vector<std::string> flags_without_effect(const TrainOptions& options,
   const std::string& source = options.data.source;
   const bool is_scored = options.eval_interval == 0 && (source == "sort" || source == "adder");
   const bool is_constant = options.schedule.kind == zero::ScheduleKind::hf_constant;
-  constexpr const char* gathered = "parameters are gathered at stage 3 alone";
+  constexpr const char* gathered = "parameters are gathered only at stage 3";
   const struct {
     const char* flag;
     bool has_none;
     const char* why;
-  } rows[] = {{"--nvme-path", no_disk, "no state is offloaded to nvme"},
-              {"--prefetch-units", !gathers || !engine.overlap_comm,
-               gathers ? "with --overlap-comm off nothing is gathered ahead" : gathered},
-              {"--prefetch-bucket-size", !gathers || !engine.overlap_comm,
-               gathers ? "with --overlap-comm off nothing is gathered ahead" : gathered},
-              {"--param-persistence-threshold", !gathers, gathered},
-              {"--comm-timeout", one_rank, "one rank waits for no other"},
-              {"--reduce-bucket-size", alone, "one rank sums gradients where they are"},
-              {"--nccl-reduce", alone, "one rank sums gradients where they are"},
-              {"--warmup-steps", is_constant, "a constant rate has no warmup"},
-              {"--warmup-ratio", is_constant, "a constant rate has no warmup"},
-              {"--eval-batches", is_scored, "without --eval-interval this data is scored alone"},
-              {"--schedule-pipeline", options.axes.pipeline == 1, "there is one pipeline stage"}};
+  } rows[] = {
+      {"--nvme-path", no_disk, "no state is offloaded to nvme"},
+      {"--prefetch-units", !gathers || !engine.overlap_comm,
+       gathers ? "with --overlap-comm off nothing is gathered ahead" : gathered},
+      {"--prefetch-bucket-size", !gathers || !engine.overlap_comm,
+       gathers ? "with --overlap-comm off nothing is gathered ahead" : gathered},
+      {"--param-persistence-threshold", !gathers, gathered},
+      {"--comm-timeout", one_rank, "with one rank there is no other to wait for"},
+      {"--reduce-bucket-size", alone, "with one data rank no gradients are exchanged"},
+      {"--nccl-reduce", alone, "with one data rank no gradients are exchanged"},
+      {"--warmup-steps", is_constant, "a constant rate has no warmup"},
+      {"--warmup-ratio", is_constant, "a constant rate has no warmup"},
+      {"--eval-batches", is_scored, "without --eval-interval sort and adder are only scored"},
+      {"--schedule-pipeline", options.axes.pipeline == 1, "there is one pipeline stage"}};
   std::vector<std::string> lines;
-  // A config may have keys for other runs than this one.
+  // A run with a config lists nothing, because its keys may be for other runs, too.
   for (const auto& [flag, has_none, why] : rows)
     if (has_none && options.has(flag) && options.config.path.empty())
-      lines.push_back(fmt::format("{} is without effect: {}", flag, why));
+      lines.push_back(fmt::format("{} has no effect: {}", flag, why));
   return lines;
 }
 

@@ -231,7 +231,7 @@ void refuse_kill_switch(const std::string& kill_switch_path) {
 }
 
 std::string name_of_signal(int signal) {
-  if (signal == SIGPIPE) return "SIGPIPE (nobody reads the output)";
+  if (signal == SIGPIPE) return "SIGPIPE (the reader of the output has ended)";
   return signal == SIGINT ? "SIGINT" : signal == SIGHUP ? "SIGHUP" : "SIGTERM";
 }
 

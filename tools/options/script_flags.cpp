@@ -85,7 +85,7 @@ FlagGroup script_flags() {
 }
 
 FlagGroup evaluation_script_flags() {
-  constexpr const char* own = "the checkpoint says it; leave the flag out";
+  constexpr const char* own = "the checkpoint has this setting; leave the flag out";
   constexpr const char* one_rank =
       "this runs on one rank, whatever the stage that trained the checkpoint; leave the flag out";
   FlagGroup group = refused({{"--precision", "X", own},

@@ -82,7 +82,7 @@ void check_seq2seq_flags(const TrainOptions& options, const std::string& origin)
                             "encoder-decoder models have no such setting here; leave the flag out");
   if (origin.empty()) return;
   refuse_flags(options.given, {"--model-type", "--n-layer", "--n-head", "--n-embd", "--vocab-size"},
-               origin + " says itself what its model is; leave the flag out");
+               origin + " defines the model; leave the flag out");
   if (options.resume.empty() || !options.has("--block-size")) return;
   const int64_t positions = seq2seq_model(options.seq2seq).config.positions;
   if (options.model.block_size != positions)

@@ -41,21 +41,23 @@ struct TrainedModel {
   }
 };
 
-/// open_saved_model(); a decoder has the block size of the options, if its positions allow it.
+/// Calls open_saved_model(). A decoder gets the block size of the options if its positions allow
+/// it.
 SavedModel open_for_inference(const InferenceOptions& options);
 
-/// Why the work of a command is called.
+/// For which purpose the work of a command is called.
 enum class InferenceMode : uint8_t {
-  run,
-  plan,   ///< on a device without memory: all of it, without output
-  budget  ///< the same for the part that takes the most memory, before a run
+  run,    ///< the work itself
+  plan,   ///< all of the work, on a device without memory and without output
+  budget  ///< as plan, but only the part that needs the most memory; before a run
 };
 using InferenceWork = std::function<void(const TrainedModel& model, InferenceMode mode)>;
 
-/// Plans the work, and then, unless `only_planned`, reads the weights and does it. Both execute the
-/// same code, so the bytes are the same. Throws OutOfMemory before weights are read if the plan
-/// needs more than --device-memory, --host-memory or the memory that this machine has available.
-/// Writes --memory-json. Returns the exit status: 3 for a plan that exceeds a flag's limit.
+/// Plans the work. Then, unless options.only_planned is set, reads the weights and does the work.
+/// The plan and the run execute the same code, so they use the same bytes. Throws OutOfMemory
+/// before weights are read if the plan needs more than --device-memory, --host-memory or the memory
+/// that this machine has available. Writes --memory-json. Returns the exit status: 3 for a plan
+/// that exceeds a flag's limit.
 int run_inference(const SavedModel& saved_model, const InferenceOptions& options,
                   const InferenceWork& work);
 

@@ -102,14 +102,14 @@ void Rank::announce() {
     console_->log(description_of(options_.schedule));
   if (options_.universal_checkpoint)
     console_->log(
-        "--universal-checkpoint is without effect: every checkpoint loads with any number of ranks "
+        "--universal-checkpoint has no effect: every checkpoint loads with any number of ranks "
         "and any stage");
   if (options_.lora.rank > 0) console_->log(description_of_adapters());
   if (!run_.resumed.empty())
     console_->log("resumed {}: {} samples seen", run_.resumed, options_.samples);
   for (const std::string& change : run_.changes) console_->log("changed: " + change);
-  for (const std::string& oddity : oddities_of(options_.characters, options_.data.source))
-    console_->log("note: " + oddity);
+  for (const std::string& warning : character_warnings(options_.characters, options_.data.source))
+    console_->log("note: " + warning);
   if (!run_.resumed.empty() && engine_->steps() == options_.steps)
     console_->log("nothing is left to train: the run ends at step {}; --steps N goes beyond",
                   options_.steps);

@@ -24,33 +24,34 @@ void check_positions(int64_t positions, const TrainOptions& options, int64_t blo
 }
 
 std::string note_on_positions(int64_t positions, const TrainOptions& options) {
-  return fmt::format("of the {} positions in {} the first {} are used", positions, options.from_hf,
+  return fmt::format("{} has {} positions; the first {} are used", options.from_hf, positions,
                      options.model.block_size);
 }
 
-// Two flags may differ from the folder of --from-hf: --block-size, which may be smaller (the first
-// positions are used) or, with ALiBi, any length, and --dropout. Returns notes for the user.
+// Two flags may differ from the folder of --from-hf: --dropout and --block-size. A smaller
+// --block-size uses the first positions. With ALiBi and rotary positions it may also be larger.
+// Returns notes for the user.
 std::vector<std::string> adopt_hf(const models::HFModel& folder, TrainOptions& options) {
   const models::GPTConfig& config = folder.config;
   refuse_flags(options.given,
                {"--model-type", "--n-layer", "--n-head", "--n-embd", "--vocab-size", "--tied",
                 "--untied", "--position-embedding", "--num-query-groups", "--kv-channels",
                 "--ffn-hidden-size", "--sliding-window", "--rotary-base", "--norm-epsilon"},
-               options.from_hf + " says itself what its model is; leave the flag out");
+               options.from_hf + " defines the model; leave the flag out");
   models::GPTConfig& model = options.model;
   if (!options.has("--dropout") && !folder.dropouts.empty())
     raise<Unsupported>(
-        "{}/config.json: {} differ; this version has one dropout for all; try --dropout",
+        "{}/config.json: {} differ, but this version has one dropout rate; try --dropout",
         options.from_hf, folder.dropouts);
-  RunSpec theirs;
-  theirs.model = config;
+  RunSpec from_folder;
+  from_folder.model = config;
   if (is_conversations(options.data.source))
-    theirs.model.block_size = std::min(config.block_size, conversation_block_size);
-  adopt_model(theirs, options);
+    from_folder.model.block_size = std::min(config.block_size, conversation_block_size);
+  adopt_model(from_folder, options);
   if (config.position == models::Position::rope && model.block_size > config.block_size)
     return {
-        fmt::format("--block-size {}: {} was trained on the first {} positions; rotary positions "
-                    "beyond them are new to it",
+        fmt::format("--block-size {}: {} was trained with {} positions, not with the rotary "
+                    "positions after them",
                     model.block_size, options.from_hf, config.block_size)};
   if (config.position != models::Position::learned) return {};  // ALiBi takes any length
   check_positions(config.block_size, options, model.block_size);
@@ -58,7 +59,8 @@ std::vector<std::string> adopt_hf(const models::HFModel& folder, TrainOptions& o
   return {note_on_positions(config.block_size, options)};
 }
 
-// The same for an encoder-decoder. A --dropout replaces the folder's first one.
+// The same for an encoder-decoder. --dropout replaces the folder's dropout and attention_dropout; 0
+// replaces activation_dropout, too.
 std::vector<std::string> adopt_hf(const models::HFSeq2Seq& folder, TrainOptions& options) {
   models::Seq2SeqConfig config = folder.config;
   const int64_t positions = config.positions;
@@ -86,15 +88,16 @@ zero::BatchSize batch_size_of(const BatchOptions& batch, int64_t ranks, int64_t 
   return zero::solve_batch_size(request, ranks);
 }
 
-bool learns_conversations(const TrainOptions& options) {
+bool trains_on_conversations(const TrainOptions& options) {
   return !is_seq2seq(options) && is_conversations(options.data.source);
 }
 
 RunSpec spec_of(const TrainOptions& options, const models::Dataset& dataset) {
-  constexpr int64_t few_conversations = 8;  // a sequence of them is long
-  const bool talks = learns_conversations(options);
-  const zero::BatchSize size = batch_size_of(options.batch, options.data_axis(),
-                                             talks ? few_conversations : zero::default_micro_batch);
+  constexpr int64_t few_conversations = 8;  // a micro-batch, as their sequences are long
+  const bool on_conversations = trains_on_conversations(options);
+  const zero::BatchSize size =
+      batch_size_of(options.batch, options.data_axis(),
+                    on_conversations ? few_conversations : zero::default_micro_batch);
   check_rampup(options.rampup, size);
   RunSpec settings = options;
   settings.model = options.seq2seq.config.empty() ? model_config(options, dataset)
@@ -103,7 +106,7 @@ RunSpec spec_of(const TrainOptions& options, const models::Dataset& dataset) {
   settings.micro_batch = size.micro;
   settings.accumulation = size.accumulation;
   settings.data_ranks = options.data_axis();
-  if (!options.is_set("--loss-mean") && talks) settings.loss_mean = LossMean::token;
+  if (!options.is_set("--loss-mean") && on_conversations) settings.loss_mean = LossMean::token;
   if (settings.lora.rank > 0 && settings.lora.targets.empty())
     settings.lora.targets = join(models::peft_targets(settings.model.family), ",");
   settings.engine.seed = options.seed;
@@ -112,9 +115,9 @@ RunSpec spec_of(const TrainOptions& options, const models::Dataset& dataset) {
   return settings;
 }
 
-// Applies --limit-train-batches: an epoch with fewer batches counts as a fraction of an epoch.
-// Epochs are counted in samples, so the remaining samples use the current batch size. Returns the
-// samples of an epoch; 0: the run's length is not given in epochs.
+// Applies --limit-train-batches: sets the epochs to the fraction that has as many samples as the
+// batches, of the current size. Returns the samples of an epoch; 0: the run's length is not given
+// in epochs.
 double limit_epochs(TrainOptions& options, const models::Dataset& dataset, RunSpec& settings) {
   const auto all = static_cast<double>(dataset.epoch_samples(Split::train));
   if (!options.has("--limit-train-batches")) return options.epochs > 0.0 ? all : 0.0;
@@ -128,23 +131,23 @@ double limit_epochs(TrainOptions& options, const models::Dataset& dataset, RunSp
   return batches * batch;
 }
 
-// Epochs end with the last whole step. A note if that leaves out a tenth of the conversations or
-// more, or repeats them; empty: it does not.
+// A run of epochs ends after the last whole step. Returns a note if that leaves out a tenth of the
+// conversations or more, or if a step repeats some; otherwise "".
 std::string dropped_sequences(const TrainOptions& options, const RunSpec& settings,
                               const models::Dataset& dataset) {
-  if (options.epochs <= 0.0 || !learns_conversations(options)) return "";
+  if (options.epochs <= 0.0 || !trains_on_conversations(options)) return "";
   const int64_t samples = dataset.epoch_samples(Split::train), batch = settings.samples_per_step();
   const double all = options.epochs * static_cast<double>(samples);
   const double used = std::floor(all / static_cast<double>(batch)) * static_cast<double>(batch);
   if (used >= 0.9 * all) return "";
   if (used == 0.0)
     return fmt::format(
-        "the {:g} sequences of {:g} epochs are fewer than a step's {}, which repeats some; try a "
+        "{:g} epochs have {:g} sequences, fewer than the {} of a step, so it repeats some; try a "
         "smaller --batch-size",
-        all, options.epochs, batch);
+        options.epochs, all, batch);
   return fmt::format(
-      "whole steps of {} take {:g} of the {:g} sequences of {:g} epochs; a smaller --batch-size "
-      "takes more of them",
+      "steps of {} sequences use only {:g} of the {:g} sequences of {:g} epochs; a smaller "
+      "--batch-size uses more",
       batch, used, all, options.epochs);
 }
 
@@ -185,13 +188,13 @@ std::vector<std::string> resolve_options(TrainOptions& options, const Facts& fac
   if (!options.kernels.empty() && options.device_flags.type == Device::Type::hpu)
     throw ConfigError(
         "--kernels: launches are counted on cpu and cuda, got --device hpu; try --device cuda, "
-        "which plan takes without a GPU");
+        "which plan accepts without a GPU");
   if (!options.kernels.empty() && !options.trace.empty())
     throw ConfigError(
         "--kernels: a trace waits for each kernel, which changes the count; expected one of "
         "--kernels and --trace, got both");
   options.device_flags.device.count_launches = !options.kernels.empty();
-  if (!facts.saved) resolve_offload(options);  // a checkpoint has a stage of its own
+  if (!facts.saved) resolve_offload(options);  // the stage of a checkpoint is known below
   resolve_precision(options);
   if (facts.saved) {
     adopt(*facts.saved, options);
@@ -205,8 +208,8 @@ std::vector<std::string> resolve_options(TrainOptions& options, const Facts& fac
   resolve_lora(options, facts.adapter);
   if (options.finetunes && is_seq2seq(options))
     throw ConfigError(
-        "finetune: it trains decoders, and this is an encoder-decoder model; try zerograd train, "
-        "with pairs");
+        "finetune: expected a decoder, got an encoder-decoder model; try zerograd train with "
+        "pairs");
   resolve_schedule(options);
   resolve_offload(options);
   return notes;
@@ -227,7 +230,8 @@ ResolvedRun resolve_run(TrainOptions& options, const Facts& facts, const models:
   resolve_schedule_end(options, spec);
   check_step_flags(options, facts.resumed, done.steps, spec.steps);
   if (!options.kernels.empty() && spec.steps <= done.steps)
-    throw ConfigError("--kernels: the run takes no step; expected --steps of 1 or more left");
+    raise<ConfigError>("--kernels: the run has no steps left; expected --steps above {}, got {}",
+                       done.steps, spec.steps);
   check_optimizer_flags(options.given, spec.engine.update);
   if (facts.saved) {
     spec.samples = facts.saved->samples;

@@ -369,8 +369,7 @@ models::GPTConfig model_config(const TrainOptions& options, const models::Datase
 void check_model_flags(const Given& given, const std::string& checkpoint) {
   for (const char* flag : {"--model-type", "--n-head"})
     if (given.count(flag) && settings_in(checkpoint))
-      raise<ConfigError>("{}: {} says itself what its model is; leave the flag out", flag,
-                         checkpoint);
+      raise<ConfigError>("{}: {} defines the model; leave the flag out", flag, checkpoint);
 }
 
 }  // namespace zg::tools

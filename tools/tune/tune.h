@@ -21,10 +21,11 @@ namespace zg::tools {
 /// the micro-batch and, with it, the accumulation, and the bucket sizes.
 using Tuning = TrainOptions;
 
+/// The run with the values of the tuning.
 Run tuned(const Run& run, const Tuning& tuning);
 
-/// The flags that, added to the command line of `run`, give this tuning: stage and micro-batch,
-/// unless they were given, and all other values that differ from the run's.
+/// The flags to add to the command line of `run` for this tuning: stage and micro-batch, unless
+/// they were given, and those other values that differ from the run's.
 std::vector<std::string> flags_of(const Tuning& tuning, const Run& run);
 
 /// Number of values that differ from the run as given: stage, each offload location, checkpointing,
@@ -48,17 +49,18 @@ std::vector<int> stages_of(const Run& run);
 /// They go to the host or, if the run has an NVMe path, to NVMe; gradient accumulators never go to
 /// NVMe. With one rank, stage 3 is tried only with offloaded parameters. Micro-batch and buckets
 /// are those of the run.
-std::vector<Tuning> families_of(const Run& run);
+std::vector<Tuning> combinations_of(const Run& run);
 
 /// The micro-batches to try, ascending: only the run's own if --batch-size, or --train-batch-size
 /// and --grad-accum, were given; else, with --train-batch-size, the divisors of each rank's share
 /// of it; else powers of two.
 std::vector<int64_t> micro_batches_of(const Run& run);
+/// With --train-batch-size, the accumulation changes with the micro-batch.
 Tuning with_micro_batch(Tuning tuning, int64_t micro_batch, const Run& run);
 
 /// The tuning itself, then variants that need less memory and are slower, with the same results:
 /// bucket sizes computed from the model's width as Hugging Face Accelerate does (width^2 and 0.9
-/// width^2), activations on the host, both.
+/// width^2), activations on the host, or both.
 std::vector<Tuning> smaller_variants(const Tuning& tuning, const Run& run);
 
 /// A DeepSpeed config in JSON: the config of `run`, or an empty one, with this tuning in its keys.

@@ -106,13 +106,13 @@ Plans plan_all(const Run& run, const Rates& rates, double seconds, double longes
   Plans plans;
   const std::vector<int64_t> sizes = micro_batches_of(run);
   const bool free = may_vary(run.options, "--train-batch-size");
-  for (const Tuning& family : families_of(run))
+  for (const Tuning& combination : combinations_of(run))
     for (int64_t size : sizes) {
       plans.whole = std::chrono::duration<double>(Clock::now() - begin).count() < seconds;
       if (!plans.whole && !plans.fitting.empty()) break;
       std::vector<Planned>& fitting = plans.fitting;
       const size_t before = fitting.size();
-      for (const Tuning& one : smaller_variants(with_micro_batch(family, size, run), run)) {
+      for (const Tuning& one : smaller_variants(with_micro_batch(combination, size, run), run)) {
         const Planned plan = planned(run, one, rates);
         (plan.fits ? fitting : plans.rest).push_back(plan);
         if (plan.fits) break;

@@ -128,22 +128,22 @@ std::vector<zero::OffloadOptions> offloads_of(const Run& run, int stage) {
 
 }  // namespace
 
-std::vector<Tuning> families_of(const Run& run) {
-  std::vector<Tuning> families;
+std::vector<Tuning> combinations_of(const Run& run) {
+  std::vector<Tuning> combinations;
   std::vector<bool> checkpointing = {run.options.activation_checkpoint};
   if (may_vary(run.options, "--activation-checkpoint")) checkpointing = {false, true};
   for (int stage : stages_of(run))
     for (const zero::OffloadOptions& offload : offloads_of(run, stage))
       for (bool checkpoint : checkpointing) {
-        Tuning family = run.options;
-        family.engine.stage = stage;
-        family.engine.offload = offload;
-        family.activation_checkpoint = checkpoint;
+        Tuning combination = run.options;
+        combination.engine.stage = stage;
+        combination.engine.offload = offload;
+        combination.activation_checkpoint = checkpoint;
         const bool alone = run.options.ranks == 1 && stage == 3;
         if (!alone || offload.parameter != Space::device || !is_stage_open(run))
-          families.push_back(family);
+          combinations.push_back(combination);
       }
-  return families;
+  return combinations;
 }
 
 std::vector<int64_t> micro_batches_of(const Run& run) {

@@ -116,7 +116,7 @@ TEST_CASE("flags without effect are named with the reason, and others are not") 
     return tools::flags_without_effect(options, options.engine);
   };
   CHECK(notes({"--nvme-path", "/tmp"}) ==
-        std::vector<std::string>{"--nvme-path is without effect: no state is offloaded to nvme"});
+        std::vector<std::string>{"--nvme-path has no effect: no state is offloaded to nvme"});
   CHECK(notes({"--nvme-path", "/tmp", "--offload-optimizer", "nvme"}).empty());
   CHECK(notes({"--prefetch-units", "2", "--zero-stage", "2"}).size() == 1);
   CHECK(notes({"--prefetch-units", "2", "--zero-stage", "3"}).empty());
@@ -124,9 +124,8 @@ TEST_CASE("flags without effect are named with the reason, and others are not") 
       contains(notes({"--prefetch-units", "2", "--zero-stage", "3", "--overlap-comm", "off"}).at(0),
                "with --overlap-comm off nothing is gathered ahead"));
   CHECK(notes({"--param-persistence-threshold", "2", "--prefetch-bucket-size", "2"}).size() == 2);
-  CHECK(
-      notes({"--lr-scheduler-type", "constant", "--warmup-ratio", "0.1"}) ==
-      std::vector<std::string>{"--warmup-ratio is without effect: a constant rate has no warmup"});
+  CHECK(notes({"--lr-scheduler-type", "constant", "--warmup-ratio", "0.1"}) ==
+        std::vector<std::string>{"--warmup-ratio has no effect: a constant rate has no warmup"});
   CHECK(notes({"--comm-timeout", "9"}).size() == 1);
   CHECK(notes({"--comm-timeout", "9", "--ranks", "2"}).empty());
   CHECK(notes({"--schedule-pipeline", "gpipe", "--ranks", "2"}).size() == 1);

@@ -223,7 +223,7 @@ TEST_CASE("finetune takes conversations and a trained model of decoders alone") 
   check_refused("finetune --from-hf " + hf_chat + " --data sort", 2,
                 "--data: finetune learns conversations; expected PATH.jsonl");
   check_refused("finetune --data " + chats + " --from-hf " + ZG_FIXTURES + "hf_blenderbot", 2,
-                "finetune: it trains decoders");
+                "finetune: expected a decoder, got an encoder-decoder model");
   check_refused("finetune --autotuning run --data " + chats + " --from-hf " + hf_chat, 6,
                 "try zerograd tune with the same flags");
   for (const std::string flag : {"--pack off", "--chat-format f", "--val-data f.jsonl"})
@@ -252,10 +252,9 @@ TEST_CASE("a file of one line and epochs shorter than a batch can be fine-tuned 
   // Three epochs of one sequence are less than a batch of 8, and the run takes one step.
   checked(zerograd(line + "--metrics " + folder / "n"));
   CHECK(json_lines(folder / "n").back()["steps"] == 1);
-  CHECK(
-      contains(zerograd(line).error, "note: the 3 sequences of 3 epochs are fewer than a step's"));
+  CHECK(contains(zerograd(line).error, "note: 3 epochs have 3 sequences, fewer than the"));
   CHECK(contains(zerograd(line + "--batch-size 2").error,
-                 "note: whole steps of 2 take 2 of the 3 sequences of 3 epochs"));
+                 "note: steps of 2 sequences use only 2 of the 3 sequences of 3 epochs"));
 }
 
 TEST_CASE("an assistant may say nothing but its suffix") {

@@ -188,7 +188,7 @@ TEST_CASE(
 
   const Outcome shorter =
       checked(zerograd(train_from_hf(folder, gpt2_fixture, "--steps 1 --block-size 8")));
-  CHECK(contains(shorter.error, "note: of the 16 positions in " + gpt2_fixture + " the first 8"));
+  CHECK(contains(shorter.error, "note: " + gpt2_fixture + " has 16 positions; the first 8 are"));
 }
 
 TEST_CASE("--from-hf refuses a folder that is not a supported GPT-2, and the error says why") {
@@ -236,7 +236,7 @@ TEST_CASE("--from-hf refuses a folder that is not a supported GPT-2, and the err
   for (const char* flag : {"--norm-epsilon", "--rotary-base", "--num-query-groups", "--kv-channels",
                            "--ffn-hidden-size", "--sliding-window"})
     refused(2, gpt2_fixture, std::string(flag) + " 3",
-            std::string(flag) + ": " + gpt2_fixture + " says itself what its model is");
+            std::string(flag) + ": " + gpt2_fixture + " defines the model");
   refused(2, gpt2_fixture, "--block-size 17", "expected at most the 16 positions");
   refused(2, gpt2_fixture, "--init x", "expected one of --init and --from-hf");
   checked(zerograd("export absent --hf " + (folder / "out")), 5);
@@ -405,7 +405,7 @@ TEST_CASE(
   };
   refused(2, eval + " --block-size 17", "--block-size: expected at most the model's 16 positions");
   refused(2, "eval " + a.hf, a.hf + " does not name its data");
-  refused(2, "generate " + a.hf + " --prompt a --n-head 2", "says itself what its model is");
+  refused(2, "generate " + a.hf + " --prompt a --n-head 2", "defines the model");
   refused(2, "export " + a.hf + " --hf " + a.hf + "/.", "CHECKPOINT and --hf: both name ");
   refused(2, "train --data " + a.text + " --init " + a.hf,
           "is a Hugging Face folder; try --from-hf");

@@ -351,7 +351,7 @@ TEST_CASE("pairs: a folder of transformers is trained on token numbers and keeps
     const Outcome shorter = checked(zerograd(train + "--block-size 10 --steps 1"));
     CHECK(contains(shorter.error, "the first 10 are used"));
     check_refused(train + "--block-size 99", 2, "--block-size: expected at most the");
-    check_refused(train + "--n-layer 3", 2, "says itself what its model is");
+    check_refused(train + "--n-layer 3", 2, "defines the model");
   }
 }
 

@@ -135,7 +135,7 @@ TEST_CASE(
   CHECK(message_of<ConfigError>([&] {
           TrainOptions other = options_with({"--from-hf", "folder", "--n-embd", "16"});
           tools::resolve_options(other, facts);
-        }) == "--n-embd: folder says itself what its model is; leave the flag out");
+        }) == "--n-embd: folder defines the model; leave the flag out");
 }
 
 TEST_CASE("resolve: flags that contradict each other are refused without reading a file") {
