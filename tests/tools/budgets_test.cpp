@@ -123,12 +123,10 @@ TEST_CASE("plan predicts the memory of a run without steps to the byte") {
           "--ranks 2 --pipeline-parallel 2 "}) {
       INFO("start ", start, ", flags ", flags);
       const std::string run = " --data sort --score-samples 0 " + start + " " + flags;
-      const std::string ran = folder / "ran", planned = folder / "planned";
-      checked(zerograd("train" + run + "--memory-json " + ran));
-      const Outcome plan = checked(zerograd("plan" + run + "--memory-json " + planned));
+      check_plan_is_run(run);
+      const Outcome plan = checked(zerograd("plan" + run + "--memory-json " + (folder / "plan")));
       CHECK(contains(plan.out, "(rank 0, no steps, "));
-      CHECK(read_file(ran) == read_file(planned));
-      const auto peak = nlohmann::json::parse(read_file(ran))["ranks"][0]["peak"];
+      const auto peak = nlohmann::json::parse(read_file(folder / "plan"))["ranks"][0]["peak"];
       CHECK(peak["reserved"] > 0);
       CHECK(peak["step"].is_null());
       CHECK(peak["phase"] == "initialise");

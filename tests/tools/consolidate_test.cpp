@@ -122,16 +122,6 @@ TEST_CASE("when two splits write to one new folder, one succeeds and the other i
   }
 }
 
-TEST_CASE("an error escapes the control characters of a tensor name in a weights file") {
-  const TemporaryFolder folder;
-  const std::string header = R"({"a\u001b[2J":{"dtype":"X","shape":[],"data_offsets":[0,0]}})";
-  std::string length(8, '\0');
-  length[0] = static_cast<char>(header.size());
-  write_file(folder / "f", length + header);
-  const Outcome outcome = checked(zerograd("eval " + (folder / "f") + " --n-head 1"), 5);
-  CHECK(contains(outcome.error, R"(tensor 'a\x1b[2J': dtype is "X")"));
-}
-
 TEST_CASE("consolidate refuses options that do not go together and missing files") {
   checked(zerograd("consolidate a b --ranks 2"), 2);
   checked(zerograd("consolidate --split a b --dtype bf16"), 2);

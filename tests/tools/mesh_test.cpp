@@ -165,7 +165,7 @@ TEST_CASE("a checkpoint of one mesh continues on another mesh with the same loss
 }
 
 TEST_CASE("when a rank of a pipeline fails, the run ends and the error names that rank") {
-  const std::string mesh = mesh_run + "--ranks 4 --pipeline-parallel 4 --comm-timeout 15 ";
+  const std::string mesh = mesh_run + "--ranks 4 --pipeline-parallel 4 --comm-timeout 10 ";
   std::map<std::string, std::future<Outcome>> outcomes;  // in parallel: a stall is mostly waiting
   for (const std::string fault : {"0,step=1,fault=throw", "2,step=1,fault=return",
                                   "0,step=1,fault=stall", "3,step=1,fault=stall"})

@@ -130,7 +130,7 @@ TEST_CASE("a loop of symlinks is a file error wherever a path is read or written
         "plan --data sort --memory-json " + loop,
         "plan --data " + loop}) {
     CAPTURE(line);
-    const Outcome outcome = checked(zerograd(line), 5);
+    const Outcome outcome = checked(called(line), 5);
     CHECK(contains(outcome.error, "error: FileError: "));
     CHECK(contains(outcome.error, loop));
     CHECK(contains(outcome.error, "Too many levels of symbolic links"));

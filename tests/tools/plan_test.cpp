@@ -6,6 +6,7 @@
 #include <random>
 #include <regex>
 
+#include "tests/support/cover.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
 #include "zerograd/zero/states/model_states.h"
@@ -104,14 +105,17 @@ TEST_CASE("plan predicts what train measures where several blocks are gathered a
                             " --steps 3 --block-size 16 --n-layer 6 --n-head 2 --n-embd 16 "
                             "--batch-size 4 --grad-accum 3 --eval-interval 2 --eval-batches 2 "
                             "--zero-stage 3 --param-persistence-threshold 0 --prefetch-units 8 ";
-  // Every pair of ranks and places, and of places and buckets.
   const char* const ranks[] = {"--ranks 1", "--ranks 2 --activation-checkpoint",
                                "--ranks 4 --precision bf16",
                                "--ranks 4 --pipeline-parallel 2 --activation-checkpoint"};
   const char* const places[] = {"none", "host", "nvme --nvme-path /tmp"};
-  for (size_t i = 0; i < 12; ++i)
-    check_plan_is_run(chain + ranks[i % 4] + " --offload-param " + places[i % 3] +
-                      " --prefetch-bucket-size " + (i % 2 ? "12000" : "4000"));
+  const char* const buckets[] = {"4000", "12000"};
+  for_cover(
+      [&](const std::string& rank, const std::string& place, const std::string& bucket) {
+        check_plan_is_run(chain + rank + " --offload-param " + place + " --prefetch-bucket-size " +
+                          bucket);
+      },
+      ranks, places, buckets);
 }
 
 TEST_CASE("plan predicts what train measures in settings drawn at random") {
@@ -269,6 +273,9 @@ TEST_CASE("plan uses a published model's own vocabulary and positions when no da
   CHECK(line_after(plan_of("--model-type gpt2 --vocab-size 3 --block-size 11 --steps 1"),
                    "number of parameters: ") ==
         line_after(plan_of("--model-type gpt2 --data sort --steps 1"), "number of parameters: "));
+  CHECK(line_after(plan_of("--model-type bloom-560m --vocab-size 100 --steps 1 --batch-size 1"),
+                   "number of parameters: ") ==
+        std::to_string(559'214'592 - (250880 - 100) * 1024));
   for (const char* small : {"gpt-mini", "gpt-micro", "gpt-nano"})
     check_refused(std::string("plan --model-type ") + small, 2,
                   "--vocab-size and --block-size for a plan without data");

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "tests/support/temporary_folder.h"
-#include "tests/tools/command.h"
+#include "tests/tools/config/config_matrix.h"
 #include "zerograd/runtime/storage/checksum.h"
 
 namespace zg::testing {
@@ -184,46 +184,36 @@ TEST_CASE("each precision preset is saved, resumed, evaluated and sampled with i
 }
 
 TEST_CASE("--grad-accum-dtype overrides the dtype of a precision preset, in either order") {
-  const std::string run = precision_run + "--steps 2 --precision fsdp-memory ";
-  const std::string own = train_with_metrics(run).hash;
-  CHECK(train_with_metrics(run + "--grad-accum-dtype bf16").hash == own);
-  CHECK(train_with_metrics(run + "--grad-accum-dtype f32").hash != own);
-  CHECK(
-      train_with_metrics(precision_run + "--steps 2 --grad-accum-dtype f32 --precision fsdp-memory")
-          .hash != own);
+  for (const auto& [flags, dtype] :
+       {std::pair("--precision fsdp-memory", "bf16"),
+        std::pair("--precision fsdp-memory --grad-accum-dtype f32", "f32"),
+        std::pair("--grad-accum-dtype f32 --precision fsdp-memory", "f32")}) {
+    CAPTURE(std::string(flags));
+    CHECK(configured(flags).seen["grad_accum"] == dtype);
+  }
 }
 
-TEST_CASE("schedules give the published rates, to the end of the run") {
-  const double rate = 1e-3, pi = std::acos(-1.0);
-  const auto rates = [&](const std::string& flags) {
-    std::vector<double> values;
-    for (const json& value : train_with_metrics(precision_run + "--lr 1e-3 " + flags).column("lr"))
-      values.push_back(value.get<double>());
-    return values;
-  };
-  const auto check = [](const std::vector<double>& values, size_t count, const auto& expected) {
-    REQUIRE(values.size() == count);
-    for (size_t k = 0; k < count; ++k) {
-      CAPTURE(k);
-      CHECK(values[k] == doctest::Approx(expected(static_cast<int>(k))).epsilon(1e-12));
-    }
-  };
-  check(rates("--steps 3 --schedule none"), 3, [&](int) { return rate; });
-  // DeepSpeed's warmup_num_steps where it is not given.
-  check(rates("--steps 5 --schedule WarmupLR"), 5,
-        [&](int k) { return warmup_rate(rate, k, 1000); });
-  check(rates("--steps 8 --schedule WarmupDecayLR --num_warmup_steps 3"), 8, [&](int k) {
-    return k - 1 < 3 ? warmup_rate(rate, k, 3) : rate * (8.0 - (k - 1)) / (8 - 3);
-  });
-  check(rates("--steps 8 --schedule WarmupCosineLR --warmup-steps 3"), 8, [&](int k) {
-    if (k - 1 < 3) return warmup_rate(rate, k, 3);
-    return rate * (1e-4 + (1 - 1e-4) * (1 + std::cos(pi * (k - 1 - 3 + 1) / (8 - 3))) / 2);
-  });
-  check(rates("--steps 6 --schedule cosine"), 6,
-        [&](int k) { return rate * (1 + std::cos(pi * k / 6)) / 2; });
-  // 0.005 epochs of 10000 samples are three steps of 16.
-  check(rates("--epochs 0.005 --schedule cosine --warmup-steps 1"), 3,
-        [&](int k) { return k < 1 ? rate / 2 : rate * (1 + std::cos(pi * (k - 1) / 2)) / 2; });
+TEST_CASE("the warm-up and the end of a schedule follow from flags and the run's length") {
+  const struct {
+    const char *flags, *kind, *warmup, *end;
+  } cases[] = {
+      {"--schedule none", "none", "0", "0"},
+      {"--schedule WarmupLR", "WarmupLR", "1000", "0"},  // DeepSpeed's where it is not given
+      {"--schedule WarmupDecayLR --num_warmup_steps 3", "WarmupDecayLR", "3", "8"},
+      {"--schedule WarmupCosineLR --warmup-steps 3", "WarmupCosineLR", "3", "8"},
+      {"--schedule cosine", "cosine", "0", "8"},
+      // 0.005 epochs of 10000 samples are three steps of 16.
+      {"--epochs 0.005 --schedule cosine --warmup-steps 1", "cosine", "1", "3"}};
+  for (const auto& [flags, kind, warmup, end] : cases) {
+    CAPTURE(flags);
+    const bool has_epochs = contains(flags, "--epochs");
+    Configured run =
+        configured(std::string(has_epochs ? "" : "--steps 8 ") + "--batch-size 16 " + flags);
+    checked(run.outcome);
+    CHECK(run.seen["schedule"] == kind);
+    CHECK(run.seen["warmup_steps"] == warmup);
+    CHECK(run.seen["schedule_steps"] == end);
+  }
   const Outcome outcome = zerograd(precision_run + "--steps 2 --schedule WarmupDecayLR");
   CHECK(contains(outcome.error,
                  "learning rate: WarmupDecayLR, 0.0005 after 1000 steps of warmup, "

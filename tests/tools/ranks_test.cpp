@@ -130,7 +130,7 @@ TEST_CASE(
                      throws ? "error: ShapeError: " + rank + "/" + std::to_string(ranks) +
                                   ": inject: a fault in "
                      : returns ? error + " returned early, in "
-                               : error + " did not arrive within 20 ",
+                               : error + " did not arrive within 10 ",
                      stage,
                      stage == 2 ? "reduce_scatter of 'head gradients' (f32, "
                                 : "all_gather of 'embedding values' (f32, "});
@@ -142,7 +142,7 @@ TEST_CASE(
     add("stall", ranks, 3);
   }
   const auto run = [](const Case& test_case) {
-    return zerograd(sort_run + "--param-persistence-threshold 0 --comm-timeout 20 --zero-stage " +
+    return zerograd(sort_run + "--param-persistence-threshold 0 --comm-timeout 10 --zero-stage " +
                     std::to_string(test_case.stage) + " --ranks " +
                     std::to_string(test_case.ranks) + " --inject rank=" +
                     std::to_string(test_case.ranks - 1) + ",step=1,fault=" + test_case.fault);

@@ -286,8 +286,7 @@ TEST_CASE("interrupted system calls and a busy drive do not change the result of
 #endif
 }
 
-TEST_CASE(
-    "--save warns of a folder that cannot be locked, and refuses one that another run holds") {
+TEST_CASE("--save warns of a folder that cannot be locked") {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   std::printf("SKIPPED: a sanitizer must be the first library that is loaded\n");
 #else
@@ -303,14 +302,6 @@ TEST_CASE(
   CHECK(contains(unlocked.error, "warning: --save: " + save +
                                      " cannot be locked (No locks available); nothing keeps "
                                      "another run from writing there\n"));
-  fs::remove_all(save);
-  fs::create_directory(save);
-  const int other = ::open(save.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  REQUIRE(::flock(other, LOCK_EX) == 0);
-  const Outcome refused = zerograd(run);
-  ::close(other);
-  CHECK(refused.status == 2);
-  CHECK(contains(refused.error, "--save: another run is writing to " + save));
 #endif
 }
 

@@ -99,30 +99,6 @@ TEST_CASE("accumulated micro-batches have the loss of one large batch") {
         doctest::Approx(one.at("grad_norm").get<double>()).epsilon(1e-4));
 }
 
-TEST_CASE("batch sizes that do not fit are explained in DeepSpeed's words") {
-  check_refused("train --data sort --train-batch-size 2 --grad-accum 4", 2,
-                "Micro batch size per gpu: 0 has to be greater than 0");
-  const Outcome unequal =
-      checked(zerograd("train --data sort --train-batch-size 10 --batch-size 4"), 2);
-  CHECK(contains(unequal.error, "10 != 4 * 2 * 1"));
-  CHECK(contains(unequal.error, "try --batch-size 1, 2, 5, 10"));
-  checked(zerograd("train --data sort --train-batch-size 0"), 2);
-  check_refused("train --data sort --train-batch-size 2 --batch-size 4", 2,
-                "Gradient accumulation steps: 0");
-  const auto advice = [](const std::string& flags) {
-    const std::string error = zerograd("train --data sort --train-batch-size " + flags).error;
-    const size_t begin = error.find("; try ") + 6, end = error.find(" (DeepSpeed: ");
-    return error.substr(begin, end - begin);
-  };
-  CHECK(advice("2 --grad-accum 4") == "--grad-accum 1, 2, or --train-batch-size 4");
-  CHECK(advice("10 --batch-size 4") == "--batch-size 1, 2, 5, 10, or --train-batch-size 8, 12");
-  CHECK(advice("3 --ranks 2") == "--train-batch-size 2, 4");
-  CHECK(advice("16 --ranks 2 --batch-size 2 --grad-accum 2") ==
-        "--batch-size 4, or --grad-accum 4, or --train-batch-size 8");
-  check_refused("train --data sort --batch-size 2e9 --grad-accum 2e9 --ranks 1000", 2,
-                "a product below 2^63");
-}
-
 TEST_CASE("a resumed run gives the same bits as the uninterrupted run") {
   const TemporaryFolder folder;
   const std::string save = folder / "checkpoints";
@@ -138,16 +114,6 @@ TEST_CASE("a resumed run gives the same bits as the uninterrupted run") {
                 "model.layers: expected 3 as in the checkpoint, got 2");
   const Outcome changed = checked(zerograd(with("--lr 1e-3 --resume " + save + "/step_6")));
   CHECK(contains(changed.error, "changed: run.rate: 0.0005 in the checkpoint, 0.001 now"));
-}
-
-TEST_CASE("--resume auto starts a new run if there is no checkpoint, and else continues the run") {
-  const TemporaryFolder folder;
-  const std::string save = " --resume auto --save " + (folder / "checkpoints");
-  const std::string run = "train --data sort --batch-size 16 --score-samples 0 --log-interval 0";
-  CHECK(!contains(checked(zerograd(run + " --steps 2" + save)).error, "resumed"));
-  const Outcome second = zerograd(run + " --steps 4" + save);
-  CHECK(contains(second.error, "resumed"));
-  CHECK(line_after(second.out, "param_hash ") == hash_of(run + " --steps 4"));
 }
 
 TEST_CASE("--save-top-k K keeps the newest checkpoint and the K with the lowest losses") {

@@ -264,23 +264,18 @@ TEST_CASE(
         nlohmann::json{{"enabled", true}, {"initial_scale_power", 5}});
 }
 
-TEST_CASE(
-    "train --autotuning tune only tunes, and --autotuning run then trains with the best setting") {
+TEST_CASE("train --autotuning run tunes and then trains with the best setting") {
   const TemporaryFolder folder;
   const std::filesystem::path here = std::filesystem::current_path();
   std::filesystem::current_path(folder.path());
   const std::string flags = std::string(tune_run) +
                             "--n-layer 1 --n-head 1 --n-embd 16 --batch-size 2 --steps 7 "
                             "--score-samples 0 --zero-stage 0 --autotuning ";
-  const Outcome tuned = zerograd("train " + flags + "tune");
   const Outcome trained =
       zerograd("train " + flags + "run --metrics " + (folder / "metrics") + " --save " +
                (folder / "save") + " --save-interval 3 --save-top-k 2 --async-save");
   std::filesystem::current_path(here);
   CAPTURE(trained.error);
-  CHECK(tuned.status == 0);
-  CHECK(contains(tuned.out, "best zerograd train "));
-  CHECK(!contains(tuned.out, "param_hash"));
   CHECK(trained.status == 0);
   for (const char* part : {"wrote tuned.json\n", "param_hash"}) CHECK(contains(trained.out, part));
   CHECK(json_lines(folder / "metrics").size() == 8);

@@ -172,13 +172,4 @@ TEST_CASE("accelerate: --inject accepts rank 1 if the YAML file sets num_process
               .outcome);
 }
 
-TEST_CASE(
-    "train refuses a --metrics path that is the config file, and leaves that file unchanged") {
-  const TemporaryFolder folder;
-  write_file(folder / "ds.json", "{train_batch_size: 8}");
-  check_refused(train_with_config + (folder / "ds.json") + " --metrics " + (folder / "ds.json"), 2,
-                "--config and --metrics: both name");
-  CHECK(read_file(folder / "ds.json") == "{train_batch_size: 8}");
-}
-
 }  // namespace zg::testing

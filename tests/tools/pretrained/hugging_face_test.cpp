@@ -440,11 +440,4 @@ TEST_CASE(
   CHECK(contains(checked(zerograd("plan --batch-size 1 --from-hf " + a.hf)).out, "peak "));
 }
 
-TEST_CASE("plan accepts a Hugging Face GPT-2 by --from-hf") {
-  const TemporaryFolder folder;
-  const std::string flags =
-      "--data " + write_tokens(folder, {.vocabulary = 61}) + " --val-fraction 0 --from-hf ";
-  CHECK(contains(checked(zerograd("plan " + flags + gpt2_fixture)).out, "peak "));
-}
-
 }  // namespace zg::testing
