@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the words of comments and names: no comment begins with Of, What or Whoever, and no identifier uses a word
-that this project replaced by the field's term.
+"""Checks the words of comments, messages and names: no comment begins with Of, What or Whoever, no identifier uses a
+word that this project replaced by the field's term, and no line has an idiom that has a plain form.
 
 usage: check_words.py SOURCE_DIR     prints what it finds; `--planted` checks that it finds planted mistakes
 """
@@ -19,8 +19,17 @@ TERMS = {r"\w*Carriers?\w*": "Transport", r"Doing": "Activity", r"\w*Loan\w*|loa
          r"\w*[Dd]rill\w*": "FaultInjection", r"\w+Place|Place": "a placement, position, range or location",
          r"\w*[Ww]alk(?:s|ed)?(?![a-z])\w*": "dry run, plan or visit", r"later_\w+": "unsupported flags",
          r"early_end|blank_data": "stop conditions, meta dataset"}
+# Idiom -> plain form.
+IDIOMS = {r"(?<=[^\s/#<*-] )(?<!here )is no (?!longer\b|more\b|less\b)[a-z]\w*": "is not a ...",
+          r"[Nn]obody": "the thread, program or reader that does not", r"says? itself": "defines, marks",
+          r"is without effect": "has no effect", r"does not do it": "does not support it"}
 TOKENS = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|R"\((?:.|\n)*?\)"|//[^\n]*|/\*.*?\*/', re.S)
 NAMES = re.compile(r"\b(?:" + "|".join(f"({pattern})" for pattern in TERMS) + r")\b")
+PHRASES = re.compile("|".join(rf"(\b{pattern}\b)" for pattern in IDIOMS))
+
+
+def plain_form(match, forms):
+    return list(forms.values())[next(i for i, group in enumerate(match.groups()) if group)]
 
 
 def comments_of(text, cpp):
@@ -52,9 +61,11 @@ def problems_of(path, text):
     if cpp and path.parts[0] != "tests":
         code = TOKENS.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
         for match in NAMES.finditer(code):
-            term = list(TERMS.values())[next(i for i, group in enumerate(match.groups()) if group)]
             line = code.count("\n", 0, match.start()) + 1
-            yield f"{path}:{line}: the name {match[0]}; the term is {term}"
+            yield f"{path}:{line}: the name {match[0]}; the term is {plain_form(match, TERMS)}"
+    for line, words in enumerate(text.split("\n"), 1):
+        for match in PHRASES.finditer(words):
+            yield f"{path}:{line}: '{match[0]}'; the plain form is: {plain_form(match, IDIOMS)}"
 
 
 def check(root):
@@ -63,7 +74,7 @@ def check(root):
         for path in sorted((root / folder).rglob("*")):
             place = path.relative_to(root)
             if not path.is_file() or path.is_symlink() or place.as_posix().startswith(SKIPPED) or \
-                    path.suffix not in CPP | HASH or path == pathlib.Path(__file__).resolve():
+                    path.suffix not in CPP | HASH or path.resolve() == pathlib.Path(__file__).resolve():
                 continue
             try:
                 text = path.read_text()
@@ -86,9 +97,12 @@ def planted():
         (root / "zero/a.h").write_text("// Of the last one.\nint x;  ///< What it is\nstruct HeadPlace {};\n"
                                        "// The first line\n// Of a sentence goes on.\n"
                                        "const char* s = \"Carrier\";  // a Carrier in a comment may stay\n")
-        (root / "zero/b.py").write_text("#!/usr/bin/env python3\n# Whoever reads.\nx = 1  # Of\n")
+        (root / "zero/b.py").write_text("#!/usr/bin/env python3\n# Whoever reads.\nx = 1  # Of\n"
+                                        "y = 'the file is no folder'\n# Now there is no folder, as it\n"
+                                        "# is no longer.\n# A key is without effect.\n")
         found, _ = check(root)
-    expected = ["zero/a.h:1:", "zero/a.h:2:", "zero/a.h:3:", "zero/b.py:2:"]
+    expected = ["zero/a.h:1:", "zero/a.h:2:", "zero/a.h:3:", "zero/b.py:2:", "zero/b.py:4:",
+                "zero/b.py:7:"]
     if len(found) != len(expected) or not all(line.startswith(want) for line, want in zip(found, expected)):
         sys.exit("planted mistakes: expected " + ", ".join(expected) + "; got\n" + "\n".join(found))
 

@@ -31,7 +31,7 @@ def run(*words, cwd, status=0):
 
 
 if "clang" in run(compiler, "--version", cwd="/"):
-    print(f"SKIPPED: coverage ({compiler} is no g++)")
+    print(f"SKIPPED: coverage ({compiler} is not g++)")
     sys.exit(0)
 with tempfile.TemporaryDirectory() as folder:
     root = pathlib.Path(folder, "tree")

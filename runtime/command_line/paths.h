@@ -10,7 +10,7 @@ namespace zg {
 
 /// The use that a command makes of a path that a flag names.
 enum class PathUse : uint8_t {
-  none,     ///< the value is no path
+  none,     ///< the value is not a path
   reads,    ///< a file, or a folder with all that is in it
   resumes,  ///< a checkpoint, which may be in a folder that the command `adds` to
   watches,  ///< only whether it exists matters, or it gets files without names

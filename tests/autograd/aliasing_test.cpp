@@ -3,7 +3,7 @@
 #include "tests/autograd/fake_source.h"
 #include "tests/autograd/op_check.h"
 
-// Gradients are added in place where nobody else holds their memory. These tests build graphs in
+// Gradients are added in place where nothing else uses their memory. These tests build graphs in
 // which ops, reshapes, parameters and the caller's seeds share it, and compare with derivatives
 // that are carried forward beside the values. All numbers are small integers in f64: exact.
 using namespace zg;

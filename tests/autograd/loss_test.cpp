@@ -151,7 +151,7 @@ TEST_CASE(
   first = Tape(device);
   CHECK(taken(Var(x), second.variable(weight)) == weight.bytes() + arena_bytes(4));
   second = Tape(device);
-  CHECK(device.memory().live() == before);  // tapes that nobody walked
+  CHECK(device.memory().live() == before);  // tapes without a backward
 }
 
 TEST_CASE("a loss of bf16 logits is f32, and is NaN when all targets are ignored") {

@@ -53,7 +53,7 @@ int64_t end_of_step(PipelineSchedule schedule, int stages, int64_t micro_batches
     }
   }
   for (size_t stage = 0; stage < orders.size(); ++stage)
-    REQUIRE(next[stage] == orders[stage].size());  // nobody waits for ever
+    REQUIRE(next[stage] == orders[stage].size());  // no stage waits for ever
   return *std::max_element(free.begin(), free.end());
 }
 

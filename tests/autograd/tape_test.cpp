@@ -356,7 +356,7 @@ TEST_CASE("a tensor that is changed between forward and backward is an error if 
     CHECK(contains(backward_after(change),
                    "times: backward needs the tensor [1] f64 as it was in forward, but it was "
                    "changed in place since (changes: 1)"));
-  // After a change, an op that saved nothing throws no error. Reading a tensor is no change.
+  // After a change, an op that saved nothing throws no error. Reading a tensor does not change it.
   Tape tape(device);
   const Tensor values = scalar(3, device);
   const Var x = tape.variable(values);

@@ -47,7 +47,7 @@ TEST_CASE("products that cuBLASLt accepts use it, and equal those of the project
       {"rows off 16 bytes", false, DType::bf16, DType::bf16, 16, 23},
       {"rows apart", true, DType::bf16, DType::bf16, 16, 24, 40, 32},
       {"rows apart, off 16 bytes", false, DType::bf16, DType::bf16, 16, 24, 40, 25},
-      {"a bias that is no c", false, DType::bf16, DType::f32},
+      {"a bias that is not c", false, DType::bf16, DType::f32},
       {"nothing to add up", false, DType::bf16, DType::bf16, 16, 24, 0},
       {"a problem that the library refuses", false, DType::bf16, DType::bf16, 2},
   };

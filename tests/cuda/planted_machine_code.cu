@@ -23,7 +23,7 @@ __global__ void spin(const ulonglong2* x, unsigned long long* y) {
   __syncthreads();
   if (threadIdx.x < 4) y[threadIdx.x] = sums[threadIdx.x];
 }
-/// 32-bit additions are one instruction, and one compare and swap is no loop.
+/// 32-bit additions are one instruction, and one compare and swap is not a loop.
 __global__ void no_spin(const uint4* x, unsigned* y) {
   __shared__ unsigned sums[4];
   if (threadIdx.x < 4) sums[threadIdx.x] = 0;

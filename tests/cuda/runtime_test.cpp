@@ -116,7 +116,7 @@ TEST_CASE("values on their way to the host arrive at the next wait, between copi
     if (i % (count / rounds) == 0)
       device.compute().copy(other.raw(), ordinary.data(), ordinary.size());
   }
-  PendingItem(x.flat(0, 1));                // nobody keeps it
+  PendingItem(x.flat(0, 1));                // destroyed at once
   CHECK(std::isnan(items.back().value()));  // not yet on the host
   device.compute().synchronize();
   for (int64_t i = 0; i < count; ++i)

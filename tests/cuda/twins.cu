@@ -195,7 +195,7 @@ std::map<std::string, std::vector<Case>> read_cases(const char* path) {
   std::ifstream file(path, std::ios::binary);
   std::string start(sizeof first_line - 1, ' ');
   if (!file.read(start.data(), static_cast<std::streamsize>(start.size())) || start != first_line)
-    throw std::runtime_error(std::string(path) + " is no file of twins");
+    throw std::runtime_error(std::string(path) + " is not a file of twins");
   std::map<std::string, std::vector<Case>> cases;
   for (std::string name, count; std::getline(file, name);) {
     Case read{.name = name};

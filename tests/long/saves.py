@@ -171,14 +171,14 @@ class Outputs:
 
 
 def files_in(folder):
-    """Paths of all that is no folder, hidden ones too."""
+    """Paths of all that is not a folder, hidden ones too."""
     return [os.path.relpath(os.path.join(place, name), folder)
             for place, folders, names in os.walk(folder)
             for name in names + [name for name in folders if os.path.islink(os.path.join(place, name))]]
 
 
 def view_of(folder):
-    """What a reader finds: contents by path. Nobody looks for hidden or unfinished files, and a link
+    """What a reader finds: contents by path. Readers do not look for hidden or unfinished files, and a link
     is as good as what it leads to."""
     view = {}
     for path in files_in(folder):

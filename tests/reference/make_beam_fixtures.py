@@ -134,7 +134,7 @@ def single_options():
     yield "forced_eos", {"forced_eos_token_id": EOS}, late
     yield "forced_eos of two", {"forced_eos_token_id": [EOS, 4], "eos_token_id": [EOS, 4]}, {
         "bias": {"3": -24, "4": -24}}
-    yield "forced_eos that is no eos", {"forced_eos_token_id": 6}, late
+    yield "forced_eos that is not eos", {"forced_eos_token_id": 6}, late
     yield "forced both at once", {"forced_bos_token_id": 5, "forced_eos_token_id": EOS, "max_new_tokens": 1}, {}
     yield "two eos ids", {"eos_token_id": [EOS, 5]}, {"bias": {"3": 2}}
     yield "pad 0", {"pad_token_id": 0}, early

@@ -52,7 +52,7 @@ inline std::string flaw_of(const std::string& message, const std::string& file,
   const auto has = [&](const char* words) { return message.find(words) != std::string::npos; };
   if (!has("expected ")) return "it does not say what was expected";
   if (has_column && !has("; try ") && !has("; did you mean ")) return "it has no advice";
-  if (!is_one_line(message)) return "it is no line of text";
+  if (!is_one_line(message)) return "it is not a line of text";
   if (message.size() > 2000) return "it is long";
   return "";
 }

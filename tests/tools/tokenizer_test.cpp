@@ -234,7 +234,7 @@ TEST_CASE("--init refuses weights whose token ids mean other tokens than the run
   refused(a.save, tokenized + another, "the run's are those of the tokenizer " + another);
   passes(digits, " --vocab-size 3 --block-size 11 --data sort", "");
 
-  // Numbers may mean the same: a note says that nobody knows.
+  // Numbers may mean the same: a note says that this cannot be known.
   const auto writer = models::token_file_writer(a.folder / "tokens.bin", 300);
   std::vector<int32_t> ids = a.own.encode(fox_lines(60));
   writer->add_document(ids);

@@ -31,7 +31,7 @@ std::array<EmulatedContext, device_count>& devices() {
 thread_local int chosen_device = 0;
 thread_local std::vector<CUcontext> context_stack;
 thread_local cudaError_t last_error = cudaSuccess;
-thread_local std::string failed_launch;  // whose error nobody has asked for
+thread_local std::string failed_launch;  // its error was not read
 
 int index_of(CUcontext context) { return static_cast<int>(context - devices().data()); }
 
@@ -129,7 +129,7 @@ void note_failed_launch(const std::string& kernel, cudaError_t error) {
 void expect_errors_asked(const char* call) {
   if (!failed_launch.empty())
     die(std::string(call) + ": the launch of " + failed_launch + " failed (" +
-        cudaGetErrorString(last_error) + "), and nobody has asked cudaGetLastError()");
+        cudaGetErrorString(last_error) + "), and cudaGetLastError() was not called");
 }
 
 void plant_failure(const std::string& call, int error) {

@@ -25,7 +25,7 @@ cudaError_t remembered(cudaError_t error);
 /// Begins a call of the runtime that works on the current device: creates the context. Returns the
 /// device's sticky error.
 cudaError_t begin_call();
-/// Ends the process if a launch of this thread has failed and nobody asked cudaGetLastError().
+/// Ends the process if a launch of this thread has failed and cudaGetLastError() was not called.
 void expect_errors_asked(const char* call);
 void note_failed_launch(const std::string& kernel, cudaError_t error);
 

@@ -163,7 +163,7 @@ ze_result_t check_arguments(const Kernel& kernel, const CommandList& list,
     const Allocation* const a = state().memory.find(pointer);
     if (!a)
       return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT,
-                    "argument %zu of %s: %p is no memory of Level Zero", i, name, pointer);
+                    "argument %zu of %s: %p is not memory of Level Zero", i, name, pointer);
     if (a->device && a->device != list.device)
       return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT,
                     "argument %zu of %s: memory of %s, the list is of %s", i, name, a->device->name,

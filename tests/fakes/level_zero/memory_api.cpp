@@ -55,7 +55,7 @@ ze_result_t mem_free(ze_context_handle_t, void* pointer) {
   State& s = state();
   const Allocation* const a = s.memory.find(pointer);
   if (!a || a->begin != pointer)
-    return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT, "zeMemFree: %p is no allocation", pointer);
+    return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT, "zeMemFree: %p is not an allocation", pointer);
   if (const Command* const user = s.lost ? nullptr : user_of(*a))
     return refuse(ZE_RESULT_ERROR_HANDLE_OBJECT_IN_USE,
                   "zeMemFree: %zu bytes of which a command has not run: %s", a->bytes,
@@ -82,7 +82,7 @@ ze_result_t address_range(ze_context_handle_t, const void* pointer, void** begin
   Lock lock(state().mutex);
   const Allocation* const a = state().memory.find(pointer);
   if (!a)
-    return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT, "zeMemGetAddressRange: %p is no allocation",
+    return refuse(ZE_RESULT_ERROR_INVALID_ARGUMENT, "zeMemGetAddressRange: %p is not an allocation",
                   pointer);
   if (begin) *begin = a->begin;
   if (bytes) *bytes = a->bytes;

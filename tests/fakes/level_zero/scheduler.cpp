@@ -100,7 +100,7 @@ void run_all(Lock& lock) {
 }
 
 void report_stuck(const char* function) {
-  report("DEADLOCK: %s waits for what nobody can do any more", function);
+  report("DEADLOCK: %s waits for work that cannot run any more", function);
   for (const Queue* queue : state().queues) {
     if (queue->commands.empty()) continue;
     report("  %s, list %llu: %zu commands, first %s", queue->device->name,

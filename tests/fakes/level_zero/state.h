@@ -46,7 +46,7 @@ template <class T, class Handle>
 T* from_handle(Handle handle, const char* function) {
   T* const object = reinterpret_cast<T*>(handle);
   if (std::get<std::unordered_set<const T*>>(state().live).contains(object)) return object;
-  report("%s: %p is no handle of its kind, or was destroyed", function,
+  report("%s: %p is not a handle of its kind, or was destroyed", function,
          static_cast<const void*>(object));
   return nullptr;
 }

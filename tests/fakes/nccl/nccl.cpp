@@ -273,7 +273,7 @@ NcclResult call(NcclComm comm, cudaStream_t stream, Operation operation) {
   for (const auto* pieces : {&operation.in, &operation.out})
     for (const auto& piece : *pieces) {
       expect(piece.peer >= 0 && piece.peer < comm->size, "a peer that is not there");
-      expect(!piece.place || emulator::is_mapped(piece.place), "memory that is no device's");
+      expect(!piece.place || emulator::is_mapped(piece.place), "memory of no device");
     }
   group.comm = comm;
   group.stream = stream;

@@ -202,7 +202,8 @@ TEST_CASE("matmul follows batch strides and leading dimensions, and writes nothi
       run_matmul(m);
       check_close(m, e);
 
-      // b is shared, but this is no tall product: a is transposed, or apart, or c is side by side.
+      // b is shared, but this is not a tall product: a is transposed, or apart, or c is side by
+      // side.
       for (int reason = 0; reason < 3; ++reason) {
         Matmul other = m;
         if (reason == 0) other.transpose_a = true;

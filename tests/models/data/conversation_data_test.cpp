@@ -246,7 +246,7 @@ TEST_CASE("a file without conversations, messages without a format and refused t
   CHECK(message_of<ConfigError>(read({.encode = refuse})) == path + ":1: no letters");
 }
 
-TEST_CASE("a chat format is read from JSON, written again, and refused where it is no format") {
+TEST_CASE("a chat format is read from JSON, written again, and refused where it is not a format") {
   const ChatFormat format = short_format();
   CHECK(models::chat_format(models::chat_format_json(format), "f") == format);
   CHECK(models::chat_format("{\"assistant\": [\"\", \"\"]}", "f").first.empty());

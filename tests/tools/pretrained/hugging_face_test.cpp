@@ -254,7 +254,7 @@ TEST_CASE(
   const Outcome named = a.from_hf("--data " + a.text + " --tokenizer " + a.tokenizer);
   CHECK(line_after(named.out, "param_hash ") == line_after(own.out, "param_hash "));
   CHECK(zerograd({"generate", save, "--prompt", "the dög", "--length", "0"}).out == "the dög\n");
-  // A token beyond the model's table is no error in a text without it.
+  // A token beyond the model's table is not an error in a text without it.
   const std::string exported = a.folder / "exported", more = a.folder / "more.txt";
   json grown = json::parse(read_file(a.hf + "/tokenizer.json"));
   grown["added_tokens"].push_back({{"id", 280}, {"content", "<extra>"}, {"special", true}});
@@ -410,7 +410,7 @@ TEST_CASE(
   refused(2, "train --data " + a.text + " --init " + a.hf,
           "is a Hugging Face folder; try --from-hf");
   refused(2, "train --resume " + a.hf, "is a Hugging Face folder; try --from-hf");
-  // Beside checkpoints a config.json is no folder's own.
+  // A config.json beside checkpoints does not make a Hugging Face folder.
   refused(2, "export " + save + " --hf " + save, "/step_0 in it, which is read");
   write_file(save + "/config.json", read_file(a.hf + "/config.json"));
   CHECK(said(save) == said(a.hf));

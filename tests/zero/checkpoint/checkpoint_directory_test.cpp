@@ -52,7 +52,7 @@ TEST_CASE("CheckpointDirectory keeps the checkpoints with the lowest losses and 
           [&](const std::string& step_n, const zero::CheckpointSave::Result& result) {
             if (ranks.rank() == 0 && result.failed_rank < 0) reported.push_back(step_n);
           });
-      // null is a loss that is no number: the worst.
+      // null is a loss that is not a number: the worst.
       for (const std::string loss : {"3", "1", "null", "2", "5"}) {
         train_step(engine, static_cast<int>(engine.steps()));
         CHECK(checkpoints.save(engine, info_with(engine, loss)));

@@ -147,7 +147,7 @@ TEST_CASE_FIXTURE(
     "step") {
   train_step(engine, 0);
   {
-    Snapshot snapshot(engine);  // nobody reads it
+    Snapshot snapshot(engine);  // it is not read
     train_micro_batch(engine, 5);
     snapshot.abandon();
     engine.step(1e-2f);

@@ -5,7 +5,7 @@
 
 #include "tests/zero/deepspeed/deepspeed_case.h"
 
-// The value of each key when nobody gives it: DeepSpeed's, written down again.
+// The value of each key that is not given: DeepSpeed's, written down again.
 namespace zg::testing {
 namespace {
 

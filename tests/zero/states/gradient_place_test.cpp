@@ -382,7 +382,7 @@ TEST_CASE(
     CHECK(engine.gradient_place(toy.weight));  // the sums are elsewhere now
   }
   {
-    const Tensor waiting = filled_place(engine, toy.weight);  // and nobody uses the parameter
+    const Tensor waiting = filled_place(engine, toy.weight);  // and the parameter is not used
     for (Engine* each : {&engine, &alone}) {
       run_micro_batch(*each, random_gradients({&toy.bias}, 3));
       each->step(1e-2f);

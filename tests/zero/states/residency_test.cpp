@@ -240,7 +240,7 @@ TEST_CASE(
             comm.calls.clear();
             const Tape training = engine.tape();
             expect_equal(name + "bytes in another mode", live(), rest);
-            expect_equal(name + "collectives for units that nobody uses",
+            expect_equal(name + "collectives for unused units",
                          static_cast<int64_t>(comm.calls.size()), 0);
             const std::vector<float> values(128, 0.25f);
             engine.write(*model.parameters[1], Engine::State::master, values);
