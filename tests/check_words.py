@@ -22,7 +22,7 @@ TERMS = {r"\w*Carriers?\w*": "Transport", r"Doing": "Activity", r"\w*Loan\w*|loa
 # Idiom -> plain form.
 IDIOMS = {r"(?<=[^\s/#<*-] )(?<!here )is no (?!longer\b|more\b|less\b)[a-z]\w*": "is not a ...",
           r"[Nn]obody": "the thread, program or reader that does not", r"says? itself": "defines, marks",
-          r"is without effect": "has no effect", r"does not do it": "does not support it"}
+          r"is without effect": "has no effect", r"does not do it": "lacks it"}
 TOKENS = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|R"\((?:.|\n)*?\)"|//[^\n]*|/\*.*?\*/', re.S)
 NAMES = re.compile(r"\b(?:" + "|".join(f"({pattern})" for pattern in TERMS) + r")\b")
 PHRASES = re.compile("|".join(rf"(\b{pattern}\b)" for pattern in IDIOMS))

@@ -291,10 +291,9 @@ class Measurement {
     if (const std::string name = "adamw, states on the device"; wants(name, DType::f32))
       in_memory(name, Space::device);
     const std::string on_host = "adamw, states on the host", on_disk = "adamw, states on the drive";
-    const bool streams = is_cpu && wants(on_disk, DType::f32);
-    if (wants(on_host, DType::f32) || streams) {
+    if (wants(on_host, DType::f32) || (is_cpu && wants(on_disk, DType::f32))) {
       const double compute = in_memory(on_host, is_cpu ? Space::host : Space::pinned);
-      if (streams) streamed(on_disk, shape, numel, compute);
+      if (is_cpu && wants(on_disk, DType::f32)) streamed(on_disk, shape, numel, compute);
     }
   }
 

@@ -67,13 +67,6 @@ Summary check_all(const std::string& directory) {
   return summary;
 }
 
-[[noreturn]] void refuse_nothing(const std::string& path) {
-  raise<FileError>(
-      "verify: {}: expected a checkpoint, but every step_N was removed during the check, or is a "
-      "link to nothing; nothing was verified",
-      path);
-}
-
 }  // namespace
 
 int verify(const std::vector<std::string>& arguments) {
@@ -93,16 +86,16 @@ int verify(const std::vector<std::string>& arguments) {
   Given given;
   if (!parse(line, arguments, given)) return 0;
   if (zero::step_folders(path).empty()) {
-    const CheckResult result = check_folder(zero::find_checkpoint(path));
-    if (result == CheckResult::damaged)
+    const CheckResult found = check_folder(zero::find_checkpoint(path));
+    if (found == CheckResult::damaged)
       raise<FileError>("verify: {} is damaged; stdout lists the damage", path);
-    if (result == CheckResult::removed) refuse_nothing(path);
-    return 0;
+    if (found == CheckResult::intact) return 0;
   }
   const Summary found = check_all(path);
+  if (found.all == 0)
+    raise<FileError>("verify: {}: every checkpoint was removed during the check", path);
   const std::string resumable = found.newest.empty() ? "nothing" : found.newest;
   print_line(stdout, "--resume {} takes {}", path, resumable);
-  if (found.all == 0) refuse_nothing(path);
   if (found.damaged > 0)
     raise<FileError>("verify: {} of the {} checkpoints in {} {} damaged; stdout lists the damage",
                      found.damaged, found.all, path, found.damaged == 1 ? "is" : "are");

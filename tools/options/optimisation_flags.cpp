@@ -33,22 +33,21 @@ Flag lr_scheduler_flag(zero::ScheduleOptions& schedule) {
   for (int kind = static_cast<int>(zero::ScheduleKind::hf_linear);
        kind <= static_cast<int>(zero::ScheduleKind::hf_warmup_stable_decay); ++kind)
     names.emplace_back(name_of(static_cast<zero::ScheduleKind>(kind)) + std::strlen("hf_"));
-  return {
-      {"--lr-scheduler-type"},
-      "NAME",
-      "the schedule, as in transformers: linear, cosine, cosine_with_restarts,\n"
-      "polynomial, constant, constant_with_warmup, inverse_sqrt, warmup_stable_decay [" +
-          std::string(zero::is_of_transformers(schedule.kind) ? "linear]" : "none]"),
-      [&schedule, names](const std::string& flag, const std::string& value) {
-        for (const char* other :
-             {"cosine_with_min_lr", "cosine_warmup_with_min_lr", "reduce_lr_on_plateau", "greedy"})
-          if (value == other)
-            raise<Unsupported>(
-                "{}: {}: this version does not support it; try cosine, or --schedule cosine with "
-                "--min-lr",
-                flag, value);
-        schedule.kind = zero::schedule_kind("hf_" + names[parse_choice(flag, value, names)]);
-      }};
+  return {{"--lr-scheduler-type"},
+          "NAME",
+          "the schedule, as in transformers: linear, cosine, cosine_with_restarts,\n"
+          "polynomial, constant, constant_with_warmup, inverse_sqrt, warmup_stable_decay [" +
+              std::string(zero::is_of_transformers(schedule.kind) ? "linear]" : "none]"),
+          [&schedule, names](const std::string& flag, const std::string& value) {
+            for (const char* other : {"cosine_with_min_lr", "cosine_warmup_with_min_lr",
+                                      "reduce_lr_on_plateau", "greedy"})
+              if (value == other)
+                raise<Unsupported>(
+                    "{}: {}: this version lacks it; try cosine, or --schedule cosine with "
+                    "--min-lr",
+                    flag, value);
+            schedule.kind = zero::schedule_kind("hf_" + names[parse_choice(flag, value, names)]);
+          }};
 }
 
 namespace {
@@ -110,10 +109,9 @@ void resolve_schedule(TrainOptions& options) {
   const bool warms_up = schedule.kind != zero::ScheduleKind::none && !is_constant &&
                         schedule.kind != zero::ScheduleKind::lr_range_test &&
                         schedule.kind != zero::ScheduleKind::one_cycle;
-  const bool counts_steps =
-      schedule.kind == zero::ScheduleKind::none || given.count("--warmup-steps");
+  const bool in_steps = schedule.kind == zero::ScheduleKind::none || given.count("--warmup-steps");
   if (!warms_up && !is_constant &&
-      ((counts_steps && schedule.warmup_num_steps > 0) || options.warmup_ratio > 0.0))
+      ((in_steps && schedule.warmup_num_steps > 0) || options.warmup_ratio > 0.0))
     raise<ConfigError>(
         "{}: expected a --schedule that warms up, got --schedule {}; try --schedule WarmupLR",
         given.count("--warmup-ratio") ? "--warmup-ratio" : "--warmup-steps", kind);
@@ -139,21 +137,22 @@ std::vector<std::string> flags_without_effect(const TrainOptions& options,
   const std::string& source = options.data.source;
   const bool is_scored = options.eval_interval == 0 && (source == "sort" || source == "adder");
   const bool is_constant = options.schedule.kind == zero::ScheduleKind::hf_constant;
-  constexpr const char* gathered = "parameters are gathered only at stage 3";
+  constexpr const char *gathered = "parameters are gathered only at stage 3",
+                       *no_exchange = "with one data rank no gradients are exchanged";
+  const char* const ahead =
+      gathers ? "with --overlap-comm off nothing is gathered ahead" : gathered;
   const struct {
     const char* flag;
     bool has_none;
     const char* why;
   } rows[] = {
       {"--nvme-path", no_disk, "no state is offloaded to nvme"},
-      {"--prefetch-units", !gathers || !engine.overlap_comm,
-       gathers ? "with --overlap-comm off nothing is gathered ahead" : gathered},
-      {"--prefetch-bucket-size", !gathers || !engine.overlap_comm,
-       gathers ? "with --overlap-comm off nothing is gathered ahead" : gathered},
+      {"--prefetch-units", !gathers || !engine.overlap_comm, ahead},
+      {"--prefetch-bucket-size", !gathers || !engine.overlap_comm, ahead},
       {"--param-persistence-threshold", !gathers, gathered},
       {"--comm-timeout", one_rank, "with one rank there is no other to wait for"},
-      {"--reduce-bucket-size", alone, "with one data rank no gradients are exchanged"},
-      {"--nccl-reduce", alone, "with one data rank no gradients are exchanged"},
+      {"--reduce-bucket-size", alone, no_exchange},
+      {"--nccl-reduce", alone, no_exchange},
       {"--warmup-steps", is_constant, "a constant rate has no warmup"},
       {"--warmup-ratio", is_constant, "a constant rate has no warmup"},
       {"--eval-batches", is_scored, "without --eval-interval sort and adder are only scored"},

@@ -48,8 +48,7 @@ std::string change_of(const Contents& saved, const Contents& now, const std::str
                      saved.bytes == now.bytes ? "; the checksums differ" : "");
 }
 
-std::vector<std::string> character_warnings(const std::string& characters,
-                                            const std::string& path) {
+std::vector<std::string> warnings_of(const std::string& characters, const std::string& path) {
   std::vector<std::string> lines;
   if (characters.find("\uFEFF") != std::string::npos)
     lines.push_back(path +

@@ -43,6 +43,6 @@ std::string change_of(const Contents& saved, const Contents& now, const std::str
 
 /// Returns a warning for each kind of unwanted character that would become part of the vocabulary:
 /// a byte order mark, and the CR of line ends.
-std::vector<std::string> character_warnings(const std::string& characters, const std::string& path);
+std::vector<std::string> warnings_of(const std::string& characters, const std::string& path);
 
 }  // namespace zg::tools

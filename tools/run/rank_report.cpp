@@ -108,7 +108,7 @@ void Rank::announce() {
   if (!run_.resumed.empty())
     console_->log("resumed {}: {} samples seen", run_.resumed, options_.samples);
   for (const std::string& change : run_.changes) console_->log("changed: " + change);
-  for (const std::string& warning : character_warnings(options_.characters, options_.data.source))
+  for (const std::string& warning : warnings_of(options_.characters, options_.data.source))
     console_->log("note: " + warning);
   if (!run_.resumed.empty() && engine_->steps() == options_.steps)
     console_->log("nothing is left to train: the run ends at step {}; --steps N goes beyond",

@@ -93,11 +93,10 @@ bool trains_on_conversations(const TrainOptions& options) {
 }
 
 RunSpec spec_of(const TrainOptions& options, const models::Dataset& dataset) {
-  constexpr int64_t few_conversations = 8;  // a micro-batch, as their sequences are long
   const bool on_conversations = trains_on_conversations(options);
-  const zero::BatchSize size =
-      batch_size_of(options.batch, options.data_axis(),
-                    on_conversations ? few_conversations : zero::default_micro_batch);
+  // Sequences of conversations are long.
+  const int64_t default_micro = on_conversations ? 8 : zero::default_micro_batch;
+  const zero::BatchSize size = batch_size_of(options.batch, options.data_axis(), default_micro);
   check_rampup(options.rampup, size);
   RunSpec settings = options;
   settings.model = options.seq2seq.config.empty() ? model_config(options, dataset)
@@ -230,8 +229,7 @@ ResolvedRun resolve_run(TrainOptions& options, const Facts& facts, const models:
   resolve_schedule_end(options, spec);
   check_step_flags(options, facts.resumed, done.steps, spec.steps);
   if (!options.kernels.empty() && spec.steps <= done.steps)
-    raise<ConfigError>("--kernels: the run has no steps left; expected --steps above {}, got {}",
-                       done.steps, spec.steps);
+    throw ConfigError("--kernels: the run has no steps left; expected a larger --steps");
   check_optimizer_flags(options.given, spec.engine.update);
   if (facts.saved) {
     spec.samples = facts.saved->samples;

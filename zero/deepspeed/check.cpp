@@ -205,7 +205,7 @@ class Checker {
     if (section == "optimizer" && is_unsupported_optimizer(type->text))
       return note_unsupported(
           config_,
-          fmt::format("{}'{}': this version does not support it; expected one of {}; try {}", begin,
+          fmt::format("{}'{}': this version lacks it; expected one of {}; try {}", begin,
                       type->text, names,
                       lower(type->text) == "adafactor" ? "--optimizer adafactor, without the block"
                                                        : "AdamW"));
@@ -288,11 +288,10 @@ void check_accelerate(CheckedConfig& config) {
   const Setting* type = config.find("accelerate", "distributed_type");
   for (const char* kind : {"FSDP", "MEGATRON_LM", "XLA", "TPU"})
     if (type && type->text == kind)
-      note_unsupported(
-          config,
-          fmt::format("{}{}: this version does not support it; expected DEEPSPEED, got {}; try "
-                      "DEEPSPEED with zero_stage: 3",
-                      config.place_of(*type), kind, kind));
+      note_unsupported(config,
+                       fmt::format("{}{}: this version lacks it; expected DEEPSPEED, got {}; try "
+                                   "DEEPSPEED with zero_stage: 3",
+                                   config.place_of(*type), kind, kind));
   const auto processes = config.settings.find("accelerate.num_processes");
   if (type && type->text == "NO" && processes != config.settings.end() &&
       processes->second.integer > 1) {
@@ -303,10 +302,9 @@ void check_accelerate(CheckedConfig& config) {
   }
   const Setting* precision = config.find("accelerate", "mixed_precision");
   if (precision && precision->text == "fp8")
-    note_unsupported(config,
-                     config.place_of(*precision) +
-                         "fp8: this version does not support it; expected no, fp16 or bf16; try "
-                         "bf16");
+    note_unsupported(config, config.place_of(*precision) +
+                                 "fp8: this version lacks it; expected no, fp16 or bf16; try "
+                                 "bf16");
 }
 
 }  // namespace

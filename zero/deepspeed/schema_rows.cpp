@@ -13,7 +13,7 @@ constexpr double largest_count = 2147483647.0;
 constexpr double largest_float = 3e38;
 constexpr double below_one = 0x1.fffffep-1;  // the largest f32 below 1
 
-constexpr const char* off = "this version does not support it";
+constexpr const char* off = "this version lacks it";
 constexpr const char* layout = "gradients and values are always in flat shards";
 constexpr const char* units = "values are gathered unit by unit and freed after their last use";
 constexpr const char* speed = "it changes the speed or the log of DeepSpeed alone";

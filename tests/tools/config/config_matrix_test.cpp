@@ -86,7 +86,7 @@ optimizer.type Muon | status 2: a type is missing | rule=muon decoupled=true rat
   --muon-nesterov=false | muon_nesterov=false | . | . | -
 optimizer.type Adafactor | status 2: a type is missing | status 6: try --optimizer adafactor, without | \
     status 2: expected one of Adam, AdamW
-optimizer.type Lamb | status 2: a type is missing | status 6: 'Lamb': this version does not support it | \
+optimizer.type Lamb | status 2: a type is missing | status 6: 'Lamb': this version lacks it | \
     status 2: expected one of Adam, AdamW
 adam.lr 0.25 | rate=0.001 | rate=0.25 | rate=0.0005
   --lr 0.125 | rate=0.125
