@@ -44,7 +44,7 @@ Shape::Shape(std::span<const int64_t> extents) {
     raise<ShapeError>("shape: expected at most 2^60 - 1 elements, got {}", str());
 }
 
-Shape Shape::filled(std::initializer_list<int64_t> extents, int64_t numel, const char* op) {
+Shape Shape::with_inferred(std::initializer_list<int64_t> extents, int64_t numel, const char* op) {
   std::vector<int64_t> values(extents);
   const auto unknown = std::find(values.begin(), values.end(), -1);
   if (unknown == values.end()) return Shape(extents);

@@ -21,7 +21,7 @@ class ZG_API Shape {
   explicit Shape(std::span<const int64_t> extents);
   /// A shape of `numel` elements. One of the extents may be -1 and is computed from the others.
   /// Throws ShapeError naming `op` if two are -1 or if the others do not divide numel.
-  static Shape filled(std::initializer_list<int64_t> extents, int64_t numel, const char* op);
+  static Shape with_inferred(std::initializer_list<int64_t> extents, int64_t numel, const char* op);
 
   int rank() const { return rank_; }
   int64_t operator[](int axis) const;  ///< a negative axis counts from the end; throws ShapeError

@@ -96,7 +96,7 @@ Tensor Tensor::view(const Shape& shape) const {
 }
 
 Tensor Tensor::view(std::initializer_list<int64_t> extents) const {
-  return view(Shape::filled(extents, numel(), "view"));
+  return view(Shape::with_inferred(extents, numel(), "view"));
 }
 
 Tensor Tensor::slice(int64_t begin, int64_t end) const {

@@ -76,7 +76,7 @@ Var reshape(const Var& x, const Shape& shape) {
 }
 
 Var reshape(const Var& x, std::initializer_list<int64_t> extents) {
-  return reshape(x, Shape::filled(extents, operand("reshape", "x", x).numel(), "reshape"));
+  return reshape(x, Shape::with_inferred(extents, operand("reshape", "x", x).numel(), "reshape"));
 }
 
 Var permute(const Var& x, std::initializer_list<int> axes) {

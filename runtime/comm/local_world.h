@@ -49,7 +49,7 @@ class LocalGroup {
     Call call;
     bool joined = false;
     bool left = false, fails = false;
-    Clock::time_point alive{};             // when it last waited for others
+    Clock::time_point alive{};             // when a wait for others last ended
     Clock::time_point last_device_wait{};  // when it last waited for its device
     std::shared_ptr<CollectiveLog> log;
   };

@@ -226,17 +226,17 @@ void MpiWorld::await_members(Meeting& meeting, int64_t yields) {
   waiting_.push_back(&meeting);
   const Waits waits{*this, meeting};
   Pace pace(yields);
-  for (Clock::time_point looked = Clock::now();;) {
+  for (Clock::time_point last_check = Clock::now();;) {
     process_notices();
     const Clock::time_point now = Clock::now();
     // If more than `stopped_threshold` has passed since the last check, this process itself was
     // stopped. Then the deadline moves, so that it reads its peers' messages before it reports a
     // peer as late.
-    if (now > looked + stopped_threshold) {
+    if (now > last_check + stopped_threshold) {
       meeting.deadline = std::max(meeting.deadline, now + stopped_threshold);
       meeting.early_question = meeting.final_question = {};
     }
-    looked = now;
+    last_check = now;
     if (is_over(meeting)) return;
     throw_known_failure(meeting);
     if (meeting.group->fails) throw CommError(place_of(meeting) + ": this rank has failed");
@@ -294,8 +294,8 @@ void MpiWorld::check_for_early_return(Lock& lock, const Meeting& meeting) {
 /// A peer whose process two checks did not find is dead. By the second check, all messages that the
 /// peer sent have been received.
 void MpiWorld::check_for_dead(Lock& lock, const Meeting& meeting, const std::vector<int>& ranks) {
-  if (Clock::now() < looked_ + liveness_check_interval) return;
-  looked_ = Clock::now();
+  if (Clock::now() < checked_alive_ + liveness_check_interval) return;
+  checked_alive_ = Clock::now();
   for (const int rank : ranks) {
     Peer& other = peers_[index_of(rank)];
     if (!other.visible || other.left || other.process.alive()) continue;

@@ -79,14 +79,14 @@ struct RankIdentity {
 /// A control message between ranks. MPI sends the bytes of this struct up to the end of `text`.
 struct Notice {
   enum class Kind : int64_t {
-    new_group,
-    arrived,
-    waits,
-    left,
-    ended,
-    failed,
-    aborted,
-    question,
+    new_group,  ///< the sender makes a group
+    arrived,    ///< it calls a collective
+    waits,      ///< it waits in a collective of a transport, and a deadline has passed
+    left,       ///< it left a group; the group of all ranks: the run
+    ended,      ///< it has failed; sent for each group with the last collective that it finished
+    failed,     ///< it reports a failed collective, such as a late peer
+    aborted,    ///< its own thread or device failed
+    question,   ///< asks for the receiver's Activity
     answer
   };
   Kind kind{};
@@ -291,7 +291,7 @@ class MpiWorld {
   Clock::time_point owner_alive_ = Clock::now();
 
   std::mutex mutex_;
-  bool serialized_ = false;
+  bool serialized_ = false;  // MPI allows calls from several threads, one at a time
   std::vector<Peer> peers_;
   std::vector<int> others_;  // all ranks except this one
   std::shared_ptr<MpiGroup> all_;
@@ -303,13 +303,14 @@ class MpiWorld {
   std::list<Meeting*> waiting_;                        // the last one calls MPI
   std::list<Outgoing> outgoing_;
   int64_t questions_ = 0;
-  std::string last_;  // names the last collective of this rank
-  std::string own_cause_;
-  bool aborts_ = false;
-  std::string cause_of_end_;
-  bool adds_place_ = false;
-  int64_t failed_group_ = -1, failed_sequence_ = -1;
-  Clock::time_point warned_at_{}, looked_{};
+  std::string last_;          // names the last collective of this rank
+  std::string own_cause_;     // argument of abort()
+  bool aborts_ = false;       // abort() was called; a worker reports own_cause_
+  std::string cause_of_end_;  // the failure that ends all groups; empty: none
+  bool adds_place_ = false;   // the cause names no collective, so each error adds its own
+  int64_t failed_group_ = -1, failed_sequence_ = -1;  // the collective of the cause; -1: none
+  // When soon_killed() first saw the warning, and when check_for_dead() last looked.
+  Clock::time_point warned_at_{}, checked_alive_{};
 };
 
 }  // namespace zg::cpu
