@@ -62,20 +62,21 @@ AttentionForward forward_args(const Operands& operands, const Size& s, bool with
           .shape = fused(s)};
 }
 
-AttentionBackward backward_args(const Operands& operands, const Size& s, bool with_slopes) {
-  const AttentionForward forward = forward_args(operands, s, with_slopes);
+/// After a forward pass. One tensor has the gradients of q, k and v if they are in one.
+AttentionBackward backward_args(const Operands& operands, const AttentionForward& forward) {
   kernels::attention_forward(forward, operands.device.compute());
-  const Tensor dqkv = operands.zeros({s.B, s.T, 3 * s.C()});
+  const bool is_fused = forward.shape.k.offset > 0;
+  const Tensor dq = operands.zeros(forward.q.shape());
   return {.q = forward.q,
           .k = forward.k,
           .v = forward.v,
           .alibi_slopes = forward.alibi_slopes,
           .out = forward.out,
           .log_sum = forward.log_sum,
-          .dout = operands.random({s.B, s.T, s.C()}, 2),
-          .dq = dqkv,
-          .dk = dqkv,
-          .dv = dqkv,
+          .dout = operands.random(forward.out.shape(), 4),
+          .dq = dq,
+          .dk = is_fused ? dq : operands.zeros(forward.k.shape()),
+          .dv = is_fused ? dq : operands.zeros(forward.v.shape()),
           .shape = forward.shape};
 }
 
@@ -123,14 +124,12 @@ std::vector<Extents> timed_training(const Sizes& sizes) {
 }
 
 Op training_op(const std::string& name, bool with_slopes) {
-  const auto forward = [with_slopes](const Operands& operands, const Extents& e) {
-    return call_of(kernels::attention_forward, forward_args(operands, Size(e), with_slopes),
-                   operands.device);
-  };
-  const auto backward = [with_slopes](const Operands& operands, const Extents& e) {
-    return call_of(kernels::attention_backward, backward_args(operands, Size(e), with_slopes),
-                   operands.device);
-  };
+  const auto forward = calls(kernels::attention_forward, [with_slopes](auto& operands, auto& e) {
+    return forward_args(operands, Size(e), with_slopes);
+  });
+  const auto backward = calls(kernels::attention_backward, [with_slopes](auto& operands, auto& e) {
+    return backward_args(operands, forward_args(operands, Size(e), with_slopes));
+  });
   return {.name = name,
           .kernels = {{.call = forward, .work = forward_work, .error = forward_error},
                       {.call = backward, .work = backward_work, .error = backward_error}},
@@ -177,21 +176,6 @@ AttentionForward grouped_forward(const Operands& operands, const Extents& e) {
           .shape = grouped_shape(e)};
 }
 
-AttentionBackward grouped_backward(const Operands& operands, const Extents& e) {
-  const AttentionForward forward = grouped_forward(operands, e);
-  kernels::attention_forward(forward, operands.device.compute());
-  return {.q = forward.q,
-          .k = forward.k,
-          .v = forward.v,
-          .out = forward.out,
-          .log_sum = forward.log_sum,
-          .dout = operands.random(forward.out.shape(), 4),
-          .dq = operands.zeros(forward.q.shape()),
-          .dk = operands.zeros(forward.k.shape()),
-          .dv = operands.zeros(forward.v.shape()),
-          .shape = forward.shape};
-}
-
 /// The share of the causal scores that a window leaves: of T (T + 1) / 2.
 double share_in_window(const Extents& e) {
   const double T = static_cast<double>(e[2]);
@@ -219,12 +203,10 @@ Work grouped_work(Work work, const Extents& e, const Traffic& traffic) {
 }
 
 Op grouped_op() {
-  const auto forward = [](const Operands& operands, const Extents& e) {
-    return call_of(kernels::attention_forward, grouped_forward(operands, e), operands.device);
-  };
-  const auto backward = [](const Operands& operands, const Extents& e) {
-    return call_of(kernels::attention_backward, grouped_backward(operands, e), operands.device);
-  };
+  const auto forward = calls(kernels::attention_forward, grouped_forward);
+  const auto backward = calls(kernels::attention_backward, [](auto& operands, auto& e) {
+    return backward_args(operands, grouped_forward(operands, e));
+  });
   return {
       .name = "attention, grouped",
       .kernels =
@@ -291,11 +273,9 @@ AttentionForward decode_args(const Operands& operands, const Size& s) {
 
 Op decode_op() {
   return {.name = "attention decode",
-          .kernels = {{.call =
-                           [](const Operands& operands, const Extents& e) {
-                             return call_of(kernels::attention_forward,
-                                            decode_args(operands, Size(e)), operands.device);
-                           },
+          .kernels = {{.call = calls(
+                           kernels::attention_forward,
+                           [](auto& operands, auto& e) { return decode_args(operands, Size(e)); }),
                        .work =
                            [](DType dtype, const Extents& e) {
                              const Size s(e);
@@ -320,15 +300,14 @@ Op rope_op() {
     return rope_table({}, e[4], e[1] + 3, operands.wide(), operands.device);
   };
   const auto call = [table_of](bool backward) {
-    return [=](const Operands& operands, const Extents& e) {
-      const Rope args{.x = operands.random({e[0], e[1], e[2] * e[3]}, 1),
-                      .y = operands.zeros({e[0], e[1], e[2] * e[3]}),
-                      .table = table_of(operands, e),
-                      .heads = e[2],
-                      .first_position = 3,
-                      .backward = backward};
-      return call_of(kernels::rope, args, operands.device);
-    };
+    return calls(kernels::rope, [=](auto& operands, auto& e) {
+      return Rope{.x = operands.random({e[0], e[1], e[2] * e[3]}, 1),
+                  .y = operands.zeros({e[0], e[1], e[2] * e[3]}),
+                  .table = table_of(operands, e),
+                  .heads = e[2],
+                  .first_position = 3,
+                  .backward = backward};
+    });
   };
   const auto work = [](DType dtype, const Extents& e) {
     const int64_t n = e[0] * e[1] * e[2] * e[3];
@@ -340,9 +319,7 @@ Op rope_op() {
                 .written = bytes_of(n, dtype)};
   };
   // Two products below 1 and their sum; a cosine and a sine are rounded, too.
-  const auto error = [](DType dtype, const Extents&) {
-    return Error{.absolute = 6.0 * unit_roundoff(accumulator(dtype))};
-  };
+  const auto error = roundings(6.0);
   return {.name = "rope",
           .kernels = {{.call = call(false), .work = work, .error = error},
                       {.call = call(true), .error = error}},

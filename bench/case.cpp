@@ -12,6 +12,27 @@ std::vector<OpFamily> every_op() {
           cast_ops(),    unary_ops(),     binary_ops(), movement_ops()};
 }
 
+std::function<Error(DType, const Extents&)> roundings(double absolute, double relative) {
+  return [=](DType dtype, const Extents&) {
+    const double u = unit_roundoff(accumulator(dtype));
+    return Error{.absolute = absolute * u, .relative = relative * u};
+  };
+}
+
+std::function<std::vector<Tensor>(const Operands&, const Extents&)> variables_of(
+    std::vector<std::vector<size_t>> places, double low, double high) {
+  return [places = std::move(places), low, high](const Operands& operands, const Extents& e) {
+    std::vector<Tensor> variables;
+    for (const std::vector<size_t>& of_one : places) {
+      std::vector<int64_t> extents;
+      for (const size_t place : of_one) extents.push_back(e[place]);
+      variables.push_back(operands.random(Shape(std::span<const int64_t>(extents)),
+                                          variables.size() + 1, low, high));
+    }
+    return variables;
+  };
+}
+
 Row add(Report& report, const Case& c) {
   try {
     return report.add(c.work, c.make(report.device()));

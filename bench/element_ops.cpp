@@ -13,11 +13,11 @@ namespace {
 /// For each element: master weight, gradient and moments, 4 bytes each, are read; all but the
 /// gradient are written; if the parameter has a bf16 copy, its 2 bytes are written too.
 Op update_op(const char* name, OptimizerRule rule, int moments, double flops, bool copies) {
-  const auto call = [=](const Operands& operands, const Extents& e) {
+  const auto call = calls(kernels::optimizer_update, [=](auto& operands, auto& e) {
     const auto moment = [&](int number) {
       return number <= moments ? operands.zeros({e[0]}) : Tensor();
     };
-    const OptimizerUpdate args{
+    return OptimizerUpdate{
         .tensors = {{.parameter = operands.random({e[0]}, 1),
                      .gradient = operands.random({e[0]}, 2),
                      .moment1 = moment(1),
@@ -26,8 +26,7 @@ Op update_op(const char* name, OptimizerRule rule, int moments, double flops, bo
                          copies ? Tensor::zeros({e[0]}, DType::bf16, operands.device) : Tensor(),
                      .weight_decay = 0.1f}},
         .rule = rule};
-    return call_of(kernels::optimizer_update, args, operands.device);
-  };
+  });
   return {.name = name,
           .kernels = {{.call = call,
                        .work = element_work(
@@ -42,49 +41,38 @@ Op update_op(const char* name, OptimizerRule rule, int moments, double flops, bo
 
 /// For x < 0 the value is an exponential. Its argument reaches 2u = 17 at x = -5 and is rounded
 /// three times: a relative error of 51 unit roundoffs. A dozen more operations follow.
-Error gelu_error(DType dtype, const Extents&) {
-  return {.relative = 64.0 * unit_roundoff(accumulator(dtype))};
-}
+const auto gelu_error = roundings(0.0, 64.0);
+
 /// Two terms below 1.2 that cancel near -0.75, each with an error of 64 unit roundoffs.
-Error gelu_slope_error(DType dtype, const Extents&) {
-  return {.absolute = 2.0 * 1.2 * 64.0 * unit_roundoff(accumulator(dtype))};
-}
+constexpr double gelu_slope_roundings = 2.0 * 1.2 * 64.0;
 
 Op gelu_op(const std::string& name, Activation form) {
-  const auto forward = [form](const Operands& operands, const Extents& e) {
-    const GeluForward args{.x = operands.random({e[0]}, 1, -5.0, 5.0),
-                           .y = operands.zeros({e[0]}),
-                           .activation = form};
-    return call_of(kernels::gelu_forward, args, operands.device);
-  };
-  const auto backward = [form](const Operands& operands, const Extents& e) {
-    const GeluBackward args{.dy = operands.random({e[0]}, 1),
-                            .x = operands.random({e[0]}, 2, -5.0, 5.0),
-                            .dx = operands.zeros({e[0]}),
-                            .activation = form};
-    return call_of(kernels::gelu_backward, args, operands.device);
-  };
-  const auto both = [form](const Operands& operands, const Extents& e) {
-    const GeluBackward args{.dy = operands.random({e[0]}, 1),
-                            .x = operands.random({e[0]}, 2, -5.0, 5.0),
-                            .dx = operands.zeros({e[0]}),
-                            .activation = form,
-                            .y = operands.zeros({e[0]})};
-    return call_of(kernels::gelu_backward, args, operands.device);
-  };
+  const auto forward = calls(kernels::gelu_forward, [form](auto& operands, auto& e) {
+    return GeluForward{.x = operands.random({e[0]}, 1, -5.0, 5.0),
+                       .y = operands.zeros({e[0]}),
+                       .activation = form};
+  });
+  const auto backward = calls(kernels::gelu_backward, [form](auto& operands, auto& e) {
+    return GeluBackward{.dy = operands.random({e[0]}, 1),
+                        .x = operands.random({e[0]}, 2, -5.0, 5.0),
+                        .dx = operands.zeros({e[0]}),
+                        .activation = form};
+  });
+  const auto both = calls(kernels::gelu_backward, [form](auto& operands, auto& e) {
+    return GeluBackward{.dy = operands.random({e[0]}, 1),
+                        .x = operands.random({e[0]}, 2, -5.0, 5.0),
+                        .dx = operands.zeros({e[0]}),
+                        .activation = form,
+                        .y = operands.zeros({e[0]})};
+  });
   return {.name = name,
           .kernels = {{.call = forward,
                        .work = element_work("gelu forward", 9.0, 1, 1),
                        .error = gelu_error},
                       {.call = backward,
                        .work = element_work("gelu backward", 18.0, 2, 1),
-                       .error = gelu_slope_error},
-                      {.call = both,
-                       .error =
-                           [](DType dtype, const Extents& e) {
-                             return Error{.absolute = gelu_slope_error(dtype, e).absolute,
-                                          .relative = gelu_error(dtype, e).relative};
-                           }}},
+                       .error = roundings(gelu_slope_roundings)},
+                      {.call = both, .error = roundings(gelu_slope_roundings, 64.0)}},
           .tested = tested_lengths,
           .function = [form](std::span<const Var> in, const Extents&) { return gelu(in[0], form); },
           .variables = variables_in({{-3.0, 3.0}})};
@@ -93,34 +81,28 @@ Op gelu_op(const std::string& name, Activation form) {
 /// As GELU, times an operand below 1 and, in backward, another one. SiLU's exponential has a
 /// smaller argument.
 Op gated_op(const std::string& name, Gate form) {
-  const auto forward = [form](const Operands& operands, const Extents& e) {
-    const GatedForward args{.gate = operands.random({e[0]}, 1, -5.0, 5.0),
-                            .up = operands.random({e[0]}, 2),
-                            .y = operands.zeros({e[0]}),
-                            .form = form};
-    return call_of(kernels::gated_forward, args, operands.device);
-  };
-  const auto backward = [form](const Operands& operands, const Extents& e) {
-    const GatedBackward args{.dy = operands.random({e[0]}, 1),
-                             .gate = operands.random({e[0]}, 2, -5.0, 5.0),
-                             .up = operands.random({e[0]}, 3),
-                             .dgate = operands.zeros({e[0]}),
-                             .dup = operands.zeros({e[0]}),
-                             .form = form};
-    return call_of(kernels::gated_backward, args, operands.device);
-  };
-  // dup is a value of the gate times dy: a relative error beside the absolute one of dgate.
-  const auto backward_error = [](DType dtype, const Extents& e) {
-    return Error{.absolute = gelu_slope_error(dtype, e).absolute,
-                 .relative = gelu_error(dtype, e).relative};
-  };
+  const auto forward = calls(kernels::gated_forward, [form](auto& operands, auto& e) {
+    return GatedForward{.gate = operands.random({e[0]}, 1, -5.0, 5.0),
+                        .up = operands.random({e[0]}, 2),
+                        .y = operands.zeros({e[0]}),
+                        .form = form};
+  });
+  const auto backward = calls(kernels::gated_backward, [form](auto& operands, auto& e) {
+    return GatedBackward{.dy = operands.random({e[0]}, 1),
+                         .gate = operands.random({e[0]}, 2, -5.0, 5.0),
+                         .up = operands.random({e[0]}, 3),
+                         .dgate = operands.zeros({e[0]}),
+                         .dup = operands.zeros({e[0]}),
+                         .form = form};
+  });
   return {.name = name,
           .kernels = {{.call = forward,
                        .work = element_work(name + " forward", 7.0, 2, 1),
                        .error = gelu_error},
                       {.call = backward,
                        .work = element_work(name + " backward", 15.0, 3, 2),
-                       .error = backward_error}},
+                       // dup is a value of the gate times dy: a relative error beside dgate's.
+                       .error = roundings(gelu_slope_roundings, 64.0)}},
           .tested = tested_lengths,
           .function = [form](std::span<const Var> in,
                              const Extents&) { return gated(in[0], in[1], form); },
@@ -129,12 +111,11 @@ Op gated_op(const std::string& name, Gate form) {
 
 /// Extents: samples, elements of a sample.
 Op dropout_op() {
-  const auto call = [](const Operands& operands, const Extents& e) {
-    const Dropout args{.x = operands.random({e[0], e[1]}, 1),
-                       .y = operands.zeros({e[0], e[1]}),
-                       .probability = 0.1f};
-    return call_of(kernels::dropout, args, operands.device);
-  };
+  const auto call = calls(kernels::dropout, [](auto& operands, auto& e) {
+    return Dropout{.x = operands.random({e[0], e[1]}, 1),
+                   .y = operands.zeros({e[0], e[1]}),
+                   .probability = 0.1f};
+  });
   return {.name = "dropout",
           .kernels = {{.call = call, .work = element_work("dropout", 1.0, 1, 1)}},
           .tested = {{1, 1}, {4, 31}, {3, 33}, {2, 1023}, {4, 2251}},
@@ -143,17 +124,14 @@ Op dropout_op() {
           },
           .function = [](std::span<const Var> in,
                          const Extents&) { return dropout(in[0], 0.5f, {.seed = 1}); },
-          .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
-            return {operands.random({e[0], e[1]}, 1)};
-          }};
+          .variables = variables_of({{0, 1}})};
 }
 
 Op axpby_op() {
-  const auto call = [](const Operands& operands, const Extents& e) {
-    const Axpby args{
+  const auto call = calls(kernels::axpby, [](auto& operands, auto& e) {
+    return Axpby{
         .x = operands.random({e[0]}, 1), .y = operands.random({e[0]}, 2), .a = 0.5, .b = 0.25};
-    return call_of(kernels::axpby, args, operands.device);
-  };
+  });
   return {
       .name = "axpby",
       .kernels = {{.call = call, .work = element_work("axpby", 3.0, 2, 1), .error = few_roundings}},
@@ -163,15 +141,14 @@ Op axpby_op() {
 
 /// [B, T, H, D] to [B, H, T, D].
 Op permute_op() {
-  const auto call = [](const Operands& operands, const Extents& e) {
+  const auto call = calls(kernels::strided_copy, [](auto& operands, auto& e) {
     const int64_t B = e[0], T = e[1], H = e[2], D = e[3];
-    const StridedCopy args{.x = operands.random({B, T, H, D}, 1),
-                           .y = operands.zeros({B, H, T, D}),
-                           .extents = {B, H, T, D},
-                           .x_strides = {T * H * D, D, H * D, 1},
-                           .y_strides = {T * H * D, T * D, D, 1}};
-    return call_of(kernels::strided_copy, args, operands.device);
-  };
+    return StridedCopy{.x = operands.random({B, T, H, D}, 1),
+                       .y = operands.zeros({B, H, T, D}),
+                       .extents = {B, H, T, D},
+                       .x_strides = {T * H * D, D, H * D, 1},
+                       .y_strides = {T * H * D, T * D, D, 1}};
+  });
   return {.name = "permute heads",
           .kernels = {{.call = call, .work = element_work("permute heads", 0.0, 1, 1)}},
           .tested = {{1, 1, 1, 1}, {2, 3, 5, 4}, {1, 33, 31, 4}, {3, 65, 2, 40}},
@@ -182,19 +159,16 @@ Op permute_op() {
               [](std::span<const Var> in, const Extents&) {
                 return permute(in[0], {0, 2, 1, 3});
               },
-          .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
-            return {operands.random({e[0], e[1], e[2], e[3]}, 1)};
-          }};
+          .variables = variables_of({{0, 1, 2, 3}})};
 }
 
 Op sum_of_squares_op() {
-  const auto call = [](const Operands& operands, const Extents& e) {
-    const SumOfSquares args{
+  const auto call = calls(kernels::sum_of_squares, [](auto& operands, auto& e) {
+    return SumOfSquares{
         .parts = {{.x = operands.random({e[0]}, 1),
                    .limbs = Tensor::zeros({SumOfSquares::limb_count}, DType::i64, operands.device),
                    .non_finite = Tensor::zeros({1}, DType::i64, operands.device)}}};
-    return call_of(kernels::sum_of_squares, args, operands.device);
-  };
+  });
   return {.name = "sum of squares",
           .kernels = {{.call = call, .work = element_work("sum of squares", 2.0, 1, 0)}},
           .tested = {{16}, {48}, {1040}, {9008}},
@@ -203,16 +177,14 @@ Op sum_of_squares_op() {
 
 /// Counts of e[0] parameters. The sum of squares exceeds the norm at which gradients are clipped.
 Op gradient_scale_op() {
-  const auto call = [](const Operands& operands, const Extents& e) {
+  const auto call = calls(kernels::gradient_scale, [](auto& operands, auto& e) {
     std::vector<int64_t> limbs(SumOfSquares::limb_count);
     limbs[limbs.size() / 2] = 5;  // the norm is 2.2
-    const GradientScale args{
-        .limbs = Tensor::from(limbs, {SumOfSquares::limb_count}, operands.device),
-        .non_finite = Tensor::zeros({e[0]}, DType::i64, operands.device),
-        .scale = Tensor::zeros({1}, DType::f32, operands.device),
-        .clipping = {.micro_batches = 3, .clip_norm = 0.5f}};
-    return call_of(kernels::gradient_scale, args, operands.device);
-  };
+    return GradientScale{.limbs = Tensor::from(limbs, {SumOfSquares::limb_count}, operands.device),
+                         .non_finite = Tensor::zeros({e[0]}, DType::i64, operands.device),
+                         .scale = Tensor::zeros({1}, DType::f32, operands.device),
+                         .clipping = {.micro_batches = 3, .clip_norm = 0.5f}};
+  });
   return {.name = "gradient scale",
           .kernels = {{.call = call}},
           .tested = tested_lengths,
@@ -221,12 +193,11 @@ Op gradient_scale_op() {
 
 /// The case's dtype is the one that the leaf is rounded to; leaf and sum are f32.
 Op fold_op() {
-  const auto call = [](const Operands& operands, const Extents& e) {
-    const FoldGradient args{.parts = {{.leaf = operand({e[0]}, DType::f32, operands.device, 1),
-                                       .sum = operand({e[0]}, DType::f32, operands.device, 2)}},
-                            .rounding = operands.dtype};
-    return call_of(kernels::fold_gradient, args, operands.device);
-  };
+  const auto call = calls(kernels::fold_gradient, [](auto& operands, auto& e) {
+    return FoldGradient{.parts = {{.leaf = operand({e[0]}, DType::f32, operands.device, 1),
+                                   .sum = operand({e[0]}, DType::f32, operands.device, 2)}},
+                        .rounding = operands.dtype};
+  });
   return {
       .name = "fold gradient",
       .kernels = {{.call = call,

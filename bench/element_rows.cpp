@@ -83,28 +83,20 @@ std::function<std::vector<Tensor>(const Operands&, const Extents&)> variables_in
   };
 }
 
-Error few_roundings(DType dtype, const Extents&) {
-  const double u = unit_roundoff(accumulator(dtype));
-  return {.absolute = 8.0 * u, .relative = 8.0 * u};
-}
-
 Op unary_op(const std::string& name, UnaryOp op) {
-  const auto forward = [op](const Operands& operands, const Extents& e) {
+  const auto forward = calls(kernels::unary, [op](auto& operands, auto& e) {
     const auto [low, high] = domain_of(op);
-    const Unary args{
-        .op = op, .x = operands.random({e[0]}, 1, low, high), .y = operands.zeros({e[0]})};
-    return call_of(kernels::unary, args, operands.device);
-  };
-  const auto backward = [op](const Operands& operands, const Extents& e) {
+    return Unary{.op = op, .x = operands.random({e[0]}, 1, low, high), .y = operands.zeros({e[0]})};
+  });
+  const auto backward = calls(kernels::unary_backward, [op](auto& operands, auto& e) {
     const auto [low, high] = reads_result(op) ? result_of(op) : domain_of(op);
     const Tensor read = operands.random({e[0]}, 2, low, high);
-    const UnaryBackward args{.op = op,
-                             .x = reads_result(op) ? Tensor() : read,
-                             .y = reads_result(op) ? read : Tensor(),
-                             .dy = operands.random({e[0]}, 3),
-                             .dx = operands.zeros({e[0]})};
-    return call_of(kernels::unary_backward, args, operands.device);
-  };
+    return UnaryBackward{.op = op,
+                         .x = reads_result(op) ? Tensor() : read,
+                         .y = reads_result(op) ? read : Tensor(),
+                         .dy = operands.random({e[0]}, 3),
+                         .dx = operands.zeros({e[0]})};
+  });
   Op row{
       .name = name,
       .kernels = {{.call = forward, .work = element_work(name, 4.0, 1, 1), .error = few_roundings},
@@ -117,33 +109,29 @@ Op unary_op(const std::string& name, UnaryOp op) {
 }
 
 Op binary_op(const std::string& name, BinaryOp op) {
-  const auto forward = [op](const Operands& operands, const Extents& e) {
+  const auto forward = calls(kernels::binary, [op](auto& operands, auto& e) {
     const Shape shape{e[0]};
-    const Binary args{.op = op,
-                      .a = operands.random(shape, 1, 0.5, 2.0),
-                      .b = operands.random(shape, 2, 0.5, 2.0),
-                      .y = is_comparison(op) ? Tensor::zeros(shape, DType::boolean, operands.device)
-                                             : operands.zeros(shape)};
-    return call_of(kernels::binary, args, operands.device);
-  };
-  const auto backward = [op](const Operands& operands, const Extents& e) {
-    const BinaryBackward args{.op = op,
-                              .a = operands.random({e[0]}, 1, 0.5, 2.0),
-                              .b = operands.random({e[0]}, 2, 0.5, 2.0),
-                              .dy = operands.random({e[0]}, 3),
-                              .da = operands.zeros({e[0]}),
-                              .db = operands.zeros({e[0]})};
-    return call_of(kernels::binary_backward, args, operands.device);
-  };
+    return Binary{.op = op,
+                  .a = operands.random(shape, 1, 0.5, 2.0),
+                  .b = operands.random(shape, 2, 0.5, 2.0),
+                  .y = is_comparison(op) ? Tensor::zeros(shape, DType::boolean, operands.device)
+                                         : operands.zeros(shape)};
+  });
+  const auto backward = calls(kernels::binary_backward, [op](auto& operands, auto& e) {
+    return BinaryBackward{.op = op,
+                          .a = operands.random({e[0]}, 1, 0.5, 2.0),
+                          .b = operands.random({e[0]}, 2, 0.5, 2.0),
+                          .dy = operands.random({e[0]}, 3),
+                          .da = operands.zeros({e[0]}),
+                          .db = operands.zeros({e[0]})};
+  });
   Op row{.name = name,
          .kernels = {{.call = forward, .work = element_work(name, 1.0, 2, 1)}},
          .tested = tested_lengths};
   if (is_comparison(op)) return row;
   row.kernels.front().error = few_roundings;
   // Five roundings of partial results up to 4 |dy|; a GPU's power may be off by four more.
-  row.kernels.push_back({.call = backward, .error = [](DType dtype, const Extents&) {
-                           return Error{.absolute = 36.0 * unit_roundoff(accumulator(dtype))};
-                         }});
+  row.kernels.push_back({.call = backward, .error = roundings(36.0)});
   row.function = [op](std::span<const Var> in, const Extents&) {
     return binary_of(op, in[0], in[1]);
   };

@@ -31,7 +31,7 @@ std::function<std::vector<Tensor>(const Operands&, const Extents&)> variables_in
 
 /// The error of up to four operations on values below 2 in the accumulator dtype, each with an
 /// error of an ulp.
-Error few_roundings(DType dtype, const Extents&);
+inline const auto few_roundings = roundings(8.0, 8.0);
 
 Op unary_op(const std::string& name, UnaryOp op);
 Op binary_op(const std::string& name, BinaryOp op);

@@ -7,11 +7,10 @@ namespace zg::bench {
 namespace {
 
 Op cast_op(DType to, std::vector<DType> timed_dtypes) {
-  const auto call = [to](const Operands& operands, const Extents& e) {
-    const Cast args{.x = operands.random({e[0]}, 1, -100.0, 100.0),
-                    .y = Tensor::zeros({e[0]}, to, operands.device)};
-    return call_of(kernels::cast, args, operands.device);
-  };
+  const auto call = calls(kernels::cast, [to](auto& operands, auto& e) {
+    return Cast{.x = operands.random({e[0]}, 1, -100.0, 100.0),
+                .y = Tensor::zeros({e[0]}, to, operands.device)};
+  });
   const auto work = [to](DType from, const Extents& e) {
     return element_work(std::string("cast to ") + name_of(to),
                         {.flops = 0.0,
@@ -27,14 +26,13 @@ Op cast_op(DType to, std::vector<DType> timed_dtypes) {
 }
 
 Op where_op() {
-  const auto call = [](const Operands& operands, const Extents& e) {
+  const auto call = calls(kernels::where, [](auto& operands, auto& e) {
     const Tensor a = operands.random({e[0]}, 1), b = operands.random({e[0]}, 2);
     const Tensor condition = Tensor::zeros({e[0]}, DType::boolean, operands.device);
     kernels::binary({.op = BinaryOp::less, .a = a, .b = b, .y = condition},
                     operands.device.compute());
-    const Where args{.condition = condition, .a = a, .b = b, .y = operands.zeros({e[0]})};
-    return call_of(kernels::where, args, operands.device);
-  };
+    return Where{.condition = condition, .a = a, .b = b, .y = operands.zeros({e[0]})};
+  });
   return {.name = "where",
           .kernels = {{.call = call}},
           .tested = tested_lengths,
@@ -55,13 +53,12 @@ Tensor row_ids(const Extents& e, const Device& device) {
 
 /// [N, C] rows of [V, C], each element from the row that its index names.
 Op gather_op() {
-  const auto call = [](const Operands& operands, const Extents& e) {
-    const Gather args{.x = operands.random({e[2], e[1]}, 1),
-                      .index = row_ids(e, operands.device),
-                      .y = operands.zeros({e[0], e[1]}),
-                      .axis = 0};
-    return call_of(kernels::gather, args, operands.device);
-  };
+  const auto call = calls(kernels::gather, [](auto& operands, auto& e) {
+    return Gather{.x = operands.random({e[2], e[1]}, 1),
+                  .index = row_ids(e, operands.device),
+                  .y = operands.zeros({e[0], e[1]}),
+                  .axis = 0};
+  });
   return {.name = "gather",
           .kernels = {{.call = call}},
           .tested = {{1, 1, 1}, {5, 3, 4}, {31, 33, 7}, {3, 1023, 65}},
@@ -69,19 +66,16 @@ Op gather_op() {
               [](std::span<const Var> in, const Extents& e) {
                 return gather(in[0], 0, row_ids(e, in[0].value().device()));
               },
-          .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
-            return {operands.random({e[2], e[1]}, 1)};
-          }};
+          .variables = variables_of({{2, 1}})};
 }
 
 Op scatter_add_op() {
-  const auto call = [](const Operands& operands, const Extents& e) {
-    const ScatterAdd args{.x = operands.random({e[0], e[1]}, 1),
-                          .index = row_ids(e, operands.device),
-                          .y = operands.random({e[2], e[1]}, 2),
-                          .axis = 0};
-    return call_of(kernels::scatter_add, args, operands.device);
-  };
+  const auto call = calls(kernels::scatter_add, [](auto& operands, auto& e) {
+    return ScatterAdd{.x = operands.random({e[0], e[1]}, 1),
+                      .index = row_ids(e, operands.device),
+                      .y = operands.random({e[2], e[1]}, 2),
+                      .axis = 0};
+  });
   return {.name = "scatter_add",
           // N + 1 terms below 1 in the accumulator.
           .kernels = {{.call = call,
@@ -95,9 +89,7 @@ Op scatter_add_op() {
               [](std::span<const Var> in, const Extents& e) {
                 return scatter_add(in[0], 0, row_ids(e, in[0].value().device()), in[1]);
               },
-          .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
-            return {operands.random({e[2], e[1]}, 1), operands.random({e[0], e[1]}, 2)};
-          }};
+          .variables = variables_of({{2, 1}, {0, 1}})};
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/operands.h"
@@ -42,10 +43,26 @@ Call call_of(const Kernel<Args>& kernel, const Args& args, const Device& device)
   return call;
 }
 
+/// Calls of a kernel on the arguments that `make(const Operands&, const Extents&)` allocates.
+template <class Args, class Make>
+auto calls(const Kernel<Args>& kernel, Make make) {
+  return [&kernel, make = std::move(make)](const Operands& operands, const Extents& e) {
+    const Args args = make(operands, e);
+    return call_of(kernel, args, operands.device);
+  };
+}
+
 /// Bounds of a result's error before it is rounded to its dtype: absolute + relative * |value|.
 struct Error {
   double absolute = 0.0, relative = 0.0;
 };
+
+/// So many roundings in the accumulator dtype: of values near 1, and relative to the result.
+std::function<Error(DType, const Extents&)> roundings(double absolute, double relative = 0.0);
+
+/// Variables uniform in [low, high); each has the extents of these places, {{0, 1}, {1}}.
+std::function<std::vector<Tensor>(const Operands&, const Extents&)> variables_of(
+    std::vector<std::vector<size_t>> places, double low = -1.0, double high = 1.0);
 
 /// One kernel of an op.
 struct OpKernel {

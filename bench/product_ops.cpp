@@ -56,10 +56,7 @@ std::vector<Extents> timed_products(const Sizes& sizes) {
 
 Op matmul_op() {
   return {.name = "matmul",
-          .kernels = {{.call =
-                           [](const Operands& operands, const Extents& e) {
-                             return call_of(kernels::matmul, product(operands, e), operands.device);
-                           },
+          .kernels = {{.call = calls(kernels::matmul, product),
                        .work = product_work,
                        .error = product_error}},
           // Sizes around the tiles of every backend, which have 16 to 256 rows and columns.
@@ -112,10 +109,7 @@ Op linear_op(const std::string& name, Activation activation) {
       .tested = {{1, 1, 1, 0, 1}, {3, 5, 7, 0, 1}, {33, 31, 63, 0, 1}, {17, 130, 20, 0, 1}},
       .function = [activation](std::span<const Var> in,
                                const Extents&) { return linear(in[0], in[1], in[2], activation); },
-      .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
-        return {operands.random({e[0], e[2]}, 1), operands.random({e[1], e[2]}, 2),
-                operands.random({e[1]}, 3)};
-      }};
+      .variables = variables_of({{0, 2}, {1, 2}, {1}})};
 }
 
 }  // namespace

@@ -47,31 +47,29 @@ const std::vector<Extents> tested_norms = {{1, 1},   {3, 5},    {7, 33},
                                            {70, 33}, {2, 1023}, {1100, 31}};
 const std::vector<Extents> tested_rows = {{1, 1}, {3, 5}, {5, 31}, {7, 33}, {3, 1023}, {33, 129}};
 
-Call layer_norm_forward(const Operands& operands, const Extents& e) {
+LayerNormForward layer_norm_forward(const Operands& operands, const Extents& e) {
   const Shape shape{e[0], e[1]};
-  const LayerNormForward args{.x = operands.random(shape, 1),
-                              .residual = operands.random(shape, 2),
-                              .gamma = operands.random({e[1]}, 3),
-                              .beta = operands.random({e[1]}, 4),
-                              .y = operands.zeros(shape),
-                              .sum = operands.zeros(shape),
-                              .mean = operands.sums({e[0]}),
-                              .rstd = operands.sums({e[0]})};
-  return call_of(kernels::layer_norm_forward, args, operands.device);
+  return {.x = operands.random(shape, 1),
+          .residual = operands.random(shape, 2),
+          .gamma = operands.random({e[1]}, 3),
+          .beta = operands.random({e[1]}, 4),
+          .y = operands.zeros(shape),
+          .sum = operands.zeros(shape),
+          .mean = operands.sums({e[0]}),
+          .rstd = operands.sums({e[0]})};
 }
 
-Call layer_norm_backward(const Operands& operands, const Extents& e) {
+LayerNormBackward layer_norm_backward(const Operands& operands, const Extents& e) {
   const Shape shape{e[0], e[1]};
-  const LayerNormBackward args{.dy = operands.random(shape, 1),
-                               .x = operands.random(shape, 2),
-                               .gamma = operands.random({e[1]}, 3),
-                               .mean = Tensor::full({e[0]}, 0.25, operands.wide(), operands.device),
-                               .rstd = Tensor::full({e[0]}, 1.75, operands.wide(), operands.device),
-                               .dsum = operands.random(shape, 4),
-                               .dx = operands.zeros(shape),
-                               .dgamma = operands.sums({e[1]}),
-                               .dbeta = operands.sums({e[1]})};
-  return call_of(kernels::layer_norm_backward, args, operands.device);
+  return {.dy = operands.random(shape, 1),
+          .x = operands.random(shape, 2),
+          .gamma = operands.random({e[1]}, 3),
+          .mean = Tensor::full({e[0]}, 0.25, operands.wide(), operands.device),
+          .rstd = Tensor::full({e[0]}, 1.75, operands.wide(), operands.device),
+          .dsum = operands.random(shape, 4),
+          .dx = operands.zeros(shape),
+          .dgamma = operands.sums({e[1]}),
+          .dbeta = operands.sums({e[1]})};
 }
 
 /// Standard deviations are above 0.2, except in rows of one element, where x - mean is exactly 0.
@@ -91,10 +89,10 @@ Error norm_backward_error(DType dtype, const Extents& e) {
 
 Op layer_norm_op() {
   return {.name = "layer_norm, residual",
-          .kernels = {{.call = layer_norm_forward,
+          .kernels = {{.call = calls(kernels::layer_norm_forward, layer_norm_forward),
                        .work = row_work("layer_norm forward, residual", 9.0, 2, 2),
                        .error = layer_norm_error},
-                      {.call = layer_norm_backward,
+                      {.call = calls(kernels::layer_norm_backward, layer_norm_backward),
                        .work = row_work("layer_norm backward, residual", 15.0, 3, 1),
                        .error = norm_backward_error}},
           .tested = tested_norms,
@@ -104,30 +102,24 @@ Op layer_norm_op() {
                 const NormedSum result = add_layer_norm(in[0], in[1], in[2], in[3]);
                 return result.normed + 0.5 * result.sum;
               },
-          .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
-            const Shape shape{e[0], e[1]};
-            return {operands.random(shape, 1), operands.random(shape, 2),
-                    operands.random({e[1]}, 3), operands.random({e[1]}, 4)};
-          }};
+          .variables = variables_of({{0, 1}, {0, 1}, {1}, {1}})};
 }
 
 Op rms_norm_op() {
-  const auto forward = [](const Operands& operands, const Extents& e) {
-    const RmsNormForward args{.x = operands.random({e[0], e[1]}, 1),
-                              .gamma = operands.random({e[1]}, 2),
-                              .y = operands.zeros({e[0], e[1]}),
-                              .rstd = operands.sums({e[0]})};
-    return call_of(kernels::rms_norm_forward, args, operands.device);
-  };
-  const auto backward = [](const Operands& operands, const Extents& e) {
-    const RmsNormBackward args{.dy = operands.random({e[0], e[1]}, 1),
-                               .x = operands.random({e[0], e[1]}, 2),
-                               .gamma = operands.random({e[1]}, 3),
-                               .rstd = Tensor::full({e[0]}, 1.75, operands.wide(), operands.device),
-                               .dx = operands.zeros({e[0], e[1]}),
-                               .dgamma = operands.sums({e[1]})};
-    return call_of(kernels::rms_norm_backward, args, operands.device);
-  };
+  const auto forward = calls(kernels::rms_norm_forward, [](auto& operands, auto& e) {
+    return RmsNormForward{.x = operands.random({e[0], e[1]}, 1),
+                          .gamma = operands.random({e[1]}, 2),
+                          .y = operands.zeros({e[0], e[1]}),
+                          .rstd = operands.sums({e[0]})};
+  });
+  const auto backward = calls(kernels::rms_norm_backward, [](auto& operands, auto& e) {
+    return RmsNormBackward{.dy = operands.random({e[0], e[1]}, 1),
+                           .x = operands.random({e[0], e[1]}, 2),
+                           .gamma = operands.random({e[1]}, 3),
+                           .rstd = Tensor::full({e[0]}, 1.75, operands.wide(), operands.device),
+                           .dx = operands.zeros({e[0], e[1]}),
+                           .dgamma = operands.sums({e[1]})};
+  });
   return {
       .name = "rms_norm",
       .kernels = {{.call = forward,
@@ -140,31 +132,27 @@ Op rms_norm_op() {
       .tested = tested_norms,
       .timed = rows(&Sizes::tokens),
       .function = [](std::span<const Var> in, const Extents&) { return rms_norm(in[0], in[1]); },
-      .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
-        return {operands.random({e[0], e[1]}, 1), operands.random({e[1]}, 2)};
-      }};
+      .variables = variables_of({{0, 1}, {1}})};
 }
 
 constexpr int64_t vocabulary = 50257;
 
 /// Extents: N tokens, width C, vocabulary, tokens of a sequence.
 Op embedding_op() {
-  const auto forward = [](const Operands& operands, const Extents& e) {
-    const EmbeddingForward args{.ids = random_ids(e[0], e[2], operands.device),
-                                .weight = operands.random({e[2], e[1]}, 1),
-                                .position = operands.random({e[3], e[1]}, 2),
-                                .y = operands.zeros({e[0], e[1]}),
-                                .T = e[3]};
-    return call_of(kernels::embedding_forward, args, operands.device);
-  };
-  const auto backward = [](const Operands& operands, const Extents& e) {
-    const EmbeddingBackward args{.ids = random_ids(e[0], e[2], operands.device),
-                                 .dy = operands.random({e[0], e[1]}, 1),
-                                 .dweight = operands.sums({e[2], e[1]}),
-                                 .dposition = operands.sums({e[3], e[1]}),
-                                 .T = e[3]};
-    return call_of(kernels::embedding_backward, args, operands.device);
-  };
+  const auto forward = calls(kernels::embedding_forward, [](auto& operands, auto& e) {
+    return EmbeddingForward{.ids = random_ids(e[0], e[2], operands.device),
+                            .weight = operands.random({e[2], e[1]}, 1),
+                            .position = operands.random({e[3], e[1]}, 2),
+                            .y = operands.zeros({e[0], e[1]}),
+                            .T = e[3]};
+  });
+  const auto backward = calls(kernels::embedding_backward, [](auto& operands, auto& e) {
+    return EmbeddingBackward{.ids = random_ids(e[0], e[2], operands.device),
+                             .dy = operands.random({e[0], e[1]}, 1),
+                             .dweight = operands.sums({e[2], e[1]}),
+                             .dposition = operands.sums({e[3], e[1]}),
+                             .T = e[3]};
+  });
   const auto backward_work = [](DType dtype, const Extents& e) {
     return Work{.name = "embedding backward",
                 .shape = extents_text({e[0], e[1]}) + " to " + extents_text({e[2], e[1]}),
@@ -177,10 +165,7 @@ Op embedding_op() {
           // Positions stay in a cache, so they are not read from memory.
           .kernels = {{.call = forward,
                        .work = row_work("embedding forward", 1.0, 1, 1),
-                       .error =
-                           [](DType dtype, const Extents&) {
-                             return Error{.absolute = 2.0 * unit_roundoff(accumulator(dtype))};
-                           }},
+                       .error = roundings(2.0)},
                       {.call = backward,
                        .work = backward_work,
                        .error =
@@ -196,56 +181,43 @@ Op embedding_op() {
                 const Tensor ids = random_ids(e[0], e[2], in[0].value().device());
                 return embedding(ids.view({e[0] / e[3], e[3]}), in[0], in[1]);
               },
-          .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
-            return {operands.random({e[2], e[1]}, 1), operands.random({e[3], e[1]}, 2)};
-          }};
+          .variables = variables_of({{2, 1}, {3, 1}})};
 }
 
 Op cross_entropy_op() {
-  const auto forward = [](const Operands& operands, const Extents& e) {
-    const CrossEntropyForward args{.logits = operands.random({e[0], e[1]}, 1),
-                                   .targets = random_ids(e[0], e[1], operands.device),
-                                   .loss = operands.sums({e[0]}),
-                                   .log_sum = operands.sums({e[0]})};
-    return call_of(kernels::cross_entropy_forward, args, operands.device);
-  };
-  const auto backward = [](const Operands& operands, const Extents& e) {
+  const auto forward = calls(kernels::cross_entropy_forward, [](auto& operands, auto& e) {
+    return CrossEntropyForward{.logits = operands.random({e[0], e[1]}, 1),
+                               .targets = random_ids(e[0], e[1], operands.device),
+                               .loss = operands.sums({e[0]}),
+                               .log_sum = operands.sums({e[0]})};
+  });
+  const auto backward = calls(kernels::cross_entropy_backward, [](auto& operands, auto& e) {
     const double log_sum = 0.15 + std::log(static_cast<double>(e[1]));
-    const CrossEntropyBackward args{
+    return CrossEntropyBackward{
         .logits = operands.random({e[0], e[1]}, 1),
         .targets = random_ids(e[0], e[1], operands.device),
         .log_sum = Tensor::full({e[0]}, log_sum, operands.wide(), operands.device),
         .dloss = Tensor::full({e[0]}, 1.0, operands.wide(), operands.device),
         .dlogits = operands.zeros({e[0], e[1]})};
-    return call_of(kernels::cross_entropy_backward, args, operands.device);
-  };
+  });
   // The losses and the sums are one number a row.
   return {.name = "cross_entropy",
           .kernels = {{.call = forward,
                        .work = row_work("cross_entropy forward", 4.0, 1, 0),
-                       .error =
-                           [](DType dtype, const Extents&) {
-                             // An exp with an error of 2 ulp, sums in blocks, a logarithm.
-                             return Error{.absolute = 16.0 * unit_roundoff(accumulator(dtype))};
-                           }},
+                       // An exp with an error of 2 ulp, sums in blocks, a logarithm.
+                       .error = roundings(16.0)},
                       {.call = backward,
                        .work = row_work("cross_entropy backward", 3.0, 1, 1),
-                       .error =
-                           [](DType dtype, const Extents&) {
-                             // The argument of exp is up to 12; exp turns its error into a relative
-                             // error. 1 is subtracted at the target.
-                             const double u = unit_roundoff(accumulator(dtype));
-                             return Error{.absolute = 4.0 * u, .relative = 64.0 * u};
-                           }}},
+                       // The argument of exp is up to 12; exp turns its error into a relative
+                       // error. 1 is subtracted at the target.
+                       .error = roundings(4.0, 64.0)}},
           .tested = tested_rows,
           .timed = rows(&Sizes::logits),
           .function =
               [](std::span<const Var> in, const Extents& e) {
                 return cross_entropy(in[0], random_ids(e[0], e[1], in[0].value().device()));
               },
-          .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
-            return {operands.random({e[0], e[1]}, 1, -3.0, 3.0)};
-          }};
+          .variables = variables_of({{0, 1}}, -3.0, 3.0)};
 }
 
 /// Extents: N rows, V columns of logits, width C.
@@ -280,15 +252,14 @@ Error projection_error(DType dtype, const Extents& e) {
 }
 
 Op projection_op() {
-  const auto loss = [](const Operands& operands, const Extents& e) {
-    return call_of(kernels::projection_cross_entropy, projection(operands, e), operands.device);
-  };
-  const auto gradients = [](const Operands& operands, const Extents& e) {
+  const auto loss = calls(kernels::projection_cross_entropy,
+                          [](auto& operands, auto& e) { return projection(operands, e); });
+  const auto gradients = calls(kernels::projection_cross_entropy, [](auto& operands, auto& e) {
     ProjectionCrossEntropy args = projection(operands, e);
     args.dx = operands.sums({e[0], e[2]});
     args.dweight = operands.sums({e[1], e[2]});
-    return call_of(kernels::projection_cross_entropy, args, operands.device);
-  };
+    return args;
+  });
   return {.name = "projection + cross_entropy",
           .kernels = {{.call = loss,
                        .work = projection_work("projection + cross_entropy", 1.0),
@@ -311,26 +282,21 @@ Op projection_op() {
                 return projection_cross_entropy(in[0], in[1],
                                                 random_ids(e[0], e[1], in[0].value().device()));
               },
-          .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
-            return {operands.random({e[0], e[2]}, 1), operands.random({e[1], e[2]}, 2)};
-          }};
+          .variables = variables_of({{0, 2}, {1, 2}})};
 }
 
 Op softmax_op(bool log) {
-  const auto forward = [log](const Operands& operands, const Extents& e) {
-    const SoftmaxForward args{.x = operands.random({e[0], e[1]}, 1, -8.0, 8.0),
-                              .y = operands.zeros({e[0], e[1]}),
-                              .log = log};
-    return call_of(kernels::softmax_forward, args, operands.device);
-  };
-  const auto backward = [log](const Operands& operands, const Extents& e) {
-    const SoftmaxBackward args{
-        .y = operands.random({e[0], e[1]}, 2, log ? -8.0 : 0.0, log ? 0.0 : 1.0),
-        .dy = operands.random({e[0], e[1]}, 3),
-        .dx = operands.zeros({e[0], e[1]}),
-        .log = log};
-    return call_of(kernels::softmax_backward, args, operands.device);
-  };
+  const auto forward = calls(kernels::softmax_forward, [log](auto& operands, auto& e) {
+    return SoftmaxForward{.x = operands.random({e[0], e[1]}, 1, -8.0, 8.0),
+                          .y = operands.zeros({e[0], e[1]}),
+                          .log = log};
+  });
+  const auto backward = calls(kernels::softmax_backward, [log](auto& operands, auto& e) {
+    return SoftmaxBackward{.y = operands.random({e[0], e[1]}, 2, log ? -8.0 : 0.0, log ? 0.0 : 1.0),
+                           .dy = operands.random({e[0], e[1]}, 3),
+                           .dx = operands.zeros({e[0], e[1]}),
+                           .log = log};
+  });
   const auto forward_error = [log](DType dtype, const Extents&) {
     // A difference of numbers up to 16, whose error exp turns into a relative error, and an exp
     // with an error of 2 ulp.
@@ -351,20 +317,17 @@ Op softmax_op(bool log) {
           .timed = log ? std::function<std::vector<Extents>(const Sizes&)>() : rows(&Sizes::scores),
           .function = [log](std::span<const Var> in,
                             const Extents&) { return log ? log_softmax(in[0]) : softmax(in[0]); },
-          .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
-            return {operands.random({e[0], e[1]}, 1, -3.0, 3.0)};
-          }};
+          .variables = variables_of({{0, 1}}, -3.0, 3.0)};
 }
 
 /// Axis 0 is reduced for the gradient of a bias, axis 1 for a mean over the width.
 Op reduce_op(const char* name, ReduceOp reduction, int axis) {
-  const auto call = [reduction, axis](const Operands& operands, const Extents& e) {
-    const Reduce args{.op = reduction,
-                      .x = operands.random({e[0], e[1]}, 1),
-                      .y = operands.sums({e[axis == 0 ? 1 : 0]}),
-                      .axes = 1u << axis};
-    return call_of(kernels::reduce, args, operands.device);
-  };
+  const auto call = calls(kernels::reduce, [reduction, axis](auto& operands, auto& e) {
+    return Reduce{.op = reduction,
+                  .x = operands.random({e[0], e[1]}, 1),
+                  .y = operands.sums({e[axis == 0 ? 1 : 0]}),
+                  .axes = 1u << axis};
+  });
   std::function<Error(DType, const Extents&)> error;  // absent for max, which is exact
   if (reduction != ReduceOp::max)
     error = [axis](DType dtype, const Extents& e) {
@@ -379,41 +342,36 @@ Op reduce_op(const char* name, ReduceOp reduction, int axis) {
                        : reduction == ReduceOp::mean ? mean(in[0], {axis})
                                                      : max(in[0], {axis});
               },
-          .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
-            return {operands.random({e[0], e[1]}, 1)};
-          }};
+          .variables = variables_of({{0, 1}})};
 }
 
 Op argmax_op() {
   return {.name = "argmax",
-          .kernels = {{.call =
-                           [](const Operands& operands, const Extents& e) {
-                             const ArgMax args{
-                                 .x = operands.random({e[0], e[1]}, 1),
-                                 .y = Tensor::zeros({e[0]}, DType::i64, operands.device),
-                                 .axis = 1};
-                             return call_of(kernels::argmax, args, operands.device);
-                           }}},
+          .kernels = {{.call = calls(kernels::argmax,
+                                     [](auto& operands, auto& e) {
+                                       return ArgMax{
+                                           .x = operands.random({e[0], e[1]}, 1),
+                                           .y = Tensor::zeros({e[0]}, DType::i64, operands.device),
+                                           .axis = 1};
+                                     })}},
           .tested = tested_rows};
 }
 
 Op top_k_op() {
   return {
       .name = "top k",
-      .kernels = {{.call =
-                       [](const Operands& operands, const Extents& e) {
-                         const int64_t k = std::min<int64_t>(e[1], 8);
-                         const TopK args{.x = operands.random({e[0], e[1]}, 1),
-                                         .y = Tensor::zeros({e[0], k}, DType::i64, operands.device),
-                                         .axis = 1};
-                         return call_of(kernels::top_k, args, operands.device);
-                       }}},
+      .kernels = {{.call = calls(kernels::top_k,
+                                 [](auto& operands, auto& e) {
+                                   const int64_t k = std::min<int64_t>(e[1], 8);
+                                   return TopK{
+                                       .x = operands.random({e[0], e[1]}, 1),
+                                       .y = Tensor::zeros({e[0], k}, DType::i64, operands.device),
+                                       .axis = 1};
+                                 })}},
       .tested = tested_rows,
       .function = [](std::span<const Var> in,
                      const Extents& e) { return topk(in[0], std::min<int64_t>(e[1], 8)).values; },
-      .variables = [](const Operands& operands, const Extents& e) -> std::vector<Tensor> {
-        return {operands.random({e[0], e[1]}, 1)};
-      }};
+      .variables = variables_of({{0, 1}})};
 }
 
 }  // namespace

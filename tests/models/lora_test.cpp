@@ -49,11 +49,7 @@ struct PeftCase {
 };
 
 void load_both(const PeftCase& peft, GPTCase& model) {
-  const WeightSource weights = joined(peft.base, peft.matrices);
-  for (const auto& parameter : model.store.parameters()) {
-    const std::vector<float> values = weights.read(parameter->name);
-    model.source.at_rest(*parameter).assign(values.begin(), values.end());
-  }
+  load_weights(joined(peft.base, peft.matrices), model);
 }
 
 std::vector<double> wide(const std::vector<float>& values) {

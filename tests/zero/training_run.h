@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "tests/support/temporary_folder.h"
@@ -27,16 +28,18 @@ struct TrainingRun {
   int micro_batches = 12;             ///< of a step, on all ranks
   std::string directory = {};  ///< of checkpoints: one is loaded if first > 0, and saved at the end
   int threads = 0;             ///< 0: the default
+  float rate = 1e-2f;
 };
 
 struct TrainingOutcome {
   std::string hash;
   std::vector<double> losses, norms, scales;  ///< by step
+  std::vector<std::string> bad_tensors;       ///< by step; empty if it was applied
   int64_t skipped = 0;
   bool operator==(const TrainingOutcome&) const = default;
 };
 
-/// Takes the steps of a run on one of its ranks. `micro_batch(engine, sample)` returns a loss.
+/// Takes the steps of a run on one of its ranks. `micro_batch(engine, number)` returns a loss.
 template <class F>
 TrainingOutcome take_steps(zero::Engine& engine, const TrainingRun& run, const F& micro_batch) {
   TrainingOutcome outcome;
@@ -45,16 +48,18 @@ TrainingOutcome take_steps(zero::Engine& engine, const TrainingRun& run, const F
     for (int g = engine.ranks().rank(); g < run.micro_batches; g += run.ranks)
       losses.push_back(micro_batch(engine, static_cast<uint64_t>(100 * step + g)));
     outcome.losses.push_back(engine.mean_loss(losses));
-    const zero::StepResult result = engine.step(1e-2f);
+    const zero::StepResult result = engine.step(run.rate);
     outcome.norms.push_back(result.gradient_norm);
     outcome.scales.push_back(result.loss_scale);
+    outcome.bad_tensors.push_back(result.bad_tensor);
   }
   outcome.skipped = engine.skipped();
   outcome.hash = engine.parameter_hash();
   return outcome;
 }
 
-/// Trains a Model on local ranks. The outcome is that of every rank.
+/// Trains a Model on local ranks. The outcome is that of every rank. `micro_batch` takes the
+/// engine, the model if it needs it, and the number of the micro-batch.
 template <class Model = Toy, class F = double (*)(zero::Engine&, uint64_t)>
 TrainingOutcome train_on_ranks(const zero::Config& config, const TrainingRun& run,
                                const F& micro_batch = train_micro_batch) {
@@ -64,7 +69,12 @@ TrainingOutcome train_on_ranks(const zero::Config& config, const TrainingRun& ru
     const Model model;
     zero::Engine engine(model.store, comm, device, config);
     if (run.first > 0) zero::load_checkpoint(run.directory, engine);
-    const TrainingOutcome own = take_steps(engine, run, micro_batch);
+    const TrainingOutcome own = take_steps(engine, run, [&](zero::Engine&, uint64_t number) {
+      if constexpr (std::is_invocable_v<F, zero::Engine&, uint64_t>)
+        return micro_batch(engine, number);
+      else
+        return micro_batch(engine, model, number);
+    });
     if (!run.directory.empty())
       zero::save_checkpoint(run.directory, engine,
                             {.steps = run.end,

@@ -46,24 +46,7 @@ std::vector<Row> top_level() {
        "every optimizer is tested at every stage"},
       {"", "zero_force_ds_cpu_optimizer", boolean, "true", inner},
       {"", "dataloader_drop_last", boolean, "false", nothing, "every batch is complete"},
-      {"", "optimizer", section, "null", inner, "", "optimizer"},
-      {"", "scheduler", section, "null", inner, "", "scheduler"},
-      {"", "fp16", section, "null", inner, "", "fp16"},
       {"", "bf16", section, "null", inner, "", "bf16", 0, 0, nullptr, "bfloat16"},
-      {"", "zero_optimization", section, "null", inner, "", "zero_optimization"},
-      {"", "data_types", section, "null", inner, "", "data_types"},
-      {"", "checkpoint", section, "null", inner, "", "checkpoint"},
-      {"", "activation_checkpointing", section, "null", inner, "", "activation_checkpointing"},
-      {"", "aio", section, "null", inner, "", "aio"},
-      {"", "tensorboard", section, "null", nothing, monitors, "tensorboard"},
-      {"", "csv_monitor", section, "null", nothing, monitors, "csv_monitor"},
-      {"", "wandb", section, "null", nothing, monitors, "wandb"},
-      {"", "flops_profiler", section, "null", inner, "", "flops_profiler"},
-      {"", "comms_logger", section, "null", inner, "", "comms_logger"},
-      {"", "autotuning", section, "null", inner, "", "autotuning"},
-      {"", "zerograd", section, "null", inner, "", "zerograd"},
-      {"", "elasticity", section, "null", inner, "", "elasticity"},
-      {"", "amp", section, "null", inner, "", "amp"},
       {"", "comet", any, "null", nothing, monitors},
       {"data_types", "grad_accum_dtype", choice, "null", honoured, "", "fp32|bf16|fp16"},
       {"data_types", "param_dtype", any, "null", only, off},
@@ -85,6 +68,12 @@ std::vector<Row> top_level() {
       {"writer", "show_statistics", boolean, "false", only, off},
       {"writer", "data_parallel", choice, "null", only, one_writer, "REPLICA|SOCKET|MACHINE"},
   };
+  for (const char* name : {"optimizer", "scheduler", "fp16", "zero_optimization", "data_types",
+                           "checkpoint", "activation_checkpointing", "aio", "flops_profiler",
+                           "comms_logger", "autotuning", "zerograd", "elasticity", "amp"})
+    rows.push_back({"", name, section, "null", inner, "", name});
+  for (const char* name : {"tensorboard", "csv_monitor", "wandb"})
+    rows.push_back({"", name, section, "null", nothing, monitors, name});
   for (const char* key :
        {"data_efficiency", "curriculum_learning", "compression_training", "sparse_attention",
         "hybrid_engine", "torch_autocast", "compile", "tensor_parallel", "pipeline", "eigenvalue",
@@ -408,7 +397,7 @@ std::vector<Row> services() {
 std::vector<Row> accelerate() {
   constexpr const char *in = "accelerate", *block = "accelerate_deepspeed";
   constexpr const char* threads = "use zerograd launch --hostfile for several machines";
-  return {
+  std::vector<Row> rows = {
       {in, "compute_environment", choice, "\"LOCAL_MACHINE\"", only, off,
        "LOCAL_MACHINE|AMAZON_SAGEMAKER"},
       {in, "deepspeed_config", section, "null", inner, "", block},
@@ -419,28 +408,14 @@ std::vector<Row> accelerate() {
       {in, "mixed_precision", choice, "\"no\"", honoured, "", "no|fp16|bf16|fp8"},
       {in, "num_machines", integer, "1", only, threads, "", 0, largest_count},
       {in, "machine_rank", integer, "0", only, threads, "", 0, largest_count},
-      {in, "main_process_ip", any, "null", inner},    // only used with several machines,
-      {in, "main_process_port", any, "null", inner},  // but num_machines allows only one
       {in, "rdzv_backend", text, "\"static\"", inner},
       {in, "same_network", boolean, "true", inner},
       {in, "main_training_function", text, "\"main\"", nothing, "there is one training function"},
       {in, "use_cpu", boolean, "false", inner},  // --device selects the device
-      {in, "gpu_ids", any, "null", inner},
       {in, "enable_cpu_affinity", boolean, "false", only, off},
       {in, "debug", boolean, "false", nothing, "collectives are always compared between ranks"},
       {in, "downcast_bf16", choice, "\"no\"", only, off, "no|yes"},
-      {in, "fsdp_config", any, "null", inner},  // distributed_type tells whether FSDP is used
-      {in, "megatron_lm_config", any, "null", inner},
       {in, "dynamo_config", any, "null", only, off},
-      {in, "tpu_env", any, "null", inner},  // the next six are of TPUs and mpirun, used elsewhere
-      {in, "tpu_name", any, "null", inner},
-      {in, "tpu_zone", any, "null", inner},
-      {in, "tpu_vm", any, "null", inner},
-      {in, "command_file", any, "null", inner},
-      {in, "commands", any, "null", inner},
-      {in, "mpirun_config", any, "null", inner},
-      {in, "fp8_config", any, "null", inner},   // mixed_precision tells whether fp8 is used
-      {in, "ipex_config", any, "null", inner},  // older files; it changes the speed alone
       {in, "parallelism_config", any, "null", only, off},
       {in, "dynamo_backend", any, "null", only, off},
       {in, "fp16", boolean, "false", only, "try mixed_precision: fp16"},
@@ -463,6 +438,15 @@ std::vector<Row> accelerate() {
       {block, "deepspeed_exclusion_filter", any, "null", inner},
       {block, "deepspeed_moe_layer_cls_names", any, "null", only, off},
   };
+  for (const char* key :
+       {"main_process_ip", "main_process_port",  // of several machines, which num_machines refuses
+        "gpu_ids", "fsdp_config",
+        "megatron_lm_config",  // distributed_type tells whether it is FSDP
+        "tpu_env", "tpu_name", "tpu_zone", "tpu_vm", "command_file", "commands",  // of TPUs
+        "mpirun_config", "fp8_config",  // mixed_precision tells whether fp8 is used
+        "ipex_config"})                 // older files; it changes the speed alone
+    rows.push_back({in, key, any, "null", inner});
+  return rows;
 }
 
 }  // namespace

@@ -1,37 +1,30 @@
 #include <doctest/doctest.h>
-#include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 #include <numeric>
 #include <set>
 #include <string>
 
+#include "tests/support/error_message.h"
+#include "tests/support/temporary_folder.h"
 #include "zerograd/models/data/data.h"
 #include "zerograd/runtime/error.h"
 
 using namespace zg;
 using namespace zg::models;
+using namespace zg::testing;
 
 namespace {
 
 /// A file that ends with the scope.
 class TemporaryFile {
  public:
-  explicit TemporaryFile(const std::string& bytes)
-      : path_((std::filesystem::temp_directory_path() /
-               ("zerograd_data_" + std::to_string(getpid()) + "_" + std::to_string(count_++)))
-                  .string()) {
-    std::ofstream(path_, std::ios::binary) << bytes;
-  }
-  ~TemporaryFile() { std::filesystem::remove(path_); }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  explicit TemporaryFile(const std::string& bytes) { write_file(path_, bytes); }
   const std::string& path() const { return path_; }
 
  private:
-  static inline int count_ = 0;
-  std::string path_;
+  const TemporaryFolder folder_;
+  const std::string path_ = folder_ / "data";
 };
 
 template <class T>

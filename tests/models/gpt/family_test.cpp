@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include "tests/models/gpt/gpt_case.h"
-#include "tests/models/hugging_face/folder_weights.h"
 #include "tests/models/hugging_face/transformers_results.h"
 #include "tests/support/error_message.h"
 #include "zerograd/models/hugging_face/peft.h"
@@ -26,7 +25,7 @@ TEST_CASE("families whose blocks differ give the same logits with a cache as wit
     const Transformers theirs(name);
     const HuggingFaceFolder folder(theirs.path);
     GPTCase model(folder.model().config);
-    load_folder(folder, model);
+    load_weights(folder.weights(model.gpt.config()), model);
     const int64_t B = Transformers::B, T = Transformers::T;
     const std::vector<float> all = theirs.expected.read_floats("logits");
     const int64_t V = std::ssize(all) / (B * T);
@@ -54,7 +53,7 @@ TEST_CASE("bf16 logits of each family are about as near to f32's as those of tra
     const Transformers theirs(name);
     const HuggingFaceFolder folder(theirs.path);
     GPTCase model(folder.model().config, Device::cpu(), DType::bf16);
-    load_folder(folder, model);
+    load_weights(folder.weights(model.gpt.config()), model);
     Tape tape = model.tape(TapeMode::inference);
     const Tensor ids = Tensor::from(theirs.ids, {Transformers::B, Transformers::T}, model.device);
     const std::vector<float> exact = theirs.expected.read_floats("logits"),
@@ -74,7 +73,7 @@ TEST_CASE("a checkpointed block of each family gives the bits of loss and gradie
     const HuggingFaceFolder folder(theirs.path);
     const auto gradients = [&](bool checkpointing) {
       GPTCase model(folder.model().config);
-      load_folder(folder, model);
+      load_weights(folder.weights(model.gpt.config()), model);
       const Shape shape{Transformers::B, Transformers::T};
       Tape tape = model.tape();
       tape.backward(model.gpt.loss(tape, Tensor::from(theirs.ids, shape, model.device),

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <map>
 #include <string>
 #include <vector>
@@ -44,30 +46,73 @@ inline std::string text_of(const models::GPTConfig& config) {
          (config.tied ? " tied" : "");
 }
 
-/// A new model with small weights gives nearly equal outputs for all inputs. `spread` multiplies
-/// the weights of linear layers and embeddings, so that the outputs differ.
-struct GPTCase {
-  explicit GPTCase(const models::GPTConfig& config, const Device& device = Device::cpu(),
-                   DType dtype = DType::f32, double spread = 1.0,
-                   const models::LoraConfig& lora = {})
-      : gpt(store, config, {}, lora), source(store, device, dtype), device(device) {
-    for (const auto& parameter : store.parameters())
-      if (parameter->init.kind == Init::Kind::normal)
-        for (double& value : source.at_rest(*parameter)) value *= spread;
-  }
+/// A model with its parameters in plain memory.
+template <class Model>
+struct ModelCase {
+  /// `arguments`: of Model, after the store.
+  template <class... Arguments>
+  explicit ModelCase(const Device& device, DType dtype, const Arguments&... arguments)
+      : model(store, arguments...), source(store, device, dtype), device(device) {}
 
   Tape tape(TapeMode mode = TapeMode::record) { return Tape(device, &source, mode); }
+
+  /// Multiplies the initial weights of linear layers and embeddings. A new model with small weights
+  /// gives nearly equal outputs for all inputs.
+  void spread(double factor) {
+    for (const auto& parameter : store.parameters())
+      if (parameter->init.kind == Init::Kind::normal)
+        for (double& value : source.at_rest(*parameter)) value *= factor;
+  }
+
+  ParameterStore store;
+  Model model;
+  FakeSource source;
+  Device device;
+};
+
+struct GPTCase : ModelCase<models::GPT> {
+  explicit GPTCase(const models::GPTConfig& config, const Device& where = Device::cpu(),
+                   DType dtype = DType::f32, double factor = 1.0,
+                   const models::LoraConfig& lora = {})
+      : ModelCase(where, dtype, config, models::GPTPart{}, lora) {
+    spread(factor);
+  }
 
   double loss(const Tensor& ids, const Tensor& targets, const models::ForwardPosition& place = {}) {
     Tape recording = tape();
     return gpt.loss(recording, ids, targets, place).value().item();
   }
 
-  ParameterStore store;
-  models::GPT gpt;
-  FakeSource source;
-  Device device;
+  models::GPT& gpt = model;
 };
+
+/// Gives a model the weights of a folder.
+template <class Model>
+void load_weights(const WeightSource& weights, ModelCase<Model>& model) {
+  for (const auto& parameter : model.store.parameters()) {
+    const std::vector<float> values = weights.read(parameter->name);
+    model.source.at_rest(*parameter).assign(values.begin(), values.end());
+  }
+}
+
+/// The largest distance of every `stride`-th element of a gradient from the central difference of
+/// `loss()`. A prime stride that divides no row length visits all columns.
+template <class Loss>
+double distance_from_slopes(std::vector<double>& values, const std::vector<double>& gradient,
+                            size_t stride, const Loss& loss) {
+  constexpr double h = 1e-5;
+  double worst = gradient.size() == values.size() ? 0.0 : infinity;
+  for (size_t i = 0; i < values.size(); i += stride) {
+    const double value = values[i];
+    values[i] = value + h;
+    const double above = loss();
+    values[i] = value - h;
+    const double below = loss();
+    values[i] = value;
+    worst = std::max(worst, std::fabs((above - below) / (2 * h) - gradient[i]));
+  }
+  return worst;
+}
 
 /// Parameters in bf16 that are always in memory; zeros on the CPU.
 class EmptySource final : public ParameterSource {

@@ -6,7 +6,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "tests/models/hugging_face/folder_weights.h"
 #include "tests/support/error_message.h"
 #include "zerograd/models/tokenizer/question_file.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
@@ -88,7 +87,7 @@ TEST_CASE("log-probabilities, chosen endings and accuracies are those of lm-eval
     for (const char* name : {"harness", "begins", "short", "plain"}) {
       INFO(level_of(device), ", ", std::string(name));
       GPTCase model(folder.model().config, device);
-      load_folder(folder, model);
+      load_weights(folder.weights(model.gpt.config()), model);
       const json expected = expected_choices(name);
       const bool is_short = name == std::string("short");
       const ChoiceScores scores =
@@ -123,7 +122,7 @@ TEST_CASE("how many endings share a pass changes the rounding of their log-proba
     for (const auto& [dtype, rounding] : {std::pair{DType::f32, 1e-6}, {DType::bf16, 1e-2}}) {
       INFO(level_of(device), ", ", name_of(dtype));
       GPTCase model(folder.model().config, device, dtype);
-      load_folder(folder, model);
+      load_weights(folder.weights(model.gpt.config()), model);
       const ChoiceScores alone = scores_of(model, questions, {.at_once = 1});
       CHECK(sums_of(scores_of(model, questions, {.at_once = 1})) == sums_of(alone));
       for (const int64_t at_once : {2, 7, 64}) {

@@ -1,13 +1,12 @@
 #include <doctest/doctest.h>
 
-#include <array>
 #include <cmath>
 #include <fstream>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "tests/models/gpt/gpt_case.h"
 #include "zerograd/models/data/data.h"
+#include "zerograd/runtime/storage/safetensors.h"
 
 using namespace zg;
 using namespace zg::models;
@@ -16,25 +15,6 @@ using namespace zg::testing;
 namespace {
 
 const std::string pytorch_fixtures = ZG_FIXTURES;
-
-/// The f32 tensors of a safetensors file that this project's own script wrote.
-std::map<std::string, std::vector<float>> read_tensors(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  uint64_t header_bytes = 0;
-  file.read(reinterpret_cast<char*>(&header_bytes), sizeof header_bytes);
-  std::string header(header_bytes, ' ');
-  file.read(header.data(), static_cast<std::streamsize>(header_bytes));
-  const nlohmann::json entries = nlohmann::json::parse(header);
-  std::map<std::string, std::vector<float>> tensors;
-  for (auto entry = entries.begin(); entry != entries.end(); ++entry) {
-    const auto [begin, end] = entry->at("data_offsets").get<std::array<int64_t, 2>>();
-    std::vector<float>& values = tensors[entry.key()];
-    values.resize(static_cast<size_t>(end - begin) / sizeof(float));
-    file.seekg(static_cast<std::streamoff>(sizeof header_bytes + header_bytes) + begin);
-    file.read(reinterpret_cast<char*>(values.data()), end - begin);
-  }
-  return tensors;
-}
 
 double norm(const std::vector<double>& a, const std::vector<float>& b, double scale_of_b) {
   double squares = 0.0;
@@ -48,8 +28,8 @@ double norm(const std::vector<double>& a, const std::vector<float>& b, double sc
 TEST_CASE("loss and gradients of a GPT step match PyTorch") {
   const nlohmann::json expected =
       nlohmann::json::parse(std::ifstream(pytorch_fixtures + "losses.json"));
-  const auto weights = read_tensors(pytorch_fixtures + "weights.safetensors");
-  const auto gradients = read_tensors(pytorch_fixtures + "gradients.safetensors");
+  const SafetensorsReader weights(pytorch_fixtures + "weights.safetensors"),
+      gradients(pytorch_fixtures + "gradients.safetensors");
   const auto data = token_dataset(
       pytorch_fixtures + "tokens.bin",
       {.block_size = expected["block_size"], .validation_fraction = 0, .order = Order::sequential});
@@ -63,9 +43,9 @@ TEST_CASE("loss and gradients of a GPT step match PyTorch") {
                    .block_size = expected["block_size"],
                    .dropout = 0.0f},
                   device);
-    REQUIRE(weights.size() == model.store.parameters().size());
+    REQUIRE(weights.entries().size() == model.store.parameters().size());
     for (const auto& parameter : model.store.parameters()) {
-      const std::vector<float>& values = weights.at(parameter->name);
+      const std::vector<float> values = weights.read_floats(parameter->name);
       REQUIRE(static_cast<int64_t>(values.size()) == parameter->shape.numel());
       model.source.at_rest(*parameter).assign(values.begin(), values.end());
     }
@@ -79,7 +59,7 @@ TEST_CASE("loss and gradients of a GPT step match PyTorch") {
     for (const auto& parameter : model.store.parameters()) {
       CAPTURE(parameter->name);
       const std::vector<double>& gradient = model.source.gradients[parameter.get()];
-      const std::vector<float>& reference = gradients.at(parameter->name);
+      const std::vector<float> reference = gradients.read_floats(parameter->name);
       REQUIRE(gradient.size() == reference.size());
       // About 100 roundings lie between a weight and its gradient. Their errors add up to about
       // sqrt(100) u on each side, and LayerNorm and softmax subtract numbers a few times larger: 64

@@ -9,8 +9,8 @@
 #include <span>
 
 #include "tests/models/gpt/gpt_case.h"
-#include "tests/models/hugging_face/folder_weights.h"
 #include "tests/models/hugging_face/transformers_results.h"
+#include "tests/models/tokenizer/tokenizer_text.h"
 #include "tests/support/temporary_folder.h"
 #include "zerograd/models/data/conversation_data.h"
 #include "zerograd/models/hugging_face/hugging_face.h"
@@ -43,18 +43,10 @@ std::vector<Conversation> chats_of_fixture(const Tokenizer& tokenizer, bool by_t
                    : chat_format(read_text(chat_folder + "/chat_format.json"), "chat_format")});
 }
 
-// Applies the patch of a variant: an object with a type replaces the other one.
-json patched(json file, const json& patch) {
-  for (const auto& [key, value] : patch.items())
-    file[key] =
-        value.is_object() && !value.contains("type") ? patched(file[key], value) : json(value);
-  return file;
-}
-
 struct ChatModel : GPTCase {
   explicit ChatModel(const HuggingFaceFolder& folder, const Device& where)
       : GPTCase(folder.model().config, where) {
-    load_folder(folder, *this);
+    load_weights(folder.weights(gpt.config()), *this);
   }
   Var loss_of(Tape& tape, const Batch& batch) const {
     return gpt.loss(tape, batch.ids, batch.targets, {}, /*checkpointing=*/false,

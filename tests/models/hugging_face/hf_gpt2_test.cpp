@@ -29,7 +29,6 @@ json hf_gpt2_json() { return json::parse(read_text(hf_gpt2_fixture + "/config.js
 }  // namespace
 
 TEST_CASE("logits of a Hugging Face GPT-2 match PyTorch") {
-  const SafetensorsFolder folder(hf_gpt2_fixture);
   const SafetensorsReader expected(hf_gpt2_fixture + "/logits.safetensors");
   const std::vector<float> logits = expected.read_floats("logits");
   std::vector<int64_t> ids(24);
@@ -40,14 +39,8 @@ TEST_CASE("logits of a Hugging Face GPT-2 match PyTorch") {
     GPTConfig config = hf_gpt2_config();
     CHECK(config.tied);
     GPTCase model(config, device);
-    const std::vector<HFTensor> tensors = hf_tensors(config);
-    CHECK(tensors.size() == model.store.parameters().size());
-    for (const HFTensor& tensor : tensors) {
-      REQUIRE(folder.shape(tensor.name) == tensor.their_shape());
-      std::vector<float> values = folder.read_floats(tensor.name);
-      if (tensor.conv1d) values = transposed(values, tensor.shape[1], tensor.shape[0]);
-      model.source.at_rest(*model.store.find(tensor.name)).assign(values.begin(), values.end());
-    }
+    CHECK(hf_tensors(config).size() == model.store.parameters().size());
+    load_weights(HuggingFaceFolder(hf_gpt2_fixture).weights(config), model);
     Tape tape = model.tape(TapeMode::inference);
     const Tensor tokens = Tensor::from(ids, {2, 12}, device);
     const std::vector<double> ours = model.gpt.logits(tape, tokens).value().to_doubles();
@@ -72,13 +65,7 @@ TEST_CASE("hf_config reads back the GPT-2 config that hf_json writes") {
     const HFModel back = hf_config(text, "config.json");
     CHECK(back.tokens == tokens);
     CHECK(back.dropouts.empty());
-    CHECK(back.config.layers == config.layers);
-    CHECK(back.config.heads == config.heads);
-    CHECK(back.config.width == config.width);
-    CHECK(back.config.vocabulary == config.vocabulary);
-    CHECK(back.config.block_size == config.block_size);
-    CHECK(back.config.tied == tied);
-    CHECK(back.config.dropout == config.dropout);
+    CHECK((back.config == config));
     CHECK(json::parse(text)["resid_pdrop"] == 0.1);
     CHECK(json::parse(text)["eos_token_id"] == (tied ? json(60) : json({60, 9})));
     // A model of characters or numbers has none, whatever its vocabulary: null, not 50256.

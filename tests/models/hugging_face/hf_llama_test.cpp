@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/models/gpt/gpt_case.h"
-#include "tests/models/hugging_face/folder_weights.h"
 #include "tests/models/hugging_face/transformers_results.h"
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
@@ -45,7 +44,7 @@ TEST_CASE("logits, loss and every gradient of families with rotary positions mat
     for (const Device& device : devices_at_every_level()) {
       CAPTURE(level_of(device));
       GPTCase model(folder.model().config, device);
-      load_folder(folder, model);
+      load_weights(folder.weights(model.gpt.config()), model);
       const Shape shape{Transformers::B, Transformers::T};
       const Tensor ids = Tensor::from(theirs.ids, shape, device);
       Tape inference = model.tape(TapeMode::inference);

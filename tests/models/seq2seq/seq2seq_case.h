@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/autograd/fake_source.h"
-#include "tests/support/op_case.h"
+#include "tests/models/gpt/gpt_case.h"
+#include "tests/models/hugging_face/transformers_results.h"
 #include "zerograd/models/hugging_face/hf_seq2seq.h"
 #include "zerograd/models/seq2seq/seq2seq.h"
 #include "zerograd/runtime/storage/file_io.h"
@@ -58,14 +58,7 @@ struct Seq2SeqFixture {
   }
   /// The largest difference, relative to the largest expected value.
   double error(const std::string& name, const std::vector<double>& got) const {
-    const std::vector<float> theirs = expected.read_floats(name);
-    if (got.size() != theirs.size()) return INFINITY;
-    double worst = 0.0, largest = 0.0;
-    for (size_t i = 0; i < got.size(); ++i) {
-      worst = std::max(worst, std::fabs(got[i] - double{theirs[i]}));
-      largest = std::max(largest, std::fabs(double{theirs[i]}));
-    }
-    return worst / largest;
+    return relative_error(got, expected.read_floats(name));
   }
 };
 
@@ -73,31 +66,10 @@ struct Seq2SeqFixture {
 /// number, so their gradient is 0, and what is computed is rounding.
 inline bool has_no_gradient(const std::string& name) { return name.ends_with("k_proj.bias"); }
 
-struct Seq2SeqCase {
-  explicit Seq2SeqCase(const models::Seq2SeqConfig& config, const Device& device = Device::cpu(),
+struct Seq2SeqCase : ModelCase<models::Seq2Seq> {
+  explicit Seq2SeqCase(const models::Seq2SeqConfig& config, const Device& where = Device::cpu(),
                        DType dtype = DType::f32)
-      : model(store, config), source(store, device, dtype), device(device) {}
-
-  Tape tape(TapeMode mode = TapeMode::record) { return Tape(device, &source, mode); }
-
-  void load(const models::Seq2SeqFolder& folder) {
-    const WeightSource weights = folder.weights(model.config());
-    for (const auto& parameter : store.parameters()) {
-      const std::vector<float> values = weights.read(parameter->name);
-      source.at_rest(*parameter).assign(values.begin(), values.end());
-    }
-  }
-  /// Multiplies initial weights, so that outputs differ.
-  void spread(double factor) {
-    for (const auto& parameter : store.parameters())
-      if (parameter->init.kind == Init::Kind::normal)
-        for (double& value : source.at_rest(*parameter)) value *= factor;
-  }
-
-  ParameterStore store;
-  models::Seq2Seq model;
-  FakeSource source;
-  Device device;
+      : ModelCase(where, dtype, config) {}
 };
 
 /// The model of a fixture with its weights.
@@ -108,7 +80,7 @@ struct Seq2SeqFixtureCase : Seq2SeqCase {
  private:
   Seq2SeqFixtureCase(const models::Seq2SeqFolder& folder, const Device& device)
       : Seq2SeqCase(folder.model().config, device) {
-    load(folder);
+    load_weights(folder.weights(model.config()), *this);
   }
 };
 

@@ -190,14 +190,8 @@ TEST_CASE("tensor ranks give an encoder-decoder's logits, and search the same to
 
 namespace {
 
-struct Seq2SeqAccount {
-  int64_t peak, live;
-  std::vector<std::pair<int64_t, int64_t>> wire;
-  bool operator==(const Seq2SeqAccount&) const = default;
-};
-
-Seq2SeqAccount account_of_step(Communicator& world, const Device& device, bool sequence,
-                               bool checkpointing) {
+Account account_of_step(Communicator& world, const Device& device, bool sequence,
+                        bool checkpointing) {
   const Mesh mesh(world, {.tensor = world.size()});
   ParameterStore store;
   const Seq2SeqConfig config = shared_seq2seqs(/*dropout=*/true)[1];
@@ -209,10 +203,7 @@ Seq2SeqAccount account_of_step(Communicator& world, const Device& device, bool s
   Tape tape(device, &source);
   tape.backward(
       model.loss(tape, batch, {}, {.checkpointing = checkpointing, .label_smoothing = 0.1}));
-  Seq2SeqAccount account{device.memory().peak(), device.memory().live(), {}};
-  for (const WireCount& count : mesh.tensor->wire())
-    account.wire.emplace_back(count.calls, count.bytes);
-  return account;
+  return {device, *mesh.tensor};
 }
 
 }  // namespace
@@ -222,19 +213,9 @@ TEST_CASE("a meta device counts the bytes and messages of an encoder-decoder's t
     for (const bool sequence : {false, true})
       for (const bool checkpointing : {false, true}) {
         INFO("count ", count, ", sequence ", sequence, ", checkpointing ", checkpointing);
-        std::vector<Seq2SeqAccount> real(static_cast<size_t>(count));
-        run_local(count,
-                  [&](Communicator& world, const Device& device) {
-                    real[static_cast<size_t>(world.rank())] =
-                        account_of_step(world, device, sequence, checkpointing);
-                  },
-                  {.device = {.threads = 1}});
-        for (int rank = 0; rank < count; ++rank) {
-          CAPTURE(rank);
-          const auto world = counting_communicator(rank, count);
-          CHECK(account_of_step(*world, Device::meta(0, {.threads = 1}), sequence, checkpointing) ==
-                real[static_cast<size_t>(rank)]);
-        }
+        check_account_on_meta(count, [&](Communicator& world, const Device& device) {
+          return account_of_step(world, device, sequence, checkpointing);
+        });
       }
 }
 

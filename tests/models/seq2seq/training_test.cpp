@@ -3,9 +3,10 @@
 #include <doctest/doctest.h>
 
 #include "tests/models/seq2seq/seq2seq_case.h"
+#include "tests/support/cover.h"
+#include "tests/support/planned.h"
 #include "tests/support/temporary_folder.h"
 #include "zerograd/models/data/random_stream.h"
-#include "zerograd/runtime/plan.h"
 #include "zerograd/zero/trainer.h"
 
 using namespace zg;
@@ -91,35 +92,26 @@ std::string hash_of(const Seq2SeqJob& job, const std::string& disk = {}) {
 
 }  // namespace
 
-TEST_CASE("an encoder-decoder model trains to the same bits at every stage and number of ranks") {
-  for (const Seq2SeqConfig& config : tiny_seq2seqs()) {
-    CAPTURE(std::string(name_of(config.family)));
-    const std::string expected = hash_of({.config = config});
-    CHECK(hash_of({.config = config, .checkpointing = true}) == expected);
-    for (const int world : {1, 2, 4})
-      for (const int stage : {0, 1, 2, 3}) {
-        INFO("world ", world, ", stage ", stage);
-        CHECK(hash_of({.config = config,
-                       .world = world,
-                       .engine = {.stage = stage},
-                       .checkpointing = stage == 3}) == expected);
-      }
-  }
-}
-
 TEST_CASE(
-    "an encoder-decoder model trains to the same bits with states on the host and on a disk") {
-  const Seq2SeqConfig config = tiny_seq2seqs()[1];
+    "an encoder-decoder model trains to the same bits at every stage, on any ranks, with "
+    "checkpointing and offload") {
   const TemporaryFolder disk;
-  const std::string expected = hash_of({.config = config});
-  for (const Space space : {Space::host, Space::file})
-    for (const int world : {1, 2}) {
-      INFO(static_cast<int>(space), ", world ", world);
-      CHECK(hash_of({.config = config,
-                     .world = world,
-                     .engine = {.stage = 3, .offload = {space, space, space, space}}},
-                    disk.path()) == expected);
-    }
+  const std::vector<Seq2SeqConfig> configs = tiny_seq2seqs();
+  std::vector<std::string> expected;
+  for (const Seq2SeqConfig& config : configs) expected.push_back(hash_of({.config = config}));
+  for_cover(
+      [&](size_t model, int world, int stage, bool checkpointing, Space space) {
+        INFO(name_of(configs[model].family), ", world ", world, ", stage ", stage, ", ",
+             name_of(space));
+        const zero::OffloadOptions offload{stage == 3 ? space : Space::device, space, space, space};
+        CHECK(hash_of({.config = configs[model],
+                       .world = world,
+                       .engine = {.stage = stage, .offload = offload},
+                       .checkpointing = checkpointing},
+                      disk.path()) == expected[model]);
+      },
+      std::vector<size_t>{0, 1}, std::vector{1, 2, 4}, std::vector{0, 1, 2, 3},
+      std::array{false, true}, std::vector{Space::device, Space::host, Space::file});
 }
 
 TEST_CASE("an encoder-decoder run that was stopped continues with the same bits on other ranks") {
@@ -208,9 +200,6 @@ TEST_CASE("a plan of an encoder-decoder run equals the run, also with tensor ran
             .hashes = tensor == 1};
         std::string hash;
         const DeviceOptions device{.swap = {.directory = disk.path()}};
-        const Plan plan = plan_ranks(job.world, training_of(job, hash), {.device = device});
-        const MemoryReport report = run_ranks(job.world, training_of(job, hash),
-                                              {.local = {.device = device}, .expect = &plan});
-        CHECK((report == plan));
+        check_planned(job.world, training_of(job, hash), device);
       }
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tests/autograd/on_ranks.h"
+#include "tests/models/tensor_parallel/parallel_training.h"
 #include "zerograd/autograd/collective.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
@@ -368,13 +369,7 @@ TEST_CASE("ParallelStore's parts tile each whole parameter and start with its in
 
 namespace {
 
-struct PassAccount {
-  int64_t peak, live;
-  std::vector<std::pair<int64_t, int64_t>> wire;
-  bool operator==(const PassAccount&) const = default;
-};
-
-PassAccount account_of_a_pass(Communicator& ranks, const Device& device, bool sequence) {
+Account account_of_a_pass(Communicator& ranks, const Device& device, bool sequence) {
   const TensorParallel parallel{&ranks, sequence};
   const Tensor ids = Tensor::full({2, 8}, 6, DType::i32, device);
   Tape tape(device);
@@ -388,9 +383,7 @@ PassAccount account_of_a_pass(Communicator& ranks, const Device& device, bool se
   const Var x = parallel_embedding(ids, table, 7, parallel);
   const Var y = parallel_feed_forward(x, in, in_bias, out, shared[0], parallel);
   tape.backward(parallel_projection_cross_entropy(y, table, ids, 7, parallel));
-  PassAccount account{device.memory().peak(), device.memory().live(), {}};
-  for (const WireCount& count : ranks.wire()) account.wire.emplace_back(count.calls, count.bytes);
-  return account;
+  return {device, ranks};
 }
 
 }  // namespace
@@ -399,18 +392,8 @@ TEST_CASE("tensor parallel layers on a meta device count the memory and messages
   for (int count : {1, 2, 4})
     for (bool sequence : {false, true}) {
       INFO("count ", count, ", sequence ", sequence);
-      std::vector<PassAccount> real(static_cast<size_t>(count));
-      run_local(count,
-                [&](Communicator& ranks, const Device& device) {
-                  real[static_cast<size_t>(ranks.rank())] =
-                      account_of_a_pass(ranks, device, sequence);
-                },
-                {.device = {.threads = 1}});
-      for (int rank = 0; rank < count; ++rank) {
-        CAPTURE(rank);
-        const auto ranks = counting_communicator(rank, count);
-        CHECK(account_of_a_pass(*ranks, Device::meta(0, {.threads = 1}), sequence) ==
-              real[static_cast<size_t>(rank)]);
-      }
+      check_account_on_meta(count, [&](Communicator& ranks, const Device& device) {
+        return account_of_a_pass(ranks, device, sequence);
+      });
     }
 }

@@ -32,14 +32,6 @@ models::Tokenizer read_family(const json& file) {
   return models::tokenizer_from_json(file.dump(), "family.json");
 }
 
-// Applies the patch of a variant: an object with a type replaces the other one.
-json patched(json file, const json& patch) {
-  for (const auto& [key, value] : patch.items())
-    file[key] =
-        value.is_object() && !value.contains("type") ? patched(file[key], value) : json(value);
-  return file;
-}
-
 template <class T>
 std::string hash_in_all(const T& values) {
   return checksum(std::as_bytes(std::span(values)));
@@ -174,14 +166,15 @@ TEST_CASE("a family's tokenizer.json is written with every field that changes id
   }
 }
 
-TEST_CASE("NFC of every code point in several contexts equals that of Hugging Face's tokenizers") {
+TEST_CASE("NFC of code points of every plane in several contexts equals that of tokenizers") {
   const json expected = family_file("nfc");
   json file = family_file("gpt2")["tokenizer"];
   file["normalizer"] = {{"type", "NFC"}};
   file["added_tokens"] = json::array();
   const models::Tokenizer tokenizer = read_family(file);
   REQUIRE(expected.size() == 0x110);
-  for (char32_t begin = 0; begin < 0x110000; begin += 0x1000) {
+  // All code points below U+30000. No later one is changed: one block of eight.
+  for (char32_t begin = 0; begin < 0x110000; begin += begin < 0x30000 ? 0x1000 : 0x8000) {
     std::string text;
     for (char32_t code = begin; code < begin + 0x1000; ++code) {
       if (code >= 0xd800 && code < 0xe000) continue;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,14 @@
 
 // The text of tests/reference/tokenizer.py: mixed scripts, made of seed.txt by the same recipe.
 namespace zg::testing {
+
+/// A tokenizer.json of tests/reference/fixtures/tokenizer/families with the patch of a variant: an
+/// object with a type replaces the other one.
+inline nlohmann::json patched(nlohmann::json file, const nlohmann::json& patch) {
+  for (const auto& [key, value] : patch.items())
+    file[key] = value.is_object() && !value.contains("type") ? patched(file[key], value) : value;
+  return file;
+}
 
 /// SplitMix64 (Steele 2014).
 class Draws {

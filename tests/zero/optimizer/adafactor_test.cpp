@@ -13,8 +13,10 @@
 
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/zero/whole_update_checks.h"
+#include "tests/zero/matrix_toy.h"
 #include "zerograd/kernels/optimizer/optimizer.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/checkpoint/checkpoint_file.h"
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
 #include "zerograd/zero/checkpoint/consolidate.h"
 
@@ -93,14 +95,6 @@ TEST_CASE("adafactor steps agree with torch.optim.Adafactor within its rounding"
   }
 }
 
-TEST_CASE(
-    "adafactor gives the same parameter hash for every stage, rank count, offload, thread count "
-    "and restart") {
-  UpdateOptions grouped = adafactor;
-  grouped.groups = {{.pattern = "tall", .rate = 0.25f}, {.pattern = "gain", .weight_decay = 0.5f}};
-  check_one_hash(adafactor, grouped);
-}
-
 TEST_CASE("adafactor has the same bits for any number of threads on parameters of many tasks") {
   std::vector<std::vector<float>> results;
   for (const int threads : {1, 2, 5}) {
@@ -124,31 +118,6 @@ TEST_CASE("adafactor has the same bits for any number of threads on parameters o
   CHECK(results[0].size() == 700 * 311 + 700 + 311 + 2 * 100'001);
   CHECK(results[0] == results[1]);
   CHECK(results[0] == results[2]);
-}
-
-TEST_CASE("a plan of an adafactor run equals the run, also with a skipped first step") {
-  check_plan(adafactor, /*skipped=*/0);
-}
-
-TEST_CASE("a skipped step of adafactor changes neither parameters nor second moments") {
-  const MatrixToy toy;
-  Engine engine(toy.store, Device::cpu(), {.update = adafactor});
-  std::vector<float> gradient(5 * 31, 1.0f);
-  gradient[3] = std::numeric_limits<float>::quiet_NaN();
-  const std::string start = engine.parameter_hash();
-  run_micro_batch(engine, {{&toy.wide, gradient}});
-  CHECK(engine.step(1e-2f).skipped);
-  CHECK(engine.parameter_hash() == start);
-  train_step(engine, 0);
-  const std::string before = engine.parameter_hash();
-  CHECK(before != start);
-  const std::vector<float> of_matrix = engine.read(toy.wide, State::moment2);
-  const std::vector<float> of_vector = engine.read(toy.gain, State::moment2);
-  run_micro_batch(engine, {{&toy.wide, gradient}});
-  CHECK(engine.step(1e-2f).skipped);
-  CHECK(engine.parameter_hash() == before);
-  CHECK(engine.read(toy.wide, State::moment2) == of_matrix);
-  CHECK(engine.read(toy.gain, State::moment2) == of_vector);
 }
 
 TEST_CASE("with a rate of 0 adafactor updates the second moments and keeps the parameters") {
@@ -257,10 +226,6 @@ TEST_CASE("second moments of adafactor are written whole, and another length is 
   CHECK(message_of<ShapeError>([&] {
           engine.write(toy.tall, State::moment2, std::vector<float>(40 * 24));
         }) == "write: 'tall' takes 64 values, got 960");
-}
-
-TEST_CASE("a snapshot that is read during an adafactor step gets the state from before the step") {
-  check_snapshot(adafactor, State::moment2);
 }
 
 TEST_CASE("adafactor refuses options and parameters that it does not support") {

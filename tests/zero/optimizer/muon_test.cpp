@@ -1,5 +1,4 @@
-// Tests of Muon: the Newton-Schulz iteration, agreement with PyTorch, the same parameter hash for
-// every division of the work, plans, saved moments.
+// Tests of Muon: the Newton-Schulz iteration, agreement with PyTorch, saved moments.
 #include "zerograd/zero/optimizer/muon.h"
 
 #include <doctest/doctest.h>
@@ -11,8 +10,10 @@
 
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/zero/whole_update_checks.h"
+#include "tests/zero/matrix_toy.h"
 #include "zerograd/kernels/optimizer/optimizer.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/checkpoint/checkpoint_file.h"
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
 
 using namespace zg;
@@ -151,32 +152,6 @@ TEST_CASE("muon steps agree with torch.optim.Muon within its rounding") {
 }
 
 TEST_CASE(
-    "muon gives the same parameter hash for every stage, rank count, offload, thread count and "
-    "restart") {
-  UpdateOptions grouped = muon;  // adam updates a large and a small matrix
-  grouped.groups = {{.pattern = "tall", .by_adam = true}, {.pattern = "wide", .by_adam = true}};
-  check_one_hash(muon, grouped);
-}
-
-TEST_CASE("a plan of a muon run equals the run, also with a skipped step") {
-  check_plan(muon, /*skipped=*/1);
-}
-
-TEST_CASE("a skipped step of muon changes nothing") {
-  const MatrixToy toy;
-  Engine engine(toy.store, Device::cpu(), {.update = muon});
-  train_step(engine, 0);
-  const std::string before = engine.parameter_hash();
-  const std::vector<float> moment = engine.read(toy.tall, State::moment1);
-  std::vector<float> gradient(5 * 31, 1.0f);
-  gradient[3] = std::numeric_limits<float>::quiet_NaN();
-  run_micro_batch(engine, {{&toy.wide, gradient}});
-  CHECK(engine.step(1e-2f).skipped);
-  CHECK(engine.parameter_hash() == before);
-  CHECK(engine.read(toy.tall, State::moment1) == moment);
-}
-
-TEST_CASE(
     "muon updates parameters that are no hidden matrices with adam at adam_rate times the rate") {
   const MatrixToy toy;
   UpdateOptions update = muon;
@@ -257,10 +232,6 @@ TEST_CASE("a checkpoint of muon is loaded with its own parameter groups alone") 
     zero::load_checkpoint(folder.path(), same);
     CHECK(same.parameter_hash() == engine.parameter_hash());
   }
-}
-
-TEST_CASE("a snapshot that is read during a muon step gets the state from before the step") {
-  check_snapshot(muon, State::moment1);
 }
 
 TEST_CASE("owners_of_matrices gives each matrix one rank, by sizes alone, and balances the work") {

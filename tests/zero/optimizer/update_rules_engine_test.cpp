@@ -1,20 +1,27 @@
-// Every optimizer keeps the engine's promises: bits, plans, checkpoints.
+// Every optimizer keeps the engine's promises: bits, plans, checkpoints, snapshots, skipped steps.
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <fstream>
+#include <map>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/support/cover.h"
 #include "tests/support/error_message.h"
 #include "tests/support/planned.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/zero/matrix_toy.h"
 #include "tests/zero/training_run.h"
-#include "zerograd/autograd/ops.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
+#include "zerograd/zero/checkpoint/snapshot.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -34,11 +41,58 @@ std::vector<NamedRule> named_rules() {
   using enum OptimizerRule;
   return {
       {"adam", {.decoupled = false}, 2},
-      {"adamw, groups", {.groups = {{"*weight", 0.25f, 0.5f}}}, 2},
+      {"adamw, groups", {.groups = {{"a.*", 0.25f, 0.5f}}}, 2},
       {"lion", {.rule = lion, .beta2 = 0.99f}, 1},
       {"sgd", {.rule = sgd, .decoupled = false}, 0},
       {"sgd, momentum", {.rule = sgd, .momentum = 0.9f, .dampening = 0.5f, .decoupled = false}, 1},
       {"sgd, nesterov", {.rule = sgd, .momentum = 0.9f, .nesterov = true, .decoupled = false}, 1}};
+}
+
+/// Those of all parameters alike, and those that need whole parameters.
+std::vector<NamedRule> all_rules() {
+  std::vector<NamedRule> rules = named_rules();
+  rules.push_back({"muon", {.rule = OptimizerRule::muon}, 2});
+  rules.push_back({"adafactor", {.rule = OptimizerRule::adafactor}, 0});
+  return rules;
+}
+
+/// Each rule in f32 and bf16; those that need whole parameters also in f16, with parameter groups,
+/// and all in bf16 with stochastic rounding.
+std::vector<Config> configs_of_rules() {
+  std::vector<Config> configs;
+  for (const NamedRule& rule : all_rules()) {
+    configs.push_back({.update = rule.update});
+    Config& narrow = configs.emplace_back(Config{.compute = DType::bf16, .update = rule.update});
+    const bool is_muon = rule.update.rule == OptimizerRule::muon;
+    if (!is_muon && rule.update.rule != OptimizerRule::adafactor) continue;
+    // With muon adam updates a large and a small matrix.
+    narrow.update.groups = {{.pattern = "tall", .rate = is_muon ? 1.0f : 0.25f, .by_adam = is_muon},
+                            {.pattern = "wide", .weight_decay = 0.5f, .by_adam = is_muon}};
+    configs.push_back({.compute = DType::f16, .update = rule.update, .loss_scaling = low_scale});
+    Config& stochastic = configs.emplace_back(Config{.compute = DType::bf16,
+                                                     .optimizer = DType::bf16,
+                                                     .grad_accum = DType::bf16,
+                                                     .update = rule.update});
+    stochastic.update.stochastic_rounding = true;
+  }
+  // `wide` and `alone` have fewer elements and stay gathered at stage 3; `tall` does not.
+  for (Config& config : configs) config.param_persistence_threshold = 160;
+  return configs;
+}
+
+std::string text_of(const Config& config) {
+  return std::string(zero::optimizer_name(config.update)) + " in " + name_of(config.compute) +
+         ", states in " + name_of(config.optimizer);
+}
+
+using States = std::map<std::pair<const Parameter*, Engine::State>, std::vector<float>>;
+
+States states_of(const MatrixToy& toy, const Engine& engine) {
+  States states;
+  for (const auto& parameter : toy.store.parameters())
+    for (const auto state : {Engine::State::master, Engine::State::moment1, Engine::State::moment2})
+      states[{parameter.get(), state}] = engine.read(*parameter, state);
+  return states;
 }
 
 }  // namespace
@@ -49,42 +103,43 @@ TEST_CASE(
   using enum Space;
   const zero::OffloadOptions places[] = {{},
                                          {.optimizer = host},
-                                         {.optimizer = file, .sub_group_size = 64},
+                                         {.optimizer = file, .sub_group_size = 128},
                                          {.gradient = host},
+                                         {.gradient = file, .optimizer = file},
                                          {.optimizer = host, .optimizer_ratio = 0.5}};
-  std::vector<std::pair<Config, std::string>> plain;  // with the hash of one rank
-  for (const NamedRule& rule : named_rules())
-    for (const DType compute : {DType::f32, DType::bf16}) {
-      INFO(std::string(rule.name), ", ", name_of(compute));
-      const Config config{
-          .compute = compute, .update = rule.update, .param_persistence_threshold = 20};
-      const std::string hash = train_on_ranks(config, {}).hash;
-      for (const auto& other : plain) CHECK(hash != other.second);  // the rule has an effect
-      plain.emplace_back(config, hash);
-    }
+  const std::vector<Config> configs = configs_of_rules();
+  std::map<const Config*, std::string> hashes;
+  std::set<std::string> different;
+  for (const Config& config : configs) {
+    hashes[&config] = train_on_ranks<MatrixToy>(config, {}).hash;
+    CAPTURE(text_of(config));
+    CHECK(different.insert(hashes[&config]).second);  // the rule has an effect
+  }
   for_cover(
-      [&](const std::pair<Config, std::string>& rule, int stage, int ranks,
-          const zero::OffloadOptions& offload) {
-        INFO("setting ", &rule - plain.data());
-        INFO(name_of(rule.first.update.rule), ", stage ", stage, ", ranks ", ranks);
-        Config config = rule.first;
+      [&](const Config& plain, int stage, int ranks, const zero::OffloadOptions& offload) {
+        INFO(text_of(plain), ", stage ", stage, ", ranks ", ranks, ", ",
+             name_of(offload.optimizer));
+        Config config = plain;
         config.stage = stage;
         config.offload = offload;
-        CHECK(train_on_ranks(config, {.ranks = ranks}).hash == rule.second);
+        if (stage == 3 && ranks > 1) config.offload.parameter = file;
+        config.allgather_bucket_size = ranks == 3 ? 100 : 500'000'000;
+        const TrainingRun run{.ranks = ranks, .threads = 1 + ranks % 2};
+        CHECK(train_on_ranks<MatrixToy>(config, run).hash == hashes.at(&plain));
       },
-      plain, std::vector{0, 1, 2, 3}, std::vector{1, 2, 3, 4}, places);
-  for (const auto& [rule, expected] : plain)
+      configs, std::vector{0, 1, 2, 3}, std::vector{1, 2, 3, 4}, places);
+  for (const Config& plain : configs)
     for (const int stage : {0, 3}) {
-      INFO(name_of(rule.update.rule), ", stage ", stage);
+      INFO(text_of(plain), ", stage ", stage);
       const TemporaryFolder folder;
-      Config config = rule;
+      Config config = plain;
       config.stage = stage;
-      train_on_ranks(config, {.ranks = 3, .end = 2, .directory = folder.path()});
+      train_on_ranks<MatrixToy>(config, {.ranks = 3, .end = 2, .directory = folder.path()});
       zero::verify_checkpoint(folder / "step_2");
       config.stage = 3 - stage;
       config.offload = {.optimizer = host};
-      CHECK(train_on_ranks(config, {.ranks = 2, .first = 2, .directory = folder.path()}).hash ==
-            expected);
+      const TrainingRun rest{.ranks = 2, .first = 2, .directory = folder.path()};
+      CHECK(train_on_ranks<MatrixToy>(config, rest).hash == hashes.at(&plain));
     }
 }
 
@@ -167,36 +222,89 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a plan equals its run for every optimizer") {
-  for (const NamedRule& rule : named_rules())
-    for (const int stage : {0, 1, 3})
-      for (const Space space : {Space::device, Space::host, Space::file}) {
+TEST_CASE("a plan equals its run for every optimizer, also with a skipped step") {
+  for_cover(
+      [](const NamedRule& rule, int stage, Space space, int skipped) {
         INFO(std::string(rule.name), ", stage ", stage, ", ", name_of(space));
         const Program program = [&](Communicator& ranks, const Device& device) {
-          ParameterStore store;
-          const Unit& unit = store.unit("layer");
-          const Parameter& weight =
-              store.add(unit, "weight", {33, 70}, Init::normal(0.1f), {.decay = true});
-          Engine engine(store, ranks, device,
+          const MatrixToy toy;
+          Engine engine(toy.store, ranks, device,
                         {.stage = stage,
                          .compute = DType::bf16,
                          .update = rule.update,
                          .offload = {.optimizer = space, .sub_group_size = 256}});
-          for (int step = 0; step < 2; ++step) {
-            Tape tape = engine.tape();
-            Var loss;
-            {
-              const Tape::Use use(tape, unit);
-              const Var out =
-                  linear(Tensor::full({4, 70}, 0.5, DType::bf16, device), tape.parameter(weight));
-              loss = cast(mean(out * out), DType::f32);
-            }
-            engine.backward(tape, loss);
-            engine.step(1e-3f);
+          for (int step = 0; step < 3; ++step) {
+            const float value = step == skipped ? INFINITY : 1.0f;
+            Gradients gradients;
+            for (const auto& parameter : toy.store.parameters())
+              gradients[parameter.get()].assign(static_cast<size_t>(parameter->shape.numel()),
+                                                value);
+            run_micro_batch(engine, gradients);
+            const zero::StepResult result = engine.step(1e-3f);
+            if (device.type() != Device::Type::meta) CHECK(result.skipped == (step == skipped));
           }
         };
-        check_planned(2, program, {.swap = {.directory = "/tmp"}});
+        check_planned(3, program, {.swap = {.directory = "/tmp"}});
+      },
+      all_rules(), std::vector{0, 1, 3}, std::vector{Space::device, Space::host, Space::file},
+      std::vector{0, 1});
+}
+
+TEST_CASE("a skipped step changes no state of any optimizer, before and after its first step") {
+  for (const NamedRule& rule : all_rules()) {
+    CAPTURE(std::string(rule.name));
+    const MatrixToy toy;
+    Engine engine(toy.store, Device::cpu(), {.update = rule.update});
+    std::vector<float> gradient(5 * 31, 1.0f);
+    gradient[3] = std::nanf("");
+    for (int step = 0; step < 2; ++step) {
+      const States before = states_of(toy, engine);
+      run_micro_batch(engine, {{&toy.wide, gradient}});
+      CHECK(engine.step(1e-2f).skipped);
+      CHECK((states_of(toy, engine) == before));
+      train_step(engine, step);
+      CHECK((states_of(toy, engine) != before));
+    }
+  }
+}
+
+TEST_CASE("a snapshot that another thread reads during a step has the states from before it") {
+  for (const NamedRule& rule : all_rules()) {
+    CAPTURE(std::string(rule.name));
+    const MatrixToy toy;
+    Engine engine(toy.store, Device::cpu(), {.update = rule.update});
+    train_step(engine, 0);
+    const States before = states_of(toy, engine);
+    States read;
+    zero::Snapshot snapshot(engine);
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool stepped = false;
+    std::thread reader([&] {
+      // Before each piece the reader waits until the step has ended, at most 10 ms.
+      for (size_t i = 0; i < snapshot.pieces().size(); ++i) {
+        {
+          std::unique_lock lock(mutex);
+          changed.wait_for(lock, std::chrono::milliseconds(10), [&] { return stepped; });
+        }
+        const zero::Snapshot::Piece& piece = snapshot.pieces()[i];
+        snapshot.read(i, [&](std::span<const float> part) {
+          std::vector<float>& values = read[{piece.parameter, piece.state}];
+          values.insert(values.end(), part.begin(), part.end());
+        });
       }
+    });
+    train_step(engine, 1);
+    {
+      const std::lock_guard lock(mutex);
+      stepped = true;
+    }
+    changed.notify_all();
+    reader.join();
+    for (const auto& [key, values] : before)
+      if (!values.empty()) CHECK(read[key] == values);
+    CHECK((states_of(toy, engine) != before));
+  }
 }
 
 TEST_CASE("optimizer options that are out of range or belong to another optimizer are refused") {

@@ -73,8 +73,7 @@ struct TiedMatrix {
   const Unit& unit = store.unit("tied");
   const Parameter& wte = store.add(unit, "wte", {vocabulary, width}, Init::normal(0.5f));
 
-  Var loss(Tape& tape, uint64_t sample) const { return loss(tape, wte, sample); }
-  static Var loss(Tape& tape, const Parameter& wte, uint64_t sample) {
+  Var loss(Tape& tape, uint64_t sample) const {
     std::vector<int64_t> ids(rows + 1);
     for (size_t i = 0; i < ids.size(); ++i)
       ids[i] = (static_cast<int64_t>(i * i) + 7 * static_cast<int64_t>(sample)) % vocabulary;
@@ -82,24 +81,21 @@ struct TiedMatrix {
       const auto from = ids.begin() + static_cast<std::ptrdiff_t>(begin);
       return Tensor::from(std::vector<int64_t>(from, from + rows), {1, rows}, tape.device());
     };
-    const Tape::Use use(tape, *wte.unit);
+    const Tape::Use use(tape, unit);
     const Var x = embedding(part(0), tape.parameter(wte));
     return projection_cross_entropy(x, tape.parameter(wte), part(1));
   }
 };
 
-double tied_micro_batch(Engine& engine, uint64_t sample) {
-  const Parameter& wte = *engine.store().parameters().front();
-  Tape tape = engine.tape();
-  const Var loss = TiedMatrix::loss(tape, wte, sample);
-  engine.backward(tape, loss);
-  return loss.value().item();
-}
-
 std::string train_tied(const Config& config, int ranks) {
-  return train_on_ranks<TiedMatrix>(config, {.ranks = ranks, .end = 2, .micro_batches = 4},
-                                    tied_micro_batch)
-      .hash;
+  const auto micro_batch = [](Engine& engine, const TiedMatrix& model, uint64_t sample) {
+    Tape tape = engine.tape();
+    const Var loss = model.loss(tape, sample);
+    engine.backward(tape, loss);
+    return loss.value().item();
+  };
+  const TrainingRun run{.ranks = ranks, .end = 2, .micro_batches = 4};
+  return train_on_ranks<TiedMatrix>(config, run, micro_batch).hash;
 }
 
 }  // namespace
