@@ -8,6 +8,7 @@
 #include "zerograd/runtime/error.h"
 
 using namespace zg;
+using zg::testing::contains;
 
 namespace {
 
