@@ -8,7 +8,6 @@
 #include "zerograd/runtime/error.h"
 
 using namespace zg;
-using zg::testing::contains;
 
 namespace {
 
@@ -141,7 +140,7 @@ TEST_CASE("a bad file of peaks is refused with its key, what is expected and wha
   };
   CHECK_NOTHROW(Peaks::parse(start + "}", "p.json"));
   for (const std::string& text : {std::string("["), std::string("3"), std::string(100000, '[')})
-    CHECK(contains(refusal_of_peaks(text), "; see bench/peaks/README.md"));
+    CHECK(testing::contains(refusal_of_peaks(text), "; see bench/peaks/README.md"));
   CHECK(refusal_of_peaks("{}") ==
         "p.json: schema: expected zerograd.peaks/1, got null; see bench/peaks/README.md");
   refused(R"(,"wait_seconds":-1)", "wait_seconds: expected a number from 0 to 1e+30, got -1");
