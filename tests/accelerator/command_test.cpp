@@ -16,20 +16,17 @@ TEST_CASE("training on the sort data gives the CPU's losses on an accelerator, u
   const TemporaryFolder folder;
   const auto losses = [&](const std::string& device) {
     const std::string metrics = folder / device;
-    hash_of(sort_run + "--steps 50 --lr 1e-3 --device " + device + " --metrics " + metrics);
+    hash_of(sort_run + "--steps 24 --batch-size 2 --lr 2e-3 --device " + device + " --metrics " +
+            metrics);
     return losses_of(metrics);
   };
   const std::vector<double> cpu = losses("cpu"), there = losses(accelerator_name);
-  REQUIRE(there.size() == 50);
-  for (size_t step = 0; step < 50; ++step) {
+  REQUIRE(there.size() == 24);
+  for (size_t step = 0; step < 24; ++step) {
     CAPTURE(step);
     CHECK(std::fabs(there[step] - cpu[step]) <= 1e-3);
   }
-  const auto last_20 = [](const std::vector<double>& all) {
-    return std::accumulate(all.end() - 20, all.end(), 0.0) / 20;
-  };
-  CHECK(std::fabs(last_20(there) - last_20(cpu)) <= 0.05 * last_20(cpu));
-  CHECK(last_20(there) < 0.8 * there[0]);
+  CHECK(std::accumulate(there.end() - 10, there.end(), 0.0) / 10 < 0.8 * there[0]);
   CHECK(there != cpu);  // equal bits would mean that the CPU was used
 }
 

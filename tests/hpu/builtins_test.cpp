@@ -31,152 +31,90 @@ T* room(LevelZero& l0, size_t n) {
 }
 
 bool same(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+bool same(int a, int b) { return a == b; }
+bool same(uint32_t a, uint32_t b) { return a == b; }
+
+/// Row r of the kernel's result is functions[r] of x and y, element by element.
+template <class Out, class In>
+void check_rows(const char* kernel, const std::vector<std::function<Out(In, In)>>& functions,
+                const std::vector<In>& x, const std::vector<In>& y) {
+  LevelZero l0;
+  Out* const out = room<Out>(l0, functions.size() * count);
+  launch(l0, l0.kernel(l0.module("builtins"), kernel), groups, items, out, l0.upload<In>(x),
+         l0.upload<In>(y));
+  const std::vector<Out> got = l0.download(out, functions.size() * count);
+  for (size_t r = 0; r < functions.size(); ++r)
+    for (size_t i = 0; i < count; ++i) {
+      INFO("function ", r, " of ", x[i], ", ", y[i]);
+      CHECK(same(got[r * count + i], functions[r](x[i], y[i])));
+    }
+}
 
 }  // namespace
 
-TEST_CASE("OpenCL functions of one float equal those of the host's math library") {
-  LevelZero l0;
-  const std::vector<std::function<float(float)>> functions{
-      [](float v) { return std::exp(v); },   [](float v) { return std::exp2(v); },
-      [](float v) { return std::expm1(v); }, [](float v) { return std::log(v); },
-      [](float v) { return std::log2(v); },  [](float v) { return std::log1p(v); },
-      [](float v) { return std::sin(v); },   [](float v) { return std::cos(v); },
-      [](float v) { return std::tanh(v); },  [](float v) { return std::erf(v); },
-      [](float v) { return std::sqrt(v); },  [](float v) { return 1.0f / std::sqrt(v); },
-      [](float v) { return std::fabs(v); },  [](float v) { return std::floor(v); },
-      [](float v) { return std::ceil(v); },  [](float v) { return std::trunc(v); },
-      [](float v) { return std::round(v); }, [](float v) { return std::rint(v); },
-      [](float v) { return 1.0f / v; },      [](float v) { return v / 3.0f; },
-  };
-  std::vector<float> x = random_floats(count, -9, 9);
+TEST_CASE("OpenCL functions of floats equal those of the host's library, and only fma() is fused") {
+  std::vector<float> x = random_floats(count, -9, 9), y = x;
+  std::ranges::reverse(y);
   x[0] = 0;
   x[1] = std::numeric_limits<float>::infinity();
   x[2] = std::numeric_limits<float>::quiet_NaN();
   x[3] = 1e-41f;  // a subnormal
   x[4] = 2.5f;
-  float* const out = room<float>(l0, functions.size() * count);
-  launch(l0, l0.kernel(l0.module("builtins"), "unary"), groups, items, out, l0.upload<float>(x));
-  const std::vector<float> got = l0.download(out, functions.size() * count);
-  for (size_t r = 0; r < functions.size(); ++r) {
-    for (size_t i = 0; i < count; ++i) {
-      INFO("function ", r, " of ", x[i]);
-      CHECK(same(got[r * count + i], functions[r](x[i])));
-    }
-  }
+  check_rows<float, float>("floats",
+                           {[](float v, float) { return std::exp(v); },
+                            [](float v, float) { return std::expm1(v); },
+                            [](float v, float) { return std::log(v); },
+                            [](float v, float) { return std::log1p(v); },
+                            [](float v, float) { return std::sin(v); },
+                            [](float v, float) { return std::cos(v); },
+                            [](float v, float) { return std::tanh(v); },
+                            [](float v, float) { return std::erf(v); },
+                            [](float v, float) { return std::erfc(v); },
+                            [](float v, float) { return std::sqrt(v); },
+                            [](float v, float) { return std::fabs(v); },
+                            [](float v, float) { return 1.0f / v; },
+                            [](float v, float) { return v / 3.0f; },
+                            [](float v, float w) { return std::pow(v, w); },
+                            [](float v, float w) { return std::fmin(v, w); },
+                            [](float v, float w) { return std::fmax(v, w); },
+                            [](float v, float w) { return std::fma(v, w, v); },
+                            [](float v, float w) { return v * w + v; },
+                            [](float v, float) { return std::exp(v); },
+                            [](float v, float w) { return std::fma(w, v, w); }},
+                           x, y);
 }
 
-TEST_CASE("OpenCL functions of two floats equal the host's, and only fma() is fused") {
-  LevelZero l0;
-  const std::vector<std::function<float(float, float)>> functions{
-      [](float x, float y) { return std::pow(x, y); },
-      [](float x, float y) { return std::fmin(x, y); },
-      [](float x, float y) { return std::fmax(x, y); },
-      [](float x, float y) { return std::fmod(x, y); },
-      [](float x, float y) { return std::copysign(x, y); },
-      [](float x, float y) { return std::fma(x, y, x); },
-      [](float x, float y) { return x * y + x; },
-      [](float x, float) { return std::clamp(x, -1.0f, 1.0f); },
-      [](float x, float y) { return x * y + x; },
-  };
-  const std::vector<float> x = random_floats(count, -3, 3);
-  std::vector<float> y = x;
-  std::ranges::reverse(y);
-  float* const out = room<float>(l0, functions.size() * count);
-  launch(l0, l0.kernel(l0.module("builtins"), "binary"), groups, items, out, l0.upload<float>(x),
-         l0.upload<float>(y));
-  const std::vector<float> got = l0.download(out, functions.size() * count);
-  for (size_t r = 0; r < functions.size(); ++r) {
-    for (size_t i = 0; i < count; ++i) {
-      INFO("function ", r, " of ", x[i], ", ", y[i]);
-      CHECK(same(got[r * count + i], functions[r](x[i], y[i])));
-    }
-  }
-}
-
-TEST_CASE("OpenCL classification, conversion and selection functions equal their definitions") {
-  LevelZero l0;
-  const std::vector<std::function<int(float)>> functions{
-      [](float v) { return std::isnan(v); },
-      [](float v) { return std::isinf(v); },
-      [](float v) { return std::isfinite(v); },
-      [](float v) { return std::signbit(v); },
-      [](float v) { return static_cast<int>(std::fmin(std::fmax(v, -100.0f), 100.0f)); },
-      [](float v) { return static_cast<int>(std::rint(std::fmin(std::fmax(v, -100.0f), 100.0f))); },
-      [](float v) { return std::isnan(v) ? 0 : static_cast<int>(std::clamp(v, 0.0f, 255.0f)); },
-      [](float v) { return std::bit_cast<int>(v); },
-      [](float v) { return v > 0 ? 2 : 1; },
-  };
+TEST_CASE("OpenCL classification functions equal their definitions") {
   std::vector<float> x = random_floats(count, -400, 400);
   x[0] = std::numeric_limits<float>::quiet_NaN();
   x[1] = -std::numeric_limits<float>::infinity();
   x[2] = -0.0f;
-  x[3] = 3.5f;
-  int* const out = room<int>(l0, functions.size() * count);
-  launch(l0, l0.kernel(l0.module("builtins"), "questions"), groups, items, out,
-         l0.upload<float>(x));
-  const std::vector<int> got = l0.download(out, functions.size() * count);
-  for (size_t r = 0; r < functions.size(); ++r) {
-    for (size_t i = 0; i < count; ++i) {
-      INFO("function ", r, " of ", x[i]);
-      CHECK(got[r * count + i] == functions[r](x[i]));
-    }
-  }
+  check_rows<int, float>(
+      "questions",
+      {[](float v, float) { return std::isnan(v); }, [](float v, float) { return std::isinf(v); },
+       [](float v, float) { return std::isfinite(v); },
+       [](float, float w) { return std::bit_cast<int>(w); }},
+      x, x);
 }
 
 TEST_CASE("OpenCL functions of integers equal their definitions") {
-  LevelZero l0;
   using u = uint32_t;
-  const std::vector<std::function<u(u, u)>> functions{
-      [](u x, u y) { return static_cast<u>(uint64_t{x} * y >> 32); },
-      [](u x, u) { return static_cast<u>(std::popcount(x)); },
-      [](u x, u) { return static_cast<u>(std::countl_zero(x)); },
-      [](u x, u y) { return std::rotl(x, static_cast<int>(y % 32)); },
-      [](u x, u y) { return std::min(x, y); },
-      [](u x, u y) { return std::max(x, y); },
-      [](u x, u y) { return static_cast<u>(std::min(static_cast<int>(x), static_cast<int>(y))); },
-      [](u x, u) { return static_cast<int>(x) < 0 ? 0 - x : x; },
-      [](u x, u y) {
-        return static_cast<u>(int64_t{static_cast<int>(x)} * static_cast<int>(y) >> 32);
-      },
-      [](u x, u y) {
-        const auto a = uint64_t{x} << 32 | y, b = uint64_t{y} << 32 | x;
-        return static_cast<u>(static_cast<unsigned __int128>(a) * b >> 96);
-      },
-  };
+  const auto wide = [](u x) { return int64_t{x} << 20; };
+  const auto offset = [](u y) { return int64_t{y} - (int64_t{1} << 31); };
   std::mt19937 random(11);
   std::vector<u> x(count), y(count);
   for (u& v : x) v = static_cast<u>(random());
   for (u& v : y) v = static_cast<u>(random());
   x[0] = 0;
   y[1] = 0;
-  u* const out = room<u>(l0, functions.size() * count);
-  launch(l0, l0.kernel(l0.module("builtins"), "integers"), groups, items, out, l0.upload<u>(x),
-         l0.upload<u>(y));
-  const std::vector<u> got = l0.download(out, functions.size() * count);
-  for (size_t r = 0; r < functions.size(); ++r) {
-    for (size_t i = 0; i < count; ++i) {
-      INFO("function ", r, " of ", x[i], ", ", y[i]);
-      CHECK(got[r * count + i] == functions[r](x[i], y[i]));
-    }
-  }
-}
-
-TEST_CASE("vectors pass through global and local memory") {
-  LevelZero l0;
-  constexpr size_t width = 8;
-  const std::vector<float> x = random_floats(count * width, -1, 1);
-  std::vector<uint16_t> h(x.size());
-  for (size_t i = 0; i < h.size(); ++i) h[i] = static_cast<uint16_t>(i);
-  float* const out = room<float>(l0, x.size());
-  launch(l0, l0.kernel(l0.module("builtins"), "vectors"), groups, items, out, l0.upload<float>(x),
-         l0.upload<uint16_t>(h), LocalBytes{items * width * sizeof(float)});
-  const std::vector<float> got = l0.download(out, x.size());
-  for (size_t i = 0; i < x.size(); ++i) {
-    const size_t item = i / width, group = item / items;
-    const size_t other = group * items + (items - 1 - item % items);
-    const float w = std::fma(x[other * width + i % width], 2.0f, static_cast<float>(h[i]));
-    CHECK(got[i] == std::fabs(w) + std::fmax(x[i], 0.0f));
-  }
+  check_rows<u, u>(
+      "integers",
+      {[](u a, u b) { return static_cast<u>(uint64_t{a} * b >> 32); },
+       [&](u a, u b) { return static_cast<u>(std::min(wide(a), offset(b))); },
+       [&](u a, u b) { return static_cast<u>(std::max(wide(a), offset(b))); },
+       [&](u a, u b) { return static_cast<u>(std::clamp(offset(b), int64_t{-1000}, wide(a))); },
+       [&](u a, u) { return static_cast<u>(std::countl_zero(static_cast<uint64_t>(wide(a)))); }},
+      x, y);
 }
 
 TEST_CASE("kernel arguments of every size arrive, structs included") {
@@ -230,12 +168,11 @@ TEST_CASE("atomic operations of many work-items lose no update") {
   constexpr uint32_t many = 200, of = 64;
   std::vector<int> x(many * of);
   for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<int>(i % 1000) - 300;
-  int* const counts = l0.upload<int>(std::vector<int>(6, 0));
+  int* const counts = l0.upload<int>(std::vector<int>(2, 0));
   launch(l0, l0.kernel(l0.module("builtins"), "atomics"), many, of, counts, l0.upload<int>(x));
   int sum = 0;
   for (const int v : x) sum += v;
-  CHECK(l0.download(counts, 6) ==
-        std::vector<int>{sum, static_cast<int>(many * of), 699, -300, 255, sum});
+  CHECK(l0.download(counts, 2) == std::vector<int>{sum, sum});
 }
 
 TEST_CASE("barriers order the accesses of work-items to local memory") {

@@ -2,29 +2,29 @@
 #define FUNCTION __attribute__((overloadable))
 #if ZG_DPAS == 16
 typedef short8 RowsOfA;
-#define AS_ROWS as_short8
 #else
 typedef int8 RowsOfA;
-#define AS_ROWS as_int8
 #endif
 float8 FUNCTION intel_sub_group_bf16_bf16_matrix_mad_k16(RowsOfA a, int8 b, float8 acc);
-ushort8 FUNCTION intel_sub_group_block_read_us8(const __global ushort* p);
-uint8 FUNCTION intel_sub_group_block_read8(const __global uint* p);
-void FUNCTION intel_sub_group_block_write8(__global uint* p, uint8 x);
 
 // a: blocks of 8 rows x 16; b: blocks of 8 x lanes pairs, a pair being two rows of B.
 __kernel __attribute__((intel_reqd_sub_group_size(ZG_DPAS)))
 __attribute__((reqd_work_group_size(ZG_DPAS, 1, 1))) void
 product(__global float* c, __global const ushort* a, __global const uint* b, int blocks) {
+  const uint lane = get_sub_group_local_id();
   float8 sum = 0.0f;
   for (int k = 0; k < blocks; ++k) {
+    RowsOfA rows;
+    int8 pairs;
+    for (int i = 0; i < 8; ++i) {
 #if ZG_DPAS == 16
-    const RowsOfA rows = AS_ROWS(intel_sub_group_block_read_us8(a + k * 128));
+      rows[i] = (short)a[k * 128 + i * 16 + lane];
 #else
-    const RowsOfA rows = AS_ROWS(intel_sub_group_block_read8((const __global uint*)(a + k * 128)));
+      rows[i] = ((const __global int*)(a + k * 128))[i * 8 + lane];
 #endif
-    sum = intel_sub_group_bf16_bf16_matrix_mad_k16(
-        rows, as_int8(intel_sub_group_block_read8(b + k * 8 * ZG_DPAS)), sum);
+      pairs[i] = (int)b[(k * 8 + i) * ZG_DPAS + lane];
+    }
+    sum = intel_sub_group_bf16_bf16_matrix_mad_k16(rows, pairs, sum);
   }
-  intel_sub_group_block_write8((__global uint*)c, as_uint8(sum));
+  for (int i = 0; i < 8; ++i) c[i * ZG_DPAS + lane] = sum[i];
 }

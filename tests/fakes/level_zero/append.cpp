@@ -53,12 +53,6 @@ ze_result_t append_barrier(ze_command_list_handle_t list, ze_event_handle_t sign
   return append(list, {.what = "barrier", .order = Command::Order::barrier}, signal, count, waits);
 }
 
-ze_result_t append_ranges_barrier(ze_command_list_handle_t list, uint32_t, const size_t*,
-                                  const void**, ze_event_handle_t signal, uint32_t count,
-                                  ze_event_handle_t* waits) {
-  return append_barrier(list, signal, count, waits);
-}
-
 ze_result_t append_copy(ze_command_list_handle_t handle, void* to, const void* from, size_t bytes,
                         ze_event_handle_t signal, uint32_t count, ze_event_handle_t* waits) {
   Lock lock(state().mutex);
@@ -112,31 +106,9 @@ ze_result_t append_fill(ze_command_list_handle_t handle, void* to, const void* p
   return submit(lock, *list, std::move(command));
 }
 
-ze_result_t append_signal(ze_command_list_handle_t list, ze_event_handle_t event) {
-  return append(list, {.what = "signal of an event"}, event, 0, nullptr);
-}
-
 ze_result_t append_wait(ze_command_list_handle_t list, uint32_t count, ze_event_handle_t* waits) {
   return append(list, {.what = "wait for events", .order = Command::Order::wait}, nullptr, count,
                 waits);
-}
-
-ze_result_t append_reset(ze_command_list_handle_t list, ze_event_handle_t handle) {
-  Event* event = nullptr;
-  {
-    Lock lock(state().mutex);
-    event = from_handle<Event>(handle, "zeCommandListAppendEventReset");
-  }
-  if (!event) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
-  return append(list,
-                {.what = "reset of an event",
-                 .work =
-                     [event] {
-                       Lock lock(state().mutex);
-                       event->signalled = false;
-                       return std::string();
-                     }},
-                nullptr, 0, nullptr);
 }
 
 }  // namespace zg::test_driver

@@ -15,18 +15,12 @@ bool set_events(Command& command, ze_event_handle_t signal, uint32_t count,
 // `waits`; `ranges` is the number of `bytes` and `begins`.
 ze_result_t append_barrier(ze_command_list_handle_t list, ze_event_handle_t signal, uint32_t count,
                            ze_event_handle_t* waits);
-ze_result_t append_ranges_barrier(ze_command_list_handle_t list, uint32_t ranges,
-                                  const size_t* bytes, const void** begins,
-                                  ze_event_handle_t signal, uint32_t count,
-                                  ze_event_handle_t* waits);
 ze_result_t append_copy(ze_command_list_handle_t list, void* to, const void* from, size_t bytes,
                         ze_event_handle_t signal, uint32_t count, ze_event_handle_t* waits);
 ze_result_t append_fill(ze_command_list_handle_t list, void* to, const void* pattern,
                         size_t pattern_bytes, size_t bytes, ze_event_handle_t signal,
                         uint32_t count, ze_event_handle_t* waits);
-ze_result_t append_signal(ze_command_list_handle_t list, ze_event_handle_t event);
 ze_result_t append_wait(ze_command_list_handle_t list, uint32_t count, ze_event_handle_t* waits);
-ze_result_t append_reset(ze_command_list_handle_t list, ze_event_handle_t event);
 ze_result_t append_kernel(ze_command_list_handle_t list, ze_kernel_handle_t kernel,
                           const ze_group_count_t* groups, ze_event_handle_t signal, uint32_t count,
                           ze_event_handle_t* waits);

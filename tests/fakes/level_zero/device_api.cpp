@@ -74,11 +74,6 @@ ze_result_t device_get(ze_driver_handle_t, uint32_t* count, ze_device_handle_t* 
   return ZE_RESULT_SUCCESS;
 }
 
-ze_result_t device_sub_devices(ze_device_handle_t, uint32_t* count, ze_device_handle_t*) {
-  *count = 0;
-  return ZE_RESULT_SUCCESS;
-}
-
 ze_result_t device_properties(ze_device_handle_t handle, ze_device_properties_t* properties) {
   Lock lock(state().mutex);
   const Device* const device = device_of(handle, "zeDeviceGetProperties");
@@ -152,28 +147,8 @@ ze_result_t device_memory(ze_device_handle_t, uint32_t* count,
   return ZE_RESULT_SUCCESS;
 }
 
-ze_result_t device_memory_access(ze_device_handle_t,
-                                 ze_device_memory_access_properties_t* properties) {
-  clear(properties);
-  properties->hostAllocCapabilities = ZE_MEMORY_ACCESS_CAP_FLAG_RW;
-  properties->deviceAllocCapabilities =
-      ZE_MEMORY_ACCESS_CAP_FLAG_RW | ZE_MEMORY_ACCESS_CAP_FLAG_ATOMIC;
-  return ZE_RESULT_SUCCESS;
-}
-
 ze_result_t device_can_access_peer(ze_device_handle_t a, ze_device_handle_t b, ze_bool_t* can) {
   *can = a == b;
-  return ZE_RESULT_SUCCESS;
-}
-
-ze_result_t device_status(ze_device_handle_t) {
-  Lock lock(state().mutex);
-  return state().lost ? ZE_RESULT_ERROR_DEVICE_LOST : ZE_RESULT_SUCCESS;
-}
-
-ze_result_t device_timestamps(ze_device_handle_t, uint64_t* host, uint64_t* device) {
-  *host = now_ns();
-  *device = ticks(*host, timestamp_bits);
   return ZE_RESULT_SUCCESS;
 }
 
@@ -200,14 +175,10 @@ ZG_TABLE(Driver, driver) {
 
 ZG_TABLE(Device, device) {
   table->pfnGet = device_get;
-  table->pfnGetSubDevices = device_sub_devices;
   table->pfnGetProperties = device_properties;
   table->pfnGetComputeProperties = device_compute;
   table->pfnGetModuleProperties = device_module;
   table->pfnGetCommandQueueGroupProperties = device_queue_groups;
   table->pfnGetMemoryProperties = device_memory;
-  table->pfnGetMemoryAccessProperties = device_memory_access;
   table->pfnCanAccessPeer = device_can_access_peer;
-  table->pfnGetStatus = device_status;
-  table->pfnGetGlobalTimestamps = device_timestamps;
 }

@@ -57,18 +57,6 @@ ze_result_t kernel_group_size(ze_kernel_handle_t handle, uint32_t x, uint32_t y,
   return ZE_RESULT_SUCCESS;
 }
 
-ze_result_t kernel_suggest(ze_kernel_handle_t handle, uint32_t x, uint32_t, uint32_t,
-                           uint32_t* group_x, uint32_t* group_y, uint32_t* group_z) {
-  Lock lock(state().mutex);
-  Kernel* const kernel = from_handle<Kernel>(handle, "zeKernelSuggestGroupSize");
-  if (!kernel) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
-  const auto& required = kernel->signature.required_group;
-  *group_x = required[0] ? required[0] : std::clamp(x, 1u, 128u);
-  *group_y = required[0] ? required[1] : 1;
-  *group_z = required[0] ? required[2] : 1;
-  return ZE_RESULT_SUCCESS;
-}
-
 const char* kind_of(const Argument& argument) {
   return argument.kind == ArgumentKind::value    ? "a value"
          : argument.kind == ArgumentKind::global ? "a pointer"
@@ -129,21 +117,9 @@ ze_result_t kernel_properties(ze_kernel_handle_t handle, ze_kernel_properties_t*
   return ZE_RESULT_SUCCESS;
 }
 
-ze_result_t kernel_name(ze_kernel_handle_t handle, size_t* bytes, char* name) {
-  Lock lock(state().mutex);
-  Kernel* const kernel = from_handle<Kernel>(handle, "zeKernelGetName");
-  if (!kernel) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
-  const size_t all = kernel->signature.name.size() + 1;
-  if (name) std::memcpy(name, kernel->signature.name.c_str(), std::min(*bytes, all));
-  *bytes = all;
-  return ZE_RESULT_SUCCESS;
-}
-
 ze_result_t kernel_indirect(ze_kernel_handle_t, ze_kernel_indirect_access_flags_t) {
   return ZE_RESULT_SUCCESS;
 }
-
-ze_result_t kernel_cache(ze_kernel_handle_t, ze_cache_config_flags_t) { return ZE_RESULT_SUCCESS; }
 
 /// Checks that all arguments are set and that the list's device can access the memory that they
 /// point to; writes that memory to `memory`.
@@ -215,10 +191,7 @@ ZG_TABLE(Kernel, kernel) {
   table->pfnCreate = kernel_create;
   table->pfnDestroy = kernel_destroy;
   table->pfnSetGroupSize = kernel_group_size;
-  table->pfnSuggestGroupSize = kernel_suggest;
   table->pfnSetArgumentValue = kernel_argument;
   table->pfnGetProperties = kernel_properties;
-  table->pfnGetName = kernel_name;
   table->pfnSetIndirectAccess = kernel_indirect;
-  table->pfnSetCacheConfig = kernel_cache;
 }

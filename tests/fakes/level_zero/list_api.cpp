@@ -3,7 +3,7 @@
 #include "tests/fakes/level_zero/append.h"
 #include "tests/fakes/level_zero/scheduler.h"
 
-// The functions of queues, command lists and fences: zeCommandQueue*, zeCommandList*, zeFence*.
+// The functions of queues and command lists: zeCommandQueue*, zeCommandList*.
 namespace zg::test_driver {
 namespace {
 
@@ -66,12 +66,11 @@ ze_result_t queue_synchronize(ze_command_queue_handle_t handle, uint64_t timeout
 }
 
 ze_result_t queue_execute(ze_command_queue_handle_t handle, uint32_t count,
-                          ze_command_list_handle_t* lists, ze_fence_handle_t fence_handle) {
+                          ze_command_list_handle_t* lists, ze_fence_handle_t fence) {
   Lock lock(state().mutex);
   const char* const name = "zeCommandQueueExecuteCommandLists";
   Queue* const queue = from_handle<Queue>(handle, name);
-  Fence* const fence = fence_handle ? from_handle<Fence>(fence_handle, name) : nullptr;
-  if (!queue || (fence_handle && !fence)) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
+  if (!queue || fence) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
   for (uint32_t i = 0; i < count; ++i) {
     CommandList* const list = from_handle<CommandList>(lists[i], name);
     if (!list) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
@@ -82,14 +81,6 @@ ze_result_t queue_execute(ze_command_queue_handle_t handle, uint32_t count,
   for (uint32_t i = 0; i < count; ++i)
     for (const Command& command : from_handle<CommandList>(lists[i], name)->recorded)
       enqueue(*queue, command);
-  if (fence) {
-    enqueue(*queue,
-            {.what = "signal of a fence", .order = Command::Order::barrier, .work = [fence] {
-               Lock inner(state().mutex);
-               fence->signalled = true;
-               return std::string();
-             }});
-  }
   return ZE_RESULT_SUCCESS;
 }
 
@@ -131,55 +122,6 @@ ze_result_t list_close(ze_command_list_handle_t handle) {
   return ZE_RESULT_SUCCESS;
 }
 
-ze_result_t list_reset(ze_command_list_handle_t handle) {
-  Lock lock(state().mutex);
-  CommandList* const list = from_handle<CommandList>(handle, "zeCommandListReset");
-  if (!list) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
-  list->recorded.clear();
-  list->closed = false;
-  return ZE_RESULT_SUCCESS;
-}
-
-ze_result_t fence_create(ze_command_queue_handle_t queue, const ze_fence_desc_t* description,
-                         ze_fence_handle_t* handle) {
-  Lock lock(state().mutex);
-  if (!from_handle<Queue>(queue, "zeFenceCreate")) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
-  make_handle<Fence>(handle)->signalled = description->flags & ZE_FENCE_FLAG_SIGNALED;
-  return ZE_RESULT_SUCCESS;
-}
-
-ze_result_t fence_destroy(ze_fence_handle_t handle) {
-  Lock lock(state().mutex);
-  Fence* const fence = from_handle<Fence>(handle, "zeFenceDestroy");
-  if (!fence) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
-  end_handle(fence);
-  return ZE_RESULT_SUCCESS;
-}
-
-ze_result_t fence_synchronize(ze_fence_handle_t handle, uint64_t timeout_ns) {
-  Lock lock(state().mutex);
-  Fence* const fence = from_handle<Fence>(handle, "zeFenceHostSynchronize");
-  if (!fence) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
-  return wait_until(
-      lock, [fence] { return fence->signalled; }, timeout_ns, nullptr, "zeFenceHostSynchronize");
-}
-
-ze_result_t fence_query(ze_fence_handle_t handle) {
-  Lock lock(state().mutex);
-  Fence* const fence = from_handle<Fence>(handle, "zeFenceQueryStatus");
-  if (!fence) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
-  if (!fence->signalled) make_progress(lock);
-  return fence->signalled ? ZE_RESULT_SUCCESS : ZE_RESULT_NOT_READY;
-}
-
-ze_result_t fence_reset(ze_fence_handle_t handle) {
-  Lock lock(state().mutex);
-  Fence* const fence = from_handle<Fence>(handle, "zeFenceReset");
-  if (!fence) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
-  fence->signalled = false;
-  return ZE_RESULT_SUCCESS;
-}
-
 }  // namespace
 }  // namespace zg::test_driver
 
@@ -190,14 +132,10 @@ ZG_TABLE(CommandList, command_list) {
   table->pfnCreateImmediate = list_create_immediate;
   table->pfnDestroy = list_destroy;
   table->pfnClose = list_close;
-  table->pfnReset = list_reset;
   table->pfnAppendBarrier = append_barrier;
-  table->pfnAppendMemoryRangesBarrier = append_ranges_barrier;
   table->pfnAppendMemoryCopy = append_copy;
   table->pfnAppendMemoryFill = append_fill;
-  table->pfnAppendSignalEvent = append_signal;
   table->pfnAppendWaitOnEvents = append_wait;
-  table->pfnAppendEventReset = append_reset;
   table->pfnAppendLaunchKernel = append_kernel;
 }
 
@@ -206,12 +144,4 @@ ZG_TABLE(CommandQueue, command_queue) {
   table->pfnDestroy = queue_destroy;
   table->pfnExecuteCommandLists = queue_execute;
   table->pfnSynchronize = queue_synchronize;
-}
-
-ZG_TABLE(Fence, fence) {
-  table->pfnCreate = fence_create;
-  table->pfnDestroy = fence_destroy;
-  table->pfnHostSynchronize = fence_synchronize;
-  table->pfnQueryStatus = fence_query;
-  table->pfnReset = fence_reset;
 }

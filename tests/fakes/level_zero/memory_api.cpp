@@ -96,22 +96,12 @@ ze_result_t context_create(ze_driver_handle_t, const ze_context_desc_t*,
   return ZE_RESULT_SUCCESS;
 }
 
-ze_result_t context_create_ex(ze_driver_handle_t driver, const ze_context_desc_t* description,
-                              uint32_t, ze_device_handle_t*, ze_context_handle_t* handle) {
-  return context_create(driver, description, handle);
-}
-
 ze_result_t context_destroy(ze_context_handle_t handle) {
   Lock lock(state().mutex);
   Context* const context = from_handle<Context>(handle, "zeContextDestroy");
   if (!context) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
   end_handle(context);
   return ZE_RESULT_SUCCESS;
-}
-
-ze_result_t context_status(ze_context_handle_t) {
-  Lock lock(state().mutex);
-  return state().lost ? ZE_RESULT_ERROR_DEVICE_LOST : ZE_RESULT_SUCCESS;
 }
 
 }  // namespace
@@ -129,7 +119,5 @@ ZG_TABLE(Mem, mem) {
 
 ZG_TABLE(Context, context) {
   table->pfnCreate = context_create;
-  table->pfnCreateEx = context_create_ex;
   table->pfnDestroy = context_destroy;
-  table->pfnGetStatus = context_status;
 }

@@ -152,14 +152,6 @@ ze_result_t module_kernel_names(ze_module_handle_t handle, uint32_t* count, cons
   return ZE_RESULT_SUCCESS;
 }
 
-ze_result_t module_properties(ze_module_handle_t handle, ze_module_properties_t* properties) {
-  Lock lock(state().mutex);
-  const Module* const module = from_handle<Module>(handle, "zeModuleGetProperties");
-  if (!module) return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
-  properties->flags = module->unlinked.empty() ? 0 : ZE_MODULE_PROPERTY_FLAG_IMPORTS;
-  return ZE_RESULT_SUCCESS;
-}
-
 ze_result_t log_destroy(ze_module_build_log_handle_t handle) {
   Lock lock(state().mutex);
   BuildLog* const log = from_handle<BuildLog>(handle, "zeModuleBuildLogDestroy");
@@ -188,7 +180,6 @@ ZG_TABLE(Module, module) {
   table->pfnDestroy = module_destroy;
   table->pfnGetNativeBinary = module_native;
   table->pfnGetKernelNames = module_kernel_names;
-  table->pfnGetProperties = module_properties;
 }
 
 ZG_TABLE(ModuleBuildLog, module_build_log) {

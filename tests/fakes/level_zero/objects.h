@@ -81,10 +81,6 @@ struct CommandList {
   bool closed = false;
 };
 
-struct Fence {
-  bool signalled = false;
-};
-
 struct BuildLog {
   std::string words;
 };

@@ -11,6 +11,7 @@
   }
 
 ZG_EMPTY_TABLE(ze, DeviceExp, device_exp)
+ZG_EMPTY_TABLE(ze, Fence, fence)
 ZG_EMPTY_TABLE(ze, Image, image)
 ZG_EMPTY_TABLE(ze, ImageExp, image_exp)
 ZG_EMPTY_TABLE(ze, EventExp, event_exp)

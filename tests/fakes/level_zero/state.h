@@ -25,9 +25,9 @@ struct State {
   bool lost = false;      ///< a command failed; every later call fails
   std::tuple<std::unordered_set<const Context*>, std::unordered_set<const EventPool*>,
              std::unordered_set<const Event*>, std::unordered_set<const Queue*>,
-             std::unordered_set<const CommandList*>, std::unordered_set<const Fence*>,
-             std::unordered_set<const BuildLog*>, std::unordered_set<const Module*>,
-             std::unordered_set<const Kernel*>, std::unordered_set<const PhysicalMemory*>>
+             std::unordered_set<const CommandList*>, std::unordered_set<const BuildLog*>,
+             std::unordered_set<const Module*>, std::unordered_set<const Kernel*>,
+             std::unordered_set<const PhysicalMemory*>>
       live;
 };
 State& state();  ///< never destroyed: threads may outlive main()

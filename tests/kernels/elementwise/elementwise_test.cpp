@@ -4,7 +4,9 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 
+#include "tests/support/cover.h"
 #include "tests/support/op_case.h"
 #include "zerograd/runtime/error.h"
 
@@ -130,14 +132,15 @@ TEST_CASE("axpby with b = 0 overwrites whatever y held") {
 }
 
 TEST_CASE("binary ops broadcast like numpy for every type and level") {
+  std::vector<int> ops(static_cast<size_t>(BinaryOp::greater_equal) + 1);
+  std::iota(ops.begin(), ops.end(), 0);
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : on_device(floating_dtypes, device))
-      for (const ShapePair& pair : pairs) {
-        const Tensor a = random_tensor(pair.a, dtype, device, 3, 0.5, 2.0);
-        const Tensor b = random_tensor(pair.b, dtype, device, 4, 0.5, 2.0);
-        const Shape shape = broadcast(pair.a, pair.b, "test");
-        const std::vector<double> as = a.to_doubles(), bs = b.to_doubles();
-        for (int op = 0; op <= static_cast<int>(BinaryOp::greater_equal); ++op) {
+    for_cover(
+        [&](DType dtype, const ShapePair& pair, int op) {
+          const Tensor a = random_tensor(pair.a, dtype, device, 3, 0.5, 2.0);
+          const Tensor b = random_tensor(pair.b, dtype, device, 4, 0.5, 2.0);
+          const Shape shape = broadcast(pair.a, pair.b, "test");
+          const std::vector<double> as = a.to_doubles(), bs = b.to_doubles();
           INFO(level_of(device), ", ", name_of(dtype), ", ", pair.a.str(), ", ", pair.b.str(),
                ", op ", op);
           std::vector<double> expected(static_cast<size_t>(shape.numel()));
@@ -152,8 +155,8 @@ TEST_CASE("binary ops broadcast like numpy for every type and level") {
           const double roundings =
               unit_roundoff(dtype) + 2 * ulps * unit_roundoff(accumulator(dtype));
           CHECK(excess(run_binary(BinaryOp(op), a, b), expected, 1e-300, roundings) <= 1);
-        }
-      }
+        },
+        on_device(floating_dtypes, device), pairs, ops);
 }
 
 TEST_CASE("elementwise ops give the same bits at every alignment of their operands") {
@@ -248,10 +251,11 @@ TEST_CASE("an integer division by 0 throws a ConfigError with the divisor's inde
 
 TEST_CASE("binary_backward equals dy times the central difference quotient" *
           doctest::test_suite("every device")) {
+  std::vector<int> codes(static_cast<size_t>(BinaryOp::minimum) + 1);
+  std::iota(codes.begin(), codes.end(), 0);
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : on_device(floating_dtypes, device))
-      for (const ShapePair& pair : pairs)
-        for (int code = 0; code <= static_cast<int>(BinaryOp::minimum); ++code) {
+    for_cover(
+        [&](DType dtype, const ShapePair& pair, int code) {
           const BinaryOp op = BinaryOp(code);
           INFO(name_of(dtype), ", code ", code, ", ", pair.a.str(), ", ", pair.b.str());
           const Shape shape = broadcast(pair.a, pair.b, "test");
@@ -283,7 +287,8 @@ TEST_CASE("binary_backward equals dy times the central difference quotient" *
                                   4 * roundings * unit_roundoff(accumulator(dtype));
           CHECK(excess(da, expected_a, absolute, unit_roundoff(dtype)) <= 1);
           CHECK(excess(db, expected_b, absolute, unit_roundoff(dtype)) <= 1);
-        }
+        },
+        on_device(floating_dtypes, device), pairs, codes);
 }
 
 TEST_CASE(

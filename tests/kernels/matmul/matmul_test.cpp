@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "tests/support/cover.h"
 #include "tests/support/op_case.h"
 #include "zerograd/kernels/elementwise/gelu.h"
 #include "zerograd/kernels/reduce/reduce.h"
@@ -87,17 +88,18 @@ TEST_CASE("matmul equals a product in doubles for odd sizes, every transpose, dt
   const Size sizes[] = {{1, 1, 1},      {1, 33, 31},    {31, 1, 33},   {33, 31, 1},  {13, 17, 19},
                         {64, 48, 48},   {3, 45, 77},    {6, 19, 64},   {8, 300, 33}, {37, 64, 300},
                         {121, 257, 63}, {12, 32, 1023}, {127, 65, 511}};
+  const int every_transposes[] = {0, 1, 2, 3};
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : on_device(floating_dtypes, device))
-      for (const Size& size : sizes)
-        for (int transposes = 0; transposes < 4; ++transposes) {
+    for_cover(
+        [&](DType dtype, const Size& size, int transposes) {
           const Matmul m = packed(size, dtype, dtype, device, transposes & 1, transposes & 2);
           INFO(level_of(device), ", ", name_of(dtype), ", M ", m.M, ", N ", m.N, ", K ", m.K,
                ", transposes ", transposes);
           const ExpectedProduct e = expect(m);
           run_matmul(m);
           check_close(m, e);
-        }
+        },
+        on_device(floating_dtypes, device), sizes, every_transposes);
 }
 
 TEST_CASE("matmul adds to c in the accumulator type" * doctest::test_suite("every device")) {
@@ -115,56 +117,61 @@ TEST_CASE("matmul adds to c in the accumulator type" * doctest::test_suite("ever
 
 TEST_CASE("matmul's epilogue adds the bias, stores the sum and gives gelu_forward's bits of it" *
           doctest::test_suite("every device")) {
+  const Size sizes[] = {{29, 83, 24},  {29, 83, 700}, {2, 83, 24},
+                        {29, 300, 24}, {2, 300, 24},  {24, 40, 24}};
+  const Activation forms[] = {Activation::none, Activation::gelu_tanh, Activation::gelu_erf};
+  const bool is_wide[] = {false, true};
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : on_device(floating_dtypes, device))
-      for (DType out : on_device({dtype, accumulator(dtype)}, device))
-        for (Activation form : {Activation::none, Activation::gelu_tanh, Activation::gelu_erf})
-          for (const Size& size : {Size{29, 83, 24}, Size{29, 83, 700}, Size{2, 83, 24},
-                                   Size{29, 300, 24}, Size{2, 300, 24}, Size{24, 40, 24}}) {
-            Matmul m = packed(size, dtype, out, device, false, true);
-            m.bias = random_tensor({size.N}, dtype, device, 4, -3.0, 3.0);
-            m.pre_activation = Tensor::zeros({size.M, size.N}, out, device);
-            m.activation = form;
-            INFO(level_of(device), ", ", name_of(dtype));
-            ExpectedProduct e = expect(m);
-            run_matmul(m);
-            // The activation is computed from the stored pre-activation.
-            const std::vector<double> kept = m.pre_activation.to_doubles();
-            for (size_t i = 0; i < kept.size(); ++i) e.c[i] = gelu_of(kept[i], form);
-            check_close(m, e);
-            if (form == Activation::none) continue;
-            const Tensor again = Tensor::empty(m.c.shape(), out, device);
-            kernels::gelu_forward({m.pre_activation, again, form}, device.compute());
-            CHECK(same_bits(again, m.c));
-            m.pre_activation = {};
-            m.c = Tensor::empty(m.c.shape(), out, device);
-            run_matmul(m);
-            CHECK(same_bits(again, m.c));
-          }
+    for_cover(
+        [&](DType dtype, bool wide, Activation form, const Size& size) {
+          const DType out = wide ? accumulator(dtype) : dtype;
+          Matmul m = packed(size, dtype, out, device, false, true);
+          m.bias = random_tensor({size.N}, dtype, device, 4, -3.0, 3.0);
+          m.pre_activation = Tensor::zeros({size.M, size.N}, out, device);
+          m.activation = form;
+          INFO(level_of(device), ", ", name_of(dtype));
+          ExpectedProduct e = expect(m);
+          run_matmul(m);
+          // The activation is computed from the stored pre-activation.
+          const std::vector<double> kept = m.pre_activation.to_doubles();
+          for (size_t i = 0; i < kept.size(); ++i) e.c[i] = gelu_of(kept[i], form);
+          check_close(m, e);
+          if (form == Activation::none) return;
+          const Tensor again = Tensor::empty(m.c.shape(), out, device);
+          kernels::gelu_forward({m.pre_activation, again, form}, device.compute());
+          CHECK(same_bits(again, m.c));
+          m.pre_activation = {};
+          m.c = Tensor::empty(m.c.shape(), out, device);
+          run_matmul(m);
+          CHECK(same_bits(again, m.c));
+        },
+        on_device(floating_dtypes, device), is_wide, forms, sizes);
 }
 
 TEST_CASE("matmul's row_sums are the sums of the columns of the stored a, beside the same product" *
           doctest::test_suite("every device")) {
+  const Size sizes[] = {{24, 40, 700},  {24, 8, 64}, {23, 37, 65}, {3, 40, 16},
+                        {2000, 16, 33}, {8, 0, 40},  {5, 7, 0}};
+  const bool is_wide[] = {false, true};
   for (const Device& device : devices_at_every_level())
-    for (DType dtype : on_device(floating_dtypes, device))
-      for (DType out : on_device({dtype, accumulator(dtype)}, device))
-        for (DType sums : {dtype, accumulator(dtype)})
-          for (const Size& size :
-               {Size{24, 40, 700}, Size{24, 8, 64}, Size{23, 37, 65}, Size{3, 40, 16},
-                Size{2000, 16, 33}, Size{8, 0, 40}, Size{5, 7, 0}}) {
-            Matmul m = packed(size, dtype, out, device, true, false);
-            m.row_sums = random_tensor({size.M}, sums, device, 4);
-            INFO(level_of(device), ", ", name_of(dtype), ", ", name_of(out), ", ", name_of(sums),
-                 ", M ", size.M, ", N ", size.N, ", K ", size.K);
-            const ExpectedProduct e = expect(m);
-            const std::vector<double> a = m.a.to_doubles();
-            std::vector<double> expected(static_cast<size_t>(size.M));
-            for (size_t i = 0; i < a.size(); ++i) expected[i % expected.size()] += a[i];
-            run_matmul(m);
-            check_close(m, e);
-            CHECK(excess(m.row_sums, expected, absolute_tolerance(m), 1.01 * unit_roundoff(sums)) <
-                  1.0);
-          }
+    for_cover(
+        [&](DType dtype, bool wide, bool wide_sums, const Size& size) {
+          const DType out = wide ? accumulator(dtype) : dtype;
+          const DType sums = wide_sums ? accumulator(dtype) : dtype;
+          Matmul m = packed(size, dtype, out, device, true, false);
+          m.row_sums = random_tensor({size.M}, sums, device, 4);
+          INFO(level_of(device), ", ", name_of(dtype), ", ", name_of(out), ", ", name_of(sums),
+               ", M ", size.M, ", N ", size.N, ", K ", size.K);
+          const ExpectedProduct e = expect(m);
+          const std::vector<double> a = m.a.to_doubles();
+          std::vector<double> expected(static_cast<size_t>(size.M));
+          for (size_t i = 0; i < a.size(); ++i) expected[i % expected.size()] += a[i];
+          run_matmul(m);
+          check_close(m, e);
+          CHECK(excess(m.row_sums, expected, absolute_tolerance(m), 1.01 * unit_roundoff(sums)) <
+                1.0);
+        },
+        on_device(floating_dtypes, device), is_wide, is_wide, sizes);
 }
 
 TEST_CASE("matmul's row_sums have the bits of reduce on the cpu") {
@@ -243,9 +250,9 @@ TEST_CASE("matmul follows batch strides and leading dimensions, and writes nothi
 }
 
 TEST_CASE("matmul gives the same bits for any number of threads") {
-  for (Isa isa : available_levels())
-    for (DType dtype : floating_dtypes)
-      for (const Size& size : {Size{251, 263, 129}, Size{7, 1501, 256}, Size{600, 300, 520}}) {
+  const Size sizes[] = {{251, 263, 129}, {7, 1501, 256}, {600, 300, 520}};
+  for_cover(
+      [&](Isa isa, DType dtype, const Size& size) {
         std::vector<Tensor> results;
         for (int threads : {1, 2, 5}) {
           const Device device = Device::cpu(0, {.threads = threads, .isa = isa});
@@ -256,7 +263,8 @@ TEST_CASE("matmul gives the same bits for any number of threads") {
         INFO(name_of(isa), ", ", name_of(dtype));
         CHECK(same_bits(results[0], results[1]));
         CHECK(same_bits(results[0], results[2]));
-      }
+      },
+      available_levels(), floating_dtypes, sizes);
 }
 
 TEST_CASE("matmul cuts operands that exceed its scratch into slabs") {

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "tests/support/cover.h"
 #include "tests/support/op_case.h"
 
 using namespace zg;
@@ -18,29 +19,32 @@ constexpr DType gradient_dtypes[] = {DType::f32, DType::bf16, DType::f16};
 TEST_SUITE_BEGIN("every device");
 
 TEST_CASE("fold_gradient rounds the new gradient and adds it, with equal bits at every level") {
-  for (const Device& device : devices_at_every_level())
-    for (DType leaf : on_device(gradient_dtypes, device))
-      for (DType rounding : on_device(gradient_dtypes, device))
-        for (DType kept : {DType::f32, DType::bf16})
-          for (bool first : {false, true})
-            for (int64_t n : {1, 31, 1023, 70001}) {
-              INFO(level_of(device), ", n ", n);
-              const Tensor x = random_tensor({n}, leaf, device, 1);
-              const Tensor sum = random_tensor({n}, kept, device, 2, -100.0, 100.0);
-              const std::vector<double> sums = sum.to_doubles(), leaves = x.to_doubles();
-              std::vector<double> expected(sums.size());
-              for (size_t i = 0; i < expected.size(); ++i) {
-                float term = static_cast<float>(leaves[i]);
-                if (rounding == DType::bf16) term = static_cast<float>(bf16(term));
-                if (rounding == DType::f16) term = static_cast<float>(f16(term));
-                const float total = (first ? 0.0f : static_cast<float>(sums[i])) + term;
-                expected[i] = kept == DType::bf16 ? static_cast<double>(bf16(total)) : total;
-              }
-              kernels::fold_gradient(
-                  {.parts = {{.leaf = x, .sum = sum, .first = first}}, .rounding = rounding},
-                  device.compute());
-              CHECK(sum.to_doubles() == expected);
-            }
+  const DType every_kept[] = {DType::f32, DType::bf16};
+  const bool is_first[] = {false, true};
+  const int64_t lengths[] = {1, 31, 1023, 70001};
+  for (const Device& device : devices_at_every_level()) {
+    const std::vector<DType> dtypes = on_device(gradient_dtypes, device);
+    for_cover(
+        [&](DType leaf, DType rounding, DType kept, bool first, int64_t n) {
+          INFO(level_of(device), ", n ", n);
+          const Tensor x = random_tensor({n}, leaf, device, 1);
+          const Tensor sum = random_tensor({n}, kept, device, 2, -100.0, 100.0);
+          const std::vector<double> sums = sum.to_doubles(), leaves = x.to_doubles();
+          std::vector<double> expected(sums.size());
+          for (size_t i = 0; i < expected.size(); ++i) {
+            float term = static_cast<float>(leaves[i]);
+            if (rounding == DType::bf16) term = static_cast<float>(bf16(term));
+            if (rounding == DType::f16) term = static_cast<float>(f16(term));
+            const float total = (first ? 0.0f : static_cast<float>(sums[i])) + term;
+            expected[i] = kept == DType::bf16 ? static_cast<double>(bf16(total)) : total;
+          }
+          kernels::fold_gradient(
+              {.parts = {{.leaf = x, .sum = sum, .first = first}}, .rounding = rounding},
+              device.compute());
+          CHECK(sum.to_doubles() == expected);
+        },
+        dtypes, dtypes, every_kept, is_first, lengths);
+  }
 }
 
 TEST_CASE("fold_gradient with first = true gives the bits of 0 + leaf, whatever sum held before") {

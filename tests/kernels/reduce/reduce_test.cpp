@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "tests/support/cover.h"
 #include "tests/support/op_case.h"
 #include "zerograd/runtime/error.h"
 
@@ -90,9 +91,9 @@ TEST_SUITE_BEGIN("every device");
 
 TEST_CASE("reduce sums, averages and finds the largest over any axes of every floating type") {
   const Device device = devices_at_every_level().back();
-  for (const ReduceCase& c : cases)
-    for (DType dtype : on_device(floating_dtypes, device))
-      for (ReduceOp op : {ReduceOp::sum, ReduceOp::mean, ReduceOp::max}) {
+  const ReduceOp ops[] = {ReduceOp::sum, ReduceOp::mean, ReduceOp::max};
+  for_cover(
+      [&](const ReduceCase& c, DType dtype, ReduceOp op) {
         INFO(c.shape.str(), ", axes ", c.axes, ", ", name_of(dtype), ", ", static_cast<int>(op));
         const Tensor x = random_tensor(c.shape, dtype, device, 1);
         const std::vector<double> xs = x.to_doubles();
@@ -109,7 +110,8 @@ TEST_CASE("reduce sums, averages and finds the largest over any axes of every fl
         CHECK(excess(run_reduce(op, c, x, accumulator(dtype)), expected, absolute, 2 * unit) <= 1);
         CHECK(excess(run_reduce(op, c, x, dtype), expected, absolute,
                      2 * unit + unit_roundoff(dtype)) <= 1);
-      }
+      },
+      cases, on_device(floating_dtypes, device), ops);
 }
 
 TEST_CASE("reduce gives the same bits at every alignment of x and y") {
