@@ -58,7 +58,6 @@ class Group {
       w.item.sub_groups = (size_ + most - 1) / most;
       w.item.lane = i % most;
       w.item.broken_products = settings().products == 2;
-      w.item.most_lanes = std::min(most, size_);
       w.item.lanes = std::min(most, size_ - i / most * most);
     }
     waiting_.resize((size_ + most - 1) / most);

@@ -1,4 +1,5 @@
 #include "tests/kernels/attention/attention_case.h"
+#include "tests/support/cover.h"
 #include "zerograd/runtime/error.h"
 
 // Grouped queries, sliding windows, documents and key lengths.
@@ -162,17 +163,14 @@ TEST_CASE("a document mask has the bits of a call for each document") {
        .alibi = true,
        .kv_heads = 2,
        .documents = {7, 130, 3}}};
-  const std::vector<int64_t> widths = {17, 64, 128};
-  for (const Device& device : devices_of_every_generation())
-    for (DType dtype : on_device(floating_dtypes, device))
-      for (size_t i = 0; i < problems.size(); ++i)
-        for (size_t k = 0; k < widths.size(); ++k) {
-          // An emulated device is slow: each problem has one of the widths there.
-          if (device.type() != Device::Type::cpu && i != k) continue;
-          Problem p = problems[i];
-          p.D = widths[k];
-          check_documents_alone(p, dtype, device);
-        }
+  const std::vector<Device> devices = devices_of_every_generation();
+  const int64_t widths[] = {17, 64, 128};
+  for_cover(
+      [](const Device& device, DType dtype, Problem p, int64_t D) {
+        p.D = D;
+        check_documents_alone(p, dtype, device);
+      },
+      devices, on_device(floating_dtypes, devices.front()), problems, widths);
 }
 
 TEST_SUITE_END();

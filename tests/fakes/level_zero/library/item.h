@@ -4,6 +4,6 @@
 
 struct zg_item {
   unsigned local_id[3], group_id[3], groups[3], local_size[3];
-  unsigned lane, lanes, most_lanes, sub_group, sub_groups;
+  unsigned lane, lanes, sub_group, sub_groups;
   unsigned broken_products;  // products of tiles leave the sum as it is
 };
