@@ -48,6 +48,15 @@ Timing measure(const char* name, int64_t repeats, const std::function<void()>& r
   return row;
 }
 
+/// The tokenizer for --tokenizer: read from a PATH, or for "train:SIZE" a GPT-2-like one with SIZE
+/// tokens, trained on `text`.
+models::Tokenizer tokenizer_named(const std::string& name, std::string_view text) {
+  constexpr std::string_view train = "train:";
+  if (!name.starts_with(train)) return models::load_tokenizer(name);
+  return models::train_tokenizer(
+      text, {.vocabulary = parse_integer("--tokenizer", name.substr(train.size()), 257, 1 << 24)});
+}
+
 void print(const std::vector<Timing>& rows, int64_t bytes, int64_t tokens) {
   std::printf(
       "| case | bytes | tokens | median ms | p10 - p90 | MB/s | best |\n"

@@ -7,7 +7,6 @@
 #include "tools/options/flags.h"
 #include "tools/run/evaluation.h"
 #include "tools/run/inference.h"
-#include "tools/run/inputs.h"
 #include "zerograd/models/gpt/multiple_choice.h"
 #include "zerograd/models/tokenizer/question_file.h"
 #include "zerograd/runtime/text/format.h"
@@ -148,6 +147,29 @@ void check_block_size(const EvalOptions& options, const RunSpec& saved) {
   if (options.train.model.block_size > saved.model.block_size)
     raise<ConfigError>("--block-size: expected at most the model's {} positions, got {}",
                        saved.model.block_size, options.train.model.block_size);
+}
+
+/// Scores of multiple choice questions in one line: "acc 0.5000 (6 of 12, stderr 0.1508), acc_norm
+/// ...", as in lm-evaluation-harness. A single question has no stderr.
+std::string choice_line(const models::ChoiceScores& scores) {
+  const auto text = [](const char* name, const models::ChoiceAccuracy& accuracy) {
+    const std::string error =
+        accuracy.total > 1 ? fmt::format(", stderr {:.4f}", accuracy.standard_error()) : "";
+    return fmt::format("{} {:.4f} ({} of {}{})", name, accuracy.fraction(), accuracy.correct,
+                       accuracy.total, error);
+  };
+  return text("acc", scores.acc) + ", " + text("acc_norm", scores.acc_norm) + ", " +
+         text("acc_token", scores.acc_token);
+}
+
+/// A note on contexts that lost tokens: scores.cut is above 0.
+std::string cut_note(const models::ChoiceScores& scores, int64_t block_size) {
+  size_t endings = 0;
+  for (const models::ChosenEndings& chosen : scores.questions) endings += chosen.sums.size();
+  return fmt::format(
+      "the contexts of {} of {} endings are too long for the block size {} and lose their first "
+      "tokens",
+      scores.cut, endings, block_size);
 }
 
 // Multiple choice questions: how often the likeliest ending is the right one.

@@ -9,7 +9,6 @@
 #include "tools/options/fields.h"
 #include "tools/options/flags.h"
 #include "tools/run/inference.h"
-#include "tools/run/inputs.h"
 #include "zerograd/models/seq2seq/seq2seq_generate.h"
 #include "zerograd/models/tokenizer/text_stream.h"
 #include "zerograd/runtime/text/format.h"
@@ -65,7 +64,12 @@ bool parse(const std::vector<std::string>& arguments, GenerateOptions& options) 
       .groups = {{"text",
                   {text_flag({"--prompt"}, "TEXT", options.prompt,
                              "how the text begins; token numbers for PATH.bin models"),
-                   chat_flag(options.chat), flag_named("--chat-format", options.train),
+                   switch_flag(
+                       {"--chat"}, options.chat,
+                       "each line of stdin is a turn of the user and is answered, in the model's\n"
+                       "own chat template; --prompt: the first turn, --length: most tokens of\n"
+                       "an answer"),
+                   flag_named("--chat-format", options.train),
                    integer_flag({"--length", "--max-new-tokens", "--max-tokens"}, options.length,
                                 "tokens to add"),
                    number_flag({"--temperature"}, sampling.temperature, not_negative,

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,14 +19,6 @@ namespace zg::tools {
 /// --tokenizer. The files beside a file of a tokenizer are inputs too.
 Flag tokenizer_flag(Names names, const std::string& value, std::string& target,
                     const std::string& help);
-/// The files of --data.
-std::vector<NamedPath> data_files(const std::string& source);
-/// The values of --model-type, in lines for help.
-std::string model_names();
-void parse_model_type(TrainOptions& options, const std::string& flag, const std::string& value);
-/// Megatron's --split, of up to three weights.
-std::array<double, 3> parse_split(const std::string& flag, const std::string& value);
-Flag chat_flag(bool& chat);
 /// f32, bf16 or f16. Throws ConfigError that begins with the flag's name.
 DType parse_dtype(const std::string& name, const std::string& value);
 /// A flag for one of these. T: DType or std::optional<DType>.
@@ -93,7 +84,7 @@ void set_dropout(Seq2SeqOptions& options, double dropout);
 std::string differing_keys(const std::string& there, const std::string& expected,
                            bool (*ignores)(const std::string& key) = nullptr);
 /// Checks that the weights of --init are of the run's model; at least one of both is an
-/// encoder-decoder. Throws FileError with the fields that differ and the flags that match;
+/// encoder-decoder. Throws FileError with the keys that differ and the flags that match;
 /// ConfigError for other special tokens.
 void check_initial_seq2seq(const std::string& path, const Seq2SeqOptions& there,
                            const Seq2SeqOptions& run);
@@ -105,7 +96,7 @@ models::Seq2SeqConfig fresh_seq2seq(const TrainOptions& options, int64_t tokeniz
 
 // Adapters (model_flags.cpp).
 
-/// The same for the library.
+/// LoraOptions as the library has them, and back.
 models::LoraConfig lora_of(const LoraOptions& options);
 LoraOptions lora_options(const models::LoraConfig& lora);
 
@@ -172,7 +163,5 @@ bool kill_switch_exists(const std::string& kill_switch_path);  ///< false for an
 /// Throws ConfigError if the file exists at the start: every run would end at once. Megatron does
 /// not start such a run either.
 void refuse_kill_switch(const std::string& kill_switch_path);
-
-std::string name_of_signal(int signal);  ///< for the signals that a zero::InterruptScope handles
 
 }  // namespace zg::tools

@@ -4,25 +4,11 @@
 
 #include "tools/options/flags.h"
 #include "tools/run/data_file.h"
-#include "zerograd/models/gpt/gpt_config.h"
 #include "zerograd/runtime/command_line/command_line.h"
-#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
 namespace {
-
-// The names of all presets, followed by the names of model families.
-const std::vector<std::string>& model_types() {
-  static const std::vector<std::string> names = [] {
-    std::vector<std::string> all = models::GPTConfig::preset_names();
-    for (const models::Family family : models::all_families)
-      if (family != models::Family::gpt) all.emplace_back(name_of(family));
-    for (const std::string& name : seq2seq_names()) all.push_back(name);
-    return all;
-  }();
-  return names;
-}
 
 // A flag without effect. It accepts only the values in `accepted`; others throw Unsupported.
 Flag unsupported_flag(Names names, const std::vector<double>& accepted, const std::string& why) {
@@ -42,36 +28,6 @@ Flag unsupported_flag(Names names, const std::vector<double>& accepted, const st
 }
 
 }  // namespace
-
-std::vector<NamedPath> data_files(const std::string& source) {
-  std::vector<std::string> paths;
-  const std::string prefix = indexed_prefix(source);
-  if (!prefix.empty())
-    paths = {prefix + ".bin", prefix + ".idx"};
-  else if (source != "sort" && source != "adder")
-    paths = {source};
-  return used(PathUse::reads, paths);
-}
-
-Flag chat_flag(bool& chat) {
-  return switch_flag({"--chat"}, chat,
-                     "each line of stdin is a turn of the user and is answered, in the model's\n"
-                     "own chat template; --prompt: the first turn, --length: most tokens of\n"
-                     "an answer");
-}
-
-std::array<double, 3> parse_split(const std::string& flag, const std::string& value) {
-  constexpr Range weight{0.0, 1e12, false, false, "up to three weights from 0, like 949,50,1"};
-  std::array<double, 3> weights{};
-  size_t begin = 0;
-  for (size_t i = 0; begin <= value.size(); ++i) {
-    const size_t end = std::min(value.find_first_of(",/", begin), value.size());
-    const std::string number = i < weights.size() ? value.substr(begin, end - begin) : value;
-    weights[std::min<size_t>(i, 2)] = parse_number(flag, number, weight);
-    begin = end + 1;
-  }
-  return weights;
-}
 
 Flag tokenizer_flag(Names names, const std::string& value, std::string& target,
                     const std::string& help) {
@@ -110,25 +66,6 @@ Flag checkpoint_flag(Names names, const std::string& value, std::string& target,
   Flag flag = path_flag(std::move(names), value, target, PathUse::resumes, help);
   flag.paths = [&target] { return checkpoints_in(target); };
   return flag;
-}
-
-std::string model_names() {
-  std::string names;
-  for (const std::string& name : model_types()) {
-    const size_t line = names.rfind('\n') == std::string::npos ? 0 : names.rfind('\n');
-    names += names.empty() ? "" : names.size() - line > 48 ? ",\n" : ", ";
-    names += name;
-  }
-  return names;
-}
-
-void parse_model_type(TrainOptions& options, const std::string& flag, const std::string& value) {
-  if (value.find('/') != std::string::npos)
-    raise<ConfigError>(
-        "{}: expected the name of a model, got the path '{}'; try --from-hf with a Hugging Face "
-        "folder, which has the config and the weights",
-        flag, printable(value));
-  options.model_type = model_types()[parse_choice(flag, value, model_types())];
 }
 
 std::optional<models::Family> family_named(const std::string& model_type) {

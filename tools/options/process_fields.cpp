@@ -2,7 +2,6 @@
 #include <sstream>
 
 #include "tools/options/field_rows.h"
-#include "tools/options/flags.h"
 
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"

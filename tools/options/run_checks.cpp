@@ -1,12 +1,9 @@
 #include "tools/options/flags.h"
 
-#include <csignal>
 #include <filesystem>
 #include <utility>
-#include <vector>
 
 #include "tools/run/data_file.h"
-#include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::tools {
@@ -228,11 +225,6 @@ void refuse_kill_switch(const std::string& kill_switch_path) {
   if (kill_switch_exists(kill_switch_path))
     throw ConfigError("--kill-switch-path: expected no file of this name before the run, got " +
                       kill_switch_path + "; try removing it");
-}
-
-std::string name_of_signal(int signal) {
-  if (signal == SIGPIPE) return "SIGPIPE (the reader of the output has ended)";
-  return signal == SIGINT ? "SIGINT" : signal == SIGHUP ? "SIGHUP" : "SIGTERM";
 }
 
 }  // namespace zg::tools

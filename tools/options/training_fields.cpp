@@ -3,7 +3,6 @@
 #include <numeric>
 
 #include "tools/options/field_rows.h"
-#include "tools/options/flags.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
 

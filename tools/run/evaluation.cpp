@@ -72,24 +72,4 @@ void Evaluation::print_example(const std::function<void(const std::string&)>& pr
   print(std::string("matches         : ") + (answer == expected ? "True" : "False"));
 }
 
-std::string choice_line(const models::ChoiceScores& scores) {
-  const auto text = [](const char* name, const models::ChoiceAccuracy& accuracy) {
-    const std::string error =
-        accuracy.total > 1 ? fmt::format(", stderr {:.4f}", accuracy.standard_error()) : "";
-    return fmt::format("{} {:.4f} ({} of {}{})", name, accuracy.fraction(), accuracy.correct,
-                       accuracy.total, error);
-  };
-  return text("acc", scores.acc) + ", " + text("acc_norm", scores.acc_norm) + ", " +
-         text("acc_token", scores.acc_token);
-}
-
-std::string cut_note(const models::ChoiceScores& scores, int64_t block_size) {
-  size_t endings = 0;
-  for (const models::ChosenEndings& chosen : scores.questions) endings += chosen.sums.size();
-  return fmt::format(
-      "the contexts of {} of {} endings are too long for the block size {} and lose their first "
-      "tokens",
-      scores.cut, endings, block_size);
-}
-
 }  // namespace zg::tools

@@ -5,7 +5,6 @@
 
 #include "zerograd/models/data/data.h"
 #include "zerograd/models/gpt/gpt.h"
-#include "zerograd/models/gpt/multiple_choice.h"
 #include "zerograd/models/gpt/score.h"
 
 namespace zg::tools {
@@ -41,11 +40,5 @@ struct Evaluation {
   /// validation split, the model's answer, the expected answer, and whether they are equal.
   void print_example(const std::function<void(const std::string&)>& print) const;
 };
-
-/// Scores of multiple choice questions in one line: "acc 0.5000 (6 of 12, stderr 0.1508), acc_norm
-/// ...", as in lm-evaluation-harness. A single question has no stderr.
-std::string choice_line(const models::ChoiceScores& scores);
-/// A note on contexts that lost tokens: scores.cut is above 0.
-std::string cut_note(const models::ChoiceScores& scores, int64_t block_size);
 
 }  // namespace zg::tools

@@ -5,7 +5,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "tools/options/options.h"
@@ -289,10 +288,6 @@ double pair_loss(const models::Seq2Seq& model, const std::function<Tape()>& make
 /// XXH3-128 of models::tokenizer_json() without the tokens around a text. It does not depend on the
 /// file format that the tokenizer was read from.
 std::string checksum_of(const models::Tokenizer& tokenizer);
-
-/// The tokenizer for --tokenizer: read from a PATH, or for "train:SIZE" a GPT-2-like one with SIZE
-/// tokens, trained on `text`.
-models::Tokenizer tokenizer_named(const std::string& name, std::string_view text);
 
 /// Reads the tokenizer that data.tokenizer names and fills data.tokenizer_checksum. If no flag
 /// `named` it, the trained model's tokenizer is used, if any; checkpoints store a copy of theirs.

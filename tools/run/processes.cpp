@@ -1,7 +1,6 @@
 #include "tools/run/run.h"
 
 #include <cstdlib>
-#include <memory>
 #include <numeric>
 #include <span>
 

@@ -12,7 +12,6 @@
 #include "tools/options/flags.h"
 #include "zerograd/kernels/matmul/peak.h"
 #include "zerograd/models/gpt/generate.h"
-#include "zerograd/models/gpt/gpt.h"
 #include "zerograd/runtime/machine.h"
 #include "zerograd/runtime/storage/swap.h"
 #include "zerograd/runtime/text/format.h"
@@ -39,6 +38,12 @@ double seconds_since(Clock::time_point start) {
 
 // True every `interval` steps; false if `interval` is 0.
 bool is_due(int64_t step, int64_t interval) { return interval > 0 && step % interval == 0; }
+
+/// For the signals that a zero::InterruptScope handles.
+std::string name_of_signal(int signal) {
+  if (signal == SIGPIPE) return "SIGPIPE (the reader of the output has ended)";
+  return signal == SIGINT ? "SIGINT" : signal == SIGHUP ? "SIGHUP" : "SIGTERM";
+}
 
 // printf prints the sign of a NaN, which has no meaning.
 double shown(double loss) { return std::isnan(loss) ? std::fabs(loss) : loss; }

@@ -5,11 +5,9 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <utility>
 
 #include "tools/options/fields.h"
 #include "tools/options/flags.h"
-#include "tools/run/inputs.h"
 #include "tools/run/resolve.h"
 #include "zerograd/models/hugging_face/peft.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
@@ -105,8 +103,6 @@ bool TracedSteps::write() {
 
 namespace {
 
-using models::Split;
-
 /// Data for a plan without --data and for an import, which takes no step. Vocabulary and block size
 /// come from the flags or from the published configuration of the named model. Throws ConfigError
 /// when neither gives them.
@@ -143,20 +139,6 @@ std::shared_ptr<const models::Dataset> dataset_of(const Run& run,
       "--data: expected sort, adder, PATH.txt, PATH.bin or PATH.jsonl, got nothing, and {}",
       run.resumed.empty() ? options.save + " has no checkpoint to resume"
                           : run.resumed + " was made without data; try --data PATH");
-}
-
-std::string description_of(const PairData& data, const DataOptions& options,
-                           const std::optional<models::Tokenizer>& tokenizer) {
-  const std::string tokens = tokenizer ? fmt::format("tokenizer {}, vocabulary {}",
-                                                     options.tokenizer, tokenizer->vocabulary())
-                                       : "numbers";
-  const PairData::Lengths longest = data.longest();
-  if (options.source.empty())
-    return fmt::format("no data; pairs of {} and {} tokens", longest.source, longest.target);
-  return fmt::format(
-      "data {}: {} training and {} validation pairs of up to {} and {} tokens; tokens: {}",
-      options.source, data.epoch_samples(Split::train), data.epoch_samples(Split::validation),
-      longest.source, longest.target, tokens);
 }
 
 // The pairs of an encoder-decoder. Completes its model and lengths.
@@ -208,7 +190,7 @@ std::optional<models::Tokenizer> open_data(Run& run, std::shared_ptr<const model
   if (learns_pairs) {
     run.dataset = run.pairs = pairs_of(run, dataset, tokenizer ? &*tokenizer : nullptr);
     check_data_flags(options, *run.dataset);
-    run.data_line = description_of(*run.pairs, data, tokenizer);
+    run.data_line = description_of(data, *run.dataset, tokenizer);
     return tokenizer;
   }
   if (options.model.vocabulary == 0 && own_vocabulary(options) == 0 && tokenizer)

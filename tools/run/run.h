@@ -28,8 +28,6 @@ struct TracedSteps {
   bool write();
 };
 
-class PairData;
-
 /// The state that all ranks of a run share. prepare_run() makes it once, before any rank starts.
 struct Run {
   /// Resolved: it includes the settings of a resumed checkpoint, and what follows from flags and

@@ -10,7 +10,6 @@
 #include "zerograd/models/gpt/gpt_config.h"
 #include "zerograd/models/hugging_face/peft.h"
 #include "zerograd/models/tokenizer/corpus.h"
-#include "zerograd/models/tokenizer/tokenizer_files.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/command_line/flags.h"
 #include "zerograd/runtime/random.h"
@@ -18,7 +17,6 @@
 #include "zerograd/runtime/storage/safetensors.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
-#include "zerograd/zero/checkpoint/checkpoint_file.h"
 #include "zerograd/zero/checkpoint/consolidate.h"
 
 namespace zg::tools {

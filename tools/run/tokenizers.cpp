@@ -94,13 +94,6 @@ std::string checksum_of(const models::Tokenizer& tokenizer) {
   return checksum(std::as_bytes(std::span(json)));
 }
 
-models::Tokenizer tokenizer_named(const std::string& name, std::string_view text) {
-  constexpr std::string_view train = "train:";
-  if (!name.starts_with(train)) return models::load_tokenizer(name);
-  return models::train_tokenizer(
-      text, {.vocabulary = parse_integer("--tokenizer", name.substr(train.size()), 257, 1 << 24)});
-}
-
 std::optional<models::Tokenizer> resolve_tokenizer(DataOptions& data, const SavedModel* saved_model,
                                                    bool named) {
   if (data.tokenizer.empty()) return std::nullopt;
@@ -212,10 +205,16 @@ std::string description_of(const DataOptions& data, const models::Dataset& datas
     tokens = fmt::format("{} characters", dataset.vocabulary());
   else if (dataset.question_length() > 0)
     tokens = "digits";
-  if (data.source.empty()) return "no data; tokens: " + tokens;
-  return fmt::format("data {}: {} training and {} validation samples of {} tokens; tokens: {}",
-                     data.source, dataset.epoch_samples(models::Split::train),
-                     dataset.epoch_samples(models::Split::validation), dataset.block_size(),
+  const auto* const pairs = dynamic_cast<const PairData*>(&dataset);
+  const PairData::Lengths longest = pairs ? pairs->longest() : PairData::Lengths();
+  if (data.source.empty())
+    return pairs ? fmt::format("no data; pairs of {} and {} tokens", longest.source, longest.target)
+                 : "no data; tokens: " + tokens;
+  return fmt::format("data {}: {} training and {} validation {} tokens; tokens: {}", data.source,
+                     dataset.epoch_samples(models::Split::train),
+                     dataset.epoch_samples(models::Split::validation),
+                     pairs ? fmt::format("pairs of up to {} and {}", longest.source, longest.target)
+                           : fmt::format("samples of {}", dataset.block_size()),
                      tokens);
 }
 

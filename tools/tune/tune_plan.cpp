@@ -1,9 +1,5 @@
 #include "tools/tune/tune.h"
 
-#include <algorithm>
-#include <chrono>
-
-#include "tools/run/planner.h"
 #include "zerograd/kernels/matmul/peak.h"
 #include "zerograd/models/gpt/gpt.h"
 #include "zerograd/runtime/command_line/flags.h"

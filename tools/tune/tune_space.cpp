@@ -1,6 +1,5 @@
 #include "tools/tune/tune.h"
 
-#include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <nlohmann/json.hpp>
