@@ -8,7 +8,7 @@
 namespace zg::testing {
 namespace {
 
-const std::string small_advised = "--n-layer 4 --n-head 4 --n-embd 128 ";
+const std::string small_advised = "--n-layer 4 --n-head 4 --n-embd 96 ";
 
 /// The settings that plan may suggest for several data ranks, in the order in which plan tries
 /// them: the smallest change of the run first.

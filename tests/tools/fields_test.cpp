@@ -2,7 +2,6 @@
 
 #include <doctest/doctest.h>
 
-#include <cmath>
 #include <cstring>
 #include <iterator>
 #include <map>
@@ -42,37 +41,10 @@ RunSpec saved_run() {
 /// Gives the field another value that a checkpoint may have.
 void change(const Field& field, RunSpec& spec) {
   const Json before = value_of(field, spec);
-  std::vector<Json> values = {"linear",
-                              "cosine",
-                              "x",
-                              "bf16",
-                              "host",
-                              "token",
-                              "sequential",
-                              "bloom",
-                              "alibi",
-                              "rms",
-                              "lion",
-                              "gelu_erf",
-                              "log",
-                              "llama3",
-                              1,
-                              7,
-                              0.25,
-                              true,
-                              "hf_linear",
-                              "*b:rate=2",
-                              Json{7},
-                              {1, 2, 3},
-                              0,
-                              -0.25,
-                              "match_rms_adamw",
-                              "original",
-                              2,
-                              false,
-                              0.5,
-                              1.5,
-                              100000};
+  const Json values = Json::parse(R"([
+      "linear", "cosine", "x", "bf16", "host", "token", "sequential", "bloom", "alibi", "rms",
+      "lion", "gelu_erf", "log", "llama3", 1, 7, 0.25, true, "hf_linear", "*b:rate=2", [7],
+      [1, 2, 3], 0, -0.25, "match_rms_adamw", "original", 2, false, 0.5, 1.5, 100000])");
   for (const Json& value : values) {
     try {
       field.location.codec->read(value, field.location.in_spec(spec), field.bounds());

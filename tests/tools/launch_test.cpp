@@ -138,8 +138,7 @@ TEST_CASE("launch starts nothing if the hostfile or the selection of hosts is in
 TEST_CASE("launch gives the hash of ranks as threads, and exits with 128 plus a signal's number") {
   if (skips_mpi("launch")) return;
   const std::string run = " train --data sort --steps 2 --batch-size 2 --score-samples 0 ";
-  CHECK(hash_of("launch --num_gpus 2" + run) ==
-        line_after(zerograd(run + "--ranks 2").out, "param_hash "));
+  CHECK(hash_of("launch --num_gpus 2" + run) == hash_of(run + "--ranks 2"));
   for (const auto& [signal, status] :
        {std::pair(SIGTERM, 143), std::pair(SIGINT, 130), std::pair(SIGHUP, 129)}) {
     const TemporaryFolder folder;

@@ -140,30 +140,6 @@ TEST_CASE("plan needs no data for the published BLOOM models on meshes of 8 and 
                 "--vocab-size and --block-size for a plan without data");
 }
 
-TEST_CASE("a checkpoint of one mesh continues on another mesh with the same losses") {
-  const TemporaryFolder folder;
-  const std::string long_run = mesh_run + "--tied --dropout 0 --steps 4 ";
-  const std::string saved = folder / "saved";
-  const std::string first = "--ranks 8 --pipeline-parallel 2 --tensor-parallel 4 ";
-  const Curve whole = curve_of(long_run + first);
-  checked(zerograd(mesh_run + "--tied --dropout 0 --steps 2 " + first + "--save " + saved));
-  const auto resumed = [&](const std::string& share) {
-    return curve_of("train --resume " + saved + " --steps 4 --score-samples 0 --log-interval 0 " +
-                    "--threads 1 " + share);
-  };
-  const Curve same = resumed(first);
-  CHECK(same.hash == whole.hash);
-  for (const char* share : {"--ranks 8 --pipeline-parallel 4 --tensor-parallel 2",
-                            "--ranks 8 --zero-stage 3", "--ranks 1"}) {
-    CAPTURE(share);
-    const Curve rest = resumed(share);
-    REQUIRE(rest.losses.size() == 2);
-    for (size_t step = 0; step < 2; ++step)
-      CHECK(rest.losses[step].get<double>() ==
-            doctest::Approx(whole.losses[step + 2].get<double>()).epsilon(1e-5));
-  }
-}
-
 TEST_CASE("when a rank of a pipeline fails, the run ends and the error names that rank") {
   const std::string mesh = mesh_run + "--ranks 4 --pipeline-parallel 4 --comm-timeout 10 ";
   std::map<std::string, std::future<Outcome>> outcomes;  // in parallel: a stall is mostly waiting

@@ -58,50 +58,6 @@ TEST_CASE("plan predicts the memory of each optimizer's run to the byte") {
                       " --ranks 2 --zero-stage 2 --precision bf16 --cpu-offload");
 }
 
-TEST_CASE("Muon keeps one moment for the blocks' matrices and two for all other parameters") {
-  const TemporaryFolder folder;
-  checked(zerograd("plan" + optimizer_run + "muon --memory-json " + folder / "plan"));
-  const nlohmann::json rest =
-      nlohmann::json::parse(read_file(folder / "plan")).at("ranks")[0].at("rest");
-  const int64_t width = 48, matrices = 3 * (3 + 1 + 4 + 4) * width * width;
-  CHECK(rest.at("optimizer") == 2 * rest.at("parameter").get<int64_t>() - 4 * matrices);
-}
-
-TEST_CASE("Adafactor keeps one second moment for each row and column, and none for each element") {
-  const TemporaryFolder folder;
-  const auto rest = [&](const std::string& optimizer) {
-    checked(zerograd("plan" + optimizer_run + optimizer + " --memory-json " + folder / optimizer));
-    return nlohmann::json::parse(read_file(folder / optimizer)).at("ranks")[0].at("rest");
-  };
-  const int64_t moments = rest("adafactor").at("optimizer");
-  CHECK(moments > 0);
-  CHECK(moments < rest("adamw").at("optimizer").get<int64_t>() / 30);
-}
-
-TEST_CASE("a checkpoint continues with its optimizer, and another optimizer is refused by name") {
-  const TemporaryFolder folder;
-  const std::string resume =
-      "train --score-samples 0 --log-interval 0 --threads 1 --steps 4 --resume " + folder.path() +
-      " --optimizer ";
-  checked(zerograd("train" + optimizer_run + "lion --save " + folder.path()));
-  check_refused(resume + "adamw", 2,
-                "was saved by lion with moment1; expected adamw with moment1 and moment2, as this "
-                "engine has; try the optimizer that saved it");
-  CHECK(contains(zerograd(resume + "sgd --momentum 0.9").error, "expected sgd with moment1"));
-  checked(zerograd(resume + "lion"));
-  const std::string own = folder / "muon", muon = "train" + optimizer_run + "muon --save ";
-  checked(zerograd(muon + own));
-  const Outcome grouped =
-      checked(zerograd("train --log-interval 0 --score-samples 0 --steps 4 --resume " + own +
-                       " --parameter-groups *.h.1.*:optimizer=adamw"),
-              2);
-  CHECK_MESSAGE(contains(grouped.error,
-                         "muon updated transformer.h.1.attn.c_attn.weight there; expected adamw"),
-                grouped.error);
-  check_refused("train" + optimizer_run + "adamw --momentum 0.5", 2,
-                "update.momentum is 0.500000, the optimizer is adamw");
-}
-
 TEST_CASE("settings that the chosen optimizer does not have are refused") {
   const TemporaryFolder folder;
   const std::string config = folder / "c.json";

@@ -91,23 +91,6 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a run continued with other ranks and another stage gives the bits of the uninterrupted run") {
-  const TemporaryFolder folder;
-  const std::string save = folder / "checkpoints";
-  const Curve whole = curve_of(sort_run);
-  checked(zerograd(sort_run + "--steps 1 --ranks 4 --zero-stage 3 --save " + save));
-  const std::string flags = " --score-samples 0 --log-interval 0 --resume " + save;
-  // Settings without a flag come from the checkpoint, also the batch; this run takes one more step.
-  checked(zerograd("train --steps 2 --ranks 2 --zero-stage 1 --save " + save + flags));
-  const Curve rest = curve_of("train --steps 3" + flags);
-  CHECK(rest.hash == whole.hash);
-  REQUIRE(rest.losses.size() == 1);
-  CHECK(rest.losses[0] == whole.losses[2]);
-  CHECK(rest.norms[0] == whole.norms[2]);
-  check_refused("train --steps 3 --ranks 3" + flags, 2, "16 != 2 * 2 * 3");
-}
-
-TEST_CASE(
     "when one rank fails, all others end with an error that names the rank, the step and the "
     "operation") {
   struct Case {
@@ -180,19 +163,6 @@ TEST_CASE("a run whose ranks exceed `ulimit -v` ends with an error, not with an 
   CHECK(WEXITSTATUS(status) != 0);
 }
 #endif
-
-TEST_CASE("an infinite gradient on one rank makes all ranks skip the step") {
-  std::string hash;
-  for (const char* flags : {"--ranks 2 --zero-stage 0 --inject rank=1,step=1,fault=inf",
-                            "--ranks 4 --zero-stage 3 --inject rank=0,step=1,fault=inf"}) {
-    const Curve curve = curve_of(sort_run + flags);
-    CHECK(curve.norms[1] == "inf");
-    CHECK(curve.last.at("steps") == 3);
-    CHECK(curve.last.at("skipped") == 1);
-    CHECK((hash.empty() || hash == curve.hash));
-    hash = curve.hash;
-  }
-}
 
 TEST_CASE("the bytes on the wire equal the formulas at every stage and number of ranks") {
   const auto data = models::sort_dataset(3407);

@@ -26,13 +26,11 @@ Run train_reference(const std::string& name, const std::string& flags) {
   const std::string prefix =
       (std::filesystem::temp_directory_path() / ("zerograd_reference_" + name)).string();
   const Run run{{}, prefix + ".safetensors"};
-  const Outcome outcome = zerograd(
+  const Outcome outcome = checked(zerograd(
       "train --data " + fixtures + "tokens.bin --order sequential --init " + fixtures +
       "weights.safetensors --n-layer 4 --n-head 4 --n-embd 128 --vocab-size 256 --block-size 64 "
       "--batch-size 8 --steps 20 --lr 5e-4 --dropout 0 --metrics " +
-      prefix + ".jsonl --dump-gradients " + run.gradients + " " + flags);
-  INFO(outcome.error);
-  REQUIRE(outcome.status == 0);
+      prefix + ".jsonl --dump-gradients " + run.gradients + " " + flags));
   Run result = run;
   for (const nlohmann::json& line : json_lines(prefix + ".jsonl"))
     if (line.contains("loss")) result.losses.push_back(line.at("loss").get<double>());

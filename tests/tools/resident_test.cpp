@@ -14,11 +14,9 @@ using namespace zg::testing;
 TEST_CASE("at gpt2 size the resident memory is within 10 percent of the counted peak") {
   const std::string metrics =
       (std::filesystem::temp_directory_path() / "zerograd_resident.jsonl").string();
-  const Outcome outcome = zerograd(
+  const Outcome outcome = checked(zerograd(
       "train --data sort --model-type gpt2 --steps 2 --batch-size 16 --score-samples 1 --metrics " +
-      metrics);
-  INFO(outcome.error);
-  REQUIRE(outcome.status == 0);
+      metrics));
   int64_t peak = 0;
   for (const nlohmann::json& line : json_lines(metrics))
     if (line.contains("peak_bytes")) peak = std::max(peak, line.at("peak_bytes").get<int64_t>());
@@ -32,12 +30,10 @@ TEST_CASE("at gpt2 size the resident memory is within 10 percent of the counted 
 TEST_CASE("the resident memory of eight ranks at stage 0 covers the states counted for all eight") {
   const std::string path =
       (std::filesystem::temp_directory_path() / "zerograd_resident.json").string();
-  const Outcome outcome = zerograd(
+  const Outcome outcome = checked(zerograd(
       "train --data sort --n-layer 4 --n-head 8 --n-embd 256 --ranks 8 --steps 1 --batch-size 1 "
       "--score-samples 0 --memory-json " +
-      path);
-  INFO(outcome.error);
-  REQUIRE(outcome.status == 0);
+      path));
   const nlohmann::json record = json_lines(path)[0];
   const int64_t parameters = record.at("parameters");
   CHECK(parameters > 3'000'000);
@@ -62,9 +58,7 @@ TEST_CASE("loading a checkpoint or weights takes at most 100 MB beyond the count
   checked(zerograd("consolidate " + save + " " + file));
   for (const std::string& start : {"--resume " + save, "--init " + file}) {
     CAPTURE(start);
-    const Outcome outcome = zerograd(run + start);
-    INFO(outcome.error);
-    REQUIRE(outcome.status == 0);
+    const Outcome outcome = checked(zerograd(run + start));
     const int64_t peak = json_lines(memory)[0].at("ranks")[0].at("peak").at("reserved");
     CHECK(peak > int64_t{4} * 128'000'000);
     MESSAGE("counted " << peak << " bytes, resident " << outcome.resident_bytes);

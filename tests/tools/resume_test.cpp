@@ -37,9 +37,8 @@ TEST_CASE(
     CHECK(contains(outcome.error, "try --resume " + directory));
   };
   refused(resumable_run + "--steps 2 --save " + first, first);
-  REQUIRE(
-      zerograd("train --resume " + first + "/step_2 --score-samples 0 --steps 3 --save " + second)
-          .status == 0);
+  checked(
+      zerograd("train --resume " + first + "/step_2 --score-samples 0 --steps 3 --save " + second));
   refused("train --score-samples 0 --resume " + first + " --save " + second, second);
 
   // Its own directory: it resumes from the newest, for any spelling of the path. A newer checkpoint
@@ -60,8 +59,7 @@ TEST_CASE("--save refuses a folder that another run is writing to") {
   std::filesystem::create_directory(save);
   const int other = ::open(save.c_str(), O_RDONLY | O_DIRECTORY);  // as another run would
   REQUIRE(::flock(other, LOCK_EX) == 0);
-  const Outcome outcome = checked(zerograd(resumable_run + "--steps 2 --save " + save), 2);
-  CHECK(contains(outcome.error, "another run is writing to " + save));
+  check_refused(resumable_run + "--steps 2 --save " + save, 2, "another run is writing to " + save);
   ::close(other);
   checked(zerograd(resumable_run + "--steps 2 --save " + save));
 }
@@ -83,9 +81,8 @@ TEST_CASE(
 
   // An epoch of sort has 10000 samples, so 0.0008 epochs are four steps of 2. With a larger batch
   // size the rest of the epoch takes fewer steps.
-  REQUIRE(
-      zerograd(resumable_run + "--epochs 0.0008 --save-interval 2 --save-top-k -1 --save " + epochs)
-          .status == 0);
+  checked(zerograd(resumable_run + "--epochs 0.0008 --save-interval 2 --save-top-k -1 --save " +
+                   epochs));
   const std::string go_on = "train --score-samples 0 --resume " + epochs + "/step_2";
   CHECK(contains(zerograd(go_on).error, "; steps 2 to 4\n"));
   CHECK(contains(zerograd(go_on + " --batch-size 4").error, "; steps 2 to 3\n"));
@@ -144,9 +141,8 @@ TEST_CASE(
   const TemporaryFolder folder;
   const std::string text = folder / "text.txt", save = folder / "checkpoints";
   write_file(text, numbers(400));
-  REQUIRE(
-      zerograd("train --data " + text + " --steps 2 --block-size 16 --save " + save + " " + flags)
-          .status == 0);
+  checked(
+      zerograd("train --data " + text + " --steps 2 --block-size 16 --save " + save + " " + flags));
   const std::string resume = "train --steps 3 --resume " + save;
   CHECK(!contains(zerograd(resume).error, "contents"));
   CHECK(zerograd("eval " + save).error.empty());

@@ -142,10 +142,10 @@ TEST_CASE(
   std::filesystem::rename(a.text, moved);
   for (const std::string& line : {"eval " + a.save, "train --steps 3 --resume " + a.save}) {
     CAPTURE(line);
-    const Outcome gone = checked(zerograd(line), 5);
-    CHECK(contains(gone.error, "--data: the data " + a.text + ", with which " + a.save +
-                                   "/step_2 was trained, does not exist; give --data PATH with the "
-                                   "new path of the data\n"));
+    check_refused(line, 5,
+                  "--data: the data " + a.text + ", with which " + a.save +
+                      "/step_2 was trained, does not exist; give --data PATH with the "
+                      "new path of the data\n");
     checked(zerograd(line + " --data " + moved));
   }
 }
@@ -195,9 +195,8 @@ TEST_CASE("--init refuses weights whose token ids mean other tokens than the run
   const std::string model = small_model_flags + "--vocab-size 300 --steps 0 --log-interval 0";
   checked(zerograd(a.train() + model));
   checked(zerograd("train --data " + a.text + model + " --save " + characters));
-  REQUIRE(
-      zerograd("train --data sort --n-layer 1 --n-head 2 --n-embd 16 --steps 0 --save " + digits)
-          .status == 0);
+  checked(
+      zerograd("train --data sort --n-layer 1 --n-head 2 --n-embd 16 --steps 0 --save " + digits));
   const auto init = [&](const std::string& weights, const std::string& flags) {
     return zerograd("train --init " + weights + model + flags);
   };
@@ -248,8 +247,8 @@ TEST_CASE("--init refuses weights whose token ids mean other tokens than the run
   CHECK(contains(init(numbers, as_numbers).error, "; tokens: numbers\n"));
   CHECK(contains(init(numbers, as_numbers + " --tokenizer " + a.tokenizer).error,
                  "; tokens: tokenizer " + a.tokenizer + ", vocabulary 280\n"));
-  CHECK(contains(checked(zerograd("train --resume " + numbers + " --steps 1" + as_text), 2).error,
-                 "is read as its 29 characters, and the model of " + numbers));
+  check_refused("train --resume " + numbers + " --steps 1" + as_text, 2,
+                "is read as its 29 characters, and the model of " + numbers);
 }
 
 TEST_CASE(

@@ -65,19 +65,19 @@ TEST_CASE("tutorials: minGPT with DeepSpeed is planned with the printed flags") 
   const std::string sizes[] = {"--n_layer 4 --n_embd 3072",  "--n_layer 15 --n_embd 3072",
                                "--n_layer 13 --n_embd 8192", "--n_layer 25 --n_embd 8192",
                                "--n_layer 56 --n_embd 8192", "--n_layer 21 --n_embd 8192"};
-  for (const std::string& size : sizes)
-    for (const char* more :
-         {"--batch_size 1 --strategy deepspeed_stage_2", "--limit_train_batches 120 --cpu_offload",
-          "--batch_size 1 --strategy deepspeed_stage_3 --limit_train_batches 128"}) {
-      const std::string line = plan_of_text + size + " --n_head 16 --gpus 8 --precision 16 " + more;
-      CAPTURE(line);
-      CHECK(contains(checked(zerograd(line)).out, "peak "));
-    }
+  const char* const more[] = {
+      "--batch_size 1 --strategy deepspeed_stage_2", "--limit_train_batches 120 --cpu_offload",
+      "--batch_size 1 --strategy deepspeed_stage_3 --limit_train_batches 128"};
+  for (size_t i = 0; i < std::size(sizes); ++i) {
+    const std::string line =
+        plan_of_text + sizes[i] + " --n_head 16 --gpus 8 --precision 16 " + more[i % 3];
+    CAPTURE(line);
+    CHECK(contains(checked(zerograd(line)).out, "peak "));
+  }
   const TemporaryFolder folder;
   const std::string flags = " --gpus 1 --precision 16 --batch_size 1 --strategy deepspeed_stage_2";
-  REQUIRE(
-      zerograd("train --data sort --score-samples 0 --steps 1" + flags + " --save " + folder.path())
-          .status == 0);
+  checked(zerograd("train --data sort --score-samples 0 --steps 1" + flags + " --save " +
+                   folder.path()));
   check_refused("eval " + folder.path() + flags, 2, "leave the flag out");
   checked(zerograd("eval " + folder.path() + " --gpus 1 --batch_size 1 --score-samples 1"));
 }
@@ -140,9 +140,7 @@ TEST_CASE(
 
 TEST_CASE("tutorials: generate --test-performance prints averages that fit each other") {
   const TemporaryFolder folder;
-  REQUIRE(
-      zerograd("train --data sort --score-samples 0 --steps 1 --save " + folder.path()).status ==
-      0);
+  checked(zerograd("train --data sort --score-samples 0 --steps 1 --save " + folder.path()));
   const std::string words = folder.path() + " --prompt 2100 --length 6 --temperature 0";
   const Outcome once = zerograd("generate " + words);
   for (const char* name : {"generate ", "inference "}) {

@@ -429,8 +429,8 @@ TEST_CASE(
       checked(zerograd("train --from-hf " + a.hf + " --steps 0 --save " + save));
   CHECK(contains(imported.error, "no data; tokens: tokenizer " + a.hf + ", vocabulary 280\n"));
   CHECK(contains(imported.out, "saved " + save + "/step_0\n"));
-  const Outcome without = checked(zerograd("train --resume " + save), 2);
-  CHECK(contains(without.error, save + "/step_0 was made without data; try --data PATH"));
+  check_refused("train --resume " + save, 2,
+                save + "/step_0 was made without data; try --data PATH");
   const std::string further = " --steps 2 --batch-size 4 --log-interval 0 --data " + a.text;
   const Outcome resumed = checked(zerograd("train --resume " + save + further));
   CHECK(!contains(resumed.error, "data.source"));  // there was none to change
