@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/commands/subcommands.h"
+#include "tools/options/fields.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/print.h"
 #include "zerograd/runtime/text/text.h"
