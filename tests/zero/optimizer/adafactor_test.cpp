@@ -228,28 +228,7 @@ TEST_CASE("second moments of adafactor are written whole, and another length is 
         }) == "write: 'tall' takes 64 values, got 960");
 }
 
-TEST_CASE("adafactor refuses options and parameters that it does not support") {
-  const auto refusal = [](const UpdateOptions& update) {
-    return message_of<ConfigError>([&] { validate(Config{.update = update}); });
-  };
-  const auto refused_number = [&](const zero::AdafactorOptions& options) {
-    return refusal({.rule = OptimizerRule::adafactor, .adafactor = options});
-  };
-  CHECK(refusal({.rule = OptimizerRule::adafactor, .decoupled = false}) ==
-        "config: update.decoupled is off, the optimizer is adafactor; expected it on: a step does "
-        "not grow with the gradient, and so it hides weight decay that is added to it");
-  CHECK(
-      refusal({.rule = OptimizerRule::adafactor, .momentum = 0.5f}) ==
-      "config: update.momentum is 0.500000, the optimizer is adafactor; expected sgd, or momentum "
-      "0; try --optimizer sgd");
-  CHECK(refused_number({.beta2_decay = 0.5f}) ==
-        "config: update.adafactor.beta2_decay is 0.500000; expected a finite number of 0 or less");
-  CHECK(refused_number({.epsilon1 = 0.0f}) ==
-        "config: update.adafactor.epsilon1 is 0.000000; expected a finite number above 0");
-  CHECK(refused_number({.epsilon2 = -1.0f}) ==
-        "config: update.adafactor.epsilon2 is -1.000000; expected a finite number from 0");
-  CHECK(refused_number({.clip = 0.5f}) ==
-        "config: update.adafactor.clip is 0.500000; expected a finite number from 1");
+TEST_CASE("adafactor refuses parameters that it does not support") {
   ParameterStore store;
   const Unit& unit = store.unit("unit");
   store.add(unit, "half", {2, 5}, Init::zeros(),

@@ -308,21 +308,44 @@ TEST_CASE("a snapshot that another thread reads during a step has the states fro
 }
 
 TEST_CASE("optimizer options that are out of range or belong to another optimizer are refused") {
-  const auto refusal = [](const UpdateOptions& update) {
-    return message_of<ConfigError>([&] { validate(Config{.update = update}); });
-  };
   using enum OptimizerRule;
-  CHECK(refusal({.rule = sgd, .momentum = 1.0f}) ==
-        "config: update.momentum is 1.000000; expected a number in [0, 1)");
-  CHECK(refusal({.rule = sgd, .momentum = 0.9f, .dampening = 1.5f}) ==
-        "config: update.dampening is 1.500000; expected a number in [0, 1]");
-  CHECK(refusal({.rule = sgd, .nesterov = true}) ==
-        "config: update.nesterov is on, momentum is 0.000000 and dampening 0.000000; expected a "
-        "momentum above 0 and no dampening; try --momentum 0.9");
-  CHECK(refusal({.momentum = 0.9f}) ==
-        "config: update.momentum is 0.900000, the optimizer is adamw; expected sgd, or momentum 0; "
-        "try "
-        "--optimizer sgd");
-  CHECK(refusal({.nesterov = true}) ==
-        "config: update.nesterov is on, the optimizer is adamw; expected sgd; try --optimizer sgd");
+  const std::pair<UpdateOptions, std::string> refused[] = {
+      {{.rule = sgd, .momentum = 1.0f}, "momentum is 1.000000; expected a number in [0, 1)"},
+      {{.rule = sgd, .momentum = 0.9f, .dampening = 1.5f},
+       "dampening is 1.500000; expected a number in [0, 1]"},
+      {{.rule = sgd, .nesterov = true},
+       "nesterov is on, momentum is 0.000000 and dampening 0.000000; expected a momentum above 0 "
+       "and no dampening; try --momentum 0.9"},
+      {{.momentum = 0.9f},
+       "momentum is 0.900000, the optimizer is adamw; expected sgd, or momentum 0; try --optimizer "
+       "sgd"},
+      {{.nesterov = true},
+       "nesterov is on, the optimizer is adamw; expected sgd; try --optimizer sgd"},
+      {{.rule = muon, .decoupled = false},
+       "decoupled is off, the optimizer is muon; expected it on: an orthogonal step hides weight "
+       "decay that is added to the gradient"},
+      {{.rule = muon, .momentum = 0.5f},
+       "momentum is 0.500000, the optimizer is muon; expected sgd, or momentum 0; try "
+       "--muon-momentum"},
+      {{.rule = muon, .muon = {.momentum = 1.0f}},
+       "muon.momentum is 1.000000; expected a number in [0, 1)"},
+      {{.rule = muon, .muon = {.adam_rate = -1.0f}},
+       "muon.adam_rate is -1.000000; expected a finite number from 0"},
+      {{.rule = adafactor, .decoupled = false},
+       "decoupled is off, the optimizer is adafactor; expected it on: a step does not grow with "
+       "the gradient, and so it hides weight decay that is added to it"},
+      {{.rule = adafactor, .momentum = 0.5f},
+       "momentum is 0.500000, the optimizer is adafactor; expected sgd, or momentum 0; try "
+       "--optimizer sgd"},
+      {{.rule = adafactor, .adafactor = {.beta2_decay = 0.5f}},
+       "adafactor.beta2_decay is 0.500000; expected a finite number of 0 or less"},
+      {{.rule = adafactor, .adafactor = {.epsilon1 = 0.0f}},
+       "adafactor.epsilon1 is 0.000000; expected a finite number above 0"},
+      {{.rule = adafactor, .adafactor = {.epsilon2 = -1.0f}},
+       "adafactor.epsilon2 is -1.000000; expected a finite number from 0"},
+      {{.rule = adafactor, .adafactor = {.clip = 0.5f}},
+       "adafactor.clip is 0.500000; expected a finite number from 1"}};
+  for (const auto& [update, message] : refused)
+    CHECK(message_of<ConfigError>([&] { validate(Config{.update = update}); }) ==
+          "config: update." + message);
 }
