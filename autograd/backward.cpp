@@ -1,4 +1,4 @@
-#include <algorithm>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -45,25 +45,22 @@ Device BackwardPass::device() const { return tape_->device; }
 
 // --- collecting gradients ---
 
-namespace {
-
-/// sum += addend. Copies `sum` first if its buffer is shared: the backward of a residual add gives
-/// one tensor to two inputs, and the other one must not change.
-void add_to(Tensor& sum, const Tensor& addend, Stream& stream) {
-  if (sum.buffer().use_count() > 1) {
-    const Tensor own = Tensor::empty(sum.shape(), sum.dtype(), sum.device());
-    copy(sum, own, stream);
-    sum = own;
-  }
-  kernels::axpby({.x = addend, .y = sum, .a = 1.0, .b = 1.0}, stream);
+Tensor TapeState::own_copy(Tensor tensor, Stream& stream) {
+  if (tensor.buffer().use_count() == 1) return tensor;
+  const Tensor own = Tensor::empty(tensor.shape(), tensor.dtype(), tensor.device());
+  copy(tensor, own, stream);
+  return own;
 }
 
-}  // namespace
+void TapeState::add_to(Tensor& sum, const Tensor& addend, Stream& stream) {
+  sum = own_copy(std::move(sum), stream);
+  kernels::axpby({.x = addend, .y = sum, .a = 1.0, .b = 1.0}, stream);
+}
 
 Tensor TapeState::make_gradient(int index) const {
   const Slot& slot = slots.at(static_cast<size_t>(index));
   if (slot.parameter)
-    if (Tensor place = source->gradient_place(*slot.parameter)) return place;
+    if (Tensor place = source_of(*slot.parameter).gradient_place(*slot.parameter)) return place;
   PurposeScope purpose(device, slot.parameter ? Purpose::gradient : Purpose::activation);
   std::optional<NameScope> name;
   if (slot.parameter) name.emplace(device, slot.parameter->name + " gradient");
@@ -97,7 +94,7 @@ void TapeState::reduce_gradients(const Unit& unit) {
     gradients.push_back(leaf == leaves.end() ? Tensor() : std::move(leaf->second));
     if (leaf != leaves.end()) leaves.erase(leaf);
   }
-  source->reduce(unit, gradients, device.compute());
+  source_of(unit).reduce(unit, gradients, device.compute());
 }
 
 // --- running the tape in reverse ---
@@ -120,7 +117,7 @@ void TapeState::visit_entry(const Entry& entry, size_t entry_index) {
       open.push_back(entry.index);
       if (const Trace* trace = device.trace()) use.begin_ns = trace->now_ns();
       if (!use.reads) return;
-      source->acquire(*use.unit, device.compute());
+      source_of(*use.unit).acquire(*use.unit, device.compute());
       use.held = true;
       return;
     }
@@ -128,7 +125,7 @@ void TapeState::visit_entry(const Entry& entry, size_t entry_index) {
       UseRecord& use = uses[entry.index];
       if (--root.use_counts[use.unit] == 0) root.reduce_gradients(*use.unit);
       open.pop_back();
-      if (use.held) source->release(*use.unit, device.compute());
+      if (use.held) source_of(*use.unit).release(*use.unit, device.compute());
       use.held = false;
       record_span(use);
       return;
@@ -177,21 +174,24 @@ void TapeState::visit_entries() {
   } catch (...) {
     root.is_incomplete = true;
     for (UseRecord& use : uses)
-      if (use.held) source->release(*use.unit, device.compute());
+      if (use.held) source_of(*use.unit).release(*use.unit, device.compute());
     throw;
   }
   for (Slot& slot : slots)
     if (!slot.keep) slot.gradient = {};
   if (parent) return;
-  // Units without any gradient are reported last, in a fixed order, so that all ranks report a
-  // shared unit at the same point.
-  std::vector<const Unit*> left;
+  // Units without any gradient, and units that were read without a Tape::Use, are reported last, in
+  // a fixed order, so that all ranks report a shared unit at the same point.
+  std::map<std::pair<size_t, int>, const Unit*> left;
+  const auto add = [&](const Unit& unit) {
+    left[{source_index(unit, "backward"), -unit.index}] = &unit;
+  };
   for (const auto& [unit, count] : use_counts)
-    if (count > 0) left.push_back(unit);
-  std::sort(left.begin(), left.end(),
-            [](const Unit* a, const Unit* b) { return a->index > b->index; });
-  for (const Unit* unit : left) reduce_gradients(*unit);
+    if (count > 0) add(*unit);
+  for (const auto& [parameter, gradient] : leaves) add(*parameter->unit);
+  for (const auto& [place, unit] : left) reduce_gradients(*unit);
   use_counts.clear();
+  for (ParameterSource* source : sources) source->end_backward();
 }
 
 void Tape::backward(const Var& loss, double scale) {
@@ -289,7 +289,7 @@ Var checkpoint(Tape& tape, std::span<const Var> inputs, Segment segment) {
 void TapeState::run_segment(const Entry& entry) {
   const Tensor gradient = std::move(output_gradients[0]);
   output_gradients.clear();
-  Tape tape(std::make_shared<TapeState>(device, source, TapeMode::record, this));
+  Tape tape(std::make_shared<TapeState>(device, sources, TapeMode::record, this));
   TapeState& state = *tape.state_;
   BackwardPass pass;
   pass.tape_ = this;

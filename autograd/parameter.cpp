@@ -62,13 +62,12 @@ void initialise(const Init& init, uint64_t seed, const std::string& name, int64_
   }
 }
 
-void initialise(const Parameter& parameter, uint64_t seed, int64_t begin, std::span<float> values) {
+void initialise(const Init& init, uint64_t seed, const std::string& name, const Slice& slice,
+                int64_t begin, std::span<float> values) {
   for (size_t done = 0; done < values.size();) {
     const int64_t element = begin + static_cast<int64_t>(done);
-    const auto count =
-        std::min(values.size() - done, static_cast<size_t>(parameter.slice.run_left(element)));
-    initialise(parameter.init, seed, parameter.name, parameter.slice.whole_index(element),
-               values.subspan(done, count));
+    const auto count = std::min(values.size() - done, static_cast<size_t>(slice.run_left(element)));
+    initialise(init, seed, name, slice.whole_index(element), values.subspan(done, count));
     done += count;
   }
 }
@@ -83,8 +82,7 @@ const Unit& ParameterStore::unit(const std::string& name) {
 
 const Parameter& ParameterStore::add(const Unit& unit, const std::string& name, const Shape& shape,
                                      Init init, Options options) {
-  const size_t index = static_cast<size_t>(unit.index);
-  if (index >= units_.size() || units_[index].get() != &unit)
+  if (!has(unit))
     raise<ConfigError>("add: unit '{}' of parameter '{}' belongs to another store", unit.name,
                        name);
   if (find(name))
@@ -114,7 +112,7 @@ const Parameter& ParameterStore::add(const Unit& unit, const std::string& name, 
                                          .copy = options.copy,
                                          .has_mirror = options.has_mirror});
   const Parameter* parameter = parameters_.back().get();
-  units_[index]->parameters.push_back(parameter);
+  units_[static_cast<size_t>(unit.index)]->parameters.push_back(parameter);
   by_name_.emplace(name, parameter);
   return *parameter;
 }

@@ -64,6 +64,10 @@ struct Slice {
   int64_t run_left(int64_t i) const { return rows * inner - i % (rows * inner); }
 };
 
+/// Writes elements [begin, begin + values.size()) of a slice of the parameter.
+ZG_API void initialise(const Init& init, uint64_t seed, const std::string& name, const Slice& slice,
+                       int64_t begin, std::span<float> values);
+
 /// The role of a rank's copy of a parameter in a mesh.
 enum class Copy : uint8_t {
   own,
@@ -107,8 +111,10 @@ struct Unit {
 };
 
 /// Writes elements [begin, begin + values.size()) of this rank's slice.
-ZG_API void initialise(const Parameter& parameter, uint64_t seed, int64_t begin,
-                       std::span<float> values);
+inline void initialise(const Parameter& parameter, uint64_t seed, int64_t begin,
+                       std::span<float> values) {
+  initialise(parameter.init, seed, parameter.name, parameter.slice, begin, values);
+}
 
 /// Descriptions of all parameters of a model. It holds no values, so its size does not depend on
 /// the number of parameter elements.
@@ -140,6 +146,10 @@ class ZG_API ParameterStore {
   /// In byte order of their names.
   const std::map<std::string, const Parameter*>& by_name() const { return by_name_; }
   const Parameter* find(const std::string& name) const;  ///< null when absent
+  bool has(const Unit& unit) const {
+    const auto index = static_cast<size_t>(unit.index);
+    return index < units_.size() && units_[index].get() == &unit;
+  }
   int64_t numel() const;
 
  private:
@@ -149,12 +159,29 @@ class ZG_API ParameterStore {
   std::set<std::string> unit_names_;
 };
 
-/// The interface through which a tape reads parameters and returns gradients. zero::Engine
-/// implements it; autograd does not know ZeRO. Each acquire() is followed by a release(); calls may
-/// nest.
+class ActivationStore;
+
+enum class TapeMode : uint8_t {
+  record,
+  inference  ///< records nothing; units are still acquired and released
+};
+
+/// The interface through which a tape reads parameters and returns gradients. Values implements it
+/// by plain memory, zero::Engine by ZeRO's partitions. Each acquire() is followed by a release();
+/// calls may nest.
 class ZG_API ParameterSource {
  public:
   virtual ~ParameterSource() = default;
+  /// Whether it has the parameters of the unit. A tape that reads several sources asks each.
+  virtual bool has(const Unit&) const { return true; }
+  /// Whether value() of the unit's parameters works only between acquire() and release(). If not,
+  /// ops may read them without a Tape::Use.
+  virtual bool needs_open_unit(const Unit&) const { return true; }
+  /// Called when a tape is made for this source, and after its backward.
+  virtual void begin_tape(TapeMode) {}
+  virtual void end_backward() {}
+  /// Where a tape that is made for this source stores saved activations. Null: on the device.
+  virtual ActivationStore* activations() { return nullptr; }
   /// Makes value() of every parameter of the unit available to work on the stream.
   virtual void acquire(const Unit& unit, Stream& stream) = 0;
   /// The values are not needed any more and may be freed.

@@ -16,25 +16,27 @@ Var::Var(Tensor value)
     : value_(std::move(value)), is_derivative_(value_ && value_.buffer()->is_derivative()) {}
 
 Tensor Var::value() const {
-  if (parameter_) return tape_->parameter_value(*parameter_);
+  if (parameter_) return tape_->source_of(*parameter_).value(*parameter_);
   if (!value_) throw ShapeError("var: an absent Var has no value");
   return value_;
 }
 
-Tensor Var::stored() const { return parameter_ ? tape_->source->stored(*parameter_) : value(); }
+Tensor Var::stored() const {
+  return parameter_ ? tape_->source_of(*parameter_).stored(*parameter_) : value();
+}
 
 Shape Var::shape() const { return parameter_ ? parameter_->shape : value().shape(); }
 DType Var::dtype() const {
-  return parameter_ ? tape_->source->dtype(*parameter_) : value().dtype();
+  return parameter_ ? tape_->source_of(*parameter_).dtype(*parameter_) : value().dtype();
 }
 Device Var::device() const { return parameter_ ? tape_->device : value().device(); }
 
 // --- recording ---
 
-TapeState::TapeState(const Device& device, ParameterSource* source, TapeMode mode,
+TapeState::TapeState(const Device& device, std::vector<ParameterSource*> from, TapeMode mode,
                      TapeState* parent, ActivationStore* activations)
     : device(device),
-      source(source),
+      sources(std::move(from)),
       mode(mode),
       activations(activations),
       parent(parent),
@@ -58,8 +60,14 @@ bool TapeState::is_open(const Unit& unit) const {
   return false;
 }
 
-Tensor TapeState::parameter_value(const Parameter& parameter) const {
-  return source->value(parameter);
+size_t TapeState::source_index(const Unit& unit, std::string_view what) const {
+  for (size_t i = 0; i < sources.size(); ++i)
+    if (sources[i]->has(unit)) return i;
+  raise<TapeError>(
+      "{}: unit '{}' is used on a tape {}; expected a tape of the ParameterSource that has its "
+      "parameters; try engine.tape(), values.tape(), or Tape(device, {{&first, &second}})",
+      what, unit.name,
+      sources.empty() ? "without a ParameterSource" : "whose ParameterSource has another store");
 }
 
 Var TapeState::make_var(Tensor value, int slot) {
@@ -76,15 +84,11 @@ int TapeState::make_slot(const Tensor& value) {
 
 Var TapeState::parameter(const Parameter& parameter) {
   require_usable("parameter");
-  if (!source)
-    raise<TapeError>(
-        "parameter: '{}' is used on a tape without a ParameterSource; make the tape with one, such "
-        "as engine.tape()",
-        parameter.name);
-  if (!is_open(*parameter.unit))
+  const ParameterSource& source = source_of(parameter);
+  if (source.needs_open_unit(*parameter.unit) && !is_open(*parameter.unit))
     raise<NotResident>(
-        "parameter: '{}' is used outside its unit; expected unit '{}' to be open; try Tape::Use "
-        "use(tape, unit) around its use",
+        "parameter: '{}' is used outside its unit; expected unit '{}' to be open; try "
+        "Tape::Use use(tape, unit) around its use",
         parameter.name, parameter.unit->name);
   Var var;
   var.tape_ = shared_from_this();
@@ -94,7 +98,7 @@ Var TapeState::parameter(const Parameter& parameter) {
       parameter_slots.try_emplace(&parameter, static_cast<int>(slots.size()));
   if (is_new)
     slots.push_back({.shape = parameter.shape,
-                     .dtype = source->value(parameter).dtype(),
+                     .dtype = source.value(parameter).dtype(),
                      .parameter = &parameter});
   var.slot_ = place->second;
   return var;
@@ -105,7 +109,7 @@ TapeState::Saved TapeState::keep(const Tensor& tensor) {
   for (size_t index : open) {
     UseRecord& use = uses[index];
     for (const Parameter* parameter : use.unit->parameters) {
-      const Tensor whole = source->value(*parameter);
+      const Tensor whole = source_of(*parameter).value(*parameter);
       const int64_t offset = tensor.byte_offset() - whole.byte_offset();
       if (whole.buffer() != tensor.buffer() || offset < 0 ||
           offset + tensor.bytes() > whole.bytes())
@@ -162,7 +166,7 @@ void TapeState::check_unchanged(const Saved& saved, const char* op) const {
 
 Tensor TapeState::fetch(const Saved& saved, const char* op) const {
   if (saved.parameter) {
-    const Tensor whole = source->value(*saved.parameter);
+    const Tensor whole = source_of(*saved.parameter).value(*saved.parameter);
     if (saved.values.lock() == whole.buffer() && whole.buffer()->version() != saved.version)
       raise<TapeError>(
           "{}: backward needs parameter '{}' as it was in forward, but it was changed since; "
@@ -279,15 +283,11 @@ Tensor early_gradient(const Var& input) {
 
 size_t TapeState::open_use(const Unit& unit) {
   require_usable("use");
-  if (!source)
-    raise<TapeError>(
-        "use: unit '{}' opened on a tape without a ParameterSource; make the tape with one, such "
-        "as engine.tape()",
-        unit.name);
+  ParameterSource& source = source_of(unit, "use");
   uses.push_back({.unit = &unit});
   open.push_back(uses.size() - 1);
   try {
-    source->acquire(unit, device.compute());
+    source.acquire(unit, device.compute());
   } catch (...) {
     open.pop_back();
     uses.pop_back();
@@ -309,7 +309,7 @@ void TapeState::close_use(size_t index, bool unwinding) noexcept {
     }
   }
   std::erase(open, index);
-  source->release(*uses[index].unit, device.compute());
+  source_of(*uses[index].unit).release(*uses[index].unit, device.compute());
 }
 
 Tape::Use::Use(Tape& tape, const Unit& unit)
@@ -325,7 +325,17 @@ Tape::Use::~Use() { tape_->close_use(index_, std::uncaught_exceptions() > except
 
 Tape::Tape(const Device& device, ParameterSource* parameters, TapeMode mode,
            ActivationStore* activations)
-    : state_(std::make_shared<TapeState>(device, parameters, mode, nullptr, activations)) {}
+    : Tape(device, std::vector<ParameterSource*>(parameters ? 1 : 0, parameters), mode,
+           activations) {}
+
+Tape::Tape(const Device& device, std::vector<ParameterSource*> sources, TapeMode mode,
+           ActivationStore* activations) {
+  for (ParameterSource* source : sources) {
+    source->begin_tape(mode);
+    if (!activations && mode == TapeMode::record) activations = source->activations();
+  }
+  state_ = std::make_shared<TapeState>(device, std::move(sources), mode, nullptr, activations);
+}
 Tape::~Tape() = default;
 Tape::Tape(Tape&&) noexcept = default;
 Tape& Tape::operator=(Tape&&) noexcept = default;

@@ -85,11 +85,6 @@ class ZG_API BackwardPass {
   size_t entry_ = 0;
 };
 
-enum class TapeMode : uint8_t {
-  record,
-  inference  ///< records nothing; units are still acquired and released
-};
-
 /// Stores the activations that ops save for backward, but not parameters and not parameters'
 /// gradients that an op computed in forward. ZeRO's activation offload implements it.
 class ZG_API ActivationStore {
@@ -108,6 +103,10 @@ class ZG_API Tape {
  public:
   explicit Tape(const Device& device, ParameterSource* parameters = nullptr,
                 TapeMode mode = TapeMode::record, ActivationStore* activations = nullptr);
+  /// Reads parameters of several sources, for example of a generator and a discriminator, and gives
+  /// each its gradients. Without `activations` it uses those of the first source that has some.
+  Tape(const Device& device, std::vector<ParameterSource*> sources,
+       TapeMode mode = TapeMode::record, ActivationStore* activations = nullptr);
   ~Tape();
   Tape(Tape&&) noexcept;
   Tape& operator=(Tape&&) noexcept;

@@ -69,13 +69,21 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
     int64_t begin_ns = 0;  // for a trace: when backward reached it
   };
 
-  TapeState(const Device& device, ParameterSource* source, TapeMode mode, TapeState* parent,
-            ActivationStore* activations = nullptr);
+  TapeState(const Device& device, std::vector<ParameterSource*> sources, TapeMode mode,
+            TapeState* parent, ActivationStore* activations = nullptr);
 
   bool recording() const { return mode == TapeMode::record && paused == 0; }
   void require_usable(const char* op) const;
   bool is_open(const Unit& unit) const;
-  Tensor parameter_value(const Parameter& parameter) const;
+  /// The index in `sources` of the one that has the unit. Throws TapeError if none has, beginning
+  /// with `what`.
+  size_t source_index(const Unit& unit, std::string_view what) const;
+  ParameterSource& source_of(const Unit& unit, std::string_view what = "parameter") const {
+    return *sources[source_index(unit, what)];
+  }
+  ParameterSource& source_of(const Parameter& parameter) const {
+    return source_of(*parameter.unit);
+  }
   Var make_var(Tensor value, int slot);
   int make_slot(const Tensor& value);
 
@@ -106,6 +114,10 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
 
   void accumulate(int slot, Tensor gradient, const char* op);
   Tensor make_gradient(int slot) const;
+  /// The tensor, or a copy if its buffer is shared: the backward of a residual add gives one tensor
+  /// to two inputs, and the other one must not change.
+  static Tensor own_copy(Tensor tensor, Stream& stream);
+  static void add_to(Tensor& sum, const Tensor& addend, Stream& stream);  ///< sum += addend
   void visit_entries();
   void visit_entry(const Entry& entry, size_t entry_index);
   void run_segment(const Entry& entry);
@@ -114,7 +126,7 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
   void reduce_gradients(const Unit& unit);
 
   const Device device;
-  ParameterSource* const source;
+  const std::vector<ParameterSource*> sources;
   const TapeMode mode;
   ActivationStore* const activations;  // null: saved tensors stay on the device
   TapeState* const parent;             // for a recomputed segment: the tape that recomputes it

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "zerograd/autograd/tape_state.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -9,17 +10,19 @@ namespace zg {
 namespace {
 
 void check_value_dtype(const char* field, DType dtype) {
-  if (dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16) return;
-  raise<ConfigError>("values: {}: expected f32, bf16 or f16, got {}", field, dtype);
+  if (is_floating(dtype)) return;
+  raise<ConfigError>("values: {}: expected f64, f32, bf16 or f16, got {}", field, dtype);
 }
 
 }  // namespace
 
 Values::Values(const ParameterStore& store, const WeightSource& weights, const Device& device,
                const ValuesOptions& options)
-    : device_(device),
+    : store_(store),
+      device_(device),
       compute_(options.compute),
       stored_(store.parameters().size()),
+      gradients_(stored_.size()),
       converted_(stored_.size()),
       uses_(store.units().size()) {
   check_value_dtype("compute", compute_);
@@ -27,11 +30,11 @@ Values::Values(const ParameterStore& store, const WeightSource& weights, const D
   check_shapes(weights.path, weights.shapes, store);
   const PurposeScope purpose(device_, Purpose::parameter);
   for (const auto& parameter : store.parameters()) {
-    if (!parameter->slice.is_whole())
+    if (!parameter->slice.is_whole() && !weights.read_part)
       raise<Unsupported>("values: '{}' is a slice of {}; expected the whole parameter",
                          parameter->name, parameter->whole);
     const auto own = weights.dtypes.find(parameter->name);
-    const DType there = own == weights.dtypes.end() ? DType::f32 : own->second;
+    const DType there = own == weights.dtypes.end() ? compute_ : own->second;
     const DType dtype = options.stored.value_or(there);
     const bool narrow = parameter->shape.rank() > 1 && size_of(dtype) < size_of(compute_);
     const NameScope name(device_, parameter->name);
@@ -51,6 +54,8 @@ void Values::read(const WeightSource& weights, const Parameter& parameter) {
   for (int64_t begin = 0; begin < numel; begin += most) {
     const int64_t count = std::min(most, numel - begin);
     std::optional<std::vector<float>> part;
+    if (!planned && whole.empty() && !parameter.slice.is_whole())
+      whole = weights.read_part(parameter.name, parameter.slice);
     if (!planned && whole.empty() && weights.read_range)
       part = weights.read_range(parameter.name, begin, count);
     if (!planned && !part && whole.empty()) whole = weights.read(parameter.name);
@@ -71,6 +76,19 @@ int64_t Values::bytes() const {
   return sum;
 }
 
+size_t Values::index_of(const Parameter& parameter) const {
+  const auto index = static_cast<size_t>(parameter.index);
+  if (index < stored_.size() && has(*parameter.unit)) return index;
+  raise<ConfigError>("values: '{}' is not a parameter of the store that the values were made with",
+                     parameter.name);
+}
+
+bool Values::needs_open_unit(const Unit& unit) const {
+  return std::any_of(
+      unit.parameters.begin(), unit.parameters.end(),
+      [&](const Parameter* parameter) { return stored(*parameter).dtype() != compute_; });
+}
+
 void Values::acquire(const Unit& unit, Stream&) { ++uses_.at(static_cast<size_t>(unit.index)); }
 
 void Values::release(const Unit& unit, Stream&) noexcept {
@@ -79,13 +97,11 @@ void Values::release(const Unit& unit, Stream&) noexcept {
     converted_[static_cast<size_t>(parameter->index)] = {};
 }
 
-Tensor Values::stored(const Parameter& parameter) const {
-  return stored_.at(static_cast<size_t>(parameter.index));
-}
+Tensor Values::stored(const Parameter& parameter) const { return stored_[index_of(parameter)]; }
 
 Tensor Values::value(const Parameter& parameter) const {
-  const auto index = static_cast<size_t>(parameter.index);
-  const Tensor& own = stored_.at(index);
+  const size_t index = index_of(parameter);
+  const Tensor& own = stored_[index];
   if (own.dtype() == compute_) return own;
   if (uses_[static_cast<size_t>(parameter.unit->index)] == 0)
     raise<NotResident>(
@@ -100,11 +116,41 @@ Tensor Values::value(const Parameter& parameter) const {
   return converted;
 }
 
-void Values::reduce(const Unit& unit, std::span<Tensor>, Stream&) {
-  raise<TapeError>(
-      "values: unit '{}' got gradients; expected a tape in inference mode; try inference_tape(), "
-      "or zero::Engine to train",
-      unit.name);
+void Values::set(const Parameter& parameter, const Tensor& values) {
+  const size_t index = index_of(parameter);
+  const Tensor& to = stored_[index];
+  if (values.shape() != to.shape())
+    raise<ShapeError>("values: '{}': expected values of {}, got {}", parameter.name, to.shape(),
+                      values.shape());
+  kernels::cast({values, to}, device_.compute());
+  converted_[index] = {};
+}
+
+Tensor Values::gradient(const Parameter& parameter) const {
+  return gradients_[index_of(parameter)];
+}
+
+std::map<std::string, Tensor> Values::gradients() const {
+  std::map<std::string, Tensor> named;
+  for (const auto& parameter : store_.parameters())
+    if (const Tensor& gradient = gradients_[static_cast<size_t>(parameter->index)])
+      named.emplace(parameter->name, gradient);
+  return named;
+}
+
+void Values::clear_gradients() { std::fill(gradients_.begin(), gradients_.end(), Tensor()); }
+
+void Values::reduce(const Unit& unit, std::span<Tensor> gradients, Stream& stream) {
+  const PurposeScope purpose(device_, Purpose::gradient);
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    Tensor gradient = std::exchange(gradients[i], Tensor());
+    if (!gradient) continue;
+    Tensor& sum = gradients_[index_of(*unit.parameters[i])];
+    if (sum)
+      TapeState::add_to(sum, gradient, stream);
+    else
+      sum = TapeState::own_copy(std::move(gradient), stream);
+  }
 }
 
 WeightSource initial_weights(const ParameterStore& store, uint64_t seed) {
@@ -115,6 +161,11 @@ WeightSource initial_weights(const ParameterStore& store, uint64_t seed) {
     std::vector<float> values(static_cast<size_t>(count));
     initialise(store.find(name)->init, seed, name, begin, values);
     return std::optional(std::move(values));
+  };
+  weights.read_part = [&store, seed](const std::string& name, const Slice& slice) {
+    std::vector<float> values(static_cast<size_t>(slice.numel()));
+    initialise(store.find(name)->init, seed, name, slice, 0, values);
+    return values;
   };
   weights.read = [range = weights.read_range, &store](const std::string& name) {
     return *range(name, 0, store.find(name)->whole.numel());

@@ -149,6 +149,10 @@ class ZG_API Engine final : public ParameterSource {
   /// micro-batches. In a pipeline every stage must have done the same micro-batches. Collective.
   void drop_gradients();
 
+  bool has(const Unit& unit) const override { return store().has(unit); }
+  void begin_tape(TapeMode mode) override;
+  void end_backward() override;
+  ActivationStore* activations() override;
   void acquire(const Unit& unit, Stream& stream) override;
   void release(const Unit& unit, Stream& stream) noexcept override;
   Tensor value(const Parameter& parameter) const override;

@@ -152,11 +152,10 @@ EngineState::EngineState(const ParameterStore& store, Ranks given, const Device&
 }
 
 size_t EngineState::index_of(const Unit& unit) const {
-  const size_t index = static_cast<size_t>(unit.index);
-  if (index >= store.units().size() || store.units()[index].get() != &unit)
+  if (!store.has(unit))
     throw ConfigError(fmt::format(
         "engine: unit '{}' is not of the store that the engine was made with", unit.name));
-  return index;
+  return static_cast<size_t>(unit.index);
 }
 
 Storage& EngineState::storage_of(const Parameter& parameter) {
@@ -207,29 +206,18 @@ Engine::~Engine() = default;
 
 // --- steps ---
 
-Tape Engine::tape() {
-  state_->check_store("tape");
-  world().set_step(steps());  // shown in errors about ranks that do not arrive
-  state_->residency.start(TapeMode::record);
-  return Tape(state_->device, this, TapeMode::record, state_->activations.get());
-}
+Tape Engine::tape() { return Tape(state_->device, this); }
 
-Tape Engine::inference_tape() {
-  state_->check_store("inference_tape");
-  state_->residency.start(TapeMode::inference);
-  return Tape(state_->device, this, TapeMode::inference);
-}
+Tape Engine::inference_tape() { return Tape(state_->device, this, TapeMode::inference); }
 
 void Engine::backward(Tape& tape, const Var& loss) {
   const PhaseScope phase(state_->device, "backward");
   tape.backward(loss, state_->scaler.scale());
-  state_->finish_micro_batch();
 }
 
 void Engine::backward(Tape& tape, std::span<const Var> outputs, std::span<const Tensor> gradients) {
   const PhaseScope phase(state_->device, "backward");
   tape.backward(outputs, gradients);
-  state_->finish_micro_batch();
 }
 
 void EngineState::finish_micro_batch() {
@@ -376,6 +364,17 @@ void Engine::drop_gradients() {
 }
 
 // --- ParameterSource, called by the tape ---
+
+void Engine::begin_tape(TapeMode mode) {
+  const bool records = mode == TapeMode::record;
+  state_->check_store(records ? "tape" : "inference_tape");
+  if (records) world().set_step(steps());  // shown in errors about ranks that do not arrive
+  state_->residency.start(mode);
+}
+
+void Engine::end_backward() { state_->finish_micro_batch(); }
+
+ActivationStore* Engine::activations() { return state_->activations.get(); }
 
 void Engine::acquire(const Unit& unit, Stream&) {
   const size_t index = state_->index_of(unit);

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/accelerator/device_parameters.h"
+#include "tests/support/normal_weights.h"
 #include "tests/support/op_case.h"
 #include "tests/support/tested_type.h"
 #include "zerograd/models/data/conversation_data.h"
@@ -53,7 +53,7 @@ std::map<std::string, std::vector<double>> packed_results(const Device& device,
                                                           const GPTConfig& config, bool empty) {
   ParameterStore store;
   const GPT gpt(store, config);
-  DeviceParameters source(store, device);
+  Values source(store, normal_weights(store, 0.1f), device);
   const ConversationDataset data = packed_conversations();
   const Batch batch = data.batch(models::Split::train, 0, 2, device);
   const Tensor targets =
@@ -63,7 +63,7 @@ std::map<std::string, std::vector<double>> packed_results(const Device& device,
                             {.starts = batch.starts, .positions = batch.positions});
   const double value = loss.value().item();
   tape.backward(loss);
-  std::map<std::string, std::vector<double>> results = source.gradients;
+  std::map<std::string, std::vector<double>> results = gradients_of(source);
   results["loss"] = {value};
   return results;
 }

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/accelerator/device_parameters.h"
+#include "tests/support/normal_weights.h"
 #include "tests/support/op_case.h"
 #include "tests/support/tested_type.h"
 #include "zerograd/models/seq2seq/seq2seq.h"
@@ -25,7 +25,7 @@ Seq2SeqResults results_on(const Device& device, const Seq2SeqConfig& config,
                           const TensorParallel& parallel = {}) {
   ParameterStore store;
   const Seq2Seq model(store, config, parallel);
-  DeviceParameters source(store, device);
+  Values source(store, normal_weights(store, 0.1f), device);
   const Seq2SeqBatch batch =
       padded_batch({{3, 9, 4, 10, 2}, {8, 2}, {5, 7, 6, 2}}, {{4, 2}, {9, 3, 10, 5, 2}, {6, 2}},
                    config.tokens, device, 6, 6);
@@ -33,7 +33,7 @@ Seq2SeqResults results_on(const Device& device, const Seq2SeqConfig& config,
   const Var loss = model.loss(tape, batch, {.seed = 4, .step = 2}, {.label_smoothing = 0.1});
   const double value = loss.value().item();
   tape.backward(loss);
-  Seq2SeqResults results = source.gradients;
+  Seq2SeqResults results = gradients_of(source);
   results["loss"] = {value};
 
   Tape inference(device, &source, TapeMode::inference);

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/accelerator/device_parameters.h"
+#include "tests/support/normal_weights.h"
 #include "tests/support/op_case.h"
 #include "tests/support/tested_type.h"
 #include "zerograd/models/gpt/gpt.h"
@@ -39,7 +39,7 @@ std::vector<Step> steps_on(Device::Type type) {
               const Mesh mesh(world, {.tensor = 2});
               ParameterStore store;
               const GPT gpt(store, config, {.mesh = &mesh, .sequence_parallel = true});
-              DeviceParameters source(store, device);
+              Values source(store, normal_weights(store, 0.1f), device);
               std::vector<int32_t> ids(16), targets(16);
               for (int32_t i = 0; i < 16; ++i) {
                 ids[static_cast<size_t>(i)] = i * 5 % 13;
@@ -51,7 +51,7 @@ std::vector<Step> steps_on(Device::Type type) {
               Step& step = steps[static_cast<size_t>(world.rank())];
               step.loss = loss.value().item();
               tape.backward(loss);
-              step.gradients = source.gradients;
+              step.gradients = gradients_of(source);
             },
             {.type = type});
   return steps;

@@ -92,26 +92,119 @@ TEST_CASE("weights are stored as asked for, and never wider than the computation
   CHECK(f32.stored(net.up).to_host<float>() == start);
 }
 
-TEST_CASE("values refuse gradients, missing weights, other shapes and dtypes, by name") {
+namespace {
+
+/// Two parameters in two units, and a third one in a store of its own.
+struct TwoStores {
+  ParameterStore store, other;
+  const Unit &first = store.unit("first"), &second = store.unit("second"),
+             &third = other.unit("third");
+  const Parameter& w = store.add(first, "w", {3, 4}, Init::normal(0.5f));
+  const Parameter& b = store.add(second, "b", {3}, Init::normal(0.5f));
+  const Parameter& v = other.add(third, "v", {3, 4}, Init::normal(0.5f));
+  const Device device = Device::cpu();
+  const Tensor x = Tensor::from(std::vector<double>{1, -2, 3, 0.5, 2, 1, -1, 4}, {2, 4}, device);
+
+  Values values_of(const ParameterStore& of) const {
+    return {of, initial_weights(of, 3), device, {.compute = DType::f64}};
+  }
+  /// Uses `w` twice, once outside any unit.
+  Var loss(Tape& tape) const {
+    const Var y = linear(x, tape.parameter(w), tape.parameter(b));
+    const Tape::Use use(tape, first);
+    return sum(y * linear(x, tape.parameter(w)));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("values give the sum of the gradients of several tapes, also of uses outside a unit") {
+  const TwoStores net;
+  Values values = net.values_of(net.store);
+  CHECK(!values.gradient(net.w));
+  const auto run = [&] {
+    Tape tape = values.tape();
+    tape.backward(net.loss(tape));
+  };
+  run();
+  const std::vector<double> once = values.gradient(net.w).to_doubles();
+  // Loss = sum over n, o of y (y - b), y = x w^T + b. Its slope in w is x^T (2 y - b).
+  const std::vector<double> w = values.value(net.w).to_doubles(),
+                            b = values.value(net.b).to_doubles(), x = net.x.to_doubles();
+  for (size_t o = 0; o < 3; ++o)
+    for (size_t i = 0; i < 4; ++i) {
+      double expected = 0;
+      for (size_t n = 0; n < 2; ++n) {
+        double y = b[o];
+        for (size_t k = 0; k < 4; ++k) y += x[n * 4 + k] * w[o * 4 + k];
+        expected += x[n * 4 + i] * (2 * y - b[o]);
+      }
+      CHECK(once[o * 4 + i] == doctest::Approx(expected).epsilon(1e-12));
+    }
+  run();
+  std::vector<double> twice = values.gradient(net.w).to_doubles();
+  for (double& value : twice) value /= 2;
+  CHECK(twice == once);
+  CHECK(values.gradients().size() == 2);
+  values.clear_gradients();
+  CHECK(values.gradients().empty());
+}
+
+TEST_CASE("values change in place and by set(), and each parameter has a gradient of its own") {
+  const TwoStores net;
+  Values values = net.values_of(net.store);
+  const Tensor target = Tensor::from(std::vector<double>{5, 6, 7}, {3}, net.device);
+  values.set(net.b, target);
+  CHECK(values.value(net.b).to_doubles() == target.to_doubles());
+  copy(Tensor::zeros({3}, DType::f64, net.device), values.value(net.b), net.device.compute());
+  CHECK(values.value(net.b).to_doubles() == std::vector<double>(3));
+  // add() hands one tensor to both of its inputs.
+  ParameterStore pair;
+  const Unit& unit = pair.unit("pair");
+  const Parameter &p = pair.add(unit, "p", {2}, Init::ones()),
+                  &q = pair.add(unit, "q", {2}, Init::ones());
+  Values both(pair, initial_weights(pair, 1), net.device);
+  Tape tape = both.tape();
+  tape.backward(sum(add(tape.parameter(p), tape.parameter(q))));
+  fill_zero(both.gradient(p), net.device.compute());
+  CHECK(both.gradient(q).to_doubles() == std::vector<double>(2, 1.0));
+}
+
+TEST_CASE("one tape reads two stores, and each gets the gradients that a tape of its own gives") {
+  const TwoStores net;
+  Values a = net.values_of(net.store), b = net.values_of(net.other);
+  const auto loss_of = [&](Tape& tape, const Var& w, const Var& v) {
+    return sum(linear(net.x, w) * linear(net.x, v) * linear(net.x, w, tape.parameter(net.b)));
+  };
+  Tape together(net.device, {&a, &b});
+  together.backward(loss_of(together, together.parameter(net.w), together.parameter(net.v)));
+  const auto gradient_in_both = a.gradient(net.w).to_doubles(),
+             other = b.gradient(net.v).to_doubles();
+  a.clear_gradients();
+  Tape alone = a.tape();
+  const Var v = alone.variable(b.value(net.v));
+  alone.backward(loss_of(alone, alone.parameter(net.w), v));
+  CHECK(a.gradient(net.w).to_doubles() == gradient_in_both);
+  CHECK(alone.gradient(v).to_doubles() == other);
+}
+
+TEST_CASE("values refuse other stores, missing weights, other shapes and dtypes, by name") {
   const Net net;
   const Device device = Device::cpu();
   WeightSource weights = initial_weights(net.store, 7);
   Values values(net.store, weights, device);
-  Tape tape(device, &values);
-  const auto train = [&] {
-    Var loss;
-    {
-      const Tape::Use use(tape, net.unit);
-      loss =
-          sum(linear(Tensor::zeros({1, Net::width}, DType::f32, device), tape.parameter(net.up)));
-    }
-    tape.backward(loss);
-  };
-  CHECK(contains(message_of<TapeError>(train), "values: unit 'unit' got gradients"));
+  const TwoStores stores;
+  Tape tape = values.tape();
+  CHECK(contains(message_of<TapeError>([&] { tape.parameter(stores.w); }),
+                 "unit 'first' is used on a tape whose ParameterSource has another store"));
+  CHECK(contains(message_of<ConfigError>([&] { values.gradient(stores.w); }),
+                 "'w' is not a parameter of the store that the values were made with"));
+  CHECK(contains(message_of<ShapeError>([&] { values.set(net.bias, stores.x); }),
+                 "'bias': expected values of [600], got [2, 4]"));
   CHECK(contains(message_of<ConfigError>([&] {
                    const Values wrong(net.store, weights, device, {.stored = DType::i32});
                  }),
-                 "values: stored: expected f32, bf16 or f16, got i32"));
+                 "values: stored: expected f64, f32, bf16 or f16, got i32"));
   weights.shapes.at("up") = Shape{1, 2};
   const auto load = [&] { const Values wrong(net.store, weights, device); };
   CHECK(contains(message_of<FileError>(load), "'up' has shape [1, 2]; expected [600, 512]"));

@@ -1,6 +1,7 @@
 // Cross-attention and padding of nn::Attention.
-#include "tests/models/stored_values.h"
+#include "tests/autograd/op_check.h"
 #include "tests/support/error_message.h"
+#include "tests/support/normal_weights.h"
 #include "zerograd/models/nn.h"
 #include "zerograd/runtime/error.h"
 
@@ -32,7 +33,8 @@ Tensor values_from(uint64_t seed, const Shape& shape) {
 
 TEST_CASE("cross-attention is softmax(q k^T) v of its projections, up to each sample's length") {
   const CrossLayer layer(cross_config);
-  StoredValues values(layer.store, 0.5f);
+  Values values(layer.store, normal_weights(layer.store, 0.5f), shared_device(),
+                {.compute = DType::f64});
   Tape tape(shared_device(), &values, TapeMode::inference);
   const Tape::Use use(tape, layer.unit);
   const nn::Pass pass{tape};
@@ -60,7 +62,8 @@ TEST_CASE("cross-attention is softmax(q k^T) v of its projections, up to each sa
 
 TEST_CASE("gradients of cross-attention agree with finite differences, for x and for the memory") {
   const CrossLayer layer(cross_config);
-  StoredValues values(layer.store, 0.5f);
+  Values values(layer.store, normal_weights(layer.store, 0.5f), shared_device(),
+                {.compute = DType::f64});
   const Tensor lengths = lengths_of({5, 2});
   const auto cross = [&](Tape& tape, std::span<const Var> inputs) {
     const Tape::Use use(tape, layer.unit);
@@ -100,7 +103,8 @@ TEST_CASE("gradients of cross-attention agree with finite differences, for x and
 
 TEST_CASE("a memory cache gives cross-attention's results, also for several rows of a sample") {
   const CrossLayer layer(cross_config);
-  StoredValues values(layer.store, 0.5f);
+  Values values(layer.store, normal_weights(layer.store, 0.5f), shared_device(),
+                {.compute = DType::f64});
   Tape tape(shared_device(), &values, TapeMode::inference);
   const Tape::Use use(tape, layer.unit);
   const nn::Pass pass{tape};
@@ -137,7 +141,8 @@ TEST_CASE("a memory cache gives cross-attention's results, also for several rows
 TEST_CASE("a layer that is causal, fused or turned, and a recording tape, are refused") {
   const auto message = [](const nn::AttentionConfig& config, TapeMode mode, bool is_cached) {
     const CrossLayer layer(config);
-    StoredValues values(layer.store, 0.5f);
+    Values values(layer.store, normal_weights(layer.store, 0.5f), shared_device(),
+                  {.compute = DType::f64});
     Tape tape(shared_device(), &values, mode);
     const Tape::Use use(tape, layer.unit);
     const Var x = values_from(1, {1, 2, 6});
@@ -165,7 +170,8 @@ TEST_CASE("a layer that is causal, fused or turned, and a recording tape, are re
 
 TEST_CASE("padding of self-attention is hidden, and a pass with a cache refuses it") {
   const CrossLayer layer(cross_config);
-  StoredValues values(layer.store, 0.5f);
+  Values values(layer.store, normal_weights(layer.store, 0.5f), shared_device(),
+                {.compute = DType::f64});
   Tape tape(shared_device(), &values, TapeMode::inference);
   const Tape::Use use(tape, layer.unit);
   const Tensor x = values_from(5, {1, 5, 6});
@@ -177,7 +183,8 @@ TEST_CASE("padding of self-attention is hidden, and a pass with a cache refuses 
   nn::AttentionConfig config = cross_config;
   config.causal = true;
   const CrossLayer causal(config);
-  StoredValues other(causal.store, 0.5f);
+  Values other(causal.store, normal_weights(causal.store, 0.5f), shared_device(),
+               {.compute = DType::f64});
   Tape second(shared_device(), &other, TapeMode::inference);
   const Tape::Use use_second(second, causal.unit);
   nn::KeyValueCache cache(1, 9);

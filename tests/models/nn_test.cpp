@@ -2,8 +2,9 @@
 
 #include <new>
 
-#include "tests/models/stored_values.h"
+#include "tests/autograd/op_check.h"
 #include "tests/support/error_message.h"
+#include "tests/support/normal_weights.h"
 
 // Layers as a model of one's own uses them: names, gradients, generation with a cache, and errors.
 using namespace zg;
@@ -50,7 +51,8 @@ TEST_CASE("nn layers begin their parameters' names with the name of the layer") 
 
 TEST_CASE("a tied head's loss is cross_entropy of its logits") {
   const OwnDecoder model;
-  StoredValues values(model.store);
+  Values values(model.store, normal_weights(model.store, 0.3f), shared_device(),
+                {.compute = DType::f64});
   Tape tape(shared_device(), &values, TapeMode::inference);
   const Tape::Use use(tape, model.unit);
   const nn::Pass pass{tape};
@@ -62,7 +64,8 @@ TEST_CASE("a tied head's loss is cross_entropy of its logits") {
 
 TEST_CASE("logits of tokens fed through a key-value cache match those of the whole text") {
   const OwnDecoder model;
-  StoredValues values(model.store);
+  Values values(model.store, normal_weights(model.store, 0.3f), shared_device(),
+                {.compute = DType::f64});
   Tape tape(shared_device(), &values, TapeMode::inference);
   const Tape::Use use(tape, model.unit);
   const std::vector<double> whole = values_of(model.logits(nn::Pass{tape}, text));
@@ -82,7 +85,8 @@ TEST_CASE("logits of tokens fed through a key-value cache match those of the who
 
 TEST_CASE("a key-value cache that does not fit the pass is refused with its sizes") {
   const OwnDecoder model;
-  StoredValues values(model.store);
+  Values values(model.store, normal_weights(model.store, 0.3f), shared_device(),
+                {.compute = DType::f64});
   const auto message = [&](TapeMode mode, nn::KeyValueCache& cache, const Tensor& ids) {
     Tape tape(shared_device(), &values, mode);
     const Tape::Use use(tape, model.unit);
@@ -108,7 +112,7 @@ TEST_CASE(
   const Unit& unit = store.unit("model");
   const nn::Attention forward(store, unit, "forward", {.width = 8, .heads = 2}, 0);
   const nn::Attention both(store, unit, "both", {.width = 8, .heads = 2, .causal = false}, 0);
-  StoredValues values(store);
+  Values values(store, normal_weights(store, 0.3f), shared_device(), {.compute = DType::f64});
   Tape tape(shared_device(), &values, TapeMode::inference);
   const Tape::Use use(tape, unit);
   nn::KeyValueCache cache(1, 9);
@@ -126,7 +130,7 @@ TEST_CASE(
 TEST_CASE("layers without parameters or sizes are refused by name") {
   ParameterStore store;
   const Unit& unit = store.unit("unit");
-  StoredValues values(store);
+  Values values(store, normal_weights(store, 0.3f), shared_device(), {.compute = DType::f64});
   Tape tape(shared_device(), &values, TapeMode::inference);
   const nn::Pass pass{tape};
   const Var x(doubles({1, 2, 4}, 1));
@@ -148,7 +152,8 @@ TEST_CASE("layers without parameters or sizes are refused by name") {
 
 TEST_CASE("a checkpointed segment gets a copy of its Pass, and a Pass that is gone is an error") {
   const OwnDecoder model;
-  StoredValues values(model.store);
+  Values values(model.store, normal_weights(model.store, 0.3f), shared_device(),
+                {.compute = DType::f64});
   const auto gradient_of = [&](const std::function<Var(Tape&, const Var&)>& body) {
     Tape tape(shared_device(), &values);
     const Var x = tape.variable(randn({1, 6, 8}, 7, "x", DType::f64, shared_device()));

@@ -296,3 +296,35 @@ TEST_CASE("parameter_hash is XXH3-128 of the masters in byte order of names") {
   CHECK(start != engine.parameter_hash());
   CHECK(engine.parameter_hash() == "6a490272ff0ed22127343d32cfb4d1a0");
 }
+
+TEST_CASE("two engines on one tape get their gradients and count a micro-batch each") {
+  ParameterStore first, second;
+  const Unit &a = first.unit("a"), &b = second.unit("b");
+  const Parameter& w = first.add(a, "w", {2, 2}, Init::normal(0.5f));
+  const Parameter& v = second.add(b, "v", {2, 2}, Init::normal(0.5f));
+  const Device device = Device::cpu();
+  const Tensor x = Tensor::from(std::vector<float>{1, -2, 3, 0.5f}, {2, 2}, device);
+  Engine engine_a(first, device), engine_b(second, device);
+  const auto layer = [](Tape& tape, const Unit& unit, const Parameter& weight, const Var& input) {
+    const Tape::Use use(tape, unit);
+    return linear(input, tape.parameter(weight));
+  };
+  Tape tape(device, {&engine_a, &engine_b});
+  engine_a.backward(tape, sum(layer(tape, b, v, layer(tape, a, w, x))));
+  CHECK(engine_a.micro_batches() == 1);
+  CHECK(engine_b.micro_batches() == 1);
+  // The same by two tapes.
+  const auto gradient_a = engine_a.read(w, Engine::State::gradient),
+             gradient_b = engine_b.read(v, Engine::State::gradient);
+  engine_a.drop_gradients();
+  engine_b.drop_gradients();
+  Tape tape_a = engine_a.tape(), tape_b = engine_b.tape();
+  const Var y = layer(tape_a, a, w, x), input = tape_b.variable(y.value());
+  engine_b.backward(tape_b, sum(layer(tape_b, b, v, input)));
+  const Tensor seed = tape_b.gradient(input);
+  engine_a.backward(tape_a, {&y, 1}, {&seed, 1});
+  CHECK(engine_a.read(w, Engine::State::gradient) == gradient_a);
+  CHECK(engine_b.read(v, Engine::State::gradient) == gradient_b);
+  engine_a.step(0.1f);
+  engine_b.step(0.1f);
+}

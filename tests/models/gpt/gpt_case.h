@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/autograd/fake_source.h"
+#include "tests/support/normal_weights.h"
 #include "tests/support/op_case.h"
 #include "zerograd/models/gpt/gpt.h"
 
@@ -113,22 +114,6 @@ double distance_from_slopes(std::vector<double>& values, const std::vector<doubl
   }
   return worst;
 }
-
-/// Parameters in bf16 that are always in memory; zeros on the CPU.
-class EmptySource final : public ParameterSource {
- public:
-  EmptySource(const ParameterStore& store, const Device& device) {
-    for (const auto& parameter : store.parameters())
-      values_[parameter.get()] = Tensor::zeros(parameter->shape, DType::bf16, device);
-  }
-  void acquire(const Unit&, Stream&) override {}
-  void release(const Unit&, Stream&) noexcept override {}
-  Tensor value(const Parameter& parameter) const override { return values_.at(&parameter); }
-  void reduce(const Unit&, std::span<Tensor>, Stream&) override {}
-
- private:
-  std::map<const Parameter*, Tensor> values_;
-};
 
 /// Ids [B, T] below `vocabulary`, from a seed.
 inline Tensor random_ids(int64_t B, int64_t T, int64_t vocabulary, const Device& device,

@@ -196,7 +196,7 @@ Account account_of_step(Communicator& world, const Device& device, bool sequence
   ParameterStore store;
   const Seq2SeqConfig config = shared_seq2seqs(/*dropout=*/true)[1];
   const Seq2Seq model(store, config, {mesh.tensor, sequence});
-  EmptySource source(store, device);
+  Values source(store, normal_weights(store, 0.1f), device, {.compute = DType::bf16});
   const Seq2SeqBatch batch = {.source = Tensor::full({3, 8}, 4, DType::i32, device),
                               .source_lengths = Tensor::full({3}, 5, DType::i32, device),
                               .labels = Tensor::full({3, 8}, 12, DType::i32, device)};
@@ -238,7 +238,7 @@ TEST_CASE(
   ParameterStore store;
   const Seq2Seq model(store, shared_seq2seqs()[0], {mesh.tensor, /*sequence=*/true});
   const Device device = Device::meta();
-  EmptySource source(store, device);
+  Values source(store, normal_weights(store, 0.1f), device, {.compute = DType::bf16});
   Tape tape(device, &source);
   const auto ids = [&](int64_t tokens) { return Tensor::full({2, tokens}, 3, DType::i32, device); };
   CHECK(contains(

@@ -339,7 +339,7 @@ Account account_of_a_step(Communicator& world, const Device& device, bool sequen
   const Mesh mesh(world, {.tensor = world.size()});
   ParameterStore store;
   const GPT gpt(store, shared_bloom(), {.mesh = &mesh, .sequence_parallel = sequence});
-  EmptySource source(store, device);
+  Values source(store, normal_weights(store, 0.1f), device, {.compute = DType::bf16});
   const Tensor ids = Tensor::full({3, 8}, 12, DType::i32, device);
   Tape tape(device, &source);
   tape.backward(gpt.loss(tape, ids, ids, {}, checkpointing));
@@ -373,7 +373,7 @@ int64_t kept_for_backward(int64_t layers, int count, bool sequence) {
   const Mesh mesh(*world, {.tensor = count});
   ParameterStore store;
   const GPT gpt(store, config, {.mesh = &mesh, .sequence_parallel = sequence});
-  EmptySource source(store, device);
+  Values source(store, normal_weights(store, 0.1f), device, {.compute = DType::bf16});
   const Tensor ids = Tensor::full({2, 256}, 1, DType::i32, device);
   Tape tape(device, &source);
   const int64_t before = device.memory().live();
