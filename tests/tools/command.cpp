@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,15 +15,9 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <sstream>
 #include <stdexcept>
 #include <thread>
-
-#include "tools/commands/subcommands.h"
-#include "zerograd/runtime/comm/call.h"
-#include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text/print.h"
 
 namespace zg::testing {
 namespace {
@@ -96,34 +89,6 @@ Outcome finish(const Started& process, const std::function<bool(Outcome&)>& seen
   return outcome;
 }
 
-/// Redirects a stream of this process to a file without a name, and back.
-class Caught {
- public:
-  explicit Caught(std::FILE* stream)
-      : stream_(stream), before_(dup(fileno(stream))), file_(memfd_create("caught", MFD_CLOEXEC)) {
-    std::fflush(stream_);
-    dup2(file_, fileno(stream_));
-  }
-  ~Caught() {
-    close(file_);
-    close(before_);
-  }
-  Caught(const Caught&) = delete;
-
-  /// Ends it; what was written meanwhile.
-  std::string text() {
-    std::fflush(stream_);
-    dup2(before_, fileno(stream_));
-    std::string all(static_cast<size_t>(lseek(file_, 0, SEEK_END)), ' ');
-    if (pread(file_, all.data(), all.size(), 0) < 0) throw std::runtime_error("no output");
-    return all;
-  }
-
- private:
-  std::FILE* const stream_;
-  const int before_, file_;
-};
-
 }  // namespace
 
 std::vector<std::string> words_of(const std::string& line) {
@@ -131,43 +96,6 @@ std::vector<std::string> words_of(const std::string& line) {
   std::vector<std::string> words;
   for (std::string word; stream >> word;) words.push_back(word);
   return words;
-}
-
-Outcome in_process(const std::function<int()>& call) {
-  Outcome outcome{};
-  Caught out(stdout), error(stderr);
-  try {
-    outcome.status = call();
-  } catch (const Error& thrown) {
-    outcome.status = cpu::exit_status_of(thrown.type());
-    print_line(stderr, "error: {}: {}", thrown.type(), thrown.what());
-  } catch (const std::exception& thrown) {
-    outcome.status = cpu::exit_status_of("Error");
-    print_line(stderr, "error: Error: {}", thrown.what());
-  }
-  outcome.out = out.text();
-  outcome.error = error.text();
-  return outcome;
-}
-
-Outcome called(const std::string& line) {
-  using Subcommand = int (*)(const std::vector<std::string>&);
-  static const std::map<std::string, Subcommand> subcommands = {{"train", tools::train},
-                                                                {"finetune", tools::finetune},
-                                                                {"plan", tools::plan},
-                                                                {"tune", tools::tune},
-                                                                {"eval", tools::eval},
-                                                                {"generate", tools::generate},
-                                                                {"consolidate", tools::consolidate},
-                                                                {"export", tools::export_weights},
-                                                                {"verify", tools::verify},
-                                                                {"tokenize", tools::tokenize},
-                                                                {"launch", tools::launch},
-                                                                {"bench", tools::bench}};
-  const std::vector<std::string> words = words_of(line);
-  const auto found = subcommands.find(words.empty() ? "" : words.front());
-  if (found == subcommands.end()) return zerograd(words);
-  return in_process([&] { return found->second({words.begin() + 1, words.end()}); });
 }
 
 Outcome zerograd(const std::vector<std::string>& words) { return finish(start(words)); }
@@ -330,11 +258,6 @@ std::string hash_of(const Outcome& outcome) {
 std::string hash_of(const std::string& line) {
   CAPTURE(line);
   return hash_of(zerograd(line));
-}
-
-void check_refused(const std::string& line, int status, const std::string& part) {
-  CAPTURE(line);
-  CHECK(contains(checked(called(line), status).error, part));
 }
 
 Curve curve_of(const std::string& line) {

@@ -25,6 +25,7 @@ Outcome zerograd(const std::vector<std::string>& words);
 /// The same from a line of words without quotes: zerograd("train --data sort --steps 3").
 Outcome zerograd(const std::string& line);
 
+/// in_process(), called() and check_refused() are in called.cpp, which only test_tools links.
 /// Calls a function in this process and returns what it prints. An error that it throws gives the
 /// line on stderr and the exit status that the command gives.
 Outcome in_process(const std::function<int()>& call);
