@@ -40,8 +40,8 @@ TEST_CASE("--lr-scheduler-type takes transformers' names, and refuses what it ca
     CHECK(options.schedule.warmup_num_steps == 0);
   }
   const std::pair<std::vector<std::string>, const char*> refused[] = {
-      {{"--lr-scheduler-type", "cosine_with_min_lr"}, "cosine_with_min_lr: this version does not"},
-      {{"--lr-scheduler-type", "reduce_lr_on_plateau"}, "reduce_lr_on_plateau: this version does"},
+      {{"--lr-scheduler-type", "cosine_with_min_lr"}, "cosine_with_min_lr: this version lacks it"},
+      {{"--lr-scheduler-type", "reduce_lr_on_plateau"}, "reduce_lr_on_plateau: this version lacks"},
       {{"--lr-scheduler-type", "linaer"}, "did you mean linear?"},
       {{"--lr-scheduler-type", "linear", "--schedule", "cosine"}, "expected one of --schedule and"},
       {{"--lr-scheduler-type", "linear", "--lr-warmup-samples", "9"}, "expected one of --lr-sched"},
