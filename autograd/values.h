@@ -28,8 +28,9 @@ struct ValuesOptions {
 ///     for (int step = 0; step < 100; ++step) {
 ///       Tape tape = values.tape();
 ///       tape.backward(loss_of(linear(x, tape.parameter(w))));
-///       kernels::axpby({.x = values.gradient(w), .y = values.value(w), .a = -rate, .b = 1.0},
-///       stream); values.clear_gradients();
+///       kernels::axpby({.x = values.gradient(w), .y = values.value(w), .a = -rate, .b = 1},
+///                      values.device().compute());
+///       values.clear_gradients();
 ///     }
 ///
 /// zero::Engine trains the same model with partitions, offload and checkpoints; there each use of a
