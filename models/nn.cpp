@@ -30,8 +30,9 @@ Pass Pass::on(Tape& other) const {
         "the function that made the Pass has returned; expected a copy; capture the Pass by value, "
         "or call nn::checkpoint(pass, inputs, segment)");
   return {
-      other,  parallel,  dropout, place,       rope_table,        local_rope_table,   alibi_slopes,
-      starts, positions, cache,   key_lengths, attention_dropout, activation_dropout, lora_dropout};
+      other,   parallel,  dropout, place,       rope_table,        local_rope_table,   alibi_slopes,
+      starts,  positions, cache,   key_lengths, attention_dropout, activation_dropout, lora_dropout,
+      adapters};
 }
 
 Var checkpoint(const Pass& pass, std::span<const Var> inputs,
@@ -131,7 +132,7 @@ Var adapter_product(const Linear& layer, const Pass& pass, const Var& x) {
 Var Linear::product(const Pass& pass, const Var& x, const Var& shift) const {
   const Var w = pass.tape.parameter(require_parameter("linear", weight));
   const Var y = linear(x, w, shift);
-  if (!lora_a) return y;
+  if (!lora_a || !pass.adapters) return y;
   const Var change = adapter_product(*this, pass, x);
   return add(y, change);
 }
@@ -274,7 +275,7 @@ Mlp::Mlp(const ParallelStore& store, const Unit& unit, const std::string& name,
 Var Mlp::operator()(const Pass& pass, const Var& x) const {
   const Var up = pass.tape.parameter(require_parameter("mlp", up_.weight)),
             down = pass.tape.parameter(*down_.weight);
-  const bool has_adapter = gate_.lora_a || up_.lora_a || down_.lora_a;
+  const bool has_adapter = pass.adapters && (gate_.lora_a || up_.lora_a || down_.lora_a);
   if (!is_gated(kind_)) {
     const auto form = kind_ == MlpKind::gelu_tanh ? Activation::gelu_tanh : Activation::gelu_erf;
     if (pass.activation_dropout > 0.0f || has_adapter) {

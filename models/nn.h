@@ -149,6 +149,7 @@ struct ZG_API Pass {
   std::optional<float> attention_dropout = {};  ///< on attention weights; absent: `dropout`
   float activation_dropout = 0.0f;              ///< between the products of an Mlp without a gate
   float lora_dropout = 0.0f;                    ///< on the input of adapters
+  bool adapters = true;                         ///< false: the base alone
   LifeMark life = {};
 
   /// The same on another tape, such as that of a checkpointed segment. Throws TapeError if this
@@ -162,6 +163,15 @@ struct ZG_API Pass {
   /// Dropout of a tensor between the split layers.
   Var drop(const Var& x, uint32_t site) const;
 };
+
+/// Called with the hidden state [B, T, C] of a stack of blocks: the input of the first one (layer
+/// 0), then the output of each (its number, from 1 on), before a final norm. The next block reads
+/// the Var that it returns, so it can look, or change what follows. Recomputed blocks call it once,
+/// outside of their segment. With sequence parallelism it gets this rank's tokens.
+///
+///     std::vector<Var> states;
+///     const nn::BlockHook keep = [&](int64_t, const Var& x) { return states.emplace_back(x); };
+using BlockHook = std::function<Var(int64_t layer, const Var& x)>;
 
 /// zg::checkpoint() of a segment that gets a Pass on the tape on which it runs: a copy of `pass`,
 /// which may be gone when backward runs the segment again. Layers must live until then.

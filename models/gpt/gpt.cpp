@@ -223,19 +223,50 @@ void check_documents(const Tensor& ids, const Documents& documents) {
 /// [B, T, C] after this part's last block. A checkpointed block has one input, so it adds its last
 /// sum itself.
 nn::Residual trunk(const nn::Pass& pass, const GPTLayers& layers, const Var& first, int64_t tokens,
-                   bool checkpointing) {
+                   bool checkpointing, const nn::BlockHook& hook) {
   const nn::Pass tables = with_tables(pass, layers, first, tokens);  // made once for all blocks
-  nn::Residual x{first};
+  int64_t layer = layers.part.first_layer;
+  nn::Residual x{hook && layer == 0 ? hook(0, first) : first};
   for (const Block& block : layers.blocks) {
-    if (!checkpointing) {
+    if (!checkpointing)
       x = run_block(tables, block, std::move(x));
-      continue;
-    }
-    x.x = nn::checkpoint(tables, {x.x}, [&block](const nn::Pass& on, std::span<const Var> inputs) {
-      return run_block(on, block, {inputs[0]}).sum();
-    });
+    else
+      x.x =
+          nn::checkpoint(tables, {x.x}, [&block](const nn::Pass& on, std::span<const Var> inputs) {
+            return run_block(on, block, {inputs[0]}).sum();
+          });
+    ++layer;
+    if (hook) x = {hook(layer, std::exchange(x, {}).sum())};
   }
   return x;
+}
+
+/// The blocks of this rank in a pass as in training.
+nn::Residual run_stage(const nn::Pass& pass, const GPTLayers& layers, const Var& input,
+                       const Tensor& ids, bool checkpointing, const nn::BlockHook& hook) {
+  const Var first = layers.is_first() ? embed(pass, layers, ids, 0) : input;
+  return trunk(pass, layers, first, ids.extent(1), checkpointing, hook);
+}
+
+nn::Pass pass_of(Tape& tape, const GPTLayers& layers, const Tensor& ids,
+                 const ForwardPosition& place, const Documents& documents,
+                 const ForwardOptions& options) {
+  check_ids(layers.config, ids);
+  check_documents(ids, documents);
+  const bool trains = tape.mode() == TapeMode::record;
+  return {.tape = tape,
+          .parallel = layers.parallel,
+          .dropout = trains ? layers.config.dropout : 0.0f,
+          .place = place,
+          .starts = documents.starts,
+          .positions = documents.positions,
+          .lora_dropout = trains ? layers.lora.dropout : 0.0f,
+          .adapters = options.adapters};
+}
+
+Var last_hidden(const nn::Pass& pass, const GPTLayers& layers, nn::Residual x) {
+  const Tape::Use use(pass.tape, *layers.head);
+  return layers.norm_f.of_sum(pass, std::move(x)).normed;
 }
 
 Var head_loss(const nn::Pass& pass, const GPTLayers& layers, nn::Residual x,
@@ -286,54 +317,57 @@ StageOutput GPT::stage_output(int64_t samples) const {
 }
 
 Var GPT::stage(Tape& tape, const Var& input, const Tensor& ids, const Tensor& targets,
-               const ForwardPosition& place, bool checkpointing, const Documents& documents) const {
-  check_ids(config(), ids);
-  check_documents(ids, documents);
-  const bool trains = tape.mode() == TapeMode::record;
-  const nn::Pass pass{.tape = tape,
-                      .parallel = layers_->parallel,
-                      .dropout = trains ? config().dropout : 0.0f,
-                      .place = place,
-                      .starts = documents.starts,
-                      .positions = documents.positions,
-                      .lora_dropout = trains ? layers_->lora.dropout : 0.0f};
-  const Var first = layers_->is_first() ? embed(pass, *layers_, ids, 0) : input;
-  nn::Residual x = trunk(pass, *layers_, first, ids.extent(1), checkpointing);
+               const ForwardPosition& place, bool checkpointing, const Documents& documents,
+               const ForwardOptions& options) const {
+  const nn::Pass pass = pass_of(tape, *layers_, ids, place, documents, options);
+  nn::Residual x = run_stage(pass, *layers_, input, ids, checkpointing, options.hook);
   if (!layers_->is_last()) return x.sum();
   if (layers_->has_head) return head_loss(pass, *layers_, std::move(x), targets);
-  const Tape::Use use(tape, *layers_->head);
-  return layers_->norm_f.of_sum(pass, std::move(x)).normed;
+  return last_hidden(pass, *layers_, std::move(x));
+}
+
+Var GPT::hidden(Tape& tape, const Tensor& ids, const ForwardPosition& place, bool checkpointing,
+                const Documents& documents, const ForwardOptions& options) const {
+  if (!layers_->is_first() || !layers_->is_last())
+    raise<ConfigError>(
+        "gpt: hidden: this rank has layers {} to {} of {}; expected a rank with all layers; on a "
+        "pipeline try stage() of a model whose last part has no head (GPTPart::end_layer)",
+        part().first_layer, part().end_layer, config().layers);
+  const nn::Pass pass = pass_of(tape, *layers_, ids, place, documents, options);
+  nn::Residual x = run_stage(pass, *layers_, {}, ids, checkpointing, options.hook);
+  return last_hidden(pass, *layers_, std::move(x));
 }
 
 Var GPT::loss(Tape& tape, const Tensor& ids, const Tensor& targets, const ForwardPosition& place,
-              bool checkpointing, const Documents& documents) const {
-  if (layers_->is_whole()) return stage(tape, {}, ids, targets, place, checkpointing, documents);
+              bool checkpointing, const Documents& documents, const ForwardOptions& options) const {
+  if (layers_->is_whole())
+    return stage(tape, {}, ids, targets, place, checkpointing, documents, options);
   if (tape.mode() == TapeMode::record)
     throw TapeError(
         fmt::format("loss: this rank has layers {} to {} of {}; expected a tape in inference mode; "
                     "try stage() in run_pipeline()",
                     part().first_layer, part().end_layer, config().layers));
-  check_ids(config(), ids);
-  check_documents(ids, documents);
-  nn::Pass pass = pass_of_all_tokens(tape, *layers_);
-  pass.starts = documents.starts;
-  pass.positions = documents.positions;
+  nn::Pass pass = pass_of(tape, *layers_, ids, place, documents, options);
+  pass.parallel.sequence = false;  // every rank has all tokens
   const Var first = begin_stage(pass, *layers_, ids, /*first_position=*/0);
-  const Var x = trunk(pass, *layers_, first, ids.extent(1), /*checkpointing=*/false).sum();
+  const Var x =
+      trunk(pass, *layers_, first, ids.extent(1), /*checkpointing=*/false, options.hook).sum();
   return Var(end_stage(tape, *layers_, x, {}, accumulator(part().activations), [&](const Var& end) {
     return head_loss(pass, *layers_, {end}, targets).value();
   }));
 }
 
-Var GPT::logits(Tape& tape, const Tensor& ids) const {
+Var GPT::logits(Tape& tape, const Tensor& ids, const ForwardOptions& options) const {
   check_ids(config(), ids);
-  const nn::Pass pass = pass_of_all_tokens(tape, *layers_);
+  nn::Pass pass = pass_of_all_tokens(tape, *layers_);
+  pass.adapters = options.adapters;
   const auto finish = [&](const Var& x) {
     HeadUse use(tape, *layers_);
     return head(pass, *layers_, layers_->norm_f(pass, x));
   };
   const Var first = begin_stage(pass, *layers_, ids, /*first_position=*/0);
-  const Var x = trunk(pass, *layers_, first, ids.extent(1), /*checkpointing=*/false).sum();
+  const Var x =
+      trunk(pass, *layers_, first, ids.extent(1), /*checkpointing=*/false, options.hook).sum();
   if (layers_->is_whole()) return finish(x);
   const Shape shape{ids.extent(0), ids.extent(1), config().vocabulary};
   return Var(end_stage(tape, *layers_, x, shape, part().activations,

@@ -34,6 +34,12 @@ struct Documents {
   Tensor positions = {};  ///< [B, T] i32: each token's number in its document, t - starts
 };
 
+/// How a pass differs from the model's own.
+struct ForwardOptions {
+  nn::BlockHook hook = {};  ///< called with the embedding and after each block of this rank
+  bool adapters = true;     ///< false: the base without its adapters, as a frozen reference
+};
+
 /// The model, for training, scoring and generation. It holds descriptions of parameters and no
 /// values. Ranks that are threads share one object, unless it describes only a part of the model.
 /// Ids are [B, T] i32 | i64 with T up to block_size (ShapeError). A tape of one of its passes must
@@ -65,7 +71,16 @@ class ZG_API GPT {
   /// losses have the same bits. Throws ShapeError for documents of another shape, and ConfigError
   /// if only one of their tensors is given.
   Var loss(Tape& tape, const Tensor& ids, const Tensor& targets, const ForwardPosition& place,
-           bool checkpointing = false, const Documents& documents = {}) const;
+           bool checkpointing = false, const Documents& documents = {},
+           const ForwardOptions& options = {}) const;
+  /// The last hidden state [B, T, C], for a head of your own: the output of the last block after
+  /// the final norm, with dropout as loss(). With sequence parallelism this rank's tokens. All
+  /// hidden states, as transformers lists them, are those of a hook before the last block's, and
+  /// this one. ConfigError on several pipeline stages: there the head is that of a model without
+  /// one (GPTPart::end_layer).
+  Var hidden(Tape& tape, const Tensor& ids, const ForwardPosition& place,
+             bool checkpointing = false, const Documents& documents = {},
+             const ForwardOptions& options = {}) const;
   /// The output of this pipeline stage. `input` is the output of the previous stage; on the first
   /// stage it is absent, and ids are used. The result is the next stage's input or, on the last
   /// stage, the loss; without a head (GPTPart::end_layer) it is the last hidden state. loss() runs
@@ -73,11 +88,11 @@ class ZG_API GPT {
   /// inference mode (TapeError), and every stage returns the loss.
   Var stage(Tape& tape, const Var& input, const Tensor& ids, const Tensor& targets,
             const ForwardPosition& place, bool checkpointing = false,
-            const Documents& documents = {}) const;
+            const Documents& documents = {}, const ForwardOptions& options = {}) const;
   /// Shape of the tensor that stage() passes to the next stage, for the given number of samples.
   StageOutput stage_output(int64_t samples) const;
   /// Logits [B, T, V] of all positions, without dropout.
-  Var logits(Tape& tape, const Tensor& ids) const;
+  Var logits(Tape& tape, const Tensor& ids, const ForwardOptions& options = {}) const;
   /// Negative log-probabilities [1, N], in the accumulator dtype, of tokens `targets` [1, N] behind
   /// some tokens of ids: `places` [1, N] of b T + t, both i32 | i64. Only these have logits.
   /// Without dropout; the tape must be in inference mode (TapeError).

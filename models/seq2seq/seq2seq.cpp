@@ -212,27 +212,34 @@ nn::Pass pass_of(Tape& tape, const Seq2SeqLayers& layers, const ForwardPosition&
 }
 
 Var run_encoder(nn::Pass pass, const Seq2SeqLayers& layers, const Tensor& source,
-                const Tensor& lengths, bool checkpointing) {
+                const Tensor& lengths, const Seq2SeqLossOptions& options) {
   const Seq2SeqConfig& config = layers.config;
   check_ids("source", source, config.positions);
   pass.key_lengths = lengths;
+  const nn::BlockHook& hook = options.encoder_hook;
   Var x = embed(pass, layers, layers.encoder, source, /*first_position=*/0);
+  int64_t layer = 0;
+  if (hook) x = hook(layer, x);
   for (const Seq2SeqBlock& block : layers.encoder.blocks) {
     const auto run = [&block, &config](const nn::Pass& on, std::span<const Var> inputs) {
       return run_block(on, config, block, inputs[0], nullptr);
     };
     const Var inputs[] = {x};
-    x = checkpointing ? nn::checkpoint(pass, inputs, run) : run(pass, inputs);
+    x = options.checkpointing ? nn::checkpoint(pass, inputs, run) : run(pass, inputs);
+    if (hook) x = hook(++layer, x);
   }
   return final_norm(pass, layers.encoder, x);
 }
 
 /// [B, T, C] after the decoder's last layer.
 Var run_decoder(const nn::Pass& pass, const Seq2SeqLayers& layers, const Tensor& ids,
-                const Var& memory, const Tensor& lengths, bool checkpointing) {
+                const Var& memory, const Tensor& lengths, const Seq2SeqLossOptions& options) {
   const Seq2SeqConfig& config = layers.config;
   check_ids("target ids", ids, config.positions);
+  const nn::BlockHook& hook = options.decoder_hook;
   Var x = embed(pass, layers, layers.decoder, ids, /*first_position=*/0);
+  int64_t layer = 0;
+  if (hook) x = hook(layer, x);
   for (const Seq2SeqBlock& block : layers.decoder.blocks) {
     const auto run = [&block, &config, lengths](const nn::Pass& on, std::span<const Var> inputs) {
       // The layer's gradients of the memory are summed here before they are added to those of other
@@ -241,7 +248,8 @@ Var run_decoder(const nn::Pass& pass, const Seq2SeqLayers& layers, const Tensor&
       return run_block(on, config, block, inputs[0], &cross);
     };
     const Var inputs[] = {x, memory};
-    x = checkpointing ? nn::checkpoint(pass, inputs, run) : run(pass, inputs);
+    x = options.checkpointing ? nn::checkpoint(pass, inputs, run) : run(pass, inputs);
+    if (hook) x = hook(++layer, x);
   }
   return x;
 }
@@ -271,13 +279,15 @@ void check_divisible(const nn::Pass& pass, const char* name, const Tensor& ids) 
         name, ids.shape(), pass.parallel.size()));
 }
 
+/// [B, T, C] after the decoder's last layer.
 Var run_all(const nn::Pass& pass, const Seq2SeqLayers& layers, const Seq2SeqBatch& batch,
-            bool checkpointing) {
-  const Var memory = run_encoder(pass, layers, batch.source, batch.source_lengths, checkpointing);
+            const Seq2SeqLossOptions& options) {
+  check_divisible(pass, "source", batch.source);
+  check_divisible(pass, "labels", batch.labels);
+  const Var memory = run_encoder(pass, layers, batch.source, batch.source_lengths, options);
   const Tensor ids =
       batch.decoder_ids ? batch.decoder_ids : shifted_right(batch.labels, layers.config.tokens);
-  const Var x = run_decoder(pass, layers, ids, memory, batch.source_lengths, checkpointing);
-  return run_head(pass, layers, x);
+  return run_decoder(pass, layers, ids, memory, batch.source_lengths, options);
 }
 
 }  // namespace
@@ -296,24 +306,32 @@ Var Seq2Seq::loss(Tape& tape, const Seq2SeqBatch& batch, const ForwardPosition& 
     throw ShapeError(fmt::format("seq2seq: labels {} of sources {}; expected as many rows",
                                  batch.labels.shape(), batch.source.shape()));
   const nn::Pass pass = pass_of(tape, *layers_, place);
-  check_divisible(pass, "source", batch.source);
-  check_divisible(pass, "labels", batch.labels);
-  const Var own = run_all(pass, *layers_, batch, options.checkpointing);
+  const Var own = run_head(pass, *layers_, run_all(pass, *layers_, batch, options));
   return parallel_cross_entropy(
       own, batch.labels, config().vocabulary, pass.parallel,
       {.ignore_index = ignored_label, .label_smoothing = options.label_smoothing});
 }
 
+Var Seq2Seq::hidden(Tape& tape, const Seq2SeqBatch& batch, const ForwardPosition& place,
+                    const Seq2SeqLossOptions& options) const {
+  if (!batch.decoder_ids) check_ids("labels", batch.labels, config().positions);
+  const nn::Pass pass = pass_of(tape, *layers_, place);
+  const Var x = run_all(pass, *layers_, batch, options);
+  if (!layers_->decoder.norm) return x;
+  const Tape::Use use(tape, *layers_->head);
+  return (*layers_->decoder.norm)(pass, x);
+}
+
 Var Seq2Seq::logits(Tape& tape, const Seq2SeqBatch& batch) const {
   if (!batch.decoder_ids) check_ids("labels", batch.labels, config().positions);
   const nn::Pass pass = pass_of_all_tokens(tape, *layers_);
-  const Var own = run_all(pass, *layers_, batch, /*checkpointing=*/false);
+  const Var own = run_head(pass, *layers_, run_all(pass, *layers_, batch, {}));
   return whole_logits(pass, *layers_, own);
 }
 
 Var Seq2Seq::encode(Tape& tape, const Tensor& source, const Tensor& source_lengths) const {
   const nn::Pass pass = pass_of_all_tokens(tape, *layers_);
-  return run_encoder(pass, *layers_, source, source_lengths, /*checkpointing=*/false);
+  return run_encoder(pass, *layers_, source, source_lengths, {});
 }
 
 Tensor Seq2Seq::next_logits(Tape& tape, const Tensor& ids, Seq2SeqCache& cache) const {

@@ -40,6 +40,7 @@ ZG_API Seq2SeqBatch padded_batch(const std::vector<std::vector<int32_t>>& source
 struct Seq2SeqLossOptions {
   bool checkpointing = false;    ///< keep only each layer's input for backward
   double label_smoothing = 0.0;  ///< CrossEntropyOptions::label_smoothing
+  nn::BlockHook encoder_hook = {}, decoder_hook = {};
 };
 
 /// State of generation: keys and values of the decoder's tokens and of the encoder's output. It has
@@ -97,6 +98,11 @@ class ZG_API Seq2Seq {
   /// of tokens that the tensor ranks do not divide.
   Var loss(Tape& tape, const Seq2SeqBatch& batch, const ForwardPosition& place,
            const Seq2SeqLossOptions& options = {}) const;
+  /// The decoder's last hidden state [B, T, width] after its final norm, for a head of your own;
+  /// the decoder's input is batch.decoder_ids or shifted_right(batch.labels). Dropout and sequence
+  /// parallelism as in loss().
+  Var hidden(Tape& tape, const Seq2SeqBatch& batch, const ForwardPosition& place,
+             const Seq2SeqLossOptions& options = {}) const;
   /// Logits [B, T, V] of all target positions, without dropout.
   Var logits(Tape& tape, const Seq2SeqBatch& batch) const;
 

@@ -321,3 +321,66 @@ TEST_CASE("a model whose part ends with its last layer gives the last hidden sta
                          ConfigError);
   }
 }
+
+TEST_CASE(
+    "a hook sees every hidden state of a decoder and changes what follows, with one set of bits") {
+  const Device device = Device::cpu();
+  const ForwardPosition place{.seed = 3, .step = 1};
+  const LoraConfig lora{.rank = 2, .targets = {"all-linear"}};
+  for (const bool checkpointing : {false, true}) {
+    CAPTURE(checkpointing);
+    for (const GPTConfig& config : tiny_decoders()) {
+      CAPTURE(text_of(config));
+      GPTCase model(config, device, DType::f32, 10.0);
+      const Tensor ids = random_ids(2, 6, 7, device, 1), targets = random_ids(2, 6, 7, device, 2);
+      std::vector<Var> states;
+      std::vector<int64_t> layers;
+      const nn::BlockHook keep = [&](int64_t layer, const Var& x) {
+        layers.push_back(layer);
+        return states.emplace_back(x);
+      };
+      Tape tape = model.tape();
+      const Var loss = model.gpt.loss(tape, ids, targets, place, checkpointing, {}, {.hook = keep});
+      CHECK(loss.value().item() == model.loss(ids, targets, place));
+      CHECK(layers == std::vector<int64_t>{0, 1, 2});
+      const Tensor last = states.back().value();
+      CHECK(last.shape() == Shape{2, 6, config.width});
+
+      // The head's norm of the last state, and nothing else, follows the last block.
+      Tape other = model.tape();
+      const Var hidden = model.gpt.hidden(
+          other, ids, place, checkpointing, {},
+          {.hook = [&](int64_t layer, const Var& x) { return layer == 2 ? Var(last) : x; }});
+      Tape third = model.tape();
+      CHECK(model.gpt.hidden(third, ids, place).value().to_host<float>() ==
+            hidden.value().to_host<float>());
+
+      // A loss on a state in the middle has gradients of the layers before it alone.
+      model.source.gradients.clear();
+      tape.backward(mean(states[1] * states[1]));
+      CHECK(model.source.gradients.count(model.store.find(
+                config.family == Family::gpt ? "transformer.h.0.mlp.c_fc.weight"
+                                             : "transformer.h.0.mlp.dense_h_to_4h.weight")) == 1);
+      CHECK(model.source.gradients.count(model.store.find(
+                config.family == Family::gpt ? "transformer.h.1.mlp.c_fc.weight"
+                                             : "transformer.h.1.mlp.dense_h_to_4h.weight")) == 0);
+    }
+  }
+  GPTCase plain(tiny_config(), device), adapted(tiny_config(), device, DType::f32, 1.0, lora);
+  for (const auto& parameter : adapted.store.parameters())
+    if (parameter->trainable)
+      for (double& value : adapted.source.at_rest(*parameter)) value = 0.5;
+  const Tensor ids = random_ids(2, 6, 7, device, 1);
+  const auto logits = [&](GPTCase& model, bool adapters) {
+    Tape tape = model.tape(TapeMode::inference);
+    return model.gpt.logits(tape, ids, {.adapters = adapters}).value().to_host<float>();
+  };
+  CHECK(logits(adapted, false) == logits(plain, true));
+  CHECK(logits(adapted, true) != logits(plain, true));
+  ParameterStore store;
+  const GPT part(store, tiny_config(), {.first_layer = 1});
+  Tape tape(device);
+  CHECK_THROWS_WITH_AS(part.hidden(tape, ids, {}),
+                       doctest::Contains("gpt: hidden: this rank has layers 1 to 2 of 2"),
+                       ConfigError);
+}

@@ -77,6 +77,47 @@ TEST_CASE("checkpointing an encoder-decoder model changes no bit") {
   }
 }
 
+TEST_CASE("hooks see every hidden state of an encoder-decoder and change what follows") {
+  for (const Seq2SeqConfig& config : tiny_seq2seqs()) {
+    CAPTURE(std::string(name_of(config.family)));
+    Seq2SeqCase test(config);
+    const Seq2SeqBatch batch = some_batch(config, test.device);
+    const ForwardPosition place{.seed = 1, .step = 2, .first_sample = 3};
+    const LossAndGradients plain = backward_of(test, batch, place);
+    for (const bool checkpointing : {false, true}) {
+      CAPTURE(checkpointing);
+      std::vector<int64_t> encoder, decoder;
+      Var last;
+      const Seq2SeqLossOptions options{.checkpointing = checkpointing,
+                                       .encoder_hook =
+                                           [&](int64_t layer, const Var& x) {
+                                             encoder.push_back(layer);
+                                             CHECK(x.shape() == Shape{3, 5, config.width});
+                                             return x;
+                                           },
+                                       .decoder_hook =
+                                           [&](int64_t layer, const Var& x) {
+                                             decoder.push_back(layer);
+                                             return last = x;
+                                           }};
+      CHECK((backward_of(test, batch, place, options) == plain));
+      CHECK(encoder == std::vector<int64_t>{0, 1, 2});
+      CHECK(decoder == std::vector<int64_t>{0, 1, 2});
+      const auto hidden = [&](double factor) {
+        Tape tape = test.tape();
+        const nn::BlockHook scale = [&](int64_t layer, const Var& x) {
+          return layer == 1 ? mul(x, factor) : x;
+        };
+        return test.model.hidden(tape, batch, place, {.decoder_hook = scale})
+            .value()
+            .to_host<float>();
+      };
+      CHECK(hidden(1.0) != hidden(2.0));
+      if (!config.pre_norm) CHECK(hidden(1.0) == last.value().to_host<float>());
+    }
+  }
+}
+
 TEST_CASE("the ids in the padding of a source change no bit, and its length only the rounding") {
   for (const Device& device : devices_at_every_level())
     for (const Seq2SeqConfig& config : tiny_seq2seqs()) {
