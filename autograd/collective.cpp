@@ -124,6 +124,22 @@ Tensor own_slice(const Tensor& x, int axis, const Communicator& comm) {
   return block(x, axis, comm.rank() * extent, (comm.rank() + 1) * extent, x.device().compute());
 }
 
+/// The rows of the ranks, of `received` in all, from x.
+Tensor exchanged(const char* name, const Tensor& x, std::span<const int64_t> sent,
+                 std::span<const int64_t> received, Communicator& comm) {
+  int64_t rows = 0;
+  for (const int64_t count : received) rows += count;
+  const Tensor y = empty_like(x, x.shape().with(0, rows));
+  const int64_t per_row = x.shape().with(0, 1).numel();
+  const auto pieces = [&](const Tensor& tensor, std::span<const int64_t> counts) {
+    Pieces all{tensor.view({tensor.numel()}), {counts.begin(), counts.end()}};
+    for (int64_t& count : all.counts) count *= per_row;
+    return all;
+  };
+  comm.wait(comm.all_to_all(pieces(x, sent), pieces(y, received), name));
+  return y;
+}
+
 struct GradientsOfSeveral {
   Communicator* comm;
   int count;
@@ -254,6 +270,32 @@ Var part_of_rank(const Var& x, int axis, Communicator& ranks) {
                   pass.accumulate(0, gathered("part_of_rank gradient", pass.gradient_of_output(),
                                               n.axis, *n.comm));
                 });
+}
+
+Var all_to_all(const Var& x, Communicator& ranks, std::vector<int64_t> sent_rows,
+               std::vector<int64_t> received_rows) {
+  const Tensor values = x.value();
+  const auto size = static_cast<size_t>(ranks.size());
+  axis_of("all_to_all", values.shape(), 0);
+  if (sent_rows.empty() && received_rows.empty()) {
+    check_divided("all_to_all", values.shape(), 0, ranks);
+    sent_rows = received_rows = std::vector<int64_t>(size, values.extent(0) / ranks.size());
+  }
+  if (ranks.size() == 1) return x;
+  // The numbers for backward: the communicator, then both counts of each rank.
+  std::vector<int64_t> numbers = {static_cast<int64_t>(reinterpret_cast<intptr_t>(&ranks))};
+  numbers.insert(numbers.end(), sent_rows.begin(), sent_rows.end());
+  numbers.insert(numbers.end(), received_rows.begin(), received_rows.end());
+  const Tensor y = exchanged("all_to_all", values, sent_rows, received_rows, ranks);
+  return detail::record(
+      "all_to_all", std::span(&x, 1), std::span(&y, 1), {}, numbers.data(),
+      numbers.size() * sizeof(int64_t), [](const void* bytes, const BackwardPass& pass) {
+        const auto* n = static_cast<const int64_t*>(bytes);
+        auto& comm = *reinterpret_cast<Communicator*>(static_cast<intptr_t>(n[0]));
+        const auto size = static_cast<size_t>(comm.size());
+        pass.accumulate(0, exchanged("all_to_all gradient", pass.gradient_of_output(),
+                                     {n + 1 + size, size}, {n + 1, size}, comm));
+      })[0];
 }
 
 Var join_parts(const Var& x, int axis, Communicator& ranks) {

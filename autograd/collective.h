@@ -28,7 +28,7 @@ ZG_API Var copy_to_ranks(const Var& x, Communicator& ranks);
 /// dtype.
 ZG_API std::vector<Var> copy_to_ranks(std::span<const Var> parameters, Communicator& ranks);
 /// The sum of every rank's x; the result is replicated, and backward passes the gradient on
-/// unchanged. The operator g of the first paper.
+/// unchanged. The operator g of the first paper. Give it a tensor for a sum without a tape.
 ZG_API Var all_reduce(const Var& x, Communicator& ranks);
 /// Concatenates every rank's x along an axis. Use it if the ranks then do different work with the
 /// result: backward is reduce_scatter. If an op saves the result for backward, the tape keeps this
@@ -43,6 +43,14 @@ ZG_API Var part_of_rank(const Var& x, int axis, Communicator& ranks);
 /// Concatenates every rank's x along an axis; the result is replicated. Backward takes this rank's
 /// slice.
 ZG_API Var join_parts(const Var& x, int axis, Communicator& ranks);
+/// Sends rows of x along axis 0 to the ranks and returns those that the ranks send to this one, in
+/// rank order: the first sent_rows[0] rows go to rank 0, and so on. received_rows[r] here must be
+/// sent_rows of this rank on rank r. Without the two, each rank gets an equal part. Backward sends
+/// the gradients back. Any dtype; gradients are for floating ones. Lepikhin et al. 2020,
+/// arXiv:2006.16668, section 3.2: tokens to the ranks of their experts. Row counts that depend on
+/// values must be known on the host, and no plan can know them: give experts a fixed capacity.
+ZG_API Var all_to_all(const Var& x, Communicator& ranks, std::vector<int64_t> sent_rows = {},
+                      std::vector<int64_t> received_rows = {});
 
 /// Concatenates the parts of all ranks along an axis, without a tape.
 ZG_API Tensor gathered(const char* name, const Tensor& slice, int axis, Communicator& ranks);

@@ -7,14 +7,6 @@
 
 namespace zg {
 
-WireCounts added(WireCounts a, const WireCounts& b) {
-  for (size_t i = 0; i < a.size(); ++i) {
-    a[i].calls += b[i].calls;
-    a[i].bytes += b[i].bytes;
-  }
-  return a;
-}
-
 int64_t received_bytes(const WireCounts& wire) {
   int64_t bytes = 0;
   for (const WireCount& count : wire) bytes += count.bytes;
@@ -254,6 +246,14 @@ class RecordedCommunicator final : public Communicator {
   Ticket barrier(const std::string& name) override {
     note(Collective::barrier, 0, name);
     return inner_.barrier(name);
+  }
+  Ticket all_to_all(const Pieces& sent, const Pieces& received, const std::string& name) override {
+    note(Collective::all_to_all, received.tensor.bytes(), name);
+    return inner_.all_to_all(sent, received, name);
+  }
+  Ticket scatter(const Pieces& full, const Tensor& x, int root, const std::string& name) override {
+    note(Collective::scatter, x.bytes(), name);
+    return inner_.scatter(full, x, root, name);
   }
   std::unique_ptr<Communicator> group(std::span<const int> members,
                                       const std::string& name) override {

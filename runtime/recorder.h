@@ -9,8 +9,7 @@
 
 namespace zg {
 
-WireCounts added(WireCounts a, const WireCounts& b);  ///< those of both
-int64_t received_bytes(const WireCounts& wire);       ///< of all collectives
+int64_t received_bytes(const WireCounts& wire);  ///< of all collectives
 
 /// Records allocations and collectives of one rank in program order. It keeps them as events of a
 /// plan, or compares them with those of a plan. Used by the rank's own thread only.

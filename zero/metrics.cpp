@@ -86,14 +86,15 @@ void MetricsFile::write(const FinalRecord& r) {
   const auto bytes = [&](Collective collective) {
     return r.wire[static_cast<size_t>(collective)].bytes;
   };
-  write_line(fmt::format(
-      R"({{"final":true,"steps":{},"skipped":{},"param_hash":"{}","train_score":{},)"
-      R"("test_score":{},"wire_bytes":{{"all_gather":{},"reduce_scatter":{},)"
-      R"("all_reduce":{},"broadcast":{},"other":{}}}}})"
-      "\n",
-      r.steps, r.skipped, r.param_hash, score(r.train_score), score(r.test_score),
-      bytes(Collective::all_gather), bytes(Collective::reduce_scatter),
-      bytes(Collective::all_reduce), bytes(Collective::broadcast), bytes(Collective::barrier)));
+  write_line(
+      fmt::format(R"({{"final":true,"steps":{},"skipped":{},"param_hash":"{}","train_score":{},)"
+                  R"("test_score":{},"wire_bytes":{{"all_gather":{},"reduce_scatter":{},)"
+                  R"("all_reduce":{},"broadcast":{},"other":{}}}}})"
+                  "\n",
+                  r.steps, r.skipped, r.param_hash, score(r.train_score), score(r.test_score),
+                  bytes(Collective::all_gather), bytes(Collective::reduce_scatter),
+                  bytes(Collective::all_reduce), bytes(Collective::broadcast),
+                  bytes(Collective::all_to_all) + bytes(Collective::scatter)));
 }
 
 void MetricsBoard::write(const Scalars& scalars, const Progress& after) {

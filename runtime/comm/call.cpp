@@ -25,14 +25,27 @@ std::string listed(const std::vector<int>& ranks) {
 }
 
 std::string Call::text() const {
-  return fmt::format("{} of '{}' ({}, {} elements{})", op, name, dtype, count,
-                     op == Collective::broadcast ? fmt::format(", from rank {}", root) : "");
+  return fmt::format("{} of '{}' ({}{}{})", op, name, dtype,
+                     exchanges_pieces() ? "" : fmt::format(", {} elements", count),
+                     root >= 0 ? fmt::format(", from rank {}", root) : "");
 }
 
 bool Call::agrees(const Call& other) const {
-  return op == other.op && dtype == other.dtype && count == other.count && name == other.name &&
-         root == other.root;
+  return op == other.op && dtype == other.dtype && name == other.name && root == other.root &&
+         (count == other.count || exchanges_pieces());
 }
+
+namespace {
+
+Tensor piece(const Tensor& all, const std::vector<int64_t>& counts, int member) {
+  const auto end = counts.begin() + member;
+  return all.flat(std::accumulate(counts.begin(), end, int64_t{0}), *end);
+}
+
+}  // namespace
+
+Tensor Call::sent_to(int member) const { return piece(input, sends, member); }
+Tensor Job::received_from(int member) const { return piece(output, call.receives, member); }
 
 std::string named(const Call& call, int64_t sequence, const std::string& group) {
   return fmt::format("collective #{}, {}{}", sequence, call.text(),
@@ -65,6 +78,15 @@ std::string disagreement(int64_t sequence, const Members& members, int64_t step,
       "ranks disagree at collective #{}{} in step {}: {}; every rank must make the same calls",
       sequence, members.group.empty() ? "" : fmt::format(" of group '{}'", members.group), step,
       who);
+}
+
+std::string unequal_pieces(int sender, int64_t sent, int receiver, int64_t expected,
+                           const std::string& place) {
+  return fmt::format(
+      "rank {} sends {} elements to rank {}, which expects {}: {}; each pair of ranks must agree "
+      "on "
+      "the size of a piece",
+      sender, sent, receiver, expected, place);
 }
 
 std::string early_return(int rank, int64_t step, const std::string& place) {

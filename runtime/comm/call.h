@@ -14,15 +14,21 @@
 
 namespace zg::cpu {
 
-/// A rank's arrival at a collective. All fields but `input` must be equal on all ranks.
+/// A rank's arrival at a collective. All fields but `input` must be equal on all ranks. If pieces
+/// are exchanged, the counts may differ, and each pair of ranks must agree on its two pieces.
 struct Call {
   Collective op{};
   DType dtype{};
   int64_t count = 0;
   std::string name = {};
-  int root = -1;             // broadcast only: the root's rank among all ranks
-  Tensor input = {};         // the tensor that peers read
-  std::string text() const;  ///< "all_gather of 'block.0' (bf16, 1024 elements)"
+  int root = -1;      // broadcast and scatter only: the root's rank among all ranks
+  Tensor input = {};  // the tensor that peers read
+  std::vector<int64_t> sends = {}, receives = {};  // elements for and from each member
+  bool exchanges_pieces() const {
+    return op == Collective::all_to_all || op == Collective::scatter;
+  }
+  Tensor sent_to(int member) const;  ///< this piece of `input`
+  std::string text() const;          ///< "all_gather of 'block.0' (bf16, 1024 elements)"
   bool agrees(const Call& other) const;
 };
 
@@ -30,7 +36,7 @@ struct Call {
 struct Job {
   Call call;
   Tensor output;
-  Chunk chunk;
+  Chunk chunk = {};
   Communicator::Combine combine = nullptr;
   bool fresh = false;       ///< reduce_scatter: the first piece overwrites the output
   bool by_library = false;  ///< reduce_scatter: the library (NCCL) sums, in its own order
@@ -41,6 +47,7 @@ struct Job {
   std::shared_ptr<Trace> trace = {};        ///< receives its span; null: no trace
   std::shared_ptr<StreamMark> inputs = {};  ///< the device's work before it; null: it is done
   bool finished = false;
+  Tensor received_from(int member) const;  ///< this piece of `output`
 };
 
 /// The members of a group, as errors name them.
@@ -64,6 +71,10 @@ std::string where(const Call& call, int64_t sequence, const std::string& group, 
 /// one member differs from the others, the message names it.
 std::string disagreement(int64_t sequence, const Members& members, int64_t step,
                          const std::vector<Call>& calls);
+/// The error for a piece that one rank sends and another expects with another size; `receiver`
+/// expects `expected` elements at `place`.
+std::string unequal_pieces(int sender, int64_t sent, int receiver, int64_t expected,
+                           const std::string& place);
 /// `place`: where() of the waiting ranks.
 std::string early_return(int rank, int64_t step, const std::string& place);
 std::string listed(const std::vector<int>& ranks);  ///< "rank 1", "ranks 1, 2"

@@ -8,11 +8,25 @@ namespace zg {
 
 const char* name_of(Collective collective) {
   constexpr const char* names[] = {"all_gather", "reduce_scatter", "all_reduce", "broadcast",
-                                   "barrier"};
+                                   "barrier",    "all_to_all",     "scatter"};
   return names[static_cast<size_t>(collective)];
 }
 
+WireCounts added(WireCounts a, const WireCounts& b) {
+  for (size_t i = 0; i < a.size(); ++i) {
+    a[i].calls += b[i].calls;
+    a[i].bytes += b[i].bytes;
+  }
+  return a;
+}
+
 namespace {
+
+std::string list_of(const std::vector<int64_t>& numbers) {
+  std::string list;
+  for (const int64_t number : numbers) list += (list.empty() ? "" : ", ") + std::to_string(number);
+  return "[" + list + "]";
+}
 
 Chunk checked(const char* op, const Tensor& shard, const Tensor& full, int size, Chunk chunk) {
   if (full.numel() != shard.numel() * size)
@@ -47,9 +61,52 @@ Chunk Communicator::check_reduce_scatter(const Tensor& full, const Tensor& shard
   return checked("reduce_scatter", shard, full, size(), chunk);
 }
 
-void Communicator::check_root(int root) const {
+void Communicator::check_root(const char* op, int root) const {
   if (root < 0 || root >= size())
-    raise<ConfigError>("broadcast: expected a root in [0, {}), got {}", size(), root);
+    raise<ConfigError>("{}: expected a root in [0, {}), got {}", op, size(), root);
+}
+
+void Communicator::check_all_to_all(const char* op, const Pieces& sent,
+                                    const Pieces& received) const {
+  const auto check = [&](const char* which, const Pieces& pieces) {
+    int64_t sum = 0;
+    bool fits = pieces.tensor && pieces.counts.size() == static_cast<size_t>(size());
+    for (const int64_t count : pieces.counts) {
+      fits = fits && count >= 0;
+      sum += count;
+    }
+    if (!fits || sum != pieces.tensor.numel())
+      raise<ShapeError>(
+          "{}: {}: {} elements and pieces of {}; expected one piece of 0 or more elements for each "
+          "of {} ranks, together all elements",
+          op, which, pieces.tensor ? pieces.tensor.numel() : 0, list_of(pieces.counts), size());
+    if (pieces.tensor.buffer()->space() != Space::device)
+      raise<DeviceError>("{}: {} is in {} memory; expected memory of the ranks' devices", op, which,
+                         name_of(pieces.tensor.buffer()->space()));
+  };
+  check("sent", sent);
+  check("received", received);
+  if (sent.tensor.dtype() != received.tensor.dtype())
+    raise<DTypeError>("{}: received holds {}; expected the {} that is sent", op,
+                      received.tensor.dtype(), sent.tensor.dtype());
+  const auto own = static_cast<size_t>(rank());
+  if (sent.counts[own] != received.counts[own])
+    raise<ShapeError>("{}: rank {} sends {} elements to itself and receives {}; expected as many",
+                      op, rank(), sent.counts[own], received.counts[own]);
+  const int64_t apart = sent.tensor.byte_offset() - received.tensor.byte_offset();
+  if (sent.tensor.buffer() == received.tensor.buffer() && apart < received.tensor.bytes() &&
+      -apart < sent.tensor.bytes())
+    raise<ShapeError>("{}: received overlaps what is sent; expected another tensor", op);
+}
+
+std::array<Pieces, 2> Communicator::pieces_of_scatter(const Pieces& full, const Tensor& x,
+                                                      int root) const {
+  check_root("scatter", root);
+  const std::vector<int64_t> none(static_cast<size_t>(size()));
+  Pieces sent = rank() == root ? full : Pieces{x.flat(0, 0), none}, received{x, none};
+  received.counts[static_cast<size_t>(root)] = x.numel();
+  check_all_to_all("scatter", sent, received);
+  return {std::move(sent), std::move(received)};
 }
 
 int Communicator::check_group(std::span<const int> members, const std::string& name) const {
@@ -69,6 +126,40 @@ int Communicator::check_group(std::span<const int> members, const std::string& n
   if (name.empty()) refuse("it has no name");
   if (own < 0) refuse(fmt::format("rank {} is not a member", rank()));
   return own;
+}
+
+Messages::Messages(Communicator& ranks, std::span<const Path> paths, const std::string& name)
+    : rank_(ranks.rank()) {
+  for (const Path& path : paths) {
+    const int ends[] = {path.from, path.to};
+    if (path.from == rank_ || path.to == rank_)
+      paths_.push_back(
+          {path, ranks.group(ends, fmt::format("{}, {} to {}", name, path.from, path.to))});
+  }
+}
+
+Messages::Message Messages::pass(Path path, const Tensor& x, const std::string& name) const {
+  for (const Own& own : paths_)
+    if (own.path.from == path.from && own.path.to == path.to)
+      return {own.group.get(), own.group->broadcast(x, 0, name)};
+  raise<ConfigError>(
+      "message '{}': there is no path from rank {} to rank {}; expected one of those that were "
+      "given to Messages",
+      name, path.from, path.to);
+}
+
+Messages::Message Messages::send(const Tensor& x, int to, const std::string& name) const {
+  return pass({rank_, to}, x, name);
+}
+
+Messages::Message Messages::receive(const Tensor& x, int from, const std::string& name) const {
+  return pass({from, rank_}, x, name);
+}
+
+WireCounts Messages::wire() const {
+  WireCounts counts{};
+  for (const Own& own : paths_) counts = added(counts, own.group->wire());
+  return counts;
 }
 
 std::vector<std::string> gather_texts(Communicator& ranks, const std::string& text) {

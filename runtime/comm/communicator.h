@@ -12,8 +12,16 @@
 
 namespace zg {
 
-enum class Collective : uint8_t { all_gather, reduce_scatter, all_reduce, broadcast, barrier };
-inline constexpr int collective_count = 5;
+enum class Collective : uint8_t {
+  all_gather,
+  reduce_scatter,
+  all_reduce,
+  broadcast,
+  barrier,
+  all_to_all,
+  scatter
+};
+inline constexpr int collective_count = 7;
 ZG_API const char* name_of(Collective collective);
 
 /// Number of calls, and payload bytes that one rank received from other ranks, for one collective.
@@ -22,6 +30,7 @@ struct WireCount {
   bool operator==(const WireCount&) const = default;
 };
 using WireCounts = std::array<WireCount, collective_count>;
+ZG_API WireCounts added(WireCounts a, const WireCounts& b);  ///< those of both
 
 /// Limits a collective to the elements [begin, begin + count) of every rank's shard, so that a
 /// large exchange can be done in several small ones. The default is the whole shard.
@@ -30,13 +39,20 @@ struct Chunk {
   int64_t count = -1;  ///< -1: up to the end of the shard
 };
 
+/// One piece of a tensor for each rank: they lie one after another, in rank order.
+struct Pieces {
+  Tensor tensor;                ///< in the memory of the ranks' devices
+  std::vector<int64_t> counts;  ///< elements by rank; 0: no piece. Their sum is tensor.numel().
+};
+
 /// One rank's view of a group of ranks, which are threads (run_local) or processes (run_processes,
 /// runtime/comm/processes.h). Collectives are asynchronous: they run in order on a worker thread of
 /// this rank. Each has a sequence number, an op, a dtype, a count and a name, which must be equal
-/// on every rank. If they differ, or if a rank throws, returns early or does not arrive within the
-/// timeout, every rank gets a CommError with the rank, the collective and the step. A collective
-/// that all ranks had completed before the failure still succeeds on all of them. Tensors must stay
-/// alive and unchanged until wait(). Workers never allocate or free memory.
+/// on every rank, and each pair of ranks must agree on the size of a piece. If they differ, or if a
+/// rank throws, returns early or does not arrive within the timeout, every rank gets a CommError
+/// with the rank, the collective and the step. A collective that all ranks had completed before the
+/// failure still succeeds on all of them. Tensors must stay alive and unchanged until wait().
+/// Workers never allocate or free memory.
 class ZG_API Communicator {
  public:
   using Ticket = int64_t;  ///< sequence number of a collective
@@ -61,12 +77,20 @@ class ZG_API Communicator {
   /// not added to it.
   virtual Ticket reduce_scatter(const Tensor& full, const Tensor& shard, bool fresh,
                                 Combine combine, const std::string& name, Chunk chunk = {}) = 0;
-  /// Sums i64 elements in place. Integer sums are exact, so their order does not matter.
+  /// Sums i64 elements in place. Integer sums are exact, so their order does not matter. The sum of
+  /// floating elements in rank order: all_reduce() of autograd/collective.h.
   virtual Ticket all_reduce(const Tensor& x, const std::string& name) = 0;
-  /// Copies x of rank `root` to the x of every other rank. In a group of two this is send and
-  /// receive.
+  /// Copies x of rank `root` to the x of every other rank.
   virtual Ticket broadcast(const Tensor& x, int root, const std::string& name) = 0;
   virtual Ticket barrier(const std::string& name) = 0;
+  /// Sends piece r of `sent` to rank r, and receives the pieces that the ranks send to this one.
+  /// Pieces may have any sizes; sent.counts[r] here must be received.counts of this rank there. The
+  /// two tensors do not overlap.
+  virtual Ticket all_to_all(const Pieces& sent, const Pieces& received,
+                            const std::string& name) = 0;
+  /// Sends piece r of `full` on rank `root` to the x of rank r. `full` is used on that rank only.
+  virtual Ticket scatter(const Pieces& full, const Tensor& x, int root,
+                         const std::string& name) = 0;
 
   /// Makes a group of some of these ranks, in the given order; this rank is one of them. The group
   /// has a worker thread and counts of its own, so its collectives run concurrently with those of
@@ -106,9 +130,44 @@ class ZG_API Communicator {
   /// ShapeError or DTypeError.
   Chunk check_all_gather(const Tensor& shard, const Tensor& full, Chunk chunk) const;
   Chunk check_reduce_scatter(const Tensor& full, const Tensor& shard, Chunk chunk) const;
-  void check_root(int root) const;
+  void check_root(const char* op, int root) const;
+  void check_all_to_all(const char* op, const Pieces& sent, const Pieces& received) const;
+  /// The pieces that this rank sends and receives in a scatter, as those of an all_to_all.
+  std::array<Pieces, 2> pieces_of_scatter(const Pieces& full, const Tensor& x, int root) const;
   /// Returns this rank's number among the members. Throws ConfigError.
   int check_group(std::span<const int> members, const std::string& name) const;
+};
+
+/// Messages from one rank to another; no other rank takes part. Each path is one direction between
+/// two ranks, with a group and a worker of its own, so a rank can send and receive at one time. The
+/// n-th send on a path meets the n-th receive; both have one name, dtype and number of elements.
+class ZG_API Messages {
+ public:
+  struct Path {
+    int from, to;
+  };
+  struct Message {
+    Communicator* path = nullptr;
+    Communicator::Ticket ticket = -1;
+    void wait() const { path->wait(ticket); }  ///< as Communicator::wait()
+  };
+
+  /// Collective: every rank gives the same paths. Errors show `name` and the two ranks. Destroy it
+  /// before `ranks`.
+  Messages(Communicator& ranks, std::span<const Path> paths, const std::string& name);
+  /// `x` must stay alive and unchanged until wait(). Throws ConfigError if there is no such path.
+  Message send(const Tensor& x, int to, const std::string& name) const;
+  Message receive(const Tensor& x, int from, const std::string& name) const;
+  WireCounts wire() const;  ///< of all paths of this rank
+
+ private:
+  struct Own {
+    Path path;
+    std::unique_ptr<Communicator> group;
+  };
+  Message pass(Path path, const Tensor& x, const std::string& name) const;
+  const int rank_;
+  std::vector<Own> paths_;
 };
 
 /// Returns the text of every rank, in rank order. Collective. Its tensors are on a separate device,

@@ -27,11 +27,21 @@ class CountingCommunicator final : public Communicator {
     return count(x, Collective::all_reduce, x.bytes() * (size_ - 1));
   }
   Ticket broadcast(const Tensor& x, int root, const std::string&) override {
-    check_root(root);
+    check_root("broadcast", root);
     take_window(Collective::broadcast, x, {.count = x.numel()});
     return count(x, Collective::broadcast, rank_ == root ? 0 : x.bytes());
   }
   Ticket barrier(const std::string&) override { return count({}, Collective::barrier, 0); }
+  Ticket all_to_all(const Pieces& sent, const Pieces& received, const std::string&) override {
+    check_all_to_all("all_to_all", sent, received);
+    const int64_t own = received.counts[static_cast<size_t>(rank_)];
+    return count(received.tensor, Collective::all_to_all,
+                 received.tensor.bytes() - own * size_of(received.tensor.dtype()));
+  }
+  Ticket scatter(const Pieces& full, const Tensor& x, int root, const std::string&) override {
+    pieces_of_scatter(full, x, root);
+    return count(x, Collective::scatter, rank_ == root ? 0 : x.bytes());
+  }
   std::unique_ptr<Communicator> group(std::span<const int> members,
                                       const std::string& name) override {
     const int own = check_group(members, name);

@@ -129,6 +129,11 @@ class LocalCommunicator final : public QueuedCommunicator {
       }
       case Collective::barrier:
         return;
+      case Collective::all_to_all:
+      case Collective::scatter:
+        for (int peer = 0; peer < size_; ++peer)
+          copy(group_->call_of(peer).sent_to(rank_), job.received_from(peer), *stream_);
+        return;
     }
   }
 

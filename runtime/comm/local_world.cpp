@@ -135,6 +135,21 @@ void LocalGroup::await(int member, int64_t sequence, Clock::time_point deadline,
   }
 }
 
+// Looks at all pairs, so that every member reports the same one.
+void LocalGroup::check_pieces(int member) {
+  const auto of = [](const std::vector<int64_t>& counts, int m) {
+    return counts[static_cast<size_t>(m)];
+  };
+  for (int from = 0; from < members_.size(); ++from)
+    for (int to = 0; to < members_.size(); ++to) {
+      const int64_t sent = of(call_of(from).sends, to), expected = of(call_of(to).receives, from);
+      if (sent == expected) continue;
+      const std::string place = place_of(member);
+      world_.fail(unequal_pieces(members_[from], sent, members_[to], expected, place), place);
+      throw CommError(world_.failure_);
+    }
+}
+
 void LocalGroup::meet(int member, int64_t sequence, Call call,
                       const std::function<void()>& action) {
   Lock lock(world_.mutex_);
@@ -152,6 +167,7 @@ void LocalGroup::meet(int member, int64_t sequence, Call call,
     world_.fail(disagreement(sequence, members_, *rank.step, calls), place_of(member));
     throw CommError(world_.failure_);
   }
+  if (self.call.exchanges_pieces()) check_pieces(member);
   self.alive = Clock::now();
   lock.unlock();
   action();

@@ -36,7 +36,8 @@ class LocalGroup {
              const std::function<bool()>& done);
   Clock::time_point deadline() const;
   /// The input of a peer's call; valid inside `action`.
-  const Tensor& input_of(int member) const { return at(member).call.input; }
+  const Tensor& input_of(int member) const { return call_of(member).input; }
+  const Call& call_of(int member) const { return at(member).call; }
 
   const Members& members() const { return members_; }
   const Transports& transports() const { return *transports_; }
@@ -65,6 +66,7 @@ class LocalGroup {
   void add_running(std::vector<int>& ranks) const;  ///< adds the members that run their action
   void await(Lock& lock, int member, int64_t sequence, int64_t Member::*progress);
   void check_for_early_return(int member, int64_t sequence);
+  void check_pieces(int member);
   std::string place_of(int member) const;
   std::string failure_for(int member) const;
   std::vector<int> missing_ranks(int64_t Member::*progress, int64_t sequence) const;

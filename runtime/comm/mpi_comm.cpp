@@ -12,6 +12,17 @@ namespace {
 constexpr int64_t largest_message = int64_t{256} << 20;  // MPI counts in int
 constexpr int64_t window_bytes = int64_t{1} << 20;       // where pieces from all peers arrive
 
+std::span<std::byte> bytes_of(const Tensor& tensor) {
+  return {tensor.raw(), static_cast<size_t>(tensor.bytes())};
+}
+
+/// Those of [begin, begin + count) that exist.
+template <class Byte>
+std::span<Byte> range(std::span<Byte> bytes, int64_t begin, int64_t count) {
+  const size_t first = std::min(static_cast<size_t>(begin), bytes.size());
+  return bytes.subspan(first, std::min(static_cast<size_t>(count), bytes.size() - first));
+}
+
 }  // namespace
 
 // --- HostWindows ---
@@ -37,53 +48,77 @@ void HostWindows::run(const Job& job, Stream& stream, const Exchange& exchange) 
       return broadcast(job, stream, exchange);
     case Collective::barrier:
       return;
+    case Collective::all_to_all:
+    case Collective::scatter:
+      return exchange_pieces(job, stream, exchange);
+  }
+}
+
+int64_t HostWindows::longest_of(const Out& out, const In& in) const {
+  size_t longest = 0;
+  for (int peer = 0; peer < size_; ++peer)
+    if (peer != rank_) longest = std::max({longest, out(peer).size(), in(peer).size()});
+  return static_cast<int64_t>(longest);
+}
+
+/// Between memories that MPI can reach.
+void HostWindows::pass_directly(const Out& out, const In& in, const Exchange& exchange) const {
+  const int64_t bytes = longest_of(out, in);
+  for (int64_t begin = 0; begin < bytes; begin += largest_message)
+    exchange([&](int peer) { return range(out(peer), begin, largest_message); },
+             [&](int peer) { return range(in(peer), begin, largest_message); });
+}
+
+/// Through the windows.
+void HostWindows::pass(const Out& out, const In& in, Stream& stream, const Exchange& exchange) {
+  const int64_t bytes = longest_of(out, in);
+  if (bytes == 0) return;
+  take_windows();
+  const int64_t share = window_bytes / (size_ - 1) / 64 * 64;
+  const auto slot = [&](std::vector<std::byte>& window, int peer, size_t length) {
+    return std::span(window.data() + (peer - (peer > rank_)) * share, length);
+  };
+  for (int64_t begin = 0; begin < bytes; begin += share) {
+    const auto sent = [&](int peer) { return range(out(peer), begin, share); };
+    const auto received = [&](int peer) { return range(in(peer), begin, share); };
+    for (int peer = 0; peer < size_; ++peer)
+      if (peer != rank_ && !outgoing_.empty())
+        stream.copy(slot(outgoing_, peer, 0).data(), sent(peer).data(), sent(peer).size());
+    stream.synchronize();
+    exchange(
+        [&](int peer) -> std::span<const std::byte> {
+          return outgoing_.empty() ? sent(peer) : slot(outgoing_, peer, sent(peer).size());
+        },
+        [&](int peer) { return slot(window_, peer, received(peer).size()); });
+    for (int peer = 0; peer < size_; ++peer)
+      if (peer != rank_)
+        stream.copy(received(peer).data(), slot(window_, peer, 0).data(), received(peer).size());
   }
 }
 
 void HostWindows::gather(const Job& job, Stream& stream, const Exchange& exchange) {
   const int64_t shard_numel = job.output.numel() / size_;
   const auto destination = [&](int peer) {
-    return job.output.flat(peer * shard_numel + job.chunk.begin, job.chunk.count).raw();
+    return bytes_of(job.output.flat(peer * shard_numel + job.chunk.begin, job.chunk.count));
   };
-  const std::byte* shard = job.call.input.raw();
-  const int64_t bytes = job.call.input.bytes();
-  if (destination(rank_) != shard)
-    stream.copy(destination(rank_), shard, static_cast<size_t>(bytes));
-  if (!host_reaches(job.call.input) || !host_reaches(job.output))
-    return pass(
-        bytes, [&](int) { return shard; },
-        [&](int peer, int64_t offset, const std::byte* from, size_t length) {
-          stream.copy(destination(peer) + offset, from, length);
-        },
-        stream, exchange);
-  for (int64_t begin = 0; begin < bytes; begin += largest_message)
-    exchange(
-        std::min(largest_message, bytes - begin), [&](int) { return shard + begin; },
-        [&](int peer) { return destination(peer) + begin; });
+  const std::span<std::byte> shard = bytes_of(job.call.input);
+  const auto out = [&](int) { return shard; };
+  if (destination(rank_).data() != shard.data())
+    stream.copy(destination(rank_).data(), shard.data(), shard.size());
+  if (host_reaches(job.call.input) && host_reaches(job.output))
+    pass_directly(out, destination, exchange);
+  else
+    pass(out, destination, stream, exchange);
 }
 
-/// Receives `bytes` from each peer through the window; calls take(peer, begin, from, bytes).
-void HostWindows::pass(int64_t bytes, const Out& out, const Take& take, Stream& stream,
-                       const Exchange& exchange) {
-  if (size_ == 1) return;
-  take_windows();
-  const int64_t share = window_bytes / (size_ - 1) / 64 * 64;
-  const auto slot = [&](std::vector<std::byte>& window, int peer) {
-    return window.data() + (peer - (peer > rank_)) * share;
-  };
-  for (int64_t begin = 0; begin < bytes; begin += share) {
-    const int64_t length = std::min(share, bytes - begin);
-    for (int peer = 0; peer < size_; ++peer)
-      if (peer != rank_ && !outgoing_.empty())
-        stream.copy(slot(outgoing_, peer), out(peer) + begin, static_cast<size_t>(length));
-    stream.synchronize();
-    exchange(
-        length,
-        [&](int peer) { return outgoing_.empty() ? out(peer) + begin : slot(outgoing_, peer); },
-        [&](int peer) { return slot(window_, peer); });
-    for (int peer = 0; peer < size_; ++peer)
-      if (peer != rank_) take(peer, begin, slot(window_, peer), static_cast<size_t>(length));
-  }
+void HostWindows::exchange_pieces(const Job& job, Stream& stream, const Exchange& exchange) {
+  const auto out = [&](int peer) { return bytes_of(job.call.sent_to(peer)); };
+  const auto in = [&](int peer) { return bytes_of(job.received_from(peer)); };
+  copy(job.call.sent_to(rank_), job.received_from(rank_), stream);
+  if (host_reaches(job.call.input) && host_reaches(job.output))
+    pass_directly(out, in, exchange);
+  else
+    pass(out, in, stream, exchange);
 }
 
 // Each peer gets its piece of `full`. The piece that it sends replaces that one, so no memory
@@ -92,12 +127,8 @@ void HostWindows::combine(const Job& job, Stream& stream, const Exchange& exchan
   const auto piece_for = [&job](int peer) {
     return job.call.input.flat(peer * job.output.numel() + job.chunk.begin, job.chunk.count);
   };
-  pass(
-      piece_for(0).bytes(), [&](int peer) { return piece_for(peer).raw(); },
-      [&](int peer, int64_t offset, const std::byte* from, size_t bytes) {
-        stream.copy(piece_for(peer).raw() + offset, from, bytes);
-      },
-      stream, exchange);
+  const auto bytes_for = [&](int peer) { return bytes_of(piece_for(peer)); };
+  pass(bytes_for, bytes_for, stream, exchange);
   const Tensor shard = job.output.flat(job.chunk.begin, job.chunk.count);
   for (int peer = 0; peer < size_; ++peer)
     job.combine(piece_for(peer), shard, job.fresh && peer == 0, stream);
@@ -109,34 +140,35 @@ void HostWindows::broadcast(const Job& job, Stream& stream, const Exchange& exch
   if (!direct) take_windows();
   const int64_t longest = direct ? largest_message : window_bytes, bytes = job.output.bytes();
   for (int64_t begin = 0; begin < bytes; begin += longest) {
-    const int64_t length = std::min(longest, bytes - begin);
-    std::byte* const range = job.output.raw() + begin;
-    std::byte* const buffer = direct ? range : window_.data();
+    const std::span<std::byte> part = range(bytes_of(job.output), begin, longest);
+    const std::span<std::byte> buffer = direct ? part : std::span(window_.data(), part.size());
     if (sends && !direct) {
-      stream.copy(buffer, range, static_cast<size_t>(length));
+      stream.copy(buffer.data(), part.data(), part.size());
       stream.synchronize();
     }
-    exchange(
-        length, [&](int) { return sends ? buffer : nullptr; },
-        [&](int peer) { return peer == job.root ? buffer : nullptr; });
-    if (!sends && !direct) stream.copy(range, buffer, static_cast<size_t>(length));
+    exchange([&](int) { return sends ? buffer : std::span<std::byte>(); },
+             [&](int peer) { return peer == job.root ? buffer : std::span<std::byte>(); });
+    if (!sends && !direct) stream.copy(part.data(), buffer.data(), part.size());
     if (!direct) stream.synchronize();  // the next round overwrites the window
   }
 }
 
 void HostWindows::sum(const Job& job, Stream& stream, const Exchange& exchange) {
-  const auto bytes_of_sums = static_cast<size_t>(job.output.bytes());
-  std::vector<int64_t> sums(bytes_of_sums / sizeof(int64_t));
-  stream.copy(sums.data(), job.output.raw(), bytes_of_sums);
-  pass(
-      job.output.bytes(), [&](int) { return job.output.raw(); },
-      [&](int, int64_t offset, const std::byte* from, size_t bytes) {
-        const auto* values = reinterpret_cast<const int64_t*>(from);
-        for (size_t i = 0; i < bytes / sizeof(int64_t); ++i)
-          sums[static_cast<size_t>(offset) / sizeof(int64_t) + i] += values[i];
-      },
-      stream, exchange);
-  stream.copy(job.output.raw(), sums.data(), bytes_of_sums);
+  const std::span<std::byte> own = bytes_of(job.output);
+  const auto numel = static_cast<size_t>(job.output.numel());
+  std::vector<int64_t> all(numel * static_cast<size_t>(size_));
+  const auto of_rank = [&](int rank) {
+    return std::span(all.data() + numel * static_cast<size_t>(rank), numel);
+  };
+  pass([&](int) { return own; }, [&](int peer) { return std::as_writable_bytes(of_rank(peer)); },
+       stream, exchange);
+  stream.copy(of_rank(rank_).data(), own.data(), own.size());
+  stream.synchronize();
+  const std::span<int64_t> sums = of_rank(0);
+  for (int rank = 1; rank < size_; ++rank)
+    for (size_t i = 0; i < numel; ++i) sums[i] += of_rank(rank)[i];
+  stream.copy(own.data(), sums.data(), own.size());
+  stream.synchronize();
 }
 
 // --- MpiCommunicator ---
@@ -155,16 +187,15 @@ class MpiSubgroup final : public MpiCommunicator {
       own = backend->transports.endpoint(device.index(), rank_ == 0);
     std::vector<TransportEndpoint> endpoints(static_cast<size_t>(size_), own);
     if (size_ > 1 && backend && backend->transports.endpoint) {
-      const auto bytes_of = [](TransportEndpoint& endpoint) {
-        return reinterpret_cast<std::byte*>(&endpoint);
+      const auto bytes_at = [](TransportEndpoint& endpoint) {
+        return std::as_writable_bytes(std::span(&endpoint, 1));
       };
       Meeting meeting{.group = group_.get(), .deadline = world_->deadline()};
       meeting.place = fmt::format("the making of group '{}'", members_.group);
       world_->owner_waits(group_.get());
       world_->exchange(
-          meeting, sizeof own, data_tag + static_cast<int>(group_->number),
-          [&](int) { return bytes_of(own); },
-          [&](int member) { return bytes_of(endpoints[static_cast<size_t>(member)]); });
+          meeting, data_tag + static_cast<int>(group_->number), [&](int) { return bytes_at(own); },
+          [&](int member) { return bytes_at(endpoints[static_cast<size_t>(member)]); });
       world_->owner_waits(nullptr);
     }
     choose_transport(endpoints);
@@ -219,10 +250,9 @@ void MpiCommunicator::run(const Job& job, Ticket ticket) {
     run_transport(job, meeting);
   } else {
     const int tag = data_tag + static_cast<int>(group_->number);
-    windows_.run(job, *stream_,
-                 [&](int64_t bytes, const HostWindows::Out& out, const HostWindows::In& in) {
-                   world_->exchange(meeting, bytes, tag, out, in);
-                 });
+    windows_.run(job, *stream_, [&](const HostWindows::Out& out, const HostWindows::In& in) {
+      world_->exchange(meeting, tag, out, in);
+    });
   }
   world_->finished(*group_, ticket);
 }

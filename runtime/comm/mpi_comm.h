@@ -15,22 +15,23 @@ namespace zg::cpu {
 /// directly.
 class HostWindows {
  public:
-  using Out = std::function<const std::byte*(int peer)>;
-  using In = std::function<std::byte*(int peer)>;
-  /// Sends out(peer) to and receives in(peer) from every peer, `bytes` each; null: nothing.
-  using Exchange = std::function<void(int64_t bytes, const Out& out, const In& in)>;
+  using Out = MpiWorld::Out;
+  using In = MpiWorld::In;
+  /// Sends out(peer) to and receives in(peer) from every peer; empty: nothing.
+  using Exchange = std::function<void(const Out& out, const In& in)>;
 
   HostWindows(int rank, int size, bool on_host);
   void run(const Job& job, Stream& stream, const Exchange& exchange);
 
  private:
-  using Take = std::function<void(int peer, int64_t offset, const std::byte* from, size_t bytes)>;
   void gather(const Job& job, Stream& stream, const Exchange& exchange);
   void combine(const Job& job, Stream& stream, const Exchange& exchange);
   void sum(const Job& job, Stream& stream, const Exchange& exchange);
   void broadcast(const Job& job, Stream& stream, const Exchange& exchange);
-  void pass(int64_t bytes, const Out& out, const Take& take, Stream& stream,
-            const Exchange& exchange);
+  void exchange_pieces(const Job& job, Stream& stream, const Exchange& exchange);
+  void pass(const Out& out, const In& in, Stream& stream, const Exchange& exchange);
+  void pass_directly(const Out& out, const In& in, const Exchange& exchange) const;
+  int64_t longest_of(const Out& out, const In& in) const;
 
   void take_windows();
 

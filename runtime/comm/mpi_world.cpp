@@ -59,11 +59,11 @@ std::vector<RankIdentity> MpiWorld::connect(RankIdentity own) {
   is_up_ = true;
   std::vector<RankIdentity> identities(peers_.size(), own);
   const auto bytes_of = [](RankIdentity& identity) {
-    return reinterpret_cast<std::byte*>(&identity);
+    return std::as_writable_bytes(std::span(&identity, 1));
   };
   Meeting meeting{.group = all_.get(), .deadline = deadline()};
   exchange(
-      meeting, sizeof own, identity_tag, [&](int) { return bytes_of(own); },
+      meeting, identity_tag, [&](int) { return bytes_of(own); },
       [&](int peer) { return bytes_of(identities[index_of(peer)]); });
   const Lock lock = enter();
   for (const int peer : others_) {
@@ -170,7 +170,13 @@ void MpiWorld::arrive(Meeting& meeting) {
   {
     const Lock lock = enter();
     last_ = named(call, meeting.sequence, group.members.group);
-    post(notice, ranks_of(group, group.others));
+    if (call.exchanges_pieces())
+      for (const int member : group.others) {
+        notice.count = call.sends[index_of(member)];
+        post(notice, {group.members[member]});
+      }
+    else
+      post(notice, ranks_of(group, group.others));
   }
   meeting.arriving = true;
   meeting.deadline = deadline();
@@ -187,20 +193,32 @@ void MpiWorld::arrive(Meeting& meeting) {
   for (const Call& other : calls)
     if (!other.agrees(calls[index_of(group.own_member)]))
       fail(lock, meeting, disagreement(meeting.sequence, group.members, *step_, calls));
+  for (const int member : call.exchanges_pieces() ? group.others : std::vector<int>())
+    if (const int64_t sent = calls[index_of(member)].count,
+        expected = call.receives[index_of(member)];
+        sent != expected)
+      fail(lock, meeting,
+           unequal_pieces(group.members[member], sent, rank_, expected, place_of(meeting)));
   meeting.arriving = false;
 }
 
-void MpiWorld::exchange(Meeting& meeting, int64_t bytes, int tag, const Out& out, const In& in) {
+void MpiWorld::exchange(Meeting& meeting, int tag, const Out& out, const In& in) {
   const MpiGroup& group = *meeting.group;
+  size_t bytes = 0;
   std::vector<wire::Message> sends(group.each.size()), receives(sends);
   {
     const Lock lock = enter();
     for (const int member : group.others) {
       const int rank = group.members[member];
-      if (std::byte* const memory = in(member))
-        receives[index_of(member)] = wire::receive(rank, tag, memory, bytes);
-      if (const std::byte* const data = out(member))
-        sends[index_of(member)] = wire::send(rank, tag, data, bytes);
+      const std::span<std::byte> to = in(member);
+      const std::span<const std::byte> from = out(member);
+      if (!to.empty())
+        receives[index_of(member)] =
+            wire::receive(rank, tag, to.data(), static_cast<int64_t>(to.size()));
+      if (!from.empty())
+        sends[index_of(member)] =
+            wire::send(rank, tag, from.data(), static_cast<int64_t>(from.size()));
+      bytes = std::max({bytes, to.size(), from.size()});
     }
   }
   meeting.awaited = [&](int member) {
@@ -209,7 +227,7 @@ void MpiWorld::exchange(Meeting& meeting, int64_t bytes, int tag, const Out& out
   };
   // All members are in this exchange or, in connect(), soon will be. The transfer makes progress
   // only while MPI is called, so check many times before sleeping.
-  await_members(meeting, 1000 + bytes / 1024);
+  await_members(meeting, 1000 + static_cast<int64_t>(bytes / 1024));
 }
 
 void MpiWorld::await_members(Meeting& meeting, int64_t yields) {

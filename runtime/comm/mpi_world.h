@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -95,9 +96,10 @@ struct Notice {
   /// question
   int64_t sequence = 0;
   int64_t step = 0;
-  int64_t count = 0;  ///< elements of the collective; new_group: the sender's next free group
-                      ///< number; answer: milliseconds without progress
-  int root = -1;      ///< broadcast only
+  int64_t count =
+      0;          ///< elements of the collective, or of its piece for the receiver; new_group:
+                  ///< the sender's next free group number; answer: milliseconds without progress
+  int root = -1;  ///< broadcast and scatter only
   Collective op{};
   DType dtype{};
   char text[1000] = {};  ///< name of the tensor or group, cause of a failure, or Activity
@@ -191,8 +193,8 @@ struct Meeting {
 class MpiWorld {
  public:
   using Clock = std::chrono::steady_clock;
-  using Out = std::function<const std::byte*(int member)>;
-  using In = std::function<std::byte*(int member)>;
+  using Out = std::function<std::span<const std::byte>(int member)>;
+  using In = std::function<std::span<std::byte>(int member)>;
 
   MpiWorld(const ProcessRank& place, const ProcessOptions& options);
 
@@ -211,8 +213,8 @@ class MpiWorld {
 
   /// Announces the call to the other members. Returns when all have arrived with the same call.
   void arrive(Meeting& meeting);
-  /// Sends from out(member) to every other member and receives into in(member). Null: no transfer.
-  void exchange(Meeting& meeting, int64_t bytes, int tag, const Out& out, const In& in);
+  /// Sends from out(member) to every other member and receives into in(member). Empty: no transfer.
+  void exchange(Meeting& meeting, int tag, const Out& out, const In& in);
   /// Returns when meeting.awaited() is false for every member. Throws CommError when that has
   /// become impossible. `yields`: the number of checks that are made without sleeping in between.
   void await_members(Meeting& meeting, int64_t yields);

@@ -76,7 +76,9 @@ void QueuedCommunicator::sum_by_library() {
 
 Communicator::Ticket QueuedCommunicator::all_reduce(const Tensor& x, const std::string& name) {
   if (x.dtype() != DType::i64)
-    throw DTypeError(std::string("all_reduce: expected i64, got ") + name_of(x.dtype()));
+    throw DTypeError(
+        std::string("all_reduce: expected i64, got ") + name_of(x.dtype()) +
+        "; all_reduce() of autograd/collective.h sums floating elements in rank order");
   return enqueue({.call = {.op = Collective::all_reduce,
                            .dtype = x.dtype(),
                            .count = x.numel(),
@@ -88,7 +90,7 @@ Communicator::Ticket QueuedCommunicator::all_reduce(const Tensor& x, const std::
 
 Communicator::Ticket QueuedCommunicator::broadcast(const Tensor& x, int root,
                                                    const std::string& name) {
-  check_root(root);
+  check_root("broadcast", root);
   Tensor window = window_for(Collective::broadcast, x, x.numel());
   return enqueue({.call = {.op = Collective::broadcast,
                            .dtype = x.dtype(),
@@ -104,6 +106,34 @@ Communicator::Ticket QueuedCommunicator::broadcast(const Tensor& x, int root,
 
 Communicator::Ticket QueuedCommunicator::barrier(const std::string& name) {
   return enqueue({.call = {.op = Collective::barrier, .dtype = DType::u8, .name = name}});
+}
+
+Communicator::Ticket QueuedCommunicator::all_to_all(const Pieces& sent, const Pieces& received,
+                                                    const std::string& name) {
+  check_all_to_all("all_to_all", sent, received);
+  return exchange(Collective::all_to_all, sent, received, -1, name);
+}
+
+Communicator::Ticket QueuedCommunicator::scatter(const Pieces& full, const Tensor& x, int root,
+                                                 const std::string& name) {
+  const auto [sent, received] = pieces_of_scatter(full, x, root);
+  return exchange(Collective::scatter, sent, received, members_[root], name);
+}
+
+Communicator::Ticket QueuedCommunicator::exchange(Collective op, const Pieces& sent,
+                                                  const Pieces& received, int root,
+                                                  const std::string& name) {
+  const int64_t from_others = received.tensor.numel() - received.counts[static_cast<size_t>(rank_)];
+  return enqueue({.call = {.op = op,
+                           .dtype = received.tensor.dtype(),
+                           .count = sent.tensor.numel() + received.tensor.numel(),
+                           .name = name,
+                           .root = root,
+                           .input = sent.tensor,
+                           .sends = sent.counts,
+                           .receives = received.counts},
+                  .output = received.tensor,
+                  .bytes = from_others * size_of(received.tensor.dtype())});
 }
 
 template <class Ready>

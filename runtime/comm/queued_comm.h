@@ -37,6 +37,8 @@ class QueuedCommunicator : public Communicator {
   Ticket all_reduce(const Tensor& x, const std::string& name) override;
   Ticket broadcast(const Tensor& x, int root, const std::string& name) override;
   Ticket barrier(const std::string& name) override;
+  Ticket all_to_all(const Pieces& sent, const Pieces& received, const std::string& name) override;
+  Ticket scatter(const Pieces& full, const Tensor& x, int root, const std::string& name) override;
   void wait(Ticket ticket) override;
   void wait_on_device(Ticket ticket) override;
   void set_step(int64_t step) override { *step_ = step; }
@@ -103,6 +105,8 @@ class QueuedCommunicator : public Communicator {
   std::exception_ptr failure_;
 
  private:
+  Ticket exchange(Collective op, const Pieces& sent, const Pieces& received, int root,
+                  const std::string& name);
   Ticket enqueue(Job job);
   Tensor window_for(Collective op, const Tensor& full, int64_t count);
   void load_kernels(const Job& job);

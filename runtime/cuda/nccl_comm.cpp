@@ -85,6 +85,11 @@ class NcclTransport final : public Transport {
         return broadcast(job, stream, await);
       case Collective::barrier:
         return;
+      case Collective::all_to_all:
+      case Collective::scatter:
+        copy(job.call.sent_to(rank_), job.received_from(rank_), stream);
+        return exchange([&](int peer) { return job.call.sent_to(peer); },
+                        [&](int peer) { return job.received_from(peer); }, await);
     }
   }
 
@@ -106,19 +111,18 @@ class NcclTransport final : public Transport {
   void gather(const cpu::Job& job, Stream& stream, const Await& await) {
     const int64_t shard_numel = job.output.numel() / size_;
     const auto place = [&](int peer) {
-      return job.output.flat(peer * shard_numel + job.chunk.begin, job.chunk.count).raw();
+      return job.output.flat(peer * shard_numel + job.chunk.begin, job.chunk.count);
     };
     const std::byte* const shard = job.call.input.raw();
     const auto bytes = static_cast<size_t>(job.call.input.bytes());
     if (!is_on_device(job.output)) return gather_through_window(job, stream, place, await);
-    std::byte* const own = place(rank_);
-    if (own != shard) stream.copy(own, shard, bytes);
+    const Tensor own = place(rank_);
+    if (own.raw() != shard) stream.copy(own.raw(), shard, bytes);
     if (job.chunk.count == shard_numel) {
-      check(nccl_.all_gather(own, job.output.raw(), bytes, NcclType::u8, comm_, stream_));
+      check(nccl_.all_gather(own.raw(), job.output.raw(), bytes, NcclType::u8, comm_, stream_));
       return settle(await);
     }
-    exchange(
-        bytes, [&](int) { return own; }, place, await);
+    exchange([&](int) { return own; }, place, await);
   }
 
   // NCCL accepts device memory only.
@@ -134,7 +138,7 @@ class NcclTransport final : public Transport {
                              stream_));
       settle(await);
       for (int peer = 0; peer < size_; ++peer)
-        stream.copy(place(peer) + from, slot(peer), static_cast<size_t>(count));
+        stream.copy(place(peer).raw() + from, slot(peer), static_cast<size_t>(count));
     }
   }
 
@@ -153,17 +157,15 @@ class NcclTransport final : public Transport {
       const auto piece = [&](int peer) {
         return full.flat(peer * job.output.numel() + from, count);
       };
-      const auto bytes = static_cast<size_t>(count * size_of(full.dtype()));
-      const auto slot = [&](int peer) { return job.window.raw() + peer * slot_bytes; };
+      const auto slot = [&](int i) {
+        return job.window.alias(i * slot_bytes, {count}, full.dtype());
+      };
       for (int peer = 0; peer < size_; ++peer)
-        if (!on_device && peer != rank_) stream.copy(slot(size_ + peer), piece(peer).raw(), bytes);
-      exchange(
-          bytes, [&](int peer) { return on_device ? piece(peer).raw() : slot(size_ + peer); }, slot,
-          await);
+        if (!on_device && peer != rank_) copy(piece(peer), slot(size_ + peer), stream);
+      exchange([&](int peer) { return on_device ? piece(peer) : slot(size_ + peer); }, slot, await);
       for (int peer = 0; peer < size_; ++peer)
-        job.combine(peer == rank_ ? piece(peer)
-                                  : job.window.alias(peer * slot_bytes, {count}, full.dtype()),
-                    job.output.flat(from, count), job.fresh && peer == 0, stream);
+        job.combine(peer == rank_ ? piece(peer) : slot(peer), job.output.flat(from, count),
+                    job.fresh && peer == 0, stream);
     }
   }
 
@@ -189,14 +191,18 @@ class NcclTransport final : public Transport {
     job.combine(piece(rank_), job.output.flat(begin, numel), job.fresh, stream);
   }
 
-  /// Sends out(peer) to and receives in(peer) from every peer.
+  /// Sends the tensor out(peer) to and receives in(peer) from every peer; nothing where it is
+  /// empty.
   template <class Out, class In>
-  void exchange(size_t bytes, const Out& out, const In& in, const Await& await) {
+  void exchange(const Out& out, const In& in, const Await& await) {
+    const auto bytes_of = [](const Tensor& tensor) { return static_cast<size_t>(tensor.bytes()); };
     check(nccl_.group_start());
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
-      check(nccl_.send(out(peer), bytes, NcclType::u8, peer, comm_, stream_));
-      check(nccl_.recv(in(peer), bytes, NcclType::u8, peer, comm_, stream_));
+      if (const Tensor sent = out(peer); sent.numel() > 0)
+        check(nccl_.send(sent.raw(), bytes_of(sent), NcclType::u8, peer, comm_, stream_));
+      if (const Tensor received = in(peer); received.numel() > 0)
+        check(nccl_.recv(received.raw(), bytes_of(received), NcclType::u8, peer, comm_, stream_));
     }
     check(nccl_.group_end());
     settle(await);

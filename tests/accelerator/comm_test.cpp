@@ -49,6 +49,14 @@ std::vector<std::vector<float>> folded(int ranks, DType dtype, Device::Type type
 
 TEST_SUITE_BEGIN("every device");
 
+TEST_CASE("ranks on accelerators exchange pieces of any size and messages") {
+  for (const int ranks : {2, 3})
+    on_devices(ranks, [&](Communicator& comm, const Device& device) {
+      check_pieces(comm, device, 5);
+      check_messages(comm, device);
+    });
+}
+
 TEST_CASE("ranks on accelerators gather tensors that queued kernels have not yet written") {
   for (const int ranks : {1, 2, 3}) {
     on_devices(ranks, [&](Communicator& comm, const Device& device) {

@@ -2,6 +2,7 @@
 
 #include "tests/autograd/fake_source.h"
 #include "tests/autograd/on_ranks.h"
+#include "tests/runtime/comm/ranks.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -72,6 +73,38 @@ TEST_CASE("parts of ranks are gathered, joined and scattered along any axis, and
   }
 }
 
+TEST_CASE("all_to_all moves rows of unequal number to any rank, and gradients back") {
+  const auto rows = [](int from, int to) { return int64_t{(from + 2 * to) % 3}; };
+  for (const int count : {1, 2, 4})
+    run_local(count, [&](Communicator& ranks, const Device& device) {
+      const int own = ranks.rank();
+      std::vector<int64_t> sent, received;
+      std::vector<double> x, y, gradient;
+      for (int rank = 0; rank < count; ++rank) {
+        sent.push_back(rows(own, rank));
+        received.push_back(count == 1 ? sent[0] : rows(rank, own));
+        for (int64_t i = 0; i < 2 * sent.back(); ++i) {
+          x.push_back(100 * own + 10 * rank + double(i));
+          gradient.push_back(count == 1 ? 1 : 1 + rank);
+        }
+        for (int64_t i = 0; i < 2 * received.back(); ++i)
+          y.push_back(100 * rank + 10 * own + double(i));
+      }
+      Tape tape(device);
+      const Shape shape({int64_t(x.size() / 2), 2});
+      const Var sender = tape.variable(Tensor::from(x, shape, device));
+      const Var moved = all_to_all(sender, ranks, sent, received);
+      expect(moved.value().to_doubles() == y, "values");
+      tape.backward(sum(mul(moved, 1.0 + own)));
+      expect(tape.gradient(sender).to_doubles() == gradient, "gradients");
+
+      const Tensor numbers = Tensor::full({2 * count}, own, DType::i64, device);
+      const std::vector<int64_t> equal = all_to_all(numbers, ranks).value().to_host<int64_t>();
+      for (int rank = 0; rank < count; ++rank)
+        expect(equal[static_cast<size_t>(2 * rank + 1)] == rank, "equal parts of integers");
+    });
+}
+
 TEST_CASE("sums of bf16 over ranks are computed in f32 and rounded once") {
   std::vector<double> sums(4), parts(4);
   run_local(4, [&](Communicator& ranks, const Device& device) {
@@ -135,7 +168,12 @@ Account account_of_a_pass(Communicator& ranks, const Device& device) {
   const Var mixed = checkpoint(tape, segment_input, [&ranks](Tape&, Vars inputs) {
     return reduce_scatter(exp(all_gather(inputs[0], 1, ranks)), 1, ranks);
   });
-  const Var summed = all_reduce(mul(copy_to_ranks(odd, ranks), 0.5), ranks);
+  const int64_t rows = ranks.size();
+  std::vector<int64_t> sent(static_cast<size_t>(rows)), received = sent;
+  sent[static_cast<size_t>((ranks.rank() + 1) % rows)] = 3;
+  received[static_cast<size_t>((ranks.rank() + rows - 1) % rows)] = 3;
+  const Var moved = all_to_all(odd, ranks, sent, received);
+  const Var summed = all_reduce(mul(copy_to_ranks(moved, ranks), 0.5), ranks);
   tape.backward(add(sum(join_parts(mixed, -1, ranks)), sum(summed)));
   Account account{device.memory().peak(), device.memory().live(), {}};
   for (const WireCount& count : ranks.wire()) account.wire.emplace_back(count.calls, count.bytes);
@@ -237,6 +275,7 @@ TEST_CASE("on one rank the ops between ranks return their input and send nothing
   CHECK(is_x(copy_to_ranks(std::span(&x, 1), *ranks)[0]));
   CHECK(is_x(all_reduce(x, *ranks)));
   CHECK(is_x(all_gather(x, 1, *ranks)));
+  CHECK(is_x(all_to_all(x, *ranks)));
   CHECK(is_x(reduce_scatter(x, 1, *ranks)));
   CHECK(is_x(part_of_rank(x, 1, *ranks)));
   CHECK(is_x(join_parts(x, 1, *ranks)));

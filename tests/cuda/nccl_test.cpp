@@ -13,6 +13,7 @@
 #include "tests/support/error_message.h"
 #include "tests/support/op_case.h"
 #include "tests/support/scoped_variable.h"
+#include "zerograd/autograd/collective.h"
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/error.h"
 
@@ -143,6 +144,25 @@ TEST_CASE(
       };
       CHECK(values_of(ranks, by_nccl, sends) == values_of(ranks, direct, sends));
     }
+}
+
+TEST_CASE("pieces and messages by NCCL arrive as by peer copies, and floats are summed by rank") {
+  for (const int ranks : {2, 4}) {
+    const auto all = [&](Communicator& comm, const Device& device) {
+      check_pieces(comm, device, 5);
+      check_messages(comm, device);
+      std::vector<double> sums;
+      for (const DType dtype : {DType::f32, DType::bf16})
+        append(sums, all_reduce(numbers(comm, 37, dtype, device), comm).value());
+      return sums;
+    };
+    ValuesByRank threads(static_cast<size_t>(ranks));  // of the CPU
+    run_local(ranks, [&](Communicator& comm, const Device& device) {
+      threads[static_cast<size_t>(comm.rank())] = all(comm, device);
+    });
+    CHECK(values_of(ranks, by_nccl, all) == threads);
+    CHECK(values_of(ranks, direct, all) == threads);
+  }
 }
 
 TEST_CASE("each group has its own NCCL communicator, and groups work at the same time") {

@@ -45,6 +45,14 @@ class Watching final : public Communicator {
     calls.push_back({Collective::barrier, name, 0});
     return inner_.barrier(name);
   }
+  Ticket all_to_all(const Pieces& sent, const Pieces& received, const std::string& name) override {
+    calls.push_back({Collective::all_to_all, name, received.tensor.numel()});
+    return inner_.all_to_all(sent, received, name);
+  }
+  Ticket scatter(const Pieces& full, const Tensor& x, int root, const std::string& name) override {
+    calls.push_back({Collective::scatter, name, x.numel()});
+    return inner_.scatter(full, x, root, name);
+  }
   std::unique_ptr<Communicator> group(std::span<const int> members,
                                       const std::string& name) override {
     return inner_.group(members, name);

@@ -43,9 +43,9 @@ Json peak_json(const RankMemory& rank) {
 Json json_of(const WireCounts& wire) {
   Json json;
   for (Collective c : {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce,
-                       Collective::broadcast}) {
+                       Collective::broadcast, Collective::all_to_all, Collective::scatter}) {
     const WireCount& count = wire[static_cast<size_t>(c)];
-    if (c == Collective::broadcast && count.calls == 0) continue;  // used by pipelines only
+    if (c >= Collective::broadcast && count.calls == 0) continue;  // not used by every run
     json[zg::name_of(c)] = {{"calls", count.calls}, {"bytes", count.bytes}};
   }
   return json;

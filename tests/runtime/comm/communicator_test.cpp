@@ -3,11 +3,14 @@
 #include <doctest/doctest.h>
 
 #include "tests/runtime/comm/ranks.h"
+#include "tests/support/error_message.h"
 #include "zerograd/runtime/device_state.h"
 #include "zerograd/runtime/error.h"
 
 using namespace zg;
 using zg::testing::add_floats;
+using zg::testing::check_messages;
+using zg::testing::check_pieces;
 
 namespace {
 
@@ -64,6 +67,50 @@ TEST_CASE("integers are summed exactly over ranks, and wire counts the received 
     counting->all_reduce(x, "limbs");
     if (counting->wire()[2].bytes != wire[2].bytes) throw ShapeError("counting");
   });
+}
+
+TEST_CASE("pieces of any size reach their rank at any world size, and messages go round a ring") {
+  for (const int ranks : {1, 2, 3, 8})
+    run_local(ranks, [&](Communicator& comm, const Device& device) {
+      check_pieces(comm, device, 3);
+      if (ranks > 1) check_messages(comm, device);
+    });
+}
+
+TEST_CASE("pieces, roots and paths that do not fit are refused before anything is sent") {
+  const auto ranks = counting_communicator(1, 2);
+  const Device device = Device::cpu();
+  const Tensor x = Tensor::zeros({5}, DType::f32, device),
+               y = Tensor::zeros({5}, DType::f32, device);
+  const auto refused = [&](const Pieces& sent, const Pieces& received) {
+    return zg::testing::message_of<Error>([&] { ranks->all_to_all(sent, received, "x"); });
+  };
+  CHECK(
+      refused({x, {2, 2}}, {y, {2, 3}}) ==
+      "all_to_all: sent: 5 elements and pieces of [2, 2]; expected one piece of 0 or more elements "
+      "for each of 2 ranks, together all elements");
+  CHECK(refused({x, {2, 3}}, {y, {5}})
+            .starts_with("all_to_all: received: 5 elements and pieces of [5]"));
+  CHECK(refused({x, {6, -1}}, {y, {2, 3}})
+            .starts_with("all_to_all: sent: 5 elements and pieces of [6, -1]"));
+  CHECK(refused({x, {2, 3}}, {{}, {0, 0}}).starts_with("all_to_all: received: 0 elements"));
+  CHECK(refused({x, {2, 3}}, {y, {3, 2}}) ==
+        "all_to_all: rank 1 sends 3 elements to itself and receives 2; expected as many");
+  CHECK(refused({x.flat(0, 3), {2, 1}}, {x.flat(2, 3), {2, 1}}) ==
+        "all_to_all: received overlaps what is sent; expected another tensor");
+  CHECK(refused({x, {2, 3}}, {Tensor::zeros({5}, DType::i32, device), {2, 3}}) ==
+        "all_to_all: received holds i32; expected the f32 that is sent");
+  const Tensor in_host = Tensor::empty({5}, DType::f32, Device::meta(0), Space::pinned);
+  CHECK(refused({in_host, {2, 3}}, {y, {2, 3}}) ==
+        "all_to_all: sent is in pinned memory; expected memory of the ranks' devices");
+  CHECK(zg::testing::message_of<ConfigError>([&] { ranks->scatter({}, x, 2, "x"); }) ==
+        "scatter: expected a root in [0, 2), got 2");
+  const Messages messages(*ranks, std::vector<Messages::Path>{{0, 1}}, "m");
+  messages.receive(x, 0, "x").wait();
+  CHECK(
+      zg::testing::message_of<ConfigError>([&] { messages.send(x, 0, "x"); }) ==
+      "message 'x': there is no path from rank 1 to rank 0; expected one of those that were given "
+      "to Messages");
 }
 
 TEST_CASE("collectives that a rank queues without waiting complete in order") {

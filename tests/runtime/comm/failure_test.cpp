@@ -31,7 +31,9 @@ using zg::testing::wait_until;
 namespace {
 
 constexpr Collective kinds[] = {Collective::all_gather, Collective::reduce_scatter,
-                                Collective::all_reduce, Collective::broadcast, Collective::barrier};
+                                Collective::all_reduce, Collective::broadcast,
+                                Collective::barrier,    Collective::all_to_all,
+                                Collective::scatter};
 constexpr int group_sizes[] = {2, 8};
 
 void keep_nothing(const Tensor&, const Tensor&, bool, Stream&) {}
@@ -47,6 +49,7 @@ struct Exchange {
   void operator()(Communicator& comm, const Device& device) const {
     const Tensor shard = Tensor::zeros({count}, dtype, device);
     const Tensor full = Tensor::zeros({count * comm.size()}, dtype, device);
+    const Tensor copied = Tensor::zeros({count * comm.size()}, dtype, device);
     const Tensor integers = Tensor::zeros({count}, DType::i64, device);
     switch (kind) {
       case Collective::all_gather:
@@ -59,16 +62,25 @@ struct Exchange {
         return comm.wait(comm.broadcast(shard, root, name));
       case Collective::barrier:
         return comm.wait(comm.barrier(name));
+      case Collective::all_to_all:
+        return comm.wait(comm.all_to_all(pieces_of(full, comm), pieces_of(copied, comm), name));
+      case Collective::scatter:
+        return comm.wait(comm.scatter(pieces_of(full, comm), shard, root, name));
     }
+  }
+  Pieces pieces_of(const Tensor& full, const Communicator& comm) const {
+    return {full, std::vector<int64_t>(static_cast<size_t>(comm.size()), count)};
   }
   /// The description that errors contain.
   std::string text() const {
     const bool barrier = kind == Collective::barrier;
     const DType shown = kind == Collective::all_reduce ? DType::i64 : barrier ? DType::u8 : dtype;
-    return std::string(name_of(kind)) + " of '" + name + "' (" + name_of(shown) + ", " +
-           std::to_string(barrier ? 0 : count) + " elements" +
-           (kind == Collective::broadcast ? ", from rank " + std::to_string(root) : "") + ")";
+    const bool rooted = kind == Collective::broadcast || kind == Collective::scatter;
+    return std::string(name_of(kind)) + " of '" + name + "' (" + name_of(shown) +
+           (has_pieces() ? "" : ", " + std::to_string(barrier ? 0 : count) + " elements") +
+           (rooted ? ", from rank " + std::to_string(root) : "") + ")";
   }
+  bool has_pieces() const { return kind == Collective::all_to_all || kind == Collective::scatter; }
 };
 
 /// The error of each rank, by rank; the exception of run_local itself is ignored. All ranks have a
@@ -225,10 +237,13 @@ TEST_CASE(
       if (kind != other) pairs.push_back({{kind}, {other}});
     // The last rank skips a collective.
     pairs.push_back({{kind}, {kind, "block.6"}});
-    if (kind != Collective::barrier) pairs.push_back({{kind}, {.kind = kind, .count = 4}});
+    if (kind != Collective::barrier && !Exchange{kind}.has_pieces())
+      pairs.push_back({{kind}, {.kind = kind, .count = 4}});
   }
-  pairs.push_back({{Collective::broadcast}, {.kind = Collective::broadcast, .root = 1}});
-  for (const Collective kind : {Collective::all_gather, Collective::reduce_scatter})
+  for (const Collective kind : {Collective::broadcast, Collective::scatter})
+    pairs.push_back({{kind}, {.kind = kind, .root = 1}});
+  for (const Collective kind : {Collective::all_gather, Collective::all_to_all, Collective::scatter,
+                                Collective::reduce_scatter})
     pairs.push_back({{kind}, {.kind = kind, .dtype = DType::bf16}});
 
   for (const auto& [others, last] : pairs)
@@ -242,6 +257,19 @@ TEST_CASE(
         CHECK(contains(error, "rank " + std::to_string(ranks - 1) + " calls " + last.text()));
         CHECK(contains(error, " calls " + others.text()));
       }
+    }
+}
+
+TEST_CASE("ranks that disagree on the size of a piece all name both ranks and both sizes") {
+  for (const Collective kind : {Collective::all_to_all, Collective::scatter})
+    for (const int ranks : group_sizes) {
+      const auto errors = errors_in_step_5(ranks, [&](Communicator& comm, const Device& device) {
+        Exchange{.kind = kind, .count = is_last(comm) ? 4 : 3}(comm, device);
+      });
+      for (const std::string& error : errors)
+        CHECK(error == "rank 0 sends 3 elements to rank " + std::to_string(ranks - 1) +
+                           ", which expects 4: collective #1, " + Exchange{kind}.text() +
+                           ", in step 5; each pair of ranks must agree on the size of a piece");
     }
 }
 

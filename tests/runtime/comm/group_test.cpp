@@ -165,6 +165,11 @@ TEST_CASE(
     group->wait(group->all_reduce(integers, "limbs"));
     group->wait(group->broadcast(shard, 1, "h"));
     group->wait(group->barrier("end"));
+    const int64_t own = group->rank();
+    const Pieces sent{value(1, device, 3 * own), {own, own, own}};
+    group->wait(group->all_to_all(sent, {value(0, device, 3), {0, 1, 2}}, "tokens"));
+    group->wait(
+        group->scatter({value(1, device, 6), {1, 2, 3}}, value(0, device, own + 1), 1, "p"));
     counts.push_back(group->wire());
     return counts;
   };
@@ -183,6 +188,10 @@ TEST_CASE(
     expect(bytes(Collective::reduce_scatter) == 2 * 3 * 4, "reduced");
     expect(bytes(Collective::broadcast) == (comm.rank() == 0 ? 0 : 5 * 4), "broadcast");
     expect(real[0][static_cast<size_t>(Collective::broadcast)].calls == 0, "of all");
+    const int place[] = {1, 2, 0};  // in the group
+    const int64_t own = place[comm.rank()];
+    expect(bytes(Collective::all_to_all) == (3 - own) * 4, "pieces");
+    expect(bytes(Collective::scatter) == (own == 1 ? 0 : (own + 1) * 4), "parts");
   });
 }
 

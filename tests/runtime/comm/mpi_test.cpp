@@ -8,6 +8,7 @@
 #include "tests/runtime/comm/mpirun.h"
 #include "tests/runtime/comm/ranks.h"
 #include "tests/support/error_message.h"
+#include "zerograd/autograd/collective.h"
 #include "zerograd/runtime/comm/processes.h"
 #include "zerograd/runtime/error.h"
 
@@ -72,6 +73,17 @@ void check_broadcast(Communicator& comm, const Device& device, int64_t numel) {
   }
 }
 
+void check_floating_sum(Communicator& comm, const Device& device) {
+  const Tensor x = Tensor::empty({1001}, DType::f32, device);
+  for (int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] = value_of(comm.rank(), i);
+  const std::vector<float> sums = all_reduce(x, comm).value().to_host<float>();
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    float sum = value_of(0, i);
+    for (int rank = 1; rank < comm.size(); ++rank) sum += value_of(rank, i);
+    expect(sums[static_cast<size_t>(i)] == sum, "all_reduce of floats: not the sum by rank");
+  }
+}
+
 void check_collectives(Communicator& comm, const Device& device) {
   for (const int64_t numel : {int64_t{1}, int64_t{1023}, large}) {
     if (numel == large && comm.size() == 8) continue;  // 3 ranks move them
@@ -80,7 +92,10 @@ void check_collectives(Communicator& comm, const Device& device) {
     check_reduce_scatter(comm, device, numel, false);
     check_sum(comm, device, numel);
     check_broadcast(comm, device, numel);
+    check_pieces(comm, device, numel / 4);
   }
+  check_messages(comm, device);
+  check_floating_sum(comm, device);
   check_gather(comm, device, 1023, {.begin = 5, .count = 17});
   std::vector<Communicator::Ticket> tickets;
   for (int i = 0; i < 50; ++i) tickets.push_back(comm.barrier("ahead " + std::to_string(i)));
@@ -108,6 +123,12 @@ TEST_CASE("mpi child: one calls something else" * doctest::skip()) {
     comm.set_step(5);
     const bool other = comm.rank() + 1 == comm.size();
     const Tensor x = Tensor::zeros({other && kind == "count" ? 4 : 3}, DType::i64, device);
+    if (kind == "piece") {
+      const Pieces sent{Tensor::zeros({3}, DType::f32, device), {1, 1, 1}};
+      const int64_t first = other ? 2 : 1;
+      const Pieces received{Tensor::zeros({first + 2}, DType::f32, device), {first, 1, 1}};
+      return comm.wait(comm.all_to_all(sent, received, "tokens"));
+    }
     if (other && kind == "op") return comm.wait(comm.barrier("limbs"));
     comm.wait(comm.all_reduce(x, other && kind == "name" ? "norm" : "limbs"));
   };
@@ -117,6 +138,18 @@ TEST_CASE("mpi child: one calls something else" * doctest::skip()) {
     std::fprintf(stderr, "rank %d: %s\n", process_rank()->rank, error.what());
     end_with_others(4, 3);
   }
+}
+
+TEST_CASE("mpi: a piece that its receiver expects with another size ends all ranks") {
+  if (skips_mpi("mismatches")) return;
+  const Ended ended = mpirun(3, "mpi child: one calls something else", "ZG_TEST_MPI=piece");
+  CAPTURE(ended.text);
+  CHECK(ended.status == 4);
+  for (const char* rank : {"rank 0: ", "rank 1: ", "rank 2: "})
+    CHECK(contains(
+        ended.text,
+        rank + std::string("rank 0 sends 1 elements to rank 2, which expects 2: collective "
+                           "#0, all_to_all of 'tokens' (f32), in step 5; each pair")));
 }
 
 TEST_CASE("mpi: collectives between processes give what they give between threads") {
