@@ -10,7 +10,7 @@
 namespace zg::cuda {
 
 /// Throws DeviceError "what: CUDA's error text" unless `error` reports success.
-void check(cudaError_t error, const char* what);
+ZG_API void check(cudaError_t error, const char* what);
 void check(CUresult error, const char* what);
 std::string describe(CUresult error);  ///< "CUDA_ERROR_OUT_OF_MEMORY (2)"
 
@@ -18,7 +18,7 @@ std::string describe(CUresult error);  ///< "CUDA_ERROR_OUT_OF_MEMORY (2)"
 /// restores what was current before, also if that was none. cudaSetDevice(before) would not do: a
 /// thread that chose no device is on device 0, and setting it creates a context there, about half a
 /// gigabyte in the process of every rank.
-class OnDevice {
+class ZG_API OnDevice {
  public:
   explicit OnDevice(int index);
   ~OnDevice();
@@ -58,13 +58,13 @@ struct Fault {
 
 /// The CUDA stream of a Stream, and the address where the kernels of the Stream report a Fault. A
 /// meta device has no CUDA stream, and its fault_place() is null.
-cudaStream_t handle(const Stream& stream);
+ZG_API cudaStream_t handle(const Stream& stream);
 Fault* fault_place(const Stream& stream);
 
 /// Loads the code of a kernel onto the current device, the index-th, unless it is there. The first
 /// launch would do it, and the driver may wait for the device then, which can be a deadlock while a
 /// collective runs (collective_gate.h).
-void load_kernel(const void* kernel, int index);
+ZG_API void load_kernel(const void* kernel, int index);
 
 /// The number of hardware connections of a device, which its streams are spread over.
 /// CUDA_DEVICE_MAX_CONNECTIONS is set to the most, 32, before the first context is created, unless

@@ -1,4 +1,6 @@
 #include "zerograd/runtime/backend.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/hpu/module.h"
 
 namespace zg::hpu {
 
@@ -9,6 +11,10 @@ const Backend& backend() {
         "libze-dev clang-14 llvm-14 llvm-spirv-14 spirv-tools)");
   }};
   return absent;
+}
+
+void enqueue(Stream&, const Code&, const char*, const Groups&, std::span<const Argument>) {
+  throw Unsupported(backend().absence());
 }
 
 }  // namespace zg::hpu

@@ -24,6 +24,8 @@ const Features& features_of(int index);
 struct Code {
   const char* name = nullptr;  ///< "layer_norm.bf16": its name in errors
   std::span<const unsigned char> spirv;
+  /// The programs that were missing when a program's own module was built; it is then empty.
+  const char* missing = nullptr;
 };
 
 /// One argument of a kernel. Without a value: local memory of the work-group, of that size.
@@ -36,11 +38,11 @@ struct Groups {
   int64_t x = 1, y = 1, z = 1;
 };
 
-/// Queues the kernel over `groups` work-groups of the size that it requires. The code is built once
-/// for each device. NativeCache keeps the built binary on disk; it is built again if the file
-/// cannot be used.
-void enqueue(Stream& stream, const Code& code, const char* kernel, const Groups& groups,
-             std::span<const Argument> arguments);
+/// Throws Unsupported in a build without Level Zero, and for an empty module. Queues the kernel
+/// over `groups` work-groups of the size that it requires. The code is built once for each device.
+/// NativeCache keeps the built binary on disk; it is built again if the file cannot be used.
+ZG_API void enqueue(Stream& stream, const Code& code, const char* kernel, const Groups& groups,
+                    std::span<const Argument> arguments);
 
 /// The address of the fault record that the stream's kernels write (kernels/hpu/tile.clh): six
 /// longs in device memory. The next synchronize() reads it and throws the error.

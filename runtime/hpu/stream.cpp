@@ -192,6 +192,11 @@ std::unique_ptr<Stream> make_stream(DeviceState& state, const char* name) {
 
 void enqueue(Stream& stream, const Code& code, const char* kernel, const Groups& groups,
              std::span<const Argument> arguments) {
+  if (code.missing)
+    raise<Unsupported>(
+        "{}: its OpenCL source was not compiled: missing {}; install these and configure the "
+        "program again",
+        kernel, code.missing);
   static_cast<HpuStream&>(stream).enqueue(code, kernel, groups, arguments);
 }
 

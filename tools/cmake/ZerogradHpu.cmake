@@ -2,32 +2,16 @@
 # compiler and the headers are found), ON or OFF; sets ZG_HAVE_HPU. The loader (libze_loader.so.1)
 # is opened at run time, so the same binary also starts without it, and the build needs only its
 # headers. Tests that call it directly link level_zero_loader.
+include(ZerogradOpenCl)
 set(ZG_HPU AUTO CACHE STRING "Level Zero devices: AUTO (where its tools are found), ON or OFF")
 set_property(CACHE ZG_HPU PROPERTY STRINGS AUTO ON OFF)
 set(ZG_HAVE_HPU OFF)
 set(ZG_HPU_MISSING "ZG_HPU is OFF")
 if(NOT ZG_HPU STREQUAL "OFF")
-  find_program(ZG_SPIRV_CLANG clang-14)
-  find_program(ZG_SPIRV_OPT opt-14)
-  find_program(ZG_SPIRV_TRANSLATOR llvm-spirv-14)
-  find_program(ZG_SPIRV_VAL spirv-val)
   find_path(LEVEL_ZERO_INCLUDE_DIR level_zero/ze_api.h)
   find_library(LEVEL_ZERO_LOADER ze_loader)
-  set(ZG_HPU_MISSING "")
-  foreach(part "ZG_SPIRV_CLANG clang-14 clang-14" "ZG_SPIRV_OPT opt-14 llvm-14"
-               "ZG_SPIRV_TRANSLATOR llvm-spirv-14 llvm-spirv-14"
-               "ZG_SPIRV_VAL spirv-val spirv-tools"
-               "LEVEL_ZERO_INCLUDE_DIR level_zero/ze_api.h libze-dev"
-               "LEVEL_ZERO_LOADER libze_loader.so libze-dev")
-    separate_arguments(part)
-    list(GET part 0 variable)
-    list(GET part 1 what)
-    list(GET part 2 package)
-    if(NOT ${variable})
-      list(APPEND ZG_HPU_MISSING "${what} (Debian: ${package})")
-    endif()
-  endforeach()
-  list(JOIN ZG_HPU_MISSING ", " ZG_HPU_MISSING)
+  zg_missing(ZG_HPU_MISSING ${ZG_SPIRV_PROGRAMS} "LEVEL_ZERO_INCLUDE_DIR level_zero/ze_api.h libze-dev"
+             "LEVEL_ZERO_LOADER libze_loader.so libze-dev")
   if(NOT ZG_HPU_MISSING)
     enable_language(ASM)
     add_library(level_zero_loader UNKNOWN IMPORTED)
@@ -63,57 +47,6 @@ function(zg_spirv_module file)
       set_property(DIRECTORY APPEND PROPERTY ZG_SPIRV_MODULES "${file}|${dtype}|${variant}")
     endforeach()
   endforeach()
-endfunction()
-
-# Compiles one module: adds the custom command and sets its name and result in the caller's scope.
-function(zg_compile_spirv file dtype variant)
-  cmake_path(GET file FILENAME name)
-  # Contraction is off twice: clang makes no fmuladd, and each kernel forbids it to the device's
-  # compiler (ContractionOff). A fused multiply-add appears only where the source says fma().
-  # No doubles: some devices reject a whole module for one constant.
-  set(flags -Wall -Wextra -Wdouble-promotion -ffp-contract=off
-      -cl-fp32-correctly-rounded-divide-sqrt "-I${ZG_INCLUDE_DIR}")
-  if(ZG_WERROR)
-    list(APPEND flags -Werror)
-  endif()
-  if(NOT dtype STREQUAL "none")
-    string(TOUPPER ${dtype} upper)
-    list(APPEND flags -DZG_${upper})
-    string(APPEND name .${dtype})
-  endif()
-  set(extensions "")
-  if(variant STREQUAL "portable")
-    list(APPEND flags -cl-std=CL1.2)
-  elseif(variant MATCHES "^(sg|dpas)(8|16)$")
-    set(lanes ${CMAKE_MATCH_2})
-    if(CMAKE_MATCH_1 STREQUAL "dpas")
-      list(APPEND flags -DZG_DPAS=${lanes})
-    endif()
-    list(APPEND flags -cl-std=CL3.0 -DZG_SUB_GROUPS=${lanes} -Xclang
-         -cl-ext=+cl_khr_subgroups,+cl_intel_subgroups,+cl_intel_subgroups_short,+__opencl_c_subgroups)
-    set(extensions --spirv-ext=+SPV_INTEL_subgroups)
-    string(APPEND name .${variant})
-  else()
-    message(FATAL_ERROR "zg_spirv_module: ${file} has no variant ${variant}; there are portable, "
-                        "sg8, sg16, dpas8, dpas16")
-  endif()
-  set(source ${CMAKE_CURRENT_SOURCE_DIR}/${file}.cl)
-  set(out ${CMAKE_CURRENT_BINARY_DIR}/spirv/${name})
-  # The device's compiler optimises: LLVM's -O2 leaves instructions (freeze) that SPIR-V does not
-  # have.
-  add_custom_command(
-    OUTPUT ${out}.spv
-    COMMAND ${ZG_SPIRV_CLANG} -x cl -target spir64 ${flags} -O2 -Xclang -disable-llvm-passes
-            -emit-llvm -c ${source} -o ${out}.clang.bc -MD -MF ${out}.d -MT ${out}.spv
-    COMMAND ${ZG_SPIRV_OPT}
-            "-passes=always-inline,function(sroa,mem2reg,early-cse,simplifycfg),globaldce"
-            ${out}.clang.bc -o ${out}.bc
-    COMMAND ${ZG_SPIRV_TRANSLATOR} --spirv-max-version=1.2 --spirv-fp-contract=off ${extensions}
-            ${out}.bc -o ${out}.spv
-    COMMAND ${ZG_SPIRV_VAL} --target-env opencl2.2 ${out}.spv
-    DEPENDS ${source} DEPFILE ${out}.d VERBATIM COMMENT "Building SPIR-V module ${name}")
-  set(module_name ${name} PARENT_SCOPE)
-  set(module_file ${out}.spv PARENT_SCOPE)
 endfunction()
 
 # zg_add_spirv(<target>): compiles the modules named so far in this folder and embeds them in the

@@ -5,7 +5,10 @@
 include(CMakePackageConfigHelpers)
 set(cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/zerograd)
 set(libraries zerograd zerograd_bench)
-set(public_headers ${ZG_ENGINE_HEADERS})
+set(public_headers ${ZG_ENGINE_HEADERS} ${ZG_HPU_HEADERS})
+if(ZG_HAVE_CUDA)
+  list(APPEND public_headers ${ZG_CUDA_HEADERS})
+endif()
 set(umbrellas zerograd)
 if(ZG_HAVE_TEXT)
   list(APPEND libraries zerograd_text)
@@ -124,6 +127,7 @@ endforeach()" ${component})
     install(FILES ${pkg_config_file} DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig ${component})
   endforeach()
   install(FILES ${PROJECT_BINARY_DIR}/zerogradConfig.cmake
+                ${PROJECT_SOURCE_DIR}/tools/cmake/ZerogradOpenCl.cmake
                 ${PROJECT_BINARY_DIR}/zerogradConfigVersion.cmake
           DESTINATION ${cmake_dir} ${component})
 endforeach()
