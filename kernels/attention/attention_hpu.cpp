@@ -4,6 +4,7 @@
 
 #include "zerograd/kernels/elementwise/dropout_hpu.h"
 #include "zerograd/kernels/hpu/launch.h"
+#include "zerograd/kernels/hpu/modules.h"
 #include "zerograd/kernels/hpu/variant.h"
 #include "zerograd/runtime/text/format.h"
 

@@ -1,5 +1,6 @@
 #include "zerograd/kernels/attention/rope.h"
 #include "zerograd/kernels/hpu/launch.h"
+#include "zerograd/kernels/hpu/modules.h"
 
 namespace zg::hpu {
 

@@ -4,6 +4,7 @@
 #include "zerograd/kernels/elementwise/gated.h"
 #include "zerograd/kernels/elementwise/gelu.h"
 #include "zerograd/kernels/hpu/launch.h"
+#include "zerograd/kernels/hpu/modules.h"
 #include "zerograd/kernels/hpu/nest.h"
 #include "zerograd/runtime/text/format.h"
 

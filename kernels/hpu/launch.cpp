@@ -1,4 +1,4 @@
-#include "zerograd/kernels/hpu/launch.h"
+#include "zerograd/kernels/hpu/modules.h"
 
 #include <algorithm>
 

@@ -2,9 +2,6 @@
 
 #include <array>
 #include <cstddef>
-#include <initializer_list>
-#include <span>
-#include <string_view>
 #include <type_traits>
 
 #include "zerograd/kernels/kernel.h"
@@ -21,25 +18,6 @@ struct LocalBytes {
 struct alignas(64) Long8 {
   int64_t v[8] = {};
 };
-
-/// A SPIR-V module that zg_add_spirv() embedded: file[.dtype][.variant], as "matmul.bf16.dpas16".
-struct EmbeddedModule {
-  const char* name;
-  const unsigned char* spirv;  ///< aligned to 16
-  size_t bytes;
-};
-
-const EmbeddedModule* find_module(std::string_view name);  ///< null if there is none
-std::span<const EmbeddedModule> every_module();
-
-/// The module of a .cl file that is compiled once, or once for each dtype of its elements. Throws
-/// Unsupported for a dtype without one ("gelu: no hpu kernel for f16").
-Code module(const char* file);
-Code module(const char* file, DType dtype, const char* variant = "");
-
-/// The dtype's name, which is part of a kernel's name. Throws Unsupported, as module() does, unless
-/// `known` has the dtype.
-const char* word(const char* op, DType dtype, std::initializer_list<DType> known);
 
 /// The size and address of an argument, which must exist until enqueue() has read it. Arguments are
 /// pointers, numbers of types that OpenCL C has, Long8 and LocalBytes.

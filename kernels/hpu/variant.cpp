@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "zerograd/runtime/hpu/module.h"
+#include "zerograd/runtime/hpu/features.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::hpu {

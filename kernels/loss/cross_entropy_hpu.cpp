@@ -1,6 +1,7 @@
 #include "zerograd/kernels/loss/cross_entropy.h"
 
 #include "zerograd/kernels/hpu/launch.h"
+#include "zerograd/kernels/hpu/modules.h"
 #include "zerograd/kernels/loss/projection_chunks.h"
 
 namespace zg::hpu {

@@ -4,10 +4,12 @@
 #include <vector>
 
 #include "zerograd/kernels/hpu/launch.h"
+#include "zerograd/kernels/hpu/modules.h"
 #include "zerograd/kernels/hpu/variant.h"
 #include "zerograd/kernels/matmul/matmul.h"
 #include "zerograd/kernels/reduce/reduce.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/hpu/features.h"
 
 namespace zg::hpu {
 namespace {

@@ -1,6 +1,7 @@
 #include "zerograd/kernels/movement/movement.h"
 
 #include "zerograd/kernels/hpu/launch.h"
+#include "zerograd/kernels/hpu/modules.h"
 #include "zerograd/kernels/hpu/nest.h"
 #include "zerograd/kernels/movement/indexed.h"
 #include "zerograd/runtime/text/format.h"

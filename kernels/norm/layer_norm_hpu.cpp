@@ -1,6 +1,7 @@
 #include "zerograd/kernels/norm/layer_norm.h"
 
 #include "zerograd/kernels/hpu/launch.h"
+#include "zerograd/kernels/hpu/modules.h"
 #include "zerograd/kernels/hpu/variant.h"
 #include "zerograd/kernels/norm/norm_blocks.h"
 

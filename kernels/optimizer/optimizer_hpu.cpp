@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "zerograd/kernels/hpu/launch.h"
+#include "zerograd/kernels/hpu/modules.h"
 #include "zerograd/kernels/optimizer/square_groups.h"
 #include "zerograd/runtime/text/format.h"
 

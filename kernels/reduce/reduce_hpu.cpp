@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "zerograd/kernels/hpu/launch.h"
+#include "zerograd/kernels/hpu/modules.h"
 #include "zerograd/kernels/hpu/nest.h"
 #include "zerograd/kernels/reduce/reduce_chunks.h"
 #include "zerograd/runtime/text/format.h"

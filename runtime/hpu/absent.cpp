@@ -17,4 +17,6 @@ void enqueue(Stream&, const Code&, const char*, const Groups&, std::span<const A
   throw Unsupported(backend().absence());
 }
 
+void* fault_place(Stream&) { throw Unsupported(backend().absence()); }
+
 }  // namespace zg::hpu

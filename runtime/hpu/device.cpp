@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "zerograd/runtime/arena.h"
-#include "zerograd/runtime/hpu/module.h"
+#include "zerograd/runtime/hpu/features.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::hpu {

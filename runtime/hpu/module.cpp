@@ -14,6 +14,7 @@
 #include <xxhash.h>
 
 #include "zerograd/runtime/hpu/api.h"
+#include "zerograd/runtime/hpu/features.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg::hpu {

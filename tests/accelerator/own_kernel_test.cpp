@@ -17,6 +17,8 @@
 
 using namespace zg::testing;
 
+TEST_SUITE_BEGIN("every device");
+
 TEST_CASE("a program's own kernel has PyTorch's values and gradient, in the planned bytes") {
   CHECK(soft_cap_program() == 0);
 }

@@ -1,6 +1,6 @@
 #include "tests/hpu/level_zero.h"
 
-#include "zerograd/kernels/hpu/launch.h"
+#include "zerograd/kernels/hpu/modules.h"
 
 namespace zg::test {
 namespace {

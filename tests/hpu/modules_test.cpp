@@ -1,5 +1,5 @@
 // Properties of each module that the pipeline from OpenCL C to SPIR-V embeds.
-#include "zerograd/kernels/hpu/launch.h"
+#include "zerograd/kernels/hpu/modules.h"
 
 #include <doctest/doctest.h>
 

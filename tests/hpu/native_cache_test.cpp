@@ -1,4 +1,4 @@
-#include "zerograd/runtime/hpu/module.h"
+#include "zerograd/runtime/hpu/features.h"
 
 #include <doctest/doctest.h>
 

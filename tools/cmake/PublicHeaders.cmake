@@ -107,7 +107,6 @@ set(ZG_CUDA_HEADERS
     runtime/cuda/api.h)
 set(ZG_HPU_HEADERS
     kernels/hpu/launch.h
-    kernels/hpu/tile.clh
     runtime/hpu/module.h)
 
 # zg_umbrella_header(<name> headers...): writes zerograd/<name>.h, which includes them all.

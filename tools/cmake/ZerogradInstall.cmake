@@ -23,6 +23,9 @@ endforeach()
 list(TRANSFORM umbrellas REPLACE "(.+)" "${ZG_INCLUDE_DIR}/zerograd/\\1.h")
 install(FILES ${umbrellas} ${PROJECT_SOURCE_DIR}/bench/bench.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/zerograd COMPONENT dev)
 
+install(FILES ${PROJECT_SOURCE_DIR}/kernels/hpu/tile.clh COMPONENT dev
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/zerograd/kernels/hpu)
+
 # zg_link_flags(<out> files or flags...): "-L<folder> -l<name>" for each library's file.
 function(zg_link_flags out)
   set(flags "")

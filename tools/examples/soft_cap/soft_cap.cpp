@@ -66,7 +66,7 @@ int main() {
       const Var x = tape.variable(Tensor::from(std::vector<float>{-4, -0.5, 0, 1, 3}, {5}, device));
       const Var y = soft_cap(x, 2);
       tape.backward(sum(y * y));
-      values = concat({y, tape.gradient(x)}, 0).value().to_doubles();
+      values = concat({y.value(), tape.gradient(x)}, 0).value().to_doubles();
     };
     const Plan plan = plan_ranks(1, program, {.type = type});
     const bool planned = run_ranks(1, program, {.local = {.type = type}, .expect = &plan}) == plan;
