@@ -98,6 +98,5 @@ int main() {
     if (last > 0.4 * first) throw std::runtime_error("experts: the loss does not fall");
   };
   const Plan plan = plan_ranks(4, program);
-  const MemoryReport run = run_ranks(4, program, {.expect = &plan});
-  return run == plan ? 0 : 1;
+  return run_ranks(4, program, {.expect = &plan}) == plan ? 0 : 1;
 }
