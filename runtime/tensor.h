@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <iosfwd>
 #include <memory>
 #include <span>
 #include <vector>
@@ -101,6 +102,11 @@ class ZG_API Tensor {
 /// to_host() of bool, whose std::vector has no data().
 template <>
 ZG_API std::vector<bool> Tensor::to_host<bool>() const;
+
+/// Prints the elements as numpy does, the dtype and the shape: "[[0.  1.5]\n [nan inf]] f32 [2,
+/// 2]". More than 1000 elements are summarised by three at both ends of each axis; only these are
+/// read. Waits for queued work. On a meta device there are no values.
+ZG_API std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
 
 /// Whether the host can read and write the elements in place: false for an accelerator's
 /// Space::device and for Space::file. If true, the host must still wait for queued work

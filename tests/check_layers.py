@@ -43,9 +43,9 @@ ROOMS = ("runtime", "kernels", "autograd", "zero", "models", "bench", "tools")
 # The floors of runtime, from the lowest; a room includes rooms of its own floor and of lower ones.
 FLOORS = {
     "base": re.compile(r"(api|error|dtype|shape|random|checked_product|version|machine)|text/.*|"
-                       r"storage/(file_io|checksum|file_set|safetensors\w*|tensorboard)"),
-    "device": re.compile(r"(device\w*|backend|memory\w*|ledger|arena|tensor|copy|pending|dlpack|launches|trace)|"
-                         r"(cpu|hpu)/.*|cuda/(?!nccl|device).*|storage/(swap\w*|block_io|uring\w*)"),
+                       r"storage/(file_io|checksum|file_set|safetensors\w*|tensorboard|npy_format)"),
+    "device": re.compile(r"(device\w*|backend|memory\w*|ledger|arena|tensor|tensor_text|copy|pending|dlpack|launches|trace)|"
+                         r"(cpu|hpu)/.*|cuda/(?!nccl|device).*|storage/(swap\w*|block_io|uring\w*|tensor_files)"),
     "ranks": re.compile(r"comm/.*|cuda/.*"),
     "plan": re.compile(r"plan\w*|recorder|step_time|peaks"),
     "command_line": re.compile(r"command_line/.*"),

@@ -2,30 +2,18 @@
 
 #include <unistd.h>
 
-#include <array>
 #include <bit>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <ctime>
 
+#include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
 namespace {
-
-// CRC-32C by table: the remainder for each byte, least significant bit first.
-constexpr std::array<uint32_t, 256> table = [] {
-  constexpr uint32_t polynomial = 0x82f63b78;  // 0x1edc6f41 with its bits reversed
-  std::array<uint32_t, 256> rest{};
-  for (uint32_t byte = 0; byte < 256; ++byte) {
-    uint32_t value = byte;
-    for (int bit = 0; bit < 8; ++bit) value = value >> 1 ^ (value & 1 ? polynomial : 0);
-    rest[byte] = value;
-  }
-  return rest;
-}();
 
 template <class T>
 void append_little_endian(std::string& bytes, T value) {
@@ -94,12 +82,7 @@ std::string name_of_file() {
 
 }  // namespace
 
-uint32_t crc32c(std::string_view bytes) {
-  uint32_t rest = ~uint32_t{0};
-  for (const char byte : bytes)
-    rest = table[(rest ^ static_cast<unsigned char>(byte)) & 0xff] ^ rest >> 8;
-  return ~rest;
-}
+uint32_t crc32c(std::string_view bytes) { return crc32<castagnoli_polynomial>(bytes); }
 
 std::string tf_record(const std::string& bytes) {
   std::string record;

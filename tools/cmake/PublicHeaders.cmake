@@ -28,6 +28,7 @@ set(ZG_ENGINE_HEADERS
     runtime/storage/file_set.h
     runtime/storage/safetensors.h
     runtime/storage/swap.h
+    runtime/storage/tensor_files.h
     runtime/storage/tensorboard.h
     kernels/kernel.h
     kernels/attention/attention.h
@@ -70,6 +71,7 @@ set(ZG_ENGINE_HEADERS
     models/data/data.h
     models/data/chat_template.h
     models/data/conversation_data.h
+    models/data/loader.h
     models/data/pair_data.h
     models/data/random_stream.h
     models/data/token_source.h
