@@ -80,7 +80,9 @@ void refuse_emulator_and_meta(const Device& device) {
 Limits measured_limits(const Device& device, int rounds) {
   const Device::Traits& traits = device.traits();
   return measure_limits(
-      Device::parse(device.name(), {.threads = traits.threads, .isa = traits.isa}), rounds);
+      Device::parse(device.name(),
+                    {.threads = traits.threads, .isa = traits.isa, .separate = true}),
+      rounds);
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ std::vector<float> merged_matrix(std::vector<float> weight, const Shape& shape,
                                  const std::vector<float>& a, const std::vector<float>& b,
                                  const LoraConfig& config) {
   const int64_t out = shape[0], in = shape[1];
-  const Device device = Device::cpu();
+  const Device device = Device::cpu(0, {.separate = true});
   const Tensor product = Tensor::empty({out, in}, DType::f32, device);
   kernels::matmul({.a = Tensor::from(b, {out, config.rank}, device),
                    .b = Tensor::from(a, {config.rank, in}, device),

@@ -38,6 +38,7 @@ struct SwapOptions {
   int64_t block_size = 1 << 20;  ///< bytes of one request
   int queue_depth = 8;           ///< requests in progress at the same time
   bool io_uring = true;          ///< if Linux supports it; otherwise threads call pread and pwrite
+  bool operator==(const SwapOptions&) const = default;
 };
 
 struct DeviceOptions {
@@ -49,21 +50,24 @@ struct DeviceOptions {
   /// Counts kernel launches (runtime/launches.h). On cpu and cuda and, for a plan, on meta; a plan
   /// for cuda needs a build with CUDA. Unsupported otherwise.
   bool count_launches = false;
+  /// Device::cpu() makes a device for this call alone, with accounting of its own.
+  bool separate = false;
+  bool operator==(const DeviceOptions&) const = default;
 };
 
-/// A logical device: its own arena, accounting, streams and threads. Each call of cpu(), cuda(),
-/// hpu(), meta() or parse() makes a new one, so two engines in one process are independent; copies
-/// of the handle share it. There is no default device: make one and pass it to all objects that
-/// work together.
+/// A logical device: its own arena, accounting, streams and threads; copies of the handle share it.
+/// cpu() has one device for each index and options: of the process or, on the thread of a rank, of
+/// the rank, where cpu() without arguments is the CPU device that the rank was given (in a plan the
+/// one without memory). It lives as long as a handle or a tensor of it. cuda(), hpu() and meta()
+/// make a new one in each call: pass it to all objects that work together.
 ///
-///     const Device device = Device::cpu();
-///     zero::Engine engine(store, device);                    // parameters and gradients
-///     const Tensor ids = Tensor::from(numbers, {8}, device);  // not from another Device::cpu()
+///     zero::Engine engine(store, Device::cpu());             // parameters and gradients
+///     const Tensor ids = Tensor::from(numbers, {8}, Device::cpu());
 ///
-/// An operation on tensors of two devices throws DeviceError. run_local() gives a device to the
-/// function that it runs on each rank; the function must use that one. Only one thread at a time
-/// may use a device. The exception is a queue of make_stream(): a second thread may use it at the
-/// same time if that thread allocates no memory.
+/// An operation on tensors of two devices throws DeviceError. Only one thread at a time may use a
+/// device: another thread takes another index, or DeviceOptions::separate. The exception is a queue
+/// of make_stream(): a second thread may use it at the same time if that thread allocates no
+/// memory.
 class ZG_API Device {
  public:
   enum class Type : uint8_t { cpu, cuda, hpu, meta };

@@ -134,8 +134,37 @@ std::unique_ptr<Stream> DeviceState::make_stream(const char* stream) {
   return backend ? backend->make_stream(*this, stream) : cpu::make_stream(*this, stream);
 }
 
+namespace {
+
+thread_local RankScope* current_rank = nullptr;
+
+}  // namespace
+
+RankScope::RankScope(const Device& device, int rank) : device_(device), outer_(current_rank) {
+  DeviceState::of(device).rank = rank;
+  current_rank = this;
+}
+
+RankScope::~RankScope() { current_rank = outer_; }
+
+Device CpuDevices::find_or_make(int index, const Device::Options& options) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(entries_, [](const Entry& entry) { return entry.device.expired(); });
+  for (const Entry& entry : entries_)
+    if (entry.index == index && entry.options == options)
+      if (const auto state = entry.device.lock()) return state->handle();
+  Device device = DeviceState::make(Device::Type::cpu, index, options, Device::Type::cpu);
+  entries_.push_back({index, options, DeviceState::of(device).weak_from_this()});
+  return device;
+}
+
 Device Device::cpu(int index, const Options& options) {
-  return DeviceState::make(Type::cpu, index, options, Type::cpu);
+  static CpuDevices devices_of_process;
+  if (options.separate) return DeviceState::make(Type::cpu, index, options, Type::cpu);
+  if (!current_rank) return devices_of_process.find_or_make(index, options);
+  const Device& own = current_rank->device_;
+  if (index == 0 && options == Options() && own.traits().backend == Type::cpu) return own;
+  return current_rank->others_.find_or_make(index, options);
 }
 
 Device Device::cuda(int index, const Options& options) {
@@ -210,9 +239,9 @@ std::string difference(const Device& one, const Device& other) {
   }
   if (one.name() == other.name())
     return fmt::format(
-        "two devices, made by two calls of Device::{}(); make one and pass it on (both are named "
+        "two devices, made by two calls of Device::{}(){}; make one and pass it on (both are named "
         "{})",
-        one.type(), one.name());
+        one.type(), one.type() == Device::Type::cpu ? " with different options" : "", one.name());
   return fmt::format("two devices, {} and {}; copy one over first", one.name(), other.name());
 }
 

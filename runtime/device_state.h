@@ -172,6 +172,36 @@ struct DeviceState : std::enable_shared_from_this<DeviceState> {
   void reserve_file();
 };
 
+/// The CPU devices of the process or of a rank, for Device::cpu().
+class CpuDevices {
+ public:
+  Device find_or_make(int index, const Device::Options& options);
+
+ private:
+  struct Entry {
+    int index;
+    Device::Options options;
+    std::weak_ptr<DeviceState> device;
+  };
+  std::mutex mutex_;
+  std::vector<Entry> entries_;
+};
+
+/// RAII: this thread works as a rank on this device.
+class RankScope {
+ public:
+  RankScope(const Device& device, int rank);
+  ~RankScope();
+  RankScope(const RankScope&) = delete;
+  RankScope& operator=(const RankScope&) = delete;
+
+ private:
+  friend class Device;
+  const Device device_;
+  CpuDevices others_;
+  RankScope* const outer_;
+};
+
 /// A stream of a device, which owns it.
 class DeviceStream : public Stream {
  public:

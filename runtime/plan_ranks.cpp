@@ -126,7 +126,7 @@ void plan_rank(int rank, int world, const Program& program, const PlanOptions& o
   Recorder recorder(rank, options);
   const std::unique_ptr<Communicator> counting = counting_communicator(rank, world);
   const Device device = Device::meta(rank, device_options, options.type);
-  DeviceState::of(device).rank = rank;
+  const RankScope rank_scope(device, rank);
   {
     const RecordingScope scope(device, recorder);
     const std::unique_ptr<Communicator> ranks = recorded(*counting, recorder);

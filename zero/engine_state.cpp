@@ -87,7 +87,7 @@ EngineState::EngineState(const ParameterStore& store, Ranks given, const Device&
       device(device),
       host(device.traits().backend == Device::Type::cpu
                ? device
-               : Device::cpu(device.index(), {.threads = 1})),
+               : Device::cpu(device.index(), {.threads = 1, .separate = true})),
       config(config),
       ranks(std::move(given)),
       comm(ranks.mesh   ? *ranks.mesh->data

@@ -163,7 +163,7 @@ WireCounts Messages::wire() const {
 }
 
 std::vector<std::string> gather_texts(Communicator& ranks, const std::string& text) {
-  const Device device = Device::cpu(ranks.rank(), {.threads = 1});
+  const Device device = Device::cpu(ranks.rank(), {.threads = 1, .separate = true});
   const auto world = static_cast<size_t>(ranks.size());
   std::vector<int64_t> sizes(world);
   sizes[static_cast<size_t>(ranks.rank())] = static_cast<int64_t>(text.size());

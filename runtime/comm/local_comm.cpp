@@ -237,9 +237,11 @@ Transports transports_of(Device::Type type, const Members& members) {
 
 Device device_of_rank(Device::Type type, int rank, const DeviceOptions& options) {
   const int index = cpu::index_of_rank(type, rank);
+  DeviceOptions separate = options;
+  separate.separate = true;
   return type == Device::Type::cuda  ? Device::cuda(index, options)
          : type == Device::Type::hpu ? Device::hpu(index, options)
-                                     : Device::cpu(rank, options);
+                                     : Device::cpu(rank, separate);
 }
 
 int threads_per_rank(int ranks) { return std::max(1, available_cores() / ranks); }
@@ -280,7 +282,7 @@ void run_local(int ranks, const std::function<void(Communicator&, const Device&)
     on_wait_for_collectives() = [=](bool waits) { world->set_waits_for_collectives(rank, waits); };
     try {
       const Device device = device_of_rank(options.type, rank, device_options);
-      DeviceState::of(device).rank = rank;
+      const RankScope scope(device, rank);
       const auto group = world->join(rank, all, [&](const cpu::Members&) { return transports; });
       cpu::LocalCommunicator communicator(world, group, rank, device);
       try {

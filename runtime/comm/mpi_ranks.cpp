@@ -150,7 +150,7 @@ void run_processes(const std::function<void(Communicator&, const Device&)>& f,
   const bool is_cpu = options.type == Device::Type::cpu;
   const Device device =
       device_of_rank(options.type, is_cpu ? place.rank : place.local_rank, device_options);
-  DeviceState::of(device).rank = place.rank;
+  const RankScope scope(device, place.rank);
   if (place.size == 1)
     return run_local(1, f,
                      {.timeout_s = options.timeout_s,

@@ -15,7 +15,7 @@ using Vars = std::span<const Var>;
 
 /// The device shared by a test file's tensors. One thread: threads cost more than the tiny work.
 inline const Device& shared_device() {
-  static const Device device = Device::cpu(0, {.threads = 1});
+  static const Device device = Device::cpu(0, {.threads = 1, .separate = true});
   return device;
 }
 

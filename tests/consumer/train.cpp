@@ -7,7 +7,7 @@
 
 int main() {
   using namespace zg;
-  const Device device = Device::cpu();  // made once: data, engine and tapes are on one device
+  const Device device = Device::cpu();  // data, engine and tapes are on one device
   const auto data = models::sort_dataset(/*seed=*/3407);
 
   models::GPTConfig config = models::GPTConfig::preset("gpt-nano");

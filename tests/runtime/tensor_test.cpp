@@ -8,6 +8,7 @@
 #include "tests/support/error_message.h"
 #include "zerograd/runtime/checked_product.h"
 #include "zerograd/runtime/error.h"
+#include "zerograd/runtime/plan.h"
 
 using namespace zg;
 
@@ -134,11 +135,45 @@ TEST_CASE("a meta tensor counts its memory without holding any, and reads as zer
         std::vector<bool>{false, false});
 }
 
-TEST_CASE("devices are parsed by name and each call makes a new one") {
+TEST_CASE("devices are parsed by name") {
   CHECK(Device::parse("cpu:3").name() == "cpu:3");
   CHECK(Device::parse("meta").name() == "meta:0");
-  CHECK_FALSE(Device::cpu() == Device::cpu());
   CHECK_THROWS_AS(Device::parse("cuda:0"), Unsupported);
   for (const char* name : {"gpu", "cpu:", "cpu:x", "cpu:-1", "cpu:1x", ""})
     CHECK_THROWS_AS(Device::parse(name), ConfigError);
+}
+
+TEST_CASE("Device::cpu() is one device per index and options: the process's, or a rank's own") {
+  const Device own = Device::cpu();
+  CHECK(Device::cpu() == own);
+  CHECK(Device::parse("cpu") == own);
+  CHECK(Device::cpu(1) != own);
+  CHECK(Device::cpu(0, {.threads = 1}) != own);
+  CHECK(Device::cpu(0, {.separate = true}) != own);
+  const Device two_threads = Device::cpu(0, {.threads = 2});
+  CHECK(Device::cpu(0, {.threads = 2}) == two_threads);
+  std::vector<Device> devices(3, own);
+  const Program program = [&](Communicator& ranks, const Device& device) {
+    CHECK(Device::cpu() == device);
+    const Device other = Device::cpu(0, {.threads = 2});
+    CHECK(other == Device::cpu(0, {.threads = 2}));
+    CHECK(other != two_threads);
+    devices[static_cast<size_t>(ranks.rank())] = device;
+    Tensor::zeros({1000}, DType::f32, Device::cpu());  // counted by plan and run
+  };
+  const Plan plan = plan_ranks(3, program);
+  const MemoryReport run = run_ranks(3, program, {.expect = &plan});
+  CHECK(run.ranks == plan.ranks);
+  CHECK(devices[0] != devices[1]);
+  CHECK(devices[1] != devices[2]);
+  CHECK(Device::cpu() == own);
+}
+
+TEST_CASE("the process's device lives as long as a tensor of it, and the next one counts anew") {
+  {
+    const Tensor last = Tensor::zeros({1 << 20}, DType::f32, Device::cpu()).slice(0, 1);
+    CHECK(Device::cpu() == last.device());
+    CHECK(Device::cpu().memory().lifetime_peak() == 1 << 22);
+  }
+  CHECK(Device::cpu().memory().lifetime_peak() == 0);
 }

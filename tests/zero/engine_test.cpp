@@ -243,7 +243,7 @@ TEST_CASE("misuse of an engine is an error") {
 TEST_CASE("two engines in one process do not affect each other, in turns or in two threads") {
   const Toy toy;
   const auto hash_after = [&](uint64_t seed) {
-    Engine engine(toy.store, Device::cpu(0, {.threads = 1}), {.seed = seed});
+    Engine engine(toy.store, Device::cpu(0, {.threads = 1, .separate = true}), {.seed = seed});
     for (int step = 0; step < 5; ++step) train_step(engine, step);
     return engine.parameter_hash();
   };

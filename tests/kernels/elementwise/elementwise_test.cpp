@@ -377,7 +377,7 @@ TEST_CASE("elementwise ops refuse wrong shapes, dtypes and devices, on meta devi
         DTypeError);
   }
   CHECK_THROWS_AS(kernels::cast({.x = Tensor::empty({3}, DType::f32, Device::cpu()),
-                                 .y = Tensor::empty({3}, DType::f32, Device::cpu())},
+                                 .y = Tensor::empty({3}, DType::f32, Device::cpu(1))},
                                 Device::cpu().compute()),
                   DeviceError);
 }

@@ -123,7 +123,7 @@ TEST_CASE(
     "a tape dropped or run late after forward computed a gradient changes no other tape's "
     "gradients") {
   const TiedMatrix model;
-  Engine engine(model.store, Device::cpu()), alone(model.store, Device::cpu());
+  Engine engine(model.store, Device::cpu()), alone(model.store, Device::cpu(0, {.separate = true}));
   const int64_t resting = engine.device().memory().live();
   {
     Tape dropped = engine.tape();
@@ -361,7 +361,7 @@ TEST_CASE(
     "on one rank a tensor from gradient_place keeps its values through other tapes and a step") {
   const Device device = Device::cpu();
   const Toy toy;
-  Engine engine(toy.store, device), alone(toy.store, Device::cpu());
+  Engine engine(toy.store, device), alone(toy.store, Device::cpu(0, {.separate = true}));
   const int64_t resting = device.memory().live();
   {
     const Tensor waiting = filled_place(engine, toy.weight);
