@@ -177,6 +177,10 @@ class ZG_API ParameterSource {
   /// Whether value() of the unit's parameters works only between acquire() and release(). If not,
   /// ops may read them without a Tape::Use.
   virtual bool needs_open_unit(const Unit&) const { return true; }
+  /// Whether tapes compute the parameter's gradient. zero::Engine has memory for the gradients and
+  /// states of those that are trainable when it is made, so there it does not change; Values can
+  /// freeze a parameter and train it again.
+  virtual bool trains(const Parameter& parameter) const { return parameter.trainable; }
   /// Called when a tape is made for this source, and after its backward.
   virtual void begin_tape(TapeMode) {}
   virtual void end_backward() {}

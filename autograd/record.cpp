@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <exception>
+#include <ostream>
 #include <string>
 
 #include "zerograd/autograd/collective.h"
@@ -19,6 +20,10 @@ Tensor Var::value() const {
   if (parameter_) return tape_->source_of(*parameter_).value(*parameter_);
   if (!value_) throw ShapeError("var: an absent Var has no value");
   return value_;
+}
+
+std::ostream& operator<<(std::ostream& out, const Var& x) {
+  return x ? out << x.value() << (x.needs_gradient() ? ", needs a gradient" : "") : out << "absent";
 }
 
 Tensor Var::stored() const {
@@ -93,7 +98,7 @@ Var TapeState::parameter(const Parameter& parameter) {
   Var var;
   var.tape_ = shared_from_this();
   var.parameter_ = &parameter;
-  if (!recording() || !parameter.trainable) return var;
+  if (!recording() || !source.trains(parameter)) return var;
   const auto [place, is_new] =
       parameter_slots.try_emplace(&parameter, static_cast<int>(slots.size()));
   if (is_new)

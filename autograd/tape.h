@@ -51,6 +51,9 @@ class ZG_API Var {
   bool is_derivative_ = false;  // a constant computed from a gradient that backward returned
 };
 
+/// The value as Tensor prints it. "absent" if there is none.
+ZG_API std::ostream& operator<<(std::ostream& out, const Var& x);
+
 /// The argument of an op's backward function: everything that the function may use.
 class ZG_API BackwardPass {
  public:

@@ -4,6 +4,7 @@
 
 #include "zerograd/autograd/tape_state.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
+#include "zerograd/runtime/storage/tensor_files.h"
 #include "zerograd/runtime/text/format.h"
 
 namespace zg {
@@ -12,6 +13,11 @@ namespace {
 void check_value_dtype(const char* field, DType dtype) {
   if (is_floating(dtype)) return;
   raise<ConfigError>("values: {}: expected f64, f32, bf16 or f16, got {}", field, dtype);
+}
+
+[[noreturn]] void refuse_slice(const Parameter& parameter) {
+  raise<Unsupported>("values: '{}' is a slice of {}; expected the whole parameter", parameter.name,
+                     parameter.whole);
 }
 
 }  // namespace
@@ -23,6 +29,7 @@ Values::Values(const ParameterStore& store, const WeightSource& weights, const D
       compute_(options.compute),
       stored_(store.parameters().size()),
       gradients_(stored_.size()),
+      trains_(stored_.size()),
       converted_(stored_.size()),
       uses_(store.units().size()) {
   check_value_dtype("compute", compute_);
@@ -30,13 +37,12 @@ Values::Values(const ParameterStore& store, const WeightSource& weights, const D
   check_shapes(weights.path, weights.shapes, store);
   const PurposeScope purpose(device_, Purpose::parameter);
   for (const auto& parameter : store.parameters()) {
-    if (!parameter->slice.is_whole() && !weights.read_part)
-      raise<Unsupported>("values: '{}' is a slice of {}; expected the whole parameter",
-                         parameter->name, parameter->whole);
+    if (!parameter->slice.is_whole() && !weights.read_part) refuse_slice(*parameter);
     const auto own = weights.dtypes.find(parameter->name);
     const DType there = own == weights.dtypes.end() ? compute_ : own->second;
     const DType dtype = options.stored.value_or(there);
     const bool narrow = parameter->shape.rank() > 1 && size_of(dtype) < size_of(compute_);
+    trains_[static_cast<size_t>(parameter->index)] = parameter->trainable;
     const NameScope name(device_, parameter->name);
     stored_[static_cast<size_t>(parameter->index)] =
         Tensor::empty(parameter->shape, narrow ? dtype : compute_, device_);
@@ -124,6 +130,68 @@ void Values::set(const Parameter& parameter, const Tensor& values) {
                       values.shape());
   kernels::cast({values, to}, device_.compute());
   converted_[index] = {};
+}
+
+void Values::set_trainable(const Parameter& parameter, bool trainable) {
+  trains_[index_of(parameter)] = trainable;
+}
+
+bool Values::trains(const Parameter& parameter) const { return trains_[index_of(parameter)]; }
+
+void Values::clip_gradients(double limit) {
+  if (!(limit > 0.0))
+    raise<ConfigError>("values: clip_gradients: expected a limit above 0, got {}", limit);
+  for (const Tensor& gradient : gradients_)
+    if (gradient)
+      for (const auto& [op, bound] :
+           {std::pair(BinaryOp::minimum, limit), std::pair(BinaryOp::maximum, -limit)})
+        kernels::binary({.op = op,
+                         .a = gradient,
+                         .b = Tensor::full({}, bound, gradient.dtype(), device_),
+                         .y = gradient},
+                        device_.compute());
+}
+
+Values Values::copy() const {
+  Values copy = *this;
+  const PurposeScope purpose(device_, Purpose::parameter);
+  for (Tensor& tensor : copy.stored_) tensor = TapeState::own_copy(tensor, device_.compute());
+  copy.clear_gradients();
+  std::fill(copy.converted_.begin(), copy.converted_.end(), Tensor());
+  std::fill(copy.uses_.begin(), copy.uses_.end(), 0);
+  return copy;
+}
+
+void Values::average(const Values& other, double decay) {
+  if (&other.store_ != &store_)
+    throw ConfigError("values: average: expected values of the same store; try copy()");
+  if (!(decay >= 0.0 && decay <= 1.0))
+    raise<ConfigError>("values: average: expected a decay from 0 to 1, got {}", decay);
+  for (size_t i = 0; i < stored_.size(); ++i)
+    kernels::axpby({.x = other.stored_[i], .y = stored_[i], .a = 1.0 - decay, .b = decay},
+                   device_.compute());
+  std::fill(converted_.begin(), converted_.end(), Tensor());
+}
+
+std::map<std::string, Tensor> Values::tensors() const {
+  std::map<std::string, Tensor> named;
+  for (const auto& parameter : store_.parameters())
+    named.emplace(parameter->name, stored(*parameter));
+  return named;
+}
+
+void Values::save(const std::string& path) const {
+  for (const auto& parameter : store_.parameters())
+    if (!parameter->slice.is_whole()) refuse_slice(*parameter);
+  save_safetensors(path, tensors());
+}
+
+void Values::load(const std::string& path) {
+  const NamedTensors tensors = load_safetensors(path, device_);
+  std::map<std::string, Shape> shapes;
+  for (const auto& [name, tensor] : tensors) shapes.emplace(name, tensor.shape());
+  check_shapes(path, shapes, store_);
+  for (const auto& parameter : store_.parameters()) set(*parameter, tensors.at(parameter->name));
 }
 
 Tensor Values::gradient(const Parameter& parameter) const {

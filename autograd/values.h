@@ -28,6 +28,7 @@ struct ValuesOptions {
 ///     for (int step = 0; step < 100; ++step) {
 ///       Tape tape = values.tape();
 ///       tape.backward(loss_of(linear(x, tape.parameter(w))));
+///       values.clip_gradients(1.0);
 ///       kernels::axpby({.x = values.gradient(w), .y = values.value(w), .a = -rate, .b = 1},
 ///                      values.device().compute());
 ///       values.clear_gradients();
@@ -67,6 +68,27 @@ class ZG_API Values final : public ParameterSource {
   /// Copies `values` into a parameter, converted to its stored dtype. Throws ShapeError. The tensor
   /// that stored() returns is the parameter's memory as well: a kernel may update it in place.
   void set(const Parameter& parameter, const Tensor& values);
+  /// Freezes a parameter or trains it, on uses that come after; first as the store says.
+  void set_trainable(const Parameter& parameter, bool trainable);
+  bool trains(const Parameter& parameter) const override;
+  /// Limits every element of the gradients to -limit .. limit: clip_grad_value_() of PyTorch. NaN
+  /// stays. ConfigError unless limit is above 0.
+  void clip_gradients(double limit);
+
+  /// A copy with memory of its own and without gradients: a moving average, a target network.
+  Values copy() const;
+  /// value = decay * value + (1 - decay) * other's value, for every parameter: an exponential
+  /// moving average, computed in f32 and rounded to the stored dtype. ConfigError for values of
+  /// another store, or a decay outside of [0, 1].
+  void average(const Values& other, double decay);
+
+  /// The stored values by name. They are the parameters' memory.
+  std::map<std::string, Tensor> tensors() const;
+  /// Writes tensors() as safetensors. Unsupported for slices of parameters (tensor ranks).
+  void save(const std::string& path) const;
+  /// Reads every parameter by name, converted to its stored dtype. While it runs the tensors are in
+  /// memory twice. Throws FileError for a damaged file, or as check_shapes().
+  void load(const std::string& path);
 
   bool has(const Unit& unit) const override { return store_.has(unit); }
   bool needs_open_unit(const Unit& unit) const override;
@@ -86,6 +108,7 @@ class ZG_API Values final : public ParameterSource {
   const Device device_;
   const DType compute_;
   std::vector<Tensor> stored_, gradients_;  // by Parameter::index
+  std::vector<bool> trains_;                // by Parameter::index
   mutable std::vector<Tensor> converted_;   // by Parameter::index, while its unit is in use
   std::vector<int> uses_;                   // by Unit::index
 };

@@ -3,11 +3,14 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
+#include <sstream>
 
 #include "tests/autograd/values_case.h"
 #include "tests/support/error_message.h"
+#include "tests/support/temporary_folder.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/plan.h"
+#include "zerograd/runtime/storage/tensor_files.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -210,4 +213,100 @@ TEST_CASE("values refuse other stores, missing weights, other shapes and dtypes,
   CHECK(contains(message_of<FileError>(load), "'up' has shape [1, 2]; expected [600, 512]"));
   weights.shapes.erase("up");
   CHECK(contains(message_of<FileError>(load), "has no 'up' [600, 512]"));
+}
+
+namespace {
+
+/// y = w x + b with one matrix and one vector.
+struct Line {
+  ParameterStore store;
+  const Unit& unit = store.unit("line");
+  const Parameter& w = store.add(unit, "w", {2, 3}, Init::normal(1.0f));
+  const Parameter& b = store.add(unit, "b", {2}, Init::zeros());
+
+  void backward(Values& values) const {
+    const Tensor x = Tensor::from(std::vector<float>{1, -2, 30}, {1, 3}, values.device());
+    Tape tape = values.tape();
+    tape.backward(sum(linear(x, tape.parameter(w), tape.parameter(b))));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a parameter of values is frozen and trained again during a run") {
+  const Line line;
+  Values values(line.store, initial_weights(line.store, 1), Device::cpu());
+  for (const bool trains : {true, false, true}) {
+    CAPTURE(trains);
+    values.set_trainable(line.w, trains);
+    CHECK(values.trains(line.w) == trains);
+    values.clear_gradients();
+    line.backward(values);
+    CHECK(static_cast<bool>(values.gradient(line.w)) == trains);
+    CHECK(static_cast<bool>(values.gradient(line.b)));
+  }
+}
+
+TEST_CASE("gradients are clipped by value, and a moving average has memory of its own") {
+  const Line line;
+  const auto program = [&](Communicator&, const Device& device) {
+    Values values(line.store, initial_weights(line.store, 1), device);
+    line.backward(values);
+    values.clip_gradients(1.5);
+    CHECK((device.type() == Device::Type::meta ||
+           values.gradient(line.w).to_host<float>() ==
+               std::vector<float>{1, -1.5f, 1.5f, 1, -1.5f, 1.5f}));
+    Values average = values.copy();
+    CHECK(average.gradients().empty());
+    values.set(line.b, Tensor::full({2}, 4.0, DType::f32, device));
+    average.average(values, 0.75);
+    CHECK((device.type() == Device::Type::meta ||
+           average.value(line.b).to_host<float>() == std::vector<float>{1, 1}));
+    CHECK(average.value(line.w).to_host<float>() == values.value(line.w).to_host<float>());
+  };
+  const Plan plan = plan_ranks(1, program);
+  run_ranks(1, program, {.expect = &plan});
+
+  Values values(line.store, initial_weights(line.store, 1), Device::cpu());
+  const Line another;
+  const Values foreign(another.store, initial_weights(another.store, 1), Device::cpu());
+  CHECK_THROWS_WITH_AS(values.clip_gradients(0),
+                       "values: clip_gradients: expected a limit above 0, got 0", ConfigError);
+  CHECK_THROWS_WITH_AS(values.average(values, 1.5),
+                       "values: average: expected a decay from 0 to 1, got 1.5", ConfigError);
+  CHECK_THROWS_WITH_AS(values.average(foreign, 0.5),
+                       "values: average: expected values of the same store; try copy()",
+                       ConfigError);
+}
+
+TEST_CASE("values are saved as safetensors and loaded by name, in their stored dtypes") {
+  const TemporaryFolder folder;
+  const Net net;
+  const Device device = Device::cpu();
+  const std::string path = folder / "net.safetensors";
+  const Values narrow(net.store, rounded(net, DType::bf16), device);
+  narrow.save(path);
+  Values wide(net.store, initial_weights(net.store, 9), device, {.compute = DType::f64});
+  wide.load(path);
+  for (const auto& [name, tensor] : narrow.tensors()) {
+    CAPTURE(name);
+    CHECK(wide.tensors().at(name).dtype() == DType::f64);
+    CHECK(wide.tensors().at(name).to_doubles() == tensor.to_doubles());
+  }
+  const Line line;
+  Values other(line.store, initial_weights(line.store, 1), device);
+  CHECK(contains(message_of<FileError>([&] { other.load(path); }), "has no 'w' [2, 3]"));
+  save_safetensors(path, {{"w", Tensor::zeros({3, 2}, DType::f32, device)},
+                          {"b", Tensor::zeros({2}, DType::f32, device)}});
+  CHECK(contains(message_of<FileError>([&] { other.load(path); }), "[3, 2]"));
+}
+
+TEST_CASE("a Var prints its value, and whether it needs a gradient") {
+  const Line line;
+  Values values(line.store, initial_weights(line.store, 1), Device::cpu());
+  Tape tape = values.tape();
+  std::ostringstream out;
+  out << tape.parameter(line.b) << "; " << Var(Tensor::full({}, 2.5, DType::f64, Device::cpu()))
+      << "; " << Var();
+  CHECK(out.str() == "[0. 0.] f32 [2], needs a gradient; 2.5 f64 []; absent");
 }
