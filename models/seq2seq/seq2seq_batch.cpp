@@ -1,5 +1,4 @@
-#include <algorithm>
-
+#include "zerograd/models/data/loader.h"
 #include "zerograd/models/seq2seq/seq2seq.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
@@ -9,26 +8,6 @@ namespace zg::models {
 namespace {
 
 using Rows = std::vector<std::vector<int32_t>>;
-
-/// [rows, length], padded at the end; `length` 0: to the longest.
-Tensor padded(const char* name, const Rows& rows, int64_t length, int32_t padding,
-              const Device& device) {
-  int64_t longest = 0;
-  for (const std::vector<int32_t>& row : rows) {
-    if (row.empty()) throw ConfigError(fmt::format("padded_batch: a {} without tokens", name));
-    longest = std::max(longest, static_cast<int64_t>(row.size()));
-  }
-  if (length == 0) length = longest;
-  if (longest > length)
-    throw ConfigError(
-        fmt::format("padded_batch: a {} of {} tokens; expected at most {}", name, longest, length));
-  std::vector<int32_t> ids;
-  for (const std::vector<int32_t>& row : rows) {
-    ids.insert(ids.end(), row.begin(), row.end());
-    ids.insert(ids.end(), static_cast<size_t>(length) - row.size(), padding);
-  }
-  return Tensor::from(ids, {static_cast<int64_t>(rows.size()), length}, device);
-}
 
 int64_t checked_capacity(const Seq2SeqConfig& config, int64_t capacity) {
   if (capacity < 0 || capacity > config.positions)
@@ -66,10 +45,10 @@ Seq2SeqBatch padded_batch(const Rows& sources, const Rows& targets, const Seq2Se
   for (const std::vector<int32_t>& row : sources)
     lengths.push_back(static_cast<int32_t>(row.size()));
   Seq2SeqBatch batch{
-      .source = padded("source", sources, source_length, tokens.pad, device),
+      .source = padded(sources, tokens.pad, device, source_length, "source"),
       .source_lengths = Tensor::from(lengths, {static_cast<int64_t>(lengths.size())}, device)};
   if (!targets.empty())
-    batch.labels = padded("target", targets, target_length, ignored_label, device);
+    batch.labels = padded(targets, ignored_label, device, target_length, "target");
   return batch;
 }
 
