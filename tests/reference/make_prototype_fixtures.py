@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""Makes tests/reference/fixtures/prototypes with PyTorch and transformers 5: the first gradients of the programs dpo,
+gan and reward of tools/examples, in f64, from the weights that these programs begin with. Not needed to run the tests;
+to make the files again:
+
+    for program in dpo gan reward; do build/consumer/$program FOLDER; done
+    python3 tests/reference/make_prototype_fixtures.py FOLDER
+
+FOLDER is where the programs write NAME.weights.safetensors and NAME.batch.safetensors.
+"""
+import pathlib
+import sys
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+FIXTURES = pathlib.Path(__file__).parent / "fixtures" / "prototypes"
+torch.set_default_dtype(torch.float64)
+
+
+def load(folder, name):
+    return {key: value.double() if value.is_floating_point() else value.long()
+            for key, value in load_file(folder / f"{name}.safetensors").items()}
+
+
+def llama(vocabulary, tokens):
+    return LlamaForCausalLM(LlamaConfig(
+        vocab_size=vocabulary, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        max_position_embeddings=tokens, rms_norm_eps=1e-5, tie_word_embeddings=False, rope_theta=10000.0))
+
+
+def call(model, weights, ids, **options):
+    return torch.func.functional_call(model, weights, (ids,), options, strict=False)
+
+
+def save(name, weights):
+    FIXTURES.mkdir(exist_ok=True)
+    save_file({key: value.grad.float() for key, value in weights.items() if value.grad is not None},
+              FIXTURES / f"{name}.safetensors")
+
+
+def reward(folder):
+    weights, ids = load(folder, "reward.weights"), load(folder, "reward.batch")["ids"]
+    for value in weights.values():
+        value.requires_grad_()
+    model = llama(10, ids.shape[1])
+    decoder = {key.removeprefix("model."): value for key, value in weights.items() if key.startswith("model.")}
+    states = call(model.model, decoder, ids, output_hidden_states=True).hidden_states
+    rewards = torch.cat([states[1][:, -1], states[2][:, -1]], 1) @ weights["reward.weight"].T
+    better, worse = rewards.chunk(2)
+    (-F.logsigmoid(better - worse)).mean().backward()
+    save("reward", weights)
+
+
+def dpo(folder):
+    weights, batch = load(folder, "dpo.weights"), load(folder, "dpo.batch")
+    adapters = {key: value.requires_grad_() for key, value in weights.items() if ".lora_" in key}
+    base = {key: value for key, value in weights.items() if ".lora_" not in key}
+    merged = dict(base)
+    for key in base:
+        name = key.removesuffix(".weight")
+        if name + ".lora_A.weight" in adapters:  # scale: alpha / rank
+            merged[key] = base[key] + 2.0 * adapters[name + ".lora_B.weight"] @ adapters[name + ".lora_A.weight"]
+    model = llama(12, batch["ids"].shape[1])
+
+    def log_probabilities(values):
+        logits = call(model, values, batch["ids"]).logits
+        return -F.cross_entropy(logits.transpose(1, 2), batch["targets"], ignore_index=-1, reduction="none").sum(1)
+
+    better, worse = (log_probabilities(merged) - log_probabilities(base).detach()).chunk(2)
+    (-F.logsigmoid(0.5 * (better - worse))).mean().backward()
+    save("dpo", adapters)
+
+
+def gan(folder):
+    weights, batch = load(folder, "gan.weights"), load(folder, "gan.batch")
+    for value in weights.values():
+        value.requires_grad_()
+
+    def net(name, x, frozen=False):
+        w1, b1, w2, b2 = (weights[f"{name}.{key}"].detach() if frozen else weights[f"{name}.{key}"]
+                          for key in ("w1", "b1", "w2", "b2"))
+        return F.linear(torch.tanh(F.linear(x, w1, b1)), w2, b2)
+
+    fake = net("generator", batch["noise"])
+    ones, zeros = torch.ones_like(fake), torch.zeros_like(fake)
+    loss = F.binary_cross_entropy_with_logits
+    (loss(net("discriminator", batch["real"]), ones) + loss(net("discriminator", fake.detach()), zeros)
+     + loss(net("discriminator", fake, frozen=True), ones)).backward()
+    save("gan", weights)
+
+
+if __name__ == "__main__":
+    for program in (dpo, gan, reward):
+        program(pathlib.Path(sys.argv[1]))
