@@ -6,6 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "tests/models/gpt/gpt_case.h"
 #include "tests/support/error_message.h"
 #include "zerograd/models/tokenizer/question_file.h"
 #include "zerograd/models/tokenizer/tokenizer_files.h"
