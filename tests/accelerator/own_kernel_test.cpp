@@ -68,4 +68,12 @@ TEST_CASE("launches of a program's own kernel are counted in a plan as in a run"
     CHECK(rows[0].bytes == 12000);
   }
 }
+#else
+TEST_CASE("a program's own module without its compilers is refused with their names") {
+  const Device device = device_of_rank(tested_type, 0, {});
+  const hpu::Code code{nullptr, {}, "clang-14 (Debian: clang-14)"};
+  CHECK(message_of<Unsupported>([&] { hpu::launch(device.compute(), code, "capped", {}, 1); }) ==
+        "capped: its OpenCL source was not compiled: missing clang-14 (Debian: clang-14); install "
+        "these and configure the program again");
+}
 #endif
