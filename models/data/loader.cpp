@@ -57,6 +57,16 @@ struct OrderedResultsState {
   std::condition_variable changed;
   std::vector<std::thread> threads;
 
+  // Also when the system refuses a thread.
+  ~OrderedResultsState() {
+    {
+      const std::lock_guard lock(mutex);
+      ends = true;
+    }
+    changed.notify_all();
+    for (std::thread& thread : threads) thread.join();
+  }
+
   Result run(int64_t number) const {
     try {
       return {make(number), nullptr};
@@ -90,14 +100,7 @@ OrderedResults::OrderedResults(int threads, int64_t ahead, Make make)
   for (int i = 0; i < threads; ++i) state_->threads.emplace_back([s = state_.get()] { s->work(); });
 }
 
-OrderedResults::~OrderedResults() {
-  {
-    const std::lock_guard lock(state_->mutex);
-    state_->ends = true;
-  }
-  state_->changed.notify_all();
-  for (std::thread& thread : state_->threads) thread.join();
-}
+OrderedResults::~OrderedResults() = default;
 
 std::shared_ptr<void> OrderedResults::take() {
   OrderedResultsState& s = *state_;

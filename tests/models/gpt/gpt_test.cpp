@@ -346,14 +346,21 @@ TEST_CASE(
       const Tensor last = states.back().value();
       CHECK(last.shape() == Shape{2, 6, config.width});
 
+      const auto hidden = [&](int64_t changed, const nn::BlockHook& change) {
+        Tape other = model.tape();
+        const nn::BlockHook hook = [&](int64_t layer, const Var& x) {
+          return layer == changed ? change(layer, x) : x;
+        };
+        return model.gpt.hidden(other, ids, place, checkpointing, {}, {.hook = hook})
+            .value()
+            .to_host<float>();
+      };
+      Tape unhooked = model.tape();
+      const std::vector<float> plain =
+          model.gpt.hidden(unhooked, ids, place).value().to_host<float>();
       // The head's norm of the last state, and nothing else, follows the last block.
-      Tape other = model.tape();
-      const Var hidden = model.gpt.hidden(
-          other, ids, place, checkpointing, {},
-          {.hook = [&](int64_t layer, const Var& x) { return layer == 2 ? Var(last) : x; }});
-      Tape third = model.tape();
-      CHECK(model.gpt.hidden(third, ids, place).value().to_host<float>() ==
-            hidden.value().to_host<float>());
+      CHECK(hidden(2, [&](int64_t, const Var&) { return Var(last); }) == plain);
+      CHECK(hidden(1, [](int64_t, const Var& x) { return mul(x, 2.0); }) != plain);
 
       // A loss on a state in the middle has gradients of the layers before it alone.
       model.source.gradients.clear();
