@@ -99,34 +99,6 @@ UpdateNumbers numbers_of(const UpdateOptions& options, const Parameter& paramete
   return {group->rate, group->weight_decay.value_or(usual)};
 }
 
-const char* optimizer_name(const UpdateOptions& options) {
-  return options.rule == OptimizerRule::adam && options.decoupled ? "adamw" : name_of(options.rule);
-}
-
-int moments_of(const UpdateOptions& options) {
-  switch (options.rule) {
-    case OptimizerRule::adam:
-    case OptimizerRule::muon:
-      return 2;
-    case OptimizerRule::lion:
-      return 1;
-    case OptimizerRule::adafactor:
-      return 0;
-    case OptimizerRule::sgd:
-      break;
-  }
-  return options.momentum > 0.0f ? 1 : 0;
-}
-
-int64_t moment2_numel(OptimizerRule rule, const Shape& shape) {
-  const bool factored = rule == OptimizerRule::adafactor && shape.rank() == 2 && shape.numel() > 0;
-  return factored ? shape[0] + shape[1] : shape.numel();
-}
-
-Betas betas_of(const UpdateOptions& options) {
-  return {options.rule == OptimizerRule::sgd ? options.momentum : options.beta1, options.beta2};
-}
-
 void validate(const Config& config) {
   if (config.stage < 0 || config.stage > 3)
     throw ConfigError(fmt::format("config: stage is {}; expected 0, 1, 2 or 3", config.stage));
@@ -181,79 +153,15 @@ void validate(const Config& config) {
         fmt::format("config: offload.parameter needs stage 3, where values are shards between "
                     "their uses; got stage {}",
                     config.stage));
-  const UpdateOptions& update = config.update;
-  for (const auto& [field, share] :
-       {std::pair("update.beta1", update.beta1), std::pair("update.beta2", update.beta2),
-        std::pair("update.momentum", update.momentum),
-        std::pair("update.muon.momentum", update.muon.momentum)})
-    check_config(share >= 0.0f && share < 1.0f, field, share, "a number in [0, 1)");
-  check_config(update.dampening >= 0.0f && update.dampening <= 1.0f, "update.dampening",
-               update.dampening, "a number in [0, 1]");
-  const bool is_muon = update.rule == OptimizerRule::muon;
-  for (const ParameterGroup& group : update.groups)
-    if (group.by_adam && !is_muon)
-      throw ConfigError(fmt::format(
-          "config: parameter group '{}' says optimizer=adamw, the optimizer is {}; expected muon, "
-          "whose matrices a group can leave to adamw",
-          group.pattern, optimizer_name(update)));
-  if (update.momentum != 0.0f && update.rule != OptimizerRule::sgd)
-    throw ConfigError(fmt::format(
-        "config: update.momentum is {:f}, the optimizer is {}; expected sgd, or momentum 0; try {}",
-        update.momentum, optimizer_name(update), is_muon ? "--muon-momentum" : "--optimizer sgd"));
-  if (update.nesterov && update.rule != OptimizerRule::sgd)
-    throw ConfigError(fmt::format(
-        "config: update.nesterov is on, the optimizer is {}; expected sgd; try {}",
-        optimizer_name(update),
-        is_muon ? "without it: update.muon.nesterov is on by default" : "--optimizer sgd"));
-  if (is_muon && !update.decoupled)
-    throw ConfigError(
-        "config: update.decoupled is off, the optimizer is muon; expected it on: an orthogonal "
-        "step hides weight decay that is added to the gradient");
-  if (update.rule == OptimizerRule::adafactor && !update.decoupled)
-    throw ConfigError(
-        "config: update.decoupled is off, the optimizer is adafactor; expected it on: a step "
-        "does not grow with the gradient, and so it hides weight decay that is added to it");
-  const AdafactorOptions& adafactor = update.adafactor;
-  check_config(std::isfinite(adafactor.beta2_decay) && adafactor.beta2_decay <= 0.0f,
-               "update.adafactor.beta2_decay", adafactor.beta2_decay,
-               "a finite number of 0 or less");
-  check_config(std::isfinite(adafactor.epsilon1) && adafactor.epsilon1 > 0.0f,
-               "update.adafactor.epsilon1", adafactor.epsilon1, "a finite number above 0");
-  check_config(std::isfinite(adafactor.epsilon2) && adafactor.epsilon2 >= 0.0f,
-               "update.adafactor.epsilon2", adafactor.epsilon2, "a finite number from 0");
-  check_config(std::isfinite(adafactor.clip) && adafactor.clip >= 1.0f, "update.adafactor.clip",
-               adafactor.clip, "a finite number from 1");
-  check_config(std::isfinite(update.muon.adam_rate) && update.muon.adam_rate >= 0.0f,
-               "update.muon.adam_rate", update.muon.adam_rate, "a finite number from 0");
-  if (update.nesterov && (update.momentum == 0.0f || update.dampening != 0.0f))
-    throw ConfigError(fmt::format(
-        "config: update.nesterov is on, momentum is {:f} and dampening {:f}; expected a momentum "
-        "above 0 and no dampening; try --momentum 0.9",
-        update.momentum, update.dampening));
-  if (update.stochastic_rounding && config.optimizer != DType::bf16)
+  validate(config.update);
+  if (config.update.stochastic_rounding && config.optimizer != DType::bf16)
     throw ConfigError(
         fmt::format("config: update.stochastic_rounding is on, optimizer is {}; expected bf16: "
                     "f32 masters lose nothing, and every step rounds their copies anew; try "
                     "--precision fsdp-memory, which keeps no masters",
                     config.optimizer));
-  const auto from_zero = [](float x) { return std::isfinite(x) && x >= 0.0f; };
-  check_config(from_zero(update.epsilon), "update.epsilon", update.epsilon,
-               "a finite number from 0");
-  check_config(from_zero(update.weight_decay), "update.weight_decay", update.weight_decay,
-               "a finite number from 0");
-  for (const ParameterGroup& group : update.groups) {
-    if (group.pattern.empty() || group.pattern.find(';') != std::string::npos)
-      throw ConfigError(
-          fmt::format("config: the pattern of a parameter group is '{}'; expected one without ';', "
-                      "like '*.bias'",
-                      group.pattern));
-    check_config(from_zero(group.rate), "the rate of a parameter group", group.rate,
-                 "a finite number from 0");
-    check_config(from_zero(group.weight_decay.value_or(0.0f)), "the decay of a parameter group",
-                 group.weight_decay.value_or(0.0f), "a finite number from 0");
-  }
-  check_config(from_zero(config.clip_norm), "clip_norm", config.clip_norm,
-               "a finite number from 0, where 0 means no clipping");
+  check_config(std::isfinite(config.clip_norm) && config.clip_norm >= 0.0f, "clip_norm",
+               config.clip_norm, "a finite number from 0, where 0 means no clipping");
 }
 
 // --- Precision ---

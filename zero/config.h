@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,41 +11,12 @@
 #include "zerograd/runtime/api.h"
 #include "zerograd/runtime/dtype.h"
 #include "zerograd/runtime/memory.h"
+#include "zerograd/zero/optimizer.h"
+#include "zerograd/zero/optimizer/adafactor.h"
 #include "zerograd/zero/optimizer/loss_scale.h"
+#include "zerograd/zero/optimizer/muon.h"
 
 namespace zg::zero {
-
-/// How Muon adjusts the rate of a matrix to its shape, as adjust_lr_fn of torch.optim.Muon.
-enum class MuonRate : uint8_t {
-  original,        ///< rate * sqrt(max(1, rows / columns)), as its author and DeepSpeed
-  match_rms_adamw  ///< rate * 0.2 sqrt(max(rows, columns)): a step is as large as one of AdamW, so
-                   ///< both parts have one rate. Liu et al. 2025, arXiv:2502.16982, equation 4
-};
-/// "original", "match_rms_adamw".
-constexpr const char* name_of(MuonRate rate) {
-  return rate == MuonRate::original ? "original" : "match_rms_adamw";
-}
-
-/// Numbers of OptimizerRule::muon. Parameters with Parameter::hidden_matrix are updated as by
-/// torch.optim.Muon; its Newton-Schulz iteration is in f32 here, in bf16 there. All others are
-/// updated by adam, with its numbers in UpdateOptions, and so are matrices of a group with by_adam.
-/// zero/optimizer/muon.h has the formulas.
-struct MuonOptions {
-  float momentum = 0.95f;
-  bool nesterov = true;
-  MuonRate rate = MuonRate::match_rms_adamw;
-  float adam_rate = 1.0f;  ///< the rate of the parameters that adam updates, as a multiple of the
-                           ///< step's rate
-};
-
-/// Numbers of OptimizerRule::adafactor, as torch.optim.Adafactor. zero/optimizer/adafactor.h has
-/// the formulas.
-struct AdafactorOptions {
-  float beta2_decay = -0.8f;  ///< beta2 = 1 - step^beta2_decay; 0 or less
-  float epsilon1 = 0x1p-23f;  ///< the least root of a second moment; torch's None for f32
-  float epsilon2 = 1e-3f;     ///< the least root mean square of a parameter in its step's size
-  float clip = 1.0f;          ///< the root mean square to which an update is limited; from 1
-};
 
 /// Parameters with numbers of their own, like a group of torch.optim. fnmatch(3) compares the
 /// pattern with a parameter's name: "*.bias", "transformer.h.[01].*".
@@ -54,6 +26,7 @@ struct ParameterGroup {
   /// Absent: UpdateOptions::weight_decay for parameters with Parameter::decay.
   std::optional<float> weight_decay = {};
   bool by_adam = false;  ///< with OptimizerRule::muon: adam updates hidden matrices, too
+  std::shared_ptr<const Optimizer> optimizer = {};  ///< of these parameters; null: the run's
   bool operator==(const ParameterGroup&) const = default;
 };
 /// Reads "PATTERN:rate=0.1,decay=0;PATTERN:optimizer=adamw", in which a setting may be left out.
@@ -67,11 +40,14 @@ ZG_API std::string text_of(const std::vector<ParameterGroup>& groups);
 /// unless a group says otherwise.
 struct UpdateOptions {
   OptimizerRule rule = OptimizerRule::adam;  ///< torch.optim.SGD also has decoupled = false
-  float beta1 = 0.9f, beta2 = 0.95f;         ///< adam, lion; Lion's authors use 0.9 and 0.99
-  float epsilon = 1e-8f;                     ///< adam, also as a part of muon
-  float momentum = 0.0f;   ///< sgd; 0: without momentum, and no state is kept for it
-  float dampening = 0.0f;  ///< sgd with momentum: the share of a gradient it ignores
-  bool nesterov = false;   ///< sgd with momentum, without dampening
+  /// Null: the class of `rule` with the numbers below. Otherwise they have no effect, but for
+  /// weight_decay, stochastic_rounding and groups.
+  std::shared_ptr<const Optimizer> optimizer = {};
+  float beta1 = 0.9f, beta2 = 0.95f;  ///< adam, lion; Lion's authors use 0.9 and 0.99
+  float epsilon = 1e-8f;              ///< adam, also as a part of muon
+  float momentum = 0.0f;              ///< sgd; 0: without momentum, and no state is kept for it
+  float dampening = 0.0f;             ///< sgd with momentum: the share of a gradient it ignores
+  bool nesterov = false;              ///< sgd with momentum, without dampening
   MuonOptions muon = {};
   AdafactorOptions adafactor = {};
   float weight_decay = 0.1f;
@@ -94,23 +70,14 @@ struct UpdateNumbers {
 ZG_API const ParameterGroup* group_of(const UpdateOptions& options, const std::string& name);
 ZG_API UpdateNumbers numbers_of(const UpdateOptions& options, const Parameter& parameter);
 
-/// The name that --optimizer has for it: "adamw", or "adam" if decay is added to the gradients.
-ZG_API const char* optimizer_name(const UpdateOptions& options);
+/// The name that --optimizer has for it: "adamw", or "adam" if decay is added to the gradients; or
+/// that of `optimizer`.
+ZG_API std::string optimizer_name(const UpdateOptions& options);
 
-/// Moments of each parameter that have its shape: adam has two, lion one, sgd one if it has a
-/// momentum. Muon has one for a hidden matrix and two for others: two, the most that one has.
-/// Adafactor has none, but factors (moment2_numel()).
+/// States that have a number for each element of a parameter: adam has two, lion one, sgd one if it
+/// has a momentum. Of several optimizers, those of all together.
 ZG_API int moments_of(const UpdateOptions& options);
 
-/// Elements of a parameter's second moments. Adafactor has one for each row and one for each column
-/// of a matrix, in this order; every other rule, and Adafactor for a vector, one for each element.
-ZG_API int64_t moment2_numel(OptimizerRule rule, const Shape& shape);
-
-/// The optimizer's decay rates in one step, for a schedule that changes them. beta1 of sgd is its
-/// momentum.
-struct Betas {
-  float beta1, beta2;
-};
 ZG_API Betas betas_of(const UpdateOptions& options);
 
 /// The space in which each kind of data is stored while no kernel uses it: Space::device,
@@ -180,6 +147,7 @@ struct Config {
 
 /// Throws ConfigError naming the field, or Unsupported for values that this build does not support.
 ZG_API void validate(const Config& config);
+void validate(const UpdateOptions& options);
 
 /// Sets of dtypes, as in the table "DeepSpeed vs FSDP" in the documentation of Hugging Face's
 /// accelerate.

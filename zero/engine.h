@@ -1,5 +1,6 @@
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/comm/mesh.h"
 #include "zerograd/zero/config.h"
+#include "zerograd/zero/optimizer/optimizers.h"
 #include "zerograd/zero/states/model_states.h"
 
 namespace zg::zero {
@@ -42,8 +44,8 @@ struct StepTargets {
 ZG_API double target_weight(const StepTargets& targets);
 
 /// Owns one rank's share of the model states: parameters, gradient accumulators, master weights and
-/// moments, partitioned over the ranks by Config::stage. ZeRO: Rajbhandari et al. 2020,
-/// arXiv:1910.02054. One rank runs the same code with world size 1.
+/// states of the optimizer, partitioned over the ranks by Config::stage. ZeRO: Rajbhandari et al.
+/// 2020, arXiv:1910.02054. One rank runs the same code with world size 1.
 ///
 /// A step: for each micro-batch `Tape tape = engine.tape(); ... engine.backward(tape, loss);`, then
 /// `engine.step(rate)`. All ranks together have M micro-batches in a step. Micro-batch g belongs to
@@ -118,29 +120,38 @@ class ZG_API Engine final : public ParameterSource {
   /// ranks have only parts of the model. Collective.
   std::string parameter_hash() const;
 
-  /// This rank's slice of one parameter in f32: master, first moment, second moment, or the
-  /// gradients accumulated since the last step (not averaged; in f16 including the loss scale). For
-  /// a frozen parameter `master` is its value; moments and gradient are empty. On a meta device the
-  /// result is empty, after the same collectives. Collective.
-  /// The second moments of Adafactor are those of rows, then of columns (moment2_numel()).
-  enum class State : uint8_t { master, moment1, moment2, gradient };
-  std::vector<float> read(const Parameter& parameter, State state) const;
+  /// A state of a parameter, by its name: of Optimizer::states(), "master", or "gradient" (the
+  /// gradients accumulated since the last step, not averaged; in f16 including the loss scale).
+  struct State {
+    std::string name;
+    static const State master, moment1, moment2, gradient;
+    auto operator<=>(const State&) const = default;
+  };
+  /// Those that a checkpoint has: the master and those of the optimizer, unless it is frozen.
+  std::vector<State> states(const Parameter& parameter) const;
+  /// Absent: the state has a number for each element of the parameter.
+  std::optional<Shape> shape_of(const Parameter& parameter, const State& state) const;
+  const Optimizers& optimizers() const;
+
+  /// This rank's slice of one parameter in f32, or a state with a shape of its own. For a frozen
+  /// parameter `master` is its value. Empty if there is no such state. On a meta device the result
+  /// is empty, after the same collectives. Collective.
+  std::vector<float> read(const Parameter& parameter, const State& state) const;
   /// Writes a state (not the gradient). `values` has the whole state on every rank; each rank
   /// stores the elements that it holds. Writing masters also updates the parameters. Throws
   /// ShapeError for another size. Not collective. Does nothing on a meta device.
-  void write(const Parameter& parameter, State state, std::span<const float> values);
+  void write(const Parameter& parameter, const State& state, std::span<const float> values);
 
   /// The elements [begin, end) of a parameter's slice whose state is stored on this rank (for
-  /// masters: whose master weights or parameters are). Every rank has all of Adafactor's. Loading a
-  /// checkpoint reads only these.
+  /// masters: whose master weights or parameters are). Loading a checkpoint reads only these.
   struct Held {
     int64_t begin = 0, end = 0;
   };
-  Held held(const Parameter& parameter, State state) const;
-  void write_held(const Parameter& parameter, State state, std::span<const float> values);
+  Held held(const Parameter& parameter, const State& state) const;
+  void write_held(const Parameter& parameter, const State& state, std::span<const float> values);
   /// Writes elements [begin, begin + values.size()), which must be in held(). On a meta device
   /// `values` is empty.
-  void write_held(const Parameter& parameter, State state, Held range,
+  void write_held(const Parameter& parameter, const State& state, Held range,
                   std::span<const float> values);
 
   /// For resuming: sets the counters and drops the accumulated gradients.
@@ -167,5 +178,10 @@ class ZG_API Engine final : public ParameterSource {
   friend class WholeModel;  // zero/parallel/whole_model.h: reads all ranks' parameters
   std::unique_ptr<struct EngineState> state_;
 };
+
+inline const Engine::State Engine::State::master{"master"};
+inline const Engine::State Engine::State::moment1{"moment1"};
+inline const Engine::State Engine::State::moment2{"moment2"};
+inline const Engine::State Engine::State::gradient{"gradient"};
 
 }  // namespace zg::zero

@@ -20,14 +20,16 @@ struct Local {
   const FlatUnit* flat = nullptr;
 };
 
-void require_writable(const Parameter& parameter, State state) {
+void require_writable(const Parameter& parameter, const State& state) {
   if (state == State::gradient)
     throw ConfigError(fmt::format(
-        "write: gradients of '{}' come from backward; expected master, moment1 or moment2",
+        "write: gradients of '{}' come from backward; expected master or a state of the optimizer",
         parameter.name));
 }
 
-Local local_state(EngineState& s, Storage& storage, bool trainable, State state) {
+Local local_state(EngineState& s, const Parameter& parameter, const State& state) {
+  Storage& storage = s.storage_of(parameter);
+  const bool trainable = is_updated(parameter);
   const Values& values = trainable ? storage.trainable : storage.frozen;
   const FlatUnit* flat = &values.flat;
   const int64_t shard_begin = flat->shard_begin(s.comm.rank());
@@ -36,33 +38,36 @@ Local local_state(EngineState& s, Storage& storage, bool trainable, State state)
     return storage.stays_whole ? Local{values.whole, 0, flat}
                                : Local{values.shard, shard_begin, flat};
   }
-  switch (state) {
-    case State::master:
-      return {storage.masters, storage.state_begin, flat};
-    case State::moment1:
-      return {storage.moment1, storage.state_begin, flat};
-    case State::moment2:
-      return {storage.moment2, storage.moment2_begin, flat};
-    case State::gradient:
-      storage.zero_unfolded(s.device.compute());
-      return {storage.sums, storage.sums_begin, flat};
+  if (state == State::master) return {storage.masters, storage.state_begin, flat};
+  if (state == State::gradient) {
+    storage.zero_unfolded(s.device.compute());
+    return {storage.sums, storage.sums_begin, flat};
   }
-  return {};
+  const size_t index = storage.index_of(parameter, state.name);
+  if (index == storage.states.size()) return {};
+  return {storage.states[index].tensor, storage.states[index].begin, flat};
 }
 
-/// Adafactor's second moments of a parameter; absent for other states.
-Tensor factors_of(const Storage& storage, const Parameter& parameter, State state) {
-  return state == State::moment2 ? storage.factors_of(parameter) : Tensor();
+/// A state with a shape of its own; absent for other states, and on ranks that do not have it.
+Tensor shaped_state(const Storage& storage, const Parameter& parameter, const State& state) {
+  if (!is_updated(parameter)) return {};
+  const size_t index = storage.index_of(parameter, state.name);
+  return index == storage.states.size() ? Tensor() : storage.shaped(index, parameter);
 }
 
 }  // namespace
 
-Tensor EngineState::whole_state(Storage& storage, bool trainable, State state) {
-  Local local = local_state(*this, storage, trainable, state);
-  if (trainable && state == State::moment2 && local.flat && local.flat->whole_end > 0) {
-    // The second moments are only of the parameters after Muon's matrices.
+Tensor EngineState::whole_state(const Parameter& parameter, const State& state) {
+  Storage& storage = storage_of(parameter);
+  Local local = local_state(*this, parameter, state);
+  if (!local.flat) return {};
+  if (const size_t index =
+          is_updated(parameter) ? storage.index_of(parameter, state.name) : storage.states.size();
+      index < storage.states.size() && !storage.states[index].is_whole) {
+    // Only some parameters of the storage have this state.
     const PurposeScope purpose(device, Purpose::workspace);
-    const Tensor shard = Tensor::zeros({storage.state_numel}, config.optimizer, device);
+    const DType dtype = optimizers.arrays()[index].dtype.value_or(config.optimizer);
+    const Tensor shard = Tensor::zeros({storage.state_numel}, dtype, device);
     if (local.tensor)
       copy(in_memory(local.tensor),
            shard.flat(local.begin - storage.state_begin, local.tensor.numel()), device.compute());
@@ -133,13 +138,13 @@ RestingBytes Engine::resting_bytes() const {
     const int64_t states =
         numel_of(flat.within(storage.state_begin, storage.state_begin + storage.state_numel));
     if (!storage.values_are_masters) add(rest.optimizer, storage.masters, states);
-    add(rest.optimizer, storage.moment1, states);
-    add(rest.optimizer, storage.moment2,
-        numel_of(flat.within(storage.moment2_begin, storage.state_begin + storage.state_numel)));
-    int64_t factors = 0;
-    for (const FlatUnit::Piece& piece : flat.pieces)
-      factors += storage.factors_of(*piece.parameter).numel();
-    add(rest.optimizer, storage.factors, factors);
+    for (const Storage::State& state : storage.states) {
+      int64_t numel = 0;
+      for (const auto& part : state.parts) numel += part.second.shape.numel();
+      if (state.parts.empty() && state.tensor)
+        numel = numel_of(flat.within(state.begin, state.begin + state.tensor.numel()));
+      add(rest.optimizer, state.tensor, numel);
+    }
   }
   rest.padding = held - rest.parameter - rest.gradient - rest.optimizer;
   return rest;
@@ -161,13 +166,41 @@ std::string Engine::parameter_hash() const {
   return state_->on_meta() ? "planned" : hash.hex();
 }
 
-std::vector<float> Engine::read(const Parameter& parameter, State state) const {
+const Optimizers& Engine::optimizers() const { return state_->optimizers; }
+
+std::vector<State> Engine::states(const Parameter& parameter) const {
+  std::vector<State> states = {State::master};
+  if (is_updated(parameter))
+    for (const Optimizer::State& state : optimizers().of(parameter).states)
+      states.push_back({state.name});
+  return states;
+}
+
+std::optional<Shape> Engine::shape_of(const Parameter& parameter, const State& state) const {
+  if (is_updated(parameter))
+    for (const Optimizer::State& other : optimizers().of(parameter).states)
+      if (other.name == state.name && other.shape) return other.shape(parameter.shape);
+  return std::nullopt;
+}
+
+std::vector<float> Engine::read(const Parameter& parameter, const State& state) const {
   std::vector<float> values;
   Storage& storage = state_->storage_of(parameter);
-  if (state == State::moment2 && is_muon_matrix(parameter, config().update)) return values;
-  Tensor whole = factors_of(storage, parameter, state);
-  if (!whole && !(state == State::moment2 && storage.factors)) {
-    whole = state_->whole_state(storage, is_updated(parameter), state);
+  Tensor whole;
+  if (const std::optional<Shape> shape = shape_of(parameter, state)) {
+    whole = in_memory(shaped_state(storage, parameter, state));
+    if (!optimizers().arrays()[storage.index_of(parameter, state.name)].everywhere &&
+        config().stage > 0 && ranks().size() > 1) {
+      const int owner =
+          static_cast<int>(state_->begin_of(parameter) / storage.trainable.flat.shard_numel());
+      const PurposeScope purpose(device(), Purpose::workspace);
+      const Tensor all = Tensor::empty(*shape, DType::f32, device());
+      if (whole) copy(whole, all, device().compute());
+      ranks().wait(ranks().broadcast(all, owner, parameter.name + " " + state.name));
+      whole = all;
+    }
+  } else {
+    whole = state_->whole_state(parameter, state);
     if (whole) whole = whole.flat(state_->begin_of(parameter), parameter.shape.numel());
   }
   if (!whole) return values;
@@ -178,10 +211,13 @@ std::vector<float> Engine::read(const Parameter& parameter, State state) const {
   return values;
 }
 
-Engine::Held Engine::held(const Parameter& parameter, State state) const {
+Engine::Held Engine::held(const Parameter& parameter, const State& state) const {
   Storage& storage = state_->storage_of(parameter);
-  if (const Tensor factors = factors_of(storage, parameter, state)) return {0, factors.numel()};
-  const Local local = local_state(*state_, storage, is_updated(parameter), state);
+  if (shape_of(parameter, state)) {
+    const Tensor shaped = shaped_state(storage, parameter, state);
+    return {0, shaped ? shaped.numel() : 0};
+  }
+  const Local local = local_state(*state_, parameter, state);
   if (!local.tensor) return {};
   const bool whole = state == State::master && storage.stays_whole;
   const int64_t start = state_->begin_of(parameter);
@@ -192,13 +228,12 @@ Engine::Held Engine::held(const Parameter& parameter, State state) const {
   return held.begin < held.end ? held : Held();
 }
 
-void Engine::write(const Parameter& parameter, State state, std::span<const float> values) {
+void Engine::write(const Parameter& parameter, const State& state, std::span<const float> values) {
   require_writable(parameter, state);
-  const bool exists = is_updated(parameter) || state == State::master;
-  const int64_t elements = state == State::moment2
-                               ? moment2_numel(config().update.rule, parameter.shape)
-                               : parameter.shape.numel();
-  const size_t numel = exists ? static_cast<size_t>(elements) : 0;
+  const std::vector<State> all = states(parameter);
+  const bool exists = std::find(all.begin(), all.end(), state) != all.end();
+  const Shape shape = shape_of(parameter, state).value_or(parameter.shape);
+  const size_t numel = exists ? static_cast<size_t>(shape.numel()) : 0;
   if (values.size() != numel && !state_->on_meta())
     throw ShapeError(
         fmt::format("write: '{}' takes {} values, got {}", parameter.name, numel, values.size()));
@@ -209,11 +244,12 @@ void Engine::write(const Parameter& parameter, State state, std::span<const floa
   write_held(parameter, state, values);
 }
 
-void Engine::write_held(const Parameter& parameter, State state, std::span<const float> values) {
+void Engine::write_held(const Parameter& parameter, const State& state,
+                        std::span<const float> values) {
   write_held(parameter, state, this->held(parameter, state), values);
 }
 
-void Engine::write_held(const Parameter& parameter, State state, Held held,
+void Engine::write_held(const Parameter& parameter, const State& state, Held held,
                         std::span<const float> values) {
   require_writable(parameter, state);
   const Held all = this->held(parameter, state);
@@ -227,10 +263,10 @@ void Engine::write_held(const Parameter& parameter, State state, Held held,
                                  numel, values.size()));
   Storage& storage = state_->storage_of(parameter);
   if (state_->snapshot) state_->snapshot->wait_until_read();
-  const Tensor factors = factors_of(storage, parameter, state);
-  const int64_t start = (factors ? 0 : state_->begin_of(parameter)) + held.begin;
+  const Tensor shaped = shaped_state(storage, parameter, state);
+  const int64_t start = (shaped ? 0 : state_->begin_of(parameter)) + held.begin;
   // Stores the values in elements [begin, begin + tensor.numel()) of the storage's flat array, or
-  // of the factors.
+  // of a state with a shape of its own.
   const auto store = [&](const Tensor& tensor, int64_t begin) {
     if (!tensor) return;
     const int64_t first = std::max(start, begin);
@@ -241,8 +277,8 @@ void Engine::write_held(const Parameter& parameter, State state, Held held,
       std::copy(from, from + static_cast<int64_t>(chunk.size()), chunk.begin());
     });
   };
-  if (factors) return store(factors, 0);
-  const Local local = local_state(*state_, storage, is_updated(parameter), state);
+  if (shaped) return store(shaped.flat(0, shaped.numel()), 0);
+  const Local local = local_state(*state_, parameter, state);
   store(local.tensor, local.begin);
   if (state != State::master) return;
   const Values& own = is_updated(parameter) ? storage.trainable : storage.frozen;

@@ -10,9 +10,7 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/plan.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/zero/optimizer/adafactor.h"
-#include "zerograd/zero/optimizer/muon.h"
-#include "zerograd/zero/optimizer/optimizer.h"
+#include "zerograd/zero/optimizer/update.h"
 #include "zerograd/zero/parallel/model_parts.h"
 #include "zerograd/zero/states/storage.h"
 
@@ -89,6 +87,7 @@ EngineState::EngineState(const ParameterStore& store, Ranks given, const Device&
                ? device
                : Device::cpu(device.index(), {.threads = 1, .separate = true})),
       config(config),
+      optimizers(config.update),
       ranks(std::move(given)),
       comm(ranks.mesh   ? *ranks.mesh->data
            : ranks.data ? *ranks.data
@@ -105,8 +104,7 @@ EngineState::EngineState(const ParameterStore& store, Ranks given, const Device&
                       ? nullptr
                       : std::make_unique<OffloadedActivations>(config.offload.activation)),
       scaler(scaler_of(config)) {
-  check_matrices(store, config);
-  check_factors(store, config);
+  check_parameters(store, optimizers);
   check_groups(store, config.update, mesh, device);
   // Small parameters are not partitioned at stage 3: gathering each would cost more time than their
   // memory is worth.
@@ -120,7 +118,7 @@ EngineState::EngineState(const ParameterStore& store, Ranks given, const Device&
     const auto [parameter, optimizer] = places_of.next(parameters, stays_whole);
     const Storage& storage =
         storages.emplace_back(name, parameters,
-                              Storage::Placement{this->config, comm.rank(), comm.size(),
+                              Storage::Placement{this->config, optimizers, comm.rank(), comm.size(),
                                                  this->device, stays_whole, parameter, optimizer});
     storages.back().initialise(config.seed, config.load);
     for (const Values* values : {&storage.trainable, &storage.frozen})
@@ -259,19 +257,20 @@ StepResult Engine::step(float rate, const std::optional<Betas>& betas) {
                           .clip_norm = s.config.clip_norm,
                           .loss_scale = s.scaler.scale()};
   StepResult result{.loss_scale = loss_scale()};
-  OptimizerStep update{.rate = rate, .betas = betas.value_or(betas_of(s.config.update))};
-  if (device_decides(s.storages, s.config, s.device, s.mesh)) {
+  OptimizerStep update{.rate = rate, .betas = betas};
+  if (s.config.update.stochastic_rounding) update.rounding_seed = s.config.seed;
+  if (device_decides(s.storages, s.optimizers, s.device, s.mesh)) {
     // If the step is skipped, the kernels write nothing, and its number was not used.
     update.step = s.taken + 1;
     update.scale = scale_on_device(sums, clipping, s.device);
-    zero::update(s.storages, update, s.config, s.device, s.comm, s.snapshot);
+    zero::update(s.storages, s.optimizers, update, s.config, s.device, s.comm, s.snapshot);
     s.note_gradients(summarise(sums, s.store, s.host, s.mesh), clipping, result);
   } else {
     s.note_gradients(summarise(std::exchange(sums, {}), s.store, s.host, s.mesh), clipping, result);
     update.step = s.taken;
     update.skipped = result.skipped;
     update.gradient_scale = clipping.factor(result.gradient_norm);
-    zero::update(s.storages, update, s.config, s.device, s.comm, s.snapshot);
+    zero::update(s.storages, s.optimizers, update, s.config, s.device, s.comm, s.snapshot);
   }
   s.refresh_mirrors();
   s.clear_gradients();

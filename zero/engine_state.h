@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "zerograd/zero/engine.h"
-#include "zerograd/zero/optimizer/optimizer.h"
+#include "zerograd/zero/optimizer/update.h"
 #include "zerograd/zero/parallel/model_parts.h"
 #include "zerograd/zero/states/reducer.h"
 #include "zerograd/zero/states/residency.h"
@@ -47,9 +47,9 @@ struct EngineState {
   void note_gradients(const GradientSummary& gradients, const Clipping& clipping,
                       StepResult& result);
   void refresh_mirrors();
-  /// Gathers the whole flat array of one state: of the updated parameters, or of the others.
-  /// Collective on the data axis.
-  Tensor whole_state(Storage& storage, bool is_updated, Engine::State state);
+  /// Gathers the whole flat array of one state, which has no shape of its own, in the storage of
+  /// this parameter: of the updated parameters, or of the others. Collective on the data axis.
+  Tensor whole_state(const Parameter& parameter, const Engine::State& state);
 
   const ParameterStore& store;
   const Device device;
@@ -57,6 +57,7 @@ struct EngineState {
   /// accelerator.
   const Device host;
   const Config config;
+  const Optimizers optimizers;
   const Ranks ranks;
   Communicator& comm;           // the data axis
   Communicator& world;          // the same, or all ranks of the mesh

@@ -65,15 +65,16 @@ bool parse(const std::vector<std::string>& arguments, AlgorithmsOptions& options
   return true;
 }
 
-/// The products of a step, of every rank. Data ranks have the same, but with Muon each updates
-/// matrices of its own.
+/// The products of a step, of every rank. Data ranks have the same, unless each updates matrices of
+/// its own.
 std::set<MatmulProblem> products_of(const Run& run) {
   Run planned = run;
   planned.options.device_flags.device.count_launches = true;  // so that kernels choose
   const PlannedProducts products;
   const Axes& axes = run.options.axes;
-  const bool by_muon = run.options.engine.update.rule == OptimizerRule::muon;
-  const int64_t data_ranks = run.options.data_ranks, planned_data_ranks = by_muon ? data_ranks : 1;
+  const zero::Optimizers optimizers(run.options.engine.update);
+  const bool differ = optimizers.all().front().optimizer->needs_whole();
+  const int64_t data_ranks = run.options.data_ranks, planned_data_ranks = differ ? data_ranks : 1;
   for (int64_t stage = 0; stage < axes.pipeline; ++stage)
     for (int64_t rank = 0; rank < planned_data_ranks * axes.tensor; ++rank)
       dry_run(planned, static_cast<int>(stage * data_ranks * axes.tensor + rank));

@@ -58,6 +58,7 @@ set(ZG_ENGINE_HEADERS
     zero/engine.h
     zero/interrupt.h
     zero/metrics.h
+    zero/optimizer.h
     zero/trainer.h
     zero/checkpoint/checkpoint_directory.h
     zero/checkpoint/checkpoint_file.h
@@ -65,7 +66,11 @@ set(ZG_ENGINE_HEADERS
     zero/checkpoint/checkpoint_save.h
     zero/checkpoint/consolidate.h
     zero/deepspeed/deepspeed.h
+    zero/optimizer/adafactor.h
+    zero/optimizer/elementwise.h
     zero/optimizer/loss_scale.h
+    zero/optimizer/muon.h
+    zero/optimizer/optimizers.h
     zero/optimizer/schedule.h
     zero/states/model_states.h
     models/data/data.h

@@ -1,5 +1,8 @@
 #include "tools/tune/tune.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "zerograd/kernels/matmul/peak.h"
 #include "zerograd/models/gpt/gpt.h"
 #include "zerograd/runtime/command_line/flags.h"
@@ -46,14 +49,16 @@ double predicted_seconds(const Run& run, const RankMemory& memory, const Rates& 
     saved_on_host = std::max(
         saved_on_host, static_cast<double>(row.spaces[static_cast<size_t>(Space::host)]
                                                      [static_cast<size_t>(Purpose::activation)]));
-  // Reads value, gradient and moments; writes all but gradients. Adafactor's kernels read or write
-  // 18 times the gradients or what is made of them, all of which every rank has.
-  const bool is_adafactor = engine.update.rule == OptimizerRule::adafactor;
-  const double update = (is_adafactor ? 21.0 : 3.0 + 2.0 * zero::moments_of(engine.update)) * 4.0;
+  // Reads value, gradient and states; writes all but gradients. Where every rank has the states of
+  // all parameters, kernels read or write 18 times the gradients or what is made of them.
+  const std::vector<zero::Optimizers::Array> states = zero::Optimizers(engine.update).arrays();
+  const bool everywhere =
+      std::any_of(states.begin(), states.end(), [](const auto& state) { return state.everywhere; });
+  const double update = (everywhere ? 21.0 : 3.0 + 2.0 * zero::moments_of(engine.update)) * 4.0;
   constexpr double moved = 2.0, added = 3.0;  // memory accesses per byte moved, and per byte added
   // Weights read twice, gradients written once.
   const double weights = 3.0 * value_bytes * P * W * micro_batches;
-  double bytes = weights + update * P * (engine.stage == 0 || is_adafactor ? W : 1.0) +
+  double bytes = weights + update * P * (engine.stage == 0 || everywhere ? W : 1.0) +
                  added * wire / counted_steps * W;
   if (offload.gradient != Space::device) bytes += added * 4.0 * P * micro_batches;
   if (offload.optimizer != Space::device) bytes += moved * value_bytes * P;

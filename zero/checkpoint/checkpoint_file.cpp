@@ -11,6 +11,7 @@
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/storage/file_io.h"
 #include "zerograd/runtime/text/format.h"
+#include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/checkpoint/checkpoint_folder.h"
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
 #include "zerograd/zero/parallel/model_parts.h"
@@ -83,15 +84,15 @@ struct States {
 void load_states(const States& states, Engine& engine) {
   for (const auto& entry : engine.store().by_name()) {
     const Parameter& parameter = *entry.second;
-    for (const NamedState& saved : states_of(parameter, engine.config())) {
-      const Engine::Held held = engine.held(parameter, saved.state);
+    for (const State& state : states_of(parameter, engine)) {
+      const Engine::Held held = engine.held(parameter, state);
       const auto load = [&](const Engine::Held& range) {
         std::vector<float> values;
         if (states.read && range.begin < range.end)
-          values = states.read(parameter, saved.name, range);
-        engine.write_held(parameter, saved.state, range, values);
+          values = states.read(parameter, state.name, range);
+        engine.write_held(parameter, state, range, values);
       };
-      if (is_range(parameter.slice) && states.reads_ranges(entry.first, saved.name))
+      if (is_range(parameter.slice) && states.reads_ranges(entry.first, state.name))
         for_each_range(held, load);
       else
         load(held);
@@ -102,43 +103,56 @@ void load_states(const States& states, Engine& engine) {
   engine.set_loss_scaler(states.manifest.loss_scaler);
 }
 
-/// Muon's parameter groups decide which matrices it leaves to adamw. Throws ConfigError if the
-/// checkpoint was saved with others: the first moments of the two mean different things.
-void check_muon_groups(const std::string& path, const Manifest& manifest, const Engine& engine) {
-  std::set<std::string> with_moment2, with_moment1;
-  for (const Manifest::Piece& piece : manifest.pieces) {
-    if (piece.state == "moment2") with_moment2.insert(piece.parameter);
-    if (piece.state == "moment1") with_moment1.insert(piece.parameter);
-  }
+std::string text_of(const std::vector<std::string>& states) {
+  return states.empty() ? "no moments" : join(states, " and ");
+}
+
+/// Several optimizers may share the parameters, as parameter groups say. Throws ConfigError if the
+/// checkpoint has other states of a parameter.
+void check_states(const std::string& path, const Manifest& manifest, const Engine& engine) {
+  std::map<std::string, std::set<std::string>> saved;
+  for (const Manifest::Piece& piece : manifest.pieces) saved[piece.parameter].insert(piece.state);
   for (const auto& [name, parameter] : engine.store().by_name()) {
-    if (!parameter->trainable || !with_moment1.contains(name)) continue;
-    const bool by_adamw = moments_of(engine.config().update, *parameter) == 2;
-    if (by_adamw == with_moment2.contains(name)) continue;
-    const char* names[] = {"muon", "adamw"};
+    const std::set<std::string>& there = saved[name];
+    if (!parameter->trainable || there.size() < 2) continue;
+    std::set<std::string> here;
+    for (const State& state : engine.states(*parameter)) here.insert(state.name);
+    if (here == there) continue;
+    const auto text = [](const std::set<std::string>& states) {
+      return text_of({states.begin(), states.end()});
+    };
     throw ConfigError(fmt::format(
-        "load: {}: {} updated {} there; expected {}, as the parameter groups say here; try the "
-        "--parameter-groups that it was saved with, or load its weights alone (--init)",
-        path, names[!by_adamw], name, names[by_adamw]));
+        "load: {}: {} has {} there; expected {}, which its optimizer has as the parameter groups "
+        "say here; try the --parameter-groups that it was saved with, or load its weights alone "
+        "(--init)",
+        path, name, text(there), text(here)));
   }
 }
 
-/// Throws ConfigError if another optimizer saved the checkpoint: its moments mean something else.
+/// Throws ConfigError if another optimizer saved the checkpoint: its states mean something else.
 void check_optimizer(const std::string& path, const Manifest& manifest, const Engine& engine) {
-  const UpdateOptions& update = engine.config().update;
-  if (manifest.rule == update.rule && manifest.moments == moments_of(update)) {
-    if (update.rule == OptimizerRule::muon) check_muon_groups(path, manifest, engine);
+  const Optimizers& optimizers = engine.optimizers();
+  const std::string own = optimizers.main().name();
+  if (manifest.optimizer == own && manifest.states == optimizers.element_states()) {
+    if (optimizers.all().size() > 1) check_states(path, manifest, engine);
     return;
   }
-  const auto moments_text = [](OptimizerRule rule, int moments) {
-    constexpr const char* texts[] = {"no moments", "moment1", "moment1 and moment2"};
-    return rule == OptimizerRule::adafactor ? "moment2 of rows and columns" : texts[moments];
+  const auto text = [](std::vector<std::string> states, const std::set<std::string>& shaped) {
+    for (const std::string& name : shaped) states.push_back(name + " of whole parameters");
+    return text_of(states);
   };
-  throw ConfigError(fmt::format(
-      "load: {} was saved by {} with {}; expected {} with {}, as this engine has; try "
-      "the optimizer that saved it, or load its weights alone (--init)",
-      path, manifest.rule == OptimizerRule::adam ? "adam or adamw" : name_of(manifest.rule),
-      moments_text(manifest.rule, manifest.moments), optimizer_name(update),
-      moments_text(update.rule, moments_of(update))));
+  std::set<std::string> there, here;  // the states with shapes of their own
+  for (const Manifest::Piece& piece : manifest.pieces)
+    if (piece.state != "master") there.insert(piece.state);
+  for (const std::string& state : manifest.states) there.erase(state);
+  for (const Optimizers::Array& array : optimizers.arrays())
+    if (array.shaped) here.insert(array.name);
+  throw ConfigError(
+      fmt::format("load: {} was saved by {} with {}; expected {} with {}, as this engine has; try "
+                  "the optimizer that saved it, or load its weights alone (--init)",
+                  path, manifest.optimizer == "adam" ? "adam or adamw" : manifest.optimizer,
+                  text(manifest.states, there), optimizer_name(engine.config().update),
+                  text(optimizers.element_states(), here)));
 }
 
 /// The path without a trailing slash.
@@ -211,8 +225,7 @@ void load_checkpoint(const CheckpointReader& reader, Engine& engine) {
   check_nothing_else(reader.path(), reader.manifest().parameters, engine);
   check_optimizer(reader.path(), reader.manifest(), engine);
   for (const auto& [name, parameter] : store.by_name())
-    for (const NamedState& saved : states_of(*parameter, engine.config()))
-      reader.check_tiles(name, saved.name);
+    for (const State& state : states_of(*parameter, engine)) reader.check_tiles(name, state.name);
   States states = {.manifest = reader.manifest(),
                    .reads_ranges = [&](const std::string& parameter, const std::string& state) {
                      return reader.reads_ranges(parameter, state);

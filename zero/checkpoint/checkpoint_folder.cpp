@@ -3,17 +3,11 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/runtime/text/format.h"
-#include "zerograd/zero/states/partition.h"
 
 namespace zg::zero {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr NamedState saved_states[] = {{Engine::State::master, "master"},
-                                       {Engine::State::moment1, "moment1"},
-                                       {Engine::State::moment2, "moment2"}};
-constexpr NamedState factored_states[] = {saved_states[0], saved_states[2]};
 
 std::string step_name(int64_t step) { return step_prefix + std::to_string(step); }
 
@@ -33,18 +27,8 @@ void write_latest(const std::string& directory, const std::string& name) {
 
 std::string shard_name(int rank) { return fmt::format("{}{:05}.safetensors", shard_prefix, rank); }
 
-const char* saved_name(Engine::State state) {
-  for (const NamedState& saved : saved_states)
-    if (saved.state == state) return saved.name;
-  return "gradient";
-}
-
-std::span<const NamedState> states_of(const Parameter& parameter, const Config& config) {
-  if (!parameter.saved) return {};
-  if (config.update.rule == OptimizerRule::adafactor && is_updated(parameter))
-    return factored_states;
-  const int moments = is_updated(parameter) ? moments_of(config.update, parameter) : 0;
-  return std::span(saved_states).first(static_cast<size_t>(1 + moments));
+std::vector<Engine::State> states_of(const Parameter& parameter, const Engine& engine) {
+  return parameter.saved ? engine.states(parameter) : std::vector<Engine::State>();
 }
 
 void check(const std::error_code& error, const char* operation, const std::string& path) {

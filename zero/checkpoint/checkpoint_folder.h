@@ -2,7 +2,6 @@
 
 #include <filesystem>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -20,15 +19,8 @@ inline constexpr const char* latest_name = "latest";
 std::string shard_name(int rank);                            ///< "shard_00003.safetensors"
 inline constexpr int64_t max_file_bytes = int64_t{1} << 30;  ///< total size of these files
 
-/// The name of a state in a checkpoint: "master", "moment1", "moment2".
-const char* saved_name(Engine::State state);
-struct NamedState {
-  Engine::State state;
-  const char* name;
-};
-/// The states saved for a parameter: its value, and the optimizer's moments unless it is frozen.
-/// None if checkpoints leave it out.
-std::span<const NamedState> states_of(const Parameter& parameter, const Config& config);
+/// The states saved for a parameter. None if checkpoints leave it out.
+std::vector<Engine::State> states_of(const Parameter& parameter, const Engine& engine);
 
 std::vector<std::filesystem::path> entries_of(const std::string& directory);  ///< throws FileError
 /// Throws FileError "operation: path: reason" if `error` is an error.

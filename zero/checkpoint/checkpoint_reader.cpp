@@ -376,18 +376,21 @@ std::vector<std::string> CheckpointReader::damages() const {
     return true;
   };
   for (const auto& parameter : manifest_.parameters) {
-    const auto has = [&](const char* state) { return pieces_.contains({parameter.first, state}); };
-    const auto need = [&](const char* state) {
+    const auto has = [&](const std::string& state) {
+      return pieces_.contains({parameter.first, state});
+    };
+    const auto need = [&](const std::string& state) {
       if (!has(state)) note([&] { check_tiles(parameter.first, state); });
     };
     need("master");
-    // A frozen parameter has no moments; others have all that the optimizer keeps, but muon keeps
-    // one of a hidden matrix.
-    if (!has("moment1") && !has("moment2")) continue;
-    if (manifest_.moments > 0) need("moment1");
-    const bool one_is_enough =
-        manifest_.rule == OptimizerRule::muon && parameter.second.rank() == 2;
-    if (manifest_.moments > 1 && !one_is_enough) need("moment2");
+    // A frozen parameter has no states; others have all, but an optimizer of matrices may keep
+    // fewer of them.
+    const auto& states = manifest_.states;
+    const bool is_trained = std::any_of(states.begin(), states.end(), has);
+    const bool may_lack = manifest_.optimizer != "adam" && parameter.second.rank() == 2;
+    if (is_trained)
+      for (const std::string& state : states)
+        if (state == states.front() || !may_lack) need(state);
   }
   for (const auto& state : pieces_)
     note([&] { check_tiles(state.first.first, state.first.second); });

@@ -64,20 +64,16 @@ int64_t check_files(const CheckpointInfo& info) {
   return bytes;
 }
 
-Manifest::Piece description_of(const Snapshot::Piece& piece, OptimizerRule rule,
-                               const std::string& file) {
+Manifest::Piece description_of(const Snapshot::Piece& piece, const std::string& file) {
   const Parameter& parameter = *piece.parameter;
   const Slice& slice = parameter.slice;
-  // Rows and columns; their number may be that of the parameter's elements.
-  const bool is_factored = rule == OptimizerRule::adafactor && parameter.whole.rank() == 2 &&
-                           piece.state == Engine::State::moment2;
-  const bool whole = piece.numel == parameter.whole.numel() && !is_factored;
+  const bool whole = piece.numel == parameter.whole.numel();
   // A slice of whole rows (outer == 1) is a contiguous range of the parameter's elements.
   const bool is_range = slice.outer == 1 || slice.is_whole();
   return {.parameter = parameter.name,
-          .state = saved_name(piece.state),
+          .state = piece.state.name,
           .offset = piece.offset + (is_range ? slice.begin * slice.inner : 0),
-          .shape = whole ? parameter.whole : Shape{piece.numel},
+          .shape = piece.shape.value_or(whole ? parameter.whole : Shape{piece.numel}),
           .file = file,
           .checksum = {},
           .slice = is_range ? std::nullopt : std::optional(slice)};
@@ -87,13 +83,13 @@ Manifest::Piece description_of(const Snapshot::Piece& piece, OptimizerRule rule,
 struct Cancelled {};
 
 /// Writes this rank's pieces to its file, which is on the disk on return.
-Manifest write_shard(const std::string& folder, int rank, OptimizerRule rule, Snapshot& snapshot,
+Manifest write_shard(const std::string& folder, int rank, Snapshot& snapshot,
                      const std::atomic<bool>& cancelled) {
   const std::string file = shard_name(rank);
   std::vector<Manifest::Piece> written;
   std::vector<SafetensorsWriter::Entry> entries;
   for (const Snapshot::Piece& piece : snapshot.pieces()) {
-    written.push_back(description_of(piece, rule, file));
+    written.push_back(description_of(piece, file));
     entries.push_back({written.back().name(), DType::f32, written.back().shape});
   }
   SafetensorsWriter writer(folder + "/" + file, entries);
@@ -141,11 +137,9 @@ int64_t bytes_of(const Engine& engine) {
   int64_t bytes = 0;
   for (const auto& parameter : engine.store().parameters())
     if (parameter->copy == Copy::own)
-      for (const NamedState& saved : states_of(*parameter, engine.config()))
+      for (const Engine::State& state : states_of(*parameter, engine))
         bytes += size_of(DType::f32) *
-                 (saved.state == Engine::State::moment2
-                      ? moment2_numel(engine.config().update.rule, parameter->shape)
-                      : parameter->shape.numel());
+                 engine.shape_of(*parameter, state).value_or(parameter->shape).numel();
   if (const Mesh* mesh = engine.mesh())
     return sum_over_parts({&bytes, 1}, *mesh, engine.device(), "checkpoint bytes")[0];
   return bytes;
@@ -213,7 +207,7 @@ struct CheckpointSaveState {
 
   void write() {
     attempt([&] {
-      Manifest shard = write_shard(unfinished, ranks.rank(), manifest.rule, *snapshot, cancelled);
+      Manifest shard = write_shard(unfinished, ranks.rank(), *snapshot, cancelled);
       shard.parameters = manifest.parameters;
       if (read_back) CheckpointReader(unfinished, shard).check_bytes();
       write_account(account_name(unfinished, ranks.rank()), account_text(shard));
@@ -235,7 +229,7 @@ struct CheckpointSaveState {
   /// step_N.
   void plan() {
     for (const Snapshot::Piece& piece : snapshot->pieces())
-      manifest.pieces.push_back(description_of(piece, manifest.rule, shard_name(ranks.rank())));
+      manifest.pieces.push_back(description_of(piece, shard_name(ranks.rank())));
     plan_file(device, path + "/" + manifest_name, manifest_text(manifest));
   }
 
@@ -276,8 +270,9 @@ CheckpointSave::CheckpointSave(const std::string& directory, const Engine& engin
   if (!s.first())
     s.manifest.info.files.clear();  // the files may be long, and only rank 0 writes them
   if (engine.loss_scaler().dynamic()) s.manifest.loss_scaler = engine.loss_scaler().state();
-  s.manifest.rule = engine.config().update.rule;
-  s.manifest.moments = moments_of(engine.config().update);
+  s.manifest.optimizer = engine.optimizers().main().name();
+  s.manifest.states = engine.optimizers().element_states();
+  if (engine.config().update.optimizer) s.manifest.options = engine.optimizers().main().options();
   s.manifest.parameters = shapes_of(engine.store());
   manifest_text(s.manifest);  // throws for an invalid config_json before anything is written
   try {

@@ -183,21 +183,23 @@ LossScaler::State scaler_of(const json& object) {
           .last_overflow = never ? -1 : count_of(object.at("last_overflow"))};
 }
 
+/// The states that an optimizer of the library with this number of moments has.
+std::vector<std::string> moment_names(int64_t count) {
+  std::vector<std::string> names;
+  for (int64_t i = 1; i <= count; ++i) names.push_back(fmt::format("moment{}", i));
+  return names;
+}
+
 void read_optimizer(const json& optimizer, Manifest& manifest) {
-  const json& rule = optimizer.at("rule");
+  optimizer.at("rule").get_to(manifest.optimizer);
   const int64_t moments = count_of(optimizer.at("moments"));
-  using enum OptimizerRule;
-  for (const OptimizerRule other : {lion, sgd, muon, adafactor})
-    if (rule == name_of(other)) manifest.rule = other;
-  const bool is_known = manifest.rule == muon        ? moments == 2
-                        : manifest.rule == adafactor ? moments == 0
-                                                     : manifest.rule != adam && moments < 2;
-  if (!is_known)
-    throw FileError(fmt::format(
-        "optimizer: expected lion or sgd with 0 or 1 moments, adafactor with 0, or muon "
-        "with 2, got {}",
-        optimizer.dump()));
-  manifest.moments = static_cast<int>(moments);
+  if (moments > 2)
+    throw FileError(fmt::format("optimizer: expected 0 to 2 moments, got {}", optimizer.dump()));
+  manifest.states = moment_names(moments);
+  if (const auto states = optimizer.find("states"); states != optimizer.end())
+    states->get_to(manifest.states);
+  if (const auto options = optimizer.find("options"); options != optimizer.end())
+    options->get_to(manifest.options);
 }
 
 Manifest parse(json object, const std::string& text) {
@@ -291,8 +293,10 @@ std::string Manifest::Piece::name() const {
 }
 
 int64_t Manifest::numel_of(const std::string& parameter, const std::string& state) const {
-  const Shape& shape = parameters.at(parameter);
-  return state == "moment2" ? moment2_numel(rule, shape) : shape.numel();
+  if (state != "master" && std::find(states.begin(), states.end(), state) == states.end())
+    for (const Piece& piece : pieces)
+      if (piece.parameter == parameter && piece.state == state) return piece.shape.numel();
+  return parameters.at(parameter).numel();
 }
 
 std::string account_text(const Manifest& shard) {
@@ -322,8 +326,16 @@ std::string manifest_text(const Manifest& manifest) {
                  {"parameters", json_of(manifest.parameters)},
                  {"tensors", tensors_of(manifest.pieces)}};
   if (manifest.loss_scaler) object["loss_scaler"] = json_of(*manifest.loss_scaler);
-  if (manifest.rule != OptimizerRule::adam)
-    object["optimizer"] = {{"rule", name_of(manifest.rule)}, {"moments", manifest.moments}};
+  if (const Manifest usual;
+      manifest.optimizer != usual.optimizer || manifest.states != usual.states) {
+    const std::vector<std::string>& states = manifest.states;
+    const bool has_moments =
+        states.size() <= 2 && states == moment_names(static_cast<int64_t>(states.size()));
+    json& optimizer = object["optimizer"] = {{"rule", manifest.optimizer},
+                                             {"moments", has_moments ? states.size() : 0}};
+    if (!has_moments) optimizer["states"] = states;
+    if (!manifest.options.empty()) optimizer["options"] = manifest.options;
+  }
   if (const CheckpointInfo::Base& base = manifest.info.base; !base.path.empty())
     object["base"] = {{"path", base.path}, {"hash", base.hash}};
   if (!manifest.headers.empty()) object["headers"] = manifest.headers;

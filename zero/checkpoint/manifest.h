@@ -12,7 +12,6 @@
 #include "zerograd/runtime/shape.h"
 #include "zerograd/runtime/storage/checksum.h"
 #include "zerograd/zero/checkpoint/checkpoint_info.h"
-#include "zerograd/zero/config.h"
 #include "zerograd/zero/optimizer/loss_scale.h"
 
 namespace zg::zero {
@@ -59,8 +58,10 @@ struct Manifest {
 
   CheckpointInfo info;
   std::optional<LossScaler::State> loss_scaler;  ///< only with a dynamic scale
-  OptimizerRule rule = OptimizerRule::adam;      ///< older checkpoints are of adam
-  int moments = 2;  ///< of each parameter that is trained; moments_of()
+  std::string optimizer = "adam";                ///< older checkpoints are of adam
+  /// Its states that have a number for each element. Others have one piece for each parameter.
+  std::vector<std::string> states = {"moment1", "moment2"};
+  std::map<std::string, double> options;  ///< of an optimizer outside the library
   std::map<std::string, Shape> parameters;
   std::vector<Piece> pieces;
   /// By shard: XXH3-128 of the bytes before its tensors. Empty in an older checkpoint.

@@ -48,22 +48,24 @@ Snapshot::Snapshot(const Engine& engine)
     for (const FlatUnit::Piece& piece : storage.trainable.flat.shard(rank)) {
       if (piece.parameter->copy != Copy::own) continue;
       const int64_t begin = shard + piece.begin;
-      for (const auto& [state, tensor] : {std::pair(Engine::State::master, &storage.masters),
-                                          std::pair(Engine::State::moment1, &storage.moment1),
-                                          std::pair(Engine::State::moment2, &storage.moment2)}) {
-        const int64_t first =
-            state == Engine::State::moment2 ? storage.moment2_begin : storage.state_begin;
-        if (!*tensor || begin < first) continue;
+      for (const Engine::State& state : engine.states(*piece.parameter)) {
+        const bool is_master = state == Engine::State::master;
+        const size_t index = storage.index_of(*piece.parameter, state.name);
+        const std::optional<Shape> shape = engine.shape_of(*piece.parameter, state);
+        // The rank with the first element of the parameter saves a state with a shape of its own.
+        if (shape && piece.offset == 0)
+          add({piece.parameter, state, 0, shape->numel(), shape},
+              {.values = storage.shaped(index, *piece.parameter),
+               .storage = &storage,
+               .begin = begin});
+        if (shape) continue;
+        const Tensor& values = is_master ? storage.masters : storage.states[index].tensor;
+        const int64_t first = is_master ? storage.state_begin : storage.states[index].begin;
         add({piece.parameter, state, piece.offset, piece.numel()},
-            {.values = tensor->flat(begin - first, piece.numel()),
+            {.values = values.flat(begin - first, piece.numel()),
              .storage = &storage,
              .begin = begin});
       }
-      // Every rank has the same second moments of adafactor. The rank with the first element of the
-      // parameter saves them.
-      if (const Tensor factors = storage.factors_of(*piece.parameter); factors && piece.offset == 0)
-        add({piece.parameter, Engine::State::moment2, 0, factors.numel()},
-            {.values = factors, .storage = &storage, .begin = begin});
     }
     for (const FlatUnit::Piece& piece : storage.frozen.flat.shard(rank))
       if (piece.parameter->copy == Copy::own && piece.parameter->saved)
@@ -73,8 +75,8 @@ Snapshot::Snapshot(const Engine& engine)
   if (rank == 0)
     for (const auto& parameter : s.store.parameters())
       if (parameter->whole.numel() == 0 && parameter->copy == Copy::own)
-        for (const NamedState& saved : states_of(*parameter, s.config))
-          add({parameter.get(), saved.state, 0, 0}, {});
+        for (const Engine::State& state : states_of(*parameter, engine))
+          add({parameter.get(), state, 0, 0}, {});
   take_bucket(engine);
   engine.device().compute().synchronize();  // all steps so far must have finished
   s.snapshot = this;

@@ -5,16 +5,17 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "zerograd/zero/engine.h"
-#include "zerograd/zero/optimizer/optimizer.h"
+#include "zerograd/zero/optimizer/update.h"
 #include "zerograd/zero/states/storage.h"
 
 namespace zg::zero {
 
-/// A consistent f32 view of this rank's master weights and moments, as they are at construction. A
+/// A consistent f32 view of this rank's master weights and states, as they are at construction. A
 /// separate thread reads it while the engine continues; a step that is about to overwrite a range
 /// waits until that range has been read. f32 data in host memory is read in place. Other data is
 /// copied through one host bucket, the only memory that a snapshot allocates. An engine has at most
@@ -32,7 +33,8 @@ class ZG_API Snapshot final : public StateReader {
   struct Piece {
     const Parameter* parameter;
     Engine::State state;
-    int64_t offset, numel;  ///< elements, within this rank's slice of the parameter
+    int64_t offset, numel;            ///< elements, within this rank's slice of the parameter
+    std::optional<Shape> shape = {};  ///< of a state with a shape of its own, which is one piece
   };
   /// In the order in which a step overwrites them. An empty parameter lies in no shard: rank 0
   /// lists its pieces last.

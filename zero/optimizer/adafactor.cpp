@@ -7,8 +7,6 @@
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/optimizer/optimizer.h"
 #include "zerograd/kernels/reduce/reduce.h"
-#include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/trace.h"
 #include "zerograd/zero/optimizer/whole_update.h"
 
@@ -59,17 +57,17 @@ constexpr uint32_t axis0 = 1, axis1 = 2;
 /// The update of one storage.
 class FactoredUpdate {
  public:
-  FactoredUpdate(const Storage& storage, const OptimizerStep& step, const Config& config,
-                 const Device& device, Communicator& comm)
-      : storage_(storage),
-        step_(step),
-        config_(config),
-        device_(device),
-        comm_(comm),
-        pieces_(whole_pieces(storage.trainable.flat)),
-        host_(device),
-        by_host_(is_updated_by_host(storage)),
-        squares_of_masters_(pieces_.size(), device, by_host_ ? host_space(device) : Space::device,
+  FactoredUpdate(const AdafactorOptions& options, const GatheredOptimizer::Update& update)
+      : options_(options),
+        storage_(update.storage),
+        step_(update.step),
+        config_(update.config),
+        device_(update.device),
+        comm_(update.comm),
+        pieces_(whole_pieces(storage_.trainable.flat)),
+        host_(device_),
+        by_host_(is_updated_by_host(storage_)),
+        squares_of_masters_(pieces_.size(), device_, by_host_ ? host_space(device_) : Space::device,
                             by_host_ ? static_cast<Stream&>(host_) : device_.compute()) {}
 
   /// The direction is the gradient of the whole step in f32. sgd's kernel adds it to zeros.
@@ -97,13 +95,12 @@ class FactoredUpdate {
     const PurposeScope purpose(device_, Purpose::workspace);
     const NameScope name(device_, storage_.name + " second moments");
     const Squares squares(pieces_.size(), device_, Space::device, stream);
-    const Tensor epsilon =
-        Tensor::full({1}, config_.update.adafactor.epsilon1, DType::f32, device_);
+    const Tensor epsilon = Tensor::full({1}, options_.epsilon1, DType::f32, device_);
     for (size_t i = 0; i < pieces_.size(); ++i) {
       const FlatUnit::Piece& piece = pieces_[i];
       const Tensor gradient = gradients.flat(piece.begin, piece.numel());
       const Tensor root_of_v = Tensor::empty({piece.numel()}, DType::f32, device_);
-      const Tensor factors = storage_.factors_of(*piece.parameter);
+      const Tensor factors = factors_of(*piece.parameter);
       if (piece.parameter->shape.rank() == 2)
         update_matrix(gradient.view(piece.parameter->shape), factors, epsilon,
                       root_of_v.view(piece.parameter->shape));
@@ -117,6 +114,10 @@ class FactoredUpdate {
   }
 
  private:
+  /// The second moments of a parameter.
+  Tensor factors_of(const Parameter& parameter) const {
+    return storage_.shaped(storage_.optimizers->of(parameter).arrays.front(), parameter);
+  }
   /// The sums of squares of the whole masters.
   std::vector<int64_t> limbs_of_masters() const {
     const std::vector<int64_t> own = squares_of_masters_.limbs();
@@ -130,8 +131,7 @@ class FactoredUpdate {
   /// The weight of the new gradient in a second moment; 0 in a skipped step.
   double weight() const {
     return step_.skipped ? 0.0
-                         : std::pow(static_cast<double>(step_.step),
-                                    double{config_.update.adafactor.beta2_decay});
+                         : std::pow(static_cast<double>(step_.step), double{options_.beta2_decay});
   }
   void average(const Tensor& squares, const Tensor& moment) const {
     kernels::axpby({.x = squares, .y = moment, .a = weight(), .b = 1.0 - weight()},
@@ -172,7 +172,6 @@ class FactoredUpdate {
   /// Makes steps of the updates u, whose sums of squares are given.
   void scale(const Tensor& updates, const std::vector<int64_t>& of_masters,
              const std::vector<int64_t>& of_updates) const {
-    const AdafactorOptions& options = config_.update.adafactor;
     std::vector<float> factors(pieces_.size());
     for (size_t i = 0; i < pieces_.size(); ++i) {
       const FlatUnit::Piece& piece = pieces_[i];
@@ -182,9 +181,9 @@ class FactoredUpdate {
       const double rate =
           double{step_.rate} * numbers_of(config_.update, *piece.parameter).rate_factor;
       const double times_root = rate * std::sqrt(static_cast<double>(step_.step));
-      const double size = std::max<double>(options.epsilon2, rms(of_masters)) /
+      const double size = std::max<double>(options_.epsilon2, rms(of_masters)) /
                           std::max(1.0, times_root);  // without the rate, which sgd multiplies by
-      factors[i] = static_cast<float>(size / std::max(1.0, rms(of_updates) / options.clip));
+      factors[i] = static_cast<float>(size / std::max(1.0, rms(of_updates) / options_.clip));
     }
     const Tensor all = Tensor::from(factors, {static_cast<int64_t>(factors.size())}, device_);
     for (size_t i = 0; i < pieces_.size(); ++i) {
@@ -194,6 +193,7 @@ class FactoredUpdate {
     }
   }
 
+  const AdafactorOptions& options_;
   const Storage& storage_;
   const OptimizerStep& step_;
   const Config& config_;
@@ -206,35 +206,43 @@ class FactoredUpdate {
   const Squares squares_of_masters_;  // of this rank's shard
 };
 
-}  // namespace
-
-void check_factors(const ParameterStore& store, const Config& config) {
-  if (config.update.rule != OptimizerRule::adafactor) return;
-  for (const auto& parameter : store.parameters()) {
-    if (!is_updated(*parameter)) continue;
-    if (!parameter->slice.is_whole())
-      throw Unsupported(fmt::format(
-          "engine: the optimizer is adafactor, and tensor ranks divide the parameter '{}' {}: this "
-          "one has {}; expected whole parameters; try --tensor-parallel 1, or data and pipeline "
-          "ranks",
-          parameter->name, parameter->whole, parameter->shape));
-    if (parameter->shape.rank() > 2)
-      throw Unsupported(fmt::format(
-          "engine: the optimizer is adafactor, and the parameter '{}' is {}; expected a "
-          "matrix or a vector; try another optimizer",
-          parameter->name, parameter->shape));
-  }
+/// The shape of the second moments: those of rows, then of columns; of a vector, those of elements.
+Shape factors_shape(const Shape& shape) {
+  const bool factored = shape.rank() == 2 && shape.numel() > 0;
+  return factored ? Shape{shape[0] + shape[1]} : shape;
 }
 
-void update_factored(Storage& storage, const Tensor& all_sums, const OptimizerStep& step,
-                     const Config& config, const Device& device, Communicator& comm) {
-  const FactoredUpdate update(storage, step, config, device, comm);
-  update_whole(storage, all_sums,
-               {.directions = DType::f32,
-                .state = masters,
-                .direct = [&](const WholeRule::Chunk& chunk) { update.write_directions(chunk); },
-                .make_steps = [&](const Tensor& directions) { update.make_steps(directions); }},
-               step, config, device, comm);
+class Adafactor final : public GatheredOptimizer {
+ public:
+  explicit Adafactor(const AdafactorOptions& options) : options_(options) {}
+  std::string name() const override { return "adafactor"; }
+  std::vector<State> states() const override {
+    return {{.name = "moment2", .shape = factors_shape}};
+  }
+  std::map<std::string, double> options() const override {
+    return {{"beta2_decay", options_.beta2_decay},
+            {"epsilon1", options_.epsilon1},
+            {"epsilon2", options_.epsilon2},
+            {"clip", options_.clip}};
+  }
+  bool updates(const Parameter& parameter) const override { return parameter.shape.rank() <= 2; }
+  void update_gathered(const Update& update) const override {
+    const FactoredUpdate factored(options_, update);
+    update_whole(
+        update, {.directions = DType::f32,
+                 .state = masters_lane,
+                 .direct = [&](const WholeRule::Chunk& chunk) { factored.write_directions(chunk); },
+                 .make_steps = [&](const Tensor& directions) { factored.make_steps(directions); }});
+  }
+
+ private:
+  const AdafactorOptions options_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Optimizer> adafactor(const AdafactorOptions& options) {
+  return std::make_shared<Adafactor>(options);
 }
 
 }  // namespace zg::zero

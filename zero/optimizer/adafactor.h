@@ -1,11 +1,8 @@
 #pragma once
 
-#include "zerograd/autograd/parameter.h"
-#include "zerograd/runtime/comm/communicator.h"
-#include "zerograd/runtime/tensor.h"
-#include "zerograd/zero/config.h"
-#include "zerograd/zero/optimizer/lanes.h"
-#include "zerograd/zero/states/storage.h"
+#include <memory>
+
+#include "zerograd/zero/optimizer.h"
 
 // Adafactor: Shazeer, Stern 2018, arXiv:1804.04235, as torch.optim.Adafactor. For a parameter p
 // with gradient g, in step t (from 1), where mean() is over elements and rms() its root for
@@ -23,7 +20,7 @@
 // PyTorch's epsilon1 None depends on the parameter's dtype; here it is always that of f32.
 //
 // The second moments (row and column, or v) are small, so every rank has those of all parameters,
-// in f32 on its device (Storage::factors), and computes the same from the gathered gradients.
+// in f32 on its device, and computes the same from the gathered gradients.
 // Nothing is sent but these gradients, in f32, and the sums of squares of the masters, which are
 // exact. Means are computed on whole rows and columns, in an order that depends on the shape alone.
 // So the bits do not depend on the stage, the ranks, the offload or the threads. On an accelerator
@@ -32,13 +29,14 @@
 // A step takes memory for the gradients of one unit, and for one copy of its largest parameter.
 namespace zg::zero {
 
-/// Throws Unsupported if a tensor rank has only a slice of a parameter, or if a parameter has more
-/// than two axes.
-void check_factors(const ParameterStore& store, const Config& config);
+struct AdafactorOptions {
+  float beta2_decay = -0.8f;  ///< beta2 = 1 - step^beta2_decay; 0 or less
+  float epsilon1 = 0x1p-23f;  ///< the least root of a second moment; torch's None for f32
+  float epsilon2 = 1e-3f;     ///< the least root mean square of a parameter in its step's size
+  float clip = 1.0f;          ///< the root mean square to which an update is limited; from 1
+};
 
-/// Updates the parameters of a storage, as update_whole() (whole_update.h) says. A skipped step has
-/// the same collectives and allocations.
-void update_factored(Storage& storage, const Tensor& all_sums, const OptimizerStep& step,
-                     const Config& config, const Device& device, Communicator& comm);
+/// For parameters of at most two axes.
+ZG_API std::shared_ptr<const Optimizer> adafactor(const AdafactorOptions& options = {});
 
 }  // namespace zg::zero

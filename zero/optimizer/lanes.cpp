@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <string_view>
 
 #include "zerograd/runtime/random.h"
@@ -10,25 +11,25 @@
 namespace zg::zero {
 namespace {
 
-constexpr std::string_view state_names[] = {"masters", "moment1", "moment2", "values", "gradients"};
-
 /// Adjacent pieces with equal numbers, including the padding between and after them. The ends are
 /// relative to `begin` of ranges_of(), and multiples of FlatUnit::alignment.
 struct Range {
   int64_t begin, end;
-  UpdateNumbers numbers;
+  const Parameter* first;  // its numbers are those of all
 };
 
 std::vector<Range> ranges_of(const FlatUnit& flat, int64_t begin, int64_t end,
                              const UpdateOptions& options) {
   std::vector<Range> merged;
+  std::optional<UpdateNumbers> last;
   for (const FlatUnit::Piece& piece : flat.within(begin, end)) {
-    const Range range = {piece.begin, FlatUnit::aligned(piece.end),
-                         numbers_of(options, *piece.parameter)};
-    if (!merged.empty() && merged.back().numbers == range.numbers)
-      merged.back().end = range.end;
+    const UpdateNumbers numbers = numbers_of(options, *piece.parameter);
+    const int64_t aligned = FlatUnit::aligned(piece.end);
+    if (last == numbers)
+      merged.back().end = aligned;
     else
-      merged.push_back(range);
+      merged.push_back({piece.begin, aligned, piece.parameter});
+    last = numbers;
   }
   return merged;
 }
@@ -36,17 +37,23 @@ std::vector<Range> ranges_of(const FlatUnit& flat, int64_t begin, int64_t end,
 }  // namespace
 
 StateTensors states_of(const Storage& storage) {
+  StateTensors tensors = {storage.masters};
+  for (const Storage::State& state : storage.states) tensors.push_back(state.tensor);
+  tensors.push_back(storage.low_precision(storage.state_begin, storage.state_numel));
   const bool own = storage.sums.numel() == storage.state_numel;
-  return {storage.masters, storage.moment1, storage.moment2,
-          storage.low_precision(storage.state_begin, storage.state_numel),
-          own ? storage.sums : Tensor()};
+  tensors.push_back(own ? storage.sums : Tensor());
+  return tensors;
 }
 
-Tensor part_of(const Storage& storage, const StateTensors& states, size_t state, int64_t begin,
+Tensor part_of(const Storage& storage, const StateTensors& states, size_t lane, int64_t begin,
                int64_t numel) {
-  if (!states[state]) return {};
-  return states[state].flat(
-      state == moment2 ? begin - (storage.moment2_begin - storage.state_begin) : begin, numel);
+  if (!states[lane]) return {};
+  if (lane >= first_state_lane && lane < values_lane(storage)) {
+    const Storage::State& state = storage.states[lane - first_state_lane];
+    begin -= state.begin - storage.state_begin;
+    if (!state.parts.empty() || begin < 0 || begin + numel > state.tensor.numel()) return {};
+  }
+  return states[lane].flat(begin, numel);
 }
 
 int64_t whole_in(const Storage& storage) {
@@ -55,19 +62,25 @@ int64_t whole_in(const Storage& storage) {
 }
 
 bool is_updated_by_host(const Storage& storage) {
-  if (!storage.moment1 && storage.values_are_masters) return false;  // no states
-  const Tensor& state = storage.moment1 ? storage.moment1 : storage.masters;
+  Tensor state = storage.values_are_masters ? Tensor() : storage.masters;
+  for (size_t i = 0; i < storage.states.size(); ++i)
+    if (storage.states[i].tensor && !storage.optimizers->arrays()[i].everywhere)
+      state = storage.states[i].tensor;
   return state && state.buffer()->space() != Space::device &&
          state.device().traits().backend != Device::Type::cpu;
 }
 
-Streaming::Lane lane_of(const Storage& storage, const StateTensors& states, size_t state) {
-  return {.tensor = states[state],
-          .loads = state != low_precision,
-          .saves = state != sums,
+Streaming::Lane lane_of(const Storage& storage, const StateTensors& states, size_t lane) {
+  const size_t values = values_lane(storage);
+  return {.tensor = states[lane],
+          .loads = lane != values,
+          .saves = lane != sums_lane(storage),
           .to_host = is_updated_by_host(storage),
           .unit = storage.name,
-          .state = state_names[state]};
+          .state = lane == masters_lane ? "masters"
+                   : lane < values      ? std::string_view(storage.states[lane - 1].name)
+                   : lane == values     ? "values"
+                                        : "gradients"};
 }
 
 int64_t step_of(int64_t numel, bool streams, const Config& config) {
@@ -77,7 +90,11 @@ int64_t step_of(int64_t numel, bool streams, const Config& config) {
 bool streams(const Storage& storage) {
   const StateTensors states = states_of(storage);
   bool moves = false;
-  for (size_t i = 0; i < states.size(); ++i) moves |= lane_of(storage, states, i).moves();
+  for (size_t i = 0; i < states.size(); ++i) {
+    const bool is_state = i >= first_state_lane && i < values_lane(storage);
+    if (is_state && storage.optimizers->arrays()[i - first_state_lane].everywhere) continue;
+    moves |= lane_of(storage, states, i).moves();
+  }
   return moves;
 }
 
@@ -85,26 +102,71 @@ int64_t step_of(const Storage& storage, const Config& config) {
   return step_of(storage.state_numel, streams(storage), config);
 }
 
-void append(const Storage& storage, int64_t begin, const Tensor& gradients,
+std::vector<Chunk> chunks_of(const Storage& storage, const Config& config) {
+  const FlatUnit& flat = storage.trainable.flat;
+  const int64_t step = step_of(storage, config), end = storage.state_begin + storage.state_numel;
+  std::vector<Chunk> chunks;
+  const auto add = [&](int64_t from, int64_t to, size_t optimizer, const Parameter* whole) {
+    chunks.push_back({from - storage.state_begin, to - from, optimizer, whole});
+  };
+  for (const FlatUnit::Section& section : flat.sections) {
+    const int64_t first = std::max(section.begin, storage.state_begin + whole_in(storage));
+    const int64_t last = std::min(section.end, end);
+    if (storage.optimizers->all()[section.optimizer].owns_parameters()) {
+      for (const FlatUnit::Piece& piece : flat.within(first, last))
+        add(first + piece.begin, first + FlatUnit::aligned(piece.end), section.optimizer,
+            piece.parameter);
+      continue;
+    }
+    for (int64_t begin = first; begin < last; begin += step)
+      add(begin, std::min(begin + step, last), section.optimizer, nullptr);
+  }
+  return chunks;
+}
+
+Streaming::Part part_of(const Storage& storage, const StateTensors& states, const Chunk& chunk) {
+  Streaming::Part part;
+  for (size_t i = 0; i < states.size(); ++i) {
+    part.push_back(lane_of(storage, states, i));
+    part.back().tensor = part_of(storage, states, i, chunk.begin, chunk.numel);
+    if (const bool is_state = i >= first_state_lane && i < values_lane(storage);
+        is_state && chunk.whole && !part.back().tensor)
+      part.back().tensor = storage.shaped(i - first_state_lane, *chunk.whole);
+  }
+  return part;
+}
+
+void append(const Storage& storage, const Chunk& chunk, const Tensor& gradients,
             std::span<const Tensor> states, const UpdateOptions& options,
-            std::vector<OptimizerTensor>& to) {
-  const int64_t end = begin + gradients.numel();
-  const auto append_part = [&](int64_t first, int64_t numel, const UpdateNumbers& numbers) {
+            std::vector<OptimizerRange>& to) {
+  const int64_t begin = storage.state_begin + chunk.begin, end = begin + chunk.numel;
+  const auto append_part = [&](int64_t first, int64_t numel, const Parameter& parameter) {
+    const Optimizers::Entry& entry = storage.optimizers->of(parameter);
     const auto part = [&](const Tensor& tensor) {
-      return tensor ? tensor.flat(first, numel) : Tensor();
+      if (!tensor) return Tensor();
+      const Tensor flat = tensor.flat(first, numel);
+      return chunk.whole ? flat.view(parameter.shape) : flat;
     };
-    to.push_back({.parameter = part(states[masters]),
-                  .gradient = part(gradients),
-                  .moment1 = part(states[moment1]),
-                  .moment2 = part(states[moment2]),
-                  .low_precision = part(states[low_precision]),
-                  .weight_decay = numbers.weight_decay,
-                  .rate_factor = numbers.rate_factor});
+    const UpdateNumbers numbers = numbers_of(options, parameter);
+    OptimizerRange& range = to.emplace_back();
+    range.master = part(states[masters_lane]);
+    range.gradient = part(gradients);
+    range.value = part(states[values_lane(storage)]);
+    range.rate_factor = numbers.rate_factor;
+    range.weight_decay = numbers.weight_decay;
+    range.declared = entry.states;
+    for (size_t i = 0; i < entry.states.size(); ++i) {
+      const Tensor& state = states[first_state_lane + entry.arrays[i]];
+      range.states.push_back(entry.states[i].shape && state
+                                 ? state.view(entry.states[i].shape(parameter.shape))
+                                 : part(state));
+    }
+    return &range;
   };
   const FlatUnit& flat = storage.trainable.flat;
-  if (!options.stochastic_rounding) {
+  if (!chunk.whole && !options.stochastic_rounding) {
     for (const Range& range : ranges_of(flat, begin, end, options))
-      append_part(range.begin, range.end - range.begin, range.numbers);
+      append_part(range.begin, range.end - range.begin, *range.first);
     return;
   }
   // The random bits depend on the element's index in the whole parameter.
@@ -113,9 +175,9 @@ void append(const Storage& storage, int64_t begin, const Tensor& gradients,
     for (int64_t done = 0; done < piece.numel();) {
       const int64_t element = piece.offset + done, left = piece.numel() - done;
       const int64_t run = slice.is_whole() ? left : std::min(left, slice.run_left(element));
-      append_part(piece.begin + done, run, numbers_of(options, *piece.parameter));
-      to.back().name = hash_name(piece.parameter->name.c_str());
-      to.back().first = slice.whole_index(element);
+      OptimizerRange* const range = append_part(piece.begin + done, run, *piece.parameter);
+      range->name = hash_name(piece.parameter->name.c_str());
+      range->first = slice.whole_index(element);
       done += run;
     }
   }

@@ -9,8 +9,6 @@
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/matmul/matmul.h"
 #include "zerograd/kernels/optimizer/optimizer.h"
-#include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/trace.h"
 #include "zerograd/zero/optimizer/whole_update.h"
 
@@ -24,14 +22,18 @@ constexpr double smallest_norm = 1e-7;
 /// The update of one storage's matrices.
 class MatrixUpdate {
  public:
-  MatrixUpdate(const Storage& storage, const OptimizerStep& step, const Config& config,
-               const Device& device, Communicator& comm)
-      : storage_(storage), step_(step), config_(config), device_(device), comm_(comm) {}
+  MatrixUpdate(const MuonOptions& options, const GatheredOptimizer::Update& update)
+      : options_(options),
+        storage_(update.storage),
+        step_(update.step),
+        config_(update.config),
+        device_(update.device),
+        comm_(update.comm) {}
 
   /// Updates the first moments. sgd's kernel adds the momentum, as its direction, to zeros.
   void write_directions(const WholeRule::Chunk& chunk) const {
     if (step_.skipped) return;
-    const double momentum = config_.update.muon.momentum;
+    const double momentum = options_.momentum;
     kernels::optimizer_update(
         {.tensors = {{.parameter = chunk.direction,
                       .gradient = chunk.gradient,
@@ -39,8 +41,8 @@ class MatrixUpdate {
          .rule = OptimizerRule::sgd,
          .gradient_scale = static_cast<float>(step_.gradient_scale * (1.0 - momentum)),
          .rate = -1.0f,
-         .beta1 = config_.update.muon.momentum,
-         .nesterov = config_.update.muon.nesterov,
+         .beta1 = options_.momentum,
+         .nesterov = options_.nesterov,
          .step = step_.step},
         chunk.stream);
   }
@@ -56,7 +58,7 @@ class MatrixUpdate {
       const Tensor matrix = directions.flat(matrices[i].begin, matrices[i].numel());
       if (owners[i] == comm_.rank())
         orthogonalise(matrix.view(parameter.shape), norms[i],
-                      rate_factor(config_.update.muon.rate, parameter.shape[0], parameter.shape[1]),
+                      rate_factor(options_.rate, parameter.shape[0], parameter.shape[1]),
                       device_.compute());
       if (comm_.size() == 1) continue;
       const int64_t bucket = config_.allgather_bucket_size;
@@ -97,6 +99,7 @@ class MatrixUpdate {
     return norms;
   }
 
+  const MuonOptions& options_;
   const Storage& storage_;
   const OptimizerStep& step_;
   const Config& config_;
@@ -104,15 +107,43 @@ class MatrixUpdate {
   Communicator& comm_;
 };
 
+class Muon final : public GatheredOptimizer {
+ public:
+  Muon(const MuonOptions& options, std::shared_ptr<const Optimizer> others)
+      : options_(options), others_(std::move(others)) {}
+  std::string name() const override { return "muon"; }
+  std::vector<State> states() const override { return {{.name = "moment1"}}; }
+  std::map<std::string, double> options() const override {
+    return {{"momentum", options_.momentum},
+            {"nesterov", options_.nesterov},
+            {"match_rms_adamw", options_.rate == MuonRate::match_rms_adamw}};
+  }
+  bool updates(const Parameter& parameter) const override {
+    return parameter.hidden_matrix && parameter.shape.numel() > 0;
+  }
+  std::shared_ptr<const Optimizer> others() const override { return others_; }
+  void update_gathered(const Update& update) const override {
+    const MatrixUpdate matrices(options_, update);
+    const Parameter& first = *whole_pieces(update.storage.trainable.flat).front().parameter;
+    update_whole(
+        update,
+        {.directions = update.config.optimizer,
+         .state = first_state_lane + update.storage.optimizers->of(first).arrays.front(),
+         .direct = [&](const WholeRule::Chunk& chunk) { matrices.write_directions(chunk); },
+         .make_steps = [&](const Tensor& directions) { matrices.make_orthogonal(directions); }});
+  }
+
+ private:
+  const MuonOptions options_;
+  const std::shared_ptr<const Optimizer> others_;
+};
+
 }  // namespace
 
-void check_matrices(const ParameterStore& store, const Config& config) {
-  for (const auto& parameter : store.parameters())
-    if (is_muon_matrix(*parameter, config.update) && !parameter->slice.is_whole())
-      throw Unsupported(fmt::format(
-          "engine: the optimizer is muon, and tensor ranks divide the matrix '{}' {}: this one has "
-          "{}; expected whole matrices; try --tensor-parallel 1, or data and pipeline ranks",
-          parameter->name, parameter->whole, parameter->shape));
+std::shared_ptr<const Optimizer> muon(const MuonOptions& options, const AdamOptions& adam) {
+  AdamOptions others = adam;
+  others.rate *= options.adam_rate;
+  return std::make_shared<Muon>(options, zero::adam(others));
 }
 
 double rate_factor(MuonRate rate, int64_t rows, int64_t columns) {
@@ -180,18 +211,6 @@ std::vector<int> owners_of_matrices(const FlatUnit& flat) {
     owners[matrix] = static_cast<int>(least - loads.begin());
   }
   return owners;
-}
-
-void update_matrices(Storage& storage, const Tensor& all_sums, const OptimizerStep& step,
-                     const Config& config, const Device& device, Communicator& comm) {
-  const MatrixUpdate update(storage, step, config, device, comm);
-  update_whole(
-      storage, all_sums,
-      {.directions = config.optimizer,
-       .state = moment1,
-       .direct = [&](const WholeRule::Chunk& chunk) { update.write_directions(chunk); },
-       .make_steps = [&](const Tensor& directions) { update.make_orthogonal(directions); }},
-      step, config, device, comm);
 }
 
 }  // namespace zg::zero

@@ -1,15 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
-#include "zerograd/autograd/parameter.h"
-#include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/tensor.h"
-#include "zerograd/zero/config.h"
-#include "zerograd/zero/optimizer/lanes.h"
-#include "zerograd/zero/states/partition.h"
-#include "zerograd/zero/states/storage.h"
+#include "zerograd/zero/optimizer.h"
+#include "zerograd/zero/optimizer/elementwise.h"
 
 // Muon: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon, as torch.optim.Muon of
 // PyTorch 2.9. For a matrix p of `rows` x `columns` with gradient g, in each step:
@@ -31,8 +28,32 @@
 // fused projection of queries, keys and values is one matrix.
 namespace zg::zero {
 
-/// Throws Unsupported if a tensor rank has only a slice of a matrix, which Muon needs whole.
-void check_matrices(const ParameterStore& store, const Config& config);
+struct FlatUnit;
+
+/// How Muon adjusts the rate of a matrix to its shape, as adjust_lr_fn of torch.optim.Muon.
+enum class MuonRate : uint8_t {
+  original,        ///< rate * sqrt(max(1, rows / columns)), as its author and DeepSpeed
+  match_rms_adamw  ///< rate * 0.2 sqrt(max(rows, columns)): a step is as large as one of AdamW, so
+                   ///< both parts have one rate. Liu et al. 2025, arXiv:2502.16982, equation 4
+};
+/// "original", "match_rms_adamw".
+constexpr const char* name_of(MuonRate rate) {
+  return rate == MuonRate::original ? "original" : "match_rms_adamw";
+}
+
+/// Parameters with Parameter::hidden_matrix are updated as by torch.optim.Muon; its Newton-Schulz
+/// iteration is in f32 here, in bf16 there. All others are updated by adam, and so are matrices of
+/// a group with by_adam.
+struct MuonOptions {
+  float momentum = 0.95f;
+  bool nesterov = true;
+  MuonRate rate = MuonRate::match_rms_adamw;
+  float adam_rate = 1.0f;  ///< the rate of the parameters that adam updates, as a multiple of the
+                           ///< step's rate
+};
+
+ZG_API std::shared_ptr<const Optimizer> muon(const MuonOptions& options = {},
+                                             const AdamOptions& adam = {});
 
 /// The factor by which the rate of a matrix is multiplied.
 ZG_API double rate_factor(MuonRate rate, int64_t rows, int64_t columns);
@@ -50,10 +71,5 @@ ZG_API void orthogonalise(const Tensor& matrix, double norm, double factor, Stre
 /// By matrix of the flat array: the rank that makes it orthogonal. The largest matrix first, each
 /// to the rank with the least work so far. Depends on sizes alone.
 ZG_API std::vector<int> owners_of_matrices(const FlatUnit& flat);
-
-/// Updates the matrices of a storage, as update_whole() (whole_update.h) says. A skipped step has
-/// the same collectives and allocations.
-void update_matrices(Storage& storage, const Tensor& all_sums, const OptimizerStep& step,
-                     const Config& config, const Device& device, Communicator& comm);
 
 }  // namespace zg::zero

@@ -6,6 +6,8 @@
 
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/optimizer/optimizer.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/states/residency.h"
 #include "zerograd/zero/states/transfer.h"
 
@@ -14,24 +16,23 @@ namespace {
 
 class WholeUpdate {
  public:
-  WholeUpdate(Storage& storage, const WholeRule& rule, const OptimizerStep& step,
-              const Config& config, const Device& device, Communicator& comm)
-      : storage_(storage),
+  WholeUpdate(const GatheredOptimizer::Update& update, const WholeRule& rule)
+      : storage_(update.storage),
         rule_(rule),
-        step_(step),
-        config_(config),
-        device_(device),
-        comm_(comm),
-        host_(device),
-        by_host_(is_updated_by_host(storage)),
+        step_(update.step),
+        config_(update.config),
+        device_(update.device),
+        comm_(update.comm),
+        host_(device_),
+        by_host_(is_updated_by_host(storage_)),
         stream_(by_host_ ? static_cast<Stream&>(host_) : device_.compute()),
-        states_(states_of(storage)),
-        own_numel_(whole_in(storage)) {
-    const FlatUnit& flat = storage.trainable.flat;
-    const bool gathers = storage.state_numel < flat.padded;
-    const PurposeScope purpose(device, Purpose::optimizer);
-    const NameScope name(device, storage.name + " directions");
-    directions_ = Tensor::zeros({gathers ? flat.padded : flat.whole_end}, rule.directions, device);
+        states_(states_of(storage_)),
+        own_numel_(whole_in(storage_)) {
+    const FlatUnit& flat = storage_.trainable.flat;
+    const bool gathers = storage_.state_numel < flat.padded;
+    const PurposeScope purpose(device_, Purpose::optimizer);
+    const NameScope name(device_, storage_.name + " directions");
+    directions_ = Tensor::zeros({gathers ? flat.padded : flat.whole_end}, rule.directions, device_);
     device_.compute().synchronize();  // chunks may be copied into it on another stream
   }
 
@@ -77,8 +78,8 @@ class WholeUpdate {
     std::vector<Streaming::Part> parts;
     for_each_chunk([&](int64_t begin, int64_t numel) {
       Streaming::Lane read = state_lane(rule_.state, begin, numel);
-      read.saves = read.saves && rule_.state != masters;
-      Streaming::Lane gradient = state_lane(sums, begin, numel);
+      read.saves = read.saves && rule_.state != masters_lane;
+      Streaming::Lane gradient = state_lane(sums_lane(storage_), begin, numel);
       if (all_sums) gradient.tensor = all_sums.flat(begin, numel);
       parts.push_back({read, gradient, direction_lane(begin, numel, /*loads=*/false)});
     });
@@ -110,11 +111,12 @@ class WholeUpdate {
     device_.compute().synchronize();  // the steps may be copied on another stream
     std::vector<Streaming::Part> parts;
     for_each_chunk([&](int64_t begin, int64_t numel) {
-      parts.push_back({state_lane(masters, begin, numel), state_lane(low_precision, begin, numel),
+      parts.push_back({state_lane(masters_lane, begin, numel),
+                       state_lane(values_lane(storage_), begin, numel),
                        direction_lane(begin, numel, /*loads=*/true)});
     });
     Streaming streaming = stream(parts);
-    int64_t begin = storage_.state_begin;
+    int64_t begin = 0;
     for (const Streaming::Part& part : parts) {
       const std::vector<Tensor>& tensors = streaming.next();
       if (!step_.skipped)
@@ -128,19 +130,19 @@ class WholeUpdate {
   }
 
   void update_chunk(int64_t begin, const std::vector<Tensor>& tensors) {
-    StateTensors states;
-    states[masters] = tensors[state];
-    states[low_precision] = tensors[second];
-    std::vector<OptimizerTensor> updated;
-    append(storage_, begin, tensors[direction], states, config_.update, updated);
-    kernels::optimizer_update(
-        {.tensors = std::move(updated),
-         .rule = OptimizerRule::sgd,
-         .rate = step_.rate,
-         .step = step_.step,
-         .rounding_seed =
-             config_.update.stochastic_rounding ? std::optional(config_.seed) : std::nullopt},
-        stream_);
+    StateTensors states(states_.size());
+    states[masters_lane] = tensors[state];
+    states[values_lane(storage_)] = tensors[second];
+    std::vector<OptimizerRange> ranges;
+    append(storage_, {.begin = begin, .numel = tensors[direction].numel()}, tensors[direction],
+           states, config_.update, ranges);
+    for (OptimizerRange& range : ranges) range.states.clear();
+    kernels::optimizer_update({.tensors = tensors_of(ranges),
+                               .rule = OptimizerRule::sgd,
+                               .rate = step_.rate,
+                               .step = step_.step,
+                               .rounding_seed = step_.rounding_seed},
+                              stream_);
   }
 
   Storage& storage_;
@@ -163,10 +165,13 @@ std::vector<FlatUnit::Piece> whole_pieces(const FlatUnit& flat) {
   return flat.within(0, flat.whole_end);
 }
 
-void update_whole(Storage& storage, const Tensor& all_sums, const WholeRule& rule,
-                  const OptimizerStep& step, const Config& config, const Device& device,
-                  Communicator& comm) {
-  WholeUpdate(storage, rule, step, config, device, comm).run(all_sums);
+void GatheredOptimizer::update(const OptimizerStep&, std::span<const OptimizerRange>,
+                               Stream&) const {
+  raise<Unsupported>("optimizer: {} updates parameters only as a part of an engine", name());
+}
+
+void update_whole(const GatheredOptimizer::Update& update, const WholeRule& rule) {
+  WholeUpdate(update, rule).run(update.all_sums);
 }
 
 }  // namespace zg::zero

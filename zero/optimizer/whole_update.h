@@ -7,12 +7,13 @@
 #include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/runtime/tensor.h"
 #include "zerograd/zero/config.h"
+#include "zerograd/zero/optimizer.h"
 #include "zerograd/zero/optimizer/lanes.h"
 #include "zerograd/zero/states/partition.h"
 #include "zerograd/zero/states/storage.h"
 
-// The update of parameters that the optimizer needs whole (needs_whole() in states/partition.h).
-// Each rank computes directions from the gradients of its shard, in chunks where the states are
+// The update of whole parameters whose states stay divided over the ranks element by element. Each
+// rank computes directions from the gradients of its shard, in chunks where the states are
 // streamed, and the directions of a unit are gathered. The rule makes steps of them. Then each rank
 // updates its shard. It takes memory for the directions of one unit.
 namespace zg::zero {
@@ -20,8 +21,9 @@ namespace zg::zero {
 /// The part of an update that a rule decides.
 struct WholeRule {
   DType directions;  ///< f32 | bf16
-  /// The state that `direct` gets: moment1, which it may write, or masters, which it only reads.
-  StateIndex state;
+  /// The tensor that `direct` gets: a lane of StateTensors that it may write, or masters_lane,
+  /// which it only reads.
+  size_t state;
 
   /// Elements from `begin` on, which counts from Storage::state_begin. On `stream` the tensors are
   /// in memory.
@@ -43,11 +45,27 @@ struct WholeRule {
 /// The parameters of a flat array that are updated whole, in its order.
 std::vector<FlatUnit::Piece> whole_pieces(const FlatUnit& flat);
 
+/// An optimizer of whole parameters that updates those of a storage on all ranks together.
+class GatheredOptimizer : public Optimizer {
+ public:
+  struct Update {
+    Storage& storage;
+    const Tensor& all_sums;
+    const OptimizerStep& step;
+    const Config& config;
+    const Device& device;
+    Communicator& comm;
+  };
+  /// A skipped step has the same collectives and allocations.
+  virtual void update_gathered(const Update& update) const = 0;
+
+  bool needs_whole() const final { return true; }
+  void update(const OptimizerStep&, std::span<const OptimizerRange>, Stream&) const final;
+};
+
 /// p = (1 - rate weight_decay) p - rate step, in the masters' dtype, for the whole parameters of a
 /// storage; there must be one. `all_sums`: the gradient accumulators of all ranks, at stage 0 on
 /// several ranks.
-void update_whole(Storage& storage, const Tensor& all_sums, const WholeRule& rule,
-                  const OptimizerStep& step, const Config& config, const Device& device,
-                  Communicator& comm);
+void update_whole(const GatheredOptimizer::Update& update, const WholeRule& rule);
 
 }  // namespace zg::zero

@@ -111,15 +111,14 @@ void WholeModel::check_tiles() const {
   }
 }
 
-Tensor WholeModel::gather(const Parameter& parameter, Engine::State state) {
+Tensor WholeModel::gather(const Parameter& parameter, const Engine::State& state) {
   if (state != state_) gathered_[0] = gathered_[1] = {};
   state_ = state;
   Storage& storage = engine_.storage_of(parameter);
   Gathered& cached = gathered_[engine_.is_persistent(parameter)];
   if (cached.storage != &storage || cached.is_updated != is_updated(parameter)) {
     cached = {};  // free the buffers before the next ones are allocated
-    cached = {&storage, is_updated(parameter),
-              engine_.whole_state(storage, is_updated(parameter), state)};
+    cached = {&storage, is_updated(parameter), engine_.whole_state(parameter, state)};
   }
   return cached.whole.flat(engine_.begin_of(parameter), parameter.shape.numel());
 }
@@ -143,7 +142,7 @@ std::vector<float> WholeModel::elements(const std::string& name, const Part& par
   return x.to_host<float>();
 }
 
-void WholeModel::visit(const std::string& name, Engine::State state, const Visit& visit) {
+void WholeModel::visit(const std::string& name, const Engine::State& state, const Visit& visit) {
   const Entry& entry = entries_.at(name);
   if (entry.shape.numel() == 0) return;
   const Mesh* mesh = engine_.mesh;

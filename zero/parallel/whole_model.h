@@ -32,7 +32,7 @@ class WholeModel {
 
   /// Visits the elements of a parameter's state in order, on every rank.
   using Visit = std::function<void(std::span<const float>)>;
-  void visit(const std::string& name, Engine::State state, const Visit& visit);
+  void visit(const std::string& name, const Engine::State& state, const Visit& visit);
 
  private:
   void describe();
@@ -43,7 +43,7 @@ class WholeModel {
   };
   void add(const std::string& text, int stage, int tensor_rank);
   void check_tiles() const;
-  Tensor gather(const Parameter& parameter, Engine::State state);
+  Tensor gather(const Parameter& parameter, const Engine::State& state);
   /// Elements [begin, begin + numel) of a part, received from a rank that has it.
   std::vector<float> elements(const std::string& name, const Part& part, const Tensor& own,
                               int64_t begin, int64_t numel) const;

@@ -1,30 +1,79 @@
 #include "zerograd/zero/states/partition.h"
 
+#include <numeric>
+
 namespace zg::zero {
 
+namespace {
+
+/// By piece: its rank, so that no shard cuts a parameter. The largest parameter first, each to the
+/// rank with the fewest elements so far. Depends on sizes alone.
+std::vector<int> ranks_of(const std::vector<FlatUnit::Piece>& pieces, int world) {
+  std::vector<size_t> order(pieces.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return pieces[a].numel() > pieces[b].numel(); });
+  std::vector<int64_t> loads(static_cast<size_t>(world));
+  std::vector<int> ranks(pieces.size());
+  for (const size_t piece : order) {
+    const auto least = std::min_element(loads.begin(), loads.end());
+    *least += FlatUnit::aligned(pieces[piece].numel());
+    ranks[piece] = static_cast<int>(least - loads.begin());
+  }
+  return ranks;
+}
+
+}  // namespace
+
 FlatUnit FlatUnit::of(std::span<const Parameter* const> parameters, Part part, int world,
-                      const UpdateOptions& options) {
+                      const Optimizers& optimizers) {
   FlatUnit flat;
   flat.world = world;
-  int64_t end = 0;
-  const auto append = [&](bool whole, bool decay) {
-    for (size_t position = 0; position < parameters.size(); ++position) {
-      const Parameter* parameter = parameters[position];
-      if (parameter->decay != decay || is_updated(*parameter) != (part == Part::trainable) ||
-          needs_whole(*parameter, options) != whole)
-        continue;
-      const int64_t numel = parameter->shape.numel();
-      flat.pieces.push_back(
-          {.parameter = parameter, .position = position, .begin = end, .end = end + numel});
-      flat.numel += numel;
-      end = aligned(end + numel);
-    }
-  };
-  for (const bool decay : {true, false}) append(/*whole=*/true, decay);
-  flat.whole_end = end;
-  for (const bool decay : {true, false}) append(/*whole=*/false, decay);
+  const bool trainable = part == Part::trainable;
+  std::vector<Piece> ordered;
+  std::vector<size_t> optimizer_of;  // by piece
+  const size_t optimizer_count = trainable ? optimizers.all().size() : 1;
+  for (size_t optimizer = 0; optimizer < optimizer_count; ++optimizer)
+    for (const bool decay : {true, false})
+      for (size_t position = 0; position < parameters.size(); ++position) {
+        const Parameter* parameter = parameters[position];
+        if (parameter->decay != decay || is_updated(*parameter) != trainable ||
+            (trainable && optimizers.index_of(*parameter) != optimizer))
+          continue;
+        ordered.push_back({.parameter = parameter,
+                           .position = position,
+                           .begin = 0,
+                           .end = parameter->shape.numel()});
+        optimizer_of.push_back(optimizer);
+        flat.numel += parameter->shape.numel();
+      }
+  const bool owned = trainable && optimizers.any_owns_parameters();
+  const std::vector<int> ranks =
+      owned ? ranks_of(ordered, world) : std::vector<int>(ordered.size());
+  std::vector<int64_t> lengths(owned ? static_cast<size_t>(world) : 1);
+  for (size_t i = 0; i < ordered.size(); ++i)
+    lengths[static_cast<size_t>(ranks[i])] += aligned(ordered[i].numel());
   const int64_t row = world * alignment;
-  flat.padded = (end + row - 1) / row * row;
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  flat.padded = owned ? longest * world : (longest + row - 1) / row * row;
+  const int64_t share = flat.padded / static_cast<int64_t>(lengths.size());
+  int64_t covered = 0;  // by sections
+  for (int rank = 0; rank < static_cast<int>(lengths.size()); ++rank) {
+    int64_t end = rank * share;
+    for (size_t optimizer = 0; optimizer < optimizer_count; ++optimizer) {
+      for (size_t i = 0; i < ordered.size(); ++i) {
+        if (ranks[i] != rank || optimizer_of[i] != optimizer) continue;
+        Piece& piece = flat.pieces.emplace_back(ordered[i]);
+        piece.begin += end;
+        piece.end += end;
+        end = aligned(piece.end);
+      }
+      if (trainable && optimizers.all()[optimizer].gathered) flat.whole_end = end;
+      const int64_t section_end = optimizer + 1 < optimizer_count ? end : (rank + 1) * share;
+      if (covered < section_end) flat.sections.push_back({covered, section_end, optimizer});
+      covered = section_end;
+    }
+  }
   return flat;
 }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "zerograd/autograd/parameter.h"
-#include "zerograd/zero/config.h"
+#include "zerograd/zero/optimizer/optimizers.h"
 
 // Offsets in flat arrays, in their shards, and in slices of parameters.
 namespace zg::zero {
@@ -18,34 +18,13 @@ inline bool is_updated(const Parameter& parameter) {
   return parameter.trainable && parameter.copy != Copy::mirror;
 }
 
-/// True if OptimizerRule::muon updates the parameter as a matrix, and not by adam.
-inline bool is_muon_matrix(const Parameter& parameter, const UpdateOptions& options) {
-  if (options.rule != OptimizerRule::muon || !parameter.hidden_matrix || !is_updated(parameter) ||
-      parameter.shape.numel() == 0)
-    return false;
-  const ParameterGroup* group = group_of(options, parameter.name);
-  return !group || !group->by_adam;
-}
-
-/// The moments of this parameter, if it is updated.
-inline int moments_of(const UpdateOptions& options, const Parameter& parameter) {
-  return is_muon_matrix(parameter, options) ? 1 : moments_of(options);
-}
-
-/// True if an update needs the whole parameter: Muon's matrices, and all parameters of
-/// OptimizerRule::adafactor.
-inline bool needs_whole(const Parameter& parameter, const UpdateOptions& options) {
-  if (options.rule == OptimizerRule::adafactor)
-    return is_updated(parameter) && parameter.shape.numel() > 0;
-  return is_muon_matrix(parameter, options);
-}
-
 /// The trainable (or the frozen) parameters of a list, concatenated in one flat array, which is
 /// divided into equal shards. Parameters and shards start on multiples of `alignment` elements, so
 /// the start of a parameter does not depend on `world`. Parameters with weight decay come first:
-/// an update without parameter groups then has at most two ranges. Parameters that the optimizer
-/// needs whole come before the others; so the second moments of those that Muon leaves to adam are
-/// one range.
+/// an update without parameter groups then has at most two ranges. The parameters of an optimizer
+/// are next to each other, in the order of Optimizers::all(); so states that only some optimizers
+/// have are one range. If an optimizer owns parameters, each rank has these in its own shard, which
+/// cuts no parameter; then the starts depend on `world`.
 struct FlatUnit {
   // Elements; 64 bytes even for a dtype of one byte: a cache line.
   static constexpr int64_t alignment = 64;
@@ -70,10 +49,16 @@ struct FlatUnit {
   int64_t numel = 0;   ///< elements of the parameters
   int64_t padded = 0;  ///< length of the flat array: a multiple of world * alignment
   int world = 1;
-  int64_t whole_end = 0;  ///< the pieces in [0, whole_end) are those of needs_whole()
+  int64_t whole_end = 0;  ///< the pieces in [0, whole_end) are those of GatheredOptimizer
+  /// Elements of one optimizer, with the padding after them. Together they are the array.
+  struct Section {
+    int64_t begin, end;
+    size_t optimizer;  ///< index in Optimizers::all()
+  };
+  std::vector<Section> sections = {};
 
   ZG_API static FlatUnit of(std::span<const Parameter* const> parameters, Part part, int world = 1,
-                            const UpdateOptions& options = {});
+                            const Optimizers& optimizers = Optimizers(UpdateOptions()));
   int64_t shard_numel() const { return padded / world; }
   int64_t shard_begin(int rank) const { return rank * shard_numel(); }
   /// The pieces in elements [first, last), relative to `first`. Empty parameters have no piece.

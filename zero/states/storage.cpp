@@ -19,7 +19,7 @@ Tensor zeros(int64_t numel, DType dtype, const Device& device, Purpose purpose, 
 
 Values make_values(std::span<const Parameter* const> parameters, FlatUnit::Part part,
                    const Storage::Placement& place) {
-  Values values{.flat = FlatUnit::of(parameters, part, place.world, place.config.update)};
+  Values values{.flat = FlatUnit::of(parameters, part, place.world, place.optimizers)};
   if (values.empty()) return values;
   const int64_t shard = values.flat.shard_numel();
   const DType dtype = place.config.compute;
@@ -31,11 +31,6 @@ Values make_values(std::span<const Parameter* const> parameters, FlatUnit::Part 
     values.shard = zeros(shard, dtype, place.device, Purpose::parameter, place.parameter);
   }
   return values;
-}
-
-/// Length in Storage::factors.
-int64_t factor_length(const FlatUnit::Piece& piece) {
-  return FlatUnit::aligned(moment2_numel(OptimizerRule::adafactor, piece.parameter->shape));
 }
 
 // Elements per task: an element takes tens of nanoseconds, so starting a task costs little.
@@ -71,8 +66,10 @@ Storage::Storage(std::string name, std::span<const Parameter* const> parameters,
       trainable(make_values(parameters, FlatUnit::Part::trainable, place)),
       frozen(make_values(parameters, FlatUnit::Part::frozen, place)),
       pieces(trainable.flat.shard(place.rank)),
+      optimizers(&place.optimizers),
       lent(pieces.size()) {
   clear();
+  for (const Optimizers::Array& array : optimizers->arrays()) states.push_back({array.name});
   if (trainable.empty()) return;
   const FlatUnit& flat = trainable.flat;
   const Config& config = place.config;
@@ -84,24 +81,53 @@ Storage::Storage(std::string name, std::span<const Parameter* const> parameters,
   };
   sums = gradients(flat.shard_numel(), config.grad_accum);
   if (config.reduce_at_boundary) local_sums = gradients(flat.padded, DType::f32);
-  const auto state = [&](int64_t numel) {
-    return zeros(numel, config.optimizer, place.device, Purpose::optimizer, place.optimizer);
+  const auto state = [&](int64_t numel, DType dtype) {
+    return zeros(numel, dtype, place.device, Purpose::optimizer, place.optimizer);
   };
-  masters = !values_are_masters ? state(state_numel)
+  masters = !values_are_masters ? state(state_numel, config.optimizer)
             : config.stage == 0 ? trainable.whole
                                 : trainable.shard;
-  const int moments = moments_of(config.update);
-  if (moments > 0) moment1 = state(state_numel);
-  const int64_t state_end = state_begin + state_numel;
-  moment2_begin = std::clamp(flat.whole_end, state_begin, state_end);
-  if (moments > 1 && moment2_begin < state_end) moment2 = state(state_end - moment2_begin);
-  if (config.update.rule != OptimizerRule::adafactor) return;
-  int64_t length = 0;
-  for (const FlatUnit::Piece& piece : flat.pieces) {
-    factor_begins.emplace(piece.parameter, length);
-    length += factor_length(piece);
+  for (size_t i = 0; i < states.size(); ++i) {
+    const Optimizers::Array& array = optimizers->arrays()[i];
+    const auto is_of = [&](size_t optimizer) {
+      const std::vector<size_t>& arrays = optimizers->all()[optimizer].arrays;
+      return std::find(arrays.begin(), arrays.end(), i) != arrays.end();
+    };
+    if (array.shaped) {
+      add_shaped(states[i], i, place);
+      continue;
+    }
+    int64_t first = flat.padded, last = 0;
+    for (const FlatUnit::Section& section : flat.sections)
+      if (is_of(section.optimizer)) {
+        first = std::min(first, section.begin);
+        last = section.end;
+      }
+    states[i].is_whole = first == 0 && last == flat.padded;
+    const int64_t state_end = state_begin + state_numel;
+    states[i].begin = std::clamp(first, state_begin, state_end);
+    last = std::clamp(last, states[i].begin, state_end);
+    if (states[i].begin < last)
+      states[i].tensor = state(last - states[i].begin, array.dtype.value_or(config.optimizer));
   }
-  factors = zeros(length, DType::f32, place.device, Purpose::optimizer, Space::device);
+}
+
+void Storage::add_shaped(State& state, size_t index, const Placement& place) {
+  const bool everywhere = optimizers->arrays()[index].everywhere;
+  int64_t length = 0;
+  for (const FlatUnit::Piece& piece : trainable.flat.pieces) {
+    const Optimizers::Entry& entry = optimizers->of(*piece.parameter);
+    const auto found = std::find(entry.arrays.begin(), entry.arrays.end(), index);
+    const bool is_own = piece.begin >= state_begin && piece.end <= state_begin + state_numel;
+    if (found == entry.arrays.end() || !(everywhere || is_own)) continue;
+    const Shape shape = entry.states[static_cast<size_t>(found - entry.arrays.begin())].shape(
+        piece.parameter->shape);
+    state.parts.emplace(piece.parameter, State::Part{length, shape});
+    length += FlatUnit::aligned(shape.numel());
+  }
+  if (length > 0)
+    state.tensor = zeros(length, DType::f32, place.device, Purpose::optimizer,
+                         everywhere ? Space::device : place.optimizer);
 }
 
 void Storage::initialise(uint64_t seed, DType load) {
@@ -120,10 +146,18 @@ void Storage::initialise(uint64_t seed, DType load) {
   round_masters(state_begin, state_begin + state_numel);
 }
 
-Tensor Storage::factors_of(const Parameter& parameter) const {
-  const auto begin = factor_begins.find(&parameter);
-  if (begin == factor_begins.end()) return {};
-  return factors.flat(begin->second, moment2_numel(OptimizerRule::adafactor, parameter.shape));
+Tensor Storage::shaped(size_t state, const Parameter& parameter) const {
+  const auto part = states[state].parts.find(&parameter);
+  if (part == states[state].parts.end()) return {};
+  const auto& [begin, shape] = part->second;
+  return states[state].tensor.flat(begin, shape.numel()).view(shape);
+}
+
+size_t Storage::index_of(const Parameter& parameter, std::string_view state) const {
+  const Optimizers::Entry& entry = optimizers->of(parameter);
+  for (size_t i = 0; i < entry.states.size(); ++i)
+    if (entry.states[i].name == state) return entry.arrays[i];
+  return states.size();
 }
 
 void Storage::zero_unfolded(Stream& stream) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "zerograd/autograd/parameter.h"
@@ -26,11 +27,13 @@ struct Values {
 };
 
 /// The memory of one rank for a list of parameters, one flat buffer for each kind of data: the
-/// parameters and, as far as the ZeRO stage assigns them to this rank, master weights, moments and
-/// gradient accumulators. A storage holds one unit, or at stage 3 all small parameters of a store.
+/// parameters and, as far as the ZeRO stage assigns them to this rank, master weights, states of
+/// the optimizer and gradient accumulators. A storage holds one unit, or at stage 3 all small
+/// parameters of a store.
 struct Storage {
   struct Placement {
     const Config& config;
+    const Optimizers& optimizers;
     int rank, world;
     const Device& device;
     bool stays_whole;            ///< parameters are never evicted
@@ -39,7 +42,7 @@ struct Storage {
   Storage(std::string name, std::span<const Parameter* const> parameters, const Placement& place);
 
   /// Initialises parameters and master weights from (seed, name, element), rounded to `load`, for
-  /// the elements on this rank. Moments and accumulators are already zero. No collective is needed.
+  /// the elements on this rank. States and accumulators are already zero. No collective is needed.
   void initialise(uint64_t seed, DType load);
 
   /// Sets accumulators that got no gradient in this step to zero. Before the first gradient of a
@@ -65,9 +68,25 @@ struct Storage {
   /// parameters are the master weights.
   Tensor low_precision(int64_t begin, int64_t numel) const;
 
-  /// The moment2_numel() elements of `factors` that belong to a parameter of this storage. Absent
-  /// if it has none.
-  Tensor factors_of(const Parameter& parameter) const;
+  /// A state of the optimizers, Optimizers::arrays(): of each element, in the flat array from
+  /// `begin` on, or with shapes of its own.
+  struct State {
+    std::string name;
+    Tensor tensor = {};  ///< absent: this rank has no element of it
+    int64_t begin = 0;
+    bool is_whole = false;  ///< all parameters of the storage have it
+    /// With shapes of its own: the parameters that this rank has it of, their starts in `tensor`,
+    /// which are multiples of the alignment, and the shapes.
+    struct Part {
+      int64_t begin;
+      Shape shape;
+    };
+    std::map<const Parameter*, Part> parts = {};
+  };
+  /// A state with a shape of its own, in that shape. Absent if this rank has none.
+  Tensor shaped(size_t state, const Parameter& parameter) const;
+  /// Its index in `states`, for a parameter that is updated; states.size(): there is none.
+  size_t index_of(const Parameter& parameter, std::string_view state) const;
 
   std::string name;
   DType compute;
@@ -75,23 +94,21 @@ struct Storage {
   bool stays_whole;
   bool values_are_masters;  ///< compute and optimizer dtypes are the same
   Values trainable, frozen;
-  /// Master weights and moments: range in the flat array.
+  /// Master weights and states: range in the flat array.
   int64_t state_begin = 0, state_numel = 0;
   int64_t sums_begin = 0;               ///< `sums`: start in the flat array
   std::vector<FlatUnit::Piece> pieces;  ///< the pieces in this shard
   PieceIndex index_in_shard{pieces}, index_in_flat{trainable.flat.pieces};
   Tensor masters;             ///< optimizer dtype
-  Tensor moment1, moment2;    ///< optimizer dtype; absent if not used
-  int64_t moment2_begin = 0;  ///< `moment2`: start in the flat array; with muon its
-                              ///< matrices have none
-  /// f32, on the device, equal on all ranks: adafactor's second moments of every parameter in
-  /// `trainable`, each from a multiple of the alignment on. Absent with other rules.
-  Tensor factors;
-  std::map<const Parameter*, int64_t> factor_begins;
+  std::vector<State> states;  ///< by Optimizers::arrays()
+  const Optimizers* optimizers;
   Tensor sums;                              ///< gradient accumulators of the current step
   Tensor local_sums;                        ///< f32, whole; with reduce_at_boundary
   std::vector<bool> folded;                 ///< by piece: its accumulator holds a gradient
   std::vector<std::weak_ptr<Buffer>> lent;  ///< by piece: the buffer that lend_sum() returned
+
+ private:
+  void add_shaped(State& state, size_t index, const Placement& place);
 };
 
 /// Returns a tensor in the memory of `place` with a buffer object of its own. So a tape can see

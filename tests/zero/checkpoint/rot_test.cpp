@@ -234,10 +234,7 @@ TEST_CASE("manifest fields are validated even when the manifest's checksum is co
   const auto optimizer = [&](const json& value) {
     return damage_with([&](json& m) { m["optimizer"] = value; });
   };
-  CHECK(contains(optimizer({{"rule", "sgd"}, {"moments", 3}}), "expected lion or sgd with 0 or 1"));
-  CHECK(contains(optimizer({{"rule", "muon"}, {"moments", 1}}), "or muon with 2"));
-  CHECK(contains(optimizer({{"rule", "adafactor"}, {"moments", 2}}), "adafactor with 0"));
-  CHECK(contains(optimizer({{"rule", "x"}, {"moments", 1}}), "got {\"moments\":1,\"rule\":\"x\"}"));
+  CHECK(contains(optimizer({{"rule", "sgd"}, {"moments", 3}}), "expected 0 to 2 moments, got"));
   CHECK(contains(optimizer({{"rule", "sgd"}, {"moments", "a"}}), "expected a count"));
   CHECK(optimizer(1) != "none");
   // Nested deeper than a recursive parser can handle.

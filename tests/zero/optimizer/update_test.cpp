@@ -1,4 +1,4 @@
-#include "zerograd/zero/optimizer/optimizer.h"
+#include "zerograd/zero/optimizer/update.h"
 
 #include <doctest/doctest.h>
 

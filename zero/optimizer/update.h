@@ -58,15 +58,17 @@ GradientSummary summarise(const GradientSums& sums, const ParameterStore& store,
 /// Whether a step needs no wait of the host between gradients and update: a kernel computes the
 /// clip factor from the sums, and the update reads it from the device's memory. Otherwise the host
 /// decides: on CPU and HPU; if it updates states or streams them; over a mesh, where parts of the
-/// model have sums of different parameters; and for optimizers that need whole parameters.
-bool device_decides(std::span<const Storage> storages, const Config& config, const Device& device,
-                    const Mesh* mesh);
+/// model have sums of different parameters; and for optimizers that need whole parameters or are
+/// not fused.
+bool device_decides(std::span<const Storage> storages, const Optimizers& optimizers,
+                    const Device& device, const Mesh* mesh);
 
 /// Runs the optimizer on the states that the ZeRO stage assigns to this rank, then gathers the
 /// parameters that stay whole. A parameter without a gradient is updated with a zero gradient. A
 /// skipped step changes nothing but has the same collectives, so memory and traffic do not depend
 /// on values. If `reader` is not null, a state is overwritten only after it has been read.
-void update(std::span<Storage> storages, const OptimizerStep& step, const Config& config,
-            const Device& device, Communicator& comm, StateReader* reader = nullptr);
+void update(std::span<Storage> storages, const Optimizers& optimizers, const OptimizerStep& step,
+            const Config& config, const Device& device, Communicator& comm,
+            StateReader* reader = nullptr);
 
 }  // namespace zg::zero

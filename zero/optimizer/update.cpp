@@ -1,14 +1,14 @@
-#include "zerograd/zero/optimizer/optimizer.h"
+#include "zerograd/zero/optimizer/update.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 #include <vector>
 
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/runtime/device.h"
-#include "zerograd/zero/optimizer/adafactor.h"
 #include "zerograd/zero/optimizer/lanes.h"
-#include "zerograd/zero/optimizer/muon.h"
+#include "zerograd/zero/optimizer/whole_update.h"
 #include "zerograd/zero/parallel/model_parts.h"
 #include "zerograd/zero/states/residency.h"
 
@@ -28,36 +28,30 @@ Tensor gathered_sums(const Storage& storage, const Config& config, const Device&
   return whole;
 }
 
-void update(std::vector<OptimizerTensor> tensors, const OptimizerStep& step, const Config& config,
-            Stream& stream) {
-  if (tensors.empty()) return;
-  const UpdateOptions& options = config.update;
-  const bool is_muon = options.rule == OptimizerRule::muon;  // these are not its matrices
-  kernels::optimizer_update(
-      {.tensors = std::move(tensors),
-       .rule = is_muon ? OptimizerRule::adam : options.rule,
-       .gradient_scale = step.gradient_scale,
-       .scale = step.scale,
-       .rate = is_muon ? step.rate * options.muon.adam_rate : step.rate,
-       .beta1 = step.betas.beta1,
-       .beta2 = step.betas.beta2,
-       .epsilon = options.epsilon,
-       .dampening = options.dampening,
-       .nesterov = options.nesterov,
-       .step = step.step,
-       .decoupled = options.decoupled,
-       .rounding_seed = options.stochastic_rounding ? std::optional(config.seed) : std::nullopt},
-      stream);
+void update(const Optimizer& optimizer, std::vector<OptimizerRange>& ranges,
+            const OptimizerStep& step, const Device& device, Stream& stream) {
+  if (ranges.empty()) return;
+  if (optimizer.is_fused()) return optimizer.update(step, ranges, stream);
+  const PurposeScope purpose(device, Purpose::optimizer);
+  const NameScope name(device, optimizer.name());
+  for (OptimizerRange& range : ranges) {
+    const Tensor sum = std::exchange(range.gradient, range.scratch());
+    kernels::axpby({.x = sum, .y = range.gradient, .a = step.gradient_scale, .b = 0.0}, stream);
+  }
+  optimizer.update(step, ranges, stream);
+  for (const OptimizerRange& range : ranges)
+    if (range.value) kernels::cast({.x = range.master, .y = range.value}, stream);
 }
 
-/// Updates the parameters that the optimizer needs whole.
-void update_whole_parameters(Storage& storage, const Tensor& all_sums, const OptimizerStep& step,
-                             const Config& config, const Device& device, Communicator& comm,
-                             StateReader* reader) {
+/// Updates the parameters of GatheredOptimizer.
+void update_gathered(Storage& storage, const Tensor& all_sums, const OptimizerStep& step,
+                     const Config& config, const Device& device, Communicator& comm,
+                     StateReader* reader) {
   if (storage.trainable.flat.whole_end == 0) return;
   if (reader) reader->wait_until_read(storage, storage.state_begin + whole_in(storage));
-  const bool is_muon = config.update.rule == OptimizerRule::muon;
-  (is_muon ? update_matrices : update_factored)(storage, all_sums, step, config, device, comm);
+  for (const Optimizers::Entry& entry : storage.optimizers->all())
+    if (entry.gathered)
+      entry.gathered->update_gathered({storage, all_sums, step, config, device, comm});
 }
 
 /// Streams the states of all storages through buffers, in the order of the update, without those of
@@ -68,15 +62,8 @@ Streaming stream_states(std::span<const Storage> storages, const Config& config,
   for (const Storage& storage : storages) {
     if (storage.trainable.empty()) continue;
     const StateTensors states = states_of(storage);
-    const int64_t step = step_of(storage, config);
-    for (int64_t begin = whole_in(storage); begin < storage.state_numel; begin += step) {
-      Streaming::Part& part = parts.emplace_back();
-      for (size_t i = 0; i < states.size(); ++i) {
-        part.push_back(lane_of(storage, states, i));
-        part.back().tensor =
-            part_of(storage, states, i, begin, std::min(step, storage.state_numel - begin));
-      }
-    }
+    for (const Chunk& chunk : chunks_of(storage, config))
+      parts.push_back(part_of(storage, states, chunk));
   }
   const PurposeScope purpose(device, Purpose::optimizer);
   const NameScope name(device, "states on their way");
@@ -166,49 +153,51 @@ bool leaves_stream(const Storage& storage) {
 
 }  // namespace
 
-bool device_decides(std::span<const Storage> storages, const Config& config, const Device& device,
-                    const Mesh* mesh) {
+bool device_decides(std::span<const Storage> storages, const Optimizers& optimizers,
+                    const Device& device, const Mesh* mesh) {
+  const auto waits = [](const Optimizers::Entry& entry) {
+    return !entry.optimizer->is_fused() || entry.optimizer->needs_whole();
+  };
   return device.traits().backend == Device::Type::cuda && !mesh &&
-         config.update.rule != OptimizerRule::muon &&
-         config.update.rule != OptimizerRule::adafactor &&
+         std::none_of(optimizers.all().begin(), optimizers.all().end(), waits) &&
          std::none_of(storages.begin(), storages.end(), leaves_stream);
 }
 
-void update(std::span<Storage> storages, const OptimizerStep& step, const Config& config,
-            const Device& device, Communicator& comm, StateReader* reader) {
+void update(std::span<Storage> storages, const Optimizers& optimizers, const OptimizerStep& step,
+            const Config& config, const Device& device, Communicator& comm, StateReader* reader) {
   std::vector<Communicator::Ticket> tickets;
   for (Storage& storage : storages) storage.zero_unfolded(device.compute());
   HostStream host(device);
   if (std::any_of(storages.begin(), storages.end(), leaves_stream))
     device.compute().synchronize();  // the host or another stream reads the gradient accumulators
   Streaming streaming = stream_states(storages, config, device);
-  std::vector<OptimizerTensor>
-      together;  // the tensors of all storages that are updated by one call
+  // By optimizer: the ranges of all storages that are updated by one call.
+  std::map<size_t, std::vector<OptimizerRange>> together;
   for (Storage& storage : storages) {
     if (storage.trainable.empty()) continue;
     const bool by_host = is_updated_by_host(storage);
     Stream& stream = by_host ? static_cast<Stream&>(host) : device.compute();
     const StateTensors whole = states_of(storage);
-    const Tensor all_sums = whole[sums]
+    const Tensor all_sums = whole[sums_lane(storage)]
                                 ? Tensor()
                                 : gathered_sums(storage, config, device,
                                                 by_host ? host_space(device) : Space::device, comm);
     const bool gathers = config.stage > 0 && storage.stays_whole && comm.size() > 1;
     const bool waits = !streams(storage) && !all_sums && !gathers && !reader;
-    update_whole_parameters(storage, all_sums, step, config, device, comm, reader);
-    const int64_t chunk_numel = step_of(storage, config);
-    for (int64_t begin = whole_in(storage); begin < storage.state_numel; begin += chunk_numel) {
-      const int64_t count = std::min(chunk_numel, storage.state_numel - begin);
+    update_gathered(storage, all_sums, step, config, device, comm, reader);
+    for (const Chunk& chunk : chunks_of(storage, config)) {
       const std::vector<Tensor>& states = streaming.next();
-      if (reader) reader->wait_until_read(storage, storage.state_begin + begin + count);
+      if (reader) reader->wait_until_read(storage, storage.state_begin + chunk.begin + chunk.numel);
+      const Optimizer& optimizer = *optimizers.all()[chunk.optimizer].optimizer;
       if (!step.skipped) {
-        std::vector<OptimizerTensor> now;
-        append(storage, storage.state_begin + begin,
-               all_sums ? all_sums.flat(begin, count) : states[sums], states, config.update,
-               waits ? together : now);
-        update(std::move(now), step, config, stream);
-      } else if (lane_of(storage, whole, low_precision).moves())
-        kernels::cast({.x = states[masters], .y = states[low_precision]}, stream);
+        const bool now = !waits || !optimizer.is_fused();
+        std::vector<OptimizerRange> ranges;
+        append(storage, chunk,
+               all_sums ? all_sums.flat(chunk.begin, chunk.numel) : states[sums_lane(storage)],
+               states, config.update, now ? ranges : together[chunk.optimizer]);
+        update(optimizer, ranges, step, device, stream);
+      } else if (lane_of(storage, whole, values_lane(storage)).moves())
+        kernels::cast({.x = states[masters_lane], .y = states[values_lane(storage)]}, stream);
       streaming.keep();
     }
     if (by_host) streaming.finish();  // the gather below reads the parameters on the device
@@ -217,7 +206,8 @@ void update(std::span<Storage> storages, const OptimizerStep& step, const Config
                         config.allgather_bucket_size, comm, tickets);
     if (!config.overlap_comm && !tickets.empty()) comm.wait(tickets.back());
   }
-  update(std::move(together), step, config, device.compute());
+  for (auto& [index, ranges] : together)
+    update(*optimizers.all()[index].optimizer, ranges, step, device, device.compute());
   if (!tickets.empty()) comm.wait_on_device(tickets.back());
   streaming.finish();
 }

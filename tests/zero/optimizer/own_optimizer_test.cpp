@@ -1,0 +1,365 @@
+// Optimizers outside the library: from what they declare follow partition, offload, plans,
+// checkpoints and groups.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/support/cover.h"
+#include "tests/support/error_message.h"
+#include "tests/support/planned.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/zero/matrix_toy.h"
+#include "tests/zero/training_run.h"
+#include "zerograd/kernels/elementwise/elementwise.h"
+#include "zerograd/kernels/matmul/matmul.h"
+#include "zerograd/kernels/reduce/reduce.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/zero/checkpoint/checkpoint_reader.h"
+
+using namespace zg;
+using namespace zg::testing;
+using zero::Config;
+using zero::Engine;
+using zero::Optimizer;
+using zero::OptimizerRange;
+using zero::OptimizerStep;
+using State = Engine::State;
+
+namespace {
+
+void subtract(const Tensor& direction, const OptimizerRange& range, const OptimizerStep& step,
+              Stream& stream) {
+  const double rate = double{step.rate} * range.rate_factor;
+  kernels::axpby(
+      {.x = direction, .y = range.master, .a = -rate, .b = 1 - rate * range.weight_decay}, stream);
+}
+
+/// m = 0.9 m + 0.1 g; p = (1 - rate decay) p - rate sign(m).
+class SignSgd final : public Optimizer {
+ public:
+  explicit SignSgd(std::optional<DType> dtype = {}) : dtype_(dtype) {}
+  std::string name() const override { return "signsgd"; }
+  std::vector<State> states() const override { return {{.name = "momentum", .dtype = dtype_}}; }
+  std::map<std::string, double> options() const override { return {{"momentum", 0.9}}; }
+  void update(const OptimizerStep& step, std::span<const OptimizerRange> ranges,
+              Stream& stream) const override {
+    for (const OptimizerRange& range : ranges) {
+      const Tensor sign = range.scratch();
+      kernels::axpby({.x = range.gradient, .y = range["momentum"], .a = 0.1, .b = 0.9}, stream);
+      kernels::axpby({.x = range["momentum"], .y = sign, .a = 1e30, .b = 0}, stream);
+      kernels::unary({.op = UnaryOp::tanh, .x = sign, .y = sign}, stream);
+      subtract(sign, range, step, stream);
+    }
+  }
+
+ private:
+  const std::optional<DType> dtype_;
+};
+
+/// Shampoo: Gupta et al. 2018, arXiv:1802.09568, algorithm 1: L = L + g g^T, R = R + g^T g,
+/// p = p - rate L^(-1/4) g R^(-1/4). The roots by Newton's iteration for a matrix of norm 1, Guo,
+/// Higham 2006, equation 1.3: with F = (5 I - M) / 4, W = F W and M = F^4 M. Adam updates vectors.
+class Shampoo final : public Optimizer {
+ public:
+  std::string name() const override { return "shampoo"; }
+  bool needs_whole() const override { return true; }
+  bool updates(const Parameter& parameter) const override { return parameter.shape.rank() == 2; }
+  std::shared_ptr<const Optimizer> others() const override { return zero::adam(); }
+  std::vector<State> states() const override {
+    return {{.name = "left",
+             .shape =
+                 [](const Shape& s) {
+                   return Shape{s[0], s[0]};
+                 }},
+            {.name = "right", .shape = [](const Shape& s) {
+               return Shape{s[1], s[1]};
+             }}};
+  }
+  void update(const OptimizerStep& step, std::span<const OptimizerRange> ranges,
+              Stream& stream) const override {
+    for (const OptimizerRange& range : ranges) {
+      const Tensor &g = range.gradient, &left = range["left"], &right = range["right"];
+      multiply(g, g, left, 1, {.transpose_b = true, .accumulate = true}, stream);
+      multiply(g, g, right, 0, {.transpose_a = true, .accumulate = true}, stream);
+      take_root(left, /*is_left=*/true, range, stream);
+      take_root(right, /*is_left=*/false, range, stream);
+      subtract(g, range, step, stream);
+      updated += g.numel();
+    }
+  }
+  mutable std::atomic<int64_t> updated = 0;  ///< elements
+
+ private:
+  static void multiply(const Tensor& a, const Tensor& b, const Tensor& c, int inner, Matmul args,
+                       Stream& stream) {
+    args.a = a, args.b = b, args.c = c;
+    args.M = c.extent(0), args.N = c.extent(1), args.K = a.extent(inner);
+    kernels::matmul(args, stream);
+  }
+  /// w = square^(-1/4) w, or w square^(-1/4), with w the gradient.
+  static void take_root(const Tensor& square, bool is_left, const OptimizerRange& range,
+                        Stream& stream) {
+    const Tensor m = range.scratch(square.shape()), old = range.scratch(square.shape());
+    const Tensor next = range.scratch(square.shape()), w = range.gradient, moved = range.scratch();
+    const Tensor norm = range.scratch({1, 1});
+    const auto divide = [&](const Tensor& x, const Tensor& y) {
+      kernels::unary({.op = UnaryOp::sqrt, .x = norm, .y = norm}, stream);
+      kernels::binary({BinaryOp::divide, x, norm, y}, stream);
+    };
+    kernels::binary({BinaryOp::multiply, square, square, m}, stream);
+    kernels::reduce({.op = ReduceOp::sum, .x = m, .y = norm, .axes = 3}, stream);
+    divide(square, m);
+    for (int i = 0; i < 10; ++i) {
+      multiply(is_left ? m : w, is_left ? w : m, moved, 1, {}, stream);
+      kernels::axpby({.x = moved, .y = w, .a = -0.25, .b = 1.25}, stream);
+      copy(m, old, stream);
+      for (int k = 0; k < 4; ++k) {
+        multiply(old, m, next, 1, {}, stream);
+        kernels::axpby({.x = next, .y = m, .a = -0.25, .b = 1.25}, stream);
+      }
+    }
+    kernels::unary({.op = UnaryOp::sqrt, .x = norm, .y = norm}, stream);
+    divide(w, w);
+  }
+};
+
+zero::UpdateOptions with(std::shared_ptr<const Optimizer> optimizer) {
+  return {.optimizer = std::move(optimizer)};
+}
+
+std::vector<Config> configs_of_own() {
+  const auto sign = std::make_shared<SignSgd>(), narrow = std::make_shared<SignSgd>(DType::bf16);
+  std::vector<Config> configs = {
+      {.update = with(sign)},
+      {.compute = DType::bf16, .update = with(narrow)},
+      {.compute = DType::bf16,
+       .optimizer = DType::bf16,
+       .grad_accum = DType::bf16,
+       .update = with(sign)},
+      {.update = with(std::make_shared<Shampoo>())},
+      {.compute = DType::bf16, .update = with(std::make_shared<Shampoo>())},
+      {.compute = DType::f16,
+       .update = {.groups = {{.pattern = "tall", .optimizer = sign},
+                             {.pattern = "g*", .optimizer = zero::lion()}}}},
+      {.update = {.rule = OptimizerRule::muon,
+                  .groups = {{.pattern = "tall", .rate = 0.5f, .optimizer = sign}}}}};
+  configs[5].loss_scaling = low_scale;
+  for (Config& config : configs) config.param_persistence_threshold = 160;
+  return configs;
+}
+
+std::string text_of(const Config& config) {
+  return zero::optimizer_name(config.update) + " in " + name_of(config.compute);
+}
+
+}  // namespace
+
+TEST_CASE(
+    "an optimizer outside the library has one hash over stages, ranks, offload and restarts") {
+  using enum Space;
+  const zero::OffloadOptions places[] = {{},
+                                         {.optimizer = host},
+                                         {.optimizer = file, .sub_group_size = 128},
+                                         {.gradient = file, .optimizer = file},
+                                         {.optimizer = file, .optimizer_ratio = 0.5}};
+  const std::vector<Config> configs = configs_of_own();
+  std::map<const Config*, std::string> hashes;
+  std::set<std::string> different;
+  for (const Config& config : configs) {
+    CAPTURE(text_of(config));
+    hashes[&config] = train_on_ranks<MatrixToy>(config, {}).hash;
+    CHECK(different.insert(hashes[&config]).second);  // the optimizer has an effect
+  }
+  for_cover(
+      [&](const Config& plain, int stage, int ranks, const zero::OffloadOptions& offload) {
+        INFO(text_of(plain), ", stage ", stage, ", ranks ", ranks, ", ",
+             name_of(offload.optimizer));
+        Config config = plain;
+        config.stage = stage;
+        config.offload = offload;
+        if (stage == 3 && ranks > 1) config.offload.parameter = file;
+        CHECK(train_on_ranks<MatrixToy>(config, {.ranks = ranks}).hash == hashes.at(&plain));
+      },
+      configs, std::vector{0, 1, 2, 3}, std::vector{1, 2, 3, 4}, places);
+  for (const Config& plain : configs)
+    for (const int stage : {0, 3}) {
+      INFO(text_of(plain), ", stage ", stage);
+      const TemporaryFolder folder;
+      Config config = plain;
+      config.stage = stage;
+      train_on_ranks<MatrixToy>(config, {.ranks = 3, .end = 2, .directory = folder.path()});
+      zero::verify_checkpoint(folder / "step_2");
+      config.stage = 3 - stage;
+      config.offload = {.optimizer = host};
+      const TrainingRun rest{.ranks = 2, .first = 2, .directory = folder.path()};
+      CHECK(train_on_ranks<MatrixToy>(config, rest).hash == hashes.at(&plain));
+    }
+}
+
+TEST_CASE("a plan equals its run for optimizers outside the library, also with a skipped step") {
+  for_cover(
+      [](const Config& plain, int stage, Space space) {
+        INFO(text_of(plain), ", stage ", stage, ", ", name_of(space));
+        const Program program = [&](Communicator& ranks, const Device& device) {
+          const MatrixToy toy;
+          Config config = plain;
+          config.stage = stage;
+          config.offload = {.optimizer = space, .sub_group_size = 256};
+          Engine engine(toy.store, ranks, device, config);
+          for (int step = 0; step < 3; ++step) {
+            Gradients gradients;
+            for (const auto& parameter : toy.store.parameters())
+              gradients[parameter.get()].assign(static_cast<size_t>(parameter->shape.numel()),
+                                                step == 1 ? INFINITY : 0.5f);
+            run_micro_batch(engine, gradients);
+            const zero::StepResult result = engine.step(1e-3f);
+            if (device.type() != Device::Type::meta) CHECK(result.skipped == (step == 1));
+          }
+        };
+        check_planned(3, program, {.swap = {.directory = "/tmp"}});
+      },
+      configs_of_own(), std::vector{0, 1, 3}, std::vector{Space::device, Space::host, Space::file});
+}
+
+TEST_CASE("a rank has and updates the whole parameters that it owns alone") {
+  const int64_t matrices = 5 * 20 + 5 * 31 + 40 * 24 + 24 * 24 + 9 * 17;
+  int64_t squares = 0;
+  for (const int64_t side : {5, 20, 5, 31, 40, 24, 24, 24, 9, 17}) squares += side * side;
+  for (const int ranks : {1, 2, 3}) {
+    CAPTURE(ranks);
+    int64_t most_bytes = 0, most_updated = 0, all_bytes = 0, all_updated = 0;
+    std::mutex mutex;
+    run_local(ranks, [&](Communicator& comm, const Device& device) {
+      const MatrixToy toy;
+      const auto shampoo = std::make_shared<Shampoo>();
+      Engine engine(toy.store, comm, device, {.stage = 1, .update = with(shampoo)});
+      train_step(engine, 0);
+      const std::vector<float> left = engine.read(toy.tall, {"left"});
+      const Engine::Held held = engine.held(toy.tall, {"left"});
+      const std::lock_guard lock(mutex);
+      CHECK(left.size() == 40 * 40);
+      CHECK(left[0] > 0.0f);
+      CHECK((held.end == 0 || held.end == 40 * 40));
+      most_bytes = std::max(most_bytes, engine.resting_bytes().optimizer);
+      most_updated = std::max(most_updated, shampoo->updated.load());
+      all_bytes += engine.resting_bytes().optimizer;
+      all_updated += shampoo->updated;
+    });
+    CHECK(all_bytes == 4 * (squares + 2 * (7 + 129)));  // adam has two moments of its vectors
+    CHECK(all_updated == matrices);
+    // The largest matrix of each unit, and the others on other ranks.
+    if (ranks > 2) CHECK(most_updated == 5 * 31 + 40 * 24 + 9 * 17);
+    if (ranks > 1) CHECK(most_updated < all_updated);
+    if (ranks > 1) CHECK(most_bytes < all_bytes);
+  }
+}
+
+TEST_CASE("each optimizer of a run updates its own parameters as in a run of its own") {
+  const auto after = [](const zero::UpdateOptions& update) {
+    const MatrixToy toy;
+    Engine engine(toy.store, Device::cpu(), {.update = update, .clip_norm = 0.0f});
+    train_step(engine, 0);
+    std::map<std::string, std::vector<float>> values;
+    for (const auto& parameter : toy.store.parameters())
+      values[parameter->name] = engine.read(*parameter, State::master);
+    return values;
+  };
+  const auto sign = std::make_shared<SignSgd>();
+  auto mixed = after({.groups = {{.pattern = "tall", .optimizer = sign},
+                                 {.pattern = "wide", .optimizer = zero::sgd({.momentum = 0.5f})}}});
+  auto signs = after(with(sign)), adams = after({}),
+       sgds = after(with(zero::sgd({.momentum = 0.5f})));
+  for (const auto& [name, values] : mixed) {
+    CAPTURE(name);
+    CHECK(values == (name == "tall" ? signs : name == "wide" ? sgds : adams).at(name));
+    if (name == "tall") CHECK(values != adams.at(name));
+  }
+}
+
+TEST_CASE("a checkpoint of an optimizer outside the library names it, its states and options") {
+  const TemporaryFolder folder;
+  const MatrixToy toy;
+  Engine engine(toy.store, Device::cpu(), {.update = with(std::make_shared<SignSgd>())});
+  train_step(engine, 0);
+  zero::save_checkpoint(folder.path(), engine, {.steps = 1, .micro_batches = 2});
+  const auto reader = zero::open_checkpoint(folder.path());
+  CHECK(reader->damages().empty());
+  CHECK(reader->manifest().optimizer == "signsgd");
+  CHECK(reader->manifest().states == std::vector<std::string>{"momentum"});
+  CHECK(reader->manifest().options == std::map<std::string, double>{{"momentum", 0.9}});
+  CHECK(reader->read("tall", "momentum") == engine.read(toy.tall, {"momentum"}));
+  Engine adam(toy.store, Device::cpu());
+  CHECK(message_of<ConfigError>([&] { zero::load_checkpoint(folder.path(), adam); }) ==
+        "load: " + (folder / "step_1") +
+            " was saved by signsgd with momentum; expected adamw with moment1 and moment2, as this "
+            "engine has; try the optimizer that saved it, or load its weights alone (--init)");
+}
+
+TEST_CASE("an optimizer that declares what an engine cannot do is refused") {
+  struct Declared : Optimizer {
+    Declared(std::string name, std::vector<State> states, bool whole, bool all = true)
+        : name_(std::move(name)), states_(std::move(states)), whole_(whole), all_(all) {}
+    std::string name() const override { return name_; }
+    std::vector<State> states() const override { return states_; }
+    bool needs_whole() const override { return whole_; }
+    bool updates(const Parameter& parameter) const override {
+      return all_ || parameter.name == "wide";
+    }
+    void update(const OptimizerStep&, std::span<const OptimizerRange> ranges,
+                Stream&) const override {
+      for (const OptimizerRange& range : ranges) range["absent"];
+    }
+    std::string name_;
+    std::vector<State> states_;
+    bool whole_, all_;
+  };
+  const MatrixToy toy;
+  const auto refusal = [&](const Declared& declared, Config config = {}) -> std::string {
+    config.update.optimizer = std::make_shared<Declared>(declared);
+    try {
+      Engine engine(toy.store, Device::cpu(), config);
+      train_step(engine, 0);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "none";
+  };
+  const auto square = [](const Shape& shape) { return shape; };
+  CHECK(refusal({"a b", {}, false}) ==
+        "optimizer: the name of an optimizer is 'a b'; expected letters, digits and '_', and "
+        "neither 'master' nor 'gradient'");
+  CHECK(refusal({"x", {{.name = "master"}}, false}) ==
+        "optimizer: the name of a state is 'master'; expected letters, digits and '_', and neither "
+        "'master' nor 'gradient'");
+  CHECK(refusal({"x", {{.name = "s", .dtype = DType::f16}}, false}) ==
+        "optimizer: the state s of x is f16; expected f32 or bf16");
+  CHECK(refusal({"x", {{.name = "s", .dtype = DType::bf16, .shape = square}}, true}) ==
+        "optimizer: the state s of x is bf16; expected f32");
+  CHECK(refusal({"x", {{.name = "s", .shape = square}}, false}) ==
+        "optimizer: the state s of x has a shape of its own, and the optimizer takes ranges of "
+        "elements; expected one that needs whole parameters");
+  CHECK(refusal({"x", {}, false, false}) ==
+        "optimizer: x does not update 'z.bias' [7]; expected an optimizer for it in "
+        "Optimizer::others(), or a parameter group");
+  CHECK(refusal({"x", {}, false}) ==
+        "optimizer: no state 'absent'; expected a name of Optimizer::states()");
+  Config narrow{.compute = DType::bf16, .optimizer = DType::bf16, .grad_accum = DType::bf16};
+  narrow.update.stochastic_rounding = true;
+  CHECK(refusal({"x", {}, false}, narrow) ==
+        "optimizer: update.stochastic_rounding is on, and x does not write rounded values itself; "
+        "expected it off, or an optimizer that is fused");
+  Config muon{.update = {.rule = OptimizerRule::muon}};
+  muon.update.groups = {
+      {.pattern = "tall",
+       .optimizer = std::make_shared<Declared>("x", std::vector<Optimizer::State>(), true)}};
+  CHECK(message_of<Unsupported>([&] { Engine engine(toy.store, Device::cpu(), muon); }) ==
+        "optimizer: muon gathers directions of whole parameters, and x owns them; expected one of "
+        "the two in a run");
+}
