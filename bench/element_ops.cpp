@@ -12,7 +12,7 @@ namespace {
 
 /// For each element: master weight, gradient and moments, 4 bytes each, are read; all but the
 /// gradient are written; if the parameter has a bf16 copy, its 2 bytes are written too.
-Op update_op(const char* name, OptimizerRule rule, int moments, double flops, bool copies) {
+Op update_op(const char* name, UpdateRule rule, int moments, double flops, bool copies) {
   const auto call = calls(kernels::optimizer_update, [=](auto& operands, auto& e) {
     const auto moment = [&](int number) {
       return number <= moments ? operands.zeros({e[0]}) : Tensor();
@@ -216,11 +216,11 @@ Op timed_on(int64_t Sizes::*which, Op op) {
 }  // namespace
 
 OpFamily element_ops() {
-  return {update_op("adamw", OptimizerRule::adam, 2, 14.0, false),
-          update_op("adamw, bf16 copy", OptimizerRule::adam, 2, 14.0, true),
-          update_op("lion", OptimizerRule::lion, 1, 9.0, false),
-          update_op("sgd, momentum", OptimizerRule::sgd, 1, 7.0, false),
-          update_op("sgd", OptimizerRule::sgd, 0, 4.0, false),
+  return {update_op("adamw", UpdateRule::adam, 2, 14.0, false),
+          update_op("adamw, bf16 copy", UpdateRule::adam, 2, 14.0, true),
+          update_op("lion", UpdateRule::lion, 1, 9.0, false),
+          update_op("sgd, momentum", UpdateRule::sgd, 1, 7.0, false),
+          update_op("sgd", UpdateRule::sgd, 0, 4.0, false),
           timed_on(&Sizes::hidden, gelu_op("gelu, tanh", Activation::gelu_tanh)),
           dropout_op(),
           timed_on(&Sizes::hidden, binary_op("add", BinaryOp::add)),

@@ -202,7 +202,7 @@ struct LinearConfig {
   Split split = Split::none;
   float stddev = 0.02f;  ///< of the initial weights; biases start as 0
   int64_t blocks = 1;    ///< with Split::out: as in ParallelStore::rows
-  bool hidden = true;    ///< false: the last layer of a model, which Muon leaves to adam
+  bool hidden = true;    ///< false: the last layer of a model, no Parameter::hidden_matrix
 };
 
 /// y = x weight^T + bias; NAME.weight [out, in], NAME.bias [out]. A layer that a target of

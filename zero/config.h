@@ -1,13 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "zerograd/autograd/parameter.h"
-#include "zerograd/kernels/optimizer/update_constants.h"
 #include "zerograd/runtime/api.h"
 #include "zerograd/runtime/dtype.h"
 #include "zerograd/runtime/memory.h"
@@ -15,6 +15,22 @@
 #include "zerograd/zero/optimizer/adafactor.h"
 #include "zerograd/zero/optimizer/loss_scale.h"
 #include "zerograd/zero/optimizer/muon.h"
+
+namespace zg {
+
+/// The optimizers of the library, by the names that --optimizer has for them. adamw is adam with
+/// UpdateOptions::decoupled.
+enum class OptimizerRule : uint8_t { adam, lion, sgd, muon, adafactor };
+inline constexpr std::initializer_list<OptimizerRule> optimizer_rules = {
+    OptimizerRule::adam, OptimizerRule::lion, OptimizerRule::sgd, OptimizerRule::muon,
+    OptimizerRule::adafactor};
+/// "adam", "lion", "sgd", "muon", "adafactor".
+constexpr const char* name_of(OptimizerRule rule) {
+  constexpr const char* names[] = {"adam", "lion", "sgd", "muon", "adafactor"};
+  return names[static_cast<size_t>(rule)];
+}
+
+}  // namespace zg
 
 namespace zg::zero {
 

@@ -36,7 +36,7 @@ void check_tensor(const char* op, const OptimizerUpdate& a, const OptimizerTenso
     } else if (*moment) {
       raise<ShapeError>(
           "{}: {} is given; expected it absent{}", op, name,
-          a.rule == OptimizerRule::sgd && name == std::string("moment1") ? ", as in tensor 0" : "");
+          a.rule == UpdateRule::sgd && name == std::string("moment1") ? ", as in tensor 0" : "");
     }
   }
   if (t.low_precision) {
@@ -96,15 +96,6 @@ std::vector<Operand> operands(const OptimizerUpdate& a) {
 
 void validate(const OptimizerUpdate& a) {
   const char* rule = name_of(a.rule);
-  if (a.rule == OptimizerRule::muon)
-    throw ConfigError(
-        "optimizer_update: the rule is muon, which needs whole matrices; expected adam, lion or "
-        "sgd; try zero/optimizer/muon.h");
-  if (a.rule == OptimizerRule::adafactor)
-    throw ConfigError(
-        "optimizer_update: the rule is adafactor, which needs whole parameters; expected adam, "
-        "lion "
-        "or sgd; try zero/optimizer/adafactor.h");
   for (size_t i = 0; i < a.tensors.size(); ++i) {
     const std::string op = a.tensors.size() > 1 ? fmt::format("{}, tensor {}", rule, i) : rule;
     check_tensor(op.c_str(), a, a.tensors[i]);
@@ -144,11 +135,11 @@ UpdateConstants constants(const OptimizerUpdate& a, const OptimizerTensor& t) {
       .move = static_cast<float>(rate),
       .nesterov = a.nesterov,
   };
-  if (a.rule == OptimizerRule::adam) {
+  if (a.rule == UpdateRule::adam) {
     numbers.unbias2 = static_cast<float>(1.0 / std::sqrt(1.0 - power(beta2, a.step)));
     numbers.move = static_cast<float>(rate / (1.0 - power(beta1, a.step)));
   }
-  if (a.rule == OptimizerRule::sgd)
+  if (a.rule == UpdateRule::sgd)
     numbers.new1 = a.step == 1 ? 1.0f : static_cast<float>(1.0 - double{a.dampening});
   return numbers;
 }

@@ -42,7 +42,7 @@ struct OptimizerTensor {
 struct OptimizerUpdate {
   /// Any number of tensors of any lengths; all with the same dtypes and the same moments.
   std::vector<OptimizerTensor> tensors;
-  OptimizerRule rule = OptimizerRule::adam;  ///< adam, lion or sgd, which are element by element
+  UpdateRule rule = UpdateRule::adam;
   /// Multiplies the gradients: 1 / micro-batches, 1 / loss scale, clipping.
   float gradient_scale = 1.0f;
   /// [1] f32: the same factor where the device has computed it (GradientScale), so that the host
@@ -70,13 +70,11 @@ ZG_API std::optional<OptimizerUpdate> with_known_scale(const OptimizerUpdate&, S
 /// The kernel variant that `update` needs. All of its tensors have the same moments.
 inline UpdateKind kind_of(const OptimizerUpdate& update) {
   switch (update.rule) {
-    case OptimizerRule::adam:
+    case UpdateRule::adam:
       return UpdateKind::adam;
-    case OptimizerRule::lion:
+    case UpdateRule::lion:
       return UpdateKind::lion;
-    case OptimizerRule::sgd:
-    case OptimizerRule::muon:       // validate() refuses it
-    case OptimizerRule::adafactor:  // and this one
+    case UpdateRule::sgd:
       break;
   }
   const bool has_momentum = !update.tensors.empty() && update.tensors[0].moment1;

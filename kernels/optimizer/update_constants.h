@@ -7,8 +7,8 @@
 
 namespace zg {
 
-/// The rule by which an optimizer changes a parameter.
-enum class OptimizerRule : uint8_t {
+/// The rule by which a kernel changes a parameter, element by element.
+enum class UpdateRule : uint8_t {
   /// Kingma, Ba 2015, arXiv:1412.6980, algorithm 1; with decoupled weight decay AdamW: Loshchilov,
   /// Hutter 2019, arXiv:1711.05101, algorithm 2. As torch.optim.Adam and AdamW.
   adam,
@@ -17,20 +17,11 @@ enum class OptimizerRule : uint8_t {
   lion,
   /// Gradient descent, with Polyak's or Nesterov's momentum if moment1 is given. As
   /// torch.optim.SGD: the first gradient is not dampened. The momentum begins at 0.
-  sgd,
-  /// Jordan et al. 2024, https://kellerjordan.github.io/posts/muon: a step of a hidden matrix is an
-  /// orthogonal matrix; adam for other parameters. It needs whole matrices, so it is not a rule of
-  /// OptimizerUpdate: zero/optimizer/muon.h makes it from sgd's rule, matrix products and adam's.
-  muon,
-  /// Shazeer, Stern 2018, arXiv:1804.04235, as torch.optim.Adafactor: a matrix has second moments
-  /// of
-  /// its rows and columns. It needs whole parameters: zero/optimizer/adafactor.h makes it of sgd's
-  /// rule and kernels for elements and reductions.
-  adafactor
+  sgd
 };
-/// "adam", "lion", "sgd", "muon", "adafactor".
-constexpr const char* name_of(OptimizerRule rule) {
-  constexpr const char* names[] = {"adam", "lion", "sgd", "muon", "adafactor"};
+/// "adam", "lion", "sgd".
+constexpr const char* name_of(UpdateRule rule) {
+  constexpr const char* names[] = {"adam", "lion", "sgd"};
   return names[static_cast<size_t>(rule)];
 }
 

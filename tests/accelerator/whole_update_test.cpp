@@ -87,15 +87,18 @@ void check_on_accelerator(OptimizerRule rule, size_t moment2, double in_f32, dou
 }  // namespace
 
 TEST_CASE(
-    "muon on accelerators gives one hash for all stages, ranks and offload, and is near the CPU" *
+    "orthogonal steps on accelerators give one hash for all stages, ranks and offload, and are "
+    "near "
+    "the CPU" *
     doctest::test_suite("every device")) {
   // Three steps move an element by 0.03 and more.
   check_on_accelerator(OptimizerRule::muon, 0, 1e-4, 1e-3);
 }
 
 TEST_CASE(
-    "adafactor on accelerators gives one hash for all stages, ranks and offload, and is near the "
-    "CPU" *
+    "factored moments on accelerators give one hash for all stages, ranks and offload, and are "
+    "near "
+    "the CPU" *
     doctest::test_suite("every device")) {
   // Three steps move an element by 0.005 and more; a value in bf16 may round the other way.
   check_on_accelerator(OptimizerRule::adafactor, 40 + 24, 1e-5, 1e-3);

@@ -44,10 +44,9 @@ template <>
 constexpr auto known<RopeScaling> = {RopeScaling::none, RopeScaling::linear, RopeScaling::llama3,
                                      RopeScaling::yarn, RopeScaling::longrope};
 template <>
-constexpr auto known<OptimizerRule> = {OptimizerRule::adam, OptimizerRule::lion, OptimizerRule::sgd,
-                                       OptimizerRule::muon, OptimizerRule::adafactor};
+constexpr auto known<OptimizerRule> = optimizer_rules;
 template <>
-constexpr auto known<zero::MuonRate> = {zero::MuonRate::original, zero::MuonRate::match_rms_adamw};
+constexpr auto known<zero::MatrixRate> = zero::matrix_rates;
 template <>
 constexpr auto known<zero::WarmupType> = {zero::WarmupType::linear, zero::WarmupType::log};
 
@@ -269,9 +268,10 @@ std::vector<const Codec*> all_codecs() {
                    std::optional<int32_t>, std::optional<int64_t>, std::vector<int32_t>,
                    std::vector<double>, std::vector<zero::ParameterGroup>, DType, Space, LossMean,
                    models::Order, models::Family, models::Position, nn::NormKind, nn::MlpKind,
-                   RopeScaling, OptimizerRule, zero::MuonRate, zero::ScheduleKind, zero::WarmupType,
-                   zero::DecayStyle, zero::DeepSpeedVersion, PipelineSchedule, Device::Type,
-                   EpochLimit, std::optional<StepRange>, FaultInjection, TrainOptions::Progress>();
+                   RopeScaling, OptimizerRule, zero::MatrixRate, zero::ScheduleKind,
+                   zero::WarmupType, zero::DecayStyle, zero::DeepSpeedVersion, PipelineSchedule,
+                   Device::Type, EpochLimit, std::optional<StepRange>, FaultInjection,
+                   TrainOptions::Progress>();
 }
 
 }  // namespace zg::tools

@@ -151,8 +151,7 @@ void check_split_flags(const Given& given, const std::string& source, int64_t sc
 void check_step_flags(const TrainOptions& options, const std::string& resumed, int64_t first,
                       int64_t end);
 
-/// Checks the flags of an optimizer's numbers: sgd and adafactor have no betas, lion, sgd and
-/// adafactor no epsilon of adam, and muon and adafactor have numbers of their own. `update`: of the
+/// Checks the flags of an optimizer's numbers: each optimizer has its own. `update`: of the
 /// run, which may be that of a checkpoint or a config.
 void check_optimizer_flags(const Given& given, const zero::UpdateOptions& update);
 

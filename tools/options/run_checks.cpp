@@ -190,32 +190,6 @@ void check_step_flags(const TrainOptions& options, const std::string& resumed, i
     for (int64_t step : options.injection.steps) check_injection_step(options, step, end);
 }
 
-void check_optimizer_flags(const Given& given, const zero::UpdateOptions& update) {
-  using enum OptimizerRule;
-  const OptimizerRule rule = update.rule;
-  const struct {
-    bool has;  ///< the optimizer has these numbers
-    std::vector<const char*> flags;
-    const char* expected;
-  } rows[] = {
-      {rule == sgd, {"--momentum", "--nesterov"}, "sgd"},
-      {rule != sgd && rule != adafactor,
-       {"--betas", "--adam-beta1", "--adam-beta2"},
-       "adamw, adam, lion or muon, which have betas"},
-      {rule == adam || rule == muon, {"--adam-eps"}, "adamw, adam or muon, which have an epsilon"},
-      {rule == muon,
-       {"--muon-momentum", "--muon-nesterov", "--muon-rate", "--muon-adam-rate"},
-       "muon"},
-      {rule == adafactor,
-       {"--adafactor-beta2-decay", "--adafactor-eps1", "--adafactor-eps2", "--adafactor-clip"},
-       "adafactor"}};
-  for (const auto& row : rows)
-    if (!row.has)
-      refuse_flags(given, row.flags,
-                   fmt::format("the optimizer is {}; expected {}; leave the flag out",
-                               zero::optimizer_name(update), row.expected));
-}
-
 bool kill_switch_exists(const std::string& kill_switch_path) {
   std::error_code ignored;  // if the folder cannot be read, the file counts as missing
   return !kill_switch_path.empty() && std::filesystem::exists(kill_switch_path, ignored);

@@ -8,11 +8,11 @@ namespace zg::zero {
 
 // DIR/step_N, where N is the number of attempted steps, holds
 //   shard_RRRRR.safetensors   one for each rank: f32 tensors named PARAMETER:STATE@OFFSET. STATE is
-//                             master, moment1 or moment2; a frozen parameter has its value as
-//                             master. OFFSET is the index of the tensor's first element in the
+//                             master or a state of the optimizer; a frozen parameter has its value
+//                             as master. OFFSET is the index of the tensor's first element in the
 //                             parameter. A tensor that holds the whole parameter has its shape, any
-//                             other tensor has one axis. moment2 of a matrix of adafactor has those
-//                             of its rows, then those of its columns; OFFSET counts among them.
+//                             other tensor has one axis. A state with a shape of its own (such as
+//                             second moments of rows, then of columns) is one tensor.
 //                             A tensor-parallel slice that is not one contiguous range of the
 //                             parameter's elements is named
 //                             PARAMETER:STATE@OFFSET/OUTERxEXTENTxINNER/BEGIN+ROWS: the parameter

@@ -155,18 +155,18 @@ class Mapping {
     const double rate = number("lr").value_or(schedule_.rate);
     const double matrices = number("muon_lr").value_or(rate);
     store("muon", "muon_lr", schedule_.rate, {Field::rate});
-    store("muon", "momentum", muon.momentum, {Field::muon_momentum});
-    if (!is_decided(Field::muon_nesterov)) muon.nesterov = true;
-    if (!is_decided(Field::muon_rate)) muon.rate = MuonRate::original;
-    if (!is_decided(Field::muon_adam_rate))
+    store("muon", "momentum", muon.momentum, {Field::matrix_momentum});
+    if (!is_decided(Field::matrix_nesterov)) muon.nesterov = true;
+    if (!is_decided(Field::matrix_rate)) muon.rate = MuonRate::original;
+    if (!is_decided(Field::adam_rate))
       muon.adam_rate = matrices > 0 ? static_cast<float>(rate / matrices) : 1.0f;
-    take("muon", "adam_lr", {Field::muon_adam_rate}, [&](const Setting& s) {
+    take("muon", "adam_lr", {Field::adam_rate}, [&](const Setting& s) {
       if (matrices <= 0.0)
         throw ConfigError(config_.place_of(s) +
                           "adam_lr is a multiple of muon_lr here; expected a muon_lr above 0");
       muon.adam_rate = static_cast<float>(s.number / matrices);
     });
-    for (const Field field : {Field::muon_nesterov, Field::muon_rate, Field::muon_adam_rate})
+    for (const Field field : {Field::matrix_nesterov, Field::matrix_rate, Field::adam_rate})
       if (!is_decided(field) && result_.taken.insert(field).second) result_.defaulted.insert(field);
   }
 
@@ -174,7 +174,7 @@ class Mapping {
   void take_rate(const std::string& in, const char* key) {
     take(in, key, {Field::rate}, [&](const Setting& s) {
       schedule_.rate = s.number;
-      if (!is_decided(Field::muon_adam_rate)) engine_.update.muon.adam_rate = 1.0f;
+      if (!is_decided(Field::adam_rate)) engine_.update.muon.adam_rate = 1.0f;
     });
   }
 

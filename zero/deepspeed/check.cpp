@@ -204,11 +204,8 @@ class Checker {
     const std::string begin = config_.place_of(*type);
     if (section == "optimizer" && is_unsupported_optimizer(type->text))
       return note_unsupported(
-          config_,
-          fmt::format("{}'{}': this version lacks it; expected one of {}; try {}", begin,
-                      type->text, names,
-                      lower(type->text) == "adafactor" ? "--optimizer adafactor, without the block"
-                                                       : "AdamW"));
+          config_, fmt::format("{}'{}': this version lacks it; expected one of {}; try {}", begin,
+                               type->text, names, instead_of_optimizer(type->text)));
     throw ConfigError(fmt::format("{}expected one of {}, got '{}'{}", begin, names,
                                   printable(type->text), name_advice(section, type->text)));
   }

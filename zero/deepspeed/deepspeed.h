@@ -39,10 +39,10 @@ enum class DeepSpeedField : uint8_t {
   epsilon,
   momentum,
   nesterov,
-  muon_momentum,
-  muon_nesterov,
-  muon_rate,       ///< how the rate is adjusted to a matrix
-  muon_adam_rate,  ///< adam_lr, relative to muon_lr
+  matrix_momentum,
+  matrix_nesterov,
+  matrix_rate,  ///< how the rate is adjusted to a matrix
+  adam_rate,    ///< that of other parameters, relative to that of matrices
   weight_decay,
   schedule,  ///< its kind; it stands for the whole block `scheduler`
   warmup_steps,

@@ -41,10 +41,6 @@ std::string quoted_section(const std::string& section) {
 
 using Names = std::vector<std::string>;
 
-const Names optimizers = {"Adam", "AdamW", "Lion", "Muon", "SGD"};
-const Names unsupported_optimizers = {
-    "Adagrad", "Lamb",    "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "MuAdam",   "MuAdamW",
-    "MuSGD",   "RMSprop", "NAdam",      "RAdam",       "Adamax",     "Adafactor"};
 const Names schedules = {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "LRRangeTest", "OneCycle"};
 
 bool is_optimizer(const std::string& section) { return section == "optimizer"; }
@@ -61,8 +57,7 @@ bool contains_folded(const Names& names, const std::string& word) {
 std::string path_of(const std::string& section) {
   if (section.empty()) return "";
   if (section == "accelerate_deepspeed") return "deepspeed_config";
-  if (section == "adam" || section == "lion" || section == "muon" || section == "sgd")
-    return "optimizer.params";
+  if (contains_folded(optimizer_names, section)) return "optimizer.params";
   if (section == "writer") return "checkpoint.writer";
   if (!section_of_schedule(section).empty()) return "scheduler.params";
   if (section.starts_with("offload_")) return "zero_optimization." + section;
@@ -124,7 +119,7 @@ const char* fallback_of(const Row& row, DeepSpeedVersion version) {
 }
 
 std::string section_of_optimizer(const std::string& type) {
-  if (!contains_folded(optimizers, type)) return "";
+  if (!contains_folded(optimizer_names, type)) return "";
   return equal_folded(type, "AdamW") ? "adam" : lower(type);
 }
 
@@ -133,17 +128,18 @@ std::string section_of_schedule(const std::string& type) {
 }
 
 bool is_unsupported_optimizer(const std::string& type) {
-  return contains_folded(unsupported_optimizers, type);
+  return contains_folded(unsupported_optimizer_names, type);
 }
 
 std::string join_names(const std::string& section) {
-  return join(is_optimizer(section) ? optimizers : schedules, ", ");
+  return join(is_optimizer(section) ? optimizer_names : schedules, ", ");
 }
 
 std::string name_advice(const std::string& section, const std::string& type) {
-  Names known = is_optimizer(section) ? optimizers : schedules;
+  Names known = is_optimizer(section) ? optimizer_names : schedules;
   if (is_optimizer(section))
-    known.insert(known.end(), unsupported_optimizers.begin(), unsupported_optimizers.end());
+    known.insert(known.end(), unsupported_optimizer_names.begin(),
+                 unsupported_optimizer_names.end());
   for (const std::string& name : known)
     if (equal_folded(name, type)) return fmt::format("; did you mean {}?", name);
   const std::string meant = did_you_mean(type, known);

@@ -19,8 +19,7 @@ enum class Effect {
 };
 
 struct Row {
-  const char*
-      section;  ///< "" for the top level; "adam", "lion", "muon", "sgd" for optimizer.params
+  const char* section;  ///< "" for the top level; "adam", "lion" and so on for optimizer.params
   const char* key;
   Type type;
   const char* fallback;  ///< the default as JSON; "null": null is accepted too; "": no default
@@ -60,6 +59,9 @@ std::string section_of_schedule(const std::string& type);
 
 /// True if DeepSpeed has this optimizer and zerograd does not.
 bool is_unsupported_optimizer(const std::string& type);
+/// The values of optimizer.type, with a fallback that an error advises (schema_rows.cpp).
+extern const std::vector<std::string> optimizer_names, unsupported_optimizer_names;
+std::string instead_of_optimizer(const std::string& type);
 /// `section`: optimizer or scheduler.
 std::string join_names(const std::string& section);  ///< "Adam, AdamW"
 /// "; did you mean AdamW?", or what to try.

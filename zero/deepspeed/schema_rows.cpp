@@ -1,8 +1,19 @@
 #include <string_view>
 
+#include "zerograd/runtime/text/text.h"
 #include "zerograd/zero/deepspeed/schema.h"
 
 namespace zg::zero::deepspeed {
+
+const std::vector<std::string> optimizer_names = {"Adam", "AdamW", "Lion", "Muon", "SGD"};
+const std::vector<std::string> unsupported_optimizer_names = {
+    "Adagrad", "Lamb",    "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "MuAdam",   "MuAdamW",
+    "MuSGD",   "RMSprop", "NAdam",      "RAdam",       "Adamax",     "Adafactor"};
+
+std::string instead_of_optimizer(const std::string& type) {
+  return lower(type) == "adafactor" ? "--optimizer adafactor, without the block" : "AdamW";
+}
+
 namespace {
 
 using enum Type;

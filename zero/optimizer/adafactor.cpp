@@ -82,7 +82,7 @@ class FactoredUpdate {
     if (step_.skipped) return;
     kernels::optimizer_update(
         {.tensors = {{.parameter = chunk.direction, .gradient = chunk.gradient}},
-         .rule = OptimizerRule::sgd,
+         .rule = UpdateRule::sgd,
          .gradient_scale = step_.gradient_scale,
          .rate = -1.0f},
         chunk.stream);

@@ -15,7 +15,7 @@ using Options = std::map<std::string, double>;
 /// An optimizer of the update kernel.
 class KernelOptimizer : public Optimizer {
  public:
-  KernelOptimizer(OptimizerRule rule, int moments, bool decoupled)
+  KernelOptimizer(UpdateRule rule, int moments, bool decoupled)
       : rule_(rule), moments_(moments), decoupled_(decoupled) {}
 
   std::string name() const override { return name_of(rule_); }
@@ -46,7 +46,7 @@ class KernelOptimizer : public Optimizer {
  private:
   virtual void set_numbers(OptimizerUpdate& update) const = 0;
 
-  const OptimizerRule rule_;
+  const UpdateRule rule_;
   const int moments_;
 
  protected:
@@ -56,7 +56,7 @@ class KernelOptimizer : public Optimizer {
 class Adam final : public KernelOptimizer {
  public:
   explicit Adam(const AdamOptions& options)
-      : KernelOptimizer(OptimizerRule::adam, 2, options.decoupled), options_(options) {}
+      : KernelOptimizer(UpdateRule::adam, 2, options.decoupled), options_(options) {}
   Options options() const override {
     return {{"beta1", options_.beta1},
             {"beta2", options_.beta2},
@@ -78,7 +78,7 @@ class Adam final : public KernelOptimizer {
 class Lion final : public KernelOptimizer {
  public:
   explicit Lion(const LionOptions& options)
-      : KernelOptimizer(OptimizerRule::lion, 1, options.decoupled), options_(options) {}
+      : KernelOptimizer(UpdateRule::lion, 1, options.decoupled), options_(options) {}
   Options options() const override {
     return {
         {"beta1", options_.beta1}, {"beta2", options_.beta2}, {"decoupled", options_.decoupled}};
@@ -95,7 +95,7 @@ class Lion final : public KernelOptimizer {
 class Sgd final : public KernelOptimizer {
  public:
   explicit Sgd(const SgdOptions& options)
-      : KernelOptimizer(OptimizerRule::sgd, options.momentum > 0.0f ? 1 : 0, options.decoupled),
+      : KernelOptimizer(UpdateRule::sgd, options.momentum > 0.0f ? 1 : 0, options.decoupled),
         options_(options) {}
   Options options() const override {
     return {{"momentum", options_.momentum},

@@ -38,7 +38,7 @@ class MatrixUpdate {
         {.tensors = {{.parameter = chunk.direction,
                       .gradient = chunk.gradient,
                       .moment1 = chunk.state}},
-         .rule = OptimizerRule::sgd,
+         .rule = UpdateRule::sgd,
          .gradient_scale = static_cast<float>(step_.gradient_scale * (1.0 - momentum)),
          .rate = -1.0f,
          .beta1 = options_.momentum,

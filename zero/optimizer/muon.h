@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <vector>
 
@@ -31,14 +32,17 @@ namespace zg::zero {
 struct FlatUnit;
 
 /// How Muon adjusts the rate of a matrix to its shape, as adjust_lr_fn of torch.optim.Muon.
-enum class MuonRate : uint8_t {
+enum class MatrixRate : uint8_t {
   original,        ///< rate * sqrt(max(1, rows / columns)), as its author and DeepSpeed
   match_rms_adamw  ///< rate * 0.2 sqrt(max(rows, columns)): a step is as large as one of AdamW, so
                    ///< both parts have one rate. Liu et al. 2025, arXiv:2502.16982, equation 4
 };
+using MuonRate = MatrixRate;
+inline constexpr std::initializer_list<MatrixRate> matrix_rates = {MatrixRate::original,
+                                                                   MatrixRate::match_rms_adamw};
 /// "original", "match_rms_adamw".
-constexpr const char* name_of(MuonRate rate) {
-  return rate == MuonRate::original ? "original" : "match_rms_adamw";
+constexpr const char* name_of(MatrixRate rate) {
+  return rate == MatrixRate::original ? "original" : "match_rms_adamw";
 }
 
 /// Parameters with Parameter::hidden_matrix are updated as by torch.optim.Muon; its Newton-Schulz

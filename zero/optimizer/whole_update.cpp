@@ -138,7 +138,7 @@ class WholeUpdate {
            states, config_.update, ranges);
     for (OptimizerRange& range : ranges) range.states.clear();
     kernels::optimizer_update({.tensors = tensors_of(ranges),
-                               .rule = OptimizerRule::sgd,
+                               .rule = UpdateRule::sgd,
                                .rate = step_.rate,
                                .step = step_.step,
                                .rounding_seed = step_.rounding_seed},

@@ -30,9 +30,9 @@ ZG_API ModelStates paper_states(double parameters, int ranks, int stage, double 
 
 /// The same for this engine: parameters in config.compute; gradient accumulators in
 /// config.grad_accum, partitioned at every stage; the optimizer's moments in config.optimizer, and
-/// master weights in config.optimizer if that differs from config.compute. Muon is counted with two
-/// moments of every parameter, as if no parameter were a matrix, and Adafactor without the second
-/// moments of rows and columns, which depend on shapes. The volume is for steps of one
+/// master weights in config.optimizer if that differs from config.compute. An optimizer that keeps
+/// fewer states of some parameters is counted as if it kept all of all, and states with shapes of
+/// their own are not counted. The volume is for steps of one
 /// micro-batch.
 ZG_API ModelStates our_states(double parameters, int ranks, const Config& config);
 

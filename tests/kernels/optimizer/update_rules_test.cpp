@@ -20,7 +20,7 @@ struct RuleCase {
 };
 
 std::vector<RuleCase> rule_cases() {
-  using enum OptimizerRule;
+  using enum UpdateRule;
   const OptimizerUpdate lion_update{
       .rule = lion, .gradient_scale = 0.37f, .rate = 1e-2f, .beta1 = 0.9f, .beta2 = 0.99f};
   const OptimizerUpdate sgd_update{
@@ -51,7 +51,7 @@ struct ReferenceRule {
       double g = gradient[i] * double{a.gradient_scale};
       if (!a.decoupled) g += decay * p;
       double direction = g;
-      if (a.rule == OptimizerRule::lion) {
+      if (a.rule == UpdateRule::lion) {
         const double sum = beta1 * moment[i] + (1.0 - beta1) * g;
         direction = sum > 0.0 ? 1.0 : sum < 0.0 ? -1.0 : 0.0;
         moment[i] = double{a.beta2} * moment[i] + (1.0 - double{a.beta2}) * g;
@@ -116,7 +116,7 @@ TEST_CASE("lion and sgd follow their formulas in double for 20 steps") {
         // remembers 10, and Nesterov's sum one more: 30u of the largest direction. The parameter is
         // below 3 and rounded 3 times a step.
         const double u = 0x1p-24, rate = double{rule.update.rate};
-        const bool signs = rule.update.rule == OptimizerRule::lion;
+        const bool signs = rule.update.rule == UpdateRule::lion;
         const double moved = signs ? u : 30 * u * largest;
         CHECK(excess(t.parameter, reference.parameter, 20 * (3 * 3 * u + rate * moved)) < 1.0);
         if (t.moment1)
@@ -166,7 +166,7 @@ TEST_CASE("lion moves each element by the rate, and not at all for a gradient of
         .parameter = Tensor::from(std::vector<float>{1.0f, 1.0f, 1.0f, 1.0f}, {4}, device),
         .gradient = Tensor::from(std::vector<float>{5.0f, -1e-30f, 0.0f, -7e20f}, {4}, device),
         .moment1 = Tensor::zeros({4}, DType::f32, device)};
-    kernels::optimizer_update({.tensors = {t}, .rule = OptimizerRule::lion, .rate = 0.25f},
+    kernels::optimizer_update({.tensors = {t}, .rule = UpdateRule::lion, .rate = 0.25f},
                               device.compute());
     CHECK(t.parameter.to_host<float>() == std::vector<float>{0.75f, 1.25f, 1.0f, 1.25f});
   }
@@ -176,25 +176,24 @@ TEST_SUITE_END();
 
 TEST_CASE("lion and sgd refuse moments that their rule does not use, and lion requires moment1") {
   const Device device = Device::cpu();
-  const auto refused = [&](OptimizerRule rule, const OptimizerTensor& t) {
+  const auto refused = [&](UpdateRule rule, const OptimizerTensor& t) {
     kernels::optimizer_update({.tensors = {t}, .rule = rule}, device.compute());
   };
   OptimizerTensor t = rule_tensor(16, true, DType::f32, DType::f32, device);
   t.moment2 = Tensor::zeros({16}, DType::f32, device);
-  CHECK_THROWS_WITH_AS(refused(OptimizerRule::lion, t),
-                       "lion: moment2 is given; expected it absent", ShapeError);
-  CHECK_THROWS_WITH_AS(refused(OptimizerRule::sgd, t), "sgd: moment2 is given; expected it absent",
+  CHECK_THROWS_WITH_AS(refused(UpdateRule::lion, t), "lion: moment2 is given; expected it absent",
+                       ShapeError);
+  CHECK_THROWS_WITH_AS(refused(UpdateRule::sgd, t), "sgd: moment2 is given; expected it absent",
                        ShapeError);
   t.moment1 = t.moment2 = Tensor();
-  CHECK_THROWS_WITH_AS(refused(OptimizerRule::lion, t),
-                       "lion: moment1 is absent; expected a tensor", ShapeError);
-  const OptimizerTensor with = rule_tensor(16, true, DType::f32, DType::f32, device);
-  CHECK_THROWS_WITH_AS(kernels::optimizer_update({.tensors = {t, with}, .rule = OptimizerRule::sgd},
-                                                 device.compute()),
-                       "sgd, tensor 1: moment1 is given; expected it absent, as in tensor 0",
+  CHECK_THROWS_WITH_AS(refused(UpdateRule::lion, t), "lion: moment1 is absent; expected a tensor",
                        ShapeError);
+  const OptimizerTensor with = rule_tensor(16, true, DType::f32, DType::f32, device);
   CHECK_THROWS_WITH_AS(
-      kernels::optimizer_update({.tensors = {t}, .rule = OptimizerRule::sgd, .dampening = 1.5f},
+      kernels::optimizer_update({.tensors = {t, with}, .rule = UpdateRule::sgd}, device.compute()),
+      "sgd, tensor 1: moment1 is given; expected it absent, as in tensor 0", ShapeError);
+  CHECK_THROWS_WITH_AS(
+      kernels::optimizer_update({.tensors = {t}, .rule = UpdateRule::sgd, .dampening = 1.5f},
                                 device.compute()),
       "sgd: dampening is 1.500000; expected a number in [0, 1]", ConfigError);
 }

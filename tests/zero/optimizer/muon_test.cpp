@@ -267,7 +267,4 @@ TEST_CASE("muon refuses parameters that it does not support") {
         "one has [2, 5]; expected whole parameters; try --tensor-parallel 1, or data and pipeline "
         "ranks");
   CHECK_NOTHROW(Engine adam(store, Device::cpu()));
-  CHECK(message_of<ConfigError>([&] { validate(OptimizerUpdate{.rule = muon.rule}); }) ==
-        "optimizer_update: the rule is muon, which needs whole matrices; expected adam, lion or "
-        "sgd; try zero/optimizer/muon.h");
 }
