@@ -87,6 +87,15 @@ class ZG_API Engine final : public ParameterSource {
   /// replace those of Config::update in this step.
   StepResult step(float rate, const std::optional<Betas>& betas = std::nullopt);
 
+  /// Passes the mean over the micro-batches since the last step, not clipped, to the optimizers
+  /// that declare this stream (Optimizer::streams()), which change their states by it; the
+  /// parameters stay. It is not a step: steps() stays, too. Skipped if a gradient is infinite or
+  /// NaN. ConfigError if no optimizer declares the stream, or without micro-batches. Collective.
+  ///
+  ///   engine.backward(tape, loss_of_sampled_labels);
+  ///   engine.observe("sampled");
+  StepResult observe(const std::string& stream);
+
   /// The value that DeepSpeed logs: the scale in f16, 1 in f32, 0 in bf16.
   double loss_scale() const;
   const LossScaler& loss_scaler() const;  ///< in f32 and bf16: constant 1

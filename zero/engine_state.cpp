@@ -240,19 +240,24 @@ void EngineState::note_gradients(const GradientSummary& gradients, const Clippin
   }
 }
 
+GradientSums EngineState::begin_update(const char* operation) {
+  check_store(operation);
+  if (micro_batches == 0)
+    throw ConfigError(
+        fmt::format("{}: no micro-batch since the last one; call backward first", operation));
+  residency.finish();
+  mirrors.finish();
+  if (config.reduce_at_boundary)
+    for (Storage& storage : storages) reducer.reduce_local_sums(storage);
+  return sum_gradients(storages, store, config, device, comm);
+}
+
 StepResult Engine::step(float rate, const std::optional<Betas>& betas) {
   EngineState& s = *state_;
-  s.check_store("step");
-  if (s.micro_batches == 0)
-    throw ConfigError("step: no micro-batch since the last one; call backward first");
   if (!std::isfinite(rate))
     throw ConfigError(fmt::format("step: rate is {:f}; expected a finite number", rate));
   const PhaseScope phase(s.device, "step");
-  s.residency.finish();
-  s.mirrors.finish();
-  if (s.config.reduce_at_boundary)
-    for (Storage& storage : s.storages) s.reducer.reduce_local_sums(storage);
-  GradientSums sums = sum_gradients(s.storages, s.store, s.config, s.device, s.comm);
+  GradientSums sums = s.begin_update("step");
   const Clipping clipping{.micro_batches = s.micro_batches * s.comm.size(),
                           .clip_norm = s.config.clip_norm,
                           .loss_scale = s.scaler.scale()};
@@ -275,6 +280,35 @@ StepResult Engine::step(float rate, const std::optional<Betas>& betas) {
   s.refresh_mirrors();
   s.clear_gradients();
   count_step(s.device);
+  return result;
+}
+
+StepResult Engine::observe(const std::string& stream) {
+  EngineState& s = *state_;
+  const auto declares = [&](const Optimizers::Entry& entry) {
+    return has_stream(*entry.optimizer, stream);
+  };
+  const auto& all = s.optimizers.all();
+  if (std::none_of(all.begin(), all.end(), declares))
+    throw ConfigError(fmt::format(
+        "observe: no optimizer declares the stream '{}'; expected a name of Optimizer::streams()",
+        stream));
+  const GradientSums sums = s.begin_update("observe");
+  const Clipping mean{.micro_batches = s.micro_batches * s.comm.size(),
+                      .loss_scale = s.scaler.scale()};
+  const GradientSummary gradients = summarise(sums, s.store, s.host, s.mesh);
+  StepResult result{.gradient_norm = std::sqrt(gradients.sum_of_squares) / mean.divisor(),
+                    .skipped = gradients.non_finite.has_value(),
+                    .bad_tensor = gradients.non_finite.value_or(""),
+                    .loss_scale = loss_scale()};
+  if (result.skipped) result.scaler_line = update_scale(s.scaler, gradients.non_finite);
+  zero::update(s.storages, s.optimizers,
+               {.step = s.taken,
+                .skipped = result.skipped,
+                .stream = stream,
+                .gradient_scale = mean.factor(0.0)},
+               s.config, s.device, s.comm, s.snapshot);
+  s.clear_gradients();
   return result;
 }
 

@@ -43,6 +43,8 @@ struct EngineState {
   void reduce(std::span<const Parameter* const> parameters, std::span<Tensor> gradients,
               Storage& own);
   void finish_micro_batch();
+  /// The sums of this step's gradients, before an update. Throws ConfigError without micro-batches.
+  GradientSums begin_update(const char* operation);
   /// Counts a step by its gradients, adapts the loss scale, and fills the result.
   void note_gradients(const GradientSummary& gradients, const Clipping& clipping,
                       StepResult& result);

@@ -28,6 +28,9 @@ struct OptimizerStep {
   std::optional<Betas> betas = {};  ///< a schedule's, instead of those of the optimizer
   int64_t step = 0;                 ///< counts from 1, without skipped steps
   bool skipped = false;             ///< Optimizer::update is not called
+  /// Empty: the gradients are those of the step. Otherwise a name of Optimizer::streams(): only
+  /// states may change, and `step` counts the steps so far.
+  std::string stream = {};
   // The rest is for fused optimizers.
   float gradient_scale = 1.0f;  ///< makes the clipped mean of the accumulated gradients
   Tensor scale = {};  ///< if the device decides: the factor (OptimizerUpdate::scale), NaN to skip
@@ -73,6 +76,9 @@ class ZG_API Optimizer {
   /// engine rounds the masters to the values. True: update() multiplies the gradients, of any
   /// dtype, by `scale` or `gradient_scale` and writes OptimizerRange::value, in one pass.
   virtual bool is_fused() const { return false; }
+  /// Names of further losses whose gradients it reads, such as one of sampled labels for curvature:
+  /// Engine::observe() passes them to update().
+  virtual std::vector<std::string> streams() const { return {}; }
   /// Queues one update of each range on `stream`: on the memory of the device, or on that of the
   /// host where states are stored there.
   virtual void update(const OptimizerStep& step, std::span<const OptimizerRange> ranges,

@@ -121,6 +121,11 @@ bool Optimizers::any_owns_parameters() const {
                      [](const Entry& entry) { return entry.owns_parameters(); });
 }
 
+bool has_stream(const Optimizer& optimizer, const std::string& stream) {
+  const std::vector<std::string> streams = optimizer.streams();
+  return std::find(streams.begin(), streams.end(), stream) != streams.end();
+}
+
 void check_parameters(const ParameterStore& store, const Optimizers& optimizers) {
   for (const auto& parameter : store.parameters()) {
     if (!is_updated(*parameter)) continue;

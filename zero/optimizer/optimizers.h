@@ -63,6 +63,9 @@ class ZG_API Optimizers {
 /// The class that UpdateOptions::rule and its numbers stand for, or UpdateOptions::optimizer.
 ZG_API std::shared_ptr<const Optimizer> optimizer_of(const UpdateOptions& options);
 
+/// Whether it declares this stream of gradients.
+bool has_stream(const Optimizer& optimizer, const std::string& stream);
+
 /// Throws Unsupported if a tensor rank has only a slice of a parameter that an optimizer needs
 /// whole.
 void check_parameters(const ParameterStore& store, const Optimizers& optimizers);

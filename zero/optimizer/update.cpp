@@ -47,7 +47,7 @@ void update(const Optimizer& optimizer, std::vector<OptimizerRange>& ranges,
 void update_gathered(Storage& storage, const Tensor& all_sums, const OptimizerStep& step,
                      const Config& config, const Device& device, Communicator& comm,
                      StateReader* reader) {
-  if (storage.trainable.flat.whole_end == 0) return;
+  if (storage.trainable.flat.whole_end == 0 || !step.stream.empty()) return;
   if (reader) reader->wait_until_read(storage, storage.state_begin + whole_in(storage));
   for (const Optimizers::Entry& entry : storage.optimizers->all())
     if (entry.gathered)
@@ -182,14 +182,15 @@ void update(std::span<Storage> storages, const Optimizers& optimizers, const Opt
                                 ? Tensor()
                                 : gathered_sums(storage, config, device,
                                                 by_host ? host_space(device) : Space::device, comm);
-    const bool gathers = config.stage > 0 && storage.stays_whole && comm.size() > 1;
+    const bool gathers =
+        config.stage > 0 && storage.stays_whole && comm.size() > 1 && step.stream.empty();
     const bool waits = !streams(storage) && !all_sums && !gathers && !reader;
     update_gathered(storage, all_sums, step, config, device, comm, reader);
     for (const Chunk& chunk : chunks_of(storage, config)) {
       const std::vector<Tensor>& states = streaming.next();
       if (reader) reader->wait_until_read(storage, storage.state_begin + chunk.begin + chunk.numel);
       const Optimizer& optimizer = *optimizers.all()[chunk.optimizer].optimizer;
-      if (!step.skipped) {
+      if (!step.skipped && (step.stream.empty() || has_stream(optimizer, step.stream))) {
         const bool now = !waits || !optimizer.is_fused();
         std::vector<OptimizerRange> ranges;
         append(storage, chunk,

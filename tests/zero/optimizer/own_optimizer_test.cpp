@@ -2,7 +2,9 @@
 // checkpoints and groups.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -130,6 +132,41 @@ class Shampoo final : public Optimizer {
   }
 };
 
+/// Sophia-G: Liu et al. 2023, arXiv:2305.14342, algorithm 3: h = 0.99 h + 0.01 g^2 of sampled
+/// labels when they are observed, m = 0.96 m + 0.04 g, p = (1 - rate decay) p - rate clip(m / h,
+/// 1).
+class Sophia final : public Optimizer {
+ public:
+  std::string name() const override { return "sophia"; }
+  std::vector<std::string> streams() const override { return {"sampled"}; }
+  std::vector<State> states() const override {
+    return {{.name = "momentum"}, {.name = "curvature"}};
+  }
+  void update(const OptimizerStep& step, std::span<const OptimizerRange> ranges,
+              Stream& stream) const override {
+    for (const OptimizerRange& range : ranges) {
+      const Tensor &m = range["momentum"], &h = range["curvature"], &g = range.gradient;
+      if (step.stream == "sampled") {
+        kernels::binary({BinaryOp::multiply, g, g, g}, stream);
+        kernels::axpby({.x = g, .y = h, .a = 0.01, .b = 0.99}, stream);
+        continue;
+      }
+      // m / max(|m|, h) is m / h, limited to 1 and -1; m and h may be bf16.
+      const Tensor ratio = range.scratch(), limit = range.scratch(), divisor = range.scratch();
+      kernels::axpby({.x = g, .y = m, .a = 0.04, .b = 0.96}, stream);
+      kernels::cast({.x = m, .y = ratio}, stream);
+      kernels::cast({.x = h, .y = divisor}, stream);
+      kernels::unary({.op = UnaryOp::abs, .x = ratio, .y = limit}, stream);
+      kernels::binary({BinaryOp::maximum, limit, divisor, divisor}, stream);
+      kernels::axpby({.x = ratio, .y = limit, .a = 0, .b = 0}, stream);
+      kernels::unary({.op = UnaryOp::exp, .x = limit, .y = limit}, stream);
+      kernels::axpby({.x = limit, .y = divisor, .a = 1e-12, .b = 1}, stream);  // no 0 / 0
+      kernels::binary({BinaryOp::divide, ratio, divisor, ratio}, stream);
+      subtract(ratio, range, step, stream);
+    }
+  }
+};
+
 zero::UpdateOptions with(std::shared_ptr<const Optimizer> optimizer) {
   return {.optimizer = std::move(optimizer)};
 }
@@ -149,10 +186,34 @@ std::vector<Config> configs_of_own() {
        .update = {.groups = {{.pattern = "tall", .optimizer = sign},
                              {.pattern = "g*", .optimizer = zero::lion()}}}},
       {.update = {.rule = OptimizerRule::muon,
-                  .groups = {{.pattern = "tall", .rate = 0.5f, .optimizer = sign}}}}};
+                  .groups = {{.pattern = "tall", .rate = 0.5f, .optimizer = sign}}}},
+      {.update = with(std::make_shared<Sophia>())},
+      {.compute = DType::bf16,
+       .update = {.rule = OptimizerRule::muon,
+                  .groups = {{.pattern = "?a*", .optimizer = std::make_shared<Sophia>()}}}}};
   configs[5].loss_scaling = low_scale;
   for (Config& config : configs) config.param_persistence_threshold = 160;
   return configs;
+}
+
+/// Whether some optimizer of the config observes sampled gradients.
+bool observes(const Config& config) {
+  const zero::Optimizers optimizers(config.update);
+  return std::any_of(optimizers.all().begin(), optimizers.all().end(),
+                     [](const auto& entry) { return !entry.optimizer->streams().empty(); });
+}
+
+/// Trains as train_on_ranks does; every step begins with gradients that are observed.
+TrainingOutcome train(const Config& config, const TrainingRun& run) {
+  return train_on_ranks<MatrixToy>(config, run, [&](Engine& engine, uint64_t number) {
+    const int micro_batches = run.micro_batches / run.ranks;
+    if (observes(config) && engine.micro_batches() == 0) {
+      for (int i = 0; i < micro_batches; ++i)
+        train_micro_batch(engine, 10'000 + number + static_cast<uint64_t>(i * run.ranks));
+      engine.observe("sampled");
+    }
+    return train_micro_batch(engine, number);
+  });
 }
 
 std::string text_of(const Config& config) {
@@ -174,7 +235,7 @@ TEST_CASE(
   std::set<std::string> different;
   for (const Config& config : configs) {
     CAPTURE(text_of(config));
-    hashes[&config] = train_on_ranks<MatrixToy>(config, {}).hash;
+    hashes[&config] = train(config, {}).hash;
     CHECK(different.insert(hashes[&config]).second);  // the optimizer has an effect
   }
   for_cover(
@@ -185,7 +246,7 @@ TEST_CASE(
         config.stage = stage;
         config.offload = offload;
         if (stage == 3 && ranks > 1) config.offload.parameter = file;
-        CHECK(train_on_ranks<MatrixToy>(config, {.ranks = ranks}).hash == hashes.at(&plain));
+        CHECK(train(config, {.ranks = ranks}).hash == hashes.at(&plain));
       },
       configs, std::vector{0, 1, 2, 3}, std::vector{1, 2, 3, 4}, places);
   for (const Config& plain : configs)
@@ -194,12 +255,12 @@ TEST_CASE(
       const TemporaryFolder folder;
       Config config = plain;
       config.stage = stage;
-      train_on_ranks<MatrixToy>(config, {.ranks = 3, .end = 2, .directory = folder.path()});
+      train(config, {.ranks = 3, .end = 2, .directory = folder.path()});
       zero::verify_checkpoint(folder / "step_2");
       config.stage = 3 - stage;
       config.offload = {.optimizer = host};
       const TrainingRun rest{.ranks = 2, .first = 2, .directory = folder.path()};
-      CHECK(train_on_ranks<MatrixToy>(config, rest).hash == hashes.at(&plain));
+      CHECK(train(config, rest).hash == hashes.at(&plain));
     }
 }
 
@@ -219,6 +280,11 @@ TEST_CASE("a plan equals its run for optimizers outside the library, also with a
               gradients[parameter.get()].assign(static_cast<size_t>(parameter->shape.numel()),
                                                 step == 1 ? INFINITY : 0.5f);
             run_micro_batch(engine, gradients);
+            if (observes(config)) {
+              const bool skipped = engine.observe("sampled").skipped;
+              if (device.type() != Device::Type::meta) CHECK(skipped == (step == 1));
+              run_micro_batch(engine, gradients);
+            }
             const zero::StepResult result = engine.step(1e-3f);
             if (device.type() != Device::Type::meta) CHECK(result.skipped == (step == 1));
           }
@@ -300,6 +366,35 @@ TEST_CASE("a checkpoint of an optimizer outside the library names it, its states
         "load: " + (folder / "step_1") +
             " was saved by signsgd with momentum; expected adamw with moment1 and moment2, as this "
             "engine has; try the optimizer that saved it, or load its weights alone (--init)");
+}
+
+TEST_CASE("observed gradients change the states that read them, and no parameter or step") {
+  const MatrixToy toy;
+  Engine engine(
+      toy.store, Device::cpu(),
+      {.update = {.groups = {{.pattern = "tall", .optimizer = std::make_shared<Sophia>()}}}});
+  const std::string before = engine.parameter_hash();
+  Gradients gradients;
+  for (const auto& parameter : toy.store.parameters())
+    gradients[parameter.get()].assign(static_cast<size_t>(parameter->shape.numel()), 4.0f);
+  run_micro_batch(engine, gradients);
+  const zero::StepResult result = engine.observe("sampled");  // 4 is above the limit of the norm
+  CHECK(!result.skipped);
+  CHECK(engine.parameter_hash() == before);
+  CHECK(engine.steps() == 0);
+  CHECK(engine.micro_batches() == 0);
+  CHECK(engine.read(toy.tall, {"curvature"}) == std::vector<float>(40 * 24, 0.16f));
+  CHECK(engine.read(toy.tall, {"momentum"}) == std::vector<float>(40 * 24, 0.0f));
+  CHECK(engine.read(toy.gain, State::moment1) == std::vector<float>(129, 0.0f));
+  CHECK(message_of<ConfigError>([&] { engine.observe("sampled"); }) ==
+        "observe: no micro-batch since the last one; call backward first");
+  CHECK(message_of<ConfigError>([&] { engine.observe("other"); }) ==
+        "observe: no optimizer declares the stream 'other'; expected a name of "
+        "Optimizer::streams()");
+  gradients[&toy.wide][7] = INFINITY;
+  run_micro_batch(engine, gradients);
+  CHECK(engine.observe("sampled").bad_tensor == "wide");
+  CHECK(engine.read(toy.tall, {"curvature"}) == std::vector<float>(40 * 24, 0.16f));
 }
 
 TEST_CASE("an optimizer that declares what an engine cannot do is refused") {
