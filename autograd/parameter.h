@@ -89,8 +89,7 @@ struct Parameter {
   bool decay = false;          ///< weight decay applies: to matrices of linear layers
   bool trainable = true;       ///< false: frozen, no gradient and no optimizer state
   bool saved = true;           ///< false: frozen, and checkpoints leave it out
-  bool hidden_matrix = false;  ///< [out, in] of a linear layer between others, for optimizers of
-                               ///< matrices
+  bool hidden_matrix = false;  ///< [out, in] of a linear layer between others, an inner matrix
   const Unit* unit = nullptr;
   int index = 0;  ///< position in the store, in order of creation
   Shape whole;    ///< shape in the whole model; `shape` is this rank's slice

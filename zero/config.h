@@ -12,9 +12,7 @@
 #include "zerograd/runtime/dtype.h"
 #include "zerograd/runtime/memory.h"
 #include "zerograd/zero/optimizer.h"
-#include "zerograd/zero/optimizer/adafactor.h"
 #include "zerograd/zero/optimizer/loss_scale.h"
-#include "zerograd/zero/optimizer/muon.h"
 
 namespace zg {
 
@@ -33,6 +31,41 @@ constexpr const char* name_of(OptimizerRule rule) {
 }  // namespace zg
 
 namespace zg::zero {
+
+/// How Muon adjusts the rate of a matrix to its shape, as adjust_lr_fn of torch.optim.Muon.
+enum class MatrixRate : uint8_t {
+  original,        ///< rate * sqrt(max(1, rows / columns)), as its author and DeepSpeed
+  match_rms_adamw  ///< rate * 0.2 sqrt(max(rows, columns)): a step is as large as one of AdamW, so
+                   ///< both parts have one rate. Liu et al. 2025, arXiv:2502.16982, equation 4
+};
+using MuonRate = MatrixRate;
+inline constexpr std::initializer_list<MatrixRate> matrix_rates = {MatrixRate::original,
+                                                                   MatrixRate::match_rms_adamw};
+/// "original", "match_rms_adamw".
+constexpr const char* name_of(MatrixRate rate) {
+  return rate == MatrixRate::original ? "original" : "match_rms_adamw";
+}
+
+/// Numbers of OptimizerRule::muon. zero/optimizer/muon.h has the formulas. Parameters with
+/// Parameter::hidden_matrix are updated as by torch.optim.Muon; its Newton-Schulz iteration is in
+/// f32 here, in bf16 there. All others are updated by adam, and so are matrices of a group with
+/// by_adam.
+struct MuonOptions {
+  float momentum = 0.95f;
+  bool nesterov = true;
+  MuonRate rate = MuonRate::match_rms_adamw;
+  float adam_rate = 1.0f;  ///< the rate of the parameters that adam updates, as a multiple of the
+                           ///< step's rate
+};
+
+/// Numbers of OptimizerRule::adafactor, as torch.optim.Adafactor. zero/optimizer/adafactor.h has
+/// the formulas.
+struct AdafactorOptions {
+  float beta2_decay = -0.8f;  ///< beta2 = 1 - step^beta2_decay; 0 or less
+  float epsilon1 = 0x1p-23f;  ///< the least root of a second moment; torch's None for f32
+  float epsilon2 = 1e-3f;     ///< the least root mean square of a parameter in its step's size
+  float clip = 1.0f;          ///< the root mean square to which an update is limited; from 1
+};
 
 /// Parameters with numbers of their own, like a group of torch.optim. fnmatch(3) compares the
 /// pattern with a parameter's name: "*.bias", "transformer.h.[01].*".

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "zerograd/zero/config.h"
 #include "zerograd/zero/optimizer.h"
 
 // Adafactor: Shazeer, Stern 2018, arXiv:1804.04235, as torch.optim.Adafactor. For a parameter p
@@ -28,13 +29,6 @@
 //
 // A step takes memory for the gradients of one unit, and for one copy of its largest parameter.
 namespace zg::zero {
-
-struct AdafactorOptions {
-  float beta2_decay = -0.8f;  ///< beta2 = 1 - step^beta2_decay; 0 or less
-  float epsilon1 = 0x1p-23f;  ///< the least root of a second moment; torch's None for f32
-  float epsilon2 = 1e-3f;     ///< the least root mean square of a parameter in its step's size
-  float clip = 1.0f;          ///< the root mean square to which an update is limited; from 1
-};
 
 /// For parameters of at most two axes.
 ZG_API std::shared_ptr<const Optimizer> adafactor(const AdafactorOptions& options = {});

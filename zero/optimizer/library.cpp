@@ -4,7 +4,9 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/config.h"
+#include "zerograd/zero/optimizer/adafactor.h"
 #include "zerograd/zero/optimizer/elementwise.h"
+#include "zerograd/zero/optimizer/muon.h"
 #include "zerograd/zero/optimizer/optimizers.h"
 
 // The optimizers that UpdateOptions::rule names.

@@ -1,11 +1,11 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 #include <memory>
 #include <vector>
 
 #include "zerograd/runtime/tensor.h"
+#include "zerograd/zero/config.h"
 #include "zerograd/zero/optimizer.h"
 #include "zerograd/zero/optimizer/elementwise.h"
 
@@ -31,31 +31,7 @@ namespace zg::zero {
 
 struct FlatUnit;
 
-/// How Muon adjusts the rate of a matrix to its shape, as adjust_lr_fn of torch.optim.Muon.
-enum class MatrixRate : uint8_t {
-  original,        ///< rate * sqrt(max(1, rows / columns)), as its author and DeepSpeed
-  match_rms_adamw  ///< rate * 0.2 sqrt(max(rows, columns)): a step is as large as one of AdamW, so
-                   ///< both parts have one rate. Liu et al. 2025, arXiv:2502.16982, equation 4
-};
-using MuonRate = MatrixRate;
-inline constexpr std::initializer_list<MatrixRate> matrix_rates = {MatrixRate::original,
-                                                                   MatrixRate::match_rms_adamw};
-/// "original", "match_rms_adamw".
-constexpr const char* name_of(MatrixRate rate) {
-  return rate == MatrixRate::original ? "original" : "match_rms_adamw";
-}
-
-/// Parameters with Parameter::hidden_matrix are updated as by torch.optim.Muon; its Newton-Schulz
-/// iteration is in f32 here, in bf16 there. All others are updated by adam, and so are matrices of
-/// a group with by_adam.
-struct MuonOptions {
-  float momentum = 0.95f;
-  bool nesterov = true;
-  MuonRate rate = MuonRate::match_rms_adamw;
-  float adam_rate = 1.0f;  ///< the rate of the parameters that adam updates, as a multiple of the
-                           ///< step's rate
-};
-
+/// Adam updates the parameters that are no hidden matrices, and groups with by_adam.
 ZG_API std::shared_ptr<const Optimizer> muon(const MuonOptions& options = {},
                                              const AdamOptions& adam = {});
 

@@ -6,8 +6,6 @@
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 #include "zerograd/runtime/text/text.h"
-#include "zerograd/zero/optimizer/whole_update.h"
-#include "zerograd/zero/states/partition.h"
 
 namespace zg::zero {
 namespace {
@@ -136,6 +134,11 @@ void check_parameters(const ParameterStore& store, const Optimizers& optimizers)
           "has {}; expected whole parameters; try --tensor-parallel 1, or data and pipeline ranks",
           optimizer.name(), parameter->name, parameter->whole, parameter->shape);
   }
+}
+
+void GatheredOptimizer::update(const OptimizerStep&, std::span<const OptimizerRange>,
+                               Stream&) const {
+  raise<Unsupported>("optimizer: {} updates parameters only as a part of an engine", name());
 }
 
 const Tensor& OptimizerRange::operator[](std::string_view state) const {

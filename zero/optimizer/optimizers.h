@@ -8,12 +8,37 @@
 #include <vector>
 
 #include "zerograd/autograd/parameter.h"
+#include "zerograd/runtime/comm/communicator.h"
 #include "zerograd/zero/config.h"
 #include "zerograd/zero/optimizer.h"
 
 namespace zg::zero {
 
-class GatheredOptimizer;
+/// True if the parameter has gradient accumulators and optimizer states on this rank. A mirror has
+/// none, although the tape computes its gradients.
+inline bool is_updated(const Parameter& parameter) {
+  return parameter.trainable && parameter.copy != Copy::mirror;
+}
+
+struct Storage;
+
+/// An optimizer of whole parameters that updates those of a storage on all ranks together.
+class GatheredOptimizer : public Optimizer {
+ public:
+  struct Update {
+    Storage& storage;
+    const Tensor& all_sums;
+    const OptimizerStep& step;
+    const Config& config;
+    const Device& device;
+    Communicator& comm;
+  };
+  /// A skipped step has the same collectives and allocations.
+  virtual void update_gathered(const Update& update) const = 0;
+
+  bool needs_whole() const final { return true; }
+  void update(const OptimizerStep&, std::span<const OptimizerRange>, Stream&) const final;
+};
 
 /// The optimizers of a config, which of them updates a parameter, and the states of all of them.
 class ZG_API Optimizers {

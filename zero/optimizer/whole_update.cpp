@@ -6,8 +6,6 @@
 
 #include "zerograd/kernels/elementwise/elementwise.h"
 #include "zerograd/kernels/optimizer/optimizer.h"
-#include "zerograd/runtime/error.h"
-#include "zerograd/runtime/text/format.h"
 #include "zerograd/zero/states/residency.h"
 #include "zerograd/zero/states/transfer.h"
 
@@ -163,11 +161,6 @@ class WholeUpdate {
 
 std::vector<FlatUnit::Piece> whole_pieces(const FlatUnit& flat) {
   return flat.within(0, flat.whole_end);
-}
-
-void GatheredOptimizer::update(const OptimizerStep&, std::span<const OptimizerRange>,
-                               Stream&) const {
-  raise<Unsupported>("optimizer: {} updates parameters only as a part of an engine", name());
 }
 
 void update_whole(const GatheredOptimizer::Update& update, const WholeRule& rule) {

@@ -9,6 +9,7 @@
 #include "zerograd/zero/config.h"
 #include "zerograd/zero/optimizer.h"
 #include "zerograd/zero/optimizer/lanes.h"
+#include "zerograd/zero/optimizer/optimizers.h"
 #include "zerograd/zero/states/partition.h"
 #include "zerograd/zero/states/storage.h"
 
@@ -44,24 +45,6 @@ struct WholeRule {
 
 /// The parameters of a flat array that are updated whole, in its order.
 std::vector<FlatUnit::Piece> whole_pieces(const FlatUnit& flat);
-
-/// An optimizer of whole parameters that updates those of a storage on all ranks together.
-class GatheredOptimizer : public Optimizer {
- public:
-  struct Update {
-    Storage& storage;
-    const Tensor& all_sums;
-    const OptimizerStep& step;
-    const Config& config;
-    const Device& device;
-    Communicator& comm;
-  };
-  /// A skipped step has the same collectives and allocations.
-  virtual void update_gathered(const Update& update) const = 0;
-
-  bool needs_whole() const final { return true; }
-  void update(const OptimizerStep&, std::span<const OptimizerRange>, Stream&) const final;
-};
 
 /// p = (1 - rate weight_decay) p - rate step, in the masters' dtype, for the whole parameters of a
 /// storage; there must be one. `all_sums`: the gradient accumulators of all ranks, at stage 0 on

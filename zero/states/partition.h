@@ -12,12 +12,6 @@
 // Offsets in flat arrays, in their shards, and in slices of parameters.
 namespace zg::zero {
 
-/// True if the parameter has gradient accumulators and optimizer states on this rank. A mirror has
-/// none, although the tape computes its gradients.
-inline bool is_updated(const Parameter& parameter) {
-  return parameter.trainable && parameter.copy != Copy::mirror;
-}
-
 /// The trainable (or the frozen) parameters of a list, concatenated in one flat array, which is
 /// divided into equal shards. Parameters and shards start on multiples of `alignment` elements, so
 /// the start of a parameter does not depend on `world`. Parameters with weight decay come first:

@@ -24,6 +24,7 @@
 #include "zerograd/kernels/reduce/reduce.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/zero/checkpoint/checkpoint_reader.h"
+#include "zerograd/zero/optimizer/elementwise.h"
 
 using namespace zg;
 using namespace zg::testing;
@@ -325,6 +326,26 @@ TEST_CASE("a rank has and updates the whole parameters that it owns alone") {
     if (ranks > 1) CHECK(most_updated < all_updated);
     if (ranks > 1) CHECK(most_bytes < all_bytes);
   }
+}
+
+TEST_CASE("the first step of Shampoo is an orthogonal matrix") {
+  // With one gradient g = U S V^T, L^(-1/4) g R^(-1/4) = U V^T.
+  const MatrixToy toy;
+  Engine engine(toy.store, Device::cpu(),
+                {.update = {.optimizer = std::make_shared<Shampoo>(), .weight_decay = 0.0f},
+                 .clip_norm = 0.0f});
+  const std::vector<float> before = engine.read(toy.wide, State::master);
+  train_step(engine, 0);
+  const std::vector<float> after = engine.read(toy.wide, State::master);
+  for (size_t i = 0; i < 5; ++i)
+    for (size_t j = 0; j < 5; ++j) {
+      double product = 0;
+      for (size_t k = 0; k < 31; ++k)
+        product += (double{before[31 * i + k]} - after[31 * i + k]) *
+                   (double{before[31 * j + k]} - after[31 * j + k]);
+      INFO("rows ", i, " and ", j);
+      CHECK(product == doctest::Approx(i == j ? 1e-4 : 0.0).epsilon(1e-2).scale(1e-4));
+    }
 }
 
 TEST_CASE("each optimizer of a run updates its own parameters as in a run of its own") {
