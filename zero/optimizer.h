@@ -27,7 +27,7 @@ struct OptimizerStep {
   float rate = 0.0f;
   std::optional<Betas> betas = {};  ///< a schedule's, instead of those of the optimizer
   int64_t step = 0;                 ///< counts from 1, without skipped steps
-  bool skipped = false;             ///< Optimizer::update is not called
+  bool skipped = false;             ///< the stream of the update computes nothing
   /// Empty: the gradients are those of the step. Otherwise a name of Optimizer::streams(): only
   /// states may change, and `step` counts the steps so far.
   std::string stream = {};
@@ -80,7 +80,9 @@ class ZG_API Optimizer {
   /// Engine::observe() passes them to update().
   virtual std::vector<std::string> streams() const { return {}; }
   /// Queues one update of each range on `stream`: on the memory of the device, or on that of the
-  /// host where states are stored there.
+  /// host where states are stored there. In a skipped step and in a plan the type of `stream` is
+  /// Device::Type::meta: kernels take their memory and compute nothing. Code other than kernels
+  /// must then leave the ranges as they are.
   virtual void update(const OptimizerStep& step, std::span<const OptimizerRange> ranges,
                       Stream& stream) const = 0;
 };

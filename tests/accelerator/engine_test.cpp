@@ -118,7 +118,8 @@ namespace {
 std::vector<std::vector<float>> states_of(const Engine& engine, const Toy& toy) {
   std::vector<std::vector<float>> states;
   for (const Parameter* parameter : toy.trainable())
-    for (const auto state : {Engine::State::master, Engine::State::moment1, Engine::State::moment2})
+    for (const auto& state :
+         {Engine::State::master, Engine::State::moment1, Engine::State::moment2})
       states.push_back(engine.read(*parameter, state));
   return states;
 }

@@ -52,7 +52,7 @@ int main() {
       const Var error = linear(hidden, tape.parameter(w2)) - target;
       const Var loss = mean(error * error);
       engine.backward(tape, loss);
-      engine.step(0.02f / (1.0f + 0.05f * static_cast<float>(step)));
+      engine.step(0.4f / static_cast<float>(20 + step));
       if (ranks.rank() == 0) loss_value = loss.value().item();
     }
     zero::save_checkpoint(folder, engine, {.steps = end, .micro_batches = 2 * end});

@@ -134,7 +134,7 @@ void check_optimizer(const std::string& path, const Manifest& manifest, const En
   const Optimizers& optimizers = engine.optimizers();
   const std::string own = optimizers.main().name();
   if (manifest.optimizer == own && manifest.states == optimizers.element_states()) {
-    if (optimizers.all().size() > 1) check_states(path, manifest, engine);
+    if (optimizers.all().size() > 1 || manifest.shared) check_states(path, manifest, engine);
     return;
   }
   const auto text = [](std::vector<std::string> states, const std::set<std::string>& shaped) {

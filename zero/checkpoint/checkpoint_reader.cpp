@@ -388,7 +388,7 @@ std::vector<std::string> CheckpointReader::damages() const {
     const auto& states = manifest_.states;
     const bool is_trained = std::any_of(states.begin(), states.end(), has);
     const bool may_lack = manifest_.optimizer != "adam" && parameter.second.rank() == 2;
-    if (is_trained)
+    if (is_trained && !manifest_.shared)
       for (const std::string& state : states)
         if (state == states.front() || !may_lack) need(state);
   }

@@ -272,7 +272,11 @@ CheckpointSave::CheckpointSave(const std::string& directory, const Engine& engin
   if (engine.loss_scaler().dynamic()) s.manifest.loss_scaler = engine.loss_scaler().state();
   s.manifest.optimizer = engine.optimizers().main().name();
   s.manifest.states = engine.optimizers().element_states();
-  if (engine.config().update.optimizer) s.manifest.options = engine.optimizers().main().options();
+  const UpdateOptions& update = engine.config().update;
+  const auto has_own = [](const ParameterGroup& group) { return group.optimizer != nullptr; };
+  s.manifest.shared = std::any_of(update.groups.begin(), update.groups.end(), has_own) ||
+                      (update.optimizer && engine.optimizers().all().size() > 1);
+  if (update.optimizer) s.manifest.options = engine.optimizers().main().options();
   s.manifest.parameters = shapes_of(engine.store());
   manifest_text(s.manifest);  // throws for an invalid config_json before anything is written
   try {

@@ -198,6 +198,7 @@ void read_optimizer(const json& optimizer, Manifest& manifest) {
   manifest.states = moment_names(moments);
   if (const auto states = optimizer.find("states"); states != optimizer.end())
     states->get_to(manifest.states);
+  manifest.shared = optimizer.value("shared", false);
   if (const auto options = optimizer.find("options"); options != optimizer.end())
     options->get_to(manifest.options);
 }
@@ -327,13 +328,14 @@ std::string manifest_text(const Manifest& manifest) {
                  {"tensors", tensors_of(manifest.pieces)}};
   if (manifest.loss_scaler) object["loss_scaler"] = json_of(*manifest.loss_scaler);
   if (const Manifest usual;
-      manifest.optimizer != usual.optimizer || manifest.states != usual.states) {
+      manifest.optimizer != usual.optimizer || manifest.shared || manifest.states != usual.states) {
     const std::vector<std::string>& states = manifest.states;
     const bool has_moments =
         states.size() <= 2 && states == moment_names(static_cast<int64_t>(states.size()));
     json& optimizer = object["optimizer"] = {{"rule", manifest.optimizer},
                                              {"moments", has_moments ? states.size() : 0}};
     if (!has_moments) optimizer["states"] = states;
+    if (manifest.shared) optimizer["shared"] = true;
     if (!manifest.options.empty()) optimizer["options"] = manifest.options;
   }
   if (const CheckpointInfo::Base& base = manifest.info.base; !base.path.empty())

@@ -61,6 +61,7 @@ struct Manifest {
   std::string optimizer = "adam";                ///< older checkpoints are of adam
   /// Its states that have a number for each element. Others have one piece for each parameter.
   std::vector<std::string> states = {"moment1", "moment2"};
+  bool shared = false;  ///< parameter groups have optimizers of their own, with some of the states
   std::map<std::string, double> options;  ///< of an optimizer outside the library
   std::map<std::string, Shape> parameters;
   std::vector<Piece> pieces;

@@ -73,10 +73,18 @@ class HostStream final : public Stream {
   explicit HostStream(const Device& device) : device_(device), traits_(device.traits()) {
     traits_.backend = Device::Type::cpu;
   }
+  /// Its kernels take the memory that they would take on `stream`, and compute nothing.
+  static HostStream idle(const Stream& stream) {
+    HostStream idle(stream.device());
+    idle.traits_ = stream.traits();
+    idle.is_idle_ = true;
+    return idle;
+  }
   Device device() const override { return device_; }
   const Device::Traits& traits() const override { return traits_; }
   Device::Type type() const override {
-    return device_.type() == Device::Type::meta ? Device::Type::meta : Device::Type::cpu;
+    return is_idle_ || device_.type() == Device::Type::meta ? Device::Type::meta
+                                                            : Device::Type::cpu;
   }
   Trace* trace() const override { return device_.trace(); }
   const char* name() const override { return "host"; }
@@ -87,6 +95,7 @@ class HostStream final : public Stream {
  private:
   const Device device_;
   Device::Traits traits_;
+  bool is_idle_ = false;
 };
 
 }  // namespace zg::zero

@@ -57,7 +57,7 @@ Optimizers::Optimizers(const UpdateOptions& options)
                    [&](const auto& a, const auto& b) { return place(a) < place(b); });
   for (const auto& optimizer : all) {
     check_name(optimizer->name(), "an optimizer");
-    if (options.stochastic_rounding && !optimizer->is_fused())
+    if (options.stochastic_rounding && !optimizer->is_fused() && place(optimizer) > 0)
       raise<Unsupported>(
           "optimizer: update.stochastic_rounding is on, and {} does not write rounded values "
           "itself; expected it off, or an optimizer that is fused",

@@ -190,14 +190,18 @@ void update(std::span<Storage> storages, const Optimizers& optimizers, const Opt
       const std::vector<Tensor>& states = streaming.next();
       if (reader) reader->wait_until_read(storage, storage.state_begin + chunk.begin + chunk.numel);
       const Optimizer& optimizer = *optimizers.all()[chunk.optimizer].optimizer;
-      if (!step.skipped && (step.stream.empty() || has_stream(optimizer, step.stream))) {
+      const bool applies = step.stream.empty() || has_stream(optimizer, step.stream);
+      // A skipped step takes the same memory.
+      if (applies && !(step.skipped && optimizer.is_fused())) {
         const bool now = !waits || !optimizer.is_fused();
         std::vector<OptimizerRange> ranges;
         append(storage, chunk,
                all_sums ? all_sums.flat(chunk.begin, chunk.numel) : states[sums_lane(storage)],
                states, config.update, now ? ranges : together[chunk.optimizer]);
-        update(optimizer, ranges, step, device, stream);
-      } else if (lane_of(storage, whole, values_lane(storage)).moves())
+        HostStream idle = HostStream::idle(stream);
+        update(optimizer, ranges, step, device, step.skipped ? idle : stream);
+      }
+      if ((step.skipped || !applies) && lane_of(storage, whole, values_lane(storage)).moves())
         kernels::cast({.x = states[masters_lane], .y = states[values_lane(storage)]}, stream);
       streaming.keep();
     }

@@ -32,7 +32,7 @@ using Values = std::map<std::pair<std::string, State>, std::vector<float>>;
 Values states_of(const Engine& engine) {
   Values values;
   for (const auto& parameter : engine.store().parameters())
-    for (const State state : {State::master, State::moment1, State::moment2})
+    for (const State& state : {State::master, State::moment1, State::moment2})
       values[{parameter->name, state}] = engine.read(*parameter, state);
   return values;
 }

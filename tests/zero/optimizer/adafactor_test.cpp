@@ -110,7 +110,7 @@ TEST_CASE("adafactor has the same bits for any number of threads on parameters o
     }
     std::vector<float>& result = results.emplace_back();
     for (const Parameter* parameter : {&matrix, &vector})
-      for (const State state : {State::master, State::moment2}) {
+      for (const State& state : {State::master, State::moment2}) {
         const std::vector<float> values = engine.read(*parameter, state);
         result.insert(result.end(), values.begin(), values.end());
       }
@@ -165,7 +165,7 @@ TEST_CASE("adafactor keeps, saves and loads second moments of rows and columns o
       Engine loaded(toy.store, device, {.update = adafactor});
       zero::load_checkpoint(folder.path(), loaded);
       for (const Parameter* parameter : {&toy.table, &toy.tall, &toy.gain, &toy.bias})
-        for (const State state : {State::master, State::moment2})
+        for (const State& state : {State::master, State::moment2})
           CHECK(loaded.read(*parameter, state) == engine.read(*parameter, state));
     });
     const auto reader = zero::open_checkpoint(folder.path());
@@ -208,7 +208,7 @@ TEST_CASE("adafactor trains, saves and loads empty parameters and single numbers
   Engine loaded(store, Device::cpu(), {.update = adafactor});
   zero::load_checkpoint(folder.path(), loaded);
   for (const auto& parameter : store.parameters())
-    for (const State state : {State::master, State::moment2})
+    for (const State& state : {State::master, State::moment2})
       CHECK(loaded.read(*parameter, state) == engine.read(*parameter, state));
 }
 

@@ -164,7 +164,7 @@ TEST_CASE(
     train_step(adam, step, 0.5f * 1e-2f);
   }
   for (const Parameter* parameter : {&toy.bias, &toy.table, &toy.gain})
-    for (const State state : {State::master, State::moment1, State::moment2})
+    for (const State& state : {State::master, State::moment1, State::moment2})
       CHECK(engine.read(*parameter, state) == adam.read(*parameter, state));
   for (const Parameter* parameter : {&toy.wide, &toy.tall, &toy.plain, &toy.alone})
     CHECK(engine.read(*parameter, State::master) != adam.read(*parameter, State::master));
@@ -189,7 +189,7 @@ TEST_CASE("muon keeps, saves and loads one moment per matrix and two per other p
       Engine loaded(toy.store, device, {.update = muon});
       zero::load_checkpoint(folder.path(), loaded);
       for (const Parameter* parameter : {&toy.table, &toy.tall, &toy.gain})
-        for (const State state : {State::master, State::moment1, State::moment2})
+        for (const State& state : {State::master, State::moment1, State::moment2})
           CHECK(loaded.read(*parameter, state) == engine.read(*parameter, state));
     });
     const auto reader = zero::open_checkpoint(folder.path());

@@ -90,7 +90,8 @@ using States = std::map<std::pair<const Parameter*, Engine::State>, std::vector<
 States states_of(const MatrixToy& toy, const Engine& engine) {
   States states;
   for (const auto& parameter : toy.store.parameters())
-    for (const auto state : {Engine::State::master, Engine::State::moment1, Engine::State::moment2})
+    for (const auto& state :
+         {Engine::State::master, Engine::State::moment1, Engine::State::moment2})
       states[{parameter.get(), state}] = engine.read(*parameter, state);
   return states;
 }
