@@ -182,7 +182,7 @@ std::ostream& operator<<(std::ostream& out, const Tensor& tensor) {
   if (!tensor) return out << "absent";
   const Shape& shape = tensor.shape();
   std::vector<int64_t> indices;
-  collect(shape, 0, 0, indices);
+  if (shape.numel() > 0) collect(shape, 0, 0, indices);
   // On a meta device, too: a plan counts the copies of its run.
   const std::vector<std::string> words = words_of(tensor, indices);
   const Device& device = tensor.device();

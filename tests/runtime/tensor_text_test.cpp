@@ -41,6 +41,8 @@ TEST_CASE("bf16, absent tensors, slices and plans print, and a summary reads its
   CHECK(printed(tensor) == "[  0.1  -2.5 100. ] bf16 [3]");
   CHECK(printed(tensor.slice(1, 3)) == "[ -2.5 100. ] bf16 [2]");
   CHECK(printed({}) == "absent");
+  CHECK(printed(Tensor::zeros({int64_t{1} << 40, 0}, DType::f32, device)) ==
+        "[] f32 [1099511627776, 0]");
   const Device plan = Device::meta();
   CHECK(printed(Tensor::zeros({2, 3}, DType::f32, plan)) == "f32 [2, 3] on meta, without values");
   Tensor large = Tensor::zeros({1 << 10, 1 << 10}, DType::f64, device);
