@@ -256,15 +256,16 @@ struct Pause {
 
 }  // namespace
 
-Var checkpoint(Tape& tape, std::span<const Var> inputs, Segment segment) {
+Var checkpoint(Tape& tape, std::span<const Var> inputs,
+               std::function<Var(Tape&, std::span<const Var>)> segment) {
   TapeState& state = *tape.state_;
   state.require_usable("checkpoint");
   if (!state.recording()) return segment(tape, inputs);
   std::vector<Var> constants;
   for (const Var& input : inputs) {
-    if (input.tape_ && input.tape_ != tape.state_)
+    if (input.slot_ >= 0 && input.tape_ != tape.state_)
       throw TapeError("checkpoint: an input belongs to another tape; detach() it");
-    constants.push_back(input ? Var(input.value()) : Var());
+    constants.push_back(input ? tape.constant(input.value()) : Var());
   }
   Tensor output;
   {
@@ -280,7 +281,7 @@ Var checkpoint(Tape& tape, std::span<const Var> inputs, Segment segment) {
   }
   // The segment may read every unit that is open around it.
   for (size_t index : state.open) state.uses[index].reads = true;
-  state.segments.push_back(std::move(segment));
+  state.segments.push_back({std::move(segment), state.settings});
   const int slot = state.make_slot(output);
   state.output_slots.push_back(slot);
   return state.make_var(std::move(output), slot);
@@ -289,8 +290,10 @@ Var checkpoint(Tape& tape, std::span<const Var> inputs, Segment segment) {
 void TapeState::run_segment(const Entry& entry) {
   const Tensor gradient = std::move(output_gradients[0]);
   output_gradients.clear();
-  Tape tape(std::make_shared<TapeState>(device, sources, TapeMode::record, this));
+  Tape tape(std::make_shared<TapeState>(device, sources, TapeMode::record, this),
+            /*is_handle=*/false);
   TapeState& state = *tape.state_;
+  state.settings = segments.back().settings;
   BackwardPass pass;
   pass.tape_ = this;
   pass.entry_ = entries.size() - 1;
@@ -298,9 +301,9 @@ void TapeState::run_segment(const Entry& entry) {
   for (size_t i = 0; i < input_slots.size() - entry.inputs; ++i) {
     const Tensor value = pass.saved(static_cast<int>(i));
     const bool differentiable = pass.needs(static_cast<int>(i));
-    inputs.push_back(!value ? Var() : differentiable ? tape.variable(value) : Var(value));
+    inputs.push_back(!value ? Var() : differentiable ? tape.variable(value) : tape.constant(value));
   }
-  const Var output = segments.back()(tape, inputs);
+  const Var output = segments.back().run(tape, inputs);
   if (output.slot_ < 0) return;  // a constant: it gets no gradient
   state.accumulate(output.slot_, gradient, "checkpoint");
   state.visit_entries();

@@ -16,6 +16,12 @@ namespace zg {
 Var::Var(Tensor value)
     : value_(std::move(value)), is_derivative_(value_ && value_.buffer()->is_derivative()) {}
 
+Var::Var(const Var&) = default;
+Var::Var(Var&&) noexcept = default;
+Var& Var::operator=(const Var&) = default;
+Var& Var::operator=(Var&&) noexcept = default;
+Var::~Var() = default;
+
 Tensor Var::value() const {
   if (parameter_) return tape_->source_of(*parameter_).value(*parameter_);
   if (!value_) throw ShapeError("var: an absent Var has no value");
@@ -35,6 +41,17 @@ DType Var::dtype() const {
   return parameter_ ? tape_->source_of(*parameter_).dtype(*parameter_) : value().dtype();
 }
 Device Var::device() const { return parameter_ ? tape_->device : value().device(); }
+
+Tape Var::tape() const {
+  if (!tape_ || tape_->has_ended)
+    raise<TapeError>(
+        "var: a layer looks for the tape of {}; expected a value of an open tape; try "
+        "tape.constant(x), or tape.variable(x) if its gradient is wanted",
+        !value_ && !parameter_ ? "an absent Var"
+        : tape_                ? "a value whose Tape is gone"
+                               : "a constant that was made without one, or of values of two tapes");
+  return {tape_, /*is_handle=*/true};
+}
 
 // --- recording ---
 
@@ -221,16 +238,37 @@ std::vector<Var> detail::record(const char* op, std::span<const Var> inputs,
   return TapeState::record_on_tape_of(op, inputs, outputs, saved, numbers, numbers_bytes, backward);
 }
 
+const std::shared_ptr<TapeState>* TapeState::common(const std::shared_ptr<TapeState>& a,
+                                                    const std::shared_ptr<TapeState>& b) {
+  if (a->has_ended) return &b;
+  if (b->has_ended) return &a;
+  for (const TapeState* outer = a.get(); outer; outer = outer->parent)
+    if (outer == b.get()) return &a;
+  for (const TapeState* outer = b.get(); outer; outer = outer->parent)
+    if (outer == a.get()) return &b;
+  return nullptr;
+}
+
 std::vector<Var> TapeState::record_on_tape_of(const char* op, std::span<const Var> inputs,
                                               std::span<const Tensor> outputs,
                                               std::span<const Tensor> saved, const void* numbers,
                                               size_t numbers_bytes,
                                               detail::BackwardThunk backward) {
   TapeState* tape = nullptr;
-  bool needed = false, has_derivative = false;
+  bool needed = false, has_derivative = false, has_two = false;
+  const std::shared_ptr<TapeState>* of_constants = nullptr;
   for (const Var& input : inputs) {
     has_derivative = has_derivative || input.is_derivative_;
     if (!input.tape_) continue;
+    if (input.slot_ < 0 && !input.parameter_) {
+      if (of_constants && *of_constants != input.tape_) {
+        of_constants = common(*of_constants, input.tape_);
+        has_two = has_two || !of_constants;
+      } else if (!has_two) {
+        of_constants = &input.tape_;
+      }
+      continue;
+    }
     if (tape && tape != input.tape_.get())
       raise<TapeError>(
           "{}: its inputs belong to two tapes; expected one; detach() a value that only serves as "
@@ -259,6 +297,10 @@ std::vector<Var> TapeState::record_on_tape_of(const char* op, std::span<const Va
   for (const Tensor& output : outputs) {
     constants.emplace_back(output);
     constants.back().is_derivative_ |= has_derivative;
+    if (tape)
+      constants.back().tape_ = tape->shared_from_this();
+    else if (of_constants)
+      constants.back().tape_ = *of_constants;
   }
   return constants;
 }
@@ -272,6 +314,7 @@ Var detach(const Var& x) {
   if (!x) throw ShapeError("detach: x is absent; expected a tensor");
   Var constant(x.value());
   constant.is_derivative_ = false;
+  constant.tape_ = x.tape_;
   return constant;
 }
 
@@ -317,7 +360,7 @@ void TapeState::close_use(size_t index, bool unwinding) noexcept {
   source_of(*uses[index].unit).release(*uses[index].unit, device.compute());
 }
 
-Tape::Use::Use(Tape& tape, const Unit& unit)
+Tape::Use::Use(const Tape& tape, const Unit& unit)
     : tape_(tape.state_),
       name_(tape.state_->device, unit.name),
       span_(tape.state_->device.compute(), {unit.name}, Trace::Kind::unit),
@@ -341,17 +384,44 @@ Tape::Tape(const Device& device, std::vector<ParameterSource*> sources, TapeMode
   }
   state_ = std::make_shared<TapeState>(device, std::move(sources), mode, nullptr, activations);
 }
-Tape::~Tape() = default;
+Tape::~Tape() { end(); }
 Tape::Tape(Tape&&) noexcept = default;
-Tape& Tape::operator=(Tape&&) noexcept = default;
+Tape& Tape::operator=(Tape&& other) noexcept {
+  if (this == &other) return *this;
+  end();
+  state_ = std::move(other.state_);
+  is_handle_ = other.is_handle_;
+  return *this;
+}
 
-Var Tape::parameter(const Parameter& parameter) { return state_->parameter(parameter); }
+void Tape::end() {
+  if (state_ && !is_handle_) state_->has_ended = true;
+}
 
-Var Tape::variable(Tensor value) {
+Var Tape::parameter(const Parameter& parameter) const { return state_->parameter(parameter); }
+
+Var Tape::constant(Tensor value) const { return state_->make_var(std::move(value), /*slot=*/-1); }
+
+bool Tape::is_open(const Unit& unit) const { return state_->is_open(unit); }
+
+const void* Tape::find(const std::type_info& type) const {
+  const Settings& all = state_->settings;
+  for (auto place = all.rbegin(); place != all.rend(); ++place)
+    if (*place->first == type) return place->second.get();
+  return nullptr;
+}
+
+Tape::With::With(const Tape& tape, const std::type_info& type, std::shared_ptr<const void> settings)
+    : tape_(tape.state_), count_(tape_->settings.size()) {
+  tape_->settings.emplace_back(&type, std::move(settings));
+}
+Tape::With::~With() { tape_->settings.resize(count_); }
+
+Var Tape::variable(Tensor value) const {
   state_->require_usable("variable");
   if (!is_floating(value.dtype()))
     raise<DTypeError>("variable: expected a floating tensor, got {}", name_of(value.dtype()));
-  if (!state_->recording()) return Var(std::move(value));
+  if (!state_->recording()) return constant(std::move(value));
   const int slot = state_->make_slot(value);
   state_->slots[static_cast<size_t>(slot)].keep = true;
   return state_->make_var(std::move(value), slot);

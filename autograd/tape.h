@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,12 @@ class ZG_API Var {
   /// An absent Var: an optional input that was not given.
   Var() = default;
   Var(Tensor value);  ///< a constant; implicit, so that ops take a Tensor where they take a Var
+  // Defined in the source: programs compile faster.
+  Var(const Var&);
+  Var(Var&&) noexcept;
+  Var& operator=(const Var&);
+  Var& operator=(Var&&) noexcept;
+  ~Var();
 
   /// The tensor. A parameter is looked up at each call. value() throws NotResident if no Tape::Use
   /// of the parameter's unit is open.
@@ -34,6 +41,10 @@ class ZG_API Var {
   Shape shape() const;
   DType dtype() const;
   Device device() const;
+  /// The tape on which an op with this Var computes: layers read parameters and settings from it.
+  /// Values that ops compute keep it, also constants and values of an inference tape; a constant of
+  /// two tapes has neither. Throws TapeError if it has none, or if the program's Tape is gone.
+  Tape tape() const;
   bool needs_gradient() const { return slot_ >= 0; }
   explicit operator bool() const { return static_cast<bool>(value_) || parameter_ != nullptr; }
 
@@ -45,7 +56,7 @@ class ZG_API Var {
   friend Tensor early_gradient(const Var&);
   friend Var detach(const Var&);
   Tensor value_;
-  std::shared_ptr<TapeState> tape_;  // null: a constant
+  std::shared_ptr<TapeState> tape_;  // null: a constant that no tape has made
   const Parameter* parameter_ = nullptr;
   int slot_ = -1;               // index of the gradient's slot on the tape; -1: no gradient
   bool is_derivative_ = false;  // a constant computed from a gradient that backward returned
@@ -114,11 +125,13 @@ class ZG_API Tape {
   Tape(Tape&&) noexcept;
   Tape& operator=(Tape&&) noexcept;
 
-  Var parameter(const Parameter& parameter);
+  Var parameter(const Parameter& parameter) const;
+  /// A tensor without a gradient, of any dtype, from which layers find this tape.
+  Var constant(Tensor value) const;
   /// A tensor whose gradient can be read with gradient() after backward. f64, f32, bf16 or f16. A
   /// kernel or copy() that changes a tensor between an op and its backward makes backward throw
   /// TapeError, if the op saved the tensor. Writes through Tensor::data() are not seen.
-  Var variable(Tensor value);
+  Var variable(Tensor value) const;
 
   /// Throws ShapeError unless `loss` has one element, TapeError when the loss is not on this tape,
   /// when backward has already run on this tape, or when an exception passed through an open unit.
@@ -136,6 +149,32 @@ class ZG_API Tape {
   Stream& stream() const;
   Device device() const;
   TapeMode mode() const;
+  bool is_open(const Unit& unit) const;  ///< whether a Use of the unit is open
+
+  /// The settings of this type that layers read from the tape: those of the innermost With, or T().
+  /// nn::Pass (models/nn.h) is such a type.
+  template <class T>
+  const T& get() const {
+    static const T none{};
+    const void* found = find(typeid(T));
+    return found ? *static_cast<const T*>(found) : none;
+  }
+  /// RAII: a copy of settings is on the tape in this scope. Scopes nest. A segment of checkpoint()
+  /// has the settings of the place where checkpoint() was called, also when backward runs it again.
+  class ZG_API With {
+   public:
+    template <class T>
+    With(const Tape& tape, T settings)
+        : With(tape, typeid(T), std::make_shared<const T>(std::move(settings))) {}
+    ~With();
+    With(const With&) = delete;
+    With& operator=(const With&) = delete;
+
+   private:
+    With(const Tape& tape, const std::type_info& type, std::shared_ptr<const void> settings);
+    std::shared_ptr<TapeState> tape_;
+    size_t count_;
+  };
 
   /// RAII: the ops in this scope may read the unit's parameters. In forward the constructor
   /// acquires the unit and the destructor releases it. Both also record an entry, use_begin and
@@ -145,7 +184,7 @@ class ZG_API Tape {
   /// need no code for ZeRO-3.
   class ZG_API Use {
    public:
-    Use(Tape& tape, const Unit& unit);
+    Use(const Tape& tape, const Unit& unit);
     ~Use();
     Use(const Use&) = delete;
     Use& operator=(const Use&) = delete;
@@ -159,11 +198,16 @@ class ZG_API Tape {
   };
 
  private:
+  friend class Var;
   friend struct TapeState;
   friend Var checkpoint(Tape&, std::span<const Var>,
                         std::function<Var(Tape&, std::span<const Var>)>);
-  explicit Tape(std::shared_ptr<TapeState> state) : state_(std::move(state)) {}
+  Tape(std::shared_ptr<TapeState> state, bool is_handle)
+      : state_(std::move(state)), is_handle_(is_handle) {}
+  const void* find(const std::type_info& type) const;
+  void end();
   std::shared_ptr<TapeState> state_;
+  bool is_handle_ = false;  // Var::tape(): the tape is the program's other object
 };
 
 namespace detail {
@@ -213,17 +257,22 @@ ZG_API Tensor early_gradient(const Var& input);
 /// Backward often runs after the function that called checkpoint() has returned. So capture layers
 /// that live as long as the model by reference, and everything local by value:
 ///
-///     checkpoint(tape, {x}, [&block = blocks[i], scale](Tape& on, std::span<const Var> in) {
-///       Tape::Use use(on, *block.unit);
-///       return scale * block(on, in[0]);
+///     checkpoint(tape, {x}, [&block = blocks[i], scale](Tape&, std::span<const Var> in) {
+///       return scale * block(in[0]);
 ///     });
-///
-/// nn::checkpoint() (models/nn.h) copies an nn::Pass.
 ZG_API Var checkpoint(Tape& tape, std::span<const Var> inputs,
                       std::function<Var(Tape&, std::span<const Var>)> segment);
 inline Var checkpoint(Tape& tape, std::initializer_list<Var> inputs,
                       std::function<Var(Tape&, std::span<const Var>)> segment) {
   return checkpoint(tape, std::span(inputs.begin(), inputs.size()), std::move(segment));
+}
+
+/// The same of one Var, on its tape.
+inline Var checkpoint(const Var& x, std::function<Var(const Var&)> segment) {
+  Tape tape = x.tape();
+  return checkpoint(tape, {x}, [segment = std::move(segment)](Tape&, std::span<const Var> in) {
+    return segment(in[0]);
+  });
 }
 
 }  // namespace zg

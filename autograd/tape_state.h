@@ -7,7 +7,13 @@
 namespace zg {
 
 class Communicator;
-using Segment = std::function<Var(Tape&, std::span<const Var>)>;
+/// The values of Tape::With, the innermost last.
+using Settings = std::vector<std::pair<const std::type_info*, std::shared_ptr<const void>>>;
+
+struct Segment {
+  std::function<Var(Tape&, std::span<const Var>)> run;
+  Settings settings;
+};
 
 /// The state of a tape. Each entry refers to ranges in shared pools, so recording an op usually
 /// allocates nothing, and backward frees by truncating the pools.
@@ -85,6 +91,10 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
     return source_of(*parameter.unit);
   }
   Var make_var(Tensor value, int slot);
+  /// The tape of a constant that is computed from constants of two tapes: the one that has not
+  /// ended, or that of a checkpointed segment inside the other. Null: neither.
+  static const std::shared_ptr<TapeState>* common(const std::shared_ptr<TapeState>& a,
+                                                  const std::shared_ptr<TapeState>& b);
   int make_slot(const Tensor& value);
 
   Var parameter(const Parameter& parameter);
@@ -135,6 +145,8 @@ struct TapeState : std::enable_shared_from_this<TapeState> {
   int paused = 0;              // inside a checkpointed segment's first run: nothing is recorded
   bool backward_ran = false;   // backward runs once
   bool is_incomplete = false;  // an exception left a unit open: backward is refused
+  bool has_ended = false;      // the program's Tape is gone
+  Settings settings;
 
   std::vector<Slot> slots;
   std::vector<Entry> entries;

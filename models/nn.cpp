@@ -13,51 +13,13 @@ namespace {
 
 /// The value of a parameter that every tensor rank has whole and reads outside the column- and
 /// row-parallel layers (TensorParallel::shared).
-Var shared(const Pass& pass, const Parameter* parameter) {
+Var shared(const Call& call, const Parameter* parameter) {
   if (!parameter) return {};
-  const Var values[] = {pass.tape.parameter(*parameter)};
-  return pass.parallel.shared(values)[0];
+  const Var values[] = {call.tape.parameter(*parameter)};
+  return call.parallel.shared(values)[0];
 }
 
 }  // namespace
-
-// --- passes ---
-
-Pass Pass::on(Tape& other) const {
-  if (!life.is_alive())
-    throw TapeError(
-        "pass: a checkpointed segment reads a Pass that is gone: backward runs the segment after "
-        "the function that made the Pass has returned; expected a copy; capture the Pass by value, "
-        "or call nn::checkpoint(pass, inputs, segment)");
-  return {
-      other,   parallel,  dropout, place,       rope_table,        local_rope_table,   alibi_slopes,
-      starts,  positions, cache,   key_lengths, attention_dropout, activation_dropout, lora_dropout,
-      adapters};
-}
-
-Var checkpoint(const Pass& pass, std::span<const Var> inputs,
-               std::function<Var(const Pass&, std::span<const Var>)> segment) {
-  return zg::checkpoint(
-      pass.tape, inputs,
-      [pass, segment = std::move(segment)](Tape& on, std::span<const Var> values) {
-        return segment(pass.on(on), values);
-      });
-}
-
-DropoutKey Pass::key(uint32_t site) const {
-  return {.seed = place.seed,
-          .step = static_cast<uint32_t>(place.step),
-          .sample = static_cast<uint32_t>(place.first_sample),
-          .site = site};
-}
-
-DropoutKey Pass::key_of_rank(uint32_t site) const {
-  return key(site + static_cast<uint32_t>(parallel.rank()));
-}
-
-Var Pass::drop(const Var& x, uint32_t site) const {
-  return zg::dropout(x, dropout, parallel.sequence ? key_of_rank(site) : key(site));
-}
 
 Tensor alibi_slopes_of(int64_t heads, const TensorParallel& parallel, const Var& x) {
   const std::vector<float> all = alibi_slopes(heads);
@@ -70,44 +32,47 @@ Tensor alibi_slopes_of(int64_t heads, const TensorParallel& parallel, const Var&
 
 // --- linear layers and norms ---
 
-Linear::Linear(const ParallelStore& store, const Unit& unit, const std::string& name,
-               const LinearConfig& config)
-    : split(config.split) {
-  check_size("linear", name, "in", config.in);
-  check_size("linear", name, "out", config.out);
+Linear::Linear(Module* parent, const std::string& name, const LinearConfig& config)
+    : Module(parent, name), split(config.split) {
+  check_size("linear", this->name(), "in", config.in);
+  check_size("linear", this->name(), "out", config.out);
   const Shape shape{config.out, config.in};
   const Init init = Init::normal(config.stddev);
-  const std::string weight_name = name + ".weight", bias_name = name + ".bias";
+  be_unit();
+  const ParallelStore& store = root();
+  const std::string weight_name = this->name() + ".weight", bias_name = this->name() + ".bias";
   const ParameterStore::Options options = {.decay = true, .hidden_matrix = config.hidden};
-  weight = split == Split::out ? &store.rows(unit, weight_name, shape, init, options, config.blocks)
-           : split == Split::in ? &store.columns(unit, weight_name, shape, init, options)
-                                : &store.whole(unit, weight_name, shape, init, options);
+  weight = split == Split::out
+               ? &store.rows(*unit(), weight_name, shape, init, options, config.blocks)
+           : split == Split::in ? &store.columns(*unit(), weight_name, shape, init, options)
+                                : &store.whole(*unit(), weight_name, shape, init, options);
   if (config.bias)
     bias = split == Split::out
-               ? &store.rows(unit, bias_name, {config.out}, Init::zeros(), {}, config.blocks)
-               : &store.whole(unit, bias_name, {config.out}, Init::zeros());
+               ? &store.rows(*unit(), bias_name, {config.out}, Init::zeros(), {}, config.blocks)
+               : &store.whole(*unit(), bias_name, {config.out}, Init::zeros());
   const models::LoraConfig& lora = store.lora;
-  if (!lora.enabled() || !models::is_target(lora, name, config.hidden)) return;
+  if (!lora.enabled() || !models::is_target(lora, this->name(), config.hidden)) return;
   lora_scale = models::lora_scale(lora);
-  lora_site = site_of(name, ".lora_dropout");
+  lora_site = site_of(this->name(), ".lora_dropout");
   const ParallelStore trained = store.trained();
-  const std::string a_name = models::lora_a_name(name), b_name = models::lora_b_name(name);
+  const std::string a_name = models::lora_a_name(this->name()),
+                    b_name = models::lora_b_name(this->name());
   const Shape a_shape{lora.rank, config.in}, b_shape{config.out, lora.rank};
   const Init a_init = Init::uniform(1.0f / std::sqrt(static_cast<float>(config.in)));
-  lora_a = split == Split::in ? &trained.columns(unit, a_name, a_shape, a_init, options)
-                              : &trained.whole(unit, a_name, a_shape, a_init, options);
+  lora_a = split == Split::in ? &trained.columns(*unit(), a_name, a_shape, a_init, options)
+                              : &trained.whole(*unit(), a_name, a_shape, a_init, options);
   lora_b = split == Split::out
-               ? &trained.rows(unit, b_name, b_shape, Init::zeros(), options, config.blocks)
-               : &trained.whole(unit, b_name, b_shape, Init::zeros(), options);
+               ? &trained.rows(*unit(), b_name, b_shape, Init::zeros(), options, config.blocks)
+               : &trained.whole(*unit(), b_name, b_shape, Init::zeros(), options);
 }
 
 namespace {
 
 /// The adapter's share of a rank's product. A rank's gradient of the matrix that every rank has
 /// whole is a part of it: copy_to_ranks() sums the parts.
-Var adapter_product(const Linear& layer, const Pass& pass, const Var& x) {
-  Var a = pass.tape.parameter(*layer.lora_a), b = pass.tape.parameter(*layer.lora_b);
-  const models::TensorParallel& parallel = pass.parallel;
+Var adapter_product(const Linear& layer, const Call& call, const Var& x) {
+  Var a = call.tape.parameter(*layer.lora_a), b = call.tape.parameter(*layer.lora_b);
+  const TensorParallel& parallel = call.parallel;
   bool differs = layer.split == Split::in;  // x, on the tensor ranks
   if (layer.split == Split::none) {
     const Var values[] = {a, b};
@@ -119,8 +84,9 @@ Var adapter_product(const Linear& layer, const Pass& pass, const Var& x) {
     Var& whole = layer.split == Split::out ? a : b;
     whole = copy_to_ranks(whole, *parallel.ranks);
   }
-  const DropoutKey key = differs ? pass.key_of_rank(layer.lora_site) : pass.key(layer.lora_site);
-  const Var kept = pass.lora_dropout > 0.0f ? zg::dropout(x, pass.lora_dropout, key) : x;
+  const DropoutKey key = differs ? call.key_of_rank(layer.lora_site) : call.key(layer.lora_site);
+  const float dropout = call.pass.lora_dropout;
+  const Var kept = dropout > 0.0f ? zg::dropout(x, dropout, key) : x;
   const Var low = linear(kept, a);
   // The factor with `rank` features is the smallest to scale.
   const Var scaled = mul(low, layer.lora_scale);
@@ -129,86 +95,99 @@ Var adapter_product(const Linear& layer, const Pass& pass, const Var& x) {
 
 }  // namespace
 
-Var Linear::product(const Pass& pass, const Var& x, const Var& shift) const {
-  const Var w = pass.tape.parameter(require_parameter("linear", weight));
+Var Linear::product(const Call& call, const Var& x, const Var& shift) const {
+  const Var w = call.tape.parameter(require_parameter("linear", weight));
   const Var y = linear(x, w, shift);
-  if (!lora_a || !pass.adapters) return y;
-  const Var change = adapter_product(*this, pass, x);
-  return add(y, change);
+  if (!lora_a || !call.pass.adapters) return y;
+  const Var change = adapter_product(*this, call, x);
+  return zg::add(y, change);
 }
 
-Var Linear::operator()(const Pass& pass, const Var& x) const {
+Var Linear::operator()(const Var& x) const {
   require_parameter("linear", weight);
+  const Call call(*this, x);
   if (split == Split::out) {
-    const Var b = value_of(pass.tape, bias);
-    return product(pass, pass.parallel.enter(x), b);
+    const Var b = value_of(call.tape, bias);
+    return product(call, call.parallel.enter(x), b);
   }
-  const Var b = shared(pass, bias);
-  if (split == Split::none || pass.parallel.size() == 1) return product(pass, x, b);
-  const Var sum = pass.parallel.leave(product(pass, x, {}));
-  return b ? add(sum, b) : sum;
+  const Var b = shared(call, bias);
+  if (split == Split::none || call.parallel.size() == 1) return product(call, x, b);
+  const Var sum = call.parallel.leave(product(call, x, {}));
+  return b ? zg::add(sum, b) : sum;
 }
 
-Embedding::Embedding(const ParallelStore& store, const Unit& unit, const std::string& name,
-                     const EmbeddingConfig& config)
-    : tokens(config.tokens) {
-  check_size("embedding", name, "tokens", config.tokens);
-  check_size("embedding", name, "width", config.width);
-  weight = &store.rows(unit, name + ".weight", {config.tokens, config.width},
-                       Init::normal(config.stddev), config.options);
+Embedding::Embedding(Module* parent, const std::string& name, const EmbeddingConfig& config)
+    : Module(parent, name), tokens(config.tokens) {
+  check_size("embedding", this->name(), "tokens", config.tokens);
+  check_size("embedding", this->name(), "width", config.width);
+  be_unit();
+  weight = &root().rows(*unit(), this->name() + ".weight", {config.tokens, config.width},
+                        Init::normal(config.stddev), config.options);
 }
 
-Var Embedding::operator()(const Pass& pass, const Tensor& ids, const Var& positions,
-                          int64_t first_position) const {
-  const Var table = pass.tape.parameter(require_parameter("embedding", weight));
-  if (pass.parallel.size() == 1) return embedding(ids, table, positions, first_position);
+Var Embedding::operator()(const Var& ids, const Var& positions, int64_t first_position) const {
+  require_parameter("embedding", weight);
+  const Call call(*this, ids);
+  const Var table = call.tape.parameter(*weight);
+  if (call.parallel.size() == 1) return embedding(ids.value(), table, positions, first_position);
   if (positions)
     throw ConfigError(
         fmt::format("embedding: got `positions` with {} tensor ranks; expected one tensor rank; "
                     "add the position embedding to the result instead",
-                    pass.parallel.size()));
-  return models::parallel_embedding(ids, table, tokens, pass.parallel);
+                    call.parallel.size()));
+  return models::parallel_embedding(ids.value(), table, tokens, call.parallel);
 }
 
-Var Embedding::logits(const Pass& pass, const Var& x) const {
-  const Var table = pass.tape.parameter(require_parameter("embedding", weight));
-  const Var own = models::column_parallel_linear(x, table, /*bias=*/{}, pass.parallel);
-  return models::join_vocabulary(own, tokens, pass.parallel);
+Var Embedding::logits(const Var& x) const {
+  require_parameter("embedding", weight);
+  const Call call(*this, x);
+  const Var table = call.tape.parameter(*weight);
+  const Var own = models::column_parallel_linear(x, table, /*bias=*/{}, call.parallel);
+  return models::join_vocabulary(own, tokens, call.parallel);
 }
 
-Var Embedding::loss(const Pass& pass, const Var& x, const Tensor& targets,
-                    int64_t ignore_index) const {
-  const Var table = pass.tape.parameter(require_parameter("embedding", weight));
-  return models::parallel_projection_cross_entropy(x, table, targets, tokens, pass.parallel,
+Var Embedding::loss(const Var& x, const Tensor& targets, int64_t ignore_index) const {
+  require_parameter("embedding", weight);
+  const Call call(*this, x);
+  const Var table = call.tape.parameter(*weight);
+  return models::parallel_projection_cross_entropy(x, table, targets, tokens, call.parallel,
                                                    ignore_index);
 }
 
-Var add_positions(const Pass& pass, const Parameter& table, const Var& x, int64_t first_position) {
-  const int64_t tokens = x.shape()[1];
-  const int64_t first_token = pass.parallel.sequence ? pass.parallel.rank() * tokens : 0;
-  const Var rows = shared(pass, &table);
-  if (pass.positions) {
-    const Var all = embedding(pass.positions, rows);  // [B, T, width] of all tokens
-    return add(x, pass.parallel.sequence ? slice(all, 1, first_token, first_token + tokens) : all);
+Positions::Positions(Module* parent, const std::string& name, const PositionsConfig& config)
+    : Module(parent, name) {
+  check_size("positions", this->name(), "positions", config.positions);
+  check_size("positions", this->name(), "width", config.width);
+  weight = &add("weight", {config.positions, config.width}, Init::normal(config.stddev));
+}
+
+Var Positions::operator()(const Var& x, int64_t first_position) const {
+  require_parameter("positions", weight);
+  const Call call(*this, x);
+  const bool divided = call.parallel.sequence;
+  const int64_t tokens = x.shape()[1], first_token = divided ? call.parallel.rank() * tokens : 0;
+  const Var rows = shared(call, weight);
+  if (call.pass.positions) {
+    const Var all = embedding(call.pass.positions, rows);  // [B, T, width] of all tokens
+    return zg::add(x, divided ? slice(all, 1, first_token, first_token + tokens) : all);
   }
   const int64_t begin = first_position + first_token;
-  return add(x, slice(rows, 0, begin, begin + tokens));
+  return zg::add(x, slice(rows, 0, begin, begin + tokens));
 }
 
-Norm::Norm(const ParallelStore& store, const Unit& unit, const std::string& name,
-           const NormConfig& config)
-    : kind(config.kind), epsilon(config.epsilon) {
-  check_size("norm", name, "width", config.width);
+Norm::Norm(Module* parent, const std::string& name, const NormConfig& config)
+    : Module(parent, name), kind(config.kind), epsilon(config.epsilon) {
+  check_size("norm", this->name(), "width", config.width);
   const Init init = kind == NormKind::rms_plus_one ? Init::zeros() : Init::ones();
-  weight = &store.whole(unit, name + ".weight", {config.width}, init);
+  weight = &Module::add("weight", {config.width}, init);
   if (kind == NormKind::layer && config.bias)
-    bias = &store.whole(unit, name + ".bias", {config.width}, Init::zeros());
+    bias = &Module::add("bias", {config.width}, Init::zeros());
 }
 
-std::vector<Var> Norm::parameters(const Pass& pass) const {
-  std::vector<Var> values = {pass.tape.parameter(require_parameter("norm", weight))};
-  if (bias) values.push_back(pass.tape.parameter(*bias));
-  values = pass.parallel.shared(values);
+std::vector<Var> Norm::parameters(const Call& call) const {
+  std::vector<Var> values = {call.tape.parameter(*weight)};
+  if (bias) values.push_back(call.tape.parameter(*bias));
+  values = call.parallel.shared(values);
   values.resize(2);
   return values;
 }
@@ -221,36 +200,42 @@ Var Norm::rms_with(const Var& x, const Var& weights) const {
   return cast(normed, x.dtype());
 }
 
-Var Norm::operator()(const Pass& pass, const Var& x) const {
-  const std::vector<Var> p = parameters(pass);
+Var Norm::operator()(const Var& x) const {
+  require_parameter("norm", weight);
+  const Call call(*this, x);
+  const std::vector<Var> p = parameters(call);
   return kind == NormKind::layer ? layer_norm(x, p[0], p[1], epsilon) : rms_with(x, p[0]);
 }
 
-NormedSum Norm::add(const Pass& pass, const Var& x, const Var& delta) const {
-  const std::vector<Var> p = parameters(pass);
+NormedSum Norm::add(const Var& x, const Var& delta) const {
+  require_parameter("norm", weight);
+  const Call call(*this, x);
+  const std::vector<Var> p = parameters(call);
   if (kind == NormKind::layer) return add_layer_norm(x, delta, p[0], p[1], epsilon);
   if (kind == NormKind::rms) return rms_norm_of_sum(x, delta, p[0], epsilon);
   const Var sum = zg::add(x, delta);
   return {sum, rms_with(sum, p[0])};
 }
 
-NormedSum Norm::of_sum(const Pass& pass, Residual in) const {
-  if (!in.delta) return {in.x, (*this)(pass, in.x)};
-  if (kind != NormKind::layer) return add(pass, in.x, in.delta);
-  const std::vector<Var> p = parameters(pass);
+NormedSum Norm::of_sum(Residual in) const {
+  if (!in.delta) return {in.x, (*this)(in.x)};
+  if (kind != NormKind::layer) return add(in.x, in.delta);
+  require_parameter("norm", weight);
+  const Call call(*this, in.x);
+  const std::vector<Var> p = parameters(call);
   return layer_norm_of_sum(in.x, in.delta, p[0], p[1], epsilon);
 }
 
 // --- feed-forward layers ---
 
-Mlp::Mlp(const ParallelStore& store, const Unit& unit, const std::string& name,
-         const MlpConfig& config)
-    : kind_(config.kind) {
-  check_size("mlp", name, "width", config.width);
+Mlp::Mlp(Module* parent, const std::string& name, const MlpConfig& config)
+    : Module(parent, name), kind_(config.kind) {
+  check_size("mlp", this->name(), "width", config.width);
+  be_unit();
   const int64_t hidden = config.hidden > 0 ? config.hidden : 4 * config.width;
   const bool bias = config.bias && !is_gated(kind_);
   const auto in = [&](const char* part, int64_t blocks = 1) {
-    return Linear(store, unit, name + part,
+    return Linear(this, part,
                   {.in = config.width,
                    .out = blocks * hidden,
                    .bias = bias,
@@ -261,56 +246,59 @@ Mlp::Mlp(const ParallelStore& store, const Unit& unit, const std::string& name,
   const char* both = is_gated(kind_) ? config.names.gate_up : nullptr;
   if (is_gated(kind_) && !both) gate_ = in(config.names.gate);
   up_ = both ? in(both, 2) : in(config.names.up);
-  down_ = Linear(store, unit, name + config.names.down,
+  down_ = Linear(this, config.names.down,
                  {.in = hidden,
                   .out = config.width,
                   .bias = bias,
                   .split = Split::in,
                   .stddev = config.out_stddev > 0.0f ? config.out_stddev : config.stddev});
-  const std::string& site = config.site.empty() ? name : config.site;
-  site_ = site_of(site, ".dropout");
+  const std::string& site = config.site.empty() ? this->name() : config.site;
   activation_site_ = site_of(site, ".activation_dropout");
+  drop_ = Dropout(this, "");
+  drop_.site = site_of(site, ".dropout");
 }
 
-Var Mlp::operator()(const Pass& pass, const Var& x) const {
-  const Var up = pass.tape.parameter(require_parameter("mlp", up_.weight)),
-            down = pass.tape.parameter(*down_.weight);
-  const bool has_adapter = pass.adapters && (gate_.lora_a || up_.lora_a || down_.lora_a);
+Var Mlp::operator()(const Var& x) const {
+  require_parameter("mlp", up_.weight);
+  const Call call(*this, x);
+  const float activation_dropout = call.pass.activation_dropout;
+  const Var up = call.tape.parameter(*up_.weight), down = call.tape.parameter(*down_.weight);
+  const bool has_adapter = call.pass.adapters && (gate_.lora_a || up_.lora_a || down_.lora_a);
   if (!is_gated(kind_)) {
     const auto form = kind_ == MlpKind::gelu_tanh ? Activation::gelu_tanh : Activation::gelu_erf;
-    if (pass.activation_dropout > 0.0f || has_adapter) {
-      const Var activated = gelu(up_(pass, x), form);
+    if (activation_dropout > 0.0f || has_adapter) {
+      const Var activated = gelu(up_(x), form);
       const Var kept =
-          zg::dropout(activated, pass.activation_dropout, pass.key_of_rank(activation_site_));
-      return pass.drop(down_(pass, kept), site_);
+          zg::dropout(activated, activation_dropout, call.key_of_rank(activation_site_));
+      return drop_(down_(kept));
     }
-    const Var out = models::parallel_feed_forward(x, up, value_of(pass.tape, up_.bias), down,
-                                                  shared(pass, down_.bias), pass.parallel, form);
-    return pass.drop(out, site_);
+    const Var out = models::parallel_feed_forward(x, up, value_of(call.tape, up_.bias), down,
+                                                  shared(call, down_.bias), call.parallel, form);
+    return drop_(out);
   }
-  if (pass.activation_dropout > 0.0f)
+  if (activation_dropout > 0.0f)
     throw ConfigError(
         fmt::format("mlp: activation_dropout is {:f} in a layer with a gate; expected 0, or a "
                     "layer without one",
-                    pass.activation_dropout));
+                    activation_dropout));
   const auto form =
       static_cast<Gate>(static_cast<int>(kind_) - static_cast<int>(MlpKind::gated_silu));
-  const Var whole = pass.parallel.enter(x);
+  const Var whole = call.parallel.enter(x);
   if (!gate_.weight) {
-    const Var both = up_.product(pass, whole, {});
+    const Var both = up_.product(call, whole, {});
     const int64_t axis = both.shape().rank() - 1, hidden = both.shape()[-1] / 2;
     const Var gates = slice(both, static_cast<int>(axis), 0, hidden);
     const Var ups = slice(both, static_cast<int>(axis), hidden, 2 * hidden);
-    return pass.drop(down_(pass, gated(gates, ups, form)), site_);
+    return drop_(down_(gated(gates, ups, form)));
   }
-  const Var gate = pass.tape.parameter(*gate_.weight);
+  const Var gate = call.tape.parameter(*gate_.weight);
   if (has_adapter) {
-    const Var gates = gate_.product(pass, whole, {});
-    const Var ups = up_.product(pass, whole, {});
-    return pass.drop(down_(pass, gated(gates, ups, form)), site_);
+    const Var gates = gate_.product(call, whole, {});
+    const Var ups = up_.product(call, whole, {});
+    return drop_(down_(gated(gates, ups, form)));
   }
   const Var out = gated_feed_forward(whole, gate, up, down, form);
-  return pass.drop(pass.parallel.leave(out), site_);
+  return drop_(call.parallel.leave(out));
 }
 
 }  // namespace zg::nn

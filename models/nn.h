@@ -1,63 +1,34 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "zerograd/autograd/ops.h"
-#include "zerograd/models/tensor_parallel/tensor_parallel.h"
+#include "zerograd/models/module.h"
 
-// Layers of transformers. A layer describes its parameters in a ParameterStore when it is made, and
-// holds no values: ranks that are threads share it. A call reads the values through the tape, so
-// the parameters' unit must be open (Tape::Use). Activations are [B, T, C]. GPT and every other
-// decoder of this library is built of them.
-//
-//   const Unit& unit = store.unit("block.0");
-//   nn::Norm norm(store, unit, "block.0.norm", {.width = 64});
-//   nn::Attention attention(store, unit, "block.0.attention",
-//                           {.width = 64, .heads = 4, .kv_heads = 2, .rope = RopeOptions()});
-//   ...
-//   const nn::Pass pass{tape};
-//   Tape::Use use(tape, unit);
-//   x = x + attention(pass, norm(pass, x));
-//
-// A parameter's name is the layer's and its own, and is unique in the store. A default-constructed
-// layer can be assigned to; calling it is a ConfigError, as is a size that was left out.
-// tools/examples/decoder.cpp is a whole model.
-namespace zg::models {
-
-/// Limits of a model's sizes. With them every number of parameters is below 2^63.
-inline constexpr int64_t max_layers = 1 << 16, max_width = 1 << 20, max_rows = INT32_MAX;
-
-/// Position of a forward pass in the run. Dropout masks depend on it alone.
-struct ForwardPosition {
-  uint64_t seed = 0;
-  int64_t step = 0;          ///< optimizer step
-  int64_t first_sample = 0;  ///< global index of the batch's first sample
-};
-
-}  // namespace zg::models
-
+// Layers of transformers. Activations are [B, T, C]. GPT and every other decoder of this library is
+// built of them. A parameter's name is the layer's and its own. A layer that is inside no unit
+// (module.h) is one. A default-constructed layer can be assigned to; calling it is a ConfigError,
+// as is a size that was left out. tools/examples/decoder.cpp is a whole model.
 namespace zg::nn {
 
-using models::ForwardPosition;
-using models::ParallelStore;
-using models::TensorParallel;
+struct LayerCache {
+  const Parameter* of = nullptr;  ///< the layer's output matrix; null before its first pass
+  Tensor keys, values;            ///< [B, tokens, kv_heads * D]; absent before the first pass
+};
 
 /// Keys and values of every attention layer, for generation: each [B, capacity, kv_heads * D] in
 /// the model's dtype. With it the next token takes O(length) operations. A tensor-parallel rank has
 /// those of its own heads. The first pass allocates the memory. A pass with a cache needs an
 /// inference tape, room for its tokens, and as many rows as the passes before; otherwise it is a
-/// ConfigError. Layer i of the model is made with layer = i.
+/// ConfigError.
 class ZG_API KeyValueCache {
  public:
-  KeyValueCache(int64_t layers, int64_t capacity);
-  int64_t length() const { return length_; }  ///< positions held
+  KeyValueCache(int64_t layers, int64_t capacity);  ///< `layers`: the model's attention layers
+  int64_t length() const { return length_; }        ///< positions held
   int64_t capacity() const { return capacity_; }
   void clear() { length_ = 0; }
   void truncate(int64_t length);  ///< removes later positions; ConfigError if fewer are held
@@ -72,13 +43,11 @@ class ZG_API KeyValueCache {
 
  private:
   friend class Attention;
-  struct Layer {
-    Tensor keys, values;
-  };
-  std::vector<Layer> layers_;
-  /// The keys and values of one layer. ConfigError unless `tokens` more fit, in `rows` rows.
-  Layer& layer(int64_t index, int64_t rows, int64_t tokens);
+  /// The keys and values of the layer with this output matrix. ConfigError unless `tokens` more
+  /// fit, in `rows` rows.
+  LayerCache& layer(const Parameter* of, int64_t rows, int64_t tokens);
 
+  std::vector<LayerCache> layers_;
   int64_t length_ = 0, capacity_ = 0;
 };
 
@@ -96,13 +65,10 @@ class ZG_API MemoryCache {
 
  private:
   friend class Attention;
-  struct Layer {
-    Tensor keys, values;  // [B, S, kv_heads * D]; absent before the layer's first pass
-  };
-  Layer& layer(int64_t index);
-  void fill(int64_t index, const Tensor& keys, const Tensor& values);
+  LayerCache& layer(const Parameter* of);
+  void fill(LayerCache& layer, const Tensor& keys, const Tensor& values);
 
-  std::vector<Layer> layers_;
+  std::vector<LayerCache> layers_;
   Tensor memory_, lengths_;
 };
 
@@ -113,78 +79,6 @@ struct Memory {
   Tensor lengths = {};
   MemoryCache* cache = nullptr;  ///< of a pass in inference mode, in place of values and lengths
 };
-
-/// A mark that its destructor removes, so that a reference to an object that is gone can be seen.
-class LifeMark {
- public:
-  LifeMark() = default;
-  LifeMark(const LifeMark&) {}
-  LifeMark& operator=(const LifeMark&) { return *this; }
-  ~LifeMark() { value_ = 0; }
-  bool is_alive() const { return value_ == alive; }
-
- private:
-  static constexpr uint32_t alive = 0x50617373;
-  volatile uint32_t value_ = alive;  // volatile: the compiler keeps the destructor's write
-};
-
-/// Settings of one forward pass. The optional tensors are shared by all layers of the pass.
-struct ZG_API Pass {
-  Tape& tape;
-  TensorParallel parallel = {};
-  float dropout = 0.0f;  ///< a probability, 0 outside training
-  ForwardPosition place = {};
-  /// [positions, R] of rope_table(). Absent: each attention layer with rope makes its own.
-  Tensor rope_table = {};
-  Tensor local_rope_table = {};  ///< the same of layers with AttentionConfig::is_local
-  Tensor alibi_slopes = {};      ///< [heads of this rank], as alibi_slopes_of() makes them
-  /// [B, T] i32: the first token of each token's document. Tokens see their document alone. Absent:
-  /// a sample is one document.
-  Tensor starts = {};
-  Tensor positions = {};  ///< [B, T] i32, of tokens. Absent: t, or t after a cache's tokens
-  KeyValueCache* cache = nullptr;  ///< of a pass in inference mode; the tokens follow its contents
-  /// [B] i32, of self-attention: padding; the sample's tokens from this one on are hidden. Absent:
-  /// none is.
-  Tensor key_lengths = {};
-  std::optional<float> attention_dropout = {};  ///< on attention weights; absent: `dropout`
-  float activation_dropout = 0.0f;              ///< between the products of an Mlp without a gate
-  float lora_dropout = 0.0f;                    ///< on the input of adapters
-  bool adapters = true;                         ///< false: the base alone
-  LifeMark life = {};
-
-  /// The same on another tape, such as that of a checkpointed segment. Throws TapeError if this
-  /// Pass was a local variable that a segment captured by reference and that is gone by now. Use
-  /// nn::checkpoint(), which keeps a copy.
-  Pass on(Tape& other) const;
-  /// Key for a tensor that every tensor rank has whole: the same mask on all of them.
-  DropoutKey key(uint32_t site) const;
-  /// Key for a tensor that is divided among the tensor ranks: each has its own mask.
-  DropoutKey key_of_rank(uint32_t site) const;
-  /// Dropout of a tensor between the split layers.
-  Var drop(const Var& x, uint32_t site) const;
-};
-
-/// Called with the hidden state [B, T, C] of a stack of blocks: the input of the first one (layer
-/// 0), then the output of each (its number, from 1 on), before a final norm. The next block reads
-/// the Var that it returns, so it can look, or change what follows. Recomputed blocks call it once,
-/// outside of their segment. With sequence parallelism it gets this rank's tokens.
-///
-///     std::vector<Var> states;
-///     const nn::BlockHook keep = [&](int64_t, const Var& x) { return states.emplace_back(x); };
-using BlockHook = std::function<Var(int64_t layer, const Var& x)>;
-
-/// zg::checkpoint() of a segment that gets a Pass on the tape on which it runs: a copy of `pass`,
-/// which may be gone when backward runs the segment again. Layers must live until then.
-///
-///   x = nn::checkpoint(pass, {x}, [&block](const nn::Pass& on, std::span<const Var> in) {
-///     return block(on, in[0]);
-///   });
-ZG_API Var checkpoint(const Pass& pass, std::span<const Var> inputs,
-                      std::function<Var(const Pass&, std::span<const Var>)> segment);
-inline Var checkpoint(const Pass& pass, std::initializer_list<Var> inputs,
-                      std::function<Var(const Pass&, std::span<const Var>)> segment) {
-  return checkpoint(pass, std::span(inputs.begin(), inputs.size()), std::move(segment));
-}
 
 /// ALiBi slopes of this rank's heads of `heads`, in the accumulator dtype and on the device of x.
 ZG_API Tensor alibi_slopes_of(int64_t heads, const TensorParallel& parallel, const Var& x);
@@ -209,7 +103,7 @@ struct LinearConfig {
 /// ParallelStore::lora names has an adapter (models/lora.h), which is sliced like the weight: a
 /// tensor rank has all of A and some rows of B with Split::out, some columns of A and all of B with
 /// Split::in.
-struct ZG_API Linear {
+struct ZG_API Linear : Module {
   const Parameter *weight = nullptr, *bias = nullptr;
   Split split = Split::none;
   const Parameter *lora_a = nullptr, *lora_b = nullptr;  ///< null: the layer has no adapter
@@ -217,13 +111,12 @@ struct ZG_API Linear {
   uint32_t lora_site = 0;
 
   Linear() = default;
-  Linear(const ParallelStore& store, const Unit& unit, const std::string& name,
-         const LinearConfig& config);
-  Var operator()(const Pass& pass, const Var& x) const;
+  Linear(Module* parent, const std::string& name, const LinearConfig& config);
+  Var operator()(const Var& x) const;
   /// This rank's product, with the adapter's share, of x as the ranks have it inside a split layer:
   /// after TensorParallel::enter() with Split::out, the rank's slice with Split::in. `shift` may be
   /// absent.
-  Var product(const Pass& pass, const Var& x, const Var& shift) const;
+  Var product(const Call& call, const Var& x, const Var& shift) const;
 };
 
 struct EmbeddingConfig {
@@ -235,28 +128,36 @@ struct EmbeddingConfig {
 /// A table with a row for each token, NAME.weight [tokens, width], of which each tensor rank has
 /// some rows. It is a token embedding, a head, or both: tied weights. A head that shares the
 /// embedding's weights reads them in the embedding's unit, which is opened again.
-struct ZG_API Embedding {
+struct ZG_API Embedding : Module {
   const Parameter* weight = nullptr;
   int64_t tokens = 0;
 
   Embedding() = default;
-  Embedding(const ParallelStore& store, const Unit& unit, const std::string& name,
-            const EmbeddingConfig& config);
-  /// The rows of ids [B, T]. `positions` [P, width], of one tensor rank only: row first_position +
-  /// t is added to token t.
-  Var operator()(const Pass& pass, const Tensor& ids, const Var& positions = {},
-                 int64_t first_position = 0) const;
+  Embedding(Module* parent, const std::string& name, const EmbeddingConfig& config);
+  /// The rows of ids [B, T]: tape.constant(ids). `positions` [P, width], of one tensor rank only:
+  /// row first_position + t is added to token t.
+  Var operator()(const Var& ids, const Var& positions = {}, int64_t first_position = 0) const;
   /// x weight^T: logits [B, T, tokens] of x [B, T, width], whole on every tensor rank.
-  Var logits(const Pass& pass, const Var& x) const;
+  Var logits(const Var& x) const;
   /// The mean cross entropy of these logits, which are never whole in memory; targets [B, T].
-  Var loss(const Pass& pass, const Var& x, const Tensor& targets, int64_t ignore_index = -1) const;
+  Var loss(const Var& x, const Tensor& targets, int64_t ignore_index = -1) const;
 };
 
-/// x [B, T, width] plus the rows of `table` [P, width], which every tensor rank has whole: token t
-/// gets row first_position + t, or that of Pass::positions. With sequence parallelism x has this
-/// rank's tokens of all.
-ZG_API Var add_positions(const Pass& pass, const Parameter& table, const Var& x,
-                         int64_t first_position);
+struct PositionsConfig {
+  int64_t positions = 0, width = 0;
+  float stddev = 0.02f;
+};
+
+/// Learned positions NAME.weight [positions, width], which every tensor rank has whole.
+struct ZG_API Positions : Module {
+  const Parameter* weight = nullptr;
+
+  Positions() = default;
+  Positions(Module* parent, const std::string& name, const PositionsConfig& config);
+  /// x [B, T, width] plus rows: token t gets row first_position + t, or that of Pass::positions.
+  /// With sequence parallelism x has this rank's tokens of all.
+  Var operator()(const Var& x, int64_t first_position = 0) const;
+};
 
 enum class NormKind : uint8_t {
   layer,  ///< Ba et al. 2016, arXiv:1607.06450
@@ -282,32 +183,32 @@ struct ZG_API Residual {
   Var x, delta = {};  ///< one shape; delta may be absent
   Var sum() const { return delta ? zg::add(x, delta) : x; }
 };
+inline Tape tape_of(const Residual& in) { return in.x.tape(); }
 
 /// A norm over the last axis; NAME.weight and NAME.bias [width].
-struct ZG_API Norm {
+struct ZG_API Norm : Module {
   const Parameter *weight = nullptr, *bias = nullptr;
   NormKind kind = NormKind::layer;
   float epsilon = 1e-5f;
 
   Norm() = default;
-  Norm(const ParallelStore& store, const Unit& unit, const std::string& name,
-       const NormConfig& config);
-  Var operator()(const Pass& pass, const Var& x) const;
+  Norm(Module* parent, const std::string& name, const NormConfig& config);
+  Var operator()(const Var& x) const;
   /// x + delta and its norm.
-  NormedSum add(const Pass& pass, const Var& x, const Var& delta) const;
+  NormedSum add(const Var& x, const Var& delta) const;
   /// The sum and its norm; the bits are those of operator() on Residual::sum().
-  NormedSum of_sum(const Pass& pass, Residual in) const;
+  NormedSum of_sum(Residual in) const;
   /// The norm of x with these weights, for NormKind::rms and rms_plus_one.
   Var rms_with(const Var& x, const Var& weights) const;
 
  private:
-  std::vector<Var> parameters(const Pass& pass) const;
+  std::vector<Var> parameters(const Call& call) const;
 };
 
-/// Names of an attention layer's parameters, after the layer's name and without ".weight".
+/// Names of an attention layer's parts; "": the part has the layer's name.
 struct AttentionNames {
-  const char *q = ".q_proj", *k = ".k_proj", *v = ".v_proj", *qkv = ".qkv_proj", *out = ".o_proj",
-             *q_norm = ".q_norm", *k_norm = ".k_norm";
+  const char *q = "q_proj", *k = "k_proj", *v = "v_proj", *qkv = "qkv_proj", *out = "o_proj",
+             *q_norm = "q_norm", *k_norm = "k_norm";
 };
 
 struct AttentionConfig {
@@ -341,34 +242,33 @@ struct AttentionConfig {
 /// keys, the fused kernel, and the output projection with its dropout. A layer is for
 /// self-attention, or for cross-attention: then queries come from x, and keys and values from a
 /// memory.
-class ZG_API Attention {
+class ZG_API Attention : public Module {
  public:
   Attention() = default;
   /// ConfigError naming the field, also if the tensor ranks divide heads or kv_heads unevenly.
-  Attention(const ParallelStore& store, const Unit& unit, const std::string& name,
-            const AttentionConfig& config, int64_t layer = 0);
-  Var operator()(const Pass& pass, const Var& x) const;
+  Attention(Module* parent, const std::string& name, const AttentionConfig& config);
+  Var operator()(const Var& x) const;
   /// Cross-attention. ConfigError if the layer is causal, fused or has rotary positions. Without a
-  /// cache x has as many rows as the memory. Layer i of the model is made with layer = i.
-  Var operator()(const Pass& pass, const Var& x, const Memory& memory) const;
+  /// cache x has as many rows as the memory.
+  Var operator()(const Var& x, const Memory& memory) const;
   /// The table for Pass::rope_table, for positions 0 to `positions` - 1; absent without rope.
   Tensor rope_table(int64_t positions, DType dtype, const Device& device) const;
   const AttentionConfig& config() const { return config_; }
 
  private:
   struct Heads;
-  Heads project(const Pass& pass, const Var& x, const Memory* memory = nullptr,
+  Heads project(const Call& call, const Var& x, const Memory* memory = nullptr,
                 const Var& source = {}) const;
-  Var turned(const Pass& pass, const Var& x, int64_t heads) const;
-  void split_fused(Heads& heads, const Pass& pass) const;
-  Var attend(const Pass& pass, const Heads& heads, const Tensor& key_lengths) const;
-  Tensor attend_cached(const Pass& pass, const Heads& heads) const;
+  Var turned(const Call& call, const Var& x, int64_t heads) const;
+  void split_fused(Heads& heads, const Call& call) const;
+  Var attend(const Call& call, const Heads& heads, const Tensor& key_lengths) const;
+  Tensor attend_cached(const Call& call, const Heads& heads) const;
 
   AttentionConfig config_;
   Linear qkv_, q_, k_, v_, out_;
   Norm q_norm_, k_norm_;
-  int64_t layer_ = 0;  // index in a KeyValueCache
-  uint32_t weights_site_ = 0, out_site_ = 0;
+  uint32_t weights_site_ = 0;
+  Dropout drop_;
 };
 
 /// The function between the two products of an Mlp.
@@ -386,10 +286,9 @@ inline const char* name_of(MlpKind kind) {
 }
 inline bool is_gated(MlpKind kind) { return kind >= MlpKind::gated_silu; }
 
-/// Names of an Mlp's parameters, after the layer's name and without ".weight". `up` is the first
-/// product of an Mlp without a gate.
+/// Names of an Mlp's parts. `up` is the first product of an Mlp without a gate.
 struct MlpNames {
-  const char *gate = ".gate_proj", *up = ".up_proj", *down = ".down_proj";
+  const char *gate = "gate_proj", *up = "up_proj", *down = "down_proj";
   const char* gate_up = nullptr;  ///< one matrix of gate, then up, in place of both
 };
 
@@ -405,17 +304,17 @@ struct MlpConfig {
 };
 
 /// The feed-forward layer of a transformer's block, with its dropout.
-class ZG_API Mlp {
+class ZG_API Mlp : public Module {
  public:
   Mlp() = default;
-  Mlp(const ParallelStore& store, const Unit& unit, const std::string& name,
-      const MlpConfig& config);
-  Var operator()(const Pass& pass, const Var& x) const;
+  Mlp(Module* parent, const std::string& name, const MlpConfig& config);
+  Var operator()(const Var& x) const;
 
  private:
   Linear gate_, up_, down_;
   MlpKind kind_ = MlpKind::gelu_tanh;
-  uint32_t site_ = 0, activation_site_ = 0;
+  uint32_t activation_site_ = 0;
+  Dropout drop_;
 };
 
 }  // namespace zg::nn

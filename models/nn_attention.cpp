@@ -34,19 +34,30 @@ void KeyValueCache::advance(int64_t tokens) {
   length_ += tokens;
 }
 
-KeyValueCache::Layer& KeyValueCache::layer(int64_t index, int64_t rows, int64_t tokens) {
-  const auto count = static_cast<int64_t>(layers_.size());
-  if (index < 0 || index >= count)
-    throw ConfigError(fmt::format(
-        "key_value_cache: attention layer {} of a cache for {} layers; expected 0 to {}; give the "
-        "cache the model's number of layers, and each attention layer its index",
-        index, count, count - 1));
+namespace {
+
+/// The entry of the layer with this output matrix, which takes a free one in its first pass.
+LayerCache& entry_of(const char* cache, std::vector<LayerCache>& layers, const Parameter* of) {
+  for (LayerCache& layer : layers)
+    if (!layer.of || layer.of == of) {
+      layer.of = of;
+      return layer;
+    }
+  throw ConfigError(fmt::format(
+      "{}: attention with '{}' finds the cache full: it is for {} layers; expected the number of "
+      "attention layers of the model",
+      cache, of->name, layers.size()));
+}
+
+}  // namespace
+
+LayerCache& KeyValueCache::layer(const Parameter* of, int64_t rows, int64_t tokens) {
   if (tokens > capacity_ - length_)
     throw ConfigError(
         fmt::format("key_value_cache: {} more tokens, after {} of {} positions; expected at most "
                     "{} more; make the cache larger, or truncate() it",
                     tokens, length_, capacity_, capacity_ - length_));
-  Layer& found = layers_[static_cast<size_t>(index)];
+  LayerCache& found = entry_of("key_value_cache", layers_, of);
   if (found.keys && found.keys.extent(0) != rows)
     throw ConfigError(
         fmt::format("key_value_cache: a pass with {} rows after passes with {} rows; expected "
@@ -56,7 +67,7 @@ KeyValueCache::Layer& KeyValueCache::layer(int64_t index, int64_t rows, int64_t 
 }
 
 int64_t KeyValueCache::batch() const {
-  for (const Layer& layer : layers_)
+  for (const LayerCache& layer : layers_)
     if (layer.keys) return layer.keys.extent(0);
   return 0;
 }
@@ -107,7 +118,7 @@ Tensor rows_of(const Tensor& x, std::span<const int64_t> rows, int64_t elements)
 void KeyValueCache::reorder(std::span<const int64_t> rows) {
   const int64_t count = batch();
   check_rows("key_value_cache", rows, count);
-  for (Layer& layer : layers_) {
+  for (LayerCache& layer : layers_) {
     const int64_t held = length_ * layer.keys.extent(2);
     layer.keys = rows_of(layer.keys, rows, held);
     layer.values = rows_of(layer.values, rows, held);
@@ -137,25 +148,20 @@ void MemoryCache::reorder(std::span<const int64_t> rows) {
   };
   reordered(memory_);
   reordered(lengths_);
-  for (Layer& layer : layers_) {
+  for (LayerCache& layer : layers_) {
     reordered(layer.keys);
     reordered(layer.values);
   }
 }
 
-MemoryCache::Layer& MemoryCache::layer(int64_t index) {
-  const auto count = static_cast<int64_t>(layers_.size());
-  if (index < 0 || index >= count)
-    throw ConfigError(
-        fmt::format("memory_cache: attention layer {} of a cache for {} layers; expected 0 to {}; "
-                    "give the cache the model's number of layers, and each layer its index",
-                    index, count, count - 1));
-  return layers_[static_cast<size_t>(index)];
+LayerCache& MemoryCache::layer(const Parameter* of) {
+  return entry_of("memory_cache", layers_, of);
 }
 
-void MemoryCache::fill(int64_t index, const Tensor& keys, const Tensor& values) {
-  layer(index) = {keys, values};
-  const auto is_filled = [](const Layer& layer) { return static_cast<bool>(layer.keys); };
+void MemoryCache::fill(LayerCache& layer, const Tensor& keys, const Tensor& values) {
+  layer.keys = keys;
+  layer.values = values;
+  const auto is_filled = [](const LayerCache& cached) { return static_cast<bool>(cached.keys); };
   if (std::all_of(layers_.begin(), layers_.end(), is_filled)) memory_ = {};
 }
 
@@ -207,8 +213,8 @@ AttentionConfig resolved(AttentionConfig config, const TensorParallel& parallel)
   return config;
 }
 
-void require_inference(const Pass& pass) {
-  if (pass.tape.mode() == TapeMode::inference) return;
+void require_inference(const Call& call) {
+  if (call.tape.mode() == TapeMode::inference) return;
   throw ConfigError(
       "attention: a pass with a key-value cache on a tape that records; expected a tape in "
       "inference mode, because nothing is differentiated through a cache; try "
@@ -222,14 +228,14 @@ int64_t rotated_of(const AttentionConfig& config) {
 
 }  // namespace
 
-Attention::Attention(const ParallelStore& store, const Unit& unit, const std::string& name,
-                     const AttentionConfig& config, int64_t layer)
-    : config_(resolved(config, store.parallel)), layer_(layer) {
-  check_size("attention", name, "width", config.width);
+Attention::Attention(Module* parent, const std::string& name, const AttentionConfig& config)
+    : Module(parent, name), config_(resolved(config, parallel())) {
+  check_size("attention", this->name(), "width", config.width);
+  be_unit();
   const AttentionConfig& c = config_;
   const int64_t queries = c.heads * c.head_size, keys = c.kv_heads * c.head_size;
   const auto in = [&](const char* part, int64_t out, int64_t blocks = 1) {
-    return Linear(store, unit, name + part,
+    return Linear(this, part,
                   {.in = c.width,
                    .out = out,
                    .bias = c.bias,
@@ -248,21 +254,21 @@ Attention::Attention(const ParallelStore& store, const Unit& unit, const std::st
   if (c.query_key_norm) {
     const bool wide = c.wide_query_key_norm;
     const auto norm = [&](const char* part, int64_t width) {
-      return Norm(store, unit, name + part,
-                  {.width = width, .kind = c.norm, .epsilon = c.norm_epsilon});
+      return Norm(this, part, {.width = width, .kind = c.norm, .epsilon = c.norm_epsilon});
     };
     q_norm_ = norm(c.names.q_norm, wide ? queries : c.head_size);
     k_norm_ = norm(c.names.k_norm, wide ? keys : c.head_size);
   }
-  out_ = Linear(store, unit, name + c.names.out,
+  out_ = Linear(this, c.names.out,
                 {.in = queries,
                  .out = c.width,
                  .bias = c.out_bias,
                  .split = Split::in,
                  .stddev = c.out_stddev > 0.0f ? c.out_stddev : c.stddev});
-  const std::string& site = c.site.empty() ? name : c.site;
+  const std::string& site = c.site.empty() ? this->name() : c.site;
   weights_site_ = site_of(site, ".attn_dropout");
-  out_site_ = site_of(site, ".resid_dropout");
+  drop_ = Dropout(this, "");
+  drop_.site = site_of(site, ".resid_dropout");
 }
 
 Tensor Attention::rope_table(int64_t positions, DType dtype, const Device& device) const {
@@ -271,15 +277,16 @@ Tensor Attention::rope_table(int64_t positions, DType dtype, const Device& devic
 }
 
 /// Applies the rotary position embedding to queries or keys [B, T, heads * D].
-Var Attention::turned(const Pass& pass, const Var& x, int64_t heads) const {
-  const int64_t first = pass.cache ? pass.cache->length() : 0, T = x.shape()[1];
-  const Tensor& shared = config_.is_local ? pass.local_rope_table : pass.rope_table;
+Var Attention::turned(const Call& call, const Var& x, int64_t heads) const {
+  const int64_t first = call.pass.cache ? call.pass.cache->length() : 0, T = x.shape()[1];
+  const Tensor& shared = config_.is_local ? call.pass.local_rope_table : call.pass.rope_table;
   const Tensor table = shared ? shared : rope_table(first + T, x.dtype(), x.device());
-  return pass.positions ? rope(x, heads, table, pass.positions) : rope(x, heads, table, first);
+  return call.pass.positions ? rope(x, heads, table, call.pass.positions)
+                             : rope(x, heads, table, first);
 }
 
 /// Makes three tensors of one, and turns queries and keys.
-void Attention::split_fused(Heads& heads, const Pass& pass) const {
+void Attention::split_fused(Heads& heads, const Call& call) const {
   const Shape shape = heads.q.shape();
   const int64_t D = heads.head_size, queries = heads.heads * D, keys = heads.kv_heads * D;
   const auto by_head = [&](const Var& all, int64_t part) {
@@ -291,41 +298,41 @@ void Attention::split_fused(Heads& heads, const Pass& pass) const {
   heads.q = is_by_part ? slice(qkv, 2, 0, queries) : by_head(qkv, 0);
   heads.k = is_by_part ? slice(qkv, 2, queries, queries + keys) : by_head(qkv, 1);
   heads.v = is_by_part ? slice(qkv, 2, queries + keys, queries + 2 * keys) : by_head(qkv, 2);
-  heads.q = turned(pass, heads.q, heads.heads);
-  heads.k = turned(pass, heads.k, heads.kv_heads);
+  heads.q = turned(call, heads.q, heads.heads);
+  heads.k = turned(call, heads.k, heads.kv_heads);
 }
 
 /// Queries of x, keys and values of `source`. Without a memory that is x. With one that has the
 /// keys and values of an earlier pass it is absent, and so are the keys and values of the result.
-Attention::Heads Attention::project(const Pass& pass, const Var& x, const Memory* memory,
+Attention::Heads Attention::project(const Call& call, const Var& x, const Memory* memory,
                                     const Var& source) const {
-  const int64_t ranks = pass.parallel.size();
+  const int64_t ranks = call.parallel.size();
   Heads result{.heads = config_.heads / ranks,
                .kv_heads = config_.kv_heads / ranks,
                .head_size = config_.head_size};
   if (config_.fused) {
-    result.q = result.k = result.v = qkv_(pass, x);
+    result.q = result.k = result.v = qkv_(x);
     result.fused = config_.fused;
-    if (config_.rope) split_fused(result, pass);
+    if (config_.rope) split_fused(result, call);
     return result;
   }
   // The three products have the same input: gather it from the tensor ranks once.
-  const Var whole = pass.parallel.enter(x);
+  const Var whole = call.parallel.enter(x);
   const auto product = [&](const Linear& layer, const Var& input) {
-    const Var shift = value_of(pass.tape, layer.bias);
-    return layer.product(pass, input, shift);
+    const Var shift = value_of(call.tape, layer.bias);
+    return layer.product(call, input, shift);
   };
   result.q = product(q_, whole);
   if (!memory || source) {
-    const Var input = memory ? pass.parallel.enter(source) : whole;
+    const Var input = memory ? call.parallel.enter(source) : whole;
     result.k = product(k_, input);
     result.v = product(v_, input);
   }
   if (config_.query_key_norm) {
     // Each rank reads the norms' weights for its own heads, so backward sums their gradients.
     const auto normed = [&](const Norm& norm, const Var& y, int64_t heads) {
-      Var weight = pass.tape.parameter(*norm.weight);
-      if (ranks > 1) weight = copy_to_ranks(weight, *pass.parallel.ranks);
+      Var weight = call.tape.parameter(*norm.weight);
+      if (ranks > 1) weight = copy_to_ranks(weight, *call.parallel.ranks);
       const Shape shape = y.shape();
       if (config_.wide_query_key_norm) return norm.rms_with(y, weight);
       const Var rows = reshape(y, Shape{shape[0], shape[1], heads, result.head_size});
@@ -336,38 +343,39 @@ Attention::Heads Attention::project(const Pass& pass, const Var& x, const Memory
     if (result.k) result.k = normed(k_norm_, result.k, result.kv_heads);
   }
   if (config_.rope) {
-    result.q = turned(pass, result.q, result.heads);
-    result.k = turned(pass, result.k, result.kv_heads);
+    result.q = turned(call, result.q, result.heads);
+    result.k = turned(call, result.k, result.kv_heads);
   }
   return result;
 }
 
-Var Attention::attend(const Pass& pass, const Heads& heads, const Tensor& key_lengths) const {
+Var Attention::attend(const Call& call, const Heads& heads, const Tensor& key_lengths) const {
   const AttentionOptions options{.causal = config_.causal,
                                  .scale = config_.scale,
-                                 .dropout = pass.attention_dropout.value_or(pass.dropout),
-                                 .key = pass.key_of_rank(weights_site_),
-                                 .alibi_slopes = pass.alibi_slopes,
+                                 .dropout = call.pass.attention_dropout.value_or(call.pass.dropout),
+                                 .key = call.key_of_rank(weights_site_),
+                                 .alibi_slopes = call.pass.alibi_slopes,
                                  .order = heads.fused.value_or(QKVOrder::by_part),
                                  .window = config_.window,
-                                 .starts = pass.starts,
+                                 .starts = call.pass.starts,
                                  .key_lengths = key_lengths};
   if (heads.fused) return attention(heads.q, static_cast<int>(heads.heads), options);
   return attention(heads.q, heads.k, heads.v, static_cast<int>(heads.heads), options);
 }
 
-/// Appends the keys and values to the cache and attends to all of it. Does not use pass.dropout.
-Tensor Attention::attend_cached(const Pass& pass, const Heads& heads) const {
-  if (!config_.causal || pass.starts)
+/// Appends the keys and values to the cache and attends to all of it. Does not use
+/// call.pass.dropout.
+Tensor Attention::attend_cached(const Call& call, const Heads& heads) const {
+  if (!config_.causal || call.pass.starts)
     throw ConfigError(fmt::format(
         "attention: a pass with a key-value cache takes one text from left to right; expected "
         "causal true and no starts, got {}",
         config_.causal ? "starts" : "causal false"));
-  if (pass.key_lengths)
+  if (call.pass.key_lengths)
     throw ConfigError(
         "attention: a pass with a key-value cache and key_lengths; expected no key_lengths, "
         "because the texts of a cache have equal lengths");
-  KeyValueCache& cache = *pass.cache;
+  KeyValueCache& cache = *call.pass.cache;
   const Tensor q = heads.q.value();
   const int64_t B = q.extent(0), T = q.extent(1), D = heads.head_size, C = heads.heads * D,
                 keys = heads.kv_heads * D, length = cache.length();
@@ -386,8 +394,8 @@ Tensor Attention::attend_cached(const Pass& pass, const Heads& heads) const {
                           .window = config_.window};
   shape.scale = config_.scale;
   if (heads.fused) shape.q = qkv_layout(shape, *heads.fused, 0);
-  KeyValueCache::Layer& layer = cache.layer(layer_, B, T);
-  Stream& stream = pass.tape.stream();
+  LayerCache& layer = cache.layer(out_.weight, B, T);
+  Stream& stream = call.tape.stream();
   const auto append = [&](Tensor& to, const Var& from, int64_t part) {
     const Tensor values = from.value();
     if (!to) to = Tensor::empty({B, cache.capacity(), keys}, values.dtype(), values.device());
@@ -408,24 +416,26 @@ Tensor Attention::attend_cached(const Pass& pass, const Heads& heads) const {
   kernels::attention_forward({.q = q,
                               .k = layer.keys,
                               .v = layer.values,
-                              .alibi_slopes = pass.alibi_slopes,
+                              .alibi_slopes = call.pass.alibi_slopes,
                               .out = out,
                               .shape = shape},
                              stream);
   return out;
 }
 
-Var Attention::operator()(const Pass& pass, const Var& x) const {
+Var Attention::operator()(const Var& x) const {
   require_parameter("attention", out_.weight);
-  if (pass.cache) require_inference(pass);
-  const Heads heads = project(pass, x);
-  const Var attended =
-      pass.cache ? Var(attend_cached(pass, heads)) : attend(pass, heads, pass.key_lengths);
-  return pass.drop(out_(pass, attended), out_site_);
+  const Call call(*this, x);
+  if (call.pass.cache) require_inference(call);
+  const Heads heads = project(call, x);
+  if (!call.pass.cache) return drop_(out_(attend(call, heads, call.pass.key_lengths)));
+  return drop_(out_(call.tape.constant(attend_cached(call, heads))));
 }
 
-Var Attention::operator()(const Pass& pass, const Var& x, const Memory& memory) const {
+Var Attention::operator()(const Var& x, const Memory& memory) const {
   require_parameter("attention", out_.weight);
+  const Call call(*this, x);
+  const Pass& pass = call.pass;
   if (config_.causal || config_.fused || config_.rope || pass.starts || pass.alibi_slopes)
     throw ConfigError(fmt::format(
         "attention: to a memory, with {}; expected causal false, and no fused, rope, alibi_slopes "
@@ -435,15 +445,15 @@ Var Attention::operator()(const Pass& pass, const Var& x, const Memory& memory) 
         : config_.rope  ? "rope"
         : pass.starts   ? "starts"
                         : "alibi_slopes"));
-  if (memory.cache) require_inference(pass);
-  MemoryCache::Layer* layer = memory.cache ? &memory.cache->layer(layer_) : nullptr;
+  if (memory.cache) require_inference(call);
+  LayerCache* layer = memory.cache ? &memory.cache->layer(out_.weight) : nullptr;
   if (!memory.cache && !memory.values)
     throw ConfigError("attention: to a memory without values; expected values [B, S, width]");
   const Var source = !layer ? memory.values : layer->keys ? Var() : Var(memory.cache->memory_);
-  Heads heads = project(pass, x, &memory, source);
+  Heads heads = project(call, x, &memory, source);
   const Tensor& lengths = memory.cache ? memory.cache->lengths_ : memory.lengths;
-  if (!layer) return pass.drop(out_(pass, attend(pass, heads, lengths)), out_site_);
-  if (!layer->keys) memory.cache->fill(layer_, heads.k.value(), heads.v.value());
+  if (!layer) return drop_(out_(attend(call, heads, lengths)));
+  if (!layer->keys) memory.cache->fill(*layer, heads.k.value(), heads.v.value());
   heads.k = layer->keys;
   heads.v = layer->values;
   // Rows that share a row of the memory are attended to it together, as more queries.
@@ -453,8 +463,7 @@ Var Attention::operator()(const Pass& pass, const Var& x, const Memory& memory) 
     throw ConfigError(fmt::format(
         "attention: {} rows to a memory of {} rows; expected a multiple of them", shape[0], rows));
   heads.q = reshape(heads.q, Shape{rows, shape[0] / rows * shape[1], shape[2]});
-  const Var attended = reshape(attend(pass, heads, lengths), shape);
-  return pass.drop(out_(pass, attended), out_site_);
+  return drop_(out_(reshape(attend(call, heads, lengths), shape)));
 }
 
 }  // namespace zg::nn

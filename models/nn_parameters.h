@@ -21,7 +21,7 @@ inline const Parameter& require_parameter(const char* layer, const Parameter* pa
   if (parameter) return *parameter;
   throw ConfigError(fmt::format(
       "{}: the layer has no parameters, because it was default-constructed; expected a layer that "
-      "was constructed with a ParameterStore; assign such a layer to it before the first call",
+      "was constructed with a parent module; assign such a layer to it before the first call",
       layer));
 }
 
@@ -33,7 +33,7 @@ inline void check_size(const char* layer, const std::string& name, const char* f
 }
 
 /// The value of an optional parameter; absent if the layer has none.
-inline Var value_of(Tape& tape, const Parameter* parameter) {
+inline Var value_of(const Tape& tape, const Parameter* parameter) {
   return parameter ? tape.parameter(*parameter) : Var();
 }
 

@@ -116,7 +116,7 @@ Var multiplied(const char* op, const char* operand_name, const Var& a, double b)
 }
 
 Var comparison(const char* name, BinaryOp op, const Var& a, const Var& b) {
-  return computed(name, op, operands(name, a, b));
+  return without_gradient(name, {a, b}, computed(name, op, operands(name, a, b)));
 }
 Var comparison(const char* name, BinaryOp op, const Var& a, double b) {
   return comparison(name, op, a, constant(name, b, operand(name, "a", a)));
@@ -277,7 +277,7 @@ Var cast(const Var& x, DType dtype) {
   struct None {};
   const Tensor y = Tensor::empty(values.shape(), dtype, values.device());
   kernels::cast({values, y}, y.device().compute());
-  if (!is_floating(dtype)) return Var(y);
+  if (!is_floating(dtype)) return without_gradient("cast", {x}, y);
   return record("cast", {x}, y, {}, None{}, [](const None&, const BackwardPass& pass) {
     const InputGradient dx(pass, 0);
     kernels::cast({pass.gradient_of_output(), dx.tensor()}, pass.stream());

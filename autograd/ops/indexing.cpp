@@ -72,7 +72,7 @@ Var embedding(const Tensor& ids, const Var& weight, const Var& position, int64_t
   if (ids.shape().rank() != 2) refuse_shape("embedding", "ids", ids.shape(), "rank 2: [B, T]");
   if (weight && !weight.needs_gradient() && weight.stored().dtype() != weight.dtype()) {
     // The table is stored in a narrower dtype: only the rows that are read are converted.
-    const Var rows = cast(embedding(ids, Var(weight.stored())), weight.dtype());
+    const Var rows = cast(embedding(ids, weight.tape().constant(weight.stored())), weight.dtype());
     if (!position) return rows;
     return add(rows, slice(position, 0, first_position, first_position + ids.extent(1)));
   }

@@ -119,6 +119,12 @@ int axis_of(const char* op, const Shape& shape, int axis) {
   return axis < 0 ? axis + rank : axis;
 }
 
+Var without_gradient(const char* op, std::initializer_list<Var> inputs, const Tensor& y) {
+  std::vector<Var> detached;
+  for (const Var& input : inputs) detached.push_back(detach(input));
+  return detail::record(op, detached, {&y, 1}, {}, nullptr, 0, nullptr)[0];
+}
+
 Tensor empty_like(const Tensor& x) { return empty_like(x, x.shape()); }
 
 Tensor empty_like(const Tensor& x, const Shape& shape) {

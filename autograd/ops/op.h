@@ -36,6 +36,9 @@ void check_rank(const char* op, const char* name, const Tensor& x, int rank);
 /// An axis counted from the front; ShapeError naming the op when x has no such axis.
 int axis_of(const char* op, const Shape& shape, int axis);
 
+/// The output of an op that has no gradient: a constant on the tape of the inputs.
+Var without_gradient(const char* op, std::initializer_list<Var> inputs, const Tensor& y);
+
 /// Uninitialised, with x's dtype and device and its shape or another.
 Tensor empty_like(const Tensor& x);
 Tensor empty_like(const Tensor& x, const Shape& shape);

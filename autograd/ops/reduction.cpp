@@ -194,7 +194,7 @@ Var argmax(const Var& x, int axis, bool keep_axis) {
     refuse_shape("argmax", "x", values.shape(), "an element to take the maximum of");
   const Tensor y = Tensor::empty(reduction.y, DType::i64, values.device());
   kernels::argmax({values, y, axis_of("argmax", values.shape(), axis)}, y.device().compute());
-  return Var(y);
+  return without_gradient("argmax", {x}, y);
 }
 
 LargestElements topk(const Var& x, int64_t k, int axis, bool largest) {

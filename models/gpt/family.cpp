@@ -15,10 +15,10 @@ constexpr DecoderNames gpt_names = {
     .tokens = "transformer.wte",
     .positions = "transformer.wpe",
     .blocks = "transformer.h.",
-    .norm_1 = ".ln_1",
-    .norm_2 = ".ln_2",
-    .attention = {.qkv = ".attn.c_attn", .out = ".attn.c_proj"},
-    .mlp = {.gate = nullptr, .up = ".mlp.c_fc", .down = ".mlp.c_proj"},
+    .norm_1 = "ln_1",
+    .norm_2 = "ln_2",
+    .attention = {.qkv = "attn.c_attn", .out = "attn.c_proj"},
+    .mlp = {.gate = nullptr, .up = "mlp.c_fc", .down = "mlp.c_proj"},
     .norm_f = "transformer.ln_f",
     .conv1d = true};
 
@@ -27,35 +27,35 @@ constexpr DecoderNames bloom_names = {
     .positions = "transformer.position_embeddings",
     .embedding_norm = "transformer.word_embeddings_layernorm",
     .blocks = "transformer.h.",
-    .norm_1 = ".input_layernorm",
-    .norm_2 = ".post_attention_layernorm",
-    .attention = {.qkv = ".self_attention.query_key_value", .out = ".self_attention.dense"},
-    .mlp = {.gate = nullptr, .up = ".mlp.dense_h_to_4h", .down = ".mlp.dense_4h_to_h"},
+    .norm_1 = "input_layernorm",
+    .norm_2 = "post_attention_layernorm",
+    .attention = {.qkv = "self_attention.query_key_value", .out = "self_attention.dense"},
+    .mlp = {.gate = nullptr, .up = "mlp.dense_h_to_4h", .down = "mlp.dense_4h_to_h"},
     .norm_f = "transformer.ln_f",
     .qkv_order = QKVOrder::by_head};
 
 constexpr DecoderNames llama_names = {
     .tokens = "model.embed_tokens",
     .blocks = "model.layers.",
-    .norm_1 = ".input_layernorm",
-    .norm_2 = ".post_attention_layernorm",
-    .attention = {.q = ".self_attn.q_proj",
-                  .k = ".self_attn.k_proj",
-                  .v = ".self_attn.v_proj",
+    .norm_1 = "input_layernorm",
+    .norm_2 = "post_attention_layernorm",
+    .attention = {.q = "self_attn.q_proj",
+                  .k = "self_attn.k_proj",
+                  .v = "self_attn.v_proj",
                   .qkv = nullptr,
-                  .out = ".self_attn.o_proj",
-                  .q_norm = ".self_attn.q_norm",
-                  .k_norm = ".self_attn.k_norm"},
-    .mlp = {.gate = ".mlp.gate_proj", .up = ".mlp.up_proj", .down = ".mlp.down_proj"},
+                  .out = "self_attn.o_proj",
+                  .q_norm = "self_attn.q_norm",
+                  .k_norm = "self_attn.k_norm"},
+    .mlp = {.gate = "mlp.gate_proj", .up = "mlp.up_proj", .down = "mlp.down_proj"},
     .norm_f = "model.norm"};
 
 constexpr DecoderNames gpt_neox_names = {
     .tokens = "gpt_neox.embed_in",
     .blocks = "gpt_neox.layers.",
-    .norm_1 = ".input_layernorm",
-    .norm_2 = ".post_attention_layernorm",
-    .attention = {.qkv = ".attention.query_key_value", .out = ".attention.dense"},
-    .mlp = {.gate = nullptr, .up = ".mlp.dense_h_to_4h", .down = ".mlp.dense_4h_to_h"},
+    .norm_1 = "input_layernorm",
+    .norm_2 = "post_attention_layernorm",
+    .attention = {.qkv = "attention.query_key_value", .out = "attention.dense"},
+    .mlp = {.gate = nullptr, .up = "mlp.dense_h_to_4h", .down = "mlp.dense_4h_to_h"},
     .norm_f = "gpt_neox.final_layer_norm",
     .head = "embed_out",
     .qkv_order = QKVOrder::by_head};
@@ -63,22 +63,22 @@ constexpr DecoderNames gpt_neox_names = {
 DecoderNames olmo2_names() {
   DecoderNames names = llama_names;
   names.norm_1 = names.norm_2 = nullptr;
-  names.post_norm_1 = ".post_attention_layernorm";
-  names.post_norm_2 = ".post_feedforward_layernorm";
+  names.post_norm_1 = "post_attention_layernorm";
+  names.post_norm_2 = "post_feedforward_layernorm";
   return names;
 }
 
 DecoderNames gemma3_names() {
   DecoderNames names = olmo2_names();
-  names.norm_1 = ".input_layernorm";
-  names.norm_2 = ".pre_feedforward_layernorm";
+  names.norm_1 = "input_layernorm";
+  names.norm_2 = "pre_feedforward_layernorm";
   return names;
 }
 
 DecoderNames phi3_names() {
   DecoderNames names = llama_names;
-  names.attention.qkv = ".self_attn.qkv_proj";
-  names.mlp.gate_up = ".mlp.gate_up_proj";
+  names.attention.qkv = "self_attn.qkv_proj";
+  names.mlp.gate_up = "mlp.gate_up_proj";
   return names;
 }
 

@@ -17,7 +17,7 @@ struct DecoderNames {
   const char* positions = nullptr;
   const char* embedding_norm = nullptr;
   const char* blocks;  ///< "transformer.h.": block N is "transformer.h.N"
-  /// After the block's name, as the next two: norms of the inputs of attention and feed-forward.
+  /// After "transformer.h.N.", as the next two: norms of the inputs of attention and feed-forward.
   const char *norm_1 = nullptr, *norm_2 = nullptr;
   nn::AttentionNames attention;
   nn::MlpNames mlp;

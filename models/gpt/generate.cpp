@@ -27,18 +27,18 @@ Tensor GPT::next_logits(Tape& tape, const Tensor& ids, KeyValueCache& cache) con
     throw ShapeError(
         fmt::format("next_logits: expected {} rows as in the cache, got {}", cache.batch(), B));
 
-  const nn::Pass first = pass_of_all_tokens(tape, *layers_);
-  Var x = begin_stage(first, *layers_, ids, cache.length());
-  nn::Pass pass = with_tables(first, *layers_, x, cache.length() + T);
-  pass.cache = &cache;
-  for (const Block& block : layers_->blocks) x = run_block(pass, block, {x}).sum();
+  const nn::Pass whole{.cache = &cache, .all_tokens = true};
+  const Tape::With outside(tape, whole);
+  Var x = begin_stage(tape, *layers_, ids, cache.length());
+  const Tape::With pass(tape, with_tables(whole, *layers_, x, cache.length() + T));
+  for (const nn::UnitOf<Block>& block : layers_->blocks) x = block(nn::Residual{x}).sum();
   cache.advance(T);
 
   const Shape logits{B, config().vocabulary};
   return end_stage(tape, *layers_, x, logits, layers_->part.activations, [&](const Var& end) {
     HeadUse use(tape, *layers_);
-    const Var last = layers_->norm_f(pass, slice(end, 1, T - 1, T));
-    return head(pass, *layers_, last).value().view(logits);
+    const Var last = layers_->norm_f(slice(end, 1, T - 1, T));
+    return layers_->lm_head.logits(last).value().view(logits);
   });
 }
 

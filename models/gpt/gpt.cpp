@@ -34,153 +34,72 @@ namespace {
 
 constexpr float weight_stddev = 0.02f;
 
-/// Adds the parameters of one unit, in the order of the family's state dict.
-struct Describe {
-  ParallelStore store;
-  const GPTConfig& config;
-  const GPTPart& part;
-  const DecoderNames& names;
+// Each block adds two branches to the residual stream; this keeps its variance as with one layer.
+float residual_stddev(const GPTConfig& config) {
+  return weight_stddev / std::sqrt(2.0f * static_cast<float>(config.layers));
+}
 
-  const Unit& unit(const std::string& name) const { return store.store.unit(name); }
-  /// Adds a table with one row per token; each tensor rank has some rows.
-  nn::Embedding vocabulary(const Unit& unit, const std::string& name,
-                           const ParallelStore::Options& options) const {
-    return {store,
-            unit,
-            name,
-            {.tokens = config.vocabulary,
-             .width = config.width,
-             .stddev = weight_stddev,
-             .options = options}};
-  }
-  nn::Norm norm(const Unit& unit, const std::string& name) const {
-    return {store,
-            unit,
-            name,
-            {.width = config.width, .kind = config.norm, .epsilon = config.norm_epsilon}};
-  }
-  nn::AttentionConfig attention(const std::string& block, int64_t layer) const {
-    const bool is_local = config.window_period == 0 || (layer + 1) % config.window_period != 0;
-    nn::AttentionConfig attention{.width = config.width,
-                                  .heads = config.heads,
-                                  .kv_heads = config.kv_heads,
-                                  .head_size = config.head_size,
-                                  .bias = config.qkv_bias,
-                                  .out_bias = config.bias,
-                                  .rotated_share = config.rotated_share,
-                                  .query_key_norm = config.query_key_norm,
-                                  .wide_query_key_norm = row_of(config.family).wide_query_key_norm,
-                                  .norm = config.norm,
-                                  .norm_epsilon = config.norm_epsilon,
-                                  .window = is_local ? config.window : 0,
-                                  .stddev = weight_stddev,
-                                  .out_stddev = residual_stddev(),
-                                  .names = names.attention,
-                                  .site = block + ".attn"};
-    if (config.position == Position::rope) attention.rope = config.rope;
-    if (config.window > 0 && is_local && config.local_theta > 0.0) {
-      attention.rope = RopeOptions{.theta = config.local_theta};
-      attention.is_local = true;
-    }
-    if (config.query_scalar > 0)
-      attention.scale =
-          static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.query_scalar)));
-    if (names.attention.qkv) attention.fused = names.qkv_order;
-    return attention;
-  }
-  // Each block adds two branches to the residual stream; this keeps its variance as with one layer.
-  float residual_stddev() const {
-    return weight_stddev / std::sqrt(2.0f * static_cast<float>(config.layers));
-  }
+/// Adds a table with one row per token; each tensor rank has some rows.
+nn::Embedding vocabulary(nn::Module* parent, const GPTConfig& config, const char* name,
+                         const ParallelStore::Options& options) {
+  return {parent,
+          name,
+          {.tokens = config.vocabulary,
+           .width = config.width,
+           .stddev = weight_stddev,
+           .options = options}};
+}
 
-  Block block(int64_t layer) const {
-    const std::string name = block_name(config.family, layer);
-    const Unit& unit = this->unit(fmt::format("block.{}", layer));
-    Block block{.unit = &unit, .parallel = config.parallel_residual};
-    const auto optional = [&](const char* part) {
-      return part ? norm(unit, name + part) : nn::Norm();
-    };
-    block.norm_1 = optional(names.norm_1);
-    block.attention =
-        nn::Attention(store, unit, name, attention(name, layer), layer - part.first_layer);
-    block.post_norm_1 = optional(names.post_norm_1);
-    block.norm_2 = optional(names.norm_2);
-    block.post_norm_2 = optional(names.post_norm_2);
-    block.mlp = nn::Mlp(store, unit, name,
-                        {.width = config.width,
-                         .hidden = config.hidden,
-                         .kind = config.mlp,
-                         .bias = config.bias,
-                         .stddev = weight_stddev,
-                         .out_stddev = residual_stddev(),
-                         .names = names.mlp,
-                         .site = name + ".mlp"});
-    return block;
-  }
+/// Without a name it has no weight.
+nn::Norm norm(nn::Module* parent, const GPTConfig& config, const char* name) {
+  if (!name) return {};
+  return {
+      parent, name, {.width = config.width, .kind = config.norm, .epsilon = config.norm_epsilon}};
+}
 
-  void describe_embedding(GPTLayers& layers) const {
-    // If the head is tied, the last of several stages also has the token embedding, but nothing
-    // else of this unit.
-    if (!layers.is_first() && !(layers.has_head && config.tied)) return;
-    const Unit& embedding = unit("embedding");
-    layers.embedding = &embedding;
-    layers.wte = vocabulary(embedding, names.tokens,
-                            {.copy = layers.is_first() ? Copy::own : Copy::mirror,
-                             .has_mirror = layers.is_first() && config.tied && !layers.is_last()});
-    if (!layers.is_first()) return;
-    if (config.position == Position::learned)
-      layers.wpe = &store.whole(embedding, std::string(names.positions) + ".weight",
-                                {config.block_size, config.width}, Init::normal(weight_stddev));
-    if (config.embedding_norm) layers.embedding_norm = norm(embedding, names.embedding_norm);
-    if (row_of(config.family).scaled_embedding)
-      layers.embedding_scale = std::sqrt(static_cast<float>(config.width));
-    layers.embedding_site = static_cast<uint32_t>(hash_name("transformer.drop"));
+nn::AttentionConfig attention_of(const GPTConfig& config, const std::string& block, int64_t layer) {
+  const DecoderNames& names = names_of(config.family);
+  const bool is_local = config.window_period == 0 || (layer + 1) % config.window_period != 0;
+  nn::AttentionConfig attention{.width = config.width,
+                                .heads = config.heads,
+                                .kv_heads = config.kv_heads,
+                                .head_size = config.head_size,
+                                .bias = config.qkv_bias,
+                                .out_bias = config.bias,
+                                .rotated_share = config.rotated_share,
+                                .query_key_norm = config.query_key_norm,
+                                .wide_query_key_norm = row_of(config.family).wide_query_key_norm,
+                                .norm = config.norm,
+                                .norm_epsilon = config.norm_epsilon,
+                                .window = is_local ? config.window : 0,
+                                .stddev = weight_stddev,
+                                .out_stddev = residual_stddev(config),
+                                .names = names.attention,
+                                .site = block + ".attn"};
+  if (config.position == Position::rope) attention.rope = config.rope;
+  if (config.window > 0 && is_local && config.local_theta > 0.0) {
+    attention.rope = RopeOptions{.theta = config.local_theta};
+    attention.is_local = true;
   }
+  if (config.query_scalar > 0)
+    attention.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.query_scalar)));
+  if (names.attention.qkv) attention.fused = names.qkv_order;
+  return attention;
+}
 
-  void describe_head(GPTLayers& layers) const {
-    if (!layers.is_last()) return;
-    const Unit& head = unit("head");
-    layers.head = &head;
-    layers.norm_f = norm(head, names.norm_f);
-    if (!layers.has_head) return;
-    layers.lm_head = config.tied ? layers.wte : vocabulary(head, names.head, {.decay = true});
-  }
-
-  GPTLayers layers() const {
-    GPTLayers layers{.config = config,
-                     .part = part,
-                     .has_head = part.end_layer < 0,
-                     .parallel = store.parallel,
-                     .lora = store.lora};
-    if (layers.has_head) layers.part.end_layer = config.layers;
-    const auto [first, end] = std::pair(part.first_layer, layers.part.end_layer);
-    if (first < 0 || end < first || end > config.layers)
-      throw ConfigError(
-          fmt::format("gpt: part: layers {} to {}; expected a range of the model's {} layers, with "
-                      "end_layer {} for the last hidden state and -1 for the head, too",
-                      first, part.end_layer, config.layers, config.layers));
-    describe_embedding(layers);
-    for (int64_t layer = layers.part.first_layer; layer < layers.part.end_layer; ++layer)
-      layers.blocks.push_back(block(layer));
-    describe_head(layers);
-    check_adapters(layers);
-    return layers;
-  }
-
-  void check_adapters(const GPTLayers& layers) const {
-    if (!store.lora.enabled()) return;
-    if (layers.is_whole() && store.parallel.size() == 1)
-      return check_targets(store.lora, store.store);
-    ParameterStore all;  // a part may lack layers that a target names
-    const GPT whole(all, config, {}, store.lora);
-    for (const auto& parameter : store.store.parameters())
-      if (parameter->trainable) return;
-    throw ConfigError(fmt::format(
-        "gpt: lora: layers {} to {} have no adapter, and nothing to train; expected some on each "
-        "pipeline stage; try fewer stages or more targets",
-        layers.part.first_layer, layers.part.end_layer - 1));
-  }
-};
+void check_adapters(const GPTLayers& layers) {
+  const ParallelStore& root = layers.root();
+  if (!root.lora.enabled()) return;
+  if (layers.is_whole() && root.parallel.size() == 1) return check_targets(root.lora, root.store);
+  ParameterStore all;  // a part may lack layers that a target names
+  const GPT whole(all, layers.config, {}, root.lora);
+  for (const auto& parameter : root.store.parameters())
+    if (parameter->trainable) return;
+  throw ConfigError(fmt::format(
+      "gpt: lora: layers {} to {} have no adapter, and nothing to train; expected some on each "
+      "pipeline stage; try fewer stages or more targets",
+      layers.part.first_layer, layers.part.end_layer - 1));
+}
 
 TensorParallel checked(const GPTConfig& config, const GPTPart& part) {
   if (!part.mesh) return {};
@@ -222,19 +141,17 @@ void check_documents(const Tensor& ids, const Documents& documents) {
 
 /// [B, T, C] after this part's last block. A checkpointed block has one input, so it adds its last
 /// sum itself.
-nn::Residual trunk(const nn::Pass& pass, const GPTLayers& layers, const Var& first, int64_t tokens,
+nn::Residual trunk(const Tape& tape, const GPTLayers& layers, const Var& first, int64_t tokens,
                    bool checkpointing, const nn::BlockHook& hook) {
-  const nn::Pass tables = with_tables(pass, layers, first, tokens);  // made once for all blocks
+  // The tables are made once for all blocks.
+  const Tape::With pass(tape, with_tables(tape.get<nn::Pass>(), layers, first, tokens));
   int64_t layer = layers.part.first_layer;
   nn::Residual x{hook && layer == 0 ? hook(0, first) : first};
-  for (const Block& block : layers.blocks) {
-    if (!checkpointing)
-      x = run_block(tables, block, std::move(x));
+  for (const nn::UnitOf<Block>& block : layers.blocks) {
+    if (checkpointing)
+      x.x = checkpoint(x.x, [&block](const Var& in) { return block(nn::Residual{in}).sum(); });
     else
-      x.x =
-          nn::checkpoint(tables, {x.x}, [&block](const nn::Pass& on, std::span<const Var> inputs) {
-            return run_block(on, block, {inputs[0]}).sum();
-          });
+      x = block(std::move(x));
     ++layer;
     if (hook) x = {hook(layer, std::exchange(x, {}).sum())};
   }
@@ -242,55 +159,109 @@ nn::Residual trunk(const nn::Pass& pass, const GPTLayers& layers, const Var& fir
 }
 
 /// The blocks of this rank in a pass as in training.
-nn::Residual run_stage(const nn::Pass& pass, const GPTLayers& layers, const Var& input,
+nn::Residual run_stage(const Tape& tape, const GPTLayers& layers, const Var& input,
                        const Tensor& ids, bool checkpointing, const nn::BlockHook& hook) {
-  const Var first = layers.is_first() ? embed(pass, layers, ids, 0) : input;
-  return trunk(pass, layers, first, ids.extent(1), checkpointing, hook);
+  const Var first = layers.is_first() ? embed(tape, layers, ids, 0) : input;
+  return trunk(tape, layers, first, ids.extent(1), checkpointing, hook);
 }
 
-nn::Pass pass_of(Tape& tape, const GPTLayers& layers, const Tensor& ids,
+nn::Pass pass_of(const Tape& tape, const GPTLayers& layers, const Tensor& ids,
                  const ForwardPosition& place, const Documents& documents,
                  const ForwardOptions& options) {
   check_ids(layers.config, ids);
   check_documents(ids, documents);
   const bool trains = tape.mode() == TapeMode::record;
-  return {.tape = tape,
-          .parallel = layers.parallel,
-          .dropout = trains ? layers.config.dropout : 0.0f,
+  return {.dropout = trains ? layers.config.dropout : 0.0f,
           .place = place,
           .starts = documents.starts,
           .positions = documents.positions,
-          .lora_dropout = trains ? layers.lora.dropout : 0.0f,
+          .lora_dropout = trains ? layers.root().lora.dropout : 0.0f,
           .adapters = options.adapters};
 }
 
-Var last_hidden(const nn::Pass& pass, const GPTLayers& layers, nn::Residual x) {
-  const Tape::Use use(pass.tape, *layers.head);
-  return layers.norm_f.of_sum(pass, std::move(x)).normed;
+Var last_hidden(const Tape& tape, const GPTLayers& layers, nn::Residual x) {
+  const Tape::Use use(tape, *layers.head);
+  return layers.norm_f.of_sum(std::move(x)).normed;
 }
 
-Var head_loss(const nn::Pass& pass, const GPTLayers& layers, nn::Residual x,
-              const Tensor& targets) {
-  HeadUse use(pass.tape, layers);
-  const Var normed = layers.norm_f.of_sum(pass, std::move(x)).normed;
-  return layers.lm_head.loss(pass, normed, targets);
+Var head_loss(const Tape& tape, const GPTLayers& layers, nn::Residual x, const Tensor& targets) {
+  HeadUse use(tape, layers);
+  const Var normed = layers.norm_f.of_sum(std::move(x)).normed;
+  return layers.lm_head.loss(normed, targets);
 }
 
 }  // namespace
 
+Block::Block(nn::Module* parent, const std::string& name, const GPTConfig& config, int64_t layer)
+    : Module(parent, name), has_parallel_layers(config.parallel_residual) {
+  const DecoderNames& names = names_of(config.family);
+  norm_1 = norm(this, config, names.norm_1);
+  attention = nn::Attention(this, "", attention_of(config, this->name(), layer));
+  post_norm_1 = norm(this, config, names.post_norm_1);
+  norm_2 = norm(this, config, names.norm_2);
+  post_norm_2 = norm(this, config, names.post_norm_2);
+  mlp = nn::Mlp(this, "",
+                {.width = config.width,
+                 .hidden = config.hidden,
+                 .kind = config.mlp,
+                 .bias = config.bias,
+                 .stddev = weight_stddev,
+                 .out_stddev = residual_stddev(config),
+                 .names = names.mlp,
+                 .site = this->name() + ".mlp"});
+}
+
+GPTLayers::GPTLayers(const ParallelStore& root, const GPTConfig& model, const GPTPart& piece)
+    : Module(root), config(model), part(piece), has_head(piece.end_layer < 0) {
+  const DecoderNames& names = names_of(config.family);
+  if (has_head) part.end_layer = config.layers;
+  const auto [first, end] = std::pair(part.first_layer, part.end_layer);
+  if (first < 0 || end < first || end > config.layers)
+    throw ConfigError(
+        fmt::format("gpt: part: layers {} to {}; expected a range of the model's {} layers, with "
+                    "end_layer {} for the last hidden state and -1 for the head, too",
+                    first, piece.end_layer, config.layers, config.layers));
+  // If the head is tied, the last of several stages also has the token embedding, but nothing else
+  // of this unit.
+  if (is_first() || (has_head && config.tied)) {
+    nn::Module place = in_unit("embedding");
+    embedding = place.unit();
+    wte = vocabulary(&place, config, names.tokens,
+                     {.copy = is_first() ? Copy::own : Copy::mirror,
+                      .has_mirror = is_first() && config.tied && !is_last()});
+    if (is_first() && config.position == Position::learned)
+      wpe = {&place,
+             names.positions,
+             {.positions = config.block_size, .width = config.width, .stddev = weight_stddev}};
+    if (is_first() && config.embedding_norm)
+      embedding_norm = norm(&place, config, names.embedding_norm);
+    if (is_first() && row_of(config.family).scaled_embedding)
+      embedding_scale = std::sqrt(static_cast<float>(config.width));
+    embedding_dropout = {&place, "transformer.drop"};
+  }
+  for (int64_t layer = first; layer < end; ++layer) {
+    nn::Module place = in_unit(fmt::format("block.{}", layer));
+    blocks.emplace_back(&place, block_name(config.family, layer), config, layer);
+  }
+  if (is_last()) {
+    nn::Module place = in_unit("head");
+    head = place.unit();
+    norm_f = norm(&place, config, names.norm_f);
+    if (has_head)
+      lm_head = config.tied ? wte : vocabulary(&place, config, names.head, {.decay = true});
+  }
+  check_adapters(*this);
+}
+
 GPT::GPT(ParameterStore& store, const GPTConfig& config, const GPTPart& part,
          const LoraConfig& lora)
     : layers_(std::make_unique<GPTLayers>(
-          Describe{{store, checked(validated(config), part), validated(lora)},
-                   config,
-                   part,
-                   names_of(config.family)}
-              .layers())) {}
+          ParallelStore(store, checked(validated(config), part), validated(lora)), config, part)) {}
 GPT::~GPT() = default;
 
 const GPTConfig& GPT::config() const { return layers_->config; }
 const GPTPart& GPT::part() const { return layers_->part; }
-const LoraConfig& GPT::lora() const { return layers_->lora; }
+const LoraConfig& GPT::lora() const { return layers_->root().lora; }
 
 int64_t GPT::transformer_parameters() const {
   if (!layers_->is_whole()) {
@@ -306,12 +277,12 @@ int64_t GPT::transformer_parameters() const {
   const nn::Norm& last = layers_->norm_f;
   int64_t sum = numel(layers_->embedding) + last.weight->whole.numel() +
                 (last.bias ? last.bias->whole.numel() : 0);
-  for (const Block& block : layers_->blocks) sum += numel(block.unit);
+  for (const Block& block : layers_->blocks) sum += numel(block.unit());
   return sum;
 }
 
 StageOutput GPT::stage_output(int64_t samples) const {
-  const TensorParallel& parallel = layers_->parallel;
+  const TensorParallel& parallel = layers_->parallel();
   const int64_t tokens = config().block_size / (parallel.sequence ? parallel.size() : 1);
   return {{samples, tokens, config().width}, layers_->part.activations};
 }
@@ -319,11 +290,11 @@ StageOutput GPT::stage_output(int64_t samples) const {
 Var GPT::stage(Tape& tape, const Var& input, const Tensor& ids, const Tensor& targets,
                const ForwardPosition& place, bool checkpointing, const Documents& documents,
                const ForwardOptions& options) const {
-  const nn::Pass pass = pass_of(tape, *layers_, ids, place, documents, options);
-  nn::Residual x = run_stage(pass, *layers_, input, ids, checkpointing, options.hook);
+  const Tape::With pass(tape, pass_of(tape, *layers_, ids, place, documents, options));
+  nn::Residual x = run_stage(tape, *layers_, input, ids, checkpointing, options.hook);
   if (!layers_->is_last()) return x.sum();
-  if (layers_->has_head) return head_loss(pass, *layers_, std::move(x), targets);
-  return last_hidden(pass, *layers_, std::move(x));
+  if (layers_->has_head) return head_loss(tape, *layers_, std::move(x), targets);
+  return last_hidden(tape, *layers_, std::move(x));
 }
 
 Var GPT::hidden(Tape& tape, const Tensor& ids, const ForwardPosition& place, bool checkpointing,
@@ -333,9 +304,9 @@ Var GPT::hidden(Tape& tape, const Tensor& ids, const ForwardPosition& place, boo
         "gpt: hidden: this rank has layers {} to {} of {}; expected a rank with all layers; on a "
         "pipeline try stage() of a model whose last part has no head (GPTPart::end_layer)",
         part().first_layer, part().end_layer, config().layers);
-  const nn::Pass pass = pass_of(tape, *layers_, ids, place, documents, options);
-  nn::Residual x = run_stage(pass, *layers_, {}, ids, checkpointing, options.hook);
-  return last_hidden(pass, *layers_, std::move(x));
+  const Tape::With pass(tape, pass_of(tape, *layers_, ids, place, documents, options));
+  nn::Residual x = run_stage(tape, *layers_, {}, ids, checkpointing, options.hook);
+  return last_hidden(tape, *layers_, std::move(x));
 }
 
 Var GPT::loss(Tape& tape, const Tensor& ids, const Tensor& targets, const ForwardPosition& place,
@@ -348,30 +319,30 @@ Var GPT::loss(Tape& tape, const Tensor& ids, const Tensor& targets, const Forwar
                     "try stage() in run_pipeline()",
                     part().first_layer, part().end_layer, config().layers));
   nn::Pass pass = pass_of(tape, *layers_, ids, place, documents, options);
-  pass.parallel.sequence = false;  // every rank has all tokens
-  const Var first = begin_stage(pass, *layers_, ids, /*first_position=*/0);
+  pass.all_tokens = true;
+  const Tape::With with(tape, pass);
+  const Var first = begin_stage(tape, *layers_, ids, /*first_position=*/0);
   const Var x =
-      trunk(pass, *layers_, first, ids.extent(1), /*checkpointing=*/false, options.hook).sum();
-  return Var(end_stage(tape, *layers_, x, {}, accumulator(part().activations), [&](const Var& end) {
-    return head_loss(pass, *layers_, {end}, targets).value();
-  }));
+      trunk(tape, *layers_, first, ids.extent(1), /*checkpointing=*/false, options.hook).sum();
+  return tape.constant(
+      end_stage(tape, *layers_, x, {}, accumulator(part().activations),
+                [&](const Var& end) { return head_loss(tape, *layers_, {end}, targets).value(); }));
 }
 
 Var GPT::logits(Tape& tape, const Tensor& ids, const ForwardOptions& options) const {
   check_ids(config(), ids);
-  nn::Pass pass = pass_of_all_tokens(tape, *layers_);
-  pass.adapters = options.adapters;
+  const Tape::With pass(tape, nn::Pass{.adapters = options.adapters, .all_tokens = true});
   const auto finish = [&](const Var& x) {
     HeadUse use(tape, *layers_);
-    return head(pass, *layers_, layers_->norm_f(pass, x));
+    return layers_->lm_head.logits(layers_->norm_f(x));
   };
-  const Var first = begin_stage(pass, *layers_, ids, /*first_position=*/0);
+  const Var first = begin_stage(tape, *layers_, ids, /*first_position=*/0);
   const Var x =
-      trunk(pass, *layers_, first, ids.extent(1), /*checkpointing=*/false, options.hook).sum();
+      trunk(tape, *layers_, first, ids.extent(1), /*checkpointing=*/false, options.hook).sum();
   if (layers_->is_whole()) return finish(x);
   const Shape shape{ids.extent(0), ids.extent(1), config().vocabulary};
-  return Var(end_stage(tape, *layers_, x, shape, part().activations,
-                       [&](const Var& end) { return finish(end).value(); }));
+  return tape.constant(end_stage(tape, *layers_, x, shape, part().activations,
+                                 [&](const Var& end) { return finish(end).value(); }));
 }
 
 }  // namespace zg::models

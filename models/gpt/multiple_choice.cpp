@@ -22,18 +22,19 @@ Tensor GPT::losses_at(Tape& tape, const Tensor& ids, const Tensor& places,
     throw ShapeError(
         fmt::format("losses_at: places {} and targets {} do not fit; expected [1, N] both",
                     places.shape(), targets.shape()));
-  const nn::Pass first = pass_of_all_tokens(tape, *layers_);
-  Var x = begin_stage(first, *layers_, ids, /*first_position=*/0);
-  const nn::Pass pass = with_tables(first, *layers_, x, ids.extent(1));
-  for (const Block& block : layers_->blocks) x = run_block(pass, block, {x}).sum();
-  return end_stage(
-      tape, *layers_, x, places.shape(), accumulator(part().activations), [&](const Var& end) {
-        HeadUse use(tape, *layers_);
-        const Var rows = embedding(places, reshape(end, {-1, config().width}));
-        const Var normed = layers_->norm_f(pass, rows);
-        return cross_entropy(head(pass, *layers_, normed), targets, {.reduction = Reduction::none})
-            .value();
-      });
+  const nn::Pass whole{.all_tokens = true};
+  const Tape::With outside(tape, whole);
+  Var x = begin_stage(tape, *layers_, ids, /*first_position=*/0);
+  const Tape::With pass(tape, with_tables(whole, *layers_, x, ids.extent(1)));
+  for (const nn::UnitOf<Block>& block : layers_->blocks) x = block(nn::Residual{x}).sum();
+  return end_stage(tape, *layers_, x, places.shape(), accumulator(part().activations),
+                   [&](const Var& end) {
+                     HeadUse use(tape, *layers_);
+                     const Var rows = embedding(places, reshape(end, {-1, config().width}));
+                     const Var normed = layers_->norm_f(rows);
+                     const Var logits = layers_->lm_head.logits(normed);
+                     return cross_entropy(logits, targets, {.reduction = Reduction::none}).value();
+                   });
 }
 
 double ChoiceAccuracy::standard_error() const {

@@ -9,126 +9,138 @@
 
 namespace zg::models {
 
-struct Seq2SeqBlock {
-  const Unit* unit = nullptr;
+namespace {
+
+constexpr nn::AttentionNames attention_names = {.out = "out_proj"};
+constexpr nn::MlpNames mlp_names = {.up = "fc1", .down = "fc2"};
+
+}  // namespace
+
+struct Seq2SeqBlock : nn::Module {
   nn::Attention self;
   nn::Norm self_norm;
   nn::Attention cross;  // of decoders, as cross_norm
   nn::Norm cross_norm;
   nn::Mlp mlp;
   nn::Norm mlp_norm;
+  bool pre_norm = false;
+
+  Seq2SeqBlock(nn::Module* parent, const std::string& name, const Seq2SeqConfig& config,
+               bool is_decoder)
+      : Module(parent, name), pre_norm(config.pre_norm) {
+    const int64_t heads = is_decoder ? config.decoder_heads : config.encoder_heads;
+    const auto attention = [&](const char* part, bool causal) {
+      return nn::Attention(this, part,
+                           {.width = config.width,
+                            .heads = heads,
+                            .bias = true,
+                            .out_bias = true,
+                            .causal = causal,
+                            .stddev = config.stddev,
+                            .names = attention_names});
+    };
+    const nn::NormConfig norm = {.width = config.width};
+    self = attention("self_attn", /*causal=*/is_decoder);
+    self_norm = {this, "self_attn_layer_norm", norm};
+    if (is_decoder) {
+      cross = attention("encoder_attn", /*causal=*/false);
+      cross_norm = {this, "encoder_attn_layer_norm", norm};
+    }
+    mlp = nn::Mlp(this, "",
+                  {.width = config.width,
+                   .hidden = is_decoder ? config.decoder_hidden : config.encoder_hidden,
+                   .kind = config.mlp,
+                   .stddev = config.stddev,
+                   .names = mlp_names,
+                   .site = this->name() + ".mlp"});
+    mlp_norm = {this, "final_layer_norm", norm};
+  }
+
+  /// One layer; `memory` is null in an encoder.
+  Var operator()(const Var& x, const nn::Memory* memory) const {
+    if (!pre_norm) {
+      const Var attended = self(x);
+      Var normed = self_norm.add(x, attended).normed;
+      if (memory) {
+        const Var crossed = cross(normed, *memory);
+        normed = cross_norm.add(normed, crossed).normed;
+      }
+      const Var mixed = mlp(normed);
+      return mlp_norm.add(normed, mixed).normed;
+    }
+    const Var normed = self_norm(x);
+    Var sum = x, delta = self(normed);
+    if (memory) {
+      const NormedSum next = cross_norm.add(sum, delta);
+      sum = next.sum;
+      delta = cross(next.normed, *memory);
+    }
+    const NormedSum last = mlp_norm.add(sum, delta);
+    return zg::add(last.sum, mlp(last.normed));
+  }
 };
 
 /// The encoder or the decoder.
-struct Seq2SeqStack {
-  const Parameter* positions = nullptr;
-  std::optional<nn::Norm> embedding_norm;
-  uint32_t embedding_site = 0;
-  std::vector<Seq2SeqBlock> blocks;
-  const Unit* norm_unit = nullptr;  // null without a final norm
-  std::optional<nn::Norm> norm;
+struct Seq2SeqStack : nn::Module {
+  nn::Positions positions;
+  nn::Norm embedding_norm;  // without a weight where the model has none, as `norm`
+  nn::Dropout dropout;
+  std::vector<nn::UnitOf<Seq2SeqBlock>> blocks;
+  nn::Norm norm;
+
+  Seq2SeqStack() = default;
+  /// `embedding`: the parent of what belongs to the embedding's unit.
+  Seq2SeqStack(nn::Module* parent, nn::Module* embedding, const std::string& stack,
+               const Seq2SeqConfig& config)
+      : Module(parent, "model." + stack) {
+    const std::string& name = this->name();
+    positions = {embedding,
+                 name + ".embed_positions",
+                 {.positions = config.positions + config.position_offset,
+                  .width = config.width,
+                  .stddev = config.stddev}};
+    if (config.embedding_norm)
+      embedding_norm = {embedding, name + ".layernorm_embedding", {.width = config.width}};
+    dropout = {embedding, name + ".dropout"};
+    const bool is_decoder = stack == "decoder";
+    const int64_t layers = is_decoder ? config.decoder_layers : config.encoder_layers;
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      nn::Module place = in_unit(fmt::format("{}.block.{}", stack, layer));
+      blocks.emplace_back(&place, fmt::format("layers.{}", layer), config, is_decoder);
+    }
+  }
 };
 
-struct Seq2SeqLayers {
+struct Seq2SeqLayers : nn::Module {
   Seq2SeqConfig config;
-  // Passes that do not record have no sequence parallelism: every rank has all tokens.
-  TensorParallel parallel;
   const Unit *embedding = nullptr, *head = nullptr;
   nn::Embedding shared;
   Seq2SeqStack encoder, decoder;
   const Parameter* logits_bias = nullptr;
+
+  Seq2SeqLayers(const ParallelStore& root, const Seq2SeqConfig& model)
+      : Module(root), config(model) {
+    nn::Module place = in_unit("embedding");
+    embedding = place.unit();
+    shared = {&place,
+              "model.shared",
+              {.tokens = config.vocabulary, .width = config.width, .stddev = config.stddev}};
+    encoder = {this, &place, "encoder", config};
+    if (config.pre_norm) {
+      nn::Module last = in_unit("encoder.norm");
+      encoder.norm = {&last, "model.encoder.layer_norm", {.width = config.width}};
+    }
+    decoder = {this, &place, "decoder", config};
+    nn::Module last = in_unit("head");
+    head = last.unit();
+    if (config.pre_norm)
+      decoder.norm = {&last, "model.decoder.layer_norm", {.width = config.width}};
+    logits_bias = &root.columns(*head, "final_logits_bias", {1, config.vocabulary}, Init::zeros(),
+                                {.trainable = false});
+  }
 };
 
 namespace {
-
-constexpr nn::AttentionNames attention_names = {.out = ".out_proj"};
-constexpr nn::MlpNames mlp_names = {.up = ".fc1", .down = ".fc2"};
-
-/// Adds the parameters of a model to a store.
-struct DescribeSeq2Seq {
-  ParallelStore store;
-  const Seq2SeqConfig& config;
-
-  const Unit& unit(const std::string& name) const { return store.store.unit(name); }
-
-  nn::Norm norm(const Unit& unit, const std::string& name) const {
-    return {store, unit, name, {.width = config.width}};
-  }
-
-  nn::Attention attention(const Unit& unit, const std::string& name, int64_t heads, bool causal,
-                          int64_t layer) const {
-    return {store,
-            unit,
-            name,
-            {.width = config.width,
-             .heads = heads,
-             .bias = true,
-             .out_bias = true,
-             .causal = causal,
-             .stddev = config.stddev,
-             .names = attention_names},
-            layer};
-  }
-
-  Seq2SeqBlock block(const std::string& stack, int64_t layer) const {
-    const bool decoder = stack == "decoder";
-    const int64_t heads = decoder ? config.decoder_heads : config.encoder_heads;
-    const Unit& unit = this->unit(fmt::format("{}.block.{}", stack, layer));
-    const std::string name = fmt::format("model.{}.layers.{}", stack, layer);
-    Seq2SeqBlock block{.unit = &unit};
-    block.self = attention(unit, name + ".self_attn", heads, decoder, layer);
-    block.self_norm = norm(unit, name + ".self_attn_layer_norm");
-    if (decoder) {
-      block.cross = attention(unit, name + ".encoder_attn", heads, /*causal=*/false, layer);
-      block.cross_norm = norm(unit, name + ".encoder_attn_layer_norm");
-    }
-    block.mlp = nn::Mlp(store, unit, name,
-                        {.width = config.width,
-                         .hidden = decoder ? config.decoder_hidden : config.encoder_hidden,
-                         .kind = config.mlp,
-                         .stddev = config.stddev,
-                         .names = mlp_names,
-                         .site = name + ".mlp"});
-    block.mlp_norm = norm(unit, name + ".final_layer_norm");
-    return block;
-  }
-
-  Seq2SeqStack stack(const Unit& embedding, const std::string& name, int64_t layers) const {
-    Seq2SeqStack stack;
-    stack.positions = &store.whole(embedding, "model." + name + ".embed_positions.weight",
-                                   {config.positions + config.position_offset, config.width},
-                                   Init::normal(config.stddev));
-    if (config.embedding_norm)
-      stack.embedding_norm = norm(embedding, "model." + name + ".layernorm_embedding");
-    stack.embedding_site = static_cast<uint32_t>(hash_name(("model." + name + ".dropout").c_str()));
-    for (int64_t layer = 0; layer < layers; ++layer) stack.blocks.push_back(block(name, layer));
-    return stack;
-  }
-
-  Seq2SeqLayers layers() const {
-    Seq2SeqLayers layers{.config = config, .parallel = store.parallel};
-    const Unit& embedding = unit("embedding");
-    layers.embedding = &embedding;
-    layers.shared = nn::Embedding(
-        store, embedding, "model.shared",
-        {.tokens = config.vocabulary, .width = config.width, .stddev = config.stddev});
-    layers.encoder = stack(embedding, "encoder", config.encoder_layers);
-    if (config.pre_norm) {
-      layers.encoder.norm_unit = &unit("encoder.norm");
-      layers.encoder.norm = norm(*layers.encoder.norm_unit, "model.encoder.layer_norm");
-    }
-    layers.decoder = stack(embedding, "decoder", config.decoder_layers);
-    const Unit& head = unit("head");
-    layers.head = &head;
-    if (config.pre_norm) {
-      layers.decoder.norm_unit = &head;
-      layers.decoder.norm = norm(head, "model.decoder.layer_norm");
-    }
-    layers.logits_bias = &store.columns(head, "final_logits_bias", {1, config.vocabulary},
-                                        Init::zeros(), {.trainable = false});
-    return layers;
-  }
-};
 
 const Seq2SeqConfig& validated(const Seq2SeqConfig& config) {
   validate(config);
@@ -151,150 +163,108 @@ void check_ids(const char* name, const Tensor& ids, int64_t longest) {
                                  ids ? ids.shape().str() : "absent", longest));
 }
 
-Var embed(const nn::Pass& pass, const Seq2SeqLayers& layers, const Seq2SeqStack& stack,
+Var embed(const Tape& tape, const Seq2SeqLayers& layers, const Seq2SeqStack& stack,
           const Tensor& ids, int64_t first_position) {
   const Seq2SeqConfig& config = layers.config;
-  const Tape::Use use(pass.tape, *layers.embedding);
-  Var x = layers.shared(pass, ids);
+  const Tape::Use use(tape, *layers.embedding);
+  Var x = layers.shared(tape.constant(ids));
   if (config.scaled_embedding) x = mul(x, std::sqrt(static_cast<double>(config.width)));
-  x = nn::add_positions(pass, *stack.positions, x, config.position_offset + first_position);
-  if (stack.embedding_norm) x = (*stack.embedding_norm)(pass, x);
-  return pass.drop(x, stack.embedding_site);
+  x = stack.positions(x, config.position_offset + first_position);
+  if (stack.embedding_norm.weight) x = stack.embedding_norm(x);
+  return stack.dropout(x);
 }
 
-/// One layer; `memory` is null in an encoder.
-Var run_block(const nn::Pass& pass, const Seq2SeqConfig& config, const Seq2SeqBlock& block,
-              const Var& x, const nn::Memory* memory) {
-  const Tape::Use use(pass.tape, *block.unit);
-  if (!config.pre_norm) {
-    const Var attended = block.self(pass, x);
-    Var normed = block.self_norm.add(pass, x, attended).normed;
-    if (memory) {
-      const Var crossed = block.cross(pass, normed, *memory);
-      normed = block.cross_norm.add(pass, normed, crossed).normed;
-    }
-    const Var mixed = block.mlp(pass, normed);
-    return block.mlp_norm.add(pass, normed, mixed).normed;
-  }
-  const Var normed = block.self_norm(pass, x);
-  Var sum = x, delta = block.self(pass, normed);
-  if (memory) {
-    const NormedSum next = block.cross_norm.add(pass, sum, delta);
-    sum = next.sum;
-    delta = block.cross(pass, next.normed, *memory);
-  }
-  const NormedSum last = block.mlp_norm.add(pass, sum, delta);
-  return add(last.sum, block.mlp(pass, last.normed));
+/// A pass with the model's dropouts and sequence parallelism if the tape records; otherwise without
+/// dropout, and every rank has all tokens.
+nn::Pass pass_of(const Tape& tape, const Seq2SeqConfig& config, const ForwardPosition& place) {
+  if (tape.mode() != TapeMode::record) return {.place = place, .all_tokens = true};
+  return {.dropout = config.dropout,
+          .place = place,
+          .attention_dropout = config.attention_dropout,
+          .activation_dropout = config.activation_dropout};
 }
 
-Var final_norm(const nn::Pass& pass, const Seq2SeqStack& stack, const Var& x) {
-  if (!stack.norm) return x;
-  const Tape::Use use(pass.tape, *stack.norm_unit);
-  return (*stack.norm)(pass, x);
-}
-
-/// A pass without dropout in which every rank has all tokens.
-nn::Pass pass_of_all_tokens(Tape& tape, const Seq2SeqLayers& layers) {
-  return {.tape = tape, .parallel = {layers.parallel.ranks}};
-}
-
-/// A pass with the model's dropouts and sequence parallelism if the tape records.
-nn::Pass pass_of(Tape& tape, const Seq2SeqLayers& layers, const ForwardPosition& place) {
-  nn::Pass pass = pass_of_all_tokens(tape, layers);
-  pass.place = place;
-  if (tape.mode() != TapeMode::record) return pass;
-  const Seq2SeqConfig& config = layers.config;
-  pass.parallel = layers.parallel;
-  pass.dropout = config.dropout;
-  pass.attention_dropout = config.attention_dropout;
-  pass.activation_dropout = config.activation_dropout;
-  return pass;
-}
-
-Var run_encoder(nn::Pass pass, const Seq2SeqLayers& layers, const Tensor& source,
+Var run_encoder(const Tape& tape, const Seq2SeqLayers& layers, const Tensor& source,
                 const Tensor& lengths, const Seq2SeqLossOptions& options) {
-  const Seq2SeqConfig& config = layers.config;
-  check_ids("source", source, config.positions);
+  check_ids("source", source, layers.config.positions);
+  nn::Pass pass = tape.get<nn::Pass>();
   pass.key_lengths = lengths;
-  const nn::BlockHook& hook = options.encoder_hook;
-  Var x = embed(pass, layers, layers.encoder, source, /*first_position=*/0);
+  const Tape::With with(tape, pass);
+  Var x = embed(tape, layers, layers.encoder, source, /*first_position=*/0);
   int64_t layer = 0;
+  const nn::BlockHook& hook = options.encoder_hook;
   if (hook) x = hook(layer, x);
-  for (const Seq2SeqBlock& block : layers.encoder.blocks) {
-    const auto run = [&block, &config](const nn::Pass& on, std::span<const Var> inputs) {
-      return run_block(on, config, block, inputs[0], nullptr);
-    };
-    const Var inputs[] = {x};
-    x = options.checkpointing ? nn::checkpoint(pass, inputs, run) : run(pass, inputs);
+  for (const nn::UnitOf<Seq2SeqBlock>& block : layers.encoder.blocks) {
+    const auto run = [&block](const Var& input) { return block(input, nullptr); };
+    x = options.checkpointing ? checkpoint(x, run) : run(x);
     if (hook) x = hook(++layer, x);
   }
-  return final_norm(pass, layers.encoder, x);
+  return layers.encoder.norm.weight ? layers.encoder.norm(x) : x;
 }
 
 /// [B, T, C] after the decoder's last layer.
-Var run_decoder(const nn::Pass& pass, const Seq2SeqLayers& layers, const Tensor& ids,
-                const Var& memory, const Tensor& lengths, const Seq2SeqLossOptions& options) {
-  const Seq2SeqConfig& config = layers.config;
-  check_ids("target ids", ids, config.positions);
-  const nn::BlockHook& hook = options.decoder_hook;
-  Var x = embed(pass, layers, layers.decoder, ids, /*first_position=*/0);
+Var run_decoder(Tape& tape, const Seq2SeqLayers& layers, const Tensor& ids, const Var& memory,
+                const Tensor& lengths, const Seq2SeqLossOptions& options) {
+  check_ids("target ids", ids, layers.config.positions);
+  Var x = embed(tape, layers, layers.decoder, ids, /*first_position=*/0);
   int64_t layer = 0;
+  const nn::BlockHook& hook = options.decoder_hook;
   if (hook) x = hook(layer, x);
-  for (const Seq2SeqBlock& block : layers.decoder.blocks) {
-    const auto run = [&block, &config, lengths](const nn::Pass& on, std::span<const Var> inputs) {
+  for (const nn::UnitOf<Seq2SeqBlock>& block : layers.decoder.blocks) {
+    const auto run = [&block, lengths](Tape&, std::span<const Var> inputs) {
       // The layer's gradients of the memory are summed here before they are added to those of other
       // layers, as in a checkpointed segment, so that both give the same bits.
       const nn::Memory cross{.values = reshape(inputs[1], inputs[1].shape()), .lengths = lengths};
-      return run_block(on, config, block, inputs[0], &cross);
+      return block(inputs[0], &cross);
     };
     const Var inputs[] = {x, memory};
-    x = options.checkpointing ? nn::checkpoint(pass, inputs, run) : run(pass, inputs);
+    x = options.checkpointing ? checkpoint(tape, inputs, run) : run(tape, inputs);
     if (hook) x = hook(++layer, x);
   }
   return x;
 }
 
 /// This rank's columns of the logits [B, T, V] of the output of the decoder's last layer.
-Var run_head(const nn::Pass& pass, const Seq2SeqLayers& layers, const Var& x) {
-  const Tape::Use use(pass.tape, *layers.head);
-  const Tape::Use tied(pass.tape, *layers.embedding);
-  const Var normed = layers.decoder.norm ? (*layers.decoder.norm)(pass, x) : x;
-  const Var weight = pass.tape.parameter(*layers.shared.weight);
+Var run_head(const Tape& tape, const Seq2SeqLayers& layers, const Var& x) {
+  const Tape::Use use(tape, *layers.head);
+  const Tape::Use tied(tape, *layers.embedding);
+  const Var normed = layers.decoder.norm.weight ? layers.decoder.norm(x) : x;
+  const Var weight = tape.parameter(*layers.shared.weight);
   const Parameter& row = *layers.logits_bias;
-  const Var bias = reshape(pass.tape.parameter(row), Shape{row.shape[1]});
-  return column_parallel_linear(normed, weight, bias, pass.parallel);
+  const Var bias = reshape(tape.parameter(row), Shape{row.shape[1]});
+  return column_parallel_linear(normed, weight, bias, tape.get<nn::Pass>().parallel_of(layers));
 }
 
-Var whole_logits(const nn::Pass& pass, const Seq2SeqLayers& layers, const Var& own) {
-  return join_vocabulary(own, layers.config.vocabulary, pass.parallel);
+Var whole_logits(const Seq2SeqLayers& layers, const Var& own) {
+  return join_vocabulary(own, layers.config.vocabulary, layers.parallel());
 }
 
 /// With sequence parallelism tokens are divided among the ranks.
-void check_divisible(const nn::Pass& pass, const char* name, const Tensor& ids) {
-  if (pass.parallel.sequence && ids && ids.shape().rank() == 2 &&
-      ids.extent(1) % pass.parallel.size() != 0)
+void check_divisible(const TensorParallel& parallel, const char* name, const Tensor& ids) {
+  if (parallel.sequence && ids && ids.shape().rank() == 2 && ids.extent(1) % parallel.size() != 0)
     throw ShapeError(fmt::format(
         "seq2seq: sequence parallel: {} {}; expected a number of tokens that {} tensor ranks "
         "divide; try more padding",
-        name, ids.shape(), pass.parallel.size()));
+        name, ids.shape(), parallel.size()));
 }
 
 /// [B, T, C] after the decoder's last layer.
-Var run_all(const nn::Pass& pass, const Seq2SeqLayers& layers, const Seq2SeqBatch& batch,
+Var run_all(Tape& tape, const Seq2SeqLayers& layers, const Seq2SeqBatch& batch,
             const Seq2SeqLossOptions& options) {
-  check_divisible(pass, "source", batch.source);
-  check_divisible(pass, "labels", batch.labels);
-  const Var memory = run_encoder(pass, layers, batch.source, batch.source_lengths, options);
+  const TensorParallel parallel = tape.get<nn::Pass>().parallel_of(layers);
+  check_divisible(parallel, "source", batch.source);
+  check_divisible(parallel, "labels", batch.labels);
+  const Var memory = run_encoder(tape, layers, batch.source, batch.source_lengths, options);
   const Tensor ids =
       batch.decoder_ids ? batch.decoder_ids : shifted_right(batch.labels, layers.config.tokens);
-  return run_decoder(pass, layers, ids, memory, batch.source_lengths, options);
+  return run_decoder(tape, layers, ids, memory, batch.source_lengths, options);
 }
 
 }  // namespace
 
 Seq2Seq::Seq2Seq(ParameterStore& store, const Seq2SeqConfig& config, const TensorParallel& parallel)
     : layers_(std::make_unique<Seq2SeqLayers>(
-          DescribeSeq2Seq{{store, checked(validated(config), parallel)}, config}.layers())) {}
+          ParallelStore(store, checked(validated(config), parallel)), config)) {}
 Seq2Seq::~Seq2Seq() = default;
 
 const Seq2SeqConfig& Seq2Seq::config() const { return layers_->config; }
@@ -305,33 +275,31 @@ Var Seq2Seq::loss(Tape& tape, const Seq2SeqBatch& batch, const ForwardPosition& 
   if (batch.source && batch.source.extent(0) != batch.labels.extent(0))
     throw ShapeError(fmt::format("seq2seq: labels {} of sources {}; expected as many rows",
                                  batch.labels.shape(), batch.source.shape()));
-  const nn::Pass pass = pass_of(tape, *layers_, place);
-  const Var own = run_head(pass, *layers_, run_all(pass, *layers_, batch, options));
+  const Tape::With pass(tape, pass_of(tape, config(), place));
+  const Var own = run_head(tape, *layers_, run_all(tape, *layers_, batch, options));
   return parallel_cross_entropy(
-      own, batch.labels, config().vocabulary, pass.parallel,
+      own, batch.labels, config().vocabulary, layers_->parallel(),
       {.ignore_index = ignored_label, .label_smoothing = options.label_smoothing});
 }
 
 Var Seq2Seq::hidden(Tape& tape, const Seq2SeqBatch& batch, const ForwardPosition& place,
                     const Seq2SeqLossOptions& options) const {
   if (!batch.decoder_ids) check_ids("labels", batch.labels, config().positions);
-  const nn::Pass pass = pass_of(tape, *layers_, place);
-  const Var x = run_all(pass, *layers_, batch, options);
-  if (!layers_->decoder.norm) return x;
-  const Tape::Use use(tape, *layers_->head);
-  return (*layers_->decoder.norm)(pass, x);
+  const Tape::With pass(tape, pass_of(tape, config(), place));
+  const Var x = run_all(tape, *layers_, batch, options);
+  return layers_->decoder.norm.weight ? layers_->decoder.norm(x) : x;
 }
 
 Var Seq2Seq::logits(Tape& tape, const Seq2SeqBatch& batch) const {
   if (!batch.decoder_ids) check_ids("labels", batch.labels, config().positions);
-  const nn::Pass pass = pass_of_all_tokens(tape, *layers_);
-  const Var own = run_head(pass, *layers_, run_all(pass, *layers_, batch, {}));
-  return whole_logits(pass, *layers_, own);
+  const Tape::With pass(tape, nn::Pass{.all_tokens = true});
+  const Var own = run_head(tape, *layers_, run_all(tape, *layers_, batch, {}));
+  return whole_logits(*layers_, own);
 }
 
 Var Seq2Seq::encode(Tape& tape, const Tensor& source, const Tensor& source_lengths) const {
-  const nn::Pass pass = pass_of_all_tokens(tape, *layers_);
-  return run_encoder(pass, *layers_, source, source_lengths, {});
+  const Tape::With pass(tape, nn::Pass{.all_tokens = true});
+  return run_encoder(tape, *layers_, source, source_lengths, {});
 }
 
 Tensor Seq2Seq::next_logits(Tape& tape, const Tensor& ids, Seq2SeqCache& cache) const {
@@ -342,15 +310,13 @@ Tensor Seq2Seq::next_logits(Tape& tape, const Tensor& ids, Seq2SeqCache& cache) 
   if (R != cache.rows())
     throw ConfigError(fmt::format("seq2seq: ids of {} rows for a cache of {} rows; try reorder()",
                                   R, cache.rows()));
-  nn::Pass pass = pass_of_all_tokens(tape, *layers_);
-  pass.cache = &cache.tokens_;
+  const Tape::With pass(tape, nn::Pass{.cache = &cache.tokens_, .all_tokens = true});
   const nn::Memory memory{.cache = &cache.memory_};
-  Var x = embed(pass, *layers_, layers_->decoder, ids, cache.length());
-  for (const Seq2SeqBlock& block : layers_->decoder.blocks)
-    x = run_block(pass, config(), block, x, &memory);
+  Var x = embed(tape, *layers_, layers_->decoder, ids, cache.length());
+  for (const nn::UnitOf<Seq2SeqBlock>& block : layers_->decoder.blocks) x = block(x, &memory);
   cache.tokens_.advance(T);
-  const Var own = run_head(pass, *layers_, slice(x, 1, T - 1, T));
-  return whole_logits(pass, *layers_, own).value().view({R, config().vocabulary});
+  const Var own = run_head(tape, *layers_, slice(x, 1, T - 1, T));
+  return whole_logits(*layers_, own).value().view({R, config().vocabulary});
 }
 
 }  // namespace zg::models

@@ -10,13 +10,15 @@ using namespace zg::testing;
 
 namespace {
 
-struct CrossLayer {
-  ParameterStore store;
-  const Unit& unit = store.unit("model");
+struct CrossLayer : nn::Module {
   nn::Attention attention;
-  explicit CrossLayer(const nn::AttentionConfig& config)
-      : attention(store, unit, "cross", config, 0) {}
+  explicit CrossLayer(const nn::AttentionConfig& config) : attention(this, "cross", config) {}
 };
+
+Values values_of_model(const nn::Module& model) {
+  return Values(model.store(), normal_weights(model.store(), 0.5f), shared_device(),
+                {.compute = DType::f64});
+}
 
 const nn::AttentionConfig cross_config = {
     .width = 6, .heads = 3, .bias = true, .out_bias = true, .causal = false};
@@ -33,18 +35,15 @@ Tensor values_from(uint64_t seed, const Shape& shape) {
 
 TEST_CASE("cross-attention is softmax(q k^T) v of its projections, up to each sample's length") {
   const CrossLayer layer(cross_config);
-  Values values(layer.store, normal_weights(layer.store, 0.5f), shared_device(),
-                {.compute = DType::f64});
+  Values values = values_of_model(layer);
   Tape tape(shared_device(), &values, TapeMode::inference);
-  const Tape::Use use(tape, layer.unit);
-  const nn::Pass pass{tape};
-  const Var x = values_from(1, {2, 3, 6}), memory = values_from(2, {2, 5, 6});
+  const Var x = tape.constant(values_from(1, {2, 3, 6})), memory = values_from(2, {2, 5, 6});
   const std::vector<int32_t> lengths = {5, 2};
-  const Var got = layer.attention(pass, x, {.values = memory, .lengths = lengths_of(lengths)});
+  const Var got = layer.attention(x, {.values = memory, .lengths = lengths_of(lengths)});
   const auto project = [&](const Var& input, const char* name) {
     const std::string full = std::string("cross") + name;
-    return linear(input, tape.parameter(*layer.store.find(full + ".weight")),
-                  tape.parameter(*layer.store.find(full + ".bias")));
+    return linear(input, tape.parameter(*layer.store().find(full + ".weight")),
+                  tape.parameter(*layer.store().find(full + ".bias")));
   };
   for (int64_t b = 0; b < 2; ++b) {
     const Var seen = slice(slice(memory, 0, b, b + 1), 1, 0, lengths[static_cast<size_t>(b)]);
@@ -62,26 +61,23 @@ TEST_CASE("cross-attention is softmax(q k^T) v of its projections, up to each sa
 
 TEST_CASE("gradients of cross-attention agree with finite differences, for x and for the memory") {
   const CrossLayer layer(cross_config);
-  Values values(layer.store, normal_weights(layer.store, 0.5f), shared_device(),
-                {.compute = DType::f64});
+  Values values = values_of_model(layer);
   const Tensor lengths = lengths_of({5, 2});
-  const auto cross = [&](Tape& tape, std::span<const Var> inputs) {
-    const Tape::Use use(tape, layer.unit);
-    const nn::Pass pass{tape};
-    const Var y = layer.attention(pass, inputs[0], {.values = inputs[1], .lengths = lengths});
+  const auto cross = [&](std::span<const Var> inputs) {
+    const Var y = layer.attention(inputs[0], {.values = inputs[1], .lengths = lengths});
     return sum(y * y);
   };
   const Tensor inputs[] = {values_from(3, {2, 3, 6}), values_from(4, {2, 5, 6})};
   Tape tape(shared_device(), &values);
   const Var x = tape.variable(inputs[0]), memory = tape.variable(inputs[1]);
   const Var both[] = {x, memory};
-  tape.backward(cross(tape, both));
+  tape.backward(cross(both));
   const std::vector<double> exact[] = {tape.gradient(x).to_doubles(),
                                        tape.gradient(memory).to_doubles()};
   const auto loss = [&](const Tensor& first, const Tensor& second) {
     Tape inference(shared_device(), &values, TapeMode::inference);
-    const Var given[] = {first, second};
-    return cross(inference, given).value().item();
+    const Var given[] = {inference.constant(first), second};
+    return cross(given).value().item();
   };
   constexpr double step = 1e-6;
   for (size_t side : {0, 1}) {
@@ -103,11 +99,8 @@ TEST_CASE("gradients of cross-attention agree with finite differences, for x and
 
 TEST_CASE("a memory cache gives cross-attention's results, also for several rows of a sample") {
   const CrossLayer layer(cross_config);
-  Values values(layer.store, normal_weights(layer.store, 0.5f), shared_device(),
-                {.compute = DType::f64});
+  Values values = values_of_model(layer);
   Tape tape(shared_device(), &values, TapeMode::inference);
-  const Tape::Use use(tape, layer.unit);
-  const nn::Pass pass{tape};
   const Tensor memory = values_from(6, {2, 5, 6}), lengths = lengths_of({5, 2});
   nn::MemoryCache cache(1, memory, lengths);
   const nn::Memory cached{.cache = &cache};
@@ -116,21 +109,22 @@ TEST_CASE("a memory cache gives cross-attention's results, also for several rows
       const auto row = static_cast<int64_t>(i);
       const Var own = slice(memory, 0, samples[i], samples[i] + 1);
       const Var length = slice(lengths, 0, samples[i], samples[i] + 1);
-      const Var alone = layer.attention(pass, slice(x, 0, row, row + 1),
-                                        {.values = own, .lengths = length.value()});
+      const Var alone =
+          layer.attention(slice(x, 0, row, row + 1), {.values = own, .lengths = length.value()});
       CHECK(excess(slice(got, 0, row, row + 1).value(), alone.value().to_doubles(), 1e-12) < 1.0);
     }
   };
-  const Var first = values_from(7, {2, 3, 6}), beams = values_from(8, {6, 1, 6});
-  expect(layer.attention(pass, first, cached), first, {0, 1});
-  expect(layer.attention(pass, beams, cached), beams, {0, 0, 0, 1, 1, 1});
+  const Var first = tape.constant(values_from(7, {2, 3, 6})),
+            beams = tape.constant(values_from(8, {6, 1, 6}));
+  expect(layer.attention(first, cached), first, {0, 1});
+  expect(layer.attention(beams, cached), beams, {0, 0, 0, 1, 1, 1});
   CHECK(cache.rows() == 2);
   const std::vector<int64_t> order = {1, 1, 0};
   cache.reorder(order);
   CHECK(cache.rows() == 3);
-  expect(layer.attention(pass, beams, cached), beams, {1, 1, 1, 1, 0, 0});
-  const Var four = values_from(9, {4, 1, 6});
-  CHECK(contains(message_of<ConfigError>([&] { layer.attention(pass, four, cached); }),
+  expect(layer.attention(beams, cached), beams, {1, 1, 1, 1, 0, 0});
+  const Var four = tape.constant(values_from(9, {4, 1, 6}));
+  CHECK(contains(message_of<ConfigError>([&] { layer.attention(four, cached); }),
                  "4 rows to a memory of 3 rows; expected a multiple of them"));
   const std::vector<int64_t> beyond = {3};
   CHECK(contains(message_of<ConfigError>([&] { cache.reorder(beyond); }),
@@ -141,14 +135,12 @@ TEST_CASE("a memory cache gives cross-attention's results, also for several rows
 TEST_CASE("a layer that is causal, fused or turned, and a recording tape, are refused") {
   const auto message = [](const nn::AttentionConfig& config, TapeMode mode, bool is_cached) {
     const CrossLayer layer(config);
-    Values values(layer.store, normal_weights(layer.store, 0.5f), shared_device(),
-                  {.compute = DType::f64});
+    Values values = values_of_model(layer);
     Tape tape(shared_device(), &values, mode);
-    const Tape::Use use(tape, layer.unit);
-    const Var x = values_from(1, {1, 2, 6});
+    const Var x = tape.constant(values_from(1, {1, 2, 6}));
     nn::MemoryCache cache(1, values_from(2, {1, 4, 6}));
     const nn::Memory memory = is_cached ? nn::Memory{.cache = &cache} : nn::Memory{};
-    return message_of<ConfigError>([&] { layer.attention(nn::Pass{tape}, x, memory); });
+    return message_of<ConfigError>([&] { layer.attention(x, memory); });
   };
   nn::AttentionConfig config = cross_config;
   config.causal = true;
@@ -170,25 +162,20 @@ TEST_CASE("a layer that is causal, fused or turned, and a recording tape, are re
 
 TEST_CASE("padding of self-attention is hidden, and a pass with a cache refuses it") {
   const CrossLayer layer(cross_config);
-  Values values(layer.store, normal_weights(layer.store, 0.5f), shared_device(),
-                {.compute = DType::f64});
+  Values values = values_of_model(layer);
   Tape tape(shared_device(), &values, TapeMode::inference);
-  const Tape::Use use(tape, layer.unit);
-  const Tensor x = values_from(5, {1, 5, 6});
-  const nn::Pass padded{.tape = tape, .key_lengths = lengths_of({3})};
-  const Var short_x = slice(x, 1, 0, 3);
-  const Var expected = layer.attention(nn::Pass{tape}, short_x);
-  CHECK(excess(slice(layer.attention(padded, x), 1, 0, 3).value(), expected.value().to_doubles(),
-               1e-12) < 1.0);
+  const Var x = tape.constant(values_from(5, {1, 5, 6}));
+  const Var expected = layer.attention(slice(x, 1, 0, 3));
+  const Tape::With padded(tape, nn::Pass{.key_lengths = lengths_of({3})});
+  CHECK(excess(slice(layer.attention(x), 1, 0, 3).value(), expected.value().to_doubles(), 1e-12) <
+        1.0);
   nn::AttentionConfig config = cross_config;
   config.causal = true;
   const CrossLayer causal(config);
-  Values other(causal.store, normal_weights(causal.store, 0.5f), shared_device(),
-               {.compute = DType::f64});
+  Values other = values_of_model(causal);
   Tape second(shared_device(), &other, TapeMode::inference);
-  const Tape::Use use_second(second, causal.unit);
   nn::KeyValueCache cache(1, 9);
-  const nn::Pass pass{.tape = second, .cache = &cache, .key_lengths = lengths_of({3})};
-  CHECK(contains(message_of<ConfigError>([&] { causal.attention(pass, x); }),
+  const Tape::With pass(second, nn::Pass{.cache = &cache, .key_lengths = lengths_of({3})});
+  CHECK(contains(message_of<ConfigError>([&] { causal.attention(second.constant(x.value())); }),
                  "key-value cache and key_lengths"));
 }

@@ -92,6 +92,7 @@ set(ZG_ENGINE_HEADERS
     models/hugging_face/hugging_face.h
     models/hugging_face/peft.h
     models/lora.h
+    models/module.h
     models/nn.h
     models/seq2seq/beam_search.h
     models/seq2seq/seq2seq.h

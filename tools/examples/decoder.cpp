@@ -13,73 +13,46 @@ using namespace zg;
 
 constexpr int64_t vocabulary = 256, width = 64, depth = 2, tokens = 64;
 
-// A block is a unit: at stage 3 its parameters are gathered while a Tape::Use is open.
-struct Block {
-  const Unit& unit;
-  nn::Norm attention_norm, mlp_norm;
-  nn::Attention attention;
-  nn::Mlp mlp;
+// Members are the block's parameters: "block.0.attention.q_proj.weight".
+struct Block : nn::Module {
+  using Module::Module;
+  nn::Norm attention_norm{this, "attention_norm", {.width = width, .kind = nn::NormKind::rms}};
+  nn::Attention attention{
+      this, "attention", {.width = width, .heads = 4, .kv_heads = 2, .rope = RopeOptions()}};
+  nn::Norm mlp_norm{this, "mlp_norm", {.width = width, .kind = nn::NormKind::rms}};
+  nn::Mlp mlp{this, "mlp", {.width = width, .hidden = 160, .kind = nn::MlpKind::gated_silu}};
 
-  // A parameter's name is unique in its store. `layer` is the layer's index in a KeyValueCache.
-  Block(ParameterStore& store, int64_t layer) : unit(store.unit("block." + std::to_string(layer))) {
-    const nn::NormConfig rms = {.width = width, .kind = nn::NormKind::rms};
-    attention_norm = {store, unit, unit.name + ".attention_norm", rms};
-    attention = {store,
-                 unit,
-                 unit.name + ".attention",
-                 {.width = width, .heads = 4, .kv_heads = 2, .rope = RopeOptions()},
-                 layer};
-    mlp_norm = {store, unit, unit.name + ".mlp_norm", rms};
-    mlp = {store,
-           unit,
-           unit.name + ".mlp",
-           {.width = width, .hidden = 160, .kind = nn::MlpKind::gated_silu}};
-  }
-
-  Var operator()(const nn::Pass& pass, Var x) const {
-    const Tape::Use use(pass.tape, unit);
-    x += attention(pass, attention_norm(pass, x));
-    return x + mlp(pass, mlp_norm(pass, x));
+  Var operator()(Var x) const {
+    x += attention(attention_norm(x));
+    return x + mlp(mlp_norm(x));
   }
 };
 
-struct Decoder {
-  ParameterStore store;
-  const Unit& ends = store.unit("ends");  // token embedding, which is the head, too, and last norm
-  nn::Embedding embedding{store, ends, "embedding", {.tokens = vocabulary, .width = width}};
-  nn::Norm norm{store, ends, "norm", {.width = width, .kind = nn::NormKind::rms}};
-  std::vector<Block> blocks;
+// A block of a List is a unit: at stage 3 its call gathers its parameters. So is a layer that is in
+// no unit.
+struct Decoder : nn::Module {
+  nn::Embedding embedding{this, "embedding", {.tokens = vocabulary, .width = width}};
+  nn::List<Block> blocks{this, "block", depth};
+  nn::Norm norm{this, "norm", {.width = width, .kind = nn::NormKind::rms}};
 
-  Decoder() {
-    for (int64_t layer = 0; layer < depth; ++layer) blocks.emplace_back(store, layer);
-  }
-
-  Var hidden(const nn::Pass& pass, const Tensor& ids) const {
-    Var x;
-    {
-      const Tape::Use use(pass.tape, ends);
-      x = embedding(pass, ids);
-    }
-    for (const Block& block : blocks) x = block(pass, x);
+  Var hidden(const Var& ids) const {
+    Var x = embedding(ids);
+    for (const auto& block : blocks) x = block(x);
     return x;
   }
 
-  Var loss(Tape& tape, const Tensor& ids, const Tensor& targets) const {
-    const nn::Pass pass{tape};
-    const Var x = hidden(pass, ids);
-    const Tape::Use use(tape, ends);
-    return embedding.loss(pass, norm(pass, x), targets);
+  Var loss(const Var& ids, const Tensor& targets) const {
+    return embedding.loss(norm(hidden(ids)), targets);  // the embedding is the head, too
   }
 
   // The most likely token after those of the cache and `ids`.
-  int32_t next(Tape tape, nn::KeyValueCache& cache, const std::vector<int32_t>& ids) const {
+  int32_t next(const Tape& tape, nn::KeyValueCache& cache, const std::vector<int32_t>& ids) const {
     const auto count = static_cast<int64_t>(ids.size());
-    const nn::Pass pass{.tape = tape, .cache = &cache};
-    const Var x = hidden(pass, Tensor::from(ids, {1, count}, tape.device()));
+    const Tape::With pass(tape, nn::Pass{.cache = &cache});
+    const Var x = hidden(tape.constant(Tensor::from(ids, {1, count}, tape.device())));
     cache.advance(count);
-    const Tape::Use use(tape, ends);
-    const Var last = norm(pass, slice(x, 1, count - 1, count));
-    return static_cast<int32_t>(argmax(embedding.logits(pass, last)).value().item());
+    const Var last = norm(slice(x, 1, count - 1, count));
+    return static_cast<int32_t>(argmax(embedding.logits(last)).value().item());
   }
 };
 
@@ -104,13 +77,13 @@ std::vector<Tensor> make_batch(const std::string& text, const zero::MicroBatch& 
 void train(const std::string& text, Communicator& ranks, const Device& device) {
   const Decoder model;
   const bool prints = ranks.rank() == 0 && device.type() != Device::Type::meta;
-  zero::Engine engine(model.store, ranks, device, {.stage = 3, .param_persistence_threshold = 0});
+  zero::Engine engine(model.store(), ranks, device, {.stage = 3, .param_persistence_threshold = 0});
   zero::Trainer trainer(
       engine, {.micro_batch = 8, .steps = 40, .schedule = {.rate = 3e-3}},
       {.batch = [&](const zero::MicroBatch& batch) { return make_batch(text, batch, device); },
        .forward =
            [&](Tape& tape, const zero::MicroBatch& batch) {
-             return model.loss(tape, batch.tensors[0], batch.tensors[1]);
+             return model.loss(tape.constant(batch.tensors[0]), batch.tensors[1]);
            }},
       {.after_step = [&](const zero::TrainedStep& step) {
         if (prints && (step.step + 1) % 10 == 0)

@@ -1,32 +1,30 @@
-// A two-layer perceptron with its own training loop: parameters, an engine, a loop. It learns XOR.
+// A two-layer perceptron with its own training loop: a module, an engine, a loop. It learns XOR.
 #include <cstdio>
 #include <vector>
 
-#include "zerograd/autograd/ops.h"
+#include "zerograd/models/nn.h"
 #include "zerograd/zero/engine.h"
 
+using namespace zg;
+
+struct Perceptron : nn::Module {
+  nn::Linear hidden{this, "hidden", {.in = 2, .out = 16, .stddev = 1.0f}};
+  nn::Linear out{this, "out", {.in = 16, .out = 1, .bias = false, .stddev = 0.3f}};
+
+  Var operator()(const Var& x) const { return out(zg::tanh(hidden(x))); }
+};
+
 int main() {
-  using namespace zg;
   const Device device = Device::cpu();
-  ParameterStore store;
-  const Unit& unit = store.unit("mlp");
-  const Parameter& w1 = store.add(unit, "w1", {16, 2}, Init::normal(1.0f));
-  const Parameter& b1 = store.add(unit, "b1", {16}, Init::zeros());
-  const Parameter& w2 = store.add(unit, "w2", {1, 16}, Init::normal(0.3f));
-  zero::Engine engine(store, device, {.update = {.weight_decay = 0.0f}});
+  const Perceptron model;
+  zero::Engine engine(model.store(), device, {.update = {.weight_decay = 0.0f}});
 
   const Tensor x = Tensor::from(std::vector<float>{0, 0, 0, 1, 1, 0, 1, 1}, {4, 2}, device);
   const Tensor target = Tensor::from(std::vector<float>{0, 1, 1, 0}, {4, 1}, device);
   double loss_value = 0;
   for (int step = 0; step < 400; ++step) {
     Tape tape = engine.tape();
-    Var loss;
-    {
-      const Tape::Use use(tape, unit);
-      const Var hidden = zg::tanh(linear(x, tape.parameter(w1), tape.parameter(b1)));
-      const Var error = linear(hidden, tape.parameter(w2)) - target;
-      loss = mean(error * error);
-    }
+    const Var loss = mse(model(tape.constant(x)), target);
     engine.backward(tape, loss);
     engine.step(0.02f);
     loss_value = loss.value().item();

@@ -14,32 +14,22 @@ using namespace zg;
 
 constexpr int64_t width = 64, depth = 2, tokens = 32;
 
-struct Block {
-  const Unit& unit;
-  nn::Norm norm, mlp_norm;
-  nn::Linear decay, input, gate, out;
-  nn::Mlp mlp;
-
-  Block(ParameterStore& store, int64_t layer) : unit(store.unit("block." + std::to_string(layer))) {
-    const auto linear = [&](const char* name) {
-      return nn::Linear(store, unit, unit.name + name, {.in = width, .out = width});
-    };
-    norm = {store, unit, unit.name + ".norm", {.width = width, .kind = nn::NormKind::rms}};
-    decay = linear(".decay");
-    input = linear(".input");
-    gate = linear(".gate");
-    out = linear(".out");
-    mlp_norm = {store, unit, unit.name + ".mlp_norm", {.width = width, .kind = nn::NormKind::rms}};
-    mlp = {store, unit, unit.name + ".mlp", {.width = width}};
-  }
+struct Block : nn::Module {
+  using Module::Module;
+  nn::Norm norm{this, "norm", {.width = width, .kind = nn::NormKind::rms}};
+  nn::Linear decay{this, "decay", {.in = width, .out = width}};
+  nn::Linear input{this, "input", {.in = width, .out = width}};
+  nn::Linear gate{this, "gate", {.in = width, .out = width}};
+  nn::Linear out{this, "out", {.in = width, .out = width}};
+  nn::Norm mlp_norm{this, "mlp_norm", {.width = width, .kind = nn::NormKind::rms}};
+  nn::Mlp mlp{this, "mlp", {.width = width}};
 
   // x: [B, T, width]. state: [B, 1, width], h before the first token; on return h after the last
   // one.
-  Var operator()(const nn::Pass& pass, Var x, Var& state) const {
-    const Tape::Use use(pass.tape, unit);
-    const Var normed = norm(pass, x);
-    const Var a = sigmoid(decay(pass, normed));
-    const Var v = (1.0 - a) * input(pass, normed);
+  Var operator()(Var x, Var& state) const {
+    const Var normed = norm(x);
+    const Var a = sigmoid(decay(normed));
+    const Var v = (1.0 - a) * input(normed);
     const std::vector<int64_t> single(static_cast<size_t>(x.shape()[1]), 1);
     const std::vector<Var> a_t = split(a, single, 1), v_t = split(v, single, 1);
     std::vector<Var> states;
@@ -47,42 +37,31 @@ struct Block {
       state = state ? a_t[t] * state + v_t[t] : v_t[t];
       states.push_back(state);
     }
-    const Var gated = concat(states, 1) * silu(gate(pass, normed));
-    x += out(pass, gated);
-    return x + mlp(pass, mlp_norm(pass, x));
+    const Var gated = concat(states, 1) * silu(gate(normed));
+    x += out(gated);
+    return x + mlp(mlp_norm(x));
   }
 };
 
-struct Model {
-  ParameterStore store;
-  const Unit& first = store.unit("embedding");
+struct Model : nn::Module {
   nn::Embedding embedding;
-  std::vector<Block> blocks;
-  const Unit* last = nullptr;
+  nn::List<Block> blocks;
   nn::Norm norm;
   nn::Linear head;
 
   explicit Model(int64_t vocabulary)
-      : embedding(store, first, "embedding", {.tokens = vocabulary, .width = width}) {
-    for (int64_t layer = 0; layer < depth; ++layer) blocks.emplace_back(store, layer);
-    last = &store.unit("head");
-    norm = {store, *last, "norm", {.width = width, .kind = nn::NormKind::rms}};
-    head = {store, *last, "head", {.in = width, .out = vocabulary, .bias = false, .hidden = false}};
-  }
+      : embedding(this, "embedding", {.tokens = vocabulary, .width = width}),
+        blocks(this, "block", depth),
+        norm(this, "norm", {.width = width, .kind = nn::NormKind::rms}),
+        head(this, "head", {.in = width, .out = vocabulary, .bias = false, .hidden = false}) {}
 
   // The logits [B, T, vocabulary]. `states` has the state of each block, and is empty before a
   // text.
-  Var logits(Tape& tape, const Tensor& ids, std::vector<Var>& states) const {
-    const nn::Pass pass{tape};
+  Var logits(const Var& ids, std::vector<Var>& states) const {
     states.resize(blocks.size());
-    Var x;
-    {
-      const Tape::Use use(tape, first);
-      x = embedding(pass, ids);
-    }
-    for (size_t i = 0; i < blocks.size(); ++i) x = blocks[i](pass, x, states[i]);
-    const Tape::Use use(tape, *last);
-    return head(pass, norm(pass, x));
+    Var x = embedding(ids);
+    for (size_t i = 0; i < blocks.size(); ++i) x = blocks[i](x, states[i]);
+    return head(norm(x));
   }
 };
 
@@ -92,7 +71,7 @@ std::string train(Communicator& ranks, const Device& device, const models::Datas
                   const std::string& folder, int64_t steps) {
   const Model model(data.vocabulary());
   const bool prints = ranks.rank() == 0 && device.type() != Device::Type::meta;
-  zero::Engine engine(model.store, ranks, device, {.stage = 3, .param_persistence_threshold = 0});
+  zero::Engine engine(model.store(), ranks, device, {.stage = 3, .param_persistence_threshold = 0});
   zero::Trainer trainer(
       engine,
       {.micro_batch = 8,
@@ -108,7 +87,7 @@ std::string train(Communicator& ranks, const Device& device, const models::Datas
        .forward =
            [&](Tape& tape, const zero::MicroBatch& batch) {
              std::vector<Var> states;
-             const Var logits = model.logits(tape, batch.tensors[0], states);
+             const Var logits = model.logits(tape.constant(batch.tensors[0]), states);
              return cross_entropy(logits, batch.tensors[1]);
            }},
       {.after_step = [&](const zero::TrainedStep& step) {
@@ -124,7 +103,8 @@ std::string train(Communicator& ranks, const Device& device, const models::Datas
   for (int i = 0; i < 40; ++i) {
     Tape tape = engine.inference_tape();
     const auto count = static_cast<int64_t>(ids.size());
-    const Var logits = model.logits(tape, Tensor::from(ids, {1, count}, device), states);
+    const Var next = tape.constant(Tensor::from(ids, {1, count}, device));
+    const Var logits = model.logits(next, states);
     ids = {static_cast<int32_t>(argmax(slice(logits, 1, count - 1, count)).value().item())};
     written.push_back(ids[0]);
   }

@@ -102,7 +102,7 @@ models::GPTConfig sizes_from_shapes(const std::string& path) {
     // The shapes do not show the number of heads, from which the head sizes follow. --n-head or a
     // preset gives it.
     config.block_size = models::rope_sequence;
-    config.hidden = shape(models::block_name(family, 0) + names.mlp.up)[0];
+    config.hidden = shape(models::block_name(family, 0) + "." + names.mlp.up)[0];
   } else {
     const bool learned = has(names.positions);
     config.position = learned ? models::Position::learned : models::Position::alibi;
@@ -110,7 +110,7 @@ models::GPTConfig sizes_from_shapes(const std::string& path) {
   }
   config.embedding_norm = names.embedding_norm && has(names.embedding_norm);
   const char* projection = names.attention.qkv ? names.attention.qkv : names.attention.q;
-  while (has(models::block_name(family, config.layers) + projection)) ++config.layers;
+  while (has(models::block_name(family, config.layers) + "." + projection)) ++config.layers;
   return config;
 }
 

@@ -1,0 +1,89 @@
+#include "zerograd/models/module.h"
+
+#include "zerograd/autograd/ops.h"
+#include "zerograd/runtime/error.h"
+#include "zerograd/runtime/text/format.h"
+
+namespace zg::nn {
+
+Module::Module(const ParallelStore& root) : root_(std::make_shared<const ParallelStore>(root)) {}
+
+Module::Module(Module* parent, const std::string& name)
+    : unit_(parent->unit_),
+      name_(parent->name_ + (parent->name_.empty() || name.empty() ? "" : ".") + name) {
+  if (!parent->root_) {
+    const auto store = std::make_shared<ParameterStore>();
+    parent->root_ = std::shared_ptr<const ParallelStore>(
+        new ParallelStore(*store), [store](const ParallelStore* root) { delete root; });
+  }
+  root_ = parent->root_;
+}
+
+Module::Module(const Module&) = default;
+Module::Module(Module&&) noexcept = default;
+Module& Module::operator=(const Module&) = default;
+Module& Module::operator=(Module&&) noexcept = default;
+Module::~Module() = default;
+
+const ParallelStore& Module::root() const {
+  if (!root_)
+    throw ConfigError(
+        "module: it has no parts and no parameters; expected some; make its layers members with "
+        "`this` as their parent: nn::Linear out{this, \"out\", {.in = 8, .out = 8}}");
+  return *root_;
+}
+ParameterStore& Module::store() const { return root().store; }
+
+const TensorParallel& Module::parallel() const {
+  static const TensorParallel one;
+  return root_ ? root_->parallel : one;
+}
+
+void Module::be_unit() {
+  if (!unit_) unit_ = &store().unit(name_.empty() ? "model" : name_);
+}
+
+Module Module::in_unit(const std::string& unit_name) {
+  Module place(this, "");
+  if (!unit_) place.unit_ = &place.store().unit(unit_name);
+  return place;
+}
+
+const Parameter& Module::add(const std::string& parameter, const Shape& shape, Init init,
+                             const ParameterStore::Options& options) {
+  const std::string parameter_name = Module(this, parameter).name();
+  be_unit();
+  return root().whole(*unit_, parameter_name, shape, init, options);
+}
+
+TensorParallel Pass::parallel_of(const Module& module) const {
+  const TensorParallel& parallel = module.parallel();
+  return {parallel.ranks, parallel.sequence && !all_tokens};
+}
+
+Call::Call(const Module& module, Tape on)
+    : tape(std::move(on)), pass(tape.get<Pass>()), parallel(pass.parallel_of(module)) {
+  if (module.unit() && !tape.is_open(*module.unit())) use_.emplace(tape, *module.unit());
+}
+
+DropoutKey Call::key(uint32_t site) const {
+  return {.seed = pass.place.seed,
+          .step = static_cast<uint32_t>(pass.place.step),
+          .sample = static_cast<uint32_t>(pass.place.first_sample),
+          .site = site};
+}
+
+DropoutKey Call::key_of_rank(uint32_t site) const {
+  return key(site + static_cast<uint32_t>(parallel.rank()));
+}
+
+Dropout::Dropout(Module* parent, const std::string& name)
+    : Module(parent, name), site(static_cast<uint32_t>(hash_name(this->name().c_str()))) {}
+
+Var Dropout::operator()(const Var& x) const {
+  const Call call(*this, x);
+  return zg::dropout(x, call.pass.dropout,
+                     call.parallel.sequence ? call.key_of_rank(site) : call.key(site));
+}
+
+}  // namespace zg::nn
