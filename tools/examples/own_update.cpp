@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "zerograd/autograd/ops.h"
 #include "zerograd/autograd/values.h"
 #include "zerograd/kernels/elementwise/elementwise.h"
+#include "zerograd/models/nn.h"
 
 namespace {
 
@@ -30,13 +30,11 @@ void update(Values& values, std::map<std::string, Tensor>& velocities, double ra
 
 int main() {
   const Device device = Device::cpu();
-  ParameterStore encoder, head;
-  const Unit &encoder_unit = encoder.unit("encoder"), &head_unit = head.unit("head");
-  const Parameter& w1 = encoder.add(encoder_unit, "w1", {16, 2}, Init::normal(1.0f));
-  const Parameter& b1 = encoder.add(encoder_unit, "b1", {16}, Init::zeros());
-  const Parameter& w2 = head.add(head_unit, "w2", {1, 16}, Init::normal(0.3f));
-  Values encoder_values(encoder, initial_weights(encoder, 1), device);
-  Values head_values(head, initial_weights(head, 1), device);
+  nn::Module encoder, head;  // each has parameters of its own
+  const nn::Linear first(&encoder, "first", {.in = 2, .out = 16, .stddev = 1.0f});
+  const nn::Linear last(&head, "last", {.in = 16, .out = 1, .bias = false, .stddev = 0.3f});
+  Values encoder_values(encoder.store(), initial_weights(encoder.store(), 1), device);
+  Values head_values(head.store(), initial_weights(head.store(), 1), device);
 
   const Tensor x = Tensor::from(std::vector<float>{0, 0, 0, 1, 1, 0, 1, 1}, {4, 2}, device);
   const Tensor target = Tensor::from(std::vector<float>{0, 1, 1, 0}, {4, 1}, device);
@@ -44,9 +42,7 @@ int main() {
   double loss_value = 0;
   for (int step = 0; step < 400; ++step) {
     Tape tape(device, {&encoder_values, &head_values});
-    const Var hidden = zg::tanh(linear(x, tape.parameter(w1), tape.parameter(b1)));
-    const Var error = linear(hidden, tape.parameter(w2)) - target;
-    const Var loss = mean(error * error);
+    const Var loss = mse(last(zg::tanh(first(tape.constant(x)))), target);
     tape.backward(loss);
     update(encoder_values, encoder_velocities, 0.1, 0.9);
     update(head_values, head_velocities, 0.1, 0.9);

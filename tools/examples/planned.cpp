@@ -3,9 +3,8 @@
 #include <cstdio>
 #include <filesystem>
 #include <string>
-#include <vector>
 
-#include "zerograd/autograd/ops.h"
+#include "zerograd/models/nn.h"
 #include "zerograd/runtime/plan.h"
 #include "zerograd/zero/engine.h"
 
@@ -13,29 +12,13 @@ namespace {
 
 using namespace zg;
 
-// Layers of tanh(W x + b), each a unit: ZeRO gathers a layer's weights when it is used.
-struct Net {
-  struct Layer {
-    const Unit& unit;
-    const Parameter &weight, &bias;
-  };
-  std::vector<Layer> layers;
+// Layers of tanh(W x + b). Each is a unit: ZeRO gathers its weights when it is called.
+struct Net : nn::Module {
+  nn::List<nn::Linear> layers{this, "layer", /*count=*/6,
+                              nn::LinearConfig{.in = 256, .out = 256, .stddev = 0.05f}};
 
-  Net(ParameterStore& store, int64_t depth, int64_t width) {
-    for (int64_t i = 0; i < depth; ++i) {
-      const std::string name = "layer." + std::to_string(i);
-      const Unit& unit = store.unit(name);
-      layers.push_back({unit,
-                        store.add(unit, name + ".weight", {width, width}, Init::normal(0.05f)),
-                        store.add(unit, name + ".bias", {width}, Init::zeros())});
-    }
-  }
-
-  Var loss(Tape& tape, Var x) const {
-    for (const Layer& layer : layers) {
-      const Tape::Use use(tape, layer.unit);
-      x = zg::tanh(linear(x, tape.parameter(layer.weight), tape.parameter(layer.bias)));
-    }
+  Var loss(Var x) const {
+    for (const auto& layer : layers) x = zg::tanh(layer(x));
     return mean(x * x);
   }
 };
@@ -43,19 +26,18 @@ struct Net {
 // The program of one rank. Its allocations and collectives do not depend on values that the device
 // computes, so a plan equals the run.
 void train(Communicator& ranks, const Device& device) {
-  ParameterStore store;
-  const Net net(store, /*depth=*/6, /*width=*/256);
+  const Net net;
   zero::Engine engine(
-      store, ranks, device,
+      net.store(), ranks, device,
       {.stage = 3, .offload = {.optimizer = Space::file}, .param_persistence_threshold = 0});
   for (int step = 0; step < 3; ++step) {
     const Tensor x = Tensor::full({32, 256}, 0.1 * (step + 1), DType::f32, device);
     Tape tape = engine.tape();
     Var loss;
     {
-      const PhaseScope phase(device,
-                             "forward");  // a row of the table; the engine names the other phases
-      loss = net.loss(tape, x);
+      // A row of the table; the engine names the other phases.
+      const PhaseScope phase(device, "forward");
+      loss = net.loss(tape.constant(x));
     }
     engine.backward(tape, loss);
     engine.step(1e-3f);

@@ -7,20 +7,12 @@
 
 using namespace zg;
 
-// Two layers. ZeRO gathers the parameters of a unit when the unit is used.
-struct Net {
-  ParameterStore store;
-  const Unit& unit = store.unit("net");
-  const Parameter& w1 = store.add(unit, "w1", {64, 8}, Init::normal(0.3f), {.decay = true});
-  const Parameter& b1 = store.add(unit, "b1", {64}, Init::zeros());
-  const Parameter& w2 = store.add(unit, "w2", {1, 64}, Init::normal(0.1f), {.decay = true});
+// Two layers: "hidden.weight" [64, 8], "hidden.bias", "out.weight" [1, 64].
+struct Net : nn::Module {
+  nn::Linear hidden{this, "hidden", {.in = 8, .out = 64, .stddev = 0.3f}};
+  nn::Linear out{this, "out", {.in = 64, .out = 1, .bias = false, .stddev = 0.1f}};
 
-  Var loss(Tape& tape, const Tensor& x, const Tensor& y) const {
-    const Tape::Use use(tape, unit);
-    const Var hidden = gelu(linear(x, tape.parameter(w1), tape.parameter(b1)));
-    const Var error = linear(hidden, tape.parameter(w2)) - y;
-    return mean(error * error);
-  }
+  Var operator()(const Var& x) const { return out(gelu(hidden(x))); }
 };
 
 // Samples are numbered over the whole run: each rank makes those of its micro-batches.
@@ -40,7 +32,7 @@ std::vector<Tensor> make_batch(const zero::MicroBatch& batch, const Device& devi
 // The program of one rank. `plan_ranks` and `run_ranks` call it.
 void train(Communicator& ranks, const Device& device, const std::string& folder, int64_t steps) {
   const Net net;
-  zero::Engine engine(net.store, ranks, device, {.stage = 3, .clip_norm = 1.0f});
+  zero::Engine engine(net.store(), ranks, device, {.stage = 3, .clip_norm = 1.0f});
   zero::Trainer trainer(
       engine,
       {.micro_batch = 16,
@@ -51,7 +43,7 @@ void train(Communicator& ranks, const Device& device, const std::string& folder,
       {.batch = [&](const zero::MicroBatch& batch) { return make_batch(batch, device); },
        .forward =
            [&](Tape& tape, const zero::MicroBatch& batch) {
-             return net.loss(tape, batch.tensors[0], batch.tensors[1]);
+             return mse(net(tape.constant(batch.tensors[0])), batch.tensors[1]);
            }},
       {.after_step = [&](const zero::TrainedStep& step) {
         const bool planned = device.type() == Device::Type::meta;  // a plan has no values
