@@ -348,7 +348,8 @@ size_t TapeState::open_use(const Unit& unit) {
 
 void TapeState::close_use(size_t index, bool unwinding) noexcept {
   if (unwinding) {
-    is_incomplete = root.is_incomplete = true;
+    // An inference tape has no records that could be incomplete.
+    if (mode == TapeMode::record) is_incomplete = root.is_incomplete = true;
   } else if (recording()) {
     try {
       push(Kind::use_end, "use").index = index;

@@ -228,7 +228,7 @@ Var where(const Var& condition, const Var& a, const Var& b) {
   struct Shapes {
     Shape a, b;
   };
-  return record("where", {a, b}, y, {chosen}, Shapes{ab.a.shape(), ab.b.shape()},
+  return record("where", {a, b, detach(condition)}, y, {chosen}, Shapes{ab.a.shape(), ab.b.shape()},
                 [](const Shapes& shapes, const BackwardPass& pass) {
                   const Tensor& dy = pass.gradient_of_output();
                   const Tensor zero = Tensor::full({}, 0.0, dy.dtype(), dy.device());

@@ -83,6 +83,20 @@ TEST_CASE("a module's own parameter has its name, and its call opens its unit") 
   CHECK(values_of(model.bare(x)) == x.value().to_doubles());
 }
 
+TEST_CASE("a root's store and adapters are those of its parts") {
+  struct Net : nn::Module {
+    explicit Net(const models::ParallelStore& root) : Module(root) {}
+    nn::Linear in{this, "in", {.in = 4, .out = 4}}, out{this, "out", {.in = 4, .out = 4}};
+  };
+  ParameterStore store;
+  const Net net({store, {}, {.rank = 2, .targets = {"out"}}});
+  CHECK(&net.out.store() == &store);
+  CHECK(store.find("in.lora_A.weight") == nullptr);
+  REQUIRE(store.find("out.lora_B.weight") != nullptr);
+  CHECK(store.find("out.lora_B.weight")->trainable);
+  CHECK(!net.out.weight->trainable);
+}
+
 TEST_CASE("a module without parts has no store, and a layer looks for the tape of its input") {
   const nn::Module empty;
   CHECK(contains(message_of<ConfigError>([&] { empty.store(); }), "no parts and no parameters"));
