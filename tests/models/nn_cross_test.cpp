@@ -15,7 +15,7 @@ struct CrossLayer : nn::Module {
   explicit CrossLayer(const nn::AttentionConfig& config) : attention(this, "cross", config) {}
 };
 
-Values values_of_model(const nn::Module& model) {
+Values cross_values(const nn::Module& model) {
   return Values(model.store(), normal_weights(model.store(), 0.5f), shared_device(),
                 {.compute = DType::f64});
 }
@@ -35,7 +35,7 @@ Tensor values_from(uint64_t seed, const Shape& shape) {
 
 TEST_CASE("cross-attention is softmax(q k^T) v of its projections, up to each sample's length") {
   const CrossLayer layer(cross_config);
-  Values values = values_of_model(layer);
+  Values values = cross_values(layer);
   Tape tape(shared_device(), &values, TapeMode::inference);
   const Var x = tape.constant(values_from(1, {2, 3, 6})), memory = values_from(2, {2, 5, 6});
   const std::vector<int32_t> lengths = {5, 2};
@@ -61,7 +61,7 @@ TEST_CASE("cross-attention is softmax(q k^T) v of its projections, up to each sa
 
 TEST_CASE("gradients of cross-attention agree with finite differences, for x and for the memory") {
   const CrossLayer layer(cross_config);
-  Values values = values_of_model(layer);
+  Values values = cross_values(layer);
   const Tensor lengths = lengths_of({5, 2});
   const auto cross = [&](std::span<const Var> inputs) {
     const Var y = layer.attention(inputs[0], {.values = inputs[1], .lengths = lengths});
@@ -99,7 +99,7 @@ TEST_CASE("gradients of cross-attention agree with finite differences, for x and
 
 TEST_CASE("a memory cache gives cross-attention's results, also for several rows of a sample") {
   const CrossLayer layer(cross_config);
-  Values values = values_of_model(layer);
+  Values values = cross_values(layer);
   Tape tape(shared_device(), &values, TapeMode::inference);
   const Tensor memory = values_from(6, {2, 5, 6}), lengths = lengths_of({5, 2});
   nn::MemoryCache cache(1, memory, lengths);
@@ -135,7 +135,7 @@ TEST_CASE("a memory cache gives cross-attention's results, also for several rows
 TEST_CASE("a layer that is causal, fused or turned, and a recording tape, are refused") {
   const auto message = [](const nn::AttentionConfig& config, TapeMode mode, bool is_cached) {
     const CrossLayer layer(config);
-    Values values = values_of_model(layer);
+    Values values = cross_values(layer);
     Tape tape(shared_device(), &values, mode);
     const Var x = tape.constant(values_from(1, {1, 2, 6}));
     nn::MemoryCache cache(1, values_from(2, {1, 4, 6}));
@@ -162,7 +162,7 @@ TEST_CASE("a layer that is causal, fused or turned, and a recording tape, are re
 
 TEST_CASE("padding of self-attention is hidden, and a pass with a cache refuses it") {
   const CrossLayer layer(cross_config);
-  Values values = values_of_model(layer);
+  Values values = cross_values(layer);
   Tape tape(shared_device(), &values, TapeMode::inference);
   const Var x = tape.constant(values_from(5, {1, 5, 6}));
   const Var expected = layer.attention(slice(x, 1, 0, 3));
@@ -172,7 +172,7 @@ TEST_CASE("padding of self-attention is hidden, and a pass with a cache refuses 
   nn::AttentionConfig config = cross_config;
   config.causal = true;
   const CrossLayer causal(config);
-  Values other = values_of_model(causal);
+  Values other = cross_values(causal);
   Tape second(shared_device(), &other, TapeMode::inference);
   nn::KeyValueCache cache(1, 9);
   const Tape::With pass(second, nn::Pass{.cache = &cache, .key_lengths = lengths_of({3})});
