@@ -8,7 +8,7 @@
 #include "zerograd/runtime/random.h"
 #include "zerograd/runtime/text/format.h"
 
-// Parameters of layers, for the sources of nn.h.
+// Parameters and inputs of layers, for the sources of nn.h and of models.
 namespace zg::nn {
 
 /// The number of a dropout's random stream, from the layer's name and a suffix.
@@ -30,6 +30,12 @@ inline void check_size(const char* layer, const std::string& name, const char* f
   if (size < 1)
     throw ConfigError(
         fmt::format("{} '{}': {} is {}; expected 1 or more", layer, name, field, size));
+}
+
+/// What a hook or a stage of a pipeline gives to the next layer. A constant, which may be of no
+/// tape, becomes one of this tape.
+inline Var on_tape(const Tape& tape, const Var& x) {
+  return !x || x.needs_gradient() ? x : tape.constant(x.value());
 }
 
 /// The value of an optional parameter; absent if the layer has none.

@@ -7,6 +7,7 @@
 
 #include "zerograd/models/gpt/family.h"
 #include "zerograd/models/gpt/gpt_layers.h"
+#include "zerograd/models/nn_parameters.h"
 #include "zerograd/runtime/error.h"
 #include "zerograd/runtime/text/format.h"
 
@@ -146,14 +147,14 @@ nn::Residual trunk(const Tape& tape, const GPTLayers& layers, const Var& first, 
   // The tables are made once for all blocks.
   const Tape::With pass(tape, with_tables(tape.get<nn::Pass>(), layers, first, tokens));
   int64_t layer = layers.part.first_layer;
-  nn::Residual x{hook && layer == 0 ? hook(0, first) : first};
+  nn::Residual x{nn::on_tape(tape, hook && layer == 0 ? hook(0, first) : first)};
   for (const nn::UnitOf<Block>& block : layers.blocks) {
     if (checkpointing)
       x.x = checkpoint(x.x, [&block](const Var& in) { return block(nn::Residual{in}).sum(); });
     else
       x = block(std::move(x));
     ++layer;
-    if (hook) x = {hook(layer, std::exchange(x, {}).sum())};
+    if (hook) x = {nn::on_tape(tape, hook(layer, std::exchange(x, {}).sum()))};
   }
   return x;
 }
