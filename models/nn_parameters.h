@@ -32,8 +32,8 @@ inline void check_size(const char* layer, const std::string& name, const char* f
         fmt::format("{} '{}': {} is {}; expected 1 or more", layer, name, field, size));
 }
 
-/// What a hook or a stage of a pipeline gives to the next layer. A constant, which may be of no
-/// tape, becomes one of this tape.
+/// The input of a layer that a hook or a pipeline stage gives. A constant, which may be of no tape,
+/// becomes one of this tape.
 inline Var on_tape(const Tape& tape, const Var& x) {
   return !x || x.needs_gradient() ? x : tape.constant(x.value());
 }
