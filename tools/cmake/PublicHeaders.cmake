@@ -60,6 +60,7 @@ set(ZG_ENGINE_HEADERS
     zero/metrics.h
     zero/optimizer.h
     zero/trainer.h
+    zero/values_optimizer.h
     zero/checkpoint/checkpoint_directory.h
     zero/checkpoint/checkpoint_file.h
     zero/checkpoint/checkpoint_info.h

@@ -69,7 +69,7 @@ class SignSgd final : public Optimizer {
 /// Shampoo: Gupta et al. 2018, arXiv:1802.09568, algorithm 1: L = L + g g^T, R = R + g^T g,
 /// p = p - rate L^(-1/4) g R^(-1/4). The roots by Newton's iteration for a matrix of norm 1, Guo,
 /// Higham 2006, equation 1.3: with F = (5 I - M) / 4, W = F W and M = F^4 M. Adam updates vectors.
-class Shampoo final : public Optimizer {
+class Shampoo : public Optimizer {
  public:
   std::string name() const override { return "shampoo"; }
   bool needs_whole() const override { return true; }
@@ -94,10 +94,8 @@ class Shampoo final : public Optimizer {
       take_root(left, /*is_left=*/true, range, stream);
       take_root(right, /*is_left=*/false, range, stream);
       subtract(g, range, step, stream);
-      updated += g.numel();
     }
   }
-  mutable std::atomic<int64_t> updated = 0;  ///< elements
 
  private:
   static void multiply(const Tensor& a, const Tensor& b, const Tensor& c, int inner, Matmul args,
@@ -130,6 +128,15 @@ class Shampoo final : public Optimizer {
     }
     kernels::unary({.op = UnaryOp::sqrt, .x = norm, .y = norm}, stream);
     divide(w, w);
+  }
+};
+
+struct CountingShampoo final : Shampoo {
+  mutable std::atomic<int64_t> updated = 0;  ///< elements
+  void update(const OptimizerStep& step, std::span<const OptimizerRange> ranges,
+              Stream& stream) const override {
+    for (const OptimizerRange& range : ranges) updated += range.master.numel();
+    Shampoo::update(step, ranges, stream);
   }
 };
 
@@ -305,7 +312,7 @@ TEST_CASE("a rank has and updates the whole parameters that it owns alone") {
     std::mutex mutex;
     run_local(ranks, [&](Communicator& comm, const Device& device) {
       const MatrixToy toy;
-      const auto shampoo = std::make_shared<Shampoo>();
+      const auto shampoo = std::make_shared<CountingShampoo>();
       Engine engine(toy.store, comm, device, {.stage = 1, .update = with(shampoo)});
       train_step(engine, 0);
       const std::vector<float> left = engine.read(toy.tall, {"left"});
@@ -346,6 +353,28 @@ TEST_CASE("the first step of Shampoo is an orthogonal matrix") {
       INFO("rows ", i, " and ", j);
       CHECK(product == doctest::Approx(i == j ? 1e-4 : 0.0).epsilon(1e-2).scale(1e-4));
     }
+}
+
+TEST_CASE("a skipped step changes no state of an optimizer outside the library") {
+  for (const Config& config : configs_of_own()) {
+    CAPTURE(text_of(config));
+    const MatrixToy toy;
+    Engine engine(toy.store, Device::cpu(), config);
+    train_step(engine, 0);
+    const auto states = [&] {
+      std::vector<std::vector<float>> all;
+      for (const auto& parameter : toy.store.parameters())
+        for (const State& state : engine.states(*parameter))
+          all.push_back(engine.read(*parameter, state));
+      return all;
+    };
+    const auto before = states();
+    std::vector<float> gradient(5 * 31, 1.0f);
+    gradient[3] = std::nanf("");
+    run_micro_batch(engine, {{&toy.wide, gradient}});
+    CHECK(engine.step(1e-2f).skipped);
+    CHECK((states() == before));
+  }
 }
 
 TEST_CASE("each optimizer of a run updates its own parameters as in a run of its own") {
