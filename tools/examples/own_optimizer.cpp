@@ -44,13 +44,16 @@ int main() {
                         {.stage = 2, .update = {.optimizer = std::make_shared<SignSgd>()}});
     if (first > 0) zero::load_checkpoint(folder, engine);
     for (int step = first; step < end; ++step) {
-      Tape tape = engine.tape();
-      const Tape::Use use(tape, unit);
       const Tensor x = Tensor::from(std::vector<float>{0, 0, 0, 1, 1, 0, 1, 1}, {4, 2}, device);
       const Tensor target = Tensor::from(std::vector<float>{0, 1, 1, 0}, {4, 1}, device);
-      const Var hidden = zg::tanh(linear(x, tape.parameter(w1), tape.parameter(b1)));
-      const Var error = linear(hidden, tape.parameter(w2)) - target;
-      const Var loss = mean(error * error);
+      Tape tape = engine.tape();
+      Var loss;
+      {
+        const Tape::Use use(tape, unit);
+        const Var hidden = zg::tanh(linear(x, tape.parameter(w1), tape.parameter(b1)));
+        const Var error = linear(hidden, tape.parameter(w2)) - target;
+        loss = mean(error * error);
+      }
       engine.backward(tape, loss);
       engine.step(0.4f / static_cast<float>(20 + step));
       if (ranks.rank() == 0) loss_value = loss.value().item();
