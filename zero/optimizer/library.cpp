@@ -61,7 +61,7 @@ void validate(const UpdateOptions& update) {
                update.dampening, "a number in [0, 1]");
   const bool is_muon = update.rule == OptimizerRule::muon;
   for (const ParameterGroup& group : update.groups)
-    if (group.by_adam && !optimizer_of(update)->others())
+    if (group.by_adam && !(update.optimizer ? update.optimizer->others() != nullptr : is_muon))
       throw ConfigError(fmt::format(
           "config: parameter group '{}' says optimizer=adamw, the optimizer is {}; expected muon, "
           "whose matrices a group can leave to adamw",
