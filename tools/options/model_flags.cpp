@@ -50,7 +50,7 @@ Flag tokenizer_flag(Names names, const std::string& value, std::string& target,
 std::vector<NamedPath> checkpoints_in(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code ignored;  // what cannot be read is not an input
-  if (path == "auto") return {};
+  if (path == "auto" || !fs::exists(path, ignored)) return {};  // the reader names what is absent
   if (fs::exists(fs::path(path) / "manifest.json", ignored)) return used(PathUse::resumes, {path});
   if (!fs::is_directory(path, ignored)) return used(PathUse::reads, {path});
   std::vector<std::string> steps;
