@@ -202,9 +202,8 @@ std::vector<Efficiency> fit_efficiencies(const std::vector<TimedCall>& calls, co
 
 Peaks measure_peaks(const Device& device) {
   if (device.type() != Device::Type::cpu)
-    throw Unsupported(
-        fmt::format("peaks: only those of a CPU are measured, got {}; try a file of bench/peaks",
-                    device.type()));
+    raise<Unsupported>("peaks: only those of a CPU are measured, got {}; try a file of bench/peaks",
+                       device.type());
   const Device::Traits& traits = device.traits();
   const DeviceOptions options{.threads = traits.threads, .isa = traits.isa, .count_launches = true};
   Peaks peaks{.name = fmt::format("{}, {} thread{}", traits.isa, traits.threads,

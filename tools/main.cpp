@@ -32,28 +32,6 @@
 namespace zg::tools {
 namespace {
 
-struct Subcommand {
-  const char* name;
-  const char* summary;
-  int (*run)(const std::vector<std::string>& arguments);
-};
-
-constexpr Subcommand subcommands[] = {
-    {"train", "trains a language model on a task, a text or tokens", train},
-    {"finetune", "trains a decoder on conversations, the loss on responses alone", finetune},
-    {"plan", "predicts the memory that train needs, to the byte", plan},
-    {"tune", "the fastest setting that fits, planned and then measured", tune},
-    {"eval", "validation loss and scores of a checkpoint", eval},
-    {"generate", "continues a prompt with a trained model", generate},
-    {"consolidate", "a checkpoint as one safetensors file, and back", consolidate},
-    {"export", "a model as Hugging Face's transformers loads it", export_weights},
-    {"verify", "reads every byte of checkpoints and names what is damaged", verify},
-    {"tokenize", "texts as tokens for train, in Megatron's format or llm.c's", tokenize},
-    {"bench", "measures kernels against the machine's limits", bench},
-    {"launch", "train as one process for each rank, here or on the hosts of a file", launch},
-    {"info", "version, instruction set, memory, devices and measured limits", info},
-};
-
 void print_usage(std::FILE* out) {
   std::fprintf(
       out,
@@ -107,10 +85,8 @@ int run(std::string name, std::vector<std::string> arguments) {
     known.emplace_back(subcommand.name);
   }
   const std::string counterpart = counterpart_of(name);
-  raise<ConfigError>(
-      "expected a subcommand (train, finetune, plan, tune, eval, generate, consolidate, export, "
-      "verify, tokenize, bench, launch or info), got '{}'{}",
-      name, counterpart.empty() ? did_you_mean(name, known) : counterpart);
+  raise<ConfigError>("expected a subcommand ({}), got '{}'{}", join(known, ", ", " or "), name,
+                     counterpart.empty() ? did_you_mean(name, known) : counterpart);
 }
 
 int report(const char* type, const char* message) {

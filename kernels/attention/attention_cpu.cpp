@@ -217,11 +217,11 @@ void check_masks(const char* op, const Args& a) {
   for (int64_t i = 0; starts && i < s.B * s.T; ++i) {
     const int64_t t = i % s.T;
     if (starts[i] == t || (t > 0 && starts[i] == starts[i - 1])) continue;
-    throw ShapeError(fmt::format(
+    raise<ShapeError>(
         "{}: starts holds {} at sample {}, token {}; expected {}{}", op, starts[i], i / s.T, t, t,
         t > 0 ? fmt::format(" for the first token of a document, or {} as at the token before",
                             starts[i - 1])
-              : ""));
+              : "");
   }
   if (a.key_lengths) check_indices(op, "key_lengths", a.key_lengths, s.keys + 1);
 }

@@ -96,8 +96,8 @@ void append_value(std::vector<std::byte>& bytes, const T& value) {
 f16 to_f16(float value, float original, const std::string& where) {
   const f16 rounded(value);
   if (std::isinf(static_cast<float>(rounded)) && std::isfinite(value))
-    throw FileError(fmt::format("{} has the value {}, which f16 cannot hold; try bf16 or f32",
-                                where, original));
+    raise<FileError>("{} has the value {}, which f16 cannot hold; try bf16 or f32", where,
+                     original);
   return rounded;
 }
 
@@ -107,8 +107,7 @@ void append_block(std::vector<std::byte>& bytes, std::span<const float> values,
   float largest = 0.0f;
   for (const float value : values) {
     if (!std::isfinite(value))
-      throw FileError(
-          fmt::format("{} has the value {}; expected finite values for q8_0", where, value));
+      raise<FileError>("{} has the value {}; expected finite values for q8_0", where, value);
     largest = std::max(largest, std::fabs(value));
   }
   const float d = largest / 127.0f;
@@ -207,7 +206,7 @@ GGUFWriter::~GGUFWriter() = default;
 void GGUFWriter::write(std::span<const float> values) {
   GGUFWriterState& s = *state_;
   const auto fail = [&](const std::string& what) {
-    throw FileError(fmt::format("gguf: writing {}: {}", s.file.path(), what));
+    raise<FileError>("gguf: writing {}: {}", s.file.path(), what);
   };
   if (s.next == s.tensors.size()) fail("all tensors are written already");
   const GGUFTensor& tensor = s.tensors[s.next];
@@ -225,8 +224,8 @@ void GGUFWriter::write(std::span<const float> values) {
 void GGUFWriter::finish() {
   GGUFWriterState& s = *state_;
   if (s.next != s.tensors.size())
-    throw FileError(fmt::format("gguf: writing {}: '{}' was declared but not written",
-                                s.file.path(), s.tensors[s.next].name));
+    raise<FileError>("gguf: writing {}: '{}' was declared but not written", s.file.path(),
+                     s.tensors[s.next].name);
   s.file.sync();
   s.file.close();
 }

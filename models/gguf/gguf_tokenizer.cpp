@@ -36,9 +36,8 @@ constexpr const char* bloom_split = R"( ?[^(\s|[.,!?…。，、।۔،])]+)";
 constexpr const char* digit_split = R"(\p{N})";
 
 [[noreturn]] void refuse(const JsonNode& node, const std::string& expected) {
-  throw Unsupported(
-      fmt::format("{} is {}; expected {}, which llama.cpp has; leave the tokenizer out", node.name,
-                  brief(node.value), expected));
+  raise<Unsupported>("{} is {}; expected {}, which llama.cpp has; leave the tokenizer out",
+                     node.name, brief(node.value), expected);
 }
 
 bool is_null(const JsonNode& node) { return node.value.is_null(); }
@@ -113,9 +112,9 @@ class GGUFVocabulary {
   void add_unused(size_t id, const std::string& where) {
     texts[id] = fmt::format("[PAD{}]", id);
     if (!ids_.emplace(texts[id], static_cast<int32_t>(id)).second)
-      throw Unsupported(fmt::format(
+      raise<Unsupported>(
           "{}'{}' is a token; expected no token of this name, which id {} without a token has",
-          where, texts[id], id));
+          where, texts[id], id);
   }
 
   std::unordered_map<std::string, int32_t> ids_;
@@ -151,10 +150,10 @@ std::string splitter_name(const JsonNode& node, bool ignores_merges) {
   const bool has_gpt2_split = last.at("use_regex").flag(true);
   const auto named = [&](const char* name) -> std::string {
     if (ignores_merges)
-      throw Unsupported(fmt::format(
+      raise<Unsupported>(
           "{}: model.ignore_merges is true; expected false with the split {}, as llama.cpp has it; "
           "leave the tokenizer out",
-          node.name, name));
+          node.name, name);
     return name;
   };
   if (members.size() == 1 && has_gpt2_split) return named("gpt-2");
@@ -271,10 +270,10 @@ std::vector<float> scores_of(const JsonNode& merges, const GGUFVocabulary& vocab
     const std::string& text = vocabulary.texts[id];
     if (vocabulary.kinds[id] != normal) continue;
     if (text.size() > max_token_bytes)
-      throw Unsupported(fmt::format(
+      raise<Unsupported>(
           "{}: the token {} has {} bytes; expected at most {} (max_token_bytes); leave the "
           "tokenizer out",
-          merges.name, id, text.size(), max_token_bytes));
+          merges.name, id, text.size(), max_token_bytes);
     for (size_t at = 1; at < text.size(); ++at) {
       if ((static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) continue;  // within a character
       const auto left = vocabulary.find(text.substr(0, at)),
@@ -283,12 +282,12 @@ std::vector<float> scores_of(const JsonNode& merges, const GGUFVocabulary& vocab
           vocabulary.kinds[static_cast<size_t>(*right)] != normal)
         continue;
       if (!pairs.contains(static_cast<uint64_t>(*left) << 32 | static_cast<uint32_t>(*right)))
-        throw Unsupported(
-            fmt::format("{} has no merge of '{}' and '{}'; expected one, because llama.cpp joins "
-                        "any two tokens "
-                        "whose text is a token; leave the tokenizer out",
-                        merges.name, vocabulary.texts[static_cast<size_t>(*left)],
-                        vocabulary.texts[static_cast<size_t>(*right)]));
+        raise<Unsupported>(
+            "{} has no merge of '{}' and '{}'; expected one, because llama.cpp joins "
+            "any two tokens "
+            "whose text is a token; leave the tokenizer out",
+            merges.name, vocabulary.texts[static_cast<size_t>(*left)],
+            vocabulary.texts[static_cast<size_t>(*right)]);
     }
   }
   return scores;

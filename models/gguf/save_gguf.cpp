@@ -27,11 +27,11 @@ constexpr const char* rope_factors_name = "rope_freqs.weight";
 std::string architecture_of(const GPTConfig& config) {
   const FamilyRow& row = row_of(config.family);
   if (row.gguf) return row.gguf;
-  throw Unsupported(fmt::format(
+  raise<Unsupported>(
       "gguf: the family is {}; expected {}; try a Hugging Face folder and llama.cpp's "
       "convert_hf_to_gguf.py",
       row.title,
-      list_families(&FamilyRow::title, [](const FamilyRow& one) { return one.gguf != nullptr; })));
+      list_families(&FamilyRow::title, [](const FamilyRow& one) { return one.gguf != nullptr; }));
 }
 
 /// Throws Unsupported, with the field, for a model of these families that llama.cpp does not
@@ -39,8 +39,8 @@ std::string architecture_of(const GPTConfig& config) {
 void require_llama_cpp(const GPTConfig& config) {
   hf_json(config);  // throws for a field that the families do not have
   const auto refuse = [&](const std::string& field, const auto& value, const std::string& only) {
-    throw Unsupported(fmt::format("gguf: {} is {}; expected {}: llama.cpp's {} has no other", field,
-                                  value, only, architecture_of(config)));
+    raise<Unsupported>("gguf: {} is {}; expected {}: llama.cpp's {} has no other", field, value,
+                       only, architecture_of(config));
   };
   const int64_t head = head_size_of(config);
   if (config.family == Family::qwen2 && head * config.heads != config.width)
@@ -139,7 +139,7 @@ std::string gguf_name(const std::string& name) {
       if (name.substr(number_end + 1, kind - number_end - 1) == theirs)
         return fmt::format("blk.{}.{}{}", name.substr(blocks.size(), number_end - blocks.size()),
                            ours, name.substr(kind));
-  throw Unsupported(fmt::format("gguf: '{}' has no name in llama.cpp", name));
+  raise<Unsupported>("gguf: '{}' has no name in llama.cpp", name);
 }
 
 /// In byte order of the parameters' names, as their hash.
@@ -227,7 +227,7 @@ GGUFResult save_gguf(const WeightSource& weights, const HFModel& model, const st
   const GPTConfig& config = model.config;
   const std::filesystem::path path(file);
   if (path.filename().empty() || is_directory(file))
-    throw FileError(fmt::format("gguf: '{}' is a folder; expected the path of a file", file));
+    raise<FileError>("gguf: '{}' is a folder; expected the path of a file", file);
   architecture_of(config);  // throws before any other check
   require_llama_cpp(config);
   require_weights(weights, hf_tensors(config));

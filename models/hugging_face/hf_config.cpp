@@ -268,8 +268,8 @@ Family family_of(const JsonNode& theirs) {
   const JsonNode classes = theirs.at("architectures");
   if (type.value.is_null() && classes.value.is_array() && !classes.value.empty() &&
       !brief(classes.value[0]).starts_with("\"GPT2"))
-    throw FileError(fmt::format("{} is absent; expected the model_type of {}", type.name,
-                                brief(classes.value[0])));
+    raise<FileError>("{} is absent; expected the model_type of {}", type.name,
+                     brief(classes.value[0]));
   if (type.value.is_null()) return Family::gpt;
   for (const Family family : all_families)
     if (type.value == row_of(family).model_type) return family;
@@ -325,9 +325,9 @@ void require_same_model(const GPTConfig& config, const GPTConfig& written) {
   };
   const auto require = [&](const char* field, auto GPTConfig::*member) {
     if (ours.*member != theirs.*member)
-      throw Unsupported(
-          fmt::format("export: {} is {}; expected {}: the {} of transformers has no other", field,
-                      shown(ours.*member), shown(theirs.*member), hf_title(config.family)));
+      raise<Unsupported>("export: {} is {}; expected {}: the {} of transformers has no other",
+                         field, shown(ours.*member), shown(theirs.*member),
+                         hf_title(config.family));
   };
   require("position", &GPTConfig::position);
   require("embedding_norm", &GPTConfig::embedding_norm);
@@ -344,10 +344,10 @@ void require_same_model(const GPTConfig& config, const GPTConfig& written) {
   require("qkv_bias", &GPTConfig::qkv_bias);
   require("query_key_norm", &GPTConfig::query_key_norm);
   if (ours != theirs)
-    throw Unsupported(
-        fmt::format("export: rope has options that the {} of transformers does not use; expected "
-                    "only those of its scaling {}",
-                    hf_title(config.family), name_of(ours.rope.scaling)));
+    raise<Unsupported>(
+        "export: rope has options that the {} of transformers does not use; expected "
+        "only those of its scaling {}",
+        hf_title(config.family), name_of(ours.rope.scaling));
 }
 
 // The message of validate() with the file's key in place of GPTConfig's field.

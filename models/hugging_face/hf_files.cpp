@@ -12,11 +12,10 @@ namespace zg::models {
 File open_hf_config(const std::string& directory) {
   const std::string path = directory + "/" + hf_config_name;
   if (path_exists(path)) return File::open(path);
-  throw FileError(
-      fmt::format("{}{}; expected a folder as Hugging Face's libraries write one", directory,
-                  !path_exists(directory)    ? ": there is no such folder"
-                  : !is_directory(directory) ? " is not a folder"
-                                             : " has no " + std::string(hf_config_name)));
+  raise<FileError>("{}{}; expected a folder as Hugging Face's libraries write one", directory,
+                   !path_exists(directory)    ? ": there is no such folder"
+                   : !is_directory(directory) ? " is not a folder"
+                                              : " has no " + std::string(hf_config_name));
 }
 
 std::string read_hf_text(const File& file) {
@@ -31,9 +30,9 @@ std::string HFRequest::short_name(const std::string& name) const {
 void require_tensors_of_blocks(const SafetensorsFolder& folder, int64_t blocks) {
   const auto tensors = static_cast<int64_t>(folder.names().size());
   if (blocks > tensors)
-    throw FileError(fmt::format(
+    raise<FileError>(
         "{}: config.json has {} blocks; expected at most one for each of the {} tensors",
-        folder.path(), blocks, tensors));
+        folder.path(), blocks, tensors);
 }
 
 namespace {
@@ -54,10 +53,10 @@ std::map<std::string, std::string> short_names(const SafetensorsFolder& folder,
 void require_equal_tensors(const SafetensorsFolder& folder, const std::string& head,
                            const std::string& tokens) {
   const auto refuse = [&] {
-    throw FileError(
-        fmt::format("{}: '{}' has other values than '{}', to which config.json ties it; expected "
-                    "equal values; try \"tie_word_embeddings\": false, which decoders have",
-                    folder.path(), head, tokens));
+    raise<FileError>(
+        "{}: '{}' has other values than '{}', to which config.json ties it; expected "
+        "equal values; try \"tie_word_embeddings\": false, which decoders have",
+        folder.path(), head, tokens);
   };
   if (folder.shape(head) != folder.shape(tokens)) refuse();
   constexpr int64_t elements_at_once = 1 << 20;
@@ -79,8 +78,7 @@ void require_equal_tensors(const SafetensorsFolder& folder, const std::string& h
     why =
         "; a folder of the base model alone has no head; expected that of the causal language "
         "model, or \"tie_word_embeddings\": true";
-  throw FileError(
-      fmt::format("{}: has no '{}' {}{}", folder.path(), tensor.name, tensor.their_shape(), why));
+  raise<FileError>("{}: has no '{}' {}{}", folder.path(), tensor.name, tensor.their_shape(), why);
 }
 
 /// A parameter and its tensor in a folder.
@@ -114,8 +112,8 @@ WeightSource hf_weights(const std::shared_ptr<const SafetensorsFolder>& folder,
     if (entry.name.empty() && request.optional.contains(tensor.name)) continue;
     if (entry.name.empty()) refuse_absent(*folder, request, tensor);
     if (const Shape& shape = folder->shape(entry.name); shape != tensor.their_shape())
-      throw FileError(fmt::format("{}: '{}' has shape {}; expected {}", folder->path(), entry.name,
-                                  shape, tensor.their_shape()));
+      raise<FileError>("{}: '{}' has shape {}; expected {}", folder->path(), entry.name, shape,
+                       tensor.their_shape());
     weights.dtypes.emplace(tensor.name, folder->dtype(entry.name));
   }
   weights.read = [folder, found](const std::string& name) {
@@ -146,8 +144,8 @@ std::string unused_hf_tensors(const SafetensorsFolder& folder, const HFRequest& 
     if (used.contains(own) || unused.ignored(own)) continue;
     for (const std::string& block : unused.blocks)
       if (own.starts_with(block))
-        throw FileError(fmt::format("{}: unexpected tensor '{}' for a {} (config.json)",
-                                    folder.path(), name, unused.model));
+        raise<FileError>("{}: unexpected tensor '{}' for a {} (config.json)", folder.path(), name,
+                         unused.model);
     if (count++ == 0) first = name;
   }
   std::string note;
@@ -165,8 +163,8 @@ void require_weights(const WeightSource& weights, const std::vector<HFTensor>& t
   for (const HFTensor& tensor : tensors) {
     const auto found = weights.shapes.find(tensor.name);
     if (found == weights.shapes.end() || found->second != tensor.shape)
-      throw FileError(fmt::format("export: {}: expected '{}' {}, as its settings say", weights.path,
-                                  tensor.name, tensor.shape));
+      raise<FileError>("export: {}: expected '{}' {}, as its settings say", weights.path,
+                       tensor.name, tensor.shape);
   }
 }
 

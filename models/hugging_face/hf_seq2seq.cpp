@@ -199,9 +199,8 @@ BeamOptions tokens_of(const Seq2SeqConfig& config) {
 void require_same_model(Seq2SeqConfig ours, const Seq2SeqConfig& theirs) {
   const auto require = [&](const char* field, auto value, auto other) {
     if (value != other)
-      throw Unsupported(
-          fmt::format("export: {} is {}; expected {}: the {} of transformers has no other", field,
-                      value, other, name_of(ours.family)));
+      raise<Unsupported>("export: {} is {}; expected {}: the {} of transformers has no other",
+                         field, value, other, name_of(ours.family));
   };
   require("position_offset", ours.position_offset, theirs.position_offset);
   require("pre_norm", ours.pre_norm, theirs.pre_norm);
@@ -209,8 +208,8 @@ void require_same_model(Seq2SeqConfig ours, const Seq2SeqConfig& theirs) {
   ours.encoder_hidden = encoder_hidden_of(ours);
   ours.decoder_hidden = decoder_hidden_of(ours);
   if (ours != theirs)
-    throw Unsupported(fmt::format("export: a {} with settings that transformers does not have",
-                                  name_of(ours.family)));
+    raise<Unsupported>("export: a {} with settings that transformers does not have",
+                       name_of(ours.family));
 }
 
 void validate_in_file(const Seq2SeqConfig& config, const std::string& path) {

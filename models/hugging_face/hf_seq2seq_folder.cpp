@@ -33,8 +33,8 @@ WeightSource Seq2SeqFolder::weights(const Seq2SeqConfig& model, std::string* not
   const std::string& path = state_->path;
   const Seq2SeqConfig& theirs = state_->model.config;
   if (model.positions > theirs.positions)
-    throw FileError(fmt::format("{}: has {} positions; the model has {}, expected at most as many",
-                                path, theirs.positions, model.positions));
+    raise<FileError>("{}: has {} positions; the model has {}, expected at most as many", path,
+                     theirs.positions, model.positions);
   Seq2SeqConfig whole = model;
   whole.positions = theirs.positions;
   const auto folder = std::make_shared<SafetensorsFolder>(path);

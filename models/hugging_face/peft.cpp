@@ -46,20 +46,20 @@ WeightSource peft_weights(const std::string& folder, const GPTConfig& model,
   for (const auto& [name, shape] : weights.shapes) {
     const auto found = reader->entries().find(tensor_prefix + name);
     if (found == reader->entries().end())
-      throw FileError(fmt::format("{}: has no '{}{}' {}", path, tensor_prefix, name, shape));
+      raise<FileError>("{}: has no '{}{}' {}", path, tensor_prefix, name, shape);
     if (reader->floats(found->first).shape != shape)
-      throw FileError(fmt::format("{}: '{}{}' has shape {}; expected {}", path, tensor_prefix, name,
-                                  found->second.shape, shape));
+      raise<FileError>("{}: '{}{}' has shape {}; expected {}", path, tensor_prefix, name,
+                       found->second.shape, shape);
     weights.dtypes.emplace(name, found->second.dtype);
   }
   for (const auto& entry : reader->entries()) {
     const std::string& name = entry.first;
     if (!name.starts_with(tensor_prefix) ||
         !weights.shapes.contains(name.substr(std::string(tensor_prefix).size())))
-      throw FileError(fmt::format(
+      raise<FileError>(
           "{}: has '{}', which no adapter of the model has; expected {}LAYER.lora_A.weight and "
           "lora_B.weight of the layers that target_modules names",
-          path, name, tensor_prefix));
+          path, name, tensor_prefix);
   }
   weights.read = [reader](const std::string& name) {
     return reader->read_floats(tensor_prefix + name);
@@ -106,8 +106,8 @@ std::string export_peft(const WeightSource& weights, const GPTConfig& model,
   for (const auto& [name, shape] : matrices) {
     const auto found = weights.shapes.find(name);
     if (found == weights.shapes.end() || found->second != shape)
-      throw FileError(fmt::format("export: {}: expected '{}' {}, as its settings say", weights.path,
-                                  name, shape));
+      raise<FileError>("export: {}: expected '{}' {}, as its settings say", weights.path, name,
+                       shape);
     entries.push_back({tensor_prefix + name, DType::f32, shape});
   }
   const std::string config = peft_json(model, adapter);

@@ -82,7 +82,7 @@ PeftAdapter peft_adapter(const std::string& text, const std::string& path) {
   try {
     validate(adapter.lora);
   } catch (const ConfigError& error) {
-    throw FileError(fmt::format("{}: {}", path, error.what()));
+    raise<FileError>("{}: {}", path, error.what());
   }
   return adapter;
 }
@@ -91,9 +91,8 @@ PeftAdapter open_peft(const std::string& folder) {
   const std::string path = folder + "/" + peft_config_name;
   constexpr int64_t max_bytes = int64_t{1} << 20;
   if (!path_exists(path))
-    throw FileError(
-        fmt::format("{}: has no {}; expected a folder as Hugging Face's PEFT writes one", folder,
-                    peft_config_name));
+    raise<FileError>("{}: has no {}; expected a folder as Hugging Face's PEFT writes one", folder,
+                     peft_config_name);
   return peft_adapter(read_text(path, max_bytes), path);
 }
 

@@ -52,9 +52,9 @@ int32_t MergeTable::rank(int32_t left, int32_t right) const {
 void MergeTable::apply(std::vector<int32_t>& tokens, MergeScratch& scratch) const {
   if (tokens.size() < 2) return;
   if (tokens.size() >= static_cast<size_t>(none))
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "tokenizer: a word of {} tokens; expected fewer than 2^31; try a text in several documents",
-        tokens.size()));
+        tokens.size());
   if (tokens.size() <= short_word)
     apply_to_short(tokens, scratch);
   else

@@ -63,17 +63,17 @@ class Trainer {
   explicit Trainer(const TokenizerTraining& training) : training_(training) {
     for (const std::string& content : training.added) {
       if (content.empty() || ids_.contains(content))
-        throw ConfigError(fmt::format(
-            "train: expected added tokens that are not empty and differ, got '{}'", content));
+        raise<ConfigError>("train: expected added tokens that are not empty and differ, got '{}'",
+                           content);
       parts_.added.push_back({.content = content, .id = id_of(content)});
     }
     for (const unsigned char byte : bytes_by_character())
       byte_ids_[byte] = id_of(byte_alphabet()[byte]);
     if (training.vocabulary < size())
-      throw ConfigError(
-          fmt::format("train: expected a vocabulary of at least {} tokens, for 256 bytes and the "
-                      "added tokens, got {}",
-                      size(), training.vocabulary));
+      raise<ConfigError>(
+          "train: expected a vocabulary of at least {} tokens, for 256 bytes and the "
+          "added tokens, got {}",
+          size(), training.vocabulary);
   }
 
   Tokenizer run(std::string_view text) {

@@ -29,9 +29,9 @@ std::string text_of(const std::string& line, const std::string& key, const std::
   const auto object = parse_json_object(line, path, {.line = number});
   const auto found = object.find(key);
   if (found == object.end() || !found->is_string())
-    throw FileError(
-        fmt::format("{}:{}: expected an object with a text under \"{}\", got '{}'; try another key",
-                    path, number, key, printable(line)));
+    raise<FileError>(
+        "{}:{}: expected an object with a text under \"{}\", got '{}'; try another key", path,
+        number, key, printable(line));
   return found->get<std::string>();
 }
 
@@ -88,8 +88,7 @@ bool TextDocuments::next_line(std::string& document) {
     return true;
   }
   if (!lines_.is_open() || lines_.bad())
-    throw FileError(
-        fmt::format("{}: cannot be read: {}", path, std::generic_category().message(errno)));
+    raise<FileError>("{}: cannot be read: {}", path, std::generic_category().message(errno));
   line_ = 0;
   return false;
 }

@@ -30,8 +30,8 @@ TokenizerParts with_few_steps(TokenizerParts parts, const std::string& where) {
                                    {"pre_tokenizer", parts.pre_tokenizers.size()},
                                    {"decoder", parts.decoders.size()}})
     if (count > max_steps)
-      throw Unsupported(fmt::format("{}: {}: {} steps; expected at most {} (max_steps)", where, key,
-                                    count, max_steps));
+      raise<Unsupported>("{}: {}: {} steps; expected at most {} (max_steps)", where, key, count,
+                         max_steps);
   return parts;
 }
 
@@ -83,10 +83,10 @@ TokenizerState::TokenizerState(TokenizerParts given, const std::string& where)
   for (const AddedToken& token : parts.added)
     if (const size_t bytes = names[static_cast<size_t>(token.id)].size();
         bytes > max_added_token_bytes)
-      throw Unsupported(
-          fmt::format("{}: added_tokens: the token {} has {} bytes; expected at most {} "
-                      "(max_added_token_bytes)",
-                      where, token.id, bytes, max_added_token_bytes));
+      raise<Unsupported>(
+          "{}: added_tokens: the token {} has {} bytes; expected at most {} "
+          "(max_added_token_bytes)",
+          where, token.id, bytes, max_added_token_bytes);
   id_of_byte.fill(-1);
   bytes.reserve(parts.tokens.size());
   byte_level ? find_bytes() : find_characters();
@@ -100,23 +100,22 @@ void TokenizerState::check(const std::string& where) const {
   };
   for (const Merge& merge : parts.merges)
     if (!known(merge.left) || !known(merge.right) || !known(merge.result))
-      throw FileError(fmt::format("{}: a merge of tokens {} and {} to {}; expected ids below {}",
-                                  where, merge.left, merge.right, merge.result,
-                                  parts.tokens.size()));
+      raise<FileError>("{}: a merge of tokens {} and {} to {}; expected ids below {}", where,
+                       merge.left, merge.right, merge.result, parts.tokens.size());
   for (const AddedToken& token : parts.added) {
     if (token.content.empty()) throw FileError(where + ": added_tokens: one is empty");
     if (!known(token.id) || parts.tokens[static_cast<size_t>(token.id)] != token.content)
-      throw FileError(fmt::format("{}: added_tokens: '{}' is not the token {} of the vocabulary",
-                                  where, token.content, token.id));
+      raise<FileError>("{}: added_tokens: '{}' is not the token {} of the vocabulary", where,
+                       token.content, token.id);
   }
   for (const std::vector<int32_t>* ids : {&parts.around.before, &parts.around.after})
     for (const int32_t id : *ids)
       if (!known(id))
-        throw FileError(fmt::format("{}: post_processor: token {}; expected ids below {}", where,
-                                    id, parts.tokens.size()));
+        raise<FileError>("{}: post_processor: token {}; expected ids below {}", where, id,
+                         parts.tokens.size());
   if (parts.unknown && !known(*parts.unknown))
-    throw FileError(fmt::format("{}: model.unk_token: token {}; expected ids below {}", where,
-                                *parts.unknown, parts.tokens.size()));
+    raise<FileError>("{}: model.unk_token: token {}; expected ids below {}", where, *parts.unknown,
+                     parts.tokens.size());
   // A step that puts a text before each piece makes it longer, as one that replaces a character.
   std::vector<ReplaceStep> growth;
   for (const NormalizerStep& step : parts.normalizers) {
@@ -342,11 +341,11 @@ void Tokenizer::check_ids(const std::vector<int32_t>& ids) const {
       std::find_if(ids.begin(), ids.end(), [this](int32_t id) { return id >= vocabulary_; });
   if (beyond == ids.end()) return;
   const std::string before = decode({ids.begin(), beyond});
-  throw ConfigError(
-      fmt::format("'{}' in line {} of the text is the token {}; expected tokens below {}, the "
-                  "model's vocabulary",
-                  printable(state_->parts.tokens[static_cast<size_t>(*beyond)]),
-                  1 + std::count(before.begin(), before.end(), '\n'), *beyond, vocabulary_));
+  raise<ConfigError>(
+      "'{}' in line {} of the text is the token {}; expected tokens below {}, the "
+      "model's vocabulary",
+      printable(state_->parts.tokens[static_cast<size_t>(*beyond)]),
+      1 + std::count(before.begin(), before.end(), '\n'), *beyond, vocabulary_);
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
@@ -376,7 +375,7 @@ namespace {
 
 void check_id(int32_t id, int64_t vocabulary) {
   if (id < 0 || id >= vocabulary)
-    throw ConfigError(fmt::format("decode: expected ids below {}, got {}", vocabulary, id));
+    raise<ConfigError>("decode: expected ids below {}, got {}", vocabulary, id);
 }
 
 }  // namespace

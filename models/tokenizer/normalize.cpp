@@ -64,8 +64,7 @@ void append_nfc(std::string_view text, std::string& out) {
   const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owned(composed, std::free);
   if (size == UTF8PROC_ERROR_NOMEM) throw std::bad_alloc();
   if (size < 0)
-    throw ConfigError(
-        fmt::format("normalizer: NFC of {} bytes: {}", text.size(), utf8proc_errmsg(size)));
+    raise<ConfigError>("normalizer: NFC of {} bytes: {}", text.size(), utf8proc_errmsg(size));
   out.append(reinterpret_cast<const char*>(composed), static_cast<size_t>(size));
 }
 
@@ -254,10 +253,10 @@ void check_growth(std::span<const ReplaceStep> steps, const std::string& where) 
       throw FileError(where + ": an empty text to replace; expected characters");
     growth *= std::max<size_t>(1, (step.by.size() + step.text.size() - 1) / step.text.size());
     if (growth > max_growth)
-      throw Unsupported(
-          fmt::format("{}: steps that may make a text {} times longer; expected at most {} "
-                      "(max_growth)",
-                      where, growth, max_growth));
+      raise<Unsupported>(
+          "{}: steps that may make a text {} times longer; expected at most {} "
+          "(max_growth)",
+          where, growth, max_growth);
   }
 }
 

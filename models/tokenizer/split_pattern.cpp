@@ -42,9 +42,8 @@ class Translation {
 
   std::string whole() {
     if (pattern_.size() > max_pattern_bytes)
-      throw Unsupported(
-          fmt::format("{}: a pattern of {} bytes; expected at most {} (max_pattern_bytes)", where_,
-                      pattern_.size(), max_pattern_bytes));
+      raise<Unsupported>("{}: a pattern of {} bytes; expected at most {} (max_pattern_bytes)",
+                         where_, pattern_.size(), max_pattern_bytes);
     alternatives(0);
     if (at_ < pattern_.size()) refuse("')' without its '('");
     return std::move(out_);
@@ -60,10 +59,10 @@ class Translation {
     return true;
   }
   [[noreturn]] void refuse(const std::string& what) const {
-    throw Unsupported(
-        fmt::format("{}: {} at byte {} of the pattern; models/tokenizer/split_pattern.h lists what "
-                    "this version supports",
-                    where_, what, at_));
+    raise<Unsupported>(
+        "{}: {} at byte {} of the pattern; models/tokenizer/split_pattern.h lists what "
+        "this version supports",
+        where_, what, at_);
   }
   char32_t character() {
     if (at_ == pattern_.size()) refuse("an end too soon");
@@ -330,8 +329,7 @@ Splitter::Splitter(const std::string& pattern, const std::string& where) : where
   // next_valid_range() checks the text's UTF-8 once, so a match need not.
   code->code = pcre2_compile(units(translated), translated.size(),
                              PCRE2_UTF | PCRE2_UCP | PCRE2_NO_UTF_CHECK, &error, &place, nullptr);
-  if (!code->code)
-    throw Unsupported(fmt::format("{}: PCRE2 refuses the pattern: {}", where, reason(error)));
+  if (!code->code) raise<Unsupported>("{}: PCRE2 refuses the pattern: {}", where, reason(error));
   uint32_t matches_nothing = 0;
   pcre2_pattern_info(code->code, PCRE2_INFO_MATCHEMPTY, &matches_nothing);
   if (matches_nothing)
@@ -412,11 +410,11 @@ void Splitter::Pieces::match() {
   } else if (result == PCRE2_ERROR_NOMATCH) {
     match_ = match_end_ = valid_end_;
   } else {
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "{}: the pattern cannot be matched at byte {} of the text: {}; expected at most {} steps "
         "for each byte of a text (max_match_steps); try a pattern that does not see the same bytes "
         "again from each place, or shorter runs of one character",
-        state_->where, at_, reason(result), max_match_steps));
+        state_->where, at_, reason(result), max_match_steps);
   }
 }
 
@@ -442,9 +440,9 @@ bool is_word_character(char32_t code_point) {
     compiled->code =
         pcre2_compile(units(pattern), pattern.size(), PCRE2_UTF, &error, &place, nullptr);
     if (!compiled->code)
-      throw Unsupported(fmt::format(
+      raise<Unsupported>(
           "single_word: PCRE2 {} has no word characters ({}); expected version 10.40 or later",
-          configured(PCRE2_CONFIG_VERSION), reason(error)));
+          configured(PCRE2_CONFIG_VERSION), reason(error));
     return compiled;
   }();
   const std::string character = utf8(code_point);

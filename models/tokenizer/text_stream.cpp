@@ -52,9 +52,8 @@ class Characters final : public TextStream {
     for (const std::string& character : code_points(prompt, where_)) {
       const auto found = ids_.find(character);
       if (found == ids_.end())
-        throw ConfigError(
-            fmt::format("{}: the model does not know '{}'; expected only its {} characters: {}",
-                        where_, shown(character), characters_.size(), shown(characters_)));
+        raise<ConfigError>("{}: the model does not know '{}'; expected only its {} characters: {}",
+                           where_, shown(character), characters_.size(), shown(characters_));
       ids.push_back(found->second);
     }
     return ids;
@@ -81,14 +80,14 @@ class Numbers final : public TextStream {
     std::istringstream words(prompt);
     for (std::string word; words >> word;) {
       if (!std::all_of(word.begin(), word.end(), [](char c) { return c >= '0' && c <= '9'; }))
-        throw ConfigError(
-            fmt::format("{}: the model has neither characters nor a tokenizer; expected tokens as "
-                        "in \"1 2 3\", got '{}'",
-                        where_, printable(word)));
+        raise<ConfigError>(
+            "{}: the model has neither characters nor a tokenizer; expected tokens as "
+            "in \"1 2 3\", got '{}'",
+            where_, printable(word));
       int32_t id = 0;
       if (std::from_chars(word.data(), word.data() + word.size(), id).ec != std::errc())
-        throw ConfigError(fmt::format("{}: expected a whole number from 0 to 2147483647, got '{}'",
-                                      where_, printable(word)));
+        raise<ConfigError>("{}: expected a whole number from 0 to 2147483647, got '{}'", where_,
+                           printable(word));
       ids.push_back(id);
     }
     return ids;

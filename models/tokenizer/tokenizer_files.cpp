@@ -96,10 +96,10 @@ Tokenizer load_tokenizer(const std::string& path) {
   }
   whole = path + "/" + vocabulary_name;
   if (!path_exists(whole))
-    throw FileError(
-        fmt::format("{}: has neither tokenizer.json nor vocab.json and merges.txt; expected a "
-                    "folder as Hugging Face's libraries write one",
-                    path));
+    raise<FileError>(
+        "{}: has neither tokenizer.json nor vocab.json and merges.txt; expected a "
+        "folder as Hugging Face's libraries write one",
+        path);
   const std::string added = path + "/" + added_name;
   parts = gpt2_parts({.vocabulary = read_text(whole, max_bytes),
                       .merges = read_text(path + "/" + merges_name, max_bytes),

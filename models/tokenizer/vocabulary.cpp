@@ -81,11 +81,11 @@ VocabularyMap::VocabularyMap(const json& object, std::string where) : where_(std
 
 void VocabularyMap::add(const json& object, const std::string& where) {
   if (!object.is_object())
-    throw FileError(fmt::format("{}: expected an object of tokens and their ids, got {}", where,
-                                brief(object)));
+    raise<FileError>("{}: expected an object of tokens and their ids, got {}", where,
+                     brief(object));
   for (const auto& [token, id] : object.items()) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() > std::numeric_limits<int32_t>::max())
-      throw FileError(fmt::format("{}.{}: expected an id, got {}", where, brief(token), brief(id)));
+      raise<FileError>("{}.{}: expected an id, got {}", where, brief(token), brief(id));
     add(token, id.get<int32_t>());
   }
 }
@@ -93,8 +93,8 @@ void VocabularyMap::add(const json& object, const std::string& where) {
 bool VocabularyMap::add(const std::string& token, int32_t id) {
   const auto [found, is_new] = ids_.emplace(token, id);
   if (found->second != id)
-    throw FileError(fmt::format("{}: token {} is {} there and {} among the added tokens", where_,
-                                brief(token), found->second, id));
+    raise<FileError>("{}: token {} is {} there and {} among the added tokens", where_, brief(token),
+                     found->second, id);
   return is_new;
 }
 
@@ -107,8 +107,7 @@ Merge VocabularyMap::merge(std::string_view left, std::string_view right,
                            const std::string& where) const {
   const auto id = [&](const std::string& token) {
     const auto found = find(token);
-    if (!found)
-      throw FileError(fmt::format("{}: {} is not in the vocabulary", where, brief(token)));
+    if (!found) raise<FileError>("{}: {} is not in the vocabulary", where, brief(token));
     return *found;
   };
   std::string joined(left);
@@ -120,8 +119,8 @@ std::vector<std::string> VocabularyMap::tokens() const {
   for (const auto& [token, id] : ids_) {
     const auto where = static_cast<size_t>(id);
     if (where >= by_id.size() || by_id[where])
-      throw FileError(fmt::format("{}: expected the ids 0 to {}, each once; {} has {}", where_,
-                                  ids_.size() - 1, brief(token), id));
+      raise<FileError>("{}: expected the ids 0 to {}, each once; {} has {}", where_,
+                       ids_.size() - 1, brief(token), id);
     by_id[where] = &token;
   }
   std::vector<std::string> tokens;

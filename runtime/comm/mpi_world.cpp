@@ -95,14 +95,14 @@ std::shared_ptr<MpiGroup> MpiWorld::make_group(Members members) {
   {
     const Lock lock = enter();
     if (!serialized_)
-      throw Unsupported(
-          fmt::format("group '{}': {} does not support MPI_THREAD_SERIALIZED, which groups of "
-                      "processes need; try ranks as threads, or another MPI",
-                      name, mpi_version()));
+      raise<Unsupported>(
+          "group '{}': {} does not support MPI_THREAD_SERIALIZED, which groups of "
+          "processes need; try ranks as threads, or another MPI",
+          name, mpi_version());
     for (const auto& other : groups_)
       if (other->members.group == name && other->members.ranks == group->members.ranks)
-        throw ConfigError(
-            fmt::format("group '{}': rank {} is in it already; expected a new name", name, rank_));
+        raise<ConfigError>("group '{}': rank {} is in it already; expected a new name", name,
+                           rank_);
     group->number = next_number_;
     Notice notice{
         .kind = Notice::Kind::new_group, .group = hash, .step = *step_, .count = group->number};

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <map>
 #include <stdexcept>
 
 #include "tests/tools/command.h"
@@ -64,23 +63,11 @@ Outcome in_process(const std::function<int()>& call) {
 }
 
 Outcome called(const std::string& line) {
-  using Subcommand = int (*)(const std::vector<std::string>&);
-  static const std::map<std::string, Subcommand> subcommands = {{"train", tools::train},
-                                                                {"finetune", tools::finetune},
-                                                                {"plan", tools::plan},
-                                                                {"tune", tools::tune},
-                                                                {"eval", tools::eval},
-                                                                {"generate", tools::generate},
-                                                                {"consolidate", tools::consolidate},
-                                                                {"export", tools::export_weights},
-                                                                {"verify", tools::verify},
-                                                                {"tokenize", tools::tokenize},
-                                                                {"launch", tools::launch},
-                                                                {"bench", tools::bench}};
   const std::vector<std::string> words = words_of(line);
-  const auto found = subcommands.find(words.empty() ? "" : words.front());
-  if (found == subcommands.end()) return zerograd(words);
-  return in_process([&] { return found->second({words.begin() + 1, words.end()}); });
+  for (const tools::Subcommand& subcommand : tools::subcommands)
+    if (!words.empty() && words.front() == subcommand.name)
+      return in_process([&] { return subcommand.run({words.begin() + 1, words.end()}); });
+  return zerograd(words);
 }
 
 void check_refused(const std::string& line, int status, const std::string& part) {

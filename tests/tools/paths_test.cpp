@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <set>
 #include <sstream>
@@ -10,7 +11,6 @@
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/tools/command.h"
-#include "tools/bench/command.h"
 #include "tools/commands/subcommands.h"
 #include "zerograd/runtime/error.h"
 
@@ -29,11 +29,11 @@ struct ListedFlag {
 
 struct ListedCommand {
   std::string words;
-  int (*run)(const std::vector<std::string>& arguments);
+  std::function<int(const std::vector<std::string>& arguments)> run;
 
   std::vector<ListedFlag> flags() const {
     std::vector<ListedFlag> flags;
-    const Outcome outcome = zerograd(words + " --list-flags");
+    const Outcome outcome = called(words + " --list-flags");
     REQUIRE_MESSAGE(outcome.status == 0, words, ": ", outcome.error);
     std::istringstream lines(outcome.out);
     for (std::string line; std::getline(lines, line);) {
@@ -47,26 +47,18 @@ struct ListedCommand {
   }
 };
 
-const ListedCommand all_commands[] = {{"train", tools::train},
-                                      {"finetune", tools::finetune},
-                                      {"plan", tools::plan},
-                                      {"tune", tools::tune},
-                                      {"eval", tools::eval},
-                                      {"generate", tools::generate},
-                                      {"consolidate", tools::consolidate},
-                                      {"export", tools::export_weights},
-                                      {"verify", tools::verify},
-                                      {"tokenize", tools::tokenize},
-                                      {"launch", tools::launch},
-                                      {"info", tools::info},
-                                      {"bench kernels", tools::bench_kernels},
-                                      {"bench step", tools::bench_step},
-                                      {"bench matmul-algorithms", tools::bench_matmul_algorithms},
-                                      {"bench generate", tools::bench_generate},
-                                      {"bench pipeline", tools::bench_pipeline},
-                                      {"bench offload", tools::bench_offload},
-                                      {"bench seq2seq", tools::bench_seq2seq},
-                                      {"bench tokenizer", tools::bench_tokenizer}};
+std::vector<ListedCommand> all_commands() {
+  std::vector<ListedCommand> all;
+  for (const tools::Subcommand& subcommand : tools::subcommands)
+    if (std::string(subcommand.name) != "bench") all.push_back({subcommand.name, subcommand.run});
+  for (const std::string name : {"kernels", "step", "matmul-algorithms", "generate", "pipeline",
+                                 "offload", "seq2seq", "tokenizer"})
+    all.push_back({"bench " + name, [name](std::vector<std::string> arguments) {
+                     arguments.insert(arguments.begin(), name);
+                     return tools::bench(arguments);
+                   }});
+  return all;
+}
 
 std::string refusal_of(const std::vector<NamedPath>& paths) {
   const std::string message = message_of<ConfigError>([&] { check_paths(paths); });
@@ -84,7 +76,7 @@ TEST_CASE(
       "--local-rank", "--ranks", "--num-beams", "--n-val-batch-generations",
       "--val-max-target-length", "--val-min-target-length"};
   int paths = 0;
-  for (const ListedCommand& command : all_commands)
+  for (const ListedCommand& command : all_commands())
     for (const ListedFlag& flag : command.flags()) {
       if (flag.text.empty() && flag.use == "none") continue;
       INFO(command.words, ": ", flag.name, " ", flag.value, " is declared as: ", flag.use,
@@ -102,7 +94,7 @@ TEST_CASE(
   const std::string file = folder / "f_text_document.bin", contents = "somebody's";
   write_file(file, contents);
   int pairs = 0;
-  for (const ListedCommand& command : all_commands) {
+  for (const ListedCommand& command : all_commands()) {
     const std::vector<ListedFlag> flags = command.flags();
     for (const ListedFlag& in : flags)
       for (const ListedFlag& out : flags) {

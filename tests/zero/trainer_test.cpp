@@ -32,6 +32,10 @@ TEST_CASE("a trainer gives the same bits as a training loop written by hand") {
     options.schedule = {.kind = zero::ScheduleKind::one_cycle, .rate = 1e-2};
     options.schedule.one_cycle.cycle_first_step_size = 4;
   }
+  SUBCASE("a schedule of one's own") {
+    options.schedule = {
+        .function = [](int64_t k) { return 1e-2 / (1.0 + static_cast<double>(k)); }};
+  }
   std::string expected;
   std::vector<double> losses;
   {

@@ -369,10 +369,10 @@ class Mapping {
     const Setting* const other = config_.find("offload_optimizer", "nvme_path");
     if (parameters && optimizer && !is_decided(Field::nvme_path) && one && other && !one->null &&
         !other->null && one->text != other->text)
-      throw Unsupported(
-          fmt::format("{}all bytes on NVMe are in one directory; expected the path of "
-                      "offload_param, '{}', got '{}'; try the same for both",
-                      config_.place_of(*other), printable(one->text), printable(other->text)));
+      raise<Unsupported>(
+          "{}all bytes on NVMe are in one directory; expected the path of "
+          "offload_param, '{}', got '{}'; try the same for both",
+          config_.place_of(*other), printable(one->text), printable(other->text));
     std::array<const char*, 2> sections = {"offload_param", "offload_optimizer"};
     if (parameters && !optimizer) std::swap(sections[0], sections[1]);
     for (const char* section : sections)  // the last one is used

@@ -112,11 +112,11 @@ class Checker {
       return;
     }
     if (!lenient_)
-      throw ConfigError(fmt::format("{}unknown key; expected a key of {}, got '{}'; {}", begin,
-                                    section.empty() ? "DeepSpeed's config"
-                                    : in.empty()    ? "accelerate's config"
-                                                    : in,
-                                    printable(member.key), advice));
+      raise<ConfigError>("{}unknown key; expected a key of {}, got '{}'; {}", begin,
+                         section.empty() ? "DeepSpeed's config"
+                         : in.empty()    ? "accelerate's config"
+                                         : in,
+                         printable(member.key), advice);
     config_.warnings.push_back(fmt::format("{}unknown key, ignored; {}", begin, advice));
   }
 
@@ -137,10 +137,10 @@ class Checker {
     setting.at = member.at;
     const auto [other, is_new] = config_.settings.emplace(name_of(row), setting);
     if (!is_new)
-      throw ConfigError(
-          fmt::format("{}{} is another name of a key that stands in line {} too; expected it once, "
-                      "got both; try leaving one of the two out",
-                      begin, member.key, other->second.at.line));
+      raise<ConfigError>(
+          "{}{} is another name of a key that stands in line {} too; expected it once, "
+          "got both; try leaving one of the two out",
+          begin, member.key, other->second.at.line);
     if (row.effect == Effect::nothing && !is_switched_off(row.choices, value))
       config_.without_effect.push_back(
           fmt::format("{}accepted without effect ({})", begin, row.why));
@@ -191,10 +191,9 @@ class Checker {
     const Setting* type = config_.find(section, "type");
     const std::string names = join_names(section);
     if (!type)
-      throw ConfigError(
-          fmt::format("{}a type is missing; expected one of {}, got none; try \"type\": \"{}\"",
-                      place(config_.file, member.at, section), names,
-                      section == "optimizer" ? "AdamW" : "WarmupLR"));
+      raise<ConfigError>("{}a type is missing; expected one of {}, got none; try \"type\": \"{}\"",
+                         place(config_.file, member.at, section), names,
+                         section == "optimizer" ? "AdamW" : "WarmupLR");
     const std::string params =
         section == "optimizer" ? section_of_optimizer(type->text) : section_of_schedule(type->text);
     if (!params.empty()) {
@@ -206,8 +205,8 @@ class Checker {
       return note_unsupported(
           config_, fmt::format("{}'{}': this version lacks it; expected one of {}; try {}", begin,
                                type->text, names, instead_of_optimizer(type->text)));
-    throw ConfigError(fmt::format("{}expected one of {}, got '{}'{}", begin, names,
-                                  printable(type->text), name_advice(section, type->text)));
+    raise<ConfigError>("{}expected one of {}, got '{}'{}", begin, names, printable(type->text),
+                       name_advice(section, type->text));
   }
 
   CheckedConfig& config_;
@@ -225,10 +224,10 @@ std::string line_of(const Setting& setting) { return std::to_string(setting.at.l
 void check_precision(CheckedConfig& config) {
   const Setting *fp16 = given(config, "fp16", "enabled"), *bf16 = given(config, "bf16", "enabled");
   if (fp16 && bf16 && fp16->boolean && bf16->boolean)
-    throw ConfigError(
-        fmt::format("{}bfloat16 and fp16 modes cannot be simultaneously enabled; expected one of "
-                    "them, got both, fp16 in line {}; try \"enabled\": false for one",
-                    config.place_of(*bf16), line_of(*fp16)));
+    raise<ConfigError>(
+        "{}bfloat16 and fp16 modes cannot be simultaneously enabled; expected one of "
+        "them, got both, fp16 in line {}; try \"enabled\": false for one",
+        config.place_of(*bf16), line_of(*fp16));
   const Setting* states = given(config, "bf16", "bf16_optimizer_states");
   const Setting* weights = given(config, "bf16", "bf16_master_weights_and_grads");
   const bool has_states = states && states->boolean, has_weights = weights && weights->boolean;
@@ -251,10 +250,10 @@ void check_offload(CheckedConfig& config) {
     const Setting* before = given(config, "zero_optimization", old_key);
     const Setting* now = given(config, "zero_optimization", new_key);
     if (before && now && !before->null && !now->null)
-      throw ConfigError(
-          fmt::format("{}{} is the old name of {}, which stands in line {} too; expected one of "
-                      "them, got both; try leaving {} out",
-                      config.place_of(*before), old_key, new_key, line_of(*now), old_key));
+      raise<ConfigError>(
+          "{}{} is the old name of {}, which stands in line {} too; expected one of "
+          "them, got both; try leaving {} out",
+          config.place_of(*before), old_key, new_key, line_of(*now), old_key);
   }
 }
 
@@ -263,8 +262,8 @@ void check_sizes(const CheckedConfig& config) {
   const Setting* stage = config.find("zero_optimization", "stage");
   const bool is_checked = stage && (stage->integer == 1 || stage->integer == 2);
   if (is_checked && gather && !gather->automatic && gather->integer % 2 != 0)
-    throw ConfigError(fmt::format("{}expected an even number, got {}; try {}",
-                                  config.place_of(*gather), gather->integer, gather->integer + 1));
+    raise<ConfigError>("{}expected an even number, got {}; try {}", config.place_of(*gather),
+                       gather->integer, gather->integer + 1);
 }
 
 void check_scheduler(const CheckedConfig& config) {
@@ -274,10 +273,9 @@ void check_scheduler(const CheckedConfig& config) {
     const bool needed = row.section == type->text && !*row.fallback;
     if (!needed || config.find(row.section, row.key)) continue;
     const bool total = std::string(row.key) == "total_num_steps";
-    throw ConfigError(
-        fmt::format("{}{} needs {}; expected it in scheduler.params, got none; try \"{}\": {}",
-                    config.place_of(*type), type->text, row.key, row.key,
-                    total ? "\"auto\", which is the run's --steps" : "0.001"));
+    raise<ConfigError>("{}{} needs {}; expected it in scheduler.params, got none; try \"{}\": {}",
+                       config.place_of(*type), type->text, row.key, row.key,
+                       total ? "\"auto\", which is the run's --steps" : "0.001");
   }
 }
 
@@ -344,10 +342,10 @@ void check_contradictions(CheckedConfig& config) {
 CheckedConfig check_config(const Value& root, const std::string& file, DeepSpeedVersion version,
                            bool lenient, const std::string& section) {
   if (root.kind != Value::Kind::object)
-    throw ConfigError(fmt::format("{}expected an object {{...}}, got {}{}",
-                                  place(file, root.at, ""), shown(root),
-                                  section.empty() ? "; try { \"train_batch_size\": 16 }"
-                                                  : "; try distributed_type: DEEPSPEED"));
+    raise<ConfigError>("{}expected an object {{...}}, got {}{}", place(file, root.at, ""),
+                       shown(root),
+                       section.empty() ? "; try { \"train_batch_size\": 16 }"
+                                       : "; try distributed_type: DEEPSPEED");
   CheckedConfig config{.file = file, .version = version};
   Checker checker(config, lenient);
   checker.check_section(section, root);

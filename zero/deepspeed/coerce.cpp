@@ -69,8 +69,8 @@ std::string advice(const Row& row, const Value& value) {
 }
 
 [[noreturn]] void refuse(const Row& row, const Value& value, const std::string& where) {
-  throw ConfigError(fmt::format("{}expected {}, got {}; try {}", where, expected_of(row),
-                                shown(value), advice(row, value)));
+  raise<ConfigError>("{}expected {}, got {}; try {}", where, expected_of(row), shown(value),
+                     advice(row, value));
 }
 
 bool read_number(const Value& value, double& number) {

@@ -379,9 +379,9 @@ void check_text(const std::string& source, const std::string& file) {
       valid = false;
     }
     if (!valid)
-      throw ConfigError(fmt::format(
+      raise<ConfigError>(
           "{}the byte {} is a control character or no UTF-8; expected UTF-8 text; try a text file",
-          place(file, here, ""), byte));
+          place(file, here, ""), byte);
     if (byte == '\n') here = {here.line + 1, 0};
   }
 }

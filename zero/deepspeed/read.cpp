@@ -21,16 +21,15 @@ std::string read_text(const std::string& path, const std::string& name) {
   std::string text(largest_config + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (!file.is_open() || file.bad() || (file.fail() && !file.eof()))
-    throw FileError(fmt::format("{}: {} cannot be read: {}; expected a DeepSpeed config, JSON",
-                                name, path,
-                                is_directory(path)  ? "it is a directory"
-                                : path_exists(path) ? "it cannot be opened"
-                                                    : "there is nothing of that name"));
+    raise<FileError>("{}: {} cannot be read: {}; expected a DeepSpeed config, JSON", name, path,
+                     is_directory(path)  ? "it is a directory"
+                     : path_exists(path) ? "it cannot be opened"
+                                         : "there is nothing of that name");
   text.resize(static_cast<size_t>(file.gcount()));
   if (text.size() > largest_config)
-    throw ConfigError(fmt::format(
+    raise<ConfigError>(
         "{}: {} is larger than 1 MiB; expected a DeepSpeed config, JSON; try the file's right name",
-        name, path));
+        name, path);
   return text;
 }
 

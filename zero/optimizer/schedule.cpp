@@ -241,6 +241,9 @@ bool is_of_transformers(ScheduleKind kind) { return kind >= ScheduleKind::hf_lin
 bool counts_samples(ScheduleKind kind) { return kind == ScheduleKind::annealing; }
 
 void validate(const ScheduleOptions& o) {
+  if (o.function && o.kind != ScheduleKind::none)
+    raise<ConfigError>("schedule: a function is given beside the kind {}; expected one of the two",
+                       o.kind);
   const auto is_finite_from_zero = [](double x) { return std::isfinite(x) && x >= 0.0; };
   const auto fraction = [](double x) { return x >= 0.0 && x <= 1.0; };
   check_schedule(is_finite_from_zero(o.rate), "rate", o.rate, "a finite number from 0");
@@ -281,6 +284,15 @@ double Schedule::warmup(int64_t iteration) const {
 
 double Schedule::rate(int64_t k) const {
   const ScheduleOptions& o = options_;
+  if (o.function) {
+    const double rate = o.function(k);
+    if (!std::isfinite(rate) || rate < 0.0)
+      raise<ConfigError>(
+          "schedule: the function gives {} for step {}; expected a finite number "
+          "from 0",
+          rate, k);
+    return rate;
+  }
   const int64_t iteration = k - 1, warmup_steps = o.warmup_num_steps;
   const int64_t decay = o.total_num_steps - warmup_steps;
   switch (o.kind) {

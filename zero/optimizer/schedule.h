@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -92,6 +93,9 @@ struct TransformersNumbers {
 
 struct ScheduleOptions {
   ScheduleKind kind = ScheduleKind::none;
+  /// The rate of step k in place of `kind`, which must be none: a schedule of one's own. The result
+  /// must depend on k alone, so that a resumed run goes on with the same rates.
+  std::function<double(int64_t k)> function = {};
   /// The highest rate (DeepSpeed's warmup_max_lr, cycle_max_lr); for LRRangeTest the lowest
   /// (min_lr).
   double rate = 1e-3;
@@ -112,7 +116,8 @@ struct ScheduleOptions {
 /// about it.
 ZG_API void validate(const ScheduleOptions& options);
 
-/// Computes the rate from the step index alone: there is no state to save.
+/// Computes the rate from the step index alone: there is no state to save. Throws ConfigError for a
+/// rate of ScheduleOptions::function that is negative or not finite.
 class ZG_API Schedule {
  public:
   explicit Schedule(const ScheduleOptions& options);

@@ -35,6 +35,16 @@ void check_rates(const ScheduleOptions& options, F expected, double highest = 1.
 
 }  // namespace
 
+TEST_CASE("a function of the step is a schedule, and a rate that it cannot have is refused") {
+  const Schedule schedule({.function = [](int64_t k) { return k < 3 ? 0.5 : 1.0 - k; }});
+  CHECK(schedule.rate(2) == 0.5);
+  CHECK(testing::message_of<ConfigError>([&] { schedule.rate(3); }) ==
+        "schedule: the function gives -2 for step 3; expected a finite number from 0");
+  CHECK(testing::message_of<ConfigError>([] {
+          Schedule({.kind = ScheduleKind::cosine, .function = [](int64_t) { return 1.0; }});
+        }) == "schedule: a function is given beside the kind cosine; expected one of the two");
+}
+
 TEST_CASE("WarmupLR has the lowest rate in the first two steps, rises, and then stays constant") {
   check_rates({.kind = ScheduleKind::warmup_lr, .rate = 3e-4, .warmup_num_steps = 10}, [](int k) {
     if (k == 0) return 0.0;
